@@ -1,0 +1,269 @@
+//! Attributes: what devices can do, how objects are made, how a QP moves between states.
+
+use crate::{CqId, Gid, Lkey, MrId, Psn, Qkey, Qpn, Rkey, SrqId};
+
+bitflags::bitflags! {
+    /// What may be done to a memory region or through a QP (IBTA 10.6.3.1; numbers as in libibverbs).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct Access: u32 {
+        /// The device may write it on behalf of the local consumer (receives, READ results).
+        const LOCAL_WRITE = 1;
+        /// Peers may WRITE it.
+        const REMOTE_WRITE = 1 << 1;
+        /// Peers may READ it.
+        const REMOTE_READ = 1 << 2;
+        /// Peers may run atomics on it.
+        const REMOTE_ATOMIC = 1 << 3;
+    }
+}
+
+/// Path MTU: payload bytes of one packet (IBTA 9.4.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PathMtu {
+    /// 256 bytes.
+    Mtu256,
+    /// 512 bytes.
+    Mtu512,
+    /// 1024 bytes.
+    Mtu1024,
+    /// 2048 bytes.
+    Mtu2048,
+    /// 4096 bytes.
+    Mtu4096,
+}
+
+impl PathMtu {
+    /// Every value, ascending.
+    pub const ALL: [Self; 5] = [Self::Mtu256, Self::Mtu512, Self::Mtu1024, Self::Mtu2048, Self::Mtu4096];
+
+    /// Payload bytes of one packet.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Mtu256 => 256,
+            Self::Mtu512 => 512,
+            Self::Mtu1024 => 1024,
+            Self::Mtu2048 => 2048,
+            Self::Mtu4096 => 4096,
+        }
+    }
+
+    /// The largest path MTU whose packets fit an interface MTU of `link` bytes, with 80 bytes for the headers
+    /// (IPv6 40, UDP 8, BTH 12, RETH 16, ICRC 4), the reckoning of Linux rxe.
+    pub fn for_link(link: usize) -> Option<Self> {
+        Self::ALL.into_iter().rev().find(|m| m.bytes() + 80 <= link)
+    }
+
+    /// The value with exactly `bytes` payload bytes.
+    pub fn from_bytes(bytes: usize) -> Option<Self> {
+        Self::ALL.into_iter().find(|m| m.bytes() == bytes)
+    }
+}
+
+/// What a device is and can hold.
+#[derive(Debug, Clone)]
+pub struct DeviceAttr {
+    /// Device name: `softnic`, or as libibverbs names it.
+    pub name: String,
+    /// The port's address.
+    pub gid: Gid,
+    /// Destination UDP port of the port's packets: 4791 but for endpoints that share an address.
+    pub udp_port: u16,
+    /// Largest path MTU of the port.
+    pub mtu: PathMtu,
+    /// Longest message in bytes.
+    pub max_msg_bytes: u32,
+    /// Largest inline payload in bytes.
+    pub max_inline_bytes: u32,
+    /// Work requests a queue may hold.
+    pub max_qp_wr: u32,
+    /// Work requests an SRQ may hold.
+    pub max_srq_wr: u32,
+    /// Completions a CQ may hold.
+    pub max_cqe: u32,
+    /// Scatter/gather entries of one work request.
+    pub max_sge: u32,
+    /// Outstanding READs and atomics a QP may have as target, and as initiator.
+    pub max_rd_atomic: u8,
+    /// QPs of the device.
+    pub max_qp: u32,
+    /// Memory regions of the device.
+    pub max_mr: u32,
+    /// Bytes in flight that the port can buffer before packets are lost, if it knows: peers of our own cap their
+    /// windows with it. `None` on hardware.
+    pub rx_budget_bytes: Option<u32>,
+}
+
+/// Transport service of a QP (IBTA 9.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QpType {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+/// State of a QP (IBTA 10.3.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum QpState {
+    /// Made, nothing may be posted.
+    Reset,
+    /// Receives may be posted.
+    Init,
+    /// Ready to receive.
+    Rtr,
+    /// Ready to send.
+    Rts,
+    /// Send queue drained.
+    Sqd,
+    /// Send queue in error (not RC).
+    Sqe,
+    /// In error: all work requests are flushed.
+    Err,
+}
+
+/// How to make a QP.
+#[derive(Debug, Clone)]
+pub struct QpInit {
+    /// Transport service.
+    pub qp_type: QpType,
+    /// Where completions of the send queue go.
+    pub send_cq: CqId,
+    /// Where completions of the receive queue go.
+    pub recv_cq: CqId,
+    /// Receives come from this SRQ instead of a receive queue of the QP.
+    pub srq: Option<SrqId>,
+    /// Send work requests that may be outstanding.
+    pub max_send_wr: u32,
+    /// Receive work requests that may be outstanding (ignored with an SRQ).
+    pub max_recv_wr: u32,
+    /// Scatter/gather entries of one send.
+    pub max_send_sge: u32,
+    /// Scatter/gather entries of one receive.
+    pub max_recv_sge: u32,
+    /// Inline bytes of one send.
+    pub max_inline_bytes: u32,
+    /// Every send gives a completion, signalled or not.
+    pub sq_sig_all: bool,
+}
+
+/// Where packets of a connected QP, or to an address handle, go (IBTA 12.7.20 address vector).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AddressVector {
+    /// The peer's port.
+    pub gid: Gid,
+    /// The peer's UDP port, 4791 for foreign stacks. The software NIC alone honours another value.
+    pub udp_port: u16,
+    /// IPv4 TTL, IPv6 hop limit.
+    pub hop_limit: u8,
+    /// IPv4 TOS, IPv6 traffic class.
+    pub traffic_class: u8,
+}
+
+impl AddressVector {
+    /// The port of `gid` at UDP 4791, hop limit 64.
+    pub const fn new(gid: Gid) -> Self {
+        Self { gid, udp_port: ROCE_UDP_PORT, hop_limit: 64, traffic_class: 0 }
+    }
+}
+
+/// UDP destination port of RoCEv2 (IANA; IBTA annex A17.4.4).
+pub const ROCE_UDP_PORT: u16 = 4791;
+
+/// A transition of a QP (IBTA 10.3.1, table 91), with exactly the attributes it needs.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum QpModify {
+    /// To Reset: outstanding work is forgotten without completions.
+    Reset,
+    /// Reset to Init.
+    Init {
+        /// What peers may do through the QP.
+        access: Access,
+        /// Queue key, for UD.
+        qkey: Qkey,
+    },
+    /// Init to ready-to-receive.
+    Rtr(RtrAttr),
+    /// Ready-to-receive to ready-to-send.
+    Rts(RtsAttr),
+    /// Drain the send queue.
+    Sqd,
+    /// To Error: everything outstanding completes with `WrFlushErr`.
+    Err,
+}
+
+/// Attributes of Init to RTR.
+#[derive(Debug, Clone)]
+pub struct RtrAttr {
+    /// The peer's QP (ignored for UD).
+    pub dest_qpn: Qpn,
+    /// PSN the peer starts with.
+    pub rq_psn: Psn,
+    /// The peer's port.
+    pub av: AddressVector,
+    /// Path MTU.
+    pub mtu: PathMtu,
+    /// READs and atomics the peer may have outstanding here.
+    pub max_dest_rd_atomic: u8,
+    /// Code of the RNR timer sent to the peer (IBTA table 45): 0 means 655.36 ms, 1 means 10 us, 12 means 640 us.
+    pub min_rnr_timer: u8,
+}
+
+/// Attributes of RTR to RTS.
+#[derive(Debug, Clone)]
+pub struct RtsAttr {
+    /// PSN this side starts with.
+    pub sq_psn: Psn,
+    /// Local ACK timeout: 4.096 us x 2^timeout, 0 means never (IBTA 9.7.6.1.3).
+    pub timeout: u8,
+    /// Transport retries before `RetryExcErr`, 0..=7.
+    pub retry_cnt: u8,
+    /// RNR retries before `RnrRetryExcErr`, 7 means for ever.
+    pub rnr_retry: u8,
+    /// READs and atomics outstanding at most.
+    pub max_rd_atomic: u8,
+    /// The peer's [`DeviceAttr::rx_budget_bytes`], if it told: caps unacknowledged bytes. Hardware ignores it.
+    pub peer_rx_budget_bytes: Option<u32>,
+}
+
+/// What a QP is now.
+#[derive(Debug, Clone)]
+pub struct QpStatus {
+    /// State.
+    pub state: QpState,
+    /// Send work requests posted and not completed.
+    pub sq_outstanding: u32,
+    /// Next PSN to send.
+    pub sq_psn: Psn,
+    /// Next PSN expected.
+    pub rq_psn: Psn,
+    /// Peer QP, once known.
+    pub dest_qpn: Option<Qpn>,
+}
+
+/// How to make an SRQ.
+#[derive(Debug, Clone, Copy)]
+pub struct SrqInit {
+    /// Receives it can hold.
+    pub max_wr: u32,
+    /// Scatter/gather entries of one receive.
+    pub max_sge: u32,
+    /// Raise [`crate::AsyncEvent::SrqLimit`] once when fewer receives are left; 0 for never.
+    pub limit: u32,
+}
+
+/// A registered memory region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mr {
+    /// Its name towards the provider.
+    pub id: MrId,
+    /// Key for local scatter/gather entries.
+    pub lkey: Lkey,
+    /// Key for peers.
+    pub rkey: Rkey,
+    /// Its length in bytes; addresses run from 0.
+    pub len: u64,
+}

@@ -1,0 +1,69 @@
+//! Errors of verbs calls. The status of executed work is data ([`crate::Status`]), not an error.
+
+use crate::QpState;
+
+/// Why a verbs call was refused; nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerbsError {
+    /// The identifier names no object of this provider.
+    #[error("no such {0}")]
+    NoSuch(&'static str),
+    /// A limit of the device or of the object is reached.
+    #[error("{what} is full: the limit is {limit}")]
+    Full {
+        /// What is full.
+        what: &'static str,
+        /// How many fit.
+        limit: u64,
+    },
+    /// An argument is out of range.
+    #[error("{what} is {value}, allowed are {min}..={max}")]
+    OutOfRange {
+        /// Which argument.
+        what: &'static str,
+        /// What it is.
+        value: u64,
+        /// Least allowed.
+        min: u64,
+        /// Most allowed.
+        max: u64,
+    },
+    /// The QP's state does not allow the call.
+    #[error("QP is in state {state:?}, which does not allow {what}")]
+    WrongState {
+        /// The state.
+        state: QpState,
+        /// The call or transition.
+        what: &'static str,
+    },
+    /// The object is still used by others.
+    #[error("{0} is still in use")]
+    Busy(&'static str),
+    /// The provider does not have this.
+    #[error("{device} does not support {what}")]
+    Unsupported {
+        /// The device.
+        device: String,
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// The operating system or the driver refused.
+    #[error("{call} failed with errno {errno}")]
+    Os {
+        /// Which call.
+        call: &'static str,
+        /// Its errno.
+        errno: i32,
+    },
+}
+
+/// A post stopped at a work request; those before it were accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("work request {index} was refused: {cause}")]
+pub struct PostError {
+    /// Index of the first refused work request.
+    pub index: usize,
+    /// Why.
+    pub cause: VerbsError,
+}

@@ -1,0 +1,25 @@
+//! The vocabulary of RDMA verbs and the [`Provider`] trait that devices implement.
+//!
+//! Names are those of the InfiniBand Architecture specification (IBTA) where it has one. The crate holds no
+//! behaviour: a provider (the software NIC, rdma-core) gives it. Objects are small `Copy` identifiers, never
+//! pointers, so that a provider can be simulated, restarted and put behind a process boundary.
+//!
+//! Registered memory is addressed from zero: the `addr` of an [`Sge`] or a [`RemoteAddr`] is an offset into the
+//! region that was registered. An owner that restarts therefore changes keys, never addresses.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod attr;
+mod error;
+mod ids;
+mod provider;
+mod time;
+mod work;
+
+pub use attr::*;
+pub use error::*;
+pub use ids::*;
+pub use provider::*;
+pub use shm::Region;
+pub use time::Time;
+pub use work::*;

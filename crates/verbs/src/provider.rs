@@ -1,0 +1,114 @@
+//! The contract between the engine and a device.
+
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use crate::{
+    Access, AddressVector, AhId, Completion, CqId, DeviceAttr, Mr, MrId, PostError, QpInit, QpModify, QpStatus, Qpn,
+    RecvWr, Region, SendWr, SrqId, SrqInit, VerbsError,
+};
+
+/// Something that happened to an object outside its work requests (IBTA 11.6.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AsyncEvent {
+    /// The QP went into error.
+    QpFatal(Qpn),
+    /// First packet arrived at a QP in RTR.
+    CommEstablished(Qpn),
+    /// The QP with an SRQ consumed its last receive after it went into error.
+    LastWqeReached(Qpn),
+    /// Fewer receives than the limit are left.
+    SrqLimit(SrqId),
+    /// A CQ overflowed; its QPs are in error.
+    CqError(CqId),
+    /// The port went down.
+    PortDown,
+    /// The port came up.
+    PortUp,
+    /// The device is gone.
+    DeviceFatal,
+}
+
+/// Counters of a device by name; names are stable and documented by the device.
+pub type Counters = Vec<(&'static str, u64)>;
+
+/// A device that executes verbs.
+///
+/// One owner calls it (`&mut self`); a provider that works in several threads locks inside and never holds a lock
+/// across a system call that can block. Calls are non-blocking unless said otherwise.
+///
+/// **Progress.** [`Self::poll_cq`] makes progress inline on devices that need the CPU; [`Self::progress`] does the same
+/// without taking completions. A caller that wants to sleep calls [`Self::req_notify_cq`], polls once more (the
+/// completion may have come before the arming), then waits until one of [`Self::wait_fds`] is readable or
+/// [`Self::deadline`] has passed, and calls [`Self::progress`].
+pub trait Provider {
+    /// What the device is and can hold.
+    fn device(&self) -> &DeviceAttr;
+
+    /// Makes a CQ of at least `cqe` entries.
+    fn create_cq(&mut self, cqe: u32) -> Result<CqId, VerbsError>;
+    /// Destroys a CQ that no QP uses.
+    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError>;
+
+    /// Makes an SRQ.
+    fn create_srq(&mut self, init: &SrqInit) -> Result<SrqId, VerbsError>;
+    /// Destroys an SRQ that no QP uses.
+    fn destroy_srq(&mut self, srq: SrqId) -> Result<(), VerbsError>;
+
+    /// Makes a QP in state Reset with a number that was not used recently.
+    fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, VerbsError>;
+    /// Moves a QP to another state.
+    fn modify_qp(&mut self, qpn: Qpn, to: &QpModify) -> Result<(), VerbsError>;
+    /// Reads a QP's state.
+    fn query_qp(&self, qpn: Qpn) -> Result<QpStatus, VerbsError>;
+    /// Destroys a QP; its outstanding work gives no more completions, those in the CQ stay there.
+    fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError>;
+
+    /// Makes an address handle for UD sends.
+    fn create_ah(&mut self, av: &AddressVector) -> Result<AhId, VerbsError>;
+    /// Destroys an address handle.
+    fn destroy_ah(&mut self, ah: AhId) -> Result<(), VerbsError>;
+
+    /// Registers `len` bytes of `region` from `offset`; the MR's addresses run from 0. The provider keeps the memory
+    /// mapped until the MR is gone.
+    fn reg_mr(&mut self, region: &Region, offset: u64, len: u64, access: Access) -> Result<Mr, VerbsError>;
+    /// Deregisters; when it returns no operation touches the memory any more.
+    fn dereg_mr(&mut self, mr: MrId) -> Result<(), VerbsError>;
+
+    /// Posts to the send queue, all or up to the first refused.
+    fn post_send(&mut self, qpn: Qpn, wrs: &[SendWr<'_>]) -> Result<(), PostError>;
+    /// Posts to a QP's own receive queue.
+    fn post_recv(&mut self, qpn: Qpn, wrs: &[RecvWr<'_>]) -> Result<(), PostError>;
+    /// Posts to an SRQ.
+    fn post_srq_recv(&mut self, srq: SrqId, wrs: &[RecvWr<'_>]) -> Result<(), PostError>;
+
+    /// Appends up to `max` completions to `out`, oldest first, and says how many; makes progress inline.
+    fn poll_cq(&mut self, cq: CqId, out: &mut Vec<Completion>, max: usize) -> Result<usize, VerbsError>;
+    /// Asks for one wake-up at the next completion (with `solicited_only`, the next solicited or failed one).
+    fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), VerbsError>;
+
+    /// Takes the oldest asynchronous event.
+    fn poll_event(&mut self) -> Option<AsyncEvent>;
+
+    /// Does the device's work that is due: input, output, timers. Says whether anything was done.
+    fn progress(&mut self) -> bool {
+        false
+    }
+
+    /// Appends the descriptors that turn readable when the device wants [`Self::progress`] after
+    /// [`Self::req_notify_cq`]. Level-triggered; `progress` makes them unreadable again.
+    fn wait_fds(&self, out: &mut Vec<RawFd>) {
+        let _ = out;
+    }
+
+    /// How long the caller may sleep before the device needs [`Self::progress`] for its timers.
+    fn deadline(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Counters of the device, for `raas stat`.
+    fn counters(&self) -> Counters {
+        Vec::new()
+    }
+}

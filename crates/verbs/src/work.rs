@@ -1,0 +1,181 @@
+//! Work requests and completions.
+
+use crate::{AhId, Lkey, Qkey, Qpn, Rkey};
+
+/// A piece of local registered memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sge {
+    /// Offset into the registered region.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+    /// Key of the region.
+    pub lkey: Lkey,
+}
+
+/// A place in a peer's registered memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteAddr {
+    /// Offset into the peer's region.
+    pub addr: u64,
+    /// The peer's key.
+    pub rkey: Rkey,
+}
+
+/// The operation of a send work request (IBTA 11.4.1.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SendOp {
+    /// SEND.
+    Send,
+    /// SEND with immediate data.
+    SendImm(u32),
+    /// RDMA WRITE.
+    Write(RemoteAddr),
+    /// RDMA WRITE with immediate data.
+    WriteImm(RemoteAddr, u32),
+    /// RDMA READ into the payload's memory.
+    Read(RemoteAddr),
+    /// Compare and swap of 8 aligned bytes; the old value lands in the payload's memory.
+    CmpSwap {
+        /// The word.
+        remote: RemoteAddr,
+        /// Swap if it is this.
+        compare: u64,
+        /// The new value.
+        swap: u64,
+    },
+    /// Fetch and add of 8 aligned bytes; the old value lands in the payload's memory.
+    FetchAdd {
+        /// The word.
+        remote: RemoteAddr,
+        /// What to add, modulo 2^64.
+        add: u64,
+    },
+}
+
+/// Bytes of a send work request.
+#[derive(Debug, Clone, Copy)]
+pub enum Payload<'a> {
+    /// Registered memory, which must stay as it is until the completion.
+    Sges(&'a [Sge]),
+    /// Copied while posting; at most [`crate::QpInit::max_inline_bytes`].
+    Inline(&'a [u8]),
+}
+
+bitflags::bitflags! {
+    /// Modifiers of a send work request.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct SendFlags: u8 {
+        /// Give a completion also on success.
+        const SIGNALED = 1;
+        /// The peer's completion is a solicited event.
+        const SOLICITED = 1 << 1;
+        /// Start only when earlier READs and atomics of the QP are done.
+        const FENCE = 1 << 2;
+    }
+}
+
+/// Destination of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UdDest {
+    /// Where.
+    pub ah: AhId,
+    /// Which QP there.
+    pub qpn: Qpn,
+    /// Its queue key.
+    pub qkey: Qkey,
+}
+
+/// A send work request.
+#[derive(Debug, Clone, Copy)]
+pub struct SendWr<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// With which bytes.
+    pub payload: Payload<'a>,
+    /// How.
+    pub flags: SendFlags,
+    /// To whom, on a UD QP.
+    pub dest: Option<UdDest>,
+}
+
+/// A receive work request.
+#[derive(Debug, Clone, Copy)]
+pub struct RecvWr<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// Where a SEND lands.
+    pub sges: &'a [Sge],
+}
+
+/// How a work request ended (IBTA 11.6.2; names as in libibverbs).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Status {
+    /// Done.
+    Success,
+    /// Message longer than the receive, or than the device allows.
+    LocLenErr,
+    /// The QP is inconsistent.
+    LocQpOpErr,
+    /// A local key, bound or access right does not hold.
+    LocProtErr,
+    /// The QP went into error before this request was executed, or while.
+    WrFlushErr,
+    /// The responder sent something that the request does not allow.
+    BadRespErr,
+    /// The peer found the request invalid.
+    RemInvReqErr,
+    /// The peer's key, bound or access right does not hold.
+    RemAccessErr,
+    /// The peer could not execute the request.
+    RemOpErr,
+    /// The peer did not answer within all retries.
+    RetryExcErr,
+    /// The peer had no receive within all RNR retries.
+    RnrRetryExcErr,
+    /// Something else.
+    GeneralErr,
+}
+
+/// What a completion is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WcOpcode {
+    /// A SEND left.
+    Send,
+    /// A WRITE is done.
+    Write,
+    /// A READ is done.
+    Read,
+    /// A compare-and-swap is done.
+    CmpSwap,
+    /// A fetch-and-add is done.
+    FetchAdd,
+    /// A SEND arrived.
+    Recv,
+    /// A WRITE with immediate arrived.
+    RecvWriteImm,
+}
+
+/// A completion queue entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    /// Of the work request.
+    pub wr_id: u64,
+    /// How it ended; the fields below hold only on success, but `wr_id` and `qpn`.
+    pub status: Status,
+    /// Of what.
+    pub opcode: WcOpcode,
+    /// Bytes received by this message alone (receives, READs, atomics).
+    pub byte_len: u32,
+    /// The QP.
+    pub qpn: Qpn,
+    /// Immediate data, host order.
+    pub imm: Option<u32>,
+    /// Sender's QP (UD).
+    pub src_qpn: Option<Qpn>,
+}
