@@ -1,1 +1,26 @@
-//! placeholder
+//! Control messages: between an application and its daemon (Unix socket), and between daemons (TCP).
+//!
+//! Both are postcard frames with a version in the first message of each side, a length limit, and types that say
+//! what may happen. Nothing here is on the data path. A message from the other side is parsed into these types or
+//! refused; its numbers are still only claims, checked where they are used.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod app;
+mod frame;
+mod inspect;
+mod peer;
+mod reason;
+mod unix;
+
+pub use app::*;
+pub use frame::*;
+pub use inspect::*;
+pub use peer::*;
+pub use reason::*;
+pub use unix::*;
+
+/// Version of the application protocol of this build.
+pub const APP_VERSION: u32 = 1;
+/// Version of the protocol between daemons (control link and frames on the lane) of this build.
+pub const WIRE_VERSION: u32 = 1;

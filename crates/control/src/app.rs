@@ -1,0 +1,265 @@
+//! Messages between an application (or the `raas` command) and its daemon.
+//!
+//! The client opens a SEQPACKET connection and sends [`Request::Hello`]; the daemon answers [`Reply::Welcome`] with the
+//! descriptors of the session, or [`Reply::Refused`]. Then requests carry a number that their answers repeat; messages
+//! that nobody asked for ([`Reply::Incoming`], [`Reply::Chunk`], pairs) come between. Descriptors travel in the same
+//! datagram as the message that names them, in the order given.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{InspectAnswer, InspectQuery, Reason};
+
+/// What the client is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// A program that makes connections: gets a session.
+    Application,
+    /// A tool that only asks questions: gets no shared memory.
+    Inspector,
+}
+
+/// From client to daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// The first message. Its encoding never changes in later versions.
+    Hello {
+        /// [`crate::APP_VERSION`] of the client.
+        version: u32,
+        /// Shared-memory layout version of the client.
+        layout: u32,
+        /// What it is.
+        role: Role,
+        /// Name for `raas stat`, at most 64 bytes are kept.
+        name: String,
+    },
+    /// Accept connections on a port of this host.
+    Listen {
+        /// Repeated in the answer.
+        request: u64,
+        /// Port, 0 for any free one.
+        port: u16,
+        /// Connections that may wait for `accept`.
+        backlog: u32,
+        /// Ring size of accepted connections in bytes, 0 for the daemon's default.
+        ring_bytes: u32,
+    },
+    /// Stop listening; waiting connections are reset.
+    Unlisten {
+        /// The port.
+        port: u16,
+    },
+    /// The application took a connection out of its backlog.
+    Accepted {
+        /// The port.
+        port: u16,
+        /// The connection.
+        connection: u64,
+    },
+    /// Connect to a port of a host.
+    Connect {
+        /// Repeated in the answer.
+        request: u64,
+        /// Host and port.
+        to: SocketAddr,
+        /// Ring size in bytes, 0 for the daemon's default.
+        ring_bytes: u32,
+    },
+    /// Give up on a connect.
+    CancelConnect {
+        /// The request.
+        request: u64,
+    },
+    /// A segment for the connections with another process of this host. One descriptor: the sealed memfd.
+    PairSegment {
+        /// The pair.
+        pair: u64,
+        /// Counts this side's segments from 0; slot numbers go on from one to the next.
+        index: u32,
+        /// Slots in it.
+        slots: u32,
+        /// Bytes of each ring.
+        ring_bytes: u32,
+    },
+    /// A same-host connection was closed by both sides; its slot may be used again.
+    PairClosed {
+        /// The connection.
+        connection: u64,
+    },
+    /// A question for `raas ss` and the like.
+    Inspect {
+        /// Repeated in the answer.
+        request: u64,
+        /// What to tell.
+        query: InspectQuery,
+    },
+}
+
+/// How a connection reaches its peer, and with which memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Path {
+    /// Through the daemon and the lane to another host.
+    Lane {
+        /// Slot in the session segment.
+        slot: u32,
+        /// Generation of the slot.
+        generation: u32,
+        /// Chunk of the transmit ring.
+        tx_chunk: u32,
+        /// Offset of the ring in it.
+        tx_offset: u64,
+        /// Chunk of the receive ring.
+        rx_chunk: u32,
+        /// Offset of the ring in it.
+        rx_offset: u64,
+        /// Bytes of each ring.
+        ring_bytes: u32,
+    },
+    /// Rings shared with a process on this host.
+    Shm {
+        /// The pair of processes.
+        pair: u64,
+        /// Slot, counted over all segments of the pair.
+        slot: u32,
+        /// Generation of the slot.
+        generation: u32,
+    },
+}
+
+/// A connection as told to an application.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connection {
+    /// Number on this host, as in `raas ss`.
+    pub id: u64,
+    /// This end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub peer: SocketAddr,
+    /// How.
+    pub path: Path,
+}
+
+/// Direction of a ring chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ChunkKind {
+    /// The application writes, the device reads.
+    Tx,
+    /// The device writes, the application reads. The only remote-writable memory.
+    Rx,
+}
+
+/// From daemon to client.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// The client is attached. Descriptors: session segment, engine page, wake socket (none for an inspector).
+    Welcome {
+        /// [`crate::APP_VERSION`] of the daemon.
+        version: u32,
+        /// The daemon's release.
+        release: String,
+        /// The session's number.
+        session: u64,
+        /// Slots of the session segment.
+        slots: u32,
+        /// Bytes of the session segment.
+        session_bytes: u64,
+        /// Bytes of the engine page.
+        engine_page_bytes: u64,
+        /// Addresses that name this host.
+        addresses: Vec<IpAddr>,
+    },
+    /// The client is not attached; the daemon closes. Its encoding never changes in later versions.
+    Refused {
+        /// [`crate::APP_VERSION`] of the daemon.
+        version: u32,
+        /// Layout version of the daemon.
+        layout: u32,
+        /// The daemon's release.
+        release: String,
+        /// Why.
+        reason: Reason,
+        /// More words, for a person.
+        detail: String,
+    },
+    /// Answer to [`Request::Listen`].
+    Listening {
+        /// The request.
+        request: u64,
+        /// The port, or why not.
+        result: Result<SocketAddr, Reason>,
+    },
+    /// A ring chunk of this session. One descriptor. Comes before the first connection that uses it.
+    Chunk {
+        /// Its number in this session.
+        chunk: u32,
+        /// Direction.
+        kind: ChunkKind,
+        /// Its size.
+        bytes: u64,
+    },
+    /// A chunk is no longer used; the application unmaps it.
+    ChunkGone {
+        /// Its number.
+        chunk: u32,
+    },
+    /// Answer to [`Request::Connect`].
+    Connected {
+        /// The request.
+        request: u64,
+        /// The connection, or why not.
+        result: Result<Connection, Reason>,
+    },
+    /// A connection waits at a listener.
+    Incoming {
+        /// The listener's port.
+        port: u16,
+        /// The connection.
+        connection: Connection,
+    },
+    /// Another process of this host is now a pair with this one. One descriptor: this side's end of the wake socket.
+    PairOpened {
+        /// The pair.
+        pair: u64,
+        /// The other process.
+        peer_pid: u32,
+    },
+    /// A segment of the other process of a pair. One descriptor.
+    PairSegment {
+        /// The pair.
+        pair: u64,
+        /// Counts the peer's segments from 0.
+        index: u32,
+        /// Slots in it.
+        slots: u32,
+        /// Bytes of each ring.
+        ring_bytes: u32,
+    },
+    /// This side must make its next segment for the pair and send it.
+    PairSegmentWanted {
+        /// The pair.
+        pair: u64,
+        /// Its number.
+        index: u32,
+        /// Slots in it.
+        slots: u32,
+        /// Bytes of each ring.
+        ring_bytes: u32,
+    },
+    /// Answer to [`Request::Inspect`].
+    Inspected {
+        /// The request.
+        request: u64,
+        /// The answer; large tables come in several parts.
+        answer: InspectAnswer,
+        /// Another part follows.
+        more: bool,
+    },
+    /// The session is over: the application broke the rules, or the daemon stops.
+    Detached {
+        /// Why.
+        reason: Reason,
+        /// More words, for a person.
+        detail: String,
+    },
+}

@@ -1,0 +1,188 @@
+//! What `raas ss`, `stat`, `why` and `device` ask and hear.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Reason;
+
+/// A question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InspectQuery {
+    /// All connections of the host.
+    Connections,
+    /// Device, lanes, resources, counters, applications.
+    Stat,
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InspectAnswer {
+    /// Some connections.
+    Connections(Vec<ConnectionRow>),
+    /// The host's state.
+    Stat(Box<Stat>),
+}
+
+/// Which path a connection takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PathKind {
+    /// Shared memory on one host.
+    Shm,
+    /// The shared lane.
+    Lane,
+    /// An exclusive lane.
+    Leased,
+    /// Kernel TCP.
+    Tcp,
+}
+
+/// State of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConnectionState {
+    /// Being set up.
+    Connecting,
+    /// Waits for `accept`.
+    Backlog,
+    /// Both directions open.
+    Established,
+    /// This side sent FIN.
+    FinSent,
+    /// The peer sent FIN.
+    FinReceived,
+    /// Closed here, bytes or confirmations still on their way.
+    Closing,
+}
+
+/// A row of `raas ss`; keys bind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionRow {
+    /// Number on this host.
+    pub id: u64,
+    /// This end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub peer: SocketAddr,
+    /// State.
+    pub state: ConnectionState,
+    /// Name of the lane, if any.
+    pub lane: Option<String>,
+    /// Route id that the peer puts into the immediate, if any.
+    pub route_id: Option<u32>,
+    /// Path.
+    pub path: PathKind,
+    /// Why this path.
+    pub reason: Reason,
+    /// Bytes sent since the connection was made.
+    pub tx_bytes: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Bytes written by the application and not yet consumed by the peer's application.
+    pub tx_queued_bytes: u64,
+    /// Bytes arrived and not yet read by the application.
+    pub rx_queued_bytes: u64,
+    /// Process of the application.
+    pub app_pid: u32,
+}
+
+/// A lane of `raas stat`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneRow {
+    /// Name: the peer's address and the lane's number.
+    pub name: String,
+    /// The peer daemon.
+    pub peer: SocketAddr,
+    /// `up`, `connecting`, `failed`.
+    pub state: String,
+    /// Counts resets of the lane.
+    pub incarnation: u32,
+    /// Local queue pair.
+    pub qpn: u32,
+    /// Peer queue pair.
+    pub peer_qpn: u32,
+    /// Payload bytes of a packet.
+    pub mtu_bytes: u32,
+    /// Connections on it.
+    pub connections: u32,
+    /// SRQ entries of the peer that may still be used.
+    pub credits: u64,
+    /// SRQ entries here granted to the peer and not used yet.
+    pub granted: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+}
+
+/// An application of `raas stat`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppRow {
+    /// Process.
+    pub pid: u32,
+    /// User.
+    pub uid: u32,
+    /// Name it gave.
+    pub name: String,
+    /// Its connections.
+    pub connections: u32,
+    /// Bytes sent through lanes.
+    pub tx_bytes: u64,
+    /// Bytes received through lanes.
+    pub rx_bytes: u64,
+    /// Bytes of its memory registered with the device.
+    pub pinned_bytes: u64,
+}
+
+/// Work requests by verb.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerbCounts {
+    /// SEND.
+    pub send: u64,
+    /// WRITE.
+    pub write: u64,
+    /// WRITE with immediate.
+    pub write_imm: u64,
+    /// READ.
+    pub read: u64,
+    /// Atomics.
+    pub atomic: u64,
+}
+
+/// The host's state; keys bind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stat {
+    /// Device in use.
+    pub device: String,
+    /// Lanes.
+    pub lanes: Vec<LaneRow>,
+    /// RC queue pairs.
+    pub rc_qps: u32,
+    /// UD queue pairs.
+    pub ud_qps: u32,
+    /// Completion queues.
+    pub cqs: u32,
+    /// Shared receive queues.
+    pub srqs: u32,
+    /// Receives posted and free.
+    pub srq_free: u64,
+    /// Memory regions.
+    pub mrs: u32,
+    /// Bytes registered.
+    pub pinned_bytes: u64,
+    /// Open descriptors of the daemon.
+    pub fds: u32,
+    /// Packets dropped, by reason.
+    pub drops: Vec<(String, u64)>,
+    /// Work requests by verb.
+    pub verbs: VerbCounts,
+    /// Packets sent again.
+    pub retransmits: u64,
+    /// Other counters of device and engine.
+    pub counters: Vec<(String, u64)>,
+    /// Applications.
+    pub apps: Vec<AppRow>,
+    /// Seconds since the daemon started.
+    pub uptime_seconds: u64,
+}

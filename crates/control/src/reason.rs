@@ -1,0 +1,99 @@
+//! Why a connection was refused, closed or reset: one list for control messages, the shared slots (`reason`), the
+//! lane's frames and `raas ss`. The numbers are wire format and never reused; docs/reasons.md explains each.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])* $name:ident = $code:literal, $text:literal, $key:literal;)*) => {
+        /// Why a connection was refused, closed or reset.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
+        #[non_exhaustive]
+        pub enum Reason {
+            $($(#[doc = $doc])* #[error($text)] $name,)*
+        }
+
+        impl Reason {
+            /// Every reason.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// Its number in shared memory and on the wire.
+            pub const fn code(self) -> u32 {
+                match self { $(Self::$name => $code,)* }
+            }
+
+            /// The reason with this number; an unknown number (a newer peer) is [`Reason::Unspecified`].
+            pub const fn from_code(code: u32) -> Self {
+                match code { $($code => Self::$name,)* _ => Self::Unspecified }
+            }
+
+            /// Its stable key in JSON output and docs/reasons.md.
+            pub const fn key(self) -> &'static str {
+                match self { $(Self::$name => $key,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// No reason was given, or one that this build does not know.
+    Unspecified = 0, "no reason was given", "unspecified";
+    /// Both sides closed in order.
+    Closed = 1, "the connection was closed", "closed";
+    /// Nobody listens on that port at the peer.
+    NoListener = 2, "connection refused: nobody listens on that port there", "no-listener";
+    /// The listener's backlog is full.
+    BacklogFull = 3, "connection refused: the listener's backlog is full", "backlog-full";
+    /// The peer daemon could not be reached.
+    PeerUnreachable = 4, "the peer's daemon cannot be reached: is `raas daemon` running there, and its peer_port open?", "peer-unreachable";
+    /// The two daemons do not share the key.
+    PeerAuth = 5, "the peer's daemon has another cluster key: give both the same key_file", "peer-auth";
+    /// The two daemons speak different versions.
+    PeerVersion = 6, "the peer's daemon speaks another protocol version: install the same release on both", "peer-version";
+    /// The control link to the peer daemon broke: the daemon or host died, or the network is cut.
+    PeerLost = 7, "the peer's daemon was lost", "peer-lost";
+    /// This host's daemon died or was stopped.
+    DaemonLost = 8, "this host's daemon was lost", "daemon-lost";
+    /// The other application died or closed without reading everything.
+    ResetByPeer = 9, "the connection was reset by the peer application", "reset-by-peer";
+    /// The other application died.
+    PeerAppDied = 10, "the peer application died", "peer-app-died";
+    /// This application broke the rules of the shared memory.
+    AppFault = 11, "the application broke the shared-memory protocol and was detached", "app-fault";
+    /// A table of this host's daemon is full.
+    LocalLimit = 12, "a limit of this host's daemon is reached (see `raas stat`, and limits in its configuration)", "local-limit";
+    /// A table of the peer's daemon is full.
+    PeerLimit = 13, "a limit of the peer's daemon is reached", "peer-limit";
+    /// The lane's queue pair failed.
+    LaneFailed = 14, "the lane to the peer failed", "lane-failed";
+    /// The daemon is shutting down in order.
+    ShuttingDown = 15, "the daemon is shutting down", "shutting-down";
+    /// The address names no host that this daemon can reach.
+    BadAddress = 16, "the address cannot be used with this daemon", "bad-address";
+    /// No answer within the time allowed.
+    TimedOut = 17, "no answer within the time allowed", "timed-out";
+    /// The port is taken by another listener.
+    PortInUse = 18, "the port is already in use on this host", "port-in-use";
+    /// The daemon's policy does not allow it.
+    Policy = 19, "the daemon's policy does not allow it", "policy";
+    /// The peer is on this host: rings are shared between the two applications.
+    SameHost = 32, "the peer is on this host: shared memory, no daemon on the path", "same-host";
+    /// The peer is on another host: the shared lane to its daemon.
+    OtherHost = 33, "the peer is on another host: the shared lane to its daemon", "other-host";
+    /// The peer daemon speaks no RaaS; kernel TCP was asked for as fallback.
+    TcpFallback = 34, "no daemon at the peer: kernel TCP, as asked for", "tcp-fallback";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Reason;
+
+    #[test]
+    fn codes_and_keys_are_unique_and_reversible() {
+        let mut keys = std::collections::BTreeSet::new();
+        for &r in Reason::ALL {
+            assert_eq!(Reason::from_code(r.code()), r);
+            assert!(keys.insert(r.key()), "{} twice", r.key());
+        }
+        assert_eq!(Reason::from_code(9999), Reason::Unspecified);
+    }
+}
