@@ -1,1 +1,41 @@
-fn main() {}
+//! `cargo xtask`: the project's own tasks. Owns the command line and the exit code; every task lives in its own module.
+//! It must never be needed to build or run `raas` itself.
+#![forbid(unsafe_code)]
+
+mod child;
+mod demo;
+mod lint;
+mod repo;
+mod tally;
+mod test;
+mod unit;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// The project's tasks.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run the test stages; the last line is `N passed, N failed, N skipped`.
+    Test(test::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().task {
+        Task::Test(args) => test::run(&args),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

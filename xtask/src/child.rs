@@ -1,0 +1,221 @@
+//! Child processes under a watchdog: each has a limit after which its whole process group is ended, so no hang outlives it.
+//! Owns spawning, reading of output and ending. It never waits without a bound and never touches a process it did not start.
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Lines kept for the caller; later ones are still shown to the line handler.
+const KEPT_LINES_MAX: usize = 200_000;
+/// How often the child's end is looked for while it prints nothing.
+const POLL: Duration = Duration::from_millis(50);
+/// Time for output to drain after the child has ended: a grandchild may hold the pipe open.
+const DRAIN: Duration = Duration::from_secs(3);
+/// Time between the polite and the final signal.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Which of the child's outputs a line came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Out,
+    Err,
+}
+
+/// How a child ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// `None` if the watchdog ended it.
+    pub(crate) status: Option<ExitStatus>,
+    pub(crate) took: Duration,
+    /// What it printed, in the order read.
+    pub(crate) lines: Vec<(Stream, String)>,
+}
+
+impl Ended {
+    pub(crate) fn success(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
+
+    /// One sentence about an end that was not a success.
+    pub(crate) fn describe(&self) -> String {
+        match self.status {
+            Some(status) => format!("{status}"),
+            None => format!("still running after {:.0} s, ended by the watchdog", self.took.as_secs_f64()),
+        }
+    }
+
+    /// Everything printed on one stream.
+    pub(crate) fn text(&self, stream: Stream) -> String {
+        let lines: Vec<&str> = self.lines.iter().filter(|(s, _)| *s == stream).map(|(_, line)| line.as_str()).collect();
+        lines.join("\n")
+    }
+}
+
+/// Runs `command` for at most `limit`, with no standard input; each line goes to `on_line` as it comes.
+pub(crate) fn run(command: &mut Command, limit: Duration, mut on_line: impl FnMut(Stream, &str)) -> Result<Ended> {
+    let mut running = spawn(command)?;
+    let ended = running.wait(limit, &mut on_line)?;
+    Ok(ended)
+}
+
+/// Runs `command` and shows nothing; the caller looks at the kept lines.
+pub(crate) fn run_quiet(command: &mut Command, limit: Duration) -> Result<Ended> {
+    run(command, limit, |_, _| {})
+}
+
+/// A started child with its output readers.
+pub(crate) struct Running {
+    child: Child,
+    lines: Receiver<(Stream, String)>,
+    start: Instant,
+}
+
+/// Starts `command` in a process group of its own; where `setpriv` exists it dies with this process.
+pub(crate) fn spawn(command: &mut Command) -> Result<Running> {
+    let mut command = tied_to_parent(command);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().with_context(|| format!("cannot start {:?}", command.get_program()))?;
+    let (sender, lines) = channel();
+    if let Some(out) = child.stdout.take() {
+        forward(Stream::Out, out, sender.clone());
+    }
+    if let Some(err) = child.stderr.take() {
+        forward(Stream::Err, err, sender);
+    }
+    Ok(Running { child, lines, start: Instant::now() })
+}
+
+impl Running {
+    /// Waits for the end, at most `limit` from the start.
+    pub(crate) fn wait(&mut self, limit: Duration, on_line: &mut dyn FnMut(Stream, &str)) -> Result<Ended> {
+        let mut kept = Vec::new();
+        let mut take = |stream: Stream, line: String| {
+            on_line(stream, &line);
+            if kept.len() < KEPT_LINES_MAX {
+                kept.push((stream, line));
+            }
+        };
+        let mut status = None;
+        while self.start.elapsed() < limit {
+            match self.lines.recv_timeout(POLL) {
+                Ok((stream, line)) => take(stream, line),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(POLL),
+            }
+            status = self.child.try_wait().context("cannot wait for a child")?;
+            if status.is_some() {
+                break;
+            }
+        }
+        if status.is_none() {
+            self.end();
+        }
+        let drained = Instant::now();
+        while drained.elapsed() < DRAIN {
+            match self.lines.recv_timeout(POLL) {
+                Ok((stream, line)) => take(stream, line),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        Ok(Ended { status, took: self.start.elapsed(), lines: kept })
+    }
+
+    /// Ends the child's process group: politely, then for certain.
+    fn end(&mut self) {
+        let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        for (signal, patience) in [(Signal::TERM, GRACE), (Signal::KILL, GRACE)] {
+            if let Some(group) = group {
+                // The group is gone already if this fails, which is what is wanted.
+                let _ = kill_process_group(group, signal);
+            }
+            let sent = Instant::now();
+            while sent.elapsed() < patience {
+                if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+                    return;
+                }
+                std::thread::sleep(POLL);
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.end();
+        }
+    }
+}
+
+fn forward(stream: Stream, pipe: impl Read + Send + 'static, lines: Sender<(Stream, String)>) {
+    std::thread::spawn(move || {
+        let mut reader = BufReader::new(pipe);
+        let mut bytes = Vec::new();
+        while matches!(reader.read_until(b'\n', &mut bytes), Ok(count) if count > 0) {
+            let line = String::from_utf8_lossy(&bytes).trim_end_matches(['\n', '\r']).to_owned();
+            bytes.clear();
+            if lines.send((stream, line)).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+/// The same command behind `setpriv --pdeathsig TERM`, so that an interrupted run leaves no child behind.
+fn tied_to_parent(command: &Command) -> Command {
+    let setpriv = Path::new("/usr/bin/setpriv");
+    let mut tied = if setpriv.exists() {
+        let mut tied = Command::new(setpriv);
+        tied.args(["--pdeathsig", "TERM", "--"]).arg(command.get_program());
+        tied
+    } else {
+        Command::new(command.get_program())
+    };
+    tied.args(command.get_args());
+    if let Some(dir) = command.get_current_dir() {
+        tied.current_dir(dir);
+    }
+    for (key, value) in command.get_envs() {
+        match value {
+            Some(value) => tied.env(key, value),
+            None => tied.env_remove(key),
+        };
+    }
+    tied
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn output_and_exit_code_come_back() {
+        let ended =
+            run_quiet(&mut shell("echo one; echo two >&2; exit 3"), Duration::from_secs(60)).expect("sh starts");
+        assert_eq!(ended.status.and_then(|status| status.code()), Some(3));
+        assert_eq!(ended.text(Stream::Out), "one");
+        assert_eq!(ended.text(Stream::Err), "two");
+    }
+
+    #[test]
+    fn a_hang_and_its_grandchildren_are_ended() {
+        let script = "sleep 1000 & echo $!; wait";
+        let ended = run_quiet(&mut shell(script), Duration::from_secs(1)).expect("sh starts");
+        assert!(ended.status.is_none(), "{ended:?}");
+        let pid = ended.text(Stream::Out);
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        assert!(stat.is_empty() || stat.contains(") Z "), "the grandchild still runs: {stat}");
+    }
+}

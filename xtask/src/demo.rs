@@ -1,0 +1,178 @@
+//! Stage `demo`: `cargo run --release -- demo --json` exactly as a user starts it, and a check of what it says about itself.
+//! Owns the list of keys that bind; each group of demands is one case.
+
+use crate::child::{self, Ended, Stream};
+use crate::tally::Tally;
+use crate::test::Context;
+use anyhow::Result;
+use serde_json::Value;
+use std::time::Duration;
+
+/// A cold release build.
+const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
+/// The demo itself; it has its own, shorter limits inside.
+const DEMO_LIMIT: Duration = Duration::from_secs(15 * 60);
+/// The least the demo must carry.
+const BYTES_MIN: u64 = 200_000_000;
+const CONNECTIONS_MIN: u64 = 1000;
+/// At least four on each of the two hosts.
+const APPLICATIONS_MIN: u64 = 8;
+const KEYS: &[&str] = &[
+    "schema",
+    "verified",
+    "connections",
+    "application_processes",
+    "files",
+    "bytes",
+    "seconds",
+    "gbit_per_s",
+    "tcp_gbit_per_s",
+    "p50_us",
+    "p99_us",
+    "rc_qps_per_host",
+    "cqs_per_host",
+    "srqs_per_host",
+    "daemon_rss_bytes",
+    "daemon_rss_idle_bytes",
+    "errors",
+];
+
+pub(crate) fn run(context: &Context) -> Result<Tally> {
+    let mut tally = Tally::default();
+    let build = child::run(&mut context.repo.command("cargo", &["build", "--release"]), BUILD_LIMIT, |_, line| {
+        if !line.trim_start().starts_with("Compiling") {
+            println!("{line}");
+        }
+    })?;
+    let built = if build.success() { vec![] } else { vec![build.describe()] };
+    tally.case("demo: release build", build.took, &built);
+    if !build.success() {
+        return Ok(tally);
+    }
+    let args = ["run", "--release", "--quiet", "--", "demo", "--json"];
+    let demo = child::run_quiet(&mut context.repo.command("cargo", &args), DEMO_LIMIT)?;
+    let report = serde_json::from_str::<Value>(demo.text(Stream::Out).trim());
+    tally.case("demo: ends with exit code 0", demo.took, &ending(&demo));
+    match report {
+        Ok(report) => {
+            println!("     {report}");
+            tally.check("demo: one JSON object with every key", || Ok(missing(&report)));
+            tally.check("demo: everything verified", || Ok(unverified(&report)));
+            tally.check("demo: one RC queue pair and one SRQ per host", || Ok(unshared(&report)));
+            tally.check("demo: carries what it promises", || Ok(too_small(&report)));
+        }
+        Err(error) => tally.case("demo: one JSON object with every key", demo.took, &[error.to_string()]),
+    }
+    Ok(tally)
+}
+
+fn ending(demo: &Ended) -> Vec<String> {
+    if demo.success() {
+        return vec![];
+    }
+    let mut findings = vec![demo.describe()];
+    findings.extend(demo.text(Stream::Err).lines().rev().take(30).map(str::to_owned));
+    findings[1..].reverse();
+    findings
+}
+
+fn missing(report: &Value) -> Vec<String> {
+    let mut findings: Vec<String> =
+        KEYS.iter().filter(|key| report.get(**key).is_none()).map(|key| format!("no key {key}")).collect();
+    if report["schema"] != "raas.demo/1" {
+        findings.push(format!("schema is {}, not raas.demo/1", report["schema"]));
+    }
+    findings
+}
+
+fn unverified(report: &Value) -> Vec<String> {
+    let mut findings = vec![];
+    if report["verified"] != true {
+        findings.push(format!("verified is {}", report["verified"]));
+    }
+    if report["errors"].as_array().is_none_or(|errors| !errors.is_empty()) {
+        findings.push(format!("errors is {}", report["errors"]));
+    }
+    findings
+}
+
+/// Values per host are an array of two, or one number that holds for both.
+fn unshared(report: &Value) -> Vec<String> {
+    let both = |value: &Value| *value == serde_json::json!([1, 1]) || *value == 1;
+    let mut findings = vec![];
+    if report["rc_qps_per_host"] != serde_json::json!([1, 1]) {
+        findings.push(format!("rc_qps_per_host is {}, not [1,1]", report["rc_qps_per_host"]));
+    }
+    if !both(&report["srqs_per_host"]) {
+        findings.push(format!("srqs_per_host is {}, not 1 each", report["srqs_per_host"]));
+    }
+    findings
+}
+
+fn too_small(report: &Value) -> Vec<String> {
+    let floors = [("bytes", BYTES_MIN), ("connections", CONNECTIONS_MIN), ("application_processes", APPLICATIONS_MIN)];
+    let mut findings: Vec<String> = floors
+        .iter()
+        .filter(|(key, floor)| report[*key].as_u64().is_none_or(|value| value < *floor))
+        .map(|(key, floor)| format!("{key} is {}, below {floor}", report[*key]))
+        .collect();
+    for key in ["seconds", "gbit_per_s", "tcp_gbit_per_s", "p50_us", "p99_us", "files"] {
+        if report[key].as_f64().is_none_or(|value| value <= 0.0) {
+            findings.push(format!("{key} is {}, not a positive number", report[key]));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn good() -> Value {
+        json!({
+            "schema": "raas.demo/1", "verified": true, "connections": 1000, "application_processes": 8, "files": 300,
+            "bytes": 210_000_000_u64, "seconds": 2.5, "gbit_per_s": 1.0, "tcp_gbit_per_s": 9.0, "p50_us": 30.0,
+            "p99_us": 90.0, "rc_qps_per_host": [1, 1], "cqs_per_host": [1, 1], "srqs_per_host": [1, 1],
+            "daemon_rss_bytes": [1, 1], "daemon_rss_idle_bytes": [1, 1], "errors": []
+        })
+    }
+
+    fn findings(report: &Value) -> usize {
+        missing(report).len() + unverified(report).len() + unshared(report).len() + too_small(report).len()
+    }
+
+    #[test]
+    fn a_good_report_passes() {
+        assert_eq!(findings(&good()), 0);
+    }
+
+    #[test]
+    fn each_spoiled_value_is_found() {
+        let spoiled = [
+            ("verified", json!(false)),
+            ("errors", json!(["x"])),
+            ("rc_qps_per_host", json!([1, 1000])),
+            ("srqs_per_host", json!(2)),
+            ("bytes", json!(5)),
+            ("connections", json!(999)),
+            ("application_processes", json!(4)),
+            ("schema", json!("other")),
+            ("p50_us", json!(null)),
+        ];
+        for (key, value) in spoiled {
+            let mut report = good();
+            report[key] = value;
+            assert_eq!(findings(&report), 1, "{key}");
+        }
+    }
+
+    #[test]
+    fn each_missing_key_is_found() {
+        for key in KEYS {
+            let mut report = good();
+            report.as_object_mut().expect("good() is an object").remove(*key);
+            assert!(missing(&report).contains(&format!("no key {key}")), "{key}");
+        }
+    }
+}

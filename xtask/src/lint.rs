@@ -1,0 +1,80 @@
+//! Stage `lint`: what can be judged without running the product. Owns the calls of Cargo's own tools; the rules of this
+//! repository are in the submodules. Each tool and each rule is one case.
+
+mod fence;
+mod layers;
+mod source;
+mod tidy;
+
+use crate::child::{self, Stream};
+use crate::tally::Tally;
+use crate::test::Context;
+use anyhow::Result;
+use std::time::Duration;
+
+/// A cold check of the whole workspace.
+const TOOL_LIMIT: Duration = Duration::from_secs(30 * 60);
+/// Lines of a failing tool that are shown.
+const SHOWN_LINES_MAX: usize = 150;
+
+struct Tool {
+    name: &'static str,
+    args: &'static [&'static str],
+    env: &'static [(&'static str, &'static str)],
+}
+
+const RUSTDOC_FLAGS: (&str, &str) = ("RUSTDOCFLAGS", "-D warnings");
+
+/// Library and binary documentation are built one after the other: `raas` names a library and a binary, and their pages
+/// would land in one place at the same time.
+const TOOLS: &[Tool] = &[
+    Tool { name: "fmt", args: &["fmt", "--all", "--", "--check", "-l"], env: &[] },
+    Tool { name: "lockfile", args: &["metadata", "--locked", "--format-version", "1"], env: &[] },
+    Tool {
+        name: "clippy",
+        args: &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        env: &[],
+    },
+    Tool {
+        name: "rustdoc, libraries",
+        args: &["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items", "--lib"],
+        env: &[RUSTDOC_FLAGS],
+    },
+    Tool {
+        name: "rustdoc, binaries",
+        args: &["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items", "--bins"],
+        env: &[RUSTDOC_FLAGS],
+    },
+];
+
+pub(crate) fn run(context: &Context) -> Result<Tally> {
+    let mut tally = Tally::default();
+    for tool in TOOLS {
+        let mut command = context.repo.command("cargo", tool.args);
+        command.envs(tool.env.iter().copied());
+        let ended = child::run_quiet(&mut command, TOOL_LIMIT)?;
+        let mut findings = vec![];
+        if !ended.success() {
+            findings.push(format!("cargo {}: {}", tool.args.join(" "), ended.describe()));
+            // Standard output of `cargo metadata` is the metadata, not a finding.
+            let said = if tool.name == "lockfile" { ended.text(Stream::Err) } else { all_text(&ended.lines) };
+            findings.extend(said.lines().take(SHOWN_LINES_MAX).map(str::to_owned));
+        }
+        tally.case(tool.name, ended.took, &findings);
+    }
+    let sources = source::Sources::read(&context.repo)?;
+    tally.check("tidy: every Rust file says what it owns", || Ok(tidy::headers(&sources)));
+    tally.check("tidy: files above 600 lines say why", || Ok(tidy::long_files(&sources)));
+    tally.check("tidy: nothing left to do, no test switched off", || Ok(tidy::banned_words(&sources)));
+    tally.check("tidy: no drawer modules", || Ok(tidy::drawers(&sources)));
+    tally.check("unsafe only inside the fence", || fence::unsafe_code(&context.repo, &sources));
+    tally.check("roce and engine without I/O", || Ok(fence::sans_io(&sources)));
+    tally.check("layers: nothing imports upward", || Ok(layers::floors(&context.repo.packages)));
+    tally.check("layers: only the command knows the daemon", || Ok(layers::daemon(&context.repo.packages)));
+    tally.check("layers: no I/O below the devices", || layers::io_free(&context.repo));
+    Ok(tally)
+}
+
+fn all_text(lines: &[(Stream, String)]) -> String {
+    lines.iter().map(|(_, line)| line.as_str()).collect::<Vec<_>>().join("\n")
+}

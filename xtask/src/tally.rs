@@ -1,0 +1,81 @@
+//! Counts of what passed, failed and was skipped, and how each is said. A skip is always loud, and under `CI=true` it is
+//! a failure: nothing may turn green by not running.
+
+use std::time::{Duration, Instant};
+
+/// Cases counted by one stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Tally {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, other: Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+
+    /// Under CI a skipped case is a failed one.
+    pub(crate) fn strict(self, ci: bool) -> Tally {
+        if ci { Tally { passed: self.passed, failed: self.failed + self.skipped, skipped: 0 } } else { self }
+    }
+
+    pub(crate) fn case(&mut self, name: &str, took: Duration, findings: &[String]) {
+        if findings.is_empty() {
+            self.passed += 1;
+            println!("ok   {name} ({:.1} s)", took.as_secs_f64());
+            return;
+        }
+        self.failed += 1;
+        println!("FAIL {name} ({:.1} s)", took.as_secs_f64());
+        for finding in findings {
+            println!("     {finding}");
+        }
+    }
+
+    /// Runs `check` as one case; each line it returns is a finding, an error is one finding.
+    pub(crate) fn check(&mut self, name: &str, check: impl FnOnce() -> anyhow::Result<Vec<String>>) {
+        let start = Instant::now();
+        let findings = check().unwrap_or_else(|error| vec![format!("{error:#}")]);
+        self.case(name, start.elapsed(), &findings);
+    }
+
+    pub(crate) fn skip(&mut self, name: &str, reason: &str) {
+        self.skipped += 1;
+        println!("SKIP {name}: {reason}");
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+/// The name in a `SKIP name: reason` line that a test printed, if it is one.
+pub(crate) fn skip_line(line: &str) -> Option<(&str, &str)> {
+    line.trim().strip_prefix("SKIP ")?.split_once(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closing_line_is_exact() {
+        let tally = Tally { passed: 12, failed: 0, skipped: 3 };
+        assert_eq!(tally.to_string(), "12 passed, 0 failed, 3 skipped");
+        assert_eq!(tally.strict(true).to_string(), "12 passed, 3 failed, 0 skipped");
+        assert_eq!(tally.strict(false), tally);
+    }
+
+    #[test]
+    fn skip_lines_are_recognised_only_in_their_form() {
+        assert_eq!(skip_line("  SKIP vm: no qemu"), Some(("vm", "no qemu")));
+        assert_eq!(skip_line("SKIP vm"), None);
+        assert_eq!(skip_line("SKIPPED vm: x"), None);
+    }
+}

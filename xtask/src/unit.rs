@@ -1,0 +1,173 @@
+//! Stage `unit`: every crate's unit and integration tests (cargo-nextest where installed, else cargo test) and the doc
+//! tests. Owns the reading of the runners' closing lines; a run that cannot be read counts as failed, never as passed.
+
+use crate::child::{self, Stream};
+use crate::tally::{Tally, skip_line};
+use crate::test::Context;
+use anyhow::Result;
+use std::process::Command;
+use std::time::Duration;
+
+/// A cold build and all tests; each single test has its own, shorter limit in .config/nextest.toml.
+const RUN_LIMIT: Duration = Duration::from_secs(45 * 60);
+/// Cases per property with `--full`.
+const FULL_PROPERTY_CASES: &str = "4096";
+
+pub(crate) fn run(context: &Context) -> Result<Tally> {
+    let mut tally = Tally::default();
+    let nextest = child::run_quiet(&mut context.repo.command("cargo", &["nextest", "--version"]), RUN_LIMIT)
+        .is_ok_and(|ended| ended.success());
+    if nextest {
+        tally.add(run_nextest(context)?);
+    } else {
+        println!("note: cargo-nextest is not installed, running cargo test");
+        let args = ["test", "--workspace", "--all-targets", "--no-fail-fast", "--", "--show-output"];
+        tally.add(run_libtest(context, "cargo test", &args)?);
+    }
+    tally.add(run_libtest(context, "doc tests", &["test", "--workspace", "--doc", "--no-fail-fast"])?);
+    Ok(tally)
+}
+
+fn command(context: &Context, args: &[&str]) -> Command {
+    let mut command = context.repo.command("cargo", args);
+    if context.full {
+        command.env("PROPTEST_CASES", FULL_PROPERTY_CASES).env("RAAS_TEST_FULL", "1");
+    }
+    command
+}
+
+fn run_nextest(context: &Context) -> Result<Tally> {
+    let args = [
+        "nextest",
+        "run",
+        "--workspace",
+        "--all-targets",
+        "--no-fail-fast",
+        "--no-tests=fail",
+        "--success-output=immediate",
+        "--failure-output=final",
+        "--status-level=slow",
+    ];
+    // Passing tests' output is read for skips and not shown; the build, failures and the summary are.
+    let mut testing = false;
+    let mut summed = false;
+    let ended = child::run(&mut command(context, &args), RUN_LIMIT, |_, line| {
+        testing |= line.trim_start().starts_with("Starting ");
+        summed |= line.trim_start().starts_with("Summary [");
+        if !testing || summed || is_trouble(line) {
+            println!("{line}");
+        }
+    })?;
+    let lines: Vec<&str> = ended.lines.iter().map(|(_, line)| line.as_str()).collect();
+    let Some(mut tally) = lines.iter().find_map(|line| nextest_summary(line)) else {
+        println!("FAIL nextest: no summary ({})", ended.describe());
+        return Ok(Tally { failed: 1, ..Tally::default() });
+    };
+    if !ended.success() && tally.failed == 0 {
+        println!("FAIL nextest: {}", ended.describe());
+        tally.failed += 1;
+    }
+    count_skips(&lines, &mut tally);
+    Ok(tally)
+}
+
+fn is_trouble(line: &str) -> bool {
+    let first = line.split_whitespace().next().unwrap_or_default();
+    matches!(first, "FAIL" | "SLOW" | "TIMEOUT" | "TERMINATING" | "LEAK" | "SIGSEGV" | "SIGABRT" | "SIGKILL" | "TRY")
+}
+
+fn run_libtest(context: &Context, name: &str, args: &[&str]) -> Result<Tally> {
+    let ended = child::run_quiet(&mut command(context, args), RUN_LIMIT)?;
+    let lines: Vec<&str> = ended.lines.iter().map(|(_, line)| line.as_str()).collect();
+    let mut tally = Tally::default();
+    for line in &lines {
+        if let Some(counts) = libtest_result(line) {
+            tally.add(counts);
+        }
+    }
+    count_skips(&lines, &mut tally);
+    if !ended.success() {
+        println!("{}\n{}", ended.text(Stream::Err), ended.text(Stream::Out));
+        println!("FAIL {name}: {}", ended.describe());
+        tally.failed = tally.failed.max(1);
+    }
+    println!("{name}: {tally} ({:.1} s)", ended.took.as_secs_f64());
+    Ok(tally)
+}
+
+/// A test that could not run says `SKIP name: reason` and returns, which its runner counts as passed.
+fn count_skips(lines: &[&str], tally: &mut Tally) {
+    for (name, reason) in lines.iter().filter_map(|line| skip_line(line)) {
+        tally.passed = tally.passed.saturating_sub(1);
+        tally.skip(name, reason);
+    }
+}
+
+/// Reads `Summary [ 0.1s] 9 tests run: 7 passed (1 slow), 1 failed, 1 timed out, 2 skipped`.
+fn nextest_summary(line: &str) -> Option<Tally> {
+    let counts = line.trim_start().strip_prefix("Summary [")?.split_once(" run: ")?.1;
+    let mut plain = String::new();
+    let mut depth = 0_u32;
+    for letter in counts.chars() {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ if depth == 0 => plain.push(letter),
+            _ => {}
+        }
+    }
+    let mut tally = Tally::default();
+    for part in plain.split(',') {
+        let (count, what) = part.trim().split_once(' ')?;
+        let count: u64 = count.parse().ok()?;
+        match what.trim() {
+            "passed" => tally.passed += count,
+            "skipped" => tally.skipped += count,
+            _ => tally.failed += count,
+        }
+    }
+    Some(tally)
+}
+
+/// Reads `test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s`.
+fn libtest_result(line: &str) -> Option<Tally> {
+    let counts = line.trim_start().strip_prefix("test result: ")?.split_once(". ")?.1;
+    let mut tally = Tally::default();
+    for part in counts.split(';') {
+        match part.trim().split_once(' ') {
+            Some((count, "passed")) => tally.passed = count.parse().ok()?,
+            Some((count, "failed")) => tally.failed = count.parse().ok()?,
+            Some((count, "ignored")) => tally.skipped = count.parse().ok()?,
+            _ => {}
+        }
+    }
+    Some(tally)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nextest_summaries_are_read() {
+        let line = "     Summary [   0.006s] 9 tests run: 6 passed (1 slow, 1 leaky), 2 failed, 1 timed out, 4 skipped";
+        assert_eq!(nextest_summary(line), Some(Tally { passed: 6, failed: 3, skipped: 4 }));
+        let one = "     Summary [   0.006s] 1 test run: 1 passed, 0 skipped";
+        assert_eq!(nextest_summary(one), Some(Tally { passed: 1, failed: 0, skipped: 0 }));
+        assert_eq!(nextest_summary("Summary [ 1s] nonsense"), None);
+    }
+
+    #[test]
+    fn libtest_results_are_read() {
+        let line = "test result: FAILED. 2 passed; 1 failed; 3 ignored; 0 measured; 0 filtered out; finished in 0.1s";
+        assert_eq!(libtest_result(line), Some(Tally { passed: 2, failed: 1, skipped: 3 }));
+        assert_eq!(libtest_result("test foo ... ok"), None);
+    }
+
+    #[test]
+    fn a_skipped_test_is_not_a_passed_one() {
+        let mut tally = Tally { passed: 3, failed: 0, skipped: 0 };
+        count_skips(&["noise", "    SKIP rxe: no kernel module"], &mut tally);
+        assert_eq!(tally, Tally { passed: 2, failed: 0, skipped: 1 });
+    }
+}
