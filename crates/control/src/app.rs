@@ -82,7 +82,8 @@ pub enum Request {
         /// Bytes of each ring.
         ring_bytes: u32,
     },
-    /// A same-host connection was closed by both sides; its slot may be used again.
+    /// A same-host connection was closed by both sides. Each side sends it once it has closed, has seen the peer closed
+    /// and has set its own cursors back to 0; the slot may be used again, with another generation, when both have.
     PairClosed {
         /// The connection.
         connection: u64,
@@ -116,7 +117,8 @@ pub enum Path {
         /// Bytes of each ring.
         ring_bytes: u32,
     },
-    /// Rings shared with a process on this host.
+    /// Rings shared with a process on this host. The pair, and the segments of both sides that hold the slot, were sent
+    /// before; the listening side hears of the connection no later than the connecting side.
     Shm {
         /// The pair of processes.
         pair: u64,
@@ -219,7 +221,7 @@ pub enum Reply {
     },
     /// Another process of this host is now a pair with this one. One descriptor: this side's end of the wake socket.
     PairOpened {
-        /// The pair.
+        /// The pair, as this session knows it: a session that connects to itself holds both ends, under two numbers.
         pair: u64,
         /// The other process.
         peer_pid: u32,
