@@ -1,0 +1,17 @@
+//! Provider 2: RDMA devices through rdma-core's libibverbs.
+//!
+//! The library is loaded when a device is opened, so the program that contains this crate builds and starts on machines
+//! without rdma-core and can say that it is missing. The few structures of its C interface that are needed are declared in
+//! `abi`; no other module sees them but `provider` and its parts. All `unsafe` of the crate is calls through that interface.
+#![deny(missing_docs)]
+
+mod abi;
+mod convert;
+mod device;
+mod library;
+mod post;
+mod provider;
+
+pub use device::{Choice, DeviceInfo, GidInfo, GidType, PortInfo, SelectError, choose, list_devices, list_devices_at};
+pub use library::LoadError;
+pub use provider::{OpenConfig, OpenError, RdmaCore};
