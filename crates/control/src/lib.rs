@@ -10,6 +10,7 @@ mod app;
 mod frame;
 mod inspect;
 mod peer;
+mod place;
 mod reason;
 mod unix;
 
@@ -17,6 +18,7 @@ pub use app::*;
 pub use frame::*;
 pub use inspect::*;
 pub use peer::*;
+pub use place::*;
 pub use reason::*;
 pub use unix::*;
 
