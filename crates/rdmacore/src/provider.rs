@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int};
 use std::net::IpAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::null_mut;
 
 use verbs::*;
@@ -580,7 +580,8 @@ impl Provider for RdmaCore {
         self.drain_channel()
     }
 
-    fn wait_fds(&self, out: &mut Vec<RawFd>) {
-        out.extend(self.fds());
+    fn wait_fds<'a>(&'a self, out: &mut Vec<BorrowedFd<'a>>) {
+        // SAFETY: context and channel stay open as long as `self`, which the result borrows.
+        out.extend(self.fds().map(|fd| unsafe { BorrowedFd::borrow_raw(fd) }));
     }
 }

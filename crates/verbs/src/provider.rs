@@ -1,6 +1,6 @@
 //! The contract between the engine and a device.
 
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::{
@@ -98,7 +98,7 @@ pub trait Provider {
 
     /// Appends the descriptors that turn readable when the device wants [`Self::progress`] after
     /// [`Self::req_notify_cq`]. Level-triggered; `progress` makes them unreadable again.
-    fn wait_fds(&self, out: &mut Vec<RawFd>) {
+    fn wait_fds<'a>(&'a self, out: &mut Vec<BorrowedFd<'a>>) {
         let _ = out;
     }
 
