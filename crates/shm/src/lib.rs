@@ -1,16 +1,39 @@
-//! Memory shared with a peer that may be hostile. Byte tables: docs/shm-layout.md.
+//! Memory shared with a peer that may be hostile: mappings, sealed segments, rings, doorbells, waiting.
+//!
+//! Owns every byte that two processes of one host share, and the only `unsafe` code of the data path. Byte tables and
+//! the protocol in words: docs/shm-layout.md. It must never make a Rust reference to shared data (only copies and
+//! atomics), never index or size anything by a value that it read from a shared page without a check, and never trust
+//! a published cursor beyond [`check_cursor`].
+//!
+//! The algorithms that synchronise two parties ([`RingWriter`] and [`RingReader`], [`Doorbell`], [`prepare_sleep`] and
+//! [`must_wake`], [`PairWaiter`]) are written once, over the word traits of the private module `sync`, and run in
+//! the unit tests under loom too.
 #![deny(missing_docs)]
-#![allow(clippy::todo, missing_debug_implementations)] // skeleton
 
-mod region;
-mod segment;
-mod ring;
+#[cfg(not(all(target_endian = "little", target_pointer_width = "64", target_os = "linux")))]
+compile_error!("the shared layout is that of 64-bit little-endian Linux (x86-64, AArch64)");
+
+mod backoff;
+mod dirty;
 mod doorbell;
 mod layout;
+mod region;
+mod ring;
+mod segment;
+mod sleep;
+mod sync;
 mod wake;
-pub use region::*;
-pub use segment::*;
-pub use ring::*;
-pub use doorbell::*;
-pub use layout::*;
-pub use wake::*;
+mod word;
+
+pub use backoff::Backoff;
+pub use doorbell::Doorbell;
+pub use layout::{
+    EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, Session, SlotWords, app_flag, engine_flag,
+    owner_flag, slot_state, waiting,
+};
+pub use region::{Region, RegionError};
+pub use ring::{PeerFault, RingMemory, RingReader, RingWriter, check_cursor};
+pub use segment::{Segment, SegmentError, Sharing};
+pub use sleep::{PairWaiter, end_sleep, must_wake, pair_must_wake, prepare_sleep};
+pub use wake::{Drained, MAX_DRAIN, WakeSocket};
+pub use word::{Word32, Word64};

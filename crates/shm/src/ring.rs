@@ -1,56 +1,311 @@
 //! Single-producer single-consumer byte rings over absolute 64-bit offsets.
+//!
+//! Owns the order of data copies and cursor publication, and the rule by which a peer's cursor is accepted. It must
+//! never place or size a copy by a value of the peer that [`check_cursor`] did not pass, and never read back its own
+//! published cursor: the peer may be able to change it.
+//!
+//! Offsets count modulo 2^64. Since a ring's size divides 2^64, positions stay right across the wrap.
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use crate::sync::AtomicWord;
 use crate::{Region, RegionError, Word64};
 
 /// A peer's published cursor broke the rules; the connection (or session) must be given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PeerFault {
     /// A cursor went back, or beyond what the ring can hold.
-    #[error("cursor {what} jumped from {from} to {to}, ring of {ring_bytes} bytes")]
-    Cursor { /// Which. 
-        what: &'static str, /// Last accepted. 
-        from: u64, /// Now seen. 
-        to: u64, /// Capacity. 
-        ring_bytes: u64 },
+    #[error("cursor {what} jumped from {from} to {to}, ring of {ring_bytes} bytes: give this connection up")]
+    Cursor {
+        /// Which cursor.
+        what: &'static str,
+        /// Last accepted.
+        from: u64,
+        /// Now seen.
+        to: u64,
+        /// Capacity.
+        ring_bytes: u64,
+    },
 }
 
-/// Accepts a peer-published cursor: `value` must be in `last..=limit`.
-pub fn check_cursor(what: &'static str, last: u64, value: u64, limit: u64, ring_bytes: u64) -> Result<u64, PeerFault> { todo!() }
+/// Accepts a peer-published cursor: `value` must be in `last..=limit`, counted modulo 2^64.
+///
+/// `last` and `limit` are private values of the caller with `limit - last <= ring_bytes`; if they are not, nothing is
+/// accepted.
+#[inline]
+pub fn check_cursor(what: &'static str, last: u64, value: u64, limit: u64, ring_bytes: u64) -> Result<u64, PeerFault> {
+    let span = limit.wrapping_sub(last);
+    if span <= ring_bytes && value.wrapping_sub(last) <= span {
+        Ok(value)
+    } else {
+        Err(PeerFault::Cursor { what, from: last, to: value, ring_bytes })
+    }
+}
 
 /// Where a ring lies.
 #[derive(Debug, Clone)]
-pub struct RingMemory { /// Memory. 
-    pub region: Region, /// Offset of the ring in it. 
-    pub offset: u64, /// Capacity, a power of two. 
-    pub bytes: u64 }
+pub struct RingMemory {
+    /// Memory.
+    pub region: Region,
+    /// Offset of the ring in it.
+    pub offset: u64,
+    /// Capacity, a power of two.
+    pub bytes: u64,
+}
+
+impl RingMemory {
+    fn check(&self) -> Result<(), RegionError> {
+        if !self.bytes.is_power_of_two() {
+            let max = 1 << 63;
+            return Err(RegionError::Geometry { what: "ring bytes", value: self.bytes, min: 1, max });
+        }
+        let size = self.region.len();
+        if self.bytes > size || self.offset > size - self.bytes {
+            return Err(RegionError::OutOfBounds { offset: self.offset, len: self.bytes, size });
+        }
+        Ok(())
+    }
+}
 
 /// The producing end: copies in, publishes `tail`, reads the consumer's `head`.
 #[derive(Debug)]
-pub struct RingWriter { _r: Region }
+pub struct RingWriter {
+    memory: RingMemory,
+    cursors: Producer<Word64>,
+}
+
 impl RingWriter {
-    /// Starts at absolute offset `at` (head = tail = at).
-    pub fn new(memory: RingMemory, tail: Word64, head: Word64, at: u64) -> Result<Self, RegionError> { todo!() }
+    /// Starts at absolute offset `at` (head = tail = at), and stores that to its own word, `tail`.
+    ///
+    /// The consumer's word must hold `at` before the first call that looks at it. Refused are memory out of bounds, a
+    /// size that is not a power of two, and read-only memory or a read-only `tail`.
+    pub fn new(memory: RingMemory, tail: Word64, head: Word64, at: u64) -> Result<Self, RegionError> {
+        Self::resume(memory, tail, head, at, at)
+    }
+
+    /// Takes over a ring in use: own tail `tail_at`, last known head `head_at`, as the process before knew them
+    /// (privately: these are not checked against the shared words). Else as [`RingWriter::new`].
+    pub fn resume(
+        memory: RingMemory,
+        tail: Word64,
+        head: Word64,
+        tail_at: u64,
+        head_at: u64,
+    ) -> Result<Self, RegionError> {
+        memory.check()?;
+        check_fill(memory.bytes, tail_at, head_at)?;
+        if !memory.region.is_writable() {
+            return Err(RegionError::ReadOnly);
+        }
+        let tail = tail.writable()?;
+        let cursors = Producer::new(tail, head, tail_at, head_at, memory.bytes);
+        Ok(Self { memory, cursors })
+    }
+
     /// Bytes that can be written now.
-    pub fn free(&mut self) -> Result<u64, PeerFault> { todo!() }
-    /// Copies as much as fits and publishes it; says how many bytes. 0 means full.
-    pub fn write(&mut self, src: &[u8]) -> Result<usize, PeerFault> { todo!() }
-    /// Own tail.
-    pub fn tail(&self) -> u64 { todo!() }
+    #[inline]
+    pub fn free(&mut self) -> Result<u64, PeerFault> {
+        self.cursors.free()
+    }
+
+    /// Copies as much as fits and publishes it; says how many bytes. 0 means full (or nothing to write).
+    #[inline]
+    pub fn write(&mut self, src: &[u8]) -> Result<usize, PeerFault> {
+        let memory = &self.memory;
+        self.cursors.write(src.len(), |at, piece| {
+            memory
+                .region
+                .write(memory.offset + at, &src[piece])
+                .expect("`new` checked that the ring lies in the region");
+        })
+    }
+
+    /// Own tail: absolute offset after the last byte written.
+    #[inline]
+    pub fn tail(&self) -> u64 {
+        self.cursors.tail
+    }
+
     /// Last accepted head.
-    pub fn head(&self) -> u64 { todo!() }
+    #[inline]
+    pub fn head(&self) -> u64 {
+        self.cursors.head
+    }
 }
 
 /// The consuming end: reads the producer's `tail`, copies out, publishes `head`.
 #[derive(Debug)]
-pub struct RingReader { _r: Region }
+pub struct RingReader {
+    memory: RingMemory,
+    cursors: Consumer<Word64>,
+}
+
 impl RingReader {
-    /// Starts at absolute offset `at`.
-    pub fn new(memory: RingMemory, tail: Word64, head: Word64, at: u64) -> Result<Self, RegionError> { todo!() }
+    /// Starts at absolute offset `at` (nothing read before it), and stores that to its own word, `head`.
+    ///
+    /// The producer's word must hold `at` or more before the first call that looks at it. Refused are memory out of
+    /// bounds, a size that is not a power of two, and a read-only `head`; the memory and `tail` may be read-only.
+    pub fn new(memory: RingMemory, tail: Word64, head: Word64, at: u64) -> Result<Self, RegionError> {
+        memory.check()?;
+        let cursors = Consumer::new(tail, head.writable()?, at, memory.bytes);
+        Ok(Self { memory, cursors })
+    }
+
     /// Bytes that can be read now.
-    pub fn available(&mut self) -> Result<u64, PeerFault> { todo!() }
-    /// Copies out up to `dst.len()` bytes and publishes the head; 0 means empty.
-    pub fn read(&mut self, dst: &mut [u8]) -> Result<usize, PeerFault> { todo!() }
-    /// Own head.
-    pub fn head(&self) -> u64 { todo!() }
+    #[inline]
+    pub fn available(&mut self) -> Result<u64, PeerFault> {
+        self.cursors.available()
+    }
+
+    /// Copies out up to `dst.len()` bytes and publishes the head; 0 means empty (or no room in `dst`).
+    #[inline]
+    pub fn read(&mut self, dst: &mut [u8]) -> Result<usize, PeerFault> {
+        let count = self.peek(dst)?;
+        self.cursors.consume(count as u64);
+        Ok(count)
+    }
+
+    /// Copies out up to `dst.len()` bytes and leaves them in the ring. What a second look shows may differ: the peer may
+    /// rewrite bytes that were not consumed.
+    #[inline]
+    pub fn peek(&mut self, dst: &mut [u8]) -> Result<usize, PeerFault> {
+        let memory = &self.memory;
+        self.cursors.peek(dst.len(), |at, piece| {
+            memory
+                .region
+                .read(memory.offset + at, &mut dst[piece])
+                .expect("`new` checked that the ring lies in the region");
+        })
+    }
+
+    /// Drops up to `count` of the bytes known to be there and publishes the head; says how many.
+    pub fn consume(&mut self, count: u64) -> u64 {
+        self.cursors.consume(count)
+    }
+
+    /// Own head: absolute offset of the next byte to read.
+    #[inline]
+    pub fn head(&self) -> u64 {
+        self.cursors.head
+    }
+
     /// Last accepted tail.
-    pub fn tail(&self) -> u64 { todo!() }
+    #[inline]
+    pub fn tail(&self) -> u64 {
+        self.cursors.tail
+    }
+}
+
+fn check_fill(ring_bytes: u64, tail: u64, head: u64) -> Result<(), RegionError> {
+    let fill = tail.wrapping_sub(head);
+    if fill > ring_bytes {
+        return Err(RegionError::OutOfBounds { offset: head, len: fill, size: ring_bytes });
+    }
+    Ok(())
+}
+
+/// The at most two pieces of `count` bytes from `at` in a ring: (place in the ring, part of the buffer).
+#[inline]
+fn pieces(at: u64, count: usize, ring_bytes: u64, mut copy: impl FnMut(u64, Range<usize>)) {
+    let place = at & (ring_bytes - 1);
+    let first = count.min(usize::try_from(ring_bytes - place).unwrap_or(usize::MAX));
+    copy(place, 0..first);
+    if first < count {
+        copy(0, first..count);
+    }
+}
+
+/// The cursor algorithm of the producing end, over any memory.
+#[derive(Debug)]
+pub(crate) struct Producer<W> {
+    tail_word: W,
+    head_word: W,
+    tail: u64,
+    head: u64,
+    ring_bytes: u64,
+}
+
+impl<W: AtomicWord<u64>> Producer<W> {
+    pub(crate) fn new(tail_word: W, head_word: W, tail: u64, head: u64, ring_bytes: u64) -> Self {
+        tail_word.store(tail, Ordering::Release);
+        Self { tail_word, head_word, tail, head, ring_bytes }
+    }
+
+    #[inline]
+    pub(crate) fn free(&mut self) -> Result<u64, PeerFault> {
+        // PAIRS WITH the release store of the head in Consumer::consume: the consumer's copies out of the bytes before
+        // this head are done, they may be written over.
+        let seen = self.head_word.load(Ordering::Acquire);
+        self.head = check_cursor("head", self.head, seen, self.tail, self.ring_bytes)?;
+        Ok(self.known_free())
+    }
+
+    #[inline]
+    fn known_free(&self) -> u64 {
+        self.ring_bytes - self.tail.wrapping_sub(self.head)
+    }
+
+    #[inline]
+    pub(crate) fn write(&mut self, len: usize, copy: impl FnMut(u64, Range<usize>)) -> Result<usize, PeerFault> {
+        // The peer's line is touched only when the room known from last time is too small.
+        if self.known_free() < len as u64 {
+            self.free()?;
+        }
+        let count = len.min(usize::try_from(self.known_free()).unwrap_or(usize::MAX));
+        if count > 0 {
+            pieces(self.tail, count, self.ring_bytes, copy);
+            self.tail = self.tail.wrapping_add(count as u64);
+            // PAIRS WITH the acquire load of the tail in Consumer::available: who sees it sees the bytes before it.
+            self.tail_word.store(self.tail, Ordering::Release);
+        }
+        Ok(count)
+    }
+}
+
+/// The cursor algorithm of the consuming end, over any memory.
+#[derive(Debug)]
+pub(crate) struct Consumer<W> {
+    tail_word: W,
+    head_word: W,
+    tail: u64,
+    head: u64,
+    ring_bytes: u64,
+}
+
+impl<W: AtomicWord<u64>> Consumer<W> {
+    pub(crate) fn new(tail_word: W, head_word: W, at: u64, ring_bytes: u64) -> Self {
+        head_word.store(at, Ordering::Release);
+        Self { tail_word, head_word, tail: at, head: at, ring_bytes }
+    }
+
+    #[inline]
+    pub(crate) fn available(&mut self) -> Result<u64, PeerFault> {
+        // PAIRS WITH the release store of the tail in Producer::write: the bytes before this tail are in the ring.
+        let seen = self.tail_word.load(Ordering::Acquire);
+        let limit = self.head.wrapping_add(self.ring_bytes);
+        self.tail = check_cursor("tail", self.tail, seen, limit, self.ring_bytes)?;
+        Ok(self.tail.wrapping_sub(self.head))
+    }
+
+    #[inline]
+    pub(crate) fn peek(&mut self, len: usize, copy: impl FnMut(u64, Range<usize>)) -> Result<usize, PeerFault> {
+        let known = self.tail.wrapping_sub(self.head);
+        let there = if known < len as u64 { self.available()? } else { known };
+        let count = len.min(usize::try_from(there).unwrap_or(usize::MAX));
+        if count > 0 {
+            pieces(self.head, count, self.ring_bytes, copy);
+        }
+        Ok(count)
+    }
+
+    #[inline]
+    pub(crate) fn consume(&mut self, count: u64) -> u64 {
+        let count = count.min(self.tail.wrapping_sub(self.head));
+        if count > 0 {
+            self.head = self.head.wrapping_add(count);
+            // PAIRS WITH the acquire load of the head in Producer::free: the copies out are done before it is seen.
+            self.head_word.store(self.head, Ordering::Release);
+        }
+        count
+    }
 }

@@ -1,0 +1,131 @@
+//! The pair segment: what one process of a host shows to another.
+//!
+//! Owns its offsets. It must never look at slot contents: those belong to the two applications.
+use super::header::{Header, Kind, OwnerWords, word32, word64};
+use super::{
+    LayoutError, PAGE_BYTES, PAIR_SLOTS_MAX, PAIR_SLOTS_MIN, RING_BYTES_MAX, RING_BYTES_MIN, check_power_of_two,
+    check_size, pages,
+};
+use crate::{Region, RegionError, RingMemory, Word32, Word64};
+
+pub(super) const SLOTS_AT: u64 = PAGE_BYTES;
+pub(super) const SLOT_BYTES: u64 = 128;
+pub(super) const TAIL_AT: u64 = 0;
+pub(super) const HEAD_AT: u64 = 8;
+pub(super) const FLAGS_AT: u64 = 16;
+pub(super) const WAITING_AT: u64 = 20;
+pub(super) const REASON_AT: u64 = 24;
+pub(super) const GENERATION_AT: u64 = 28;
+pub(super) const OWNER_PID_AT: u64 = 32;
+
+/// A pair segment.
+#[derive(Debug, Clone)]
+pub struct Pair {
+    region: Region,
+    slots: u32,
+    ring_bytes: u32,
+}
+
+impl Pair {
+    /// Bytes for `slots` connections with rings of `ring_bytes` (a multiple of 4096 for what [`Pair::format`] allows).
+    pub const fn bytes(slots: u32, ring_bytes: u32) -> u64 {
+        rings_offset(slots) + slots as u64 * ring_bytes as u64
+    }
+
+    /// Owner side: writes the header into zeroed memory. `slots` is a power of two, 1..=4096, `ring_bytes` one from 4 KiB
+    /// to 8 MiB.
+    pub fn format(region: Region, slots: u32, ring_bytes: u32) -> Result<Self, RegionError> {
+        let pair = Self::over(region, slots, ring_bytes)?;
+        pair.header().write(&pair.region, 0)?;
+        Ok(pair)
+    }
+
+    /// Peer side (read-only region): checks the header against what the control message said.
+    pub fn open(region: Region, slots: u32, ring_bytes: u32) -> Result<Self, LayoutError> {
+        let pair = Self::over(region, slots, ring_bytes)?;
+        pair.header().check(&pair.region)?;
+        Ok(pair)
+    }
+
+    fn over(region: Region, slots: u32, ring_bytes: u32) -> Result<Self, RegionError> {
+        check_power_of_two("pair slots", slots, PAIR_SLOTS_MIN, PAIR_SLOTS_MAX)?;
+        check_power_of_two("ring bytes", ring_bytes, RING_BYTES_MIN, RING_BYTES_MAX)?;
+        check_size(&region, Self::bytes(slots, ring_bytes))?;
+        Ok(Self { region, slots, ring_bytes })
+    }
+
+    fn header(&self) -> Header {
+        Header {
+            kind: Kind::Pair,
+            total_bytes: Self::bytes(self.slots, self.ring_bytes),
+            slots: self.slots,
+            slot_bytes: SLOT_BYTES as u32,
+            slots_offset: SLOTS_AT,
+            a2e_offset: 0,
+            e2a_offset: 0,
+            ring_bytes: self.ring_bytes,
+            rings_offset: rings_offset(self.slots),
+        }
+    }
+
+    /// Words of slot `i`; panics if `i >= slots()`.
+    pub fn slot(&self, i: u32) -> PairWords {
+        assert!(i < self.slots, "slot {i} of a pair segment with {} slots", self.slots);
+        let base = SLOTS_AT + u64::from(i) * SLOT_BYTES;
+        let region = &self.region;
+        PairWords {
+            tail: word64(region, base + TAIL_AT),
+            head: word64(region, base + HEAD_AT),
+            flags: word32(region, base + FLAGS_AT),
+            waiting: word32(region, base + WAITING_AT),
+            reason: word32(region, base + REASON_AT),
+            generation: word32(region, base + GENERATION_AT),
+            owner_pid: word32(region, base + OWNER_PID_AT),
+        }
+    }
+
+    /// Where ring `i` lies; panics if `i >= slots()`.
+    pub fn ring(&self, i: u32) -> RingMemory {
+        assert!(i < self.slots, "ring {i} of a pair segment with {} slots", self.slots);
+        let bytes = u64::from(self.ring_bytes);
+        RingMemory { region: self.region.clone(), offset: rings_offset(self.slots) + u64::from(i) * bytes, bytes }
+    }
+
+    /// Slots.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Bytes of each ring.
+    pub fn ring_bytes(&self) -> u32 {
+        self.ring_bytes
+    }
+
+    /// The owner word of end 0 (the maker; end 1 is not used).
+    pub fn owner(&self) -> OwnerWords {
+        OwnerWords::of(&self.region, 0)
+    }
+}
+
+const fn rings_offset(slots: u32) -> u64 {
+    SLOTS_AT + pages(slots as u64 * SLOT_BYTES)
+}
+
+/// Words of a pair slot, all of the maker of the segment.
+#[derive(Debug, Clone)]
+pub struct PairWords {
+    /// Absolute offset after the last byte written to the own ring.
+    pub tail: Word64,
+    /// Absolute offset of the next byte to read from the peer's ring.
+    pub head: Word64,
+    /// Bits of [`crate::app_flag`].
+    pub flags: Word32,
+    /// Bits of [`crate::waiting`]; see [`crate::PairWaiter`].
+    pub waiting: Word32,
+    /// Why aborted (docs/reasons.md).
+    pub reason: Word32,
+    /// Of the connection.
+    pub generation: Word32,
+    /// Process that uses the slot.
+    pub owner_pid: Word32,
+}

@@ -1,0 +1,179 @@
+//! The session segment: one application and the engine.
+//!
+//! Owns the offsets of the session segment. It must never look at slot contents: those belong to application and engine.
+use super::header::{EPOCH_AT, Header, Kind, OwnerWords, word32, word64};
+use super::{LayoutError, PAGE_BYTES, SESSION_SLOTS_MAX, SESSION_SLOTS_MIN, check_power_of_two, check_size, pages};
+use crate::{Doorbell, Region, RegionError, Word32, Word64};
+
+pub(super) const APP_SLEEP_AT: u64 = PAGE_BYTES;
+pub(super) const APP_EPOCH_AT: u64 = PAGE_BYTES + 64;
+pub(super) const A2E_AT: u64 = 2 * PAGE_BYTES;
+
+pub(super) const SLOT_BYTES: u64 = 256;
+pub(super) const TX_TAIL_AT: u64 = 0;
+pub(super) const RX_HEAD_AT: u64 = 8;
+pub(super) const APP_FLAGS_AT: u64 = 16;
+pub(super) const APP_WAIT_AT: u64 = 20;
+pub(super) const APP_GENERATION_AT: u64 = 24;
+pub(super) const APP_OWNER_PID_AT: u64 = 28;
+pub(super) const TX_HEAD_AT: u64 = 128;
+pub(super) const RX_TAIL_AT: u64 = 136;
+pub(super) const STATE_AT: u64 = 144;
+pub(super) const ENGINE_FLAGS_AT: u64 = 148;
+pub(super) const REASON_AT: u64 = 152;
+pub(super) const GENERATION_AT: u64 = 156;
+pub(super) const LANE_EPOCH_AT: u64 = 160;
+
+/// The session segment: one application and the engine.
+#[derive(Debug, Clone)]
+pub struct Session {
+    region: Region,
+    slots: u32,
+    a2e: Doorbell,
+    e2a: Doorbell,
+}
+
+impl Session {
+    /// Bytes of a session segment with `slots` slots (a multiple of 4096).
+    pub const fn bytes(slots: u32) -> u64 {
+        slots_offset(slots) + pages(slots as u64 * SLOT_BYTES)
+    }
+
+    /// Writes the header into zeroed memory (daemon side). `slots` is a power of two, 64..=65536.
+    pub fn format(region: Region, slots: u32, epoch: u64) -> Result<Self, RegionError> {
+        let session = Self::over(region, slots)?;
+        session.header().write(&session.region, epoch)?;
+        Ok(session)
+    }
+
+    /// Checks the header against what the control message said, takes private copies of the geometry.
+    pub fn open(region: Region, slots: u32) -> Result<Self, LayoutError> {
+        let session = Self::over(region, slots)?;
+        session.header().check(&session.region)?;
+        Ok(session)
+    }
+
+    fn over(region: Region, slots: u32) -> Result<Self, RegionError> {
+        check_power_of_two("session slots", slots, SESSION_SLOTS_MIN, SESSION_SLOTS_MAX)?;
+        check_size(&region, Self::bytes(slots))?;
+        let a2e = Doorbell::new(&region, A2E_AT, slots)?;
+        let e2a = Doorbell::new(&region, e2a_offset(slots), slots)?;
+        Ok(Self { region, slots, a2e, e2a })
+    }
+
+    fn header(&self) -> Header {
+        Header {
+            kind: Kind::Session,
+            total_bytes: Self::bytes(self.slots),
+            slots: self.slots,
+            slot_bytes: SLOT_BYTES as u32,
+            slots_offset: slots_offset(self.slots),
+            a2e_offset: A2E_AT,
+            e2a_offset: e2a_offset(self.slots),
+            ring_bytes: 0,
+            rings_offset: 0,
+        }
+    }
+
+    /// Slots.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// The memory.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Application -> engine.
+    pub fn a2e(&self) -> Doorbell {
+        self.a2e.clone()
+    }
+
+    /// Engine -> application.
+    pub fn e2a(&self) -> Doorbell {
+        self.e2a.clone()
+    }
+
+    /// The application's sleep flag: 1 while it sleeps.
+    pub fn app_sleep(&self) -> Word32 {
+        word32(&self.region, APP_SLEEP_AT)
+    }
+
+    /// Raised by the application at each attach.
+    pub fn app_epoch(&self) -> Word64 {
+        word64(&self.region, APP_EPOCH_AT)
+    }
+
+    /// Incarnation of the daemon; a restarted daemon that adopts the segment stores its own.
+    pub fn epoch(&self) -> Word64 {
+        word64(&self.region, EPOCH_AT)
+    }
+
+    /// The owner word of end 0 (daemon) or 1 (application); panics on another number.
+    pub fn owner(&self, end: usize) -> OwnerWords {
+        OwnerWords::of(&self.region, end)
+    }
+
+    /// Words of slot `i`; panics if `i >= slots()`.
+    pub fn slot(&self, i: u32) -> SlotWords {
+        assert!(i < self.slots, "slot {i} of a session with {} slots", self.slots);
+        let base = slots_offset(self.slots) + u64::from(i) * SLOT_BYTES;
+        let region = &self.region;
+        SlotWords {
+            tx_tail: word64(region, base + TX_TAIL_AT),
+            rx_head: word64(region, base + RX_HEAD_AT),
+            app_flags: word32(region, base + APP_FLAGS_AT),
+            app_wait: word32(region, base + APP_WAIT_AT),
+            app_generation: word32(region, base + APP_GENERATION_AT),
+            app_owner_pid: word32(region, base + APP_OWNER_PID_AT),
+            tx_head: word64(region, base + TX_HEAD_AT),
+            rx_tail: word64(region, base + RX_TAIL_AT),
+            state: word32(region, base + STATE_AT),
+            engine_flags: word32(region, base + ENGINE_FLAGS_AT),
+            reason: word32(region, base + REASON_AT),
+            generation: word32(region, base + GENERATION_AT),
+            epoch: word64(region, base + LANE_EPOCH_AT),
+        }
+    }
+}
+
+/// Each doorbell has pages of its own, so that ringing one disturbs neither the other nor the slots.
+const fn e2a_offset(slots: u32) -> u64 {
+    A2E_AT + pages(Doorbell::bytes(slots))
+}
+
+const fn slots_offset(slots: u32) -> u64 {
+    e2a_offset(slots) + pages(Doorbell::bytes(slots))
+}
+
+/// Words of a session slot. The first six are the application's, the others the engine's.
+#[derive(Debug, Clone)]
+pub struct SlotWords {
+    /// Absolute offset after the last byte written to the tx ring.
+    pub tx_tail: Word64,
+    /// Absolute offset of the next byte to read from the rx ring.
+    pub rx_head: Word64,
+    /// Bits of [`crate::app_flag`].
+    pub app_flags: Word32,
+    /// Bits of [`crate::waiting`]: advice, the doorbell decides.
+    pub app_wait: Word32,
+    /// Generation of the connection that the application believes the slot holds.
+    pub app_generation: Word32,
+    /// Process that uses the slot.
+    pub app_owner_pid: Word32,
+    /// Bytes of the tx ring before it are free: the peer's application consumed them.
+    pub tx_head: Word64,
+    /// Absolute offset after the last byte that arrived.
+    pub rx_tail: Word64,
+    /// A value of [`crate::slot_state`].
+    pub state: Word32,
+    /// Bits of [`crate::engine_flag`].
+    pub engine_flags: Word32,
+    /// Why closed or reset (docs/reasons.md).
+    pub reason: Word32,
+    /// Raised each time the slot is given to another connection.
+    pub generation: Word32,
+    /// Lane incarnation that carries the connection.
+    pub epoch: Word64,
+}

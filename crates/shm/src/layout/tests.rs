@@ -1,0 +1,1 @@
+//! The numbers of docs/shm-layout.md, and headers of hostile makers.

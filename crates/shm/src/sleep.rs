@@ -1,0 +1,119 @@
+//! The sleep handshake: how a party goes to sleep without losing the wake of another.
+//!
+//! Owns the two pairs of "store mine, fence, load theirs" on which it rests. It must never block or wake by itself:
+//! the caller does, and bounds every block, since the other party may be hostile or dead.
+//!
+//! Sleeper: store the flag, fence, look for work once more, then block. Waker: publish work, fence, load the flag, wake
+//! if set. Both fences are sequentially consistent, so they have an order: the later party sees the store of the earlier.
+//! With release and acquire alone both may miss each other (the models in `models` show it, as does x86 hardware).
+use std::sync::atomic::Ordering;
+
+use crate::sync::AtomicWord;
+use crate::{RegionError, Word32, waiting};
+
+const AWAKE: u32 = 0;
+const ASLEEP: u32 = 1;
+
+/// Stores the sleep flag and fences; the caller then looks for work once more before it blocks (with a bound).
+///
+/// Panics if the flag lies in a read-only mapping.
+#[inline]
+pub fn prepare_sleep(flag: &Word32) {
+    announce(flag);
+}
+
+/// Clears the sleep flag; the caller then looks for work. Panics if the flag lies in a read-only mapping.
+#[inline]
+pub fn end_sleep(flag: &Word32) {
+    retract(flag);
+}
+
+/// After work was published: fence, then whether the owner of `flag` sleeps and must be woken.
+#[inline]
+pub fn must_wake(flag: &Word32) -> bool {
+    sleeps(flag)
+}
+
+/// The waiting end of one connection in a pair segment: its own slot's `waiting` word.
+///
+/// The peer sees the word, and tells the slot number over the pair socket when it published what the word asks for. One
+/// thread may wait to read and another to write: each arms and disarms its own bit.
+#[derive(Debug, Clone)]
+pub struct PairWaiter {
+    waiting: Word32,
+}
+
+impl PairWaiter {
+    /// Over the `waiting` word of a slot in the *own* pair segment; [`RegionError::ReadOnly`] for one of the peer's.
+    pub fn new(waiting: Word32) -> Result<Self, RegionError> {
+        Ok(Self { waiting: waiting.writable()? })
+    }
+
+    /// Says that this end is going to sleep until `interest` ([`waiting::READABLE`], [`waiting::WRITABLE`]), then asks
+    /// `ready` once more. True: nothing was ready, block on the pair socket, with a bound. False: something is ready,
+    /// and the interest is already withdrawn.
+    #[inline]
+    pub fn arm(&self, interest: u32, ready: impl FnOnce() -> bool) -> bool {
+        arm(&self.waiting, interest, ready)
+    }
+
+    /// Withdraws the interest, after the block.
+    #[inline]
+    pub fn disarm(&self, interest: u32) {
+        disarm(&self.waiting, interest);
+    }
+}
+
+/// After data ([`waiting::READABLE`]) or room ([`waiting::WRITABLE`]) was published to the peer: fence, then whether
+/// the peer's `waiting` word asks for that `event` and the slot number must be sent. After FIN, STOP or ABORT give
+/// [`waiting::ANY`].
+#[inline]
+pub fn pair_must_wake(peer_waiting: &Word32, event: u32) -> bool {
+    waits_for(peer_waiting, event)
+}
+
+// The algorithms, over any memory.
+
+#[inline]
+pub(crate) fn announce(flag: &impl AtomicWord<u32>) {
+    flag.store(ASLEEP, Ordering::Relaxed);
+    // PAIRS WITH the fence in `sleeps`: either that party sees the flag, or the caller's next look sees its work.
+    flag.fence_seq_cst();
+}
+
+#[inline]
+pub(crate) fn retract(flag: &impl AtomicWord<u32>) {
+    // No fence: a waker that still sees the flag wakes once too often.
+    flag.store(AWAKE, Ordering::Release);
+}
+
+#[inline]
+pub(crate) fn sleeps(flag: &impl AtomicWord<u32>) -> bool {
+    // PAIRS WITH the fence in `announce`.
+    flag.fence_seq_cst();
+    flag.load(Ordering::Relaxed) != AWAKE
+}
+
+#[inline]
+pub(crate) fn arm(word: &impl AtomicWord<u32>, interest: u32, ready: impl FnOnce() -> bool) -> bool {
+    word.fetch_or(interest & waiting::ANY, Ordering::Relaxed);
+    // PAIRS WITH the fence in `waits_for`: either that party sees the interest, or `ready` sees what it published.
+    word.fence_seq_cst();
+    if ready() {
+        disarm(word, interest);
+        return false;
+    }
+    true
+}
+
+#[inline]
+pub(crate) fn disarm(word: &impl AtomicWord<u32>, interest: u32) {
+    word.fetch_and(!interest, Ordering::Release);
+}
+
+#[inline]
+pub(crate) fn waits_for(word: &impl AtomicWord<u32>, event: u32) -> bool {
+    // PAIRS WITH the fence in `arm`.
+    word.fence_seq_cst();
+    word.load(Ordering::Relaxed) & event != 0
+}

@@ -1,0 +1,54 @@
+//! The few operations that the protocols of this crate need from a shared word.
+//!
+//! Owns the seam between the algorithms and the memory they run on: words of a mapping in production, loom's atomics
+//! in the models. It must never contain an algorithm. The fence is a method so that a model can leave it out and show
+//! that the protocol then fails.
+use std::sync::atomic::{self, Ordering};
+
+use crate::{Word32, Word64};
+
+/// One shared word, `u32` or `u64`.
+pub(crate) trait AtomicWord<T> {
+    fn load(&self, order: Ordering) -> T;
+    fn store(&self, value: T, order: Ordering);
+    fn fetch_or(&self, bits: T, order: Ordering) -> T;
+    fn fetch_and(&self, bits: T, order: Ordering) -> T;
+    /// The sequentially consistent fence of the memory that this word lives in.
+    fn fence_seq_cst(&self);
+}
+
+/// A row of shared `u64` words.
+pub(crate) trait AtomicRow {
+    fn load(&self, index: usize, order: Ordering) -> u64;
+    fn fetch_or(&self, index: usize, bits: u64, order: Ordering) -> u64;
+    fn fetch_and(&self, index: usize, bits: u64, order: Ordering) -> u64;
+}
+
+macro_rules! atomic_word {
+    ($word:ty, $int:ty) => {
+        impl AtomicWord<$int> for $word {
+            #[inline]
+            fn load(&self, order: Ordering) -> $int {
+                <$word>::load(self, order)
+            }
+            #[inline]
+            fn store(&self, value: $int, order: Ordering) {
+                <$word>::store(self, value, order);
+            }
+            #[inline]
+            fn fetch_or(&self, bits: $int, order: Ordering) -> $int {
+                <$word>::fetch_or(self, bits, order)
+            }
+            #[inline]
+            fn fetch_and(&self, bits: $int, order: Ordering) -> $int {
+                <$word>::fetch_and(self, bits, order)
+            }
+            #[inline]
+            fn fence_seq_cst(&self) {
+                atomic::fence(Ordering::SeqCst);
+            }
+        }
+    };
+}
+atomic_word!(Word32, u32);
+atomic_word!(Word64, u64);

@@ -1,0 +1,247 @@
+//! Rings over mapped memory: against a model, at the edges of the offsets, and against a lying peer.
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+use shm::{PeerFault, Region, RegionError, RingMemory, RingReader, RingWriter, Word64, check_cursor};
+
+/// A ring of `bytes` bytes behind its two words.
+struct Fixture {
+    memory: RingMemory,
+    tail: Word64,
+    head: Word64,
+}
+
+fn fixture(bytes: u64) -> Fixture {
+    let region = Region::anonymous(128 + bytes as usize).unwrap();
+    let (tail, head) = (region.word64(0).unwrap(), region.word64(64).unwrap());
+    Fixture { memory: RingMemory { region, offset: 128, bytes }, tail, head }
+}
+
+impl Fixture {
+    fn ends(&self, at: u64) -> (RingWriter, RingReader) {
+        self.head.store(at, Ordering::Relaxed);
+        let writer = RingWriter::new(self.memory.clone(), self.tail.clone(), self.head.clone(), at).unwrap();
+        let reader = RingReader::new(self.memory.clone(), self.tail.clone(), self.head.clone(), at).unwrap();
+        (writer, reader)
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Write(usize),
+    Read(usize),
+    Peek(usize),
+    Consume(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (0usize..90).prop_map(Step::Write),
+        2 => (0usize..90).prop_map(Step::Read),
+        1 => (0usize..90).prop_map(Step::Peek),
+        1 => (0u64..90).prop_map(Step::Consume),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
+
+    /// Whatever is written and read, from wherever the offsets start, is what a queue of bytes would give.
+    #[test]
+    fn ring_is_a_bounded_byte_queue(
+        steps in proptest::collection::vec(step(), 1..200),
+        at in prop_oneof![Just(0u64), any::<u64>(), (0u64..300).prop_map(|below| u64::MAX - below)],
+        size_log2 in 0u32..8,
+    ) {
+        let fixture = fixture(1 << size_log2);
+        let (mut writer, mut reader) = fixture.ends(at);
+        let capacity = 1usize << size_log2;
+        let mut model = VecDeque::new();
+        let mut counter = 0u8;
+        for step in steps {
+            match step {
+                Step::Write(len) => {
+                    let bytes: Vec<u8> = (0..len).map(|i| counter.wrapping_add(i as u8)).collect();
+                    let count = writer.write(&bytes).unwrap();
+                    prop_assert_eq!(count, len.min(capacity - model.len()));
+                    counter = counter.wrapping_add(count as u8);
+                    model.extend(&bytes[..count]);
+                }
+                Step::Read(len) => {
+                    let mut bytes = vec![0; len];
+                    let count = reader.read(&mut bytes).unwrap();
+                    prop_assert_eq!(count, len.min(model.len()));
+                    let expected: Vec<u8> = model.drain(..count).collect();
+                    prop_assert_eq!(&bytes[..count], expected);
+                }
+                Step::Peek(len) => {
+                    let mut bytes = vec![0; len];
+                    let count = reader.peek(&mut bytes).unwrap();
+                    prop_assert_eq!(count, len.min(model.len()));
+                    let expected: Vec<u8> = model.iter().copied().take(count).collect();
+                    prop_assert_eq!(&bytes[..count], expected);
+                }
+                Step::Consume(count) => {
+                    prop_assert_eq!(reader.available().unwrap(), model.len() as u64);
+                    let dropped = reader.consume(count);
+                    prop_assert_eq!(dropped, count.min(model.len() as u64));
+                    model.drain(..dropped as usize);
+                }
+            }
+            prop_assert_eq!(writer.free().unwrap(), (capacity - model.len()) as u64);
+            prop_assert_eq!(writer.tail().wrapping_sub(reader.head()), model.len() as u64);
+        }
+    }
+
+    /// A cursor is accepted exactly in `last..=limit`, modulo 2^64; whatever is refused changes nothing.
+    #[test]
+    fn check_cursor_accepts_exactly_the_range(last: u64, span in 0u64..5000, ring in 0u64..5000, value: u64, near in 0u64..6000) {
+        let limit = last.wrapping_add(span);
+        for value in [value, last.wrapping_add(near), last.wrapping_sub(near)] {
+            let legal = span <= ring && value.wrapping_sub(last) <= span;
+            let verdict = check_cursor("head", last, value, limit, ring);
+            let fault = PeerFault::Cursor { what: "head", from: last, to: value, ring_bytes: ring };
+            prop_assert_eq!(verdict, if legal { Ok(value) } else { Err(fault) });
+        }
+    }
+
+    /// No value in the peer's word makes a writer write over unread bytes or a reader run past the ring.
+    #[test]
+    fn any_peer_cursor_is_refused_or_harmless(heads in proptest::collection::vec(any::<u64>(), 1..20), start: u64, jitter in 0u64..200) {
+        let fixture = fixture(64);
+        let (mut writer, mut reader) = fixture.ends(start);
+        for value in heads.into_iter().chain([start.wrapping_add(jitter), start.wrapping_sub(jitter)]) {
+            let before = writer.head();
+            fixture.head.store(value, Ordering::Release);
+            match writer.write(&[7; 16]) {
+                Ok(count) => prop_assert!(count <= 16 && writer.tail().wrapping_sub(writer.head()) <= 64),
+                Err(_) => prop_assert_eq!(writer.head(), before),
+            }
+            let (tail, head) = (reader.tail(), reader.head());
+            fixture.tail.store(value, Ordering::Release);
+            match reader.read(&mut [0; 200]) {
+                Ok(count) => prop_assert!(count <= 64 && reader.tail().wrapping_sub(head) <= 64),
+                Err(_) => prop_assert_eq!((reader.tail(), reader.head()), (tail, head)),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_head_that_goes_back_or_passes_the_tail_is_a_fault() {
+    let fixture = fixture(64);
+    let (mut writer, mut reader) = fixture.ends(1000);
+    assert_eq!(writer.write(&[1; 40]).unwrap(), 40);
+    assert_eq!(reader.read(&mut [0; 30]).unwrap(), 30);
+    assert_eq!(writer.free().unwrap(), 54);
+    for lie in [1029, 1041, 999, 0, u64::MAX, 1030 + (1 << 63)] {
+        fixture.head.store(lie, Ordering::Release);
+        let fault = PeerFault::Cursor { what: "head", from: 1030, to: lie, ring_bytes: 64 };
+        assert_eq!(writer.free(), Err(fault), "head {lie}");
+        assert_eq!(writer.write(&[2; 60]), Err(fault), "head {lie}");
+        assert_eq!((writer.head(), writer.tail()), (1030, 1040));
+    }
+}
+
+#[test]
+fn a_tail_that_goes_back_or_passes_the_capacity_is_a_fault() {
+    let fixture = fixture(64);
+    let (mut writer, mut reader) = fixture.ends(0);
+    assert_eq!(writer.write(&[1; 40]).unwrap(), 40);
+    assert_eq!(reader.available().unwrap(), 40);
+    for lie in [39, 65, 1 << 40, u64::MAX] {
+        fixture.tail.store(lie, Ordering::Release);
+        let fault = PeerFault::Cursor { what: "tail", from: 40, to: lie, ring_bytes: 64 };
+        assert_eq!(reader.available(), Err(fault), "tail {lie}");
+        assert_eq!(reader.read(&mut [0; 64]), Err(fault), "tail {lie}");
+        assert_eq!((reader.head(), reader.tail()), (0, 40));
+    }
+}
+
+#[test]
+fn own_published_cursor_is_never_read_back() {
+    let fixture = fixture(64);
+    let (mut writer, mut reader) = fixture.ends(0);
+    writer.write(&[1; 10]).unwrap();
+    fixture.tail.store(u64::MAX, Ordering::Release); // what a peer with a writable mapping could do
+    assert_eq!(writer.free().unwrap(), 54);
+    assert_eq!(writer.write(&[2; 10]).unwrap(), 10);
+    assert_eq!(writer.tail(), 20);
+    assert_eq!(reader.available().unwrap(), 20);
+    fixture.head.store(12345, Ordering::Release);
+    assert_eq!(reader.read(&mut [0; 5]).unwrap(), 5);
+    assert_eq!(fixture.head.load(Ordering::Acquire), 5);
+}
+
+#[test]
+fn resume_goes_on_where_another_process_stopped() {
+    let fixture = fixture(64);
+    let (mut writer, mut reader) = fixture.ends(0);
+    writer.write(b"before").unwrap();
+    reader.read(&mut [0; 2]).unwrap();
+    let (tail, head) = (fixture.tail.clone(), fixture.head.clone());
+    let mut writer = RingWriter::resume(fixture.memory.clone(), tail.clone(), head.clone(), writer.tail(), 0).unwrap();
+    let mut reader = RingReader::new(fixture.memory.clone(), tail.clone(), head.clone(), reader.head()).unwrap();
+    assert_eq!(writer.write(b" after").unwrap(), 6);
+    let mut all = [0; 32];
+    let count = reader.read(&mut all).unwrap();
+    assert_eq!(&all[..count], b"fore after");
+    let refused = RingWriter::resume(fixture.memory.clone(), tail, head, 100, 0).unwrap_err();
+    assert!(matches!(refused, RegionError::OutOfBounds { len: 100, .. }), "{refused}");
+}
+
+#[test]
+fn new_refuses_rings_that_do_not_lie_in_the_region() {
+    let fixture = fixture(64);
+    let words = || (fixture.tail.clone(), fixture.head.clone());
+    for (offset, bytes) in [(129, 64), (0, 256), (u64::MAX, 64), (u64::MAX - 63, 64), (0, 1 << 63)] {
+        let memory = RingMemory { region: fixture.memory.region.clone(), offset, bytes };
+        let (tail, head) = words();
+        let writer = RingWriter::new(memory.clone(), tail.clone(), head.clone(), 0).unwrap_err();
+        let reader = RingReader::new(memory, tail, head, 0).unwrap_err();
+        assert_eq!(writer, RegionError::OutOfBounds { offset, len: bytes, size: 192 });
+        assert_eq!(reader, writer);
+    }
+    for bytes in [0, 3, 63] {
+        let memory = RingMemory { region: fixture.memory.region.clone(), offset: 0, bytes };
+        let (tail, head) = words();
+        let refused = RingReader::new(memory, tail, head, 0).unwrap_err();
+        assert!(matches!(refused, RegionError::Geometry { value, .. } if value == bytes), "{refused}");
+    }
+}
+
+/// Two threads, a small ring, both ends spinning: every byte arrives once and in order.
+#[test]
+fn two_threads_pass_every_byte_in_order() {
+    const TOTAL: u64 = 1 << 20;
+    let fixture = fixture(1024);
+    let (mut writer, mut reader) = fixture.ends(u64::MAX - TOTAL / 2);
+    let pattern = |at: u64| (at ^ (at >> 8) ^ (at >> 16)) as u8;
+    let producer = std::thread::spawn(move || {
+        let mut sent = 0u64;
+        while sent < TOTAL {
+            let len = (1 + sent * 7 % 700).min(TOTAL - sent);
+            let bytes: Vec<u8> = (sent..sent + len).map(pattern).collect();
+            let count = writer.write(&bytes).unwrap();
+            sent += count as u64;
+            if count == 0 {
+                std::thread::yield_now();
+            }
+        }
+    });
+    let mut received = 0u64;
+    let mut buffer = [0; 513];
+    while received < TOTAL {
+        let count = reader.read(&mut buffer).unwrap();
+        for &byte in &buffer[..count] {
+            assert_eq!(byte, pattern(received), "byte {received}");
+            received += 1;
+        }
+        if count == 0 {
+            assert!(!producer.is_finished() || reader.available().unwrap() > 0, "producer ended early");
+            std::thread::yield_now();
+        }
+    }
+    producer.join().unwrap();
+}
