@@ -1,0 +1,75 @@
+//! The cases, by theme.
+
+mod access;
+mod atomics;
+mod data;
+mod events;
+mod flush;
+mod lengths;
+mod memory_ops;
+mod order;
+mod rnr;
+mod srq;
+mod states;
+
+use crate::Case;
+
+/// Fails the case with a message unless the condition holds.
+macro_rules! ensure {
+    ($cond:expr, $($arg:tt)+) => {
+        if !$cond {
+            return Err($crate::Failure(format!($($arg)+)));
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// Declares the cases of a theme: `name: function`.
+macro_rules! cases {
+    ($theme:literal: $($name:ident),* $(,)?) => {
+        pub(super) const CASES: &[$crate::Case] = &[
+            $($crate::Case { name: concat!($theme, ".", stringify!($name)), body: $name }),*
+        ];
+    };
+}
+pub(crate) use cases;
+
+const THEMES: [&[Case]; 11] = [
+    data::CASES,
+    memory_ops::CASES,
+    atomics::CASES,
+    order::CASES,
+    access::CASES,
+    lengths::CASES,
+    rnr::CASES,
+    flush::CASES,
+    srq::CASES,
+    events::CASES,
+    states::CASES,
+];
+
+const COUNT: usize = {
+    let mut n = 0;
+    let mut i = 0;
+    while i < THEMES.len() {
+        n += THEMES[i].len();
+        i += 1;
+    }
+    n
+};
+
+/// Every case.
+pub const CASES: [Case; COUNT] = {
+    let mut all = [THEMES[0][0]; COUNT];
+    let (mut theme, mut i, mut n) = (0, 0, 0);
+    while theme < THEMES.len() {
+        while i < THEMES[theme].len() {
+            all[n] = THEMES[theme][i];
+            n += 1;
+            i += 1;
+        }
+        i = 0;
+        theme += 1;
+    }
+    all
+};

@@ -1,0 +1,18 @@
+//! One suite of verbs semantics, the same bodies for every provider.
+//!
+//! A [`Rig`] is two devices that can reach each other, in virtual time or on a real network. Each case of [`CASES`] gets a
+//! fresh one, connects queue pairs on it and checks what the specification says; it returns a [`Failure`] that tells
+//! what was seen instead. Where a provider is known to differ, [`Rig::differences`] names the case and the reason: such a case
+//! must *fail*, so that the table cannot outlive the difference.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod cases;
+mod pair;
+mod rig;
+mod run;
+
+pub use cases::CASES;
+pub use pair::{End, Options, Pair, Side, all_access, pattern};
+pub use rig::{Difference, Rig};
+pub use run::{Case, Failure, Outcome, Report, Verdict, run_all, run_case};

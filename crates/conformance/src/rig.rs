@@ -1,0 +1,35 @@
+//! What the suite needs to know of a provider under test.
+
+use std::time::Duration;
+
+use verbs::Provider;
+
+use crate::Side;
+
+/// A case in which a provider differs from the specification, or offers less.
+#[derive(Debug, Clone, Copy)]
+pub struct Difference {
+    /// Name of the case.
+    pub case: &'static str,
+    /// Why, with the source.
+    pub reason: &'static str,
+}
+
+/// Two devices that can reach each other.
+pub trait Rig {
+    /// The device on the given side.
+    fn device(&mut self, side: Side) -> &mut dyn Provider;
+
+    /// Lets a little time pass on both sides: packets travel, timers fire. Real rigs sleep or yield for at most about a
+    /// millisecond, simulated ones advance their clock.
+    fn step(&mut self);
+
+    /// Time passed since the rig was made, on the clock that timers of the devices follow.
+    fn elapsed(&self) -> Duration;
+
+    /// Whether the completion channel of a side is readable now; `None` where there is no descriptor (virtual time).
+    fn notified(&mut self, side: Side) -> Option<bool>;
+
+    /// Cases in which this provider differs.
+    fn differences(&self) -> &'static [Difference];
+}
