@@ -1,1 +1,34 @@
-//! placeholder
+//! Provider 1: a software RNIC. RoCEv2 ([`roce`]) over plain unprivileged UDP sockets, with segmentation offload on
+//! both sides where the kernel has it; on any Linux machine, with no RDMA hardware, kernel module or root.
+//!
+//! ```no_run
+//! use softnic::{SoftNic, SoftNicConfig};
+//! # fn main() -> Result<(), softnic::OpenError> {
+//! let nic = SoftNic::open(SoftNicConfig::new("192.0.2.1".parse().expect("an address")))?;
+//! # drop(nic); Ok(())
+//! # }
+//! ```
+//!
+//! Counters beyond those of [`roce::NicCounters`]: `rx_socket_overflow` (datagrams that the kernel dropped at the
+//! socket, mostly because its buffer was full), `rx_socket_errors`, `tx_socket_errors` (sends that the kernel refused,
+//! which count as lost), `rx_syscalls`, `tx_syscalls`, `tx_would_block`, `gso_batches`, `gro_batches` (sends and receives
+//! of several packets at once), `gso_batches_resigned` (batches that the kernel could not segment, sent packet by
+//! packet), `pcap_packets` and `pcap_left_out` (with a capture).
+#![deny(missing_docs)]
+
+mod background;
+mod budget;
+mod clock;
+mod config;
+mod error;
+mod link;
+mod pcap;
+mod port;
+mod provider;
+mod shared;
+mod socket;
+mod sys;
+
+pub use config::{Gso, PCAP_BYTES_DEFAULT, Progress, RCVBUF_BYTES_DEFAULT, SoftNicConfig};
+pub use error::OpenError;
+pub use provider::SoftNic;

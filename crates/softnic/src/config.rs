@@ -1,0 +1,80 @@
+//! How a software NIC is opened.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use verbs::{PathMtu, ROCE_UDP_PORT};
+
+/// Receive buffer that is asked for by default, in bytes of packet memory; the system's `net.core.rmem_max` caps it for
+/// processes without CAP_NET_ADMIN.
+pub const RCVBUF_BYTES_DEFAULT: usize = 8 << 20;
+
+/// Size at which a capture file stops growing by default.
+pub const PCAP_BYTES_DEFAULT: u64 = 256 << 20;
+
+/// Who makes progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Progress {
+    /// Whoever calls [`verbs::Provider::poll_cq`] or [`verbs::Provider::progress`], nobody else: for owners that
+    /// always poll or wait on [`verbs::Provider::wait_fds`].
+    #[default]
+    Inline,
+    /// The same, and a thread of the NIC's own while nobody calls: for owners that look at memory instead of
+    /// completions, as targets of one-sided operations do.
+    Helper,
+}
+
+/// Whether several packets may leave in one send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Gso {
+    /// Batches where the kernel can. Where it segments in software, which Linux does, each packet carries the IPv4
+    /// identification that its ICRC covers.
+    #[default]
+    Auto,
+    /// One packet a send, for peers behind devices that number the segments of a batch in their own way.
+    Off,
+}
+
+/// How a software NIC is opened.
+#[derive(Debug, Clone)]
+pub struct SoftNicConfig {
+    /// The address of this host that is the port's GID; never a wildcard.
+    pub address: IpAddr,
+    /// UDP port, 4791 towards foreign stacks; 0 lets the system choose (see [`crate::SoftNic::local_address`]).
+    pub udp_port: u16,
+    /// Largest path MTU; `None` takes what the interface allows.
+    pub mtu: Option<PathMtu>,
+    /// Who makes progress.
+    pub progress: Progress,
+    /// Whether several packets may leave in one send.
+    pub gso: Gso,
+    /// File that all sent and received packets are captured into (pcap), truncated if there.
+    pub pcap: Option<PathBuf>,
+    /// Packets that would make the capture larger than this are not captured but counted.
+    pub pcap_limit_bytes: u64,
+    /// Receive buffer to ask for, in bytes of packet memory; less may be granted.
+    pub rcvbuf_bytes: usize,
+    /// Seed of keys, QP and packet sequence numbers; `None` takes the system's randomness. A fixed seed makes them
+    /// predictable: for tests only.
+    pub entropy: Option<[u8; 32]>,
+    /// Limits of the device.
+    pub limits: roce::NicLimits,
+}
+
+impl SoftNicConfig {
+    /// The NIC of `address` at UDP port 4791 with everything else at its default.
+    pub fn new(address: IpAddr) -> Self {
+        Self {
+            address,
+            udp_port: ROCE_UDP_PORT,
+            mtu: None,
+            progress: Progress::default(),
+            gso: Gso::default(),
+            pcap: None,
+            pcap_limit_bytes: PCAP_BYTES_DEFAULT,
+            rcvbuf_bytes: RCVBUF_BYTES_DEFAULT,
+            entropy: None,
+            limits: roce::NicLimits::default(),
+        }
+    }
+}

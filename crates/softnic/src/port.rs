@@ -1,0 +1,300 @@
+//! The protocol state machine on its socket: what arrived goes in, what is to be sent goes out, timers fire. Whoever
+//! holds the lock around a [`Port`] makes progress with it; nothing here blocks or waits.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use roce::wire::{ICRC_BYTES, PseudoHeader};
+use roce::{Nic, Transmit};
+use verbs::{Counters, Time};
+
+use crate::clock::Clock;
+use crate::pcap::{PcapWriter, Seen};
+use crate::socket::{Sent, Socket};
+use crate::sys::{MESSAGES_PER_CALL, Outgoing};
+
+/// Receive calls of one round of progress, each up to [`RECV_PER_CALL`] merged batches.
+const RECV_CALLS_PER_ROUND: usize = 4;
+/// Merged batches of one receive call: what they hold should stay in the second-level cache until it is processed.
+const RECV_PER_CALL: usize = 8;
+/// Send calls of one round of progress.
+const SEND_CALLS_PER_ROUND: usize = 16;
+/// Bytes built before they are sent: they should stay in the second-level cache until the kernel copies them.
+const OUTBOX_BYTES: usize = 128 * 1024;
+/// How soon a full send buffer is tried again by an owner that sleeps.
+const SEND_RETRY: Duration = Duration::from_micros(200);
+
+/// The capture of a port.
+pub(crate) type Capture = PcapWriter<BufWriter<File>>;
+
+/// Protocol, socket and capture of one software NIC.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) nic: Nic,
+    socket: Socket,
+    capture: Option<Capture>,
+    outbox: Outbox,
+    local: SocketAddr,
+    clock: Clock,
+    send_blocked: bool,
+    offload_failed: bool,
+    notify: bool,
+    resigned_batches: u64,
+}
+
+/// Sends that were built and have not left.
+#[derive(Debug)]
+struct Outbox {
+    slots: Vec<Slot>,
+    /// The first slot that has not left.
+    first: usize,
+    /// One after the last slot that is filled.
+    end: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    bytes: Vec<u8>,
+    transmit: Transmit,
+}
+
+impl Port {
+    pub(crate) fn new(nic: Nic, socket: Socket, capture: Option<Capture>, clock: Clock) -> Self {
+        let local = socket.local();
+        let empty = || Slot {
+            bytes: Vec::new(),
+            transmit: Transmit { destination: local, segment_bytes: None, traffic_class: 0 },
+        };
+        let slots = std::iter::repeat_with(empty).take(MESSAGES_PER_CALL).collect();
+        Self {
+            nic,
+            socket,
+            capture,
+            outbox: Outbox { slots, first: 0, end: 0 },
+            local,
+            clock,
+            send_blocked: false,
+            offload_failed: false,
+            notify: false,
+            resigned_batches: 0,
+        }
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Now, as the protocol counts time.
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// One bounded round: input, timers, output. Says whether anything was done.
+    pub(crate) fn progress(&mut self, now: Time) -> bool {
+        let received = self.receive(now);
+        let sent = self.transmit(now);
+        if !received && !sent {
+            self.flush_capture();
+        }
+        received || sent
+    }
+
+    /// Takes what arrived, up to a bound, and fires timers that are due. Says whether anything was done.
+    pub(crate) fn receive(&mut self, now: Time) -> bool {
+        let mut any = false;
+        let Self { nic, socket, capture, local, .. } = self;
+        for _ in 0..RECV_CALLS_PER_ROUND {
+            let got = socket.recv(RECV_PER_CALL, |source, payload, stride| {
+                if let Some(capture) = capture {
+                    let packet = Seen { source, destination: *local, traffic_class: 0, id: 0, payload };
+                    capture.capture(packet, stride);
+                }
+                match stride {
+                    Some(stride) => nic.handle_batch(now, source, payload, stride),
+                    None => nic.handle_datagram(now, source, payload, 0),
+                }
+            });
+            any |= got > 0;
+            if got < RECV_PER_CALL {
+                break;
+            }
+        }
+        if self.nic.deadline().is_some_and(|at| at <= now) {
+            self.nic.handle_timeout(now);
+            any = true;
+        }
+        self.notify |= self.nic.take_notify();
+        any
+    }
+
+    /// Sends what the protocol has to send, up to a bound or until the socket is full. Says whether anything left.
+    pub(crate) fn transmit(&mut self, now: Time) -> bool {
+        let mut any = false;
+        for _ in 0..SEND_CALLS_PER_ROUND {
+            if self.outbox.is_empty() && !self.outbox.fill(&mut self.nic, now) {
+                break;
+            }
+            match self.send_outbox() {
+                Sent::Gone(n) => any |= n > 0,
+                Sent::WouldBlock => {
+                    self.send_blocked = true;
+                    return any;
+                }
+                Sent::NoOffload => {
+                    self.split_first();
+                    any = true;
+                }
+            }
+        }
+        self.send_blocked = false;
+        self.notify |= self.nic.take_notify();
+        any
+    }
+
+    /// Whether something waits to be sent.
+    pub(crate) fn has_output(&self) -> bool {
+        !self.outbox.is_empty() || self.nic.has_transmit()
+    }
+
+    /// Whether output waits for room in the socket's send buffer.
+    pub(crate) fn is_send_blocked(&self) -> bool {
+        self.send_blocked
+    }
+
+    /// Whether an armed CQ got its completion since the last call.
+    pub(crate) fn take_notify(&mut self) -> bool {
+        std::mem::take(&mut self.notify)
+    }
+
+    /// How long this port needs no progress if nothing arrives; `None` for ever.
+    pub(crate) fn sleep_bound(&self, now: Time) -> Option<Duration> {
+        if self.notify {
+            return Some(Duration::ZERO);
+        }
+        let timer = self.nic.deadline().map(|at| at.saturating_since(now));
+        let output = self.has_output().then_some(if self.send_blocked { SEND_RETRY } else { Duration::ZERO });
+        match (timer, output) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    pub(crate) fn flush_capture(&mut self) {
+        if let Some(capture) = &mut self.capture {
+            capture.flush();
+        }
+    }
+
+    /// Counters of socket and capture, by name.
+    pub(crate) fn append_counters(&self, out: &mut Counters) {
+        let c = &self.socket.counters;
+        out.extend([
+            ("rx_socket_overflow", self.socket.drops()),
+            ("rx_socket_errors", c.rx_socket_errors),
+            ("tx_socket_errors", c.tx_socket_errors),
+            ("rx_syscalls", c.rx_syscalls),
+            ("tx_syscalls", c.tx_syscalls),
+            ("tx_would_block", c.tx_would_block),
+            ("gso_batches", c.gso_batches),
+            ("gro_batches", c.gro_batches),
+            ("gso_batches_resigned", self.resigned_batches),
+        ]);
+        if let Some(capture) = &self.capture {
+            out.extend([("pcap_packets", capture.packets), ("pcap_left_out", capture.left_out)]);
+        }
+    }
+
+    /// One send call with what the outbox holds.
+    fn send_outbox(&mut self) -> Sent {
+        if self.offload_failed && self.outbox.first_is_batch() {
+            return Sent::NoOffload;
+        }
+        let Outbox { slots, first, end } = &mut self.outbox;
+        let filled = slots.get(*first..*end).unwrap_or(&[]);
+        let mut items = [Outgoing::EMPTY; MESSAGES_PER_CALL];
+        for (item, slot) in items.iter_mut().zip(filled) {
+            *item = slot.outgoing();
+        }
+        let count = filled.len().min(MESSAGES_PER_CALL);
+        let sent = self.socket.send(&mut items[..count]);
+        if let Sent::Gone(n) = sent {
+            if let Some(capture) = &mut self.capture {
+                for item in items.iter().take(n.min(count)) {
+                    capture.capture(seen(self.local, item), item.segment_bytes.map(usize::from));
+                }
+            }
+            *first += n;
+        }
+        sent
+    }
+
+    /// Sends the segments of the batch at the head of the outbox one by one, after the kernel said that it cannot
+    /// segment on this way out. Alone each has identification 0, so its ICRC is computed again.
+    fn split_first(&mut self) {
+        if !std::mem::replace(&mut self.offload_failed, true) {
+            tracing::warn!("the kernel refuses segmentation offload on this path: one packet a send from now on");
+        }
+        self.resigned_batches += 1;
+        let Some(slot) = self.outbox.slots.get_mut(self.outbox.first) else { return };
+        self.outbox.first += 1;
+        let destination = slot.transmit.destination;
+        let segment_bytes = slot.transmit.segment_bytes.map_or(slot.bytes.len(), usize::from).max(1);
+        let Some(header) = PseudoHeader::new(self.local, destination) else { return };
+        for segment in slot.bytes.chunks_mut(segment_bytes) {
+            let Some((packet, icrc)) = segment.split_last_chunk_mut::<ICRC_BYTES>() else { continue };
+            *icrc = header.icrc(packet, 0);
+            let traffic_class = slot.transmit.traffic_class;
+            let mut item = [Outgoing { payload: segment, destination, segment_bytes: None, traffic_class }];
+            let sent = self.socket.send(&mut item);
+            if let (Sent::Gone(1), Some(capture)) = (sent, &mut self.capture) {
+                capture.capture(seen(self.local, &item[0]), None);
+            }
+        }
+    }
+}
+
+fn seen<'a>(source: SocketAddr, item: &Outgoing<'a>) -> Seen<'a> {
+    let Outgoing { payload, destination, traffic_class, .. } = *item;
+    Seen { source, destination, traffic_class, id: 0, payload }
+}
+
+impl Outbox {
+    fn is_empty(&self) -> bool {
+        self.first == self.end
+    }
+
+    fn first_is_batch(&self) -> bool {
+        self.slots.get(self.first).is_some_and(|s| s.transmit.segment_bytes.is_some())
+    }
+
+    /// Builds sends until all slots or [`OUTBOX_BYTES`] are full; says whether there are any. Call only when empty.
+    fn fill(&mut self, nic: &mut Nic, now: Time) -> bool {
+        self.first = 0;
+        self.end = 0;
+        let mut bytes = 0;
+        for slot in &mut self.slots {
+            slot.bytes.clear();
+            let Some(transmit) = nic.poll_transmit(now, &mut slot.bytes) else { break };
+            slot.transmit = transmit;
+            self.end += 1;
+            bytes += slot.bytes.len();
+            if bytes >= OUTBOX_BYTES {
+                break;
+            }
+        }
+        self.end > 0
+    }
+}
+
+impl Slot {
+    fn outgoing(&self) -> Outgoing<'_> {
+        Outgoing {
+            payload: &self.bytes,
+            destination: self.transmit.destination,
+            segment_bytes: self.transmit.segment_bytes,
+            traffic_class: self.transmit.traffic_class,
+        }
+    }
+}

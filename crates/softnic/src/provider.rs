@@ -1,0 +1,289 @@
+//! [`SoftNic`]: opening it, and the verbs calls, each handed to the protocol under the port's lock.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use roce::{Ipv4IdMode, Nic, NicConfig};
+use verbs::{
+    Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Mr, MrId, PathMtu, PostError,
+    Provider, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, Time, VerbsError,
+};
+
+use crate::background::Background;
+use crate::budget::rx_budget_bytes;
+use crate::clock::Clock;
+use crate::link::link_of;
+use crate::pcap::PcapWriter;
+use crate::port::{Capture, Port};
+use crate::shared::{Shared, Signals};
+use crate::socket::{GSO_SEGMENTS_MAX, Socket};
+use crate::{Gso, OpenError, Progress, SoftNicConfig};
+
+/// A CQ that never runs empty keeps its owner from input and output only for so many polls.
+const POLLS_WITHOUT_IO_MAX: u32 = 16;
+/// Packets are gathered before they are written to a capture.
+const CAPTURE_BUFFER_BYTES: usize = 256 * 1024;
+
+/// A software RNIC on a UDP socket.
+///
+/// `poll_cq` hands out completions that are there before it looks at the socket, and answers to peers ride with the
+/// next post or poll; an owner that stops polling calls [`Provider::progress`] once, as the trait says, or opens the
+/// NIC with [`Progress::Helper`].
+#[derive(Debug)]
+pub struct SoftNic {
+    // Before `shared`, so that the thread ends first.
+    background: Option<Background>,
+    shared: Arc<Shared>,
+    device: DeviceAttr,
+    local: SocketAddr,
+    polls_without_io: u32,
+}
+impl SoftNic {
+    /// Opens the NIC of an address.
+    pub fn open(config: SoftNicConfig) -> Result<Self, OpenError> {
+        let link = link_of(config.address).map_err(|e| OpenError::os("asking rtnetlink for interfaces", e))?;
+        let mtu = path_mtu(&config, link.map(|l| l.mtu_bytes))?;
+        let scope_id = link.map_or(0, |l| l.index);
+        let socket = Socket::bind(config.address, config.udp_port, scope_id, config.rcvbuf_bytes)?;
+        let local = socket.local();
+        let batches = config.gso == Gso::Auto && socket.has_gso();
+        let nic_config = NicConfig {
+            local,
+            mtu,
+            limits: config.limits,
+            rx_budget_bytes: Some(rx_budget_bytes(socket.rcvbuf_bytes(), mtu)),
+            name: "softnic".into(),
+            max_gso_segments: if batches { GSO_SEGMENTS_MAX } else { 1 },
+            id_mode: if batches { Ipv4IdMode::SegmentIndex } else { Ipv4IdMode::Zero },
+        };
+        let entropy = config.entropy.map_or_else(random_seed, Ok)?;
+        let capture = config.pcap.map(|path| open_capture(path, config.pcap_limit_bytes)).transpose()?;
+        let nic = Nic::new(nic_config, entropy);
+        let device = nic.device().clone();
+        let clock = Clock::start();
+        let signals = (config.progress == Progress::Helper).then(Signals::new).transpose()?;
+        let needs_thread = signals.is_some();
+        let shared = Arc::new(Shared::new(Port::new(nic, socket, capture, clock), clock, signals)?);
+        let background = needs_thread.then(|| Background::start(Arc::clone(&shared))).transpose()?;
+        Ok(Self { background, shared, device, local, polls_without_io: 0 })
+    }
+
+    /// Address and UDP port that the NIC is bound to.
+    pub fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The port for a call of the owner.
+    fn port(&self) -> MutexGuard<'_, Port> {
+        self.shared.lock()
+    }
+
+    /// Tells the background thread that the owner is here, and the owner of completions that this call brought.
+    fn on_progress(&self, port: &mut Port, now: Time) {
+        if let Some(signals) = self.shared.signals() {
+            signals.on_owner_call(now);
+        }
+        self.on_output_only(port);
+    }
+
+    /// A call that may have completed work but says nothing about whether the owner polls.
+    fn on_output_only(&self, port: &mut Port) {
+        if let Some(signals) = self.shared.signals()
+            && port.take_notify()
+        {
+            signals.signal_owner();
+        }
+    }
+}
+
+impl Drop for SoftNic {
+    fn drop(&mut self) {
+        self.background = None;
+        // Answers that would have ridden with the next call leave now, or peers would wait for them in vain.
+        let mut port = self.port();
+        let now = port.now();
+        port.transmit(now);
+        port.flush_capture();
+    }
+}
+
+/// The largest path MTU that the interface allows, or the one asked for.
+fn path_mtu(config: &SoftNicConfig, link_bytes: Option<usize>) -> Result<PathMtu, OpenError> {
+    let address = config.address;
+    match (config.mtu, link_bytes) {
+        (Some(mtu), None) => Ok(mtu),
+        (None, None) if address.is_unspecified() || address.is_multicast() => Err(OpenError::NotSpecific(address)),
+        (None, None) => Err(OpenError::NoInterface(address)),
+        (wanted, Some(mtu_bytes)) => {
+            let largest = PathMtu::for_link(mtu_bytes).ok_or(OpenError::MtuTooSmall { address, mtu_bytes })?;
+            match wanted {
+                Some(mtu) if mtu > largest => Err(OpenError::MtuTooLarge { address, wanted: mtu.bytes(), mtu_bytes }),
+                other => Ok(other.unwrap_or(largest)),
+            }
+        }
+    }
+}
+
+fn random_seed() -> Result<[u8; 32], OpenError> {
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed).map_err(|e| OpenError::Entropy(e.to_string()))?;
+    Ok(seed)
+}
+
+fn open_capture(path: PathBuf, limit_bytes: u64) -> Result<Capture, OpenError> {
+    File::create(&path)
+        .and_then(|file| PcapWriter::new(BufWriter::with_capacity(CAPTURE_BUFFER_BYTES, file), limit_bytes))
+        .map_err(|source| OpenError::Capture { path, source })
+}
+
+impl Provider for SoftNic {
+    fn device(&self) -> &DeviceAttr {
+        &self.device
+    }
+
+    fn create_cq(&mut self, cqe: u32) -> Result<CqId, VerbsError> {
+        self.port().nic.create_cq(cqe)
+    }
+
+    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
+        self.port().nic.destroy_cq(cq)
+    }
+
+    fn create_srq(&mut self, init: &SrqInit) -> Result<SrqId, VerbsError> {
+        self.port().nic.create_srq(init)
+    }
+
+    fn destroy_srq(&mut self, srq: SrqId) -> Result<(), VerbsError> {
+        self.port().nic.destroy_srq(srq)
+    }
+
+    fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, VerbsError> {
+        self.port().nic.create_qp(init)
+    }
+
+    fn modify_qp(&mut self, qpn: Qpn, to: &QpModify) -> Result<(), VerbsError> {
+        let mut port = self.port();
+        // Answers of the QP as it was leave first; afterwards there may be new ones.
+        let now = port.now();
+        port.transmit(now);
+        port.nic.modify_qp(qpn, to)?;
+        port.transmit(now);
+        self.on_output_only(&mut port);
+        Ok(())
+    }
+
+    fn query_qp(&self, qpn: Qpn) -> Result<QpStatus, VerbsError> {
+        self.port().nic.query_qp(qpn)
+    }
+
+    fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
+        let mut port = self.port();
+        let now = port.now();
+        port.transmit(now);
+        port.nic.destroy_qp(qpn)
+    }
+
+    fn create_ah(&mut self, av: &AddressVector) -> Result<AhId, VerbsError> {
+        self.port().nic.create_ah(av)
+    }
+
+    fn destroy_ah(&mut self, ah: AhId) -> Result<(), VerbsError> {
+        self.port().nic.destroy_ah(ah)
+    }
+
+    fn reg_mr(&mut self, region: &Region, offset: u64, len: u64, access: Access) -> Result<Mr, VerbsError> {
+        self.port().nic.reg_mr(region, offset, len, access)
+    }
+
+    fn dereg_mr(&mut self, mr: MrId) -> Result<(), VerbsError> {
+        self.port().nic.dereg_mr(mr)
+    }
+
+    fn post_send(&mut self, qpn: Qpn, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        let mut port = self.port();
+        let posted = port.nic.post_send(qpn, wrs);
+        let now = port.now();
+        port.transmit(now);
+        self.on_output_only(&mut port);
+        posted
+    }
+
+    fn post_recv(&mut self, qpn: Qpn, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        self.port().nic.post_recv(qpn, wrs)
+    }
+
+    fn post_srq_recv(&mut self, srq: SrqId, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        self.port().nic.post_srq_recv(srq, wrs)
+    }
+
+    fn poll_cq(&mut self, cq: CqId, out: &mut Vec<Completion>, max: usize) -> Result<usize, VerbsError> {
+        let mut port = self.shared.lock();
+        let ready = port.nic.poll_cq(cq, out, max)?;
+        if ready > 0 && self.polls_without_io < POLLS_WITHOUT_IO_MAX {
+            self.polls_without_io += 1;
+            return Ok(ready);
+        }
+        self.polls_without_io = 0;
+        let now = port.now();
+        port.receive(now);
+        let came = port.nic.poll_cq(cq, out, max - ready)?;
+        if came == 0 {
+            // Nothing to hand out: answers, retransmissions and whatever acknowledgements made room for leave now.
+            port.transmit(now);
+        }
+        self.on_progress(&mut port, now);
+        Ok(ready + came)
+    }
+
+    fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), VerbsError> {
+        self.port().nic.req_notify_cq(cq, solicited_only)?;
+        if let Some(signals) = self.shared.signals() {
+            signals.on_armed();
+        }
+        Ok(())
+    }
+
+    fn poll_event(&mut self) -> Option<AsyncEvent> {
+        self.port().nic.poll_event()
+    }
+
+    fn progress(&mut self) -> bool {
+        if let Some(signals) = self.shared.signals() {
+            signals.clear_owner_signal();
+        }
+        let mut port = self.port();
+        let now = port.now();
+        if self.shared.signals().is_none() {
+            // The owner looks at its CQs next; what was noticed before this call needs no further wake-up.
+            port.take_notify();
+        }
+        let worked = port.progress(now);
+        self.on_progress(&mut port, now);
+        worked
+    }
+
+    fn wait_fds<'a>(&'a self, out: &mut Vec<BorrowedFd<'a>>) {
+        out.push(self.shared.wait_fd());
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        // The background thread keeps the time itself.
+        if self.shared.signals().is_some() {
+            return None;
+        }
+        let port = self.port();
+        port.sleep_bound(port.now())
+    }
+
+    fn counters(&self) -> Counters {
+        let port = self.port();
+        let mut counters = port.nic.counters();
+        port.append_counters(&mut counters);
+        counters
+    }
+}

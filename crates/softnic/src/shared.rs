@@ -1,0 +1,183 @@
+//! What the owner's calls and the background thread share: the port under its lock, and who sleeps. The owner always
+//! takes the lock; the background thread only tries to, and neither waits for anything while it holds it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use verbs::Time;
+
+use crate::OpenError;
+use crate::clock::Clock;
+use crate::port::Port;
+
+/// After a CQ was armed the background thread watches the socket until the owner has polled so often that it clearly
+/// does not sleep.
+const POLLS_OF_AN_AWAKE_OWNER: u32 = 16;
+
+/// The two sides' common state.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    port: Mutex<Port>,
+    /// A second descriptor of the port's socket, to wait on without the lock.
+    socket: OwnedFd,
+    clock: Clock,
+    background: Option<Signals>,
+}
+
+/// Signals between the owner and the background thread.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    /// Tells the owner that an armed CQ got its completion.
+    event: OwnedFd,
+    is_signalled: AtomicBool,
+    /// Ends a nap of the background thread.
+    wake: OwnedFd,
+    naps: AtomicBool,
+    stop: AtomicBool,
+    /// When the owner was here last, in nanoseconds of the port's time.
+    owner_seen: AtomicU64,
+    /// 0: no CQ is armed; else 1 and the polls of the owner since.
+    polls_since_arming: AtomicU32,
+}
+
+impl Shared {
+    pub(crate) fn new(port: Port, clock: Clock, background: Option<Signals>) -> Result<Self, OpenError> {
+        let socket = port.socket().as_fd().try_clone_to_owned().map_err(|e| OpenError::os("dup", e))?;
+        Ok(Self { port: Mutex::new(port), socket, clock, background })
+    }
+
+    /// The port, for the owner.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Port> {
+        self.port.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The port, for the background thread; `None` while the owner has it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Port>> {
+        match self.port.try_lock() {
+            Ok(port) => Some(port),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    pub(crate) fn signals(&self) -> Option<&Signals> {
+        self.background.as_ref()
+    }
+
+    /// What the owner waits on.
+    pub(crate) fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.background.as_ref().map_or(self.socket.as_fd(), |s| s.event.as_fd())
+    }
+
+    /// The port's socket, to wait on.
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Signals {
+    pub(crate) fn new() -> Result<Self, OpenError> {
+        let make =
+            || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| OpenError::os("eventfd", e));
+        Ok(Self {
+            event: make()?,
+            is_signalled: AtomicBool::new(false),
+            wake: make()?,
+            naps: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            owner_seen: AtomicU64::new(0),
+            polls_since_arming: AtomicU32::new(0),
+        })
+    }
+
+    /// The owner is in a call that makes progress.
+    pub(crate) fn on_owner_call(&self, now: Time) {
+        self.owner_seen.store(now.as_nanos(), Ordering::Relaxed);
+        let polls = self.polls_since_arming.load(Ordering::Relaxed);
+        if polls != 0 && polls <= POLLS_OF_AN_AWAKE_OWNER {
+            // Only a hint, so that a lost increment does not matter.
+            self.polls_since_arming.store(polls + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// The owner armed a CQ and will probably sleep.
+    pub(crate) fn on_armed(&self) {
+        // Pairs with `nap`: either this thread sees the nap, or the napper sees the arming.
+        self.polls_since_arming.store(1, Ordering::SeqCst);
+        if self.naps.swap(false, Ordering::SeqCst) {
+            self.wake_background();
+        }
+    }
+
+    /// How long the owner has been away; `None` if it armed a CQ and so probably sleeps.
+    pub(crate) fn owner_away(&self, now: Time) -> Option<Duration> {
+        let polls = self.polls_since_arming.load(Ordering::SeqCst);
+        if polls != 0 && polls <= POLLS_OF_AN_AWAKE_OWNER {
+            return None;
+        }
+        Some(now.saturating_since(Time(self.owner_seen.load(Ordering::Relaxed))))
+    }
+
+    /// An armed CQ got its completion: the owner's descriptor turns readable.
+    pub(crate) fn signal_owner(&self) {
+        self.polls_since_arming.store(0, Ordering::Relaxed);
+        if !self.is_signalled.swap(true, Ordering::AcqRel) {
+            // It fails only if the counter is full, and then the descriptor is readable.
+            let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// The owner's descriptor is no longer readable. The caller looks for completions after this.
+    pub(crate) fn clear_owner_signal(&self) {
+        if self.is_signalled.load(Ordering::Acquire) {
+            // Emptied before the mark is taken back, so that a signal in between is either seen by the caller, who
+            // looks for completions next, or written again.
+            let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);
+            self.is_signalled.store(false, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.wake_background();
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Says that the background thread is about to nap; `false` if a CQ is armed, so that it must not.
+    pub(crate) fn begin_nap(&self) -> bool {
+        self.naps.store(true, Ordering::SeqCst);
+        let polls = self.polls_since_arming.load(Ordering::SeqCst);
+        if polls != 0 && polls <= POLLS_OF_AN_AWAKE_OWNER {
+            self.naps.store(false, Ordering::SeqCst);
+            return false;
+        }
+        true
+    }
+
+    pub(crate) fn end_nap(&self) {
+        self.naps.store(false, Ordering::SeqCst);
+    }
+
+    pub(crate) fn clear_wake(&self) {
+        let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
+    }
+
+    fn wake_background(&self) {
+        // It fails only if the counter is full, and then the thread is awake.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+}
