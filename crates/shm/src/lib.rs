@@ -17,6 +17,8 @@ mod backoff;
 mod dirty;
 mod doorbell;
 mod layout;
+#[cfg(test)]
+mod models;
 mod region;
 mod ring;
 mod segment;

@@ -1,0 +1,151 @@
+//! The doorbell and the sleep flag under loom: no mark and no wake is lost.
+use std::sync::atomic::Ordering;
+
+use loom::thread;
+
+use super::{Cell32, Cell64, Row, Strength, explore, must_fail};
+use crate::dirty::DirtyBitmap;
+use crate::sleep::{announce, retract, sleeps};
+use crate::sync::AtomicWord;
+
+/// What the two sides share.
+#[derive(Clone)]
+struct Shared {
+    row: Row,
+    slots: u32,
+    cursors: Vec<Cell64>,
+    sleep: Cell32,
+    wakes: Cell32,
+}
+
+impl Shared {
+    fn new(slots: u32, cursors: usize, strength: Strength) -> Self {
+        Self {
+            row: Row::new(slots.div_ceil(64) as usize, strength),
+            slots,
+            cursors: (0..cursors).map(|_| Cell64::new(strength)).collect(),
+            sleep: Cell32::new(strength),
+            wakes: Cell32::new(Strength::AsWritten),
+        }
+    }
+
+    fn bitmap(&self) -> DirtyBitmap<Row> {
+        DirtyBitmap::new(self.row.clone(), self.slots)
+    }
+
+    /// Producer: publishes cursor number `of`, marks `slot`, wakes if the consumer sleeps.
+    fn publish(&self, of: usize, value: u64, slot: u32) {
+        self.cursors[of].store(value, Ordering::Release);
+        self.bitmap().set(slot);
+        if sleeps(&self.sleep) {
+            self.wakes.fetch_or(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Consumer: takes what is marked and, before it would block, looks again. Whether it would block.
+    fn consume_until_blocked(&self, bitmap: &mut DirtyBitmap<Row>, done: &mut Vec<u32>) -> bool {
+        bitmap.take(done, 8);
+        announce(&self.sleep);
+        if bitmap.any() {
+            retract(&self.sleep);
+            bitmap.take(done, 8);
+            return false;
+        }
+        true
+    }
+}
+
+/// Two producers in one leaf word, one consumer that goes to sleep.
+fn sleeping(strength: Strength) {
+    let shared = Shared::new(64, 2, strength);
+    let producers: Vec<_> = (0..2)
+        .map(|i| {
+            let shared = shared.clone();
+            thread::spawn(move || shared.publish(i, 5, i as u32))
+        })
+        .collect();
+    let (mut bitmap, mut done) = (shared.bitmap(), Vec::new());
+    let mut asleep = shared.consume_until_blocked(&mut bitmap, &mut done);
+    if asleep && shared.wakes.fetch_and(0, Ordering::AcqRel) != 0 {
+        // Woken by the first, it may sleep again before the second comes.
+        retract(&shared.sleep);
+        asleep = shared.consume_until_blocked(&mut bitmap, &mut done);
+    }
+    for producer in producers {
+        producer.join().unwrap();
+    }
+    if asleep && shared.wakes.load(Ordering::Acquire) == 0 {
+        assert!(!bitmap.any(), "lost wake: asleep with {done:?} done, others marked");
+    }
+    bitmap.take(&mut done, 8);
+    done.sort_unstable();
+    assert_eq!(done, [0, 1], "each slot is reported once for one mark");
+}
+
+/// One slot, marked twice: who takes the mark sees the cursor published before it.
+fn visibility(strength: Strength) {
+    let shared = Shared::new(64, 1, strength);
+    let theirs = shared.clone();
+    let producer = thread::spawn(move || {
+        theirs.publish(0, 1, 7);
+        theirs.publish(0, 2, 7);
+    });
+    let (mut bitmap, mut done, mut seen) = (shared.bitmap(), Vec::new(), 0);
+    for _ in 0..2 {
+        if bitmap.take(&mut done, 1) > 0 {
+            seen = shared.cursors[0].load(Ordering::Relaxed);
+            assert!(seen > 0, "stale cursor: a mark was taken before its cursor was visible");
+        }
+    }
+    // No join before the last look: the join itself would make everything visible.
+    if !bitmap.any() && seen == 1 {
+        // Nothing marked yet, or not visible yet; the mark for 2 must still come.
+        producer.join().unwrap();
+        assert_eq!(bitmap.take(&mut done, 1), 1, "lost mark");
+        assert_eq!(shared.cursors[0].load(Ordering::Relaxed), 2);
+    }
+}
+
+/// Slots of two leaf words marked while the consumer takes one at a time and puts the rest back.
+fn budget(strength: Strength) {
+    let shared = Shared::new(128, 0, strength);
+    shared.bitmap().set(1);
+    let theirs = shared.clone();
+    let producer = thread::spawn(move || {
+        theirs.bitmap().set(2);
+        theirs.bitmap().set(64);
+    });
+    let (mut bitmap, mut done) = (shared.bitmap(), Vec::new());
+    bitmap.take(&mut done, 1);
+    bitmap.take(&mut done, 1);
+    producer.join().unwrap();
+    while bitmap.take(&mut done, 1) > 0 {}
+    assert!(!bitmap.any());
+    done.sort_unstable();
+    assert_eq!(done, [1, 2, 64], "each slot is reported once for one mark");
+}
+
+#[test]
+fn no_wake_is_lost() {
+    explore(2, || sleeping(Strength::AsWritten));
+}
+
+#[test]
+fn without_fences_wakes_are_lost() {
+    must_fail("lost wake", 2, || sleeping(Strength::WithoutFences));
+}
+
+#[test]
+fn a_taken_mark_shows_its_cursor() {
+    explore(3, || visibility(Strength::AsWritten));
+}
+
+#[test]
+fn relaxed_marks_show_stale_cursors() {
+    must_fail("stale cursor", 3, || visibility(Strength::Relaxed));
+}
+
+#[test]
+fn marks_beyond_the_budget_stay() {
+    explore(3, || budget(Strength::AsWritten));
+}

@@ -1,0 +1,71 @@
+//! Ring cursors under loom: what the consumer reads was written, what the producer writes over was read.
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+use super::{Cell64, Strength, explore, must_fail};
+use crate::ring::{Consumer, Producer};
+
+const RING_BYTES: usize = 2;
+
+/// Bytes whose unordered accesses loom reports.
+type Bytes = Arc<[UnsafeCell<u8>; RING_BYTES]>;
+
+fn write(producer: &mut Producer<Cell64>, bytes: &Bytes, src: &[u8]) -> usize {
+    let copy = |at: u64, piece: std::ops::Range<usize>| {
+        for (cell, &byte) in bytes[at as usize..].iter().zip(&src[piece]) {
+            // SAFETY: loom checks the access; that no other thread is at this byte is what the model shows.
+            cell.with_mut(|place| unsafe { *place = byte });
+        }
+    };
+    producer.write(src.len(), copy).expect("an honest consumer")
+}
+
+fn read(consumer: &mut Consumer<Cell64>, bytes: &Bytes, most: usize) -> Vec<u8> {
+    let mut out = vec![0; most];
+    let copy = |at: u64, piece: std::ops::Range<usize>| {
+        for (cell, byte) in bytes[at as usize..].iter().zip(&mut out[piece]) {
+            // SAFETY: as in `write`.
+            *byte = cell.with(|place| unsafe { *place });
+        }
+    };
+    let count = consumer.peek(most, copy).expect("an honest producer");
+    consumer.consume(count as u64);
+    out.truncate(count);
+    out
+}
+
+/// One byte, then as many of two more as fit at once, then the rest; wraps the ring and the offsets.
+fn model(strength: Strength) {
+    let bytes: Bytes = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
+    let (tail, head) = (Cell64::new(strength), Cell64::new(strength));
+    let at = u64::MAX;
+    let mut consumer = Consumer::new(tail.clone(), head.clone(), at, RING_BYTES as u64);
+    let mut producer = Producer::new(tail, head, at, at, RING_BYTES as u64);
+    let theirs = bytes.clone();
+    let writer = thread::spawn(move || {
+        let src = [1, 2, 3];
+        let mut sent = write(&mut producer, &theirs, &src[..1]);
+        sent += write(&mut producer, &theirs, &src[sent..]);
+        sent += write(&mut producer, &theirs, &src[sent..]);
+        (producer, sent)
+    });
+    let mut seen = read(&mut consumer, &bytes, 1);
+    seen.extend(read(&mut consumer, &bytes, 2));
+    let (mut producer, mut sent) = writer.join().unwrap();
+    seen.extend(read(&mut consumer, &bytes, 2));
+    sent += write(&mut producer, &bytes, &[1, 2, 3][sent..]);
+    assert_eq!(sent, 3);
+    seen.extend(read(&mut consumer, &bytes, 3));
+    assert_eq!(seen, [1, 2, 3]);
+}
+
+#[test]
+fn every_byte_is_visible_before_its_cursor() {
+    explore(3, || model(Strength::AsWritten));
+}
+
+#[test]
+fn relaxed_cursors_race_on_the_bytes() {
+    must_fail("Causality violation", 3, || model(Strength::Relaxed));
+}
