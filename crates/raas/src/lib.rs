@@ -1,1 +1,75 @@
-//! placeholder
+//! Sockets over RDMA as a Service: the client library.
+//!
+//! A program talks to the daemon of its host (`raas daemon`), which owns the RDMA device and shares it among all programs.
+//! [`Listener`] and [`Stream`] are used like those of `std::net`; the bytes travel through rings in shared memory: on one host
+//! straight from program to program, to other hosts through the two daemons and one queue pair between them.
+//!
+//! A server that sends back what it gets:
+//!
+//! ```no_run
+//! use std::io::{Read, Write};
+//!
+//! fn main() -> std::io::Result<()> {
+//!     let listener = raas::Listener::bind("0.0.0.0:7000")?;
+//!     for stream in listener.incoming() {
+//!         let mut stream = stream?;
+//!         std::thread::spawn(move || -> std::io::Result<()> {
+//!             let mut buffer = vec![0; 64 * 1024];
+//!             loop {
+//!                 let count = stream.read(&mut buffer)?;
+//!                 if count == 0 {
+//!                     return Ok(());
+//!                 }
+//!                 stream.write_all(&buffer[..count])?;
+//!             }
+//!         });
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
+//! And its client:
+//!
+//! ```no_run
+//! use std::io::{Read, Write};
+//! use std::net::Shutdown;
+//!
+//! fn main() -> std::io::Result<()> {
+//!     let mut stream = raas::Stream::connect("10.0.0.2:7000")?;
+//!     println!("connected over {:?}: {}", stream.path(), stream.reason());
+//!     stream.write_all(b"hello")?;
+//!     stream.shutdown(Shutdown::Write)?;
+//!     let mut answer = String::new();
+//!     stream.read_to_string(&mut answer)?;
+//!     assert_eq!(answer, "hello");
+//!     Ok(())
+//! }
+//! ```
+//!
+//! What a read or write does at each end of a connection, what threads and `fork` may do, and what each error means:
+//! docs/client.md.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod attach;
+mod conn;
+mod driver;
+mod error;
+mod inner;
+pub mod inspect;
+mod lane;
+mod listener;
+mod pair;
+mod park;
+mod patience;
+mod reactor;
+mod replies;
+mod session;
+mod stream;
+mod tables;
+
+pub use control::{PathKind, Reason};
+pub use error::{AcceptError, BindError, ConnectError, SessionError, StreamError};
+pub use listener::{Incoming, ListenOptions, Listener};
+pub use session::{Session, SessionBuilder};
+pub use stream::{ConnectOptions, ReadHalf, Stream, WriteHalf};

@@ -1,0 +1,126 @@
+//! Opening the control socket: connect, Hello, Welcome.
+//!
+//! Owns the first exchange with the daemon and its bound in time. It must never believe a daemon of another version.
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use control::{APP_VERSION, ChannelError, Reply, Request, Role};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use shm::LAYOUT_VERSION;
+
+use crate::SessionError;
+
+/// Pause before the socket of a daemon whose backlog is full is tried again.
+const CONNECT_RETRY: Duration = Duration::from_millis(5);
+
+/// What the daemon said at the start.
+#[derive(Debug)]
+pub(crate) struct Welcome {
+    pub(crate) release: String,
+    pub(crate) session: u64,
+    pub(crate) slots: u32,
+    pub(crate) session_bytes: u64,
+    pub(crate) engine_page_bytes: u64,
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Session segment, engine page, wake socket; none for an inspector.
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+/// Connects to the daemon at `path` and introduces this process. `timeout` bounds all of it.
+pub(crate) fn attach(
+    path: &Path,
+    role: Role,
+    name: String,
+    timeout: Duration,
+) -> Result<(OwnedFd, Welcome), SessionError> {
+    let deadline = Instant::now() + timeout;
+    let silent = || SessionError::Silent { path: path.to_path_buf(), waited: timeout };
+    let socket = dial(path, deadline, silent)?;
+    let hello = Request::Hello { version: APP_VERSION, layout: LAYOUT_VERSION, role, name };
+    // A daemon that refuses at once may close before it reads: its reason is still there to be received.
+    match control::send_message(socket.as_fd(), &hello, &[]) {
+        Ok(()) | Err(ChannelError::Closed) => {}
+        Err(e) => return Err(channel_error(e)),
+    }
+    let mut buffer = Vec::new();
+    loop {
+        match control::recv_message::<Reply>(socket.as_fd(), &mut buffer) {
+            Ok((reply, fds)) => return Ok((socket, welcome(reply, fds)?)),
+            Err(ChannelError::WouldBlock) => {
+                if !wait_for(socket.as_fd(), PollFlags::IN, deadline)? {
+                    return Err(silent());
+                }
+            }
+            Err(e) => return Err(channel_error(e)),
+        }
+    }
+}
+
+fn dial(path: &Path, deadline: Instant, silent: impl Fn() -> SessionError) -> Result<OwnedFd, SessionError> {
+    let no_daemon =
+        |e: Errno| SessionError::NoDaemon { path: path.to_path_buf(), cause: std::io::Error::from(e).to_string() };
+    let address = SocketAddrUnix::new(path).map_err(no_daemon)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(SessionError::os("socket"))?;
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => return Ok(socket),
+            Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => std::thread::sleep(CONNECT_RETRY),
+            Err(Errno::AGAIN | Errno::INTR) => return Err(silent()),
+            Err(e) => return Err(no_daemon(e)),
+        }
+    }
+}
+
+fn welcome(reply: Reply, fds: Vec<OwnedFd>) -> Result<Welcome, SessionError> {
+    match reply {
+        Reply::Welcome { version, release, .. } if version != APP_VERSION => {
+            Err(SessionError::Version { version, layout: LAYOUT_VERSION, release })
+        }
+        Reply::Welcome { release, session, slots, session_bytes, engine_page_bytes, addresses, .. } => {
+            Ok(Welcome { release, session, slots, session_bytes, engine_page_bytes, addresses, fds })
+        }
+        Reply::Refused { version, layout, release, .. } if (version, layout) != (APP_VERSION, LAYOUT_VERSION) => {
+            Err(SessionError::Version { version, layout, release })
+        }
+        Reply::Refused { reason, detail, .. } | Reply::Detached { reason, detail } => {
+            Err(SessionError::Refused { reason, detail })
+        }
+        other => Err(SessionError::Protocol(format!("the answer to Hello was {other:?}"))),
+    }
+}
+
+/// Waits until `fd` is ready or hung up; false when the deadline came first.
+pub(crate) fn wait_for(fd: BorrowedFd<'_>, what: PollFlags, deadline: Instant) -> Result<bool, SessionError> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut fds = [PollFd::from_borrowed_fd(fd, what)];
+        match poll(&mut fds, Some(&timespec(left))) {
+            Ok(0) if left.is_zero() => return Ok(false),
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(true),
+            Err(e) => return Err(SessionError::os("poll")(e)),
+        }
+    }
+}
+
+/// A duration as the kernel wants it; longer than a year is a year.
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    let bounded = duration.min(Duration::from_secs(365 * 86_400));
+    Timespec { tv_sec: bounded.as_secs().cast_signed(), tv_nsec: bounded.subsec_nanos().into() }
+}
+
+/// What a failure of the control socket means for the session.
+pub(crate) fn channel_error(error: ChannelError) -> SessionError {
+    match error {
+        ChannelError::Closed => SessionError::Lost { reason: control::Reason::DaemonLost },
+        ChannelError::Io(e) => SessionError::io("control socket", e),
+        other => SessionError::Protocol(other.to_string()),
+    }
+}

@@ -1,0 +1,310 @@
+//! What can go wrong, one enum per operation, and how each becomes an [`io::Error`].
+//!
+//! Owns the mapping from [`Reason`] to [`io::ErrorKind`]. It must never lose the reason: the typed error stays inside
+//! the `io::Error` and comes out again with `get_ref()` and `downcast_ref`.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use control::{APP_VERSION, Reason};
+use shm::LAYOUT_VERSION;
+
+/// The session with this host's daemon could not be made, or is over.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// Nobody serves that socket.
+    #[error("no RaaS daemon at {} ({cause}): start one with `raas daemon`, or name its socket in RAAS_SOCKET", path.display())]
+    NoDaemon {
+        /// The socket that was tried.
+        path: PathBuf,
+        /// What the system said.
+        cause: String,
+    },
+    /// Library and daemon are of different releases.
+    #[error(
+        "version mismatch: this library speaks control protocol {APP_VERSION} and memory layout {LAYOUT_VERSION}, the \
+         daemon (release {release}) speaks {version} and {layout}: install the same release of both"
+    )]
+    Version {
+        /// Control protocol of the daemon.
+        version: u32,
+        /// Memory layout of the daemon.
+        layout: u32,
+        /// Release of the daemon.
+        release: String,
+    },
+    /// The daemon does not accept this application.
+    #[error("the daemon refused this application: {reason} ({detail})")]
+    Refused {
+        /// Why.
+        reason: Reason,
+        /// The daemon's words.
+        detail: String,
+    },
+    /// The daemon died, stopped, or put this application out.
+    #[error("the session with the daemon is over: {reason}")]
+    Lost {
+        /// Why.
+        reason: Reason,
+    },
+    /// The daemon did not answer in time.
+    #[error("the daemon at {} did not answer within {waited:?}: is it stopped or overloaded?", path.display())]
+    Silent {
+        /// Its socket.
+        path: PathBuf,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The daemon said something that its protocol does not allow.
+    #[error("the daemon broke the control protocol: {0}")]
+    Protocol(String),
+    /// This process is a fork of the one that made the session.
+    #[error("this session belongs to process {owner}, from which this one was forked: make a new session after fork")]
+    Forked {
+        /// The process that made it.
+        owner: u32,
+    },
+    /// A system call failed.
+    #[error("{call}: {cause}")]
+    Os {
+        /// Which.
+        call: &'static str,
+        /// Its kind.
+        kind: io::ErrorKind,
+        /// What the system said.
+        cause: String,
+    },
+}
+
+impl SessionError {
+    pub(crate) fn os(call: &'static str) -> impl FnOnce(rustix::io::Errno) -> Self {
+        move |errno| Self::io(call, io::Error::from(errno))
+    }
+
+    pub(crate) fn io(call: &'static str, error: io::Error) -> Self {
+        Self::Os { call, kind: error.kind(), cause: error.to_string() }
+    }
+
+    fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::NoDaemon { .. } => io::ErrorKind::NotFound,
+            Self::Version { .. } | Self::Forked { .. } => io::ErrorKind::Unsupported,
+            Self::Refused { reason, .. } | Self::Lost { reason } => reason_kind(*reason),
+            Self::Silent { .. } => io::ErrorKind::TimedOut,
+            Self::Protocol(_) => io::ErrorKind::InvalidData,
+            Self::Os { kind, .. } => *kind,
+        }
+    }
+}
+
+/// A connection could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// No session with this host's daemon.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The address could not be understood or looked up.
+    #[error("the address cannot be resolved: {0}")]
+    Resolve(io::Error),
+    /// The daemons said no.
+    #[error("connect to {to}: {reason}")]
+    Refused {
+        /// Where to.
+        to: SocketAddr,
+        /// Why.
+        reason: Reason,
+    },
+    /// No answer within the time given.
+    #[error("connect to {to}: no answer within {waited:?}")]
+    TimedOut {
+        /// Where to.
+        to: SocketAddr,
+        /// The time.
+        waited: Duration,
+    },
+    /// The ring size is not usable.
+    #[error("ring size {0} is not 0 or a power of two from 4096 to 8388608 bytes")]
+    RingBytes(u32),
+}
+
+impl ConnectError {
+    /// The daemons' reason, if they gave one.
+    pub fn reason(&self) -> Option<Reason> {
+        match self {
+            Self::Session(SessionError::Refused { reason, .. } | SessionError::Lost { reason })
+            | Self::Refused { reason, .. } => Some(*reason),
+            Self::TimedOut { .. } => Some(Reason::TimedOut),
+            _ => None,
+        }
+    }
+
+    fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Session(e) => e.kind(),
+            Self::Resolve(e) => e.kind(),
+            Self::Refused { reason, .. } => reason_kind(*reason),
+            Self::TimedOut { .. } => io::ErrorKind::TimedOut,
+            Self::RingBytes(_) => io::ErrorKind::InvalidInput,
+        }
+    }
+}
+
+/// A listener could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// No session with this host's daemon.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The address could not be understood or looked up.
+    #[error("the address cannot be resolved: {0}")]
+    Resolve(io::Error),
+    /// The daemon said no.
+    #[error("listen on {addr}: {reason}")]
+    Refused {
+        /// Where.
+        addr: SocketAddr,
+        /// Why.
+        reason: Reason,
+    },
+    /// The address is not one of this host's.
+    #[error("listen on {addr}: the daemon of this host has the addresses {addresses:?}; use one of them or 0.0.0.0")]
+    NotThisHost {
+        /// Where.
+        addr: SocketAddr,
+        /// What the daemon calls this host.
+        addresses: Vec<IpAddr>,
+    },
+    /// The ring size is not usable.
+    #[error("ring size {0} is not 0 or a power of two from 4096 to 8388608 bytes")]
+    RingBytes(u32),
+}
+
+impl BindError {
+    fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Session(e) => e.kind(),
+            Self::Resolve(e) => e.kind(),
+            Self::Refused { reason, .. } => reason_kind(*reason),
+            Self::NotThisHost { .. } => io::ErrorKind::AddrNotAvailable,
+            Self::RingBytes(_) => io::ErrorKind::InvalidInput,
+        }
+    }
+}
+
+/// No connection could be accepted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcceptError {
+    /// The session with the daemon is over, and with it the listener.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// Nobody connected within the time given.
+    #[error("nobody connected within {0:?}")]
+    TimedOut(Duration),
+}
+
+impl AcceptError {
+    fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Session(e) => e.kind(),
+            Self::TimedOut(_) => io::ErrorKind::TimedOut,
+        }
+    }
+}
+
+/// What is inside the [`io::Error`] of a failed read or write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct StreamError {
+    /// Why.
+    pub reason: Reason,
+}
+
+impl StreamError {
+    /// The stream broke for `reason`.
+    pub(crate) fn reset(reason: Reason) -> io::Error {
+        io::Error::new(reason_kind(reason), Self { reason })
+    }
+
+    /// Nobody will read what is written.
+    pub(crate) fn broken_pipe() -> io::Error {
+        io::Error::new(io::ErrorKind::BrokenPipe, Self { reason: Reason::Closed })
+    }
+
+    /// The reason inside an error of a stream, if it is one.
+    pub fn reason_of(error: &io::Error) -> Option<Reason> {
+        error.get_ref()?.downcast_ref::<Self>().map(|e| e.reason)
+    }
+}
+
+/// The fitting kind for a reason.
+pub(crate) fn reason_kind(reason: Reason) -> io::ErrorKind {
+    use io::ErrorKind as K;
+    match reason {
+        Reason::NoListener | Reason::BacklogFull => K::ConnectionRefused,
+        Reason::PeerUnreachable => K::HostUnreachable,
+        Reason::PeerAuth | Reason::Policy => K::PermissionDenied,
+        Reason::PeerVersion => K::Unsupported,
+        Reason::DaemonLost | Reason::ShuttingDown => K::ConnectionAborted,
+        Reason::LocalLimit | Reason::PeerLimit => K::QuotaExceeded,
+        Reason::BadAddress => K::AddrNotAvailable,
+        Reason::TimedOut => K::TimedOut,
+        Reason::PortInUse => K::AddrInUse,
+        Reason::Closed => K::BrokenPipe,
+        Reason::ResetByPeer
+        | Reason::PeerAppDied
+        | Reason::PeerLost
+        | Reason::LaneFailed
+        | Reason::AppFault
+        | Reason::Unspecified => K::ConnectionReset,
+        _ => K::Other,
+    }
+}
+
+macro_rules! into_io {
+    ($($error:ty),*) => { $(
+        impl From<$error> for io::Error {
+            fn from(e: $error) -> Self {
+                Self::new(e.kind(), e)
+            }
+        }
+    )* };
+}
+into_io!(SessionError, ConnectError, BindError, AcceptError);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_survive_the_way_through_io_errors() {
+        let refused = ConnectError::Refused { to: "10.0.0.1:80".parse().unwrap(), reason: Reason::NoListener };
+        let io: io::Error = refused.into();
+        assert_eq!(io.kind(), io::ErrorKind::ConnectionRefused);
+        let inner = io.get_ref().unwrap().downcast_ref::<ConnectError>().unwrap();
+        assert_eq!(inner.reason(), Some(Reason::NoListener));
+        let io = StreamError::reset(Reason::PeerAppDied);
+        assert_eq!(io.kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(StreamError::reason_of(&io), Some(Reason::PeerAppDied));
+    }
+
+    #[test]
+    fn every_reason_of_failure_has_a_kind_of_its_own() {
+        for &reason in Reason::ALL.iter().filter(|r| r.code() < 32) {
+            assert_ne!(reason_kind(reason), io::ErrorKind::Other, "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn messages_say_what_to_do() {
+        let e = SessionError::NoDaemon { path: "/run/x.sock".into(), cause: "none".into() };
+        assert!(e.to_string().contains("raas daemon") && e.to_string().contains("/run/x.sock"));
+        let e = SessionError::Version { version: 7, layout: 9, release: "8.1".into() };
+        assert!(e.to_string().contains("protocol 1") && e.to_string().contains("7 and 9"), "{e}");
+    }
+}

@@ -1,0 +1,202 @@
+//! Listeners: taking connections that others make.
+//!
+//! Owns one port. It must never lose a connection between threads that accept on one listener.
+
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use control::Request;
+
+use crate::park::{Parker, lock};
+use crate::stream::{check_ring_bytes, wait_for_answer};
+use crate::tables::Answer;
+use crate::{AcceptError, BindError, Session, SessionError, Stream};
+
+/// Connections that may wait for `accept` unless [`ListenOptions::backlog`] says otherwise.
+const BACKLOG_DEFAULT: u32 = 128;
+
+/// A port of this host on which connections are accepted. Dropping it stops that; connections which nobody accepted are
+/// reset.
+pub struct Listener {
+    session: Session,
+    local: SocketAddr,
+}
+
+/// Settings of a listener.
+#[derive(Debug, Clone, Copy)]
+pub struct ListenOptions {
+    ring_bytes: u32,
+    backlog: u32,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self { ring_bytes: 0, backlog: BACKLOG_DEFAULT }
+    }
+}
+
+impl ListenOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Size of each direction's ring of accepted connections: a power of two from 4 KiB to 8 MiB, 0 for the daemon's
+    /// default.
+    #[must_use]
+    pub fn ring_bytes(mut self, bytes: u32) -> Self {
+        self.ring_bytes = bytes;
+        self
+    }
+
+    /// Connections that may wait for `accept`; further ones are refused. Default: 128.
+    #[must_use]
+    pub fn backlog(mut self, connections: u32) -> Self {
+        self.backlog = connections;
+        self
+    }
+
+    /// Listens on the first of the addresses that can be.
+    pub fn bind(&self, session: &Session, addr: impl ToSocketAddrs) -> Result<Listener, BindError> {
+        check_ring_bytes(self.ring_bytes).map_err(BindError::RingBytes)?;
+        let mut last = BindError::Resolve(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it names no host"));
+        for addr in addr.to_socket_addrs().map_err(BindError::Resolve)? {
+            match self.bind_one(session, addr) {
+                Ok(listener) => return Ok(listener),
+                Err(e @ BindError::Session(_)) => return Err(e),
+                Err(e) => last = e,
+            }
+        }
+        Err(last)
+    }
+
+    fn bind_one(&self, session: &Session, addr: SocketAddr) -> Result<Listener, BindError> {
+        let inner = &session.inner;
+        if !addr.ip().is_unspecified() && !inner.addresses.contains(&addr.ip()) {
+            return Err(BindError::NotThisHost { addr, addresses: inner.addresses.clone() });
+        }
+        inner.check_fork()?;
+        let request = inner.next_request();
+        let parker = Arc::new(Parker::default());
+        lock(&inner.tables).begin(request, Arc::clone(&parker));
+        let listen = Request::Listen { request, port: addr.port(), backlog: self.backlog, ring_bytes: self.ring_bytes };
+        let answer = inner
+            .send(&listen, &[])
+            .and_then(|()| wait_for_answer(inner, request, &parker, inner.timeout))
+            .inspect_err(|_| drop(lock(&inner.tables).finish(request)))?;
+        match answer {
+            Some(Answer::Listening(Ok(local))) => {
+                let ip = if addr.ip().is_unspecified() { local.ip() } else { addr.ip() };
+                Ok(Listener { session: session.clone(), local: SocketAddr::new(ip, local.port()) })
+            }
+            Some(Answer::Listening(Err(reason))) => Err(BindError::Refused { addr, reason }),
+            Some(other) => Err(SessionError::Protocol(format!("the answer to Listen was {other:?}")).into()),
+            // An answer that still comes finds nobody, and is undone then.
+            None => Err(SessionError::Silent { path: inner.path.clone(), waited: inner.timeout }.into()),
+        }
+    }
+}
+
+impl Listener {
+    /// Listens, in the process-wide session. The host must be an address of this host or unspecified (`0.0.0.0`); port 0
+    /// is any free one, which [`Listener::local_addr`] tells.
+    pub fn bind(addr: impl ToSocketAddrs) -> Result<Self, BindError> {
+        Self::bind_with(&Session::global()?, addr)
+    }
+
+    /// As [`Listener::bind`], in a session of the caller's. More settings: [`ListenOptions`].
+    pub fn bind_with(session: &Session, addr: impl ToSocketAddrs) -> Result<Self, BindError> {
+        ListenOptions::new().bind(session, addr)
+    }
+
+    /// Waits for the next connection and takes it; also says who made it. Any number of threads may wait.
+    pub fn accept(&self) -> Result<(Stream, SocketAddr), AcceptError> {
+        self.accept_within(None)
+    }
+
+    /// As [`Listener::accept`], giving up after `timeout`.
+    pub fn accept_timeout(&self, timeout: Duration) -> Result<(Stream, SocketAddr), AcceptError> {
+        self.accept_within(Some(timeout))
+    }
+
+    /// Connections as they come, without end; after an error that stays (the daemon is lost) it repeats.
+    pub fn incoming(&self) -> Incoming<'_> {
+        Incoming { listener: self }
+    }
+
+    /// Where it listens; if bound to an unspecified address, the host's first one.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn accept_within(&self, timeout: Option<Duration>) -> Result<(Stream, SocketAddr), AcceptError> {
+        let inner = &self.session.inner;
+        inner.check_fork()?;
+        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        let port = self.local.port();
+        let ticket = inner.next_request();
+        let parker = Arc::new(Parker::default());
+        lock(&inner.tables).wait_at(port, ticket, Some(Arc::clone(&parker)));
+        let taken = loop {
+            let (conn, lost) = {
+                let mut tables = lock(&inner.tables);
+                (tables.take_arrived(port), tables.lost())
+            };
+            match (conn, lost, timeout) {
+                (Some(conn), ..) => break Ok(conn),
+                (None, Some(lost), _) => break Err(lost.into()),
+                (None, None, Some(t)) if deadline.is_some_and(|d| Instant::now() >= d) => {
+                    break Err(AcceptError::TimedOut(t));
+                }
+                _ => {}
+            }
+            let slept = inner.block(&parker, deadline, &mut || {
+                let tables = lock(&inner.tables);
+                tables.has_arrived(port) || tables.lost().is_some()
+            });
+            if let Err(e) = slept {
+                break Err(e.into());
+            }
+        };
+        lock(&inner.tables).wait_at(port, ticket, None);
+        let conn = taken?;
+        inner.tell(&Request::Accepted { port, connection: conn.id });
+        let peer = conn.peer;
+        Ok((Stream::from_conn(conn), peer))
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").field("local", &self.local).finish()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let inner = &self.session.inner;
+        // In a forked child the port is the parent's.
+        if inner.check_fork().is_err() {
+            return;
+        }
+        let waiting = lock(&inner.tables).close_port(self.local.port());
+        drop(waiting);
+        inner.tell(&Request::Unlisten { port: self.local.port() });
+    }
+}
+
+/// Connections as they come; made by [`Listener::incoming`].
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    listener: &'a Listener,
+}
+
+impl Iterator for Incoming<'_> {
+    type Item = Result<Stream, AcceptError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.listener.accept().map(|(stream, _)| stream))
+    }
+}

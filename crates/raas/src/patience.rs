@@ -1,0 +1,101 @@
+//! How long a thread looks for itself before it sleeps: spin, then yield, then block.
+//!
+//! Owns the counting. It must never sleep.
+
+use std::time::{Duration, Instant};
+
+/// Looks with a processor pause between them. The answer of a peer that is running comes within these.
+const SPINS_DEFAULT: u32 = 64;
+/// Looks with a `sched_yield` between them: about 50 us on an idle core, which is two round trips through daemons.
+const YIELDS_DEFAULT: u32 = 100;
+/// Looks between two glances at the clock.
+const LOOKS_PER_CLOCK: u32 = 16;
+
+/// How threads of a session wait; see [`crate::SessionBuilder::spins`] and [`crate::SessionBuilder::yields`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WaitPolicy {
+    pub(crate) spins: u32,
+    pub(crate) yields: u32,
+}
+
+impl Default for WaitPolicy {
+    fn default() -> Self {
+        Self { spins: SPINS_DEFAULT, yields: YIELDS_DEFAULT }
+    }
+}
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Look again.
+    Look,
+    /// Sleep until something happens.
+    Block,
+    /// The time is over.
+    GiveUp,
+}
+
+/// The patience of one call.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    policy: WaitPolicy,
+    looks: u32,
+    deadline: Option<Instant>,
+}
+
+impl Patience {
+    pub(crate) fn new(policy: WaitPolicy, timeout: Option<Duration>) -> Self {
+        // A timeout too long for the clock is none.
+        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        Self { policy, looks: 0, deadline }
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Lets a moment pass.
+    #[inline]
+    pub(crate) fn pause(&mut self) -> Next {
+        let looks = self.looks;
+        if looks < self.policy.spins {
+            self.looks = looks + 1;
+            std::hint::spin_loop();
+            return Next::Look;
+        }
+        self.pause_long(looks)
+    }
+
+    fn pause_long(&mut self, looks: u32) -> Next {
+        let block = looks - self.policy.spins >= self.policy.yields;
+        if (block || looks.is_multiple_of(LOOKS_PER_CLOCK)) && self.deadline.is_some_and(|d| Instant::now() >= d) {
+            return Next::GiveUp;
+        }
+        if block {
+            return Next::Block;
+        }
+        self.looks = looks + 1;
+        std::thread::yield_now();
+        Next::Look
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spins_then_yields_then_blocks_and_gives_up_at_the_deadline() {
+        let policy = WaitPolicy { spins: 3, yields: 4 };
+        let mut patience = Patience::new(policy, None);
+        for _ in 0..7 {
+            assert_eq!(patience.pause(), Next::Look);
+        }
+        assert_eq!(patience.pause(), Next::Block);
+        assert_eq!(patience.pause(), Next::Block);
+        let mut patience = Patience::new(policy, Some(Duration::ZERO));
+        let end = (0..100).map(|_| patience.pause()).find(|&n| n != Next::Look);
+        assert_eq!(end, Some(Next::GiveUp));
+        assert!(Patience::new(policy, Some(Duration::MAX)).deadline().is_none());
+    }
+}

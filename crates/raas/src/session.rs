@@ -1,0 +1,156 @@
+//! The public face of a session with this host's daemon.
+//!
+//! Owns the choice of the socket and the process-wide session. It must never hand a forked child its parent's session.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::SessionError;
+use crate::inner::{Config, Inner};
+use crate::patience::WaitPolicy;
+
+/// How long the daemon may take to answer when the caller gave no time of its own.
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
+
+static GLOBAL: Mutex<Option<Session>> = Mutex::new(None);
+
+/// A session with this host's daemon: what streams and listeners are made in. Cloning gives another handle on it; it ends
+/// when the last handle, stream and listener is dropped.
+///
+/// A session belongs to the process that made it. In a child made by `fork` every use of it fails with
+/// [`SessionError::Forked`] (reads and writes that need no waiting are not checked: leave the parent's streams alone);
+/// [`Session::global`] makes the child a session of its own. A child that lives on with copies of the descriptors hides its
+/// parent's death from peers, so let it `exec` or exit; all descriptors are close-on-exec.
+#[derive(Clone)]
+pub struct Session {
+    pub(crate) inner: Arc<Inner>,
+}
+
+impl Session {
+    /// Attaches to the daemon that serves `socket`.
+    pub fn connect(socket: impl AsRef<Path>) -> Result<Self, SessionError> {
+        Self::builder().socket(socket).connect()
+    }
+
+    /// The session that [`Stream::connect`](crate::Stream::connect) and [`Listener::bind`](crate::Listener::bind) use:
+    /// made when first asked for, and again in a forked child and after the daemon was lost.
+    ///
+    /// Socket: `$RAAS_SOCKET`, else `$XDG_RUNTIME_DIR/raas/raasd.sock`, else `/run/raas/raasd.sock` for root and
+    /// `/tmp/raas-$UID/raasd.sock` for others.
+    pub fn global() -> Result<Self, SessionError> {
+        let mut global = GLOBAL.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(session) = &*global
+            && session.is_usable()
+        {
+            return Ok(session.clone());
+        }
+        let session = Self::builder().connect()?;
+        *global = Some(session.clone());
+        Ok(session)
+    }
+
+    /// For a session with settings of its own.
+    pub fn builder() -> SessionBuilder {
+        SessionBuilder::default()
+    }
+
+    /// Whether new connections can be made: the daemon is there, and this is the process that made the session.
+    pub fn is_usable(&self) -> bool {
+        self.inner.lost().is_none() && self.inner.check_fork().is_ok()
+    }
+
+    /// The addresses that name this host, as the daemon says.
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.inner.addresses
+    }
+
+    /// The daemon's socket.
+    pub fn socket(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// The daemon's release.
+    pub fn release(&self) -> &str {
+        &self.inner.release
+    }
+
+    /// The session's number in the daemon.
+    pub fn number(&self) -> u64 {
+        self.inner.number
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("socket", &self.inner.path).field("number", &self.inner.number).finish()
+    }
+}
+
+/// Settings of a session.
+#[derive(Debug, Clone)]
+pub struct SessionBuilder {
+    socket: Option<std::path::PathBuf>,
+    name: Option<String>,
+    policy: WaitPolicy,
+    timeout: Duration,
+}
+
+impl Default for SessionBuilder {
+    fn default() -> Self {
+        Self { socket: None, name: None, policy: WaitPolicy::default(), timeout: TIMEOUT_DEFAULT }
+    }
+}
+
+impl SessionBuilder {
+    /// The daemon's socket, instead of the rule of [`Session::global`].
+    #[must_use]
+    pub fn socket(mut self, path: impl AsRef<Path>) -> Self {
+        self.socket = Some(path.as_ref().to_path_buf());
+        self
+    }
+
+    /// Name for `raas stat`; the daemon keeps 64 bytes. Default: the name of the program.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// How often a waiting thread looks with only a processor pause between, before it yields.
+    #[must_use]
+    pub fn spins(mut self, spins: u32) -> Self {
+        self.policy.spins = spins;
+        self
+    }
+
+    /// How often a waiting thread then looks with a `sched_yield` between, before it sleeps. The default is about 50 us on
+    /// an idle core: waking a sleeping thread takes 15 to 25 us.
+    #[must_use]
+    pub fn yields(mut self, yields: u32) -> Self {
+        self.policy.yields = yields;
+        self
+    }
+
+    /// How long the daemon may take to answer a connect or bind for which no time is given. Default: 60 s.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Attaches to the daemon.
+    pub fn connect(self) -> Result<Session, SessionError> {
+        let path = control::socket_path(self.socket.as_deref());
+        let name = self.name.unwrap_or_else(program_name);
+        let config = Config { path, name, policy: self.policy, timeout: self.timeout };
+        Ok(Session { inner: Inner::connect(config)? })
+    }
+}
+
+fn program_name() -> String {
+    let path = std::env::args_os().next().unwrap_or_default();
+    Path::new(&path).file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}

@@ -1,0 +1,358 @@
+//! Streams: the public face of a connection.
+//!
+//! Owns connecting (addresses in turn, timeouts) and the halves. It must never hold up one direction for the other.
+
+use std::fmt;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use control::{PathKind, Reason, Request};
+
+use crate::conn::{Conn, Side};
+use crate::inner::Inner;
+use crate::park::{Parker, lock};
+use crate::replies::{RING_BYTES_MAX, RING_BYTES_MIN};
+use crate::tables::{Answer, Failed};
+use crate::{ConnectError, Session, SessionError};
+
+/// A connection: an ordered, reliable stream of bytes in each direction, as of a TCP socket.
+///
+/// It can be read and written at once by two threads, through `&Stream` or as the halves of [`Stream::split`]; of several
+/// readers (or writers) one at a time has its turn. Dropping it closes: what was written is still delivered, as far as the
+/// peer reads on, unless bytes that arrived were not read; then the peer sees a reset, as with TCP.
+pub struct Stream {
+    conn: Arc<Conn>,
+}
+
+/// Settings of a connection to be made.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ConnectOptions {
+    ring_bytes: u32,
+    timeout: Option<Duration>,
+}
+
+impl ConnectOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Size of each direction's ring: a power of two from 4 KiB to 8 MiB, 0 for the daemon's default.
+    #[must_use]
+    pub fn ring_bytes(mut self, bytes: u32) -> Self {
+        self.ring_bytes = bytes;
+        self
+    }
+
+    /// How long to wait for each address.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Connects to the first of the addresses that answers.
+    pub fn connect(&self, session: &Session, addr: impl ToSocketAddrs) -> Result<Stream, ConnectError> {
+        check_ring_bytes(self.ring_bytes).map_err(ConnectError::RingBytes)?;
+        let timeout = self.timeout.unwrap_or(session.inner.timeout);
+        let mut last = ConnectError::Resolve(io::Error::new(io::ErrorKind::InvalidInput, "it names no host"));
+        for to in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
+            match connect_one(&session.inner, to, self.ring_bytes, timeout) {
+                Ok(conn) => return Ok(Stream { conn }),
+                Err(e @ ConnectError::Session(_)) => return Err(e),
+                Err(e) => last = e,
+            }
+        }
+        Err(last)
+    }
+}
+
+pub(crate) fn check_ring_bytes(bytes: u32) -> Result<(), u32> {
+    let fits = bytes.is_power_of_two() && (RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes);
+    if bytes == 0 || fits { Ok(()) } else { Err(bytes) }
+}
+
+fn connect_one(
+    inner: &Arc<Inner>,
+    to: SocketAddr,
+    ring_bytes: u32,
+    timeout: Duration,
+) -> Result<Arc<Conn>, ConnectError> {
+    inner.check_fork()?;
+    // As TCP does, the unspecified address means this host.
+    let to = match inner.addresses.iter().find(|a| a.is_ipv4() == to.is_ipv4()) {
+        Some(&own) if to.ip().is_unspecified() => SocketAddr::new(own, to.port()),
+        _ => to,
+    };
+    let request = inner.next_request();
+    let parker = Arc::new(Parker::default());
+    lock(&inner.tables).begin(request, Arc::clone(&parker));
+    let answer = inner
+        .send(&Request::Connect { request, to, ring_bytes }, &[])
+        .and_then(|()| wait_for_answer(inner, request, &parker, timeout));
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(e) => {
+            drop_request(inner, request);
+            return Err(e.into());
+        }
+    };
+    match answer {
+        Some(Answer::Connected(Ok(conn))) => {
+            conn.set_owned();
+            Ok(conn)
+        }
+        Some(Answer::Connected(Err(Failed::Reason(reason)))) => Err(ConnectError::Refused { to, reason }),
+        Some(Answer::Connected(Err(Failed::Protocol(what)))) => Err(SessionError::Protocol(what).into()),
+        Some(other) => Err(SessionError::Protocol(format!("the answer to Connect was {other:?}")).into()),
+        None => {
+            inner.tell(&Request::CancelConnect { request });
+            Err(ConnectError::TimedOut { to, waited: timeout })
+        }
+    }
+}
+
+/// Ends a request; an answer that came after all is dropped without the lock (a connection closes then).
+fn drop_request(inner: &Inner, request: u64) {
+    let late = lock(&inner.tables).finish(request);
+    drop(late);
+}
+
+/// Waits for the answer to a request that was sent. None: it did not come in time.
+pub(crate) fn wait_for_answer(
+    inner: &Arc<Inner>,
+    request: u64,
+    parker: &Arc<Parker>,
+    timeout: Duration,
+) -> Result<Option<Answer>, SessionError> {
+    let deadline = Instant::now().checked_add(timeout);
+    loop {
+        inner.block(parker, deadline, &mut || {
+            let tables = lock(&inner.tables);
+            !tables.is_pending(request) || tables.lost().is_some()
+        })?;
+        let over = deadline.is_some_and(|d| Instant::now() >= d);
+        let mut tables = lock(&inner.tables);
+        let lost = tables.lost();
+        if !tables.is_pending(request) || lost.is_some() || over {
+            let answer = tables.finish(request);
+            return match (answer, lost) {
+                (None, Some(lost)) => Err(lost),
+                (answer, _) => Ok(answer),
+            };
+        }
+    }
+}
+
+impl Stream {
+    /// Connects, in the process-wide session, to the first of the addresses that answers.
+    pub fn connect(addr: impl ToSocketAddrs) -> Result<Self, ConnectError> {
+        Self::connect_with(&Session::global()?, addr)
+    }
+
+    /// As [`Stream::connect`], giving up after `timeout`.
+    pub fn connect_timeout(addr: &SocketAddr, timeout: Duration) -> Result<Self, ConnectError> {
+        ConnectOptions::new().timeout(timeout).connect(&Session::global()?, addr)
+    }
+
+    /// As [`Stream::connect`], in a session of the caller's. More settings: [`ConnectOptions`].
+    pub fn connect_with(session: &Session, addr: impl ToSocketAddrs) -> Result<Self, ConnectError> {
+        ConnectOptions::new().connect(session, addr)
+    }
+
+    pub(crate) fn from_conn(conn: Arc<Conn>) -> Self {
+        conn.set_owned();
+        Self { conn }
+    }
+
+    /// The two directions, for two threads. Dropping [`WriteHalf`] ends the writing (the peer reads to the end);
+    /// dropping [`ReadHalf`] tells the peer that nobody reads (its writes fail); the connection closes with the second.
+    pub fn split(self) -> (ReadHalf, WriteHalf) {
+        let conn = self.conn;
+        (ReadHalf { conn: Arc::clone(&conn) }, WriteHalf { conn })
+    }
+
+    /// Ends a direction or both. After `Write` the peer reads what was written and then the end; after `Read` reads give 0
+    /// at once and the peer's writes fail. A thread that waits in that direction returns.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        match how {
+            Shutdown::Read => self.conn.shut(Side::Read),
+            Shutdown::Write => self.conn.shut(Side::Write),
+            Shutdown::Both => self.conn.shut(Side::Write).and(self.conn.shut(Side::Read)),
+        }
+    }
+
+    /// Copies what can be read without taking it; waits as `read` does while there is nothing.
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.conn.peek(buf)
+    }
+
+    /// Bytes that can be read without waiting.
+    pub fn unread_bytes(&self) -> io::Result<u64> {
+        self.conn.unread_bytes()
+    }
+
+    /// Bounds each read; None (the default) waits as long as it takes. A read that ran out of time fails with
+    /// [`io::ErrorKind::TimedOut`] and took nothing. A zero timeout is refused.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.conn.set_timeout(Side::Read, timeout)
+    }
+
+    /// Bounds each write, as [`Stream::set_read_timeout`] does reads.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.conn.set_timeout(Side::Write, timeout)
+    }
+
+    /// The bound on reads.
+    pub fn read_timeout(&self) -> Option<Duration> {
+        self.conn.timeout(Side::Read)
+    }
+
+    /// The bound on writes.
+    pub fn write_timeout(&self) -> Option<Duration> {
+        self.conn.timeout(Side::Write)
+    }
+
+    /// The other end.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.conn.peer
+    }
+
+    /// This end.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.conn.local
+    }
+
+    /// The connection's number on this host, as in `raas ss`.
+    pub fn id(&self) -> u64 {
+        self.conn.id
+    }
+
+    /// How the bytes travel.
+    pub fn path(&self) -> PathKind {
+        self.conn.path()
+    }
+
+    /// Why they travel that way.
+    pub fn reason(&self) -> Reason {
+        match self.conn.path() {
+            PathKind::Shm => Reason::SameHost,
+            _ => Reason::OtherHost,
+        }
+    }
+
+    /// The process at the other end, if it is on this host.
+    pub fn peer_pid(&self) -> Option<u32> {
+        self.conn.peer_pid()
+    }
+
+    /// Why the connection is broken, if it is.
+    pub fn failure(&self) -> Option<Reason> {
+        self.conn.failure()
+    }
+}
+
+macro_rules! debug {
+    ($($name:ident),*) => { $(
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let conn = &self.conn;
+                f.debug_struct(stringify!($name))
+                    .field("id", &conn.id)
+                    .field("local", &conn.local)
+                    .field("peer", &conn.peer)
+                    .field("path", &conn.path())
+                    .finish()
+            }
+        }
+    )* };
+}
+debug!(Stream, ReadHalf, WriteHalf);
+
+macro_rules! read {
+    ($($name:ty),*) => { $(
+        impl Read for $name {
+            #[inline]
+            fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+                self.conn.read(buf)
+            }
+        }
+    )* };
+}
+read!(Stream, &Stream, ReadHalf, &ReadHalf);
+
+macro_rules! write {
+    ($($name:ty),*) => { $(
+        impl Write for $name {
+            #[inline]
+            fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+                self.conn.write(buf)
+            }
+
+            fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+                self.conn.write_slices(bufs)
+            }
+
+            /// Nothing is held back: every write is on its way when it returns.
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+    )* };
+}
+write!(Stream, &Stream, WriteHalf, &WriteHalf);
+
+/// The reading direction of a [`Stream`].
+pub struct ReadHalf {
+    conn: Arc<Conn>,
+}
+
+/// The writing direction of a [`Stream`].
+pub struct WriteHalf {
+    conn: Arc<Conn>,
+}
+
+impl ReadHalf {
+    /// Bounds each read; see [`Stream::set_read_timeout`].
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.conn.set_timeout(Side::Read, timeout)
+    }
+
+    /// The other end.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.conn.peer
+    }
+}
+
+impl WriteHalf {
+    /// Bounds each write; see [`Stream::set_write_timeout`].
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.conn.set_timeout(Side::Write, timeout)
+    }
+
+    /// Ends the writing.
+    pub fn shutdown(&self) -> io::Result<()> {
+        self.conn.shut(Side::Write)
+    }
+
+    /// The other end.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.conn.peer
+    }
+}
+
+impl Drop for ReadHalf {
+    fn drop(&mut self) {
+        // An error means that this is a forked child, and the stream its parent's.
+        let _ = self.conn.shut(Side::Read);
+    }
+}
+
+impl Drop for WriteHalf {
+    fn drop(&mut self) {
+        // As for the reading half.
+        let _ = self.conn.shut(Side::Write);
+    }
+}
