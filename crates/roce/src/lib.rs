@@ -1,1 +1,32 @@
-//! placeholder
+//! RoCEv2 as a state machine: the reliable connected transport of the InfiniBand Architecture over UDP (IBTA volume 1,
+//! annex A17), without I/O.
+//!
+//! [`Nic`] is a whole RDMA device: memory keys, completion and shared receive queues, queue pairs with SEND, WRITE, READ
+//! and atomics, retries and errors. It implements [`verbs::Provider`]. Sockets, threads, clocks and randomness stay
+//! outside: datagrams and time are arguments, and everything replays from one seed.
+//!
+//! * `handle_*` puts events in: [`Nic::handle_datagram`], [`Nic::handle_batch`], [`Nic::handle_timeout`].
+//! * `poll_*` takes results out: [`Nic::poll_transmit`], and `poll_cq`, `poll_event` of the provider.
+//!
+//! Bytes from the wire never panic and never reach memory that is not registered for what they do. A packet either takes
+//! effect or is counted under the reason why not ([`NicCounters`]).
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod batch;
+mod counters;
+mod cq;
+mod device;
+mod limits;
+mod memory;
+mod nic;
+mod provider;
+mod qp;
+mod receive_queue;
+mod slab;
+mod timer;
+pub mod wire;
+
+pub use counters::NicCounters;
+pub use limits::{NicLimits, PACKET_CHARGE_BYTES};
+pub use nic::{Ipv4IdMode, Nic, NicConfig, Transmit};

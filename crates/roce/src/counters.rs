@@ -1,0 +1,138 @@
+//! Counters of a NIC, each with a stable name.
+
+use verbs::Counters;
+
+use crate::wire::PacketFault;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What a NIC did since it was made. `drop_*` are packets that had no effect.
+        #[derive(Debug, Clone, Default, PartialEq, Eq)]
+        pub struct NicCounters { $($(#[$doc])* pub $name: u64,)* }
+
+        impl NicCounters {
+            /// All counters by name, in a fixed order.
+            pub fn list(&self) -> Counters {
+                vec![$((stringify!($name), self.$name)),*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// The ICRC does not match.
+    drop_bad_icrc,
+    /// Shorter than the headers say.
+    drop_truncated,
+    /// Length not a multiple of four.
+    drop_misshapen,
+    /// Transport version not 0.
+    drop_version,
+    /// Partition key does not match.
+    drop_pkey,
+    /// Opcode reserved or of a service that is not spoken.
+    drop_unknown_opcode,
+    /// No QP has that number.
+    drop_unknown_qp,
+    /// The source address is not the QP's peer.
+    drop_wrong_source,
+    /// The QP's state takes no such packet.
+    drop_wrong_state,
+    /// A packet was missing before this one.
+    drop_out_of_order,
+    /// Duplicate of a READ or atomic whose answer is no longer known.
+    drop_stale_duplicate,
+    /// Response to nothing that is outstanding.
+    drop_unexpected_response,
+    /// AETH syndrome is a reserved value.
+    drop_bad_syndrome,
+    /// No receive was posted; answered by an RNR NAK.
+    drop_not_ready,
+    /// Asynchronous events lost because nobody took them.
+    events_lost,
+    /// Completions lost to a full CQ.
+    cq_overflows,
+    /// ICRCs that matched only after the IPv4 identification was solved for (16 bits checked).
+    icrc_id_recovered,
+    /// UDP payloads sent.
+    tx_packets,
+    /// UDP payloads received.
+    rx_packets,
+    /// Bytes of UDP payloads sent.
+    tx_bytes,
+    /// Bytes of UDP payloads received.
+    rx_bytes,
+    /// Sends handed out, each one UDP payload or a GSO batch.
+    tx_batches,
+    /// Request packets sent again.
+    retransmits,
+    /// ACK timeouts that fired.
+    timeouts,
+    /// Retransmissions before the ACK timeout, after a silence of several round trips: they repair a lost NAK or last
+    /// packet in milliseconds and do not count as a retry.
+    probes,
+    /// NAKs sent, RNR NAKs not included.
+    naks_sent,
+    /// NAKs received, RNR NAKs not included.
+    naks_received,
+    /// RNR NAKs sent.
+    rnr_naks_sent,
+    /// RNR NAKs received.
+    rnr_naks_received,
+    /// READ responses or atomic answers found missing by a later answer.
+    implied_naks,
+    /// Positive acknowledgements sent.
+    acks_sent,
+    /// Positive acknowledgements received.
+    acks_received,
+    /// Responses to requests that were answered before.
+    stale_responses,
+    /// Requests that had been executed before.
+    duplicates,
+    /// Requests that came too early.
+    out_of_order,
+    /// Completions with an error status.
+    completions_failed,
+    /// SEND work requests posted.
+    verbs_send,
+    /// SEND with immediate work requests posted.
+    verbs_send_imm,
+    /// WRITE work requests posted.
+    verbs_write,
+    /// WRITE with immediate work requests posted.
+    verbs_write_imm,
+    /// READ work requests posted.
+    verbs_read,
+    /// Atomic work requests posted.
+    verbs_atomic,
+    /// Receive work requests posted, to QPs and SRQs.
+    verbs_recv,
+    /// SENDs of peers completed here.
+    served_send,
+    /// WRITEs of peers completed here.
+    served_write,
+    /// WRITEs with immediate of peers completed here.
+    served_write_imm,
+    /// READs of peers accepted here.
+    served_read,
+    /// Atomics of peers executed here.
+    served_atomic,
+}
+
+impl NicCounters {
+    /// Counts a packet that could not be parsed.
+    pub(crate) fn on_fault(&mut self, fault: PacketFault) {
+        *match fault {
+            PacketFault::Truncated(_) => &mut self.drop_truncated,
+            PacketFault::Misshapen(_) => &mut self.drop_misshapen,
+            PacketFault::Version(_) => &mut self.drop_version,
+            PacketFault::Pkey(_) => &mut self.drop_pkey,
+            PacketFault::Opcode(_) => &mut self.drop_unknown_opcode,
+        } += 1;
+    }
+
+    /// All packets that were dropped, for whatever reason.
+    pub fn drops(&self) -> u64 {
+        self.list().iter().filter(|(name, _)| name.starts_with("drop_")).map(|(_, n)| n).sum()
+    }
+}

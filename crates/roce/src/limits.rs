@@ -1,0 +1,89 @@
+//! Named bounds of everything that grows.
+
+use crate::wire::rnr_delay;
+use std::time::Duration;
+
+/// What a [`crate::Nic`] can hold. The defaults suit a daemon with a few peers; a simulator may take less.
+#[derive(Debug, Clone)]
+pub struct NicLimits {
+    /// QPs.
+    pub max_qp: u32,
+    /// CQs.
+    pub max_cq: u32,
+    /// SRQs.
+    pub max_srq: u32,
+    /// Memory regions, at most 65,536.
+    pub max_mr: u32,
+    /// Work requests of one queue.
+    pub max_qp_wr: u32,
+    /// Work requests of one SRQ.
+    pub max_srq_wr: u32,
+    /// Completions of one CQ.
+    pub max_cqe: u32,
+    /// Scatter/gather entries of one work request.
+    pub max_sge: u32,
+    /// Inline bytes of one send.
+    pub max_inline_bytes: u32,
+    /// READs and atomics outstanding per QP and direction.
+    pub max_rd_atomic: u8,
+    /// Bytes of one message, at most 2^31 (IBTA 9.7.7).
+    pub max_msg_bytes: u32,
+    /// Unacknowledged packets of one QP, at most 2^22.
+    pub window_packets: u32,
+    /// Unacknowledged bytes of one QP, [`PACKET_CHARGE_BYTES`] for each packet included.
+    pub window_bytes: u32,
+}
+
+impl Default for NicLimits {
+    fn default() -> Self {
+        Self {
+            max_qp: 16_384,
+            max_cq: 4_096,
+            max_srq: 1_024,
+            max_mr: 65_536,
+            max_qp_wr: 32_768,
+            max_srq_wr: 65_536,
+            max_cqe: 262_144,
+            max_sge: 16,
+            max_inline_bytes: 1_024,
+            max_rd_atomic: 16,
+            max_msg_bytes: MAX_MESSAGE_BYTES,
+            window_packets: 256,
+            window_bytes: 1 << 20,
+        }
+    }
+}
+
+/// Longest message of the transport.
+pub(crate) const MAX_MESSAGE_BYTES: u32 = 1 << 31;
+/// Largest window in packets: far below half of the PSN space, in which "before" and "after" have a meaning.
+pub(crate) const MAX_WINDOW_PACKETS: u32 = 1 << 22;
+/// Memory regions that a key can name.
+pub(crate) const MAX_MR: u32 = 1 << 16;
+/// What a packet costs of a byte window beyond its payload: headers, and bookkeeping of receive buffers.
+pub const PACKET_CHARGE_BYTES: u64 = 128;
+/// The window is never cut below so many packets of the path MTU.
+pub(crate) const WINDOW_FLOOR_PACKETS: u64 = 8;
+/// Largest UDP payload of IPv4, which also bounds a GSO batch.
+pub(crate) const MAX_UDP_PAYLOAD_BYTES: usize = 65_507;
+/// Segments of a GSO batch that Linux accepts.
+pub(crate) const MAX_GSO_SEGMENTS: usize = 128;
+/// QP numbers that were destroyed last and are not given out again.
+pub(crate) const RECENT_QPNS: usize = 4_096;
+/// Asynchronous events that wait to be taken; later ones are counted and lost.
+pub(crate) const MAX_EVENTS: usize = 65_536;
+/// Answers to duplicate READs that wait behind the answers to new ones.
+pub(crate) const MAX_DUPLICATE_JOBS: usize = 16;
+/// Largest code of the RNR timer and of the ACK timeout.
+pub(crate) const MAX_TIMER_CODE: u8 = 31;
+/// Largest retry count; for RNR it means "for ever".
+pub(crate) const MAX_RETRY: u8 = 7;
+/// Shortest silence after which unacknowledged packets are sent again before the ACK timeout (see
+/// [`crate::NicCounters::probes`]).
+pub(crate) const PROBE_FLOOR: Duration = Duration::from_millis(4);
+/// Such early retransmissions without progress in between; after them only the ACK timeout is left.
+pub(crate) const MAX_PROBES: u32 = 4;
+/// After an RNR NAK, how long a responder takes packets behind the refused one for leftovers of the same burst.
+pub(crate) const fn rnr_silence(code: u8) -> Duration {
+    rnr_delay(code)
+}

@@ -1,0 +1,194 @@
+//! The memory translation and protection table: keys, bounds and rights of registered regions (IBTA 10.6).
+//!
+//! Owns every access to registered memory: copies in and out and 8-byte atomics, each after its check. Nothing here
+//! keeps a reference into a region.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+use rand::RngCore;
+use verbs::{Access, Lkey, Mr, MrId, Region, Rkey, Sge, VerbsError};
+
+use crate::limits::MAX_MR;
+
+/// A key, bound or right does not hold; nothing was touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KeyFault;
+
+/// An 8-byte operation on a peer's behalf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AtomicOp {
+    CompareSwap { compare: u64, swap: u64 },
+    FetchAdd { add: u64 },
+}
+
+#[derive(Debug)]
+struct Registration {
+    key: u32,
+    region: Region,
+    offset: u64,
+    len: u64,
+    access: Access,
+}
+
+/// Registered regions by key. A key is a slot in its low half and random in its high half; lkey and rkey of a region are
+/// the same number, and rights decide what it is good for.
+#[derive(Debug)]
+pub(crate) struct MrTable {
+    slots: Vec<Option<Registration>>,
+    free: VecDeque<u32>,
+    limit: u32,
+}
+
+impl MrTable {
+    pub(crate) fn new(limit: u32) -> Self {
+        Self { slots: Vec::new(), free: VecDeque::new(), limit: limit.min(MAX_MR) }
+    }
+
+    /// Registers a piece of a region under a key that the last user of its slot did not have.
+    pub(crate) fn register(
+        &mut self,
+        region: &Region,
+        offset: u64,
+        len: u64,
+        access: Access,
+        entropy: &mut impl RngCore,
+    ) -> Result<Mr, VerbsError> {
+        let max = region.len().saturating_sub(offset);
+        if len == 0 || len > max {
+            return Err(VerbsError::OutOfRange { what: "length of the memory region", value: len, min: 1, max });
+        }
+        let (index, stale_key) = if self.free.len() as u32 > self.limit / 2 || self.slots.len() as u32 >= self.limit {
+            let index = self
+                .free
+                .pop_front()
+                .ok_or(VerbsError::Full { what: "the memory region table", limit: self.limit.into() })?;
+            (index >> 16, index)
+        } else {
+            self.slots.push(None);
+            (self.slots.len() as u32 - 1, 0)
+        };
+        let key = loop {
+            // Neither the key before nor one with a zero random half, which would be a plain small number.
+            let key = (entropy.next_u32() << 16) | index;
+            if key >> 16 != 0 && key >> 16 != stale_key & 0xffff {
+                break key;
+            }
+        };
+        self.slots[index as usize] = Some(Registration { key, region: region.clone(), offset, len, access });
+        Ok(Mr { id: MrId(key), lkey: Lkey(key), rkey: Rkey(key), len })
+    }
+
+    /// Forgets a region. No later operation reaches it.
+    pub(crate) fn deregister(&mut self, mr: MrId) -> Result<(), VerbsError> {
+        self.at(mr.0).map_err(|KeyFault| VerbsError::NoSuch("memory region"))?;
+        let index = mr.0 & 0xffff;
+        self.slots[index as usize] = None;
+        self.free.push_back(index << 16 | mr.0 >> 16);
+        Ok(())
+    }
+
+    fn at(&self, key: u32) -> Result<&Registration, KeyFault> {
+        match self.slots.get((key & 0xffff) as usize) {
+            Some(Some(registration)) if registration.key == key => Ok(registration),
+            _ => Err(KeyFault),
+        }
+    }
+
+    /// The registration and the offset into its region, if key, rights and bounds hold.
+    fn resolve(&self, key: u32, addr: u64, len: u64, need: Access) -> Result<(&Registration, u64), KeyFault> {
+        let registration = self.at(key)?;
+        let end = addr.checked_add(len).ok_or(KeyFault)?;
+        if end > registration.len || !registration.access.contains(need) {
+            return Err(KeyFault);
+        }
+        Ok((registration, registration.offset + addr))
+    }
+
+    /// Checks a peer's whole range without touching it.
+    pub(crate) fn check_remote(&self, rkey: Rkey, addr: u64, len: u64, need: Access) -> Result<(), KeyFault> {
+        self.resolve(rkey.0, addr, len, need).map(|_| ())
+    }
+
+    /// Copies out for a peer's READ.
+    pub(crate) fn read_remote(&self, rkey: Rkey, addr: u64, dst: &mut [u8]) -> Result<(), KeyFault> {
+        let (r, at) = self.resolve(rkey.0, addr, dst.len() as u64, Access::REMOTE_READ)?;
+        r.region.read(at, dst).map_err(|_| KeyFault)
+    }
+
+    /// Copies in for a peer's WRITE.
+    pub(crate) fn write_remote(&self, rkey: Rkey, addr: u64, src: &[u8]) -> Result<(), KeyFault> {
+        let (r, at) = self.resolve(rkey.0, addr, src.len() as u64, Access::REMOTE_WRITE)?;
+        r.region.write(at, src).map_err(|_| KeyFault)
+    }
+
+    /// Runs an atomic for a peer and gives the value before. The word holds a number in host order, and is atomic with
+    /// local accesses.
+    pub(crate) fn atomic_remote(&self, rkey: Rkey, addr: u64, op: AtomicOp) -> Result<u64, KeyFault> {
+        let (r, at) = self.resolve(rkey.0, addr, 8, Access::REMOTE_ATOMIC)?;
+        let word = r.region.word64(at).map_err(|_| KeyFault)?;
+        Ok(match op {
+            AtomicOp::FetchAdd { add } => word.fetch_add(add, Ordering::AcqRel),
+            AtomicOp::CompareSwap { compare, swap } => {
+                word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire).unwrap_or_else(|found| found)
+            }
+        })
+    }
+
+    /// Copies the bytes from `offset` of a gather list out.
+    pub(crate) fn gather(&self, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), KeyFault> {
+        let mut done = 0;
+        each_piece(sges, offset, dst.len(), |sge, addr, len| {
+            let (r, at) = self.resolve(sge.lkey.0, addr, len as u64, Access::empty())?;
+            r.region.read(at, &mut dst[done..done + len]).map_err(|_| KeyFault)?;
+            done += len;
+            Ok(())
+        })
+    }
+
+    /// Copies bytes in at `offset` of a scatter list.
+    pub(crate) fn scatter(&self, sges: &[Sge], offset: u64, src: &[u8]) -> Result<(), KeyFault> {
+        let mut done = 0;
+        each_piece(sges, offset, src.len(), |sge, addr, len| {
+            let (r, at) = self.resolve(sge.lkey.0, addr, len as u64, Access::LOCAL_WRITE)?;
+            r.region.write(at, &src[done..done + len]).map_err(|_| KeyFault)?;
+            done += len;
+            Ok(())
+        })
+    }
+
+    /// Checks all entries of a scatter list, as a READ does before it asks for data.
+    pub(crate) fn check_scatter(&self, sges: &[Sge]) -> Result<(), KeyFault> {
+        sges.iter()
+            .filter(|s| s.len > 0)
+            .try_for_each(|s| self.resolve(s.lkey.0, s.addr, s.len.into(), Access::LOCAL_WRITE).map(|_| ()))
+    }
+}
+
+/// Calls `f(entry, address, bytes)` for each piece of `len` bytes from `offset` of a list; [`KeyFault`] if the list is
+/// shorter.
+fn each_piece(
+    sges: &[Sge],
+    mut offset: u64,
+    mut len: usize,
+    mut f: impl FnMut(&Sge, u64, usize) -> Result<(), KeyFault>,
+) -> Result<(), KeyFault> {
+    for sge in sges {
+        if len == 0 {
+            break;
+        }
+        let sge_len = u64::from(sge.len);
+        if offset >= sge_len {
+            offset -= sge_len;
+            continue;
+        }
+        let piece = (sge_len - offset).min(len as u64) as usize;
+        f(sge, sge.addr.checked_add(offset).ok_or(KeyFault)?, piece)?;
+        len -= piece;
+        offset = 0;
+    }
+    if len == 0 { Ok(()) } else { Err(KeyFault) }
+}
+
+#[cfg(test)]
+mod tests;

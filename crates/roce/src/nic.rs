@@ -1,0 +1,303 @@
+//! The NIC: from datagrams to QPs, from QPs to datagrams, and timers in between.
+//!
+//! Owns the table of QPs and the order in which they send. It does no I/O and reads no clock.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::net::{IpAddr, SocketAddr};
+
+use rand::rngs::StdRng;
+use rand::{RngCore, SeedableRng};
+use verbs::{DeviceAttr, Gid, PathMtu, QpState, Qpn, Time};
+
+use crate::batch::{Batch, BatchLimits};
+use crate::counters::NicCounters;
+use crate::device::Device;
+use crate::limits::{MAX_MESSAGE_BYTES, MAX_MR, MAX_WINDOW_PACKETS, NicLimits, RECENT_QPNS};
+use crate::qp::Qp;
+use crate::timer::Timers;
+use crate::wire::{Checked, PseudoHeader, Unchecked};
+
+/// How to make a [`Nic`].
+#[derive(Debug, Clone)]
+pub struct NicConfig {
+    /// The port's address: IP address (a specific one, because the ICRC covers it) and UDP port, normally 4791.
+    pub local: SocketAddr,
+    /// Largest path MTU of the port.
+    pub mtu: PathMtu,
+    /// What the NIC can hold.
+    pub limits: NicLimits,
+    /// Bytes in flight that the receive buffer takes, to be told to peers of our own.
+    pub rx_budget_bytes: Option<u32>,
+    /// Device name.
+    pub name: String,
+    /// Segments of one send at most; 1 for a socket without GSO.
+    pub max_gso_segments: usize,
+    /// What the IPv4 identification of sent segments will be.
+    pub id_mode: Ipv4IdMode,
+}
+
+/// What the IPv4 identification field of sent segments will be, which the ICRC covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ipv4IdMode {
+    /// Segment `i` of a send has id `i`, as Linux numbers them on an unconnected socket with `IP_MTU_DISCOVER` set to
+    /// `DO`: batching is allowed.
+    #[default]
+    SegmentIndex,
+    /// One packet a send, with id 0.
+    Zero,
+}
+
+/// Where and how a built send goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transmit {
+    /// The peer's UDP address.
+    pub destination: SocketAddr,
+    /// Size of each segment but the last, if there is more than one.
+    pub segment_bytes: Option<u16>,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub traffic_class: u8,
+}
+
+/// A RoCEv2 NIC as a state machine. It implements [`verbs::Provider`]; posting and polling only touch its state.
+///
+/// The owner feeds datagrams and time in and takes sends out:
+/// after each [`Self::handle_datagram`], [`Self::handle_timeout`] or post it calls [`Self::poll_transmit`] until that says
+/// `None`, and before [`Self::deadline`] it calls [`Self::handle_timeout`].
+#[derive(Debug)]
+pub struct Nic {
+    pub(crate) config: NicConfig,
+    pub(crate) dev: Device,
+    pub(crate) qps: HashMap<Qpn, Box<Qp>, BuildHasherDefault<QpnHasher>>,
+    pub(crate) entropy: StdRng,
+    batch_limits: BatchLimits,
+    ready: VecDeque<Qpn>,
+    timers: Timers,
+    /// Latest time seen.
+    pub(crate) now: Time,
+    recent_qpns: VecDeque<Qpn>,
+}
+
+/// Multiplies: QP numbers are random already, and a fixed hash keeps runs equal.
+#[derive(Debug, Default)]
+pub(crate) struct QpnHasher(u64);
+
+impl Hasher for QpnHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.write_u32((*b).into()));
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.0 = (self.0 ^ u64::from(n)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 ^= self.0 >> 32;
+    }
+}
+
+impl Nic {
+    /// A NIC with nothing in it. `entropy` decides QP numbers and memory keys: secret randomness in earnest, a seed in a
+    /// simulation.
+    pub fn new(mut config: NicConfig, entropy: [u8; 32]) -> Self {
+        let limits = &mut config.limits;
+        limits.max_mr = limits.max_mr.min(MAX_MR);
+        limits.max_msg_bytes = limits.max_msg_bytes.min(MAX_MESSAGE_BYTES);
+        limits.window_packets = limits.window_packets.clamp(1, MAX_WINDOW_PACKETS);
+        let attr = DeviceAttr {
+            name: config.name.clone(),
+            gid: Gid::from(config.local.ip()),
+            udp_port: config.local.port(),
+            mtu: config.mtu,
+            max_msg_bytes: limits.max_msg_bytes,
+            max_inline_bytes: limits.max_inline_bytes,
+            max_qp_wr: limits.max_qp_wr,
+            max_srq_wr: limits.max_srq_wr,
+            max_cqe: limits.max_cqe,
+            max_sge: limits.max_sge,
+            max_rd_atomic: limits.max_rd_atomic,
+            max_qp: limits.max_qp,
+            max_mr: limits.max_mr,
+            rx_budget_bytes: config.rx_budget_bytes,
+        };
+        Self {
+            dev: Device::new(attr, limits.max_cq, limits.max_srq),
+            qps: HashMap::default(),
+            entropy: StdRng::from_seed(entropy),
+            batch_limits: BatchLimits::new(config.max_gso_segments, config.id_mode),
+            ready: VecDeque::new(),
+            timers: Timers::default(),
+            now: Time::ZERO,
+            recent_qpns: VecDeque::new(),
+            config,
+        }
+    }
+
+    /// Takes one received UDP payload, BTH to ICRC. `id_guess`: the IPv4 identification that a segment at this place of a
+    /// GRO batch probably had, 0 for a packet that came alone. A wrong guess costs time and 16 of 32 check bits.
+    pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, payload: &[u8], id_guess: u16) {
+        self.now = self.now.max(now);
+        self.dev.counters.rx_packets += 1;
+        self.dev.counters.rx_bytes += payload.len() as u64;
+        let unchecked = match Unchecked::parse(payload) {
+            Ok(unchecked) => unchecked,
+            Err(fault) => return self.dev.counters.on_fault(fault),
+        };
+        let qpn = unchecked.bth.dest_qpn;
+        let Some(qp) = self.qps.get_mut(&qpn) else {
+            self.dev.counters.drop_unknown_qp += 1;
+            return;
+        };
+        let from_peer = qp.peer().is_none_or(|peer| peer.ip == from.ip().to_canonical());
+        if !from_peer || !qp.is_connected() {
+            let counters = &mut self.dev.counters;
+            *(if from_peer { &mut counters.drop_wrong_state } else { &mut counters.drop_wrong_source }) += 1;
+            return;
+        }
+        let checked = PseudoHeader::new(from, self.config.local)
+            .and_then(|header| self.dev.icrc.check(&header, unchecked.covered, unchecked.icrc, id_guess));
+        match checked {
+            Some(Checked::Full) => {}
+            Some(Checked::WithId(_)) => self.dev.counters.icrc_id_recovered += 1,
+            None => {
+                self.dev.counters.drop_bad_icrc += 1;
+                return;
+            }
+        }
+        match unchecked.into_packet() {
+            Ok(packet) => qp.handle_packet(&packet, &mut self.dev, now),
+            Err(fault) => return self.dev.counters.on_fault(fault),
+        }
+        self.after_event(qpn);
+    }
+
+    /// Takes several segments that were received in one call: each `stride` bytes long, the last perhaps shorter. They
+    /// were probably sent together and numbered from 0.
+    pub fn handle_batch(&mut self, now: Time, from: SocketAddr, payload: &[u8], stride: usize) {
+        for (index, segment) in payload.chunks(stride.max(1)).enumerate() {
+            self.handle_datagram(now, from, segment, index as u16);
+        }
+    }
+
+    /// Builds the next send into `buf`: one UDP payload, or a GSO batch of equal segments plus at most one shorter last
+    /// one. `None`: nothing to send now.
+    ///
+    /// Whatever `buf` holds is overwritten. A caller that does not clear it between calls saves zeroing it again.
+    pub fn poll_transmit(&mut self, now: Time, buf: &mut Vec<u8>) -> Option<Transmit> {
+        self.now = self.now.max(now);
+        while let Some(qpn) = self.ready.pop_front() {
+            let Some(qp) = self.qps.get_mut(&qpn) else { continue };
+            qp.scheduled = false;
+            let batch = Batch::new(buf, self.batch_limits);
+            let sent = qp.fill(batch, &mut self.dev, now).map(|(finished, peer)| {
+                let counters = &mut self.dev.counters;
+                counters.tx_batches += 1;
+                counters.tx_packets += finished.packets as u64;
+                counters.tx_bytes += finished.bytes as u64;
+                let segment_bytes = finished.segment_bytes;
+                Transmit { destination: peer.address, segment_bytes, traffic_class: peer.traffic_class }
+            });
+            self.after_event(qpn);
+            if sent.is_some() {
+                return sent;
+            }
+        }
+        None
+    }
+
+    /// Whether [`Self::poll_transmit`] would build a send.
+    pub fn has_transmit(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// When [`Self::handle_timeout`] has to be called; it may turn out that nothing was due yet.
+    pub fn deadline(&self) -> Option<Time> {
+        self.timers.first()
+    }
+
+    /// Fires everything that is due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        // Each QP is looked at once: one whose next deadline is due again waits for the next call.
+        for _ in 0..self.qps.len() {
+            let Some(qpn) = self.timers.pop_due(now) else { return };
+            if let Some(qp) = self.qps.get_mut(&qpn) {
+                qp.handle_timeout(&mut self.dev, now);
+                self.after_event(qpn);
+            }
+        }
+    }
+
+    /// Whether a CQ armed by `req_notify_cq` got its completion, or an asynchronous event came, since the last call.
+    pub fn take_notify(&mut self) -> bool {
+        std::mem::take(&mut self.dev.notify)
+    }
+
+    /// Counters since the NIC was made.
+    pub const fn counters_detail(&self) -> &NicCounters {
+        &self.dev.counters
+    }
+
+    /// Brings the list of senders, the timers and overflowed CQs in line with what just happened to a QP.
+    pub(crate) fn after_event(&mut self, qpn: Qpn) {
+        if !self.dev.overflowed.is_empty() {
+            self.fail_overflowed();
+        }
+        let Some(qp) = self.qps.get_mut(&qpn) else { return };
+        if !qp.scheduled && qp.has_work() {
+            qp.scheduled = true;
+            self.ready.push_back(qpn);
+        }
+        if let Some(deadline) = qp.deadline() {
+            self.timers.arm(qpn, deadline);
+        }
+    }
+
+    /// A CQ that overflowed takes all its QPs down. Their flushes may overflow other CQs.
+    fn fail_overflowed(&mut self) {
+        while let Some(cq) = self.dev.overflowed.pop() {
+            let mut users: Vec<Qpn> = self
+                .qps
+                .iter()
+                .filter(|(_, qp)| qp.init().send_cq == cq || qp.init().recv_cq == cq)
+                .map(|(qpn, _)| *qpn)
+                .collect();
+            users.sort_unstable();
+            for qpn in users {
+                if let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.status().state != QpState::Reset) {
+                    qp.on_fatal(None, &mut self.dev);
+                }
+            }
+        }
+    }
+
+    /// A random QP number that is neither special, nor in use, nor destroyed lately.
+    pub(crate) fn fresh_qpn(&mut self) -> Qpn {
+        const MULTICAST: u32 = 0xff_ffff;
+        loop {
+            let qpn = Qpn(self.entropy.next_u32() >> 8);
+            let special = qpn.0 < 2 || qpn.0 == MULTICAST;
+            if !special && !self.qps.contains_key(&qpn) && !self.recent_qpns.contains(&qpn) {
+                return qpn;
+            }
+        }
+    }
+
+    /// Forgets a QP.
+    pub(crate) fn remove_qp(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
+        let qp = self.qps.remove(&qpn)?;
+        self.timers.cancel(qpn);
+        self.ready.retain(|q| *q != qpn);
+        if self.recent_qpns.len() >= RECENT_QPNS {
+            self.recent_qpns.pop_front();
+        }
+        self.recent_qpns.push_back(qpn);
+        Some(qp)
+    }
+
+    /// The address that packets of this NIC come from.
+    pub fn local_ip(&self) -> IpAddr {
+        self.config.local.ip()
+    }
+}

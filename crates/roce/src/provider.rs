@@ -1,0 +1,197 @@
+//! Verbs calls on a [`Nic`]: checks of arguments and limits, then a change of state. None does I/O.
+
+use std::time::Duration;
+
+use verbs::{
+    Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Mr, MrId, PostError, Provider,
+    QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, VerbsError,
+};
+
+use crate::cq::Cq;
+use crate::nic::Nic;
+use crate::qp::Qp;
+use crate::receive_queue::Srq;
+
+fn in_range(what: &'static str, value: u32, min: u32, max: u32) -> Result<(), VerbsError> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(VerbsError::OutOfRange { what, value: value.into(), min: min.into(), max: max.into() })
+}
+
+fn full(what: &'static str, limit: u32) -> VerbsError {
+    VerbsError::Full { what, limit: limit.into() }
+}
+
+impl Nic {
+    fn unsupported(&self, what: &'static str) -> VerbsError {
+        VerbsError::Unsupported { device: self.config.name.clone(), what }
+    }
+
+    fn check_qp(&self, init: &QpInit) -> Result<(), VerbsError> {
+        let limits = &self.config.limits;
+        match init.qp_type {
+            QpType::Rc => {}
+            QpType::Uc => return Err(self.unsupported("unreliable connections")),
+            QpType::Ud => return Err(self.unsupported("unreliable datagrams")),
+            _ => return Err(self.unsupported("this transport service")),
+        }
+        for cq in [init.send_cq, init.recv_cq] {
+            self.dev.cqs.at(cq.0).ok_or(VerbsError::NoSuch("CQ"))?;
+        }
+        if let Some(srq) = init.srq {
+            self.dev.srqs.at(srq.0).ok_or(VerbsError::NoSuch("SRQ"))?;
+        }
+        in_range("send work requests of a QP", init.max_send_wr, 0, limits.max_qp_wr)?;
+        in_range("receive work requests of a QP", init.max_recv_wr, 0, limits.max_qp_wr)?;
+        in_range("gather entries of a send", init.max_send_sge, 0, limits.max_sge)?;
+        in_range("scatter entries of a receive", init.max_recv_sge, 0, limits.max_sge)?;
+        in_range("inline bytes of a send", init.max_inline_bytes, 0, limits.max_inline_bytes)?;
+        if self.qps.len() >= limits.max_qp as usize {
+            return Err(full("the QP table", limits.max_qp));
+        }
+        Ok(())
+    }
+}
+
+/// Posts one by one and says where it stopped.
+fn post_each<W>(wrs: &[W], mut post: impl FnMut(&W) -> Result<(), VerbsError>) -> Result<(), PostError> {
+    wrs.iter().enumerate().try_for_each(|(index, wr)| post(wr).map_err(|cause| PostError { index, cause }))
+}
+
+impl Provider for Nic {
+    fn device(&self) -> &DeviceAttr {
+        &self.dev.attr
+    }
+
+    fn create_cq(&mut self, cqe: u32) -> Result<CqId, VerbsError> {
+        in_range("completions of a CQ", cqe, 1, self.config.limits.max_cqe)?;
+        let limit = self.dev.cqs.limit();
+        self.dev.cqs.insert(Cq::new(cqe)).map(CqId).map_err(|_| full("the CQ table", limit))
+    }
+
+    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
+        let queue = self.dev.cqs.at(cq.0).ok_or(VerbsError::NoSuch("CQ"))?;
+        if queue.users > 0 {
+            return Err(VerbsError::Busy("the CQ"));
+        }
+        self.dev.cqs.remove(cq.0);
+        Ok(())
+    }
+
+    fn create_srq(&mut self, init: &SrqInit) -> Result<SrqId, VerbsError> {
+        let limits = &self.config.limits;
+        in_range("receives of an SRQ", init.max_wr, 1, limits.max_srq_wr)?;
+        in_range("scatter entries of a receive", init.max_sge, 0, limits.max_sge)?;
+        in_range("limit of an SRQ", init.limit, 0, init.max_wr)?;
+        let limit = self.dev.srqs.limit();
+        self.dev.srqs.insert(Srq::new(init)).map(SrqId).map_err(|_| full("the SRQ table", limit))
+    }
+
+    fn destroy_srq(&mut self, srq: SrqId) -> Result<(), VerbsError> {
+        let queue = self.dev.srqs.at(srq.0).ok_or(VerbsError::NoSuch("SRQ"))?;
+        if queue.users > 0 {
+            return Err(VerbsError::Busy("the SRQ"));
+        }
+        self.dev.srqs.remove(srq.0);
+        Ok(())
+    }
+
+    fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, VerbsError> {
+        self.check_qp(init)?;
+        let qpn = self.fresh_qpn();
+        self.dev.adjust_users(init, true);
+        self.qps.insert(qpn, Box::new(Qp::new(qpn, init, &self.config.limits)));
+        Ok(qpn)
+    }
+
+    fn modify_qp(&mut self, qpn: Qpn, to: &QpModify) -> Result<(), VerbsError> {
+        let qp = self.qps.get_mut(&qpn).ok_or(VerbsError::NoSuch("QP"))?;
+        let local = self.config.local;
+        qp.modify(to, local, &self.config.limits, &mut self.dev)?;
+        self.after_event(qpn);
+        Ok(())
+    }
+
+    fn query_qp(&self, qpn: Qpn) -> Result<QpStatus, VerbsError> {
+        self.qps.get(&qpn).map(|qp| qp.status()).ok_or(VerbsError::NoSuch("QP"))
+    }
+
+    fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
+        let mut qp = self.remove_qp(qpn).ok_or(VerbsError::NoSuch("QP"))?;
+        qp.release(&mut self.dev);
+        self.dev.adjust_users(qp.init(), false);
+        Ok(())
+    }
+
+    fn create_ah(&mut self, _av: &AddressVector) -> Result<AhId, VerbsError> {
+        Err(self.unsupported("address handles, which are for unreliable datagrams"))
+    }
+
+    fn destroy_ah(&mut self, _ah: AhId) -> Result<(), VerbsError> {
+        Err(VerbsError::NoSuch("address handle"))
+    }
+
+    fn reg_mr(&mut self, region: &Region, offset: u64, len: u64, access: Access) -> Result<Mr, VerbsError> {
+        // As on hardware: what a peer may write, the device must be allowed to write (IBTA 10.6.3.1).
+        if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) && !access.contains(Access::LOCAL_WRITE) {
+            return Err(self.unsupported("remote write or atomic access without local write: add Access::LOCAL_WRITE"));
+        }
+        if access.contains(Access::LOCAL_WRITE) && !region.is_writable() {
+            return Err(self.unsupported("write access to memory that is mapped read-only"));
+        }
+        self.dev.mrs.register(region, offset, len, access, &mut self.entropy)
+    }
+
+    fn dereg_mr(&mut self, mr: MrId) -> Result<(), VerbsError> {
+        self.dev.mrs.deregister(mr)
+    }
+
+    fn post_send(&mut self, qpn: Qpn, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        let missing = PostError { index: 0, cause: VerbsError::NoSuch("QP") };
+        let qp = self.qps.get_mut(&qpn).ok_or(missing)?;
+        let posted = post_each(wrs, |wr| qp.post_send(wr, &mut self.dev));
+        self.after_event(qpn);
+        posted
+    }
+
+    fn post_recv(&mut self, qpn: Qpn, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        let missing = PostError { index: 0, cause: VerbsError::NoSuch("QP") };
+        let qp = self.qps.get_mut(&qpn).ok_or(missing)?;
+        let posted = post_each(wrs, |wr| qp.post_recv(wr, &mut self.dev));
+        self.after_event(qpn);
+        posted
+    }
+
+    fn post_srq_recv(&mut self, srq: SrqId, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        let missing = PostError { index: 0, cause: VerbsError::NoSuch("SRQ") };
+        let queue = self.dev.srqs.at_mut(srq.0).ok_or(missing)?;
+        let counters = &mut self.dev.counters;
+        post_each(wrs, |wr| {
+            queue.post(wr)?;
+            counters.verbs_recv += 1;
+            Ok(())
+        })
+    }
+
+    fn poll_cq(&mut self, cq: CqId, out: &mut Vec<Completion>, max: usize) -> Result<usize, VerbsError> {
+        self.dev.cqs.at_mut(cq.0).map(|queue| queue.poll(out, max)).ok_or(VerbsError::NoSuch("CQ"))
+    }
+
+    fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), VerbsError> {
+        self.dev.cqs.at_mut(cq.0).map(|queue| queue.arm(solicited_only)).ok_or(VerbsError::NoSuch("CQ"))
+    }
+
+    fn poll_event(&mut self) -> Option<AsyncEvent> {
+        self.dev.take_event()
+    }
+
+    /// Counted from the latest time that the NIC was told.
+    fn deadline(&self) -> Option<Duration> {
+        Self::deadline(self).map(|at| at.saturating_since(self.now))
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters_detail().list()
+    }
+}

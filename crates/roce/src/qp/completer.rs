@@ -1,0 +1,230 @@
+//! The completer: what responses do to the requester (IBTA 9.7.5, 9.9.2).
+//!
+//! Responses are the peer's word: each is checked against what is outstanding before it moves anything.
+
+use verbs::{Completion, Psn, SendFlags, SendOp, Status, Time, WcOpcode};
+
+use super::requester::Requester;
+use super::retry::Due;
+use super::send_queue::SendWqe;
+use crate::device::Device;
+use crate::wire::{Aeth, NakCode, Response, Syndrome, rnr_delay};
+
+/// The oldest request failed with this status, and with it the QP.
+pub(crate) type Failed = Status;
+
+impl Requester {
+    /// Takes one response packet.
+    pub(crate) fn handle_response(
+        &mut self,
+        psn: Psn,
+        response: &Response<'_>,
+        dev: &mut Device,
+        now: Time,
+    ) -> Result<(), Failed> {
+        let ahead = psn.since(self.psn_of(self.una));
+        let packet = self.una + u64::from(ahead);
+        if packet >= self.sent {
+            // Behind `una`, or never sent.
+            let stale = ahead >= Psn::MODULUS / 2;
+            *(if stale { &mut dev.counters.stale_responses } else { &mut dev.counters.drop_unexpected_response }) += 1;
+            return Ok(());
+        }
+        match response {
+            Response::Acknowledge(aeth) => self.on_acknowledge(packet, *aeth, dev, now),
+            Response::Read { payload, .. } => {
+                self.on_data(packet, payload, |op| matches!(op, SendOp::Read(_)), dev, now)
+            }
+            Response::Atomic(_, original) => {
+                let is_atomic = |op: &SendOp| matches!(op, SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. });
+                self.on_data(packet, &original.to_ne_bytes(), is_atomic, dev, now)
+            }
+        }
+    }
+
+    fn on_acknowledge(&mut self, packet: u64, aeth: Aeth, dev: &mut Device, now: Time) -> Result<(), Failed> {
+        match aeth.syndrome {
+            Syndrome::Ack(_) => {
+                dev.counters.acks_received += 1;
+                if !self.acknowledge(packet + 1, dev, now) {
+                    self.on_answer_missing(dev, now);
+                }
+                Ok(())
+            }
+            Syndrome::Nak(code) => {
+                dev.counters.naks_received += 1;
+                if !self.acknowledge(packet, dev, now) {
+                    self.on_answer_missing(dev, now);
+                    return Ok(());
+                }
+                match code {
+                    NakCode::SequenceError => self.on_sequence_error(now),
+                    NakCode::InvalidRequest => Err(Status::RemInvReqErr),
+                    NakCode::RemoteAccess => Err(Status::RemAccessErr),
+                    NakCode::RemoteOperational => Err(Status::RemOpErr),
+                }
+            }
+            Syndrome::RnrNak(code) => {
+                dev.counters.rnr_naks_received += 1;
+                if !self.acknowledge(packet, dev, now) {
+                    self.on_answer_missing(dev, now);
+                } else if !self.retry.is_waiting() {
+                    if !self.retry.try_rnr_wait(rnr_delay(code), now) {
+                        return Err(Status::RnrRetryExcErr);
+                    }
+                    self.go_back(now);
+                }
+                Ok(())
+            }
+            Syndrome::Reserved(_) => {
+                dev.counters.drop_bad_syndrome += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Everything before packet `end` has arrived. False if the answer to a READ or atomic before it is missing; then only
+    /// what precedes that is taken as done.
+    fn acknowledge(&mut self, end: u64, dev: &mut Device, now: Time) -> bool {
+        let mut una = self.una;
+        let mut complete = true;
+        while let Some(head) = self.queue.head() {
+            if head.wants_data() {
+                complete = end <= una;
+                break;
+            }
+            if head.end() > end {
+                una = una.max(end);
+                break;
+            }
+            una = head.end();
+            self.advance(una, dev, now);
+        }
+        self.advance(una, dev, now);
+        complete
+    }
+
+    /// Data of the answer at `packet`, which must be the next one that the oldest READ or atomic waits for.
+    fn on_data(
+        &mut self,
+        packet: u64,
+        data: &[u8],
+        answers: impl Fn(&SendOp) -> bool,
+        dev: &mut Device,
+        now: Time,
+    ) -> Result<(), Failed> {
+        if !self.acknowledge(packet, dev, now) {
+            self.on_answer_missing(dev, now);
+            return Ok(());
+        }
+        let Some(head) = self.queue.head().filter(|h| answers(&h.op)) else {
+            dev.counters.drop_unexpected_response += 1;
+            return Ok(());
+        };
+        let (offset, len) = head.slice_of(packet, self.mtu);
+        if data.len() != len {
+            return Err(Status::BadRespErr);
+        }
+        head.write(&dev.mrs, offset, data).map_err(|_| Status::LocProtErr)?;
+        self.advance(packet + 1, dev, now);
+        Ok(())
+    }
+
+    /// Moves `una` within or to the end of the oldest request, which completes there.
+    fn advance(&mut self, una: u64, dev: &mut Device, now: Time) {
+        let Some(head) = self.queue.head() else { return };
+        if una <= self.una {
+            return;
+        }
+        self.window.on_acked(head.charge_before(una, self.mtu) - head.charge_before(self.una, self.mtu));
+        let done = una == head.end();
+        self.una = una;
+        if done && let Some(wqe) = self.queue.pop() {
+            self.cursor = self.cursor.saturating_sub(1);
+            self.complete(wqe, Status::Success, dev);
+        }
+        if self.next <= una {
+            (self.next, self.cursor) = (una, 0);
+        }
+        while self.data_requests.front().is_some_and(|end| *end <= una) {
+            self.data_requests.pop_front();
+            self.data_requests_sent = self.data_requests_sent.saturating_sub(1);
+        }
+        self.retry.on_progress(una, una < self.sent, now);
+    }
+
+    /// A later answer shows that one of a READ or atomic was lost (IBTA 9.7.5.2.8, implied NAK).
+    fn on_answer_missing(&mut self, dev: &mut Device, now: Time) {
+        if self.next > self.una && self.retry.may_go_back(self.una, now) {
+            dev.counters.implied_naks += 1;
+            self.window.on_loss(self.una, self.sent);
+            self.go_back(now);
+        }
+    }
+
+    fn on_sequence_error(&mut self, now: Time) -> Result<(), Failed> {
+        if self.next > self.una && self.retry.may_go_back(self.una, now) {
+            if !self.retry.try_retry() {
+                return Err(Status::RetryExcErr);
+            }
+            self.window.on_loss(self.una, self.sent);
+            self.go_back(now);
+        }
+        Ok(())
+    }
+
+    fn go_back(&mut self, now: Time) {
+        (self.next, self.cursor, self.data_requests_sent) = (self.una, 0, 0);
+        self.retry.on_went_back(self.una, now);
+    }
+
+    /// Fires what is due.
+    pub(crate) fn handle_timeout(&mut self, dev: &mut Device, now: Time) -> Result<(), Failed> {
+        match self.retry.take_due(now) {
+            Due::No | Due::RnrOver => {}
+            Due::Probe => {
+                dev.counters.probes += 1;
+                self.window.on_loss(self.una, self.sent);
+                self.go_back(now);
+            }
+            Due::Timeout => {
+                dev.counters.timeouts += 1;
+                if !self.retry.try_retry() {
+                    return Err(Status::RetryExcErr);
+                }
+                self.window.on_timeout(self.sent);
+                self.go_back(now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Completes the oldest request with `status` and flushes the others.
+    pub(crate) fn fail(&mut self, status: Option<Status>, dev: &mut Device) {
+        let mut status = status.unwrap_or(Status::WrFlushErr);
+        while let Some(wqe) = self.queue.pop() {
+            self.complete(wqe, status, dev);
+            status = Status::WrFlushErr;
+        }
+        self.reset();
+    }
+
+    fn complete(&mut self, wqe: SendWqe, status: Status, dev: &mut Device) {
+        if status != Status::Success || wqe.flags.contains(SendFlags::SIGNALED) {
+            let completion = Completion {
+                wr_id: wqe.wr_id,
+                status,
+                opcode: wqe.opcode(),
+                byte_len: match wqe.opcode() {
+                    WcOpcode::Send | WcOpcode::Write => 0,
+                    _ => wqe.len,
+                },
+                qpn: self.qpn,
+                imm: None,
+                src_qpn: None,
+            };
+            dev.complete(self.cq, completion, false);
+        }
+        self.queue.recycle(wqe);
+    }
+}

@@ -1,0 +1,274 @@
+//! A reliable connected queue pair: its state, and the requester and responder behind it.
+//!
+//! Owns what happens to both halves together: transitions, errors, flushing, and the order in which they send.
+
+mod completer;
+mod requester;
+mod responder;
+mod responses;
+mod retry;
+mod send_queue;
+pub(crate) mod state;
+mod window;
+
+use std::net::{IpAddr, SocketAddr};
+
+use verbs::{
+    AsyncEvent, QpInit, QpModify, QpState, QpStatus, Qpn, RecvWr, RtrAttr, SendOp, SendWr, Status, Time, VerbsError,
+};
+
+use crate::batch::{Batch, Finished};
+use crate::device::Device;
+use crate::limits::NicLimits;
+use crate::receive_queue::ReceiveQueue;
+use crate::wire::{Body, Packet, PseudoHeader};
+use requester::Requester;
+use responder::{Fatal, Responder};
+use send_queue::SendLimits;
+
+/// The other end of a connected QP.
+#[derive(Debug, Clone)]
+pub(crate) struct Peer {
+    pub(crate) qpn: Qpn,
+    pub(crate) address: SocketAddr,
+    pub(crate) ip: IpAddr,
+    pub(crate) traffic_class: u8,
+    pub(crate) mtu: usize,
+    /// Masked headers of packets to it.
+    pub(crate) route: PseudoHeader,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    qpn: Qpn,
+    init: QpInit,
+    state: QpState,
+    peer: Option<Peer>,
+    requester: Requester,
+    responder: Responder,
+    /// The batch before had no place for what the responder has to send: it goes first in the next.
+    responder_first: bool,
+    /// Whether the QP is in the NIC's list of those with something to send.
+    pub(crate) scheduled: bool,
+}
+
+impl Qp {
+    pub(crate) fn new(qpn: Qpn, init: &QpInit, limits: &NicLimits) -> Self {
+        let send_limits = SendLimits {
+            max_wr: init.max_send_wr,
+            max_sge: init.max_send_sge,
+            max_inline_bytes: init.max_inline_bytes,
+            max_msg_bytes: limits.max_msg_bytes,
+            sig_all: init.sq_sig_all,
+        };
+        let receives = ReceiveQueue::new(if init.srq.is_some() { 0 } else { init.max_recv_wr }, init.max_recv_sge);
+        Self {
+            qpn,
+            init: init.clone(),
+            state: QpState::Reset,
+            peer: None,
+            requester: Requester::new(qpn, init.send_cq, send_limits),
+            responder: Responder::new(qpn, init.recv_cq, init.srq, receives, limits.max_msg_bytes),
+            responder_first: false,
+            scheduled: false,
+        }
+    }
+
+    pub(crate) const fn init(&self) -> &QpInit {
+        &self.init
+    }
+
+    pub(crate) const fn peer(&self) -> Option<&Peer> {
+        self.peer.as_ref()
+    }
+
+    pub(crate) fn status(&self) -> QpStatus {
+        QpStatus {
+            state: self.state,
+            sq_outstanding: self.requester.outstanding(),
+            sq_psn: self.requester.next_psn(),
+            rq_psn: self.responder.expected_psn(),
+            dest_qpn: self.peer.as_ref().map(|p| p.qpn),
+        }
+    }
+
+    /// Moves to another state. `local` is the NIC's address, the source of the QP's packets.
+    pub(crate) fn modify(
+        &mut self,
+        to: &QpModify,
+        local: SocketAddr,
+        limits: &NicLimits,
+        dev: &mut Device,
+    ) -> Result<(), VerbsError> {
+        let next = state::transition(self.state, to)?;
+        match to {
+            QpModify::Init { access, .. } => self.responder.allow(*access),
+            QpModify::Rtr(attr) => {
+                state::check_rtr(attr, dev.attr.mtu.bytes(), limits.max_rd_atomic)?;
+                self.peer = Some(Self::connect(attr, local, &dev.attr.name)?);
+                self.responder.start(attr);
+            }
+            QpModify::Rts(attr) => {
+                state::check_rts(attr, limits.max_rd_atomic)?;
+                match &self.peer {
+                    Some(peer) if self.state == QpState::Rtr => self.requester.start(attr, peer.mtu, limits),
+                    _ => self.requester.apply(attr, limits),
+                }
+            }
+            QpModify::Sqd => self.requester.drain(),
+            QpModify::Err if self.state != QpState::Err => self.fail(None, dev),
+            QpModify::Reset => {
+                self.requester.reset();
+                self.responder.reset(dev);
+                self.peer = None;
+            }
+            _ => {}
+        }
+        self.state = next;
+        Ok(())
+    }
+
+    fn connect(attr: &RtrAttr, local: SocketAddr, device: &str) -> Result<Peer, VerbsError> {
+        let ip = attr.av.gid.ip();
+        let address = SocketAddr::new(ip, attr.av.udp_port);
+        let route = PseudoHeader::new(local, address).ok_or_else(|| VerbsError::Unsupported {
+            device: device.to_owned(),
+            what: "a peer of the other IP version: give the port an address of the peer's version",
+        })?;
+        let traffic_class = attr.av.traffic_class;
+        Ok(Peer { qpn: attr.dest_qpn, address, ip, traffic_class, mtu: attr.mtu.bytes(), route })
+    }
+
+    /// Gives back what is taken from shared objects, before the QP is dropped.
+    pub(crate) fn release(&mut self, dev: &mut Device) {
+        self.responder.reset(dev);
+    }
+
+    /// Posts one send.
+    pub(crate) fn post_send(&mut self, wr: &SendWr<'_>, dev: &mut Device) -> Result<(), VerbsError> {
+        match self.state {
+            QpState::Rts | QpState::Sqd => self.requester.post(wr)?,
+            QpState::Err => {
+                self.requester.post(wr)?;
+                self.requester.fail(None, dev);
+            }
+            state => return Err(VerbsError::WrongState { state, what: "posting sends: move it to RTS first" }),
+        }
+        let counters = &mut dev.counters;
+        *match wr.op {
+            SendOp::Send => &mut counters.verbs_send,
+            SendOp::SendImm(_) => &mut counters.verbs_send_imm,
+            SendOp::Write(_) => &mut counters.verbs_write,
+            SendOp::WriteImm(..) => &mut counters.verbs_write_imm,
+            SendOp::Read(_) => &mut counters.verbs_read,
+            _ => &mut counters.verbs_atomic,
+        } += 1;
+        Ok(())
+    }
+
+    /// Posts one receive to the QP's own queue.
+    pub(crate) fn post_recv(&mut self, wr: &RecvWr<'_>, dev: &mut Device) -> Result<(), VerbsError> {
+        if self.state == QpState::Reset {
+            return Err(VerbsError::WrongState { state: self.state, what: "posting receives: move it to Init first" });
+        }
+        self.responder.post(wr)?;
+        dev.counters.verbs_recv += 1;
+        if self.state == QpState::Err {
+            self.responder.flush(dev);
+        }
+        Ok(())
+    }
+
+    /// Whether packets of a peer have a meaning now.
+    pub(crate) const fn is_connected(&self) -> bool {
+        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+    }
+
+    /// Takes a packet that came from the peer with a right ICRC.
+    pub(crate) fn handle_packet(&mut self, packet: &Packet<'_>, dev: &mut Device, now: Time) {
+        match &packet.body {
+            Body::Request(request) => {
+                if self.state == QpState::Rtr && self.responder.note_first_packet() {
+                    dev.raise(AsyncEvent::CommEstablished(self.qpn));
+                }
+                if let Err(Fatal) = self.responder.handle_request(&packet.bth, request, dev, now) {
+                    self.on_fatal(None, dev);
+                }
+            }
+            Body::Response(_) if self.state == QpState::Rtr => dev.counters.drop_wrong_state += 1,
+            Body::Response(response) => {
+                let outcome = self.requester.handle_response(packet.bth.psn, response, dev, now);
+                self.settle(outcome, dev);
+            }
+        }
+    }
+
+    /// Fires what is due.
+    pub(crate) fn handle_timeout(&mut self, dev: &mut Device, now: Time) {
+        if self.is_connected() {
+            let outcome = self.requester.handle_timeout(dev, now);
+            self.settle(outcome, dev);
+        }
+    }
+
+    fn settle(&mut self, outcome: Result<(), Status>, dev: &mut Device) {
+        if let Some(status) = outcome.err().or_else(|| self.requester.due_fault()) {
+            self.on_fatal(Some(status), dev);
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        if self.is_connected() { self.requester.deadline() } else { None }
+    }
+
+    /// Whether [`Self::fill`] would send something.
+    pub(crate) fn has_work(&self) -> bool {
+        (matches!(self.state, QpState::Rts | QpState::Sqd) && self.requester.has_work())
+            || (self.peer.is_some() && self.responder.responses.has_work())
+    }
+
+    /// Fills a batch: requests, then answers, then the acknowledgement, which rides along as the shorter last segment.
+    pub(crate) fn fill(&mut self, mut batch: Batch<'_>, dev: &mut Device, now: Time) -> Option<(Finished, &Peer)> {
+        let peer = self.peer.as_ref()?;
+        let sends = matches!(self.state, QpState::Rts | QpState::Sqd);
+        let mut answered = Ok(());
+        let expected = self.responder.expected_psn();
+        if self.responder_first {
+            answered = self.responder.responses.fill(peer, expected, &mut batch, dev);
+        }
+        if sends {
+            self.requester.fill(peer, &mut batch, dev, now);
+        }
+        if !self.responder_first {
+            answered = self.responder.responses.fill(peer, expected, &mut batch, dev);
+        }
+        self.responder_first = self.responder.responses.has_work();
+        let is_empty = batch.is_empty();
+        let finished = batch.finish();
+        if answered.is_err() {
+            self.on_fatal(None, dev);
+        } else if sends {
+            self.settle(Ok(()), dev);
+        }
+        if is_empty { None } else { self.peer.as_ref().map(|peer| (finished, peer)) }
+    }
+
+    /// The QP cannot go on: `status` is the oldest send's, if the requester is at fault.
+    pub(crate) fn on_fatal(&mut self, status: Option<Status>, dev: &mut Device) {
+        if self.state != QpState::Err {
+            self.fail(status, dev);
+            dev.raise(AsyncEvent::QpFatal(self.qpn));
+        }
+    }
+
+    fn fail(&mut self, status: Option<Status>, dev: &mut Device) {
+        self.state = QpState::Err;
+        self.requester.fail(status, dev);
+        self.responder.flush(dev);
+        self.responder.responses.abort();
+        if self.init.srq.is_some() {
+            dev.raise(AsyncEvent::LastWqeReached(self.qpn));
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! The requester: turns send work requests into request packets, within window, fence and retry rules (IBTA 9.7.3).
+//!
+//! Sending alone is here; what responses do is in `completer`, when to send again in `retry`. It never looks at the
+//! responder's state.
+//!
+//! Packets are counted from the first of the connection: `una <= next <= sent`. Before `una` everything is answered,
+//! `next` goes out next, `sent` is the furthest ever sent; going back sets `next` to `una`.
+
+use std::collections::VecDeque;
+
+use verbs::{CqId, Psn, Qpn, RtsAttr, SendFlags, SendOp, SendWr, Status, Time, VerbsError};
+
+use super::Peer;
+use super::retry::Retry;
+use super::send_queue::{SendLimits, SendQueue, SendWqe};
+use super::window::Window;
+use crate::batch::Batch;
+use crate::device::Device;
+use crate::limits::NicLimits;
+use crate::memory::{KeyFault, MrTable};
+use crate::wire::{AtomicEth, Bth, DEFAULT_PKEY, Header, Opcode, Reth, pad_bytes};
+
+/// Packets after which an ACK is asked for at the latest; a quarter of a smaller window.
+const MAX_UNREQUESTED_PACKETS: u64 = 64;
+
+/// The sending half of a QP.
+#[derive(Debug)]
+pub(crate) struct Requester {
+    pub(super) qpn: Qpn,
+    pub(super) cq: CqId,
+    pub(super) queue: SendQueue,
+    psn_base: Psn,
+    pub(super) mtu: usize,
+    max_rd_atomic: usize,
+    pub(super) una: u64,
+    pub(super) next: u64,
+    pub(super) sent: u64,
+    /// Index in the queue of the request that `next` belongs to.
+    pub(super) cursor: usize,
+    /// Ends of the READ and atomic requests that were sent and not answered, oldest first. A READ sent again keeps to
+    /// them, because a responder takes a duplicate only within the bounds of the original.
+    pub(super) data_requests: VecDeque<u64>,
+    /// How many of them were sent since the last time of going back.
+    pub(super) data_requests_sent: usize,
+    unrequested: u64,
+    pub(super) window: Window,
+    pub(super) retry: Retry,
+    /// A local error of the request that starts with this packet; it ends the QP once it is the oldest.
+    fault: Option<(u64, Status)>,
+    draining: bool,
+}
+
+/// One request packet to send.
+enum Step {
+    /// A packet of a SEND or WRITE; whether it must ask for an ACK.
+    Data { ack_request: bool },
+    /// A request whose answer takes so many packets.
+    WantsData { packets: u64 },
+}
+
+impl Requester {
+    pub(crate) fn new(qpn: Qpn, cq: CqId, limits: SendLimits) -> Self {
+        Self {
+            qpn,
+            cq,
+            queue: SendQueue::new(limits),
+            psn_base: Psn::new(0),
+            mtu: 256,
+            max_rd_atomic: 0,
+            una: 0,
+            next: 0,
+            sent: 0,
+            cursor: 0,
+            data_requests: VecDeque::new(),
+            data_requests_sent: 0,
+            unrequested: 0,
+            window: Window::new(1, 0, 256),
+            retry: Retry::default(),
+            fault: None,
+            draining: false,
+        }
+    }
+
+    /// Ready-to-receive to ready-to-send.
+    pub(crate) fn start(&mut self, attr: &RtsAttr, mtu: usize, limits: &NicLimits) {
+        self.psn_base = attr.sq_psn;
+        self.mtu = mtu;
+        self.apply(attr, limits);
+    }
+
+    /// Takes the attributes that may change while the QP runs.
+    pub(crate) fn apply(&mut self, attr: &RtsAttr, limits: &NicLimits) {
+        self.max_rd_atomic = attr.max_rd_atomic.into();
+        self.retry.configure(attr.timeout, attr.retry_cnt, attr.rnr_retry);
+        let budget = attr.peer_rx_budget_bytes.unwrap_or(u32::MAX);
+        self.window = Window::new(limits.window_packets, budget.min(limits.window_bytes).into(), self.mtu);
+        self.draining = false;
+    }
+
+    /// Finishes what was begun and begins nothing.
+    pub(crate) const fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// Forgets all work without completions.
+    pub(crate) fn reset(&mut self) {
+        self.queue.reset();
+        (self.una, self.next, self.sent, self.cursor, self.unrequested) = (0, 0, 0, 0, 0);
+        self.data_requests.clear();
+        self.data_requests_sent = 0;
+        self.retry = Retry::default();
+        self.fault = None;
+        self.draining = false;
+    }
+
+    pub(crate) fn post(&mut self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
+        let wants_data = matches!(wr.op, SendOp::Read(_) | SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. });
+        if wants_data && self.max_rd_atomic == 0 {
+            return Err(VerbsError::OutOfRange {
+                what: "READs and atomics of a QP with max_rd_atomic 0",
+                value: 1,
+                min: 0,
+                max: 0,
+            });
+        }
+        self.queue.post(wr, self.mtu)
+    }
+
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.queue.len() as u32
+    }
+
+    pub(crate) const fn psn_of(&self, packet: u64) -> Psn {
+        self.psn_base.plus((packet & 0xff_ffff) as u32)
+    }
+
+    /// The first PSN that was never sent.
+    pub(crate) const fn next_psn(&self) -> Psn {
+        self.psn_of(self.sent)
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.retry.deadline()
+    }
+
+    /// Packets and window bytes between `una` and `next`.
+    pub(super) fn in_flight(&self) -> (u64, u64) {
+        let charge = |wqe: Option<&SendWqe>, packet| wqe.map(|w| w.charge_before(packet, self.mtu));
+        let Some(from) = charge(self.queue.head(), self.una) else { return (0, 0) };
+        // At the end of the queue there is no request to ask; its last one knows what is before the end.
+        let to = charge(self.queue.at(self.cursor), self.next)
+            .or_else(|| charge(self.queue.at(self.cursor.saturating_sub(1)), self.next))
+            .unwrap_or(from);
+        (self.next - self.una, to - from)
+    }
+
+    /// Whether [`Self::fill`] would send something.
+    pub(crate) fn has_work(&self) -> bool {
+        self.next_step().is_some()
+    }
+
+    /// The status of the oldest request, if it failed locally.
+    pub(crate) fn due_fault(&self) -> Option<Status> {
+        let head = self.queue.head()?;
+        self.fault.filter(|(first, _)| *first == head.first).map(|(_, status)| status)
+    }
+
+    fn next_step(&self) -> Option<Step> {
+        let wqe = self.queue.at(self.cursor)?;
+        let begins = self.next == wqe.first && self.next >= self.sent;
+        let fenced = wqe.flags.contains(SendFlags::FENCE) && !self.data_requests.is_empty();
+        let blocked = self.retry.is_waiting()
+            || self.fault.is_some_and(|(first, _)| self.next >= first)
+            || (begins && (self.draining || fenced));
+        if blocked {
+            return None;
+        }
+        let (packets, bytes) = self.in_flight();
+        if wqe.wants_data() {
+            return self.data_request_packets(wqe, packets, bytes).map(|packets| Step::WantsData { packets });
+        }
+        let charge = wqe.charge_before(self.next + 1, self.mtu) - wqe.charge_before(self.next, self.mtu);
+        if !self.window.admits(packets, bytes, charge) {
+            return None;
+        }
+        let ack_request = self.next + 1 == wqe.end()
+            || self.unrequested + 1 >= (self.window.packets() / 4).clamp(1, MAX_UNREQUESTED_PACKETS)
+            || self.window.is_full(packets + 1, bytes + charge);
+        Some(Step::Data { ack_request })
+    }
+
+    /// How many answer packets the next READ or atomic request may ask for. A READ longer than the window is asked for
+    /// in pieces, because its answer comes as fast as the peer can send and nothing else holds it back.
+    fn data_request_packets(&self, wqe: &SendWqe, packets: u64, bytes: u64) -> Option<u64> {
+        let room = self.window.room_packets(packets, bytes);
+        if let Some(end) = self.data_requests.get(self.data_requests_sent) {
+            let again = end.saturating_sub(self.next);
+            return (again > 0 && (packets == 0 || again <= room)).then_some(again);
+        }
+        let remaining = wqe.end() - self.next;
+        let worthwhile = remaining.min((self.window.packets() / 4).max(1));
+        (self.data_requests.len() < self.max_rd_atomic && room >= worthwhile).then_some(remaining.min(room))
+    }
+
+    /// Sends as much as rules and batch allow.
+    pub(crate) fn fill(&mut self, peer: &Peer, batch: &mut Batch<'_>, dev: &mut Device, now: Time) {
+        while let Some(step) = self.next_step() {
+            let Some(wqe) = self.queue.at(self.cursor) else { return };
+            let (packets, requests_ack) = match step {
+                Step::Data { ack_request } => (1, ack_request),
+                Step::WantsData { packets } => (packets, true),
+            };
+            let packet = self.encode(peer, wqe, packets, requests_ack);
+            if !batch.fits(packet.header.as_bytes().len(), packet.payload_bytes) {
+                return;
+            }
+            let mrs = &dev.mrs;
+            if packet.write(peer, wqe, batch, mrs).is_err() {
+                self.fault = Some((wqe.first, Status::LocProtErr));
+                return;
+            }
+            let (end, wants_data) = (wqe.end(), wqe.wants_data());
+            if wants_data {
+                self.on_data_requested(self.next + packets);
+            }
+            self.on_sent(packets, end, requests_ack, dev, now);
+        }
+    }
+
+    /// Builds the packet at `next`. `packets`: how many its answer has, for a READ.
+    fn encode(&self, peer: &Peer, wqe: &SendWqe, packets: u64, ack_request: bool) -> RequestPacket {
+        let (start, end) = (self.next == wqe.first, self.next + 1 == wqe.end());
+        let (offset, len) = wqe.slice_of(self.next, self.mtu);
+        let imm = wqe.imm();
+        let (opcode, payload_bytes, solicits) = match wqe.op {
+            SendOp::Write(_) | SendOp::WriteImm(..) => (Opcode::write(start, end, imm.is_some()), len, imm.is_some()),
+            SendOp::Read(_) => (Opcode::ReadRequest, 0, false),
+            SendOp::CmpSwap { .. } => (Opcode::CompareSwap, 0, false),
+            SendOp::FetchAdd { .. } => (Opcode::FetchAdd, 0, false),
+            _ => (Opcode::send(start, end, imm.is_some()), len, true),
+        };
+        let mut header = Header::new(&Bth {
+            opcode: opcode.byte(),
+            solicited: solicits && end && wqe.flags.contains(SendFlags::SOLICITED),
+            pad: pad_bytes(payload_bytes) as u8,
+            version: 0,
+            pkey: DEFAULT_PKEY,
+            dest_qpn: peer.qpn,
+            ack_request,
+            psn: self.psn_of(self.next),
+        });
+        match wqe.op {
+            SendOp::Write(remote) | SendOp::WriteImm(remote, _) if start => {
+                header = header.with_reth(Reth { addr: remote.addr, rkey: remote.rkey, dma_len: wqe.len });
+            }
+            SendOp::Read(remote) => {
+                let wanted = (packets * self.mtu as u64).min((wqe.len - offset).into()) as u32;
+                let addr = remote.addr.wrapping_add(offset.into());
+                header = header.with_reth(Reth { addr, rkey: remote.rkey, dma_len: wanted });
+            }
+            SendOp::CmpSwap { remote, compare, swap } => {
+                header =
+                    header.with_atomic(AtomicEth { addr: remote.addr, rkey: remote.rkey, swap_or_add: swap, compare });
+            }
+            SendOp::FetchAdd { remote, add } => {
+                let (addr, rkey) = (remote.addr, remote.rkey);
+                header = header.with_atomic(AtomicEth { addr, rkey, swap_or_add: add, compare: 0 });
+            }
+            _ => {}
+        }
+        if let (true, Some(imm)) = (end, imm) {
+            header = header.with_imm(imm);
+        }
+        RequestPacket { header, offset, payload_bytes }
+    }
+
+    fn on_data_requested(&mut self, end: u64) {
+        if self.data_requests_sent == self.data_requests.len() {
+            self.data_requests.push_back(end);
+        }
+        self.data_requests_sent += 1;
+    }
+
+    fn on_sent(&mut self, packets: u64, wqe_end: u64, ack_requested: bool, dev: &mut Device, now: Time) {
+        let is_new = self.next >= self.sent;
+        self.next += packets;
+        if self.next == wqe_end {
+            self.cursor += 1;
+        }
+        self.unrequested = if ack_requested { 0 } else { self.unrequested + 1 };
+        self.sent = self.sent.max(self.next);
+        if is_new {
+            if ack_requested {
+                self.retry.sample_from(self.next, now);
+            }
+        } else {
+            dev.counters.retransmits += 1;
+        }
+        self.retry.on_sent(now);
+    }
+}
+
+/// A request packet whose payload is not yet copied.
+struct RequestPacket {
+    header: Header,
+    offset: u32,
+    payload_bytes: usize,
+}
+
+impl RequestPacket {
+    /// Copies it into the batch. A READ's or atomic's landing place is checked before the peer is asked.
+    fn write(&self, peer: &Peer, wqe: &SendWqe, batch: &mut Batch<'_>, mrs: &MrTable) -> Result<(), KeyFault> {
+        if wqe.wants_data() {
+            wqe.check_writable(mrs)?;
+        }
+        batch.push(&peer.route, &self.header, self.payload_bytes, |dst| wqe.read(mrs, self.offset, dst))
+    }
+}

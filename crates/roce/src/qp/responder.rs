@@ -1,0 +1,401 @@
+//! The responder: executes request packets in order, and decides what is answered (IBTA 9.7.4, 9.7.5, 9.9.3).
+//!
+//! A packet passes the steps of the specification: PSN, place in its message, rights of the QP, lengths, receive, key,
+//! execution. Nothing is written before all checks of that packet have passed. What leaves is the affair of `responses`.
+
+use verbs::{Access, Completion, CqId, Psn, Qpn, RecvWr, Rkey, RtrAttr, SrqId, Status, Time, VerbsError, WcOpcode};
+
+use super::responses::Responses;
+use crate::device::Device;
+use crate::limits::rnr_silence;
+use crate::memory::{AtomicOp, KeyFault};
+use crate::receive_queue::{ReceiveQueue, RecvWqe};
+use crate::wire::{AtomicEth, Bth, NakCode, Request, Reth};
+
+/// The QP must go into error; the NAK is queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fatal;
+
+/// Why a packet in order is not executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    /// No receive is posted: RNR NAK.
+    NotReady,
+    /// NAK; the second is how a receive in progress ends.
+    Fatal(NakCode, Status),
+}
+
+const INVALID: Refusal = Refusal::Fatal(NakCode::InvalidRequest, Status::RemInvReqErr);
+const ACCESS: Refusal = Refusal::Fatal(NakCode::RemoteAccess, Status::RemAccessErr);
+
+/// A message of several packets in progress.
+#[derive(Debug)]
+enum Message {
+    None,
+    Send { wqe: RecvWqe, received: u64 },
+    Write { addr: u64, rkey: Rkey, total: u32, remaining: u32 },
+}
+
+/// Packets missing before the ones that arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gap {
+    None,
+    /// A NAK was queued when packet `first` arrived. An arrival not after it belongs to a new round of the requester, in
+    /// which the missing packet was lost again. `last` is the furthest arrival.
+    Nacked {
+        first: Psn,
+        last: Psn,
+    },
+    /// After an RNR NAK what follows the refused packet is expected, and ignored, until the requester's wait is over.
+    NotReady(Time),
+}
+
+/// The receiving half of a QP.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    qpn: Qpn,
+    cq: CqId,
+    srq: Option<SrqId>,
+    queue: ReceiveQueue,
+    access: Access,
+    mtu: usize,
+    max_msg_bytes: u32,
+    rnr_code: u8,
+    epsn: Psn,
+    message: Message,
+    gap: Gap,
+    established: bool,
+    pub(super) responses: Responses,
+}
+
+impl Responder {
+    pub(crate) fn new(qpn: Qpn, cq: CqId, srq: Option<SrqId>, queue: ReceiveQueue, max_msg_bytes: u32) -> Self {
+        Self {
+            qpn,
+            cq,
+            srq,
+            queue,
+            access: Access::empty(),
+            mtu: 256,
+            max_msg_bytes,
+            rnr_code: 0,
+            epsn: Psn::new(0),
+            message: Message::None,
+            gap: Gap::None,
+            established: false,
+            responses: Responses::default(),
+        }
+    }
+
+    /// Reset to Init.
+    pub(crate) const fn allow(&mut self, access: Access) {
+        self.access = access;
+    }
+
+    /// Init to ready-to-receive.
+    pub(crate) fn start(&mut self, attr: &RtrAttr) {
+        self.mtu = attr.mtu.bytes();
+        self.rnr_code = attr.min_rnr_timer;
+        self.epsn = attr.rq_psn;
+        self.responses = Responses::new(attr.max_dest_rd_atomic);
+    }
+
+    /// Whether this is the first request since the QP became ready to receive.
+    pub(crate) const fn note_first_packet(&mut self) -> bool {
+        !std::mem::replace(&mut self.established, true)
+    }
+
+    pub(crate) const fn expected_psn(&self) -> Psn {
+        self.epsn
+    }
+
+    pub(crate) fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        match self.srq {
+            Some(_) => Err(VerbsError::Busy("the receive queue is an SRQ, post there: it")),
+            None => self.queue.post(wr),
+        }
+    }
+
+    /// Takes one request packet.
+    pub(crate) fn handle_request(
+        &mut self,
+        bth: &Bth,
+        request: &Request<'_>,
+        dev: &mut Device,
+        now: Time,
+    ) -> Result<(), Fatal> {
+        let ahead = bth.psn.since(self.epsn);
+        if ahead >= Psn::MODULUS / 2 {
+            dev.counters.duplicates += 1;
+            self.responses.on_duplicate(bth.psn, request, self.mtu, dev);
+            return Ok(());
+        }
+        if ahead > 0 {
+            self.on_gap(bth.psn, dev, now);
+            return Ok(());
+        }
+        let was_gap = std::mem::replace(&mut self.gap, Gap::None);
+        self.responses.forget_rnr_nak();
+        match self.execute(bth, request, dev) {
+            Ok(()) => {
+                if let Gap::Nacked { last, .. } = was_gap
+                    && self.responses.keep_sequence_nak(self.epsn, last)
+                {
+                    self.gap = was_gap;
+                }
+                Ok(())
+            }
+            Err(Refusal::NotReady) => {
+                dev.counters.drop_not_ready += 1;
+                self.gap = Gap::NotReady(now + rnr_silence(self.rnr_code));
+                self.responses.refuse_not_ready(self.epsn, self.rnr_code);
+                Ok(())
+            }
+            Err(Refusal::Fatal(code, status)) => {
+                self.abandon_message(status, dev);
+                self.responses.refuse(self.epsn, code);
+                Err(Fatal)
+            }
+        }
+    }
+
+    fn on_gap(&mut self, psn: Psn, dev: &mut Device, now: Time) {
+        dev.counters.out_of_order += 1;
+        dev.counters.drop_out_of_order += 1;
+        let nak = match &mut self.gap {
+            Gap::None => true,
+            Gap::NotReady(until) => now >= *until,
+            Gap::Nacked { first, last } => {
+                if psn.is_after(*last) {
+                    *last = psn;
+                }
+                !psn.is_after(*first)
+            }
+        };
+        if nak {
+            self.gap = Gap::Nacked { first: psn, last: psn };
+            self.responses.refuse_sequence();
+        }
+    }
+
+    fn execute(&mut self, bth: &Bth, request: &Request<'_>, dev: &mut Device) -> Result<(), Refusal> {
+        let psn = self.epsn;
+        match *request {
+            Request::Send { start, end, imm, invalidate, payload } => {
+                self.check_length(start, end, payload)?;
+                // No key of this device may be invalidated by a peer: there are neither windows nor fast registrations.
+                if invalidate.is_some() {
+                    return Err(INVALID);
+                }
+                self.receive(start, payload, dev)?;
+                self.epsn = psn.plus(1);
+                if end {
+                    self.finish_send(imm, bth.solicited, dev);
+                }
+            }
+            Request::Write { reth, end, imm, payload } => {
+                self.check_length(reth.is_some(), end, payload)?;
+                self.write(reth, end, imm, payload, bth.solicited, dev)?;
+                self.epsn = psn.plus(1);
+            }
+            Request::Read(reth) => {
+                let packets = self.admit_read(&reth, dev)?;
+                self.epsn = psn.plus(packets);
+                self.responses.on_read(psn, &reth, packets);
+                dev.counters.served_read += 1;
+                return Ok(());
+            }
+            Request::CompareSwap(eth) => {
+                let op = AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add };
+                return self.atomic(psn, &eth, op, dev);
+            }
+            Request::FetchAdd(eth) => {
+                return self.atomic(psn, &eth, AtomicOp::FetchAdd { add: eth.swap_or_add }, dev);
+            }
+        }
+        if bth.ack_request {
+            self.responses.acknowledge_latest();
+        }
+        Ok(())
+    }
+
+    /// All packets but the last are as long as the path MTU; a last one is not empty (IBTA 9.7.4.1.6).
+    fn check_length(&self, start: bool, end: bool, payload: &[u8]) -> Result<(), Refusal> {
+        let fits = match (start, end) {
+            (_, false) => payload.len() == self.mtu,
+            (false, true) => (1..=self.mtu).contains(&payload.len()),
+            (true, true) => payload.len() <= self.mtu,
+        };
+        if fits { Ok(()) } else { Err(INVALID) }
+    }
+
+    fn receive(&mut self, start: bool, payload: &[u8], dev: &mut Device) -> Result<(), Refusal> {
+        match (&self.message, start) {
+            (Message::None, true) => {
+                let wqe = self.take_receive(dev).ok_or(Refusal::NotReady)?;
+                self.message = Message::Send { wqe, received: 0 };
+            }
+            (Message::Send { .. }, false) => {}
+            _ => return Err(INVALID),
+        }
+        let Message::Send { wqe, received } = &mut self.message else { return Err(INVALID) };
+        let end = *received + payload.len() as u64;
+        if end > wqe.capacity_bytes || end > self.max_msg_bytes.into() {
+            return Err(Refusal::Fatal(NakCode::InvalidRequest, Status::LocLenErr));
+        }
+        dev.mrs
+            .scatter(&wqe.sges, *received, payload)
+            .map_err(|KeyFault| Refusal::Fatal(NakCode::RemoteOperational, Status::LocProtErr))?;
+        *received = end;
+        Ok(())
+    }
+
+    fn finish_send(&mut self, imm: Option<u32>, solicited: bool, dev: &mut Device) {
+        self.responses.count_message();
+        if let Message::Send { wqe, received } = std::mem::replace(&mut self.message, Message::None) {
+            dev.counters.served_send += 1;
+            let received = u32::try_from(received).unwrap_or(u32::MAX);
+            self.complete(wqe, Status::Success, WcOpcode::Recv, received, imm, solicited, dev);
+        }
+    }
+
+    fn write(
+        &mut self,
+        reth: Option<Reth>,
+        end: bool,
+        imm: Option<u32>,
+        payload: &[u8],
+        solicited: bool,
+        dev: &mut Device,
+    ) -> Result<(), Refusal> {
+        if !self.access.contains(Access::REMOTE_WRITE) {
+            return Err(INVALID);
+        }
+        let (addr, rkey, total, remaining) = match (reth, &self.message) {
+            (Some(reth), Message::None) if reth.dma_len <= self.max_msg_bytes => {
+                (reth.addr, reth.rkey, reth.dma_len, reth.dma_len)
+            }
+            (None, Message::Write { addr, rkey, total, remaining }) => (*addr, *rkey, *total, *remaining),
+            _ => return Err(INVALID),
+        };
+        let len = payload.len() as u32;
+        if len > remaining || (end && len != remaining) {
+            return Err(INVALID);
+        }
+        // A zero-length WRITE touches no memory, so its key is not judged (IBTA C9-88). The key is judged again with each
+        // packet, for all that is still to come.
+        if remaining > 0 {
+            dev.mrs.check_remote(rkey, addr, remaining.into(), Access::REMOTE_WRITE).map_err(|KeyFault| ACCESS)?;
+        }
+        let receive = match imm {
+            Some(_) => Some(self.take_receive(dev).ok_or(Refusal::NotReady)?),
+            None => None,
+        };
+        if len > 0 && dev.mrs.write_remote(rkey, addr, payload).is_err() {
+            if let Some(wqe) = receive {
+                self.complete(wqe, Status::WrFlushErr, WcOpcode::RecvWriteImm, 0, None, false, dev);
+            }
+            return Err(ACCESS);
+        }
+        self.message = if end {
+            Message::None
+        } else {
+            Message::Write { addr: addr.wrapping_add(len.into()), rkey, total, remaining: remaining - len }
+        };
+        if end {
+            self.responses.count_message();
+        }
+        if let Some(wqe) = receive {
+            dev.counters.served_write_imm += 1;
+            self.complete(wqe, Status::Success, WcOpcode::RecvWriteImm, total, imm, solicited, dev);
+        } else if end {
+            dev.counters.served_write += 1;
+        }
+        Ok(())
+    }
+
+    /// Checks a READ and says how many packets its answer has.
+    fn admit_read(&self, reth: &Reth, dev: &Device) -> Result<u32, Refusal> {
+        let allowed = matches!(self.message, Message::None)
+            && self.access.contains(Access::REMOTE_READ)
+            && reth.dma_len <= self.max_msg_bytes
+            && self.responses.has_room();
+        if !allowed {
+            return Err(INVALID);
+        }
+        if reth.dma_len > 0 {
+            let len = reth.dma_len.into();
+            dev.mrs.check_remote(reth.rkey, reth.addr, len, Access::REMOTE_READ).map_err(|KeyFault| ACCESS)?;
+        }
+        Ok(reth.dma_len.div_ceil(self.mtu as u32).max(1))
+    }
+
+    fn atomic(&mut self, psn: Psn, eth: &AtomicEth, op: AtomicOp, dev: &mut Device) -> Result<(), Refusal> {
+        let allowed = matches!(self.message, Message::None)
+            && self.access.contains(Access::REMOTE_ATOMIC)
+            && eth.addr.is_multiple_of(8)
+            && self.responses.has_room();
+        if !allowed {
+            return Err(INVALID);
+        }
+        let original = dev.mrs.atomic_remote(eth.rkey, eth.addr, op).map_err(|KeyFault| ACCESS)?;
+        self.epsn = psn.plus(1);
+        self.responses.on_atomic(psn, original);
+        dev.counters.served_atomic += 1;
+        Ok(())
+    }
+
+    fn take_receive(&mut self, dev: &mut Device) -> Option<RecvWqe> {
+        match self.srq {
+            Some(srq) => dev.take_shared(srq),
+            None => self.queue.take(),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // The fields of one completion.
+    fn complete(
+        &mut self,
+        wqe: RecvWqe,
+        status: Status,
+        opcode: WcOpcode,
+        byte_len: u32,
+        imm: Option<u32>,
+        solicited: bool,
+        dev: &mut Device,
+    ) {
+        let (wr_id, qpn) = (wqe.wr_id, self.qpn);
+        dev.complete(self.cq, Completion { wr_id, status, opcode, byte_len, qpn, imm, src_qpn: None }, solicited);
+        match self.srq.and_then(|srq| dev.srqs.at_mut(srq.0)) {
+            Some(srq) => srq.recycle(wqe),
+            None => self.queue.recycle(wqe),
+        }
+    }
+
+    fn abandon_message(&mut self, status: Status, dev: &mut Device) {
+        if let Message::Send { wqe, .. } = std::mem::replace(&mut self.message, Message::None) {
+            self.complete(wqe, status, WcOpcode::Recv, 0, None, false, dev);
+        }
+    }
+
+    /// Into error: the receive in progress and all posted ones complete as flushed. Receives of an SRQ stay there.
+    pub(crate) fn flush(&mut self, dev: &mut Device) {
+        self.abandon_message(Status::WrFlushErr, dev);
+        while let Some(wqe) = self.queue.take() {
+            self.complete(wqe, Status::WrFlushErr, WcOpcode::Recv, 0, None, false, dev);
+        }
+    }
+
+    /// Forgets all work without completions.
+    pub(crate) fn reset(&mut self, dev: &mut Device) {
+        if let Message::Send { wqe, .. } = std::mem::replace(&mut self.message, Message::None) {
+            match self.srq.and_then(|srq| dev.srqs.at_mut(srq.0)) {
+                Some(srq) => srq.recycle(wqe),
+                None => self.queue.recycle(wqe),
+            }
+        }
+        self.queue.clear();
+        self.gap = Gap::None;
+        self.established = false;
+        self.responses = Responses::default();
+    }
+}

@@ -1,0 +1,327 @@
+//! What a responder has to send: READ responses and atomic answers in order, then one acknowledgement (IBTA 9.7.5).
+//!
+//! Acknowledgements coalesce: only the latest leaves, and none overtakes the answer to a READ before it, which the
+//! requester would take for lost. The answers to the last `max_dest_rd_atomic` READs and atomics are kept, so that a
+//! duplicate is answered again and no atomic runs twice.
+
+use std::collections::VecDeque;
+
+use verbs::{Psn, Rkey};
+
+use super::Peer;
+use super::responder::Fatal;
+use crate::batch::Batch;
+use crate::device::Device;
+use crate::limits::MAX_DUPLICATE_JOBS;
+use crate::memory::KeyFault;
+use crate::wire::{
+    Aeth, Bth, CREDITS_UNLIMITED, DEFAULT_PKEY, Header, NakCode, Opcode, Request, Reth, Syndrome, pad_bytes,
+};
+
+/// A READ or atomic that was executed.
+#[derive(Debug, Clone, Copy)]
+struct Executed {
+    first: Psn,
+    packets: u32,
+    answer: Answer,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Answer {
+    Read { addr: u64, rkey: Rkey, len: u32 },
+    Atomic { original: u64 },
+}
+
+/// An answer on its way out: `sent` of its `packets` have left.
+#[derive(Debug, Clone, Copy)]
+struct Job {
+    executed: Executed,
+    sent: u32,
+}
+
+/// The acknowledgement to send after all answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Reply {
+    #[default]
+    None,
+    /// Everything executed so far.
+    Latest,
+    /// Everything up to this packet, because what follows it has an answer of its own.
+    Through(Psn),
+    /// The next expected packet is missing.
+    SequenceNak,
+    RnrNak(Psn, u8),
+    Nak(Psn, NakCode),
+}
+
+/// Answers and acknowledgement of one QP.
+#[derive(Debug, Default)]
+pub(crate) struct Responses {
+    max_executed: usize,
+    executed: VecDeque<Executed>,
+    jobs: VecDeque<Job>,
+    reply: Reply,
+    msn: u32,
+}
+
+impl Responses {
+    pub(crate) fn new(max_dest_rd_atomic: u8) -> Self {
+        Self { max_executed: max_dest_rd_atomic.into(), ..Self::default() }
+    }
+
+    /// Counts a completed message.
+    pub(crate) const fn count_message(&mut self) {
+        self.msn = (self.msn + 1) & 0xff_ffff;
+    }
+
+    /// Whether another READ or atomic may be executed: the requester keeps to `max_dest_rd_atomic` outstanding ones, so
+    /// the oldest of a full table has been answered.
+    pub(crate) fn has_room(&self) -> bool {
+        self.executed.len() < self.max_executed || self.executed.front().is_some_and(|oldest| !self.is_pending(oldest))
+    }
+
+    fn is_pending(&self, executed: &Executed) -> bool {
+        self.jobs.iter().any(|job| job.executed.first.since(executed.first) < executed.packets)
+    }
+
+    /// A READ was accepted.
+    pub(crate) fn on_read(&mut self, first: Psn, reth: &Reth, packets: u32) {
+        let answer = Answer::Read { addr: reth.addr, rkey: reth.rkey, len: reth.dma_len };
+        self.remember(Executed { first, packets, answer });
+    }
+
+    /// An atomic was executed.
+    pub(crate) fn on_atomic(&mut self, first: Psn, original: u64) {
+        self.remember(Executed { first, packets: 1, answer: Answer::Atomic { original } });
+    }
+
+    fn remember(&mut self, executed: Executed) {
+        if self.executed.len() >= self.max_executed {
+            self.executed.pop_front();
+        }
+        self.executed.push_back(executed);
+        self.jobs.push_back(Job { executed, sent: 0 });
+        self.count_message();
+        // The answer acknowledges everything before it.
+        if matches!(self.reply, Reply::Latest | Reply::Through(_)) {
+            self.reply = Reply::None;
+        }
+    }
+
+    /// A packet asked for an ACK.
+    pub(crate) fn acknowledge_latest(&mut self) {
+        if matches!(self.reply, Reply::None | Reply::Through(_) | Reply::Latest) {
+            self.reply = Reply::Latest;
+        }
+    }
+
+    /// A packet is missing.
+    pub(crate) const fn refuse_sequence(&mut self) {
+        self.reply = Reply::SequenceNak;
+    }
+
+    /// The packet found no receive.
+    pub(crate) const fn refuse_not_ready(&mut self, psn: Psn, code: u8) {
+        self.reply = Reply::RnrNak(psn, code);
+    }
+
+    /// The refused packet came again before its RNR NAK left.
+    pub(crate) fn forget_rnr_nak(&mut self) {
+        if matches!(self.reply, Reply::RnrNak(..)) {
+            self.reply = Reply::None;
+        }
+    }
+
+    /// The packet ends the QP.
+    pub(crate) const fn refuse(&mut self, psn: Psn, code: NakCode) {
+        self.reply = Reply::Nak(psn, code);
+    }
+
+    /// The missing packet came, late, after packet `seen` had arrived and been dropped. A NAK that has not left still has
+    /// to, if packets before `seen` are missing; true then.
+    pub(crate) fn keep_sequence_nak(&mut self, expected: Psn, seen: Psn) -> bool {
+        if self.reply != Reply::SequenceNak {
+            return false;
+        }
+        if expected == seen || seen.is_after(expected) {
+            return true;
+        }
+        self.reply = Reply::Latest;
+        false
+    }
+
+    /// A request that was executed before (IBTA 9.7.5.1.3): acknowledged or answered again, never executed again.
+    pub(crate) fn on_duplicate(&mut self, psn: Psn, request: &Request<'_>, mtu: usize, dev: &mut Device) {
+        let answered = match request {
+            Request::Send { .. } | Request::Write { .. } => {
+                let answer_follows = self.executed.iter().any(|e| e.first.is_after(psn));
+                match self.reply {
+                    Reply::None | Reply::Through(_) if answer_follows => self.reply = Reply::Through(psn),
+                    Reply::None | Reply::Through(_) => self.reply = Reply::Latest,
+                    _ => {}
+                }
+                true
+            }
+            Request::Read(reth) => self.repeat_read(psn, reth, mtu),
+            Request::CompareSwap(_) | Request::FetchAdd(_) => self.repeat_atomic(psn),
+        };
+        if !answered {
+            dev.counters.drop_stale_duplicate += 1;
+        }
+    }
+
+    /// Answers a READ again, which may start inside of the original and must not reach beyond it.
+    fn repeat_read(&mut self, psn: Psn, reth: &Reth, mtu: usize) -> bool {
+        let Some(original) = self.executed.iter().rev().find(|e| psn.since(e.first) < e.packets) else { return false };
+        let Answer::Read { addr, rkey, len } = original.answer else { return false };
+        let skipped = u64::from(psn.since(original.first)) * mtu as u64;
+        let left = u64::from(len).saturating_sub(skipped);
+        if reth.rkey != rkey || reth.addr != addr.wrapping_add(skipped) || u64::from(reth.dma_len) > left {
+            return false;
+        }
+        let packets = reth.dma_len.div_ceil(mtu as u32).max(1);
+        let answer = Answer::Read { addr: reth.addr, rkey, len: reth.dma_len };
+        self.repeat(Executed { first: psn, packets, answer })
+    }
+
+    fn repeat_atomic(&mut self, psn: Psn) -> bool {
+        match self.executed.iter().rev().find(|e| e.first == psn) {
+            Some(&executed) if matches!(executed.answer, Answer::Atomic { .. }) => self.repeat(executed),
+            _ => false,
+        }
+    }
+
+    /// Queues an answer at its place in the order of PSNs, unless it is about to leave anyway.
+    fn repeat(&mut self, executed: Executed) -> bool {
+        let covers = |job: &Job| executed.first.since(job.executed.first) < job.executed.packets;
+        if let Some(at) = self.jobs.iter().position(covers) {
+            let job = &mut self.jobs[at];
+            if job.sent > executed.first.since(job.executed.first) {
+                *job = Job { executed, sent: 0 };
+            }
+            return true;
+        }
+        if self.jobs.len() >= self.max_executed + MAX_DUPLICATE_JOBS {
+            return false;
+        }
+        let at =
+            self.jobs.iter().position(|job| job.executed.first.is_after(executed.first)).unwrap_or(self.jobs.len());
+        self.jobs.insert(at, Job { executed, sent: 0 });
+        true
+    }
+
+    /// Whether [`Self::fill`] would send something.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.jobs.is_empty() || self.reply != Reply::None
+    }
+
+    /// Forgets everything but a NAK that tells the peer why the QP went into error.
+    pub(crate) fn abort(&mut self) {
+        self.executed.clear();
+        if !matches!(self.reply, Reply::Nak(..)) {
+            self.jobs.clear();
+            self.reply = Reply::None;
+        }
+    }
+
+    /// Sends as much as the batch takes.
+    pub(crate) fn fill(
+        &mut self,
+        peer: &Peer,
+        expected: Psn,
+        batch: &mut Batch<'_>,
+        dev: &mut Device,
+    ) -> Result<(), Fatal> {
+        while let Some(job) = self.jobs.front_mut() {
+            let executed = job.executed;
+            match push_answer(&executed, job.sent, self.msn, peer, batch, dev) {
+                Ok(true) => job.sent += 1,
+                Ok(false) => return Ok(()),
+                Err(KeyFault) => {
+                    let psn = executed.first.plus(job.sent);
+                    self.jobs.clear();
+                    self.refuse(psn, NakCode::RemoteAccess);
+                    return Err(Fatal);
+                }
+            }
+            if job.sent == executed.packets {
+                self.jobs.pop_front();
+            }
+        }
+        self.push_reply(peer, expected, batch, dev);
+        Ok(())
+    }
+
+    fn push_reply(&mut self, peer: &Peer, expected: Psn, batch: &mut Batch<'_>, dev: &mut Device) {
+        let before = |psn: Psn| psn.plus(Psn::MODULUS - 1);
+        let counters = &mut dev.counters;
+        let ack = Syndrome::Ack(CREDITS_UNLIMITED);
+        let (psn, syndrome, counter) = match self.reply {
+            Reply::None => return,
+            Reply::Latest => (before(expected), ack, &mut counters.acks_sent),
+            Reply::Through(psn) => (psn, ack, &mut counters.acks_sent),
+            Reply::SequenceNak => (expected, Syndrome::Nak(NakCode::SequenceError), &mut counters.naks_sent),
+            Reply::RnrNak(psn, code) => (psn, Syndrome::RnrNak(code), &mut counters.rnr_naks_sent),
+            Reply::Nak(psn, code) => (psn, Syndrome::Nak(code), &mut counters.naks_sent),
+        };
+        let header = response_header(peer, Opcode::Acknowledge, psn, 0).with_aeth(Aeth { syndrome, msn: self.msn });
+        if !batch.fits(header.as_bytes().len(), 0) {
+            return;
+        }
+        let Ok(()) = batch.push(&peer.route, &header, 0, |_| Ok::<(), std::convert::Infallible>(()));
+        *counter += 1;
+        self.reply = Reply::None;
+    }
+}
+
+/// Appends packet `index` of an answer; false if the batch has no place for it.
+fn push_answer(
+    executed: &Executed,
+    index: u32,
+    msn: u32,
+    peer: &Peer,
+    batch: &mut Batch<'_>,
+    dev: &Device,
+) -> Result<bool, KeyFault> {
+    let psn = executed.first.plus(index);
+    let aeth = Aeth { syndrome: Syndrome::Ack(CREDITS_UNLIMITED), msn };
+    match executed.answer {
+        Answer::Atomic { original } => {
+            let header =
+                response_header(peer, Opcode::AtomicAcknowledge, psn, 0).with_aeth(aeth).with_original(original);
+            if !batch.fits(header.as_bytes().len(), 0) {
+                return Ok(false);
+            }
+            batch.push(&peer.route, &header, 0, |_| Ok(()))?;
+        }
+        Answer::Read { addr, rkey, len } => {
+            let offset = u64::from(index) * peer.mtu as u64;
+            let payload = u64::from(len).saturating_sub(offset).min(peer.mtu as u64) as usize;
+            let (start, end) = (index == 0, index + 1 == executed.packets);
+            let mut header = response_header(peer, Opcode::read_response(start, end), psn, payload);
+            if start || end {
+                header = header.with_aeth(aeth);
+            }
+            if !batch.fits(header.as_bytes().len(), payload) {
+                return Ok(false);
+            }
+            batch.push(&peer.route, &header, payload, |dst| {
+                if dst.is_empty() { Ok(()) } else { dev.mrs.read_remote(rkey, addr.wrapping_add(offset), dst) }
+            })?;
+        }
+    }
+    Ok(true)
+}
+
+fn response_header(peer: &Peer, opcode: Opcode, psn: Psn, payload_bytes: usize) -> Header {
+    Header::new(&Bth {
+        opcode: opcode.byte(),
+        solicited: false,
+        pad: pad_bytes(payload_bytes) as u8,
+        version: 0,
+        pkey: DEFAULT_PKEY,
+        dest_qpn: peer.qpn,
+        ack_request: false,
+        psn,
+    })
+}

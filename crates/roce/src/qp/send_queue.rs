@@ -1,0 +1,239 @@
+//! The send queue: work requests in order, each with its place in the sequence of request packets.
+//!
+//! Packets are counted from the start of the connection in 64 bits; the requester turns a count into a PSN. Bytes are
+//! counted likewise, so that what is in flight is a subtraction.
+
+use std::collections::VecDeque;
+
+use verbs::{Payload, SendFlags, SendOp, SendWr, Sge, VerbsError, WcOpcode};
+
+use crate::limits::PACKET_CHARGE_BYTES;
+use crate::memory::{KeyFault, MrTable};
+
+/// Bytes of a send work request, owned.
+#[derive(Debug)]
+pub(crate) enum Data {
+    Sges(Vec<Sge>),
+    Inline(Vec<u8>),
+}
+
+/// A posted send work request.
+#[derive(Debug)]
+pub(crate) struct SendWqe {
+    pub(crate) wr_id: u64,
+    pub(crate) op: SendOp,
+    pub(crate) flags: SendFlags,
+    pub(crate) data: Data,
+    pub(crate) len: u32,
+    /// Its first request packet, or the first packet of its answer (READ), counted from the first of the QP.
+    pub(crate) first: u64,
+    /// How many, at least one.
+    pub(crate) packets: u64,
+    /// Window charge of everything before it.
+    charge: u64,
+}
+
+impl SendWqe {
+    /// The packet after its last.
+    pub(crate) const fn end(&self) -> u64 {
+        self.first + self.packets
+    }
+
+    /// Whether the responder answers it with data, and not by an ACK alone.
+    pub(crate) const fn wants_data(&self) -> bool {
+        matches!(self.op, SendOp::Read(_) | SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. })
+    }
+
+    pub(crate) const fn opcode(&self) -> WcOpcode {
+        match self.op {
+            SendOp::Write(_) | SendOp::WriteImm(..) => WcOpcode::Write,
+            SendOp::Read(_) => WcOpcode::Read,
+            SendOp::CmpSwap { .. } => WcOpcode::CmpSwap,
+            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            _ => WcOpcode::Send,
+        }
+    }
+
+    pub(crate) const fn imm(&self) -> Option<u32> {
+        match self.op {
+            SendOp::SendImm(imm) | SendOp::WriteImm(_, imm) => Some(imm),
+            _ => None,
+        }
+    }
+
+    /// Payload bytes of a packet, counted from the QP's first, and their offset in the message.
+    pub(crate) fn slice_of(&self, packet: u64, mtu: usize) -> (u32, usize) {
+        let offset = (packet - self.first) * mtu as u64;
+        let offset = u32::try_from(offset).unwrap_or(u32::MAX).min(self.len);
+        (offset, ((self.len - offset) as usize).min(mtu))
+    }
+
+    /// Window charge of everything before a packet of this request (or right after its last).
+    pub(crate) fn charge_before(&self, packet: u64, mtu: usize) -> u64 {
+        let n = packet - self.first;
+        self.charge + n * PACKET_CHARGE_BYTES + (n * mtu as u64).min(self.len.into())
+    }
+
+    /// Copies payload bytes out.
+    pub(crate) fn read(&self, mrs: &MrTable, offset: u32, dst: &mut [u8]) -> Result<(), KeyFault> {
+        match &self.data {
+            Data::Sges(sges) => mrs.gather(sges, offset.into(), dst),
+            Data::Inline(bytes) => {
+                let source = bytes.get(offset as usize..).and_then(|b| b.get(..dst.len())).ok_or(KeyFault)?;
+                dst.copy_from_slice(source);
+                Ok(())
+            }
+        }
+    }
+
+    /// Checks the landing place of an answer.
+    pub(crate) fn check_writable(&self, mrs: &MrTable) -> Result<(), KeyFault> {
+        match &self.data {
+            Data::Sges(sges) => mrs.check_scatter(sges),
+            Data::Inline(_) => Err(KeyFault),
+        }
+    }
+
+    /// Copies bytes of an answer in.
+    pub(crate) fn write(&self, mrs: &MrTable, offset: u32, src: &[u8]) -> Result<(), KeyFault> {
+        match &self.data {
+            Data::Sges(sges) => mrs.scatter(sges, offset.into(), src),
+            Data::Inline(_) => Err(KeyFault),
+        }
+    }
+}
+
+/// What a QP's sends may be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SendLimits {
+    pub(crate) max_wr: u32,
+    pub(crate) max_sge: u32,
+    pub(crate) max_inline_bytes: u32,
+    pub(crate) max_msg_bytes: u32,
+    pub(crate) sig_all: bool,
+}
+
+/// Posted and not completed sends, oldest first.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    wqes: VecDeque<SendWqe>,
+    limits: SendLimits,
+    spare_sges: Vec<Vec<Sge>>,
+    spare_inline: Vec<Vec<u8>>,
+    next_packet: u64,
+    next_charge: u64,
+}
+
+impl SendQueue {
+    pub(crate) fn new(limits: SendLimits) -> Self {
+        Self {
+            wqes: VecDeque::new(),
+            limits,
+            spare_sges: Vec::new(),
+            spare_inline: Vec::new(),
+            next_packet: 0,
+            next_charge: 0,
+        }
+    }
+
+    /// Checks a work request without posting it, and gives its length.
+    fn check(&self, wr: &SendWr<'_>) -> Result<u32, VerbsError> {
+        let too_many = |what, value: usize, max: u32| VerbsError::OutOfRange {
+            what,
+            value: value as u64,
+            min: 0,
+            max: max.into(),
+        };
+        if self.wqes.len() >= self.limits.max_wr as usize {
+            return Err(VerbsError::Full { what: "the send queue", limit: self.limits.max_wr.into() });
+        }
+        let wants_data = matches!(wr.op, SendOp::Read(_) | SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. });
+        let len: u64 = match wr.payload {
+            Payload::Sges(sges) if sges.len() > self.limits.max_sge as usize => {
+                return Err(too_many("gather entries of a send", sges.len(), self.limits.max_sge));
+            }
+            Payload::Sges(sges) => sges.iter().map(|s| u64::from(s.len)).sum(),
+            Payload::Inline(bytes) if wants_data => {
+                return Err(too_many("inline bytes of a request for data", bytes.len(), 0));
+            }
+            Payload::Inline(bytes) if bytes.len() > self.limits.max_inline_bytes as usize => {
+                return Err(too_many("inline bytes of a send", bytes.len(), self.limits.max_inline_bytes));
+            }
+            Payload::Inline(bytes) => bytes.len() as u64,
+        };
+        let (min, max) = match wr.op {
+            SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } => (8, 8),
+            _ => (0, u64::from(self.limits.max_msg_bytes)),
+        };
+        if !(min..=max).contains(&len) {
+            return Err(VerbsError::OutOfRange { what: "bytes of a message", value: len, min, max });
+        }
+        Ok(len as u32)
+    }
+
+    /// Appends a work request.
+    pub(crate) fn post(&mut self, wr: &SendWr<'_>, mtu: usize) -> Result<(), VerbsError> {
+        let len = self.check(wr)?;
+        let data = match wr.payload {
+            Payload::Sges(sges) => {
+                let mut list = self.spare_sges.pop().unwrap_or_default();
+                list.extend_from_slice(sges);
+                Data::Sges(list)
+            }
+            Payload::Inline(bytes) => {
+                let mut copy = self.spare_inline.pop().unwrap_or_default();
+                copy.extend_from_slice(bytes);
+                Data::Inline(copy)
+            }
+        };
+        let mut flags = wr.flags;
+        flags.set(SendFlags::SIGNALED, self.limits.sig_all || flags.contains(SendFlags::SIGNALED));
+        let packets = (len as usize).div_ceil(mtu).max(1) as u64;
+        let (first, charge) = (self.next_packet, self.next_charge);
+        self.next_packet += packets;
+        self.next_charge += packets * PACKET_CHARGE_BYTES + u64::from(len);
+        self.wqes.push_back(SendWqe { wr_id: wr.wr_id, op: wr.op, flags, data, len, first, packets, charge });
+        Ok(())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.wqes.len()
+    }
+
+    pub(crate) fn at(&self, index: usize) -> Option<&SendWqe> {
+        self.wqes.get(index)
+    }
+
+    pub(crate) fn head(&self) -> Option<&SendWqe> {
+        self.wqes.front()
+    }
+
+    /// Takes the oldest. Its memory goes back with [`Self::recycle`].
+    pub(crate) fn pop(&mut self) -> Option<SendWqe> {
+        self.wqes.pop_front()
+    }
+
+    /// Keeps the lists of a completed request for later ones.
+    pub(crate) fn recycle(&mut self, wqe: SendWqe) {
+        let limit = self.limits.max_wr as usize;
+        match wqe.data {
+            Data::Sges(mut list) if self.spare_sges.len() < limit => {
+                list.clear();
+                self.spare_sges.push(list);
+            }
+            Data::Inline(mut bytes) if self.spare_inline.len() < limit => {
+                bytes.clear();
+                self.spare_inline.push(bytes);
+            }
+            _ => {}
+        }
+    }
+
+    /// Forgets everything and starts counting at zero again.
+    pub(crate) fn reset(&mut self) {
+        while let Some(wqe) = self.pop() {
+            self.recycle(wqe);
+        }
+        (self.next_packet, self.next_charge) = (0, 0);
+    }
+}

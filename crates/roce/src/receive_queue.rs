@@ -1,0 +1,100 @@
+//! Receive work requests that wait for messages: a QP's own queue, or one shared by many (SRQ, IBTA 10.2.9).
+
+use std::collections::VecDeque;
+
+use verbs::{RecvWr, Sge, SrqInit, VerbsError};
+
+/// A receive that a message may take.
+#[derive(Debug, Default)]
+pub(crate) struct RecvWqe {
+    pub(crate) wr_id: u64,
+    pub(crate) sges: Vec<Sge>,
+    /// Bytes that fit.
+    pub(crate) capacity_bytes: u64,
+}
+
+/// A bounded queue of receives. Scatter lists are used again, so that a queue in use allocates nothing.
+#[derive(Debug)]
+pub(crate) struct ReceiveQueue {
+    wqes: VecDeque<RecvWqe>,
+    spare: Vec<Vec<Sge>>,
+    max_wr: u32,
+    max_sge: u32,
+}
+
+impl ReceiveQueue {
+    pub(crate) fn new(max_wr: u32, max_sge: u32) -> Self {
+        Self { wqes: VecDeque::new(), spare: Vec::new(), max_wr, max_sge }
+    }
+
+    pub(crate) fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        if self.wqes.len() >= self.max_wr as usize {
+            return Err(VerbsError::Full { what: "the receive queue", limit: self.max_wr.into() });
+        }
+        if wr.sges.len() > self.max_sge as usize {
+            let (value, max) = (wr.sges.len() as u64, self.max_sge.into());
+            return Err(VerbsError::OutOfRange { what: "scatter entries of a receive", value, min: 0, max });
+        }
+        let mut sges = self.spare.pop().unwrap_or_default();
+        sges.extend_from_slice(wr.sges);
+        let capacity_bytes = wr.sges.iter().map(|s| u64::from(s.len)).sum();
+        self.wqes.push_back(RecvWqe { wr_id: wr.wr_id, sges, capacity_bytes });
+        Ok(())
+    }
+
+    pub(crate) fn take(&mut self) -> Option<RecvWqe> {
+        self.wqes.pop_front()
+    }
+
+    /// Takes the list of a completed receive back for later use.
+    pub(crate) fn recycle(&mut self, mut wqe: RecvWqe) {
+        if self.spare.len() < self.max_wr as usize {
+            wqe.sges.clear();
+            self.spare.push(wqe.sges);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.wqes.len()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        while let Some(wqe) = self.take() {
+            self.recycle(wqe);
+        }
+    }
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    queue: ReceiveQueue,
+    /// Raise the limit event when fewer receives are left; 0 once it was raised.
+    limit: u32,
+    /// QPs that use it.
+    pub(crate) users: u32,
+}
+
+impl Srq {
+    pub(crate) fn new(init: &SrqInit) -> Self {
+        Self { queue: ReceiveQueue::new(init.max_wr, init.max_sge), limit: init.limit, users: 0 }
+    }
+
+    pub(crate) fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+        self.queue.post(wr)
+    }
+
+    /// Takes the oldest receive; also says whether the limit event is due.
+    pub(crate) fn take(&mut self) -> (Option<RecvWqe>, bool) {
+        let wqe = self.queue.take();
+        let limit_reached = wqe.is_some() && self.queue.len() < self.limit as usize;
+        if limit_reached {
+            self.limit = 0;
+        }
+        (wqe, limit_reached)
+    }
+
+    pub(crate) fn recycle(&mut self, wqe: RecvWqe) {
+        self.queue.recycle(wqe);
+    }
+}

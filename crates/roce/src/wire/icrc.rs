@@ -1,0 +1,199 @@
+//! Invariant CRC (IBTA 7.8.1, annex A17.3.3): CRC-32 over the packet with its mutable fields masked by ones.
+//!
+//! Covered are 8 bytes of ones, the IP header, the UDP header, the BTH with its fifth byte masked, and the rest up to the
+//! ICRC. The IPv4 identification field is covered, although a UDP socket never shows the one of a received packet.
+//! [`IcrcChecker`] therefore solves for it: CRC is linear, so that a wrong guess of the id changes the CRC by the
+//! product of the difference with a known power of x, which has an inverse. 16 of the 32 bits stay a check.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::Bth;
+
+/// Bytes of the ICRC at the end of a packet.
+pub const ICRC_BYTES: usize = 4;
+
+const LEAD_BYTES: usize = 8;
+const IPV4_BYTES: usize = 20;
+const IPV6_BYTES: usize = 40;
+const UDP_BYTES: usize = 8;
+const PROTOCOL_UDP: u8 = 17;
+/// Bytes before the end of the IPv4 identification field.
+const THROUGH_IPV4_ID_BYTES: usize = LEAD_BYTES + 6;
+
+/// The masked IP and UDP headers of packets from one address to another.
+#[derive(Debug, Clone, Copy)]
+pub struct PseudoHeader {
+    bytes: [u8; LEAD_BYTES + IPV6_BYTES + UDP_BYTES],
+    len: usize,
+    is_ipv4: bool,
+}
+
+impl PseudoHeader {
+    /// For packets from `source` to `destination`; `None` if one is IPv4 and the other IPv6. An IPv4 address mapped
+    /// into IPv6 counts as IPv4.
+    pub fn new(source: SocketAddr, destination: SocketAddr) -> Option<Self> {
+        let mut bytes = [0xff; LEAD_BYTES + IPV6_BYTES + UDP_BYTES];
+        let ip = &mut bytes[LEAD_BYTES..];
+        let ip_bytes = match (source.ip().to_canonical(), destination.ip().to_canonical()) {
+            (IpAddr::V4(s), IpAddr::V4(d)) => {
+                // Version and header length, TOS, total length, id, flags (do not fragment), TTL, protocol, checksum.
+                ip[..12].copy_from_slice(&[0x45, 0xff, 0, 0, 0, 0, 0x40, 0, 0xff, PROTOCOL_UDP, 0xff, 0xff]);
+                ip[12..16].copy_from_slice(&s.octets());
+                ip[16..20].copy_from_slice(&d.octets());
+                IPV4_BYTES
+            }
+            (IpAddr::V6(s), IpAddr::V6(d)) => {
+                // Version, class and flow label, payload length, next header, hop limit.
+                ip[..8].copy_from_slice(&[0x6f, 0xff, 0xff, 0xff, 0, 0, PROTOCOL_UDP, 0xff]);
+                ip[8..24].copy_from_slice(&s.octets());
+                ip[24..40].copy_from_slice(&d.octets());
+                IPV6_BYTES
+            }
+            _ => return None,
+        };
+        let udp = &mut ip[ip_bytes..ip_bytes + UDP_BYTES];
+        udp[..2].copy_from_slice(&source.port().to_be_bytes());
+        udp[2..4].copy_from_slice(&destination.port().to_be_bytes());
+        Some(Self { bytes, len: LEAD_BYTES + ip_bytes + UDP_BYTES, is_ipv4: ip_bytes == IPV4_BYTES })
+    }
+
+    /// Whether the packets have an identification field.
+    pub const fn is_ipv4(&self) -> bool {
+        self.is_ipv4
+    }
+
+    /// The ICRC as it stands on the wire, for a packet whose bytes from BTH to padding are `packet` (at least a BTH) and
+    /// whose IPv4 identification is `id` (ignored for IPv6).
+    pub fn icrc(&self, packet: &[u8], id: u16) -> [u8; ICRC_BYTES] {
+        self.crc(packet, id).to_le_bytes()
+    }
+
+    fn crc(&self, packet: &[u8], id: u16) -> u32 {
+        const MASKED_BTH_BYTE: usize = 4;
+        let mut head = [0xff; LEAD_BYTES + IPV6_BYTES + UDP_BYTES + Bth::BYTES];
+        head[..self.len].copy_from_slice(&self.bytes[..self.len]);
+        let udp_len = (UDP_BYTES + packet.len() + ICRC_BYTES) as u16;
+        if self.is_ipv4 {
+            head[LEAD_BYTES + 2..LEAD_BYTES + 4].copy_from_slice(&(udp_len + IPV4_BYTES as u16).to_be_bytes());
+            head[LEAD_BYTES + 4..LEAD_BYTES + 6].copy_from_slice(&id.to_be_bytes());
+        } else {
+            head[LEAD_BYTES + 4..LEAD_BYTES + 6].copy_from_slice(&udp_len.to_be_bytes());
+        }
+        head[self.len - 4..self.len - 2].copy_from_slice(&udp_len.to_be_bytes());
+        let (bth, rest) = packet.split_at(packet.len().min(Bth::BYTES));
+        head[self.len..self.len + bth.len()].copy_from_slice(bth);
+        head[self.len + MASKED_BTH_BYTE] = 0xff;
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&head[..self.len + bth.len()]);
+        hasher.update(rest);
+        hasher.finalize()
+    }
+}
+
+/// How a packet's ICRC was found right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Checked {
+    /// With the expected identification, or over IPv6: all 32 bits were checked.
+    Full,
+    /// With this other identification, solved from the ICRC itself: 16 bits were checked.
+    WithId(u16),
+}
+
+/// Checks ICRCs of received packets; keeps constants of recent packet lengths.
+#[derive(Debug, Clone)]
+pub struct IcrcChecker {
+    /// Direct-mapped by length: (bytes after the id field, x^-(8 x bytes + 32)).
+    inverses: [(usize, u32); INVERSE_CACHE],
+}
+
+/// Packet lengths whose constant is remembered. A connection has two or three lengths at a time.
+const INVERSE_CACHE: usize = 64;
+
+impl Default for IcrcChecker {
+    fn default() -> Self {
+        Self { inverses: [(usize::MAX, 0); INVERSE_CACHE] }
+    }
+}
+
+impl IcrcChecker {
+    /// Checks `packet` (BTH to padding) against the ICRC that followed it. `id_guess` is the IPv4 identification that
+    /// the packet probably had. `None`: the packet is damaged.
+    pub fn check(
+        &mut self,
+        header: &PseudoHeader,
+        packet: &[u8],
+        icrc: [u8; ICRC_BYTES],
+        id_guess: u16,
+    ) -> Option<Checked> {
+        let difference = header.crc(packet, id_guess) ^ u32::from_le_bytes(icrc);
+        if difference == 0 {
+            return Some(Checked::Full);
+        }
+        if !header.is_ipv4 {
+            return None;
+        }
+        let tail = header.len + packet.len() - THROUGH_IPV4_ID_BYTES;
+        let delta = gf2::multiply(difference, self.inverse(tail));
+        // A difference of the id alone is a polynomial of degree below 16: in this bit order, the upper half.
+        if delta & 0xffff != 0 {
+            return None;
+        }
+        Some(Checked::WithId(id_guess ^ ((delta >> 16) as u16).swap_bytes()))
+    }
+
+    fn inverse(&mut self, tail: usize) -> u32 {
+        let slot = &mut self.inverses[(tail / 4) % INVERSE_CACHE];
+        if slot.0 != tail {
+            *slot = (tail, gf2::x_to_minus(8 * tail as u32 + 32));
+        }
+        slot.1
+    }
+}
+
+/// Polynomials over GF(2) modulo the CRC-32 polynomial, in reflected bit order: bit 31 is the coefficient of x^0.
+mod gf2 {
+    const POLYNOMIAL: u32 = 0xedb8_8320;
+    const ONE: u32 = 1 << 31;
+    const X: u32 = 1 << 30;
+
+    pub(super) fn multiply(a: u32, mut b: u32) -> u32 {
+        let mut product = 0;
+        for i in (0..32).rev() {
+            product ^= b & 0u32.wrapping_sub((a >> i) & 1);
+            b = (b >> 1) ^ (POLYNOMIAL & 0u32.wrapping_sub(b & 1));
+        }
+        product
+    }
+
+    /// x^-n. The polynomial is primitive, so x has order 2^32 - 1.
+    pub(super) fn x_to_minus(n: u32) -> u32 {
+        let mut exponent = u32::MAX - n;
+        let mut power = X;
+        let mut result = ONE;
+        while exponent != 0 {
+            if exponent & 1 != 0 {
+                result = multiply(result, power);
+            }
+            power = multiply(power, power);
+            exponent >>= 1;
+        }
+        result
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn inverses_invert() {
+            let mut power = ONE;
+            for n in 1..2_000 {
+                power = multiply(power, X);
+                assert_eq!(multiply(power, x_to_minus(n)), ONE, "{n}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

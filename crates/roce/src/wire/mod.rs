@@ -1,0 +1,16 @@
+//! Bytes of RoCEv2 packets: the UDP payload from the BTH to the ICRC (IBTA chapter 9, annex A17).
+//!
+//! Owns encoding and decoding. It knows no QP and keeps no state but a cache of CRC constants; every function takes
+//! any byte sequence and returns a typed error instead of panicking.
+
+mod bth;
+mod eth;
+mod icrc;
+mod opcode;
+mod packet;
+
+pub use bth::{Bth, DEFAULT_PKEY};
+pub use eth::{Aeth, AtomicEth, CREDITS_UNLIMITED, NakCode, Reth, Syndrome, ack_timeout, rnr_delay};
+pub use icrc::{Checked, ICRC_BYTES, IcrcChecker, PseudoHeader};
+pub use opcode::{Opcode, UnknownOpcode};
+pub use packet::{Body, Header, Packet, PacketFault, Request, Response, Unchecked, pad_bytes};

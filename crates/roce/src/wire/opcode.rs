@@ -1,0 +1,147 @@
+//! BTH opcodes of the reliable connected service (IBTA table 38): what each carries after the BTH.
+//!
+//! Owns the mapping between bytes and operations. It never looks at a packet beyond its first byte.
+
+/// Reserved, or of a service that this device does not speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("opcode {0:#04x} is not one of the reliable connected service")]
+pub struct UnknownOpcode(pub u8);
+
+macro_rules! opcodes {
+    ($($(#[$doc:meta])* $name:ident = $byte:literal, $ext:literal;)*) => {
+        /// Opcode of a reliable connected packet.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Opcode { $($(#[$doc])* $name = $byte,)* }
+
+        impl Opcode {
+            /// Every opcode, ascending.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// The opcode of a BTH's first byte.
+            pub const fn from_byte(byte: u8) -> Result<Self, UnknownOpcode> {
+                match byte { $($byte => Ok(Self::$name),)* _ => Err(UnknownOpcode(byte)) }
+            }
+
+            /// Bytes of extension headers between BTH and payload.
+            pub const fn extension_bytes(self) -> usize {
+                match self { $(Self::$name => $ext,)* }
+            }
+        }
+    };
+}
+
+opcodes! {
+    /// SEND, first of several packets.
+    SendFirst = 0x00, 0;
+    /// SEND, neither first nor last.
+    SendMiddle = 0x01, 0;
+    /// SEND, last of several.
+    SendLast = 0x02, 0;
+    /// SEND with immediate, last of several.
+    SendLastImm = 0x03, 4;
+    /// SEND in one packet.
+    SendOnly = 0x04, 0;
+    /// SEND with immediate in one packet.
+    SendOnlyImm = 0x05, 4;
+    /// WRITE, first of several (RETH).
+    WriteFirst = 0x06, 16;
+    /// WRITE, neither first nor last.
+    WriteMiddle = 0x07, 0;
+    /// WRITE, last of several.
+    WriteLast = 0x08, 0;
+    /// WRITE with immediate, last of several.
+    WriteLastImm = 0x09, 4;
+    /// WRITE in one packet (RETH).
+    WriteOnly = 0x0a, 16;
+    /// WRITE with immediate in one packet (RETH, then ImmDt).
+    WriteOnlyImm = 0x0b, 20;
+    /// READ request (RETH).
+    ReadRequest = 0x0c, 16;
+    /// READ response, first of several (AETH).
+    ReadResponseFirst = 0x0d, 4;
+    /// READ response, neither first nor last.
+    ReadResponseMiddle = 0x0e, 0;
+    /// READ response, last of several (AETH).
+    ReadResponseLast = 0x0f, 4;
+    /// READ response in one packet (AETH).
+    ReadResponseOnly = 0x10, 4;
+    /// Acknowledgement, positive or not (AETH).
+    Acknowledge = 0x11, 4;
+    /// Answer to an atomic (AETH, AtomicAckETH).
+    AtomicAcknowledge = 0x12, 12;
+    /// Compare and swap (AtomicETH).
+    CompareSwap = 0x13, 28;
+    /// Fetch and add (AtomicETH).
+    FetchAdd = 0x14, 28;
+    /// SEND with invalidate, last of several (IETH).
+    SendLastInvalidate = 0x16, 4;
+    /// SEND with invalidate in one packet (IETH).
+    SendOnlyInvalidate = 0x17, 4;
+}
+
+impl Opcode {
+    /// The byte on the wire.
+    pub const fn byte(self) -> u8 {
+        self as u8
+    }
+
+    /// Opcode of a SEND packet at a place in its message.
+    pub const fn send(start: bool, end: bool, imm: bool) -> Self {
+        match (start, end, imm) {
+            (true, false, _) => Self::SendFirst,
+            (false, false, _) => Self::SendMiddle,
+            (false, true, false) => Self::SendLast,
+            (false, true, true) => Self::SendLastImm,
+            (true, true, false) => Self::SendOnly,
+            (true, true, true) => Self::SendOnlyImm,
+        }
+    }
+
+    /// Opcode of a WRITE packet at a place in its message.
+    pub const fn write(start: bool, end: bool, imm: bool) -> Self {
+        match (start, end, imm) {
+            (true, false, _) => Self::WriteFirst,
+            (false, false, _) => Self::WriteMiddle,
+            (false, true, false) => Self::WriteLast,
+            (false, true, true) => Self::WriteLastImm,
+            (true, true, false) => Self::WriteOnly,
+            (true, true, true) => Self::WriteOnlyImm,
+        }
+    }
+
+    /// Opcode of a READ response packet at a place in its response.
+    pub const fn read_response(start: bool, end: bool) -> Self {
+        match (start, end) {
+            (true, false) => Self::ReadResponseFirst,
+            (false, false) => Self::ReadResponseMiddle,
+            (false, true) => Self::ReadResponseLast,
+            (true, true) => Self::ReadResponseOnly,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_an_opcode_or_refused() {
+        let mut known = 0;
+        for byte in 0..=255u8 {
+            match Opcode::from_byte(byte) {
+                Ok(opcode) => {
+                    assert_eq!(opcode.byte(), byte);
+                    known += 1;
+                }
+                Err(UnknownOpcode(b)) => assert_eq!(b, byte),
+            }
+        }
+        assert_eq!(known, Opcode::ALL.len());
+        assert_eq!(known, 23);
+        // 0x15 is reserved; 0x20, 0x40, 0x64 and 0xa0 belong to UC, RD, UD and XRC; 0x81 is the congestion notification.
+        for byte in [0x15, 0x18, 0x20, 0x40, 0x64, 0x81, 0xa0] {
+            assert!(Opcode::from_byte(byte).is_err(), "{byte:#x}");
+        }
+    }
+}

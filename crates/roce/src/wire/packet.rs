@@ -1,0 +1,277 @@
+//! A whole packet: parsing into typed requests and responses, and the header bytes of packets to send.
+//!
+//! A parsed packet has the headers its opcode promises and a payload without padding. Whether it fits the state of a
+//! QP is the QP's affair.
+
+use verbs::Rkey;
+
+use super::{Aeth, AtomicEth, Bth, ICRC_BYTES, Opcode, Reth};
+
+/// Why bytes are not a packet of ours; each is a counted drop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PacketFault {
+    /// Shorter than its headers, padding and ICRC.
+    #[error("packet of {0} bytes is shorter than its headers")]
+    Truncated(usize),
+    /// Not a multiple of four bytes, as every packet is.
+    #[error("packet of {0} bytes is not a multiple of 4")]
+    Misshapen(usize),
+    /// Transport version other than 0.
+    #[error("transport header version {0} is not 0")]
+    Version(u8),
+    /// Another partition.
+    #[error("partition key {0:#06x} does not match")]
+    Pkey(u16),
+    /// Reserved, or of another transport service.
+    #[error("opcode {0:#04x} is not one of the reliable connected service")]
+    Opcode(u8),
+}
+
+/// A request, as the responder sees it. `start` and `end` place the packet in its message; an only packet is both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// Part of a SEND.
+    Send {
+        /// First or only.
+        start: bool,
+        /// Last or only.
+        end: bool,
+        /// Immediate data, on the last packet.
+        imm: Option<u32>,
+        /// Key to invalidate, on the last packet.
+        invalidate: Option<Rkey>,
+        /// Bytes without padding.
+        payload: &'a [u8],
+    },
+    /// Part of a WRITE.
+    Write {
+        /// Place and length of the message: present exactly on its first packet.
+        reth: Option<Reth>,
+        /// Last or only.
+        end: bool,
+        /// Immediate data, on the last packet.
+        imm: Option<u32>,
+        /// Bytes without padding.
+        payload: &'a [u8],
+    },
+    /// READ.
+    Read(Reth),
+    /// Compare and swap.
+    CompareSwap(AtomicEth),
+    /// Fetch and add.
+    FetchAdd(AtomicEth),
+}
+
+/// A response, as the requester sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Response<'a> {
+    /// Part of a READ response; the AETH is there on all but middle packets.
+    Read {
+        /// Acknowledgement of everything before.
+        aeth: Option<Aeth>,
+        /// Bytes without padding.
+        payload: &'a [u8],
+    },
+    /// Acknowledgement, positive or not.
+    Acknowledge(Aeth),
+    /// Answer to an atomic: the value before it.
+    Atomic(Aeth, u64),
+}
+
+/// What follows the BTH.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Body<'a> {
+    /// For the responder.
+    Request(Request<'a>),
+    /// For the requester.
+    Response(Response<'a>),
+}
+
+/// A parsed packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// Base transport header.
+    pub bth: Bth,
+    /// The rest.
+    pub body: Body<'a>,
+}
+
+/// A packet whose BTH alone was looked at, enough to find its QP before time is spent on the ICRC.
+#[derive(Debug, Clone, Copy)]
+pub struct Unchecked<'a> {
+    /// Base transport header.
+    pub bth: Bth,
+    /// Its opcode.
+    pub opcode: Opcode,
+    /// The bytes that the ICRC covers, BTH first.
+    pub covered: &'a [u8],
+    /// The ICRC.
+    pub icrc: [u8; ICRC_BYTES],
+}
+
+impl<'a> Unchecked<'a> {
+    /// Looks at the BTH of one UDP payload.
+    pub fn parse(datagram: &'a [u8]) -> Result<Self, PacketFault> {
+        let len = datagram.len();
+        let (covered, icrc) = datagram.split_last_chunk().ok_or(PacketFault::Truncated(len))?;
+        let bth = Bth::parse(covered.first_chunk().ok_or(PacketFault::Truncated(len))?);
+        if !len.is_multiple_of(4) {
+            return Err(PacketFault::Misshapen(len));
+        }
+        if bth.version != 0 {
+            return Err(PacketFault::Version(bth.version));
+        }
+        if !bth.pkey_matches() {
+            return Err(PacketFault::Pkey(bth.pkey));
+        }
+        let opcode = Opcode::from_byte(bth.opcode).map_err(|unknown| PacketFault::Opcode(unknown.0))?;
+        Ok(Self { bth, opcode, covered, icrc: *icrc })
+    }
+
+    /// Splits extension headers, payload and padding.
+    pub fn into_packet(self) -> Result<Packet<'a>, PacketFault> {
+        let body = parse_body(self.opcode, &self.bth, self.covered)
+            .ok_or(PacketFault::Truncated(self.covered.len() + ICRC_BYTES))?;
+        Ok(Packet { bth: self.bth, body })
+    }
+}
+
+impl<'a> Packet<'a> {
+    /// Parses one UDP payload without checking its ICRC.
+    pub fn parse(datagram: &'a [u8]) -> Result<Self, PacketFault> {
+        Unchecked::parse(datagram)?.into_packet()
+    }
+}
+
+/// Takes headers off the front of the bytes.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
+        let (head, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    fn word(&mut self) -> Option<u32> {
+        self.take().copied().map(u32::from_be_bytes)
+    }
+
+    fn reth(&mut self) -> Option<Reth> {
+        self.take().map(Reth::parse)
+    }
+
+    fn aeth(&mut self) -> Option<Aeth> {
+        self.take().map(Aeth::parse)
+    }
+}
+
+fn parse_body<'a>(opcode: Opcode, bth: &Bth, covered: &'a [u8]) -> Option<Body<'a>> {
+    let mut r = Reader(covered.get(Bth::BYTES..)?);
+    // The padding is at the end, so it can go before the headers are read.
+    r.0 = r.0.get(..r.0.len().checked_sub(usize::from(bth.pad))?)?;
+    let send = |start, end, imm, invalidate, payload| Request::Send { start, end, imm, invalidate, payload };
+    let write = |reth, end, imm, payload| Request::Write { reth, end, imm, payload };
+    let request = match opcode {
+        Opcode::SendFirst => send(true, false, None, None, r.0),
+        Opcode::SendMiddle => send(false, false, None, None, r.0),
+        Opcode::SendLast => send(false, true, None, None, r.0),
+        Opcode::SendLastImm => send(false, true, Some(r.word()?), None, r.0),
+        Opcode::SendOnly => send(true, true, None, None, r.0),
+        Opcode::SendOnlyImm => send(true, true, Some(r.word()?), None, r.0),
+        Opcode::SendLastInvalidate => send(false, true, None, Some(Rkey(r.word()?)), r.0),
+        Opcode::SendOnlyInvalidate => send(true, true, None, Some(Rkey(r.word()?)), r.0),
+        Opcode::WriteFirst => write(Some(r.reth()?), false, None, r.0),
+        Opcode::WriteMiddle => write(None, false, None, r.0),
+        Opcode::WriteLast => write(None, true, None, r.0),
+        Opcode::WriteLastImm => write(None, true, Some(r.word()?), r.0),
+        Opcode::WriteOnly => write(Some(r.reth()?), true, None, r.0),
+        Opcode::WriteOnlyImm => {
+            let reth = r.reth()?;
+            write(Some(reth), true, Some(r.word()?), r.0)
+        }
+        Opcode::ReadRequest => Request::Read(r.reth()?),
+        Opcode::CompareSwap => Request::CompareSwap(AtomicEth::parse(r.take()?)),
+        Opcode::FetchAdd => Request::FetchAdd(AtomicEth::parse(r.take()?)),
+        response => return Some(Body::Response(parse_response(response, r)?)),
+    };
+    Some(Body::Request(request))
+}
+
+fn parse_response<'a>(opcode: Opcode, mut r: Reader<'a>) -> Option<Response<'a>> {
+    match opcode {
+        Opcode::ReadResponseFirst | Opcode::ReadResponseLast | Opcode::ReadResponseOnly => {
+            Some(Response::Read { aeth: Some(r.aeth()?), payload: r.0 })
+        }
+        Opcode::ReadResponseMiddle => Some(Response::Read { aeth: None, payload: r.0 }),
+        Opcode::Acknowledge => Some(Response::Acknowledge(r.aeth()?)),
+        Opcode::AtomicAcknowledge => Some(Response::Atomic(r.aeth()?, r.take().copied().map(u64::from_be_bytes)?)),
+        _ => None,
+    }
+}
+
+/// BTH and extension headers of a packet to send.
+#[derive(Debug, Clone, Copy)]
+pub struct Header {
+    bytes: [u8; Bth::BYTES + AtomicEth::BYTES],
+    len: usize,
+}
+
+impl Header {
+    /// Starts with the BTH. Extension headers follow in the order of the calls, at most 28 bytes of them.
+    pub fn new(bth: &Bth) -> Self {
+        let mut bytes = [0; Bth::BYTES + AtomicEth::BYTES];
+        bytes[..Bth::BYTES].copy_from_slice(&bth.to_bytes());
+        Self { bytes, len: Bth::BYTES }
+    }
+
+    fn with(mut self, extension: &[u8]) -> Self {
+        self.bytes[self.len..self.len + extension.len()].copy_from_slice(extension);
+        self.len += extension.len();
+        self
+    }
+
+    /// Appends a RETH.
+    #[must_use]
+    pub fn with_reth(self, reth: Reth) -> Self {
+        self.with(&reth.to_bytes())
+    }
+
+    /// Appends an AtomicETH.
+    #[must_use]
+    pub fn with_atomic(self, eth: AtomicEth) -> Self {
+        self.with(&eth.to_bytes())
+    }
+
+    /// Appends an AETH.
+    #[must_use]
+    pub fn with_aeth(self, aeth: Aeth) -> Self {
+        self.with(&aeth.to_bytes())
+    }
+
+    /// Appends an AtomicAckETH.
+    #[must_use]
+    pub fn with_original(self, value: u64) -> Self {
+        self.with(&value.to_be_bytes())
+    }
+
+    /// Appends immediate data.
+    #[must_use]
+    pub fn with_imm(self, imm: u32) -> Self {
+        self.with(&imm.to_be_bytes())
+    }
+
+    /// The header's bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Padding that brings a payload to a multiple of four bytes.
+pub const fn pad_bytes(payload_len: usize) -> usize {
+    payload_len.wrapping_neg() & 3
+}
+
+#[cfg(test)]
+mod tests;
