@@ -30,6 +30,36 @@ pub trait Rig {
     /// Whether the completion channel of a side is readable now; `None` where there is no descriptor (virtual time).
     fn notified(&mut self, side: Side) -> Option<bool>;
 
+    /// Whether packets get lost. A responder goes to error with a fatal NAK and then answers nothing more (IBTA
+    /// 9.9.3), so where that NAK is lost the requester's retries end instead.
+    fn lossy(&self) -> bool;
+
     /// Cases in which this provider differs.
     fn differences(&self) -> &'static [Difference];
+}
+
+impl<R: Rig + ?Sized> Rig for Box<R> {
+    fn device(&mut self, side: Side) -> &mut dyn Provider {
+        (**self).device(side)
+    }
+
+    fn step(&mut self) {
+        (**self).step();
+    }
+
+    fn elapsed(&self) -> Duration {
+        (**self).elapsed()
+    }
+
+    fn notified(&mut self, side: Side) -> Option<bool> {
+        (**self).notified(side)
+    }
+
+    fn lossy(&self) -> bool {
+        (**self).lossy()
+    }
+
+    fn differences(&self) -> &'static [Difference] {
+        (**self).differences()
+    }
 }

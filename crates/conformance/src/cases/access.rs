@@ -65,7 +65,8 @@ fn qp_denied(rig: &mut dyn Rig, qp_access: Access, op: impl Fn(&Pair<'_>) -> Sen
     let op = op(&p);
     p.post(Side::A, 1, op, Payload::Sges(&[p.sge(Side::A, 0, 64)]))?;
     let c = p.one(Side::A)?;
-    let refused = matches!(c.status, Status::RemInvReqErr | Status::RemAccessErr);
+    let nak_lost = p.rig.lossy() && c.status == Status::RetryExcErr;
+    let refused = nak_lost || matches!(c.status, Status::RemInvReqErr | Status::RemAccessErr);
     ensure!(refused, "an invalid request or access error expected, got {c:?}");
     Ok(())
 }
