@@ -59,8 +59,7 @@ impl Ended {
 /// Runs `command` for at most `limit`, with no standard input; each line goes to `on_line` as it comes.
 pub(crate) fn run(command: &mut Command, limit: Duration, mut on_line: impl FnMut(Stream, &str)) -> Result<Ended> {
     let mut running = spawn(command)?;
-    let ended = running.wait(limit, &mut on_line)?;
-    Ok(ended)
+    running.wait(&|took| took >= limit, &mut on_line)
 }
 
 /// Runs `command` and shows nothing; the caller looks at the kept lines.
@@ -91,8 +90,12 @@ pub(crate) fn spawn(command: &mut Command) -> Result<Running> {
 }
 
 impl Running {
-    /// Waits for the end, at most `limit` from the start.
-    pub(crate) fn wait(&mut self, limit: Duration, on_line: &mut dyn FnMut(Stream, &str)) -> Result<Ended> {
+    /// Waits for the end, or until `expired` says so of the time since the start; then the child is ended.
+    pub(crate) fn wait(
+        &mut self,
+        expired: &dyn Fn(Duration) -> bool,
+        on_line: &mut dyn FnMut(Stream, &str),
+    ) -> Result<Ended> {
         let mut kept = Vec::new();
         let mut take = |stream: Stream, line: String| {
             on_line(stream, &line);
@@ -101,7 +104,7 @@ impl Running {
             }
         };
         let mut status = None;
-        while self.start.elapsed() < limit {
+        while !expired(self.start.elapsed()) {
             match self.lines.recv_timeout(POLL) {
                 Ok((stream, line)) => take(stream, line),
                 Err(RecvTimeoutError::Timeout) => {}

@@ -2,6 +2,7 @@
 //! Owns the list of keys that bind; each group of demands is one case.
 
 use crate::child::{self, Ended, Stream};
+use crate::repo;
 use crate::tally::Tally;
 use crate::test::Context;
 use anyhow::Result;
@@ -40,7 +41,7 @@ const KEYS: &[&str] = &[
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
     let build = child::run(&mut context.repo.command("cargo", &["build", "--release"]), BUILD_LIMIT, |_, line| {
-        if !line.trim_start().starts_with("Compiling") {
+        if !repo::is_progress(line) {
             println!("{line}");
         }
     })?;

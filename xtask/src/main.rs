@@ -9,6 +9,7 @@ mod repo;
 mod tally;
 mod test;
 mod unit;
+mod vm;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -25,11 +26,14 @@ struct Cli {
 enum Task {
     /// Run the test stages; the last line is `N passed, N failed, N skipped`.
     Test(test::Args),
+    /// Run a command in one or two guests with kernel soft-RoCE and return its exit code.
+    Vm(vm::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Test(args) => test::run(&args),
+        Task::Vm(args) => vm::run(&args),
     };
     match outcome {
         Ok(code) => code,

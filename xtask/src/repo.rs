@@ -10,6 +10,8 @@ use std::process::Command;
 pub(crate) struct Repo {
     /// The workspace root.
     pub(crate) root: PathBuf,
+    /// Cargo's target directory (`CARGO_TARGET_DIR` or `target/`).
+    pub(crate) target: PathBuf,
     /// The workspace's packages as `cargo metadata --no-deps` prints them.
     pub(crate) packages: Vec<Package>,
 }
@@ -59,7 +61,7 @@ impl Repo {
             metadata[key].as_str().map(PathBuf::from).with_context(|| format!("cargo metadata lacks {key}"))
         };
         let packages = array(&metadata["packages"]).iter().map(package).collect::<Result<_>>()?;
-        Ok(Repo { root: path("workspace_root")?, packages })
+        Ok(Repo { root: path("workspace_root")?, target: path("target_directory")?, packages })
     }
 
     /// A command that starts in the repository's root, with no colour codes in its output.
@@ -128,4 +130,10 @@ fn array(value: &Value) -> &[Value] {
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Whether a line of Cargo's is only about its progress.
+pub(crate) fn is_progress(line: &str) -> bool {
+    let first = line.split_whitespace().next().unwrap_or_default();
+    matches!(first, "Compiling" | "Checking" | "Downloaded" | "Downloading" | "Updating" | "Blocking" | "Locking")
 }

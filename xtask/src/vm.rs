@@ -1,0 +1,97 @@
+//! `cargo xtask vm`: runs a command in one or two guests that boot the distribution's stock kernel on the host's own root
+//! file system, with kernel soft-RoCE up as `rxe0`. Owns the command line; how to use it stands in docs/vm.md.
+
+mod apt;
+mod artifacts;
+mod bzimage;
+mod guest;
+mod initramfs;
+mod modules;
+mod sources;
+mod suite;
+
+pub(crate) use suite::run as run_stage;
+
+use crate::child::Stream;
+use crate::repo::Repo;
+use crate::test::Context;
+use anyhow::{Result, bail};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// What `cargo xtask vm` takes.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Guests to boot; two share a private network.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
+    guests: u32,
+    /// Kernel series.
+    #[arg(long, default_value = "6.1", value_parser = ["6.1", "6.12"])]
+    kernel: String,
+    /// Processors per guest.
+    #[arg(long, default_value_t = 2)]
+    cpus: u32,
+    /// Memory per guest.
+    #[arg(long, default_value_t = 1536)]
+    memory_mib: u32,
+    /// MTU of the guests' network; 4096-byte RDMA packets need 4200 or more.
+    #[arg(long, default_value_t = 1500)]
+    mtu: u32,
+    /// Seconds from start to the end of the guests; then the exit code is 124.
+    #[arg(long, default_value_t = 900)]
+    timeout_s: u64,
+    /// Directory that the guests see, writable, at $VM_RESULTS.
+    #[arg(long)]
+    results: Option<PathBuf>,
+    /// More Debian packages for the guest (they are unpacked for it, not installed here).
+    #[arg(long, value_delimiter = ',')]
+    packages: Vec<String>,
+    /// Only fetch and unpack what a boot needs.
+    #[arg(long)]
+    prepare: bool,
+    /// Run one suite of the test stage `vm`.
+    #[arg(long, conflicts_with = "command")]
+    suite: Option<String>,
+    /// The command, run in the repository's root in every guest; its exit code (the first that is not 0) is returned.
+    #[arg(last = true)]
+    command: Vec<String>,
+}
+
+/// Runs the command and returns its exit code; 124 if it took too long, 125 if a guest gave none.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let context = Context { repo: Repo::open()?, full: false };
+    if let Some(name) = &args.suite {
+        let tally = suite::run_named(&context, name)?;
+        println!("{tally}");
+        return Ok(if tally.failed + tally.skipped == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    let cache = context.repo.target.join("vm");
+    let packages: Vec<&str> = args.packages.iter().map(String::as_str).collect();
+    let artifacts = artifacts::prepare(&cache, &args.kernel, &packages)?;
+    if args.prepare {
+        println!("vm: ready, {}", artifacts.kernel.package);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.command.is_empty() {
+        bail!("no command; write it after --, as in: cargo xtask vm -- ibv_devinfo");
+    }
+    let boot = guest::Boot {
+        guests: args.guests,
+        cpus: args.cpus,
+        memory_mib: args.memory_mib,
+        mtu: args.mtu,
+        timeout: Duration::from_secs(args.timeout_s),
+        results: args.results.clone().unwrap_or_else(|| cache.join("results").join("last")),
+        command: args.command.clone(),
+    };
+    let outcomes = guest::run(&artifacts, &boot, &context.repo.root, &cache.join("runs"), |index, stream, line| {
+        let line = suite::labelled(boot.guests, index, line);
+        match stream {
+            Stream::Out => println!("{line}"),
+            Stream::Err => eprintln!("{line}"),
+        }
+    })?;
+    let code = outcomes.iter().map(|outcome| outcome.code).find(|code| *code != 0).unwrap_or(0);
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
+}

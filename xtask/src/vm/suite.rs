@@ -1,0 +1,189 @@
+//! Stage `vm`: suites that run in a guest, one boot each. Owns the registry and the reading of result lines. A suite says
+//! `PASS name`, `FAIL name: reason` or `SKIP name: reason` per case, or runs a Rust test binary; one that ends early cannot
+//! pass, because each states how many cases it has at least.
+
+use super::artifacts;
+use super::guest::{self, Boot};
+use crate::child::{self, Stream};
+use crate::tally::{Tally, skip_line};
+use crate::test::Context;
+use crate::unit;
+use anyhow::Result;
+use std::time::{Duration, Instant};
+
+const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// One suite: what is built on the host, then booted and run.
+struct Suite {
+    name: &'static str,
+    about: &'static str,
+    guests: u32,
+    /// Kernel series, `6.1` or `6.12`.
+    kernel: &'static str,
+    /// MTU of the guests' network.
+    mtu: u32,
+    /// Packages that the guest needs beyond the usual ones.
+    packages: &'static [&'static str],
+    /// Arguments of cargo calls on the host before the boot.
+    builds: &'static [&'static [&'static str]],
+    /// Run in every guest, in the repository's root.
+    command: &'static [&'static str],
+    /// Fewer cases than this, over all guests, is a failure.
+    cases_min: u64,
+    timeout_s: u64,
+    /// Only with `--full`.
+    full_only: bool,
+}
+
+const SUITES: &[Suite] = &[
+    Suite {
+        name: "rxe-smoke",
+        about: "kernel rxe talks to itself in one guest",
+        guests: 1,
+        kernel: "6.1",
+        mtu: 1500,
+        packages: &[],
+        builds: &[],
+        command: &["tests/vm/rxe-tools"],
+        cases_min: 12,
+        timeout_s: 600,
+        full_only: false,
+    },
+    Suite {
+        name: "rxe-pair",
+        about: "kernel rxe talks between two guests",
+        guests: 2,
+        kernel: "6.1",
+        mtu: 1500,
+        packages: &[],
+        builds: &[],
+        command: &["tests/vm/rxe-tools"],
+        cases_min: 24,
+        timeout_s: 600,
+        full_only: false,
+    },
+    Suite {
+        name: "rxe-smoke-6.12",
+        about: "the same with the newer kernel",
+        guests: 1,
+        kernel: "6.12",
+        mtu: 1500,
+        packages: &[],
+        builds: &[],
+        command: &["tests/vm/rxe-tools"],
+        cases_min: 12,
+        timeout_s: 600,
+        full_only: true,
+    },
+];
+
+/// The stage: every suite that is due.
+pub(crate) fn run(context: &Context) -> Result<Tally> {
+    let mut tally = Tally::default();
+    for suite in SUITES.iter().filter(|suite| context.full || !suite.full_only) {
+        let start = Instant::now();
+        println!("vm suite {}: {} ({} guest(s), kernel {})", suite.name, suite.about, suite.guests, suite.kernel);
+        let counts = run_suite(context, suite)?;
+        println!("vm suite {}: {counts} in {:.1} s", suite.name, start.elapsed().as_secs_f64());
+        tally.add(counts);
+    }
+    Ok(tally)
+}
+
+/// Runs one suite by its name, for `cargo xtask vm --suite`.
+pub(super) fn run_named(context: &Context, name: &str) -> Result<Tally> {
+    let Some(suite) = SUITES.iter().find(|suite| suite.name == name) else {
+        let known: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
+        anyhow::bail!("no suite named {name}; there are: {}", known.join(", "));
+    };
+    run_suite(context, suite)
+}
+
+fn run_suite(context: &Context, suite: &Suite) -> Result<Tally> {
+    let mut tally = Tally::default();
+    for args in suite.builds {
+        let built = child::run_quiet(&mut context.repo.command("cargo", args), BUILD_LIMIT)?;
+        if !built.success() {
+            let name = format!("{}: cargo {}", suite.name, args.join(" "));
+            tally.case(&name, built.took, &[built.describe(), built.text(Stream::Err)]);
+            return Ok(tally);
+        }
+    }
+    let cache = context.repo.target.join("vm");
+    let artifacts = match artifacts::prepare(&cache, suite.kernel, suite.packages) {
+        Ok(artifacts) => artifacts,
+        Err(error) => {
+            // Without the guest's parts no case can run: that is a skip, which is loud and fails in CI.
+            tally.skip(suite.name, &format!("{error:#}"));
+            return Ok(tally);
+        }
+    };
+    let boot = Boot {
+        guests: suite.guests,
+        cpus: 2,
+        memory_mib: if suite.guests == 1 { 2048 } else { 1024 },
+        mtu: suite.mtu,
+        timeout: Duration::from_secs(suite.timeout_s),
+        results: cache.join("results").join(suite.name),
+        command: suite.command.iter().map(|word| (*word).to_owned()).collect(),
+    };
+    let show = |index: u32, _, line: &str| println!("  {}", labelled(suite.guests, index, line));
+    let outcomes = guest::run(&artifacts, &boot, &context.repo.root, &cache.join("runs"), show)?;
+    let mut trouble = vec![];
+    for (index, outcome) in (1..).zip(&outcomes) {
+        tally.add(counted(outcome.lines.iter().map(|(_, line)| line.as_str())));
+        if outcome.code != 0 {
+            trouble.push(labelled(suite.guests, index, &format!("exit code {}", outcome.code)));
+        }
+    }
+    let cases = tally.passed + tally.failed + tally.skipped;
+    if cases < suite.cases_min {
+        trouble.push(format!("{cases} cases, not at least {}", suite.cases_min));
+    }
+    let took = outcomes.iter().map(|outcome| outcome.took).max().unwrap_or_default();
+    tally.case(&format!("{}: the guest ended well", suite.name), took, &trouble);
+    Ok(tally)
+}
+
+/// A guest's line with its name in front, where there are two.
+pub(super) fn labelled(guests: u32, index: u32, line: &str) -> String {
+    if guests == 1 { line.to_owned() } else { format!("[vm{index}] {line}") }
+}
+
+/// Result lines of a suite, its own or those of Rust test binaries.
+fn counted<'l>(lines: impl Iterator<Item = &'l str>) -> Tally {
+    let mut tally = Tally::default();
+    for line in lines {
+        if line.starts_with("PASS ") {
+            tally.passed += 1;
+        } else if line.starts_with("FAIL ") {
+            tally.failed += 1;
+        } else if skip_line(line).is_some() {
+            tally.skipped += 1;
+        } else if let Some(counts) = unit::libtest_result(line) {
+            tally.add(counts);
+        }
+    }
+    tally
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn result_lines_are_counted() {
+        let lines =
+            ["noise", "PASS a", "FAIL b: why", "SKIP c: why", "PASSED d", "test result: ok. 2 passed; 0 failed;"];
+        assert_eq!(counted(lines.into_iter()), Tally { passed: 3, failed: 1, skipped: 1 });
+    }
+
+    #[test]
+    fn suites_have_unique_names_and_cases() {
+        let mut names: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), SUITES.len());
+        assert!(SUITES.iter().all(|suite| suite.cases_min > 0 && (1..=2).contains(&suite.guests)));
+    }
+}
