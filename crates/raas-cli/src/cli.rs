@@ -1,0 +1,285 @@
+//! The command line as types: every command, option, unit and limit. Parsing only; the commands lie in other modules.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::exit::Failure;
+use crate::perf::SIZE_BYTES_MAX;
+
+/// Port of `raas perf server` if none is given.
+pub(crate) const PERF_PORT: u16 = 4800;
+/// Connections of a demo at most.
+const DEMO_CONNECTIONS_MAX: u32 = 20_000;
+/// Application processes of a demo host at most.
+const DEMO_APPS_MAX: u32 = 64;
+/// Connections of a perf client at most.
+const PERF_CONNECTIONS_MAX: u32 = 4096;
+
+/// RDMA as a Service: one daemon per host owns the RDMA device; applications see sockets.
+#[derive(Debug, Parser)]
+#[command(name = "raas", version, propagate_version = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    /// What to log on stderr, such as `info` or `raasd=debug` [default: $RUST_LOG, else warn; info for the daemon]
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// A command.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Two hosts on this machine, many applications, 1,000 connections, real files, every byte verified
+    Demo(DemoArgs),
+    /// Serve this host: own its RDMA device and share it among all applications
+    Daemon(DaemonArgs),
+    /// Send a file to `raas recv` on another host
+    Send(SendArgs),
+    /// Receive a file from `raas send`
+    Recv(RecvArgs),
+    /// List the connections of this host
+    Ss(InspectArgs),
+    /// Show device, lanes, resources, counters and applications of this host
+    Stat(InspectArgs),
+    /// Measure latency, throughput and message rate between two hosts
+    #[command(subcommand)]
+    Perf(PerfCommand),
+    /// An application process of the demo; started by it alone
+    #[command(hide = true)]
+    DemoApp(DemoAppArgs),
+}
+
+/// Which daemon to talk to.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SocketArgs {
+    /// Control socket of this host's daemon [default: $RAAS_SOCKET, else $XDG_RUNTIME_DIR/raas/raasd.sock, else
+    /// /run/raas/raasd.sock for root and /tmp/raas-$UID/raasd.sock for others]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+}
+
+impl SocketArgs {
+    /// The socket, if it was named.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.socket.as_deref()
+    }
+}
+
+/// `raas demo`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Directory with the files to send [default: files of the Rust toolchain and of /usr, about 400 MB]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) path: Option<PathBuf>,
+    /// Connections between the two hosts, half of them begun by each
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=i64::from(DEMO_CONNECTIONS_MAX)))]
+    pub(crate) connections: u32,
+    /// Application processes on each host
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=i64::from(DEMO_APPS_MAX)))]
+    pub(crate) apps: u32,
+    /// Time limit of the whole run, in seconds
+    #[arg(long, value_name = "S", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) seconds_max: u64,
+    /// Addresses of the two hosts; any two of 127.0.0.0/8 will do
+    #[arg(long, value_name = "A,B", default_value = "127.0.0.1,127.0.0.2", value_parser = two_addresses)]
+    pub(crate) hosts: [IpAddr; 2],
+    /// TCP port on which the two daemons reach each other
+    #[arg(long, value_name = "PORT", default_value_t = 4790, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) peer_port: u16,
+    /// Print one JSON object on stdout; progress stays on stderr
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn two_addresses(text: &str) -> Result<[IpAddr; 2], String> {
+    let parsed: Result<Vec<IpAddr>, _> = text.split(',').map(|part| part.trim().parse::<IpAddr>()).collect();
+    let addresses = parsed.map_err(|e| e.to_string())?;
+    addresses.try_into().map_err(|_| "two addresses with a comma between them, such as 127.0.1.1,127.0.1.2".into())
+}
+
+/// `raas demo-app`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoAppArgs {
+    /// Process of the demo.
+    #[arg(long)]
+    pub(crate) parent: u32,
+}
+
+/// `raas daemon`.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonArgs {
+    /// Configuration file (TOML, docs/configuration.md); options given here win over it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Address of this host that peers use
+    #[arg(long, value_name = "IP")]
+    pub(crate) listen: Option<IpAddr>,
+    /// Which device: `softnic` (over UDP, needs nothing) or `rdma-core[:NAME]`
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) device: Option<String>,
+    /// TCP port on which daemons reach each other
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) peer_port: Option<u16>,
+    /// File with the key that all daemons of the cluster share
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// Write every packet to this file (pcap)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pcap: Option<PathBuf>,
+    /// Check the configuration, say so, and end
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// End in order when stdin is closed, as when a parent process ends
+    #[arg(long)]
+    pub(crate) until_stdin_closes: bool,
+    #[command(flatten)]
+    pub(crate) socket: SocketArgs,
+}
+
+/// `raas send`.
+#[derive(Debug, Args)]
+pub(crate) struct SendArgs {
+    /// File to send, or `-` for stdin
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Where `raas recv` listens
+    #[arg(value_name = "HOST:PORT")]
+    pub(crate) to: String,
+    #[command(flatten)]
+    pub(crate) socket: SocketArgs,
+}
+
+/// `raas recv`.
+#[derive(Debug, Args)]
+pub(crate) struct RecvArgs {
+    /// Port to listen on
+    #[arg(value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) port: u16,
+    /// File to write, or `-` for stdout
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) socket: SocketArgs,
+}
+
+/// `raas ss` and `raas stat`.
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) socket: SocketArgs,
+}
+
+/// `raas perf`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PerfCommand {
+    /// Serve tests until ended
+    Server(PerfServerArgs),
+    /// Ping-pong: half round trips in microseconds
+    Lat(PerfClientArgs),
+    /// Stream of large writes: Gbit/s
+    Bw(PerfClientArgs),
+    /// Stream of small messages, one write each: messages per second
+    Rate(PerfClientArgs),
+}
+
+/// `raas perf server`.
+#[derive(Debug, Args)]
+pub(crate) struct PerfServerArgs {
+    /// Port to listen on
+    #[arg(value_name = "PORT", default_value_t = PERF_PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) port: u16,
+    /// Serve over kernel TCP instead of RaaS, for comparison
+    #[arg(long)]
+    pub(crate) tcp: bool,
+    #[command(flatten)]
+    pub(crate) socket: SocketArgs,
+}
+
+/// `raas perf lat`, `bw` and `rate`.
+#[derive(Debug, Args)]
+pub(crate) struct PerfClientArgs {
+    /// Where `raas perf server` listens
+    #[arg(value_name = "HOST:PORT")]
+    pub(crate) to: String,
+    /// Bytes of a message; K and M (1024) may follow [default: lat 64, bw 256K, rate 64]
+    #[arg(long, value_name = "B", value_parser = size_bytes)]
+    pub(crate) size: Option<u32>,
+    /// Connections at once, each with a thread
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(PERF_CONNECTIONS_MAX)))]
+    pub(crate) connections: u32,
+    /// Time of the test, in seconds
+    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// Use kernel TCP (cubic, no delay) instead of RaaS; the server needs it too
+    #[arg(long)]
+    pub(crate) tcp: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) socket: SocketArgs,
+}
+
+fn size_bytes(text: &str) -> Result<u32, String> {
+    let (digits, unit) = match text.strip_suffix(['K', 'k']) {
+        Some(digits) => (digits, 1 << 10),
+        None => text.strip_suffix(['M', 'm']).map_or((text, 1), |digits| (digits, 1 << 20)),
+    };
+    let value = digits.parse::<u32>().ok().and_then(|n| n.checked_mul(unit));
+    value.filter(|n| (1..=SIZE_BYTES_MAX).contains(n)).ok_or_else(|| "1 to 16M bytes".into())
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().ok().filter(|s| (0.01..=86_400.0).contains(s));
+    value.ok_or_else(|| "0.01 to 86400 seconds".into())
+}
+
+/// The address that a user's HOST:PORT means; the first one if a name has several.
+pub(crate) fn resolve(text: &str) -> Result<SocketAddr, Failure> {
+    let mut found = text.to_socket_addrs().map_err(|e| Failure::Usage(format!("{text}: {e} (HOST:PORT is wanted)")))?;
+    found.next().ok_or_else(|| Failure::Usage(format!("{text}: no address of that name")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_and_times_have_limits() {
+        assert_eq!(size_bytes("64"), Ok(64));
+        assert_eq!(size_bytes("256K"), Ok(256 << 10));
+        assert_eq!(size_bytes("16M"), Ok(16 << 20));
+        for bad in ["0", "17M", "4096M", "-1", "x", "", "K"] {
+            assert!(size_bytes(bad).is_err(), "{bad}");
+        }
+        assert_eq!(seconds("0.5"), Ok(0.5));
+        for bad in ["0", "nan", "inf", "-1", "1e9"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn demo_hosts_are_two_addresses() {
+        assert_eq!(two_addresses("127.0.0.1, ::1").unwrap()[1].to_string(), "::1");
+        assert!(two_addresses("127.0.0.1").is_err());
+        assert!(two_addresses("a,b").is_err());
+    }
+
+    #[test]
+    fn addresses_are_resolved() {
+        assert_eq!(resolve("127.0.0.5:80").unwrap().to_string(), "127.0.0.5:80");
+        assert!(matches!(resolve("nothing"), Err(Failure::Usage(_))));
+    }
+}

@@ -1,0 +1,212 @@
+//! `raas demo`: two hosts on this machine, many applications, a thousand connections, real files, every byte verified,
+//! and the same over kernel TCP beside it.
+//!
+//! This process starts and judges; it carries no data itself. It makes up no figure: what the daemons use is what they
+//! and the kernel say, and what arrived is what senders and receivers say independently of each other.
+
+mod app;
+mod cleanup;
+mod corpus;
+mod fleet;
+mod host;
+mod links;
+mod measure;
+mod ping;
+mod plan;
+mod progress;
+mod protocol;
+mod report;
+mod stream;
+mod transfer;
+mod verify;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+pub(crate) use app::run as run_app;
+
+use crate::exit::Failure;
+use cleanup::Cleanup;
+use corpus::Corpus;
+use fleet::Cast;
+use host::{Host, Nobody, Watched};
+use measure::Measured;
+use plan::Link;
+use progress::Progress;
+use protocol::Via;
+use report::Report;
+
+/// How long after the time limit the watchdog waits for the orderly end.
+const WATCHDOG_GRACE: Duration = Duration::from_secs(15);
+/// Bytes of the key that the two daemons share.
+const KEY_BYTES: usize = 32;
+
+/// What the demo is asked to do.
+#[derive(Debug, Clone)]
+pub(crate) struct Demo {
+    /// Directory with the files to send; by default real files of this machine.
+    pub(crate) path: Option<PathBuf>,
+    /// Connections between the hosts.
+    pub(crate) connections: u32,
+    /// Application processes of each host.
+    pub(crate) apps: u32,
+    /// Addresses of the hosts.
+    pub(crate) hosts: [IpAddr; 2],
+    /// TCP port on which the daemons reach each other.
+    pub(crate) peer_port: u16,
+    /// Bound of the whole run.
+    pub(crate) seconds_max: u64,
+    /// One JSON object on stdout.
+    pub(crate) json: bool,
+}
+
+/// Runs the demo and prints its result.
+pub(crate) fn run(demo: &Demo) -> Result<(), Failure> {
+    let deadline = Instant::now() + Duration::from_secs(demo.seconds_max);
+    if demo.hosts[0] == demo.hosts[1] {
+        return Err(Failure::Usage("--hosts: the two hosts need different addresses".into()));
+    }
+    let cleanup = Cleanup::new().map_err(|e| Failure::failed("no temporary directory (see TMPDIR)", e))?;
+    guard(&cleanup, demo.seconds_max)?;
+    let mut progress = Progress::new();
+    let channels = demo.connections as usize * 2;
+    let corpus = corpus::choose(demo.path.as_deref(), channels, deadline)?;
+    progress.say(&format!(
+        "sending {} files ({} in {} transfers) over {} connections of {} + {} applications",
+        corpus.files.len(),
+        crate::table::bytes(corpus.bytes),
+        corpus.transfers.len(),
+        demo.connections,
+        demo.apps,
+        demo.apps
+    ));
+    let links = plan::plan(demo.connections, demo.apps, &corpus);
+    let mut report = Report {
+        hosts: demo.hosts.to_vec(),
+        connections: demo.connections,
+        application_processes: demo.apps * 2,
+        distinct_files: corpus.files.len(),
+        notes: corpus.notes.clone(),
+        ..Report::default()
+    };
+    let mut run = Run { demo, cleanup: &cleanup, corpus: &corpus, links: &links, deadline, progress: &mut progress };
+    if let Err(e) = run.over_raas(&mut report).and_then(|()| run.over_tcp(&mut report)) {
+        report.errors.push(e);
+    }
+    cleanup.now();
+    if demo.json {
+        println!("{}", report.to_json());
+    } else {
+        print!("{}", report.to_text());
+    }
+    match report.errors.first() {
+        _ if report.is_good() => Ok(()),
+        Some(e) if report.is_unverified => Err(Failure::Unverified(e.clone())),
+        first => Err(Failure::Failed(first.cloned().unwrap_or_else(|| "the demo was not completed".into()))),
+    }
+}
+
+/// Cleans up and ends the process on signals, and if the run hangs beyond its time limit.
+fn guard(cleanup: &Cleanup, seconds_max: u64) -> Result<(), Failure> {
+    let on_signal = cleanup.clone();
+    crate::signals::watch(move |name| {
+        on_signal.now();
+        eprintln!("raas: ended by {name}; all child processes are gone");
+        std::process::exit(1);
+    })
+    .map_err(|e| Failure::failed("signal handling", e))?;
+    let watched = cleanup.clone();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(seconds_max) + WATCHDOG_GRACE);
+        watched.now();
+        eprintln!("raas: the demo hung beyond --seconds-max and was ended");
+        std::process::exit(1);
+    });
+    Ok(())
+}
+
+struct Run<'a> {
+    demo: &'a Demo,
+    cleanup: &'a Cleanup,
+    corpus: &'a Corpus,
+    links: &'a [Link],
+    deadline: Instant,
+    progress: &'a mut Progress,
+}
+
+impl Run<'_> {
+    fn over_raas(&mut self, report: &mut Report) -> Result<(), String> {
+        let demo = self.demo;
+        for ip in demo.hosts {
+            host::check_ports(ip, demo.peer_port)?;
+        }
+        let key_file = self.write_key()?;
+        let start = |number: usize| Host::start(self.cleanup, number, demo.hosts[number], demo.peer_port, &key_file);
+        let mut hosts = [start(0)?, start(1)?];
+        let via = [0, 1].map(|i: usize| Via::Raas { socket: hosts[i].socket().to_path_buf() });
+        let connections = self.links.len();
+        let result = self.measure("RaaS", [&via[0], &via[1]], &mut Watched { hosts: &mut hosts, connections });
+        report.daemons = Some([hosts[0].used(), hosts[1].used()]);
+        judge(report, result?, |r, m| r.raas = Some(m));
+        hosts.iter_mut().try_for_each(Host::settle)?;
+        let used = [hosts[0].used(), hosts[1].used()];
+        report.daemons = Some(used);
+        for (ip, used) in demo.hosts.iter().zip(used) {
+            if used.rc_qps != 1 || used.srqs != 1 {
+                report.errors.push(format!(
+                    "the daemon at {ip} used {} RC queue pairs and {} shared receive queues, not one of each",
+                    used.rc_qps, used.srqs
+                ));
+            }
+        }
+        for host in hosts {
+            host.stop()?;
+        }
+        Ok(())
+    }
+
+    fn over_tcp(&mut self, report: &mut Report) -> Result<(), String> {
+        let measured = self.measure("kernel TCP", [&Via::Tcp, &Via::Tcp], &mut Nobody)?;
+        judge(report, measured, |r, m| r.tcp = Some(m));
+        Ok(())
+    }
+
+    fn measure(
+        &mut self,
+        label: &str,
+        via: [&Via; 2],
+        observer: &mut dyn measure::Observer,
+    ) -> Result<Measured, String> {
+        let cast = Cast { apps: self.demo.apps, hosts: self.demo.hosts, via, links: self.links, corpus: self.corpus };
+        measure::run(label, cast, self.cleanup, self.deadline, self.progress, observer)
+            .map_err(|e| format!("{label}: {e}"))
+    }
+
+    /// A fresh key for this run's daemons, readable by this user alone.
+    fn write_key(&self) -> Result<PathBuf, String> {
+        use std::io::{Read, Write};
+        use std::os::unix::fs::OpenOptionsExt;
+        let path = self.cleanup.dir().join("key");
+        let mut key = [0; KEY_BYTES];
+        std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut key)).map_err(|e| e.to_string())?;
+        let hex: String = key.iter().map(|b| format!("{b:02x}")).collect();
+        std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .and_then(|mut f| writeln!(f, "{hex}"))
+            .map_err(|e| format!("{}: {e}", path.display()))?;
+        Ok(path)
+    }
+}
+
+/// Keeps a measurement and what is wrong with it.
+fn judge(report: &mut Report, measured: Measured, keep: impl FnOnce(&mut Report, Measured)) {
+    if !measured.verified.findings.is_empty() {
+        report.is_unverified = true;
+        report.errors.extend(measured.verified.findings.iter().cloned());
+    }
+    keep(report, measured);
+}

@@ -1,0 +1,264 @@
+//! The demo's application processes as one thing: start them, tell all of them the next step, wait until each has
+//! done it. Any of them failing or ending ends the step.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::process::{ChildStdin, ChildStdout, Command as Process, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use super::cleanup::Cleanup;
+use super::corpus::Corpus;
+use super::plan::{Link, Seat};
+use super::protocol::{AppLink, Command, Event, Setup, Transferred, Via};
+
+/// Bound of each wait of an application on one connection; the run as a whole has a bound of its own.
+const STREAM_TIMEOUT_SECONDS: u64 = 60;
+/// How often a waiting parent looks around.
+const TICK: Duration = Duration::from_millis(100);
+/// How long applications may take to end after their last word.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// All application processes of one transport.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    cleanup: Cleanup,
+    members: Vec<Member>,
+    events: mpsc::Receiver<(usize, Option<Event>)>,
+    deadline: Instant,
+}
+
+#[derive(Debug)]
+struct Member {
+    seat: Seat,
+    pid: u32,
+    stdin: ChildStdin,
+    received_bytes: u64,
+    /// Events of a step that others have not reached yet.
+    early: VecDeque<Event>,
+    said_bye: bool,
+}
+
+/// What all applications of a run are started with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cast<'a> {
+    /// Applications of each host.
+    pub(crate) apps: u32,
+    /// The hosts' addresses.
+    pub(crate) hosts: [IpAddr; 2],
+    /// How each host's applications connect.
+    pub(crate) via: [&'a Via; 2],
+    /// Who connects to whom.
+    pub(crate) links: &'a [Link],
+    /// What is sent.
+    pub(crate) corpus: &'a Corpus,
+}
+
+impl Fleet {
+    /// Starts the processes and gives each its part.
+    pub(crate) fn start(cleanup: &Cleanup, cast: Cast<'_>, deadline: Instant) -> Result<Self, String> {
+        let (sender, events) = mpsc::channel();
+        let mut members = Vec::new();
+        for host in 0..2 {
+            for app in 0..cast.apps {
+                let seat = Seat { host, app };
+                let (pid, (stdin, stdout)) = start_process(cleanup).map_err(|e| format!("{}: {e}", name_of(seat)))?;
+                let number = members.len();
+                let sender = sender.clone();
+                std::thread::spawn(move || read_events(number, stdout, &sender));
+                members.push(Member { seat, pid, stdin, received_bytes: 0, early: VecDeque::new(), said_bye: false });
+            }
+        }
+        let mut fleet = Self { cleanup: cleanup.clone(), members, events, deadline };
+        for member in &mut fleet.members {
+            send(member, &Command::Setup(Box::new(part_of(member.seat, cast))))?;
+        }
+        Ok(fleet)
+    }
+
+    /// Number of processes.
+    pub(crate) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Waits until all listen; gives the addresses by host.
+    pub(crate) fn listening(&mut self) -> Result<[Vec<SocketAddr>; 2], String> {
+        let all: Vec<usize> = (0..self.members.len()).collect();
+        let at =
+            self.gather(&all, |_| {}, |event| if let Event::Listening { at } = event { Some(at) } else { None })?;
+        let mut by_host = [Vec::new(), Vec::new()];
+        for (member, at) in self.members.iter().zip(at) {
+            by_host[member.seat.host as usize % 2].push(at);
+        }
+        Ok(by_host)
+    }
+
+    /// Has all connections opened.
+    pub(crate) fn open(&mut self, listeners: &[Vec<SocketAddr>; 2]) -> Result<(), String> {
+        for member in &mut self.members {
+            let peers = listeners[(1 - member.seat.host) as usize % 2].clone();
+            send(member, &Command::Open { peers })?;
+        }
+        let all: Vec<usize> = (0..self.members.len()).collect();
+        self.gather(&all, |_| {}, |event| matches!(event, Event::Opened).then_some(()))?;
+        Ok(())
+    }
+
+    /// Has the latency of a connection measured; half round trips in nanoseconds.
+    pub(crate) fn ping(&mut self, connection: u32, link: &Link) -> Result<Vec<u64>, String> {
+        let ends: Vec<usize> =
+            (0..self.members.len()).filter(|&m| [link.from, link.to].contains(&self.members[m].seat)).collect();
+        for &end in &ends {
+            send(&mut self.members[end], &Command::Ping { connection })?;
+        }
+        let take =
+            |event| if let Event::Pinged { half_round_trips_ns } = event { Some(half_round_trips_ns) } else { None };
+        Ok(self.gather(&ends, |_| {}, take)?.concat())
+    }
+
+    /// Has everything sent; calls `tick` with the bytes received so far. Gives the time until the last application was
+    /// complete, and the records by seat.
+    pub(crate) fn transfer(
+        &mut self,
+        mut tick: impl FnMut(u64),
+    ) -> Result<(Duration, Vec<(Seat, Transferred)>), String> {
+        let all: Vec<usize> = (0..self.members.len()).collect();
+        let begin = Instant::now();
+        for member in &mut self.members {
+            send(member, &Command::Transfer)?;
+        }
+        self.gather(&all, &mut tick, |event| matches!(event, Event::Complete).then_some(()))?;
+        let took = begin.elapsed();
+        let take = |event| if let Event::Transferred(t) = event { Some(*t) } else { None };
+        let records = self.gather(&all, &mut tick, take)?;
+        Ok((took, self.members.iter().map(|m| m.seat).zip(records).collect()))
+    }
+
+    /// Has everything closed, and waits for the ends of the processes.
+    pub(crate) fn finish(mut self) -> Result<(), String> {
+        for member in &mut self.members {
+            send(member, &Command::Finish)?;
+        }
+        let all: Vec<usize> = (0..self.members.len()).collect();
+        self.gather(&all, |_| {}, |event| matches!(event, Event::Bye).then_some(()))?;
+        let deadline = Instant::now() + END_LIMIT;
+        for member in &self.members {
+            match self.cleanup.wait(member.pid, deadline) {
+                Some(status) if status.success() => {}
+                Some(status) => return Err(format!("{} ended with {status}", name_of(member.seat))),
+                None => return Err(format!("{} did not end and was killed", name_of(member.seat))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until each of `who` sent an event that `take` accepts; gives them in the order of `who`.
+    fn gather<R>(
+        &mut self,
+        who: &[usize],
+        mut tick: impl FnMut(u64),
+        mut take: impl FnMut(Event) -> Option<R>,
+    ) -> Result<Vec<R>, String> {
+        let mut results: Vec<Option<R>> = who.iter().map(|_| None).collect();
+        let mut last_tick = Instant::now();
+        loop {
+            for (result, &number) in results.iter_mut().zip(who).filter(|(r, _)| r.is_none()) {
+                let Some(member) = self.members.get_mut(number) else { return Err("no such application".into()) };
+                let Some(event) = member.early.pop_front() else { continue };
+                *result = Some(take(event).ok_or_else(|| format!("{} is out of step", name_of(member.seat)))?);
+            }
+            let now = Instant::now();
+            let complete = results.iter().all(Option::is_some);
+            if complete || now.duration_since(last_tick) >= TICK {
+                last_tick = now;
+                tick(self.members.iter().map(|m| m.received_bytes).sum());
+            }
+            if complete {
+                return Ok(results.into_iter().flatten().collect());
+            }
+            if now >= self.deadline {
+                return Err("the time limit (--seconds-max) is reached".into());
+            }
+            match self.events.recv_timeout(TICK.min(self.deadline - now)) {
+                Ok((number, event)) => self.on_event(number, event)?,
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Err("all applications ended".into()),
+            }
+        }
+    }
+
+    fn on_event(&mut self, number: usize, event: Option<Event>) -> Result<(), String> {
+        let Some(member) = self.members.get_mut(number) else { return Ok(()) };
+        match event {
+            Some(Event::Progress { received_bytes }) => member.received_bytes = received_bytes,
+            Some(Event::Error { message }) => return Err(format!("{}: {message}", name_of(member.seat))),
+            None if member.said_bye => {}
+            None => return Err(self.describe_end(number)),
+            Some(event) => {
+                member.said_bye |= matches!(event, Event::Bye);
+                member.early.push_back(event);
+            }
+        }
+        Ok(())
+    }
+
+    fn describe_end(&self, number: usize) -> String {
+        let Some(member) = self.members.get(number) else { return "an application ended".into() };
+        let status = self.cleanup.wait(member.pid, Instant::now() + END_LIMIT);
+        let how = status.map_or("and was killed".to_owned(), |s| s.to_string());
+        format!("{} ended in the middle of the run: {how}", name_of(member.seat))
+    }
+}
+
+fn name_of(seat: Seat) -> String {
+    format!("application {} of host {}", seat.app + 1, seat.host + 1)
+}
+
+fn start_process(cleanup: &Cleanup) -> std::io::Result<(u32, (ChildStdin, ChildStdout))> {
+    let mut command = Process::new(std::env::current_exe()?);
+    command.args(["demo-app", "--parent", &std::process::id().to_string()]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let (pid, pipes) = cleanup.spawn(&mut command, |c| c.stdin.take().zip(c.stdout.take()))?;
+    Ok((pid, pipes.ok_or_else(|| std::io::Error::other("no pipes to the new process"))?))
+}
+
+fn send(member: &mut Member, command: &Command) -> Result<(), String> {
+    let mut line = serde_json::to_vec(command).map_err(|e| e.to_string())?;
+    line.push(b'\n');
+    member.stdin.write_all(&line).map_err(|e| format!("{} does not listen: {e}", name_of(member.seat)))
+}
+
+/// Passes an application's events on; `None` is its end.
+fn read_events(number: usize, stdout: ChildStdout, sender: &mpsc::Sender<(usize, Option<Event>)>) {
+    for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+        let event = serde_json::from_str(&line)
+            .unwrap_or_else(|e| Event::Error { message: format!("said something strange: {e}") });
+        if sender.send((number, Some(event))).is_err() {
+            return;
+        }
+    }
+    let _ = sender.send((number, None));
+}
+
+/// What the application at `seat` must know.
+fn part_of(seat: Seat, cast: Cast<'_>) -> Setup {
+    let mut links = Vec::new();
+    let mut wanted = std::collections::BTreeSet::new();
+    for (connection, link) in (0u32..).zip(cast.links) {
+        let Some(files) = link.files_of(seat) else { continue };
+        let connects = link.from == seat;
+        let peer = if connects { link.to.app } else { link.from.app };
+        wanted.extend(files);
+        links.push(AppLink { connection, peer, connects, files: files.to_vec() });
+    }
+    let host = seat.host as usize % 2;
+    Setup {
+        name: format!("demo-{}-{}", seat.host + 1, seat.app + 1),
+        via: cast.via[host].clone(),
+        ip: cast.hosts[host],
+        files: wanted.into_iter().filter_map(|f| Some((f, cast.corpus.files.get(f as usize)?.clone()))).collect(),
+        links,
+        timeout_seconds: STREAM_TIMEOUT_SECONDS,
+    }
+}

@@ -1,0 +1,220 @@
+//! A host of the demo: its daemon as a child process, with what it says about itself and what the kernel says of it.
+
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use super::cleanup::Cleanup;
+use super::measure::Observer;
+use super::report::HostUse;
+use crate::process;
+
+/// The port of RoCEv2, fixed by its specification.
+const ROCE_PORT: u16 = 4791;
+/// How long a daemon may take until it serves.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long a daemon may take to end in order.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// How long the resources of ended applications may take to return.
+const RETURN_LIMIT: Duration = Duration::from_secs(10);
+/// How often is looked whether they have.
+const RETURN_PERIOD: Duration = Duration::from_millis(20);
+/// Processor time and memory settle for this long before the idle memory is read.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// A running daemon.
+#[derive(Debug)]
+pub(crate) struct Host {
+    cleanup: Cleanup,
+    pid: u32,
+    ip: IpAddr,
+    socket: PathBuf,
+    /// The daemon ends when this is closed.
+    stdin: ChildStdin,
+    used: HostUse,
+    cpu_begin: Duration,
+}
+
+/// Checks that nobody uses the ports of a host.
+pub(crate) fn check_ports(ip: IpAddr, peer_port: u16) -> Result<(), String> {
+    let advice = "another daemon may run there; choose other loopback addresses with --hosts A,B (all of 127.0.0.0/8 is \
+                  local), or another --peer-port";
+    UdpSocket::bind(SocketAddr::new(ip, ROCE_PORT))
+        .map_err(|e| format!("UDP port {ROCE_PORT} (RoCEv2) of {ip} cannot be used: {e}; {advice}"))?;
+    TcpListener::bind(SocketAddr::new(ip, peer_port))
+        .map_err(|e| format!("TCP port {peer_port} (daemon to daemon) of {ip} cannot be used: {e}; {advice}"))?;
+    Ok(())
+}
+
+impl Host {
+    /// Starts the daemon of host `number` at `ip` and waits until it serves.
+    pub(crate) fn start(
+        cleanup: &Cleanup,
+        number: usize,
+        ip: IpAddr,
+        peer_port: u16,
+        key_file: &Path,
+    ) -> Result<Self, String> {
+        let socket = cleanup.dir().join(format!("host{}.sock", number + 1));
+        let exe = std::env::current_exe().map_err(|e| e.to_string())?;
+        let mut command = Command::new(exe);
+        command.args(["daemon", "--listen", &ip.to_string(), "--peer-port", &peer_port.to_string()]);
+        command.arg("--socket").arg(&socket).arg("--key-file").arg(key_file).arg("--until-stdin-closes");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let name = format!("the daemon of host {} ({ip})", number + 1);
+        let (pid, pipes) = cleanup
+            .spawn(&mut command, |c| c.stdin.take().zip(c.stdout.take()))
+            .map_err(|e| format!("{name} cannot be started: {e}"))?;
+        let (stdin, stdout) = pipes.ok_or("no pipes to the daemon")?;
+        let (sender, ready) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                // The rest is read too, so that the daemon never blocks on a full pipe.
+                if line.starts_with("ready ") {
+                    let _ = sender.send(());
+                }
+            }
+        });
+        if ready.recv_timeout(START_LIMIT).is_err() {
+            let how = cleanup.wait(pid, Instant::now() + Duration::from_millis(200));
+            let how = how.map_or(format!("was not ready within {START_LIMIT:?}"), |s| format!("ended with {s}"));
+            return Err(format!("{name} {how}: see its messages above"));
+        }
+        let used = HostUse::default();
+        Ok(Self { cleanup: cleanup.clone(), pid, ip, socket, stdin, used, cpu_begin: Duration::ZERO })
+    }
+
+    /// Its control socket.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// What it used so far.
+    pub(crate) fn used(&self) -> HostUse {
+        self.used
+    }
+
+    fn stat(&self) -> Result<control::Stat, String> {
+        raas::inspect::stat(Some(&self.socket)).map_err(|e| format!("stat of the daemon at {}: {e}", self.ip))
+    }
+
+    fn connections(&self) -> Result<Vec<control::ConnectionRow>, String> {
+        raas::inspect::connections(Some(&self.socket)).map_err(|e| format!("ss of the daemon at {}: {e}", self.ip))
+    }
+
+    /// Reads what it uses while `expected` connections are open, none of them by the same-host path.
+    fn read_opened(&mut self, expected: usize) -> Result<(), String> {
+        let stat = self.stat()?;
+        let rows = self.connections()?;
+        self.used.rc_qps = stat.rc_qps;
+        self.used.cqs = stat.cqs;
+        self.used.srqs = stat.srqs;
+        self.used.connections = rows.len();
+        if let Some(row) = rows.iter().find(|r| r.path != control::PathKind::Lane) {
+            return Err(format!("connection {} of {} does not use the lane: {:?}", row.id, self.ip, row.path));
+        }
+        if rows.len() != expected {
+            return Err(format!("the daemon at {} knows {} connections, not {expected}", self.ip, rows.len()));
+        }
+        Ok(())
+    }
+
+    fn sample_memory(&mut self) {
+        if let Some(now) = process::resident(self.pid).filter(|r| r.total_bytes > self.used.rss_bytes) {
+            self.used.rss_bytes = now.total_bytes;
+            self.used.rss_shared_bytes = now.shared_bytes;
+        }
+    }
+
+    /// Waits until everything of the ended applications has returned, and reads what stays.
+    pub(crate) fn settle(&mut self) -> Result<(), String> {
+        let give_up = Instant::now() + RETURN_LIMIT;
+        loop {
+            let stat = self.stat()?;
+            self.used.retransmits = stat.retransmits;
+            let connections = self.connections()?.len();
+            if stat.apps.is_empty() && connections == 0 {
+                break;
+            }
+            if Instant::now() >= give_up {
+                return Err(format!(
+                    "the daemon at {} still holds {connections} connections and {} applications after they ended",
+                    self.ip,
+                    stat.apps.len()
+                ));
+            }
+            std::thread::sleep(RETURN_PERIOD);
+        }
+        std::thread::sleep(SETTLE);
+        self.used.rss_idle_bytes = process::resident(self.pid).map_or(0, |r| r.total_bytes);
+        Ok(())
+    }
+
+    /// Ends the daemon in order.
+    pub(crate) fn stop(self) -> Result<(), String> {
+        drop(self.stdin);
+        match self.cleanup.wait(self.pid, Instant::now() + STOP_LIMIT) {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(format!("the daemon at {} ended with {status}", self.ip)),
+            None => Err(format!("the daemon at {} did not end within {STOP_LIMIT:?} and was killed", self.ip)),
+        }
+    }
+}
+
+/// Both daemons as the observer of a measurement.
+#[derive(Debug)]
+pub(crate) struct Watched<'a> {
+    /// The daemons.
+    pub(crate) hosts: &'a mut [Host; 2],
+    /// Connections that must be open.
+    pub(crate) connections: usize,
+}
+
+impl Observer for Watched<'_> {
+    fn on_opened(&mut self) -> Result<(), String> {
+        self.hosts.iter_mut().try_for_each(|h| h.read_opened(self.connections))
+    }
+
+    fn on_transfer(&mut self) {
+        for host in self.hosts.iter_mut() {
+            host.cpu_begin = process::cpu_time(host.pid).unwrap_or_default();
+            host.sample_memory();
+        }
+    }
+
+    fn on_tick(&mut self) {
+        self.hosts.iter_mut().for_each(Host::sample_memory);
+    }
+
+    fn on_transferred(&mut self) -> Result<(), String> {
+        for host in self.hosts.iter_mut() {
+            let now = process::cpu_time(host.pid).unwrap_or_default();
+            host.used.cpu_seconds = now.saturating_sub(host.cpu_begin).as_secs_f64();
+            host.sample_memory();
+            // The shared queue pair may have been replaced or joined by others meanwhile: the larger number counts.
+            let stat = host.stat()?;
+            host.used.rc_qps = host.used.rc_qps.max(stat.rc_qps);
+            host.used.cqs = host.used.cqs.max(stat.cqs);
+            host.used.srqs = host.used.srqs.max(stat.srqs);
+        }
+        Ok(())
+    }
+}
+
+/// For a transport without daemons.
+#[derive(Debug)]
+pub(crate) struct Nobody;
+
+impl Observer for Nobody {
+    fn on_opened(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+    fn on_transfer(&mut self) {}
+    fn on_tick(&mut self) {}
+    fn on_transferred(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+}

@@ -1,0 +1,100 @@
+//! How an application of the demo opens its connections: it connects some and accepts the others, at the same time, and
+//! each begins with a number so that both ends know which one it is.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::protocol::AppLink;
+use crate::transport::{Accept, Duplex, Transport};
+
+/// First bytes of a connection: this, then its number; the acceptor answers with the same bytes.
+const MAGIC: &[u8; 4] = b"RDML";
+const GREETING_BYTES: usize = 8;
+/// How long the acceptor waits at once; the phase as a whole has the run's bound.
+const ACCEPT_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The open connections of an application, by number.
+pub(crate) type Links<S> = BTreeMap<u32, Arc<S>>;
+
+/// Opens all of `links`; bounded by `timeout`.
+pub(crate) fn open<T: Transport>(
+    transport: &T,
+    listener: &T::Listener,
+    links: &[AppLink],
+    peers: &[SocketAddr],
+    timeout: Duration,
+) -> Result<Links<T::Stream>, String> {
+    std::thread::scope(|scope| {
+        let accepting = scope.spawn(|| accept_all(listener, links, timeout));
+        let connected = connect_all(transport, links, peers, timeout);
+        let accepted = accepting.join().map_err(|_| "the accepting thread panicked".to_owned())?;
+        let mut open = connected?;
+        open.extend(accepted?);
+        Ok(open)
+    })
+}
+
+fn connect_all<T: Transport>(
+    transport: &T,
+    links: &[AppLink],
+    peers: &[SocketAddr],
+    timeout: Duration,
+) -> Result<Links<T::Stream>, String> {
+    let mut open = Links::new();
+    for link in links.iter().filter(|l| l.connects) {
+        let to = *peers.get(link.peer as usize).ok_or("no address for a peer")?;
+        let stream = transport.connect(to, timeout).map_err(|e| format!("connection {}: {e}", link.connection))?;
+        let exchange = || -> io::Result<()> {
+            stream.set_timeout(Some(timeout))?;
+            let greeting = greeting(link.connection);
+            stream.send_all(&greeting)?;
+            let mut answer = [0; GREETING_BYTES];
+            stream.recv_exact(&mut answer)?;
+            if answer == greeting { Ok(()) } else { Err(io::Error::other("wrong greeting")) }
+        };
+        exchange().map_err(|e| format!("connection {} to {to}: greeting: {e}", link.connection))?;
+        open.insert(link.connection, Arc::new(stream));
+    }
+    Ok(open)
+}
+
+fn accept_all<L: Accept>(listener: &L, links: &[AppLink], timeout: Duration) -> Result<Links<L::Stream>, String> {
+    let expected: BTreeMap<u32, u32> = links.iter().filter(|l| !l.connects).map(|l| (l.connection, l.peer)).collect();
+    let give_up = Instant::now() + timeout;
+    let mut open = Links::new();
+    while open.len() < expected.len() {
+        let stream = match listener.accept_timeout(ACCEPT_TIMEOUT) {
+            Ok(Some(stream)) => stream,
+            Ok(None) if Instant::now() < give_up => continue,
+            Ok(None) => return Err(format!("only {} of {} connections came", open.len(), expected.len())),
+            Err(e) => return Err(format!("accept: {e}")),
+        };
+        let connection = greet(&stream, timeout).map_err(|e| format!("accepted connection: greeting: {e}"))?;
+        if !expected.contains_key(&connection) || open.insert(connection, Arc::new(stream)).is_some() {
+            return Err(format!("connection {connection} came, which nobody expects"));
+        }
+    }
+    Ok(open)
+}
+
+fn greet(stream: &impl Duplex, timeout: Duration) -> io::Result<u32> {
+    stream.set_timeout(Some(timeout))?;
+    let mut bytes = [0; GREETING_BYTES];
+    stream.recv_exact(&mut bytes)?;
+    let [m0, m1, m2, m3, number @ ..] = bytes;
+    if [m0, m1, m2, m3] != *MAGIC {
+        return Err(io::Error::other("no connection of this demo"));
+    }
+    stream.send_all(&bytes)?;
+    Ok(u32::from_le_bytes(number))
+}
+
+fn greeting(connection: u32) -> [u8; GREETING_BYTES] {
+    let mut out = [0; GREETING_BYTES];
+    out[..4].copy_from_slice(MAGIC);
+    out[4..].copy_from_slice(&connection.to_le_bytes());
+    out
+}

@@ -1,0 +1,49 @@
+//! How a command ends: the exit codes that scripts rely on, and the one error type of the command line.
+//!
+//! Every other module returns [`Failure`]; nothing but `main` turns it into a process exit.
+
+use std::process::ExitCode;
+
+/// Why a command did not succeed; the variant decides the exit code, the text says what to do next.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// Something went wrong while the command ran (exit code 1).
+    #[error("{0}")]
+    Failed(String),
+    /// The command line or the configuration cannot be used (exit code 2).
+    #[error("{0}")]
+    Usage(String),
+    /// This host's daemon cannot be reached (exit code 3).
+    #[error("{0}")]
+    NoDaemon(String),
+    /// The peer or a policy said no (exit code 4).
+    #[error("{0}")]
+    Refused(String),
+    /// Bytes arrived that are not the bytes that were sent (exit code 5).
+    #[error("{0}")]
+    Unverified(String),
+}
+
+impl Failure {
+    /// The exit code of the process, 1 to 5.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Failed(_) => 1,
+            Self::Usage(_) => 2,
+            Self::NoDaemon(_) => 3,
+            Self::Refused(_) => 4,
+            Self::Unverified(_) => 5,
+        })
+    }
+
+    /// A failure of this command with `what` in front of the system's or library's own words.
+    pub(crate) fn failed(what: impl std::fmt::Display, why: impl std::fmt::Display) -> Self {
+        Self::Failed(format!("{what}: {why}"))
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(e: std::io::Error) -> Self {
+        Self::Failed(e.to_string())
+    }
+}

@@ -1,0 +1,132 @@
+//! `raas send` and `raas recv`: one stream of bytes from one program to the other. The sender half-closes after its
+//! last byte and ends well only after the receiver has taken everything and closed in order.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::exit::Failure;
+use crate::transport::{Accept, Duplex, Transport, stream_failure};
+
+/// Bytes copied at once.
+const COPY_BYTES: usize = 256 << 10;
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// How often a waiting receiver looks around.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Sends `file` (`-` is stdin) to `to`.
+pub(crate) fn send<T: Transport>(transport: &T, file: &Path, to: SocketAddr) -> Result<(), Failure> {
+    // The file first: a wrong name must not disturb the receiver.
+    let mut source = open_source(file)?;
+    let stream = transport.connect(to, CONNECT_TIMEOUT)?;
+    let bar = progress_bar("sending", source.bytes);
+    let mut buffer = vec![0; COPY_BYTES];
+    loop {
+        let n = match source.reader.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(Failure::failed(source.name, e)),
+        };
+        let part = buffer.get(..n).unwrap_or_default();
+        stream.send_all(part).map_err(|e| stream_failure(format!("sending to {to}"), &e))?;
+        bar.inc(n as u64);
+    }
+    stream.finish_sending().map_err(|e| stream_failure(format!("sending to {to}"), &e))?;
+    match stream.recv(&mut [0; 1]) {
+        Ok(0) => {}
+        Ok(_) => return Err(Failure::Failed(format!("{to} sent bytes back: that is no `raas recv`"))),
+        Err(e) => return Err(stream_failure(format!("{to} did not take everything"), &e)),
+    }
+    bar.finish();
+    Ok(())
+}
+
+/// Accepts one connection at `at` and writes its bytes to `output` (`-` is stdout).
+pub(crate) fn recv<T: Transport>(transport: &T, at: SocketAddr, output: &Path) -> Result<(), Failure> {
+    let mut target = open_target(output)?;
+    let listener = transport.listen(at)?;
+    eprintln!("listening on {}", listener.local_addr());
+    let stream = loop {
+        if let Some(stream) = listener.accept_timeout(ACCEPT_TIMEOUT)? {
+            break stream;
+        }
+    };
+    // Nobody else is wanted: a second sender is refused instead of left waiting.
+    drop(listener);
+    let from = stream.peer_addr();
+    let bar = progress_bar("receiving", None);
+    let mut buffer = vec![0; COPY_BYTES];
+    loop {
+        let n = match stream.recv(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(stream_failure(format!("receiving from {from}"), &e)),
+        };
+        let part = buffer.get(..n).unwrap_or_default();
+        target.writer.write_all(part).map_err(|e| Failure::failed(&target.name, e))?;
+        bar.inc(n as u64);
+    }
+    // The sender is told of the end only after the bytes are out of this process.
+    target.writer.flush().map_err(|e| Failure::failed(&target.name, e))?;
+    bar.finish();
+    stream.finish_sending().map_err(|e| stream_failure(format!("closing with {from}"), &e))
+}
+
+struct Source {
+    reader: Box<dyn Read>,
+    name: String,
+    bytes: Option<u64>,
+}
+
+fn open_source(path: &Path) -> Result<Source, Failure> {
+    if path == Path::new("-") {
+        return Ok(Source { reader: Box::new(io::stdin()), name: "stdin".into(), bytes: None });
+    }
+    let name = path.display().to_string();
+    let file = File::open(path).map_err(|e| Failure::Usage(format!("{name}: {e}")))?;
+    let metadata = file.metadata().map_err(|e| Failure::Usage(format!("{name}: {e}")))?;
+    if metadata.is_dir() {
+        return Err(Failure::Usage(format!("{name} is a directory; `tar c {name} | raas send - HOST:PORT` sends it")));
+    }
+    let bytes = metadata.is_file().then_some(metadata.len());
+    Ok(Source { reader: Box::new(file), name, bytes })
+}
+
+struct Target {
+    writer: Box<dyn Write>,
+    name: String,
+}
+
+fn open_target(path: &Path) -> Result<Target, Failure> {
+    if path == Path::new("-") {
+        return Ok(Target { writer: Box::new(io::stdout()), name: "stdout".into() });
+    }
+    let name = path.display().to_string();
+    let file = File::create(path).map_err(|e| Failure::Usage(format!("{name}: {e}")))?;
+    Ok(Target { writer: Box::new(file), name })
+}
+
+/// A bar on a terminal, nothing elsewhere: stderr of a script stays clean.
+fn progress_bar(what: &'static str, total_bytes: Option<u64>) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let (bar, template) = match total_bytes {
+        Some(total) => (
+            ProgressBar::new(total),
+            "{msg} [{bar:40}] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
+        ),
+        None => (ProgressBar::new_spinner(), "{msg} {decimal_bytes} {decimal_bytes_per_sec}"),
+    };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.with_message(what)
+}

@@ -1,0 +1,182 @@
+//! The measuring side of `raas perf`: opens the connections, runs the load for the time asked, and gathers what both
+//! sides saw.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use super::wire::{ANSWER_BYTES, Hello, Kind, REPORT_BYTES, Report, decode_answer};
+use crate::exit::Failure;
+use crate::process;
+use crate::transport::{Duplex, Transport};
+
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the server may be silent.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Stack of a connection's thread.
+const STACK_BYTES: usize = 256 << 10;
+/// Share of a latency test that warms up and is not counted: one tenth.
+const WARM_UP_DIVISOR: u32 = 10;
+/// Longest half round trip that the histogram tells apart, in nanoseconds.
+const HISTOGRAM_MAX_NS: u64 = 60_000_000_000;
+
+/// What to run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    /// The test.
+    pub(crate) kind: Kind,
+    /// Bytes of a message.
+    pub(crate) size_bytes: u32,
+    /// Connections at once.
+    pub(crate) connections: u32,
+    /// How long.
+    pub(crate) duration: Duration,
+}
+
+/// What was measured.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// Half round trips in nanoseconds; empty unless [`Kind::Latency`].
+    pub(crate) half_round_trips: Histogram<u64>,
+    /// Payload bytes that reached the server.
+    pub(crate) payload_bytes: u64,
+    /// From the start to the last report.
+    pub(crate) elapsed: Duration,
+    /// Processor time of this process.
+    pub(crate) cpu_client: Duration,
+    /// Processor time of the server's process.
+    pub(crate) cpu_server: Duration,
+    /// Processor time of this host's daemon.
+    pub(crate) cpu_client_daemon: Option<Duration>,
+    /// Processor time of the server's daemon, unless it is this host's.
+    pub(crate) cpu_server_daemon: Option<Duration>,
+    /// How the bytes travelled.
+    pub(crate) path: &'static str,
+}
+
+/// Runs `load` against the server at `to`.
+pub(crate) fn run<T: Transport>(transport: &T, to: SocketAddr, load: Load) -> Result<Outcome, Failure> {
+    process::raise_descriptor_limit();
+    let streams = (0..load.connections).map(|_| open(transport, to, load)).collect::<Result<Vec<_>, _>>()?;
+    let path = streams.first().map_or("", Duplex::path);
+    let daemon_time = || transport.daemon_pid().and_then(process::cpu_time);
+
+    let barrier = Barrier::new(streams.len() + 1);
+    let (results, elapsed, cpu_client, daemon) = std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for stream in &streams {
+            let barrier = &barrier;
+            let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, move || {
+                barrier.wait();
+                drive(stream, load)
+            });
+            // Without this thread the barrier would never open, so there is no way on.
+            threads.push(thread.unwrap_or_else(|e| fail_early(&e)));
+        }
+        let (cpu, daemon) = (process::own_cpu_time(), daemon_time());
+        let start = Instant::now();
+        barrier.wait();
+        let results: Vec<_> = threads.into_iter().map(|t| t.join()).collect();
+        let elapsed = start.elapsed();
+        (results, elapsed, process::own_cpu_time().saturating_sub(cpu), daemon.zip(daemon_time()))
+    });
+
+    let mut outcome = Outcome {
+        half_round_trips: new_histogram()?,
+        payload_bytes: 0,
+        elapsed,
+        cpu_client,
+        cpu_server: Duration::ZERO,
+        cpu_client_daemon: daemon.map(|(a, b)| b.saturating_sub(a)),
+        cpu_server_daemon: None,
+        path,
+    };
+    let mut reports = Vec::new();
+    for result in results {
+        let (histogram, report) = result
+            .map_err(|_| Failure::Failed("a measuring thread panicked".into()))?
+            .map_err(|e| Failure::failed(format!("test with {to}"), e))?;
+        outcome.half_round_trips.add(&histogram).map_err(|e| Failure::failed("histogram", e))?;
+        outcome.payload_bytes += report.payload_bytes;
+        reports.push(report);
+    }
+    // Points on one process's clock: the span over all connections counts nothing twice.
+    outcome.cpu_server = span(reports.iter().map(|r| Some((r.cpu_start, r.cpu_end)))).unwrap_or_default();
+    if path != "shm" {
+        outcome.cpu_server_daemon = span(reports.iter().map(|r| r.daemon));
+    }
+    Ok(outcome)
+}
+
+/// A thread could not be started while others already wait for it: the process cannot go on.
+fn fail_early(e: &io::Error) -> ! {
+    eprintln!("raas: no thread for a connection: {e}; use fewer --connections");
+    std::process::exit(1)
+}
+
+/// From the earliest begin to the latest end; `None` if any is unknown.
+fn span(parts: impl Iterator<Item = Option<(Duration, Duration)>>) -> Option<Duration> {
+    let parts: Option<Vec<_>> = parts.collect();
+    let parts = parts?;
+    let begin = parts.iter().map(|p| p.0).min()?;
+    let end = parts.iter().map(|p| p.1).max()?;
+    Some(end.saturating_sub(begin))
+}
+
+fn open<T: Transport>(transport: &T, to: SocketAddr, load: Load) -> Result<T::Stream, Failure> {
+    let stream = transport.connect(to, CONNECT_TIMEOUT)?;
+    let what = || format!("perf server at {to}");
+    stream.set_timeout(Some(CONNECT_TIMEOUT))?;
+    let hello = Hello { kind: load.kind, size_bytes: load.size_bytes };
+    let mut answer = [0; ANSWER_BYTES];
+    stream
+        .send_all(&hello.encode())
+        .and_then(|()| stream.recv_exact(&mut answer))
+        .map_err(|e| Failure::failed(format!("{} does not answer", what()), e))?;
+    decode_answer(&answer).map_err(|e| Failure::Refused(format!("{}: {e}", what())))?;
+    stream.set_timeout(Some(IDLE_TIMEOUT))?;
+    Ok(stream)
+}
+
+fn new_histogram() -> Result<Histogram<u64>, Failure> {
+    Histogram::new_with_bounds(1, HISTOGRAM_MAX_NS, 3).map_err(|e| Failure::failed("histogram", e))
+}
+
+/// Runs one connection's part, then ends it in order and takes the server's report.
+fn drive(stream: &impl Duplex, load: Load) -> io::Result<(Histogram<u64>, Report)> {
+    let mut histogram = new_histogram().map_err(io::Error::other)?;
+    let mut message = vec![0x5a; load.size_bytes as usize];
+    let start = Instant::now();
+    match load.kind {
+        Kind::Latency => {
+            let warm_up = load.duration / WARM_UP_DIVISOR;
+            loop {
+                let sent = Instant::now();
+                stream.send_all(&message)?;
+                stream.recv_exact(&mut message)?;
+                let round_trip = sent.elapsed();
+                let so_far = start.elapsed();
+                if so_far >= warm_up {
+                    histogram.saturating_record(u64::try_from(round_trip.as_nanos() / 2).unwrap_or(u64::MAX));
+                }
+                if so_far >= load.duration {
+                    break;
+                }
+            }
+        }
+        Kind::Bandwidth | Kind::Rate => {
+            while start.elapsed() < load.duration {
+                stream.send_all(&message)?;
+            }
+        }
+    }
+    stream.finish_sending()?;
+    let mut report = [0; REPORT_BYTES];
+    stream.recv_exact(&mut report)?;
+    let report = Report::decode(&report).ok_or_else(|| io::Error::other("the server's report makes no sense"))?;
+    Ok((histogram, report))
+}

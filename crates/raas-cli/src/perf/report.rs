@@ -1,0 +1,121 @@
+//! The figures of `raas perf`, as one JSON object or as a few lines.
+
+use serde_json::{Value, json};
+
+use super::client::{Load, Outcome};
+use super::wire::Kind;
+use crate::table;
+
+/// Prints the outcome on stdout.
+pub(crate) fn print(load: Load, outcome: &Outcome, as_json: bool) {
+    if as_json {
+        println!("{}", to_json(load, outcome));
+    } else {
+        print!("{}", to_text(load, outcome));
+    }
+}
+
+struct Figures {
+    gbit_per_s: f64,
+    msgs_per_s: f64,
+    /// All processor time that is known, by gigabyte (10^9 bytes) of payload.
+    cpu_seconds_per_gb: Option<f64>,
+}
+
+fn figures(load: Load, o: &Outcome) -> Figures {
+    let seconds = o.elapsed.as_secs_f64().max(1e-9);
+    let cpu =
+        o.cpu_client + o.cpu_server + o.cpu_client_daemon.unwrap_or_default() + o.cpu_server_daemon.unwrap_or_default();
+    let gigabytes = o.payload_bytes as f64 / 1e9;
+    Figures {
+        gbit_per_s: gigabytes * 8.0 / seconds,
+        msgs_per_s: o.payload_bytes as f64 / f64::from(load.size_bytes) / seconds,
+        cpu_seconds_per_gb: (o.payload_bytes > 0).then(|| cpu.as_secs_f64() / gigabytes),
+    }
+}
+
+fn test_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Latency => "lat",
+        Kind::Bandwidth => "bw",
+        Kind::Rate => "rate",
+    }
+}
+
+fn to_json(load: Load, o: &Outcome) -> Value {
+    let f = figures(load, o);
+    let us = |ns: u64| ns as f64 / 1000.0;
+    // A test that measures no latency says null, not zero.
+    let quantile = |q: f64| match o.half_round_trips.is_empty() {
+        true => Value::Null,
+        false => json!(us(o.half_round_trips.value_at_quantile(q))),
+    };
+    let histogram: Vec<Value> = o
+        .half_round_trips
+        .iter_recorded()
+        .map(|v| json!([us(v.value_iterated_to()), v.count_since_last_iteration()]))
+        .collect();
+    let seconds = |d: Option<std::time::Duration>| d.map(|d| d.as_secs_f64());
+    json!({
+        "schema": "raas.perf/1",
+        "test": test_name(load.kind),
+        "path": o.path,
+        "size_bytes": load.size_bytes,
+        "connections": load.connections,
+        "seconds": o.elapsed.as_secs_f64(),
+        "bytes": o.payload_bytes,
+        "gbit_per_s": f.gbit_per_s,
+        "msgs_per_s": f.msgs_per_s,
+        "p50_us": quantile(0.5),
+        "p90_us": quantile(0.9),
+        "p99_us": quantile(0.99),
+        "p999_us": quantile(0.999),
+        "cpu_seconds_per_gb": f.cpu_seconds_per_gb,
+        "cpu_client_seconds": seconds(Some(o.cpu_client)),
+        "cpu_server_seconds": seconds(Some(o.cpu_server)),
+        "cpu_client_daemon_seconds": seconds(o.cpu_client_daemon),
+        "cpu_server_daemon_seconds": seconds(o.cpu_server_daemon),
+        "histogram": histogram,
+    })
+}
+
+fn to_text(load: Load, o: &Outcome) -> String {
+    let f = figures(load, o);
+    let mut out = format!(
+        "{}: path {}, {} bytes, {} connections, {:.1} s\n",
+        test_name(load.kind),
+        o.path,
+        table::grouped(u64::from(load.size_bytes)),
+        table::grouped(u64::from(load.connections)),
+        o.elapsed.as_secs_f64(),
+    );
+    if !o.half_round_trips.is_empty() {
+        let us = |q: f64| o.half_round_trips.value_at_quantile(q) as f64 / 1000.0;
+        out += &format!(
+            "  half round trip   p50 {:.1} us   p90 {:.1} us   p99 {:.1} us   p99.9 {:.1} us\n",
+            us(0.5),
+            us(0.9),
+            us(0.99),
+            us(0.999)
+        );
+    }
+    out += &format!(
+        "  {:.2} Gbit/s   {} messages/s   {}\n",
+        f.gbit_per_s,
+        table::grouped(f.msgs_per_s as u64),
+        table::bytes(o.payload_bytes)
+    );
+    if let Some(cpu) = f.cpu_seconds_per_gb {
+        out += &format!("  {cpu:.2} CPU seconds per GB (both programs{})\n", daemons_counted(o));
+    }
+    out
+}
+
+fn daemons_counted(o: &Outcome) -> &'static str {
+    match (o.cpu_client_daemon.is_some(), o.cpu_server_daemon.is_some()) {
+        (true, true) => " and both daemons",
+        (true, false) => " and this host's daemon",
+        (false, true) => " and the server's daemon",
+        (false, false) => "",
+    }
+}

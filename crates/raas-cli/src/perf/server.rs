@@ -1,0 +1,125 @@
+//! `raas perf server`: answers many clients at once, a thread for each connection. A connection that asks for
+//! something else, or sends nothing, is refused and loses nobody's time but its own.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::wire::{HELLO_BYTES, Hello, Kind, Refusal, Report, encode_answer};
+use crate::exit::Failure;
+use crate::process;
+use crate::transport::{Accept, Duplex, Transport};
+
+/// Connections served at once.
+const CONNECTIONS_MAX: usize = 4096;
+/// Stack of a connection's thread; its buffer lies on the heap.
+const STACK_BYTES: usize = 256 << 10;
+/// How long a client may take for its hello.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a client may be silent in a test.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often the accepting loop looks around.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes read at once in a one-way test.
+const READ_BYTES: usize = 256 << 10;
+
+/// Serves until the process is ended. Prints `listening on ADDRESS` when clients may come.
+pub(crate) fn serve<T: Transport>(transport: &T, at: SocketAddr) -> Result<(), Failure> {
+    process::raise_descriptor_limit();
+    let listener = transport.listen(at)?;
+    println!("listening on {}", listener.local_addr());
+    let active = Arc::new(AtomicUsize::new(0));
+    loop {
+        let Some(stream) = listener.accept_timeout(ACCEPT_TIMEOUT)? else { continue };
+        let place = Place::take(&active);
+        let transport = transport.clone();
+        let peer = stream.peer_addr();
+        let spawned = std::thread::Builder::new().stack_size(STACK_BYTES).name("perf".into()).spawn(move || {
+            if let Err(e) = serve_one(&transport, &stream, place.is_some()) {
+                tracing::warn!("perf client {peer}: {e}");
+            }
+            drop(place);
+        });
+        if let Err(e) = spawned {
+            tracing::warn!("perf client {peer}: no thread for it: {e}");
+        }
+    }
+}
+
+/// One of the [`CONNECTIONS_MAX`] places, given back on drop.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(active: &Arc<AtomicUsize>) -> Option<Self> {
+        let place = Self(Arc::clone(active));
+        (active.fetch_add(1, Ordering::Relaxed) < CONNECTIONS_MAX).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn serve_one<T: Transport>(transport: &T, stream: &T::Stream, has_place: bool) -> io::Result<()> {
+    stream.set_timeout(Some(HELLO_TIMEOUT))?;
+    let mut hello = [0; HELLO_BYTES];
+    stream.recv_exact(&mut hello)?;
+    let hello = Hello::decode(&hello).and_then(|h| if has_place { Ok(h) } else { Err(Refusal::Busy) });
+    let hello = match hello {
+        Ok(hello) => hello,
+        Err(refusal) => {
+            if refusal != Refusal::NotPerf {
+                stream.send_all(&encode_answer(Err(refusal)))?;
+                let _ = stream.finish_sending();
+            }
+            return Err(io::Error::other(refusal));
+        }
+    };
+    stream.send_all(&encode_answer(Ok(())))?;
+    stream.set_timeout(Some(IDLE_TIMEOUT))?;
+    let daemon_time = || transport.daemon_pid().and_then(process::cpu_time);
+    let (cpu_start, daemon_start) = (process::own_cpu_time(), daemon_time());
+    let payload_bytes = match hello.kind {
+        Kind::Latency => echo(stream, hello.size_bytes as usize)?,
+        Kind::Bandwidth | Kind::Rate => drain(stream)?,
+    };
+    let report =
+        Report { payload_bytes, cpu_start, cpu_end: process::own_cpu_time(), daemon: daemon_start.zip(daemon_time()) };
+    stream.send_all(&report.encode())?;
+    stream.finish_sending()?;
+    // The client closes first, so that the report is never lost to a reset.
+    while stream.recv(&mut [0; 64])? > 0 {}
+    Ok(())
+}
+
+/// Sends each message of `size` bytes back until the client has sent its last.
+fn echo(stream: &impl Duplex, size: usize) -> io::Result<u64> {
+    let mut buffer = vec![0; size];
+    let mut total = 0u64;
+    loop {
+        let first = stream.recv(&mut buffer)?;
+        if first == 0 {
+            return Ok(total);
+        }
+        stream.recv_exact(buffer.get_mut(first..).unwrap_or_default())?;
+        stream.send_all(&buffer)?;
+        total += size as u64;
+    }
+}
+
+/// Reads everything.
+fn drain(stream: &impl Duplex) -> io::Result<u64> {
+    let mut buffer = vec![0; READ_BYTES];
+    let mut total = 0u64;
+    loop {
+        let n = stream.recv(&mut buffer)?;
+        if n == 0 {
+            return Ok(total);
+        }
+        total += n as u64;
+    }
+}

@@ -1,0 +1,240 @@
+//! `raas stat`: device, lanes, resources, counters and applications of this host.
+
+use std::path::Path;
+
+use control::Stat;
+use serde_json::{Map, Value, json};
+
+use crate::exit::Failure;
+use crate::table::{self, Align, Table};
+use crate::transport::session_failure;
+
+/// Asks the daemon at `socket` and prints its state.
+pub(crate) fn run(socket: Option<&Path>, as_json: bool) -> Result<(), Failure> {
+    let stat = raas::inspect::stat(socket).map_err(session_failure)?;
+    if as_json {
+        println!("{}", to_json(&stat));
+    } else {
+        print!("{}", to_text(&stat));
+    }
+    Ok(())
+}
+
+fn by_name(counts: &[(String, u64)]) -> Value {
+    Value::Object(counts.iter().map(|(name, n)| (name.clone(), json!(n))).collect::<Map<_, _>>())
+}
+
+fn to_json(s: &Stat) -> Value {
+    json!({
+        "schema": "raas.stat/1",
+        "device": s.device,
+        "uptime_seconds": s.uptime_seconds,
+        "lanes": s.lanes,
+        "rc_qps": s.rc_qps,
+        "ud_qps": s.ud_qps,
+        "cqs": s.cqs,
+        "srqs": s.srqs,
+        "srq_free": s.srq_free,
+        "mrs": s.mrs,
+        "pinned_bytes": s.pinned_bytes,
+        "fds": s.fds,
+        "drops": by_name(&s.drops),
+        "verbs": s.verbs,
+        "retransmits": s.retransmits,
+        "counters": by_name(&s.counters),
+        "apps": s.apps,
+    })
+}
+
+fn to_text(s: &Stat) -> String {
+    let mut out = resources(s);
+    if !s.lanes.is_empty() {
+        out += "\nlanes\n";
+        out += &lanes(s);
+    }
+    if !s.apps.is_empty() {
+        out += "\napplications\n";
+        out += &apps(s);
+    }
+    let counted = |list: &[(String, u64)]| list.iter().filter(|(_, n)| *n > 0).cloned().collect::<Vec<_>>();
+    for (title, list) in [("packets dropped, by reason", counted(&s.drops)), ("counters", counted(&s.counters))] {
+        if list.is_empty() {
+            continue;
+        }
+        out += &format!("\n{title}\n");
+        let mut t = Table::new(&[("", Align::Left), ("", Align::Right)]);
+        for (name, n) in list {
+            t.row(vec![format!("  {name}"), table::grouped(n)]);
+        }
+        out += &t.render();
+    }
+    out
+}
+
+fn resources(s: &Stat) -> String {
+    let mut t = Table::new(&[("", Align::Left), ("", Align::Left)]);
+    let mut row = |name: &str, value: String| t.row(vec![name.to_owned(), value]);
+    row("device", s.device.clone());
+    row("up", format!("{} s", table::grouped(s.uptime_seconds)));
+    row("queue pairs", format!("{} RC, {} UD", s.rc_qps, s.ud_qps));
+    row("completion queues", s.cqs.to_string());
+    row("shared receive queues", format!("{} ({} receives free)", s.srqs, table::grouped(s.srq_free)));
+    row("memory regions", format!("{} ({})", s.mrs, table::bytes(s.pinned_bytes)));
+    row("descriptors", s.fds.to_string());
+    row("sent again", format!("{} packets", table::grouped(s.retransmits)));
+    let v = s.verbs;
+    row(
+        "work requests",
+        format!(
+            "{} SEND, {} WRITE, {} WRITE/imm, {} READ, {} atomic",
+            table::grouped(v.send),
+            table::grouped(v.write),
+            table::grouped(v.write_imm),
+            table::grouped(v.read),
+            table::grouped(v.atomic)
+        ),
+    );
+    t.render()
+}
+
+fn lanes(s: &Stat) -> String {
+    let mut t = Table::new(&[
+        ("  NAME", Align::Left),
+        ("PEER", Align::Left),
+        ("STATE", Align::Left),
+        ("RESETS", Align::Right),
+        ("QPN", Align::Left),
+        ("PEER-QPN", Align::Left),
+        ("MTU", Align::Right),
+        ("CONNECTIONS", Align::Right),
+        ("CREDITS", Align::Right),
+        ("GRANTED", Align::Right),
+        ("SENT", Align::Right),
+        ("RECEIVED", Align::Right),
+    ]);
+    for l in &s.lanes {
+        t.row(vec![
+            format!("  {}", l.name),
+            l.peer.to_string(),
+            l.state.clone(),
+            l.incarnation.to_string(),
+            format!("{:#08x}", l.qpn),
+            format!("{:#08x}", l.peer_qpn),
+            l.mtu_bytes.to_string(),
+            table::grouped(u64::from(l.connections)),
+            table::grouped(l.credits),
+            table::grouped(l.granted),
+            table::bytes(l.tx_bytes),
+            table::bytes(l.rx_bytes),
+        ]);
+    }
+    t.render()
+}
+
+fn apps(s: &Stat) -> String {
+    let mut t = Table::new(&[
+        ("  PID", Align::Right),
+        ("UID", Align::Right),
+        ("NAME", Align::Left),
+        ("CONNECTIONS", Align::Right),
+        ("SENT", Align::Right),
+        ("RECEIVED", Align::Right),
+        ("REGISTERED", Align::Right),
+    ]);
+    for a in &s.apps {
+        t.row(vec![
+            a.pid.to_string(),
+            a.uid.to_string(),
+            a.name.clone(),
+            table::grouped(u64::from(a.connections)),
+            table::bytes(a.tx_bytes),
+            table::bytes(a.rx_bytes),
+            table::bytes(a.pinned_bytes),
+        ]);
+    }
+    t.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use control::{AppRow, LaneRow, VerbCounts};
+
+    fn stat() -> Stat {
+        Stat {
+            device: "softnic".into(),
+            lanes: vec![LaneRow {
+                name: "10.0.0.2/0".into(),
+                peer: "10.0.0.2:4790".parse().unwrap(),
+                state: "up".into(),
+                incarnation: 0,
+                qpn: 17,
+                peer_qpn: 18,
+                mtu_bytes: 4096,
+                connections: 9,
+                credits: 100,
+                granted: 200,
+                tx_bytes: 1,
+                rx_bytes: 2,
+            }],
+            rc_qps: 1,
+            ud_qps: 0,
+            cqs: 1,
+            srqs: 1,
+            srq_free: 1000,
+            mrs: 3,
+            pinned_bytes: 4096,
+            fds: 20,
+            drops: vec![("icrc".into(), 2), ("truncated".into(), 0)],
+            verbs: VerbCounts { send: 1, write: 2, write_imm: 3, read: 0, atomic: 0 },
+            retransmits: 0,
+            counters: vec![("rnr_naks".into(), 0)],
+            apps: vec![AppRow {
+                pid: 1,
+                uid: 0,
+                name: "x".into(),
+                connections: 9,
+                tx_bytes: 1,
+                rx_bytes: 2,
+                pinned_bytes: 3,
+            }],
+            uptime_seconds: 60,
+        }
+    }
+
+    #[test]
+    fn every_key_that_binds_is_there() {
+        let value = to_json(&stat());
+        for key in [
+            "device",
+            "lanes",
+            "rc_qps",
+            "ud_qps",
+            "cqs",
+            "srqs",
+            "srq_free",
+            "mrs",
+            "pinned_bytes",
+            "fds",
+            "drops",
+            "verbs",
+            "retransmits",
+            "apps",
+        ] {
+            assert!(value.get(key).is_some(), "{key}");
+        }
+        assert_eq!(value["schema"], "raas.stat/1");
+        assert_eq!(value["drops"], json!({"icrc": 2, "truncated": 0}));
+        assert_eq!(value["verbs"], json!({"send": 1, "write": 2, "write_imm": 3, "read": 0, "atomic": 0}));
+        for key in ["pid", "uid", "name", "connections", "tx_bytes", "rx_bytes", "pinned_bytes"] {
+            assert!(value["apps"][0].get(key).is_some(), "{key}");
+        }
+    }
+
+    #[test]
+    fn text_shows_what_is_there_and_no_zeros() {
+        let text = to_text(&stat());
+        assert!(text.contains("1 RC, 0 UD") && text.contains("icrc") && text.contains("10.0.0.2:4790"));
+        assert!(!text.contains("truncated") && !text.contains("rnr_naks"));
+    }
+}

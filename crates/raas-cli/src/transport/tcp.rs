@@ -1,0 +1,117 @@
+//! Kernel TCP as the rival of the measurements: cubic and no delay are set explicitly, because a host's default may be
+//! a congestion control that paces loopback traffic.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::{set_tcp_congestion, set_tcp_nodelay};
+
+use super::{Accept, Duplex, Transport};
+use crate::exit::Failure;
+
+/// The congestion control of every connection made here.
+const CONGESTION: &str = "cubic";
+
+/// Kernel TCP.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Tcp;
+
+impl Transport for Tcp {
+    type Listener = TcpAccept;
+    type Stream = TcpDuplex;
+
+    fn listen(&self, at: SocketAddr) -> Result<TcpAccept, Failure> {
+        let listener = TcpListener::bind(at).map_err(|e| Failure::failed(format!("cannot listen at {at}"), e))?;
+        // Accepted connections inherit it before their first segment leaves.
+        set_cubic(&listener)?;
+        let local = listener.local_addr()?;
+        Ok(TcpAccept { listener, local })
+    }
+
+    fn connect(&self, to: SocketAddr, timeout: Duration) -> Result<TcpDuplex, Failure> {
+        let stream = TcpStream::connect_timeout(&to, timeout).map_err(|e| match e.kind() {
+            io::ErrorKind::ConnectionRefused => Failure::Refused(format!("connection to {to}: {e}")),
+            _ => Failure::failed(format!("connection to {to}"), e),
+        })?;
+        TcpDuplex::new(stream, to).map_err(|e| Failure::failed(format!("connection to {to}"), e))
+    }
+
+    fn daemon_pid(&self) -> Option<u32> {
+        None
+    }
+}
+
+fn set_cubic(socket: impl std::os::fd::AsFd) -> io::Result<()> {
+    set_tcp_congestion(socket, CONGESTION)
+        .map_err(|e| io::Error::other(format!("TCP congestion control {CONGESTION} is not to be had: {e}")))
+}
+
+/// A TCP listener.
+#[derive(Debug)]
+pub(crate) struct TcpAccept {
+    listener: TcpListener,
+    local: SocketAddr,
+}
+
+impl Accept for TcpAccept {
+    type Stream = TcpDuplex;
+
+    fn accept_timeout(&self, timeout: Duration) -> io::Result<Option<TcpDuplex>> {
+        let wait = Timespec::try_from(timeout).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        match poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&wait)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let (stream, peer) = self.listener.accept()?;
+        TcpDuplex::new(stream, peer).map(Some)
+    }
+
+    fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+/// A TCP connection.
+#[derive(Debug)]
+pub(crate) struct TcpDuplex {
+    stream: TcpStream,
+    peer: SocketAddr,
+}
+
+impl TcpDuplex {
+    fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Self> {
+        set_cubic(&stream)?;
+        set_tcp_nodelay(&stream, true)?;
+        Ok(Self { stream, peer })
+    }
+}
+
+impl Duplex for TcpDuplex {
+    fn recv(&self, into: &mut [u8]) -> io::Result<usize> {
+        (&self.stream).read(into)
+    }
+
+    fn send(&self, from: &[u8]) -> io::Result<usize> {
+        (&self.stream).write(from)
+    }
+
+    fn finish_sending(&self) -> io::Result<()> {
+        self.stream.shutdown(Shutdown::Write)
+    }
+
+    fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.stream.set_read_timeout(timeout)?;
+        self.stream.set_write_timeout(timeout)
+    }
+
+    fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    fn path(&self) -> &'static str {
+        "tcp"
+    }
+}
