@@ -208,7 +208,8 @@ impl Nic {
 
     /// Whether [`Self::poll_transmit`] would build a send.
     pub fn has_transmit(&self) -> bool {
-        !self.ready.is_empty()
+        // Nearly always the first one has; a QP that went into error meanwhile may not.
+        self.ready.iter().any(|qpn| self.qps.get(qpn).is_some_and(|qp| qp.has_work()))
     }
 
     /// When [`Self::handle_timeout`] has to be called; it may turn out that nothing was due yet.

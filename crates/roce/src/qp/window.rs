@@ -7,7 +7,7 @@
 use crate::limits::{PACKET_CHARGE_BYTES, WINDOW_FLOOR_PACKETS};
 
 /// Packets by which a window grows per window acknowledged, once it has met a loss.
-const INCREASE_PACKETS: u64 = 4;
+const INCREASE_PACKETS: u64 = 8;
 /// A loss leaves so many tenths of the window.
 const DECREASE_TENTHS: u64 = 7;
 

@@ -1,0 +1,137 @@
+//! What a send holds: equal segments, one shorter at the end, ACKs that ride along, and the identification that the ICRC
+//! takes for granted.
+
+mod pair;
+
+use pair::*;
+use roce::Ipv4IdMode;
+use verbs::*;
+
+#[test]
+fn a_long_write_fills_batches() {
+    let limits = roce::NicLimits { window_packets: 1000, window_bytes: 4 << 20, ..Default::default() };
+    let mut world = World::new(Setup { limits, ..Setup::default() });
+    let [a, b] = connect(&mut world);
+    a.send(&mut world, 1, SendOp::Write(b.remote(0)), 0, 256 * 1024);
+    a.wait_ok(&mut world);
+    // First and one shorter Middle; 62 Middles of 1040 bytes are what 65,507 bytes hold.
+    let sends: Vec<usize> = world.sends.iter().copied().filter(|n| *n > 1).collect();
+    assert_eq!(sends, [2, 62, 62, 62, 62, 6]);
+}
+
+#[test]
+fn small_messages_of_one_size_share_a_send() {
+    let mut world = World::new(Setup::default());
+    let [a, b] = connect(&mut world);
+    for i in 0..40 {
+        b.recv(&mut world, i, 0, 0);
+        a.send(&mut world, i, SendOp::WriteImm(b.remote(i * 64), i as u32), 0, 64);
+    }
+    a.wait(&mut world, 40);
+    assert_eq!(world.sends[0], 40);
+    assert_eq!(b.poll(&mut world).len(), 40);
+    assert_eq!(world.nics[1].counters_detail().acks_sent, 1, "one ACK for all of them");
+}
+
+#[test]
+fn an_ack_rides_with_data() {
+    let mut world = World::new(Setup::default());
+    world.record = true;
+    let [a, b] = connect(&mut world);
+    b.recv(&mut world, 1, 0, 100);
+    a.send(&mut world, 1, SendOp::Send, 0, 100);
+    // The answer is posted before the ACK has left.
+    world.run_until("the request", |w| {
+        let got = b.poll(w);
+        if got.len() == 1 {
+            a.recv(w, 1, 0, 200);
+            b.send(w, 2, SendOp::Send, 0, 200);
+        }
+        got.len() == 1
+    });
+    a.wait(&mut world, 2);
+    assert_eq!(world.sends[..2], [1, 2]);
+    let from_b: Vec<u8> = world.seen.iter().filter(|s| s.from == 1).map(Seen::opcode).collect();
+    assert_eq!(from_b[..2], [0x04, 0x11]);
+}
+
+#[test]
+fn without_batching_each_packet_is_a_send() {
+    let mut world = World::new(Setup { id_mode: Ipv4IdMode::Zero, max_gso_segments: 1, ..Setup::default() });
+    let [a, b] = connect(&mut world);
+    a.send(&mut world, 1, SendOp::Write(b.remote(0)), 0, 50_000);
+    a.wait_ok(&mut world);
+    assert!(world.sends.iter().all(|n| *n == 1));
+    // Even if the caller would allow more: the id is always 0 in this mode.
+    let mut world = World::new(Setup { id_mode: Ipv4IdMode::Zero, ..Setup::default() });
+    let [a, b] = connect(&mut world);
+    a.send(&mut world, 1, SendOp::Write(b.remote(0)), 0, 50_000);
+    a.wait_ok(&mut world);
+    assert!(world.sends.iter().all(|n| *n == 1));
+}
+
+#[test]
+fn unknown_identifications_are_solved_for() {
+    let mut world = World::new(Setup::default());
+    let [a, b] = connect(&mut world);
+    let data = a.fill(0, 100_000, 1);
+    a.send(&mut world, 1, SendOp::Write(b.remote(0)), 0, 100_000);
+    // The receiver is told 7 for every packet; only the eighth segment of a batch has that.
+    let mut buf = Vec::new();
+    let mut segments = 0;
+    for _ in 0..100 {
+        for side in 0..2 {
+            while let Some(transmit) = world.nics[side].poll_transmit(world.now, &mut buf) {
+                let stride = transmit.segment_bytes.map_or(buf.len(), usize::from);
+                for segment in buf.chunks(stride) {
+                    segments += 1;
+                    let from = world.addresses[side];
+                    world.nics[1 - side].handle_datagram(world.now, from, segment, 7);
+                }
+            }
+        }
+    }
+    a.wait_ok(&mut world);
+    assert!(b.read(0, 100_000) == data);
+    let recovered: u64 = world.nics.iter().map(|n| n.counters_detail().icrc_id_recovered).sum();
+    assert!(recovered > segments * 8 / 10 && recovered < segments, "{recovered} of {segments}");
+}
+
+#[test]
+fn merged_segments_are_split() {
+    let mut world = World::new(Setup::default());
+    let [a, b] = connect(&mut world);
+    let data = a.fill(0, 60_000, 1);
+    a.send(&mut world, 1, SendOp::Write(b.remote(0)), 0, 60_000);
+    let mut buf = Vec::new();
+    while let Some(transmit) = world.nics[0].poll_transmit(world.now, &mut buf) {
+        let stride = transmit.segment_bytes.map_or(buf.len(), usize::from);
+        world.nics[1].handle_batch(world.now, world.addresses[0], &buf, stride);
+    }
+    a.wait_ok(&mut world);
+    assert!(b.read(0, 60_000) == data);
+    let counters = world.nics[1].counters_detail();
+    assert_eq!((counters.drops(), counters.icrc_id_recovered), (0, 0));
+    world.nics[1].handle_batch(world.now, world.addresses[0], &[0; 100], 0);
+}
+
+#[test]
+fn the_window_holds_and_the_budget_caps_it() {
+    for (budget, most) in [(None, 256), (Some(20 * 1152), 20), (Some(1), 1)] {
+        let mut world = World::new(Setup::default());
+        let wish = Wish { budget, ..Wish::default() };
+        let [a, b] = connect_with(&mut world, [&wish, &Wish::default()]);
+        a.send(&mut world, 1, SendOp::Write(b.remote(0)), 0, 1_000_000);
+        let mut buf = Vec::new();
+        let (mut packets, mut last) = (0, Vec::new());
+        while let Some(transmit) = world.nics[0].poll_transmit(world.now, &mut buf) {
+            for segment in buf.chunks(transmit.segment_bytes.map_or(buf.len(), usize::from)) {
+                packets += 1;
+                last = segment.to_vec();
+            }
+        }
+        assert_eq!(packets, most);
+        assert!(!world.nics[0].has_transmit());
+        assert_eq!(last[8] & 0x80, 0x80, "the last packet of the window asks for an ACK");
+    }
+}
