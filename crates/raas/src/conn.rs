@@ -59,8 +59,6 @@ pub(crate) enum Link {
 struct Reader {
     ring: RingReader,
     ring_bytes: u64,
-    /// Bytes consumed that nobody was told of.
-    untold: u64,
     /// The end was told to the engine, so that it can finish the connection.
     end_told: bool,
 }
@@ -76,6 +74,8 @@ pub(crate) struct Conn {
     read: Mutex<Reader>,
     write: Mutex<RingWriter>,
     parkers: [Arc<Parker>; 2],
+    /// Bytes consumed that nobody was told of. Stored by who holds `read`.
+    untold: AtomicU64,
     /// Directions that this side shut, as bits of [`Side`].
     shut: AtomicU32,
     /// The peer broke the rules of the rings.
@@ -100,9 +100,10 @@ impl Conn {
             local,
             peer,
             link,
-            read: Mutex::new(Reader { ring: reader, ring_bytes: rx_bytes, untold: 0, end_told: false }),
+            read: Mutex::new(Reader { ring: reader, ring_bytes: rx_bytes, end_told: false }),
             write: Mutex::new(writer),
             parkers: Default::default(),
+            untold: AtomicU64::new(0),
             shut: AtomicU32::new(0),
             faulty: AtomicBool::new(false),
             owned: AtomicBool::new(false),
@@ -150,7 +151,6 @@ impl Conn {
         reader: &mut Reader,
         attempt: &mut dyn FnMut(&Self, &mut Reader) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        self.settle(reader);
         let mut patience = Patience::new(self.inner.policy, self.timeout(Side::Read));
         loop {
             // What arrived before the end is in the ring when it is looked at after the end was seen.
@@ -180,33 +180,34 @@ impl Conn {
     fn take(&self, reader: &mut Reader, buf: &mut [u8]) -> io::Result<usize> {
         let before = reader.ring.head();
         let count = reader.ring.read(buf).map_err(|fault| self.on_fault(fault))?;
-        reader.untold += count as u64;
-        if reader.untold >= reader.ring_bytes / 16 {
-            self.tell_consumed(reader, before);
+        let untold = self.untold.load(Ordering::Relaxed) + count as u64;
+        self.untold.store(untold, Ordering::Relaxed);
+        if untold >= reader.ring_bytes / 16 {
+            self.tell_consumed(reader, untold, before);
         }
         Ok(count)
     }
 
     /// Lets the writing side know of the room, seldom enough that it does not wake for each byte. It has a quarter of the
-    /// ring to gain before it hears of it; a full lane hears of a sixteenth, since its news takes longer.
-    fn tell_consumed(&self, reader: &mut Reader, head_before: u64) {
+    /// ring to gain before it hears of it; a lane half full hears of a sixteenth, since its news takes longer.
+    fn tell_consumed(&self, reader: &Reader, untold: u64, head_before: u64) {
         let filled = reader.ring.tail().wrapping_sub(head_before);
-        let quarter = reader.untold >= reader.ring_bytes / 4;
-        match &self.link {
-            Link::Pair(end) if quarter => end.wake(Side::Write.bit()),
-            Link::Lane(end) if quarter || filled >= reader.ring_bytes / 2 => self.wake_engine(end.ring()),
-            _ => return,
+        let half_full = matches!(self.link, Link::Lane(_)) && filled >= reader.ring_bytes / 2;
+        if untold >= reader.ring_bytes / 4 || half_full {
+            self.tell_room();
         }
-        reader.untold = 0;
     }
 
-    /// Before the reader waits: a writer of this host that waits for room hears of what is there.
-    fn settle(&self, reader: &mut Reader) {
-        if let Link::Pair(end) = &self.link
-            && reader.untold > 0
-        {
-            reader.untold = 0;
-            end.wake(Side::Write.bit());
+    /// Tells the writing side of all room there is. Before the reader sleeps at the latest: a writer whose ring is smaller
+    /// than the reader's may wait for what the reader thinks little.
+    fn tell_room(&self) {
+        if self.untold.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        self.untold.store(0, Ordering::Relaxed);
+        match &self.link {
+            Link::Pair(end) => end.wake(Side::Write.bit()),
+            Link::Lane(end) => self.wake_engine(end.ring()),
         }
     }
 
@@ -325,6 +326,9 @@ impl Conn {
                 Next::Look => {}
                 Next::GiveUp => return Err(io::Error::new(io::ErrorKind::TimedOut, "the stream's timeout is over")),
                 Next::Block => {
+                    if side == Side::Read {
+                        self.tell_room();
+                    }
                     self.arm(side);
                     let slept = self.inner.block(self.parker(side), patience.deadline(), ready);
                     self.disarm(side);

@@ -1,0 +1,505 @@
+//! Streams on both paths: data, ends, timeouts, threads.
+
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::thread;
+use std::time::Duration;
+
+use raas::{ConnectOptions, Listener, PathKind, Reason, Session, Stream, StreamError};
+
+use crate::Watchdog;
+use crate::fake_daemon::{Command, FakeDaemon, HERE, THERE};
+
+/// The host part by which a path is chosen.
+const PATHS: [(&str, PathKind); 2] = [(HERE, PathKind::Shm), (THERE, PathKind::Lane)];
+
+/// Two ends of a connection, in two sessions.
+struct Two {
+    daemon: FakeDaemon,
+    sessions: [Session; 2],
+    client: Stream,
+    server: Stream,
+}
+
+fn two(host: &str, ring_bytes: u32) -> Two {
+    let daemon = FakeDaemon::start();
+    let sessions = [daemon.session(), daemon.session()];
+    let (client, server) = connect(&sessions, host, ring_bytes);
+    Two { daemon, sessions, client, server }
+}
+
+fn connect(sessions: &[Session; 2], host: &str, ring_bytes: u32) -> (Stream, Stream) {
+    let listener = Listener::bind_with(&sessions[1], "0.0.0.0:0").unwrap();
+    let to = SocketAddr::new(host.parse().unwrap(), listener.local_addr().port());
+    // A pair needs both sides to answer the daemon, so somebody must wait at the listener meanwhile.
+    thread::scope(|s| {
+        let server = s.spawn(|| listener.accept().unwrap().0);
+        let client = ConnectOptions::new().ring_bytes(ring_bytes).connect(&sessions[0], to).unwrap();
+        (client, server.join().unwrap())
+    })
+}
+
+fn pattern(len: usize, seed: u32) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(2_654_435_761) | 1;
+    (0..len)
+        .map(|_| {
+            x ^= x << 13;
+            x ^= x >> 17;
+            x ^= x << 5;
+            x.to_le_bytes()[0]
+        })
+        .collect()
+}
+
+#[test]
+fn bytes_arrive_in_order_both_ways_at_once() {
+    let _watchdog = Watchdog::start("bytes_arrive_in_order_both_ways_at_once");
+    for (host, path) in PATHS {
+        let mut t = two(host, 8192);
+        assert_eq!((t.client.path(), t.server.path()), (path, path));
+        let [a, b] = [pattern(3_000_000, 1), pattern(2_000_000, 2)];
+        let (client, server) = (&t.client, &t.server);
+        thread::scope(|s| {
+            s.spawn(|| {
+                let mut writer = client;
+                writer.write_all(&a).unwrap();
+                client.shutdown(Shutdown::Write).unwrap();
+            });
+            s.spawn(|| {
+                let mut writer = server;
+                for piece in b.chunks(777) {
+                    writer.write_all(piece).unwrap();
+                }
+                server.shutdown(Shutdown::Write).unwrap();
+            });
+            s.spawn(|| {
+                let mut got = Vec::new();
+                let mut reader = client;
+                reader.read_to_end(&mut got).unwrap();
+                assert!(got == b, "{} bytes instead of {}", got.len(), b.len());
+            });
+            let mut got = Vec::new();
+            let mut reader = server;
+            reader.read_to_end(&mut got).unwrap();
+            assert!(got == a, "{} bytes instead of {}", got.len(), a.len());
+        });
+        assert_eq!(t.client.read(&mut [0; 1]).unwrap(), 0, "the end stays the end");
+    }
+}
+
+#[test]
+fn small_messages_go_to_and_fro() {
+    let _watchdog = Watchdog::start("small_messages_go_to_and_fro");
+    for (host, _) in PATHS {
+        let mut t = two(host, 4096);
+        let echo = thread::spawn(move || {
+            let mut buffer = [0; 64];
+            while t.server.read_exact(&mut buffer).is_ok() {
+                t.server.write_all(&buffer).unwrap();
+            }
+        });
+        for i in 0..2000u32 {
+            let message = pattern(64, i);
+            t.client.write_all(&message).unwrap();
+            let mut answer = [0; 64];
+            t.client.read_exact(&mut answer).unwrap();
+            assert_eq!(answer[..], message[..]);
+        }
+        drop(t.client);
+        echo.join().unwrap();
+    }
+}
+
+#[test]
+fn slow_partners_are_woken_from_sleep() {
+    let _watchdog = Watchdog::start("slow_partners_are_woken_from_sleep");
+    for (host, _) in PATHS {
+        let mut t = two(host, 4096);
+        let reader = thread::spawn(move || {
+            let mut sum = 0usize;
+            let mut buffer = [0; 1000];
+            loop {
+                match t.server.read(&mut buffer).unwrap() {
+                    0 => return sum,
+                    n => sum += n,
+                }
+                if sum % 7 == 0 {
+                    thread::sleep(Duration::from_millis(2));
+                }
+            }
+        });
+        let data = pattern(60_000, 3);
+        for piece in data.chunks(1500) {
+            t.client.write_all(piece).unwrap();
+            thread::sleep(Duration::from_micros(300));
+        }
+        drop(t.client);
+        assert_eq!(reader.join().unwrap(), data.len());
+    }
+}
+
+#[test]
+fn half_close_lets_the_answer_come() {
+    let _watchdog = Watchdog::start("half_close_lets_the_answer_come");
+    for (host, _) in PATHS {
+        let mut t = two(host, 4096);
+        t.client.write_all(b"question").unwrap();
+        t.client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(t.client.write(b"more").unwrap_err().kind(), ErrorKind::BrokenPipe);
+        let mut got = String::new();
+        t.server.read_to_string(&mut got).unwrap();
+        assert_eq!(got, "question");
+        t.server.write_all(b"answer").unwrap();
+        drop(t.server);
+        got.clear();
+        t.client.read_to_string(&mut got).unwrap();
+        assert_eq!(got, "answer");
+    }
+}
+
+#[test]
+fn written_then_dropped_still_arrives() {
+    let _watchdog = Watchdog::start("written_then_dropped_still_arrives");
+    for (host, _) in PATHS {
+        let mut t = two(host, 65536);
+        let data = pattern(60_000, 9);
+        t.client.write_all(&data).unwrap();
+        drop(t.client);
+        let mut got = Vec::new();
+        t.server.read_to_end(&mut got).unwrap();
+        assert!(got == data);
+        // The other end is closed: writing fails, at the latest when that is known.
+        let error = loop {
+            if let Err(e) = t.server.write(b"x") {
+                break e;
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+    }
+}
+
+#[test]
+fn closing_with_unread_bytes_resets() {
+    let _watchdog = Watchdog::start("closing_with_unread_bytes_resets");
+    for (host, _) in PATHS {
+        let mut t = two(host, 4096);
+        t.client.write_all(b"never read").unwrap();
+        t.server.peek(&mut [0; 3]).unwrap();
+        t.server.write_all(b"tail").unwrap();
+        // On a lane what was written just before may be lost with the reset; it must have arrived to be read.
+        while t.client.unread_bytes().unwrap() < 4 {
+            thread::yield_now();
+        }
+        drop(t.server);
+        let mut got = [0; 4];
+        t.client.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"tail", "what arrived before the reset is delivered");
+        let error = t.client.read(&mut got).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        assert_eq!(StreamError::reason_of(&error), Some(Reason::ResetByPeer));
+        assert_eq!(t.client.write(b"x").unwrap_err().kind(), ErrorKind::ConnectionReset);
+        assert_eq!(t.client.failure(), Some(Reason::ResetByPeer));
+    }
+}
+
+#[test]
+fn shutting_reading_stops_the_writer_and_frees_the_reader() {
+    let _watchdog = Watchdog::start("shutting_reading_stops_the_writer_and_frees_the_reader");
+    for (host, _) in PATHS {
+        let t = two(host, 4096);
+        let (client, server) = (&t.client, &t.server);
+        thread::scope(|s| {
+            let reader = s.spawn(|| {
+                let mut reader = server;
+                reader.read(&mut [0; 10]).unwrap()
+            });
+            thread::sleep(Duration::from_millis(20));
+            server.shutdown(Shutdown::Read).unwrap();
+            assert_eq!(reader.join().unwrap(), 0);
+            let mut writer = client;
+            let error = loop {
+                if let Err(e) = writer.write(&[0; 1000]) {
+                    break e;
+                }
+            };
+            assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+        });
+    }
+}
+
+#[test]
+fn a_blocked_writer_is_freed_by_shutdown_and_by_room() {
+    let _watchdog = Watchdog::start("a_blocked_writer_is_freed_by_shutdown_and_by_room");
+    for (host, _) in PATHS {
+        let t = two(host, 4096);
+        let client = &t.client;
+        thread::scope(|s| {
+            let writer = s.spawn(|| {
+                let mut writer = client;
+                // More than the rings hold.
+                writer.write_all(&[7; 100_000])
+            });
+            thread::sleep(Duration::from_millis(20));
+            let mut some = [0; 50_000];
+            let mut server = &t.server;
+            server.read_exact(&mut some).unwrap();
+            thread::sleep(Duration::from_millis(20));
+            client.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(writer.join().unwrap().unwrap_err().kind(), ErrorKind::BrokenPipe);
+            let mut rest = Vec::new();
+            server.read_to_end(&mut rest).unwrap();
+            assert!(rest.len() < 50_000 && rest.iter().all(|&b| b == 7));
+        });
+    }
+}
+
+#[test]
+fn timeouts_take_nothing() {
+    let _watchdog = Watchdog::start("timeouts_take_nothing");
+    for (host, _) in PATHS {
+        let mut t = two(host, 4096);
+        t.client.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        assert_eq!(t.client.read_timeout(), Some(Duration::from_millis(20)));
+        assert_eq!(t.client.read(&mut [0; 9]).unwrap_err().kind(), ErrorKind::TimedOut);
+        t.client.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
+        let mut sent = 0;
+        let error = loop {
+            match t.client.write(&[1; 700]) {
+                Ok(n) => sent += n,
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(t.client.set_read_timeout(Some(Duration::ZERO)).is_err());
+        drop(t.client);
+        let mut got = Vec::new();
+        t.server.read_to_end(&mut got).unwrap();
+        assert_eq!(got.len(), sent);
+    }
+}
+
+#[test]
+fn split_halves_live_apart() {
+    let _watchdog = Watchdog::start("split_halves_live_apart");
+    for (host, _) in PATHS {
+        let t = two(host, 4096);
+        let (mut client_read, mut client_write) = t.client.split();
+        let (mut server_read, mut server_write) = t.server.split();
+        let echo = thread::spawn(move || {
+            std::io::copy(&mut server_read, &mut server_write).unwrap();
+        });
+        let data = pattern(200_000, 4);
+        let copy = data.clone();
+        let writer = thread::spawn(move || client_write.write_all(&copy).unwrap());
+        let mut got = Vec::new();
+        client_read.read_to_end(&mut got).unwrap();
+        assert!(got == data);
+        writer.join().unwrap();
+        echo.join().unwrap();
+    }
+}
+
+#[test]
+fn vectored_writes_are_one_stream() {
+    let _watchdog = Watchdog::start("vectored_writes_are_one_stream");
+    for (host, _) in PATHS {
+        let mut t = two(host, 4096);
+        let parts = [IoSlice::new(b"one"), IoSlice::new(b""), IoSlice::new(b"two")];
+        assert_eq!(t.client.write_vectored(&parts).unwrap(), 6);
+        let mut got = [0; 6];
+        t.server.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"onetwo");
+        assert_eq!(t.client.write(&[]).unwrap(), 0);
+    }
+}
+
+#[test]
+fn many_blocked_threads_each_get_their_own_bytes() {
+    let _watchdog = Watchdog::start("many_blocked_threads_each_get_their_own_bytes");
+    for (host, _) in PATHS {
+        let daemon = FakeDaemon::start();
+        let sessions = [daemon.session(), daemon.session()];
+        let pairs: Vec<_> = (0..40).map(|_| connect(&sessions, host, 4096)).collect();
+        let (clients, servers): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let echoes: Vec<_> = servers
+            .into_iter()
+            .map(|mut server| {
+                thread::spawn(move || {
+                    let mut buffer = [0; 512];
+                    while let Ok(n @ 1..) = server.read(&mut buffer) {
+                        server.write_all(&buffer[..n]).unwrap();
+                    }
+                })
+            })
+            .collect();
+        let askers: Vec<_> = clients
+            .into_iter()
+            .zip(0u32..)
+            .map(|(mut client, i)| {
+                thread::spawn(move || {
+                    for round in 0..20 {
+                        let message = pattern(300, i * 1000 + round);
+                        client.write_all(&message).unwrap();
+                        thread::sleep(Duration::from_micros(u64::from((i * 37 + round) % 300)));
+                        let mut answer = [0; 300];
+                        client.read_exact(&mut answer).unwrap();
+                        assert_eq!(answer[..], message[..]);
+                    }
+                })
+            })
+            .collect();
+        for thread in askers.into_iter().chain(echoes) {
+            thread.join().unwrap();
+        }
+        wait_until_unused(&daemon, &sessions);
+    }
+}
+
+/// All slots go back to the daemon; somebody must look at the sockets for it.
+fn wait_until_unused(daemon: &FakeDaemon, sessions: &[Session; 2]) {
+    loop {
+        let facts = daemon.facts();
+        if facts.lane_slots_used == 0 && facts.pair_slots_used == 0 {
+            return;
+        }
+        for session in sessions {
+            let listener = Listener::bind_with(session, "127.0.0.1:0").unwrap();
+            assert!(listener.accept_timeout(Duration::from_millis(5)).is_err());
+        }
+    }
+}
+
+#[test]
+fn slots_are_used_again_and_start_fresh() {
+    let _watchdog = Watchdog::start("slots_are_used_again_and_start_fresh");
+    for (host, _) in PATHS {
+        let daemon = FakeDaemon::start();
+        let sessions = [daemon.session(), daemon.session()];
+        for round in 0..150u32 {
+            let (mut client, mut server) = connect(&sessions, host, 4096);
+            let data = pattern(round as usize * 20, round);
+            client.write_all(&data).unwrap();
+            drop(client);
+            let mut got = Vec::new();
+            server.read_to_end(&mut got).unwrap();
+            assert!(got == data, "round {round}");
+        }
+        wait_until_unused(&daemon, &sessions);
+    }
+}
+
+#[test]
+fn more_connections_than_one_segment_holds() {
+    let _watchdog = Watchdog::start("more_connections_than_one_segment_holds");
+    let daemon = FakeDaemon::start();
+    let sessions = [daemon.session(), daemon.session()];
+    let mut open: Vec<_> = (0..150).map(|_| connect(&sessions, HERE, 4096)).collect();
+    for (i, (client, server)) in open.iter_mut().enumerate() {
+        let message = pattern(100, u32::try_from(i).unwrap());
+        client.write_all(&message).unwrap();
+        let mut got = [0; 100];
+        server.read_exact(&mut got).unwrap();
+        assert_eq!(got[..], message[..]);
+    }
+}
+
+#[test]
+fn a_session_can_connect_to_itself() {
+    let _watchdog = Watchdog::start("a_session_can_connect_to_itself");
+    for (host, _) in PATHS {
+        let daemon = FakeDaemon::start();
+        let session = daemon.session();
+        let listener = Listener::bind_with(&session, "0.0.0.0:0").unwrap();
+        let to = SocketAddr::new(host.parse().unwrap(), listener.local_addr().port());
+        let mut client = Stream::connect_with(&session, to).unwrap();
+        client.write_all(b"to myself").unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        let mut got = [0; 9];
+        server.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"to myself");
+    }
+}
+
+#[test]
+fn connections_nobody_accepted_are_reset() {
+    let _watchdog = Watchdog::start("connections_nobody_accepted_are_reset");
+    for (host, _) in PATHS {
+        let daemon = FakeDaemon::start();
+        let session = daemon.session();
+        let listener = Listener::bind_with(&session, "0.0.0.0:0").unwrap();
+        let to = SocketAddr::new(host.parse().unwrap(), listener.local_addr().port());
+        let mut client = Stream::connect_with(&session, to).unwrap();
+        drop(listener);
+        let error = client.read(&mut [0; 1]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+}
+
+#[test]
+fn a_daemons_death_ends_lanes_and_spares_pairs() {
+    let _watchdog = Watchdog::start("a_daemons_death_ends_lanes_and_spares_pairs");
+    let mut t = two(HERE, 4096);
+    let (mut far_client, far_server) = connect(&t.sessions, THERE, 4096);
+    far_client.write_all(b"last words").unwrap();
+    while far_server.unread_bytes().unwrap() < 10 {
+        thread::yield_now();
+    }
+    let listener = Listener::bind_with(&t.sessions[0], "127.0.0.1:0").unwrap();
+    thread::scope(|s| {
+        let blocked = s.spawn(|| (&far_client).read(&mut [0; 1]).unwrap_err());
+        let accepting = s.spawn(|| listener.accept().unwrap_err());
+        thread::sleep(Duration::from_millis(20));
+        t.daemon.die();
+        let error = blocked.join().unwrap();
+        assert_eq!(StreamError::reason_of(&error), Some(Reason::DaemonLost));
+        assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
+        let error = accepting.join().unwrap();
+        assert!(matches!(error, raas::AcceptError::Session(raas::SessionError::Lost { .. })), "{error:?}");
+    });
+    let mut got = [0; 10];
+    (&far_server).read_exact(&mut got).unwrap();
+    let error = (&far_server).read(&mut got).unwrap_err();
+    assert_eq!(StreamError::reason_of(&error), Some(Reason::DaemonLost), "after what had arrived");
+    assert!(far_client.write(b"x").is_err());
+    assert!(!t.sessions[0].is_usable());
+    let refused = Stream::connect_with(&t.sessions[0], "127.0.0.1:1").unwrap_err();
+    assert_eq!(refused.reason(), Some(Reason::DaemonLost));
+    // The same-host connection does not notice.
+    for i in 0..200u32 {
+        let message = pattern(3000, i);
+        t.client.write_all(&message).unwrap();
+        let mut got = vec![0; 3000];
+        t.server.read_exact(&mut got).unwrap();
+        assert!(got == message);
+    }
+    drop(t.client);
+    assert_eq!(t.server.read(&mut [0; 1]).unwrap(), 0);
+}
+
+#[test]
+fn a_lanes_failure_is_told_with_its_reason() {
+    let _watchdog = Watchdog::start("a_lanes_failure_is_told_with_its_reason");
+    let mut t = two(THERE, 4096);
+    t.daemon.command(Command::ResetLanes(Reason::PeerLost));
+    let error = t.client.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(StreamError::reason_of(&error), Some(Reason::PeerLost));
+    let error = t.server.write(&[0; 1]).unwrap_err();
+    assert_eq!(StreamError::reason_of(&error), Some(Reason::PeerLost));
+}
+
+#[test]
+fn small_messages_ring_for_data_alone() {
+    let _watchdog = Watchdog::start("small_messages_ring_for_data_alone");
+    let mut t = two(THERE, 65536);
+    let rounds = 100;
+    let before = t.daemon.facts().doorbells;
+    for _ in 0..rounds {
+        t.client.write_all(&[1; 64]).unwrap();
+        t.server.read_exact(&mut [0; 64]).unwrap();
+    }
+    while t.daemon.facts().doorbells < before + rounds {
+        thread::yield_now();
+    }
+    let rung = t.daemon.facts().doorbells - before;
+    assert!(rung <= rounds + 2, "{rung} doorbells for {rounds} messages of 64 bytes");
+}
