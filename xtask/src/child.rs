@@ -129,22 +129,28 @@ impl Running {
         Ok(Ended { status, took: self.start.elapsed(), lines: kept })
     }
 
-    /// Ends the child's process group: politely, then for certain.
+    /// Ends the child's process group: politely, then for certain. The child is not waited for
+    /// in between: until then its id, which is the group's, cannot belong to another process.
     fn end(&mut self) {
         let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        for (signal, patience) in [(Signal::TERM, GRACE), (Signal::KILL, GRACE)] {
+        for signal in [Signal::TERM, Signal::KILL] {
             if let Some(group) = group {
                 // The group is gone already if this fails, which is what is wanted.
                 let _ = kill_process_group(group, signal);
             }
             let sent = Instant::now();
-            while sent.elapsed() < patience {
-                if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
-                    return;
-                }
+            while sent.elapsed() < GRACE && self.alive() {
                 std::thread::sleep(POLL);
             }
         }
+        // Collects the exit status; a child stuck in the kernel is left to it.
+        let _ = self.child.try_wait();
+    }
+
+    /// Whether the child still runs, without collecting its exit status.
+    fn alive(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
+        !stat.is_empty() && !stat.contains(") Z ")
     }
 }
 
@@ -215,10 +221,17 @@ mod tests {
     #[test]
     fn a_hang_and_its_grandchildren_are_ended() {
         let script = "sleep 1000 & echo $!; wait";
-        let ended = run_quiet(&mut shell(script), Duration::from_secs(1)).expect("sh starts");
+        let ended = run_quiet(&mut shell(script), Duration::from_secs(5)).expect("sh starts");
         assert!(ended.status.is_none(), "{ended:?}");
-        let pid = ended.text(Stream::Out);
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        assert!(stat.is_empty() || stat.contains(") Z "), "the grandchild still runs: {stat}");
+        let pid: u32 = ended.text(Stream::Out).parse().expect("the shell printed a process id");
+        let gone = || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.is_empty() || stat.contains(") Z ")
+        };
+        let asked = Instant::now();
+        while !gone() && asked.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(POLL);
+        }
+        assert!(gone(), "the grandchild {pid} still runs");
     }
 }

@@ -16,8 +16,16 @@ const QEMU: &str = "qemu-system-x86_64";
 const QEMU_PACKAGE: &str = "qemu-system-x86";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// What every guest has: RDMA's own tools, addresses and captures.
-const GUEST_PACKAGES: &[&str] =
-    &["ibverbs-providers", "ibverbs-utils", "rdmacm-utils", "perftest", "iproute2", "tcpdump", "ethtool"];
+const GUEST_PACKAGES: &[&str] = &[
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "rdmacm-utils",
+    "perftest",
+    "iproute2",
+    "tcpdump",
+    "ethtool",
+    "iputils-ping",
+];
 
 /// Everything that a boot needs.
 #[derive(Debug, Clone)]

@@ -200,7 +200,7 @@ fn qemu(artifacts: &Artifacts, boot: &Boot, dir: &Path, results: &Path, index: u
     }
     // The clock is qemu's own and steady; without the word, the kernel distrusts it and perftest prints infinities.
     let kernel_line = format!(
-        "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off random.trust_cpu=on nokaslr tsc=reliable \
+        "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off random.trust_cpu=on tsc=reliable \
          guest.index={index}"
     );
     let (cpus, memory) = (boot.cpus.to_string(), boot.memory_mib.to_string());
@@ -211,7 +211,7 @@ fn qemu(artifacts: &Artifacts, boot: &Boot, dir: &Path, results: &Path, index: u
         let peer = 3 - index;
         format!("dgram,id=net,local.type=unix,local.path=net.{index},remote.type=unix,remote.path=net.{peer}")
     };
-    let card = format!("virtio-net-pci,netdev=net,mac=52:54:00:77:00:0{index},romfile=");
+    let card = format!("virtio-net-pci,netdev=net,mac=52:54:00:77:00:0{index},speed=10000,duplex=full,romfile=");
     let share = |path: &Path, tag: &str, more: &str| {
         // A comma in a path is written twice in qemu's options.
         let path = path.display().to_string().replace(',', ",,");
