@@ -114,10 +114,11 @@ impl AtomicRow for Row {
     }
 }
 
-/// Explores a model with at most `preemptions` preemptions of a running thread in one execution.
+/// Explores a model with at most `preemptions` preemptions of a running thread in one execution, or as many as the
+/// variable LOOM_MAX_PREEMPTIONS allows, if that is more.
 fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
+    builder.preemption_bound = builder.preemption_bound.max(Some(preemptions));
     builder.check(model);
 }
 
