@@ -86,16 +86,19 @@ fn run(shared: &Shared, signals: &Signals) {
         };
         nap_length = AWAY_AFTER;
         let worked = port.progress(clock.now());
-        let notify = port.take_notify();
-        let bound = port.sleep_bound(clock.now());
-        let wants_room = port.is_send_blocked();
-        drop(port);
-        if notify {
+        if port.take_notify() {
             signals.signal_owner();
         }
-        if !worked {
-            watch(signals, shared.socket(), wants_room, bound.unwrap_or(WATCH_MAX).min(WATCH_MAX));
+        if worked {
+            continue;
         }
+        let now = clock.now();
+        let bound = port.sleep_bound(now).unwrap_or(WATCH_MAX).min(WATCH_MAX);
+        let wants_room = port.is_send_blocked();
+        signals.begin_watch(now + bound);
+        drop(port);
+        watch(signals, shared.socket(), wants_room, bound);
+        signals.end_watch();
     }
 }
 

@@ -275,7 +275,7 @@ impl Outbox {
         self.end = 0;
         let mut bytes = 0;
         for slot in &mut self.slots {
-            slot.bytes.clear();
+            // Not cleared: bytes that are there already need not be zeroed again.
             let Some(transmit) = nic.poll_transmit(now, &mut slot.bytes) else { break };
             slot.transmit = transmit;
             self.end += 1;

@@ -88,16 +88,16 @@ impl SoftNic {
         if let Some(signals) = self.shared.signals() {
             signals.on_owner_call(now);
         }
-        self.on_output_only(port);
+        self.on_output_only(port, now);
     }
 
     /// A call that may have completed work but says nothing about whether the owner polls.
-    fn on_output_only(&self, port: &mut Port) {
-        if let Some(signals) = self.shared.signals()
-            && port.take_notify()
-        {
+    fn on_output_only(&self, port: &mut Port, now: Time) {
+        let Some(signals) = self.shared.signals() else { return };
+        if port.take_notify() {
             signals.signal_owner();
         }
+        signals.on_changed(port, now);
     }
 }
 
@@ -173,7 +173,7 @@ impl Provider for SoftNic {
         port.transmit(now);
         port.nic.modify_qp(qpn, to)?;
         port.transmit(now);
-        self.on_output_only(&mut port);
+        self.on_output_only(&mut port, now);
         Ok(())
     }
 
@@ -209,7 +209,7 @@ impl Provider for SoftNic {
         let posted = port.nic.post_send(qpn, wrs);
         let now = port.now();
         port.transmit(now);
-        self.on_output_only(&mut port);
+        self.on_output_only(&mut port, now);
         posted
     }
 
@@ -230,10 +230,10 @@ impl Provider for SoftNic {
         }
         self.polls_without_io = 0;
         let now = port.now();
-        port.receive(now);
+        let received = port.receive(now);
         let came = port.nic.poll_cq(cq, out, max - ready)?;
-        if came == 0 {
-            // Nothing to hand out: answers, retransmissions and whatever acknowledgements made room for leave now.
+        // Answers to what just came ride with what the owner posts next, or leave with its next poll.
+        if !received {
             port.transmit(now);
         }
         self.on_progress(&mut port, now);

@@ -33,9 +33,12 @@ pub(crate) struct Signals {
     /// Tells the owner that an armed CQ got its completion.
     event: OwnedFd,
     is_signalled: AtomicBool,
-    /// Ends a nap of the background thread.
+    /// Ends a nap or a watch of the background thread.
     wake: OwnedFd,
     naps: AtomicBool,
+    /// Until when the background thread watches the socket at most, in nanoseconds of the port's time; 0 while it does
+    /// not. Written with the port locked, or to 0.
+    watches_until: AtomicU64,
     stop: AtomicBool,
     /// When the owner was here last, in nanoseconds of the port's time.
     owner_seen: AtomicU64,
@@ -91,6 +94,7 @@ impl Signals {
             is_signalled: AtomicBool::new(false),
             wake: make()?,
             naps: AtomicBool::new(false),
+            watches_until: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             owner_seen: AtomicU64::new(0),
             polls_since_arming: AtomicU32::new(0),
@@ -105,6 +109,26 @@ impl Signals {
             // Only a hint, so that a lost increment does not matter.
             self.polls_since_arming.store(polls + 1, Ordering::Relaxed);
         }
+    }
+
+    /// A call of the owner changed what there is to do: if the background thread watches and would come too late for it,
+    /// it is woken. Call with the port locked.
+    pub(crate) fn on_changed(&self, port: &Port, now: Time) {
+        let until = self.watches_until.load(Ordering::Relaxed);
+        if until == 0 || port.sleep_bound(now).is_none_or(|bound| (now + bound).as_nanos() >= until) {
+            return;
+        }
+        self.watches_until.store(0, Ordering::Relaxed);
+        self.wake_background();
+    }
+
+    /// The background thread is about to watch the socket until then. Call with the port locked.
+    pub(crate) fn begin_watch(&self, until: Time) {
+        self.watches_until.store(until.as_nanos(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn end_watch(&self) {
+        self.watches_until.store(0, Ordering::Relaxed);
     }
 
     /// The owner armed a CQ and will probably sleep.
