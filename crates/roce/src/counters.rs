@@ -68,8 +68,8 @@ counters! {
     retransmits,
     /// ACK timeouts that fired.
     timeouts,
-    /// Retransmissions before the ACK timeout, after a silence of several round trips: they repair a lost NAK or last
-    /// packet in milliseconds and do not count as a retry.
+    /// Single packets sent again before the ACK timeout, after a silence of several round trips: they reveal a lost NAK or
+    /// last packet within milliseconds and do not count as a retry.
     probes,
     /// NAKs sent, RNR NAKs not included.
     naks_sent,

@@ -74,7 +74,11 @@ impl Cq {
     /// Moves up to `max` completions to `out`.
     pub(crate) fn poll(&mut self, out: &mut Vec<Completion>, max: usize) -> usize {
         let n = max.min(self.entries.len());
-        out.extend(self.entries.drain(..n));
+        let (head, tail) = self.entries.as_slices();
+        let from_head = n.min(head.len());
+        out.extend_from_slice(&head[..from_head]);
+        out.extend_from_slice(&tail[..n - from_head]);
+        self.entries.drain(..n);
         n
     }
 }

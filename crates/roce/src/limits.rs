@@ -78,10 +78,11 @@ pub(crate) const MAX_DUPLICATE_JOBS: usize = 16;
 pub(crate) const MAX_TIMER_CODE: u8 = 31;
 /// Largest retry count; for RNR it means "for ever".
 pub(crate) const MAX_RETRY: u8 = 7;
-/// Shortest silence after which unacknowledged packets are sent again before the ACK timeout (see
+/// Shortest silence after which the oldest unacknowledged packet is sent again, before the ACK timeout (see
 /// [`crate::NicCounters::probes`]).
-pub(crate) const PROBE_FLOOR: Duration = Duration::from_millis(4);
-/// Such early retransmissions without progress in between; after them only the ACK timeout is left.
+pub(crate) const PROBE_FLOOR: Duration = Duration::from_millis(1);
+/// Such probes without progress in between, each after twice the silence of the one before; then only the ACK timeout is
+/// left.
 pub(crate) const MAX_PROBES: u32 = 4;
 /// After an RNR NAK, how long a responder takes packets behind the refused one for leftovers of the same burst.
 pub(crate) const fn rnr_silence(code: u8) -> Duration {

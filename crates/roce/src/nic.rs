@@ -14,9 +14,9 @@ use crate::batch::{Batch, BatchLimits};
 use crate::counters::NicCounters;
 use crate::device::Device;
 use crate::limits::{MAX_MESSAGE_BYTES, MAX_MR, MAX_WINDOW_PACKETS, NicLimits, RECENT_QPNS};
-use crate::qp::Qp;
+use crate::qp::{NotForUs, Qp};
 use crate::timer::Timers;
-use crate::wire::{Checked, PseudoHeader, Unchecked};
+use crate::wire::{Checked, Unchecked};
 
 /// How to make a [`Nic`].
 #[derive(Debug, Clone)]
@@ -137,6 +137,27 @@ impl Nic {
     /// Takes one received UDP payload, BTH to ICRC. `id_guess`: the IPv4 identification that a segment at this place of a
     /// GRO batch probably had, 0 for a packet that came alone. A wrong guess costs time and 16 of 32 check bits.
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, payload: &[u8], id_guess: u16) {
+        let mut touched = None;
+        self.take_segment(now, from, payload, id_guess, &mut touched);
+        if let Some(qpn) = touched {
+            self.after_event(qpn);
+        }
+    }
+
+    /// Takes several segments that were received in one call: each `stride` bytes long, the last perhaps shorter. They
+    /// were probably sent together and numbered from 0.
+    pub fn handle_batch(&mut self, now: Time, from: SocketAddr, payload: &[u8], stride: usize) {
+        let mut touched = None;
+        for (index, segment) in payload.chunks(stride.max(1)).enumerate() {
+            self.take_segment(now, from, segment, index as u16, &mut touched);
+        }
+        if let Some(qpn) = touched {
+            self.after_event(qpn);
+        }
+    }
+
+    /// Takes one segment. `touched` is the QP that is still to be brought in line, before another one is.
+    fn take_segment(&mut self, now: Time, from: SocketAddr, payload: &[u8], id_guess: u16, touched: &mut Option<Qpn>) {
         self.now = self.now.max(now);
         self.dev.counters.rx_packets += 1;
         self.dev.counters.rx_bytes += payload.len() as u64;
@@ -149,34 +170,24 @@ impl Nic {
             self.dev.counters.drop_unknown_qp += 1;
             return;
         };
-        let from_peer = qp.peer().is_none_or(|peer| peer.ip == from.ip().to_canonical());
-        if !from_peer || !qp.is_connected() {
-            let counters = &mut self.dev.counters;
-            *(if from_peer { &mut counters.drop_wrong_state } else { &mut counters.drop_wrong_source }) += 1;
-            return;
-        }
-        let checked = PseudoHeader::new(from, self.config.local)
-            .and_then(|header| self.dev.icrc.check(&header, unchecked.covered, unchecked.icrc, id_guess));
-        match checked {
+        let route = match qp.route_from(from, self.config.local) {
+            Ok(route) => route,
+            Err(NotForUs::WrongSource) => return self.dev.counters.drop_wrong_source += 1,
+            Err(NotForUs::WrongState) => return self.dev.counters.drop_wrong_state += 1,
+        };
+        match self.dev.icrc.check(route, unchecked.covered, unchecked.icrc, id_guess) {
             Some(Checked::Full) => {}
             Some(Checked::WithId(_)) => self.dev.counters.icrc_id_recovered += 1,
-            None => {
-                self.dev.counters.drop_bad_icrc += 1;
-                return;
-            }
+            None => return self.dev.counters.drop_bad_icrc += 1,
         }
         match unchecked.into_packet() {
             Ok(packet) => qp.handle_packet(&packet, &mut self.dev, now),
             Err(fault) => return self.dev.counters.on_fault(fault),
         }
-        self.after_event(qpn);
-    }
-
-    /// Takes several segments that were received in one call: each `stride` bytes long, the last perhaps shorter. They
-    /// were probably sent together and numbered from 0.
-    pub fn handle_batch(&mut self, now: Time, from: SocketAddr, payload: &[u8], stride: usize) {
-        for (index, segment) in payload.chunks(stride.max(1)).enumerate() {
-            self.handle_datagram(now, from, segment, index as u16);
+        if *touched != Some(qpn)
+            && let Some(before) = touched.replace(qpn)
+        {
+            self.after_event(before);
         }
     }
 
@@ -224,6 +235,7 @@ impl Nic {
         for _ in 0..self.qps.len() {
             let Some(qpn) = self.timers.pop_due(now) else { return };
             if let Some(qp) = self.qps.get_mut(&qpn) {
+                qp.timer_at = None;
                 qp.handle_timeout(&mut self.dev, now);
                 self.after_event(qpn);
             }
@@ -251,7 +263,7 @@ impl Nic {
             self.ready.push_back(qpn);
         }
         if let Some(deadline) = qp.deadline() {
-            self.timers.arm(qpn, deadline);
+            self.timers.arm(qpn, &mut qp.timer_at, deadline);
         }
     }
 
@@ -288,7 +300,7 @@ impl Nic {
     /// Forgets a QP.
     pub(crate) fn remove_qp(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
         let qp = self.qps.remove(&qpn)?;
-        self.timers.cancel(qpn);
+        self.timers.cancel(qpn, qp.timer_at);
         self.ready.retain(|q| *q != qpn);
         if self.recent_qpns.len() >= RECENT_QPNS {
             self.recent_qpns.pop_front();

@@ -186,9 +186,8 @@ fn states_gate_posting_and_packets() {
     let none = world.nics[0].post_recv(a.qpn, &[RecvWr { wr_id: 1, sges: &[] }]).expect_err("not in Reset");
     assert!(matches!(none.cause, VerbsError::WrongState { state: QpState::Reset, .. }));
     // And the same QP connects again.
-    for side in 0..2 {
-        let nic = &mut world.nics[side];
-        nic.modify_qp(ends[side].qpn, &QpModify::Init { access: Access::all(), qkey: Qkey(0) }).expect("Init");
+    for (end, nic) in ends.iter().zip(&mut world.nics) {
+        nic.modify_qp(end.qpn, &QpModify::Init { access: Access::all(), qkey: Qkey(0) }).expect("Init");
     }
     for side in 0..2 {
         let to = rtr(&world, &ends[1 - side], &wish, &wish);

@@ -30,6 +30,15 @@ impl Requester {
             *(if stale { &mut dev.counters.stale_responses } else { &mut dev.counters.drop_unexpected_response }) += 1;
             return Ok(());
         }
+        let una_before = self.una;
+        let outcome = self.dispatch(packet, response, dev, now);
+        if self.una > una_before {
+            self.judge_probe(now);
+        }
+        outcome
+    }
+
+    fn dispatch(&mut self, packet: u64, response: &Response<'_>, dev: &mut Device, now: Time) -> Result<(), Failed> {
         match response {
             Response::Acknowledge(aeth) => self.on_acknowledge(packet, *aeth, dev, now),
             Response::Read { payload, .. } => {
@@ -162,6 +171,15 @@ impl Requester {
         }
     }
 
+    /// After a probe: if its packet alone was acknowledged, those behind it were lost; else the peer was only slow.
+    fn judge_probe(&mut self, now: Time) {
+        let Some(probed) = self.probed.take() else { return };
+        if self.una == probed + 1 && self.next > self.una {
+            self.window.on_loss(self.una, self.sent);
+            self.go_back(now);
+        }
+    }
+
     fn on_sequence_error(&mut self, now: Time) -> Result<(), Failed> {
         if self.next > self.una && self.retry.may_go_back(self.una, now) {
             if !self.retry.try_retry() {
@@ -184,8 +202,7 @@ impl Requester {
             Due::No | Due::RnrOver => {}
             Due::Probe => {
                 dev.counters.probes += 1;
-                self.window.on_loss(self.una, self.sent);
-                self.go_back(now);
+                self.probe();
             }
             Due::Timeout => {
                 dev.counters.timeouts += 1;

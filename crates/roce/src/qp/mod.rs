@@ -36,6 +36,43 @@ pub(crate) struct Peer {
     pub(crate) mtu: usize,
     /// Masked headers of packets to it.
     pub(crate) route: PseudoHeader,
+    /// Source port of its last packet, and masked headers of packets from there.
+    inbound: (u16, PseudoHeader),
+}
+
+impl Peer {
+    fn new(attr: &RtrAttr, local: SocketAddr) -> Option<Self> {
+        let ip = attr.av.gid.ip();
+        let address = SocketAddr::new(ip, attr.av.udp_port);
+        Some(Self {
+            qpn: attr.dest_qpn,
+            address,
+            ip,
+            traffic_class: attr.av.traffic_class,
+            mtu: attr.mtu.bytes(),
+            route: PseudoHeader::new(local, address)?,
+            inbound: (address.port(), PseudoHeader::new(address, local)?),
+        })
+    }
+
+    /// Masked headers of packets that come from `port` of the peer, which hardware varies and a NIC of ours does not.
+    fn inbound_route(&mut self, port: u16, local: SocketAddr) -> &PseudoHeader {
+        if self.inbound.0 != port
+            && let Some(header) = PseudoHeader::new(SocketAddr::new(self.ip, port), local)
+        {
+            self.inbound = (port, header);
+        }
+        &self.inbound.1
+    }
+}
+
+/// Why a packet is not for a QP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotForUs {
+    /// From another address than the peer's.
+    WrongSource,
+    /// The QP is not connected.
+    WrongState,
 }
 
 /// A queue pair.
@@ -51,6 +88,8 @@ pub(crate) struct Qp {
     responder_first: bool,
     /// Whether the QP is in the NIC's list of those with something to send.
     pub(crate) scheduled: bool,
+    /// When the QP's entry among the NIC's timers fires.
+    pub(crate) timer_at: Option<Time>,
 }
 
 impl Qp {
@@ -72,15 +111,12 @@ impl Qp {
             responder: Responder::new(qpn, init.recv_cq, init.srq, receives, limits.max_msg_bytes),
             responder_first: false,
             scheduled: false,
+            timer_at: None,
         }
     }
 
     pub(crate) const fn init(&self) -> &QpInit {
         &self.init
-    }
-
-    pub(crate) const fn peer(&self) -> Option<&Peer> {
-        self.peer.as_ref()
     }
 
     pub(crate) fn status(&self) -> QpStatus {
@@ -106,7 +142,11 @@ impl Qp {
             QpModify::Init { access, .. } => self.responder.allow(*access),
             QpModify::Rtr(attr) => {
                 state::check_rtr(attr, dev.attr.mtu.bytes(), limits.max_rd_atomic)?;
-                self.peer = Some(Self::connect(attr, local, &dev.attr.name)?);
+                let other_version = || VerbsError::Unsupported {
+                    device: dev.attr.name.clone(),
+                    what: "a peer of the other IP version: give the port an address of the peer's version",
+                };
+                self.peer = Some(Peer::new(attr, local).ok_or_else(other_version)?);
                 self.responder.start(attr);
             }
             QpModify::Rts(attr) => {
@@ -129,15 +169,17 @@ impl Qp {
         Ok(())
     }
 
-    fn connect(attr: &RtrAttr, local: SocketAddr, device: &str) -> Result<Peer, VerbsError> {
-        let ip = attr.av.gid.ip();
-        let address = SocketAddr::new(ip, attr.av.udp_port);
-        let route = PseudoHeader::new(local, address).ok_or_else(|| VerbsError::Unsupported {
-            device: device.to_owned(),
-            what: "a peer of the other IP version: give the port an address of the peer's version",
-        })?;
-        let traffic_class = attr.av.traffic_class;
-        Ok(Peer { qpn: attr.dest_qpn, address, ip, traffic_class, mtu: attr.mtu.bytes(), route })
+    /// The masked headers of a packet from `from`, if it may come from there.
+    pub(crate) fn route_from(&mut self, from: SocketAddr, local: SocketAddr) -> Result<&PseudoHeader, NotForUs> {
+        let is_connected = self.is_connected();
+        let peer = self.peer.as_mut().ok_or(NotForUs::WrongState)?;
+        if peer.ip != from.ip().to_canonical() {
+            return Err(NotForUs::WrongSource);
+        }
+        if !is_connected {
+            return Err(NotForUs::WrongState);
+        }
+        Ok(peer.inbound_route(from.port(), local))
     }
 
     /// Gives back what is taken from shared objects, before the QP is dropped.
@@ -181,7 +223,7 @@ impl Qp {
     }
 
     /// Whether packets of a peer have a meaning now.
-    pub(crate) const fn is_connected(&self) -> bool {
+    const fn is_connected(&self) -> bool {
         matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
     }
 

@@ -48,6 +48,10 @@ pub(crate) struct Requester {
     /// A local error of the request that starts with this packet; it ends the QP once it is the oldest.
     fault: Option<(u64, Status)>,
     draining: bool,
+    /// The packet at `una` is to be sent once more, alone, and `next` stays.
+    probe_pending: bool,
+    /// The packet that was sent so, until it is known whether it had been lost.
+    pub(super) probed: Option<u64>,
 }
 
 /// One request packet to send.
@@ -78,6 +82,8 @@ impl Requester {
             retry: Retry::default(),
             fault: None,
             draining: false,
+            probe_pending: false,
+            probed: None,
         }
     }
 
@@ -110,7 +116,7 @@ impl Requester {
         self.data_requests_sent = 0;
         self.retry = Retry::default();
         self.fault = None;
-        self.draining = false;
+        (self.draining, self.probe_pending, self.probed) = (false, false, None);
     }
 
     pub(crate) fn post(&mut self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
@@ -156,7 +162,12 @@ impl Requester {
 
     /// Whether [`Self::fill`] would send something.
     pub(crate) fn has_work(&self) -> bool {
-        self.next_step().is_some()
+        self.probe_pending || self.next_step().is_some()
+    }
+
+    /// Asks whether the peer is there by sending its oldest unanswered packet again.
+    pub(super) const fn probe(&mut self) {
+        self.probe_pending = self.next > self.una;
     }
 
     /// The status of the oldest request, if it failed locally.
@@ -204,27 +215,58 @@ impl Requester {
 
     /// Sends as much as rules and batch allow.
     pub(crate) fn fill(&mut self, peer: &Peer, batch: &mut Batch<'_>, dev: &mut Device, now: Time) {
-        while let Some(step) = self.next_step() {
-            let Some(wqe) = self.queue.at(self.cursor) else { return };
-            let (packets, requests_ack) = match step {
-                Step::Data { ack_request } => (1, ack_request),
-                Step::WantsData { packets } => (packets, true),
-            };
-            let packet = self.encode(peer, wqe, packets, requests_ack);
-            if !batch.fits(packet.header.as_bytes().len(), packet.payload_bytes) {
-                return;
-            }
-            let mrs = &dev.mrs;
-            if packet.write(peer, wqe, batch, mrs).is_err() {
-                self.fault = Some((wqe.first, Status::LocProtErr));
-                return;
-            }
-            let (end, wants_data) = (wqe.end(), wqe.wants_data());
-            if wants_data {
-                self.on_data_requested(self.next + packets);
-            }
-            self.on_sent(packets, end, requests_ack, dev, now);
+        if self.probe_pending {
+            self.send_probe(peer, batch, dev, now);
         }
+        while let Some(step) = self.next_step() {
+            if !self.send(&step, peer, batch, dev, now) {
+                return;
+            }
+        }
+    }
+
+    fn send_probe(&mut self, peer: &Peer, batch: &mut Batch<'_>, dev: &mut Device, now: Time) {
+        if self.next == self.una {
+            // Going back has overtaken the probe.
+            self.probe_pending = false;
+            return;
+        }
+        let place = (self.next, self.cursor, self.data_requests_sent);
+        (self.next, self.cursor, self.data_requests_sent) = (self.una, 0, 0);
+        let step = self.next_step().map(|step| match step {
+            Step::Data { .. } => Step::Data { ack_request: true },
+            wants_data => wants_data,
+        });
+        let is_data = matches!(step, Some(Step::Data { .. }));
+        if step.is_none_or(|step| self.send(&step, peer, batch, dev, now)) {
+            self.probe_pending = false;
+            // The answer to a READ tells by itself what was lost.
+            self.probed = is_data.then_some(self.una);
+        }
+        (self.next, self.cursor, self.data_requests_sent) = place;
+    }
+
+    /// Sends one packet; false if the batch has no place for it, or its memory is not what it should be.
+    fn send(&mut self, step: &Step, peer: &Peer, batch: &mut Batch<'_>, dev: &mut Device, now: Time) -> bool {
+        let Some(wqe) = self.queue.at(self.cursor) else { return false };
+        let (packets, requests_ack) = match *step {
+            Step::Data { ack_request } => (1, ack_request),
+            Step::WantsData { packets } => (packets, true),
+        };
+        let packet = self.encode(peer, wqe, packets, requests_ack);
+        if !batch.fits(packet.header.as_bytes().len(), packet.payload_bytes) {
+            return false;
+        }
+        if packet.write(peer, wqe, batch, &dev.mrs).is_err() {
+            self.fault = Some((wqe.first, Status::LocProtErr));
+            return false;
+        }
+        let (end, wants_data) = (wqe.end(), wqe.wants_data());
+        if wants_data {
+            self.on_data_requested(self.next + packets);
+        }
+        self.on_sent(packets, end, requests_ack, dev, now);
+        true
     }
 
     /// Builds the packet at `next`. `packets`: how many its answer has, for a READ.

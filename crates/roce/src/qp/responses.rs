@@ -26,17 +26,24 @@ struct Executed {
     answer: Answer,
 }
 
+impl Executed {
+    const fn covers(&self, psn: Psn) -> bool {
+        psn.since(self.first) < self.packets
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Answer {
     Read { addr: u64, rkey: Rkey, len: u32 },
     Atomic { original: u64 },
 }
 
-/// An answer on its way out: `sent` of its `packets` have left.
+/// An answer on its way out: `sent` of its `packets` have left. `again`: the whole answer left before.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     executed: Executed,
     sent: u32,
+    again: bool,
 }
 
 /// The acknowledgement to send after all answers.
@@ -75,13 +82,14 @@ impl Responses {
     }
 
     /// Whether another READ or atomic may be executed: the requester keeps to `max_dest_rd_atomic` outstanding ones, so
-    /// the oldest of a full table has been answered.
+    /// the oldest of a full table has been answered. That a duplicate of it is to be answered again does not count: the
+    /// requester, which sends a new one, has the answer.
     pub(crate) fn has_room(&self) -> bool {
         self.executed.len() < self.max_executed || self.executed.front().is_some_and(|oldest| !self.is_pending(oldest))
     }
 
     fn is_pending(&self, executed: &Executed) -> bool {
-        self.jobs.iter().any(|job| job.executed.first.since(executed.first) < executed.packets)
+        self.jobs.iter().any(|job| !job.again && executed.covers(job.executed.first))
     }
 
     /// A READ was accepted.
@@ -96,11 +104,13 @@ impl Responses {
     }
 
     fn remember(&mut self, executed: Executed) {
-        if self.executed.len() >= self.max_executed {
-            self.executed.pop_front();
+        if self.executed.len() >= self.max_executed
+            && let Some(oldest) = self.executed.pop_front()
+        {
+            self.jobs.retain(|job| !oldest.covers(job.executed.first));
         }
         self.executed.push_back(executed);
-        self.jobs.push_back(Job { executed, sent: 0 });
+        self.jobs.push_back(Job { executed, sent: 0, again: false });
         self.count_message();
         // The answer acknowledges everything before it.
         if matches!(self.reply, Reply::Latest | Reply::Through(_)) {
@@ -172,7 +182,7 @@ impl Responses {
 
     /// Answers a READ again, which may start inside of the original and must not reach beyond it.
     fn repeat_read(&mut self, psn: Psn, reth: &Reth, mtu: usize) -> bool {
-        let Some(original) = self.executed.iter().rev().find(|e| psn.since(e.first) < e.packets) else { return false };
+        let Some(original) = self.executed.iter().rev().find(|e| e.covers(psn)) else { return false };
         let Answer::Read { addr, rkey, len } = original.answer else { return false };
         let skipped = u64::from(psn.since(original.first)) * mtu as u64;
         let left = u64::from(len).saturating_sub(skipped);
@@ -193,11 +203,9 @@ impl Responses {
 
     /// Queues an answer at its place in the order of PSNs, unless it is about to leave anyway.
     fn repeat(&mut self, executed: Executed) -> bool {
-        let covers = |job: &Job| executed.first.since(job.executed.first) < job.executed.packets;
-        if let Some(at) = self.jobs.iter().position(covers) {
-            let job = &mut self.jobs[at];
+        if let Some(job) = self.jobs.iter_mut().find(|job| job.executed.covers(executed.first)) {
             if job.sent > executed.first.since(job.executed.first) {
-                *job = Job { executed, sent: 0 };
+                *job = Job { executed, sent: 0, again: job.again };
             }
             return true;
         }
@@ -206,7 +214,7 @@ impl Responses {
         }
         let at =
             self.jobs.iter().position(|job| job.executed.first.is_after(executed.first)).unwrap_or(self.jobs.len());
-        self.jobs.insert(at, Job { executed, sent: 0 });
+        self.jobs.insert(at, Job { executed, sent: 0, again: true });
         true
     }
 
@@ -324,4 +332,23 @@ fn response_header(peer: &Peer, opcode: Opcode, psn: Psn, payload_bytes: usize) 
         ack_request: false,
         psn,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// rxe sends an atomic again, hears the first answer, and sends the next one: both lie in one batch of received packets.
+    #[test]
+    fn a_duplicate_of_the_oldest_does_not_refuse_the_next_request() {
+        let mut responses = Responses::new(1);
+        responses.on_atomic(Psn::new(5), 7);
+        assert!(!responses.has_room(), "the oldest is not answered yet");
+        responses.jobs.clear();
+        assert!(responses.repeat_atomic(Psn::new(5)));
+        assert!(responses.has_room(), "a new request says that the oldest was answered");
+        responses.on_atomic(Psn::new(6), 8);
+        assert_eq!(responses.jobs.len(), 1, "the duplicate's answer is not needed any more");
+        assert!(!responses.repeat_atomic(Psn::new(5)), "it is forgotten");
+    }
 }

@@ -1,8 +1,8 @@
 //! When unanswered requests are sent again, and when the requester gives up (IBTA 9.7.6.1).
 //!
 //! Owns the retry counters and the three clocks of a requester: the local ACK timeout, the RNR wait, and the probe. The
-//! probe is an early retransmission after a silence of several measured round trips. A lost NAK, or a lost last packet,
-//! would else cost a whole ACK timeout, 67 ms by custom; a responder takes what comes for the duplicate that it is. It
+//! probe sends the oldest unanswered packet again after a silence of several measured round trips. A lost NAK, or a lost
+//! last packet, would else cost a whole ACK timeout, 67 ms by custom. A peer that was merely slow sees one duplicate. It
 //! does not count as a retry, and [`MAX_PROBES`] bounds it.
 
 use std::time::Duration;
@@ -192,13 +192,13 @@ mod tests {
     fn probes_then_timeouts_then_none_left() {
         let mut retry = retry();
         retry.on_sent(Time(0));
-        assert_eq!(retry.deadline(), Some(Time(16 * MS)));
-        assert_eq!(retry.take_due(Time(16 * MS - 1)), Due::No);
-        assert_eq!(retry.take_due(Time(16 * MS)), Due::Probe);
-        retry.on_sent(Time(16 * MS));
-        assert_eq!(retry.take_due(Time(48 * MS)), Due::Probe);
-        retry.on_sent(Time(48 * MS));
-        assert_eq!(retry.deadline(), Some(Time(67_108_864)), "the next probe would be later");
+        assert_eq!(retry.deadline(), Some(Time(4 * MS)));
+        assert_eq!(retry.take_due(Time(4 * MS - 1)), Due::No);
+        for at in [4, 12, 28, 60] {
+            assert_eq!(retry.take_due(Time(at * MS)), Due::Probe);
+            retry.on_sent(Time(at * MS));
+        }
+        assert_eq!(retry.deadline(), Some(Time(67_108_864)), "no probes are left");
         assert_eq!(retry.take_due(Time(67_108_864)), Due::Timeout);
         assert_eq!(retry.deadline(), None);
         assert!(retry.try_retry() && retry.try_retry() && !retry.try_retry());

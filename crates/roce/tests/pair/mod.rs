@@ -62,6 +62,9 @@ struct Flying {
     bytes: Vec<u8>,
 }
 
+/// Says whether a packet passes.
+pub type Filter = Box<dyn FnMut(&Seen) -> bool>;
+
 /// A packet as the wire saw it.
 #[derive(Debug, Clone)]
 pub struct Seen {
@@ -94,7 +97,7 @@ pub struct World {
     sequence: u64,
     rng: SmallRng,
     /// Decides the fate of single packets before the weather does: false drops.
-    pub filter: Option<Box<dyn FnMut(&Seen) -> bool>>,
+    pub filter: Option<Filter>,
 }
 
 pub fn address(side: usize, ipv6: bool) -> SocketAddr {
