@@ -83,7 +83,8 @@ impl<R: AtomicRow> DirtyBitmap<R> {
         let mut left = budget;
         // From the slot after the last one, once around; the first leaf comes twice, its upper part first.
         for step in 0..=words {
-            let s = (first_leaf / WORD + step) % words;
+            let turned = first_leaf / WORD + step;
+            let s = if turned < words { turned } else { turned - words };
             let before_first = low_mask(first_leaf % WORD);
             let visit = match step {
                 0 => !before_first,

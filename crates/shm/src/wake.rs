@@ -130,6 +130,11 @@ impl WakeSocket {
 fn is_hung_up(fd: BorrowedFd<'_>) -> io::Result<bool> {
     let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut polled, Some(&now))?;
+    match rustix::event::poll(&mut polled, Some(&now)) {
+        Ok(_) => {}
+        // A signal came first: not known yet, the caller asks again after its next receive.
+        Err(Errno::INTR) => return Ok(false),
+        Err(errno) => return Err(errno.into()),
+    }
     Ok(polled[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP))
 }
