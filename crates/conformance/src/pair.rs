@@ -77,7 +77,8 @@ impl Default for Options {
             qp_access: all_access(),
             mr_access: all_access(),
             mtu: PathMtu::Mtu1024,
-            timeout: 14,
+            // Long enough that a busy machine does not look like a dead peer.
+            timeout: 16,
             retry_cnt: 7,
             rnr_retry: 7,
             min_rnr_timer: 12,
