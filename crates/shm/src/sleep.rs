@@ -34,6 +34,14 @@ pub fn must_wake(flag: &Word32) -> bool {
     sleeps(flag)
 }
 
+/// As [`must_wake`], and clears the flag if it is set: who gets true must send the wake, and nobody else will until the
+/// owner goes to sleep again. For flags that the waker may write (the application's, by the engine); it saves a wake per
+/// piece of work while the owner has not run yet. Panics if the flag lies in a read-only mapping.
+#[inline]
+pub fn claim_wake(flag: &Word32) -> bool {
+    claim(flag)
+}
+
 /// The waiting end of one connection in a pair segment: its own slot's `waiting` word.
 ///
 /// The peer sees the word, and tells the slot number over the pair socket when it published what the word asks for. One
@@ -92,6 +100,13 @@ pub(crate) fn sleeps(flag: &impl AtomicWord<u32>) -> bool {
     // PAIRS WITH the fence in `announce`.
     flag.fence_seq_cst();
     flag.load(Ordering::Relaxed) != AWAKE
+}
+
+#[inline]
+pub(crate) fn claim(flag: &impl AtomicWord<u32>) -> bool {
+    // A read-modify-write sees the newest state of the flag: if the owner woke up meanwhile it gets 0, and its next
+    // announcement comes with a look at the work of this party.
+    sleeps(flag) && flag.fetch_and(AWAKE, Ordering::AcqRel) != AWAKE
 }
 
 #[inline]

@@ -129,7 +129,10 @@ fn the_sleep_flag_asks_for_a_wake() {
     assert_eq!(flag.load(Ordering::Relaxed), 1);
     assert!(doorbell.must_wake(&flag) && shm::must_wake(&flag));
     end_sleep(&flag);
-    assert!(!doorbell.must_wake(&flag));
+    assert!(!doorbell.must_wake(&flag) && !shm::claim_wake(&flag));
+    prepare_sleep(&flag);
+    assert!(shm::claim_wake(&flag));
+    assert!(!shm::claim_wake(&flag), "one wake is enough");
 }
 
 #[test]

@@ -5,8 +5,11 @@ use loom::thread;
 
 use super::{Cell32, Cell64, Row, Strength, explore, must_fail};
 use crate::dirty::DirtyBitmap;
-use crate::sleep::{announce, retract, sleeps};
+use crate::sleep::{announce, claim, retract, sleeps};
 use crate::sync::AtomicWord;
+
+/// How a producer asks whether it must wake.
+type Asks = fn(&Cell32) -> bool;
 
 /// What the two sides share.
 #[derive(Clone)]
@@ -34,10 +37,10 @@ impl Shared {
     }
 
     /// Producer: publishes cursor number `of`, marks `slot`, wakes if the consumer sleeps.
-    fn publish(&self, of: usize, value: u64, slot: u32) {
+    fn publish(&self, of: usize, value: u64, slot: u32, asks: Asks) {
         self.cursors[of].store(value, Ordering::Release);
         self.bitmap().set(slot);
-        if sleeps(&self.sleep) {
+        if asks(&self.sleep) {
             self.wakes.fetch_or(1, Ordering::AcqRel);
         }
     }
@@ -56,12 +59,12 @@ impl Shared {
 }
 
 /// Two producers in one leaf word, one consumer that goes to sleep.
-fn sleeping(strength: Strength) {
+fn sleeping(strength: Strength, asks: Asks) {
     let shared = Shared::new(64, 2, strength);
     let producers: Vec<_> = (0..2)
         .map(|i| {
             let shared = shared.clone();
-            thread::spawn(move || shared.publish(i, 5, i as u32))
+            thread::spawn(move || shared.publish(i, 5, i as u32, asks))
         })
         .collect();
     let (mut bitmap, mut done) = (shared.bitmap(), Vec::new());
@@ -87,8 +90,8 @@ fn visibility(strength: Strength) {
     let shared = Shared::new(64, 1, strength);
     let theirs = shared.clone();
     let producer = thread::spawn(move || {
-        theirs.publish(0, 1, 7);
-        theirs.publish(0, 2, 7);
+        theirs.publish(0, 1, 7, sleeps);
+        theirs.publish(0, 2, 7, sleeps);
     });
     let (mut bitmap, mut done, mut seen) = (shared.bitmap(), Vec::new(), 0);
     for _ in 0..2 {
@@ -127,12 +130,22 @@ fn budget(strength: Strength) {
 
 #[test]
 fn no_wake_is_lost() {
-    explore(2, || sleeping(Strength::AsWritten));
+    explore(2, || sleeping(Strength::AsWritten, sleeps));
+}
+
+#[test]
+fn no_claimed_wake_is_lost() {
+    explore(2, || sleeping(Strength::AsWritten, claim));
+}
+
+#[test]
+fn without_fences_claimed_wakes_are_lost() {
+    must_fail("lost wake", 2, || sleeping(Strength::WithoutFences, claim));
 }
 
 #[test]
 fn without_fences_wakes_are_lost() {
-    must_fail("lost wake", 2, || sleeping(Strength::WithoutFences));
+    must_fail("lost wake", 2, || sleeping(Strength::WithoutFences, sleeps));
 }
 
 #[test]
