@@ -79,7 +79,8 @@ impl Default for Options {
             mtu: PathMtu::Mtu1024,
             // Long enough that a busy machine does not look like a dead peer.
             timeout: 16,
-            retry_cnt: 7,
+            // Not 7, which rxe takes for "without end" (rxe_comp.c).
+            retry_cnt: 6,
             rnr_retry: 7,
             min_rnr_timer: 12,
             sge: 4,
