@@ -1,0 +1,157 @@
+//! What an operator may set, and the check that the values make sense together.
+//!
+//! It must never hold state, and nothing outside [`EngineConfig::check`] may rely on a value that it did not pass.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::SetupError;
+use crate::limits::{
+    FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX, LANE_CREDITS_MIN, RING_BYTES_MAX, RING_BYTES_MIN, SIGNAL_BYTES,
+};
+use crate::table::INDEX_MAX;
+
+/// Limits and tunables; every bound has its name here or in the crate's limits.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Addresses that name this host; the first is used as local address of connections.
+    pub addresses: Vec<IpAddr>,
+    /// Ring size in bytes when the application names none (power of two, 4 KiB..=8 MiB).
+    pub ring_bytes_default: u32,
+    /// Largest ring in bytes that an application gets (power of two, 4 KiB..=8 MiB).
+    pub ring_bytes_max: u32,
+    /// Applications attached at a time, those whose memory is still in quarantine included.
+    pub apps_max: u32,
+    /// Connections of the host that go through lanes, and connects that wait (at most 1,048,575).
+    pub connections_max: u32,
+    /// Connections and waiting connects of one application.
+    pub connections_per_app_max: u32,
+    /// Listeners of the host.
+    pub listeners_max: u32,
+    /// Connections that may wait at one listener, whatever it asks for.
+    pub backlog_max: u32,
+    /// Memory of one application's rings at most, in bytes.
+    pub ring_memory_per_app_max: u64,
+    /// Peer hosts.
+    pub lanes_max: u32,
+    /// SRQ entries granted to each lane (8..=65,536).
+    pub lane_credits: u32,
+    /// Size of an SRQ entry in bytes: longest SEND (256..=65,536).
+    pub send_bytes_max: u32,
+    /// Bytes posted and not completed on a lane at most; at least four quanta and 256 KiB.
+    pub lane_inflight_bytes_max: u64,
+    /// Deficit-round-robin quantum and longest piece of one WRITE, in bytes (4 KiB..=8 MiB).
+    pub quantum_bytes: u32,
+    /// A connect is given up after this long.
+    pub connect_timeout: Duration,
+}
+
+impl EngineConfig {
+    /// Defaults for a host with these addresses.
+    pub fn new(addresses: Vec<IpAddr>) -> Self {
+        Self {
+            addresses,
+            ring_bytes_default: 256 << 10,
+            ring_bytes_max: RING_BYTES_MAX,
+            apps_max: 256,
+            connections_max: 65_536,
+            connections_per_app_max: 65_536,
+            listeners_max: 4096,
+            backlog_max: 4096,
+            ring_memory_per_app_max: 8 << 30,
+            lanes_max: 64,
+            lane_credits: 512,
+            send_bytes_max: 4096,
+            lane_inflight_bytes_max: 2 << 20,
+            quantum_bytes: 64 << 10,
+            connect_timeout: Duration::from_secs(10),
+        }
+    }
+
+    /// Refuses values that the engine cannot work with.
+    pub(crate) fn check(&self) -> Result<(), SetupError> {
+        let ring = |what: &str, bytes: u32| {
+            if bytes.is_power_of_two() && (RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes) {
+                Ok(())
+            } else {
+                Err(SetupError::Config(format!(
+                    "{what} is {bytes}: use a power of two from {RING_BYTES_MIN} to {RING_BYTES_MAX}"
+                )))
+            }
+        };
+        if self.addresses.is_empty() {
+            return Err(SetupError::Config("addresses is empty: name at least one address of this host".into()));
+        }
+        ring("ring_bytes_default", self.ring_bytes_default)?;
+        ring("ring_bytes_max", self.ring_bytes_max)?;
+        range("quantum_bytes", self.quantum_bytes.into(), RING_BYTES_MIN.into(), RING_BYTES_MAX.into())?;
+        range("lane_credits", self.lane_credits.into(), LANE_CREDITS_MIN.into(), LANE_CREDITS_MAX.into())?;
+        range("send_bytes_max", self.send_bytes_max.into(), FRAME_BYTES_MIN.into(), FRAME_BYTES_MAX.into())?;
+        let inflight_min = (4 * u64::from(self.quantum_bytes)).max(4 * SIGNAL_BYTES);
+        range("lane_inflight_bytes_max", self.lane_inflight_bytes_max, inflight_min, 1 << 40)?;
+        for (what, value) in [
+            ("apps_max", self.apps_max),
+            ("connections_max", self.connections_max),
+            ("connections_per_app_max", self.connections_per_app_max),
+            ("listeners_max", self.listeners_max),
+            ("backlog_max", self.backlog_max),
+            ("lanes_max", self.lanes_max),
+        ] {
+            range(what, value.into(), 1, INDEX_MAX.into())?;
+        }
+        Ok(())
+    }
+
+    /// The ring size that an application gets which asks for `asked` bytes (0: no wish).
+    pub(crate) fn ring_bytes(&self, asked: u32) -> u32 {
+        let wanted = if asked == 0 { self.ring_bytes_default } else { asked };
+        wanted.clamp(RING_BYTES_MIN, self.ring_bytes_max).next_power_of_two().min(self.ring_bytes_max)
+    }
+}
+
+fn range(what: &str, value: u64, min: u64, max: u64) -> Result<(), SetupError> {
+    if (min..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err(SetupError::Config(format!("{what} is {value}: use {min} to {max}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> EngineConfig {
+        EngineConfig::new(vec!["10.0.0.1".parse().unwrap()])
+    }
+
+    #[test]
+    fn defaults_pass_and_nonsense_is_refused_by_name() {
+        config().check().unwrap();
+        let refused = |change: fn(&mut EngineConfig), name: &str| {
+            let mut c = config();
+            change(&mut c);
+            let text = c.check().unwrap_err().to_string();
+            assert!(text.contains(name), "{text}");
+        };
+        refused(|c| c.addresses.clear(), "addresses");
+        refused(|c| c.ring_bytes_default = 5000, "ring_bytes_default");
+        refused(|c| c.lane_credits = 7, "lane_credits");
+        refused(|c| c.lane_inflight_bytes_max = 65536, "lane_inflight_bytes_max");
+        refused(|c| c.send_bytes_max = 100, "send_bytes_max");
+        refused(|c| c.lanes_max = 0, "lanes_max");
+        refused(|c| c.connections_max = 1 << 20, "connections_max");
+    }
+
+    #[test]
+    fn ring_bytes_are_rounded_and_clamped() {
+        let mut c = config();
+        c.ring_bytes_max = 1 << 20;
+        assert_eq!(c.ring_bytes(0), c.ring_bytes_default);
+        assert_eq!(c.ring_bytes(1), 4096);
+        assert_eq!(c.ring_bytes(4097), 8192);
+        assert_eq!(c.ring_bytes(u32::MAX), 1 << 20);
+        c.ring_bytes_default = 4 << 20;
+        assert_eq!(c.ring_bytes(0), 1 << 20);
+    }
+}

@@ -1,0 +1,141 @@
+//! What goes in and out of the engine beside calls: types without behaviour.
+
+use std::net::IpAddr;
+
+use control::{Connection, Reason};
+use shm::Session;
+use verbs::VerbsError;
+
+use crate::AppId;
+
+/// What the daemon must do, or tell an application.
+#[derive(Debug)]
+pub enum Event {
+    /// A connect needs a lane to this host: dial it, then `lane_offer`, `lane_accept`, `lane_ready`, or `lane_lost` if it
+    /// cannot be reached. Not repeated until one of them was called.
+    PeerWanted {
+        /// The host.
+        peer: IpAddr,
+    },
+    /// Make `rings` rings of `ring_bytes` for tx and as many for rx, tell the application, then `add_chunk` both (or
+    /// `chunks_refused`).
+    ChunksWanted {
+        /// For whom.
+        app: AppId,
+        /// Bytes of one ring.
+        ring_bytes: u32,
+        /// Rings of each of the two chunks.
+        rings: u32,
+    },
+    /// Answer to a connect.
+    Connected {
+        /// To whom.
+        app: AppId,
+        /// Which connect.
+        request: u64,
+        /// The connection, or why not.
+        result: Result<Connection, Reason>,
+    },
+    /// A connection from another host waits at a listener.
+    Incoming {
+        /// To whom.
+        app: AppId,
+        /// The listener's port.
+        port: u16,
+        /// The connection.
+        connection: Connection,
+    },
+    /// A connect to a listener of this host: the daemon pairs the two processes. The backlog place is taken until
+    /// `accepted` is called with `connection`.
+    LocalConnect {
+        /// The connecting application.
+        from: AppId,
+        /// Its connect, which the daemon answers.
+        request: u64,
+        /// The listening application.
+        to: AppId,
+        /// The listener's port.
+        port: u16,
+        /// Bytes of each ring.
+        ring_bytes: u32,
+        /// Number of the connection.
+        connection: u64,
+    },
+    /// The application broke the rules and was detached by the engine: tell it, close its socket.
+    AppFault {
+        /// Who.
+        app: AppId,
+        /// What it did, for a person.
+        detail: String,
+    },
+    /// The lane's QP failed and is destroyed; its connections were reset. Tell the peer daemon (LaneReset), make a new
+    /// lane when wanted.
+    LaneFailed {
+        /// The host.
+        peer: IpAddr,
+        /// What the connections were told.
+        reason: Reason,
+        /// What happened, for a person.
+        detail: String,
+    },
+    /// No memory of a detached application is in use any more: session and chunks may be dropped.
+    AppGone {
+        /// Who.
+        app: AppId,
+    },
+    /// A chunk is unused and deregistered.
+    ChunkGone {
+        /// Whose.
+        app: AppId,
+        /// The daemon's number of it.
+        chunk: u32,
+    },
+}
+
+/// Setting up the engine on a device failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The device refused.
+    #[error("device: {0}")]
+    Verbs(#[from] VerbsError),
+    /// No memory.
+    #[error("no memory for receive buffers: {0}")]
+    Memory(#[from] std::io::Error),
+    /// A value of the configuration cannot be used.
+    #[error("configuration: {0}")]
+    Config(String),
+}
+
+/// A new application.
+#[derive(Debug)]
+pub struct Attach {
+    /// Its process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its name, for `raas stat`.
+    pub name: String,
+    /// Its session segment.
+    pub session: Session,
+}
+
+/// Totals for `raas stat`.
+#[derive(Debug, Clone, Default)]
+pub struct EngineTotals {
+    /// RC queue pairs.
+    pub rc_qps: u32,
+    /// UD queue pairs.
+    pub ud_qps: u32,
+    /// Completion queues.
+    pub cqs: u32,
+    /// Shared receive queues.
+    pub srqs: u32,
+    /// Receives posted and free.
+    pub srq_free: u64,
+    /// Memory regions registered.
+    pub mrs: u32,
+    /// Their bytes.
+    pub pinned_bytes: u64,
+    /// Counters by stable name, among them `rnr_naks` (a bug if not 0), `credit_stalls`, `stale_frames`, `app_faults`.
+    pub counters: Vec<(&'static str, u64)>,
+}

@@ -1,0 +1,355 @@
+//! Control frames on a lane: the bytes of docs/wire.md, section "Lane frames".
+//!
+//! Owns layout and syntax. It must never judge meaning: whether a route exists or a number is allowed is decided where
+//! the record is used. All integers are big-endian; parsing never panics, whatever the bytes are.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use zerocopy::big_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Version in the header.
+pub(crate) const FRAME_VERSION: u8 = 1;
+/// Bytes of the header.
+pub(crate) const HEADER_BYTES: usize = size_of::<WireHeader>();
+
+const KIND_OPEN: u8 = 1;
+const KIND_OPEN_ACK: u8 = 2;
+const KIND_OPEN_NAK: u8 = 3;
+const KIND_HEAD: u8 = 4;
+const KIND_FIN: u8 = 5;
+const KIND_STOP: u8 = 6;
+const KIND_RESET: u8 = 7;
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct WireHeader {
+    version: u8,
+    flags: u8,
+    records: U16,
+    incarnation: U32,
+    sequence: U64,
+    credits: U64,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct WireRecord {
+    kind: u8,
+    reserved: u8,
+    bytes: U16,
+    route: U32,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct WireOpen {
+    ring_bytes: U32,
+    rkey: U32,
+    addr: U64,
+    to_port: U16,
+    from_port: U16,
+    reserved: U32,
+    to_address: [u8; 16],
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct WireOpenAck {
+    route: U32,
+    ring_bytes: U32,
+    rkey: U32,
+    reserved: U32,
+    addr: U64,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct WireReason {
+    reason: U32,
+    reserved: U32,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct WireOffset {
+    offset: U64,
+}
+
+/// What every frame says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// Records that follow.
+    pub(crate) records: u16,
+    /// Incarnation of the sender's end of the lane.
+    pub(crate) incarnation: u32,
+    /// Counts the frames of the incarnation from 1.
+    pub(crate) sequence: u64,
+    /// SRQ entries given back to the receiver since the incarnation began.
+    pub(crate) credits: u64,
+}
+
+/// A ring that the receiver of the record may write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WireRing {
+    pub(crate) bytes: u32,
+    pub(crate) rkey: u32,
+    pub(crate) addr: u64,
+}
+
+/// Asks for a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Open {
+    /// Route id of the asking end.
+    pub(crate) route: u32,
+    pub(crate) ring: WireRing,
+    pub(crate) to_port: u16,
+    pub(crate) from_port: u16,
+    /// The address that the application named.
+    pub(crate) to_address: IpAddr,
+}
+
+/// One thing that a frame says. `route` is the receiver's route id, but in [`Open`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Record {
+    Open(Open),
+    /// The connection exists; `own_route` and `ring` are the answering end's.
+    OpenAck {
+        route: u32,
+        own_route: u32,
+        ring: WireRing,
+    },
+    OpenNak {
+        route: u32,
+        reason: u32,
+    },
+    /// The application has consumed all bytes before this offset.
+    Head {
+        route: u32,
+        consumed: u64,
+    },
+    /// No bytes at or after this offset will come.
+    Fin {
+        route: u32,
+        final_tail: u64,
+    },
+    /// The sender's application will not read any more.
+    Stop {
+        route: u32,
+    },
+    /// The connection is over, and the sender of the record writes no more.
+    Reset {
+        route: u32,
+        reason: u32,
+    },
+}
+
+/// Bytes that are no frame of this version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FrameError {
+    #[error("frame ends within {0}")]
+    Truncated(&'static str),
+    #[error("frame has version {0}, this build speaks {FRAME_VERSION}")]
+    Version(u8),
+    #[error("record of unknown kind {0}")]
+    Kind(u8),
+    #[error("record of kind {kind} says {bytes} bytes")]
+    Length { kind: u8, bytes: u16 },
+    #[error("{0} bytes follow the last record")]
+    Trailing(usize),
+    #[error("reserved bits are set in {0}")]
+    Reserved(&'static str),
+}
+
+/// Takes a frame apart: header, then records.
+pub(crate) fn parse(frame: &[u8]) -> Result<(Header, Records<'_>), FrameError> {
+    let (h, rest) = WireHeader::ref_from_prefix(frame).map_err(|_| FrameError::Truncated("header"))?;
+    if h.version != FRAME_VERSION {
+        return Err(FrameError::Version(h.version));
+    }
+    if h.flags != 0 {
+        return Err(FrameError::Reserved("header"));
+    }
+    let header = Header {
+        records: h.records.get(),
+        incarnation: h.incarnation.get(),
+        sequence: h.sequence.get(),
+        credits: h.credits.get(),
+    };
+    Ok((header, Records { rest, left: header.records }))
+}
+
+/// The records of a frame. Ends after the first error.
+#[derive(Debug)]
+pub(crate) struct Records<'a> {
+    rest: &'a [u8],
+    left: u16,
+}
+
+impl Iterator for Records<'_> {
+    type Item = Result<Record, FrameError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            let trailing = std::mem::take(&mut self.rest).len();
+            return (trailing > 0).then_some(Err(FrameError::Trailing(trailing)));
+        }
+        let record = self.take();
+        self.left -= 1;
+        if record.is_err() {
+            self.left = 0;
+            self.rest = &[];
+        }
+        Some(record)
+    }
+}
+
+impl Records<'_> {
+    fn take(&mut self) -> Result<Record, FrameError> {
+        let (head, rest) = WireRecord::ref_from_prefix(self.rest).map_err(|_| FrameError::Truncated("record"))?;
+        let bytes = usize::from(head.bytes.get());
+        let body_bytes = bytes
+            .checked_sub(size_of::<WireRecord>())
+            .ok_or(FrameError::Length { kind: head.kind, bytes: head.bytes.get() })?;
+        let (body, rest) = rest.split_at_checked(body_bytes).ok_or(FrameError::Truncated("record"))?;
+        if head.reserved != 0 {
+            return Err(FrameError::Reserved("record"));
+        }
+        let record = parse_body(head, body)?;
+        self.rest = rest;
+        Ok(record)
+    }
+}
+
+fn parse_body(head: &WireRecord, body: &[u8]) -> Result<Record, FrameError> {
+    let route = head.route.get();
+    let length = FrameError::Length { kind: head.kind, bytes: head.bytes.get() };
+    Ok(match head.kind {
+        KIND_OPEN => {
+            let o = WireOpen::ref_from_bytes(body).map_err(|_| length)?;
+            Record::Open(Open {
+                route,
+                ring: WireRing { bytes: o.ring_bytes.get(), rkey: o.rkey.get(), addr: o.addr.get() },
+                to_port: o.to_port.get(),
+                from_port: o.from_port.get(),
+                to_address: Ipv6Addr::from(o.to_address).to_canonical(),
+            })
+        }
+        KIND_OPEN_ACK => {
+            let a = WireOpenAck::ref_from_bytes(body).map_err(|_| length)?;
+            let ring = WireRing { bytes: a.ring_bytes.get(), rkey: a.rkey.get(), addr: a.addr.get() };
+            Record::OpenAck { route, own_route: a.route.get(), ring }
+        }
+        KIND_OPEN_NAK => {
+            Record::OpenNak { route, reason: WireReason::ref_from_bytes(body).map_err(|_| length)?.reason.get() }
+        }
+        KIND_HEAD => {
+            Record::Head { route, consumed: WireOffset::ref_from_bytes(body).map_err(|_| length)?.offset.get() }
+        }
+        KIND_FIN => {
+            Record::Fin { route, final_tail: WireOffset::ref_from_bytes(body).map_err(|_| length)?.offset.get() }
+        }
+        KIND_STOP if body.is_empty() => Record::Stop { route },
+        KIND_STOP => return Err(length),
+        KIND_RESET => {
+            Record::Reset { route, reason: WireReason::ref_from_bytes(body).map_err(|_| length)?.reason.get() }
+        }
+        kind => return Err(FrameError::Kind(kind)),
+    })
+}
+
+/// Writes one frame into a buffer that is used again and again.
+#[derive(Debug)]
+pub(crate) struct FrameWriter<'a> {
+    buf: &'a mut Vec<u8>,
+    max: usize,
+    records: u16,
+}
+
+impl<'a> FrameWriter<'a> {
+    /// Begins a frame of at most `max` bytes; what was in `buf` is gone.
+    pub(crate) fn new(buf: &'a mut Vec<u8>, max: usize) -> Self {
+        buf.clear();
+        buf.resize(HEADER_BYTES, 0);
+        Self { buf, max, records: 0 }
+    }
+
+    /// Whether no record was written.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records == 0
+    }
+
+    /// Appends a record; false if it does not fit.
+    pub(crate) fn push(&mut self, record: &Record) -> bool {
+        match *record {
+            Record::Open(o) => {
+                let to = match o.to_address {
+                    IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+                    IpAddr::V6(v6) => v6,
+                };
+                let body = WireOpen {
+                    ring_bytes: o.ring.bytes.into(),
+                    rkey: o.ring.rkey.into(),
+                    addr: o.ring.addr.into(),
+                    to_port: o.to_port.into(),
+                    from_port: o.from_port.into(),
+                    reserved: 0.into(),
+                    to_address: to.octets(),
+                };
+                self.append(KIND_OPEN, o.route, body.as_bytes())
+            }
+            Record::OpenAck { route, own_route, ring } => {
+                let body = WireOpenAck {
+                    route: own_route.into(),
+                    ring_bytes: ring.bytes.into(),
+                    rkey: ring.rkey.into(),
+                    reserved: 0.into(),
+                    addr: ring.addr.into(),
+                };
+                self.append(KIND_OPEN_ACK, route, body.as_bytes())
+            }
+            Record::OpenNak { route, reason } => self.append_reason(KIND_OPEN_NAK, route, reason),
+            Record::Head { route, consumed } => self.append_offset(KIND_HEAD, route, consumed),
+            Record::Fin { route, final_tail } => self.append_offset(KIND_FIN, route, final_tail),
+            Record::Stop { route } => self.append(KIND_STOP, route, &[]),
+            Record::Reset { route, reason } => self.append_reason(KIND_RESET, route, reason),
+        }
+    }
+
+    fn append_reason(&mut self, kind: u8, route: u32, reason: u32) -> bool {
+        self.append(kind, route, WireReason { reason: reason.into(), reserved: 0.into() }.as_bytes())
+    }
+
+    fn append_offset(&mut self, kind: u8, route: u32, offset: u64) -> bool {
+        self.append(kind, route, WireOffset { offset: offset.into() }.as_bytes())
+    }
+
+    fn append(&mut self, kind: u8, route: u32, body: &[u8]) -> bool {
+        let bytes = size_of::<WireRecord>() + body.len();
+        if self.buf.len() + bytes > self.max || self.records == u16::MAX {
+            return false;
+        }
+        let bytes = u16::try_from(bytes).expect("every body is a fixed struct of a few bytes");
+        let head = WireRecord { kind, reserved: 0, bytes: bytes.into(), route: route.into() };
+        self.buf.extend_from_slice(head.as_bytes());
+        self.buf.extend_from_slice(body);
+        self.records += 1;
+        true
+    }
+
+    /// Fills in the header. The frame is what the buffer holds.
+    pub(crate) fn finish(self, incarnation: u32, sequence: u64, credits: u64) {
+        let header = WireHeader {
+            version: FRAME_VERSION,
+            flags: 0,
+            records: self.records.into(),
+            incarnation: incarnation.into(),
+            sequence: sequence.into(),
+            credits: credits.into(),
+        };
+        self.buf[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+use super::*;
+use proptest::prelude::*;
+
+const RING: WireRing = WireRing { bytes: 0x0004_0000, rkey: 0x1122_3344, addr: 0x0102_0304_0506_0708 };
+
+fn build(records: &[Record]) -> Vec<u8> {
+    let mut buf = vec![0xee; 7];
+    let mut w = FrameWriter::new(&mut buf, 4096);
+    assert!(w.is_empty());
+    for r in records {
+        assert!(w.push(r));
+    }
+    w.finish(0x0a0b_0c0d, 0x1112_1314_1516_1718, 0x2122_2324_2526_2728);
+    buf
+}
+
+fn records(frame: &[u8]) -> Result<Vec<Record>, FrameError> {
+    parse(frame)?.1.collect()
+}
+
+#[test]
+fn header_bytes() {
+    let frame = build(&[]);
+    #[rustfmt::skip]
+    assert_eq!(frame, [
+        1, 0, 0, 0,
+        0x0a, 0x0b, 0x0c, 0x0d,
+        0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18,
+        0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28,
+    ]);
+    let (h, mut r) = parse(&frame).unwrap();
+    let expected = Header {
+        records: 0,
+        incarnation: 0x0a0b_0c0d,
+        sequence: 0x1112_1314_1516_1718,
+        credits: 0x2122_2324_2526_2728,
+    };
+    assert_eq!(h, expected);
+    assert!(r.next().is_none());
+}
+
+#[test]
+fn record_bytes() {
+    let open = Record::Open(Open {
+        route: 0x0010_0001,
+        ring: RING,
+        to_port: 0x1f90,
+        from_port: 0x8001,
+        to_address: "10.1.2.3".parse().unwrap(),
+    });
+    #[rustfmt::skip]
+    let cases: [(Record, &[u8]); 7] = [
+        (open, &[
+            1, 0, 0, 48, 0x00, 0x10, 0x00, 0x01,
+            0x00, 0x04, 0x00, 0x00, 0x11, 0x22, 0x33, 0x44,
+            0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08,
+            0x1f, 0x90, 0x80, 0x01, 0, 0, 0, 0,
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3,
+        ]),
+        (Record::OpenAck { route: 2, own_route: 3, ring: RING }, &[
+            2, 0, 0, 32, 0, 0, 0, 2,
+            0, 0, 0, 3, 0x00, 0x04, 0x00, 0x00, 0x11, 0x22, 0x33, 0x44, 0, 0, 0, 0,
+            0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08,
+        ]),
+        (Record::OpenNak { route: 4, reason: 2 }, &[3, 0, 0, 16, 0, 0, 0, 4, 0, 0, 0, 2, 0, 0, 0, 0]),
+        (Record::Head { route: 5, consumed: 0x99 }, &[4, 0, 0, 16, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0x99]),
+        (Record::Fin { route: 6, final_tail: 1 << 32 }, &[5, 0, 0, 16, 0, 0, 0, 6, 0, 0, 0, 1, 0, 0, 0, 0]),
+        (Record::Stop { route: 7 }, &[6, 0, 0, 8, 0, 0, 0, 7]),
+        (Record::Reset { route: 8, reason: 10 }, &[7, 0, 0, 16, 0, 0, 0, 8, 0, 0, 0, 10, 0, 0, 0, 0]),
+    ];
+    for (record, bytes) in cases {
+        let frame = build(&[record]);
+        assert_eq!(&frame[HEADER_BYTES..], bytes, "{record:?}");
+        assert_eq!(frame[2..4], [0, 1]);
+        assert_eq!(records(&frame), Ok(vec![record]));
+    }
+}
+
+#[test]
+fn an_ipv6_destination_stays_itself() {
+    let open = |to: &str| {
+        let to_address = to.parse().unwrap();
+        Record::Open(Open { route: 1, ring: RING, to_port: 1, from_port: 2, to_address })
+    };
+    assert_eq!(records(&build(&[open("2001:db8::1")])), Ok(vec![open("2001:db8::1")]));
+    assert_eq!(records(&build(&[open("::ffff:10.0.0.1")])), Ok(vec![open("10.0.0.1")]));
+}
+
+#[test]
+fn a_full_frame_refuses_and_stays_whole() {
+    let mut buf = Vec::new();
+    let mut w = FrameWriter::new(&mut buf, HEADER_BYTES + 16 + 15);
+    assert!(w.push(&Record::Head { route: 1, consumed: 2 }));
+    assert!(!w.push(&Record::Head { route: 1, consumed: 3 }));
+    assert!(w.push(&Record::Stop { route: 1 }));
+    w.finish(1, 1, 0);
+    assert_eq!(records(&buf), Ok(vec![Record::Head { route: 1, consumed: 2 }, Record::Stop { route: 1 }]));
+}
+
+#[test]
+fn malformed_frames_are_named() {
+    let whole = build(&[Record::Head { route: 1, consumed: 2 }]);
+    for cut in 0..HEADER_BYTES {
+        assert_eq!(parse(&whole[..cut]).unwrap_err(), FrameError::Truncated("header"));
+    }
+    for cut in HEADER_BYTES..whole.len() {
+        assert_eq!(records(&whole[..cut]), Err(FrameError::Truncated("record")), "{cut}");
+    }
+    let changed = |at: usize, to: u8| {
+        let mut f = whole.clone();
+        f[at] = to;
+        records(&f)
+    };
+    assert_eq!(changed(0, 2), Err(FrameError::Version(2)));
+    assert_eq!(changed(1, 1), Err(FrameError::Reserved("header")));
+    assert_eq!(changed(3, 0), Err(FrameError::Trailing(16)));
+    assert_eq!(changed(3, 2), Err(FrameError::Truncated("record")));
+    assert_eq!(changed(HEADER_BYTES, 0), Err(FrameError::Kind(0)));
+    assert_eq!(changed(HEADER_BYTES, 99), Err(FrameError::Kind(99)));
+    assert_eq!(changed(HEADER_BYTES, 6), Err(FrameError::Length { kind: 6, bytes: 16 }));
+    assert_eq!(changed(HEADER_BYTES + 1, 1), Err(FrameError::Reserved("record")));
+    assert_eq!(changed(HEADER_BYTES + 3, 7), Err(FrameError::Length { kind: 4, bytes: 7 }));
+    assert_eq!(changed(HEADER_BYTES + 3, 8), Err(FrameError::Length { kind: 4, bytes: 8 }));
+}
+
+fn any_record() -> impl Strategy<Value = Record> {
+    let ring =
+        (any::<u32>(), any::<u32>(), any::<u64>()).prop_map(|(bytes, rkey, addr)| WireRing { bytes, rkey, addr });
+    prop_oneof![
+        (any::<u32>(), ring.clone(), any::<u16>(), any::<u16>(), any::<u32>()).prop_map(
+            |(route, ring, to, from, a)| {
+                let to_address = IpAddr::V4(a.into());
+                Record::Open(Open { route, ring, to_port: to, from_port: from, to_address })
+            }
+        ),
+        (any::<u32>(), any::<u32>(), ring).prop_map(|(route, own_route, ring)| Record::OpenAck {
+            route,
+            own_route,
+            ring
+        }),
+        (any::<u32>(), any::<u32>()).prop_map(|(route, reason)| Record::OpenNak { route, reason }),
+        (any::<u32>(), any::<u64>()).prop_map(|(route, consumed)| Record::Head { route, consumed }),
+        (any::<u32>(), any::<u64>()).prop_map(|(route, final_tail)| Record::Fin { route, final_tail }),
+        any::<u32>().prop_map(|route| Record::Stop { route }),
+        (any::<u32>(), any::<u32>()).prop_map(|(route, reason)| Record::Reset { route, reason }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(list in proptest::collection::vec(any_record(), 0..40)) {
+        prop_assert_eq!(records(&build(&list)), Ok(list));
+    }
+
+    #[test]
+    fn garbage_never_panics(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), valid_start in any::<bool>()) {
+        if valid_start && bytes.len() >= 2 {
+            bytes[0] = FRAME_VERSION;
+            bytes[1] = 0;
+        }
+        if let Ok((header, list)) = parse(&bytes) {
+            prop_assert!(list.count() <= usize::from(header.records) + 1);
+        }
+    }
+
+    #[test]
+    fn a_changed_frame_never_panics(list in proptest::collection::vec(any_record(), 1..10), at in any::<proptest::sample::Index>(), to in any::<u8>()) {
+        let mut frame = build(&list);
+        let at = at.index(frame.len());
+        frame[at] = to;
+        let _ = records(&frame);
+    }
+}

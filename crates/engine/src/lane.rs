@@ -1,0 +1,205 @@
+//! A lane: the one RC queue pair to a peer host, and what waits for it.
+//!
+//! Owns the lane's queues and numbers. It must never touch a connection: those who move connections are `pump` (sending),
+//! `recv` (receiving) and `link` (making and losing lanes).
+//!
+//! Resynchronisation. A lane that is made anew today starts with no connections: `link` resets them when the queue pair goes.
+//! What carrying them over needs is there already: both ends' cursors are absolute, tx rings keep their bytes until the
+//! peer's *application* consumed them, frames name the incarnation and count up. The place is `Engine::sever`: in place of
+//! ending each connection it would keep it in the lane's list, and, once both daemons exchanged each route's
+//! (`rx_tail`, `rx_head`) over the control link, set `tx_sent` back to the peer's `rx_tail` and owe again the records
+//! that the peer did not confirm.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use verbs::{PathMtu, Psn, Qpn};
+
+use crate::connect::ConnectId;
+use crate::credit::{RecvCredits, SendCredits};
+use crate::limits::{FRAME_SLOTS, OPENS_PENDING_MAX};
+use crate::recvpool::FrameMemory;
+use crate::sched::Drr;
+use crate::sendq::SendQueue;
+use crate::table::key;
+use crate::vqp::RouteId;
+
+key!(
+    /// A peer host's lane.
+    LaneId
+);
+
+/// How far a lane is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LaneState {
+    /// No queue pair.
+    Down,
+    /// Queue pair in Init: the peer knows it or will.
+    Offered,
+    /// Ready to send; whether the peer is ready is not known.
+    Accepted,
+    /// Connections use it.
+    Up,
+}
+
+/// An answer that has no connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Nak {
+    pub(crate) route: u32,
+    pub(crate) reason: u32,
+}
+
+/// The lane to one peer.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) peer: IpAddr,
+    pub(crate) state: LaneState,
+    /// The daemon was asked to dial.
+    pub(crate) is_wanted: bool,
+    /// It was up and failed, and was not made again.
+    pub(crate) has_failed: bool,
+    pub(crate) incarnation: u32,
+    pub(crate) peer_incarnation: u32,
+    pub(crate) qpn: Qpn,
+    pub(crate) peer_qpn: Qpn,
+    pub(crate) peer_port: u16,
+    /// First PSN sent.
+    pub(crate) psn: Psn,
+    pub(crate) mtu: PathMtu,
+
+    pub(crate) tx: SendCredits,
+    pub(crate) rx: RecvCredits,
+    /// Out of credits since the last frame that brought some.
+    pub(crate) is_stalled: bool,
+    pub(crate) sendq: SendQueue,
+    pub(crate) frames: Option<FrameMemory>,
+    pub(crate) frame_bytes_max: usize,
+    pub(crate) piece_bytes_max: u32,
+    /// Number of the last frame sent, and received.
+    pub(crate) frame_sent: u64,
+    pub(crate) frame_received: u64,
+
+    /// Connections with data to send.
+    pub(crate) drr: Drr,
+    /// Connections with records to send.
+    pub(crate) control: VecDeque<RouteId>,
+    /// Connections whose Open is to be sent.
+    pub(crate) opens: VecDeque<RouteId>,
+    /// Opens sent and not answered.
+    pub(crate) opens_sent: u32,
+    /// Opens received and not answered.
+    pub(crate) opens_received: u32,
+    pub(crate) naks: VecDeque<Nak>,
+    /// Connections whose consumed bytes may wait.
+    pub(crate) lazy_heads: VecDeque<RouteId>,
+    pub(crate) has_head_timer: bool,
+    /// The timer fired: lazy heads are due.
+    pub(crate) heads_due: bool,
+    /// Connections whose last record is work request `.0`.
+    pub(crate) closing: VecDeque<(u64, RouteId)>,
+    /// Connects that wait for the lane.
+    pub(crate) parked: VecDeque<ConnectId>,
+
+    /// First of the list of connections.
+    pub(crate) first: Option<RouteId>,
+    pub(crate) connections: u32,
+    /// In the engine's list of lanes with work.
+    pub(crate) is_queued: bool,
+    pub(crate) tx_bytes: u64,
+    pub(crate) rx_bytes: u64,
+}
+
+impl Lane {
+    pub(crate) fn new(peer: IpAddr, quantum_bytes: u32, sendq: SendQueue) -> Self {
+        Self {
+            peer,
+            state: LaneState::Down,
+            is_wanted: false,
+            has_failed: false,
+            incarnation: 0,
+            peer_incarnation: 0,
+            qpn: Qpn(0),
+            peer_qpn: Qpn(0),
+            peer_port: 0,
+            psn: Psn::new(0),
+            mtu: PathMtu::Mtu256,
+            tx: SendCredits::default(),
+            rx: RecvCredits::default(),
+            is_stalled: false,
+            sendq,
+            frames: None,
+            frame_bytes_max: 0,
+            piece_bytes_max: 0,
+            frame_sent: 0,
+            frame_received: 0,
+            drr: Drr::new(quantum_bytes),
+            control: VecDeque::new(),
+            opens: VecDeque::new(),
+            opens_sent: 0,
+            opens_received: 0,
+            naks: VecDeque::new(),
+            lazy_heads: VecDeque::new(),
+            has_head_timer: false,
+            heads_due: false,
+            closing: VecDeque::new(),
+            parked: VecDeque::new(),
+            first: None,
+            connections: 0,
+            is_queued: false,
+            tx_bytes: 0,
+            rx_bytes: 0,
+        }
+    }
+
+    /// Whether it has a queue pair.
+    pub(crate) fn has_qp(&self) -> bool {
+        self.state != LaneState::Down
+    }
+
+    /// Whether frames of the peer are understood.
+    pub(crate) fn can_receive(&self) -> bool {
+        matches!(self.state, LaneState::Accepted | LaneState::Up)
+    }
+
+    /// Whether nothing depends on the entry: it may make room for another peer.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state == LaneState::Down && !self.is_wanted && self.parked.is_empty() && self.connections == 0
+    }
+
+    /// Whether a frame should leave, if it may.
+    pub(crate) fn wants_frame(&self) -> bool {
+        !self.control.is_empty()
+            || !self.naks.is_empty()
+            || (!self.opens.is_empty() && self.opens_sent < OPENS_PENDING_MAX)
+            || (self.heads_due && !self.lazy_heads.is_empty())
+            || self.rx.is_due()
+    }
+
+    /// Whether a frame may leave.
+    pub(crate) fn allows_frame(&self) -> bool {
+        self.tx.allow_frame(self.rx.owed()) && self.sendq.has_frame_room()
+    }
+
+    /// Forgets what belonged to the queue pair that is destroyed. Connections were taken out of the list before.
+    pub(crate) fn clear(&mut self) {
+        self.state = LaneState::Down;
+        self.is_wanted = false;
+        self.tx = SendCredits::default();
+        self.rx = RecvCredits::default();
+        self.is_stalled = false;
+        self.sendq.reset(FRAME_SLOTS);
+        self.frame_sent = 0;
+        self.frame_received = 0;
+        self.drr.clear();
+        self.control.clear();
+        self.opens.clear();
+        self.opens_sent = 0;
+        self.opens_received = 0;
+        self.naks.clear();
+        self.lazy_heads.clear();
+        self.heads_due = false;
+        self.closing.clear();
+        self.first = None;
+        self.connections = 0;
+    }
+}

@@ -1,0 +1,96 @@
+//! The bounds of everything that grows or loops in the engine, by name.
+//!
+//! What an operator may change is in [`crate::EngineConfig`]; what is part of the protocol or of the arithmetic of
+//! liveness is here. It must never hold state.
+
+use std::time::Duration;
+
+/// Smallest ring in bytes (docs/shm-layout.md).
+pub(crate) const RING_BYTES_MIN: u32 = 4096;
+/// Largest ring in bytes (docs/shm-layout.md).
+pub(crate) const RING_BYTES_MAX: u32 = 8 << 20;
+/// Ring sizes that exist: the powers of two from [`RING_BYTES_MIN`] to [`RING_BYTES_MAX`].
+pub(crate) const RING_CLASSES: usize = 12;
+/// Bytes of one ring chunk that the engine asks for at most, if more than one ring is in it.
+pub(crate) const CHUNK_BYTES_TARGET: u64 = 16 << 20;
+/// Rings that the first chunk of an application has, if they fit [`CHUNK_BYTES_TARGET`].
+pub(crate) const CHUNK_RINGS_FIRST: u32 = 4;
+/// Chunks of one application, both directions.
+pub(crate) const CHUNKS_PER_APP_MAX: usize = 8192;
+
+/// Freed slots of a session that wait at least, while unused ones are left. Few, so that a session stays in few pages.
+pub(crate) const SLOT_REUSE_DELAY: usize = 64;
+
+/// Fewest SRQ entries of a grant. With fewer, a quarter of the grant would not be a whole credit beside the reserve.
+pub(crate) const LANE_CREDITS_MIN: u32 = 8;
+/// Most SRQ entries of a grant.
+pub(crate) const LANE_CREDITS_MAX: u32 = 1 << 16;
+/// A credit of each lane that only frames which return credits may take.
+pub(crate) const CREDITS_RESERVED: u64 = 1;
+/// The peer is short of credits when it has no more than these left.
+pub(crate) const CREDITS_LOW: u64 = 2;
+
+/// Work requests that a lane's send queue holds, if the device allows as many.
+pub(crate) const SEND_QUEUE_DEPTH: u32 = 256;
+/// Fewest work requests that a device must allow on a send queue.
+pub(crate) const SEND_QUEUE_DEPTH_MIN: u32 = 64;
+/// Send-queue places that data leaves to control frames.
+pub(crate) const SEND_QUEUE_RESERVED: usize = 1;
+/// Work requests handed to the device in one call.
+pub(crate) const POST_BATCH: usize = 16;
+/// Every so many work requests one is signalled, so that the send queue's accounting goes on.
+pub(crate) const SIGNAL_WRS: u32 = 16;
+/// As [`SIGNAL_WRS`], in bytes.
+pub(crate) const SIGNAL_BYTES: u64 = 64 << 10;
+/// Control frames of a lane that may be posted and not completed. More than [`SIGNAL_WRS`], so that one of them, or a
+/// later work request, is signalled before they are used up.
+pub(crate) const FRAME_SLOTS: u16 = 32;
+/// Control frames made for one lane in one round before and again after its data.
+pub(crate) const FRAMES_PER_PUMP: usize = 8;
+/// Shortest SRQ entry that a lane works with, on either side.
+pub(crate) const FRAME_BYTES_MIN: u32 = 256;
+/// Longest SRQ entry.
+pub(crate) const FRAME_BYTES_MAX: u32 = 1 << 16;
+
+/// Opens of one direction of a lane that wait for their answer: the sender holds further ones back, the receiver fails a
+/// lane whose peer does not. It bounds the parked opens and the refusals that wait for a frame.
+pub(crate) const OPENS_PENDING_MAX: u32 = 1024;
+
+/// Completions taken in one round.
+pub(crate) const COMPLETIONS_PER_RUN: usize = 256;
+/// Dirty slots taken of one application in one round.
+pub(crate) const DOORBELLS_PER_APP: usize = 256;
+/// Asynchronous device events taken in one round.
+pub(crate) const ASYNC_EVENTS_PER_RUN: usize = 16;
+/// Timers of each kind fired in one round.
+pub(crate) const TIMERS_PER_RUN: usize = 256;
+/// Receives handed to the device in one call.
+pub(crate) const RECV_BATCH: usize = 32;
+/// Polls of the CQ, of [`COMPLETIONS_PER_RUN`] each, to empty it when a queue pair is taken down.
+pub(crate) const DRAIN_POLLS: usize = 1024;
+
+/// Consumed bytes below a quarter of the ring are reported after this long at the latest.
+pub(crate) const HEAD_LINGER: Duration = Duration::from_millis(1);
+/// Connections that a departed application closed in order may deliver their last bytes for this long.
+pub(crate) const ORPHAN_LINGER: Duration = Duration::from_secs(60);
+/// The device's counters are read so often for [`crate::EngineTotals`].
+pub(crate) const DEVICE_SAMPLE: Duration = Duration::from_secs(1);
+
+/// First port of those that connects and listens on port 0 take.
+pub(crate) const EPHEMERAL_FIRST: u16 = 32768;
+
+/// ACK timeout of a lane: 4.096 us x 2^14 = 67 ms (IBTA 9.7.6.1.3).
+pub(crate) const LANE_ACK_TIMEOUT: u8 = 14;
+/// Transport retries before a lane fails.
+pub(crate) const LANE_RETRIES: u8 = 7;
+/// RNR retries: for ever. A safety net; credits make RNR NAKs impossible.
+pub(crate) const LANE_RNR_RETRIES: u8 = 7;
+/// RNR timer code told to peers: 640 us.
+pub(crate) const LANE_MIN_RNR_TIMER: u8 = 12;
+
+const _: () = {
+    assert!(RING_BYTES_MIN << (RING_CLASSES - 1) == RING_BYTES_MAX);
+    assert!(FRAME_SLOTS as u32 > SIGNAL_WRS);
+    assert!(SEND_QUEUE_DEPTH_MIN as usize > SIGNAL_WRS as usize + SEND_QUEUE_RESERVED);
+    assert!(LANE_CREDITS_MIN as u64 / 4 >= 1 && LANE_CREDITS_MIN as u64 > CREDITS_LOW + CREDITS_RESERVED);
+};

@@ -1,0 +1,318 @@
+//! Making and losing lanes.
+//!
+//! Owns queue pairs from creation to destruction. It must never leave a connection on a lane whose queue pair is
+//! destroyed, nor destroy one without taking its completions' receives back.
+
+use std::net::IpAddr;
+
+use control::{LaneOffer, Reason};
+use rand::Rng;
+use verbs::{
+    Access, AddressVector, Gid, PathMtu, Provider, Psn, Qkey, QpInit, QpModify, QpType, Qpn, RtrAttr, RtsAttr,
+    VerbsError,
+};
+
+use crate::credit::{RecvCredits, SendCredits};
+use crate::engine::Engine;
+use crate::event::Event;
+use crate::lane::{Lane, LaneId, LaneState};
+use crate::limits::{
+    COMPLETIONS_PER_RUN, DRAIN_POLLS, FRAME_BYTES_MIN, FRAME_SLOTS, LANE_ACK_TIMEOUT, LANE_CREDITS_MAX,
+    LANE_CREDITS_MIN, LANE_MIN_RNR_TIMER, LANE_RETRIES, LANE_RNR_RETRIES, RING_BYTES_MIN,
+};
+use crate::recvpool::FrameMemory;
+use crate::sendq::SendQueue;
+use crate::vqp::{Phase, RouteId};
+
+/// Number of the only lane between two hosts.
+const LANE_NUMBER: u32 = 0;
+
+impl Engine {
+    /// The lane to `peer`, made if there is none. `None`: the table is full.
+    pub(crate) fn lane_to<P: Provider>(&mut self, nic: &mut P, peer: IpAddr) -> Option<LaneId> {
+        let peer = peer.to_canonical();
+        if let Some(&id) = self.peers.get(&peer) {
+            return Some(id);
+        }
+        if self.lanes.is_full() {
+            self.evict_idle_lane(nic);
+        }
+        let sendq = SendQueue::new(self.device.sq_depth, self.config.lane_inflight_bytes_max, FRAME_SLOTS);
+        let id = self.lanes.insert(Lane::new(peer, self.config.quantum_bytes, sendq))?;
+        self.peers.insert(peer, id);
+        Some(id)
+    }
+
+    fn evict_idle_lane<P: Provider>(&mut self, nic: &mut P) {
+        let Some(id) = self.lanes.iter().find(|(_, l)| l.is_idle()).map(|(id, _)| id) else { return };
+        let Some(lane) = self.lanes.remove(id) else { return };
+        self.peers.remove(&lane.peer);
+        if let Some(frames) = lane.frames {
+            self.dereg(nic, frames.mr);
+        }
+    }
+
+    /// Makes this end of a lane to `peer`: a queue pair in Init, receives posted. A previous one is given up, its
+    /// connections are reset.
+    pub fn lane_offer<P: Provider>(&mut self, nic: &mut P, peer: IpAddr) -> Result<LaneOffer, VerbsError> {
+        let limit = self.config.lanes_max.into();
+        let id = self.lane_to(nic, peer).ok_or(VerbsError::Full { what: "table of lanes", limit })?;
+        if self.lanes.get(id).is_some_and(Lane::has_qp) {
+            self.sever(nic, id, Reason::PeerLost);
+        }
+        self.recv.grant(nic)?;
+        let qpn = match self.make_qp(nic, id) {
+            Ok(qpn) => qpn,
+            Err(e) => {
+                self.recv.release_grant();
+                return Err(e);
+            }
+        };
+        self.last_incarnation = self.last_incarnation.wrapping_add(1).max(1);
+        let psn = Psn::new(self.rng.random());
+        let lane = self.lanes.get_mut(id).expect("found or made above");
+        lane.state = LaneState::Offered;
+        lane.incarnation = self.last_incarnation;
+        lane.qpn = qpn;
+        lane.rx = RecvCredits::new(self.config.lane_credits);
+        lane.psn = psn;
+        let at = self.by_qpn.partition_point(|(q, _)| *q < qpn);
+        self.by_qpn.insert(at, (qpn, id));
+        Ok(LaneOffer {
+            lane: LANE_NUMBER,
+            incarnation: self.last_incarnation,
+            qpn: qpn.0,
+            psn: psn.get(),
+            gid: self.device.gid.ip(),
+            udp_port: self.device.udp_port,
+            mtu_bytes: self.device.mtu.bytes() as u32,
+            max_msg_bytes: self.device.max_msg_bytes,
+            max_rd_atomic: self.device.max_rd_atomic,
+            credits: self.config.lane_credits,
+            send_bytes_max: self.config.send_bytes_max,
+            rx_budget_bytes: self.device.rx_budget_bytes,
+        })
+    }
+
+    fn make_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) -> Result<Qpn, VerbsError> {
+        let lane = self.lanes.get_mut(id).ok_or(VerbsError::NoSuch("lane"))?;
+        if lane.frames.is_none() {
+            lane.frames = Some(FrameMemory::new(nic, FRAME_SLOTS, self.config.send_bytes_max)?);
+        }
+        let qpn = nic.create_qp(&QpInit {
+            qp_type: QpType::Rc,
+            send_cq: self.cq,
+            recv_cq: self.cq,
+            srq: Some(self.recv.srq()),
+            max_send_wr: self.device.sq_depth as u32,
+            max_recv_wr: 0,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_bytes: 0,
+            sq_sig_all: false,
+        })?;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        if let Err(e) = nic.modify_qp(qpn, &QpModify::Init { access, qkey: Qkey(0) }) {
+            let _ = nic.destroy_qp(qpn);
+            return Err(e);
+        }
+        Ok(qpn)
+    }
+
+    /// The peer's offer: the queue pair goes to RTR and RTS. Then the daemon sends LaneReady.
+    pub fn lane_accept<P: Provider>(&mut self, nic: &mut P, peer: IpAddr, offer: &LaneOffer) -> Result<(), VerbsError> {
+        let id = self.peers.get(&peer.to_canonical()).copied();
+        let lane = id.and_then(|id| self.lanes.get_mut(id)).ok_or(VerbsError::NoSuch("lane"))?;
+        if lane.state != LaneState::Offered {
+            return Err(VerbsError::NoSuch("lane that waits for an offer"));
+        }
+        let mtu = check_offer(offer)?.min(self.device.mtu);
+        let av = AddressVector { udp_port: offer.udp_port, ..AddressVector::new(Gid::from(offer.gid)) };
+        let max_rd_atomic = offer.max_rd_atomic.min(self.device.max_rd_atomic);
+        let rtr = RtrAttr {
+            dest_qpn: Qpn(offer.qpn),
+            rq_psn: Psn::new(offer.psn),
+            av,
+            mtu,
+            max_dest_rd_atomic: self.device.max_rd_atomic,
+            min_rnr_timer: LANE_MIN_RNR_TIMER,
+        };
+        nic.modify_qp(lane.qpn, &QpModify::Rtr(rtr))?;
+        let rts = RtsAttr {
+            sq_psn: lane.psn,
+            timeout: LANE_ACK_TIMEOUT,
+            retry_cnt: LANE_RETRIES,
+            rnr_retry: LANE_RNR_RETRIES,
+            max_rd_atomic,
+            peer_rx_budget_bytes: offer.rx_budget_bytes,
+        };
+        nic.modify_qp(lane.qpn, &QpModify::Rts(rts))?;
+        lane.state = LaneState::Accepted;
+        lane.peer_incarnation = offer.incarnation;
+        lane.peer_qpn = Qpn(offer.qpn);
+        lane.peer_port = offer.udp_port;
+        lane.mtu = mtu;
+        lane.tx = SendCredits::new(offer.credits);
+        lane.frame_bytes_max = offer.send_bytes_max.min(self.config.send_bytes_max) as usize;
+        lane.piece_bytes_max = self.config.quantum_bytes.min(offer.max_msg_bytes).min(self.device.max_msg_bytes);
+        Ok(())
+    }
+
+    /// The peer sent LaneReady: connections may use the lane.
+    pub fn lane_ready<P: Provider>(&mut self, now: verbs::Time, nic: &mut P, peer: IpAddr) {
+        self.now = now;
+        let Some(&id) = self.peers.get(&peer.to_canonical()) else { return };
+        let Some(lane) = self.lanes.get_mut(id) else { return };
+        if lane.state != LaneState::Accepted {
+            return;
+        }
+        lane.state = LaneState::Up;
+        lane.is_wanted = false;
+        lane.has_failed = false;
+        let parked = std::mem::take(&mut lane.parked);
+        self.queue_lane(id);
+        for connect in parked {
+            self.place_connect(nic, connect);
+        }
+    }
+
+    /// The control link or the peer is gone, or could not be reached: the queue pair is destroyed, connections are reset with
+    /// `reason`, parked connects fail with it.
+    pub fn lane_lost<P: Provider>(&mut self, now: verbs::Time, nic: &mut P, peer: IpAddr, reason: Reason) {
+        self.now = now;
+        let Some(&id) = self.peers.get(&peer.to_canonical()) else { return };
+        if self.lanes.get(id).is_some_and(Lane::has_qp) {
+            self.sever(nic, id, reason);
+        }
+        self.drop_parked(id, reason);
+    }
+
+    fn drop_parked(&mut self, id: LaneId, reason: Reason) {
+        let Some(lane) = self.lanes.get_mut(id) else { return };
+        lane.is_wanted = false;
+        for connect in std::mem::take(&mut lane.parked) {
+            self.finish_connect(connect, Err(reason));
+        }
+    }
+
+    /// The lane is of no more use, by what the device or the peer did.
+    pub(crate) fn fail_lane<P: Provider>(&mut self, nic: &mut P, id: LaneId, detail: String) {
+        let Some(lane) = self.lanes.get_mut(id) else { return };
+        if !lane.has_qp() {
+            return;
+        }
+        let peer = lane.peer;
+        lane.has_failed = true;
+        self.counters.lane_failures += 1;
+        self.sever(nic, id, Reason::LaneFailed);
+        self.drop_parked(id, Reason::LaneFailed);
+        self.events.push_back(Event::LaneFailed { peer, reason: Reason::LaneFailed, detail });
+    }
+
+    /// Destroys the queue pair, then ends what was on it. After the destruction no WRITE of the peer can land.
+    pub(crate) fn sever<P: Provider>(&mut self, nic: &mut P, id: LaneId, reason: Reason) {
+        let Some(lane) = self.lanes.get_mut(id) else { return };
+        let qpn = lane.qpn;
+        // In error the queue pair gives back the receives that it holds; those completions are kept for the next round.
+        let _ = nic.modify_qp(qpn, &QpModify::Err);
+        for _ in 0..DRAIN_POLLS {
+            match nic.poll_cq(self.cq, &mut self.completions, COMPLETIONS_PER_RUN) {
+                Ok(n) if n > 0 => {}
+                _ => break,
+            }
+        }
+        if nic.destroy_qp(qpn).is_err() {
+            self.counters.device_refusals += 1;
+        }
+        self.by_qpn.retain(|(q, _)| *q != qpn);
+        self.recv.release_grant();
+        let mut routes = Vec::with_capacity(lane.connections as usize);
+        let mut next = lane.first;
+        while let Some(route) = next {
+            routes.push(route);
+            next = self.vqps.get(route).and_then(|v| v.next);
+        }
+        lane.clear();
+        for route in routes {
+            self.sever_vqp(route, reason);
+        }
+        self.drop_parked_opens(id);
+    }
+
+    /// One connection of a lane that is gone. The application is told, unless all it could learn has arrived.
+    fn sever_vqp(&mut self, route: RouteId, reason: Reason) {
+        let Some(vqp) = self.vqps.get_mut(route) else { return };
+        let complete = vqp.is_complete();
+        let was_reset = vqp.close.is_reset();
+        vqp.close.on_severed();
+        vqp.lane = None;
+        vqp.previous = None;
+        vqp.next = None;
+        vqp.in_control = false;
+        vqp.in_ready = false;
+        vqp.in_lazy = false;
+        if let Phase::Opening(connect) = vqp.phase {
+            vqp.close.on_app_released();
+            if let Some(connect) = connect {
+                self.finish_connect(connect, Err(reason));
+            }
+        } else if !complete && !was_reset {
+            vqp.publish_reset(reason);
+            let (app, slot) = (vqp.app, vqp.slot);
+            self.notify(app, slot);
+        }
+        self.try_release(route);
+    }
+
+    // ---- the lane's list of connections
+
+    /// Puts a connection into its lane's list.
+    pub(crate) fn link(&mut self, id: LaneId, route: RouteId) {
+        let Some(lane) = self.lanes.get_mut(id) else { return };
+        let old = lane.first.replace(route);
+        lane.connections += 1;
+        if let Some(first) = old.and_then(|r| self.vqps.get_mut(r)) {
+            first.previous = Some(route);
+        }
+        if let Some(vqp) = self.vqps.get_mut(route) {
+            vqp.previous = None;
+            vqp.next = old;
+        }
+    }
+
+    /// Takes a connection out of its lane's list.
+    pub(crate) fn unlink(&mut self, id: LaneId, previous: Option<RouteId>, next: Option<RouteId>) {
+        let Some(lane) = self.lanes.get_mut(id) else { return };
+        lane.connections -= 1;
+        match previous.and_then(|r| self.vqps.get_mut(r)) {
+            Some(before) => before.next = next,
+            None => lane.first = next,
+        }
+        if let Some(after) = next.and_then(|r| self.vqps.get_mut(r)) {
+            after.previous = previous;
+        }
+    }
+}
+
+/// Refuses an offer that this end cannot work with; the peer's path MTU.
+fn check_offer(offer: &LaneOffer) -> Result<PathMtu, VerbsError> {
+    let range = |what, value: u32, min: u32, max: u32| {
+        if (min..=max).contains(&value) {
+            Ok(())
+        } else {
+            Err(VerbsError::OutOfRange { what, value: value.into(), min: min.into(), max: max.into() })
+        }
+    };
+    range("number of the offered lane", offer.lane, LANE_NUMBER, LANE_NUMBER)?;
+    range("QP number of the offer", offer.qpn, 1, Psn::MODULUS - 1)?;
+    range("PSN of the offer", offer.psn, 0, Psn::MODULUS - 1)?;
+    range("credits of the offer", offer.credits, LANE_CREDITS_MIN, LANE_CREDITS_MAX)?;
+    range("longest SEND of the offer", offer.send_bytes_max, FRAME_BYTES_MIN, u32::MAX)?;
+    range("longest message of the offer", offer.max_msg_bytes, RING_BYTES_MIN, u32::MAX)?;
+    PathMtu::from_bytes(offer.mtu_bytes as usize).ok_or(VerbsError::OutOfRange {
+        what: "path MTU of the offer",
+        value: offer.mtu_bytes.into(),
+        min: PathMtu::Mtu256.bytes() as u64,
+        max: PathMtu::Mtu4096.bytes() as u64,
+    })
+}

@@ -1,0 +1,259 @@
+//! The sending side of a lane: control frames and ring data, as far as credits and send queue allow.
+//!
+//! Owns what leaves in which order. It must never wait: what cannot leave now stays in its queue, and the event that
+//! makes room (a completion, a frame with credits) puts the lane back into the engine's list. Its work in one call is bounded
+//! by the send queue, which it can fill only once.
+
+use control::Reason;
+use verbs::{PostError, Provider, Rkey, SendOp, Sge};
+
+use crate::frame::{FrameWriter, Open, Record};
+use crate::lane::{Lane, LaneState};
+use crate::limits::{FRAMES_PER_PUMP, OPENS_PENDING_MAX, SEND_QUEUE_RESERVED};
+use crate::stat::Counters;
+use crate::table::{Key, Table};
+use crate::vqp::{HeadReport, Phase, Piece, RouteId, Vqp};
+
+/// One lane, and what of the engine sending needs.
+pub(crate) struct Pump<'a> {
+    pub(crate) lane: &'a mut Lane,
+    pub(crate) vqps: &'a mut Table<RouteId, Vqp>,
+    pub(crate) scratch: &'a mut Vec<u8>,
+    pub(crate) counters: &'a mut Counters,
+}
+
+/// What a turn of a connection ended with.
+enum Turn {
+    /// It has nothing more to send.
+    Drained,
+    /// It used its quantum.
+    Spent,
+    /// The lane takes no more.
+    Blocked,
+}
+
+impl Pump<'_> {
+    /// Sends what may be sent. Says whether anything was; an error means that the queue pair is of no more use.
+    pub(crate) fn run<P: Provider>(&mut self, nic: &mut P) -> Result<bool, PostError> {
+        if self.lane.state != LaneState::Up {
+            return Ok(false);
+        }
+        let before = self.lane.sendq.next();
+        // Records first: an OpenAck must leave before the connection's data. Then again, for the Fins that follow data.
+        self.send_frames(nic)?;
+        self.send_data(nic)?;
+        self.send_frames(nic)?;
+        self.lane.sendq.flush(nic, self.lane.qpn)?;
+        Ok(self.lane.sendq.next() != before)
+    }
+
+    // ---- control frames
+
+    fn send_frames<P: Provider>(&mut self, nic: &mut P) -> Result<(), PostError> {
+        for _ in 0..FRAMES_PER_PUMP {
+            if !self.lane.wants_frame() {
+                break;
+            }
+            if !self.lane.allows_frame() {
+                if self.lane.sendq.has_frame_room() {
+                    self.on_stall();
+                }
+                break;
+            }
+            if !self.send_frame() {
+                break;
+            }
+            if self.lane.sendq.is_batch_full() {
+                self.lane.sendq.flush(nic, self.lane.qpn)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes and stages one frame. False: there was nothing to say after all.
+    fn send_frame(&mut self) -> bool {
+        let Some(slot) = self.lane.sendq.take_frame_slot() else { return false };
+        let seq = self.lane.sendq.next();
+        let mut writer = FrameWriter::new(self.scratch, self.lane.frame_bytes_max);
+        let has_end = Self::fill(self.lane, self.vqps, &mut writer, seq);
+        if writer.is_empty() && !self.lane.rx.is_due() {
+            self.lane.sendq.put_frame_slot(slot);
+            return false;
+        }
+        self.lane.frame_sent += 1;
+        let credits = self.lane.rx.give_back();
+        writer.finish(self.lane.incarnation, self.lane.frame_sent, credits);
+        let sge = self.lane.frames.as_ref().and_then(|f| f.put(slot, self.scratch));
+        let sge = sge.expect("the lane has frame memory while it is up, and the writer keeps to the slot's size");
+        // Ends are signalled: the connection's memory is free when they are completed.
+        self.lane.sendq.stage_frame(sge, slot, has_end);
+        self.lane.tx.take();
+        self.counters.frames_sent += 1;
+        true
+    }
+
+    /// Writes records until none is owed or the frame is full. True: among them is a Fin or Reset.
+    fn fill(lane: &mut Lane, vqps: &mut Table<RouteId, Vqp>, frame: &mut FrameWriter<'_>, seq: u64) -> bool {
+        let mut has_end = false;
+        while let Some(nak) = lane.naks.front() {
+            if !frame.push(&Record::OpenNak { route: nak.route, reason: nak.reason }) {
+                return has_end;
+            }
+            lane.naks.pop_front();
+            lane.opens_received = lane.opens_received.saturating_sub(1);
+        }
+        while let Some(&route) = lane.control.front() {
+            if let Some(vqp) = vqps.get_mut(route) {
+                let (whole, ended) = Self::emit(lane, vqp, route, frame, seq);
+                has_end |= ended;
+                if !whole {
+                    return has_end;
+                }
+                vqp.in_control = false;
+            }
+            lane.control.pop_front();
+        }
+        while lane.opens_sent < OPENS_PENDING_MAX
+            && let Some(&route) = lane.opens.front()
+        {
+            if let Some(vqp) = vqps.get_mut(route) {
+                if !frame.push(&open_record(route, vqp)) {
+                    return has_end;
+                }
+                vqp.is_open_sent = true;
+                lane.opens_sent += 1;
+            }
+            lane.opens.pop_front();
+        }
+        // Consumed bytes that could wait ride along.
+        while let Some(&route) = lane.lazy_heads.front() {
+            if let Some(vqp) = vqps.get_mut(route) {
+                if vqp.head_report == HeadReport::Lazy {
+                    let (whole, ended) = Self::emit(lane, vqp, route, frame, seq);
+                    has_end |= ended;
+                    if !whole {
+                        return has_end;
+                    }
+                }
+                vqp.in_lazy = false;
+            }
+            lane.lazy_heads.pop_front();
+        }
+        lane.heads_due = false;
+        has_end
+    }
+
+    /// Writes the records of one connection: whether all fit, and whether its Fin or Reset is among them.
+    fn emit(lane: &mut Lane, vqp: &mut Vqp, route: RouteId, frame: &mut FrameWriter<'_>, seq: u64) -> (bool, bool) {
+        let mut wrote_end = false;
+        let was_accepting = vqp.phase == Phase::Accepting;
+        let whole = vqp.write_records(route, frame, &mut wrote_end);
+        if was_accepting && vqp.phase == Phase::Open {
+            lane.opens_received = lane.opens_received.saturating_sub(1);
+            // What the application wrote meanwhile may follow.
+            if vqp.is_sendable() && !vqp.in_ready {
+                vqp.in_ready = true;
+                lane.drr.push(route);
+            }
+        }
+        if wrote_end {
+            vqp.last_wr = seq;
+            lane.closing.push_back((seq, route));
+        }
+        (whole, wrote_end)
+    }
+
+    // ---- ring data
+
+    fn send_data<P: Provider>(&mut self, nic: &mut P) -> Result<(), PostError> {
+        while let Some(route) = self.lane.drr.front() {
+            let Some(vqp) = self.vqps.get_mut(route) else {
+                self.lane.drr.leave();
+                continue;
+            };
+            self.lane.drr.begin_turn(&mut vqp.deficit);
+            match self.turn(nic, route)? {
+                Turn::Blocked => break,
+                Turn::Spent => self.lane.drr.rotate(),
+                Turn::Drained => {
+                    self.lane.drr.leave();
+                    let Some(vqp) = self.vqps.get_mut(route) else { continue };
+                    vqp.deficit = 0;
+                    vqp.in_ready = false;
+                    if vqp.owes_records() && !vqp.in_control {
+                        vqp.in_control = true;
+                        self.lane.control.push_back(route);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends pieces of one connection until its turn ends.
+    fn turn<P: Provider>(&mut self, nic: &mut P, route: RouteId) -> Result<Turn, PostError> {
+        let lane = &mut *self.lane;
+        let Some(vqp) = self.vqps.get_mut(route) else { return Ok(Turn::Drained) };
+        loop {
+            if !vqp.is_sendable() {
+                return Ok(Turn::Drained);
+            }
+            if vqp.deficit == 0 {
+                return Ok(Turn::Spent);
+            }
+            let Some(piece) = vqp.next_piece(lane.piece_bytes_max.min(vqp.deficit)) else { return Ok(Turn::Drained) };
+            if lane.tx.ordinary() == 0 {
+                self.on_stall();
+                return Ok(Turn::Blocked);
+            }
+            if !lane.sendq.has_room(piece.bytes, SEND_QUEUE_RESERVED) {
+                return Ok(Turn::Blocked);
+            }
+            stage(lane, vqp, piece);
+            self.counters.writes_sent += 1;
+            if lane.sendq.is_batch_full() {
+                lane.sendq.flush(nic, lane.qpn)?;
+            }
+        }
+    }
+
+    fn on_stall(&mut self) {
+        if !std::mem::replace(&mut self.lane.is_stalled, true) {
+            self.counters.credit_stalls += 1;
+        }
+    }
+}
+
+/// Stages one piece as a WRITE_WITH_IMM and takes what it costs.
+fn stage(lane: &mut Lane, vqp: &mut Vqp, piece: Piece) {
+    let remote = verbs::RemoteAddr { addr: vqp.peer_ring.addr + piece.at, rkey: vqp.peer_ring.rkey };
+    let sge = Sge { addr: vqp.tx_place.offset + piece.at, len: piece.bytes, lkey: vqp.tx_place.lkey };
+    vqp.last_wr = lane.sendq.stage_data(SendOp::WriteImm(remote, vqp.peer_route), sge);
+    vqp.tx_sent = vqp.tx_sent.wrapping_add(piece.bytes.into());
+    vqp.deficit -= piece.bytes;
+    lane.tx.take();
+    lane.tx_bytes += u64::from(piece.bytes);
+}
+
+fn open_record(route: RouteId, vqp: &Vqp) -> Record {
+    Record::Open(Open {
+        route: route.bits(),
+        ring: vqp.rx_place.wire_ring(vqp.ring_bytes),
+        to_port: vqp.peer.port(),
+        from_port: vqp.local.port(),
+        to_address: vqp.peer.ip(),
+    })
+}
+
+/// The reason by which a refusal of this host is told to the peer: what is a limit here is the peer's limit there.
+pub(crate) fn refusal(reason: Reason) -> u32 {
+    match reason {
+        Reason::LocalLimit => Reason::PeerLimit.code(),
+        other => other.code(),
+    }
+}
+
+/// The rkey of a ring of the peer.
+pub(crate) fn remote_ring(ring: &crate::frame::WireRing) -> verbs::RemoteAddr {
+    verbs::RemoteAddr { addr: ring.addr, rkey: Rkey(ring.rkey) }
+}

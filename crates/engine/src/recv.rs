@@ -1,0 +1,240 @@
+//! The receiving side: completions of the one CQ, and what the peers' messages say.
+//!
+//! Owns the way from a completion to a connection. It must never panic or loop on what a peer sent: whatever breaks the
+//! protocol becomes a [`Violation`], which costs the peer that lane.
+
+use control::Reason;
+use verbs::{Completion, Provider, Qpn, Status, WcOpcode};
+
+use crate::engine::Engine;
+use crate::frame::{Record, WireRing, parse};
+use crate::lane::LaneId;
+use crate::limits::{COMPLETIONS_PER_RUN, RING_BYTES_MIN};
+use crate::pump::remote_ring;
+use crate::recvpool::RECV_WR;
+use crate::table::Key;
+use crate::violation::Violation;
+use crate::vqp::{Phase, RouteId};
+
+impl Engine {
+    /// Takes completions and acts on them. Says whether there were any.
+    pub(crate) fn run_completions<P: Provider>(&mut self, nic: &mut P) -> bool {
+        // Some may be left from the destruction of a queue pair, or from the last look before sleeping.
+        if self.completions.len() < COMPLETIONS_PER_RUN
+            && nic.poll_cq(self.cq, &mut self.completions, COMPLETIONS_PER_RUN).is_err()
+        {
+            self.counters.device_refusals += 1;
+        }
+        if self.completions.is_empty() && !self.recv.has_returning() {
+            return false;
+        }
+        // Handling one may take down a queue pair, which appends more for the next round.
+        let mut batch = std::mem::replace(&mut self.completions, std::mem::take(&mut self.completions_spare));
+        for completion in batch.drain(..) {
+            self.on_completion(nic, &completion);
+        }
+        self.completions_spare = batch;
+        self.repost(nic);
+        true
+    }
+
+    fn repost<P: Provider>(&mut self, nic: &mut P) {
+        let lanes = &mut self.lanes;
+        let queue = &mut self.lane_queue;
+        self.recv.repost(nic, |id, incarnation| {
+            let Some(lane) = lanes.get_mut(id).filter(|l| l.incarnation == incarnation && l.has_qp()) else { return };
+            lane.rx.on_reposted();
+            if lane.rx.is_due() && !lane.is_queued {
+                lane.is_queued = true;
+                queue.push_back(id);
+            }
+        });
+    }
+
+    /// The lane of a queue pair; `None` if that was destroyed.
+    #[inline]
+    pub(crate) fn lane_of(&self, qpn: Qpn) -> Option<LaneId> {
+        let at = self.by_qpn.binary_search_by_key(&qpn, |(q, _)| *q).ok()?;
+        self.by_qpn.get(at).map(|(_, id)| *id)
+    }
+
+    fn on_completion<P: Provider>(&mut self, nic: &mut P, c: &Completion) {
+        let lane = self.lane_of(c.qpn);
+        let result = if c.wr_id & RECV_WR != 0 {
+            self.on_receive(nic, lane, c)
+        } else {
+            match lane {
+                Some(id) if c.status == Status::Success => self.on_sent(id, c.wr_id),
+                Some(id) => {
+                    self.fail_lane(nic, id, format!("a send ended with {:?}", c.status));
+                    Ok(())
+                }
+                None => Ok(()),
+            }
+        };
+        if let (Err(violation), Some(id)) = (result, lane) {
+            self.counters.violations += 1;
+            self.fail_lane(nic, id, violation.to_string());
+        }
+    }
+
+    /// A send, and all before it, is done: the queue has room again.
+    fn on_sent(&mut self, id: LaneId, seq: u64) -> Result<(), Violation> {
+        let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
+        lane.sendq.on_completion(seq)?;
+        self.queue_lane(id);
+        while let Some(lane) = self.lanes.get_mut(id)
+            && let Some(&(end, route)) = lane.closing.front()
+            && lane.sendq.is_completed(end)
+        {
+            lane.closing.pop_front();
+            self.try_release(route);
+        }
+        Ok(())
+    }
+
+    /// A receive. Its entry goes back in every case, and counts as the lane's only if the lane lives.
+    fn on_receive<P: Provider>(&mut self, nic: &mut P, lane: Option<LaneId>, c: &Completion) -> Result<(), Violation> {
+        let Some(entry) = self.recv.entry_of(c.wr_id) else {
+            self.counters.device_refusals += 1;
+            return Ok(());
+        };
+        let live = lane.and_then(|id| self.lanes.get(id).map(|l| (id, l.incarnation)));
+        let (Some((id, incarnation)), true) = (live, c.status == Status::Success) else {
+            self.recv.give_back(entry, None);
+            if let Some((id, _)) = live {
+                self.fail_lane(nic, id, format!("a receive ended with {:?}", c.status));
+            }
+            return Ok(());
+        };
+        let result = self.on_message(nic, id, entry, c);
+        self.recv.give_back(entry, Some((id, incarnation)));
+        result
+    }
+
+    fn on_message<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        id: LaneId,
+        entry: u32,
+        c: &Completion,
+    ) -> Result<(), Violation> {
+        let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
+        lane.rx.on_arrival()?;
+        match (c.opcode, c.imm) {
+            (WcOpcode::RecvWriteImm, Some(imm)) => self.on_data(id, imm, c.byte_len),
+            _ => {
+                let mut frame = std::mem::take(&mut self.frame_in);
+                let read = self.recv.read(entry, c.byte_len, &mut frame);
+                let result =
+                    if read { self.on_frame(nic, id, &frame) } else { Err(Violation::FrameLength(c.byte_len)) };
+                self.frame_in = frame;
+                result
+            }
+        }
+    }
+
+    /// Ring data arrived.
+    #[inline]
+    fn on_data(&mut self, id: LaneId, imm: u32, bytes: u32) -> Result<(), Violation> {
+        let route = RouteId::from_bits(imm);
+        let vqp = self.vqps.get_mut(route).filter(|v| v.lane == Some(id)).ok_or(Violation::DataRoute(imm))?;
+        vqp.on_arrival(bytes)?;
+        let (app, slot) = (vqp.app, vqp.slot);
+        if let Some(lane) = self.lanes.get_mut(id) {
+            lane.rx_bytes += u64::from(bytes);
+        }
+        self.counters.writes_received += 1;
+        self.notify(app, slot);
+        Ok(())
+    }
+
+    fn on_frame<P: Provider>(&mut self, nic: &mut P, id: LaneId, frame: &[u8]) -> Result<(), Violation> {
+        let Some(lane) = self.lanes.get_mut(id).filter(|l| l.can_receive()) else { return Ok(()) };
+        let (header, records) = parse(frame)?;
+        if header.incarnation != lane.peer_incarnation {
+            return Err(Violation::Incarnation { found: header.incarnation, expected: lane.peer_incarnation });
+        }
+        let expected = lane.frame_received + 1;
+        if header.sequence != expected {
+            return Err(Violation::Sequence { found: header.sequence, expected });
+        }
+        lane.frame_received = expected;
+        lane.tx.on_total(header.credits)?;
+        lane.is_stalled = false;
+        self.counters.frames_received += 1;
+        self.queue_lane(id);
+        for record in records {
+            self.on_record(nic, id, record?)?;
+        }
+        Ok(())
+    }
+
+    fn on_record<P: Provider>(&mut self, nic: &mut P, id: LaneId, record: Record) -> Result<(), Violation> {
+        match record {
+            Record::Open(open) => self.on_open(nic, id, &open),
+            Record::OpenAck { route, own_route, ring } => self.on_open_ack(id, route, own_route, &ring),
+            Record::OpenNak { route, reason } => self.on_open_nak(id, route, Reason::from_code(reason)),
+            Record::Head { route, consumed } => {
+                let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
+                if vqp.on_head(consumed)? {
+                    let (app, slot) = (vqp.app, vqp.slot);
+                    self.notify(app, slot);
+                    self.try_release(RouteId::from_bits(route));
+                }
+                Ok(())
+            }
+            Record::Fin { route, final_tail } => {
+                let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
+                vqp.on_fin(final_tail)?;
+                self.on_peer_end(route);
+                Ok(())
+            }
+            Record::Stop { route } => {
+                let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
+                vqp.on_stop();
+                self.on_peer_end(route);
+                Ok(())
+            }
+            Record::Reset { route, reason } => {
+                let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
+                vqp.on_reset(Reason::from_code(reason))?;
+                self.on_peer_end(route);
+                Ok(())
+            }
+        }
+    }
+
+    /// The connection that a record is about. `None`: it is over here, and the record crossed our end of it.
+    fn open_vqp(&mut self, id: LaneId, route: u32) -> Result<Option<&mut crate::vqp::Vqp>, Violation> {
+        let Some(vqp) = self.vqps.get_mut(RouteId::from_bits(route)) else {
+            self.counters.stale_frames += 1;
+            return Ok(None);
+        };
+        if vqp.lane != Some(id) {
+            return Err(Violation::RecordRoute(route));
+        }
+        if vqp.phase != Phase::Open {
+            return Err(Violation::NotOpen { id: vqp.id });
+        }
+        Ok(Some(vqp))
+    }
+
+    fn on_peer_end(&mut self, route: u32) {
+        let route = RouteId::from_bits(route);
+        if let Some(vqp) = self.vqps.get(route) {
+            let (app, slot) = (vqp.app, vqp.slot);
+            self.notify(app, slot);
+        }
+        self.update(route);
+    }
+}
+
+/// Refuses a ring of the peer that arithmetic or layout cannot take.
+pub(crate) fn check_ring(ring: &WireRing, max: u32) -> Result<verbs::RemoteAddr, Violation> {
+    let fits = ring.addr.checked_add(ring.bytes.into()).is_some();
+    if !fits || !ring.bytes.is_power_of_two() || !(RING_BYTES_MIN..=max).contains(&ring.bytes) {
+        return Err(Violation::RingBytes { bytes: ring.bytes, max });
+    }
+    Ok(remote_ring(ring))
+}

@@ -1,0 +1,207 @@
+//! The shared receive queue: its buffers, what is posted, and what is granted to lanes.
+//!
+//! Owns the invariant that the sum of grants never exceeds the entries posted or in hand: a grant is made only after
+//! its entries were posted, and a consumed entry is posted again at once. It must never read more of a buffer than was
+//! received, nor hand a buffer to anyone while it is posted.
+
+use verbs::{Access, MrId, Provider, RecvWr, Region, Sge, SrqId, SrqInit, VerbsError};
+
+use crate::lane::LaneId;
+use crate::limits::RECV_BATCH;
+
+/// Marks the `wr_id` of receives: the other fields of a failed completion do not tell it from a send.
+pub(crate) const RECV_WR: u64 = 1 << 63;
+
+#[derive(Debug)]
+struct Block {
+    region: Region,
+    sge: Sge,
+}
+
+/// An entry that was consumed: of which incarnation of which lane.
+#[derive(Debug, Clone, Copy)]
+struct Returning {
+    entry: u32,
+    lane: Option<(LaneId, u32)>,
+}
+
+/// The pool.
+#[derive(Debug)]
+pub(crate) struct RecvPool {
+    srq: SrqId,
+    entry_bytes: u32,
+    per_grant: u32,
+    blocks: Vec<Block>,
+    /// Entries of blocks that were never posted: left over from a grant that failed.
+    spare: Vec<u32>,
+    /// Entries posted or in hand.
+    entries: u64,
+    granted: u64,
+    returning: Vec<Returning>,
+    failures: u64,
+}
+
+impl RecvPool {
+    /// Makes the SRQ for `grants` grants of `per_grant` entries.
+    pub(crate) fn new<P: Provider>(
+        nic: &mut P,
+        entry_bytes: u32,
+        per_grant: u32,
+        grants: u32,
+    ) -> Result<Self, VerbsError> {
+        let srq = nic.create_srq(&SrqInit { max_wr: per_grant.saturating_mul(grants), max_sge: 1, limit: 0 })?;
+        Ok(Self {
+            srq,
+            entry_bytes,
+            per_grant,
+            blocks: Vec::new(),
+            spare: Vec::new(),
+            entries: 0,
+            granted: 0,
+            returning: Vec::new(),
+            failures: 0,
+        })
+    }
+
+    pub(crate) fn srq(&self) -> SrqId {
+        self.srq
+    }
+
+    /// Entries posted and free.
+    pub(crate) fn free(&self) -> u64 {
+        self.entries - self.returning.len() as u64
+    }
+
+    /// Times that the device refused a receive, which it never should.
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures
+    }
+
+    /// Memory regions registered, and their bytes.
+    pub(crate) fn registered(&self) -> (u32, u64) {
+        (self.blocks.len() as u32, self.blocks.iter().map(|b| b.region.len()).sum())
+    }
+
+    /// Posts what a further grant needs, and counts it as given.
+    pub(crate) fn grant<P: Provider>(&mut self, nic: &mut P) -> Result<(), VerbsError> {
+        let needed = (self.granted + u64::from(self.per_grant)).saturating_sub(self.entries);
+        if needed > self.spare.len() as u64 {
+            self.add_block(nic)?;
+        }
+        for _ in 0..needed {
+            let Some(&entry) = self.spare.last() else { break };
+            let sges = [self.sge(entry)];
+            nic.post_srq_recv(self.srq, &[RecvWr { wr_id: RECV_WR | u64::from(entry), sges: &sges }])
+                .map_err(|e| e.cause)?;
+            self.spare.pop();
+            self.entries += 1;
+        }
+        self.granted += u64::from(self.per_grant);
+        Ok(())
+    }
+
+    /// A lane's queue pair is destroyed: its entries serve the next lane.
+    pub(crate) fn release_grant(&mut self) {
+        self.granted = self.granted.saturating_sub(self.per_grant.into());
+    }
+
+    fn add_block<P: Provider>(&mut self, nic: &mut P) -> Result<(), VerbsError> {
+        let bytes = u64::from(self.entry_bytes) * u64::from(self.per_grant);
+        let region = Region::anonymous(bytes as usize)
+            .map_err(|e| VerbsError::Os { call: "mmap", errno: e.raw_os_error().unwrap_or(0) })?;
+        let mr = nic.reg_mr(&region, 0, bytes, Access::LOCAL_WRITE)?;
+        let first = self.blocks.len() as u32 * self.per_grant;
+        self.blocks.push(Block { region, sge: Sge { addr: 0, len: self.entry_bytes, lkey: mr.lkey } });
+        self.spare.extend((first..first + self.per_grant).rev());
+        Ok(())
+    }
+
+    fn sge(&self, entry: u32) -> Sge {
+        let block = &self.blocks[(entry / self.per_grant) as usize];
+        Sge { addr: u64::from(entry % self.per_grant) * u64::from(self.entry_bytes), ..block.sge }
+    }
+
+    /// The entry that a receive completion is of. `None`: no such entry was ever posted.
+    pub(crate) fn entry_of(&self, wr_id: u64) -> Option<u32> {
+        let entry = u32::try_from(wr_id & !RECV_WR).ok()?;
+        ((entry / self.per_grant) < self.blocks.len() as u32).then_some(entry)
+    }
+
+    /// Copies out what a SEND left in an entry; false if it is said to be longer than the entry.
+    pub(crate) fn read(&self, entry: u32, bytes: u32, out: &mut Vec<u8>) -> bool {
+        if bytes > self.entry_bytes {
+            return false;
+        }
+        out.clear();
+        out.resize(bytes as usize, 0);
+        let block = &self.blocks[(entry / self.per_grant) as usize];
+        block.region.read(self.sge(entry).addr, out).is_ok()
+    }
+
+    /// The entry is consumed and handled; it is posted again by [`Self::repost`].
+    pub(crate) fn give_back(&mut self, entry: u32, lane: Option<(LaneId, u32)>) {
+        self.returning.push(Returning { entry, lane });
+    }
+
+    /// Whether entries wait to be posted again.
+    pub(crate) fn has_returning(&self) -> bool {
+        !self.returning.is_empty()
+    }
+
+    /// Posts consumed entries again; calls `reposted` for each with the lane that consumed it.
+    pub(crate) fn repost<P: Provider>(&mut self, nic: &mut P, mut reposted: impl FnMut(LaneId, u32)) {
+        while !self.returning.is_empty() {
+            let count = self.returning.len().min(RECV_BATCH);
+            let last = count - 1;
+            let batch = &self.returning[..count];
+            let sges: [[Sge; 1]; RECV_BATCH] = std::array::from_fn(|i| [self.sge(batch[i.min(last)].entry)]);
+            let wrs: [RecvWr<'_>; RECV_BATCH] = std::array::from_fn(|i| RecvWr {
+                wr_id: RECV_WR | u64::from(batch[i.min(last)].entry),
+                sges: &sges[i],
+            });
+            let result = nic.post_srq_recv(self.srq, &wrs[..count]);
+            let done = result.as_ref().map_or_else(|e| e.index.min(count), |()| count);
+            for r in self.returning.drain(..done) {
+                if let Some((lane, incarnation)) = r.lane {
+                    reposted(lane, incarnation);
+                }
+            }
+            if result.is_err() {
+                self.failures += 1;
+                return;
+            }
+        }
+    }
+}
+
+/// Frame slots of one lane: registered memory that control frames are sent from.
+#[derive(Debug)]
+pub(crate) struct FrameMemory {
+    region: Region,
+    slot_bytes: u32,
+    lkey: verbs::Lkey,
+    pub(crate) mr: MrId,
+}
+
+impl FrameMemory {
+    pub(crate) fn new<P: Provider>(nic: &mut P, slots: u16, slot_bytes: u32) -> Result<Self, VerbsError> {
+        let bytes = u64::from(slots) * u64::from(slot_bytes);
+        let region = Region::anonymous(bytes as usize)
+            .map_err(|e| VerbsError::Os { call: "mmap", errno: e.raw_os_error().unwrap_or(0) })?;
+        let mr = nic.reg_mr(&region, 0, bytes, Access::empty())?;
+        Ok(Self { region, slot_bytes, lkey: mr.lkey, mr: mr.id })
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.region.len()
+    }
+
+    /// Puts a frame into a slot. `None`: it does not fit, which the frame writer's limit excludes.
+    pub(crate) fn put(&self, slot: u16, frame: &[u8]) -> Option<Sge> {
+        let addr = u64::from(slot) * u64::from(self.slot_bytes);
+        if frame.len() > self.slot_bytes as usize || self.region.write(addr, frame).is_err() {
+            return None;
+        }
+        Some(Sge { addr, len: frame.len() as u32, lkey: self.lkey })
+    }
+}

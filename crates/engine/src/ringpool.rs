@@ -1,0 +1,287 @@
+//! The rings of one application: places in chunks, by size class.
+//!
+//! Owns which ring is free. It must never give out a ring twice, and takes one back only from a connection that is over. A class
+//! is a power of two; each chunk holds rings of one class and direction. Chunks come from the daemon when they are
+//! asked for; what waits for them waits here, in order.
+
+use std::collections::VecDeque;
+
+use control::ChunkKind;
+use verbs::{Lkey, Mr, MrId, Region, Rkey};
+
+use crate::connect::ConnectId;
+use crate::frame::WireRing;
+use crate::limits::{CHUNK_BYTES_TARGET, CHUNK_RINGS_FIRST, CHUNKS_PER_APP_MAX, RING_BYTES_MIN, RING_CLASSES};
+use crate::listen::ParkedId;
+
+/// Where a ring lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Index in the pool.
+    chunk: u32,
+    /// The daemon's number of the chunk.
+    pub(crate) chunk_number: u32,
+    pub(crate) offset: u64,
+    pub(crate) lkey: Lkey,
+    pub(crate) rkey: Rkey,
+}
+
+impl Place {
+    /// The ring as the peer is told, of which it uses `bytes`.
+    pub(crate) fn wire_ring(&self, bytes: u32) -> WireRing {
+        WireRing { bytes, rkey: self.rkey.0, addr: self.offset }
+    }
+}
+
+/// A tx and an rx ring of one class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RingPair {
+    pub(crate) tx: Place,
+    pub(crate) rx: Place,
+}
+
+/// Who waits for rings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waiter {
+    /// A connect of the application.
+    Connect(ConnectId),
+    /// A peer's open for one of its listeners.
+    Open(ParkedId),
+}
+
+#[derive(Debug)]
+struct Chunk {
+    number: u32,
+    kind: ChunkKind,
+    class: usize,
+    mr: Mr,
+    used: u32,
+    rings: u32,
+    /// Keeps the memory mapped.
+    region: Region,
+}
+
+/// A chunk that left the pool and is to be deregistered.
+#[derive(Debug)]
+pub(crate) struct Retired {
+    pub(crate) number: u32,
+    pub(crate) mr: MrId,
+}
+
+/// Chunks that were asked for and have not come.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    tx: bool,
+    rx: bool,
+    bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Class {
+    free: [Vec<Place>; 2],
+    in_use: u32,
+    waiting: VecDeque<Waiter>,
+    asked: Option<Asked>,
+}
+
+/// The chunk cannot be added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChunkError {
+    RingBytes,
+    Length,
+    Duplicate,
+    Full,
+}
+
+/// The rings of one application.
+#[derive(Debug)]
+pub(crate) struct RingPool {
+    chunks: Vec<Option<Chunk>>,
+    classes: [Class; RING_CLASSES],
+    bytes: u64,
+    bytes_max: u64,
+}
+
+const fn direction(kind: ChunkKind) -> usize {
+    match kind {
+        ChunkKind::Tx => 0,
+        ChunkKind::Rx => 1,
+    }
+}
+
+/// The class of rings of `ring_bytes`.
+fn class_of(ring_bytes: u32) -> Option<usize> {
+    let class = (ring_bytes.checked_ilog2()?).checked_sub(RING_BYTES_MIN.ilog2())? as usize;
+    (ring_bytes.is_power_of_two() && class < RING_CLASSES).then_some(class)
+}
+
+const fn class_bytes(class: usize) -> u32 {
+    RING_BYTES_MIN << class
+}
+
+impl RingPool {
+    pub(crate) fn new(bytes_max: u64) -> Self {
+        Self { chunks: Vec::new(), classes: Default::default(), bytes: 0, bytes_max }
+    }
+
+    /// Bytes of all chunks.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Chunks.
+    pub(crate) fn chunks(&self) -> u32 {
+        self.chunks.iter().flatten().count() as u32
+    }
+
+    /// Checks a chunk before it is registered; how many rings it has.
+    pub(crate) fn check_chunk(&self, number: u32, ring_bytes: u32, region: &Region) -> Result<u32, ChunkError> {
+        class_of(ring_bytes).ok_or(ChunkError::RingBytes)?;
+        let rings = region.len() / u64::from(ring_bytes);
+        if rings == 0 || rings > u64::from(u32::MAX) {
+            return Err(ChunkError::Length);
+        }
+        if self.chunks.iter().flatten().any(|c| c.number == number) {
+            return Err(ChunkError::Duplicate);
+        }
+        if self.chunks.iter().flatten().count() >= CHUNKS_PER_APP_MAX {
+            return Err(ChunkError::Full);
+        }
+        Ok(rings as u32)
+    }
+
+    /// Adds a chunk that [`Self::check_chunk`] passed and the device registered.
+    pub(crate) fn add_chunk(&mut self, number: u32, kind: ChunkKind, ring_bytes: u32, region: Region, mr: Mr) {
+        let Some(class) = class_of(ring_bytes) else { return };
+        let rings = (region.len() / u64::from(ring_bytes)) as u32;
+        let index = self.chunks.iter().position(Option::is_none).unwrap_or(self.chunks.len());
+        if index == self.chunks.len() {
+            self.chunks.push(None);
+        }
+        self.bytes += region.len();
+        let c = &mut self.classes[class];
+        // The lowest ring is taken first, so that a chunk that is hardly used stays in few pages.
+        c.free[direction(kind)].extend((0..rings).rev().map(|i| Place {
+            chunk: index as u32,
+            chunk_number: number,
+            offset: u64::from(i) * u64::from(ring_bytes),
+            lkey: mr.lkey,
+            rkey: mr.rkey,
+        }));
+        if let Some(asked) = &mut c.asked {
+            match kind {
+                ChunkKind::Tx => asked.tx = true,
+                ChunkKind::Rx => asked.rx = true,
+            }
+            if asked.tx && asked.rx {
+                c.asked = None;
+            }
+        }
+        self.chunks[index] = Some(Chunk { number, kind, class, mr, used: 0, rings, region });
+    }
+
+    /// Takes a tx and an rx ring.
+    pub(crate) fn take(&mut self, ring_bytes: u32) -> Option<RingPair> {
+        let class = &mut self.classes[class_of(ring_bytes)?];
+        if class.free.iter().any(Vec::is_empty) {
+            return None;
+        }
+        let pair = RingPair { tx: class.free[0].pop()?, rx: class.free[1].pop()? };
+        class.in_use += 1;
+        for place in [pair.tx, pair.rx] {
+            if let Some(chunk) = self.chunks.get_mut(place.chunk as usize).and_then(Option::as_mut) {
+                chunk.used += 1;
+            }
+        }
+        Some(pair)
+    }
+
+    /// Takes back the rings of a connection that is over. Chunks that are thereby spare leave the pool into `retired`.
+    pub(crate) fn put_back(&mut self, pair: RingPair, retired: &mut Vec<Retired>) {
+        for (kind, place) in [(ChunkKind::Tx, pair.tx), (ChunkKind::Rx, pair.rx)] {
+            let Some(chunk) = self.chunks.get_mut(place.chunk as usize).and_then(Option::as_mut) else { continue };
+            chunk.used -= 1;
+            let (class, spare) = (chunk.class, chunk.used == 0);
+            self.classes[class].free[direction(kind)].push(place);
+            if kind == ChunkKind::Tx {
+                self.classes[class].in_use -= 1;
+            }
+            if spare {
+                self.retire_spare(place.chunk as usize, retired);
+            }
+        }
+    }
+
+    /// Lets an unused chunk go if as many rings as it has, and as many as are in use, are free elsewhere: an application
+    /// that opens and closes around a chunk's edge must not register and deregister each time.
+    fn retire_spare(&mut self, index: usize, retired: &mut Vec<Retired>) {
+        let Some(chunk) = self.chunks.get(index).and_then(Option::as_ref) else { return };
+        let class = &mut self.classes[chunk.class];
+        let free = &mut class.free[direction(chunk.kind)];
+        let elsewhere = free.len() - chunk.rings as usize;
+        if elsewhere < chunk.rings.max(class.in_use) as usize {
+            return;
+        }
+        free.retain(|p| p.chunk as usize != index);
+        if let Some(chunk) = self.chunks[index].take() {
+            self.bytes -= chunk.region.len();
+            retired.push(Retired { number: chunk.number, mr: chunk.mr.id });
+        }
+    }
+
+    /// Everything leaves: the application is gone and no connection uses a ring.
+    pub(crate) fn retire_all(&mut self) -> Vec<Retired> {
+        self.classes = Default::default();
+        self.bytes = 0;
+        self.chunks.drain(..).flatten().map(|c| Retired { number: c.number, mr: c.mr.id }).collect()
+    }
+
+    /// Puts somebody at the end of the queue for rings.
+    pub(crate) fn wait(&mut self, ring_bytes: u32, waiter: Waiter) {
+        if let Some(class) = class_of(ring_bytes) {
+            self.classes[class].waiting.push_back(waiter);
+        }
+    }
+
+    /// How many rings of each direction the daemon should make now, if somebody waits and nothing was asked. `Err`: the
+    /// application's memory does not allow any.
+    pub(crate) fn ask(&mut self, ring_bytes: u32) -> Result<Option<u32>, ()> {
+        let reserved: u64 = self.classes.iter().filter_map(|c| c.asked).map(|a| a.bytes).sum();
+        let Some(index) = class_of(ring_bytes) else { return Err(()) };
+        let class = &mut self.classes[index];
+        if class.waiting.is_empty() || class.asked.is_some() {
+            return Ok(None);
+        }
+        let ring = u64::from(ring_bytes);
+        let left = self.bytes_max.saturating_sub(self.bytes + reserved) / (2 * ring);
+        let target = (CHUNK_BYTES_TARGET / ring).max(1);
+        let wanted = u64::from(class.in_use.max(CHUNK_RINGS_FIRST)).max(class.waiting.len() as u64);
+        let rings = wanted.min(target).min(left);
+        if rings == 0 {
+            return Err(());
+        }
+        class.asked = Some(Asked { tx: false, rx: false, bytes: 2 * ring * rings });
+        Ok(Some(rings as u32))
+    }
+
+    /// The first in the queue, if there are rings for it.
+    pub(crate) fn next_served(&mut self, ring_bytes: u32) -> Option<Waiter> {
+        let class = &mut self.classes[class_of(ring_bytes)?];
+        if class.free.iter().any(Vec::is_empty) { None } else { class.waiting.pop_front() }
+    }
+
+    /// Everybody in the queue: there will be no rings.
+    pub(crate) fn refuse(&mut self, ring_bytes: u32) -> VecDeque<Waiter> {
+        let Some(class) = class_of(ring_bytes) else { return VecDeque::new() };
+        self.classes[class].asked = None;
+        std::mem::take(&mut self.classes[class].waiting)
+    }
+
+    /// Everybody who waits for any size.
+    pub(crate) fn refuse_all(&mut self) -> Vec<Waiter> {
+        (0..RING_CLASSES).flat_map(|c| self.refuse(class_bytes(c))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+use super::*;
+use crate::table::Key;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+fn mr(n: u32, region: &Region) -> Mr {
+    Mr { id: MrId(n), lkey: Lkey(n), rkey: Rkey(n + 1000), len: region.len() }
+}
+
+fn add(pool: &mut RingPool, number: u32, kind: ChunkKind, ring_bytes: u32, rings: u32) {
+    let region = Region::anonymous((ring_bytes * rings) as usize).unwrap();
+    assert_eq!(pool.check_chunk(number, ring_bytes, &region), Ok(rings));
+    let mr = mr(number, &region);
+    pool.add_chunk(number, kind, ring_bytes, region, mr);
+}
+
+fn add_both(pool: &mut RingPool, number: u32, ring_bytes: u32, rings: u32) {
+    add(pool, number, ChunkKind::Tx, ring_bytes, rings);
+    add(pool, number + 1, ChunkKind::Rx, ring_bytes, rings);
+}
+
+fn waiter(n: u32) -> Waiter {
+    Waiter::Connect(ConnectId::from_bits(n))
+}
+
+#[test]
+fn chunks_are_checked() {
+    let mut pool = RingPool::new(u64::MAX);
+    let region = Region::anonymous(8192).unwrap();
+    for bytes in [0, 1, 2048, 4097, 16 << 20] {
+        assert_eq!(pool.check_chunk(1, bytes, &region), Err(ChunkError::RingBytes), "{bytes}");
+    }
+    assert_eq!(pool.check_chunk(1, 16384, &region), Err(ChunkError::Length));
+    add(&mut pool, 1, ChunkKind::Tx, 4096, 2);
+    assert_eq!(pool.check_chunk(1, 4096, &region), Err(ChunkError::Duplicate));
+    assert_eq!(pool.bytes(), 8192);
+}
+
+#[test]
+fn rings_are_asked_for_once_and_served_in_order() {
+    let mut pool = RingPool::new(1 << 20);
+    assert_eq!(pool.ask(4096), Ok(None), "nobody waits");
+    pool.wait(4096, waiter(1));
+    pool.wait(4096, waiter(2));
+    assert_eq!(pool.ask(4096), Ok(Some(CHUNK_RINGS_FIRST)));
+    assert_eq!(pool.ask(4096), Ok(None), "asked already");
+    add(&mut pool, 1, ChunkKind::Tx, 4096, 1);
+    assert_eq!(pool.next_served(4096), None, "no rx ring yet");
+    add(&mut pool, 2, ChunkKind::Rx, 4096, 1);
+    assert_eq!(pool.next_served(4096), Some(waiter(1)));
+    assert!(pool.take(4096).is_some());
+    assert_eq!(pool.next_served(4096), None);
+    assert_eq!(pool.ask(4096), Ok(Some(CHUNK_RINGS_FIRST)), "one still waits");
+    assert_eq!(pool.refuse(4096), [waiter(2)]);
+}
+
+#[test]
+fn memory_is_bounded_with_what_was_asked_for() {
+    let mut pool = RingPool::new(6 * 8192);
+    pool.wait(4096, waiter(1));
+    assert_eq!(pool.ask(4096), Ok(Some(4)));
+    pool.wait(8192, waiter(2));
+    assert_eq!(pool.ask(8192), Ok(Some(1)));
+    pool.wait(16384, waiter(3));
+    assert_eq!(pool.ask(16384), Err(()));
+    assert_eq!(pool.refuse_all().len(), 3);
+    assert_eq!(pool.ask(5000), Err(()));
+}
+
+#[test]
+fn an_unused_chunk_goes_only_when_others_suffice() {
+    let mut pool = RingPool::new(u64::MAX);
+    add_both(&mut pool, 1, 4096, 2);
+    add_both(&mut pool, 3, 4096, 2);
+    let taken: Vec<_> = (0..4).map(|_| pool.take(4096).unwrap()).collect();
+    assert!(pool.take(4096).is_none());
+    let mut retired = Vec::new();
+    let (last, first): (Vec<_>, Vec<_>) = taken.iter().partition(|p| p.tx.chunk_number == 1);
+    pool.put_back(first[0], &mut retired);
+    pool.put_back(first[1], &mut retired);
+    assert!(retired.is_empty(), "the other chunk is full");
+    pool.put_back(last[0], &mut retired);
+    assert!(retired.is_empty());
+    pool.put_back(last[1], &mut retired);
+    assert_eq!(retired.iter().map(|r| r.number).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(pool.bytes(), 4 * 4096);
+    assert_eq!(pool.retire_all().len(), 2);
+    assert_eq!(pool.bytes(), 0);
+}
+
+proptest! {
+    #[test]
+    fn no_ring_is_in_two_hands(steps in proptest::collection::vec((0u8..4, any::<u32>()), 1..200)) {
+        let mut pool = RingPool::new(u64::MAX);
+        let mut held: Vec<RingPair> = Vec::new();
+        let mut retired = Vec::new();
+        let mut number = 0;
+        for (what, n) in steps {
+            match what {
+                0 => { add_both(&mut pool, number, 4096, n % 5 + 1); number += 2; }
+                1 | 2 => held.extend(pool.take(4096)),
+                _ if !held.is_empty() => {
+                    let pair = held.swap_remove(n as usize % held.len());
+                    pool.put_back(pair, &mut retired);
+                }
+                _ => {}
+            }
+            let tx: BTreeSet<_> = held.iter().map(|p| (p.tx.chunk_number, p.tx.offset)).collect();
+            let rx: BTreeSet<_> = held.iter().map(|p| (p.rx.chunk_number, p.rx.offset)).collect();
+            prop_assert_eq!((tx.len(), rx.len()), (held.len(), held.len()));
+            let gone: BTreeSet<_> = retired.iter().map(|r| r.number).collect();
+            prop_assert!(held.iter().all(|p| !gone.contains(&p.tx.chunk_number) && !gone.contains(&p.rx.chunk_number)));
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The send queue of one lane: what is posted and not completed.
+//!
+//! Owns the count of work requests and bytes, which of them are signalled, and the slots of control frames. It must never
+//! stage more than the queue holds: callers ask [`SendQueue::has_room`] first, so that the device never refuses.
+//!
+//! Completions of an RC queue pair come in order, and that of a signalled work request speaks for all before it (IBTA
+//! 10.8.5.1). Work requests are numbered; the number is the `wr_id`.
+
+use std::collections::VecDeque;
+
+use verbs::{Payload, PostError, Provider, Qpn, SendFlags, SendOp, SendWr, Sge};
+
+use crate::limits::{POST_BATCH, SIGNAL_BYTES, SIGNAL_WRS};
+
+/// A completion that no posted work request can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("completion of work request {got}, outstanding are {first}..{next}")]
+pub(crate) struct StrayCompletion {
+    got: u64,
+    first: u64,
+    next: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Posted {
+    bytes: u32,
+    frame_slot: Option<u16>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Staged {
+    seq: u64,
+    op: SendOp,
+    sge: Sge,
+    flags: SendFlags,
+}
+
+/// The queue.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    depth: usize,
+    bytes_max: u64,
+    posted: VecDeque<Posted>,
+    /// Number of the first work request in `posted`.
+    first: u64,
+    inflight_bytes: u64,
+    unsignalled_wrs: u32,
+    unsignalled_bytes: u64,
+    staged: Vec<Staged>,
+    frame_slots: Vec<u16>,
+}
+
+impl SendQueue {
+    /// An empty queue for `depth` work requests of `bytes_max` bytes together, and `slots` control frames.
+    pub(crate) fn new(depth: usize, bytes_max: u64, slots: u16) -> Self {
+        Self {
+            depth,
+            bytes_max,
+            posted: VecDeque::with_capacity(depth),
+            first: 1,
+            inflight_bytes: 0,
+            unsignalled_wrs: 0,
+            unsignalled_bytes: 0,
+            staged: Vec::with_capacity(POST_BATCH),
+            frame_slots: (0..slots).rev().collect(),
+        }
+    }
+
+    /// Forgets everything: the queue pair is destroyed. Numbers go on, so that none is used twice.
+    pub(crate) fn reset(&mut self, slots: u16) {
+        let next = self.next();
+        *self = Self { first: next, ..Self::new(self.depth, self.bytes_max, slots) };
+    }
+
+    /// The number that the next work request gets.
+    pub(crate) fn next(&self) -> u64 {
+        self.first + self.posted.len() as u64
+    }
+
+    /// Whether all up to and including work request `seq` are completed.
+    pub(crate) fn is_completed(&self, seq: u64) -> bool {
+        seq < self.first
+    }
+
+    /// Whether a work request with `bytes` fits and leaves `spare` places free.
+    #[inline]
+    pub(crate) fn has_room(&self, bytes: u32, spare: usize) -> bool {
+        self.posted.len() + spare < self.depth && self.inflight_bytes + u64::from(bytes) <= self.bytes_max
+    }
+
+    /// Whether one more control frame fits. Frames are not counted in `bytes_max`, else data could hold them up.
+    pub(crate) fn has_frame_room(&self) -> bool {
+        self.posted.len() < self.depth && !self.frame_slots.is_empty()
+    }
+
+    /// A slot for a control frame, to be staged with it.
+    pub(crate) fn take_frame_slot(&mut self) -> Option<u16> {
+        self.frame_slots.pop()
+    }
+
+    /// Gives back a slot that was not used after all.
+    pub(crate) fn put_frame_slot(&mut self, slot: u16) {
+        self.frame_slots.push(slot);
+    }
+
+    /// Appends a WRITE; its number.
+    pub(crate) fn stage_data(&mut self, op: SendOp, sge: Sge) -> u64 {
+        self.inflight_bytes += u64::from(sge.len);
+        self.stage(op, sge, None, false)
+    }
+
+    /// Appends a control frame that lies in `slot`; its number.
+    pub(crate) fn stage_frame(&mut self, sge: Sge, slot: u16, signalled: bool) -> u64 {
+        self.stage(SendOp::Send, sge, Some(slot), signalled)
+    }
+
+    fn stage(&mut self, op: SendOp, sge: Sge, frame_slot: Option<u16>, signalled: bool) -> u64 {
+        let seq = self.next();
+        self.unsignalled_wrs += 1;
+        self.unsignalled_bytes += u64::from(sge.len);
+        let due = self.unsignalled_wrs >= SIGNAL_WRS || self.unsignalled_bytes >= SIGNAL_BYTES;
+        let flags = if signalled || due { SendFlags::SIGNALED } else { SendFlags::empty() };
+        if flags.contains(SendFlags::SIGNALED) {
+            self.unsignalled_wrs = 0;
+            self.unsignalled_bytes = 0;
+        }
+        let bytes = if frame_slot.is_none() { sge.len } else { 0 };
+        self.posted.push_back(Posted { bytes, frame_slot });
+        self.staged.push(Staged { seq, op, sge, flags });
+        seq
+    }
+
+    /// Whether [`Self::flush`] should be called before more is staged.
+    #[inline]
+    pub(crate) fn is_batch_full(&self) -> bool {
+        self.staged.len() >= POST_BATCH
+    }
+
+    /// Hands what is staged to the device. An error means that the queue pair is of no more use.
+    pub(crate) fn flush<P: Provider>(&mut self, nic: &mut P, qpn: Qpn) -> Result<(), PostError> {
+        for batch in self.staged.chunks(POST_BATCH) {
+            let sges: [[Sge; 1]; POST_BATCH] = std::array::from_fn(|i| [batch[i.min(batch.len() - 1)].sge]);
+            let wrs: [SendWr<'_>; POST_BATCH] = std::array::from_fn(|i| {
+                let s = &batch[i.min(batch.len() - 1)];
+                SendWr { wr_id: s.seq, op: s.op, payload: Payload::Sges(&sges[i]), flags: s.flags, dest: None }
+            });
+            nic.post_send(qpn, &wrs[..batch.len()])?;
+        }
+        self.staged.clear();
+        Ok(())
+    }
+
+    /// A successful completion: everything up to `seq` is done.
+    pub(crate) fn on_completion(&mut self, seq: u64) -> Result<(), StrayCompletion> {
+        let next = self.next();
+        if seq < self.first || seq >= next {
+            return Err(StrayCompletion { got: seq, first: self.first, next });
+        }
+        while self.first <= seq {
+            let Some(done) = self.posted.pop_front() else { break };
+            self.first += 1;
+            self.inflight_bytes -= u64::from(done.bytes);
+            self.frame_slots.extend(done.frame_slot);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbs::{Lkey, RemoteAddr, Rkey};
+
+    fn sge(len: u32) -> Sge {
+        Sge { addr: 0, len, lkey: Lkey(1) }
+    }
+
+    fn write() -> SendOp {
+        SendOp::WriteImm(RemoteAddr { addr: 0, rkey: Rkey(1) }, 1)
+    }
+
+    fn signalled(q: &SendQueue) -> Vec<u64> {
+        q.staged.iter().filter(|s| s.flags.contains(SendFlags::SIGNALED)).map(|s| s.seq).collect()
+    }
+
+    #[test]
+    fn one_in_sixteen_or_sixty_four_kib_is_signalled() {
+        let mut q = SendQueue::new(256, 1 << 20, 4);
+        (0..40).for_each(|_| _ = q.stage_data(write(), sge(100)));
+        assert_eq!(signalled(&q), [16, 32]);
+        let mut q = SendQueue::new(256, 1 << 20, 4);
+        (0..4).for_each(|_| _ = q.stage_data(write(), sge(32 << 10)));
+        assert_eq!(signalled(&q), [2, 4]);
+        let slot = q.take_frame_slot().unwrap();
+        q.stage_frame(sge(50), slot, true);
+        assert_eq!(signalled(&q), [2, 4, 5]);
+    }
+
+    #[test]
+    fn a_completion_speaks_for_all_before_it() {
+        let mut q = SendQueue::new(4, 1000, 1);
+        q.stage_data(write(), sge(400));
+        let slot = q.take_frame_slot().unwrap();
+        assert!(!q.has_frame_room());
+        q.stage_frame(sge(900), slot, false);
+        assert!(q.has_room(600, 1) && !q.has_room(601, 1) && !q.has_room(1, 2));
+        q.stage_data(write(), sge(600));
+        q.stage_data(write(), sge(0));
+        assert!(!q.has_room(0, 0));
+        assert_eq!(q.inflight_bytes, 1000);
+        q.on_completion(2).unwrap();
+        assert_eq!(q.inflight_bytes, 600);
+        assert!(q.has_frame_room() && q.is_completed(2) && !q.is_completed(3));
+        assert!(q.on_completion(2).is_err());
+        assert!(q.on_completion(5).is_err());
+        q.on_completion(4).unwrap();
+        assert_eq!((q.inflight_bytes, q.next()), (0, 5));
+        q.stage_data(write(), sge(1));
+        q.reset(1);
+        assert_eq!((q.next(), q.inflight_bytes), (6, 0));
+        assert!(q.is_completed(5));
+    }
+}

@@ -1,0 +1,258 @@
+//! Applications come, ring and go.
+//!
+//! Owns the way from a doorbell to a connection, and the quarantine of a departed application's memory. It must never
+//! deregister memory that a peer may still write or the device may still read, and must never let one application's
+//! misbehaviour reach further than its own connections.
+
+use control::{ChunkKind, Reason};
+use shm::PeerFault;
+use verbs::{Access, Provider, Region, Time, VerbsError};
+
+use crate::AppId;
+use crate::app::App;
+use crate::engine::Engine;
+use crate::event::{Attach, Event};
+use crate::limits::{CHUNKS_PER_APP_MAX, DOORBELLS_PER_APP, ORPHAN_LINGER, RING_BYTES_MAX, RING_BYTES_MIN};
+use crate::ringpool::{ChunkError, Waiter};
+use crate::vqp::{Phase, RouteId};
+
+impl Engine {
+    /// Takes an application in. [`Reason::LocalLimit`] if the table is full.
+    pub fn attach(&mut self, app: Attach) -> Result<AppId, Reason> {
+        let id = self.apps.insert(App::new(app, self.config.ring_memory_per_app_max)).ok_or(Reason::LocalLimit)?;
+        self.attached.push(id);
+        Ok(id)
+    }
+
+    /// The application died, left, or is thrown out. Connections that it had closed in order deliver their last bytes; all
+    /// others are reset. Its memory is quarantined until [`Event::AppGone`].
+    pub fn detach<P: Provider>(&mut self, now: Time, _nic: &mut P, app: AppId, reason: Reason) {
+        self.now = now;
+        self.depart(app, reason);
+    }
+
+    fn depart(&mut self, app: AppId, reason: Reason) {
+        let Some(tenant) = self.apps.get_mut(app).filter(|a| !a.leaving) else { return };
+        tenant.leaving = true;
+        let routes: Vec<RouteId> = tenant.routes().collect();
+        let connects: Vec<_> = tenant.connects.values().copied().collect();
+        let listeners: Vec<u16> = tenant.listeners.iter().copied().collect();
+        self.attached.retain(|id| *id != app);
+        for port in listeners {
+            self.close_listener(app, port);
+        }
+        for connect in connects {
+            self.abandon_connect(connect);
+        }
+        if let Some(tenant) = self.apps.get_mut(app) {
+            for waiter in tenant.pool.refuse_all() {
+                self.refuse_waiter(waiter, Reason::NoListener);
+            }
+        }
+        let mut lingers = false;
+        for route in routes {
+            lingers |= self.orphan(route, reason);
+        }
+        if lingers {
+            self.timers.start_orphan(self.now + ORPHAN_LINGER, app);
+        }
+        self.note_departure(app);
+    }
+
+    /// One connection of an application that left. True: it was closed in order and may linger.
+    fn orphan(&mut self, route: RouteId, reason: Reason) -> bool {
+        let Some(vqp) = self.vqps.get_mut(route) else { return false };
+        if reason == Reason::AppFault {
+            // Nothing that it wrote counts any more.
+        } else if vqp.on_doorbell().is_err() {
+            vqp.close.on_abort(Reason::PeerAppDied);
+        }
+        let in_order = vqp.close.is_app_released() && reason != Reason::AppFault;
+        if !in_order {
+            vqp.close.on_abort(App::reason_for_peers(reason));
+        }
+        vqp.close.on_app_released();
+        if let Phase::Opening(_) = vqp.phase {
+            vqp.phase = Phase::Opening(None);
+        }
+        self.update(route);
+        in_order && self.vqps.contains(route)
+    }
+
+    /// An application broke the rules.
+    pub(crate) fn on_app_fault(&mut self, app: AppId, fault: &PeerFault) {
+        self.counters.app_faults += 1;
+        self.depart(app, Reason::AppFault);
+        self.events.push_back(Event::AppFault { app, detail: fault.to_string() });
+    }
+
+    /// What still lingers after [`ORPHAN_LINGER`] is reset.
+    pub(crate) fn on_orphan_timeout(&mut self, app: AppId) {
+        let Some(tenant) = self.apps.get(app) else { return };
+        for route in tenant.routes().collect::<Vec<_>>() {
+            if let Some(vqp) = self.vqps.get_mut(route) {
+                vqp.close.on_abort(Reason::PeerAppDied);
+            }
+            self.update(route);
+        }
+    }
+
+    // ---- doorbells
+
+    /// Looks at what the applications marked. Says whether anything was.
+    pub(crate) fn run_doorbells(&mut self) -> bool {
+        let mut worked = false;
+        let mut at = 0;
+        while let Some(&app) = self.attached.get(at) {
+            let mut dirty = std::mem::take(&mut self.dirty);
+            dirty.clear();
+            if let Some(tenant) = self.apps.get_mut(app) {
+                tenant.a2e.take(&mut dirty, DOORBELLS_PER_APP);
+            }
+            worked |= !dirty.is_empty();
+            let mut fault = None;
+            for &slot in &dirty {
+                if let Err(e) = self.on_doorbell(app, slot) {
+                    fault = Some(e);
+                    break;
+                }
+            }
+            self.dirty = dirty;
+            match fault {
+                // It is taken out of the list, and the next one is in its place.
+                Some(fault) => self.on_app_fault(app, &fault),
+                None => at += 1,
+            }
+        }
+        worked
+    }
+
+    fn on_doorbell(&mut self, app: AppId, slot: u32) -> Result<(), PeerFault> {
+        // A slot without a connection: the doorbell of a connection that is over.
+        let Some(route) = self.apps.get(app).and_then(|a| a.route_at(slot)) else { return Ok(()) };
+        let Some(vqp) = self.vqps.get_mut(route) else { return Ok(()) };
+        vqp.on_doorbell()?;
+        self.update(route);
+        Ok(())
+    }
+
+    // ---- rings
+
+    /// Adds a ring chunk and registers it with the device: rx chunks may be written by peers, tx chunks only read by the
+    /// device. Chunk numbers are the daemon's, unique in the session.
+    pub fn add_chunk<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        app: AppId,
+        chunk: u32,
+        kind: ChunkKind,
+        ring_bytes: u32,
+        region: Region,
+    ) -> Result<(), VerbsError> {
+        let tenant = self.apps.get_mut(app).filter(|a| !a.leaving).ok_or(VerbsError::NoSuch("application"))?;
+        tenant.pool.check_chunk(chunk, ring_bytes, &region).map_err(|e| chunk_error(e, ring_bytes, &region))?;
+        let access = match kind {
+            ChunkKind::Tx => Access::empty(),
+            ChunkKind::Rx => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+        };
+        let mr = nic.reg_mr(&region, 0, region.len(), access)?;
+        tenant.pool.add_chunk(chunk, kind, ring_bytes, region, mr);
+        self.serve_rings(app, ring_bytes);
+        Ok(())
+    }
+
+    /// The chunks of [`Event::ChunksWanted`] cannot be had: who waits for them is refused with `reason`.
+    pub fn chunks_refused(&mut self, app: AppId, ring_bytes: u32, reason: Reason) {
+        let Some(tenant) = self.apps.get_mut(app) else { return };
+        for waiter in tenant.pool.refuse(ring_bytes) {
+            self.refuse_waiter(waiter, reason);
+        }
+    }
+
+    fn refuse_waiter(&mut self, waiter: Waiter, reason: Reason) {
+        match waiter {
+            Waiter::Connect(id) => self.finish_connect(id, Err(reason)),
+            Waiter::Open(id) => self.refuse_parked(id, reason),
+        }
+    }
+
+    /// Asks the daemon for rings if somebody waits and nothing was asked; refuses all if there can be none.
+    pub(crate) fn ask_for_rings(&mut self, app: AppId, ring_bytes: u32) {
+        let Some(tenant) = self.apps.get_mut(app) else { return };
+        match tenant.pool.ask(ring_bytes) {
+            Ok(Some(rings)) => self.events.push_back(Event::ChunksWanted { app, ring_bytes, rings }),
+            Ok(None) => {}
+            Err(()) => self.chunks_refused(app, ring_bytes, Reason::LocalLimit),
+        }
+    }
+
+    /// Rings became free: who waited goes on, in order.
+    pub(crate) fn serve_rings(&mut self, app: AppId, ring_bytes: u32) {
+        while let Some(waiter) = self.apps.get_mut(app).and_then(|a| a.pool.next_served(ring_bytes)) {
+            match waiter {
+                Waiter::Connect(id) => self.serve_connect(id),
+                Waiter::Open(id) => self.serve_open(id),
+            }
+        }
+        self.ask_for_rings(app, ring_bytes);
+    }
+
+    // ---- departures
+
+    /// One connect or parked open of an application waits no more.
+    pub(crate) fn stop_waiting(&mut self, app: AppId) {
+        self.waiting -= 1;
+        if let Some(tenant) = self.apps.get_mut(app) {
+            tenant.waiting -= 1;
+        }
+        self.note_departure(app);
+    }
+
+    /// Remembers an application of which nothing is in use any more.
+    pub(crate) fn note_departure(&mut self, app: AppId) {
+        if self.apps.get(app).is_some_and(App::is_gone) {
+            self.gone.push(app);
+        }
+    }
+
+    /// Deregisters what nobody uses any more. Says whether there was anything.
+    pub(crate) fn run_departures<P: Provider>(&mut self, nic: &mut P) -> bool {
+        let worked = !self.retired.is_empty() || !self.gone.is_empty();
+        for (app, retired) in std::mem::take(&mut self.retired) {
+            self.dereg(nic, retired.mr);
+            if self.apps.get(app).is_some_and(|a| !a.leaving) {
+                self.events.push_back(Event::ChunkGone { app, chunk: retired.number });
+            }
+        }
+        for app in std::mem::take(&mut self.gone) {
+            if !self.apps.get(app).is_some_and(App::is_gone) {
+                continue;
+            }
+            let Some(mut tenant) = self.apps.remove(app) else { continue };
+            for retired in tenant.pool.retire_all() {
+                self.dereg(nic, retired.mr);
+            }
+            self.events.push_back(Event::AppGone { app });
+        }
+        worked
+    }
+}
+
+fn chunk_error(e: ChunkError, ring_bytes: u32, region: &Region) -> VerbsError {
+    match e {
+        ChunkError::RingBytes => VerbsError::OutOfRange {
+            what: "ring size of the chunk",
+            value: ring_bytes.into(),
+            min: RING_BYTES_MIN.into(),
+            max: RING_BYTES_MAX.into(),
+        },
+        ChunkError::Length => VerbsError::OutOfRange {
+            what: "length of the chunk",
+            value: region.len(),
+            min: ring_bytes.into(),
+            max: u64::from(u32::MAX) * u64::from(ring_bytes),
+        },
+        ChunkError::Duplicate => VerbsError::Busy("number of the chunk"),
+        ChunkError::Full => VerbsError::Full { what: "list of chunks", limit: CHUNKS_PER_APP_MAX as u64 },
+    }
+}

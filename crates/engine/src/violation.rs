@@ -1,0 +1,48 @@
+//! What a peer daemon can do that fails its lane.
+//!
+//! A list, no behaviour. A violation costs the peer its lane and the connections on it, never the engine or another lane.
+
+use shm::PeerFault;
+
+use crate::credit::CreditError;
+use crate::frame::FrameError;
+use crate::sendq::StrayCompletion;
+
+/// The peer daemon, or the device, broke the protocol of the lane.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Violation {
+    #[error("malformed control frame: {0}")]
+    Frame(#[from] FrameError),
+    #[error("receive credits: {0}")]
+    Credit(#[from] CreditError),
+    #[error("device: {0}")]
+    Stray(#[from] StrayCompletion),
+    #[error("frame of incarnation {found} on a lane of incarnation {expected}")]
+    Incarnation { found: u32, expected: u32 },
+    #[error("frame number {found}, expected {expected}")]
+    Sequence { found: u64, expected: u64 },
+    #[error("frame of {0} bytes is longer than a receive buffer")]
+    FrameLength(u32),
+    #[error("data for route {0:#x}, which does not exist or is on another lane")]
+    DataRoute(u32),
+    #[error("record for route {0:#x}, which is on another lane")]
+    RecordRoute(u32),
+    #[error("answer to an open of route {0:#x}, which is not being opened")]
+    Answer(u32),
+    #[error("record for connection {id}, which is not open yet")]
+    NotOpen { id: u64 },
+    #[error("data for connection {id} after its end")]
+    DataAfterEnd { id: u64 },
+    #[error("{bytes} bytes for connection {id}, which has room for {granted}")]
+    DataBeyondGrant { id: u64, bytes: u32, granted: u64 },
+    #[error("end of connection {id} at {final_tail}, but {arrived} bytes arrived, or it had ended before")]
+    Fin { id: u64, final_tail: u64, arrived: u64 },
+    #[error("second reset of connection {id}")]
+    SecondReset { id: u64 },
+    #[error("consumed bytes: {0}")]
+    Cursor(#[from] PeerFault),
+    #[error("ring of {bytes} bytes where at most {max} and a power of two are allowed")]
+    RingBytes { bytes: u32, max: u32 },
+    #[error("more than {0} opens without an answer")]
+    TooManyOpens(u32),
+}

@@ -1,0 +1,399 @@
+//! A virtual queue pair: one end of a connection on a lane.
+//!
+//! Owns the connection's cursors, all absolute 64-bit offsets, and says what may be sent and reported. It must never take a
+//! value of the application's or the peer's that it did not check against its own.
+//!
+//! The rings are mirrored: byte `o` of a direction lies at `o % ring_bytes` of the sender's tx ring and of the receiver's
+//! rx ring. A tx ring keeps its bytes until the peer's application consumed them, so whatever fits the tx ring
+//! has room in the peer's, and a lane that is made anew can send again from any offset that the peer names.
+
+mod close;
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+use control::{Connection, ConnectionState, Path, Reason};
+use shm::{PeerFault, SlotWords, app_flag, check_cursor, engine_flag, slot_state};
+use verbs::RemoteAddr;
+
+use crate::AppId;
+use crate::connect::ConnectId;
+use crate::frame::{FrameWriter, Record};
+use crate::lane::LaneId;
+use crate::ringpool::Place;
+use crate::table::{Key, key};
+use crate::violation::Violation;
+
+pub(crate) use close::Close;
+
+key!(
+    /// Names a virtual QP towards the peer: the number in the immediate of its WRITEs and in its records.
+    RouteId
+);
+
+/// How far the set-up is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Open is, or will be, on its way. Without a connect nobody waits for the answer any more.
+    Opening(Option<ConnectId>),
+    /// Accepted here; OpenAck goes before any data.
+    Accepting,
+    /// Both ends know each other.
+    Open,
+}
+
+/// Whether consumed bytes are going to be reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeadReport {
+    None,
+    /// With the next frame that has room, or when the lane's timer fires.
+    Lazy,
+    /// As soon as possible.
+    Due,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(crate) struct Vqp {
+    pub(crate) id: u64,
+    pub(crate) local: SocketAddr,
+    pub(crate) peer: SocketAddr,
+    pub(crate) phase: Phase,
+    /// The peer knows, or will know, of the attempt.
+    pub(crate) is_open_sent: bool,
+    /// The listener at which it waits for `accept`.
+    pub(crate) backlog_port: Option<u16>,
+
+    pub(crate) app: AppId,
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    pub(crate) words: Box<SlotWords>,
+
+    /// `None` once the lane's queue pair is destroyed.
+    pub(crate) lane: Option<LaneId>,
+    /// Neighbours in the lane's list of connections.
+    pub(crate) previous: Option<RouteId>,
+    pub(crate) next: Option<RouteId>,
+    pub(crate) peer_route: u32,
+    pub(crate) peer_ring: RemoteAddr,
+
+    pub(crate) tx_place: Place,
+    pub(crate) rx_place: Place,
+    /// Used of either ring; what was allocated may be larger.
+    pub(crate) ring_bytes: u32,
+    pub(crate) allocated_bytes: u32,
+
+    /// Written by the application.
+    pub(crate) tx_tail: u64,
+    /// Posted to the lane.
+    pub(crate) tx_sent: u64,
+    /// Consumed by the peer's application.
+    pub(crate) tx_head: u64,
+    /// Arrived.
+    pub(crate) rx_tail: u64,
+    /// Consumed by the application.
+    pub(crate) rx_head: u64,
+    /// Told to the peer: it may send up to `rx_reported + ring_bytes`.
+    pub(crate) rx_reported: u64,
+
+    pub(crate) close: Close,
+    pub(crate) head_report: HeadReport,
+    /// In the lane's list of connections with records to send.
+    pub(crate) in_control: bool,
+    /// In the lane's list of connections whose consumed bytes may wait.
+    pub(crate) in_lazy: bool,
+    /// In the lane's list of connections with data to send.
+    pub(crate) in_ready: bool,
+    pub(crate) deficit: u32,
+    /// Last work request that reads the tx ring, or the frame with Fin or Reset.
+    pub(crate) last_wr: u64,
+}
+
+/// A contiguous piece of a ring that may be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Offset in either ring.
+    pub(crate) at: u64,
+    pub(crate) bytes: u32,
+}
+
+impl Vqp {
+    /// Writes the engine's half of the slot for a new connection, and clears the application's.
+    ///
+    /// The application's half is ignored until it stores the slot's generation in `app_generation`.
+    pub(crate) fn publish_new(&self, epoch: u32, state: u32) {
+        let w = &self.words;
+        w.app_generation.store(0, Ordering::Relaxed);
+        w.tx_tail.store(0, Ordering::Relaxed);
+        w.rx_head.store(0, Ordering::Relaxed);
+        w.app_flags.store(0, Ordering::Relaxed);
+        w.app_wait.store(0, Ordering::Relaxed);
+        w.tx_head.store(0, Ordering::Relaxed);
+        w.rx_tail.store(0, Ordering::Relaxed);
+        w.engine_flags.store(0, Ordering::Relaxed);
+        w.reason.store(0, Ordering::Relaxed);
+        w.epoch.store(epoch.into(), Ordering::Relaxed);
+        w.generation.store(self.generation, Ordering::Relaxed);
+        w.state.store(state, Ordering::Release);
+    }
+
+    /// What the application is told.
+    pub(crate) fn connection(&self) -> Connection {
+        let path = Path::Lane {
+            slot: self.slot,
+            generation: self.generation,
+            tx_chunk: self.tx_place.chunk_number,
+            tx_offset: self.tx_place.offset,
+            rx_chunk: self.rx_place.chunk_number,
+            rx_offset: self.rx_place.offset,
+            ring_bytes: self.ring_bytes,
+        };
+        Connection { id: self.id, local: self.local, peer: self.peer, path }
+    }
+
+    // ---- from the application
+
+    /// Takes the application's cursors and flags. An error means that it broke the rules.
+    pub(crate) fn on_doorbell(&mut self) -> Result<(), PeerFault> {
+        if self.words.app_generation.load(Ordering::Acquire) != self.generation {
+            return Ok(());
+        }
+        // Flags first: FIN is stored after the final tail, so the tail read below is final if FIN is seen.
+        let flags = self.words.app_flags.load(Ordering::Acquire);
+        if !self.close.is_stop_asked() && !self.close.is_reset() {
+            let head = self.words.rx_head.load(Ordering::Acquire);
+            self.rx_head = check_cursor("rx_head", self.rx_head, head, self.rx_tail, self.ring_bytes.into())?;
+        }
+        if self.close.app_may_write() {
+            let tail = self.words.tx_tail.load(Ordering::Acquire);
+            let limit = self.tx_head.wrapping_add(self.ring_bytes.into());
+            self.tx_tail = check_cursor("tx_tail", self.tx_tail, tail, limit, self.ring_bytes.into())?;
+        }
+        if flags & app_flag::ABORT != 0 {
+            self.close.on_abort(Reason::ResetByPeer);
+        }
+        if flags & (app_flag::FIN | app_flag::CLOSED) != 0 {
+            self.close.on_app_fin();
+        }
+        if flags & (app_flag::STOP | app_flag::CLOSED) != 0 {
+            self.close.on_app_stop();
+        }
+        if flags & app_flag::CLOSED != 0 {
+            self.close.on_app_released();
+        }
+        Ok(())
+    }
+
+    // ---- to the peer: data
+
+    /// Whether there is data that may leave, now that both ends know each other.
+    #[inline]
+    pub(crate) fn is_sendable(&self) -> bool {
+        self.phase == Phase::Open && self.tx_sent != self.tx_tail && self.close.may_send_data()
+    }
+
+    /// The next contiguous piece of at most `max` bytes.
+    #[inline]
+    pub(crate) fn next_piece(&self, max: u32) -> Option<Piece> {
+        if !self.is_sendable() {
+            return None;
+        }
+        let ring = u64::from(self.ring_bytes);
+        let at = self.tx_sent % ring;
+        let bytes = self.tx_tail.wrapping_sub(self.tx_sent).min(ring - at).min(max.into());
+        Some(Piece { at, bytes: bytes as u32 })
+    }
+
+    /// The peer consumed bytes. True: the application has news.
+    pub(crate) fn on_head(&mut self, consumed: u64) -> Result<bool, Violation> {
+        let head = check_cursor("Head", self.tx_head, consumed, self.tx_sent, self.ring_bytes.into())?;
+        if head == self.tx_head {
+            return Ok(false);
+        }
+        self.tx_head = head;
+        self.words.tx_head.store(head, Ordering::Release);
+        Ok(true)
+    }
+
+    // ---- from the peer: data and ends
+
+    /// A WRITE landed in the rx ring.
+    #[inline]
+    pub(crate) fn on_arrival(&mut self, bytes: u32) -> Result<(), Violation> {
+        if self.phase != Phase::Open || !self.close.may_receive() {
+            return Err(Violation::DataAfterEnd { id: self.id });
+        }
+        let granted = self.rx_reported.wrapping_add(self.ring_bytes.into()).wrapping_sub(self.rx_tail);
+        if u64::from(bytes) > granted {
+            return Err(Violation::DataBeyondGrant { id: self.id, bytes, granted });
+        }
+        self.rx_tail = self.rx_tail.wrapping_add(bytes.into());
+        self.words.rx_tail.store(self.rx_tail, Ordering::Release);
+        Ok(())
+    }
+
+    pub(crate) fn on_fin(&mut self, final_tail: u64) -> Result<(), Violation> {
+        if final_tail != self.rx_tail || !self.close.on_fin() {
+            return Err(Violation::Fin { id: self.id, final_tail, arrived: self.rx_tail });
+        }
+        self.raise(engine_flag::FIN);
+        Ok(())
+    }
+
+    pub(crate) fn on_stop(&mut self) {
+        self.close.on_stop();
+        self.raise(engine_flag::STOP);
+    }
+
+    pub(crate) fn on_reset(&mut self, reason: Reason) -> Result<(), Violation> {
+        if !self.close.on_reset() {
+            return Err(Violation::SecondReset { id: self.id });
+        }
+        self.publish_reset(reason);
+        Ok(())
+    }
+
+    /// Tells the application that the connection is over.
+    pub(crate) fn publish_reset(&self, reason: Reason) {
+        self.words.reason.store(reason.code(), Ordering::Relaxed);
+        self.words.state.store(slot_state::CLOSED, Ordering::Relaxed);
+        self.raise(engine_flag::RESET);
+    }
+
+    fn raise(&self, flag: u32) {
+        self.words.engine_flags.fetch_or(flag, Ordering::Release);
+    }
+
+    // ---- to the peer: records
+
+    /// Whether the application consumed everything and the peer will send no more.
+    pub(crate) fn is_all_read(&self) -> bool {
+        self.close.is_fin_received() && self.rx_head == self.rx_tail
+    }
+
+    fn is_consumed(&self) -> bool {
+        self.tx_head == self.tx_sent
+    }
+
+    /// Decides whether the bytes consumed and not reported are worth a record now, later, or not at all.
+    ///
+    /// A quarter of the ring is: the peer's application cannot stay blocked while it is missing, since it is blocked only
+    /// by a full ring, which the application here drains or already holds back itself. After Fin the peer waits for the
+    /// last byte to be consumed. Anything else may wait a little.
+    pub(crate) fn update_head_report(&mut self) -> HeadReport {
+        let unreported = self.rx_head.wrapping_sub(self.rx_reported);
+        self.head_report = if unreported == 0 || !self.close.reports_heads() {
+            HeadReport::None
+        } else if unreported >= u64::from(self.ring_bytes / 4) || self.is_all_read() {
+            HeadReport::Due
+        } else {
+            HeadReport::Lazy
+        };
+        self.head_report
+    }
+
+    /// Whether a record other than a lazy head is to be sent.
+    pub(crate) fn owes_records(&self) -> bool {
+        match self.phase {
+            Phase::Opening(_) => false,
+            Phase::Accepting => true,
+            Phase::Open => {
+                self.head_report == HeadReport::Due
+                    || self.close.owes_stop(self.is_all_read())
+                    || self.close.owes_fin(self.tx_sent == self.tx_tail)
+                    || self.close.owes_reset().is_some()
+            }
+        }
+    }
+
+    /// Writes the records that are owed. False: the frame is full, and some are left.
+    pub(crate) fn write_records(&mut self, own: RouteId, frame: &mut FrameWriter<'_>, wrote_end: &mut bool) -> bool {
+        let route = self.peer_route;
+        if self.phase == Phase::Accepting {
+            let ring = self.rx_place.wire_ring(self.ring_bytes);
+            if !frame.push(&Record::OpenAck { route, own_route: own.bits(), ring }) {
+                return false;
+            }
+            self.phase = Phase::Open;
+        }
+        if self.phase != Phase::Open {
+            return true;
+        }
+        if self.head_report != HeadReport::None && self.close.reports_heads() {
+            if !frame.push(&Record::Head { route, consumed: self.rx_head }) {
+                return false;
+            }
+            self.rx_reported = self.rx_head;
+        }
+        self.head_report = HeadReport::None;
+        if self.close.owes_stop(self.is_all_read()) {
+            if !frame.push(&Record::Stop { route }) {
+                return false;
+            }
+            self.close.stop_was_sent();
+        }
+        if self.close.owes_fin(self.tx_sent == self.tx_tail) {
+            if !frame.push(&Record::Fin { route, final_tail: self.tx_sent }) {
+                return false;
+            }
+            self.close.fin_was_sent();
+            *wrote_end = true;
+        }
+        if let Some(reason) = self.close.owes_reset() {
+            if !frame.push(&Record::Reset { route, reason: reason.code() }) {
+                return false;
+            }
+            self.close.reset_was_sent();
+            *wrote_end = true;
+        }
+        true
+    }
+
+    /// Whether nobody can touch slot and rings any more, once `last_wr` is completed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.close.is_over(self.is_consumed(), self.rx_reported == self.rx_tail)
+    }
+
+    /// Whether a loss of the lane changes nothing for the application.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.close.is_complete(self.is_consumed())
+    }
+
+    // ---- for inspection
+
+    pub(crate) fn state(&self) -> ConnectionState {
+        if matches!(self.phase, Phase::Opening(_)) {
+            ConnectionState::Connecting
+        } else if self.close.is_app_released() || self.close.is_reset() {
+            ConnectionState::Closing
+        } else if self.backlog_port.is_some() {
+            ConnectionState::Backlog
+        } else {
+            match (self.close.is_fin_asked(), self.close.is_fin_received()) {
+                (false, false) => ConnectionState::Established,
+                (true, false) => ConnectionState::FinSent,
+                (false, true) => ConnectionState::FinReceived,
+                (true, true) => ConnectionState::Closing,
+            }
+        }
+    }
+
+    /// Bytes written and not yet consumed by the peer, with what the application wrote since its last doorbell.
+    pub(crate) fn tx_queued_bytes(&self) -> u64 {
+        self.fresh(&self.words.tx_tail, self.tx_tail, self.tx_head)
+    }
+
+    /// Bytes arrived and not read, with what the application read since its last doorbell.
+    pub(crate) fn rx_queued_bytes(&self) -> u64 {
+        let unread = self.rx_tail.wrapping_sub(self.rx_head);
+        unread.saturating_sub(self.fresh(&self.words.rx_head, self.rx_head, self.rx_head).min(unread))
+    }
+
+    /// How far the application's word is beyond `from`, or `known` if the word makes no sense.
+    fn fresh(&self, word: &shm::Word64, known: u64, from: u64) -> u64 {
+        let of = |value: u64| value.wrapping_sub(from);
+        let current = self.words.app_generation.load(Ordering::Acquire) == self.generation;
+        let seen = of(word.load(Ordering::Acquire));
+        if current && seen >= of(known) && seen <= self.ring_bytes.into() { seen } else { of(known) }
+    }
+}
