@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
@@ -195,6 +195,9 @@ impl Nic {
     /// one. `None`: nothing to send now.
     ///
     /// Whatever `buf` holds is overwritten. A caller that does not clear it between calls saves zeroing it again.
+    ///
+    /// Requests stop at the window, but nothing limits how fast the answer to a long READ of a foreign peer leaves: the
+    /// caller bounds its loop, and looks for input in between.
     pub fn poll_transmit(&mut self, now: Time, buf: &mut Vec<u8>) -> Option<Transmit> {
         self.now = self.now.max(now);
         while let Some(qpn) = self.ready.pop_front() {
@@ -307,10 +310,5 @@ impl Nic {
         }
         self.recent_qpns.push_back(qpn);
         Some(qp)
-    }
-
-    /// The address that packets of this NIC come from.
-    pub fn local_ip(&self) -> IpAddr {
-        self.config.local.ip()
     }
 }

@@ -240,6 +240,35 @@ fn strangers_are_dropped_and_counted() {
 }
 
 #[test]
+fn datagrams_of_any_length_are_counted() {
+    let (mut world, _, b) = victim();
+    let psn = Psn::new(Wish::default().sq_psn);
+    let route = PseudoHeader::new(world.addresses[0], world.addresses[1]).expect("one family");
+    let forged = Forged {
+        opcode: Opcode::WriteMiddle.byte(),
+        flags: 0,
+        psn_offset: 0,
+        ack_request: true,
+        extension: Vec::new(),
+        key_is_real: true,
+        addr: 0,
+        len: 8,
+        payload_len: 0,
+        id: 0,
+    };
+    let whole = forged.bytes(b.qpn, psn, b.mr.rkey, &route);
+    for len in (0..40).chain([65_492, 65_504, 65_507, 65_508, 65_524, 65_528, 65_536, 70_000, 200_000]) {
+        let mut bytes = whole.clone();
+        bytes.resize(len, 0x55);
+        let before = world.nics[1].counters_detail().drops();
+        world.nics[1].handle_datagram(world.now, world.addresses[0], &bytes, 0xffff);
+        if len != whole.len() {
+            assert_eq!(world.nics[1].counters_detail().drops(), before + 1, "{len} bytes");
+        }
+    }
+}
+
+#[test]
 fn invalidation_is_refused() {
     let (mut world, _, b) = victim();
     let route = PseudoHeader::new(world.addresses[0], world.addresses[1]).expect("one family");

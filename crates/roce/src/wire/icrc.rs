@@ -72,9 +72,11 @@ impl PseudoHeader {
         const MASKED_BTH_BYTE: usize = 4;
         let mut head = [0xff; LEAD_BYTES + IPV6_BYTES + UDP_BYTES + Bth::BYTES];
         head[..self.len].copy_from_slice(&self.bytes[..self.len]);
+        // Lengths that no IP packet has wrap around: their ICRC is merely wrong.
         let udp_len = (UDP_BYTES + packet.len() + ICRC_BYTES) as u16;
         if self.is_ipv4 {
-            head[LEAD_BYTES + 2..LEAD_BYTES + 4].copy_from_slice(&(udp_len + IPV4_BYTES as u16).to_be_bytes());
+            head[LEAD_BYTES + 2..LEAD_BYTES + 4]
+                .copy_from_slice(&udp_len.wrapping_add(IPV4_BYTES as u16).to_be_bytes());
             head[LEAD_BYTES + 4..LEAD_BYTES + 6].copy_from_slice(&id.to_be_bytes());
         } else {
             head[LEAD_BYTES + 4..LEAD_BYTES + 6].copy_from_slice(&udp_len.to_be_bytes());

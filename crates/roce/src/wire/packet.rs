@@ -219,7 +219,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Starts with the BTH. Extension headers follow in the order of the calls, at most 28 bytes of them.
+    /// Starts with the BTH. Extension headers follow in the order of the calls, at most 28 bytes of them, which is what
+    /// the longest packet has; more is a mistake of the caller and panics.
     pub fn new(bth: &Bth) -> Self {
         let mut bytes = [0; Bth::BYTES + AtomicEth::BYTES];
         bytes[..Bth::BYTES].copy_from_slice(&bth.to_bytes());

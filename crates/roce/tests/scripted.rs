@@ -1,0 +1,586 @@
+//! One NIC against a script: exact packets in, exact packets out, for what two of our own ends would agree on by
+//! themselves.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use roce::wire::{Aeth, Body, CREDITS_UNLIMITED, DEFAULT_PKEY, Response};
+use roce::wire::{AtomicEth, Bth, Header, NakCode, Opcode, Packet, PseudoHeader, Request, Reth, Syndrome};
+use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
+use verbs::*;
+
+const MTU: usize = 256;
+const PEER_QPN: Qpn = Qpn(0x11_2233);
+/// What the peer starts with; what the NIC starts with.
+const THEIR_PSN: u32 = 100;
+const OUR_PSN: u32 = 200;
+
+struct Script {
+    nic: Nic,
+    qpn: Qpn,
+    cq: CqId,
+    region: Region,
+    mr: Mr,
+    now: Time,
+    peer: SocketAddr,
+    to_nic: PseudoHeader,
+    from_nic: PseudoHeader,
+}
+
+/// Opcode, PSN, and the AETH if there is one.
+type Line = (Opcode, u32, Option<Aeth>);
+
+fn ack(msn: u32) -> Option<Aeth> {
+    Some(Aeth { syndrome: Syndrome::Ack(CREDITS_UNLIMITED), msn })
+}
+
+fn nak(code: NakCode, msn: u32) -> Option<Aeth> {
+    Some(Aeth { syndrome: Syndrome::Nak(code), msn })
+}
+
+impl Script {
+    fn new() -> Self {
+        let local: SocketAddr = "10.0.0.2:4791".parse().expect("an address");
+        let peer: SocketAddr = "10.0.0.1:4791".parse().expect("an address");
+        let mut nic = Nic::new(
+            NicConfig {
+                local,
+                mtu: PathMtu::Mtu256,
+                limits: NicLimits { window_packets: 8, ..NicLimits::default() },
+                rx_budget_bytes: None,
+                name: "nic".into(),
+                max_gso_segments: 1,
+                id_mode: Ipv4IdMode::Zero,
+            },
+            [3; 32],
+        );
+        let cq = nic.create_cq(64).expect("a CQ");
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            max_send_wr: 32,
+            max_recv_wr: 32,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_bytes: 0,
+            sq_sig_all: true,
+        };
+        let qpn = nic.create_qp(&init).expect("a QP");
+        let region = Region::anonymous(1 << 16).expect("memory");
+        let mr = nic.reg_mr(&region, 0, 1 << 16, Access::all()).expect("an MR");
+        nic.modify_qp(qpn, &QpModify::Init { access: Access::all(), qkey: Qkey(0) }).expect("Init");
+        let rtr = RtrAttr {
+            dest_qpn: PEER_QPN,
+            rq_psn: Psn::new(THEIR_PSN),
+            av: AddressVector::new(Gid::from(peer.ip())),
+            mtu: PathMtu::Mtu256,
+            max_dest_rd_atomic: 3,
+            min_rnr_timer: 10,
+        };
+        nic.modify_qp(qpn, &QpModify::Rtr(rtr)).expect("RTR");
+        let rts = RtsAttr {
+            sq_psn: Psn::new(OUR_PSN),
+            timeout: 14,
+            retry_cnt: 3,
+            rnr_retry: 3,
+            max_rd_atomic: 3,
+            peer_rx_budget_bytes: None,
+        };
+        nic.modify_qp(qpn, &QpModify::Rts(rts)).expect("RTS");
+        let to_nic = PseudoHeader::new(peer, local).expect("one family");
+        let from_nic = PseudoHeader::new(local, peer).expect("one family");
+        Self { nic, qpn, cq, region, mr, now: Time(1), peer, to_nic, from_nic }
+    }
+
+    fn bth(&self, opcode: Opcode, psn: u32, ack_request: bool) -> Bth {
+        let (dest_qpn, psn) = (self.qpn, Psn::new(psn));
+        Bth {
+            opcode: opcode.byte(),
+            solicited: false,
+            pad: 0,
+            version: 0,
+            pkey: DEFAULT_PKEY,
+            dest_qpn,
+            ack_request,
+            psn,
+        }
+    }
+
+    fn deliver(&mut self, header: Header, payload: &[u8]) {
+        let mut bytes = [header.as_bytes(), payload].concat();
+        let icrc = self.to_nic.icrc(&bytes, 0);
+        bytes.extend(icrc);
+        self.nic.handle_datagram(self.now, self.peer, &bytes, 0);
+    }
+
+    /// An only WRITE of 8 bytes to address 0.
+    fn write(&mut self, psn: u32, ack_request: bool) {
+        let reth = Reth { addr: 0, rkey: self.mr.rkey, dma_len: 8 };
+        let header = Header::new(&self.bth(Opcode::WriteOnly, psn, ack_request)).with_reth(reth);
+        self.deliver(header, &[7; 8]);
+    }
+
+    fn read(&mut self, psn: u32, addr: u64, len: u32) {
+        let reth = Reth { addr, rkey: self.mr.rkey, dma_len: len };
+        self.deliver(Header::new(&self.bth(Opcode::ReadRequest, psn, true)).with_reth(reth), &[]);
+    }
+
+    fn add(&mut self, psn: u32) {
+        let eth = AtomicEth { addr: 64, rkey: self.mr.rkey, swap_or_add: 1, compare: 0 };
+        self.deliver(Header::new(&self.bth(Opcode::FetchAdd, psn, true)).with_atomic(eth), &[]);
+    }
+
+    fn acknowledge(&mut self, psn: u32, syndrome: Syndrome) {
+        let aeth = Aeth { syndrome, msn: 0 };
+        self.deliver(Header::new(&self.bth(Opcode::Acknowledge, psn, false)).with_aeth(aeth), &[]);
+    }
+
+    fn post(&mut self, op: SendOp, len: u32) {
+        let sges = [Sge { addr: 0, len, lkey: self.mr.lkey }];
+        let wr = SendWr { wr_id: 1, op, payload: Payload::Sges(&sges), flags: SendFlags::empty(), dest: None };
+        self.nic.post_send(self.qpn, &[wr]).expect("posted");
+    }
+
+    fn remote(&self) -> RemoteAddr {
+        RemoteAddr { addr: 0x1000, rkey: Rkey(0x77) }
+    }
+
+    /// Everything that the NIC sends now, each packet judged by its ICRC.
+    fn packets(&mut self) -> Vec<Vec<u8>> {
+        let mut packets = Vec::new();
+        let mut buf = Vec::new();
+        while let Some(transmit) = self.nic.poll_transmit(self.now, &mut buf) {
+            assert_eq!((transmit.destination, transmit.segment_bytes), (self.peer, None));
+            let (covered, icrc) = buf.split_last_chunk().expect("an ICRC");
+            assert_eq!(self.from_nic.icrc(covered, 0), *icrc);
+            packets.push(buf.clone());
+        }
+        packets
+    }
+
+    fn lines(&mut self) -> Vec<Line> {
+        let line = |bytes: &Vec<u8>| {
+            let packet = Packet::parse(bytes).expect("a packet");
+            assert_eq!(packet.bth.dest_qpn, PEER_QPN);
+            let aeth = match packet.body {
+                Body::Response(Response::Acknowledge(aeth) | Response::Atomic(aeth, _)) => Some(aeth),
+                Body::Response(Response::Read { aeth, .. }) => aeth,
+                Body::Request(_) => None,
+            };
+            (Opcode::from_byte(packet.bth.opcode).expect("known"), packet.bth.psn.get(), aeth)
+        };
+        self.packets().iter().map(line).collect()
+    }
+
+    fn psns(&mut self) -> Vec<u32> {
+        self.lines().iter().map(|(_, psn, _)| *psn).collect()
+    }
+
+    fn statuses(&mut self) -> Vec<Status> {
+        let mut out = Vec::new();
+        self.nic.poll_cq(self.cq, &mut out, 100).expect("the CQ");
+        out.iter().map(|c| c.status).collect()
+    }
+
+    fn wait(&mut self, span: Duration) {
+        self.now = self.now + span;
+        self.nic.handle_timeout(self.now);
+    }
+}
+
+use Opcode::{
+    Acknowledge, AtomicAcknowledge, ReadResponseFirst, ReadResponseLast, ReadResponseMiddle, ReadResponseOnly,
+};
+
+#[test]
+fn literal_bytes_of_an_ack_and_a_write() {
+    let mut s = Script::new();
+    s.write(THEIR_PSN, true);
+    let packets = s.packets();
+    assert_eq!(packets[0][..16], [0x11, 0x40, 0xff, 0xff, 0, 0x11, 0x22, 0x33, 0, 0, 0, 100, 0x1f, 0, 0, 1]);
+    let mut written = [0; 8];
+    s.region.read(0, &mut written).expect("inside");
+    assert_eq!(written, [7; 8]);
+
+    let sges = [Sge { addr: 0, len: 5, lkey: s.mr.lkey }];
+    let op = SendOp::WriteImm(s.remote(), 0x0102_0304);
+    let wr = SendWr { wr_id: 1, op, payload: Payload::Sges(&sges), flags: SendFlags::SOLICITED, dest: None };
+    s.nic.post_send(s.qpn, &[wr]).expect("posted");
+    let expected = [
+        0x0b, 0xf0, 0xff, 0xff, 0, 0x11, 0x22, 0x33, 0x80, 0, 0,
+        200, // BTH: solicited, migrated, 3 bytes of padding
+        0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0x77, 0, 0, 0, 5, // RETH
+        1, 2, 3, 4, // ImmDt
+        7, 7, 7, 7, 7, 0, 0, 0,
+    ];
+    let packets = s.packets();
+    assert_eq!(packets[0][..expected.len()], expected);
+    assert_eq!(packets[0].len(), expected.len() + 4);
+}
+
+#[test]
+fn only_asked_for_acks_and_only_the_latest() {
+    let mut s = Script::new();
+    s.write(100, false);
+    assert_eq!(s.lines(), []);
+    s.write(101, true);
+    s.write(102, true);
+    s.write(103, false);
+    assert_eq!(s.lines(), [(Acknowledge, 103, ack(4))]);
+}
+
+#[test]
+fn acks_do_not_overtake_answers() {
+    let mut s = Script::new();
+    s.write(100, true);
+    s.read(101, 0, 600);
+    s.write(104, true);
+    s.add(105);
+    s.write(106, true);
+    let expected = [
+        (ReadResponseFirst, 101, ack(5)),
+        (ReadResponseMiddle, 102, None),
+        (ReadResponseLast, 103, ack(5)),
+        (AtomicAcknowledge, 105, ack(5)),
+        (Acknowledge, 106, ack(5)),
+    ];
+    assert_eq!(s.lines(), expected);
+}
+
+#[test]
+fn a_duplicate_before_an_answer_is_acknowledged_for_itself() {
+    let mut s = Script::new();
+    s.write(100, true);
+    s.read(101, 0, 10);
+    s.lines();
+    // The answer was lost, and the write is sent again first: its ACK must not claim the READ.
+    s.write(100, true);
+    assert_eq!(s.lines(), [(Acknowledge, 100, ack(2))]);
+    s.read(101, 0, 10);
+    assert_eq!(s.lines(), [(ReadResponseOnly, 101, ack(2))]);
+    s.write(102, true);
+    s.lines();
+    s.write(100, true);
+    s.write(102, true);
+    assert_eq!(s.lines(), [(Acknowledge, 102, ack(3))]);
+}
+
+#[test]
+fn a_copied_request_does_not_cancel_later_answers() {
+    let mut s = Script::new();
+    s.read(100, 0, 600);
+    s.lines();
+    s.read(103, 0, 300);
+    s.add(105);
+    // The network delivers the first READ twice, while the others wait.
+    s.read(100, 0, 600);
+    let expected = [
+        (ReadResponseFirst, 100, ack(3)),
+        (ReadResponseMiddle, 101, None),
+        (ReadResponseLast, 102, ack(3)),
+        (ReadResponseFirst, 103, ack(3)),
+        (ReadResponseLast, 104, ack(3)),
+        (AtomicAcknowledge, 105, ack(3)),
+    ];
+    assert_eq!(s.lines(), expected);
+    // Waiting already: nothing is answered twice.
+    s.read(106, 0, 10);
+    s.read(106, 0, 10);
+    assert_eq!(s.lines(), [(ReadResponseOnly, 106, ack(4))]);
+}
+
+#[test]
+fn a_duplicate_read_keeps_within_the_original() {
+    let mut s = Script::new();
+    s.read(100, 1024, 1000);
+    s.lines();
+    s.read(102, 1024 + 512, 400);
+    assert_eq!(s.psns(), [102, 103], "a part of it");
+    for (psn, addr, len) in [(102, 1024 + 512, 489), (102, 1024, 100), (101, 1024 + 255, 10)] {
+        s.read(psn, addr, len);
+        assert_eq!(s.lines(), [], "PSN {psn}, address {addr}, {len} bytes");
+    }
+    assert_eq!(s.nic.counters_detail().drop_stale_duplicate, 3);
+}
+
+#[test]
+fn answers_are_kept_for_so_many_and_no_more() {
+    let mut s = Script::new();
+    for psn in 100..105 {
+        s.add(psn);
+        s.lines();
+    }
+    for psn in 100..102 {
+        s.add(psn);
+    }
+    assert_eq!(s.lines(), [], "forgotten");
+    for psn in 102..105 {
+        s.add(psn);
+    }
+    let originals: Vec<u64> = s
+        .packets()
+        .iter()
+        .map(|bytes| match Packet::parse(bytes).expect("a packet").body {
+            Body::Response(Response::Atomic(_, original)) => original,
+            body => panic!("{body:?}"),
+        })
+        .collect();
+    assert_eq!(originals, [2, 3, 4]);
+    assert_eq!(s.nic.counters_detail().served_atomic, 5);
+}
+
+#[test]
+fn more_answers_outstanding_than_agreed_are_an_invalid_request() {
+    let mut s = Script::new();
+    for psn in 100..103 {
+        s.add(psn);
+    }
+    s.add(103);
+    let expected = [
+        (AtomicAcknowledge, 100, ack(3)),
+        (AtomicAcknowledge, 101, ack(3)),
+        (AtomicAcknowledge, 102, ack(3)),
+        (Acknowledge, 103, nak(NakCode::InvalidRequest, 3)),
+    ];
+    assert_eq!(s.lines(), expected, "the answers before it still leave");
+    assert_eq!(s.nic.query_qp(s.qpn).expect("there").state, QpState::Err);
+}
+
+#[test]
+fn one_nak_for_a_gap_and_another_for_its_next_round() {
+    let mut s = Script::new();
+    s.write(101, true);
+    s.write(102, true);
+    assert_eq!(s.lines(), [(Acknowledge, 100, nak(NakCode::SequenceError, 0))]);
+    s.write(103, true);
+    assert_eq!(s.lines(), []);
+    // The requester went back, and its first packet was lost again.
+    s.write(101, true);
+    assert_eq!(s.lines(), [(Acknowledge, 100, nak(NakCode::SequenceError, 0))]);
+    s.write(100, true);
+    s.write(101, true);
+    assert_eq!(s.lines(), [(Acknowledge, 101, ack(2))]);
+}
+
+#[test]
+fn a_nak_that_has_not_left_follows_what_is_missing() {
+    let mut s = Script::new();
+    s.write(102, true);
+    s.write(103, true);
+    s.write(100, true);
+    assert_eq!(s.lines(), [(Acknowledge, 101, nak(NakCode::SequenceError, 1))], "101 is missing now");
+    let mut s = Script::new();
+    s.write(101, true);
+    s.write(100, true);
+    s.write(101, true);
+    assert_eq!(s.lines(), [(Acknowledge, 101, ack(2))], "nothing is");
+}
+
+#[test]
+fn broken_messages_are_invalid_requests() {
+    type Break = fn(&mut Script);
+    let middle_first: Break = |s| s.deliver(Header::new(&s.bth(Opcode::WriteMiddle, 100, false)), &[0; MTU]);
+    let last_first: Break = |s| s.deliver(Header::new(&s.bth(Opcode::SendLast, 100, false)), &[0; 8]);
+    let short_first: Break = |s| {
+        let reth = Reth { addr: 0, rkey: s.mr.rkey, dma_len: 600 };
+        s.deliver(Header::new(&s.bth(Opcode::WriteFirst, 100, false)).with_reth(reth), &[0; MTU - 4]);
+    };
+    let longer_than_said: Break = |s| {
+        let reth = Reth { addr: 0, rkey: s.mr.rkey, dma_len: 4 };
+        s.deliver(Header::new(&s.bth(Opcode::WriteOnly, 100, false)).with_reth(reth), &[0; 8]);
+    };
+    let shorter_than_said: Break = |s| {
+        let reth = Reth { addr: 0, rkey: s.mr.rkey, dma_len: 12 };
+        s.deliver(Header::new(&s.bth(Opcode::WriteOnly, 100, false)).with_reth(reth), &[0; 8]);
+    };
+    let longer_than_mtu: Break = |s| {
+        let reth = Reth { addr: 0, rkey: s.mr.rkey, dma_len: 260 };
+        s.deliver(Header::new(&s.bth(Opcode::WriteOnly, 100, false)).with_reth(reth), &[0; 260]);
+    };
+    let too_long: Break = |s| s.read(100, 0, (1 << 31) + 1);
+    for (i, break_it) in
+        [middle_first, last_first, short_first, longer_than_said, shorter_than_said, longer_than_mtu, too_long]
+            .into_iter()
+            .enumerate()
+    {
+        let mut s = Script::new();
+        break_it(&mut s);
+        assert_eq!(s.lines(), [(Acknowledge, 100, nak(NakCode::InvalidRequest, 0))], "case {i}");
+        assert_eq!(s.nic.query_qp(s.qpn).expect("there").state, QpState::Err);
+        s.write(100, true);
+        assert_eq!((s.lines(), s.nic.counters_detail().drop_wrong_state), (vec![], 1), "an error state is silent");
+    }
+    // Another message must not begin within one.
+    let mut s = Script::new();
+    let reth = Reth { addr: 0, rkey: s.mr.rkey, dma_len: 600 };
+    s.deliver(Header::new(&s.bth(Opcode::WriteFirst, 100, false)).with_reth(reth), &[0; MTU]);
+    s.read(101, 0, 8);
+    assert_eq!(s.lines(), [(Acknowledge, 101, nak(NakCode::InvalidRequest, 0))]);
+}
+
+#[test]
+fn acks_of_the_future_and_of_the_past_move_nothing() {
+    let mut s = Script::new();
+    s.post(SendOp::Write(s.remote()), 1000);
+    assert_eq!(s.psns(), [200, 201, 202, 203]);
+    s.acknowledge(204, Syndrome::Ack(31));
+    s.acknowledge(300, Syndrome::Nak(NakCode::RemoteAccess));
+    s.acknowledge(199, Syndrome::Ack(31));
+    s.acknowledge(199, Syndrome::Nak(NakCode::RemoteAccess));
+    s.acknowledge(200, Syndrome::Reserved(0x40));
+    assert_eq!((s.lines(), s.statuses()), (vec![], vec![]));
+    let counters = s.nic.counters_detail();
+    let seen = (counters.drop_unexpected_response, counters.stale_responses, counters.drop_bad_syndrome);
+    assert_eq!(seen, (2, 2, 1));
+    s.acknowledge(203, Syndrome::Ack(31));
+    assert_eq!(s.statuses(), [Status::Success]);
+}
+
+#[test]
+fn a_sequence_nak_goes_back_to_it() {
+    let mut s = Script::new();
+    s.post(SendOp::Write(s.remote()), 1000);
+    s.post(SendOp::Write(s.remote()), 100);
+    assert_eq!(s.psns(), [200, 201, 202, 203, 204]);
+    s.acknowledge(202, Syndrome::Nak(NakCode::SequenceError));
+    assert_eq!(
+        s.lines().iter().map(|l| (l.0, l.1)).collect::<Vec<_>>(),
+        [(Opcode::WriteMiddle, 202), (Opcode::WriteLast, 203), (Opcode::WriteOnly, 204)]
+    );
+    s.acknowledge(204, Syndrome::Ack(31));
+    assert_eq!(s.statuses(), [Status::Success; 2]);
+}
+
+#[test]
+fn endless_sequence_naks_end_the_qp() {
+    let mut s = Script::new();
+    s.post(SendOp::Write(s.remote()), 100);
+    for _ in 0..3 {
+        assert_eq!(s.psns(), [200]);
+        s.acknowledge(200, Syndrome::Nak(NakCode::SequenceError));
+    }
+    assert_eq!(s.psns(), [200]);
+    s.acknowledge(200, Syndrome::Nak(NakCode::SequenceError));
+    assert_eq!(s.statuses(), [Status::RetryExcErr]);
+}
+
+#[test]
+fn the_window_stops_with_a_question() {
+    let mut s = Script::new();
+    s.post(SendOp::Write(s.remote()), 5000);
+    let packets = s.packets();
+    let asks: Vec<bool> = packets.iter().map(|p| p[8] & 0x80 != 0).collect();
+    assert_eq!(asks, [false, true, false, true, false, true, false, true]);
+    s.acknowledge(203, Syndrome::Ack(31));
+    assert_eq!(s.psns(), [208, 209, 210, 211]);
+}
+
+#[test]
+fn a_probe_is_one_packet() {
+    let mut s = Script::new();
+    s.post(SendOp::Write(s.remote()), 1000);
+    assert_eq!(s.psns().len(), 4);
+    s.wait(Duration::from_millis(4));
+    let packets = s.packets();
+    assert_eq!(packets.len(), 1);
+    assert_eq!((packets[0][0], packets[0][8] & 0x80, packets[0][11]), (Opcode::WriteFirst.byte(), 0x80, 200));
+    // The peer had all of them.
+    s.acknowledge(203, Syndrome::Ack(31));
+    assert_eq!((s.lines(), s.statuses()), (vec![], vec![Status::Success]));
+    assert_eq!(s.nic.counters_detail().retransmits, 1);
+
+    s.post(SendOp::Write(s.remote()), 1000);
+    assert_eq!(s.psns().len(), 4);
+    s.wait(Duration::from_millis(40));
+    assert_eq!(s.psns(), [204]);
+    // The peer had none.
+    s.acknowledge(204, Syndrome::Ack(31));
+    assert_eq!(s.psns(), [205, 206, 207]);
+}
+
+#[test]
+fn answers_of_the_wrong_kind_or_length() {
+    let answer = |s: &mut Script, opcode, psn, len: usize| {
+        let aeth = Aeth { syndrome: Syndrome::Ack(31), msn: 1 };
+        s.deliver(Header::new(&s.bth(opcode, psn, false)).with_aeth(aeth), &vec![5; len]);
+    };
+    let mut s = Script::new();
+    s.post(SendOp::Read(s.remote()), 300);
+    assert_eq!(s.psns(), [200]);
+    answer(&mut s, ReadResponseFirst, 200, 252);
+    assert_eq!(s.statuses(), [Status::BadRespErr]);
+
+    let mut s = Script::new();
+    s.post(SendOp::Write(s.remote()), 300);
+    s.lines();
+    answer(&mut s, ReadResponseOnly, 200, 44);
+    assert_eq!((s.statuses(), s.nic.counters_detail().drop_unexpected_response), (vec![], 1));
+
+    let mut s = Script::new();
+    s.post(SendOp::Read(s.remote()), 8);
+    s.lines();
+    let aeth = Aeth { syndrome: Syndrome::Ack(31), msn: 1 };
+    s.deliver(Header::new(&s.bth(AtomicAcknowledge, 200, false)).with_aeth(aeth).with_original(9), &[]);
+    assert_eq!((s.statuses(), s.nic.counters_detail().drop_unexpected_response), (vec![], 1));
+    answer(&mut s, ReadResponseOnly, 200, 8);
+    assert_eq!(s.statuses(), [Status::Success]);
+}
+
+#[test]
+fn an_ack_behind_an_unanswered_read_asks_for_it_again() {
+    let mut s = Script::new();
+    s.post(SendOp::Read(s.remote()), 8);
+    s.post(SendOp::Write(s.remote()), 8);
+    assert_eq!(s.psns(), [200, 201]);
+    s.acknowledge(201, Syndrome::Ack(31));
+    assert_eq!(s.psns(), [200, 201]);
+    assert_eq!((s.statuses(), s.nic.counters_detail().implied_naks), (vec![], 1));
+    // A NAK behind it is not believed before, either.
+    s.acknowledge(201, Syndrome::Nak(NakCode::RemoteAccess));
+    assert_eq!((s.psns(), s.statuses()), (vec![200, 201], vec![]));
+}
+
+#[test]
+fn an_rnr_nak_holds_everything_back() {
+    let mut s = Script::new();
+    s.post(SendOp::Send, 300);
+    s.post(SendOp::Write(s.remote()), 8);
+    assert_eq!(s.psns(), [200, 201, 202]);
+    s.acknowledge(200, Syndrome::RnrNak(14));
+    s.acknowledge(200, Syndrome::RnrNak(14));
+    s.post(SendOp::Write(s.remote()), 8);
+    assert_eq!(s.lines(), [], "the wait is 1.28 ms");
+    s.wait(Duration::from_micros(1279));
+    assert_eq!(s.lines(), []);
+    s.wait(Duration::from_micros(1));
+    assert_eq!(s.psns(), [200, 201, 202, 203]);
+    for _ in 0..2 {
+        s.acknowledge(200, Syndrome::RnrNak(1));
+        s.wait(Duration::from_micros(10));
+        assert_eq!(s.psns().len(), 4);
+    }
+    s.acknowledge(200, Syndrome::RnrNak(1));
+    assert_eq!(s.statuses(), [Status::RnrRetryExcErr, Status::WrFlushErr, Status::WrFlushErr]);
+}
+
+#[test]
+fn request_headers_parse_as_what_was_posted() {
+    let mut s = Script::new();
+    let remote = s.remote();
+    s.post(SendOp::CmpSwap { remote, compare: 1, swap: 2 }, 8);
+    s.post(SendOp::FetchAdd { remote, add: 3 }, 8);
+    s.post(SendOp::Read(remote), 700);
+    let packets = s.packets();
+    let bodies: Vec<Body<'_>> = packets.iter().map(|p| Packet::parse(p).expect("a packet").body).collect();
+    let eth = |swap_or_add, compare| AtomicEth { addr: 0x1000, rkey: Rkey(0x77), swap_or_add, compare };
+    assert_eq!(
+        bodies,
+        [
+            Body::Request(Request::CompareSwap(eth(2, 1))),
+            Body::Request(Request::FetchAdd(eth(3, 0))),
+            Body::Request(Request::Read(Reth { addr: 0x1000, rkey: Rkey(0x77), dma_len: 700 })),
+        ]
+    );
+}
