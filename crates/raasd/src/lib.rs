@@ -1,1 +1,43 @@
-//! placeholder
+//! The RaaS daemon as a library: one per host, owner of the device, shared by all applications of the host.
+//!
+//! Two threads: `raas-engine` owns the engine and the device and does nothing but move data; `raas-control` owns every
+//! socket, and speaks with the engine through two bounded queues. This crate has no data path of its own and no unsafe code.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), raasd::DaemonError> {
+//! let config = raasd::Config::new("127.0.0.1".parse().expect("an address"));
+//! raasd::run(config, raasd::Shutdown::on_signals(), |socket| println!("ready socket={}", socket.display()))
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod accept_links;
+mod client_socket;
+mod command;
+mod config;
+mod daemon;
+mod device;
+mod dial;
+mod engine_thread;
+mod error;
+mod handshake;
+mod hub;
+mod inspect;
+mod key;
+mod lane_round;
+mod limits;
+mod link;
+mod log_quota;
+mod pairs;
+mod peers;
+mod shutdown;
+mod sleeper;
+mod socket_place;
+
+pub use config::{Config, ConfigError, DeviceChoice, Flags, Heartbeat, PEER_PORT, PeerConfig, check};
+pub use daemon::{Daemon, run};
+pub use error::DaemonError;
+pub use key::{ClusterKey, KEY_BYTES, KEY_BYTES_MAX, KEY_FILE_NAME};
+pub use limits::{DaemonLimits, LIMITS, Limit};
+pub use shutdown::Shutdown;

@@ -1,0 +1,233 @@
+//! The control socket: accepting programs, their first message, then messages both ways.
+//!
+//! Owns the sockets to programs of this host. It must never block on one of them, never keep a descriptor that nobody
+//! asked for, and never let a program that does not read cost more than its queue.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use control::{APP_VERSION, ChannelError, Reason, Reply, Request, Role, recv_message, send_message};
+use shm::LAYOUT_VERSION;
+use tokio::io::Interest;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use crate::command::ClientId;
+use crate::limits::{DaemonLimits, count};
+
+/// Bytes of a program's name that are kept.
+const NAME_BYTES_MAX: usize = 64;
+/// Time for the last messages to a program that is being detached.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// Pause after accepting failed, mostly for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A message to a program, with its descriptors.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) reply: Reply,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+/// What programs tell the control plane.
+#[derive(Debug)]
+pub(crate) enum ClientInput {
+    /// A program said Hello in our version.
+    Opened {
+        client: ClientId,
+        who: Who,
+        out: mpsc::Sender<Outgoing>,
+    },
+    Request {
+        client: ClientId,
+        request: Request,
+        fds: Vec<OwnedFd>,
+    },
+    /// It is gone; with words, if it broke the rules.
+    Closed {
+        client: ClientId,
+        fault: Option<String>,
+    },
+}
+
+/// Who the program is: process and user are the kernel's word.
+#[derive(Debug, Clone)]
+pub(crate) struct Who {
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+    pub(crate) role: Role,
+    pub(crate) name: String,
+}
+
+/// What serving a program needs.
+#[derive(Debug, Clone)]
+pub(crate) struct ClientContext {
+    pub(crate) inputs: mpsc::Sender<ClientInput>,
+    pub(crate) limits: DaemonLimits,
+}
+
+/// Accepts until the task is dropped. The runtime's types for Unix sockets serve for SEQPACKET ones too: nothing here uses
+/// their reading and writing, only their readiness.
+pub(crate) async fn accept_clients(listener: OwnedFd, context: ClientContext) -> io::Result<()> {
+    let listener = UnixListener::from_std(listener.into())?;
+    let places = Arc::new(Semaphore::new(count(context.limits.clients_max).min(Semaphore::MAX_PERMITS)));
+    let mut clients = JoinSet::new();
+    for number in 1.. {
+        let accepted = loop {
+            tokio::select! {
+                accepted = listener.accept() => break accepted,
+                Some(_) = clients.join_next() => {}
+            }
+        };
+        match accepted {
+            Ok((socket, _)) => match Arc::clone(&places).try_acquire_owned() {
+                Ok(place) => {
+                    clients.spawn(serve(socket, ClientId(number), context.clone(), place));
+                }
+                Err(_) => {
+                    let refused = refused(Reason::LocalLimit, "too many programs are attached (limits.clients_max)");
+                    let _ = send_message(socket.as_fd(), &refused, &[]);
+                    tracing::debug!("refused a program: clients_max is reached");
+                }
+            },
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept programs");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn refused(reason: Reason, detail: impl Into<String>) -> Reply {
+    Reply::Refused {
+        version: APP_VERSION,
+        layout: LAYOUT_VERSION,
+        release: env!("CARGO_PKG_VERSION").into(),
+        reason,
+        detail: detail.into(),
+    }
+}
+
+async fn serve(socket: UnixStream, client: ClientId, context: ClientContext, _place: OwnedSemaphorePermit) {
+    let Ok((pid, uid)) = control::peer_credentials(&socket) else { return };
+    let mut buffer = Vec::new();
+    let hello = match timeout(context.limits.client_hello(), receive(&socket, &mut buffer)).await {
+        Ok(Ok((request, _unexpected_fds))) => check_hello(request),
+        Ok(Err(ChannelError::Closed)) => return,
+        Ok(Err(e)) => Err((Reason::AppFault, format!("the first message is no Hello: {e}"))),
+        Err(_) => Err((Reason::TimedOut, "no Hello came".into())),
+    };
+    let (role, name) = match hello {
+        Ok(hello) => hello,
+        Err((reason, detail)) => {
+            tracing::info!(pid, uid, %reason, detail, "refused a program");
+            let _ = send_message(socket.as_fd(), &refused(reason, detail), &[]);
+            return;
+        }
+    };
+    let (out, outgoing) = mpsc::channel(count(context.limits.client_queue_max));
+    let opened = ClientInput::Opened { client, who: Who { pid, uid, role, name }, out };
+    if context.inputs.send(opened).await.is_err() {
+        return;
+    }
+    let fault = carry(&socket, client, &context, outgoing, &mut buffer).await.err();
+    let fault = fault.filter(|e| !matches!(e, ChannelError::Closed)).map(|e| e.to_string());
+    // Its answer to a fault is sent by the control plane as long as it knows the program.
+    let _ = context.inputs.send(ClientInput::Closed { client, fault: fault.clone() }).await;
+    if let Some(detail) = fault {
+        let _ = send_message(socket.as_fd(), &Reply::Detached { reason: Reason::AppFault, detail }, &[]);
+    }
+}
+
+fn check_hello(request: Request) -> Result<(Role, String), (Reason, String)> {
+    match request {
+        Request::Hello { version, layout, .. } if version != APP_VERSION || layout != LAYOUT_VERSION => {
+            let detail = format!(
+                "the program speaks control version {version} and layout {layout}, the daemon (release {}) {APP_VERSION} and \
+                 {LAYOUT_VERSION}: use library and daemon of one release",
+                env!("CARGO_PKG_VERSION")
+            );
+            Err((Reason::PeerVersion, detail))
+        }
+        Request::Hello { role, name, .. } => {
+            let name: String = name.chars().filter(|c| !c.is_control()).collect();
+            let end = (0..=NAME_BYTES_MAX.min(name.len())).rev().find(|&i| name.is_char_boundary(i)).unwrap_or(0);
+            Ok((role, name[..end].to_string()))
+        }
+        _ => Err((Reason::AppFault, "the first message must be Hello".into())),
+    }
+}
+
+/// Messages both ways. Ends without error when the control plane has dropped its end and all is sent.
+async fn carry(
+    socket: &UnixStream,
+    client: ClientId,
+    context: &ClientContext,
+    mut outgoing: mpsc::Receiver<Outgoing>,
+    buffer: &mut Vec<u8>,
+) -> Result<(), ChannelError> {
+    let mut pending: Option<Outgoing> = None;
+    let mut closing: Option<Instant> = None;
+    loop {
+        if outgoing.is_closed() && closing.get_or_insert_with(Instant::now).elapsed() >= FAREWELL {
+            return Ok(());
+        }
+        tokio::select! {
+            next = outgoing.recv(), if pending.is_none() => match next {
+                Some(next) => pending = Some(next),
+                None => return Ok(()),
+            },
+            sent = send(socket, pending.as_ref()), if pending.is_some() => {
+                sent?;
+                pending = None;
+            }
+            // Once the control plane has dropped its end, what the program says does not matter any more.
+            received = receive(socket, buffer), if !outgoing.is_closed() => {
+                let (request, fds) = received?;
+                if context.inputs.send(ClientInput::Request { client, request, fds }).await.is_err() {
+                    return Ok(());
+                }
+            }
+            // Only to notice the closing behind a message that the program does not read.
+            () = tokio::time::sleep(FAREWELL), if pending.is_some() => {}
+        }
+    }
+}
+
+async fn receive(socket: &UnixStream, buffer: &mut Vec<u8>) -> Result<(Request, Vec<OwnedFd>), ChannelError> {
+    loop {
+        socket.readable().await.map_err(ChannelError::Io)?;
+        if let Some(received) = attempt(socket, Interest::READABLE, || recv_message(socket.as_fd(), buffer)) {
+            return received;
+        }
+    }
+}
+
+async fn send(socket: &UnixStream, message: Option<&Outgoing>) -> Result<(), ChannelError> {
+    let Some(Outgoing { reply, fds }) = message else { return Ok(()) };
+    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    loop {
+        socket.writable().await.map_err(ChannelError::Io)?;
+        if let Some(sent) = attempt(socket, Interest::WRITABLE, || send_message(socket.as_fd(), reply, &fds)) {
+            return sent;
+        }
+    }
+}
+
+/// One call on a socket that was ready; none if it was not after all, which the runtime is told.
+fn attempt<T>(
+    socket: &UnixStream,
+    interest: Interest,
+    mut call: impl FnMut() -> Result<T, ChannelError>,
+) -> Option<Result<T, ChannelError>> {
+    let done = socket.try_io(interest, || match call() {
+        Err(ChannelError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+        other => Ok(other),
+    });
+    done.ok()
+}

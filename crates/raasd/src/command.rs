@@ -1,0 +1,145 @@
+//! What the control plane tells the engine thread, and what it hears. Owns the two message types and nothing else: both
+//! channels are bounded and in order, so an answer comes after every event that the engine made before it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use control::{AppRow, ConnectionRow, InspectQuery, LaneOffer, LaneRow, Reason};
+use engine::{AppId, Attach, EngineTotals, Event};
+use shm::{Region, WakeSocket};
+use verbs::{Counters, VerbsError};
+
+/// A program attached to the control socket. Never used again for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ClientId(pub(crate) u64);
+
+/// From the control plane to the engine.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Answered by [`FromEngine::Attached`].
+    Attach {
+        client: ClientId,
+        attach: Attach,
+        wake: WakeSocket,
+    },
+    Detach {
+        app: AppId,
+        reason: Reason,
+    },
+    /// Both directions of a set of rings: number in the session, and memory.
+    AddChunks {
+        app: AppId,
+        ring_bytes: u32,
+        tx: (u32, Region),
+        rx: (u32, Region),
+    },
+    ChunksRefused {
+        app: AppId,
+        ring_bytes: u32,
+        reason: Reason,
+    },
+    /// Answered by [`FromEngine::Listening`].
+    Listen {
+        client: ClientId,
+        app: AppId,
+        request: u64,
+        port: u16,
+        backlog: u32,
+        ring_bytes: u32,
+    },
+    Unlisten {
+        app: AppId,
+        port: u16,
+    },
+    Accepted {
+        app: AppId,
+        port: u16,
+        connection: u64,
+    },
+    Connect {
+        app: AppId,
+        request: u64,
+        to: SocketAddr,
+        ring_bytes: u32,
+    },
+    CancelConnect {
+        app: AppId,
+        request: u64,
+    },
+    /// Answered by [`FromEngine::LaneOffered`] with the same round.
+    LaneOffer {
+        peer: IpAddr,
+        round: u64,
+    },
+    /// Answered by [`FromEngine::LaneAccepted`] with the same round.
+    LaneAccept {
+        peer: IpAddr,
+        round: u64,
+        offer: LaneOffer,
+    },
+    LaneReady {
+        peer: IpAddr,
+    },
+    LaneLost {
+        peer: IpAddr,
+        reason: Reason,
+    },
+    /// Answered by [`FromEngine::Inspected`].
+    Inspect {
+        client: ClientId,
+        request: u64,
+        query: InspectQuery,
+    },
+    /// Detach everyone, give the lanes up, end the thread.
+    Stop,
+}
+
+/// From the engine to the control plane.
+#[derive(Debug)]
+pub(crate) enum FromEngine {
+    Attached {
+        client: ClientId,
+        result: Result<AppId, Reason>,
+    },
+    Listening {
+        client: ClientId,
+        request: u64,
+        result: Result<SocketAddr, Reason>,
+    },
+    LaneOffered {
+        peer: IpAddr,
+        round: u64,
+        result: Result<LaneOffer, VerbsError>,
+    },
+    LaneAccepted {
+        peer: IpAddr,
+        round: u64,
+        result: Result<(), VerbsError>,
+    },
+    Inspected {
+        client: ClientId,
+        request: u64,
+        view: EngineView,
+    },
+    /// The application closed its end of the wake socket.
+    WakeHangup {
+        app: AppId,
+    },
+    Event(Event),
+}
+
+/// The engine's part of an answer to a question.
+#[derive(Debug)]
+pub(crate) enum EngineView {
+    Connections(Vec<ConnectionRow>),
+    Stat(Box<EngineStat>),
+}
+
+/// The engine's part of `raas stat`.
+#[derive(Debug)]
+pub(crate) struct EngineStat {
+    pub(crate) device: String,
+    pub(crate) lanes: Vec<LaneRow>,
+    pub(crate) apps: Vec<AppRow>,
+    pub(crate) totals: EngineTotals,
+    pub(crate) counters: Counters,
+}

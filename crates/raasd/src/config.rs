@@ -1,0 +1,302 @@
+//! The daemon's configuration: a TOML file, flags over it, defaults under it.
+//!
+//! Owns what each key means when it is absent. Reading the file is `config/file.rs`. It must never start anything: a
+//! `Config` is only values, and [`check`] looks without changing.
+
+mod file;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use engine::EngineConfig;
+use verbs::PathMtu;
+
+use crate::key::ClusterKey;
+use crate::limits::{DaemonLimits, LIMITS, Target};
+use crate::{DaemonError, device};
+
+/// TCP port on which daemons reach each other.
+pub const PEER_PORT: u16 = 4790;
+
+/// Which device the daemon uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The built-in software NIC.
+    SoftNic,
+    /// A device of rdma-core: this one, or the first.
+    RdmaCore(Option<String>),
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SoftNic => f.write_str("softnic"),
+            Self::RdmaCore(None) => f.write_str("rdma-core"),
+            Self::RdmaCore(Some(name)) => write!(f, "rdma-core:{name}"),
+        }
+    }
+}
+
+impl std::str::FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "softnic" => Ok(Self::SoftNic),
+            None if text == "rdma-core" => Ok(Self::RdmaCore(None)),
+            Some(("rdma-core", name)) if !name.is_empty() => Ok(Self::RdmaCore(Some(name.into()))),
+            _ => Err(format!("`{text}` is no device; use softnic, rdma-core or rdma-core:NAME")),
+        }
+    }
+}
+
+/// Another host whose daemon does not simply have its one address and our port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerConfig {
+    /// The address by which applications name the host, and its daemon names itself.
+    pub address: IpAddr,
+    /// TCP port of its daemon; none means our own `peer_port`.
+    pub port: Option<u16>,
+    /// Addresses from which its control link may come, beside `address`.
+    pub sources: Vec<IpAddr>,
+}
+
+/// Signs of life on a control link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// A side that sent nothing for so long sends a heartbeat.
+    pub interval: Duration,
+    /// A side that heard nothing for so many intervals gives the peer up.
+    pub misses: u32,
+}
+
+impl Heartbeat {
+    /// Silence after which the peer counts as dead.
+    pub fn patience(&self) -> Duration {
+        self.interval.saturating_mul(self.misses)
+    }
+}
+
+/// The configuration of a daemon.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The host's address: of the device, of the control link, and of connections.
+    pub listen: IpAddr,
+    /// Further addresses that name this host.
+    pub addresses: Vec<IpAddr>,
+    /// The control socket.
+    pub socket: PathBuf,
+    /// Its mode; more than 0600 lets other users attach.
+    pub socket_mode: u32,
+    /// TCP port for other daemons, here and, unless [`PeerConfig::port`] says otherwise, there. 0: any free one, for tests.
+    pub peer_port: u16,
+    /// The device.
+    pub device: DeviceChoice,
+    /// UDP port of the software NIC.
+    pub udp_port: u16,
+    /// Largest path MTU; none takes what the interface allows.
+    pub mtu: Option<PathMtu>,
+    /// The cluster key's file; none means `cluster.key` beside the socket, made at the first start.
+    pub key_file: Option<PathBuf>,
+    /// Where to capture the device's packets.
+    pub pcap: Option<PathBuf>,
+    /// What to log, in the syntax of `RUST_LOG`. The daemon itself does not use it: whoever runs it sets the logger up.
+    pub log: String,
+    /// Ring size of connections that ask for none; none means the engine's default.
+    pub ring_bytes: Option<u32>,
+    /// Signs of life on control links.
+    pub heartbeat: Heartbeat,
+    /// Hosts that need more words.
+    pub peers: Vec<PeerConfig>,
+    /// Bounds of the control plane.
+    pub limits: DaemonLimits,
+    /// Bounds of the data path that differ from their defaults, by their names in [`LIMITS`].
+    pub(crate) engine_limits: BTreeMap<&'static str, u64>,
+}
+
+impl Config {
+    /// The configuration of a host with this address, all else at its default.
+    pub fn new(listen: IpAddr) -> Self {
+        Self {
+            listen,
+            addresses: Vec::new(),
+            socket: control::socket_path(None),
+            socket_mode: 0o600,
+            peer_port: PEER_PORT,
+            device: DeviceChoice::SoftNic,
+            udp_port: verbs::ROCE_UDP_PORT,
+            mtu: None,
+            key_file: None,
+            pcap: None,
+            log: "info".into(),
+            ring_bytes: None,
+            heartbeat: Heartbeat { interval: Duration::from_secs(1), misses: 5 },
+            peers: Vec::new(),
+            limits: DaemonLimits::default(),
+            engine_limits: BTreeMap::new(),
+        }
+    }
+
+    /// Reads `file`, if any, and puts `flags` over it.
+    pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Self, ConfigError> {
+        let mut config = Self::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        if let Some(path) = file {
+            let text =
+                std::fs::read_to_string(path).map_err(|e| ConfigError::one(format!("{}: {e}", path.display())))?;
+            file::apply(&mut config, &text).map_err(|mut problems| {
+                for problem in &mut problems {
+                    problem.insert_str(0, &format!("{}:", path.display()));
+                }
+                ConfigError { problems }
+            })?;
+        }
+        flags.apply(&mut config)?;
+        Ok(config)
+    }
+
+    /// Sets a limit by its name; refuses unknown names and values out of range, with the reason.
+    pub fn set_limit(&mut self, key: &str, value: u64) -> Result<(), String> {
+        let Some(limit) = LIMITS.iter().find(|l| l.key == key) else {
+            return Err(file::unknown(key, LIMITS.iter().map(|l| l.key)));
+        };
+        file::check_range(key, value, limit.min, limit.max)?;
+        if limit.power_of_two && !value.is_power_of_two() {
+            return Err(format!("`{key}` is {value}, it must be a power of two"));
+        }
+        match limit.target {
+            Target::Engine { .. } => {
+                self.engine_limits.insert(limit.key, value);
+            }
+            Target::Daemon(field) => *field(&mut self.limits) = value,
+        }
+        Ok(())
+    }
+
+    /// Every address that names this host, the one of connections first. A host that others reach is also reached by
+    /// its own programs at the loopback addresses.
+    pub fn host_addresses(&self) -> Vec<IpAddr> {
+        let mut all = vec![self.listen];
+        all.extend(&self.addresses);
+        if !self.listen.is_loopback() {
+            all.extend([IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]);
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        all.retain(|a| seen.insert(*a));
+        all
+    }
+
+    /// The data path's part.
+    pub fn engine_config(&self) -> EngineConfig {
+        let mut engine = EngineConfig::new(self.host_addresses());
+        for limit in LIMITS {
+            if let (Target::Engine { set, .. }, Some(&value)) = (limit.target, self.engine_limits.get(limit.key)) {
+                set(&mut engine, value);
+            }
+        }
+        if let Some(bytes) = self.ring_bytes {
+            engine.ring_bytes_default = bytes;
+        }
+        engine.ring_bytes_default = engine.ring_bytes_default.min(engine.ring_bytes_max);
+        engine
+    }
+
+    /// Where the daemon of `peer` listens.
+    pub(crate) fn peer_address(&self, peer: IpAddr) -> SocketAddr {
+        let port = self.peers.iter().find(|p| p.address == peer).and_then(|p| p.port);
+        SocketAddr::new(peer, port.unwrap_or(self.peer_port))
+    }
+
+    /// Whether a control link from `source` may speak for `claimed`.
+    pub(crate) fn may_speak_for(&self, source: IpAddr, claimed: IpAddr) -> bool {
+        source == claimed || self.peers.iter().any(|p| p.address == claimed && p.sources.contains(&source))
+    }
+}
+
+/// What the command line may set; it goes over the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// `--listen`
+    pub listen: Option<IpAddr>,
+    /// `--socket`
+    pub socket: Option<PathBuf>,
+    /// `--device`
+    pub device: Option<String>,
+    /// `--pcap`
+    pub pcap: Option<PathBuf>,
+    /// `--peer-port`
+    pub peer_port: Option<u16>,
+    /// `--udp-port`
+    pub udp_port: Option<u16>,
+    /// `--key-file`
+    pub key_file: Option<PathBuf>,
+    /// `--log`
+    pub log: Option<String>,
+}
+
+impl Flags {
+    fn apply(&self, config: &mut Config) -> Result<(), ConfigError> {
+        if let Some(listen) = self.listen {
+            file::check_host_address(listen).map_err(|e| ConfigError::one(format!("--listen: {e}")))?;
+            config.listen = listen.to_canonical();
+        }
+        if let Some(device) = &self.device {
+            config.device = device.parse().map_err(|e| ConfigError::one(format!("--device: {e}")))?;
+        }
+        if let Some(socket) = &self.socket {
+            config.socket.clone_from(socket);
+        }
+        if let Some(pcap) = &self.pcap {
+            config.pcap = Some(pcap.clone());
+        }
+        if let Some(key_file) = &self.key_file {
+            config.key_file = Some(key_file.clone());
+        }
+        if let Some(log) = &self.log {
+            config.log.clone_from(log);
+        }
+        config.peer_port = self.peer_port.unwrap_or(config.peer_port);
+        config.udp_port = self.udp_port.unwrap_or(config.udp_port);
+        Ok(())
+    }
+}
+
+/// What is wrong with a configuration: one line for each problem, `FILE:LINE: message`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The lines; at least one.
+    pub problems: Vec<String>,
+}
+
+impl ConfigError {
+    pub(crate) fn one(problem: String) -> Self {
+        Self { problems: vec![problem] }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.problems.join("\n"))
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Looks whether a daemon with this configuration could start, and changes nothing.
+pub fn check(config: &Config) -> Result<(), DaemonError> {
+    device::check(&config.device)?;
+    if let Some(path) = &config.key_file {
+        ClusterKey::read(path)?;
+    } else if let Some(path) = config.socket.parent().map(|d| d.join(crate::key::KEY_FILE_NAME))
+        && path.exists()
+    {
+        ClusterKey::read(&path)?;
+    }
+    let address = SocketAddr::new(config.listen, 0);
+    TcpListener::bind(address).map(drop).map_err(|source| DaemonError::PeerPort { address, source })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! Every kind of mistake in a configuration is named with its line.
+
+use super::*;
+
+fn load(text: &str) -> Result<Config, ConfigError> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("raas.toml");
+    std::fs::write(&path, text).unwrap();
+    Config::load(Some(&path), &Flags::default()).map_err(|mut e| {
+        for problem in &mut e.problems {
+            *problem = problem.replace(path.to_str().unwrap(), "raas.toml");
+        }
+        e
+    })
+}
+
+fn problem(text: &str) -> String {
+    load(text).unwrap_err().to_string()
+}
+
+#[test]
+fn a_full_file_is_read() {
+    let config = load(
+        r#"
+listen = "192.0.2.1"
+addresses = ["192.0.2.9", "2001:db8::1"]
+socket = "/run/x/s"
+socket_mode = "0666"
+peer_port = 4000
+device = "softnic"
+udp_port = 4801
+mtu = 1024
+key_file = "/etc/raas/key"
+pcap = "/tmp/p"
+log = "raasd=debug"
+ring_bytes = 65_536
+heartbeat_ms = 250
+heartbeat_misses = 4
+
+[limits]
+apps_max = 7
+connect_timeout_ms = 1500
+clients_max = 9
+
+[[peer]]
+address = "192.0.2.2"
+port = 4001
+sources = ["198.51.100.2"]
+"#,
+    )
+    .unwrap();
+    assert_eq!(config.listen.to_string(), "192.0.2.1");
+    assert_eq!((config.socket_mode, config.peer_port, config.udp_port), (0o666, 4000, 4801));
+    assert_eq!((config.mtu, config.ring_bytes), (Some(PathMtu::Mtu1024), Some(65_536)));
+    assert_eq!(config.heartbeat.patience(), Duration::from_secs(1));
+    assert_eq!(config.engine_limits, BTreeMap::from([("apps_max", 7), ("connect_timeout_ms", 1500)]));
+    assert_eq!(config.limits.clients_max, 9);
+    let peer: IpAddr = "192.0.2.2".parse().unwrap();
+    assert_eq!(config.peer_address(peer).to_string(), "192.0.2.2:4001");
+    assert_eq!(config.peer_address("192.0.2.3".parse().unwrap()).to_string(), "192.0.2.3:4000");
+    assert!(config.may_speak_for("198.51.100.2".parse().unwrap(), peer));
+    assert!(config.may_speak_for(peer, peer));
+    assert!(!config.may_speak_for("198.51.100.3".parse().unwrap(), peer));
+    let names: Vec<_> = config.host_addresses().iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["192.0.2.1", "192.0.2.9", "2001:db8::1", "127.0.0.1", "::1"]);
+}
+
+#[test]
+fn a_loopback_host_has_only_its_own_address() {
+    let config = load("listen = \"127.0.0.2\"").unwrap();
+    assert_eq!(config.host_addresses(), ["127.0.0.2".parse::<IpAddr>().unwrap()]);
+}
+
+#[test]
+fn mistakes_are_named_with_file_and_line() {
+    let cases = [
+        ("\npeer_prot = 1\n", "raas.toml:2: unknown key `peer_prot`; did you mean `peer_port`?"),
+        ("frobnicate = 1", "raas.toml:1: unknown key `frobnicate`; see docs/configuration.md"),
+        ("\n\npeer_port = 0", "raas.toml:3: `peer_port` is 0, allowed are 1..=65535"),
+        ("peer_port = -1", "raas.toml:1: `peer_port` is -1, allowed are 1..=65535"),
+        ("peer_port = 70000", "raas.toml:1: `peer_port` is 70000, allowed are 1..=65535"),
+        ("peer_port = \"1\"", "raas.toml:1: `peer_port` must be a whole number"),
+        ("listen = 1", "raas.toml:1: `listen` must be a text in quotes"),
+        ("listen = \"host\"", "raas.toml:1: `listen`: \"host\" is no IP address"),
+        (
+            "listen = \"0.0.0.0\"",
+            "raas.toml:1: `listen`: 0.0.0.0 names no host; use the address by which other hosts reach this one",
+        ),
+        ("mtu = 1500", "raas.toml:1: `mtu` is 1500, allowed are 256, 512, 1024, 2048, 4096"),
+        ("ring_bytes = 65535", "raas.toml:1: `ring_bytes` is 65535, it must be a power of two"),
+        ("device = \"mlx5\"", "raas.toml:1: `mlx5` is no device; use softnic, rdma-core or rdma-core:NAME"),
+        (
+            "socket_mode = \"0466\"",
+            "raas.toml:1: `socket_mode` is \"0466\", allowed are octal modes from \"0600\" to \"0777\"",
+        ),
+        ("[limits]\n\napp_max = 3", "raas.toml:3: unknown key `app_max`; did you mean `apps_max`?"),
+        ("[limits]\napps_max = 0", "raas.toml:2: `apps_max` is 0, allowed are 1..=65536"),
+        ("[limits]\nring_bytes_max = 5000", "raas.toml:2: `ring_bytes_max` is 5000, it must be a power of two"),
+        ("limits = 3", "raas.toml:1: `limits` must be a table: write [limits]"),
+        ("peer = 3", "raas.toml:1: `peer` must be a list of tables: write [[peer]]"),
+        ("\n[[peer]]\nport = 5", "raas.toml:2: [[peer]] needs `address`"),
+        ("[[peer]]\naddress = \"::1\"\nsource = []", "raas.toml:3: unknown key `source`; did you mean `sources`?"),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(problem(text), expected);
+    }
+}
+
+#[test]
+fn broken_toml_is_named_with_its_line_and_all_mistakes_at_once() {
+    assert!(problem("listen = \"127.0.0.1\"\nsocket = \n").starts_with("raas.toml:2: "), "{}", problem("a\n"));
+    assert!(problem("a = 1\na = 2").starts_with("raas.toml:2: "));
+    assert_eq!(load("peer_port = 0\nudp_port = 0\n").unwrap_err().problems.len(), 2);
+    let none = Config::load(Some(Path::new("/nonexistent/raas.toml")), &Flags::default()).unwrap_err();
+    assert!(none.to_string().starts_with("/nonexistent/raas.toml: "), "{none}");
+}
+
+#[test]
+fn flags_go_over_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c");
+    std::fs::write(&path, "listen = \"127.0.0.1\"\npeer_port = 5\nlog = \"warn\"").unwrap();
+    let flags = Flags {
+        listen: Some("127.0.0.9".parse().unwrap()),
+        device: Some("rdma-core:mlx5_0".into()),
+        peer_port: Some(6),
+        ..Flags::default()
+    };
+    let config = Config::load(Some(&path), &flags).unwrap();
+    assert_eq!(config.listen.to_string(), "127.0.0.9");
+    assert_eq!((config.peer_port, config.log.as_str()), (6, "warn"));
+    assert_eq!(config.device, DeviceChoice::RdmaCore(Some("mlx5_0".into())));
+    let wrong = Config::load(None, &Flags { device: Some("x".into()), ..Flags::default() }).unwrap_err();
+    assert!(wrong.to_string().starts_with("--device: "));
+    let wildcard = Config::load(None, &Flags { listen: Some("::".parse().unwrap()), ..Flags::default() });
+    assert!(wildcard.unwrap_err().to_string().starts_with("--listen: "));
+}
+
+#[test]
+fn every_limit_takes_its_least_and_most() {
+    let mut config = Config::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    for limit in LIMITS {
+        for value in [limit.min, limit.max] {
+            config.set_limit(limit.key, value).unwrap();
+            assert_eq!(limit.value(&config), value, "{}", limit.key);
+        }
+        assert!(config.set_limit(limit.key, limit.max + 1).is_err());
+    }
+}
+
+#[test]
+fn the_documentation_names_every_key_and_default() {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md")).unwrap();
+    for key in file::top_level_keys().chain(["address", "port", "sources"]) {
+        assert!(text.contains(&format!("`{key}`")), "docs/configuration.md does not name `{key}`");
+    }
+    let config = Config::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    for limit in LIMITS {
+        let row = format!("| `{}` | {} |", limit.key, limit.value(&config));
+        assert!(text.contains(&row), "docs/configuration.md lacks the row {row}");
+    }
+}

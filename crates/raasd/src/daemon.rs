@@ -1,0 +1,245 @@
+//! Starting and stopping: files, sockets, threads, in their order.
+//!
+//! Owns the two threads. It must never leave one of them behind, nor a socket file of a daemon that has ended.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc as blocking;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use shm::{EnginePage, Segment, Sharing};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::accept_links::{accept_links, inputs_max};
+use crate::client_socket::{ClientContext, accept_clients};
+use crate::engine_thread::{EngineHandle, EngineParts, spawn};
+use crate::error::panic_words;
+use crate::hub::{Hub, HubParts};
+use crate::key::ClusterKey;
+use crate::link::LinkContext;
+use crate::shutdown::Shutdown;
+use crate::socket_place::SocketPlace;
+use crate::{Config, DaemonError, device};
+
+/// Bound of the queue from programs to the control plane.
+const CLIENT_INPUTS_MAX: usize = 256;
+/// Time at the end for the last messages to programs and peers.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// A running daemon in this process. Dropping it stops it in order.
+#[derive(Debug)]
+pub struct Daemon {
+    socket: PathBuf,
+    peer_address: SocketAddr,
+    shutdown: Shutdown,
+    thread: Option<JoinHandle<Result<(), DaemonError>>>,
+}
+
+impl Daemon {
+    /// Starts a daemon; returns when it serves.
+    pub fn start(config: Config) -> Result<Self, DaemonError> {
+        Self::start_with(config, Shutdown::new())
+    }
+
+    /// As [`Self::start`], with a handle to stop it by.
+    pub fn start_with(config: Config, shutdown: Shutdown) -> Result<Self, DaemonError> {
+        let (ready, started) = blocking::channel();
+        let stop = shutdown.clone();
+        let thread = std::thread::Builder::new()
+            .name("raas-control".into())
+            .spawn(move || serve(config, &stop, &ready))
+            .map_err(DaemonError::io("cannot start the control thread"))?;
+        match started.recv() {
+            Ok(Ready { socket, peer_address }) => Ok(Self { socket, peer_address, shutdown, thread: Some(thread) }),
+            // It ended before it was ready, and says why.
+            Err(_) => Err(join(thread)
+                .err()
+                .unwrap_or(DaemonError::ThreadDied { thread: "control", what: "ended before it served".into() })),
+        }
+    }
+
+    /// The control socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Where other daemons reach this one.
+    pub fn peer_address(&self) -> SocketAddr {
+        self.peer_address
+    }
+
+    /// Stops the daemon in order and waits for its end.
+    pub fn stop(mut self) -> Result<(), DaemonError> {
+        self.shutdown.trigger();
+        self.thread.take().map_or(Ok(()), join)
+    }
+
+    /// Waits for the daemon's end, whatever ends it.
+    pub fn wait(mut self) -> Result<(), DaemonError> {
+        self.thread.take().map_or(Ok(()), join)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.shutdown.trigger();
+        if let Some(thread) = self.thread.take()
+            && let Err(error) = join(thread)
+        {
+            tracing::error!(%error, "the daemon ended with an error");
+        }
+    }
+}
+
+/// Runs a daemon until `shutdown`; calls `on_ready` once with its socket when it serves.
+pub fn run(config: Config, shutdown: Shutdown, on_ready: impl FnOnce(&Path)) -> Result<(), DaemonError> {
+    let daemon = Daemon::start_with(config, shutdown)?;
+    on_ready(daemon.socket());
+    daemon.wait()
+}
+
+fn join(thread: JoinHandle<Result<(), DaemonError>>) -> Result<(), DaemonError> {
+    let name = if thread.thread().name() == Some("raas-engine") { "engine" } else { "control" };
+    thread
+        .join()
+        .unwrap_or_else(|payload| Err(DaemonError::ThreadDied { thread: name, what: panic_words(payload.as_ref()) }))
+}
+
+/// Where the daemon serves.
+struct Ready {
+    socket: PathBuf,
+    peer_address: SocketAddr,
+}
+
+/// The control thread.
+fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -> Result<(), DaemonError> {
+    let mut place = SocketPlace::take(&config.socket, config.socket_mode)?;
+    let key = match &config.key_file {
+        Some(path) => ClusterKey::read(path)?,
+        None => ClusterKey::read_or_create(place.directory())?,
+    };
+    let peer_address = SocketAddr::new(config.listen, config.peer_port);
+    let peer_port = |source| DaemonError::PeerPort { address: peer_address, source };
+    let peers = TcpListener::bind(peer_address).map_err(peer_port)?;
+    peers.set_nonblocking(true).map_err(peer_port)?;
+    let peer_address = peers.local_addr().map_err(peer_port)?;
+    let nic = device::open_softnic(&config, random()?)?;
+    let page = Segment::create("raas-engine", EnginePage::BYTES, Sharing::PeerReadOnly)?;
+    let engine_page = page.fd().try_clone_to_owned().map_err(DaemonError::io("dup"))?;
+    let epoch = u64::from_ne_bytes(random()?).max(1);
+    let page = EnginePage::format(page.into_region(), epoch)
+        .map_err(|e| DaemonError::Io { what: "engine page", source: std::io::Error::other(e) })?;
+    let engine_config = config.engine_config();
+    let slots = engine_config.connections_per_app_max.next_power_of_two().clamp(64, 65_536);
+    let connect_timeout = engine_config.connect_timeout;
+    let engine = spawn(EngineParts { config: engine_config, device: nic, page, entropy: random()? })?;
+    let listener = place.listen(config.socket_mode)?;
+    let plane = Plane { config, key, peers, listener, engine_page, epoch, slots, connect_timeout };
+    let ready_at = Ready { socket: plane.config.socket.clone(), peer_address };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(DaemonError::io("cannot start the control runtime"))?;
+    let ended = runtime.block_on(plane.run(engine, shutdown, || {
+        let _ = ready.send(ready_at);
+    }));
+    // Tasks that still run have had their time.
+    runtime.shutdown_background();
+    ended
+}
+
+/// What the control plane starts with.
+struct Plane {
+    config: Config,
+    key: ClusterKey,
+    peers: TcpListener,
+    listener: OwnedFd,
+    engine_page: OwnedFd,
+    epoch: u64,
+    slots: u32,
+    connect_timeout: Duration,
+}
+
+impl Plane {
+    async fn run(self, engine: EngineHandle, shutdown: &Shutdown, ready: impl FnOnce()) -> Result<(), DaemonError> {
+        let EngineHandle { commands, events, bell, thread, started } = engine;
+        if started.await.is_err() {
+            // It ended at once: with its reason.
+            return join(thread);
+        }
+        let config = Arc::new(self.config);
+        let (client_queue, client_inputs) = mpsc::channel(CLIENT_INPUTS_MAX);
+        let (link_queue, link_inputs) = mpsc::channel(inputs_max(config.limits.handshakes_max));
+        let links = Arc::new(LinkContext {
+            config: Arc::clone(&config),
+            key: self.key,
+            instance: u64::from_ne_bytes(random()?),
+            inputs: link_queue,
+        });
+        let peers = tokio::net::TcpListener::from_std(self.peers).map_err(DaemonError::io("peer listener"))?;
+        let clients = ClientContext { inputs: client_queue, limits: config.limits.clone() };
+        let accepting_clients = tokio::spawn(accept_clients(self.listener, clients));
+        let accepting_links = tokio::spawn(accept_links(peers, Arc::clone(&links)));
+        if shutdown.signals {
+            watch_signals(shutdown.clone())?;
+        }
+        tracing::info!(listen = %config.listen, socket = %config.socket.display(), device = %config.device, "serving");
+        ready();
+        let parts = HubParts {
+            config,
+            links,
+            connect_timeout: self.connect_timeout,
+            slots: self.slots,
+            epoch: self.epoch,
+            engine_page: self.engine_page,
+            commands,
+            events,
+            bell: bell.clone(),
+            client_inputs,
+            link_inputs,
+        };
+        let ended = Hub::run(parts, shutdown).await;
+        // The hub's command sender is gone, so a sleeping engine must see that too.
+        bell.ring();
+        let engine = tokio::task::spawn_blocking(move || join(thread)).await;
+        let engine = engine.map_err(|e| DaemonError::ThreadDied { thread: "control", what: e.to_string() })?;
+        tokio::time::sleep(Duration::ZERO).await;
+        farewell(accepting_clients, accepting_links).await;
+        tracing::info!("stopped");
+        ended.and(engine)
+    }
+}
+
+/// Lets the last messages leave.
+async fn farewell(clients: tokio::task::JoinHandle<std::io::Result<()>>, links: tokio::task::JoinHandle<()>) {
+    tokio::time::sleep(FAREWELL / 10).await;
+    clients.abort();
+    links.abort();
+}
+
+fn watch_signals(shutdown: Shutdown) -> Result<(), DaemonError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(DaemonError::io("signals"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(DaemonError::io("signals"))?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("told to stop by a signal");
+        shutdown.trigger();
+    });
+    Ok(())
+}
+
+fn random<const N: usize>() -> Result<[u8; N], DaemonError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|e| DaemonError::Io {
+        what: "the system's randomness",
+        source: std::io::Error::other(e.to_string()),
+    })?;
+    Ok(bytes)
+}

@@ -1,0 +1,358 @@
+//! The thread that owns the engine and the device.
+//!
+//! Owns the order of one round: commands, engine, events, wakes; then yielding, then sleep. It must never block while
+//! there is work, never sleep longer than [`crate::sleeper::SLEEP_MAX`], and never wait for the control plane: answers
+//! that do not fit its queue are held here, and no command is taken meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use control::{InspectQuery, Reason};
+use engine::{AppId, Engine, EngineConfig, Event};
+use shm::{Backoff, Drained, EnginePage, WakeSocket};
+use tokio::sync::{mpsc, oneshot};
+use verbs::{Provider, Time};
+
+use crate::DaemonError;
+use crate::command::{Command, EngineStat, EngineView, FromEngine};
+use crate::sleeper::{Bell, Sleeper};
+
+/// Commands that may wait for the engine.
+pub(crate) const COMMANDS_MAX: usize = 1024;
+/// Answers and events that may wait for the control plane.
+pub(crate) const EVENTS_MAX: usize = 4096;
+/// Commands taken in one round, so that a flood of them does not stop the data path.
+const COMMANDS_PER_ROUND: usize = 32;
+/// Yields without work before the thread sleeps. One yield costs 0.5 us on an idle core, and a round with it looks at
+/// the device, so this is a little more than the 50 us (two round trips) after which sleeping pays.
+const IDLE_YIELDS: u32 = 100;
+/// Longest sleep while answers wait for room in the queue to the control plane.
+const HELD_SLEEP: Duration = Duration::from_millis(1);
+/// Time at the end for the last frames to leave.
+const FAREWELL: Duration = Duration::from_millis(100);
+
+/// The control plane's hold on the engine thread.
+#[derive(Debug)]
+pub(crate) struct EngineHandle {
+    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) events: mpsc::Receiver<FromEngine>,
+    pub(crate) bell: Bell,
+    pub(crate) thread: JoinHandle<Result<(), DaemonError>>,
+    /// Says once whether the engine started.
+    pub(crate) started: oneshot::Receiver<()>,
+}
+
+/// What the engine is made of.
+#[derive(Debug)]
+pub(crate) struct EngineParts<P> {
+    pub(crate) config: EngineConfig,
+    pub(crate) device: P,
+    pub(crate) page: EnginePage,
+    pub(crate) entropy: [u8; 32],
+}
+
+/// Starts the thread.
+pub(crate) fn spawn<P: Provider + Send + 'static>(parts: EngineParts<P>) -> Result<EngineHandle, DaemonError> {
+    let sleeper = Sleeper::new().map_err(DaemonError::io("epoll"))?;
+    let bell = sleeper.bell();
+    let (commands, command_queue) = mpsc::channel(COMMANDS_MAX);
+    let (event_queue, events) = mpsc::channel(EVENTS_MAX);
+    let (ready, started) = oneshot::channel();
+    let thread = std::thread::Builder::new()
+        .name("raas-engine".into())
+        .spawn(move || {
+            let EngineParts { config, mut device, page, entropy } = parts;
+            let engine = Engine::new(config, &mut device, page, entropy)?;
+            let _ = ready.send(());
+            EngineThread::new(engine, device, sleeper, command_queue, event_queue).run()
+        })
+        .map_err(DaemonError::io("cannot start the engine thread"))?;
+    Ok(EngineHandle { commands, events, bell, thread, started })
+}
+
+struct EngineThread<P> {
+    engine: Engine,
+    device: P,
+    sleeper: Sleeper,
+    commands: mpsc::Receiver<Command>,
+    events: mpsc::Sender<FromEngine>,
+    /// What did not fit the queue to the control plane; commands wait until it is empty.
+    held: VecDeque<FromEngine>,
+    wakes: BTreeMap<AppId, WakeSocket>,
+    lanes: BTreeSet<IpAddr>,
+    origin: Instant,
+    stop: bool,
+}
+
+impl<P: Provider> EngineThread<P> {
+    fn new(
+        engine: Engine,
+        device: P,
+        sleeper: Sleeper,
+        commands: mpsc::Receiver<Command>,
+        events: mpsc::Sender<FromEngine>,
+    ) -> Self {
+        Self {
+            engine,
+            device,
+            sleeper,
+            commands,
+            events,
+            held: VecDeque::new(),
+            wakes: BTreeMap::new(),
+            lanes: BTreeSet::new(),
+            origin: Instant::now(),
+            stop: false,
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::ZERO + self.origin.elapsed()
+    }
+
+    fn run(mut self) -> Result<(), DaemonError> {
+        let mut backoff = Backoff::new(IDLE_YIELDS);
+        let mut to_wake = Vec::new();
+        loop {
+            let busy = self.round(&mut to_wake);
+            if self.stop {
+                self.farewell(&mut to_wake);
+                return Ok(());
+            }
+            if busy {
+                backoff.reset();
+            } else if !backoff.snooze() {
+                self.sleep().map_err(DaemonError::io("epoll_wait of the engine thread"))?;
+                backoff.reset();
+            }
+        }
+    }
+
+    /// One look at everything; says whether anything was done.
+    fn round(&mut self, to_wake: &mut Vec<AppId>) -> bool {
+        let mut busy = self.take_commands();
+        let now = self.now();
+        busy |= self.engine.run(now, &mut self.device);
+        busy |= self.forward_events();
+        self.wake_apps(to_wake);
+        busy
+    }
+
+    fn take_commands(&mut self) -> bool {
+        for taken in 0..COMMANDS_PER_ROUND {
+            if !self.held.is_empty() {
+                return taken > 0;
+            }
+            match self.commands.try_recv() {
+                Ok(command) => {
+                    self.forward_events();
+                    self.execute(command);
+                    self.flush_held();
+                }
+                Err(mpsc::error::TryRecvError::Empty) => return taken > 0,
+                // The control plane is gone, so nobody could ever ask for anything again.
+                Err(mpsc::error::TryRecvError::Disconnected) => {
+                    self.stop = true;
+                    return true;
+                }
+            }
+        }
+        true
+    }
+
+    fn execute(&mut self, command: Command) {
+        let now = self.now();
+        let (engine, device) = (&mut self.engine, &mut self.device);
+        match command {
+            Command::Attach { client, attach, wake } => {
+                let result = engine.attach(attach).and_then(|app| match self.sleeper.add_app(app, wake.fd()) {
+                    Ok(()) => {
+                        self.wakes.insert(app, wake);
+                        Ok(app)
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot watch an application's wake socket");
+                        engine.detach(now, device, app, Reason::LocalLimit);
+                        Err(Reason::LocalLimit)
+                    }
+                });
+                self.held.push_back(FromEngine::Attached { client, result });
+            }
+            Command::Detach { app, reason } => {
+                engine.detach(now, device, app, reason);
+                self.forget_wake(app);
+            }
+            Command::AddChunks { app, ring_bytes, tx, rx } => {
+                use control::ChunkKind::{Rx, Tx};
+                let added = engine
+                    .add_chunk(device, app, rx.0, Rx, ring_bytes, rx.1)
+                    .and_then(|()| engine.add_chunk(device, app, tx.0, Tx, ring_bytes, tx.1));
+                if let Err(error) = added {
+                    tracing::warn!(?app, ring_bytes, %error, "the device does not take more ring memory");
+                    engine.chunks_refused(app, ring_bytes, Reason::LocalLimit);
+                }
+            }
+            Command::ChunksRefused { app, ring_bytes, reason } => engine.chunks_refused(app, ring_bytes, reason),
+            Command::Listen { client, app, request, port, backlog, ring_bytes } => {
+                let result = engine.listen(app, port, backlog, ring_bytes);
+                self.held.push_back(FromEngine::Listening { client, request, result });
+            }
+            Command::Unlisten { app, port } => engine.unlisten(now, device, app, port),
+            Command::Accepted { app, port, connection } => engine.accepted(app, port, connection),
+            Command::Connect { app, request, to, ring_bytes } => {
+                engine.connect(now, device, app, request, to, ring_bytes);
+            }
+            Command::CancelConnect { app, request } => engine.cancel_connect(now, device, app, request),
+            Command::LaneOffer { peer, round } => {
+                let result = engine.lane_offer(device, peer);
+                self.lanes.insert(peer);
+                self.held.push_back(FromEngine::LaneOffered { peer, round, result });
+            }
+            Command::LaneAccept { peer, round, offer } => {
+                let result = engine.lane_accept(device, peer, &offer);
+                self.held.push_back(FromEngine::LaneAccepted { peer, round, result });
+            }
+            Command::LaneReady { peer } => engine.lane_ready(now, device, peer),
+            Command::LaneLost { peer, reason } => {
+                engine.lane_lost(now, device, peer, reason);
+                self.lanes.remove(&peer);
+            }
+            Command::Inspect { client, request, query } => {
+                let view = self.view(query);
+                self.held.push_back(FromEngine::Inspected { client, request, view });
+            }
+            Command::Stop => self.stop = true,
+        }
+    }
+
+    fn view(&self, query: InspectQuery) -> EngineView {
+        match query {
+            InspectQuery::Connections => EngineView::Connections(self.engine.connections()),
+            InspectQuery::Stat => EngineView::Stat(Box::new(EngineStat {
+                device: self.device.device().name.clone(),
+                lanes: self.engine.lanes(),
+                apps: self.engine.apps(),
+                totals: self.engine.totals(),
+                counters: self.device.counters(),
+            })),
+        }
+    }
+
+    fn forget_wake(&mut self, app: AppId) {
+        if let Some(wake) = self.wakes.remove(&app) {
+            self.sleeper.remove_app(wake.fd());
+        }
+    }
+
+    /// Moves the engine's events into the queue to the control plane as long as it has room; what does not fit stays in
+    /// the engine, but for one that is held.
+    fn forward_events(&mut self) -> bool {
+        let mut any = false;
+        while self.flush_held() {
+            let Some(event) = self.engine.poll_event() else { return any };
+            any = true;
+            if let Event::AppFault { app, .. } = event {
+                self.forget_wake(app);
+            }
+            self.held.push_back(FromEngine::Event(event));
+        }
+        any
+    }
+
+    /// Whether nothing is held any more.
+    fn flush_held(&mut self) -> bool {
+        while let Some(next) = self.held.pop_front() {
+            match self.events.try_send(next) {
+                Ok(()) => {}
+                Err(mpsc::error::TrySendError::Full(back)) => {
+                    self.held.push_front(back);
+                    return false;
+                }
+                Err(mpsc::error::TrySendError::Closed(_)) => self.stop = true,
+            }
+        }
+        true
+    }
+
+    fn wake_apps(&mut self, to_wake: &mut Vec<AppId>) {
+        self.engine.take_wakes(to_wake);
+        for app in to_wake.drain(..) {
+            // Its death is noticed at the control socket.
+            let _ = self.wakes.get(&app).map(WakeSocket::wake);
+        }
+    }
+
+    fn sleep(&mut self) -> std::io::Result<()> {
+        if !self.engine.prepare_sleep(&mut self.device) {
+            return Ok(());
+        }
+        self.sleeper.prepare();
+        if !self.commands.is_empty() && self.held.is_empty() {
+            self.sleeper.cancel();
+            self.engine.end_sleep();
+            return Ok(());
+        }
+        let mut fds: Vec<BorrowedFd<'_>> = Vec::new();
+        self.device.wait_fds(&mut fds);
+        self.sleeper.watch_device(&fds)?;
+        drop(fds);
+        let timeout = self.sleep_bound();
+        let woken = self.sleeper.sleep(timeout);
+        self.engine.end_sleep();
+        self.device.progress();
+        for app in woken?.apps {
+            self.drain_wake(app);
+        }
+        Ok(())
+    }
+
+    fn sleep_bound(&self) -> Duration {
+        let mut bound = crate::sleeper::SLEEP_MAX;
+        if !self.held.is_empty() {
+            bound = bound.min(HELD_SLEEP);
+        }
+        if let Some(deadline) = self.device.deadline() {
+            bound = bound.min(deadline);
+        }
+        if let Some(deadline) = self.engine.deadline() {
+            bound = bound.min(deadline.saturating_since(self.now()));
+        }
+        bound
+    }
+
+    /// An application rang: its doorbell says what for, so only the end of its socket matters here.
+    fn drain_wake(&mut self, app: AppId) {
+        let Some(wake) = self.wakes.get(&app) else { return };
+        match wake.drain(&mut Vec::new()) {
+            Ok(Drained::Empty | Drained::Woken) => {}
+            Ok(Drained::Hangup) | Err(_) => {
+                self.forget_wake(app);
+                self.held.push_back(FromEngine::WakeHangup { app });
+            }
+        }
+    }
+
+    /// Everyone is detached and the lanes are given up; the last frames get [`FAREWELL`] to leave.
+    fn farewell(&mut self, to_wake: &mut Vec<AppId>) {
+        let now = self.now();
+        for app in std::mem::take(&mut self.wakes).into_keys() {
+            self.engine.detach(now, &mut self.device, app, Reason::ShuttingDown);
+        }
+        let start = Instant::now();
+        while start.elapsed() < FAREWELL {
+            let busy = self.engine.run(self.now(), &mut self.device);
+            while self.engine.poll_event().is_some() {}
+            self.wake_apps(to_wake);
+            if !busy {
+                break;
+            }
+        }
+        let now = self.now();
+        for peer in std::mem::take(&mut self.lanes) {
+            self.engine.lane_lost(now, &mut self.device, peer, Reason::ShuttingDown);
+        }
+    }
+}

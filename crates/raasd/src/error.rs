@@ -1,0 +1,92 @@
+//! Why a daemon did not start, or ended. Owns the messages that a person sees; each says what to do next.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::ConfigError;
+
+/// The daemon did not start, or ended other than in order.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DaemonError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Another daemon serves the socket.
+    #[error("another daemon serves {}: stop it, or choose another --socket", .socket.display())]
+    AlreadyRunning {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// The control socket or its directory cannot be used.
+    #[error("control socket {}: {what}: {source}", .socket.display())]
+    Socket {
+        /// The socket.
+        socket: PathBuf,
+        /// What was tried, or what to do.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The cluster key cannot be used.
+    #[error("cluster key {}: {what}", .path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// Why not, and what to do.
+        what: String,
+    },
+    /// The device cannot be opened.
+    #[error("device {device}: {what}")]
+    Device {
+        /// The device.
+        device: String,
+        /// Why not, and what to do.
+        what: String,
+    },
+    /// The port for other daemons cannot be opened.
+    #[error(
+        "cannot listen for other daemons on TCP {address}: {source}; is `listen` an address of this host, and no other daemon on it?"
+    )]
+    PeerPort {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The engine did not start on the device.
+    #[error("engine: {0}")]
+    Setup(#[from] engine::SetupError),
+    /// A system call that a running daemon needs failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// A shared-memory segment of the daemon's own could not be made.
+    #[error(transparent)]
+    Segment(#[from] shm::SegmentError),
+    /// A thread of the daemon panicked: a bug.
+    #[error("the {thread} thread died: {what}; this is a bug in raasd")]
+    ThreadDied {
+        /// Which.
+        thread: &'static str,
+        /// Its last words.
+        what: String,
+    },
+}
+
+impl DaemonError {
+    pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { what, source }
+    }
+}
+
+/// What a panic said.
+pub(crate) fn panic_words(payload: &(dyn std::any::Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|s| (*s).to_string());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "panic without words".into())
+}

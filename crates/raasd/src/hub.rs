@@ -1,0 +1,226 @@
+//! The control plane's centre: one task that hears programs, peers, the engine and the clock, and is the only one that
+//! changes their state.
+//!
+//! Owns the order between them. It must never wait for anyone but all of them together: commands that the engine's queue
+//! does not take are kept, and programs and peers are not heard meanwhile.
+
+mod clients;
+mod events;
+mod links;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use control::{PeerMessage, Reason, Reply};
+use engine::AppId;
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+use verbs::Time;
+
+use crate::client_socket::{ClientInput, Outgoing, Who};
+use crate::command::{ClientId, Command, FromEngine};
+use crate::limits::count;
+use crate::link::{LinkContext, LinkInput};
+use crate::pairs::{PairLimits, Pairs};
+use crate::peers::{LinkId, Peers};
+use crate::shutdown::Shutdown;
+use crate::sleeper::Bell;
+use crate::{Config, DaemonError};
+
+/// What the hub is made of.
+#[derive(Debug)]
+pub(crate) struct HubParts {
+    pub(crate) config: Arc<Config>,
+    pub(crate) links: Arc<LinkContext>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) slots: u32,
+    pub(crate) epoch: u64,
+    pub(crate) engine_page: OwnedFd,
+    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) events: mpsc::Receiver<FromEngine>,
+    pub(crate) bell: Bell,
+    pub(crate) client_inputs: mpsc::Receiver<ClientInput>,
+    pub(crate) link_inputs: mpsc::Receiver<LinkInput>,
+}
+
+/// How far a program is.
+#[derive(Debug)]
+enum Stage {
+    Inspector,
+    /// The engine was asked; these descriptors go with the Welcome.
+    Attaching(Vec<OwnedFd>),
+    Attached(AppId),
+}
+
+/// A program on the control socket.
+#[derive(Debug)]
+struct Client {
+    who: Who,
+    out: mpsc::Sender<Outgoing>,
+    stage: Stage,
+    next_chunk: u32,
+    questions: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    link_context: Arc<LinkContext>,
+    connect_timeout: Duration,
+    slots: u32,
+    epoch: u64,
+    engine_page: OwnedFd,
+    addresses: Vec<IpAddr>,
+    started: Instant,
+    clients: BTreeMap<ClientId, Client>,
+    apps: BTreeMap<AppId, ClientId>,
+    pairs: Pairs,
+    peers: Peers,
+    links: BTreeMap<LinkId, mpsc::Sender<PeerMessage>>,
+    dials: BTreeMap<LinkId, AbortHandle>,
+    dial_tasks: JoinSet<()>,
+    /// Commands that the engine's queue had no room for.
+    backlog: VecDeque<Command>,
+    commands: mpsc::Sender<Command>,
+    bell: Bell,
+}
+
+/// What the hub hears.
+enum Heard {
+    Engine(Option<FromEngine>),
+    Client(Option<ClientInput>),
+    Link(Option<LinkInput>),
+    Room,
+    Tick,
+    Shutdown,
+}
+
+impl Hub {
+    /// Runs until told to stop, or the engine thread ends.
+    pub(crate) async fn run(parts: HubParts, shutdown: &Shutdown) -> Result<(), DaemonError> {
+        let HubParts { mut events, mut client_inputs, mut link_inputs, commands, bell, config, .. } = parts;
+        let limits = &config.limits;
+        let pair_limits = PairLimits {
+            pairs_max: count(limits.pairs_max),
+            segments_max: count(limits.pair_segments_max),
+            answer: limits.pair_answer(),
+        };
+        let peers = Peers::new(parts.links.instance, count(limits.peers_max), limits.lane_setup());
+        let mut hub = Self {
+            addresses: config.host_addresses(),
+            pairs: Pairs::new(pair_limits, config.listen),
+            peers,
+            link_context: parts.links,
+            connect_timeout: parts.connect_timeout,
+            slots: parts.slots,
+            epoch: parts.epoch,
+            engine_page: parts.engine_page,
+            started: Instant::now(),
+            clients: BTreeMap::new(),
+            apps: BTreeMap::new(),
+            links: BTreeMap::new(),
+            dials: BTreeMap::new(),
+            dial_tasks: JoinSet::new(),
+            backlog: VecDeque::new(),
+            commands,
+            bell,
+        };
+        loop {
+            let free = hub.backlog.is_empty();
+            let tick = hub.next_tick();
+            let heard = tokio::select! {
+                event = events.recv() => Heard::Engine(event),
+                input = client_inputs.recv(), if free => Heard::Client(input),
+                input = link_inputs.recv(), if free => Heard::Link(input),
+                permit = hub.commands.reserve(), if !free => {
+                    drop(permit);
+                    Heard::Room
+                }
+                Some(_) = hub.dial_tasks.join_next() => Heard::Room,
+                () = tokio::time::sleep_until(tick) => Heard::Tick,
+                () = shutdown.triggered() => Heard::Shutdown,
+            };
+            match heard {
+                Heard::Engine(Some(event)) => hub.on_engine(event),
+                // The thread ended without being told to: its own error says why.
+                Heard::Engine(None) => return Ok(()),
+                Heard::Client(Some(input)) => hub.on_client(input),
+                Heard::Link(Some(input)) => hub.on_link(input),
+                // Both acceptors hold a sender as long as the hub runs.
+                Heard::Client(None) | Heard::Link(None) | Heard::Shutdown => {
+                    hub.farewell();
+                    return Ok(());
+                }
+                Heard::Tick => hub.on_tick(),
+                Heard::Room => {}
+            }
+            hub.settle();
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::ZERO + self.started.elapsed()
+    }
+
+    fn next_tick(&self) -> Instant {
+        let next = [self.pairs.deadline(), self.peers.deadline()].into_iter().flatten().min();
+        let idle = Duration::from_secs(3600);
+        self.started + next.map_or(self.started.elapsed() + idle, |t| Duration::from_nanos(t.as_nanos()))
+    }
+
+    fn on_tick(&mut self) {
+        let now = self.now();
+        self.pairs.handle_timeout(now);
+        self.peers.handle_timeout(now);
+    }
+
+    /// Carries out what pairs and peers want, and moves kept commands on.
+    fn settle(&mut self) {
+        self.settle_pairs();
+        self.settle_peers();
+        // What was sent above may have detached a program.
+        self.settle_pairs();
+        let mut rang = false;
+        while let Some(command) = self.backlog.pop_front() {
+            match self.commands.try_send(command) {
+                Ok(()) => rang = true,
+                Err(mpsc::error::TrySendError::Full(back)) => {
+                    self.backlog.push_front(back);
+                    break;
+                }
+                // The events' end says so too.
+                Err(mpsc::error::TrySendError::Closed(_)) => {}
+            }
+        }
+        if rang {
+            self.bell.ring();
+        }
+    }
+
+    /// Queues a command; [`Self::settle`] sends it.
+    fn command(&mut self, command: Command) {
+        self.backlog.push_back(command);
+    }
+
+    /// Everyone hears that the daemon stops.
+    fn farewell(&mut self) {
+        let clients: Vec<ClientId> = self.clients.keys().copied().collect();
+        for client in clients {
+            if let Some(client) = self.clients.remove(&client) {
+                let reply = Reply::Detached { reason: Reason::ShuttingDown, detail: "the daemon stops".into() };
+                let _ = client.out.try_send(Outgoing { reply, fds: Vec::new() });
+            }
+        }
+        for out in std::mem::take(&mut self.links).into_values() {
+            let bye = PeerMessage::Bye { reason: Reason::ShuttingDown, detail: "the daemon stops".into() };
+            let _ = out.try_send(bye);
+        }
+        self.dial_tasks.detach_all();
+        self.command(Command::Stop);
+        self.settle();
+    }
+}

@@ -1,0 +1,303 @@
+//! Programs: attaching, their requests, detaching.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use control::{APP_VERSION, ChunkKind, Reason, Reply, Request, Role};
+use engine::{AppId, Attach};
+use shm::{Pair, Segment, Session, Sharing, WakeSocket};
+
+use super::{Client, Hub, Stage};
+use crate::client_socket::{ClientInput, Outgoing, Who};
+use crate::command::{ClientId, Command};
+use crate::pairs::{LocalConnect, PAIR_SLOTS, PairAction, Party};
+
+/// Questions of one program that may wait for their answers.
+const QUESTIONS_MAX: u32 = 4;
+
+impl Hub {
+    pub(super) fn on_client(&mut self, input: ClientInput) {
+        match input {
+            ClientInput::Opened { client, who, out } => self.on_opened(client, who, out),
+            ClientInput::Request { client, request, fds } => {
+                if let Err(fault) = self.on_request(client, request, fds) {
+                    self.throw_out(client, &fault);
+                }
+            }
+            ClientInput::Closed { client, fault } => {
+                if let Some(who) = self.clients.get(&client).map(|c| c.who.clone()) {
+                    match &fault {
+                        Some(fault) => tracing::warn!(pid = who.pid, uid = who.uid, fault, "detached a program"),
+                        None => tracing::info!(pid = who.pid, name = who.name, "a program left"),
+                    }
+                    self.forget(client, true);
+                }
+            }
+        }
+    }
+
+    // ---- attaching
+
+    fn on_opened(&mut self, client: ClientId, who: Who, out: tokio::sync::mpsc::Sender<Outgoing>) {
+        let stage = match who.role {
+            Role::Inspector => Stage::Inspector,
+            Role::Application => match self.make_session(client, &who) {
+                Ok(fds) => Stage::Attaching(fds),
+                Err(error) => {
+                    tracing::warn!(pid = who.pid, %error, "no session for a program");
+                    let _ = out.try_send(Outgoing { reply: self.refused(Reason::LocalLimit), fds: Vec::new() });
+                    return;
+                }
+            },
+        };
+        let inspector = matches!(stage, Stage::Inspector);
+        self.clients.insert(client, Client { who, out, stage, next_chunk: 0, questions: 0 });
+        if inspector {
+            self.send(client, self.welcome(client, true), Vec::new());
+        }
+    }
+
+    /// Makes the session and asks the engine; says which descriptors the program gets.
+    fn make_session(&mut self, client: ClientId, who: &Who) -> io::Result<Vec<OwnedFd>> {
+        let other = |e: &dyn std::fmt::Display| io::Error::other(e.to_string());
+        let bytes = Session::bytes(self.slots);
+        let segment = Segment::create("raas-session", bytes, Sharing::ReadWrite).map_err(|e| other(&e))?;
+        let session_fd = segment.fd().try_clone_to_owned()?;
+        let session = Session::format(segment.into_region(), self.slots, self.epoch).map_err(|e| other(&e))?;
+        let (ours, theirs) = WakeSocket::pair()?;
+        let fds = vec![session_fd, self.engine_page.as_fd().try_clone_to_owned()?, theirs.into_fd()];
+        let attach = Attach { pid: who.pid, uid: who.uid, name: who.name.clone(), session };
+        self.command(Command::Attach { client, attach, wake: ours });
+        Ok(fds)
+    }
+
+    fn welcome(&self, client: ClientId, inspector: bool) -> Reply {
+        let (slots, session_bytes, engine_page_bytes) =
+            if inspector { (0, 0, 0) } else { (self.slots, Session::bytes(self.slots), shm::EnginePage::BYTES) };
+        Reply::Welcome {
+            version: APP_VERSION,
+            release: env!("CARGO_PKG_VERSION").into(),
+            session: client.0,
+            slots,
+            session_bytes,
+            engine_page_bytes,
+            addresses: self.addresses.clone(),
+        }
+    }
+
+    fn refused(&self, reason: Reason) -> Reply {
+        Reply::Refused {
+            version: APP_VERSION,
+            layout: shm::LAYOUT_VERSION,
+            release: env!("CARGO_PKG_VERSION").into(),
+            reason,
+            detail: reason.to_string(),
+        }
+    }
+
+    /// The engine's answer to an attach.
+    pub(super) fn on_attached(&mut self, id: ClientId, result: Result<AppId, Reason>) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            // It left meanwhile.
+            if let Ok(app) = result {
+                self.command(Command::Detach { app, reason: Reason::PeerAppDied });
+            }
+            return;
+        };
+        match result {
+            Ok(app) => {
+                tracing::info!(
+                    pid = client.who.pid,
+                    uid = client.who.uid,
+                    name = client.who.name,
+                    "a program attached"
+                );
+                let stage = std::mem::replace(&mut client.stage, Stage::Attached(app));
+                let fds = if let Stage::Attaching(fds) = stage { fds } else { Vec::new() };
+                self.apps.insert(app, id);
+                self.send(id, self.welcome(id, false), fds);
+            }
+            Err(reason) => {
+                tracing::warn!(pid = client.who.pid, %reason, "the engine takes no more programs");
+                self.send(id, self.refused(reason), Vec::new());
+                self.forget(id, false);
+            }
+        }
+    }
+
+    // ---- requests
+
+    /// An error is what the program did wrong.
+    fn on_request(&mut self, id: ClientId, request: Request, fds: Vec<OwnedFd>) -> Result<(), String> {
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        if let Request::Inspect { request, query } = request {
+            client.questions += 1;
+            if client.questions > QUESTIONS_MAX {
+                return Err(format!("more than {QUESTIONS_MAX} questions at a time"));
+            }
+            self.command(Command::Inspect { client: id, request, query });
+            return Ok(());
+        }
+        let Stage::Attached(app) = client.stage else {
+            return Err("only an attached application may ask for this".into());
+        };
+        match request {
+            Request::Listen { request, port, backlog, ring_bytes } => {
+                self.command(Command::Listen { client: id, app, request, port, backlog, ring_bytes });
+            }
+            Request::Unlisten { port } => self.command(Command::Unlisten { app, port }),
+            Request::Accepted { port, connection } => {
+                self.pairs.on_accepted(connection);
+                self.command(Command::Accepted { app, port, connection });
+            }
+            Request::Connect { request, to, ring_bytes } => {
+                self.command(Command::Connect { app, request, to, ring_bytes });
+            }
+            Request::CancelConnect { request } => {
+                if !self.pairs.handle_cancel(id, request) {
+                    self.command(Command::CancelConnect { app, request });
+                }
+            }
+            Request::PairSegment { pair, index, slots, ring_bytes } => {
+                return self.on_pair_segment(id, pair, index, (slots, ring_bytes), fds);
+            }
+            Request::PairClosed { connection } => self.pairs.handle_closed(id, connection),
+            Request::Hello { .. } => return Err("Hello a second time".into()),
+            Request::Inspect { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn on_pair_segment(
+        &mut self,
+        client: ClientId,
+        pair: u64,
+        index: u32,
+        shape: (u32, u32),
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), String> {
+        let mut fds = fds.into_iter();
+        let (Some(fd), None) = (fds.next(), fds.next()) else {
+            return Err("a pair segment comes with one descriptor".into());
+        };
+        if !self.pairs.expects(client, pair, index, shape)? {
+            return Ok(());
+        }
+        let (slots, ring_bytes) = (PAIR_SLOTS, shape.1);
+        let bytes = Pair::bytes(slots, ring_bytes);
+        let segment = Segment::accept(fd, bytes, Sharing::PeerReadOnly).map_err(|e| e.to_string())?;
+        let fd = segment.fd().try_clone_to_owned().map_err(|e| e.to_string())?;
+        let view = Pair::open(segment.into_region(), slots, ring_bytes).map_err(|e| e.to_string())?;
+        self.pairs.handle_segment(pair, index, fd, view);
+        Ok(())
+    }
+
+    // ---- rings
+
+    /// Makes ring memory, tells the program before the engine may use it.
+    pub(super) fn on_chunks_wanted(&mut self, app: AppId, ring_bytes: u32, rings: u32) {
+        let Some(&id) = self.apps.get(&app) else { return };
+        let bytes = u64::from(ring_bytes) * u64::from(rings);
+        let made = (|| {
+            let tx = Segment::create("raas-tx", bytes, Sharing::ReadWrite)?;
+            Ok::<_, shm::SegmentError>((tx, Segment::create("raas-rx", bytes, Sharing::ReadWrite)?))
+        })();
+        let (tx, rx) = match made {
+            Ok(both) => both,
+            Err(error) => {
+                tracing::warn!(bytes, %error, "no memory for rings");
+                return self.command(Command::ChunksRefused { app, ring_bytes, reason: Reason::LocalLimit });
+            }
+        };
+        let mut sent = Vec::new();
+        for (segment, kind) in [(tx, ChunkKind::Tx), (rx, ChunkKind::Rx)] {
+            let Some(client) = self.clients.get_mut(&id) else { return };
+            let chunk = client.next_chunk;
+            client.next_chunk = client.next_chunk.wrapping_add(1);
+            let Ok(fd) = segment.fd().try_clone_to_owned() else {
+                return self.command(Command::ChunksRefused { app, ring_bytes, reason: Reason::LocalLimit });
+            };
+            self.send(id, Reply::Chunk { chunk, kind, bytes }, vec![fd]);
+            sent.push((chunk, segment.into_region()));
+        }
+        if let (Some(rx), Some(tx)) = (sent.pop(), sent.pop()) {
+            self.command(Command::AddChunks { app, ring_bytes, tx, rx });
+        }
+    }
+
+    // ---- pairs
+
+    pub(super) fn on_local_connect(&mut self, from: AppId, to: AppId, connect: (u64, u16, u32, u64)) {
+        let (request, port, ring_bytes, connection) = connect;
+        let party = |app| {
+            let client = *self.apps.get(&app)?;
+            Some(Party { client, pid: self.clients.get(&client)?.who.pid })
+        };
+        let (from_party, to_party) = (party(from), party(to));
+        match (from_party, to_party) {
+            (Some(from), Some(to)) => {
+                let now = self.now();
+                let wake = || WakeSocket::pair().map(|(a, b)| (a.into_fd(), b.into_fd()));
+                let connect = LocalConnect { from, to, request, port, ring_bytes, connection };
+                self.pairs.handle_connect(now, connect, wake);
+            }
+            (Some(from), None) => {
+                let result = Err(Reason::PeerAppDied);
+                self.send(from.client, Reply::Connected { request, result }, Vec::new());
+            }
+            (None, _) => self.command(Command::Accepted { app: to, port, connection }),
+        }
+    }
+
+    pub(super) fn settle_pairs(&mut self) {
+        while let Some(action) = self.pairs.poll_action() {
+            match action {
+                PairAction::Send { client, reply, fds } => self.send(client, reply, fds),
+                PairAction::Return { client, port, connection } => {
+                    if let Some(Stage::Attached(app)) = self.clients.get(&client).map(|c| &c.stage) {
+                        let app = *app;
+                        self.command(Command::Accepted { app, port, connection });
+                    }
+                }
+            }
+        }
+    }
+
+    // ---- sending and detaching
+
+    /// Queues a message; a program whose queue is full does not read, and is detached.
+    pub(super) fn send(&mut self, id: ClientId, reply: Reply, fds: Vec<OwnedFd>) {
+        let Some(client) = self.clients.get(&id) else { return };
+        if client.out.try_send(Outgoing { reply, fds }).is_err() {
+            self.throw_out(id, "it does not read its control socket");
+        }
+    }
+
+    /// The program broke the rules.
+    pub(super) fn throw_out(&mut self, id: ClientId, fault: &str) {
+        if let Some(Client { who, .. }) = self.clients.get(&id) {
+            tracing::warn!(pid = who.pid, uid = who.uid, name = who.name, fault, "detached a program");
+        }
+        self.let_go(id, fault);
+    }
+
+    /// Detaches a program, with words for it but none in the log.
+    pub(super) fn let_go(&mut self, id: ClientId, fault: &str) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let reply = Reply::Detached { reason: Reason::AppFault, detail: fault.into() };
+        let _ = client.out.try_send(Outgoing { reply, fds: Vec::new() });
+        self.forget(id, true);
+    }
+
+    /// The program is no more; `tell_engine` unless the engine knows.
+    pub(super) fn forget(&mut self, id: ClientId, tell_engine: bool) {
+        let Some(client) = self.clients.remove(&id) else { return };
+        if let Stage::Attached(app) = client.stage {
+            self.apps.remove(&app);
+            if tell_engine {
+                self.command(Command::Detach { app, reason: Reason::PeerAppDied });
+            }
+        }
+        self.pairs.handle_gone(id);
+    }
+}

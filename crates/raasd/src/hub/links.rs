@@ -1,0 +1,74 @@
+//! Other daemons: links coming, speaking and going, and what the peers' state machine wants done.
+
+use std::sync::Arc;
+
+use control::{PeerMessage, Reason};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::Hub;
+use crate::dial::dial;
+use crate::link::LinkInput;
+use crate::peers::{LinkId, PeerAction};
+
+impl Hub {
+    pub(super) fn on_link(&mut self, input: LinkInput) {
+        let now = self.now();
+        match input {
+            LinkInput::Hello { link, peer, instance, verdict } => {
+                let answer = self.peers.handle_hello(now, link, peer, instance);
+                // A link that is gone by now says so by its Down.
+                let _ = verdict.send(answer);
+            }
+            LinkInput::Up { link, peer, instance, out } => {
+                self.dials.remove(&link);
+                self.links.insert(link, out);
+                self.peers.handle_up(now, link, peer, instance);
+            }
+            LinkInput::Message { link, message } => self.peers.handle_message(now, link, message),
+            LinkInput::Down { link, reason } => {
+                self.links.remove(&link);
+                self.peers.handle_down(now, link, reason);
+            }
+            LinkInput::DialFailed { link, reason } => {
+                self.dials.remove(&link);
+                self.peers.handle_dial_failed(now, link, reason);
+            }
+        }
+    }
+
+    pub(super) fn settle_peers(&mut self) {
+        while let Some(action) = self.peers.poll_action() {
+            match action {
+                PeerAction::Dial { link, peer } => {
+                    // A little less than a connect may take, so that its failure has the true reason.
+                    let deadline = Instant::now() + self.connect_timeout * 4 / 5;
+                    let task = dial(Arc::clone(&self.link_context), link, peer, deadline);
+                    self.dials.insert(link, self.dial_tasks.spawn(task));
+                }
+                PeerAction::CancelDial { link } => {
+                    if let Some(task) = self.dials.remove(&link) {
+                        task.abort();
+                    }
+                }
+                PeerAction::Send { link, message } => self.send_to_peer(link, message),
+                PeerAction::Close { link, reason, detail } => {
+                    if let Some(out) = self.links.remove(&link) {
+                        let _ = out.try_send(PeerMessage::Bye { reason, detail });
+                    }
+                }
+                PeerAction::Engine(command) => self.command(command),
+            }
+        }
+    }
+
+    fn send_to_peer(&mut self, link: LinkId, message: PeerMessage) {
+        let Some(out) = self.links.get(&link) else { return };
+        if let Err(mpsc::error::TrySendError::Full(_)) = out.try_send(message) {
+            tracing::warn!("a peer's daemon does not read its control link");
+            self.links.remove(&link);
+            let now = self.now();
+            self.peers.handle_down(now, link, Reason::PeerLost);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! One lane's set-up over a control link, again and again: rounds.
+//!
+//! In a round each side sends exactly one offer, one ready and, at its end, one reset. A side that sent its reset hears
+//! nothing but the peer's reset; only then may it begin the next round. So whatever of an old round is still on its way
+//! cannot be taken for the new one, and no lane is made before the peer has given the old one up.
+//!
+//! Owns that order, no I/O. It must never tell the engine about an offer that belongs to another round.
+
+use std::collections::VecDeque;
+
+use control::{LaneOffer, PeerMessage, Reason};
+
+/// What the daemon does for a round.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum RoundAction {
+    /// Ask the engine for this side's offer.
+    MakeOffer {
+        round: u64,
+    },
+    /// Give the peer's offer to the engine.
+    Accept {
+        round: u64,
+        offer: LaneOffer,
+    },
+    /// Both sides can use the lane.
+    Ready,
+    /// Tell the engine that the lane, or the wish for one, failed.
+    Lost(Reason),
+    Send(PeerMessage),
+}
+
+/// The peer broke the order of messages.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the peer sent {message} while the lane is {state}")]
+pub(crate) struct OutOfOrder {
+    message: &'static str,
+    state: &'static str,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    /// The engine makes our offer; the peer's may be here already.
+    Making(Option<LaneOffer>),
+    /// Ours is sent.
+    Offered,
+    /// The engine takes the peer's.
+    Accepting {
+        peer_ready: bool,
+    },
+    /// Our end is ready, the peer's not yet.
+    HalfUp,
+    Up,
+    /// Our reset is sent, the peer's not yet here.
+    Draining {
+        wanted: bool,
+    },
+}
+
+/// The rounds of one lane on one link.
+#[derive(Debug)]
+pub(crate) struct LaneRound {
+    state: State,
+    /// Counts rounds over all links, so that answers of the engine to older questions are told apart.
+    round: u64,
+    /// What names this round in our messages: lane and incarnation of our offer, else of the peer's.
+    name: (u32, u32),
+    actions: VecDeque<RoundAction>,
+}
+
+impl LaneRound {
+    /// `round`: greater than any before for this peer.
+    pub(crate) fn new(round: u64) -> Self {
+        Self { state: State::Idle, round, name: (0, 0), actions: VecDeque::new() }
+    }
+
+    pub(crate) fn poll_action(&mut self) -> Option<RoundAction> {
+        self.actions.pop_front()
+    }
+
+    /// The number of the last round.
+    pub(crate) fn number(&self) -> u64 {
+        self.round
+    }
+
+    /// Whether something is under way that must end in bounded time.
+    pub(crate) fn is_pending(&self) -> bool {
+        !matches!(self.state, State::Idle | State::Up)
+    }
+
+    /// The engine wants a lane.
+    pub(crate) fn want(&mut self) {
+        match &mut self.state {
+            State::Idle => self.begin(None),
+            State::Draining { wanted } => *wanted = true,
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, peer_offer: Option<LaneOffer>) {
+        self.round += 1;
+        self.name = peer_offer.as_ref().map_or((0, 0), |o| (o.lane, o.incarnation));
+        self.state = State::Making(peer_offer);
+        self.actions.push_back(RoundAction::MakeOffer { round: self.round });
+    }
+
+    /// The engine's answer to [`RoundAction::MakeOffer`].
+    pub(crate) fn on_offer_made(&mut self, round: u64, result: Result<LaneOffer, Reason>) {
+        let State::Making(peer_offer) = &mut self.state else { return };
+        if round != self.round {
+            return;
+        }
+        let peer_offer = peer_offer.take();
+        match result {
+            Ok(offer) => {
+                self.name = (offer.lane, offer.incarnation);
+                self.actions.push_back(RoundAction::Send(PeerMessage::LaneOffer(offer)));
+                match peer_offer {
+                    Some(offer) => self.accept(offer),
+                    None => self.state = State::Offered,
+                }
+            }
+            Err(reason) => {
+                self.actions.push_back(RoundAction::Lost(reason));
+                self.state = State::Idle;
+                // A peer whose offer we have waits for ours.
+                if peer_offer.is_some() {
+                    self.send_reset(reason);
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, offer: LaneOffer) {
+        self.actions.push_back(RoundAction::Accept { round: self.round, offer });
+        self.state = State::Accepting { peer_ready: false };
+    }
+
+    /// The engine's answer to [`RoundAction::Accept`].
+    pub(crate) fn on_accepted(&mut self, round: u64, result: Result<(), Reason>) {
+        let State::Accepting { peer_ready } = self.state else { return };
+        if round != self.round {
+            return;
+        }
+        match result {
+            Ok(()) => {
+                let (lane, incarnation) = self.name;
+                self.actions.push_back(RoundAction::Send(PeerMessage::LaneReady { lane, incarnation }));
+                self.state = State::HalfUp;
+                if peer_ready {
+                    self.up();
+                }
+            }
+            Err(reason) => {
+                self.actions.push_back(RoundAction::Lost(reason));
+                self.send_reset(reason);
+            }
+        }
+    }
+
+    fn up(&mut self) {
+        self.state = State::Up;
+        self.actions.push_back(RoundAction::Ready);
+    }
+
+    /// The engine says that the lane failed; it has reset the connections itself.
+    pub(crate) fn on_lane_failed(&mut self, reason: Reason) {
+        // While the engine makes a new end, or none is connected, its word is about an older lane.
+        if matches!(self.state, State::Accepting { .. } | State::HalfUp | State::Up) {
+            self.send_reset(reason);
+        }
+    }
+
+    fn send_reset(&mut self, reason: Reason) {
+        let (lane, incarnation) = self.name;
+        self.actions.push_back(RoundAction::Send(PeerMessage::LaneReset { lane, incarnation, reason }));
+        self.state = State::Draining { wanted: false };
+    }
+
+    /// The peer's offer.
+    pub(crate) fn handle_offer(&mut self, offer: LaneOffer) -> Result<(), OutOfOrder> {
+        match &mut self.state {
+            State::Idle => self.begin(Some(offer)),
+            State::Making(peer_offer @ None) => *peer_offer = Some(offer),
+            State::Offered => self.accept(offer),
+            State::Draining { .. } => {}
+            _ => return Err(self.out_of_order("a second offer")),
+        }
+        Ok(())
+    }
+
+    /// The peer's end is ready.
+    pub(crate) fn handle_ready(&mut self) -> Result<(), OutOfOrder> {
+        match &mut self.state {
+            State::Accepting { peer_ready } if !*peer_ready => *peer_ready = true,
+            State::HalfUp => self.up(),
+            State::Draining { .. } => {}
+            _ => return Err(self.out_of_order("ready")),
+        }
+        Ok(())
+    }
+
+    /// The peer gave the lane up, or confirms that we did.
+    pub(crate) fn handle_reset(&mut self, reason: Reason) -> Result<(), OutOfOrder> {
+        match self.state {
+            State::Idle => return Err(self.out_of_order("a reset")),
+            State::Draining { wanted } => {
+                self.state = State::Idle;
+                if wanted {
+                    self.want();
+                }
+            }
+            _ => {
+                // Its limit is the peer's limit here.
+                let reason = if reason == Reason::LocalLimit { Reason::PeerLimit } else { reason };
+                self.actions.push_back(RoundAction::Lost(reason));
+                self.send_reset(reason);
+                self.state = State::Idle;
+            }
+        }
+        Ok(())
+    }
+
+    fn out_of_order(&self, message: &'static str) -> OutOfOrder {
+        let state = match self.state {
+            State::Idle => "idle",
+            State::Making(_) | State::Offered => "being offered",
+            State::Accepting { .. } | State::HalfUp => "being connected",
+            State::Up => "up",
+            State::Draining { .. } => "being reset",
+        };
+        OutOfOrder { message, state }
+    }
+}
+
+#[cfg(test)]
+mod tests;

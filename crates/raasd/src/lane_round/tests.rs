@@ -1,0 +1,209 @@
+//! Two sides with every order of their messages: rounds always come to one end, and no offer crosses into another round.
+
+use std::collections::VecDeque;
+
+use super::*;
+
+fn offer(qpn: u32) -> LaneOffer {
+    LaneOffer {
+        lane: 0,
+        incarnation: qpn,
+        qpn,
+        psn: 1,
+        gid: "127.0.0.1".parse().unwrap(),
+        udp_port: 4791,
+        mtu_bytes: 1024,
+        max_msg_bytes: 1 << 20,
+        max_rd_atomic: 16,
+        credits: 8,
+        send_bytes_max: 1024,
+        rx_budget_bytes: None,
+    }
+}
+
+/// What an engine remembers: the end it made, the peer's end it took, whether the lane may be used.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct FakeEngine {
+    qpn: u32,
+    peer_qpn: Option<u32>,
+    ready: bool,
+    lost: Vec<Reason>,
+    questions: VecDeque<RoundAction>,
+}
+
+struct Side {
+    round: LaneRound,
+    engine: FakeEngine,
+    inbox: VecDeque<PeerMessage>,
+    next_qpn: u32,
+}
+
+struct Net {
+    sides: [Side; 2],
+    seed: u64,
+}
+
+impl Net {
+    fn new(seed: u64) -> Self {
+        let side = |n: u32| Side {
+            round: LaneRound::new(0),
+            engine: FakeEngine::default(),
+            inbox: VecDeque::new(),
+            next_qpn: n * 1_000_000,
+        };
+        Self { sides: [side(1), side(2)], seed: seed.wrapping_mul(2).wrapping_add(1) }
+    }
+
+    fn random(&mut self, n: u64) -> u64 {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.seed >> 33) % n
+    }
+
+    fn drain(&mut self, i: usize) {
+        while let Some(action) = self.sides[i].round.poll_action() {
+            match action {
+                RoundAction::Send(message) => self.sides[1 - i].inbox.push_back(message),
+                RoundAction::Ready => {
+                    let side = &mut self.sides[i];
+                    side.engine.ready = true;
+                    // The one thing that must never go wrong.
+                    assert!(side.engine.peer_qpn.is_some());
+                }
+                RoundAction::Lost(reason) => {
+                    let engine = &mut self.sides[i].engine;
+                    (engine.peer_qpn, engine.ready) = (None, false);
+                    engine.lost.push(reason);
+                }
+                question => self.sides[i].engine.questions.push_back(question),
+            }
+        }
+    }
+
+    /// One step of side `i`: a message, or an answer of its engine. False: nothing to do.
+    fn step(&mut self, i: usize, engine_first: bool, may_fail: bool) -> bool {
+        let fails = may_fail && self.random(8) == 0;
+        let side = &mut self.sides[i];
+        if (engine_first || side.inbox.is_empty())
+            && let Some(question) = side.engine.questions.pop_front()
+        {
+            match question {
+                RoundAction::MakeOffer { round } => {
+                    side.next_qpn += 1;
+                    side.engine.qpn = side.next_qpn;
+                    (side.engine.peer_qpn, side.engine.ready) = (None, false);
+                    let made = if fails { Err(Reason::LocalLimit) } else { Ok(offer(side.engine.qpn)) };
+                    side.round.on_offer_made(round, made);
+                }
+                RoundAction::Accept { round, offer } => {
+                    side.engine.peer_qpn = Some(offer.qpn);
+                    side.round.on_accepted(round, if fails { Err(Reason::LaneFailed) } else { Ok(()) });
+                }
+                other => panic!("{other:?}"),
+            }
+        } else if let Some(message) = side.inbox.pop_front() {
+            match message {
+                PeerMessage::LaneOffer(offer) => side.round.handle_offer(offer),
+                PeerMessage::LaneReady { .. } => side.round.handle_ready(),
+                PeerMessage::LaneReset { reason, .. } => side.round.handle_reset(reason),
+                other => panic!("{other:?}"),
+            }
+            .unwrap();
+        } else {
+            return false;
+        }
+        self.drain(i);
+        true
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let i = usize::from(self.random(2) == 1);
+            let engine_first = self.random(2) == 1;
+            if !self.step(i, engine_first, false) && !self.step(1 - i, engine_first, false) {
+                return;
+            }
+        }
+        panic!("two sides that never come to rest");
+    }
+
+    fn want(&mut self, i: usize) {
+        self.sides[i].round.want();
+        self.drain(i);
+    }
+
+    fn assert_up(&self) {
+        let [a, b] = &self.sides;
+        assert!(a.engine.ready && b.engine.ready, "{:?} {:?}", a.round, b.round);
+        assert_eq!((a.engine.peer_qpn, b.engine.peer_qpn), (Some(b.engine.qpn), Some(a.engine.qpn)));
+        assert_eq!((&a.round.state, &b.round.state), (&State::Up, &State::Up));
+    }
+}
+
+#[test]
+fn one_wish_makes_a_lane() {
+    let mut net = Net::new(1);
+    net.want(0);
+    net.settle();
+    net.assert_up();
+    assert!(!net.sides[0].round.is_pending());
+}
+
+#[test]
+fn wishes_and_failures_at_any_moment_end_in_one_lane() {
+    for seed in 0..3000 {
+        let mut net = Net::new(seed);
+        for _ in 0..60 {
+            let i = usize::from(net.random(2) == 1);
+            match net.random(10) {
+                0 => net.want(i),
+                1 => {
+                    net.sides[i].round.on_lane_failed(Reason::LaneFailed);
+                    net.drain(i);
+                }
+                n => {
+                    net.step(i, n % 2 == 0, true);
+                }
+            }
+        }
+        net.settle();
+        net.want(0);
+        net.want(1);
+        net.settle();
+        net.assert_up();
+    }
+}
+
+#[test]
+fn an_old_answer_of_the_engine_is_not_taken() {
+    let mut round = LaneRound::new(5);
+    round.want();
+    assert_eq!(round.poll_action(), Some(RoundAction::MakeOffer { round: 6 }));
+    round.on_offer_made(5, Ok(offer(1)));
+    assert_eq!(round.poll_action(), None);
+    round.on_offer_made(6, Ok(offer(2)));
+    assert_eq!(round.poll_action(), Some(RoundAction::Send(PeerMessage::LaneOffer(offer(2)))));
+    assert!(round.is_pending());
+}
+
+#[test]
+fn a_peer_out_of_order_is_refused() {
+    let mut round = LaneRound::new(0);
+    assert_eq!(
+        round.handle_reset(Reason::LaneFailed).unwrap_err().to_string(),
+        "the peer sent a reset while the lane is idle"
+    );
+    assert!(round.handle_ready().is_err());
+    round.handle_offer(offer(1)).unwrap();
+    assert!(round.handle_offer(offer(2)).is_err());
+    assert!(round.handle_ready().is_err(), "ready before our own offer was sent");
+}
+
+#[test]
+fn the_peers_limit_is_called_so() {
+    let mut round = LaneRound::new(0);
+    round.want();
+    round.on_offer_made(1, Ok(offer(1)));
+    round.handle_reset(Reason::LocalLimit).unwrap();
+    let actions: Vec<_> = std::iter::from_fn(|| round.poll_action()).collect();
+    assert!(actions.contains(&RoundAction::Lost(Reason::PeerLimit)), "{actions:?}");
+}

@@ -1,0 +1,185 @@
+//! Every bound of the daemon, with its name in the configuration, its meaning, range and default.
+//!
+//! Owns the table behind `[limits]`; docs/configuration.md lists the same names. It must never hold a bound that the
+//! table does not name: bounds that nobody can set are constants beside the code that they bound.
+
+use std::time::Duration;
+
+use engine::EngineConfig;
+
+use crate::Config;
+
+/// Bounds of the control plane; those of the data path are in [`EngineConfig`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DaemonLimits {
+    /// Programs attached to the control socket at a time, tools included.
+    pub clients_max: u64,
+    /// Control messages that may wait for a program that does not read them; one more detaches it.
+    pub client_queue_max: u64,
+    /// Time in milliseconds for a program's first message.
+    pub client_hello_ms: u64,
+    /// Pairs of processes of this host that share memory.
+    pub pairs_max: u64,
+    /// Segments of one pair; each has 64 connections.
+    pub pair_segments_max: u64,
+    /// Time in milliseconds for a process to make its segment for a pair.
+    pub pair_answer_ms: u64,
+    /// Other daemons known at a time.
+    pub peers_max: u64,
+    /// Control links that have not yet proven the key.
+    pub handshakes_max: u64,
+    /// The same, from one address.
+    pub handshakes_per_source_max: u64,
+    /// Time in milliseconds for a control link to prove the key.
+    pub handshake_ms: u64,
+    /// Control messages that may wait for a peer that does not read them; one more closes the link.
+    pub link_queue_max: u64,
+    /// Attempts to reach a peer's daemon for one connect.
+    pub dial_attempts_max: u64,
+    /// Time in milliseconds for two daemons to set up a lane on a control link.
+    pub lane_setup_ms: u64,
+}
+
+impl Default for DaemonLimits {
+    fn default() -> Self {
+        Self {
+            clients_max: 1024,
+            client_queue_max: 4096,
+            client_hello_ms: 5_000,
+            pairs_max: 4096,
+            pair_segments_max: 256,
+            pair_answer_ms: 5_000,
+            peers_max: 256,
+            handshakes_max: 64,
+            handshakes_per_source_max: 8,
+            handshake_ms: 5_000,
+            link_queue_max: 1024,
+            dial_attempts_max: 3,
+            lane_setup_ms: 10_000,
+        }
+    }
+}
+
+impl DaemonLimits {
+    pub(crate) fn client_hello(&self) -> Duration {
+        Duration::from_millis(self.client_hello_ms)
+    }
+    pub(crate) fn pair_answer(&self) -> Duration {
+        Duration::from_millis(self.pair_answer_ms)
+    }
+    pub(crate) fn handshake(&self) -> Duration {
+        Duration::from_millis(self.handshake_ms)
+    }
+    pub(crate) fn lane_setup(&self) -> Duration {
+        Duration::from_millis(self.lane_setup_ms)
+    }
+}
+
+/// A queue length or table size as the machine counts.
+pub(crate) fn count(limit: u64) -> usize {
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+/// One name under `[limits]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Limit {
+    /// The key.
+    pub key: &'static str,
+    /// Least allowed value.
+    pub min: u64,
+    /// Most allowed value.
+    pub max: u64,
+    /// Whether only powers of two are allowed.
+    pub power_of_two: bool,
+    pub(crate) target: Target,
+}
+
+impl Limit {
+    /// Its value in a configuration.
+    pub fn value(&self, config: &Config) -> u64 {
+        match self.target {
+            Target::Engine { value, .. } => value(&config.engine_config()),
+            Target::Daemon(field) => *field(&mut config.limits.clone()),
+        }
+    }
+}
+
+/// Where a limit's value lives.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Target {
+    Engine { set: fn(&mut EngineConfig, u64), value: fn(&EngineConfig) -> u64 },
+    Daemon(fn(&mut DaemonLimits) -> &mut u64),
+}
+
+macro_rules! engine_limit {
+    ($key:ident, $min:expr, $max:expr) => {
+        engine_limit!($key, $min, $max, false)
+    };
+    ($key:ident, $min:expr, $max:expr, $power:expr) => {
+        Limit {
+            key: stringify!($key),
+            min: $min,
+            max: $max,
+            power_of_two: $power,
+            target: Target::Engine {
+                // The table's range fits the field's type; a test sets every limit to its maximum.
+                set: |c, v| c.$key = v.try_into().unwrap_or(c.$key),
+                value: |c| c.$key.into(),
+            },
+        }
+    };
+}
+
+macro_rules! daemon_limit {
+    ($key:ident, $min:expr, $max:expr) => {
+        Limit {
+            key: stringify!($key),
+            min: $min,
+            max: $max,
+            power_of_two: false,
+            target: Target::Daemon(|l| &mut l.$key),
+        }
+    };
+}
+
+const HOUR_MS: u64 = 3_600_000;
+
+/// Every name under `[limits]`.
+pub const LIMITS: &[Limit] = &[
+    engine_limit!(ring_bytes_max, 4 << 10, 8 << 20, true),
+    engine_limit!(apps_max, 1, 65_536),
+    engine_limit!(connections_max, 1, 1 << 24),
+    engine_limit!(connections_per_app_max, 1, 65_536),
+    engine_limit!(listeners_max, 1, 65_536),
+    engine_limit!(backlog_max, 1, 65_536),
+    engine_limit!(ring_memory_per_app_max, 1 << 20, 1 << 44),
+    engine_limit!(lanes_max, 1, 65_536),
+    engine_limit!(lane_credits, 2, 65_536),
+    engine_limit!(send_bytes_max, 256, 64 << 10),
+    engine_limit!(lane_inflight_bytes_max, 4 << 10, 1 << 32),
+    engine_limit!(quantum_bytes, 1 << 10, 8 << 20),
+    Limit {
+        key: "connect_timeout_ms",
+        min: 10,
+        max: HOUR_MS,
+        power_of_two: false,
+        target: Target::Engine {
+            set: |c, v| c.connect_timeout = Duration::from_millis(v),
+            value: |c| u64::try_from(c.connect_timeout.as_millis()).unwrap_or(u64::MAX),
+        },
+    },
+    daemon_limit!(clients_max, 1, 65_536),
+    daemon_limit!(client_queue_max, 16, 1 << 20),
+    daemon_limit!(client_hello_ms, 10, HOUR_MS),
+    daemon_limit!(pairs_max, 1, 1 << 20),
+    daemon_limit!(pair_segments_max, 1, 65_536),
+    daemon_limit!(pair_answer_ms, 10, HOUR_MS),
+    daemon_limit!(peers_max, 1, 65_536),
+    daemon_limit!(handshakes_max, 1, 65_536),
+    daemon_limit!(handshakes_per_source_max, 1, 65_536),
+    daemon_limit!(handshake_ms, 10, HOUR_MS),
+    daemon_limit!(link_queue_max, 16, 1 << 20),
+    daemon_limit!(dial_attempts_max, 1, 100),
+    daemon_limit!(lane_setup_ms, 10, HOUR_MS),
+];

@@ -1,0 +1,250 @@
+//! Control links on TCP: frames, handshake, heartbeats.
+//!
+//! Owns the sockets to other daemons. It must never hand a message on before the peer has proven the key, never read a
+//! long frame from a stranger, and never wait without a bound.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use control::{CHALLENGE_BYTES, FRAME_BYTES_MAX, PeerMessage, Reason, decode, encode, with_length};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout};
+
+use crate::Config;
+use crate::handshake::{Handshake, Identity, Refusal, Side, unexpected};
+use crate::key::ClusterKey;
+use crate::limits::count;
+use crate::peers::{LinkId, Verdict};
+
+/// Longest frame before the key is proven: the longest Hello, Proof or Bye, with room for longer words of later releases.
+const HANDSHAKE_FRAME_BYTES_MAX: usize = 4096;
+/// Time for the last message of a link that is being closed.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// What links tell the control plane.
+#[derive(Debug)]
+pub(crate) enum LinkInput {
+    /// A link that we accepted said Hello; it waits for the verdict.
+    Hello {
+        link: LinkId,
+        peer: IpAddr,
+        instance: u64,
+        verdict: oneshot::Sender<Verdict>,
+    },
+    Up {
+        link: LinkId,
+        peer: IpAddr,
+        instance: u64,
+        out: mpsc::Sender<PeerMessage>,
+    },
+    Message {
+        link: LinkId,
+        message: PeerMessage,
+    },
+    /// A link that was up, or that we accepted and said Hello, has ended.
+    Down {
+        link: LinkId,
+        reason: Reason,
+    },
+    DialFailed {
+        link: LinkId,
+        reason: Reason,
+    },
+}
+
+/// What every link needs.
+#[derive(Debug)]
+pub(crate) struct LinkContext {
+    pub(crate) config: Arc<Config>,
+    pub(crate) key: ClusterKey,
+    pub(crate) instance: u64,
+    pub(crate) inputs: mpsc::Sender<LinkInput>,
+}
+
+impl LinkContext {
+    pub(crate) fn identity(&self) -> Result<Identity, Refusal> {
+        let mut challenge = [0; CHALLENGE_BYTES];
+        getrandom::fill(&mut challenge).map_err(|e| Refusal::new(Reason::LocalLimit, e.to_string()))?;
+        Ok(Identity { instance: self.instance, address: self.config.listen, challenge })
+    }
+}
+
+/// A TCP connection as frames.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    read: OwnedReadHalf,
+    write: OwnedWriteHalf,
+    /// Bytes of the next frame; kept here so that a read that is given up loses none.
+    buffer: Vec<u8>,
+    frame_bytes_max: usize,
+}
+
+impl Wire {
+    pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
+        let (read, write) = stream.into_split();
+        Ok(Self { read, write, buffer: Vec::new(), frame_bytes_max: HANDSHAKE_FRAME_BYTES_MAX })
+    }
+
+    /// The next message; safe to be given up and called again.
+    pub(crate) async fn next(&mut self) -> Result<PeerMessage, Refusal> {
+        let lost = |what: String| Refusal::new(Reason::PeerLost, what);
+        loop {
+            if let Some(prefix) = self.buffer.first_chunk::<4>() {
+                let len = u32::from_be_bytes(*prefix) as usize;
+                if len > self.frame_bytes_max {
+                    let detail = format!("a frame of {len} bytes is longer than {}", self.frame_bytes_max);
+                    return Err(Refusal::new(Reason::Unspecified, detail));
+                }
+                if let Some(frame) = self.buffer.get(4..4 + len) {
+                    let message = decode(frame).map_err(|e| Refusal::new(Reason::Unspecified, e.to_string()));
+                    self.buffer.drain(..4 + len);
+                    return message;
+                }
+            }
+            match self.read.read_buf(&mut self.buffer).await {
+                Ok(0) => return Err(lost("the peer closed the link".into())),
+                Ok(_) => {}
+                Err(e) => return Err(lost(e.to_string())),
+            }
+        }
+    }
+
+    pub(crate) async fn send(&mut self, message: &PeerMessage) -> Result<(), Refusal> {
+        let frame = encode(message).map_err(|e| Refusal::new(Reason::Unspecified, e.to_string()))?;
+        let sent = self.write.write_all(&with_length(&frame)).await;
+        sent.map_err(|e| Refusal::new(Reason::PeerLost, e.to_string()))
+    }
+
+    /// Says why, as far as that can be said in bounded time, and closes.
+    pub(crate) async fn bye(mut self, refusal: &Refusal) {
+        let bye = PeerMessage::Bye { reason: refusal.reason, detail: refusal.detail.clone() };
+        let _ = timeout(FAREWELL, async {
+            let _ = self.send(&bye).await;
+            let _ = self.write.shutdown().await;
+            // Bytes that nobody read would turn our farewell into a reset: take some, for a while.
+            let mut rest = [0; 1024];
+            for _ in 0..64 {
+                if matches!(self.read.read(&mut rest).await, Ok(0) | Err(_)) {
+                    break;
+                }
+            }
+        })
+        .await;
+    }
+}
+
+/// The dialing side's part. The peer must be the one that was dialed.
+pub(crate) async fn greet(wire: &mut Wire, context: &LinkContext, dialed: IpAddr) -> Result<Identity, Refusal> {
+    let mut handshake = Handshake::new(Side::Dialer, context.identity()?);
+    wire.send(&handshake.hello()).await?;
+    let peer = handshake.handle_hello(wire.next().await?)?;
+    if peer.address != dialed {
+        let detail = format!("the daemon at {dialed} calls itself {}: use that address, or its `listen`", peer.address);
+        return Err(Refusal::new(Reason::BadAddress, detail));
+    }
+    let proof = handshake.proof(&context.key).ok_or_else(|| unexpected(&PeerMessage::Heartbeat, "Hello"))?;
+    wire.send(&proof).await?;
+    let answer = wire.next().await?;
+    handshake.handle_proof(&answer, &context.key)?;
+    Ok(peer)
+}
+
+/// The accepting side's part. `said_hello` is set once the control plane knows of the link.
+pub(crate) async fn receive(
+    wire: &mut Wire,
+    context: &LinkContext,
+    link: LinkId,
+    source: SocketAddr,
+    said_hello: &mut bool,
+) -> Result<Identity, Refusal> {
+    let mut handshake = Handshake::new(Side::Acceptor, context.identity()?);
+    let first = wire.next().await?;
+    // Before it is judged: who speaks another version learns ours.
+    wire.send(&handshake.hello()).await?;
+    let peer = handshake.handle_hello(first)?;
+    let source = source.ip().to_canonical();
+    if !context.config.may_speak_for(source, peer.address) {
+        let detail = format!("{source} may not speak for {}: give it as a source in [[peer]]", peer.address);
+        return Err(Refusal::new(Reason::BadAddress, detail));
+    }
+    let (verdict, answer) = oneshot::channel();
+    let hello = LinkInput::Hello { link, peer: peer.address, instance: peer.instance, verdict };
+    let stopping = || Refusal::new(Reason::ShuttingDown, "this daemon stops");
+    context.inputs.send(hello).await.map_err(|_| stopping())?;
+    *said_hello = true;
+    match answer.await.map_err(|_| stopping())? {
+        Verdict::Proceed => {}
+        Verdict::Refuse(reason, detail) => return Err(Refusal { reason, detail }),
+    }
+    let proof = wire.next().await?;
+    handshake.handle_proof(&proof, &context.key)?;
+    let own = handshake.proof(&context.key).ok_or_else(|| unexpected(&PeerMessage::Heartbeat, "Hello"))?;
+    wire.send(&own).await?;
+    Ok(peer)
+}
+
+/// Carries messages until the link or the daemon ends.
+pub(crate) async fn run(mut wire: Wire, context: &LinkContext, link: LinkId, peer: Identity) {
+    wire.frame_bytes_max = FRAME_BYTES_MAX;
+    let (out, mut outgoing) = mpsc::channel(count(context.config.limits.link_queue_max));
+    let up = LinkInput::Up { link, peer: peer.address, instance: peer.instance, out };
+    if context.inputs.send(up).await.is_err() {
+        return;
+    }
+    let refusal = match carry(&mut wire, context, link, &mut outgoing).await {
+        Ok(()) => {
+            let _ = timeout(FAREWELL, wire.write.shutdown()).await;
+            return;
+        }
+        Err(refusal) => refusal,
+    };
+    let _ = context.inputs.send(LinkInput::Down { link, reason: Reason::PeerLost }).await;
+    tracing::info!(peer = %peer.address, why = %refusal, "control link ended");
+    if refusal.reason != Reason::PeerLost {
+        wire.bye(&refusal).await;
+    }
+}
+
+/// Ends without error when the control plane has dropped its end.
+async fn carry(
+    wire: &mut Wire,
+    context: &LinkContext,
+    link: LinkId,
+    outgoing: &mut mpsc::Receiver<PeerMessage>,
+) -> Result<(), Refusal> {
+    let heartbeat = context.config.heartbeat;
+    let patience = heartbeat.patience();
+    let silent = |what: &str| Refusal::new(Reason::PeerLost, format!("{what} for {patience:?}"));
+    let (mut heard, mut spoken) = (Instant::now(), Instant::now());
+    loop {
+        let beat = (spoken + heartbeat.interval).min(heard + patience);
+        tokio::select! {
+            message = wire.next() => {
+                heard = Instant::now();
+                let input = LinkInput::Message { link, message: message? };
+                if context.inputs.send(input).await.is_err() {
+                    return Ok(());
+                }
+            }
+            message = outgoing.recv() => {
+                let Some(message) = message else { return Ok(()) };
+                timeout(patience, wire.send(&message)).await.map_err(|_| silent("the peer read nothing"))??;
+                spoken = Instant::now();
+            }
+            () = tokio::time::sleep_until(beat) => {
+                if heard.elapsed() >= patience {
+                    return Err(silent("the peer said nothing"));
+                }
+                timeout(patience, wire.send(&PeerMessage::Heartbeat)).await.map_err(|_| silent("the peer read nothing"))??;
+                spoken = Instant::now();
+            }
+        }
+    }
+}

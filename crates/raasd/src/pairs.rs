@@ -1,0 +1,443 @@
+//! Same-host connections: which two processes share memory, which slot is whose.
+//!
+//! A pair is two ends, each with its own number, so that a process may be paired with itself. Both processes make a
+//! segment when asked; each gets the other's; then the daemon hands out slots and is not needed any more until both
+//! sides have closed. This file owns that state and no socket: it takes requests in and gives [`PairAction`]s out. It
+//! must never forward a descriptor that was not checked, nor give a slot out again before both sides gave it back.
+
+mod rows;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use control::{Connection, Path, Reason, Reply};
+use verbs::Time;
+
+use crate::command::ClientId;
+
+/// Connections in one segment.
+pub(crate) const PAIR_SLOTS: u32 = 64;
+/// Connects that may wait for the segments of one pair.
+const PENDING_MAX: usize = 4096;
+/// The two ends of a connection have two numbers on this host: the listening end has the engine's, the connecting end
+/// this much more. The engine counts from 1 and does not get here.
+pub(crate) const CONNECTING_END: u64 = 1 << 40;
+/// First and number of the ports that connecting ends show as their own. Nothing is bound to them.
+const EPHEMERAL: (u64, u64) = (32_768, 28_232);
+
+/// What the daemon does for a pair.
+#[derive(Debug)]
+pub(crate) enum PairAction {
+    Send {
+        client: ClientId,
+        reply: Reply,
+        fds: Vec<OwnedFd>,
+    },
+    /// A connection did not come to be: its place in the listener's backlog is free again.
+    Return {
+        client: ClientId,
+        port: u16,
+        connection: u64,
+    },
+}
+
+/// A process that takes part.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Party {
+    pub(crate) client: ClientId,
+    pub(crate) pid: u32,
+}
+
+/// A connect of one process to a listener of another (or of itself).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LocalConnect {
+    pub(crate) from: Party,
+    pub(crate) to: Party,
+    pub(crate) request: u64,
+    pub(crate) port: u16,
+    pub(crate) ring_bytes: u32,
+    pub(crate) connection: u64,
+}
+
+/// Bounds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PairLimits {
+    pub(crate) pairs_max: usize,
+    pub(crate) segments_max: usize,
+    pub(crate) answer: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct PairKey(u64);
+
+#[derive(Debug)]
+struct Pair {
+    /// Of the process that connected first, and of the other. Of a process with itself: end 0 connects.
+    ends: [End; 2],
+    segments: Vec<Segment>,
+    pending: VecDeque<Pending>,
+}
+
+#[derive(Debug)]
+struct End {
+    client: ClientId,
+    pid: u32,
+    id: u64,
+}
+
+/// Both ends' segment of one index.
+#[derive(Debug)]
+struct Segment {
+    ring_bytes: u32,
+    halves: [Option<Half>; 2],
+    free: BTreeSet<u32>,
+    generations: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Half {
+    /// Gone once it was passed on.
+    fd: Option<OwnedFd>,
+    view: shm::Pair,
+}
+
+#[derive(Debug)]
+struct Pending {
+    connect: LocalConnect,
+    side: usize,
+    deadline: Time,
+}
+
+/// A connection, found by the listening end's number.
+#[derive(Debug)]
+struct Use {
+    pair: PairKey,
+    segment: usize,
+    slot: u32,
+    /// Which end of the pair connected.
+    side: usize,
+    port: u16,
+    accepted: bool,
+    /// By side of the pair.
+    closed: [bool; 2],
+}
+
+/// All pairs of the host.
+#[derive(Debug)]
+pub(crate) struct Pairs {
+    limits: PairLimits,
+    host: IpAddr,
+    pairs: BTreeMap<PairKey, Pair>,
+    by_clients: BTreeMap<(ClientId, ClientId), PairKey>,
+    of_client: BTreeMap<ClientId, BTreeSet<PairKey>>,
+    ends: BTreeMap<u64, (PairKey, usize)>,
+    uses: BTreeMap<u64, Use>,
+    next_key: u64,
+    next_end: u64,
+    actions: VecDeque<PairAction>,
+}
+
+impl Pairs {
+    /// `host` is the address that connections show.
+    pub(crate) fn new(limits: PairLimits, host: IpAddr) -> Self {
+        Self {
+            limits,
+            host,
+            pairs: BTreeMap::new(),
+            by_clients: BTreeMap::new(),
+            of_client: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            uses: BTreeMap::new(),
+            next_key: 1,
+            next_end: 1,
+            actions: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn poll_action(&mut self) -> Option<PairAction> {
+        self.actions.pop_front()
+    }
+
+    // ---- connecting
+
+    /// A connect; the place in the backlog is taken. `wake` makes the two ends of a wake socket.
+    pub(crate) fn handle_connect(
+        &mut self,
+        now: Time,
+        connect: LocalConnect,
+        wake: impl FnOnce() -> io::Result<(OwnedFd, OwnedFd)>,
+    ) {
+        let (from, to) = (connect.from.client, connect.to.client);
+        let key = match self.by_clients.get(&(from.min(to), from.max(to))) {
+            Some(&key) => key,
+            None => match self.open_pair(&connect, wake) {
+                Ok(key) => key,
+                Err(reason) => return self.fail(&connect, reason),
+            },
+        };
+        let Some(pair) = self.pairs.get_mut(&key) else { return self.fail(&connect, Reason::Unspecified) };
+        if pair.pending.len() >= PENDING_MAX {
+            return self.fail(&connect, Reason::LocalLimit);
+        }
+        let side = usize::from(pair.ends[0].client != from);
+        pair.pending.push_back(Pending { connect, side, deadline: now + self.limits.answer });
+        self.place(key);
+    }
+
+    fn open_pair(
+        &mut self,
+        connect: &LocalConnect,
+        wake: impl FnOnce() -> io::Result<(OwnedFd, OwnedFd)>,
+    ) -> Result<PairKey, Reason> {
+        if self.pairs.len() >= self.limits.pairs_max {
+            return Err(Reason::LocalLimit);
+        }
+        let (a, b) = wake().map_err(|error| {
+            tracing::warn!(%error, "no wake socket for two processes");
+            Reason::LocalLimit
+        })?;
+        let key = PairKey(self.next_key);
+        self.next_key += 1;
+        let parties = [connect.from, connect.to];
+        let ends = parties.map(|party| {
+            let id = self.next_end;
+            self.next_end += 1;
+            End { client: party.client, pid: party.pid, id }
+        });
+        for (side, fd) in [a, b].into_iter().enumerate() {
+            let reply = Reply::PairOpened { pair: ends[side].id, peer_pid: ends[1 - side].pid };
+            self.actions.push_back(PairAction::Send { client: ends[side].client, reply, fds: vec![fd] });
+            self.ends.insert(ends[side].id, (key, side));
+            self.of_client.entry(ends[side].client).or_default().insert(key);
+        }
+        let (from, to) = (connect.from.client, connect.to.client);
+        self.by_clients.insert((from.min(to), from.max(to)), key);
+        self.pairs.insert(key, Pair { ends, segments: Vec::new(), pending: VecDeque::new() });
+        Ok(key)
+    }
+
+    /// Gives slots to the connects that wait, as far as there are any, and asks for segments for the others.
+    fn place(&mut self, key: PairKey) {
+        let Some(pair) = self.pairs.get_mut(&key) else { return };
+        let waiting = std::mem::take(&mut pair.pending);
+        for pending in waiting {
+            let Some(pair) = self.pairs.get_mut(&key) else { return };
+            let ring_bytes = pending.connect.ring_bytes;
+            let mut of_size = pair.segments.iter_mut().enumerate().filter(|(_, s)| s.ring_bytes == ring_bytes);
+            if let Some((index, slot)) = of_size.find_map(|(i, s)| Some((i, s.take()?))) {
+                self.start(key, &pending, index, slot);
+            } else if pair.segments.iter().any(|s| s.ring_bytes == ring_bytes && !s.is_ready()) {
+                pair.pending.push_back(pending);
+            } else if pair.segments.len() < self.limits.segments_max {
+                pair.pending.push_back(pending);
+                self.want_segment(key, ring_bytes);
+            } else {
+                self.fail(&pending.connect, Reason::LocalLimit);
+            }
+        }
+    }
+
+    fn want_segment(&mut self, key: PairKey, ring_bytes: u32) {
+        let Some(pair) = self.pairs.get_mut(&key) else { return };
+        let index = u32::try_from(pair.segments.len()).unwrap_or(u32::MAX);
+        pair.segments.push(Segment::new(ring_bytes));
+        for end in &pair.ends {
+            let reply = Reply::PairSegmentWanted { pair: end.id, index, slots: PAIR_SLOTS, ring_bytes };
+            self.actions.push_back(PairAction::Send { client: end.client, reply, fds: Vec::new() });
+        }
+    }
+
+    /// The connection is there: the listening side hears of it first.
+    fn start(&mut self, key: PairKey, pending: &Pending, segment: usize, slot: u32) {
+        let Some(pair) = self.pairs.get(&key) else { return };
+        let LocalConnect { request, port, connection, .. } = pending.connect;
+        let generation = pair.segments[segment].generations[slot as usize];
+        let number = u32::try_from(segment).unwrap_or(u32::MAX).saturating_mul(PAIR_SLOTS) + slot;
+        let [listening, connecting] = self.addresses(connection, port);
+        let describe = |id, local, peer, end: &End| Connection {
+            id,
+            local,
+            peer,
+            path: Path::Shm { pair: end.id, slot: number, generation },
+        };
+        let (from, to) = (&pair.ends[pending.side], &pair.ends[1 - pending.side]);
+        let incoming = describe(connection, listening, connecting, to);
+        let reply = Reply::Incoming { port, connection: incoming };
+        self.actions.push_back(PairAction::Send { client: to.client, reply, fds: Vec::new() });
+        let connected = describe(connection + CONNECTING_END, connecting, listening, from);
+        let reply = Reply::Connected { request, result: Ok(connected) };
+        self.actions.push_back(PairAction::Send { client: from.client, reply, fds: Vec::new() });
+        let side = pending.side;
+        self.uses.insert(connection, Use { pair: key, segment, slot, side, port, accepted: false, closed: [false; 2] });
+    }
+
+    /// What the listening and the connecting end are called.
+    fn addresses(&self, connection: u64, port: u16) -> [SocketAddr; 2] {
+        let ephemeral = u16::try_from(EPHEMERAL.0 + connection % EPHEMERAL.1).unwrap_or(u16::MAX);
+        [SocketAddr::new(self.host, port), SocketAddr::new(self.host, ephemeral)]
+    }
+
+    fn fail(&mut self, connect: &LocalConnect, reason: Reason) {
+        let reply = Reply::Connected { request: connect.request, result: Err(reason) };
+        self.actions.push_back(PairAction::Send { client: connect.from.client, reply, fds: Vec::new() });
+        self.give_back(connect);
+    }
+
+    fn give_back(&mut self, connect: &LocalConnect) {
+        let LocalConnect { to, port, connection, .. } = *connect;
+        self.actions.push_back(PairAction::Return { client: to.client, port, connection });
+    }
+
+    // ---- segments
+
+    /// Whether this segment of this client was asked for; its shape is then `PAIR_SLOTS` and `ring_bytes`. False: the
+    /// pair is gone meanwhile. An error: the client broke the rules.
+    pub(crate) fn expects(&self, client: ClientId, end: u64, index: u32, shape: (u32, u32)) -> Result<bool, String> {
+        let Some(&(key, side)) = self.ends.get(&end) else {
+            return if (1..self.next_end).contains(&end) { Ok(false) } else { Err(format!("there is no pair {end}")) };
+        };
+        let pair = self.pairs.get(&key).filter(|p| p.ends[side].client == client);
+        let pair = pair.ok_or_else(|| format!("pair {end} is another process's"))?;
+        let segment = pair.segments.get(index as usize).filter(|s| s.halves[side].is_none());
+        let segment = segment.ok_or_else(|| format!("segment {index} of pair {end} was not asked for"))?;
+        if shape != (PAIR_SLOTS, segment.ring_bytes) {
+            return Err(format!("segment {index} of pair {end} has the shape {shape:?}, not the one asked for"));
+        }
+        Ok(true)
+    }
+
+    /// A segment that [`Self::expects`] allowed, checked and mapped read-only.
+    pub(crate) fn handle_segment(&mut self, end: u64, index: u32, fd: OwnedFd, view: shm::Pair) {
+        let Some(&(key, side)) = self.ends.get(&end) else { return };
+        let Some(pair) = self.pairs.get_mut(&key) else { return };
+        let Some(segment) = pair.segments.get_mut(index as usize) else { return };
+        segment.halves[side] = Some(Half { fd: Some(fd), view });
+        if !segment.is_ready() {
+            return;
+        }
+        let ring_bytes = segment.ring_bytes;
+        for side in 0..2 {
+            let Some(fd) = segment.halves[1 - side].as_mut().and_then(|half| half.fd.take()) else { continue };
+            let end = &pair.ends[side];
+            let reply = Reply::PairSegment { pair: end.id, index, slots: PAIR_SLOTS, ring_bytes };
+            self.actions.push_back(PairAction::Send { client: end.client, reply, fds: vec![fd] });
+        }
+        self.place(key);
+    }
+
+    // ---- ending
+
+    /// The application took the connection from its backlog.
+    pub(crate) fn on_accepted(&mut self, connection: u64) {
+        if let Some(use_) = self.uses.get_mut(&connection) {
+            use_.accepted = true;
+        }
+    }
+
+    /// One side has finished a connection. Numbers that are no connection of the client's are those of a pair that
+    /// ended meanwhile.
+    pub(crate) fn handle_closed(&mut self, client: ClientId, id: u64) {
+        let connecting = id >= CONNECTING_END;
+        let connection = if connecting { id - CONNECTING_END } else { id };
+        let Some(use_) = self.uses.get_mut(&connection) else { return };
+        let Some(pair) = self.pairs.get_mut(&use_.pair) else { return };
+        let side = if connecting { use_.side } else { 1 - use_.side };
+        if pair.ends[side].client != client {
+            return;
+        }
+        use_.closed[side] = true;
+        if use_.closed == [true; 2] {
+            let key = use_.pair;
+            if let Some(segment) = pair.segments.get_mut(use_.segment) {
+                segment.give_back(use_.slot);
+            }
+            self.uses.remove(&connection);
+            self.place(key);
+        }
+    }
+
+    /// Gives a connect up that has no slot yet. Whether there was one.
+    pub(crate) fn handle_cancel(&mut self, client: ClientId, request: u64) -> bool {
+        let keys = self.of_client.get(&client).into_iter().flatten();
+        for key in keys.copied().collect::<Vec<_>>() {
+            let Some(pair) = self.pairs.get_mut(&key) else { continue };
+            let mine = |p: &Pending| p.connect.from.client == client && p.connect.request == request;
+            if let Some(found) = pair.pending.iter().position(mine).and_then(|i| pair.pending.remove(i)) {
+                self.give_back(&found.connect);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The client is gone: so are its pairs. The other processes notice by their wake sockets.
+    pub(crate) fn handle_gone(&mut self, client: ClientId) {
+        for key in self.of_client.remove(&client).unwrap_or_default() {
+            let Some(pair) = self.pairs.remove(&key) else { continue };
+            for end in &pair.ends {
+                self.ends.remove(&end.id);
+                if let Some(keys) = self.of_client.get_mut(&end.client) {
+                    keys.remove(&key);
+                }
+            }
+            let [a, b] = [pair.ends[0].client, pair.ends[1].client];
+            self.by_clients.remove(&(a.min(b), a.max(b)));
+            self.uses.retain(|_, u| u.pair != key);
+            for pending in pair.pending {
+                if pending.connect.from.client == client {
+                    self.give_back(&pending.connect);
+                } else {
+                    self.fail(&pending.connect, Reason::PeerAppDied);
+                }
+            }
+        }
+    }
+
+    // ---- time
+
+    /// When [`Self::handle_timeout`] has something to do.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.pairs.values().filter_map(|p| p.pending.front()).map(|p| p.deadline).min()
+    }
+
+    /// Fails the connects for which a process did not make its segment in time. The segment may still come.
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        let mut late = Vec::new();
+        for pair in self.pairs.values_mut() {
+            while pair.pending.front().is_some_and(|p| p.deadline <= now) {
+                late.extend(pair.pending.pop_front().map(|p| p.connect));
+            }
+        }
+        for connect in late {
+            self.fail(&connect, Reason::TimedOut);
+        }
+    }
+}
+
+impl Segment {
+    fn new(ring_bytes: u32) -> Self {
+        let generations = vec![1; PAIR_SLOTS as usize];
+        Self { ring_bytes, halves: [None, None], free: (0..PAIR_SLOTS).collect(), generations }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.halves.iter().all(Option::is_some)
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        if self.is_ready() { self.free.pop_first() } else { None }
+    }
+
+    fn give_back(&mut self, slot: u32) {
+        if let Some(generation) = self.generations.get_mut(slot as usize) {
+            *generation = generation.wrapping_add(1).max(1);
+            self.free.insert(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! Same-host connections as `raas ss` shows them: two rows each, one for each end.
+//!
+//! Owns the reading of the two processes' words. They may lie: whatever they say only ends up in a table, so it is cut
+//! to what is possible and believed no further.
+
+use std::sync::atomic::Ordering;
+
+use control::{ConnectionRow, ConnectionState, PathKind, Reason};
+use shm::{PairWords, app_flag};
+
+use super::{CONNECTING_END, Pairs, Use};
+use crate::command::ClientId;
+
+struct Words {
+    tail: u64,
+    head: u64,
+    flags: u32,
+}
+
+impl Words {
+    fn load(words: &PairWords, generation: u32) -> Self {
+        if words.generation.load(Ordering::Acquire) != generation {
+            return Self { tail: 0, head: 0, flags: 0 };
+        }
+        Self {
+            tail: words.tail.load(Ordering::Relaxed),
+            head: words.head.load(Ordering::Relaxed),
+            flags: words.flags.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Pairs {
+    /// Pairs of processes.
+    pub(crate) fn count(&self) -> u64 {
+        u64::try_from(self.pairs.len()).unwrap_or(u64::MAX)
+    }
+
+    /// Both rows of every connection.
+    pub(crate) fn rows(&self) -> Vec<ConnectionRow> {
+        self.uses.iter().filter_map(|(&id, use_)| self.rows_of(id, use_)).flatten().collect()
+    }
+
+    /// Connections of a client, an end each.
+    pub(crate) fn connections_of(&self, client: ClientId) -> u32 {
+        let ends = |u: &Use| match self.pairs.get(&u.pair) {
+            Some(pair) => (0..2).filter(|&side| pair.ends[side].client == client && !u.closed[side]).count(),
+            None => 0,
+        };
+        u32::try_from(self.uses.values().map(ends).sum::<usize>()).unwrap_or(u32::MAX)
+    }
+
+    fn rows_of(&self, id: u64, use_: &Use) -> Option<[ConnectionRow; 2]> {
+        let pair = self.pairs.get(&use_.pair)?;
+        let segment = pair.segments.get(use_.segment)?;
+        let generation = *segment.generations.get(use_.slot as usize)?;
+        let words = |side: usize| Some(Words::load(&segment.halves[side].as_ref()?.view.slot(use_.slot), generation));
+        let ring = u64::from(segment.ring_bytes);
+        let (from, to) = (use_.side, 1 - use_.side);
+        let (from_words, to_words) = (words(from)?, words(to)?);
+        let [listening, connecting] = self.addresses(id, use_.port);
+        let row = |id, local, peer, own: &Words, other: &Words, state, app_pid| ConnectionRow {
+            id,
+            local,
+            peer,
+            state,
+            lane: None,
+            route_id: None,
+            path: PathKind::Shm,
+            reason: Reason::SameHost,
+            tx_bytes: own.tail,
+            rx_bytes: other.tail,
+            tx_queued_bytes: own.tail.saturating_sub(other.head).min(ring),
+            rx_queued_bytes: other.tail.saturating_sub(own.head).min(ring),
+            app_pid,
+        };
+        let connecting_state = state(&from_words, &to_words, use_.closed[from]);
+        let listening_state = match state(&to_words, &from_words, use_.closed[to]) {
+            ConnectionState::Established if !use_.accepted => ConnectionState::Backlog,
+            other => other,
+        };
+        let connecting_id = id + CONNECTING_END;
+        let (from_pid, to_pid) = (pair.ends[from].pid, pair.ends[to].pid);
+        Some([
+            row(id, listening, connecting, &to_words, &from_words, listening_state, to_pid),
+            row(connecting_id, connecting, listening, &from_words, &to_words, connecting_state, from_pid),
+        ])
+    }
+}
+
+fn state(own: &Words, other: &Words, closed: bool) -> ConnectionState {
+    let over = app_flag::CLOSED | app_flag::ABORT;
+    match (own.flags & app_flag::FIN != 0, other.flags & app_flag::FIN != 0) {
+        _ if closed || own.flags & over != 0 => ConnectionState::Closing,
+        (true, true) => ConnectionState::Closing,
+        (true, false) => ConnectionState::FinSent,
+        (false, true) => ConnectionState::FinReceived,
+        (false, false) => ConnectionState::Established,
+    }
+}

@@ -1,0 +1,315 @@
+//! Pairs of processes, with real segments and without sockets.
+
+use std::sync::atomic::Ordering;
+
+use control::{ConnectionState, PathKind};
+use shm::{Segment, Sharing, app_flag};
+
+use super::*;
+
+const RING: u32 = 4096;
+const T0: Time = Time(1_000_000);
+
+fn party(n: u64) -> Party {
+    Party { client: ClientId(n), pid: 100 + u32::try_from(n).unwrap() }
+}
+
+struct World {
+    pairs: Pairs,
+    /// What each client was sent, oldest first.
+    sent: Vec<(ClientId, Reply, usize)>,
+    returned: Vec<u64>,
+    next: u64,
+    /// The owners' own views of their segments, by end and index.
+    owned: BTreeMap<(u64, u32), shm::Pair>,
+}
+
+impl World {
+    fn new() -> Self {
+        let limits = PairLimits { pairs_max: 3, segments_max: 2, answer: Duration::from_secs(5) };
+        Self {
+            pairs: Pairs::new(limits, "127.0.0.1".parse().unwrap()),
+            sent: Vec::new(),
+            returned: Vec::new(),
+            next: 1,
+            owned: BTreeMap::new(),
+        }
+    }
+
+    /// Connects; says the connection's number.
+    fn connect(&mut self, from: u64, to: u64) -> u64 {
+        let connection = self.next;
+        self.next += 1;
+        let connect = LocalConnect {
+            from: party(from),
+            to: party(to),
+            request: 1000 + connection,
+            port: 7,
+            ring_bytes: RING,
+            connection,
+        };
+        let wake = || shm::WakeSocket::pair().map(|(a, b)| (a.into_fd(), b.into_fd()));
+        self.pairs.handle_connect(T0, connect, wake);
+        self.drain();
+        connection
+    }
+
+    fn drain(&mut self) {
+        while let Some(action) = self.pairs.poll_action() {
+            match action {
+                PairAction::Send { client, reply, fds } => self.sent.push((client, reply, fds.len())),
+                PairAction::Return { connection, .. } => self.returned.push(connection),
+            }
+        }
+    }
+
+    fn take(&mut self, client: u64) -> Vec<Reply> {
+        let (mine, rest) = std::mem::take(&mut self.sent).into_iter().partition(|s| s.0 == ClientId(client));
+        self.sent = rest;
+        mine.into_iter().map(|s: (ClientId, Reply, usize)| s.1).collect()
+    }
+
+    /// Every segment that was asked for comes, as clients make them.
+    fn answer(&mut self) -> usize {
+        let wanted: Vec<_> = self
+            .sent
+            .iter()
+            .filter_map(|(client, reply, _)| match reply {
+                Reply::PairSegmentWanted { pair, index, slots, ring_bytes } => {
+                    Some((*client, *pair, *index, *slots, *ring_bytes))
+                }
+                _ => None,
+            })
+            .collect();
+        self.sent.retain(|s| !matches!(s.1, Reply::PairSegmentWanted { .. }));
+        for &(client, pair, index, slots, ring_bytes) in &wanted {
+            assert_eq!(self.pairs.expects(client, pair, index, (slots, ring_bytes)), Ok(true));
+            let bytes = shm::Pair::bytes(slots, ring_bytes);
+            let made = Segment::create("test", bytes, Sharing::PeerReadOnly).unwrap();
+            let own = shm::Pair::format(made.region().clone(), slots, ring_bytes).unwrap();
+            self.owned.insert((pair, index), own);
+            let fd = made.fd().try_clone_to_owned().unwrap();
+            let theirs = Segment::accept(fd, bytes, Sharing::PeerReadOnly).unwrap();
+            let fd = theirs.fd().try_clone_to_owned().unwrap();
+            let view = shm::Pair::open(theirs.into_region(), slots, ring_bytes).unwrap();
+            self.pairs.handle_segment(pair, index, fd, view);
+            self.drain();
+        }
+        wanted.len()
+    }
+
+    fn connected(&mut self, client: u64) -> Vec<Result<Connection, Reason>> {
+        let replies = self.take(client);
+        replies
+            .into_iter()
+            .filter_map(|r| if let Reply::Connected { result, .. } = r { Some(result) } else { None })
+            .collect()
+    }
+}
+
+fn slot(connection: &Connection) -> (u64, u32, u32) {
+    let Path::Shm { pair, slot, generation } = connection.path else { panic!("not shm") };
+    (pair, slot, generation)
+}
+
+#[test]
+fn a_pair_is_opened_once_and_the_listener_hears_first() {
+    let mut world = World::new();
+    world.connect(1, 2);
+    let kinds: Vec<_> = world.sent.iter().map(|(c, r, fds)| (c.0, format!("{r:?}")[..8].to_string(), *fds)).collect();
+    assert_eq!(kinds[..2], [(1, "PairOpen".into(), 1), (2, "PairOpen".into(), 1)]);
+    assert_eq!(kinds[2..], [(1, "PairSegm".into(), 0), (2, "PairSegm".into(), 0)]);
+    world.sent.retain(|s| !matches!(s.1, Reply::PairOpened { .. }));
+    assert_eq!(world.answer(), 2);
+    let order: Vec<_> = world.sent.iter().map(|(c, r, fds)| (c.0, format!("{r:?}")[..8].to_string(), *fds)).collect();
+    let expected = [(1, "PairSegm", 1), (2, "PairSegm", 1), (2, "Incoming", 0), (1, "Connecte", 0)];
+    assert_eq!(order, expected.map(|(c, k, f)| (c, k.to_string(), f)));
+    let Reply::Incoming { port: 7, connection: incoming } = &world.sent[2].1 else { panic!("{:?}", world.sent) };
+    let Reply::Connected { request: 1001, result: Ok(connected) } = &world.sent[3].1 else {
+        panic!("{:?}", world.sent)
+    };
+    assert_eq!((incoming.id, connected.id), (1, 1 + CONNECTING_END));
+    assert_eq!((incoming.local, incoming.peer), (connected.peer, connected.local));
+    let ((a, s, g), (b, t, h)) = (slot(incoming), slot(connected));
+    assert!(a != b && (s, g) == (t, h) && (s, g) == (0, 1));
+    world.sent.clear();
+    // The other direction uses the same pair.
+    world.connect(2, 1);
+    let again: Vec<_> = world.sent.iter().map(|s| s.0.0).collect();
+    assert_eq!(again, [1, 2]);
+    assert_eq!(world.answer(), 0);
+    assert_eq!(world.returned, []);
+}
+
+#[test]
+fn slots_come_back_when_both_sides_gave_them_up_and_not_before() {
+    let mut world = World::new();
+    let first = world.connect(1, 2);
+    world.answer();
+    for _ in 1..PAIR_SLOTS {
+        world.connect(1, 2);
+    }
+    assert_eq!(world.connected(1).len(), 64);
+    world.take(2);
+    world.pairs.handle_closed(ClientId(2), first);
+    world.pairs.handle_closed(ClientId(2), first);
+    // Someone else's number, and numbers of nothing.
+    world.pairs.handle_closed(ClientId(1), first);
+    world.pairs.handle_closed(ClientId(3), first + CONNECTING_END);
+    world.pairs.handle_closed(ClientId(1), 999);
+    world.connect(1, 2);
+    assert!(world.connected(1).is_empty(), "a slot was used while one side had it");
+    world.pairs.handle_closed(ClientId(1), first + CONNECTING_END);
+    world.drain();
+    let connected = world.connected(1);
+    assert_eq!(connected.iter().map(|c| slot(c.as_ref().unwrap())).map(|s| (s.1, s.2)).collect::<Vec<_>>(), [(0, 2)]);
+}
+
+#[test]
+fn more_connections_bring_more_segments_up_to_the_limit() {
+    let mut world = World::new();
+    let all: Vec<u64> = (0..130).map(|_| world.connect(1, 2)).collect();
+    assert_eq!(world.answer(), 2);
+    assert_eq!(world.answer(), 2);
+    assert_eq!(world.answer(), 0);
+    let results = world.connected(1);
+    let slots: BTreeSet<u32> = results.iter().flatten().map(|c| slot(c).1).collect();
+    assert_eq!(slots, (0..128).collect());
+    assert_eq!(results.iter().filter(|r| **r == Err(Reason::LocalLimit)).count(), 2);
+    assert_eq!(world.returned, all[128..]);
+    assert_eq!(world.pairs.rows().len(), 256);
+}
+
+#[test]
+fn a_process_with_itself_has_two_ends() {
+    let mut world = World::new();
+    let connection = world.connect(1, 1);
+    assert_eq!(world.answer(), 2);
+    let replies = world.take(1);
+    let opened: Vec<u64> = replies
+        .iter()
+        .filter_map(|r| if let Reply::PairOpened { pair, .. } = r { Some(*pair) } else { None })
+        .collect();
+    assert_eq!(opened, [1, 2]);
+    assert_eq!(world.pairs.connections_of(ClientId(1)), 2);
+    world.pairs.handle_closed(ClientId(1), connection);
+    assert_eq!(world.pairs.connections_of(ClientId(1)), 1);
+    world.pairs.handle_closed(ClientId(1), connection + CONNECTING_END);
+    assert_eq!(world.pairs.rows(), []);
+}
+
+#[test]
+fn a_process_that_does_not_answer_costs_the_connect_alone() {
+    let mut world = World::new();
+    let connection = world.connect(1, 2);
+    assert_eq!(world.pairs.deadline(), Some(T0 + Duration::from_secs(5)));
+    world.pairs.handle_timeout(T0 + Duration::from_secs(4));
+    world.drain();
+    assert_eq!(world.returned, []);
+    world.pairs.handle_timeout(T0 + Duration::from_secs(5));
+    world.drain();
+    assert_eq!(world.returned, [connection]);
+    assert_eq!(world.pairs.deadline(), None);
+    // Late is not never.
+    assert_eq!(world.answer(), 2);
+    world.connect(1, 2);
+    let results = world.connected(1);
+    assert_eq!(results[0], Err(Reason::TimedOut));
+    assert!(results[1].is_ok());
+}
+
+#[test]
+fn cancelling_gives_the_backlog_place_back() {
+    let mut world = World::new();
+    let connection = world.connect(1, 2);
+    assert!(!world.pairs.handle_cancel(ClientId(2), 1000 + connection));
+    assert!(world.pairs.handle_cancel(ClientId(1), 1000 + connection));
+    assert!(!world.pairs.handle_cancel(ClientId(1), 1000 + connection));
+    world.drain();
+    assert_eq!(world.returned, [connection]);
+    world.answer();
+    assert!(world.connected(1).is_empty());
+}
+
+#[test]
+fn a_death_ends_its_pairs_and_what_waits_for_them() {
+    let mut world = World::new();
+    let (one, two) = (world.connect(1, 2), world.connect(2, 1));
+    world.pairs.handle_gone(ClientId(2));
+    world.drain();
+    assert_eq!(world.connected(1), [Err(Reason::PeerAppDied)]);
+    assert_eq!(world.returned, [one, two]);
+    let late = world.pairs.expects(ClientId(1), 1, 0, (PAIR_SLOTS, RING));
+    assert_eq!(late, Ok(false), "an answer to a question of before is no fault");
+    world.sent.clear();
+    world.connect(1, 3);
+    world.answer();
+    assert_eq!(world.connected(1).len(), 1);
+    assert_eq!(world.pairs.count(), 1);
+    world.pairs.handle_gone(ClientId(1));
+    assert_eq!((world.pairs.count(), world.pairs.rows().len()), (0, 0));
+    assert!(world.pairs.of_client.values().all(BTreeSet::is_empty) && world.pairs.ends.is_empty());
+    assert!(world.pairs.by_clients.is_empty() && world.pairs.uses.is_empty());
+}
+
+#[test]
+fn pairs_have_a_limit() {
+    let mut world = World::new();
+    for to in 2..=4 {
+        world.connect(1, to);
+    }
+    let refused = world.connect(1, 5);
+    assert_eq!(world.connected(1), [Err(Reason::LocalLimit)]);
+    assert_eq!(world.returned, [refused]);
+    world.pairs.handle_gone(ClientId(4));
+    world.drain();
+    world.connect(1, 5);
+    assert_eq!(world.pairs.count(), 3);
+}
+
+#[test]
+fn segments_that_nobody_asked_for_are_faults() {
+    let mut world = World::new();
+    world.connect(1, 2);
+    let shape = (PAIR_SLOTS, RING);
+    for (client, pair, index, shape) in
+        [(1, 9, 0, shape), (1, 2, 0, shape), (1, 1, 1, shape), (1, 1, 0, (32, RING)), (1, 1, 0, (PAIR_SLOTS, 8192))]
+    {
+        assert!(world.pairs.expects(ClientId(client), pair, index, shape).is_err(), "{client} {pair} {index}");
+    }
+    world.answer();
+    assert!(world.pairs.expects(ClientId(1), 1, 0, shape).is_err(), "a second time");
+}
+
+#[test]
+fn rows_show_both_ends_and_believe_no_lie() {
+    let mut world = World::new();
+    let id = world.connect(1, 2);
+    world.answer();
+    let words = |world: &World, end: u64| world.owned[&(end, 0)].slot(0);
+    let row = |world: &World, which: usize| world.pairs.rows().swap_remove(which);
+    assert_eq!(row(&world, 0).state, ConnectionState::Backlog);
+    world.pairs.on_accepted(id);
+    for end in [1, 2] {
+        words(&world, end).generation.store(1, Ordering::Release);
+    }
+    words(&world, 1).tail.store(300, Ordering::Release);
+    words(&world, 2).head.store(100, Ordering::Release);
+    let (listening, connecting) = (row(&world, 0), row(&world, 1));
+    assert_eq!((listening.id, connecting.id), (id, id + CONNECTING_END));
+    assert_eq!((listening.app_pid, connecting.app_pid), (102, 101));
+    assert_eq!((listening.path, listening.reason), (PathKind::Shm, Reason::SameHost));
+    assert_eq!((connecting.tx_bytes, connecting.tx_queued_bytes), (300, 200));
+    assert_eq!((listening.rx_bytes, listening.rx_queued_bytes), (300, 200));
+    words(&world, 1).flags.store(app_flag::FIN, Ordering::Release);
+    let states = |world: &World| (row(world, 0).state, row(world, 1).state);
+    assert_eq!(states(&world), (ConnectionState::FinReceived, ConnectionState::FinSent));
+    words(&world, 2).flags.store(app_flag::CLOSED, Ordering::Release);
+    assert_eq!(row(&world, 0).state, ConnectionState::Closing);
+    words(&world, 1).tail.store(u64::MAX, Ordering::Release);
+    words(&world, 2).head.store(0, Ordering::Release);
+    assert_eq!(row(&world, 1).tx_queued_bytes, u64::from(RING));
+    // Words of an older connection say nothing about this one.
+    words(&world, 1).generation.store(9, Ordering::Release);
+    assert_eq!(row(&world, 1).tx_bytes, 0);
+}

@@ -1,0 +1,407 @@
+//! Other daemons: at most one control link to each, and the rounds of its lane.
+//!
+//! Owns who dials, which of two links of one moment is kept, and what of a link's end reaches the engine; no I/O. It must
+//! never keep anything for a link that has not proven the key but its number, nor let such a link stop it for longer than
+//! [`YIELD`].
+//!
+//! Two daemons that dial each other at the same time: the accepting side decides, when it hears the other's Hello and
+//! before it proves anything. The dial of the daemon with the lower instance number goes on; the other is refused or
+//! given up. While another's handshake is under way one's own dial waits.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use control::{LaneOffer, PeerMessage, Reason};
+use verbs::Time;
+
+use crate::command::Command;
+use crate::lane_round::{LaneRound, RoundAction};
+
+/// Pause before one dials again whom the peer told that a link exists or comes from its side.
+const REDIAL: Duration = Duration::from_millis(100);
+/// Such dials in a row, then the wish for a lane fails.
+const REDIALS_MAX: u32 = 20;
+/// How long one's own dial waits for an incoming link that may still prove itself.
+const YIELD: Duration = Duration::from_millis(500);
+
+/// A TCP connection to another daemon. Never used again for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct LinkId(pub(crate) u64);
+
+/// What the daemon does for its peers.
+#[derive(Debug)]
+pub(crate) enum PeerAction {
+    Dial {
+        link: LinkId,
+        peer: IpAddr,
+    },
+    CancelDial {
+        link: LinkId,
+    },
+    Send {
+        link: LinkId,
+        message: PeerMessage,
+    },
+    /// Say why, and close.
+    Close {
+        link: LinkId,
+        reason: Reason,
+        detail: String,
+    },
+    Engine(Command),
+}
+
+/// Whether a link whose Hello was heard may go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Proceed,
+    Refuse(Reason, String),
+}
+
+/// A link that has proven the key.
+#[derive(Debug)]
+struct Established {
+    link: LinkId,
+    instance: u64,
+    round: LaneRound,
+    pending_since: Option<Time>,
+}
+
+#[derive(Debug, Default)]
+struct Peer {
+    established: Option<Established>,
+    dial: Option<LinkId>,
+    wanted: bool,
+    redial_at: Option<Time>,
+    redials: u32,
+    /// The dial made way for an incoming link once; it does not do so again before a link is up.
+    yielded: bool,
+}
+
+/// All peers of the host.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    instance: u64,
+    peers_max: usize,
+    lane_setup: Duration,
+    peers: BTreeMap<IpAddr, Peer>,
+    /// Dials, and links that are up.
+    links: BTreeMap<LinkId, IpAddr>,
+    /// Links that we accepted, that have said Hello and not yet proven the key. Bounded by who accepts them.
+    incoming: BTreeMap<LinkId, IpAddr>,
+    next_link: u64,
+    /// No round of a lane had a greater number.
+    rounds: u64,
+    actions: VecDeque<PeerAction>,
+}
+
+impl Peers {
+    pub(crate) fn new(instance: u64, peers_max: usize, lane_setup: Duration) -> Self {
+        Self {
+            instance,
+            peers_max,
+            lane_setup,
+            peers: BTreeMap::new(),
+            links: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+            next_link: 1,
+            rounds: 0,
+            actions: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn poll_action(&mut self) -> Option<PeerAction> {
+        self.actions.pop_front()
+    }
+
+    fn entry(&mut self, peer: IpAddr) -> Option<&mut Peer> {
+        if self.peers.len() >= self.peers_max && !self.peers.contains_key(&peer) {
+            return None;
+        }
+        Some(self.peers.entry(peer).or_default())
+    }
+
+    // ---- wishes
+
+    /// The engine wants a lane to this host.
+    pub(crate) fn handle_wanted(&mut self, now: Time, peer: IpAddr) {
+        let Some(entry) = self.entry(peer) else {
+            self.engine_lost(peer, Reason::LocalLimit);
+            return;
+        };
+        if let Some(established) = &mut entry.established {
+            established.round.want();
+            self.pump(now, peer);
+        } else {
+            entry.wanted = true;
+            self.dial_if_needed(now, peer);
+        }
+    }
+
+    fn is_arriving(&self, peer: IpAddr) -> bool {
+        self.incoming.values().any(|p| *p == peer)
+    }
+
+    fn dial_if_needed(&mut self, now: Time, peer: IpAddr) {
+        let arriving = self.is_arriving(peer);
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let busy = entry.established.is_some() || entry.dial.is_some() || entry.redial_at.is_some();
+        if busy || !entry.wanted {
+            return self.forget_idle(peer);
+        }
+        if arriving && !std::mem::replace(&mut entry.yielded, true) {
+            entry.redial_at = Some(now + YIELD);
+            return;
+        }
+        let link = LinkId(self.next_link);
+        self.next_link += 1;
+        entry.dial = Some(link);
+        self.links.insert(link, peer);
+        self.actions.push_back(PeerAction::Dial { link, peer });
+    }
+
+    fn forget_idle(&mut self, peer: IpAddr) {
+        let idle = |p: &Peer| p.established.is_none() && p.dial.is_none() && p.redial_at.is_none() && !p.wanted;
+        if self.peers.get(&peer).is_some_and(idle) {
+            self.peers.remove(&peer);
+        }
+    }
+
+    fn engine_lost(&mut self, peer: IpAddr, reason: Reason) {
+        self.actions.push_back(PeerAction::Engine(Command::LaneLost { peer, reason }));
+    }
+
+    // ---- links coming up
+
+    /// The Hello of a link that we accepted, before anything is proven.
+    pub(crate) fn handle_hello(&mut self, now: Time, link: LinkId, peer: IpAddr, instance: u64) -> Verdict {
+        if let Some(entry) = self.peers.get_mut(&peer) {
+            if entry.established.as_ref().is_some_and(|e| e.instance == instance) {
+                return Verdict::Refuse(Reason::Closed, "there is a link between the two daemons already".into());
+            }
+            if entry.dial.is_some() && self.instance < instance {
+                return Verdict::Refuse(Reason::Closed, "both daemons dialed: the other link is kept".into());
+            }
+            if let Some(dial) = entry.dial
+                && !std::mem::replace(&mut entry.yielded, true)
+            {
+                entry.dial = None;
+                entry.redial_at = Some(now + YIELD);
+                self.links.remove(&dial);
+                self.actions.push_back(PeerAction::CancelDial { link: dial });
+            }
+        } else if self.peers.len() >= self.peers_max {
+            return Verdict::Refuse(Reason::PeerLimit, "this daemon knows as many peers as it may".into());
+        }
+        self.incoming.insert(link, peer);
+        Verdict::Proceed
+    }
+
+    /// A link has proven the key.
+    pub(crate) fn handle_up(&mut self, now: Time, link: LinkId, peer: IpAddr, instance: u64) {
+        let known = self.incoming.remove(&link).is_some() || self.links.contains_key(&link);
+        let Some(entry) = self.entry(peer).filter(|_| known) else {
+            self.links.remove(&link);
+            return self.close(link, Reason::Closed, "this link was given up");
+        };
+        entry.dial.take_if(|d| *d == link);
+        if entry.established.as_ref().is_some_and(|e| e.instance == instance) {
+            self.links.remove(&link);
+            return self.close(link, Reason::Closed, "there is a link between the two daemons already");
+        }
+        // A restarted peer: the old link is a dead process's.
+        if let Some(old) = self.take_established(peer) {
+            self.close(old, Reason::Closed, "the peer's daemon was started again");
+            self.engine_lost(peer, Reason::PeerLost);
+        }
+        let round = LaneRound::new(self.rounds);
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let dial = entry.dial.take();
+        (entry.redial_at, entry.redials, entry.yielded) = (None, 0, false);
+        let mut established = Established { link, instance, round, pending_since: None };
+        if std::mem::take(&mut entry.wanted) {
+            established.round.want();
+        }
+        entry.established = Some(established);
+        self.links.insert(link, peer);
+        if let Some(dial) = dial {
+            self.links.remove(&dial);
+            self.actions.push_back(PeerAction::CancelDial { link: dial });
+        }
+        self.pump(now, peer);
+    }
+
+    // ---- links going down
+
+    /// A dial ended without a link. `Reason::Closed` is the peer's word that another link exists or comes.
+    pub(crate) fn handle_dial_failed(&mut self, now: Time, link: LinkId, reason: Reason) {
+        let Some(peer) = self.links.remove(&link) else { return };
+        let Some(entry) = self.peers.get_mut(&peer).filter(|p| p.dial == Some(link)) else { return };
+        entry.dial = None;
+        if reason == Reason::Closed && entry.redials < REDIALS_MAX {
+            entry.redials += 1;
+            entry.redial_at = Some(now + REDIAL);
+            return;
+        }
+        (entry.wanted, entry.redials, entry.yielded) = (false, 0, false);
+        self.engine_lost(peer, if reason == Reason::Closed { Reason::PeerUnreachable } else { reason });
+        self.forget_idle(peer);
+    }
+
+    /// A link that we accepted or that was up has ended.
+    pub(crate) fn handle_down(&mut self, now: Time, link: LinkId, reason: Reason) {
+        if let Some(peer) = self.incoming.remove(&link) {
+            if !self.is_arriving(peer)
+                && let Some(entry) = self.peers.get_mut(&peer)
+            {
+                entry.redial_at = None;
+            }
+            return self.dial_if_needed(now, peer);
+        }
+        let Some(&peer) = self.links.get(&link) else { return };
+        if self.peers.get(&peer).and_then(|p| p.established.as_ref()).is_some_and(|e| e.link == link) {
+            self.drop_established(peer, reason);
+            self.dial_if_needed(now, peer);
+        }
+    }
+
+    fn take_established(&mut self, peer: IpAddr) -> Option<LinkId> {
+        let established = self.peers.get_mut(&peer)?.established.take()?;
+        self.rounds = self.rounds.max(established.round.number());
+        self.links.remove(&established.link);
+        Some(established.link)
+    }
+
+    fn drop_established(&mut self, peer: IpAddr, reason: Reason) {
+        if self.take_established(peer).is_some() {
+            self.engine_lost(peer, reason);
+        }
+    }
+
+    /// Our side ends a link that is up.
+    fn give_up(&mut self, peer: IpAddr, link: LinkId, reason: Reason, detail: &str) {
+        self.close(link, reason, detail);
+        self.drop_established(peer, reason);
+        self.forget_idle(peer);
+    }
+
+    fn close(&mut self, link: LinkId, reason: Reason, detail: &str) {
+        self.actions.push_back(PeerAction::Close { link, reason, detail: detail.into() });
+    }
+
+    // ---- lanes
+
+    /// A message of a link that is up.
+    pub(crate) fn handle_message(&mut self, now: Time, link: LinkId, message: PeerMessage) {
+        let Some(&peer) = self.links.get(&link) else { return };
+        let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) else { return };
+        if established.link != link {
+            return;
+        }
+        let handled = match message {
+            PeerMessage::LaneOffer(offer) => established.round.handle_offer(offer),
+            PeerMessage::LaneReady { .. } => established.round.handle_ready(),
+            PeerMessage::LaneReset { reason, .. } => established.round.handle_reset(reason),
+            PeerMessage::Heartbeat => Ok(()),
+            PeerMessage::Bye { reason, detail } => {
+                tracing::info!(%peer, %reason, detail = %detail.escape_default(), "the peer's daemon closed its link");
+                let told = if reason == Reason::ShuttingDown { reason } else { Reason::PeerLost };
+                self.close(link, Reason::Closed, "goodbye");
+                self.drop_established(peer, told);
+                return self.forget_idle(peer);
+            }
+            PeerMessage::Hello { .. } | PeerMessage::Proof { .. } => {
+                return self.give_up(peer, link, Reason::PeerLost, "Hello or Proof on a link that is up");
+            }
+        };
+        match handled {
+            Ok(()) => self.pump(now, peer),
+            Err(error) => {
+                tracing::warn!(%peer, %error, "closing the link to a daemon that breaks the protocol");
+                self.give_up(peer, link, Reason::PeerLost, &error.to_string());
+            }
+        }
+    }
+
+    /// The engine's answer to [`Command::LaneOffer`].
+    pub(crate) fn on_offer_made(&mut self, now: Time, peer: IpAddr, round: u64, result: Result<LaneOffer, Reason>) {
+        if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
+            established.round.on_offer_made(round, result);
+            self.pump(now, peer);
+        }
+    }
+
+    /// The engine's answer to [`Command::LaneAccept`].
+    pub(crate) fn on_accepted(&mut self, now: Time, peer: IpAddr, round: u64, result: Result<(), Reason>) {
+        if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
+            established.round.on_accepted(round, result);
+            self.pump(now, peer);
+        }
+    }
+
+    /// The engine says that the lane failed.
+    pub(crate) fn on_lane_failed(&mut self, now: Time, peer: IpAddr, reason: Reason) {
+        if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
+            established.round.on_lane_failed(reason);
+            self.pump(now, peer);
+        }
+    }
+
+    /// Carries out what a round wants, and watches how long it takes.
+    fn pump(&mut self, now: Time, peer: IpAddr) {
+        let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) else { return };
+        let link = established.link;
+        while let Some(action) = established.round.poll_action() {
+            let action = match action {
+                RoundAction::MakeOffer { round } => PeerAction::Engine(Command::LaneOffer { peer, round }),
+                RoundAction::Accept { round, offer } => PeerAction::Engine(Command::LaneAccept { peer, round, offer }),
+                RoundAction::Ready => {
+                    tracing::info!(%peer, "lane is up");
+                    PeerAction::Engine(Command::LaneReady { peer })
+                }
+                RoundAction::Lost(reason) => {
+                    tracing::info!(%peer, %reason, "lane is down");
+                    PeerAction::Engine(Command::LaneLost { peer, reason })
+                }
+                RoundAction::Send(message) => PeerAction::Send { link, message },
+            };
+            self.actions.push_back(action);
+        }
+        if !established.round.is_pending() {
+            established.pending_since = None;
+        } else if established.pending_since.is_none() {
+            established.pending_since = Some(now);
+        }
+    }
+
+    // ---- time
+
+    /// When [`Self::handle_timeout`] has something to do.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let setup = |p: &Peer| Some(p.established.as_ref()?.pending_since? + self.lane_setup);
+        self.peers.values().flat_map(|p| [setup(p), p.redial_at]).flatten().min()
+    }
+
+    /// Dials again, and gives up peers that leave a lane half made.
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        let peers: Vec<IpAddr> = self.peers.keys().copied().collect();
+        for peer in peers {
+            let Some(entry) = self.peers.get_mut(&peer) else { continue };
+            if entry.redial_at.is_some_and(|at| at <= now) {
+                entry.redial_at = None;
+                self.dial_if_needed(now, peer);
+                continue;
+            }
+            let late = |e: &&mut Established| e.pending_since.is_some_and(|since| since + self.lane_setup <= now);
+            if let Some(established) = entry.established.as_mut().filter(late) {
+                let link = established.link;
+                tracing::warn!(%peer, "closing the link to a daemon that leaves a lane half made");
+                self.give_up(peer, link, Reason::TimedOut, "the lane was not set up in time");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

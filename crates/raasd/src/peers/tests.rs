@@ -1,0 +1,238 @@
+//! Dials, accepts, deaths and restarts between two daemons, without sockets.
+
+use super::*;
+
+const SETUP: Duration = Duration::from_secs(10);
+
+fn ip(n: u8) -> IpAddr {
+    IpAddr::from([127, 0, 0, n])
+}
+
+fn peers(instance: u64) -> Peers {
+    Peers::new(instance, 2, SETUP)
+}
+
+fn actions(peers: &mut Peers) -> Vec<PeerAction> {
+    std::iter::from_fn(|| peers.poll_action()).collect()
+}
+
+fn dialed(peers: &mut Peers) -> Vec<LinkId> {
+    actions(peers)
+        .into_iter()
+        .filter_map(|a| if let PeerAction::Dial { link, .. } = a { Some(link) } else { None })
+        .collect()
+}
+
+fn lost(actions: &[PeerAction]) -> Vec<Reason> {
+    let of = |a: &PeerAction| match a {
+        PeerAction::Engine(Command::LaneLost { reason, .. }) => Some(*reason),
+        _ => None,
+    };
+    actions.iter().filter_map(of).collect()
+}
+
+fn ms(n: u64) -> Time {
+    Time(n * 1_000_000)
+}
+
+const IN: LinkId = LinkId(1 << 63);
+
+#[test]
+fn a_wish_dials_once_and_a_link_starts_the_round() {
+    let mut peers = peers(1);
+    peers.handle_wanted(ms(0), ip(2));
+    peers.handle_wanted(ms(1), ip(2));
+    let dials = dialed(&mut peers);
+    assert_eq!(dials.len(), 1);
+    peers.handle_up(ms(2), dials[0], ip(2), 7);
+    let next = actions(&mut peers);
+    assert!(matches!(next[..], [PeerAction::Engine(Command::LaneOffer { round: 1, .. })]), "{next:?}");
+}
+
+#[test]
+fn failures_of_a_dial_reach_the_engine_with_their_reason() {
+    for reason in [Reason::PeerUnreachable, Reason::PeerAuth, Reason::PeerVersion] {
+        let mut peers = peers(1);
+        peers.handle_wanted(ms(0), ip(2));
+        let link = dialed(&mut peers)[0];
+        peers.handle_dial_failed(ms(1), link, reason);
+        assert_eq!(lost(&actions(&mut peers)), [reason]);
+        assert!(peers.peers.is_empty() && peers.links.is_empty());
+        peers.handle_wanted(ms(2), ip(2));
+        assert_eq!(dialed(&mut peers).len(), 1, "the next connect tries again");
+    }
+}
+
+/// Two daemons want each other at once; messages between them arrive in any order; exactly one link is left.
+#[test]
+fn simultaneous_dials_leave_one_link() {
+    // Both Hellos arrive while both dials are under way.
+    let (mut low, mut high) = (peers(1), peers(2));
+    low.handle_wanted(ms(0), ip(2));
+    high.handle_wanted(ms(0), ip(1));
+    let (low_dial, high_dial) = (dialed(&mut low)[0], dialed(&mut high)[0]);
+    // The higher one's Hello at the lower: its own dial wins.
+    assert!(matches!(low.handle_hello(ms(1), IN, ip(2), 2), Verdict::Refuse(Reason::Closed, _)));
+    // The lower one's Hello at the higher: goes on, the own dial is given up.
+    assert_eq!(high.handle_hello(ms(1), IN, ip(1), 1), Verdict::Proceed);
+    assert!(matches!(actions(&mut high)[..], [PeerAction::CancelDial { link }] if link == high_dial));
+    high.handle_up(ms(2), IN, ip(1), 1);
+    low.handle_up(ms(2), low_dial, ip(2), 2);
+    // The refusal that was on its way to the dial that is no more.
+    high.handle_dial_failed(ms(3), high_dial, Reason::Closed);
+    for peers in [&mut low, &mut high] {
+        let next = actions(peers);
+        assert!(matches!(next[..], [PeerAction::Engine(Command::LaneOffer { .. })]), "{next:?}");
+    }
+}
+
+#[test]
+fn a_dial_waits_for_an_incoming_link_but_not_for_ever() {
+    let mut peers = peers(1);
+    assert_eq!(peers.handle_hello(ms(0), IN, ip(2), 2), Verdict::Proceed);
+    peers.handle_wanted(ms(10), ip(2));
+    assert!(dialed(&mut peers).is_empty());
+    assert_eq!(peers.deadline(), Some(ms(510)));
+    peers.handle_timeout(ms(510));
+    assert_eq!(dialed(&mut peers).len(), 1, "a stranger that claims to be the peer must not stop us");
+    // A second stranger does not stop the dial either.
+    assert!(matches!(peers.handle_hello(ms(511), LinkId(IN.0 + 1), ip(2), 0), Verdict::Proceed));
+    assert!(actions(&mut peers).is_empty());
+}
+
+#[test]
+fn an_incoming_link_that_fails_lets_the_own_dial_go_at_once() {
+    let mut peers = peers(1);
+    peers.handle_hello(ms(0), IN, ip(2), 2);
+    peers.handle_wanted(ms(10), ip(2));
+    peers.handle_down(ms(20), IN, Reason::PeerUnreachable);
+    assert_eq!(dialed(&mut peers).len(), 1);
+}
+
+#[test]
+fn a_dial_that_the_peer_calls_a_duplicate_is_repeated_for_a_while() {
+    let mut peers = peers(2);
+    peers.handle_wanted(ms(0), ip(1));
+    let mut now = 0;
+    for _ in 0..REDIALS_MAX {
+        let link = dialed(&mut peers)[0];
+        peers.handle_dial_failed(ms(now), link, Reason::Closed);
+        assert!(actions(&mut peers).is_empty());
+        now += 100;
+        assert_eq!(peers.deadline(), Some(ms(now)));
+        peers.handle_timeout(ms(now));
+    }
+    let link = dialed(&mut peers)[0];
+    peers.handle_dial_failed(ms(now), link, Reason::Closed);
+    assert_eq!(lost(&actions(&mut peers)), [Reason::PeerUnreachable]);
+}
+
+#[test]
+fn the_end_of_a_link_reaches_the_engine_and_a_new_one_may_come() {
+    let mut peers = peers(1);
+    peers.handle_hello(ms(0), IN, ip(2), 2);
+    peers.handle_up(ms(1), IN, ip(2), 2);
+    peers.handle_down(ms(2), IN, Reason::PeerLost);
+    assert_eq!(lost(&actions(&mut peers)), [Reason::PeerLost]);
+    assert!(peers.peers.is_empty() && peers.links.is_empty() && peers.incoming.is_empty());
+    let next = LinkId(IN.0 + 1);
+    assert_eq!(peers.handle_hello(ms(3), next, ip(2), 2), Verdict::Proceed);
+    peers.handle_up(ms(4), next, ip(2), 2);
+    peers.handle_wanted(ms(5), ip(2));
+    assert!(matches!(actions(&mut peers)[..], [PeerAction::Engine(Command::LaneOffer { .. })]));
+}
+
+#[test]
+fn a_second_link_of_one_process_is_refused_and_a_restarted_one_replaces() {
+    let mut peers = peers(1);
+    peers.handle_hello(ms(0), IN, ip(2), 2);
+    peers.handle_up(ms(1), IN, ip(2), 2);
+    let second = LinkId(IN.0 + 1);
+    assert!(matches!(peers.handle_hello(ms(2), second, ip(2), 2), Verdict::Refuse(Reason::Closed, _)));
+    assert_eq!(peers.handle_hello(ms(3), second, ip(2), 3), Verdict::Proceed);
+    assert!(actions(&mut peers).is_empty(), "nothing happens before the proof");
+    peers.handle_up(ms(4), second, ip(2), 3);
+    let next = actions(&mut peers);
+    assert!(matches!(&next[0], PeerAction::Close { link, .. } if *link == IN), "{next:?}");
+    assert_eq!(lost(&next), [Reason::PeerLost]);
+    // The old link's end comes late and changes nothing.
+    peers.handle_down(ms(5), IN, Reason::PeerLost);
+    assert!(actions(&mut peers).is_empty());
+}
+
+#[test]
+fn strangers_leave_nothing_behind() {
+    let mut peers = peers(5);
+    for n in 0..100 {
+        let link = LinkId(IN.0 + u64::from(n));
+        assert_eq!(peers.handle_hello(ms(0), link, ip(n), 1), Verdict::Proceed);
+        peers.handle_down(ms(1), link, Reason::PeerUnreachable);
+    }
+    assert!(peers.peers.is_empty() && peers.links.is_empty() && peers.incoming.is_empty());
+}
+
+#[test]
+fn peers_have_a_limit() {
+    let mut peers = peers(1);
+    for n in 2..=3 {
+        peers.handle_wanted(ms(0), ip(n));
+    }
+    assert_eq!(dialed(&mut peers).len(), 2);
+    peers.handle_wanted(ms(0), ip(4));
+    assert_eq!(lost(&actions(&mut peers)), [Reason::LocalLimit]);
+    assert!(matches!(peers.handle_hello(ms(0), IN, ip(4), 9), Verdict::Refuse(Reason::PeerLimit, _)));
+}
+
+#[test]
+fn a_peer_that_leaves_a_lane_half_made_is_given_up() {
+    let mut peers = peers(1);
+    peers.handle_hello(ms(0), IN, ip(2), 2);
+    peers.handle_up(ms(0), IN, ip(2), 2);
+    peers.handle_wanted(ms(100), ip(2));
+    actions(&mut peers);
+    assert_eq!(peers.deadline(), Some(ms(100) + SETUP));
+    peers.handle_timeout(ms(100) + SETUP);
+    let next = actions(&mut peers);
+    assert!(matches!(&next[0], PeerAction::Close { reason: Reason::TimedOut, .. }), "{next:?}");
+    assert_eq!(lost(&next), [Reason::TimedOut]);
+    assert_eq!(peers.deadline(), None);
+}
+
+#[test]
+fn a_peer_out_of_order_loses_its_link() {
+    for message in [
+        PeerMessage::LaneReady { lane: 0, incarnation: 0 },
+        PeerMessage::LaneReset { lane: 0, incarnation: 0, reason: Reason::LaneFailed },
+        PeerMessage::Proof { mac: [0; 32] },
+    ] {
+        let mut peers = peers(1);
+        peers.handle_hello(ms(0), IN, ip(2), 2);
+        peers.handle_up(ms(0), IN, ip(2), 2);
+        peers.handle_message(ms(1), IN, message);
+        let next = actions(&mut peers);
+        assert!(matches!(&next[0], PeerAction::Close { .. }), "{next:?}");
+        assert_eq!(lost(&next), [Reason::PeerLost]);
+    }
+}
+
+#[test]
+fn an_orderly_goodbye_says_so() {
+    let mut peers = peers(1);
+    peers.handle_hello(ms(0), IN, ip(2), 2);
+    peers.handle_up(ms(0), IN, ip(2), 2);
+    peers.handle_message(ms(1), IN, PeerMessage::Bye { reason: Reason::ShuttingDown, detail: "x".into() });
+    assert_eq!(lost(&actions(&mut peers)), [Reason::ShuttingDown]);
+    assert!(peers.links.is_empty());
+}
+
+#[test]
+fn messages_of_a_link_that_is_not_the_peers_are_not_heard() {
+    let mut peers = peers(1);
+    peers.handle_hello(ms(0), IN, ip(2), 2);
+    peers.handle_up(ms(0), IN, ip(2), 2);
+    let unproven = LinkId(IN.0 + 1);
+    peers.handle_hello(ms(0), unproven, ip(3), 3);
+    peers.handle_message(ms(1), unproven, PeerMessage::Proof { mac: [0; 32] });
+    peers.handle_message(ms(1), LinkId(77), PeerMessage::Heartbeat);
+    assert!(actions(&mut peers).is_empty());
+}

@@ -1,0 +1,186 @@
+//! The control socket's place in the file system: directory, lock, stale files, modes.
+//!
+//! Owns the promise that one daemon serves one socket: a lock file beside it, held as long as the daemon lives. It must
+//! never remove what is not a socket, nor the socket of a daemon that lives.
+
+use std::fs::{DirBuilder, File, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::DaemonError;
+
+/// Programs that may wait to be accepted.
+const ACCEPT_BACKLOG: i32 = 128;
+
+/// The place, held by this process.
+#[derive(Debug)]
+pub(crate) struct SocketPlace {
+    path: PathBuf,
+    _lock: File,
+    bound: bool,
+}
+
+impl SocketPlace {
+    /// Makes the directory if needed and takes the place. `mode` is the socket's.
+    pub(crate) fn take(path: &Path, mode: u32) -> Result<Self, DaemonError> {
+        let fail = |what| move |source| DaemonError::Socket { socket: path.to_path_buf(), what, source };
+        let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let open = mode & 0o077 != 0;
+        make_directory(directory, if open { 0o755 } else { 0o700 }).map_err(fail("its directory cannot be made"))?;
+        check_directory(directory).map_err(fail("its directory is not safe"))?;
+        let mut lock_path = path.as_os_str().to_owned();
+        lock_path.push(".lock");
+        let lock_path = PathBuf::from(lock_path);
+        let lock = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&lock_path)
+            .map_err(fail("its lock file cannot be opened"))?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(DaemonError::AlreadyRunning { socket: path.into() }),
+            Err(e) => return Err(fail("its lock file cannot be locked")(e.into())),
+        }
+        let place = Self { path: path.to_path_buf(), _lock: lock, bound: false };
+        place.remove_stale()?;
+        Ok(place)
+    }
+
+    /// The directory, where the key lies too.
+    pub(crate) fn directory(&self) -> &Path {
+        self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    }
+
+    /// Opens the listening socket, non-blocking. Its mode is right before anyone can connect.
+    pub(crate) fn listen(&mut self, mode: u32) -> Result<OwnedFd, DaemonError> {
+        let fail = |what| {
+            let socket = self.path.clone();
+            move |source| DaemonError::Socket { socket, what, source }
+        };
+        let address = SocketAddrUnix::new(&self.path)
+            .map_err(|e| fail("the path is too long for a socket, 107 bytes are allowed")(e.into()))?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(|e| fail("socket")(e.into()))?;
+        rustix::net::bind(&socket, &address).map_err(|e| fail("bind")(e.into()))?;
+        std::fs::set_permissions(&self.path, Permissions::from_mode(mode)).map_err(fail("its mode cannot be set"))?;
+        rustix::net::listen(&socket, ACCEPT_BACKLOG).map_err(|e| fail("listen")(e.into()))?;
+        self.bound = true;
+        Ok(socket)
+    }
+
+    /// Removes the socket of a daemon that died. A daemon without the lock (another release) is noticed by connecting.
+    fn remove_stale(&self) -> Result<(), DaemonError> {
+        let fail = |what| {
+            let socket = self.path.clone();
+            move |source| DaemonError::Socket { socket, what, source }
+        };
+        let meta = match std::fs::symlink_metadata(&self.path) {
+            Ok(meta) => meta,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(fail("it cannot be looked at")(e)),
+        };
+        if !meta.file_type().is_socket() {
+            let not_socket = io::Error::from(io::ErrorKind::AlreadyExists);
+            return Err(fail("something that is no socket is there; choose another --socket")(not_socket));
+        }
+        if is_served(&self.path) {
+            return Err(DaemonError::AlreadyRunning { socket: self.path.clone() });
+        }
+        tracing::info!(socket = %self.path.display(), "removing the socket of a daemon that died");
+        std::fs::remove_file(&self.path).map_err(fail("the stale socket cannot be removed"))
+    }
+}
+
+impl Drop for SocketPlace {
+    fn drop(&mut self) {
+        if self.bound {
+            let _ = std::fs::remove_file(&self.path);
+        }
+        // The lock file stays: removing it would let two daemons lock two files of one name.
+    }
+}
+
+fn make_directory(directory: &Path, mode: u32) -> io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(mode).create(directory)?;
+    // The mode above is cut by the umask, and not applied to a directory that another daemon made meanwhile.
+    std::fs::set_permissions(directory, Permissions::from_mode(mode))
+}
+
+/// Whoever can write the directory can put another socket in our place; /tmp with its sticky bit is fine.
+fn check_directory(directory: &Path) -> io::Result<()> {
+    let meta = std::fs::metadata(directory)?;
+    let own = rustix::process::geteuid().as_raw();
+    if meta.uid() != own && meta.uid() != 0 {
+        let text = format!("{} belongs to user {}, not to user {own} or root", directory.display(), meta.uid());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    if meta.mode() & 0o022 != 0 && meta.mode() & 0o1000 == 0 {
+        let text = format!("others can write {} (mode {:04o})", directory.display(), meta.mode() & 0o7777);
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    Ok(())
+}
+
+fn is_served(path: &Path) -> bool {
+    let Ok(address) = SocketAddrUnix::new(path) else { return false };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let Ok(probe) = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None) else {
+        return false;
+    };
+    // A full backlog (EAGAIN) means a daemon too.
+    matches!(rustix::net::connect(&probe, &address), Ok(()) | Err(rustix::io::Errno::AGAIN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_daemon_for_one_socket_and_stale_files_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d/raasd.sock");
+        let mut first = SocketPlace::take(&path, 0o600).unwrap();
+        let listener = first.listen(0o600).unwrap();
+        assert_eq!(std::fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert!(matches!(SocketPlace::take(&path, 0o600), Err(DaemonError::AlreadyRunning { .. })));
+        drop(first);
+        assert!(!path.exists());
+        drop(listener);
+
+        let mut killed = SocketPlace::take(&path, 0o600).unwrap();
+        let listener = killed.listen(0o600).unwrap();
+        std::fs::remove_file(path.with_extension("sock.lock")).unwrap();
+        // Without its lock, as another release: still noticed, because it answers.
+        assert!(matches!(SocketPlace::take(&path, 0o600), Err(DaemonError::AlreadyRunning { .. })));
+        drop(listener);
+        killed.bound = false;
+        drop(killed);
+        assert!(path.exists(), "a killed daemon leaves its socket");
+        SocketPlace::take(&path, 0o600).unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_is_no_socket_stays_and_open_directories_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "precious").unwrap();
+        assert!(SocketPlace::take(&path, 0o600).unwrap_err().to_string().contains("no socket"));
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
+        let refused = SocketPlace::take(&dir.path().join("s"), 0o600).unwrap_err();
+        assert!(refused.to_string().contains("not safe"), "{refused}");
+    }
+}
