@@ -123,6 +123,9 @@ pub(crate) struct DaemonArgs {
     /// TCP port on which daemons reach each other
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) peer_port: Option<u16>,
+    /// UDP port of the software NIC [default: 4791, that of RoCEv2]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) udp_port: Option<u16>,
     /// File with the key that all daemons of the cluster share
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,

@@ -59,6 +59,8 @@ pub(crate) struct Demo {
     pub(crate) seconds_max: u64,
     /// One JSON object on stdout.
     pub(crate) json: bool,
+    /// What the demo's daemons log; else `$RUST_LOG` says it, else warnings.
+    pub(crate) log: Option<String>,
 }
 
 /// Runs the demo and prints its result.
@@ -142,7 +144,10 @@ impl Run<'_> {
             host::check_ports(ip, demo.peer_port)?;
         }
         let key_file = self.write_key()?;
-        let start = |number: usize| Host::start(self.cleanup, number, demo.hosts[number], demo.peer_port, &key_file);
+        let start = |number: usize| {
+            let log = demo.log.as_deref();
+            Host::start(self.cleanup, number, demo.hosts[number], demo.peer_port, &key_file, log)
+        };
         let mut hosts = [start(0)?, start(1)?];
         let via = [0, 1].map(|i: usize| Via::Raas { socket: hosts[i].socket().to_path_buf() });
         let connections = self.links.len();

@@ -10,9 +10,12 @@ pub(crate) enum Failure {
     /// Something went wrong while the command ran (exit code 1).
     #[error("{0}")]
     Failed(String),
-    /// The command line or the configuration cannot be used (exit code 2).
+    /// The command line or something that it names cannot be used (exit code 2).
     #[error("{0}")]
     Usage(String),
+    /// The configuration file is wrong (exit code 2); each line is `FILE:LINE: message` and stands as it is.
+    #[error("{0}")]
+    Configuration(String),
     /// This host's daemon cannot be reached (exit code 3).
     #[error("{0}")]
     NoDaemon(String),
@@ -29,11 +32,19 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Failed(_) => 1,
-            Self::Usage(_) => 2,
+            Self::Usage(_) | Self::Configuration(_) => 2,
             Self::NoDaemon(_) => 3,
             Self::Refused(_) => 4,
             Self::Unverified(_) => 5,
         })
+    }
+
+    /// Tells a person on stderr.
+    pub(crate) fn tell(&self) {
+        match self {
+            Self::Configuration(lines) => eprintln!("{lines}"),
+            other => eprintln!("raas: {other}"),
+        }
     }
 
     /// A failure of this command with `what` in front of the system's or library's own words.

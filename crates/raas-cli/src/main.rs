@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod daemon;
 mod demo;
 mod exit;
 mod netcat;
@@ -15,6 +16,7 @@ mod table;
 mod transport;
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::ExitCode;
@@ -38,11 +40,13 @@ const DAEMON_NAME: &str = "raasd";
 
 fn main() -> ExitCode {
     let cli = Cli::parse_from(arguments(std::env::args_os().collect()));
-    if let Err(failure) = start_log(&cli).and_then(|()| run(cli.command)) {
-        eprintln!("raas: {failure}");
-        return failure.exit_code();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.tell();
+            failure.exit_code()
+        }
     }
-    ExitCode::SUCCESS
 }
 
 /// Called as `raasd`, this is `raas daemon`.
@@ -54,18 +58,25 @@ fn arguments(mut given: Vec<OsString>) -> Vec<OsString> {
     given
 }
 
-/// Logs go to stderr; stdout belongs to results.
-fn start_log(cli: &Cli) -> Result<(), Failure> {
-    let default = if matches!(cli.command, Command::Daemon(_)) { "info" } else { "warn" };
-    let given = cli.log.clone().or_else(|| std::env::var("RUST_LOG").ok().filter(|v| !v.is_empty()));
-    let filter = EnvFilter::try_new(given.as_deref().unwrap_or(default))
-        .map_err(|e| Failure::Usage(format!("log filter: {e}; try `info` or `raasd=debug`")))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+/// Starts logging to stderr (stdout belongs to results): by the command line, else by `$RUST_LOG`, else by `default`.
+fn start_log(given: Option<&str>, default: &str) -> Result<(), Failure> {
+    let variable = std::env::var("RUST_LOG").ok().filter(|v| !v.is_empty());
+    let filter = given.or(variable.as_deref()).unwrap_or(default);
+    let filter = EnvFilter::try_new(filter)
+        .map_err(|e| Failure::Usage(format!("log filter `{filter}`: {e}; try `info` or `raasd=debug`")))?;
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
     Ok(())
 }
 
-fn run(command: Command) -> Result<(), Failure> {
-    match command {
+fn run(cli: Cli) -> Result<(), Failure> {
+    let log = cli.log;
+    // The daemon's configuration may name a filter, so it starts its log itself.
+    if !matches!(cli.command, Command::Daemon(_)) {
+        start_log(log.as_deref(), "warn")?;
+    }
+    match cli.command {
+        Command::Daemon(args) => daemon::run(args, log.clone(), |default| start_log(log.as_deref(), default)),
         Command::Demo(args) => demo::run(&demo::Demo {
             path: args.path,
             connections: args.connections,
@@ -74,9 +85,9 @@ fn run(command: Command) -> Result<(), Failure> {
             peer_port: args.peer_port,
             seconds_max: args.seconds_max,
             json: args.json,
+            log,
         }),
         Command::DemoApp(args) => demo::run_app(args.parent),
-        Command::Daemon(_) => Err(Failure::Failed("this build contains no daemon".into())),
         Command::Send(args) => {
             let to = cli::resolve(&args.to)?;
             netcat::send(&Raas::attach(args.socket.path(), "raas send")?, &args.file, to)

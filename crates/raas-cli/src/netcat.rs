@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -73,21 +74,22 @@ pub(crate) fn recv<T: Transport>(transport: &T, at: SocketAddr, output: &Path) -
         target.writer.write_all(part).map_err(|e| Failure::failed(&target.name, e))?;
         bar.inc(n as u64);
     }
-    // The sender is told of the end only after the bytes are out of this process.
-    target.writer.flush().map_err(|e| Failure::failed(&target.name, e))?;
     bar.finish();
+    // The sender is told of the end only now that every byte is out of this process.
     stream.finish_sending().map_err(|e| stream_failure(format!("closing with {from}"), &e))
 }
 
 struct Source {
-    reader: Box<dyn Read>,
+    reader: File,
     name: String,
     bytes: Option<u64>,
 }
 
 fn open_source(path: &Path) -> Result<Source, Failure> {
     if path == Path::new("-") {
-        return Ok(Source { reader: Box::new(io::stdin()), name: "stdin".into(), bytes: None });
+        // The descriptor itself: bytes go on as they come, not by lines or small buffers.
+        let stdin = io::stdin().as_fd().try_clone_to_owned()?;
+        return Ok(Source { reader: stdin.into(), name: "stdin".into(), bytes: None });
     }
     let name = path.display().to_string();
     let file = File::open(path).map_err(|e| Failure::Usage(format!("{name}: {e}")))?;
@@ -96,21 +98,22 @@ fn open_source(path: &Path) -> Result<Source, Failure> {
         return Err(Failure::Usage(format!("{name} is a directory; `tar c {name} | raas send - HOST:PORT` sends it")));
     }
     let bytes = metadata.is_file().then_some(metadata.len());
-    Ok(Source { reader: Box::new(file), name, bytes })
+    Ok(Source { reader: file, name, bytes })
 }
 
 struct Target {
-    writer: Box<dyn Write>,
+    writer: File,
     name: String,
 }
 
 fn open_target(path: &Path) -> Result<Target, Failure> {
     if path == Path::new("-") {
-        return Ok(Target { writer: Box::new(io::stdout()), name: "stdout".into() });
+        let stdout = io::stdout().as_fd().try_clone_to_owned()?;
+        return Ok(Target { writer: stdout.into(), name: "stdout".into() });
     }
     let name = path.display().to_string();
     let file = File::create(path).map_err(|e| Failure::Usage(format!("{name}: {e}")))?;
-    Ok(Target { writer: Box::new(file), name })
+    Ok(Target { writer: file, name })
 }
 
 /// A bar on a terminal, nothing elsewhere: stderr of a script stays clean.

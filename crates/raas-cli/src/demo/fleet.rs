@@ -17,6 +17,10 @@ use super::protocol::{AppLink, Command, Event, Setup, Transferred, Via};
 const STREAM_TIMEOUT_SECONDS: u64 = 60;
 /// How often a waiting parent looks around.
 const TICK: Duration = Duration::from_millis(100);
+/// How long after the first error others are listened to.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Errors that are told.
+const ERRORS_MAX: usize = 8;
 /// How long applications may take to end after their last word.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
@@ -181,7 +185,7 @@ impl Fleet {
                 return Err("the time limit (--seconds-max) is reached".into());
             }
             match self.events.recv_timeout(TICK.min(self.deadline - now)) {
-                Ok((number, event)) => self.on_event(number, event)?,
+                Ok((number, event)) => self.on_event(number, event).map_err(|first| self.with_others(first))?,
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Err("all applications ended".into()),
             }
@@ -201,6 +205,19 @@ impl Fleet {
             }
         }
         Ok(())
+    }
+
+    /// Adds what other applications say shortly after the first error: the first to speak is seldom the cause.
+    fn with_others(&mut self, first: String) -> String {
+        let mut errors = vec![first];
+        let until = Instant::now() + LAST_WORDS;
+        while let Some(left) = until.checked_duration_since(Instant::now()).filter(|_| errors.len() < ERRORS_MAX) {
+            match self.events.recv_timeout(left) {
+                Ok((number, event)) => errors.extend(self.on_event(number, event).err()),
+                Err(_) => break,
+            }
+        }
+        errors.join("; ")
     }
 
     fn describe_end(&self, number: usize) -> String {

@@ -57,12 +57,17 @@ impl Host {
         ip: IpAddr,
         peer_port: u16,
         key_file: &Path,
+        log: Option<&str>,
     ) -> Result<Self, String> {
         let socket = cleanup.dir().join(format!("host{}.sock", number + 1));
         let exe = std::env::current_exe().map_err(|e| e.to_string())?;
         let mut command = Command::new(exe);
         command.args(["daemon", "--listen", &ip.to_string(), "--peer-port", &peer_port.to_string()]);
         command.arg("--socket").arg(&socket).arg("--key-file").arg(key_file).arg("--until-stdin-closes");
+        let inherited = std::env::var_os("RUST_LOG").is_some();
+        if let Some(filter) = log.or((!inherited).then_some("warn")) {
+            command.args(["--log", filter]);
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let name = format!("the daemon of host {} ({ip})", number + 1);
         let (pid, pipes) = cleanup

@@ -1,0 +1,81 @@
+//! `raas daemon`: configuration, log and end of the daemon; its work lies in the crate `raasd`.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use raasd::{Config, DaemonError, Flags, Shutdown};
+
+use crate::cli::DaemonArgs;
+use crate::exit::Failure;
+
+/// How long the daemon may take to end after stdin was closed, before the process ends anyway.
+const END_LIMIT: Duration = Duration::from_secs(8);
+/// Bytes read from stdin at once; their content means nothing.
+const STDIN_BYTES: usize = 256;
+
+/// Runs the daemon until it is told to end; `log` is the filter of the command line, and `start_log` starts logging.
+pub(crate) fn run(
+    args: DaemonArgs,
+    log: Option<String>,
+    start_log: impl FnOnce(&str) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let flags = Flags {
+        listen: args.listen,
+        socket: args.socket.socket,
+        device: args.device,
+        pcap: args.pcap,
+        peer_port: args.peer_port,
+        udp_port: args.udp_port,
+        key_file: args.key_file,
+        log,
+    };
+    let config = Config::load(args.config.as_deref(), &flags).map_err(|e| Failure::Configuration(e.to_string()))?;
+    start_log(&config.log)?;
+    if args.check {
+        raasd::check(&config).map_err(failure)?;
+        println!("configuration ok: host {}, socket {}", config.listen, config.socket.display());
+        return Ok(());
+    }
+    let shutdown = Shutdown::on_signals();
+    if args.until_stdin_closes {
+        end_with_stdin(shutdown.clone())?;
+    }
+    raasd::run(config, shutdown, say_ready).map_err(failure)
+}
+
+fn say_ready(socket: &Path) {
+    let mut out = std::io::stdout().lock();
+    // Whoever started the daemon may not be listening; it serves all the same.
+    let _ = writeln!(out, "ready socket={}", socket.display()).and_then(|()| out.flush());
+}
+
+/// Ends the daemon when stdin does, and the process if the daemon does not.
+fn end_with_stdin(shutdown: Shutdown) -> Result<(), Failure> {
+    let watch = move || {
+        let mut ignored = [0; STDIN_BYTES];
+        let mut stdin = std::io::stdin().lock();
+        loop {
+            match stdin.read(&mut ignored) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        shutdown.trigger();
+        std::thread::sleep(END_LIMIT);
+        eprintln!("raas: the daemon did not end in order");
+        std::process::exit(1);
+    };
+    let thread = std::thread::Builder::new().name("stdin".into()).spawn(watch);
+    thread.map(drop).map_err(|e| Failure::failed("no thread to watch stdin", e))
+}
+
+fn failure(e: DaemonError) -> Failure {
+    match e {
+        DaemonError::Config(e) => Failure::Configuration(e.to_string()),
+        DaemonError::Key { .. } => Failure::Usage(e.to_string()),
+        e => Failure::Failed(e.to_string()),
+    }
+}

@@ -1,0 +1,130 @@
+//! The demo in small, as a user runs it: figures, exit codes, and that nothing stays behind.
+
+mod rig;
+
+use std::net::UdpSocket;
+use std::path::Path;
+
+use rig::{Running, address, pattern, raas, run, wait_until};
+
+/// A few files of different sizes.
+fn small_files(dir: &Path) {
+    for (i, bytes) in [1usize, 100, 4096, 70_000, 300_000, 1_000_000].into_iter().enumerate() {
+        std::fs::write(dir.join(format!("file{i}")), pattern(bytes)).unwrap();
+    }
+}
+
+fn hosts() -> String {
+    format!("{},{}", address(), address())
+}
+
+#[test]
+fn a_small_demo_verifies_every_byte_and_tells_every_figure() {
+    let dir = tempfile::tempdir().unwrap();
+    small_files(dir.path());
+    let temporary = tempfile::tempdir().unwrap();
+    let mut command = raas();
+    command.args(["demo", "--connections", "16", "--apps", "2", "--json", "--hosts", &hosts(), "--path"]);
+    let ended = run(command.arg(dir.path()).env("TMPDIR", temporary.path()));
+    assert_eq!(ended.code(), 0, "{ended:?}");
+    let report = ended.json();
+    assert_eq!(report["schema"], "raas.demo/1");
+    assert_eq!(report["verified"], true);
+    assert_eq!(report["connections"], 16);
+    assert_eq!(report["application_processes"], 4);
+    assert_eq!(report["files"], 32, "each direction of each connection carries a file");
+    assert!(report["bytes"].as_u64().unwrap() > 1_474_197);
+    assert_eq!(report["rc_qps_per_host"], serde_json::json!([1, 1]));
+    assert_eq!(report["srqs_per_host"], serde_json::json!([1, 1]));
+    assert_eq!(report["errors"], serde_json::json!([]));
+    for key in ["seconds", "gbit_per_s", "tcp_gbit_per_s", "p50_us", "p99_us"] {
+        assert!(report[key].as_f64().is_some_and(|v| v > 0.0), "{key}: {report}");
+    }
+    for key in ["cqs_per_host", "daemon_rss_bytes", "daemon_rss_idle_bytes"] {
+        let both = report[key].as_array().unwrap();
+        assert!(both.len() == 2 && both.iter().all(|v| v.as_u64().unwrap() > 0), "{key}: {report}");
+    }
+    assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0, "the temporary directory is gone");
+}
+
+#[test]
+fn the_table_names_both_sides() {
+    let dir = tempfile::tempdir().unwrap();
+    small_files(dir.path());
+    let ended =
+        run(raas().args(["demo", "--connections", "2", "--apps", "1", "--hosts", &hosts(), "--path"]).arg(dir.path()));
+    assert_eq!(ended.code(), 0, "{ended:?}");
+    for text in ["RaaS", "kernel TCP", "RC queue pairs", "throughput", "VERIFIED"] {
+        assert!(ended.stdout.contains(text), "{text}: {}", ended.stdout);
+    }
+}
+
+#[test]
+fn a_taken_port_is_named_with_the_way_out() {
+    let dir = tempfile::tempdir().unwrap();
+    small_files(dir.path());
+    let (a, b) = (address(), address());
+    let _taken = UdpSocket::bind((b, 4791)).unwrap();
+    let hosts = format!("{a},{b}");
+    let ended = run(raas().args(["demo", "--json", "--connections", "2", "--hosts", &hosts, "--path"]).arg(dir.path()));
+    assert_eq!(ended.code(), 1, "{ended:?}");
+    for text in ["4791", &b.to_string(), "--hosts"] {
+        assert!(ended.stderr.contains(text), "{text}: {ended:?}");
+    }
+    let report = ended.json();
+    assert_eq!(report["verified"], false);
+    assert_eq!(report["errors"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_time_limit_ends_the_run_with_code_1() {
+    let dir = tempfile::tempdir().unwrap();
+    for i in 0..40 {
+        std::fs::write(dir.path().join(format!("big{i}")), pattern(20_000_000)).unwrap();
+    }
+    let mut command = raas();
+    command.args(["demo", "--json", "--connections", "4", "--apps", "1", "--seconds-max", "1", "--hosts", &hosts()]);
+    let ended = run(command.arg("--path").arg(dir.path()));
+    assert_eq!(ended.code(), 1, "{ended:?}");
+    assert!(ended.json()["errors"][0].as_str().unwrap().contains("--seconds-max"), "{ended:?}");
+}
+
+/// Processes below `parent`, by the kernel's list.
+fn children_of(parent: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    text.split_whitespace().map(|p| p.parse().unwrap()).collect()
+}
+
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // A zombie without parent is gone as soon as init looks.
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+#[test]
+fn nothing_stays_behind_after_any_signal() {
+    use rustix::process::Signal;
+    let dir = tempfile::tempdir().unwrap();
+    for i in 0..60 {
+        std::fs::write(dir.path().join(format!("big{i}")), pattern(20_000_000)).unwrap();
+    }
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let temporary = tempfile::tempdir().unwrap();
+        let mut command = raas();
+        command.args(["demo", "--connections", "8", "--apps", "2", "--hosts", &hosts(), "--path"]).arg(dir.path());
+        let mut demo = Running::start(command.env("TMPDIR", temporary.path()));
+        demo.wait_for("applications are ready");
+        let children = children_of(demo.pid());
+        assert_eq!(children.len(), 2 + 4, "two daemons and four applications");
+        assert!(!demo.has_ended());
+        demo.signal(signal);
+        let status = demo.end().status;
+        if signal == Signal::KILL {
+            assert_eq!(status.code(), None);
+        } else {
+            assert_eq!(status.code(), Some(1));
+            assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
+        }
+        wait_until("the children's end", || !children.iter().any(|pid| is_alive(*pid)));
+    }
+}

@@ -1,0 +1,241 @@
+//! Runs the real binary: bounded commands, children that do not outlive the test, daemons on loopback addresses that no
+//! other test uses.
+#![allow(dead_code, unreachable_pub)] // each test binary uses its part
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Nothing here takes longer unless it hangs.
+pub const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// The binary under test.
+pub fn raas() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_raas"));
+    command.env_remove("RAAS_SOCKET").env_remove("XDG_RUNTIME_DIR").env_remove("RUST_LOG").stdin(Stdio::null());
+    command
+}
+
+/// An address of 127.0.0.0/8 for this test alone. Processes of one test run differ in their pid, tests in the counter.
+pub fn address() -> IpAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let pid = std::process::id();
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    assert!(n < 255, "too many addresses in one test binary");
+    IpAddr::from([127, 1 + (pid / 250 % 250) as u8, 1 + (pid % 250) as u8, n as u8])
+}
+
+/// What an ended command said.
+#[derive(Debug)]
+pub struct Ended {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ended {
+    pub fn code(&self) -> i32 {
+        self.status.code().unwrap_or_else(|| panic!("killed by a signal: {self:?}"))
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+}
+
+/// A running child with its output, killed and reaped on drop.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    stdout: Arc<Mutex<Vec<u8>>>,
+    stderr: Arc<Mutex<Vec<u8>>>,
+    readers: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Running {
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (stdout, stderr) = (Arc::default(), Arc::default());
+        let readers = vec![
+            follow(child.stdout.take().unwrap(), Arc::clone(&stdout)),
+            follow(child.stderr.take().unwrap(), Arc::clone(&stderr)),
+        ];
+        Self { child, stdout, stderr, readers }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn stdin(&mut self) -> ChildStdin {
+        self.child.stdin.take().expect("stdin is piped and taken once")
+    }
+
+    pub fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.stdout.lock().unwrap()).into_owned()
+    }
+
+    pub fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.stderr.lock().unwrap()).into_owned()
+    }
+
+    /// Waits until a line of stdout or stderr contains `text`.
+    pub fn wait_for(&mut self, text: &str) {
+        wait_until(&format!("`{text}`"), || {
+            if self.stdout().contains(text) || self.stderr().contains(text) {
+                return true;
+            }
+            if let Some(status) = self.child.try_wait().unwrap() {
+                // Its last words may still be on their way through the readers.
+                std::thread::sleep(Duration::from_millis(200));
+                let said = self.stdout().contains(text) || self.stderr().contains(text);
+                assert!(said, "ended with {status} before `{text}`: {} {}", self.stdout(), self.stderr());
+            }
+            false
+        });
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// SIGKILL, then reaped.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for the end, bounded by the watchdog.
+    pub fn end(mut self) -> Ended {
+        let mut status = None;
+        let begin = Instant::now();
+        while status.is_none() {
+            status = self.child.try_wait().unwrap();
+            let (out, err) = (self.stdout(), self.stderr());
+            assert!(begin.elapsed() < WATCHDOG, "hangs; it said: {out} {err}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for reader in self.readers.drain(..) {
+            reader.join().unwrap();
+        }
+        Ended { status: status.unwrap(), stdout: self.stdout(), stderr: self.stderr() }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- child {} said:\n{}{}", self.pid(), self.stdout(), self.stderr());
+        }
+    }
+}
+
+fn follow(from: impl Read + Send + 'static, into: Arc<Mutex<Vec<u8>>>) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut from = BufReader::new(from);
+        loop {
+            let part = match from.fill_buf() {
+                Ok([]) | Err(_) => return,
+                Ok(part) => part,
+            };
+            into.lock().unwrap().extend_from_slice(part);
+            let n = part.len();
+            from.consume(n);
+        }
+    })
+}
+
+/// Runs to the end.
+pub fn run(command: &mut Command) -> Ended {
+    Running::start(command).end()
+}
+
+/// Waits until `condition` holds, bounded by the watchdog.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < WATCHDOG, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A directory with a key that several daemons may share.
+pub struct Cluster {
+    pub dir: tempfile::TempDir,
+}
+
+impl Cluster {
+    pub fn new() -> Self {
+        let cluster = Self { dir: tempfile::tempdir().unwrap() };
+        write_key(&cluster.key(), 7);
+        cluster
+    }
+
+    pub fn key(&self) -> PathBuf {
+        self.dir.path().join("key")
+    }
+
+    /// A daemon with this cluster's key.
+    pub fn daemon(&self) -> Daemon {
+        Daemon::start(self, &self.key(), address())
+    }
+}
+
+pub fn write_key(path: &Path, byte: u8) {
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).unwrap();
+    file.write_all(&[byte; 32]).unwrap();
+}
+
+/// A running daemon.
+pub struct Daemon {
+    pub ip: IpAddr,
+    pub socket: PathBuf,
+    pub process: Running,
+}
+
+impl Daemon {
+    pub fn start(cluster: &Cluster, key: &Path, ip: IpAddr) -> Self {
+        let socket = cluster.dir.path().join(format!("{ip}.sock"));
+        let mut command = raas();
+        command.args(["daemon", "--listen", &ip.to_string(), "--until-stdin-closes"]);
+        command.arg("--socket").arg(&socket).arg("--key-file").arg(key).stdin(Stdio::piped());
+        let mut process = Running::start(&mut command);
+        process.wait_for(&format!("ready socket={}", socket.display()));
+        Self { ip, socket, process }
+    }
+
+    /// A command that talks to this daemon.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = raas();
+        command.args(args).env("RAAS_SOCKET", &self.socket);
+        command
+    }
+
+    pub fn session(&self, name: &str) -> raas::Session {
+        raas::Session::builder().socket(&self.socket).name(name).connect().unwrap()
+    }
+
+    /// Ends it in order.
+    pub fn stop(mut self) {
+        drop(self.process.stdin());
+        let ended = self.process.end();
+        assert_eq!(ended.code(), 0, "{ended:?}");
+    }
+}
+
+/// Bytes that repeat with no power of two, so that a misplaced piece shows.
+pub fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| (i % 251) as u8 ^ (i / 65_521) as u8).collect()
+}
