@@ -175,6 +175,19 @@ impl Config {
         Ok(())
     }
 
+    /// What must hold between limits.
+    pub(crate) fn check_limits(&self) -> Result<(), String> {
+        let engine = self.engine_config();
+        let least = 4 * u64::from(engine.quantum_bytes);
+        if engine.lane_inflight_bytes_max < least {
+            return Err(format!(
+                "`lane_inflight_bytes_max` is {}, it must be at least four times `quantum_bytes`: {least}",
+                engine.lane_inflight_bytes_max
+            ));
+        }
+        Ok(())
+    }
+
     /// Every address that names this host, the one of connections first. A host that others reach is also reached by
     /// its own programs at the loopback addresses.
     pub fn host_addresses(&self) -> Vec<IpAddr> {
@@ -286,6 +299,7 @@ impl std::error::Error for ConfigError {}
 
 /// Looks whether a daemon with this configuration could start, and changes nothing.
 pub fn check(config: &Config) -> Result<(), DaemonError> {
+    config.check_limits().map_err(ConfigError::one)?;
     device::check(&config.device)?;
     if let Some(path) = &config.key_file {
         ClusterKey::read(path)?;

@@ -113,6 +113,9 @@ impl Reader<'_> {
                 self.problem(key.span().start, &message);
             }
         }
+        if let Err(message) = config.check_limits() {
+            self.problem(value.span().start, &message);
+        }
     }
 
     fn peers(&mut self, config: &mut Config, value: &Spanned<DeValue<'_>>) {

@@ -96,6 +96,10 @@ fn mistakes_are_named_with_file_and_line() {
         ("[limits]\n\napp_max = 3", "raas.toml:3: unknown key `app_max`; did you mean `apps_max`?"),
         ("[limits]\napps_max = 0", "raas.toml:2: `apps_max` is 0, allowed are 1..=65536"),
         ("[limits]\nring_bytes_max = 5000", "raas.toml:2: `ring_bytes_max` is 5000, it must be a power of two"),
+        (
+            "\n[limits]\nquantum_bytes = 1_000_000",
+            "raas.toml:2: `lane_inflight_bytes_max` is 2097152, it must be at least four times `quantum_bytes`: 4000000",
+        ),
         ("limits = 3", "raas.toml:1: `limits` must be a table: write [limits]"),
         ("peer = 3", "raas.toml:1: `peer` must be a list of tables: write [[peer]]"),
         ("\n[[peer]]\nport = 5", "raas.toml:2: [[peer]] needs `address`"),
