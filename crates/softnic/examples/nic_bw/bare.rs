@@ -10,14 +10,14 @@ use super::{Outcome, Plan, Watchdog};
 /// The responder of `tcp` and `udp_lat`; prints where it listens.
 pub(crate) fn respond(plan: &Plan) -> Outcome<()> {
     if plan.verb == "tcp" {
-        let listener = TcpListener::bind("127.0.0.2:0")?;
+        let listener = TcpListener::bind((plan.address("peer", super::RESPONDER), 0))?;
         println!("{}", listener.local_addr()?);
         let (mut stream, _) = listener.accept()?;
         let mut buffer = vec![0; plan.bytes()? as usize];
         while stream.read(&mut buffer)? > 0 {}
         return Ok(());
     }
-    let socket = UdpSocket::bind("127.0.0.2:0")?;
+    let socket = UdpSocket::bind((plan.address("peer", super::RESPONDER), 0))?;
     socket.set_nonblocking(true)?;
     println!("{}", socket.local_addr()?);
     let mut buffer = [0; 2048];
@@ -42,7 +42,7 @@ pub(crate) fn request(plan: &Plan, at: &str) -> Outcome<()> {
         println!("kernel TCP, {bytes} B writes: {:.2} Gbit/s", gbit / begin.elapsed().as_secs_f64());
         return Ok(());
     }
-    let socket = UdpSocket::bind("127.0.0.1:0")?;
+    let socket = UdpSocket::bind((plan.address("at", super::REQUESTER), 0))?;
     socket.set_nonblocking(true)?;
     // As long as a WRITE of these bytes: BTH, RETH, ICRC.
     let packet = vec![7; bytes as usize + 32];

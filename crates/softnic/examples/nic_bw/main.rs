@@ -1,13 +1,18 @@
-//! Throughput and latency of two software NICs in two processes on loopback addresses.
+//! Throughput and latency of two software NICs in two processes, on loopback addresses or through a network.
 //!
-//! `nic_bw [write|write_imm|read|send|lat|tcp|udp_lat] [KEY=VALUE]...` with the keys `bytes` (of a message, default 65536, or 64 for
-//! `lat`), `count` (messages), `depth` (outstanding, default 32), `batch` (posted in one call, default 1), `mtu`,
-//! `gso=off`, `helper=on` (background threads), `port` (UDP, default chosen by the system), `yields` (idle polls before
-//! a side sleeps until its device wants it, default 50; `lat` never sleeps).
+//! `nic_bw [write|write_imm|read|send|lat|mem_lat|tcp|udp_lat] [KEY=VALUE]...`
 //!
-//! The first process is the requester at 127.0.0.1; it starts a second one, the responder at 127.0.0.2, and talks to it
-//! over its standard input and output. `lat` WRITEs to and fro, each side spinning on memory with `sched_yield`. `tcp` and
-//! `udp_lat` are the same without RDMA, as yardsticks.
+//! The first process is the requester; it starts a second one, the responder, and talks to it over its standard input
+//! and output. `lat` WRITEs to and fro, each side spinning on memory with `sched_yield` while it polls; `mem_lat` does so
+//! without polling, so that the background thread has to make progress. `tcp` and `udp_lat` are the same without RDMA, as
+//! yardsticks.
+//!
+//! Keys: `bytes` of a message (65536; 64 for latencies), `count` of messages (50000), `depth` outstanding (32), `batch`
+//! posted in one call (1), `mtu` (what the interface allows), `gso=off`, `helper=on` (background threads), `port` (UDP,
+//! default chosen by the system), `yields` (idle polls before a side sleeps until its device wants it, 50; latencies never
+//! sleep), `window_packets` and `window_bytes`, `rcvbuf` bytes, `pcap=FILE` (capture of the requester), `at` and `peer`
+//! (addresses, 127.0.0.1 and 127.0.0.2), `via` (command that starts the responder, such as `ip netns exec NAME`).
+//! With `NIC_BW_COUNTERS` in the environment both sides print their counters.
 
 mod bare;
 
@@ -15,6 +20,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,6 +32,8 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 /// A run without progress for so long has failed.
 const STALL_MAX: Duration = Duration::from_secs(10);
 const REGION_BYTES: u64 = 64 << 20;
+const REQUESTER: &str = "127.0.0.1";
+const RESPONDER: &str = "127.0.0.2";
 const WARM_UP: u64 = 500;
 
 /// What to do, the same in both processes.
@@ -59,6 +67,20 @@ impl Plan {
         self.number("count", 50_000)
     }
 
+    fn address<'a>(&'a self, key: &str, default: &'a str) -> &'a str {
+        self.keys.get(key).map_or(default, |address| address)
+    }
+
+    /// The command that starts the responder.
+    fn responder(&self) -> Outcome<Command> {
+        let program = std::env::current_exe()?;
+        let mut prefix = self.keys.get("via").map_or("", |via| via).split_whitespace();
+        let Some(first) = prefix.next() else { return Ok(Command::new(program)) };
+        let mut command = Command::new(first);
+        command.args(prefix).arg(program);
+        Ok(command)
+    }
+
     fn is_latency(&self) -> bool {
         self.verb.ends_with("lat")
     }
@@ -86,6 +108,10 @@ impl End {
         };
         if plan.keys.get("gso").is_some_and(|v| v == "off") {
             config.gso = Gso::Off;
+        }
+        config.rcvbuf_bytes = plan.number("rcvbuf", config.rcvbuf_bytes as u64)? as usize;
+        if address == plan.address("at", REQUESTER) {
+            config.pcap = plan.keys.get("pcap").map(Into::into);
         }
         if plan.keys.get("helper").is_some_and(|v| v == "on") {
             config.progress = Progress::Helper;
@@ -236,12 +262,8 @@ fn main() -> Outcome<()> {
         return respond(&Plan::from_args(&args)?);
     }
     let plan = Plan::from_args(&args)?;
-    let mut child = Command::new(std::env::current_exe()?)
-        .arg("--respond")
-        .args(&args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
+    let mut child =
+        plan.responder()?.arg("--respond").args(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let outcome = request(&plan, &mut child);
     if outcome.is_err() {
         child.kill()?;
@@ -256,7 +278,7 @@ fn request(plan: &Plan, child: &mut Child) -> Outcome<()> {
         BufReader::new(child.stdout.take().ok_or("no standard output")?).read_line(&mut at)?;
         return bare::request(plan, &at);
     }
-    let mut end = End::open(plan, "127.0.0.1")?;
+    let mut end = End::open(plan, plan.address("at", REQUESTER))?;
     let mut to_child = child.stdin.take().ok_or("no standard input")?;
     let mut from_child = BufReader::new(child.stdout.take().ok_or("no standard output")?);
     writeln!(to_child, "{}", end.card())?;
@@ -266,21 +288,26 @@ fn request(plan: &Plan, child: &mut Child) -> Outcome<()> {
     writeln!(to_child, "go")?;
     let mut ready = String::new();
     from_child.read_line(&mut ready)?;
-    if plan.verb == "lat" {
+    let outcome = measure(&mut end, rkey, plan);
+    end.report("requester");
+    drop(to_child);
+    outcome
+}
+
+fn measure(end: &mut End, rkey: Rkey, plan: &Plan) -> Outcome<()> {
+    if plan.is_latency() {
         let rounds = plan.count()?;
         let mut times = Vec::with_capacity(rounds as usize);
-        bounce(&mut end, rkey, plan, true, |t| times.push(t))?;
+        bounce(end, rkey, plan, true, |t| times.push(t))?;
         print_times("WRITE", plan.bytes()?, &mut times);
     } else {
-        stream(&mut end, rkey, plan)?;
+        stream(end, rkey, plan)?;
     }
     // The responder may still wait for an answer to its last message.
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_millis(100) {
         end.nic.progress();
     }
-    end.report("requester");
-    drop(to_child);
     Ok(())
 }
 
@@ -332,31 +359,35 @@ fn stream(end: &mut End, rkey: Rkey, plan: &Plan) -> Outcome<()> {
 }
 
 /// WRITEs `count` messages to and fro; `first` begins and measures each round trip in nanoseconds.
+///
+/// `lat` polls while it waits for the peer's message. `mem_lat` polls for the completion of its own message alone and then
+/// looks at memory, as perftest's ib_write_lat does: it needs `helper=on`.
 fn bounce(end: &mut End, rkey: Rkey, plan: &Plan, first: bool, mut took: impl FnMut(u64)) -> Outcome<()> {
-    let bytes = plan.bytes()?.max(8);
-    let own = REGION_BYTES / 2;
+    let polls = plan.verb != "mem_lat";
+    let bytes = plan.bytes()?.max(8).next_multiple_of(8);
     // The last word of the message is written last, since packets are placed in order.
-    let flag = end.region.word64(own + u64::from(bytes.next_multiple_of(8)) - 8)?;
-    let bytes = bytes.next_multiple_of(8);
+    let flag = end.region.word64(REGION_BYTES / 2 + u64::from(bytes) - 8)?;
     let mut completions = Vec::new();
     for round in 1..=plan.count()? + WARM_UP {
         let begin = Instant::now();
         if first {
-            write_flag(end, rkey, own, bytes, round)?;
+            write_flag(end, rkey, bytes, round, polls)?;
         }
         let mut watchdog = Watchdog::start();
-        while flag.load(std::sync::atomic::Ordering::Acquire) != round {
-            completions.clear();
-            end.nic.poll_cq(end.cq, &mut completions, 16)?;
-            completions.iter().try_for_each(failed)?;
-            let arrived = flag.load(std::sync::atomic::Ordering::Acquire) == round;
+        while flag.load(Ordering::Acquire) != round {
+            if polls {
+                completions.clear();
+                end.nic.poll_cq(end.cq, &mut completions, 16)?;
+                completions.iter().try_for_each(failed)?;
+            }
+            let arrived = flag.load(Ordering::Acquire) == round;
             watchdog.check(arrived)?;
             if !arrived {
                 std::thread::yield_now();
             }
         }
         if !first {
-            write_flag(end, rkey, own, bytes, round)?;
+            write_flag(end, rkey, bytes, round, polls)?;
         } else if round > WARM_UP {
             took(begin.elapsed().as_nanos() as u64);
         }
@@ -364,21 +395,31 @@ fn bounce(end: &mut End, rkey: Rkey, plan: &Plan, first: bool, mut took: impl Fn
     Ok(())
 }
 
-fn write_flag(end: &mut End, rkey: Rkey, own: u64, bytes: u32, round: u64) -> Outcome<()> {
+fn write_flag(end: &mut End, rkey: Rkey, bytes: u32, round: u64, polls: bool) -> Outcome<()> {
     end.region.write(u64::from(bytes) - 8, &round.to_ne_bytes())?;
     let sges = [end.sge(0, bytes)];
-    // Most are not signalled, as latency benchmarks do; some are, so that the send queue does not fill up.
-    let flags = if round.is_multiple_of(64) { SendFlags::SIGNALED } else { SendFlags::empty() };
-    let op = SendOp::Write(RemoteAddr { addr: own, rkey });
+    // Where waiting polls anyway most are not signalled; some are, so that the send queue does not fill up.
+    let signaled = !polls || round.is_multiple_of(64);
+    let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
+    let op = SendOp::Write(RemoteAddr { addr: REGION_BYTES / 2, rkey });
     end.nic.post_send(end.qpn, &[SendWr { wr_id: 0, op, payload: Payload::Sges(&sges), flags, dest: None }])?;
-    Ok(())
+    let mut completions = Vec::new();
+    let mut watchdog = Watchdog::start();
+    while !polls && completions.is_empty() {
+        let n = end.nic.poll_cq(end.cq, &mut completions, 16)?;
+        watchdog.check(n > 0)?;
+        if n == 0 {
+            std::thread::yield_now();
+        }
+    }
+    completions.iter().try_for_each(failed)
 }
 
 fn respond(plan: &Plan) -> Outcome<()> {
     if plan.is_bare() {
         return bare::respond(plan);
     }
-    let mut end = End::open(plan, "127.0.0.2")?;
+    let mut end = End::open(plan, plan.address("peer", RESPONDER))?;
     println!("{}", end.card());
     let mut lines = std::io::stdin().lock().lines();
     let card = lines.next().ok_or("no card")??;
@@ -393,20 +434,25 @@ fn respond(plan: &Plan) -> Outcome<()> {
     }
     lines.next().ok_or("no start")??;
     println!("ready");
-    if plan.verb == "lat" {
-        bounce(&mut end, rkey, plan, false, |_| ())?;
-    }
     // The requester closes our input when it is done.
-    let closed = std::thread::spawn(|| std::io::stdin().lines().for_each(drop));
     drop(lines);
+    let closed = std::thread::spawn(|| std::io::stdin().lines().for_each(drop));
+    let outcome = serve(&mut end, rkey, plan, posted, || closed.is_finished());
+    end.report("responder");
+    outcome
+}
+
+fn serve(end: &mut End, rkey: Rkey, plan: &Plan, mut posted: u64, closed: impl Fn() -> bool) -> Outcome<()> {
+    if plan.is_latency() {
+        bounce(end, rkey, plan, false, |_| ())?;
+    }
     let mut poller = Poller::new(plan)?;
-    while !closed.is_finished() {
-        for _ in 0..poller.poll(&mut end)? {
-            post_recv(&mut end, posted, bytes)?;
+    while !closed() {
+        for _ in 0..poller.poll(end)? {
+            post_recv(end, posted, plan.bytes()?)?;
             posted += 1;
         }
     }
-    end.report("responder");
     Ok(())
 }
 
