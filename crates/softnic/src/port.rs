@@ -298,3 +298,6 @@ impl Slot {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

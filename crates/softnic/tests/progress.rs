@@ -195,6 +195,36 @@ fn a_wake_up_is_not_lost_between_two_queues() {
 }
 
 #[test]
+fn timers_run_while_the_owner_does_something_else() {
+    // The target is connected only after the message was lost at it; the sender's owner makes no call meanwhile.
+    let (mut a, mut b) = (End::open(with_thread()), End::open(config("127.0.0.1")));
+    let (to_a, to_b) = (a.address_vector(), b.address_vector());
+    let (x, y) = (Psn::new(1), Psn::new(2));
+    // Long enough away that the thread has nothing to do and sleeps.
+    std::thread::sleep(Duration::from_millis(20));
+    a.connect(b.qpn, to_b, PathMtu::Mtu1024, x, y);
+    let to = b.remote(0);
+    a.fill(0, b"once more");
+    a.nic.req_notify_cq(a.cq, false).unwrap();
+    a.post(1, SendOp::Write(to), 0, 9);
+    let begin = Instant::now();
+    while b.counter("drop_wrong_state") == 0 {
+        b.nic.progress();
+        assert!(begin.elapsed() < PATIENCE);
+    }
+    b.connect(a.qpn, to_a, PathMtu::Mtu1024, y, x);
+    let begin = Instant::now();
+    while b.counter("served_write") == 0 {
+        b.nic.progress();
+        assert!(begin.elapsed() < PATIENCE, "no retransmission came");
+    }
+    assert_eq!(b.bytes(0, 9), b"once more");
+    assert!(sleep_once(&a.nic, PATIENCE), "the owner was not told of the completion");
+    assert_eq!(a.poll()[0].status, Status::Success);
+    assert!(a.counter("retransmits") > 0);
+}
+
+#[test]
 fn closing_ends_the_thread_and_frees_the_port() {
     let first = End::open(with_thread());
     let local = first.nic.local_address();
