@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 pub(crate) use app::run as run_app;
 
 use crate::exit::Failure;
-use cleanup::Cleanup;
+use cleanup::{Cleanup, CleanupOwner};
 use corpus::Corpus;
 use fleet::Cast;
 use host::{Host, Nobody, Watched};
@@ -69,7 +69,7 @@ pub(crate) fn run(demo: &Demo) -> Result<(), Failure> {
     if demo.hosts[0] == demo.hosts[1] {
         return Err(Failure::Usage("--hosts: the two hosts need different addresses".into()));
     }
-    let cleanup = Cleanup::new().map_err(|e| Failure::failed("no temporary directory (see TMPDIR)", e))?;
+    let cleanup = CleanupOwner::new().map_err(|e| Failure::failed("no temporary directory (see TMPDIR)", e))?;
     guard(&cleanup, demo.seconds_max)?;
     let mut progress = Progress::new();
     let channels = demo.connections as usize * 2;
@@ -111,14 +111,14 @@ pub(crate) fn run(demo: &Demo) -> Result<(), Failure> {
 
 /// Cleans up and ends the process on signals, and if the run hangs beyond its time limit.
 fn guard(cleanup: &Cleanup, seconds_max: u64) -> Result<(), Failure> {
-    let on_signal = cleanup.clone();
+    let on_signal = Cleanup::clone(cleanup);
     crate::signals::watch(move |name| {
         on_signal.now();
         eprintln!("raas: ended by {name}; all child processes are gone");
         std::process::exit(1);
     })
     .map_err(|e| Failure::failed("signal handling", e))?;
-    let watched = cleanup.clone();
+    let watched = Cleanup::clone(cleanup);
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(seconds_max) + WATCHDOG_GRACE);
         watched.now();

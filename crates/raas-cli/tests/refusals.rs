@@ -54,8 +54,10 @@ fn a_wrong_command_line_is_code_2() {
         let ended = run(raas().args(args));
         assert_eq!(ended.code(), CODE_USAGE, "{args:?}: {ended:?}");
     }
-    let ended = run(raas().args(["demo", "--path", "/nonexistent/dir"]));
+    let temporary = tempfile::tempdir().unwrap();
+    let ended = run(raas().args(["demo", "--path", "/nonexistent/dir"]).env("TMPDIR", temporary.path()));
     assert_eq!(ended.code(), CODE_USAGE, "{ended:?}");
+    assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
 }
 
 #[test]

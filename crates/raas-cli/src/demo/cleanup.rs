@@ -13,9 +13,39 @@ use tempfile::TempDir;
 /// How often a child that is waited for is looked at.
 const WAIT_PERIOD: Duration = Duration::from_millis(5);
 
-/// Children and directory of one run. Clones share them; the last drop cleans up, and so does [`Cleanup::now`].
+/// Children and directory of one run. Clones share them, so that a signal or the watchdog can clean up too.
 #[derive(Debug, Clone)]
 pub(crate) struct Cleanup(Arc<Owned>);
+
+/// The owner: cleans up when dropped, however many clones of its [`Cleanup`] other threads hold.
+#[derive(Debug)]
+pub(crate) struct CleanupOwner(Cleanup);
+
+impl CleanupOwner {
+    /// With a fresh directory that only this user can enter.
+    pub(crate) fn new() -> io::Result<Self> {
+        use std::os::unix::fs::PermissionsExt;
+        let private = std::fs::Permissions::from_mode(0o700);
+        let dir = tempfile::Builder::new().prefix("raas-demo-").permissions(private).tempdir()?;
+        let path = dir.path().to_path_buf();
+        let owned = Owned { children: Mutex::default(), dir: Mutex::new(Some(dir)), path };
+        Ok(Self(Cleanup(Arc::new(owned))))
+    }
+}
+
+impl Drop for CleanupOwner {
+    fn drop(&mut self) {
+        self.0.now();
+    }
+}
+
+impl std::ops::Deref for CleanupOwner {
+    type Target = Cleanup;
+
+    fn deref(&self) -> &Cleanup {
+        &self.0
+    }
+}
 
 #[derive(Debug)]
 struct Owned {
@@ -25,15 +55,6 @@ struct Owned {
 }
 
 impl Cleanup {
-    /// With a fresh directory that only this user can enter.
-    pub(crate) fn new() -> io::Result<Self> {
-        use std::os::unix::fs::PermissionsExt;
-        let private = std::fs::Permissions::from_mode(0o700);
-        let dir = tempfile::Builder::new().prefix("raas-demo-").permissions(private).tempdir()?;
-        let path = dir.path().to_path_buf();
-        Ok(Self(Arc::new(Owned { children: Mutex::default(), dir: Mutex::new(Some(dir)), path })))
-    }
-
     /// The directory.
     pub(crate) fn dir(&self) -> &Path {
         &self.0.path
@@ -98,12 +119,6 @@ impl Owned {
     }
 }
 
-impl Drop for Owned {
-    fn drop(&mut self) {
-        self.clean_up();
-    }
-}
-
 fn kill(child: &mut Child) {
     // A child that has ended already is only reaped.
     let _ = child.kill();
@@ -117,11 +132,12 @@ mod tests {
     #[test]
     fn children_and_directory_are_gone_after_drop_and_after_panic() {
         for panics in [false, true] {
-            let cleanup = Cleanup::new().unwrap();
+            let cleanup = CleanupOwner::new().unwrap();
             let dir = cleanup.dir().to_path_buf();
             std::fs::write(dir.join("key"), b"x").unwrap();
             let (pid, ()) = cleanup.spawn(Command::new("sleep").arg("1000"), |_| ()).unwrap();
             assert!(Path::new(&format!("/proc/{pid}")).exists());
+            let held_by_another_thread = Cleanup::clone(&cleanup);
             let thread = std::thread::spawn(move || {
                 let _cleanup = cleanup;
                 assert!(!panics, "on purpose");
@@ -129,19 +145,20 @@ mod tests {
             assert_eq!(thread.join().is_err(), panics);
             assert!(!Path::new(&format!("/proc/{pid}")).exists());
             assert!(!dir.exists());
+            assert!(held_by_another_thread.spawn(&mut Command::new("true"), |_| ()).is_err());
         }
     }
 
     #[test]
     fn nothing_is_started_after_the_end() {
-        let cleanup = Cleanup::new().unwrap();
+        let cleanup = CleanupOwner::new().unwrap();
         cleanup.now();
         assert!(cleanup.spawn(Command::new("sleep").arg("1000"), |_| ()).is_err());
     }
 
     #[test]
     fn a_child_that_does_not_end_is_killed_at_the_deadline() {
-        let cleanup = Cleanup::new().unwrap();
+        let cleanup = CleanupOwner::new().unwrap();
         let (pid, ()) = cleanup.spawn(Command::new("sleep").arg("1000"), |_| ()).unwrap();
         assert!(cleanup.wait(pid, Instant::now() + Duration::from_millis(50)).is_none());
         assert!(!Path::new(&format!("/proc/{pid}")).exists());
