@@ -143,7 +143,7 @@ impl Pump<'_> {
         has_end
     }
 
-    /// Writes the records of one connection: whether all fit, and whether its Fin or Reset is among them.
+    /// Writes the records of one connection: whether all fit, and whether its completion may free the connection.
     fn emit(lane: &mut Lane, vqp: &mut Vqp, route: RouteId, frame: &mut FrameWriter<'_>, seq: u64) -> (bool, bool) {
         let mut wrote_end = false;
         let was_accepting = vqp.phase == Phase::Accepting;
@@ -156,11 +156,13 @@ impl Pump<'_> {
                 lane.drr.push(route);
             }
         }
-        if wrote_end {
+        // The record that the peer still had to hear may also be a Head.
+        let ended = wrote_end || vqp.is_over();
+        if ended {
             vqp.last_wr = seq;
             lane.closing.push_back((seq, route));
         }
-        (whole, wrote_end)
+        (whole, ended)
     }
 
     // ---- ring data

@@ -1,0 +1,258 @@
+//! A simulated application: what the client library does with a session, without threads.
+//!
+//! It looks at a connection only when the engine rang its doorbell (or the test told it to do something): a lost doorbell
+//! shows as a test that does not end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+
+use control::{Connection, Path, Reason};
+use shm::{Doorbell, RingMemory, RingReader, RingWriter, Session, SlotWords, Word32, app_flag, engine_flag};
+use verbs::Region;
+
+/// Byte `offset` of a stream.
+pub fn pattern(key: u64, offset: u64) -> u8 {
+    let mut x = (offset / 8).wrapping_add(key.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    x = (x ^ (x >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x ^= x >> 29;
+    (x >> (8 * (offset % 8))) as u8
+}
+
+fn fill(key: u64, offset: u64, out: &mut [u8]) {
+    for (i, b) in out.iter_mut().enumerate() {
+        *b = pattern(key, offset + i as u64);
+    }
+}
+
+/// One end of a connection.
+pub struct SimConn {
+    pub connection: Connection,
+    pub words: SlotWords,
+    pub writer: RingWriter,
+    pub reader: RingReader,
+    /// Keys of the two directions' contents.
+    tx_key: u64,
+    rx_key: u64,
+    /// Bytes to write in all.
+    pub to_send: u64,
+    /// Longest single write.
+    pub write_max: usize,
+    pub sent: u64,
+    pub received: u64,
+    /// Bytes that it wants to read in all.
+    pub read_limit: u64,
+    /// Says FIN when everything is written.
+    pub fin_after: bool,
+    pub fin_said: bool,
+    pub eof: bool,
+    pub stopped: bool,
+    pub reset: Option<Reason>,
+    /// Gives the slot back when both directions ended, or at reset.
+    pub close_when_done: bool,
+    pub closed: bool,
+}
+
+impl SimConn {
+    fn new(session: &Session, chunks: &BTreeMap<u32, Region>, connection: Connection, opener: bool) -> Self {
+        let Path::Lane { slot, generation, tx_chunk, tx_offset, rx_chunk, rx_offset, ring_bytes } = connection.path
+        else {
+            panic!("not a lane: {connection:?}")
+        };
+        let words = session.slot(slot);
+        let ring = |chunk: u32, offset| RingMemory { region: chunks[&chunk].clone(), offset, bytes: ring_bytes.into() };
+        words.app_flags.store(0, Ordering::Relaxed);
+        let reader =
+            RingReader::new(ring(rx_chunk, rx_offset), words.rx_tail.clone(), words.rx_head.clone(), 0).unwrap();
+        let writer =
+            RingWriter::new(ring(tx_chunk, tx_offset), words.tx_tail.clone(), words.tx_head.clone(), 0).unwrap();
+        words.app_generation.store(generation, Ordering::Release);
+        // Ports name the connection on both ends.
+        let (from, to) = if opener {
+            (connection.local.port(), connection.peer.port())
+        } else {
+            (connection.peer.port(), connection.local.port())
+        };
+        let key = u64::from(from) << 17 | u64::from(to) << 1;
+        let (tx_key, rx_key) = if opener { (key, key | 1) } else { (key | 1, key) };
+        Self {
+            connection,
+            words,
+            writer,
+            reader,
+            tx_key,
+            rx_key,
+            to_send: 0,
+            write_max: 1 << 20,
+            sent: 0,
+            received: 0,
+            read_limit: u64::MAX,
+            fin_after: false,
+            fin_said: false,
+            eof: false,
+            stopped: false,
+            reset: None,
+            close_when_done: false,
+            closed: false,
+        }
+    }
+
+    pub fn slot(&self) -> u32 {
+        match self.connection.path {
+            Path::Lane { slot, .. } => slot,
+            _ => unreachable!("checked when made"),
+        }
+    }
+
+    /// Reads and writes what is possible. Says whether the engine must be told.
+    fn work(&mut self) -> bool {
+        if self.closed {
+            return false;
+        }
+        let flags = self.words.engine_flags.load(Ordering::Acquire);
+        let mut changed = self.read();
+        if flags & engine_flag::RESET != 0 {
+            self.reset = Some(Reason::from_code(self.words.reason.load(Ordering::Acquire)));
+        } else if flags & engine_flag::FIN != 0 && self.reader.available().unwrap() == 0 {
+            self.eof = true;
+        }
+        self.stopped |= flags & engine_flag::STOP != 0;
+        if self.reset.is_none() && !self.stopped {
+            changed |= self.write();
+        }
+        if self.fin_after && !self.fin_said && (self.sent == self.to_send || self.stopped) {
+            self.fin_said = true;
+            self.words.app_flags.fetch_or(app_flag::FIN, Ordering::Release);
+            changed = true;
+        }
+        if self.close_when_done && (self.reset.is_some() || (self.eof && self.fin_said)) {
+            self.give_back(0);
+            changed = true;
+        }
+        changed
+    }
+
+    fn read(&mut self) -> bool {
+        let mut buf = [0u8; 8192];
+        let mut any = false;
+        while self.received < self.read_limit {
+            let want = (self.read_limit - self.received).min(buf.len() as u64) as usize;
+            let n = self.reader.read(&mut buf[..want]).expect("the engine keeps to the rules");
+            if n == 0 {
+                break;
+            }
+            any = true;
+            for (i, b) in buf[..n].iter().enumerate() {
+                let at = self.received + i as u64;
+                assert_eq!(*b, pattern(self.rx_key, at), "byte {at} of {:?}", self.connection);
+            }
+            self.received += n as u64;
+        }
+        any
+    }
+
+    fn write(&mut self) -> bool {
+        let mut buf = vec![0u8; self.write_max.min(1 << 16)];
+        let mut any = false;
+        while self.sent < self.to_send {
+            let want = (self.to_send - self.sent).min(buf.len() as u64) as usize;
+            fill(self.tx_key, self.sent, &mut buf[..want]);
+            let n = self.writer.write(&buf[..want]).expect("the engine keeps to the rules");
+            if n == 0 {
+                break;
+            }
+            any = true;
+            self.sent += n as u64;
+        }
+        any
+    }
+
+    /// CLOSED and what the client library says with it.
+    pub fn give_back(&mut self, more: u32) {
+        self.closed = true;
+        let flags = app_flag::FIN | app_flag::STOP | app_flag::CLOSED | more;
+        self.words.app_flags.fetch_or(flags, Ordering::Release);
+    }
+}
+
+/// A simulated process.
+pub struct SimApp {
+    pub session: Session,
+    a2e: Doorbell,
+    e2a: Doorbell,
+    engine_sleep: Word32,
+    pub chunks: BTreeMap<u32, Region>,
+    /// By slot.
+    pub conns: BTreeMap<u32, SimConn>,
+    /// Answers to connects: slot, or why not.
+    pub answers: BTreeMap<u64, Result<u32, Reason>>,
+    /// Slots of incoming connections in order, with the listener's port and the connection's number.
+    pub incoming: Vec<(u32, u16, u64)>,
+    ready: BTreeSet<u32>,
+    /// What new connections do.
+    pub defaults: fn(&mut SimConn),
+    /// Says `accepted` for each incoming connection at once.
+    pub auto_accept: bool,
+    pub next_chunk: u32,
+    pub chunks_gone: Vec<u32>,
+}
+
+impl SimApp {
+    pub fn new(slots: u32, engine_sleep: Word32) -> Self {
+        let region = Region::anonymous(Session::bytes(slots) as usize).unwrap();
+        let session = Session::format(region, slots, 1).unwrap();
+        Self {
+            a2e: session.a2e(),
+            e2a: session.e2a(),
+            engine_sleep,
+            session,
+            chunks: BTreeMap::new(),
+            conns: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            incoming: Vec::new(),
+            ready: BTreeSet::new(),
+            defaults: |_| {},
+            auto_accept: true,
+            next_chunk: 0,
+            chunks_gone: Vec::new(),
+        }
+    }
+
+    /// The daemon told of a connection.
+    pub fn adopt(&mut self, connection: Connection, opener: bool) -> u32 {
+        let mut conn = SimConn::new(&self.session, &self.chunks, connection, opener);
+        (self.defaults)(&mut conn);
+        let slot = conn.slot();
+        let old = self.conns.insert(slot, conn);
+        assert!(old.is_none_or(|c| c.closed), "slot {slot} was given to two connections");
+        self.ready.insert(slot);
+        slot
+    }
+
+    /// The test changed what a connection does.
+    pub fn poke(&mut self, slot: u32) {
+        self.ready.insert(slot);
+        self.a2e.ring(slot);
+    }
+
+    /// Follows the engine's doorbell. Says whether anything was done, and whether the engine must be woken.
+    pub fn work(&mut self) -> (bool, bool) {
+        let mut dirty = Vec::new();
+        while self.e2a.take(&mut dirty, 1024) > 0 {}
+        self.ready.extend(dirty);
+        let mut any = false;
+        for slot in std::mem::take(&mut self.ready) {
+            let Some(conn) = self.conns.get_mut(&slot) else { continue };
+            any = true;
+            if conn.work() {
+                self.a2e.ring(slot);
+            }
+        }
+        let wake = any && self.a2e.must_wake(&self.engine_sleep);
+        (any, wake)
+    }
+
+    /// Goes to sleep until the engine wakes it.
+    pub fn sleep(&self) {
+        shm::prepare_sleep(&self.session.app_sleep());
+    }
+}

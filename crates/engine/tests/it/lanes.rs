@@ -1,0 +1,137 @@
+//! Lanes that break: nobody hangs, everything comes back.
+
+use std::time::Duration;
+
+use control::Reason;
+
+use crate::world::{World, addr};
+
+#[test]
+fn a_lost_peer_resets_connections_and_a_new_lane_serves_new_ones() {
+    let mut w = World::new(2, 80);
+    let (a, b) = (w.attach(0, 64), w.attach(1, 64));
+    let (sa, sb) = w.pair(a, b, 7, 8192);
+    w.tell(0, a, sa, |c| c.to_send = 1_000_000);
+    w.until("traffic", |w| w.app(1, b).conns[&sb].received > 100_000);
+    w.break_link(0, 1, Reason::PeerLost);
+    w.settle();
+    assert_eq!(w.app(0, a).conns[&sa].reset, Some(Reason::PeerLost));
+    assert_eq!(w.app(1, b).conns[&sb].reset, Some(Reason::PeerLost));
+    assert_eq!(w.hosts[0].engine.totals().rc_qps, 0);
+    w.tell(0, a, sa, |c| c.give_back(0));
+    w.tell(1, b, sb, |c| c.give_back(0));
+    w.settle();
+    w.assert_empty();
+    let free = w.hosts[0].engine.totals().srq_free;
+    for round in 0..20 {
+        let slot = w.connect_wait(0, a, (addr(1), 7).into(), 8192).unwrap();
+        w.tell(0, a, slot, |c| c.to_send = 100_000);
+        w.settle();
+        let peer = w.app(1, b).incoming.last().unwrap().0;
+        assert_eq!(w.app(1, b).conns[&peer].received, 100_000, "round {round}");
+        assert_eq!(w.hosts[0].engine.lanes()[0].incarnation, round + 2);
+        w.break_link(0, 1, Reason::PeerLost);
+        w.tell(0, a, slot, |c| c.give_back(0));
+        w.tell(1, b, peer, |c| c.give_back(0));
+        w.settle();
+    }
+    assert_eq!(w.hosts[0].engine.totals().srq_free, free, "the next lane uses the entries of the last");
+    w.assert_clean();
+}
+
+#[test]
+fn a_cut_network_fails_the_lane_in_bounded_time() {
+    let mut w = World::new(2, 81);
+    let (a, b) = (w.attach(0, 64), w.attach(1, 64));
+    let (sa, sb) = w.pair(a, b, 7, 8192);
+    w.tell(0, a, sa, |c| c.to_send = 10_000_000);
+    w.until("traffic", |w| w.app(1, b).conns[&sb].received > 100_000);
+    w.cut.insert((0, 1));
+    let start = w.now;
+    w.until("reset", |w| w.app(0, a).conns[&sa].reset.is_some() && w.app(1, b).conns[&sb].reset.is_some());
+    assert!(w.now.saturating_since(start) < Duration::from_secs(20));
+    assert_eq!(w.app(0, a).conns[&sa].reset, Some(Reason::LaneFailed));
+    assert!(w.hosts.iter().any(|h| !h.lane_failures.is_empty()));
+    w.cut.clear();
+    let slot = w.connect_wait(0, a, (addr(1), 7).into(), 4096).unwrap();
+    w.tell(0, a, slot, |c| c.to_send = 5000);
+    w.settle();
+    let peer = w.app(1, b).incoming.last().unwrap().0;
+    assert_eq!(w.app(1, b).conns[&peer].received, 5000);
+}
+
+#[test]
+fn a_completed_connection_does_not_notice_the_lanes_end() {
+    let mut w = World::new(2, 82);
+    let (a, b) = (w.attach(0, 64), w.attach(1, 64));
+    let (sa, sb) = w.pair(a, b, 7, 8192);
+    w.tell(0, a, sa, |c| (c.to_send, c.fin_after) = (5000, true));
+    w.tell(1, b, sb, |c| (c.to_send, c.fin_after) = (6000, true));
+    w.until("both eof", |w| w.app(0, a).conns[&sa].eof && w.app(1, b).conns[&sb].eof);
+    w.settle();
+    w.break_link(0, 1, Reason::PeerLost);
+    w.settle();
+    assert_eq!((w.app(0, a).conns[&sa].reset, w.app(1, b).conns[&sb].reset), (None, None));
+    w.tell(0, a, sa, |c| c.give_back(0));
+    w.tell(1, b, sb, |c| c.give_back(0));
+    w.settle();
+    w.assert_empty();
+}
+
+#[test]
+fn connects_that_wait_for_a_lane_fail_with_its_reason() {
+    let mut w = World::new(2, 83);
+    let a = w.attach(0, 64);
+    w.no_links = true;
+    let r = w.connect(0, a, (addr(1), 7).into(), 4096);
+    w.pass(Duration::from_millis(1));
+    w.break_link(0, 1, Reason::PeerAuth);
+    w.settle();
+    assert_eq!(w.app(0, a).answers[&r], Err(Reason::PeerAuth));
+    // The next one asks again.
+    w.no_links = false;
+    assert_eq!(w.connect_wait(0, a, (addr(1), 7).into(), 4096), Err(Reason::NoListener));
+    w.assert_clean();
+}
+
+#[test]
+fn many_peers_share_the_receive_queue_within_their_grants() {
+    let mut w = World::with(6, 84, |c| c.lane_credits = 16);
+    let server = w.attach(0, 256);
+    let to = w.listen(0, server, 7, 64);
+    w.app(0, server).defaults = |c| (c.to_send, c.fin_after, c.close_when_done) = (200_000, true, true);
+    let clients: Vec<_> = (1..6).map(|h| (h, w.attach(h, 64))).collect();
+    for (h, app) in &clients {
+        w.app(*h, *app).defaults = |c| (c.to_send, c.fin_after, c.close_when_done) = (200_000, true, true);
+        (0..8).for_each(|_| drop(w.connect(*h, *app, to, 4096)));
+    }
+    w.until("all closed", |w| {
+        let done = |app: &crate::apps::SimApp, n| app.conns.len() == n && app.conns.values().all(|c| c.closed);
+        done(&w.hosts[0].apps[&server], 40) && clients.iter().all(|(h, app)| done(&w.hosts[*h].apps[app], 8))
+    });
+    assert!(w.app(0, server).conns.values().all(|c| c.received == 200_000));
+    w.settle();
+    assert_eq!(w.hosts[0].engine.totals().srq_free, 5 * 16);
+    assert_eq!(w.hosts[0].engine.totals().rc_qps, 5);
+    w.assert_clean();
+    w.assert_empty();
+}
+
+#[test]
+fn more_peers_than_lanes() {
+    let mut w = World::with(4, 85, |c| c.lanes_max = 2);
+    let a = w.attach(0, 64);
+    let listeners: Vec<_> = (1..4).map(|h| w.attach(h, 64)).collect();
+    for (i, app) in listeners.iter().enumerate() {
+        w.listen(i + 1, *app, 7, 8);
+    }
+    let first = w.connect_wait(0, a, (addr(1), 7).into(), 4096).unwrap();
+    w.connect_wait(0, a, (addr(2), 7).into(), 4096).unwrap();
+    assert_eq!(w.connect_wait(0, a, (addr(3), 7).into(), 4096), Err(Reason::LocalLimit));
+    // A lane that is down and unused makes room.
+    w.break_link(0, 1, Reason::PeerLost);
+    w.tell(0, a, first, |c| c.give_back(0));
+    w.settle();
+    w.connect_wait(0, a, (addr(3), 7).into(), 4096).unwrap();
+    w.assert_clean();
+}

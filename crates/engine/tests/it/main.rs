@@ -1,0 +1,10 @@
+//! Engines on simulated NICs, joined by a simulated network, with simulated applications; virtual time, one seed.
+
+mod apps;
+mod close;
+mod hostile;
+mod lanes;
+mod links;
+mod many;
+mod stream;
+mod world;

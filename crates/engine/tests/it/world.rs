@@ -1,0 +1,549 @@
+//! Hosts, the network between them, and the daemons' part of the work: dialling, chunks, wakes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use control::{ChunkKind, LaneOffer, Reason};
+use engine::{AppId, Attach, Engine, EngineConfig, Event};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
+use shm::EnginePage;
+use verbs::{PathMtu, Region, Time};
+
+use crate::apps::SimApp;
+
+/// What the network does to packets, per thousand.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Weather {
+    pub loss: u32,
+    pub duplicate: u32,
+    pub reorder: u32,
+}
+
+/// One host: NIC, engine, applications.
+pub struct Host {
+    pub addr: IpAddr,
+    pub nic: Nic,
+    pub engine: Engine,
+    page: EnginePage,
+    pub apps: BTreeMap<AppId, SimApp>,
+    pub faults: Vec<(AppId, String)>,
+    pub gone: Vec<AppId>,
+    pub lane_failures: Vec<String>,
+    pub locals: Vec<Event>,
+    pub refuse_chunks: bool,
+    pub wakes: BTreeSet<AppId>,
+    next_request: u64,
+    asleep: bool,
+}
+
+#[derive(Debug)]
+enum Link {
+    Dial,
+    Offer(LaneOffer),
+    Ready,
+    Reset,
+}
+
+#[derive(Debug)]
+enum Arrival {
+    Packet { from: SocketAddr, to: SocketAddr, bytes: Vec<u8>, id: u16 },
+    Link { from: usize, to: usize, message: Link },
+}
+
+/// Everything.
+pub struct World {
+    pub hosts: Vec<Host>,
+    pub now: Time,
+    flying: BTreeMap<(Time, u64), Arrival>,
+    next_seq: u64,
+    rng: StdRng,
+    pub weather: Weather,
+    pub delay: Duration,
+    /// Packets between these hosts vanish.
+    pub cut: BTreeSet<(usize, usize)>,
+    /// Hosts whose daemon hangs; their NICs work.
+    pub stopped: BTreeSet<usize>,
+    /// Messages of the control link vanish.
+    pub no_links: bool,
+    offered: BTreeSet<(usize, usize)>,
+    buf: Vec<u8>,
+    pub steps: u64,
+}
+
+const UDP: u16 = 4791;
+/// A run that takes more is stuck.
+const STEPS_MAX: u64 = 3_000_000;
+
+pub fn addr(host: usize) -> IpAddr {
+    IpAddr::from([10, 0, 0, host as u8 + 1])
+}
+
+impl World {
+    pub fn new(hosts: usize, seed: u64) -> Self {
+        Self::with(hosts, seed, |_| {})
+    }
+
+    pub fn with(hosts: usize, seed: u64, configure: impl Fn(&mut EngineConfig)) -> Self {
+        let hosts = (0..hosts).map(|i| Host::new(i, seed, &configure)).collect();
+        Self {
+            hosts,
+            now: Time(1),
+            flying: BTreeMap::new(),
+            next_seq: 0,
+            rng: StdRng::seed_from_u64(seed),
+            weather: Weather::default(),
+            delay: Duration::from_micros(5),
+            cut: BTreeSet::new(),
+            stopped: BTreeSet::new(),
+            no_links: false,
+            offered: BTreeSet::new(),
+            buf: Vec::new(),
+            steps: 0,
+        }
+    }
+
+    // ---- what tests do
+
+    pub fn attach(&mut self, host: usize, slots: u32) -> AppId {
+        let h = &mut self.hosts[host];
+        let app = SimApp::new(slots, h.page.engine_sleep());
+        let session = app.session.clone();
+        let pid = 1000 + h.apps.len() as u32;
+        let id = h.engine.attach(Attach { pid, uid: 1, name: format!("app{pid}"), session }).unwrap();
+        h.apps.insert(id, app);
+        id
+    }
+
+    pub fn app(&mut self, host: usize, app: AppId) -> &mut SimApp {
+        self.hosts[host].apps.get_mut(&app).unwrap()
+    }
+
+    pub fn listen(&mut self, host: usize, app: AppId, port: u16, backlog: u32) -> SocketAddr {
+        self.hosts[host].engine.listen(app, port, backlog, 0).unwrap()
+    }
+
+    pub fn connect(&mut self, host: usize, app: AppId, to: SocketAddr, ring_bytes: u32) -> u64 {
+        let h = &mut self.hosts[host];
+        h.next_request += 1;
+        let request = h.next_request;
+        h.engine.connect(self.now, &mut h.nic, app, request, to, ring_bytes);
+        request
+    }
+
+    /// Connects and waits for the answer: the slot, or why not.
+    pub fn connect_wait(&mut self, host: usize, app: AppId, to: SocketAddr, ring: u32) -> Result<u32, Reason> {
+        let request = self.connect(host, app, to, ring);
+        self.until("answer to a connect", |w| w.hosts[host].apps[&app].answers.contains_key(&request));
+        self.app(host, app).answers[&request]
+    }
+
+    /// Two hosts' applications with one connection: (slot at host 0, slot at host 1).
+    pub fn pair(&mut self, a: AppId, b: AppId, port: u16, ring: u32) -> (u32, u32) {
+        let to = SocketAddr::new(addr(1), port);
+        if !self.hosts[1].engine.listen(b, port, 16, 0).is_ok_and(|a| a == to) {
+            panic!("cannot listen on {to}");
+        }
+        let slot = self.connect_wait(0, a, to, ring).unwrap();
+        self.until("incoming", |w| w.hosts[1].apps[&b].incoming.iter().any(|i| i.1 == port));
+        let peer = self.app(1, b).incoming.iter().find(|i| i.1 == port).unwrap().0;
+        (slot, peer)
+    }
+
+    /// Changes what a connection does, and rings.
+    pub fn tell(&mut self, host: usize, app: AppId, slot: u32, what: impl FnOnce(&mut crate::apps::SimConn)) {
+        let app = self.app(host, app);
+        what(app.conns.get_mut(&slot).unwrap());
+        app.poke(slot);
+    }
+
+    /// The process dies: nothing of it runs any more.
+    pub fn kill(&mut self, host: usize, app: AppId) -> SimApp {
+        self.kill_with(host, app, |_| {})
+    }
+
+    /// The process does a last thing and dies before the engine looked.
+    pub fn kill_with(&mut self, host: usize, app: AppId, last: impl FnOnce(&mut SimApp)) -> SimApp {
+        last(self.app(host, app));
+        let h = &mut self.hosts[host];
+        h.engine.detach(self.now, &mut h.nic, app, Reason::Closed);
+        h.apps.remove(&app).unwrap()
+    }
+
+    pub fn counter(&self, host: usize, name: &str) -> u64 {
+        let totals = self.hosts[host].engine.totals();
+        totals.counters.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no counter {name}")).1
+    }
+
+    // ---- time
+
+    /// Runs until `done`, and panics if that does not come.
+    pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let limit = self.steps + STEPS_MAX;
+        self.wake_all();
+        while !done(self) {
+            let moved = self.step();
+            if !moved || self.steps > limit {
+                self.dump();
+                panic!("{what}: {}", if moved { "takes too long" } else { "nothing happens any more" });
+            }
+        }
+    }
+
+    /// Runs for some virtual time.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.wake_all();
+        while self.now < end && self.step() {}
+        self.now = self.now.max(end);
+    }
+
+    /// Runs until nothing happens but keep-alives of at most a second of virtual time.
+    pub fn settle(&mut self) {
+        self.pass(Duration::from_secs(1));
+    }
+
+    /// A test, like the daemon's control thread, wakes the engine when it calls it.
+    fn wake_all(&mut self) {
+        self.hosts.iter_mut().for_each(Host::wake);
+    }
+
+    /// Everything that can be done now; then time goes on to what comes next. False: nothing ever will.
+    fn step(&mut self) -> bool {
+        self.steps += 1;
+        // Work takes time, so packets arrive also while somebody is busy.
+        self.now = self.now + Duration::from_nanos(100);
+        let mut worked = self.deliver();
+        for i in 0..self.hosts.len() {
+            worked |= self.run_host(i);
+        }
+        if worked {
+            return true;
+        }
+        let arrival = self.flying.first_key_value().map(|(k, _)| k.0);
+        let stopped = &self.stopped;
+        let engines = self.hosts.iter().enumerate().filter(|(i, _)| !stopped.contains(i));
+        let engines = engines.filter_map(|(_, h)| h.engine.deadline());
+        let timers = self.hosts.iter().filter_map(|h| h.nic.deadline()).chain(engines).min();
+        let Some(next) = [arrival, timers].into_iter().flatten().min() else { return false };
+        self.now = self.now.max(next);
+        true
+    }
+
+    fn deliver(&mut self) -> bool {
+        let mut any = false;
+        while let Some(entry) = self.flying.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            let arrival = entry.remove();
+            self.arrive(arrival);
+            any = true;
+        }
+        any
+    }
+
+    fn run_host(&mut self, i: usize) -> bool {
+        let now = self.now;
+        let h = &mut self.hosts[i];
+        let mut worked = false;
+        if h.nic.deadline().is_some_and(|d| d <= now) {
+            h.nic.handle_timeout(now);
+            worked = true;
+        }
+        if h.asleep && (h.nic.take_notify() || h.engine.deadline().is_some_and(|d| d <= now)) {
+            h.wake();
+        }
+        if !h.asleep && !self.stopped.contains(&i) {
+            let busy = h.engine.run(now, &mut h.nic);
+            worked |= busy;
+            while let Some(event) = self.hosts[i].engine.poll_event() {
+                self.on_event(i, event);
+                worked = true;
+            }
+            let h = &mut self.hosts[i];
+            let mut wakes = Vec::new();
+            h.engine.take_wakes(&mut wakes);
+            h.wakes.extend(wakes);
+            if !busy && h.engine.prepare_sleep(&mut h.nic) {
+                h.asleep = true;
+            }
+        }
+        worked |= self.run_apps(i);
+        worked | self.transmit(i)
+    }
+
+    fn run_apps(&mut self, i: usize) -> bool {
+        let h = &mut self.hosts[i];
+        let mut worked = false;
+        for (id, app) in &mut h.apps {
+            // A sleeping application runs only if it was woken.
+            if app.session.app_sleep().load(std::sync::atomic::Ordering::SeqCst) != 0 && !h.wakes.remove(id) {
+                continue;
+            }
+            h.wakes.remove(id);
+            let (any, wake) = app.work();
+            worked |= any;
+            if wake {
+                h.engine.end_sleep();
+                h.asleep = false;
+                worked = true;
+            }
+        }
+        worked
+    }
+
+    fn on_event(&mut self, i: usize, event: Event) {
+        let h = &mut self.hosts[i];
+        match event {
+            Event::PeerWanted { peer } => {
+                let to = self.hosts.iter().position(|h| h.addr == peer);
+                match to {
+                    Some(to) => self.dial(i, to),
+                    None => {
+                        let h = &mut self.hosts[i];
+                        h.engine.lane_lost(self.now, &mut h.nic, peer, Reason::PeerUnreachable);
+                    }
+                }
+            }
+            Event::ChunksWanted { app, ring_bytes, rings } => {
+                let Some(sim) = h.apps.get_mut(&app) else { return };
+                if h.refuse_chunks {
+                    h.engine.chunks_refused(app, ring_bytes, Reason::LocalLimit);
+                    return;
+                }
+                for kind in [ChunkKind::Tx, ChunkKind::Rx] {
+                    let region = Region::anonymous((ring_bytes * rings) as usize).unwrap();
+                    let number = sim.next_chunk;
+                    sim.next_chunk += 1;
+                    sim.chunks.insert(number, region.clone());
+                    h.engine.add_chunk(&mut h.nic, app, number, kind, ring_bytes, region).unwrap();
+                }
+            }
+            Event::Connected { app, request, result } => {
+                let Some(sim) = h.apps.get_mut(&app) else { return };
+                let answer = result.map(|c| sim.adopt(c, true));
+                assert!(sim.answers.insert(request, answer).is_none(), "request {request} was answered twice");
+            }
+            Event::Incoming { app, port, connection } => {
+                let Some(sim) = h.apps.get_mut(&app) else { return };
+                let id = connection.id;
+                let slot = sim.adopt(connection, false);
+                sim.incoming.push((slot, port, id));
+                if sim.auto_accept {
+                    h.engine.accepted(app, port, id);
+                }
+            }
+            Event::LocalConnect { .. } => h.locals.push(event),
+            Event::AppFault { app, detail } => h.faults.push((app, detail)),
+            Event::LaneFailed { peer, detail, .. } => {
+                h.lane_failures.push(detail);
+                if let Some(to) = self.hosts.iter().position(|h| h.addr == peer) {
+                    self.offered.remove(&(i, to));
+                    self.send_link(i, to, Link::Reset);
+                }
+            }
+            Event::AppGone { app } => h.gone.push(app),
+            Event::ChunkGone { app, chunk } => {
+                let Some(sim) = h.apps.get_mut(&app) else { return };
+                sim.chunks_gone.push(chunk);
+                sim.chunks.remove(&chunk);
+            }
+        }
+    }
+
+    // ---- the control link, in small
+
+    fn dial(&mut self, i: usize, to: usize) {
+        self.send_link(i, to, Link::Dial);
+        self.offer(i, to);
+    }
+
+    fn offer(&mut self, i: usize, to: usize) {
+        if self.offered.insert((i, to)) {
+            let h = &mut self.hosts[i];
+            let offer = h.engine.lane_offer(&mut h.nic, addr(to)).unwrap();
+            self.send_link(i, to, Link::Offer(offer));
+        }
+    }
+
+    fn send_link(&mut self, from: usize, to: usize, message: Link) {
+        if self.no_links {
+            self.offered.remove(&(from, to));
+            return;
+        }
+        let at = self.now + Duration::from_micros(100);
+        self.fly(at, Arrival::Link { from, to, message });
+    }
+
+    /// The control link between two hosts breaks.
+    pub fn break_link(&mut self, a: usize, b: usize, reason: Reason) {
+        for (i, peer) in [(a, b), (b, a)] {
+            self.offered.remove(&(i, peer));
+            let h = &mut self.hosts[i];
+            h.engine.lane_lost(self.now, &mut h.nic, addr(peer), reason);
+        }
+    }
+
+    fn on_link(&mut self, from: usize, i: usize, message: Link) {
+        let now = self.now;
+        self.hosts[i].wake();
+        match message {
+            Link::Dial => self.offer(i, from),
+            Link::Offer(offer) => {
+                self.offer(i, from);
+                let h = &mut self.hosts[i];
+                h.engine.lane_accept(&mut h.nic, addr(from), &offer).unwrap();
+                self.send_link(i, from, Link::Ready);
+            }
+            Link::Ready => {
+                let h = &mut self.hosts[i];
+                h.engine.lane_ready(now, &mut h.nic, addr(from));
+            }
+            Link::Reset => {
+                self.offered.remove(&(i, from));
+                let h = &mut self.hosts[i];
+                h.engine.lane_lost(now, &mut h.nic, addr(from), Reason::LaneFailed);
+            }
+        }
+    }
+
+    // ---- the network
+
+    fn fly(&mut self, at: Time, arrival: Arrival) {
+        self.next_seq += 1;
+        self.flying.insert((at, self.next_seq), arrival);
+    }
+
+    fn transmit(&mut self, i: usize) -> bool {
+        let mut worked = false;
+        let mut buf = std::mem::take(&mut self.buf);
+        for _ in 0..64 {
+            let h = &mut self.hosts[i];
+            let Some(t) = h.nic.poll_transmit(self.now, &mut buf) else { break };
+            worked = true;
+            let stride = t.segment_bytes.map_or(buf.len(), usize::from).max(1);
+            for (n, segment) in buf.chunks(stride).enumerate() {
+                self.send_packet(i, t.destination, segment, n as u16);
+            }
+        }
+        self.buf = buf;
+        worked
+    }
+
+    fn send_packet(&mut self, i: usize, to: SocketAddr, bytes: &[u8], id: u16) {
+        let dest = self.hosts.iter().position(|h| h.addr == to.ip());
+        if dest.is_some_and(|d| self.cut.contains(&(i.min(d), i.max(d)))) {
+            return;
+        }
+        let w = self.weather;
+        if self.rng.random_range(0..1000) < w.loss {
+            return;
+        }
+        let copies = 1 + u32::from(self.rng.random_range(0..1000) < w.duplicate);
+        for _ in 0..copies {
+            let late = if self.rng.random_range(0..1000) < w.reorder {
+                Duration::from_micros(self.rng.random_range(1..200))
+            } else {
+                Duration::ZERO
+            };
+            let from = SocketAddr::new(self.hosts[i].addr, UDP);
+            self.fly(self.now + self.delay + late, Arrival::Packet { from, to, bytes: bytes.to_vec(), id });
+        }
+    }
+
+    fn arrive(&mut self, arrival: Arrival) {
+        match arrival {
+            Arrival::Packet { from, to, bytes, id } => {
+                if let Some(h) = self.hosts.iter_mut().find(|h| h.addr == to.ip()) {
+                    h.nic.handle_datagram(self.now, from, &bytes, id);
+                }
+            }
+            Arrival::Link { from, to, message } => self.on_link(from, to, message),
+        }
+    }
+
+    // ---- what must hold at the end
+
+    /// No RNR NAK, no violation, no lane failure, no fault, nothing refused by a device.
+    pub fn assert_clean(&self) {
+        for (i, h) in self.hosts.iter().enumerate() {
+            let c = h.nic.counters_detail();
+            assert_eq!((c.rnr_naks_sent, c.rnr_naks_received), (0, 0), "RNR NAKs at host {i}");
+            assert_eq!(h.lane_failures, Vec::<String>::new(), "lane failures at host {i}");
+            assert_eq!(h.faults, Vec::new(), "faults at host {i}");
+            for name in ["violations", "device_refusals", "app_faults"] {
+                assert_eq!(self.counter(i, name), 0, "{name} at host {i}");
+            }
+        }
+    }
+
+    /// As [`Self::assert_clean`], and no connection is left anywhere.
+    pub fn assert_empty(&self) {
+        for (i, h) in self.hosts.iter().enumerate() {
+            let left = h.engine.connections();
+            assert_eq!((left.len(), left.first()), (0, None), "connections left at host {i}");
+            assert!(h.engine.apps().iter().all(|a| a.connections == 0));
+            assert!(h.engine.lanes().iter().all(|l| l.connections == 0));
+        }
+    }
+
+    fn dump(&self) {
+        for (i, h) in self.hosts.iter().enumerate() {
+            eprintln!("host {i} at {:?} ({} steps)", self.now, self.steps);
+            h.engine.lanes().iter().for_each(|l| eprintln!("  {l:?}"));
+            h.engine.connections().iter().take(8).for_each(|c| eprintln!("  {c:?}"));
+            eprintln!("  {:?}", h.engine.totals());
+            eprintln!("  failures {:?} faults {:?}", h.lane_failures, h.faults);
+        }
+    }
+}
+
+impl Host {
+    fn new(index: usize, seed: u64, configure: &impl Fn(&mut EngineConfig)) -> Self {
+        let addr = addr(index);
+        let config = NicConfig {
+            local: SocketAddr::new(addr, UDP),
+            mtu: PathMtu::Mtu4096,
+            limits: NicLimits::default(),
+            rx_budget_bytes: None,
+            name: "sim".into(),
+            max_gso_segments: 16,
+            id_mode: Ipv4IdMode::SegmentIndex,
+        };
+        let mut entropy = [index as u8; 32];
+        entropy[..8].copy_from_slice(&seed.to_le_bytes());
+        let mut nic = Nic::new(config, entropy);
+        let page = EnginePage::format(Region::anonymous(EnginePage::BYTES as usize).unwrap(), 1).unwrap();
+        let mut config = EngineConfig::new(vec![addr]);
+        configure(&mut config);
+        let engine = Engine::new(config, &mut nic, page.clone(), entropy).unwrap();
+        Self {
+            addr,
+            nic,
+            engine,
+            page,
+            apps: BTreeMap::new(),
+            faults: Vec::new(),
+            gone: Vec::new(),
+            lane_failures: Vec::new(),
+            locals: Vec::new(),
+            refuse_chunks: false,
+            wakes: BTreeSet::new(),
+            next_request: 0,
+            asleep: false,
+        }
+    }
+
+    fn wake(&mut self) {
+        self.engine.end_sleep();
+        self.asleep = false;
+    }
+
+    /// Memory regions that the device still has registered for applications.
+    pub fn mrs(&self) -> u32 {
+        self.engine.totals().mrs
+    }
+}
