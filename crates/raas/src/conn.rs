@@ -19,8 +19,13 @@ use crate::inner::Inner;
 use crate::lane::LaneEnd;
 use crate::pair::PairEnd;
 use crate::park::{Parker, lock};
-use crate::patience::{Next, Patience};
+use crate::patience::{Look, Next, Patience};
 use crate::{SessionError, StreamError};
+
+/// The head is published when this share of the ring was consumed, or the reader waits.
+const PUBLISH_SHARE: u64 = 16;
+/// The writing side is told to look at the head when this share of the ring was consumed.
+const TELL_SHARE: u64 = 4;
 
 /// A direction of this end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,8 +64,29 @@ pub(crate) enum Link {
 struct Reader {
     ring: RingReader,
     ring_bytes: u64,
+    /// The head that the writing side can see.
+    published: u64,
+    /// The head when the writing side was last told to look.
+    told: u64,
     /// The end was told to the engine, so that it can finish the connection.
     end_told: bool,
+}
+
+impl Reader {
+    fn unpublished(&self) -> u64 {
+        self.ring.head().wrapping_sub(self.published)
+    }
+
+    fn untold(&self) -> u64 {
+        self.ring.head().wrapping_sub(self.told)
+    }
+
+    fn publish(&mut self) {
+        if self.unpublished() > 0 {
+            self.ring.publish();
+            self.published = self.ring.head();
+        }
+    }
 }
 
 /// One end of a connection. Dropping it closes.
@@ -74,8 +100,6 @@ pub(crate) struct Conn {
     read: Mutex<Reader>,
     write: Mutex<RingWriter>,
     parkers: [Arc<Parker>; 2],
-    /// Bytes consumed that nobody was told of. Stored by who holds `read`.
-    untold: AtomicU64,
     /// Directions that this side shut, as bits of [`Side`].
     shut: AtomicU32,
     /// The peer broke the rules of the rings.
@@ -100,10 +124,9 @@ impl Conn {
             local,
             peer,
             link,
-            read: Mutex::new(Reader { ring: reader, ring_bytes: rx_bytes, end_told: false }),
+            read: Mutex::new(Reader { ring: reader, ring_bytes: rx_bytes, published: 0, told: 0, end_told: false }),
             write: Mutex::new(writer),
             parkers: Default::default(),
-            untold: AtomicU64::new(0),
             shut: AtomicU32::new(0),
             faulty: AtomicBool::new(false),
             owned: AtomicBool::new(false),
@@ -170,7 +193,12 @@ impl Conn {
                 Some(End::Reset(reason)) => return Err(StreamError::reset(reason)),
                 None => {}
             }
-            self.wait(Side::Read, &mut patience, &mut || {
+            self.wait(Side::Read, &mut patience, &mut |look| {
+                match look {
+                    Look::Glance => {}
+                    Look::BeforeYield => reader.publish(),
+                    Look::BeforeSleep => self.tell_room(reader),
+                }
                 !matches!(reader.ring.available(), Ok(0)) || self.read_end().is_some()
             })?;
         }
@@ -178,33 +206,34 @@ impl Conn {
 
     #[inline]
     fn take(&self, reader: &mut Reader, buf: &mut [u8]) -> io::Result<usize> {
-        let before = reader.ring.head();
-        let count = reader.ring.read(buf).map_err(|fault| self.on_fault(fault))?;
-        let untold = self.untold.load(Ordering::Relaxed) + count as u64;
-        self.untold.store(untold, Ordering::Relaxed);
-        if untold >= reader.ring_bytes / 16 {
-            self.tell_consumed(reader, untold, before);
+        let count = reader.ring.read_quietly(buf).map_err(|fault| self.on_fault(fault))?;
+        if reader.unpublished() >= reader.ring_bytes / PUBLISH_SHARE {
+            self.publish_or_tell(reader);
         }
         Ok(count)
     }
 
-    /// Lets the writing side know of the room, seldom enough that it does not wake for each byte. It has a quarter of the
-    /// ring to gain before it hears of it; a lane half full hears of a sixteenth, since its news takes longer.
-    fn tell_consumed(&self, reader: &Reader, untold: u64, head_before: u64) {
-        let filled = reader.ring.tail().wrapping_sub(head_before);
+    /// Shows the writing side the room, and lets it know of it, seldom enough that it does not wake for each byte: it has a
+    /// quarter of the ring to gain before it hears of it. A lane half full hears each time, since its news takes longer.
+    #[inline(never)]
+    fn publish_or_tell(&self, reader: &mut Reader) {
+        let filled = reader.ring.tail().wrapping_sub(reader.published);
         let half_full = matches!(self.link, Link::Lane(_)) && filled >= reader.ring_bytes / 2;
-        if untold >= reader.ring_bytes / 4 || half_full {
-            self.tell_room();
+        if half_full || reader.untold() >= reader.ring_bytes / TELL_SHARE {
+            self.tell_room(reader);
+        } else {
+            reader.publish();
         }
     }
 
     /// Tells the writing side of all room there is. Before the reader sleeps at the latest: a writer whose ring is smaller
     /// than the reader's may wait for what the reader thinks little.
-    fn tell_room(&self) {
-        if self.untold.load(Ordering::Relaxed) == 0 {
+    fn tell_room(&self, reader: &mut Reader) {
+        if reader.untold() == 0 {
             return;
         }
-        self.untold.store(0, Ordering::Relaxed);
+        reader.publish();
+        reader.told = reader.published;
         match &self.link {
             Link::Pair(end) => end.wake(Side::Write.bit()),
             Link::Lane(end) => self.wake_engine(end.ring()),
@@ -216,6 +245,7 @@ impl Conn {
             && !reader.end_told
         {
             reader.end_told = true;
+            reader.publish();
             self.wake_engine(end.ring());
         }
     }
@@ -261,7 +291,7 @@ impl Conn {
     fn write_slowly(&self, ring: &mut RingWriter, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut patience = Patience::new(self.inner.policy, self.timeout(Side::Write));
         loop {
-            self.wait(Side::Write, &mut patience, &mut || !matches!(ring.free(), Ok(0)) || self.write_end().is_some())?;
+            self.wait(Side::Write, &mut patience, &mut |_| !matches!(ring.free(), Ok(0)) || self.write_end().is_some())?;
             if let Some(end) = self.write_end() {
                 return Err(write_error(end));
             }
@@ -319,18 +349,18 @@ impl Conn {
     // ---- waiting
 
     /// Waits until `ready`, for a while by looking, then asleep. May return early; the caller looks again.
-    fn wait(&self, side: Side, patience: &mut Patience, ready: &mut dyn FnMut() -> bool) -> io::Result<()> {
+    fn wait(&self, side: Side, patience: &mut Patience, ready: &mut dyn FnMut(Look) -> bool) -> io::Result<()> {
         loop {
             match patience.pause() {
-                Next::Look if ready() => return Ok(()),
-                Next::Look => {}
+                Next::Look(look) if ready(look) => return Ok(()),
+                Next::Look(_) => {}
                 Next::GiveUp => return Err(io::Error::new(io::ErrorKind::TimedOut, "the stream's timeout is over")),
                 Next::Block => {
-                    if side == Side::Read {
-                        self.tell_room();
+                    if ready(Look::BeforeSleep) {
+                        return Ok(());
                     }
                     self.arm(side);
-                    let slept = self.inner.block(self.parker(side), patience.deadline(), ready);
+                    let slept = self.inner.block(self.parker(side), patience.deadline(), &mut || ready(Look::Glance));
                     self.disarm(side);
                     return slept.map_err(SessionError::into);
                 }
@@ -473,6 +503,7 @@ impl Drop for Conn {
         let reader = self.read.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         // As TCP: who closes without having read what arrived tells the peer so by a reset. Who shut reading told it then.
         let unread = !shut && !broken && !matches!(reader.ring.available(), Ok(0));
+        reader.publish();
         let abort = if faulty {
             Some(Reason::AppFault)
         } else if unread || !self.owned.load(Ordering::Relaxed) {

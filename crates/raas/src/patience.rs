@@ -28,11 +28,22 @@ impl Default for WaitPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Look again.
-    Look,
+    Look(Look),
     /// Sleep until something happens.
     Block,
     /// The time is over.
     GiveUp,
+}
+
+/// At which moment the look comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// One of many.
+    Glance,
+    /// Once, before the others may have the processor.
+    BeforeYield,
+    /// Before sleeping.
+    BeforeSleep,
 }
 
 /// The patience of one call.
@@ -61,7 +72,7 @@ impl Patience {
         if looks < self.policy.spins {
             self.looks = looks + 1;
             std::hint::spin_loop();
-            return Next::Look;
+            return Next::Look(Look::Glance);
         }
         self.pause_long(looks)
     }
@@ -75,8 +86,11 @@ impl Patience {
             return Next::Block;
         }
         self.looks = looks + 1;
+        if looks == self.policy.spins {
+            return Next::Look(Look::BeforeYield);
+        }
         std::thread::yield_now();
-        Next::Look
+        Next::Look(Look::Glance)
     }
 }
 
@@ -88,13 +102,14 @@ mod tests {
     fn spins_then_yields_then_blocks_and_gives_up_at_the_deadline() {
         let policy = WaitPolicy { spins: 3, yields: 4 };
         let mut patience = Patience::new(policy, None);
-        for _ in 0..7 {
-            assert_eq!(patience.pause(), Next::Look);
-        }
+        let looks: Vec<_> = (0..7).map(|_| patience.pause()).collect();
+        let glance = Next::Look(Look::Glance);
+        let expected = [glance, glance, glance, Next::Look(Look::BeforeYield), glance, glance, glance];
+        assert_eq!(looks, expected);
         assert_eq!(patience.pause(), Next::Block);
         assert_eq!(patience.pause(), Next::Block);
         let mut patience = Patience::new(policy, Some(Duration::ZERO));
-        let end = (0..100).map(|_| patience.pause()).find(|&n| n != Next::Look);
+        let end = (0..100).map(|_| patience.pause()).find(|&n| !matches!(n, Next::Look(_)));
         assert_eq!(end, Some(Next::GiveUp));
         assert!(Patience::new(policy, Some(Duration::MAX)).deadline().is_none());
     }

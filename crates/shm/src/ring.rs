@@ -165,6 +165,22 @@ impl RingReader {
         Ok(count)
     }
 
+    /// As [`RingReader::read`], but the producer does not learn of the room before [`RingReader::publish`]. The head often
+    /// lies in a cache line that the producer looks at for other news: a store to it for each small message costs both
+    /// sides a transfer of that line.
+    #[inline]
+    pub fn read_quietly(&mut self, dst: &mut [u8]) -> Result<usize, PeerFault> {
+        let count = self.peek(dst)?;
+        self.cursors.advance(count as u64);
+        Ok(count)
+    }
+
+    /// Publishes the head. Who reads quietly does so now and then, and always before it waits.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.cursors.publish();
+    }
+
     /// Copies out up to `dst.len()` bytes and leaves them in the ring. What a second look shows may differ: the peer may
     /// rewrite bytes that were not consumed.
     #[inline]
@@ -303,9 +319,20 @@ impl<W: AtomicWord<u64>> Consumer<W> {
         let count = count.min(self.tail.wrapping_sub(self.head));
         if count > 0 {
             self.head = self.head.wrapping_add(count);
-            // PAIRS WITH the acquire load of the head in Producer::free: the copies out are done before it is seen.
-            self.head_word.store(self.head, Ordering::Release);
+            self.publish();
         }
         count
+    }
+
+    /// Moves the own head by what `peek` just copied, without telling the producer.
+    #[inline]
+    pub(crate) fn advance(&mut self, count: u64) {
+        self.head = self.head.wrapping_add(count);
+    }
+
+    #[inline]
+    pub(crate) fn publish(&self) {
+        // PAIRS WITH the acquire load of the head in Producer::free: the copies out are done before it is seen.
+        self.head_word.store(self.head, Ordering::Release);
     }
 }

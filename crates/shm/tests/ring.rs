@@ -160,6 +160,20 @@ fn a_tail_that_goes_back_or_passes_the_capacity_is_a_fault() {
 }
 
 #[test]
+fn a_quiet_read_shows_no_room_until_it_is_published() {
+    let fixture = fixture(64);
+    let (mut writer, mut reader) = fixture.ends(u64::MAX - 20);
+    assert_eq!(writer.write(&[1; 64]), Ok(64));
+    let mut out = [0; 40];
+    assert_eq!(reader.read_quietly(&mut out), Ok(40));
+    assert_eq!(writer.write(&[2; 8]), Ok(0), "nothing is known to be free");
+    assert_eq!(reader.available(), Ok(24));
+    reader.publish();
+    assert_eq!(writer.write(&[2; 64]), Ok(40));
+    assert_eq!(reader.available(), Ok(64));
+}
+
+#[test]
 fn own_published_cursor_is_never_read_back() {
     let fixture = fixture(64);
     let (mut writer, mut reader) = fixture.ends(0);

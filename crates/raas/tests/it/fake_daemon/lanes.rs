@@ -23,6 +23,8 @@ struct End {
     /// Bytes put into the receive ring.
     arrived: u64,
     dirty: bool,
+    /// The application's flags as last served: what it raises later is for the next round.
+    flags: u32,
     fin_sent: bool,
     stop_sent: bool,
     closed: bool,
@@ -134,6 +136,7 @@ fn open(app: &mut App, id: u64, ring_bytes: u32) -> (End, Path) {
         sent: 0,
         arrived: 0,
         dirty: false,
+        flags: 0,
         fin_sent: false,
         stop_sent: false,
         closed: false,
@@ -154,6 +157,7 @@ impl End {
         }
         self.dirty = false;
         let flags = self.words.app_flags.load(Ordering::Acquire);
+        self.flags = flags;
         let head = self.words.rx_head.load(Ordering::Acquire);
         assert!(head <= self.arrived, "the library consumed {head} of {}", self.arrived);
         if peer.words.tx_head.load(Ordering::Relaxed) != head {
@@ -202,14 +206,13 @@ impl End {
 
     /// Ends the connection here when the application gave the slot back and everything was sent.
     fn finish(&mut self, apps: &mut BTreeMap<u64, App>) {
-        let flags = self.words.app_flags.load(Ordering::Acquire);
-        if self.closed || !self.is_open() || flags & app_flag::CLOSED == 0 {
+        let flags = self.flags;
+        if self.closed || flags & app_flag::CLOSED == 0 {
             return;
         }
-        let sent = self.sent == self.words.tx_tail.load(Ordering::Acquire);
         let broken = flags & app_flag::ABORT != 0
             || self.words.engine_flags.load(Ordering::Relaxed) & (engine_flag::RESET | engine_flag::STOP) != 0;
-        if sent || broken {
+        if self.fin_sent || broken {
             self.closed = true;
             self.words.state.store(slot_state::CLOSED, Ordering::Release);
             if let Some(app) = apps.get_mut(&self.app) {

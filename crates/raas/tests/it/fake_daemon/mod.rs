@@ -10,6 +10,7 @@ mod lanes;
 mod pairs;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -405,11 +406,12 @@ impl Daemon {
 
     fn on_listen(&mut self, app: u64, request: u64, port: u16, ring_bytes: u32, backlog: u32) {
         let port = if port == 0 { (40_000..u16::MAX).find(|p| !self.listeners.contains_key(p)).unwrap() } else { port };
-        let result = if self.listeners.contains_key(&port) {
-            Err(Reason::PortInUse)
-        } else {
-            self.listeners.insert(port, Listener { app, ring_bytes, room: backlog });
-            Ok(SocketAddr::new(HERE.parse().unwrap(), port))
+        let result = match self.listeners.entry(port) {
+            Entry::Occupied(_) => Err(Reason::PortInUse),
+            Entry::Vacant(place) => {
+                place.insert(Listener { app, ring_bytes, room: backlog });
+                Ok(SocketAddr::new(HERE.parse().unwrap(), port))
+            }
         };
         self.apps[&app].say(&Reply::Listening { request, result }, &[]);
     }
