@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod child;
+mod conformance;
 mod demo;
 mod lint;
 mod repo;

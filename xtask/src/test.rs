@@ -3,7 +3,7 @@
 
 use crate::repo::Repo;
 use crate::tally::Tally;
-use crate::{demo, lint, unit, vm};
+use crate::{conformance, demo, lint, unit, vm};
 use anyhow::{Result, bail};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -39,6 +39,11 @@ const STAGES: &[Stage] = &[
     Stage { name: "lint", about: "format, clippy, rustdoc, tidy rules, layers", run: lint::run },
     Stage { name: "unit", about: "unit, integration and doc tests of every crate", run: unit::run },
     Stage { name: "demo", about: "the whole demo, every byte verified", run: demo::run },
+    Stage {
+        name: "conformance",
+        about: "the suite of verbs semantics on the software NIC over UDP (in virtual time: stage unit; on rxe: stage vm)",
+        run: conformance::run,
+    },
     Stage { name: "vm", about: "suites in guests with the stock kernel's soft-RoCE", run: vm::run_stage },
 ];
 

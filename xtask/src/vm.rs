@@ -8,7 +8,7 @@ mod guest;
 mod initramfs;
 mod modules;
 mod sources;
-mod suite;
+pub(crate) mod suite;
 
 pub(crate) use suite::run as run_stage;
 

@@ -51,11 +51,7 @@ impl Faults {
 
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.any() {
-            write!(f, "faults {} per mille each, seed {}", self.loss_per_mille, self.seed)
-        } else {
-            f.write_str("no faults")
-        }
+        if self.any() { write!(f, "faults{}-seed{}", self.loss_per_mille, self.seed) } else { f.write_str("clean") }
     }
 }
 

@@ -63,6 +63,20 @@ const SUITES: &[Suite] = &[
         full_only: false,
     },
     Suite {
+        name: "interop",
+        about: "the conformance suite on rxe and between the software NIC and rxe, over clean and faulty links; tshark and an \
+                independent ICRC check judge every packet",
+        guests: 1,
+        kernel: "6.1",
+        mtu: 1500,
+        packages: &["tshark"],
+        builds: &[&["build", "--package", "interop"]],
+        command: &["tests/vm/interop-judges"],
+        cases_min: 9 * 115,
+        timeout_s: 1200,
+        full_only: false,
+    },
+    Suite {
         name: "rxe-smoke-6.12",
         about: "the same with the newer kernel",
         guests: 1,
@@ -151,7 +165,7 @@ pub(super) fn labelled(guests: u32, index: u32, line: &str) -> String {
 }
 
 /// Result lines of a suite, its own or those of Rust test binaries.
-fn counted<'l>(lines: impl Iterator<Item = &'l str>) -> Tally {
+pub(crate) fn counted<'l>(lines: impl Iterator<Item = &'l str>) -> Tally {
     let mut tally = Tally::default();
     for line in lines {
         if line.starts_with("PASS ") {
