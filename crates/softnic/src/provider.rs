@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use roce::{Ipv4IdMode, Nic, NicConfig};
 use verbs::{
-    Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Mr, MrId, PathMtu, PostError,
-    Provider, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, Time, VerbsError,
+    Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Mr, MrId, PathMtu, Payload,
+    PostError, Provider, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, Time, VerbsError,
 };
 
 use crate::background::Background;
@@ -24,6 +24,10 @@ use crate::shared::{Shared, Signals};
 use crate::socket::{GSO_SEGMENTS_MAX, Socket};
 use crate::{Gso, OpenError, Progress, SoftNicConfig};
 
+/// Posts without a poll in between leave together: the first at once, those behind it with the next poll, or when so
+/// many bytes wait, or so many calls were made.
+const GATHERED_BYTES_MAX: u64 = 64 * 1024;
+const GATHERED_POSTS_MAX: u32 = 64;
 /// A CQ that never runs empty keeps its owner from input and output only for so many polls.
 const POLLS_WITHOUT_IO_MAX: u32 = 16;
 /// Packets are gathered before they are written to a capture.
@@ -31,9 +35,10 @@ const CAPTURE_BUFFER_BYTES: usize = 256 * 1024;
 
 /// A software RNIC on a UDP socket.
 ///
-/// `poll_cq` hands out completions that are there before it looks at the socket, and answers to peers ride with the
-/// next post or poll; an owner that stops polling calls [`Provider::progress`] once, as the trait says, or opens the
-/// NIC with [`Progress::Helper`].
+/// `poll_cq` hands out completions that are there before it looks at the socket. With [`Progress::Inline`] the first
+/// post after a poll leaves at once and further ones with the next poll, so that they share sends; with
+/// [`Progress::Helper`] every post leaves at once. Answers to peers ride with the next post or poll. So an owner
+/// without the background thread polls on, or sleeps as the trait says, which makes that progress.
 #[derive(Debug)]
 pub struct SoftNic {
     // Before `shared`, so that the thread ends first.
@@ -42,6 +47,14 @@ pub struct SoftNic {
     device: DeviceAttr,
     local: SocketAddr,
     polls_without_io: u32,
+    gathered: Gathered,
+}
+
+/// What was posted since the last poll that looked at the socket.
+#[derive(Debug, Default)]
+struct Gathered {
+    posts: u32,
+    bytes: u64,
 }
 impl SoftNic {
     /// Opens the NIC of an address.
@@ -70,7 +83,7 @@ impl SoftNic {
         let needs_thread = signals.is_some();
         let shared = Arc::new(Shared::new(Port::new(nic, socket, capture, clock), clock, signals)?);
         let background = needs_thread.then(|| Background::start(Arc::clone(&shared))).transpose()?;
-        Ok(Self { background, shared, device, local, polls_without_io: 0 })
+        Ok(Self { background, shared, device, local, polls_without_io: 0, gathered: Gathered::default() })
     }
 
     /// Address and UDP port that the NIC is bound to.
@@ -109,6 +122,23 @@ impl Drop for SoftNic {
         let now = port.now();
         port.transmit(now);
         port.flush_capture();
+    }
+}
+
+impl Gathered {
+    /// Counts a post; says whether what was posted leaves now.
+    fn must_leave(&mut self, wrs: &[SendWr<'_>]) -> bool {
+        let bytes = |wr: &SendWr<'_>| match wr.payload {
+            Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
+            Payload::Inline(data) => data.len() as u64,
+        };
+        self.posts += 1;
+        self.bytes += wrs.iter().map(bytes).sum::<u64>();
+        let is_full = self.bytes >= GATHERED_BYTES_MAX || self.posts > GATHERED_POSTS_MAX;
+        if is_full {
+            *self = Self { posts: 1, bytes: 0 };
+        }
+        self.posts == 1
     }
 }
 
@@ -205,11 +235,14 @@ impl Provider for SoftNic {
     }
 
     fn post_send(&mut self, qpn: Qpn, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
-        let mut port = self.port();
+        let mut port = self.shared.lock();
         let posted = port.nic.post_send(qpn, wrs);
-        let now = port.now();
-        port.transmit(now);
-        self.on_output_only(&mut port, now);
+        let is_helped = self.shared.signals().is_some();
+        if self.gathered.must_leave(wrs) || is_helped {
+            let now = port.now();
+            port.transmit(now);
+            self.on_output_only(&mut port, now);
+        }
         posted
     }
 
@@ -230,6 +263,9 @@ impl Provider for SoftNic {
         }
         self.polls_without_io = 0;
         let now = port.now();
+        if std::mem::take(&mut self.gathered).posts > 1 {
+            port.transmit(now);
+        }
         let received = port.receive(now);
         let came = port.nic.poll_cq(cq, out, max - ready)?;
         // Answers to what just came ride with what the owner posts next, or leave with its next poll.
@@ -253,6 +289,7 @@ impl Provider for SoftNic {
     }
 
     fn progress(&mut self) -> bool {
+        self.gathered = Gathered::default();
         if let Some(signals) = self.shared.signals() {
             signals.clear_owner_signal();
         }

@@ -225,6 +225,43 @@ fn timers_run_while_the_owner_does_something_else() {
 }
 
 #[test]
+fn posts_between_two_polls_share_sends() {
+    let (mut a, mut b) = pair(config("127.0.0.1"), config("127.0.0.1"));
+    for i in 0..10 {
+        b.post_recv(i, 0, 64);
+    }
+    let before = a.counter("tx_syscalls");
+    for i in 0..10 {
+        a.post(i, SendOp::Send, 0, 64);
+    }
+    assert_eq!((a.counter("tx_packets"), a.counter("tx_syscalls")), (1, before + 1), "only the first leaves at once");
+    assert_eq!(a.nic.deadline(), Some(Duration::ZERO), "the owner must not sleep on the others");
+    a.poll();
+    assert_eq!((a.counter("tx_packets"), a.counter("tx_syscalls")), (10, before + 2));
+    run(&mut a, &mut b, 10, 10);
+}
+
+#[test]
+fn what_is_gathered_is_bounded() {
+    let (mut a, b) = pair(config("127.0.0.1"), config("127.0.0.1"));
+    let to = b.remote(0);
+    for i in 0..4 {
+        a.post(i, SendOp::Write(to), 0, 40_000);
+    }
+    assert!(a.counter("tx_packets") >= 3 * 40_000 / 4096, "large posts wait for no poll");
+}
+
+#[test]
+fn with_the_thread_every_post_leaves_at_once() {
+    let (mut a, b) = pair(with_thread(), config("127.0.0.1"));
+    let to = b.remote(0);
+    for i in 0..5 {
+        a.post(i, SendOp::Write(to), 0, 64);
+        assert!(a.counter("tx_packets") > i);
+    }
+}
+
+#[test]
 fn closing_ends_the_thread_and_frees_the_port() {
     let first = End::open(with_thread());
     let local = first.nic.local_address();

@@ -10,7 +10,7 @@
 //! Keys: `bytes` of a message (65536; 64 for latencies), `count` of messages (50000), `depth` outstanding (32), `batch`
 //! posted in one call (1), `mtu` (what the interface allows), `gso=off`, `helper=on` (background threads), `port` (UDP,
 //! default chosen by the system), `yields` (idle polls before a side sleeps until its device wants it, 50; latencies never
-//! sleep), `window_packets` and `window_bytes`, `rcvbuf` bytes, `pcap=FILE` (capture of the requester), `at` and `peer`
+//! sleep), `window_packets` and `window_bytes`, `slots` (message buffers used in turn, 16), `rcvbuf` bytes, `pcap=FILE` (capture of the requester), `at` and `peer`
 //! (addresses, 127.0.0.1 and 127.0.0.2), `via` (command that starts the responder, such as `ip netns exec NAME`).
 //! With `NIC_BW_COUNTERS` in the environment both sides print their counters.
 
@@ -96,6 +96,7 @@ struct End {
     qpn: Qpn,
     region: Region,
     mr: Mr,
+    slots: u64,
 }
 
 impl End {
@@ -138,7 +139,8 @@ impl End {
             region.write(page, &[0])?;
         }
         let mr = nic.reg_mr(&region, 0, REGION_BYTES, Access::all())?;
-        Ok(Self { nic, cq, qpn, region, mr })
+        let slots = plan.number("slots", 16)?.max(1);
+        Ok(Self { nic, cq, qpn, region, mr, slots })
     }
 
     /// What the other process must know: port, QP number, key, budget.
@@ -168,7 +170,7 @@ impl End {
 
     fn sge(&self, slot: u64, bytes: u32) -> Sge {
         let slots = REGION_BYTES / u64::from(bytes.max(1));
-        Sge { addr: (slot % slots.clamp(1, 256)) * u64::from(bytes), len: bytes, lkey: self.mr.lkey }
+        Sge { addr: (slot % slots.clamp(1, self.slots)) * u64::from(bytes), len: bytes, lkey: self.mr.lkey }
     }
 
     /// Waits until the device wants progress, at most a tenth of a second.
