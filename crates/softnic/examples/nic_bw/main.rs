@@ -48,7 +48,9 @@ impl Plan {
         let mut plan = Self { verb: "write_imm".into(), keys: BTreeMap::new() };
         for arg in args {
             match arg.split_once('=') {
-                Some((key, value)) => drop(plan.keys.insert(key.into(), value.into())),
+                Some((key, value)) => {
+                    plan.keys.insert(key.into(), value.into());
+                }
                 None => plan.verb.clone_from(arg),
             }
         }

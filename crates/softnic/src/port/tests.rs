@@ -1,3 +1,5 @@
+//! Tests of the port that need its inside: the fallback without segmentation, and how long an owner may sleep.
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 

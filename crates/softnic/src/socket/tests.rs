@@ -1,3 +1,5 @@
+//! Tests of the socket: what one call sends and receives, what is refused, what is counted.
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
