@@ -291,7 +291,9 @@ impl Conn {
     fn write_slowly(&self, ring: &mut RingWriter, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut patience = Patience::new(self.inner.policy, self.timeout(Side::Write));
         loop {
-            self.wait(Side::Write, &mut patience, &mut |_| !matches!(ring.free(), Ok(0)) || self.write_end().is_some())?;
+            self.wait(Side::Write, &mut patience, &mut |_| {
+                !matches!(ring.free(), Ok(0)) || self.write_end().is_some()
+            })?;
             if let Some(end) = self.write_end() {
                 return Err(write_error(end));
             }

@@ -229,17 +229,25 @@ impl Inner {
         };
         // Leadership is dropped last, so that the next leader finds the driver free.
         let mut driver = lock(&self.driver);
-        self.lead(&mut driver, deadline, ready);
+        self.lead(&mut driver, parker, deadline, ready);
         drop(driver);
         drop(leadership);
         Ok(())
     }
 
-    fn lead(self: &Arc<Self>, driver: &mut Driver, deadline: Option<Instant>, ready: &mut dyn FnMut() -> bool) {
+    /// Watches the descriptors until the leader's own wait is over. A notification ends it too: who announced a sleep to a
+    /// peer and was woken must announce the next one anew.
+    fn lead(
+        self: &Arc<Self>,
+        driver: &mut Driver,
+        parker: &Parker,
+        deadline: Option<Instant>,
+        ready: &mut dyn FnMut() -> bool,
+    ) {
         loop {
             prepare_sleep(&self.app_sleep);
             driver.take_doorbells(self);
-            if ready() {
+            if ready() || parker.is_notified() {
                 return end_sleep(&self.app_sleep);
             }
             let woken = driver.sleep(self, crate::reactor::sleep_bound(deadline));
@@ -248,7 +256,7 @@ impl Inner {
                 driver.handle_events(self);
             }
             driver.sweep(self);
-            if ready() || deadline.is_some_and(|d| Instant::now() >= d) {
+            if ready() || parker.is_notified() || deadline.is_some_and(|d| Instant::now() >= d) {
                 return;
             }
         }

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use control::Reason;
-use shm::{Pair, PairWords, RegionError, RingReader, RingWriter, WakeSocket, app_flag, pair_must_wake, waiting};
+use shm::{
+    Pair, PairSleeper, PairWaiter, PairWords, RegionError, RingReader, RingWriter, WakeSocket, app_flag, waiting,
+};
 
 use crate::conn::{Conn, End, Side};
 use crate::lane::failure;
@@ -137,7 +139,16 @@ impl PairLink {
         own.reason.store(0, Ordering::Relaxed);
         own.owner_pid.store(pid, Ordering::Relaxed);
         own.generation.store(generation, Ordering::Release);
-        let end = PairEnd { link: Arc::clone(self), slot, generation, own, peer, met: AtomicBool::new(false) };
+        let end = PairEnd {
+            link: Arc::clone(self),
+            slot,
+            generation,
+            waiter: PairWaiter::new(own.waiting.clone())?,
+            sleeper: PairSleeper::new(peer.waiting.clone()),
+            own,
+            peer,
+            met: AtomicBool::new(false),
+        };
         Ok((end, (reader, peer_segment.ring_bytes().into()), writer))
     }
 
@@ -229,6 +240,8 @@ pub(crate) struct PairEnd {
     peer: PairWords,
     /// The peer opened its end: its flags are those of this connection.
     met: AtomicBool,
+    waiter: PairWaiter,
+    sleeper: PairSleeper,
 }
 
 impl PairEnd {
@@ -284,7 +297,7 @@ impl PairEnd {
     #[inline]
     pub(crate) fn wake(&self, sides: u32) {
         // PAIRS WITH the fence between arming and the last look in Inner::block: one of the two sees the other.
-        if pair_must_wake(&self.peer.waiting, sides) {
+        if self.sleeper.must_wake(sides) {
             self.wake_now();
         }
     }
@@ -298,12 +311,13 @@ impl PairEnd {
         }
     }
 
+    /// Announces a sleep, another one than all before. The caller fences and looks once more.
     pub(crate) fn arm(&self, side: Side) {
-        self.own.waiting.fetch_or(side.bit(), Ordering::Relaxed);
+        self.waiter.arm(side.bit(), || false);
     }
 
     pub(crate) fn disarm(&self, side: Side) {
-        self.own.waiting.fetch_and(!side.bit(), Ordering::Relaxed);
+        self.waiter.disarm(side.bit());
     }
 
     /// Adds flags, after the final cursors, and wakes the peer.
@@ -320,7 +334,11 @@ impl PairEnd {
         // Asks the peer to say when it closes.
         self.own.waiting.store(waiting::ANY, Ordering::Relaxed);
         let abort = if abort.is_some() { app_flag::ABORT } else { 0 };
-        self.raise(app_flag::FIN | app_flag::STOP | app_flag::CLOSED | abort);
+        self.own.flags.fetch_or(app_flag::FIN | app_flag::STOP | app_flag::CLOSED | abort, Ordering::Release);
+        // Not once for each sleep: a peer that closed before stays announced until it hears of this.
+        if pair_must_wake(&self.peer.waiting, waiting::ANY) {
+            self.wake_now();
+        }
         let closing =
             Closing { connection, generation: self.generation, own: self.own.clone(), peer: self.peer.clone() };
         lock(&self.link.slots).entries.insert(self.slot, Entry::Closing(Box::new(closing)));

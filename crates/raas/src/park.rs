@@ -30,6 +30,11 @@ impl Parker {
         lock(&self.state).notified = false;
     }
 
+    /// Whether a notification is kept.
+    pub(crate) fn is_notified(&self) -> bool {
+        lock(&self.state).notified
+    }
+
     /// Wakes the thread that sleeps here, or the next one that wants to.
     pub(crate) fn notify(&self) {
         let mut state = lock(&self.state);

@@ -77,6 +77,8 @@ pub mod waiting {
     pub const WRITABLE: u32 = 2;
     /// Either: what FIN, STOP and ABORT end.
     pub const ANY: u32 = READABLE | WRITABLE;
+    /// One sleep, counted in the bits above: a pair's peer answers each with one message.
+    pub const SLEEP: u32 = ANY + 1;
 }
 
 /// Bits of the `flags` of an owner word.

@@ -74,6 +74,9 @@ macro_rules! cell {
             fn fetch_and(&self, bits: $int, order: Ordering) -> $int {
                 self.atomic.fetch_and(bits, self.strength.apply(order))
             }
+            fn fetch_add(&self, value: $int, order: Ordering) -> $int {
+                self.atomic.fetch_add(value, self.strength.apply(order))
+            }
             fn fence_seq_cst(&self) {
                 self.strength.fence();
             }

@@ -6,7 +6,7 @@
 //! Sleeper: store the flag, fence, look for work once more, then block. Waker: publish work, fence, load the flag, wake
 //! if set. Both fences are sequentially consistent, so they have an order: the later party sees the store of the earlier.
 //! With release and acquire alone both may miss each other (the models in `models` show it, as does x86 hardware).
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sync::AtomicWord;
 use crate::{RegionError, Word32, waiting};
@@ -59,7 +59,8 @@ impl PairWaiter {
 
     /// Says that this end is going to sleep until `interest` ([`waiting::READABLE`], [`waiting::WRITABLE`]), then asks
     /// `ready` once more. True: nothing was ready, block on the pair socket, with a bound. False: something is ready,
-    /// and the interest is already withdrawn.
+    /// and the interest is already withdrawn. Each call counts as another sleep (see [`PairSleeper`]): after a wake that
+    /// came to nothing, disarm and arm again.
     #[inline]
     pub fn arm(&self, interest: u32, ready: impl FnOnce() -> bool) -> bool {
         arm(&self.waiting, interest, ready)
@@ -78,6 +79,27 @@ impl PairWaiter {
 #[inline]
 pub fn pair_must_wake(peer_waiting: &Word32, event: u32) -> bool {
     waits_for(peer_waiting, event)
+}
+
+/// The peer's waiting word of one connection, and which of its sleeps was answered.
+#[derive(Debug)]
+pub struct PairSleeper {
+    waiting: Word32,
+    answered: AtomicU32,
+}
+
+impl PairSleeper {
+    /// Over the `waiting` word of a slot in the peer's segment.
+    pub fn new(waiting: Word32) -> Self {
+        Self { waiting, answered: AtomicU32::new(0) }
+    }
+
+    /// As [`pair_must_wake`], but true only once for each sleep: who gets true must send the slot number, and nobody else
+    /// will until the peer has armed again. It saves a message per piece of work while the peer has not run yet.
+    #[inline]
+    pub fn must_wake(&self, event: u32) -> bool {
+        claim_sleep(&self.waiting, &self.answered, event)
+    }
 }
 
 // The algorithms, over any memory.
@@ -111,6 +133,7 @@ pub(crate) fn claim(flag: &impl AtomicWord<u32>) -> bool {
 
 #[inline]
 pub(crate) fn arm(word: &impl AtomicWord<u32>, interest: u32, ready: impl FnOnce() -> bool) -> bool {
+    word.fetch_add(waiting::SLEEP, Ordering::Relaxed);
     word.fetch_or(interest & waiting::ANY, Ordering::Relaxed);
     // PAIRS WITH the fence in `waits_for`: either that party sees the interest, or `ready` sees what it published.
     word.fence_seq_cst();
@@ -131,4 +154,13 @@ pub(crate) fn waits_for(word: &impl AtomicWord<u32>, event: u32) -> bool {
     // PAIRS WITH the fence in `arm`.
     word.fence_seq_cst();
     word.load(Ordering::Relaxed) & event != 0
+}
+
+#[inline]
+pub(crate) fn claim_sleep(word: &impl AtomicWord<u32>, answered: &AtomicU32, event: u32) -> bool {
+    word.fence_seq_cst();
+    let seen = word.load(Ordering::Relaxed);
+    // An equal word is the same sleep, with the same interest: somebody answered it. If the answer found nothing ready,
+    // the sleeper counts on before it looks again, and then sees what was published before this load.
+    seen & event != 0 && answered.swap(seen, Ordering::Relaxed) != seen
 }

@@ -13,6 +13,7 @@ pub(crate) trait AtomicWord<T> {
     fn store(&self, value: T, order: Ordering);
     fn fetch_or(&self, bits: T, order: Ordering) -> T;
     fn fetch_and(&self, bits: T, order: Ordering) -> T;
+    fn fetch_add(&self, value: T, order: Ordering) -> T;
     /// The sequentially consistent fence of the memory that this word lives in.
     fn fence_seq_cst(&self);
 }
@@ -42,6 +43,10 @@ macro_rules! atomic_word {
             #[inline]
             fn fetch_and(&self, bits: $int, order: Ordering) -> $int {
                 <$word>::fetch_and(self, bits, order)
+            }
+            #[inline]
+            fn fetch_add(&self, value: $int, order: Ordering) -> $int {
+                <$word>::fetch_add(self, value, order)
             }
             #[inline]
             fn fence_seq_cst(&self) {

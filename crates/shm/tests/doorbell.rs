@@ -3,7 +3,9 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
-use shm::{Backoff, Doorbell, PairWaiter, Region, RegionError, end_sleep, pair_must_wake, prepare_sleep, waiting};
+use shm::{
+    Backoff, Doorbell, PairSleeper, PairWaiter, Region, RegionError, end_sleep, pair_must_wake, prepare_sleep, waiting,
+};
 
 fn doorbell(slots: u32) -> (Region, Doorbell) {
     let region = Region::anonymous(Doorbell::bytes(slots) as usize).unwrap();
@@ -142,7 +144,7 @@ fn a_pair_waiter_asks_for_its_own_event() {
     let waiter = PairWaiter::new(word.clone()).unwrap();
     assert!(!pair_must_wake(&word, waiting::ANY));
     assert!(!waiter.arm(waiting::READABLE, || true), "ready: nothing to wait for");
-    assert_eq!(word.load(Ordering::Relaxed), 0);
+    assert_eq!(word.load(Ordering::Relaxed) & waiting::ANY, 0);
     assert!(waiter.arm(waiting::READABLE, || false));
     assert!(pair_must_wake(&word, waiting::READABLE) && pair_must_wake(&word, waiting::ANY));
     assert!(!pair_must_wake(&word, waiting::WRITABLE));
@@ -150,7 +152,22 @@ fn a_pair_waiter_asks_for_its_own_event() {
     waiter.disarm(waiting::READABLE);
     assert!(pair_must_wake(&word, waiting::WRITABLE) && !pair_must_wake(&word, waiting::READABLE));
     waiter.disarm(waiting::WRITABLE);
-    assert_eq!(word.load(Ordering::Relaxed), 0);
+    assert_eq!(word.load(Ordering::Relaxed) & waiting::ANY, 0);
+}
+
+#[test]
+fn each_sleep_of_a_pair_is_answered_once() {
+    let region = Region::anonymous(64).unwrap();
+    let word = region.word32(0).unwrap();
+    let (waiter, sleeper) = (PairWaiter::new(word.clone()).unwrap(), PairSleeper::new(word));
+    assert!(!sleeper.must_wake(waiting::ANY));
+    for _ in 0..3 {
+        assert!(waiter.arm(waiting::READABLE, || false));
+        assert!(!sleeper.must_wake(waiting::WRITABLE));
+        assert!(sleeper.must_wake(waiting::READABLE));
+        assert!(!sleeper.must_wake(waiting::ANY), "answered");
+        waiter.disarm(waiting::READABLE);
+    }
 }
 
 #[test]

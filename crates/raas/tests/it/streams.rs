@@ -123,7 +123,7 @@ fn slow_partners_are_woken_from_sleep() {
                     0 => return sum,
                     n => sum += n,
                 }
-                if sum % 7 == 0 {
+                if sum.is_multiple_of(7) {
                     thread::sleep(Duration::from_millis(2));
                 }
             }

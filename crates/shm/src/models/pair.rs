@@ -5,9 +5,9 @@ use loom::thread;
 
 use super::{Cell32, Cell64, Strength, explore, must_fail};
 use crate::ring::{Consumer, Producer};
-use crate::sleep::{arm, disarm, waits_for};
+use crate::sleep::{arm, claim_sleep, disarm, waits_for};
 use crate::sync::AtomicWord;
-use crate::waiting::{READABLE, WRITABLE};
+use crate::waiting::{ANY, READABLE, WRITABLE};
 
 /// A reader waits for a byte that a writer sends; the ring's cursors are the condition, as in production.
 fn reader_waits(strength: Strength) {
@@ -45,6 +45,33 @@ fn both_wait(strength: Strength) {
     assert!(!b_asleep || a_wakes, "lost wake: B sleeps, A published and did not wake it");
 }
 
+/// One message for each sleep: a reader that needs two bytes is woken for the first, finds too little, sleeps again, and must
+/// be woken for the second.
+fn each_sleep_is_answered(strength: Strength) {
+    let (data, messages, waiting) = (Cell64::new(strength), Cell64::new(strength), Cell32::new(strength));
+    let peer = {
+        let (data, messages, waiting) = (data.clone(), messages.clone(), waiting.clone());
+        thread::spawn(move || {
+            let answered = std::sync::atomic::AtomicU32::new(0);
+            for bytes in 1..=2 {
+                data.store(bytes, Ordering::Release);
+                if claim_sleep(&waiting, &answered, READABLE) {
+                    messages.fetch_add(1, Ordering::AcqRel);
+                }
+            }
+        })
+    };
+    let sleep = || arm(&waiting, READABLE, || data.load(Ordering::Acquire) == 2);
+    let mut asleep = sleep();
+    if asleep && messages.fetch_and(0, Ordering::AcqRel) > 0 {
+        disarm(&waiting, READABLE);
+        asleep = sleep();
+    }
+    peer.join().unwrap();
+    let woken = messages.load(Ordering::Acquire) > 0;
+    assert!(!asleep || woken, "lost wake: the reader sleeps, both bytes are there");
+}
+
 /// A reading and a writing thread of one end share its word: neither wipes out the other's interest.
 fn two_waiters_of_one_end(strength: Strength) {
     let (room, data) = (Cell64::new(strength), Cell64::new(strength));
@@ -70,7 +97,7 @@ fn two_waiters_of_one_end(strength: Strength) {
     reader.join().unwrap();
     let woken = peer.join().unwrap();
     assert!(!asleep || woken, "lost wake: the writer sleeps, there is room");
-    let left = waiting.load(Ordering::Acquire);
+    let left = waiting.load(Ordering::Acquire) & ANY;
     assert_eq!(left, if asleep { WRITABLE } else { 0 }, "only the sleeper's own bit stays");
 }
 
@@ -97,4 +124,14 @@ fn without_fences_a_side_sleeps_on() {
 #[test]
 fn waiters_of_one_end_keep_their_own_bits() {
     explore(2, || two_waiters_of_one_end(Strength::AsWritten));
+}
+
+#[test]
+fn no_sleep_stays_unanswered() {
+    explore(3, || each_sleep_is_answered(Strength::AsWritten));
+}
+
+#[test]
+fn without_fences_sleeps_stay_unanswered() {
+    must_fail("lost wake", 3, || each_sleep_is_answered(Strength::WithoutFences));
 }
