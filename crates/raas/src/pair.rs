@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use control::Reason;
 use shm::{
-    Pair, PairSleeper, PairWaiter, PairWords, RegionError, RingReader, RingWriter, WakeSocket, app_flag, waiting,
+    Pair, PairSleeper, PairWaiter, PairWords, RegionError, RingReader, RingWriter, WakeSocket, app_flag,
+    pair_must_wake, waiting,
 };
 
 use crate::conn::{Conn, End, Side};
