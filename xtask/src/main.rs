@@ -2,6 +2,7 @@
 //! It must never be needed to build or run `raas` itself.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod child;
 mod conformance;
 mod demo;
@@ -27,6 +28,8 @@ struct Cli {
 enum Task {
     /// Run the test stages; the last line is `N passed, N failed, N skipped`.
     Test(test::Args),
+    /// Measure against rivals and write ratios and verdicts.
+    Bench(bench::Args),
     /// Run a command in one or two guests with kernel soft-RoCE and return its exit code.
     Vm(vm::Args),
 }
@@ -34,6 +37,7 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Test(args) => test::run(&args),
+        Task::Bench(args) => bench::run(&args),
         Task::Vm(args) => vm::run(&args),
     };
     match outcome {

@@ -1,0 +1,71 @@
+//! `cargo xtask bench`: measures against rivals in alternating rounds, writes a file with values, ratios and verdicts, and
+//! prints a table. Owns the command line; each bench lives in its own module, and what figures mean stands in
+//! docs/benchmarks.md.
+
+mod machine;
+mod nic;
+mod report;
+mod stats;
+
+use crate::repo::Repo;
+use anyhow::Result;
+use clap::ValueEnum;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// What `cargo xtask bench` takes.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// What to measure.
+    #[arg(value_enum)]
+    name: Name,
+    /// Where the results go, instead of bench/results/NAME/COMMIT.json.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Rounds, in each of which every side runs once; bars are judged from 9 on.
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Seconds of one side in one round of one case.
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// Only cases whose name contains this.
+    #[arg(long)]
+    only: Option<String>,
+    /// Of `nic`: 1 has both ends on a veth pair in one guest, 2 has them in two guests.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
+    guests: u32,
+}
+
+/// The benches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Name {
+    /// The software NIC against kernel rxe, in a guest.
+    Nic,
+}
+
+/// Runs the bench. The exit code says whether it was measured, not whether bars were met.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let repo = Repo::open()?;
+    let origin = report::Origin::now(&repo)?;
+    let (name, findings) = match args.name {
+        Name::Nic => (if args.guests == 2 { "nic-two-guests" } else { "nic" }, nic::run(&repo, args)?),
+    };
+    let path = origin.write(&repo, name, &findings, args.json.as_deref())?;
+    print!("\n{}", report::table(&findings));
+    println!("{}", repo.relative(&path).display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How far ahead of other work a measured program runs where that is allowed.
+const PRIORITY: &str = "-15";
+
+/// The command ahead of other work of this machine, since a side that waits for a processor measures the others. Without
+/// the right to do so, as it is.
+fn with_priority<'w>(words: &[&'w str]) -> Vec<&'w str> {
+    let mut all = vec![];
+    if rustix::process::geteuid().is_root() {
+        all.extend(["nice", "-n", PRIORITY]);
+    }
+    all.extend(words);
+    all
+}
