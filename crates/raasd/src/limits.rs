@@ -49,7 +49,7 @@ impl Default for DaemonLimits {
             client_hello_ms: 5_000,
             pairs_max: 4096,
             pair_segments_max: 256,
-            pair_answer_ms: 5_000,
+            pair_answer_ms: 10_000,
             peers_max: 256,
             handshakes_max: 64,
             handshakes_per_source_max: 8,

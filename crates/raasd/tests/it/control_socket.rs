@@ -1,0 +1,305 @@
+//! Programs that lie, die or sulk at the control socket: they lose their own session and nothing else.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use control::{
+    APP_VERSION, ChannelError, InspectQuery, Reason, Reply, Request, Role, recv_message, send_frame, send_message,
+};
+use raas::Stream;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use shm::{LAYOUT_VERSION, Pair, Segment, Sharing};
+
+use crate::hosts::{Host, PATIENCE, bounded, check_echo, eventually};
+
+/// A program without the library's manners.
+#[derive(Debug)]
+pub(crate) struct RawClient {
+    socket: OwnedFd,
+    buffer: Vec<u8>,
+    /// Descriptors that came, kept as a program would.
+    fds: Vec<OwnedFd>,
+    segments: Vec<Segment>,
+}
+
+impl RawClient {
+    pub(crate) fn connected(host: &Host) -> Self {
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&host.config.socket).unwrap()).unwrap();
+        Self { socket, buffer: Vec::new(), fds: Vec::new(), segments: Vec::new() }
+    }
+
+    pub(crate) fn attached(host: &Host) -> Self {
+        let mut client = Self::connected(host);
+        client.hello(APP_VERSION, LAYOUT_VERSION, Role::Application);
+        let reply = client.next();
+        assert!(matches!(reply, Some(Reply::Welcome { .. })), "{reply:?}");
+        assert_eq!(client.fds.len(), 3);
+        client
+    }
+
+    fn hello(&self, version: u32, layout: u32, role: Role) {
+        self.send(&Request::Hello { version, layout, role, name: "raw".into() });
+    }
+
+    pub(crate) fn send(&self, request: &Request) {
+        send_message(self.socket.as_fd(), request, &[]).unwrap();
+    }
+
+    /// The next message; none once the daemon has closed.
+    pub(crate) fn next(&mut self) -> Option<Reply> {
+        let start = Instant::now();
+        loop {
+            match recv_message::<Reply>(self.socket.as_fd(), &mut self.buffer) {
+                Ok((reply, fds)) => {
+                    self.fds.extend(fds);
+                    return Some(reply);
+                }
+                Err(ChannelError::Closed) => return None,
+                Err(ChannelError::WouldBlock) => {
+                    assert!(start.elapsed() < PATIENCE, "the daemon says nothing");
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+
+    pub(crate) fn connect(&self, request: u64, to: SocketAddr, ring_bytes: u32) {
+        self.send(&Request::Connect { request, to, ring_bytes });
+    }
+
+    /// Makes the segments that the daemon asks for until the connection is there.
+    pub(crate) fn play_pairs_until_connected(&mut self) {
+        loop {
+            match self.next() {
+                Some(Reply::PairSegmentWanted { pair, index, slots, ring_bytes }) => {
+                    let bytes = Pair::bytes(slots, ring_bytes);
+                    let segment = Segment::create("raw", bytes, Sharing::PeerReadOnly).unwrap();
+                    Pair::format(segment.region().clone(), slots, ring_bytes).unwrap();
+                    let request = Request::PairSegment { pair, index, slots, ring_bytes };
+                    send_message(self.socket.as_fd(), &request, &[segment.fd()]).unwrap();
+                    self.segments.push(segment);
+                }
+                Some(Reply::Connected { result, .. }) => {
+                    result.unwrap();
+                    return;
+                }
+                Some(Reply::PairOpened { .. } | Reply::PairSegment { .. }) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Takes what comes before the answer to a connect through a lane, and the answer.
+    pub(crate) fn until_connected(&mut self) {
+        loop {
+            match self.next() {
+                Some(Reply::Chunk { .. }) => {}
+                Some(Reply::Connected { result, .. }) => {
+                    result.unwrap();
+                    return;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// The daemon's last words, after which it closes.
+    fn last_words(mut self) -> (Reason, String) {
+        let mut last = None;
+        while let Some(reply) = self.next() {
+            last = Some(reply);
+        }
+        match last {
+            Some(Reply::Detached { reason, detail } | Reply::Refused { reason, detail, .. }) => (reason, detail),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The daemon still serves others.
+fn check_service(host: &Host) {
+    let (client, server) = (host.session(), host.session());
+    let port = host.echo(&server);
+    check_echo(Stream::connect_with(&client, (host.address(), port)).unwrap(), 1000, 1);
+}
+
+#[test]
+fn versions_must_agree_and_both_are_named() {
+    bounded(|| {
+        let host = Host::started();
+        for (version, layout) in [(APP_VERSION + 7, LAYOUT_VERSION), (APP_VERSION, LAYOUT_VERSION + 7)] {
+            let mut client = RawClient::connected(&host);
+            client.hello(version, layout, Role::Application);
+            let Some(Reply::Refused { version: v, layout: l, reason, detail, .. }) = client.next() else { panic!() };
+            assert_eq!((v, l, reason), (APP_VERSION, LAYOUT_VERSION, Reason::PeerVersion));
+            assert!(detail.contains(&version.to_string()) && detail.contains(&APP_VERSION.to_string()), "{detail}");
+            assert!(client.next().is_none());
+        }
+    });
+}
+
+#[test]
+fn garbage_costs_the_sender_its_session() {
+    bounded(|| {
+        let host = Host::started();
+        let frames: [&[u8]; 4] = [&[0xff; 40], &[], &[3], &[0; 70_000]];
+        for frame in frames {
+            for hello_first in [false, true] {
+                let client = if hello_first { RawClient::attached(&host) } else { RawClient::connected(&host) };
+                match send_frame(client.socket.as_fd(), frame, &[]) {
+                    Ok(()) if frame.is_empty() => {}
+                    Ok(()) => {
+                        let (reason, _) = client.last_words();
+                        assert_eq!(reason, Reason::AppFault);
+                    }
+                    Err(e) => panic!("{e}"),
+                }
+            }
+        }
+        check_service(&host);
+        eventually("nothing of them is left", || host.stat().apps.iter().all(|app| app.name != "raw"));
+    });
+}
+
+#[test]
+fn messages_out_of_place_are_faults() {
+    bounded(|| {
+        let host = Host::started();
+        let hello =
+            Request::Hello { version: APP_VERSION, layout: LAYOUT_VERSION, role: Role::Application, name: "x".into() };
+        let segment = Request::PairSegment { pair: 1, index: 0, slots: 64, ring_bytes: 4096 };
+        for request in [hello, segment] {
+            let client = RawClient::attached(&host);
+            client.send(&request);
+            assert_eq!(client.last_words().0, Reason::AppFault);
+        }
+        let early = RawClient::connected(&host);
+        early.send(&Request::Unlisten { port: 1 });
+        assert_eq!(early.last_words().0, Reason::AppFault);
+        let mut inspector = RawClient::connected(&host);
+        inspector.hello(APP_VERSION, LAYOUT_VERSION, Role::Inspector);
+        assert!(matches!(inspector.next(), Some(Reply::Welcome { slots: 0, .. })));
+        assert!(inspector.fds.is_empty());
+        inspector.send(&Request::Listen { request: 1, port: 0, backlog: 1, ring_bytes: 0 });
+        assert_eq!(inspector.last_words().0, Reason::AppFault);
+        check_service(&host);
+    });
+}
+
+#[test]
+fn a_segment_that_could_shrink_is_refused() {
+    bounded(|| {
+        let host = Host::started();
+        let server = host.session();
+        let listener = raas::Listener::bind_with(&server, (host.address(), 0)).unwrap();
+        let mut liar = RawClient::attached(&host);
+        liar.connect(1, listener.local_addr(), 0);
+        let (pair, index, slots, ring_bytes) = loop {
+            match liar.next() {
+                Some(Reply::PairSegmentWanted { pair, index, slots, ring_bytes }) => {
+                    break (pair, index, slots, ring_bytes);
+                }
+                Some(Reply::PairOpened { .. }) => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        // Sealed, but writable by whoever gets it: not what was asked for.
+        let segment = Segment::create("liar", Pair::bytes(slots, ring_bytes), Sharing::ReadWrite).unwrap();
+        let request = Request::PairSegment { pair, index, slots, ring_bytes };
+        send_message(liar.socket.as_fd(), &request, &[segment.fd()]).unwrap();
+        let (reason, detail) = liar.last_words();
+        assert_eq!(reason, Reason::AppFault);
+        assert!(detail.contains("FUTURE_WRITE"), "{detail}");
+        // The place in the backlog is free again, and the listener is none the worse.
+        let honest = host.session();
+        std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| listener.accept_timeout(PATIENCE).unwrap());
+            let _stream = Stream::connect_with(&honest, listener.local_addr()).unwrap();
+            accepting.join().unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_program_that_does_not_read_is_detached() {
+    bounded(|| {
+        let mut host = Host::new();
+        host.config.limits.client_queue_max = 16;
+        host.start();
+        let client = RawClient::attached(&host);
+        let mut sent = 0u64;
+        let start = Instant::now();
+        loop {
+            let listen = Request::Listen { request: sent, port: 0, backlog: 1, ring_bytes: 0 };
+            match send_message(client.socket.as_fd(), &listen, &[]) {
+                Ok(()) => sent += 1,
+                Err(ChannelError::WouldBlock) => std::thread::sleep(std::time::Duration::from_millis(1)),
+                Err(ChannelError::Closed) => break,
+                Err(e) => panic!("{e}"),
+            }
+            assert!(start.elapsed() < PATIENCE, "never detached");
+        }
+        eventually("its listeners are gone", || host.stat().apps.is_empty());
+        check_service(&host);
+    });
+}
+
+#[test]
+fn programs_have_a_limit_and_a_silent_one_a_time() {
+    bounded(|| {
+        let mut host = Host::new();
+        host.config.limits.clients_max = 3;
+        host.config.limits.client_hello_ms = 100;
+        host.start();
+        let first = RawClient::attached(&host);
+        let silent = RawClient::connected(&host);
+        assert_eq!(silent.last_words().0, Reason::TimedOut);
+        let others = [RawClient::attached(&host), RawClient::attached(&host)];
+        let refused = RawClient::connected(&host);
+        assert_eq!(refused.last_words().0, Reason::LocalLimit);
+        drop((first, others));
+        eventually("places are given back", || raas::inspect::stat(Some(&host.config.socket)).is_ok());
+    });
+}
+
+#[test]
+fn the_engines_limit_of_programs_is_told() {
+    bounded(|| {
+        let mut host = Host::new();
+        host.config.set_limit("apps_max", 1).unwrap();
+        host.start();
+        let _first = RawClient::attached(&host);
+        let second = RawClient::connected(&host);
+        second.hello(APP_VERSION, LAYOUT_VERSION, Role::Application);
+        assert_eq!(second.last_words().0, Reason::LocalLimit);
+    });
+}
+
+#[test]
+fn too_many_questions_at_once_are_a_fault() {
+    bounded(|| {
+        let host = Host::started();
+        let mut client = RawClient::connected(&host);
+        client.hello(APP_VERSION, LAYOUT_VERSION, Role::Inspector);
+        assert!(matches!(client.next(), Some(Reply::Welcome { .. })));
+        let mut refused = false;
+        for request in 0..100_000 {
+            let inspect = Request::Inspect { request, query: InspectQuery::Stat };
+            match send_message(client.socket.as_fd(), &inspect, &[]) {
+                Ok(()) => {}
+                Err(ChannelError::WouldBlock) => std::thread::sleep(std::time::Duration::from_millis(1)),
+                Err(ChannelError::Closed) => {
+                    refused = true;
+                    break;
+                }
+                Err(e) => panic!("{e}"),
+            }
+        }
+        assert!(refused);
+        check_service(&host);
+    });
+}
