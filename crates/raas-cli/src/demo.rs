@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 pub(crate) use app::run as run_app;
 
 use crate::exit::Failure;
+use crate::transport::tcp_congestion;
 use cleanup::{Cleanup, CleanupOwner};
 use corpus::Corpus;
 use fleet::Cast;
@@ -172,6 +173,8 @@ impl Run<'_> {
     }
 
     fn over_tcp(&mut self, report: &mut Report) -> Result<(), String> {
+        let congestion = tcp_congestion().map_err(|e| e.to_string())?;
+        report.tcp_congestion = Some(congestion);
         let measured = self.measure("kernel TCP", [&Via::Tcp, &Via::Tcp], &mut Nobody)?;
         judge(report, measured, |r, m| r.tcp = Some(m));
         Ok(())

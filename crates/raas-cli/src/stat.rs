@@ -102,7 +102,7 @@ fn lanes(s: &Stat) -> String {
         ("  NAME", Align::Left),
         ("PEER", Align::Left),
         ("STATE", Align::Left),
-        ("RESETS", Align::Right),
+        ("INCARNATION", Align::Right),
         ("QPN", Align::Left),
         ("PEER-QPN", Align::Left),
         ("MTU", Align::Right),

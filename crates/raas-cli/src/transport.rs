@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 pub(crate) use self::raas::{Raas, session_failure, stream_failure};
-pub(crate) use tcp::Tcp;
+pub(crate) use tcp::{Tcp, tcp_congestion};
 
 use crate::exit::Failure;
 

@@ -41,7 +41,8 @@ struct Member {
     received_bytes: u64,
     /// Events of a step that others have not reached yet.
     early: VecDeque<Event>,
-    said_bye: bool,
+    /// It said its last word: its end is no surprise.
+    is_over: bool,
 }
 
 /// What all applications of a run are started with.
@@ -71,7 +72,7 @@ impl Fleet {
                 let number = members.len();
                 let sender = sender.clone();
                 std::thread::spawn(move || read_events(number, stdout, &sender));
-                members.push(Member { seat, pid, stdin, received_bytes: 0, early: VecDeque::new(), said_bye: false });
+                members.push(Member { seat, pid, stdin, received_bytes: 0, early: VecDeque::new(), is_over: false });
             }
         }
         let mut fleet = Self { cleanup: cleanup.clone(), members, events, deadline };
@@ -196,11 +197,14 @@ impl Fleet {
         let Some(member) = self.members.get_mut(number) else { return Ok(()) };
         match event {
             Some(Event::Progress { received_bytes }) => member.received_bytes = received_bytes,
-            Some(Event::Error { message }) => return Err(format!("{}: {message}", name_of(member.seat))),
-            None if member.said_bye => {}
+            Some(Event::Error { message }) => {
+                member.is_over = true;
+                return Err(format!("{}: {message}", name_of(member.seat)));
+            }
+            None if member.is_over => {}
             None => return Err(self.describe_end(number)),
             Some(event) => {
-                member.said_bye |= matches!(event, Event::Bye);
+                member.is_over |= matches!(event, Event::Bye);
                 member.early.push_back(event);
             }
         }

@@ -45,6 +45,8 @@ pub(crate) struct Report {
     pub(crate) raas: Option<Measured>,
     /// Over kernel TCP.
     pub(crate) tcp: Option<Measured>,
+    /// Congestion control of the TCP connections.
+    pub(crate) tcp_congestion: Option<&'static str>,
     /// The daemons.
     pub(crate) daemons: Option<[HostUse; 2]>,
     /// What a person should know.
@@ -88,6 +90,7 @@ impl Report {
             "tcp_p99_us": tcp.map(|m| m.latency_us(0.99)),
             "tcp_open_seconds": tcp.map(|m| m.open_seconds),
             "tcp_app_cpu_seconds": tcp.map(|m| m.app_cpu_seconds),
+            "tcp_congestion": self.tcp_congestion,
             "hosts": self.hosts,
             "rc_qps_per_host": per_host(|h| json!(h.rc_qps)),
             "cqs_per_host": per_host(|h| json!(h.cqs)),
@@ -121,7 +124,9 @@ impl Report {
     }
 
     fn transfer_table(&self) -> String {
-        let mut t = Table::new(&[("", Align::Left), ("RaaS", Align::Right), ("kernel TCP", Align::Right)]);
+        let mut t = Table::new(&[("", Align::Left), ("", Align::Right), ("", Align::Right)]);
+        let tcp = self.tcp_congestion.map_or("kernel TCP".to_owned(), |name| format!("kernel TCP ({name})"));
+        t.row(vec![String::new(), "RaaS".to_owned(), tcp]);
         let sides = [self.raas.as_ref(), self.tcp.as_ref()];
         let mut row = |name: &str, cell: &dyn Fn(&Measured) -> String| {
             let cells = sides.iter().map(|side| side.map_or("-".to_owned(), cell));

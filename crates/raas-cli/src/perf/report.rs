@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::client::{Load, Outcome};
 use super::wire::Kind;
 use crate::table;
+use crate::transport::tcp_congestion;
 
 /// Prints the outcome on stdout.
 pub(crate) fn print(load: Load, outcome: &Outcome, as_json: bool) {
@@ -13,6 +14,11 @@ pub(crate) fn print(load: Load, outcome: &Outcome, as_json: bool) {
     } else {
         print!("{}", to_text(load, outcome));
     }
+}
+
+/// The congestion control, where kernel TCP ran.
+fn congestion(o: &Outcome) -> Option<&'static str> {
+    (o.path == "tcp").then(|| tcp_congestion().ok()).flatten()
 }
 
 struct Figures {
@@ -60,6 +66,7 @@ fn to_json(load: Load, o: &Outcome) -> Value {
         "schema": "raas.perf/1",
         "test": test_name(load.kind),
         "path": o.path,
+        "tcp_congestion": congestion(o),
         "size_bytes": load.size_bytes,
         "connections": load.connections,
         "seconds": o.elapsed.as_secs_f64(),

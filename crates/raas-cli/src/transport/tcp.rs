@@ -1,8 +1,9 @@
-//! Kernel TCP as the rival of the measurements: cubic and no delay are set explicitly, because a host's default may be
-//! a congestion control that paces loopback traffic.
+//! Kernel TCP as the rival of the measurements: congestion control and no delay are set explicitly, because a host's
+//! default may be a congestion control that paces loopback traffic.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,8 +12,14 @@ use rustix::net::sockopt::{set_tcp_congestion, set_tcp_nodelay};
 use super::{Accept, Duplex, Transport};
 use crate::exit::Failure;
 
-/// The congestion control of every connection made here.
-const CONGESTION: &str = "cubic";
+/// Congestion controls of connections made here, the best first. Without root only some are allowed, reno always; none
+/// of these paces.
+const CONGESTION: [&str; 2] = ["cubic", "reno"];
+
+/// The congestion control that connections made here have on this machine, for this user.
+pub(crate) fn tcp_congestion() -> io::Result<&'static str> {
+    set_congestion(&TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?)
+}
 
 /// Kernel TCP.
 #[derive(Debug, Clone, Copy, Default)]
@@ -25,7 +32,7 @@ impl Transport for Tcp {
     fn listen(&self, at: SocketAddr) -> Result<TcpAccept, Failure> {
         let listener = TcpListener::bind(at).map_err(|e| Failure::failed(format!("cannot listen at {at}"), e))?;
         // Accepted connections inherit it before their first segment leaves.
-        set_cubic(&listener)?;
+        set_congestion(&listener)?;
         let local = listener.local_addr()?;
         Ok(TcpAccept { listener, local })
     }
@@ -43,9 +50,17 @@ impl Transport for Tcp {
     }
 }
 
-fn set_cubic(socket: impl std::os::fd::AsFd) -> io::Result<()> {
-    set_tcp_congestion(socket, CONGESTION)
-        .map_err(|e| io::Error::other(format!("TCP congestion control {CONGESTION} is not to be had: {e}")))
+/// Sets the first congestion control of [`CONGESTION`] that may be set; says which.
+fn set_congestion(socket: impl AsFd) -> io::Result<&'static str> {
+    let mut refusal = None;
+    for name in CONGESTION {
+        match set_tcp_congestion(&socket, name) {
+            Ok(()) => return Ok(name),
+            Err(e) => refusal = Some(e),
+        }
+    }
+    let why = refusal.map_or(String::new(), |e| e.to_string());
+    Err(io::Error::other(format!("TCP congestion control {} is not to be had: {why}", CONGESTION.join(" or "))))
 }
 
 /// A TCP listener.
@@ -83,7 +98,7 @@ pub(crate) struct TcpDuplex {
 
 impl TcpDuplex {
     fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Self> {
-        set_cubic(&stream)?;
+        set_congestion(&stream)?;
         set_tcp_nodelay(&stream, true)?;
         Ok(Self { stream, peer })
     }
@@ -113,5 +128,24 @@ impl Duplex for TcpDuplex {
 
     fn path(&self) -> &'static str {
         "tcp"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn congestion_control_is_one_that_does_not_pace() {
+        let chosen = tcp_congestion().unwrap();
+        assert!(CONGESTION.contains(&chosen));
+        let listener = Tcp.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let stream = Tcp.connect(listener.local_addr(), Duration::from_secs(60)).unwrap();
+        let accepted = listener.accept_timeout(Duration::from_secs(60)).unwrap().unwrap();
+        for socket in [&stream, &accepted] {
+            let name = rustix::net::sockopt::tcp_congestion(&socket.stream).unwrap();
+            assert_eq!(name.trim_end_matches('\0'), chosen);
+            assert!(rustix::net::sockopt::tcp_nodelay(&socket.stream).unwrap());
+        }
     }
 }
