@@ -82,7 +82,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         memory_mib: args.memory_mib,
         mtu: args.mtu,
         timeout: Duration::from_secs(args.timeout_s),
-        results: args.results.clone().unwrap_or_else(|| cache.join("results").join("last")),
+        results: match &args.results {
+            Some(results) => results.clone(),
+            None => suite::fresh(cache.join("results").join("last"))?,
+        },
         command: args.command.clone(),
     };
     let outcomes = guest::run(&artifacts, &boot, &context.repo.root, &cache.join("runs"), |index, stream, line| {

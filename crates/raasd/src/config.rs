@@ -14,9 +14,9 @@ use std::time::Duration;
 use engine::EngineConfig;
 use verbs::PathMtu;
 
+use crate::DaemonError;
 use crate::key::ClusterKey;
 use crate::limits::{DaemonLimits, LIMITS, Target};
-use crate::{DaemonError, device};
 
 /// TCP port on which daemons reach each other.
 pub const PEER_PORT: u16 = 4790;
@@ -300,7 +300,6 @@ impl std::error::Error for ConfigError {}
 /// Looks whether a daemon with this configuration could start, and changes nothing.
 pub fn check(config: &Config) -> Result<(), DaemonError> {
     config.check_limits().map_err(ConfigError::one)?;
-    device::check(&config.device)?;
     if let Some(path) = &config.key_file {
         ClusterKey::read(path)?;
     } else if let Some(path) = config.socket.parent().map(|d| d.join(crate::key::KEY_FILE_NAME))

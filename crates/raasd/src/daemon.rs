@@ -5,8 +5,8 @@
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc as blocking;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -16,19 +16,21 @@ use tokio::sync::mpsc;
 
 use crate::accept_links::{accept_links, inputs_max};
 use crate::client_socket::{ClientContext, accept_clients};
+use crate::device::{self, Device};
 use crate::engine_thread::{EngineHandle, EngineParts, spawn};
 use crate::error::panic_words;
 use crate::hub::{Hub, HubParts};
 use crate::key::ClusterKey;
 use crate::link::LinkContext;
+use crate::log_quota::LogQuota;
 use crate::shutdown::Shutdown;
 use crate::socket_place::SocketPlace;
-use crate::{Config, DaemonError, device};
+use crate::{Config, DaemonError};
 
 /// Bound of the queue from programs to the control plane.
 const CLIENT_INPUTS_MAX: usize = 256;
-/// Time at the end for the last messages to programs and peers.
-const FAREWELL: Duration = Duration::from_millis(500);
+/// Lines of log about hosts that cannot be reached, in a while.
+const DIAL_LOG_LINES: u32 = 20;
 
 /// A running daemon in this process. Dropping it stops it in order.
 #[derive(Debug)]
@@ -127,7 +129,7 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
     let peers = TcpListener::bind(peer_address).map_err(peer_port)?;
     peers.set_nonblocking(true).map_err(peer_port)?;
     let peer_address = peers.local_addr().map_err(peer_port)?;
-    let nic = device::open_softnic(&config, random()?)?;
+    let device = device::open(&config, random()?)?;
     let page = Segment::create("raas-engine", EnginePage::BYTES, Sharing::PeerReadOnly)?;
     let engine_page = page.fd().try_clone_to_owned().map_err(DaemonError::io("dup"))?;
     let epoch = u64::from_ne_bytes(random()?).max(1);
@@ -136,7 +138,11 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
     let engine_config = config.engine_config();
     let slots = engine_config.connections_per_app_max.next_power_of_two().clamp(64, 65_536);
     let connect_timeout = engine_config.connect_timeout;
-    let engine = spawn(EngineParts { config: engine_config, device: nic, page, entropy: random()? })?;
+    let entropy = random()?;
+    let engine = match device {
+        Device::SoftNic(nic) => spawn(EngineParts { config: engine_config, device: *nic, page, entropy })?,
+        Device::RdmaCore(device) => spawn(EngineParts { config: engine_config, device: *device, page, entropy })?,
+    };
     let listener = place.listen(config.socket_mode)?;
     let plane = Plane { config, key, peers, listener, engine_page, epoch, slots, connect_timeout };
     let ready_at = Ready { socket: plane.config.socket.clone(), peer_address };
@@ -179,11 +185,12 @@ impl Plane {
             key: self.key,
             instance: u64::from_ne_bytes(random()?),
             inputs: link_queue,
+            log: Mutex::new(LogQuota::new(DIAL_LOG_LINES, std::time::Instant::now())),
         });
         let peers = tokio::net::TcpListener::from_std(self.peers).map_err(DaemonError::io("peer listener"))?;
         let clients = ClientContext { inputs: client_queue, limits: config.limits.clone() };
-        let accepting_clients = tokio::spawn(accept_clients(self.listener, clients));
-        let accepting_links = tokio::spawn(accept_links(peers, Arc::clone(&links)));
+        let accepting_clients = tokio::spawn(accept_clients(self.listener, clients, shutdown.clone()));
+        let accepting_links = tokio::spawn(accept_links(peers, Arc::clone(&links), shutdown.clone()));
         if shutdown.signals {
             watch_signals(shutdown.clone())?;
         }
@@ -207,18 +214,13 @@ impl Plane {
         bell.ring();
         let engine = tokio::task::spawn_blocking(move || join(thread)).await;
         let engine = engine.map_err(|e| DaemonError::ThreadDied { thread: "control", what: e.to_string() })?;
-        tokio::time::sleep(Duration::ZERO).await;
-        farewell(accepting_clients, accepting_links).await;
+        // Whatever ended the hub, everything else ends too.
+        shutdown.trigger();
+        let _ = accepting_clients.await;
+        let _ = accepting_links.await;
         tracing::info!("stopped");
         ended.and(engine)
     }
-}
-
-/// Lets the last messages leave.
-async fn farewell(clients: tokio::task::JoinHandle<std::io::Result<()>>, links: tokio::task::JoinHandle<()>) {
-    tokio::time::sleep(FAREWELL / 10).await;
-    clients.abort();
-    links.abort();
 }
 
 fn watch_signals(shutdown: Shutdown) -> Result<(), DaemonError> {

@@ -9,6 +9,7 @@ use crate::tally::{Tally, skip_line};
 use crate::test::Context;
 use crate::unit;
 use anyhow::Result;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -77,6 +78,32 @@ const SUITES: &[Suite] = &[
         full_only: false,
     },
     Suite {
+        name: "service-rxe",
+        about: "the service on rdma-core between two guests: real files both ways, every SHA-256 compared",
+        guests: 2,
+        kernel: "6.1",
+        mtu: 4200,
+        packages: &[],
+        builds: &[&["build", "--package", "raas-cli"]],
+        command: &["tests/vm/service-pair", "rdma-core", "rdma-core"],
+        cases_min: 42,
+        timeout_s: 400,
+        full_only: false,
+    },
+    Suite {
+        name: "service-mixed",
+        about: "the service with rxe on one host and the software NIC on the other",
+        guests: 2,
+        kernel: "6.1",
+        mtu: 1500,
+        packages: &[],
+        builds: &[&["build", "--package", "raas-cli"]],
+        command: &["tests/vm/service-pair", "rdma-core", "softnic"],
+        cases_min: 43,
+        timeout_s: 400,
+        full_only: false,
+    },
+    Suite {
         name: "rxe-smoke-6.12",
         about: "the same with the newer kernel",
         guests: 1,
@@ -132,13 +159,14 @@ fn run_suite(context: &Context, suite: &Suite) -> Result<Tally> {
             return Ok(tally);
         }
     };
+    let results = fresh(cache.join("results").join(suite.name))?;
     let boot = Boot {
         guests: suite.guests,
         cpus: 2,
         memory_mib: if suite.guests == 1 { 2048 } else { 1024 },
         mtu: suite.mtu,
         timeout: Duration::from_secs(suite.timeout_s),
-        results: cache.join("results").join(suite.name),
+        results,
         command: suite.command.iter().map(|word| (*word).to_owned()).collect(),
     };
     let show = |index: u32, _, line: &str| println!("  {}", labelled(suite.guests, index, line));
@@ -157,6 +185,14 @@ fn run_suite(context: &Context, suite: &Suite) -> Result<Tally> {
     let took = outcomes.iter().map(|outcome| outcome.took).max().unwrap_or_default();
     tally.case(&format!("{}: the guest ended well", suite.name), took, &trouble);
     Ok(tally)
+}
+
+/// The folder, empty: what an earlier boot left there must not be taken for this one's.
+pub(super) fn fresh(results: PathBuf) -> Result<PathBuf> {
+    match std::fs::remove_dir_all(&results) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e.into()),
+        _ => Ok(results),
+    }
 }
 
 /// A guest's line with its name in front, where there are two.
