@@ -20,7 +20,7 @@ pub enum InspectQuery {
 pub enum InspectAnswer {
     /// Some connections.
     Connections(Vec<ConnectionRow>),
-    /// The host's state.
+    /// The host's state. Of several parts each has some of the lanes and applications, and all of the rest.
     Stat(Box<Stat>),
 }
 

@@ -33,10 +33,17 @@ pub fn connections(socket: Option<&Path>) -> Result<Vec<ConnectionRow>, SessionE
 
 /// The host's device, lanes, resources, counters and applications. `socket` as in [`connections`].
 pub fn stat(socket: Option<&Path>) -> Result<Stat, SessionError> {
-    let mut stat = None;
+    let mut stat: Option<Stat> = None;
     ask(socket, InspectQuery::Stat, |answer| match answer {
+        // Each part has some lanes and applications; the rest is the same in all.
         InspectAnswer::Stat(told) => {
-            stat = Some(*told);
+            match &mut stat {
+                None => stat = Some(*told),
+                Some(whole) => {
+                    whole.lanes.extend(told.lanes);
+                    whole.apps.extend(told.apps);
+                }
+            }
             Ok(())
         }
         InspectAnswer::Connections(_) => Err(SessionError::Protocol("asked for the state, told connections".into())),

@@ -18,9 +18,14 @@ use crate::limits::count;
 use crate::link::{LinkContext, LinkInput, Wire, receive, run};
 use crate::log_quota::LogQuota;
 use crate::peers::LinkId;
+use crate::shutdown::Shutdown;
 
 /// Links that we accepted have numbers from here on, those that we dialed below.
 const ACCEPTED: u64 = 1 << 63;
+/// Time at the end for the last messages.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// Lines of log about strangers in a while.
+const LOG_LINES: u32 = 10;
 /// Pause after accepting failed, mostly for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -51,16 +56,17 @@ impl Drop for Place {
     }
 }
 
-/// Accepts until the task is dropped.
-pub(crate) async fn accept_links(listener: TcpListener, context: Arc<LinkContext>) {
-    let log = LogQuota::new(std::time::Instant::now());
+/// Accepts until told to stop; then the links have [`FAREWELL`] for their last words.
+pub(crate) async fn accept_links(listener: TcpListener, context: Arc<LinkContext>, stop: Shutdown) {
+    let log = LogQuota::new(LOG_LINES, std::time::Instant::now());
     let strangers = Arc::new(Mutex::new(Strangers { by_source: BTreeMap::new(), total: 0, log }));
     let mut links = JoinSet::new();
-    for number in ACCEPTED.. {
+    'accepting: for number in ACCEPTED.. {
         let accepted = loop {
             tokio::select! {
                 accepted = listener.accept() => break accepted,
                 Some(_) = links.join_next() => {}
+                () = stop.triggered() => break 'accepting,
             }
         };
         match accepted {
@@ -75,6 +81,8 @@ pub(crate) async fn accept_links(listener: TcpListener, context: Arc<LinkContext
             }
         }
     }
+    drop(listener);
+    let _ = timeout(FAREWELL, async { while links.join_next().await.is_some() {} }).await;
 }
 
 fn take_place(strangers: &Arc<Mutex<Strangers>>, source: SocketAddr, context: &LinkContext) -> Option<Place> {

@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::command::ClientId;
 use crate::limits::{DaemonLimits, count};
+use crate::shutdown::Shutdown;
 
 /// Bytes of a program's name that are kept.
 const NAME_BYTES_MAX: usize = 64;
@@ -70,17 +71,18 @@ pub(crate) struct ClientContext {
     pub(crate) limits: DaemonLimits,
 }
 
-/// Accepts until the task is dropped. The runtime's types for Unix sockets serve for SEQPACKET ones too: nothing here uses
+/// Accepts until told to stop; then the programs have [`FAREWELL`] to take their last messages. The runtime's types for Unix sockets serve for SEQPACKET ones too: nothing here uses
 /// their reading and writing, only their readiness.
-pub(crate) async fn accept_clients(listener: OwnedFd, context: ClientContext) -> io::Result<()> {
+pub(crate) async fn accept_clients(listener: OwnedFd, context: ClientContext, stop: Shutdown) -> io::Result<()> {
     let listener = UnixListener::from_std(listener.into())?;
     let places = Arc::new(Semaphore::new(count(context.limits.clients_max).min(Semaphore::MAX_PERMITS)));
     let mut clients = JoinSet::new();
-    for number in 1.. {
+    'accepting: for number in 1.. {
         let accepted = loop {
             tokio::select! {
                 accepted = listener.accept() => break accepted,
                 Some(_) = clients.join_next() => {}
+                () = stop.triggered() => break 'accepting,
             }
         };
         match accepted {
@@ -100,6 +102,8 @@ pub(crate) async fn accept_clients(listener: OwnedFd, context: ClientContext) ->
             }
         }
     }
+    drop(listener);
+    let _ = timeout(FAREWELL, async { while clients.join_next().await.is_some() {} }).await;
     Ok(())
 }
 
@@ -125,7 +129,8 @@ async fn serve(socket: UnixStream, client: ClientId, context: ClientContext, _pl
     let (role, name) = match hello {
         Ok(hello) => hello,
         Err((reason, detail)) => {
-            tracing::info!(pid, uid, %reason, detail, "refused a program");
+            // No more than a hint: the program hears the same, and could fill the log with it.
+            tracing::debug!(pid, uid, %reason, detail, "refused a program");
             let _ = send_message(socket.as_fd(), &refused(reason, detail), &[]);
             return;
         }
@@ -189,9 +194,8 @@ async fn carry(
             // Once the control plane has dropped its end, what the program says does not matter any more.
             received = receive(socket, buffer), if !outgoing.is_closed() => {
                 let (request, fds) = received?;
-                if context.inputs.send(ClientInput::Request { client, request, fds }).await.is_err() {
-                    return Ok(());
-                }
+                // A control plane that has ended has still left its last words in `outgoing`.
+                let _ = context.inputs.send(ClientInput::Request { client, request, fds }).await;
             }
             // Only to notice the closing behind a message that the program does not read.
             () = tokio::time::sleep(FAREWELL), if pending.is_some() => {}

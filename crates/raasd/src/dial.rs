@@ -4,7 +4,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use control::Reason;
@@ -39,8 +39,11 @@ pub(crate) async fn dial(context: Arc<LinkContext>, link: LinkId, peer: IpAddr, 
             pause *= 2;
         }
     }
-    if refusal.reason != Reason::Closed {
-        tracing::warn!(%peer, %address, why = %refusal, "cannot reach the peer's daemon");
+    let quota = || context.log.lock().unwrap_or_else(PoisonError::into_inner).take(std::time::Instant::now());
+    if refusal.reason != Reason::Closed
+        && let Some(left_out) = quota()
+    {
+        tracing::warn!(%peer, %address, why = %refusal, left_out, "cannot reach the peer's daemon");
     }
     let _ = context.inputs.send(LinkInput::DialFailed { link, reason: told(refusal.reason) }).await;
 }

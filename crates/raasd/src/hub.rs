@@ -18,18 +18,24 @@ use control::{PeerMessage, Reason, Reply};
 use engine::AppId;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use verbs::Time;
 
 use crate::client_socket::{ClientInput, Outgoing, Who};
 use crate::command::{ClientId, Command, FromEngine};
 use crate::limits::count;
 use crate::link::{LinkContext, LinkInput};
+use crate::log_quota::LogQuota;
 use crate::pairs::{PairLimits, Pairs};
 use crate::peers::{LinkId, Peers};
 use crate::shutdown::Shutdown;
 use crate::sleeper::Bell;
 use crate::{Config, DaemonError};
+
+/// Lines of log about programs that come, go or are thrown out, in a while.
+const PROGRAM_LOG_LINES: u32 = 100;
+/// Time at the end for the last words to peers.
+const FAREWELL: Duration = Duration::from_millis(500);
 
 /// What the hub is made of.
 #[derive(Debug)]
@@ -87,6 +93,8 @@ pub(crate) struct Hub {
     backlog: VecDeque<Command>,
     commands: mpsc::Sender<Command>,
     bell: Bell,
+    /// For lines about programs, which any of them can cause.
+    log: LogQuota,
 }
 
 /// What the hub hears.
@@ -128,6 +136,7 @@ impl Hub {
             backlog: VecDeque::new(),
             commands,
             bell,
+            log: LogQuota::new(PROGRAM_LOG_LINES, std::time::Instant::now()),
         };
         loop {
             let free = hub.backlog.is_empty();
@@ -152,7 +161,7 @@ impl Hub {
                 Heard::Link(Some(input)) => hub.on_link(input),
                 // Both acceptors hold a sender as long as the hub runs.
                 Heard::Client(None) | Heard::Link(None) | Heard::Shutdown => {
-                    hub.farewell();
+                    hub.farewell().await;
                     return Ok(());
                 }
                 Heard::Tick => hub.on_tick(),
@@ -207,7 +216,7 @@ impl Hub {
     }
 
     /// Everyone hears that the daemon stops.
-    fn farewell(&mut self) {
+    async fn farewell(&mut self) {
         let clients: Vec<ClientId> = self.clients.keys().copied().collect();
         for client in clients {
             if let Some(client) = self.clients.remove(&client) {
@@ -219,8 +228,12 @@ impl Hub {
             let bye = PeerMessage::Bye { reason: Reason::ShuttingDown, detail: "the daemon stops".into() };
             let _ = out.try_send(bye);
         }
-        self.dial_tasks.detach_all();
         self.command(Command::Stop);
         self.settle();
+        // Links that we dialed say their goodbye; dials that are still under way have nobody to say it to.
+        for dial in std::mem::take(&mut self.dials).into_values() {
+            dial.abort();
+        }
+        let _ = timeout(FAREWELL, async { while self.dial_tasks.join_next().await.is_some() {} }).await;
     }
 }

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use control::{CHALLENGE_BYTES, FRAME_BYTES_MAX, PeerMessage, Reason, decode, encode, with_length};
@@ -19,6 +19,7 @@ use crate::Config;
 use crate::handshake::{Handshake, Identity, Refusal, Side, unexpected};
 use crate::key::ClusterKey;
 use crate::limits::count;
+use crate::log_quota::LogQuota;
 use crate::peers::{LinkId, Verdict};
 
 /// Longest frame before the key is proven: the longest Hello, Proof or Bye, with room for longer words of later releases.
@@ -64,6 +65,8 @@ pub(crate) struct LinkContext {
     pub(crate) key: ClusterKey,
     pub(crate) instance: u64,
     pub(crate) inputs: mpsc::Sender<LinkInput>,
+    /// For lines about dials, which programs can cause.
+    pub(crate) log: Mutex<LogQuota>,
 }
 
 impl LinkContext {
@@ -228,10 +231,8 @@ async fn carry(
         tokio::select! {
             message = wire.next() => {
                 heard = Instant::now();
-                let input = LinkInput::Message { link, message: message? };
-                if context.inputs.send(input).await.is_err() {
-                    return Ok(());
-                }
+                // A control plane that has ended has still left its last words in `outgoing`.
+                let _ = context.inputs.send(LinkInput::Message { link, message: message? }).await;
             }
             message = outgoing.recv() => {
                 let Some(message) = message else { return Ok(()) };

@@ -135,6 +135,8 @@ pub(crate) struct Pairs {
     of_client: BTreeMap<ClientId, BTreeSet<PairKey>>,
     ends: BTreeMap<u64, (PairKey, usize)>,
     uses: BTreeMap<u64, Use>,
+    /// Pairs with connects that wait.
+    waiting: BTreeSet<PairKey>,
     next_key: u64,
     next_end: u64,
     actions: VecDeque<PairAction>,
@@ -151,6 +153,7 @@ impl Pairs {
             of_client: BTreeMap::new(),
             ends: BTreeMap::new(),
             uses: BTreeMap::new(),
+            waiting: BTreeSet::new(),
             next_key: 1,
             next_end: 1,
             actions: VecDeque::new(),
@@ -184,6 +187,7 @@ impl Pairs {
         }
         let side = usize::from(pair.ends[0].client != from);
         pair.pending.push_back(Pending { connect, side, deadline: now + self.limits.answer });
+        self.waiting.insert(key);
         self.place(key);
     }
 
@@ -237,6 +241,9 @@ impl Pairs {
             } else {
                 self.fail(&pending.connect, Reason::LocalLimit);
             }
+        }
+        if self.pairs.get(&key).is_none_or(|pair| pair.pending.is_empty()) {
+            self.waiting.remove(&key);
         }
     }
 
@@ -375,7 +382,12 @@ impl Pairs {
 
     /// The client is gone: so are its pairs. The other processes notice by their wake sockets.
     pub(crate) fn handle_gone(&mut self, client: ClientId) {
-        for key in self.of_client.remove(&client).unwrap_or_default() {
+        let gone = self.of_client.remove(&client).unwrap_or_default();
+        if !gone.is_empty() {
+            self.uses.retain(|_, u| !gone.contains(&u.pair));
+        }
+        for key in gone {
+            self.waiting.remove(&key);
             let Some(pair) = self.pairs.remove(&key) else { continue };
             for end in &pair.ends {
                 self.ends.remove(&end.id);
@@ -385,7 +397,6 @@ impl Pairs {
             }
             let [a, b] = [pair.ends[0].client, pair.ends[1].client];
             self.by_clients.remove(&(a.min(b), a.max(b)));
-            self.uses.retain(|_, u| u.pair != key);
             for pending in pair.pending {
                 if pending.connect.from.client == client {
                     self.give_back(&pending.connect);
@@ -400,13 +411,15 @@ impl Pairs {
 
     /// When [`Self::handle_timeout`] has something to do.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.pairs.values().filter_map(|p| p.pending.front()).map(|p| p.deadline).min()
+        let of = |key| Some(self.pairs.get(key)?.pending.front()?.deadline);
+        self.waiting.iter().filter_map(of).min()
     }
 
     /// Fails the connects for which a process did not make its segment in time. The segment may still come.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         let mut late = Vec::new();
-        for pair in self.pairs.values_mut() {
+        for key in &self.waiting {
+            let Some(pair) = self.pairs.get_mut(key) else { continue };
             while pair.pending.front().is_some_and(|p| p.deadline <= now) {
                 late.extend(pair.pending.pop_front().map(|p| p.connect));
             }
@@ -414,6 +427,8 @@ impl Pairs {
         for connect in late {
             self.fail(&connect, Reason::TimedOut);
         }
+        let pairs = &self.pairs;
+        self.waiting.retain(|key| pairs.get(key).is_some_and(|p| !p.pending.is_empty()));
     }
 }
 

@@ -26,14 +26,23 @@ impl Hub {
             }
             ClientInput::Closed { client, fault } => {
                 if let Some(who) = self.clients.get(&client).map(|c| c.who.clone()) {
-                    match &fault {
-                        Some(fault) => tracing::warn!(pid = who.pid, uid = who.uid, fault, "detached a program"),
-                        None => tracing::info!(pid = who.pid, name = who.name, "a program left"),
+                    if let Some(left_out) = self.may_log() {
+                        match &fault {
+                            Some(fault) => {
+                                tracing::warn!(pid = who.pid, uid = who.uid, fault, left_out, "detached a program");
+                            }
+                            None => tracing::info!(pid = who.pid, name = who.name, left_out, "a program left"),
+                        }
                     }
                     self.forget(client, true);
                 }
             }
         }
+    }
+
+    /// Whether a line about a program may be written; how many were left out before.
+    fn may_log(&mut self) -> Option<u64> {
+        self.log.take(std::time::Instant::now())
     }
 
     // ---- attaching
@@ -44,7 +53,9 @@ impl Hub {
             Role::Application => match self.make_session(client, &who) {
                 Ok(fds) => Stage::Attaching(fds),
                 Err(error) => {
-                    tracing::warn!(pid = who.pid, %error, "no session for a program");
+                    if let Some(left_out) = self.may_log() {
+                        tracing::warn!(pid = who.pid, %error, left_out, "no session for a program");
+                    }
                     let _ = out.try_send(Outgoing { reply: self.refused(Reason::LocalLimit), fds: Vec::new() });
                     return;
                 }
@@ -106,19 +117,19 @@ impl Hub {
         };
         match result {
             Ok(app) => {
-                tracing::info!(
-                    pid = client.who.pid,
-                    uid = client.who.uid,
-                    name = client.who.name,
-                    "a program attached"
-                );
+                if let Some(left_out) = self.log.take(std::time::Instant::now()) {
+                    let Who { pid, uid, name, .. } = &client.who;
+                    tracing::info!(pid, uid, name, left_out, "a program attached");
+                }
                 let stage = std::mem::replace(&mut client.stage, Stage::Attached(app));
                 let fds = if let Stage::Attaching(fds) = stage { fds } else { Vec::new() };
                 self.apps.insert(app, id);
                 self.send(id, self.welcome(id, false), fds);
             }
             Err(reason) => {
-                tracing::warn!(pid = client.who.pid, %reason, "the engine takes no more programs");
+                if let Some(left_out) = self.log.take(std::time::Instant::now()) {
+                    tracing::warn!(pid = client.who.pid, %reason, left_out, "the engine takes no more programs");
+                }
                 self.send(id, self.refused(reason), Vec::new());
                 self.forget(id, false);
             }
@@ -205,7 +216,9 @@ impl Hub {
         let (tx, rx) = match made {
             Ok(both) => both,
             Err(error) => {
-                tracing::warn!(bytes, %error, "no memory for rings");
+                if let Some(left_out) = self.may_log() {
+                    tracing::warn!(bytes, %error, left_out, "no memory for rings");
+                }
                 return self.command(Command::ChunksRefused { app, ring_bytes, reason: Reason::LocalLimit });
             }
         };
@@ -275,8 +288,10 @@ impl Hub {
 
     /// The program broke the rules.
     pub(super) fn throw_out(&mut self, id: ClientId, fault: &str) {
-        if let Some(Client { who, .. }) = self.clients.get(&id) {
-            tracing::warn!(pid = who.pid, uid = who.uid, name = who.name, fault, "detached a program");
+        if let Some(Client { who, .. }) = self.clients.get(&id)
+            && let Some(left_out) = self.log.take(std::time::Instant::now())
+        {
+            tracing::warn!(pid = who.pid, uid = who.uid, name = who.name, fault, left_out, "detached a program");
         }
         self.let_go(id, fault);
     }
