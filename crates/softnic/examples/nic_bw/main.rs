@@ -163,9 +163,10 @@ impl End {
         let dest_qpn = Qpn(qpn.parse()?);
         let rtr = RtrAttr { dest_qpn, rq_psn: psn, av, mtu, max_dest_rd_atomic: 16, min_rnr_timer: 1 };
         self.nic.modify_qp(qp, &QpModify::Rtr(rtr))?;
+        // A busy machine may keep a process waiting for tenths of a second: about a second before each retry.
+        let timeout = 18;
         let peer_rx_budget_bytes = Some(budget.parse()?).filter(|b| *b != 0);
-        let rts =
-            RtsAttr { sq_psn: psn, timeout: 14, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: 16, peer_rx_budget_bytes };
+        let rts = RtsAttr { sq_psn: psn, timeout, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: 16, peer_rx_budget_bytes };
         self.nic.modify_qp(qp, &QpModify::Rts(rts))?;
         Ok(Rkey(rkey.parse()?))
     }
