@@ -44,6 +44,8 @@ pub(crate) enum Command {
     Ss(InspectArgs),
     /// Show device, lanes, resources, counters and applications of this host
     Stat(InspectArgs),
+    /// List the devices of this machine, and explain which one an address would get
+    Device(DeviceArgs),
     /// Measure latency, throughput and message rate between two hosts
     #[command(subcommand)]
     Perf(PerfCommand),
@@ -66,6 +68,17 @@ impl SocketArgs {
     pub(crate) fn path(&self) -> Option<&Path> {
         self.socket.as_deref()
     }
+}
+
+/// `raas device`.
+#[derive(Debug, Args)]
+pub(crate) struct DeviceArgs {
+    /// Address of this host; also tells which device, port and GID `rdma-core` would take for it, and why
+    #[arg(long, value_name = "IP")]
+    pub(crate) listen: Option<IpAddr>,
+    /// Print one JSON object on stdout
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `raas demo`.

@@ -5,6 +5,7 @@
 mod cli;
 mod daemon;
 mod demo;
+mod device;
 mod exit;
 mod netcat;
 mod perf;
@@ -97,6 +98,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         }
         Command::Ss(args) => ss::run(args.socket.path(), args.json),
         Command::Stat(args) => stat::run(args.socket.path(), args.json),
+        Command::Device(args) => device::run(args.listen, args.json),
         Command::Perf(PerfCommand::Server(args)) => {
             let at = any_address(args.port);
             if args.tcp {

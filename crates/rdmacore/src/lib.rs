@@ -13,5 +13,5 @@ mod post;
 mod provider;
 
 pub use device::{Choice, DeviceInfo, GidInfo, GidType, PortInfo, SelectError, choose, list_devices, list_devices_at};
-pub use library::LoadError;
+pub use library::{LoadError, library_present};
 pub use provider::{OpenConfig, OpenError, RdmaCore};

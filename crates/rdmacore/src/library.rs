@@ -95,3 +95,8 @@ impl Functions {
         Err(LoadError::NotInstalled(cause))
     }
 }
+
+/// Whether libibverbs can be loaded and has what is needed, for those who only want to tell.
+pub fn library_present() -> Result<(), LoadError> {
+    Functions::load().map(drop)
+}

@@ -18,7 +18,7 @@ use super::stream::{self, Arrived, FILE_HEADER_BYTES, FileDigest, STREAM_HEADER_
 use crate::transport::Duplex;
 
 /// Bytes of a stream that are sent before the next connection's turn.
-pub(crate) const TURN_BYTES: u64 = 256 << 10;
+pub(crate) const TURN_BYTES: usize = 256 << 10;
 /// Threads that send, and threads that receive, in one application.
 pub(crate) const POOL_THREADS_MAX: usize = 4;
 
@@ -105,7 +105,7 @@ fn send_all<S: Duplex>(
     files: &BTreeMap<u32, Outgoing>,
     shared: &Shared,
 ) -> Result<Vec<FileRecord>, String> {
-    let mut buffer = Vec::new();
+    let mut buffer = vec![0; TURN_BYTES];
     let mut sent = Vec::new();
     let mut live = Vec::new();
     for link in links {
@@ -117,8 +117,9 @@ fn send_all<S: Duplex>(
     while !live.is_empty() {
         for (stream, connection, out) in &mut live {
             check_stop(shared)?;
-            out.fill(TURN_BYTES, &mut buffer).map_err(|e| format!("connection {connection}: {e}"))?;
-            stream.send_all(&buffer).map_err(|e| format!("sending on connection {connection}: {e}"))?;
+            let n = out.fill(&mut buffer).map_err(|e| format!("connection {connection}: {e}"))?;
+            let turn = buffer.get(..n).unwrap_or_default();
+            stream.send_all(turn).map_err(|e| format!("sending on connection {connection}: {e}"))?;
             if out.is_complete() {
                 stream.finish_sending().map_err(|e| format!("half-close of connection {connection}: {e}"))?;
             }
@@ -129,7 +130,7 @@ fn send_all<S: Duplex>(
 }
 
 fn receive_all<S: Duplex>(open: &Links<S>, links: &[&AppLink], shared: &Shared) -> Result<Vec<FileRecord>, String> {
-    let mut buffer = vec![0; TURN_BYTES as usize];
+    let mut buffer = vec![0; TURN_BYTES];
     let mut records = Vec::new();
     let mut arrived = Vec::new();
     let mut live = Vec::new();
@@ -158,7 +159,7 @@ fn receive_turn(
 ) -> io::Result<()> {
     let mut turn_left = TURN_BYTES;
     while turn_left > 0 && !parser.is_complete() {
-        let wanted = usize::try_from(turn_left.min(parser.bytes_left())).unwrap_or(usize::MAX).min(buffer.len());
+        let wanted = usize::try_from(parser.bytes_left()).unwrap_or(usize::MAX).min(turn_left).min(buffer.len());
         let part = buffer.get_mut(..wanted).unwrap_or_default();
         let n = match stream.recv(part) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -168,7 +169,7 @@ fn receive_turn(
         };
         parser.push(part.get(..n).unwrap_or_default(), arrived).map_err(io::Error::other)?;
         shared.received_bytes.fetch_add(n as u64, Ordering::Relaxed);
-        turn_left -= n as u64;
+        turn_left -= n;
     }
     if parser.is_complete() && stream.recv(&mut [0; 1])? > 0 {
         return Err(io::Error::other("bytes after the end"));
@@ -227,34 +228,33 @@ impl<'a> OutStream<'a> {
         self.at.0 >= self.pieces.len()
     }
 
-    /// Puts the next `limit` bytes of the stream (fewer at its end) into `buffer`.
-    fn fill(&mut self, limit: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
-        buffer.clear();
+    /// Fills `buffer` with the next bytes of the stream; says how many, fewer than it holds only at the end.
+    fn fill(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
         while let Some(piece) = self.pieces.get(self.at.0) {
-            let room = limit - buffer.len() as u64;
-            let n = usize::try_from((piece.len() - self.at.1).min(room)).unwrap_or(usize::MAX);
-            let begin = buffer.len();
+            let rest = buffer.get_mut(filled..).unwrap_or_default();
+            let n = usize::try_from(piece.len() - self.at.1).unwrap_or(usize::MAX).min(rest.len());
+            let part = rest.get_mut(..n).unwrap_or_default();
             match piece {
                 Piece::Header(bytes) => {
                     let from = usize::try_from(self.at.1).unwrap_or(usize::MAX);
-                    buffer.extend_from_slice(bytes.get(from..from + n).unwrap_or_default());
+                    part.copy_from_slice(bytes.get(from..from + n).unwrap_or_default());
                 }
                 Piece::File(file) if n > 0 => {
-                    buffer.resize(begin + n, 0);
-                    let part = buffer.get_mut(begin..).unwrap_or_default();
                     File::open(&file.path).and_then(|f| f.read_exact_at(part, self.at.1)).map_err(|e| {
                         io::Error::new(e.kind(), format!("{}: {e} (was it changed?)", file.path.display()))
                     })?;
                 }
                 Piece::File(_) => {}
             }
+            filled += n;
             self.at.1 += n as u64;
             if self.at.1 < piece.len() {
-                return Ok(());
+                break;
             }
             self.at = (self.at.0 + 1, 0);
         }
-        Ok(())
+        Ok(filled)
     }
 }
 
@@ -280,11 +280,11 @@ mod tests {
         for turn in [1, 33, 700, 100_000] {
             let mut out = OutStream::new(5, &outgoing);
             let mut parser = StreamParser::new(5);
-            let (mut arrived, mut buffer) = (Vec::new(), Vec::new());
+            let (mut arrived, mut buffer) = (Vec::new(), vec![0; turn]);
             while !out.is_complete() {
-                out.fill(turn, &mut buffer).unwrap();
-                assert!(buffer.len() as u64 == turn || out.is_complete());
-                parser.push(&buffer, &mut arrived).unwrap();
+                let n = out.fill(&mut buffer).unwrap();
+                assert!(n == turn || out.is_complete());
+                parser.push(&buffer[..n], &mut arrived).unwrap();
             }
             assert!(parser.is_complete(), "turn {turn}: {parser:?}");
             assert!(arrived.iter().all(|a| a.computed == a.announced));
@@ -298,7 +298,7 @@ mod tests {
         let path = dir.path().join("shrinks");
         std::fs::write(&path, b"12").unwrap();
         let file = Outgoing { file: 0, path, bytes: 10, digest: [0; 32] };
-        let error = OutStream::new(0, &[&file]).fill(1000, &mut Vec::new()).unwrap_err();
+        let error = OutStream::new(0, &[&file]).fill(&mut [0; 1000]).unwrap_err();
         assert!(error.to_string().contains("shrinks"), "{error}");
     }
 }

@@ -1,3 +1,5 @@
+//! Keys, bounds and access rights of the table.
+
 use super::*;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
