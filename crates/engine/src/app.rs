@@ -56,6 +56,8 @@ pub(crate) struct App {
     pub(crate) listeners: BTreeSet<u16>,
     /// Detached: only the memory is still here.
     pub(crate) leaving: bool,
+    /// Its connections were all reset, for it left too long ago.
+    pub(crate) is_overdue: bool,
     /// Its doorbell was rung in this round.
     pub(crate) is_touched: bool,
     /// Of connections that are over.
@@ -82,6 +84,7 @@ impl App {
             connects: BTreeMap::new(),
             listeners: BTreeSet::new(),
             leaving: false,
+            is_overdue: false,
             is_touched: false,
             tx_bytes: 0,
             rx_bytes: 0,

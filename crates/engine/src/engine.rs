@@ -180,7 +180,7 @@ impl Engine {
         let mut worked = self.run_completions(nic);
         worked |= self.run_device_events(nic);
         worked |= self.run_doorbells();
-        worked |= self.run_timers();
+        worked |= self.run_timers(nic);
         worked |= self.run_lanes(nic);
         worked |= self.run_departures(nic);
         self.collect_wakes();
@@ -208,7 +208,7 @@ impl Engine {
         true
     }
 
-    fn run_timers(&mut self) -> bool {
+    fn run_timers<P: Provider>(&mut self, nic: &mut P) -> bool {
         let now = self.now;
         let mut worked = false;
         for _ in 0..TIMERS_PER_RUN {
@@ -227,7 +227,7 @@ impl Engine {
         }
         for _ in 0..TIMERS_PER_RUN {
             let Some(app) = self.timers.due_orphan(now) else { break };
-            self.on_orphan_timeout(app);
+            self.on_orphan_timeout(nic, app);
             worked = true;
         }
         let connects = &self.connects;

@@ -20,7 +20,7 @@ use crate::limits::{
     COMPLETIONS_PER_RUN, DRAIN_POLLS, FRAME_BYTES_MIN, FRAME_SLOTS, LANE_ACK_TIMEOUT, LANE_CREDITS_MAX,
     LANE_CREDITS_MIN, LANE_MIN_RNR_TIMER, LANE_RETRIES, LANE_RNR_RETRIES, RING_BYTES_MIN,
 };
-use crate::recvpool::FrameMemory;
+use crate::recvpool::{FrameMemory, RECV_WR};
 use crate::sendq::SendQueue;
 use crate::vqp::{Phase, RouteId};
 
@@ -213,7 +213,7 @@ impl Engine {
     pub(crate) fn sever<P: Provider>(&mut self, nic: &mut P, id: LaneId, reason: Reason) {
         let Some(lane) = self.lanes.get_mut(id) else { return };
         let qpn = lane.qpn;
-        // In error the queue pair gives back the receives that it holds; those completions are kept for the next round.
+        // In error the queue pair gives back the receives that it holds.
         let _ = nic.modify_qp(qpn, &QpModify::Err);
         for _ in 0..DRAIN_POLLS {
             match nic.poll_cq(self.cq, &mut self.completions, COMPLETIONS_PER_RUN) {
@@ -226,6 +226,9 @@ impl Engine {
         }
         self.by_qpn.retain(|(q, _)| *q != qpn);
         self.recv.release_grant();
+        self.forget_completions(qpn);
+        self.repost(nic);
+        let Some(lane) = self.lanes.get_mut(id) else { return };
         let mut routes = Vec::with_capacity(lane.connections as usize);
         let mut next = lane.first;
         while let Some(route) = next {
@@ -237,6 +240,23 @@ impl Engine {
             self.sever_vqp(route, reason);
         }
         self.drop_parked_opens(id);
+    }
+
+    /// Completions of a destroyed queue pair must not be taken for those of a later one with the same number. Their
+    /// receives are posted again before they can be granted again.
+    fn forget_completions(&mut self, qpn: Qpn) {
+        let recv = &mut self.recv;
+        self.completions.retain(|c| {
+            if c.qpn != qpn {
+                return true;
+            }
+            if c.wr_id & RECV_WR != 0
+                && let Some(entry) = recv.entry_of(c.wr_id)
+            {
+                recv.give_back(entry, None);
+            }
+            false
+        });
     }
 
     /// One connection of a lane that is gone. The application is told, unless all it could learn has arrived.

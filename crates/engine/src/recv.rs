@@ -38,7 +38,8 @@ impl Engine {
         true
     }
 
-    fn repost<P: Provider>(&mut self, nic: &mut P) {
+    /// Posts consumed receives again; from then on they may be given back as credits.
+    pub(crate) fn repost<P: Provider>(&mut self, nic: &mut P) {
         let lanes = &mut self.lanes;
         let queue = &mut self.lane_queue;
         self.recv.repost(nic, |id, incarnation| {
@@ -108,7 +109,7 @@ impl Engine {
             return Ok(());
         };
         let result = self.on_message(nic, id, entry, c);
-        self.recv.give_back(entry, Some((id, incarnation)));
+        self.recv.give_back(entry, result.is_ok().then_some((id, incarnation)));
         result
     }
 

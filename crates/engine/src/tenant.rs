@@ -49,26 +49,22 @@ impl Engine {
                 self.refuse_waiter(waiter, Reason::NoListener);
             }
         }
-        let mut lingers = false;
         for route in routes {
-            lingers |= self.orphan(route, reason);
+            self.orphan(route, reason);
         }
-        if lingers {
-            self.timers.start_orphan(self.now + ORPHAN_LINGER, app);
-        }
+        self.timers.start_orphan(self.now + ORPHAN_LINGER, app);
         self.note_departure(app);
     }
 
-    /// One connection of an application that left. True: it was closed in order and may linger.
-    fn orphan(&mut self, route: RouteId, reason: Reason) -> bool {
-        let Some(vqp) = self.vqps.get_mut(route) else { return false };
+    /// One connection of an application that left. If it was closed in order it may linger.
+    fn orphan(&mut self, route: RouteId, reason: Reason) {
+        let Some(vqp) = self.vqps.get_mut(route) else { return };
         if reason == Reason::AppFault {
             // Nothing that it wrote counts any more.
         } else if vqp.on_doorbell().is_err() {
             vqp.close.on_abort(Reason::PeerAppDied);
         }
-        let in_order = vqp.close.is_app_released() && reason != Reason::AppFault;
-        if !in_order {
+        if !vqp.close.is_app_released() || reason == Reason::AppFault {
             vqp.close.on_abort(App::reason_for_peers(reason));
         }
         vqp.close.on_app_released();
@@ -76,7 +72,6 @@ impl Engine {
             vqp.phase = Phase::Opening(None);
         }
         self.update(route);
-        in_order && self.vqps.contains(route)
     }
 
     /// An application broke the rules.
@@ -86,14 +81,21 @@ impl Engine {
         self.events.push_back(Event::AppFault { app, detail: fault.to_string() });
     }
 
-    /// What still lingers after [`ORPHAN_LINGER`] is reset.
-    pub(crate) fn on_orphan_timeout(&mut self, app: AppId) {
-        let Some(tenant) = self.apps.get(app) else { return };
+    /// What still lingers after [`ORPHAN_LINGER`] is reset. A peer that does not confirm that within the same time again
+    /// loses its lane: memory must not stay in quarantine for ever.
+    pub(crate) fn on_orphan_timeout<P: Provider>(&mut self, nic: &mut P, app: AppId) {
+        let Some(tenant) = self.apps.get_mut(app) else { return };
+        let was_overdue = std::mem::replace(&mut tenant.is_overdue, true);
+        self.timers.start_orphan(self.now + ORPHAN_LINGER, app);
         for route in tenant.routes().collect::<Vec<_>>() {
-            if let Some(vqp) = self.vqps.get_mut(route) {
-                vqp.close.on_abort(Reason::PeerAppDied);
+            let Some(vqp) = self.vqps.get_mut(route) else { continue };
+            vqp.close.on_abort(Reason::PeerAppDied);
+            match vqp.lane {
+                Some(lane) if was_overdue => {
+                    self.fail_lane(nic, lane, "the peer did not confirm the end of a connection".into());
+                }
+                _ => self.update(route),
             }
-            self.update(route);
         }
     }
 

@@ -11,7 +11,7 @@ use shm::{Doorbell, RingMemory, RingReader, RingWriter, Session, SlotWords, Word
 use verbs::Region;
 
 /// Byte `offset` of a stream.
-pub fn pattern(key: u64, offset: u64) -> u8 {
+pub(crate) fn pattern(key: u64, offset: u64) -> u8 {
     let mut x = (offset / 8).wrapping_add(key.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     x = (x ^ (x >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x ^= x >> 29;
@@ -25,31 +25,31 @@ fn fill(key: u64, offset: u64, out: &mut [u8]) {
 }
 
 /// One end of a connection.
-pub struct SimConn {
-    pub connection: Connection,
-    pub words: SlotWords,
-    pub writer: RingWriter,
-    pub reader: RingReader,
+pub(crate) struct SimConn {
+    pub(crate) connection: Connection,
+    pub(crate) words: SlotWords,
+    pub(crate) writer: RingWriter,
+    pub(crate) reader: RingReader,
     /// Keys of the two directions' contents.
     tx_key: u64,
     rx_key: u64,
     /// Bytes to write in all.
-    pub to_send: u64,
+    pub(crate) to_send: u64,
     /// Longest single write.
-    pub write_max: usize,
-    pub sent: u64,
-    pub received: u64,
+    pub(crate) write_max: usize,
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
     /// Bytes that it wants to read in all.
-    pub read_limit: u64,
+    pub(crate) read_limit: u64,
     /// Says FIN when everything is written.
-    pub fin_after: bool,
-    pub fin_said: bool,
-    pub eof: bool,
-    pub stopped: bool,
-    pub reset: Option<Reason>,
+    pub(crate) fin_after: bool,
+    pub(crate) fin_said: bool,
+    pub(crate) eof: bool,
+    pub(crate) stopped: bool,
+    pub(crate) reset: Option<Reason>,
     /// Gives the slot back when both directions ended, or at reset.
-    pub close_when_done: bool,
-    pub closed: bool,
+    pub(crate) close_when_done: bool,
+    pub(crate) closed: bool,
 }
 
 impl SimConn {
@@ -96,7 +96,7 @@ impl SimConn {
         }
     }
 
-    pub fn slot(&self) -> u32 {
+    pub(crate) fn slot(&self) -> u32 {
         match self.connection.path {
             Path::Lane { slot, .. } => slot,
             _ => unreachable!("checked when made"),
@@ -167,7 +167,7 @@ impl SimConn {
     }
 
     /// CLOSED and what the client library says with it.
-    pub fn give_back(&mut self, more: u32) {
+    pub(crate) fn give_back(&mut self, more: u32) {
         self.closed = true;
         let flags = app_flag::FIN | app_flag::STOP | app_flag::CLOSED | more;
         self.words.app_flags.fetch_or(flags, Ordering::Release);
@@ -175,29 +175,29 @@ impl SimConn {
 }
 
 /// A simulated process.
-pub struct SimApp {
-    pub session: Session,
+pub(crate) struct SimApp {
+    pub(crate) session: Session,
     a2e: Doorbell,
     e2a: Doorbell,
     engine_sleep: Word32,
-    pub chunks: BTreeMap<u32, Region>,
+    pub(crate) chunks: BTreeMap<u32, Region>,
     /// By slot.
-    pub conns: BTreeMap<u32, SimConn>,
+    pub(crate) conns: BTreeMap<u32, SimConn>,
     /// Answers to connects: slot, or why not.
-    pub answers: BTreeMap<u64, Result<u32, Reason>>,
+    pub(crate) answers: BTreeMap<u64, Result<u32, Reason>>,
     /// Slots of incoming connections in order, with the listener's port and the connection's number.
-    pub incoming: Vec<(u32, u16, u64)>,
+    pub(crate) incoming: Vec<(u32, u16, u64)>,
     ready: BTreeSet<u32>,
     /// What new connections do.
-    pub defaults: fn(&mut SimConn),
+    pub(crate) defaults: fn(&mut SimConn),
     /// Says `accepted` for each incoming connection at once.
-    pub auto_accept: bool,
-    pub next_chunk: u32,
-    pub chunks_gone: Vec<u32>,
+    pub(crate) auto_accept: bool,
+    pub(crate) next_chunk: u32,
+    pub(crate) chunks_gone: Vec<u32>,
 }
 
 impl SimApp {
-    pub fn new(slots: u32, engine_sleep: Word32) -> Self {
+    pub(crate) fn new(slots: u32, engine_sleep: Word32) -> Self {
         let region = Region::anonymous(Session::bytes(slots) as usize).unwrap();
         let session = Session::format(region, slots, 1).unwrap();
         Self {
@@ -218,7 +218,7 @@ impl SimApp {
     }
 
     /// The daemon told of a connection.
-    pub fn adopt(&mut self, connection: Connection, opener: bool) -> u32 {
+    pub(crate) fn adopt(&mut self, connection: Connection, opener: bool) -> u32 {
         let mut conn = SimConn::new(&self.session, &self.chunks, connection, opener);
         (self.defaults)(&mut conn);
         let slot = conn.slot();
@@ -229,13 +229,13 @@ impl SimApp {
     }
 
     /// The test changed what a connection does.
-    pub fn poke(&mut self, slot: u32) {
+    pub(crate) fn poke(&mut self, slot: u32) {
         self.ready.insert(slot);
         self.a2e.ring(slot);
     }
 
     /// Follows the engine's doorbell. Says whether anything was done, and whether the engine must be woken.
-    pub fn work(&mut self) -> (bool, bool) {
+    pub(crate) fn work(&mut self) -> (bool, bool) {
         let mut dirty = Vec::new();
         while self.e2a.take(&mut dirty, 1024) > 0 {}
         self.ready.extend(dirty);
@@ -252,7 +252,7 @@ impl SimApp {
     }
 
     /// Goes to sleep until the engine wakes it.
-    pub fn sleep(&self) {
+    pub(crate) fn sleep(&self) {
         shm::prepare_sleep(&self.session.app_sleep());
     }
 }

@@ -103,7 +103,7 @@ fn many_peers_share_the_receive_queue_within_their_grants() {
     let clients: Vec<_> = (1..6).map(|h| (h, w.attach(h, 64))).collect();
     for (h, app) in &clients {
         w.app(*h, *app).defaults = |c| (c.to_send, c.fin_after, c.close_when_done) = (200_000, true, true);
-        (0..8).for_each(|_| drop(w.connect(*h, *app, to, 4096)));
+        (0..8).for_each(|_| _ = w.connect(*h, *app, to, 4096));
     }
     w.until("all closed", |w| {
         let done = |app: &crate::apps::SimApp, n| app.conns.len() == n && app.conns.values().all(|c| c.closed);

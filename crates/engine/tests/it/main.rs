@@ -2,9 +2,11 @@
 
 mod apps;
 mod close;
+mod evil;
 mod hostile;
 mod lanes;
 mod links;
 mod many;
+mod soak;
 mod stream;
 mod world;

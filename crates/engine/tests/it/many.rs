@@ -65,7 +65,7 @@ fn a_small_sender_is_not_held_up_by_large_ones() {
     w.settle();
     let peer = w.app(1, b).incoming[0].0;
     w.app(0, a).defaults = |c| c.to_send = u64::MAX / 2;
-    (0..16).for_each(|_| drop(w.connect(0, a, to, 1 << 20)));
+    (0..16).for_each(|_| _ = w.connect(0, a, to, 1 << 20));
     w.until("load", |w| w.app(1, b).conns.values().map(|c| c.received).sum::<u64>() > 20_000_000);
     let config = engine::EngineConfig::new(vec![]);
     for round in 1..=20u64 {
@@ -92,7 +92,7 @@ fn the_smallest_grant_on_both_sides_never_deadlocks() {
         w.app(0, a).defaults = |c| (c.to_send, c.fin_after, c.close_when_done) = (60_000, true, true);
         w.app(1, b).defaults = |c| (c.to_send, c.fin_after, c.close_when_done) = (60_000, true, true);
         let to = w.listen(1, b, 7, 64);
-        (0..30).for_each(|_| drop(w.connect(0, a, to, 4096)));
+        (0..30).for_each(|_| _ = w.connect(0, a, to, 4096));
         w.until("all closed", |w| {
             let (a, b) = (&w.hosts[0].apps[&a].conns, &w.hosts[1].apps[&b].conns);
             a.len() == 30 && b.len() == 30 && a.values().chain(b.values()).all(|c| c.closed && c.received == 60_000)
@@ -145,7 +145,7 @@ fn the_peers_limits_are_told_as_the_peers() {
     w.hosts[1] = World::with(2, 45, |c| c.connections_per_app_max = 3).hosts.remove(1);
     let (a, b) = (w.attach(0, 64), w.attach(1, 64));
     let to = w.listen(1, b, 7, 64);
-    (0..3).for_each(|_| drop(w.connect_wait(0, a, to, 4096).unwrap()));
+    (0..3).for_each(|_| _ = w.connect_wait(0, a, to, 4096).unwrap());
     assert_eq!(w.connect_wait(0, a, to, 4096), Err(Reason::PeerLimit));
     w.hosts[1].refuse_chunks = true;
     w.settle();
@@ -157,11 +157,11 @@ fn sessions_run_out_of_slots() {
     let mut w = World::new(2, 46);
     let (a, b) = (w.attach(0, 64), w.attach(1, 128));
     let to = w.listen(1, b, 7, 128);
-    (0..64).for_each(|_| drop(w.connect_wait(0, a, to, 4096).unwrap()));
+    (0..64).for_each(|_| _ = w.connect_wait(0, a, to, 4096).unwrap());
     assert_eq!(w.connect_wait(0, a, to, 4096), Err(Reason::LocalLimit));
     let (c, d) = (w.attach(0, 128), w.attach(1, 64));
     let to = w.listen(1, d, 8, 128);
-    (0..64).for_each(|_| drop(w.connect_wait(0, c, to, 4096).unwrap()));
+    (0..64).for_each(|_| _ = w.connect_wait(0, c, to, 4096).unwrap());
     assert_eq!(w.connect_wait(0, c, to, 4096), Err(Reason::PeerLimit));
     w.assert_clean();
 }

@@ -16,25 +16,25 @@ use crate::apps::SimApp;
 
 /// What the network does to packets, per thousand.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Weather {
-    pub loss: u32,
-    pub duplicate: u32,
-    pub reorder: u32,
+pub(crate) struct Weather {
+    pub(crate) loss: u32,
+    pub(crate) duplicate: u32,
+    pub(crate) reorder: u32,
 }
 
 /// One host: NIC, engine, applications.
-pub struct Host {
-    pub addr: IpAddr,
-    pub nic: Nic,
-    pub engine: Engine,
+pub(crate) struct Host {
+    pub(crate) addr: IpAddr,
+    pub(crate) nic: Nic,
+    pub(crate) engine: Engine,
     page: EnginePage,
-    pub apps: BTreeMap<AppId, SimApp>,
-    pub faults: Vec<(AppId, String)>,
-    pub gone: Vec<AppId>,
-    pub lane_failures: Vec<String>,
-    pub locals: Vec<Event>,
-    pub refuse_chunks: bool,
-    pub wakes: BTreeSet<AppId>,
+    pub(crate) apps: BTreeMap<AppId, SimApp>,
+    pub(crate) faults: Vec<(AppId, String)>,
+    pub(crate) gone: Vec<AppId>,
+    pub(crate) lane_failures: Vec<String>,
+    pub(crate) locals: Vec<Event>,
+    pub(crate) refuse_chunks: bool,
+    pub(crate) wakes: BTreeSet<AppId>,
     next_request: u64,
     asleep: bool,
 }
@@ -54,39 +54,39 @@ enum Arrival {
 }
 
 /// Everything.
-pub struct World {
-    pub hosts: Vec<Host>,
-    pub now: Time,
+pub(crate) struct World {
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) now: Time,
     flying: BTreeMap<(Time, u64), Arrival>,
     next_seq: u64,
     rng: StdRng,
-    pub weather: Weather,
-    pub delay: Duration,
+    pub(crate) weather: Weather,
+    pub(crate) delay: Duration,
     /// Packets between these hosts vanish.
-    pub cut: BTreeSet<(usize, usize)>,
+    pub(crate) cut: BTreeSet<(usize, usize)>,
     /// Hosts whose daemon hangs; their NICs work.
-    pub stopped: BTreeSet<usize>,
+    pub(crate) stopped: BTreeSet<usize>,
     /// Messages of the control link vanish.
-    pub no_links: bool,
+    pub(crate) no_links: bool,
     offered: BTreeSet<(usize, usize)>,
     buf: Vec<u8>,
-    pub steps: u64,
+    pub(crate) steps: u64,
 }
 
 const UDP: u16 = 4791;
 /// A run that takes more is stuck.
 const STEPS_MAX: u64 = 3_000_000;
 
-pub fn addr(host: usize) -> IpAddr {
+pub(crate) fn addr(host: usize) -> IpAddr {
     IpAddr::from([10, 0, 0, host as u8 + 1])
 }
 
 impl World {
-    pub fn new(hosts: usize, seed: u64) -> Self {
+    pub(crate) fn new(hosts: usize, seed: u64) -> Self {
         Self::with(hosts, seed, |_| {})
     }
 
-    pub fn with(hosts: usize, seed: u64, configure: impl Fn(&mut EngineConfig)) -> Self {
+    pub(crate) fn with(hosts: usize, seed: u64, configure: impl Fn(&mut EngineConfig)) -> Self {
         let hosts = (0..hosts).map(|i| Host::new(i, seed, &configure)).collect();
         Self {
             hosts,
@@ -107,7 +107,7 @@ impl World {
 
     // ---- what tests do
 
-    pub fn attach(&mut self, host: usize, slots: u32) -> AppId {
+    pub(crate) fn attach(&mut self, host: usize, slots: u32) -> AppId {
         let h = &mut self.hosts[host];
         let app = SimApp::new(slots, h.page.engine_sleep());
         let session = app.session.clone();
@@ -117,15 +117,15 @@ impl World {
         id
     }
 
-    pub fn app(&mut self, host: usize, app: AppId) -> &mut SimApp {
+    pub(crate) fn app(&mut self, host: usize, app: AppId) -> &mut SimApp {
         self.hosts[host].apps.get_mut(&app).unwrap()
     }
 
-    pub fn listen(&mut self, host: usize, app: AppId, port: u16, backlog: u32) -> SocketAddr {
+    pub(crate) fn listen(&mut self, host: usize, app: AppId, port: u16, backlog: u32) -> SocketAddr {
         self.hosts[host].engine.listen(app, port, backlog, 0).unwrap()
     }
 
-    pub fn connect(&mut self, host: usize, app: AppId, to: SocketAddr, ring_bytes: u32) -> u64 {
+    pub(crate) fn connect(&mut self, host: usize, app: AppId, to: SocketAddr, ring_bytes: u32) -> u64 {
         let h = &mut self.hosts[host];
         h.next_request += 1;
         let request = h.next_request;
@@ -134,14 +134,14 @@ impl World {
     }
 
     /// Connects and waits for the answer: the slot, or why not.
-    pub fn connect_wait(&mut self, host: usize, app: AppId, to: SocketAddr, ring: u32) -> Result<u32, Reason> {
+    pub(crate) fn connect_wait(&mut self, host: usize, app: AppId, to: SocketAddr, ring: u32) -> Result<u32, Reason> {
         let request = self.connect(host, app, to, ring);
         self.until("answer to a connect", |w| w.hosts[host].apps[&app].answers.contains_key(&request));
         self.app(host, app).answers[&request]
     }
 
     /// Two hosts' applications with one connection: (slot at host 0, slot at host 1).
-    pub fn pair(&mut self, a: AppId, b: AppId, port: u16, ring: u32) -> (u32, u32) {
+    pub(crate) fn pair(&mut self, a: AppId, b: AppId, port: u16, ring: u32) -> (u32, u32) {
         let to = SocketAddr::new(addr(1), port);
         if !self.hosts[1].engine.listen(b, port, 16, 0).is_ok_and(|a| a == to) {
             panic!("cannot listen on {to}");
@@ -153,26 +153,31 @@ impl World {
     }
 
     /// Changes what a connection does, and rings.
-    pub fn tell(&mut self, host: usize, app: AppId, slot: u32, what: impl FnOnce(&mut crate::apps::SimConn)) {
+    pub(crate) fn tell(&mut self, host: usize, app: AppId, slot: u32, what: impl FnOnce(&mut crate::apps::SimConn)) {
         let app = self.app(host, app);
         what(app.conns.get_mut(&slot).unwrap());
         app.poke(slot);
     }
 
+    /// An application goes to sleep, if it has nothing to do.
+    pub(crate) fn app_sleeps(&mut self, (host, app): (usize, AppId)) {
+        self.app(host, app).sleep();
+    }
+
     /// The process dies: nothing of it runs any more.
-    pub fn kill(&mut self, host: usize, app: AppId) -> SimApp {
+    pub(crate) fn kill(&mut self, host: usize, app: AppId) -> SimApp {
         self.kill_with(host, app, |_| {})
     }
 
     /// The process does a last thing and dies before the engine looked.
-    pub fn kill_with(&mut self, host: usize, app: AppId, last: impl FnOnce(&mut SimApp)) -> SimApp {
+    pub(crate) fn kill_with(&mut self, host: usize, app: AppId, last: impl FnOnce(&mut SimApp)) -> SimApp {
         last(self.app(host, app));
         let h = &mut self.hosts[host];
         h.engine.detach(self.now, &mut h.nic, app, Reason::Closed);
         h.apps.remove(&app).unwrap()
     }
 
-    pub fn counter(&self, host: usize, name: &str) -> u64 {
+    pub(crate) fn counter(&self, host: usize, name: &str) -> u64 {
         let totals = self.hosts[host].engine.totals();
         totals.counters.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no counter {name}")).1
     }
@@ -180,7 +185,7 @@ impl World {
     // ---- time
 
     /// Runs until `done`, and panics if that does not come.
-    pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+    pub(crate) fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let limit = self.steps + STEPS_MAX;
         self.wake_all();
         while !done(self) {
@@ -193,7 +198,7 @@ impl World {
     }
 
     /// Runs for some virtual time.
-    pub fn pass(&mut self, time: Duration) {
+    pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         self.wake_all();
         while self.now < end && self.step() {}
@@ -201,7 +206,7 @@ impl World {
     }
 
     /// Runs until nothing happens but keep-alives of at most a second of virtual time.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         self.pass(Duration::from_secs(1));
     }
 
@@ -379,7 +384,10 @@ impl World {
     }
 
     /// The control link between two hosts breaks.
-    pub fn break_link(&mut self, a: usize, b: usize, reason: Reason) {
+    pub(crate) fn break_link(&mut self, a: usize, b: usize, reason: Reason) {
+        // What was on the link is lost with it.
+        let on_link = |(f, t): (usize, usize)| (f, t) == (a, b) || (f, t) == (b, a);
+        self.flying.retain(|_, x| !matches!(x, Arrival::Link { from, to, .. } if on_link((*from, *to))));
         for (i, peer) in [(a, b), (b, a)] {
             self.offered.remove(&(i, peer));
             let h = &mut self.hosts[i];
@@ -468,7 +476,7 @@ impl World {
     // ---- what must hold at the end
 
     /// No RNR NAK, no violation, no lane failure, no fault, nothing refused by a device.
-    pub fn assert_clean(&self) {
+    pub(crate) fn assert_clean(&self) {
         for (i, h) in self.hosts.iter().enumerate() {
             let c = h.nic.counters_detail();
             assert_eq!((c.rnr_naks_sent, c.rnr_naks_received), (0, 0), "RNR NAKs at host {i}");
@@ -481,7 +489,7 @@ impl World {
     }
 
     /// As [`Self::assert_clean`], and no connection is left anywhere.
-    pub fn assert_empty(&self) {
+    pub(crate) fn assert_empty(&self) {
         for (i, h) in self.hosts.iter().enumerate() {
             let left = h.engine.connections();
             assert_eq!((left.len(), left.first()), (0, None), "connections left at host {i}");
@@ -543,7 +551,7 @@ impl Host {
     }
 
     /// Memory regions that the device still has registered for applications.
-    pub fn mrs(&self) -> u32 {
+    pub(crate) fn mrs(&self) -> u32 {
         self.engine.totals().mrs
     }
 }

@@ -1,0 +1,496 @@
+//! A peer daemon that breaks the rules: a bare NIC that sends what it likes to an engine.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use control::{ChunkKind, LaneOffer, Reason};
+use engine::{AppId, Attach, Engine, EngineConfig, Event};
+use proptest::prelude::*;
+use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
+use shm::EnginePage;
+use verbs::*;
+
+use crate::apps::SimApp;
+use crate::world::addr;
+
+const FRAMES_AT: u64 = 0;
+const GRANT: u32 = 64;
+
+struct Evil {
+    now: Time,
+    nic: Nic,
+    engine: Engine,
+    app: SimApp,
+    app_id: AppId,
+    evil: Nic,
+    evil_qpn: Qpn,
+    evil_srq: SrqId,
+    evil_cq: CqId,
+    region: Region,
+    lkey: Lkey,
+    rkey: u32,
+    incarnation: u32,
+    sequence: u64,
+    failures: Vec<String>,
+    opened: Vec<u32>,
+}
+
+fn nic(host: usize) -> Nic {
+    let config = NicConfig {
+        local: SocketAddr::new(addr(host), 4791),
+        mtu: PathMtu::Mtu1024,
+        limits: NicLimits::default(),
+        rx_budget_bytes: None,
+        name: "sim".into(),
+        max_gso_segments: 1,
+        id_mode: Ipv4IdMode::Zero,
+    };
+    Nic::new(config, [host as u8; 32])
+}
+
+impl Evil {
+    /// Host 0 has an engine with one application that listens on port 7; host 1 is evil. The lane is up if `ready`.
+    fn new(ready: bool, credits: u32) -> Self {
+        let (mut n, mut evil) = (nic(0), nic(1));
+        let page = EnginePage::format(Region::anonymous(EnginePage::BYTES as usize).unwrap(), 1).unwrap();
+        let mut config = EngineConfig::new(vec![addr(0)]);
+        config.lane_credits = credits;
+        let mut engine = Engine::new(config, &mut n, page.clone(), [9; 32]).unwrap();
+        let app = SimApp::new(64, page.engine_sleep());
+        let session = app.session.clone();
+        let app_id = engine.attach(Attach { pid: 1, uid: 1, name: "good".into(), session }).unwrap();
+        engine.listen(app_id, 7, 2000, 0).unwrap();
+
+        let evil_cq = evil.create_cq(1000).unwrap();
+        let evil_srq = evil.create_srq(&SrqInit { max_wr: 1000, max_sge: 1, limit: 0 }).unwrap();
+        let evil_qpn = evil
+            .create_qp(&QpInit {
+                qp_type: QpType::Rc,
+                send_cq: evil_cq,
+                recv_cq: evil_cq,
+                srq: Some(evil_srq),
+                max_send_wr: 500,
+                max_recv_wr: 0,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_bytes: 0,
+                sq_sig_all: true,
+            })
+            .unwrap();
+        let region = Region::anonymous(1 << 20).unwrap();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let mr = evil.reg_mr(&region, 0, 1 << 20, access).unwrap();
+        let offer = engine.lane_offer(&mut n, addr(1)).unwrap();
+        evil.modify_qp(evil_qpn, &QpModify::Init { access, qkey: Qkey(0) }).unwrap();
+        let rtr = RtrAttr {
+            dest_qpn: Qpn(offer.qpn),
+            rq_psn: Psn::new(offer.psn),
+            av: AddressVector::new(Gid::from(addr(0))),
+            mtu: PathMtu::Mtu1024,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 1,
+        };
+        evil.modify_qp(evil_qpn, &QpModify::Rtr(rtr)).unwrap();
+        let rts = RtsAttr {
+            sq_psn: Psn::new(5),
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 1,
+            peer_rx_budget_bytes: None,
+        };
+        evil.modify_qp(evil_qpn, &QpModify::Rts(rts)).unwrap();
+        let theirs = LaneOffer {
+            lane: 0,
+            incarnation: 41,
+            qpn: evil_qpn.0,
+            psn: 5,
+            gid: addr(1),
+            udp_port: 4791,
+            mtu_bytes: 1024,
+            max_msg_bytes: 1 << 30,
+            max_rd_atomic: 1,
+            credits: GRANT,
+            send_bytes_max: 4096,
+            rx_budget_bytes: None,
+        };
+        engine.lane_accept(&mut n, addr(1), &theirs).unwrap();
+        let mut e = Self {
+            now: Time(1),
+            nic: n,
+            engine,
+            app,
+            app_id,
+            evil,
+            evil_qpn,
+            evil_srq,
+            evil_cq,
+            region,
+            lkey: mr.lkey,
+            rkey: mr.rkey.0,
+            incarnation: 41,
+            sequence: 0,
+            failures: Vec::new(),
+            opened: Vec::new(),
+        };
+        (0..GRANT).for_each(|i| e.post_recv(i));
+        if ready {
+            e.engine.lane_ready(e.now, &mut e.nic, addr(1));
+        }
+        e
+    }
+
+    fn post_recv(&mut self, i: u32) {
+        let sges = [Sge { addr: (1 << 19) + u64::from(i) * 4096, len: 4096, lkey: self.lkey }];
+        self.evil.post_srq_recv(self.evil_srq, &[RecvWr { wr_id: i.into(), sges: &sges }]).unwrap();
+    }
+
+    fn post(&mut self, op: SendOp, len: u32) {
+        let sges = [Sge { addr: FRAMES_AT, len, lkey: self.lkey }];
+        let wr = SendWr { wr_id: 0, op, payload: Payload::Sges(&sges), flags: SendFlags::SIGNALED, dest: None };
+        // A queue pair that the engine's failure took down takes no more.
+        let _ = self.evil.post_send(self.evil_qpn, &[wr]);
+        self.exchange();
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.region.write(FRAMES_AT, bytes).unwrap();
+        self.post(SendOp::Send, bytes.len() as u32);
+    }
+
+    fn header(&mut self, records: u16, credits: u64) -> Vec<u8> {
+        self.sequence += 1;
+        let mut f = vec![1, 0];
+        f.extend(records.to_be_bytes());
+        f.extend(self.incarnation.to_be_bytes());
+        f.extend(self.sequence.to_be_bytes());
+        f.extend(credits.to_be_bytes());
+        f
+    }
+
+    /// A frame with one record.
+    fn record(&mut self, kind: u8, route: u32, body: &[u8]) {
+        let mut f = self.header(1, 0);
+        f.extend(record(kind, route, body));
+        self.send(&f);
+    }
+
+    fn open_body(&self, ring_bytes: u32, port: u16) -> Vec<u8> {
+        let mut b = Vec::new();
+        b.extend(ring_bytes.to_be_bytes());
+        b.extend(self.rkey.to_be_bytes());
+        b.extend(0x1000u64.to_be_bytes());
+        b.extend(port.to_be_bytes());
+        b.extend(4000u16.to_be_bytes());
+        b.extend([0; 4]);
+        b.extend([0; 10]);
+        b.extend([0xff, 0xff, 10, 0, 0, 1]);
+        b
+    }
+
+    /// Opens a connection as a good peer would: the engine's route and ring.
+    fn open(&mut self) -> (u32, RemoteAddr) {
+        let body = self.open_body(4096, 7);
+        self.record(1, 0x0010_0005, &body);
+        let ack = self.received().into_iter().find(|f| f[24] == 2).expect("an OpenAck");
+        let word = |at: usize| u32::from_be_bytes(ack[at..at + 4].try_into().unwrap());
+        assert_eq!(word(28), 0x0010_0005);
+        let remote_addr = u64::from_be_bytes(ack[48..56].try_into().unwrap());
+        (word(32), RemoteAddr { addr: remote_addr, rkey: Rkey(word(40)) })
+    }
+
+    /// Frames that came from the engine.
+    fn received(&mut self) -> Vec<Vec<u8>> {
+        let mut out = Vec::new();
+        self.evil.poll_cq(self.evil_cq, &mut out, 1000).unwrap();
+        let recvs = out.iter().filter(|c| c.opcode == WcOpcode::Recv && c.status == Status::Success);
+        let frames: Vec<_> = recvs
+            .map(|c| {
+                let mut f = vec![0; c.byte_len as usize];
+                self.region.read((1 << 19) + c.wr_id * 4096, &mut f).unwrap();
+                (c.wr_id, f)
+            })
+            .collect();
+        frames
+            .into_iter()
+            .map(|(i, f)| {
+                self.post_recv(i as u32);
+                f
+            })
+            .collect()
+    }
+
+    /// Lets both sides work for a while.
+    fn exchange(&mut self) {
+        let mut buf = Vec::new();
+        let peers = [SocketAddr::new(addr(0), 4791), SocketAddr::new(addr(1), 4791)];
+        for _ in 0..12 {
+            self.now = self.now + Duration::from_micros(10);
+            self.engine.run(self.now, &mut self.nic);
+            self.events();
+            self.app.work();
+            while self.nic.poll_transmit(self.now, &mut buf).is_some() {
+                self.evil.handle_datagram(self.now, peers[0], &buf, 0);
+            }
+            while self.evil.poll_transmit(self.now, &mut buf).is_some() {
+                self.nic.handle_datagram(self.now, peers[1], &buf, 0);
+            }
+        }
+    }
+
+    fn events(&mut self) {
+        while let Some(event) = self.engine.poll_event() {
+            match event {
+                Event::ChunksWanted { app, ring_bytes, rings } => {
+                    for kind in [ChunkKind::Tx, ChunkKind::Rx] {
+                        let region = Region::anonymous((ring_bytes * rings) as usize).unwrap();
+                        let n = self.app.next_chunk;
+                        self.app.next_chunk += 1;
+                        self.app.chunks.insert(n, region.clone());
+                        self.engine.add_chunk(&mut self.nic, app, n, kind, ring_bytes, region).unwrap();
+                    }
+                }
+                Event::Incoming { connection, .. } => {
+                    let slot = self.app.adopt(connection, false);
+                    self.app.conns.get_mut(&slot).unwrap().read_limit = 0;
+                    self.opened.push(slot);
+                }
+                Event::LaneFailed { detail, .. } => self.failures.push(detail),
+                Event::Connected { .. } => {}
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+    }
+
+    /// The lane failed, once, for this reason; the application was told; the engine is whole.
+    fn assert_failed(&mut self, why: &str) {
+        self.exchange();
+        assert_eq!(self.failures.len(), 1, "{:?} ({why} expected)", self.failures);
+        assert!(self.failures[0].contains(why), "{:?} instead of {why}", self.failures);
+        for slot in &self.opened {
+            assert!(self.app.conns[slot].reset.is_some());
+        }
+        let totals = self.engine.totals();
+        assert_eq!(totals.rc_qps, 0);
+        assert_eq!(totals.counters.iter().find(|c| c.0 == "violations").unwrap().1, 1);
+        assert_eq!(self.nic.counters_detail().rnr_naks_sent, 0);
+        // A new lane can be made at once, with its whole grant posted.
+        let offer = self.engine.lane_offer(&mut self.nic, addr(1)).unwrap();
+        assert_eq!(self.engine.totals().srq_free, offer.credits.into());
+    }
+
+    fn assert_fine(&mut self) {
+        self.exchange();
+        assert_eq!(self.failures, Vec::<String>::new());
+    }
+}
+
+fn record(kind: u8, route: u32, body: &[u8]) -> Vec<u8> {
+    let mut r = vec![kind, 0];
+    r.extend((8 + body.len() as u16).to_be_bytes());
+    r.extend(route.to_be_bytes());
+    r.extend(body);
+    r
+}
+
+fn reason(code: u32) -> [u8; 8] {
+    (u64::from(code) << 32).to_be_bytes()
+}
+
+#[test]
+fn malformed_frames_fail_the_lane() {
+    type Act = fn(&mut Evil);
+    let cases: [(&str, Act); 7] = [
+        ("ends within header", |e| e.send(&[])),
+        ("ends within header", |e| e.send(&[1; 23])),
+        ("version 9", |e| e.send(&[9; 24])),
+        ("incarnation", |e| {
+            e.incarnation = 40;
+            e.record(6, 1, &[]);
+        }),
+        ("expected 1", |e| {
+            e.sequence = 1;
+            e.record(6, 1, &[]);
+        }),
+        ("expected 2", |e| {
+            e.record(6, 1, &[]);
+            e.sequence = 0;
+            e.record(6, 1, &[]);
+        }),
+        ("unknown kind", |e| e.record(77, 1, &[])),
+    ];
+    for (why, act) in cases {
+        let mut e = Evil::new(true, 64);
+        act(&mut e);
+        e.assert_failed(why);
+    }
+}
+
+#[test]
+fn a_frame_longer_than_a_receive_fails_the_lane_at_the_device() {
+    let mut e = Evil::new(true, 64);
+    e.send(&[1; 5000]);
+    e.exchange();
+    assert_eq!(e.failures.len(), 1, "{:?}", e.failures);
+}
+
+#[test]
+fn credits_out_of_nothing_fail_the_lane() {
+    let mut e = Evil::new(true, 64);
+    let f = e.header(0, 1);
+    e.send(&f);
+    e.assert_failed("credit total");
+
+    // Messages beyond the grant, while nothing was given back.
+    let mut e = Evil::new(false, 8);
+    for _ in 0..8 {
+        e.record(6, 1, &[]);
+        e.assert_fine();
+    }
+    e.record(6, 1, &[]);
+    e.assert_failed("without a credit");
+}
+
+#[test]
+fn wrong_opens_and_answers_fail_the_lane() {
+    for ring in [0, 4095, 5000, 16 << 20] {
+        let mut e = Evil::new(true, 64);
+        let body = e.open_body(ring, 7);
+        e.record(1, 5, &body);
+        e.assert_failed("power of two");
+    }
+    for kind in [2, 3] {
+        let mut e = Evil::new(true, 64);
+        e.record(kind, 0x0010_0000, if kind == 2 { &[0; 24] } else { &[0; 8] });
+        e.assert_failed("not being opened");
+    }
+    // The answers of a lane that is not up yet cannot leave: nobody may ask more than the limit.
+    let mut e = Evil::new(false, 64);
+    let body = e.open_body(4096, 9);
+    let many: Vec<u8> = (0..80).flat_map(|i| record(1, i, &body)).collect();
+    for _ in 0..12 {
+        let mut f = e.header(80, 0);
+        f.extend(&many);
+        e.send(&f);
+        e.assert_fine();
+    }
+    let mut f = e.header(80, 0);
+    f.extend(&many);
+    e.send(&f);
+    e.assert_failed("more than 1024 opens");
+}
+
+#[test]
+fn data_where_none_may_be_fails_the_lane() {
+    type Act = fn(&mut Evil, u32, RemoteAddr);
+    let cases: [(&str, Act); 9] = [
+        ("does not exist", |e, route, at| e.post(SendOp::WriteImm(at, route + 1), 10)),
+        ("does not exist", |e, _, at| e.post(SendOp::WriteImm(at, u32::MAX), 10)),
+        ("room for 0", |e, route, at| {
+            e.post(SendOp::WriteImm(at, route), 4096);
+            e.post(SendOp::WriteImm(at, route), 1);
+        }),
+        ("after its end", |e, route, at| {
+            e.record(5, route, &0u64.to_be_bytes());
+            e.post(SendOp::WriteImm(at, route), 1);
+        }),
+        ("after its end", |e, route, at| {
+            e.record(7, route, &reason(9));
+            e.post(SendOp::WriteImm(at, route), 1);
+        }),
+        ("end of connection", |e, route, _| e.record(5, route, &1u64.to_be_bytes())),
+        ("end of connection", |e, route, _| {
+            e.record(5, route, &0u64.to_be_bytes());
+            e.record(5, route, &0u64.to_be_bytes());
+        }),
+        ("second reset", |e, route, _| {
+            e.record(7, route, &reason(9));
+            e.record(7, route, &reason(9));
+        }),
+        ("consumed bytes", |e, route, _| e.record(4, route, &1u64.to_be_bytes())),
+    ];
+    for (why, act) in cases {
+        let mut e = Evil::new(true, 64);
+        let (route, at) = e.open();
+        e.assert_fine();
+        act(&mut e, route, at);
+        e.assert_failed(why);
+    }
+}
+
+#[test]
+fn a_key_that_is_not_the_peers_fails_only_its_own_lane() {
+    let mut e = Evil::new(true, 64);
+    let (route, at) = e.open();
+    e.post(SendOp::WriteImm(RemoteAddr { rkey: Rkey(at.rkey.0 ^ 0xff), ..at }, route), 10);
+    e.exchange();
+    assert_eq!(e.failures.len(), 1, "{:?}", e.failures);
+}
+
+#[test]
+fn records_for_what_is_over_are_counted_and_nothing_else() {
+    let mut e = Evil::new(true, 64);
+    for kind in [4u8, 5, 6, 7] {
+        e.record(kind, 0x0010_0000, if kind == 6 { &[] } else { &[0; 8] });
+    }
+    e.assert_fine();
+    let totals = e.engine.totals();
+    assert_eq!(totals.counters.iter().find(|c| c.0 == "stale_frames").unwrap().1, 4);
+}
+
+#[test]
+fn a_connection_that_nobody_listens_for_is_refused() {
+    let mut e = Evil::new(true, 64);
+    let body = e.open_body(4096, 9);
+    e.record(1, 0x1234_5678, &body);
+    let frames = e.received();
+    assert_eq!(frames.len(), 1);
+    assert_eq!(frames[0][24..], [3, 0, 0, 16, 0x12, 0x34, 0x56, 0x78, 0, 0, 0, 2, 0, 0, 0, 0]);
+    e.assert_fine();
+}
+
+#[test]
+fn an_application_of_a_failed_lane_can_leave() {
+    let mut e = Evil::new(true, 64);
+    e.open();
+    e.send(&[0; 24]);
+    e.assert_failed("version 0");
+    e.engine.detach(e.now, &mut e.nic, e.app_id, Reason::Closed);
+    e.engine.run(e.now, &mut e.nic);
+    let mut gone = false;
+    while let Some(event) = e.engine.poll_event() {
+        gone |= matches!(event, Event::AppGone { .. });
+    }
+    assert!(gone);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Whatever comes in frames and immediates: no panic, no RNR NAK, and at most one failure of the lane.
+    #[test]
+    fn nothing_that_a_peer_sends_brings_the_engine_down(
+        steps in proptest::collection::vec((0u8..10, any::<u32>(), any::<u64>(), proptest::collection::vec(any::<u8>(), 0..60)), 1..30),
+    ) {
+        let mut e = Evil::new(true, 16);
+        let (route, at) = e.open();
+        for (what, n, wide, bytes) in steps {
+            let near = route.wrapping_add(n % 3);
+            match what {
+                0 => e.send(&bytes),
+                1 => e.post(SendOp::WriteImm(at, near), n % 5000),
+                2 => e.post(SendOp::SendImm(n), (bytes.len() as u32).min(60)),
+                3 => e.record((n % 9) as u8, near, &bytes),
+                4 => { let body = e.open_body(4096 << (n % 4), 7); e.record(1, n, &body); }
+                5 => e.record(4, near, &(wide % 5000).to_be_bytes()),
+                6 => e.record(5, near, &(wide % 2).to_be_bytes()),
+                7 => e.record(6, near, &[]),
+                8 => e.record(7, near, &reason(n)),
+                _ => { let f = e.header(0, wide % 20); e.send(&f); }
+            }
+        }
+        e.exchange();
+        prop_assert!(e.failures.len() <= 1);
+        prop_assert_eq!(e.nic.counters_detail().rnr_naks_sent, 0);
+    }
+}
