@@ -356,3 +356,6 @@ impl<P: Provider> EngineThread<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,11 @@
 //! Whole daemons in this process, on loopback addresses of their own, with applications, strangers and liars.
 
 mod control_socket;
+mod false_peer;
 mod hosts;
 mod life;
+mod links;
+mod middle;
 mod peer_port;
 mod same_host;
 mod two_hosts;

@@ -1,7 +1,7 @@
 //! Strangers on the control link's port: nothing they say gets in, and nothing they do keeps others out.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, TcpStream};
 use std::time::Duration;
 
 use control::{FRAME_BYTES_MAX, PeerMessage, Reason, WIRE_VERSION, decode, encode, frame_length, with_length};
@@ -141,11 +141,8 @@ fn a_replayed_handshake_is_refused() {
         let (from_honest, _) = listener.accept().unwrap();
         from_honest.set_read_timeout(Some(PATIENCE)).unwrap();
         let dial = || {
-            let socket =
-                rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
-            rustix::net::bind(&socket, &SocketAddr::new(honest_address, 0)).unwrap();
-            rustix::net::connect(&socket, &victim.daemon.as_ref().unwrap().peer_address()).unwrap();
-            let stream = TcpStream::from(socket);
+            let to = victim.daemon.as_ref().unwrap().peer_address();
+            let stream = crate::middle::connect_from(honest_address, to);
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             Stranger(stream)
         };

@@ -1,0 +1,165 @@
+//! The thread with a device that does nothing, or dies.
+
+use std::net::IpAddr;
+
+use shm::{Segment, Sharing};
+use verbs::{
+    Access, AddressVector, AhId, AsyncEvent, Completion, CqId, DeviceAttr, Gid, Mr, MrId, PathMtu, PostError, QpInit,
+    QpModify, QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, VerbsError,
+};
+
+use super::*;
+use crate::command::ClientId;
+use crate::error::panic_words;
+
+/// A device that completes nothing and, after so many polls, panics.
+struct Idle {
+    attr: DeviceAttr,
+    polls_left: Option<u32>,
+}
+
+const NO: VerbsError = VerbsError::NoSuch("object");
+
+impl Provider for Idle {
+    fn device(&self) -> &DeviceAttr {
+        &self.attr
+    }
+    fn create_cq(&mut self, _: u32) -> Result<CqId, VerbsError> {
+        Ok(CqId(1))
+    }
+    fn destroy_cq(&mut self, _: CqId) -> Result<(), VerbsError> {
+        Ok(())
+    }
+    fn create_srq(&mut self, _: &SrqInit) -> Result<SrqId, VerbsError> {
+        Ok(SrqId(1))
+    }
+    fn destroy_srq(&mut self, _: SrqId) -> Result<(), VerbsError> {
+        Ok(())
+    }
+    fn create_qp(&mut self, _: &QpInit) -> Result<Qpn, VerbsError> {
+        Err(NO)
+    }
+    fn modify_qp(&mut self, _: Qpn, _: &QpModify) -> Result<(), VerbsError> {
+        Err(NO)
+    }
+    fn query_qp(&self, _: Qpn) -> Result<QpStatus, VerbsError> {
+        Err(NO)
+    }
+    fn destroy_qp(&mut self, _: Qpn) -> Result<(), VerbsError> {
+        Err(NO)
+    }
+    fn create_ah(&mut self, _: &AddressVector) -> Result<AhId, VerbsError> {
+        Err(NO)
+    }
+    fn destroy_ah(&mut self, _: AhId) -> Result<(), VerbsError> {
+        Err(NO)
+    }
+    fn reg_mr(&mut self, _: &Region, _: u64, _: u64, _: Access) -> Result<Mr, VerbsError> {
+        Err(NO)
+    }
+    fn dereg_mr(&mut self, _: MrId) -> Result<(), VerbsError> {
+        Err(NO)
+    }
+    fn post_send(&mut self, _: Qpn, _: &[SendWr<'_>]) -> Result<(), PostError> {
+        Err(PostError { index: 0, cause: NO })
+    }
+    fn post_recv(&mut self, _: Qpn, _: &[RecvWr<'_>]) -> Result<(), PostError> {
+        Err(PostError { index: 0, cause: NO })
+    }
+    fn post_srq_recv(&mut self, _: SrqId, _: &[RecvWr<'_>]) -> Result<(), PostError> {
+        Err(PostError { index: 0, cause: NO })
+    }
+    fn poll_cq(&mut self, _: CqId, _: &mut Vec<Completion>, _: usize) -> Result<usize, VerbsError> {
+        match &mut self.polls_left {
+            Some(0) => panic!("the device is on fire"),
+            Some(n) => *n -= 1,
+            None => {}
+        }
+        Ok(0)
+    }
+    fn req_notify_cq(&mut self, _: CqId, _: bool) -> Result<(), VerbsError> {
+        Ok(())
+    }
+    fn poll_event(&mut self) -> Option<AsyncEvent> {
+        None
+    }
+}
+
+fn start(polls_left: Option<u32>) -> EngineHandle {
+    let address = IpAddr::from([127, 0, 0, 1]);
+    let attr = DeviceAttr {
+        name: "idle".into(),
+        gid: Gid::from(address),
+        udp_port: 4791,
+        mtu: PathMtu::Mtu1024,
+        max_msg_bytes: 1 << 30,
+        max_inline_bytes: 0,
+        max_qp_wr: 1 << 14,
+        max_srq_wr: 1 << 14,
+        max_cqe: 1 << 16,
+        max_sge: 4,
+        max_rd_atomic: 1,
+        max_qp: 64,
+        max_mr: 64,
+        rx_budget_bytes: None,
+    };
+    let page = Segment::create("test", EnginePage::BYTES, Sharing::PeerReadOnly).unwrap();
+    let page = EnginePage::format(page.into_region(), 1).unwrap();
+    let config = EngineConfig::new(vec![address]);
+    spawn(EngineParts { config, device: Idle { attr, polls_left }, page, entropy: [1; 32] }).unwrap()
+}
+
+fn inspect(handle: &mut EngineHandle, request: u64) {
+    let command = Command::Inspect { client: ClientId(1), request, query: InspectQuery::Stat };
+    handle.commands.blocking_send(command).unwrap();
+    handle.bell.ring();
+    let answer = handle.events.blocking_recv();
+    assert!(matches!(answer, Some(FromEngine::Inspected { request: r, .. }) if r == request), "{answer:?}");
+}
+
+#[test]
+fn commands_are_answered_awake_and_asleep_and_stop_ends_it() {
+    let mut handle = start(None);
+    for request in 0..200 {
+        if request % 10 == 0 {
+            // Long enough to fall asleep.
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        inspect(&mut handle, request);
+    }
+    handle.commands.blocking_send(Command::Stop).unwrap();
+    handle.bell.ring();
+    handle.thread.join().unwrap().unwrap();
+    assert!(handle.events.blocking_recv().is_none());
+}
+
+#[test]
+fn a_control_plane_that_is_gone_ends_it() {
+    let handle = start(None);
+    drop(handle.commands);
+    handle.bell.ring();
+    handle.thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn answers_that_nobody_takes_hold_commands_back_and_are_not_lost() {
+    let mut handle = start(None);
+    let total = (EVENTS_MAX + COMMANDS_MAX / 2) as u64;
+    for request in 0..total {
+        let listen = Command::Inspect { client: ClientId(1), request, query: InspectQuery::Connections };
+        handle.commands.blocking_send(listen).unwrap();
+        handle.bell.ring();
+    }
+    for request in 0..total {
+        let answer = handle.events.blocking_recv();
+        assert!(matches!(answer, Some(FromEngine::Inspected { request: r, .. }) if r == request), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_panic_closes_the_queue_and_is_told() {
+    let mut handle = start(Some(10));
+    assert!(handle.events.blocking_recv().is_none());
+    let panic = handle.thread.join().unwrap_err();
+    assert_eq!(panic_words(panic.as_ref()), "the device is on fire");
+}

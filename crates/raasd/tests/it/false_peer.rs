@@ -1,0 +1,173 @@
+//! A peer that has the key and breaks the protocol. The handshake here is written from docs/wire.md alone.
+
+use std::net::{IpAddr, TcpStream};
+
+use control::{CHALLENGE_BYTES, LaneOffer, PeerMessage, Reason, WIRE_VERSION};
+use hmac::{Hmac, Mac};
+use raas::Stream;
+use sha2::Sha256;
+
+use crate::hosts::{Host, PATIENCE, bounded, check_echo, eventually};
+use crate::middle::{connect_from, read_message, write_message};
+
+/// HMAC over the bytes of docs/wire.md.
+fn proof(prover: u8, sides: [(u64, IpAddr, [u8; 32]); 2]) -> [u8; 32] {
+    let mut mac = Hmac::<Sha256>::new_from_slice(&[42; 32]).unwrap();
+    mac.update(b"raas control link 1\0");
+    mac.update(&[prover]);
+    mac.update(&WIRE_VERSION.to_be_bytes());
+    for (instance, address, challenge) in sides {
+        let IpAddr::V4(v4) = address else { panic!("IPv4 only here") };
+        mac.update(&instance.to_be_bytes());
+        mac.update(&v4.to_ipv6_mapped().octets());
+        mac.update(&challenge);
+    }
+    mac.finalize().into_bytes().into()
+}
+
+/// A link that is up, from `address`.
+fn join(host: &Host, address: IpAddr, instance: u64) -> TcpStream {
+    let to = host.daemon.as_ref().unwrap().peer_address();
+    let mut link = connect_from(address, to);
+    link.set_read_timeout(Some(PATIENCE)).unwrap();
+    let own = (instance, address, [9; CHALLENGE_BYTES]);
+    let hello = PeerMessage::Hello { version: WIRE_VERSION, release: "x".into(), instance, address, challenge: own.2 };
+    write_message(&mut link, &hello);
+    let Some(PeerMessage::Hello { instance, address, challenge, .. }) = read_message(&mut link) else { panic!() };
+    let peer = (instance, address, challenge);
+    write_message(&mut link, &PeerMessage::Proof { mac: proof(b'D', [own, peer]) });
+    let answer = read_message(&mut link);
+    assert_eq!(answer, Some(PeerMessage::Proof { mac: proof(b'A', [own, peer]) }));
+    link
+}
+
+/// The daemon's last message before it closes, heartbeats aside.
+fn last(link: &mut TcpStream) -> PeerMessage {
+    let mut last = None;
+    while let Some(message) = read_message(link) {
+        last = Some(message);
+    }
+    last.expect("a daemon that closes says why")
+}
+
+fn offer(address: IpAddr) -> LaneOffer {
+    LaneOffer {
+        lane: 0,
+        incarnation: 1,
+        qpn: 77,
+        psn: 1,
+        gid: address,
+        udp_port: 4791,
+        mtu_bytes: 1024,
+        max_msg_bytes: 1 << 30,
+        max_rd_atomic: 1,
+        credits: 64,
+        send_bytes_max: 4096,
+        rx_budget_bytes: None,
+    }
+}
+
+fn check_service(host: &Host) {
+    let (peer, server) = (Host::started(), host.session());
+    let port = host.echo(&server);
+    check_echo(Stream::connect_with(&peer.session(), (host.address(), port)).unwrap(), 1000, 1);
+}
+
+#[test]
+fn messages_out_of_order_end_the_link() {
+    bounded(|| {
+        let host = Host::started();
+        let us = Host::new().address();
+        let ready = PeerMessage::LaneReady { lane: 0, incarnation: 0 };
+        let reset = PeerMessage::LaneReset { lane: 0, incarnation: 0, reason: Reason::Closed };
+        let hello =
+            PeerMessage::Hello { version: 1, release: String::new(), instance: 1, address: us, challenge: [0; 32] };
+        for (n, message) in (1..).zip([ready, reset, hello, PeerMessage::Proof { mac: [0; 32] }]) {
+            let mut link = join(&host, us, n);
+            write_message(&mut link, &message);
+            let bye = last(&mut link);
+            assert!(matches!(bye, PeerMessage::Bye { reason: Reason::PeerLost, .. }), "{bye:?}");
+        }
+        check_service(&host);
+    });
+}
+
+#[test]
+fn offers_that_cannot_be_used_are_answered_by_a_reset() {
+    bounded(|| {
+        let host = Host::started();
+        let us = Host::new().address();
+        let changes: [fn(&mut LaneOffer); 6] = [
+            |o| o.qpn = u32::MAX,
+            |o| o.mtu_bytes = 77,
+            |o| o.gid = IpAddr::from([0; 16]),
+            |o| o.send_bytes_max = 0,
+            |o| o.credits = 0,
+            |o| o.psn = u32::MAX,
+        ];
+        for (n, change) in (1..).zip(changes) {
+            let mut link = join(&host, us, n);
+            let mut bad = offer(us);
+            change(&mut bad);
+            write_message(&mut link, &PeerMessage::LaneOffer(bad.clone()));
+            let first = read_message(&mut link);
+            assert!(matches!(first, Some(PeerMessage::LaneOffer(_))), "{first:?}");
+            match read_message(&mut link) {
+                Some(PeerMessage::LaneReset { reason, .. }) => assert_eq!(reason, Reason::LaneFailed),
+                other => panic!("{bad:?} was answered by {other:?}"),
+            }
+        }
+        eventually("no queue pair of them is left", || host.stat().rc_qps == 0);
+        check_service(&host);
+    });
+}
+
+#[test]
+fn a_second_offer_and_a_second_link() {
+    bounded(|| {
+        let host = Host::started();
+        let us = Host::new().address();
+        let mut link = join(&host, us, 5);
+        write_message(&mut link, &PeerMessage::LaneOffer(offer(us)));
+        assert!(matches!(read_message(&mut link), Some(PeerMessage::LaneOffer(_))));
+        assert!(matches!(read_message(&mut link), Some(PeerMessage::LaneReady { .. })));
+        // The same process again: refused before any proof. A restarted one: replaces.
+        let mut again = connect_from(us, host.daemon.as_ref().unwrap().peer_address());
+        again.set_read_timeout(Some(PATIENCE)).unwrap();
+        let hello = PeerMessage::Hello {
+            version: WIRE_VERSION,
+            release: "x".into(),
+            instance: 5,
+            address: us,
+            challenge: [1; 32],
+        };
+        write_message(&mut again, &hello);
+        let bye = last(&mut again);
+        assert!(matches!(bye, PeerMessage::Bye { reason: Reason::Closed, .. }), "{bye:?}");
+        let mut restarted = join(&host, us, 6);
+        let bye = last(&mut link);
+        assert!(matches!(bye, PeerMessage::Bye { reason: Reason::Closed, .. }), "{bye:?}");
+        write_message(&mut restarted, &PeerMessage::LaneOffer(offer(us)));
+        assert!(matches!(read_message(&mut restarted), Some(PeerMessage::LaneOffer(_))));
+        assert!(matches!(read_message(&mut restarted), Some(PeerMessage::LaneReady { .. })));
+        write_message(&mut restarted, &PeerMessage::LaneOffer(offer(us)));
+        let bye = last(&mut restarted);
+        assert!(matches!(&bye, PeerMessage::Bye { detail, .. } if detail.contains("second offer")), "{bye:?}");
+        eventually("its queue pair is gone", || host.stat().rc_qps == 0);
+    });
+}
+
+#[test]
+fn a_lane_left_half_made_ends_the_link() {
+    bounded(|| {
+        let mut host = Host::new();
+        host.config.limits.lane_setup_ms = 200;
+        host.start();
+        let us = Host::new().address();
+        let mut link = join(&host, us, 1);
+        write_message(&mut link, &PeerMessage::LaneOffer(offer(us)));
+        let bye = last(&mut link);
+        assert!(matches!(bye, PeerMessage::Bye { reason: Reason::TimedOut, .. }), "{bye:?}");
+        eventually("its queue pair is gone", || host.stat().rc_qps == 0);
+    });
+}
