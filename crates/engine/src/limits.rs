@@ -79,10 +79,11 @@ pub(crate) const DEVICE_SAMPLE: Duration = Duration::from_secs(1);
 /// First port of those that connects and listens on port 0 take.
 pub(crate) const EPHEMERAL_FIRST: u16 = 32768;
 
-/// ACK timeout of a lane: 4.096 us x 2^14 = 67 ms (IBTA 9.7.6.1.3).
-pub(crate) const LANE_ACK_TIMEOUT: u8 = 14;
-/// Transport retries before a lane fails.
-pub(crate) const LANE_RETRIES: u8 = 7;
+/// ACK timeout of a lane: 4.096 us x 2^17 = 537 ms (IBTA 9.7.6.1.3). Long, because a host whose cores are all busy looks like
+/// a dead one for some hundred milliseconds, and death is told by the control link; the software NIC probes much earlier.
+pub(crate) const LANE_ACK_TIMEOUT: u8 = 17;
+/// Transport retries before a lane fails: not 7, which kernel rxe takes for "without end".
+pub(crate) const LANE_RETRIES: u8 = 6;
 /// RNR retries: for ever. A safety net; credits make RNR NAKs impossible.
 pub(crate) const LANE_RNR_RETRIES: u8 = 7;
 /// RNR timer code told to peers: 640 us.
