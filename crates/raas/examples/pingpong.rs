@@ -1,25 +1,34 @@
 //! Latency and throughput of one connection, between two processes.
 //!
 //! `pingpong server [ADDR]` in one, `pingpong client ADDR [BYTES] [SECONDS]` in the other. The client prints half the round
-//! trip of messages of BYTES, then the throughput of a one-way stream of writes of BYTES.
+//! trip of messages of BYTES, then the throughput of a one-way stream of writes of BYTES. `--spins N` and `--yields N` before
+//! the other words set how a thread waits.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
-use raas::{Listener, Stream};
+use raas::{Listener, Session, Stream};
 
 /// Rounds between two looks at the clock.
 const ROUNDS: u32 = 1000;
 
 fn main() -> io::Result<()> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    let invalid = |e: std::num::ParseIntError| io::Error::new(io::ErrorKind::InvalidInput, e);
+    let mut args: std::collections::VecDeque<String> = std::env::args().skip(1).collect();
+    let mut session = Session::builder();
+    while args.len() > 1 && args[0].starts_with("--") {
+        let (Some(flag), Some(value)) = (args.pop_front(), args.pop_front()) else { break };
+        session = match flag.as_str() {
+            "--spins" => session.spins(value.parse().map_err(invalid)?),
+            _ => session.yields(value.parse().map_err(invalid)?),
+        };
+    }
+    let session = session.connect()?;
     let arg = |i: usize, default: &str| args.get(i).cloned().unwrap_or_else(|| default.into());
-    let number = |i: usize, default: &str| {
-        arg(i, default).parse::<u64>().map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))
-    };
+    let number = |i: usize, default: &str| arg(i, default).parse::<u64>().map_err(invalid);
     match arg(0, "").as_str() {
-        "server" => server(&arg(1, "0.0.0.0:7001")),
-        "client" => client(&arg(1, "127.0.0.1:7001"), number(2, "64")?, Duration::from_secs(number(3, "2")?)),
+        "server" => server(&session, &arg(1, "0.0.0.0:7001")),
+        "client" => client(&session, &arg(1, "127.0.0.1:7001"), number(2, "64")?, Duration::from_secs(number(3, "2")?)),
         _ => Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "usage: pingpong server [ADDR] | client ADDR [BYTES] [SECONDS]",
@@ -28,8 +37,8 @@ fn main() -> io::Result<()> {
 }
 
 /// Answers each message while the first byte is 0; takes in the rest of a stream that begins with 1.
-fn server(addr: &str) -> io::Result<()> {
-    let listener = Listener::bind(addr)?;
+fn server(session: &Session, addr: &str) -> io::Result<()> {
+    let listener = Listener::bind_with(session, addr)?;
     println!("listening on {}", listener.local_addr());
     for stream in listener.incoming() {
         serve(stream?)?;
@@ -54,9 +63,9 @@ fn serve(mut stream: Stream) -> io::Result<()> {
     Ok(())
 }
 
-fn client(addr: &str, bytes: u64, time: Duration) -> io::Result<()> {
+fn client(session: &Session, addr: &str, bytes: u64, time: Duration) -> io::Result<()> {
     let mut buffer = vec![0; usize::try_from(bytes).map_err(io::Error::other)?.clamp(1, 16 << 20)];
-    let mut stream = open(addr, 0, bytes)?;
+    let mut stream = open(session, addr, 0, bytes)?;
     let mut samples = Vec::new();
     let start = Instant::now();
     while start.elapsed() < time {
@@ -77,7 +86,7 @@ fn client(addr: &str, bytes: u64, time: Duration) -> io::Result<()> {
         at(0.9)
     );
 
-    let mut stream = open(addr, 1, bytes)?;
+    let mut stream = open(session, addr, 1, bytes)?;
     let (start, mut sent) = (Instant::now(), 0u64);
     while start.elapsed() < time {
         for _ in 0..ROUNDS.min((64 << 20) / u32::try_from(buffer.len()).unwrap_or(u32::MAX)).max(1) {
@@ -97,8 +106,8 @@ fn client(addr: &str, bytes: u64, time: Duration) -> io::Result<()> {
     Ok(())
 }
 
-fn open(addr: &str, mode: u8, bytes: u64) -> io::Result<Stream> {
-    let mut stream = Stream::connect(addr)?;
+fn open(session: &Session, addr: &str, mode: u8, bytes: u64) -> io::Result<Stream> {
+    let mut stream = Stream::connect_with(session, addr)?;
     stream.write_all(&[&[mode][..], &bytes.to_le_bytes()[..]].concat())?;
     Ok(stream)
 }

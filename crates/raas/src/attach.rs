@@ -110,6 +110,13 @@ pub(crate) fn wait_for(fd: BorrowedFd<'_>, what: PollFlags, deadline: Instant) -
     }
 }
 
+/// Whether the other end of `fd` is gone.
+pub(crate) fn is_hung_up(fd: BorrowedFd<'_>) -> Result<bool, SessionError> {
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
+    poll(&mut fds, Some(&timespec(Duration::ZERO))).map_err(SessionError::os("poll"))?;
+    Ok(fds[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR))
+}
+
 /// A duration as the kernel wants it; longer than a year is a year.
 pub(crate) fn timespec(duration: Duration) -> Timespec {
     let bounded = duration.min(Duration::from_secs(365 * 86_400));

@@ -6,26 +6,28 @@
 //! Reading delivers all bytes that arrived before the peer finished, reset or died; then the end is told. Writing tells a
 //! reset at once.
 
-use std::io::{self, IoSlice};
+mod reading;
+mod waiting;
+mod writing;
+
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use control::{PathKind, Reason, Request};
-use shm::{PeerFault, RingReader, RingWriter, app_flag, waiting};
+use reading::Reader;
+use shm::{PeerFault, RingReader, RingWriter, app_flag};
 
+use crate::StreamError;
 use crate::inner::Inner;
 use crate::lane::LaneEnd;
 use crate::pair::PairEnd;
 use crate::park::{Parker, lock};
-use crate::patience::{Look, Next, Patience};
-use crate::{SessionError, StreamError};
 
-/// The head is published when this share of the ring was consumed, or the reader waits.
-const PUBLISH_SHARE: u64 = 16;
-/// The writing side is told to look at the head when this share of the ring was consumed.
-const TELL_SHARE: u64 = 4;
+/// The peer broke the rules of the rings: a bit of a connection's state beside those of [`Side`].
+const FAULTY: u32 = 4;
 
 /// A direction of this end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +40,8 @@ impl Side {
     /// Its bit in `app_wait` and in a pair's `waiting`.
     pub(crate) const fn bit(self) -> u32 {
         match self {
-            Self::Read => waiting::READABLE,
-            Self::Write => waiting::WRITABLE,
+            Self::Read => shm::waiting::READABLE,
+            Self::Write => shm::waiting::WRITABLE,
         }
     }
 }
@@ -60,35 +62,6 @@ pub(crate) enum Link {
     Pair(PairEnd),
 }
 
-#[derive(Debug)]
-struct Reader {
-    ring: RingReader,
-    ring_bytes: u64,
-    /// The head that the writing side can see.
-    published: u64,
-    /// The head when the writing side was last told to look.
-    told: u64,
-    /// The end was told to the engine, so that it can finish the connection.
-    end_told: bool,
-}
-
-impl Reader {
-    fn unpublished(&self) -> u64 {
-        self.ring.head().wrapping_sub(self.published)
-    }
-
-    fn untold(&self) -> u64 {
-        self.ring.head().wrapping_sub(self.told)
-    }
-
-    fn publish(&mut self) {
-        if self.unpublished() > 0 {
-            self.ring.publish();
-            self.published = self.ring.head();
-        }
-    }
-}
-
 /// One end of a connection. Dropping it closes.
 #[derive(Debug)]
 pub(crate) struct Conn {
@@ -100,10 +73,8 @@ pub(crate) struct Conn {
     read: Mutex<Reader>,
     write: Mutex<RingWriter>,
     parkers: [Arc<Parker>; 2],
-    /// Directions that this side shut, as bits of [`Side`].
-    shut: AtomicU32,
-    /// The peer broke the rules of the rings.
-    faulty: AtomicBool,
+    /// Directions that this side shut, as bits of [`Side`], and [`FAULTY`].
+    state: AtomicU32,
     /// The application has it: an incoming connection that nobody accepted is reset when dropped.
     owned: AtomicBool,
     /// Nanoseconds, 0 for none.
@@ -124,281 +95,27 @@ impl Conn {
             local,
             peer,
             link,
-            read: Mutex::new(Reader { ring: reader, ring_bytes: rx_bytes, published: 0, told: 0, end_told: false }),
+            read: Mutex::new(Reader::new(reader, rx_bytes)),
             write: Mutex::new(writer),
             parkers: Default::default(),
-            shut: AtomicU32::new(0),
-            faulty: AtomicBool::new(false),
+            state: AtomicU32::new(0),
             owned: AtomicBool::new(false),
             timeouts: Default::default(),
         }
     }
 
-    // ---- reading
-
-    pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        if buf.is_empty() {
-            return Ok(0);
-        }
-        self.receive(|conn, reader| conn.take(reader, buf))
-    }
-
-    /// Copies without consuming.
-    pub(crate) fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        if buf.is_empty() {
-            return Ok(0);
-        }
-        self.receive(|conn, reader| reader.ring.peek(buf).map_err(|fault| conn.on_fault(fault)))
-    }
-
-    /// Bytes that can be read without waiting.
-    pub(crate) fn unread_bytes(&self) -> io::Result<u64> {
-        lock(&self.read).ring.available().map_err(|fault| self.on_fault(fault))
-    }
-
-    #[inline]
-    fn receive(&self, mut attempt: impl FnMut(&Self, &mut Reader) -> io::Result<usize>) -> io::Result<usize> {
-        let mut reader = lock(&self.read);
-        if self.shut.load(Ordering::Relaxed) & Side::Read.bit() == 0 {
-            let count = attempt(self, &mut reader)?;
-            if count > 0 {
-                return Ok(count);
-            }
-        }
-        self.receive_slowly(&mut reader, &mut attempt)
-    }
-
-    #[inline(never)]
-    fn receive_slowly(
-        &self,
-        reader: &mut Reader,
-        attempt: &mut dyn FnMut(&Self, &mut Reader) -> io::Result<usize>,
-    ) -> io::Result<usize> {
-        let mut patience = Patience::new(self.inner.policy, self.timeout(Side::Read));
-        loop {
-            // What arrived before the end is in the ring when it is looked at after the end was seen.
-            let end = self.read_end();
-            if self.shut.load(Ordering::Relaxed) & Side::Read.bit() != 0 {
-                return Ok(0);
-            }
-            let count = attempt(self, reader)?;
-            if count > 0 {
-                return Ok(count);
-            }
-            match end {
-                Some(End::Finished) => {
-                    self.tell_end(reader);
-                    return Ok(0);
-                }
-                Some(End::Reset(reason)) => return Err(StreamError::reset(reason)),
-                None => {}
-            }
-            self.wait(Side::Read, &mut patience, &mut |look| {
-                match look {
-                    Look::Glance => {}
-                    Look::BeforeYield => reader.publish(),
-                    Look::BeforeSleep => self.tell_room(reader),
-                }
-                !matches!(reader.ring.available(), Ok(0)) || self.read_end().is_some()
-            })?;
-        }
-    }
-
-    #[inline]
-    fn take(&self, reader: &mut Reader, buf: &mut [u8]) -> io::Result<usize> {
-        let count = reader.ring.read_quietly(buf).map_err(|fault| self.on_fault(fault))?;
-        if reader.unpublished() >= reader.ring_bytes / PUBLISH_SHARE {
-            self.publish_or_tell(reader);
-        }
-        Ok(count)
-    }
-
-    /// Shows the writing side the room, and lets it know of it, seldom enough that it does not wake for each byte: it has a
-    /// quarter of the ring to gain before it hears of it. A lane half full hears each time, since its news takes longer.
-    #[inline(never)]
-    fn publish_or_tell(&self, reader: &mut Reader) {
-        let filled = reader.ring.tail().wrapping_sub(reader.published);
-        let half_full = matches!(self.link, Link::Lane(_)) && filled >= reader.ring_bytes / 2;
-        if half_full || reader.untold() >= reader.ring_bytes / TELL_SHARE {
-            self.tell_room(reader);
-        } else {
-            reader.publish();
-        }
-    }
-
-    /// Tells the writing side of all room there is. Before the reader sleeps at the latest: a writer whose ring is smaller
-    /// than the reader's may wait for what the reader thinks little.
-    fn tell_room(&self, reader: &mut Reader) {
-        if reader.untold() == 0 {
-            return;
-        }
-        reader.publish();
-        reader.told = reader.published;
-        match &self.link {
-            Link::Pair(end) => end.wake(Side::Write.bit()),
-            Link::Lane(end) => self.wake_engine(end.ring()),
-        }
-    }
-
-    fn tell_end(&self, reader: &mut Reader) {
-        if let Link::Lane(end) = &self.link
-            && !reader.end_told
-        {
-            reader.end_told = true;
-            reader.publish();
-            self.wake_engine(end.ring());
-        }
-    }
-
-    fn read_end(&self) -> Option<End> {
-        if self.faulty.load(Ordering::Relaxed) {
-            return Some(End::Reset(Reason::AppFault));
-        }
-        if self.shut.load(Ordering::Relaxed) & Side::Read.bit() != 0 {
-            return Some(End::Finished);
-        }
-        match &self.link {
-            Link::Pair(end) => end.read_end(),
-            Link::Lane(end) => {
-                // The loss first: the engine's last words are seen after it.
-                let lost = self.inner.lost();
-                end.read_end().or(lost.map(End::Reset))
-            }
-        }
-    }
-
-    // ---- writing
-
-    pub(crate) fn write(&self, buf: &[u8]) -> io::Result<usize> {
-        self.write_slices(&[IoSlice::new(buf)])
-    }
-
-    pub(crate) fn write_slices(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        if bufs.iter().all(|b| b.is_empty()) {
-            return Ok(0);
-        }
-        let mut ring = lock(&self.write);
-        if let Some(end) = self.write_end() {
-            return Err(write_error(end));
-        }
-        match self.put(&mut ring, bufs)? {
-            0 => self.write_slowly(&mut ring, bufs),
-            count => Ok(count),
-        }
-    }
-
-    #[inline(never)]
-    fn write_slowly(&self, ring: &mut RingWriter, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut patience = Patience::new(self.inner.policy, self.timeout(Side::Write));
-        loop {
-            self.wait(Side::Write, &mut patience, &mut |_| {
-                !matches!(ring.free(), Ok(0)) || self.write_end().is_some()
-            })?;
-            if let Some(end) = self.write_end() {
-                return Err(write_error(end));
-            }
-            let count = self.put(ring, bufs)?;
-            if count > 0 {
-                return Ok(count);
-            }
-        }
-    }
-
-    /// Puts in what fits and says so to the other side once.
-    #[inline]
-    fn put(&self, ring: &mut RingWriter, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut total = 0;
-        for buf in bufs {
-            let count = ring.write(buf).map_err(|fault| self.on_fault(fault))?;
-            total += count;
-            if count < buf.len() {
-                break;
-            }
-        }
-        if total > 0 {
-            match &self.link {
-                Link::Pair(end) => end.wake(Side::Read.bit()),
-                Link::Lane(end) => self.wake_engine(end.ring()),
-            }
-        }
-        Ok(total)
-    }
-
-    #[inline]
-    fn write_end(&self) -> Option<End> {
-        if self.faulty.load(Ordering::Relaxed) {
-            return Some(End::Reset(Reason::AppFault));
-        }
-        if self.shut.load(Ordering::Relaxed) & Side::Write.bit() != 0 {
-            return Some(End::Finished);
-        }
-        match &self.link {
-            Link::Pair(end) => end.write_end(),
-            Link::Lane(end) => {
-                let lost = self.inner.lost();
-                end.write_end().or(lost.map(End::Reset))
-            }
-        }
-    }
-
-    #[inline]
-    fn wake_engine(&self, asleep: bool) {
-        if asleep {
-            self.inner.wake_engine();
-        }
-    }
-
-    // ---- waiting
-
-    /// Waits until `ready`, for a while by looking, then asleep. May return early; the caller looks again.
-    fn wait(&self, side: Side, patience: &mut Patience, ready: &mut dyn FnMut(Look) -> bool) -> io::Result<()> {
-        loop {
-            match patience.pause() {
-                Next::Look(look) if ready(look) => return Ok(()),
-                Next::Look(_) => {}
-                Next::GiveUp => return Err(io::Error::new(io::ErrorKind::TimedOut, "the stream's timeout is over")),
-                Next::Block => {
-                    if ready(Look::BeforeSleep) {
-                        return Ok(());
-                    }
-                    self.arm(side);
-                    let slept = self.inner.block(self.parker(side), patience.deadline(), &mut || ready(Look::Glance));
-                    self.disarm(side);
-                    return slept.map_err(SessionError::into);
-                }
-            }
-        }
-    }
-
-    fn arm(&self, side: Side) {
-        match &self.link {
-            Link::Lane(end) => end.arm(side),
-            Link::Pair(end) => end.arm(side),
-        }
-    }
-
-    fn disarm(&self, side: Side) {
-        match &self.link {
-            Link::Lane(end) => end.disarm(side),
-            Link::Pair(end) => end.disarm(side),
-        }
-    }
-
-    fn parker(&self, side: Side) -> &Arc<Parker> {
-        match side {
-            Side::Read => &self.parkers[0],
-            Side::Write => &self.parkers[1],
-        }
-    }
-
-    /// Something changed: whoever waits looks again.
-    pub(crate) fn notify(&self) {
-        for parker in &self.parkers {
-            parker.notify();
-        }
-    }
-
     // ---- state
+
+    /// Whether any of these bits of the state is set.
+    #[inline]
+    fn is(&self, bits: u32) -> bool {
+        self.state.load(Ordering::Relaxed) & bits != 0
+    }
+
+    /// The end that this side made.
+    fn own_end(&self) -> End {
+        if self.is(FAULTY) { End::Reset(Reason::AppFault) } else { End::Finished }
+    }
 
     pub(crate) fn path(&self) -> PathKind {
         match self.link {
@@ -452,10 +169,12 @@ impl Conn {
     /// Ends a direction. Bytes written before are still delivered.
     pub(crate) fn shut(&self, side: Side) -> io::Result<()> {
         self.inner.check_fork()?;
-        if self.shut.fetch_or(side.bit(), Ordering::AcqRel) & side.bit() != 0 {
+        if self.state.fetch_or(side.bit(), Ordering::AcqRel) & side.bit() != 0 {
             return Ok(());
         }
-        self.parker(side).notify();
+        if !self.parker(side).notify() {
+            self.inner.kick();
+        }
         match side {
             Side::Read => self.raise(app_flag::STOP),
             Side::Write => {
@@ -465,6 +184,13 @@ impl Conn {
             }
         }
         Ok(())
+    }
+
+    #[inline]
+    fn wake_engine(&self, asleep: bool) {
+        if asleep {
+            self.inner.wake_engine();
+        }
     }
 
     fn raise(&self, flags: u32) {
@@ -480,16 +206,10 @@ impl Conn {
     /// The other side's cursor is impossible: nothing of it is believed any more.
     #[cold]
     fn on_fault(&self, _fault: PeerFault) -> io::Error {
-        self.faulty.store(true, Ordering::Relaxed);
+        self.state.fetch_or(FAULTY, Ordering::Relaxed);
         self.notify();
+        self.inner.kick();
         StreamError::reset(Reason::AppFault)
-    }
-}
-
-fn write_error(end: End) -> io::Error {
-    match end {
-        End::Finished => StreamError::broken_pipe(),
-        End::Reset(reason) => StreamError::reset(reason),
     }
 }
 
@@ -500,8 +220,7 @@ impl Drop for Conn {
             return;
         }
         let broken = matches!(self.read_end(), Some(End::Reset(_)));
-        let shut = self.shut.load(Ordering::Relaxed) & Side::Read.bit() != 0;
-        let faulty = self.faulty.load(Ordering::Relaxed);
+        let (shut, faulty) = (self.is(Side::Read.bit()), self.is(FAULTY));
         let reader = self.read.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         // As TCP: who closes without having read what arrived tells the peer so by a reset. Who shut reading told it then.
         let unread = !shut && !broken && !matches!(reader.ring.available(), Ok(0));

@@ -24,8 +24,10 @@ use crate::reactor::SLEEP_MAX;
 pub(crate) const TOKEN_CONTROL: u64 = 0;
 /// The daemon's wake socket.
 pub(crate) const TOKEN_WAKE: u64 = 1;
+/// A thread that is not the leader has news for it.
+pub(crate) const TOKEN_KICK: u64 = 2;
 /// A pair's socket has its number plus this.
-pub(crate) const TOKEN_PAIRS: u64 = 2;
+pub(crate) const TOKEN_PAIRS: u64 = 3;
 
 /// Descriptors looked at in one round.
 const EVENTS_MAX: usize = 64;
@@ -94,6 +96,10 @@ impl Driver {
             match token {
                 TOKEN_CONTROL => {}
                 TOKEN_WAKE => self.read_wake(inner),
+                TOKEN_KICK => {
+                    // Nothing to read means that a leader before took it.
+                    let _ = rustix::io::read(&inner.kick, &mut [0; 8]);
+                }
                 token => {
                     let pair = lock(&inner.tables).pair(token - TOKEN_PAIRS);
                     if let Some(pair) = pair {

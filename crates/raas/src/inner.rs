@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use control::{ChannelError, Reason, Request, Role};
-use rustix::event::{PollFlags, epoll};
+use rustix::event::{EventfdFlags, PollFlags, epoll, eventfd};
 use shm::{EnginePage, Segment, Sharing, WakeSocket, Word32, end_sleep, prepare_sleep};
 
 use crate::SessionError;
-use crate::attach::{Welcome, attach, channel_error, wait_for};
-use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_WAKE};
+use crate::attach::{Welcome, attach, channel_error, is_hung_up, wait_for};
+use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_KICK, TOKEN_WAKE};
 use crate::lane::LaneSlots;
 use crate::pair::PairLink;
 use crate::park::{Parker, lock};
@@ -52,6 +52,8 @@ pub(crate) struct Inner {
     pub(crate) control: OwnedFd,
     pub(crate) wake: WakeSocket,
     pub(crate) epoll: OwnedFd,
+    /// Wakes the leader, who sleeps on descriptors and not on its parker.
+    pub(crate) kick: OwnedFd,
     app_sleep: Word32,
     pid: AtomicU32,
     /// Code of the reason + 1 once the daemon is gone.
@@ -76,6 +78,9 @@ impl Inner {
         let page = EnginePage::open(page.into_region()).map_err(|e| refused(&e))?;
         let wake = WakeSocket::from_fd(wake).map_err(|e| SessionError::io("wake socket", e))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(SessionError::os("epoll_create"))?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let kick = eventfd(0, flags).map_err(SessionError::os("eventfd"))?;
+        watch(epoll.as_fd(), kick.as_fd(), TOKEN_KICK)?;
         watch(epoll.as_fd(), control.as_fd(), TOKEN_CONTROL)?;
         watch(epoll.as_fd(), wake.fd(), TOKEN_WAKE)?;
         Ok(Arc::new(Self {
@@ -94,6 +99,7 @@ impl Inner {
             control,
             wake,
             epoll,
+            kick,
             pid: AtomicU32::new(std::process::id()),
             lost: AtomicU32::new(0),
             next_request: AtomicU64::new(1),
@@ -139,7 +145,8 @@ impl Inner {
                         return Err(SessionError::Silent { path: self.path.clone(), waited: SEND_TIMEOUT });
                     }
                 }
-                // What the daemon said before it closed may still be there to be read: the leader finds the loss.
+                // Whoever waits for the answer finds the loss, with the daemon's last words if it had any.
+                Err(ChannelError::Closed) => return Ok(()),
                 Err(e) => return Err(channel_error(e)),
             }
         }
@@ -168,6 +175,11 @@ impl Inner {
         }
     }
 
+    /// Whether the daemon is there, as far as the kernel knows now.
+    pub(crate) fn daemon_is_there(&self) -> bool {
+        self.lost().is_none() && !matches!(is_hung_up(self.control.as_fd()), Ok(true))
+    }
+
     /// The daemon is gone, or not to be believed: everything that needs it fails now. Same-host connections go on.
     pub(crate) fn lose(&self, error: SessionError) {
         let reason = match &error {
@@ -183,9 +195,12 @@ impl Inner {
         // A daemon that lives and broke the protocol learns it this way.
         let _ = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
         let waiters = lock(&self.tables).lose(error);
-        waiters.iter().for_each(|w| w.notify());
+        waiters.iter().for_each(|w| {
+            w.notify();
+        });
         let conns: Vec<_> = lock(&self.lane_slots).iter().filter_map(std::sync::Weak::upgrade).collect();
         conns.iter().for_each(|c| c.notify());
+        self.kick();
     }
 
     /// The slot is about to be given back.
@@ -204,6 +219,14 @@ impl Inner {
     }
 
     // ---- sleeping
+
+    /// Makes the leader look again. For threads that notified somebody without being the leader: it may have been him.
+    pub(crate) fn kick(&self) {
+        if self.reactor.is_led() {
+            // It can only fail by being full, and then the leader will look.
+            let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+        }
+    }
 
     /// Sleeps until `ready`, a notification of `parker`, `deadline` or [`crate::reactor::SLEEP_MAX`]; the caller looks
     /// again. The caller announced before that it waits.

@@ -68,6 +68,15 @@ mod session;
 mod stream;
 mod tables;
 
+#[cfg(test)]
+extern crate self as raas;
+#[cfg(test)]
+#[path = "../tests/it/fake_daemon/mod.rs"]
+#[allow(dead_code)] // These tests need less of it than the integration tests do.
+mod fake_daemon;
+#[cfg(test)]
+mod tests;
+
 pub use control::{PathKind, Reason};
 pub use error::{AcceptError, BindError, ConnectError, SessionError, StreamError};
 pub use listener::{Incoming, ListenOptions, Listener};

@@ -138,7 +138,7 @@ impl Listener {
         let port = self.local.port();
         let ticket = inner.next_request();
         let parker = Arc::new(Parker::default());
-        lock(&inner.tables).wait_at(port, ticket, Some(Arc::clone(&parker)));
+        lock(&inner.tables).wait_at(port, ticket, Arc::clone(&parker));
         let taken = loop {
             let (conn, lost) = {
                 let mut tables = lock(&inner.tables);
@@ -160,7 +160,10 @@ impl Listener {
                 break Err(e.into());
             }
         };
-        lock(&inner.tables).wait_at(port, ticket, None);
+        let passed_on = lock(&inner.tables).leave(port, ticket);
+        if passed_on {
+            inner.kick();
+        }
         let conn = taken?;
         inner.tell(&Request::Accepted { port, connection: conn.id });
         let peer = conn.peer;

@@ -35,13 +35,14 @@ impl Parker {
         lock(&self.state).notified
     }
 
-    /// Wakes the thread that sleeps here, or the next one that wants to.
-    pub(crate) fn notify(&self) {
+    /// Wakes the thread that sleeps here, or the next one that wants to. Says whether one slept.
+    pub(crate) fn notify(&self) -> bool {
         let mut state = lock(&self.state);
         state.notified = true;
         if state.asleep {
             self.condvar.notify_one();
         }
+        state.asleep
     }
 
     /// Sleeps until notified, at most `bound`.
@@ -63,9 +64,9 @@ mod tests {
     #[test]
     fn an_early_notification_is_kept_and_prepare_forgets_it() {
         let parker = Arc::new(Parker::default());
-        parker.notify();
+        assert!(!parker.notify(), "nobody sleeps");
         parker.park(Duration::from_secs(60));
-        parker.notify();
+        assert!(!parker.notify(), "nobody sleeps");
         parker.prepare();
         let other = Arc::clone(&parker);
         let thread = std::thread::spawn(move || other.notify());

@@ -51,6 +51,11 @@ impl Reactor {
         Place::Follower(ticket)
     }
 
+    /// Whether some thread watches the descriptors, or is about to.
+    pub(crate) fn is_led(&self) -> bool {
+        lock(&self.queue).led
+    }
+
     /// Sleeps as a follower until notified, at most until `deadline` or [`SLEEP_MAX`]. Some: the thread now leads.
     pub(crate) fn follow(&self, ticket: u64, parker: &Parker, deadline: Option<Instant>) -> Option<Leadership<'_>> {
         parker.park(sleep_bound(deadline));
@@ -65,7 +70,9 @@ impl Drop for Leadership<'_> {
         let mut queue = lock(&self.0.queue);
         // The one that has waited longest is likely to go on waiting, and will lead without interruption.
         match queue.followers.pop_first() {
-            Some((_, parker)) => parker.notify(),
+            Some((_, parker)) => {
+                parker.notify();
+            }
             None => queue.led = false,
         }
     }

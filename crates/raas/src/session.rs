@@ -59,7 +59,7 @@ impl Session {
 
     /// Whether new connections can be made: the daemon is there, and this is the process that made the session.
     pub fn is_usable(&self) -> bool {
-        self.inner.lost().is_none() && self.inner.check_fork().is_ok()
+        self.inner.check_fork().is_ok() && self.inner.daemon_is_there()
     }
 
     /// The addresses that name this host, as the daemon says.

@@ -140,19 +140,22 @@ impl Tables {
         self.ports.get(&port).is_none_or(|p| !p.backlog.is_empty())
     }
 
-    /// A thread waits at a port, or not any more; who leaves passes a notification on that it may have taken.
-    pub(crate) fn wait_at(&mut self, port: u16, ticket: u64, parker: Option<Arc<Parker>>) {
+    /// A thread waits at a port.
+    pub(crate) fn wait_at(&mut self, port: u16, ticket: u64, parker: Arc<Parker>) {
         if let Some(place) = self.ports.get_mut(&port) {
-            match parker {
-                Some(parker) => drop(place.waiters.insert(ticket, parker)),
-                None => {
-                    place.waiters.remove(&ticket);
-                    if !place.backlog.is_empty() {
-                        place.notify_one();
-                    }
-                }
-            }
+            place.waiters.insert(ticket, parker);
         }
+    }
+
+    /// A thread waits no more. It passes a notification on that it may have taken; true: it did.
+    pub(crate) fn leave(&mut self, port: u16, ticket: u64) -> bool {
+        let Some(place) = self.ports.get_mut(&port) else { return false };
+        place.waiters.remove(&ticket);
+        let left = !place.backlog.is_empty() && !place.waiters.is_empty();
+        if left {
+            place.notify_one();
+        }
+        left
     }
 
     // ---- memory

@@ -1,6 +1,8 @@
 //! Tests of the library against a daemon played in the test, in one process and in several.
 
 mod fake_daemon;
+mod hostile;
+mod processes;
 mod refusals;
 mod streams;
 

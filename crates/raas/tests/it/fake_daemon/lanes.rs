@@ -168,9 +168,10 @@ impl End {
         let tail = self.words.tx_tail.load(Ordering::Acquire);
         let freed = self.words.tx_head.load(Ordering::Relaxed);
         assert!(tail - freed <= self.ring_bytes, "the library wrote over bytes not consumed");
-        if flags & app_flag::ABORT == 0 {
-            self.push(peer, tail, freed, apps);
+        if flags & app_flag::ABORT != 0 {
+            return peer.reset(apps, Reason::ResetByPeer);
         }
+        self.push(peer, tail, freed, apps);
         if flags & app_flag::FIN != 0 && self.sent == tail && !self.fin_sent {
             self.fin_sent = true;
             peer.raise(engine_flag::FIN, apps);
@@ -178,9 +179,6 @@ impl End {
         if flags & app_flag::STOP != 0 && !self.stop_sent {
             self.stop_sent = true;
             peer.raise(engine_flag::STOP, apps);
-        }
-        if flags & app_flag::ABORT != 0 {
-            peer.reset(apps, Reason::ResetByPeer);
         }
     }
 

@@ -375,7 +375,7 @@ impl Daemon {
     fn detach(&mut self, id: u64) {
         self.listeners.retain(|_, l| l.app != id);
         self.lanes.app_gone(&mut self.apps, id);
-        self.pairs.app_gone(id);
+        self.pairs.app_gone(&self.apps, id);
         self.apps.remove(&id);
     }
 

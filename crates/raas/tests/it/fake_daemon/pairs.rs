@@ -130,7 +130,15 @@ impl Pairs {
         }
     }
 
-    pub(crate) fn app_gone(&mut self, app: u64) {
+    pub(crate) fn app_gone(&mut self, apps: &BTreeMap<u64, App>, app: u64) {
+        for pair in self.pairs.iter().filter(|p| p.ends.iter().any(|(end, _)| *end == app)) {
+            for waiting in &pair.waiting {
+                let reply = Reply::Connected { request: waiting.request, result: Err(Reason::PeerAppDied) };
+                if let Some(client) = apps.get(&pair.ends[waiting.client].0) {
+                    client.say(&reply, &[]);
+                }
+            }
+        }
         self.pairs.retain(|p| p.ends.iter().all(|(end, _)| *end != app));
     }
 }

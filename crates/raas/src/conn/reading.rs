@@ -1,0 +1,182 @@
+//! Reading from a connection.
+//!
+//! Owns the consuming end of its ring, and when the writing side learns of the room. It must never report an end before the
+//! bytes that came before it were read.
+
+use std::io;
+
+use shm::RingReader;
+
+use super::{Conn, End, FAULTY, Link, Side};
+use crate::StreamError;
+use crate::park::lock;
+use crate::patience::{Look, Patience};
+
+/// The head is published when this share of the ring was consumed, or the reader waits.
+const PUBLISH_SHARE: u64 = 16;
+/// The writing side is told to look at the head when this share of the ring was consumed.
+const TELL_SHARE: u64 = 4;
+
+/// The consuming end, and what the writing side knows of it.
+#[derive(Debug)]
+pub(super) struct Reader {
+    pub(super) ring: RingReader,
+    ring_bytes: u64,
+    /// The head that the writing side can see.
+    published: u64,
+    /// The head when the writing side was last told to look.
+    told: u64,
+    /// The end was told to the engine, so that it can finish the connection.
+    end_told: bool,
+}
+
+impl Reader {
+    pub(super) fn new(ring: RingReader, ring_bytes: u64) -> Self {
+        Self { ring, ring_bytes, published: 0, told: 0, end_told: false }
+    }
+
+    fn unpublished(&self) -> u64 {
+        self.ring.head().wrapping_sub(self.published)
+    }
+
+    fn untold(&self) -> u64 {
+        self.ring.head().wrapping_sub(self.told)
+    }
+
+    /// Lets the writing side see what was consumed.
+    pub(super) fn publish(&mut self) {
+        if self.unpublished() > 0 {
+            self.ring.publish();
+            self.published = self.ring.head();
+        }
+    }
+}
+
+impl Conn {
+    pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        self.receive(|conn, reader| conn.take(reader, buf))
+    }
+
+    /// Copies without consuming.
+    pub(crate) fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        self.receive(|conn, reader| reader.ring.peek(buf).map_err(|fault| conn.on_fault(fault)))
+    }
+
+    /// Bytes that can be read without waiting.
+    pub(crate) fn unread_bytes(&self) -> io::Result<u64> {
+        lock(&self.read).ring.available().map_err(|fault| self.on_fault(fault))
+    }
+
+    #[inline]
+    fn receive(&self, mut attempt: impl FnMut(&Self, &mut Reader) -> io::Result<usize>) -> io::Result<usize> {
+        let mut reader = lock(&self.read);
+        if !self.is(Side::Read.bit() | FAULTY) {
+            let count = attempt(self, &mut reader)?;
+            if count > 0 {
+                return Ok(count);
+            }
+        }
+        self.receive_slowly(&mut reader, &mut attempt)
+    }
+
+    #[inline(never)]
+    fn receive_slowly(
+        &self,
+        reader: &mut Reader,
+        attempt: &mut dyn FnMut(&Self, &mut Reader) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let mut patience = Patience::new(self.inner.policy, self.timeout(Side::Read));
+        loop {
+            // What arrived before the end is in the ring when it is looked at after the end was seen.
+            let end = self.read_end();
+            if !self.is(Side::Read.bit() | FAULTY) {
+                let count = attempt(self, reader)?;
+                if count > 0 {
+                    return Ok(count);
+                }
+            }
+            match end {
+                Some(End::Finished) => {
+                    self.tell_end(reader);
+                    return Ok(0);
+                }
+                Some(End::Reset(reason)) => return Err(StreamError::reset(reason)),
+                None => {}
+            }
+            self.wait(Side::Read, &mut patience, &mut |look| {
+                match look {
+                    Look::Glance => {}
+                    Look::BeforeYield => reader.publish(),
+                    Look::BeforeSleep => self.tell_room(reader),
+                }
+                !matches!(reader.ring.available(), Ok(0)) || self.read_end().is_some()
+            })?;
+        }
+    }
+
+    #[inline]
+    fn take(&self, reader: &mut Reader, buf: &mut [u8]) -> io::Result<usize> {
+        let count = reader.ring.read_quietly(buf).map_err(|fault| self.on_fault(fault))?;
+        if reader.unpublished() >= reader.ring_bytes / PUBLISH_SHARE {
+            self.publish_or_tell(reader);
+        }
+        Ok(count)
+    }
+
+    /// Shows the writing side the room, and lets it know of it, seldom enough that it does not wake for each byte: it has a
+    /// quarter of the ring to gain before it hears of it. A lane half full hears each time, since its news takes longer.
+    #[inline(never)]
+    fn publish_or_tell(&self, reader: &mut Reader) {
+        let filled = reader.ring.tail().wrapping_sub(reader.published);
+        let half_full = matches!(self.link, Link::Lane(_)) && filled >= reader.ring_bytes / 2;
+        if half_full || reader.untold() >= reader.ring_bytes / TELL_SHARE {
+            self.tell_room(reader);
+        } else {
+            reader.publish();
+        }
+    }
+
+    /// Tells the writing side of all room there is. Before the reader sleeps at the latest: a writer whose ring is smaller
+    /// than the reader's may wait for what the reader thinks little.
+    fn tell_room(&self, reader: &mut Reader) {
+        if reader.untold() == 0 {
+            return;
+        }
+        reader.publish();
+        reader.told = reader.published;
+        match &self.link {
+            Link::Pair(end) => end.wake(Side::Write.bit()),
+            Link::Lane(end) => self.wake_engine(end.ring()),
+        }
+    }
+
+    fn tell_end(&self, reader: &mut Reader) {
+        if let Link::Lane(end) = &self.link
+            && !reader.end_told
+        {
+            reader.end_told = true;
+            reader.publish();
+            self.wake_engine(end.ring());
+        }
+    }
+
+    pub(super) fn read_end(&self) -> Option<End> {
+        if self.is(Side::Read.bit() | FAULTY) {
+            return Some(self.own_end());
+        }
+        match &self.link {
+            Link::Pair(end) => end.read_end(),
+            Link::Lane(end) => {
+                // The loss first: the engine's last words are seen after it.
+                let lost = self.inner.lost();
+                end.read_end().or(lost.map(End::Reset))
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Waiting for a connection: looking for a while, then sleeping.
+//!
+//! Owns the order of announcing and looking again. It must never sleep without having announced it.
+
+use std::io;
+use std::sync::Arc;
+
+use super::{Conn, Link, Side};
+use crate::SessionError;
+use crate::park::Parker;
+use crate::patience::{Look, Next, Patience};
+
+impl Conn {
+    /// Waits until `ready`, for a while by looking, then asleep. May return early; the caller looks again.
+    pub(super) fn wait(
+        &self,
+        side: Side,
+        patience: &mut Patience,
+        ready: &mut dyn FnMut(Look) -> bool,
+    ) -> io::Result<()> {
+        loop {
+            match patience.pause() {
+                Next::Look(look) if ready(look) => return Ok(()),
+                Next::Look(_) => {}
+                Next::GiveUp => return Err(io::Error::new(io::ErrorKind::TimedOut, "the stream's timeout is over")),
+                Next::Block => {
+                    if ready(Look::BeforeSleep) {
+                        return Ok(());
+                    }
+                    self.arm(side);
+                    let slept = self.inner.block(self.parker(side), patience.deadline(), &mut || ready(Look::Glance));
+                    self.disarm(side);
+                    return slept.map_err(SessionError::into);
+                }
+            }
+        }
+    }
+
+    fn arm(&self, side: Side) {
+        match &self.link {
+            Link::Lane(end) => end.arm(side),
+            Link::Pair(end) => end.arm(side),
+        }
+    }
+
+    fn disarm(&self, side: Side) {
+        match &self.link {
+            Link::Lane(end) => end.disarm(side),
+            Link::Pair(end) => end.disarm(side),
+        }
+    }
+
+    pub(super) fn parker(&self, side: Side) -> &Arc<Parker> {
+        match side {
+            Side::Read => &self.parkers[0],
+            Side::Write => &self.parkers[1],
+        }
+    }
+
+    /// Something changed: whoever waits looks again.
+    pub(crate) fn notify(&self) {
+        for parker in &self.parkers {
+            parker.notify();
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Writing to a connection.
+//!
+//! Owns the producing end of its ring. It must never hold bytes back: what a write took is on its way when it returns.
+
+use std::io::{self, IoSlice};
+
+use shm::RingWriter;
+
+use super::{Conn, End, FAULTY, Link, Side};
+use crate::StreamError;
+use crate::park::lock;
+use crate::patience::Patience;
+
+impl Conn {
+    pub(crate) fn write(&self, buf: &[u8]) -> io::Result<usize> {
+        self.write_slices(&[IoSlice::new(buf)])
+    }
+
+    pub(crate) fn write_slices(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        if bufs.iter().all(|b| b.is_empty()) {
+            return Ok(0);
+        }
+        let mut ring = lock(&self.write);
+        if let Some(end) = self.write_end() {
+            return Err(write_error(end));
+        }
+        match self.put(&mut ring, bufs)? {
+            0 => self.write_slowly(&mut ring, bufs),
+            count => Ok(count),
+        }
+    }
+
+    #[inline(never)]
+    fn write_slowly(&self, ring: &mut RingWriter, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut patience = Patience::new(self.inner.policy, self.timeout(Side::Write));
+        loop {
+            self.wait(Side::Write, &mut patience, &mut |_| {
+                !matches!(ring.free(), Ok(0)) || self.write_end().is_some()
+            })?;
+            if let Some(end) = self.write_end() {
+                return Err(write_error(end));
+            }
+            let count = self.put(ring, bufs)?;
+            if count > 0 {
+                return Ok(count);
+            }
+        }
+    }
+
+    /// Puts in what fits and says so to the other side once.
+    #[inline]
+    fn put(&self, ring: &mut RingWriter, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut total = 0;
+        for buf in bufs {
+            let count = ring.write(buf).map_err(|fault| self.on_fault(fault))?;
+            total += count;
+            if count < buf.len() {
+                break;
+            }
+        }
+        if total > 0 {
+            match &self.link {
+                Link::Pair(end) => end.wake(Side::Read.bit()),
+                Link::Lane(end) => self.wake_engine(end.ring()),
+            }
+        }
+        Ok(total)
+    }
+
+    #[inline]
+    fn write_end(&self) -> Option<End> {
+        if self.is(Side::Write.bit() | FAULTY) {
+            return Some(self.own_end());
+        }
+        match &self.link {
+            Link::Pair(end) => end.write_end(),
+            Link::Lane(end) => {
+                let lost = self.inner.lost();
+                end.write_end().or(lost.map(End::Reset))
+            }
+        }
+    }
+}
+
+fn write_error(end: End) -> io::Error {
+    match end {
+        End::Finished => StreamError::broken_pipe(),
+        End::Reset(reason) => StreamError::reset(reason),
+    }
+}
