@@ -1,3 +1,5 @@
+//! Literal bytes of every record, and frames that are no frames.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! Rings come from chunks, go back, and never overlap.
+
 use super::*;
 use crate::table::Key;
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Every way in which a connection ends.
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::VecDeque;
