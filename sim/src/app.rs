@@ -1,0 +1,440 @@
+//! A simulated process: what an application and its client library do with a session.
+//!
+//! It sleeps by the handshake of docs/shm-layout.md whenever it has nothing to do, and is woken by the engine's wake or by its
+//! own clock alone. It must never reach into the engine: it has shared memory and messages.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use control::{Connection, Reason};
+use engine::AppId;
+use rand::rngs::StdRng;
+use shm::{Doorbell, Session, Word32};
+use verbs::{Region, Time};
+
+use crate::check::{AppUid, Asked, Checks, RecordId, Side};
+use crate::conn::{Conn, Died, Fuse, earlier};
+use crate::plan::AppPlan;
+
+/// From the application to its daemon.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Listen { port: u16, backlog: u32, ring_bytes: u32 },
+    Unlisten { port: u16 },
+    Connect { request: u64, to: SocketAddr, ring_bytes: u32 },
+    Cancel { request: u64 },
+    Accepted { port: u16, connection: u64 },
+    Bye,
+}
+
+/// From the daemon to an application.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Chunk { number: u32, region: Region },
+    ChunkGone { number: u32 },
+    Listening { port: u16, result: Result<(), Reason> },
+    Connected { request: u64, result: Result<(Connection, RecordId), Reason> },
+    /// A connect to this host was paired: its bytes take another way.
+    Paired { request: u64 },
+    Incoming { port: u16, connection: Connection, record: RecordId },
+}
+
+/// What a run of the process led to.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    pub(crate) requests: Vec<Request>,
+    pub(crate) wake_engine: bool,
+    pub(crate) died: bool,
+    /// When it runs again by itself.
+    pub(crate) again: Option<Time>,
+}
+
+/// How the answers to connects came out.
+#[derive(Debug, Clone, Default)]
+pub struct Answers {
+    /// Connections.
+    pub connected: u64,
+    /// Refusals.
+    pub refused: BTreeMap<&'static str, u64>,
+}
+
+impl Answers {
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.connected += more.connected;
+        for (reason, count) in &more.refused {
+            *self.refused.entry(reason).or_default() += count;
+        }
+    }
+}
+
+/// A process.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) uid: AppUid,
+    pub(crate) id: AppId,
+    pub(crate) plan_index: usize,
+    plan: AppPlan,
+    rng: StdRng,
+    pub(crate) session: Session,
+    a2e: Doorbell,
+    e2a: Doorbell,
+    app_sleep: Word32,
+    engine_sleep: Word32,
+    chunks: BTreeMap<u32, Region>,
+    /// By slot.
+    pub(crate) conns: BTreeMap<u32, Conn>,
+    open: usize,
+    ready: BTreeSet<u32>,
+    timers: BTreeSet<(Time, u32)>,
+    /// Connects of the plan that were not asked for yet, soonest last.
+    to_connect: Vec<usize>,
+    pub(crate) asked: BTreeMap<u64, Asked>,
+    patience: BTreeMap<u64, Time>,
+    cancelled: BTreeSet<u64>,
+    next_request: u64,
+    to_listen: Vec<usize>,
+    listening: BTreeSet<u16>,
+    backlog: VecDeque<(u16, u64, u32)>,
+    next_accept: Time,
+    fuse: Fuse,
+    /// It rang since the engine was last told.
+    rang: bool,
+    pub(crate) is_ending: bool,
+    left: bool,
+    pub(crate) answers: Answers,
+    /// When it runs next, as the world has it in its queue.
+    pub(crate) run_at: Option<Time>,
+    /// Messages to the daemon, and from it, arrive in order.
+    pub(crate) to_daemon_at: Time,
+    pub(crate) to_app_at: Time,
+    timeout: Duration,
+}
+
+impl App {
+    pub(crate) fn new(
+        whose: (AppUid, AppId, usize),
+        plan: &AppPlan,
+        session: Session,
+        engine_sleep: Word32,
+        timeout: Duration,
+        rng: StdRng,
+    ) -> Self {
+        let mut to_connect: Vec<usize> = (0..plan.connects.len()).collect();
+        to_connect.sort_by_key(|i| std::cmp::Reverse((plan.connects[*i].at, *i)));
+        Self {
+            uid: whose.0,
+            id: whose.1,
+            plan_index: whose.2,
+            plan: plan.clone(),
+            rng,
+            a2e: session.a2e(),
+            e2a: session.e2a(),
+            app_sleep: session.app_sleep(),
+            session,
+            engine_sleep,
+            chunks: BTreeMap::new(),
+            conns: BTreeMap::new(),
+            open: 0,
+            ready: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            to_connect,
+            asked: BTreeMap::new(),
+            patience: BTreeMap::new(),
+            cancelled: BTreeSet::new(),
+            next_request: 0,
+            to_listen: (0..plan.listens.len()).rev().collect(),
+            listening: BTreeSet::new(),
+            backlog: VecDeque::new(),
+            next_accept: Time::ZERO,
+            fuse: Fuse(plan.crash_after),
+            rang: false,
+            is_ending: false,
+            left: false,
+            answers: Answers::default(),
+            run_at: None,
+            to_daemon_at: Time::ZERO,
+            to_app_at: Time::ZERO,
+            timeout,
+        }
+    }
+
+    /// Whether nothing is open, asked or going to be asked.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.open == 0 && self.asked.is_empty() && self.to_connect.is_empty()
+    }
+
+    /// Connections that are not given back, connects without an answer.
+    pub(crate) fn pending(&self) -> (usize, usize) {
+        (self.open, self.asked.len())
+    }
+
+    /// Comes to an end: asks for nothing more, takes what waits, finishes what is open. With `leave` it exits then.
+    pub(crate) fn end(&mut self) {
+        self.is_ending = true;
+        self.fuse = Fuse(None);
+        self.plan.leave_at = None;
+        self.to_connect.clear();
+        self.next_accept = Time::ZERO;
+        self.plan.listens.iter_mut().for_each(|l| (l.accept_gap, l.unlisten_at) = (Duration::ZERO, None));
+        self.ready.extend(self.conns.iter().filter(|(_, c)| !c.closed).map(|(slot, _)| *slot));
+    }
+
+    /// Exits when it runs next.
+    pub(crate) fn leave(&mut self, now: Time) {
+        self.plan.leave_at = Some(now);
+    }
+
+    /// Lets a connection run without news.
+    pub(crate) fn poke(&mut self, slot: u32) {
+        self.ready.insert(slot);
+    }
+
+    // ---- messages
+
+    pub(crate) fn on_reply(&mut self, now: Time, reply: Reply, checks: &mut Checks) {
+        match reply {
+            Reply::Chunk { number, region } => drop(self.chunks.insert(number, region)),
+            Reply::ChunkGone { number } => drop(self.chunks.remove(&number)),
+            Reply::Listening { port, result } => {
+                if result.is_ok() {
+                    self.listening.insert(port);
+                }
+            }
+            Reply::Paired { request } => {
+                self.asked.remove(&request);
+                self.patience.remove(&request);
+            }
+            Reply::Connected { request, result } => self.on_connected(now, request, result, checks),
+            Reply::Incoming { port, connection, record } => {
+                let id = connection.id;
+                let Some(slot) = self.adopt(now, &connection, (record, Side::Acceptor), checks) else { return };
+                if self.listening.contains(&port) {
+                    self.backlog.push_back((port, id, slot));
+                } else {
+                    self.give_up(slot, checks);
+                }
+            }
+        }
+    }
+
+    fn on_connected(
+        &mut self,
+        now: Time,
+        request: u64,
+        result: Result<(Connection, RecordId), Reason>,
+        checks: &mut Checks,
+    ) {
+        let was_cancelled = self.cancelled.remove(&request);
+        self.patience.remove(&request);
+        let asked = self.asked.remove(&request);
+        if asked.is_none() && !was_cancelled {
+            checks.fail(now, "connect", format!("request {request} of application {} answered twice", self.uid));
+        }
+        match (result, asked) {
+            (Ok((connection, record)), asked) => {
+                let slot = self.adopt(now, &connection, (record, Side::Connector), checks);
+                if asked.is_some() {
+                    self.answers.connected += 1;
+                } else if let Some(slot) = slot {
+                    self.give_up(slot, checks);
+                }
+            }
+            (Err(reason), Some(asked)) => {
+                *self.answers.refused.entry(reason.key()).or_default() += 1;
+                checks.on_refused(now, &asked, reason);
+            }
+            (Err(_), None) => {}
+        }
+    }
+
+    fn adopt(
+        &mut self,
+        now: Time,
+        connection: &Connection,
+        whose: (RecordId, Side),
+        checks: &mut Checks,
+    ) -> Option<u32> {
+        match Conn::new(&self.session, &self.chunks, connection, whose, &self.plan.talk, &mut self.rng) {
+            Ok((slot, conn)) => {
+                let old = self.conns.insert(slot, conn);
+                if old.is_some_and(|c| !c.closed) {
+                    checks.fail(now, "connect", format!("slot {slot} was given to two connections"));
+                }
+                self.open += 1;
+                self.ready.insert(slot);
+                Some(slot)
+            }
+            Err(why) => {
+                checks.fail(now, "connect", why);
+                None
+            }
+        }
+    }
+
+    /// Gives a slot back that nobody here wants.
+    fn give_up(&mut self, slot: u32, checks: &mut Checks) {
+        if let Some(conn) = self.conns.get_mut(&slot).filter(|c| !c.closed) {
+            conn.refuse(checks);
+            self.open -= 1;
+            self.ring(slot);
+            self.ready.insert(slot);
+        }
+    }
+
+    // ---- a run
+
+    fn ring(&mut self, slot: u32) {
+        self.a2e.ring(slot);
+        self.rang = true;
+    }
+
+    /// The process runs until it has nothing to do, then sleeps.
+    pub(crate) fn run(&mut self, now: Time, checks: &mut Checks, address_of: fn(usize) -> IpAddr) -> Outbox {
+        shm::end_sleep(&self.app_sleep);
+        let mut out = Outbox::default();
+        out.died = self.work(now, checks, &mut out, address_of).is_err();
+        if out.died {
+            return out;
+        }
+        // Only who rang looks whether the engine sleeps.
+        out.wake_engine = std::mem::take(&mut self.rang) && self.a2e.must_wake(&self.engine_sleep);
+        out.again = self.next_at(now);
+        shm::prepare_sleep(&self.app_sleep);
+        if self.e2a.is_dirty() {
+            shm::end_sleep(&self.app_sleep);
+            out.again = Some(now);
+        }
+        out
+    }
+
+    fn work(
+        &mut self,
+        now: Time,
+        checks: &mut Checks,
+        out: &mut Outbox,
+        address_of: fn(usize) -> IpAddr,
+    ) -> Result<(), Died> {
+        let mut dirty = Vec::new();
+        while self.e2a.take(&mut dirty, 1024) > 0 {}
+        self.ready.extend(dirty);
+        self.fuse.point()?;
+        self.ask(now, checks, out, address_of)?;
+        self.accept(now, out)?;
+        while let Some(&(at, slot)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.pop_first();
+            self.ready.insert(slot);
+        }
+        for slot in std::mem::take(&mut self.ready) {
+            let Some(conn) = self.conns.get_mut(&slot) else { continue };
+            let was_closed = conn.closed;
+            let progress = conn.run(now, self.is_ending, checks, &mut self.fuse)?;
+            if conn.closed && !was_closed {
+                self.open -= 1;
+            }
+            if let Some(at) = progress.again {
+                self.timers.insert((at, slot));
+            }
+            if progress.changed {
+                self.ring(slot);
+                self.fuse.point()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(
+        &mut self,
+        now: Time,
+        checks: &mut Checks,
+        out: &mut Outbox,
+        address_of: fn(usize) -> IpAddr,
+    ) -> Result<(), Died> {
+        while let Some(index) = self.to_listen.pop() {
+            let l = &self.plan.listens[index];
+            out.requests.push(Request::Listen { port: l.port, backlog: l.backlog, ring_bytes: l.ring_bytes });
+        }
+        while let Some(&index) = self.to_connect.last()
+            && self.plan.connects[index].at <= now
+        {
+            self.to_connect.pop();
+            let c = &self.plan.connects[index];
+            self.next_request += 1;
+            let (request, to) = (self.next_request, (c.to, c.port));
+            checks.causes.on_asked(to);
+            self.asked.insert(request, Asked { at: now, from: self.plan.host, to, timeout: self.timeout });
+            if let Some(patience) = c.patience {
+                self.patience.insert(request, now + patience);
+            }
+            let to = SocketAddr::new(address_of(c.to), c.port);
+            out.requests.push(Request::Connect { request, to, ring_bytes: c.ring_bytes });
+            self.fuse.point()?;
+        }
+        let late: Vec<u64> = self.patience.iter().filter(|(_, at)| **at <= now).map(|(r, _)| *r).collect();
+        for request in late {
+            self.patience.remove(&request);
+            self.asked.remove(&request);
+            self.cancelled.insert(request);
+            out.requests.push(Request::Cancel { request });
+            self.fuse.point()?;
+        }
+        for index in 0..self.plan.listens.len() {
+            let l = &mut self.plan.listens[index];
+            let port = l.port;
+            if l.unlisten_at.take_if(|at| *at <= now).is_some() && self.listening.remove(&port) {
+                out.requests.push(Request::Unlisten { port });
+                // What waits is not wanted any more.
+                let (dropped, kept): (VecDeque<_>, VecDeque<_>) =
+                    self.backlog.drain(..).partition(|(at, ..)| *at == port);
+                self.backlog = kept;
+                for (_, _, slot) in dropped {
+                    self.give_up(slot, checks);
+                }
+                self.fuse.point()?;
+            }
+        }
+        if !self.left && self.plan.leave_at.is_some_and(|at| at <= now) {
+            self.left = true;
+            out.requests.push(Request::Bye);
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, now: Time, out: &mut Outbox) -> Result<(), Died> {
+        while self.next_accept <= now
+            && let Some((port, connection, slot)) = self.backlog.pop_front()
+        {
+            out.requests.push(Request::Accepted { port, connection });
+            if let Some(conn) = self.conns.get_mut(&slot) {
+                conn.accepted = true;
+                self.ready.insert(slot);
+            }
+            let gap = self.plan.listens.iter().find(|l| l.port == port).map_or(Duration::ZERO, |l| l.accept_gap);
+            self.next_accept = now + gap;
+            self.fuse.point()?;
+        }
+        Ok(())
+    }
+
+    fn next_at(&self, now: Time) -> Option<Time> {
+        let mut next = self.timers.first().map(|t| t.0);
+        if let Some(&index) = self.to_connect.last() {
+            next = earlier(next, self.plan.connects[index].at);
+        }
+        if let Some(at) = self.patience.values().min() {
+            next = earlier(next, *at);
+        }
+        for at in self.plan.listens.iter().filter_map(|l| l.unlisten_at) {
+            next = earlier(next, at);
+        }
+        if !self.backlog.is_empty() {
+            next = earlier(next, self.next_accept);
+        }
+        if let Some(at) = self.plan.leave_at.filter(|_| !self.left) {
+            next = earlier(next, at);
+        }
+        next.map(|at| at.max(now))
+    }
+}

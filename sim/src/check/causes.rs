@@ -1,0 +1,190 @@
+//! Which failures have a cause: what the world broke, when, and for whom.
+//!
+//! A cause found here is necessary, not sufficient: it can excuse a failure that had another origin, but what nothing
+//! broke is never excused.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use control::Reason;
+use verbs::Time;
+
+use super::AppUid;
+
+/// Harms after which a queue pair may give up: its retries and the first attempt, less one.
+const HARMS_OF_A_FAILURE: usize = 7;
+/// A failure's causes are looked for this far back: longer than all retries of a queue pair together take.
+const LOOK_BACK: Duration = Duration::from_secs(5);
+
+/// A connect that was asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) at: Time,
+    pub(crate) from: usize,
+    /// Host and port.
+    pub(crate) to: (usize, u16),
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug)]
+struct Listener {
+    owner: AppUid,
+    from: Time,
+    until: Option<Time>,
+    backlog: u32,
+}
+
+/// What was broken.
+#[derive(Debug)]
+pub(crate) struct Causes {
+    has_tight_limits: bool,
+    listeners: BTreeMap<(usize, u16), Vec<Listener>>,
+    connects: BTreeMap<(usize, u16), u32>,
+    /// By the host whose end was lost, and the peer.
+    lane_losses: BTreeMap<(usize, usize), Vec<(Time, Reason)>>,
+    /// Hosts that were dead or stood still.
+    outages: Vec<(usize, Time, Option<Time>)>,
+    /// Pairs of hosts whose network was cut, or lost packets.
+    troubles: Vec<((usize, usize), Time, Option<Time>)>,
+}
+
+fn lasts(until: Option<Time>, since: Time) -> bool {
+    until.is_none_or(|until| until >= since)
+}
+
+impl Causes {
+    pub(crate) fn new(has_tight_limits: bool) -> Self {
+        Self {
+            has_tight_limits,
+            listeners: BTreeMap::new(),
+            connects: BTreeMap::new(),
+            lane_losses: BTreeMap::new(),
+            outages: Vec::new(),
+            troubles: Vec::new(),
+        }
+    }
+
+    // ---- what the world tells
+
+    pub(crate) fn on_listening(&mut self, now: Time, owner: AppUid, at: (usize, u16), backlog: u32) {
+        self.listeners.entry(at).or_default().push(Listener { owner, from: now, until: None, backlog });
+    }
+
+    /// A process is gone for its daemon, and its listeners with it.
+    pub(crate) fn on_owner_gone(&mut self, now: Time, owner: AppUid) {
+        for l in self.listeners.values_mut().flatten().filter(|l| l.owner == owner) {
+            l.until.get_or_insert(now);
+        }
+    }
+
+    pub(crate) fn on_unlistened(&mut self, now: Time, host: usize, port: u16) {
+        for l in self.listeners.entry((host, port)).or_default() {
+            l.until.get_or_insert(now);
+        }
+    }
+
+    pub(crate) fn on_asked(&mut self, to: (usize, u16)) {
+        *self.connects.entry(to).or_default() += 1;
+    }
+
+    /// A daemon gave a lane up, or was told that it is lost.
+    pub(crate) fn on_lane_lost(&mut self, now: Time, host: usize, peer: usize, reason: Reason) {
+        self.lane_losses.entry((host, peer)).or_default().push((now, reason));
+    }
+
+    /// A host died or stands still.
+    pub(crate) fn on_outage(&mut self, host: usize, from: Time, until: Option<Time>) {
+        self.outages.push((host, from, until));
+    }
+
+    /// A host is back.
+    pub(crate) fn on_back(&mut self, now: Time, host: usize) {
+        for (h, _, until) in &mut self.outages {
+            if *h == host {
+                until.get_or_insert(now);
+            }
+        }
+    }
+
+    /// The path between two hosts is cut.
+    pub(crate) fn on_cut(&mut self, now: Time, a: usize, b: usize) {
+        self.troubles.push(((a.min(b), a.max(b)), now, None));
+    }
+
+    /// It works again.
+    pub(crate) fn on_healed(&mut self, now: Time, a: usize, b: usize) {
+        for (pair, _, until) in &mut self.troubles {
+            if *pair == (a.min(b), a.max(b)) {
+                until.get_or_insert(now);
+            }
+        }
+    }
+
+    // ---- what the checkers ask
+
+    pub(crate) fn was_lane_lost(&self, host: usize, peer: usize, since: Time, reason: Reason) -> bool {
+        let losses = self.lane_losses.get(&(host, peer));
+        losses.is_some_and(|l| l.iter().any(|(at, r)| *at >= since && *r == reason))
+    }
+
+    fn was_any_lane_lost(&self, host: usize, peer: usize, since: Time) -> bool {
+        self.lane_losses.get(&(host, peer)).is_some_and(|l| l.iter().any(|(at, _)| *at >= since))
+    }
+
+    pub(crate) fn was_unlistened(&self, host: usize, port: u16, since: Time) -> bool {
+        let listeners = self.listeners.get(&(host, port));
+        listeners.is_some_and(|l| l.iter().any(|l| l.until.is_some_and(|until| until >= since)))
+    }
+
+    /// Whether there was no moment since `since` at which nobody listened.
+    fn was_always_listening(&self, host: usize, port: u16, since: Time) -> bool {
+        let listeners = self.listeners.get(&(host, port));
+        listeners.is_some_and(|l| l.iter().any(|l| l.from <= since && l.until.is_none()))
+    }
+
+    /// Whether one of two hosts was dead or stood still, or the path between them was cut.
+    pub(crate) fn was_troubled(&self, a: usize, b: usize, since: Time) -> bool {
+        let pair = (a.min(b), a.max(b));
+        self.outages.iter().any(|(h, _, until)| (*h == a || *h == b) && lasts(*until, since))
+            || self.troubles.iter().any(|(p, _, until)| *p == pair && lasts(*until, since))
+    }
+
+    /// The start of the time in which causes of what happens now are looked for.
+    pub(crate) fn look_back(now: Time) -> Time {
+        Time(now.as_nanos().saturating_sub(LOOK_BACK.as_nanos() as u64))
+    }
+
+    /// Why a queue pair of `host` to `peer` could give up: `harms` packets between them were lost lately.
+    pub(crate) fn explains_lane_failure(&self, now: Time, host: usize, peer: usize, harms: usize) -> bool {
+        let since = Self::look_back(now);
+        harms >= HARMS_OF_A_FAILURE
+            || self.was_troubled(host, peer, since)
+            || self.was_any_lane_lost(peer, host, since)
+    }
+
+    /// `Err` with words if nothing explains the refusal of a connect.
+    pub(crate) fn explain_refusal(&self, now: Time, asked: &Asked, reason: Reason) -> Result<(), String> {
+        let (host, port) = asked.to;
+        let troubled = self.was_troubled(asked.from, host, asked.at);
+        let lane = self.was_any_lane_lost(asked.from, host, asked.at) || self.was_any_lane_lost(host, asked.from, asked.at);
+        let is_explained = match reason {
+            Reason::NoListener => !self.was_always_listening(host, port, asked.at),
+            Reason::BacklogFull => {
+                let aimed = self.connects.get(&(host, port)).copied().unwrap_or(0);
+                let listeners = self.listeners.get(&(host, port));
+                listeners.is_some_and(|l| l.iter().any(|l| aimed > l.backlog))
+            }
+            Reason::LocalLimit | Reason::PeerLimit => self.has_tight_limits,
+            Reason::TimedOut => (troubled || lane) && now.saturating_since(asked.at) >= asked.timeout,
+            Reason::PeerUnreachable => troubled,
+            Reason::PeerLost | Reason::LaneFailed => self.was_lane_lost(asked.from, host, asked.at, reason),
+            _ => false,
+        };
+        if is_explained {
+            Ok(())
+        } else {
+            let waited = now.saturating_since(asked.at);
+            Err(format!("`{}` after {waited:?}, for which there is no cause", reason.key()))
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The checkers: what must hold in every run, told apart from the world that runs.
+//!
+//! The world tells what happened, in the terms of applications and daemons; a checker compares it with what was promised and
+//! reports a [`Violation`]. It must never look at the inside of engine or NIC, nor change a run.
+
+mod bounds;
+mod causes;
+mod streams;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use control::{Connection, Reason};
+use serde::Serialize;
+use verbs::Time;
+
+pub(crate) use bounds::Limits;
+pub(crate) use causes::{Asked, Causes};
+pub(crate) use streams::Record;
+
+/// Violations of one run that are kept.
+const VIOLATIONS_MAX: usize = 16;
+
+/// An application process of the run; a process that is started again has another number.
+pub type AppUid = u32;
+
+/// A connection, as both ends know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RecordId(pub u32);
+
+/// An end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Side {
+    /// Who connected.
+    Connector = 0,
+    /// Who listened.
+    Acceptor = 1,
+}
+
+impl Side {
+    /// The other end.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Connector => Self::Acceptor,
+            Self::Acceptor => Self::Connector,
+        }
+    }
+}
+
+/// A promise that did not hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    /// Which promise, as docs/testing.md names it.
+    pub kind: &'static str,
+    /// Virtual time in nanoseconds.
+    pub at_ns: u64,
+    /// What was found.
+    pub detail: String,
+}
+
+/// Who is who of a connection on the wire: connecting host and port, listening host and port.
+pub(crate) type Ports = (usize, u16, usize, u16);
+
+/// All checkers of a run.
+#[derive(Debug)]
+pub struct Checks {
+    violations: Vec<Violation>,
+    records: Vec<Record>,
+    by_ports: BTreeMap<Ports, RecordId>,
+    by_app: BTreeMap<AppUid, Vec<RecordId>>,
+    /// Processes that are gone; their daemon may still give them connections.
+    dead: BTreeSet<AppUid>,
+    pub(crate) causes: Causes,
+    seed: u64,
+    /// Bytes read and found right.
+    pub bytes_checked: u64,
+    /// Failures that a fault explains.
+    pub explained: u64,
+}
+
+impl Checks {
+    pub(crate) fn new(seed: u64, has_tight_limits: bool) -> Self {
+        Self {
+            violations: Vec::new(),
+            records: Vec::new(),
+            by_ports: BTreeMap::new(),
+            by_app: BTreeMap::new(),
+            dead: BTreeSet::new(),
+            causes: Causes::new(has_tight_limits),
+            seed,
+            bytes_checked: 0,
+            explained: 0,
+        }
+    }
+
+    /// What was found so far.
+    pub fn violations(&self) -> &[Violation] {
+        &self.violations
+    }
+
+    pub(crate) fn into_violations(self) -> Vec<Violation> {
+        self.violations
+    }
+
+    /// Connections so far.
+    pub fn connections(&self) -> usize {
+        self.records.len()
+    }
+
+    pub(crate) fn fail(&mut self, now: Time, kind: &'static str, detail: String) {
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(Violation { kind, at_ns: now.as_nanos(), detail });
+        }
+    }
+
+    // ---- connections come to be
+
+    /// A listener was given a connection.
+    pub(crate) fn on_incoming(&mut self, now: Time, host: usize, app: AppUid, connection: &Connection) -> RecordId {
+        let id = RecordId(self.records.len() as u32);
+        let ports = (host_of(connection.peer.ip()), connection.peer.port(), host, connection.local.port());
+        self.records.push(Record::new(self.seed, id, ports, now, app));
+        self.by_ports.insert(ports, id);
+        self.belongs(id, app);
+        id
+    }
+
+    /// A connect was answered by a connection: the other end must know of it, and have no other partner.
+    pub(crate) fn on_connected(
+        &mut self,
+        now: Time,
+        host: usize,
+        app: AppUid,
+        connection: &Connection,
+    ) -> Option<RecordId> {
+        let ports = (host, connection.local.port(), host_of(connection.peer.ip()), connection.peer.port());
+        let found = self.by_ports.get(&ports).copied();
+        let Some(record) = found.and_then(|id| self.records.get_mut(id.0 as usize)).filter(|r| !r.is_joined()) else {
+            self.fail(now, "connect", format!("connected as {ports:?}, but no listener has that connection"));
+            return None;
+        };
+        record.join(app);
+        let id = record.id();
+        self.belongs(id, app);
+        Some(id)
+    }
+
+    /// An end of a connection is a process's.
+    fn belongs(&mut self, id: RecordId, app: AppUid) {
+        self.by_app.entry(app).or_default().push(id);
+        if self.dead.contains(&app) {
+            self.on_app_dead(app);
+        }
+    }
+
+    /// A connect was answered by a refusal.
+    pub(crate) fn on_refused(&mut self, now: Time, asked: &Asked, reason: Reason) {
+        self.explained += 1;
+        if let Err(why) = self.causes.explain_refusal(now, asked, reason) {
+            self.fail(now, "unexplained", format!("connect of host {} to {:?} failed: {why}", asked.from, asked.to));
+        }
+    }
+
+    /// A process is gone, and with it its ends of connections.
+    pub(crate) fn on_app_dead(&mut self, app: AppUid) {
+        self.dead.insert(app);
+        for id in self.by_app.remove(&app).unwrap_or_default() {
+            if let Some(record) = self.records.get_mut(id.0 as usize) {
+                record.on_app_dead(app);
+            }
+        }
+    }
+
+    /// The promises about connections that only the end of a run shows.
+    pub(crate) fn on_rest(&mut self, now: Time) {
+        let findings: Vec<String> = self.records.iter().flat_map(Record::unfinished).collect();
+        for finding in findings {
+            self.fail(now, "liveness", finding);
+        }
+    }
+}
+
+/// Hosts are numbered by the last byte of their address.
+pub(crate) fn host_of(ip: std::net::IpAddr) -> usize {
+    match ip {
+        std::net::IpAddr::V4(v4) => usize::from(v4.octets()[3]).wrapping_sub(1),
+        std::net::IpAddr::V6(_) => usize::MAX,
+    }
+}

@@ -1,0 +1,221 @@
+//! Promises about the bytes of a connection: in order, each once, none of another connection; an end of the stream only
+//! where the writer ended it, a reset only for a reason.
+
+use control::Reason;
+use verbs::Time;
+
+use super::{AppUid, Checks, Ports, RecordId, Side};
+use crate::content;
+
+/// One end.
+#[derive(Debug, Default)]
+struct End {
+    app: Option<AppUid>,
+    written: u64,
+    read: u64,
+    /// It said that it writes no more, after so many bytes.
+    fin_at: Option<u64>,
+    /// It reads no more, by its own will.
+    stopped: bool,
+    aborted: bool,
+    closed: bool,
+    dead: bool,
+    eof: bool,
+    reset: Option<Reason>,
+}
+
+/// A connection with both ends.
+#[derive(Debug)]
+pub(crate) struct Record {
+    id: RecordId,
+    key: u64,
+    pub(crate) ports: Ports,
+    opened_at: Time,
+    joined: bool,
+    ends: [End; 2],
+}
+
+impl Record {
+    pub(crate) fn new(seed: u64, id: RecordId, ports: Ports, opened_at: Time, acceptor: AppUid) -> Self {
+        let key = content::mix(seed ^ content::mix(u64::from(id.0) << 1));
+        let acceptor = End { app: Some(acceptor), ..End::default() };
+        Self { id, key, ports, opened_at, joined: false, ends: [End::default(), acceptor] }
+    }
+
+    pub(crate) fn id(&self) -> RecordId {
+        self.id
+    }
+
+    pub(crate) fn is_joined(&self) -> bool {
+        self.joined
+    }
+
+    pub(crate) fn join(&mut self, app: AppUid) {
+        self.joined = true;
+        self.ends[0].app = Some(app);
+    }
+
+    pub(crate) fn on_app_dead(&mut self, app: AppUid) {
+        self.ends.iter_mut().filter(|e| e.app == Some(app)).for_each(|e| e.dead = true);
+    }
+
+    /// The key of what `side` writes.
+    fn key_of(&self, side: Side) -> u64 {
+        self.key.wrapping_add(side as u64)
+    }
+
+    fn name(&self, side: Side) -> String {
+        let (from, port, to, listening) = self.ports;
+        let end = if side == Side::Connector { "connecting" } else { "listening" };
+        format!("connection {} ({from}:{port} to {to}:{listening}), {end} end", self.id.0)
+    }
+
+    /// What of the connection did not come to its end although nothing stood in the way.
+    pub(crate) fn unfinished(&self) -> Vec<String> {
+        [Side::Connector, Side::Acceptor]
+            .into_iter()
+            .filter_map(|side| {
+                let (reader, writer) = (&self.ends[side as usize], &self.ends[side.other() as usize]);
+                if side == Side::Connector && !self.joined {
+                    return None;
+                }
+                let excused = reader.dead || reader.stopped || reader.aborted || reader.reset.is_some();
+                if excused {
+                    return None;
+                }
+                if !reader.eof {
+                    return Some(format!("{} never saw the end, after {} bytes", self.name(side), reader.read));
+                }
+                (Some(reader.read) != writer.fin_at)
+                    .then(|| format!("{} read {} of {:?} bytes", self.name(side), reader.read, writer.fin_at))
+            })
+            .collect()
+    }
+}
+
+impl Checks {
+    fn ends(&mut self, id: RecordId, side: Side) -> (&mut End, &mut End) {
+        let record = self.records.get_mut(id.0 as usize).expect("records are never removed, ids come from them");
+        let [connector, acceptor] = &mut record.ends;
+        match side {
+            Side::Connector => (connector, acceptor),
+            Side::Acceptor => (acceptor, connector),
+        }
+    }
+
+    fn record(&self, id: RecordId) -> &Record {
+        &self.records[id.0 as usize]
+    }
+
+    /// What `side` writes at `offset`, into `out`.
+    pub(crate) fn fill(&self, id: RecordId, side: Side, offset: u64, out: &mut [u8]) {
+        content::fill(self.record(id).key_of(side), offset, out);
+    }
+
+    pub(crate) fn on_written(&mut self, id: RecordId, side: Side, bytes: u64) {
+        self.ends(id, side).0.written += bytes;
+    }
+
+    /// `side` read `bytes`, the next of its stream.
+    pub(crate) fn on_read(&mut self, now: Time, id: RecordId, side: Side, bytes: &[u8]) {
+        let (reader, writer) = self.ends(id, side);
+        let (offset, written) = (reader.read, writer.written);
+        reader.read += bytes.len() as u64;
+        let end = reader.read;
+        self.bytes_checked += bytes.len() as u64;
+        let record = self.record(id);
+        if let Some(at) = content::first_difference(record.key_of(side.other()), offset, bytes) {
+            let from = self.origin_of(&bytes[at..]);
+            let detail = format!("{}: byte {} is wrong{from}", self.record(id).name(side), offset + at as u64);
+            self.fail(now, "order", detail);
+        } else if end > written {
+            let detail = format!("{}: read {end} bytes, the other end wrote {written}", record.name(side));
+            self.fail(now, "exactly-once", detail);
+        }
+    }
+
+    /// Where bytes that are in the wrong place come from, if that can be told.
+    fn origin_of(&self, bytes: &[u8]) -> String {
+        let Some(probe) = bytes.get(..8) else { return String::new() };
+        for record in &self.records {
+            for side in [Side::Connector, Side::Acceptor] {
+                let written = record.ends[side as usize].written;
+                // Only whole words are looked for, at places that rings begin and end at.
+                let found = (0..written.min(1 << 22)).find(|at| {
+                    content::first_difference(record.key_of(side), *at, probe).is_none()
+                });
+                if let Some(at) = found {
+                    return format!(": it is byte {at} that was written by {}", record.name(side));
+                }
+            }
+        }
+        if probe.iter().all(|b| *b == 0) { ": it is zero".into() } else { String::new() }
+    }
+
+    /// `side` says that it writes no more.
+    pub(crate) fn on_fin(&mut self, id: RecordId, side: Side) {
+        let end = self.ends(id, side).0;
+        end.fin_at.get_or_insert(end.written);
+    }
+
+    pub(crate) fn on_stop(&mut self, id: RecordId, side: Side) {
+        self.ends(id, side).0.stopped = true;
+    }
+
+    pub(crate) fn on_abort(&mut self, id: RecordId, side: Side) {
+        self.ends(id, side).0.aborted = true;
+    }
+
+    /// `side` gives its slot back. What it did not read it does not want.
+    pub(crate) fn on_closed(&mut self, id: RecordId, side: Side) {
+        self.on_fin(id, side);
+        let end = self.ends(id, side).0;
+        end.closed = true;
+        end.stopped |= !end.eof;
+    }
+
+    /// `side` was told that the other end will send no more, and has read everything.
+    pub(crate) fn on_eof(&mut self, now: Time, id: RecordId, side: Side) {
+        let (reader, writer) = self.ends(id, side);
+        reader.eof = true;
+        let (read, fin_at, written) = (reader.read, writer.fin_at, writer.written);
+        if fin_at != Some(read) {
+            let said = fin_at.map_or("did not end it".to_owned(), |at| format!("ended it at {at}"));
+            let name = self.record(id).name(side);
+            self.fail(now, "exactly-once", format!("{name}: end of stream at {read}, the writer {said} ({written})"));
+        }
+    }
+
+    /// `side` was told that the writer's peer reads no more.
+    pub(crate) fn on_told_stop(&mut self, now: Time, id: RecordId, side: Side) {
+        let (_, other) = self.ends(id, side);
+        if !(other.stopped || other.aborted || other.dead) {
+            let name = self.record(id).name(side);
+            self.fail(now, "unexplained", format!("{name}: told to stop writing, but the other end still reads"));
+        }
+    }
+
+    /// `side` was told that the connection is broken.
+    pub(crate) fn on_reset(&mut self, now: Time, id: RecordId, side: Side, reason: Reason) {
+        self.explained += 1;
+        let (end, other) = self.ends(id, side);
+        end.reset = Some(reason);
+        let (aborted, dead) = (other.aborted, other.dead);
+        let record = self.record(id);
+        let (from, _, to, port) = record.ports;
+        let (host, peer) = if side == Side::Connector { (from, to) } else { (to, from) };
+        let (joined, since) = (record.joined, record.opened_at);
+        let is_explained = match reason {
+            // A connector that gave up or died before it knew of the connection never joins it.
+            Reason::ResetByPeer if side == Side::Acceptor => aborted || dead || !joined,
+            Reason::ResetByPeer => aborted || dead || self.causes.was_unlistened(to, port, since),
+            Reason::Closed => side == Side::Acceptor && self.causes.was_unlistened(to, port, since),
+            Reason::PeerAppDied => dead,
+            reason => self.causes.was_lane_lost(host, peer, since, reason),
+        };
+        if !is_explained {
+            let name = self.record(id).name(side);
+            self.fail(now, "unexplained", format!("{name}: reset with `{}`, for which there is no cause", reason.key()));
+        }
+    }
+}

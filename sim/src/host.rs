@@ -1,0 +1,122 @@
+//! A host: the real NIC and the real engine, its processes, and when each of them runs next.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use engine::{AppId, Engine, EngineConfig};
+use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
+use shm::EnginePage;
+use verbs::{Region, Time};
+
+use crate::app::App;
+use crate::check::{AppUid, Limits};
+use crate::content::mix;
+use crate::plan::{HostPlan, Plan};
+use crate::tap::Tap;
+
+/// UDP port of all NICs.
+pub(crate) const UDP_PORT: u16 = 4791;
+
+/// The address of a host.
+pub fn address(host: usize) -> IpAddr {
+    IpAddr::from([10, 0, 0, host as u8 + 1])
+}
+
+/// What is lost when a host dies.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) tap: Tap,
+    pub(crate) engine: Engine,
+    pub(crate) page: EnginePage,
+    /// Processes that live.
+    pub(crate) apps: BTreeMap<AppUid, App>,
+    /// All that the engine knows, those that are dead included.
+    pub(crate) uids: BTreeMap<AppId, AppUid>,
+    pub(crate) asleep: bool,
+    /// When the engine runs next, as the queue has it.
+    pub(crate) engine_at: Option<Time>,
+    /// When the next timer fires, as the queue has it.
+    pub(crate) timer_at: Option<Time>,
+    pub(crate) engine_paused_until: Time,
+    pub(crate) stalled_until: Time,
+    pub(crate) next_chunk: u32,
+    pub(crate) rounds: u64,
+}
+
+/// A host, dead or alive.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) plan: HostPlan,
+    pub(crate) limits: Limits,
+    /// Counts its lives: events for an older one are nobody's.
+    pub(crate) life: u32,
+    pub(crate) running: Option<Running>,
+}
+
+impl Host {
+    /// A host that is not started.
+    pub(crate) fn new(index: usize, plan: &Plan) -> Self {
+        Self { plan: plan.hosts[index].clone(), limits: Limits::new(index, &plan.hosts), life: 0, running: None }
+    }
+
+    /// Starts it, empty.
+    pub(crate) fn start(&mut self, index: usize, seed: u64) -> Result<(), String> {
+        self.life += 1;
+        let plan = &self.plan;
+        let nic = NicConfig {
+            local: SocketAddr::new(address(index), UDP_PORT),
+            mtu: plan.mtu,
+            limits: NicLimits { window_packets: plan.window_packets, ..NicLimits::default() },
+            rx_budget_bytes: None,
+            name: format!("sim{index}"),
+            max_gso_segments: plan.max_gso_segments,
+            id_mode: if plan.max_gso_segments > 1 { Ipv4IdMode::SegmentIndex } else { Ipv4IdMode::Zero },
+        };
+        let key = mix(seed ^ mix(index as u64 ^ u64::from(self.life) << 32));
+        let mut tap = Tap::new(Nic::new(nic, entropy(key)));
+        let memory = Region::anonymous(EnginePage::BYTES as usize).map_err(|e| e.to_string())?;
+        let page = EnginePage::format(memory, self.life.into()).map_err(|e| e.to_string())?;
+        let config = EngineConfig {
+            ring_bytes_default: plan.ring_bytes_default,
+            connections_max: plan.connections_max,
+            connections_per_app_max: plan.connections_max,
+            ring_memory_per_app_max: plan.ring_memory_per_app_max,
+            lanes_max: plan.lanes_max,
+            lane_credits: plan.lane_credits,
+            send_bytes_max: plan.send_bytes_max,
+            lane_inflight_bytes_max: plan.lane_inflight_bytes_max,
+            quantum_bytes: plan.quantum_bytes,
+            connect_timeout: plan.connect_timeout,
+            ..EngineConfig::new(vec![address(index)])
+        };
+        let engine = Engine::new(config, &mut tap, page.clone(), entropy(mix(key))).map_err(|e| e.to_string())?;
+        self.running = Some(Running {
+            tap,
+            engine,
+            page,
+            apps: BTreeMap::new(),
+            uids: BTreeMap::new(),
+            asleep: false,
+            engine_at: None,
+            timer_at: None,
+            engine_paused_until: Time::ZERO,
+            stalled_until: Time::ZERO,
+            next_chunk: 0,
+            rounds: 0,
+        });
+        Ok(())
+    }
+}
+
+/// 32 bytes of one number.
+pub(crate) fn entropy(key: u64) -> [u8; 32] {
+    let mut out = [0; 32];
+    for (i, word) in out.chunks_mut(8).enumerate() {
+        word.copy_from_slice(&mix(key ^ i as u64).to_le_bytes());
+    }
+    out
+}
+
+/// The cost of one round of an engine, so that work takes time.
+pub(crate) const ROUND: Duration = Duration::from_nanos(700);

@@ -1,0 +1,30 @@
+//! The simulator: whole hosts in virtual time, from one seed, with checkers apart from the world.
+//!
+//! A host is the real `roce::Nic` and the real `engine::Engine`; network, daemons' control plane and applications are
+//! simulated. A seed draws a [`Plan`]: which faults are on and how strong, what applications do. A run is a function of
+//! its plan alone, so a seed that broke a promise breaks it again. docs/testing.md tells how to use it.
+#![forbid(unsafe_code)]
+
+mod app;
+mod check;
+mod conn;
+mod content;
+mod host;
+mod links;
+mod network;
+pub mod plan;
+mod queue;
+mod run;
+mod swarm;
+mod tap;
+mod trace;
+mod world;
+
+pub use app::Answers;
+pub use check::{Checks, RecordId, Side, Violation};
+pub use host::address;
+pub use plan::Plan;
+pub use run::{Outcome, run_plan, run_seed, trace_seed};
+pub use tap::Tap;
+pub use trace::Trace;
+pub use world::World;

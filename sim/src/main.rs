@@ -1,0 +1,233 @@
+//! `sim`: runs seeds. Exit code 0 if every promise held, 5 if one did not, 2 for a wrong command line.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::Parser;
+use serde::Serialize;
+use sim::{Outcome, Trace, run_seed, trace_seed};
+
+/// A promise did not hold.
+const BROKEN: u8 = 5;
+
+/// Whole hosts in virtual time, from a seed.
+#[derive(Parser, Debug)]
+#[command(name = "sim")]
+struct Args {
+    /// The seed, or the first of several.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Seeds to run, one after the other; the first that breaks a promise ends it.
+    #[arg(long)]
+    count: Option<u64>,
+    /// Start no further seed after so many seconds.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Stop each run after so many events.
+    #[arg(long)]
+    steps: Option<u64>,
+    /// Seeds run at the same time.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
+    jobs: u64,
+    /// Write the trace even if every promise holds.
+    #[arg(long)]
+    trace: bool,
+    /// One JSON object in place of words.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What several seeds came to.
+#[derive(Debug, Serialize)]
+struct Sweep {
+    #[serde(flatten)]
+    outcome: Outcome,
+    first_seed: u64,
+    count: u64,
+    seconds: f64,
+    seeds_per_second: f64,
+    virtual_seconds: f64,
+    total_steps: u64,
+    total_connections: u64,
+    total_bytes_checked: u64,
+    total_failures_explained: u64,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(BROKEN),
+        Err(error) => {
+            eprintln!("sim: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> anyhow::Result<bool> {
+    if args.count.is_some() || args.seconds.is_some() {
+        return sweep(args);
+    }
+    let mut outcome = run_seed(args.seed, args.steps);
+    write_trace(args, &mut outcome)?;
+    print(args, &outcome, &outcome)?;
+    Ok(outcome.violations.is_empty())
+}
+
+/// Runs the seed again with its trace, if that is wanted.
+fn write_trace(args: &Args, outcome: &mut Outcome) -> anyhow::Result<()> {
+    if outcome.violations.is_empty() && !args.trace {
+        return Ok(());
+    }
+    let path = Trace::path(outcome.seed);
+    let again = trace_seed(outcome.seed, args.steps, &path)
+        .with_context(|| format!("cannot write the trace {}", path.display()))?;
+    if again.trace_hash != outcome.trace_hash {
+        eprintln!("sim: seed {} did something else the second time: the simulation is not deterministic", outcome.seed);
+    }
+    outcome.trace_file = again.trace_file;
+    Ok(())
+}
+
+fn sweep(args: &Args) -> anyhow::Result<bool> {
+    let start = Instant::now();
+    let count = args.count.unwrap_or(u64::MAX);
+    let end = args.seconds.map(|s| start + Duration::from_secs(s));
+    let next = AtomicU64::new(0);
+    let lowest_bad = AtomicU64::new(u64::MAX);
+    let outcomes: Vec<Totals> = std::thread::scope(|scope| {
+        let work = || {
+            let mut totals = Totals::default();
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                // Lower seeds than a bad one are still run, so that the first bad one is the same with any `jobs`.
+                let late = end.is_some_and(|end| Instant::now() >= end);
+                if index >= count || index > lowest_bad.load(Ordering::Relaxed) || (late && index > 0) {
+                    return totals;
+                }
+                let outcome = run_seed(args.seed.wrapping_add(index), args.steps);
+                if !outcome.violations.is_empty() {
+                    lowest_bad.fetch_min(index, Ordering::Relaxed);
+                }
+                totals.add(outcome);
+            }
+        };
+        let threads: Vec<_> = (0..args.jobs).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().filter_map(|t| t.join().ok()).collect()
+    });
+    let mut totals = Totals::default();
+    outcomes.into_iter().for_each(|t| totals.merge(t));
+    let mut outcome = totals.worst.or(totals.last).context("no seed was run")?;
+    write_trace(args, &mut outcome)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let sweep = Sweep {
+        first_seed: args.seed,
+        count: totals.count,
+        seconds,
+        seeds_per_second: totals.count as f64 / seconds,
+        virtual_seconds: totals.virtual_ns as f64 / 1e9,
+        total_steps: totals.steps,
+        total_connections: totals.connections,
+        total_bytes_checked: totals.bytes_checked,
+        total_failures_explained: totals.failures_explained,
+        outcome,
+    };
+    print(args, &sweep, &sweep.outcome)?;
+    if !args.json {
+        println!(
+            "{} seeds from {} in {:.1} s, {:.1} a second: {:.0} virtual seconds, {} events, {} connections, {} bytes \
+             checked, {} failures, each with a cause",
+            sweep.count,
+            sweep.first_seed,
+            sweep.seconds,
+            sweep.seeds_per_second,
+            sweep.virtual_seconds,
+            sweep.total_steps,
+            sweep.total_connections,
+            sweep.total_bytes_checked,
+            sweep.total_failures_explained,
+        );
+    }
+    Ok(sweep.outcome.violations.is_empty())
+}
+
+#[derive(Debug, Default)]
+struct Totals {
+    count: u64,
+    steps: u64,
+    virtual_ns: u64,
+    connections: u64,
+    bytes_checked: u64,
+    failures_explained: u64,
+    /// The lowest seed with a violation.
+    worst: Option<Outcome>,
+    last: Option<Outcome>,
+}
+
+impl Totals {
+    fn add(&mut self, outcome: Outcome) {
+        self.count += 1;
+        self.steps += outcome.steps;
+        self.virtual_ns += outcome.virtual_ns;
+        self.connections += outcome.connections;
+        self.bytes_checked += outcome.bytes_checked;
+        self.failures_explained += outcome.failures_explained;
+        self.keep(outcome);
+    }
+
+    fn keep(&mut self, outcome: Outcome) {
+        if outcome.violations.is_empty() {
+            if self.last.as_ref().is_none_or(|l| l.seed < outcome.seed) {
+                self.last = Some(outcome);
+            }
+        } else if self.worst.as_ref().is_none_or(|w| outcome.seed < w.seed) {
+            self.worst = Some(outcome);
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.count += other.count;
+        self.steps += other.steps;
+        self.virtual_ns += other.virtual_ns;
+        self.connections += other.connections;
+        self.bytes_checked += other.bytes_checked;
+        self.failures_explained += other.failures_explained;
+        other.worst.into_iter().chain(other.last).for_each(|o| self.keep(o));
+    }
+}
+
+fn print(args: &Args, json: &impl Serialize, outcome: &Outcome) -> anyhow::Result<()> {
+    if args.json {
+        println!("{}", serde_json::to_string(json)?);
+        return Ok(());
+    }
+    if args.count.is_none() && args.seconds.is_none() || !outcome.violations.is_empty() {
+        let verdict = if outcome.violations.is_empty() { "every promise held" } else { "BROKEN" };
+        println!(
+            "seed {}: {verdict}; {} events, {:.3} virtual seconds, {} connections, {} bytes checked, {} packets ({} lost), \
+             trace hash {}",
+            outcome.seed,
+            outcome.steps,
+            outcome.virtual_ns as f64 / 1e9,
+            outcome.connections,
+            outcome.bytes_checked,
+            outcome.packets,
+            outcome.packets_lost,
+            outcome.trace_hash,
+        );
+    }
+    for violation in &outcome.violations {
+        println!("  {} at {:.9} s: {}", violation.kind, violation.at_ns as f64 / 1e9, violation.detail);
+    }
+    if let Some(path) = &outcome.trace_file {
+        println!("  trace: {}", path.display());
+    }
+    if !outcome.violations.is_empty() {
+        println!("  again: cargo run --release -p sim -- --seed {}", outcome.seed);
+    }
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! The network between hosts: loss, duplication, reordering, corruption, delay, bandwidth, cuts.
+//!
+//! Owns the fate of each packet, and a memory of what it did to whom: a checker asks it whether a failure has a cause.
+//! It must never look into a packet.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use rand::Rng;
+use rand::rngs::StdRng;
+use verbs::Time;
+
+use crate::plan::{Cut, Weather};
+
+/// Harms of one pair of hosts that are remembered.
+const HARMS_MAX: usize = 64;
+
+/// What becomes of one copy of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Delivery {
+    pub(crate) at: Time,
+    /// The bit that is turned over.
+    pub(crate) corrupt: Option<u32>,
+}
+
+#[derive(Debug, Default)]
+struct Path {
+    busy_until: Time,
+}
+
+/// The network.
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(crate) weather: Weather,
+    rng: StdRng,
+    /// Directed.
+    paths: BTreeMap<(usize, usize), Path>,
+    data_cut: BTreeSet<(usize, usize)>,
+    control_cut: BTreeSet<(usize, usize)>,
+    /// Packets that did not arrive as they were sent, of each undirected pair, newest last.
+    harms: BTreeMap<(usize, usize), VecDeque<Time>>,
+    pub(crate) packets: u64,
+    pub(crate) lost: u64,
+}
+
+fn pair(a: usize, b: usize) -> (usize, usize) {
+    (a.min(b), a.max(b))
+}
+
+impl Network {
+    pub(crate) fn new(weather: Weather, rng: StdRng) -> Self {
+        Self {
+            weather,
+            rng,
+            paths: BTreeMap::new(),
+            data_cut: BTreeSet::new(),
+            control_cut: BTreeSet::new(),
+            harms: BTreeMap::new(),
+            packets: 0,
+            lost: 0,
+        }
+    }
+
+    // ---- packets
+
+    fn chance(&mut self, of_ten_thousand: u32) -> bool {
+        of_ten_thousand > 0 && self.rng.random_range(0..10_000) < of_ten_thousand
+    }
+
+    /// A packet of `bytes` leaves `from` for `to`: no, one or two copies arrive.
+    pub(crate) fn send(&mut self, now: Time, from: usize, to: usize, bytes: usize) -> [Option<Delivery>; 2] {
+        self.packets += 1;
+        let weather = self.weather;
+        let lost = self.data_cut.contains(&(from, to)) || self.chance(weather.loss);
+        let Some(sent) = (!lost).then(|| self.pass(now, from, to, bytes)).flatten() else {
+            self.lost += 1;
+            self.on_harm(now, from, to);
+            return [None; 2];
+        };
+        let first = self.copy(now, from, to, sent, bytes);
+        let second = self.chance(weather.duplicate).then(|| self.copy(now, from, to, sent, bytes));
+        [Some(first), second]
+    }
+
+    fn copy(&mut self, now: Time, from: usize, to: usize, sent: Time, bytes: usize) -> Delivery {
+        let weather = self.weather;
+        let mut at = sent + weather.delay;
+        if self.chance(weather.reorder) {
+            let late = weather.late_max.as_nanos() as u64;
+            at = at + Duration::from_nanos(self.rng.random_range(0..=late));
+        }
+        let corrupt = self.chance(weather.corrupt).then(|| self.rng.random_range(0..bytes.max(1) as u32 * 8));
+        if corrupt.is_some() {
+            self.on_harm(now, from, to);
+        }
+        Delivery { at, corrupt }
+    }
+
+    /// When the last bit of a packet is on the path; `None` if its queue is full.
+    fn pass(&mut self, now: Time, from: usize, to: usize, bytes: usize) -> Option<Time> {
+        let rate = u64::from(self.weather.bytes_per_us);
+        if rate == 0 {
+            return Some(now);
+        }
+        let path = self.paths.entry((from, to)).or_default();
+        let waiting = path.busy_until.saturating_since(now).as_nanos() as u64 * rate / 1000;
+        if waiting + bytes as u64 > u64::from(self.weather.queue_bytes) {
+            return None;
+        }
+        let start = path.busy_until.max(now);
+        path.busy_until = start + Duration::from_nanos(bytes as u64 * 1000 / rate);
+        Some(path.busy_until)
+    }
+
+    // ---- cuts
+
+    pub(crate) fn cut(&mut self, from: usize, to: usize, what: Cut) {
+        let ways = if what.one_way { vec![(from, to)] } else { vec![(from, to), (to, from)] };
+        for way in ways {
+            if what.data {
+                self.data_cut.insert(way);
+            }
+            if what.control {
+                self.control_cut.insert(way);
+            }
+        }
+    }
+
+    pub(crate) fn heal(&mut self, a: usize, b: usize) {
+        for way in [(a, b), (b, a)] {
+            self.data_cut.remove(&way);
+            self.control_cut.remove(&way);
+        }
+    }
+
+    /// Pairs of which any way is cut.
+    pub(crate) fn cut_pairs(&self) -> BTreeSet<(usize, usize)> {
+        self.data_cut.iter().chain(&self.control_cut).map(|&(a, b)| pair(a, b)).collect()
+    }
+
+    /// Whether two hosts' control link passes nothing in one direction or both.
+    pub(crate) fn is_control_cut(&self, a: usize, b: usize) -> bool {
+        self.control_cut.contains(&(a, b)) || self.control_cut.contains(&(b, a))
+    }
+
+    /// Time of a message on a control link that works.
+    pub(crate) fn link_delay(&mut self) -> Duration {
+        let base = self.weather.delay.as_nanos() as u64 * 2 + 20_000;
+        // A lost segment of TCP comes again after its timeout.
+        let again = if self.chance(self.weather.loss) { 200_000_000 } else { 0 };
+        Duration::from_nanos(base + self.rng.random_range(0..base) + again)
+    }
+
+    // ---- memory
+
+    /// A packet between two hosts did not arrive as it was sent.
+    pub(crate) fn on_harm(&mut self, now: Time, a: usize, b: usize) {
+        let harms = self.harms.entry(pair(a, b)).or_default();
+        if harms.len() == HARMS_MAX {
+            harms.pop_front();
+        }
+        harms.push_back(now);
+    }
+
+    /// Packets between two hosts that were lost or spoilt since `since`, at most [`HARMS_MAX`].
+    pub(crate) fn harms_since(&self, a: usize, b: usize, since: Time) -> usize {
+        self.harms.get(&pair(a, b)).map_or(0, |h| h.iter().rev().take_while(|at| **at >= since).count())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+
+    fn network(weather: Weather) -> Network {
+        Network::new(weather, StdRng::seed_from_u64(1))
+    }
+
+    #[test]
+    fn a_good_network_passes_everything_after_the_delay() {
+        let mut n = network(Weather::default());
+        for i in 0..100 {
+            let [first, second] = n.send(Time(i), 0, 1, 1000);
+            assert_eq!(first, Some(Delivery { at: Time(i + 5000), corrupt: None }));
+            assert_eq!(second, None);
+        }
+        assert_eq!(n.harms_since(0, 1, Time(0)), 0);
+    }
+
+    #[test]
+    fn a_narrow_path_queues_then_drops_and_remembers() {
+        let mut n = network(Weather { bytes_per_us: 1, queue_bytes: 3000, ..Weather::default() });
+        let at = |d: [Option<Delivery>; 2]| d[0].map(|d| d.at.as_nanos());
+        assert_eq!(at(n.send(Time(0), 0, 1, 1000)), Some(1_005_000));
+        assert_eq!(at(n.send(Time(0), 0, 1, 1000)), Some(2_005_000));
+        assert_eq!(at(n.send(Time(0), 0, 1, 1000)), Some(3_005_000));
+        assert_eq!(at(n.send(Time(0), 0, 1, 1000)), None);
+        assert_eq!(at(n.send(Time(0), 1, 0, 1000)), Some(1_005_000), "the other direction is another path");
+        assert_eq!(n.harms_since(1, 0, Time(0)), 1);
+        assert_eq!(at(n.send(Time(1_000_000), 0, 1, 1000)), Some(4_005_000));
+    }
+
+    #[test]
+    fn cuts_have_directions_and_heal() {
+        let mut n = network(Weather::default());
+        n.cut(0, 1, Cut { one_way: true, ..Cut::DATA });
+        assert_eq!(n.send(Time(9), 0, 1, 10)[0], None);
+        assert!(n.send(Time(9), 1, 0, 10)[0].is_some());
+        assert!(!n.is_control_cut(0, 1));
+        n.cut(1, 2, Cut { one_way: true, ..Cut::CONTROL });
+        assert!(n.is_control_cut(2, 1) && n.send(Time(9), 1, 2, 10)[0].is_some());
+        n.heal(1, 0);
+        n.heal(2, 1);
+        assert!(n.send(Time(9), 0, 1, 10)[0].is_some() && n.cut_pairs().is_empty());
+        assert_eq!((n.harms_since(0, 1, Time(9)), n.harms_since(0, 1, Time(10))), (1, 0));
+    }
+}

@@ -1,0 +1,350 @@
+//! What a run is made of: hosts, their limits, the network, the applications, the faults.
+//!
+//! Types and quiet defaults only; `swarm` draws a plan from a seed, a scenario writes its own. It must never hold state.
+
+use std::time::Duration;
+
+use verbs::{PathMtu, Time};
+
+/// A whole run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The seed: of network, applications and devices.
+    pub seed: u64,
+    /// The hosts.
+    pub hosts: Vec<HostPlan>,
+    /// The network at the start.
+    pub weather: Weather,
+    /// Silence after which an end of a control link gives it up.
+    pub link_timeout: Duration,
+    /// Longest time that a message between application and daemon takes.
+    pub daemon_delay_max: Duration,
+    /// Ring chunks that a daemon refuses to make, of 1000.
+    pub chunk_refusals: u32,
+    /// The applications.
+    pub apps: Vec<AppPlan>,
+    /// What breaks, and when.
+    pub faults: Vec<(Time, Fault)>,
+    /// From here on nothing breaks any more, and applications come to an end.
+    pub quiet_at: Time,
+}
+
+/// One host.
+#[derive(Debug, Clone)]
+pub struct HostPlan {
+    /// SRQ entries granted to each lane.
+    pub lane_credits: u32,
+    /// Size of an SRQ entry.
+    pub send_bytes_max: u32,
+    /// Deficit-round-robin quantum.
+    pub quantum_bytes: u32,
+    /// Bytes posted and not completed on a lane.
+    pub lane_inflight_bytes_max: u64,
+    /// Ring size where nobody says one.
+    pub ring_bytes_default: u32,
+    /// Connections of the host.
+    pub connections_max: u32,
+    /// Peer hosts.
+    pub lanes_max: u32,
+    /// Ring memory of one application.
+    pub ring_memory_per_app_max: u64,
+    /// A connect is given up after this long.
+    pub connect_timeout: Duration,
+    /// Path MTU of the port.
+    pub mtu: PathMtu,
+    /// Segments of one send.
+    pub max_gso_segments: usize,
+    /// Unacknowledged packets of one QP.
+    pub window_packets: u32,
+    /// Longest delay between a wake-up and the run that follows.
+    pub wake_delay_max: Duration,
+}
+
+impl Default for HostPlan {
+    fn default() -> Self {
+        Self {
+            lane_credits: 64,
+            send_bytes_max: 1024,
+            quantum_bytes: 16 << 10,
+            lane_inflight_bytes_max: 1 << 20,
+            ring_bytes_default: 16 << 10,
+            connections_max: 4096,
+            lanes_max: 8,
+            ring_memory_per_app_max: 256 << 20,
+            connect_timeout: Duration::from_secs(10),
+            mtu: PathMtu::Mtu4096,
+            max_gso_segments: 16,
+            window_packets: 256,
+            wake_delay_max: Duration::from_micros(20),
+        }
+    }
+}
+
+/// What the network does to packets; shares are of 10,000.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Weather {
+    /// Packets lost.
+    pub loss: u32,
+    /// Packets that arrive twice.
+    pub duplicate: u32,
+    /// Packets that are late by up to `late_max`, so that others pass them.
+    pub reorder: u32,
+    /// See `reorder`.
+    pub late_max: Duration,
+    /// Packets with one bit turned over.
+    pub corrupt: u32,
+    /// One way.
+    pub delay: Duration,
+    /// Bytes that a path carries in a microsecond, 0 for as many as come.
+    pub bytes_per_us: u32,
+    /// Bytes that wait for a path; what comes on top is lost.
+    pub queue_bytes: u32,
+}
+
+impl Default for Weather {
+    fn default() -> Self {
+        Self {
+            loss: 0,
+            duplicate: 0,
+            reorder: 0,
+            late_max: Duration::ZERO,
+            corrupt: 0,
+            delay: Duration::from_micros(5),
+            bytes_per_us: 0,
+            queue_bytes: 4 << 20,
+        }
+    }
+}
+
+/// What of a path between two hosts is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// RoCEv2 packets vanish.
+    pub data: bool,
+    /// The control link carries nothing.
+    pub control: bool,
+    /// Only from the first host to the second.
+    pub one_way: bool,
+}
+
+impl Cut {
+    /// Everything, both ways.
+    pub const ALL: Self = Self { data: true, control: true, one_way: false };
+    /// Packets only: the daemons still speak to each other.
+    pub const DATA: Self = Self { data: true, control: false, one_way: false };
+    /// The control link only.
+    pub const CONTROL: Self = Self { data: false, control: true, one_way: false };
+}
+
+/// Something breaks, or is mended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// A path is cut.
+    Cut { from: usize, to: usize, what: Cut },
+    /// All cuts between two hosts end.
+    Heal { a: usize, b: usize },
+    /// The host (or its daemon, with all applications) dies. `told`: its kernel tells the peers.
+    Crash { host: usize, told: bool },
+    /// It comes back, empty.
+    Restart { host: usize },
+    /// The engine does not run for a while; the NIC does.
+    PauseEngine { host: usize, time: Duration },
+    /// Nothing on the host runs for a while.
+    PauseHost { host: usize, time: Duration },
+    /// An application of the plan is killed.
+    KillApp { app: usize },
+    /// The network changes.
+    Weather(Weather),
+}
+
+/// One application.
+#[derive(Debug, Clone)]
+pub struct AppPlan {
+    /// Its host.
+    pub host: usize,
+    /// When it attaches.
+    pub start: Time,
+    /// Slots of its session.
+    pub slots: u32,
+    /// Ports that it listens on.
+    pub listens: Vec<ListenPlan>,
+    /// Connections that it makes.
+    pub connects: Vec<ConnectPlan>,
+    /// What it does with connections.
+    pub talk: Talk,
+    /// It is killed at the so many-th step of its work.
+    pub crash_after: Option<u32>,
+    /// It exits at this time, whatever its connections do.
+    pub leave_at: Option<Time>,
+    /// It is started again after its host came back.
+    pub respawn: bool,
+}
+
+impl AppPlan {
+    /// An application that does nothing yet.
+    pub fn new(host: usize, talk: Talk) -> Self {
+        Self {
+            host,
+            start: Time(1000),
+            slots: 64,
+            listens: Vec::new(),
+            connects: Vec::new(),
+            talk,
+            crash_after: None,
+            leave_at: None,
+            respawn: false,
+        }
+    }
+
+    /// As before, listening on a port.
+    pub fn listening(mut self, port: u16, backlog: u32) -> Self {
+        self.listens.push(ListenPlan {
+            port,
+            backlog,
+            ring_bytes: 0,
+            accept_gap: Duration::ZERO,
+            unlisten_at: None,
+        });
+        self
+    }
+
+    /// As before, connecting `count` times at `at`.
+    pub fn connecting(mut self, to: usize, port: u16, at: Time, count: usize, ring_bytes: u32) -> Self {
+        let connect = ConnectPlan { at, to, port, ring_bytes, patience: None };
+        self.connects.extend(std::iter::repeat_n(connect, count));
+        self
+    }
+}
+
+/// A listener.
+#[derive(Debug, Clone)]
+pub struct ListenPlan {
+    /// Port.
+    pub port: u16,
+    /// Connections that may wait.
+    pub backlog: u32,
+    /// Ring size, 0 for that of the connecting side.
+    pub ring_bytes: u32,
+    /// Pause between two accepts.
+    pub accept_gap: Duration,
+    /// It stops listening.
+    pub unlisten_at: Option<Time>,
+}
+
+/// A connect.
+#[derive(Debug, Clone)]
+pub struct ConnectPlan {
+    /// When.
+    pub at: Time,
+    /// Host.
+    pub to: usize,
+    /// Port there.
+    pub port: u16,
+    /// Ring size, 0 for the default.
+    pub ring_bytes: u32,
+    /// It is cancelled after so long.
+    pub patience: Option<Duration>,
+}
+
+/// What an application does with its connections: each draws its own script from these bounds.
+#[derive(Debug, Clone)]
+pub struct Talk {
+    /// Bytes written in all: at least, at most.
+    pub bytes: (u64, u64),
+    /// Longest write.
+    pub write_max: u32,
+    /// Longest read.
+    pub read_max: u32,
+    /// Longest pause between writes; half of the connections make none.
+    pub write_gap_max: Duration,
+    /// Longest pause between reads; half of the connections make none.
+    pub read_gap_max: Duration,
+    /// The ends that a connection may choose from.
+    pub endings: Vec<Ending>,
+}
+
+impl Talk {
+    /// Each end writes so many bytes, reads to the end and closes.
+    pub fn exactly(bytes: u64) -> Self {
+        Self {
+            bytes: (bytes, bytes),
+            write_max: 4096,
+            read_max: 8192,
+            write_gap_max: Duration::ZERO,
+            read_gap_max: Duration::ZERO,
+            endings: vec![Ending::ReadToEnd],
+        }
+    }
+
+    /// As before, with another end.
+    pub fn ending(mut self, ending: Ending) -> Self {
+        self.endings = vec![ending];
+        self
+    }
+}
+
+/// How a connection comes to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// Writes all, says so, reads to the end, closes.
+    ReadToEnd,
+    /// Writes all and closes; what it did not read is lost.
+    CloseAfterWrite,
+    /// Resets in the middle.
+    Abort,
+    /// Says in the middle that it reads no more, writes all, closes.
+    StopReading,
+    /// Stops reading in the middle for a long while.
+    Stall,
+    /// Writes all and says nothing until the world comes to rest.
+    HoldOpen,
+    /// Says at once that it writes nothing, reads to the end, closes.
+    ListenOnly,
+}
+
+impl Ending {
+    /// All there are.
+    pub const ALL: [Self; 7] = [
+        Self::ReadToEnd,
+        Self::CloseAfterWrite,
+        Self::Abort,
+        Self::StopReading,
+        Self::Stall,
+        Self::HoldOpen,
+        Self::ListenOnly,
+    ];
+}
+
+impl Plan {
+    /// Hosts on a good network, with nothing on them.
+    pub fn calm(seed: u64, hosts: usize) -> Self {
+        Self {
+            seed,
+            hosts: vec![HostPlan::default(); hosts],
+            weather: Weather::default(),
+            link_timeout: Duration::from_secs(5),
+            daemon_delay_max: Duration::from_micros(50),
+            chunk_refusals: 0,
+            apps: Vec::new(),
+            faults: Vec::new(),
+            quiet_at: Time::ZERO + Duration::from_secs(1),
+        }
+    }
+
+    /// Whether a limit may be met, so that refusals for its sake are right.
+    pub fn has_tight_limits(&self) -> bool {
+        let calm = HostPlan::default();
+        self.chunk_refusals > 0
+            || self.apps.iter().any(|a| (a.slots as usize) < self.connects())
+            || self.hosts.iter().any(|h| {
+                h.connections_max < calm.connections_max
+                    || (h.lanes_max as usize) < self.hosts.len() - 1
+                    || h.ring_memory_per_app_max < calm.ring_memory_per_app_max
+            })
+    }
+
+    /// Connects of the whole plan.
+    fn connects(&self) -> usize {
+        self.apps.iter().map(|a| a.connects.len()).sum()
+    }
+}

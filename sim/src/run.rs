@@ -1,0 +1,81 @@
+//! One run from a seed to its outcome; a panic in the code under test is an outcome too.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::check::Violation;
+use crate::plan::Plan;
+use crate::trace::Trace;
+use crate::world::World;
+
+/// What a run came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// Events.
+    pub steps: u64,
+    /// Promises that did not hold; the run ends at the first.
+    pub violations: Vec<Violation>,
+    /// Where the trace is, if there is one.
+    pub trace_file: Option<PathBuf>,
+    /// Equal for two runs that did the same.
+    pub trace_hash: String,
+    /// Virtual time in nanoseconds.
+    pub virtual_ns: u64,
+    /// Connections that a listener was given.
+    pub connections: u64,
+    /// Bytes read and found right.
+    pub bytes_checked: u64,
+    /// Refusals and resets, each with a cause.
+    pub failures_explained: u64,
+    /// Packets sent.
+    pub packets: u64,
+    /// Packets lost.
+    pub packets_lost: u64,
+}
+
+/// Runs a seed, at most `steps` events of it.
+pub fn run_seed(seed: u64, steps: Option<u64>) -> Outcome {
+    run_plan(Plan::from_seed(seed), steps, Trace::silent())
+}
+
+/// Runs a seed and writes its trace to `path`.
+pub fn trace_seed(seed: u64, steps: Option<u64>, path: &Path) -> std::io::Result<Outcome> {
+    let mut outcome = run_plan(Plan::from_seed(seed), steps, Trace::to_file(path)?);
+    outcome.trace_file = Some(path.to_owned());
+    Ok(outcome)
+}
+
+/// Runs a plan to its end.
+pub fn run_plan(plan: Plan, steps: Option<u64>, trace: Trace) -> Outcome {
+    let seed = plan.seed;
+    let mut world = World::new(plan, trace);
+    if let Some(steps) = steps {
+        world.limit_steps(steps);
+    }
+    // The world is only looked at afterwards, for figures that are right up to the panic.
+    let panic = catch_unwind(AssertUnwindSafe(|| world.run())).err();
+    let panic = panic.map(|why| {
+        let words = why.downcast_ref::<String>().cloned();
+        words.or_else(|| why.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default()
+    });
+    let now = world.now();
+    world.note_outcome(panic.as_deref());
+    let (packets, packets_lost) = world.packets();
+    Outcome {
+        seed,
+        steps: world.steps(),
+        trace_file: None,
+        trace_hash: format!("{:016x}", world.trace().hash()),
+        virtual_ns: now.as_nanos(),
+        connections: world.checks().connections() as u64,
+        bytes_checked: world.checks().bytes_checked,
+        failures_explained: world.checks().explained,
+        packets,
+        packets_lost,
+        violations: world.into_checks().into_violations(),
+    }
+}

@@ -1,0 +1,211 @@
+//! A plan drawn from a seed: which faults are on, and how strong; how large tables are; what applications do.
+//!
+//! Each kind of fault is on in a part of the seeds only, so that some runs have few and strong ones (Groce et al., "Swarm
+//! Testing", 2012). It must never draw the same number for two purposes.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use verbs::{PathMtu, Time};
+
+use crate::content::mix;
+use crate::plan::{AppPlan, ConnectPlan, Cut, Ending, Fault, HostPlan, ListenPlan, Plan, Talk, Weather};
+
+/// First listening port of the applications.
+const FIRST_PORT: u16 = 100;
+
+fn us(range: std::ops::RangeInclusive<u64>, rng: &mut StdRng) -> Duration {
+    Duration::from_micros(rng.random_range(range))
+}
+
+fn pick<T: Copy>(from: &[T], rng: &mut StdRng) -> T {
+    *from.choose(rng).expect("the lists here are not empty")
+}
+
+/// A number from 1 to one of `most`.
+fn up_to(most: &[u64], rng: &mut StdRng) -> u64 {
+    let most = pick(most, rng);
+    rng.random_range(1..=most)
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn from_seed(seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(mix(seed));
+        let rng = &mut rng;
+        let count = pick(&[2, 2, 2, 3, 3, 4], rng);
+        // Short runs are many; long ones let timeouts of seconds pass.
+        let quiet_us = pick(&[30_000, 100_000, 400_000, 2_000_000, 8_000_000], rng);
+        let base = host(rng);
+        let hosts = (0..count).map(|_| if rng.random_bool(0.7) { base.clone() } else { host(rng) }).collect();
+        let mut plan = Self {
+            seed,
+            hosts,
+            weather: weather(rng),
+            link_timeout: us(500_000..=5_000_000, rng),
+            daemon_delay_max: us(1..=pick(&[10, 200, 3000], rng), rng),
+            chunk_refusals: if rng.random_bool(0.1) { rng.random_range(1..=500) } else { 0 },
+            apps: Vec::new(),
+            faults: Vec::new(),
+            quiet_at: Time::ZERO + Duration::from_micros(quiet_us),
+        };
+        if rng.random_bool(0.1) {
+            tighten(&mut plan, rng);
+        }
+        apps(&mut plan, quiet_us, rng);
+        faults(&mut plan, quiet_us, rng);
+        plan
+    }
+}
+
+fn host(rng: &mut StdRng) -> HostPlan {
+    let quantum_bytes = pick(&[4096, 8192, 16 << 10, 64 << 10], rng);
+    HostPlan {
+        lane_credits: pick(&[8, 8, 9, 12, 32, 64, 512], rng),
+        send_bytes_max: pick(&[256, 512, 1024, 4096], rng),
+        quantum_bytes,
+        lane_inflight_bytes_max: pick(&[256 << 10, 1 << 20, 2 << 20], rng).max(4 * u64::from(quantum_bytes)),
+        ring_bytes_default: pick(&[4096, 8192, 32 << 10, 64 << 10], rng),
+        connect_timeout: us(pick(&[200_000, 1_000_000, 10_000_000], rng)..=10_000_000, rng),
+        mtu: pick(&[PathMtu::Mtu256, PathMtu::Mtu1024, PathMtu::Mtu1024, PathMtu::Mtu4096, PathMtu::Mtu4096], rng),
+        max_gso_segments: pick(&[1, 4, 16], rng),
+        window_packets: pick(&[4, 32, 256], rng),
+        wake_delay_max: us(0..=pick(&[2, 50, 500], rng), rng),
+        ..HostPlan::default()
+    }
+}
+
+/// Tables so small that they are met.
+fn tighten(plan: &mut Plan, rng: &mut StdRng) {
+    for host in &mut plan.hosts {
+        match rng.random_range(0..4) {
+            0 => host.connections_max = rng.random_range(1..=8),
+            1 => host.ring_memory_per_app_max = u64::from(host.ring_bytes_default) * rng.random_range(2..=8),
+            2 => host.lanes_max = 1,
+            _ => {}
+        }
+    }
+}
+
+fn weather(rng: &mut StdRng) -> Weather {
+    let mut share = |max: u32| if rng.random_bool(0.4) { rng.random_range(1..=max) } else { 0 };
+    let (loss, duplicate, reorder, corrupt) = (share(800), share(500), share(2000), share(200));
+    let bytes_per_us = if rng.random_bool(0.3) { pick(&[50, 125, 1250, 12_500], rng) } else { 0 };
+    Weather {
+        loss,
+        duplicate,
+        reorder,
+        late_max: us(1..=pick(&[20, 200, 3000], rng), rng),
+        corrupt,
+        delay: us(1..=pick(&[5, 50, 500, 10_000], rng), rng),
+        bytes_per_us,
+        // So that a full queue passes within an ACK timeout of 67 ms.
+        queue_bytes: if bytes_per_us == 0 { 4 << 20 } else { rng.random_range(16 << 10..=bytes_per_us * 30_000) },
+    }
+}
+
+// ---- applications
+
+fn talk(rng: &mut StdRng) -> Talk {
+    let most = pick(&[10, 3000, 20_000, 100_000], rng);
+    let mut endings: Vec<Ending> = Ending::ALL.into_iter().filter(|_| rng.random_bool(0.4)).collect();
+    if endings.is_empty() {
+        endings.push(Ending::ReadToEnd);
+    }
+    let gap = |rng: &mut StdRng| if rng.random_bool(0.5) { us(1..=pick(&[10, 300, 20_000], rng), rng) } else { Duration::ZERO };
+    Talk {
+        bytes: (rng.random_range(0..=most), most),
+        write_max: pick(&[64, 1000, 10_000, 16 << 10], rng).max(most as u32 / 200),
+        read_max: pick(&[100, 4096, 16 << 10], rng).max(most as u32 / 200),
+        write_gap_max: gap(rng),
+        read_gap_max: gap(rng),
+        endings,
+    }
+}
+
+fn apps(plan: &mut Plan, quiet_us: u64, rng: &mut StdRng) {
+    let hosts = plan.hosts.len();
+    let per_host = rng.random_range(1..=3);
+    let connects_max = pick(&[2, 6, 20], rng);
+    let ports_of = |app: usize| FIRST_PORT + app as u16;
+    let dies = rng.random_bool(0.4);
+    let leaves = rng.random_bool(0.3);
+    let cancels = rng.random_bool(0.3);
+    let unlistens = rng.random_bool(0.2);
+    let busy_us = (quiet_us * 3 / 4).max(1);
+    for host in 0..hosts {
+        for app in 0..per_host {
+            let mut new = AppPlan::new(host, talk(rng));
+            new.start = Time(rng.random_range(1_000..=200_000));
+            new.respawn = rng.random_bool(0.5);
+            if rng.random_bool(0.8) {
+                new.listens.push(ListenPlan {
+                    port: ports_of(app),
+                    backlog: pick(&[1, 3, 16, 64], rng),
+                    ring_bytes: if rng.random_bool(0.3) { pick(&[4096, 16 << 10], rng) } else { 0 },
+                    accept_gap: if rng.random_bool(0.3) { us(1..=20_000, rng) } else { Duration::ZERO },
+                    unlisten_at: (unlistens && rng.random_bool(0.5)).then(|| Time::ZERO + us(1..=busy_us, rng)),
+                });
+            }
+            for _ in 0..rng.random_range(0..=connects_max) {
+                // Now and then to this host: its daemon pairs the two processes.
+                let local = rng.random_bool(0.02);
+                let to = if local { host } else { (host + rng.random_range(1..hosts)) % hosts };
+                new.connects.push(ConnectPlan {
+                    at: new.start + if rng.random_bool(0.5) { us(0..=300, rng) } else { us(0..=busy_us, rng) },
+                    to,
+                    port: ports_of(rng.random_range(0..per_host)),
+                    ring_bytes: if rng.random_bool(0.5) { pick(&[4096, 8192, 64 << 10], rng) } else { 0 },
+                    patience: (cancels && rng.random_bool(0.3)).then(|| us(1..=pick(&[100, 2000, 100_000], rng), rng)),
+                });
+            }
+            new.crash_after = (dies && rng.random_bool(0.5)).then(|| up_to(&[20, 200, 2000], rng) as u32 - 1);
+            new.leave_at = (leaves && rng.random_bool(0.3)).then(|| Time::ZERO + us(1..=busy_us, rng));
+            plan.apps.push(new);
+        }
+    }
+}
+
+// ---- faults
+
+fn faults(plan: &mut Plan, quiet_us: u64, rng: &mut StdRng) {
+    let hosts = plan.hosts.len();
+    let at = |us: u64| Time::ZERO + Duration::from_micros(us);
+    let some = |rng: &mut StdRng, max: u32| if rng.random_bool(0.3) { rng.random_range(1..=max) } else { 0 };
+    for _ in 0..some(rng, 4) {
+        let (start, from) = (rng.random_range(0..quiet_us), rng.random_range(0..hosts));
+        let to = (from + rng.random_range(1..hosts)) % hosts;
+        let kind = pick(&[Cut::ALL, Cut::ALL, Cut::DATA, Cut::CONTROL], rng);
+        let what = Cut { one_way: rng.random_bool(0.3), ..kind };
+        let long = start + up_to(&[3_000, 100_000, 1_000_000, 6_000_000], rng);
+        plan.faults.push((at(start), Fault::Cut { from, to, what }));
+        plan.faults.push((at(long), Fault::Heal { a: from, b: to }));
+    }
+    for _ in 0..some(rng, 2) {
+        let (start, host) = (rng.random_range(0..quiet_us), rng.random_range(0..hosts));
+        let down = up_to(&[1_000, 50_000, 2_000_000], rng);
+        plan.faults.push((at(start), Fault::Crash { host, told: rng.random_bool(0.7) }));
+        plan.faults.push((at(start + down), Fault::Restart { host }));
+    }
+    for _ in 0..some(rng, 5) {
+        let (start, host) = (rng.random_range(0..quiet_us), rng.random_range(0..hosts));
+        let time = us(1..=pick(&[100, 5_000, 400_000], rng), rng);
+        let all = rng.random_bool(0.3);
+        let fault = if all { Fault::PauseHost { host, time } } else { Fault::PauseEngine { host, time } };
+        plan.faults.push((at(start), fault));
+    }
+    if !plan.apps.is_empty() {
+        for _ in 0..some(rng, 3) {
+            let app = rng.random_range(0..plan.apps.len());
+            plan.faults.push((at(rng.random_range(0..quiet_us)), Fault::KillApp { app }));
+        }
+    }
+    for _ in 0..some(rng, 2) {
+        plan.faults.push((at(rng.random_range(0..quiet_us)), Fault::Weather(weather(rng))));
+    }
+    // What breaks after the end of the faults would not be mended.
+    plan.faults.retain(|(at, _)| *at < plan.quiet_at);
+    plan.faults.sort_by_key(|(at, _)| *at);
+}

@@ -1,0 +1,108 @@
+//! The device as the engine sees it: the software NIC, with a count of what is alive in it.
+//!
+//! Owns the sets of live QPs and memory regions, from the calls alone, so that a leak shows even if engine and NIC agree on
+//! a wrong number. It must never change a call or its result.
+
+use std::collections::BTreeSet;
+
+use roce::Nic;
+use verbs::{
+    Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Mr, MrId, PostError, Provider,
+    QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, VerbsError,
+};
+
+/// A [`Nic`] and what lives in it.
+#[derive(Debug)]
+pub struct Tap {
+    /// The NIC.
+    pub nic: Nic,
+    /// Registered memory.
+    pub mrs: BTreeSet<MrId>,
+    /// Queue pairs.
+    pub qps: BTreeSet<Qpn>,
+    /// Calls since the start: work requests, registrations, polls that found something.
+    pub calls: u64,
+}
+
+impl Tap {
+    /// Around a NIC in which nothing lives yet.
+    pub fn new(nic: Nic) -> Self {
+        Self { nic, mrs: BTreeSet::new(), qps: BTreeSet::new(), calls: 0 }
+    }
+}
+
+impl Provider for Tap {
+    fn device(&self) -> &DeviceAttr {
+        self.nic.device()
+    }
+    fn create_cq(&mut self, cqe: u32) -> Result<CqId, VerbsError> {
+        self.nic.create_cq(cqe)
+    }
+    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
+        self.nic.destroy_cq(cq)
+    }
+    fn create_srq(&mut self, init: &SrqInit) -> Result<SrqId, VerbsError> {
+        self.nic.create_srq(init)
+    }
+    fn destroy_srq(&mut self, srq: SrqId) -> Result<(), VerbsError> {
+        self.nic.destroy_srq(srq)
+    }
+    fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, VerbsError> {
+        let qpn = self.nic.create_qp(init)?;
+        self.qps.insert(qpn);
+        Ok(qpn)
+    }
+    fn modify_qp(&mut self, qpn: Qpn, to: &QpModify) -> Result<(), VerbsError> {
+        self.nic.modify_qp(qpn, to)
+    }
+    fn query_qp(&self, qpn: Qpn) -> Result<QpStatus, VerbsError> {
+        self.nic.query_qp(qpn)
+    }
+    fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
+        self.nic.destroy_qp(qpn)?;
+        self.qps.remove(&qpn);
+        Ok(())
+    }
+    fn create_ah(&mut self, av: &AddressVector) -> Result<AhId, VerbsError> {
+        self.nic.create_ah(av)
+    }
+    fn destroy_ah(&mut self, ah: AhId) -> Result<(), VerbsError> {
+        self.nic.destroy_ah(ah)
+    }
+    fn reg_mr(&mut self, region: &Region, offset: u64, len: u64, access: Access) -> Result<Mr, VerbsError> {
+        let mr = self.nic.reg_mr(region, offset, len, access)?;
+        self.mrs.insert(mr.id);
+        Ok(mr)
+    }
+    fn dereg_mr(&mut self, mr: MrId) -> Result<(), VerbsError> {
+        self.nic.dereg_mr(mr)?;
+        self.mrs.remove(&mr);
+        Ok(())
+    }
+    fn post_send(&mut self, qpn: Qpn, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        self.calls += wrs.len() as u64;
+        self.nic.post_send(qpn, wrs)
+    }
+    fn post_recv(&mut self, qpn: Qpn, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        self.calls += wrs.len() as u64;
+        self.nic.post_recv(qpn, wrs)
+    }
+    fn post_srq_recv(&mut self, srq: SrqId, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+        self.calls += wrs.len() as u64;
+        self.nic.post_srq_recv(srq, wrs)
+    }
+    fn poll_cq(&mut self, cq: CqId, out: &mut Vec<Completion>, max: usize) -> Result<usize, VerbsError> {
+        let found = self.nic.poll_cq(cq, out, max)?;
+        self.calls += found as u64;
+        Ok(found)
+    }
+    fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), VerbsError> {
+        self.nic.req_notify_cq(cq, solicited_only)
+    }
+    fn poll_event(&mut self) -> Option<AsyncEvent> {
+        self.nic.poll_event()
+    }
+    fn counters(&self) -> Counters {
+        self.nic.counters()
+    }
+}

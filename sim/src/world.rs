@@ -1,0 +1,320 @@
+//! The world: hosts, network and virtual time; one thread, one queue of events.
+//!
+//! Owns the order of everything. It must never ask a checker what to do, nor read a clock or a random number that does not
+//! come from the plan's seed.
+
+mod control;
+mod daemon;
+mod data;
+mod faults;
+mod rest;
+
+use std::time::Duration;
+
+use engine::{AppId, Engine};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use verbs::{Region, Time};
+
+use crate::app::{Answers, App, Reply, Request};
+use crate::check::{AppUid, Checks, host_of};
+use crate::content::mix;
+use crate::host::{Host, Running};
+use crate::links::{Links, Message};
+use crate::network::Network;
+use crate::plan::{Fault, Plan};
+use crate::queue::Queue;
+use crate::tap::Tap;
+use crate::trace::Trace;
+
+/// A run that takes more steps does not come to rest.
+const STEPS_MAX: u64 = 20_000_000;
+/// Events on their way at a time.
+const FLYING_MAX: usize = 200_000;
+/// Every so many rounds of an engine its tables are looked at.
+const SAMPLE_ROUNDS: u64 = 64;
+
+/// Something that is going to happen. `life` is that of the host it happens on.
+#[derive(Debug)]
+enum Event {
+    Packet { from: usize, to: usize, bytes: Box<[u8]>, id: u16 },
+    Engine { host: usize, life: u32 },
+    Timer { host: usize, life: u32 },
+    App { host: usize, life: u32, app: AppUid },
+    ToDaemon { host: usize, life: u32, app: AppUid, request: Request },
+    ToApp { host: usize, life: u32, app: AppUid, reply: Reply },
+    Chunks { host: usize, life: u32, app: AppId, ring_bytes: u32, tx: (u32, Region), rx: (u32, Region) },
+    NoChunks { host: usize, life: u32, app: AppId, ring_bytes: u32 },
+    /// The daemon notices that a process is gone.
+    Hangup { host: usize, life: u32, app: AppId },
+    Dial { host: usize, life: u32, peer: usize, number: u64 },
+    DialFailed { host: usize, life: u32, peer: usize, number: u64, again: bool },
+    Redial { host: usize, life: u32, peer: usize },
+    LinkUp { host: usize, life: u32, peer: usize, peer_life: u32, number: u64 },
+    LinkGone { host: usize, life: u32, peer: usize, number: u64, only_if_cut: bool },
+    Link { host: usize, life: u32, peer: usize, number: u64, message: Message },
+    Fault(usize),
+    Start { plan: usize },
+}
+
+/// Everything.
+#[derive(Debug)]
+pub struct World {
+    plan: Plan,
+    now: Time,
+    queue: Queue<Event>,
+    hosts: Vec<Host>,
+    network: Network,
+    links: Links,
+    checks: Checks,
+    trace: Trace,
+    rng: StdRng,
+    next_uid: AppUid,
+    steps: u64,
+    steps_max: u64,
+    buf: Vec<u8>,
+    /// What processes that are gone, or live, were answered.
+    answers: Vec<Answers>,
+    /// Nothing breaks any more.
+    quiet: bool,
+}
+
+impl World {
+    /// All hosts up, applications and faults of the plan in the queue.
+    pub fn new(plan: Plan, trace: Trace) -> Self {
+        let rng = |label: u64| StdRng::seed_from_u64(mix(plan.seed ^ mix(label)));
+        let mut world = Self {
+            now: Time(1),
+            queue: Queue::new(),
+            hosts: (0..plan.hosts.len()).map(|i| Host::new(i, &plan)).collect(),
+            network: Network::new(plan.weather, rng(1)),
+            links: Links::default(),
+            checks: Checks::new(plan.seed, plan.has_tight_limits()),
+            trace,
+            rng: rng(2),
+            next_uid: 0,
+            steps: 0,
+            steps_max: STEPS_MAX,
+            buf: Vec::new(),
+            answers: vec![Answers::default(); plan.apps.len()],
+            quiet: false,
+            plan,
+        };
+        world.trace.text(world.now, || format!("{:#?}", world.plan));
+        for host in 0..world.hosts.len() {
+            world.start_host(host);
+        }
+        for index in 0..world.plan.apps.len() {
+            world.queue.push(world.plan.apps[index].start, Event::Start { plan: index });
+        }
+        for index in 0..world.plan.faults.len() {
+            world.queue.push(world.plan.faults[index].0, Event::Fault(index));
+        }
+        world
+    }
+
+    /// Ends the run after so many steps, wherever it is.
+    pub fn limit_steps(&mut self, steps: u64) {
+        self.steps_max = steps.min(STEPS_MAX);
+    }
+
+    // ---- what is seen from outside
+
+    /// Virtual time.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Events so far.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Whether the limit of [`Self::limit_steps`] ended the run.
+    pub fn is_cut_short(&self) -> bool {
+        self.steps >= self.steps_max
+    }
+
+    /// Packets that were sent, and those that were lost.
+    pub fn packets(&self) -> (u64, u64) {
+        (self.network.packets, self.network.lost)
+    }
+
+    /// The checkers.
+    pub fn checks(&self) -> &Checks {
+        &self.checks
+    }
+
+    /// The trace.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// The last lines of the trace: what was found. A panic of the code under test is a finding.
+    pub(crate) fn note_outcome(&mut self, panic: Option<&str>) {
+        if let Some(words) = panic {
+            self.checks.fail(self.now, "panic", words.to_owned());
+        }
+        for violation in self.checks.violations() {
+            self.trace.text(self.now, || format!("VIOLATION {}: {}", violation.kind, violation.detail));
+        }
+    }
+
+    pub(crate) fn into_checks(self) -> Checks {
+        self.checks
+    }
+
+    /// A host's engine; panics if the host is down.
+    pub fn engine(&self, host: usize) -> &Engine {
+        &self.running(host).engine
+    }
+
+    /// A host's device; panics if the host is down.
+    pub fn tap(&self, host: usize) -> &Tap {
+        &self.running(host).tap
+    }
+
+    /// A counter of a host's engine.
+    pub fn counter(&self, host: usize, name: &str) -> u64 {
+        let totals = self.engine(host).totals();
+        totals.counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value)
+    }
+
+    /// What the processes of an application of the plan were answered so far.
+    pub fn answers(&self, plan: usize) -> Answers {
+        let mut sum = self.answers[plan].clone();
+        let live = self.hosts.iter().filter_map(|h| h.running.as_ref()).flat_map(|r| r.apps.values());
+        for app in live.filter(|a| a.plan_index == plan) {
+            sum.add(&app.answers);
+        }
+        sum
+    }
+
+    /// Bytes that the connections of an application of the plan wrote and read, in order of their slots.
+    pub fn moved(&self, plan: usize) -> Vec<(u64, u64)> {
+        self.app_of(plan).map_or_else(Vec::new, |a| a.conns.values().map(crate::conn::Conn::moved).collect())
+    }
+
+    /// The live process of an application of the plan.
+    fn app_of(&self, plan: usize) -> Option<&App> {
+        self.hosts.iter().filter_map(|h| h.running.as_ref()).flat_map(|r| r.apps.values()).find(|a| a.plan_index == plan)
+    }
+
+    fn running(&self, host: usize) -> &Running {
+        self.hosts[host].running.as_ref().expect("the caller knows that the host is up")
+    }
+
+    fn up(&mut self, host: usize) -> Option<&mut Running> {
+        self.hosts.get_mut(host)?.running.as_mut()
+    }
+
+    fn up_in(&mut self, host: usize, life: u32) -> Option<&mut Running> {
+        let host = self.hosts.get_mut(host)?;
+        if host.life == life { host.running.as_mut() } else { None }
+    }
+
+    fn life(&self, host: usize) -> u32 {
+        self.hosts[host].life
+    }
+
+    // ---- time
+
+    /// Runs until `end`, or until a promise was broken.
+    pub fn run_until(&mut self, end: Time) {
+        self.run_while(end, |_| true);
+        if self.is_sound() && !self.is_cut_short() {
+            self.now = self.now.max(end);
+        }
+    }
+
+    /// Runs until `end` as long as `on` says so (asked now and then). True: `on` said no before the end.
+    pub fn run_while(&mut self, end: Time, mut on: impl FnMut(&Self) -> bool) -> bool {
+        const ASKED_EVERY: u64 = 64;
+        while self.is_sound() {
+            let Some(at) = self.queue.next_at().filter(|at| *at <= end) else { return !on(self) };
+            if self.steps % ASKED_EVERY == 0 && !on(self) {
+                return true;
+            }
+            if self.steps >= self.steps_max {
+                if self.steps_max == STEPS_MAX {
+                    self.checks.fail(self.now, "liveness", format!("no rest after {STEPS_MAX} steps"));
+                }
+                return false;
+            }
+            if self.queue.len() > FLYING_MAX {
+                self.checks.fail(self.now, "bounds", format!("{} events on their way", self.queue.len()));
+                return false;
+            }
+            self.steps += 1;
+            self.now = self.now.max(at);
+            if let Some((_, event)) = self.queue.pop() {
+                self.on_event(event);
+            }
+        }
+        false
+    }
+
+    /// Whether every promise held so far.
+    pub fn is_sound(&self) -> bool {
+        self.checks.violations().is_empty()
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Packet { from, to, bytes, id } => self.on_packet(from, to, bytes, id),
+            Event::Engine { host, life } => self.on_engine(host, life),
+            Event::Timer { host, life } => self.on_timer(host, life),
+            Event::App { host, life, app } => self.on_app(host, life, app),
+            Event::ToDaemon { host, life, app, request } => self.on_request(host, life, app, request),
+            Event::ToApp { host, life, app, reply } => self.on_reply(host, life, app, reply),
+            Event::Chunks { host, life, app, ring_bytes, tx, rx } => {
+                self.on_chunks(host, life, app, ring_bytes, tx, rx);
+            }
+            Event::NoChunks { host, life, app, ring_bytes } => self.on_no_chunks(host, life, app, ring_bytes),
+            Event::Hangup { host, life, app } => self.on_hangup(host, life, app),
+            Event::Dial { host, life, peer, number } => self.on_dial(host, life, peer, number),
+            Event::DialFailed { host, life, peer, number, again } => {
+                self.on_dial_failed(host, life, peer, number, again);
+            }
+            Event::Redial { host, life, peer } => self.on_redial(host, life, peer),
+            Event::LinkUp { host, life, peer, peer_life, number } => {
+                self.on_link_up(host, life, peer, peer_life, number);
+            }
+            Event::LinkGone { host, life, peer, number, only_if_cut } => {
+                self.on_link_gone(host, life, peer, number, only_if_cut);
+            }
+            Event::Link { host, life, peer, number, message } => self.on_link(host, life, peer, number, message),
+            Event::Fault(index) => {
+                let fault = self.plan.faults[index].1.clone();
+                self.on_fault(&fault);
+            }
+            Event::Start { plan } => self.start_app(plan),
+        }
+    }
+
+    /// Breaks or mends something now.
+    pub fn break_now(&mut self, fault: &Fault) {
+        self.on_fault(fault);
+    }
+
+    fn after(&self, delay: Duration) -> Time {
+        self.now + delay
+    }
+
+    /// A random time up to `max`.
+    fn some(&mut self, max: Duration) -> Duration {
+        let max = max.as_nanos() as u64;
+        if max == 0 { Duration::ZERO } else { Duration::from_nanos(self.rng.random_range(0..=max)) }
+    }
+
+    fn start_host(&mut self, index: usize) {
+        self.trace.note(self.now, "host {} starts", &[index as u64]);
+        if let Err(why) = self.hosts[index].start(index, self.plan.seed) {
+            self.checks.fail(self.now, "set-up", format!("host {index} does not start: {why}"));
+        }
+    }
+
+    fn host_at(&self, ip: std::net::IpAddr) -> Option<usize> {
+        Some(host_of(ip)).filter(|host| *host < self.hosts.len())
+    }
+}

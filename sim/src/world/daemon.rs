@@ -1,0 +1,249 @@
+//! The daemons' work for their own applications: sessions, requests, chunks, and what the engine has to say.
+
+use std::time::Duration;
+
+use control::{ChunkKind, Reason};
+use engine::{AppId, Attach};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use shm::Session;
+use verbs::{Region, Time};
+
+use super::{Event, World};
+use crate::app::{App, Reply, Request};
+use crate::check::AppUid;
+use crate::content::mix;
+
+impl World {
+    // ---- processes come
+
+    /// Starts an application of the plan, if its host is up.
+    pub(super) fn start_app(&mut self, index: usize) {
+        let plan = self.plan.apps[index].clone();
+        let host = plan.host;
+        if self.quiet || self.up(host).is_none() {
+            return;
+        }
+        self.attach(host, index);
+    }
+
+    fn attach(&mut self, host: usize, index: usize) {
+        let now = self.now;
+        let plan = self.plan.apps[index].clone();
+        let uid = self.next_uid;
+        self.next_uid += 1;
+        let rng = StdRng::seed_from_u64(mix(self.plan.seed ^ mix(3 ^ u64::from(uid) << 8)));
+        let timeout = self.hosts[host].plan.connect_timeout;
+        let life = self.life(host);
+        let Some(running) = self.up(host) else { return };
+        let session = Region::anonymous(Session::bytes(plan.slots) as usize)
+            .map_err(|e| e.to_string())
+            .and_then(|region| Session::format(region, plan.slots, life.into()).map_err(|e| e.to_string()));
+        let session = match session {
+            Ok(session) => session,
+            Err(why) => return self.checks.fail(now, "set-up", format!("no session: {why}")),
+        };
+        let attach = Attach { pid: 1000 + uid, uid: 1, name: format!("app{uid}"), session: session.clone() };
+        let id = match running.engine.attach(attach) {
+            Ok(id) => id,
+            Err(why) => return self.checks.fail(now, "set-up", format!("application {uid} was not taken in: {why}")),
+        };
+        let engine_sleep = running.page.engine_sleep();
+        running.uids.insert(id, uid);
+        running.apps.insert(uid, App::new((uid, id, index), &plan, session, engine_sleep, timeout, rng));
+        self.trace.note(now, "application {} on {} starts, plan {}", &[uid.into(), host as u64, index as u64]);
+        self.wake_app(host, uid);
+    }
+
+    // ---- requests
+
+    pub(super) fn on_request(&mut self, host: usize, life: u32, uid: AppUid, request: Request) {
+        let now = self.now;
+        if let Some(until) = self.paused(host) {
+            return self.queue.push(until, Event::ToDaemon { host, life, app: uid, request });
+        }
+        let Some(running) = self.up_in(host, life) else { return };
+        // A process that died after it sent this is still known.
+        let Some(id) = running.uids.iter().find(|(_, u)| **u == uid).map(|(id, _)| *id) else { return };
+        let (engine, tap) = (&mut running.engine, &mut running.tap);
+        match request {
+            Request::Listen { port, backlog, ring_bytes } => {
+                let result = engine.listen(id, port, backlog, ring_bytes).map(drop);
+                if result.is_ok() {
+                    self.checks.causes.on_listening(now, uid, (host, port), backlog);
+                }
+                self.to_app(host, uid, Reply::Listening { port, result });
+            }
+            Request::Unlisten { port } => {
+                engine.unlisten(now, tap, id, port);
+                self.checks.causes.on_unlistened(now, host, port);
+            }
+            Request::Connect { request, to, ring_bytes } => engine.connect(now, tap, id, request, to, ring_bytes),
+            Request::Cancel { request } => engine.cancel_connect(now, tap, id, request),
+            Request::Accepted { port, connection } => engine.accepted(id, port, connection),
+            Request::Bye => return self.kill(host, uid),
+        }
+        self.after_command(host);
+    }
+
+    pub(super) fn on_hangup(&mut self, host: usize, life: u32, id: AppId) {
+        let now = self.now;
+        if let Some(until) = self.paused(host) {
+            return self.queue.push(until, Event::Hangup { host, life, app: id });
+        }
+        let Some(running) = self.up_in(host, life) else { return };
+        running.engine.detach(now, &mut running.tap, id, Reason::PeerAppDied);
+        let plan = running.uids.get(&id).copied();
+        if let Some(uid) = plan {
+            self.checks.causes.on_owner_gone(now, uid);
+        }
+        self.after_command(host);
+    }
+
+    pub(super) fn to_app(&mut self, host: usize, uid: AppUid, reply: Reply) {
+        let delay = self.plan.daemon_delay_max;
+        let at = self.now + self.some(delay);
+        let life = self.life(host);
+        let Some(app) = self.up(host).and_then(|r| r.apps.get_mut(&uid)) else { return };
+        app.to_app_at = app.to_app_at.max(at);
+        let at = app.to_app_at;
+        self.queue.push(at, Event::ToApp { host, life, app: uid, reply });
+    }
+
+    pub(super) fn on_reply(&mut self, host: usize, life: u32, uid: AppUid, reply: Reply) {
+        let now = self.now;
+        if self.life(host) != life {
+            return;
+        }
+        let running = self.hosts[host].running.as_mut();
+        let Some(app) = running.and_then(|r| r.apps.get_mut(&uid)) else { return };
+        app.on_reply(now, reply, &mut self.checks);
+        self.wake_app(host, uid);
+    }
+
+    // ---- chunks
+
+    fn make_chunks(&mut self, host: usize, id: AppId, ring_bytes: u32, rings: u32) {
+        let (now, life) = (self.now, self.life(host));
+        let max = self.plan.daemon_delay_max;
+        let at = now + self.some(max) + Duration::from_nanos(1);
+        if self.rng.random_range(0..1000) < self.plan.chunk_refusals && !self.quiet {
+            return self.queue.push(at, Event::NoChunks { host, life, app: id, ring_bytes });
+        }
+        let bytes = ring_bytes as usize * rings as usize;
+        let (Ok(tx), Ok(rx)) = (Region::anonymous(bytes), Region::anonymous(bytes)) else {
+            return self.checks.fail(now, "set-up", "no memory for rings".into());
+        };
+        let Some(running) = self.up(host) else { return };
+        let first = running.next_chunk;
+        running.next_chunk += 2;
+        let Some(uid) = running.uids.get(&id).copied() else { return };
+        // The application knows a chunk before it is told of a ring in it.
+        self.to_app(host, uid, Reply::Chunk { number: first, region: tx.clone() });
+        self.to_app(host, uid, Reply::Chunk { number: first + 1, region: rx.clone() });
+        self.queue.push(at, Event::Chunks { host, life, app: id, ring_bytes, tx: (first, tx), rx: (first + 1, rx) });
+    }
+
+    pub(super) fn on_chunks(
+        &mut self,
+        host: usize,
+        life: u32,
+        id: AppId,
+        ring_bytes: u32,
+        tx: (u32, Region),
+        rx: (u32, Region),
+    ) {
+        if let Some(until) = self.paused(host) {
+            return self.queue.push(until, Event::Chunks { host, life, app: id, ring_bytes, tx, rx });
+        }
+        let Some(running) = self.up_in(host, life) else { return };
+        let (engine, tap) = (&mut running.engine, &mut running.tap);
+        let added = engine
+            .add_chunk(tap, id, rx.0, ChunkKind::Rx, ring_bytes, rx.1)
+            .and_then(|()| engine.add_chunk(tap, id, tx.0, ChunkKind::Tx, ring_bytes, tx.1));
+        if added.is_err() {
+            // Only of an application that left meanwhile.
+            engine.chunks_refused(id, ring_bytes, Reason::LocalLimit);
+            if let Some(uid) = running.uids.get(&id).filter(|uid| running.apps.contains_key(uid)) {
+                let detail = format!("chunks of application {uid} were refused: {added:?}");
+                self.checks.fail(self.now, "bounds", detail);
+            }
+        }
+        self.after_command(host);
+    }
+
+    pub(super) fn on_no_chunks(&mut self, host: usize, life: u32, id: AppId, ring_bytes: u32) {
+        if let Some(until) = self.paused(host) {
+            return self.queue.push(until, Event::NoChunks { host, life, app: id, ring_bytes });
+        }
+        let Some(running) = self.up_in(host, life) else { return };
+        running.engine.chunks_refused(id, ring_bytes, Reason::LocalLimit);
+        self.after_command(host);
+    }
+
+    // ---- what the engine says
+
+    pub(super) fn on_engine_event(&mut self, host: usize, event: engine::Event) {
+        let now = self.now;
+        let uid = |world: &mut Self, id: AppId| world.up(host).and_then(|r| r.uids.get(&id).copied());
+        match event {
+            engine::Event::PeerWanted { peer } => match self.host_at(peer) {
+                Some(peer) => self.want_lane(host, peer),
+                None => self.checks.fail(now, "set-up", format!("host {host} wants {peer}")),
+            },
+            engine::Event::ChunksWanted { app, ring_bytes, rings } => self.make_chunks(host, app, ring_bytes, rings),
+            engine::Event::Connected { app, request, result } => {
+                let Some(uid) = uid(self, app) else { return };
+                let result = match result {
+                    Ok(connection) => {
+                        let Some(record) = self.checks.on_connected(now, host, uid, &connection) else { return };
+                        Ok((connection, record))
+                    }
+                    Err(reason) => Err(reason),
+                };
+                let code = result.as_ref().err().map_or(0, |r| r.code());
+                self.trace.note(now, "connect {} of application {} answered, {}", &[request, uid.into(), code.into()]);
+                self.to_app(host, uid, Reply::Connected { request, result });
+            }
+            engine::Event::Incoming { app, port, connection } => {
+                let Some(uid) = uid(self, app) else { return };
+                let record = self.checks.on_incoming(now, host, uid, &connection);
+                self.trace.note(now, "connection {} comes in at {}:{}", &[record.0.into(), host as u64, port.into()]);
+                self.to_app(host, uid, Reply::Incoming { port, connection, record });
+            }
+            engine::Event::LocalConnect { from, request, to, port, connection, .. } => {
+                let Some(running) = self.up(host) else { return };
+                running.engine.accepted(to, port, connection);
+                let Some(uid) = uid(self, from) else { return };
+                self.to_app(host, uid, Reply::Paired { request });
+            }
+            engine::Event::AppFault { app, detail } => {
+                let detail = format!("host {host} threw {app:?} out, which kept to the rules: {detail}");
+                self.checks.fail(now, "unexplained", detail);
+            }
+            engine::Event::LaneFailed { peer, reason, detail } => {
+                if let Some(peer) = self.host_at(peer) {
+                    self.on_lane_failed(host, peer, reason, &detail);
+                }
+            }
+            engine::Event::AppGone { app } => {
+                let Some(running) = self.up(host) else { return };
+                if let Some(uid) = running.uids.remove(&app)
+                    && running.apps.contains_key(&uid)
+                {
+                    self.checks.fail(now, "release", format!("application {uid} is gone for the engine, but lives"));
+                }
+            }
+            engine::Event::ChunkGone { app, chunk } => {
+                if let Some(uid) = uid(self, app) {
+                    self.to_app(host, uid, Reply::ChunkGone { number: chunk });
+                }
+            }
+        }
+    }
+
+    /// Time zero of what an application of the plan may do, for one that is started later.
+    pub(super) fn start_at(&mut self, index: usize, at: Time) {
+        self.queue.push(at, Event::Start { plan: index });
+    }
+}

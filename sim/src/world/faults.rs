@@ -1,0 +1,146 @@
+//! What breaks, and how it is mended.
+
+use std::time::Duration;
+
+use super::World;
+use crate::check::AppUid;
+use crate::host::address;
+use crate::plan::Fault;
+
+/// Time until a restarted host's applications are started again.
+const RESPAWN: Duration = Duration::from_millis(20);
+/// A link to a restarted host is used within this time, and found dead.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+impl World {
+    pub(super) fn on_fault(&mut self, fault: &Fault) {
+        let now = self.now;
+        self.trace.text(now, || format!("FAULT {fault:?}"));
+        match *fault {
+            Fault::Cut { from, to, what } => {
+                self.network.cut(from, to, what);
+                self.checks.causes.on_cut(now, from, to);
+                if what.control {
+                    self.watch_silence(from, to);
+                    self.watch_silence(to, from);
+                }
+            }
+            Fault::Heal { a, b } => self.heal(a, b),
+            Fault::Crash { host, told } => self.crash(host, told),
+            Fault::Restart { host } => self.restart(host),
+            Fault::PauseEngine { host, time } => {
+                let until = self.after(time);
+                self.checks.causes.on_outage(host, now, Some(until));
+                if let Some(running) = self.up(host) {
+                    running.engine_paused_until = running.engine_paused_until.max(until);
+                }
+            }
+            Fault::PauseHost { host, time } => {
+                let until = self.after(time);
+                self.checks.causes.on_outage(host, now, Some(until));
+                if let Some(running) = self.up(host) {
+                    running.stalled_until = running.stalled_until.max(until);
+                }
+            }
+            Fault::KillApp { app } => {
+                let host = self.plan.apps[app].host;
+                let uid = self.app_of(app).map(|a| a.uid);
+                if let Some(uid) = uid {
+                    self.kill(host, uid);
+                }
+            }
+            Fault::Weather(weather) => self.network.weather = weather,
+        }
+        self.trace.note(now, "fault", &[]);
+    }
+
+    pub(super) fn heal(&mut self, a: usize, b: usize) {
+        let was_cut = self.network.is_control_cut(a, b);
+        self.network.heal(a, b);
+        self.checks.causes.on_healed(self.now, a, b);
+        if was_cut {
+            self.on_path_back(a, b);
+        }
+    }
+
+    fn crash(&mut self, host: usize, told: bool) {
+        let now = self.now;
+        let Some(running) = self.hosts[host].running.take() else { return };
+        self.hosts[host].life += 1;
+        self.trace.note(now, "host {} dies", &[host as u64]);
+        self.checks.causes.on_outage(host, now, None);
+        for (uid, app) in &running.apps {
+            self.answers[app.plan_index].add(&app.answers);
+            self.checks.on_app_dead(*uid);
+        }
+        for uid in running.uids.values() {
+            self.checks.causes.on_owner_gone(now, *uid);
+        }
+        for (peer, number) in self.links.on_crash(host) {
+            if told && !self.network.is_control_cut(host, peer) {
+                let delay = self.network.link_delay();
+                self.tell_gone(peer, host, number, delay);
+            } else {
+                let delay = self.plan.link_timeout + self.some(HEARTBEAT);
+                self.tell_gone(peer, host, number, delay);
+            }
+        }
+    }
+
+    pub(super) fn restart(&mut self, host: usize) {
+        if self.hosts[host].running.is_some() {
+            return;
+        }
+        self.checks.causes.on_back(self.now, host);
+        self.start_host(host);
+        for peer in 0..self.hosts.len() {
+            let up = self.links.end(peer, host).up;
+            if peer != host
+                && let Some(number) = up
+            {
+                let delay = self.some(HEARTBEAT);
+                self.tell_gone(peer, host, number, delay);
+            }
+        }
+        let again: Vec<usize> =
+            (0..self.plan.apps.len()).filter(|i| self.plan.apps[*i].host == host && self.plan.apps[*i].respawn).collect();
+        for index in again {
+            let at = self.now + RESPAWN + self.some(RESPAWN);
+            self.start_at(index, at);
+        }
+    }
+
+    /// Nothing is broken from now on.
+    pub(super) fn mend_everything(&mut self) {
+        self.quiet = true;
+        for (a, b) in self.network.cut_pairs() {
+            self.heal(a, b);
+        }
+        let calm = crate::plan::Weather { delay: self.network.weather.delay, ..Default::default() };
+        self.network.weather = calm;
+        for host in 0..self.hosts.len() {
+            self.restart(host);
+            let now = self.now;
+            if let Some(running) = self.up(host) {
+                running.engine_paused_until = running.engine_paused_until.min(now);
+                running.stalled_until = running.stalled_until.min(now);
+            }
+            self.wake_engine(host);
+        }
+    }
+
+    /// All live processes, by host.
+    pub(super) fn processes(&self) -> Vec<(usize, AppUid)> {
+        let hosts = self.hosts.iter().enumerate();
+        hosts.flat_map(|(i, h)| h.running.iter().flat_map(move |r| r.apps.keys().map(move |uid| (i, *uid)))).collect()
+    }
+
+    /// The rows of both ends of the lane between two hosts.
+    pub(super) fn lane_rows(&self, a: usize, b: usize) -> Option<(control::LaneRow, control::LaneRow)> {
+        let row = |host: usize, peer: usize| {
+            let lanes = self.hosts[host].running.as_ref()?.engine.lanes();
+            lanes.into_iter().find(|l| l.name.starts_with(&format!("{}/", address(peer))))
+        };
+        Some((row(a, b)?, row(b, a)?))
+    }
+}

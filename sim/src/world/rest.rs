@@ -1,0 +1,201 @@
+//! How a run ends: everything is mended, what can finish does, new connections work, everything is given back, silence.
+
+use std::time::Duration;
+
+use verbs::Time;
+
+use super::World;
+use crate::plan::{AppPlan, Talk};
+
+/// What can finish does so within this time after the last fault: links and connects time out in less.
+const FINISH: Duration = Duration::from_secs(30);
+/// On top of a link's silence: heartbeats of both ends.
+const NOTICE: Duration = Duration::from_secs(3);
+/// New connections between all hosts are made and served within this time.
+const PROBE: Duration = Duration::from_secs(20);
+/// Everything is given back within this time.
+const RELEASE: Duration = Duration::from_secs(5);
+/// Then nothing is sent for this long.
+const SILENCE: Duration = Duration::from_secs(10);
+/// Time for what is on its way.
+const SETTLE: Duration = Duration::from_secs(3);
+/// Port and bytes of the probes.
+const PROBE_PORT: u16 = 9;
+const PROBE_BYTES: u64 = 3000;
+
+impl World {
+    /// Brings the run to its end and checks what must hold there.
+    pub fn finish(&mut self) {
+        self.mend_everything();
+        self.finish_connections();
+        if self.goes_on() {
+            // The last broken links are noticed.
+            self.pass(self.plan.link_timeout + NOTICE);
+        }
+        if self.goes_on() {
+            self.probe();
+        }
+        if self.goes_on() {
+            self.give_everything_back();
+        }
+        if self.goes_on() {
+            self.fall_silent();
+        }
+    }
+
+    /// From the start to the end.
+    pub fn run(&mut self) {
+        self.run_until(self.plan.quiet_at);
+        if self.goes_on() {
+            self.finish();
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        self.is_sound() && !self.is_cut_short()
+    }
+
+    fn finish_connections(&mut self) {
+        self.trace.text(self.now, || "everything is mended".into());
+        for (host, uid) in self.processes() {
+            if let Some(app) = self.up(host).and_then(|r| r.apps.get_mut(&uid)) {
+                app.end();
+            }
+            self.wake_app(host, uid);
+        }
+        let end = self.after(FINISH);
+        let done = self.run_while(end, |w| !w.all_idle());
+        if !done && self.goes_on() {
+            let left = self.left();
+            self.checks.fail(self.now, "liveness", format!("not finished {FINISH:?} after the last fault: {left}"));
+        }
+        if self.goes_on() {
+            self.checks.on_rest(self.now);
+        }
+    }
+
+    fn all_idle(&self) -> bool {
+        let running = || self.hosts.iter().filter_map(|h| h.running.as_ref());
+        running().all(|r| r.apps.values().all(crate::app::App::is_idle))
+            && running().all(|r| r.engine.apps().iter().all(|a| a.connections == 0))
+    }
+
+    /// What is left, for a person.
+    fn left(&self) -> String {
+        let mut out = String::new();
+        for (i, host) in self.hosts.iter().enumerate() {
+            let Some(running) = &host.running else { continue };
+            for app in running.apps.values().filter(|a| !a.is_idle()) {
+                let (open, asked) = app.pending();
+                out += &format!("[application {} on {i}: {open} connections, {asked} connects] ", app.uid);
+            }
+            for row in running.engine.connections().iter().take(4) {
+                out += &format!("[host {i}: {row:?}] ");
+            }
+            for row in running.engine.lanes() {
+                out += &format!("[host {i}: {row:?}] ");
+            }
+        }
+        out
+    }
+
+    /// Fresh applications on all hosts connect to each other.
+    fn probe(&mut self) {
+        self.trace.text(self.now, || "probes".into());
+        let hosts = self.hosts.len();
+        let at = self.after(Duration::from_millis(5));
+        let first = self.plan.apps.len();
+        for host in 0..hosts {
+            let mut plan = AppPlan::new(host, Talk::exactly(PROBE_BYTES)).listening(PROBE_PORT, 64);
+            for peer in (0..hosts).filter(|p| *p != host) {
+                plan = plan.connecting(peer, PROBE_PORT, at, 1, 4096);
+            }
+            self.add_app(plan);
+        }
+        let end = self.after(PROBE);
+        let done = self.run_while(end, |w| w.probes(first) < hosts);
+        if !self.goes_on() {
+            return;
+        }
+        if !done {
+            let left = self.left();
+            return self.checks.fail(self.now, "liveness", format!("probes not answered after {PROBE:?}: {left}"));
+        }
+        let may_refuse = self.plan.has_tight_limits();
+        for host in 0..hosts {
+            let answers = self.answers(first + host);
+            if answers.connected as usize != hosts - 1 && !may_refuse {
+                let detail = format!("a probe of host {host} failed: {answers:?}");
+                self.checks.fail(self.now, "liveness", detail);
+            }
+        }
+    }
+
+    /// Probing applications that have had all their answers and are done.
+    fn probes(&self, first: usize) -> usize {
+        (first..self.plan.apps.len())
+            .filter(|i| self.app_of(*i).is_some_and(|a| a.is_idle()))
+            .count()
+    }
+
+    /// Starts a further application now; its number in the plan.
+    pub fn add_app(&mut self, plan: AppPlan) -> usize {
+        let index = self.plan.apps.len();
+        self.plan.apps.push(plan);
+        self.answers.push(Default::default());
+        let was_quiet = std::mem::take(&mut self.quiet);
+        self.start_app(index);
+        self.quiet = was_quiet;
+        index
+    }
+
+    fn give_everything_back(&mut self) {
+        self.trace.text(self.now, || "all processes leave".into());
+        let now = self.now;
+        for (host, uid) in self.processes() {
+            if let Some(app) = self.up(host).and_then(|r| r.apps.get_mut(&uid)) {
+                app.leave(now);
+            }
+            self.wake_app(host, uid);
+        }
+        let end = self.after(RELEASE);
+        let done = self.run_while(end, |w| w.hosts.iter().filter_map(|h| h.running.as_ref()).any(|r| !r.uids.is_empty()));
+        if !done && self.goes_on() {
+            let left = self.left();
+            self.checks.fail(self.now, "release", format!("memory is held {RELEASE:?} after its owners left: {left}"));
+        }
+    }
+
+    fn fall_silent(&mut self) {
+        let settled = self.after(SETTLE);
+        self.run_until(settled);
+        let packets = self.network.packets;
+        let end = self.after(SILENCE);
+        self.run_until(end);
+        if !self.goes_on() {
+            return;
+        }
+        if self.network.packets != packets {
+            let sent = self.network.packets - packets;
+            self.checks.fail(self.now, "liveness", format!("{sent} packets in {SILENCE:?} although nobody has anything to say"));
+        }
+        for host in 0..self.hosts.len() {
+            if let Some(r) = &self.hosts[host].running {
+                self.checks.on_host_at_rest(self.now, &self.hosts[host].limits, &r.engine, &r.tap);
+            }
+            for peer in host + 1..self.hosts.len() {
+                if let Some((a, b)) = self.lane_rows(host, peer)
+                    && (a.qpn != 0 || b.qpn != 0)
+                {
+                    self.checks.on_lane_at_rest(self.now, (host, peer), &a, &b);
+                }
+            }
+        }
+    }
+
+    /// Runs for some time.
+    pub fn pass(&mut self, time: Duration) {
+        let end: Time = self.after(time);
+        self.run_until(end);
+    }
+}
