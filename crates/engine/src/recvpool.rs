@@ -4,7 +4,7 @@
 //! its entries were posted, and a consumed entry is posted again at once. It must never read more of a buffer than was
 //! received, nor hand a buffer to anyone while it is posted.
 
-use verbs::{Access, MrId, Provider, RecvWr, Region, Sge, SrqId, SrqInit, VerbsError};
+use verbs::{Access, MrId, PostError, Provider, RecvWr, Region, Sge, SrqId, SrqInit, VerbsError};
 
 use crate::lane::LaneId;
 use crate::limits::RECV_BATCH;
@@ -148,18 +148,25 @@ impl RecvPool {
         !self.returning.is_empty()
     }
 
+    /// Posts the first `count` consumed entries, at most `N`, from arrays of that size.
+    fn post<P: Provider, const N: usize>(&self, nic: &mut P, count: usize) -> Result<(), PostError> {
+        let Some(batch) = self.returning.get(..count.min(N)) else { return Ok(()) };
+        let Some(last) = batch.len().checked_sub(1) else { return Ok(()) };
+        let sges: [[Sge; 1]; N] = std::array::from_fn(|i| [self.sge(batch[i.min(last)].entry)]);
+        let wrs: [RecvWr<'_>; N] =
+            std::array::from_fn(|i| RecvWr { wr_id: RECV_WR | u64::from(batch[i.min(last)].entry), sges: &sges[i] });
+        nic.post_srq_recv(self.srq, &wrs[..batch.len()])
+    }
+
     /// Posts consumed entries again; calls `reposted` for each with the lane that consumed it.
     pub(crate) fn repost<P: Provider>(&mut self, nic: &mut P, mut reposted: impl FnMut(LaneId, u32)) {
         while !self.returning.is_empty() {
             let count = self.returning.len().min(RECV_BATCH);
-            let last = count - 1;
-            let batch = &self.returning[..count];
-            let sges: [[Sge; 1]; RECV_BATCH] = std::array::from_fn(|i| [self.sge(batch[i.min(last)].entry)]);
-            let wrs: [RecvWr<'_>; RECV_BATCH] = std::array::from_fn(|i| RecvWr {
-                wr_id: RECV_WR | u64::from(batch[i.min(last)].entry),
-                sges: &sges[i],
-            });
-            let result = nic.post_srq_recv(self.srq, &wrs[..count]);
+            let result = match count {
+                1 => self.post::<P, 1>(nic, count),
+                2..=4 => self.post::<P, 4>(nic, count),
+                _ => self.post::<P, RECV_BATCH>(nic, count),
+            };
             let done = result.as_ref().map_or_else(|e| e.index.min(count), |()| count);
             for r in self.returning.drain(..done) {
                 if let Some((lane, incarnation)) = r.lane {

@@ -139,12 +139,12 @@ impl SendQueue {
     /// Hands what is staged to the device. An error means that the queue pair is of no more use.
     pub(crate) fn flush<P: Provider>(&mut self, nic: &mut P, qpn: Qpn) -> Result<(), PostError> {
         for batch in self.staged.chunks(POST_BATCH) {
-            let sges: [[Sge; 1]; POST_BATCH] = std::array::from_fn(|i| [batch[i.min(batch.len() - 1)].sge]);
-            let wrs: [SendWr<'_>; POST_BATCH] = std::array::from_fn(|i| {
-                let s = &batch[i.min(batch.len() - 1)];
-                SendWr { wr_id: s.seq, op: s.op, payload: Payload::Sges(&sges[i]), flags: s.flags, dest: None }
-            });
-            nic.post_send(qpn, &wrs[..batch.len()])?;
+            // A lone work request is the common case of low load, and the one that latency hangs on.
+            match batch.len() {
+                1 => post::<P, 1>(nic, qpn, batch)?,
+                2..=4 => post::<P, 4>(nic, qpn, batch)?,
+                _ => post::<P, POST_BATCH>(nic, qpn, batch)?,
+            }
         }
         self.staged.clear();
         Ok(())
@@ -164,6 +164,17 @@ impl SendQueue {
         }
         Ok(())
     }
+}
+
+/// Posts up to `N` work requests from arrays of that size.
+fn post<P: Provider, const N: usize>(nic: &mut P, qpn: Qpn, batch: &[Staged]) -> Result<(), PostError> {
+    let Some(last) = batch.len().checked_sub(1) else { return Ok(()) };
+    let sges: [[Sge; 1]; N] = std::array::from_fn(|i| [batch[i.min(last)].sge]);
+    let wrs: [SendWr<'_>; N] = std::array::from_fn(|i| {
+        let s = &batch[i.min(last)];
+        SendWr { wr_id: s.seq, op: s.op, payload: Payload::Sges(&sges[i]), flags: s.flags, dest: None }
+    });
+    nic.post_send(qpn, &wrs[..batch.len().min(N)])
 }
 
 #[cfg(test)]

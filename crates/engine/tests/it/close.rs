@@ -224,3 +224,21 @@ fn slots_and_routes_are_used_again_without_confusion() {
     assert_eq!(w.hosts[0].engine.apps()[0].tx_bytes, 500 * 5000);
     assert_eq!(w.hosts[0].engine.apps()[0].rx_bytes, 500 * 3000);
 }
+
+#[test]
+fn a_peer_that_never_confirms_an_end_loses_its_lane() {
+    let (mut w, a, b, sa, _) = pair(30, 4096);
+    let mrs = w.hosts[0].mrs();
+    // The peer's NIC acknowledges, its daemon hangs.
+    w.stopped.insert(1);
+    w.kill(0, a);
+    w.pass(Duration::from_secs(119));
+    assert!(w.hosts[0].gone.is_empty() && w.hosts[0].mrs() == mrs, "the peer may still write to the ring");
+    w.pass(Duration::from_secs(2));
+    assert_eq!(w.hosts[0].gone, [a]);
+    assert_eq!(w.hosts[0].lane_failures.len(), 1);
+    assert_eq!(w.hosts[0].engine.totals().rc_qps, 0);
+    w.stopped.clear();
+    w.settle();
+    assert!(w.app(1, b).conns.values().all(|c| c.reset.is_some()), "slot {sa}");
+}

@@ -135,3 +135,50 @@ fn more_peers_than_lanes() {
     w.connect_wait(0, a, (addr(3), 7).into(), 4096).unwrap();
     w.assert_clean();
 }
+
+#[test]
+fn a_new_offer_gives_the_old_lane_up() {
+    let mut w = World::new(2, 86);
+    let (a, b) = (w.attach(0, 64), w.attach(1, 64));
+    let (sa, _) = w.pair(a, b, 7, 8192);
+    w.tell(0, a, sa, |c| c.to_send = 1_000_000);
+    w.pass(Duration::from_micros(100));
+    let h = &mut w.hosts[0];
+    let free = h.engine.totals().srq_free;
+    let first = h.engine.lanes()[0].clone();
+    let again = h.engine.lane_offer(&mut h.nic, addr(1)).unwrap();
+    assert!(again.qpn != first.qpn && again.incarnation == first.incarnation + 1);
+    let third = h.engine.lane_offer(&mut h.nic, addr(1)).unwrap();
+    assert!(third.qpn != again.qpn && third.incarnation == again.incarnation + 1);
+    assert_eq!(h.engine.totals().rc_qps, 1);
+    assert_eq!(h.engine.totals().srq_free, free, "as many receives as one grant needs");
+    w.settle();
+    assert_eq!(w.app(0, a).conns[&sa].reset, Some(Reason::PeerLost));
+}
+
+#[test]
+fn offers_that_cannot_be_are_refused() {
+    let mut w = World::new(2, 87);
+    let (one, two) = w.hosts.split_at_mut(1);
+    let (a, b) = (&mut one[0], &mut two[0]);
+    let good = b.engine.lane_offer(&mut b.nic, addr(0)).unwrap();
+    assert!(a.engine.lane_accept(&mut a.nic, addr(1), &good).is_err(), "nothing was offered");
+    a.engine.lane_offer(&mut a.nic, addr(1)).unwrap();
+    let bad: [fn(&mut control::LaneOffer); 8] = [
+        |o| o.lane = 1,
+        |o| o.qpn = 0,
+        |o| o.qpn = 1 << 24,
+        |o| o.psn = 1 << 24,
+        |o| o.mtu_bytes = 1500,
+        |o| o.credits = 7,
+        |o| o.send_bytes_max = 255,
+        |o| o.max_msg_bytes = 100,
+    ];
+    for (i, change) in bad.into_iter().enumerate() {
+        let mut offer = good.clone();
+        change(&mut offer);
+        assert!(a.engine.lane_accept(&mut a.nic, addr(1), &offer).is_err(), "case {i}");
+    }
+    a.engine.lane_accept(&mut a.nic, addr(1), &good).unwrap();
+    assert!(a.engine.lane_accept(&mut a.nic, addr(1), &good).is_err(), "accepted already");
+}
