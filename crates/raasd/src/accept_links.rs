@@ -100,7 +100,7 @@ fn take_place(strangers: &Arc<Mutex<Strangers>>, source: SocketAddr, context: &L
     None
 }
 
-fn log_line(strangers: &Mutex<Strangers>, line: impl FnOnce(u64)) {
+fn log_line(strangers: &Mutex<Strangers>, line: impl FnOnce(Option<u64>)) {
     let mut guard = strangers.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(left_out) = guard.log.take(std::time::Instant::now()) {
         line(left_out);

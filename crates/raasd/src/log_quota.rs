@@ -22,8 +22,8 @@ impl LogQuota {
         Self { lines, since: now, used: 0, left_out: 0 }
     }
 
-    /// Whether a line may be written; if so, how many were left out before it.
-    pub(crate) fn take(&mut self, now: Instant) -> Option<u64> {
+    /// Whether a line may be written; if so, how many were left out before it, if any.
+    pub(crate) fn take(&mut self, now: Instant) -> Option<Option<u64>> {
         if now.saturating_duration_since(self.since) >= WINDOW {
             (self.since, self.used) = (now, 0);
         }
@@ -32,7 +32,7 @@ impl LogQuota {
             return None;
         }
         self.used += 1;
-        Some(std::mem::take(&mut self.left_out))
+        Some(Some(std::mem::take(&mut self.left_out)).filter(|n| *n > 0))
     }
 }
 
@@ -46,7 +46,7 @@ mod tests {
         let mut quota = LogQuota::new(10, start);
         let written = (0..1000).filter(|_| quota.take(start).is_some()).count();
         assert_eq!(written, 10);
-        assert_eq!(quota.take(start + WINDOW), Some(990));
-        assert_eq!(quota.take(start + WINDOW), Some(0));
+        assert_eq!(quota.take(start + WINDOW), Some(Some(990)));
+        assert_eq!(quota.take(start + WINDOW), Some(None));
     }
 }

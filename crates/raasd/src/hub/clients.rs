@@ -31,6 +31,8 @@ impl Hub {
                             Some(fault) => {
                                 tracing::warn!(pid = who.pid, uid = who.uid, fault, left_out, "detached a program");
                             }
+                            // Tools come and go all the time.
+                            None if who.role == Role::Inspector => {}
                             None => tracing::info!(pid = who.pid, name = who.name, left_out, "a program left"),
                         }
                     }
@@ -41,7 +43,7 @@ impl Hub {
     }
 
     /// Whether a line about a program may be written; how many were left out before.
-    fn may_log(&mut self) -> Option<u64> {
+    fn may_log(&mut self) -> Option<Option<u64>> {
         self.log.take(std::time::Instant::now())
     }
 

@@ -107,6 +107,17 @@ impl RawClient {
         }
     }
 
+    pub(crate) fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Reads without waiting.
+    pub(crate) fn take_what_is_there(&mut self, mut each: impl FnMut(Reply)) {
+        while let Ok((reply, _)) = recv_message::<Reply>(self.socket.as_fd(), &mut self.buffer) {
+            each(reply);
+        }
+    }
+
     /// The daemon's last words, after which it closes.
     fn last_words(mut self) -> (Reason, String) {
         let mut last = None;
@@ -121,7 +132,7 @@ impl RawClient {
 }
 
 /// The daemon still serves others.
-fn check_service(host: &Host) {
+pub(crate) fn check_service(host: &Host) {
     let (client, server) = (host.session(), host.session());
     let port = host.echo(&server);
     check_echo(Stream::connect_with(&client, (host.address(), port)).unwrap(), 1000, 1);

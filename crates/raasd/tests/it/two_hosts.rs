@@ -144,3 +144,23 @@ fn a_dead_application_resets_its_connections_and_leaves_nothing() {
         });
     });
 }
+
+#[test]
+fn hosts_that_cannot_be_reached_leave_nothing() {
+    bounded(|| {
+        let mut a = Host::new();
+        a.config.set_limit("lanes_max", 4).unwrap();
+        a.config.limits.peers_max = 4;
+        a.start();
+        let session = a.session();
+        for last in 1..=20 {
+            let nobody = std::net::SocketAddr::from(([127, 127, 127, last], 9));
+            assert_eq!(reason(Stream::connect_with(&session, nobody)), Reason::PeerUnreachable, "{nobody}");
+        }
+        let b = Host::started();
+        let server = b.session();
+        let port = b.echo(&server);
+        check_echo(Stream::connect_with(&session, (b.address(), port)).unwrap(), 1000, 1);
+        assert_eq!(a.stat().rc_qps, 1);
+    });
+}
