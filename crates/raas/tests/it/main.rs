@@ -2,9 +2,11 @@
 
 mod fake_daemon;
 mod hostile;
+mod lifecycles;
 mod processes;
 mod refusals;
 mod streams;
+mod world;
 
 /// Ends the process if a test hangs: generous, since the machine may be busy.
 pub(crate) struct Watchdog(std::sync::mpsc::Sender<()>);
