@@ -1,6 +1,7 @@
 //! `sim`: runs seeds. Exit code 0 if every promise held, 5 if one did not, 2 for a wrong command line.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -53,7 +54,7 @@ struct Sweep {
     total_steps: u64,
     total_connections: u64,
     total_bytes_checked: u64,
-    total_failures_explained: u64,
+    total_failures: BTreeMap<&'static str, u64>,
 }
 
 fn main() -> ExitCode {
@@ -133,14 +134,14 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
         total_steps: totals.steps,
         total_connections: totals.connections,
         total_bytes_checked: totals.bytes_checked,
-        total_failures_explained: totals.failures_explained,
+        total_failures: totals.failures,
         outcome,
     };
     print(args, &sweep, &sweep.outcome)?;
     if !args.json {
         println!(
             "{} seeds from {} in {:.1} s, {:.1} a second: {:.0} virtual seconds, {} events, {} connections, {} bytes \
-             checked, {} failures, each with a cause",
+             checked; failures, each with a cause: {:?}",
             sweep.count,
             sweep.first_seed,
             sweep.seconds,
@@ -149,7 +150,7 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
             sweep.total_steps,
             sweep.total_connections,
             sweep.total_bytes_checked,
-            sweep.total_failures_explained,
+            sweep.total_failures,
         );
     }
     Ok(sweep.outcome.violations.is_empty())
@@ -162,7 +163,7 @@ struct Totals {
     virtual_ns: u64,
     connections: u64,
     bytes_checked: u64,
-    failures_explained: u64,
+    failures: BTreeMap<&'static str, u64>,
     /// The lowest seed with a violation.
     worst: Option<Outcome>,
     last: Option<Outcome>,
@@ -175,7 +176,7 @@ impl Totals {
         self.virtual_ns += outcome.virtual_ns;
         self.connections += outcome.connections;
         self.bytes_checked += outcome.bytes_checked;
-        self.failures_explained += outcome.failures_explained;
+        outcome.failures.iter().for_each(|(k, n)| *self.failures.entry(k).or_default() += n);
         self.keep(outcome);
     }
 
@@ -195,7 +196,7 @@ impl Totals {
         self.virtual_ns += other.virtual_ns;
         self.connections += other.connections;
         self.bytes_checked += other.bytes_checked;
-        self.failures_explained += other.failures_explained;
+        other.failures.iter().for_each(|(k, n)| *self.failures.entry(k).or_default() += n);
         other.worst.into_iter().chain(other.last).for_each(|o| self.keep(o));
     }
 }

@@ -1,5 +1,6 @@
 //! One run from a seed to its outcome; a panic in the code under test is an outcome too.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -29,8 +30,8 @@ pub struct Outcome {
     pub connections: u64,
     /// Bytes read and found right.
     pub bytes_checked: u64,
-    /// Refusals and resets, each with a cause.
-    pub failures_explained: u64,
+    /// Refusals and resets by reason, each with a cause.
+    pub failures: BTreeMap<&'static str, u64>,
     /// Packets sent.
     pub packets: u64,
     /// Packets lost.
@@ -73,7 +74,7 @@ pub fn run_plan(plan: Plan, steps: Option<u64>, trace: Trace) -> Outcome {
         virtual_ns: now.as_nanos(),
         connections: world.checks().connections() as u64,
         bytes_checked: world.checks().bytes_checked,
-        failures_explained: world.checks().explained,
+        failures: world.checks().explained.clone(),
         packets,
         packets_lost,
         violations: world.into_checks().into_violations(),

@@ -37,7 +37,7 @@ impl Plan {
         let rng = &mut rng;
         let count = pick(&[2, 2, 2, 3, 3, 4], rng);
         // Short runs are many; long ones let timeouts of seconds pass.
-        let quiet_us = pick(&[30_000, 100_000, 400_000, 2_000_000, 8_000_000], rng);
+        let quiet_us = pick(&[30_000, 100_000, 400_000, 2_000_000, 8_000_000, 20_000_000], rng);
         let base = host(rng);
         let hosts = (0..count).map(|_| if rng.random_bool(0.7) { base.clone() } else { host(rng) }).collect();
         let mut plan = Self {
@@ -179,7 +179,7 @@ fn faults(plan: &mut Plan, quiet_us: u64, rng: &mut StdRng) {
         let to = (from + rng.random_range(1..hosts)) % hosts;
         let kind = pick(&[Cut::ALL, Cut::ALL, Cut::DATA, Cut::CONTROL], rng);
         let what = Cut { one_way: rng.random_bool(0.3), ..kind };
-        let long = start + up_to(&[3_000, 100_000, 1_000_000, 6_000_000], rng);
+        let long = start + up_to(&[3_000, 100_000, 1_000_000, 6_000_000, 15_000_000], rng);
         plan.faults.push((at(start), Fault::Cut { from, to, what }));
         plan.faults.push((at(long), Fault::Heal { a: from, b: to }));
     }

@@ -12,9 +12,16 @@ use verbs::Time;
 use super::AppUid;
 
 /// Harms after which a queue pair may give up: its retries and the first attempt, less one.
-const HARMS_OF_A_FAILURE: usize = 7;
-/// A failure's causes are looked for this far back: longer than all retries of a queue pair together take.
-const LOOK_BACK: Duration = Duration::from_secs(5);
+const HARMS_OF_A_FAILURE: usize = 6;
+/// A failure's causes are looked for this far back: longer than all retries of a queue pair together take, which is seven
+/// times the four-fold ACK timeout of a lane at most.
+const LOOK_BACK: Duration = Duration::from_secs(20);
+/// Longest time that a daemon dials.
+const DIALS: Duration = Duration::from_secs(5);
+
+fn before(at: Time, by: Duration) -> Time {
+    Time(at.as_nanos().saturating_sub(by.as_nanos() as u64))
+}
 
 /// A connect that was asked for.
 #[derive(Debug, Clone)]
@@ -151,7 +158,7 @@ impl Causes {
 
     /// The start of the time in which causes of what happens now are looked for.
     pub(crate) fn look_back(now: Time) -> Time {
-        Time(now.as_nanos().saturating_sub(LOOK_BACK.as_nanos() as u64))
+        before(now, LOOK_BACK)
     }
 
     /// Why a queue pair of `host` to `peer` could give up: `harms` packets between them were lost lately.
@@ -176,8 +183,11 @@ impl Causes {
             }
             Reason::LocalLimit | Reason::PeerLimit => self.has_tight_limits,
             Reason::TimedOut => (troubled || lane) && now.saturating_since(asked.at) >= asked.timeout,
-            Reason::PeerUnreachable => troubled,
-            Reason::PeerLost | Reason::LaneFailed => self.was_lane_lost(asked.from, host, asked.at, reason),
+            // The dial that failed may have begun for an earlier connect.
+            Reason::PeerUnreachable => self.was_troubled(asked.from, host, before(asked.at, DIALS)),
+            Reason::PeerLost => self.was_lane_lost(asked.from, host, asked.at, reason),
+            // Also what a connect hears that waited for rings while the lane was lost for another reason.
+            Reason::LaneFailed => self.was_any_lane_lost(asked.from, host, asked.at),
             _ => false,
         };
         if is_explained {

@@ -73,8 +73,8 @@ pub struct Checks {
     seed: u64,
     /// Bytes read and found right.
     pub bytes_checked: u64,
-    /// Failures that a fault explains.
-    pub explained: u64,
+    /// Failures that a fault explains, by reason.
+    pub explained: BTreeMap<&'static str, u64>,
 }
 
 impl Checks {
@@ -88,7 +88,7 @@ impl Checks {
             causes: Causes::new(has_tight_limits),
             seed,
             bytes_checked: 0,
-            explained: 0,
+            explained: BTreeMap::new(),
         }
     }
 
@@ -154,7 +154,7 @@ impl Checks {
 
     /// A connect was answered by a refusal.
     pub(crate) fn on_refused(&mut self, now: Time, asked: &Asked, reason: Reason) {
-        self.explained += 1;
+        *self.explained.entry(reason.key()).or_default() += 1;
         if let Err(why) = self.causes.explain_refusal(now, asked, reason) {
             self.fail(now, "unexplained", format!("connect of host {} to {:?} failed: {why}", asked.from, asked.to));
         }

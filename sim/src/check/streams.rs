@@ -197,7 +197,7 @@ impl Checks {
 
     /// `side` was told that the connection is broken.
     pub(crate) fn on_reset(&mut self, now: Time, id: RecordId, side: Side, reason: Reason) {
-        self.explained += 1;
+        *self.explained.entry(reason.key()).or_default() += 1;
         let (end, other) = self.ends(id, side);
         end.reset = Some(reason);
         let (aborted, dead) = (other.aborted, other.dead);

@@ -101,14 +101,14 @@ impl World {
     }
 
     pub(super) fn on_link_up(&mut self, host: usize, life: u32, peer: usize, peer_life: u32, number: u64) {
+        if self.life(host) == life && self.postpone(host, Event::LinkUp { host, life, peer, peer_life, number }) {
+            return;
+        }
         if self.life(host) != life || self.links.end(host, peer).dial != Some(number) {
             // Nobody waits for it: the peer learns that by a reset.
             let at = self.now + self.network.link_delay();
             let life = self.life(peer);
             return self.queue.push(at, Event::LinkGone { host: peer, life, peer: host, number, only_if_cut: false });
-        }
-        if self.postpone(host, Event::LinkUp { host, life, peer, peer_life, number }) {
-            return;
         }
         if self.life(peer) != peer_life || self.links.end(peer, host).up != Some(number) {
             return self.on_dial_failed(host, life, peer, number, false);
@@ -157,14 +157,14 @@ impl World {
     }
 
     pub(super) fn on_link_gone(&mut self, host: usize, life: u32, peer: usize, number: u64, only_if_cut: bool) {
-        if self.life(host) != life || self.links.end(host, peer).up != Some(number) {
+        if self.life(host) != life || self.postpone(host, Event::LinkGone { host, life, peer, number, only_if_cut }) {
+            return;
+        }
+        if self.links.end(host, peer).up != Some(number) {
             return;
         }
         // A silence that ended was none; that it was another cut meanwhile is as good as the first going on.
         if only_if_cut && !self.network.is_control_cut(host, peer) {
-            return;
-        }
-        if self.postpone(host, Event::LinkGone { host, life, peer, number, only_if_cut }) {
             return;
         }
         self.end_lost(host, peer, Reason::PeerLost);
@@ -227,14 +227,19 @@ impl World {
     }
 
     pub(super) fn on_link(&mut self, host: usize, life: u32, peer: usize, number: u64, message: Message) {
-        if self.life(host) != life || self.links.end(host, peer).up != Some(number) {
+        if self.life(host) != life {
             return;
         }
+        // Before anything else: the link's coming up may have been put off in the same way.
         if let Some(paused) = self.paused(host) {
             // Those behind it come later too.
             let end = self.links.end(host, peer);
             end.last_at = end.last_at.max(paused);
             return self.queue.push(paused, Event::Link { host, life, peer, number, message });
+        }
+        if self.links.end(host, peer).up != Some(number) {
+            let code = message.code();
+            return self.trace.note(self.now, "link {} to {}: message {} is late", &[host as u64, peer as u64, code]);
         }
         match self.links.end(host, peer).handle(message) {
             Step::None => {}

@@ -28,20 +28,8 @@ impl World {
             Fault::Heal { a, b } => self.heal(a, b),
             Fault::Crash { host, told } => self.crash(host, told),
             Fault::Restart { host } => self.restart(host),
-            Fault::PauseEngine { host, time } => {
-                let until = self.after(time);
-                self.checks.causes.on_outage(host, now, Some(until));
-                if let Some(running) = self.up(host) {
-                    running.engine_paused_until = running.engine_paused_until.max(until);
-                }
-            }
-            Fault::PauseHost { host, time } => {
-                let until = self.after(time);
-                self.checks.causes.on_outage(host, now, Some(until));
-                if let Some(running) = self.up(host) {
-                    running.stalled_until = running.stalled_until.max(until);
-                }
-            }
+            Fault::PauseEngine { host, time } => self.pause(host, time, false),
+            Fault::PauseHost { host, time } => self.pause(host, time, true),
             Fault::KillApp { app } => {
                 let host = self.plan.apps[app].host;
                 let uid = self.app_of(app).map(|a| a.uid);
@@ -52,6 +40,20 @@ impl World {
             Fault::Weather(weather) => self.network.weather = weather,
         }
         self.trace.note(now, "fault", &[]);
+    }
+
+    /// A pause is not made longer while it lasts: what it put off comes at its end, in order.
+    fn pause(&mut self, host: usize, time: Duration, all: bool) {
+        if self.paused(host).is_some() {
+            return;
+        }
+        let until = self.after(time);
+        self.checks.causes.on_outage(host, self.now, Some(until));
+        let Some(running) = self.up(host) else { return };
+        running.engine_paused_until = until;
+        if all {
+            running.stalled_until = until;
+        }
     }
 
     pub(super) fn heal(&mut self, a: usize, b: usize) {
@@ -110,7 +112,7 @@ impl World {
         }
     }
 
-    /// Nothing is broken from now on.
+    /// Nothing is broken from now on. Pauses end by themselves: what they put off must keep its order.
     pub(super) fn mend_everything(&mut self) {
         self.quiet = true;
         for (a, b) in self.network.cut_pairs() {
@@ -120,11 +122,6 @@ impl World {
         self.network.weather = calm;
         for host in 0..self.hosts.len() {
             self.restart(host);
-            let now = self.now;
-            if let Some(running) = self.up(host) {
-                running.engine_paused_until = running.engine_paused_until.min(now);
-                running.stalled_until = running.stalled_until.min(now);
-            }
             self.wake_engine(host);
         }
     }
