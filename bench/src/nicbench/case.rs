@@ -22,6 +22,13 @@ pub(crate) enum Load {
     FetchAddStream,
 }
 
+impl Load {
+    /// Whether messages go to and fro one at a time.
+    pub(crate) fn is_ping_pong(self) -> bool {
+        matches!(self, Self::SendPingPong | Self::WritePingPong)
+    }
+}
+
 /// One case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Case {

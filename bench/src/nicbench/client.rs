@@ -7,9 +7,9 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use crate::CONTROL_PORT;
-use crate::case::{Case, Load, Sample};
+use crate::case::{Case, Sample};
 use crate::control::{Answer, Control, Request};
-use crate::end::{DeviceKind, DeviceOptions, End, run_of};
+use crate::end::{DeviceKind, DeviceOptions, End, place, run_of};
 use crate::{flow, latency};
 
 /// Messages of the first run, which only shows how many fit the time.
@@ -62,10 +62,10 @@ impl Client {
     }
 
     /// All rounds of a case. What fails in it is told in the result; only a lost server is an error.
-    pub(crate) fn case(&mut self, case: &Case, rounds: u32, seconds: f64) -> Result<Measured> {
-        let name = if case.is_throughput() { format!("{}, {}", case.name, self.packets()) } else { case.name.into() };
+    pub(crate) fn case(&mut self, case: &Case, note: &str, rounds: u32, seconds: f64) -> Result<Measured> {
+        let packets = if case.is_throughput() { self.packets() } else { String::new() };
         let mut measured = Measured {
-            case: name,
+            case: format!("{}{packets}{note}", case.name),
             unit: case.unit,
             bytes: case.bytes,
             depth: case.depth,
@@ -82,14 +82,13 @@ impl Client {
     /// The packets of the link, in words.
     fn packets(&self) -> String {
         let mtu = self.sides.iter().map(|side| side.end.nic.device().mtu.bytes()).min().unwrap_or_default();
-        format!("packets of {mtu} B")
+        format!(", packets of {mtu} B")
     }
 
     fn rounds(&mut self, case: &Case, rounds: u32, seconds: f64, measured: &mut Measured) -> Result<()> {
-        let wait = match case.load {
-            Load::SendPingPong | Load::WritePingPong => self.options.lat_wait,
-            _ => self.options.bw_wait,
-        };
+        let is_ping_pong = case.load.is_ping_pong();
+        let wait = if is_ping_pong { self.options.lat_wait } else { self.options.bw_wait };
+        place(0, !is_ping_pong)?;
         for side in &mut self.sides {
             side.connect()?;
             side.calibrate(case, seconds, wait)?;
@@ -146,7 +145,7 @@ impl Side {
     fn run(&mut self, case: &Case, wait: crate::waiting::Wait) -> Result<(Sample, Vec<(String, u64)>)> {
         self.runs = self.runs % 250 + 1;
         let run = run_of(case, self.count, self.runs);
-        let latency = matches!(case.load, Load::SendPingPong | Load::WritePingPong);
+        let latency = case.load.is_ping_pong();
         if latency {
             latency::prepare(&mut self.end, &run)?;
         } else {

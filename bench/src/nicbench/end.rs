@@ -60,6 +60,22 @@ pub(crate) struct DeviceOptions {
     pub(crate) bw_wait: Wait,
 }
 
+/// Puts this process on a processor of its own for streams: the client on the first, servers on the second. In a
+/// ping-pong it may run where it likes: beside the kernel's own threads, a process that spins and is bound to their
+/// processor makes them wait for a tick.
+pub(crate) fn place(index: usize, is_stream: bool) -> Result<()> {
+    let count = CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
+    if *count < 2 {
+        return Ok(());
+    }
+    let mut own = rustix::thread::CpuSet::new();
+    (0..*count).filter(|cpu| !is_stream || *cpu == index).for_each(|cpu| own.set(cpu));
+    Ok(rustix::thread::sched_setaffinity(None, &own)?)
+}
+
+/// Processors at the start, before any was left out.
+static CPUS: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+
 /// The end.
 pub(crate) struct End {
     pub(crate) nic: Box<dyn Provider>,

@@ -8,7 +8,7 @@ use verbs::{Payload, SendFlags, SendOp, SendWr};
 use crate::case::{Load, Sample};
 use crate::control::{Control, Run};
 use crate::end::End;
-use crate::waiting::{Poller, Wait, is_readable};
+use crate::waiting::{Poller, Wait, YIELDS_BEFORE_SLEEP, is_readable, sleep};
 
 /// Where the word of the atomics lies on the responder, and the old values on the requester.
 const WORD: u64 = 0;
@@ -48,7 +48,7 @@ pub(crate) fn request(end: &mut End, run: &Run, wait: Wait) -> Result<Sample> {
         post(end, run, posted, free)?;
         posted += free;
         let End { nic, .. } = &mut *end;
-        let came = poller.poll(nic.as_mut(), None)?.len();
+        let came = poller.poll(nic.as_mut())?.len();
         if came > 0 {
             poller.on_progress();
         }
@@ -82,20 +82,23 @@ fn post(end: &mut End, run: &Run, first: u32, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Lets the device work until the client has something to say.
+/// Lets the device work until the client has something to say. A responder gets no completions of streams, so it looks at
+/// progress alone; a device that needs no processor of ours lets it sleep.
 pub(crate) fn respond(end: &mut End, control: &Control) -> Result<()> {
-    let mut poller = Poller::new(end.cq, Wait::Sleep);
-    let mut polls = 0u32;
+    let mut idle = 0;
     loop {
-        let End { nic, .. } = &mut *end;
-        let idle = poller.poll(nic.as_mut(), Some(control.fd()))?.is_empty();
-        polls = polls.wrapping_add(1);
-        if idle && polls.is_multiple_of(LOOK_EVERY) && is_readable(control.fd())? {
+        if end.nic.progress() {
+            idle = 0;
+            continue;
+        }
+        idle += 1;
+        if idle <= YIELDS_BEFORE_SLEEP {
+            std::thread::yield_now();
+        } else if is_readable(control.fd())? {
             end.settle();
             return Ok(());
+        } else {
+            sleep(end.nic.as_ref(), Some(control.fd()))?;
         }
     }
 }
-
-/// Polls between two looks at the control connection.
-const LOOK_EVERY: u32 = 64;

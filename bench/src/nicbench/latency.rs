@@ -84,7 +84,7 @@ impl<'e> Game<'e> {
         self.poller.on_progress();
         while !self.has_come(index)? {
             let End { nic, .. } = &mut *self.end;
-            let completions = self.poller.poll(nic.as_mut(), None)?;
+            let completions = self.poller.poll(nic.as_mut())?;
             let receives = completions.iter().filter(|c| c.opcode == WcOpcode::Recv).count();
             self.arrived += u32::try_from(receives)?;
             self.poller.check()?;

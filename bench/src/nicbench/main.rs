@@ -23,6 +23,7 @@ use clap::{Parser, Subcommand};
 
 use crate::client::Measured;
 use crate::end::{DeviceKind, DeviceOptions};
+use crate::veth::Shape;
 
 /// Port of the control connection of the first device; each further device takes the next.
 const CONTROL_PORT: u16 = 18_515;
@@ -40,10 +41,10 @@ enum Task {
     Veth {
         #[command(flatten)]
         common: Common,
-        /// MTUs of the pair, one after the other: 1500 gives packets of 1024 bytes, 4200 of 4096. From the second on, only
-        /// throughput is measured.
+        /// The pairs to run on, one after the other, each an MTU or `MTU:steered`. What depends on nothing that changed
+        /// since the pair before is left out.
         #[arg(long, value_delimiter = ',', default_value = "1500")]
-        mtu: Vec<u32>,
+        links: Vec<Shape>,
     },
     /// One end in each of two guests, as `VM_INDEX`, `VM_IP` and `VM_PEER_IP` say: guest 1 serves.
     Pair {
@@ -104,13 +105,17 @@ struct ServerArgs {
 
 fn main() -> Result<()> {
     match Cli::parse().task {
-        Task::Veth { common, mtu } => {
+        Task::Veth { common, links } => {
             let mut measured = vec![];
-            for (index, mtu) in mtu.into_iter().enumerate() {
-                let link = veth::Link::up(mtu, common.devices.contains(&DeviceKind::Rxe))?;
+            let mut before = None;
+            for shape in links {
+                let link = veth::Link::up(&shape, common.devices.contains(&DeviceKind::Rxe))?;
                 let _servers = veth::Servers::start(&common.devices, link.server_address(), &common.device)?;
-                let choice = if index == 0 { Choice::All } else { Choice::Throughput };
-                measured.extend(measure(&common, link.client_address(), link.server_address(), choice)?);
+                let all = before.is_none_or(|before: Shape| before.steered != shape.steered);
+                let choice = if all { Choice::All } else { Choice::Throughput };
+                before = Some(shape);
+                let note = if shape.steered { ", steered" } else { "" };
+                measured.extend(measure(&common, link.client_address(), link.server_address(), choice, note)?);
             }
             finish(&common, &measured, "veth pair in one kernel")
         }
@@ -120,13 +125,13 @@ fn main() -> Result<()> {
             if variable("VM_INDEX")? == "1" {
                 return veth::Servers::start(&common.devices, own, &common.device)?.wait();
             }
-            finish(&common, &measure(&common, own, peer, Choice::All)?, "two guests")
+            finish(&common, &measure(&common, own, peer, Choice::All, "")?, "two guests")
         }
         Task::Server(args) => {
             server::run(args.device, args.address, SocketAddr::new(args.address, args.control_port), &args.options)
         }
         Task::Client { common, address, peer } => {
-            let measured = measure(&common, address, peer, Choice::All)?;
+            let measured = measure(&common, address, peer, Choice::All, "")?;
             finish(&common, &measured, "as found")
         }
     }
@@ -144,13 +149,13 @@ enum Choice {
     Throughput,
 }
 
-fn measure(common: &Common, address: IpAddr, peer: IpAddr, choice: Choice) -> Result<Vec<Measured>> {
+fn measure(common: &Common, address: IpAddr, peer: IpAddr, choice: Choice, note: &str) -> Result<Vec<Measured>> {
     let chosen = |case: &&case::Case| choice == Choice::All || case.is_throughput();
     let cases: Vec<_> = case::CASES.iter().filter(|case| case.name.contains(&common.only)).filter(chosen).collect();
     let mut client = client::Client::connect(&common.devices, address, peer, &common.device)?;
     let mut measured = vec![];
     for case in cases {
-        measured.push(client.case(case, common.rounds, common.seconds)?);
+        measured.push(client.case(case, note, common.rounds, common.seconds)?);
     }
     client.end()?;
     Ok(measured)

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use crate::case::Load;
 use crate::control::{Answer, Control, Request, Run};
-use crate::end::{DeviceKind, DeviceOptions, End};
+use crate::end::{DeviceKind, DeviceOptions, End, place};
 use crate::{flow, latency};
 
 /// Serves one client, until it ends or goes away.
@@ -27,6 +27,7 @@ pub(crate) fn run(device: DeviceKind, address: IpAddr, at: SocketAddr, options: 
 
 /// One run; gives the report that the client asks for with [`Request::Done`].
 fn serve(end: &mut End, control: &mut Control, run: &Run, options: &DeviceOptions) -> Result<Answer> {
+    place(1, !run.load.is_ping_pong())?;
     let wrong = match run.load {
         Load::SendPingPong | Load::WritePingPong => {
             latency::prepare(end, run)?;

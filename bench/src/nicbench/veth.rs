@@ -6,6 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Child, Command};
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -24,13 +25,40 @@ const READY_WITHIN: Duration = Duration::from_secs(20);
 /// How long serving processes have to end by themselves.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
+/// Masks of the processors that receive for each end when steered: the one on which that end's side runs.
+const RECEIVE_CPUS: [&str; 2] = ["1", "2"];
+
+/// What the pair is like: `MTU` or `MTU:steered`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// 1500 gives packets of 1024 bytes, 4200 of 4096.
+    pub(crate) mtu: u32,
+    /// Whether each end's packets are received on that end's own processor (RPS), as between two machines. Without it
+    /// the sender's processor does all that the kernel does for the receiver before the sender goes on.
+    pub(crate) steered: bool,
+}
+
+impl FromStr for Shape {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (mtu, steered) = match text.split_once(':') {
+            Some((mtu, "steered")) => (mtu, true),
+            Some((_, other)) => bail!("{other} is not a kind of link; there is: steered"),
+            None => (text, false),
+        };
+        Ok(Self { mtu: mtu.parse()?, steered })
+    }
+}
+
 /// The pair, removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Link;
 
 impl Link {
     /// Makes pair, addresses and routes, and with `rxe` a device on each end.
-    pub(crate) fn up(mtu: u32, rxe: bool) -> Result<Self> {
+    pub(crate) fn up(shape: &Shape, rxe: bool) -> Result<Self> {
+        let mtu = shape.mtu;
         down();
         let [(a, ..), (b, ..)] = ENDS;
         ip("link set lo up")?;
@@ -53,6 +81,12 @@ impl Link {
         for interface in ["all", ENDS[0].0, ENDS[1].0] {
             set(&format!("net/ipv4/conf/{interface}/accept_local"), "1")?;
             set(&format!("net/ipv4/conf/{interface}/rp_filter"), "0")?;
+        }
+        if shape.steered {
+            for ((interface, ..), cpus) in ENDS.into_iter().zip(RECEIVE_CPUS) {
+                let path = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
+                std::fs::write(&path, cpus).with_context(|| path)?;
+            }
         }
         if rxe {
             for (interface, address, device) in ENDS {
@@ -175,5 +209,19 @@ impl Drop for Servers {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_are_an_mtu_and_a_word() {
+        let shape = |text: &str| text.parse::<Shape>().ok();
+        assert_eq!(shape("1500"), Some(Shape { mtu: 1500, steered: false }));
+        assert_eq!(shape("4200:steered"), Some(Shape { mtu: 4200, steered: true }));
+        assert_eq!(shape("4200:straight"), None);
+        assert_eq!(shape("many"), None);
     }
 }

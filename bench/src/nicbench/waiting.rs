@@ -29,7 +29,7 @@ pub(crate) enum Wait {
 }
 
 /// Yields before a side sleeps.
-const YIELDS_BEFORE_SLEEP: u32 = 50;
+pub(crate) const YIELDS_BEFORE_SLEEP: u32 = 50;
 
 /// Takes completions of one CQ.
 #[derive(Debug)]
@@ -46,9 +46,8 @@ impl Poller {
         Self { cq, wait, idle: 0, since: Instant::now(), taken: Vec::with_capacity(BATCH) }
     }
 
-    /// Polls once; after a poll without result it waits as the policy says, at most until `other` is readable. A failed
-    /// completion is an error.
-    pub(crate) fn poll(&mut self, nic: &mut dyn Provider, other: Option<BorrowedFd<'_>>) -> Result<&[Completion]> {
+    /// Polls once; after a poll without result it waits as the policy says. A failed completion is an error.
+    pub(crate) fn poll(&mut self, nic: &mut dyn Provider) -> Result<&[Completion]> {
         self.taken.clear();
         let asleep = self.wait == Wait::Sleep && self.idle > YIELDS_BEFORE_SLEEP;
         if asleep {
@@ -63,11 +62,12 @@ impl Poller {
         }
         self.idle = self.idle.wrapping_add(1);
         match self.wait {
-            Wait::Spin => std::hint::spin_loop(),
+            // No pause: an emulator leaves its loop for that instruction.
+            Wait::Spin => {}
             Wait::Yield => std::thread::yield_now(),
             Wait::Sleep if !asleep => std::thread::yield_now(),
             Wait::Sleep => {
-                sleep(nic, other)?;
+                sleep(nic, None)?;
                 nic.progress();
             }
         }
@@ -93,7 +93,8 @@ fn asleep_or_nth(wait: Wait, idle: u32) -> bool {
     idle.is_multiple_of(POLLS_PER_LOOK) || (wait == Wait::Sleep && idle > YIELDS_BEFORE_SLEEP)
 }
 
-fn sleep(nic: &dyn Provider, other: Option<BorrowedFd<'_>>) -> Result<()> {
+/// Sleeps until the device wants progress, `other` is readable, or a tenth of a second is over.
+pub(crate) fn sleep(nic: &dyn Provider, other: Option<BorrowedFd<'_>>) -> Result<()> {
     let mut fds = vec![];
     nic.wait_fds(&mut fds);
     fds.extend(other);
