@@ -229,6 +229,8 @@ async fn carry(
     loop {
         let beat = (spoken + heartbeat.interval).min(heard + patience);
         tokio::select! {
+            // What the peer said while this side had no processor comes before the judgement that it was silent.
+            biased;
             message = wire.next() => {
                 heard = Instant::now();
                 // A control plane that has ended has still left its last words in `outgoing`.
@@ -240,6 +242,11 @@ async fn carry(
                 spoken = Instant::now();
             }
             () = tokio::time::sleep_until(beat) => {
+                // Time in which this side itself did not run is not the peer's silence.
+                let late = beat.elapsed();
+                if late > heartbeat.interval {
+                    heard += late;
+                }
                 if heard.elapsed() >= patience {
                     return Err(silent("the peer said nothing"));
                 }
