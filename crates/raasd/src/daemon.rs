@@ -216,10 +216,12 @@ impl Plane {
         let engine = engine.map_err(|e| DaemonError::ThreadDied { thread: "control", what: e.to_string() })?;
         // Whatever ended the hub, everything else ends too.
         shutdown.trigger();
-        let _ = accepting_clients.await;
-        let _ = accepting_links.await;
+        let died = |e: tokio::task::JoinError| DaemonError::ThreadDied { thread: "control", what: e.to_string() };
+        let clients = accepting_clients.await.map_err(died);
+        let links = accepting_links.await.map_err(died);
         tracing::info!("stopped");
-        ended.and(engine)
+        ended.and(engine).and(links)?;
+        clients?.map_err(DaemonError::io("control socket"))
     }
 }
 

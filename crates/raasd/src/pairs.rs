@@ -6,6 +6,7 @@
 //! must never forward a descriptor that was not checked, nor give a slot out again before both sides gave it back.
 
 mod rows;
+mod segment;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use control::{Connection, Path, Reason, Reply};
 use verbs::Time;
 
+use self::segment::{Half, Segment};
 use crate::command::ClientId;
 
 /// Connections in one segment.
@@ -86,22 +88,6 @@ struct End {
     client: ClientId,
     pid: u32,
     id: u64,
-}
-
-/// Both ends' segment of one index.
-#[derive(Debug)]
-struct Segment {
-    ring_bytes: u32,
-    halves: [Option<Half>; 2],
-    free: BTreeSet<u32>,
-    generations: Vec<u32>,
-}
-
-#[derive(Debug)]
-struct Half {
-    /// Gone once it was passed on.
-    fd: Option<OwnedFd>,
-    view: shm::Pair,
 }
 
 #[derive(Debug)]
@@ -338,8 +324,10 @@ impl Pairs {
     // ---- ending
 
     /// The application took the connection from its backlog.
-    pub(crate) fn on_accepted(&mut self, connection: u64) {
-        if let Some(use_) = self.uses.get_mut(&connection) {
+    pub(crate) fn on_accepted(&mut self, client: ClientId, connection: u64) {
+        let Some(use_) = self.uses.get_mut(&connection) else { return };
+        let listening = |p: &Pair| p.ends[1 - use_.side].client == client;
+        if self.pairs.get(&use_.pair).is_some_and(listening) {
             use_.accepted = true;
         }
     }
@@ -429,28 +417,6 @@ impl Pairs {
         }
         let pairs = &self.pairs;
         self.waiting.retain(|key| pairs.get(key).is_some_and(|p| !p.pending.is_empty()));
-    }
-}
-
-impl Segment {
-    fn new(ring_bytes: u32) -> Self {
-        let generations = vec![1; PAIR_SLOTS as usize];
-        Self { ring_bytes, halves: [None, None], free: (0..PAIR_SLOTS).collect(), generations }
-    }
-
-    fn is_ready(&self) -> bool {
-        self.halves.iter().all(Option::is_some)
-    }
-
-    fn take(&mut self) -> Option<u32> {
-        if self.is_ready() { self.free.pop_first() } else { None }
-    }
-
-    fn give_back(&mut self, slot: u32) {
-        if let Some(generation) = self.generations.get_mut(slot as usize) {
-            *generation = generation.wrapping_add(1).max(1);
-            self.free.insert(slot);
-        }
     }
 }
 

@@ -160,7 +160,7 @@ impl Hub {
             }
             Request::Unlisten { port } => self.command(Command::Unlisten { app, port }),
             Request::Accepted { port, connection } => {
-                self.pairs.on_accepted(connection);
+                self.pairs.on_accepted(id, connection);
                 self.command(Command::Accepted { app, port, connection });
             }
             Request::Connect { request, to, ring_bytes } => {

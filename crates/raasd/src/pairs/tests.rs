@@ -289,7 +289,9 @@ fn rows_show_both_ends_and_believe_no_lie() {
     let words = |world: &World, end: u64| world.owned[&(end, 0)].slot(0);
     let row = |world: &World, which: usize| world.pairs.rows().swap_remove(which);
     assert_eq!(row(&world, 0).state, ConnectionState::Backlog);
-    world.pairs.on_accepted(id);
+    world.pairs.on_accepted(ClientId(1), id);
+    assert_eq!(row(&world, 0).state, ConnectionState::Backlog, "the word of another than the listener");
+    world.pairs.on_accepted(ClientId(2), id);
     for end in [1, 2] {
         words(&world, end).generation.store(1, Ordering::Release);
     }

@@ -171,3 +171,60 @@ fn a_lane_left_half_made_ends_the_link() {
         eventually("its queue pair is gone", || host.stat().rc_qps == 0);
     });
 }
+
+/// Someone who listens where a daemon should, answers each link with `first`, and then reads to its end.
+fn listen_as(address: IpAddr, first: Option<PeerMessage>) {
+    let listener = std::net::TcpListener::bind((address, raasd::PEER_PORT)).unwrap();
+    std::thread::spawn(move || {
+        for link in listener.incoming() {
+            let mut link = link.unwrap();
+            if let Some(message) = &first {
+                write_message(&mut link, message);
+            }
+            while read_message(&mut link).is_some() {}
+        }
+    });
+}
+
+#[test]
+fn what_answers_in_a_daemons_place_is_told_apart() {
+    bounded(|| {
+        let mut host = Host::new();
+        host.config.limits.handshake_ms = 300;
+        host.config.limits.dial_attempts_max = 2;
+        host.start();
+        let session = host.session();
+        let hello = |version, address| {
+            let release = String::from("9");
+            Some(PeerMessage::Hello { version, release, instance: 3, address, challenge: [0; 32] })
+        };
+        type Claim = fn(IpAddr) -> (u32, IpAddr);
+        let cases: [(Claim, Reason); 3] = [
+            (|a| (WIRE_VERSION + 1, a), Reason::PeerVersion),
+            (|_| (WIRE_VERSION, IpAddr::from([192, 0, 2, 9])), Reason::BadAddress),
+            // It never proves anything.
+            (|a| (WIRE_VERSION, a), Reason::PeerUnreachable),
+        ];
+        let mut places: Vec<(IpAddr, Reason)> = Vec::new();
+        for (what, expected) in cases {
+            let address = Host::new().address();
+            let (version, claimed) = what(address);
+            listen_as(address, hello(version, claimed));
+            places.push((address, expected));
+        }
+        for (message, expected) in [
+            (None, Reason::PeerUnreachable),
+            (Some(PeerMessage::Heartbeat), Reason::PeerUnreachable),
+            (Some(PeerMessage::Bye { reason: Reason::PeerLimit, detail: "full".into() }), Reason::PeerLimit),
+        ] {
+            let address = Host::new().address();
+            listen_as(address, message);
+            places.push((address, expected));
+        }
+        for (address, expected) in places {
+            let error = Stream::connect_with(&session, (address, 9)).unwrap_err();
+            assert_eq!(error.reason(), Some(expected), "{address}");
+        }
+        check_service(&host);
+    });
+}

@@ -128,3 +128,19 @@ fn the_other_programs_death_is_noticed() {
         eventually("its rows are gone", || host.connections().is_empty());
     });
 }
+
+#[test]
+fn an_ipv6_host() {
+    bounded(|| {
+        let mut host = Host::new();
+        // The one IPv6 address that every machine has, so at ports of the system's choice.
+        host.config.listen = "::1".parse().unwrap();
+        (host.config.peer_port, host.config.udp_port) = (0, 0);
+        host.start();
+        let session = host.session();
+        let port = host.echo(&session);
+        let stream = Stream::connect_with(&session, (host.address(), port)).unwrap();
+        assert!(stream.local_addr().is_ipv6() && stream.peer_addr().is_ipv6());
+        check_echo(stream, 10_000, 6);
+    });
+}

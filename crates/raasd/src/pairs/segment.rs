@@ -1,0 +1,47 @@
+//! The two halves of a pair's segment, and whose slots are free.
+//!
+//! Owns generations: a slot that is given out again has another one. It must never give out a slot of a segment of which
+//! one half is missing.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+
+use super::PAIR_SLOTS;
+
+/// Both ends' segment of one index.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub(super) ring_bytes: u32,
+    pub(super) halves: [Option<Half>; 2],
+    free: BTreeSet<u32>,
+    pub(super) generations: Vec<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Half {
+    /// Gone once it was passed on.
+    pub(super) fd: Option<OwnedFd>,
+    pub(super) view: shm::Pair,
+}
+
+impl Segment {
+    pub(super) fn new(ring_bytes: u32) -> Self {
+        let generations = vec![1; PAIR_SLOTS as usize];
+        Self { ring_bytes, halves: [None, None], free: (0..PAIR_SLOTS).collect(), generations }
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.halves.iter().all(Option::is_some)
+    }
+
+    pub(super) fn take(&mut self) -> Option<u32> {
+        if self.is_ready() { self.free.pop_first() } else { None }
+    }
+
+    pub(super) fn give_back(&mut self, slot: u32) {
+        if let Some(generation) = self.generations.get_mut(slot as usize) {
+            *generation = generation.wrapping_add(1).max(1);
+            self.free.insert(slot);
+        }
+    }
+}
