@@ -41,6 +41,7 @@ pub(crate) fn attach(
     let deadline = Instant::now() + timeout;
     let silent = || SessionError::Silent { path: path.to_path_buf(), waited: timeout };
     let socket = dial(path, deadline, silent)?;
+    check_server(path, &socket)?;
     let hello = Request::Hello { version: APP_VERSION, layout: LAYOUT_VERSION, role, name };
     // A daemon that refuses at once may close before it reads: its reason is still there to be received.
     match control::send_message(socket.as_fd(), &hello, &[]) {
@@ -76,6 +77,21 @@ fn dial(path: &Path, deadline: Instant, silent: impl Fn() -> SessionError) -> Re
             Err(e) => return Err(no_daemon(e)),
         }
     }
+}
+
+/// Anybody may make a directory in /tmp: a socket at the usual place there must be this user's or root's.
+fn check_server(path: &Path, socket: &OwnedFd) -> Result<(), SessionError> {
+    let own = rustix::process::getuid().as_raw();
+    let (_, server) = control::peer_credentials(socket).map_err(|e| SessionError::io("getsockopt(SO_PEERCRED)", e))?;
+    if is_trusted(path, own, server) {
+        Ok(())
+    } else {
+        Err(SessionError::Impostor { path: path.to_path_buf(), uid: server })
+    }
+}
+
+fn is_trusted(path: &Path, own: u32, server: u32) -> bool {
+    server == own || server == 0 || path != control::socket_path_from(None, |_| None, own)
 }
 
 fn welcome(reply: Reply, fds: Vec<OwnedFd>) -> Result<Welcome, SessionError> {
@@ -129,5 +145,19 @@ pub(crate) fn channel_error(error: ChannelError) -> SessionError {
         ChannelError::Closed => SessionError::Lost { reason: control::Reason::DaemonLost },
         ChannelError::Io(e) => SessionError::io("control socket", e),
         other => SessionError::Protocol(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_user_and_root_may_serve_the_usual_place_in_tmp() {
+        let usual = Path::new("/tmp/raas-1000/raasd.sock");
+        assert!(is_trusted(usual, 1000, 1000) && is_trusted(usual, 1000, 0));
+        assert!(!is_trusted(usual, 1000, 1001));
+        assert!(is_trusted(Path::new("/run/raas/raasd.sock"), 1000, 1001), "root made that directory");
+        assert!(is_trusted(Path::new("/tmp/mine.sock"), 1000, 1001), "named by the user");
     }
 }

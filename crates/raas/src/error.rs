@@ -44,6 +44,14 @@ pub enum SessionError {
         /// The daemon's words.
         detail: String,
     },
+    /// The socket at the usual place in /tmp is served by another user, who could read and change all data.
+    #[error("{} is served by user {uid}, not by you or root: remove it, or name the right socket in RAAS_SOCKET", path.display())]
+    Impostor {
+        /// The socket.
+        path: PathBuf,
+        /// Who serves it.
+        uid: u32,
+    },
     /// The daemon died, stopped, or put this application out.
     #[error("the session with the daemon is over: {reason}")]
     Lost {
@@ -94,6 +102,7 @@ impl SessionError {
             Self::Version { .. } | Self::Forked { .. } => io::ErrorKind::Unsupported,
             Self::Refused { reason, .. } | Self::Lost { reason } => reason_kind(*reason),
             Self::Silent { .. } => io::ErrorKind::TimedOut,
+            Self::Impostor { .. } => io::ErrorKind::PermissionDenied,
             Self::Protocol(_) => io::ErrorKind::InvalidData,
             Self::Os { kind, .. } => *kind,
         }

@@ -20,7 +20,7 @@ use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_KICK, TOKEN_WAKE};
 use crate::lane::LaneSlots;
 use crate::pair::PairLink;
 use crate::park::{Parker, lock};
-use crate::patience::WaitPolicy;
+use crate::patience::{WaitPolicy, YieldTurns};
 use crate::reactor::{Place, Reactor};
 use crate::tables::Tables;
 
@@ -40,6 +40,7 @@ pub(crate) struct Config {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) policy: WaitPolicy,
+    pub(crate) turns: YieldTurns,
     pub(crate) path: PathBuf,
     pub(crate) timeout: Duration,
     pub(crate) addresses: Vec<IpAddr>,
@@ -85,6 +86,7 @@ impl Inner {
         watch(epoll.as_fd(), wake.fd(), TOKEN_WAKE)?;
         Ok(Arc::new(Self {
             policy: config.policy,
+            turns: YieldTurns::new(),
             path: config.path,
             timeout: config.timeout,
             addresses,

@@ -2,6 +2,7 @@
 //!
 //! Owns the counting. It must never sleep.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Looks with a processor pause between them. The answer of a peer that is running comes within these.
@@ -21,6 +22,38 @@ pub(crate) struct WaitPolicy {
 impl Default for WaitPolicy {
     fn default() -> Self {
         Self { spins: SPINS_DEFAULT, yields: YIELDS_DEFAULT }
+    }
+}
+
+/// Threads of a session that yield at a time. More of them would only pass the processors around among themselves; the
+/// others sleep at once.
+#[derive(Debug)]
+pub(crate) struct YieldTurns {
+    taken: AtomicU32,
+    max: u32,
+}
+
+/// The right to yield; dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct YieldTurn<'a>(&'a YieldTurns);
+
+impl YieldTurns {
+    /// As many as there are processors.
+    pub(crate) fn new() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
+        Self { taken: AtomicU32::new(0), max: processors }
+    }
+
+    fn take(&self) -> Option<YieldTurn<'_>> {
+        let turn = YieldTurn(self);
+        // Taken before it is known whether it is there: a refused turn is given back by its drop.
+        if self.taken.fetch_add(1, Ordering::Relaxed) < self.max { Some(turn) } else { None }
+    }
+}
+
+impl Drop for YieldTurn<'_> {
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -48,17 +81,19 @@ pub(crate) enum Look {
 
 /// The patience of one call.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct Patience<'a> {
     policy: WaitPolicy,
+    turns: &'a YieldTurns,
+    turn: Option<YieldTurn<'a>>,
     looks: u32,
     deadline: Option<Instant>,
 }
 
-impl Patience {
-    pub(crate) fn new(policy: WaitPolicy, timeout: Option<Duration>) -> Self {
+impl<'a> Patience<'a> {
+    pub(crate) fn new(policy: WaitPolicy, turns: &'a YieldTurns, timeout: Option<Duration>) -> Self {
         // A timeout too long for the clock is none.
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-        Self { policy, looks: 0, deadline }
+        Self { policy, turns, turn: None, looks: 0, deadline }
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
@@ -78,11 +113,16 @@ impl Patience {
     }
 
     fn pause_long(&mut self, looks: u32) -> Next {
-        let block = looks - self.policy.spins >= self.policy.yields;
+        if looks == self.policy.spins {
+            self.turn = self.turns.take();
+        }
+        let block = self.turn.is_none() || looks - self.policy.spins >= self.policy.yields;
         if (block || looks.is_multiple_of(LOOKS_PER_CLOCK)) && self.deadline.is_some_and(|d| Instant::now() >= d) {
             return Next::GiveUp;
         }
         if block {
+            self.turn = None;
+            self.looks = u32::MAX;
             return Next::Block;
         }
         self.looks = looks + 1;
@@ -101,16 +141,20 @@ mod tests {
     #[test]
     fn spins_then_yields_then_blocks_and_gives_up_at_the_deadline() {
         let policy = WaitPolicy { spins: 3, yields: 4 };
-        let mut patience = Patience::new(policy, None);
+        let turns = YieldTurns { taken: AtomicU32::new(0), max: 1 };
+        let mut patience = Patience::new(policy, &turns, None);
         let looks: Vec<_> = (0..7).map(|_| patience.pause()).collect();
         let glance = Next::Look(Look::Glance);
         let expected = [glance, glance, glance, Next::Look(Look::BeforeYield), glance, glance, glance];
         assert_eq!(looks, expected);
+        let mut second = Patience::new(policy, &turns, None);
+        assert_eq!((0..3).map(|_| second.pause()).last(), Some(glance));
+        assert_eq!(second.pause(), Next::Block, "the only turn is taken");
         assert_eq!(patience.pause(), Next::Block);
         assert_eq!(patience.pause(), Next::Block);
-        let mut patience = Patience::new(policy, Some(Duration::ZERO));
+        let mut patience = Patience::new(policy, &turns, Some(Duration::ZERO));
         let end = (0..100).map(|_| patience.pause()).find(|&n| !matches!(n, Next::Look(_)));
         assert_eq!(end, Some(Next::GiveUp));
-        assert!(Patience::new(policy, Some(Duration::MAX)).deadline().is_none());
+        assert!(Patience::new(policy, &turns, Some(Duration::MAX)).deadline().is_none());
     }
 }

@@ -15,7 +15,7 @@ impl Conn {
     pub(super) fn wait(
         &self,
         side: Side,
-        patience: &mut Patience,
+        patience: &mut Patience<'_>,
         ready: &mut dyn FnMut(Look) -> bool,
     ) -> io::Result<()> {
         loop {

@@ -151,6 +151,11 @@ fn a_daemon_that_talks_nonsense_ends_the_session() {
     for (command, survives) in [
         (Command::Say(unknown_chunk), true),
         (Command::Say(wanted), false),
+        (Command::Say(Reply::PairOpened { pair: u64::MAX, peer_pid: 0 }), false),
+        (Command::Say(Reply::PairSegment { pair: 9, index: 9, slots: 64, ring_bytes: 4096 }), false),
+        (Command::Say(Reply::ChunkGone { chunk: 77 }), true),
+        (Command::Say(Reply::Listening { request: 1000, result: Err(Reason::Policy) }), true),
+        (Command::Say(Reply::Detached { reason: Reason::Policy, detail: "enough".into() }), false),
         (Command::Say(Reply::Chunk { chunk: 0, kind: control::ChunkKind::Tx, bytes: 1 }), false),
         (Command::Garble, false),
     ] {
