@@ -228,15 +228,16 @@ mod tests {
         fn both_sides_dry_never_deadlock(
             grants in (8u32..40, 8u32..40),
             backlogs in (0u32..400, 0u32..400),
-            order in proptest::collection::vec((any::<bool>(), 0u8..3), 0..400),
+            order in proptest::collection::vec((any::<bool>(), 0u8..3, 1usize..50), 0..60),
         ) {
             let side = |mine, theirs, backlog| Side {
                 tx: SendCredits::new(theirs), rx: RecvCredits::new(mine), inbox: VecDeque::new(), backlog,
             };
             let mut a = side(grants.0, grants.1, backlogs.0);
             let mut b = side(grants.1, grants.0, backlogs.1);
-            for (who, action) in order {
-                if who { step(&mut a, &mut b, action) } else { step(&mut b, &mut a, action) };
+            for (who, action, times) in order {
+                let (me, peer) = if who { (&mut a, &mut b) } else { (&mut b, &mut a) };
+                (0..times).for_each(|_| _ = step(me, peer, action));
             }
             let mut rounds = 0;
             loop {

@@ -32,6 +32,10 @@ struct Evil {
     incarnation: u32,
     sequence: u64,
     failures: Vec<String>,
+    /// Acknowledgements to the engine get lost.
+    drop_acks: bool,
+    /// The engine's thread does not run.
+    engine_hangs: bool,
     opened: Vec<u32>,
 }
 
@@ -131,6 +135,8 @@ impl Evil {
             incarnation: 41,
             sequence: 0,
             failures: Vec::new(),
+            drop_acks: false,
+            engine_hangs: false,
             opened: Vec::new(),
         };
         (0..GRANT).for_each(|i| e.post_recv(i));
@@ -226,13 +232,21 @@ impl Evil {
         let peers = [SocketAddr::new(addr(0), 4791), SocketAddr::new(addr(1), 4791)];
         for _ in 0..12 {
             self.now = self.now + Duration::from_micros(10);
-            self.engine.run(self.now, &mut self.nic);
-            self.events();
-            self.app.work();
+            self.nic.handle_timeout(self.now);
+            self.evil.handle_timeout(self.now);
+            if !self.engine_hangs {
+                self.engine.run(self.now, &mut self.nic);
+                self.events();
+                self.app.work();
+            }
             while self.nic.poll_transmit(self.now, &mut buf).is_some() {
                 self.evil.handle_datagram(self.now, peers[0], &buf, 0);
             }
             while self.evil.poll_transmit(self.now, &mut buf).is_some() {
+                // RC ACKNOWLEDGE is opcode 17 (IBTA table 38).
+                if self.drop_acks && buf[0] == 17 {
+                    continue;
+                }
                 self.nic.handle_datagram(self.now, peers[1], &buf, 0);
             }
         }
@@ -462,6 +476,45 @@ fn an_application_of_a_failed_lane_can_leave() {
         gone |= matches!(event, Event::AppGone { .. });
     }
     assert!(gone);
+}
+
+#[test]
+fn memory_stays_while_the_device_may_send_it_again() {
+    let mut e = Evil::new(true, 64);
+    let (route, _) = e.open();
+    let slot = e.opened[0];
+    e.drop_acks = true;
+    let conn = e.app.conns.get_mut(&slot).unwrap();
+    (conn.to_send, conn.fin_after) = (1000, true);
+    e.app.poke(slot);
+    e.exchange();
+    e.app.conns.get_mut(&slot).unwrap().give_back(0);
+    e.app.poke(slot);
+    // The peer took everything, and ended too; only the acknowledgement of it is missing.
+    e.record(4, route, &1000u64.to_be_bytes());
+    e.record(5, route, &0u64.to_be_bytes());
+    e.assert_fine();
+    assert_eq!(e.engine.connections().len(), 1, "the WRITE is not completed: it may be read again");
+    e.drop_acks = false;
+    for _ in 0..20 {
+        e.now = e.now + Duration::from_millis(10);
+        e.exchange();
+    }
+    assert_eq!(e.engine.connections().len(), 0);
+    e.assert_fine();
+}
+
+#[test]
+fn receives_are_posted_before_they_are_granted_again() {
+    let mut e = Evil::new(true, 64);
+    e.engine_hangs = true;
+    (0..20).for_each(|_| e.record(6, 1, &[]));
+    let offer = e.engine.lane_offer(&mut e.nic, addr(1)).unwrap();
+    assert_eq!(e.engine.totals().srq_free, offer.credits.into());
+    e.engine.run(e.now, &mut e.nic);
+    assert_eq!(e.engine.totals().rc_qps, 1, "what came on the old queue pair does not touch the new one");
+    let lane = &e.engine.lanes()[0];
+    assert_eq!((lane.qpn, lane.granted), (offer.qpn, offer.credits.into()));
 }
 
 proptest! {
