@@ -459,11 +459,30 @@ fn endless_sequence_naks_end_the_qp() {
     s.post(SendOp::Write(s.remote()), 100);
     for _ in 0..3 {
         assert_eq!(s.psns(), [200]);
+        s.wait(Duration::from_millis(1));
         s.acknowledge(200, Syndrome::Nak(NakCode::SequenceError));
     }
     assert_eq!(s.psns(), [200]);
+    s.wait(Duration::from_millis(1));
     s.acknowledge(200, Syndrome::Nak(NakCode::SequenceError));
     assert_eq!(s.statuses(), [Status::RetryExcErr]);
+}
+
+/// Packets that overtake each other draw several NAKs for one gap before the first retransmission can have arrived.
+#[test]
+fn many_sequence_naks_for_one_gap_are_one() {
+    let mut s = Script::new();
+    s.post(SendOp::Write(s.remote()), 100);
+    s.post(SendOp::Write(s.remote()), 100);
+    assert_eq!(s.psns(), [200, 201]);
+    s.acknowledge(200, Syndrome::Nak(NakCode::SequenceError));
+    assert_eq!(s.psns(), [200, 201]);
+    for _ in 0..20 {
+        s.acknowledge(200, Syndrome::Nak(NakCode::SequenceError));
+        assert_eq!((s.psns(), s.statuses()), (vec![], vec![]));
+    }
+    s.acknowledge(201, Syndrome::Ack(31));
+    assert_eq!(s.statuses(), [Status::Success; 2]);
 }
 
 #[test]
@@ -538,6 +557,7 @@ fn an_ack_behind_an_unanswered_read_asks_for_it_again() {
     assert_eq!(s.psns(), [200, 201]);
     assert_eq!((s.statuses(), s.nic.counters_detail().implied_naks), (vec![], 1));
     // A NAK behind it is not believed before, either.
+    s.wait(Duration::from_millis(1));
     s.acknowledge(201, Syndrome::Nak(NakCode::RemoteAccess));
     assert_eq!((s.psns(), s.statuses()), (vec![200, 201], vec![]));
 }

@@ -133,7 +133,7 @@ impl Retry {
 
     /// Whether going back to `una` for a missing packet is not a repetition within one round trip.
     pub(crate) fn may_go_back(&self, una: u64, now: Time) -> bool {
-        self.went_back.is_none_or(|(to, at)| to != una || now.saturating_since(at) >= self.rtt.smoothed)
+        self.went_back.is_none_or(|(to, at)| to != una || now.saturating_since(at) >= self.rtt.least())
     }
 
     pub(crate) fn on_went_back(&mut self, una: u64, now: Time) {
@@ -165,6 +165,12 @@ impl Rtt {
             self.deviation = (self.deviation * 3 + rtt.abs_diff(self.smoothed)) / 4;
             self.smoothed = (self.smoothed * 7 + rtt) / 8;
         }
+    }
+
+    /// Before this an answer cannot be to what was just sent. A queue pair that has measured nothing yet is given a guess:
+    /// packets that overtake each other bring several NAKs for one gap at once, and each would else count as a retry.
+    fn least(&self) -> Duration {
+        if self.smoothed.is_zero() { PROBE_FLOOR } else { self.smoothed }
     }
 
     /// How long no answer is plausible.
@@ -243,5 +249,16 @@ mod tests {
         retry.on_went_back(1, Time(100));
         assert!(!retry.may_go_back(1, Time(109)));
         assert!(retry.may_go_back(1, Time(110)) && retry.may_go_back(2, Time(101)));
+    }
+
+    #[test]
+    fn several_naks_at_once_count_once_before_anything_is_measured() {
+        let mut retry = retry();
+        retry.sample_from(1, Time(0));
+        assert!(retry.may_go_back(1, Time(100)));
+        retry.on_went_back(1, Time(100));
+        assert!(!retry.may_go_back(1, Time(100)) && !retry.may_go_back(1, Time(50_000)));
+        assert!(retry.may_go_back(2, Time(100)), "another gap");
+        assert!(retry.may_go_back(1, Time(100 + MS)), "the packet sent again was lost too");
     }
 }
