@@ -14,7 +14,7 @@ use shm::{Doorbell, Session, Word32};
 use verbs::{Region, Time};
 
 use crate::check::{AppUid, Asked, Checks, RecordId, Side};
-use crate::conn::{Conn, Died, Fuse, earlier};
+use crate::conn::{COPY_BYTES, Conn, Died, Fuse, earlier};
 use crate::plan::AppPlan;
 
 /// From the application to its daemon.
@@ -98,6 +98,7 @@ pub(crate) struct App {
     backlog: VecDeque<(u16, u64, u32)>,
     next_accept: Time,
     fuse: Fuse,
+    scratch: Vec<u8>,
     /// It rang since the engine was last told.
     rang: bool,
     pub(crate) is_ending: bool,
@@ -148,6 +149,7 @@ impl App {
             backlog: VecDeque::new(),
             next_accept: Time::ZERO,
             fuse: Fuse(plan.crash_after),
+            scratch: vec![0; COPY_BYTES],
             rang: false,
             is_ending: false,
             left: false,
@@ -330,7 +332,7 @@ impl App {
         for slot in std::mem::take(&mut self.ready) {
             let Some(conn) = self.conns.get_mut(&slot) else { continue };
             let was_closed = conn.closed;
-            let progress = conn.run(now, self.is_ending, checks, &mut self.fuse)?;
+            let progress = conn.run(now, self.is_ending, checks, &mut self.fuse, &mut self.scratch)?;
             if conn.closed && !was_closed {
                 self.open -= 1;
             }

@@ -17,7 +17,7 @@ use crate::check::{Checks, RecordId, Side};
 use crate::plan::{Ending, Talk};
 
 /// Bytes copied at a time.
-const COPY_BYTES: usize = 16 << 10;
+pub(crate) const COPY_BYTES: usize = 16 << 10;
 /// How long a reader stalls.
 const STALL: Duration = Duration::from_millis(800);
 
@@ -192,6 +192,7 @@ impl Conn {
         is_ending: bool,
         checks: &mut Checks,
         fuse: &mut Fuse,
+        buf: &mut [u8],
     ) -> Result<Progress, Died> {
         let mut progress = Progress::default();
         if self.closed || !self.accepted {
@@ -202,7 +203,7 @@ impl Conn {
         }
         // Flags first: what arrived before the end is in the ring when it is looked at after the end was seen.
         let flags = self.words.engine_flags.load(Ordering::Acquire);
-        self.read(now, checks, &mut progress);
+        self.read(now, checks, buf, &mut progress);
         fuse.point()?;
         if flags & engine_flag::RESET != 0 {
             let reason = Reason::from_code(self.words.reason.load(Ordering::Acquire));
@@ -221,7 +222,7 @@ impl Conn {
             self.told_stop = true;
             checks.on_told_stop(now, self.record, self.side);
         }
-        self.write(now, checks, &mut progress);
+        self.write(now, checks, buf, &mut progress);
         fuse.point()?;
         self.end(now, checks, fuse, &mut progress)?;
         if self.closed {
@@ -261,8 +262,7 @@ impl Conn {
         true
     }
 
-    fn read(&mut self, now: Time, checks: &mut Checks, progress: &mut Progress) {
-        let mut buf = [0u8; COPY_BYTES];
+    fn read(&mut self, now: Time, checks: &mut Checks, buf: &mut [u8], progress: &mut Progress) {
         while self.may_read(now) {
             if self.next_read > now {
                 // Nothing rings for what lies there already.
@@ -288,8 +288,7 @@ impl Conn {
         }
     }
 
-    fn write(&mut self, now: Time, checks: &mut Checks, progress: &mut Progress) {
-        let mut buf = [0u8; COPY_BYTES];
+    fn write(&mut self, now: Time, checks: &mut Checks, buf: &mut [u8], progress: &mut Progress) {
         while !self.fin_said && !self.told_stop && self.sent < self.script.to_write {
             if self.next_write > now {
                 progress.again = earlier(progress.again, self.next_write);

@@ -1,9 +1,8 @@
 //! The network between hosts: loss, duplication, reordering, corruption, delay, bandwidth, cuts.
 //!
-//! Owns the fate of each packet, and a memory of what it did to whom: a checker asks it whether a failure has a cause.
-//! It must never look into a packet.
+//! Owns the fate of each packet. It must never look into one.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rand::Rng;
@@ -11,9 +10,6 @@ use rand::rngs::StdRng;
 use verbs::Time;
 
 use crate::plan::{Cut, Weather};
-
-/// Harms of one pair of hosts that are remembered.
-const HARMS_MAX: usize = 64;
 
 /// What becomes of one copy of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,8 +33,6 @@ pub(crate) struct Network {
     paths: BTreeMap<(usize, usize), Path>,
     data_cut: BTreeSet<(usize, usize)>,
     control_cut: BTreeSet<(usize, usize)>,
-    /// Packets that did not arrive as they were sent, of each undirected pair, newest last.
-    harms: BTreeMap<(usize, usize), VecDeque<Time>>,
     pub(crate) packets: u64,
     pub(crate) lost: u64,
 }
@@ -55,7 +49,6 @@ impl Network {
             paths: BTreeMap::new(),
             data_cut: BTreeSet::new(),
             control_cut: BTreeSet::new(),
-            harms: BTreeMap::new(),
             packets: 0,
             lost: 0,
         }
@@ -74,15 +67,14 @@ impl Network {
         let lost = self.data_cut.contains(&(from, to)) || self.chance(weather.loss);
         let Some(sent) = (!lost).then(|| self.pass(now, from, to, bytes)).flatten() else {
             self.lost += 1;
-            self.on_harm(now, from, to);
             return [None; 2];
         };
-        let first = self.copy(now, from, to, sent, bytes);
-        let second = self.chance(weather.duplicate).then(|| self.copy(now, from, to, sent, bytes));
+        let first = self.copy(sent, bytes);
+        let second = self.chance(weather.duplicate).then(|| self.copy(sent, bytes));
         [Some(first), second]
     }
 
-    fn copy(&mut self, now: Time, from: usize, to: usize, sent: Time, bytes: usize) -> Delivery {
+    fn copy(&mut self, sent: Time, bytes: usize) -> Delivery {
         let weather = self.weather;
         let mut at = sent + weather.delay;
         if self.chance(weather.reorder) {
@@ -90,9 +82,6 @@ impl Network {
             at = at + Duration::from_nanos(self.rng.random_range(0..=late));
         }
         let corrupt = self.chance(weather.corrupt).then(|| self.rng.random_range(0..bytes.max(1) as u32 * 8));
-        if corrupt.is_some() {
-            self.on_harm(now, from, to);
-        }
         Delivery { at, corrupt }
     }
 
@@ -150,22 +139,6 @@ impl Network {
         let again = if self.chance(self.weather.loss) { 200_000_000 } else { 0 };
         Duration::from_nanos(base + self.rng.random_range(0..base) + again)
     }
-
-    // ---- memory
-
-    /// A packet between two hosts did not arrive as it was sent.
-    pub(crate) fn on_harm(&mut self, now: Time, a: usize, b: usize) {
-        let harms = self.harms.entry(pair(a, b)).or_default();
-        if harms.len() == HARMS_MAX {
-            harms.pop_front();
-        }
-        harms.push_back(now);
-    }
-
-    /// Packets between two hosts that were lost or spoilt since `since`, at most [`HARMS_MAX`].
-    pub(crate) fn harms_since(&self, a: usize, b: usize, since: Time) -> usize {
-        self.harms.get(&pair(a, b)).map_or(0, |h| h.iter().rev().take_while(|at| **at >= since).count())
-    }
 }
 
 #[cfg(test)]
@@ -185,11 +158,11 @@ mod tests {
             assert_eq!(first, Some(Delivery { at: Time(i + 5000), corrupt: None }));
             assert_eq!(second, None);
         }
-        assert_eq!(n.harms_since(0, 1, Time(0)), 0);
+        assert_eq!((n.packets, n.lost), (100, 0));
     }
 
     #[test]
-    fn a_narrow_path_queues_then_drops_and_remembers() {
+    fn a_narrow_path_queues_then_drops() {
         let mut n = network(Weather { bytes_per_us: 1, queue_bytes: 3000, ..Weather::default() });
         let at = |d: [Option<Delivery>; 2]| d[0].map(|d| d.at.as_nanos());
         assert_eq!(at(n.send(Time(0), 0, 1, 1000)), Some(1_005_000));
@@ -197,7 +170,7 @@ mod tests {
         assert_eq!(at(n.send(Time(0), 0, 1, 1000)), Some(3_005_000));
         assert_eq!(at(n.send(Time(0), 0, 1, 1000)), None);
         assert_eq!(at(n.send(Time(0), 1, 0, 1000)), Some(1_005_000), "the other direction is another path");
-        assert_eq!(n.harms_since(1, 0, Time(0)), 1);
+        assert_eq!(n.lost, 1);
         assert_eq!(at(n.send(Time(1_000_000), 0, 1, 1000)), Some(4_005_000));
     }
 
@@ -213,6 +186,5 @@ mod tests {
         n.heal(1, 0);
         n.heal(2, 1);
         assert!(n.send(Time(9), 0, 1, 10)[0].is_some() && n.cut_pairs().is_empty());
-        assert_eq!((n.harms_since(0, 1, Time(9)), n.harms_since(0, 1, Time(10))), (1, 0));
     }
 }

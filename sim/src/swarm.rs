@@ -140,7 +140,7 @@ fn apps(plan: &mut Plan, quiet_us: u64, rng: &mut StdRng) {
             let mut new = AppPlan::new(host, talk(rng));
             new.start = Time(rng.random_range(1_000..=200_000));
             new.respawn = rng.random_bool(0.5);
-            if rng.random_bool(0.8) {
+            if rng.random_bool(0.92) {
                 new.listens.push(ListenPlan {
                     port: ports_of(app),
                     backlog: pick(&[1, 3, 16, 64], rng),

@@ -42,8 +42,8 @@ enum Event {
     Timer { host: usize, life: u32 },
     App { host: usize, life: u32, app: AppUid },
     ToDaemon { host: usize, life: u32, app: AppUid, request: Request },
-    ToApp { host: usize, life: u32, app: AppUid, reply: Reply },
-    Chunks { host: usize, life: u32, app: AppId, ring_bytes: u32, tx: (u32, Region), rx: (u32, Region) },
+    ToApp { host: usize, life: u32, app: AppUid, reply: Box<Reply> },
+    Chunks { host: usize, life: u32, app: AppId, chunks: Box<Chunks> },
     NoChunks { host: usize, life: u32, app: AppId, ring_bytes: u32 },
     /// The daemon notices that a process is gone.
     Hangup { host: usize, life: u32, app: AppId },
@@ -52,9 +52,17 @@ enum Event {
     Redial { host: usize, life: u32, peer: usize },
     LinkUp { host: usize, life: u32, peer: usize, peer_life: u32, number: u64 },
     LinkGone { host: usize, life: u32, peer: usize, number: u64, only_if_cut: bool },
-    Link { host: usize, life: u32, peer: usize, number: u64, message: Message },
+    Link { host: usize, life: u32, peer: usize, number: u64, message: Box<Message> },
     Fault(usize),
     Start { plan: usize },
+}
+
+/// Ring chunks that a daemon made, with their numbers.
+#[derive(Debug)]
+struct Chunks {
+    ring_bytes: u32,
+    tx: (u32, Region),
+    rx: (u32, Region),
 }
 
 /// Everything.
@@ -266,10 +274,8 @@ impl World {
             Event::Timer { host, life } => self.on_timer(host, life),
             Event::App { host, life, app } => self.on_app(host, life, app),
             Event::ToDaemon { host, life, app, request } => self.on_request(host, life, app, request),
-            Event::ToApp { host, life, app, reply } => self.on_reply(host, life, app, reply),
-            Event::Chunks { host, life, app, ring_bytes, tx, rx } => {
-                self.on_chunks(host, life, app, ring_bytes, tx, rx);
-            }
+            Event::ToApp { host, life, app, reply } => self.on_reply(host, life, app, *reply),
+            Event::Chunks { host, life, app, chunks } => self.on_chunks(host, life, app, chunks),
             Event::NoChunks { host, life, app, ring_bytes } => self.on_no_chunks(host, life, app, ring_bytes),
             Event::Hangup { host, life, app } => self.on_hangup(host, life, app),
             Event::Dial { host, life, peer, number } => self.on_dial(host, life, peer, number),

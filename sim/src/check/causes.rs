@@ -3,7 +3,7 @@
 //! A cause found here is necessary, not sufficient: it can excuse a failure that had another origin, but what nothing
 //! broke is never excused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use control::Reason;
@@ -13,6 +13,8 @@ use super::AppUid;
 
 /// Harms after which a queue pair may give up: its retries and the first attempt, less one.
 const HARMS_OF_A_FAILURE: usize = 6;
+/// Harms of one pair of hosts that are remembered.
+const HARMS_MAX: usize = 64;
 /// A failure's causes are looked for this far back: longer than all retries of a queue pair together take, which is seven
 /// times the four-fold ACK timeout of a lane at most.
 const LOOK_BACK: Duration = Duration::from_secs(20);
@@ -51,7 +53,9 @@ pub(crate) struct Causes {
     lane_losses: BTreeMap<(usize, usize), Vec<(Time, Reason)>>,
     /// Hosts that were dead or stood still.
     outages: Vec<(usize, Time, Option<Time>)>,
-    /// Pairs of hosts whose network was cut, or lost packets.
+    /// Packets that did not arrive as they were sent, of each undirected pair, newest last.
+    harms: BTreeMap<(usize, usize), VecDeque<Time>>,
+    /// Pairs of hosts whose network was cut.
     troubles: Vec<((usize, usize), Time, Option<Time>)>,
 }
 
@@ -67,6 +71,7 @@ impl Causes {
             connects: BTreeMap::new(),
             lane_losses: BTreeMap::new(),
             outages: Vec::new(),
+            harms: BTreeMap::new(),
             troubles: Vec::new(),
         }
     }
@@ -118,6 +123,15 @@ impl Causes {
         self.troubles.push(((a.min(b), a.max(b)), now, None));
     }
 
+    /// A packet between two hosts did not arrive as it was sent.
+    pub(crate) fn on_harm(&mut self, now: Time, a: usize, b: usize) {
+        let harms = self.harms.entry((a.min(b), a.max(b))).or_default();
+        if harms.len() == HARMS_MAX {
+            harms.pop_front();
+        }
+        harms.push_back(now);
+    }
+
     /// It works again.
     pub(crate) fn on_healed(&mut self, now: Time, a: usize, b: usize) {
         for (pair, _, until) in &mut self.troubles {
@@ -156,15 +170,16 @@ impl Causes {
             || self.troubles.iter().any(|(p, _, until)| *p == pair && lasts(*until, since))
     }
 
-    /// The start of the time in which causes of what happens now are looked for.
-    pub(crate) fn look_back(now: Time) -> Time {
-        before(now, LOOK_BACK)
+    /// Packets between two hosts that were lost or spoilt since `since`, at most [`HARMS_MAX`].
+    fn harms_since(&self, a: usize, b: usize, since: Time) -> usize {
+        let harms = self.harms.get(&(a.min(b), a.max(b)));
+        harms.map_or(0, |h| h.iter().rev().take_while(|at| **at >= since).count())
     }
 
-    /// Why a queue pair of `host` to `peer` could give up: `harms` packets between them were lost lately.
-    pub(crate) fn explains_lane_failure(&self, now: Time, host: usize, peer: usize, harms: usize) -> bool {
-        let since = Self::look_back(now);
-        harms >= HARMS_OF_A_FAILURE
+    /// Why a queue pair of `host` to `peer` could give up.
+    pub(crate) fn explains_lane_failure(&self, now: Time, host: usize, peer: usize) -> bool {
+        let since = before(now, LOOK_BACK);
+        self.harms_since(host, peer, since) >= HARMS_OF_A_FAILURE
             || self.was_troubled(host, peer, since)
             || self.was_any_lane_lost(peer, host, since)
     }
@@ -182,7 +197,10 @@ impl Causes {
                 listeners.is_some_and(|l| l.iter().any(|l| aimed > l.backlog))
             }
             Reason::LocalLimit | Reason::PeerLimit => self.has_tight_limits,
-            Reason::TimedOut => (troubled || lane) && now.saturating_since(asked.at) >= asked.timeout,
+            Reason::TimedOut => {
+                let lost = self.harms_since(asked.from, host, before(asked.at, LOOK_BACK)) > 0;
+                (troubled || lane || lost) && now.saturating_since(asked.at) >= asked.timeout
+            }
             // The dial that failed may have begun for an earlier connect.
             Reason::PeerUnreachable => self.was_troubled(asked.from, host, before(asked.at, DIALS)),
             Reason::PeerLost => self.was_lane_lost(asked.from, host, asked.at, reason),

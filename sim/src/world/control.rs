@@ -6,7 +6,6 @@ use control::{LaneOffer, Reason};
 use verbs::{Time, VerbsError};
 
 use super::{Event, World};
-use crate::check::Causes;
 use crate::host::address;
 use crate::links::{Message, Round, Step};
 
@@ -209,7 +208,7 @@ impl World {
         other.last_at = other.last_at.max(at);
         let at = other.last_at;
         let life = self.life(peer);
-        self.queue.push(at, Event::Link { host: peer, life, peer: host, number, message });
+        self.queue.push(at, Event::Link { host: peer, life, peer: host, number, message: Box::new(message) });
     }
 
     /// The path works again: what was held is sent again, and ends that were given up meanwhile are told so.
@@ -226,7 +225,7 @@ impl World {
         }
     }
 
-    pub(super) fn on_link(&mut self, host: usize, life: u32, peer: usize, number: u64, message: Message) {
+    pub(super) fn on_link(&mut self, host: usize, life: u32, peer: usize, number: u64, message: Box<Message>) {
         if self.life(host) != life {
             return;
         }
@@ -241,7 +240,7 @@ impl World {
             let code = message.code();
             return self.trace.note(self.now, "link {} to {}: message {} is late", &[host as u64, peer as u64, code]);
         }
-        match self.links.end(host, peer).handle(message) {
+        match self.links.end(host, peer).handle(*message) {
             Step::None => {}
             Step::Begin(offer) => self.begin(host, peer, offer),
             Step::Accept(offer) => self.accept(host, peer, &offer),
@@ -333,10 +332,9 @@ impl World {
     pub(super) fn on_lane_failed(&mut self, host: usize, peer: usize, reason: Reason, detail: &str) {
         let now = self.now;
         self.trace.text(now, || format!("lane {host} to {peer} failed: {detail}"));
-        let harms = self.network.harms_since(host, peer, Causes::look_back(now));
-        let explained = self.checks.causes.explains_lane_failure(now, host, peer, harms);
+        let explained = self.checks.causes.explains_lane_failure(now, host, peer);
         if !(detail.contains("RetryExcErr") && explained) {
-            let detail = format!("lane of {host} to {peer} failed after {harms} lost packets: {detail}");
+            let detail = format!("lane of {host} to {peer} failed: {detail}");
             self.checks.fail(now, "unexplained", detail);
         }
         self.checks.causes.on_lane_lost(now, host, peer, reason);

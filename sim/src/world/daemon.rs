@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 use shm::Session;
 use verbs::{Region, Time};
 
-use super::{Event, World};
+use super::{Chunks, Event, World};
 use crate::app::{App, Reply, Request};
 use crate::check::AppUid;
 use crate::content::mix;
@@ -107,7 +107,7 @@ impl World {
         let Some(app) = self.up(host).and_then(|r| r.apps.get_mut(&uid)) else { return };
         app.to_app_at = app.to_app_at.max(at);
         let at = app.to_app_at;
-        self.queue.push(at, Event::ToApp { host, life, app: uid, reply });
+        self.queue.push(at, Event::ToApp { host, life, app: uid, reply: Box::new(reply) });
     }
 
     pub(super) fn on_reply(&mut self, host: usize, life: u32, uid: AppUid, reply: Reply) {
@@ -141,21 +141,15 @@ impl World {
         // The application knows a chunk before it is told of a ring in it.
         self.to_app(host, uid, Reply::Chunk { number: first, region: tx.clone() });
         self.to_app(host, uid, Reply::Chunk { number: first + 1, region: rx.clone() });
-        self.queue.push(at, Event::Chunks { host, life, app: id, ring_bytes, tx: (first, tx), rx: (first + 1, rx) });
+        let chunks = Box::new(Chunks { ring_bytes, tx: (first, tx), rx: (first + 1, rx) });
+        self.queue.push(at, Event::Chunks { host, life, app: id, chunks });
     }
 
-    pub(super) fn on_chunks(
-        &mut self,
-        host: usize,
-        life: u32,
-        id: AppId,
-        ring_bytes: u32,
-        tx: (u32, Region),
-        rx: (u32, Region),
-    ) {
+    pub(super) fn on_chunks(&mut self, host: usize, life: u32, id: AppId, chunks: Box<Chunks>) {
         if let Some(until) = self.paused(host) {
-            return self.queue.push(until, Event::Chunks { host, life, app: id, ring_bytes, tx, rx });
+            return self.queue.push(until, Event::Chunks { host, life, app: id, chunks });
         }
+        let Chunks { ring_bytes, tx, rx } = *chunks;
         let Some(running) = self.up_in(host, life) else { return };
         let (engine, tap) = (&mut running.engine, &mut running.tap);
         let added = engine

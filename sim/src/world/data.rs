@@ -16,7 +16,7 @@ impl World {
 
     pub(super) fn on_packet(&mut self, from: usize, to: usize, bytes: Box<[u8]>, id: u16) {
         let now = self.now;
-        let Some(running) = self.up(to) else { return self.network.on_harm(now, from, to) };
+        let Some(running) = self.up(to) else { return self.checks.causes.on_harm(now, from, to) };
         if running.stalled_until > now {
             let until = running.stalled_until;
             return self.queue.push(until, Event::Packet { from, to, bytes, id });
@@ -76,6 +76,9 @@ impl World {
 
     fn send_packet(&mut self, from: usize, to: usize, segment: &[u8], id: u16) {
         let copies = self.network.send(self.now, from, to, segment.len());
+        if copies[0].is_none() || copies.iter().flatten().any(|d| d.corrupt.is_some()) {
+            self.checks.causes.on_harm(self.now, from, to);
+        }
         let arrival = copies[0].map_or(0, |d| d.at.as_nanos());
         // The first byte of the BTH is the opcode, its last three the PSN (IBTA 9.2).
         let psn = segment.get(9..12).map_or(0, |p| u64::from(p[0]) << 16 | u64::from(p[1]) << 8 | u64::from(p[2]));
