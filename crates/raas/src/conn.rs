@@ -26,6 +26,9 @@ use crate::lane::LaneEnd;
 use crate::pair::PairEnd;
 use crate::park::{Parker, lock};
 
+/// Data is copied in pieces of this share of the ring.
+const PIECE_SHARE: u64 = 8;
+
 /// The peer broke the rules of the rings: a bit of a connection's state beside those of [`Side`].
 const FAULTY: u32 = 4;
 
@@ -72,6 +75,8 @@ pub(crate) struct Conn {
     link: Link,
     read: Mutex<Reader>,
     write: Mutex<RingWriter>,
+    /// Longest copy between two messages to the other side.
+    piece_bytes: usize,
     parkers: [Arc<Parker>; 2],
     /// Directions that this side shut, as bits of [`Side`], and [`FAULTY`].
     state: AtomicU32,
@@ -97,6 +102,7 @@ impl Conn {
             link,
             read: Mutex::new(Reader::new(reader, rx_bytes)),
             write: Mutex::new(writer),
+            piece_bytes: usize::try_from(rx_bytes / PIECE_SHARE).unwrap_or(usize::MAX).max(1),
             parkers: Default::default(),
             state: AtomicU32::new(0),
             owned: AtomicBool::new(false),

@@ -120,13 +120,21 @@ impl Conn {
         }
     }
 
+    /// Takes what is there, in pieces: the other side may fill the room of one while the next is copied.
     #[inline]
     fn take(&self, reader: &mut Reader, buf: &mut [u8]) -> io::Result<usize> {
-        let count = reader.ring.read_quietly(buf).map_err(|fault| self.on_fault(fault))?;
-        if reader.unpublished() >= reader.ring_bytes / PUBLISH_SHARE {
-            self.publish_or_tell(reader);
+        let mut total = 0;
+        for piece in buf.chunks_mut(self.piece_bytes) {
+            let count = reader.ring.read_quietly(piece).map_err(|fault| self.on_fault(fault))?;
+            total += count;
+            if reader.unpublished() >= reader.ring_bytes / PUBLISH_SHARE {
+                self.publish_or_tell(reader);
+            }
+            if count < piece.len() {
+                break;
+            }
         }
-        Ok(count)
+        Ok(total)
     }
 
     /// Shows the writing side the room, and lets it know of it, seldom enough that it does not wake for each byte: it has a

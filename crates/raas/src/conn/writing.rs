@@ -47,24 +47,37 @@ impl Conn {
         }
     }
 
-    /// Puts in what fits and says so to the other side once.
+    /// Puts in what fits and says so to the other side: at the end, and after each piece, so that the other side works on
+    /// one while the next is copied.
     #[inline]
     fn put(&self, ring: &mut RingWriter, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut total = 0;
-        for buf in bufs {
-            let count = ring.write(buf).map_err(|fault| self.on_fault(fault))?;
-            total += count;
-            if count < buf.len() {
-                break;
+        let (mut total, mut untold) = (0, 0);
+        'all: for buf in bufs {
+            for piece in buf.chunks(self.piece_bytes) {
+                let count = ring.write(piece).map_err(|fault| self.on_fault(fault))?;
+                total += count;
+                untold += count;
+                if count < piece.len() {
+                    break 'all;
+                }
+                if untold >= self.piece_bytes {
+                    self.tell_written();
+                    untold = 0;
+                }
             }
         }
-        if total > 0 {
-            match &self.link {
-                Link::Pair(end) => end.wake(Side::Read.bit()),
-                Link::Lane(end) => self.wake_engine(end.ring()),
-            }
+        if untold > 0 {
+            self.tell_written();
         }
         Ok(total)
+    }
+
+    #[inline]
+    fn tell_written(&self) {
+        match &self.link {
+            Link::Pair(end) => end.wake(Side::Read.bit()),
+            Link::Lane(end) => self.wake_engine(end.ring()),
+        }
     }
 
     #[inline]
