@@ -187,9 +187,14 @@ impl App {
         self.plan.leave_at = Some(now);
     }
 
-    /// Lets a connection run without news.
-    pub(crate) fn poke(&mut self, slot: u32) {
+    pub(crate) fn host(&self) -> usize {
+        self.plan.host
+    }
+
+    /// Lets a connection write more; false if there is none that could.
+    pub(crate) fn write_more(&mut self, slot: u32, bytes: u64) -> bool {
         self.ready.insert(slot);
+        self.conns.get_mut(&slot).is_some_and(|c| c.write_more(bytes))
     }
 
     // ---- messages

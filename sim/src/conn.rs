@@ -109,7 +109,6 @@ pub(crate) struct Conn {
     stop_said: bool,
     eof: bool,
     told_stop: bool,
-    reset: Option<Reason>,
     pub(crate) closed: bool,
 }
 
@@ -153,7 +152,6 @@ impl Conn {
             stop_said: false,
             eof: false,
             told_stop: false,
-            reset: None,
             closed: false,
         };
         Ok((slot, conn))
@@ -164,23 +162,10 @@ impl Conn {
         (self.sent, self.received)
     }
 
-    /// Why it was reset, if it was.
-    pub(crate) fn reset(&self) -> Option<Reason> {
-        self.reset
-    }
-
-    /// For scenarios: the end that reads nothing, or reads on.
-    pub(crate) fn set_reading(&mut self, now: Time, reads: bool) {
-        self.script.stalls_until = if reads { Some(now) } else { Some(Time(u64::MAX)) };
-        if !reads {
-            self.script.ending = Ending::Stall;
-            self.script.turn = self.received;
-        }
-    }
-
-    /// The words of its slot.
-    pub(crate) fn words(&self) -> &SlotWords {
-        &self.words
+    /// Writes so many bytes more than the script said; false if it may not write any more.
+    pub(crate) fn write_more(&mut self, bytes: u64) -> bool {
+        self.script.to_write += bytes;
+        !self.fin_said && !self.closed && !self.told_stop
     }
 
     // ---- a step
@@ -207,7 +192,6 @@ impl Conn {
         fuse.point()?;
         if flags & engine_flag::RESET != 0 {
             let reason = Reason::from_code(self.words.reason.load(Ordering::Acquire));
-            self.reset = Some(reason);
             checks.on_reset(now, self.record, self.side, reason);
             self.close(0, checks);
             fuse.point()?;
@@ -224,7 +208,7 @@ impl Conn {
         }
         self.write(now, checks, buf, &mut progress);
         fuse.point()?;
-        self.end(now, checks, fuse, &mut progress)?;
+        self.end(checks, fuse, &mut progress)?;
         if self.closed {
             progress.again = None;
         }
@@ -315,7 +299,7 @@ impl Conn {
 
     // ---- ends
 
-    fn end(&mut self, now: Time, checks: &mut Checks, fuse: &mut Fuse, progress: &mut Progress) -> Result<(), Died> {
+    fn end(&mut self, checks: &mut Checks, fuse: &mut Fuse, progress: &mut Progress) -> Result<(), Died> {
         let all_written = self.sent == self.script.to_write || self.told_stop;
         let turned = self.sent.max(self.received) >= self.script.turn;
         match self.script.ending {
@@ -348,7 +332,6 @@ impl Conn {
             fuse.point()?;
         }
         if self.fin_said && (self.eof || self.stop_said) {
-            let _ = now;
             self.close(0, checks);
             progress.changed = true;
             fuse.point()?;

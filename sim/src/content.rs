@@ -4,7 +4,7 @@
 //! direction or of another place cannot pass for the right one. It must never keep what was written.
 
 /// Mixes 64 bits so that near inputs have far outputs (splitmix64).
-pub fn mix(x: u64) -> u64 {
+pub(crate) fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -16,7 +16,7 @@ fn word(key: u64, index: u64) -> [u8; 8] {
 }
 
 /// Writes the bytes `offset..` of the stream `key`.
-pub fn fill(key: u64, offset: u64, out: &mut [u8]) {
+pub(crate) fn fill(key: u64, offset: u64, out: &mut [u8]) {
     let mut at = offset;
     let mut rest = out;
     while !rest.is_empty() {
@@ -30,7 +30,7 @@ pub fn fill(key: u64, offset: u64, out: &mut [u8]) {
 }
 
 /// Where `bytes` first differ from the bytes `offset..` of the stream `key`.
-pub fn first_difference(key: u64, offset: u64, bytes: &[u8]) -> Option<usize> {
+pub(crate) fn first_difference(key: u64, offset: u64, bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     while at < bytes.len() {
         let from = ((offset + at as u64) % 8) as usize;

@@ -141,6 +141,10 @@ impl Cut {
 pub enum Fault {
     /// A path is cut.
     Cut { from: usize, to: usize, what: Cut },
+    /// Packets of one direction are kept back.
+    Hold { from: usize, to: usize },
+    /// They arrive after all, in order.
+    Release { from: usize, to: usize },
     /// All cuts between two hosts end.
     Heal { a: usize, b: usize },
     /// The host (or its daemon, with all applications) dies. `told`: its kernel tells the peers.
@@ -341,6 +345,12 @@ impl Plan {
                     || (h.lanes_max as usize) < self.hosts.len() - 1
                     || h.ring_memory_per_app_max < calm.ring_memory_per_app_max
             })
+    }
+
+    /// Bytes that all connections together write at most, but for those that a scenario asks for on top.
+    pub(crate) fn bytes_at_most(&self) -> u64 {
+        let most = self.apps.iter().map(|a| a.talk.bytes.1).max().unwrap_or(0);
+        2 * most * self.connects() as u64
     }
 
     /// Connects of the whole plan.

@@ -16,6 +16,9 @@ use crate::plan::{AppPlan, ConnectPlan, Cut, Ending, Fault, HostPlan, ListenPlan
 /// First listening port of the applications.
 const FIRST_PORT: u16 = 100;
 
+/// Fewest bytes that a queue pair may have in flight.
+const SMALL_WINDOW_BYTES: u32 = 16 << 10;
+
 fn us(range: std::ops::RangeInclusive<u64>, rng: &mut StdRng) -> Duration {
     Duration::from_micros(rng.random_range(range))
 }
@@ -62,16 +65,22 @@ impl Plan {
 
 fn host(rng: &mut StdRng) -> HostPlan {
     let quantum_bytes = pick(&[4096, 8192, 16 << 10, 64 << 10], rng);
+    let mtu = pick(&[PathMtu::Mtu256, PathMtu::Mtu1024, PathMtu::Mtu1024, PathMtu::Mtu4096, PathMtu::Mtu4096], rng);
+    let window_packets = pick(&[4, 32, 256], rng).max(SMALL_WINDOW_BYTES / mtu.bytes() as u32);
+    // A lane that carries little in a round trip must not have much in front of the answer to a connect.
+    let is_slow = window_packets * (mtu.bytes() as u32) < 4 * SMALL_WINDOW_BYTES;
+    let inflight = if is_slow { 256 << 10 } else { pick(&[256 << 10, 1 << 20, 2 << 20], rng) };
+    let timeout_us = if is_slow { 5_000_000 } else { pick(&[1_000_000, 10_000_000], rng) };
     HostPlan {
         lane_credits: pick(&[8, 8, 9, 12, 32, 64, 512], rng),
         send_bytes_max: pick(&[256, 512, 1024, 4096], rng),
         quantum_bytes,
-        lane_inflight_bytes_max: pick(&[256 << 10, 1 << 20, 2 << 20], rng).max(4 * u64::from(quantum_bytes)),
+        lane_inflight_bytes_max: inflight.max(4 * u64::from(quantum_bytes)),
         ring_bytes_default: pick(&[4096, 8192, 32 << 10, 64 << 10], rng),
-        connect_timeout: us(pick(&[200_000, 1_000_000, 10_000_000], rng)..=10_000_000, rng),
-        mtu: pick(&[PathMtu::Mtu256, PathMtu::Mtu1024, PathMtu::Mtu1024, PathMtu::Mtu4096, PathMtu::Mtu4096], rng),
+        connect_timeout: us(timeout_us..=10_000_000, rng),
+        mtu,
         max_gso_segments: pick(&[1, 4, 16], rng),
-        window_packets: pick(&[4, 32, 256], rng),
+        window_packets,
         wake_delay_max: us(0..=pick(&[2, 50, 500], rng), rng),
         ..HostPlan::default()
     }

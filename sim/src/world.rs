@@ -9,11 +9,13 @@ mod data;
 mod faults;
 mod rest;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use engine::{AppId, Engine};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use shm::SlotWords;
 use verbs::{Region, Time};
 
 use crate::app::{Answers, App, Reply, Request};
@@ -83,8 +85,12 @@ pub struct World {
     buf: Vec<u8>,
     /// What processes that are gone, or live, were answered.
     answers: Vec<Answers>,
+    /// Packets that are kept back, by their direction.
+    held: BTreeMap<(usize, usize), Vec<Event>>,
     /// Nothing breaks any more.
     quiet: bool,
+    /// The tables of engines are looked at now and then.
+    samples: bool,
 }
 
 impl World {
@@ -105,7 +111,9 @@ impl World {
             steps_max: STEPS_MAX,
             buf: Vec::new(),
             answers: vec![Answers::default(); plan.apps.len()],
+            held: BTreeMap::new(),
             quiet: false,
+            samples: true,
             plan,
         };
         world.trace.text(world.now, || format!("{:#?}", world.plan));
@@ -124,6 +132,11 @@ impl World {
     /// Ends the run after so many steps, wherever it is.
     pub fn limit_steps(&mut self, steps: u64) {
         self.steps_max = steps.min(STEPS_MAX);
+    }
+
+    /// Leaves out the checks of whole tables, whose cost grows with them, where a scenario measures work.
+    pub fn stop_sampling(&mut self) {
+        self.samples = false;
     }
 
     // ---- what is seen from outside
@@ -201,6 +214,20 @@ impl World {
     /// Bytes that the connections of an application of the plan wrote and read, in order of their slots.
     pub fn moved(&self, plan: usize) -> Vec<(u64, u64)> {
         self.app_of(plan).map_or_else(Vec::new, |a| a.conns.values().map(crate::conn::Conn::moved).collect())
+    }
+
+    /// Lets the connection in a slot write so many bytes more; false if there is none that could.
+    pub fn write_more(&mut self, plan: usize, slot: u32, bytes: u64) -> bool {
+        let Some((host, uid)) = self.app_of(plan).map(|a| (a.host(), a.uid)) else { return false };
+        let app = self.up(host).and_then(|r| r.apps.get_mut(&uid));
+        let told = app.is_some_and(|a| a.write_more(slot, bytes));
+        self.wake_app(host, uid);
+        told
+    }
+
+    /// The words of a slot of a live process; panics if there is no such process or slot.
+    pub fn slot(&self, plan: usize, slot: u32) -> SlotWords {
+        self.app_of(plan).expect("the caller knows that the process lives").session.slot(slot)
     }
 
     /// The live process of an application of the plan.

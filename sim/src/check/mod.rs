@@ -21,7 +21,7 @@ pub(crate) use streams::Record;
 const VIOLATIONS_MAX: usize = 16;
 
 /// An application process of the run; a process that is started again has another number.
-pub type AppUid = u32;
+pub(crate) type AppUid = u32;
 
 /// A connection, as both ends know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,6 +8,8 @@ use crate::check::AppUid;
 use crate::conn::earlier;
 use crate::host::{ROUND, address};
 
+/// Packets of one direction that are kept back; further ones are lost.
+const HELD_MAX: usize = 10_000;
 /// Sends of one NIC that are taken at a time.
 const SENDS_AT_A_TIME: usize = 64;
 
@@ -95,7 +97,12 @@ impl World {
             {
                 *byte ^= 1 << (bit % 8);
             }
-            self.queue.push(delivery.at, Event::Packet { from, to, bytes, id });
+            let packet = Event::Packet { from, to, bytes, id };
+            match self.held.get_mut(&(from, to)) {
+                Some(held) if held.len() < HELD_MAX => held.push(packet),
+                Some(_) => {}
+                None => self.queue.push(delivery.at, packet),
+            }
         }
     }
 
@@ -134,7 +141,8 @@ impl World {
         }
         let busy = running.engine.run(now, &mut running.tap);
         running.rounds += 1;
-        let sample = running.rounds % SAMPLE_ROUNDS == 0;
+        let rounds = running.rounds;
+        let sample = rounds % SAMPLE_ROUNDS == 0 && self.samples;
         self.trace.note(now, "engine {} runs, work {}", &[host as u64, busy.into()]);
         self.after_engine(host);
         if let Some(running) = self.hosts[host].running.as_ref() {

@@ -25,6 +25,12 @@ impl World {
                     self.watch_silence(to, from);
                 }
             }
+            Fault::Hold { from, to } => {
+                self.held.entry((from, to)).or_default();
+                // Whoever waits for them sees a cut.
+                self.checks.causes.on_cut(now, from, to);
+            }
+            Fault::Release { from, to } => self.release(from, to),
             Fault::Heal { a, b } => self.heal(a, b),
             Fault::Crash { host, told } => self.crash(host, told),
             Fault::Restart { host } => self.restart(host),
@@ -53,6 +59,13 @@ impl World {
         running.engine_paused_until = until;
         if all {
             running.stalled_until = until;
+        }
+    }
+
+    fn release(&mut self, from: usize, to: usize) {
+        self.checks.causes.on_healed(self.now, from, to);
+        for event in self.held.remove(&(from, to)).unwrap_or_default() {
+            self.queue.push(self.now, event);
         }
     }
 
@@ -117,6 +130,9 @@ impl World {
         self.quiet = true;
         for (a, b) in self.network.cut_pairs() {
             self.heal(a, b);
+        }
+        for (from, to) in self.held.keys().copied().collect::<Vec<_>>() {
+            self.release(from, to);
         }
         let calm = crate::plan::Weather { delay: self.network.weather.delay, ..Default::default() };
         self.network.weather = calm;

@@ -7,8 +7,10 @@ use verbs::Time;
 use super::World;
 use crate::plan::{AppPlan, Talk};
 
-/// What can finish does so within this time after the last fault: links and connects time out in less.
+/// What can finish does so within this time after the last fault: links and connects time out in less. On top comes what
+/// the bytes to be moved take on the slowest lane.
 const FINISH: Duration = Duration::from_secs(30);
+const SLOWEST_BYTES_PER_US: u64 = 1;
 /// On top of a link's silence: heartbeats of both ends.
 const NOTICE: Duration = Duration::from_secs(3);
 /// New connections between all hosts are made and served within this time.
@@ -63,11 +65,12 @@ impl World {
             }
             self.wake_app(host, uid);
         }
-        let end = self.after(FINISH);
+        let limit = FINISH + Duration::from_micros(self.plan.bytes_at_most() / SLOWEST_BYTES_PER_US);
+        let end = self.after(limit);
         let done = self.run_while(end, |w| !w.all_idle());
         if !done && self.goes_on() {
             let left = self.left();
-            self.checks.fail(self.now, "liveness", format!("not finished {FINISH:?} after the last fault: {left}"));
+            self.checks.fail(self.now, "liveness", format!("not finished {limit:?} after the last fault: {left}"));
         }
         if self.goes_on() {
             self.checks.on_rest(self.now);
