@@ -31,13 +31,30 @@ pub(crate) enum Request {
 /// From the daemon to an application.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    Chunk { number: u32, region: Region },
-    ChunkGone { number: u32 },
-    Listening { port: u16, result: Result<(), Reason> },
-    Connected { request: u64, result: Result<(Connection, RecordId), Reason> },
+    Chunk {
+        number: u32,
+        region: Region,
+    },
+    ChunkGone {
+        number: u32,
+    },
+    Listening {
+        port: u16,
+        result: Result<(), Reason>,
+    },
+    Connected {
+        request: u64,
+        result: Result<(Connection, RecordId), Reason>,
+    },
     /// A connect to this host was paired: its bytes take another way.
-    Paired { request: u64 },
-    Incoming { port: u16, connection: Connection, record: RecordId },
+    Paired {
+        request: u64,
+    },
+    Incoming {
+        port: u16,
+        connection: Connection,
+        record: RecordId,
+    },
 }
 
 /// What a run of the process led to.

@@ -202,13 +202,7 @@ impl AppPlan {
 
     /// As before, listening on a port.
     pub fn listening(mut self, port: u16, backlog: u32) -> Self {
-        self.listens.push(ListenPlan {
-            port,
-            backlog,
-            ring_bytes: 0,
-            accept_gap: Duration::ZERO,
-            unlisten_at: None,
-        });
+        self.listens.push(ListenPlan { port, backlog, ring_bytes: 0, accept_gap: Duration::ZERO, unlisten_at: None });
         self
     }
 

@@ -123,7 +123,9 @@ fn talk(rng: &mut StdRng) -> Talk {
     if endings.is_empty() {
         endings.push(Ending::ReadToEnd);
     }
-    let gap = |rng: &mut StdRng| if rng.random_bool(0.5) { us(1..=pick(&[10, 300, 20_000], rng), rng) } else { Duration::ZERO };
+    let gap = |rng: &mut StdRng| {
+        if rng.random_bool(0.5) { us(1..=pick(&[10, 300, 20_000], rng), rng) } else { Duration::ZERO }
+    };
     Talk {
         bytes: (rng.random_range(0..=most), most),
         write_max: pick(&[64, 1000, 10_000, 16 << 10], rng).max(most as u32 / 200),

@@ -39,24 +39,98 @@ const SAMPLE_ROUNDS: u64 = 64;
 /// Something that is going to happen. `life` is that of the host it happens on.
 #[derive(Debug)]
 enum Event {
-    Packet { from: usize, to: usize, bytes: Box<[u8]>, id: u16 },
-    Engine { host: usize, life: u32 },
-    Timer { host: usize, life: u32 },
-    App { host: usize, life: u32, app: AppUid },
-    ToDaemon { host: usize, life: u32, app: AppUid, request: Request },
-    ToApp { host: usize, life: u32, app: AppUid, reply: Box<Reply> },
-    Chunks { host: usize, life: u32, app: AppId, chunks: Box<Chunks> },
-    NoChunks { host: usize, life: u32, app: AppId, ring_bytes: u32 },
+    Packet {
+        from: usize,
+        to: usize,
+        bytes: Box<[u8]>,
+        id: u16,
+    },
+    Engine {
+        host: usize,
+        life: u32,
+    },
+    Timer {
+        host: usize,
+        life: u32,
+    },
+    App {
+        host: usize,
+        life: u32,
+        app: AppUid,
+    },
+    ToDaemon {
+        host: usize,
+        life: u32,
+        app: AppUid,
+        request: Request,
+    },
+    ToApp {
+        host: usize,
+        life: u32,
+        app: AppUid,
+        reply: Box<Reply>,
+    },
+    Chunks {
+        host: usize,
+        life: u32,
+        app: AppId,
+        chunks: Box<Chunks>,
+    },
+    NoChunks {
+        host: usize,
+        life: u32,
+        app: AppId,
+        ring_bytes: u32,
+    },
     /// The daemon notices that a process is gone.
-    Hangup { host: usize, life: u32, app: AppId },
-    Dial { host: usize, life: u32, peer: usize, number: u64 },
-    DialFailed { host: usize, life: u32, peer: usize, number: u64, again: bool },
-    Redial { host: usize, life: u32, peer: usize },
-    LinkUp { host: usize, life: u32, peer: usize, peer_life: u32, number: u64 },
-    LinkGone { host: usize, life: u32, peer: usize, number: u64, only_if_cut: bool },
-    Link { host: usize, life: u32, peer: usize, number: u64, message: Box<Message> },
+    Hangup {
+        host: usize,
+        life: u32,
+        app: AppId,
+    },
+    Dial {
+        host: usize,
+        life: u32,
+        peer: usize,
+        number: u64,
+    },
+    DialFailed {
+        host: usize,
+        life: u32,
+        peer: usize,
+        number: u64,
+        again: bool,
+    },
+    Redial {
+        host: usize,
+        life: u32,
+        peer: usize,
+    },
+    LinkUp {
+        host: usize,
+        life: u32,
+        peer: usize,
+        peer_life: u32,
+        number: u64,
+    },
+    LinkGone {
+        host: usize,
+        life: u32,
+        peer: usize,
+        number: u64,
+        only_if_cut: bool,
+    },
+    Link {
+        host: usize,
+        life: u32,
+        peer: usize,
+        number: u64,
+        message: Box<Message>,
+    },
     Fault(usize),
-    Start { plan: usize },
+    Start {
+        plan: usize,
+    },
 }
 
 /// Ring chunks that a daemon made, with their numbers.
@@ -232,7 +306,11 @@ impl World {
 
     /// The live process of an application of the plan.
     fn app_of(&self, plan: usize) -> Option<&App> {
-        self.hosts.iter().filter_map(|h| h.running.as_ref()).flat_map(|r| r.apps.values()).find(|a| a.plan_index == plan)
+        self.hosts
+            .iter()
+            .filter_map(|h| h.running.as_ref())
+            .flat_map(|r| r.apps.values())
+            .find(|a| a.plan_index == plan)
     }
 
     fn running(&self, host: usize) -> &Running {
@@ -267,7 +345,7 @@ impl World {
         const ASKED_EVERY: u64 = 64;
         while self.is_sound() {
             let Some(at) = self.queue.next_at().filter(|at| *at <= end) else { return !on(self) };
-            if self.steps % ASKED_EVERY == 0 && !on(self) {
+            if self.steps.is_multiple_of(ASKED_EVERY) && !on(self) {
                 return true;
             }
             if self.steps >= self.steps_max {

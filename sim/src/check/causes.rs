@@ -188,7 +188,8 @@ impl Causes {
     pub(crate) fn explain_refusal(&self, now: Time, asked: &Asked, reason: Reason) -> Result<(), String> {
         let (host, port) = asked.to;
         let troubled = self.was_troubled(asked.from, host, asked.at);
-        let lane = self.was_any_lane_lost(asked.from, host, asked.at) || self.was_any_lane_lost(host, asked.from, asked.at);
+        let lane =
+            self.was_any_lane_lost(asked.from, host, asked.at) || self.was_any_lane_lost(host, asked.from, asked.at);
         let is_explained = match reason {
             Reason::NoListener => !self.was_always_listening(host, port, asked.at),
             Reason::BacklogFull => {

@@ -141,9 +141,8 @@ impl Checks {
             for side in [Side::Connector, Side::Acceptor] {
                 let written = record.ends[side as usize].written;
                 // Only whole words are looked for, at places that rings begin and end at.
-                let found = (0..written.min(1 << 22)).find(|at| {
-                    content::first_difference(record.key_of(side), *at, probe).is_none()
-                });
+                let found = (0..written.min(1 << 22))
+                    .find(|at| content::first_difference(record.key_of(side), *at, probe).is_none());
                 if let Some(at) = found {
                     return format!(": it is byte {at} that was written by {}", record.name(side));
                 }
@@ -215,7 +214,11 @@ impl Checks {
         };
         if !is_explained {
             let name = self.record(id).name(side);
-            self.fail(now, "unexplained", format!("{name}: reset with `{}`, for which there is no cause", reason.key()));
+            self.fail(
+                now,
+                "unexplained",
+                format!("{name}: reset with `{}`, for which there is no cause", reason.key()),
+            );
         }
     }
 }

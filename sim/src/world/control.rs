@@ -41,10 +41,9 @@ impl World {
         let life = self.life(host);
         self.trace.note(self.now, "host {} dials {}", &[host as u64, peer as u64]);
         if self.network.is_control_cut(host, peer) {
-            return self.queue.push(
-                self.after(DIAL_TIMEOUT),
-                Event::DialFailed { host, life, peer, number, again: false },
-            );
+            return self
+                .queue
+                .push(self.after(DIAL_TIMEOUT), Event::DialFailed { host, life, peer, number, again: false });
         }
         let at = self.now + self.network.link_delay();
         self.queue.push(at, Event::Dial { host, life, peer, number });

@@ -240,7 +240,7 @@ impl World {
             &[uid.into(), host as u64, out.requests.len() as u64, out.wake_engine.into(), out.died.into()],
         );
         for request in out.requests {
-            self.to_daemon(host, uid, request);
+            self.ask_daemon(host, uid, request);
         }
         if out.wake_engine {
             self.wake_engine(host);
@@ -254,7 +254,7 @@ impl World {
         }
     }
 
-    fn to_daemon(&mut self, host: usize, uid: AppUid, request: Request) {
+    fn ask_daemon(&mut self, host: usize, uid: AppUid, request: Request) {
         let delay = self.plan.daemon_delay_max;
         let at = self.now + self.some(delay);
         let life = self.life(host);

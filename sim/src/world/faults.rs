@@ -117,8 +117,9 @@ impl World {
                 self.tell_gone(peer, host, number, delay);
             }
         }
-        let again: Vec<usize> =
-            (0..self.plan.apps.len()).filter(|i| self.plan.apps[*i].host == host && self.plan.apps[*i].respawn).collect();
+        let again: Vec<usize> = (0..self.plan.apps.len())
+            .filter(|i| self.plan.apps[*i].host == host && self.plan.apps[*i].respawn)
+            .collect();
         for index in again {
             let at = self.now + RESPAWN + self.some(RESPAWN);
             self.start_at(index, at);

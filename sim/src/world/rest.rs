@@ -136,9 +136,7 @@ impl World {
 
     /// Probing applications that have had all their answers and are done.
     fn probes(&self, first: usize) -> usize {
-        (first..self.plan.apps.len())
-            .filter(|i| self.app_of(*i).is_some_and(|a| a.is_idle()))
-            .count()
+        (first..self.plan.apps.len()).filter(|i| self.app_of(*i).is_some_and(|a| a.is_idle())).count()
     }
 
     /// Starts a further application now; its number in the plan.
@@ -162,7 +160,8 @@ impl World {
             self.wake_app(host, uid);
         }
         let end = self.after(RELEASE);
-        let done = self.run_while(end, |w| w.hosts.iter().filter_map(|h| h.running.as_ref()).any(|r| !r.uids.is_empty()));
+        let done =
+            self.run_while(end, |w| w.hosts.iter().filter_map(|h| h.running.as_ref()).any(|r| !r.uids.is_empty()));
         if !done && self.goes_on() {
             let left = self.left();
             self.checks.fail(self.now, "release", format!("memory is held {RELEASE:?} after its owners left: {left}"));
@@ -180,7 +179,11 @@ impl World {
         }
         if self.network.packets != packets {
             let sent = self.network.packets - packets;
-            self.checks.fail(self.now, "liveness", format!("{sent} packets in {SILENCE:?} although nobody has anything to say"));
+            self.checks.fail(
+                self.now,
+                "liveness",
+                format!("{sent} packets in {SILENCE:?} although nobody has anything to say"),
+            );
         }
         for host in 0..self.hosts.len() {
             if let Some(r) = &self.hosts[host].running {
