@@ -1,4 +1,4 @@
-//! One NIC against a script: exact packets in, exact packets out, for what two of our own ends would agree on by
+//! One NIC against a script: exact packets in, exact packets out, for what two of our own ends would agree on by It is over 600 lines because each script is read as one packet trace, and they share their small vocabulary.
 //! themselves.
 
 use std::net::SocketAddr;
