@@ -1,5 +1,6 @@
-//! One NIC against a script: exact packets in, exact packets out, for what two of our own ends would agree on by It is over 600 lines because each script is read as one packet trace, and they share their small vocabulary.
-//! themselves.
+//! One NIC against a script: exact packets in, exact packets out, for what two of our own ends would agree on by
+//! themselves. It is over 600 lines because the scripts share one small vocabulary, and each is read as one packet
+//! trace.
 
 use std::net::SocketAddr;
 use std::time::Duration;
