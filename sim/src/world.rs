@@ -6,28 +6,31 @@
 mod control;
 mod daemon;
 mod data;
+mod event;
 mod faults;
 mod rest;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use engine::{AppId, Engine};
+use engine::Engine;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use shm::SlotWords;
-use verbs::{Region, Time};
+use verbs::Time;
 
-use crate::app::{Answers, App, Reply, Request};
+use crate::app::{Answers, App};
 use crate::check::{AppUid, Checks, host_of};
 use crate::content::mix;
 use crate::host::{Host, Running};
-use crate::links::{Links, Message};
+use crate::links::Links;
 use crate::network::Network;
 use crate::plan::{Fault, Plan};
 use crate::queue::Queue;
 use crate::tap::Tap;
 use crate::trace::Trace;
+
+use event::{Chunks, Event};
 
 /// A run that takes more steps does not come to rest.
 const STEPS_MAX: u64 = 20_000_000;
@@ -35,111 +38,6 @@ const STEPS_MAX: u64 = 20_000_000;
 const FLYING_MAX: usize = 200_000;
 /// Every so many rounds of an engine its tables are looked at.
 const SAMPLE_ROUNDS: u64 = 64;
-
-/// Something that is going to happen. `life` is that of the host it happens on.
-#[derive(Debug)]
-enum Event {
-    Packet {
-        from: usize,
-        to: usize,
-        bytes: Box<[u8]>,
-        id: u16,
-    },
-    Engine {
-        host: usize,
-        life: u32,
-    },
-    Timer {
-        host: usize,
-        life: u32,
-    },
-    App {
-        host: usize,
-        life: u32,
-        app: AppUid,
-    },
-    ToDaemon {
-        host: usize,
-        life: u32,
-        app: AppUid,
-        request: Request,
-    },
-    ToApp {
-        host: usize,
-        life: u32,
-        app: AppUid,
-        reply: Box<Reply>,
-    },
-    Chunks {
-        host: usize,
-        life: u32,
-        app: AppId,
-        chunks: Box<Chunks>,
-    },
-    NoChunks {
-        host: usize,
-        life: u32,
-        app: AppId,
-        ring_bytes: u32,
-    },
-    /// The daemon notices that a process is gone.
-    Hangup {
-        host: usize,
-        life: u32,
-        app: AppId,
-    },
-    Dial {
-        host: usize,
-        life: u32,
-        peer: usize,
-        number: u64,
-    },
-    DialFailed {
-        host: usize,
-        life: u32,
-        peer: usize,
-        number: u64,
-        again: bool,
-    },
-    Redial {
-        host: usize,
-        life: u32,
-        peer: usize,
-    },
-    LinkUp {
-        host: usize,
-        life: u32,
-        peer: usize,
-        peer_life: u32,
-        number: u64,
-    },
-    LinkGone {
-        host: usize,
-        life: u32,
-        peer: usize,
-        number: u64,
-        only_if_cut: bool,
-    },
-    Link {
-        host: usize,
-        life: u32,
-        peer: usize,
-        number: u64,
-        message: Box<Message>,
-    },
-    Fault(usize),
-    Start {
-        plan: usize,
-    },
-}
-
-/// Ring chunks that a daemon made, with their numbers.
-#[derive(Debug)]
-struct Chunks {
-    ring_bytes: u32,
-    tx: (u32, Region),
-    rx: (u32, Region),
-}
 
 /// Everything.
 #[derive(Debug)]
@@ -288,6 +186,11 @@ impl World {
     /// Bytes that the connections of an application of the plan wrote and read, in order of their slots.
     pub fn moved(&self, plan: usize) -> Vec<(u64, u64)> {
         self.app_of(plan).map_or_else(Vec::new, |a| a.conns.values().map(crate::conn::Conn::moved).collect())
+    }
+
+    /// Whether a process of an application of the plan lives.
+    pub fn is_alive(&self, plan: usize) -> bool {
+        self.app_of(plan).is_some()
     }
 
     /// Lets the connection in a slot write so many bytes more; false if there is none that could.

@@ -236,10 +236,11 @@ impl Engine {
             next = self.vqps.get(route).and_then(|v| v.next);
         }
         lane.clear();
+        // Before anything is freed: rings that become free must not go to an open of this lane.
+        self.drop_parked_opens(id);
         for route in routes {
             self.sever_vqp(route, reason);
         }
-        self.drop_parked_opens(id);
     }
 
     /// Completions of a destroyed queue pair must not be taken for those of a later one with the same number. Their

@@ -72,7 +72,7 @@ impl World {
                 if result.is_ok() {
                     self.checks.causes.on_listening(now, uid, (host, port), backlog);
                 }
-                self.tell_app(host, uid, Reply::Listening { port, result });
+                self.reply_to(host, uid, Reply::Listening { port, result });
             }
             Request::Unlisten { port } => {
                 engine.unlisten(now, tap, id, port);
@@ -100,7 +100,7 @@ impl World {
         self.after_command(host);
     }
 
-    pub(super) fn tell_app(&mut self, host: usize, uid: AppUid, reply: Reply) {
+    pub(super) fn reply_to(&mut self, host: usize, uid: AppUid, reply: Reply) {
         let delay = self.plan.daemon_delay_max;
         let at = self.now + self.some(delay);
         let life = self.life(host);
@@ -139,8 +139,8 @@ impl World {
         running.next_chunk += 2;
         let Some(uid) = running.uids.get(&id).copied() else { return };
         // The application knows a chunk before it is told of a ring in it.
-        self.tell_app(host, uid, Reply::Chunk { number: first, region: tx.clone() });
-        self.tell_app(host, uid, Reply::Chunk { number: first + 1, region: rx.clone() });
+        self.reply_to(host, uid, Reply::Chunk { number: first, region: tx.clone() });
+        self.reply_to(host, uid, Reply::Chunk { number: first + 1, region: rx.clone() });
         let chunks = Box::new(Chunks { ring_bytes, tx: (first, tx), rx: (first + 1, rx) });
         self.queue.push(at, Event::Chunks { host, life, app: id, chunks });
     }
@@ -197,19 +197,19 @@ impl World {
                 };
                 let code = result.as_ref().err().map_or(0, |r| r.code());
                 self.trace.note(now, "connect {} of application {} answered, {}", &[request, uid.into(), code.into()]);
-                self.tell_app(host, uid, Reply::Connected { request, result });
+                self.reply_to(host, uid, Reply::Connected { request, result });
             }
             engine::Event::Incoming { app, port, connection } => {
                 let Some(uid) = uid(self, app) else { return };
                 let record = self.checks.on_incoming(now, host, uid, &connection);
                 self.trace.note(now, "connection {} comes in at {}:{}", &[record.0.into(), host as u64, port.into()]);
-                self.tell_app(host, uid, Reply::Incoming { port, connection, record });
+                self.reply_to(host, uid, Reply::Incoming { port, connection, record });
             }
             engine::Event::LocalConnect { from, request, to, port, connection, .. } => {
                 let Some(running) = self.up(host) else { return };
                 running.engine.accepted(to, port, connection);
                 let Some(uid) = uid(self, from) else { return };
-                self.tell_app(host, uid, Reply::Paired { request });
+                self.reply_to(host, uid, Reply::Paired { request });
             }
             engine::Event::AppFault { app, detail } => {
                 let detail = format!("host {host} threw {app:?} out, which kept to the rules: {detail}");
@@ -230,7 +230,7 @@ impl World {
             }
             engine::Event::ChunkGone { app, chunk } => {
                 if let Some(uid) = uid(self, app) {
-                    self.tell_app(host, uid, Reply::ChunkGone { number: chunk });
+                    self.reply_to(host, uid, Reply::ChunkGone { number: chunk });
                 }
             }
         }

@@ -142,7 +142,7 @@ impl World {
         let busy = running.engine.run(now, &mut running.tap);
         running.rounds += 1;
         let rounds = running.rounds;
-        let sample = rounds % SAMPLE_ROUNDS == 0 && self.samples;
+        let sample = rounds.is_multiple_of(SAMPLE_ROUNDS) && self.samples;
         self.trace.note(now, "engine {} runs, work {}", &[host as u64, busy.into()]);
         self.after_engine(host);
         if let Some(running) = self.hosts[host].running.as_ref() {
@@ -240,7 +240,7 @@ impl World {
             &[uid.into(), host as u64, out.requests.len() as u64, out.wake_engine.into(), out.died.into()],
         );
         for request in out.requests {
-            self.ask_daemon(host, uid, request);
+            self.request_of(host, uid, request);
         }
         if out.wake_engine {
             self.wake_engine(host);
@@ -254,7 +254,7 @@ impl World {
         }
     }
 
-    fn ask_daemon(&mut self, host: usize, uid: AppUid, request: Request) {
+    fn request_of(&mut self, host: usize, uid: AppUid, request: Request) {
         let delay = self.plan.daemon_delay_max;
         let at = self.now + self.some(delay);
         let life = self.life(host);

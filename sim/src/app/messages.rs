@@ -1,0 +1,77 @@
+//! What a process and its daemon say to each other, and what the world learns of a run of the process.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use control::{Connection, Reason};
+use verbs::{Region, Time};
+
+use crate::check::RecordId;
+
+/// From the application to its daemon.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Listen { port: u16, backlog: u32, ring_bytes: u32 },
+    Unlisten { port: u16 },
+    Connect { request: u64, to: SocketAddr, ring_bytes: u32 },
+    Cancel { request: u64 },
+    Accepted { port: u16, connection: u64 },
+    Bye,
+}
+
+/// From the daemon to an application.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Chunk {
+        number: u32,
+        region: Region,
+    },
+    ChunkGone {
+        number: u32,
+    },
+    Listening {
+        port: u16,
+        result: Result<(), Reason>,
+    },
+    Connected {
+        request: u64,
+        result: Result<(Connection, RecordId), Reason>,
+    },
+    /// A connect to this host was paired: its bytes take another way.
+    Paired {
+        request: u64,
+    },
+    Incoming {
+        port: u16,
+        connection: Connection,
+        record: RecordId,
+    },
+}
+
+/// What a run of the process led to.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    pub(crate) requests: Vec<Request>,
+    pub(crate) wake_engine: bool,
+    pub(crate) died: bool,
+    /// When it runs again by itself.
+    pub(crate) again: Option<Time>,
+}
+
+/// How the answers to connects came out.
+#[derive(Debug, Clone, Default)]
+pub struct Answers {
+    /// Connections.
+    pub connected: u64,
+    /// Refusals.
+    pub refused: BTreeMap<&'static str, u64>,
+}
+
+impl Answers {
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.connected += more.connected;
+        for (reason, count) in &more.refused {
+            *self.refused.entry(reason).or_default() += count;
+        }
+    }
+}

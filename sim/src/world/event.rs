@@ -1,0 +1,113 @@
+//! What is going to happen in the world.
+
+use engine::AppId;
+use verbs::Region;
+
+use crate::app::{Reply, Request};
+use crate::check::AppUid;
+use crate::links::Message;
+
+/// Something that is going to happen. `life` is that of the host it happens on.
+#[derive(Debug)]
+pub(super) enum Event {
+    Packet {
+        from: usize,
+        to: usize,
+        bytes: Box<[u8]>,
+        id: u16,
+    },
+    Engine {
+        host: usize,
+        life: u32,
+    },
+    Timer {
+        host: usize,
+        life: u32,
+    },
+    App {
+        host: usize,
+        life: u32,
+        app: AppUid,
+    },
+    ToDaemon {
+        host: usize,
+        life: u32,
+        app: AppUid,
+        request: Request,
+    },
+    ToApp {
+        host: usize,
+        life: u32,
+        app: AppUid,
+        reply: Box<Reply>,
+    },
+    Chunks {
+        host: usize,
+        life: u32,
+        app: AppId,
+        chunks: Box<Chunks>,
+    },
+    NoChunks {
+        host: usize,
+        life: u32,
+        app: AppId,
+        ring_bytes: u32,
+    },
+    /// The daemon notices that a process is gone.
+    Hangup {
+        host: usize,
+        life: u32,
+        app: AppId,
+    },
+    Dial {
+        host: usize,
+        life: u32,
+        peer: usize,
+        number: u64,
+    },
+    DialFailed {
+        host: usize,
+        life: u32,
+        peer: usize,
+        number: u64,
+        again: bool,
+    },
+    Redial {
+        host: usize,
+        life: u32,
+        peer: usize,
+    },
+    LinkUp {
+        host: usize,
+        life: u32,
+        peer: usize,
+        peer_life: u32,
+        number: u64,
+    },
+    LinkGone {
+        host: usize,
+        life: u32,
+        peer: usize,
+        number: u64,
+        only_if_cut: bool,
+    },
+    Link {
+        host: usize,
+        life: u32,
+        peer: usize,
+        number: u64,
+        message: Box<Message>,
+    },
+    Fault(usize),
+    Start {
+        plan: usize,
+    },
+}
+
+/// Ring chunks that a daemon made, with their numbers.
+#[derive(Debug)]
+pub(super) struct Chunks {
+    pub(super) ring_bytes: u32,
+    pub(super) tx: (u32, Region),
+    pub(super) rx: (u32, Region),
+}
