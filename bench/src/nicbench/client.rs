@@ -118,6 +118,8 @@ impl Client {
     }
 
     pub(crate) fn end(mut self) -> Result<()> {
+        // Servers that are started next inherit where this process may run.
+        place(0, false)?;
         self.sides.iter_mut().try_for_each(|side| side.control.send(&Request::End))
     }
 }
