@@ -42,6 +42,8 @@ pub(crate) struct Port {
     offload_failed: bool,
     notify: bool,
     resigned_batches: u64,
+    /// Batches that the next receive call takes at most: more after each call that was full.
+    recv_depth: usize,
 }
 
 /// Sends that were built and have not left.
@@ -79,6 +81,7 @@ impl Port {
             offload_failed: false,
             notify: false,
             resigned_batches: 0,
+            recv_depth: 1,
         }
     }
 
@@ -104,9 +107,10 @@ impl Port {
     /// Takes what arrived, up to a bound, and fires timers that are due. Says whether anything was done.
     pub(crate) fn receive(&mut self, now: Time) -> bool {
         let mut any = false;
-        let Self { nic, socket, capture, local, .. } = self;
+        let Self { nic, socket, capture, local, recv_depth, .. } = self;
         for _ in 0..RECV_CALLS_PER_ROUND {
-            let got = socket.recv(RECV_PER_CALL, |source, payload, stride| {
+            let depth = *recv_depth;
+            let got = socket.recv(depth, |source, payload, stride| {
                 if let Some(capture) = capture {
                     let packet = Seen { source, destination: *local, traffic_class: 0, id: 0, payload };
                     capture.capture(packet, stride);
@@ -117,7 +121,10 @@ impl Port {
                 }
             });
             any |= got > 0;
-            if got < RECV_PER_CALL {
+            // Where messages come one at a time, nobody waits for the buffers of many being laid out, nor for a call
+            // that finds no second one.
+            *recv_depth = if got < depth { 1 } else { (depth * 2).min(RECV_PER_CALL) };
+            if got < depth || depth == 1 {
                 break;
             }
         }
@@ -213,16 +220,20 @@ impl Port {
         }
         let Outbox { slots, first, end } = &mut self.outbox;
         let filled = slots.get(*first..*end).unwrap_or(&[]);
-        let mut items = [Outgoing::EMPTY; MESSAGES_PER_CALL];
-        for (item, slot) in items.iter_mut().zip(filled) {
-            *item = slot.outgoing();
-        }
-        let count = filled.len().min(MESSAGES_PER_CALL);
-        let sent = self.socket.send(&mut items[..count]);
+        let sent = match filled {
+            [slot] => self.socket.send(&mut [slot.outgoing()]),
+            _ => {
+                let mut items = [Outgoing::EMPTY; MESSAGES_PER_CALL];
+                for (item, slot) in items.iter_mut().zip(filled) {
+                    *item = slot.outgoing();
+                }
+                self.socket.send(&mut items[..filled.len().min(MESSAGES_PER_CALL)])
+            }
+        };
         if let Sent::Gone(n) = sent {
             if let Some(capture) = &mut self.capture {
-                for item in items.iter().take(n.min(count)) {
-                    capture.capture(seen(self.local, item), item.segment_bytes.map(usize::from));
+                for item in filled.iter().take(n).map(Slot::outgoing) {
+                    capture.capture(seen(self.local, &item), item.segment_bytes.map(usize::from));
                 }
             }
             *first += n;
