@@ -8,6 +8,7 @@ mod conformance;
 mod demo;
 mod lint;
 mod repo;
+mod sim_stage;
 mod tally;
 mod test;
 mod unit;

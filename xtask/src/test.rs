@@ -3,7 +3,7 @@
 
 use crate::repo::Repo;
 use crate::tally::Tally;
-use crate::{conformance, demo, lint, unit, vm};
+use crate::{conformance, demo, lint, sim_stage, unit, vm};
 use anyhow::{Result, bail};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -38,6 +38,11 @@ struct Stage {
 const STAGES: &[Stage] = &[
     Stage { name: "lint", about: "format, clippy, rustdoc, tidy rules, layers", run: lint::run },
     Stage { name: "unit", about: "unit, integration and doc tests of every crate", run: unit::run },
+    Stage {
+        name: "sim",
+        about: "whole hosts in virtual time: fixed seeds, then fresh ones; a seed that breaks a promise is printed",
+        run: sim_stage::run,
+    },
     Stage { name: "demo", about: "the whole demo, every byte verified", run: demo::run },
     Stage {
         name: "conformance",

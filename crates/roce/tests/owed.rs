@@ -1,0 +1,83 @@
+//! Acknowledgements that were not asked for, and when a requester asks for them.
+
+mod script;
+
+use std::time::Duration;
+
+use Opcode::{Acknowledge, ReadResponseOnly};
+use roce::wire::*;
+use script::*;
+use verbs::*;
+
+#[test]
+fn acks_that_nobody_asked_for_are_owed() {
+    let mut s = Script::new();
+    s.write(100, false);
+    s.wait(Duration::from_micros(400));
+    s.write(101, false);
+    assert_eq!(s.lines(), [], "not yet");
+    s.wait(Duration::from_micros(100));
+    assert_eq!(s.lines(), [(Acknowledge, 101, ack(2))], "the oldest is owed for half a millisecond");
+    s.wait(Duration::from_secs(1));
+    assert_eq!(s.lines(), [], "once");
+
+    s.write(102, false);
+    s.write(103, true);
+    assert_eq!(s.lines(), [(Acknowledge, 103, ack(4))]);
+    s.wait(Duration::from_secs(1));
+    assert_eq!(s.lines(), [], "paid with the one that was asked for");
+
+    s.write(104, false);
+    s.read(105, 0, 10);
+    assert_eq!(s.lines(), [(ReadResponseOnly, 105, ack(6))]);
+    s.wait(Duration::from_secs(1));
+    assert_eq!(s.lines(), [], "paid with an answer");
+}
+
+#[test]
+fn who_arms_a_cq_or_takes_a_qp_down_pays_what_is_owed() {
+    let mut s = Script::new();
+    s.write(100, false);
+    s.nic.req_notify_cq(s.cq, false).expect("the CQ");
+    assert_eq!(s.lines(), [(Acknowledge, 100, ack(1))]);
+    s.nic.req_notify_cq(s.cq, false).expect("the CQ");
+    assert_eq!(s.lines(), []);
+    s.write(101, false);
+    s.nic.pay_acknowledgements();
+    assert_eq!(s.lines(), [(Acknowledge, 101, ack(2))]);
+}
+
+#[test]
+fn a_refusal_is_not_held_back_by_what_is_owed() {
+    let mut s = Script::new();
+    s.write(100, false);
+    s.write(102, true);
+    assert_eq!(s.lines(), [(Acknowledge, 101, nak(NakCode::SequenceError, 1))]);
+    s.wait(Duration::from_secs(1));
+    assert_eq!(s.lines(), [], "a NAK acknowledges what is before it");
+}
+
+#[test]
+fn only_awaited_messages_ask_a_peer_of_our_own() {
+    let mut s = Script::towards_our_own(32);
+    let (signaled, quiet) = (SendFlags::SIGNALED, SendFlags::empty());
+    for flags in [quiet, signaled, quiet] {
+        s.post_with(SendOp::Write(s.remote()), 300, flags);
+    }
+    // Of a window of 8 packets every second asks at the latest.
+    assert_eq!(s.asks(), [false, true, false, true, false, true]);
+    s.acknowledge(OUR_PSN + 5, Syndrome::Ack(CREDITS_UNLIMITED));
+    s.post_with(SendOp::Write(s.remote()), 8, quiet);
+    assert_eq!(s.asks(), [false]);
+    s.wait(Duration::from_secs(1));
+    assert_eq!(s.asks(), [true], "sent again it asks");
+}
+
+#[test]
+fn a_short_send_queue_asks_before_it_is_full() {
+    let mut s = Script::towards_our_own(2);
+    for _ in 0..2 {
+        s.post_with(SendOp::Write(s.remote()), 8, SendFlags::empty());
+    }
+    assert_eq!(s.asks(), [true, true]);
+}
