@@ -61,14 +61,6 @@ fn a_wrong_command_line_is_code_2() {
 }
 
 #[test]
-fn version_and_help_work_without_anything() {
-    let version = run(raas().arg("--version"));
-    assert_eq!(version.code(), 0);
-    assert_eq!(version.stdout.trim(), format!("raas {}", env!("CARGO_PKG_VERSION")));
-    assert_eq!(run(raas().args(["perf", "bw", "--help"])).code(), 0);
-}
-
-#[test]
 fn configuration_errors_name_file_and_line() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("raas.toml");
