@@ -210,7 +210,7 @@ fn a_daemon_of_another_version_is_refused_and_both_are_named() {
         client
     });
     let ended = run(raas().arg("ss").arg("--socket").arg(&socket));
-    assert_eq!(ended.code(), CODE_FAILED, "{ended:?}");
+    assert_eq!(ended.code(), CODE_REFUSED, "{ended:?}");
     for word in ["4711", "99.9.9", &control::APP_VERSION.to_string()] {
         assert!(ended.stderr.contains(word), "{word}: {ended:?}");
     }
