@@ -88,6 +88,8 @@ pub(crate) struct Qp {
     responder_first: bool,
     /// Whether the QP is in the NIC's list of those with something to send.
     pub(crate) scheduled: bool,
+    /// Whether the QP is in the NIC's list of those that owe an acknowledgement.
+    pub(crate) is_debtor: bool,
     /// When the QP's entry among the NIC's timers fires.
     pub(crate) timer_at: Option<Time>,
 }
@@ -111,6 +113,7 @@ impl Qp {
             responder: Responder::new(qpn, init.recv_cq, init.srq, receives, limits.max_msg_bytes),
             responder_first: false,
             scheduled: false,
+            is_debtor: false,
             timer_at: None,
         }
     }
@@ -249,6 +252,7 @@ impl Qp {
     /// Fires what is due.
     pub(crate) fn handle_timeout(&mut self, dev: &mut Device, now: Time) {
         if self.is_connected() {
+            self.responder.responses.pay(now);
             let outcome = self.requester.handle_timeout(dev, now);
             self.settle(outcome, dev);
         }
@@ -261,7 +265,25 @@ impl Qp {
     }
 
     pub(crate) fn deadline(&self) -> Option<Time> {
-        if self.is_connected() { self.requester.deadline() } else { None }
+        if !self.is_connected() {
+            return None;
+        }
+        match (self.requester.deadline(), self.responder.responses.owed_at()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Whether an acknowledgement is owed.
+    pub(crate) fn owes(&self) -> bool {
+        self.is_connected() && self.responder.responses.owed_at().is_some()
+    }
+
+    /// Acknowledges what is owed, due or not.
+    pub(crate) fn pay(&mut self) {
+        if self.is_connected() {
+            self.responder.responses.pay(Time(u64::MAX));
+        }
     }
 
     /// Whether [`Self::fill`] would send something.
