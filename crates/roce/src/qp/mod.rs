@@ -24,7 +24,7 @@ use crate::receive_queue::ReceiveQueue;
 use crate::wire::{Body, Packet, PseudoHeader};
 use requester::Requester;
 use responder::{Fatal, Responder};
-use send_queue::SendLimits;
+pub(crate) use send_queue::{SendLimits, SendQueue, SendWqe};
 
 /// The other end of a connected QP.
 #[derive(Debug, Clone)]
@@ -73,6 +73,8 @@ pub(crate) enum NotForUs {
     WrongSource,
     /// The QP is not connected.
     WrongState,
+    /// Of another transport service than the QP.
+    WrongService,
 }
 
 /// A queue pair.
@@ -86,10 +88,6 @@ pub(crate) struct Qp {
     responder: Responder,
     /// The batch before had no place for what the responder has to send: it goes first in the next.
     responder_first: bool,
-    /// Whether the QP is in the NIC's list of those with something to send.
-    pub(crate) scheduled: bool,
-    /// When the QP's entry among the NIC's timers fires.
-    pub(crate) timer_at: Option<Time>,
 }
 
 impl Qp {
@@ -110,8 +108,6 @@ impl Qp {
             requester: Requester::new(qpn, init.send_cq, send_limits),
             responder: Responder::new(qpn, init.recv_cq, init.srq, receives, limits.max_msg_bytes),
             responder_first: false,
-            scheduled: false,
-            timer_at: None,
         }
     }
 
@@ -243,6 +239,7 @@ impl Qp {
                 let outcome = self.requester.handle_response(packet.bth.psn, response, dev, now);
                 self.settle(outcome, dev);
             }
+            Body::Datagram(_) => dev.counters.drop_wrong_service += 1,
         }
     }
 
