@@ -81,6 +81,9 @@ pub(crate) const MAX_DUPLICATE_JOBS: usize = 16;
 pub(crate) const MAX_TIMER_CODE: u8 = 31;
 /// Largest retry count; for RNR it means "for ever".
 pub(crate) const MAX_RETRY: u8 = 7;
+/// How long a responder may owe an acknowledgement that was not asked for. Below [`PROBE_FLOOR`], so that the requester
+/// does not take the silence for a loss.
+pub(crate) const OWED_ACK_MAX: Duration = Duration::from_micros(500);
 /// Shortest silence after which the oldest unacknowledged packet is sent again, before the ACK timeout (see
 /// [`crate::NicCounters::probes`]).
 pub(crate) const PROBE_FLOOR: Duration = Duration::from_millis(1);

@@ -78,6 +78,8 @@ pub struct Nic {
     /// Latest time seen.
     pub(crate) now: Time,
     recent_qpns: VecDeque<Qpn>,
+    /// QPs that came to owe an acknowledgement since all was paid.
+    debtors: Vec<Qpn>,
 }
 
 /// Multiplies: QP numbers are random already, and a fixed hash keeps runs equal.
@@ -132,6 +134,7 @@ impl Nic {
             timers: Timers::default(),
             now: Time::ZERO,
             recent_qpns: VecDeque::new(),
+            debtors: Vec::new(),
             config,
         }
     }
@@ -175,9 +178,9 @@ impl Nic {
         let local = self.config.local;
         let route = match qp.route_from(from, local, unchecked.opcode.is_datagram()) {
             Ok(route) => route,
-            Err(NotForUs::WrongService) => return self.dev.counters.drop_wrong_service += 1,
-            Err(NotForUs::WrongSource) => return self.dev.counters.drop_wrong_source += 1,
-            Err(NotForUs::WrongState) => return self.dev.counters.drop_wrong_state += 1,
+            Err(NotForUs::Service) => return self.dev.counters.drop_wrong_service += 1,
+            Err(NotForUs::Source) => return self.dev.counters.drop_wrong_source += 1,
+            Err(NotForUs::State) => return self.dev.counters.drop_wrong_state += 1,
         };
         match self.dev.icrc.check(route, unchecked.covered, unchecked.icrc, id_guess) {
             Some(Checked::Full) => {}
@@ -251,6 +254,17 @@ impl Nic {
         }
     }
 
+    /// Acknowledges everything that is owed to requesters which did not ask. The owner calls it when it is about to sleep,
+    /// as [`verbs::Provider::req_notify_cq`] does by itself, or to take a QP down, and then transmits.
+    pub fn pay_acknowledgements(&mut self) {
+        for qpn in std::mem::take(&mut self.debtors) {
+            let Some(qp) = self.qps.get_mut(&qpn) else { continue };
+            qp.is_debtor = false;
+            qp.pay();
+            self.after_event(qpn);
+        }
+    }
+
     /// Whether a CQ armed by `req_notify_cq` got its completion, or an asynchronous event came, since the last call.
     pub fn take_notify(&mut self) -> bool {
         std::mem::take(&mut self.dev.notify)
@@ -270,6 +284,10 @@ impl Nic {
         if !qp.scheduled && qp.has_work() {
             qp.scheduled = true;
             self.ready.push_back(qpn);
+        }
+        if !qp.is_debtor && qp.owes() {
+            qp.is_debtor = true;
+            self.debtors.push(qpn);
         }
         if let Some(deadline) = qp.deadline() {
             self.timers.arm(qpn, &mut qp.timer_at, deadline);

@@ -183,7 +183,10 @@ impl Provider for Nic {
     }
 
     fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), VerbsError> {
-        self.dev.cqs.at_mut(cq.0).map(|queue| queue.arm(solicited_only)).ok_or(VerbsError::NoSuch("CQ"))
+        self.dev.cqs.at_mut(cq.0).map(|queue| queue.arm(solicited_only)).ok_or(VerbsError::NoSuch("CQ"))?;
+        // Who arms is about to sleep, and would only be woken for what is owed.
+        self.pay_acknowledgements();
+        Ok(())
     }
 
     fn poll_event(&mut self) -> Option<AsyncEvent> {

@@ -24,6 +24,8 @@ pub(crate) struct QueuePair {
     service: Service,
     /// Whether the QP is in the NIC's list of those with something to send.
     pub(crate) scheduled: bool,
+    /// Whether the QP is in the NIC's list of those that owe an acknowledgement.
+    pub(crate) is_debtor: bool,
     /// When the QP's entry among the NIC's timers fires.
     pub(crate) timer_at: Option<Time>,
 }
@@ -35,7 +37,7 @@ impl QueuePair {
             QpType::Ud => Service::Datagram(Box::new(UdQp::new(qpn, init, mtu_bytes))),
             _ => Service::Connected(Box::new(Qp::new(qpn, init, limits))),
         };
-        Self { service, scheduled: false, timer_at: None }
+        Self { service, scheduled: false, is_debtor: false, timer_at: None }
     }
 
     pub(crate) fn init(&self) -> &QpInit {
@@ -99,7 +101,7 @@ impl QueuePair {
         match &mut self.service {
             Service::Connected(qp) if !is_datagram => qp.route_from(from, local),
             Service::Datagram(qp) if is_datagram => qp.route_from(from, local),
-            _ => Err(NotForUs::WrongService),
+            _ => Err(NotForUs::Service),
         }
     }
 
@@ -125,6 +127,18 @@ impl QueuePair {
         match &self.service {
             Service::Connected(qp) => qp.deadline(),
             Service::Datagram(_) => None,
+        }
+    }
+
+    /// Whether an acknowledgement is owed. Datagrams are not acknowledged.
+    pub(crate) fn owes(&self) -> bool {
+        matches!(&self.service, Service::Connected(qp) if qp.owes())
+    }
+
+    /// Acknowledges what is owed.
+    pub(crate) fn pay(&mut self) {
+        if let Service::Connected(qp) = &mut self.service {
+            qp.pay();
         }
     }
 

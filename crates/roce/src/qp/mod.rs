@@ -70,11 +70,11 @@ impl Peer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotForUs {
     /// From another address than the peer's.
-    WrongSource,
+    Source,
     /// The QP is not connected.
-    WrongState,
+    State,
     /// Of another transport service than the QP.
-    WrongService,
+    Service,
 }
 
 /// A queue pair.
@@ -168,12 +168,12 @@ impl Qp {
     /// The masked headers of a packet from `from`, if it may come from there.
     pub(crate) fn route_from(&mut self, from: SocketAddr, local: SocketAddr) -> Result<&PseudoHeader, NotForUs> {
         let is_connected = self.is_connected();
-        let peer = self.peer.as_mut().ok_or(NotForUs::WrongState)?;
+        let peer = self.peer.as_mut().ok_or(NotForUs::State)?;
         if peer.ip != from.ip().to_canonical() {
-            return Err(NotForUs::WrongSource);
+            return Err(NotForUs::Source);
         }
         if !is_connected {
-            return Err(NotForUs::WrongState);
+            return Err(NotForUs::State);
         }
         Ok(peer.inbound_route(from.port(), local))
     }
@@ -246,6 +246,7 @@ impl Qp {
     /// Fires what is due.
     pub(crate) fn handle_timeout(&mut self, dev: &mut Device, now: Time) {
         if self.is_connected() {
+            self.responder.responses.pay(now);
             let outcome = self.requester.handle_timeout(dev, now);
             self.settle(outcome, dev);
         }
@@ -258,7 +259,25 @@ impl Qp {
     }
 
     pub(crate) fn deadline(&self) -> Option<Time> {
-        if self.is_connected() { self.requester.deadline() } else { None }
+        if !self.is_connected() {
+            return None;
+        }
+        match (self.requester.deadline(), self.responder.responses.owed_at()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Whether an acknowledgement is owed.
+    pub(crate) fn owes(&self) -> bool {
+        self.is_connected() && self.responder.responses.owed_at().is_some()
+    }
+
+    /// Acknowledges what is owed, due or not.
+    pub(crate) fn pay(&mut self) {
+        if self.is_connected() {
+            self.responder.responses.pay(Time(u64::MAX));
+        }
     }
 
     /// Whether [`Self::fill`] would send something.

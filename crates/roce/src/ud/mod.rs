@@ -143,13 +143,13 @@ impl UdQp {
     /// The masked headers of a packet from `from`, if datagrams are taken now.
     pub(crate) fn route_from(&mut self, from: SocketAddr, local: SocketAddr) -> Result<&PseudoHeader, NotForUs> {
         if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
-            return Err(NotForUs::WrongState);
+            return Err(NotForUs::State);
         }
         if self.inbound.as_ref().is_none_or(|(source, _)| *source != from) {
-            let header = PseudoHeader::new(from, local).ok_or(NotForUs::WrongSource)?;
+            let header = PseudoHeader::new(from, local).ok_or(NotForUs::Source)?;
             self.inbound = Some((from, header));
         }
-        self.inbound.as_ref().map(|(_, header)| header).ok_or(NotForUs::WrongSource)
+        self.inbound.as_ref().map(|(_, header)| header).ok_or(NotForUs::Source)
     }
 
     /// Takes a datagram with a right ICRC.
