@@ -236,7 +236,6 @@ fn objects_in_use_stay_and_limits_hold() {
     nic.create_cq(1).expect("the second");
     assert!(matches!(nic.create_cq(1), Err(VerbsError::Full { limit: 2, .. })));
     assert!(nic.create_cq(0).is_err());
-    assert!(nic.create_ah(&AddressVector::new(Gid::from(world.addresses[1].ip()))).is_err());
     let unwritable = world.nics[0].reg_mr(&a.region, 0, 8, Access::REMOTE_WRITE);
     assert!(matches!(unwritable, Err(VerbsError::Unsupported { .. })));
     world.nics[0].destroy_qp(a.qpn).expect("destroyed");
