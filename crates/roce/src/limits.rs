@@ -12,6 +12,8 @@ pub struct NicLimits {
     pub max_cq: u32,
     /// SRQs.
     pub max_srq: u32,
+    /// Address handles.
+    pub max_ah: u32,
     /// Memory regions, at most 65,536.
     pub max_mr: u32,
     /// Work requests of one queue.
@@ -40,6 +42,7 @@ impl Default for NicLimits {
             max_qp: 16_384,
             max_cq: 4_096,
             max_srq: 1_024,
+            max_ah: 65_536,
             max_mr: 65_536,
             max_qp_wr: 32_768,
             max_srq_wr: 65_536,
