@@ -7,6 +7,7 @@ mod daemon;
 mod demo;
 mod device;
 mod exit;
+mod manual;
 mod netcat;
 mod perf;
 mod process;
@@ -15,6 +16,7 @@ mod ss;
 mod stat;
 mod table;
 mod transport;
+mod version;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -98,6 +100,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
         }
         Command::Ss(args) => ss::run(args.socket.path(), args.json),
         Command::Stat(args) => stat::run(args.socket.path(), args.json),
+        Command::Man(args) => manual::man(args.dir.as_deref()),
+        Command::Completions(args) => manual::completions(args.shell),
         Command::Device(args) => device::run(args.listen, args.json),
         Command::Perf(PerfCommand::Server(args)) => {
             let at = any_address(args.port);
