@@ -91,7 +91,7 @@ impl Conn {
         reader: &mut Reader,
         attempt: &mut dyn FnMut(&Self, &mut Reader) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        let mut patience = Patience::new(self.inner.policy, &self.inner.turns, self.timeout(Side::Read));
+        let mut patience = Patience::new(self.wait_policy(), &self.inner.turns, self.timeout(Side::Read));
         loop {
             // What arrived before the end is in the ring when it is looked at after the end was seen.
             let end = self.read_end();

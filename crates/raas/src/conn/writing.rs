@@ -32,7 +32,7 @@ impl Conn {
 
     #[inline(never)]
     fn write_slowly(&self, ring: &mut RingWriter, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut patience = Patience::new(self.inner.policy, &self.inner.turns, self.timeout(Side::Write));
+        let mut patience = Patience::new(self.wait_policy(), &self.inner.turns, self.timeout(Side::Write));
         loop {
             self.wait(Side::Write, &mut patience, &mut |_| {
                 !matches!(ring.free(), Ok(0)) || self.write_end().is_some()
