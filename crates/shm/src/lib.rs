@@ -19,6 +19,7 @@ mod doorbell;
 mod layout;
 #[cfg(test)]
 mod models;
+mod ready;
 mod region;
 mod ring;
 mod segment;
@@ -33,6 +34,7 @@ pub use layout::{
     EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, Session, SlotWords, app_flag, engine_flag,
     owner_flag, slot_state, waiting,
 };
+pub use ready::ReadyFd;
 pub use region::{Region, RegionError};
 pub use ring::{PeerFault, RingMemory, RingReader, RingWriter, check_cursor};
 pub use segment::{Segment, SegmentError, Sharing};

@@ -27,6 +27,10 @@ impl Conn {
                     if ready(Look::BeforeSleep) {
                         return Ok(());
                     }
+                    if side == Side::Write {
+                        // The peer may be writing too, into room that it has not heard of.
+                        self.show_room();
+                    }
                     self.arm(side);
                     let slept = self.inner.block(self.parker(side), patience.deadline(), &mut || ready(Look::Glance));
                     self.disarm(side);
@@ -44,14 +48,18 @@ impl Conn {
         }
     }
 
-    fn arm(&self, side: Side) {
+    pub(super) fn arm(&self, side: Side) {
         match &self.link {
             Link::Lane(end) => end.arm(side),
             Link::Pair(end) => end.arm(side),
         }
     }
 
+    /// Nobody sleeps any more; with a poller the announcement stays, since the poller may rest on it.
     fn disarm(&self, side: Side) {
+        if self.poller.is_used() {
+            return;
+        }
         match &self.link {
             Link::Lane(end) => end.disarm(side),
             Link::Pair(end) => end.disarm(side),
@@ -70,5 +78,6 @@ impl Conn {
         for parker in &self.parkers {
             parker.notify();
         }
+        self.poller.tell();
     }
 }
