@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use control::{ChunkKind, LaneOffer, Reason};
+use control::{ChunkKind, LaneOffer, LaneRoutes, Reason};
 use engine::{AppId, Attach, Engine, EngineConfig, Event};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -32,6 +32,7 @@ pub(crate) struct Host {
     pub(crate) faults: Vec<(AppId, String)>,
     pub(crate) gone: Vec<AppId>,
     pub(crate) lane_failures: Vec<String>,
+    pub(crate) lane_resets: Vec<String>,
     pub(crate) locals: Vec<Event>,
     pub(crate) refuse_chunks: bool,
     pub(crate) wakes: BTreeSet<AppId>,
@@ -44,7 +45,9 @@ enum Link {
     Dial,
     Offer(LaneOffer),
     Ready,
-    Reset,
+    Reset { resumes: bool },
+    Routes(LaneRoutes),
+    RoutesTaken,
 }
 
 #[derive(Debug)]
@@ -69,6 +72,12 @@ pub(crate) struct World {
     /// Messages of the control link vanish.
     pub(crate) no_links: bool,
     offered: BTreeSet<(usize, usize)>,
+    /// Ends whose reset is sent and not answered.
+    draining: BTreeSet<(usize, usize)>,
+    /// Ends whose connections wait for the next incarnation.
+    resuming: BTreeSet<(usize, usize)>,
+    /// What host 1 says wrongly, once, of what arrived.
+    pub(crate) twist: Option<fn(&mut LaneRoutes)>,
     buf: Vec<u8>,
     pub(crate) steps: u64,
 }
@@ -100,6 +109,9 @@ impl World {
             stopped: BTreeSet::new(),
             no_links: false,
             offered: BTreeSet::new(),
+            draining: BTreeSet::new(),
+            resuming: BTreeSet::new(),
+            twist: None,
             buf: Vec::new(),
             steps: 0,
         }
@@ -346,8 +358,16 @@ impl World {
             Event::LaneFailed { peer, detail, .. } => {
                 h.lane_failures.push(detail);
                 if let Some(to) = self.hosts.iter().position(|h| h.addr == peer) {
-                    self.offered.remove(&(i, to));
-                    self.send_link(i, to, Link::Reset);
+                    self.forget_round(i, to);
+                    self.send_link(i, to, Link::Reset { resumes: false });
+                }
+            }
+            Event::LaneReset { peer, detail } => {
+                h.lane_resets.push(detail);
+                if let Some(to) = self.hosts.iter().position(|h| h.addr == peer) {
+                    self.forget_round(i, to);
+                    self.draining.insert((i, to));
+                    self.send_link(i, to, Link::Reset { resumes: true });
                 }
             }
             Event::AppGone { app } => h.gone.push(app),
@@ -374,6 +394,12 @@ impl World {
         }
     }
 
+    fn forget_round(&mut self, i: usize, to: usize) {
+        self.offered.remove(&(i, to));
+        self.draining.remove(&(i, to));
+        self.resuming.remove(&(i, to));
+    }
+
     fn send_link(&mut self, from: usize, to: usize, message: Link) {
         if self.no_links {
             self.offered.remove(&(from, to));
@@ -389,7 +415,7 @@ impl World {
         let on_link = |(f, t): (usize, usize)| (f, t) == (a, b) || (f, t) == (b, a);
         self.flying.retain(|_, x| !matches!(x, Arrival::Link { from, to, .. } if on_link((*from, *to))));
         for (i, peer) in [(a, b), (b, a)] {
-            self.offered.remove(&(i, peer));
+            self.forget_round(i, peer);
             let h = &mut self.hosts[i];
             h.engine.lane_lost(self.now, &mut h.nic, addr(peer), reason);
         }
@@ -398,23 +424,73 @@ impl World {
     fn on_link(&mut self, from: usize, i: usize, message: Link) {
         let now = self.now;
         self.hosts[i].wake();
+        if self.draining.contains(&(i, from)) && !matches!(message, Link::Reset { .. }) {
+            return;
+        }
         match message {
             Link::Dial => self.offer(i, from),
             Link::Offer(offer) => {
                 self.offer(i, from);
                 let h = &mut self.hosts[i];
                 h.engine.lane_accept(&mut h.nic, addr(from), &offer).unwrap();
-                self.send_link(i, from, Link::Ready);
+                if self.resuming.contains(&(i, from)) {
+                    self.tell_routes(i, from);
+                } else {
+                    self.send_link(i, from, Link::Ready);
+                }
             }
+            Link::Routes(routes) => {
+                let h = &mut self.hosts[i];
+                match h.engine.lane_take_routes(now, &mut h.nic, addr(from), &routes) {
+                    Ok(()) => self.send_link(i, from, Link::RoutesTaken),
+                    Err(detail) => {
+                        h.lane_failures.push(detail);
+                        self.forget_round(i, from);
+                        return self.send_link(i, from, Link::Reset { resumes: false });
+                    }
+                }
+                self.try_ready(i, from);
+            }
+            Link::RoutesTaken => self.tell_routes(i, from),
             Link::Ready => {
                 let h = &mut self.hosts[i];
                 h.engine.lane_ready(now, &mut h.nic, addr(from));
             }
-            Link::Reset => {
+            Link::Reset { resumes: true } => {
                 self.offered.remove(&(i, from));
+                if !self.draining.remove(&(i, from)) {
+                    let h = &mut self.hosts[i];
+                    h.engine.lane_reset(now, &mut h.nic, addr(from));
+                    self.send_link(i, from, Link::Reset { resumes: true });
+                }
+                self.resuming.insert((i, from));
+                self.offer(i, from);
+            }
+            Link::Reset { resumes: false } => {
+                self.forget_round(i, from);
                 let h = &mut self.hosts[i];
                 h.engine.lane_lost(now, &mut h.nic, addr(from), Reason::LaneFailed);
             }
+        }
+    }
+
+    fn tell_routes(&mut self, i: usize, to: usize) {
+        match self.hosts[i].engine.lane_routes(addr(to)) {
+            Some(mut routes) => {
+                if i == 1
+                    && let Some(twist) = self.twist.take()
+                {
+                    twist(&mut routes);
+                }
+                self.send_link(i, to, Link::Routes(routes));
+            }
+            None => self.try_ready(i, to),
+        }
+    }
+
+    fn try_ready(&mut self, i: usize, to: usize) {
+        if self.hosts[i].engine.lane_goes_on(addr(to)) && self.resuming.remove(&(i, to)) {
+            self.send_link(i, to, Link::Ready);
         }
     }
 
@@ -537,6 +613,7 @@ impl Host {
             faults: Vec::new(),
             gone: Vec::new(),
             lane_failures: Vec::new(),
+            lane_resets: Vec::new(),
             locals: Vec::new(),
             refuse_chunks: false,
             wakes: BTreeSet::new(),
