@@ -19,7 +19,13 @@ const PERF_CONNECTIONS_MAX: u32 = 4096;
 
 /// RDMA as a Service: one daemon per host owns the RDMA device; applications see sockets.
 #[derive(Debug, Parser)]
-#[command(name = "raas", version, propagate_version = true, arg_required_else_help = true)]
+#[command(
+    name = "raas",
+    version,
+    long_version = crate::version::LONG.as_str(),
+    propagate_version = true,
+    arg_required_else_help = true
+)]
 pub(crate) struct Cli {
     /// What to log on stderr, such as `info` or `raasd=debug` [default: $RUST_LOG, else warn; info for the daemon]
     #[arg(long, global = true, value_name = "FILTER")]
@@ -44,11 +50,19 @@ pub(crate) enum Command {
     Ss(InspectArgs),
     /// Show device, lanes, resources, counters and applications of this host
     Stat(InspectArgs),
+    /// Explain which path a connection takes, or one to an address would take, and why not another
+    Why(WhyArgs),
+    /// Look for what stands in the way: device, addresses, MTU, limits, kernel, daemon, key, peers; each with its fix
+    Doctor(DoctorArgs),
     /// List the devices of this machine, and explain which one an address would get
     Device(DeviceArgs),
     /// Measure latency, throughput and message rate between two hosts
     #[command(subcommand)]
     Perf(PerfCommand),
+    /// Print the manual page raas(1), or write one page for each command
+    Man(ManArgs),
+    /// Print the completions of a shell
+    Completions(CompletionsArgs),
     /// An application process of the demo; started by it alone
     #[command(hide = true)]
     DemoApp(DemoAppArgs),
@@ -79,6 +93,51 @@ pub(crate) struct DeviceArgs {
     /// Print one JSON object on stdout
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `raas why`.
+#[derive(Debug, Args)]
+pub(crate) struct WhyArgs {
+    /// Number of a connection as in `raas ss`, or the host that one would go to
+    #[arg(value_name = "ID|HOST[:PORT]")]
+    pub(crate) what: String,
+    /// Print one JSON object on stdout
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) socket: SocketArgs,
+}
+
+/// `raas doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Also probe this host; may be given several times [default: the hosts that this one has a lane to]
+    #[arg(long, value_name = "HOST")]
+    pub(crate) peer: Vec<String>,
+    /// Configuration of the daemon [default: that of the running daemon, from its command line]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print one JSON object on stdout
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) socket: SocketArgs,
+}
+
+/// `raas man`.
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// Write a page for each command to this directory, which is made if it is not there, and print their names
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+/// `raas completions`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// Which shell
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
 }
 
 /// `raas demo`.

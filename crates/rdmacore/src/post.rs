@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-use verbs::{Payload, PostError, RecvWr, SendFlags, SendOp, SendWr, UdDest, VerbsError};
+use verbs::{PathMtu, Payload, PostError, RecvWr, SendFlags, SendOp, SendWr, UdDest, VerbsError};
 
 use crate::abi::*;
 
@@ -65,6 +65,27 @@ fn flags(f: SendFlags, payload: &Payload<'_>) -> u32 {
         }
     }
     if matches!(payload, Payload::Inline(_)) { bits | send_flag::INLINE } else { bits }
+}
+
+/// The first work request that a datagram QP of a port with this path MTU does not take, and why.
+pub(crate) fn first_refused_datagram(wrs: &[SendWr<'_>], mtu: PathMtu, device: &str) -> Option<PostError> {
+    let unsupported = |what| Some(VerbsError::Unsupported { device: device.to_string(), what });
+    let max = mtu.bytes() as u64;
+    let why = |wr: &SendWr<'_>| {
+        if !matches!(wr.op, SendOp::Send | SendOp::SendImm(_)) {
+            return unsupported("anything but SEND on a datagram QP: use a connected QP");
+        }
+        if wr.dest.is_none() {
+            return unsupported("a datagram to nowhere: set SendWr::dest");
+        }
+        let value = match wr.payload {
+            Payload::Sges(sges) => sges.iter().map(|s| u64::from(s.len)).sum(),
+            Payload::Inline(bytes) => bytes.len() as u64,
+        };
+        let what = "bytes of a datagram, which the port's path MTU limits,";
+        (value > max).then_some(VerbsError::OutOfRange { what, value, min: 0, max })
+    };
+    wrs.iter().enumerate().find_map(|(index, wr)| why(wr).map(|cause| PostError { index, cause }))
 }
 
 /// Posts to a send queue; `ah` finds the driver's address handle of a datagram's destination.
@@ -198,4 +219,26 @@ fn refused(
         errno => VerbsError::Os { call, errno },
     };
     Err(PostError { index: first + index, cause })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbs::{AhId, Qkey, Qpn, RemoteAddr, Rkey, Sge};
+
+    #[test]
+    fn datagrams_are_judged_before_the_driver_sees_them() {
+        let dest = Some(UdDest { ah: AhId(1), qpn: Qpn(2), qkey: Qkey(3) });
+        let sges = |len| [Sge { addr: 0, len, lkey: verbs::Lkey(1) }, Sge { addr: 0, len: 24, lkey: verbs::Lkey(1) }];
+        let (fits, long) = (sges(1000), sges(1001));
+        let wr = |payload| SendWr { wr_id: 1, op: SendOp::Send, payload, flags: SendFlags::empty(), dest };
+        let (good, bad) = (wr(Payload::Sges(&fits)), wr(Payload::Sges(&long)));
+        let judge = |wrs: &[SendWr<'_>]| first_refused_datagram(wrs, PathMtu::Mtu1024, "rxe0");
+        assert_eq!(judge(&[good, good]), None);
+        let refused = judge(&[good, bad]).expect("too long");
+        assert!(refused.index == 1 && matches!(refused.cause, VerbsError::OutOfRange { value: 1025, max: 1024, .. }));
+        assert!(judge(&[SendWr { dest: None, ..good }]).is_some());
+        let write = SendOp::Write(RemoteAddr { addr: 0, rkey: Rkey(0) });
+        assert!(judge(&[SendWr { op: write, ..good }]).is_some());
+    }
 }

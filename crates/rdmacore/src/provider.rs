@@ -517,9 +517,15 @@ impl Provider for RdmaCore {
     }
 
     fn post_send(&mut self, qpn: Qpn, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
-        let qp = self.qp(qpn).map_err(|cause| PostError { index: 0, cause })?.qp;
+        let entry = self.qp(qpn).map_err(|cause| PostError { index: 0, cause })?;
+        let (qp, is_datagram) = (entry.qp, entry.qp_type == QpType::Ud);
+        // Drivers take datagrams that are too long, and drop them with a successful completion.
+        let refused =
+            if is_datagram { post::first_refused_datagram(wrs, self.attr.mtu, &self.attr.name) } else { None };
         let ahs = &self.ahs;
-        post::post_send(self.context, qp, wrs, &mut self.scratch, |dest| ahs.get(&dest.ah).copied())
+        let good = refused.as_ref().map_or(wrs, |refused| wrs.get(..refused.index).unwrap_or(&[]));
+        post::post_send(self.context, qp, good, &mut self.scratch, |dest| ahs.get(&dest.ah).copied())?;
+        refused.map_or(Ok(()), Err)
     }
 
     fn post_recv(&mut self, qpn: Qpn, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {

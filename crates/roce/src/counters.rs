@@ -48,6 +48,16 @@ counters! {
     drop_bad_syndrome,
     /// No receive was posted; answered by an RNR NAK.
     drop_not_ready,
+    /// Of another transport service than its QP: a datagram to a connected one, or anything else to a datagram QP.
+    drop_wrong_service,
+    /// Datagram with another queue key than its QP's.
+    drop_wrong_qkey,
+    /// Datagram longer than the port's path MTU.
+    drop_datagram_too_long,
+    /// Datagram for which no receive was posted.
+    drop_no_receive,
+    /// Datagram longer than the next receive, which stays posted.
+    drop_receive_too_short,
     /// Asynchronous events lost because nobody took them.
     events_lost,
     /// Completions lost to a full CQ.
@@ -105,6 +115,8 @@ counters! {
     verbs_read,
     /// Atomic work requests posted.
     verbs_atomic,
+    /// Datagram work requests posted, with and without immediate.
+    verbs_datagram,
     /// Receive work requests posted, to QPs and SRQs.
     verbs_recv,
     /// SENDs of peers completed here.
@@ -117,6 +129,8 @@ counters! {
     served_read,
     /// Atomics of peers executed here.
     served_atomic,
+    /// Datagrams completed here.
+    served_datagram,
 }
 
 impl NicCounters {

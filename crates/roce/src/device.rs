@@ -1,4 +1,4 @@
-//! What all QPs of a NIC share: memory, completion and receive queues, counters, events.
+//! What all QPs of a NIC share: memory, completion and receive queues, address handles, counters, events.
 //!
 //! A QP gets it as an argument, so that no QP can reach another one.
 
@@ -8,10 +8,11 @@ use verbs::{AsyncEvent, Completion, CqId, DeviceAttr, QpInit, SrqId};
 
 use crate::counters::NicCounters;
 use crate::cq::{Cq, Pushed};
-use crate::limits::MAX_EVENTS;
+use crate::limits::{MAX_EVENTS, NicLimits};
 use crate::memory::MrTable;
 use crate::receive_queue::{RecvWqe, Srq};
 use crate::slab::Slab;
+use crate::ud::Path;
 use crate::wire::IcrcChecker;
 
 /// Shared state of a NIC.
@@ -21,6 +22,7 @@ pub(crate) struct Device {
     pub(crate) mrs: MrTable,
     pub(crate) cqs: Slab<Cq>,
     pub(crate) srqs: Slab<Srq>,
+    pub(crate) ahs: Slab<Path>,
     pub(crate) counters: NicCounters,
     pub(crate) icrc: IcrcChecker,
     /// CQs that overflowed and whose QPs are not yet in error.
@@ -31,11 +33,12 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    pub(crate) fn new(attr: DeviceAttr, max_cq: u32, max_srq: u32) -> Self {
+    pub(crate) fn new(attr: DeviceAttr, limits: &NicLimits) -> Self {
         Self {
             mrs: MrTable::new(attr.max_mr),
-            cqs: Slab::new(max_cq),
-            srqs: Slab::new(max_srq),
+            cqs: Slab::new(limits.max_cq),
+            srqs: Slab::new(limits.max_srq),
+            ahs: Slab::new(limits.max_ah),
             counters: NicCounters::default(),
             icrc: IcrcChecker::default(),
             overflowed: Vec::new(),

@@ -1,8 +1,8 @@
-//! RoCEv2 as a state machine: the reliable connected transport of the InfiniBand Architecture over UDP (IBTA volume 1,
+//! RoCEv2 as a state machine: the reliable connected and the unreliable datagram transport of the InfiniBand Architecture over UDP (IBTA volume 1,
 //! annex A17), without I/O.
 //!
 //! [`Nic`] is a whole RDMA device: memory keys, completion and shared receive queues, queue pairs with SEND, WRITE, READ
-//! and atomics, retries and errors. It implements [`verbs::Provider`]. Sockets, threads, clocks and randomness stay
+//! and atomics, retries and errors, and datagram queue pairs. It implements [`verbs::Provider`]. Sockets, threads, clocks and randomness stay
 //! outside: datagrams and time are arguments, and everything replays from one seed.
 //!
 //! * `handle_*` puts events in: [`Nic::handle_datagram`], [`Nic::handle_batch`], [`Nic::handle_timeout`].
@@ -22,9 +22,11 @@ mod memory;
 mod nic;
 mod provider;
 mod qp;
+mod queue_pair;
 mod receive_queue;
 mod slab;
 mod timer;
+mod ud;
 pub mod wire;
 
 pub use counters::NicCounters;

@@ -12,6 +12,8 @@ pub struct NicLimits {
     pub max_cq: u32,
     /// SRQs.
     pub max_srq: u32,
+    /// Address handles.
+    pub max_ah: u32,
     /// Memory regions, at most 65,536.
     pub max_mr: u32,
     /// Work requests of one queue.
@@ -40,6 +42,7 @@ impl Default for NicLimits {
             max_qp: 16_384,
             max_cq: 4_096,
             max_srq: 1_024,
+            max_ah: 65_536,
             max_mr: 65_536,
             max_qp_wr: 32_768,
             max_srq_wr: 65_536,
@@ -78,6 +81,9 @@ pub(crate) const MAX_DUPLICATE_JOBS: usize = 16;
 pub(crate) const MAX_TIMER_CODE: u8 = 31;
 /// Largest retry count; for RNR it means "for ever".
 pub(crate) const MAX_RETRY: u8 = 7;
+/// How long a responder may owe an acknowledgement that was not asked for. Below [`PROBE_FLOOR`], so that the requester
+/// does not take the silence for a loss.
+pub(crate) const OWED_ACK_MAX: Duration = Duration::from_micros(500);
 /// Shortest silence after which the oldest unacknowledged packet is sent again, before the ACK timeout (see
 /// [`crate::NicCounters::probes`]).
 pub(crate) const PROBE_FLOOR: Duration = Duration::from_millis(1);

@@ -14,8 +14,10 @@ use crate::batch::{Batch, BatchLimits};
 use crate::counters::NicCounters;
 use crate::device::Device;
 use crate::limits::{MAX_MESSAGE_BYTES, MAX_MR, MAX_WINDOW_PACKETS, NicLimits, RECENT_QPNS};
-use crate::qp::{NotForUs, Qp};
+use crate::qp::NotForUs;
+use crate::queue_pair::QueuePair;
 use crate::timer::Timers;
+use crate::ud::Arrival;
 use crate::wire::{Checked, Unchecked};
 
 /// How to make a [`Nic`].
@@ -68,7 +70,7 @@ pub struct Transmit {
 pub struct Nic {
     pub(crate) config: NicConfig,
     pub(crate) dev: Device,
-    pub(crate) qps: HashMap<Qpn, Box<Qp>, BuildHasherDefault<QpnHasher>>,
+    pub(crate) qps: HashMap<Qpn, QueuePair, BuildHasherDefault<QpnHasher>>,
     pub(crate) entropy: StdRng,
     batch_limits: BatchLimits,
     ready: VecDeque<Qpn>,
@@ -76,6 +78,8 @@ pub struct Nic {
     /// Latest time seen.
     pub(crate) now: Time,
     recent_qpns: VecDeque<Qpn>,
+    /// QPs that came to owe an acknowledgement since all was paid.
+    debtors: Vec<Qpn>,
 }
 
 /// Multiplies: QP numbers are random already, and a fixed hash keeps runs equal.
@@ -122,7 +126,7 @@ impl Nic {
             rx_budget_bytes: config.rx_budget_bytes,
         };
         Self {
-            dev: Device::new(attr, limits.max_cq, limits.max_srq),
+            dev: Device::new(attr, limits),
             qps: HashMap::default(),
             entropy: StdRng::from_seed(entropy),
             batch_limits: BatchLimits::new(config.max_gso_segments, config.id_mode),
@@ -130,6 +134,7 @@ impl Nic {
             timers: Timers::default(),
             now: Time::ZERO,
             recent_qpns: VecDeque::new(),
+            debtors: Vec::new(),
             config,
         }
     }
@@ -170,10 +175,12 @@ impl Nic {
             self.dev.counters.drop_unknown_qp += 1;
             return;
         };
-        let route = match qp.route_from(from, self.config.local) {
+        let local = self.config.local;
+        let route = match qp.route_from(from, local, unchecked.opcode.is_datagram()) {
             Ok(route) => route,
-            Err(NotForUs::WrongSource) => return self.dev.counters.drop_wrong_source += 1,
-            Err(NotForUs::WrongState) => return self.dev.counters.drop_wrong_state += 1,
+            Err(NotForUs::Service) => return self.dev.counters.drop_wrong_service += 1,
+            Err(NotForUs::Source) => return self.dev.counters.drop_wrong_source += 1,
+            Err(NotForUs::State) => return self.dev.counters.drop_wrong_state += 1,
         };
         match self.dev.icrc.check(route, unchecked.covered, unchecked.icrc, id_guess) {
             Some(Checked::Full) => {}
@@ -181,7 +188,10 @@ impl Nic {
             None => return self.dev.counters.drop_bad_icrc += 1,
         }
         match unchecked.into_packet() {
-            Ok(packet) => qp.handle_packet(&packet, &mut self.dev, now),
+            Ok(packet) => {
+                let arrival = Arrival { from, to: local, udp_payload_bytes: payload.len() };
+                qp.handle_packet(&packet, arrival, &mut self.dev, now);
+            }
             Err(fault) => return self.dev.counters.on_fault(fault),
         }
         if *touched != Some(qpn)
@@ -204,13 +214,12 @@ impl Nic {
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };
             qp.scheduled = false;
             let batch = Batch::new(buf, self.batch_limits);
-            let sent = qp.fill(batch, &mut self.dev, now).map(|(finished, peer)| {
+            let sent = qp.fill(batch, &mut self.dev, now).map(|(finished, transmit)| {
                 let counters = &mut self.dev.counters;
                 counters.tx_batches += 1;
                 counters.tx_packets += finished.packets as u64;
                 counters.tx_bytes += finished.bytes as u64;
-                let segment_bytes = finished.segment_bytes;
-                Transmit { destination: peer.address, segment_bytes, traffic_class: peer.traffic_class }
+                transmit
             });
             self.after_event(qpn);
             if sent.is_some() {
@@ -245,6 +254,17 @@ impl Nic {
         }
     }
 
+    /// Acknowledges everything that is owed to requesters which did not ask. The owner calls it when it is about to sleep,
+    /// as [`verbs::Provider::req_notify_cq`] does by itself, or to take a QP down, and then transmits.
+    pub fn pay_acknowledgements(&mut self) {
+        for qpn in std::mem::take(&mut self.debtors) {
+            let Some(qp) = self.qps.get_mut(&qpn) else { continue };
+            qp.is_debtor = false;
+            qp.pay();
+            self.after_event(qpn);
+        }
+    }
+
     /// Whether a CQ armed by `req_notify_cq` got its completion, or an asynchronous event came, since the last call.
     pub fn take_notify(&mut self) -> bool {
         std::mem::take(&mut self.dev.notify)
@@ -265,6 +285,10 @@ impl Nic {
             qp.scheduled = true;
             self.ready.push_back(qpn);
         }
+        if !qp.is_debtor && qp.owes() {
+            qp.is_debtor = true;
+            self.debtors.push(qpn);
+        }
         if let Some(deadline) = qp.deadline() {
             self.timers.arm(qpn, &mut qp.timer_at, deadline);
         }
@@ -282,7 +306,7 @@ impl Nic {
             users.sort_unstable();
             for qpn in users {
                 if let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.status().state != QpState::Reset) {
-                    qp.on_fatal(None, &mut self.dev);
+                    qp.on_fatal(&mut self.dev);
                 }
             }
         }
@@ -301,7 +325,7 @@ impl Nic {
     }
 
     /// Forgets a QP.
-    pub(crate) fn remove_qp(&mut self, qpn: Qpn) -> Option<Box<Qp>> {
+    pub(crate) fn remove_qp(&mut self, qpn: Qpn) -> Option<QueuePair> {
         let qp = self.qps.remove(&qpn)?;
         self.timers.cancel(qpn, qp.timer_at);
         self.ready.retain(|q| *q != qpn);

@@ -9,8 +9,9 @@ use verbs::{
 
 use crate::cq::Cq;
 use crate::nic::Nic;
-use crate::qp::Qp;
+use crate::queue_pair::QueuePair;
 use crate::receive_queue::Srq;
+use crate::ud::Path;
 
 fn in_range(what: &'static str, value: u32, min: u32, max: u32) -> Result<(), VerbsError> {
     if (min..=max).contains(&value) {
@@ -31,9 +32,8 @@ impl Nic {
     fn check_qp(&self, init: &QpInit) -> Result<(), VerbsError> {
         let limits = &self.config.limits;
         match init.qp_type {
-            QpType::Rc => {}
+            QpType::Rc | QpType::Ud => {}
             QpType::Uc => return Err(self.unsupported("unreliable connections")),
-            QpType::Ud => return Err(self.unsupported("unreliable datagrams")),
             _ => return Err(self.unsupported("this transport service")),
         }
         for cq in [init.send_cq, init.recv_cq] {
@@ -101,7 +101,8 @@ impl Provider for Nic {
         self.check_qp(init)?;
         let qpn = self.fresh_qpn();
         self.dev.adjust_users(init, true);
-        self.qps.insert(qpn, Box::new(Qp::new(qpn, init, &self.config.limits)));
+        let mtu_bytes = self.dev.attr.mtu.bytes();
+        self.qps.insert(qpn, QueuePair::new(qpn, init, &self.config.limits, mtu_bytes));
         Ok(qpn)
     }
 
@@ -124,12 +125,15 @@ impl Provider for Nic {
         Ok(())
     }
 
-    fn create_ah(&mut self, _av: &AddressVector) -> Result<AhId, VerbsError> {
-        Err(self.unsupported("address handles, which are for unreliable datagrams"))
+    fn create_ah(&mut self, av: &AddressVector) -> Result<AhId, VerbsError> {
+        let other_version = "a peer of the other IP version: give the port an address of the peer's version";
+        let path = Path::new(av, self.config.local).ok_or_else(|| self.unsupported(other_version))?;
+        let limit = self.dev.ahs.limit();
+        self.dev.ahs.insert(path).map(AhId).map_err(|_| full("the table of address handles", limit))
     }
 
-    fn destroy_ah(&mut self, _ah: AhId) -> Result<(), VerbsError> {
-        Err(VerbsError::NoSuch("address handle"))
+    fn destroy_ah(&mut self, ah: AhId) -> Result<(), VerbsError> {
+        self.dev.ahs.remove(ah.0).map(|_| ()).ok_or(VerbsError::NoSuch("address handle"))
     }
 
     fn reg_mr(&mut self, region: &Region, offset: u64, len: u64, access: Access) -> Result<Mr, VerbsError> {
@@ -179,7 +183,10 @@ impl Provider for Nic {
     }
 
     fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), VerbsError> {
-        self.dev.cqs.at_mut(cq.0).map(|queue| queue.arm(solicited_only)).ok_or(VerbsError::NoSuch("CQ"))
+        self.dev.cqs.at_mut(cq.0).map(|queue| queue.arm(solicited_only)).ok_or(VerbsError::NoSuch("CQ"))?;
+        // Who arms is about to sleep, and would only be woken for what is owed.
+        self.pay_acknowledgements();
+        Ok(())
     }
 
     fn poll_event(&mut self) -> Option<AsyncEvent> {

@@ -46,6 +46,11 @@ impl ReceiveQueue {
         self.wqes.pop_front()
     }
 
+    /// Bytes that fit the receive that [`Self::take`] would give.
+    pub(crate) fn next_capacity_bytes(&self) -> Option<u64> {
+        self.wqes.front().map(|wqe| wqe.capacity_bytes)
+    }
+
     /// Takes the list of a completed receive back for later use.
     pub(crate) fn recycle(&mut self, mut wqe: RecvWqe) {
         if self.spare.len() < self.max_wr as usize {
@@ -92,6 +97,10 @@ impl Srq {
             self.limit = 0;
         }
         (wqe, limit_reached)
+    }
+
+    pub(crate) fn next_capacity_bytes(&self) -> Option<u64> {
+        self.queue.next_capacity_bytes()
     }
 
     pub(crate) fn recycle(&mut self, wqe: RecvWqe) {

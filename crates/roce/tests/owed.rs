@@ -52,9 +52,12 @@ fn a_refusal_is_not_held_back_by_what_is_owed() {
     let mut s = Script::new();
     s.write(100, false);
     s.write(102, true);
-    assert_eq!(s.lines(), [(Acknowledge, 101, nak(NakCode::SequenceError, 1))]);
+    let refusal = (Acknowledge, 101, nak(NakCode::SequenceError, 1));
+    assert_eq!(s.lines(), [(Acknowledge, 100, ack(1)), refusal], "an ACK gives rxe its retries back, a NAK does not");
     s.wait(Duration::from_secs(1));
-    assert_eq!(s.lines(), [], "a NAK acknowledges what is before it");
+    assert_eq!(s.lines(), [], "all is paid");
+    s.write(104, true);
+    assert_eq!(s.lines(), [], "one NAK a gap");
 }
 
 #[test]

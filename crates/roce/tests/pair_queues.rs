@@ -201,7 +201,7 @@ fn states_gate_posting_and_packets() {
 #[test]
 fn objects_in_use_stay_and_limits_hold() {
     let mut world = World::new(Setup::default());
-    let limits = roce::NicLimits { max_qp: 2, max_cq: 2, max_srq: 1, ..Default::default() };
+    let limits = roce::NicLimits { max_qp: 2, max_cq: 2, max_srq: 1, max_ah: 1, ..Default::default() };
     world.nics[0] = World::new(Setup { limits, ..Setup::default() }).nics.into_iter().next().expect("two");
     let a = make_end(&mut world, 0, &Wish::default());
     let nic = &mut world.nics[0];
@@ -221,19 +221,21 @@ fn objects_in_use_stay_and_limits_hold() {
     nic.create_qp(&init).expect("the second");
     assert!(matches!(nic.create_qp(&init), Err(VerbsError::Full { limit: 2, .. })));
     assert!(matches!(
-        nic.create_qp(&QpInit { qp_type: QpType::Ud, ..init.clone() }),
-        Err(VerbsError::Unsupported { .. })
-    ));
-    assert!(matches!(
         nic.create_qp(&QpInit { qp_type: QpType::Uc, ..init.clone() }),
         Err(VerbsError::Unsupported { .. })
     ));
     assert!(matches!(nic.create_qp(&QpInit { send_cq: CqId(77), ..init.clone() }), Err(VerbsError::NoSuch("CQ"))));
     assert!(matches!(nic.create_qp(&QpInit { max_send_sge: 17, ..init }), Err(VerbsError::OutOfRange { .. })));
+    let av = AddressVector::new(Gid::from(address(1, false).ip()));
+    let ah = nic.create_ah(&av).expect("the first");
+    assert!(matches!(nic.create_ah(&av), Err(VerbsError::Full { limit: 1, .. })));
+    nic.destroy_ah(ah).expect("it is there");
+    assert_eq!(nic.destroy_ah(ah), Err(VerbsError::NoSuch("address handle")));
+    let other_version = AddressVector::new(Gid::from(address(1, true).ip()));
+    assert!(matches!(nic.create_ah(&other_version), Err(VerbsError::Unsupported { .. })));
     nic.create_cq(1).expect("the second");
     assert!(matches!(nic.create_cq(1), Err(VerbsError::Full { limit: 2, .. })));
     assert!(nic.create_cq(0).is_err());
-    assert!(nic.create_ah(&AddressVector::new(Gid::from(world.addresses[1].ip()))).is_err());
     let unwritable = world.nics[0].reg_mr(&a.region, 0, 8, Access::REMOTE_WRITE);
     assert!(matches!(unwritable, Err(VerbsError::Unsupported { .. })));
     world.nics[0].destroy_qp(a.qpn).expect("destroyed");

@@ -120,6 +120,7 @@ impl Drop for SoftNic {
         // Answers that would have ridden with the next call leave now, or peers would wait for them in vain.
         let mut port = self.port();
         let now = port.now();
+        port.nic.pay_acknowledgements();
         port.transmit(now);
         port.flush_capture();
     }
@@ -200,6 +201,7 @@ impl Provider for SoftNic {
         let mut port = self.port();
         // Answers of the QP as it was leave first; afterwards there may be new ones.
         let now = port.now();
+        port.nic.pay_acknowledgements();
         port.transmit(now);
         port.nic.modify_qp(qpn, to)?;
         port.transmit(now);
@@ -214,6 +216,7 @@ impl Provider for SoftNic {
     fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
         let mut port = self.port();
         let now = port.now();
+        port.nic.pay_acknowledgements();
         port.transmit(now);
         port.nic.destroy_qp(qpn)
     }

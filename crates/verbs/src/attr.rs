@@ -195,10 +195,11 @@ pub enum QpModify {
     Err,
 }
 
-/// Attributes of Init to RTR.
+/// Attributes of Init to RTR. A UD QP takes none of them: its datagrams go where their address handles say, and are as long as
+/// the port's path MTU.
 #[derive(Debug, Clone)]
 pub struct RtrAttr {
-    /// The peer's QP (ignored for UD).
+    /// The peer's QP.
     pub dest_qpn: Qpn,
     /// PSN the peer starts with.
     pub rq_psn: Psn,
@@ -212,7 +213,7 @@ pub struct RtrAttr {
     pub min_rnr_timer: u8,
 }
 
-/// Attributes of RTR to RTS.
+/// Attributes of RTR to RTS. A UD QP takes `sq_psn` alone.
 #[derive(Debug, Clone)]
 pub struct RtsAttr {
     /// PSN this side starts with.

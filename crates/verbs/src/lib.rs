@@ -11,6 +11,7 @@
 
 mod attr;
 mod error;
+mod grh;
 mod ids;
 mod provider;
 mod time;
@@ -18,6 +19,7 @@ mod work;
 
 pub use attr::*;
 pub use error::*;
+pub use grh::*;
 pub use ids::*;
 pub use provider::*;
 pub use shm::Region;

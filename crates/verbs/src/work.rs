@@ -83,7 +83,7 @@ pub struct UdDest {
     pub ah: AhId,
     /// Which QP there.
     pub qpn: Qpn,
-    /// Its queue key.
+    /// Its queue key. One with the highest bit set stands for the key of the sending QP (IBTA 10.2.5).
     pub qkey: Qkey,
 }
 
@@ -98,7 +98,7 @@ pub struct SendWr<'a> {
     pub payload: Payload<'a>,
     /// How.
     pub flags: SendFlags,
-    /// To whom, on a UD QP.
+    /// To whom, on a UD QP, whose messages are at most [`crate::DeviceAttr::mtu`] bytes long.
     pub dest: Option<UdDest>,
 }
 
@@ -107,7 +107,7 @@ pub struct SendWr<'a> {
 pub struct RecvWr<'a> {
     /// Comes back in the completion.
     pub wr_id: u64,
-    /// Where a SEND lands.
+    /// Where a SEND lands; a datagram behind [`crate::GRH_BYTES`] of header.
     pub sges: &'a [Sge],
 }
 
@@ -170,12 +170,14 @@ pub struct Completion {
     pub status: Status,
     /// Of what.
     pub opcode: WcOpcode,
-    /// Bytes received by this message alone (receives, READs, atomics).
+    /// Bytes received by this message alone (receives, READs, atomics); of a datagram with the [`crate::GRH_BYTES`] in front
+    /// of it.
     pub byte_len: u32,
     /// The QP.
     pub qpn: Qpn,
     /// Immediate data, host order.
     pub imm: Option<u32>,
-    /// Sender's QP (UD).
+    /// Sender's QP (UD). Where it is there, the first [`crate::GRH_BYTES`] of the receive hold a [`crate::Grh`]: over
+    /// RoCEv2 no datagram is without.
     pub src_qpn: Option<Qpn>,
 }

@@ -24,7 +24,7 @@ use crate::receive_queue::ReceiveQueue;
 use crate::wire::{Body, Packet, PseudoHeader};
 use requester::Requester;
 use responder::{Fatal, Responder};
-use send_queue::SendLimits;
+pub(crate) use send_queue::{SendLimits, SendQueue, SendWqe};
 
 /// The other end of a connected QP.
 #[derive(Debug, Clone)]
@@ -70,9 +70,11 @@ impl Peer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotForUs {
     /// From another address than the peer's.
-    WrongSource,
+    Source,
     /// The QP is not connected.
-    WrongState,
+    State,
+    /// Of another transport service than the QP.
+    Service,
 }
 
 /// A queue pair.
@@ -86,10 +88,6 @@ pub(crate) struct Qp {
     responder: Responder,
     /// The batch before had no place for what the responder has to send: it goes first in the next.
     responder_first: bool,
-    /// Whether the QP is in the NIC's list of those with something to send.
-    pub(crate) scheduled: bool,
-    /// When the QP's entry among the NIC's timers fires.
-    pub(crate) timer_at: Option<Time>,
 }
 
 impl Qp {
@@ -110,8 +108,6 @@ impl Qp {
             requester: Requester::new(qpn, init.send_cq, send_limits),
             responder: Responder::new(qpn, init.recv_cq, init.srq, receives, limits.max_msg_bytes),
             responder_first: false,
-            scheduled: false,
-            timer_at: None,
         }
     }
 
@@ -172,12 +168,12 @@ impl Qp {
     /// The masked headers of a packet from `from`, if it may come from there.
     pub(crate) fn route_from(&mut self, from: SocketAddr, local: SocketAddr) -> Result<&PseudoHeader, NotForUs> {
         let is_connected = self.is_connected();
-        let peer = self.peer.as_mut().ok_or(NotForUs::WrongState)?;
+        let peer = self.peer.as_mut().ok_or(NotForUs::State)?;
         if peer.ip != from.ip().to_canonical() {
-            return Err(NotForUs::WrongSource);
+            return Err(NotForUs::Source);
         }
         if !is_connected {
-            return Err(NotForUs::WrongState);
+            return Err(NotForUs::State);
         }
         Ok(peer.inbound_route(from.port(), local))
     }
@@ -243,12 +239,14 @@ impl Qp {
                 let outcome = self.requester.handle_response(packet.bth.psn, response, dev, now);
                 self.settle(outcome, dev);
             }
+            Body::Datagram(_) => dev.counters.drop_wrong_service += 1,
         }
     }
 
     /// Fires what is due.
     pub(crate) fn handle_timeout(&mut self, dev: &mut Device, now: Time) {
         if self.is_connected() {
+            self.responder.responses.pay(now);
             let outcome = self.requester.handle_timeout(dev, now);
             self.settle(outcome, dev);
         }
@@ -261,7 +259,25 @@ impl Qp {
     }
 
     pub(crate) fn deadline(&self) -> Option<Time> {
-        if self.is_connected() { self.requester.deadline() } else { None }
+        if !self.is_connected() {
+            return None;
+        }
+        match (self.requester.deadline(), self.responder.responses.owed_at()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Whether an acknowledgement is owed.
+    pub(crate) fn owes(&self) -> bool {
+        self.is_connected() && self.responder.responses.owed_at().is_some()
+    }
+
+    /// Acknowledges what is owed, due or not.
+    pub(crate) fn pay(&mut self) {
+        if self.is_connected() {
+            self.responder.responses.pay(Time(u64::MAX));
+        }
     }
 
     /// Whether [`Self::fill`] would send something.

@@ -20,7 +20,7 @@ use crate::limits::NicLimits;
 use crate::memory::{KeyFault, MrTable};
 use crate::wire::{AtomicEth, Bth, DEFAULT_PKEY, Header, Opcode, Reth, pad_bytes};
 
-/// Packets after which an ACK is asked for at the latest; a quarter of a smaller window.
+/// Packets after which an ACK is asked for at the latest; a quarter of a smaller window, half of a smaller send queue.
 const MAX_UNREQUESTED_PACKETS: u64 = 64;
 
 /// The sending half of a QP.
@@ -43,6 +43,9 @@ pub(crate) struct Requester {
     /// How many of them were sent since the last time of going back.
     pub(super) data_requests_sent: usize,
     unrequested: u64,
+    /// The peer acknowledges by itself what it was not asked to, so only those messages ask whose completion somebody
+    /// waits for. A foreign responder may leave the others unanswered for ever.
+    peer_owes: bool,
     pub(super) window: Window,
     pub(super) retry: Retry,
     /// A local error of the request that starts with this packet; it ends the QP once it is the oldest.
@@ -78,6 +81,7 @@ impl Requester {
             data_requests: VecDeque::new(),
             data_requests_sent: 0,
             unrequested: 0,
+            peer_owes: false,
             window: Window::new(1, 0, 256),
             retry: Retry::default(),
             fault: None,
@@ -100,6 +104,7 @@ impl Requester {
         self.retry.configure(attr.timeout, attr.retry_cnt, attr.rnr_retry);
         let budget = attr.peer_rx_budget_bytes.unwrap_or(u32::MAX);
         self.window = Window::new(limits.window_packets, budget.min(limits.window_bytes).into(), self.mtu);
+        self.peer_owes = attr.peer_rx_budget_bytes.is_some();
         self.draining = false;
     }
 
@@ -194,10 +199,18 @@ impl Requester {
         if !self.window.admits(packets, bytes, charge) {
             return None;
         }
-        let ack_request = self.next + 1 == wqe.end()
-            || self.unrequested + 1 >= (self.window.packets() / 4).clamp(1, MAX_UNREQUESTED_PACKETS)
+        let is_awaited =
+            !self.peer_owes || self.draining || self.next < self.sent || wqe.flags.contains(SendFlags::SIGNALED);
+        let ack_request = (is_awaited && self.next + 1 == wqe.end())
+            || self.unrequested + 1 >= self.unrequested_max()
             || self.window.is_full(packets + 1, bytes + charge);
         Some(Step::Data { ack_request })
+    }
+
+    /// Packets after which an ACK is asked for at the latest.
+    fn unrequested_max(&self) -> u64 {
+        let queue = u64::from(self.queue.max_wr() / 2);
+        (self.window.packets() / 4).min(queue).clamp(1, MAX_UNREQUESTED_PACKETS)
     }
 
     /// How many answer packets the next READ or atomic request may ask for. A READ longer than the window is asked for

@@ -136,7 +136,7 @@ impl Responder {
         }
         let was_gap = std::mem::replace(&mut self.gap, Gap::None);
         self.responses.forget_rnr_nak();
-        match self.execute(bth, request, dev) {
+        match self.execute(bth, request, dev, now) {
             Ok(()) => {
                 if let Gap::Nacked { last, .. } = was_gap
                     && self.responses.keep_sequence_nak(self.epsn, last)
@@ -178,7 +178,7 @@ impl Responder {
         }
     }
 
-    fn execute(&mut self, bth: &Bth, request: &Request<'_>, dev: &mut Device) -> Result<(), Refusal> {
+    fn execute(&mut self, bth: &Bth, request: &Request<'_>, dev: &mut Device, now: Time) -> Result<(), Refusal> {
         let psn = self.epsn;
         match *request {
             Request::Send { start, end, imm, invalidate, payload } => {
@@ -215,6 +215,8 @@ impl Responder {
         }
         if bth.ack_request {
             self.responses.acknowledge_latest();
+        } else {
+            self.responses.owe(now);
         }
         Ok(())
     }

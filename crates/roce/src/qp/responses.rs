@@ -1,18 +1,20 @@
 //! What a responder has to send: READ responses and atomic answers in order, then one acknowledgement (IBTA 9.7.5).
 //!
+//! An acknowledgement that was not asked for is owed: it leaves as part of the next one that was, or when the owner of the
+//! NIC is about to sleep, or after [`OWED_ACK_MAX`] (a responder may acknowledge what it executed whenever it likes).
 //! Acknowledgements coalesce: only the latest leaves, and none overtakes the answer to a READ before it, which the
 //! requester would take for lost. The answers to the last `max_dest_rd_atomic` READs and atomics are kept, so that a
 //! duplicate is answered again and no atomic runs twice.
 
 use std::collections::VecDeque;
 
-use verbs::{Psn, Rkey};
+use verbs::{Psn, Rkey, Time};
 
 use super::Peer;
 use super::responder::Fatal;
 use crate::batch::Batch;
 use crate::device::Device;
-use crate::limits::MAX_DUPLICATE_JOBS;
+use crate::limits::{MAX_DUPLICATE_JOBS, OWED_ACK_MAX};
 use crate::memory::KeyFault;
 use crate::wire::{
     Aeth, Bth, CREDITS_UNLIMITED, DEFAULT_PKEY, Header, NakCode, Opcode, Request, Reth, Syndrome, pad_bytes,
@@ -68,6 +70,10 @@ pub(crate) struct Responses {
     executed: VecDeque<Executed>,
     jobs: VecDeque<Job>,
     reply: Reply,
+    /// When the acknowledgement falls due that nobody asked for; nothing was acknowledged since.
+    owed: Option<Time>,
+    /// An acknowledgement goes before the NAK that is to leave.
+    ack_precedes_nak: bool,
     msn: u32,
 }
 
@@ -113,6 +119,7 @@ impl Responses {
         self.jobs.push_back(Job { executed, sent: 0, again: false });
         self.count_message();
         // The answer acknowledges everything before it.
+        self.owed = None;
         if matches!(self.reply, Reply::Latest | Reply::Through(_)) {
             self.reply = Reply::None;
         }
@@ -125,8 +132,31 @@ impl Responses {
         }
     }
 
-    /// A packet is missing.
+    /// A packet did not ask for an ACK.
+    pub(crate) fn owe(&mut self, now: Time) {
+        if self.owed.is_none() {
+            self.owed = Some(now + OWED_ACK_MAX);
+        }
+    }
+
+    /// When the acknowledgement that is owed falls due.
+    pub(crate) const fn owed_at(&self) -> Option<Time> {
+        self.owed
+    }
+
+    /// Acknowledges what is owed, if it falls due by `now`.
+    pub(crate) fn pay(&mut self, now: Time) {
+        if self.owed.is_some_and(|at| at <= now) {
+            self.owed = None;
+            self.acknowledge_latest();
+        }
+    }
+
+    /// A packet is missing. What came since the last acknowledgement is acknowledged first, although the NAK implies it:
+    /// rxe takes a NAK for one of its retries however far the message got, and only an ACK gives it the retries back
+    /// (rxe_comp.c, check_ack), so a long message on a lossy path would end its QP.
     pub(crate) const fn refuse_sequence(&mut self) {
+        self.ack_precedes_nak |= self.owed.is_some() || matches!(self.reply, Reply::Latest);
         self.reply = Reply::SequenceNak;
     }
 
@@ -226,6 +256,7 @@ impl Responses {
     /// Forgets everything but a NAK that tells the peer why the QP went into error.
     pub(crate) fn abort(&mut self) {
         self.executed.clear();
+        self.owed = None;
         if !matches!(self.reply, Reply::Nak(..)) {
             self.jobs.clear();
             self.reply = Reply::None;
@@ -264,6 +295,13 @@ impl Responses {
         let before = |psn: Psn| psn.plus(Psn::MODULUS - 1);
         let counters = &mut dev.counters;
         let ack = Syndrome::Ack(CREDITS_UNLIMITED);
+        if self.ack_precedes_nak && self.reply == Reply::SequenceNak {
+            if !push_acknowledge(peer, before(expected), ack, self.msn, batch) {
+                return;
+            }
+            counters.acks_sent += 1;
+        }
+        self.ack_precedes_nak = false;
         let (psn, syndrome, counter) = match self.reply {
             Reply::None => return,
             Reply::Latest => (before(expected), ack, &mut counters.acks_sent),
@@ -272,14 +310,26 @@ impl Responses {
             Reply::RnrNak(psn, code) => (psn, Syndrome::RnrNak(code), &mut counters.rnr_naks_sent),
             Reply::Nak(psn, code) => (psn, Syndrome::Nak(code), &mut counters.naks_sent),
         };
-        let header = response_header(peer, Opcode::Acknowledge, psn, 0).with_aeth(Aeth { syndrome, msn: self.msn });
-        if !batch.fits(header.as_bytes().len(), 0) {
+        if !push_acknowledge(peer, psn, syndrome, self.msn, batch) {
             return;
         }
-        let Ok(()) = batch.push(&peer.route, &header, 0, |_| Ok::<(), std::convert::Infallible>(()));
         *counter += 1;
+        // Of several packets the oldest is owed, so an acknowledgement of less than all ends nothing.
+        if !matches!(self.reply, Reply::Through(_)) {
+            self.owed = None;
+        }
         self.reply = Reply::None;
     }
+}
+
+/// Appends an acknowledge packet; false if the batch has no place for it.
+fn push_acknowledge(peer: &Peer, psn: Psn, syndrome: Syndrome, msn: u32, batch: &mut Batch<'_>) -> bool {
+    let header = response_header(peer, Opcode::Acknowledge, psn, 0).with_aeth(Aeth { syndrome, msn });
+    if !batch.fits(header.as_bytes().len(), 0) {
+        return false;
+    }
+    let Ok(()) = batch.push(&peer.route, &header, 0, |_| Ok::<(), std::convert::Infallible>(()));
+    true
 }
 
 /// Appends packet `index` of an answer; false if the batch has no place for it.

@@ -196,6 +196,11 @@ impl SendQueue {
         Ok(())
     }
 
+    /// Work requests that it may hold.
+    pub(crate) const fn max_wr(&self) -> u32 {
+        self.limits.max_wr
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.wqes.len()
     }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   Reset -> Init -> Rtr -> Rts <-> Sqd        any -> Err        any -> Reset
-//!             |
+//!             |              ^
+//!             |              +--- Sqe (a datagram QP whose send failed, which goes there by itself)
 //!             +-> Init (rights may change until Rtr)
 //! ```
 
@@ -17,7 +18,7 @@ pub(crate) fn transition(from: QpState, to: &QpModify) -> Result<QpState, VerbsE
         (_, QpModify::Err) => return Ok(QpState::Err),
         (QpState::Reset | QpState::Init, QpModify::Init { .. }) => return Ok(QpState::Init),
         (QpState::Init, QpModify::Rtr(_)) => return Ok(QpState::Rtr),
-        (QpState::Rtr | QpState::Sqd, QpModify::Rts(_)) => return Ok(QpState::Rts),
+        (QpState::Rtr | QpState::Sqd | QpState::Sqe, QpModify::Rts(_)) => return Ok(QpState::Rts),
         (QpState::Rts, QpModify::Sqd) => return Ok(QpState::Sqd),
         (_, QpModify::Init { .. }) => ("a transition to Init", from),
         (_, QpModify::Rtr(_)) => ("a transition to RTR", from),
@@ -97,7 +98,7 @@ mod tests {
             (Rtr, [Some(Reset), None, None, Some(Rts), None, Some(Err)]),
             (Rts, [Some(Reset), None, None, None, Some(Sqd), Some(Err)]),
             (Sqd, [Some(Reset), None, None, Some(Rts), None, Some(Err)]),
-            (Sqe, [Some(Reset), None, None, None, None, Some(Err)]),
+            (Sqe, [Some(Reset), None, None, Some(Rts), None, Some(Err)]),
             (Err, [Some(Reset), None, None, None, None, Some(Err)]),
         ];
         for (from, expected) in table {

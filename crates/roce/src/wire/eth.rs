@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use verbs::Rkey;
+use verbs::{Qkey, Qpn, Rkey};
 
 /// RDMA extended transport header: place and length of a WRITE or READ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +63,33 @@ impl AtomicEth {
         b[8..12].copy_from_slice(&self.rkey.0.to_be_bytes());
         b[12..20].copy_from_slice(&self.swap_or_add.to_be_bytes());
         b[20..].copy_from_slice(&self.compare.to_be_bytes());
+        b
+    }
+}
+
+/// Datagram extended transport header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deth {
+    /// Key that the receiving QP has to have.
+    pub qkey: Qkey,
+    /// The sending QP.
+    pub src_qpn: Qpn,
+}
+
+impl Deth {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 8;
+
+    /// Reads the header; its reserved byte is ignored.
+    pub fn parse(b: &[u8; Self::BYTES]) -> Self {
+        Self { qkey: Qkey(be32(b, 0)), src_qpn: Qpn(be32(b, 4) & 0xff_ffff) }
+    }
+
+    /// Writes the header.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut b = [0; Self::BYTES];
+        b[..4].copy_from_slice(&self.qkey.0.to_be_bytes());
+        b[4..].copy_from_slice(&(self.src_qpn.0 & 0xff_ffff).to_be_bytes());
         b
     }
 }
@@ -196,6 +223,17 @@ mod tests {
         bytes[27] = 0x30;
         assert_eq!(eth.to_bytes(), bytes);
         assert_eq!(AtomicEth::parse(&bytes), eth);
+    }
+
+    #[test]
+    fn deth_bytes() {
+        let deth = Deth { qkey: Qkey(0x8011_2233), src_qpn: Qpn(0xab_cdef) };
+        assert_eq!(deth.to_bytes(), [0x80, 0x11, 0x22, 0x33, 0, 0xab, 0xcd, 0xef]);
+        assert_eq!(
+            Deth::parse(&[0x80, 0x11, 0x22, 0x33, 0xff, 0xab, 0xcd, 0xef]),
+            deth,
+            "a reserved byte counts for nothing"
+        );
     }
 
     #[test]

@@ -1,15 +1,15 @@
-//! BTH opcodes of the reliable connected service (IBTA table 38): what each carries after the BTH.
+//! BTH opcodes of the reliable connected service and of unreliable datagrams (IBTA table 38): what each carries after the BTH.
 //!
 //! Owns the mapping between bytes and operations. It never looks at a packet beyond its first byte.
 
 /// Reserved, or of a service that this device does not speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("opcode {0:#04x} is not one of the reliable connected service")]
+#[error("opcode {0:#04x} is neither of the reliable connected service nor an unreliable datagram")]
 pub struct UnknownOpcode(pub u8);
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $byte:literal, $ext:literal;)*) => {
-        /// Opcode of a reliable connected packet.
+        /// Opcode of a packet.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Opcode { $($(#[$doc])* $name = $byte,)* }
@@ -78,12 +78,21 @@ opcodes! {
     SendLastInvalidate = 0x16, 4;
     /// SEND with invalidate in one packet (IETH).
     SendOnlyInvalidate = 0x17, 4;
+    /// Datagram (DETH).
+    Datagram = 0x64, 8;
+    /// Datagram with immediate (DETH, then ImmDt).
+    DatagramImm = 0x65, 12;
 }
 
 impl Opcode {
     /// The byte on the wire.
     pub const fn byte(self) -> u8 {
         self as u8
+    }
+
+    /// Whether it is of the unreliable datagram service.
+    pub const fn is_datagram(self) -> bool {
+        matches!(self, Self::Datagram | Self::DatagramImm)
     }
 
     /// Opcode of a SEND packet at a place in its message.
@@ -138,9 +147,10 @@ mod tests {
             }
         }
         assert_eq!(known, Opcode::ALL.len());
-        assert_eq!(known, 23);
-        // 0x15 is reserved; 0x20, 0x40, 0x64 and 0xa0 belong to UC, RD, UD and XRC; 0x81 is the congestion notification.
-        for byte in [0x15, 0x18, 0x20, 0x40, 0x64, 0x81, 0xa0] {
+        assert_eq!(known, 25);
+        // 0x15 is reserved, as are UD's SENDs of several packets; 0x20, 0x40 and 0xa0 belong to UC, RD and XRC; 0x81 is the
+        // congestion notification.
+        for byte in [0x15, 0x18, 0x20, 0x40, 0x60, 0x63, 0x66, 0x81, 0xa0] {
             assert!(Opcode::from_byte(byte).is_err(), "{byte:#x}");
         }
     }

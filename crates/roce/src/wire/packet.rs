@@ -5,7 +5,7 @@
 
 use verbs::Rkey;
 
-use super::{Aeth, AtomicEth, Bth, ICRC_BYTES, Opcode, Reth};
+use super::{Aeth, AtomicEth, Bth, Deth, ICRC_BYTES, Opcode, Reth};
 
 /// Why bytes are not a packet of ours; each is a counted drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -23,8 +23,8 @@ pub enum PacketFault {
     /// Another partition.
     #[error("partition key {0:#06x} does not match")]
     Pkey(u16),
-    /// Reserved, or of another transport service.
-    #[error("opcode {0:#04x} is not one of the reliable connected service")]
+    /// Reserved, or of a transport service that is not spoken.
+    #[error("opcode {0:#04x} is neither of the reliable connected service nor an unreliable datagram")]
     Opcode(u8),
 }
 
@@ -79,6 +79,17 @@ pub enum Response<'a> {
     Atomic(Aeth, u64),
 }
 
+/// An unreliable datagram: a whole message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Datagram<'a> {
+    /// Key and sender.
+    pub deth: Deth,
+    /// Immediate data.
+    pub imm: Option<u32>,
+    /// Bytes without padding.
+    pub payload: &'a [u8],
+}
+
 /// What follows the BTH.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Body<'a> {
@@ -86,6 +97,8 @@ pub enum Body<'a> {
     Request(Request<'a>),
     /// For the requester.
     Response(Response<'a>),
+    /// For a datagram QP.
+    Datagram(Datagram<'a>),
 }
 
 /// A parsed packet.
@@ -165,6 +178,10 @@ impl<'a> Reader<'a> {
     fn aeth(&mut self) -> Option<Aeth> {
         self.take().map(Aeth::parse)
     }
+
+    fn deth(&mut self) -> Option<Deth> {
+        self.take().map(Deth::parse)
+    }
 }
 
 fn parse_body<'a>(opcode: Opcode, bth: &Bth, covered: &'a [u8]) -> Option<Body<'a>> {
@@ -194,6 +211,11 @@ fn parse_body<'a>(opcode: Opcode, bth: &Bth, covered: &'a [u8]) -> Option<Body<'
         Opcode::ReadRequest => Request::Read(r.reth()?),
         Opcode::CompareSwap => Request::CompareSwap(AtomicEth::parse(r.take()?)),
         Opcode::FetchAdd => Request::FetchAdd(AtomicEth::parse(r.take()?)),
+        Opcode::Datagram => return Some(Body::Datagram(Datagram { deth: r.deth()?, imm: None, payload: r.0 })),
+        Opcode::DatagramImm => {
+            let deth = r.deth()?;
+            return Some(Body::Datagram(Datagram { deth, imm: Some(r.word()?), payload: r.0 }));
+        }
         response => return Some(Body::Response(parse_response(response, r)?)),
     };
     Some(Body::Request(request))
@@ -249,6 +271,12 @@ impl Header {
     #[must_use]
     pub fn with_aeth(self, aeth: Aeth) -> Self {
         self.with(&aeth.to_bytes())
+    }
+
+    /// Appends a DETH.
+    #[must_use]
+    pub fn with_deth(self, deth: Deth) -> Self {
+        self.with(&deth.to_bytes())
     }
 
     /// Appends an AtomicAckETH.

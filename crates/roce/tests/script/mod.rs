@@ -181,7 +181,7 @@ impl Script {
             let aeth = match packet.body {
                 Body::Response(Response::Acknowledge(aeth) | Response::Atomic(aeth, _)) => Some(aeth),
                 Body::Response(Response::Read { aeth, .. }) => aeth,
-                Body::Request(_) => None,
+                Body::Request(_) | Body::Datagram(_) => None,
             };
             (Opcode::from_byte(packet.bth.opcode).expect("known"), packet.bth.psn.get(), aeth)
         };

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::wire::{CREDITS_UNLIMITED, NakCode, Syndrome};
-use verbs::{Psn, Qpn};
+use verbs::{Psn, Qkey, Qpn};
 
 const BTH_REST: [u8; 11] = [0x40, 0xff, 0xff, 0, 0, 0, 9, 0, 0, 0, 1];
 const RETH: [u8; 16] = [0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 7, 0, 0, 0, 8];
@@ -99,6 +99,18 @@ fn responses() {
 }
 
 #[test]
+fn datagrams() {
+    let deth_bytes = [0x11, 0x22, 0x33, 0x44, 0, 0x0a, 0x0b, 0x0c];
+    let deth = Deth { qkey: Qkey(0x1122_3344), src_qpn: Qpn(0x0a_0b0c) };
+    let plain = packet(0x64, &[&deth_bytes, b"data"]);
+    assert_eq!(body(&plain), Body::Datagram(Datagram { deth, imm: None, payload: b"data" }));
+    let with_imm = packet(0x65, &[&deth_bytes, &[0, 0, 1, 2], b"data"]);
+    assert_eq!(body(&with_imm), Body::Datagram(Datagram { deth, imm: Some(0x102), payload: b"data" }));
+    let empty = packet(0x64, &[&deth_bytes]);
+    assert_eq!(body(&empty), Body::Datagram(Datagram { deth, imm: None, payload: b"" }));
+}
+
+#[test]
 fn padding_is_removed() {
     let mut bytes = packet(0x04, &[b"abc\0"]);
     bytes[1] |= 1 << 4;
@@ -132,7 +144,7 @@ fn headers_are_judged() {
     let mut bytes = packet(0x04, &[]);
     bytes[3] = 0x12;
     assert_eq!(Packet::parse(&bytes), Err(PacketFault::Pkey(0xff12)));
-    assert_eq!(Packet::parse(&packet(0x64, &[])), Err(PacketFault::Opcode(0x64)));
+    assert_eq!(Packet::parse(&packet(0x20, &[])), Err(PacketFault::Opcode(0x20)));
 }
 
 #[test]

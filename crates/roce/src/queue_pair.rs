@@ -1,0 +1,175 @@
+//! A queue pair of either transport service, with what the NIC keeps about it. Owns nothing of the services' behaviour.
+
+use std::net::SocketAddr;
+
+use verbs::{QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, SendWr, Time, VerbsError};
+
+use crate::batch::{Batch, Finished};
+use crate::device::Device;
+use crate::limits::NicLimits;
+use crate::nic::Transmit;
+use crate::qp::{NotForUs, Qp};
+use crate::ud::{Arrival, UdQp};
+use crate::wire::{Body, Packet, PseudoHeader};
+
+#[derive(Debug)]
+enum Service {
+    Connected(Box<Qp>),
+    Datagram(Box<UdQp>),
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    service: Service,
+    /// Whether the QP is in the NIC's list of those with something to send.
+    pub(crate) scheduled: bool,
+    /// Whether the QP is in the NIC's list of those that owe an acknowledgement.
+    pub(crate) is_debtor: bool,
+    /// When the QP's entry among the NIC's timers fires.
+    pub(crate) timer_at: Option<Time>,
+}
+
+impl QueuePair {
+    /// `init` names a service that is spoken.
+    pub(crate) fn new(qpn: Qpn, init: &QpInit, limits: &NicLimits, mtu_bytes: usize) -> Self {
+        let service = match init.qp_type {
+            QpType::Ud => Service::Datagram(Box::new(UdQp::new(qpn, init, mtu_bytes))),
+            _ => Service::Connected(Box::new(Qp::new(qpn, init, limits))),
+        };
+        Self { service, scheduled: false, is_debtor: false, timer_at: None }
+    }
+
+    pub(crate) fn init(&self) -> &QpInit {
+        match &self.service {
+            Service::Connected(qp) => qp.init(),
+            Service::Datagram(qp) => qp.init(),
+        }
+    }
+
+    pub(crate) fn status(&self) -> QpStatus {
+        match &self.service {
+            Service::Connected(qp) => qp.status(),
+            Service::Datagram(qp) => qp.status(),
+        }
+    }
+
+    /// Moves to another state. `local` is the NIC's address.
+    pub(crate) fn modify(
+        &mut self,
+        to: &QpModify,
+        local: SocketAddr,
+        limits: &NicLimits,
+        dev: &mut Device,
+    ) -> Result<(), VerbsError> {
+        match &mut self.service {
+            Service::Connected(qp) => qp.modify(to, local, limits, dev),
+            Service::Datagram(qp) => qp.modify(to, dev),
+        }
+    }
+
+    /// Gives back what is taken from shared objects, before the QP is dropped.
+    pub(crate) fn release(&mut self, dev: &mut Device) {
+        match &mut self.service {
+            Service::Connected(qp) => qp.release(dev),
+            // A datagram is one packet, so that none is under way.
+            Service::Datagram(_) => {}
+        }
+    }
+
+    pub(crate) fn post_send(&mut self, wr: &SendWr<'_>, dev: &mut Device) -> Result<(), VerbsError> {
+        match &mut self.service {
+            Service::Connected(qp) => qp.post_send(wr, dev),
+            Service::Datagram(qp) => qp.post_send(wr, dev),
+        }
+    }
+
+    pub(crate) fn post_recv(&mut self, wr: &RecvWr<'_>, dev: &mut Device) -> Result<(), VerbsError> {
+        match &mut self.service {
+            Service::Connected(qp) => qp.post_recv(wr, dev),
+            Service::Datagram(qp) => qp.post_recv(wr, dev),
+        }
+    }
+
+    /// The masked headers of a packet from `from`, if it may come from there. `is_datagram`: its opcode's service.
+    pub(crate) fn route_from(
+        &mut self,
+        from: SocketAddr,
+        local: SocketAddr,
+        is_datagram: bool,
+    ) -> Result<&PseudoHeader, NotForUs> {
+        match &mut self.service {
+            Service::Connected(qp) if !is_datagram => qp.route_from(from, local),
+            Service::Datagram(qp) if is_datagram => qp.route_from(from, local),
+            _ => Err(NotForUs::Service),
+        }
+    }
+
+    /// Takes a packet for which [`Self::route_from`] gave the route of its ICRC.
+    pub(crate) fn handle_packet(&mut self, packet: &Packet<'_>, arrival: Arrival, dev: &mut Device, now: Time) {
+        match (&mut self.service, &packet.body) {
+            (Service::Datagram(qp), Body::Datagram(datagram)) => {
+                qp.handle_datagram(&packet.bth, datagram, arrival, dev);
+            }
+            (Service::Connected(qp), Body::Request(_) | Body::Response(_)) => qp.handle_packet(packet, dev, now),
+            _ => dev.counters.drop_wrong_service += 1,
+        }
+    }
+
+    /// Fires what is due.
+    pub(crate) fn handle_timeout(&mut self, dev: &mut Device, now: Time) {
+        if let Service::Connected(qp) = &mut self.service {
+            qp.handle_timeout(dev, now);
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        match &self.service {
+            Service::Connected(qp) => qp.deadline(),
+            Service::Datagram(_) => None,
+        }
+    }
+
+    /// Whether an acknowledgement is owed. Datagrams are not acknowledged.
+    pub(crate) fn owes(&self) -> bool {
+        matches!(&self.service, Service::Connected(qp) if qp.owes())
+    }
+
+    /// Acknowledges what is owed.
+    pub(crate) fn pay(&mut self) {
+        if let Service::Connected(qp) = &mut self.service {
+            qp.pay();
+        }
+    }
+
+    /// Whether [`Self::fill`] would send something.
+    pub(crate) fn has_work(&self) -> bool {
+        match &self.service {
+            Service::Connected(qp) => qp.has_work(),
+            Service::Datagram(qp) => qp.has_work(),
+        }
+    }
+
+    /// Fills a batch; says what it came to and where it goes.
+    pub(crate) fn fill(&mut self, batch: Batch<'_>, dev: &mut Device, now: Time) -> Option<(Finished, Transmit)> {
+        let (finished, destination, traffic_class) = match &mut self.service {
+            Service::Connected(qp) => {
+                let (finished, peer) = qp.fill(batch, dev, now)?;
+                (finished, peer.address, peer.traffic_class)
+            }
+            Service::Datagram(qp) => {
+                let (finished, path) = qp.fill(batch, dev)?;
+                (finished, path.address, path.traffic_class)
+            }
+        };
+        Some((finished, Transmit { destination, segment_bytes: finished.segment_bytes, traffic_class }))
+    }
+
+    /// A CQ of the QP overflowed: it cannot go on.
+    pub(crate) fn on_fatal(&mut self, dev: &mut Device) {
+        match &mut self.service {
+            Service::Connected(qp) => qp.on_fatal(None, dev),
+            Service::Datagram(qp) => qp.on_fatal(dev),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! An unreliable datagram queue pair (IBTA 9.8.3): its state, and the sender and receiver behind it.
+//!
+//! It has no peer: each send names its destination, and a receive takes a datagram of anyone who knows the queue key. There
+//! is no answer, no retry and no timer, so that nothing which strangers send makes state grow. A fault of a send stops
+//! the send queue alone (state SQE), from which the owner goes on with RTS.
+
+mod receiver;
+mod sender;
+
+use std::net::SocketAddr;
+
+use verbs::{
+    AddressVector, AsyncEvent, Psn, QpInit, QpModify, QpState, QpStatus, Qpn, RecvWr, SendWr, Status, VerbsError,
+};
+
+use crate::batch::{Batch, Finished};
+use crate::device::Device;
+use crate::qp::{NotForUs, state};
+use crate::wire::{Bth, Datagram, PseudoHeader};
+use receiver::Receiver;
+use sender::Sender;
+
+/// Where an address handle leads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Path {
+    pub(crate) address: SocketAddr,
+    pub(crate) traffic_class: u8,
+    /// Masked headers of packets that take it.
+    route: PseudoHeader,
+}
+
+impl Path {
+    /// From `local` to a port; `None` if that is of the other IP version.
+    pub(crate) fn new(av: &AddressVector, local: SocketAddr) -> Option<Self> {
+        let address = SocketAddr::new(av.gid.ip(), av.udp_port);
+        Some(Self { address, traffic_class: av.traffic_class, route: PseudoHeader::new(local, address)? })
+    }
+
+    fn leads_like(&self, other: &Self) -> bool {
+        (self.address, self.traffic_class) == (other.address, other.traffic_class)
+    }
+}
+
+/// The QP must go into error; its receive is completed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fatal;
+
+/// What came with a datagram beside its own headers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival {
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
+    /// Bytes of the UDP payload.
+    pub(crate) udp_payload_bytes: usize,
+}
+
+/// A datagram queue pair.
+#[derive(Debug)]
+pub(crate) struct UdQp {
+    qpn: Qpn,
+    init: QpInit,
+    state: QpState,
+    sender: Sender,
+    receiver: Receiver,
+    /// Source of the last packet, and masked headers of packets from there.
+    inbound: Option<(SocketAddr, PseudoHeader)>,
+}
+
+impl UdQp {
+    /// `mtu_bytes`: the port's path MTU, the longest datagram.
+    pub(crate) fn new(qpn: Qpn, init: &QpInit, mtu_bytes: usize) -> Self {
+        Self {
+            qpn,
+            init: init.clone(),
+            state: QpState::Reset,
+            sender: Sender::new(qpn, init, mtu_bytes),
+            receiver: Receiver::new(qpn, init, mtu_bytes),
+            inbound: None,
+        }
+    }
+
+    pub(crate) const fn init(&self) -> &QpInit {
+        &self.init
+    }
+
+    pub(crate) fn status(&self) -> QpStatus {
+        QpStatus {
+            state: self.state,
+            sq_outstanding: self.sender.outstanding(),
+            sq_psn: self.sender.next_psn(),
+            rq_psn: Psn::new(0),
+            dest_qpn: None,
+        }
+    }
+
+    /// Moves to another state.
+    pub(crate) fn modify(&mut self, to: &QpModify, dev: &mut Device) -> Result<(), VerbsError> {
+        let next = state::transition(self.state, to)?;
+        match to {
+            QpModify::Init { qkey, .. } => {
+                self.sender.set_qkey(*qkey);
+                self.receiver.set_qkey(*qkey);
+            }
+            QpModify::Rts(attr) if self.state == QpState::Rtr => self.sender.start(attr.sq_psn),
+            QpModify::Err if self.state != QpState::Err => self.fail(dev),
+            QpModify::Reset => {
+                self.sender.reset();
+                self.receiver.reset();
+            }
+            _ => {}
+        }
+        self.state = next;
+        Ok(())
+    }
+
+    /// Posts one datagram.
+    pub(crate) fn post_send(&mut self, wr: &SendWr<'_>, dev: &mut Device) -> Result<(), VerbsError> {
+        match self.state {
+            QpState::Rts | QpState::Sqd => self.sender.post(wr, dev)?,
+            QpState::Err | QpState::Sqe => {
+                self.sender.post(wr, dev)?;
+                self.sender.flush(Status::WrFlushErr, dev);
+            }
+            state => return Err(VerbsError::WrongState { state, what: "posting sends: move it to RTS first" }),
+        }
+        dev.counters.verbs_datagram += 1;
+        Ok(())
+    }
+
+    /// Posts one receive to the QP's own queue.
+    pub(crate) fn post_recv(&mut self, wr: &RecvWr<'_>, dev: &mut Device) -> Result<(), VerbsError> {
+        if self.state == QpState::Reset {
+            return Err(VerbsError::WrongState { state: self.state, what: "posting receives: move it to Init first" });
+        }
+        self.receiver.post(wr)?;
+        dev.counters.verbs_recv += 1;
+        if self.state == QpState::Err {
+            self.receiver.flush(dev);
+        }
+        Ok(())
+    }
+
+    /// The masked headers of a packet from `from`, if datagrams are taken now.
+    pub(crate) fn route_from(&mut self, from: SocketAddr, local: SocketAddr) -> Result<&PseudoHeader, NotForUs> {
+        if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
+            return Err(NotForUs::State);
+        }
+        if self.inbound.as_ref().is_none_or(|(source, _)| *source != from) {
+            let header = PseudoHeader::new(from, local).ok_or(NotForUs::Source)?;
+            self.inbound = Some((from, header));
+        }
+        self.inbound.as_ref().map(|(_, header)| header).ok_or(NotForUs::Source)
+    }
+
+    /// Takes a datagram with a right ICRC.
+    pub(crate) fn handle_datagram(&mut self, bth: &Bth, datagram: &Datagram<'_>, arrival: Arrival, dev: &mut Device) {
+        if let Err(Fatal) = self.receiver.handle_datagram(bth, datagram, arrival, dev) {
+            self.on_fatal(dev);
+        }
+    }
+
+    /// Whether [`Self::fill`] would send something. A message is one packet, so that draining sends nothing more.
+    pub(crate) fn has_work(&self) -> bool {
+        self.state == QpState::Rts && self.sender.outstanding() > 0
+    }
+
+    /// Fills a batch with datagrams that go the same way; says which.
+    pub(crate) fn fill(&mut self, mut batch: Batch<'_>, dev: &mut Device) -> Option<(Finished, Path)> {
+        if self.state != QpState::Rts {
+            return None;
+        }
+        let (path, sent) = self.sender.fill(&mut batch, dev);
+        let is_empty = batch.is_empty();
+        let finished = batch.finish();
+        if let Err(status) = sent {
+            self.sender.flush(status, dev);
+            self.state = QpState::Sqe;
+        }
+        path.filter(|_| !is_empty).map(|path| (finished, path))
+    }
+
+    /// The QP cannot go on.
+    pub(crate) fn on_fatal(&mut self, dev: &mut Device) {
+        if self.state != QpState::Err {
+            self.fail(dev);
+            dev.raise(AsyncEvent::QpFatal(self.qpn));
+        }
+    }
+
+    fn fail(&mut self, dev: &mut Device) {
+        self.state = QpState::Err;
+        self.sender.flush(Status::WrFlushErr, dev);
+        self.receiver.flush(dev);
+        if self.init.srq.is_some() {
+            dev.raise(AsyncEvent::LastWqeReached(self.qpn));
+        }
+    }
+}
