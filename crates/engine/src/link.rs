@@ -171,9 +171,13 @@ impl Engine {
         self.now = now;
         let Some(&id) = self.peers.get(&peer.to_canonical()) else { return };
         let Some(lane) = self.lanes.get_mut(id) else { return };
-        if lane.state != LaneState::Accepted || lane.holds_connections() {
+        if lane.state != LaneState::Accepted {
             return;
         }
+        if lane.holds_connections() {
+            return self.fail_lane(nic, id, "the lane came up before its connections could go on".into());
+        }
+        let Some(lane) = self.lanes.get_mut(id) else { return };
         lane.state = LaneState::Up;
         lane.up_since = now;
         lane.is_wanted = false;

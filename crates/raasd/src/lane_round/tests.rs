@@ -125,7 +125,10 @@ impl Net {
                     side.round.on_offer_made(round, made);
                 }
                 RoundAction::Accept { round, offer } => {
-                    side.engine.peer_qpn = Some(offer.qpn);
+                    // An older end is gone, and cannot take an offer.
+                    if round == side.round.number() && matches!(side.round.state, State::Accepting { .. }) {
+                        side.engine.peer_qpn = Some(offer.qpn);
+                    }
                     side.round.on_accepted(round, if fails { Err(Reason::LaneFailed) } else { Ok(()) });
                 }
                 RoundAction::TellRoutes { round } => {
