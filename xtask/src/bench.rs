@@ -2,8 +2,12 @@
 //! prints a table. Owns the command line; each bench lives in its own module, and what figures mean stands in
 //! docs/benchmarks.md.
 
+mod connections;
+mod idle;
+mod instructions;
 mod machine;
 mod matrix;
+mod memory;
 mod nic;
 mod place;
 mod process;
@@ -78,11 +82,17 @@ enum Name {
     SameHost,
     /// Two network namespaces against kernel TCP, UCX and libfabric.
     TwoHosts,
+    /// Many connections beside a few, beside a queue pair for each, and what a resting one costs.
+    Connections,
+    /// Processor time of daemons that nobody uses.
+    Idle,
+    /// Instructions for a message and for a packet, by callgrind.
+    Instructions,
 }
 
 /// Runs the bench. The exit code says whether it was measured, not whether bars were met.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    if matches!(args.name, Name::TwoHosts)
+    if matches!(args.name, Name::TwoHosts | Name::Connections | Name::Idle)
         && let Some(status) = place::enter_namespace()?
     {
         return Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)));
@@ -94,6 +104,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Name::Nic => (if args.guests == 2 { "nic-two-guests" } else { "nic" }, nic::run(&repo, args)?),
         Name::SameHost => ("same-host", same_host::run(&repo, args)?),
         Name::TwoHosts => ("two-hosts", two_hosts::run(&repo, args)?),
+        Name::Connections => ("connections", connections::run(&repo, args)?),
+        Name::Idle => ("idle", idle::run(&repo, args)?),
+        Name::Instructions => ("instructions", instructions::run(&repo, args)?),
     };
     let path = origin.write(&repo, name, &findings, args.json.as_deref())?;
     print!("\n{}", report::table(&findings));

@@ -141,7 +141,13 @@ impl Place {
 
     /// The server's address.
     pub(crate) fn server(&self) -> &'static str {
-        if self.other.is_some() { ADDRESSES[1] } else { LOCAL[1] }
+        self.address(End::Server)
+    }
+
+    /// The address of an end.
+    pub(crate) fn address(&self, end: End) -> &'static str {
+        let both = if self.other.is_some() { ADDRESSES } else { LOCAL };
+        both[usize::from(end == End::Server)]
     }
 
     /// Daemons' processes.
