@@ -135,6 +135,8 @@ impl Conn {
         let text = |e: shm::RegionError| e.to_string();
         let reader = RingReader::new(rx, words.rx_tail.clone(), words.rx_head.clone(), 0).map_err(text)?;
         let writer = RingWriter::new(tx, words.tx_tail.clone(), words.tx_head.clone(), 0).map_err(text)?;
+        // Whoever runs looks at all of its connections, so all that happens to one is news.
+        shm::arm_slot(&words.app_wait, shm::waiting::ANY);
         words.app_generation.store(generation, Ordering::Release);
         let conn = Self {
             record: whose.0,

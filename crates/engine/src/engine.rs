@@ -335,11 +335,16 @@ impl Engine {
     }
 
     /// Rings an application's doorbell; whether it has to be woken is decided once at the end of the round.
-    #[inline]
     pub(crate) fn notify(&mut self, app: AppId, slot: u32) {
+        self.mark(app, slot, true);
+    }
+
+    /// As [`Engine::notify`]; but what no thread of the application waits for wakes none, for the others would only pay.
+    #[inline]
+    pub(crate) fn mark(&mut self, app: AppId, slot: u32, awaited: bool) {
         let Some(tenant) = self.apps.get_mut(app).filter(|a| !a.leaving) else { return };
         tenant.e2a.ring(slot);
-        if !tenant.is_touched {
+        if awaited && !tenant.is_touched {
             tenant.is_touched = true;
             self.touched.push(app);
         }

@@ -4,6 +4,7 @@
 //! protocol becomes a [`Violation`], which costs the peer that lane.
 
 use control::Reason;
+use shm::waiting;
 use verbs::{Completion, Provider, Qpn, Status, WcOpcode};
 
 use crate::engine::Engine;
@@ -141,12 +142,12 @@ impl Engine {
         let route = RouteId::from_bits(imm);
         let vqp = self.vqps.get_mut(route).filter(|v| v.lane == Some(id)).ok_or(Violation::DataRoute(imm))?;
         vqp.on_arrival(bytes)?;
-        let (app, slot) = (vqp.app, vqp.slot);
+        let (app, slot, awaited) = (vqp.app, vqp.slot, vqp.is_awaited(waiting::READABLE));
         if let Some(lane) = self.lanes.get_mut(id) {
             lane.rx_bytes += u64::from(bytes);
         }
         self.counters.writes_received += 1;
-        self.notify(app, slot);
+        self.mark(app, slot, awaited);
         Ok(())
     }
 
@@ -179,8 +180,8 @@ impl Engine {
             Record::Head { route, consumed } => {
                 let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
                 if vqp.on_head(consumed)? {
-                    let (app, slot) = (vqp.app, vqp.slot);
-                    self.notify(app, slot);
+                    let (app, slot, awaited) = (vqp.app, vqp.slot, vqp.is_awaited(waiting::WRITABLE));
+                    self.mark(app, slot, awaited);
                     self.try_release(RouteId::from_bits(route));
                 }
                 Ok(())

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use control::{Connection, ConnectionState, Path, Reason};
-use shm::{PeerFault, SlotWords, app_flag, check_cursor, engine_flag, slot_state};
+use shm::{PeerFault, SlotWords, app_flag, check_cursor, engine_flag, slot_is_awaited, slot_state};
 use verbs::RemoteAddr;
 
 use crate::AppId;
@@ -202,6 +202,12 @@ impl Vqp {
         let at = self.tx_sent % ring;
         let bytes = self.tx_tail.wrapping_sub(self.tx_sent).min(ring - at).min(max.into());
         Some(Piece { at, bytes: bytes as u32 })
+    }
+
+    /// Whether a thread of the application waits for this [`shm::waiting`] event, which was just published.
+    #[inline]
+    pub(crate) fn is_awaited(&self, event: u32) -> bool {
+        slot_is_awaited(&self.words.app_wait, event)
     }
 
     /// The peer consumed bytes. True: the application has news.

@@ -6,6 +6,7 @@
 //! Reading delivers all bytes that arrived before the peer finished, reset or died; then the end is told. Writing tells a
 //! reset at once.
 
+mod readiness;
 mod reading;
 mod waiting;
 mod writing;
@@ -25,6 +26,7 @@ use crate::inner::Inner;
 use crate::lane::LaneEnd;
 use crate::pair::PairEnd;
 use crate::park::{Parker, lock};
+use crate::poller::Poller;
 
 /// Data is copied in pieces of this share of the ring.
 const PIECE_SHARE: u64 = 8;
@@ -78,6 +80,8 @@ pub(crate) struct Conn {
     /// Longest copy between two messages to the other side.
     piece_bytes: usize,
     parkers: [Arc<Parker>; 2],
+    poller: Poller,
+    nonblocking: AtomicBool,
     /// Directions that this side shut, as bits of [`Side`], and [`FAULTY`].
     state: AtomicU32,
     /// The application has it: an incoming connection that nobody accepted is reset when dropped.
@@ -104,6 +108,8 @@ impl Conn {
             write: Mutex::new(writer),
             piece_bytes: usize::try_from(rx_bytes / PIECE_SHARE).unwrap_or(usize::MAX).max(1),
             parkers: Default::default(),
+            poller: Poller::default(),
+            nonblocking: AtomicBool::new(false),
             state: AtomicU32::new(0),
             owned: AtomicBool::new(false),
             timeouts: Default::default(),
@@ -181,6 +187,7 @@ impl Conn {
         if !self.parker(side).notify() {
             self.inner.kick();
         }
+        self.poller.tell();
         match side {
             Side::Read => self.raise(app_flag::STOP),
             Side::Write => {

@@ -138,15 +138,35 @@ pub enum ConnectError {
     /// The ring size is not usable.
     #[error("ring size {0} is not 0 or a power of two from 4096 to 8388608 bytes")]
     RingBytes(u32),
+    /// The name stands for several addresses, and none could be connected to.
+    #[error("no address could be connected to: {}", list(.0))]
+    All(Vec<ConnectError>),
+}
+
+fn list<E: std::fmt::Display>(errors: &[E]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 impl ConnectError {
+    /// The failures of all addresses of a name, as one.
+    pub(crate) fn of_all(mut failed: Vec<Self>) -> Self {
+        match (failed.pop(), failed.is_empty()) {
+            (None, _) => Self::Resolve(io::Error::new(io::ErrorKind::InvalidInput, "it names no host")),
+            (Some(only), true) => only,
+            (Some(last), false) => {
+                failed.push(last);
+                Self::All(failed)
+            }
+        }
+    }
+
     /// The daemons' reason, if they gave one.
     pub fn reason(&self) -> Option<Reason> {
         match self {
             Self::Session(SessionError::Refused { reason, .. } | SessionError::Lost { reason })
             | Self::Refused { reason, .. } => Some(*reason),
             Self::TimedOut { .. } => Some(Reason::TimedOut),
+            Self::All(failed) => failed.last().and_then(Self::reason),
             _ => None,
         }
     }
@@ -158,6 +178,7 @@ impl ConnectError {
             Self::Refused { reason, .. } => reason_kind(*reason),
             Self::TimedOut { .. } => io::ErrorKind::TimedOut,
             Self::RingBytes(_) => io::ErrorKind::InvalidInput,
+            Self::All(failed) => failed.last().map_or(io::ErrorKind::Other, Self::kind),
         }
     }
 }
@@ -191,9 +212,24 @@ pub enum BindError {
     /// The ring size is not usable.
     #[error("ring size {0} is not 0 or a power of two from 4096 to 8388608 bytes")]
     RingBytes(u32),
+    /// The name stands for several addresses, and none could be listened on.
+    #[error("no address could be listened on: {}", list(.0))]
+    All(Vec<BindError>),
 }
 
 impl BindError {
+    /// The failures of all addresses of a name, as one.
+    pub(crate) fn of_all(mut failed: Vec<Self>) -> Self {
+        match (failed.pop(), failed.is_empty()) {
+            (None, _) => Self::Resolve(io::Error::new(io::ErrorKind::InvalidInput, "it names no host")),
+            (Some(only), true) => only,
+            (Some(last), false) => {
+                failed.push(last);
+                Self::All(failed)
+            }
+        }
+    }
+
     fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Session(e) => e.kind(),
@@ -201,6 +237,7 @@ impl BindError {
             Self::Refused { reason, .. } => reason_kind(*reason),
             Self::NotThisHost { .. } => io::ErrorKind::AddrNotAvailable,
             Self::RingBytes(_) => io::ErrorKind::InvalidInput,
+            Self::All(failed) => failed.last().map_or(io::ErrorKind::Other, Self::kind),
         }
     }
 }
@@ -215,6 +252,9 @@ pub enum AcceptError {
     /// Nobody connected within the time given.
     #[error("nobody connected within {0:?}")]
     TimedOut(Duration),
+    /// The listener does not block, and nobody waits.
+    #[error("nobody waits to be accepted")]
+    WouldBlock,
 }
 
 impl AcceptError {
@@ -222,6 +262,7 @@ impl AcceptError {
         match self {
             Self::Session(e) => e.kind(),
             Self::TimedOut(_) => io::ErrorKind::TimedOut,
+            Self::WouldBlock => io::ErrorKind::WouldBlock,
         }
     }
 }

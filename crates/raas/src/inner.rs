@@ -60,6 +60,8 @@ pub(crate) struct Inner {
     /// Code of the reason + 1 once the daemon is gone.
     lost: AtomicU32,
     next_request: AtomicU64,
+    /// There is a watcher.
+    watched: Mutex<bool>,
     reactor: Reactor,
     driver: Mutex<Driver>,
 }
@@ -105,6 +107,7 @@ impl Inner {
             pid: AtomicU32::new(std::process::id()),
             lost: AtomicU32::new(0),
             next_request: AtomicU64::new(1),
+            watched: Mutex::new(false),
             reactor: Reactor::default(),
         }))
     }
@@ -197,9 +200,7 @@ impl Inner {
         // A daemon that lives and broke the protocol learns it this way.
         let _ = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
         let waiters = lock(&self.tables).lose(error);
-        waiters.iter().for_each(|w| {
-            w.notify();
-        });
+        waiters.iter().for_each(|w| w.notify());
         let conns: Vec<_> = lock(&self.lane_slots).iter().filter_map(std::sync::Weak::upgrade).collect();
         conns.iter().for_each(|c| c.notify());
         self.kick();
@@ -218,6 +219,31 @@ impl Inner {
     /// Stops watching a pair's socket.
     pub(crate) fn unwatch_pair(&self, pair: &PairLink) {
         let _ = epoll::delete(&self.epoll, pair.socket.fd());
+    }
+
+    /// Runs `start` if it did not succeed before.
+    pub(crate) fn start_once(&self, start: impl FnOnce() -> Result<(), SessionError>) -> Result<(), SessionError> {
+        let mut watched = lock(&self.watched);
+        if !*watched {
+            start()?;
+            *watched = true;
+        }
+        Ok(())
+    }
+
+    /// Does what a sleeping leader would do now, and returns: for threads that look and do not sleep. Nothing if somebody
+    /// leads.
+    pub(crate) fn turn(self: &Arc<Self>) {
+        if let Some(leadership) = self.reactor.try_lead() {
+            let mut driver = lock(&self.driver);
+            driver.take_doorbells(self);
+            if driver.sleep(self, Duration::ZERO) {
+                driver.handle_events(self);
+            }
+            driver.sweep(self);
+            drop(driver);
+            drop(leadership);
+        }
     }
 
     // ---- sleeping

@@ -113,7 +113,7 @@ impl LaneEnd {
     }
 
     pub(crate) fn arm(&self, side: Side) {
-        self.words.app_wait.fetch_or(side.bit(), Ordering::Relaxed);
+        shm::arm_slot(&self.words.app_wait, side.bit());
     }
 
     pub(crate) fn disarm(&self, side: Side) {

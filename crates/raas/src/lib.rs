@@ -53,6 +53,7 @@
 
 mod attach;
 mod conn;
+mod connecting;
 mod driver;
 mod error;
 mod inner;
@@ -62,11 +63,14 @@ mod listener;
 mod pair;
 mod park;
 mod patience;
+mod poller;
 mod reactor;
+mod readiness;
 mod replies;
 mod session;
 mod stream;
 mod tables;
+mod watch;
 
 #[cfg(test)]
 extern crate self as raas;
@@ -77,8 +81,10 @@ mod fake_daemon;
 #[cfg(test)]
 mod tests;
 
+pub use connecting::Connecting;
 pub use control::{PathKind, Reason};
 pub use error::{AcceptError, BindError, ConnectError, SessionError, StreamError};
 pub use listener::{Incoming, ListenOptions, Listener};
+pub use readiness::Readiness;
 pub use session::{Session, SessionBuilder};
 pub use stream::{ConnectOptions, ReadHalf, Stream, WriteHalf};

@@ -4,15 +4,21 @@
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use control::Request;
 
+use crate::conn::{Conn, Side};
+use crate::inner::Inner;
 use crate::park::{Parker, lock};
-use crate::stream::{check_ring_bytes, wait_for_answer};
+use crate::poller::{Poller, Waiter};
+use crate::stream::check_ring_bytes;
 use crate::tables::Answer;
-use crate::{AcceptError, BindError, Session, SessionError, Stream};
+use crate::{AcceptError, BindError, Readiness, Session, SessionError, Stream};
 
 /// Connections that may wait for `accept` unless [`ListenOptions::backlog`] says otherwise.
 const BACKLOG_DEFAULT: u32 = 128;
@@ -22,6 +28,8 @@ const BACKLOG_DEFAULT: u32 = 128;
 pub struct Listener {
     session: Session,
     local: SocketAddr,
+    poller: Arc<Poller>,
+    nonblocking: AtomicBool,
 }
 
 /// Settings of a listener.
@@ -61,15 +69,15 @@ impl ListenOptions {
     /// Listens on the first of the addresses that can be.
     pub fn bind(&self, session: &Session, addr: impl ToSocketAddrs) -> Result<Listener, BindError> {
         check_ring_bytes(self.ring_bytes).map_err(BindError::RingBytes)?;
-        let mut last = BindError::Resolve(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it names no host"));
+        let mut failed = Vec::new();
         for addr in addr.to_socket_addrs().map_err(BindError::Resolve)? {
             match self.bind_one(session, addr) {
                 Ok(listener) => return Ok(listener),
                 Err(e @ BindError::Session(_)) => return Err(e),
-                Err(e) => last = e,
+                Err(e) => failed.push(e),
             }
         }
-        Err(last)
+        Err(BindError::of_all(failed))
     }
 
     fn bind_one(&self, session: &Session, addr: SocketAddr) -> Result<Listener, BindError> {
@@ -80,7 +88,7 @@ impl ListenOptions {
         inner.check_fork()?;
         let request = inner.next_request();
         let parker = Arc::new(Parker::default());
-        lock(&inner.tables).begin(request, Arc::clone(&parker));
+        lock(&inner.tables).begin(request, vec![Waiter::Thread(Arc::clone(&parker))]);
         let listen = Request::Listen { request, port: addr.port(), backlog: self.backlog, ring_bytes: self.ring_bytes };
         let answer = inner
             .send(&listen, &[])
@@ -89,12 +97,41 @@ impl ListenOptions {
         match answer {
             Some(Answer::Listening(Ok(local))) => {
                 let ip = if addr.ip().is_unspecified() { local.ip() } else { addr.ip() };
-                Ok(Listener { session: session.clone(), local: SocketAddr::new(ip, local.port()) })
+                let local = SocketAddr::new(ip, local.port());
+                let poller = Arc::<Poller>::default();
+                lock(&inner.tables).set_poller(local.port(), Arc::clone(&poller));
+                Ok(Listener { session: session.clone(), local, poller, nonblocking: AtomicBool::new(false) })
             }
             Some(Answer::Listening(Err(reason))) => Err(BindError::Refused { addr, reason }),
             Some(other) => Err(SessionError::Protocol(format!("the answer to Listen was {other:?}")).into()),
             // An answer that still comes finds nobody, and is undone then.
             None => Err(SessionError::Silent { path: inner.path.clone(), waited: inner.timeout }.into()),
+        }
+    }
+}
+
+/// Waits for the answer to a request that was sent. None: it did not come in time.
+fn wait_for_answer(
+    inner: &Arc<Inner>,
+    request: u64,
+    parker: &Arc<Parker>,
+    timeout: Duration,
+) -> Result<Option<Answer>, SessionError> {
+    let deadline = Instant::now().checked_add(timeout);
+    loop {
+        inner.block(parker, deadline, &mut || {
+            let tables = lock(&inner.tables);
+            !tables.is_pending(request) || tables.lost().is_some()
+        })?;
+        let over = deadline.is_some_and(|d| Instant::now() >= d);
+        let mut tables = lock(&inner.tables);
+        let lost = tables.lost();
+        if !tables.is_pending(request) || lost.is_some() || over {
+            let answer = tables.finish(request);
+            return match (answer, lost) {
+                (None, Some(lost)) => Err(lost),
+                (answer, _) => Ok(answer),
+            };
         }
     }
 }
@@ -113,7 +150,50 @@ impl Listener {
 
     /// Waits for the next connection and takes it; also says who made it. Any number of threads may wait.
     pub fn accept(&self) -> Result<(Stream, SocketAddr), AcceptError> {
+        if self.nonblocking.load(Ordering::Relaxed) {
+            return self.accept_now()?.ok_or(AcceptError::WouldBlock);
+        }
         self.accept_within(None)
+    }
+
+    /// [`Listener::accept`] fails with [`AcceptError::WouldBlock`] instead of waiting. The streams it gives block.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> std::io::Result<()> {
+        self.nonblocking.store(nonblocking, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A descriptor that turns readable when a connection has come, or the session was lost, since the last
+    /// [`Listener::readiness`], which makes it unreadable again; as [`Stream::ready_fd`].
+    pub fn ready_fd(&self) -> std::io::Result<BorrowedFd<'_>> {
+        self.session.inner.ensure_watched()?;
+        let fd = self.poller.fd()?;
+        // Connections may have come before the descriptor was there.
+        fd.signal();
+        Ok(fd.as_fd())
+    }
+
+    /// [`Readiness::READ`] if `accept` would return at once.
+    pub fn readiness(&self) -> std::io::Result<Readiness> {
+        let inner = &self.session.inner;
+        inner.check_fork()?;
+        self.poller.clear();
+        inner.turn();
+        let tables = lock(&inner.tables);
+        let ready = tables.has_arrived(self.local.port()) || tables.lost().is_some();
+        Ok(Readiness::when(Readiness::READ, ready))
+    }
+
+    /// As [`Listener::accept`], for tasks: of those that poll one listener the last is woken.
+    pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Result<(Stream, SocketAddr), AcceptError>> {
+        if let Err(e) = self.session.inner.ensure_watched() {
+            return Poll::Ready(Err(e.into()));
+        }
+        self.poller.set_waker(Side::Read, context.waker());
+        match self.accept_now() {
+            Ok(Some(accepted)) => Poll::Ready(Ok(accepted)),
+            Ok(None) => Poll::Pending,
+            Err(e) => Poll::Ready(Err(e)),
+        }
     }
 
     /// As [`Listener::accept`], giving up after `timeout`.
@@ -164,10 +244,29 @@ impl Listener {
         if passed_on {
             inner.kick();
         }
-        let conn = taken?;
-        inner.tell(&Request::Accepted { port, connection: conn.id });
+        Ok(self.accepted(taken?))
+    }
+
+    /// Takes a connection if one waits.
+    fn accept_now(&self) -> Result<Option<(Stream, SocketAddr)>, AcceptError> {
+        let inner = &self.session.inner;
+        inner.check_fork()?;
+        inner.turn();
+        let (conn, lost) = {
+            let mut tables = lock(&inner.tables);
+            (tables.take_arrived(self.local.port()), tables.lost())
+        };
+        match (conn, lost) {
+            (Some(conn), _) => Ok(Some(self.accepted(conn))),
+            (None, Some(lost)) => Err(lost.into()),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn accepted(&self, conn: Arc<Conn>) -> (Stream, SocketAddr) {
+        self.session.inner.tell(&Request::Accepted { port: self.local.port(), connection: conn.id });
         let peer = conn.peer;
-        Ok((Stream::from_conn(conn), peer))
+        (Stream::from_conn(conn), peer)
     }
 }
 

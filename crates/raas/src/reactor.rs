@@ -51,6 +51,16 @@ impl Reactor {
         Place::Follower(ticket)
     }
 
+    /// Leads if nobody does.
+    pub(crate) fn try_lead(&self) -> Option<Leadership<'_>> {
+        let mut queue = lock(&self.queue);
+        if queue.led {
+            return None;
+        }
+        queue.led = true;
+        Some(Leadership(self))
+    }
+
     /// Whether some thread watches the descriptors, or is about to.
     pub(crate) fn is_led(&self) -> bool {
         lock(&self.queue).led

@@ -96,11 +96,12 @@ pub struct SessionBuilder {
     name: Option<String>,
     policy: WaitPolicy,
     timeout: Duration,
+    background: bool,
 }
 
 impl Default for SessionBuilder {
     fn default() -> Self {
-        Self { socket: None, name: None, policy: WaitPolicy::default(), timeout: TIMEOUT_DEFAULT }
+        Self { socket: None, name: None, policy: WaitPolicy::default(), timeout: TIMEOUT_DEFAULT, background: false }
     }
 }
 
@@ -141,12 +142,25 @@ impl SessionBuilder {
         self
     }
 
+    /// Starts the session's watcher thread now: it answers the daemon and other processes while no thread waits in a call
+    /// of this library. Else it is started when a descriptor is asked for or a task polls. A thread that waits is then
+    /// woken by the watcher, which costs it one more switch between threads. Default: off.
+    #[must_use]
+    pub fn background(mut self, on: bool) -> Self {
+        self.background = on;
+        self
+    }
+
     /// Attaches to the daemon.
     pub fn connect(self) -> Result<Session, SessionError> {
         let path = control::socket_path(self.socket.as_deref());
         let name = self.name.unwrap_or_else(program_name);
         let config = Config { path, name, policy: self.policy, timeout: self.timeout };
-        Ok(Session { inner: Inner::connect(config)? })
+        let inner = Inner::connect(config)?;
+        if self.background {
+            inner.ensure_watched()?;
+        }
+        Ok(Session { inner })
     }
 }
 

@@ -5,17 +5,15 @@
 use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use control::{PathKind, Reason, Request};
+use control::{PathKind, Reason};
 
 use crate::conn::{Conn, Side};
-use crate::inner::Inner;
-use crate::park::{Parker, lock};
 use crate::replies::{RING_BYTES_MAX, RING_BYTES_MIN};
-use crate::tables::{Answer, Failed};
-use crate::{ConnectError, Session, SessionError};
+use crate::{ConnectError, Connecting, Readiness, Session};
 
 /// A connection: an ordered, reliable stream of bytes in each direction, as of a TCP socket.
 ///
@@ -53,97 +51,31 @@ impl ConnectOptions {
         self
     }
 
-    /// Connects to the first of the addresses that answers.
+    /// Connects to the first of the addresses that answers, tried in turn. If none does the error names each.
     pub fn connect(&self, session: &Session, addr: impl ToSocketAddrs) -> Result<Stream, ConnectError> {
         check_ring_bytes(self.ring_bytes).map_err(ConnectError::RingBytes)?;
         let timeout = self.timeout.unwrap_or(session.inner.timeout);
-        let mut last = ConnectError::Resolve(io::Error::new(io::ErrorKind::InvalidInput, "it names no host"));
+        let mut failed = Vec::new();
         for to in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
-            match connect_one(&session.inner, to, self.ring_bytes, timeout) {
-                Ok(conn) => return Ok(Stream { conn }),
+            match Connecting::start(&session.inner, to, self.ring_bytes).and_then(|c| c.wait(timeout)) {
+                Ok(stream) => return Ok(stream),
                 Err(e @ ConnectError::Session(_)) => return Err(e),
-                Err(e) => last = e,
+                Err(e) => failed.push(e),
             }
         }
-        Err(last)
+        Err(ConnectError::of_all(failed))
+    }
+
+    /// Starts to connect to one address and returns at once; [`ConnectOptions::timeout`] does not count here.
+    pub fn start(&self, session: &Session, to: SocketAddr) -> Result<Connecting, ConnectError> {
+        check_ring_bytes(self.ring_bytes).map_err(ConnectError::RingBytes)?;
+        Connecting::start(&session.inner, to, self.ring_bytes)
     }
 }
 
 pub(crate) fn check_ring_bytes(bytes: u32) -> Result<(), u32> {
     let fits = bytes.is_power_of_two() && (RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes);
     if bytes == 0 || fits { Ok(()) } else { Err(bytes) }
-}
-
-fn connect_one(
-    inner: &Arc<Inner>,
-    to: SocketAddr,
-    ring_bytes: u32,
-    timeout: Duration,
-) -> Result<Arc<Conn>, ConnectError> {
-    inner.check_fork()?;
-    // As TCP does, the unspecified address means this host.
-    let to = match inner.addresses.iter().find(|a| a.is_ipv4() == to.is_ipv4()) {
-        Some(&own) if to.ip().is_unspecified() => SocketAddr::new(own, to.port()),
-        _ => to,
-    };
-    let request = inner.next_request();
-    let parker = Arc::new(Parker::default());
-    lock(&inner.tables).begin(request, Arc::clone(&parker));
-    let answer = inner
-        .send(&Request::Connect { request, to, ring_bytes }, &[])
-        .and_then(|()| wait_for_answer(inner, request, &parker, timeout));
-    let answer = match answer {
-        Ok(answer) => answer,
-        Err(e) => {
-            drop_request(inner, request);
-            return Err(e.into());
-        }
-    };
-    match answer {
-        Some(Answer::Connected(Ok(conn))) => {
-            conn.set_owned();
-            Ok(conn)
-        }
-        Some(Answer::Connected(Err(Failed::Reason(reason)))) => Err(ConnectError::Refused { to, reason }),
-        Some(Answer::Connected(Err(Failed::Protocol(what)))) => Err(SessionError::Protocol(what).into()),
-        Some(other) => Err(SessionError::Protocol(format!("the answer to Connect was {other:?}")).into()),
-        None => {
-            inner.tell(&Request::CancelConnect { request });
-            Err(ConnectError::TimedOut { to, waited: timeout })
-        }
-    }
-}
-
-/// Ends a request; an answer that came after all is dropped without the lock (a connection closes then).
-fn drop_request(inner: &Inner, request: u64) {
-    let late = lock(&inner.tables).finish(request);
-    drop(late);
-}
-
-/// Waits for the answer to a request that was sent. None: it did not come in time.
-pub(crate) fn wait_for_answer(
-    inner: &Arc<Inner>,
-    request: u64,
-    parker: &Arc<Parker>,
-    timeout: Duration,
-) -> Result<Option<Answer>, SessionError> {
-    let deadline = Instant::now().checked_add(timeout);
-    loop {
-        inner.block(parker, deadline, &mut || {
-            let tables = lock(&inner.tables);
-            !tables.is_pending(request) || tables.lost().is_some()
-        })?;
-        let over = deadline.is_some_and(|d| Instant::now() >= d);
-        let mut tables = lock(&inner.tables);
-        let lost = tables.lost();
-        if !tables.is_pending(request) || lost.is_some() || over {
-            let answer = tables.finish(request);
-            return match (answer, lost) {
-                (None, Some(lost)) => Err(lost),
-                (answer, _) => Ok(answer),
-            };
-        }
-    }
 }
 
 impl Stream {
@@ -213,6 +145,52 @@ impl Stream {
     /// The bound on writes.
     pub fn write_timeout(&self) -> Option<Duration> {
         self.conn.timeout(Side::Write)
+    }
+
+    /// Reads and writes that would wait fail with [`io::ErrorKind::WouldBlock`] instead. It holds for both halves.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.conn.set_nonblocking(nonblocking);
+        Ok(())
+    }
+
+    /// What can be done now without waiting. For the rest the descriptor of [`Stream::ready_fd`] tells when it changes.
+    pub fn readiness(&self) -> io::Result<Readiness> {
+        self.conn.readiness()
+    }
+
+    /// A descriptor for poll, epoll or an event loop: it turns readable when the readiness has changed since the last
+    /// [`Stream::readiness`], which makes it unreadable again. So: poll it, call `readiness`, and do what that says until
+    /// [`io::ErrorKind::WouldBlock`] (or call `readiness` again), then poll. It is readable at first.
+    ///
+    /// The first one of a session starts the session's watcher thread, and each costs a descriptor; a stream that is not
+    /// asked for one has none.
+    ///
+    /// ```no_run
+    /// use std::io::{ErrorKind, Read};
+    /// use rustix::event::{PollFd, PollFlags, poll};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let mut stream = raas::Stream::connect("10.0.0.2:7000")?;
+    /// stream.set_nonblocking(true)?;
+    /// let mut buffer = [0; 4096];
+    /// loop {
+    ///     poll(&mut [PollFd::new(&stream.ready_fd()?, PollFlags::IN)], None)?;
+    ///     if !stream.readiness()?.contains(raas::Readiness::READ) {
+    ///         continue;
+    ///     }
+    ///     loop {
+    ///         match stream.read(&mut buffer) {
+    ///             Ok(0) => return Ok(()),
+    ///             Ok(count) => println!("{count} bytes"),
+    ///             Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+    ///             Err(e) => return Err(e),
+    ///         }
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.conn.ready_fd()
     }
 
     /// The other end.

@@ -13,6 +13,7 @@ use crate::SessionError;
 use crate::conn::Conn;
 use crate::pair::PairLink;
 use crate::park::Parker;
+use crate::poller::{Poller, Waiter};
 
 /// Connections that may wait at one listener of this library, whatever the daemon thinks.
 const BACKLOG_MAX: usize = 65_536;
@@ -40,7 +41,7 @@ pub(crate) enum Answer {
 /// A request under way.
 #[derive(Debug)]
 struct Pending {
-    parker: Arc<Parker>,
+    waiters: Vec<Waiter>,
     answer: Option<Answer>,
 }
 
@@ -56,6 +57,7 @@ pub(crate) struct Chunk {
 struct Port {
     backlog: VecDeque<Arc<Conn>>,
     waiters: BTreeMap<u64, Arc<Parker>>,
+    poller: Option<Arc<Poller>>,
 }
 
 /// See the head of this file.
@@ -72,10 +74,10 @@ impl Tables {
     // ---- the end
 
     /// The session is over. Says whom to notify.
-    pub(crate) fn lose(&mut self, error: SessionError) -> Vec<Arc<Parker>> {
+    pub(crate) fn lose(&mut self, error: SessionError) -> Vec<Waiter> {
         self.lost.get_or_insert(error);
-        let pending = self.pending.values().map(|p| Arc::clone(&p.parker));
-        pending.chain(self.ports.values().flat_map(|p| p.waiters.values().cloned())).collect()
+        let pending = self.pending.values().flat_map(|p| p.waiters.iter().cloned());
+        pending.chain(self.ports.values().flat_map(Port::everybody)).collect()
     }
 
     pub(crate) fn lost(&self) -> Option<SessionError> {
@@ -84,8 +86,8 @@ impl Tables {
 
     // ---- requests
 
-    pub(crate) fn begin(&mut self, request: u64, parker: Arc<Parker>) {
-        self.pending.insert(request, Pending { parker, answer: None });
+    pub(crate) fn begin(&mut self, request: u64, waiters: Vec<Waiter>) {
+        self.pending.insert(request, Pending { waiters, answer: None });
     }
 
     /// Files an answer and notifies who waits. Gives it back when nobody does any more.
@@ -93,7 +95,7 @@ impl Tables {
         match self.pending.get_mut(&request) {
             Some(pending) if pending.answer.is_none() => {
                 pending.answer = Some(answer);
-                pending.parker.notify();
+                pending.waiters.iter().for_each(Waiter::notify);
                 None
             }
             _ => Some(answer),
@@ -138,6 +140,13 @@ impl Tables {
 
     pub(crate) fn has_arrived(&self, port: u16) -> bool {
         self.ports.get(&port).is_none_or(|p| !p.backlog.is_empty())
+    }
+
+    /// Somebody polls the port.
+    pub(crate) fn set_poller(&mut self, port: u16, poller: Arc<Poller>) {
+        if let Some(place) = self.ports.get_mut(&port) {
+            place.poller = Some(poller);
+        }
     }
 
     /// A thread waits at a port.
@@ -194,6 +203,14 @@ impl Port {
         if let Some(parker) = self.waiters.values().next() {
             parker.notify();
         }
+        if let Some(poller) = &self.poller {
+            poller.tell();
+        }
+    }
+
+    fn everybody(&self) -> impl Iterator<Item = Waiter> {
+        let threads = self.waiters.values().cloned().map(Waiter::Thread);
+        threads.chain(self.poller.clone().map(Waiter::Poller))
     }
 }
 

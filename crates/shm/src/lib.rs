@@ -19,6 +19,7 @@ mod doorbell;
 mod layout;
 #[cfg(test)]
 mod models;
+mod ready;
 mod region;
 mod ring;
 mod segment;
@@ -33,9 +34,12 @@ pub use layout::{
     EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, Session, SlotWords, app_flag, engine_flag,
     owner_flag, slot_state, waiting,
 };
+pub use ready::ReadyFd;
 pub use region::{Region, RegionError};
 pub use ring::{PeerFault, RingMemory, RingReader, RingWriter, check_cursor};
 pub use segment::{Segment, SegmentError, Sharing};
-pub use sleep::{PairSleeper, PairWaiter, claim_wake, end_sleep, must_wake, pair_must_wake, prepare_sleep};
+pub use sleep::{
+    PairSleeper, PairWaiter, arm_slot, claim_wake, end_sleep, must_wake, pair_must_wake, prepare_sleep, slot_is_awaited,
+};
 pub use wake::{Drained, MAX_DRAIN, WakeSocket};
 pub use word::{Word32, Word64};

@@ -16,6 +16,7 @@ use crate::sync::{AtomicRow, AtomicWord};
 
 mod doorbell;
 mod pair;
+mod ready;
 mod ring;
 
 /// What is taken away from a protocol.

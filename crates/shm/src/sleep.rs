@@ -81,6 +81,20 @@ pub fn pair_must_wake(peer_waiting: &Word32, event: u32) -> bool {
     waits_for(peer_waiting, event)
 }
 
+/// After a cursor of a session slot was published to the application: fence, then whether one of its threads said in the
+/// slot's `app_wait` that it waits for that `event`. If not, the application need not be woken however deep it sleeps: who
+/// comes to wait later looks at the cursor first (see [`arm_slot`]).
+#[inline]
+pub fn slot_is_awaited(app_wait: &Word32, event: u32) -> bool {
+    waits_for(app_wait, event)
+}
+
+/// Says in a session slot's `app_wait` that a thread waits for `interest`; it looks at the cursors once more before it blocks.
+#[inline]
+pub fn arm_slot(app_wait: &Word32, interest: u32) {
+    want(app_wait, interest);
+}
+
 /// The peer's waiting word of one connection, and which of its sleeps was answered.
 #[derive(Debug)]
 pub struct PairSleeper {
@@ -142,6 +156,13 @@ pub(crate) fn arm(word: &impl AtomicWord<u32>, interest: u32, ready: impl FnOnce
         return false;
     }
     true
+}
+
+#[inline]
+pub(crate) fn want(word: &impl AtomicWord<u32>, interest: u32) {
+    word.fetch_or(interest & waiting::ANY, Ordering::Relaxed);
+    // PAIRS WITH the fence in `waits_for`: either that party sees the interest, or the caller's next look its cursor.
+    word.fence_seq_cst();
 }
 
 #[inline]

@@ -57,3 +57,4 @@ macro_rules! atomic_word {
 }
 atomic_word!(Word32, u32);
 atomic_word!(Word64, u64);
+atomic_word!(atomic::AtomicU32, u32);

@@ -22,6 +22,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("raasd", 4),
     ("raas-cli", 5),
     ("interop", 6),
+    ("hostile", 6),
     ("sim", 6),
     ("bench", 6),
     ("xtask", 6),

@@ -61,6 +61,8 @@ impl SimConn {
         let words = session.slot(slot);
         let ring = |chunk: u32, offset| RingMemory { region: chunks[&chunk].clone(), offset, bytes: ring_bytes.into() };
         words.app_flags.store(0, Ordering::Relaxed);
+        // All that happens to a connection is news for its application.
+        shm::arm_slot(&words.app_wait, shm::waiting::ANY);
         let reader =
             RingReader::new(ring(rx_chunk, rx_offset), words.rx_tail.clone(), words.rx_head.clone(), 0).unwrap();
         let writer =

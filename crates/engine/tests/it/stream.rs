@@ -1,5 +1,7 @@
 //! Bytes of one connection, both ways.
 
+use std::sync::atomic::Ordering;
+
 use std::time::Duration;
 
 use crate::world::{Weather, World};
@@ -116,6 +118,23 @@ fn a_sleeping_application_is_woken_once_for_its_news() {
         assert!(w.hosts[1].wakes.is_empty());
     }
     w.assert_clean();
+}
+
+#[test]
+fn bytes_that_nobody_waits_for_wake_nobody() {
+    let mut w = World::new(2, 8);
+    let (a, b) = (w.attach(0, 64), w.attach(1, 64));
+    let (sa, sb) = w.pair(a, b, 7, 8192);
+    w.settle();
+    w.app(1, b).conns[&sb].words.app_wait.store(0, Ordering::SeqCst);
+    w.app(1, b).sleep();
+    w.tell(0, a, sa, |c| c.to_send = 1000);
+    while w.step() {}
+    assert_eq!(w.app(1, b).conns[&sb].received, 0, "woken for nothing");
+    shm::arm_slot(&w.app(1, b).conns[&sb].words.app_wait, shm::waiting::READABLE);
+    w.tell(0, a, sa, |c| c.to_send = 2000);
+    while w.step() {}
+    assert_eq!(w.app(1, b).conns[&sb].received, 2000);
 }
 
 #[test]

@@ -216,7 +216,7 @@ impl World {
     }
 
     /// Everything that can be done now; then time goes on to what comes next. False: nothing ever will.
-    fn step(&mut self) -> bool {
+    pub(crate) fn step(&mut self) -> bool {
         self.steps += 1;
         // Work takes time, so packets arrive also while somebody is busy.
         self.now = self.now + Duration::from_nanos(100);

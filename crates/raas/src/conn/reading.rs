@@ -91,23 +91,13 @@ impl Conn {
         reader: &mut Reader,
         attempt: &mut dyn FnMut(&Self, &mut Reader) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        let mut patience = Patience::new(self.inner.policy, &self.inner.turns, self.timeout(Side::Read));
+        if self.is_nonblocking() {
+            return self.receive_now(reader, attempt)?.ok_or_else(|| io::ErrorKind::WouldBlock.into());
+        }
+        let mut patience = Patience::new(self.wait_policy(), &self.inner.turns, self.timeout(Side::Read));
         loop {
-            // What arrived before the end is in the ring when it is looked at after the end was seen.
-            let end = self.read_end();
-            if !self.is(Side::Read.bit() | FAULTY) {
-                let count = attempt(self, reader)?;
-                if count > 0 {
-                    return Ok(count);
-                }
-            }
-            match end {
-                Some(End::Finished) => {
-                    self.tell_end(reader);
-                    return Ok(0);
-                }
-                Some(End::Reset(reason)) => return Err(StreamError::reset(reason)),
-                None => {}
+            if let Some(count) = self.receive_once(reader, attempt)? {
+                return Ok(count);
             }
             self.wait(Side::Read, &mut patience, &mut |look| {
                 match look {
@@ -117,6 +107,44 @@ impl Conn {
                 }
                 !matches!(reader.ring.available(), Ok(0)) || self.read_end().is_some()
             })?;
+        }
+    }
+
+    /// Without waiting; None: nothing is there, and whoever uses the poller is told when there is.
+    fn receive_now(
+        &self,
+        reader: &mut Reader,
+        attempt: &mut dyn FnMut(&Self, &mut Reader) -> io::Result<usize>,
+    ) -> io::Result<Option<usize>> {
+        if let Some(count) = self.receive_once(reader, attempt)? {
+            return Ok(Some(count));
+        }
+        self.tell_room(reader);
+        self.announce(Side::Read);
+        self.receive_once(reader, attempt)
+    }
+
+    /// One look: bytes, the end (0), an error, or nothing yet.
+    fn receive_once(
+        &self,
+        reader: &mut Reader,
+        attempt: &mut dyn FnMut(&Self, &mut Reader) -> io::Result<usize>,
+    ) -> io::Result<Option<usize>> {
+        // What arrived before the end is in the ring when it is looked at after the end was seen.
+        let end = self.read_end();
+        if !self.is(Side::Read.bit() | FAULTY) {
+            let count = attempt(self, reader)?;
+            if count > 0 {
+                return Ok(Some(count));
+            }
+        }
+        match end {
+            Some(End::Finished) => {
+                self.tell_end(reader);
+                Ok(Some(0))
+            }
+            Some(End::Reset(reason)) => Err(StreamError::reset(reason)),
+            None => Ok(None),
         }
     }
 
@@ -152,7 +180,7 @@ impl Conn {
 
     /// Tells the writing side of all room there is. Before the reader sleeps at the latest: a writer whose ring is smaller
     /// than the reader's may wait for what the reader thinks little.
-    fn tell_room(&self, reader: &mut Reader) {
+    pub(super) fn tell_room(&self, reader: &mut Reader) {
         if reader.untold() == 0 {
             return;
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{Conn, Link, Side};
 use crate::SessionError;
 use crate::park::Parker;
-use crate::patience::{Look, Next, Patience};
+use crate::patience::{Look, Next, Patience, WaitPolicy};
 
 impl Conn {
     /// Waits until `ready`, for a while by looking, then asleep. May return early; the caller looks again.
@@ -27,6 +27,10 @@ impl Conn {
                     if ready(Look::BeforeSleep) {
                         return Ok(());
                     }
+                    if side == Side::Write {
+                        // The peer may be writing too, into room that it has not heard of.
+                        self.show_room();
+                    }
                     self.arm(side);
                     let slept = self.inner.block(self.parker(side), patience.deadline(), &mut || ready(Look::Glance));
                     self.disarm(side);
@@ -36,14 +40,26 @@ impl Conn {
         }
     }
 
-    fn arm(&self, side: Side) {
+    /// The news of a lane pass through a daemon that may need this very processor, and take longer than all spins.
+    pub(super) fn wait_policy(&self) -> WaitPolicy {
+        match &self.link {
+            Link::Lane(_) => WaitPolicy { spins: 0, ..self.inner.policy },
+            Link::Pair(_) => self.inner.policy,
+        }
+    }
+
+    pub(super) fn arm(&self, side: Side) {
         match &self.link {
             Link::Lane(end) => end.arm(side),
             Link::Pair(end) => end.arm(side),
         }
     }
 
+    /// Nobody sleeps any more; with a poller the announcement stays, since the poller may rest on it.
     fn disarm(&self, side: Side) {
+        if self.poller.is_used() {
+            return;
+        }
         match &self.link {
             Link::Lane(end) => end.disarm(side),
             Link::Pair(end) => end.disarm(side),
@@ -62,5 +78,6 @@ impl Conn {
         for parker in &self.parkers {
             parker.notify();
         }
+        self.poller.tell();
     }
 }

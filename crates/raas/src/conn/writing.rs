@@ -32,19 +32,34 @@ impl Conn {
 
     #[inline(never)]
     fn write_slowly(&self, ring: &mut RingWriter, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut patience = Patience::new(self.inner.policy, &self.inner.turns, self.timeout(Side::Write));
+        if self.is_nonblocking() {
+            return self.write_now(ring, bufs)?.ok_or_else(|| io::ErrorKind::WouldBlock.into());
+        }
+        let mut patience = Patience::new(self.wait_policy(), &self.inner.turns, self.timeout(Side::Write));
         loop {
             self.wait(Side::Write, &mut patience, &mut |_| {
                 !matches!(ring.free(), Ok(0)) || self.write_end().is_some()
             })?;
-            if let Some(end) = self.write_end() {
-                return Err(write_error(end));
-            }
-            let count = self.put(ring, bufs)?;
-            if count > 0 {
+            if let Some(count) = self.write_once(ring, bufs)? {
                 return Ok(count);
             }
         }
+    }
+
+    /// After a look that found no room, without waiting; None: there is still none, and whoever uses the poller is told
+    /// when there is.
+    fn write_now(&self, ring: &mut RingWriter, bufs: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
+        self.announce(Side::Write);
+        self.write_once(ring, bufs)
+    }
+
+    /// One look: room, an error, or nothing yet.
+    fn write_once(&self, ring: &mut RingWriter, bufs: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
+        if let Some(end) = self.write_end() {
+            return Err(write_error(end));
+        }
+        let count = self.put(ring, bufs)?;
+        Ok((count > 0).then_some(count))
     }
 
     /// Puts in what fits and says so to the other side: at the end, and after each piece, so that the other side works on
@@ -81,7 +96,7 @@ impl Conn {
     }
 
     #[inline]
-    fn write_end(&self) -> Option<End> {
+    pub(super) fn write_end(&self) -> Option<End> {
         if self.is(Side::Write.bit() | FAULTY) {
             return Some(self.own_end());
         }

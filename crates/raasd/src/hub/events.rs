@@ -32,8 +32,7 @@ impl Hub {
             FromEngine::Inspected { client, request, view } => self.on_inspected(client, request, view),
             FromEngine::WakeHangup { app } => {
                 if let Some(&client) = self.apps.get(&app) {
-                    // Usually it died, which its control socket is about to tell.
-                    self.let_go(client, "it closed its wake socket");
+                    self.on_wake_hangup(client);
                 }
             }
             FromEngine::Event(event) => self.on_event(event),

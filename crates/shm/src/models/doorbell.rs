@@ -5,8 +5,9 @@ use loom::thread;
 
 use super::{Cell32, Cell64, Row, Strength, explore, must_fail};
 use crate::dirty::DirtyBitmap;
-use crate::sleep::{announce, claim, retract, sleeps};
+use crate::sleep::{announce, claim, retract, sleeps, waits_for, want};
 use crate::sync::AtomicWord;
+use crate::waiting;
 
 /// How a producer asks whether it must wake.
 type Asks = fn(&Cell32) -> bool;
@@ -85,6 +86,38 @@ fn sleeping(strength: Strength, asks: Asks) {
     assert_eq!(done, [0, 1], "each slot is reported once for one mark");
 }
 
+/// A waiter that says in a slot's waiting word that it waits, and then sleeps as the leader of its process; an engine that
+/// wakes only for slots which somebody waits for.
+fn awaited(strength: Strength) {
+    let shared = Shared::new(64, 1, strength);
+    let wait = Cell32::new(strength);
+    let (theirs, their_wait) = (shared.clone(), wait.clone());
+    let engine = thread::spawn(move || {
+        theirs.cursors[0].store(5, Ordering::Release);
+        let awaited = waits_for(&their_wait, waiting::READABLE);
+        theirs.bitmap().set(7);
+        if awaited && claim(&theirs.sleep) {
+            theirs.wakes.fetch_or(1, Ordering::AcqRel);
+        }
+    });
+    let (mut bitmap, mut done) = (shared.bitmap(), Vec::new());
+    let is_ready = || shared.cursors[0].load(Ordering::Acquire) == 5;
+    want(&wait, waiting::READABLE);
+    let mut asleep = !is_ready();
+    if asleep {
+        announce(&shared.sleep);
+        bitmap.take(&mut done, 8);
+        asleep = done.is_empty() && !is_ready();
+    }
+    engine.join().unwrap();
+    if asleep {
+        assert!(
+            shared.wakes.load(Ordering::Acquire) != 0,
+            "lost wake: asleep, and the engine thinks that nobody waits"
+        );
+    }
+}
+
 /// One slot, marked twice: who takes the mark sees the cursor published before it.
 fn visibility(strength: Strength) {
     let shared = Shared::new(64, 1, strength);
@@ -131,6 +164,16 @@ fn budget(strength: Strength) {
 #[test]
 fn no_wake_is_lost() {
     explore(2, || sleeping(Strength::AsWritten, sleeps));
+}
+
+#[test]
+fn no_wake_of_an_awaited_slot_is_lost() {
+    explore(3, || awaited(Strength::AsWritten));
+}
+
+#[test]
+fn without_fences_wakes_of_awaited_slots_are_lost() {
+    must_fail("lost wake", 3, || awaited(Strength::WithoutFences));
 }
 
 #[test]

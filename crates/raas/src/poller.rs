@@ -1,0 +1,92 @@
+//! Who is told of a change without sleeping in this library: a descriptor for poll and epoll, wakers of tasks.
+//!
+//! Owns the descriptor, made when it is first asked for, and one waker for each direction. It must never cost anything
+//! while nobody uses it.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::Waker;
+
+use shm::ReadyFd;
+
+use crate::conn::Side;
+use crate::park::{Parker, lock};
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(crate) struct Poller {
+    used: AtomicBool,
+    fd: OnceLock<ReadyFd>,
+    making: Mutex<()>,
+    wakers: Mutex<[Option<Waker>; 2]>,
+}
+
+impl Poller {
+    /// Whether somebody wants to be told.
+    #[inline]
+    pub(crate) fn is_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// The descriptor; made now if there is none yet.
+    pub(crate) fn fd(&self) -> io::Result<&ReadyFd> {
+        let _one_at_a_time = lock(&self.making);
+        if let Some(fd) = self.fd.get() {
+            return Ok(fd);
+        }
+        let made = ReadyFd::new()?;
+        self.used.store(true, Ordering::Relaxed);
+        Ok(self.fd.get_or_init(|| made))
+    }
+
+    /// The descriptor turns unreadable until the next change. The caller announces itself and looks after this.
+    pub(crate) fn clear(&self) {
+        if let Some(fd) = self.fd.get() {
+            fd.clear();
+        }
+    }
+
+    /// A task waits for `side`. The caller announces itself and looks after this.
+    pub(crate) fn set_waker(&self, side: Side, waker: &Waker) {
+        self.used.store(true, Ordering::Relaxed);
+        let mut wakers = lock(&self.wakers);
+        let place = &mut wakers[side as usize];
+        if !place.as_ref().is_some_and(|old| old.will_wake(waker)) {
+            *place = Some(waker.clone());
+        }
+    }
+
+    /// Something changed.
+    pub(crate) fn tell(&self) {
+        if !self.is_used() {
+            return;
+        }
+        if let Some(fd) = self.fd.get() {
+            fd.signal();
+        }
+        // Woken outside of the lock: a waker may poll at once.
+        let wakers = std::mem::take(&mut *lock(&self.wakers));
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+/// Who hears of an answer or a new connection.
+#[derive(Debug, Clone)]
+pub(crate) enum Waiter {
+    /// A thread that sleeps, or is about to.
+    Thread(Arc<Parker>),
+    /// Somebody who waits elsewhere.
+    Poller(Arc<Poller>),
+}
+
+impl Waiter {
+    pub(crate) fn notify(&self) {
+        match self {
+            Self::Thread(parker) => {
+                parker.notify();
+            }
+            Self::Poller(poller) => poller.tell(),
+        }
+    }
+}
