@@ -6,6 +6,7 @@ mod bench;
 mod child;
 mod conformance;
 mod demo;
+mod hostile_stage;
 mod lint;
 mod repo;
 mod sim_stage;

@@ -3,7 +3,7 @@
 
 use crate::repo::Repo;
 use crate::tally::Tally;
-use crate::{conformance, demo, lint, sim_stage, unit, vm};
+use crate::{conformance, demo, hostile_stage, lint, sim_stage, unit, vm};
 use anyhow::{Result, bail};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -42,6 +42,11 @@ const STAGES: &[Stage] = &[
         name: "sim",
         about: "whole hosts in virtual time: fixed seeds, then fresh ones; a seed that breaks a promise is printed",
         run: sim_stage::run,
+    },
+    Stage {
+        name: "hostile",
+        about: "daemons under tenants, deaths and strangers that misbehave; each judge prints its seed",
+        run: hostile_stage::run,
     },
     Stage { name: "demo", about: "the whole demo, every byte verified", run: demo::run },
     Stage {

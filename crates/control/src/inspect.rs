@@ -96,8 +96,10 @@ pub struct LaneRow {
     pub peer: SocketAddr,
     /// `up`, `connecting`, `failed`.
     pub state: String,
-    /// Counts resets of the lane.
+    /// Raised with each queue pair that the daemon makes for a lane.
     pub incarnation: u32,
+    /// Resets of the lane over which its connections went on.
+    pub resets: u64,
     /// Local queue pair.
     pub qpn: u32,
     /// Peer queue pair.

@@ -50,6 +50,10 @@ pub(crate) enum Command {
     Ss(InspectArgs),
     /// Show device, lanes, resources, counters and applications of this host
     Stat(InspectArgs),
+    /// Explain which path a connection takes, or one to an address would take, and why not another
+    Why(WhyArgs),
+    /// Look for what stands in the way: device, addresses, MTU, limits, kernel, daemon, key, peers; each with its fix
+    Doctor(DoctorArgs),
     /// List the devices of this machine, and explain which one an address would get
     Device(DeviceArgs),
     /// Measure latency, throughput and message rate between two hosts
@@ -89,6 +93,35 @@ pub(crate) struct DeviceArgs {
     /// Print one JSON object on stdout
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `raas why`.
+#[derive(Debug, Args)]
+pub(crate) struct WhyArgs {
+    /// Number of a connection as in `raas ss`, or the host that one would go to
+    #[arg(value_name = "ID|HOST[:PORT]")]
+    pub(crate) what: String,
+    /// Print one JSON object on stdout
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) socket: SocketArgs,
+}
+
+/// `raas doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Also probe this host; may be given several times [default: the hosts that this one has a lane to]
+    #[arg(long, value_name = "HOST")]
+    pub(crate) peer: Vec<String>,
+    /// Configuration of the daemon [default: that of the running daemon, from its command line]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print one JSON object on stdout
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) socket: SocketArgs,
 }
 
 /// `raas man`.

@@ -6,17 +6,20 @@ mod cli;
 mod daemon;
 mod demo;
 mod device;
+mod doctor;
 mod exit;
 mod manual;
 mod netcat;
 mod perf;
 mod process;
+mod route;
 mod signals;
 mod ss;
 mod stat;
 mod table;
 mod transport;
 mod version;
+mod why;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -100,6 +103,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
         }
         Command::Ss(args) => ss::run(args.socket.path(), args.json),
         Command::Stat(args) => stat::run(args.socket.path(), args.json),
+        Command::Why(args) => why::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Man(args) => manual::man(args.dir.as_deref()),
         Command::Completions(args) => manual::completions(args.shell),
         Command::Device(args) => device::run(args.listen, args.json),

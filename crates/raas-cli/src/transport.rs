@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-pub(crate) use self::raas::{Raas, session_failure, stream_failure};
+pub(crate) use self::raas::{Raas, reason_failure, session_failure, stream_failure};
 pub(crate) use tcp::{Tcp, tcp_congestion};
 
 use crate::exit::Failure;

@@ -77,7 +77,7 @@ async fn together(client: EchoClient<Channel>) {
     for call in calls {
         call.await.unwrap();
     }
-    let words: Vec<u8> = (0..LONG_BYTES).map(|i| (i * 31 >> 3) as u8).collect();
+    let words: Vec<u8> = (0..LONG_BYTES).map(|i| ((i * 31) >> 3) as u8).collect();
     let mut replies = client.clone().repeat(EchoRequest { words: words.clone(), times: 2 }).await.unwrap().into_inner();
     while let Some(reply) = replies.next().await {
         assert!(reply.unwrap().words == words);

@@ -31,4 +31,5 @@ mod sys;
 
 pub use config::{Gso, PCAP_BYTES_DEFAULT, Progress, RCVBUF_BYTES_DEFAULT, SoftNicConfig};
 pub use error::OpenError;
+pub use link::link_mtu_bytes;
 pub use provider::SoftNic;

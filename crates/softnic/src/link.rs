@@ -57,6 +57,11 @@ pub(crate) fn link_of(address: IpAddr) -> Result<Option<Link>, rustix::io::Errno
     Ok(mtu.map(|mtu| Link { index, mtu_bytes: mtu as usize }))
 }
 
+/// MTU, in bytes of IP packet, of the interface that holds `address` in this network namespace; `None` if none does.
+pub fn link_mtu_bytes(address: IpAddr) -> std::io::Result<Option<usize>> {
+    Ok(link_of(address)?.map(|link| link.mtu_bytes))
+}
+
 fn index_of(address: IpAddr) -> Result<Option<u32>, rustix::io::Errno> {
     let wanted: Vec<u8> = match address {
         IpAddr::V4(a) => a.octets().to_vec(),

@@ -24,6 +24,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("raas-embedded", 5),
     ("raas-tonic", 5),
     ("interop", 6),
+    ("hostile", 6),
     ("sim", 6),
     ("bench", 6),
     ("xtask", 6),

@@ -33,6 +33,11 @@ impl Raas {
         let daemon_pid = daemon_pid(session.socket().to_path_buf());
         Ok(Self { session, daemon_pid })
     }
+
+    /// The session with the daemon.
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
+    }
 }
 
 /// The process that serves `socket`, by the word of the kernel; `None` if it is in another pid namespace.
@@ -56,7 +61,7 @@ pub(crate) fn session_failure(e: SessionError) -> Failure {
     }
 }
 
-fn reason_failure(reason: Reason, message: String) -> Failure {
+pub(crate) fn reason_failure(reason: Reason, message: String) -> Failure {
     match reason {
         Reason::DaemonLost | Reason::ShuttingDown | Reason::PeerUnreachable => Failure::NoDaemon(message),
         Reason::TimedOut | Reason::PeerLost | Reason::LaneFailed => Failure::Failed(message),

@@ -35,7 +35,7 @@ impl Conn {
         if self.is_nonblocking() {
             return self.write_now(ring, bufs)?.ok_or_else(|| io::ErrorKind::WouldBlock.into());
         }
-        let mut patience = Patience::new(self.inner.policy, &self.inner.turns, self.timeout(Side::Write));
+        let mut patience = Patience::new(self.wait_policy(), &self.inner.turns, self.timeout(Side::Write));
         loop {
             self.wait(Side::Write, &mut patience, &mut |_| {
                 !matches!(ring.free(), Ok(0)) || self.write_end().is_some()

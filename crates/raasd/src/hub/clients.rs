@@ -29,7 +29,8 @@ impl Hub {
                     if let Some(left_out) = self.may_log() {
                         match &fault {
                             Some(fault) => {
-                                tracing::warn!(pid = who.pid, uid = who.uid, fault, left_out, "detached a program");
+                                let Who { pid, uid, name, .. } = &who;
+                                tracing::warn!(pid, uid, name, fault, left_out, "detached a program");
                             }
                             // Tools come and go all the time.
                             None if who.role == Role::Inspector => {}
@@ -298,8 +299,19 @@ impl Hub {
         self.let_go(id, fault);
     }
 
+    /// Usually it died, which its control socket is about to tell; one that lives has left all the same.
+    pub(super) fn on_wake_hangup(&mut self, id: ClientId) {
+        let fault = "it closed its wake socket";
+        if let Some(Client { who, .. }) = self.clients.get(&id)
+            && let Some(left_out) = self.log.take(std::time::Instant::now())
+        {
+            tracing::info!(pid = who.pid, name = who.name, why = fault, left_out, "a program left");
+        }
+        self.let_go(id, fault);
+    }
+
     /// Detaches a program, with words for it but none in the log.
-    pub(super) fn let_go(&mut self, id: ClientId, fault: &str) {
+    fn let_go(&mut self, id: ClientId, fault: &str) {
         let Some(client) = self.clients.get(&id) else { return };
         let reply = Reply::Detached { reason: Reason::AppFault, detail: fault.into() };
         let _ = client.out.try_send(Outgoing { reply, fds: Vec::new() });

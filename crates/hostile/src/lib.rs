@@ -1,0 +1,16 @@
+//! Programs that misbehave, and the judges that watch daemons under them.
+//!
+//! [`tenant`] is an application that breaks every rule of the control socket and of the shared memory; [`siege`] runs polite
+//! tenants beside it and counts what the daemons do and hold. Nothing here ships. It must never touch a daemon that
+//! it did not start, and never send anywhere but to loopback.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod breach;
+pub mod host;
+pub mod polite;
+pub mod raw;
+pub mod siege;
+pub mod tenant;
+pub mod verdict;
+pub mod words;

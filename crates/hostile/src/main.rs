@@ -1,0 +1,90 @@
+//! `hostile`: the judges of stage `hostile`, and the programs that they set upon daemons.
+//!
+//! Owns the command line. The last line of a judge is `hostile: seed N`, with which it does the same again.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use hostile::tenant::{Neighbourhood, Tenant};
+use hostile::verdict::Verdict;
+
+#[derive(Debug, Parser)]
+#[command(name = "hostile", about = "Misbehaves, and judges what daemons do about it")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// A hostile tenant beside polite ones.
+    Siege(Judge),
+    /// The hostile tenant itself.
+    Tenant {
+        #[arg(long)]
+        seed: u64,
+        /// How long.
+        #[arg(long)]
+        millis: u64,
+        /// Control socket of the daemon that is attacked.
+        #[arg(long)]
+        socket: PathBuf,
+        /// Control socket of the daemon of another host.
+        #[arg(long)]
+        far_socket: PathBuf,
+        /// A polite listener there.
+        #[arg(long)]
+        far: SocketAddr,
+        /// A polite listener here.
+        #[arg(long)]
+        near: SocketAddr,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Judge {
+    /// The program `raas`.
+    #[arg(long)]
+    raas: PathBuf,
+    /// Decides the choices of what misbehaves [default: another one each time]
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+fn main() -> Result<ExitCode> {
+    match Cli::parse().task {
+        Task::Siege(judge) => judged(&judge, hostile::siege::run),
+        Task::Tenant { seed, millis, socket, far_socket, far, near } => {
+            let home = Neighbourhood { socket, far_socket, far, near };
+            match Tenant::new(seed, home).misbehave(Duration::from_millis(millis)) {
+                Ok(done) => {
+                    let done: Vec<String> = done.iter().map(|(name, times)| format!("{name} {times}")).collect();
+                    println!("{}", done.join(", "));
+                    Ok(ExitCode::SUCCESS)
+                }
+                Err((misdeed, error)) => {
+                    println!("{misdeed}: {error}");
+                    Ok(ExitCode::FAILURE)
+                }
+            }
+        }
+    }
+}
+
+fn judged(judge: &Judge, run: fn(&std::path::Path, u64, &mut Verdict) -> Result<()>) -> Result<ExitCode> {
+    // Any number will do, as long as it is another one each time and people can type it.
+    let fresh = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64 % 1_000_000_000);
+    let seed = judge.seed.unwrap_or_else(fresh);
+    let mut verdict = Verdict::default();
+    let ended = run(&judge.raas, seed, &mut verdict);
+    if let Err(error) = &ended {
+        verdict.case("the judge came to its end", Err(anyhow::anyhow!("{error:#}")));
+    }
+    println!("hostile: seed {seed}");
+    Ok(if verdict.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,282 @@
+//! The siege: polite tenants transfer over two daemons while a hostile one does its worst beside them.
+//!
+//! Owns the bounds and who is judged by what. It must never judge by the hostile tenant's own word: the daemon's log,
+//! its tables and the kernel's counts say what happened.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use crate::breach::{self, Target};
+use crate::host::{Footprint, Host, address, eventually};
+use crate::polite::{Sink, Transfer};
+use crate::tenant::Tenant;
+use crate::verdict::Verdict;
+use crate::words::{self, Step};
+
+/// Limits of the daemons, small enough that the hostile tenant reaches each of them.
+const CONFIGURATION: &str = "[limits]\napps_max = 96\nclients_max = 128\nconnections_per_app_max = 512\nconnections_max = 2048\n\
+    listeners_max = 256\nring_memory_per_app_max = 67108864\nclient_queue_max = 256\nclient_hello_ms = 1000\n";
+/// Bytes of anonymous memory that a daemon with these limits may have at most, whatever its tenants do.
+const ANONYMOUS_BYTES_MAX: u64 = 48 << 20;
+/// Bytes of shared memory: rings and sessions of all applications that fit.
+const SHARED_BYTES_MAX: u64 = 96 * ((64 << 20) + (1 << 20));
+/// Descriptors: for each program its control socket, wake socket and what is on its way to it.
+const FDS_MAX: u64 = 128 * 6 + 64;
+/// Threads: the daemon's two, the helper of the software NIC, and one of the runtime that comes and goes.
+const THREADS_MAX: u64 = 5;
+/// What a daemon may keep after its hostile tenants have gone: the allocator's own, in pieces.
+const ANONYMOUS_LEFT_MAX: u64 = 32 << 20;
+/// The log is written before the tenant is told; its reader may be a little behind.
+const LOG_PATIENCE: Duration = Duration::from_secs(20);
+/// Streams of the polite pair.
+const STREAMS: u64 = 2;
+/// Pairs of rounds, without and with the hostile tenant.
+const ROUNDS: usize = 9;
+const ROUND: Duration = Duration::from_millis(1400);
+/// Share of their throughput that polite tenants keep: the median over the rounds.
+const SHARE_MIN: f64 = 0.5;
+
+/// Runs it; the seed decides the hostile tenant's choices.
+pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let mut hosts = [
+        Host::start(raas, dir.path(), address(), CONFIGURATION)?,
+        Host::start(raas, dir.path(), address(), CONFIGURATION)?,
+    ];
+    let transfer = Transfer::start(&hosts[0], &hosts[1], STREAMS)?;
+    std::thread::sleep(Duration::from_millis(500));
+    let before = Held::of(&hosts)?;
+    let (near, far) = (Sink::start(&hosts[0])?, Sink::start(&hosts[1])?);
+    let socket = hosts[0].socket.clone();
+    let target = Target { socket: &socket, far: far.at, near: near.at };
+
+    for breach in breach::ALL {
+        verdict.case(&format!("breach: {}", breach.name), detached(&hosts[0], breach, target));
+    }
+    verdict.case("strangers at the door are refused with a reason", door(target));
+    verdict.case("every shared word overwritten at every step", flip_all(target, seed));
+    let peak = rounds(&mut hosts, seed, target, &transfer, verdict)?;
+    verdict.case("memory, descriptors and threads stay bounded", bounded(&peak));
+    drop((near, far));
+    verdict.case("what the hostile tenants held has returned", returned(&hosts, &before));
+    verdict.case(
+        "the polite tenants' bytes are all there and right",
+        (|| {
+            ensure!(
+                transfer.is_whole(),
+                "a polite stream ended early: {:#}",
+                transfer.finish().err().map_or_else(String::new, |e| format!("{e:#}"))
+            );
+            Ok(format!("{} bytes", transfer.finish()?))
+        })(),
+    );
+    verdict.case("a new polite pair is served as before", fresh(&hosts));
+    let panics: usize = hosts.iter().map(|h| h.lines(|l| l.contains("panick") || l.contains("ERROR"))).sum();
+    let words = hosts[0].words();
+    verdict.case(
+        "the daemons end in order, no panic and no error in their logs",
+        (|| {
+            ensure!(panics == 0, "{panics} lines: {words}");
+            hosts.into_iter().try_for_each(Host::stop)?;
+            Ok("exit codes 0".into())
+        })(),
+    );
+    Ok(())
+}
+
+/// Commits a breach; the daemon must end the session, tell the tenant why, and log it.
+fn detached(host: &Host, breach: &breach::Breach, target: Target<'_>) -> Result<String> {
+    let said = (breach.commit)(breach.name, target)?;
+    ensure!(!said.is_empty(), "the tenant was not told why");
+    let start = Instant::now();
+    // The words in the log are escaped where they have quotes.
+    while !host.log_has(&["detached a program", &format!("name=\"{}\"", breach.name)]) {
+        ensure!(start.elapsed() < LOG_PATIENCE, "nothing in the log: {}", host.words());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(said)
+}
+
+fn door(target: Target<'_>) -> Result<String> {
+    let answers = breach::refused_at_the_door(target)?;
+    for (what, answer) in &answers {
+        let wanted = if what == "another version" { "peer-version" } else { "app-fault" };
+        ensure!(answer == wanted, "{what}: {answer}, not {wanted}");
+    }
+    Ok(format!("{} ways", answers.len()))
+}
+
+fn flip_all(target: Target<'_>, seed: u64) -> Result<String> {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let words = words::count(target)?;
+    let (mut flips, mut ended) = (0, 0);
+    for step in Step::ALL {
+        for which in 0..words {
+            let detached =
+                words::flip(target, step, which, &mut rng).with_context(|| format!("step {step:?}, word {which}"))?;
+            flips += 1;
+            ended += u32::from(detached == Some(true));
+        }
+    }
+    Ok(format!("{words} words, {} steps, {flips} runs, {ended} ended at once", Step::ALL.len()))
+}
+
+/// Rounds without and with the hostile tenant in turn; the largest footprint of either daemon meanwhile.
+fn rounds(
+    hosts: &mut [Host; 2],
+    seed: u64,
+    target: Target<'_>,
+    transfer: &Transfer,
+    verdict: &mut Verdict,
+) -> Result<Footprint> {
+    let mut peak = Footprint::default();
+    let mut ratios = Vec::new();
+    let mut deeds = BTreeMap::new();
+    let mut rates = (0, 0);
+    for round in 0..ROUNDS {
+        let alone = measure(hosts, transfer, &mut peak, None)?;
+        let child = tenant(seed.wrapping_add(round as u64), hosts, target)?;
+        let beside = measure(hosts, transfer, &mut peak, Some(child))?;
+        ratios.push(beside.rate / alone.rate.max(1.0));
+        rates = (rates.0 + alone.rate as u64, rates.1 + beside.rate as u64);
+        for (deed, times) in beside.said.split(", ").filter_map(|part| part.split_once(' ')) {
+            *deeds.entry(deed.to_owned()).or_insert(0) += times.parse::<u64>().unwrap_or(0);
+        }
+    }
+    ratios.sort_by(f64::total_cmp);
+    let median = ratios[ratios.len() / 2];
+    verdict.case("every misdeed was done", misdeeds(&deeds));
+    let alive = hosts.iter_mut().all(Host::is_alive);
+    let words = hosts[0].words();
+    verdict.case("both daemons live", if alive { Ok("both".into()) } else { Err(anyhow!("one ended: {words}")) });
+    let detail = format!(
+        "median {median:.2}, rounds {ratios:.2?}, {} and {} MB/s",
+        rates.0 / ROUNDS as u64 / 1_000_000,
+        rates.1 / ROUNDS as u64 / 1_000_000
+    );
+    let kept = if median >= SHARE_MIN { Ok(detail) } else { Err(anyhow!("{detail}: below {SHARE_MIN}")) };
+    verdict.case("polite tenants keep their throughput", kept);
+    Ok(peak)
+}
+
+fn misdeeds(done: &BTreeMap<String, u64>) -> Result<String> {
+    for name in Tenant::misdeeds() {
+        ensure!(done.get(name).is_some_and(|n| *n > 0), "{name} was not done: {done:?}");
+    }
+    Ok(done.iter().map(|(name, times)| format!("{name} {times}")).collect::<Vec<_>>().join(", "))
+}
+
+#[derive(Debug)]
+struct Measured {
+    rate: f64,
+    said: String,
+}
+
+/// One round. A hostile child must still be at it at the end, and is waited for.
+fn measure(
+    hosts: &[Host; 2],
+    transfer: &Transfer,
+    peak: &mut Footprint,
+    child: Option<std::process::Child>,
+) -> Result<Measured> {
+    let (start, before) = (Instant::now(), transfer.verified());
+    while start.elapsed() < ROUND {
+        std::thread::sleep(Duration::from_millis(50));
+        for host in hosts {
+            *peak =
+                peak.max(Footprint::of(host.pid()).with_context(|| format!("the daemon is gone: {}", host.words()))?);
+        }
+    }
+    let rate = (transfer.verified() - before) as f64 / start.elapsed().as_secs_f64();
+    let Some(child) = child else { return Ok(Measured { rate, said: String::new() }) };
+    let output = child.wait_with_output()?;
+    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if !output.status.success() {
+        bail!("the hostile tenant gave up: {said}{}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(Measured { rate, said })
+}
+
+fn tenant(seed: u64, hosts: &[Host; 2], target: Target<'_>) -> Result<std::process::Child> {
+    let program: PathBuf = std::env::current_exe()?;
+    let mut command = Command::new(program);
+    command.args(["tenant", "--seed", &seed.to_string(), "--millis", &ROUND.as_millis().to_string()]);
+    command.arg("--socket").arg(&hosts[0].socket).arg("--far-socket").arg(&hosts[1].socket);
+    command.args(["--far", &target.far.to_string(), "--near", &target.near.to_string()]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().context("cannot start the hostile tenant")
+}
+
+fn bounded(peak: &Footprint) -> Result<String> {
+    let bounds = [
+        ("anonymous bytes", peak.anonymous_bytes, ANONYMOUS_BYTES_MAX),
+        ("shared bytes", peak.shared_bytes, SHARED_BYTES_MAX),
+        ("descriptors", peak.fds, FDS_MAX),
+        ("threads", peak.threads, THREADS_MAX),
+    ];
+    for (what, found, bound) in bounds {
+        ensure!(found <= bound, "{found} {what}, more than {bound}");
+    }
+    let [a, s, f, t] = bounds.map(|(_, found, bound)| format!("{found} of {bound}"));
+    Ok(format!("at most {a} anonymous bytes, {s} shared, {f} descriptors, {t} threads"))
+}
+
+/// What both daemons hold, by their own tables and by the kernel's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Held {
+    apps: Vec<usize>,
+    connections: Vec<u32>,
+    rc_qps: Vec<u32>,
+    mrs: Vec<u32>,
+    pinned: Vec<u64>,
+    fds: Vec<u64>,
+    threads: Vec<u64>,
+}
+
+impl Held {
+    fn of(hosts: &[Host; 2]) -> Result<Self> {
+        let stats = [hosts[0].stat()?, hosts[1].stat()?];
+        let prints = [Footprint::of(hosts[0].pid())?, Footprint::of(hosts[1].pid())?];
+        Ok(Self {
+            apps: stats.iter().map(|s| s.apps.len()).collect(),
+            connections: stats.iter().map(|s| s.lanes.iter().map(|l| l.connections).sum()).collect(),
+            rc_qps: stats.iter().map(|s| s.rc_qps).collect(),
+            mrs: stats.iter().map(|s| s.mrs).collect(),
+            pinned: stats.iter().map(|s| s.pinned_bytes).collect(),
+            fds: prints.iter().map(|p| p.fds).collect(),
+            threads: prints.iter().map(|p| p.threads).collect(),
+        })
+    }
+}
+
+fn returned(hosts: &[Host; 2], before: &Held) -> Result<String> {
+    eventually("as before", || {
+        let now = Held::of(hosts)?;
+        // A question has a socket of its own, which may not be closed yet when the next one comes.
+        let fewer = now.fds.iter().zip(&before.fds).all(|(now, before)| now <= &(before + 1));
+        let same = Held { fds: before.fds.clone(), threads: before.threads.clone(), ..now.clone() } == *before;
+        Ok(if same && fewer { Ok(()) } else { Err((now, before.clone())) })
+    })?;
+    let mut kept = 0;
+    for host in hosts {
+        kept = kept.max(Footprint::of(host.pid())?.anonymous_bytes);
+    }
+    ensure!(kept <= ANONYMOUS_LEFT_MAX, "{kept} anonymous bytes are left, more than {ANONYMOUS_LEFT_MAX}");
+    Ok(format!("{before:?}, {kept} anonymous bytes left"))
+}
+
+fn fresh(hosts: &[Host; 2]) -> Result<String> {
+    let transfer = Transfer::start(&hosts[0], &hosts[1], 1)?;
+    let start = Instant::now();
+    while transfer.verified() < 1 << 20 {
+        ensure!(start.elapsed() < crate::host::WATCHDOG, "nothing arrives");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(format!("{} bytes", transfer.finish()?))
+}

@@ -1,0 +1,59 @@
+//! `raas doctor`: looks for what stands in the way of RaaS on this host and toward its peers, and says how to mend it. It
+//! changes nothing; toward a peer it opens a TCP connection, has the daemon ask over the lane, and sends a few UDP datagrams.
+
+mod daemon;
+mod device;
+mod finding;
+mod kernel;
+mod path_mtu;
+mod peer;
+
+use std::net::IpAddr;
+
+use crate::cli::DoctorArgs;
+use crate::exit::Failure;
+use crate::route;
+use crate::transport::Raas;
+
+use daemon::Serving;
+use finding::{Code, Findings};
+
+/// Hosts that are probed without being named, at most.
+const PEERS_MAX: usize = 16;
+
+/// Looks, prints, and fails if anything does.
+pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
+    let mut peers: Vec<IpAddr> = args.peer.iter().map(|p| Ok(route::target(p)?.0)).collect::<Result<_, Failure>>()?;
+    let mut findings = Findings::default();
+    kernel::look(&mut findings);
+    let raas = daemon::attach(args.socket.path(), &mut findings);
+    let serving = Serving::find(args, raas.as_ref())?;
+    daemon::look(&serving, raas.as_ref(), &mut findings);
+    device::look(&serving, &mut findings);
+    if peers.is_empty() {
+        let lanes = serving.lanes.iter().filter(|lane| lane.state == "up" || lane.connections > 0);
+        peers = lanes.filter_map(|lane| lane.name.split('/').next()?.parse().ok()).collect();
+        peers.truncate(PEERS_MAX);
+    }
+    for peer in peers {
+        peer::look(peer, &serving, raas.as_ref(), &mut findings);
+    }
+    if args.json {
+        println!("{}", findings.to_json());
+    } else {
+        print!("{}", findings.to_text());
+    }
+    match findings.worst() {
+        None => Ok(()),
+        Some((code, told)) => Err(match code {
+            Code::Failed => Failure::Failed(told),
+            Code::NoDaemon => Failure::NoDaemon(told),
+            Code::Refused => Failure::Refused(told),
+        }),
+    }
+}
+
+/// Addresses that name this host, if the daemon said so.
+fn is_own(raas: Option<&Raas>, host: IpAddr) -> bool {
+    raas.is_some_and(|raas| raas.session().addresses().contains(&host.to_canonical()))
+}

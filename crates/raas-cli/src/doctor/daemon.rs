@@ -1,0 +1,202 @@
+//! The daemon of this host: whether it serves, with which configuration, and whether its limits and key will do.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use control::{LaneRow, Stat};
+use raasd::{ClusterKey, Config, DeviceChoice, Flags, KEY_FILE_NAME};
+use serde_json::Value;
+
+use super::finding::{Code, Findings};
+use crate::cli::{Cli, Command, DaemonArgs, DoctorArgs};
+use crate::exit::Failure;
+use crate::table;
+use crate::transport::{Raas, Transport};
+
+/// Descriptors that a daemon with some hundred programs needs.
+const DESCRIPTORS_MIN: u64 = 4096;
+/// Memory that rings of some hundred connections need registered.
+const MEMLOCK_BYTES_MIN: u64 = 256 << 20;
+/// Longest command line that is read.
+const ARGUMENTS_MAX: usize = 256;
+
+/// What is known of the daemon.
+#[derive(Debug)]
+pub(super) struct Serving {
+    /// As its command line or `--config` says, else the defaults.
+    pub(super) config: Config,
+    /// Where the configuration comes from.
+    pub(super) known: bool,
+    /// Its address for others.
+    pub(super) listen: IpAddr,
+    /// Its lanes.
+    pub(super) lanes: Vec<LaneRow>,
+    pid: Option<u32>,
+    stat: Option<Stat>,
+}
+
+/// Attaches to the daemon, and says whether that works.
+pub(super) fn attach(socket: Option<&Path>, findings: &mut Findings) -> Option<Raas> {
+    match Raas::attach(socket, "raas doctor") {
+        Ok(raas) => {
+            let (release, at) = (raas.session().release().to_owned(), raas.session().socket().display().to_string());
+            let versions = format!("wire {}, control and layout as here", control::WIRE_VERSION);
+            let same = release == env!("CARGO_PKG_VERSION");
+            let detail = format!("release {release} ({versions}) serves {at}");
+            match same {
+                true => findings.ok("daemon", release, detail),
+                false => findings.warn("daemon", release, detail, "install one release of command, library and daemon"),
+            }
+            Some(raas)
+        }
+        Err(e) => {
+            let code = if matches!(e, Failure::Refused(_)) { Code::Refused } else { Code::NoDaemon };
+            let at = control::socket_path(socket).display().to_string();
+            findings.fail("daemon", code, at, e.to_string(), "start one: raas daemon --listen IP --key-file FILE");
+            None
+        }
+    }
+}
+
+impl Serving {
+    /// The configuration by `--config`, by the daemon's own command line, or by default.
+    pub(super) fn find(args: &DoctorArgs, raas: Option<&Raas>) -> Result<Self, Failure> {
+        let pid = raas.and_then(Transport::daemon_pid);
+        let flags = Flags { socket: args.socket.socket.clone(), ..Flags::default() };
+        let named = match &args.config {
+            Some(file) => {
+                let config = Config::load(Some(file), &flags);
+                Some(config.map_err(|e| Failure::Configuration(e.to_string()))?)
+            }
+            None => pid.and_then(running_config),
+        };
+        let known = named.is_some();
+        let mut config = named.unwrap_or_else(|| Config::new(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        let stat = raas.and_then(|raas| raas::inspect::stat(Some(raas.session().socket())).ok());
+        // The running daemon knows best.
+        if let Some(raas) = raas {
+            config.socket = raas.session().socket().to_path_buf();
+            config.listen = raas.session().addresses().first().copied().unwrap_or(config.listen);
+        }
+        if let Some(stat) = stat.as_ref().filter(|_| !known) {
+            let rdma = || DeviceChoice::RdmaCore(Some(stat.device.clone()));
+            config.device = stat.device.parse().unwrap_or_else(|_| rdma());
+        }
+        let lanes = stat.as_ref().map(|s| s.lanes.clone()).unwrap_or_default();
+        Ok(Self { listen: config.listen, known, config, lanes, pid, stat })
+    }
+
+    fn key_file(&self) -> Option<PathBuf> {
+        let beside = || Some(self.config.socket.parent()?.join(KEY_FILE_NAME));
+        self.config.key_file.clone().or_else(beside)
+    }
+}
+
+/// The configuration of a running daemon, from its command line; none if this user may not read that.
+fn running_config(pid: u32) -> Option<Config> {
+    let text = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let words = text.split(|b| *b == 0).filter(|word| !word.is_empty()).take(ARGUMENTS_MAX);
+    let words: Vec<String> = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    let arguments = crate::arguments(words.into_iter().map(Into::into).collect());
+    let Ok(Cli { command: Command::Daemon(args), .. }) = Cli::try_parse_from(arguments) else { return None };
+    let place = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+    load(args, &place)
+}
+
+fn load(args: DaemonArgs, place: &Path) -> Option<Config> {
+    let flags = Flags {
+        listen: args.listen,
+        socket: args.socket.socket,
+        device: args.device,
+        pcap: None,
+        peer_port: args.peer_port,
+        udp_port: args.udp_port,
+        key_file: args.key_file.map(|path| place.join(path)),
+        log: None,
+    };
+    let file = args.config.map(|path| place.join(path));
+    let mut config = Config::load(file.as_deref(), &flags).ok()?;
+    config.key_file = config.key_file.map(|path| place.join(path));
+    Some(config)
+}
+
+/// Limits and key.
+pub(super) fn look(serving: &Serving, raas: Option<&Raas>, findings: &mut Findings) {
+    if raas.is_some() && !serving.known {
+        findings.warn(
+            "config",
+            Value::Null,
+            "the running daemon's configuration cannot be read by this user",
+            "name it with --config, or run this as the daemon's user; what follows takes the defaults for it",
+        );
+    }
+    descriptors(serving, findings);
+    memlock(serving, findings);
+    key(serving, findings);
+}
+
+/// A soft limit of the daemon, else of this process; `u64::MAX` is none.
+fn limit(pid: Option<u32>, name: &str) -> Option<u64> {
+    let of = |who: String| std::fs::read_to_string(format!("/proc/{who}/limits")).ok();
+    let text = pid.and_then(|pid| of(pid.to_string())).or_else(|| of("self".into()))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let soft = line.split_whitespace().next()?;
+    if soft == "unlimited" { Some(u64::MAX) } else { soft.parse().ok() }
+}
+
+fn descriptors(serving: &Serving, findings: &mut Findings) {
+    let Some(soft) = limit(serving.pid, "Max open files") else { return };
+    let used = serving.stat.as_ref().map_or(0, |s| u64::from(s.fds));
+    let detail = format!("{used} of {soft} descriptors in use");
+    let fix = "ulimit -n 65536 before the daemon starts, or LimitNOFILE=65536 in its unit";
+    if used > soft - soft / 8 {
+        findings.fail("descriptors", Code::Failed, soft, format!("{detail}: the next programs will be refused"), fix);
+    } else if soft < DESCRIPTORS_MIN {
+        findings.warn("descriptors", soft, format!("{detail}: a program needs several"), fix);
+    } else {
+        findings.ok("descriptors", soft, detail);
+    }
+}
+
+fn memlock(serving: &Serving, findings: &mut Findings) {
+    let Some(bytes) = limit(serving.pid, "Max locked memory") else { return };
+    let said = if bytes == u64::MAX { "unlimited".to_owned() } else { table::bytes(bytes) };
+    let fix = "ulimit -l unlimited before the daemon starts, or LimitMEMLOCK=infinity in its unit";
+    if serving.config.device == DeviceChoice::SoftNic {
+        findings.ok("memlock", bytes, format!("{said}; the software NIC locks no memory"));
+        return;
+    }
+    let pinned = serving.stat.as_ref().map_or(0, |s| s.pinned_bytes);
+    if bytes < pinned.saturating_mul(2).max(MEMLOCK_BYTES_MIN) {
+        let detail =
+            format!("{said}, {} registered now: the device cannot register many more rings", table::bytes(pinned));
+        findings.warn("memlock", bytes, detail, fix);
+    } else {
+        findings.ok("memlock", bytes, format!("{said}, {} registered now", table::bytes(pinned)));
+    }
+}
+
+fn key(serving: &Serving, findings: &mut Findings) {
+    let Some(path) = serving.key_file() else { return };
+    let at = path.display().to_string();
+    let fix =
+        format!("chmod 600 {at}; chown it to the daemon's user; head -c 32 /dev/urandom makes a new one for all hosts");
+    let owner = serving.pid.and_then(|pid| std::fs::metadata(format!("/proc/{pid}")).ok()).map(|m| m.uid());
+    let own = rustix::process::geteuid().as_raw();
+    match std::fs::metadata(&path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && serving.config.key_file.is_none() => {
+            let detail = format!("no {at} yet: the daemon makes one at its first start; peers need a copy");
+            findings.warn("key", at.as_str(), detail, "make one and give it to every host, with --key-file");
+        }
+        Ok(meta) if meta.mode() & 0o077 == 0 && owner.is_some_and(|owner| owner != own) && own != 0 => {
+            let detail = format!("{at} is closed to others; its content is for the daemon's user to judge");
+            findings.ok("key", at.as_str(), detail);
+        }
+        _ => match ClusterKey::read(&path) {
+            Ok(_) => findings.ok("key", at.as_str(), format!("{at} is a key and closed to others")),
+            Err(e) => findings.fail("key", Code::Failed, at.as_str(), e.to_string(), &fix),
+        },
+    }
+}

@@ -1,0 +1,112 @@
+//! Device, address and GID, and the interface's MTU.
+
+use std::net::{SocketAddr, TcpListener};
+
+use raasd::DeviceChoice;
+use serde_json::json;
+use verbs::PathMtu;
+
+use super::daemon::Serving;
+use super::finding::{Code, Findings};
+
+/// Payload bytes of the largest packets.
+const MTU_LARGEST: u32 = 4096;
+/// Bytes that RoCEv2 needs around the payload of a packet, as [`PathMtu::for_link`] reckons.
+pub(super) const OVERHEAD_BYTES: usize = 80;
+
+/// The device of the configuration, its address, the MTU.
+pub(super) fn look(serving: &Serving, findings: &mut Findings) {
+    let listen = serving.listen;
+    let devices = rdmacore::list_devices();
+    let name = serving.config.device.to_string();
+    match &serving.config.device {
+        DeviceChoice::SoftNic => {
+            let fitting = rdmacore::choose(&devices, None, listen).ok().filter(|_| rdmacore::library_present().is_ok());
+            match fitting {
+                Some(choice) => findings.warn(
+                    "device",
+                    name,
+                    format!("the software NIC, though {} has the address {listen}", choice.device),
+                    &format!("start the daemon with --device rdma-core:{}", choice.device),
+                ),
+                None => findings.ok("device", name, "the software NIC: RoCEv2 over UDP, needs no hardware and no root"),
+            }
+            address(serving, findings);
+        }
+        DeviceChoice::RdmaCore(wanted) => rdma_core(serving, &devices, wanted.as_deref(), findings),
+    }
+    mtu(serving, findings);
+}
+
+fn rdma_core(serving: &Serving, devices: &[rdmacore::DeviceInfo], wanted: Option<&str>, findings: &mut Findings) {
+    let name = serving.config.device.to_string();
+    if let Err(e) = rdmacore::library_present() {
+        let fix = "install libibverbs1 and ibverbs-providers, or use --device softnic";
+        findings.fail("device", Code::Failed, name.as_str(), format!("libibverbs: {e}"), fix);
+    }
+    match rdmacore::choose(devices, wanted, serving.listen) {
+        Ok(choice) => {
+            findings.ok("device", name, format!("{} port {}", choice.device, choice.port));
+            let detail = format!("index {} of {}: {}", choice.gid.index, choice.device, choice.why);
+            findings.ok("gid", choice.gid.index, detail);
+        }
+        Err(e) => {
+            let fix = "raas device --listen IP shows every GID; give the interface the address, or name another device";
+            findings.fail("gid", Code::Failed, name, e.to_string(), fix);
+        }
+    }
+}
+
+/// The software NIC's GID is the address itself.
+fn address(serving: &Serving, findings: &mut Findings) {
+    let listen = serving.listen;
+    match TcpListener::bind(SocketAddr::new(listen, 0)) {
+        Ok(_) if listen.is_loopback() => findings.warn(
+            "gid",
+            listen.to_string(),
+            format!("{listen} is a loopback address: other machines cannot reach this host"),
+            "start the daemon with --listen and an address of this host's network",
+        ),
+        Ok(_) => findings.ok("gid", listen.to_string(), format!("{listen} is an address of this host")),
+        Err(e) => findings.fail(
+            "gid",
+            Code::Failed,
+            listen.to_string(),
+            format!("{listen} is no address of this host: {e}"),
+            "give an interface this address, or start the daemon with --listen and one that it has",
+        ),
+    }
+}
+
+fn mtu(serving: &Serving, findings: &mut Findings) {
+    let bytes = match softnic::link_mtu_bytes(serving.listen) {
+        Ok(Some(bytes)) => bytes,
+        // That no interface has the address was said above.
+        Ok(None) => return,
+        Err(e) => {
+            let fix = "allow netlink sockets in the sandbox, and set `mtu` in the configuration";
+            findings.warn("mtu", json!(null), format!("the interface's MTU cannot be asked for: {e}"), fix);
+            return;
+        }
+    };
+    let detail = |mtu: PathMtu| format!("the interface takes {bytes} bytes: packets of {} bytes", mtu.bytes());
+    match PathMtu::for_link(bytes) {
+        Some(mtu) if mtu.bytes() as u32 >= MTU_LARGEST => findings.ok("mtu", bytes, detail(mtu)),
+        Some(mtu) => findings.ok(
+            "mtu",
+            bytes,
+            format!(
+                "{}; {} and more would carry {MTU_LARGEST}, if the whole network does",
+                detail(mtu),
+                MTU_LARGEST as usize + OVERHEAD_BYTES
+            ),
+        ),
+        None => findings.fail(
+            "mtu",
+            Code::Failed,
+            bytes,
+            format!("the interface takes {bytes} bytes, less than the smallest RoCEv2 packet"),
+            "raise the interface's MTU to 1500 at least",
+        ),
+    }
+}

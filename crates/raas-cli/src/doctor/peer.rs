@@ -1,0 +1,132 @@
+//! Another host: its daemon's port, the lane to it, its UDP port and the path's MTU.
+
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use control::Reason;
+use raasd::DeviceChoice;
+
+use super::daemon::Serving;
+use super::finding::{Code, Findings};
+use super::{is_own, path_mtu};
+use crate::route::{self, Route};
+use crate::transport::Raas;
+
+/// How long a TCP connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// All that can be tried toward `peer`.
+pub(super) fn look(peer: IpAddr, serving: &Serving, raas: Option<&Raas>, findings: &mut Findings) {
+    findings.about(Some(peer));
+    if is_own(raas, peer) {
+        findings.ok("peer-lane", "same-host", "an address of this host: connections go through shared memory");
+    } else {
+        let open = link(peer, serving, findings);
+        // Without the port there is no lane; the reason stands above already.
+        let lane_mtu = raas.filter(|_| open).and_then(|raas| lane(peer, raas, findings));
+        if serving.config.device == DeviceChoice::SoftNic {
+            udp(peer, serving, lane_mtu, findings);
+        }
+    }
+    findings.about(None);
+}
+
+/// The control link's port.
+fn link(peer: IpAddr, serving: &Serving, findings: &mut Findings) -> bool {
+    let entry = serving.config.peers.iter().find(|p| p.address == peer);
+    let at = SocketAddr::new(peer, entry.and_then(|p| p.port).unwrap_or(serving.config.peer_port));
+    match TcpStream::connect_timeout(&at, CONNECT_TIMEOUT) {
+        Ok(_) => {
+            findings.ok("peer-link", at.to_string(), format!("TCP {} is open", at.port()));
+            true
+        }
+        Err(e) => {
+            let fix = format!("start `raas daemon --listen {peer}` there, and let TCP {} pass", at.port());
+            findings.fail("peer-link", Code::NoDaemon, at.to_string(), format!("TCP {}: {e}", at.port()), &fix);
+            false
+        }
+    }
+}
+
+/// The lane, tried by the daemon. Its path MTU, if it is up.
+fn lane(peer: IpAddr, raas: &Raas, findings: &mut Findings) -> Option<u32> {
+    match route::probe(raas, peer) {
+        Ok(Route::SameHost) => {
+            findings.ok("peer-lane", "same-host", "connections go through shared memory");
+            None
+        }
+        Ok(Route::Lane { lane, round_trip }) => {
+            let us = round_trip.as_secs_f64() * 1e6;
+            let mtu = lane.map(|lane| lane.mtu_bytes);
+            let packets = mtu.map(|mtu| format!(", packets of {mtu} bytes")).unwrap_or_default();
+            findings.ok("peer-lane", us.round(), format!("its daemon answers over the lane after {us:.0} us{packets}"));
+            mtu
+        }
+        Ok(Route::None(reason)) => {
+            let code = match reason {
+                Reason::PeerAuth | Reason::PeerVersion | Reason::PeerLimit | Reason::Policy | Reason::BadAddress => {
+                    Code::Refused
+                }
+                Reason::PeerUnreachable => Code::NoDaemon,
+                _ => Code::Failed,
+            };
+            findings.fail("peer-lane", code, reason.key(), reason.to_string(), fix(reason));
+            None
+        }
+        Err(e) => {
+            let fix = "see whether this host's daemon still runs, and its log";
+            findings.fail("peer-lane", Code::Failed, "error", e.to_string(), fix);
+            None
+        }
+    }
+}
+
+fn fix(reason: Reason) -> &'static str {
+    match reason {
+        Reason::PeerAuth => "copy one key file to both hosts and start both daemons with it",
+        Reason::PeerVersion => "install the same release on both hosts (`raas --version`: wire)",
+        Reason::PeerUnreachable => "start `raas daemon` there, and let its peer_port pass",
+        Reason::BadAddress => "use the address that the peer's daemon was started with (--listen), see `[[peer]]`",
+        Reason::LaneFailed | Reason::TimedOut => "let UDP 4791 pass in both directions; `raas stat` counts drops",
+        Reason::LocalLimit | Reason::PeerLimit => "raise the limit, docs/configuration.md",
+        _ => "docs/reasons.md explains it; look into the logs of both daemons",
+    }
+}
+
+/// The RoCEv2 port and the path's MTU.
+fn udp(peer: IpAddr, serving: &Serving, lane_mtu: Option<u32>, findings: &mut Findings) {
+    let port = serving.config.udp_port;
+    let path = match path_mtu::probe(serving.listen, SocketAddr::new(peer, port)) {
+        Ok(path) => path,
+        Err(e) => {
+            let fix = "see whether a route leads there from this address: ip route get";
+            findings.fail("peer-udp", Code::Failed, port, format!("UDP {port}: {e}"), fix);
+            return;
+        }
+    };
+    match (path.refused, lane_mtu) {
+        (true, None) => {
+            let fix = "see whether the daemon there uses the software NIC and this udp_port";
+            findings.fail("peer-udp", Code::NoDaemon, port, format!("UDP {port} is closed there"), fix);
+        }
+        (_, Some(_)) => findings.ok("peer-udp", port, format!("UDP {port} carries the lane")),
+        (false, None) => findings.ok("peer-udp", port, format!("UDP {port} is open or silent; no lane proves it")),
+    }
+    let Some(carries) = path.carries else {
+        let fix = "raise the MTU of the path to 1500 at least";
+        let detail = format!("the path takes {} bytes, less than the smallest RoCEv2 packet", path.ip_bytes);
+        findings.fail("path-mtu", Code::Failed, path.ip_bytes, detail, fix);
+        return;
+    };
+    let detail = format!("the path takes {} bytes: packets of {} bytes", path.ip_bytes, carries.bytes());
+    match lane_mtu {
+        Some(lane) if lane as usize > carries.bytes() => findings.fail(
+            "path-mtu",
+            Code::Failed,
+            path.ip_bytes,
+            format!("{detail}, but the lane uses {lane}"),
+            &format!("set mtu = {} in the configuration of both daemons, or raise the MTU on the way", carries.bytes()),
+        ),
+        _ => findings.ok("path-mtu", path.ip_bytes, detail),
+    }
+}

@@ -1,0 +1,193 @@
+//! `raas why`: the path of one connection, or of one that would be made, with the reason, and why not another path.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use control::{ConnectionRow, LaneRow, PathKind, Reason};
+use serde_json::{Value, json};
+
+use crate::cli::WhyArgs;
+use crate::exit::Failure;
+use crate::route::{self, Route};
+use crate::ss::path_name;
+use crate::transport::{Raas, reason_failure, session_failure};
+
+/// How stream bytes leave on a lane; the key of `verbs` in `raas stat`.
+const STREAM_VERB: &str = "write_imm";
+
+/// What is to be said.
+#[derive(Debug)]
+struct Explanation {
+    /// The connection, unless it would only be made.
+    connection: Option<ConnectionRow>,
+    /// The host at the other end.
+    host: IpAddr,
+    /// `None`: there is no way.
+    path: Option<PathKind>,
+    reason: Reason,
+    device: Option<Device>,
+    lane: Option<LaneRow>,
+    round_trip: Option<Duration>,
+    alternatives: Vec<(PathKind, String)>,
+}
+
+/// The device of a lane and the address that it has there.
+#[derive(Debug)]
+struct Device {
+    name: String,
+    gid: Option<IpAddr>,
+    /// Place in the GID table of a device of rdma-core.
+    gid_index: Option<u8>,
+}
+
+/// Explains, and fails as a connection to that host would.
+pub(crate) fn run(args: &WhyArgs) -> Result<(), Failure> {
+    let socket = args.socket.path();
+    // A tool that lasts a moment; attached as a program, since a probe is a connection.
+    let raas = Raas::attach(socket, "raas why")?;
+    let explanation = match args.what.parse::<u64>() {
+        Ok(id) => of_connection(&raas, id)?,
+        Err(_) => of_host(&raas, route::target(&args.what)?.0)?,
+    };
+    if args.json {
+        println!("{}", explanation.to_json());
+    } else {
+        print!("{}", explanation.to_text());
+    }
+    match explanation.path {
+        Some(_) => Ok(()),
+        None => Err(reason_failure(explanation.reason, format!("{}: {}", explanation.host, explanation.reason))),
+    }
+}
+
+fn of_connection(raas: &Raas, id: u64) -> Result<Explanation, Failure> {
+    let socket = Some(raas.session().socket());
+    let rows = raas::inspect::connections(socket).map_err(session_failure)?;
+    let row = rows.into_iter().find(|row| row.id == id);
+    let row = row.ok_or_else(|| Failure::Usage(format!("there is no connection {id}; `raas ss` lists them")))?;
+    let (host, path, reason) = (row.peer.ip(), row.path, row.reason);
+    let lane = match &row.lane {
+        Some(name) => {
+            let stat = raas::inspect::stat(socket).map_err(session_failure)?;
+            stat.lanes.into_iter().find(|lane| lane.name == *name)
+        }
+        None => None,
+    };
+    explain(raas, Some(row), host, Some(path), reason, lane, None)
+}
+
+fn of_host(raas: &Raas, host: IpAddr) -> Result<Explanation, Failure> {
+    match route::probe(raas, host)? {
+        Route::SameHost => explain(raas, None, host, Some(PathKind::Shm), Reason::SameHost, None, None),
+        Route::Lane { lane, round_trip } => {
+            explain(raas, None, host, Some(PathKind::Lane), Reason::OtherHost, lane, Some(round_trip))
+        }
+        Route::None(reason) => explain(raas, None, host, None, reason, None, None),
+    }
+}
+
+fn explain(
+    raas: &Raas,
+    connection: Option<ConnectionRow>,
+    host: IpAddr,
+    path: Option<PathKind>,
+    reason: Reason,
+    lane: Option<LaneRow>,
+    round_trip: Option<Duration>,
+) -> Result<Explanation, Failure> {
+    let own = raas.session().addresses();
+    let on_lane = matches!(path, Some(PathKind::Lane | PathKind::Leased));
+    let device = if on_lane { Some(device(raas)?) } else { None };
+    let alternatives = alternatives(path, reason, host, own);
+    Ok(Explanation { connection, host, path, reason, device, lane, round_trip, alternatives })
+}
+
+fn device(raas: &Raas) -> Result<Device, Failure> {
+    let name = raas::inspect::stat(Some(raas.session().socket())).map_err(session_failure)?.device;
+    // The daemon names the address of its device first.
+    let gid = raas.session().addresses().first().copied();
+    let choice = gid.and_then(|gid| rdmacore::choose(&rdmacore::list_devices(), Some(&name), gid).ok());
+    Ok(Device { name, gid, gid_index: choice.map(|choice| choice.gid.index) })
+}
+
+/// Why each of the other paths is not taken.
+fn alternatives(path: Option<PathKind>, reason: Reason, host: IpAddr, own: &[IpAddr]) -> Vec<(PathKind, String)> {
+    let own: Vec<String> = own.iter().map(ToString::to_string).collect();
+    let own = own.join(", ");
+    let shm = format!("{host} is not an address of this host ({own})");
+    let lane = match path {
+        Some(PathKind::Shm) => format!("{host} is this host ({own}): a lane would only add two copies"),
+        Some(PathKind::Leased) => "the connection has a lane of its own".to_owned(),
+        _ => reason.to_string(),
+    };
+    let leased = "this release leases no lanes".to_owned();
+    let tcp = match path {
+        None => "for programs that ask for it (fallback = tcp), where somebody listens on kernel TCP".to_owned(),
+        Some(path) => {
+            format!("taken only where a program asks for it and there is no daemon; here is {}", path_name(path))
+        }
+    };
+    let all = [(PathKind::Shm, shm), (PathKind::Lane, lane), (PathKind::Leased, leased), (PathKind::Tcp, tcp)];
+    all.into_iter().filter(|(kind, _)| Some(*kind) != path).collect()
+}
+
+impl Explanation {
+    fn verb(&self) -> Option<&'static str> {
+        matches!(self.path, Some(PathKind::Lane | PathKind::Leased)).then_some(STREAM_VERB)
+    }
+
+    fn to_json(&self) -> Value {
+        let c = self.connection.as_ref();
+        let alternatives: Vec<Value> =
+            self.alternatives.iter().map(|(path, why)| json!({ "path": path_name(*path), "reason": why })).collect();
+        json!({
+            "schema": "raas.why/1",
+            "id": c.map(|c| c.id),
+            "local": c.map(|c| c.local),
+            "peer": c.map(|c| c.peer.to_string()).unwrap_or_else(|| self.host.to_string()),
+            "path": self.path.map(path_name),
+            "verb": self.verb(),
+            "device": self.device.as_ref().map(|d| &d.name),
+            "gid": self.device.as_ref().and_then(|d| d.gid),
+            "gid_index": self.device.as_ref().and_then(|d| d.gid_index),
+            "lane": self.lane,
+            "round_trip_us": self.round_trip.map(|t| t.as_secs_f64() * 1e6),
+            "reason": self.reason.key(),
+            "detail": self.reason.to_string(),
+            "alternatives": alternatives,
+        })
+    }
+
+    fn to_text(&self) -> String {
+        let mut out = match &self.connection {
+            Some(c) => format!("connection {}: {} to {}, process {}\n", c.id, c.local, c.peer, c.app_pid),
+            None => format!("a connection to {}\n", self.host),
+        };
+        let mut line = |name: &str, text: String| out += &format!("  {name:<8}  {text}\n");
+        line("path", self.path.map_or("none", path_name).to_owned());
+        line("reason", format!("{}: {}", self.reason.key(), self.reason));
+        if let Some(device) = &self.device {
+            let gid = device.gid.map(|gid| format!(", GID {gid}")).unwrap_or_default();
+            let index = device.gid_index.map(|index| format!(" (index {index})")).unwrap_or_default();
+            line("device", format!("{}{gid}{index}", device.name));
+        }
+        if let Some(verb) = self.verb() {
+            line("verb", format!("{verb}: stream bytes go straight into the receiver's ring, the immediate names it"));
+        }
+        if let Some(l) = &self.lane {
+            let (ours, theirs) = (l.qpn, l.peer_qpn);
+            let (mtu, others) = (l.mtu_bytes, l.connections);
+            line(
+                "lane",
+                format!("{}, {}, queue pair {ours} to {theirs}, path MTU {mtu}, {others} connections", l.name, l.state),
+            );
+        }
+        if let Some(t) = self.round_trip {
+            line("probe", format!("the peer's daemon answered over the lane after {:.0} us", t.as_secs_f64() * 1e6));
+        }
+        for (path, why) in &self.alternatives {
+            line("not", format!("{}: {why}", path_name(*path)));
+        }
+        out
+    }
+}
