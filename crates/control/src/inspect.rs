@@ -22,6 +22,8 @@ pub enum InspectAnswer {
     Connections(Vec<ConnectionRow>),
     /// The host's state. Of several parts each has some of the lanes and applications, and all of the rest.
     Stat(Box<Stat>),
+    /// Whether there was a lane to reset.
+    LaneReset(bool),
 }
 
 /// Which path a connection takes.

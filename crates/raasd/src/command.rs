@@ -104,6 +104,12 @@ pub(crate) enum Command {
         request: u64,
         query: InspectQuery,
     },
+    /// An operator wants a lane reset. Answered by [`FromEngine::Inspected`].
+    ResetLane {
+        client: ClientId,
+        request: u64,
+        peer: IpAddr,
+    },
     /// Detach everyone, give the lanes up, end the thread.
     Stop,
 }
@@ -160,6 +166,7 @@ pub(crate) enum FromEngine {
 pub(crate) enum EngineView {
     Connections(Vec<ConnectionRow>),
     Stat(Box<EngineStat>),
+    LaneReset(bool),
 }
 
 /// The engine's part of `raas stat`.

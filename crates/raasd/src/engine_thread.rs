@@ -235,6 +235,10 @@ impl<P: Provider> EngineThread<P> {
                 let view = self.view(query);
                 self.held.push_back(FromEngine::Inspected { client, request, view });
             }
+            Command::ResetLane { client, request, peer } => {
+                let view = EngineView::LaneReset(engine.force_lane_error(device, peer));
+                self.held.push_back(FromEngine::Inspected { client, request, view });
+            }
             Command::Stop => self.stop = true,
         }
     }

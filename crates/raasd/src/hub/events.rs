@@ -99,6 +99,7 @@ impl Hub {
                 rows.extend(self.pairs.rows());
                 inspect::connections(rows)
             }
+            EngineView::LaneReset(found) => vec![InspectAnswer::LaneReset(found)],
             EngineView::Stat(engine) => inspect::stat(*engine, self.daemon_stat()),
         };
         let Some(client) = self.clients.get_mut(&id) else { return };
