@@ -23,6 +23,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("raas-cli", 5),
     ("interop", 6),
     ("hostile", 6),
+    ("fuzz-targets", 6),
     ("sim", 6),
     ("bench", 6),
     ("xtask", 6),
@@ -65,11 +66,14 @@ pub(super) fn floors(packages: &[Package]) -> Vec<String> {
     findings
 }
 
-/// The daemon is used by the command and by nobody else.
+/// Crates that may use the daemon as a library: the command, and the fuzzers of its parsers.
+const DAEMON_USERS: &[&str] = &["raas-cli", "fuzz-targets"];
+
+/// The daemon is used by the command and by nobody else that ships.
 pub(super) fn daemon(packages: &[Package]) -> Vec<String> {
     packages
         .iter()
-        .filter(|package| package.name != "raas-cli")
+        .filter(|package| !DAEMON_USERS.contains(&package.name.as_str()))
         .filter(|package| package.dependencies.iter().any(|dependency| dependency.name == "raasd"))
         .map(|package| format!("{} depends on raasd; only raas-cli may", package.name))
         .collect()
