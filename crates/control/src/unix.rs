@@ -114,10 +114,12 @@ pub fn recv_frame(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<(usize
     Ok((received.bytes, fds))
 }
 
-/// Whether `socket`'s other end is a process of user `uid`, and which process: the kernel's word, not the client's.
+/// Process and user at the other end of `socket`: the kernel's word, not the client's. The process is 0 if it cannot be
+/// seen from here, as from within a container.
 pub fn peer_credentials(socket: impl AsFd) -> io::Result<(u32, u32)> {
-    let cred = rustix::net::sockopt::socket_peercred(socket)?;
-    Ok((u32::try_from(cred.pid.as_raw_nonzero().get()).unwrap_or(0), cred.uid.as_raw()))
+    // Not through rustix, whose process numbers are never 0: it reports such a peer as an error.
+    let cred = nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::PeerCredentials)?;
+    Ok((u32::try_from(cred.pid()).unwrap_or(0), cred.uid()))
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ const FLOORS: &[(&str, u32)] = &[
     ("ibverbs", 4),
     ("raasd", 4),
     ("raas-cli", 5),
+    ("raas-embedded", 5),
+    ("raas-tonic", 5),
     ("interop", 6),
     ("hostile", 6),
     ("fuzz-targets", 6),
@@ -66,16 +68,16 @@ pub(super) fn floors(packages: &[Package]) -> Vec<String> {
     findings
 }
 
-/// Crates that may use the daemon as a library: the command, and the fuzzers of its parsers.
-const DAEMON_USERS: &[&str] = &["raas-cli", "fuzz-targets"];
+/// Who may use the daemon: the command, the crate that puts it inside a process, and the fuzzers of its parsers.
+const DAEMON_USERS: &[&str] = &["raas-cli", "raas-embedded", "fuzz-targets"];
 
-/// The daemon is used by the command and by nobody else that ships.
+/// The daemon is used by its users and by nobody else.
 pub(super) fn daemon(packages: &[Package]) -> Vec<String> {
     packages
         .iter()
         .filter(|package| !DAEMON_USERS.contains(&package.name.as_str()))
         .filter(|package| package.dependencies.iter().any(|dependency| dependency.name == "raasd"))
-        .map(|package| format!("{} depends on raasd; only raas-cli may", package.name))
+        .map(|package| format!("{} depends on raasd; only {} may", package.name, DAEMON_USERS.join(" and ")))
         .collect()
 }
 
@@ -142,7 +144,7 @@ mod tests {
     #[test]
     fn only_the_command_may_use_the_daemon() {
         let packages = [package("raas-cli", &[("raasd", "normal")]), package("raas", &[("raasd", "dev")])];
-        assert_eq!(daemon(&packages), ["raas depends on raasd; only raas-cli may"]);
+        assert_eq!(daemon(&packages), ["raas depends on raasd; only raas-cli and raas-embedded may"]);
     }
 
     #[test]

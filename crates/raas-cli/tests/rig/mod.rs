@@ -80,6 +80,19 @@ impl Running {
         String::from_utf8_lossy(&self.stdout.lock().unwrap()).into_owned()
     }
 
+    /// Bytes that stdout has brought so far.
+    pub fn stdout_bytes(&self) -> usize {
+        self.stdout.lock().unwrap().len()
+    }
+
+    /// Waits for an end with code 0, and gives what stdout brought.
+    pub fn end_bytes(self) -> Vec<u8> {
+        let stdout = Arc::clone(&self.stdout);
+        let ended = self.end();
+        assert_eq!(ended.code(), 0, "{}", ended.stderr);
+        std::mem::take(&mut stdout.lock().unwrap())
+    }
+
     pub fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.stderr.lock().unwrap()).into_owned()
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{Conn, Link, Side};
 use crate::SessionError;
 use crate::park::Parker;
-use crate::patience::{Look, Next, Patience};
+use crate::patience::{Look, Next, Patience, WaitPolicy};
 
 impl Conn {
     /// Waits until `ready`, for a while by looking, then asleep. May return early; the caller looks again.
@@ -37,6 +37,14 @@ impl Conn {
                     return slept.map_err(SessionError::into);
                 }
             }
+        }
+    }
+
+    /// The news of a lane pass through a daemon that may need this very processor, and take longer than all spins.
+    pub(super) fn wait_policy(&self) -> WaitPolicy {
+        match &self.link {
+            Link::Lane(_) => WaitPolicy { spins: 0, ..self.inner.policy },
+            Link::Pair(_) => self.inner.policy,
         }
     }
 
