@@ -174,7 +174,7 @@ impl Model {
 
     fn atomic(&mut self, place: Place, compare: Option<u64>, operand: u64) -> Outcome {
         let is_idle = matches!(self.message, Message::None);
-        if !is_idle || place.addr % 8 != 0 || !is_granted(Place { len: 8, ..place }) {
+        if !is_idle || !place.addr.is_multiple_of(8) || !is_granted(Place { len: 8, ..place }) {
             return Outcome::Refused;
         }
         let word: &mut [u8] = &mut self.memory[place.addr as usize..][..8];

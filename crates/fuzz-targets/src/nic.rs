@@ -318,7 +318,7 @@ impl Bench {
             2 => Syndrome::RnrNak(1),
             _ => Syndrome::Nak(NakCode::SequenceError),
         };
-        let opcode = if input.byte() % 4 == 0 { Opcode::ReadResponseOnly } else { Opcode::Acknowledge };
+        let opcode = if input.byte().is_multiple_of(4) { Opcode::ReadResponseOnly } else { Opcode::Acknowledge };
         let bth = Bth {
             opcode: opcode.byte(),
             solicited: false,

@@ -40,7 +40,8 @@ pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
     applications(&hosts, &mut rng, verdict)?;
     let [a, b] = hosts;
     verdict.case("daemons: nothing is left in /proc of their own", alone(&a));
-    (a.stop()?, b.stop()?);
+    a.stop()?;
+    b.stop()?;
     let name = format!("daemons: {DAEMON_DEATHS} deaths at connect, transfer and close, on both sides");
     verdict.case(&name, daemons(raas, dir.path(), &mut rng));
     Ok(())
