@@ -2,6 +2,7 @@
 //! prints a table. Owns the command line; each bench lives in its own module, and what figures mean stands in
 //! docs/benchmarks.md.
 
+mod faults;
 mod machine;
 mod nic;
 mod report;
@@ -41,6 +42,8 @@ pub(crate) struct Args {
 enum Name {
     /// The software NIC against kernel rxe, in a guest.
     Nic,
+    /// What applications wait when something fails.
+    Faults,
 }
 
 /// Runs the bench. The exit code says whether it was measured, not whether bars were met.
@@ -50,6 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let _first = SessionFirst::begin();
     let (name, findings) = match args.name {
         Name::Nic => (if args.guests == 2 { "nic-two-guests" } else { "nic" }, nic::run(&repo, args)?),
+        Name::Faults => ("faults", faults::run(&repo, args)?),
     };
     let path = origin.write(&repo, name, &findings, args.json.as_deref())?;
     print!("\n{}", report::table(&findings));
