@@ -22,7 +22,7 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     let build = child::run_quiet(&mut repo.command("cargo", &packages), BUILD_LIMIT)?;
     ensure!(build.success(), "building faultbench: {}\n{}", build.describe(), build.text(Stream::Err));
     let program = |name: &str| repo.target.join("release").join(name).to_string_lossy().into_owned();
-    let (faultbench, raas, rounds) = (program("faultbench"), program("raas"), args.rounds.to_string());
+    let (faultbench, raas, rounds) = (program("faultbench"), program("raas"), args.rounds().to_string());
     // The partition takes loopback down, which nobody else may notice.
     let mut words = vec!["--net"];
     if !rustix::process::geteuid().is_root() {
@@ -32,7 +32,7 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     if let Some(only) = &args.only {
         words.extend(["--only", only]);
     }
-    let limit = ROUND_LIMIT * args.rounds;
+    let limit = ROUND_LIMIT * args.rounds();
     let ended = child::run(&mut repo.command("unshare", &words), limit, |stream, line| {
         if stream == Stream::Err {
             println!("{line}");
