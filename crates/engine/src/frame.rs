@@ -181,6 +181,13 @@ pub(crate) fn parse(frame: &[u8]) -> Result<(Header, Records<'_>), FrameError> {
     Ok((header, Records { rest, left: header.records }))
 }
 
+/// Takes a control frame apart as the engine does; how many records it has, or what is wrong with it in words. For tools
+/// and fuzzers: the engine itself judges each record where it is used.
+pub fn check_frame(frame: &[u8]) -> Result<usize, String> {
+    let (_, records) = parse(frame).map_err(|e| e.to_string())?;
+    records.map(|record| record.map(drop).map_err(|e| e.to_string())).try_fold(0, |n, record| record.map(|()| n + 1))
+}
+
 /// The records of a frame. Ends after the first error.
 #[derive(Debug)]
 pub(crate) struct Records<'a> {
