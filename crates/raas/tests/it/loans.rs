@@ -26,7 +26,7 @@ fn what_is_committed_arrives_and_the_rest_does_not() {
         assert_eq!(loan.commit(), 12);
         let mut got = [0; 12];
         t.server.read_exact(&mut got).unwrap();
-        assert_eq!(&got, b"\x05\0\0\012345too");
+        assert_eq!(&got, b"\x05\0\0\x0012345too");
         let e = t.client.reserve(4097).unwrap_err();
         assert!(e.kind() == ErrorKind::InvalidInput && e.to_string().contains("4096"), "{e}");
         t.client.set_nonblocking(true).unwrap();
