@@ -26,7 +26,7 @@ pub(crate) struct Immediate {
 
 impl Immediate {
     pub(crate) const fn to_bits(self) -> u32 {
-        self.bytes_before / UNIT_BYTES << KEY_BITS | self.route
+        ((self.bytes_before / UNIT_BYTES) << KEY_BITS) | self.route
     }
 
     pub(crate) const fn from_bits(bits: u32) -> Self {
