@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use control::{LaneOffer, Reason};
+use control::{LaneOffer, LaneRoutes, Reason};
 use verbs::Time;
 
 /// A message of a lane's set-up.
@@ -14,7 +14,10 @@ use verbs::Time;
 pub(crate) enum Message {
     Offer(LaneOffer),
     Ready,
-    Reset(Reason),
+    /// And whether the sender keeps the lane's connections.
+    Reset(Reason, bool),
+    Routes(LaneRoutes),
+    RoutesTaken,
 }
 
 impl Message {
@@ -23,7 +26,10 @@ impl Message {
         match self {
             Self::Offer(_) => 1,
             Self::Ready => 2,
-            Self::Reset(_) => 3,
+            Self::Reset(_, false) => 3,
+            Self::Reset(_, true) => 4,
+            Self::Routes(_) => 5,
+            Self::RoutesTaken => 6,
         }
     }
 }
@@ -34,11 +40,14 @@ pub(crate) enum Round {
     #[default]
     Idle,
     Offered,
+    /// The engines tell each other what arrived.
+    Resuming,
     HalfUp,
     Up,
     /// Our reset is sent, the peer's is not yet here.
     Draining {
         wanted: bool,
+        resumes: bool,
     },
 }
 
@@ -48,6 +57,12 @@ pub(crate) enum Step {
     /// Make the own end, send the offer; then take the peer's if it is here.
     Begin(Option<LaneOffer>),
     Accept(LaneOffer),
+    /// Both ends gave the lane up and kept its connections.
+    BeginAgain,
+    /// The peer gave the lane up and kept its connections.
+    Reset(Reason),
+    Tell,
+    Take(LaneRoutes),
     Ready,
     Lost(Reason),
     /// Nothing.
@@ -64,6 +79,8 @@ pub(crate) struct LinkEnd {
     /// The peer's life at the other end of it.
     pub(crate) peer_life: u32,
     pub(crate) round: Round,
+    /// The connections of the round before go on in this one.
+    pub(crate) resumes: bool,
     /// Number of the dial that is on its way.
     pub(crate) dial: Option<u64>,
     pub(crate) redials: u32,
@@ -85,12 +102,22 @@ impl LinkEnd {
                 self.round = Round::Up;
                 Step::Ready
             }
-            (Round::Draining { .. }, Message::Offer(_) | Message::Ready) => Step::None,
-            (Round::Draining { wanted }, Message::Reset(_)) => {
+            (Round::Resuming, Message::Routes(routes)) => Step::Take(routes),
+            (Round::Resuming, Message::RoutesTaken) => Step::Tell,
+            (Round::Draining { resumes: true, .. }, Message::Reset(_, true)) => Step::BeginAgain,
+            (Round::Draining { wanted, resumes }, Message::Reset(reason, _)) => {
                 self.round = Round::Idle;
-                if wanted { Step::Begin(None) } else { Step::None }
+                match (resumes, wanted) {
+                    (true, _) => Step::Lost(reason),
+                    (false, true) => Step::Begin(None),
+                    (false, false) => Step::None,
+                }
             }
-            (Round::Offered | Round::HalfUp | Round::Up, Message::Reset(reason)) => {
+            (Round::Draining { .. }, _) => Step::None,
+            (Round::Offered | Round::Resuming | Round::HalfUp | Round::Up, Message::Reset(reason, true)) => {
+                Step::Reset(reason)
+            }
+            (Round::Offered | Round::Resuming | Round::HalfUp | Round::Up, Message::Reset(reason, false)) => {
                 self.round = Round::Idle;
                 Step::Lost(reason)
             }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use verbs::{PathMtu, Time};
+use verbs::{PathMtu, Status, Time};
 
 /// A whole run.
 #[derive(Debug, Clone)]
@@ -155,10 +155,27 @@ pub enum Fault {
     PauseEngine { host: usize, time: Duration },
     /// Nothing on the host runs for a while.
     PauseHost { host: usize, time: Duration },
+    /// The queue pair of `host`'s lane to `peer` fails.
+    BreakLane { host: usize, peer: usize, how: Break },
     /// An application of the plan is killed.
     KillApp { app: usize },
     /// The network changes.
     Weather(Weather),
+}
+
+/// How a queue pair fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Break {
+    /// It goes into error; its daemon notices when it uses it, or the peer does.
+    Silent,
+    /// Its daemon gives it up at once.
+    Asked,
+    /// Its next WRITE names a key that the peer does not know.
+    RemoteKey,
+    /// Its next WRITE names local memory that is not registered.
+    LocalKey,
+    /// A work request ends with this although the peer executed it.
+    Status(Status),
 }
 
 /// One application.

@@ -8,13 +8,16 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use verbs::{PathMtu, Time};
+use verbs::{PathMtu, Status, Time};
 
 use crate::content::mix;
-use crate::plan::{AppPlan, ConnectPlan, Cut, Ending, Fault, HostPlan, ListenPlan, Plan, Talk, Weather};
+use crate::plan::{AppPlan, Break, ConnectPlan, Cut, Ending, Fault, HostPlan, ListenPlan, Plan, Talk, Weather};
 
 /// First listening port of the applications.
 const FIRST_PORT: u16 = 100;
+
+/// Queue pairs broken, each once or twice: together less than a lane's connections survive.
+const BREAKS_MAX: u32 = 6;
 
 /// Fewest bytes that a queue pair may have in flight.
 const SMALL_WINDOW_BYTES: u32 = 16 << 10;
@@ -206,6 +209,20 @@ fn faults(plan: &mut Plan, quiet_us: u64, rng: &mut StdRng) {
         let all = rng.random_bool(0.3);
         let fault = if all { Fault::PauseHost { host, time } } else { Fault::PauseEngine { host, time } };
         plan.faults.push((at(start), fault));
+    }
+    for _ in 0..some(rng, BREAKS_MAX) {
+        let (start, host) = (rng.random_range(0..quiet_us), rng.random_range(0..hosts));
+        let peer = (host + rng.random_range(1..hosts)) % hosts;
+        let statuses = [Status::RetryExcErr, Status::RnrRetryExcErr, Status::RemOpErr, Status::LocQpOpErr];
+        let status = Break::Status(pick(&statuses, rng));
+        let how = pick(&[Break::Silent, Break::Asked, Break::RemoteKey, Break::LocalKey, status], rng);
+        plan.faults.push((at(start), Fault::BreakLane { host, peer, how }));
+        // Often again, or at the other end, while the lane is being made anew.
+        if rng.random_bool(0.5) {
+            let again = start + up_to(&[20, 300, 3000], rng);
+            let (host, peer) = if rng.random_bool(0.5) { (host, peer) } else { (peer, host) };
+            plan.faults.push((at(again), Fault::BreakLane { host, peer, how: pick(&[Break::Silent, how], rng) }));
+        }
     }
     if !plan.apps.is_empty() {
         for _ in 0..some(rng, 3) {

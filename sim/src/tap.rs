@@ -1,15 +1,18 @@
 //! The device as the engine sees it: the software NIC, with a count of what is alive in it.
 //!
 //! Owns the sets of live QPs and memory regions, from the calls alone, so that a leak shows even if engine and NIC agree on
-//! a wrong number. It must never change a call or its result.
+//! a wrong number. It must never change a call or its result, but for the one that the plan spoils.
 
 use std::collections::BTreeSet;
 
 use roce::Nic;
 use verbs::{
-    Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Mr, MrId, PostError, Provider,
-    QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, VerbsError,
+    Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Lkey, Mr, MrId, Payload,
+    PostError, Provider, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, RemoteAddr, Rkey, SendOp, SendWr, Sge, SrqId,
+    SrqInit, Status, VerbsError,
 };
+
+use crate::plan::Break;
 
 /// A [`Nic`] and what lives in it.
 #[derive(Debug)]
@@ -22,12 +25,46 @@ pub struct Tap {
     pub qps: BTreeSet<Qpn>,
     /// Calls since the start: work requests, registrations, polls that found something.
     pub calls: u64,
+    /// What happens to the next work request of a queue pair.
+    pub(crate) spoil: Option<(Qpn, Break)>,
 }
 
 impl Tap {
     /// Around a NIC in which nothing lives yet.
     pub fn new(nic: Nic) -> Self {
-        Self { nic, mrs: BTreeSet::new(), qps: BTreeSet::new(), calls: 0 }
+        Self { nic, mrs: BTreeSet::new(), qps: BTreeSet::new(), calls: 0, spoil: None }
+    }
+}
+
+impl Tap {
+    /// Posts work requests of which the first WRITE has a wrong key.
+    fn post_spoilt(&mut self, qpn: Qpn, wrs: &[SendWr<'_>], how: Break) -> Result<(), PostError> {
+        let Some(at) = wrs.iter().position(|w| matches!(w.op, SendOp::WriteImm(..))) else {
+            return self.nic.post_send(qpn, wrs);
+        };
+        self.spoil = None;
+        let mut wrs = wrs.to_vec();
+        let sges: Vec<Sge>;
+        match (how, wrs[at].op, wrs[at].payload) {
+            (Break::RemoteKey, SendOp::WriteImm(to, imm), _) => {
+                wrs[at].op = SendOp::WriteImm(RemoteAddr { rkey: Rkey(to.rkey.0 ^ 0x5a5a), ..to }, imm);
+            }
+            (_, _, Payload::Sges(of)) => {
+                sges = of.iter().map(|s| Sge { lkey: Lkey(s.lkey.0 ^ 0x5a5a), ..*s }).collect();
+                wrs[at].payload = Payload::Sges(&sges);
+            }
+            _ => {}
+        }
+        self.nic.post_send(qpn, &wrs)
+    }
+
+    /// The first send that is told to have succeeded has failed.
+    fn spoil_completion(&mut self, qpn: Qpn, status: Status, told: &mut [Completion]) {
+        let is_send = |c: &&mut Completion| c.qpn == qpn && c.status == Status::Success && c.wr_id >> 63 == 0;
+        let Some(completion) = told.iter_mut().find(is_send) else { return };
+        completion.status = status;
+        self.spoil = None;
+        let _ = self.nic.modify_qp(qpn, &QpModify::Err);
     }
 }
 
@@ -81,7 +118,10 @@ impl Provider for Tap {
     }
     fn post_send(&mut self, qpn: Qpn, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         self.calls += wrs.len() as u64;
-        self.nic.post_send(qpn, wrs)
+        match self.spoil {
+            Some((of, how @ (Break::RemoteKey | Break::LocalKey))) if of == qpn => self.post_spoilt(qpn, wrs, how),
+            _ => self.nic.post_send(qpn, wrs),
+        }
     }
     fn post_recv(&mut self, qpn: Qpn, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
         self.calls += wrs.len() as u64;
@@ -92,8 +132,12 @@ impl Provider for Tap {
         self.nic.post_srq_recv(srq, wrs)
     }
     fn poll_cq(&mut self, cq: CqId, out: &mut Vec<Completion>, max: usize) -> Result<usize, VerbsError> {
+        let first = out.len();
         let found = self.nic.poll_cq(cq, out, max)?;
         self.calls += found as u64;
+        if let Some((qpn, Break::Status(status))) = self.spoil {
+            self.spoil_completion(qpn, status, out.get_mut(first..).unwrap_or_default());
+        }
         Ok(found)
     }
     fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), VerbsError> {

@@ -62,7 +62,7 @@ fn packets_of_an_older_lane_reach_nobody() {
     let old = qpn(&world);
     world.break_now(&Fault::Hold { from: 0, to: 1 });
     world.pass(Duration::from_secs(20));
-    assert!(world.counter(0, "lane_failures") > 0, "the lane failed");
+    assert!(world.counter(0, "lane_resets") > 0, "the lane failed");
     // A new lane, with traffic on the same rings' memory, and then the old packets.
     world.break_now(&Fault::Heal { a: 0, b: 1 });
     world.break_now(&Fault::Release { from: 0, to: 1 });

@@ -8,6 +8,7 @@
 #![deny(missing_docs)]
 
 mod cases;
+mod datagrams;
 mod pair;
 mod rig;
 mod run;

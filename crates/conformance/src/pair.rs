@@ -1,4 +1,4 @@
-//! Two connected queue pairs, and the small steps that cases are made of.
+//! Two queue pairs that know each other, and the small steps that cases are made of.
 
 use std::time::Duration;
 
@@ -8,6 +8,8 @@ use crate::{Failure, Outcome, Rig};
 
 /// Longest time, on the rig's clock, that a completion is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The same for datagrams over a link that loses packets.
+const PATIENCE_WITH_LOSS: Duration = Duration::from_millis(500);
 /// How long a case looks on before it believes that nothing comes.
 const QUIET: Duration = Duration::from_millis(60);
 /// Most steps of one wait: ends a rig whose clock stands still.
@@ -35,6 +37,10 @@ impl Side {
 /// How the pair is made.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// Transport service.
+    pub qp_type: QpType,
+    /// Queue key of both QPs, for datagrams.
+    pub qkey: Qkey,
     /// Receives come from an SRQ.
     pub srq: bool,
     /// Send and receive depth.
@@ -71,6 +77,8 @@ pub fn all_access() -> Access {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            qp_type: QpType::Rc,
+            qkey: Qkey(0),
             srq: false,
             depth: 64,
             sig_all: false,
@@ -103,6 +111,8 @@ pub struct End {
     pub region: Region,
     /// Its registration.
     pub mr: Mr,
+    /// Where the other end is, for datagrams.
+    pub ah: Option<AhId>,
     /// First PSN it sends.
     psn: Psn,
 }
@@ -132,12 +142,12 @@ fn make_end(device: &mut dyn Provider, o: &Options, psn: Psn) -> Result<End, Fai
     let qpn = make_qp(device, o, cq, srq)?;
     let region = Region::anonymous(usize::try_from(o.bytes).unwrap_or(usize::MAX))?;
     let mr = device.reg_mr(&region, 0, o.bytes, o.mr_access)?;
-    Ok(End { cq, srq, qpn, region, mr, psn })
+    Ok(End { cq, srq, qpn, region, mr, ah: None, psn })
 }
 
-fn make_qp(device: &mut dyn Provider, o: &Options, cq: CqId, srq: Option<SrqId>) -> Result<Qpn, Failure> {
+pub(crate) fn make_qp(device: &mut dyn Provider, o: &Options, cq: CqId, srq: Option<SrqId>) -> Result<Qpn, Failure> {
     Ok(device.create_qp(&QpInit {
-        qp_type: QpType::Rc,
+        qp_type: o.qp_type,
         send_cq: cq,
         recv_cq: cq,
         srq,
@@ -164,7 +174,12 @@ impl<'r> Pair<'r> {
     pub fn create(rig: &'r mut dyn Rig, options: Options) -> Result<Self, Failure> {
         let a = make_end(rig.device(Side::A), &options, Psn::new(0xff_fff0))?;
         let b = make_end(rig.device(Side::B), &options, Psn::new(0x12_3456))?;
-        Ok(Self { rig, options, a, b })
+        let mut pair = Self { rig, options, a, b };
+        if pair.options.qp_type == QpType::Ud {
+            pair.a.ah = Some(pair.address_handle(Side::A, Side::B)?);
+            pair.b.ah = Some(pair.address_handle(Side::B, Side::A)?);
+        }
+        Ok(pair)
     }
 
     /// The end on a side.
@@ -182,21 +197,19 @@ impl<'r> Pair<'r> {
 
     /// Attributes of Init.
     pub fn init(&self) -> QpModify {
-        QpModify::Init { access: self.options.qp_access, qkey: Qkey(0) }
+        QpModify::Init { access: self.options.qp_access, qkey: self.options.qkey }
     }
 
     /// Attributes of RTR on `side`, towards the other end.
     pub fn rtr(&mut self, side: Side) -> QpModify {
         let peer = self.end(side.other()).clone();
-        let (gid, port, far) = {
-            let d = self.device(side.other()).device();
-            (d.gid, d.udp_port, d.mtu)
-        };
+        let av = self.address_of(side.other());
+        let far = self.device(side.other()).device().mtu;
         let mtu = self.options.mtu.min(far).min(self.device(side).device().mtu);
         QpModify::Rtr(RtrAttr {
             dest_qpn: peer.qpn,
             rq_psn: peer.psn,
-            av: AddressVector { udp_port: port, ..AddressVector::new(gid) },
+            av,
             mtu,
             max_dest_rd_atomic: self.options.rd_atomic,
             min_rnr_timer: self.options.min_rnr_timer,
@@ -312,7 +325,8 @@ impl<'r> Pair<'r> {
         payload: Payload<'_>,
         flags: SendFlags,
     ) -> Outcome {
-        self.device(side).post_send(qpn, &[SendWr { wr_id, op, payload, flags, dest: None }])?;
+        let dest = self.dest(side);
+        self.device(side).post_send(qpn, &[SendWr { wr_id, op, payload, flags, dest }])?;
         Ok(())
     }
 
@@ -326,7 +340,7 @@ impl<'r> Pair<'r> {
             if got.len() == n {
                 return Ok(got);
             }
-            if self.rig.elapsed().saturating_sub(start) > PATIENCE {
+            if self.rig.elapsed().saturating_sub(start) > self.patience() {
                 break;
             }
             // The other side's device may need its owner's polling to make progress.
@@ -334,6 +348,11 @@ impl<'r> Pair<'r> {
             self.rig.step();
         }
         Err(Failure(format!("{n} completions expected on {side:?}, {} came: {got:?}", got.len())))
+    }
+
+    /// A datagram that the link lost never comes; the case is tried again.
+    fn patience(&self) -> Duration {
+        if self.options.qp_type == QpType::Ud && self.rig.lossy() { PATIENCE_WITH_LOSS } else { PATIENCE }
     }
 
     fn poll(&mut self, side: Side, got: &mut Vec<Completion>, max: usize) -> Outcome {

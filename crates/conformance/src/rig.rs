@@ -35,7 +35,7 @@ pub trait Rig {
     fn lossy(&self) -> bool;
 
     /// Cases in which this provider differs.
-    fn differences(&self) -> &'static [Difference];
+    fn differences(&self) -> &[Difference];
 }
 
 impl<R: Rig + ?Sized> Rig for Box<R> {
@@ -59,7 +59,7 @@ impl<R: Rig + ?Sized> Rig for Box<R> {
         (**self).lossy()
     }
 
-    fn differences(&self) -> &'static [Difference] {
+    fn differences(&self) -> &[Difference] {
         (**self).differences()
     }
 }

@@ -95,6 +95,14 @@ pub enum Request {
         /// What to tell.
         query: InspectQuery,
     },
+    /// Put the queue pair of the lane to a host into error, as its failure would: its connections see a pause. Only root and
+    /// the daemon's own user may ask. Answered by [`InspectAnswer::LaneReset`].
+    ResetLane {
+        /// Repeated in the answer.
+        request: u64,
+        /// The host.
+        peer: IpAddr,
+    },
 }
 
 /// How a connection reaches its peer, and with which memory.

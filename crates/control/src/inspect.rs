@@ -22,6 +22,8 @@ pub enum InspectAnswer {
     Connections(Vec<ConnectionRow>),
     /// The host's state. Of several parts each has some of the lanes and applications, and all of the rest.
     Stat(Box<Stat>),
+    /// Whether there was a lane to reset.
+    LaneReset(bool),
 }
 
 /// Which path a connection takes.
@@ -96,8 +98,10 @@ pub struct LaneRow {
     pub peer: SocketAddr,
     /// `up`, `connecting`, `failed`.
     pub state: String,
-    /// Counts resets of the lane.
+    /// Raised with each queue pair that the daemon makes for a lane.
     pub incarnation: u32,
+    /// Resets of the lane over which its connections went on.
+    pub resets: u64,
     /// Local queue pair.
     pub qpn: u32,
     /// Peer queue pair.

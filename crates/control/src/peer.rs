@@ -51,6 +51,9 @@ pub enum PeerMessage {
         incarnation: u32,
         /// Why.
         reason: Reason,
+        /// The sender keeps the lane's connections, to go on with them on the next incarnation. They do if both ends say
+        /// so; else they end with `reason`.
+        resumes: bool,
     },
     /// Sent when nothing else was for a while; its absence tells a dead peer.
     Heartbeat,
@@ -61,6 +64,62 @@ pub enum PeerMessage {
         /// More words, for a person.
         detail: String,
     },
+    /// What of the old incarnation arrived at the sender, before the new one is used.
+    LaneRoutes(LaneRoutes),
+    /// The last LaneRoutes was taken: the next may follow.
+    LaneRoutesTaken {
+        /// Which lane.
+        lane: u32,
+        /// The incarnation of the sender's offer.
+        incarnation: u32,
+    },
+}
+
+/// Connections that one [`LaneRoutes`] names at most: with them it is at most 40 KiB long.
+pub const ROUTES_PER_MESSAGE: usize = 1024;
+
+/// A part of what of the old incarnation of a lane arrived at the sender.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneRoutes {
+    /// Which lane.
+    pub lane: u32,
+    /// The incarnation of the sender's offer.
+    pub incarnation: u32,
+    /// Number of the last control frame that the sender handled.
+    pub frames_received: u64,
+    /// At most [`ROUTES_PER_MESSAGE`] connections.
+    pub routes: Vec<RouteState>,
+    /// No more follow: connections that were not named are none of the sender's.
+    pub is_last: bool,
+}
+
+/// What the sender knows of one connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteState {
+    /// The receiver's route id; 0 with [`route_flag::OPENING`].
+    pub route: u32,
+    /// The sender's route id; 0 with [`route_flag::PARKED`].
+    pub own_route: u32,
+    /// Bytes that arrived.
+    pub rx_tail: u64,
+    /// Bytes that the sender's application consumed.
+    pub rx_head: u64,
+    /// Bits of [`route_flag`].
+    pub flags: u8,
+}
+
+/// Bits of [`RouteState::flags`].
+pub mod route_flag {
+    /// The sender sent Open and has no answer.
+    pub const OPENING: u8 = 1;
+    /// The receiver's Open arrived, and its answer is still to come.
+    pub const PARKED: u8 = 1 << 1;
+    /// The receiver's Fin arrived.
+    pub const FIN: u8 = 1 << 2;
+    /// The receiver's Stop arrived.
+    pub const STOP: u8 = 1 << 3;
+    /// The receiver's Reset arrived.
+    pub const RESET: u8 = 1 << 4;
 }
 
 /// One end of a lane.

@@ -160,10 +160,11 @@ impl Engine {
     /// Rings are there for a connect that waited for them.
     pub(crate) fn serve_connect(&mut self, id: ConnectId) {
         let Some(connect) = self.connects.get(id) else { return };
-        if self.lanes.get(connect.lane).is_some_and(|l| l.state == LaneState::Up) {
-            self.ring_connect(id);
-        } else {
-            self.finish_connect(id, Err(Reason::LaneFailed));
+        match self.lanes.get_mut(connect.lane) {
+            Some(lane) if lane.state == LaneState::Up => self.ring_connect(id),
+            // It is being reset. The rings stay free until the lane is up again.
+            Some(lane) if lane.is_wanted => lane.parked.push_back(id),
+            _ => self.finish_connect(id, Err(Reason::LaneFailed)),
         }
     }
 
@@ -303,7 +304,7 @@ impl Engine {
     }
 
     /// The peer holds nothing of this attempt: rings and slot are free at once.
-    fn forget_opening(&mut self, route: RouteId) {
+    pub(crate) fn forget_opening(&mut self, route: RouteId) {
         if let Some(vqp) = self.vqps.get_mut(route) {
             vqp.close.on_app_released();
             vqp.close.on_severed();

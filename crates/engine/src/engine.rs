@@ -72,6 +72,8 @@ pub struct Engine {
     pub(crate) events: VecDeque<Event>,
     /// Lanes with work.
     pub(crate) lane_queue: VecDeque<LaneId>,
+    /// Lanes whose queue pair failed in this round.
+    pub(crate) failing: Vec<LaneId>,
     /// Applications whose doorbell was rung in this round.
     touched: Vec<AppId>,
     wakes: Vec<AppId>,
@@ -152,6 +154,7 @@ impl Engine {
             waiting: 0,
             events: VecDeque::new(),
             lane_queue: VecDeque::new(),
+            failing: Vec::new(),
             touched: Vec::new(),
             wakes: Vec::new(),
             gone: Vec::new(),
@@ -182,6 +185,7 @@ impl Engine {
         worked |= self.run_doorbells();
         worked |= self.run_timers(nic);
         worked |= self.run_lanes(nic);
+        worked |= self.run_resets(nic);
         worked |= self.run_departures(nic);
         self.collect_wakes();
         self.sample(nic);
@@ -194,7 +198,7 @@ impl Engine {
             match event {
                 AsyncEvent::QpFatal(qpn) => {
                     if let Some(id) = self.lane_of(qpn) {
-                        self.fail_lane(nic, id, format!("the device put QP {qpn} in error"));
+                        self.break_lane(id, format!("the device put QP {qpn} in error"));
                     }
                 }
                 AsyncEvent::CqError(_) | AsyncEvent::DeviceFatal => {
@@ -246,7 +250,7 @@ impl Engine {
             match pump.run(nic) {
                 Ok(sent) => worked |= sent,
                 Err(e) => {
-                    self.fail_lane(nic, id, e.to_string());
+                    self.break_lane(id, e.to_string());
                     worked = true;
                     continue;
                 }
@@ -304,6 +308,7 @@ impl Engine {
             && self.wakes.is_empty()
             && self.gone.is_empty()
             && self.retired.is_empty()
+            && self.failing.is_empty()
             && !self.attached.iter().any(|a| self.apps.get(*a).is_some_and(|a| a.a2e.is_dirty()));
         if !idle {
             self.end_sleep();
@@ -385,8 +390,9 @@ impl Engine {
     /// Frees a connection if nobody can touch its memory any more.
     pub(crate) fn try_release(&mut self, route: RouteId) {
         let Some(vqp) = self.vqps.get(route) else { return };
-        let completed = vqp.lane.and_then(|id| self.lanes.get(id)).is_none_or(|l| l.sendq.is_completed(vqp.last_wr));
-        if !completed || !vqp.is_over() {
+        let lane = vqp.lane.and_then(|id| self.lanes.get(id));
+        let may_be_named = lane.is_some_and(|l| l.holds_connections() || !l.sendq.is_completed(vqp.last_wr));
+        if may_be_named || !vqp.is_over() {
             return;
         }
         let Some(vqp) = self.vqps.remove(route) else { return };

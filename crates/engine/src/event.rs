@@ -68,6 +68,14 @@ pub enum Event {
         /// What it did, for a person.
         detail: String,
     },
+    /// The lane's QP failed and is destroyed; its connections wait. Tell the peer daemon (LaneReset that resumes), make a
+    /// new offer, exchange routes.
+    LaneReset {
+        /// The host.
+        peer: IpAddr,
+        /// What happened, for a person.
+        detail: String,
+    },
     /// The lane's QP failed and is destroyed; its connections were reset. Tell the peer daemon (LaneReset), make a new
     /// lane when wanted.
     LaneFailed {

@@ -3,22 +3,20 @@
 //! Owns the lane's queues and numbers. It must never touch a connection: those who move connections are `pump` (sending),
 //! `recv` (receiving) and `link` (making and losing lanes).
 //!
-//! Resynchronisation. A lane that is made anew today starts with no connections: `link` resets them when the queue pair goes.
-//! What carrying them over needs is there already: both ends' cursors are absolute, tx rings keep their bytes until the
-//! peer's *application* consumed them, frames name the incarnation and count up. The place is `Engine::sever`: in place of
-//! ending each connection it would keep it in the lane's list, and, once both daemons exchanged each route's
-//! (`rx_tail`, `rx_head`) over the control link, set `tx_sent` back to the peer's `rx_tail` and owe again the records
-//! that the peer did not confirm.
+//! A lane that is reset loses its queue pair and all that waits for it, but not its connections: `resync` carries them over.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use verbs::{PathMtu, Psn, Qpn};
+use verbs::{PathMtu, Psn, Qpn, Time};
 
 use crate::connect::ConnectId;
 use crate::credit::{RecvCredits, SendCredits};
-use crate::limits::{FRAME_SLOTS, OPENS_PENDING_MAX};
+use crate::limits::{
+    FRAME_SLOTS, LANE_FRUITLESS_AFTER, LANE_RESET_WINDOW, LANE_RESETS_FRUITLESS_MAX, LANE_RESETS_MAX, OPENS_PENDING_MAX,
+};
 use crate::recvpool::FrameMemory;
+use crate::resync::Resync;
 use crate::sched::Drr;
 use crate::sendq::SendQueue;
 use crate::table::key;
@@ -77,7 +75,7 @@ pub(crate) struct Lane {
     pub(crate) piece_bytes_max: u32,
     /// Long pieces leave as a WRITE and a WRITE with immediate (see `immediate`).
     pub(crate) splits_pieces: bool,
-    /// Number of the last frame sent, and received.
+    /// Number of the last frame sent, and received. They go on over the lane's incarnations.
     pub(crate) frame_sent: u64,
     pub(crate) frame_received: u64,
 
@@ -109,6 +107,18 @@ pub(crate) struct Lane {
     pub(crate) is_queued: bool,
     pub(crate) tx_bytes: u64,
     pub(crate) rx_bytes: u64,
+
+    /// Connections wait for the next incarnation.
+    pub(crate) resync: Option<Resync>,
+    /// The queue pair failed: it is taken down at the end of the round, for this reason.
+    pub(crate) failing: Option<String>,
+    /// Resets since the daemon knows the peer.
+    pub(crate) resets: u64,
+    reset_times: VecDeque<Time>,
+    /// When this incarnation came up.
+    pub(crate) up_since: Time,
+    /// Resets of incarnations that had time and carried nothing, since one did.
+    fruitless: u32,
 }
 
 impl Lane {
@@ -151,6 +161,12 @@ impl Lane {
             is_queued: false,
             tx_bytes: 0,
             rx_bytes: 0,
+            resync: None,
+            failing: None,
+            resets: 0,
+            reset_times: VecDeque::new(),
+            up_since: Time::ZERO,
+            fruitless: 0,
         }
     }
 
@@ -162,6 +178,11 @@ impl Lane {
     /// Whether frames of the peer are understood.
     pub(crate) fn can_receive(&self) -> bool {
         matches!(self.state, LaneState::Accepted | LaneState::Up)
+    }
+
+    /// Whether answers to the peer's opens can be sent, now or after a reset.
+    pub(crate) fn can_answer(&self) -> bool {
+        self.has_qp() || self.resync.is_some()
     }
 
     /// Whether nothing depends on the entry: it may make room for another peer.
@@ -183,16 +204,35 @@ impl Lane {
         self.tx.allow_frame(self.rx.owed()) && self.sendq.has_frame_room()
     }
 
-    /// Forgets what belonged to the queue pair that is destroyed. Connections were taken out of the list before.
-    pub(crate) fn clear(&mut self) {
+    /// Something arrived, or arrived at the peer: this incarnation is of use.
+    #[inline]
+    pub(crate) fn on_progress(&mut self) {
+        self.fruitless = 0;
+    }
+
+    /// Counts a reset. False: there were too many, and the connections end.
+    pub(crate) fn may_reset(&mut self, now: Time) -> bool {
+        while self.reset_times.front().is_some_and(|at| now.saturating_since(*at) >= LANE_RESET_WINDOW) {
+            self.reset_times.pop_front();
+        }
+        if self.reset_times.len() >= LANE_RESETS_MAX || self.fruitless >= LANE_RESETS_FRUITLESS_MAX {
+            return false;
+        }
+        self.reset_times.push_back(now);
+        let had_time = now.saturating_since(self.up_since) >= LANE_FRUITLESS_AFTER;
+        self.fruitless += u32::from(self.state == LaneState::Up && had_time);
+        self.resets += 1;
+        true
+    }
+
+    /// Forgets what belonged to the queue pair that is destroyed; connections and numbers of frames stay.
+    pub(crate) fn forget_queue_pair(&mut self) {
         self.state = LaneState::Down;
-        self.is_wanted = false;
+        self.failing = None;
         self.tx = SendCredits::default();
         self.rx = RecvCredits::default();
         self.is_stalled = false;
         self.sendq.reset(FRAME_SLOTS);
-        self.frame_sent = 0;
-        self.frame_received = 0;
         self.drr.clear();
         self.control.clear();
         self.opens.clear();
@@ -202,6 +242,17 @@ impl Lane {
         self.lazy_heads.clear();
         self.heads_due = false;
         self.closing.clear();
+    }
+
+    /// Forgets everything but who waits for a lane. Connections were taken out of the list before.
+    pub(crate) fn clear(&mut self) {
+        self.forget_queue_pair();
+        self.is_wanted = false;
+        self.frame_sent = 0;
+        self.frame_received = 0;
+        self.reset_times.clear();
+        self.fruitless = 0;
+        self.resync = None;
         self.first = None;
         self.connections = 0;
     }

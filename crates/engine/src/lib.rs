@@ -16,7 +16,7 @@
 //! pressure or a typed [`control::Reason`].
 //!
 //! Trust. An application's words are checked before use, and a wrong one costs it its session ([`Event::AppFault`]). A peer
-//! daemon's messages are checked too, and a wrong one costs that lane ([`Event::LaneFailed`]); but hosts that share the
+//! daemon's messages are checked too, and a wrong one costs the connections of that lane ([`Event::LaneFailed`]); but hosts that share the
 //! cluster key trust each other not to write elsewhere into the receive rings of their common lane.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -36,6 +36,7 @@ mod listen;
 mod pump;
 mod recv;
 mod recvpool;
+mod resync;
 mod ringpool;
 mod sched;
 mod sendq;

@@ -69,6 +69,16 @@ pub(crate) const RECV_BATCH: usize = 32;
 /// Polls of the CQ, of [`COMPLETIONS_PER_RUN`] each, to empty it when a queue pair is taken down.
 pub(crate) const DRAIN_POLLS: usize = 1024;
 
+/// Resets of a lane within [`LANE_RESET_WINDOW`]; with one more its connections end.
+pub(crate) const LANE_RESETS_MAX: usize = 16;
+/// See [`LANE_RESETS_MAX`].
+pub(crate) const LANE_RESET_WINDOW: Duration = Duration::from_secs(60);
+/// Resets in a row of incarnations that were up for [`LANE_FRUITLESS_AFTER`] and carried nothing in either direction; with one
+/// more the connections end.
+pub(crate) const LANE_RESETS_FRUITLESS_MAX: u32 = 3;
+/// See [`LANE_RESETS_FRUITLESS_MAX`].
+pub(crate) const LANE_FRUITLESS_AFTER: Duration = Duration::from_secs(1);
+
 /// Consumed bytes below a quarter of the ring are reported after this long at the latest.
 pub(crate) const HEAD_LINGER: Duration = Duration::from_millis(1);
 /// Connections that a departed application closed in order may deliver their last bytes for this long.

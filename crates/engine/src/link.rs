@@ -1,7 +1,7 @@
 //! Making and losing lanes.
 //!
-//! Owns queue pairs from creation to destruction. It must never leave a connection on a lane whose queue pair is
-//! destroyed, nor destroy one without taking its completions' receives back.
+//! Owns queue pairs from creation to destruction. It must never destroy one without taking its completions' receives back.
+//! What becomes of the connections of a lane that is reset: `resync`.
 
 use std::net::IpAddr;
 
@@ -26,7 +26,7 @@ use crate::sendq::SendQueue;
 use crate::vqp::{Phase, RouteId};
 
 /// Number of the only lane between two hosts.
-const LANE_NUMBER: u32 = 0;
+pub(crate) const LANE_NUMBER: u32 = 0;
 
 impl Engine {
     /// The lane to `peer`, made if there is none. `None`: the table is full.
@@ -54,7 +54,7 @@ impl Engine {
     }
 
     /// Makes this end of a lane to `peer`: a queue pair in Init, receives posted. A previous one is given up, its
-    /// connections are reset.
+    /// connections are reset; those that wait since a reset of the lane go on waiting.
     pub fn lane_offer<P: Provider>(&mut self, nic: &mut P, peer: IpAddr) -> Result<LaneOffer, VerbsError> {
         let limit = self.config.lanes_max.into();
         let id = self.lane_to(nic, peer).ok_or(VerbsError::Full { what: "table of lanes", limit })?;
@@ -122,8 +122,8 @@ impl Engine {
 
     /// The peer's offer: the queue pair goes to RTR and RTS. Then the daemon sends LaneReady.
     pub fn lane_accept<P: Provider>(&mut self, nic: &mut P, peer: IpAddr, offer: &LaneOffer) -> Result<(), VerbsError> {
-        let id = self.peers.get(&peer.to_canonical()).copied();
-        let lane = id.and_then(|id| self.lanes.get_mut(id)).ok_or(VerbsError::NoSuch("lane"))?;
+        let id = *self.peers.get(&peer.to_canonical()).ok_or(VerbsError::NoSuch("lane"))?;
+        let lane = self.lanes.get_mut(id).ok_or(VerbsError::NoSuch("lane"))?;
         if lane.state != LaneState::Offered {
             return Err(VerbsError::NoSuch("lane that waits for an offer"));
         }
@@ -138,7 +138,15 @@ impl Engine {
             max_dest_rd_atomic: self.device.max_rd_atomic,
             min_rnr_timer: LANE_MIN_RNR_TIMER,
         };
-        nic.modify_qp(lane.qpn, &QpModify::Rtr(rtr))?;
+        match nic.modify_qp(lane.qpn, &QpModify::Rtr(rtr)) {
+            // It failed before it was used: a reset follows the answer.
+            Err(e @ VerbsError::WrongState { .. }) => {
+                self.break_lane(id, e.to_string());
+                return Ok(());
+            }
+            other => other?,
+        }
+        let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         let rts = RtsAttr {
             sq_psn: lane.psn,
             timeout: LANE_ACK_TIMEOUT,
@@ -172,7 +180,12 @@ impl Engine {
         if lane.state != LaneState::Accepted {
             return;
         }
+        if lane.holds_connections() {
+            return self.fail_lane(nic, id, "the lane came up before its connections could go on".into());
+        }
+        let Some(lane) = self.lanes.get_mut(id) else { return };
         lane.state = LaneState::Up;
+        lane.up_since = now;
         lane.is_wanted = false;
         lane.has_failed = false;
         let parked = std::mem::take(&mut lane.parked);
@@ -187,7 +200,7 @@ impl Engine {
     pub fn lane_lost<P: Provider>(&mut self, now: verbs::Time, nic: &mut P, peer: IpAddr, reason: Reason) {
         self.now = now;
         let Some(&id) = self.peers.get(&peer.to_canonical()) else { return };
-        if self.lanes.get(id).is_some_and(Lane::has_qp) {
+        if self.lanes.get(id).is_some_and(Lane::can_answer) {
             self.sever(nic, id, reason);
         }
         self.drop_parked(id, reason);
@@ -201,23 +214,44 @@ impl Engine {
         }
     }
 
-    /// The lane is of no more use, by what the device or the peer did.
+    /// The lane's connections end, by what the peer did or because a new queue pair would not help.
     pub(crate) fn fail_lane<P: Provider>(&mut self, nic: &mut P, id: LaneId, detail: String) {
-        let Some(lane) = self.lanes.get_mut(id) else { return };
-        if !lane.has_qp() {
-            return;
-        }
+        let Some(lane) = self.lanes.get(id).filter(|l| l.can_answer()) else { return };
         let peer = lane.peer;
+        self.fail_lane_quietly(nic, id);
+        self.events.push_back(Event::LaneFailed { peer, reason: Reason::LaneFailed, detail });
+    }
+
+    /// As [`Self::fail_lane`], where the daemon hears it as an answer.
+    pub(crate) fn fail_lane_quietly<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
+        let Some(lane) = self.lanes.get_mut(id) else { return };
         lane.has_failed = true;
         self.counters.lane_failures += 1;
         self.sever(nic, id, Reason::LaneFailed);
         self.drop_parked(id, Reason::LaneFailed);
-        self.events.push_back(Event::LaneFailed { peer, reason: Reason::LaneFailed, detail });
     }
 
-    /// Destroys the queue pair, then ends what was on it. After the destruction no WRITE of the peer can land.
+    /// Destroys the queue pair, if there is one, then ends what was on it.
     pub(crate) fn sever<P: Provider>(&mut self, nic: &mut P, id: LaneId, reason: Reason) {
+        self.destroy_lane_qp(nic, id);
         let Some(lane) = self.lanes.get_mut(id) else { return };
+        let mut routes = Vec::with_capacity(lane.connections as usize);
+        let mut next = lane.first;
+        while let Some(route) = next {
+            routes.push(route);
+            next = self.vqps.get(route).and_then(|v| v.next);
+        }
+        lane.clear();
+        // Before anything is freed: rings that become free must not go to an open of this lane.
+        self.drop_parked_opens(id);
+        for route in routes {
+            self.sever_vqp(route, reason);
+        }
+    }
+
+    /// After this no WRITE of the peer can land on the old incarnation, and none of this end is on its way from memory.
+    pub(crate) fn destroy_lane_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
+        let Some(lane) = self.lanes.get_mut(id).filter(|l| l.has_qp()) else { return };
         let qpn = lane.qpn;
         // In error the queue pair gives back the receives that it holds.
         let _ = nic.modify_qp(qpn, &QpModify::Err);
@@ -234,19 +268,6 @@ impl Engine {
         self.recv.release_grant();
         self.forget_completions(qpn);
         self.repost(nic);
-        let Some(lane) = self.lanes.get_mut(id) else { return };
-        let mut routes = Vec::with_capacity(lane.connections as usize);
-        let mut next = lane.first;
-        while let Some(route) = next {
-            routes.push(route);
-            next = self.vqps.get(route).and_then(|v| v.next);
-        }
-        lane.clear();
-        // Before anything is freed: rings that become free must not go to an open of this lane.
-        self.drop_parked_opens(id);
-        for route in routes {
-            self.sever_vqp(route, reason);
-        }
     }
 
     /// Completions of a destroyed queue pair must not be taken for those of a later one with the same number. Their
@@ -267,7 +288,7 @@ impl Engine {
     }
 
     /// One connection of a lane that is gone. The application is told, unless all it could learn has arrived.
-    fn sever_vqp(&mut self, route: RouteId, reason: Reason) {
+    pub(crate) fn sever_vqp(&mut self, route: RouteId, reason: Reason) {
         let Some(vqp) = self.vqps.get_mut(route) else { return };
         let complete = vqp.is_complete();
         let was_reset = vqp.close.is_reset();

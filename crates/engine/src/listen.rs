@@ -217,7 +217,7 @@ impl Engine {
 
     fn refuse_open(&mut self, id: LaneId, route: u32, reason: Reason) {
         self.counters.opens_refused += 1;
-        if let Some(lane) = self.lanes.get_mut(id).filter(|l| l.has_qp()) {
+        if let Some(lane) = self.lanes.get_mut(id).filter(|l| l.can_answer()) {
             lane.naks.push_back(Nak { route, reason: refusal(reason) });
             self.queue_lane(id);
         }
@@ -241,6 +241,11 @@ impl Engine {
         if let Some(parked) = self.take_parked(id) {
             self.refuse_open(parked.lane, parked.open.route, reason);
         }
+    }
+
+    /// The peer's routes of a lane's opens that wait for rings.
+    pub(crate) fn parked_routes(&self, lane: LaneId) -> Vec<u32> {
+        self.parked_opens.iter().filter(|(_, p)| p.lane == lane).map(|(_, p)| p.open.route).collect()
     }
 
     /// The lane is gone: its opens need no answer.

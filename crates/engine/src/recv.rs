@@ -69,7 +69,7 @@ impl Engine {
             match lane {
                 Some(id) if c.status == Status::Success => self.on_sent(id, c.wr_id),
                 Some(id) => {
-                    self.fail_lane(nic, id, format!("a send ended with {:?}", c.status));
+                    self.break_lane(id, format!("a send ended with {:?}", c.status));
                     Ok(())
                 }
                 None => Ok(()),
@@ -85,6 +85,7 @@ impl Engine {
     fn on_sent(&mut self, id: LaneId, seq: u64) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         lane.sendq.on_completion(seq)?;
+        lane.on_progress();
         self.queue_lane(id);
         while let Some(lane) = self.lanes.get_mut(id)
             && let Some(&(end, route)) = lane.closing.front()
@@ -106,7 +107,7 @@ impl Engine {
         let (Some((id, incarnation)), true) = (live, c.status == Status::Success) else {
             self.recv.give_back(entry, None);
             if let Some((id, _)) = live {
-                self.fail_lane(nic, id, format!("a receive ended with {:?}", c.status));
+                self.break_lane(id, format!("a receive ended with {:?}", c.status));
             }
             return Ok(());
         };
@@ -124,6 +125,7 @@ impl Engine {
     ) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         lane.rx.on_arrival()?;
+        lane.on_progress();
         match (c.opcode, c.imm) {
             (WcOpcode::RecvWriteImm, Some(imm)) => self.on_data(id, imm, c.byte_len),
             _ => {
@@ -160,6 +162,11 @@ impl Engine {
             return Err(Violation::Incarnation { found: header.incarnation, expected: lane.peer_incarnation });
         }
         let expected = lane.frame_received + 1;
+        if header.sequence < expected {
+            // Handled already, on an earlier incarnation.
+            self.counters.stale_frames += 1;
+            return Ok(());
+        }
         if header.sequence != expected {
             return Err(Violation::Sequence { found: header.sequence, expected });
         }

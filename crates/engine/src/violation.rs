@@ -45,4 +45,14 @@ pub(crate) enum Violation {
     RingBytes { bytes: u32, max: u32 },
     #[error("more than {0} opens without an answer")]
     TooManyOpens(u32),
+    #[error("{found} frames arrived at the peer, of {sent} that were sent")]
+    FramesArrived { found: u64, sent: u64 },
+    #[error("connection {id}: {found} bytes arrived at the peer, {first} to {last} can have")]
+    BytesArrived { id: u64, found: u64, first: u64, last: u64 },
+    #[error("connection {id}: an end arrived at the peer that was not sent")]
+    EndArrived { id: u64 },
+    #[error("the peer names connection {0:#x} in a state in which it cannot be")]
+    RouteState(u32),
+    #[error("{0} connections in one message")]
+    TooManyRoutes(usize),
 }

@@ -8,6 +8,7 @@
 //! has room in the peer's, and a lane that is made anew can send again from any offset that the peer names.
 
 mod close;
+mod resume;
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -69,7 +70,7 @@ pub(crate) struct Vqp {
     pub(crate) generation: u32,
     pub(crate) words: Box<SlotWords>,
 
-    /// `None` once the lane's queue pair is destroyed.
+    /// `None` once the lane is lost; a lane that is only reset keeps its connections.
     pub(crate) lane: Option<LaneId>,
     /// Neighbours in the lane's list of connections.
     pub(crate) previous: Option<RouteId>,

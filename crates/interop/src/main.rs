@@ -6,6 +6,7 @@
 //! in which rxe differs as the table of differences says passes, and its line says why.
 #![forbid(unsafe_code)]
 
+mod differences;
 mod link;
 mod relay;
 mod rigs;

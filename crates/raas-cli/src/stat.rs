@@ -168,6 +168,7 @@ mod tests {
                 peer: "10.0.0.2:4790".parse().unwrap(),
                 state: "up".into(),
                 incarnation: 0,
+                resets: 0,
                 qpn: 17,
                 peer_qpn: 18,
                 mtu_bytes: 4096,

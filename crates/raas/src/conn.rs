@@ -6,6 +6,8 @@
 //! Reading delivers all bytes that arrived before the peer finished, reset or died; then the end is told. Writing tells a
 //! reset at once.
 
+#[cfg(feature = "tokio")]
+mod polling;
 mod readiness;
 mod reading;
 mod waiting;

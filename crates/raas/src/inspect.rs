@@ -2,6 +2,7 @@
 //!
 //! Owns the connection of an inspector, which gets no shared memory. It must never keep more rows than it has room for.
 
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,19 +15,22 @@ use crate::attach::{attach, channel_error, wait_for};
 
 /// How long the daemon may take for one answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// The number of the only question of a connection.
+const REQUEST: u64 = 1;
 /// Rows of one answer at most.
 const ROWS_MAX: usize = 4 << 20;
 
 /// All connections of the host. `socket`: None for the rule of [`crate::Session::global`].
 pub fn connections(socket: Option<&Path>) -> Result<Vec<ConnectionRow>, SessionError> {
     let mut rows = Vec::new();
-    ask(socket, InspectQuery::Connections, |answer| match answer {
+    let query = Request::Inspect { request: REQUEST, query: InspectQuery::Connections };
+    ask(socket, &query, |answer| match answer {
         InspectAnswer::Connections(part) if rows.len() + part.len() <= ROWS_MAX => {
             rows.extend(part);
             Ok(())
         }
         InspectAnswer::Connections(_) => Err(SessionError::Protocol(format!("more than {ROWS_MAX} connections"))),
-        InspectAnswer::Stat(_) => Err(SessionError::Protocol("asked for connections, told the state".into())),
+        other => Err(SessionError::Protocol(format!("asked for connections, told {other:?}"))),
     })?;
     Ok(rows)
 }
@@ -34,7 +38,8 @@ pub fn connections(socket: Option<&Path>) -> Result<Vec<ConnectionRow>, SessionE
 /// The host's device, lanes, resources, counters and applications. `socket` as in [`connections`].
 pub fn stat(socket: Option<&Path>) -> Result<Stat, SessionError> {
     let mut stat: Option<Stat> = None;
-    ask(socket, InspectQuery::Stat, |answer| match answer {
+    let query = Request::Inspect { request: REQUEST, query: InspectQuery::Stat };
+    ask(socket, &query, |answer| match answer {
         // Each part has some lanes and applications; the rest is the same in all.
         InspectAnswer::Stat(told) => {
             match &mut stat {
@@ -46,25 +51,39 @@ pub fn stat(socket: Option<&Path>) -> Result<Stat, SessionError> {
             }
             Ok(())
         }
-        InspectAnswer::Connections(_) => Err(SessionError::Protocol("asked for the state, told connections".into())),
+        other => Err(SessionError::Protocol(format!("asked for the state, told {other:?}"))),
     })?;
     stat.ok_or_else(|| SessionError::Protocol("the answer has no part".into()))
 }
 
+/// Breaks the queue pair of the lane to `peer`, as a failure of the device would: its connections see a pause. False: there is
+/// no lane to that host. Only root and the daemon's user may. `socket` as in [`connections`].
+pub fn reset_lane(socket: Option<&Path>, peer: IpAddr) -> Result<bool, SessionError> {
+    let mut found = false;
+    ask(socket, &Request::ResetLane { request: REQUEST, peer }, |answer| match answer {
+        InspectAnswer::LaneReset(was) => {
+            found = was;
+            Ok(())
+        }
+        other => Err(SessionError::Protocol(format!("asked for a reset, told {other:?}"))),
+    })?;
+    Ok(found)
+}
+
 fn ask(
     socket: Option<&Path>,
-    query: InspectQuery,
+    query: &Request,
     mut take: impl FnMut(InspectAnswer) -> Result<(), SessionError>,
 ) -> Result<(), SessionError> {
     let path = control::socket_path(socket);
     let name = format!("inspector {}", std::process::id());
     let (control, _) = attach(&path, Role::Inspector, name, TIMEOUT)?;
-    control::send_message(control.as_fd(), &Request::Inspect { request: 1, query }, &[]).map_err(channel_error)?;
+    control::send_message(control.as_fd(), query, &[]).map_err(channel_error)?;
     let mut buffer = Vec::new();
     let mut deadline = Instant::now() + TIMEOUT;
     loop {
         match control::recv_message::<Reply>(control.as_fd(), &mut buffer) {
-            Ok((Reply::Inspected { request: 1, answer, more }, _)) => {
+            Ok((Reply::Inspected { request: REQUEST, answer, more }, _)) => {
                 take(answer)?;
                 if !more {
                     return Ok(());

@@ -51,6 +51,8 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+#[cfg(feature = "tokio")]
+pub mod aio;
 mod attach;
 mod conn;
 mod connecting;

@@ -21,7 +21,7 @@ use crate::{ConnectError, Connecting, Readiness, Session};
 /// readers (or writers) one at a time has its turn. Dropping it closes: what was written is still delivered, as far as the
 /// peer reads on, unless bytes that arrived were not read; then the peer sees a reset, as with TCP.
 pub struct Stream {
-    conn: Arc<Conn>,
+    pub(crate) conn: Arc<Conn>,
 }
 
 /// Settings of a connection to be made.

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use control::{AppRow, ConnectionRow, InspectQuery, LaneOffer, LaneRow, Reason};
+use control::{AppRow, ConnectionRow, InspectQuery, LaneOffer, LaneRoutes, LaneRow, Reason};
 use engine::{AppId, Attach, EngineTotals, Event};
 use shm::{Region, WakeSocket};
 use verbs::{Counters, VerbsError};
@@ -76,6 +76,21 @@ pub(crate) enum Command {
         round: u64,
         offer: LaneOffer,
     },
+    /// Answered by [`FromEngine::LaneRoutesTold`] with the same round.
+    LaneTellRoutes {
+        peer: IpAddr,
+        round: u64,
+    },
+    /// Answered by [`FromEngine::LaneRoutesTaken`] with the same round.
+    LaneTakeRoutes {
+        peer: IpAddr,
+        round: u64,
+        routes: LaneRoutes,
+    },
+    /// The peer gave its queue pair up; connections are kept.
+    LaneReset {
+        peer: IpAddr,
+    },
     LaneReady {
         peer: IpAddr,
     },
@@ -88,6 +103,12 @@ pub(crate) enum Command {
         client: ClientId,
         request: u64,
         query: InspectQuery,
+    },
+    /// An operator wants a lane reset. Answered by [`FromEngine::Inspected`].
+    ResetLane {
+        client: ClientId,
+        request: u64,
+        peer: IpAddr,
     },
     /// Detach everyone, give the lanes up, end the thread.
     Stop,
@@ -115,6 +136,19 @@ pub(crate) enum FromEngine {
         round: u64,
         result: Result<(), VerbsError>,
     },
+    /// `done`: all was told and heard.
+    LaneRoutesTold {
+        peer: IpAddr,
+        round: u64,
+        routes: Option<LaneRoutes>,
+        done: bool,
+    },
+    /// Whether all was told and heard, or why the lane's connections ended.
+    LaneRoutesTaken {
+        peer: IpAddr,
+        round: u64,
+        result: Result<bool, String>,
+    },
     Inspected {
         client: ClientId,
         request: u64,
@@ -132,6 +166,7 @@ pub(crate) enum FromEngine {
 pub(crate) enum EngineView {
     Connections(Vec<ConnectionRow>),
     Stat(Box<EngineStat>),
+    LaneReset(bool),
 }
 
 /// The engine's part of `raas stat`.

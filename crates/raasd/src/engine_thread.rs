@@ -215,6 +215,17 @@ impl<P: Provider> EngineThread<P> {
                 let result = engine.lane_accept(device, peer, &offer);
                 self.held.push_back(FromEngine::LaneAccepted { peer, round, result });
             }
+            Command::LaneTellRoutes { peer, round } => {
+                let routes = engine.lane_routes(peer);
+                let done = routes.is_none() && engine.lane_goes_on(peer);
+                self.held.push_back(FromEngine::LaneRoutesTold { peer, round, routes, done });
+            }
+            Command::LaneTakeRoutes { peer, round, routes } => {
+                let taken = engine.lane_take_routes(now, device, peer, &routes);
+                let result = taken.map(|()| engine.lane_goes_on(peer));
+                self.held.push_back(FromEngine::LaneRoutesTaken { peer, round, result });
+            }
+            Command::LaneReset { peer } => engine.lane_reset(now, device, peer),
             Command::LaneReady { peer } => engine.lane_ready(now, device, peer),
             Command::LaneLost { peer, reason } => {
                 engine.lane_lost(now, device, peer, reason);
@@ -222,6 +233,10 @@ impl<P: Provider> EngineThread<P> {
             }
             Command::Inspect { client, request, query } => {
                 let view = self.view(query);
+                self.held.push_back(FromEngine::Inspected { client, request, view });
+            }
+            Command::ResetLane { client, request, peer } => {
+                let view = EngineView::LaneReset(engine.force_lane_error(device, peer));
                 self.held.push_back(FromEngine::Inspected { client, request, view });
             }
             Command::Stop => self.stop = true,

@@ -4,11 +4,14 @@
 //! nothing but the peer's reset; only then may it begin the next round. So whatever of an old round is still on its way
 //! cannot be taken for the new one, and no lane is made before the peer has given the old one up.
 //!
+//! Resets of both sides that say `resumes` are followed by the next round at once, in which the engines tell each other what
+//! arrived, one message of each side at a time, between their offers and their readies.
+//!
 //! Owns that order, no I/O. It must never tell the engine about an offer that belongs to another round.
 
 use std::collections::VecDeque;
 
-use control::{LaneOffer, PeerMessage, Reason};
+use control::{LaneOffer, LaneRoutes, PeerMessage, Reason};
 
 /// What the daemon does for a round.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,6 +25,17 @@ pub(crate) enum RoundAction {
         round: u64,
         offer: LaneOffer,
     },
+    /// Ask the engine what arrived, as far as it was not told yet.
+    TellRoutes {
+        round: u64,
+    },
+    /// Give the engine what arrived at the peer.
+    TakeRoutes {
+        round: u64,
+        routes: LaneRoutes,
+    },
+    /// The peer gave the lane's queue pair up: so does the engine, and keeps its connections.
+    Reset,
     /// Both sides can use the lane.
     Ready,
     /// Tell the engine that the lane, or the wish for one, failed.
@@ -47,6 +61,14 @@ enum State {
     /// The engine takes the peer's.
     Accepting {
         peer_ready: bool,
+        /// What the peer told already.
+        routes: Option<LaneRoutes>,
+    },
+    /// The engines tell each other what arrived.
+    Resuming {
+        peer_ready: bool,
+        /// A message of ours is not confirmed.
+        told: bool,
     },
     /// Our end is ready, the peer's not yet.
     HalfUp,
@@ -54,6 +76,7 @@ enum State {
     /// Our reset is sent, the peer's not yet here.
     Draining {
         wanted: bool,
+        resumes: bool,
     },
 }
 
@@ -65,13 +88,15 @@ pub(crate) struct LaneRound {
     round: u64,
     /// What names this round in our messages: lane and incarnation of our offer, else of the peer's.
     name: (u32, u32),
+    /// The connections of the round before go on in this one.
+    resumes: bool,
     actions: VecDeque<RoundAction>,
 }
 
 impl LaneRound {
     /// `round`: greater than any before for this peer.
     pub(crate) fn new(round: u64) -> Self {
-        Self { state: State::Idle, round, name: (0, 0), actions: VecDeque::new() }
+        Self { state: State::Idle, round, name: (0, 0), resumes: false, actions: VecDeque::new() }
     }
 
     pub(crate) fn poll_action(&mut self) -> Option<RoundAction> {
@@ -91,14 +116,15 @@ impl LaneRound {
     /// The engine wants a lane.
     pub(crate) fn want(&mut self) {
         match &mut self.state {
-            State::Idle => self.begin(None),
-            State::Draining { wanted } => *wanted = true,
+            State::Idle => self.begin(None, false),
+            State::Draining { wanted, .. } => *wanted = true,
             _ => {}
         }
     }
 
-    fn begin(&mut self, peer_offer: Option<LaneOffer>) {
+    fn begin(&mut self, peer_offer: Option<LaneOffer>, resumes: bool) {
         self.round += 1;
+        self.resumes = resumes;
         self.name = peer_offer.as_ref().map_or((0, 0), |o| (o.lane, o.incarnation));
         self.state = State::Making(peer_offer);
         self.actions.push_back(RoundAction::MakeOffer { round: self.round });
@@ -123,9 +149,9 @@ impl LaneRound {
             Err(reason) => {
                 self.actions.push_back(RoundAction::Lost(reason));
                 self.state = State::Idle;
-                // A peer whose offer we have waits for ours.
-                if peer_offer.is_some() {
-                    self.send_reset(reason);
+                // A peer whose offer we have, or whose offer is on its way, waits for ours.
+                if peer_offer.is_some() || self.resumes {
+                    self.send_reset(reason, false);
                 }
             }
         }
@@ -133,27 +159,70 @@ impl LaneRound {
 
     fn accept(&mut self, offer: LaneOffer) {
         self.actions.push_back(RoundAction::Accept { round: self.round, offer });
-        self.state = State::Accepting { peer_ready: false };
+        self.state = State::Accepting { peer_ready: false, routes: None };
     }
 
     /// The engine's answer to [`RoundAction::Accept`].
     pub(crate) fn on_accepted(&mut self, round: u64, result: Result<(), Reason>) {
-        let State::Accepting { peer_ready } = self.state else { return };
+        let State::Accepting { peer_ready, routes } = &mut self.state else { return };
+        if round != self.round {
+            return;
+        }
+        let (peer_ready, routes) = (*peer_ready, routes.take());
+        match result {
+            Ok(()) if self.resumes => {
+                self.state = State::Resuming { peer_ready, told: false };
+                self.actions.push_back(RoundAction::TellRoutes { round });
+                self.actions.extend(routes.map(|routes| RoundAction::TakeRoutes { round, routes }));
+            }
+            Ok(()) => self.ready(peer_ready),
+            Err(reason) => {
+                self.actions.push_back(RoundAction::Lost(reason));
+                self.send_reset(reason, false);
+            }
+        }
+    }
+
+    fn ready(&mut self, peer_ready: bool) {
+        let (lane, incarnation) = self.name;
+        self.actions.push_back(RoundAction::Send(PeerMessage::LaneReady { lane, incarnation }));
+        self.state = State::HalfUp;
+        if peer_ready {
+            self.up();
+        }
+    }
+
+    /// The engine's answer to [`RoundAction::TellRoutes`]. `done`: it told and heard everything.
+    pub(crate) fn on_routes_told(&mut self, round: u64, routes: Option<LaneRoutes>, done: bool) {
+        let State::Resuming { peer_ready, told } = &mut self.state else { return };
+        if round != self.round {
+            return;
+        }
+        let peer_ready = *peer_ready;
+        *told = routes.is_some();
+        self.actions.extend(routes.map(|r| RoundAction::Send(PeerMessage::LaneRoutes(r))));
+        if done {
+            self.ready(peer_ready);
+        }
+    }
+
+    /// The engine's answer to [`RoundAction::TakeRoutes`].
+    pub(crate) fn on_routes_taken(&mut self, round: u64, result: Result<bool, Reason>) {
+        let State::Resuming { peer_ready, .. } = self.state else { return };
         if round != self.round {
             return;
         }
         match result {
-            Ok(()) => {
+            Ok(done) => {
                 let (lane, incarnation) = self.name;
-                self.actions.push_back(RoundAction::Send(PeerMessage::LaneReady { lane, incarnation }));
-                self.state = State::HalfUp;
-                if peer_ready {
-                    self.up();
+                self.actions.push_back(RoundAction::Send(PeerMessage::LaneRoutesTaken { lane, incarnation }));
+                if done {
+                    self.ready(peer_ready);
                 }
             }
             Err(reason) => {
                 self.actions.push_back(RoundAction::Lost(reason));
-                self.send_reset(reason);
+                self.send_reset(reason, false);
             }
         }
     }
@@ -165,22 +234,34 @@ impl LaneRound {
 
     /// The engine says that the lane failed; it has reset the connections itself.
     pub(crate) fn on_lane_failed(&mut self, reason: Reason) {
-        // While the engine makes a new end, or none is connected, its word is about an older lane.
-        if matches!(self.state, State::Accepting { .. } | State::HalfUp | State::Up) {
-            self.send_reset(reason);
+        if self.has_end() {
+            self.send_reset(reason, false);
         }
     }
 
-    fn send_reset(&mut self, reason: Reason) {
+    /// The engine says that the queue pair failed; it keeps the connections.
+    pub(crate) fn on_lane_reset(&mut self) {
+        if self.has_end() {
+            self.send_reset(Reason::LaneFailed, true);
+        }
+    }
+
+    /// Whether the engine's word can be about this round: while it makes a new end, or none is connected, it is about an
+    /// older lane.
+    fn has_end(&self) -> bool {
+        !matches!(self.state, State::Idle | State::Making(_) | State::Draining { .. })
+    }
+
+    fn send_reset(&mut self, reason: Reason, resumes: bool) {
         let (lane, incarnation) = self.name;
-        self.actions.push_back(RoundAction::Send(PeerMessage::LaneReset { lane, incarnation, reason }));
-        self.state = State::Draining { wanted: false };
+        self.actions.push_back(RoundAction::Send(PeerMessage::LaneReset { lane, incarnation, reason, resumes }));
+        self.state = State::Draining { wanted: false, resumes };
     }
 
     /// The peer's offer.
     pub(crate) fn handle_offer(&mut self, offer: LaneOffer) -> Result<(), OutOfOrder> {
         match &mut self.state {
-            State::Idle => self.begin(Some(offer)),
+            State::Idle => self.begin(Some(offer), false),
             State::Making(peer_offer @ None) => *peer_offer = Some(offer),
             State::Offered => self.accept(offer),
             State::Draining { .. } => {}
@@ -192,7 +273,9 @@ impl LaneRound {
     /// The peer's end is ready.
     pub(crate) fn handle_ready(&mut self) -> Result<(), OutOfOrder> {
         match &mut self.state {
-            State::Accepting { peer_ready } if !*peer_ready => *peer_ready = true,
+            State::Accepting { peer_ready, .. } | State::Resuming { peer_ready, .. } if !*peer_ready => {
+                *peer_ready = true;
+            }
             State::HalfUp => self.up(),
             State::Draining { .. } => {}
             _ => return Err(self.out_of_order("ready")),
@@ -200,21 +283,56 @@ impl LaneRound {
         Ok(())
     }
 
+    /// What arrived at the peer.
+    pub(crate) fn handle_routes(&mut self, told: LaneRoutes) -> Result<(), OutOfOrder> {
+        match &mut self.state {
+            State::Accepting { routes: routes @ None, .. } if self.resumes => *routes = Some(told),
+            State::Resuming { .. } => {
+                self.actions.push_back(RoundAction::TakeRoutes { round: self.round, routes: told });
+            }
+            State::Draining { .. } => {}
+            _ => return Err(self.out_of_order("routes")),
+        }
+        Ok(())
+    }
+
+    /// The peer took what we told last.
+    pub(crate) fn handle_routes_taken(&mut self) -> Result<(), OutOfOrder> {
+        match &mut self.state {
+            State::Resuming { told, .. } if *told => {
+                *told = false;
+                self.actions.push_back(RoundAction::TellRoutes { round: self.round });
+            }
+            State::Draining { .. } => {}
+            _ => return Err(self.out_of_order("taken")),
+        }
+        Ok(())
+    }
+
     /// The peer gave the lane up, or confirms that we did.
-    pub(crate) fn handle_reset(&mut self, reason: Reason) -> Result<(), OutOfOrder> {
+    pub(crate) fn handle_reset(&mut self, reason: Reason, resumes: bool) -> Result<(), OutOfOrder> {
+        // Its limit is the peer's limit here.
+        let reason = if reason == Reason::LocalLimit { Reason::PeerLimit } else { reason };
         match self.state {
             State::Idle => return Err(self.out_of_order("a reset")),
-            State::Draining { wanted } => {
+            State::Draining { resumes: true, .. } if resumes => self.begin(None, true),
+            State::Draining { wanted, resumes: kept } => {
                 self.state = State::Idle;
+                if kept {
+                    self.actions.push_back(RoundAction::Lost(reason));
+                }
                 if wanted {
                     self.want();
                 }
             }
+            _ if resumes => {
+                self.actions.push_back(RoundAction::Reset);
+                self.send_reset(reason, true);
+                self.begin(None, true);
+            }
             _ => {
-                // Its limit is the peer's limit here.
-                let reason = if reason == Reason::LocalLimit { Reason::PeerLimit } else { reason };
                 self.actions.push_back(RoundAction::Lost(reason));
-                self.send_reset(reason);
+                self.send_reset(reason, false);
                 self.state = State::Idle;
             }
         }
@@ -226,6 +344,7 @@ impl LaneRound {
             State::Idle => "idle",
             State::Making(_) | State::Offered => "being offered",
             State::Accepting { .. } | State::HalfUp => "being connected",
+            State::Resuming { .. } => "being resumed",
             State::Up => "up",
             State::Draining { .. } => "being reset",
         };

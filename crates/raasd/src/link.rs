@@ -256,3 +256,6 @@ async fn carry(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

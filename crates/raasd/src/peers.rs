@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use control::{LaneOffer, PeerMessage, Reason};
+use control::{LaneOffer, LaneRoutes, PeerMessage, Reason};
 use verbs::Time;
 
 use crate::command::Command;
@@ -302,7 +302,9 @@ impl Peers {
         let handled = match message {
             PeerMessage::LaneOffer(offer) => established.round.handle_offer(offer),
             PeerMessage::LaneReady { .. } => established.round.handle_ready(),
-            PeerMessage::LaneReset { reason, .. } => established.round.handle_reset(reason),
+            PeerMessage::LaneReset { reason, resumes, .. } => established.round.handle_reset(reason, resumes),
+            PeerMessage::LaneRoutes(routes) => established.round.handle_routes(routes),
+            PeerMessage::LaneRoutesTaken { .. } => established.round.handle_routes_taken(),
             PeerMessage::Heartbeat => Ok(()),
             PeerMessage::Bye { reason, detail } => {
                 tracing::info!(%peer, %reason, detail = %detail.escape_default(), "the peer's daemon closed its link");
@@ -340,6 +342,37 @@ impl Peers {
         }
     }
 
+    /// The engine's answer to [`Command::LaneTellRoutes`].
+    pub(crate) fn on_routes_told(
+        &mut self,
+        now: Time,
+        peer: IpAddr,
+        round: u64,
+        routes: Option<LaneRoutes>,
+        done: bool,
+    ) {
+        if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
+            established.round.on_routes_told(round, routes, done);
+            self.pump(now, peer);
+        }
+    }
+
+    /// The engine's answer to [`Command::LaneTakeRoutes`].
+    pub(crate) fn on_routes_taken(&mut self, now: Time, peer: IpAddr, round: u64, result: Result<bool, Reason>) {
+        if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
+            established.round.on_routes_taken(round, result);
+            self.pump(now, peer);
+        }
+    }
+
+    /// The engine says that the lane's queue pair failed, and keeps the connections.
+    pub(crate) fn on_lane_reset(&mut self, now: Time, peer: IpAddr) {
+        if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
+            established.round.on_lane_reset();
+            self.pump(now, peer);
+        }
+    }
+
     /// The engine says that the lane failed.
     pub(crate) fn on_lane_failed(&mut self, now: Time, peer: IpAddr, reason: Reason) {
         if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
@@ -356,6 +389,14 @@ impl Peers {
             let action = match action {
                 RoundAction::MakeOffer { round } => PeerAction::Engine(Command::LaneOffer { peer, round }),
                 RoundAction::Accept { round, offer } => PeerAction::Engine(Command::LaneAccept { peer, round, offer }),
+                RoundAction::TellRoutes { round } => PeerAction::Engine(Command::LaneTellRoutes { peer, round }),
+                RoundAction::TakeRoutes { round, routes } => {
+                    PeerAction::Engine(Command::LaneTakeRoutes { peer, round, routes })
+                }
+                RoundAction::Reset => {
+                    tracing::info!(%peer, "the peer resets the lane; its connections go on");
+                    PeerAction::Engine(Command::LaneReset { peer })
+                }
                 RoundAction::Ready => {
                     tracing::info!(%peer, "lane is up");
                     PeerAction::Engine(Command::LaneReady { peer })

@@ -82,7 +82,7 @@ pub(crate) fn first_refused_datagram(wrs: &[SendWr<'_>], mtu: PathMtu, device: &
             Payload::Sges(sges) => sges.iter().map(|s| u64::from(s.len)).sum(),
             Payload::Inline(bytes) => bytes.len() as u64,
         };
-        let what = "bytes of a datagram, which the port's path MTU limits,";
+        let what = "length of a datagram, which the port's path MTU limits,";
         (value > max).then_some(VerbsError::OutOfRange { what, value, min: 0, max })
     };
     wrs.iter().enumerate().find_map(|(index, wr)| why(wr).map(|cause| PostError { index, cause }))

@@ -420,8 +420,14 @@ impl Provider for RdmaCore {
 
     fn modify_qp(&mut self, qpn: Qpn, to: &QpModify) -> Result<(), VerbsError> {
         let (port, index) = (self.choice.port, self.choice.gid.index);
+        // Coming from RTR a QP is set up for RTS; coming from elsewhere it only goes on, and takes no attributes.
+        let goes_on = matches!(to, QpModify::Rts(_))
+            && matches!(self.query_qp(qpn)?.state, QpState::Rts | QpState::Sqd | QpState::Sqe);
         let entry = self.qps.get_mut(&qpn).ok_or(VerbsError::NoSuch("QP"))?;
-        let (mut attr, mask) = convert::qp_transition(to, entry.qp_type, port, index)?;
+        let (mut attr, mut mask) = convert::qp_transition(to, entry.qp_type, port, index)?;
+        if goes_on {
+            mask = qp_attr_mask::STATE;
+        }
         // SAFETY: the QP is alive, the attributes are a valid structure.
         check("ibv_modify_qp", unsafe { (self.lib.ibv_modify_qp)(entry.qp, &mut attr, mask) })?;
         if let QpModify::Rtr(rtr) = to {

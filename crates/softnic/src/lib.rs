@@ -9,6 +9,8 @@
 //! # }
 //! ```
 //!
+//! For unit tests of RDMA code there is [`Fabric`]: hosts in one process, in virtual time, with faults from a seed.
+//!
 //! Counters beyond those of [`roce::NicCounters`]: `rx_socket_overflow` (datagrams that the kernel dropped at the
 //! socket, mostly because its buffer was full), `rx_socket_errors`, `tx_socket_errors` (sends that the kernel refused,
 //! which count as lost), `rx_syscalls`, `tx_syscalls`, `tx_would_block`, `gso_batches`, `gro_batches` (sends and receives
@@ -21,6 +23,7 @@ mod budget;
 mod clock;
 mod config;
 mod error;
+mod fabric;
 mod link;
 mod pcap;
 mod port;
@@ -31,5 +34,6 @@ mod sys;
 
 pub use config::{Gso, PCAP_BYTES_DEFAULT, Progress, RCVBUF_BYTES_DEFAULT, SoftNicConfig};
 pub use error::OpenError;
+pub use fabric::{Fabric, FabricCounters, FabricError, FabricHost, Faults, HostConfig};
 pub use link::link_mtu_bytes;
 pub use provider::SoftNic;

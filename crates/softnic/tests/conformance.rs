@@ -57,7 +57,7 @@ impl Rig for Loopback {
         false
     }
 
-    fn differences(&self) -> &'static [Difference] {
+    fn differences(&self) -> &[Difference] {
         &[]
     }
 }

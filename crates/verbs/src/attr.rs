@@ -149,6 +149,24 @@ pub struct QpInit {
     pub sq_sig_all: bool,
 }
 
+impl QpInit {
+    /// A QP whose queues hold `depth` work requests of up to four entries each, 64 bytes inline, with one CQ for both.
+    pub const fn new(qp_type: QpType, cq: CqId, depth: u32) -> Self {
+        Self {
+            qp_type,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            max_send_wr: depth,
+            max_recv_wr: depth,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_bytes: 64,
+            sq_sig_all: false,
+        }
+    }
+}
+
 /// Where packets of a connected QP, or to an address handle, go (IBTA 12.7.20 address vector).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AddressVector {
@@ -213,6 +231,13 @@ pub struct RtrAttr {
     pub min_rnr_timer: u8,
 }
 
+impl RtrAttr {
+    /// Towards QP `dest_qpn` at `av`, which starts with PSN 0: path MTU 1024, 16 READs and atomics, RNR timer 640 us.
+    pub const fn new(dest_qpn: Qpn, av: AddressVector) -> Self {
+        Self { dest_qpn, rq_psn: Psn::new(0), av, mtu: PathMtu::Mtu1024, max_dest_rd_atomic: 16, min_rnr_timer: 12 }
+    }
+}
+
 /// Attributes of RTR to RTS. A UD QP takes `sq_psn` alone.
 #[derive(Debug, Clone)]
 pub struct RtsAttr {
@@ -228,6 +253,20 @@ pub struct RtsAttr {
     pub max_rd_atomic: u8,
     /// The peer's [`DeviceAttr::rx_budget_bytes`], if it told: caps unacknowledged bytes. Hardware ignores it.
     pub peer_rx_budget_bytes: Option<u32>,
+}
+
+impl Default for RtsAttr {
+    /// From PSN 0: an ACK timeout of 67 ms, 7 retries, RNR retries for ever, 16 READs and atomics.
+    fn default() -> Self {
+        Self {
+            sq_psn: Psn::new(0),
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 16,
+            peer_rx_budget_bytes: None,
+        }
+    }
 }
 
 /// What a QP is now.

@@ -14,8 +14,9 @@ const HOP_LIMIT: u8 = 64;
 
 /// Source, destination and length out of the header area of a received datagram.
 ///
-/// An IPv6 header fills the area; an IPv4 header is its last 20 bytes and the first 20 mean nothing. Both may look like
-/// the other one, because those 20 bytes may hold anything; as in rdma-core, the IPv4 header's checksum decides.
+/// An IPv6 header fills the area; an IPv4 header is its last 20 bytes and the first 20 mean nothing. What is there may look
+/// like both; then, as in rdma-core, the IPv4 header's checksum decides. It is looked at only then, because packets that never
+/// left their host may have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grh {
     /// The sender's port.
@@ -30,7 +31,8 @@ impl Grh {
     /// Reads the area. `None`: it holds neither header.
     pub fn parse(area: &[u8; GRH_BYTES]) -> Option<Self> {
         let ipv4 = area.last_chunk::<IPV4_BYTES>()?;
-        if ipv4[0] == 0x45 && ones_sum(ipv4) == 0xffff {
+        let may_be_ipv6 = area[0] >> 4 == 6;
+        if ipv4[0] == 0x45 && (!may_be_ipv6 || ones_sum(ipv4) == 0xffff) {
             let total = u16::from_be_bytes([ipv4[2], ipv4[3]]);
             return Some(Self {
                 source: Ipv4Addr::new(ipv4[12], ipv4[13], ipv4[14], ipv4[15]).into(),
@@ -38,7 +40,7 @@ impl Grh {
                 payload_len: total.checked_sub(IPV4_BYTES as u16)?,
             });
         }
-        if area[0] >> 4 != 6 {
+        if !may_be_ipv6 {
             return None;
         }
         let (_, addresses) = area.split_first_chunk::<8>()?;
@@ -124,8 +126,10 @@ mod tests {
         assert_eq!(Grh::parse(&area), Some(grh));
         area[30] ^= 1;
         assert!(Grh::parse(&area).is_some_and(|g| g.source.is_ipv6()));
-        area[0] = 0x56;
-        assert_eq!(Grh::parse(&area), None);
+        area[..20].fill(0);
+        assert_eq!(Grh::parse(&area), Some(grh), "it can only be IPv4");
+        area[20] = 0x46;
+        assert_eq!(Grh::parse(&area), None, "and has no options");
         let mixed = Grh { source: "fd00::1".parse().unwrap(), ..grh };
         assert_eq!(mixed.to_bytes(), None);
     }

@@ -3,7 +3,7 @@
 //! A cause found here is necessary, not sufficient: it can excuse a failure that had another origin, but what nothing
 //! broke is never excused.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use control::Reason;
@@ -18,6 +18,10 @@ const HARMS_MAX: usize = 64;
 /// A failure's causes are looked for this far back: longer than all retries of a queue pair together take, which is seven
 /// times the four-fold ACK timeout of a lane at most.
 const LOOK_BACK: Duration = Duration::from_secs(20);
+/// Resets of a lane after which its connections may end: as many that were of no use.
+const RESETS_OF_A_FAILURE: usize = 3;
+/// They are looked for this far back.
+const RESETS_LOOK_BACK: Duration = Duration::from_secs(100);
 /// Longest time that a daemon dials.
 const DIALS: Duration = Duration::from_secs(5);
 
@@ -55,6 +59,10 @@ pub(crate) struct Causes {
     outages: Vec<(usize, Time, Option<Time>)>,
     /// Packets that did not arrive as they were sent, of each undirected pair, newest last.
     harms: BTreeMap<(usize, usize), VecDeque<Time>>,
+    /// Queue pairs that were broken, by undirected pair.
+    breaks: BTreeSet<(usize, usize)>,
+    /// Resets over which connections went on, by the host whose end it was, and the peer.
+    lane_resets: BTreeMap<(usize, usize), Vec<Time>>,
     /// Pairs of hosts whose network was cut.
     troubles: Vec<((usize, usize), Time, Option<Time>)>,
 }
@@ -72,6 +80,8 @@ impl Causes {
             lane_losses: BTreeMap::new(),
             outages: Vec::new(),
             harms: BTreeMap::new(),
+            breaks: BTreeSet::new(),
+            lane_resets: BTreeMap::new(),
             troubles: Vec::new(),
         }
     }
@@ -132,6 +142,16 @@ impl Causes {
         harms.push_back(now);
     }
 
+    /// A queue pair between two hosts was broken.
+    pub(crate) fn on_break(&mut self, a: usize, b: usize) {
+        self.breaks.insert((a.min(b), a.max(b)));
+    }
+
+    /// An end of a lane gave its queue pair up and kept its connections.
+    pub(crate) fn on_lane_reset(&mut self, now: Time, host: usize, peer: usize) {
+        self.lane_resets.entry((host, peer)).or_default().push(now);
+    }
+
     /// It works again.
     pub(crate) fn on_healed(&mut self, now: Time, a: usize, b: usize) {
         for (pair, _, until) in &mut self.troubles {
@@ -176,12 +196,27 @@ impl Causes {
         harms.map_or(0, |h| h.iter().rev().take_while(|at| **at >= since).count())
     }
 
+    /// Whether a queue pair between two hosts was ever broken: an idle one is found broken when it is used.
+    fn was_broken(&self, a: usize, b: usize) -> bool {
+        self.breaks.contains(&(a.min(b), a.max(b)))
+    }
+
     /// Why a queue pair of `host` to `peer` could give up.
-    pub(crate) fn explains_lane_failure(&self, now: Time, host: usize, peer: usize) -> bool {
+    pub(crate) fn explains_lane_reset(&self, now: Time, host: usize, peer: usize, detail: &str) -> bool {
         let since = before(now, LOOK_BACK);
-        self.harms_since(host, peer, since) >= HARMS_OF_A_FAILURE
+        let gave_up = self.harms_since(host, peer, since) >= HARMS_OF_A_FAILURE
             || self.was_troubled(host, peer, since)
-            || self.was_any_lane_lost(peer, host, since)
+            || self.was_any_lane_lost(peer, host, since);
+        // One end's queue pair is gone before the other end hears so, and does not answer any more.
+        let peer_reset = self.lane_resets.get(&(peer, host)).is_some_and(|r| r.iter().any(|at| *at >= since));
+        self.was_broken(host, peer) || (detail.contains("RetryExcErr") && (gave_up || peer_reset))
+    }
+
+    /// Why the connections of a lane of `host` to `peer` could end: it was reset too often.
+    pub(crate) fn explains_lane_failure(&self, now: Time, host: usize, peer: usize) -> bool {
+        let since = before(now, RESETS_LOOK_BACK);
+        let resets = self.lane_resets.get(&(host, peer)).map_or(0, |r| r.iter().filter(|at| **at >= since).count());
+        resets >= RESETS_OF_A_FAILURE
     }
 
     /// `Err` with words if nothing explains the refusal of a connect.
@@ -200,7 +235,8 @@ impl Causes {
             Reason::LocalLimit | Reason::PeerLimit => self.has_tight_limits,
             Reason::TimedOut => {
                 let lost = self.harms_since(asked.from, host, before(asked.at, LOOK_BACK)) > 0;
-                (troubled || lane || lost) && now.saturating_since(asked.at) >= asked.timeout
+                let broken = self.was_broken(asked.from, host);
+                (troubled || lane || lost || broken) && now.saturating_since(asked.at) >= asked.timeout
             }
             // The dial that failed may have begun for an earlier connect.
             Reason::PeerUnreachable => self.was_troubled(asked.from, host, before(asked.at, DIALS)),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use control::{LaneOffer, Reason};
+use control::{LaneOffer, LaneRoutes, Reason};
 use verbs::{Time, VerbsError};
 
 use super::{Event, World};
@@ -84,7 +84,7 @@ impl World {
         self.trace.note(self.now, "link {} to {} is up, number {}", &[host as u64, peer as u64, number]);
         let end = self.links.end(host, peer);
         (end.up, end.peer_life, end.dial, end.redials) = (Some(number), peer_life, None, 0);
-        end.round = Round::Idle;
+        (end.round, end.resumes) = (Round::Idle, false);
         // The other end was up before and may have spoken already.
         end.held.retain(|(n, _)| *n == number);
     }
@@ -175,7 +175,7 @@ impl World {
     fn end_lost(&mut self, host: usize, peer: usize, reason: Reason) {
         self.trace.note(self.now, "link {} to {} is lost", &[host as u64, peer as u64]);
         let end = self.links.end(host, peer);
-        (end.up, end.round) = (None, Round::Idle);
+        (end.up, end.round, end.resumes) = (None, Round::Idle, false);
         end.held.clear();
         self.lane_lost(host, peer, reason);
     }
@@ -239,9 +239,21 @@ impl World {
             let code = message.code();
             return self.trace.note(self.now, "link {} to {}: message {} is late", &[host as u64, peer as u64, code]);
         }
+        let was_draining = matches!(self.links.end(host, peer).round, Round::Draining { .. });
         match self.links.end(host, peer).handle(*message) {
             Step::None => {}
-            Step::Begin(offer) => self.begin(host, peer, offer),
+            Step::Begin(offer) => self.begin(host, peer, offer, false),
+            Step::BeginAgain => self.begin(host, peer, None, true),
+            Step::Reset(reason) => {
+                let now = self.now;
+                let Some(running) = self.up(host) else { return };
+                running.engine.lane_reset(now, &mut running.tap, address(peer));
+                self.checks.causes.on_lane_reset(now, host, peer);
+                self.give_round_up(host, peer, reason, true);
+                self.begin(host, peer, None, true);
+            }
+            Step::Tell => self.tell_routes(host, peer),
+            Step::Take(routes) => self.take_routes(host, peer, &routes),
             Step::Accept(offer) => self.accept(host, peer, &offer),
             Step::Ready => {
                 let now = self.now;
@@ -253,7 +265,9 @@ impl World {
             Step::Lost(reason) => {
                 let reason = if reason == Reason::LocalLimit { Reason::PeerLimit } else { reason };
                 // The engine's answer to the loss may be the wish for a new lane: the reset goes first.
-                self.send(host, peer, Message::Reset(reason));
+                if !was_draining {
+                    self.send(host, peer, Message::Reset(reason, false));
+                }
                 self.lane_lost(host, peer, reason);
             }
             Step::OutOfOrder => {
@@ -269,13 +283,14 @@ impl World {
     fn want_round(&mut self, host: usize, peer: usize) {
         let end = self.links.end(host, peer);
         match &mut end.round {
-            Round::Idle => self.begin(host, peer, None),
-            Round::Draining { wanted } => *wanted = true,
+            Round::Idle => self.begin(host, peer, None, false),
+            Round::Draining { wanted, .. } => *wanted = true,
             _ => {}
         }
     }
 
-    fn begin(&mut self, host: usize, peer: usize, offer: Option<LaneOffer>) {
+    fn begin(&mut self, host: usize, peer: usize, offer: Option<LaneOffer>, resumes: bool) {
+        self.links.end(host, peer).resumes = resumes;
         let Some(running) = self.up(host) else { return };
         match running.engine.lane_offer(&mut running.tap, address(peer)) {
             Ok(own) => {
@@ -288,8 +303,8 @@ impl World {
             }
             Err(error) => {
                 let reason = self.refusal(host, peer, &error);
-                if offer.is_some() {
-                    self.give_round_up(host, peer, reason);
+                if offer.is_some() || resumes {
+                    self.give_round_up(host, peer, reason, false);
                 } else {
                     self.links.end(host, peer).round = Round::Idle;
                 }
@@ -301,22 +316,59 @@ impl World {
     fn accept(&mut self, host: usize, peer: usize, offer: &LaneOffer) {
         let Some(running) = self.up(host) else { return };
         match running.engine.lane_accept(&mut running.tap, address(peer), offer) {
-            Ok(()) => {
-                self.links.end(host, peer).round = Round::HalfUp;
-                self.send(host, peer, Message::Ready);
-                self.after_command(host);
+            Ok(()) if self.links.end(host, peer).resumes => {
+                self.links.end(host, peer).round = Round::Resuming;
+                self.tell_routes(host, peer);
             }
+            Ok(()) => self.half_up(host, peer),
             Err(error) => {
                 let reason = self.refusal(host, peer, &error);
-                self.give_round_up(host, peer, reason);
+                self.give_round_up(host, peer, reason, false);
                 self.lane_lost(host, peer, reason);
             }
         }
     }
 
-    fn give_round_up(&mut self, host: usize, peer: usize, reason: Reason) {
-        self.links.end(host, peer).round = Round::Draining { wanted: false };
-        self.send(host, peer, Message::Reset(reason));
+    fn half_up(&mut self, host: usize, peer: usize) {
+        self.links.end(host, peer).round = Round::HalfUp;
+        self.send(host, peer, Message::Ready);
+        self.after_command(host);
+    }
+
+    fn tell_routes(&mut self, host: usize, peer: usize) {
+        let Some(running) = self.up(host) else { return };
+        match running.engine.lane_routes(address(peer)) {
+            Some(routes) => {
+                self.send(host, peer, Message::Routes(routes));
+                self.after_command(host);
+            }
+            None => self.try_half_up(host, peer),
+        }
+    }
+
+    fn take_routes(&mut self, host: usize, peer: usize, routes: &LaneRoutes) {
+        let now = self.now;
+        let Some(running) = self.up(host) else { return };
+        if let Err(detail) = running.engine.lane_take_routes(now, &mut running.tap, address(peer), routes) {
+            let detail = format!("host {host} cannot go on with {peer}: {detail}");
+            return self.checks.fail(now, "unexplained", detail);
+        }
+        self.send(host, peer, Message::RoutesTaken);
+        self.try_half_up(host, peer);
+    }
+
+    fn try_half_up(&mut self, host: usize, peer: usize) {
+        let Some(running) = self.up(host) else { return };
+        if running.engine.lane_goes_on(address(peer)) {
+            self.half_up(host, peer);
+        } else {
+            self.after_command(host);
+        }
+    }
+
+    fn give_round_up(&mut self, host: usize, peer: usize, reason: Reason, resumes: bool) {
+        self.links.end(host, peer).round = Round::Draining { wanted: false, resumes };
+        self.send(host, peer, Message::Reset(reason, resumes));
     }
 
     /// An engine refuses a lane only if its table of lanes is full.
@@ -332,13 +384,29 @@ impl World {
         let now = self.now;
         self.trace.text(now, || format!("lane {host} to {peer} failed: {detail}"));
         let explained = self.checks.causes.explains_lane_failure(now, host, peer);
-        if !(detail.contains("RetryExcErr") && explained) {
+        if !(detail.contains("after too many resets") && explained) {
             let detail = format!("lane of {host} to {peer} failed: {detail}");
             self.checks.fail(now, "unexplained", detail);
         }
         self.checks.causes.on_lane_lost(now, host, peer, reason);
-        if matches!(self.links.end(host, peer).round, Round::HalfUp | Round::Up) {
-            self.give_round_up(host, peer, reason);
+        self.leave_round(host, peer, reason, false);
+    }
+
+    /// The engine gave a lane's queue pair up by itself, and keeps its connections.
+    pub(super) fn on_lane_reset(&mut self, host: usize, peer: usize, detail: &str) {
+        let now = self.now;
+        self.trace.text(now, || format!("lane {host} to {peer} is reset: {detail}"));
+        if !self.checks.causes.explains_lane_reset(now, host, peer, detail) {
+            let detail = format!("lane of {host} to {peer} was reset: {detail}");
+            self.checks.fail(now, "unexplained", detail);
+        }
+        self.checks.causes.on_lane_reset(now, host, peer);
+        self.leave_round(host, peer, Reason::LaneFailed, true);
+    }
+
+    fn leave_round(&mut self, host: usize, peer: usize, reason: Reason, resumes: bool) {
+        if !matches!(self.links.end(host, peer).round, Round::Idle | Round::Draining { .. }) {
+            self.give_round_up(host, peer, reason, resumes);
         }
     }
 

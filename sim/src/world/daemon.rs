@@ -220,6 +220,11 @@ impl World {
                     self.on_lane_failed(host, peer, reason, &detail);
                 }
             }
+            engine::Event::LaneReset { peer, detail } => {
+                if let Some(peer) = self.host_at(peer) {
+                    self.on_lane_reset(host, peer, &detail);
+                }
+            }
             engine::Event::AppGone { app } => {
                 let Some(running) = self.up(host) else { return };
                 if let Some(uid) = running.uids.remove(&app)

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use verbs::{Provider, QpModify, Qpn};
+
 use super::World;
 use crate::check::AppUid;
 use crate::host::address;
-use crate::plan::Fault;
+use crate::plan::{Break, Fault};
 
 /// Time until a restarted host's applications are started again.
 const RESPAWN: Duration = Duration::from_millis(20);
@@ -36,6 +38,7 @@ impl World {
             Fault::Restart { host } => self.restart(host),
             Fault::PauseEngine { host, time } => self.pause(host, time, false),
             Fault::PauseHost { host, time } => self.pause(host, time, true),
+            Fault::BreakLane { host, peer, how } => self.break_lane(host, peer, how),
             Fault::KillApp { app } => {
                 let host = self.plan.apps[app].host;
                 let uid = self.app_of(app).map(|a| a.uid);
@@ -60,6 +63,21 @@ impl World {
         if all {
             running.stalled_until = until;
         }
+    }
+
+    fn break_lane(&mut self, host: usize, peer: usize, how: Break) {
+        let Some(running) = self.up(host) else { return };
+        let name = format!("{}/", address(peer));
+        let lanes = running.engine.lanes();
+        let Some(lane) = lanes.iter().find(|l| l.name.starts_with(&name) && l.qpn != 0) else { return };
+        let qpn = Qpn(lane.qpn);
+        match how {
+            Break::Silent => _ = running.tap.nic.modify_qp(qpn, &QpModify::Err),
+            Break::Asked => _ = running.engine.force_lane_error(&mut running.tap, address(peer)),
+            how => running.tap.spoil = Some((qpn, how)),
+        }
+        self.checks.causes.on_break(host, peer);
+        self.wake_engine(host);
     }
 
     fn release(&mut self, from: usize, to: usize) {
@@ -139,6 +157,9 @@ impl World {
         self.network.weather = calm;
         for host in 0..self.hosts.len() {
             self.restart(host);
+            if let Some(running) = self.up(host) {
+                running.tap.spoil = None;
+            }
             self.wake_engine(host);
         }
     }

@@ -21,6 +21,8 @@ const FLOORS: &[(&str, u32)] = &[
     ("ibverbs", 4),
     ("raasd", 4),
     ("raas-cli", 5),
+    ("raas-embedded", 5),
+    ("raas-tonic", 5),
     ("interop", 6),
     ("hostile", 6),
     ("sim", 6),
@@ -65,13 +67,16 @@ pub(super) fn floors(packages: &[Package]) -> Vec<String> {
     findings
 }
 
-/// The daemon is used by the command and by nobody else.
+/// Who may use the daemon: the command, and the crate that puts it inside a process.
+const DAEMON_USERS: &[&str] = &["raas-cli", "raas-embedded"];
+
+/// The daemon is used by its users and by nobody else.
 pub(super) fn daemon(packages: &[Package]) -> Vec<String> {
     packages
         .iter()
-        .filter(|package| package.name != "raas-cli")
+        .filter(|package| !DAEMON_USERS.contains(&package.name.as_str()))
         .filter(|package| package.dependencies.iter().any(|dependency| dependency.name == "raasd"))
-        .map(|package| format!("{} depends on raasd; only raas-cli may", package.name))
+        .map(|package| format!("{} depends on raasd; only {} may", package.name, DAEMON_USERS.join(" and ")))
         .collect()
 }
 
@@ -138,7 +143,7 @@ mod tests {
     #[test]
     fn only_the_command_may_use_the_daemon() {
         let packages = [package("raas-cli", &[("raasd", "normal")]), package("raas", &[("raasd", "dev")])];
-        assert_eq!(daemon(&packages), ["raas depends on raasd; only raas-cli may"]);
+        assert_eq!(daemon(&packages), ["raas depends on raasd; only raas-cli and raas-embedded may"]);
     }
 
     #[test]

@@ -3,6 +3,9 @@
 mod access;
 mod atomics;
 mod data;
+mod datagram_drops;
+mod datagram_states;
+mod datagrams;
 mod events;
 mod flush;
 mod lengths;
@@ -27,14 +30,20 @@ pub(crate) use ensure;
 /// Declares the cases of a theme: `name: function`.
 macro_rules! cases {
     ($theme:literal: $($name:ident),* $(,)?) => {
+        $crate::cases::cases!($theme, false: $($name),*);
+    };
+    ($theme:literal, unreliable: $($name:ident),* $(,)?) => {
+        $crate::cases::cases!($theme, true: $($name),*);
+    };
+    ($theme:literal, $unreliable:literal: $($name:ident),*) => {
         pub(super) const CASES: &[$crate::Case] = &[
-            $($crate::Case { name: concat!($theme, ".", stringify!($name)), body: $name }),*
+            $($crate::Case { name: concat!($theme, ".", stringify!($name)), body: $name, unreliable: $unreliable }),*
         ];
     };
 }
 pub(crate) use cases;
 
-const THEMES: [&[Case]; 11] = [
+const THEMES: [&[Case]; 14] = [
     data::CASES,
     memory_ops::CASES,
     atomics::CASES,
@@ -46,6 +55,9 @@ const THEMES: [&[Case]; 11] = [
     srq::CASES,
     events::CASES,
     states::CASES,
+    datagrams::CASES,
+    datagram_drops::CASES,
+    datagram_states::CASES,
 ];
 
 const COUNT: usize = {

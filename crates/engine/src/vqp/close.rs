@@ -9,7 +9,7 @@
 //! receiver drop everything and answer Reset, unless it sent Fin or Reset before. A lane whose queue pair is
 //! destroyed ("severed") is as good as both.
 
-use control::Reason;
+use control::{Reason, route_flag};
 
 /// Ends of both directions.
 #[derive(Debug, Clone, Default)]
@@ -85,6 +85,27 @@ impl Close {
 
     pub(crate) fn reset_was_sent(&mut self) {
         self.reset_sent = true;
+    }
+
+    // ---- a new incarnation of the lane
+
+    /// What arrived of the peer's ends, as [`control::route_flag`]s.
+    pub(crate) fn arrived(&self) -> u8 {
+        let bit = |is, bit| if is { bit } else { 0 };
+        bit(self.fin_received, route_flag::FIN)
+            | bit(self.stop_received, route_flag::STOP)
+            | bit(self.reset_received, route_flag::RESET)
+    }
+
+    /// What of the own ends arrived at the peer: the others are owed again. False: the peer names one that was not sent.
+    pub(crate) fn on_arrived(&mut self, flags: u8) -> bool {
+        let has = |bit| flags & bit != 0;
+        let (fin, stop, reset) = (has(route_flag::FIN), has(route_flag::STOP), has(route_flag::RESET));
+        let invented = (fin && !self.fin_sent) || (stop && !self.stop_sent) || (reset && !self.reset_sent);
+        if !invented {
+            (self.fin_sent, self.stop_sent, self.reset_sent) = (fin, stop, reset);
+        }
+        !invented
     }
 
     // ---- what follows

@@ -269,7 +269,7 @@ impl Evil {
                     self.app.conns.get_mut(&slot).unwrap().read_limit = 0;
                     self.opened.push(slot);
                 }
-                Event::LaneFailed { detail, .. } => self.failures.push(detail),
+                Event::LaneFailed { detail, .. } | Event::LaneReset { detail, .. } => self.failures.push(detail),
                 Event::Connected { .. } => {}
                 other => panic!("unexpected {other:?}"),
             }
@@ -328,7 +328,7 @@ fn malformed_frames_fail_the_lane() {
         }),
         ("expected 2", |e| {
             e.record(6, 1, &[]);
-            e.sequence = 0;
+            e.sequence = 2;
             e.record(6, 1, &[]);
         }),
         ("unknown kind", |e| e.record(77, 1, &[])),
@@ -338,6 +338,18 @@ fn malformed_frames_fail_the_lane() {
         act(&mut e);
         e.assert_failed(why);
     }
+}
+
+#[test]
+fn a_frame_that_was_handled_is_not_handled_again() {
+    let mut e = Evil::new(true, 64);
+    e.record(6, 1, &[]);
+    e.sequence = 0;
+    // Of an unknown kind: it would fail the lane.
+    e.record(77, 1, &[]);
+    e.assert_fine();
+    let stale = e.engine.totals().counters.iter().find(|c| c.0 == "stale_frames").unwrap().1;
+    assert_eq!(stale, 2, "the record for a connection that is over, and the frame");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod hostile;
 mod lanes;
 mod links;
 mod many;
+mod resets;
 mod soak;
 mod stream;
 mod world;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use control::{ChunkKind, LaneOffer, Reason};
+use control::{ChunkKind, LaneOffer, LaneRoutes, Reason};
 use engine::{AppId, Attach, Engine, EngineConfig, Event};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -13,6 +13,8 @@ use shm::EnginePage;
 use verbs::{PathMtu, Region, Time};
 
 use crate::apps::SimApp;
+
+mod control_link;
 
 /// What the network does to packets, per thousand.
 #[derive(Debug, Clone, Copy, Default)]
@@ -32,6 +34,7 @@ pub(crate) struct Host {
     pub(crate) faults: Vec<(AppId, String)>,
     pub(crate) gone: Vec<AppId>,
     pub(crate) lane_failures: Vec<String>,
+    pub(crate) lane_resets: Vec<String>,
     pub(crate) locals: Vec<Event>,
     pub(crate) refuse_chunks: bool,
     pub(crate) wakes: BTreeSet<AppId>,
@@ -44,7 +47,9 @@ enum Link {
     Dial,
     Offer(LaneOffer),
     Ready,
-    Reset,
+    Reset { resumes: bool },
+    Routes(LaneRoutes),
+    RoutesTaken,
 }
 
 #[derive(Debug)]
@@ -69,6 +74,12 @@ pub(crate) struct World {
     /// Messages of the control link vanish.
     pub(crate) no_links: bool,
     offered: BTreeSet<(usize, usize)>,
+    /// Ends whose reset is sent and not answered.
+    draining: BTreeSet<(usize, usize)>,
+    /// Ends whose connections wait for the next incarnation.
+    resuming: BTreeSet<(usize, usize)>,
+    /// What host 1 says wrongly, once, of what arrived.
+    pub(crate) twist: Option<fn(&mut LaneRoutes)>,
     buf: Vec<u8>,
     pub(crate) steps: u64,
 }
@@ -100,6 +111,9 @@ impl World {
             stopped: BTreeSet::new(),
             no_links: false,
             offered: BTreeSet::new(),
+            draining: BTreeSet::new(),
+            resuming: BTreeSet::new(),
+            twist: None,
             buf: Vec::new(),
             steps: 0,
         }
@@ -346,8 +360,16 @@ impl World {
             Event::LaneFailed { peer, detail, .. } => {
                 h.lane_failures.push(detail);
                 if let Some(to) = self.hosts.iter().position(|h| h.addr == peer) {
-                    self.offered.remove(&(i, to));
-                    self.send_link(i, to, Link::Reset);
+                    self.forget_round(i, to);
+                    self.send_link(i, to, Link::Reset { resumes: false });
+                }
+            }
+            Event::LaneReset { peer, detail } => {
+                h.lane_resets.push(detail);
+                if let Some(to) = self.hosts.iter().position(|h| h.addr == peer) {
+                    self.forget_round(i, to);
+                    self.draining.insert((i, to));
+                    self.send_link(i, to, Link::Reset { resumes: true });
                 }
             }
             Event::AppGone { app } => h.gone.push(app),
@@ -355,65 +377,6 @@ impl World {
                 let Some(sim) = h.apps.get_mut(&app) else { return };
                 sim.chunks_gone.push(chunk);
                 sim.chunks.remove(&chunk);
-            }
-        }
-    }
-
-    // ---- the control link, in small
-
-    fn dial(&mut self, i: usize, to: usize) {
-        self.send_link(i, to, Link::Dial);
-        self.offer(i, to);
-    }
-
-    fn offer(&mut self, i: usize, to: usize) {
-        if self.offered.insert((i, to)) {
-            let h = &mut self.hosts[i];
-            let offer = h.engine.lane_offer(&mut h.nic, addr(to)).unwrap();
-            self.send_link(i, to, Link::Offer(offer));
-        }
-    }
-
-    fn send_link(&mut self, from: usize, to: usize, message: Link) {
-        if self.no_links {
-            self.offered.remove(&(from, to));
-            return;
-        }
-        let at = self.now + Duration::from_micros(100);
-        self.fly(at, Arrival::Link { from, to, message });
-    }
-
-    /// The control link between two hosts breaks.
-    pub(crate) fn break_link(&mut self, a: usize, b: usize, reason: Reason) {
-        // What was on the link is lost with it.
-        let on_link = |(f, t): (usize, usize)| (f, t) == (a, b) || (f, t) == (b, a);
-        self.flying.retain(|_, x| !matches!(x, Arrival::Link { from, to, .. } if on_link((*from, *to))));
-        for (i, peer) in [(a, b), (b, a)] {
-            self.offered.remove(&(i, peer));
-            let h = &mut self.hosts[i];
-            h.engine.lane_lost(self.now, &mut h.nic, addr(peer), reason);
-        }
-    }
-
-    fn on_link(&mut self, from: usize, i: usize, message: Link) {
-        let now = self.now;
-        self.hosts[i].wake();
-        match message {
-            Link::Dial => self.offer(i, from),
-            Link::Offer(offer) => {
-                self.offer(i, from);
-                let h = &mut self.hosts[i];
-                h.engine.lane_accept(&mut h.nic, addr(from), &offer).unwrap();
-                self.send_link(i, from, Link::Ready);
-            }
-            Link::Ready => {
-                let h = &mut self.hosts[i];
-                h.engine.lane_ready(now, &mut h.nic, addr(from));
-            }
-            Link::Reset => {
-                self.offered.remove(&(i, from));
-                let h = &mut self.hosts[i];
-                h.engine.lane_lost(now, &mut h.nic, addr(from), Reason::LaneFailed);
             }
         }
     }
@@ -537,6 +500,7 @@ impl Host {
             faults: Vec::new(),
             gone: Vec::new(),
             lane_failures: Vec::new(),
+            lane_resets: Vec::new(),
             locals: Vec::new(),
             refuse_chunks: false,
             wakes: BTreeSet::new(),

@@ -111,7 +111,7 @@ impl Conn {
     }
 
     /// Without waiting; None: nothing is there, and whoever uses the poller is told when there is.
-    fn receive_now(
+    pub(super) fn receive_now(
         &self,
         reader: &mut Reader,
         attempt: &mut dyn FnMut(&Self, &mut Reader) -> io::Result<usize>,
@@ -125,7 +125,7 @@ impl Conn {
     }
 
     /// One look: bytes, the end (0), an error, or nothing yet.
-    fn receive_once(
+    pub(super) fn receive_once(
         &self,
         reader: &mut Reader,
         attempt: &mut dyn FnMut(&Self, &mut Reader) -> io::Result<usize>,
@@ -150,7 +150,7 @@ impl Conn {
 
     /// Takes what is there, in pieces: the other side may fill the room of one while the next is copied.
     #[inline]
-    fn take(&self, reader: &mut Reader, buf: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn take(&self, reader: &mut Reader, buf: &mut [u8]) -> io::Result<usize> {
         let mut total = 0;
         for piece in buf.chunks_mut(self.piece_bytes) {
             let count = reader.ring.read_quietly(piece).map_err(|fault| self.on_fault(fault))?;

@@ -48,13 +48,13 @@ impl Conn {
 
     /// After a look that found no room, without waiting; None: there is still none, and whoever uses the poller is told
     /// when there is.
-    fn write_now(&self, ring: &mut RingWriter, bufs: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
+    pub(super) fn write_now(&self, ring: &mut RingWriter, bufs: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
         self.announce(Side::Write);
         self.write_once(ring, bufs)
     }
 
     /// One look: room, an error, or nothing yet.
-    fn write_once(&self, ring: &mut RingWriter, bufs: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
+    pub(super) fn write_once(&self, ring: &mut RingWriter, bufs: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
         if let Some(end) = self.write_end() {
             return Err(write_error(end));
         }

@@ -7,6 +7,8 @@ mod polling;
 mod processes;
 mod refusals;
 mod streams;
+#[cfg(feature = "tokio")]
+mod tasks;
 mod world;
 
 /// Ends the process if a test hangs: generous, since the machine may be busy.

@@ -144,12 +144,26 @@ impl Hub {
     /// An error is what the program did wrong.
     fn on_request(&mut self, id: ClientId, request: Request, fds: Vec<OwnedFd>) -> Result<(), String> {
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
-        if let Request::Inspect { request, query } = request {
+        let question = match request {
+            Request::Inspect { request, ref query } => {
+                Some(Command::Inspect { client: id, request, query: query.clone() })
+            }
+            Request::ResetLane { request, peer } => {
+                let own = rustix::process::geteuid().as_raw();
+                if client.who.uid != 0 && client.who.uid != own {
+                    return Err(format!("only root and user {own} may reset a lane"));
+                }
+                tracing::info!(pid = client.who.pid, %peer, "an operator resets a lane");
+                Some(Command::ResetLane { client: id, request, peer })
+            }
+            _ => None,
+        };
+        if let Some(question) = question {
             client.questions += 1;
             if client.questions > QUESTIONS_MAX {
                 return Err(format!("more than {QUESTIONS_MAX} questions at a time"));
             }
-            self.command(Command::Inspect { client: id, request, query });
+            self.command(question);
             return Ok(());
         }
         let Stage::Attached(app) = client.stage else {
@@ -177,7 +191,7 @@ impl Hub {
             }
             Request::PairClosed { connection } => self.pairs.handle_closed(id, connection),
             Request::Hello { .. } => return Err("Hello a second time".into()),
-            Request::Inspect { .. } => {}
+            Request::Inspect { .. } | Request::ResetLane { .. } => {}
         }
         Ok(())
     }

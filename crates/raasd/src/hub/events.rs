@@ -29,6 +29,16 @@ impl Hub {
                 });
                 self.peers.on_accepted(now, peer, round, result);
             }
+            FromEngine::LaneRoutesTold { peer, round, routes, done } => {
+                self.peers.on_routes_told(now, peer, round, routes, done);
+            }
+            FromEngine::LaneRoutesTaken { peer, round, result } => {
+                let result = result.map_err(|error| {
+                    tracing::warn!(%peer, %error, "the connections of a lane cannot go on");
+                    control::Reason::LaneFailed
+                });
+                self.peers.on_routes_taken(now, peer, round, result);
+            }
             FromEngine::Inspected { client, request, view } => self.on_inspected(client, request, view),
             FromEngine::WakeHangup { app } => {
                 if let Some(&client) = self.apps.get(&app) {
@@ -70,6 +80,10 @@ impl Hub {
                 tracing::warn!(%peer, %reason, detail, "the lane failed");
                 self.peers.on_lane_failed(now, peer, reason);
             }
+            Event::LaneReset { peer, detail } => {
+                tracing::warn!(%peer, detail, "the lane is reset; its connections go on");
+                self.peers.on_lane_reset(now, peer);
+            }
             Event::AppGone { app } => tracing::debug!(?app, "nothing of a detached program is in use any more"),
             Event::ChunkGone { app, chunk } => {
                 if let Some(&client) = self.apps.get(&app) {
@@ -85,6 +99,7 @@ impl Hub {
                 rows.extend(self.pairs.rows());
                 inspect::connections(rows)
             }
+            EngineView::LaneReset(found) => vec![InspectAnswer::LaneReset(found)],
             EngineView::Stat(engine) => inspect::stat(*engine, self.daemon_stat()),
         };
         let Some(client) = self.clients.get_mut(&id) else { return };

@@ -27,8 +27,35 @@ struct FakeEngine {
     qpn: u32,
     peer_qpn: Option<u32>,
     ready: bool,
+    /// Connections wait for a new queue pair: messages told, and whether all was heard.
+    resumes: Option<(u32, bool)>,
     lost: Vec<Reason>,
     questions: VecDeque<RoundAction>,
+}
+
+/// Messages in which an engine tells what arrived.
+const MESSAGES: u32 = 2;
+
+impl FakeEngine {
+    fn reset(&mut self) {
+        (self.peer_qpn, self.ready, self.resumes) = (None, false, Some((0, false)));
+    }
+
+    fn tell(&mut self) -> Option<LaneRoutes> {
+        let (told, _) = self.resumes.get_or_insert_default();
+        *told += 1;
+        (*told <= MESSAGES).then(|| LaneRoutes {
+            lane: 0,
+            incarnation: self.qpn,
+            frames_received: 0,
+            routes: Vec::new(),
+            is_last: *told == MESSAGES,
+        })
+    }
+
+    fn is_done(&self) -> bool {
+        self.resumes.is_some_and(|r| r == (MESSAGES + 1, true))
+    }
 }
 
 struct Side {
@@ -66,14 +93,17 @@ impl Net {
                 RoundAction::Ready => {
                     let side = &mut self.sides[i];
                     side.engine.ready = true;
-                    // The one thing that must never go wrong.
+                    // What must never go wrong.
                     assert!(side.engine.peer_qpn.is_some());
+                    assert!(side.engine.resumes.is_none_or(|r| r == (MESSAGES + 1, true)), "{:?}", side.engine);
+                    side.engine.resumes = None;
                 }
                 RoundAction::Lost(reason) => {
                     let engine = &mut self.sides[i].engine;
-                    (engine.peer_qpn, engine.ready) = (None, false);
+                    (engine.peer_qpn, engine.ready, engine.resumes) = (None, false, None);
                     engine.lost.push(reason);
                 }
+                RoundAction::Reset => self.sides[i].engine.reset(),
                 question => self.sides[i].engine.questions.push_back(question),
             }
         }
@@ -95,8 +125,27 @@ impl Net {
                     side.round.on_offer_made(round, made);
                 }
                 RoundAction::Accept { round, offer } => {
-                    side.engine.peer_qpn = Some(offer.qpn);
+                    // An older end is gone, and cannot take an offer.
+                    if round == side.round.number() && matches!(side.round.state, State::Accepting { .. }) {
+                        side.engine.peer_qpn = Some(offer.qpn);
+                    }
                     side.round.on_accepted(round, if fails { Err(Reason::LaneFailed) } else { Ok(()) });
+                }
+                RoundAction::TellRoutes { round } => {
+                    // Older questions were put before the reset, and find no queue pair.
+                    let current = round == side.round.number() && side.engine.peer_qpn.is_some();
+                    let routes = if current { side.engine.tell() } else { None };
+                    let done = current && routes.is_none() && side.engine.is_done();
+                    side.round.on_routes_told(round, routes, done);
+                }
+                RoundAction::TakeRoutes { round, routes } => {
+                    // An answer to an older round finds another queue pair, and is not listened to.
+                    if round == side.round.number() && side.engine.peer_qpn.is_some() {
+                        assert_eq!(Some(routes.incarnation), side.engine.peer_qpn, "routes of another incarnation");
+                        side.engine.resumes.get_or_insert_default().1 |= routes.is_last;
+                    }
+                    let done = side.engine.is_done();
+                    side.round.on_routes_taken(round, if fails { Err(Reason::LaneFailed) } else { Ok(done) });
                 }
                 other => panic!("{other:?}"),
             }
@@ -104,7 +153,9 @@ impl Net {
             match message {
                 PeerMessage::LaneOffer(offer) => side.round.handle_offer(offer),
                 PeerMessage::LaneReady { .. } => side.round.handle_ready(),
-                PeerMessage::LaneReset { reason, .. } => side.round.handle_reset(reason),
+                PeerMessage::LaneReset { reason, resumes, .. } => side.round.handle_reset(reason, resumes),
+                PeerMessage::LaneRoutes(routes) => side.round.handle_routes(routes),
+                PeerMessage::LaneRoutesTaken { .. } => side.round.handle_routes_taken(),
                 other => panic!("{other:?}"),
             }
             .unwrap();
@@ -154,9 +205,19 @@ fn wishes_and_failures_at_any_moment_end_in_one_lane() {
         let mut net = Net::new(seed);
         for _ in 0..60 {
             let i = usize::from(net.random(2) == 1);
-            match net.random(10) {
+            match net.random(12) {
                 0 => net.want(i),
+                10 | 11 => {
+                    // The engine tells only of an end that it has.
+                    if net.sides[i].engine.peer_qpn.is_some() {
+                        net.sides[i].engine.reset();
+                        net.sides[i].round.on_lane_reset();
+                        net.drain(i);
+                    }
+                }
                 1 => {
+                    let engine = &mut net.sides[i].engine;
+                    (engine.peer_qpn, engine.ready, engine.resumes) = (None, false, None);
                     net.sides[i].round.on_lane_failed(Reason::LaneFailed);
                     net.drain(i);
                 }
@@ -171,6 +232,38 @@ fn wishes_and_failures_at_any_moment_end_in_one_lane() {
         net.settle();
         net.assert_up();
     }
+}
+
+#[test]
+fn a_reset_that_resumes_comes_up_again_with_what_arrived() {
+    for seed in 0..500 {
+        let mut net = Net::new(seed);
+        net.want(0);
+        net.settle();
+        for i in 0..1 + usize::from(seed % 3 == 0) {
+            net.sides[i].engine.reset();
+            net.sides[i].round.on_lane_reset();
+            net.drain(i);
+        }
+        net.settle();
+        net.assert_up();
+        assert!(net.sides.iter().all(|s| s.engine.lost.is_empty() && s.engine.qpn % 1_000_000 == 2));
+    }
+}
+
+#[test]
+fn who_keeps_connections_alone_is_told_that_they_are_lost() {
+    let mut round = LaneRound::new(0);
+    round.want();
+    round.on_offer_made(1, Ok(offer(1)));
+    round.handle_offer(offer(2)).unwrap();
+    round.on_accepted(1, Ok(()));
+    round.handle_ready().unwrap();
+    round.on_lane_reset();
+    round.handle_reset(Reason::LaneFailed, false).unwrap();
+    let actions: Vec<_> = std::iter::from_fn(|| round.poll_action()).collect();
+    assert_eq!(actions.last(), Some(&RoundAction::Lost(Reason::LaneFailed)), "{actions:?}");
+    assert!(!round.is_pending());
 }
 
 #[test]
@@ -189,10 +282,11 @@ fn an_old_answer_of_the_engine_is_not_taken() {
 fn a_peer_out_of_order_is_refused() {
     let mut round = LaneRound::new(0);
     assert_eq!(
-        round.handle_reset(Reason::LaneFailed).unwrap_err().to_string(),
+        round.handle_reset(Reason::LaneFailed, false).unwrap_err().to_string(),
         "the peer sent a reset while the lane is idle"
     );
     assert!(round.handle_ready().is_err());
+    assert!(round.handle_routes_taken().is_err());
     round.handle_offer(offer(1)).unwrap();
     assert!(round.handle_offer(offer(2)).is_err());
     assert!(round.handle_ready().is_err(), "ready before our own offer was sent");
@@ -203,7 +297,7 @@ fn the_peers_limit_is_called_so() {
     let mut round = LaneRound::new(0);
     round.want();
     round.on_offer_made(1, Ok(offer(1)));
-    round.handle_reset(Reason::LocalLimit).unwrap();
+    round.handle_reset(Reason::LocalLimit, false).unwrap();
     let actions: Vec<_> = std::iter::from_fn(|| round.poll_action()).collect();
     assert!(actions.contains(&RoundAction::Lost(Reason::PeerLimit)), "{actions:?}");
 }

@@ -202,7 +202,7 @@ fn a_peer_that_leaves_a_lane_half_made_is_given_up() {
 fn a_peer_out_of_order_loses_its_link() {
     for message in [
         PeerMessage::LaneReady { lane: 0, incarnation: 0 },
-        PeerMessage::LaneReset { lane: 0, incarnation: 0, reason: Reason::LaneFailed },
+        PeerMessage::LaneReset { lane: 0, incarnation: 0, reason: Reason::LaneFailed, resumes: false },
         PeerMessage::Proof { mac: [0; 32] },
     ] {
         let mut peers = peers(1);

@@ -70,6 +70,11 @@ impl Host {
         raas::inspect::stat(Some(&self.config.socket)).unwrap()
     }
 
+    /// Whether there was a lane to that host to break.
+    pub(crate) fn reset_lane(&self, peer: IpAddr) -> bool {
+        raas::inspect::reset_lane(Some(&self.config.socket), peer).unwrap()
+    }
+
     /// Control links that are up.
     pub(crate) fn links(&self) -> u64 {
         self.stat().counters.iter().find(|c| c.0 == "control_links").unwrap().1

@@ -3,6 +3,7 @@
 mod control_socket;
 mod false_peer;
 mod hosts;
+mod lane_resets;
 mod liars;
 mod life;
 mod links;

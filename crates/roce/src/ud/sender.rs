@@ -89,7 +89,7 @@ impl Sender {
         };
         let max = self.mtu_bytes as u64;
         if value > max {
-            let what = "bytes of a datagram, which the port's path MTU limits,";
+            let what = "length of a datagram, which the port's path MTU limits,";
             return Err(VerbsError::OutOfRange { what, value, min: 0, max });
         }
         let qkey = if dest.qkey.0 & QKEY_OF_THE_QP != 0 { self.qkey } else { dest.qkey };

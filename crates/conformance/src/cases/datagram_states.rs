@@ -1,0 +1,135 @@
+//! Datagram queue pairs in other states than RTS, and faults of their owner (IBTA 10.3.1, 9.9.2, 9.9.3).
+
+use verbs::{Access, Lkey, Payload, QpModify, QpState, SendFlags, SendOp, Sge, Status, WcOpcode};
+
+use super::{cases, ensure};
+use crate::{Options, Outcome, Pair, Rig, Side};
+
+cases!("ud_state", unreliable:
+    no_send_before_rts, receives_in_rtr, error_flushes_receives, error_flushes_new_sends, error_takes_nothing, reset_forgets,
+    reset_and_again, drained_sends_nothing, send_with_wrong_lkey, receive_without_local_write,
+);
+
+fn kill(p: &mut Pair<'_>, side: Side) -> Outcome {
+    let qpn = p.end(side).qpn;
+    p.device(side).modify_qp(qpn, &QpModify::Err)?;
+    Ok(())
+}
+
+fn greet(p: &mut Pair<'_>, id: u64) -> Outcome {
+    p.post(Side::A, id, SendOp::Send, Payload::Inline(b"hello"))
+}
+
+fn no_send_before_rts(rig: &mut dyn Rig) -> Outcome {
+    let mut p = Pair::create(rig, Options::datagrams())?;
+    let (qpn, init, rtr) = (p.end(Side::A).qpn, p.init(), p.rtr(Side::A));
+    ensure!(greet(&mut p, 1).is_err(), "a send was posted in Reset");
+    p.device(Side::A).modify_qp(qpn, &init)?;
+    ensure!(greet(&mut p, 1).is_err(), "a send was posted in Init");
+    p.device(Side::A).modify_qp(qpn, &rtr)?;
+    ensure!(greet(&mut p, 1).is_err(), "a send was posted in RTR");
+    Ok(())
+}
+
+fn receives_in_rtr(rig: &mut dyn Rig) -> Outcome {
+    let mut p = Pair::create(rig, Options::datagrams())?;
+    p.to_rts(Side::A)?;
+    let (qpn, init, rtr) = (p.end(Side::B).qpn, p.init(), p.rtr(Side::B));
+    for to in [init, rtr] {
+        p.device(Side::B).modify_qp(qpn, &to)?;
+    }
+    p.recv_datagram(Side::B, 1, 0, 64)?;
+    greet(&mut p, 1)?;
+    p.ok(Side::B, 1, WcOpcode::Recv)?;
+    Ok(())
+}
+
+fn error_flushes_receives(rig: &mut dyn Rig) -> Outcome {
+    let mut p = Pair::datagrams(rig)?;
+    for id in 0..4 {
+        p.recv_datagram(Side::B, id, 0, 64)?;
+    }
+    kill(&mut p, Side::B)?;
+    for id in 0..4 {
+        p.status(Side::B, id, Status::WrFlushErr)?;
+    }
+    p.quiet(Side::B)
+}
+
+fn error_flushes_new_sends(rig: &mut dyn Rig) -> Outcome {
+    let mut p = Pair::datagrams(rig)?;
+    kill(&mut p, Side::A)?;
+    p.post_flags(Side::A, 7, SendOp::Send, Payload::Inline(&[1; 8]), SendFlags::empty())?;
+    p.status(Side::A, 7, Status::WrFlushErr)
+}
+
+fn error_takes_nothing(rig: &mut dyn Rig) -> Outcome {
+    let mut p = Pair::datagrams(rig)?;
+    p.recv_datagram(Side::B, 1, 0, 64)?;
+    kill(&mut p, Side::B)?;
+    p.status(Side::B, 1, Status::WrFlushErr)?;
+    greet(&mut p, 1)?;
+    p.ok(Side::A, 1, WcOpcode::Send)?;
+    p.quiet(Side::B)?;
+    ensure!(p.bytes(Side::B, 0, 64) == [0; 64], "a datagram landed through a QP in error");
+    Ok(())
+}
+
+fn reset_forgets(rig: &mut dyn Rig) -> Outcome {
+    let mut p = Pair::datagrams(rig)?;
+    p.recv_datagram(Side::B, 1, 0, 64)?;
+    let qpn = p.end(Side::B).qpn;
+    p.device(Side::B).modify_qp(qpn, &QpModify::Reset)?;
+    ensure!(p.state(Side::B)? == QpState::Reset, "the QP is not in Reset");
+    p.quiet(Side::B)
+}
+
+fn reset_and_again(rig: &mut dyn Rig) -> Outcome {
+    let mut p = Pair::datagrams(rig)?;
+    p.recv_datagram(Side::B, 1, 0, 64)?;
+    for side in [Side::A, Side::B] {
+        let qpn = p.end(side).qpn;
+        p.device(side).modify_qp(qpn, &QpModify::Reset)?;
+        p.to_rts(side)?;
+    }
+    p.recv_datagram(Side::B, 2, 0, 64)?;
+    greet(&mut p, 1)?;
+    p.ok(Side::B, 2, WcOpcode::Recv)?;
+    p.ok(Side::A, 1, WcOpcode::Send)?;
+    Ok(())
+}
+
+fn drained_sends_nothing(rig: &mut dyn Rig) -> Outcome {
+    let mut p = Pair::datagrams(rig)?;
+    p.recv_datagram(Side::B, 1, 0, 64)?;
+    let qpn = p.end(Side::A).qpn;
+    p.device(Side::A).modify_qp(qpn, &QpModify::Sqd)?;
+    greet(&mut p, 1)?;
+    p.quiet(Side::B)?;
+    let rts = p.rts(Side::A);
+    p.device(Side::A).modify_qp(qpn, &rts)?;
+    p.ok(Side::B, 1, WcOpcode::Recv)?;
+    p.ok(Side::A, 1, WcOpcode::Send)?;
+    Ok(())
+}
+
+/// IBTA 10.3.1.7: a fault of a send stops the send queue alone, and the QP goes on receiving.
+fn send_with_wrong_lkey(rig: &mut dyn Rig) -> Outcome {
+    let mut p = Pair::datagrams(rig)?;
+    p.recv_datagram(Side::A, 9, 0, 64)?;
+    let bad = [Sge { addr: 0, len: 8, lkey: Lkey(p.end(Side::A).mr.lkey.0 ^ 0xff) }];
+    p.post(Side::A, 1, SendOp::Send, Payload::Sges(&bad))?;
+    p.status(Side::A, 1, Status::LocProtErr)?;
+    p.reaches(Side::A, QpState::Sqe)?;
+    p.post(Side::B, 2, SendOp::Send, Payload::Inline(b"hello"))?;
+    p.ok(Side::A, 9, WcOpcode::Recv)?;
+    Ok(())
+}
+
+fn receive_without_local_write(rig: &mut dyn Rig) -> Outcome {
+    let mut p = Pair::connect(rig, Options { mr_access: Access::empty(), ..Options::datagrams() })?;
+    p.recv_datagram(Side::B, 1, 0, 64)?;
+    greet(&mut p, 1)?;
+    p.status(Side::B, 1, Status::LocProtErr)?;
+    p.reaches(Side::B, QpState::Err)
+}

@@ -1,0 +1,122 @@
+//! The daemons' part in small: control links, on which lanes are made, reset and lost.
+
+use std::time::Duration;
+
+use control::Reason;
+
+use super::{Arrival, Link, World, addr};
+
+impl World {
+    pub(super) fn dial(&mut self, i: usize, to: usize) {
+        self.send_link(i, to, Link::Dial);
+        self.offer(i, to);
+    }
+
+    fn offer(&mut self, i: usize, to: usize) {
+        if self.offered.insert((i, to)) {
+            let h = &mut self.hosts[i];
+            let offer = h.engine.lane_offer(&mut h.nic, addr(to)).unwrap();
+            self.send_link(i, to, Link::Offer(offer));
+        }
+    }
+
+    pub(super) fn forget_round(&mut self, i: usize, to: usize) {
+        self.offered.remove(&(i, to));
+        self.draining.remove(&(i, to));
+        self.resuming.remove(&(i, to));
+    }
+
+    pub(super) fn send_link(&mut self, from: usize, to: usize, message: Link) {
+        if self.no_links {
+            self.offered.remove(&(from, to));
+            return;
+        }
+        let at = self.now + Duration::from_micros(100);
+        self.fly(at, Arrival::Link { from, to, message });
+    }
+
+    /// The control link between two hosts breaks.
+    pub(crate) fn break_link(&mut self, a: usize, b: usize, reason: Reason) {
+        // What was on the link is lost with it.
+        let on_link = |(f, t): (usize, usize)| (f, t) == (a, b) || (f, t) == (b, a);
+        self.flying.retain(|_, x| !matches!(x, Arrival::Link { from, to, .. } if on_link((*from, *to))));
+        for (i, peer) in [(a, b), (b, a)] {
+            self.forget_round(i, peer);
+            let h = &mut self.hosts[i];
+            h.engine.lane_lost(self.now, &mut h.nic, addr(peer), reason);
+        }
+    }
+
+    pub(super) fn on_link(&mut self, from: usize, i: usize, message: Link) {
+        let now = self.now;
+        self.hosts[i].wake();
+        if self.draining.contains(&(i, from)) && !matches!(message, Link::Reset { .. }) {
+            return;
+        }
+        match message {
+            Link::Dial => self.offer(i, from),
+            Link::Offer(offer) => {
+                self.offer(i, from);
+                let h = &mut self.hosts[i];
+                h.engine.lane_accept(&mut h.nic, addr(from), &offer).unwrap();
+                if self.resuming.contains(&(i, from)) {
+                    self.tell_routes(i, from);
+                } else {
+                    self.send_link(i, from, Link::Ready);
+                }
+            }
+            Link::Routes(routes) => {
+                let h = &mut self.hosts[i];
+                match h.engine.lane_take_routes(now, &mut h.nic, addr(from), &routes) {
+                    Ok(()) => self.send_link(i, from, Link::RoutesTaken),
+                    Err(detail) => {
+                        h.lane_failures.push(detail);
+                        self.forget_round(i, from);
+                        return self.send_link(i, from, Link::Reset { resumes: false });
+                    }
+                }
+                self.try_ready(i, from);
+            }
+            Link::RoutesTaken => self.tell_routes(i, from),
+            Link::Ready => {
+                let h = &mut self.hosts[i];
+                h.engine.lane_ready(now, &mut h.nic, addr(from));
+            }
+            Link::Reset { resumes: true } => {
+                self.offered.remove(&(i, from));
+                if !self.draining.remove(&(i, from)) {
+                    let h = &mut self.hosts[i];
+                    h.engine.lane_reset(now, &mut h.nic, addr(from));
+                    self.send_link(i, from, Link::Reset { resumes: true });
+                }
+                self.resuming.insert((i, from));
+                self.offer(i, from);
+            }
+            Link::Reset { resumes: false } => {
+                self.forget_round(i, from);
+                let h = &mut self.hosts[i];
+                h.engine.lane_lost(now, &mut h.nic, addr(from), Reason::LaneFailed);
+            }
+        }
+    }
+
+    fn tell_routes(&mut self, i: usize, to: usize) {
+        match self.hosts[i].engine.lane_routes(addr(to)) {
+            Some(mut routes) => {
+                if i == 1
+                    && let Some(twist) = self.twist.take()
+                {
+                    twist(&mut routes);
+                }
+                self.send_link(i, to, Link::Routes(routes));
+            }
+            None => self.try_ready(i, to),
+        }
+    }
+
+    fn try_ready(&mut self, i: usize, to: usize) {
+        if self.hosts[i].engine.lane_goes_on(addr(to)) && self.resuming.remove(&(i, to)) {
+            self.send_link(i, to, Link::Ready);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! gRPC over RaaS: `echo server HOST:PORT`, and `echo client HOST:PORT WORDS`. Both need a daemon on their host
+//! (`raas daemon`).
+
+mod echo;
+
+use std::error::Error;
+
+use echo::{EchoClient, EchoRequest, EchoServer, EchoService};
+use tonic::transport::{Endpoint, Server};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["server", at] => {
+            let listener = raas::aio::Listener::bind(at).await?;
+            println!("listening on {}", listener.get_ref().local_addr());
+            let incoming = raas_tonic::Incoming::new(listener);
+            Ok(Server::builder().add_service(EchoServer::new(EchoService)).serve_with_incoming(incoming).await?)
+        }
+        ["client", to, words] => {
+            let endpoint = Endpoint::from_shared(format!("http://{to}"))?;
+            let channel = endpoint.connect_with_connector(raas_tonic::Connector::new(raas::Session::global()?)).await?;
+            let mut client = EchoClient::new(channel);
+            let reply = client.say(EchoRequest { words: words.into(), times: 1 }).await?.into_inner();
+            println!("{} (over {})", String::from_utf8_lossy(&reply.words), reply.path);
+            Ok(())
+        }
+        _ => Err("use: echo server HOST:PORT | echo client HOST:PORT WORDS".into()),
+    }
+}

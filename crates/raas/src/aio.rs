@@ -1,0 +1,205 @@
+//! Streams and listeners for tokio (cargo feature `tokio`).
+//!
+//! [`Stream`] is tokio's [`AsyncRead`] and [`AsyncWrite`], so that hyper, tonic and the like run on it; [`Incoming`] is the
+//! stream of connections that servers take. Tasks are woken by the session's watcher thread (docs/client.md); no runtime is
+//! bound to a stream, which may move from one to another.
+//!
+//! It must never block a task, but for the daemon's locks, which are held shortly.
+//!
+//! ```no_run
+//! use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//!
+//! # async fn example() -> std::io::Result<()> {
+//! let listener = raas::aio::Listener::bind("0.0.0.0:7000").await?;
+//! tokio::spawn(async move {
+//!     loop {
+//!         let (mut stream, _peer) = listener.accept().await?;
+//!         tokio::spawn(async move {
+//!             let (mut reader, mut writer) = tokio::io::split(&mut stream);
+//!             tokio::io::copy(&mut reader, &mut writer).await
+//!         });
+//!     }
+//! #   #[allow(unreachable_code)]
+//! #   std::io::Result::Ok(())
+//! });
+//! let mut stream = raas::aio::Stream::connect("10.0.0.2:7000").await?;
+//! stream.write_all(b"hello").await?;
+//! stream.shutdown().await?;
+//! let mut answer = String::new();
+//! stream.read_to_string(&mut answer).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::net::{Shutdown, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{ToSocketAddrs, lookup_host};
+
+use crate::{AcceptError, BindError, ConnectError, ConnectOptions, ListenOptions, Session, SessionError};
+
+/// A connection, for tasks. One task may read it while another writes; of several in one direction the last is woken.
+#[derive(Debug)]
+pub struct Stream(crate::Stream);
+
+impl Stream {
+    /// Connects, in the process-wide session, to the first of the addresses that answers. Dropping the future gives up.
+    pub async fn connect(addr: impl ToSocketAddrs) -> Result<Self, ConnectError> {
+        Self::connect_with(&global().await?, addr, &ConnectOptions::new()).await
+    }
+
+    /// As [`Stream::connect`], in a session of the caller's and with settings (whose time limit does not count: use
+    /// [`tokio::time::timeout`]).
+    pub async fn connect_with(
+        session: &Session,
+        addr: impl ToSocketAddrs,
+        options: &ConnectOptions,
+    ) -> Result<Self, ConnectError> {
+        let mut failed = Vec::new();
+        for to in lookup_host(addr).await.map_err(ConnectError::Resolve)? {
+            match options.start(session, to)?.await {
+                Ok(stream) => return Ok(Self(stream)),
+                Err(e @ ConnectError::Session(_)) => return Err(e),
+                Err(e) => failed.push(e),
+            }
+        }
+        Err(ConnectError::of_all(failed))
+    }
+
+    /// The stream as threads use it.
+    pub fn get_ref(&self) -> &crate::Stream {
+        &self.0
+    }
+
+    /// The stream for threads; its mode (blocking or not) is as it was.
+    pub fn into_inner(self) -> crate::Stream {
+        self.0
+    }
+}
+
+impl From<crate::Stream> for Stream {
+    fn from(stream: crate::Stream) -> Self {
+        Self(stream)
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let polled = self.0.conn.poll_read(context, buf.initialize_unfilled());
+        polled.map_ok(|count| buf.advance(count))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.conn.poll_write(context, &[IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.0.conn.poll_write(context, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// Nothing is held back: every write is on its way when it returns.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.0.shutdown(Shutdown::Write))
+    }
+}
+
+/// A port on which connections are accepted, for tasks.
+#[derive(Debug)]
+pub struct Listener(crate::Listener);
+
+impl Listener {
+    /// Listens, in the process-wide session; as [`crate::Listener::bind`].
+    pub async fn bind(addr: impl ToSocketAddrs) -> Result<Self, BindError> {
+        Self::bind_with(&global().await?, addr, ListenOptions::new()).await
+    }
+
+    /// As [`Listener::bind`], in a session of the caller's and with settings.
+    pub async fn bind_with(
+        session: &Session,
+        addr: impl ToSocketAddrs,
+        options: ListenOptions,
+    ) -> Result<Self, BindError> {
+        let addresses: Vec<SocketAddr> = lookup_host(addr).await.map_err(BindError::Resolve)?.collect();
+        let session = session.clone();
+        aside(move || options.bind(&session, &addresses[..])).await.map(Self)
+    }
+
+    /// The next connection, and who made it. One task at a time waits; dropping the future loses none.
+    pub async fn accept(&self) -> Result<(Stream, SocketAddr), AcceptError> {
+        let (stream, peer) = poll_fn(|context| self.0.poll_accept(context)).await?;
+        Ok((Stream(stream), peer))
+    }
+
+    /// Connections as they come, as hyper and tonic take them.
+    pub fn incoming(self) -> Incoming {
+        Incoming(self.0)
+    }
+
+    /// The listener as threads use it.
+    pub fn get_ref(&self) -> &crate::Listener {
+        &self.0
+    }
+}
+
+impl From<crate::Listener> for Listener {
+    fn from(listener: crate::Listener) -> Self {
+        Self(listener)
+    }
+}
+
+/// Connections as they come, without end but the session's: a [`futures_core::Stream`].
+#[derive(Debug)]
+pub struct Incoming(crate::Listener);
+
+impl Incoming {
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.0.local_addr()
+    }
+}
+
+impl futures_core::Stream for Incoming {
+    type Item = io::Result<Stream>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_accept(context).map(|accepted| match accepted {
+            Ok((stream, _)) => Some(Ok(Stream(stream))),
+            // The listener is over with its session: a server ends instead of asking again and again.
+            Err(AcceptError::Session(_)) => None,
+            Err(e) => Some(Err(e.into())),
+        })
+    }
+}
+
+/// The process-wide session; attaching may wait for the daemon.
+async fn global() -> Result<Session, SessionError> {
+    aside(Session::global).await
+}
+
+/// Runs what may wait on a thread that may.
+async fn aside<T: Send + 'static, E: From<SessionError> + Send + 'static>(
+    call: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, E> {
+    match tokio::task::spawn_blocking(call).await {
+        Ok(result) => result,
+        Err(e) => Err(SessionError::io("a thread of the runtime", io::Error::other(e)).into()),
+    }
+}

@@ -1,0 +1,59 @@
+//! Reading and writing for tasks: what cannot be done now wakes the task when it can.
+//!
+//! Owns nothing beyond the order: the waker stands before the announcement and the last look.
+
+use std::io::{self, IoSlice};
+use std::task::{Context, Poll};
+
+use super::{Conn, Side};
+use crate::park::lock;
+
+impl Conn {
+    pub(crate) fn poll_read(&self, context: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        if buf.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let mut reader = lock(&self.read);
+        let mut attempt = |conn: &Self, reader: &mut _| conn.take(reader, buf);
+        match self.receive_once(&mut reader, &mut attempt) {
+            Ok(Some(count)) => return Poll::Ready(Ok(count)),
+            Ok(None) => {}
+            Err(e) => return Poll::Ready(Err(e)),
+        }
+        if let Err(e) = self.wake_later(Side::Read, context) {
+            return Poll::Ready(Err(e));
+        }
+        ready(self.receive_now(&mut reader, &mut attempt))
+    }
+
+    pub(crate) fn poll_write(&self, context: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        if bufs.iter().all(|b| b.is_empty()) {
+            return Poll::Ready(Ok(0));
+        }
+        let mut ring = lock(&self.write);
+        match self.write_once(&mut ring, bufs) {
+            Ok(Some(count)) => return Poll::Ready(Ok(count)),
+            Ok(None) => {}
+            Err(e) => return Poll::Ready(Err(e)),
+        }
+        if let Err(e) = self.wake_later(Side::Write, context) {
+            return Poll::Ready(Err(e));
+        }
+        self.show_room();
+        ready(self.write_now(&mut ring, bufs))
+    }
+
+    fn wake_later(&self, side: Side, context: &Context<'_>) -> io::Result<()> {
+        self.inner.ensure_watched()?;
+        self.poller.set_waker(side, context.waker());
+        Ok(())
+    }
+}
+
+fn ready(now: io::Result<Option<usize>>) -> Poll<io::Result<usize>> {
+    match now {
+        Ok(Some(count)) => Poll::Ready(Ok(count)),
+        Ok(None) => Poll::Pending,
+        Err(e) => Poll::Ready(Err(e)),
+    }
+}

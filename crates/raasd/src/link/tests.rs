@@ -1,0 +1,101 @@
+//! A link whose own side gets no processor, and one whose peer is silent; virtual time.
+
+use std::future::Future;
+use std::net::Ipv4Addr;
+use std::pin::{Pin, pin};
+
+use tokio::net::TcpListener;
+
+use super::*;
+
+struct Rig {
+    context: LinkContext,
+    inputs: mpsc::Receiver<LinkInput>,
+    wire: Wire,
+    peer: Wire,
+    patience: Duration,
+}
+
+async fn rig() -> Rig {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (far, _) = listener.accept().await.unwrap();
+    let config = Config::new(Ipv4Addr::LOCALHOST.into());
+    let patience = config.heartbeat.patience();
+    let (send, inputs) = mpsc::channel(64);
+    let context = LinkContext {
+        config: Arc::new(config),
+        key: ClusterKey::new(vec![7; 32]),
+        instance: 1,
+        inputs: send,
+        log: Mutex::new(LogQuota::new(10, std::time::Instant::now())),
+    };
+    Rig { context, inputs, wire: Wire::new(near).unwrap(), peer: Wire::new(far).unwrap(), patience }
+}
+
+/// Lets the link look at everything that there is now. Its end, if it ended.
+async fn look<F: Future>(mut carried: Pin<&mut F>) -> Option<F::Output> {
+    // Longer than the kernel takes to carry bytes over loopback, in real time; virtual time stands.
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(1));
+        tokio::task::yield_now().await;
+        let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(carried.as_mut().poll(cx))).await;
+        if let std::task::Poll::Ready(end) = polled {
+            return Some(end);
+        }
+    }
+    None
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_in_which_this_side_did_not_run_is_not_the_peers_silence() {
+    let Rig { context, inputs: _inputs, mut wire, peer: _peer, patience } = rig().await;
+    let (_out, mut outgoing) = mpsc::channel(4);
+    let mut carried = pin!(carry(&mut wire, &context, LinkId(1), &mut outgoing));
+    assert!(look(carried.as_mut()).await.is_none());
+    for _ in 0..3 {
+        // One step: nothing ran meanwhile.
+        tokio::time::advance(3 * patience).await;
+        assert!(look(carried.as_mut()).await.is_none(), "the peer was taken for dead");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_peer_said_meanwhile_is_heard_before_it_is_judged() {
+    let Rig { context, mut inputs, mut wire, mut peer, patience } = rig().await;
+    let (_out, mut outgoing) = mpsc::channel(4);
+    let mut carried = pin!(carry(&mut wire, &context, LinkId(1), &mut outgoing));
+    assert!(look(carried.as_mut()).await.is_none());
+    // So late that the time to judge has come exactly, which excuses nothing by itself.
+    for _ in 0..context.config.heartbeat.misses {
+        peer.send(&PeerMessage::Heartbeat).await.unwrap();
+        tokio::time::advance(context.config.heartbeat.interval).await;
+    }
+    tokio::time::advance(patience - context.config.heartbeat.interval).await;
+    peer.send(&PeerMessage::Heartbeat).await.unwrap();
+    assert!(look(carried.as_mut()).await.is_none());
+    let mut heard = 0;
+    while let Ok(LinkInput::Message { message: PeerMessage::Heartbeat, .. }) = inputs.try_recv() {
+        heard += 1;
+    }
+    assert_eq!(heard, context.config.heartbeat.misses + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_says_nothing_while_this_side_runs_is_given_up() {
+    let Rig { context, inputs: _inputs, mut wire, peer: _peer, patience } = rig().await;
+    let (_out, mut outgoing) = mpsc::channel(4);
+    let mut carried = pin!(carry(&mut wire, &context, LinkId(1), &mut outgoing));
+    let step = context.config.heartbeat.interval / 4;
+    let mut passed = Duration::ZERO;
+    let refusal = loop {
+        if let Some(end) = look(carried.as_mut()).await {
+            break end.unwrap_err();
+        }
+        tokio::time::advance(step).await;
+        passed += step;
+        assert!(passed < 2 * patience, "never given up");
+    };
+    assert_eq!(refusal.reason, Reason::PeerLost);
+    assert!(passed >= patience, "given up after {passed:?}");
+}
