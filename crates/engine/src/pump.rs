@@ -148,6 +148,7 @@ impl Pump<'_> {
     fn emit(lane: &mut Lane, vqp: &mut Vqp, route: RouteId, frame: &mut FrameWriter<'_>, seq: u64) -> (bool, bool) {
         let mut wrote_end = false;
         let was_accepting = vqp.phase == Phase::Accepting;
+        let bytes_before = frame.len();
         let whole = vqp.write_records(route, frame, &mut wrote_end);
         if was_accepting && vqp.phase == Phase::Open {
             lane.opens_received = lane.opens_received.saturating_sub(1);
@@ -157,8 +158,9 @@ impl Pump<'_> {
                 lane.drr.push(route);
             }
         }
-        // The record that the peer still had to hear may also be a Head.
-        let ended = wrote_end || vqp.is_over();
+        // The record that the peer still had to hear may also be a Head. A connection that had nothing to say, since another
+        // list served it first, is in no frame, and this one may never be sent.
+        let ended = frame.len() > bytes_before && (wrote_end || vqp.is_over());
         if ended {
             vqp.last_wr = seq;
             lane.closing.push_back((seq, route));
