@@ -2,10 +2,20 @@
 //! prints a table. Owns the command line; each bench lives in its own module, and what figures mean stands in
 //! docs/benchmarks.md.
 
+mod connections;
+mod idle;
+mod instructions;
 mod machine;
+mod matrix;
+mod memory;
 mod nic;
+mod place;
+mod process;
 mod report;
+mod rivals;
+mod same_host;
 mod stats;
+mod two_hosts;
 
 use crate::repo::Repo;
 use anyhow::Result;
@@ -22,9 +32,12 @@ pub(crate) struct Args {
     /// Where the results go, instead of bench/results/NAME/COMMIT.json.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Rounds, in each of which every side runs once; bars are judged from 9 on.
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
+    /// Rounds, in each of which every side runs once; bars are judged from 9 on [default: 9, with --quick 3].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// A short run that shows whether all works; decides nothing.
+    #[arg(long)]
+    quick: bool,
     /// Seconds of one side in one round of one case.
     #[arg(long)]
     seconds: Option<f64>,
@@ -34,6 +47,30 @@ pub(crate) struct Args {
     /// Of `nic`: 1 has both ends on a veth pair in one guest, 2 has them in two guests.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     guests: u32,
+    /// Of `two-hosts` and `connections`: MTU of the link; 1500 gives packets of 1024 bytes, 4200 of 4096.
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(576..=9000))]
+    mtu: u32,
+}
+
+/// Rounds of a full and of a quick run.
+const ROUNDS: [u32; 2] = [9, 3];
+/// Seconds of one side in one round, unless a bench has its own.
+const SECONDS: f64 = 0.6;
+/// The same of a quick run.
+const SECONDS_QUICK: f64 = 0.2;
+
+impl Args {
+    fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(ROUNDS[usize::from(self.quick)])
+    }
+
+    fn seconds(&self, full: f64) -> f64 {
+        self.seconds.unwrap_or(if self.quick { SECONDS_QUICK } else { full })
+    }
+
+    fn wants(&self, case: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| case.contains(only.as_str()))
+    }
 }
 
 /// The benches.
@@ -41,15 +78,35 @@ pub(crate) struct Args {
 enum Name {
     /// The software NIC against kernel rxe, in a guest.
     Nic,
+    /// Two processes of one host against kernel sockets, UCX and libfabric.
+    SameHost,
+    /// Two network namespaces against kernel TCP, UCX and libfabric.
+    TwoHosts,
+    /// Many connections beside a few, beside a queue pair for each, and what a resting one costs.
+    Connections,
+    /// Processor time of daemons that nobody uses.
+    Idle,
+    /// Instructions for a message and for a packet, by callgrind.
+    Instructions,
 }
 
 /// Runs the bench. The exit code says whether it was measured, not whether bars were met.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if matches!(args.name, Name::TwoHosts | Name::Connections | Name::Idle)
+        && let Some(status) = place::enter_namespace()?
+    {
+        return Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)));
+    }
     let repo = Repo::open()?;
     let origin = report::Origin::now(&repo)?;
     let _first = SessionFirst::begin();
     let (name, findings) = match args.name {
         Name::Nic => (if args.guests == 2 { "nic-two-guests" } else { "nic" }, nic::run(&repo, args)?),
+        Name::SameHost => ("same-host", same_host::run(&repo, args)?),
+        Name::TwoHosts => ("two-hosts", two_hosts::run(&repo, args)?),
+        Name::Connections => ("connections", connections::run(&repo, args)?),
+        Name::Idle => ("idle", idle::run(&repo, args)?),
+        Name::Instructions => ("instructions", instructions::run(&repo, args)?),
     };
     let path = origin.write(&repo, name, &findings, args.json.as_deref())?;
     print!("\n{}", report::table(&findings));

@@ -1,7 +1,7 @@
 //! What the engine itself costs: two engines in one thread on a device that only copies.
 //!
 //! `cargo run --release -p engine --example speed`. Prints nanoseconds per message and per idle round; the copies of
-//! payload into, between and out of rings are part of them, packets are not.
+//! payload into, between and out of rings are part of them, packets are not. With arguments `SIZE [COUNT]` it runs one load.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -306,8 +306,10 @@ fn one_of_many(connections: u32) {
 }
 
 fn main() {
-    if let Some(size) = std::env::args().nth(1).and_then(|s| s.parse().ok()) {
-        return rate(1, size, 2_000_000);
+    let argument = |place| std::env::args().nth(place).and_then(|s| s.parse().ok());
+    if let Some(size) = argument(1) {
+        let count = argument(2).map_or(2_000_000, |count| count as u64);
+        return rate(1, size, count);
     }
     for (connections, size) in [(1, 64), (1, 4096), (1, 60_000), (1000, 64), (1000, 4096), (1000, 60_000)] {
         rate(connections, size, if size > 10_000 { 300_000 } else { 2_000_000 });

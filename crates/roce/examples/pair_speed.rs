@@ -138,6 +138,11 @@ fn cpu_seconds() -> Result<f64, Box<dyn std::error::Error>> {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let argument = |place| std::env::args().nth(place).and_then(|s| s.parse::<u64>().ok());
+    if let (Some(len), Some(count)) = (argument(1), argument(2)) {
+        let len = u32::try_from(len)?;
+        return Pair::new(PathMtu::Mtu1024)?.run("WRITE_IMM", |r| SendOp::WriteImm(r, 1), len, count);
+    }
     for mtu in [PathMtu::Mtu1024, PathMtu::Mtu4096] {
         println!("path MTU {}", mtu.bytes());
         let mut pair = Pair::new(mtu)?;

@@ -36,7 +36,7 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
 
 fn boot(repo: &Repo, args: &Args, results: &Path) -> Result<()> {
     let program = repo.target.join("release/nicbench");
-    let rounds = args.rounds.to_string();
+    let rounds = args.rounds().to_string();
     let limit = GUEST_LIMIT_S.to_string();
     let xtask = std::env::current_exe()?;
     let (xtask, results, program) = (text(&xtask)?, text(results)?, text(&program)?);
@@ -48,7 +48,7 @@ fn boot(repo: &Repo, args: &Args, results: &Path) -> Result<()> {
     if args.guests == 1 {
         words.extend(["--links", LINKS]);
     }
-    let seconds = args.seconds.unwrap_or(0.5).to_string();
+    let seconds = args.seconds(0.5).to_string();
     words.extend(["--rounds", &rounds, "--seconds", &seconds, "--out", "/run/results/nic.json"]);
     if let Some(only) = &args.only {
         words.extend(["--only", only]);

@@ -1,0 +1,198 @@
+//! A connection over one of the transports, blocking or asking again and again. Owns how each is set up for its best.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::net::sockopt;
+
+use crate::Transport;
+
+/// The default of many hosts now is bbr, which paces.
+const CONGESTION: &str = "cubic";
+/// Nothing is silent for longer unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Questions to the kernel between two looks at the clock.
+const ASKS: u32 = 1 << 16;
+/// Connections that may wait: `many` opens them faster than they are taken.
+const BACKLOG: u32 = 4096;
+/// The backlog of kernel sockets.
+const KERNEL_BACKLOG: i32 = 4096;
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) enum Link {
+    Raas(raas::Stream),
+    Tcp(TcpStream, bool),
+    Unix(UnixStream, bool),
+}
+
+impl Link {
+    pub(crate) fn connect(transport: Transport, to: &str, busy: bool) -> Result<Self> {
+        let what = || format!("connecting to {to}");
+        Ok(match transport {
+            Transport::Raas => Self::raas(raas::Stream::connect(to).with_context(what)?)?,
+            Transport::Tcp => {
+                let address: SocketAddr = to.parse().with_context(what)?;
+                let socket = kernel_socket(address)?;
+                rustix::net::connect(&socket, &address).with_context(what)?;
+                Self::tcp(TcpStream::from(socket), busy)?
+            }
+            Transport::Unix => Self::unix(UnixStream::connect(to).with_context(what)?, busy)?,
+        })
+    }
+
+    fn raas(stream: raas::Stream) -> Result<Self> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self::Raas(stream))
+    }
+
+    fn tcp(stream: TcpStream, busy: bool) -> Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(busy)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self::Tcp(stream, busy))
+    }
+
+    fn unix(stream: UnixStream, busy: bool) -> Result<Self> {
+        stream.set_nonblocking(busy)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self::Unix(stream, busy))
+    }
+
+    #[inline]
+    pub(crate) fn read(&self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Raas(s) => Read::read(&mut &*s, into),
+            Self::Tcp(s, false) => Read::read(&mut &*s, into),
+            Self::Tcp(s, true) => ask(|| Read::read(&mut &*s, into)),
+            Self::Unix(s, false) => Read::read(&mut &*s, into),
+            Self::Unix(s, true) => ask(|| Read::read(&mut &*s, into)),
+        }
+    }
+
+    #[inline]
+    fn write(&self, from: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Raas(s) => Write::write(&mut &*s, from),
+            Self::Tcp(s, false) => Write::write(&mut &*s, from),
+            Self::Tcp(s, true) => ask(|| Write::write(&mut &*s, from)),
+            Self::Unix(s, false) => Write::write(&mut &*s, from),
+            Self::Unix(s, true) => ask(|| Write::write(&mut &*s, from)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn read_exact(&self, mut into: &mut [u8]) -> io::Result<()> {
+        while !into.is_empty() {
+            match self.read(into)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => into = into.get_mut(n..).unwrap_or_default(),
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn write_all(&self, mut from: &[u8]) -> io::Result<()> {
+        while !from.is_empty() {
+            match self.write(from)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                n => from = from.get(n..).unwrap_or_default(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the peer that nothing more follows.
+    pub(crate) fn finish(&self) -> io::Result<()> {
+        match self {
+            Self::Raas(s) => s.shutdown(Shutdown::Write),
+            Self::Tcp(s, _) => s.shutdown(Shutdown::Write),
+            Self::Unix(s, _) => s.shutdown(Shutdown::Write),
+        }
+    }
+
+    /// How the bytes travel.
+    pub(crate) fn path(&self) -> String {
+        match self {
+            Self::Raas(s) => format!("{:?}", s.path()).to_lowercase(),
+            Self::Tcp(..) => "tcp".to_owned(),
+            Self::Unix(..) => "unix".to_owned(),
+        }
+    }
+}
+
+/// Repeats what would block.
+fn ask(mut act: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    let begin = Instant::now();
+    loop {
+        for _ in 0..ASKS {
+            match act() {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+                other => return other,
+            }
+        }
+        if begin.elapsed() > PATIENCE {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+}
+
+fn kernel_socket(address: SocketAddr) -> Result<rustix::fd::OwnedFd> {
+    let family = if address.is_ipv4() { rustix::net::AddressFamily::INET } else { rustix::net::AddressFamily::INET6 };
+    let flags = rustix::net::SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, rustix::net::SocketType::STREAM, flags, None)?;
+    sockopt::set_tcp_congestion(&socket, CONGESTION).context("TCP with cubic")?;
+    Ok(socket)
+}
+
+/// Waits for connections.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Raas(raas::Listener),
+    Tcp(TcpListener, bool),
+    Unix(UnixListener, bool, String),
+}
+
+impl Listener {
+    pub(crate) fn bind(transport: Transport, at: &str, busy: bool) -> Result<Self> {
+        let what = || format!("listening at {at}");
+        Ok(match transport {
+            Transport::Raas => {
+                let session = raas::Session::global()?;
+                let listener = raas::ListenOptions::new().backlog(BACKLOG).bind(&session, at).with_context(what)?;
+                Self::Raas(listener)
+            }
+            Transport::Tcp => {
+                let address: SocketAddr = at.parse().with_context(what)?;
+                let socket = kernel_socket(address)?;
+                rustix::net::bind(&socket, &address).with_context(what)?;
+                rustix::net::listen(&socket, KERNEL_BACKLOG).with_context(what)?;
+                Self::Tcp(TcpListener::from(socket), busy)
+            }
+            Transport::Unix => Self::Unix(UnixListener::bind(at).with_context(what)?, busy, at.to_owned()),
+        })
+    }
+
+    pub(crate) fn address(&self) -> Result<String> {
+        Ok(match self {
+            Self::Raas(l) => l.local_addr().to_string(),
+            Self::Tcp(l, _) => l.local_addr()?.to_string(),
+            Self::Unix(_, _, path) => path.clone(),
+        })
+    }
+
+    pub(crate) fn accept(&self) -> Result<Link> {
+        match self {
+            Self::Raas(l) => Link::raas(l.accept_timeout(PATIENCE)?.0),
+            Self::Tcp(l, busy) => Link::tcp(l.accept()?.0, *busy),
+            Self::Unix(l, busy, _) => Link::unix(l.accept()?.0, *busy),
+        }
+    }
+}

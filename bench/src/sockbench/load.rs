@@ -1,0 +1,138 @@
+//! Ping-pong and streams on one connection, and the serving side of every test.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::link::{Link, Listener};
+use crate::wire::{Spec, read_u64, write_u64};
+use crate::{Test, cpu, many};
+
+/// Round trips that are timed together where the clock itself would count.
+const BATCH: u32 = 64;
+/// Writes between two looks at the clock, of small messages.
+const WRITES: u32 = 64;
+/// Messages from which on each write is followed by a look at the clock.
+const LARGE_BYTES: u32 = 4096;
+/// Buffer of a receiving side, where messages are shorter.
+const RECEIVE_BYTES: u32 = 64 << 10;
+/// Share of the time that warms up, that is measured in batches, and that is measured one by one: tenths.
+const TENTHS: [u32; 3] = [1, 5, 4];
+
+/// Serves one client to its end.
+pub(crate) fn serve(listener: &Listener) -> Result<()> {
+    let link = listener.accept()?;
+    let spec = Spec::hear(&link)?;
+    match spec.test {
+        Test::Lat => {
+            let mut message = vec![0; spec.size_bytes as usize];
+            // The client ends it by closing.
+            while link.read_exact(&mut message).is_ok() {
+                link.write_all(&message)?;
+            }
+            Ok(())
+        }
+        Test::Bw => {
+            let mut buffer = vec![0; spec.size_bytes.max(RECEIVE_BYTES) as usize];
+            let mut bytes = 0;
+            loop {
+                match link.read(&mut buffer)? {
+                    0 => break,
+                    n => bytes += n as u64,
+                }
+            }
+            write_u64(&link, bytes)?;
+            // Until the client has read it and closes.
+            link.read(&mut buffer)?;
+            Ok(())
+        }
+        Test::Many | Test::Hold => many::serve(listener, &link, spec),
+    }
+}
+
+/// Runs a ping-pong or a stream.
+pub(crate) fn run(link: &Link, spec: Spec, duration: Duration, cpu_of: &[u32]) -> Result<Value> {
+    let server = spec.agree(link)?;
+    let mut pids = vec![std::process::id(), server];
+    pids.extend(cpu_of);
+    let before = cpu::of(&pids);
+    let mut report = match spec.test {
+        Test::Lat => ping_pong(link, spec, duration)?,
+        _ => stream(link, spec, duration)?,
+    };
+    // The server may be gone already after a ping-pong, whose cost nobody asks for.
+    let seconds = cpu::of(&pids).saturating_sub(before).as_secs_f64();
+    if let Some(bytes) = report["bytes"].as_f64().filter(|bytes| *bytes > 0.0) {
+        report["cpu_seconds_per_gb"] = json!(seconds / (bytes / 1e9));
+    }
+    report["path"] = json!(link.path());
+    report["size_bytes"] = json!(spec.size_bytes);
+    Ok(report)
+}
+
+fn ping_pong(link: &Link, spec: Spec, duration: Duration) -> Result<Value> {
+    let mut message = vec![0x5a; spec.size_bytes as usize];
+    let mut trip = || -> std::io::Result<()> {
+        link.write_all(&message)?;
+        link.read_exact(&mut message)
+    };
+    let phase = |tenths: u32| Instant::now() + duration * tenths / 10;
+    let [warm_up, batched, single] = TENTHS;
+    let end = phase(warm_up);
+    while Instant::now() < end {
+        trip()?;
+    }
+    let mut means = Vec::new();
+    let end = phase(batched);
+    while Instant::now() < end {
+        let begin = Instant::now();
+        for _ in 0..BATCH {
+            trip()?;
+        }
+        means.push(begin.elapsed().as_secs_f64() * 1e6 / f64::from(2 * BATCH));
+    }
+    let mut trips = Vec::new();
+    let end = phase(single);
+    let mut before = Instant::now();
+    while before < end {
+        trip()?;
+        let now = Instant::now();
+        trips.push((now - before).as_secs_f64() * 1e6 / 2.0);
+        before = now;
+    }
+    let at = |values: &mut Vec<f64>, share: f64| {
+        values.sort_by(f64::total_cmp);
+        values.get(((values.len() as f64 * share) as usize).min(values.len().saturating_sub(1))).copied()
+    };
+    Ok(json!({
+        // The median of means of batches: what a fast path costs without the clock.
+        "half_rtt_us": at(&mut means, 0.5),
+        "p50_us": at(&mut trips, 0.5),
+        "p99_us": at(&mut trips, 0.99),
+        "trips": trips.len(),
+    }))
+}
+
+fn stream(link: &Link, spec: Spec, duration: Duration) -> Result<Value> {
+    let message = vec![0x5a; spec.size_bytes as usize];
+    let writes = if spec.size_bytes >= LARGE_BYTES { 1 } else { WRITES };
+    let begin = Instant::now();
+    let mut sent = 0_u64;
+    while begin.elapsed() < duration {
+        for _ in 0..writes {
+            link.write_all(&message)?;
+        }
+        sent += u64::from(writes);
+    }
+    link.finish()?;
+    let bytes = read_u64(link)?;
+    let seconds = begin.elapsed().as_secs_f64();
+    anyhow::ensure!(bytes == sent * u64::from(spec.size_bytes), "{bytes} bytes arrived of {sent} messages");
+    Ok(json!({
+        "bytes": bytes,
+        "seconds": seconds,
+        "gbit_per_s": bytes as f64 * 8.0 / 1e9 / seconds,
+        "msgs_per_s": sent as f64 / seconds,
+    }))
+}

@@ -1,0 +1,119 @@
+//! The same loads over RaaS streams, kernel TCP and Unix sockets: ping-pong, streams of writes, and many connections. One process
+//! is the server, one the client; what each prints is one JSON object. Which rival runs when is for `cargo xtask bench`.
+#![forbid(unsafe_code)]
+
+mod cpu;
+mod link;
+mod load;
+mod many;
+mod wire;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(name = "sockbench")]
+struct Cli {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// Serves one client, then ends; prints `ready ADDRESS` first.
+    Server(ServerArgs),
+    /// Runs one test against a server and prints what it measured.
+    Client(ClientArgs),
+}
+
+/// How bytes travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Transport {
+    /// A RaaS stream; the daemon's socket is `$RAAS_SOCKET`.
+    Raas,
+    /// Kernel TCP: cubic, no delay.
+    Tcp,
+    /// A Unix stream socket.
+    Unix,
+}
+
+#[derive(Debug, Args)]
+struct ServerArgs {
+    #[arg(long, value_enum)]
+    transport: Transport,
+    /// Address and port (0: any free one), or a path.
+    #[arg(long)]
+    at: String,
+    /// Ask the kernel again and again instead of waiting in it.
+    #[arg(long)]
+    busy: bool,
+}
+
+#[derive(Debug, Args)]
+struct ClientArgs {
+    #[arg(long, value_enum)]
+    transport: Transport,
+    /// The server's address or path.
+    #[arg(long)]
+    to: String,
+    #[arg(long)]
+    busy: bool,
+    #[arg(long, value_enum)]
+    test: Test,
+    /// Bytes of a message.
+    #[arg(long)]
+    size: u32,
+    /// Time of the test, of `many` the time of each half of a round.
+    #[arg(long)]
+    seconds: f64,
+    /// Of `many`: connections.
+    #[arg(long, default_value_t = 1)]
+    connections: u32,
+    /// Of `many`: connections of the other half of each round.
+    #[arg(long, default_value_t = 1)]
+    base: u32,
+    /// Of `many`: rounds.
+    #[arg(long, default_value_t = 1)]
+    rounds: u32,
+    /// Other processes whose processor time belongs to the test, such as daemons.
+    #[arg(long, value_delimiter = ',')]
+    cpu_of: Vec<u32>,
+}
+
+/// What to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Test {
+    /// Ping-pong.
+    Lat,
+    /// A stream of writes in one direction; small ones make a rate of messages.
+    Bw,
+    /// Messages on many connections in turn, beside a few.
+    Many,
+    /// Opens connections, carries 64 KiB each way on each, and holds them until stdin ends.
+    Hold,
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().role {
+        Role::Server(args) => {
+            let listener = link::Listener::bind(args.transport, &args.at, args.busy)?;
+            println!("ready {}", listener.address()?);
+            load::serve(&listener)
+        }
+        Role::Client(args) => {
+            let to = || link::Link::connect(args.transport, &args.to, args.busy);
+            let spec = wire::Spec { test: args.test, size_bytes: args.size, connections: args.connections };
+            let duration = Duration::from_secs_f64(args.seconds);
+            let report = match args.test {
+                Test::Lat | Test::Bw => load::run(&to()?, spec, duration, &args.cpu_of)?,
+                Test::Many => many::compare(&to, spec, duration, args.base, args.rounds)?,
+                Test::Hold => return many::hold(&to, spec),
+            };
+            println!("{report}");
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Where the two ends of a bench run: both on this host, or each in a network namespace of its own with a veth pair between.
+//! And their daemons. The namespaces belong to processes that this one started, so nothing is left behind.
+
+use std::net::IpAddr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::process::{Beside, READY_WITHIN};
+use super::with_priority;
+use crate::child::{self, Stream};
+use crate::repo::Repo;
+
+/// Set in the process that is already in a namespace of its own.
+const INSIDE: &str = "RAAS_BENCH_INSIDE";
+/// The veth pair has this name on both sides, each in its namespace.
+pub(crate) const INTERFACE: &str = "bench0";
+/// Rivals look for interfaces in /sys, which shows those of the namespace that it was mounted in.
+const MOUNT_SYS: &str = "mount -t sysfs none /sys 2>/dev/null";
+/// Addresses of the two ends.
+const ADDRESSES: [&str; 2] = ["10.79.0.1", "10.79.0.2"];
+/// Addresses where both ends are on this host.
+const LOCAL: [&str; 2] = ["127.0.0.1", "127.0.0.1"];
+const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
+const SETUP_LIMIT: Duration = Duration::from_secs(20);
+
+/// Which of the two ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Client,
+    Server,
+}
+
+/// The two ends.
+#[derive(Debug)]
+pub(crate) struct Place {
+    repo_root: PathBuf,
+    target: PathBuf,
+    dir: PathBuf,
+    /// The process that holds the server's namespace.
+    other: Option<Beside>,
+    daemons: Vec<Daemon>,
+}
+
+/// A daemon of a bench.
+#[derive(Debug)]
+struct Daemon {
+    socket: PathBuf,
+    process: Beside,
+}
+
+/// Starts this very command again in a network namespace of its own, unless this is that already. The answer is its exit code.
+pub(crate) fn enter_namespace() -> Result<Option<std::process::ExitStatus>> {
+    if std::env::var_os(INSIDE).is_some() {
+        return Ok(None);
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount"]);
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command.args(["--", "sh", "-c", &format!("{MOUNT_SYS}; exec \"$@\""), "sh"]).arg(std::env::current_exe()?);
+    command.args(std::env::args_os().skip(1)).env(INSIDE, "1");
+    let status = command.status().context("cannot start `unshare`")?;
+    Ok(Some(status))
+}
+
+impl Place {
+    /// Both ends on this host, with one daemon.
+    pub(crate) fn one_host(repo: &Repo, name: &str, config: &str) -> Result<Self> {
+        let mut place = Self::new(repo, name)?;
+        place.start_daemon(LOCAL[0], End::Client, config)?;
+        Ok(place)
+    }
+
+    /// Each end in a namespace with its daemon.
+    pub(crate) fn two_hosts(repo: &Repo, name: &str, mtu: u32, config: &str) -> Result<Self> {
+        let mut place = Self::new(repo, name)?;
+        let script = format!("{MOUNT_SYS}; echo here; cat");
+        let mut other = Beside::start(Command::new("unshare").args(["--net", "--mount", "sh", "-c", &script]))?;
+        other.wait_line("here", READY_WITHIN)?;
+        let pid = other.pid().to_string();
+        place.other = Some(other);
+        let add = ["link", "add", INTERFACE, "type", "veth", "peer", "name", INTERFACE, "netns", pid.as_str()];
+        place.set_up(End::Client, &add)?;
+        for (end, address) in [(End::Client, ADDRESSES[0]), (End::Server, ADDRESSES[1])] {
+            place.set_up(end, &["link", "set", "lo", "up"])?;
+            place.set_up(end, &["address", "add", &format!("{address}/24"), "dev", INTERFACE])?;
+            place.set_up(end, &["link", "set", INTERFACE, "mtu", &mtu.to_string(), "up"])?;
+        }
+        for (end, address) in [(End::Client, ADDRESSES[0]), (End::Server, ADDRESSES[1])] {
+            place.start_daemon(address, end, config)?;
+        }
+        Ok(place)
+    }
+
+    fn new(repo: &Repo, name: &str) -> Result<Self> {
+        let packages = ["build", "--release", "--package", "raas-cli", "--package", "bench"];
+        let build = child::run_quiet(&mut repo.command("cargo", &packages), BUILD_LIMIT)?;
+        ensure!(build.success(), "building the measured programs: {}\n{}", build.describe(), build.text(Stream::Err));
+        let dir = std::env::temp_dir().join(format!("raas-bench-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir)?;
+        let key = dir.join("key");
+        std::fs::write(&key, [7; 32])?;
+        std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+        Ok(Self { repo_root: repo.root.clone(), target: repo.target.clone(), dir, other: None, daemons: vec![] })
+    }
+
+    fn set_up(&self, end: End, words: &[&str]) -> Result<()> {
+        let ended = child::run_quiet(&mut self.command(end, &[&["ip"], words].concat()), SETUP_LIMIT)?;
+        ensure!(ended.success(), "ip {}: {}", words.join(" "), ended.text(Stream::Err));
+        Ok(())
+    }
+
+    fn start_daemon(&mut self, address: &str, end: End, config: &str) -> Result<()> {
+        let socket = self.dir.join(format!("{}.sock", self.daemons.len()));
+        let file = self.dir.join("raas.toml");
+        std::fs::write(&file, config)?;
+        let program = self.program("raas");
+        let words = [&program, "daemon", "--listen", address, "--until-stdin-closes", "--log", "warn"];
+        let mut command = self.command(end, &words);
+        command.arg("--socket").arg(&socket).arg("--key-file").arg(self.dir.join("key")).arg("--config").arg(&file);
+        let mut process = Beside::start(&mut command)?;
+        process.wait_line("ready socket=", READY_WITHIN)?;
+        self.daemons.push(Daemon { socket, process });
+        Ok(())
+    }
+
+    /// A program of this repository's release build.
+    pub(crate) fn program(&self, name: &str) -> String {
+        self.target.join("release").join(name).display().to_string()
+    }
+
+    /// A file of this bench.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The server's address.
+    pub(crate) fn server(&self) -> &'static str {
+        self.address(End::Server)
+    }
+
+    /// The address of an end.
+    pub(crate) fn address(&self, end: End) -> &'static str {
+        let both = if self.other.is_some() { ADDRESSES } else { LOCAL };
+        both[usize::from(end == End::Server)]
+    }
+
+    /// Daemons' processes.
+    pub(crate) fn daemon_pids(&self) -> Vec<u32> {
+        self.daemons.iter().map(|daemon| daemon.process.pid()).collect()
+    }
+
+    /// A command at one end, with the socket of that end's daemon, ahead of other work of the machine.
+    pub(crate) fn command(&self, end: End, words: &[&str]) -> Command {
+        let namespace = self.other.as_ref().filter(|_| end == End::Server);
+        let namespace = namespace.map(|other| {
+            let of = |kind: &str, name: &str| format!("--{kind}=/proc/{}/ns/{name}", other.pid());
+            [of("mount", "mnt"), of("net", "net")]
+        });
+        let mut all: Vec<&str> = vec![];
+        if let Some([mount, net]) = &namespace {
+            all.extend(["nsenter", mount, net, "--"]);
+        }
+        all.extend(words);
+        let all = with_priority(&all);
+        let (program, arguments) = all.split_first().unwrap_or((&"true", &[]));
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(&self.repo_root).process_group(0);
+        let daemon = if end == End::Server { self.daemons.last() } else { self.daemons.first() };
+        if let Some(daemon) = daemon {
+            command.env("RAAS_SOCKET", &daemon.socket);
+        }
+        command
+    }
+
+    /// Whether addresses belong to two hosts.
+    pub(crate) fn is_two_hosts(&self) -> bool {
+        self.other.is_some()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for daemon in self.daemons.drain(..) {
+            daemon.process.end();
+        }
+        // What is left lies in the system's directory for such things.
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Whether a program can be started.
+pub(crate) fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir: PathBuf| Path::new(&dir).join(program).is_file())
+}
+
+/// An address and a port as one word.
+pub(crate) fn at(address: &str, port: u16) -> String {
+    match address.parse::<IpAddr>() {
+        Ok(IpAddr::V6(_)) => format!("[{address}]:{port}"),
+        _ => format!("{address}:{port}"),
+    }
+}

@@ -1,0 +1,157 @@
+//! The rivals' own benchmark programs: ucx_perftest and fi_pingpong. Owns their installation, their settings and the reading of
+//! their tables.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::matrix::Measured;
+use super::place::{End, INTERFACE, Place, at, has};
+use super::process::Beside;
+use crate::child::{self, Stream};
+
+/// Debian packages with the programs.
+const PACKAGES: [&str; 2] = ["ucx-utils", "libfabric-bin"];
+const INSTALL_LIMIT: Duration = Duration::from_secs(300);
+/// One run of a rival, on a machine that is busy too.
+const RUN_LIMIT: Duration = Duration::from_secs(30);
+/// How long a rival's server needs to listen; it says nothing when it does.
+const LISTEN: Duration = Duration::from_millis(150);
+/// Ports of their control connections.
+const UCX_PORT: u16 = 14_555;
+
+/// A load of a rival.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Rival {
+    /// ucx_perftest: test, bytes, iterations.
+    Ucx(&'static str, u32, u32),
+    /// fi_pingpong: provider, endpoint type, bytes, iterations. It has no stream; ping-pongs of large messages stand for it.
+    Libfabric(&'static str, &'static str, u32, u32),
+}
+
+/// Installs what is not there, where this may be; says what is missing.
+pub(crate) fn install() -> Vec<String> {
+    let programs = ["ucx_perftest", "fi_pingpong"];
+    let missing = || programs.iter().zip(PACKAGES).filter(|(program, _)| !has(program));
+    if missing().next().is_some() && rustix::process::geteuid().is_root() && has("apt-get") {
+        println!("installing {} from Debian", PACKAGES.join(" and "));
+        let mut command = Command::new("apt-get");
+        command.args(["install", "-y", "-q", "--no-install-recommends"]).args(PACKAGES);
+        command.env("DEBIAN_FRONTEND", "noninteractive");
+        // Whether it helped is seen below.
+        let _ = child::run_quiet(&mut command, INSTALL_LIMIT);
+    }
+    let told =
+        missing().map(|(program, package)| format!("{program}: not here, and Debian's {package} cannot be installed"));
+    told.collect()
+}
+
+impl Rival {
+    pub(crate) fn program(self) -> &'static str {
+        match self {
+            Self::Ucx(..) => "ucx_perftest",
+            Self::Libfabric(..) => "fi_pingpong",
+        }
+    }
+
+    /// One run: a server, then a client.
+    pub(crate) fn measure(self, place: &Place) -> Result<Measured> {
+        let (server, client) = self.words(place);
+        let start = |end, words: &[String]| {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let mut command = place.command(end, &words);
+            command.env("UCX_TLS", if place.is_two_hosts() { "tcp" } else { "posix" });
+            if place.is_two_hosts() {
+                command.env("UCX_NET_DEVICES", INTERFACE);
+            }
+            command.env("FI_LOG_LEVEL", "error").env("UCX_WARN_UNUSED_ENV_VARS", "n");
+            command
+        };
+        let serving = Beside::start(&mut start(End::Server, &server))?;
+        std::thread::sleep(LISTEN);
+        let ended = child::run_quiet(&mut start(End::Client, &client), RUN_LIMIT)?;
+        drop(serving);
+        let text = ended.text(Stream::Out);
+        ensure!(ended.success(), "{}: {}\n{text}{}", client.join(" "), ended.describe(), ended.text(Stream::Err));
+        match self {
+            Self::Ucx(_, bytes, _) => parse_ucx(&text, bytes),
+            Self::Libfabric(_, _, bytes, _) => parse_fabric(&text, bytes),
+        }
+        .with_context(|| format!("{}: {text}", client.join(" ")))
+    }
+
+    fn words(self, place: &Place) -> (Vec<String>, Vec<String>) {
+        let own = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>();
+        match self {
+            Self::Ucx(test, bytes, iterations) => {
+                let port = UCX_PORT.to_string();
+                let server = own(&["ucx_perftest", "-p", &port]);
+                let (bytes, iterations) = (bytes.to_string(), iterations.to_string());
+                let warm_up = "100";
+                let mut client = own(&["ucx_perftest", "-p", &port, "-f", "-w", warm_up]);
+                client.extend(own(&["-t", test, "-s", &bytes, "-n", &iterations, place.server()]));
+                (server, client)
+            }
+            Self::Libfabric(provider, kind, bytes, iterations) => {
+                let (bytes, iterations) = (bytes.to_string(), iterations.to_string());
+                let server = own(&["fi_pingpong", "-p", provider, "-e", kind, "-S", &bytes, "-I", &iterations]);
+                let mut client = server.clone();
+                client.push(place.server().to_owned());
+                (server, client)
+            }
+        }
+    }
+}
+
+/// The line `Final: iterations median average overall | bandwidth average overall | rate average overall`; MB are 2^20.
+fn parse_ucx(text: &str, bytes: u32) -> Option<Measured> {
+    let line = text.lines().rev().find_map(|line| {
+        let line = line.trim();
+        line.strip_prefix("Final:").or_else(|| line.chars().next().filter(char::is_ascii_digit).map(|_| line))
+    })?;
+    let numbers: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [_, median, _, _, _, _, _, rate] = numbers[..] else { return None };
+    Some(Measured {
+        half_rtt_us: Some(median),
+        p50_us: Some(median),
+        msgs_per_s: Some(rate),
+        gbit_per_s: Some(rate * f64::from(bytes) * 8.0 / 1e9),
+        ..Measured::default()
+    })
+}
+
+/// The line `bytes sent ack total time MB/sec usec/xfer Mxfers/sec`; MB are 10^6.
+fn parse_fabric(text: &str, bytes: u32) -> Option<Measured> {
+    let line = text.lines().last()?;
+    let us: f64 = line.split_whitespace().nth(6)?.parse().ok()?;
+    let gbit_per_s = f64::from(bytes) * 8.0 / us / 1e3;
+    Some(Measured { half_rtt_us: Some(us), p50_us: Some(us), gbit_per_s: Some(gbit_per_s), ..Measured::default() })
+}
+
+/// Where a server of ours listens.
+pub(crate) fn any_port(place: &Place) -> String {
+    at(place.server(), 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_ucx_are_read() {
+        let text = "|  heading |\nFinal:                300000      0.155     5.258    25.501       11.61       2.39      190178       39215\n";
+        let found = parse_ucx(text, 64).expect("a final line");
+        assert_eq!((found.p50_us, found.msgs_per_s), (Some(0.155), Some(39_215.0)));
+        assert!((found.gbit_per_s.expect("a rate") - 39_215.0 * 512.0 / 1e9).abs() < 1e-9);
+        assert!(parse_ucx("nothing", 64).is_none());
+    }
+
+    #[test]
+    fn tables_of_libfabric_are_read() {
+        let text = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n64      20k     =20k     2.4m        6.63s      0.39     165.76       0.01";
+        let found = parse_fabric(text, 64).expect("a line");
+        assert_eq!(found.half_rtt_us, Some(165.76));
+        assert!(parse_fabric("", 64).is_none());
+    }
+}
