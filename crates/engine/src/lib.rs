@@ -51,3 +51,4 @@ pub use app::AppId;
 pub use config::EngineConfig;
 pub use engine::Engine;
 pub use event::{Attach, EngineTotals, Event, SetupError};
+pub use frame::check_frame;

@@ -257,6 +257,7 @@ fn open_record(route: RouteId, vqp: &Vqp) -> Record {
         ring: vqp.rx_place.wire_ring(vqp.ring_bytes),
         to_port: vqp.peer.port(),
         from_port: vqp.local.port(),
+        kind: vqp.kind.code(),
         to_address: vqp.peer.ip(),
     })
 }
