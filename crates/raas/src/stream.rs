@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use control::{PathKind, Reason};
+use control::{Kind, PathKind, Reason};
 
 use crate::conn::{Conn, Side};
 use crate::replies::{RING_BYTES_MAX, RING_BYTES_MIN};
@@ -29,6 +29,7 @@ pub struct Stream {
 pub struct ConnectOptions {
     ring_bytes: u32,
     timeout: Option<Duration>,
+    kind: Kind,
 }
 
 impl ConnectOptions {
@@ -51,13 +52,19 @@ impl ConnectOptions {
         self
     }
 
+    /// What travels: bytes or messages.
+    pub(crate) fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
     /// Connects to the first of the addresses that answers, tried in turn. If none does the error names each.
     pub fn connect(&self, session: &Session, addr: impl ToSocketAddrs) -> Result<Stream, ConnectError> {
         check_ring_bytes(self.ring_bytes).map_err(ConnectError::RingBytes)?;
         let timeout = self.timeout.unwrap_or(session.inner.timeout);
         let mut failed = Vec::new();
         for to in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
-            match Connecting::start(&session.inner, to, self.ring_bytes).and_then(|c| c.wait(timeout)) {
+            match Connecting::start(&session.inner, to, self.ring_bytes, self.kind).and_then(|c| c.wait(timeout)) {
                 Ok(stream) => return Ok(stream),
                 Err(e @ ConnectError::Session(_)) => return Err(e),
                 Err(e) => failed.push(e),
@@ -69,7 +76,7 @@ impl ConnectOptions {
     /// Starts to connect to one address and returns at once; [`ConnectOptions::timeout`] does not count here.
     pub fn start(&self, session: &Session, to: SocketAddr) -> Result<Connecting, ConnectError> {
         check_ring_bytes(self.ring_bytes).map_err(ConnectError::RingBytes)?;
-        Connecting::start(&session.inner, to, self.ring_bytes)
+        Connecting::start(&session.inner, to, self.ring_bytes, self.kind)
     }
 }
 

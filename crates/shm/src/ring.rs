@@ -120,6 +120,12 @@ impl RingWriter {
         })
     }
 
+    /// Bytes that the ring holds.
+    #[inline]
+    pub fn capacity(&self) -> u64 {
+        self.memory.bytes
+    }
+
     /// Own tail: absolute offset after the last byte written.
     #[inline]
     pub fn tail(&self) -> u64 {

@@ -62,6 +62,37 @@ impl Conn {
         Ok((count > 0).then_some(count))
     }
 
+    /// Writes all of `bufs`, `len` bytes, at once, when there is room for all; `len` is at most [`Conn::tx_bytes`].
+    pub(crate) fn write_whole(&self, bufs: &[IoSlice<'_>], len: usize) -> io::Result<()> {
+        let mut ring = lock(&self.write);
+        let mut patience = Patience::new(self.inner.policy, &self.inner.turns, self.timeout(Side::Write));
+        let mut announced = false;
+        loop {
+            if let Some(end) = self.write_end() {
+                return Err(write_error(end));
+            }
+            if ring.free().map_err(|fault| self.on_fault(fault))? >= len as u64 {
+                return self.put(&mut ring, bufs).map(drop);
+            }
+            if self.is_nonblocking() {
+                if announced {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                announced = true;
+                self.announce(Side::Write);
+                continue;
+            }
+            self.wait(Side::Write, &mut patience, &mut |_| {
+                !matches!(ring.free(), Ok(free) if free < len as u64) || self.write_end().is_some()
+            })?;
+        }
+    }
+
+    /// Bytes that the ring of this direction holds.
+    pub(crate) fn tx_bytes(&self) -> usize {
+        self.tx_bytes
+    }
+
     /// Puts in what fits and says so to the other side: at the end, and after each piece, so that the other side works on
     /// one while the next is copied.
     #[inline]

@@ -3,6 +3,7 @@
 mod fake_daemon;
 mod hostile;
 mod lifecycles;
+mod messages;
 mod polling;
 mod processes;
 mod refusals;
