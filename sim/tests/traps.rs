@@ -217,6 +217,14 @@ fn a_reader_that_stalls_beside_readers_that_do_not() {
     assert!(beside.as_nanos() < 3 * alone.as_nanos() + 20_000_000, "{alone:?} alone, {beside:?} beside");
 }
 
+/// A connection may be in the list of those with records and in that of lazy heads; the first serves it, and the second finds
+/// nothing to say. Its end must not wait for a frame that was never sent.
+#[test]
+fn an_end_waits_for_no_frame_that_does_not_exist() {
+    let outcome = sim::run_seed(5018, None);
+    assert_eq!(outcome.violations, []);
+}
+
 /// A completion that comes between the last look and the arming of the CQ, or a doorbell between the last look and the sleep
 /// flag, must not be slept over: with delays of a few hundred nanoseconds every interleaving of sleep and news is met.
 #[test]

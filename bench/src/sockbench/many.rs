@@ -15,6 +15,8 @@ use crate::wire::{Spec, read_u64, write_u64};
 
 /// Bytes that each connection carries each way before it rests.
 const CARRIED_BYTES: usize = 64 << 10;
+/// Turns before anything is measured, so that every page of every ring has been touched once.
+const WARM_UP_TURNS: u64 = 5;
 /// First byte of the last message of a half.
 const LAST: u8 = 1;
 
@@ -78,13 +80,13 @@ pub(crate) fn compare(
     let counts = [base as usize, links.len()];
     for count in counts {
         let turn = links.get(..count).unwrap_or_default();
-        stream(&control, turn, spec, half / 4)?;
+        stream(&control, turn, spec, Duration::ZERO, WARM_UP_TURNS)?;
     }
     for round in 0..rounds {
         for place in [round % 2, 1 - round % 2] {
             let place = place as usize;
             let turn = links.get(..counts[place]).unwrap_or_default();
-            values[place].push(stream(&control, turn, spec, half)?);
+            values[place].push(stream(&control, turn, spec, half, 1)?);
         }
     }
     write_u64(&control, END)?;
@@ -95,14 +97,15 @@ pub(crate) fn compare(
     }))
 }
 
-/// Messages on these connections in turn, for so long; Gbit/s.
-fn stream(control: &Link, links: &[Link], spec: Spec, duration: Duration) -> Result<f64> {
+/// Messages on these connections in turn, for so long and so many turns at least; Gbit/s.
+fn stream(control: &Link, links: &[Link], spec: Spec, duration: Duration, turns: u64) -> Result<f64> {
     write_u64(control, links.len() as u64)?;
     let mut message = vec![0; spec.size_bytes as usize];
     let begin = Instant::now();
     let mut messages = 0_u64;
+    let least = turns.saturating_mul(links.len() as u64);
     for link in links.iter().cycle() {
-        let is_last = begin.elapsed() >= duration;
+        let is_last = messages + 1 >= least && begin.elapsed() >= duration;
         message[0] = if is_last { LAST } else { 0 };
         link.write_all(&message)?;
         messages += 1;

@@ -20,6 +20,26 @@ pub enum Role {
     Inspector,
 }
 
+/// What both ends of a connection agree on; the daemons carry bytes all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Kind {
+    /// A stream of bytes.
+    #[default]
+    Stream,
+    /// Messages with boundaries, framed by the library.
+    Message,
+}
+
+impl Kind {
+    /// Its number in an Open on the lane (docs/wire.md).
+    pub const fn code(self) -> u32 {
+        match self {
+            Self::Stream => 0,
+            Self::Message => 1,
+        }
+    }
+}
+
 /// From client to daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
@@ -102,6 +122,26 @@ pub enum Request {
         request: u64,
         /// The host.
         peer: IpAddr,
+    },
+    /// As [`Request::Listen`], for connections of messages.
+    ListenMessages {
+        /// Repeated in the answer, [`Reply::Listening`].
+        request: u64,
+        /// Port, 0 for any free one.
+        port: u16,
+        /// Connections that may wait for `accept`.
+        backlog: u32,
+        /// Ring size of accepted connections in bytes, 0 for the daemon's default.
+        ring_bytes: u32,
+    },
+    /// As [`Request::Connect`], to a listener of messages.
+    ConnectMessages {
+        /// Repeated in the answer, [`Reply::Connected`].
+        request: u64,
+        /// Host and port.
+        to: SocketAddr,
+        /// Ring size in bytes, 0 for the daemon's default.
+        ring_bytes: u32,
     },
 }
 

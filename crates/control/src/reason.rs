@@ -75,6 +75,8 @@ reasons! {
     PortInUse = 18, "the port is already in use on this host", "port-in-use";
     /// The daemon's policy does not allow it.
     Policy = 19, "the daemon's policy does not allow it", "policy";
+    /// One end is a stream of bytes, the other of messages.
+    WrongKind = 20, "the listener there is of another kind: connect streams to stream listeners, messages to message listeners", "wrong-kind";
     /// The peer is on this host: rings are shared between the two applications.
     SameHost = 32, "the peer is on this host: shared memory, no daemon on the path", "same-host";
     /// The peer is on another host: the shared lane to its daemon.

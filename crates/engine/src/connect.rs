@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use control::{Connection, Reason};
+use control::{Connection, Kind, Reason};
 use shm::slot_state;
 use verbs::{Provider, Time};
 
@@ -32,6 +32,7 @@ pub(crate) struct Connect {
     request: u64,
     to: SocketAddr,
     ring_bytes: u32,
+    kind: Kind,
     lane: LaneId,
     /// The virtual QP, once it has rings.
     route: Option<RouteId>,
@@ -46,6 +47,7 @@ pub(crate) struct NewVqp {
     pub(crate) ring_bytes: u32,
     pub(crate) local: SocketAddr,
     pub(crate) peer: SocketAddr,
+    pub(crate) kind: Kind,
 }
 
 impl Engine {
@@ -60,8 +62,21 @@ impl Engine {
         to: SocketAddr,
         ring_bytes: u32,
     ) {
+        self.connect_as(now, nic, app, request, to, (ring_bytes, Kind::Stream));
+    }
+
+    /// As [`Engine::connect`], to a listener of `kind`.
+    pub fn connect_as<P: Provider>(
+        &mut self,
+        now: Time,
+        nic: &mut P,
+        app: AppId,
+        request: u64,
+        to: SocketAddr,
+        (ring_bytes, kind): (u32, Kind),
+    ) {
         self.now = now;
-        if let Err(reason) = self.try_connect(nic, app, request, to, ring_bytes) {
+        if let Err(reason) = self.try_connect(nic, app, request, to, (ring_bytes, kind)) {
             self.counters.connects_failed += 1;
             self.events.push_back(Event::Connected { app, request, result: Err(reason) });
         }
@@ -73,7 +88,7 @@ impl Engine {
         app: AppId,
         request: u64,
         to: SocketAddr,
-        ring_bytes: u32,
+        (ring_bytes, kind): (u32, Kind),
     ) -> Result<(), Reason> {
         let to = SocketAddr::new(to.ip().to_canonical(), to.port());
         let ring_bytes = self.config.ring_bytes(ring_bytes);
@@ -85,13 +100,13 @@ impl Engine {
             return Err(Reason::BadAddress);
         }
         if self.is_own(to.ip()) {
-            return self.connect_local(app, request, to.port(), ring_bytes);
+            return self.connect_local(app, request, to.port(), (ring_bytes, kind));
         }
         if tenant.connections + tenant.waiting >= self.config.connections_per_app_max || self.is_full() {
             return Err(Reason::LocalLimit);
         }
         let lane = self.lane_to(nic, to.ip()).ok_or(Reason::LocalLimit)?;
-        let connect = Connect { app, request, to, ring_bytes, lane, route: None };
+        let connect = Connect { app, request, to, ring_bytes, kind, lane, route: None };
         let id = self.connects.insert(connect).ok_or(Reason::LocalLimit)?;
         if let Some(tenant) = self.apps.get_mut(app) {
             tenant.connects.insert(request, id);
@@ -108,10 +123,17 @@ impl Engine {
         self.vqps.len() + self.waiting >= self.config.connections_max
     }
 
-    fn connect_local(&mut self, from: AppId, request: u64, port: u16, ring_bytes: u32) -> Result<(), Reason> {
+    fn connect_local(
+        &mut self,
+        from: AppId,
+        request: u64,
+        port: u16,
+        (ring_bytes, kind): (u32, Kind),
+    ) -> Result<(), Reason> {
         let connection = self.last_connection + 1;
         let backlog_max = self.config.backlog_max;
         let listener = self.listeners.get_mut(&port).ok_or(Reason::NoListener)?;
+        listener.check_kind(kind.code())?;
         if !listener.take_place(connection, backlog_max) {
             return Err(Reason::BacklogFull);
         }
@@ -171,9 +193,10 @@ impl Engine {
     fn open_connect(&mut self, id: ConnectId, rings: RingPair) {
         let Some(connect) = self.connects.get(id) else { return };
         let (app, lane, to, ring_bytes) = (connect.app, connect.lane, connect.to, connect.ring_bytes);
+        let kind = connect.kind;
         let local = SocketAddr::new(self.local_address(), self.next_ephemeral());
         let phase = Phase::Opening(Some(id));
-        let new = NewVqp { app, lane, phase, rings, ring_bytes, local, peer: to };
+        let new = NewVqp { app, lane, phase, rings, ring_bytes, local, peer: to, kind };
         match self.add_vqp(new) {
             Ok(route) => {
                 if let Some(connect) = self.connects.get_mut(id) {
@@ -191,7 +214,7 @@ impl Engine {
 
     /// Makes a virtual QP in a slot of its application; on failure the rings go back.
     pub(crate) fn add_vqp(&mut self, new: NewVqp) -> Result<RouteId, Reason> {
-        let NewVqp { app, lane, phase, rings, ring_bytes, local, peer } = new;
+        let NewVqp { app, lane, phase, rings, ring_bytes, local, peer, kind } = new;
         let epoch = self.lanes.get(lane).map_or(0, |l| l.incarnation);
         let id = self.last_connection + 1;
         let tenant = self.apps.get_mut(app).ok_or(Reason::PeerAppDied)?;
@@ -207,6 +230,7 @@ impl Engine {
                 id,
                 local,
                 peer,
+                kind,
                 phase,
                 is_open_sent: false,
                 backlog_port: None,

@@ -49,7 +49,7 @@ struct WireOpen {
     addr: U64,
     to_port: U16,
     from_port: U16,
-    reserved: U32,
+    kind: U32,
     to_address: [u8; 16],
 }
 
@@ -105,6 +105,8 @@ pub(crate) struct Open {
     pub(crate) ring: WireRing,
     pub(crate) to_port: u16,
     pub(crate) from_port: u16,
+    /// [`control::Kind::code`], or a number that this release does not know.
+    pub(crate) kind: u32,
     /// The address that the application named.
     pub(crate) to_address: IpAddr,
 }
@@ -179,6 +181,13 @@ pub(crate) fn parse(frame: &[u8]) -> Result<(Header, Records<'_>), FrameError> {
     Ok((header, Records { rest, left: header.records }))
 }
 
+/// Takes a control frame apart as the engine does; how many records it has, or what is wrong with it in words. For tools
+/// and fuzzers: the engine itself judges each record where it is used.
+pub fn check_frame(frame: &[u8]) -> Result<usize, String> {
+    let (_, records) = parse(frame).map_err(|e| e.to_string())?;
+    records.map(|record| record.map(drop).map_err(|e| e.to_string())).try_fold(0, |n, record| record.map(|()| n + 1))
+}
+
 /// The records of a frame. Ends after the first error.
 #[derive(Debug)]
 pub(crate) struct Records<'a> {
@@ -232,6 +241,7 @@ fn parse_body(head: &WireRecord, body: &[u8]) -> Result<Record, FrameError> {
                 ring: WireRing { bytes: o.ring_bytes.get(), rkey: o.rkey.get(), addr: o.addr.get() },
                 to_port: o.to_port.get(),
                 from_port: o.from_port.get(),
+                kind: o.kind.get(),
                 to_address: Ipv6Addr::from(o.to_address).to_canonical(),
             })
         }
@@ -274,6 +284,11 @@ impl<'a> FrameWriter<'a> {
         Self { buf, max, records: 0 }
     }
 
+    /// Bytes so far, with the header.
+    pub(crate) fn len(&self) -> usize {
+        self.buf.len()
+    }
+
     /// Whether no record was written.
     pub(crate) fn is_empty(&self) -> bool {
         self.records == 0
@@ -293,7 +308,7 @@ impl<'a> FrameWriter<'a> {
                     addr: o.ring.addr.into(),
                     to_port: o.to_port.into(),
                     from_port: o.from_port.into(),
-                    reserved: 0.into(),
+                    kind: o.kind.into(),
                     to_address: to.octets(),
                 };
                 self.append(KIND_OPEN, o.route, body.as_bytes())

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use control::Reason;
+use control::{Kind, Reason};
 use verbs::{Provider, Time};
 
 use crate::AppId;
@@ -34,6 +34,7 @@ pub(crate) struct Listener {
     backlog: u32,
     /// Ring size that it wants, 0 for that of the connecting side.
     ring_bytes: u32,
+    kind: Kind,
     /// Connections that wait for `accept`, by number; those of this host have no route.
     waiting: BTreeMap<u64, Option<RouteId>>,
     /// Places of opens that wait for rings.
@@ -48,6 +49,11 @@ impl Listener {
             self.waiting.insert(connection, None);
         }
         free
+    }
+
+    /// Refuses a connection of another kind.
+    pub(crate) fn check_kind(&self, code: u32) -> Result<(), Reason> {
+        if code == self.kind.code() { Ok(()) } else { Err(Reason::WrongKind) }
     }
 
     fn has_place(&self, backlog_max: u32) -> bool {
@@ -73,6 +79,18 @@ impl Engine {
     /// Listens on a port, 0 for any free one. At most `backlog` connections wait (at least 1); `ring_bytes` 0 leaves the size
     /// to the connecting side.
     pub fn listen(&mut self, app: AppId, port: u16, backlog: u32, ring_bytes: u32) -> Result<SocketAddr, Reason> {
+        self.listen_as(app, port, backlog, ring_bytes, Kind::Stream)
+    }
+
+    /// As [`Engine::listen`], for connections of `kind`.
+    pub fn listen_as(
+        &mut self,
+        app: AppId,
+        port: u16,
+        backlog: u32,
+        ring_bytes: u32,
+        kind: Kind,
+    ) -> Result<SocketAddr, Reason> {
         if self.apps.get(app).is_none_or(|a| a.leaving) {
             return Err(Reason::AppFault);
         }
@@ -85,7 +103,7 @@ impl Engine {
         }
         let ring_bytes = if ring_bytes == 0 { 0 } else { self.config.ring_bytes(ring_bytes) };
         let backlog = backlog.clamp(1, self.config.backlog_max);
-        self.listeners.insert(port, Listener { app, backlog, ring_bytes, waiting: BTreeMap::new(), parked: 0 });
+        self.listeners.insert(port, Listener { app, backlog, ring_bytes, kind, waiting: BTreeMap::new(), parked: 0 });
         if let Some(tenant) = self.apps.get_mut(app) {
             tenant.listeners.insert(port);
         }
@@ -162,6 +180,7 @@ impl Engine {
     /// Gives an open to its listener, or parks it for rings.
     fn admit(&mut self, lane: LaneId, open: &Open) -> Result<(), Reason> {
         let listener = self.listeners.get(&open.to_port).ok_or(Reason::NoListener)?;
+        listener.check_kind(open.kind)?;
         if !listener.has_place(self.config.backlog_max) {
             return Err(Reason::BacklogFull);
         }
@@ -199,7 +218,8 @@ impl Engine {
         let to = open.to_address;
         let local = SocketAddr::new(if self.is_own(to) { to } else { self.local_address() }, open.to_port);
         let peer = SocketAddr::new(peer, open.from_port);
-        let route = self.add_vqp(NewVqp { app, lane, phase: Phase::Accepting, rings, ring_bytes, local, peer })?;
+        let (phase, kind) = (Phase::Accepting, self.listeners.get(&open.to_port).map_or(Kind::Stream, |l| l.kind));
+        let route = self.add_vqp(NewVqp { app, lane, phase, rings, ring_bytes, local, peer, kind })?;
         let vqp = self.vqps.get_mut(route).expect("made above");
         vqp.is_open_sent = true;
         vqp.peer_route = open.route;

@@ -13,7 +13,7 @@ mod resume;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-use control::{Connection, ConnectionState, Path, Reason};
+use control::{Connection, ConnectionState, Kind, Path, Reason};
 use shm::{PeerFault, SlotWords, app_flag, check_cursor, engine_flag, slot_is_awaited, slot_state};
 use verbs::RemoteAddr;
 
@@ -59,6 +59,7 @@ pub(crate) struct Vqp {
     pub(crate) id: u64,
     pub(crate) local: SocketAddr,
     pub(crate) peer: SocketAddr,
+    pub(crate) kind: Kind,
     pub(crate) phase: Phase,
     /// The peer knows, or will know, of the attempt.
     pub(crate) is_open_sent: bool,

@@ -7,10 +7,14 @@
 #![deny(missing_docs)]
 
 pub mod breach;
+pub mod held;
 pub mod host;
+pub mod kills;
 pub mod polite;
 pub mod raw;
 pub mod siege;
 pub mod tenant;
 pub mod verdict;
+pub mod victim;
+pub mod witness;
 pub mod words;

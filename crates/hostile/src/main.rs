@@ -24,6 +24,23 @@ struct Cli {
 enum Task {
     /// A hostile tenant beside polite ones.
     Siege(Judge),
+    /// Applications and daemons killed at every step of connect, transfer and close.
+    Kills(Judge),
+    /// An application that stops at a step and waits for its end.
+    Victim {
+        /// The step.
+        #[arg(long)]
+        step: String,
+        /// Control socket of its daemon.
+        #[arg(long)]
+        socket: PathBuf,
+        /// A listener at another host.
+        #[arg(long)]
+        far: SocketAddr,
+        /// A listener at this host.
+        #[arg(long)]
+        near: SocketAddr,
+    },
     /// The hostile tenant itself.
     Tenant {
         #[arg(long)]
@@ -59,6 +76,11 @@ struct Judge {
 fn main() -> Result<ExitCode> {
     match Cli::parse().task {
         Task::Siege(judge) => judged(&judge, hostile::siege::run),
+        Task::Kills(judge) => judged(&judge, hostile::kills::run),
+        Task::Victim { step, socket, far, near } => {
+            hostile::victim::run(&step, hostile::breach::Target { socket: &socket, far, near })?;
+            Ok(ExitCode::SUCCESS)
+        }
         Task::Tenant { seed, millis, socket, far_socket, far, near } => {
             let home = Neighbourhood { socket, far_socket, far, near };
             match Tenant::new(seed, home).misbehave(Duration::from_millis(millis)) {

@@ -13,7 +13,8 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use crate::breach::{self, Target};
-use crate::host::{Footprint, Host, address, eventually};
+use crate::held::Held;
+use crate::host::{Footprint, Host, address};
 use crate::polite::{Sink, Transfer};
 use crate::tenant::Tenant;
 use crate::verdict::Verdict;
@@ -227,42 +228,8 @@ fn bounded(peak: &Footprint) -> Result<String> {
     Ok(format!("at most {a} anonymous bytes, {s} shared, {f} descriptors, {t} threads"))
 }
 
-/// What both daemons hold, by their own tables and by the kernel's.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Held {
-    apps: Vec<usize>,
-    connections: Vec<u32>,
-    rc_qps: Vec<u32>,
-    mrs: Vec<u32>,
-    pinned: Vec<u64>,
-    fds: Vec<u64>,
-    threads: Vec<u64>,
-}
-
-impl Held {
-    fn of(hosts: &[Host; 2]) -> Result<Self> {
-        let stats = [hosts[0].stat()?, hosts[1].stat()?];
-        let prints = [Footprint::of(hosts[0].pid())?, Footprint::of(hosts[1].pid())?];
-        Ok(Self {
-            apps: stats.iter().map(|s| s.apps.len()).collect(),
-            connections: stats.iter().map(|s| s.lanes.iter().map(|l| l.connections).sum()).collect(),
-            rc_qps: stats.iter().map(|s| s.rc_qps).collect(),
-            mrs: stats.iter().map(|s| s.mrs).collect(),
-            pinned: stats.iter().map(|s| s.pinned_bytes).collect(),
-            fds: prints.iter().map(|p| p.fds).collect(),
-            threads: prints.iter().map(|p| p.threads).collect(),
-        })
-    }
-}
-
 fn returned(hosts: &[Host; 2], before: &Held) -> Result<String> {
-    eventually("as before", || {
-        let now = Held::of(hosts)?;
-        // A question has a socket of its own, which may not be closed yet when the next one comes.
-        let fewer = now.fds.iter().zip(&before.fds).all(|(now, before)| now <= &(before + 1));
-        let same = Held { fds: before.fds.clone(), threads: before.threads.clone(), ..now.clone() } == *before;
-        Ok(if same && fewer { Ok(()) } else { Err((now, before.clone())) })
-    })?;
+    before.wait_for(hosts)?;
     let mut kept = 0;
     for host in hosts {
         kept = kept.max(Footprint::of(host.pid())?.anonymous_bytes);

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use control::{PathKind, Reason, Request};
-use reading::Reader;
+pub(crate) use reading::Reader;
 use shm::{PeerFault, RingReader, RingWriter, app_flag};
 
 use crate::StreamError;
@@ -81,6 +81,7 @@ pub(crate) struct Conn {
     write: Mutex<RingWriter>,
     /// Longest copy between two messages to the other side.
     piece_bytes: usize,
+    tx_bytes: usize,
     parkers: [Arc<Parker>; 2],
     poller: Poller,
     nonblocking: AtomicBool,
@@ -107,6 +108,7 @@ impl Conn {
             peer,
             link,
             read: Mutex::new(Reader::new(reader, rx_bytes)),
+            tx_bytes: usize::try_from(writer.capacity()).unwrap_or(usize::MAX),
             write: Mutex::new(writer),
             piece_bytes: usize::try_from(rx_bytes / PIECE_SHARE).unwrap_or(usize::MAX).max(1),
             parkers: Default::default(),

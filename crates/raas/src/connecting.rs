@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use control::Request;
+use control::{Kind, Request};
 
 use crate::conn::{Conn, Side};
 use crate::inner::Inner;
@@ -50,7 +50,7 @@ pub struct Connecting {
 
 impl Connecting {
     /// Sends the request.
-    pub(crate) fn start(inner: &Arc<Inner>, to: SocketAddr, ring_bytes: u32) -> Result<Self, ConnectError> {
+    pub(crate) fn start(inner: &Arc<Inner>, to: SocketAddr, ring_bytes: u32, kind: Kind) -> Result<Self, ConnectError> {
         inner.check_fork()?;
         // As TCP does, the unspecified address means this host.
         let to = match inner.addresses.iter().find(|a| a.is_ipv4() == to.is_ipv4()) {
@@ -63,7 +63,11 @@ impl Connecting {
         let waiters =
             vec![Waiter::Thread(Arc::clone(&connecting.parker)), Waiter::Poller(Arc::clone(&connecting.poller))];
         lock(&inner.tables).begin(request, waiters);
-        inner.send(&Request::Connect { request, to, ring_bytes }, &[])?;
+        let connect = match kind {
+            Kind::Stream => Request::Connect { request, to, ring_bytes },
+            Kind::Message => Request::ConnectMessages { request, to, ring_bytes },
+        };
+        inner.send(&connect, &[])?;
         Ok(connecting)
     }
 

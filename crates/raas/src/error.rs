@@ -296,7 +296,7 @@ impl StreamError {
 pub(crate) fn reason_kind(reason: Reason) -> io::ErrorKind {
     use io::ErrorKind as K;
     match reason {
-        Reason::NoListener | Reason::BacklogFull => K::ConnectionRefused,
+        Reason::NoListener | Reason::BacklogFull | Reason::WrongKind => K::ConnectionRefused,
         Reason::PeerUnreachable => K::HostUnreachable,
         Reason::PeerAuth | Reason::Policy => K::PermissionDenied,
         Reason::PeerVersion => K::Unsupported,

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use control::Request;
+use control::{Kind, Request};
 
 use crate::conn::{Conn, Side};
 use crate::inner::Inner;
@@ -37,11 +37,12 @@ pub struct Listener {
 pub struct ListenOptions {
     ring_bytes: u32,
     backlog: u32,
+    kind: Kind,
 }
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self { ring_bytes: 0, backlog: BACKLOG_DEFAULT }
+        Self { ring_bytes: 0, backlog: BACKLOG_DEFAULT, kind: Kind::Stream }
     }
 }
 
@@ -63,6 +64,12 @@ impl ListenOptions {
     #[must_use]
     pub fn backlog(mut self, connections: u32) -> Self {
         self.backlog = connections;
+        self
+    }
+
+    /// What travels on its connections: bytes or messages.
+    pub(crate) fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
         self
     }
 
@@ -89,7 +96,11 @@ impl ListenOptions {
         let request = inner.next_request();
         let parker = Arc::new(Parker::default());
         lock(&inner.tables).begin(request, vec![Waiter::Thread(Arc::clone(&parker))]);
-        let listen = Request::Listen { request, port: addr.port(), backlog: self.backlog, ring_bytes: self.ring_bytes };
+        let (port, Self { backlog, ring_bytes, kind }) = (addr.port(), *self);
+        let listen = match kind {
+            Kind::Stream => Request::Listen { request, port, backlog, ring_bytes },
+            Kind::Message => Request::ListenMessages { request, port, backlog, ring_bytes },
+        };
         let answer = inner
             .send(&listen, &[])
             .and_then(|()| wait_for_answer(inner, request, &parker, inner.timeout))

@@ -9,11 +9,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use control::{PathKind, Reason};
+use control::{Kind, PathKind, Reason};
 
 use crate::conn::{Conn, Side};
 use crate::replies::{RING_BYTES_MAX, RING_BYTES_MIN};
-use crate::{ConnectError, Connecting, Readiness, Session};
+use crate::{ConnectError, Connecting, Loan, LoanMut, Readiness, Session};
 
 /// A connection: an ordered, reliable stream of bytes in each direction, as of a TCP socket.
 ///
@@ -29,6 +29,7 @@ pub struct Stream {
 pub struct ConnectOptions {
     ring_bytes: u32,
     timeout: Option<Duration>,
+    kind: Kind,
 }
 
 impl ConnectOptions {
@@ -51,13 +52,19 @@ impl ConnectOptions {
         self
     }
 
+    /// What travels: bytes or messages.
+    pub(crate) fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
     /// Connects to the first of the addresses that answers, tried in turn. If none does the error names each.
     pub fn connect(&self, session: &Session, addr: impl ToSocketAddrs) -> Result<Stream, ConnectError> {
         check_ring_bytes(self.ring_bytes).map_err(ConnectError::RingBytes)?;
         let timeout = self.timeout.unwrap_or(session.inner.timeout);
         let mut failed = Vec::new();
         for to in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
-            match Connecting::start(&session.inner, to, self.ring_bytes).and_then(|c| c.wait(timeout)) {
+            match Connecting::start(&session.inner, to, self.ring_bytes, self.kind).and_then(|c| c.wait(timeout)) {
                 Ok(stream) => return Ok(stream),
                 Err(e @ ConnectError::Session(_)) => return Err(e),
                 Err(e) => failed.push(e),
@@ -69,7 +76,7 @@ impl ConnectOptions {
     /// Starts to connect to one address and returns at once; [`ConnectOptions::timeout`] does not count here.
     pub fn start(&self, session: &Session, to: SocketAddr) -> Result<Connecting, ConnectError> {
         check_ring_bytes(self.ring_bytes).map_err(ConnectError::RingBytes)?;
-        Connecting::start(&session.inner, to, self.ring_bytes)
+        Connecting::start(&session.inner, to, self.ring_bytes, self.kind)
     }
 }
 
@@ -119,6 +126,49 @@ impl Stream {
     /// Copies what can be read without taking it; waits as `read` does while there is nothing.
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.conn.peek(buf)
+    }
+
+    /// Waits until there is room for `bytes`, and lends that room: what is written to the [`LoanMut`] goes straight into the
+    /// ring, and is sent by its `commit`. More than the ring holds is refused, with the limit named. Other writers of this
+    /// stream wait meanwhile.
+    ///
+    /// ```no_run
+    /// use std::io::Write;
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let stream = raas::Stream::connect("10.0.0.2:7000")?;
+    /// let mut loan = stream.reserve(4096)?;
+    /// write!(loan, "{{\"answer\": {}}}", 42)?; // formatted into the ring, without a buffer between
+    /// loan.commit();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn reserve(&self, bytes: usize) -> io::Result<LoanMut<'_>> {
+        let max = self.conn.tx_bytes();
+        if bytes > max {
+            let text =
+                format!("a loan of {bytes} bytes is more than the ring's {max}: ask for less, or set `ring_bytes`");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        Ok(LoanMut::new(&self.conn, self.conn.reserve(bytes)?, bytes))
+    }
+
+    /// Waits until bytes are there, and lends what is: to be looked at in the ring and taken by [`Loan::consume`]. None at the
+    /// end. Other readers of this stream wait meanwhile.
+    ///
+    /// ```no_run
+    /// # fn main() -> std::io::Result<()> {
+    /// let stream = raas::Stream::connect("10.0.0.2:7000")?;
+    /// while let Some(mut loan) = stream.loan()? {
+    ///     let len = loan.len();
+    ///     loan.write_to(0..len, &mut std::io::stdout())?;
+    ///     loan.consume(len);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn loan(&self) -> io::Result<Option<Loan<'_>>> {
+        Ok(self.conn.loan()?.map(|(reader, bytes)| Loan::new(&self.conn, reader, bytes)))
     }
 
     /// Bytes that can be read without waiting.

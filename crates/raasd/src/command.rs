@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use control::{AppRow, ConnectionRow, InspectQuery, LaneOffer, LaneRoutes, LaneRow, Reason};
+use control::{AppRow, ConnectionRow, InspectQuery, Kind, LaneOffer, LaneRoutes, LaneRow, Reason};
 use engine::{AppId, Attach, EngineTotals, Event};
 use shm::{Region, WakeSocket};
 use verbs::{Counters, VerbsError};
@@ -45,6 +45,7 @@ pub(crate) enum Command {
         port: u16,
         backlog: u32,
         ring_bytes: u32,
+        kind: Kind,
     },
     Unlisten {
         app: AppId,
@@ -60,6 +61,7 @@ pub(crate) enum Command {
         request: u64,
         to: SocketAddr,
         ring_bytes: u32,
+        kind: Kind,
     },
     CancelConnect {
         app: AppId,

@@ -157,6 +157,13 @@ impl Config {
         Ok(config)
     }
 
+    /// The configuration that the text of a file says, over the defaults. A problem names its line: `LINE: message`.
+    pub fn from_text(text: &str) -> Result<Self, ConfigError> {
+        let mut config = Self::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        file::apply(&mut config, text).map_err(|problems| ConfigError { problems })?;
+        Ok(config)
+    }
+
     /// Sets a limit by its name; refuses unknown names and values out of range, with the reason.
     pub fn set_limit(&mut self, key: &str, value: u64) -> Result<(), String> {
         let Some(limit) = LIMITS.iter().find(|l| l.key == key) else {

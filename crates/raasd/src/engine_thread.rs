@@ -196,14 +196,14 @@ impl<P: Provider> EngineThread<P> {
                 }
             }
             Command::ChunksRefused { app, ring_bytes, reason } => engine.chunks_refused(app, ring_bytes, reason),
-            Command::Listen { client, app, request, port, backlog, ring_bytes } => {
-                let result = engine.listen(app, port, backlog, ring_bytes);
+            Command::Listen { client, app, request, port, backlog, ring_bytes, kind } => {
+                let result = engine.listen_as(app, port, backlog, ring_bytes, kind);
                 self.held.push_back(FromEngine::Listening { client, request, result });
             }
             Command::Unlisten { app, port } => engine.unlisten(now, device, app, port),
             Command::Accepted { app, port, connection } => engine.accepted(app, port, connection),
-            Command::Connect { app, request, to, ring_bytes } => {
-                engine.connect(now, device, app, request, to, ring_bytes);
+            Command::Connect { app, request, to, ring_bytes, kind } => {
+                engine.connect_as(now, device, app, request, to, (ring_bytes, kind));
             }
             Command::CancelConnect { app, request } => engine.cancel_connect(now, device, app, request),
             Command::LaneOffer { peer, round } => {

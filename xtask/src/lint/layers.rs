@@ -25,6 +25,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("raas-tonic", 5),
     ("interop", 6),
     ("hostile", 6),
+    ("fuzz-targets", 6),
     ("sim", 6),
     ("bench", 6),
     ("xtask", 6),
@@ -67,8 +68,8 @@ pub(super) fn floors(packages: &[Package]) -> Vec<String> {
     findings
 }
 
-/// Who may use the daemon: the command, and the crate that puts it inside a process.
-const DAEMON_USERS: &[&str] = &["raas-cli", "raas-embedded"];
+/// Who may use the daemon: the command, the crate that puts it inside a process, and the fuzzers of its parsers.
+const DAEMON_USERS: &[&str] = &["raas-cli", "raas-embedded", "fuzz-targets"];
 
 /// The daemon is used by its users and by nobody else.
 pub(super) fn daemon(packages: &[Package]) -> Vec<String> {

@@ -48,6 +48,7 @@ fn record_bytes() {
         ring: RING,
         to_port: 0x1f90,
         from_port: 0x8001,
+        kind: 0,
         to_address: "10.1.2.3".parse().unwrap(),
     });
     #[rustfmt::skip]
@@ -82,7 +83,7 @@ fn record_bytes() {
 fn an_ipv6_destination_stays_itself() {
     let open = |to: &str| {
         let to_address = to.parse().unwrap();
-        Record::Open(Open { route: 1, ring: RING, to_port: 1, from_port: 2, to_address })
+        Record::Open(Open { route: 1, ring: RING, to_port: 1, from_port: 2, kind: 1, to_address })
     };
     assert_eq!(records(&build(&[open("2001:db8::1")])), Ok(vec![open("2001:db8::1")]));
     assert_eq!(records(&build(&[open("::ffff:10.0.0.1")])), Ok(vec![open("10.0.0.1")]));
@@ -132,7 +133,7 @@ fn any_record() -> impl Strategy<Value = Record> {
         (any::<u32>(), ring.clone(), any::<u16>(), any::<u16>(), any::<u32>()).prop_map(
             |(route, ring, to, from, a)| {
                 let to_address = IpAddr::V4(a.into());
-                Record::Open(Open { route, ring, to_port: to, from_port: from, to_address })
+                Record::Open(Open { route, ring, to_port: to, from_port: from, kind: a, to_address })
             }
         ),
         (any::<u32>(), any::<u32>(), ring).prop_map(|(route, own_route, ring)| Record::OpenAck {

@@ -3,6 +3,7 @@
 //! Owns the producing end of its ring. It must never hold bytes back: what a write took is on its way when it returns.
 
 use std::io::{self, IoSlice};
+use std::sync::MutexGuard;
 
 use shm::RingWriter;
 
@@ -62,6 +63,43 @@ impl Conn {
         Ok((count > 0).then_some(count))
     }
 
+    /// Writes all of `bufs`, `len` bytes, at once, when there is room for all; `len` is at most [`Conn::tx_bytes`].
+    pub(crate) fn write_whole(&self, bufs: &[IoSlice<'_>], len: usize) -> io::Result<()> {
+        let mut ring = self.reserve(len)?;
+        self.put(&mut ring, bufs).map(drop)
+    }
+
+    /// Waits until there is room for `len` bytes, at most [`Conn::tx_bytes`], and lends the ring.
+    pub(crate) fn reserve(&self, len: usize) -> io::Result<MutexGuard<'_, RingWriter>> {
+        let mut ring = lock(&self.write);
+        let mut patience = Patience::new(self.inner.policy, &self.inner.turns, self.timeout(Side::Write));
+        let mut announced = false;
+        loop {
+            if let Some(end) = self.write_end() {
+                return Err(write_error(end));
+            }
+            if ring.free().map_err(|fault| self.on_fault(fault))? >= len as u64 {
+                return Ok(ring);
+            }
+            if self.is_nonblocking() {
+                if announced {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                announced = true;
+                self.announce(Side::Write);
+                continue;
+            }
+            self.wait(Side::Write, &mut patience, &mut |_| {
+                !matches!(ring.free(), Ok(free) if free < len as u64) || self.write_end().is_some()
+            })?;
+        }
+    }
+
+    /// Bytes that the ring of this direction holds.
+    pub(crate) fn tx_bytes(&self) -> usize {
+        self.tx_bytes
+    }
+
     /// Puts in what fits and says so to the other side: at the end, and after each piece, so that the other side works on
     /// one while the next is copied.
     #[inline]
@@ -88,7 +126,7 @@ impl Conn {
     }
 
     #[inline]
-    fn tell_written(&self) {
+    pub(crate) fn tell_written(&self) {
         match &self.link {
             Link::Pair(end) => end.wake(Side::Read.bit()),
             Link::Lane(end) => self.wake_engine(end.ring()),

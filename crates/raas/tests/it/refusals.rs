@@ -177,3 +177,27 @@ fn inspectors_get_all_parts() {
     assert_eq!(rows.iter().map(|r| r.id).collect::<Vec<_>>(), [1, 2]);
     assert!(raas::inspect::stat(Some(daemon.path())).is_err(), "rows are no state");
 }
+
+#[test]
+fn names_stand_for_addresses_each_of_which_is_tried() {
+    let _watchdog = Watchdog::start("names_stand_for_addresses_each_of_which_is_tried");
+    let daemon = FakeDaemon::start();
+    let session = daemon.session();
+    let listener = Listener::bind_with(&session, "127.0.0.1:0").unwrap();
+    let port = listener.local_addr().port();
+    let list = |hosts: [[u8; 4]; 3]| hosts.map(|host| std::net::SocketAddr::from((host, port)));
+    // The first two have no daemon.
+    let stream = Stream::connect_with(&session, &list([[10, 1, 2, 3], [10, 1, 2, 4], [127, 0, 0, 1]])[..]).unwrap();
+    assert_eq!(stream.peer_addr().port(), port);
+    // The system's resolver: with IPv6 first, if it likes.
+    Stream::connect_with(&session, ("localhost", port)).unwrap();
+    let error = Stream::connect_with(&session, &list([[10, 1, 2, 3], [10, 1, 2, 4], [10, 1, 2, 5]])[..]).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(&error, ConnectError::All(all) if all.len() == 3), "{text}");
+    assert!(["10.1.2.3", "10.1.2.4", "10.1.2.5"].iter().all(|a| text.contains(a)), "{text}");
+    assert_eq!(error.reason(), Some(Reason::PeerUnreachable));
+    let nobody: &[std::net::SocketAddr] = &[];
+    assert!(matches!(Stream::connect_with(&session, nobody), Err(ConnectError::Resolve(_))));
+    let error = Listener::bind_with(&session, &list([[10, 1, 2, 3], [10, 1, 2, 4], [10, 1, 2, 5]])[..]).unwrap_err();
+    assert!(matches!(&error, BindError::All(all) if all.len() == 3), "{error}");
+}

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use control::{APP_VERSION, ChunkKind, Reason, Reply, Request, Role};
+use control::{APP_VERSION, ChunkKind, Kind, Reason, Reply, Request, Role};
 use engine::{AppId, Attach};
 use shm::{Pair, Segment, Session, Sharing, WakeSocket};
 
@@ -171,7 +171,12 @@ impl Hub {
         };
         match request {
             Request::Listen { request, port, backlog, ring_bytes } => {
-                self.command(Command::Listen { client: id, app, request, port, backlog, ring_bytes });
+                let kind = Kind::Stream;
+                self.command(Command::Listen { client: id, app, request, port, backlog, ring_bytes, kind });
+            }
+            Request::ListenMessages { request, port, backlog, ring_bytes } => {
+                let kind = Kind::Message;
+                self.command(Command::Listen { client: id, app, request, port, backlog, ring_bytes, kind });
             }
             Request::Unlisten { port } => self.command(Command::Unlisten { app, port }),
             Request::Accepted { port, connection } => {
@@ -179,7 +184,10 @@ impl Hub {
                 self.command(Command::Accepted { app, port, connection });
             }
             Request::Connect { request, to, ring_bytes } => {
-                self.command(Command::Connect { app, request, to, ring_bytes });
+                self.command(Command::Connect { app, request, to, ring_bytes, kind: Kind::Stream });
+            }
+            Request::ConnectMessages { request, to, ring_bytes } => {
+                self.command(Command::Connect { app, request, to, ring_bytes, kind: Kind::Message });
             }
             Request::CancelConnect { request } => {
                 if !self.pairs.handle_cancel(id, request) {

@@ -7,6 +7,7 @@ mod lane_resets;
 mod liars;
 mod life;
 mod links;
+mod messages;
 mod middle;
 mod peer_port;
 mod same_host;

@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use control::{APP_VERSION, ChannelError, ChunkKind, Reason, Reply, Request, Role};
+use control::{APP_VERSION, ChannelError, ChunkKind, Kind, Reason, Reply, Request, Role};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use shm::{Doorbell, EnginePage, Segment, Sharing, WakeSocket, Word32, end_sleep, must_wake, prepare_sleep};
@@ -174,6 +174,7 @@ impl App {
 
 pub(crate) struct Listener {
     pub(crate) app: u64,
+    pub(crate) kind: Kind,
     pub(crate) ring_bytes: u32,
     pub(crate) room: u32,
 }
@@ -382,7 +383,10 @@ impl Daemon {
     fn on_request(&mut self, id: u64, request: Request, fds: Vec<OwnedFd>) {
         match request {
             Request::Listen { request, port, ring_bytes, backlog } => {
-                self.on_listen(id, request, port, ring_bytes, backlog);
+                self.on_listen((id, Kind::Stream), request, port, ring_bytes, backlog);
+            }
+            Request::ListenMessages { request, port, ring_bytes, backlog } => {
+                self.on_listen((id, Kind::Message), request, port, ring_bytes, backlog);
             }
             Request::Unlisten { port } => {
                 self.listeners.remove(&port);
@@ -394,7 +398,12 @@ impl Daemon {
                 }
             }
             Request::CancelConnect { .. } => self.seen.cancelled += 1,
-            Request::Connect { request, to, ring_bytes } => self.on_connect(id, request, to, ring_bytes),
+            Request::Connect { request, to, ring_bytes } => {
+                self.on_connect((id, Kind::Stream), request, to, ring_bytes)
+            }
+            Request::ConnectMessages { request, to, ring_bytes } => {
+                self.on_connect((id, Kind::Message), request, to, ring_bytes);
+            }
             Request::PairSegment { pair, index, slots, ring_bytes } => {
                 self.pairs.on_segment(&self.apps, (pair, index), (slots, ring_bytes), fds.first().unwrap());
                 self.pairs.progress(&self.apps);
@@ -404,19 +413,19 @@ impl Daemon {
         }
     }
 
-    fn on_listen(&mut self, app: u64, request: u64, port: u16, ring_bytes: u32, backlog: u32) {
+    fn on_listen(&mut self, (app, kind): (u64, Kind), request: u64, port: u16, ring_bytes: u32, backlog: u32) {
         let port = if port == 0 { (40_000..u16::MAX).find(|p| !self.listeners.contains_key(p)).unwrap() } else { port };
         let result = match self.listeners.entry(port) {
             Entry::Occupied(_) => Err(Reason::PortInUse),
             Entry::Vacant(place) => {
-                place.insert(Listener { app, ring_bytes, room: backlog });
+                place.insert(Listener { app, kind, ring_bytes, room: backlog });
                 Ok(SocketAddr::new(HERE.parse().unwrap(), port))
             }
         };
         self.apps[&app].say(&Reply::Listening { request, result }, &[]);
     }
 
-    fn on_connect(&mut self, app: u64, request: u64, to: SocketAddr, ring_bytes: u32) {
+    fn on_connect(&mut self, (app, kind): (u64, Kind), request: u64, to: SocketAddr, ring_bytes: u32) {
         if self.options.mute {
             return;
         }
@@ -429,6 +438,9 @@ impl Daemon {
         let Some(listener) = self.listeners.get_mut(&to.port()) else {
             return self.apps[&app].say(&refuse(Reason::NoListener), &[]);
         };
+        if listener.kind != kind {
+            return self.apps[&app].say(&refuse(Reason::WrongKind), &[]);
+        }
         if listener.room == 0 {
             return self.apps[&app].say(&refuse(Reason::BacklogFull), &[]);
         }

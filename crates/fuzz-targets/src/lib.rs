@@ -1,0 +1,37 @@
+//! What fuzzers drive: every parser of bytes that strangers send, and the NIC as a whole against a model.
+//!
+//! A target is a plain function of bytes that panics when a promise is broken. Three things drive them: the replay of the kept
+//! corpora (`tests/replay.rs`, part of the test command), a seeded mutator in the same test, and libFuzzer (`fuzz/`). A
+//! target must be deterministic, and must never read anything but its argument.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod input;
+mod model;
+mod nic;
+mod parsers;
+
+/// One target.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// Its name, and that of its folder in `fuzz/corpus`.
+    pub name: &'static str,
+    /// Takes any bytes; panics when a promise is broken.
+    pub run: fn(&[u8]),
+}
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    Target { name: "roce_packet", run: parsers::roce_packet },
+    Target { name: "lane_frame", run: parsers::lane_frame },
+    Target { name: "app_request", run: parsers::app_request },
+    Target { name: "app_reply", run: parsers::app_reply },
+    Target { name: "peer_message", run: parsers::peer_message },
+    Target { name: "configuration", run: parsers::configuration },
+    Target { name: "nic", run: nic::nic },
+];
+
+/// The target of that name; panics if there is none.
+pub fn target(name: &str) -> fn(&[u8]) {
+    TARGETS.iter().find(|t| t.name == name).map(|t| t.run).expect("a target of the list")
+}

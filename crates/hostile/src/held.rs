@@ -1,0 +1,84 @@
+//! What daemons hold, by their own tables and by the kernel's: the account that must balance after each death.
+
+use anyhow::Result;
+
+use crate::host::{Footprint, Host, eventually};
+
+/// What some daemons hold, one entry for each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    apps: Vec<usize>,
+    connections: Vec<u32>,
+    rows: Vec<usize>,
+    pairs: Vec<u64>,
+    rc_qps: Vec<u32>,
+    cqs: Vec<u32>,
+    srqs: Vec<u32>,
+    mrs: Vec<u32>,
+    pinned: Vec<u64>,
+    memfds: Vec<u64>,
+    memfd_mappings: Vec<u64>,
+    threads: Vec<u64>,
+    fds: Vec<u64>,
+}
+
+impl Held {
+    /// Now.
+    pub fn of<'a>(hosts: impl IntoIterator<Item = &'a Host>) -> Result<Self> {
+        let (mut stats, mut prints, mut rows) = (Vec::new(), Vec::new(), Vec::new());
+        for host in hosts {
+            stats.push(host.stat()?);
+            rows.push(raas::inspect::connections(Some(&host.socket))?.len());
+            prints.push(Footprint::of(host.pid())?);
+        }
+        let counter = |s: &control::Stat, name: &str| s.counters.iter().find(|(n, _)| n == name).map_or(0, |c| c.1);
+        Ok(Self {
+            apps: stats.iter().map(|s| s.apps.len()).collect(),
+            connections: stats.iter().map(|s| s.lanes.iter().map(|l| l.connections).sum()).collect(),
+            rows,
+            pairs: stats.iter().map(|s| counter(s, "pairs")).collect(),
+            rc_qps: stats.iter().map(|s| s.rc_qps).collect(),
+            cqs: stats.iter().map(|s| s.cqs).collect(),
+            srqs: stats.iter().map(|s| s.srqs).collect(),
+            mrs: stats.iter().map(|s| s.mrs).collect(),
+            pinned: stats.iter().map(|s| s.pinned_bytes).collect(),
+            memfds: prints.iter().map(|p| p.memfds).collect(),
+            memfd_mappings: prints.iter().map(|p| p.memfd_mappings).collect(),
+            threads: prints.iter().map(|p| p.threads).collect(),
+            fds: prints.iter().map(|p| p.fds).collect(),
+        })
+    }
+
+    /// Waits until no more than this is held again.
+    pub fn wait_for<'a, I>(&self, hosts: I) -> Result<()>
+    where
+        I: IntoIterator<Item = &'a Host> + Copy,
+    {
+        eventually("what was held has returned", || {
+            let now = Self::of(hosts)?;
+            Ok(if now.is_within(self) { Ok(()) } else { Err((now, self.clone())) })
+        })
+    }
+
+    /// This account with the registered memory of the engine's own pools, as a daemon keeps it from its first lane on: no
+    /// more than two regions.
+    pub fn with_pool_of_one_lane(&self, host: &Host) -> Result<Self> {
+        const POOL_REGIONS: u32 = 2;
+        let mut account = self.clone();
+        eventually("the lane of the dead is gone", || {
+            let now = Self::of([host])?;
+            (account.mrs, account.pinned) = (now.mrs.clone(), now.pinned.clone());
+            let settled = now.is_within(&account) && now.mrs.iter().all(|mrs| *mrs <= POOL_REGIONS);
+            Ok(if settled { Ok(()) } else { Err(now) })
+        })?;
+        Ok(account)
+    }
+
+    /// Descriptors may be fewer, or one more: a question has a socket of its own, which may not be closed yet when the next
+    /// one comes. Threads of the runtime's pool end when they were idle for a while.
+    fn is_within(&self, before: &Self) -> bool {
+        let fewer = self.fds.iter().zip(&before.fds).all(|(now, before)| now <= &(before + 1));
+        let threads = self.threads.iter().zip(&before.threads).all(|(now, before)| now <= before);
+        fewer && threads && Self { fds: before.fds.clone(), threads: before.threads.clone(), ..self.clone() } == *before
+    }
+}

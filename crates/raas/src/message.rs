@@ -1,0 +1,315 @@
+//! Messages: connections that keep boundaries, as `SOCK_SEQPACKET` sockets do.
+//!
+//! Owns the framing: four bytes of length, little-endian, before each message. A message enters the ring whole or not at all;
+//! the receiving side takes it in parts if its ring is smaller. It must never give out a part of a message, and never keep
+//! more than one.
+
+use std::fmt;
+use std::io::{self, IoSlice, Read};
+use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::os::fd::BorrowedFd;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use control::{Kind, PathKind, Reason};
+
+use crate::park::lock;
+use crate::replies::RING_BYTES_MAX;
+use crate::{
+    AcceptError, BindError, ConnectError, ConnectOptions, ListenOptions, Listener, Readiness, Session, Stream,
+};
+
+/// Bytes before each message.
+const HEADER_BYTES: usize = 4;
+/// The longest message that any connection may carry: the largest ring, less its header. What a connection carries is
+/// [`Message::len_max`].
+pub const MESSAGE_BYTES_MAX: usize = RING_BYTES_MAX as usize - HEADER_BYTES;
+
+/// What is inside the [`io::Error`] of a message that could not be sent or received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MessageError {
+    /// Longer than the connection carries; nothing was sent. Kind: `InvalidInput`.
+    #[error(
+        "a message of {len} bytes is longer than the {max} that this connection carries: send less, or connect with larger `ring_bytes`"
+    )]
+    TooLong {
+        /// Bytes of the message.
+        len: usize,
+        /// Bytes that would fit.
+        max: usize,
+    },
+    /// The buffer is too small; the message waits for the next call. Kind: `InvalidInput`.
+    #[error("the next message has {len} bytes, the buffer {buffer}: it was kept, receive it with a larger one")]
+    BufferTooSmall {
+        /// Bytes of the message.
+        len: usize,
+        /// Bytes of the buffer.
+        buffer: usize,
+    },
+    /// The peer ended in the middle of a message. Kind: `UnexpectedEof`.
+    #[error("the connection ended in the middle of a message")]
+    Cut,
+    /// The peer announced a message that no connection carries: it does not follow the framing. Kind: `InvalidData`.
+    #[error("the peer announced a message of {0} bytes, more than any connection carries ({MESSAGE_BYTES_MAX})")]
+    Announced(u32),
+}
+
+impl From<MessageError> for io::Error {
+    fn from(e: MessageError) -> Self {
+        let kind = match e {
+            MessageError::TooLong { .. } | MessageError::BufferTooSmall { .. } => io::ErrorKind::InvalidInput,
+            MessageError::Cut => io::ErrorKind::UnexpectedEof,
+            MessageError::Announced(_) => io::ErrorKind::InvalidData,
+        };
+        Self::new(kind, e)
+    }
+}
+
+/// A connection of messages: each arrives as it was sent, whole and in order, or the connection fails.
+///
+/// Both ends are of this kind: a [`Stream`] that connects to a [`MessageListener`], and the other way round, is refused with
+/// [`Reason::WrongKind`].
+///
+/// ```no_run
+/// # fn main() -> std::io::Result<()> {
+/// let message = raas::Message::connect("10.0.0.2:7000")?;
+/// message.send(b"first")?;
+/// message.send(b"second")?;
+/// let mut buffer = vec![0; message.len_max()];
+/// while let Some(len) = message.receive(&mut buffer)? {
+///     println!("{} bytes: {:?}", len, &buffer[..len]);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Message {
+    stream: Stream,
+    incoming: Mutex<Incoming>,
+}
+
+/// The message that is being received.
+#[derive(Debug, Default)]
+struct Incoming {
+    header: [u8; HEADER_BYTES],
+    header_bytes: usize,
+    /// What was taken of it before a call had to return.
+    body: Vec<u8>,
+}
+
+impl Message {
+    /// Connects, in the process-wide session, to the first of the addresses that answers.
+    pub fn connect(addr: impl ToSocketAddrs) -> Result<Self, ConnectError> {
+        Self::connect_with(&Session::global()?, addr, ConnectOptions::new())
+    }
+
+    /// As [`Message::connect`], in a session of the caller's and with settings.
+    pub fn connect_with(
+        session: &Session,
+        addr: impl ToSocketAddrs,
+        options: ConnectOptions,
+    ) -> Result<Self, ConnectError> {
+        options.kind(Kind::Message).connect(session, addr).map(Self::new)
+    }
+
+    fn new(stream: Stream) -> Self {
+        Self { stream, incoming: Mutex::default() }
+    }
+
+    /// The longest message that can be sent here: this end's ring less the header.
+    pub fn len_max(&self) -> usize {
+        self.stream.conn.tx_bytes().saturating_sub(HEADER_BYTES)
+    }
+
+    /// Sends one message, which may be empty; waits while there is no room for all of it. On an error none of it was sent.
+    pub fn send(&self, message: &[u8]) -> io::Result<()> {
+        self.send_vectored(&[IoSlice::new(message)])
+    }
+
+    /// Sends the parts as one message.
+    pub fn send_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let len = parts.iter().map(|p| p.len()).sum();
+        let max = self.len_max();
+        let Some(header) = u32::try_from(len).ok().filter(|_| len <= max) else {
+            return Err(MessageError::TooLong { len, max }.into());
+        };
+        let header = header.to_le_bytes();
+        if let [only] = parts {
+            return self.stream.conn.write_whole(&[IoSlice::new(&header), IoSlice::new(only)], HEADER_BYTES + len);
+        }
+        let mut all = Vec::with_capacity(1 + parts.len());
+        all.push(IoSlice::new(&header));
+        all.extend(parts.iter().map(|p| IoSlice::new(p)));
+        self.stream.conn.write_whole(&all, HEADER_BYTES + len)
+    }
+
+    /// Receives the next message and says how long it is; None at the end. If `buf` is too small the message is kept, and the
+    /// error says its size ([`MessageError::BufferTooSmall`]). Waits as [`Stream`]'s `read` does.
+    pub fn receive(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        let mut incoming = lock(&self.incoming);
+        let Some(len) = self.next_len(&mut incoming)? else { return Ok(None) };
+        let buffer = buf.len();
+        let Some(buf) = buf.get_mut(..len) else {
+            return Err(MessageError::BufferTooSmall { len, buffer }.into());
+        };
+        let mut have = incoming.body.len();
+        buf[..have].copy_from_slice(&incoming.body);
+        let done = self.fill(buf, &mut have);
+        if let Err(e) = done {
+            // What was taken is kept for the next call.
+            incoming.body.clear();
+            incoming.body.extend_from_slice(&buf[..have]);
+            return Err(e);
+        }
+        *incoming = Incoming::default();
+        Ok(Some(len))
+    }
+
+    /// Receives the next message, however long it is; None at the end.
+    pub fn receive_vec(&self) -> io::Result<Option<Vec<u8>>> {
+        let mut buf = Vec::new();
+        loop {
+            match self.receive(&mut buf) {
+                Ok(len) => return Ok(len.map(|_| buf)),
+                Err(e) => match e.get_ref().and_then(|inner| inner.downcast_ref()) {
+                    Some(&MessageError::BufferTooSmall { len, .. }) => buf.resize(len, 0),
+                    _ => return Err(e),
+                },
+            }
+        }
+    }
+
+    /// The length of the next message, once its header is there.
+    fn next_len(&self, incoming: &mut Incoming) -> io::Result<Option<usize>> {
+        while incoming.header_bytes < HEADER_BYTES {
+            let count = (&self.stream).read(&mut incoming.header[incoming.header_bytes..])?;
+            match (count, incoming.header_bytes) {
+                (0, 0) => return Ok(None),
+                (0, _) => return Err(MessageError::Cut.into()),
+                _ => incoming.header_bytes += count,
+            }
+        }
+        let len = u32::from_le_bytes(incoming.header);
+        match usize::try_from(len) {
+            Ok(len) if len <= MESSAGE_BYTES_MAX => Ok(Some(len)),
+            _ => Err(MessageError::Announced(len).into()),
+        }
+    }
+
+    fn fill(&self, buf: &mut [u8], have: &mut usize) -> io::Result<()> {
+        while *have < buf.len() {
+            match (&self.stream).read(&mut buf[*have..])? {
+                0 => return Err(MessageError::Cut.into()),
+                count => *have += count,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends and receives that would wait fail with [`io::ErrorKind::WouldBlock`]; a message is then not sent at all.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.stream.set_nonblocking(nonblocking)
+    }
+
+    /// As [`Stream::readiness`]; with [`Readiness::WRITE`] there is some room, and a long message may still not fit.
+    pub fn readiness(&self) -> io::Result<Readiness> {
+        self.stream.readiness()
+    }
+
+    /// As [`Stream::ready_fd`].
+    pub fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.stream.ready_fd()
+    }
+
+    /// Bounds each wait of a receive; see [`Stream::set_read_timeout`]. A message of which a part came is kept.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.stream.set_read_timeout(timeout)
+    }
+
+    /// Bounds each send.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.stream.set_write_timeout(timeout)
+    }
+
+    /// Ends a direction or both, as [`Stream::shutdown`].
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.stream.shutdown(how)
+    }
+
+    /// The other end.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.stream.peer_addr()
+    }
+
+    /// This end.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.stream.local_addr()
+    }
+
+    /// The connection's number on this host, as in `raas ss`.
+    pub fn id(&self) -> u64 {
+        self.stream.id()
+    }
+
+    /// How the bytes travel.
+    pub fn path(&self) -> PathKind {
+        self.stream.path()
+    }
+
+    /// Why the connection is broken, if it is.
+    pub fn failure(&self) -> Option<Reason> {
+        self.stream.failure()
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Message").field(&self.stream).finish()
+    }
+}
+
+/// A port of this host on which connections of messages are accepted.
+#[derive(Debug)]
+pub struct MessageListener(Listener);
+
+impl MessageListener {
+    /// Listens, in the process-wide session; as [`Listener::bind`].
+    pub fn bind(addr: impl ToSocketAddrs) -> Result<Self, BindError> {
+        Self::bind_with(&Session::global()?, addr, ListenOptions::new())
+    }
+
+    /// As [`MessageListener::bind`], in a session of the caller's and with settings.
+    pub fn bind_with(session: &Session, addr: impl ToSocketAddrs, options: ListenOptions) -> Result<Self, BindError> {
+        options.kind(Kind::Message).bind(session, addr).map(Self)
+    }
+
+    /// As [`Listener::accept`].
+    pub fn accept(&self) -> Result<(Message, SocketAddr), AcceptError> {
+        self.0.accept().map(|(stream, peer)| (Message::new(stream), peer))
+    }
+
+    /// As [`Listener::accept_timeout`].
+    pub fn accept_timeout(&self, timeout: Duration) -> Result<(Message, SocketAddr), AcceptError> {
+        self.0.accept_timeout(timeout).map(|(stream, peer)| (Message::new(stream), peer))
+    }
+
+    /// As [`Listener::set_nonblocking`].
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.0.set_nonblocking(nonblocking)
+    }
+
+    /// As [`Listener::readiness`].
+    pub fn readiness(&self) -> io::Result<Readiness> {
+        self.0.readiness()
+    }
+
+    /// As [`Listener::ready_fd`].
+    pub fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.0.ready_fd()
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.0.local_addr()
+    }
+}
