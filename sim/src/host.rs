@@ -44,6 +44,9 @@ pub(crate) struct Running {
     pub(crate) rounds: u64,
 }
 
+/// More than any window.
+const RX_BUDGET_BYTES: u32 = 8 << 20;
+
 /// A host, dead or alive.
 #[derive(Debug)]
 pub(crate) struct Host {
@@ -68,7 +71,8 @@ impl Host {
             local: SocketAddr::new(address(index), UDP_PORT),
             mtu: plan.mtu,
             limits: NicLimits { window_packets: plan.window_packets, ..NicLimits::default() },
-            rx_budget_bytes: None,
+            // Software NICs tell it, and treat each other in ways that hardware does not.
+            rx_budget_bytes: (plan.max_gso_segments > 1).then_some(RX_BUDGET_BYTES),
             name: format!("sim{index}"),
             max_gso_segments: plan.max_gso_segments,
             id_mode: if plan.max_gso_segments > 1 { Ipv4IdMode::SegmentIndex } else { Ipv4IdMode::Zero },

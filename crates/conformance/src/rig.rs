@@ -13,6 +13,8 @@ pub struct Difference {
     pub case: &'static str,
     /// Why, with the source.
     pub reason: &'static str,
+    /// Whether it is seen depends on which of two threads of the provider is first: the case may pass or fail.
+    pub sometimes: bool,
 }
 
 /// Two devices that can reach each other.

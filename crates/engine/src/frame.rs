@@ -284,6 +284,11 @@ impl<'a> FrameWriter<'a> {
         Self { buf, max, records: 0 }
     }
 
+    /// Bytes so far, with the header.
+    pub(crate) fn len(&self) -> usize {
+        self.buf.len()
+    }
+
     /// Whether no record was written.
     pub(crate) fn is_empty(&self) -> bool {
         self.records == 0

@@ -73,6 +73,8 @@ pub(crate) struct Lane {
     pub(crate) frames: Option<FrameMemory>,
     pub(crate) frame_bytes_max: usize,
     pub(crate) piece_bytes_max: u32,
+    /// Long pieces leave as a WRITE and a WRITE with immediate (see `immediate`).
+    pub(crate) splits_pieces: bool,
     /// Number of the last frame sent, and received. They go on over the lane's incarnations.
     pub(crate) frame_sent: u64,
     pub(crate) frame_received: u64,
@@ -140,6 +142,7 @@ impl Lane {
             frames: None,
             frame_bytes_max: 0,
             piece_bytes_max: 0,
+            splits_pieces: false,
             frame_sent: 0,
             frame_received: 0,
             drr: Drr::new(quantum_bytes),

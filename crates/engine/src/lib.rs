@@ -28,6 +28,7 @@ mod credit;
 mod engine;
 mod event;
 mod frame;
+mod immediate;
 mod lane;
 mod limits;
 mod link;

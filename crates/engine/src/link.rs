@@ -15,6 +15,7 @@ use verbs::{
 use crate::credit::{RecvCredits, SendCredits};
 use crate::engine::Engine;
 use crate::event::Event;
+use crate::immediate::{UNIT_BYTES, UNITS_MAX};
 use crate::lane::{Lane, LaneId, LaneState};
 use crate::limits::{
     COMPLETIONS_PER_RUN, DRAIN_POLLS, FRAME_BYTES_MIN, FRAME_SLOTS, LANE_ACK_TIMEOUT, LANE_CREDITS_MAX,
@@ -163,6 +164,11 @@ impl Engine {
         lane.tx = SendCredits::new(offer.credits);
         lane.frame_bytes_max = offer.send_bytes_max.min(self.config.send_bytes_max) as usize;
         lane.piece_bytes_max = self.config.quantum_bytes.min(offer.max_msg_bytes).min(self.device.max_msg_bytes);
+        // Only software NICs have a budget of what they can buffer.
+        lane.splits_pieces = offer.rx_budget_bytes.is_some() && self.device.rx_budget_bytes.is_some();
+        if lane.splits_pieces {
+            lane.piece_bytes_max = lane.piece_bytes_max.min(UNITS_MAX * UNIT_BYTES);
+        }
         Ok(())
     }
 

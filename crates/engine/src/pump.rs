@@ -8,6 +8,7 @@ use control::Reason;
 use verbs::{PostError, Provider, Rkey, SendOp, Sge};
 
 use crate::frame::{FrameWriter, Open, Record};
+use crate::immediate::{Immediate, bytes_before};
 use crate::lane::{Lane, LaneState};
 use crate::limits::{FRAMES_PER_PUMP, OPENS_PENDING_MAX, SEND_QUEUE_RESERVED};
 use crate::stat::Counters;
@@ -147,6 +148,7 @@ impl Pump<'_> {
     fn emit(lane: &mut Lane, vqp: &mut Vqp, route: RouteId, frame: &mut FrameWriter<'_>, seq: u64) -> (bool, bool) {
         let mut wrote_end = false;
         let was_accepting = vqp.phase == Phase::Accepting;
+        let bytes_before = frame.len();
         let whole = vqp.write_records(route, frame, &mut wrote_end);
         if was_accepting && vqp.phase == Phase::Open {
             lane.opens_received = lane.opens_received.saturating_sub(1);
@@ -156,8 +158,9 @@ impl Pump<'_> {
                 lane.drr.push(route);
             }
         }
-        // The record that the peer still had to hear may also be a Head.
-        let ended = wrote_end || vqp.is_over();
+        // The record that the peer still had to hear may also be a Head. A connection that had nothing to say, since another
+        // list served it first, is in no frame, and this one may never be sent.
+        let ended = frame.len() > bytes_before && (wrote_end || vqp.is_over());
         if ended {
             vqp.last_wr = seq;
             lane.closing.push_back((seq, route));
@@ -208,7 +211,8 @@ impl Pump<'_> {
                 self.on_stall();
                 return Ok(Turn::Blocked);
             }
-            if !lane.sendq.has_room(piece.bytes, SEND_QUEUE_RESERVED) {
+            // A piece may be two work requests.
+            if !lane.sendq.has_room(piece.bytes, SEND_QUEUE_RESERVED + 1) {
                 return Ok(Turn::Blocked);
             }
             stage(lane, vqp, piece);
@@ -226,11 +230,21 @@ impl Pump<'_> {
     }
 }
 
-/// Stages one piece as a WRITE_WITH_IMM and takes what it costs.
+/// Stages one piece as a WRITE with immediate, behind a WRITE if that is better, and takes what it costs.
 fn stage(lane: &mut Lane, vqp: &mut Vqp, piece: Piece) {
-    let remote = verbs::RemoteAddr { addr: vqp.peer_ring.addr + piece.at, rkey: vqp.peer_ring.rkey };
-    let sge = Sge { addr: vqp.tx_place.offset + piece.at, len: piece.bytes, lkey: vqp.tx_place.lkey };
-    vqp.last_wr = lane.sendq.stage_data(SendOp::WriteImm(remote, vqp.peer_route), sge);
+    let bytes_before = if lane.splits_pieces { bytes_before(piece.bytes) } else { 0 };
+    let from = |skipped: u32, len: u32| {
+        let at = piece.at + u64::from(skipped);
+        let remote = verbs::RemoteAddr { addr: vqp.peer_ring.addr + at, rkey: vqp.peer_ring.rkey };
+        (remote, Sge { addr: vqp.tx_place.offset + at, len, lkey: vqp.tx_place.lkey })
+    };
+    if bytes_before > 0 {
+        let (remote, sge) = from(0, bytes_before);
+        lane.sendq.stage_data(SendOp::Write(remote), sge);
+    }
+    let (remote, sge) = from(bytes_before, piece.bytes - bytes_before);
+    let immediate = Immediate { route: vqp.peer_route, bytes_before };
+    vqp.last_wr = lane.sendq.stage_data(SendOp::WriteImm(remote, immediate.to_bits()), sge);
     vqp.tx_sent = vqp.tx_sent.wrapping_add(piece.bytes.into());
     vqp.deficit -= piece.bytes;
     lane.tx.take();

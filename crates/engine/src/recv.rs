@@ -9,6 +9,7 @@ use verbs::{Completion, Provider, Qpn, Status, WcOpcode};
 
 use crate::engine::Engine;
 use crate::frame::{Record, WireRing, parse};
+use crate::immediate::Immediate;
 use crate::lane::LaneId;
 use crate::limits::{COMPLETIONS_PER_RUN, RING_BYTES_MIN};
 use crate::pump::remote_ring;
@@ -141,7 +142,8 @@ impl Engine {
     /// Ring data arrived.
     #[inline]
     fn on_data(&mut self, id: LaneId, imm: u32, bytes: u32) -> Result<(), Violation> {
-        let route = RouteId::from_bits(imm);
+        let immediate = Immediate::from_bits(imm);
+        let (route, bytes) = (immediate.route_id(), bytes.saturating_add(immediate.bytes_before));
         let vqp = self.vqps.get_mut(route).filter(|v| v.lane == Some(id)).ok_or(Violation::DataRoute(imm))?;
         vqp.on_arrival(bytes)?;
         let (app, slot, awaited) = (vqp.app, vqp.slot, vqp.is_awaited(waiting::READABLE));

@@ -1,15 +1,17 @@
 //! A slab whose keys carry a generation.
 //!
-//! Owns which keys are valid. A key is 20 index bits and 12 generation bits; a freed index waits behind all other freed
-//! ones before it is used again, so a stale key is told from a live one for at least 4,095 lives of its index. It must
-//! never give out key 0, and a lookup never panics, whatever the bits are: keys come from peers.
+//! Owns which keys are valid. A key is 18 index bits and 10 generation bits, the rest is 0; a freed index waits behind all other
+//! freed ones before it is used again, so a stale key is told from a live one for at least 1,023 lives of its index. It
+//! must never give out key 0, and a lookup never panics, whatever the bits are: keys come from peers.
 
 use std::collections::VecDeque;
 use std::fmt;
 
-const INDEX_BITS: u32 = 20;
+const INDEX_BITS: u32 = 18;
+/// Bits of a key, the lowest of 32.
+pub(crate) const KEY_BITS: u32 = 28;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
-const GENERATION_MAX: u32 = (1 << (32 - INDEX_BITS)) - 1;
+const GENERATION_MAX: u32 = (1 << (KEY_BITS - INDEX_BITS)) - 1;
 /// Freed indices that wait at least, while unused ones are left.
 const REUSE_DELAY: usize = 1024;
 

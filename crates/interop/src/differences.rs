@@ -12,16 +12,28 @@ type Series = (u32, u32);
 pub(crate) struct Known {
     case: &'static str,
     reason: &'static str,
+    /// The first series that has it.
+    came_in: Series,
     /// The first series without it.
     gone_in: Option<Series>,
+    /// The first series in which a race decides whether it is seen.
+    racy_from: Option<Series>,
 }
 
 const fn always(case: &'static str, reason: &'static str) -> Known {
-    Known { case, reason, gone_in: None }
+    Known { case, reason, came_in: (0, 0), gone_in: None, racy_from: None }
 }
 
 const fn before(gone_in: Series, case: &'static str, reason: &'static str) -> Known {
-    Known { case, reason, gone_in: Some(gone_in) }
+    Known { gone_in: Some(gone_in), ..always(case, reason) }
+}
+
+const fn since(came_in: Series, case: &'static str, reason: &'static str) -> Known {
+    Known { came_in, ..always(case, reason) }
+}
+
+const fn racy_from(series: Series, known: Known) -> Known {
+    Known { racy_from: Some(series), ..known }
 }
 
 const LOCAL_ERROR: &str =
@@ -30,6 +42,9 @@ const TOO_LONG: &str = "rxe takes a message longer than its receive for a malfor
      (rxe_resp.c, copy_data gives -EINVAL); IBTA 9.7.5.2.5 wants invalid request";
 const LATE_RECEIVE: &str =
     "rxe flushes a receive posted in the error state only when its responder task runs next (rxe_verbs.c)";
+const UNSOLICITED_FLUSH: &str = "rxe flushes receives as unsolicited completions since it does so outside of its responder task \
+     (rxe_resp.c, flush_recv_wqe)";
+const FLUSHED_FAULT: &str = "rxe flushes its send queue before it completes the request at fault, which then counts as flushed (rxe_req.c, rxe_comp.c)";
 const LAST_WQE: &str = "rxe raises IBV_EVENT_QP_LAST_WQE_REACHED from Linux 6.12 on";
 const MISALIGNED: &str = "libibverbs' rxe provider refuses a misaligned atomic when it is posted";
 const OWN_KEY: &str =
@@ -44,10 +59,12 @@ const NO_SQE: &str = "rxe has no state SQE: a fault of a send ends the QP, as LO
 pub(crate) const RXE: &[Known] = &[
     always("atomic.misaligned", MISALIGNED),
     always("access.send_with_wrong_lkey", LOCAL_ERROR),
+    since((6, 12), "access.send_beyond_the_region", FLUSHED_FAULT),
     always("access.receive_without_local_write", LOCAL_ERROR),
     always("length.message_longer_than_receive", TOO_LONG),
     always("length.multi_packet_longer_than_receive", TOO_LONG),
-    always("flush.receive_to_error_state", LATE_RECEIVE),
+    racy_from((6, 12), always("flush.receive_to_error_state", LATE_RECEIVE)),
+    since((6, 12), "event.error_counts_as_solicited", UNSOLICITED_FLUSH),
     before((6, 12), "event.last_wqe_with_srq", LAST_WQE),
     always("ud_drop.high_bit_takes_own_key", OWN_KEY),
     always("ud_state.send_with_wrong_lkey", NO_SQE),
@@ -62,7 +79,8 @@ pub(crate) const RXE_RESPONDS: &[Known] = &[
     always("access.receive_without_local_write", LOCAL_ERROR),
     always("length.message_longer_than_receive", TOO_LONG),
     always("length.multi_packet_longer_than_receive", TOO_LONG),
-    always("flush.receive_to_error_state", LATE_RECEIVE),
+    racy_from((6, 12), always("flush.receive_to_error_state", LATE_RECEIVE)),
+    since((6, 12), "event.error_counts_as_solicited", UNSOLICITED_FLUSH),
     before((6, 12), "event.last_wqe_with_srq", LAST_WQE),
     before((6, 12), "ud_drop.longer_than_receive", DATAGRAM_TOO_LONG),
     before((6, 12), "ud_drop.receive_shorter_than_header", DATAGRAM_TOO_LONG),
@@ -73,6 +91,7 @@ pub(crate) const RXE_RESPONDS: &[Known] = &[
 pub(crate) const RXE_REQUESTS: &[Known] = &[
     always("atomic.misaligned", MISALIGNED),
     always("access.send_with_wrong_lkey", LOCAL_ERROR),
+    since((6, 12), "access.send_beyond_the_region", FLUSHED_FAULT),
     always("ud_drop.high_bit_takes_own_key", OWN_KEY),
     always("ud_state.send_with_wrong_lkey", NO_SQE),
     always("ud_state.drained_sends_nothing", DRAINED_FOR_EVER),
@@ -85,8 +104,12 @@ pub(crate) fn differences(known: &[Known]) -> Vec<Difference> {
 }
 
 fn of_series(known: &[Known], running: Series) -> Vec<Difference> {
-    let there = known.iter().filter(|k| k.gone_in.is_none_or(|gone_in| running < gone_in));
-    there.map(|k| Difference { case: k.case, reason: k.reason }).collect()
+    let there = known.iter().filter(|k| running >= k.came_in && k.gone_in.is_none_or(|gone_in| running < gone_in));
+    let now = |k: &Known| {
+        let sometimes = k.racy_from.is_some_and(|from| running >= from);
+        Difference { case: k.case, reason: k.reason, sometimes }
+    };
+    there.map(now).collect()
 }
 
 /// The series of a release such as `6.12.38-amd64`.
@@ -111,7 +134,12 @@ mod tests {
     fn a_table_for_each_kernel() {
         let has = |running| of_series(RXE, running).iter().any(|d| d.case == "event.last_wqe_with_srq");
         assert!(has((6, 1)) && has((6, 11)) && !has((6, 12)) && !has((7, 0)));
-        assert_eq!(of_series(RXE_REQUESTS, (6, 1)).len(), RXE_REQUESTS.len());
+        let newer = |running| of_series(RXE, running).into_iter().find(|d| d.case == "event.error_counts_as_solicited");
+        assert!(newer((6, 1)).is_none() && newer((6, 12)).is_some_and(|d| !d.sometimes));
+        let flush =
+            |running| of_series(RXE, running).iter().any(|d| d.case == "flush.receive_to_error_state" && d.sometimes);
+        assert!(!flush((6, 1)) && flush((6, 12)));
+        assert_eq!(of_series(RXE_REQUESTS, (6, 12)).len(), RXE_REQUESTS.len());
     }
 
     #[test]

@@ -20,6 +20,50 @@ fn a_long_write_fills_batches() {
 }
 
 #[test]
+fn between_our_own_a_write_and_its_notice_are_one_send() {
+    let limits = roce::NicLimits { window_packets: 1000, window_bytes: 4 << 20, ..Default::default() };
+    let mut world = World::new(Setup { limits, ..Setup::default() });
+    let wish = Wish { budget: Some(4 << 20), ..Wish::default() };
+    let [a, b] = connect_with(&mut world, [&wish, &wish]);
+    b.recv(&mut world, 1, 0, 0);
+    let data = a.fill(0, 60 * 1024, 1);
+    a.send(&mut world, 1, SendOp::Write(b.remote(0)), 0, 60 * 1024);
+    a.send(&mut world, 2, SendOp::WriteImm(b.remote(60 * 1024), 7), 0, 0);
+    a.wait(&mut world, 2);
+    assert_eq!(world.sends[0], 61);
+    assert!(b.read(0, 60 * 1024) == data);
+    let got = b.poll(&mut world);
+    assert_eq!(
+        got.iter().map(|c| (c.imm, c.byte_len)).collect::<Vec<_>>(),
+        [(Some(7), 0)],
+        "a plain WRITE takes no receive"
+    );
+}
+
+#[test]
+fn writes_that_are_cut_survive_a_storm() {
+    for seed in 0..20 {
+        let mut world = World::new(Setup { seed, weather: Weather::STORM, ..Setup::default() });
+        let wish = Wish { budget: Some(1 << 20), ..Wish::default() };
+        let [a, b] = connect_with(&mut world, [&wish, &wish]);
+        for i in 0..8u32 {
+            let (at, len) = (u64::from(i) * 32_768, 20_000 + 1_111 * i);
+            b.recv(&mut world, i.into(), 0, 0);
+            a.fill(at, len as usize, u64::from(i) + 9);
+            a.send(&mut world, 1, SendOp::Write(b.remote(at)), at, len);
+            a.send(&mut world, 2, SendOp::WriteImm(b.remote(at + u64::from(len)), i), at + u64::from(len), 100);
+        }
+        a.wait(&mut world, 16);
+        for i in 0..8u32 {
+            let (at, len) = (u64::from(i) * 32_768, 20_000 + 1_111 * i);
+            assert!(b.read(at, len as usize) == pattern(len as usize, u64::from(i) + 9), "seed {seed}, WRITE {i}");
+        }
+        let imms: Vec<_> = b.poll(&mut world).iter().map(|c| c.imm).collect();
+        assert_eq!(imms, (0..8).map(Some).collect::<Vec<_>>());
+    }
+}
+
+#[test]
 fn small_messages_of_one_size_share_a_send() {
     let mut world = World::new(Setup::default());
     let [a, b] = connect(&mut world);

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Bytes that a datagram's receive has in front of the payload (IBTA 11.4.1.2; annex A17.4.5.2).
+/// Bytes that a datagram's receive has in front of the payload (IBTA 11.4.1.2; annex A17.4.5).
 pub const GRH_BYTES: usize = 40;
 
 const IPV4_BYTES: usize = 20;

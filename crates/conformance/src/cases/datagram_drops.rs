@@ -1,4 +1,4 @@
-//! Datagrams that are refused when posted, and those that vanish without a word (IBTA 9.8.3.2, 10.2.5).
+//! Datagrams that are refused when posted, and those that vanish without a word (IBTA 9.8.3, 10.2.5).
 
 use verbs::{Payload, PostError, Qkey, QpModify, Qpn, SendFlags, SendOp, SendWr, UdDest, VerbsError, WcOpcode};
 

@@ -113,7 +113,7 @@ fn drained_sends_nothing(rig: &mut dyn Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.3.1.7: a fault of a send stops the send queue alone, and the QP goes on receiving.
+/// IBTA 10.3.1: a fault of a send stops the send queue alone, and the QP goes on receiving.
 fn send_with_wrong_lkey(rig: &mut dyn Rig) -> Outcome {
     let mut p = Pair::datagrams(rig)?;
     p.recv_datagram(Side::A, 9, 0, 64)?;

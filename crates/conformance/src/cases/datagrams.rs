@@ -29,7 +29,7 @@ fn lands_behind_40_bytes(rig: &mut dyn Rig) -> Outcome {
     carry(&mut Pair::datagrams(rig)?, 1, 200)
 }
 
-/// Annex A17.4.5.2: over IPv4 the header is the last 20 of the 40 bytes.
+/// Annex A17.4.5: over IPv4 the header is the last 20 of the 40 bytes.
 fn header_names_both_ports(rig: &mut dyn Rig) -> Outcome {
     let mut p = Pair::datagrams(rig)?;
     carry(&mut p, 1, 100)?;

@@ -479,7 +479,7 @@ impl Host {
             local: SocketAddr::new(addr, UDP),
             mtu: PathMtu::Mtu4096,
             limits: NicLimits::default(),
-            rx_budget_bytes: None,
+            rx_budget_bytes: seed.is_multiple_of(2).then_some(1 << 20),
             name: "sim".into(),
             max_gso_segments: 16,
             id_mode: Ipv4IdMode::SegmentIndex,

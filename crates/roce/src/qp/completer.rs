@@ -130,7 +130,7 @@ impl Requester {
             dev.counters.drop_unexpected_response += 1;
             return Ok(());
         };
-        let (offset, len) = head.slice_of(packet, self.mtu);
+        let (offset, len) = head.slice_of(packet);
         if data.len() != len {
             return Err(Status::BadRespErr);
         }
@@ -145,7 +145,7 @@ impl Requester {
         if una <= self.una {
             return;
         }
-        self.window.on_acked(head.charge_before(una, self.mtu) - head.charge_before(self.una, self.mtu));
+        self.window.on_acked(head.charge_before(una) - head.charge_before(self.una));
         let done = una == head.end();
         self.una = una;
         if done && let Some(wqe) = self.queue.pop() {

@@ -24,7 +24,7 @@ use crate::receive_queue::ReceiveQueue;
 use crate::wire::{Body, Packet, PseudoHeader};
 use requester::Requester;
 use responder::{Fatal, Responder};
-pub(crate) use send_queue::{SendLimits, SendQueue, SendWqe};
+pub(crate) use send_queue::{Cut, SendLimits, SendQueue, SendWqe};
 
 /// The other end of a connected QP.
 #[derive(Debug, Clone)]

@@ -12,7 +12,7 @@ use verbs::{CqId, Psn, Qpn, RtsAttr, SendFlags, SendOp, SendWr, Status, Time, Ve
 
 use super::Peer;
 use super::retry::Retry;
-use super::send_queue::{SendLimits, SendQueue, SendWqe};
+use super::send_queue::{Cut, SendLimits, SendQueue, SendWqe};
 use super::window::Window;
 use crate::batch::Batch;
 use crate::device::Device;
@@ -43,9 +43,10 @@ pub(crate) struct Requester {
     /// How many of them were sent since the last time of going back.
     pub(super) data_requests_sent: usize,
     unrequested: u64,
-    /// The peer acknowledges by itself what it was not asked to, so only those messages ask whose completion somebody
-    /// waits for. A foreign responder may leave the others unanswered for ever.
-    peer_owes: bool,
+    /// The peer told its receive budget, so it is a software NIC like this one. It acknowledges by itself what it was not
+    /// asked to, so only those messages ask whose completion somebody waits for; a foreign responder may leave the others
+    /// unanswered for ever. And its WRITEs are cut evenly.
+    peer_is_ours: bool,
     pub(super) window: Window,
     pub(super) retry: Retry,
     /// A local error of the request that starts with this packet; it ends the QP once it is the oldest.
@@ -81,7 +82,7 @@ impl Requester {
             data_requests: VecDeque::new(),
             data_requests_sent: 0,
             unrequested: 0,
-            peer_owes: false,
+            peer_is_ours: false,
             window: Window::new(1, 0, 256),
             retry: Retry::default(),
             fault: None,
@@ -104,7 +105,7 @@ impl Requester {
         self.retry.configure(attr.timeout, attr.retry_cnt, attr.rnr_retry);
         let budget = attr.peer_rx_budget_bytes.unwrap_or(u32::MAX);
         self.window = Window::new(limits.window_packets, budget.min(limits.window_bytes).into(), self.mtu);
-        self.peer_owes = attr.peer_rx_budget_bytes.is_some();
+        self.peer_is_ours = attr.peer_rx_budget_bytes.is_some();
         self.draining = false;
     }
 
@@ -134,7 +135,8 @@ impl Requester {
                 max: 0,
             });
         }
-        self.queue.post(wr, self.mtu)
+        let cut = if self.peer_is_ours { Cut::Even } else { Cut::Mtu };
+        self.queue.post(wr, self.mtu, cut)
     }
 
     pub(crate) fn outstanding(&self) -> u32 {
@@ -156,7 +158,7 @@ impl Requester {
 
     /// Packets and window bytes between `una` and `next`.
     pub(super) fn in_flight(&self) -> (u64, u64) {
-        let charge = |wqe: Option<&SendWqe>, packet| wqe.map(|w| w.charge_before(packet, self.mtu));
+        let charge = |wqe: Option<&SendWqe>, packet| wqe.map(|w| w.charge_before(packet));
         let Some(from) = charge(self.queue.head(), self.una) else { return (0, 0) };
         // At the end of the queue there is no request to ask; its last one knows what is before the end.
         let to = charge(self.queue.at(self.cursor), self.next)
@@ -195,12 +197,12 @@ impl Requester {
         if wqe.wants_data() {
             return self.data_request_packets(wqe, packets, bytes).map(|packets| Step::WantsData { packets });
         }
-        let charge = wqe.charge_before(self.next + 1, self.mtu) - wqe.charge_before(self.next, self.mtu);
+        let charge = wqe.charge_before(self.next + 1) - wqe.charge_before(self.next);
         if !self.window.admits(packets, bytes, charge) {
             return None;
         }
         let is_awaited =
-            !self.peer_owes || self.draining || self.next < self.sent || wqe.flags.contains(SendFlags::SIGNALED);
+            !self.peer_is_ours || self.draining || self.next < self.sent || wqe.flags.contains(SendFlags::SIGNALED);
         let ack_request = (is_awaited && self.next + 1 == wqe.end())
             || self.unrequested + 1 >= self.unrequested_max()
             || self.window.is_full(packets + 1, bytes + charge);
@@ -285,9 +287,10 @@ impl Requester {
     /// Builds the packet at `next`. `packets`: how many its answer has, for a READ.
     fn encode(&self, peer: &Peer, wqe: &SendWqe, packets: u64, ack_request: bool) -> RequestPacket {
         let (start, end) = (self.next == wqe.first, self.next + 1 == wqe.end());
-        let (offset, len) = wqe.slice_of(self.next, self.mtu);
+        let (offset, len) = wqe.slice_of(self.next);
         let imm = wqe.imm();
         let (opcode, payload_bytes, solicits) = match wqe.op {
+            SendOp::Write(_) if wqe.is_cut => (Opcode::WriteOnly, len, false),
             SendOp::Write(_) | SendOp::WriteImm(..) => (Opcode::write(start, end, imm.is_some()), len, imm.is_some()),
             SendOp::Read(_) => (Opcode::ReadRequest, 0, false),
             SendOp::CmpSwap { .. } => (Opcode::CompareSwap, 0, false),
@@ -305,6 +308,10 @@ impl Requester {
             psn: self.psn_of(self.next),
         });
         match wqe.op {
+            SendOp::Write(remote) if wqe.is_cut => {
+                let addr = remote.addr.wrapping_add(offset.into());
+                header = header.with_reth(Reth { addr, rkey: remote.rkey, dma_len: payload_bytes as u32 });
+            }
             SendOp::Write(remote) | SendOp::WriteImm(remote, _) if start => {
                 header = header.with_reth(Reth { addr: remote.addr, rkey: remote.rkey, dma_len: wqe.len });
             }

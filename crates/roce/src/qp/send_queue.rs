@@ -29,6 +29,10 @@ pub(crate) struct SendWqe {
     pub(crate) first: u64,
     /// How many, at least one.
     pub(crate) packets: u64,
+    /// Payload bytes of each but the last: the path MTU, or less of a WRITE that is cut.
+    segment: u32,
+    /// Each packet is a WRITE of its own (see [`Cut::Even`]).
+    pub(crate) is_cut: bool,
     /// Window charge of everything before it.
     charge: u64,
 }
@@ -62,16 +66,16 @@ impl SendWqe {
     }
 
     /// Payload bytes of a packet, counted from the QP's first, and their offset in the message.
-    pub(crate) fn slice_of(&self, packet: u64, mtu: usize) -> (u32, usize) {
-        let offset = (packet - self.first) * mtu as u64;
+    pub(crate) fn slice_of(&self, packet: u64) -> (u32, usize) {
+        let offset = (packet - self.first) * u64::from(self.segment);
         let offset = u32::try_from(offset).unwrap_or(u32::MAX).min(self.len);
-        (offset, ((self.len - offset) as usize).min(mtu))
+        (offset, (self.len - offset).min(self.segment) as usize)
     }
 
     /// Window charge of everything before a packet of this request (or right after its last).
-    pub(crate) fn charge_before(&self, packet: u64, mtu: usize) -> u64 {
+    pub(crate) fn charge_before(&self, packet: u64) -> u64 {
         let n = packet - self.first;
-        self.charge + n * PACKET_CHARGE_BYTES + (n * mtu as u64).min(self.len.into())
+        self.charge + n * PACKET_CHARGE_BYTES + (n * u64::from(self.segment)).min(self.len.into())
     }
 
     /// Copies payload bytes out.
@@ -100,6 +104,32 @@ impl SendWqe {
             Data::Sges(sges) => mrs.scatter(sges, offset.into(), src),
             Data::Inline(_) => Err(KeyFault),
         }
+    }
+}
+
+/// How messages become packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// First, Middle, Last, of one path MTU each (IBTA 9.7.2).
+    Mtu,
+    /// WRITEs without immediate become as many WRITE Only packets of equal length as they need, as if they had been posted
+    /// one by one.
+    ///
+    /// A First packet is longer than a Middle one by its RETH, so they cannot share a GSO batch; equal packets cost the
+    /// kernel one traversal together. On a wire that is a socket this is worth more than the 16 bytes a packet. A WRITE
+    /// with immediate tells the receiver its length, so that it has to stay one.
+    Even,
+}
+
+impl Cut {
+    /// Payload bytes of each packet but the last, and packets.
+    fn apply(self, op: &SendOp, len: u32, mtu: u32) -> (u32, u64) {
+        if len <= mtu || self == Self::Mtu || !matches!(op, SendOp::Write(_)) {
+            return (mtu, len.div_ceil(mtu).max(1).into());
+        }
+        // Padding would make the last packet of a batch longer than the others.
+        let segment = len.div_ceil(len.div_ceil(mtu)).next_multiple_of(4).min(mtu);
+        (segment, len.div_ceil(segment).into())
     }
 }
 
@@ -172,7 +202,7 @@ impl SendQueue {
     }
 
     /// Appends a work request.
-    pub(crate) fn post(&mut self, wr: &SendWr<'_>, mtu: usize) -> Result<(), VerbsError> {
+    pub(crate) fn post(&mut self, wr: &SendWr<'_>, mtu: usize, cut: Cut) -> Result<(), VerbsError> {
         let len = self.check(wr)?;
         let data = match wr.payload {
             Payload::Sges(sges) => {
@@ -188,11 +218,13 @@ impl SendQueue {
         };
         let mut flags = wr.flags;
         flags.set(SendFlags::SIGNALED, self.limits.sig_all || flags.contains(SendFlags::SIGNALED));
-        let packets = (len as usize).div_ceil(mtu).max(1) as u64;
+        let (segment, packets) = cut.apply(&wr.op, len, mtu as u32);
+        let is_cut = cut == Cut::Even && packets > 1 && matches!(wr.op, SendOp::Write(_));
         let (first, charge) = (self.next_packet, self.next_charge);
         self.next_packet += packets;
         self.next_charge += packets * PACKET_CHARGE_BYTES + u64::from(len);
-        self.wqes.push_back(SendWqe { wr_id: wr.wr_id, op: wr.op, flags, data, len, first, packets, charge });
+        let (wr_id, op) = (wr.wr_id, wr.op);
+        self.wqes.push_back(SendWqe { wr_id, op, flags, data, len, first, packets, segment, is_cut, charge });
         Ok(())
     }
 
@@ -240,5 +272,26 @@ impl SendQueue {
             self.recycle(wqe);
         }
         (self.next_packet, self.next_charge) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbs::{RemoteAddr, Rkey};
+
+    #[test]
+    fn even_packets_are_equal_but_for_a_shorter_last_one() {
+        let to = RemoteAddr { addr: 0, rkey: Rkey(0) };
+        for mtu in [256, 1024, 4096] {
+            for len in (0..70_000).step_by(4 * 13 + 1).chain([4092, 4096, 8188, 8192, 16_384, 65_536, 262_144]) {
+                let (segment, packets) = Cut::Even.apply(&SendOp::Write(to), len, mtu);
+                assert!(segment <= mtu && packets == u64::from(len).div_ceil(mtu.into()).max(1), "{len} of {mtu}");
+                let last = u64::from(len) - (packets - 1) * u64::from(segment);
+                assert!(last <= segment.into() && (packets == 1 || last > 0 && segment % 4 == 0), "{len} of {mtu}");
+            }
+        }
+        assert_eq!(Cut::Even.apply(&SendOp::WriteImm(to, 1), 10_000, 4096), (4096, 3), "its length is told");
+        assert_eq!(Cut::Even.apply(&SendOp::Send, 10_000, 4096), (4096, 3), "only a WRITE can be several");
     }
 }

@@ -1,6 +1,6 @@
 //! The receiving half of a datagram QP: a datagram fills one receive behind 40 bytes of header, or is counted and dropped.
 //!
-//! Nothing tells the sender (IBTA 9.8.3.2), and a datagram that is dropped leaves the receive where it is.
+//! Nothing tells the sender (IBTA 9.8.3), and a datagram that is dropped leaves the receive where it is.
 
 use verbs::{Completion, CqId, GRH_BYTES, Grh, Qkey, QpInit, Qpn, RecvWr, SrqId, Status, VerbsError, WcOpcode};
 

@@ -10,7 +10,7 @@ use super::Path;
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::memory::KeyFault;
-use crate::qp::{SendLimits, SendQueue, SendWqe};
+use crate::qp::{Cut, SendLimits, SendQueue, SendWqe};
 use crate::wire::{Bth, DEFAULT_PKEY, Deth, Header, Opcode, pad_bytes};
 
 /// A queue key with this bit stands for the sending QP's own (IBTA 10.2.5).
@@ -93,7 +93,7 @@ impl Sender {
             return Err(VerbsError::OutOfRange { what, value, min: 0, max });
         }
         let qkey = if dest.qkey.0 & QKEY_OF_THE_QP != 0 { self.qkey } else { dest.qkey };
-        self.queue.post(wr, self.mtu_bytes)?;
+        self.queue.post(wr, self.mtu_bytes, Cut::Mtu)?;
         self.targets.push_back(Target { path, qpn: dest.qpn, qkey });
         Ok(())
     }

@@ -1,0 +1,65 @@
+//! The immediate of ring data: whose they are, and how many came before the WRITE that carries it.
+//!
+//! Owns the layout of its 32 bits. It must never give more than the peer can have meant: what it says is checked against
+//! the grant like any length.
+//!
+//! A WRITE with immediate tells the receiver its own length only. Between software NICs long data leaves as a WRITE of whole
+//! units and a WRITE with immediate of the rest: the packets of a plain WRITE can be cut evenly, so that they share a GSO batch,
+//! those of a WRITE with immediate cannot (`roce`, send queue). The immediate then tells the units.
+
+use crate::table::{KEY_BITS, Key};
+use crate::vqp::RouteId;
+
+/// Bytes of a unit: the largest path MTU, so that units are whole packets at any.
+pub(crate) const UNIT_BYTES: u32 = 4096;
+/// Units of one piece: their packets fill a GSO batch, which holds less than 64 KiB.
+pub(crate) const UNITS_MAX: u32 = (1 << (32 - KEY_BITS)) - 1;
+
+/// What the immediate of ring data says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Immediate {
+    /// The receiver's route id.
+    pub(crate) route: u32,
+    /// Bytes that plain WRITEs brought before, a multiple of [`UNIT_BYTES`] up to [`UNITS_MAX`] of them.
+    pub(crate) bytes_before: u32,
+}
+
+impl Immediate {
+    pub(crate) const fn to_bits(self) -> u32 {
+        ((self.bytes_before / UNIT_BYTES) << KEY_BITS) | self.route
+    }
+
+    pub(crate) const fn from_bits(bits: u32) -> Self {
+        Self { route: bits & ((1 << KEY_BITS) - 1), bytes_before: (bits >> KEY_BITS) * UNIT_BYTES }
+    }
+
+    pub(crate) fn route_id(self) -> RouteId {
+        RouteId::from_bits(self.route)
+    }
+}
+
+/// How much of a piece leaves as a plain WRITE before the WRITE with immediate. The rest may be nothing: a whole unit with an
+/// immediate would be longer than the others.
+pub(crate) const fn bytes_before(piece_bytes: u32) -> u32 {
+    if piece_bytes <= UNIT_BYTES { 0 } else { piece_bytes / UNIT_BYTES * UNIT_BYTES }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_there_and_back() {
+        for bits in [0, 1, u32::MAX, 1 << KEY_BITS, (1 << KEY_BITS) - 1, 0x1234_5678] {
+            assert_eq!(Immediate::from_bits(bits).to_bits(), bits);
+        }
+        let most = Immediate { route: 7, bytes_before: UNITS_MAX * UNIT_BYTES };
+        assert_eq!(Immediate::from_bits(most.to_bits()), most);
+        assert_eq!(most.to_bits() >> 28, 15);
+    }
+
+    #[test]
+    fn short_pieces_are_whole_and_long_ones_leave_whole_units_first() {
+        assert_eq!([1, 4096, 4097, 8191, 8192, 61_440].map(bytes_before), [0, 0, 4096, 4096, 8192, 61_440]);
+    }
+}
