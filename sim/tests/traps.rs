@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use sim::plan::{AppPlan, Cut, Ending, Fault, Talk};
+use sim::plan::{AppPlan, Break, Cut, Ending, Fault, Talk};
 use sim::{Plan, Trace, World};
-use verbs::Time;
+use verbs::{Status, Time};
 
 const PORT: u16 = 7;
 
@@ -239,5 +239,80 @@ fn news_that_comes_while_a_side_goes_to_sleep() {
         assert!(done, "seed {seed}: somebody slept over news");
         world.finish();
         assert_sound(&world);
+    }
+}
+
+/// A queue pair fails at any moment of connecting, writing and closing, in each way, at one end or at both, once or again while
+/// the lane is made anew: a pause, and no connection is lost.
+#[test]
+fn queue_pairs_that_fail_at_any_moment_cost_nobody_a_connection() {
+    let ways = [
+        Break::Silent,
+        Break::Asked,
+        Break::RemoteKey,
+        Break::LocalKey,
+        Break::Status(Status::RetryExcErr),
+        Break::Status(Status::RnrRetryExcErr),
+        Break::Status(Status::RemOpErr),
+    ];
+    let mut resets = 0;
+    for (n, us) in (150..2_500u64).step_by(45).enumerate() {
+        let mut plan = two(us, 8, &Talk::exactly(40_000));
+        let how = ways[n % ways.len()];
+        plan.faults = vec![(at(us), Fault::BreakLane { host: n % 2, peer: 1 - n % 2, how })];
+        if n % 3 == 0 {
+            // While the new queue pair is being made, or just after.
+            let again = Fault::BreakLane { host: 1 - n % 2, peer: n % 2, how: Break::Silent };
+            plan.faults.push((at(us + 40 * (n as u64 % 9)), again));
+        }
+        if n % 4 == 0 {
+            (plan.weather.loss, plan.weather.duplicate, plan.weather.reorder) = (200, 200, 500);
+        }
+        let mut world = world(plan);
+        world.run();
+        assert_sound(&world);
+        assert_eq!(world.answers(0).connected, 8, "broken at {us} us: {:?}", world.answers(0));
+        assert!(world.checks().explained.is_empty(), "broken at {us} us: {:?}", world.checks().explained);
+        resets += world.counter(0, "lane_resets");
+    }
+    assert!(resets > 30, "too easy: {resets} resets");
+}
+
+/// A path for packets that is cut for longer than all retries, while the daemons still speak to each other: the lane is made
+/// anew, in vain at first, and connections go on when the path is back.
+#[test]
+fn a_data_path_that_comes_back_finds_its_connections() {
+    for (seed, cut_us) in [(1, 5_000_000), (2, 9_000_000), (3, 30_000)] {
+        let mut plan = two(seed, 6, &Talk::exactly(300_000));
+        plan.faults = vec![
+            (at(1_500), Fault::Cut { from: 0, to: 1, what: Cut { one_way: seed == 2, ..Cut::DATA } }),
+            (at(1_500 + cut_us), Fault::Heal { a: 0, b: 1 }),
+        ];
+        plan.quiet_at = at(12_000_000);
+        let mut world = world(plan);
+        world.run();
+        assert_sound(&world);
+        assert_eq!(world.answers(0).connected, 6);
+        assert!(world.checks().explained.is_empty(), "cut for {cut_us} us: {:?}", world.checks().explained);
+        assert_eq!(world.counter(0, "lane_resets") > 0, cut_us > 1_000_000);
+    }
+}
+
+/// A process is killed around the moment at which its lane fails: its own connections are reset, those of others go on.
+#[test]
+fn a_kill_during_a_reset_reaches_only_its_own_connections() {
+    for us in (0..600u64).step_by(60) {
+        let mut plan = two(us, 5, &Talk::exactly(200_000));
+        plan.apps.push(AppPlan::new(0, Talk::exactly(200_000)).connecting(1, PORT, at(1_000), 5, 4096));
+        plan.faults = vec![
+            (at(2_000), Fault::BreakLane { host: 0, peer: 1, how: Break::Asked }),
+            (at(1_800 + us), Fault::KillApp { app: 2 }),
+        ];
+        plan.quiet_at = at(3_000_000);
+        let mut world = world(plan);
+        world.run();
+        assert_sound(&world);
+        assert_eq!((world.answers(0).connected, world.counter(0, "lane_resets")), (5, 1));
+        assert!(world.checks().explained.keys().all(|k| ["peer-app-died", "reset-by-peer"].contains(k)));
     }
 }

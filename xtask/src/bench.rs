@@ -3,6 +3,7 @@
 //! docs/benchmarks.md.
 
 mod connections;
+mod faults;
 mod idle;
 mod instructions;
 mod machine;
@@ -78,6 +79,8 @@ impl Args {
 enum Name {
     /// The software NIC against kernel rxe, in a guest.
     Nic,
+    /// What applications wait when something fails.
+    Faults,
     /// Two processes of one host against kernel sockets, UCX and libfabric.
     SameHost,
     /// Two network namespaces against kernel TCP, UCX and libfabric.
@@ -102,6 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let _first = SessionFirst::begin();
     let (name, findings) = match args.name {
         Name::Nic => (if args.guests == 2 { "nic-two-guests" } else { "nic" }, nic::run(&repo, args)?),
+        Name::Faults => ("faults", faults::run(&repo, args)?),
         Name::SameHost => ("same-host", same_host::run(&repo, args)?),
         Name::TwoHosts => ("two-hosts", two_hosts::run(&repo, args)?),
         Name::Connections => ("connections", connections::run(&repo, args)?),

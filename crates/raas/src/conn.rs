@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use control::{PathKind, Reason, Request};
-use reading::Reader;
+pub(crate) use reading::Reader;
 use shm::{PeerFault, RingReader, RingWriter, app_flag};
 
 use crate::StreamError;

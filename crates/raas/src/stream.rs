@@ -13,7 +13,7 @@ use control::{Kind, PathKind, Reason};
 
 use crate::conn::{Conn, Side};
 use crate::replies::{RING_BYTES_MAX, RING_BYTES_MIN};
-use crate::{ConnectError, Connecting, Readiness, Session};
+use crate::{ConnectError, Connecting, Loan, LoanMut, Readiness, Session};
 
 /// A connection: an ordered, reliable stream of bytes in each direction, as of a TCP socket.
 ///
@@ -126,6 +126,49 @@ impl Stream {
     /// Copies what can be read without taking it; waits as `read` does while there is nothing.
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.conn.peek(buf)
+    }
+
+    /// Waits until there is room for `bytes`, and lends that room: what is written to the [`LoanMut`] goes straight into the
+    /// ring, and is sent by its `commit`. More than the ring holds is refused, with the limit named. Other writers of this
+    /// stream wait meanwhile.
+    ///
+    /// ```no_run
+    /// use std::io::Write;
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let stream = raas::Stream::connect("10.0.0.2:7000")?;
+    /// let mut loan = stream.reserve(4096)?;
+    /// write!(loan, "{{\"answer\": {}}}", 42)?; // formatted into the ring, without a buffer between
+    /// loan.commit();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn reserve(&self, bytes: usize) -> io::Result<LoanMut<'_>> {
+        let max = self.conn.tx_bytes();
+        if bytes > max {
+            let text =
+                format!("a loan of {bytes} bytes is more than the ring's {max}: ask for less, or set `ring_bytes`");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        Ok(LoanMut::new(&self.conn, self.conn.reserve(bytes)?, bytes))
+    }
+
+    /// Waits until bytes are there, and lends what is: to be looked at in the ring and taken by [`Loan::consume`]. None at the
+    /// end. Other readers of this stream wait meanwhile.
+    ///
+    /// ```no_run
+    /// # fn main() -> std::io::Result<()> {
+    /// let stream = raas::Stream::connect("10.0.0.2:7000")?;
+    /// while let Some(mut loan) = stream.loan()? {
+    ///     let len = loan.len();
+    ///     loan.write_to(0..len, &mut std::io::stdout())?;
+    ///     loan.consume(len);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn loan(&self) -> io::Result<Option<Loan<'_>>> {
+        Ok(self.conn.loan()?.map(|(reader, bytes)| Loan::new(&self.conn, reader, bytes)))
     }
 
     /// Bytes that can be read without waiting.

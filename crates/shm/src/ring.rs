@@ -120,6 +120,24 @@ impl RingWriter {
         })
     }
 
+    /// Copies `src` to `ahead` bytes after the tail without publishing it; it must end within the room that
+    /// [`RingWriter::free`] last told, else nothing is written and false returned. [`RingWriter::commit`] publishes.
+    pub fn write_ahead(&mut self, ahead: u64, src: &[u8]) -> bool {
+        let memory = &self.memory;
+        self.cursors.write_ahead(ahead, src.len(), |at, piece| {
+            memory
+                .region
+                .write(memory.offset + at, &src[piece])
+                .expect("`new` checked that the ring lies in the region");
+        })
+    }
+
+    /// Publishes the next `count` bytes after the tail, which were written ahead. False, and nothing done: there is not so
+    /// much room.
+    pub fn commit(&mut self, count: u64) -> bool {
+        self.cursors.commit(count)
+    }
+
     /// Bytes that the ring holds.
     #[inline]
     pub fn capacity(&self) -> u64 {
@@ -198,6 +216,25 @@ impl RingReader {
                 .read(memory.offset + at, &mut dst[piece])
                 .expect("`new` checked that the ring lies in the region");
         })
+    }
+
+    /// Copies out up to `dst.len()` bytes that lie `ahead` bytes after the head, of those that
+    /// [`RingReader::available`] last told. They stay; as with [`RingReader::peek`] the peer may rewrite them meanwhile.
+    pub fn peek_ahead(&self, ahead: u64, dst: &mut [u8]) -> usize {
+        let memory = &self.memory;
+        self.cursors.peek_ahead(ahead, dst.len(), |at, piece| {
+            memory
+                .region
+                .read(memory.offset + at, &mut dst[piece])
+                .expect("`new` checked that the ring lies in the region");
+        })
+    }
+
+    /// Takes up to `count` of the bytes known to be there without telling the producer; says how many.
+    pub fn consume_quietly(&mut self, count: u64) -> u64 {
+        let count = count.min(self.cursors.tail.wrapping_sub(self.cursors.head));
+        self.cursors.advance(count);
+        count
     }
 
     /// Drops up to `count` of the bytes known to be there and publishes the head; says how many.
@@ -284,6 +321,27 @@ impl<W: AtomicWord<u64>> Producer<W> {
     }
 }
 
+impl<W: AtomicWord<u64>> Producer<W> {
+    /// Copies behind the tail, within the known room, where the consumer does not look before the tail has moved.
+    fn write_ahead(&self, ahead: u64, len: usize, copy: impl FnMut(u64, Range<usize>)) -> bool {
+        let fits = ahead.checked_add(len as u64).is_some_and(|end| end <= self.known_free());
+        if fits && len > 0 {
+            pieces(self.tail.wrapping_add(ahead), len, self.ring_bytes, copy);
+        }
+        fits
+    }
+
+    fn commit(&mut self, count: u64) -> bool {
+        let fits = count <= self.known_free();
+        if fits && count > 0 {
+            self.tail = self.tail.wrapping_add(count);
+            // PAIRS WITH the acquire load of the tail in Consumer::available, as in `write`.
+            self.tail_word.store(self.tail, Ordering::Release);
+        }
+        fits
+    }
+}
+
 /// The cursor algorithm of the consuming end, over any memory.
 #[derive(Debug)]
 pub(crate) struct Consumer<W> {
@@ -318,6 +376,16 @@ impl<W: AtomicWord<u64>> Consumer<W> {
             pieces(self.head, count, self.ring_bytes, copy);
         }
         Ok(count)
+    }
+
+    /// As `peek`, of bytes further on, and without a look at the producer's word.
+    fn peek_ahead(&self, ahead: u64, len: usize, copy: impl FnMut(u64, Range<usize>)) -> usize {
+        let known = self.tail.wrapping_sub(self.head).saturating_sub(ahead);
+        let count = len.min(usize::try_from(known).unwrap_or(usize::MAX));
+        if count > 0 {
+            pieces(self.head.wrapping_add(ahead), count, self.ring_bytes, copy);
+        }
+        count
     }
 
     #[inline]

@@ -259,3 +259,25 @@ fn two_threads_pass_every_byte_in_order() {
     }
     producer.join().unwrap();
 }
+
+/// From near the end of the offsets too, bytes written ahead are there once committed, and nothing beyond the room is.
+#[test]
+fn bytes_are_written_and_looked_at_ahead() {
+    for at in [0, 60, u64::MAX - 5] {
+        let fixture = fixture(64);
+        let (mut writer, mut reader) = fixture.ends(at);
+        assert_eq!(writer.free(), Ok(64));
+        assert!(writer.write_ahead(4, b"body") && writer.write_ahead(0, b"head") && writer.write_ahead(64, b""));
+        assert!(!writer.write_ahead(61, b"long") && !writer.write_ahead(u64::MAX, b"x") && !writer.commit(65));
+        assert_eq!(reader.available(), Ok(0), "nothing is committed yet");
+        assert!(writer.commit(8) && !writer.commit(57));
+        assert!(!writer.write_ahead(56, b"x"), "the room is less now");
+        assert_eq!(reader.available(), Ok(8));
+        let mut seen = [0; 8];
+        assert_eq!((reader.peek_ahead(5, &mut seen), &seen[..3]), (3, &b"ody"[..]));
+        assert_eq!((reader.peek_ahead(8, &mut seen), reader.peek_ahead(u64::MAX, &mut seen)), (0, 0));
+        assert_eq!((reader.consume_quietly(6), writer.free()), (6, Ok(56)));
+        reader.publish();
+        assert_eq!((writer.free(), reader.consume_quietly(9)), (Ok(62), 2));
+    }
+}

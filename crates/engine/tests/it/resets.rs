@@ -240,3 +240,50 @@ fn routes_that_cannot_be_end_the_connections() {
         assert!(w.twist.is_none() && w.hosts.iter().any(|h| !h.lane_failures.is_empty()), "case {i}");
     }
 }
+
+#[test]
+fn an_end_that_the_peers_device_confirmed_is_handled_before_the_reset() {
+    let mut w = World::new(2, 275);
+    let (a, b) = (w.attach(0, 64), w.attach(1, 64));
+    let (sa, sb) = w.pair(a, b, 7, 8192);
+    w.tell(1, b, sb, |c| c.fin_after = true);
+    w.until("end of one direction", |w| w.app(0, a).conns[&sa].eof);
+    // The Fin of the other arrives at a daemon that hangs; its device confirms it, and this end is free.
+    w.stopped.insert(1);
+    w.tell(0, a, sa, |c| c.give_back(0));
+    w.until("the first end is free", |w| w.hosts[0].engine.connections().is_empty());
+    let h = &mut w.hosts[0];
+    h.engine.force_lane_error(&mut h.nic, addr(1));
+    w.settle();
+    w.stopped.clear();
+    w.until("the other end", |w| w.app(1, b).conns[&sb].eof);
+    assert_eq!(w.app(1, b).conns[&sb].reset, None);
+    w.tell(1, b, sb, |c| c.give_back(0));
+    w.settle();
+    assert!(resets(&w, 0) == 1 && resets(&w, 1) == 1);
+    w.assert_empty();
+    w.assert_clean();
+}
+
+#[test]
+fn more_connections_than_one_message_names_go_on() {
+    const COUNT: usize = 2500;
+    let mut w = World::with(2, 276, |c| c.ring_bytes_max = 4096);
+    let (a, b) = (w.attach(0, 4096), w.attach(1, 4096));
+    let to = w.listen(1, b, 7, 4096);
+    for _ in 0..COUNT {
+        w.connect(0, a, to, 4096);
+    }
+    w.until("all connected", |w| w.app(0, a).answers.len() == COUNT && w.app(1, b).incoming.len() == COUNT);
+    let slots: Vec<u32> = w.app(0, a).conns.keys().copied().collect();
+    for slot in &slots {
+        w.tell(0, a, *slot, |c| (c.to_send, c.fin_after) = (9_000, true));
+    }
+    w.until("the first bytes", |w| w.app(1, b).conns.values().any(|c| c.received > 0));
+    let h = &mut w.hosts[1];
+    h.engine.force_lane_error(&mut h.nic, addr(0));
+    w.until("all arrived", |w| w.app(1, b).conns.values().all(|c| c.eof));
+    assert!(w.app(1, b).conns.values().all(|c| c.received == 9_000 && c.reset.is_none()));
+    assert_eq!((resets(&w, 0), resets(&w, 1)), (1, 1));
+    w.assert_clean();
+}

@@ -4,6 +4,7 @@
 //! bytes that came before it were read.
 
 use std::io;
+use std::sync::MutexGuard;
 
 use shm::RingReader;
 
@@ -19,8 +20,8 @@ const TELL_SHARE: u64 = 4;
 
 /// The consuming end, and what the writing side knows of it.
 #[derive(Debug)]
-pub(super) struct Reader {
-    pub(super) ring: RingReader,
+pub(crate) struct Reader {
+    pub(crate) ring: RingReader,
     ring_bytes: u64,
     /// The head that the writing side can see.
     published: u64,
@@ -66,6 +67,25 @@ impl Conn {
             return Ok(0);
         }
         self.receive(|conn, reader| reader.ring.peek(buf).map_err(|fault| conn.on_fault(fault)))
+    }
+
+    /// Waits until there are bytes, and lends them. None: the end.
+    pub(crate) fn loan(&self) -> io::Result<Option<(MutexGuard<'_, Reader>, u64)>> {
+        let mut reader = lock(&self.read);
+        let mut attempt = |conn: &Self, reader: &mut Reader| {
+            let bytes = reader.ring.available().map_err(|fault| conn.on_fault(fault))?;
+            Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+        };
+        let count = self.receive_slowly(&mut reader, &mut attempt)?;
+        Ok((count > 0).then_some((reader, count as u64)))
+    }
+
+    /// Takes lent bytes out of the ring.
+    pub(crate) fn consume(&self, reader: &mut Reader, count: u64) {
+        reader.ring.consume_quietly(count);
+        if reader.unpublished() >= reader.ring_bytes / PUBLISH_SHARE {
+            self.publish_or_tell(reader);
+        }
     }
 
     /// Bytes that can be read without waiting.

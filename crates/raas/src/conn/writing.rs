@@ -3,6 +3,7 @@
 //! Owns the producing end of its ring. It must never hold bytes back: what a write took is on its way when it returns.
 
 use std::io::{self, IoSlice};
+use std::sync::MutexGuard;
 
 use shm::RingWriter;
 
@@ -64,6 +65,12 @@ impl Conn {
 
     /// Writes all of `bufs`, `len` bytes, at once, when there is room for all; `len` is at most [`Conn::tx_bytes`].
     pub(crate) fn write_whole(&self, bufs: &[IoSlice<'_>], len: usize) -> io::Result<()> {
+        let mut ring = self.reserve(len)?;
+        self.put(&mut ring, bufs).map(drop)
+    }
+
+    /// Waits until there is room for `len` bytes, at most [`Conn::tx_bytes`], and lends the ring.
+    pub(crate) fn reserve(&self, len: usize) -> io::Result<MutexGuard<'_, RingWriter>> {
         let mut ring = lock(&self.write);
         let mut patience = Patience::new(self.inner.policy, &self.inner.turns, self.timeout(Side::Write));
         let mut announced = false;
@@ -72,7 +79,7 @@ impl Conn {
                 return Err(write_error(end));
             }
             if ring.free().map_err(|fault| self.on_fault(fault))? >= len as u64 {
-                return self.put(&mut ring, bufs).map(drop);
+                return Ok(ring);
             }
             if self.is_nonblocking() {
                 if announced {
@@ -119,7 +126,7 @@ impl Conn {
     }
 
     #[inline]
-    fn tell_written(&self) {
+    pub(crate) fn tell_written(&self) {
         match &self.link {
             Link::Pair(end) => end.wake(Side::Read.bit()),
             Link::Lane(end) => self.wake_engine(end.ring()),

@@ -3,6 +3,7 @@
 mod fake_daemon;
 mod hostile;
 mod lifecycles;
+mod loans;
 mod messages;
 mod polling;
 mod processes;

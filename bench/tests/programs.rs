@@ -1,0 +1,123 @@
+//! The measuring programs do what they say: every test of sockbench over the kernel's sockets, and qpbench on two loopback addresses.
+//! What they measure here is nobody's claim. Over RaaS they run in `cargo xtask bench`, which starts the daemons.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Nothing here takes longer unless it hangs.
+const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// A running program, killed when dropped.
+struct Running {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn start(program: &str, words: &[&str]) -> Self {
+        let mut child =
+            Command::new(program).args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let out = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        Self { child, out }
+    }
+
+    /// The rest of its next line, which begins with `prefix`.
+    fn line(&mut self, prefix: &str) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).expect("a line");
+        line.trim().strip_prefix(prefix).unwrap_or_else(|| panic!("not `{prefix}`: `{line}`")).to_owned()
+    }
+
+    /// Closes its stdin, waits for its end in order, and gives what else it printed.
+    fn end(mut self) -> String {
+        drop(self.child.stdin.take());
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest).expect("text");
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                assert!(status.success(), "{status}: {rest}");
+                return rest;
+            }
+            assert!(begin.elapsed() < WATCHDOG, "hangs: {rest}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const SOCKBENCH: &str = env!("CARGO_BIN_EXE_sockbench");
+
+/// Server and client of one test; what the client reports.
+fn sockbench(transport: &str, at: &str, busy: bool, test: &[&str]) -> Value {
+    let busy: &[&str] = if busy { &["--busy"] } else { &[] };
+    let mut server = Running::start(SOCKBENCH, &[&["server", "--transport", transport, "--at", at], busy].concat());
+    let to = server.line("ready ");
+    let words = [&["client", "--transport", transport, "--to", &to], busy, test].concat();
+    let report = Running::start(SOCKBENCH, &words).end();
+    server.end();
+    serde_json::from_str(&report).unwrap_or_else(|e| panic!("{e}: {report}"))
+}
+
+#[test]
+fn ping_pongs_and_streams_run_over_kernel_sockets() {
+    let dir = std::env::temp_dir().join(format!("sockbench-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    for (place, busy) in [false, true].into_iter().enumerate() {
+        let path = dir.join(format!("{place}-lat")).display().to_string();
+        let other = dir.join(format!("{place}-bw")).display().to_string();
+        for (transport, lat_at, bw_at) in [("tcp", "127.0.0.1:0", "127.0.0.1:0"), ("unix", &path, &other)] {
+            let lat = sockbench(transport, lat_at, busy, &["--test", "lat", "--size", "64", "--seconds", "0.1"]);
+            for key in ["half_rtt_us", "p50_us", "p99_us", "trips"] {
+                assert!(lat[key].as_f64().is_some_and(|value| value > 0.0), "{transport} {key}: {lat}");
+            }
+            let bw = sockbench(transport, bw_at, busy, &["--test", "bw", "--size", "65536", "--seconds", "0.1"]);
+            assert!(bw["bytes"].as_u64().is_some_and(|bytes| bytes > 0 && bytes % 65536 == 0), "{bw}");
+            assert!(bw["cpu_seconds_per_gb"].as_f64().is_some_and(|value| value > 0.0), "{bw}");
+            assert_eq!(bw["path"], transport);
+        }
+    }
+    let _ = std::fs::remove_dir_all(dir);
+}
+
+#[test]
+fn many_connections_take_turns_and_rest() {
+    let many = ["--test", "many", "--size", "16384", "--connections", "50", "--base", "10", "--rounds", "3"];
+    let report = sockbench("tcp", "127.0.0.1:0", false, &[&many[..], &["--seconds", "0.02"]].concat());
+    for key in ["gbit_per_s", "base_gbit_per_s"] {
+        let values: Vec<f64> = report[key].as_array().expect("a list").iter().filter_map(Value::as_f64).collect();
+        assert!(values.len() == 3 && values.iter().all(|value| *value > 0.0), "{key}: {report}");
+    }
+    let mut server = Running::start(SOCKBENCH, &["server", "--transport", "tcp", "--at", "127.0.0.1:0"]);
+    let to = server.line("ready ");
+    let words = ["client", "--transport", "tcp", "--to", &to, "--test", "hold", "--size", "64", "--seconds", "1"];
+    let mut client = Running::start(SOCKBENCH, &[&words[..], &["--connections", "20"]].concat());
+    assert_eq!(client.line("holding "), "20");
+    client.end();
+    server.end();
+}
+
+#[test]
+fn a_queue_pair_for_each_connection_carries_its_messages() {
+    let program = env!("CARGO_BIN_EXE_qpbench");
+    let pid = std::process::id();
+    let address = |n: u8| format!("127.{}.{}.{n}", 1 + pid / 250 % 250, 1 + pid % 250);
+    let (client, server_at) = (address(201), address(202));
+    let mut server = Running::start(program, &["--address", &server_at]);
+    let to = server.line("ready ");
+    let words = ["--address", &client, "--to", &to, "--connections", "16", "--seconds", "0.1"];
+    let report = Running::start(program, &words).end();
+    server.end();
+    let report: Value = serde_json::from_str(&report).unwrap_or_else(|e| panic!("{e}: {report}"));
+    assert_eq!(report["connections"], 16);
+    assert!(report["messages"].as_u64().is_some_and(|count| count > 16), "{report}");
+}
