@@ -13,7 +13,7 @@ const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 /// One judge; each has its own, shorter limits inside.
 const JUDGE_LIMIT: Duration = Duration::from_secs(10 * 60);
 /// The judges, in order, and the fewest cases that each must have judged.
-const JUDGES: &[(&str, u64)] = &[("siege", 25), ("kills", 30)];
+const JUDGES: &[(&str, u64)] = &[("siege", 25), ("kills", 28), ("network", 14)];
 
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();

@@ -220,7 +220,8 @@ impl Lane {
         }
         self.reset_times.push_back(now);
         let had_time = now.saturating_since(self.up_since) >= LANE_FRUITLESS_AFTER;
-        self.fruitless += u32::from(self.state == LaneState::Up && had_time);
+        let was_used = self.state == LaneState::Up && self.sendq.has_outstanding();
+        self.fruitless += u32::from(was_used && had_time);
         self.resets += 1;
         true
     }

@@ -73,8 +73,8 @@ pub(crate) const DRAIN_POLLS: usize = 1024;
 pub(crate) const LANE_RESETS_MAX: usize = 16;
 /// See [`LANE_RESETS_MAX`].
 pub(crate) const LANE_RESET_WINDOW: Duration = Duration::from_secs(60);
-/// Resets in a row of incarnations that were up for [`LANE_FRUITLESS_AFTER`] and carried nothing in either direction; with one
-/// more the connections end.
+/// Resets in a row of incarnations that were up for [`LANE_FRUITLESS_AFTER`], had something to send and carried nothing in
+/// either direction; with one more the connections end.
 pub(crate) const LANE_RESETS_FRUITLESS_MAX: u32 = 3;
 /// See [`LANE_RESETS_FRUITLESS_MAX`].
 pub(crate) const LANE_FRUITLESS_AFTER: Duration = Duration::from_secs(1);

@@ -77,6 +77,11 @@ impl SendQueue {
         self.first + self.posted.len() as u64
     }
 
+    /// Whether something is posted and not completed.
+    pub(crate) fn has_outstanding(&self) -> bool {
+        !self.posted.is_empty()
+    }
+
     /// Whether all up to and including work request `seq` are completed.
     pub(crate) fn is_completed(&self, seq: u64) -> bool {
         seq < self.first

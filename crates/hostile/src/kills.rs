@@ -161,6 +161,8 @@ fn one_death(hosts: &[Host; 2], court: &Court, step: &Step, before: &Held) -> Re
         Heard::Orderly => ensure!(ends == [End::Orderly], "the witness heard {ends:?}"),
     }
     before.wait_for(hosts)?;
+    // A witness may have taken it from its backlog only after the death; the next step must not hear of that.
+    court.all_ends()?;
     Ok(if ends.is_empty() { "all returned".into() } else { format!("all returned, the witness heard {ends:?}") })
 }
 

@@ -10,6 +10,7 @@ pub mod breach;
 pub mod held;
 pub mod host;
 pub mod kills;
+pub mod network;
 pub mod polite;
 pub mod raw;
 pub mod siege;

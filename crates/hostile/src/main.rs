@@ -26,6 +26,8 @@ enum Task {
     Siege(Judge),
     /// Applications and daemons killed at every step of connect, transfer and close.
     Kills(Judge),
+    /// Strangers on the network.
+    Network(Judge),
     /// An application that stops at a step and waits for its end.
     Victim {
         /// The step.
@@ -77,6 +79,7 @@ fn main() -> Result<ExitCode> {
     match Cli::parse().task {
         Task::Siege(judge) => judged(&judge, hostile::siege::run),
         Task::Kills(judge) => judged(&judge, hostile::kills::run),
+        Task::Network(judge) => judged(&judge, hostile::network::run),
         Task::Victim { step, socket, far, near } => {
             hostile::victim::run(&step, hostile::breach::Target { socket: &socket, far, near })?;
             Ok(ExitCode::SUCCESS)

@@ -177,3 +177,14 @@ fn read_all(mut stream: Stream) {
     let mut buffer = [0; 16 << 10];
     while matches!(stream.read(&mut buffer), Ok(n) if n > 0) {}
 }
+
+/// A new pair of applications that transfers something and ends in order.
+pub fn fresh(hosts: &[Host; 2]) -> Result<String> {
+    let transfer = Transfer::start(&hosts[0], &hosts[1], 1)?;
+    let start = std::time::Instant::now();
+    while transfer.verified() < 1 << 20 {
+        ensure!(start.elapsed() < WATCHDOG, "nothing arrives");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(format!("{} bytes", transfer.finish()?))
+}

@@ -15,7 +15,7 @@ use rand::rngs::SmallRng;
 use crate::breach::{self, Target};
 use crate::held::Held;
 use crate::host::{Footprint, Host, address};
-use crate::polite::{Sink, Transfer};
+use crate::polite::{self, Sink, Transfer};
 use crate::tenant::Tenant;
 use crate::verdict::Verdict;
 use crate::words::{self, Step};
@@ -77,7 +77,7 @@ pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
             Ok(format!("{} bytes", transfer.finish()?))
         })(),
     );
-    verdict.case("a new polite pair is served as before", fresh(&hosts));
+    verdict.case("a new polite pair is served as before", polite::fresh(&hosts));
     let panics: usize = hosts.iter().map(|h| h.lines(|l| l.contains("panick") || l.contains("ERROR"))).sum();
     let words = hosts[0].words();
     verdict.case(
@@ -236,14 +236,4 @@ fn returned(hosts: &[Host; 2], before: &Held) -> Result<String> {
     }
     ensure!(kept <= ANONYMOUS_LEFT_MAX, "{kept} anonymous bytes are left, more than {ANONYMOUS_LEFT_MAX}");
     Ok(format!("{before:?}, {kept} anonymous bytes left"))
-}
-
-fn fresh(hosts: &[Host; 2]) -> Result<String> {
-    let transfer = Transfer::start(&hosts[0], &hosts[1], 1)?;
-    let start = Instant::now();
-    while transfer.verified() < 1 << 20 {
-        ensure!(start.elapsed() < crate::host::WATCHDOG, "nothing arrives");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(format!("{} bytes", transfer.finish()?))
 }

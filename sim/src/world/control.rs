@@ -230,9 +230,7 @@ impl World {
         }
         // Before anything else: the link's coming up may have been put off in the same way.
         if let Some(paused) = self.paused(host) {
-            // Those behind it come later too.
-            let end = self.links.end(host, peer);
-            end.last_at = end.last_at.max(paused);
+            // Those behind it arrive during the pause too, or after it, and so keep their order.
             return self.queue.push(paused, Event::Link { host, life, peer, number, message });
         }
         if self.links.end(host, peer).up != Some(number) {

@@ -1,0 +1,255 @@
+//! Strangers on the network: any bytes to the device's UDP port and to the TCP port of the control links, from many addresses.
+//!
+//! Owns what they send. A stranger may get no answer on UDP, nothing of a daemon for longer than a handshake may take on
+//! TCP, and must never cost others their service.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use control::{CHALLENGE_BYTES, PeerMessage, WIRE_VERSION, encode, with_length};
+use rand::rngs::SmallRng;
+use rand::{Rng, RngCore, SeedableRng};
+use roce::wire::{Bth, Header, PseudoHeader, Reth};
+use rustix::net::{AddressFamily, SocketType};
+use verbs::{Psn, Qpn, Rkey};
+
+use crate::held::Held;
+use crate::host::{Footprint, Host, WATCHDOG, address, eventually};
+use crate::polite::{self, Transfer};
+use crate::verdict::Verdict;
+
+const HANDSHAKES_MAX: u64 = 16;
+const CONFIGURATION: &str = "[limits]\nhandshakes_max = 16\nhandshakes_per_source_max = 4\nhandshake_ms = 500\n";
+const UDP_PORT: u16 = verbs::ROCE_UDP_PORT;
+const TCP_PORT: u16 = 4790;
+/// Datagrams of the counted part. They come in bursts that any receive buffer takes.
+const DATAGRAMS: usize = 4096;
+const BURST: usize = 32;
+/// A queue pair that is never given out.
+const NO_QPN: u32 = 0xff_ffff;
+/// Source addresses of strangers.
+const STRANGERS: u8 = 40;
+/// Half-open control links, several times the limit.
+const HALF_OPEN: usize = 64;
+/// Anonymous memory that strangers may add.
+const GROWTH_MAX: u64 = 16 << 20;
+
+/// Runs it; the seed decides the bytes.
+pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let hosts = [
+        Host::start(raas, dir.path(), address(), CONFIGURATION)?,
+        Host::start(raas, dir.path(), address(), CONFIGURATION)?,
+    ];
+    // A lane, which strangers would like to hit.
+    Transfer::start(&hosts[0], &hosts[1], 1)?.finish()?;
+    eventually("the first transfer is over", || {
+        let apps = hosts[0].stat()?.apps.len() + hosts[1].stat()?.apps.len();
+        Ok(if apps == 0 { Ok(()) } else { Err(apps) })
+    })?;
+    let before = Held::of(&hosts)?;
+    let print = Footprint::of(hosts[0].pid())?;
+    verdict.case("UDP: every datagram of a stranger is a counted drop, none is answered", counted(&hosts, &mut rng));
+    let transfer = Transfer::start(&hosts[0], &hosts[1], 1)?;
+    verdict.case("UDP: a flood beside a transfer", flood(&hosts, &mut rng, &transfer));
+    for (name, attack) in LINKS {
+        verdict.case(&format!("TCP: {name}"), links(&hosts[0], &mut rng, *attack));
+    }
+    verdict.case("the transfer beside it all is whole", transfer.finish().map(|bytes| format!("{bytes} bytes")));
+    verdict.case("what strangers held has returned", before.wait_for(&hosts).map(|()| "all".into()));
+    verdict.case("strangers left no memory behind", grown(&hosts[0], &print));
+    verdict.case("a new polite pair is served", polite::fresh(&hosts));
+    hosts.into_iter().try_for_each(Host::stop)
+}
+
+fn grown(host: &Host, before: &Footprint) -> Result<String> {
+    let now = Footprint::of(host.pid())?;
+    let grown = now.anonymous_bytes.saturating_sub(before.anonymous_bytes);
+    ensure!(grown <= GROWTH_MAX, "{grown} bytes more, the bound is {GROWTH_MAX}");
+    Ok(format!("{grown} bytes more of anonymous memory, at most {GROWTH_MAX}"))
+}
+
+fn stranger(n: u8) -> IpAddr {
+    let [.., b, c] = std::process::id().to_be_bytes();
+    IpAddr::from([127, 200 | (b & 7), c, 1 + n % STRANGERS])
+}
+
+fn drops(host: &Host) -> Result<u64> {
+    Ok(host.stat()?.drops.iter().map(|(_, n)| n).sum())
+}
+
+// ---- UDP
+
+/// Garbage, headers without a body, packets for the lane's own queue pair with a right ICRC.
+fn datagram(rng: &mut SmallRng, from: SocketAddr, to: SocketAddr, qpn: u32) -> Vec<u8> {
+    let mut bytes = vec![0; rng.random_range(0..2000)];
+    rng.fill_bytes(&mut bytes);
+    match rng.random_range(0..4) {
+        0 => bytes,
+        1 => {
+            bytes.truncate(rng.random_range(0..20));
+            bytes
+        }
+        kind => {
+            let bth = Bth {
+                opcode: if kind == 2 { 0x0a } else { rng.random() },
+                solicited: false,
+                pad: 0,
+                version: 0,
+                pkey: 0xffff,
+                dest_qpn: Qpn(if rng.random() { qpn } else { rng.random_range(0..1 << 24) }),
+                ack_request: true,
+                psn: Psn::new(rng.random_range(0..1 << 24)),
+            };
+            let reth = Reth { addr: rng.random_range(0..4096), rkey: Rkey(rng.random()), dma_len: 256 };
+            let mut packet = Header::new(&bth).with_reth(reth).as_bytes().to_vec();
+            packet.extend_from_slice(&[0x66; 256]);
+            if let Some(route) = PseudoHeader::new(from, to) {
+                packet.extend(route.icrc(&packet, 0));
+            }
+            packet
+        }
+    }
+}
+
+fn counted(hosts: &[Host; 2], rng: &mut SmallRng) -> Result<String> {
+    let host = &hosts[0];
+    let qpn = host.stat()?.lanes.first().context("there is no lane")?.qpn;
+    let to = SocketAddr::new(host.ip, UDP_PORT);
+    let mut sockets = (0..STRANGERS).map(|n| UdpSocket::bind((stranger(n), 0))).collect::<std::io::Result<Vec<_>>>()?;
+    // The peer's own address, but another process of it.
+    sockets.push(UdpSocket::bind((hosts[1].ip, 0))?);
+    let (before, mut sent) = (drops(host)?, 0);
+    while sent < DATAGRAMS {
+        for _ in 0..BURST {
+            let socket = &sockets[rng.random_range(0..sockets.len())];
+            let from = socket.local_addr()?;
+            // Who sends from the peer's address, knows the queue pair and computes the ICRC is the peer, for RoCEv2 knows no
+            // other proof; it is answered. So this one does not know the queue pair.
+            let known = if from.ip() == hosts[1].ip { NO_QPN } else { qpn };
+            let bytes = datagram(rng, from, to, known);
+            socket.send_to(&bytes, to)?;
+            sent += 1;
+        }
+        // Small enough for any buffer, and all of it is counted before more comes.
+        eventually("every datagram is counted", || {
+            let found = drops(host)? - before;
+            Ok(if found >= sent as u64 { Ok(()) } else { Err((found, sent)) })
+        })?;
+    }
+    let found = drops(host)? - before;
+    ensure!(found == sent as u64, "{sent} datagrams, but {found} drops");
+    for socket in &sockets {
+        socket.set_nonblocking(true)?;
+        if let Ok((bytes, from)) = socket.recv_from(&mut [0; 2048]) {
+            bail!("{bytes} bytes came back from {from}");
+        }
+    }
+    let kinds: Vec<String> =
+        host.stat()?.drops.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
+    ensure!(kinds.len() >= 4, "only {kinds:?}");
+    Ok(format!("{sent} datagrams: {}", kinds.join(", ")))
+}
+
+fn flood(hosts: &[Host; 2], rng: &mut SmallRng, transfer: &Transfer) -> Result<String> {
+    let to = SocketAddr::new(hosts[0].ip, UDP_PORT);
+    let sockets = (0..STRANGERS).map(|n| UdpSocket::bind((stranger(n), 0))).collect::<std::io::Result<Vec<_>>>()?;
+    let qpn = hosts[0].stat()?.lanes.first().context("there is no lane")?.qpn;
+    let (start, before, mut sent) = (Instant::now(), transfer.verified(), 0u64);
+    while start.elapsed() < Duration::from_secs(2) {
+        let socket = &sockets[rng.random_range(0..sockets.len())];
+        sent += u64::from(socket.send_to(&datagram(rng, socket.local_addr()?, to, qpn), to).is_ok());
+    }
+    eventually("the transfer goes on", || {
+        let moved = transfer.verified() - before;
+        Ok(if moved > 1 << 20 { Ok(()) } else { Err(moved) })
+    })?;
+    Ok(format!("{sent} datagrams in 2 s beside {} bytes", transfer.verified() - before))
+}
+
+// ---- TCP
+
+type Attack = fn(&mut SmallRng, &mut TcpStream) -> std::io::Result<()>;
+
+const LINKS: &[(&str, Attack)] = &[
+    ("links that say nothing", |_, _| Ok(())),
+    ("links that say a byte now and then", drip),
+    ("garbage", |rng, link| {
+        let mut bytes = [0; 300];
+        rng.fill_bytes(&mut bytes);
+        link.write_all(&bytes)
+    }),
+    ("a frame that is said to be long", |_, link| link.write_all(&[0, 0, 0xff, 0xff, 1, 2, 3])),
+    ("a frame that is said to be endless", |_, link| link.write_all(&[0xff; 64])),
+    ("Hello, then silence", |rng, link| link.write_all(&hello(rng, link.local_addr()?.ip()))),
+    ("Hello, then a false proof", |rng, link| {
+        link.write_all(&hello(rng, link.local_addr()?.ip()))?;
+        link.write_all(&framed(&PeerMessage::Proof { mac: [7; 32] }))
+    }),
+    ("Hello in the name of another", |rng, link| link.write_all(&hello(rng, IpAddr::from([127, 0, 0, 77])))),
+    ("messages about lanes before Hello", |_, link| {
+        link.write_all(&framed(&PeerMessage::LaneReady { lane: 0, incarnation: 1 }))
+    }),
+];
+
+fn framed(message: &PeerMessage) -> Vec<u8> {
+    with_length(&encode(message).unwrap_or_default())
+}
+
+fn hello(rng: &mut SmallRng, address: IpAddr) -> Vec<u8> {
+    let mut challenge = [0; CHALLENGE_BYTES];
+    rng.fill_bytes(&mut challenge);
+    let release = "stranger".into();
+    framed(&PeerMessage::Hello { version: WIRE_VERSION, release, instance: rng.random(), address, challenge })
+}
+
+/// The first bytes of a Hello, one at a time; then as slow as the reader's patience in [`links`] allows.
+fn drip(rng: &mut SmallRng, link: &mut TcpStream) -> std::io::Result<()> {
+    for byte in &hello(rng, link.local_addr()?.ip())[..5] {
+        link.write_all(&[*byte])?;
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+/// Many links at a time from several addresses. Each must be closed by the daemon, and no more than the limit be held.
+fn links(host: &Host, rng: &mut SmallRng, attack: Attack) -> Result<String> {
+    let to = SocketAddr::new(host.ip, TCP_PORT);
+    let before = Footprint::of(host.pid())?.fds;
+    let (mut open, mut most) = (Vec::new(), 0);
+    for n in 0..HALF_OPEN {
+        let mut link = dial(stranger(n as u8 % 10), to)?;
+        // A link beyond the limit is closed at once, which the attack may notice.
+        let _ = attack(rng, &mut link);
+        open.push(link);
+        most = most.max(Footprint::of(host.pid())?.fds);
+    }
+    for (n, link) in open.iter_mut().enumerate() {
+        link.set_read_timeout(Some(WATCHDOG))?;
+        let mut said = Vec::new();
+        match link.take(1 << 20).read_to_end(&mut said) {
+            Ok(bytes) => ensure!(bytes < 8192, "link {n} was told {bytes} bytes"),
+            Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => {}
+            Err(e) => bail!("link {n} is still open: {e}"),
+        }
+    }
+    // The links, one that is being accepted, and what the transfer beside may need for a moment.
+    let bound = before + HANDSHAKES_MAX + 4;
+    ensure!(most <= bound, "{most} descriptors, the bound is {bound}");
+    eventually("the descriptors are closed", || {
+        let fds = Footprint::of(host.pid())?.fds;
+        Ok(if fds <= before + 1 { Ok(()) } else { Err((fds, before)) })
+    })?;
+    Ok(format!("{HALF_OPEN} links, at most {} descriptors more, all closed by the daemon", most.saturating_sub(before)))
+}
+
+fn dial(from: IpAddr, to: SocketAddr) -> Result<TcpStream> {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    rustix::net::bind(&socket, &SocketAddr::new(from, 0))?;
+    rustix::net::connect(&socket, &to)?;
+    Ok(socket.into())
+}
