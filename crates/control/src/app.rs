@@ -143,6 +143,20 @@ pub enum Request {
         /// Ring size in bytes, 0 for the daemon's default.
         ring_bytes: u32,
     },
+    /// The application has a connection over kernel TCP, as it asked for: for `raas ss`. Not answered.
+    TcpOpened {
+        /// The application's number for it; none of its open ones has it.
+        number: u64,
+        /// This end.
+        local: SocketAddr,
+        /// The other end.
+        peer: SocketAddr,
+    },
+    /// It is closed. Not answered.
+    TcpClosed {
+        /// Its number.
+        number: u64,
+    },
 }
 
 /// How a connection reaches its peer, and with which memory.

@@ -81,8 +81,8 @@ reasons! {
     SameHost = 32, "the peer is on this host: shared memory, no daemon on the path", "same-host";
     /// The peer is on another host: the shared lane to its daemon.
     OtherHost = 33, "the peer is on another host: the shared lane to its daemon", "other-host";
-    /// The peer daemon speaks no RaaS; kernel TCP was asked for as fallback.
-    TcpFallback = 34, "no daemon at the peer: kernel TCP, as asked for", "tcp-fallback";
+    /// No daemon here or none that can be reached at the peer; kernel TCP was asked for as fallback.
+    TcpFallback = 34, "no daemon here or at the peer to carry it: kernel TCP, as asked for", "tcp-fallback";
 }
 
 #[cfg(test)]

@@ -114,7 +114,10 @@ fn device(raas: &Raas) -> Result<Device, Failure> {
 fn alternatives(path: Option<PathKind>, reason: Reason, host: IpAddr, own: &[IpAddr]) -> Vec<(PathKind, String)> {
     let own: Vec<String> = own.iter().map(ToString::to_string).collect();
     let own = own.join(", ");
-    let shm = format!("{host} is not an address of this host ({own})");
+    let shm = match path {
+        Some(PathKind::Tcp) => reason.to_string(),
+        _ => format!("{host} is not an address of this host ({own})"),
+    };
     let lane = match path {
         Some(PathKind::Shm) => format!("{host} is this host ({own}): a lane would only add two copies"),
         Some(PathKind::Leased) => "the connection has a lane of its own".to_owned(),

@@ -40,7 +40,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{ToSocketAddrs, lookup_host};
 
-use crate::{AcceptError, BindError, ConnectError, ConnectOptions, ListenOptions, Session, SessionError};
+use crate::{AcceptError, BindError, ConnectError, ConnectOptions, ListenOptions, NotOverTcp, Session, SessionError};
 
 /// A connection, for tasks. One task may read it while another writes; of several in one direction the last is woken.
 #[derive(Debug)]
@@ -89,14 +89,15 @@ impl From<crate::Stream> for Stream {
 
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let polled = self.0.conn.poll_read(context, buf.initialize_unfilled());
+        let conn = self.0.carrier.rings(NotOverTcp::Tasks)?;
+        let polled = conn.poll_read(context, buf.initialize_unfilled());
         polled.map_ok(|count| buf.advance(count))
     }
 }
 
 impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.0.conn.poll_write(context, &[IoSlice::new(buf)])
+        self.0.carrier.rings(NotOverTcp::Tasks)?.poll_write(context, &[IoSlice::new(buf)])
     }
 
     fn poll_write_vectored(
@@ -104,7 +105,7 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.0.conn.poll_write(context, bufs)
+        self.0.carrier.rings(NotOverTcp::Tasks)?.poll_write(context, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {

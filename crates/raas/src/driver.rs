@@ -18,6 +18,7 @@ use crate::attach::{channel_error, timespec};
 use crate::inner::Inner;
 use crate::pair::{PairLink, WAKES_SUSPICIOUS};
 use crate::park::lock;
+use crate::poller::Waiter;
 use crate::reactor::SLEEP_MAX;
 
 /// The control socket, in the epoll set.
@@ -28,6 +29,8 @@ pub(crate) const TOKEN_WAKE: u64 = 1;
 pub(crate) const TOKEN_KICK: u64 = 2;
 /// A pair's socket has its number plus this.
 pub(crate) const TOKEN_PAIRS: u64 = 3;
+/// A listener's socket of kernel TCP has its port plus this.
+pub(crate) const TOKEN_TCP: u64 = 1 << 63;
 
 /// Descriptors looked at in one round.
 const EVENTS_MAX: usize = 64;
@@ -99,6 +102,10 @@ impl Driver {
                 TOKEN_KICK => {
                     // Nothing to read means that a leader before took it.
                     let _ = rustix::io::read(&inner.kick, &mut [0; 8]);
+                }
+                token if token >= TOKEN_TCP => {
+                    let waiters = lock(&inner.tables).waiters_at(u16::try_from(token - TOKEN_TCP).unwrap_or_default());
+                    waiters.iter().for_each(Waiter::notify);
                 }
                 token => {
                     let pair = lock(&inner.tables).pair(token - TOKEN_PAIRS);

@@ -11,6 +11,8 @@ use std::time::Duration;
 use control::{APP_VERSION, Reason};
 use shm::LAYOUT_VERSION;
 
+use crate::{FallbackCause, NotOverTcp};
+
 /// The session with this host's daemon could not be made, or is over.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -138,6 +140,19 @@ pub enum ConnectError {
     /// The ring size is not usable.
     #[error("ring size {0} is not 0 or a power of two from 4096 to 8388608 bytes")]
     RingBytes(u32),
+    /// Kernel TCP was asked for as fallback and taken, and failed too.
+    #[error("connect to {to} over kernel TCP ({cause}): {error}")]
+    Tcp {
+        /// Where to.
+        to: SocketAddr,
+        /// Why kernel TCP was taken.
+        cause: FallbackCause,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// What was asked for does not go together with [`crate::Fallback::Tcp`].
+    #[error(transparent)]
+    NotOverTcp(#[from] NotOverTcp),
     /// The name stands for several addresses, and none could be connected to.
     #[error("no address could be connected to: {}", list(.0))]
     All(Vec<ConnectError>),
@@ -178,6 +193,8 @@ impl ConnectError {
             Self::Refused { reason, .. } => reason_kind(*reason),
             Self::TimedOut { .. } => io::ErrorKind::TimedOut,
             Self::RingBytes(_) => io::ErrorKind::InvalidInput,
+            Self::Tcp { error, .. } => error.kind(),
+            Self::NotOverTcp(_) => io::ErrorKind::Unsupported,
             Self::All(failed) => failed.last().map_or(io::ErrorKind::Other, Self::kind),
         }
     }
@@ -212,6 +229,17 @@ pub enum BindError {
     /// The ring size is not usable.
     #[error("ring size {0} is not 0 or a power of two from 4096 to 8388608 bytes")]
     RingBytes(u32),
+    /// Kernel TCP was asked for as fallback, and cannot be listened on.
+    #[error("listen on {addr} over kernel TCP: {error}")]
+    Tcp {
+        /// Where.
+        addr: SocketAddr,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// What was asked for does not go together with [`crate::Fallback::Tcp`].
+    #[error(transparent)]
+    NotOverTcp(#[from] NotOverTcp),
     /// The name stands for several addresses, and none could be listened on.
     #[error("no address could be listened on: {}", list(.0))]
     All(Vec<BindError>),
@@ -237,6 +265,8 @@ impl BindError {
             Self::Refused { reason, .. } => reason_kind(*reason),
             Self::NotThisHost { .. } => io::ErrorKind::AddrNotAvailable,
             Self::RingBytes(_) => io::ErrorKind::InvalidInput,
+            Self::Tcp { error, .. } => error.kind(),
+            Self::NotOverTcp(_) => io::ErrorKind::Unsupported,
             Self::All(failed) => failed.last().map_or(io::ErrorKind::Other, Self::kind),
         }
     }
@@ -255,6 +285,12 @@ pub enum AcceptError {
     /// The listener does not block, and nobody waits.
     #[error("nobody waits to be accepted")]
     WouldBlock,
+    /// A connection over kernel TCP waits and cannot be taken, mostly for want of descriptors.
+    #[error("a connection over kernel TCP cannot be accepted: {0}")]
+    Tcp(io::Error),
+    /// A task polls a listener with [`crate::Fallback::Tcp`].
+    #[error(transparent)]
+    NotOverTcp(#[from] NotOverTcp),
 }
 
 impl AcceptError {
@@ -263,6 +299,8 @@ impl AcceptError {
             Self::Session(e) => e.kind(),
             Self::TimedOut(_) => io::ErrorKind::TimedOut,
             Self::WouldBlock => io::ErrorKind::WouldBlock,
+            Self::Tcp(e) => e.kind(),
+            Self::NotOverTcp(_) => io::ErrorKind::Unsupported,
         }
     }
 }

@@ -16,7 +16,8 @@ use shm::{EnginePage, Segment, Sharing, WakeSocket, Word32, end_sleep, prepare_s
 
 use crate::SessionError;
 use crate::attach::{Welcome, attach, channel_error, is_hung_up, wait_for};
-use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_KICK, TOKEN_WAKE};
+use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_KICK, TOKEN_TCP, TOKEN_WAKE};
+use crate::entrance::Entrance;
 use crate::lane::LaneSlots;
 use crate::pair::PairLink;
 use crate::park::{Parker, lock};
@@ -219,6 +220,18 @@ impl Inner {
     /// Stops watching a pair's socket.
     pub(crate) fn unwatch_pair(&self, pair: &PairLink) {
         let _ = epoll::delete(&self.epoll, pair.socket.fd());
+    }
+
+    /// Starts to watch a listener's socket of kernel TCP: each connection that comes wakes who waits at the port.
+    pub(crate) fn watch_entrance(&self, entrance: &Entrance, port: u16) -> Result<(), SessionError> {
+        let what = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&self.epoll, entrance.fd(), epoll::EventData::new_u64(TOKEN_TCP + u64::from(port)), what)
+            .map_err(SessionError::os("epoll_ctl"))
+    }
+
+    /// Stops watching it.
+    pub(crate) fn unwatch_entrance(&self, entrance: &Entrance) {
+        let _ = epoll::delete(&self.epoll, entrance.fd());
     }
 
     /// Runs `start` if it did not succeed before.

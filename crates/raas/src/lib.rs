@@ -54,10 +54,14 @@
 #[cfg(feature = "tokio")]
 pub mod aio;
 mod attach;
+mod carrier;
 mod conn;
 mod connecting;
 mod driver;
+mod edge;
+mod entrance;
 mod error;
+mod fallback;
 mod inner;
 pub mod inspect;
 mod lane;
@@ -74,6 +78,7 @@ mod replies;
 mod session;
 mod stream;
 mod tables;
+mod tcp;
 mod watch;
 
 #[cfg(test)]
@@ -88,6 +93,7 @@ mod tests;
 pub use connecting::Connecting;
 pub use control::{PathKind, Reason};
 pub use error::{AcceptError, BindError, ConnectError, SessionError, StreamError};
+pub use fallback::{Fallback, FallbackCause, NotOverTcp};
 pub use listener::{Incoming, ListenOptions, Listener};
 pub use loan::{Loan, LoanMut};
 pub use message::{MESSAGE_BYTES_MAX, Message, MessageError, MessageListener};

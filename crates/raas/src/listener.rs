@@ -1,8 +1,9 @@
 //! Listeners: taking connections that others make.
 //!
-//! Owns one port. It must never lose a connection between threads that accept on one listener.
+//! Owns one port, at the daemon and, if asked for, at the kernel's TCP. It must never lose a connection between threads that accept on one listener.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -12,21 +13,29 @@ use std::time::{Duration, Instant};
 
 use control::{Kind, Request};
 
-use crate::conn::{Conn, Side};
+use crate::conn::Side;
+use crate::entrance::Entrance;
 use crate::inner::Inner;
 use crate::park::{Parker, lock};
 use crate::poller::{Poller, Waiter};
 use crate::stream::check_ring_bytes;
 use crate::tables::Answer;
-use crate::{AcceptError, BindError, Readiness, Session, SessionError, Stream};
+use crate::{
+    AcceptError, BindError, Fallback, FallbackCause, NotOverTcp, Readiness, Session, SessionError, Stream, fallback,
+};
 
 /// Connections that may wait for `accept` unless [`ListenOptions::backlog`] says otherwise.
 const BACKLOG_DEFAULT: u32 = 128;
+/// Free ports of the daemon that are tried until one is free for kernel TCP too.
+const FREE_PORT_TRIES: u32 = 16;
 
 /// A port of this host on which connections are accepted. Dropping it stops that; connections which nobody accepted are
 /// reset.
 pub struct Listener {
-    session: Session,
+    /// None: there is no daemon, and `entrance` is all there is.
+    session: Option<Session>,
+    /// Kernel TCP, if asked for.
+    entrance: Option<Entrance>,
     local: SocketAddr,
     poller: Arc<Poller>,
     nonblocking: AtomicBool,
@@ -38,11 +47,12 @@ pub struct ListenOptions {
     ring_bytes: u32,
     backlog: u32,
     kind: Kind,
+    fallback: Fallback,
 }
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self { ring_bytes: 0, backlog: BACKLOG_DEFAULT, kind: Kind::Stream }
+        Self { ring_bytes: 0, backlog: BACKLOG_DEFAULT, kind: Kind::Stream, fallback: Fallback::Never }
     }
 }
 
@@ -67,6 +77,14 @@ impl ListenOptions {
         self
     }
 
+    /// With [`Fallback::Tcp`] connections over kernel TCP are accepted too, on the same address and port. Default:
+    /// [`Fallback::Never`].
+    #[must_use]
+    pub fn fallback(mut self, fallback: Fallback) -> Self {
+        self.fallback = fallback;
+        self
+    }
+
     /// What travels on its connections: bytes or messages.
     pub(crate) fn kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
@@ -75,16 +93,76 @@ impl ListenOptions {
 
     /// Listens on the first of the addresses that can be.
     pub fn bind(&self, session: &Session, addr: impl ToSocketAddrs) -> Result<Listener, BindError> {
-        check_ring_bytes(self.ring_bytes).map_err(BindError::RingBytes)?;
+        self.check()?;
         let mut failed = Vec::new();
         for addr in addr.to_socket_addrs().map_err(BindError::Resolve)? {
-            match self.bind_one(session, addr) {
+            match self.bind_everywhere(session, addr) {
                 Ok(listener) => return Ok(listener),
                 Err(e @ BindError::Session(_)) => return Err(e),
                 Err(e) => failed.push(e),
             }
         }
         Err(BindError::of_all(failed))
+    }
+
+    /// As [`ListenOptions::bind`], for programs that go on without a daemon: `session` is what making it gave, and if it gave
+    /// that there is no daemon, and [`Fallback::Tcp`] was asked for, only connections over kernel TCP are accepted.
+    pub fn listen(
+        &self,
+        session: Result<Session, SessionError>,
+        addr: impl ToSocketAddrs,
+    ) -> Result<Listener, BindError> {
+        let error = match session {
+            Ok(session) => return self.bind(&session, addr),
+            Err(error) => error,
+        };
+        self.check()?;
+        let (Fallback::Tcp, Some(cause)) = (self.fallback, FallbackCause::of_session(&error)) else {
+            return Err(error.into());
+        };
+        let mut failed = Vec::new();
+        for addr in addr.to_socket_addrs().map_err(BindError::Resolve)? {
+            let bound = Entrance::bind(addr, self.backlog).and_then(|e| Ok((e.local_addr()?, e)));
+            match bound {
+                Ok((local, entrance)) => {
+                    tracing::warn!(%local, %cause, "listening on kernel TCP alone, as asked for");
+                    let (poller, nonblocking) = (Arc::default(), AtomicBool::new(false));
+                    return Ok(Listener { session: None, entrance: Some(entrance), local, poller, nonblocking });
+                }
+                Err(error) => failed.push(BindError::Tcp { addr, error }),
+            }
+        }
+        Err(BindError::of_all(failed))
+    }
+
+    fn check(&self) -> Result<(), BindError> {
+        check_ring_bytes(self.ring_bytes).map_err(BindError::RingBytes)?;
+        if self.fallback != Fallback::Never && self.kind == Kind::Message {
+            return Err(NotOverTcp::Messages.into());
+        }
+        Ok(())
+    }
+
+    /// At the daemon, and on the same port of kernel TCP if asked for. Any free port must be so at both.
+    fn bind_everywhere(&self, session: &Session, addr: SocketAddr) -> Result<Listener, BindError> {
+        let mut tries = if addr.port() == 0 { FREE_PORT_TRIES } else { 1 };
+        loop {
+            let mut listener = self.bind_one(session, addr)?;
+            if self.fallback == Fallback::Never {
+                return Ok(listener);
+            }
+            let addr = SocketAddr::new(addr.ip(), listener.local.port());
+            tries -= 1;
+            match Entrance::bind(addr, self.backlog) {
+                Ok(entrance) => {
+                    session.inner.watch_entrance(&entrance, addr.port())?;
+                    listener.entrance = Some(entrance);
+                    return Ok(listener);
+                }
+                Err(e) if e.kind() == ErrorKind::AddrInUse && tries > 0 => {}
+                Err(error) => return Err(BindError::Tcp { addr, error }),
+            }
+        }
     }
 
     fn bind_one(&self, session: &Session, addr: SocketAddr) -> Result<Listener, BindError> {
@@ -96,7 +174,7 @@ impl ListenOptions {
         let request = inner.next_request();
         let parker = Arc::new(Parker::default());
         lock(&inner.tables).begin(request, vec![Waiter::Thread(Arc::clone(&parker))]);
-        let (port, Self { backlog, ring_bytes, kind }) = (addr.port(), *self);
+        let (port, Self { backlog, ring_bytes, kind, .. }) = (addr.port(), *self);
         let listen = match kind {
             Kind::Stream => Request::Listen { request, port, backlog, ring_bytes },
             Kind::Message => Request::ListenMessages { request, port, backlog, ring_bytes },
@@ -111,7 +189,8 @@ impl ListenOptions {
                 let local = SocketAddr::new(ip, local.port());
                 let poller = Arc::<Poller>::default();
                 lock(&inner.tables).set_poller(local.port(), Arc::clone(&poller));
-                Ok(Listener { session: session.clone(), local, poller, nonblocking: AtomicBool::new(false) })
+                let (session, nonblocking) = (Some(session.clone()), AtomicBool::new(false));
+                Ok(Listener { session, entrance: None, local, poller, nonblocking })
             }
             Some(Answer::Listening(Err(reason))) => Err(BindError::Refused { addr, reason }),
             Some(other) => Err(SessionError::Protocol(format!("the answer to Listen was {other:?}")).into()),
@@ -176,7 +255,10 @@ impl Listener {
     /// A descriptor that turns readable when a connection has come, or the session was lost, since the last
     /// [`Listener::readiness`], which makes it unreadable again; as [`Stream::ready_fd`].
     pub fn ready_fd(&self) -> std::io::Result<BorrowedFd<'_>> {
-        self.session.inner.ensure_watched()?;
+        let Some(session) = &self.session else {
+            return self.entrance.as_ref().ok_or(ErrorKind::Unsupported)?.ready_fd();
+        };
+        session.inner.ensure_watched()?;
         let fd = self.poller.fd()?;
         // Connections may have come before the descriptor was there.
         fd.signal();
@@ -185,18 +267,29 @@ impl Listener {
 
     /// [`Readiness::READ`] if `accept` would return at once.
     pub fn readiness(&self) -> std::io::Result<Readiness> {
-        let inner = &self.session.inner;
-        inner.check_fork()?;
-        self.poller.clear();
-        inner.turn();
-        let tables = lock(&inner.tables);
-        let ready = tables.has_arrived(self.local.port()) || tables.lost().is_some();
+        let ready = match &self.session {
+            Some(Session { inner }) => {
+                inner.check_fork()?;
+                self.poller.clear();
+                inner.turn();
+                let tables = lock(&inner.tables);
+                tables.has_arrived(self.local.port()) || tables.lost().is_some()
+            }
+            None => {
+                self.entrance.iter().for_each(Entrance::clear);
+                false
+            }
+        };
+        let ready = ready || self.entrance.as_ref().is_some_and(Entrance::is_ready);
         Ok(Readiness::when(Readiness::READ, ready))
     }
 
     /// As [`Listener::accept`], for tasks: of those that poll one listener the last is woken.
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Result<(Stream, SocketAddr), AcceptError>> {
-        if let Err(e) = self.session.inner.ensure_watched() {
+        let (Some(session), None) = (&self.session, &self.entrance) else {
+            return Poll::Ready(Err(NotOverTcp::Tasks.into()));
+        };
+        if let Err(e) = session.inner.ensure_watched() {
             return Poll::Ready(Err(e.into()));
         }
         self.poller.set_waker(Side::Read, context.waker());
@@ -223,61 +316,83 @@ impl Listener {
     }
 
     fn accept_within(&self, timeout: Option<Duration>) -> Result<(Stream, SocketAddr), AcceptError> {
-        let inner = &self.session.inner;
-        inner.check_fork()?;
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        let Some(Session { inner }) = &self.session else {
+            return self.wait_for_accept(timeout, deadline, || {
+                self.entrance.iter().for_each(|e| e.sleep(deadline));
+                Ok(())
+            });
+        };
         let port = self.local.port();
         let ticket = inner.next_request();
         let parker = Arc::new(Parker::default());
         lock(&inner.tables).wait_at(port, ticket, Arc::clone(&parker));
-        let taken = loop {
-            let (conn, lost) = {
-                let mut tables = lock(&inner.tables);
-                (tables.take_arrived(port), tables.lost())
-            };
-            match (conn, lost, timeout) {
-                (Some(conn), ..) => break Ok(conn),
-                (None, Some(lost), _) => break Err(lost.into()),
-                (None, None, Some(t)) if deadline.is_some_and(|d| Instant::now() >= d) => {
-                    break Err(AcceptError::TimedOut(t));
-                }
-                _ => {}
-            }
-            let slept = inner.block(&parker, deadline, &mut || {
+        let taken = self.wait_for_accept(timeout, deadline, || {
+            inner.block(&parker, deadline, &mut || {
                 let tables = lock(&inner.tables);
-                tables.has_arrived(port) || tables.lost().is_some()
-            });
-            if let Err(e) = slept {
-                break Err(e.into());
-            }
-        };
+                let ready = tables.has_arrived(port) || tables.lost().is_some();
+                drop(tables);
+                ready || self.entrance.as_ref().is_some_and(Entrance::is_ready)
+            })
+        });
         let passed_on = lock(&inner.tables).leave(port, ticket);
         if passed_on {
             inner.kick();
         }
-        Ok(self.accepted(taken?))
+        taken
     }
 
-    /// Takes a connection if one waits.
-    fn accept_now(&self) -> Result<Option<(Stream, SocketAddr)>, AcceptError> {
-        let inner = &self.session.inner;
-        inner.check_fork()?;
-        inner.turn();
-        let (conn, lost) = {
-            let mut tables = lock(&inner.tables);
-            (tables.take_arrived(self.local.port()), tables.lost())
-        };
-        match (conn, lost) {
-            (Some(conn), _) => Ok(Some(self.accepted(conn))),
-            (None, Some(lost)) => Err(lost.into()),
-            (None, None) => Ok(None),
+    /// Looks, and sleeps by `sleep` between the looks.
+    fn wait_for_accept(
+        &self,
+        timeout: Option<Duration>,
+        deadline: Option<Instant>,
+        sleep: impl Fn() -> Result<(), SessionError>,
+    ) -> Result<(Stream, SocketAddr), AcceptError> {
+        loop {
+            if let Some(accepted) = self.take_waiting()? {
+                return Ok(accepted);
+            }
+            if let Some(t) = timeout
+                && deadline.is_some_and(|d| Instant::now() >= d)
+            {
+                return Err(AcceptError::TimedOut(t));
+            }
+            sleep()?;
         }
     }
 
-    fn accepted(&self, conn: Arc<Conn>) -> (Stream, SocketAddr) {
-        self.session.inner.tell(&Request::Accepted { port: self.local.port(), connection: conn.id });
-        let peer = conn.peer;
-        (Stream::from_conn(conn), peer)
+    /// Takes a connection if one waits, once what the daemon said was heard.
+    fn accept_now(&self) -> Result<Option<(Stream, SocketAddr)>, AcceptError> {
+        if let Some(Session { inner }) = &self.session {
+            inner.check_fork()?;
+            inner.turn();
+        }
+        self.take_waiting()
+    }
+
+    fn take_waiting(&self) -> Result<Option<(Stream, SocketAddr)>, AcceptError> {
+        let daemon = self.session.as_ref().map(|s| &s.inner);
+        if let Some(inner) = daemon {
+            inner.check_fork()?;
+            let (conn, lost) = {
+                let mut tables = lock(&inner.tables);
+                (tables.take_arrived(self.local.port()), tables.lost())
+            };
+            match (conn, lost) {
+                (Some(conn), _) => {
+                    inner.tell(&Request::Accepted { port: self.local.port(), connection: conn.id });
+                    let peer = conn.peer;
+                    return Ok(Some((Stream::from_conn(conn), peer)));
+                }
+                (None, Some(lost)) => return Err(lost.into()),
+                (None, None) => {}
+            }
+        }
+        let Some(entrance) = &self.entrance else { return Ok(None) };
+        let Some((socket, from)) = entrance.try_accept().map_err(AcceptError::Tcp)? else { return Ok(None) };
+        let stream = fallback::accept(socket, from, daemon).map_err(AcceptError::Tcp)?;
+        Ok(Some((stream, from)))
     }
 }
 
@@ -289,11 +404,12 @@ impl fmt::Debug for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let inner = &self.session.inner;
+        let Some(Session { inner }) = &self.session else { return };
         // In a forked child the port is the parent's.
         if inner.check_fork().is_err() {
             return;
         }
+        self.entrance.iter().for_each(|e| inner.unwatch_entrance(e));
         let waiting = lock(&inner.tables).close_port(self.local.port());
         drop(waiting);
         inner.tell(&Request::Unlisten { port: self.local.port() });

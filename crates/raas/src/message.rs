@@ -16,7 +16,8 @@ use control::{Kind, PathKind, Reason};
 use crate::park::lock;
 use crate::replies::RING_BYTES_MAX;
 use crate::{
-    AcceptError, BindError, ConnectError, ConnectOptions, ListenOptions, Listener, Readiness, Session, Stream,
+    AcceptError, BindError, ConnectError, ConnectOptions, ListenOptions, Listener, NotOverTcp, Readiness, Session,
+    Stream,
 };
 
 /// Bytes before each message.
@@ -118,7 +119,8 @@ impl Message {
 
     /// The longest message that can be sent here: this end's ring less the header.
     pub fn len_max(&self) -> usize {
-        self.stream.conn.tx_bytes().saturating_sub(HEADER_BYTES)
+        // Connecting and listening refuse messages over anything but rings.
+        self.stream.carrier.rings(NotOverTcp::Messages).map_or(0, |conn| conn.tx_bytes().saturating_sub(HEADER_BYTES))
     }
 
     /// Sends one message, which may be empty; waits while there is no room for all of it. On an error none of it was sent.
@@ -128,6 +130,7 @@ impl Message {
 
     /// Sends the parts as one message.
     pub fn send_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let conn = self.stream.carrier.rings(NotOverTcp::Messages)?;
         let len = parts.iter().map(|p| p.len()).sum();
         let max = self.len_max();
         let Some(header) = u32::try_from(len).ok().filter(|_| len <= max) else {
@@ -135,12 +138,12 @@ impl Message {
         };
         let header = header.to_le_bytes();
         if let [only] = parts {
-            return self.stream.conn.write_whole(&[IoSlice::new(&header), IoSlice::new(only)], HEADER_BYTES + len);
+            return conn.write_whole(&[IoSlice::new(&header), IoSlice::new(only)], HEADER_BYTES + len);
         }
         let mut all = Vec::with_capacity(1 + parts.len());
         all.push(IoSlice::new(&header));
         all.extend(parts.iter().map(|p| IoSlice::new(p)));
-        self.stream.conn.write_whole(&all, HEADER_BYTES + len)
+        conn.write_whole(&all, HEADER_BYTES + len)
     }
 
     /// Receives the next message and says how long it is; None at the end. If `buf` is too small the message is kept, and the

@@ -13,7 +13,7 @@ use crate::inner::{Config, Inner};
 use crate::patience::WaitPolicy;
 
 /// How long the daemon may take to answer when the caller gave no time of its own.
-const TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 
 static GLOBAL: Mutex<Option<Session>> = Mutex::new(None);
 

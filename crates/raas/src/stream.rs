@@ -7,13 +7,18 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use control::{Kind, PathKind, Reason};
 
+use crate::carrier::Carrier;
 use crate::conn::{Conn, Side};
 use crate::replies::{RING_BYTES_MAX, RING_BYTES_MIN};
-use crate::{ConnectError, Connecting, Loan, LoanMut, Readiness, Session};
+use crate::session::TIMEOUT_DEFAULT;
+use crate::{
+    ConnectError, Connecting, Fallback, FallbackCause, Loan, LoanMut, NotOverTcp, Readiness, Session, SessionError,
+    fallback,
+};
 
 /// A connection: an ordered, reliable stream of bytes in each direction, as of a TCP socket.
 ///
@@ -21,7 +26,7 @@ use crate::{ConnectError, Connecting, Loan, LoanMut, Readiness, Session};
 /// readers (or writers) one at a time has its turn. Dropping it closes: what was written is still delivered, as far as the
 /// peer reads on, unless bytes that arrived were not read; then the peer sees a reset, as with TCP.
 pub struct Stream {
-    pub(crate) conn: Arc<Conn>,
+    pub(crate) carrier: Carrier,
 }
 
 /// Settings of a connection to be made.
@@ -30,6 +35,7 @@ pub struct ConnectOptions {
     ring_bytes: u32,
     timeout: Option<Duration>,
     kind: Kind,
+    fallback: Fallback,
 }
 
 impl ConnectOptions {
@@ -52,6 +58,14 @@ impl ConnectOptions {
         self
     }
 
+    /// What to do where there is no daemon on this host (see [`ConnectOptions::dial`]) or none that can be reached at the
+    /// peer. Default: [`Fallback::Never`].
+    #[must_use]
+    pub fn fallback(mut self, fallback: Fallback) -> Self {
+        self.fallback = fallback;
+        self
+    }
+
     /// What travels: bytes or messages.
     pub(crate) fn kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
@@ -60,11 +74,10 @@ impl ConnectOptions {
 
     /// Connects to the first of the addresses that answers, tried in turn. If none does the error names each.
     pub fn connect(&self, session: &Session, addr: impl ToSocketAddrs) -> Result<Stream, ConnectError> {
-        check_ring_bytes(self.ring_bytes).map_err(ConnectError::RingBytes)?;
-        let timeout = self.timeout.unwrap_or(session.inner.timeout);
+        self.check()?;
         let mut failed = Vec::new();
         for to in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
-            match Connecting::start(&session.inner, to, self.ring_bytes, self.kind).and_then(|c| c.wait(timeout)) {
+            match self.connect_one(session, to) {
                 Ok(stream) => return Ok(stream),
                 Err(e @ ConnectError::Session(_)) => return Err(e),
                 Err(e) => failed.push(e),
@@ -73,10 +86,77 @@ impl ConnectOptions {
         Err(ConnectError::of_all(failed))
     }
 
-    /// Starts to connect to one address and returns at once; [`ConnectOptions::timeout`] does not count here.
+    fn connect_one(&self, session: &Session, to: SocketAddr) -> Result<Stream, ConnectError> {
+        let timeout = self.timeout.unwrap_or(session.inner.timeout);
+        let begun = Instant::now();
+        let connected = Connecting::start(&session.inner, to, self.ring_bytes, self.kind).and_then(|c| c.wait(timeout));
+        let failed = match connected {
+            Ok(stream) => return Ok(stream),
+            Err(e) => e,
+        };
+        match (self.fallback, FallbackCause::of_connect(&failed)) {
+            (Fallback::Tcp, Some(cause)) => {
+                fallback::connect(to, cause, timeout.saturating_sub(begun.elapsed()), Some(&session.inner))
+            }
+            _ => Err(failed),
+        }
+    }
+
+    /// As [`ConnectOptions::connect`], for programs that go on without a daemon: `session` is what making it gave, and if it
+    /// gave that there is no daemon, and [`Fallback::Tcp`] was asked for, the connection goes over kernel TCP.
+    ///
+    /// ```no_run
+    /// use raas::{ConnectOptions, Fallback, Session};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let options = ConnectOptions::new().fallback(Fallback::Tcp);
+    /// let stream = options.dial(Session::global(), "10.0.0.2:7000")?;
+    /// if let Some(cause) = stream.fallback() {
+    ///     eprintln!("over kernel TCP: {cause}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn dial(
+        &self,
+        session: Result<Session, SessionError>,
+        addr: impl ToSocketAddrs,
+    ) -> Result<Stream, ConnectError> {
+        let error = match session {
+            Ok(session) => return self.connect(&session, addr),
+            Err(error) => error,
+        };
+        self.check()?;
+        let (Fallback::Tcp, Some(cause)) = (self.fallback, FallbackCause::of_session(&error)) else {
+            return Err(error.into());
+        };
+        let timeout = self.timeout.unwrap_or(TIMEOUT_DEFAULT);
+        let mut failed = Vec::new();
+        for to in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
+            match fallback::connect(to, cause, timeout, None) {
+                Ok(stream) => return Ok(stream),
+                Err(e) => failed.push(e),
+            }
+        }
+        Err(ConnectError::of_all(failed))
+    }
+
+    /// Starts to connect to one address and returns at once; [`ConnectOptions::timeout`] does not count here, and
+    /// [`Fallback::Tcp`] is refused.
     pub fn start(&self, session: &Session, to: SocketAddr) -> Result<Connecting, ConnectError> {
-        check_ring_bytes(self.ring_bytes).map_err(ConnectError::RingBytes)?;
+        self.check()?;
+        if self.fallback != Fallback::Never {
+            return Err(NotOverTcp::Starting.into());
+        }
         Connecting::start(&session.inner, to, self.ring_bytes, self.kind)
+    }
+
+    fn check(&self) -> Result<(), ConnectError> {
+        check_ring_bytes(self.ring_bytes).map_err(ConnectError::RingBytes)?;
+        if self.fallback != Fallback::Never && self.kind == Kind::Message {
+            return Err(NotOverTcp::Messages.into());
+        }
+        Ok(())
     }
 }
 
@@ -103,29 +183,29 @@ impl Stream {
 
     pub(crate) fn from_conn(conn: Arc<Conn>) -> Self {
         conn.set_owned();
-        Self { conn }
+        Self { carrier: Carrier::Rings(conn) }
     }
 
     /// The two directions, for two threads. Dropping [`WriteHalf`] ends the writing (the peer reads to the end);
     /// dropping [`ReadHalf`] tells the peer that nobody reads (its writes fail); the connection closes with the second.
     pub fn split(self) -> (ReadHalf, WriteHalf) {
-        let conn = self.conn;
-        (ReadHalf { conn: Arc::clone(&conn) }, WriteHalf { conn })
+        let carrier = self.carrier;
+        (ReadHalf { carrier: carrier.clone() }, WriteHalf { carrier })
     }
 
     /// Ends a direction or both. After `Write` the peer reads what was written and then the end; after `Read` reads give 0
     /// at once and the peer's writes fail. A thread that waits in that direction returns.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         match how {
-            Shutdown::Read => self.conn.shut(Side::Read),
-            Shutdown::Write => self.conn.shut(Side::Write),
-            Shutdown::Both => self.conn.shut(Side::Write).and(self.conn.shut(Side::Read)),
+            Shutdown::Read => self.carrier.shut(Side::Read),
+            Shutdown::Write => self.carrier.shut(Side::Write),
+            Shutdown::Both => self.carrier.shut(Side::Write).and(self.carrier.shut(Side::Read)),
         }
     }
 
     /// Copies what can be read without taking it; waits as `read` does while there is nothing.
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.conn.peek(buf)
+        self.carrier.peek(buf)
     }
 
     /// Waits until there is room for `bytes`, and lends that room: what is written to the [`LoanMut`] goes straight into the
@@ -144,13 +224,14 @@ impl Stream {
     /// # }
     /// ```
     pub fn reserve(&self, bytes: usize) -> io::Result<LoanMut<'_>> {
-        let max = self.conn.tx_bytes();
+        let conn = self.carrier.rings(NotOverTcp::Loans)?;
+        let max = conn.tx_bytes();
         if bytes > max {
             let text =
                 format!("a loan of {bytes} bytes is more than the ring's {max}: ask for less, or set `ring_bytes`");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        Ok(LoanMut::new(&self.conn, self.conn.reserve(bytes)?, bytes))
+        Ok(LoanMut::new(conn, conn.reserve(bytes)?, bytes))
     }
 
     /// Waits until bytes are there, and lends what is: to be looked at in the ring and taken by [`Loan::consume`]. None at the
@@ -168,44 +249,44 @@ impl Stream {
     /// # }
     /// ```
     pub fn loan(&self) -> io::Result<Option<Loan<'_>>> {
-        Ok(self.conn.loan()?.map(|(reader, bytes)| Loan::new(&self.conn, reader, bytes)))
+        let conn = self.carrier.rings(NotOverTcp::Loans)?;
+        Ok(conn.loan()?.map(|(reader, bytes)| Loan::new(conn, reader, bytes)))
     }
 
     /// Bytes that can be read without waiting.
     pub fn unread_bytes(&self) -> io::Result<u64> {
-        self.conn.unread_bytes()
+        self.carrier.unread_bytes()
     }
 
     /// Bounds each read; None (the default) waits as long as it takes. A read that ran out of time fails with
     /// [`io::ErrorKind::TimedOut`] and took nothing. A zero timeout is refused.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.conn.set_timeout(Side::Read, timeout)
+        self.carrier.set_timeout(Side::Read, timeout)
     }
 
     /// Bounds each write, as [`Stream::set_read_timeout`] does reads.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.conn.set_timeout(Side::Write, timeout)
+        self.carrier.set_timeout(Side::Write, timeout)
     }
 
     /// The bound on reads.
     pub fn read_timeout(&self) -> Option<Duration> {
-        self.conn.timeout(Side::Read)
+        self.carrier.timeout(Side::Read)
     }
 
     /// The bound on writes.
     pub fn write_timeout(&self) -> Option<Duration> {
-        self.conn.timeout(Side::Write)
+        self.carrier.timeout(Side::Write)
     }
 
     /// Reads and writes that would wait fail with [`io::ErrorKind::WouldBlock`] instead. It holds for both halves.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.conn.set_nonblocking(nonblocking);
-        Ok(())
+        self.carrier.set_nonblocking(nonblocking)
     }
 
     /// What can be done now without waiting. For the rest the descriptor of [`Stream::ready_fd`] tells when it changes.
     pub fn readiness(&self) -> io::Result<Readiness> {
-        self.conn.readiness()
+        self.carrier.readiness()
     }
 
     /// A descriptor for poll, epoll or an event loop: it turns readable when the readiness has changed since the last
@@ -240,45 +321,51 @@ impl Stream {
     /// # }
     /// ```
     pub fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.conn.ready_fd()
+        self.carrier.ready_fd()
     }
 
     /// The other end.
     pub fn peer_addr(&self) -> SocketAddr {
-        self.conn.peer
+        self.carrier.peer()
     }
 
     /// This end.
     pub fn local_addr(&self) -> SocketAddr {
-        self.conn.local
+        self.carrier.local()
     }
 
-    /// The connection's number on this host, as in `raas ss`.
+    /// The connection's number on this host, as in `raas ss`. 0 over kernel TCP: `raas ss` shows it by its addresses.
     pub fn id(&self) -> u64 {
-        self.conn.id
+        self.carrier.id()
     }
 
     /// How the bytes travel.
     pub fn path(&self) -> PathKind {
-        self.conn.path()
+        self.carrier.path()
     }
 
     /// Why they travel that way.
     pub fn reason(&self) -> Reason {
-        match self.conn.path() {
+        match self.carrier.path() {
             PathKind::Shm => Reason::SameHost,
-            _ => Reason::OtherHost,
+            PathKind::Tcp => Reason::TcpFallback,
+            PathKind::Lane | PathKind::Leased => Reason::OtherHost,
         }
+    }
+
+    /// Why it goes over kernel TCP, if it does.
+    pub fn fallback(&self) -> Option<FallbackCause> {
+        self.carrier.fallback()
     }
 
     /// The process at the other end, if it is on this host.
     pub fn peer_pid(&self) -> Option<u32> {
-        self.conn.peer_pid()
+        self.carrier.peer_pid()
     }
 
     /// Why the connection is broken, if it is.
     pub fn failure(&self) -> Option<Reason> {
-        self.conn.failure()
+        self.carrier.failure()
     }
 }
 
@@ -286,12 +373,12 @@ macro_rules! debug {
     ($($name:ident),*) => { $(
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let conn = &self.conn;
+                let carrier = &self.carrier;
                 f.debug_struct(stringify!($name))
-                    .field("id", &conn.id)
-                    .field("local", &conn.local)
-                    .field("peer", &conn.peer)
-                    .field("path", &conn.path())
+                    .field("id", &carrier.id())
+                    .field("local", &carrier.local())
+                    .field("peer", &carrier.peer())
+                    .field("path", &carrier.path())
                     .finish()
             }
         }
@@ -304,7 +391,7 @@ macro_rules! read {
         impl Read for $name {
             #[inline]
             fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-                self.conn.read(buf)
+                self.carrier.read(buf)
             }
         }
     )* };
@@ -316,11 +403,11 @@ macro_rules! write {
         impl Write for $name {
             #[inline]
             fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-                self.conn.write(buf)
+                self.carrier.write(buf)
             }
 
             fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-                self.conn.write_slices(bufs)
+                self.carrier.write_slices(bufs)
             }
 
             /// Nothing is held back: every write is on its way when it returns.
@@ -334,53 +421,53 @@ write!(Stream, &Stream, WriteHalf, &WriteHalf);
 
 /// The reading direction of a [`Stream`].
 pub struct ReadHalf {
-    conn: Arc<Conn>,
+    carrier: Carrier,
 }
 
 /// The writing direction of a [`Stream`].
 pub struct WriteHalf {
-    conn: Arc<Conn>,
+    carrier: Carrier,
 }
 
 impl ReadHalf {
     /// Bounds each read; see [`Stream::set_read_timeout`].
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.conn.set_timeout(Side::Read, timeout)
+        self.carrier.set_timeout(Side::Read, timeout)
     }
 
     /// The other end.
     pub fn peer_addr(&self) -> SocketAddr {
-        self.conn.peer
+        self.carrier.peer()
     }
 }
 
 impl WriteHalf {
     /// Bounds each write; see [`Stream::set_write_timeout`].
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.conn.set_timeout(Side::Write, timeout)
+        self.carrier.set_timeout(Side::Write, timeout)
     }
 
     /// Ends the writing.
     pub fn shutdown(&self) -> io::Result<()> {
-        self.conn.shut(Side::Write)
+        self.carrier.shut(Side::Write)
     }
 
     /// The other end.
     pub fn peer_addr(&self) -> SocketAddr {
-        self.conn.peer
+        self.carrier.peer()
     }
 }
 
 impl Drop for ReadHalf {
     fn drop(&mut self) {
         // An error means that this is a forked child, and the stream its parent's.
-        let _ = self.conn.shut(Side::Read);
+        let _ = self.carrier.shut(Side::Read);
     }
 }
 
 impl Drop for WriteHalf {
     fn drop(&mut self) {
         // As for the reading half.
-        let _ = self.conn.shut(Side::Write);
+        let _ = self.carrier.shut(Side::Write);
     }
 }

@@ -156,6 +156,11 @@ impl Tables {
         }
     }
 
+    /// Who waits at a port.
+    pub(crate) fn waiters_at(&self, port: u16) -> Vec<Waiter> {
+        self.ports.get(&port).into_iter().flat_map(Port::everybody).collect()
+    }
+
     /// A thread waits no more. It passes a notification on that it may have taken; true: it did.
     pub(crate) fn leave(&mut self, port: u16, ticket: u64) -> bool {
         let Some(place) = self.ports.get_mut(&port) else { return false };

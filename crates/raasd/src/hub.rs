@@ -23,6 +23,7 @@ use verbs::Time;
 
 use crate::client_socket::{ClientInput, Outgoing, Who};
 use crate::command::{ClientId, Command, FromEngine};
+use crate::fallbacks::Fallbacks;
 use crate::limits::count;
 use crate::link::{LinkContext, LinkInput};
 use crate::log_quota::LogQuota;
@@ -85,6 +86,7 @@ pub(crate) struct Hub {
     clients: BTreeMap<ClientId, Client>,
     apps: BTreeMap<AppId, ClientId>,
     pairs: Pairs,
+    fallbacks: Fallbacks,
     peers: Peers,
     links: BTreeMap<LinkId, mpsc::Sender<PeerMessage>>,
     dials: BTreeMap<LinkId, AbortHandle>,
@@ -121,6 +123,7 @@ impl Hub {
         let mut hub = Self {
             addresses: config.host_addresses(),
             pairs: Pairs::new(pair_limits, config.listen),
+            fallbacks: Fallbacks::default(),
             peers,
             link_context: parts.links,
             connect_timeout: parts.connect_timeout,

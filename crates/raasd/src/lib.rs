@@ -21,6 +21,7 @@ mod device;
 mod dial;
 mod engine_thread;
 mod error;
+mod fallbacks;
 mod handshake;
 mod hub;
 mod inspect;

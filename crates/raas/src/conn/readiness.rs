@@ -13,8 +13,9 @@ use super::{Conn, End, Side};
 use crate::Readiness;
 
 impl Conn {
-    pub(crate) fn set_nonblocking(&self, on: bool) {
+    pub(crate) fn set_nonblocking(&self, on: bool) -> io::Result<()> {
         self.nonblocking.store(on, Ordering::Relaxed);
+        Ok(())
     }
 
     #[inline]

@@ -1,6 +1,7 @@
 //! Tests of the library against a daemon played in the test, in one process and in several.
 
 mod fake_daemon;
+mod fallback;
 mod hostile;
 mod lifecycles;
 mod loans;

@@ -166,7 +166,8 @@ impl Hub {
             self.command(question);
             return Ok(());
         }
-        let Stage::Attached(app) = client.stage else {
+        let (pid, stage) = (client.who.pid, &client.stage);
+        let &Stage::Attached(app) = stage else {
             return Err("only an attached application may ask for this".into());
         };
         match request {
@@ -198,6 +199,14 @@ impl Hub {
                 return self.on_pair_segment(id, pair, index, (slots, ring_bytes), fds);
             }
             Request::PairClosed { connection } => self.pairs.handle_closed(id, connection),
+            Request::TcpOpened { number, local, peer } => {
+                if !self.fallbacks.handle_opened((id, pid), number, (local, peer))?
+                    && let Some(left_out) = self.may_log()
+                {
+                    tracing::warn!(pid, %peer, left_out, "too many connections over kernel TCP: `raas ss` leaves one out");
+                }
+            }
+            Request::TcpClosed { number } => self.fallbacks.handle_closed(id, number),
             Request::Hello { .. } => return Err("Hello a second time".into()),
             Request::Inspect { .. } | Request::ResetLane { .. } => {}
         }
@@ -350,5 +359,6 @@ impl Hub {
             }
         }
         self.pairs.handle_gone(id);
+        self.fallbacks.handle_gone(id);
     }
 }

@@ -97,6 +97,7 @@ impl Hub {
         let parts = match view {
             EngineView::Connections(mut rows) => {
                 rows.extend(self.pairs.rows());
+                rows.extend(self.fallbacks.rows());
                 inspect::connections(rows)
             }
             EngineView::LaneReset(found) => vec![InspectAnswer::LaneReset(found)],

@@ -9,8 +9,8 @@
 mod lanes;
 mod pairs;
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -57,6 +57,8 @@ pub(crate) struct Facts {
     pub(crate) lane_slots_used: usize,
     pub(crate) pair_slots_used: usize,
     pub(crate) accepted: u64,
+    /// Connections over kernel TCP that stand: session and number.
+    pub(crate) tcp: BTreeSet<(u64, u64)>,
     pub(crate) cancelled: u64,
     /// Doorbell slots taken from applications.
     pub(crate) doorbells: u64,
@@ -409,6 +411,8 @@ impl Daemon {
                 self.pairs.progress(&self.apps);
             }
             Request::PairClosed { connection } => self.pairs.on_closed(connection),
+            Request::TcpOpened { number, .. } => assert!(self.seen.tcp.insert((id, number))),
+            Request::TcpClosed { number } => assert!(self.seen.tcp.remove(&(id, number))),
             other => panic!("the library sent {other:?}"),
         }
     }

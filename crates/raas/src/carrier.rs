@@ -1,0 +1,105 @@
+//! What carries a stream's bytes: the rings, or kernel TCP.
+//!
+//! Owns the choice between the two for each call. It must never do anything of its own between them.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use control::{PathKind, Reason};
+
+use crate::conn::{Conn, Side};
+use crate::tcp::TcpConn;
+use crate::{FallbackCause, NotOverTcp, Readiness};
+
+/// One end of a connection.
+#[derive(Debug, Clone)]
+pub(crate) enum Carrier {
+    /// Shared memory, to a process of this host or to the lane.
+    Rings(Arc<Conn>),
+    /// A socket of the kernel.
+    Tcp(Arc<TcpConn>),
+}
+
+macro_rules! on_either {
+    ($($(#[$attr:meta])* $name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => { $(
+        $(#[$attr])*
+        pub(crate) fn $name(&self, $($arg: $type),*) -> $result {
+            match self {
+                Self::Rings(conn) => conn.$name($($arg),*),
+                Self::Tcp(conn) => conn.$name($($arg),*),
+            }
+        }
+    )* };
+}
+
+impl Carrier {
+    on_either! {
+        #[inline] read(buf: &mut [u8]) -> io::Result<usize>;
+        #[inline] write(buf: &[u8]) -> io::Result<usize>;
+        write_slices(bufs: &[IoSlice<'_>]) -> io::Result<usize>;
+        peek(buf: &mut [u8]) -> io::Result<usize>;
+        unread_bytes() -> io::Result<u64>;
+        timeout(side: Side) -> Option<Duration>;
+        set_timeout(side: Side, timeout: Option<Duration>) -> io::Result<()>;
+        set_nonblocking(on: bool) -> io::Result<()>;
+        readiness() -> io::Result<Readiness>;
+        ready_fd() -> io::Result<BorrowedFd<'_>>;
+        shut(side: Side) -> io::Result<()>;
+        failure() -> Option<Reason>;
+    }
+
+    /// The rings, for what only they can do.
+    #[inline]
+    pub(crate) fn rings(&self, otherwise: NotOverTcp) -> Result<&Conn, NotOverTcp> {
+        match self {
+            Self::Rings(conn) => Ok(conn),
+            Self::Tcp(_) => Err(otherwise),
+        }
+    }
+
+    /// Number on this host; kernel TCP has none here.
+    pub(crate) fn id(&self) -> u64 {
+        match self {
+            Self::Rings(conn) => conn.id,
+            Self::Tcp(_) => 0,
+        }
+    }
+
+    pub(crate) fn local(&self) -> SocketAddr {
+        match self {
+            Self::Rings(conn) => conn.local,
+            Self::Tcp(conn) => conn.local,
+        }
+    }
+
+    pub(crate) fn peer(&self) -> SocketAddr {
+        match self {
+            Self::Rings(conn) => conn.peer,
+            Self::Tcp(conn) => conn.peer,
+        }
+    }
+
+    pub(crate) fn path(&self) -> PathKind {
+        match self {
+            Self::Rings(conn) => conn.path(),
+            Self::Tcp(_) => PathKind::Tcp,
+        }
+    }
+
+    pub(crate) fn peer_pid(&self) -> Option<u32> {
+        match self {
+            Self::Rings(conn) => conn.peer_pid(),
+            Self::Tcp(_) => None,
+        }
+    }
+
+    pub(crate) fn fallback(&self) -> Option<FallbackCause> {
+        match self {
+            Self::Rings(_) => None,
+            Self::Tcp(conn) => Some(conn.cause),
+        }
+    }
+}
