@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn only_the_command_may_use_the_daemon() {
         let packages = [package("raas-cli", &[("raasd", "normal")]), package("raas", &[("raasd", "dev")])];
-        assert_eq!(daemon(&packages), ["raas depends on raasd; only raas-cli and raas-embedded may"]);
+        assert_eq!(daemon(&packages), ["raas depends on raasd; only raas-cli and raas-embedded and fuzz-targets may"]);
     }
 
     #[test]
