@@ -7,12 +7,12 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
 use engine::AppId;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
+use shm::SleepFlag;
 
 /// Longest sleep: a bound behind every wake that could be missed.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -27,14 +27,13 @@ const APP: u64 = 1 << 32;
 #[derive(Debug, Clone)]
 pub(crate) struct Bell {
     eventfd: Arc<OwnedFd>,
-    sleeping: Arc<AtomicBool>,
+    sleeping: Arc<SleepFlag>,
 }
 
 impl Bell {
     /// After a command was put into the channel: wakes the engine thread if it sleeps.
     pub(crate) fn ring(&self) {
-        fence(Ordering::SeqCst);
-        if self.sleeping.load(Ordering::SeqCst) {
+        if self.sleeping.must_wake() {
             // A full counter means that it is awake anyway.
             let _ = rustix::io::write(&*self.eventfd, &1u64.to_ne_bytes());
         }
@@ -99,13 +98,12 @@ impl Sleeper {
     /// Says that commands need the bell from now on. The caller looks for commands once more, then calls
     /// [`Self::sleep`] or [`Self::cancel`].
     pub(crate) fn prepare(&self) {
-        self.bell.sleeping.store(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        self.bell.sleeping.prepare_sleep();
     }
 
     /// Commands need no bell any more.
     pub(crate) fn cancel(&self) {
-        self.bell.sleeping.store(false, Ordering::SeqCst);
+        self.bell.sleeping.end_sleep();
     }
 
     /// Blocks until something is ready or `timeout` has passed.

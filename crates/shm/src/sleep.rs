@@ -42,6 +42,36 @@ pub fn claim_wake(flag: &Word32) -> bool {
     claim(flag)
 }
 
+/// A sleep flag between threads of one process: the same handshake, over memory of their own.
+#[derive(Debug, Default)]
+pub struct SleepFlag(AtomicU32);
+
+impl SleepFlag {
+    /// As [`prepare_sleep`].
+    #[inline]
+    pub fn prepare_sleep(&self) {
+        announce(&self.0);
+    }
+
+    /// As [`end_sleep`].
+    #[inline]
+    pub fn end_sleep(&self) {
+        retract(&self.0);
+    }
+
+    /// As [`must_wake`].
+    #[inline]
+    pub fn must_wake(&self) -> bool {
+        sleeps(&self.0)
+    }
+
+    /// As [`claim_wake`].
+    #[inline]
+    pub fn claim_wake(&self) -> bool {
+        claim(&self.0)
+    }
+}
+
 /// The waiting end of one connection in a pair segment: its own slot's `waiting` word.
 ///
 /// The peer sees the word, and tells the slot number over the pair socket when it published what the word asks for. One

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
+use shm::SleepFlag;
 use verbs::Time;
 
 use crate::OpenError;
@@ -35,7 +36,7 @@ pub(crate) struct Signals {
     is_signalled: AtomicBool,
     /// Ends a nap or a watch of the background thread.
     wake: OwnedFd,
-    naps: AtomicBool,
+    naps: SleepFlag,
     /// Until when the background thread watches the socket at most, in nanoseconds of the port's time; 0 while it does
     /// not. Written with the port locked, or to 0.
     watches_until: AtomicU64,
@@ -93,7 +94,7 @@ impl Signals {
             event: make()?,
             is_signalled: AtomicBool::new(false),
             wake: make()?,
-            naps: AtomicBool::new(false),
+            naps: SleepFlag::default(),
             watches_until: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             owner_seen: AtomicU64::new(0),
@@ -133,9 +134,9 @@ impl Signals {
 
     /// The owner armed a CQ and will probably sleep.
     pub(crate) fn on_armed(&self) {
-        // Pairs with `nap`: either this thread sees the nap, or the napper sees the arming.
-        self.polls_since_arming.store(1, Ordering::SeqCst);
-        if self.naps.swap(false, Ordering::SeqCst) {
+        // Either this thread sees the nap, or the napper sees the arming.
+        self.polls_since_arming.store(1, Ordering::Release);
+        if self.naps.claim_wake() {
             self.wake_background();
         }
     }
@@ -183,17 +184,17 @@ impl Signals {
 
     /// Says that the background thread is about to nap; `false` if a CQ is armed, so that it must not.
     pub(crate) fn begin_nap(&self) -> bool {
-        self.naps.store(true, Ordering::SeqCst);
-        let polls = self.polls_since_arming.load(Ordering::SeqCst);
+        self.naps.prepare_sleep();
+        let polls = self.polls_since_arming.load(Ordering::Acquire);
         if polls != 0 && polls <= POLLS_OF_AN_AWAKE_OWNER {
-            self.naps.store(false, Ordering::SeqCst);
+            self.naps.end_sleep();
             return false;
         }
         true
     }
 
     pub(crate) fn end_nap(&self) {
-        self.naps.store(false, Ordering::SeqCst);
+        self.naps.end_sleep();
     }
 
     pub(crate) fn clear_wake(&self) {
