@@ -39,7 +39,8 @@ pub use region::{Region, RegionError};
 pub use ring::{PeerFault, RingMemory, RingReader, RingWriter, check_cursor};
 pub use segment::{Segment, SegmentError, Sharing};
 pub use sleep::{
-    PairSleeper, PairWaiter, SleepFlag, arm_slot, claim_wake, end_sleep, must_wake, pair_must_wake, prepare_sleep, slot_is_awaited,
+    PairSleeper, PairWaiter, SleepFlag, arm_slot, claim_wake, end_sleep, must_wake, pair_must_wake, prepare_sleep,
+    slot_is_awaited,
 };
 pub use wake::{Drained, MAX_DRAIN, WakeSocket};
 pub use word::{Word32, Word64};
