@@ -13,6 +13,7 @@ use crate::AppId;
 use crate::engine::Engine;
 use crate::event::Event;
 use crate::frame::WireRing;
+use crate::immediate::check_route;
 use crate::lane::{LaneId, LaneState};
 use crate::recv::check_ring;
 use crate::ringpool::{RingPair, Waiter};
@@ -286,6 +287,7 @@ impl Engine {
         let connect = self.take_opening(lane, key)?;
         let vqp = self.vqps.get_mut(key).ok_or(Violation::Answer(route))?;
         vqp.peer_ring = check_ring(ring, vqp.ring_bytes)?;
+        check_route(peer_route)?;
         vqp.peer_route = peer_route;
         // Both directions have the acceptor's size; a larger ring made here is used in its first part.
         vqp.ring_bytes = ring.bytes;

@@ -8,6 +8,7 @@
 //! those of a WRITE with immediate cannot (`roce`, send queue). The immediate then tells the units.
 
 use crate::table::{KEY_BITS, Key};
+use crate::violation::Violation;
 use crate::vqp::RouteId;
 
 /// Bytes of a unit: the largest path MTU, so that units are whole packets at any.
@@ -22,6 +23,11 @@ pub(crate) struct Immediate {
     pub(crate) route: u32,
     /// Bytes that plain WRITEs brought before, a multiple of [`UNIT_BYTES`] up to [`UNITS_MAX`] of them.
     pub(crate) bytes_before: u32,
+}
+
+/// Refuses a route id that the peer chose and that an immediate could not carry.
+pub(crate) const fn check_route(route: u32) -> Result<(), Violation> {
+    if route >> KEY_BITS == 0 { Ok(()) } else { Err(Violation::RecordRoute(route)) }
 }
 
 impl Immediate {
@@ -56,6 +62,11 @@ mod tests {
         let most = Immediate { route: 7, bytes_before: UNITS_MAX * UNIT_BYTES };
         assert_eq!(Immediate::from_bits(most.to_bits()), most);
         assert_eq!(most.to_bits() >> 28, 15);
+    }
+
+    #[test]
+    fn routes_that_no_immediate_carries_are_refused() {
+        assert!(check_route((1 << KEY_BITS) - 1).is_ok() && check_route(1 << KEY_BITS).is_err());
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::connect::NewVqp;
 use crate::engine::Engine;
 use crate::event::Event;
 use crate::frame::Open;
+use crate::immediate::check_route;
 use crate::lane::{LaneId, Nak};
 use crate::limits::{OPENS_PENDING_MAX, RING_BYTES_MAX};
 use crate::pump::refusal;
@@ -166,6 +167,7 @@ impl Engine {
 
     pub(crate) fn on_open<P: Provider>(&mut self, _nic: &mut P, id: LaneId, open: &Open) -> Result<(), Violation> {
         check_ring(&open.ring, RING_BYTES_MAX)?;
+        check_route(open.route)?;
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         if lane.opens_received >= OPENS_PENDING_MAX {
             return Err(Violation::TooManyOpens(OPENS_PENDING_MAX));

@@ -25,7 +25,7 @@ pub(crate) enum Violation {
     FrameLength(u32),
     #[error("data for route {0:#x}, which does not exist or is on another lane")]
     DataRoute(u32),
-    #[error("record for route {0:#x}, which is on another lane")]
+    #[error("record for route {0:#x}, which is on another lane or more than 28 bits")]
     RecordRoute(u32),
     #[error("answer to an open of route {0:#x}, which is not being opened")]
     Answer(u32),

@@ -409,9 +409,13 @@ fn wrong_opens_and_answers_fail_the_lane() {
 #[test]
 fn data_where_none_may_be_fails_the_lane() {
     type Act = fn(&mut Evil, u32, RemoteAddr);
-    let cases: [(&str, Act); 9] = [
+    let cases: [(&str, Act); 10] = [
         ("does not exist", |e, route, at| e.post(SendOp::WriteImm(at, route + 1), 10)),
         ("does not exist", |e, _, at| e.post(SendOp::WriteImm(at, u32::MAX), 10)),
+        ("more than 28 bits", |e, _, _| {
+            let body = e.open_body(4096, 9);
+            e.record(1, 0x1234_5678, &body);
+        }),
         ("room for 0", |e, route, at| {
             e.post(SendOp::WriteImm(at, route), 4096);
             e.post(SendOp::WriteImm(at, route), 1);
@@ -468,10 +472,10 @@ fn records_for_what_is_over_are_counted_and_nothing_else() {
 fn a_connection_that_nobody_listens_for_is_refused() {
     let mut e = Evil::new(true, 64);
     let body = e.open_body(4096, 9);
-    e.record(1, 0x1234_5678, &body);
+    e.record(1, 0x0234_5678, &body);
     let frames = e.received();
     assert_eq!(frames.len(), 1);
-    assert_eq!(frames[0][24..], [3, 0, 0, 16, 0x12, 0x34, 0x56, 0x78, 0, 0, 0, 2, 0, 0, 0, 0]);
+    assert_eq!(frames[0][24..], [3, 0, 0, 16, 0x02, 0x34, 0x56, 0x78, 0, 0, 0, 2, 0, 0, 0, 0]);
     e.assert_fine();
 }
 
