@@ -28,6 +28,8 @@ pub struct EngineConfig {
     pub connections_per_app_max: u32,
     /// Listeners of the host.
     pub listeners_max: u32,
+    /// Datagram sockets.
+    pub datagram_sockets_max: u32,
     /// Connections that may wait at one listener, whatever it asks for.
     pub backlog_max: u32,
     /// Memory of one application's rings at most, in bytes.
@@ -58,6 +60,7 @@ impl EngineConfig {
             connections_max: 65_536,
             connections_per_app_max: 65_536,
             listeners_max: 4096,
+            datagram_sockets_max: 4096,
             backlog_max: 4096,
             ring_memory_per_app_max: 8 << 30,
             lanes_max: 64,
@@ -95,6 +98,7 @@ impl EngineConfig {
             ("connections_max", self.connections_max),
             ("connections_per_app_max", self.connections_per_app_max),
             ("listeners_max", self.listeners_max),
+            ("datagram_sockets_max", self.datagram_sockets_max),
             ("backlog_max", self.backlog_max),
             ("lanes_max", self.lanes_max),
         ] {

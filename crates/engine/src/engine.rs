@@ -13,6 +13,7 @@ use verbs::{AsyncEvent, Completion, CqId, Gid, MrId, PathMtu, Provider, Qpn, Tim
 
 use crate::app::App;
 use crate::connect::{Connect, ConnectId};
+use crate::datagram::{Datagrams, UdPort};
 use crate::event::{Event, SetupError};
 use crate::lane::{Lane, LaneId, LaneState};
 use crate::limits::{
@@ -61,6 +62,7 @@ pub struct Engine {
     pub(crate) connects: Table<ConnectId, Connect>,
     pub(crate) parked_opens: Table<ParkedId, ParkedOpen>,
     pub(crate) listeners: BTreeMap<u16, Listener>,
+    pub(crate) datagrams: Datagrams,
     pub(crate) peers: BTreeMap<IpAddr, LaneId>,
     /// Lanes by queue pair, sorted.
     pub(crate) by_qpn: Vec<(Qpn, LaneId)>,
@@ -114,7 +116,8 @@ impl Engine {
         }
         // As many lanes as fit the device's SRQ and CQ: neither may ever overflow.
         let per_lane = config.lane_credits + sq_depth;
-        let fit = (attr.max_srq_wr / config.lane_credits).min(attr.max_cqe / per_lane);
+        let ud_cqe = UdPort::COMPLETIONS_MAX;
+        let fit = (attr.max_srq_wr / config.lane_credits).min(attr.max_cqe.saturating_sub(ud_cqe) / per_lane);
         if fit == 0 {
             return Err(SetupError::Config(format!(
                 "lane_credits is {}: device {} has {} SRQ entries and {} CQ entries",
@@ -122,7 +125,7 @@ impl Engine {
             )));
         }
         config.lanes_max = config.lanes_max.min(fit);
-        let cq = nic.create_cq(config.lanes_max * per_lane)?;
+        let cq = nic.create_cq(config.lanes_max * per_lane + ud_cqe)?;
         let recv = RecvPool::new(nic, config.send_bytes_max, config.lane_credits, config.lanes_max)?;
         let device = Device {
             gid: attr.gid,
@@ -135,6 +138,7 @@ impl Engine {
         };
         let mut rng = StdRng::from_seed(entropy);
         let next_port = rng.random_range(EPHEMERAL_FIRST..=u16::MAX);
+        let datagrams = Datagrams::new(nic, cq, config.datagram_sockets_max, &mut rng)?;
         Ok(Self {
             device,
             rng,
@@ -148,6 +152,7 @@ impl Engine {
             connects: Table::new(config.connections_max),
             parked_opens: Table::new(config.connections_max),
             listeners: BTreeMap::new(),
+            datagrams,
             peers: BTreeMap::new(),
             by_qpn: Vec::new(),
             attached: Vec::new(),
@@ -185,6 +190,7 @@ impl Engine {
         worked |= self.run_doorbells();
         worked |= self.run_timers(nic);
         worked |= self.run_lanes(nic);
+        worked |= self.run_datagrams(nic);
         worked |= self.run_resets(nic);
         worked |= self.run_departures(nic);
         self.collect_wakes();
@@ -199,6 +205,8 @@ impl Engine {
                 AsyncEvent::QpFatal(qpn) => {
                     if let Some(id) = self.lane_of(qpn) {
                         self.break_lane(id, format!("the device put QP {qpn} in error"));
+                    } else if qpn == self.datagrams.port.qpn() {
+                        self.datagrams.port.fail();
                     }
                 }
                 AsyncEvent::CqError(_) | AsyncEvent::DeviceFatal => {
@@ -309,6 +317,7 @@ impl Engine {
             && self.gone.is_empty()
             && self.retired.is_empty()
             && self.failing.is_empty()
+            && !self.datagrams.has_work()
             && !self.attached.iter().any(|a| self.apps.get(*a).is_some_and(|a| a.a2e.is_dirty()));
         if !idle {
             self.end_sleep();
@@ -323,7 +332,8 @@ impl Engine {
 
     /// When [`Engine::run`] is needed even if nothing happens.
     pub fn deadline(&self) -> Option<Time> {
-        self.timers.deadline()
+        let revival = self.datagrams.port.deadline();
+        [self.timers.deadline(), revival].into_iter().flatten().min()
     }
 
     // ---- shared steps

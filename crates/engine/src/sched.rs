@@ -1,4 +1,4 @@
-//! Deficit round robin over the connections of one lane that have something to send.
+//! Deficit round robin over the connections of one lane, or the datagram sockets, that have something to send.
 //!
 //! Owns the order of turns. It must never look at connections that are not ready, and holds keys, not indices: a
 //! connection that went away while it waited is skipped by its stale key.
@@ -13,25 +13,25 @@ use crate::vqp::RouteId;
 
 /// The ready list.
 #[derive(Debug)]
-pub(crate) struct Drr {
-    ready: VecDeque<RouteId>,
+pub(crate) struct Drr<K = RouteId> {
+    ready: VecDeque<K>,
     quantum: u32,
     /// The first connection has been given the quantum of this turn.
     in_turn: bool,
 }
 
-impl Drr {
+impl<K: Copy> Drr<K> {
     pub(crate) fn new(quantum: u32) -> Self {
         Self { ready: VecDeque::new(), quantum, in_turn: false }
     }
 
     /// A connection became ready. The caller knows that it is not in the list.
-    pub(crate) fn push(&mut self, route: RouteId) {
+    pub(crate) fn push(&mut self, route: K) {
         self.ready.push_back(route);
     }
 
     /// Whose turn it is.
-    pub(crate) fn front(&self) -> Option<RouteId> {
+    pub(crate) fn front(&self) -> Option<K> {
         self.ready.front().copied()
     }
 

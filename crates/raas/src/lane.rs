@@ -17,6 +17,8 @@ pub(crate) struct LaneEnd {
     words: SlotWords,
     a2e: Doorbell,
     engine_sleep: Word32,
+    /// The slot is a datagram socket's: the engine looks for room when it has something to put there.
+    pub(crate) is_datagram: bool,
 }
 
 /// The connections of the session's slots, for the doorbell.
@@ -59,7 +61,7 @@ impl LaneEnd {
         let reader = RingReader::new(rx, words.rx_tail.clone(), words.rx_head.clone(), 0)?;
         let writer = RingWriter::new(tx, words.tx_tail.clone(), words.tx_head.clone(), 0)?;
         words.app_generation.store(generation, Ordering::Release);
-        Ok((Self { slot, words, a2e: session.a2e(), engine_sleep }, reader, writer))
+        Ok((Self { slot, words, a2e: session.a2e(), engine_sleep, is_datagram: false }, reader, writer))
     }
 
     /// Gives back a slot whose connection cannot be used.

@@ -57,6 +57,7 @@ mod attach;
 mod carrier;
 mod conn;
 mod connecting;
+mod datagram;
 mod driver;
 mod edge;
 mod entrance;
@@ -92,6 +93,7 @@ mod tests;
 
 pub use connecting::Connecting;
 pub use control::{PathKind, Reason};
+pub use datagram::{DatagramError, DatagramOptions, DatagramSocket};
 pub use error::{AcceptError, BindError, ConnectError, SessionError, StreamError};
 pub use fallback::{Fallback, FallbackCause, NotOverTcp};
 pub use listener::{Incoming, ListenOptions, Listener};

@@ -20,6 +20,7 @@ mod layout;
 #[cfg(test)]
 mod models;
 mod ready;
+mod record;
 mod region;
 mod ring;
 mod segment;
@@ -35,6 +36,7 @@ pub use layout::{
     owner_flag, slot_state, waiting,
 };
 pub use ready::ReadyFd;
+pub use record::{DatagramRecord, RECORD_HEADER_BYTES};
 pub use region::{Region, RegionError};
 pub use ring::{PeerFault, RingMemory, RingReader, RingWriter, check_cursor};
 pub use segment::{Segment, SegmentError, Sharing};

@@ -40,6 +40,8 @@ pub(crate) struct Host {
     pub(crate) wakes: BTreeSet<AppId>,
     next_request: u64,
     asleep: bool,
+    /// As it said in its last offer.
+    pub(crate) ud_qpn: u32,
 }
 
 #[derive(Debug)]
@@ -341,9 +343,13 @@ impl World {
                     h.engine.add_chunk(&mut h.nic, app, number, kind, ring_bytes, region).unwrap();
                 }
             }
+            Event::DatagramPath { app, request, result } => {
+                let Some(sim) = h.apps.get_mut(&app) else { return };
+                assert!(sim.paths.insert(request, result).is_none(), "question {request} was answered twice");
+            }
             Event::Connected { app, request, result } => {
                 let Some(sim) = h.apps.get_mut(&app) else { return };
-                let answer = result.map(|c| sim.adopt(c, true));
+                let answer = result.map(|c| if c.peer.port() == 0 { sim.open(c) } else { sim.adopt(c, true) });
                 assert!(sim.answers.insert(request, answer).is_none(), "request {request} was answered twice");
             }
             Event::Incoming { app, port, connection } => {
@@ -506,6 +512,7 @@ impl Host {
             wakes: BTreeSet::new(),
             next_request: 0,
             asleep: false,
+            ud_qpn: 0,
         }
     }
 
