@@ -278,7 +278,8 @@ impl Engine {
             && !socket.in_ready
         {
             socket.in_ready = true;
-            self.datagrams.drr.push(id);
+            socket.deficit = 0;
+            self.datagrams.drr.push(socket.app, id);
         }
     }
 

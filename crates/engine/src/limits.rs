@@ -38,6 +38,8 @@ pub(crate) const SEND_QUEUE_DEPTH_MIN: u32 = 64;
 pub(crate) const SEND_QUEUE_RESERVED: usize = 1;
 /// Work requests handed to the device in one call.
 pub(crate) const POST_BATCH: usize = 16;
+/// What a work request costs an application's turn at least, in bytes: short ones cost the device the same as long ones.
+pub(crate) const WORK_REQUEST_BYTES: u32 = 256;
 /// Every so many work requests one is signalled, so that the send queue's accounting goes on.
 pub(crate) const SIGNAL_WRS: u32 = 16;
 /// As [`SIGNAL_WRS`], in bytes.
@@ -94,8 +96,8 @@ pub(crate) const DATAGRAM_BYTES_INFLIGHT_MAX: u64 = 256 << 10;
 pub(crate) const DATAGRAM_RECEIVES: u32 = 512;
 /// Datagrams taken out of transmit rings in one round.
 pub(crate) const DATAGRAMS_PER_RUN: usize = 256;
-/// Deficit-round-robin quantum of a datagram socket: more than the longest record.
-pub(crate) const DATAGRAM_QUANTUM_BYTES: u32 = 128 << 10;
+/// Deficit-round-robin quantum of a datagram socket, and of an application's together.
+pub(crate) const DATAGRAM_QUANTUM_BYTES: u32 = 32 << 10;
 /// Smallest ring that a datagram socket gets, if the operator allows it: some of the longest datagrams.
 pub(crate) const DATAGRAM_RING_BYTES_MIN: u32 = 16 << 10;
 /// A failed UD queue pair is started again at most this often.

@@ -15,13 +15,13 @@ use std::time::Duration;
 use control::{Reason, Request};
 use shm::{DatagramRecord, RECORD_HEADER_BYTES, RingWriter};
 
+use crate::bind::wait_for_answer;
 use crate::conn::{Conn, Reader, Side};
+use crate::dial::check_ring_bytes;
 use crate::error::reason_kind;
 use crate::inner::Inner;
-use crate::listener::wait_for_answer;
 use crate::park::{Parker, lock};
 use crate::poller::Waiter;
-use crate::stream::check_ring_bytes;
 use crate::tables::{Answer, Failed};
 use crate::{BindError, Readiness, Session, SessionError};
 

@@ -47,7 +47,10 @@ impl Engine {
             worked |= left < before;
             match turn {
                 Ok(Turn::Blocked) => break,
-                Ok(Turn::Spent) => self.datagrams.drr.rotate(),
+                Ok(Turn::Spent) => {
+                    let deficit = self.datagrams.sockets.get(id).map_or(0, |s| s.deficit);
+                    self.datagrams.drr.rotate(deficit);
+                }
                 Ok(Turn::Drained) => {
                     self.datagrams.drr.leave();
                     self.on_drained(id);
@@ -88,8 +91,7 @@ impl Engine {
         while *left > 0 {
             let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Ok(Turn::Drained) };
             let Some(record) = socket.front()? else { return Ok(Turn::Drained) };
-            let cost = u32::try_from(record.ring_bytes()).unwrap_or(u32::MAX);
-            if socket.deficit < cost {
+            if self.datagrams.drr.allowance(socket.deficit) == 0 {
                 return Ok(Turn::Spent);
             }
             let dropped = match self.send_datagram(nic, id, &record) {
@@ -103,7 +105,10 @@ impl Engine {
             *left -= 1;
             // A receiver of the same application may have cost it its session.
             let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Ok(Turn::Drained) };
-            socket.deficit -= cost;
+            // The last one of a turn may be longer than what was left of it.
+            let cost = u32::try_from(record.ring_bytes()).unwrap_or(u32::MAX);
+            socket.deficit = socket.deficit.saturating_sub(cost);
+            self.datagrams.drr.spend(cost);
             socket.take_front(dropped);
         }
         Ok(Turn::Blocked)
