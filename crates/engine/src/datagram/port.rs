@@ -249,6 +249,10 @@ impl UdPort {
 
     /// Posts receives that were given back.
     pub(crate) fn repost<P: Provider>(&mut self, nic: &mut P) -> Result<(), PostError> {
+        // A queue pair in error would give them back at once, again and again.
+        if self.failed.is_some() {
+            return Ok(());
+        }
         let bytes = GRH_BYTES as u32 + self.mtu_bytes;
         while let Some(last) = self.idle.len().min(RECV_BATCH).checked_sub(1) {
             let from = self.idle.len() - last - 1;
