@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use shm::{Segment, Sharing};
 use verbs::{
-    Access, AddressVector, AhId, AsyncEvent, Completion, CqId, DeviceAttr, Gid, Mr, MrId, PathMtu, PostError, QpInit,
-    QpModify, QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, VerbsError,
+    Access, AddressVector, AhId, AsyncEvent, Completion, CqId, DeviceAttr, Gid, Lkey, Mr, MrId, PathMtu, PostError,
+    QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region, Rkey, SendWr, SrqId, SrqInit, VerbsError,
 };
 
 use super::*;
