@@ -22,12 +22,18 @@ pub struct EngineConfig {
     pub ring_bytes_max: u32,
     /// Applications attached at a time, those whose memory is still in quarantine included.
     pub apps_max: u32,
+    /// Those of one user; 0 for a quarter of [`EngineConfig::apps_max`].
+    pub apps_per_user_max: u32,
     /// Connections of the host that go through lanes, and connects that wait (at most 1,048,575).
     pub connections_max: u32,
     /// Connections and waiting connects of one application.
     pub connections_per_app_max: u32,
     /// Listeners of the host.
     pub listeners_max: u32,
+    /// Those of one user's applications; 0 for a quarter of [`EngineConfig::listeners_max`].
+    pub listeners_per_user_max: u32,
+    /// A user beside root whose shares are not bounded: the daemon's own.
+    pub owner_uid: u32,
     /// Connections that may wait at one listener, whatever it asks for.
     pub backlog_max: u32,
     /// Memory of one application's rings at most, in bytes.
@@ -55,9 +61,12 @@ impl EngineConfig {
             ring_bytes_default: 256 << 10,
             ring_bytes_max: RING_BYTES_MAX,
             apps_max: 256,
+            apps_per_user_max: 0,
             connections_max: 65_536,
             connections_per_app_max: 65_536,
             listeners_max: 4096,
+            listeners_per_user_max: 0,
+            owner_uid: 0,
             backlog_max: 4096,
             ring_memory_per_app_max: 8 << 30,
             lanes_max: 64,

@@ -26,6 +26,7 @@ use crate::ringpool::{Retired, RingPair};
 use crate::stat::Counters;
 use crate::table::Table;
 use crate::timers::Timers;
+use crate::users::Users;
 use crate::vqp::{HeadReport, RouteId, Vqp};
 use crate::{AppId, EngineConfig};
 
@@ -61,6 +62,7 @@ pub struct Engine {
     pub(crate) connects: Table<ConnectId, Connect>,
     pub(crate) parked_opens: Table<ParkedId, ParkedOpen>,
     pub(crate) listeners: BTreeMap<u16, Listener>,
+    pub(crate) users: Users,
     pub(crate) peers: BTreeMap<IpAddr, LaneId>,
     /// Lanes by queue pair, sorted.
     pub(crate) by_qpn: Vec<(Qpn, LaneId)>,
@@ -148,6 +150,7 @@ impl Engine {
             connects: Table::new(config.connections_max),
             parked_opens: Table::new(config.connections_max),
             listeners: BTreeMap::new(),
+            users: Users::new(&config),
             peers: BTreeMap::new(),
             by_qpn: Vec::new(),
             attached: Vec::new(),

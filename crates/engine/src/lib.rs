@@ -44,6 +44,7 @@ mod stat;
 mod table;
 mod tenant;
 mod timers;
+mod users;
 mod violation;
 mod vqp;
 

@@ -17,9 +17,12 @@ use crate::ringpool::{ChunkError, Waiter};
 use crate::vqp::{Phase, RouteId};
 
 impl Engine {
-    /// Takes an application in. [`Reason::LocalLimit`] if the table is full.
+    /// Takes an application in. [`Reason::LocalLimit`] if the table is full, [`Reason::UserPrograms`] if the user's share is.
     pub fn attach(&mut self, app: Attach) -> Result<AppId, Reason> {
+        let uid = app.uid;
+        self.users.check_app(uid)?;
         let id = self.apps.insert(App::new(app, self.config.ring_memory_per_app_max)).ok_or(Reason::LocalLimit)?;
+        self.users.add_app(uid);
         self.attached.push(id);
         Ok(id)
     }
@@ -231,6 +234,7 @@ impl Engine {
                 continue;
             }
             let Some(mut tenant) = self.apps.remove(app) else { continue };
+            self.users.drop_app(tenant.uid);
             for retired in tenant.pool.retire_all() {
                 self.dereg(nic, retired.mr);
             }
