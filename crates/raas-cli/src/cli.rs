@@ -1,12 +1,14 @@
 //! The command line as types: every command, option, unit and limit. Parsing only; the commands lie in other modules.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+mod values;
+
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::exit::Failure;
-use crate::perf::SIZE_BYTES_MAX;
+pub(crate) use values::resolve;
+use values::{seconds, size_bytes, two_addresses};
 
 /// Port of `raas perf server` if none is given.
 pub(crate) const PERF_PORT: u16 = 4800;
@@ -56,6 +58,9 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// List the devices of this machine, and explain which one an address would get
     Device(DeviceArgs),
+    /// Act on the lanes of this host
+    #[command(subcommand)]
+    Lane(LaneCommand),
     /// Measure latency, throughput and message rate between two hosts
     #[command(subcommand)]
     Perf(PerfCommand),
@@ -82,6 +87,21 @@ impl SocketArgs {
     pub(crate) fn path(&self) -> Option<&Path> {
         self.socket.as_deref()
     }
+}
+
+/// What to do where no daemon can carry a connection.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FallbackArgs {
+    /// Use this where there is no daemon on this host, or none at the peer, and say so; both ends need it
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub(crate) fallback: Option<FallbackTo>,
+}
+
+/// What carries a connection instead of a daemon.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(crate) enum FallbackTo {
+    /// Kernel TCP, to the same address and port
+    Tcp,
 }
 
 /// `raas device`.
@@ -166,12 +186,6 @@ pub(crate) struct DemoArgs {
     pub(crate) json: bool,
 }
 
-fn two_addresses(text: &str) -> Result<[IpAddr; 2], String> {
-    let parsed: Result<Vec<IpAddr>, _> = text.split(',').map(|part| part.trim().parse::<IpAddr>()).collect();
-    let addresses = parsed.map_err(|e| e.to_string())?;
-    addresses.try_into().map_err(|_| "two addresses with a comma between them, such as 127.0.1.1,127.0.1.2".into())
-}
-
 /// `raas demo-app`.
 #[derive(Debug, Args)]
 pub(crate) struct DemoAppArgs {
@@ -224,6 +238,8 @@ pub(crate) struct SendArgs {
     #[arg(value_name = "HOST:PORT")]
     pub(crate) to: String,
     #[command(flatten)]
+    pub(crate) fallback: FallbackArgs,
+    #[command(flatten)]
     pub(crate) socket: SocketArgs,
 }
 
@@ -237,6 +253,8 @@ pub(crate) struct RecvArgs {
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     pub(crate) output: PathBuf,
     #[command(flatten)]
+    pub(crate) fallback: FallbackArgs,
+    #[command(flatten)]
     pub(crate) socket: SocketArgs,
 }
 
@@ -244,6 +262,26 @@ pub(crate) struct RecvArgs {
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
     /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) socket: SocketArgs,
+}
+
+/// `raas lane`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LaneCommand {
+    /// Break the queue pair of a lane; both daemons make a new one, and its connections see a pause
+    Reset(LaneResetArgs),
+}
+
+/// `raas lane reset`.
+#[derive(Debug, Args)]
+pub(crate) struct LaneResetArgs {
+    /// Host at the other end of the lane [default: all lanes]
+    #[arg(value_name = "PEER")]
+    pub(crate) peer: Option<String>,
+    /// Print one JSON object on stdout
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -270,8 +308,10 @@ pub(crate) struct PerfServerArgs {
     #[arg(value_name = "PORT", default_value_t = PERF_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: u16,
     /// Serve over kernel TCP instead of RaaS, for comparison
-    #[arg(long)]
+    #[arg(long, conflicts_with = "fallback")]
     pub(crate) tcp: bool,
+    #[command(flatten)]
+    pub(crate) fallback: FallbackArgs,
     #[command(flatten)]
     pub(crate) socket: SocketArgs,
 }
@@ -292,33 +332,15 @@ pub(crate) struct PerfClientArgs {
     #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = seconds)]
     pub(crate) seconds: f64,
     /// Use kernel TCP (cubic, no delay) instead of RaaS; the server needs it too
-    #[arg(long)]
+    #[arg(long, conflicts_with = "fallback")]
     pub(crate) tcp: bool,
+    #[command(flatten)]
+    pub(crate) fallback: FallbackArgs,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) socket: SocketArgs,
-}
-
-fn size_bytes(text: &str) -> Result<u32, String> {
-    let (digits, unit) = match text.strip_suffix(['K', 'k']) {
-        Some(digits) => (digits, 1 << 10),
-        None => text.strip_suffix(['M', 'm']).map_or((text, 1), |digits| (digits, 1 << 20)),
-    };
-    let value = digits.parse::<u32>().ok().and_then(|n| n.checked_mul(unit));
-    value.filter(|n| (1..=SIZE_BYTES_MAX).contains(n)).ok_or_else(|| "1 to 16M bytes".into())
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    let value = text.parse::<f64>().ok().filter(|s| (0.01..=86_400.0).contains(s));
-    value.ok_or_else(|| "0.01 to 86400 seconds".into())
-}
-
-/// The address that a user's HOST:PORT means; the first one if a name has several.
-pub(crate) fn resolve(text: &str) -> Result<SocketAddr, Failure> {
-    let mut found = text.to_socket_addrs().map_err(|e| Failure::Usage(format!("{text}: {e} (HOST:PORT is wanted)")))?;
-    found.next().ok_or_else(|| Failure::Usage(format!("{text}: no address of that name")))
 }
 
 #[cfg(test)]
@@ -329,32 +351,5 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn sizes_and_times_have_limits() {
-        assert_eq!(size_bytes("64"), Ok(64));
-        assert_eq!(size_bytes("256K"), Ok(256 << 10));
-        assert_eq!(size_bytes("16M"), Ok(16 << 20));
-        for bad in ["0", "17M", "4096M", "-1", "x", "", "K"] {
-            assert!(size_bytes(bad).is_err(), "{bad}");
-        }
-        assert_eq!(seconds("0.5"), Ok(0.5));
-        for bad in ["0", "nan", "inf", "-1", "1e9"] {
-            assert!(seconds(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn demo_hosts_are_two_addresses() {
-        assert_eq!(two_addresses("127.0.0.1, ::1").unwrap()[1].to_string(), "::1");
-        assert!(two_addresses("127.0.0.1").is_err());
-        assert!(two_addresses("a,b").is_err());
-    }
-
-    #[test]
-    fn addresses_are_resolved() {
-        assert_eq!(resolve("127.0.0.5:80").unwrap().to_string(), "127.0.0.5:80");
-        assert!(matches!(resolve("nothing"), Err(Failure::Usage(_))));
     }
 }

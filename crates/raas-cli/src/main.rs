@@ -8,6 +8,7 @@ mod demo;
 mod device;
 mod doctor;
 mod exit;
+mod lane;
 mod manual;
 mod netcat;
 mod perf;
@@ -31,9 +32,9 @@ use std::time::Duration;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
-use cli::{Cli, Command, PerfClientArgs, PerfCommand};
+use cli::{Cli, Command, FallbackTo, LaneCommand, PerfClientArgs, PerfCommand};
 use exit::Failure;
-use transport::{Raas, Tcp};
+use transport::{FallingBack, Raas, Tcp};
 
 /// Message size of `raas perf lat` if none is given.
 const LATENCY_BYTES: u32 = 64;
@@ -41,6 +42,8 @@ const LATENCY_BYTES: u32 = 64;
 const BANDWIDTH_BYTES: u32 = 256 << 10;
 /// Message size of `raas perf rate` if none is given.
 const RATE_BYTES: u32 = 64;
+/// What is logged if nothing else is asked for. What the library says of kernel TCP the commands say themselves, once.
+const LOG_DEFAULT: &str = "warn,raas::fallback=off,raas::bind=off";
 /// The name under which this binary is the daemon.
 const DAEMON_NAME: &str = "raasd";
 
@@ -79,7 +82,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
     let log = cli.log;
     // The daemon's configuration may name a filter, so it starts its log itself.
     if !matches!(cli.command, Command::Daemon(_)) {
-        start_log(log.as_deref(), "warn")?;
+        start_log(log.as_deref(), LOG_DEFAULT)?;
     }
     match cli.command {
         Command::Daemon(args) => daemon::run(args, log.clone(), |default| start_log(log.as_deref(), default)),
@@ -96,10 +99,18 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::DemoApp(args) => demo::run_app(args.parent),
         Command::Send(args) => {
             let to = cli::resolve(&args.to)?;
-            netcat::send(&Raas::attach(args.socket.path(), "raas send")?, &args.file, to)
+            let (socket, name) = (args.socket.path(), "raas send");
+            match args.fallback.fallback {
+                None => netcat::send(&Raas::attach(socket, name)?, &args.file, to),
+                Some(FallbackTo::Tcp) => netcat::send(&FallingBack::attach(socket, name)?, &args.file, to),
+            }
         }
         Command::Recv(args) => {
-            netcat::recv(&Raas::attach(args.socket.path(), "raas recv")?, any_address(args.port), &args.output)
+            let (socket, name, at) = (args.socket.path(), "raas recv", any_address(args.port));
+            match args.fallback.fallback {
+                None => netcat::recv(&Raas::attach(socket, name)?, at, &args.output),
+                Some(FallbackTo::Tcp) => netcat::recv(&FallingBack::attach(socket, name)?, at, &args.output),
+            }
         }
         Command::Ss(args) => ss::run(args.socket.path(), args.json),
         Command::Stat(args) => stat::run(args.socket.path(), args.json),
@@ -108,12 +119,17 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Man(args) => manual::man(args.dir.as_deref()),
         Command::Completions(args) => manual::completions(args.shell),
         Command::Device(args) => device::run(args.listen, args.json),
+        Command::Lane(LaneCommand::Reset(args)) => lane::reset(&args),
         Command::Perf(PerfCommand::Server(args)) => {
             let at = any_address(args.port);
             if args.tcp {
                 return perf::serve(&Tcp, at);
             }
-            perf::serve(&Raas::attach(args.socket.path(), "raas perf server")?, at)
+            let (socket, name) = (args.socket.path(), "raas perf server");
+            match args.fallback.fallback {
+                None => perf::serve(&Raas::attach(socket, name)?, at),
+                Some(FallbackTo::Tcp) => perf::serve(&FallingBack::attach(socket, name)?, at),
+            }
         }
         Command::Perf(PerfCommand::Lat(args)) => measure(&args, perf::Kind::Latency, LATENCY_BYTES),
         Command::Perf(PerfCommand::Bw(args)) => measure(&args, perf::Kind::Bandwidth, BANDWIDTH_BYTES),
@@ -133,10 +149,11 @@ fn measure(args: &PerfClientArgs, kind: perf::Kind, default_bytes: u32) -> Resul
         connections: args.connections,
         duration: Duration::from_secs_f64(args.seconds),
     };
-    let outcome = if args.tcp {
-        perf::run_client(&Tcp, to, load)?
-    } else {
-        perf::run_client(&Raas::attach(args.socket.path(), "raas perf")?, to, load)?
+    let (socket, name) = (args.socket.path(), "raas perf");
+    let outcome = match (args.tcp, args.fallback.fallback) {
+        (true, _) => perf::run_client(&Tcp, to, load)?,
+        (false, None) => perf::run_client(&Raas::attach(socket, name)?, to, load)?,
+        (false, Some(FallbackTo::Tcp)) => perf::run_client(&FallingBack::attach(socket, name)?, to, load)?,
     };
     perf::print(load, &outcome, args.json);
     Ok(())

@@ -1,5 +1,6 @@
 //! `raas send` and `raas recv`: one stream of bytes from one program to the other. The sender half-closes after its
-//! last byte and ends well only after the receiver has taken everything and closed in order.
+//! last byte and ends well only after the receiver has taken everything and closed in order. Over kernel TCP, where a
+//! process that was killed closes in order too, the receiver says with one byte that everything is written.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -17,6 +18,8 @@ use crate::transport::{Accept, Duplex, Transport, stream_failure};
 const COPY_BYTES: usize = 256 << 10;
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// What a receiver answers over kernel TCP when everything is written: ASCII's ACK.
+const WRITTEN: u8 = 6;
 /// How often a waiting receiver looks around.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -39,10 +42,13 @@ pub(crate) fn send<T: Transport>(transport: &T, file: &Path, to: SocketAddr) -> 
         bar.inc(n as u64);
     }
     stream.finish_sending().map_err(|e| stream_failure(format!("sending to {to}"), &e))?;
-    match stream.recv(&mut [0; 1]) {
-        Ok(0) => {}
-        Ok(_) => return Err(Failure::Failed(format!("{to} sent bytes back: that is no `raas recv`"))),
-        Err(e) => return Err(stream_failure(format!("{to} did not take everything"), &e)),
+    let mut answer = [0; 1];
+    match (stream.recv(&mut answer), stream.fallback()) {
+        (Ok(0), None) => {}
+        (Ok(1), Some(_)) if answer == [WRITTEN] => {}
+        (Ok(0), Some(_)) => return Err(Failure::Failed(format!("{to} ended before everything was written"))),
+        (Ok(_), _) => return Err(Failure::Failed(format!("{to} sent bytes back: that is no `raas recv`"))),
+        (Err(e), _) => return Err(stream_failure(format!("{to} did not take everything"), &e)),
     }
     bar.finish();
     Ok(())
@@ -61,6 +67,9 @@ pub(crate) fn recv<T: Transport>(transport: &T, at: SocketAddr, output: &Path) -
     // Nobody else is wanted: a second sender is refused instead of left waiting.
     drop(listener);
     let from = stream.peer_addr();
+    if let Some(cause) = stream.fallback() {
+        eprintln!("raas: from {from} over kernel TCP ({}): {cause}", raas::Reason::TcpFallback.key());
+    }
     let bar = progress_bar("receiving", None);
     let mut buffer = vec![0; COPY_BYTES];
     loop {
@@ -75,6 +84,9 @@ pub(crate) fn recv<T: Transport>(transport: &T, at: SocketAddr, output: &Path) -
         bar.inc(n as u64);
     }
     bar.finish();
+    if stream.fallback().is_some() {
+        stream.send_all(&[WRITTEN]).map_err(|e| stream_failure(format!("answering {from}"), &e))?;
+    }
     // The sender is told of the end only now that every byte is out of this process.
     stream.finish_sending().map_err(|e| stream_failure(format!("closing with {from}"), &e))
 }

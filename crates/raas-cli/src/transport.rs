@@ -1,6 +1,7 @@
 //! What the measuring and sending commands need from a byte stream, so that the same program runs over RaaS and over
 //! kernel TCP. Nothing here knows which of the two it is.
 
+mod fallback;
 mod raas;
 mod tcp;
 
@@ -8,8 +9,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+pub(crate) use self::fallback::FallingBack;
 pub(crate) use self::raas::{Raas, reason_failure, session_failure, stream_failure};
-pub(crate) use tcp::{Tcp, tcp_congestion};
+pub(crate) use tcp::{Tcp, default_congestion, tcp_congestion};
+
+use ::raas::FallbackCause;
 
 use crate::exit::Failure;
 
@@ -53,6 +57,10 @@ pub(crate) trait Duplex: Send + Sync + 'static {
     fn peer_addr(&self) -> SocketAddr;
     /// How the bytes travel: a value of `path` in docs/cli.md.
     fn path(&self) -> &'static str;
+    /// Why kernel TCP carries it instead of a daemon, if it was made so.
+    fn fallback(&self) -> Option<FallbackCause> {
+        None
+    }
 
     /// Receives exactly `into.len()` bytes; an earlier end is `UnexpectedEof`.
     fn recv_exact(&self, mut into: &mut [u8]) -> io::Result<()> {

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use raas::{ConnectOptions, Fallback, FallbackCause, ListenOptions, Session};
-use rig::{Cluster, Daemon, address, run, wait_until};
+use rig::{Cluster, Daemon, Running, address, pattern, raas, run, wait_until};
 use serde_json::{Value, json};
 
 fn rows(at: &Daemon) -> Vec<Value> {
@@ -61,5 +61,79 @@ fn a_connection_over_kernel_tcp_is_shown_and_explained() {
     // What a program leaves open goes with it.
     drop((accepted, listener, session));
     wait_for_rows(&daemon, 0);
+    daemon.stop();
+}
+
+/// The environment of a host without a daemon.
+fn without(cluster: &Cluster, args: &[&str]) -> std::process::Command {
+    let mut command = raas();
+    command.args(args).env("RAAS_SOCKET", cluster.dir.path().join("nobody.sock"));
+    command
+}
+
+#[test]
+fn a_file_goes_over_kernel_tcp_where_that_was_asked_for_and_both_ends_say_so() {
+    let cluster = Cluster::new();
+    let daemon = cluster.daemon();
+    let (source, target) = (cluster.dir.path().join("source"), cluster.dir.path().join("target"));
+    let bytes = pattern(3_000_000);
+    std::fs::write(&source, &bytes).unwrap();
+    let source = source.to_str().unwrap();
+    let mut receiver = Running::start(daemon.command(&["recv", "7011", "--fallback", "tcp", "-o"]).arg(&target));
+    receiver.wait_for("listening on ");
+    let to = format!("{}:7011", daemon.ip);
+    // Nobody asked: as ever.
+    assert_eq!(run(&mut without(&cluster, &["send", source, &to])).code(), 3);
+    let sent = run(&mut without(&cluster, &["send", source, &to, "--fallback", "tcp"]));
+    assert_eq!(sent.code(), 0, "{sent:?}");
+    let said = &sent.stderr;
+    assert!(said.contains("kernel TCP (tcp-fallback): there is no RaaS daemon on this host"), "{said}");
+    assert_eq!(said.lines().count(), 1, "said once: {said}");
+    let received = receiver.end();
+    assert_eq!(received.code(), 0, "{received:?}");
+    assert!(received.stderr.contains("the peer connected over kernel TCP"), "{received:?}");
+    assert!(std::fs::read(&target).unwrap() == bytes, "the file arrived changed");
+    // Nobody there, on either way.
+    let refused = run(&mut without(&cluster, &["send", source, &to, "--fallback", "tcp"]));
+    assert_eq!(refused.code(), 4, "{refused:?}");
+    daemon.stop();
+}
+
+#[test]
+fn a_receiver_that_dies_over_kernel_tcp_fails_the_sender() {
+    let cluster = Cluster::new();
+    let ip = address();
+    let mut receiver = Running::start(&mut without(&cluster, &["recv", "7012", "--fallback", "tcp"]));
+    receiver.wait_for("listening on ");
+    assert!(receiver.stderr().contains("kernel TCP alone"), "{}", receiver.stderr());
+    let mut send = without(&cluster, &["send", "-", &format!("{ip}:7012"), "--fallback", "tcp"]);
+    let mut sender = Running::start(send.stdin(std::process::Stdio::piped()));
+    let mut stdin = sender.stdin();
+    stdin.write_all(b"hello").unwrap();
+    receiver.wait_for("hello");
+    receiver.kill();
+    // Everything was read, so the kernel closes in order for the dead.
+    drop(stdin);
+    let ended = sender.end();
+    assert_eq!(ended.code(), 1, "{ended:?}");
+}
+
+#[test]
+fn perf_says_path_and_reason() {
+    let cluster = Cluster::new();
+    let daemon = cluster.daemon();
+    let elsewhere = address();
+    let mut server = Running::start(&mut without(&cluster, &["perf", "server", "4811", "--fallback", "tcp"]));
+    server.wait_for("listening on ");
+    let to = format!("{elsewhere}:4811");
+    let ended = run(&mut daemon.command(&["perf", "lat", &to, "--fallback", "tcp", "--seconds", "0.2", "--json"]));
+    assert_eq!(ended.code(), 0, "{ended:?}");
+    let report = ended.json();
+    assert_eq!((&report["path"], &report["cpu_client_daemon_seconds"]), (&json!("tcp"), &Value::Null), "{report}");
+    assert_eq!(report["fallback"], "the peer's RaaS daemon cannot be reached");
+    assert!(report["tcp_congestion"].is_string(), "{report}");
+    assert!(ended.stderr.contains("over kernel TCP (tcp-fallback)"), "{ended:?}");
+    assert_eq!(run(&mut daemon.command(&["perf", "lat", &to, "--seconds", "0.2"])).code(), 3);
+    assert_eq!(run(&mut daemon.command(&["perf", "lat", &to, "--fallback", "udp"])).code(), 2);
     daemon.stop();
 }

@@ -8,12 +8,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use control::Reason;
+use control::{Kind, Reason};
 
 use crate::carrier::Carrier;
 use crate::inner::Inner;
 use crate::tcp::{TcpConn, Told};
-use crate::{ConnectError, SessionError, Stream};
+use crate::{ConnectError, Session, SessionError, Stream};
 
 /// What to do where no daemon can carry a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,6 +24,40 @@ pub enum Fallback {
     Never,
     /// Use kernel TCP, to the same address and port. The stream says so: [`Stream::path`], [`Stream::fallback`].
     Tcp,
+}
+
+/// Who carries what an application is about to make.
+pub(crate) enum Way {
+    /// This host's daemon.
+    Daemon(Session),
+    /// Kernel TCP alone: there is no daemon, and the application asked for this.
+    Tcp(FallbackCause),
+}
+
+impl Fallback {
+    /// Refuses what kernel TCP could never carry before anything is tried.
+    pub(crate) fn check(self, kind: Kind) -> Result<(), NotOverTcp> {
+        match (self, kind) {
+            (Self::Tcp, Kind::Message) => Err(NotOverTcp::Messages),
+            _ => Ok(()),
+        }
+    }
+
+    /// Who carries, by what making the session gave.
+    pub(crate) fn way(self, session: Result<Session, SessionError>) -> Result<Way, SessionError> {
+        session.map(Way::Daemon).or_else(|error| match (self, FallbackCause::of_session(&error)) {
+            (Self::Tcp, Some(cause)) => Ok(Way::Tcp(cause)),
+            _ => Err(error),
+        })
+    }
+
+    /// Why a connection that the daemon could not make goes over kernel TCP, if it does.
+    pub(crate) fn cause_of(self, failed: &ConnectError) -> Option<FallbackCause> {
+        match self {
+            Self::Never => None,
+            Self::Tcp => FallbackCause::of_connect(failed),
+        }
+    }
 }
 
 /// Why a connection goes over kernel TCP.
@@ -75,7 +109,7 @@ impl From<NotOverTcp> for io::Error {
 impl FallbackCause {
     /// Of the failure of a session: only that there is no daemon. One that refuses, or is of another release, is a mistake to
     /// be heard of.
-    pub(crate) fn of_session(error: &SessionError) -> Option<Self> {
+    fn of_session(error: &SessionError) -> Option<Self> {
         match error {
             SessionError::NoDaemon { .. } => Some(Self::NoDaemon),
             SessionError::Lost { reason: Reason::DaemonLost | Reason::ShuttingDown } => Some(Self::DaemonLost),
@@ -84,7 +118,7 @@ impl FallbackCause {
     }
 
     /// Of the failure to connect: only that there is nobody to ask at the peer. A peer that answers is taken at its word.
-    pub(crate) fn of_connect(error: &ConnectError) -> Option<Self> {
+    fn of_connect(error: &ConnectError) -> Option<Self> {
         match error {
             ConnectError::Session(e) => Self::of_session(e),
             ConnectError::Refused { reason: Reason::PeerUnreachable, .. } => Some(Self::PeerUnreachable),

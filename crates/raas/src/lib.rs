@@ -54,9 +54,11 @@
 #[cfg(feature = "tokio")]
 pub mod aio;
 mod attach;
+mod bind;
 mod carrier;
 mod conn;
 mod connecting;
+mod dial;
 mod driver;
 mod edge;
 mod entrance;
@@ -90,13 +92,15 @@ mod fake_daemon;
 #[cfg(test)]
 mod tests;
 
+pub use bind::ListenOptions;
 pub use connecting::Connecting;
 pub use control::{PathKind, Reason};
+pub use dial::ConnectOptions;
 pub use error::{AcceptError, BindError, ConnectError, SessionError, StreamError};
 pub use fallback::{Fallback, FallbackCause, NotOverTcp};
-pub use listener::{Incoming, ListenOptions, Listener};
+pub use listener::{Incoming, Listener};
 pub use loan::{Loan, LoanMut};
 pub use message::{MESSAGE_BYTES_MAX, Message, MessageError, MessageListener};
 pub use readiness::Readiness;
 pub use session::{Session, SessionBuilder};
-pub use stream::{ConnectOptions, ReadHalf, Stream, WriteHalf};
+pub use stream::{ReadHalf, Stream, WriteHalf};

@@ -1,6 +1,7 @@
 //! Listeners: taking connections that others make.
 //!
-//! Owns one port, at the daemon and, if asked for, at the kernel's TCP. It must never lose a connection between threads that accept on one listener.
+//! Owns one port, at the daemon and, if asked for, at the kernel's TCP. It must never lose a connection between threads that
+//! accept on one listener, nor let the callers of one of the two starve those of the other.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -11,23 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use control::{Kind, Request};
+use control::Request;
 
 use crate::conn::Side;
 use crate::entrance::Entrance;
-use crate::inner::Inner;
 use crate::park::{Parker, lock};
-use crate::poller::{Poller, Waiter};
-use crate::stream::check_ring_bytes;
-use crate::tables::Answer;
-use crate::{
-    AcceptError, BindError, Fallback, FallbackCause, NotOverTcp, Readiness, Session, SessionError, Stream, fallback,
-};
-
-/// Connections that may wait for `accept` unless [`ListenOptions::backlog`] says otherwise.
-const BACKLOG_DEFAULT: u32 = 128;
-/// Free ports of the daemon that are tried until one is free for kernel TCP too.
-const FREE_PORT_TRIES: u32 = 16;
+use crate::poller::Poller;
+use crate::{AcceptError, BindError, ListenOptions, NotOverTcp, Readiness, Session, SessionError, Stream, fallback};
 
 /// A port of this host on which connections are accepted. Dropping it stops that; connections which nobody accepted are
 /// reset.
@@ -35,198 +26,23 @@ pub struct Listener {
     /// None: there is no daemon, and `entrance` is all there is.
     session: Option<Session>,
     /// Kernel TCP, if asked for.
-    entrance: Option<Entrance>,
-    local: SocketAddr,
-    poller: Arc<Poller>,
+    pub(crate) entrance: Option<Entrance>,
+    /// The next look is at kernel TCP first: the last connection came from the daemon.
+    tcp_first: AtomicBool,
+    pub(crate) local: SocketAddr,
+    pub(crate) poller: Arc<Poller>,
     nonblocking: AtomicBool,
 }
 
-/// Settings of a listener.
-#[derive(Debug, Clone, Copy)]
-pub struct ListenOptions {
-    ring_bytes: u32,
-    backlog: u32,
-    kind: Kind,
-    fallback: Fallback,
-}
-
-impl Default for ListenOptions {
-    fn default() -> Self {
-        Self { ring_bytes: 0, backlog: BACKLOG_DEFAULT, kind: Kind::Stream, fallback: Fallback::Never }
-    }
-}
-
-impl ListenOptions {
-    /// The defaults.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Size of each direction's ring of accepted connections: a power of two from 4 KiB to 8 MiB, 0 for the daemon's
-    /// default.
-    #[must_use]
-    pub fn ring_bytes(mut self, bytes: u32) -> Self {
-        self.ring_bytes = bytes;
-        self
-    }
-
-    /// Connections that may wait for `accept`; further ones are refused. Default: 128.
-    #[must_use]
-    pub fn backlog(mut self, connections: u32) -> Self {
-        self.backlog = connections;
-        self
-    }
-
-    /// With [`Fallback::Tcp`] connections over kernel TCP are accepted too, on the same address and port. Default:
-    /// [`Fallback::Never`].
-    #[must_use]
-    pub fn fallback(mut self, fallback: Fallback) -> Self {
-        self.fallback = fallback;
-        self
-    }
-
-    /// What travels on its connections: bytes or messages.
-    pub(crate) fn kind(mut self, kind: Kind) -> Self {
-        self.kind = kind;
-        self
-    }
-
-    /// Listens on the first of the addresses that can be.
-    pub fn bind(&self, session: &Session, addr: impl ToSocketAddrs) -> Result<Listener, BindError> {
-        self.check()?;
-        let mut failed = Vec::new();
-        for addr in addr.to_socket_addrs().map_err(BindError::Resolve)? {
-            match self.bind_everywhere(session, addr) {
-                Ok(listener) => return Ok(listener),
-                Err(e @ BindError::Session(_)) => return Err(e),
-                Err(e) => failed.push(e),
-            }
-        }
-        Err(BindError::of_all(failed))
-    }
-
-    /// As [`ListenOptions::bind`], for programs that go on without a daemon: `session` is what making it gave, and if it gave
-    /// that there is no daemon, and [`Fallback::Tcp`] was asked for, only connections over kernel TCP are accepted.
-    pub fn listen(
-        &self,
-        session: Result<Session, SessionError>,
-        addr: impl ToSocketAddrs,
-    ) -> Result<Listener, BindError> {
-        let error = match session {
-            Ok(session) => return self.bind(&session, addr),
-            Err(error) => error,
-        };
-        self.check()?;
-        let (Fallback::Tcp, Some(cause)) = (self.fallback, FallbackCause::of_session(&error)) else {
-            return Err(error.into());
-        };
-        let mut failed = Vec::new();
-        for addr in addr.to_socket_addrs().map_err(BindError::Resolve)? {
-            let bound = Entrance::bind(addr, self.backlog).and_then(|e| Ok((e.local_addr()?, e)));
-            match bound {
-                Ok((local, entrance)) => {
-                    tracing::warn!(%local, %cause, "listening on kernel TCP alone, as asked for");
-                    let (poller, nonblocking) = (Arc::default(), AtomicBool::new(false));
-                    return Ok(Listener { session: None, entrance: Some(entrance), local, poller, nonblocking });
-                }
-                Err(error) => failed.push(BindError::Tcp { addr, error }),
-            }
-        }
-        Err(BindError::of_all(failed))
-    }
-
-    fn check(&self) -> Result<(), BindError> {
-        check_ring_bytes(self.ring_bytes).map_err(BindError::RingBytes)?;
-        if self.fallback != Fallback::Never && self.kind == Kind::Message {
-            return Err(NotOverTcp::Messages.into());
-        }
-        Ok(())
-    }
-
-    /// At the daemon, and on the same port of kernel TCP if asked for. Any free port must be so at both.
-    fn bind_everywhere(&self, session: &Session, addr: SocketAddr) -> Result<Listener, BindError> {
-        let mut tries = if addr.port() == 0 { FREE_PORT_TRIES } else { 1 };
-        loop {
-            let mut listener = self.bind_one(session, addr)?;
-            if self.fallback == Fallback::Never {
-                return Ok(listener);
-            }
-            let addr = SocketAddr::new(addr.ip(), listener.local.port());
-            tries -= 1;
-            match Entrance::bind(addr, self.backlog) {
-                Ok(entrance) => {
-                    session.inner.watch_entrance(&entrance, addr.port())?;
-                    listener.entrance = Some(entrance);
-                    return Ok(listener);
-                }
-                Err(e) if e.kind() == ErrorKind::AddrInUse && tries > 0 => {}
-                Err(error) => return Err(BindError::Tcp { addr, error }),
-            }
-        }
-    }
-
-    fn bind_one(&self, session: &Session, addr: SocketAddr) -> Result<Listener, BindError> {
-        let inner = &session.inner;
-        if !addr.ip().is_unspecified() && !inner.addresses.contains(&addr.ip()) {
-            return Err(BindError::NotThisHost { addr, addresses: inner.addresses.clone() });
-        }
-        inner.check_fork()?;
-        let request = inner.next_request();
-        let parker = Arc::new(Parker::default());
-        lock(&inner.tables).begin(request, vec![Waiter::Thread(Arc::clone(&parker))]);
-        let (port, Self { backlog, ring_bytes, kind, .. }) = (addr.port(), *self);
-        let listen = match kind {
-            Kind::Stream => Request::Listen { request, port, backlog, ring_bytes },
-            Kind::Message => Request::ListenMessages { request, port, backlog, ring_bytes },
-        };
-        let answer = inner
-            .send(&listen, &[])
-            .and_then(|()| wait_for_answer(inner, request, &parker, inner.timeout))
-            .inspect_err(|_| drop(lock(&inner.tables).finish(request)))?;
-        match answer {
-            Some(Answer::Listening(Ok(local))) => {
-                let ip = if addr.ip().is_unspecified() { local.ip() } else { addr.ip() };
-                let local = SocketAddr::new(ip, local.port());
-                let poller = Arc::<Poller>::default();
-                lock(&inner.tables).set_poller(local.port(), Arc::clone(&poller));
-                let (session, nonblocking) = (Some(session.clone()), AtomicBool::new(false));
-                Ok(Listener { session, entrance: None, local, poller, nonblocking })
-            }
-            Some(Answer::Listening(Err(reason))) => Err(BindError::Refused { addr, reason }),
-            Some(other) => Err(SessionError::Protocol(format!("the answer to Listen was {other:?}")).into()),
-            // An answer that still comes finds nobody, and is undone then.
-            None => Err(SessionError::Silent { path: inner.path.clone(), waited: inner.timeout }.into()),
-        }
-    }
-}
-
-/// Waits for the answer to a request that was sent. None: it did not come in time.
-fn wait_for_answer(
-    inner: &Arc<Inner>,
-    request: u64,
-    parker: &Arc<Parker>,
-    timeout: Duration,
-) -> Result<Option<Answer>, SessionError> {
-    let deadline = Instant::now().checked_add(timeout);
-    loop {
-        inner.block(parker, deadline, &mut || {
-            let tables = lock(&inner.tables);
-            !tables.is_pending(request) || tables.lost().is_some()
-        })?;
-        let over = deadline.is_some_and(|d| Instant::now() >= d);
-        let mut tables = lock(&inner.tables);
-        let lost = tables.lost();
-        if !tables.is_pending(request) || lost.is_some() || over {
-            let answer = tables.finish(request);
-            return match (answer, lost) {
-                (None, Some(lost)) => Err(lost),
-                (answer, _) => Ok(answer),
-            };
-        }
-    }
-}
+/// A connection that was taken, and who made it.
+type Accepted = (Stream, SocketAddr);
 
 impl Listener {
+    pub(crate) fn new(session: Option<Session>, entrance: Option<Entrance>, local: SocketAddr) -> Self {
+        let (tcp_first, nonblocking) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { session, entrance, tcp_first, local, poller: Arc::default(), nonblocking }
+    }
+
     /// Listens, in the process-wide session. The host must be an address of this host or unspecified (`0.0.0.0`); port 0
     /// is any free one, which [`Listener::local_addr`] tells.
     pub fn bind(addr: impl ToSocketAddrs) -> Result<Self, BindError> {
@@ -315,7 +131,7 @@ impl Listener {
         self.local
     }
 
-    fn accept_within(&self, timeout: Option<Duration>) -> Result<(Stream, SocketAddr), AcceptError> {
+    fn accept_within(&self, timeout: Option<Duration>) -> Result<Accepted, AcceptError> {
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         let Some(Session { inner }) = &self.session else {
             return self.wait_for_accept(timeout, deadline, || {
@@ -348,7 +164,7 @@ impl Listener {
         timeout: Option<Duration>,
         deadline: Option<Instant>,
         sleep: impl Fn() -> Result<(), SessionError>,
-    ) -> Result<(Stream, SocketAddr), AcceptError> {
+    ) -> Result<Accepted, AcceptError> {
         loop {
             if let Some(accepted) = self.take_waiting()? {
                 return Ok(accepted);
@@ -363,7 +179,7 @@ impl Listener {
     }
 
     /// Takes a connection if one waits, once what the daemon said was heard.
-    fn accept_now(&self) -> Result<Option<(Stream, SocketAddr)>, AcceptError> {
+    fn accept_now(&self) -> Result<Option<Accepted>, AcceptError> {
         if let Some(Session { inner }) = &self.session {
             inner.check_fork()?;
             inner.turn();
@@ -371,26 +187,46 @@ impl Listener {
         self.take_waiting()
     }
 
-    fn take_waiting(&self) -> Result<Option<(Stream, SocketAddr)>, AcceptError> {
-        let daemon = self.session.as_ref().map(|s| &s.inner);
-        if let Some(inner) = daemon {
-            inner.check_fork()?;
-            let (conn, lost) = {
-                let mut tables = lock(&inner.tables);
-                (tables.take_arrived(self.local.port()), tables.lost())
-            };
-            match (conn, lost) {
-                (Some(conn), _) => {
-                    inner.tell(&Request::Accepted { port: self.local.port(), connection: conn.id });
-                    let peer = conn.peer;
-                    return Ok(Some((Stream::from_conn(conn), peer)));
-                }
-                (None, Some(lost)) => return Err(lost.into()),
-                (None, None) => {}
-            }
+    /// Takes a connection if one waits: of the daemon's and of kernel TCP's in turn, so that neither's callers wait for the
+    /// other's to end.
+    fn take_waiting(&self) -> Result<Option<Accepted>, AcceptError> {
+        if self.tcp_first.load(Ordering::Relaxed)
+            && let Some(accepted) = self.take_of_tcp()?
+        {
+            self.tcp_first.store(false, Ordering::Relaxed);
+            return Ok(Some(accepted));
         }
+        match self.take_of_daemon()? {
+            Some(accepted) => {
+                self.tcp_first.store(self.entrance.is_some(), Ordering::Relaxed);
+                Ok(Some(accepted))
+            }
+            None => self.take_of_tcp(),
+        }
+    }
+
+    fn take_of_daemon(&self) -> Result<Option<Accepted>, AcceptError> {
+        let Some(Session { inner }) = &self.session else { return Ok(None) };
+        inner.check_fork()?;
+        let (conn, lost) = {
+            let mut tables = lock(&inner.tables);
+            (tables.take_arrived(self.local.port()), tables.lost())
+        };
+        match (conn, lost) {
+            (Some(conn), _) => {
+                inner.tell(&Request::Accepted { port: self.local.port(), connection: conn.id });
+                let peer = conn.peer;
+                Ok(Some((Stream::from_conn(conn), peer)))
+            }
+            (None, Some(lost)) => Err(lost.into()),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn take_of_tcp(&self) -> Result<Option<Accepted>, AcceptError> {
         let Some(entrance) = &self.entrance else { return Ok(None) };
         let Some((socket, from)) = entrance.try_accept().map_err(AcceptError::Tcp)? else { return Ok(None) };
+        let daemon = self.session.as_ref().map(|s| &s.inner);
         let stream = fallback::accept(socket, from, daemon).map_err(AcceptError::Tcp)?;
         Ok(Some((stream, from)))
     }

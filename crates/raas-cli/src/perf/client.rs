@@ -7,6 +7,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use raas::FallbackCause;
 
 use super::wire::{ANSWER_BYTES, Hello, Kind, REPORT_BYTES, Report, decode_answer};
 use crate::exit::Failure;
@@ -56,6 +57,8 @@ pub(crate) struct Outcome {
     pub(crate) cpu_server_daemon: Option<Duration>,
     /// How the bytes travelled.
     pub(crate) path: &'static str,
+    /// Why kernel TCP took the place of a daemon, if it did.
+    pub(crate) fallback: Option<FallbackCause>,
 }
 
 /// Runs `load` against the server at `to`.
@@ -63,7 +66,10 @@ pub(crate) fn run<T: Transport>(transport: &T, to: SocketAddr, load: Load) -> Re
     process::raise_descriptor_limit();
     let streams = (0..load.connections).map(|_| open(transport, to, load)).collect::<Result<Vec<_>, _>>()?;
     let path = streams.first().map_or("", Duplex::path);
-    let daemon_time = || transport.daemon_pid().and_then(process::cpu_time);
+    let fallback = streams.first().and_then(Duplex::fallback);
+    // A daemon that carries nothing costs nothing here.
+    let daemon_pid = transport.daemon_pid().filter(|_| path != "tcp");
+    let daemon_time = || daemon_pid.and_then(process::cpu_time);
 
     let barrier = Barrier::new(streams.len() + 1);
     let (results, elapsed, cpu_client, daemon) = std::thread::scope(|scope| {
@@ -94,6 +100,7 @@ pub(crate) fn run<T: Transport>(transport: &T, to: SocketAddr, load: Load) -> Re
         cpu_client_daemon: daemon.map(|(a, b)| b.saturating_sub(a)),
         cpu_server_daemon: None,
         path,
+        fallback,
     };
     let mut reports = Vec::new();
     for result in results {
@@ -106,7 +113,7 @@ pub(crate) fn run<T: Transport>(transport: &T, to: SocketAddr, load: Load) -> Re
     }
     // Points on one process's clock: the span over all connections counts nothing twice.
     outcome.cpu_server = span(reports.iter().map(|r| Some((r.cpu_start, r.cpu_end)))).unwrap_or_default();
-    if path != "shm" {
+    if path != "shm" && path != "tcp" {
         outcome.cpu_server_daemon = span(reports.iter().map(|r| r.daemon));
     }
     Ok(outcome)

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::client::{Load, Outcome};
 use super::wire::Kind;
 use crate::table;
-use crate::transport::tcp_congestion;
+use crate::transport::{default_congestion, tcp_congestion};
 
 /// Prints the outcome on stdout.
 pub(crate) fn print(load: Load, outcome: &Outcome, as_json: bool) {
@@ -17,8 +17,12 @@ pub(crate) fn print(load: Load, outcome: &Outcome, as_json: bool) {
 }
 
 /// The congestion control, where kernel TCP ran.
-fn congestion(o: &Outcome) -> Option<&'static str> {
-    (o.path == "tcp").then(|| tcp_congestion().ok()).flatten()
+fn congestion(o: &Outcome) -> Option<String> {
+    match (o.path, o.fallback) {
+        ("tcp", None) => tcp_congestion().ok().map(str::to_owned),
+        ("tcp", Some(_)) => default_congestion().ok(),
+        _ => None,
+    }
 }
 
 struct Figures {
@@ -66,6 +70,7 @@ fn to_json(load: Load, o: &Outcome) -> Value {
         "schema": "raas.perf/1",
         "test": test_name(load.kind),
         "path": o.path,
+        "fallback": o.fallback.map(|cause| cause.to_string()),
         "tcp_congestion": congestion(o),
         "size_bytes": load.size_bytes,
         "connections": load.connections,
@@ -89,9 +94,10 @@ fn to_json(load: Load, o: &Outcome) -> Value {
 fn to_text(load: Load, o: &Outcome) -> String {
     let f = figures(load, o);
     let mut out = format!(
-        "{}: path {}, {} bytes, {} connections, {:.1} s\n",
+        "{}: path {}{}, {} bytes, {} connections, {:.1} s\n",
         test_name(load.kind),
         o.path,
+        o.fallback.map_or(String::new(), |cause| format!(" ({cause})")),
         table::grouped(u64::from(load.size_bytes)),
         table::grouped(u64::from(load.connections)),
         o.elapsed.as_secs_f64(),

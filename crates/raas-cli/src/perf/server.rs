@@ -36,6 +36,9 @@ pub(crate) fn serve<T: Transport>(transport: &T, at: SocketAddr) -> Result<(), F
         let place = Place::take(&active);
         let transport = transport.clone();
         let peer = stream.peer_addr();
+        if let Some(cause) = stream.fallback() {
+            eprintln!("raas: from {peer} over kernel TCP ({}): {cause}", raas::Reason::TcpFallback.key());
+        }
         let spawned = std::thread::Builder::new().stack_size(STACK_BYTES).name("perf".into()).spawn(move || {
             if let Err(e) = serve_one(&transport, &stream, place.is_some()) {
                 tracing::warn!("perf client {peer}: {e}");

@@ -5,14 +5,16 @@ use std::net::{Shutdown, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use raas::{AcceptError, BindError, ConnectError, ConnectOptions, ListenOptions, Reason, Session, SessionError};
+use raas::{
+    AcceptError, BindError, ConnectError, ConnectOptions, FallbackCause, ListenOptions, Reason, Session, SessionError,
+};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::{Accept, Duplex, Transport};
 use crate::exit::Failure;
 
 /// Connections that may wait to be accepted.
-const BACKLOG: u32 = 1024;
+pub(super) const BACKLOG: u32 = 1024;
 
 /// Connections through this host's daemon.
 #[derive(Debug, Clone)]
@@ -24,12 +26,7 @@ pub(crate) struct Raas {
 impl Raas {
     /// Attaches to the daemon at `socket` (by the usual rule if `None`), with this name in `raas stat`.
     pub(crate) fn attach(socket: Option<&Path>, name: &str) -> Result<Self, Failure> {
-        let builder = Session::builder().name(name);
-        let builder = match socket {
-            Some(path) => builder.socket(path),
-            None => builder,
-        };
-        let session = builder.connect().map_err(session_failure)?;
+        let session = attach(socket, name).map_err(session_failure)?;
         let daemon_pid = daemon_pid(session.socket().to_path_buf());
         Ok(Self { session, daemon_pid })
     }
@@ -40,8 +37,17 @@ impl Raas {
     }
 }
 
+pub(super) fn attach(socket: Option<&Path>, name: &str) -> Result<Session, SessionError> {
+    let builder = Session::builder().name(name);
+    match socket {
+        Some(path) => builder.socket(path),
+        None => builder,
+    }
+    .connect()
+}
+
 /// The process that serves `socket`, by the word of the kernel; `None` if it is in another pid namespace.
-fn daemon_pid(socket: PathBuf) -> Option<u32> {
+pub(super) fn daemon_pid(socket: PathBuf) -> Option<u32> {
     let address = SocketAddrUnix::new(socket).ok()?;
     let probe =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;
@@ -69,17 +75,22 @@ pub(crate) fn reason_failure(reason: Reason, message: String) -> Failure {
     }
 }
 
-fn connect_failure(e: ConnectError) -> Failure {
+pub(super) fn connect_failure(e: ConnectError) -> Failure {
     let message = e.to_string();
     match e {
         ConnectError::Session(e) => session_failure(e),
         ConnectError::Refused { reason, .. } => reason_failure(reason, message),
+        ConnectError::Tcp { error, .. } if error.kind() == io::ErrorKind::ConnectionRefused => {
+            Failure::Refused(message)
+        }
+        // Neither the peer's daemon nor the peer itself.
+        ConnectError::Tcp { .. } => Failure::NoDaemon(message),
         ConnectError::Resolve(_) | ConnectError::RingBytes(_) => Failure::Usage(message),
         _ => Failure::Failed(message),
     }
 }
 
-fn bind_failure(e: BindError) -> Failure {
+pub(super) fn bind_failure(e: BindError) -> Failure {
     let message = e.to_string();
     match e {
         BindError::Session(e) => session_failure(e),
@@ -109,6 +120,12 @@ impl Transport for Raas {
 /// A listener at this host's daemon.
 #[derive(Debug)]
 pub(crate) struct RaasAccept(raas::Listener);
+
+impl RaasAccept {
+    pub(super) fn new(listener: raas::Listener) -> Self {
+        Self(listener)
+    }
+}
 
 impl Accept for RaasAccept {
     type Stream = raas::Stream;
@@ -150,6 +167,10 @@ impl Duplex for raas::Stream {
 
     fn path(&self) -> &'static str {
         crate::ss::path_name(Self::path(self))
+    }
+
+    fn fallback(&self) -> Option<FallbackCause> {
+        Self::fallback(self)
     }
 }
 

@@ -21,6 +21,12 @@ pub(crate) fn tcp_congestion() -> io::Result<&'static str> {
     set_congestion(&TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?)
 }
 
+/// The congestion control that connections of others have, which set none.
+pub(crate) fn default_congestion() -> io::Result<String> {
+    let socket = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
+    Ok(rustix::net::sockopt::tcp_congestion(&socket)?.trim_end_matches('\0').to_owned())
+}
+
 /// Kernel TCP.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tcp;

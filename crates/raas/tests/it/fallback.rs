@@ -179,6 +179,31 @@ fn one_listener_takes_connections_of_both_kinds() {
 }
 
 #[test]
+fn callers_over_kernel_tcp_do_not_wait_for_the_daemons_to_end() {
+    const CALLERS: usize = 40;
+    let _watchdog = Watchdog::start("callers_over_kernel_tcp_do_not_wait");
+    let daemon = FakeDaemon::start();
+    let sessions = [daemon.session(), daemon.session()];
+    let listener = ListenOptions::new().fallback(Fallback::Tcp).bind(&sessions[1], (HERE, 0)).unwrap();
+    let to = listener.local_addr();
+    thread::scope(|s| {
+        let callers: Vec<_> =
+            (0..CALLERS).map(|_| s.spawn(|| Stream::connect_with(&sessions[0], to).unwrap())).collect();
+        // Somebody must answer the daemon meanwhile; this one takes nothing.
+        while !listener.readiness().unwrap().contains(Readiness::READ) {
+            thread::yield_now();
+        }
+        let over_tcp: Vec<_> = (0..3).map(|_| TcpStream::connect(to).unwrap()).collect();
+        let accepted: Vec<_> = (0..CALLERS + over_tcp.len()).map(|_| listener.accept().unwrap().0).collect();
+        let paths: Vec<_> = accepted.iter().map(Stream::path).collect();
+        let early = paths.iter().take(6).filter(|p| **p == PathKind::Tcp).count();
+        assert_eq!(early, over_tcp.len(), "each at its turn: {paths:?}");
+        assert_eq!(paths.iter().filter(|p| **p == PathKind::Shm).count(), CALLERS);
+        callers.into_iter().for_each(|c| drop(c.join().unwrap()));
+    });
+}
+
+#[test]
 fn timeouts_ends_and_resets_are_told_as_on_the_other_paths() {
     let _watchdog = Watchdog::start("timeouts_ends_and_resets");
     let (mut client, mut server) = two();

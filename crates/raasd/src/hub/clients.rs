@@ -151,7 +151,8 @@ impl Hub {
             Request::ResetLane { request, peer } => {
                 let own = rustix::process::geteuid().as_raw();
                 if client.who.uid != 0 && client.who.uid != own {
-                    return Err(format!("only root and user {own} may reset a lane"));
+                    self.let_go(id, Reason::Policy, &format!("only root and user {own} may reset a lane"));
+                    return Ok(());
                 }
                 tracing::info!(pid = client.who.pid, %peer, "an operator resets a lane");
                 Some(Command::ResetLane { client: id, request, peer })
@@ -327,7 +328,7 @@ impl Hub {
         {
             tracing::warn!(pid = who.pid, uid = who.uid, name = who.name, fault, left_out, "detached a program");
         }
-        self.let_go(id, fault);
+        self.let_go(id, Reason::AppFault, fault);
     }
 
     /// Usually it died, which its control socket is about to tell; one that lives has left all the same.
@@ -338,13 +339,13 @@ impl Hub {
         {
             tracing::info!(pid = who.pid, name = who.name, why = fault, left_out, "a program left");
         }
-        self.let_go(id, fault);
+        self.let_go(id, Reason::AppFault, fault);
     }
 
     /// Detaches a program, with words for it but none in the log.
-    fn let_go(&mut self, id: ClientId, fault: &str) {
+    fn let_go(&mut self, id: ClientId, reason: Reason, fault: &str) {
         let Some(client) = self.clients.get(&id) else { return };
-        let reply = Reply::Detached { reason: Reason::AppFault, detail: fault.into() };
+        let reply = Reply::Detached { reason, detail: fault.into() };
         let _ = client.out.try_send(Outgoing { reply, fds: Vec::new() });
         self.forget(id, true);
     }

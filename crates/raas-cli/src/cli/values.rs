@@ -1,0 +1,65 @@
+//! Values of options that need more than a type: sizes with units, times, lists of addresses, HOST:PORT. It must never take a
+//! value outside of its limits.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+use crate::exit::Failure;
+use crate::perf::SIZE_BYTES_MAX;
+
+pub(super) fn two_addresses(text: &str) -> Result<[IpAddr; 2], String> {
+    let parsed: Result<Vec<IpAddr>, _> = text.split(',').map(|part| part.trim().parse::<IpAddr>()).collect();
+    let addresses = parsed.map_err(|e| e.to_string())?;
+    addresses.try_into().map_err(|_| "two addresses with a comma between them, such as 127.0.1.1,127.0.1.2".into())
+}
+
+pub(super) fn size_bytes(text: &str) -> Result<u32, String> {
+    let (digits, unit) = match text.strip_suffix(['K', 'k']) {
+        Some(digits) => (digits, 1 << 10),
+        None => text.strip_suffix(['M', 'm']).map_or((text, 1), |digits| (digits, 1 << 20)),
+    };
+    let value = digits.parse::<u32>().ok().and_then(|n| n.checked_mul(unit));
+    value.filter(|n| (1..=SIZE_BYTES_MAX).contains(n)).ok_or_else(|| "1 to 16M bytes".into())
+}
+
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().ok().filter(|s| (0.01..=86_400.0).contains(s));
+    value.ok_or_else(|| "0.01 to 86400 seconds".into())
+}
+
+/// The address that a user's HOST:PORT means; the first one if a name has several.
+pub(crate) fn resolve(text: &str) -> Result<SocketAddr, Failure> {
+    let mut found = text.to_socket_addrs().map_err(|e| Failure::Usage(format!("{text}: {e} (HOST:PORT is wanted)")))?;
+    found.next().ok_or_else(|| Failure::Usage(format!("{text}: no address of that name")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_have_limits() {
+        assert_eq!(size_bytes("64"), Ok(64));
+        assert_eq!(size_bytes("256K"), Ok(256 << 10));
+        assert_eq!(size_bytes("16M"), Ok(16 << 20));
+        for bad in ["0", "17M", "4096M", "-1", "x", "", "K"] {
+            assert!(size_bytes(bad).is_err(), "{bad}");
+        }
+        assert_eq!(seconds("0.5"), Ok(0.5));
+        for bad in ["0", "nan", "inf", "-1", "1e9"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn demo_hosts_are_two_addresses() {
+        assert_eq!(two_addresses("127.0.0.1, ::1").unwrap()[1].to_string(), "::1");
+        assert!(two_addresses("127.0.0.1").is_err());
+        assert!(two_addresses("a,b").is_err());
+    }
+
+    #[test]
+    fn addresses_are_resolved() {
+        assert_eq!(resolve("127.0.0.5:80").unwrap().to_string(), "127.0.0.5:80");
+        assert!(matches!(resolve("nothing"), Err(Failure::Usage(_))));
+    }
+}

@@ -1,0 +1,60 @@
+//! `raas lane reset`: breaks the queue pair of a lane, so that both daemons make a new one under its connections. What an
+//! operator does to see that applications survive it, or to a lane that he does not trust any more.
+
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::Path;
+
+use raas::{Reason, SessionError};
+use serde_json::json;
+
+use crate::cli::LaneResetArgs;
+use crate::exit::Failure;
+use crate::transport::session_failure;
+
+/// Resets the lane to the host that was named, or all lanes.
+pub(crate) fn reset(args: &LaneResetArgs) -> Result<(), Failure> {
+    let socket = args.socket.path();
+    let peers = match &args.peer {
+        Some(name) => vec![host(name)?],
+        None => lanes(socket)?,
+    };
+    let mut done = Vec::new();
+    for peer in peers {
+        if raas::inspect::reset_lane(socket, peer).map_err(failure)? {
+            done.push(peer);
+        } else if args.peer.is_some() {
+            return Err(Failure::Failed(format!(
+                "there is no lane to {peer}: `raas stat` lists the lanes of this host"
+            )));
+        }
+    }
+    if args.json {
+        println!("{}", json!({ "schema": "raas.lane/1", "reset": done }));
+    } else if done.is_empty() {
+        println!("this host has no lanes");
+    } else {
+        done.iter().for_each(|peer| println!("the lane to {peer} is made anew; `raas stat` counts it"));
+    }
+    Ok(())
+}
+
+fn lanes(socket: Option<&Path>) -> Result<Vec<IpAddr>, Failure> {
+    let stat = raas::inspect::stat(socket).map_err(session_failure)?;
+    Ok(stat.lanes.iter().map(|lane| lane.peer.ip()).collect())
+}
+
+fn host(name: &str) -> Result<IpAddr, Failure> {
+    let unusable = |why: String| Failure::Usage(format!("`{name}`: {why}; name the peer's host or address"));
+    let mut found = (name, 0).to_socket_addrs().map_err(|e| unusable(e.to_string()))?;
+    found.next().map(|at| at.ip()).ok_or_else(|| unusable("the name has no address".into()))
+}
+
+/// A daemon that refuses ends the question.
+fn failure(e: SessionError) -> Failure {
+    match e {
+        SessionError::Lost { reason: Reason::Policy } => {
+            Failure::Refused("only root and the daemon's own user may reset a lane: `sudo raas lane reset`".into())
+        }
+        other => session_failure(other),
+    }
+}

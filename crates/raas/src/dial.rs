@@ -1,0 +1,129 @@
+//! Settings of a connection to be made, and the making: addresses in turn, the time limit, kernel TCP where that was asked for.
+//!
+//! Owns the limits of what an application may ask for. It must never wait longer than the limit for one address.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use control::Kind;
+
+use crate::fallback::Way;
+use crate::replies::{RING_BYTES_MAX, RING_BYTES_MIN};
+use crate::session::TIMEOUT_DEFAULT;
+use crate::{ConnectError, Connecting, Fallback, NotOverTcp, Session, SessionError, Stream, fallback};
+
+/// Settings of a connection to be made.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ConnectOptions {
+    ring_bytes: u32,
+    timeout: Option<Duration>,
+    kind: Kind,
+    fallback: Fallback,
+}
+
+impl ConnectOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Size of each direction's ring: a power of two from 4 KiB to 8 MiB, 0 for the daemon's default.
+    #[must_use]
+    pub fn ring_bytes(mut self, bytes: u32) -> Self {
+        self.ring_bytes = bytes;
+        self
+    }
+
+    /// How long to wait for each address.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// What to do where there is no daemon on this host (see [`ConnectOptions::dial`]) or none that can be reached at the
+    /// peer. Default: [`Fallback::Never`].
+    #[must_use]
+    pub fn fallback(mut self, fallback: Fallback) -> Self {
+        self.fallback = fallback;
+        self
+    }
+
+    /// What travels: bytes or messages.
+    pub(crate) fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Connects to the first of the addresses that answers, tried in turn. If none does the error names each.
+    pub fn connect(&self, session: &Session, addr: impl ToSocketAddrs) -> Result<Stream, ConnectError> {
+        self.dial(Ok(session.clone()), addr)
+    }
+
+    /// As [`ConnectOptions::connect`], for programs that go on without a daemon: `session` is what making it gave, and if it
+    /// gave that there is no daemon, and [`Fallback::Tcp`] was asked for, the connection goes over kernel TCP.
+    ///
+    /// ```no_run
+    /// use raas::{ConnectOptions, Fallback, Session};
+    ///
+    /// # fn main() -> std::io::Result<()> {
+    /// let options = ConnectOptions::new().fallback(Fallback::Tcp);
+    /// let stream = options.dial(Session::global(), "10.0.0.2:7000")?;
+    /// if let Some(cause) = stream.fallback() {
+    ///     eprintln!("over kernel TCP: {cause}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn dial(
+        &self,
+        session: Result<Session, SessionError>,
+        addr: impl ToSocketAddrs,
+    ) -> Result<Stream, ConnectError> {
+        self.check()?;
+        let way = self.fallback.way(session)?;
+        let mut failed = Vec::new();
+        for to in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
+            match self.connect_one(&way, to) {
+                Ok(stream) => return Ok(stream),
+                Err(e @ ConnectError::Session(_)) => return Err(e),
+                Err(e) => failed.push(e),
+            }
+        }
+        Err(ConnectError::of_all(failed))
+    }
+
+    fn connect_one(&self, way: &Way, to: SocketAddr) -> Result<Stream, ConnectError> {
+        let session = match way {
+            Way::Daemon(session) => session,
+            Way::Tcp(cause) => return fallback::connect(to, *cause, self.timeout.unwrap_or(TIMEOUT_DEFAULT), None),
+        };
+        let timeout = self.timeout.unwrap_or(session.inner.timeout);
+        let begun = Instant::now();
+        let connected = Connecting::start(&session.inner, to, self.ring_bytes, self.kind).and_then(|c| c.wait(timeout));
+        connected.or_else(|failed| match self.fallback.cause_of(&failed) {
+            Some(cause) => fallback::connect(to, cause, timeout.saturating_sub(begun.elapsed()), Some(&session.inner)),
+            None => Err(failed),
+        })
+    }
+
+    /// Starts to connect to one address and returns at once; [`ConnectOptions::timeout`] does not count here, and
+    /// [`Fallback::Tcp`] is refused.
+    pub fn start(&self, session: &Session, to: SocketAddr) -> Result<Connecting, ConnectError> {
+        self.check()?;
+        if self.fallback != Fallback::Never {
+            return Err(NotOverTcp::Starting.into());
+        }
+        Connecting::start(&session.inner, to, self.ring_bytes, self.kind)
+    }
+
+    fn check(&self) -> Result<(), ConnectError> {
+        check_ring_bytes(self.ring_bytes).map_err(ConnectError::RingBytes)?;
+        Ok(self.fallback.check(self.kind)?)
+    }
+}
+
+pub(crate) fn check_ring_bytes(bytes: u32) -> Result<(), u32> {
+    let fits = bytes.is_power_of_two() && (RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes);
+    if bytes == 0 || fits { Ok(()) } else { Err(bytes) }
+}
