@@ -380,7 +380,7 @@ impl Engine {
             }
             if vqp.is_sendable() && !vqp.in_ready {
                 vqp.in_ready = true;
-                lane.drr.push(route);
+                lane.drr.push(vqp.app, route);
                 has_work = true;
             }
             if has_work {

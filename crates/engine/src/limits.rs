@@ -38,6 +38,8 @@ pub(crate) const SEND_QUEUE_DEPTH_MIN: u32 = 64;
 pub(crate) const SEND_QUEUE_RESERVED: usize = 1;
 /// Work requests handed to the device in one call.
 pub(crate) const POST_BATCH: usize = 16;
+/// What a work request costs an application's turn at least, in bytes: short ones cost the device the same as long ones.
+pub(crate) const WORK_REQUEST_BYTES: u32 = 256;
 /// Every so many work requests one is signalled, so that the send queue's accounting goes on.
 pub(crate) const SIGNAL_WRS: u32 = 16;
 /// As [`SIGNAL_WRS`], in bytes.

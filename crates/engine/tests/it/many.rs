@@ -57,6 +57,26 @@ fn busy_connections_get_equal_shares() {
 }
 
 #[test]
+fn an_application_with_a_hundred_connections_gets_no_more_than_one_with_one() {
+    // Less in flight than a ring holds, so that the one connection never runs dry while others have their turns.
+    let mut w = World::with(2, 46, |c| (c.quantum_bytes, c.lane_inflight_bytes_max) = (16384, 256 << 10));
+    let (many, one) = ((w.attach(0, 512), w.attach(1, 512)), (w.attach(0, 64), w.attach(1, 64)));
+    for (port, (a, b), connections) in [(7, many, 100), (8, one, 1)] {
+        w.app(0, a).defaults = |c| c.to_send = u64::MAX / 2;
+        let to = w.listen(1, b, port, 300);
+        (0..connections).for_each(|_| _ = w.connect(0, a, to, 1 << 20));
+        w.until("all connected", |w| w.app(1, b).conns.len() == connections);
+    }
+    let received = |w: &mut World, app| w.app(1, app).conns.values().map(|c| c.received).sum::<u64>();
+    let before = [received(&mut w, many.1), received(&mut w, one.1)];
+    w.until("traffic", |w| received(w, one.1) > before[1] + 50_000_000);
+    let shares = [received(&mut w, many.1) - before[0], received(&mut w, one.1) - before[1]];
+    // Within what was in flight at the two looks.
+    assert!(shares[0].abs_diff(shares[1]) <= 4 * (256 << 10), "{shares:?}");
+    w.assert_clean();
+}
+
+#[test]
 fn a_small_sender_is_not_held_up_by_large_ones() {
     let mut w = World::new(2, 42);
     let (a, b) = (w.attach(0, 64), w.attach(1, 64));
