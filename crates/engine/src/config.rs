@@ -11,6 +11,10 @@ use crate::limits::{
 };
 use crate::table::INDEX_MAX;
 
+/// Giving a ring's pages back and faulting them in again costs about as much as carrying its bytes, so it is done where a second
+/// passes in between.
+const REST_AFTER: Duration = Duration::from_secs(1);
+
 /// Limits and tunables; every bound has its name here or in the crate's limits.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
@@ -51,6 +55,9 @@ pub struct EngineConfig {
     pub quantum_bytes: u32,
     /// A connect is given up after this long.
     pub connect_timeout: Duration,
+    /// A connection that was not used for so long gives the pages of its rings back to the system, if the device allows it.
+    /// `None`: never.
+    pub rest_after: Option<Duration>,
 }
 
 impl EngineConfig {
@@ -75,6 +82,7 @@ impl EngineConfig {
             lane_inflight_bytes_max: 2 << 20,
             quantum_bytes: 60 << 10,
             connect_timeout: Duration::from_secs(10),
+            rest_after: Some(REST_AFTER),
         }
     }
 

@@ -36,6 +36,7 @@ mod listen;
 mod pump;
 mod recv;
 mod recvpool;
+mod rest;
 mod resync;
 mod ringpool;
 mod sched;

@@ -132,11 +132,12 @@ impl Engine {
         worked
     }
 
-    fn on_doorbell(&mut self, app: AppId, slot: u32) -> Result<(), PeerFault> {
+    pub(crate) fn on_doorbell(&mut self, app: AppId, slot: u32) -> Result<(), PeerFault> {
         // A slot without a connection: the doorbell of a connection that is over.
         let Some(route) = self.apps.get(app).and_then(|a| a.route_at(slot)) else { return Ok(()) };
         let Some(vqp) = self.vqps.get_mut(route) else { return Ok(()) };
         vqp.on_doorbell()?;
+        self.rests.touch(vqp, route, self.now);
         self.update(route);
         Ok(())
     }
