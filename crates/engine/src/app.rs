@@ -190,6 +190,7 @@ pub(crate) fn clear_slot(words: &SlotWords, generation: u32, epoch: u32, state: 
     words.rx_tail.store(0, Ordering::Relaxed);
     words.engine_flags.store(0, Ordering::Relaxed);
     words.reason.store(0, Ordering::Relaxed);
+    shm::reset_rest(words);
     words.epoch.store(epoch.into(), Ordering::Relaxed);
     words.generation.store(generation, Ordering::Relaxed);
     words.state.store(state, Ordering::Release);

@@ -135,12 +135,6 @@ impl Datagrams {
             _ => None,
         }
     }
-
-    fn free_port(&mut self, port: u16, owner: PortOwner) {
-        if self.ports.get(&port) == Some(&owner) {
-            self.ports.remove(&port);
-        }
-    }
 }
 
 impl Engine {
@@ -163,6 +157,7 @@ impl Engine {
         {
             return Err(Reason::LocalLimit);
         }
+        self.users.check_listener(tenant.uid)?;
         let port = if port == 0 { self.free_datagram_port().ok_or(Reason::LocalLimit)? } else { port };
         // Its owner may have closed it, and the doorbell that says so is not looked at yet.
         if let Some(id) = self.datagrams.socket_at(port)
@@ -184,7 +179,7 @@ impl Engine {
         tenant.pool.wait(ring_bytes, Waiter::Bind(id));
         tenant.waiting += 1;
         self.waiting += 1;
-        self.datagrams.ports.insert(port, PortOwner::Bind(id));
+        self.take_port(app, port, PortOwner::Bind(id));
         self.ask_for_rings(app, ring_bytes);
         Ok(())
     }
@@ -194,6 +189,25 @@ impl Engine {
             let port = self.next_ephemeral();
             (!self.datagrams.ports.contains_key(&port)).then_some(port)
         })
+    }
+
+    /// A port counts as a listener in its user's share.
+    fn take_port(&mut self, app: AppId, port: u16, owner: PortOwner) {
+        self.datagrams.ports.insert(port, owner);
+        if let Some(tenant) = self.apps.get(app) {
+            self.users.add_listener(tenant.uid);
+        }
+    }
+
+    /// The port is free, if it is still this owner's.
+    fn give_up_port(&mut self, app: AppId, port: u16, owner: PortOwner) {
+        if self.datagrams.ports.get(&port) != Some(&owner) {
+            return;
+        }
+        self.datagrams.ports.remove(&port);
+        if let Some(tenant) = self.apps.get(app) {
+            self.users.drop_listener(tenant.uid);
+        }
     }
 
     /// Rings are there for a bind that waited for them.
@@ -215,7 +229,7 @@ impl Engine {
 
     fn take_bind(&mut self, id: BindId) -> Option<Bind> {
         let bind = self.datagrams.binds.remove(id)?;
-        self.datagrams.free_port(bind.port, PortOwner::Bind(id));
+        self.give_up_port(bind.app, bind.port, PortOwner::Bind(id));
         self.stop_waiting(bind.app);
         Some(bind)
     }
@@ -253,7 +267,7 @@ impl Engine {
         let socket = socket.ok_or(Reason::LocalLimit)?;
         tenant.sockets.insert(socket);
         self.last_connection = id;
-        self.datagrams.ports.insert(port, PortOwner::Socket(socket));
+        self.take_port(app, port, PortOwner::Socket(socket));
         let Some(made) = self.datagrams.sockets.get(socket) else { return Err(Reason::LocalLimit) };
         self.events.push_back(Event::Connected { app, request, result: Ok(made.connection()) });
         Ok(())
@@ -265,8 +279,8 @@ impl Engine {
     pub(crate) fn on_socket(&mut self, id: SocketId) -> Result<(), SocketFault> {
         let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Ok(()) };
         if socket.on_doorbell()? {
-            let port = socket.local.port();
-            self.datagrams.free_port(port, PortOwner::Socket(id));
+            let (app, port) = (socket.app, socket.local.port());
+            self.give_up_port(app, port, PortOwner::Socket(id));
         }
         self.queue_socket(id);
         Ok(())
@@ -295,18 +309,18 @@ impl Engine {
     /// The application of a socket left. What it had sent goes out, but for that of one that broke the rules.
     pub(crate) fn orphan_socket(&mut self, id: SocketId, reason: Reason) {
         let Some(socket) = self.datagrams.sockets.get_mut(id) else { return };
-        let port = socket.local.port();
+        let (app, port) = (socket.app, socket.local.port());
         if reason == Reason::AppFault || socket.close().is_err() {
             return self.release_socket(id);
         }
-        self.datagrams.free_port(port, PortOwner::Socket(id));
+        self.give_up_port(app, port, PortOwner::Socket(id));
         self.queue_socket(id);
     }
 
     /// Frees port, slot and rings. No device touches them.
     fn release_socket(&mut self, id: SocketId) {
         let Some(socket) = self.datagrams.sockets.remove(id) else { return };
-        self.datagrams.free_port(socket.local.port(), PortOwner::Socket(id));
+        self.give_up_port(socket.app, socket.local.port(), PortOwner::Socket(id));
         let Some(tenant) = self.apps.get_mut(socket.app) else { return };
         tenant.sockets.remove(&id);
         tenant.put_back_slot(socket.slot, &socket.words);

@@ -37,6 +37,7 @@ mod listen;
 mod pump;
 mod recv;
 mod recvpool;
+mod rest;
 mod resync;
 mod ringpool;
 mod sched;
@@ -45,6 +46,7 @@ mod stat;
 mod table;
 mod tenant;
 mod timers;
+mod users;
 mod violation;
 mod vqp;
 

@@ -85,6 +85,16 @@ pub(crate) const LANE_FRUITLESS_AFTER: Duration = Duration::from_secs(1);
 pub(crate) const HEAD_LINGER: Duration = Duration::from_millis(1);
 /// Connections that a departed application closed in order may deliver their last bytes for this long.
 pub(crate) const ORPHAN_LINGER: Duration = Duration::from_secs(60);
+/// Looks at a connection that is in use, in the time after which it rests.
+pub(crate) const REST_TICKS: u32 = 8;
+/// Connections looked at in one round for whether they rest.
+pub(crate) const REST_LOOKS_PER_RUN: usize = 256;
+/// Connections whose pages are given back in one round.
+pub(crate) const RESTS_PER_RUN: usize = 4;
+/// Pause after such a round, while others are to be served.
+pub(crate) const REST_PACE: Duration = Duration::from_millis(1);
+/// Ticks for which a rest is put off because something is in the way; then the connection is left alone until it is used.
+pub(crate) const REST_TRIES_MAX: u8 = 16;
 /// The device's counters are read so often for [`crate::EngineTotals`].
 pub(crate) const DEVICE_SAMPLE: Duration = Duration::from_secs(1);
 

@@ -220,6 +220,7 @@ impl Config {
             engine.ring_bytes_default = bytes;
         }
         engine.ring_bytes_default = engine.ring_bytes_default.min(engine.ring_bytes_max);
+        engine.owner_uid = rustix::process::geteuid().as_raw();
         engine
     }
 

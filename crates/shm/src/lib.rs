@@ -22,6 +22,7 @@ mod models;
 mod ready;
 mod record;
 mod region;
+mod rest;
 mod ring;
 mod segment;
 mod sleep;
@@ -38,6 +39,7 @@ pub use layout::{
 pub use ready::ReadyFd;
 pub use record::{DatagramRecord, RECORD_HEADER_BYTES};
 pub use region::{Region, RegionError};
+pub use rest::{begin_rest, end_rest, is_unused, join_rest_barrier, reset_rest, rest_barrier};
 pub use ring::{PeerFault, RingMemory, RingReader, RingWriter, check_cursor};
 pub use segment::{Segment, SegmentError, Sharing};
 pub use sleep::{

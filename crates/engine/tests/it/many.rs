@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use control::Reason;
 
-use crate::world::{Weather, World};
+use crate::world::{Host, Weather, World};
 
 #[test]
 fn a_thousand_connections_share_one_queue_pair() {
@@ -156,6 +156,26 @@ fn full_tables_refuse_with_a_reason_and_recover() {
     }
     w.settle();
     w.connect_wait(0, a, to, 4096).unwrap();
+    w.assert_clean();
+}
+
+#[test]
+fn a_users_applications_have_a_share_of_the_listeners() {
+    let mut w = World::with(2, 47, |c| c.listeners_max = 8);
+    // Both are of one user, who has a quarter of eight.
+    let (a, b) = (w.attach(0, 64), w.attach(0, 64));
+    let ports = [w.listen(0, a, 0, 1).port(), w.listen(0, b, 0, 1).port()];
+    let refused = Err(Reason::UserListeners);
+    assert_eq!(w.hosts[0].engine.listen(a, 0, 1, 4096), refused);
+    let Host { engine, nic, .. } = &mut w.hosts[0];
+    engine.unlisten(w.now, nic, a, ports[0]);
+    w.listen(0, b, 0, 1);
+    assert_eq!(w.hosts[0].engine.listen(a, 0, 1, 4096), refused);
+    // What a program leaves behind is given back.
+    w.kill(0, b);
+    w.settle();
+    w.listen(0, a, 0, 1);
+    w.listen(0, a, 0, 1);
     w.assert_clean();
 }
 

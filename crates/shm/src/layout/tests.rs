@@ -72,6 +72,7 @@ fn the_session_is_as_documented() {
         ("app_wait", APP_WAIT_AT, 4),
         ("app_generation", APP_GENERATION_AT, 4),
         ("app_owner_pid", APP_OWNER_PID_AT, 4),
+        ("tx_use", TX_USE_AT, 4),
         ("tx_head", TX_HEAD_AT, 8),
         ("rx_tail", RX_TAIL_AT, 8),
         ("state", STATE_AT, 4),
@@ -79,6 +80,7 @@ fn the_session_is_as_documented() {
         ("reason", REASON_AT, 4),
         ("generation", GENERATION_AT, 4),
         ("epoch", LANE_EPOCH_AT, 8),
+        ("tx_rest", TX_REST_AT, 4),
     ];
     documented("Session slot", &slot);
     assert_eq!(SLOT_BYTES, 256);
