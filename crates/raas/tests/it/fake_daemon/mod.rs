@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -25,6 +26,10 @@ use shm::{Doorbell, EnginePage, Segment, Sharing, WakeSocket, Word32, end_sleep,
 
 use lanes::Lanes;
 use pairs::Pairs;
+
+/// The next free port. One count for all daemons of a test program, since some of their listeners take the port of the
+/// kernel's TCP too; below those that the kernel gives out.
+static FREE_PORT: AtomicU16 = AtomicU16::new(20_000);
 
 pub(crate) const SLOTS: u32 = 256;
 pub(crate) const HERE: &str = "127.0.0.1";
@@ -418,7 +423,7 @@ impl Daemon {
     }
 
     fn on_listen(&mut self, (app, kind): (u64, Kind), request: u64, port: u16, ring_bytes: u32, backlog: u32) {
-        let port = if port == 0 { (40_000..u16::MAX).find(|p| !self.listeners.contains_key(p)).unwrap() } else { port };
+        let port = if port == 0 { FREE_PORT.fetch_add(1, Ordering::Relaxed) } else { port };
         let result = match self.listeners.entry(port) {
             Entry::Occupied(_) => Err(Reason::PortInUse),
             Entry::Vacant(place) => {
