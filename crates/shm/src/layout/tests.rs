@@ -99,7 +99,9 @@ fn the_engine_page_and_the_pair_are_as_documented() {
         ("reason", REASON_AT, 4),
         ("generation", GENERATION_AT, 4),
         ("owner_pid", OWNER_PID_AT, 4),
-        ("zero", OWNER_PID_AT + 4, SLOT_BYTES - OWNER_PID_AT - 4),
+        ("reserved", OWNER_PID_AT + 4, 4),
+        ("grown_at", GROWN_AT_AT, 8),
+        ("zero", GROWN_AT_AT + 8, SLOT_BYTES - GROWN_AT_AT - 8),
     ];
     documented("Pair slot", &slot);
     assert_eq!(Pair::bytes(1, 4096), 4096 + 4096 + 4096);
