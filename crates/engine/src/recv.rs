@@ -189,7 +189,8 @@ impl Engine {
             Record::Head { route, consumed } => {
                 let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
                 if vqp.on_head(consumed)? {
-                    let (app, slot, awaited) = (vqp.app, vqp.slot, vqp.is_awaited(waiting::WRITABLE));
+                    let (app, slot, awaited) =
+                        (vqp.app, vqp.slot, vqp.has_half_room() && vqp.is_awaited(waiting::WRITABLE));
                     self.mark(app, slot, awaited);
                     self.try_release(RouteId::from_bits(route));
                 }

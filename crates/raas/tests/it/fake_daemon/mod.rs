@@ -376,6 +376,8 @@ impl Daemon {
     }
 
     fn detach(&mut self, id: u64) {
+        // What it said before it left counts.
+        while self.pump_doorbells() {}
         self.listeners.retain(|_, l| l.app != id);
         self.lanes.app_gone(&mut self.apps, id);
         self.pairs.app_gone(&self.apps, id);
