@@ -18,6 +18,8 @@ use crate::plan::{Ending, Talk};
 
 /// Bytes copied at a time.
 pub(crate) const COPY_BYTES: usize = 16 << 10;
+/// How long what is written in place stays unfinished at least.
+const LENT: Duration = Duration::from_micros(30);
 /// How long a reader stalls.
 const STALL: Duration = Duration::from_millis(800);
 
@@ -55,6 +57,8 @@ struct Script {
     /// After so many bytes, written or read, comes what happens in the middle.
     turn: u64,
     stalls_until: Option<Time>,
+    /// It writes in place, in two steps.
+    lends: bool,
 }
 
 impl Script {
@@ -77,6 +81,7 @@ impl Script {
             ending,
             turn: rng.random_range(0..=to_write.max(1)),
             stalls_until: None,
+            lends: rng.random_bool(0.25),
         }
     }
 }
@@ -97,6 +102,8 @@ pub(crate) struct Conn {
     side: Side,
     words: SlotWords,
     writer: RingWriter,
+    /// Bytes of which the first half lies behind the tail.
+    lent: Option<usize>,
     reader: RingReader,
     script: Script,
     /// Taken out of the backlog, or made by a connect.
@@ -135,6 +142,7 @@ impl Conn {
         let text = |e: shm::RegionError| e.to_string();
         let reader = RingReader::new(rx, words.rx_tail.clone(), words.rx_head.clone(), 0).map_err(text)?;
         let writer = RingWriter::new(tx, words.tx_tail.clone(), words.tx_head.clone(), 0).map_err(text)?;
+        let writer = writer.may_rest(&words).map_err(text)?;
         // Whoever runs looks at all of its connections, so all that happens to one is news.
         shm::arm_slot(&words.app_wait, shm::waiting::ANY);
         words.app_generation.store(generation, Ordering::Release);
@@ -143,6 +151,7 @@ impl Conn {
             side: whose.1,
             words,
             writer,
+            lent: None,
             reader,
             script: Script::draw(talk, rng),
             accepted: whose.1 == Side::Connector,
@@ -282,8 +291,17 @@ impl Conn {
             }
             let left = self.script.to_write - self.sent;
             let want = left.min(self.script.write_max.into()).min(buf.len() as u64) as usize;
+            let begun = self.lent;
+            let want = begun.unwrap_or(want);
             checks.fill(self.record, self.side, self.sent, &mut buf[..want]);
-            let count = match self.writer.write(&buf[..want]) {
+            let written =
+                if self.script.lends { self.write_in_place(&buf[..want]) } else { self.writer.write(&buf[..want]) };
+            let count = match written {
+                Ok(_) if begun.is_none() && self.lent.is_some() => {
+                    // The other half comes later, and nobody tells.
+                    self.next_write = now + self.script.write_gap.max(LENT);
+                    continue;
+                }
                 Ok(count) => count,
                 Err(fault) => {
                     return checks.fail(now, "order", format!("the engine published an impossible cursor: {fault}"));
@@ -297,6 +315,21 @@ impl Conn {
             self.next_write = now + self.script.write_gap;
             progress.changed = true;
         }
+    }
+
+    /// Every other call writes the first half of what there is room for and publishes nothing; the next one does the rest.
+    fn write_in_place(&mut self, bytes: &[u8]) -> Result<usize, shm::PeerFault> {
+        let half = bytes.len() / 2;
+        if self.lent.take().is_some() {
+            let done = self.writer.write_ahead(half as u64, &bytes[half..]) && self.writer.commit(bytes.len() as u64);
+            self.writer.let_go();
+            return Ok(if done { bytes.len() } else { 0 });
+        }
+        let room = usize::try_from(self.writer.free()?).unwrap_or(usize::MAX).min(bytes.len());
+        if room > 0 && self.writer.hold() && self.writer.write_ahead(0, &bytes[..room / 2]) {
+            self.lent = Some(room);
+        }
+        Ok(0)
     }
 
     // ---- ends

@@ -34,6 +34,8 @@ pub(crate) struct Running {
     /// All that the engine knows, those that are dead included.
     pub(crate) uids: BTreeMap<AppId, AppUid>,
     pub(crate) asleep: bool,
+    /// Between the two steps by which connections come to rest.
+    pub(crate) resting: bool,
     /// When the engine runs next, as the queue has it.
     pub(crate) engine_at: Option<Time>,
     /// When the next timer fires, as the queue has it.
@@ -92,6 +94,7 @@ impl Host {
             lane_inflight_bytes_max: plan.lane_inflight_bytes_max,
             quantum_bytes: plan.quantum_bytes,
             connect_timeout: plan.connect_timeout,
+            rest_after: plan.rest_after,
             ..EngineConfig::new(vec![address(index)])
         };
         let engine = Engine::new(config, &mut tap, page.clone(), entropy(mix(key))).map_err(|e| e.to_string())?;
@@ -102,6 +105,7 @@ impl Host {
             apps: BTreeMap::new(),
             uids: BTreeMap::new(),
             asleep: false,
+            resting: false,
             engine_at: None,
             timer_at: None,
             engine_paused_until: Time::ZERO,

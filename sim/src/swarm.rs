@@ -85,6 +85,9 @@ fn host(rng: &mut StdRng) -> HostPlan {
         max_gso_segments: pick(&[1, 4, 16], rng),
         window_packets,
         wake_delay_max: us(0..=pick(&[2, 50, 500], rng), rng),
+        rest_after: pick(&[Some(0), Some(20), Some(300), Some(5_000), Some(1_000_000), None], rng)
+            .map(Duration::from_micros),
+        rest_gap_max: us(0..=pick(&[0, 2, 30, 300], rng), rng),
         ..HostPlan::default()
     }
 }

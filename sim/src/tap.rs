@@ -116,6 +116,12 @@ impl Provider for Tap {
         self.mrs.remove(&mr);
         Ok(())
     }
+    fn pins_memory(&self) -> bool {
+        self.nic.pins_memory()
+    }
+    fn try_discard(&mut self, mr: MrId, offset: u64, len: u64, unreported: Option<Qpn>) -> Result<bool, VerbsError> {
+        self.nic.try_discard(mr, offset, len, unreported)
+    }
     fn post_send(&mut self, qpn: Qpn, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         self.calls += wrs.len() as u64;
         match self.spoil {

@@ -280,6 +280,7 @@ impl World {
             Event::Packet { from, to, bytes, id } => self.on_packet(from, to, bytes, id),
             Event::Engine { host, life } => self.on_engine(host, life),
             Event::Timer { host, life } => self.on_timer(host, life),
+            Event::Rest { host, life } => self.on_rest(host, life),
             Event::App { host, life, app } => self.on_app(host, life, app),
             Event::ToDaemon { host, life, app, request } => self.on_request(host, life, app, request),
             Event::ToApp { host, life, app, reply } => self.on_reply(host, life, app, *reply),

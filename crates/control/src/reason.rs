@@ -7,6 +7,8 @@ macro_rules! reasons {
     ($($(#[doc = $doc:literal])* $name:ident = $code:literal, $text:literal, $key:literal;)*) => {
         /// Why a connection was refused, closed or reset.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
+        // By number, so that one which the other side does not know is no error there.
+        #[serde(from = "u32", into = "u32")]
         #[non_exhaustive]
         pub enum Reason {
             $($(#[doc = $doc])* #[error($text)] $name,)*
@@ -77,6 +79,10 @@ reasons! {
     Policy = 19, "the daemon's policy does not allow it", "policy";
     /// One end is a stream of bytes, the other of messages.
     WrongKind = 20, "the listener there is of another kind: connect streams to stream listeners, messages to message listeners", "wrong-kind";
+    /// This user has as many programs at the daemon as one user may.
+    UserPrograms = 21, "this user has its share of this host's programs: end some, or raise `apps_per_user_max` (`clients_per_user_max`) in the daemon's [limits]", "user-programs";
+    /// This user's programs have as many listeners as one user's may.
+    UserListeners = 22, "this user's programs have their share of this host's listeners: close some, or raise `listeners_per_user_max` in the daemon's [limits]", "user-listeners";
     /// The peer is on this host: rings are shared between the two applications.
     SameHost = 32, "the peer is on this host: shared memory, no daemon on the path", "same-host";
     /// The peer is on another host: the shared lane to its daemon.
@@ -85,9 +91,30 @@ reasons! {
     TcpFallback = 34, "no daemon here or at the peer to carry it: kernel TCP, as asked for", "tcp-fallback";
 }
 
+impl From<u32> for Reason {
+    fn from(code: u32) -> Self {
+        Self::from_code(code)
+    }
+}
+
+impl From<Reason> for u32 {
+    fn from(reason: Reason) -> Self {
+        reason.code()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::Reason;
+
+    #[test]
+    fn a_reason_of_a_newer_release_is_none() {
+        for &r in Reason::ALL {
+            assert_eq!(postcard::from_bytes::<Reason>(&postcard::to_allocvec(&r).unwrap()).unwrap(), r);
+        }
+        let newer = postcard::to_allocvec(&9999u32).unwrap();
+        assert_eq!(postcard::from_bytes::<Reason>(&newer).unwrap(), Reason::Unspecified);
+    }
 
     #[test]
     fn codes_and_keys_are_unique_and_reversible() {

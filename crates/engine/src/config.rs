@@ -11,6 +11,10 @@ use crate::limits::{
 };
 use crate::table::INDEX_MAX;
 
+/// Giving a ring's pages back and faulting them in again costs about as much as carrying its bytes, so it is done where a second
+/// passes in between.
+const REST_AFTER: Duration = Duration::from_secs(1);
+
 /// Limits and tunables; every bound has its name here or in the crate's limits.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
@@ -24,12 +28,18 @@ pub struct EngineConfig {
     pub ring_bytes_max: u32,
     /// Applications attached at a time, those whose memory is still in quarantine included.
     pub apps_max: u32,
+    /// Those of one user; 0 for a quarter of [`EngineConfig::apps_max`].
+    pub apps_per_user_max: u32,
     /// Connections of the host that go through lanes, and connects that wait (at most 1,048,575).
     pub connections_max: u32,
     /// Connections and waiting connects of one application.
     pub connections_per_app_max: u32,
     /// Listeners of the host.
     pub listeners_max: u32,
+    /// Those of one user's applications; 0 for a quarter of [`EngineConfig::listeners_max`].
+    pub listeners_per_user_max: u32,
+    /// A user beside root whose shares are not bounded: the daemon's own.
+    pub owner_uid: u32,
     /// Connections that may wait at one listener, whatever it asks for.
     pub backlog_max: u32,
     /// Memory of one application's rings at most, in bytes.
@@ -47,6 +57,9 @@ pub struct EngineConfig {
     pub quantum_bytes: u32,
     /// A connect is given up after this long.
     pub connect_timeout: Duration,
+    /// A connection that was not used for so long gives the pages of its rings back to the system, if the device allows it.
+    /// `None`: never.
+    pub rest_after: Option<Duration>,
 }
 
 impl EngineConfig {
@@ -58,9 +71,12 @@ impl EngineConfig {
             local_ring_bytes_default: RING_BYTES_MAX,
             ring_bytes_max: RING_BYTES_MAX,
             apps_max: 256,
+            apps_per_user_max: 0,
             connections_max: 65_536,
             connections_per_app_max: 65_536,
             listeners_max: 4096,
+            listeners_per_user_max: 0,
+            owner_uid: 0,
             backlog_max: 4096,
             ring_memory_per_app_max: 8 << 30,
             lanes_max: 64,
@@ -69,6 +85,7 @@ impl EngineConfig {
             lane_inflight_bytes_max: 2 << 20,
             quantum_bytes: 60 << 10,
             connect_timeout: Duration::from_secs(10),
+            rest_after: Some(REST_AFTER),
         }
     }
 

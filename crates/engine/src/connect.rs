@@ -261,6 +261,9 @@ impl Engine {
                 in_ready: false,
                 deficit: 0,
                 last_wr: 0,
+                used_at: self.now,
+                in_rests: false,
+                rest_tries: 0,
             }
         });
         let route = route.ok_or(Reason::LocalLimit)?;

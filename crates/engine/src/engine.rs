@@ -22,10 +22,12 @@ use crate::limits::{
 use crate::listen::{Listener, ParkedId, ParkedOpen};
 use crate::pump::Pump;
 use crate::recvpool::RecvPool;
+use crate::rest::Rests;
 use crate::ringpool::{Retired, RingPair};
 use crate::stat::Counters;
 use crate::table::Table;
 use crate::timers::Timers;
+use crate::users::Users;
 use crate::vqp::{HeadReport, RouteId, Vqp};
 use crate::{AppId, EngineConfig};
 
@@ -43,8 +45,8 @@ pub(crate) struct Device {
 
 /// The data path of one daemon on one device.
 ///
-/// One thread calls it: control messages by name, then [`Engine::run`] until it says that there is nothing to do, then
-/// [`Engine::poll_event`] and [`Engine::take_wakes`]. Time is an argument; the largest seen counts.
+/// One thread calls it: control messages by name, then [`Engine::run`] until it says that there is nothing to do, each time with
+/// [`Engine::begin_rests`] and, if that says so, [`Engine::finish_rests`]; then [`Engine::poll_event`] and [`Engine::take_wakes`]. Time is an argument; the largest seen counts.
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) config: EngineConfig,
@@ -61,6 +63,7 @@ pub struct Engine {
     pub(crate) connects: Table<ConnectId, Connect>,
     pub(crate) parked_opens: Table<ParkedId, ParkedOpen>,
     pub(crate) listeners: BTreeMap<u16, Listener>,
+    pub(crate) users: Users,
     pub(crate) peers: BTreeMap<IpAddr, LaneId>,
     /// Lanes by queue pair, sorted.
     pub(crate) by_qpn: Vec<(Qpn, LaneId)>,
@@ -80,6 +83,7 @@ pub struct Engine {
     pub(crate) gone: Vec<AppId>,
     pub(crate) retired: Vec<(AppId, Retired)>,
     pub(crate) timers: Timers,
+    pub(crate) rests: Rests,
 
     pub(crate) completions: Vec<Completion>,
     pub(crate) completions_spare: Vec<Completion>,
@@ -148,6 +152,7 @@ impl Engine {
             connects: Table::new(config.connections_max),
             parked_opens: Table::new(config.connections_max),
             listeners: BTreeMap::new(),
+            users: Users::new(&config),
             peers: BTreeMap::new(),
             by_qpn: Vec::new(),
             attached: Vec::new(),
@@ -160,6 +165,7 @@ impl Engine {
             gone: Vec::new(),
             retired: Vec::new(),
             timers: Timers::default(),
+            rests: Rests::new(config.rest_after.filter(|_| !nic.pins_memory())),
             completions: Vec::with_capacity(COMPLETIONS_PER_RUN),
             completions_spare: Vec::with_capacity(COMPLETIONS_PER_RUN),
             frame_in: Vec::with_capacity(config.send_bytes_max as usize),
@@ -264,7 +270,7 @@ impl Engine {
         worked
     }
 
-    fn collect_wakes(&mut self) {
+    pub(crate) fn collect_wakes(&mut self) {
         for app in self.touched.drain(..) {
             let Some(tenant) = self.apps.get_mut(app) else { continue };
             tenant.is_touched = false;
@@ -323,7 +329,7 @@ impl Engine {
 
     /// When [`Engine::run`] is needed even if nothing happens.
     pub fn deadline(&self) -> Option<Time> {
-        self.timers.deadline()
+        [self.timers.deadline(), self.rests.deadline()].into_iter().flatten().min()
     }
 
     // ---- shared steps
@@ -377,7 +383,7 @@ impl Engine {
             }
             if vqp.is_sendable() && !vqp.in_ready {
                 vqp.in_ready = true;
-                lane.drr.push(route);
+                lane.drr.push(vqp.app, route);
                 has_work = true;
             }
             if has_work {

@@ -36,6 +36,7 @@ mod listen;
 mod pump;
 mod recv;
 mod recvpool;
+mod rest;
 mod resync;
 mod ringpool;
 mod sched;
@@ -44,6 +45,7 @@ mod stat;
 mod table;
 mod tenant;
 mod timers;
+mod users;
 mod violation;
 mod vqp;
 

@@ -38,6 +38,8 @@ pub(crate) const SEND_QUEUE_DEPTH_MIN: u32 = 64;
 pub(crate) const SEND_QUEUE_RESERVED: usize = 1;
 /// Work requests handed to the device in one call.
 pub(crate) const POST_BATCH: usize = 16;
+/// What a work request costs an application's turn at least, in bytes: short ones cost the device the same as long ones.
+pub(crate) const WORK_REQUEST_BYTES: u32 = 256;
 /// Every so many work requests one is signalled, so that the send queue's accounting goes on.
 pub(crate) const SIGNAL_WRS: u32 = 16;
 /// As [`SIGNAL_WRS`], in bytes.
@@ -83,6 +85,16 @@ pub(crate) const LANE_FRUITLESS_AFTER: Duration = Duration::from_secs(1);
 pub(crate) const HEAD_LINGER: Duration = Duration::from_millis(1);
 /// Connections that a departed application closed in order may deliver their last bytes for this long.
 pub(crate) const ORPHAN_LINGER: Duration = Duration::from_secs(60);
+/// Looks at a connection that is in use, in the time after which it rests.
+pub(crate) const REST_TICKS: u32 = 8;
+/// Connections looked at in one round for whether they rest.
+pub(crate) const REST_LOOKS_PER_RUN: usize = 256;
+/// Connections whose pages are given back in one round.
+pub(crate) const RESTS_PER_RUN: usize = 4;
+/// Pause after such a round, while others are to be served.
+pub(crate) const REST_PACE: Duration = Duration::from_millis(1);
+/// Ticks for which a rest is put off because something is in the way; then the connection is left alone until it is used.
+pub(crate) const REST_TRIES_MAX: u8 = 16;
 /// The device's counters are read so often for [`crate::EngineTotals`].
 pub(crate) const DEVICE_SAMPLE: Duration = Duration::from_secs(1);
 

@@ -92,12 +92,11 @@ impl Engine {
         ring_bytes: u32,
         kind: Kind,
     ) -> Result<SocketAddr, Reason> {
-        if self.apps.get(app).is_none_or(|a| a.leaving) {
-            return Err(Reason::AppFault);
-        }
+        let uid = self.apps.get(app).filter(|a| !a.leaving).ok_or(Reason::AppFault)?.uid;
         if self.listeners.len() as u64 >= u64::from(self.config.listeners_max) {
             return Err(Reason::LocalLimit);
         }
+        self.users.check_listener(uid)?;
         let port = if port == 0 { self.free_port().ok_or(Reason::LocalLimit)? } else { port };
         if self.listeners.contains_key(&port) {
             return Err(Reason::PortInUse);
@@ -105,6 +104,7 @@ impl Engine {
         let ring_bytes = if ring_bytes == 0 { 0 } else { self.config.ring_bytes(ring_bytes) };
         let backlog = backlog.clamp(1, self.config.backlog_max);
         self.listeners.insert(port, Listener { app, backlog, ring_bytes, kind, waiting: BTreeMap::new(), parked: 0 });
+        self.users.add_listener(uid);
         if let Some(tenant) = self.apps.get_mut(app) {
             tenant.listeners.insert(port);
         }
@@ -124,6 +124,7 @@ impl Engine {
         let Some(listener) = self.listeners.remove(&port) else { return };
         if let Some(tenant) = self.apps.get_mut(app) {
             tenant.listeners.remove(&port);
+            self.users.drop_listener(tenant.uid);
         }
         for route in listener.waiting.into_values().flatten() {
             let Some(vqp) = self.vqps.get_mut(route) else { continue };

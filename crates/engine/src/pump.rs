@@ -27,8 +27,8 @@ pub(crate) struct Pump<'a> {
 enum Turn {
     /// It has nothing more to send.
     Drained,
-    /// It used its quantum.
-    Spent,
+    /// It used its quantum, or its application's; what is left of its own.
+    Spent(u32),
     /// The lane takes no more.
     Blocked,
 }
@@ -155,7 +155,7 @@ impl Pump<'_> {
             // What the application wrote meanwhile may follow.
             if vqp.is_sendable() && !vqp.in_ready {
                 vqp.in_ready = true;
-                lane.drr.push(route);
+                lane.drr.push(vqp.app, route);
             }
         }
         // The record that the peer still had to hear may also be a Head. A connection that had nothing to say, since another
@@ -179,7 +179,7 @@ impl Pump<'_> {
             self.lane.drr.begin_turn(&mut vqp.deficit);
             match self.turn(nic, route)? {
                 Turn::Blocked => break,
-                Turn::Spent => self.lane.drr.rotate(),
+                Turn::Spent(deficit) => self.lane.drr.rotate(deficit),
                 Turn::Drained => {
                     self.lane.drr.leave();
                     let Some(vqp) = self.vqps.get_mut(route) else { continue };
@@ -203,10 +203,11 @@ impl Pump<'_> {
             if !vqp.is_sendable() {
                 return Ok(Turn::Drained);
             }
-            if vqp.deficit == 0 {
-                return Ok(Turn::Spent);
+            let allowance = lane.drr.allowance(vqp.deficit);
+            if allowance == 0 {
+                return Ok(Turn::Spent(vqp.deficit));
             }
-            let Some(piece) = vqp.next_piece(lane.piece_bytes_max.min(vqp.deficit)) else { return Ok(Turn::Drained) };
+            let Some(piece) = vqp.next_piece(lane.piece_bytes_max.min(allowance)) else { return Ok(Turn::Drained) };
             if lane.tx.ordinary() == 0 {
                 self.on_stall();
                 return Ok(Turn::Blocked);
@@ -247,6 +248,7 @@ fn stage(lane: &mut Lane, vqp: &mut Vqp, piece: Piece) {
     vqp.last_wr = lane.sendq.stage_data(SendOp::WriteImm(remote, immediate.to_bits()), sge);
     vqp.tx_sent = vqp.tx_sent.wrapping_add(piece.bytes.into());
     vqp.deficit -= piece.bytes;
+    lane.drr.spend(piece.bytes);
     lane.tx.take();
     lane.tx_bytes += u64::from(piece.bytes);
 }

@@ -146,6 +146,7 @@ impl Engine {
         let (route, bytes) = (immediate.route_id(), bytes.saturating_add(immediate.bytes_before));
         let vqp = self.vqps.get_mut(route).filter(|v| v.lane == Some(id)).ok_or(Violation::DataRoute(imm))?;
         vqp.on_arrival(bytes)?;
+        self.rests.touch(vqp, route, self.now);
         let (app, slot, awaited) = (vqp.app, vqp.slot, vqp.is_awaited(waiting::READABLE));
         if let Some(lane) = self.lanes.get_mut(id) {
             lane.rx_bytes += u64::from(bytes);
@@ -192,7 +193,11 @@ impl Engine {
                     let (app, slot, awaited) =
                         (vqp.app, vqp.slot, vqp.has_half_room() && vqp.is_awaited(waiting::WRITABLE));
                     self.mark(app, slot, awaited);
-                    self.try_release(RouteId::from_bits(route));
+                    let route = RouteId::from_bits(route);
+                    if let Some(vqp) = self.vqps.get_mut(route) {
+                        self.rests.touch(vqp, route, self.now);
+                    }
+                    self.try_release(route);
                 }
                 Ok(())
             }

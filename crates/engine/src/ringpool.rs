@@ -180,6 +180,11 @@ impl RingPool {
         self.chunks[index] = Some(Chunk { number, kind, class, mr, used: 0, rings, region });
     }
 
+    /// The memory region of a ring.
+    pub(crate) fn mr_of(&self, place: &Place) -> Option<MrId> {
+        Some(self.chunks.get(place.chunk as usize)?.as_ref()?.mr.id)
+    }
+
     /// Takes a tx and an rx ring.
     pub(crate) fn take(&mut self, ring_bytes: u32) -> Option<RingPair> {
         let class = &mut self.classes[class_of(ring_bytes)?];

@@ -35,6 +35,7 @@ pub(crate) struct Counters {
     pub(crate) accepts: u64,
     pub(crate) opens_refused: u64,
     pub(crate) closed: u64,
+    pub(crate) rests: u64,
 }
 
 impl Engine {
@@ -125,6 +126,7 @@ impl Engine {
                 ("accepts", c.accepts),
                 ("opens_refused", c.opens_refused),
                 ("closed", c.closed),
+                ("rests", c.rests),
             ],
         }
     }

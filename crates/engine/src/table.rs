@@ -26,6 +26,12 @@ pub(crate) trait Key: Copy + Eq + fmt::Debug {
     fn bits(self) -> u32;
 }
 
+/// The place of a key in its table: below the table's largest size, and taken again by another key when the entry is gone.
+#[inline]
+pub(crate) fn index_of(key: impl Key) -> usize {
+    (key.bits() & INDEX_MASK) as usize
+}
+
 macro_rules! key {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -104,13 +110,13 @@ impl<K: Key, T> Table<K, T> {
 
     #[inline]
     pub(crate) fn get(&self, key: K) -> Option<&T> {
-        let entry = self.entries.get((key.bits() & INDEX_MASK) as usize)?;
+        let entry = self.entries.get(index_of(key))?;
         if entry.generation == key.bits() >> INDEX_BITS { entry.value.as_ref() } else { None }
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, key: K) -> Option<&mut T> {
-        let entry = self.entries.get_mut((key.bits() & INDEX_MASK) as usize)?;
+        let entry = self.entries.get_mut(index_of(key))?;
         if entry.generation == key.bits() >> INDEX_BITS { entry.value.as_mut() } else { None }
     }
 

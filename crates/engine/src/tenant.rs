@@ -17,9 +17,12 @@ use crate::ringpool::{ChunkError, Waiter};
 use crate::vqp::{Phase, RouteId};
 
 impl Engine {
-    /// Takes an application in. [`Reason::LocalLimit`] if the table is full.
+    /// Takes an application in. [`Reason::LocalLimit`] if the table is full, [`Reason::UserPrograms`] if the user's share is.
     pub fn attach(&mut self, app: Attach) -> Result<AppId, Reason> {
+        let uid = app.uid;
+        self.users.check_app(uid)?;
         let id = self.apps.insert(App::new(app, self.config.ring_memory_per_app_max)).ok_or(Reason::LocalLimit)?;
+        self.users.add_app(uid);
         self.attached.push(id);
         Ok(id)
     }
@@ -129,11 +132,12 @@ impl Engine {
         worked
     }
 
-    fn on_doorbell(&mut self, app: AppId, slot: u32) -> Result<(), PeerFault> {
+    pub(crate) fn on_doorbell(&mut self, app: AppId, slot: u32) -> Result<(), PeerFault> {
         // A slot without a connection: the doorbell of a connection that is over.
         let Some(route) = self.apps.get(app).and_then(|a| a.route_at(slot)) else { return Ok(()) };
         let Some(vqp) = self.vqps.get_mut(route) else { return Ok(()) };
         vqp.on_doorbell()?;
+        self.rests.touch(vqp, route, self.now);
         self.update(route);
         Ok(())
     }
@@ -231,6 +235,7 @@ impl Engine {
                 continue;
             }
             let Some(mut tenant) = self.apps.remove(app) else { continue };
+            self.users.drop_app(tenant.uid);
             for retired in tenant.pool.retire_all() {
                 self.dereg(nic, retired.mr);
             }

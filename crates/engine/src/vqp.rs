@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 use control::{Connection, ConnectionState, Kind, Path, Reason};
 use shm::{PeerFault, SlotWords, app_flag, check_cursor, engine_flag, slot_is_awaited, slot_state};
-use verbs::RemoteAddr;
+use verbs::{RemoteAddr, Time};
 
 use crate::AppId;
 use crate::connect::ConnectId;
@@ -109,6 +109,12 @@ pub(crate) struct Vqp {
     pub(crate) deficit: u32,
     /// Last work request that reads the tx ring, or the frame with Fin or Reset.
     pub(crate) last_wr: u64,
+    /// When it carried something last, or its application rang.
+    pub(crate) used_at: Time,
+    /// Among those that are looked at for whether they rest.
+    pub(crate) in_rests: bool,
+    /// Ticks for which its rest was put off.
+    pub(crate) rest_tries: u8,
 }
 
 /// A contiguous piece of a ring that may be sent.
@@ -134,6 +140,7 @@ impl Vqp {
         w.rx_tail.store(0, Ordering::Relaxed);
         w.engine_flags.store(0, Ordering::Relaxed);
         w.reason.store(0, Ordering::Relaxed);
+        shm::reset_rest(w);
         w.epoch.store(epoch.into(), Ordering::Relaxed);
         w.generation.store(self.generation, Ordering::Relaxed);
         w.state.store(state, Ordering::Release);

@@ -3,16 +3,10 @@
 mod rig;
 
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 
 use raas::{Listener, Stream};
-use rig::{Cluster, Daemon, Running, address, raas, run, wait_until};
+use rig::{Cluster, Daemon, OpenHost, address, raas, run, wait_until};
 use serde_json::{Value, json};
-
-/// Nobody's number on every Linux.
-const NOBODY: u32 = 65_534;
 
 fn resets(at: &Daemon) -> u64 {
     let stat = run(&mut at.command(&["stat", "--json"])).json();
@@ -62,32 +56,11 @@ fn a_host_without_lanes_or_daemon_is_told_apart() {
 
 #[test]
 fn another_user_is_refused() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIP another_user_is_refused: only root can be somebody else here");
-        return;
-    }
     let cluster = Cluster::new();
-    let place = cluster.dir.path();
-    std::fs::set_permissions(place, std::fs::Permissions::from_mode(0o755)).unwrap();
-    // Where the binary was built may be closed to others.
-    let binary = place.join("raas");
-    std::fs::copy(env!("CARGO_BIN_EXE_raas"), &binary).unwrap();
-    let ip = address();
-    let (config, socket, key) = (place.join("raasd.toml"), place.join("raasd.sock"), cluster.key());
-    let text = format!(
-        "listen = {ip:?}\nsocket = {socket:?}\nsocket_mode = \"0666\"\nkey_file = {key:?}\n",
-        ip = ip.to_string()
-    );
-    std::fs::write(&config, text).unwrap();
-    let mut daemon = Running::start(raas().args(["daemon", "--config"]).arg(&config));
-    daemon.wait_for("ready socket=");
-    let as_nobody = |args: &[&str]| {
-        run(Command::new(&binary).args(args).arg("--socket").arg(&socket).uid(NOBODY).gid(NOBODY).current_dir(place))
-    };
-    let refused = as_nobody(&["lane", "reset", "127.0.0.1"]);
+    let Some(host) = OpenHost::start(&cluster, "another_user_is_refused", "") else { return };
+    let refused = run(&mut host.as_nobody(&["lane", "reset", "127.0.0.1"]));
     assert_eq!(refused.code(), 4, "{refused:?}");
     assert!(refused.stderr.contains("only root and the daemon's own user"), "{refused:?}");
     // It may ask.
-    assert_eq!(as_nobody(&["stat"]).code(), 0);
-    daemon.kill();
+    assert_eq!(run(&mut host.as_nobody(&["stat"])).code(), 0);
 }

@@ -339,7 +339,7 @@ pub(crate) fn reason_kind(reason: Reason) -> io::ErrorKind {
         Reason::PeerAuth | Reason::Policy => K::PermissionDenied,
         Reason::PeerVersion => K::Unsupported,
         Reason::DaemonLost | Reason::ShuttingDown => K::ConnectionAborted,
-        Reason::LocalLimit | Reason::PeerLimit => K::QuotaExceeded,
+        Reason::LocalLimit | Reason::PeerLimit | Reason::UserPrograms | Reason::UserListeners => K::QuotaExceeded,
         Reason::BadAddress => K::AddrNotAvailable,
         Reason::TimedOut => K::TimedOut,
         Reason::PortInUse => K::AddrInUse,

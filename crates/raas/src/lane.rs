@@ -58,6 +58,8 @@ impl LaneEnd {
         words.app_owner_pid.store(pid, Ordering::Relaxed);
         let reader = RingReader::new(rx, words.rx_tail.clone(), words.rx_head.clone(), 0)?;
         let writer = RingWriter::new(tx, words.tx_tail.clone(), words.tx_head.clone(), 0)?;
+        // Where the kernel cannot make this process pass the daemon's barrier its rings keep their pages.
+        let writer = if shm::join_rest_barrier() { writer.may_rest(&words)? } else { writer };
         words.app_generation.store(generation, Ordering::Release);
         Ok((Self { slot, words, a2e: session.a2e(), engine_sleep }, reader, writer))
     }

@@ -56,6 +56,12 @@ impl<'a> LoanMut<'a> {
     }
 }
 
+impl Drop for LoanMut<'_> {
+    fn drop(&mut self) {
+        self.ring.let_go();
+    }
+}
+
 impl Write for LoanMut<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         let count = buf.len().min(self.remaining());

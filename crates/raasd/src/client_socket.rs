@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout};
 use crate::command::ClientId;
 use crate::limits::{DaemonLimits, count};
 use crate::shutdown::Shutdown;
+use crate::user_places::{UserPlace, UserPlaces};
 
 /// Bytes of a program's name that are kept.
 const NAME_BYTES_MAX: usize = 64;
@@ -76,6 +77,7 @@ pub(crate) struct ClientContext {
 pub(crate) async fn accept_clients(listener: OwnedFd, context: ClientContext, stop: Shutdown) -> io::Result<()> {
     let listener = UnixListener::from_std(listener.into())?;
     let places = Arc::new(Semaphore::new(count(context.limits.clients_max).min(Semaphore::MAX_PERMITS)));
+    let users = UserPlaces::new(&context.limits, rustix::process::geteuid().as_raw());
     let mut clients = JoinSet::new();
     'accepting: for number in 1.. {
         let accepted = loop {
@@ -86,14 +88,17 @@ pub(crate) async fn accept_clients(listener: OwnedFd, context: ClientContext, st
             }
         };
         match accepted {
-            Ok((socket, _)) => match Arc::clone(&places).try_acquire_owned() {
-                Ok(place) => {
-                    clients.spawn(serve(socket, ClientId(number), context.clone(), place));
+            Ok((socket, _)) => match admit(&socket, &places, &users) {
+                Ok((who, held)) => {
+                    let (id, context) = (ClientId(number), context.clone());
+                    clients.spawn(async move {
+                        serve(socket, who, id, context).await;
+                        drop(held);
+                    });
                 }
-                Err(_) => {
-                    let refused = refused(Reason::LocalLimit, "too many programs are attached (limits.clients_max)");
-                    let _ = send_message(socket.as_fd(), &refused, &[]);
-                    tracing::debug!("refused a program: clients_max is reached");
+                Err((reason, detail)) => {
+                    let _ = send_message(socket.as_fd(), &refused(reason, &detail), &[]);
+                    tracing::debug!(%reason, detail, "refused a program");
                 }
             },
             Err(error) => {
@@ -107,6 +112,22 @@ pub(crate) async fn accept_clients(listener: OwnedFd, context: ClientContext, st
     Ok(())
 }
 
+/// Pid and uid of a program, and its places: of the host's, and of its user's.
+type Admitted = ((u32, u32), (OwnedSemaphorePermit, UserPlace));
+
+fn admit(socket: &UnixStream, places: &Arc<Semaphore>, users: &UserPlaces) -> Result<Admitted, (Reason, String)> {
+    let who = control::peer_credentials(socket)
+        .map_err(|e| (Reason::Policy, format!("the kernel does not say who the program is: {e}")))?;
+    let place = Arc::clone(places)
+        .try_acquire_owned()
+        .map_err(|_| (Reason::LocalLimit, "too many programs are attached (limits.clients_max)".into()))?;
+    let share = users.try_take(who.1).ok_or_else(|| {
+        let detail = format!("user {} has too many programs attached (limits.clients_per_user_max)", who.1);
+        (Reason::UserPrograms, detail)
+    })?;
+    Ok((who, (place, share)))
+}
+
 fn refused(reason: Reason, detail: impl Into<String>) -> Reply {
     Reply::Refused {
         version: APP_VERSION,
@@ -117,8 +138,7 @@ fn refused(reason: Reason, detail: impl Into<String>) -> Reply {
     }
 }
 
-async fn serve(socket: UnixStream, client: ClientId, context: ClientContext, _place: OwnedSemaphorePermit) {
-    let Ok((pid, uid)) = control::peer_credentials(&socket) else { return };
+async fn serve(socket: UnixStream, (pid, uid): (u32, u32), client: ClientId, context: ClientContext) {
     let mut buffer = Vec::new();
     let hello = match timeout(context.limits.client_hello(), receive(&socket, &mut buffer)).await {
         Ok(Ok((request, _unexpected_fds))) => check_hello(request),

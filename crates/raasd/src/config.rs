@@ -227,6 +227,7 @@ impl Config {
         }
         engine.ring_bytes_default = engine.ring_bytes_default.min(engine.ring_bytes_max);
         engine.local_ring_bytes_default = engine.local_ring_bytes_default.min(engine.ring_bytes_max);
+        engine.owner_uid = rustix::process::geteuid().as_raw();
         engine
     }
 

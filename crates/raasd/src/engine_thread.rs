@@ -136,9 +136,21 @@ impl<P: Provider> EngineThread<P> {
         let mut busy = self.take_commands();
         let now = self.now();
         busy |= self.engine.run(now, &mut self.device);
+        busy |= self.rest_connections(now);
         busy |= self.forward_events();
         self.wake_apps(to_wake);
         busy
+    }
+
+    /// Gives back what memory connections at rest do not need. The barrier interrupts processors that run applications, so it
+    /// is passed only for connections that were chosen.
+    fn rest_connections(&mut self, now: Time) -> bool {
+        let any = self.engine.begin_rests(now);
+        if any {
+            let barrier = shm::rest_barrier();
+            self.engine.finish_rests(now, &mut self.device, barrier);
+        }
+        any
     }
 
     fn take_commands(&mut self) -> bool {

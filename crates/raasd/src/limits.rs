@@ -15,6 +15,8 @@ use crate::Config;
 pub struct DaemonLimits {
     /// Programs attached to the control socket at a time, tools included.
     pub clients_max: u64,
+    /// Those of one user; 0 for a quarter of [`DaemonLimits::clients_max`].
+    pub clients_per_user_max: u64,
     /// Control messages that may wait for a program that does not read them; one more detaches it.
     pub client_queue_max: u64,
     /// Time in milliseconds for a program's first message.
@@ -45,6 +47,7 @@ impl Default for DaemonLimits {
     fn default() -> Self {
         Self {
             clients_max: 1024,
+            clients_per_user_max: 0,
             client_queue_max: 4096,
             client_hello_ms: 5_000,
             pairs_max: 4096,
@@ -149,9 +152,11 @@ const HOUR_MS: u64 = 3_600_000;
 pub const LIMITS: &[Limit] = &[
     engine_limit!(ring_bytes_max, 4 << 10, 8 << 20, true),
     engine_limit!(apps_max, 1, 65_536),
+    engine_limit!(apps_per_user_max, 0, 65_536),
     engine_limit!(connections_max, 1, (1 << 20) - 1),
     engine_limit!(connections_per_app_max, 1, 65_536),
     engine_limit!(listeners_max, 1, 65_536),
+    engine_limit!(listeners_per_user_max, 0, 65_536),
     engine_limit!(backlog_max, 1, 65_536),
     engine_limit!(ring_memory_per_app_max, 1 << 20, 1 << 44),
     engine_limit!(lanes_max, 1, 65_536),
@@ -170,6 +175,7 @@ pub const LIMITS: &[Limit] = &[
         },
     },
     daemon_limit!(clients_max, 1, 65_536),
+    daemon_limit!(clients_per_user_max, 0, 65_536),
     daemon_limit!(client_queue_max, 16, 1 << 20),
     daemon_limit!(client_hello_ms, 10, HOUR_MS),
     daemon_limit!(pairs_max, 1, 1 << 20),

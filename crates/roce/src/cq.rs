@@ -71,6 +71,11 @@ impl Cq {
         };
     }
 
+    /// Whether no completion waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Moves up to `max` completions to `out`.
     pub(crate) fn poll(&mut self, out: &mut Vec<Completion>, max: usize) -> usize {
         let n = max.min(self.entries.len());

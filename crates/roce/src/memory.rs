@@ -88,6 +88,13 @@ impl MrTable {
         Ok(())
     }
 
+    /// Zeroes a range and gives its whole pages back.
+    pub(crate) fn discard(&self, mr: MrId, addr: u64, len: u64) -> Result<(), VerbsError> {
+        let missing = |KeyFault| VerbsError::NoSuch("memory region with such a range");
+        let (r, at) = self.resolve(mr.0, addr, len, Access::empty()).map_err(missing)?;
+        r.region.discard(at, len).map_err(|_| VerbsError::NoSuch("memory region whose pages may be given back"))
+    }
+
     fn at(&self, key: u32) -> Result<&Registration, KeyFault> {
         match self.slots.get((key & 0xffff) as usize) {
             Some(Some(registration)) if registration.key == key => Ok(registration),

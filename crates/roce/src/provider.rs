@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use verbs::{
     Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Mr, MrId, PostError, Provider,
-    QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, VerbsError,
+    QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region, Rkey, SendWr, SrqId, SrqInit, VerbsError,
 };
 
 use crate::cq::Cq;
@@ -149,6 +149,22 @@ impl Provider for Nic {
 
     fn dereg_mr(&mut self, mr: MrId) -> Result<(), VerbsError> {
         self.dev.mrs.deregister(mr)
+    }
+
+    fn pins_memory(&self) -> bool {
+        false
+    }
+
+    fn try_discard(&mut self, mr: MrId, offset: u64, len: u64, unreported: Option<Qpn>) -> Result<bool, VerbsError> {
+        if let Some(qpn) = unreported {
+            let qp = self.qps.get(&qpn).ok_or(VerbsError::NoSuch("QP"))?;
+            let cq = self.dev.cqs.at(qp.init().recv_cq.0).ok_or(VerbsError::NoSuch("CQ"))?;
+            // The rkey of a region is its number.
+            if !cq.is_empty() || qp.has_unreported(Rkey(mr.0), offset, len) {
+                return Ok(false);
+            }
+        }
+        self.dev.mrs.discard(mr, offset, len).map(|()| true)
     }
 
     fn post_send(&mut self, qpn: Qpn, wrs: &[SendWr<'_>]) -> Result<(), PostError> {

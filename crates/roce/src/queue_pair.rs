@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use verbs::{QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, SendWr, Time, VerbsError};
+use verbs::{QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Rkey, SendWr, Time, VerbsError};
 
 use crate::batch::{Batch, Finished};
 use crate::device::Device;
@@ -51,6 +51,15 @@ impl QueuePair {
         match &self.service {
             Service::Connected(qp) => qp.status(),
             Service::Datagram(qp) => qp.status(),
+        }
+    }
+
+    /// Whether the range may hold bytes of the peer that no completion told of.
+    pub(crate) fn has_unreported(&self, rkey: Rkey, addr: u64, len: u64) -> bool {
+        match &self.service {
+            Service::Connected(qp) => qp.has_unreported(rkey, addr, len),
+            // A datagram goes to a posted receive, and its completion comes at once.
+            Service::Datagram(_) => false,
         }
     }
 

@@ -21,6 +21,7 @@ mod layout;
 mod models;
 mod ready;
 mod region;
+mod rest;
 mod ring;
 mod segment;
 mod sleep;
@@ -36,6 +37,7 @@ pub use layout::{
 };
 pub use ready::ReadyFd;
 pub use region::{Region, RegionError};
+pub use rest::{begin_rest, end_rest, is_unused, join_rest_barrier, reset_rest, rest_barrier};
 pub use ring::{PeerFault, RingMemory, RingReader, RingWriter, check_cursor};
 pub use segment::{Segment, SegmentError, Sharing};
 pub use sleep::{

@@ -11,7 +11,8 @@ mod span;
 pub(crate) use cursors::{Consumer, Producer};
 pub(crate) use span::Span;
 
-use crate::{Region, RegionError, Word64};
+use crate::rest::TxUse;
+use crate::{Region, RegionError, SlotWords, Word64};
 
 /// A peer's published cursor broke the rules; the connection (or session) must be given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -87,6 +88,8 @@ impl RingMemory {
 pub struct RingWriter {
     memory: RingMemory,
     cursors: Producer<Word64>,
+    /// Where the consumer's side may give pages of the ring back.
+    tx_use: Option<TxUse>,
 }
 
 impl RingWriter {
@@ -114,7 +117,7 @@ impl RingWriter {
         }
         let tail = tail.writable()?;
         let cursors = Producer::new(tail, head, tail_at, head_at, memory.bytes);
-        Ok(Self { memory, cursors })
+        Ok(Self { memory, cursors, tx_use: None })
     }
 
     /// As [`RingWriter::new`] with a ring that grows from its first `first_bytes` (a power of two) to all of it when it is full
@@ -130,35 +133,71 @@ impl RingWriter {
             return Err(RegionError::ReadOnly);
         }
         let words = (tail.writable()?, head, grown_at.writable()?);
-        Ok(Self { memory, cursors: Producer::growing(words, at, span) })
+        Ok(Self { memory, cursors: Producer::growing(words, at, span), tx_use: None })
     }
 
-    /// Bytes that can be written now, in a ring that grows if it must to hold `count` at all.
+    /// Lets the engine give pages of this slot's transmit ring back while nothing is written ([`crate::begin_rest`]). The process
+    /// has joined the barrier ([`crate::join_rest_barrier`]), and this is before anything was written.
+    pub fn may_rest(mut self, words: &SlotWords) -> Result<Self, RegionError> {
+        self.tx_use = Some(TxUse::new(words)?);
+        Ok(self)
+    }
+
+    /// As [`RingWriter::free`], in a ring that grows if it must to hold `count` at all.
     pub fn free_for(&mut self, count: u64) -> Result<u64, PeerFault> {
-        self.cursors.free_for(count)
+        self.cursors.make_way(count);
+        self.free()
     }
 
-    /// Bytes that can be written now.
+    /// Bytes that can be written now; none while the engine gives pages back, which it tells like room.
     #[inline]
     pub fn free(&mut self) -> Result<u64, PeerFault> {
-        self.cursors.free()
+        if self.tx_use.as_ref().is_some_and(TxUse::is_resting) { Ok(0) } else { self.cursors.free() }
+    }
+
+    /// Keeps the engine from giving pages back until [`RingWriter::let_go`], so that what is written ahead stays. False: it is just
+    /// doing so, as if the ring were full.
+    pub fn hold(&mut self) -> bool {
+        let Some(tx_use) = &mut self.tx_use else { return true };
+        tx_use.is_held = tx_use.claim();
+        tx_use.is_held
+    }
+
+    /// After [`RingWriter::hold`].
+    pub fn let_go(&mut self) {
+        if let Some(tx_use) = &mut self.tx_use
+            && std::mem::take(&mut tx_use.is_held)
+        {
+            tx_use.release();
+        }
     }
 
     /// Copies as much as fits and publishes it; says how many bytes. 0 means full (or nothing to write).
     #[inline]
     pub fn write(&mut self, src: &[u8]) -> Result<usize, PeerFault> {
+        if !self.tx_use.as_ref().is_none_or(TxUse::claim) {
+            return Ok(0);
+        }
         let memory = &self.memory;
-        self.cursors.write(src.len(), |at, piece| {
+        let written = self.cursors.write(src.len(), |at, piece| {
             memory
                 .region
                 .write(memory.offset + at, &src[piece])
                 .expect("`new` checked that the ring lies in the region");
-        })
+        });
+        if let Some(tx_use) = &self.tx_use {
+            tx_use.release();
+        }
+        written
     }
 
     /// Copies `src` to `ahead` bytes after the tail without publishing it; it must end within the room that
-    /// [`RingWriter::free`] last told, else nothing is written and false returned. [`RingWriter::commit`] publishes.
+    /// [`RingWriter::free`] last told, and a ring that may rest must be held, else nothing is written and false returned.
+    /// [`RingWriter::commit`] publishes.
     pub fn write_ahead(&mut self, ahead: u64, src: &[u8]) -> bool {
+        if self.tx_use.as_ref().is_some_and(|tx_use| !tx_use.is_held) {
+            return false;
+        }
         let memory = &self.memory;
         self.cursors.write_ahead(ahead, src.len(), |at, piece| {
             memory

@@ -16,6 +16,8 @@ pub(crate) trait AtomicWord<T> {
     fn fetch_add(&self, value: T, order: Ordering) -> T;
     /// The sequentially consistent fence of the memory that this word lives in.
     fn fence_seq_cst(&self);
+    /// This side's half of a fence whose other half another process makes all processors pass: it holds back the compiler alone.
+    fn fence_light(&self);
 }
 
 /// A row of shared `u64` words.
@@ -51,6 +53,10 @@ macro_rules! atomic_word {
             #[inline]
             fn fence_seq_cst(&self) {
                 atomic::fence(Ordering::SeqCst);
+            }
+            #[inline]
+            fn fence_light(&self) {
+                atomic::compiler_fence(Ordering::SeqCst);
             }
         }
     };

@@ -237,6 +237,15 @@ impl Provider for SoftNic {
         self.port().nic.dereg_mr(mr)
     }
 
+    fn pins_memory(&self) -> bool {
+        false
+    }
+
+    /// Under the port's lock, so that no packet is placed meanwhile.
+    fn try_discard(&mut self, mr: MrId, offset: u64, len: u64, unreported: Option<Qpn>) -> Result<bool, VerbsError> {
+        self.port().nic.try_discard(mr, offset, len, unreported)
+    }
+
     fn post_send(&mut self, qpn: Qpn, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         let mut port = self.shared.lock();
         let posted = port.nic.post_send(qpn, wrs);

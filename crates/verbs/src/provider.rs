@@ -76,6 +76,25 @@ pub trait Provider {
     /// Deregisters; when it returns no operation touches the memory any more.
     fn dereg_mr(&mut self, mr: MrId) -> Result<(), VerbsError>;
 
+    /// Whether registered memory is pinned: the device keeps the pages that it saw at registration, so that they must not be
+    /// given back to the system. True for hardware; false where a CPU reads and writes memory as the process maps it.
+    fn pins_memory(&self) -> bool {
+        true
+    }
+
+    /// Makes a range of a registered region read as zero, and gives its whole pages back to the system, at one instant of the
+    /// device's work on it.
+    ///
+    /// With `unreported`, false and nothing done if the range may hold bytes that a peer placed through that QP and of which
+    /// [`Self::poll_cq`] has told nothing yet: of a WRITE that is half here, of a plain WRITE after which no receive completed, of a
+    /// completion that waits in the CQ. Bytes that come later are placed as ever.
+    ///
+    /// Refused with [`VerbsError::Unsupported`] by a device that pins memory.
+    fn try_discard(&mut self, mr: MrId, offset: u64, len: u64, unreported: Option<Qpn>) -> Result<bool, VerbsError> {
+        let _ = (mr, offset, len, unreported);
+        Err(VerbsError::Unsupported { device: self.device().name.clone(), what: "giving back pinned memory" })
+    }
+
     /// Posts to the send queue, all or up to the first refused.
     fn post_send(&mut self, qpn: Qpn, wrs: &[SendWr<'_>]) -> Result<(), PostError>;
     /// Posts to a QP's own receive queue.

@@ -132,6 +132,10 @@ impl World {
             return;
         }
         running.engine_at = None;
+        if running.resting {
+            // It runs again after the second step.
+            return;
+        }
         let paused = running.engine_paused_until.max(running.stalled_until);
         if paused > now {
             return self.engine_at(host, paused);
@@ -152,12 +156,35 @@ impl World {
             }
         }
         let Some(running) = self.up_in(host, life) else { return };
+        if running.engine.begin_rests(now) {
+            running.resting = true;
+            let gap = self.hosts[host].plan.rest_gap_max;
+            let at = self.now + self.some(gap);
+            self.queue.push(at, Event::Rest { host, life });
+            return self.settle(host);
+        }
+        let Some(running) = self.up_in(host, life) else { return };
         if !busy && running.engine_at.is_none() && running.engine.prepare_sleep(&mut running.tap) {
             running.asleep = true;
         } else {
             self.engine_at(host, now + ROUND);
         }
         self.settle(host);
+    }
+
+    /// Pages are given back: in between processes ran, packets came, and the control plane called.
+    pub(super) fn on_rest(&mut self, host: usize, life: u32) {
+        let now = self.now;
+        let Some(running) = self.up_in(host, life) else { return };
+        if running.stalled_until > now {
+            let until = running.stalled_until;
+            return self.queue.push(until, Event::Rest { host, life });
+        }
+        running.resting = false;
+        running.engine.finish_rests(now, &mut running.tap, true);
+        self.trace.note(now, "engine {} lets connections rest", &[host as u64]);
+        self.after_engine(host);
+        self.engine_at(host, now + ROUND);
     }
 
     /// Takes out of the engine what it has for daemon and applications.

@@ -24,6 +24,11 @@ pub(super) enum Event {
         host: usize,
         life: u32,
     },
+    /// The second step by which connections of the host come to rest.
+    Rest {
+        host: usize,
+        life: u32,
+    },
     App {
         host: usize,
         life: u32,

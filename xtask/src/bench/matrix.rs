@@ -104,6 +104,11 @@ pub(crate) struct Claim {
     pub(crate) kind: Kind,
 }
 
+/// A claim about the same figure of both.
+pub(crate) fn claim(name: &'static str, metric: Metric, rival: &'static str, bar: Bar, kind: Kind) -> Claim {
+    Claim { name, ours: metric, rival, theirs: metric, bar, kind }
+}
+
 /// A load and who runs it; the first side is ours.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {

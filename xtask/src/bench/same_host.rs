@@ -4,7 +4,7 @@
 use anyhow::Result;
 use serde_json::json;
 
-use super::matrix::{self, Case, Claim, Effort, Metric, RAAS, Runner, Side, TCP, TCP_BUSY, UNIX, UNIX_BUSY};
+use super::matrix::{self, Case, Effort, Metric, RAAS, Runner, Side, TCP, TCP_BUSY, UNIX, UNIX_BUSY, claim};
 use super::place::{Place, has};
 use super::report::Findings;
 use super::rivals::{self, Rival};
@@ -22,10 +22,6 @@ fn ucx(name: &'static str, test: &'static str, bytes: u32, iterations: u32) -> S
 
 fn fabric(bytes: u32, iterations: u32) -> Side {
     Side { name: "libfabric-shm", runner: Runner::Rival(Rival::Libfabric("shm", "rdm", bytes, iterations)) }
-}
-
-fn claim(name: &'static str, metric: Metric, rival: &'static str, bar: Bar, kind: Kind) -> Claim {
-    Claim { name, ours: metric, rival, theirs: metric, bar, kind }
 }
 
 fn cases() -> Vec<Case> {

@@ -4,7 +4,7 @@
 use anyhow::Result;
 use serde_json::json;
 
-use super::matrix::{self, Case, Claim, Effort, Metric, RAAS, Runner, Side, TCP, TCP_BUSY};
+use super::matrix::{self, Case, Claim, Effort, Metric, RAAS, Runner, Side, TCP, TCP_BUSY, claim};
 use super::place::Place;
 use super::report::Findings;
 use super::rivals::{self, Rival};
@@ -24,10 +24,6 @@ fn ucx(test: &'static str, bytes: u32, iterations: u32) -> Side {
 
 fn fabric(bytes: u32, iterations: u32) -> Side {
     Side { name: "libfabric-tcp", runner: Runner::Rival(Rival::Libfabric("tcp", "msg", bytes, iterations)) }
-}
-
-fn claim(name: &'static str, metric: Metric, rival: &'static str, bar: Bar, kind: Kind) -> Claim {
-    Claim { name, ours: metric, rival, theirs: metric, bar, kind }
 }
 
 fn cases() -> Vec<Case> {

@@ -31,7 +31,7 @@ pub(crate) struct SimConn {
     pub(crate) writer: RingWriter,
     pub(crate) reader: RingReader,
     /// Keys of the two directions' contents.
-    tx_key: u64,
+    pub(crate) tx_key: u64,
     rx_key: u64,
     /// Bytes to write in all.
     pub(crate) to_send: u64,
@@ -67,6 +67,7 @@ impl SimConn {
             RingReader::new(ring(rx_chunk, rx_offset), words.rx_tail.clone(), words.rx_head.clone(), 0).unwrap();
         let writer =
             RingWriter::new(ring(tx_chunk, tx_offset), words.tx_tail.clone(), words.tx_head.clone(), 0).unwrap();
+        let writer = writer.may_rest(&words).unwrap();
         words.app_generation.store(generation, Ordering::Release);
         // Ports name the connection on both ends.
         let (from, to) = if opener {

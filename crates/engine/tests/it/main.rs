@@ -8,6 +8,7 @@ mod lanes;
 mod links;
 mod many;
 mod resets;
+mod rest;
 mod soak;
 mod stream;
 mod world;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use control::Reason;
 
-use crate::world::{Weather, World};
+use crate::world::{Host, Weather, World};
 
 #[test]
 fn a_thousand_connections_share_one_queue_pair() {
@@ -53,6 +53,26 @@ fn busy_connections_get_equal_shares() {
     let (min, max) = (*got.iter().min().unwrap(), *got.iter().max().unwrap());
     // Within a few quanta and one ring.
     assert!(max - min <= 65536 + 4 * 16384, "{min}..{max}");
+    w.assert_clean();
+}
+
+#[test]
+fn an_application_with_a_hundred_connections_gets_no_more_than_one_with_one() {
+    // Less in flight than a ring holds, so that the one connection never runs dry while others have their turns.
+    let mut w = World::with(2, 46, |c| (c.quantum_bytes, c.lane_inflight_bytes_max) = (16384, 256 << 10));
+    let (many, one) = ((w.attach(0, 512), w.attach(1, 512)), (w.attach(0, 64), w.attach(1, 64)));
+    for (port, (a, b), connections) in [(7, many, 100), (8, one, 1)] {
+        w.app(0, a).defaults = |c| c.to_send = u64::MAX / 2;
+        let to = w.listen(1, b, port, 300);
+        (0..connections).for_each(|_| _ = w.connect(0, a, to, 1 << 20));
+        w.until("all connected", |w| w.app(1, b).conns.len() == connections);
+    }
+    let received = |w: &mut World, app| w.app(1, app).conns.values().map(|c| c.received).sum::<u64>();
+    let before = [received(&mut w, many.1), received(&mut w, one.1)];
+    w.until("traffic", |w| received(w, one.1) > before[1] + 50_000_000);
+    let shares = [received(&mut w, many.1) - before[0], received(&mut w, one.1) - before[1]];
+    // Within what was in flight at the two looks.
+    assert!(shares[0].abs_diff(shares[1]) <= 4 * (256 << 10), "{shares:?}");
     w.assert_clean();
 }
 
@@ -136,6 +156,26 @@ fn full_tables_refuse_with_a_reason_and_recover() {
     }
     w.settle();
     w.connect_wait(0, a, to, 4096).unwrap();
+    w.assert_clean();
+}
+
+#[test]
+fn a_users_applications_have_a_share_of_the_listeners() {
+    let mut w = World::with(2, 47, |c| c.listeners_max = 8);
+    // Both are of one user, who has a quarter of eight.
+    let (a, b) = (w.attach(0, 64), w.attach(0, 64));
+    let ports = [w.listen(0, a, 0, 1).port(), w.listen(0, b, 0, 1).port()];
+    let refused = Err(Reason::UserListeners);
+    assert_eq!(w.hosts[0].engine.listen(a, 0, 1, 4096), refused);
+    let Host { engine, nic, .. } = &mut w.hosts[0];
+    engine.unlisten(w.now, nic, a, ports[0]);
+    w.listen(0, b, 0, 1);
+    assert_eq!(w.hosts[0].engine.listen(a, 0, 1, 4096), refused);
+    // What a program leaves behind is given back.
+    w.kill(0, b);
+    w.settle();
+    w.listen(0, a, 0, 1);
+    w.listen(0, a, 0, 1);
     w.assert_clean();
 }
 

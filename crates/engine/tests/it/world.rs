@@ -40,6 +40,8 @@ pub(crate) struct Host {
     pub(crate) wakes: BTreeSet<AppId>,
     next_request: u64,
     asleep: bool,
+    /// Rests are begun, and finished by the test.
+    pub(crate) holds_rests: bool,
 }
 
 #[derive(Debug)]
@@ -276,7 +278,11 @@ impl World {
             h.wake();
         }
         if !h.asleep && !self.stopped.contains(&i) {
-            let busy = h.engine.run(now, &mut h.nic);
+            let mut busy = h.engine.run(now, &mut h.nic);
+            if !h.holds_rests && h.engine.begin_rests(now) {
+                h.engine.finish_rests(now, &mut h.nic, true);
+                busy = true;
+            }
             worked |= busy;
             while let Some(event) = self.hosts[i].engine.poll_event() {
                 self.on_event(i, event);
@@ -506,6 +512,7 @@ impl Host {
             wakes: BTreeSet::new(),
             next_request: 0,
             asleep: false,
+            holds_rests: false,
         }
     }
 

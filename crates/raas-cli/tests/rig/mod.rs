@@ -4,7 +4,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -245,6 +246,53 @@ impl Daemon {
         drop(self.process.stdin());
         let ended = self.process.end();
         assert_eq!(ended.code(), 0, "{ended:?}");
+    }
+}
+
+/// Nobody's number on every Linux.
+const NOBODY: u32 = 65_534;
+
+/// A daemon that every user of the host may use, and another user. Only root can be somebody else.
+pub struct OpenHost {
+    pub daemon: Running,
+    binary: PathBuf,
+    socket: PathBuf,
+}
+
+impl OpenHost {
+    /// `limits`: lines under `[limits]`. None, with a line that says so, where this is not root.
+    pub fn start(cluster: &Cluster, name: &str, limits: &str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIP {name}: only root can be somebody else here");
+            return None;
+        }
+        let place = cluster.dir.path();
+        std::fs::set_permissions(place, std::fs::Permissions::from_mode(0o755)).unwrap();
+        // Where the binary was built may be closed to others.
+        let binary = place.join("raas");
+        std::fs::copy(env!("CARGO_BIN_EXE_raas"), &binary).unwrap();
+        let (config, socket, key, ip) = (place.join("raasd.toml"), place.join("raasd.sock"), cluster.key(), address());
+        let text = format!(
+            "listen = \"{ip}\"\nsocket = {socket:?}\nsocket_mode = \"0666\"\nkey_file = {key:?}\n[limits]\n{limits}\n"
+        );
+        std::fs::write(&config, text).unwrap();
+        let mut daemon = Running::start(raas().args(["daemon", "--config"]).arg(&config));
+        daemon.wait_for("ready socket=");
+        Some(Self { daemon, binary, socket })
+    }
+
+    /// A command of another user.
+    pub fn as_nobody(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.args(args).env("RAAS_SOCKET", &self.socket).current_dir("/").uid(NOBODY).gid(NOBODY);
+        command
+    }
+
+    /// A command of this user.
+    pub fn as_owner(&self, args: &[&str]) -> Command {
+        let mut command = raas();
+        command.args(args).env("RAAS_SOCKET", &self.socket);
+        command
     }
 }
 

@@ -66,10 +66,12 @@ impl Conn {
     /// Writes all of `bufs`, `len` bytes, at once, when there is room for all; `len` is at most [`Conn::tx_bytes`].
     pub(crate) fn write_whole(&self, bufs: &[IoSlice<'_>], len: usize) -> io::Result<()> {
         let mut ring = self.reserve(len)?;
-        self.put(&mut ring, bufs).map(drop)
+        let put = self.put(&mut ring, bufs).map(drop);
+        ring.let_go();
+        put
     }
 
-    /// Waits until there is room for `len` bytes, at most [`Conn::tx_bytes`], and lends the ring.
+    /// Waits until there is room for `len` bytes, at most [`Conn::tx_bytes`], and lends the ring, held: the caller lets it go.
     pub(crate) fn reserve(&self, len: usize) -> io::Result<MutexGuard<'_, RingWriter>> {
         let mut ring = lock(&self.write);
         let mut patience = Patience::new(self.inner.policy, &self.inner.turns, self.timeout(Side::Write));
@@ -78,7 +80,7 @@ impl Conn {
             if let Some(end) = self.write_end() {
                 return Err(write_error(end));
             }
-            if ring.free_for(len as u64).map_err(|fault| self.on_fault(fault))? >= len as u64 {
+            if ring.free_for(len as u64).map_err(|fault| self.on_fault(fault))? >= len as u64 && ring.hold() {
                 return Ok(ring);
             }
             if self.is_nonblocking() {

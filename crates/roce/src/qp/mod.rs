@@ -9,12 +9,14 @@ mod responses;
 mod retry;
 mod send_queue;
 pub(crate) mod state;
+mod unreported;
 mod window;
 
 use std::net::{IpAddr, SocketAddr};
 
 use verbs::{
-    AsyncEvent, QpInit, QpModify, QpState, QpStatus, Qpn, RecvWr, RtrAttr, SendOp, SendWr, Status, Time, VerbsError,
+    AsyncEvent, QpInit, QpModify, QpState, QpStatus, Qpn, RecvWr, Rkey, RtrAttr, SendOp, SendWr, Status, Time,
+    VerbsError,
 };
 
 use crate::batch::{Batch, Finished};
@@ -123,6 +125,11 @@ impl Qp {
             rq_psn: self.responder.expected_psn(),
             dest_qpn: self.peer.as_ref().map(|p| p.qpn),
         }
+    }
+
+    /// Whether the range may hold bytes of the peer that no completion told of.
+    pub(crate) fn has_unreported(&self, rkey: Rkey, addr: u64, len: u64) -> bool {
+        self.responder.has_unreported(rkey, addr, len)
     }
 
     /// Moves to another state. `local` is the NIC's address, the source of the QP's packets.

@@ -6,6 +6,7 @@
 use verbs::{Access, Completion, CqId, Psn, Qpn, RecvWr, Rkey, RtrAttr, SrqId, Status, Time, VerbsError, WcOpcode};
 
 use super::responses::Responses;
+use super::unreported::Unreported;
 use crate::device::Device;
 use crate::limits::rnr_silence;
 use crate::memory::{AtomicOp, KeyFault};
@@ -63,6 +64,7 @@ pub(crate) struct Responder {
     rnr_code: u8,
     epsn: Psn,
     message: Message,
+    unreported: Unreported,
     gap: Gap,
     established: bool,
     pub(super) responses: Responses,
@@ -81,6 +83,7 @@ impl Responder {
             rnr_code: 0,
             epsn: Psn::new(0),
             message: Message::None,
+            unreported: Unreported::default(),
             gap: Gap::None,
             established: false,
             responses: Responses::default(),
@@ -103,6 +106,11 @@ impl Responder {
     /// Whether this is the first request since the QP became ready to receive.
     pub(crate) const fn note_first_packet(&mut self) -> bool {
         !std::mem::replace(&mut self.established, true)
+    }
+
+    /// Whether the range may hold bytes that were placed and of which no completion told.
+    pub(crate) fn has_unreported(&self, rkey: Rkey, addr: u64, len: u64) -> bool {
+        self.unreported.touches(rkey, addr, len)
     }
 
     pub(crate) const fn expected_psn(&self) -> Psn {
@@ -299,6 +307,7 @@ impl Responder {
             }
             return Err(ACCESS);
         }
+        self.unreported.add(rkey, addr, len);
         self.message = if end {
             Message::None
         } else {
@@ -366,6 +375,8 @@ impl Responder {
         dev: &mut Device,
     ) {
         let (wr_id, qpn) = (wqe.wr_id, self.qpn);
+        // All WRITEs before it were placed before it.
+        self.unreported.clear();
         dev.complete(self.cq, Completion { wr_id, status, opcode, byte_len, qpn, imm, src_qpn: None }, solicited);
         match self.srq.and_then(|srq| dev.srqs.at_mut(srq.0)) {
             Some(srq) => srq.recycle(wqe),
@@ -396,6 +407,7 @@ impl Responder {
             }
         }
         self.queue.clear();
+        self.unreported.clear();
         self.gap = Gap::None;
         self.established = false;
         self.responses = Responses::default();

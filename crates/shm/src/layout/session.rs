@@ -16,6 +16,7 @@ pub(super) const APP_FLAGS_AT: u64 = 16;
 pub(super) const APP_WAIT_AT: u64 = 20;
 pub(super) const APP_GENERATION_AT: u64 = 24;
 pub(super) const APP_OWNER_PID_AT: u64 = 28;
+pub(super) const TX_USE_AT: u64 = 32;
 pub(super) const TX_HEAD_AT: u64 = 128;
 pub(super) const RX_TAIL_AT: u64 = 136;
 pub(super) const STATE_AT: u64 = 144;
@@ -23,6 +24,7 @@ pub(super) const ENGINE_FLAGS_AT: u64 = 148;
 pub(super) const REASON_AT: u64 = 152;
 pub(super) const GENERATION_AT: u64 = 156;
 pub(super) const LANE_EPOCH_AT: u64 = 160;
+pub(super) const TX_REST_AT: u64 = 168;
 
 /// The session segment: one application and the engine.
 #[derive(Debug, Clone)]
@@ -127,6 +129,7 @@ impl Session {
             app_wait: word32(region, base + APP_WAIT_AT),
             app_generation: word32(region, base + APP_GENERATION_AT),
             app_owner_pid: word32(region, base + APP_OWNER_PID_AT),
+            tx_use: word32(region, base + TX_USE_AT),
             tx_head: word64(region, base + TX_HEAD_AT),
             rx_tail: word64(region, base + RX_TAIL_AT),
             state: word32(region, base + STATE_AT),
@@ -134,6 +137,7 @@ impl Session {
             reason: word32(region, base + REASON_AT),
             generation: word32(region, base + GENERATION_AT),
             epoch: word64(region, base + LANE_EPOCH_AT),
+            tx_rest: word32(region, base + TX_REST_AT),
         }
     }
 }
@@ -147,7 +151,7 @@ const fn slots_offset(slots: u32) -> u64 {
     e2a_offset(slots) + pages(Doorbell::bytes(slots))
 }
 
-/// Words of a session slot. The first six are the application's, the others the engine's.
+/// Words of a session slot. The first seven are the application's, the others the engine's.
 #[derive(Debug, Clone)]
 pub struct SlotWords {
     /// Absolute offset after the last byte written to the tx ring.
@@ -162,6 +166,8 @@ pub struct SlotWords {
     pub app_generation: Word32,
     /// Process that uses the slot.
     pub app_owner_pid: Word32,
+    /// Whether something may be written behind the tail: see [`crate::begin_rest`].
+    pub tx_use: Word32,
     /// Bytes of the tx ring before it are free: the peer's application consumed them.
     pub tx_head: Word64,
     /// Absolute offset after the last byte that arrived.
@@ -176,4 +182,6 @@ pub struct SlotWords {
     pub generation: Word32,
     /// Lane incarnation that carries the connection.
     pub epoch: Word64,
+    /// 1 while the engine gives pages of the tx ring back.
+    pub tx_rest: Word32,
 }

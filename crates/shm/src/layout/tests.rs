@@ -72,6 +72,7 @@ fn the_session_is_as_documented() {
         ("app_wait", APP_WAIT_AT, 4),
         ("app_generation", APP_GENERATION_AT, 4),
         ("app_owner_pid", APP_OWNER_PID_AT, 4),
+        ("tx_use", TX_USE_AT, 4),
         ("tx_head", TX_HEAD_AT, 8),
         ("rx_tail", RX_TAIL_AT, 8),
         ("state", STATE_AT, 4),
@@ -79,6 +80,7 @@ fn the_session_is_as_documented() {
         ("reason", REASON_AT, 4),
         ("generation", GENERATION_AT, 4),
         ("epoch", LANE_EPOCH_AT, 8),
+        ("tx_rest", TX_REST_AT, 4),
     ];
     documented("Session slot", &slot);
     assert_eq!(SLOT_BYTES, 256);
@@ -206,8 +208,9 @@ fn each_wrong_header_field_is_refused() {
             word.store(expected, Ordering::Relaxed);
         }
         let version = region.word32(VERSION_AT).unwrap();
-        version.store(2, Ordering::Relaxed);
-        assert_eq!(open(region.clone()), Err(LayoutError::Version { found: 2 }));
+        let other = LAYOUT_VERSION + 1;
+        version.store(other, Ordering::Relaxed);
+        assert_eq!(open(region.clone()), Err(LayoutError::Version { found: other }));
         version.store(LAYOUT_VERSION, Ordering::Relaxed);
         region.word64(EPOCH_AT).unwrap().store(u64::MAX, Ordering::Relaxed);
         region.write(OWNERS_AT, &[0xff; 64]).unwrap();

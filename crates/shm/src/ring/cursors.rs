@@ -42,12 +42,11 @@ impl<W: AtomicWord<u64>> Producer<W> {
         Ok(self.known_free())
     }
 
-    /// As `free`, in a ring that grows if it must to have room for `count` at all.
-    pub(crate) fn free_for(&mut self, count: u64) -> Result<u64, PeerFault> {
+    /// Grows a ring that could never have room for `count`.
+    pub(super) fn make_way(&mut self, count: u64) {
         if count > self.span.fill_max() {
             self.grow();
         }
-        self.free()
     }
 
     /// The ring has not the room. One that carried as many bytes as it would take carries a stream, and grows.

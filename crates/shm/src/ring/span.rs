@@ -67,7 +67,8 @@ impl Span {
 
     /// Grows a ring whose writer is at `tail`: at the end of this lap, which is told.
     pub(crate) fn grow(&mut self, tail: u64) -> Option<u64> {
-        let at = tail.checked_next_multiple_of(self.first).filter(|&at| at != 0 && self.may_grow())?;
+        // 0 would tell nothing.
+        let at = tail.max(1).checked_next_multiple_of(self.first).filter(|_| self.may_grow())?;
         self.grown_at = Some(at);
         Some(at)
     }

@@ -130,6 +130,14 @@ impl Provider for FabricHost {
         self.call(|nic| nic.dereg_mr(mr))
     }
 
+    fn pins_memory(&self) -> bool {
+        false
+    }
+
+    fn try_discard(&mut self, mr: MrId, offset: u64, len: u64, unreported: Option<Qpn>) -> Result<bool, VerbsError> {
+        self.call(|nic| nic.try_discard(mr, offset, len, unreported))
+    }
+
     fn post_send(&mut self, qpn: Qpn, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         self.post(|nic| nic.post_send(qpn, wrs))
     }

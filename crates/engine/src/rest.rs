@@ -1,0 +1,246 @@
+//! Connections that rest give the pages of their rings back to the system.
+//!
+//! Owns which connection rests, and what of its rings nobody needs: all but the bytes between head and tail. It must never
+//! give back a byte that somebody may still read: of the transmit ring while the application may be writing
+//! ([`shm::begin_rest`]), of the receive ring while the device may hold bytes of the peer that the engine has not counted
+//! ([`Provider::try_discard`]). ARCHITECTURE.md, "Resting connections", has the argument.
+//!
+//! Two steps, because a barrier of the system lies between them: [`Engine::begin_rests`] says in the slots of a few connections
+//! what is going to happen, [`Engine::finish_rests`] does it. Connections are looked at in turns of one tick, from their first
+//! use after a rest until they rest again, so that nothing is left to do when all rest.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use shm::waiting;
+use verbs::{MrId, Provider, Qpn, Time};
+
+use crate::engine::Engine;
+use crate::limits::{REST_LOOKS_PER_RUN, REST_PACE, REST_TICKS, REST_TRIES_MAX, RESTS_PER_RUN};
+use crate::vqp::{RouteId, Vqp};
+
+/// The connections that were used and did not rest since.
+#[derive(Debug)]
+pub(crate) struct Rests {
+    /// `None`: rings keep their pages.
+    after: Option<Duration>,
+    /// When each is looked at next, soonest first.
+    queue: VecDeque<(Time, RouteId)>,
+    /// Between the two steps.
+    begun: Vec<RouteId>,
+    /// Work for which nobody waits leaves gaps for the other.
+    not_before: Time,
+}
+
+/// What one connection's turn led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// All that can be given back is.
+    Rests,
+    /// Something is in the way that may go by itself.
+    PutOff,
+    /// It was used meanwhile.
+    Used,
+}
+
+impl Rests {
+    pub(crate) fn new(after: Option<Duration>) -> Self {
+        Self { after, queue: VecDeque::new(), begun: Vec::new(), not_before: Time::ZERO }
+    }
+
+    /// A connection carried something, or its application rang.
+    #[inline]
+    pub(crate) fn touch(&mut self, vqp: &mut Vqp, route: RouteId, now: Time) {
+        vqp.used_at = now;
+        if !vqp.in_rests
+            && let Some(after) = self.after
+        {
+            vqp.in_rests = true;
+            vqp.rest_tries = 0;
+            self.queue.push_back((next_tick(now, after), route));
+        }
+    }
+
+    fn take_due(&mut self, now: Time) -> Option<RouteId> {
+        let &(at, route) = self.queue.front()?;
+        if at > now {
+            return None;
+        }
+        self.queue.pop_front();
+        Some(route)
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.queue.front().map(|&(at, _)| at.max(self.not_before))
+    }
+}
+
+impl Vqp {
+    /// Whether the application consumed bytes and did not ring for it.
+    fn has_untold_head(&self) -> bool {
+        let counts = !self.close.is_stop_asked() && !self.close.is_reset();
+        counts
+            && self.words.rx_head.load(Ordering::Relaxed) != self.rx_head
+            && self.words.app_generation.load(Ordering::Relaxed) == self.generation
+    }
+}
+
+/// Ticks are the same for all connections, so that one wake-up serves many.
+fn next_tick(now: Time, after: Duration) -> Time {
+    let tick = (after / REST_TICKS).as_nanos().max(1) as u64;
+    Time((now.as_nanos() / tick + 1) * tick)
+}
+
+impl Engine {
+    /// Chooses a few connections that have rested for long enough and tells their applications to wait with writing. True: some
+    /// are chosen; [`shm::rest_barrier`] is next, then [`Engine::finish_rests`].
+    pub fn begin_rests(&mut self, now: Time) -> bool {
+        let Some(after) = self.rests.after else { return false };
+        if !self.rests.begun.is_empty() || now < self.rests.not_before {
+            return !self.rests.begun.is_empty();
+        }
+        for _ in 0..REST_LOOKS_PER_RUN {
+            if self.rests.begun.len() >= RESTS_PER_RUN {
+                self.rests.not_before = now + REST_PACE;
+                break;
+            }
+            let Some(route) = self.rests.take_due(now) else { break };
+            let Some(vqp) = self.vqps.get_mut(route) else { continue };
+            if self.apps.get(vqp.app).is_none_or(|a| a.leaving) {
+                // Its rings are going to be free as a whole.
+                vqp.in_rests = false;
+            } else if now < vqp.used_at + after {
+                vqp.rest_tries = 0;
+                self.rests.queue.push_back((next_tick(now, after), route));
+                self.find_untold_head(route);
+            } else {
+                shm::begin_rest(&vqp.words);
+                self.rests.begun.push(route);
+            }
+        }
+        !self.rests.begun.is_empty()
+    }
+
+    /// A reader rings once for many reads. One that went to do something else before it did is not waited for: its peer may want
+    /// the room.
+    fn find_untold_head(&mut self, route: RouteId) {
+        let Some(vqp) = self.vqps.get_mut(route).filter(|vqp| vqp.has_untold_head()) else { return };
+        let (app, slot) = (vqp.app, vqp.slot);
+        if let Err(fault) = self.on_doorbell(app, slot) {
+            self.on_app_fault(app, &fault);
+        }
+    }
+
+    /// Gives pages back. `barrier`: [`shm::rest_barrier`] was passed; without it transmit rings keep theirs.
+    pub fn finish_rests<P: Provider>(&mut self, now: Time, nic: &mut P, barrier: bool) {
+        let Some(after) = self.rests.after else { return };
+        let mut begun = std::mem::take(&mut self.rests.begun);
+        for route in begun.drain(..) {
+            let Some(outcome) = self.rest(route, nic, barrier) else { continue };
+            let Some(vqp) = self.vqps.get_mut(route) else { continue };
+            match outcome {
+                Outcome::Rests => {
+                    vqp.in_rests = false;
+                    self.counters.rests += 1;
+                }
+                Outcome::PutOff if vqp.rest_tries >= REST_TRIES_MAX => vqp.in_rests = false,
+                Outcome::PutOff => {
+                    vqp.rest_tries += 1;
+                    self.rests.queue.push_back((next_tick(now, after), route));
+                }
+                Outcome::Used => {
+                    vqp.used_at = now;
+                    self.rests.queue.push_back((next_tick(now, after), route));
+                }
+            }
+            shm::end_rest(&vqp.words);
+            let (app, slot, awaited) = (vqp.app, vqp.slot, vqp.is_awaited(waiting::WRITABLE));
+            if awaited {
+                self.notify(app, slot);
+            }
+            self.update(route);
+        }
+        self.rests.begun = begun;
+        self.collect_wakes();
+    }
+
+    /// One connection, between [`shm::begin_rest`] and [`shm::end_rest`]. `None`: it is over.
+    fn rest<P: Provider>(&mut self, route: RouteId, nic: &mut P, barrier: bool) -> Option<Outcome> {
+        let uncounted = !self.completions.is_empty();
+        let vqp = self.vqps.get_mut(route)?;
+        // Before the tail is read: an unused ring has no other tail until the rest ends.
+        let is_unused = barrier && shm::is_unused(&vqp.words);
+        let known = (vqp.tx_tail, vqp.rx_head);
+        if let Err(fault) = vqp.on_doorbell() {
+            let app = vqp.app;
+            self.on_app_fault(app, &fault);
+            return None;
+        }
+        if (vqp.tx_tail, vqp.rx_head) != known {
+            return Some(Outcome::Used);
+        }
+        let pool = &self.apps.get(vqp.app)?.pool;
+        let ring_bytes = vqp.ring_bytes.into();
+        let tx = pool.mr_of(&vqp.tx_place).filter(|_| is_unused);
+        let rx = pool.mr_of(&vqp.rx_place).filter(|_| !uncounted);
+        let qpn = vqp.lane.and_then(|id| self.lanes.get(id)).filter(|lane| lane.has_qp()).map(|lane| lane.qpn);
+        let mut refused = false;
+        let mut discard = |mr: Option<MrId>, at: u64, spare: Spare, unreported: Option<Qpn>| {
+            let Some(mr) = mr else { return false };
+            spare.into_iter().flatten().all(|(offset, len)| {
+                let done = nic.try_discard(mr, at + offset, len, unreported);
+                refused |= done.is_err();
+                done.unwrap_or(true)
+            })
+        };
+        let tx_done = discard(tx, vqp.tx_place.offset, spare(vqp.tx_head, vqp.tx_tail, ring_bytes), None);
+        let rx_done = discard(rx, vqp.rx_place.offset, spare(vqp.rx_head, vqp.rx_tail, ring_bytes), qpn);
+        self.counters.device_refusals += u64::from(refused);
+        Some(if tx_done && rx_done { Outcome::Rests } else { Outcome::PutOff })
+    }
+}
+
+/// Pieces of a ring, by offset and length.
+type Spare = [Option<(u64, u64)>; 2];
+
+/// What of a ring lies outside of `head..tail`.
+fn spare(head: u64, tail: u64, ring_bytes: u64) -> Spare {
+    let used = tail.wrapping_sub(head);
+    if used == 0 {
+        return [Some((0, ring_bytes)), None];
+    }
+    let len = ring_bytes.saturating_sub(used);
+    let start = tail % ring_bytes;
+    let first = len.min(ring_bytes - start);
+    let piece = |offset, len| (len > 0).then_some((offset, len));
+    [piece(start, first), piece(0, len - first)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_but_what_is_used_is_spare() {
+        for head in 0..24_u64 {
+            for used in 0..=8 {
+                let head = head.wrapping_sub(9);
+                let spare = spare(head, head.wrapping_add(used), 8);
+                let is_spare = |at| spare.iter().flatten().any(|&(o, n)| (o..o + n).contains(&at));
+                for at in 0..8 {
+                    let is_used = (0..used).any(|i| head.wrapping_add(i) % 8 == at);
+                    assert_eq!(is_spare(at), !is_used, "{at} of {head}+{used}: {spare:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ticks_come_after_now_and_are_shared() {
+        let after = Duration::from_millis(80);
+        let tick = |ms| next_tick(Time::ZERO + Duration::from_millis(ms), after);
+        assert_eq!([tick(0), tick(9), tick(10)].map(Time::as_nanos), [10_000_000, 10_000_000, 20_000_000]);
+        assert_eq!(next_tick(Time(5), Duration::ZERO), Time(6));
+    }
+}
