@@ -36,7 +36,7 @@ impl Conn {
         if self.is_nonblocking() {
             return self.write_now(ring, bufs)?.ok_or_else(|| io::ErrorKind::WouldBlock.into());
         }
-        let mut patience = Patience::new(self.wait_policy(), &self.inner.turns, self.timeout(Side::Write));
+        let mut patience = Patience::new(self.wait_policy(Side::Write), &self.inner.turns, self.timeout(Side::Write));
         loop {
             self.wait(Side::Write, &mut patience, &mut |_| {
                 !matches!(ring.free(), Ok(0)) || self.write_end().is_some()
@@ -99,7 +99,7 @@ impl Conn {
             if let Some(end) = self.write_end() {
                 return Err(write_error(end));
             }
-            if ring.free().map_err(|fault| self.on_fault(fault))? >= len as u64 && ring.hold() {
+            if ring.free_for(len as u64).map_err(|fault| self.on_fault(fault))? >= len as u64 && ring.hold() {
                 return Ok(ring);
             }
             if self.is_nonblocking() {
