@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -287,4 +288,35 @@ fn what_tcp_cannot_do_is_refused_by_name() {
     let listening = ListenOptions::new().fallback(Fallback::Tcp);
     assert!(raas::MessageListener::bind_with(&session, (HERE, 0), listening).is_err());
     assert!(matches!(asked().start(&session, to), Err(ConnectError::NotOverTcp(NotOverTcp::Starting))));
+}
+
+/// What the log says.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_log_says_it() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    // For the process: one of a thread can miss what other threads log first (tracing caches who is interested).
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+    let (client, server) = two();
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let says = |address: SocketAddr, words: &[&str]| {
+        let address = address.to_string();
+        text.lines().any(|line| line.contains(&address) && words.iter().all(|word| line.contains(word)))
+    };
+    assert!(says(client.peer_addr(), &["WARN", "tcp-fallback", "no RaaS daemon"]), "{text}");
+    assert!(says(server.peer_addr(), &["INFO", "tcp-fallback", "accepted over kernel TCP"]), "{text}");
 }
