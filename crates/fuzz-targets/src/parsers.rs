@@ -4,6 +4,8 @@ use control::{PeerMessage, Reply, Request, decode, encode, frame_length, with_le
 use roce::wire::{Body, Packet, PacketFault, Unchecked};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use shm::{DatagramRecord, RECORD_HEADER_BYTES};
+use verbs::{GRH_BYTES, Grh};
 
 /// Both parsers of a datagram agree, and what they hand out lies within it.
 pub(crate) fn roce_packet(bytes: &[u8]) {
@@ -34,6 +36,24 @@ pub(crate) fn roce_packet(bytes: &[u8]) {
 pub(crate) fn lane_frame(bytes: &[u8]) {
     if let Ok(records) = engine::check_frame(bytes) {
         assert!(records * 8 <= bytes.len(), "each record has eight bytes at least");
+    }
+}
+
+/// A datagram of a peer daemon behind the header area of its receive; and the same bytes as a record of an application's ring.
+pub(crate) fn datagram(bytes: &[u8]) {
+    if let Some((area, datagram)) = bytes.split_first_chunk::<GRH_BYTES>() {
+        Grh::parse(area);
+        engine::check_datagram(datagram);
+    }
+    if let Some((header, _)) = bytes.split_first_chunk::<RECORD_HEADER_BYTES>()
+        && let Some(record) = DatagramRecord::parse(header)
+    {
+        assert_eq!(
+            DatagramRecord::parse(&record.to_bytes()),
+            Some(record),
+            "a parsed record is the same when written again"
+        );
+        assert!(record.ring_bytes() >= RECORD_HEADER_BYTES as u64 + u64::from(record.bytes));
     }
 }
 

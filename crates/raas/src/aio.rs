@@ -31,6 +31,7 @@
 //! # }
 //! ```
 
+mod datagram;
 mod message;
 
 use std::future::poll_fn;
@@ -43,6 +44,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{ToSocketAddrs, lookup_host};
 
+pub use self::datagram::DatagramSocket;
 pub use self::message::{Message, MessageListener};
 use crate::fallback::Way;
 use crate::session::TIMEOUT_DEFAULT;

@@ -10,6 +10,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
+#[cfg(feature = "tokio")]
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use control::{Reason, Request};
@@ -229,6 +231,40 @@ impl DatagramSocket {
         Ok(buf.len())
     }
 
+    /// As [`DatagramSocket::send_to`], for tasks.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn poll_send_to(
+        &self,
+        context: &mut Context<'_>,
+        buf: &[u8],
+        to: SocketAddr,
+    ) -> Poll<io::Result<usize>> {
+        let to = self.resolve(to)?;
+        let mut paths = lock(&self.paths);
+        // The waker stands before the question is asked, so that its answer is not missed.
+        self.conn.wake_later(Side::Write, context)?;
+        let Some(max) = self.poll_path(&mut paths, to)? else { return Poll::Pending };
+        let record = self.record(buf, to, max)?;
+        let ring = ready!(self.conn.poll_reserve(context, record.ring_bytes() as usize))?;
+        self.put(ring, &record, buf);
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    /// As [`DatagramSocket::recv_from`], for tasks.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn poll_recv_from(
+        &self,
+        context: &mut Context<'_>,
+        buf: &mut [u8],
+    ) -> Poll<io::Result<(usize, SocketAddr)>> {
+        loop {
+            let (mut reader, bytes) = ready!(self.conn.poll_loan(context))?.ok_or(io::ErrorKind::BrokenPipe)?;
+            if let Some(taken) = self.take(&mut reader, bytes, buf)? {
+                return Poll::Ready(Ok(taken));
+            }
+        }
+    }
+
     /// Sends to the address of [`DatagramSocket::connect`].
     pub fn send(&self, buf: &[u8]) -> io::Result<usize> {
         let to = lock(&self.peer).ok_or(DatagramError::NotConnected)?;
@@ -294,6 +330,7 @@ impl DatagramSocket {
         ring.write_ahead(0, &record.to_bytes());
         ring.write_ahead(RECORD_HEADER_BYTES as u64, buf);
         ring.commit(record.ring_bytes());
+        ring.let_go();
         drop(ring);
         self.conn.tell_written();
     }

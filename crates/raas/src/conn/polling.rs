@@ -3,9 +3,13 @@
 //! Owns nothing beyond the order: the waker stands before the announcement and the last look.
 
 use std::io::{self, IoSlice};
+use std::sync::MutexGuard;
 use std::task::{Context, Poll};
 
-use super::{Conn, Side};
+use shm::RingWriter;
+
+use super::reading::Lent;
+use super::{Conn, Reader, Side};
 use crate::park::lock;
 
 impl Conn {
@@ -63,7 +67,40 @@ impl Conn {
         }
     }
 
-    fn wake_later(&self, side: Side, context: &Context<'_>) -> io::Result<()> {
+    /// Bytes that arrived, lent. None: the end.
+    pub(crate) fn poll_loan(&self, context: &mut Context<'_>) -> Poll<io::Result<Option<Lent<'_>>>> {
+        let mut reader = lock(&self.read);
+        let mut attempt = |conn: &Self, reader: &mut Reader| conn.available(reader);
+        let seen = match self.receive_once(&mut reader, &mut attempt)? {
+            Some(count) => Some(count),
+            None => {
+                self.wake_later(Side::Read, context)?;
+                self.receive_now(&mut reader, &mut attempt)?
+            }
+        };
+        let Some(count) = seen else { return Poll::Pending };
+        Poll::Ready(Ok((count > 0).then_some((reader, count as u64))))
+    }
+
+    /// The transmit ring, lent and held, when it has room for `len` bytes, at most [`Conn::tx_bytes`].
+    pub(crate) fn poll_reserve(
+        &self,
+        context: &mut Context<'_>,
+        len: usize,
+    ) -> Poll<io::Result<MutexGuard<'_, RingWriter>>> {
+        let mut ring = lock(&self.write);
+        if !self.try_hold(&mut ring, len)? {
+            self.wake_later(Side::Write, context)?;
+            self.announce(Side::Write);
+            if !self.try_hold(&mut ring, len)? {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(Ok(ring))
+    }
+
+    /// The task is woken when something changes. The caller looks after this.
+    pub(crate) fn wake_later(&self, side: Side, context: &Context<'_>) -> io::Result<()> {
         self.inner.ensure_watched()?;
         self.poller.set_waker(side, context.waker());
         Ok(())

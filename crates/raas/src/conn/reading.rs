@@ -31,6 +31,9 @@ pub(crate) struct Reader {
     end_told: bool,
 }
 
+/// A reader, and how many bytes of its ring are there.
+pub(super) type Lent<'a> = (MutexGuard<'a, Reader>, u64);
+
 impl Reader {
     pub(super) fn new(ring: RingReader, ring_bytes: u64) -> Self {
         Self { ring, ring_bytes, published: 0, told: 0, end_told: false }
@@ -70,14 +73,16 @@ impl Conn {
     }
 
     /// Waits until there are bytes, and lends them. None: the end.
-    pub(crate) fn loan(&self) -> io::Result<Option<(MutexGuard<'_, Reader>, u64)>> {
+    pub(crate) fn loan(&self) -> io::Result<Option<Lent<'_>>> {
         let mut reader = lock(&self.read);
-        let mut attempt = |conn: &Self, reader: &mut Reader| {
-            let bytes = reader.ring.available().map_err(|fault| conn.on_fault(fault))?;
-            Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
-        };
+        let mut attempt = |conn: &Self, reader: &mut Reader| conn.available(reader);
         let count = self.receive_slowly(&mut reader, &mut attempt)?;
         Ok((count > 0).then_some((reader, count as u64)))
+    }
+
+    pub(super) fn available(&self, reader: &mut Reader) -> io::Result<usize> {
+        let bytes = reader.ring.available().map_err(|fault| self.on_fault(fault))?;
+        Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
     /// Takes lent bytes out of the ring.

@@ -96,10 +96,7 @@ impl Conn {
         let mut patience = Patience::new(self.inner.policy, &self.inner.turns, self.timeout(Side::Write));
         let mut announced = false;
         loop {
-            if let Some(end) = self.write_end() {
-                return Err(write_error(end));
-            }
-            if ring.free_for(len as u64).map_err(|fault| self.on_fault(fault))? >= len as u64 && ring.hold() {
+            if self.try_hold(&mut ring, len)? {
                 return Ok(ring);
             }
             if self.is_nonblocking() {
@@ -114,6 +111,14 @@ impl Conn {
                 !matches!(ring.free(), Ok(free) if free < len as u64) || self.write_end().is_some()
             })?;
         }
+    }
+
+    /// One look of [`Conn::reserve`]: whether there is room, and the ring is held.
+    pub(super) fn try_hold(&self, ring: &mut RingWriter, len: usize) -> io::Result<bool> {
+        if let Some(end) = self.write_end() {
+            return Err(write_error(end));
+        }
+        Ok(ring.free_for(len as u64).map_err(|fault| self.on_fault(fault))? >= len as u64 && ring.hold())
     }
 
     /// Bytes that the ring of this direction holds.

@@ -252,3 +252,89 @@ fn the_loss_of_the_daemon_ends_sockets_and_that_of_the_other_does_not() {
         assert!(client.max_payload(to).is_err());
     });
 }
+
+#[test]
+fn tasks_wait_for_links_room_and_datagrams() {
+    bounded(|| {
+        let (a, b) = (Host::started(), Host::started());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            use raas::aio::DatagramSocket;
+            let (near, far) = (a.session(), b.session());
+            let client = DatagramSocket::bind_with(&near, "0.0.0.0:0", DatagramOptions::new()).await.unwrap();
+            let server = DatagramSocket::bind_with(&far, "0.0.0.0:0", DatagramOptions::new()).await.unwrap();
+            let to = server.get_ref().local_addr();
+            let echo = async {
+                let mut buffer = [0; 4096];
+                for _ in 0..200 {
+                    let (len, from) = server.recv_from(&mut buffer).await.unwrap();
+                    server.send_to(&buffer[..len], from).await.unwrap();
+                }
+            };
+            let ask = async {
+                let mut buffer = [0; 4096];
+                for i in 0..200u8 {
+                    let sent = pattern(usize::from(i) * 20, i);
+                    client.send_to(&sent, to).await.unwrap();
+                    let (len, from) = client.recv_from(&mut buffer).await.unwrap();
+                    assert_eq!((from, &buffer[..len]), (to, &sent[..]));
+                }
+            };
+            tokio::time::timeout(PATIENCE, async { tokio::join!(echo, ask) }).await.unwrap();
+            let error = client.send_to(&[0; 5000], to).await.unwrap_err();
+            assert_eq!(error_of(&error), DatagramError::TooLong { len: 5000, max: 4080, to });
+            let nowhere = client.send_to(b"?", "127.0.0.250:1").await.unwrap_err();
+            assert!(matches!(error_of(&nowhere), DatagramError::Unreachable { .. }), "{nowhere}");
+            let soon = Duration::from_millis(5);
+            assert!(tokio::time::timeout(soon, client.recv_from(&mut [0; 16])).await.is_err(), "nothing comes");
+        });
+    });
+}
+
+/// The receiving program is killed: its port is free, what comes for it is counted, and the sender goes on.
+#[test]
+fn a_killed_receiver_leaves_nothing_and_hurts_nobody() {
+    const ROLE: &str = "RAAS_TEST_DATAGRAM_RECEIVER";
+    if let Some(path) = std::env::var_os(ROLE) {
+        let socket = bind(&Session::connect(path).unwrap(), 7002);
+        socket.recv_from(&mut [0; 4096]).unwrap();
+        println!("receiving");
+        std::thread::sleep(PATIENCE);
+        return;
+    }
+    bounded(|| {
+        use std::io::BufRead as _;
+        let (a, b) = (Host::started(), Host::started());
+        let client = bind(&a.session(), 0);
+        let to = SocketAddr::new(b.address(), 7002);
+        let mut receiver = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "datagrams::a_killed_receiver_leaves_nothing_and_hurts_nobody", "--nocapture"])
+            .env(ROLE, &b.config.socket)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        eventually("the receiver is bound", || rows(&b).len() == 1);
+        // It may have the port and not yet its slot: then what comes is dropped.
+        let out = receiver.stdout.take().unwrap();
+        let receiving = std::thread::spawn(move || {
+            std::io::BufReader::new(out).lines().any(|line| line.is_ok_and(|l| l.contains("receiving")))
+        });
+        eventually("it receives", || {
+            client.send_to(&[1; 1000], to).unwrap();
+            receiving.is_finished()
+        });
+        assert!(receiving.join().unwrap());
+        for _ in 0..20 {
+            client.send_to(&[2; 1000], to).unwrap();
+        }
+        receiver.kill().unwrap();
+        receiver.wait().unwrap();
+        eventually("everything of it is released", || rows(&b).is_empty() && b.stat().apps.is_empty());
+        let before = drops(&b, "no_socket");
+        client.send_to(b"nobody", to).unwrap();
+        eventually("what comes for it is counted", || drops(&b, "no_socket") > before);
+        let again = bind(&b.session(), 7002);
+        client.send_to(b"again", to).unwrap();
+        assert_eq!(again.recv_from(&mut [0; 16]).unwrap(), (5, client.local_addr()));
+    });
+}
