@@ -177,7 +177,11 @@ impl Socket {
         if !self.has_owner() || self.end == Some(self.tx.head()) {
             return Ok(None);
         }
-        let available = self.tx.available()?;
+        let mut available = self.tx.available()?;
+        if let Some(end) = self.end {
+            // A record across the end would let an application that has left go on.
+            available = available.min(end.wrapping_sub(self.tx.head()));
+        }
         if available == 0 {
             return Ok(None);
         }
