@@ -113,7 +113,12 @@ fn check(call: &'static str, code: c_int) -> Result<(), VerbsError> {
 impl RdmaCore {
     /// Loads libibverbs, chooses the device and GID for the address, and opens it.
     pub fn open(config: &OpenConfig) -> Result<Self, OpenError> {
-        let choice = choose(&list_devices(), config.name.as_deref(), config.address)?;
+        Self::open_chosen(choose(&list_devices(), config.name.as_deref(), config.address)?)
+    }
+
+    /// Loads libibverbs and opens a device that was chosen before: for those who open it again and again, since looking for it
+    /// reads every entry of every GID table.
+    pub fn open_chosen(choice: Choice) -> Result<Self, OpenError> {
         let lib = Functions::load()?;
         let context = open_context(&lib, &choice.device)?;
         // From here on `Drop` closes what was opened: pointers that are still null are skipped.
