@@ -22,6 +22,8 @@ pub struct EngineConfig {
     pub addresses: Vec<IpAddr>,
     /// Ring size in bytes when the application names none (power of two, 4 KiB..=8 MiB).
     pub ring_bytes_default: u32,
+    /// Size in bytes to which a ring between two applications of this host may grow, when the application names none.
+    pub local_ring_bytes_default: u32,
     /// Largest ring in bytes that an application gets (power of two, 4 KiB..=8 MiB).
     pub ring_bytes_max: u32,
     /// Applications attached at a time, those whose memory is still in quarantine included.
@@ -66,6 +68,7 @@ impl EngineConfig {
         Self {
             addresses,
             ring_bytes_default: 256 << 10,
+            local_ring_bytes_default: RING_BYTES_MAX,
             ring_bytes_max: RING_BYTES_MAX,
             apps_max: 256,
             apps_per_user_max: 0,
@@ -101,6 +104,7 @@ impl EngineConfig {
             return Err(SetupError::Config("addresses is empty: name at least one address of this host".into()));
         }
         ring("ring_bytes_default", self.ring_bytes_default)?;
+        ring("local_ring_bytes_default", self.local_ring_bytes_default)?;
         ring("ring_bytes_max", self.ring_bytes_max)?;
         range("quantum_bytes", self.quantum_bytes.into(), RING_BYTES_MIN.into(), RING_BYTES_MAX.into())?;
         range("lane_credits", self.lane_credits.into(), LANE_CREDITS_MIN.into(), LANE_CREDITS_MAX.into())?;
@@ -122,7 +126,15 @@ impl EngineConfig {
 
     /// The ring size that an application gets which asks for `asked` bytes (0: no wish).
     pub(crate) fn ring_bytes(&self, asked: u32) -> u32 {
-        let wanted = if asked == 0 { self.ring_bytes_default } else { asked };
+        self.rounded(if asked == 0 { self.ring_bytes_default } else { asked })
+    }
+
+    /// The same for a connection to another application of this host.
+    pub(crate) fn local_ring_bytes(&self, asked: u32) -> u32 {
+        self.rounded(if asked == 0 { self.local_ring_bytes_default } else { asked })
+    }
+
+    fn rounded(&self, wanted: u32) -> u32 {
         wanted.clamp(RING_BYTES_MIN, self.ring_bytes_max).next_power_of_two().min(self.ring_bytes_max)
     }
 }

@@ -92,7 +92,6 @@ impl Engine {
         (ring_bytes, kind): (u32, Kind),
     ) -> Result<(), Reason> {
         let to = SocketAddr::new(to.ip().to_canonical(), to.port());
-        let ring_bytes = self.config.ring_bytes(ring_bytes);
         let Some(tenant) = self.apps.get(app).filter(|a| !a.leaving) else { return Err(Reason::AppFault) };
         if tenant.connects.contains_key(&request) {
             return Err(Reason::AppFault);
@@ -101,8 +100,9 @@ impl Engine {
             return Err(Reason::BadAddress);
         }
         if self.is_own(to.ip()) {
-            return self.connect_local(app, request, to.port(), (ring_bytes, kind));
+            return self.connect_local(app, request, to.port(), (self.config.local_ring_bytes(ring_bytes), kind));
         }
+        let ring_bytes = self.config.ring_bytes(ring_bytes);
         if tenant.connections + tenant.waiting >= self.config.connections_per_app_max || self.is_full() {
             return Err(Reason::LocalLimit);
         }

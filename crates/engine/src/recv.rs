@@ -190,7 +190,8 @@ impl Engine {
             Record::Head { route, consumed } => {
                 let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
                 if vqp.on_head(consumed)? {
-                    let (app, slot, awaited) = (vqp.app, vqp.slot, vqp.is_awaited(waiting::WRITABLE));
+                    let (app, slot, awaited) =
+                        (vqp.app, vqp.slot, vqp.has_half_room() && vqp.is_awaited(waiting::WRITABLE));
                     self.mark(app, slot, awaited);
                     let route = RouteId::from_bits(route);
                     if let Some(vqp) = self.vqps.get_mut(route) {

@@ -221,6 +221,12 @@ impl Vqp {
         slot_is_awaited(&self.words.app_wait, event)
     }
 
+    /// Whether half of the tx ring is free: then a writer that waits for room is called. Earlier it would wake for each piece,
+    /// and the processor that it shares with others would go to and fro between them.
+    pub(crate) fn has_half_room(&self) -> bool {
+        self.tx_tail.wrapping_sub(self.tx_head) <= u64::from(self.ring_bytes / 2)
+    }
+
     /// The peer consumed bytes. True: the application has news.
     pub(crate) fn on_head(&mut self, consumed: u64) -> Result<bool, Violation> {
         let head = check_cursor("Head", self.tx_head, consumed, self.tx_sent, self.ring_bytes.into())?;

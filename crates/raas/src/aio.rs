@@ -1,8 +1,8 @@
 //! Streams and listeners for tokio (cargo feature `tokio`).
 //!
 //! [`Stream`] is tokio's [`AsyncRead`] and [`AsyncWrite`], so that hyper, tonic and the like run on it; [`Incoming`] is the
-//! stream of connections that servers take. Tasks are woken by the session's watcher thread (docs/client.md); no runtime is
-//! bound to a stream, which may move from one to another.
+//! stream of connections that servers take; [`Message`] keeps boundaries. Tasks are woken by the session's watcher thread, or
+//! one for kernel TCP (docs/client.md); no runtime is bound to a stream, which may move from one to another.
 //!
 //! It must never block a task, but for the daemon's locks, which are held shortly.
 //!
@@ -31,16 +31,22 @@
 //! # }
 //! ```
 
+mod message;
+
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{ToSocketAddrs, lookup_host};
 
-use crate::{AcceptError, BindError, ConnectError, ConnectOptions, ListenOptions, NotOverTcp, Session, SessionError};
+pub use self::message::{Message, MessageListener};
+use crate::fallback::Way;
+use crate::session::TIMEOUT_DEFAULT;
+use crate::{AcceptError, BindError, ConnectError, ConnectOptions, ListenOptions, Session, SessionError, fallback};
 
 /// A connection, for tasks. One task may read it while another writes; of several in one direction the last is woken.
 #[derive(Debug)]
@@ -59,15 +65,16 @@ impl Stream {
         addr: impl ToSocketAddrs,
         options: &ConnectOptions,
     ) -> Result<Self, ConnectError> {
-        let mut failed = Vec::new();
-        for to in lookup_host(addr).await.map_err(ConnectError::Resolve)? {
-            match options.start(session, to)?.await {
-                Ok(stream) => return Ok(Self(stream)),
-                Err(e @ ConnectError::Session(_)) => return Err(e),
-                Err(e) => failed.push(e),
-            }
-        }
-        Err(ConnectError::of_all(failed))
+        Self::dial(Ok(session.clone()), addr, options).await
+    }
+
+    /// As [`ConnectOptions::dial`]: `session` is what making it gave. Over kernel TCP the time limit counts.
+    pub async fn dial(
+        session: Result<Session, SessionError>,
+        addr: impl ToSocketAddrs,
+        options: &ConnectOptions,
+    ) -> Result<Self, ConnectError> {
+        dial(session, addr, options).await.map(Self)
     }
 
     /// The stream as threads use it.
@@ -89,15 +96,14 @@ impl From<crate::Stream> for Stream {
 
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let conn = self.0.carrier.rings(NotOverTcp::Tasks)?;
-        let polled = conn.poll_read(context, buf.initialize_unfilled());
+        let polled = self.0.carrier.poll_read(context, buf.initialize_unfilled());
         polled.map_ok(|count| buf.advance(count))
     }
 }
 
 impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.0.carrier.rings(NotOverTcp::Tasks)?.poll_write(context, &[IoSlice::new(buf)])
+        self.0.carrier.poll_write(context, &[IoSlice::new(buf)])
     }
 
     fn poll_write_vectored(
@@ -105,7 +111,7 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.0.carrier.rings(NotOverTcp::Tasks)?.poll_write(context, bufs)
+        self.0.carrier.poll_write(context, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -138,9 +144,16 @@ impl Listener {
         addr: impl ToSocketAddrs,
         options: ListenOptions,
     ) -> Result<Self, BindError> {
-        let addresses: Vec<SocketAddr> = lookup_host(addr).await.map_err(BindError::Resolve)?.collect();
-        let session = session.clone();
-        aside(move || options.bind(&session, &addresses[..])).await.map(Self)
+        Self::listen(Ok(session.clone()), addr, options).await
+    }
+
+    /// As [`ListenOptions::listen`]: `session` is what making it gave.
+    pub async fn listen(
+        session: Result<Session, SessionError>,
+        addr: impl ToSocketAddrs,
+        options: ListenOptions,
+    ) -> Result<Self, BindError> {
+        listen(session, addr, options).await.map(Self)
     }
 
     /// The next connection, and who made it. One task at a time waits; dropping the future loses none.
@@ -188,6 +201,55 @@ impl futures_core::Stream for Incoming {
             Err(e) => Some(Err(e.into())),
         })
     }
+}
+
+/// The addresses in turn.
+async fn dial(
+    session: Result<Session, SessionError>,
+    addr: impl ToSocketAddrs,
+    options: &ConnectOptions,
+) -> Result<crate::Stream, ConnectError> {
+    options.check()?;
+    let way = options.fallback.way(session)?;
+    let mut failed = Vec::new();
+    for to in lookup_host(addr).await.map_err(ConnectError::Resolve)? {
+        match connect_one(&way, to, options).await {
+            Ok(stream) => return Ok(stream),
+            Err(e @ ConnectError::Session(_)) => return Err(e),
+            Err(e) => failed.push(e),
+        }
+    }
+    Err(ConnectError::of_all(failed))
+}
+
+async fn connect_one(way: &Way, to: SocketAddr, options: &ConnectOptions) -> Result<crate::Stream, ConnectError> {
+    let (cause, daemon) = match way {
+        Way::Tcp(cause) => (*cause, None),
+        Way::Daemon(session) => {
+            let connected = match options.begin(session, to) {
+                Ok(connecting) => connecting.await,
+                Err(e) => Err(e),
+            };
+            match connected {
+                Ok(stream) => return Ok(stream),
+                Err(failed) => match options.fallback.cause_of(&failed) {
+                    Some(cause) => (cause, Some(Arc::clone(&session.inner))),
+                    None => return Err(failed),
+                },
+            }
+        }
+    };
+    let timeout = options.timeout.unwrap_or(daemon.as_ref().map_or(TIMEOUT_DEFAULT, |inner| inner.timeout));
+    aside(move || fallback::connect(to, cause, timeout, daemon.as_ref())).await
+}
+
+async fn listen(
+    session: Result<Session, SessionError>,
+    addr: impl ToSocketAddrs,
+    options: ListenOptions,
+) -> Result<crate::Listener, BindError> {
+    let addresses: Vec<SocketAddr> = lookup_host(addr).await.map_err(BindError::Resolve)?.collect();
+    aside(move || options.listen(session, &addresses[..])).await
 }
 
 /// The process-wide session; attaching may wait for the daemon.

@@ -6,6 +6,8 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+#[cfg(feature = "tokio")]
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use control::{PathKind, Reason};
@@ -49,6 +51,8 @@ impl Carrier {
         ready_fd() -> io::Result<BorrowedFd<'_>>;
         shut(side: Side) -> io::Result<()>;
         failure() -> Option<Reason>;
+        #[cfg(feature = "tokio")] poll_read(context: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>>;
+        #[cfg(feature = "tokio")] poll_write(context: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>>;
     }
 
     /// The rings, for what only they can do.

@@ -16,9 +16,9 @@ use crate::{ConnectError, Connecting, Fallback, NotOverTcp, Session, SessionErro
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ConnectOptions {
     ring_bytes: u32,
-    timeout: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
     kind: Kind,
-    fallback: Fallback,
+    pub(crate) fallback: Fallback,
 }
 
 impl ConnectOptions {
@@ -100,7 +100,7 @@ impl ConnectOptions {
         };
         let timeout = self.timeout.unwrap_or(session.inner.timeout);
         let begun = Instant::now();
-        let connected = Connecting::start(&session.inner, to, self.ring_bytes, self.kind).and_then(|c| c.wait(timeout));
+        let connected = self.begin(session, to).and_then(|c| c.wait(timeout));
         connected.or_else(|failed| match self.fallback.cause_of(&failed) {
             Some(cause) => fallback::connect(to, cause, timeout.saturating_sub(begun.elapsed()), Some(&session.inner)),
             None => Err(failed),
@@ -114,10 +114,15 @@ impl ConnectOptions {
         if self.fallback != Fallback::Never {
             return Err(NotOverTcp::Starting.into());
         }
+        self.begin(session, to)
+    }
+
+    /// Asks the daemon for a connection, whatever comes if it has none.
+    pub(crate) fn begin(&self, session: &Session, to: SocketAddr) -> Result<Connecting, ConnectError> {
         Connecting::start(&session.inner, to, self.ring_bytes, self.kind)
     }
 
-    fn check(&self) -> Result<(), ConnectError> {
+    pub(crate) fn check(&self) -> Result<(), ConnectError> {
         check_ring_bytes(self.ring_bytes).map_err(ConnectError::RingBytes)?;
         Ok(self.fallback.check(self.kind)?)
     }

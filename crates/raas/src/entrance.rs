@@ -5,20 +5,23 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, epoll};
 
 use crate::attach::timespec;
 use crate::edge::Edge;
+use crate::poller::Poller;
 use crate::reactor::sleep_bound;
+use crate::socket_watch::Awaited;
 
 /// See the head of this file.
 #[derive(Debug)]
 pub(crate) struct Entrance {
     socket: TcpListener,
     edge: OnceLock<Edge>,
+    awaited: Awaited,
 }
 
 impl Entrance {
@@ -27,7 +30,7 @@ impl Entrance {
         // A second listen sets the backlog, for which the standard library has a value of its own.
         rustix::net::listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, edge: OnceLock::new() })
+        Ok(Self { socket, edge: OnceLock::new(), awaited: Awaited::default() })
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -71,6 +74,11 @@ impl Entrance {
         }
         let made = Edge::new(self.fd(), epoll::EventFlags::IN)?;
         Ok(self.edge.get_or_init(|| made).fd())
+    }
+
+    /// Tells `poller` of connections that come, where no session does.
+    pub(crate) fn tell(&self, poller: &Arc<Poller>) -> io::Result<()> {
+        self.awaited.ensure(self.fd(), epoll::EventFlags::IN, poller)
     }
 
     /// The descriptor turns unreadable until the next connection.

@@ -93,11 +93,6 @@ pub enum NotOverTcp {
         "a connection that is started cannot fall back to kernel TCP: use `connect` or `dial`, or leave out `fallback`"
     )]
     Starting,
-    /// The types of module `aio`, and `poll_accept`.
-    #[error(
-        "tasks cannot use a connection or listener over kernel TCP: use the runtime's own TCP, or leave out `fallback`"
-    )]
-    Tasks,
 }
 
 impl From<NotOverTcp> for io::Error {

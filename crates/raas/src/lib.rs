@@ -78,6 +78,7 @@ mod reactor;
 mod readiness;
 mod replies;
 mod session;
+mod socket_watch;
 mod stream;
 mod tables;
 mod tcp;

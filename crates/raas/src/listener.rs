@@ -18,7 +18,7 @@ use crate::conn::Side;
 use crate::entrance::Entrance;
 use crate::park::{Parker, lock};
 use crate::poller::Poller;
-use crate::{AcceptError, BindError, ListenOptions, NotOverTcp, Readiness, Session, SessionError, Stream, fallback};
+use crate::{AcceptError, BindError, ListenOptions, Readiness, Session, SessionError, Stream, fallback};
 
 /// A port of this host on which connections are accepted. Dropping it stops that; connections which nobody accepted are
 /// reset.
@@ -102,11 +102,13 @@ impl Listener {
 
     /// As [`Listener::accept`], for tasks: of those that poll one listener the last is woken.
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Result<(Stream, SocketAddr), AcceptError>> {
-        let (Some(session), None) = (&self.session, &self.entrance) else {
-            return Poll::Ready(Err(NotOverTcp::Tasks.into()));
+        let watched = match (&self.session, &self.entrance) {
+            (Some(session), _) => session.inner.ensure_watched().map_err(AcceptError::from),
+            (None, Some(entrance)) => entrance.tell(&self.poller).map_err(AcceptError::Tcp),
+            (None, None) => Ok(()),
         };
-        if let Err(e) = session.inner.ensure_watched() {
-            return Poll::Ready(Err(e.into()));
+        if let Err(e) = watched {
+            return Poll::Ready(Err(e));
         }
         self.poller.set_waker(Side::Read, context.waker());
         match self.accept_now() {

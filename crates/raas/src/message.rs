@@ -9,6 +9,7 @@ use std::io::{self, IoSlice, Read};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use control::{Kind, PathKind, Reason};
@@ -56,6 +57,16 @@ pub enum MessageError {
     Announced(u32),
 }
 
+impl MessageError {
+    /// The buffer that would have been large enough, if it was that.
+    pub(crate) fn len_wanted(error: io::Error) -> io::Result<usize> {
+        match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            Some(&Self::BufferTooSmall { len, .. }) => Ok(len),
+            _ => Err(error),
+        }
+    }
+}
+
 impl From<MessageError> for io::Error {
     fn from(e: MessageError) -> Self {
         let kind = match e {
@@ -89,6 +100,9 @@ pub struct Message {
     incoming: Mutex<Incoming>,
 }
 
+/// Reads some bytes, or 0 at the end.
+type ReadSome<'a> = dyn FnMut(&mut [u8]) -> io::Result<usize> + 'a;
+
 /// The message that is being received.
 #[derive(Debug, Default)]
 struct Incoming {
@@ -113,7 +127,7 @@ impl Message {
         options.kind(Kind::Message).connect(session, addr).map(Self::new)
     }
 
-    fn new(stream: Stream) -> Self {
+    pub(crate) fn new(stream: Stream) -> Self {
         Self { stream, incoming: Mutex::default() }
     }
 
@@ -132,11 +146,7 @@ impl Message {
     pub fn send_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let conn = self.stream.carrier.rings(NotOverTcp::Messages)?;
         let len = parts.iter().map(|p| p.len()).sum();
-        let max = self.len_max();
-        let Some(header) = u32::try_from(len).ok().filter(|_| len <= max) else {
-            return Err(MessageError::TooLong { len, max }.into());
-        };
-        let header = header.to_le_bytes();
+        let header = self.header(len)?;
         if let [only] = parts {
             return conn.write_whole(&[IoSlice::new(&header), IoSlice::new(only)], HEADER_BYTES + len);
         }
@@ -146,20 +156,30 @@ impl Message {
         conn.write_whole(&all, HEADER_BYTES + len)
     }
 
+    /// What goes before a message of `len` bytes.
+    fn header(&self, len: usize) -> Result<[u8; HEADER_BYTES], MessageError> {
+        let max = self.len_max();
+        let fits = u32::try_from(len).ok().filter(|_| len <= max);
+        fits.map(u32::to_le_bytes).ok_or(MessageError::TooLong { len, max })
+    }
+
     /// Receives the next message and says how long it is; None at the end. If `buf` is too small the message is kept, and the
     /// error says its size ([`MessageError::BufferTooSmall`]). Waits as [`Stream`]'s `read` does.
     pub fn receive(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        self.receive_by(buf, &mut |part| (&self.stream).read(part))
+    }
+
+    /// Receives by `read`; what was taken before it fails is kept for the next call.
+    fn receive_by(&self, buf: &mut [u8], read: &mut ReadSome<'_>) -> io::Result<Option<usize>> {
         let mut incoming = lock(&self.incoming);
-        let Some(len) = self.next_len(&mut incoming)? else { return Ok(None) };
+        let Some(len) = next_len(&mut incoming, read)? else { return Ok(None) };
         let buffer = buf.len();
         let Some(buf) = buf.get_mut(..len) else {
             return Err(MessageError::BufferTooSmall { len, buffer }.into());
         };
         let mut have = incoming.body.len();
         buf[..have].copy_from_slice(&incoming.body);
-        let done = self.fill(buf, &mut have);
-        if let Err(e) = done {
-            // What was taken is kept for the next call.
+        if let Err(e) = fill(buf, &mut have, read) {
             incoming.body.clear();
             incoming.body.extend_from_slice(&buf[..have]);
             return Err(e);
@@ -174,39 +194,9 @@ impl Message {
         loop {
             match self.receive(&mut buf) {
                 Ok(len) => return Ok(len.map(|_| buf)),
-                Err(e) => match e.get_ref().and_then(|inner| inner.downcast_ref()) {
-                    Some(&MessageError::BufferTooSmall { len, .. }) => buf.resize(len, 0),
-                    _ => return Err(e),
-                },
+                Err(e) => buf.resize(MessageError::len_wanted(e)?, 0),
             }
         }
-    }
-
-    /// The length of the next message, once its header is there.
-    fn next_len(&self, incoming: &mut Incoming) -> io::Result<Option<usize>> {
-        while incoming.header_bytes < HEADER_BYTES {
-            let count = (&self.stream).read(&mut incoming.header[incoming.header_bytes..])?;
-            match (count, incoming.header_bytes) {
-                (0, 0) => return Ok(None),
-                (0, _) => return Err(MessageError::Cut.into()),
-                _ => incoming.header_bytes += count,
-            }
-        }
-        let len = u32::from_le_bytes(incoming.header);
-        match usize::try_from(len) {
-            Ok(len) if len <= MESSAGE_BYTES_MAX => Ok(Some(len)),
-            _ => Err(MessageError::Announced(len).into()),
-        }
-    }
-
-    fn fill(&self, buf: &mut [u8], have: &mut usize) -> io::Result<()> {
-        while *have < buf.len() {
-            match (&self.stream).read(&mut buf[*have..])? {
-                0 => return Err(MessageError::Cut.into()),
-                count => *have += count,
-            }
-        }
-        Ok(())
     }
 
     /// Sends and receives that would wait fail with [`io::ErrorKind::WouldBlock`]; a message is then not sent at all.
@@ -265,6 +255,57 @@ impl Message {
     }
 }
 
+/// The length of the next message, once its header is there.
+fn next_len(incoming: &mut Incoming, read: &mut ReadSome<'_>) -> io::Result<Option<usize>> {
+    while incoming.header_bytes < HEADER_BYTES {
+        let count = read(&mut incoming.header[incoming.header_bytes..])?;
+        match (count, incoming.header_bytes) {
+            (0, 0) => return Ok(None),
+            (0, _) => return Err(MessageError::Cut.into()),
+            _ => incoming.header_bytes += count,
+        }
+    }
+    let len = u32::from_le_bytes(incoming.header);
+    match usize::try_from(len) {
+        Ok(len) if len <= MESSAGE_BYTES_MAX => Ok(Some(len)),
+        _ => Err(MessageError::Announced(len).into()),
+    }
+}
+
+fn fill(buf: &mut [u8], have: &mut usize, read: &mut ReadSome<'_>) -> io::Result<()> {
+    while *have < buf.len() {
+        match read(&mut buf[*have..])? {
+            0 => return Err(MessageError::Cut.into()),
+            count => *have += count,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(feature = "tokio")]
+impl Message {
+    /// As [`Message::send`], for tasks.
+    pub(crate) fn poll_send(&self, context: &mut Context<'_>, message: &[u8]) -> Poll<io::Result<()>> {
+        let conn = self.stream.carrier.rings(NotOverTcp::Messages)?;
+        let header = self.header(message.len()).map_err(io::Error::from)?;
+        let whole = [IoSlice::new(&header), IoSlice::new(message)];
+        conn.poll_write_whole(context, &whole, HEADER_BYTES + message.len())
+    }
+
+    /// As [`Message::receive`], for tasks.
+    pub(crate) fn poll_receive(&self, context: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<Option<usize>>> {
+        let mut is_pending = false;
+        let received = self.receive_by(buf, &mut |part| match self.stream.carrier.poll_read(context, part) {
+            Poll::Ready(count) => count,
+            Poll::Pending => {
+                is_pending = true;
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+        });
+        if is_pending { Poll::Pending } else { Poll::Ready(received) }
+    }
+}
+
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Message").field(&self.stream).finish()
@@ -276,6 +317,11 @@ impl fmt::Debug for Message {
 pub struct MessageListener(Listener);
 
 impl MessageListener {
+    #[cfg(feature = "tokio")]
+    pub(crate) fn new(listener: Listener) -> Self {
+        Self(listener)
+    }
+
     /// Listens, in the process-wide session; as [`Listener::bind`].
     pub fn bind(addr: impl ToSocketAddrs) -> Result<Self, BindError> {
         Self::bind_with(&Session::global()?, addr, ListenOptions::new())
@@ -284,6 +330,11 @@ impl MessageListener {
     /// As [`MessageListener::bind`], in a session of the caller's and with settings.
     pub fn bind_with(session: &Session, addr: impl ToSocketAddrs, options: ListenOptions) -> Result<Self, BindError> {
         options.kind(Kind::Message).bind(session, addr).map(Self)
+    }
+
+    /// As [`MessageListener::accept`], for tasks: of those that poll one listener the last is woken.
+    pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Result<(Message, SocketAddr), AcceptError>> {
+        self.0.poll_accept(context).map_ok(|(stream, peer)| (Message::new(stream), peer))
     }
 
     /// As [`Listener::accept`].

@@ -133,8 +133,10 @@ impl PairLink {
         let (own_segment, i) = slots.own.find(slot).ok_or(PairError::NoSlot(slot, self.id))?;
         let (peer_segment, j) = slots.peer.find(slot).ok_or(PairError::NoSlot(slot, self.id))?;
         let (own, peer) = (own_segment.slot(i), peer_segment.slot(j));
-        let writer = RingWriter::new(own_segment.ring(i), own.tail.clone(), peer.head.clone(), 0)?;
-        let reader = RingReader::new(peer_segment.ring(j), peer.tail.clone(), own.head.clone(), 0)?;
+        let tx = (own.tail.clone(), peer.head.clone(), own.grown_at.clone());
+        let writer = RingWriter::growing(own_segment.ring(i), own_segment.first_bytes(), tx, 0)?;
+        let rx = (peer.tail.clone(), own.head.clone(), peer.grown_at.clone());
+        let reader = RingReader::growing(peer_segment.ring(j), peer_segment.first_bytes(), rx, 0)?;
         own.flags.store(0, Ordering::Relaxed);
         own.waiting.store(0, Ordering::Relaxed);
         own.reason.store(0, Ordering::Relaxed);
@@ -150,7 +152,7 @@ impl PairLink {
             peer,
             met: AtomicBool::new(false),
         };
-        Ok((end, (reader, peer_segment.ring_bytes().into()), writer))
+        Ok((end, (reader, peer_segment.first_bytes()), writer))
     }
 
     /// Tells the peer that this side cannot open the slot, as far as it can be told.
@@ -227,6 +229,7 @@ impl Closing {
     fn put_back(&self) {
         self.own.tail.store(0, Ordering::Relaxed);
         self.own.head.store(0, Ordering::Relaxed);
+        self.own.grown_at.store(0, Ordering::Relaxed);
         self.own.waiting.store(0, Ordering::Release);
     }
 }

@@ -3,6 +3,9 @@
 //! Owns the socket and the translation of its errors. It must never give a reset as an orderly end: an error that was seen
 //! stays.
 
+#[cfg(feature = "tokio")]
+mod polling;
+
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -32,6 +35,8 @@ pub(crate) struct TcpConn {
     /// The first error that ended it.
     failure: OnceLock<Reason>,
     edge: OnceLock<Edge>,
+    #[cfg(feature = "tokio")]
+    tasks: polling::Tasks,
     _told: Option<Told>,
 }
 
@@ -53,6 +58,8 @@ impl TcpConn {
             read_shut: AtomicBool::new(false),
             failure: OnceLock::new(),
             edge: OnceLock::new(),
+            #[cfg(feature = "tokio")]
+            tasks: polling::Tasks::default(),
             _told: told,
         })
     }
@@ -68,18 +75,26 @@ impl TcpConn {
     }
 
     pub(crate) fn unread_bytes(&self) -> io::Result<u64> {
-        if self.read_shut.load(Ordering::Relaxed) {
+        if self.is_read_shut() {
             return Ok(0);
         }
         Ok(rustix::io::ioctl_fionread(&self.socket)?)
     }
 
     fn receive(&self, wants_none: bool, mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
-        if wants_none || self.read_shut.load(Ordering::Relaxed) {
+        if wants_none || self.is_read_shut() {
             return Ok(0);
         }
-        match (self.retried(&mut call)?, self.failure.get()) {
-            // The kernel tells an error once and an end afterwards.
+        self.end_of(self.retried(&mut call)?)
+    }
+
+    fn is_read_shut(&self) -> bool {
+        self.read_shut.load(Ordering::Relaxed)
+    }
+
+    /// What a read of `count` bytes means: the kernel tells an error once and an end afterwards.
+    fn end_of(&self, count: usize) -> io::Result<usize> {
+        match (count, self.failure.get()) {
             (0, Some(&reason)) => Err(StreamError::reset(reason)),
             (count, _) => Ok(count),
         }

@@ -107,6 +107,8 @@ pub struct Config {
     pub log: String,
     /// Ring size of connections that ask for none; none means the engine's default.
     pub ring_bytes: Option<u32>,
+    /// Size to which rings of same-host connections that ask for none may grow; none means the engine's default.
+    pub local_ring_bytes: Option<u32>,
     /// Signs of life on control links.
     pub heartbeat: Heartbeat,
     /// Hosts that need more words.
@@ -133,6 +135,7 @@ impl Config {
             pcap: None,
             log: "info".into(),
             ring_bytes: None,
+            local_ring_bytes: None,
             heartbeat: Heartbeat { interval: Duration::from_secs(1), misses: 5 },
             peers: Vec::new(),
             limits: DaemonLimits::default(),
@@ -219,7 +222,11 @@ impl Config {
         if let Some(bytes) = self.ring_bytes {
             engine.ring_bytes_default = bytes;
         }
+        if let Some(bytes) = self.local_ring_bytes {
+            engine.local_ring_bytes_default = bytes;
+        }
         engine.ring_bytes_default = engine.ring_bytes_default.min(engine.ring_bytes_max);
+        engine.local_ring_bytes_default = engine.local_ring_bytes_default.min(engine.ring_bytes_max);
         engine.owner_uid = rustix::process::geteuid().as_raw();
         engine
     }

@@ -5,11 +5,13 @@
 //! published cursor: the peer may be able to change it.
 //!
 //! Offsets count modulo 2^64. Since a ring's size divides 2^64, positions stay right across the wrap.
-use std::ops::Range;
-use std::sync::atomic::Ordering;
+mod cursors;
+mod span;
+
+pub(crate) use cursors::{Consumer, Producer};
+pub(crate) use span::Span;
 
 use crate::rest::TxUse;
-use crate::sync::AtomicWord;
 use crate::{Region, RegionError, SlotWords, Word64};
 
 /// A peer's published cursor broke the rules; the connection (or session) must be given up.
@@ -66,6 +68,19 @@ impl RingMemory {
         }
         Ok(())
     }
+
+    fn growing_span(&self, first_bytes: u64) -> Result<Span, RegionError> {
+        self.check()?;
+        if !first_bytes.is_power_of_two() || first_bytes > self.bytes {
+            return Err(RegionError::Geometry {
+                what: "first ring bytes",
+                value: first_bytes,
+                min: 1,
+                max: self.bytes,
+            });
+        }
+        Ok(Span::growing(first_bytes, self.bytes))
+    }
 }
 
 /// The producing end: copies in, publishes `tail`, reads the consumer's `head`.
@@ -105,11 +120,33 @@ impl RingWriter {
         Ok(Self { memory, cursors, tx_use: None })
     }
 
+    /// As [`RingWriter::new`] with a ring that grows from its first `first_bytes` (a power of two) to all of it when it is full
+    /// and has carried as many bytes as it would take then; `grown_at` is the own word that tells the consumer.
+    pub fn growing(
+        memory: RingMemory,
+        first_bytes: u64,
+        (tail, head, grown_at): (Word64, Word64, Word64),
+        at: u64,
+    ) -> Result<Self, RegionError> {
+        let span = memory.growing_span(first_bytes)?;
+        if !memory.region.is_writable() {
+            return Err(RegionError::ReadOnly);
+        }
+        let words = (tail.writable()?, head, grown_at.writable()?);
+        Ok(Self { memory, cursors: Producer::growing(words, at, span), tx_use: None })
+    }
+
     /// Lets the engine give pages of this slot's transmit ring back while nothing is written ([`crate::begin_rest`]). The process
     /// has joined the barrier ([`crate::join_rest_barrier`]), and this is before anything was written.
     pub fn may_rest(mut self, words: &SlotWords) -> Result<Self, RegionError> {
         self.tx_use = Some(TxUse::new(words)?);
         Ok(self)
+    }
+
+    /// As [`RingWriter::free`], in a ring that grows if it must to hold `count` at all.
+    pub fn free_for(&mut self, count: u64) -> Result<u64, PeerFault> {
+        self.cursors.make_way(count);
+        self.free()
     }
 
     /// Bytes that can be written now; none while the engine gives pages back, which it tells like room.
@@ -176,7 +213,7 @@ impl RingWriter {
         self.cursors.commit(count)
     }
 
-    /// Bytes that the ring holds.
+    /// Bytes that the ring holds when it is grown.
     #[inline]
     pub fn capacity(&self) -> u64 {
         self.memory.bytes
@@ -211,6 +248,18 @@ impl RingReader {
         memory.check()?;
         let cursors = Consumer::new(tail, head.writable()?, at, memory.bytes);
         Ok(Self { memory, cursors })
+    }
+
+    /// As [`RingReader::new`], of a ring that its producer made by [`RingWriter::growing`].
+    pub fn growing(
+        memory: RingMemory,
+        first_bytes: u64,
+        (tail, head, grown_at): (Word64, Word64, Word64),
+        at: u64,
+    ) -> Result<Self, RegionError> {
+        let span = memory.growing_span(first_bytes)?;
+        let words = (tail, head.writable()?, grown_at);
+        Ok(Self { memory, cursors: Consumer::growing(words, at, span) })
     }
 
     /// Bytes that can be read now.
@@ -299,152 +348,4 @@ fn check_fill(ring_bytes: u64, tail: u64, head: u64) -> Result<(), RegionError> 
         return Err(RegionError::OutOfBounds { offset: head, len: fill, size: ring_bytes });
     }
     Ok(())
-}
-
-/// The at most two pieces of `count` bytes from `at` in a ring: (place in the ring, part of the buffer).
-#[inline]
-fn pieces(at: u64, count: usize, ring_bytes: u64, mut copy: impl FnMut(u64, Range<usize>)) {
-    let place = at & (ring_bytes - 1);
-    let first = count.min(usize::try_from(ring_bytes - place).unwrap_or(usize::MAX));
-    copy(place, 0..first);
-    if first < count {
-        copy(0, first..count);
-    }
-}
-
-/// The cursor algorithm of the producing end, over any memory.
-#[derive(Debug)]
-pub(crate) struct Producer<W> {
-    tail_word: W,
-    head_word: W,
-    tail: u64,
-    head: u64,
-    ring_bytes: u64,
-}
-
-impl<W: AtomicWord<u64>> Producer<W> {
-    pub(crate) fn new(tail_word: W, head_word: W, tail: u64, head: u64, ring_bytes: u64) -> Self {
-        tail_word.store(tail, Ordering::Release);
-        Self { tail_word, head_word, tail, head, ring_bytes }
-    }
-
-    #[inline]
-    pub(crate) fn free(&mut self) -> Result<u64, PeerFault> {
-        // PAIRS WITH the release store of the head in Consumer::consume: the consumer's copies out of the bytes before
-        // this head are done, they may be written over.
-        let seen = self.head_word.load(Ordering::Acquire);
-        self.head = check_cursor("head", self.head, seen, self.tail, self.ring_bytes)?;
-        Ok(self.known_free())
-    }
-
-    #[inline]
-    fn known_free(&self) -> u64 {
-        self.ring_bytes - self.tail.wrapping_sub(self.head)
-    }
-
-    #[inline]
-    pub(crate) fn write(&mut self, len: usize, copy: impl FnMut(u64, Range<usize>)) -> Result<usize, PeerFault> {
-        // The peer's line is touched only when the room known from last time is too small.
-        if self.known_free() < len as u64 {
-            self.free()?;
-        }
-        let count = len.min(usize::try_from(self.known_free()).unwrap_or(usize::MAX));
-        if count > 0 {
-            pieces(self.tail, count, self.ring_bytes, copy);
-            self.tail = self.tail.wrapping_add(count as u64);
-            // PAIRS WITH the acquire load of the tail in Consumer::available: who sees it sees the bytes before it.
-            self.tail_word.store(self.tail, Ordering::Release);
-        }
-        Ok(count)
-    }
-}
-
-impl<W: AtomicWord<u64>> Producer<W> {
-    /// Copies behind the tail, within the known room, where the consumer does not look before the tail has moved.
-    fn write_ahead(&self, ahead: u64, len: usize, copy: impl FnMut(u64, Range<usize>)) -> bool {
-        let fits = ahead.checked_add(len as u64).is_some_and(|end| end <= self.known_free());
-        if fits && len > 0 {
-            pieces(self.tail.wrapping_add(ahead), len, self.ring_bytes, copy);
-        }
-        fits
-    }
-
-    fn commit(&mut self, count: u64) -> bool {
-        let fits = count <= self.known_free();
-        if fits && count > 0 {
-            self.tail = self.tail.wrapping_add(count);
-            // PAIRS WITH the acquire load of the tail in Consumer::available, as in `write`.
-            self.tail_word.store(self.tail, Ordering::Release);
-        }
-        fits
-    }
-}
-
-/// The cursor algorithm of the consuming end, over any memory.
-#[derive(Debug)]
-pub(crate) struct Consumer<W> {
-    tail_word: W,
-    head_word: W,
-    tail: u64,
-    head: u64,
-    ring_bytes: u64,
-}
-
-impl<W: AtomicWord<u64>> Consumer<W> {
-    pub(crate) fn new(tail_word: W, head_word: W, at: u64, ring_bytes: u64) -> Self {
-        head_word.store(at, Ordering::Release);
-        Self { tail_word, head_word, tail: at, head: at, ring_bytes }
-    }
-
-    #[inline]
-    pub(crate) fn available(&mut self) -> Result<u64, PeerFault> {
-        // PAIRS WITH the release store of the tail in Producer::write: the bytes before this tail are in the ring.
-        let seen = self.tail_word.load(Ordering::Acquire);
-        let limit = self.head.wrapping_add(self.ring_bytes);
-        self.tail = check_cursor("tail", self.tail, seen, limit, self.ring_bytes)?;
-        Ok(self.tail.wrapping_sub(self.head))
-    }
-
-    #[inline]
-    pub(crate) fn peek(&mut self, len: usize, copy: impl FnMut(u64, Range<usize>)) -> Result<usize, PeerFault> {
-        let known = self.tail.wrapping_sub(self.head);
-        let there = if known < len as u64 { self.available()? } else { known };
-        let count = len.min(usize::try_from(there).unwrap_or(usize::MAX));
-        if count > 0 {
-            pieces(self.head, count, self.ring_bytes, copy);
-        }
-        Ok(count)
-    }
-
-    /// As `peek`, of bytes further on, and without a look at the producer's word.
-    fn peek_ahead(&self, ahead: u64, len: usize, copy: impl FnMut(u64, Range<usize>)) -> usize {
-        let known = self.tail.wrapping_sub(self.head).saturating_sub(ahead);
-        let count = len.min(usize::try_from(known).unwrap_or(usize::MAX));
-        if count > 0 {
-            pieces(self.head.wrapping_add(ahead), count, self.ring_bytes, copy);
-        }
-        count
-    }
-
-    #[inline]
-    pub(crate) fn consume(&mut self, count: u64) -> u64 {
-        let count = count.min(self.tail.wrapping_sub(self.head));
-        if count > 0 {
-            self.head = self.head.wrapping_add(count);
-            self.publish();
-        }
-        count
-    }
-
-    /// Moves the own head by what `peek` just copied, without telling the producer.
-    #[inline]
-    pub(crate) fn advance(&mut self, count: u64) {
-        self.head = self.head.wrapping_add(count);
-    }
-
-    #[inline]
-    pub(crate) fn publish(&self) {
-        // PAIRS WITH the acquire load of the head in Producer::free: the copies out are done before it is seen.
-        self.head_word.store(self.head, Ordering::Release);
-    }
 }

@@ -27,6 +27,15 @@ impl Fixture {
     }
 }
 
+/// The ends of a ring that starts with its `first` bytes, and the word of growth.
+fn growing(fixture: &Fixture, first: u64) -> (RingWriter, RingReader, Word64) {
+    let grown_at = fixture.memory.region.word64(32).unwrap();
+    let words = || (fixture.tail.clone(), fixture.head.clone(), grown_at.clone());
+    let writer = RingWriter::growing(fixture.memory.clone(), first, words(), 0).unwrap();
+    let reader = RingReader::growing(fixture.memory.clone(), first, words(), 0).unwrap();
+    (writer, reader, grown_at)
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Write(usize),
@@ -91,6 +100,81 @@ proptest! {
             }
             prop_assert_eq!(writer.free().unwrap(), (capacity - model.len()) as u64);
             prop_assert_eq!(writer.tail().wrapping_sub(reader.head()), model.len() as u64);
+        }
+    }
+
+    /// A ring that may grow is a queue of bytes too, which never shrinks, and is as large as said once it has carried enough.
+    #[test]
+    fn growing_ring_is_a_byte_queue_that_gets_larger(
+        steps in proptest::collection::vec(step(), 1..300),
+        first_log2 in 0u32..7,
+        more_log2 in 0u32..4,
+    ) {
+        let fixture = fixture(1 << (first_log2 + more_log2));
+        let (first, full) = (1usize << first_log2, 1usize << (first_log2 + more_log2));
+        let (mut writer, mut reader, _) = growing(&fixture, first as u64);
+        let mut model = VecDeque::new();
+        let (mut counter, mut largest) = (0u8, 0);
+        for step in steps {
+            match step {
+                Step::Write(len) => {
+                    let bytes: Vec<u8> = (0..len).map(|i| counter.wrapping_add(i as u8)).collect();
+                    let count = writer.write(&bytes).unwrap();
+                    prop_assert!(count >= len.min(first.saturating_sub(model.len())));
+                    counter = counter.wrapping_add(count as u8);
+                    model.extend(&bytes[..count]);
+                    prop_assert!(model.len() <= full);
+                    largest = largest.max(model.len());
+                }
+                Step::Read(len) => {
+                    let mut bytes = vec![0; len];
+                    let count = reader.read(&mut bytes).unwrap();
+                    prop_assert_eq!(count, len.min(model.len()));
+                    let expected: Vec<u8> = model.drain(..count).collect();
+                    prop_assert_eq!(&bytes[..count], expected);
+                }
+                Step::Peek(len) => {
+                    let mut bytes = vec![0; len];
+                    let count = reader.peek(&mut bytes).unwrap();
+                    prop_assert_eq!(count, len.min(model.len()));
+                    let expected: Vec<u8> = model.iter().copied().take(count).collect();
+                    prop_assert_eq!(&bytes[..count], expected);
+                }
+                Step::Consume(count) => {
+                    prop_assert_eq!(reader.available().unwrap(), model.len() as u64);
+                    let dropped = reader.consume(count);
+                    prop_assert_eq!(dropped, count.min(model.len() as u64));
+                    model.drain(..dropped as usize);
+                }
+            }
+        }
+        // Empty, and asked for more than the first bytes, it has room for all that it may hold.
+        let left = model.len() as u64;
+        prop_assert_eq!(reader.available().unwrap(), left);
+        reader.consume(left);
+        prop_assert!(writer.free_for(full as u64).unwrap() >= (full - first) as u64);
+        let lap = vec![9; first];
+        prop_assert_eq!(writer.write(&lap).unwrap(), first);
+        prop_assert_eq!(reader.read(&mut vec![0; first]).unwrap(), first);
+        prop_assert_eq!(writer.free().unwrap(), full as u64);
+    }
+
+    /// Whatever the writer's word says of growth, the reader stays in the ring, and sees a lie or harmless bytes.
+    #[test]
+    fn any_word_of_growth_is_refused_or_harmless(lies in proptest::collection::vec(any::<u64>(), 1..20), near in 0u64..200) {
+        for lie in lies.into_iter().chain([near, near * 16, u64::MAX - near]) {
+            let fixture = fixture(64);
+            let (mut writer, mut reader, grown_at) = growing(&fixture, 16);
+            writer.write(&[7; 10]).unwrap();
+            grown_at.store(lie, Ordering::Relaxed);
+            let legal = lie % 16 == 0 && lie < 32;
+            match reader.read(&mut [0; 100]) {
+                Ok(count) => prop_assert!(legal && count == 10),
+                Err(fault) => {
+                    prop_assert!(!legal);
+                    prop_assert_eq!(fault, PeerFault::Cursor { what: "grown_at", from: 0, to: lie, ring_bytes: 16 });
+                }
+            }
         }
     }
 
@@ -186,6 +270,29 @@ fn own_published_cursor_is_never_read_back() {
     fixture.head.store(12345, Ordering::Release);
     assert_eq!(reader.read(&mut [0; 5]).unwrap(), 5);
     assert_eq!(fixture.head.load(Ordering::Acquire), 5);
+}
+
+#[test]
+fn a_ring_grows_once_it_carried_as_many_bytes_as_it_would_take_and_is_full() {
+    let fixture = fixture(64);
+    let (mut writer, mut reader, grown_at) = growing(&fixture, 16);
+    assert_eq!(writer.write(&[1; 64]), Ok(16), "a burst alone does not make it grow");
+    for _ in 0..3 {
+        assert_eq!(reader.read(&mut [0; 16]), Ok(16));
+        assert_eq!(writer.write(&[2; 16]), Ok(16));
+    }
+    assert_eq!((writer.write(&[3; 100]), grown_at.load(Ordering::Relaxed)), (Ok(48), 64));
+    assert_eq!(writer.write(&[3; 100]), Ok(0), "the unread bytes of the first span are in the way of more");
+    let mut out = [0; 100];
+    assert_eq!(reader.read(&mut out), Ok(64));
+    assert_eq!((&out[..16], &out[16..64]), (&[2; 16][..], &[3; 48][..]));
+    assert_eq!(writer.write(&[4; 100]), Ok(64));
+    assert!(RingWriter::growing(fixture.memory.clone(), 128, words_of(&fixture), 0).is_err(), "more than the ring has");
+    assert!(RingReader::growing(fixture.memory.clone(), 24, words_of(&fixture), 0).is_err(), "no power of two");
+}
+
+fn words_of(fixture: &Fixture) -> (Word64, Word64, Word64) {
+    (fixture.tail.clone(), fixture.head.clone(), fixture.memory.region.word64(32).unwrap())
 }
 
 #[test]

@@ -43,6 +43,26 @@ impl Conn {
         ready(self.write_now(&mut ring, bufs))
     }
 
+    /// Writes all of `bufs`, `len` bytes, or nothing; `len` is at most [`Conn::tx_bytes`].
+    pub(crate) fn poll_write_whole(
+        &self,
+        context: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+        len: usize,
+    ) -> Poll<io::Result<()>> {
+        let mut ring = lock(&self.write);
+        if let Some(done) = self.write_whole_once(&mut ring, bufs, len)? {
+            return Poll::Ready(Ok(done));
+        }
+        self.wake_later(Side::Write, context)?;
+        self.show_room();
+        self.announce(Side::Write);
+        match self.write_whole_once(&mut ring, bufs, len)? {
+            Some(done) => Poll::Ready(Ok(done)),
+            None => Poll::Pending,
+        }
+    }
+
     fn wake_later(&self, side: Side, context: &Context<'_>) -> io::Result<()> {
         self.inner.ensure_watched()?;
         self.poller.set_waker(side, context.waker());

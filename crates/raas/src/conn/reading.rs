@@ -114,7 +114,7 @@ impl Conn {
         if self.is_nonblocking() {
             return self.receive_now(reader, attempt)?.ok_or_else(|| io::ErrorKind::WouldBlock.into());
         }
-        let mut patience = Patience::new(self.wait_policy(), &self.inner.turns, self.timeout(Side::Read));
+        let mut patience = Patience::new(self.wait_policy(Side::Read), &self.inner.turns, self.timeout(Side::Read));
         loop {
             if let Some(count) = self.receive_once(reader, attempt)? {
                 return Ok(count);

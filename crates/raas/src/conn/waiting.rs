@@ -40,9 +40,11 @@ impl Conn {
         }
     }
 
-    /// The news of a lane pass through a daemon that may need this very processor, and take longer than all spins.
-    pub(super) fn wait_policy(&self) -> WaitPolicy {
+    /// The news of a lane pass through a daemon that may need this very processor, and take longer than all spins. A writer
+    /// whose ring is full sleeps at once: it is called when half of the ring is free, while the daemon sends the other half.
+    pub(super) fn wait_policy(&self, side: Side) -> WaitPolicy {
         match &self.link {
+            Link::Lane(_) if side == Side::Write => WaitPolicy { spins: 0, yields: 0 },
             Link::Lane(_) => WaitPolicy { spins: 0, ..self.inner.policy },
             Link::Pair(_) => self.inner.policy,
         }

@@ -36,7 +36,7 @@ impl Conn {
         if self.is_nonblocking() {
             return self.write_now(ring, bufs)?.ok_or_else(|| io::ErrorKind::WouldBlock.into());
         }
-        let mut patience = Patience::new(self.wait_policy(), &self.inner.turns, self.timeout(Side::Write));
+        let mut patience = Patience::new(self.wait_policy(Side::Write), &self.inner.turns, self.timeout(Side::Write));
         loop {
             self.wait(Side::Write, &mut patience, &mut |_| {
                 !matches!(ring.free(), Ok(0)) || self.write_end().is_some()
@@ -71,6 +71,25 @@ impl Conn {
         put
     }
 
+    /// As [`Conn::write_whole`], with one look: None if there is no room for all.
+    #[cfg(feature = "tokio")]
+    pub(super) fn write_whole_once(
+        &self,
+        ring: &mut RingWriter,
+        bufs: &[IoSlice<'_>],
+        len: usize,
+    ) -> io::Result<Option<()>> {
+        if let Some(end) = self.write_end() {
+            return Err(write_error(end));
+        }
+        if ring.free().map_err(|fault| self.on_fault(fault))? < len as u64 || !ring.hold() {
+            return Ok(None);
+        }
+        let put = self.put(ring, bufs).map(drop);
+        ring.let_go();
+        put.map(Some)
+    }
+
     /// Waits until there is room for `len` bytes, at most [`Conn::tx_bytes`], and lends the ring, held: the caller lets it go.
     pub(crate) fn reserve(&self, len: usize) -> io::Result<MutexGuard<'_, RingWriter>> {
         let mut ring = lock(&self.write);
@@ -80,7 +99,7 @@ impl Conn {
             if let Some(end) = self.write_end() {
                 return Err(write_error(end));
             }
-            if ring.free().map_err(|fault| self.on_fault(fault))? >= len as u64 && ring.hold() {
+            if ring.free_for(len as u64).map_err(|fault| self.on_fault(fault))? >= len as u64 && ring.hold() {
                 return Ok(ring);
             }
             if self.is_nonblocking() {

@@ -61,6 +61,23 @@ fn messages_keep_their_boundaries() {
 }
 
 #[test]
+fn the_first_message_may_be_as_long_as_the_whole_ring() {
+    let _watchdog = Watchdog::start("the_first_message_may_be_as_long_as_the_whole_ring");
+    for (host, _) in PATHS {
+        let t = two(host, [1 << 20, 1 << 20]);
+        let len = t.client.len_max();
+        assert_eq!(len, (1 << 20) - 4);
+        thread::scope(|s| {
+            s.spawn(|| (0..40).for_each(|i| t.client.send(&pattern(len - i, i as u32)).unwrap()));
+            for i in 0..40 {
+                let got = t.server.receive_vec().unwrap().unwrap();
+                assert!(got == pattern(len - i, i as u32), "message {i} of {} bytes", got.len());
+            }
+        });
+    }
+}
+
+#[test]
 fn too_long_is_refused_and_too_small_is_kept() {
     let _watchdog = Watchdog::start("too_long_is_refused_and_too_small_is_kept");
     for (host, _) in PATHS {

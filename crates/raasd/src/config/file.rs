@@ -27,6 +27,7 @@ const KEYS: &[(&str, Setter)] = &[
     ("pcap", |c, v| v.path().map(|p| c.pcap = Some(p))),
     ("log", |c, v| v.text().map(|t| c.log = t.to_string())),
     ("ring_bytes", |c, v| v.ring_bytes().map(|b| c.ring_bytes = Some(b))),
+    ("local_ring_bytes", |c, v| v.ring_bytes().map(|b| c.local_ring_bytes = Some(b))),
     ("heartbeat_ms", |c, v| v.integer(10, 3_600_000).map(|ms| c.heartbeat.interval = Duration::from_millis(ms))),
     ("heartbeat_misses", |c, v| v.integer(1, 1000).map(|n| c.heartbeat.misses = n)),
 ];

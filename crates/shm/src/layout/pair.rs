@@ -17,6 +17,10 @@ pub(super) const WAITING_AT: u64 = 20;
 pub(super) const REASON_AT: u64 = 24;
 pub(super) const GENERATION_AT: u64 = 28;
 pub(super) const OWNER_PID_AT: u64 = 32;
+pub(super) const GROWN_AT_AT: u64 = 40;
+
+/// A ring of a pair uses so many bytes at first, and all that it has once it carries a stream that fills these.
+const PAIR_FIRST_BYTES: u32 = 256 << 10;
 
 /// A pair segment.
 #[derive(Debug, Clone)]
@@ -81,6 +85,7 @@ impl Pair {
             reason: word32(region, base + REASON_AT),
             generation: word32(region, base + GENERATION_AT),
             owner_pid: word32(region, base + OWNER_PID_AT),
+            grown_at: word64(region, base + GROWN_AT_AT),
         }
     }
 
@@ -89,6 +94,11 @@ impl Pair {
         assert!(i < self.slots, "ring {i} of a pair segment with {} slots", self.slots);
         let bytes = u64::from(self.ring_bytes);
         RingMemory { region: self.region.clone(), offset: rings_offset(self.slots) + u64::from(i) * bytes, bytes }
+    }
+
+    /// Bytes of each ring that are used before it grows.
+    pub fn first_bytes(&self) -> u64 {
+        u64::from(self.ring_bytes.min(PAIR_FIRST_BYTES))
     }
 
     /// Slots.
@@ -128,4 +138,6 @@ pub struct PairWords {
     pub generation: Word32,
     /// Process that uses the slot.
     pub owner_pid: Word32,
+    /// Absolute offset from which on the own ring uses all of its bytes; 0: it uses its first bytes only.
+    pub grown_at: Word64,
 }

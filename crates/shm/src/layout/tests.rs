@@ -101,7 +101,9 @@ fn the_engine_page_and_the_pair_are_as_documented() {
         ("reason", REASON_AT, 4),
         ("generation", GENERATION_AT, 4),
         ("owner_pid", OWNER_PID_AT, 4),
-        ("zero", OWNER_PID_AT + 4, SLOT_BYTES - OWNER_PID_AT - 4),
+        ("reserved", OWNER_PID_AT + 4, 4),
+        ("grown_at", GROWN_AT_AT, 8),
+        ("zero", GROWN_AT_AT + 8, SLOT_BYTES - GROWN_AT_AT - 8),
     ];
     documented("Pair slot", &slot);
     assert_eq!(Pair::bytes(1, 4096), 4096 + 4096 + 4096);
@@ -206,8 +208,9 @@ fn each_wrong_header_field_is_refused() {
             word.store(expected, Ordering::Relaxed);
         }
         let version = region.word32(VERSION_AT).unwrap();
-        version.store(2, Ordering::Relaxed);
-        assert_eq!(open(region.clone()), Err(LayoutError::Version { found: 2 }));
+        let other = LAYOUT_VERSION + 1;
+        version.store(other, Ordering::Relaxed);
+        assert_eq!(open(region.clone()), Err(LayoutError::Version { found: other }));
         version.store(LAYOUT_VERSION, Ordering::Relaxed);
         region.word64(EPOCH_AT).unwrap().store(u64::MAX, Ordering::Relaxed);
         region.write(OWNERS_AT, &[0xff; 64]).unwrap();

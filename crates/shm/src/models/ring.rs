@@ -4,12 +4,12 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::{Cell64, Strength, explore, must_fail};
-use crate::ring::{Consumer, Producer};
+use crate::ring::{Consumer, Producer, Span};
 
 const RING_BYTES: usize = 2;
 
 /// Bytes whose unordered accesses loom reports.
-type Bytes = Arc<[UnsafeCell<u8>; RING_BYTES]>;
+type Bytes = [UnsafeCell<u8>];
 
 fn write(producer: &mut Producer<Cell64>, bytes: &Bytes, src: &[u8]) -> usize {
     let copy = |at: u64, piece: std::ops::Range<usize>| {
@@ -37,7 +37,7 @@ fn read(consumer: &mut Consumer<Cell64>, bytes: &Bytes, most: usize) -> Vec<u8> 
 
 /// One byte, then as many of two more as fit at once, then the rest; wraps the ring and the offsets.
 fn model(strength: Strength) {
-    let bytes: Bytes = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
+    let bytes: Arc<[UnsafeCell<u8>; RING_BYTES]> = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
     let (tail, head) = (Cell64::new(strength), Cell64::new(strength));
     let at = u64::MAX;
     let mut consumer = Consumer::new(tail.clone(), head.clone(), at, RING_BYTES as u64);
@@ -45,19 +45,57 @@ fn model(strength: Strength) {
     let theirs = bytes.clone();
     let writer = thread::spawn(move || {
         let src = [1, 2, 3];
-        let mut sent = write(&mut producer, &theirs, &src[..1]);
-        sent += write(&mut producer, &theirs, &src[sent..]);
-        sent += write(&mut producer, &theirs, &src[sent..]);
+        let mut sent = write(&mut producer, &theirs[..], &src[..1]);
+        sent += write(&mut producer, &theirs[..], &src[sent..]);
+        sent += write(&mut producer, &theirs[..], &src[sent..]);
         (producer, sent)
     });
-    let mut seen = read(&mut consumer, &bytes, 1);
-    seen.extend(read(&mut consumer, &bytes, 2));
+    let mut seen = read(&mut consumer, &bytes[..], 1);
+    seen.extend(read(&mut consumer, &bytes[..], 2));
     let (mut producer, mut sent) = writer.join().unwrap();
-    seen.extend(read(&mut consumer, &bytes, 2));
-    sent += write(&mut producer, &bytes, &[1, 2, 3][sent..]);
+    seen.extend(read(&mut consumer, &bytes[..], 2));
+    sent += write(&mut producer, &bytes[..], &[1, 2, 3][sent..]);
     assert_eq!(sent, 3);
-    seen.extend(read(&mut consumer, &bytes, 3));
+    seen.extend(read(&mut consumer, &bytes[..], 3));
     assert_eq!(seen, [1, 2, 3]);
+}
+
+const GROWN_BYTES: usize = 4;
+
+/// A ring that grows while it is read: whoever sees a byte beyond the place of growth knows of it.
+fn growing(strength: Strength) {
+    let bytes: Arc<[UnsafeCell<u8>; GROWN_BYTES]> = Arc::new(std::array::from_fn(|_| UnsafeCell::new(0)));
+    let words = || Cell64::new(strength);
+    let (tail, head, grown_at) = (words(), words(), words());
+    let span = Span::growing(RING_BYTES as u64, GROWN_BYTES as u64);
+    let mut consumer = Consumer::growing((tail.clone(), head.clone(), grown_at.clone()), 0, span);
+    let mut producer = Producer::growing((tail, head, grown_at), 0, span);
+    let theirs = bytes.clone();
+    let src = [1, 2, 3, 4, 5, 6];
+    let mut sent = write(&mut producer, &theirs[..], &src[..2]);
+    let mut seen = read(&mut consumer, &bytes[..], 2);
+    sent += write(&mut producer, &theirs[..], &src[sent..4]);
+    let writer = thread::spawn(move || {
+        // It is full, and has carried four bytes.
+        let count = write(&mut producer, &theirs[..], &src[sent..]);
+        (producer, sent + count)
+    });
+    seen.extend(read(&mut consumer, &bytes[..], 6));
+    let (mut producer, mut sent) = writer.join().unwrap();
+    seen.extend(read(&mut consumer, &bytes[..], 6));
+    sent += write(&mut producer, &bytes[..], &src[sent..]);
+    seen.extend(read(&mut consumer, &bytes[..], 6));
+    assert_eq!((sent, seen), (6, src.to_vec()));
+}
+
+#[test]
+fn growth_is_visible_before_the_bytes_after_it() {
+    explore(3, || growing(Strength::AsWritten));
+}
+
+#[test]
+fn growth_behind_relaxed_cursors_is_missed() {
+    must_fail("Causality violation", 3, || growing(Strength::Relaxed));
 }
 
 #[test]

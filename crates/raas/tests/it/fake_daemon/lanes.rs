@@ -92,6 +92,11 @@ impl Lanes {
 
     pub(crate) fn app_gone(&mut self, apps: &mut BTreeMap<u64, App>, app: u64) {
         for [a, b] in self.connections.values_mut() {
+            // What it closed in order is still delivered: the rings outlive it, as with the real daemon.
+            if [&*a, &*b].iter().any(|end| end.app == app && end.is_closed_in_order()) {
+                (a.dirty, b.dirty) = (true, true);
+                continue;
+            }
             for (gone, left) in [(0, 1), (1, 0)] {
                 let ends = [&*a, &*b];
                 if ends[gone].app == app && !ends[gone].closed {
@@ -148,6 +153,12 @@ impl End {
     /// The application opened the slot for this connection.
     fn is_open(&self) -> bool {
         self.words.app_generation.load(Ordering::Acquire) == self.words.generation.load(Ordering::Relaxed)
+    }
+
+    /// The application gave the slot back, and wants its last bytes delivered.
+    fn is_closed_in_order(&self) -> bool {
+        let flags = self.words.app_flags.load(Ordering::Acquire);
+        self.is_open() && flags & (app_flag::CLOSED | app_flag::ABORT) == app_flag::CLOSED
     }
 
     /// Does what the application's words ask for.

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -29,6 +30,8 @@ use pairs::Pairs;
 pub(crate) const SLOTS: u32 = 256;
 pub(crate) const HERE: &str = "127.0.0.1";
 pub(crate) const THERE: &str = "127.0.0.2";
+/// The next free port of any daemon: a library that falls back binds it at the kernel too, below the kernel's own choices.
+static NEXT_PORT: AtomicU16 = AtomicU16::new(21_000);
 
 /// How the daemon differs from a friendly one.
 #[derive(Clone)]
@@ -376,6 +379,8 @@ impl Daemon {
     }
 
     fn detach(&mut self, id: u64) {
+        // What it said before it left counts.
+        while self.pump_doorbells() {}
         self.listeners.retain(|_, l| l.app != id);
         self.lanes.app_gone(&mut self.apps, id);
         self.pairs.app_gone(&self.apps, id);
@@ -418,7 +423,7 @@ impl Daemon {
     }
 
     fn on_listen(&mut self, (app, kind): (u64, Kind), request: u64, port: u16, ring_bytes: u32, backlog: u32) {
-        let port = if port == 0 { (40_000..u16::MAX).find(|p| !self.listeners.contains_key(p)).unwrap() } else { port };
+        let port = if port == 0 { NEXT_PORT.fetch_add(1, Ordering::Relaxed) } else { port };
         let result = match self.listeners.entry(port) {
             Entry::Occupied(_) => Err(Reason::PortInUse),
             Entry::Vacant(place) => {

@@ -1,0 +1,114 @@
+//! Messages for tokio's tasks: boundaries are kept, as by [`crate::Message`].
+//!
+//! Owns nothing beyond the waiting. A future that is dropped loses nothing: a message is sent whole or not at all, and what was
+//! taken of one that comes is kept. It must never block a task.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+
+use control::Kind;
+use tokio::net::ToSocketAddrs;
+
+use super::{dial, global, listen};
+use crate::message::MessageError;
+use crate::{AcceptError, BindError, ConnectError, ConnectOptions, ListenOptions, Session};
+
+/// A connection of messages, for tasks. One task may receive while another sends; of several in one direction the last is
+/// woken.
+///
+/// ```no_run
+/// # async fn example() -> std::io::Result<()> {
+/// let message = raas::aio::Message::connect("10.0.0.2:7000").await?;
+/// message.send(b"question").await?;
+/// while let Some(answer) = message.receive_vec().await? {
+///     println!("{} bytes", answer.len());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Message(crate::Message);
+
+impl Message {
+    /// Connects, in the process-wide session, to the first of the addresses that answers. Dropping the future gives up.
+    pub async fn connect(addr: impl ToSocketAddrs) -> Result<Self, ConnectError> {
+        Self::connect_with(&global().await?, addr, &ConnectOptions::new()).await
+    }
+
+    /// As [`Message::connect`], in a session of the caller's and with settings, whose time limit does not count.
+    pub async fn connect_with(
+        session: &Session,
+        addr: impl ToSocketAddrs,
+        options: &ConnectOptions,
+    ) -> Result<Self, ConnectError> {
+        let stream = dial(Ok(session.clone()), addr, &options.kind(Kind::Message)).await?;
+        Ok(Self(crate::Message::new(stream)))
+    }
+
+    /// Sends one message, which may be empty; waits while there is no room for all of it. On an error, and if the future is
+    /// dropped before it is done, none of it was sent.
+    pub async fn send(&self, message: &[u8]) -> io::Result<()> {
+        poll_fn(|context| self.0.poll_send(context, message)).await
+    }
+
+    /// Receives the next message and says how long it is; None at the end. If `buf` is too small the message is kept, as by
+    /// [`crate::Message::receive`].
+    pub async fn receive(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        poll_fn(|context| self.0.poll_receive(context, buf)).await
+    }
+
+    /// Receives the next message, however long it is; None at the end.
+    pub async fn receive_vec(&self) -> io::Result<Option<Vec<u8>>> {
+        let mut buf = Vec::new();
+        loop {
+            match self.receive(&mut buf).await {
+                Ok(len) => return Ok(len.map(|_| buf)),
+                Err(e) => buf.resize(MessageError::len_wanted(e)?, 0),
+            }
+        }
+    }
+
+    /// The connection as threads use it.
+    pub fn get_ref(&self) -> &crate::Message {
+        &self.0
+    }
+}
+
+impl From<crate::Message> for Message {
+    fn from(message: crate::Message) -> Self {
+        Self(message)
+    }
+}
+
+/// A port on which connections of messages are accepted, for tasks.
+#[derive(Debug)]
+pub struct MessageListener(crate::MessageListener);
+
+impl MessageListener {
+    /// Listens, in the process-wide session; as [`crate::MessageListener::bind`].
+    pub async fn bind(addr: impl ToSocketAddrs) -> Result<Self, BindError> {
+        Self::bind_with(&global().await?, addr, ListenOptions::new()).await
+    }
+
+    /// As [`MessageListener::bind`], in a session of the caller's and with settings.
+    pub async fn bind_with(
+        session: &Session,
+        addr: impl ToSocketAddrs,
+        options: ListenOptions,
+    ) -> Result<Self, BindError> {
+        let listener = listen(Ok(session.clone()), addr, options.kind(Kind::Message)).await?;
+        Ok(Self(crate::MessageListener::new(listener)))
+    }
+
+    /// The next connection, and who made it. One task at a time waits; dropping the future loses none.
+    pub async fn accept(&self) -> Result<(Message, SocketAddr), AcceptError> {
+        let (message, peer) = poll_fn(|context| self.0.poll_accept(context)).await?;
+        Ok((Message(message), peer))
+    }
+
+    /// The listener as threads use it.
+    pub fn get_ref(&self) -> &crate::MessageListener {
+        &self.0
+    }
+}

@@ -1,0 +1,191 @@
+//! The cursor algorithms of both ends of a ring, over any memory.
+//!
+//! Owns the order of copies and cursors. It must never read back a cursor that it published.
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::span::Span;
+use super::{PeerFault, check_cursor};
+use crate::sync::AtomicWord;
+
+/// The cursor algorithm of the producing end, over any memory.
+#[derive(Debug)]
+pub(crate) struct Producer<W> {
+    tail_word: W,
+    head_word: W,
+    /// Where the writer of a growing ring tells that it grew.
+    grown_word: Option<W>,
+    pub(super) tail: u64,
+    pub(super) head: u64,
+    span: Span,
+}
+
+impl<W: AtomicWord<u64>> Producer<W> {
+    pub(crate) fn new(tail_word: W, head_word: W, tail: u64, head: u64, ring_bytes: u64) -> Self {
+        tail_word.store(tail, Ordering::Release);
+        Self { tail_word, head_word, grown_word: None, tail, head, span: Span::fixed(ring_bytes) }
+    }
+
+    /// As `new` for an empty ring that may grow; the words start anew.
+    pub(crate) fn growing((tail_word, head_word, grown_word): (W, W, W), at: u64, span: Span) -> Self {
+        grown_word.store(0, Ordering::Relaxed);
+        tail_word.store(at, Ordering::Release);
+        Self { tail_word, head_word, grown_word: Some(grown_word), tail: at, head: at, span }
+    }
+
+    #[inline]
+    pub(crate) fn free(&mut self) -> Result<u64, PeerFault> {
+        // PAIRS WITH the release store of the head in Consumer::consume: the consumer's copies out of the bytes before
+        // this head are done, they may be written over.
+        let seen = self.head_word.load(Ordering::Acquire);
+        self.head = check_cursor("head", self.head, seen, self.tail, self.span.full())?;
+        Ok(self.known_free())
+    }
+
+    /// Grows a ring that could never have room for `count`.
+    pub(super) fn make_way(&mut self, count: u64) {
+        if count > self.span.fill_max() {
+            self.grow();
+        }
+    }
+
+    /// The ring has not the room. One that carried as many bytes as it would take carries a stream, and grows.
+    #[cold]
+    fn on_short(&mut self) {
+        if self.tail >= self.span.full() {
+            self.grow();
+        }
+    }
+
+    fn grow(&mut self) {
+        if let Some(word) = &self.grown_word
+            && let Some(at) = self.span.grow(self.tail)
+        {
+            // PAIRS WITH the acquire load of the tail in Consumer::available: who sees a tail beyond `at` sees this.
+            word.store(at, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn known_free(&self) -> u64 {
+        self.span.room(self.tail, self.head)
+    }
+
+    #[inline]
+    pub(crate) fn write(&mut self, len: usize, copy: impl FnMut(u64, Range<usize>)) -> Result<usize, PeerFault> {
+        // The peer's line is touched only when the room known from last time is too small.
+        if self.known_free() < len as u64 && self.free()? < len as u64 && self.span.may_grow() {
+            self.on_short();
+        }
+        let count = len.min(usize::try_from(self.known_free()).unwrap_or(usize::MAX));
+        if count > 0 {
+            self.span.pieces(self.tail, count, copy);
+            self.tail = self.tail.wrapping_add(count as u64);
+            // PAIRS WITH the acquire load of the tail in Consumer::available: who sees it sees the bytes before it.
+            self.tail_word.store(self.tail, Ordering::Release);
+        }
+        Ok(count)
+    }
+}
+
+impl<W: AtomicWord<u64>> Producer<W> {
+    /// Copies behind the tail, within the known room, where the consumer does not look before the tail has moved.
+    pub(super) fn write_ahead(&self, ahead: u64, len: usize, copy: impl FnMut(u64, Range<usize>)) -> bool {
+        let fits = ahead.checked_add(len as u64).is_some_and(|end| end <= self.known_free());
+        if fits && len > 0 {
+            self.span.pieces(self.tail.wrapping_add(ahead), len, copy);
+        }
+        fits
+    }
+
+    pub(super) fn commit(&mut self, count: u64) -> bool {
+        let fits = count <= self.known_free();
+        if fits && count > 0 {
+            self.tail = self.tail.wrapping_add(count);
+            // PAIRS WITH the acquire load of the tail in Consumer::available, as in `write`.
+            self.tail_word.store(self.tail, Ordering::Release);
+        }
+        fits
+    }
+}
+
+/// The cursor algorithm of the consuming end, over any memory.
+#[derive(Debug)]
+pub(crate) struct Consumer<W> {
+    tail_word: W,
+    head_word: W,
+    grown_word: Option<W>,
+    pub(super) tail: u64,
+    pub(super) head: u64,
+    span: Span,
+}
+
+impl<W: AtomicWord<u64>> Consumer<W> {
+    pub(crate) fn new(tail_word: W, head_word: W, at: u64, ring_bytes: u64) -> Self {
+        head_word.store(at, Ordering::Release);
+        Self { tail_word, head_word, grown_word: None, tail: at, head: at, span: Span::fixed(ring_bytes) }
+    }
+
+    /// As `new`, of a ring that may grow.
+    pub(crate) fn growing((tail_word, head_word, grown_word): (W, W, W), at: u64, span: Span) -> Self {
+        head_word.store(at, Ordering::Release);
+        Self { tail_word, head_word, grown_word: Some(grown_word), tail: at, head: at, span }
+    }
+
+    #[inline]
+    pub(crate) fn available(&mut self) -> Result<u64, PeerFault> {
+        // PAIRS WITH the release store of the tail in Producer::write: the bytes before this tail are in the ring.
+        let seen = self.tail_word.load(Ordering::Acquire);
+        if self.span.may_grow()
+            && let Some(word) = &self.grown_word
+        {
+            self.span.on_told(word.load(Ordering::Relaxed), self.head)?;
+        }
+        let limit = self.head.wrapping_add(self.span.fill_max());
+        self.tail = check_cursor("tail", self.tail, seen, limit, self.span.fill_max())?;
+        Ok(self.tail.wrapping_sub(self.head))
+    }
+
+    #[inline]
+    pub(crate) fn peek(&mut self, len: usize, copy: impl FnMut(u64, Range<usize>)) -> Result<usize, PeerFault> {
+        let known = self.tail.wrapping_sub(self.head);
+        let there = if known < len as u64 { self.available()? } else { known };
+        let count = len.min(usize::try_from(there).unwrap_or(usize::MAX));
+        if count > 0 {
+            self.span.pieces(self.head, count, copy);
+        }
+        Ok(count)
+    }
+
+    /// As `peek`, of bytes further on, and without a look at the producer's word.
+    pub(super) fn peek_ahead(&self, ahead: u64, len: usize, copy: impl FnMut(u64, Range<usize>)) -> usize {
+        let known = self.tail.wrapping_sub(self.head).saturating_sub(ahead);
+        let count = len.min(usize::try_from(known).unwrap_or(usize::MAX));
+        if count > 0 {
+            self.span.pieces(self.head.wrapping_add(ahead), count, copy);
+        }
+        count
+    }
+
+    #[inline]
+    pub(crate) fn consume(&mut self, count: u64) -> u64 {
+        let count = count.min(self.tail.wrapping_sub(self.head));
+        if count > 0 {
+            self.head = self.head.wrapping_add(count);
+            self.publish();
+        }
+        count
+    }
+
+    /// Moves the own head by what `peek` just copied, without telling the producer.
+    #[inline]
+    pub(crate) fn advance(&mut self, count: u64) {
+        self.head = self.head.wrapping_add(count);
+    }
+
+    #[inline]
+    pub(crate) fn publish(&self) {
+        // PAIRS WITH the acquire load of the head in Producer::free: the copies out are done before it is seen.
+        self.head_word.store(self.head, Ordering::Release);
+    }
+}

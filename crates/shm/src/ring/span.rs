@@ -1,0 +1,115 @@
+//! At which place of a ring an absolute offset lies, for rings that may grow once.
+//!
+//! Owns the mapping and the room that it leaves. It must never name a place outside of the ring, whatever offsets it is given.
+//!
+//! A growing ring uses its first bytes alone, the *first span*, until its writer chooses an offset X, the end of a lap, from which on it
+//! uses all of it: X lies just behind the first span, so the bytes before X and the first lap after it do not overlap. Why rings
+//! grow: a small ring costs little memory and stays in the caches; but what a processor has just written reaches another one several
+//! times faster out of the cache that both share than out of the writer's own, and it gets there only if more than the
+//! writer's own cache lies between writer and reader.
+use std::ops::Range;
+
+use super::PeerFault;
+
+/// Offsets less than this apart count as one after the other, modulo 2^64.
+const AHEAD_MAX: u64 = 1 << 63;
+
+/// The part of a ring that is in use. Sizes are powers of two, `first <= full`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span {
+    first: u64,
+    full: u64,
+    grown_at: Option<u64>,
+}
+
+impl Span {
+    pub(crate) const fn fixed(bytes: u64) -> Self {
+        Self { first: bytes, full: bytes, grown_at: None }
+    }
+
+    pub(crate) const fn growing(first: u64, full: u64) -> Self {
+        Self { first, full, grown_at: None }
+    }
+
+    #[inline]
+    pub(crate) fn may_grow(&self) -> bool {
+        self.grown_at.is_none() && self.first < self.full
+    }
+
+    /// Bytes of the whole ring.
+    #[inline]
+    pub(crate) fn full(&self) -> u64 {
+        self.full
+    }
+
+    /// Most bytes that may lie between head and tail.
+    #[inline]
+    pub(crate) fn fill_max(&self) -> u64 {
+        if self.grown_at.is_none() { self.first } else { self.full }
+    }
+
+    /// Bytes that may be written after `tail` while those from `head` on are not consumed.
+    #[inline]
+    pub(crate) fn room(&self, tail: u64, head: u64) -> u64 {
+        let fill = tail.wrapping_sub(head);
+        let Some(at) = self.grown_at else { return self.first.saturating_sub(fill) };
+        let before = at.wrapping_sub(head);
+        if before == 0 || before >= AHEAD_MAX {
+            self.full.saturating_sub(fill)
+        } else if before > self.first {
+            // The last lap of the first span is not free to its end.
+            self.first.saturating_sub(fill)
+        } else {
+            // Unread bytes of the first span: the lap after them must stop in front of it.
+            (at.wrapping_add(self.full - self.first)).wrapping_sub(tail)
+        }
+    }
+
+    /// Grows a ring whose writer is at `tail`: at the end of this lap, which is told.
+    pub(crate) fn grow(&mut self, tail: u64) -> Option<u64> {
+        // 0 would tell nothing.
+        let at = tail.max(1).checked_next_multiple_of(self.first).filter(|_| self.may_grow())?;
+        self.grown_at = Some(at);
+        Some(at)
+    }
+
+    /// What the writer told (0: nothing), to the reader at `head`.
+    pub(crate) fn on_told(&mut self, at: u64, head: u64) -> Result<(), PeerFault> {
+        if at == 0 || !self.may_grow() {
+            return Ok(());
+        }
+        // An honest writer had at most one span unread, and told the end of the lap that it was in.
+        let limit = 2 * self.first;
+        if at & (self.first - 1) != 0 || at.wrapping_sub(head) >= limit {
+            return Err(PeerFault::Cursor { what: "grown_at", from: head, to: at, ring_bytes: self.first });
+        }
+        self.grown_at = Some(at);
+        Ok(())
+    }
+
+    /// Where `offset` lies, and how many bytes from there on lie together.
+    #[inline]
+    fn place(&self, offset: u64) -> (u64, u64) {
+        if let Some(at) = self.grown_at {
+            let beyond = offset.wrapping_sub(at);
+            if beyond < AHEAD_MAX {
+                let place = beyond.wrapping_add(self.first) & (self.full - 1);
+                return (place, self.full - place);
+            }
+        }
+        let place = offset & (self.first - 1);
+        (place, self.first - place)
+    }
+
+    /// The pieces of `count` bytes from `offset` on: (place in the ring, part of the buffer).
+    #[inline]
+    pub(crate) fn pieces(&self, offset: u64, count: usize, mut copy: impl FnMut(u64, Range<usize>)) {
+        let mut done = 0;
+        while done < count {
+            let (place, together) = self.place(offset.wrapping_add(done as u64));
+            let end = done + (count - done).min(usize::try_from(together).unwrap_or(usize::MAX));
+            copy(place, done..end);
+            done = end;
+        }
+    }
+}
