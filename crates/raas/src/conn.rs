@@ -83,7 +83,7 @@ pub(crate) struct Conn {
     piece_bytes: usize,
     tx_bytes: usize,
     parkers: [Arc<Parker>; 2],
-    poller: Poller,
+    pub(crate) poller: Arc<Poller>,
     nonblocking: AtomicBool,
     /// Directions that this side shut, as bits of [`Side`], and [`FAULTY`].
     state: AtomicU32,
@@ -112,7 +112,7 @@ impl Conn {
             write: Mutex::new(writer),
             piece_bytes: usize::try_from(rx_bytes / PIECE_SHARE).unwrap_or(usize::MAX).max(1),
             parkers: Default::default(),
-            poller: Poller::default(),
+            poller: Arc::default(),
             nonblocking: AtomicBool::new(false),
             state: AtomicU32::new(0),
             owned: AtomicBool::new(false),
