@@ -114,6 +114,8 @@ pub(crate) struct Vqp {
     pub(crate) used_at: Time,
     /// Among those that are looked at for whether they rest.
     pub(crate) in_rests: bool,
+    /// Bytes of either ring that are done with, of a rest that takes several turns.
+    pub(crate) rest_at: u64,
     /// Ticks for which its rest was put off.
     pub(crate) rest_tries: u8,
 }
