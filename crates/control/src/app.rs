@@ -157,6 +157,23 @@ pub enum Request {
         /// Its number.
         number: u64,
     },
+    /// Bind a datagram socket to a port of this host; datagrams have ports of their own. Answered by [`Reply::Connected`], with
+    /// a connection on a lane that has no peer. Closing its slot closes the socket.
+    BindDatagram {
+        /// Repeated in the answer.
+        request: u64,
+        /// Port, 0 for any free one.
+        port: u16,
+        /// Ring size in bytes, 0 for the daemon's default.
+        ring_bytes: u32,
+    },
+    /// How long may a datagram to a host be? Makes a link to it if there is none. Answered by [`Reply::DatagramPath`].
+    DatagramPath {
+        /// Repeated in the answer.
+        request: u64,
+        /// The host.
+        to: IpAddr,
+    },
 }
 
 /// How a connection reaches its peer, and with which memory.
@@ -267,7 +284,7 @@ pub enum Reply {
         /// Its number.
         chunk: u32,
     },
-    /// Answer to [`Request::Connect`].
+    /// Answer to [`Request::Connect`] or [`Request::BindDatagram`].
     Connected {
         /// The request.
         request: u64,
@@ -325,5 +342,12 @@ pub enum Reply {
         reason: Reason,
         /// More words, for a person.
         detail: String,
+    },
+    /// Answer to [`Request::DatagramPath`].
+    DatagramPath {
+        /// The request.
+        request: u64,
+        /// Longest datagram in bytes, or why none can be sent there.
+        result: Result<u32, Reason>,
     },
 }

@@ -13,6 +13,8 @@ pub enum InspectQuery {
     Connections,
     /// Device, lanes, resources, counters, applications.
     Stat,
+    /// All datagram sockets of the host.
+    Datagrams,
 }
 
 /// An answer.
@@ -24,6 +26,8 @@ pub enum InspectAnswer {
     Stat(Box<Stat>),
     /// Whether there was a lane to reset.
     LaneReset(bool),
+    /// Some datagram sockets.
+    Datagrams(Vec<DatagramRow>),
 }
 
 /// Which path a connection takes.
@@ -85,6 +89,27 @@ pub struct ConnectionRow {
     pub tx_queued_bytes: u64,
     /// Bytes arrived and not yet read by the application.
     pub rx_queued_bytes: u64,
+    /// Process of the application.
+    pub app_pid: u32,
+}
+
+/// A datagram socket of `raas ss`; keys bind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatagramRow {
+    /// Number on this host, among those of connections.
+    pub id: u64,
+    /// Where it is bound.
+    pub local: SocketAddr,
+    /// Datagrams sent.
+    pub tx_datagrams: u64,
+    /// Datagrams that were put into its receive ring.
+    pub rx_datagrams: u64,
+    /// Bytes of the datagrams sent.
+    pub tx_bytes: u64,
+    /// Bytes of those received.
+    pub rx_bytes: u64,
+    /// Datagrams from or for it that were dropped, by reason (docs/datagrams.md).
+    pub drops: Vec<(String, u64)>,
     /// Process of the application.
     pub app_pid: u32,
 }

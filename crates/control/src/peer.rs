@@ -149,4 +149,10 @@ pub struct LaneOffer {
     pub send_bytes_max: u32,
     /// Bytes in flight that its port buffers, if known.
     pub rx_budget_bytes: Option<u32>,
+    /// Its UD queue pair, for datagrams; their path MTU is `mtu_bytes` too.
+    pub ud_qpn: u32,
+    /// Queue key of that; the highest bit is clear.
+    pub ud_qkey: u32,
+    /// Random number of the sending daemon process that stands in its datagrams.
+    pub ud_token: u64,
 }

@@ -9,6 +9,7 @@ use shm::{Doorbell, Session, SlotWords, Word32, slot_state};
 use std::sync::atomic::Ordering;
 
 use crate::connect::ConnectId;
+use crate::datagram::SocketId;
 use crate::event::Attach;
 use crate::limits::SLOT_REUSE_DELAY;
 use crate::ringpool::RingPool;
@@ -32,6 +33,7 @@ impl Key for AppId {
 struct Slot {
     generation: u32,
     route: Option<RouteId>,
+    socket: Option<SocketId>,
 }
 
 /// An application and what it holds.
@@ -54,6 +56,8 @@ pub(crate) struct App {
     pub(crate) waiting: u32,
     pub(crate) connects: BTreeMap<u64, ConnectId>,
     pub(crate) listeners: BTreeSet<u16>,
+    /// Datagram sockets.
+    pub(crate) sockets: BTreeSet<SocketId>,
     /// Detached: only the memory is still here.
     pub(crate) leaving: bool,
     /// Its connections were all reset, for it left too long ago.
@@ -83,6 +87,7 @@ impl App {
             waiting: 0,
             connects: BTreeMap::new(),
             listeners: BTreeSet::new(),
+            sockets: BTreeSet::new(),
             leaving: false,
             is_overdue: false,
             is_touched: false,
@@ -96,24 +101,37 @@ impl App {
         !self.free_slots.is_empty() || (self.slots.len() as u64) < u64::from(self.session.slots())
     }
 
-    /// Takes a slot: number, generation, words. Those freed longest ago come first.
+    /// Takes a slot for a connection: number, generation, words. Those freed longest ago come first.
     pub(crate) fn take_slot(&mut self, route: RouteId) -> Option<(u32, u32, Box<SlotWords>)> {
+        self.take_slot_for(Some(route), None)
+    }
+
+    /// As [`App::take_slot`], for a datagram socket.
+    pub(crate) fn take_socket_slot(&mut self, socket: SocketId) -> Option<(u32, u32, Box<SlotWords>)> {
+        self.take_slot_for(None, Some(socket))
+    }
+
+    fn take_slot_for(
+        &mut self,
+        route: Option<RouteId>,
+        socket: Option<SocketId>,
+    ) -> Option<(u32, u32, Box<SlotWords>)> {
         let fresh = (self.slots.len() as u64) < u64::from(self.session.slots());
         let number = if fresh && self.free_slots.len() < SLOT_REUSE_DELAY {
-            self.slots.push(Slot { generation: 1, route: None });
+            self.slots.push(Slot { generation: 1, route: None, socket: None });
             self.slots.len() as u32 - 1
         } else {
             self.free_slots.pop_front()?
         };
         let slot = self.slots.get_mut(number as usize)?;
-        slot.route = Some(route);
+        (slot.route, slot.socket) = (route, socket);
         Some((number, slot.generation, Box::new(self.session.slot(number))))
     }
 
     /// Gives a slot back: the generation moves on, so that the application's stale words count no more.
     pub(crate) fn put_back_slot(&mut self, number: u32, words: &SlotWords) {
         let Some(slot) = self.slots.get_mut(number as usize) else { return };
-        slot.route = None;
+        (slot.route, slot.socket) = (None, None);
         slot.generation = if slot.generation == u32::MAX { 1 } else { slot.generation + 1 };
         words.generation.store(slot.generation, Ordering::Relaxed);
         words.state.store(slot_state::FREE, Ordering::Release);
@@ -124,6 +142,11 @@ impl App {
     #[inline]
     pub(crate) fn route_at(&self, slot: u32) -> Option<RouteId> {
         self.slots.get(slot as usize)?.route
+    }
+
+    /// The datagram socket in a slot.
+    pub(crate) fn socket_at(&self, slot: u32) -> Option<SocketId> {
+        self.slots.get(slot as usize)?.socket
     }
 
     /// All connections.
@@ -142,7 +165,7 @@ impl App {
 
     /// Whether its memory may be dropped.
     pub(crate) fn is_gone(&self) -> bool {
-        self.leaving && self.connections == 0 && self.waiting == 0
+        self.leaving && self.connections == 0 && self.waiting == 0 && self.sockets.is_empty()
     }
 
     /// Why it is leaving, as its peers are told.
@@ -152,4 +175,23 @@ impl App {
             _ => Reason::PeerAppDied,
         }
     }
+}
+
+/// Writes the engine's half of a slot for a new connection or socket, and clears the application's.
+///
+/// The application's half is ignored until it stores the slot's generation in `app_generation`.
+pub(crate) fn clear_slot(words: &SlotWords, generation: u32, epoch: u32, state: u32) {
+    words.app_generation.store(0, Ordering::Relaxed);
+    words.tx_tail.store(0, Ordering::Relaxed);
+    words.rx_head.store(0, Ordering::Relaxed);
+    words.app_flags.store(0, Ordering::Relaxed);
+    words.app_wait.store(0, Ordering::Relaxed);
+    words.tx_head.store(0, Ordering::Relaxed);
+    words.rx_tail.store(0, Ordering::Relaxed);
+    words.engine_flags.store(0, Ordering::Relaxed);
+    words.reason.store(0, Ordering::Relaxed);
+    shm::reset_rest(words);
+    words.epoch.store(epoch.into(), Ordering::Relaxed);
+    words.generation.store(generation, Ordering::Relaxed);
+    words.state.store(state, Ordering::Release);
 }

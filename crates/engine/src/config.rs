@@ -41,6 +41,8 @@ pub struct EngineConfig {
     pub listeners_per_user_max: u32,
     /// A user beside root whose shares are not bounded: the daemon's own.
     pub owner_uid: u32,
+    /// Datagram sockets.
+    pub datagram_sockets_max: u32,
     /// Connections that may wait at one listener, whatever it asks for.
     pub backlog_max: u32,
     /// Memory of one application's rings at most, in bytes.
@@ -78,6 +80,7 @@ impl EngineConfig {
             listeners_max: 4096,
             listeners_per_user_max: 0,
             owner_uid: 0,
+            datagram_sockets_max: 4096,
             backlog_max: 4096,
             ring_memory_per_app_max: 16 << 30,
             lanes_max: 64,
@@ -117,6 +120,7 @@ impl EngineConfig {
             ("connections_max", self.connections_max),
             ("connections_per_app_max", self.connections_per_app_max),
             ("listeners_max", self.listeners_max),
+            ("datagram_sockets_max", self.datagram_sockets_max),
             ("backlog_max", self.backlog_max),
             ("lanes_max", self.lanes_max),
         ] {

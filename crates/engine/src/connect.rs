@@ -263,6 +263,7 @@ impl Engine {
                 last_wr: 0,
                 used_at: self.now,
                 in_rests: false,
+                rest_at: 0,
                 rest_tries: 0,
             }
         });

@@ -13,6 +13,7 @@ use verbs::{AsyncEvent, Completion, CqId, Gid, MrId, PathMtu, Provider, Qpn, Tim
 
 use crate::app::App;
 use crate::connect::{Connect, ConnectId};
+use crate::datagram::{Datagrams, UdPort};
 use crate::event::{Event, SetupError};
 use crate::lane::{Lane, LaneId, LaneState};
 use crate::limits::{
@@ -64,6 +65,7 @@ pub struct Engine {
     pub(crate) parked_opens: Table<ParkedId, ParkedOpen>,
     pub(crate) listeners: BTreeMap<u16, Listener>,
     pub(crate) users: Users,
+    pub(crate) datagrams: Datagrams,
     pub(crate) peers: BTreeMap<IpAddr, LaneId>,
     /// Lanes by queue pair, sorted.
     pub(crate) by_qpn: Vec<(Qpn, LaneId)>,
@@ -118,7 +120,8 @@ impl Engine {
         }
         // As many lanes as fit the device's SRQ and CQ: neither may ever overflow.
         let per_lane = config.lane_credits + sq_depth;
-        let fit = (attr.max_srq_wr / config.lane_credits).min(attr.max_cqe / per_lane);
+        let ud_cqe = UdPort::COMPLETIONS_MAX;
+        let fit = (attr.max_srq_wr / config.lane_credits).min(attr.max_cqe.saturating_sub(ud_cqe) / per_lane);
         if fit == 0 {
             return Err(SetupError::Config(format!(
                 "lane_credits is {}: device {} has {} SRQ entries and {} CQ entries",
@@ -126,7 +129,7 @@ impl Engine {
             )));
         }
         config.lanes_max = config.lanes_max.min(fit);
-        let cq = nic.create_cq(config.lanes_max * per_lane)?;
+        let cq = nic.create_cq(config.lanes_max * per_lane + ud_cqe)?;
         let recv = RecvPool::new(nic, config.send_bytes_max, config.lane_credits, config.lanes_max)?;
         let device = Device {
             gid: attr.gid,
@@ -139,6 +142,7 @@ impl Engine {
         };
         let mut rng = StdRng::from_seed(entropy);
         let next_port = rng.random_range(EPHEMERAL_FIRST..=u16::MAX);
+        let datagrams = Datagrams::new(nic, cq, config.datagram_sockets_max, &mut rng)?;
         Ok(Self {
             device,
             rng,
@@ -153,6 +157,7 @@ impl Engine {
             parked_opens: Table::new(config.connections_max),
             listeners: BTreeMap::new(),
             users: Users::new(&config),
+            datagrams,
             peers: BTreeMap::new(),
             by_qpn: Vec::new(),
             attached: Vec::new(),
@@ -191,6 +196,7 @@ impl Engine {
         worked |= self.run_doorbells();
         worked |= self.run_timers(nic);
         worked |= self.run_lanes(nic);
+        worked |= self.run_datagrams(nic);
         worked |= self.run_resets(nic);
         worked |= self.run_departures(nic);
         self.collect_wakes();
@@ -205,6 +211,8 @@ impl Engine {
                 AsyncEvent::QpFatal(qpn) => {
                     if let Some(id) = self.lane_of(qpn) {
                         self.break_lane(id, format!("the device put QP {qpn} in error"));
+                    } else if qpn == self.datagrams.port.qpn() {
+                        self.datagrams.port.fail();
                     }
                 }
                 AsyncEvent::CqError(_) | AsyncEvent::DeviceFatal => {
@@ -315,6 +323,7 @@ impl Engine {
             && self.gone.is_empty()
             && self.retired.is_empty()
             && self.failing.is_empty()
+            && !self.datagrams.has_work()
             && !self.attached.iter().any(|a| self.apps.get(*a).is_some_and(|a| a.a2e.is_dirty()));
         if !idle {
             self.end_sleep();
@@ -329,7 +338,8 @@ impl Engine {
 
     /// When [`Engine::run`] is needed even if nothing happens.
     pub fn deadline(&self) -> Option<Time> {
-        [self.timers.deadline(), self.rests.deadline()].into_iter().flatten().min()
+        let revival = self.datagrams.port.deadline();
+        [self.timers.deadline(), self.rests.deadline(), revival].into_iter().flatten().min()
     }
 
     // ---- shared steps

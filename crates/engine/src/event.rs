@@ -27,7 +27,7 @@ pub enum Event {
         /// Rings of each of the two chunks.
         rings: u32,
     },
-    /// Answer to a connect.
+    /// Answer to a connect, or to a bind of a datagram socket.
     Connected {
         /// To whom.
         app: AppId,
@@ -35,6 +35,15 @@ pub enum Event {
         request: u64,
         /// The connection, or why not.
         result: Result<Connection, Reason>,
+    },
+    /// Answer to a question for the path of datagrams to a host.
+    DatagramPath {
+        /// To whom.
+        app: AppId,
+        /// Which question.
+        request: u64,
+        /// Longest datagram in bytes, or why none can be sent there.
+        result: Result<u32, Reason>,
     },
     /// A connection from another host waits at a listener.
     Incoming {

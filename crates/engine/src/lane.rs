@@ -12,6 +12,7 @@ use verbs::{PathMtu, Psn, Qpn, Time};
 
 use crate::connect::ConnectId;
 use crate::credit::{RecvCredits, SendCredits};
+use crate::datagram::DatagramPeer;
 use crate::limits::{
     FRAME_SLOTS, LANE_FRUITLESS_AFTER, LANE_RESET_WINDOW, LANE_RESETS_FRUITLESS_MAX, LANE_RESETS_MAX, OPENS_PENDING_MAX,
 };
@@ -108,6 +109,8 @@ pub(crate) struct Lane {
     pub(crate) tx_bytes: u64,
     pub(crate) rx_bytes: u64,
 
+    /// The peer's UD queue pair, as long as there is a link to it.
+    pub(crate) datagram: Option<DatagramPeer>,
     /// Connections wait for the next incarnation.
     pub(crate) resync: Option<Resync>,
     /// The queue pair failed: it is taken down at the end of the round, for this reason.
@@ -161,6 +164,7 @@ impl Lane {
             is_queued: false,
             tx_bytes: 0,
             rx_bytes: 0,
+            datagram: None,
             resync: None,
             failing: None,
             resets: 0,

@@ -25,6 +25,7 @@ mod app;
 mod config;
 mod connect;
 mod credit;
+mod datagram;
 mod engine;
 mod event;
 mod frame;
@@ -51,6 +52,7 @@ mod vqp;
 
 pub use app::AppId;
 pub use config::EngineConfig;
+pub use datagram::check_datagram;
 pub use engine::Engine;
 pub use event::{Attach, EngineTotals, Event, SetupError};
 pub use frame::check_frame;

@@ -92,13 +92,34 @@ pub(crate) const REST_TICKS: u32 = 8;
 /// Connections looked at in one round for whether they rest.
 pub(crate) const REST_LOOKS_PER_RUN: usize = 256;
 /// Connections whose pages are given back in one round.
-pub(crate) const RESTS_PER_RUN: usize = 4;
-/// Pause after such a round, while others are to be served.
+pub(crate) const RESTS_PER_RUN: usize = 8;
+/// Bytes of a ring of which pages are given back in one turn of its connection. A page takes about a microsecond.
+pub(crate) const REST_SLICE_BYTES: u64 = 256 << 10;
+/// Ring bytes of one round, both directions.
+pub(crate) const REST_BYTES_PER_RUN: u64 = 2 * REST_SLICE_BYTES;
+/// Pause after a full round, in which others are served.
 pub(crate) const REST_PACE: Duration = Duration::from_millis(1);
 /// Ticks for which a rest is put off because something is in the way; then the connection is left alone until it is used.
 pub(crate) const REST_TRIES_MAX: u8 = 16;
 /// The device's counters are read so often for [`crate::EngineTotals`].
 pub(crate) const DEVICE_SAMPLE: Duration = Duration::from_secs(1);
+
+/// Datagrams handed to the device and not completed: UD has no window.
+pub(crate) const DATAGRAMS_INFLIGHT_MAX: u32 = 64;
+/// As [`DATAGRAMS_INFLIGHT_MAX`], in bytes.
+pub(crate) const DATAGRAM_BYTES_INFLIGHT_MAX: u64 = 256 << 10;
+/// Receives of the UD queue pair, if the device allows as many: what may arrive between two rounds.
+pub(crate) const DATAGRAM_RECEIVES: u32 = 512;
+/// Datagrams taken out of transmit rings in one round.
+pub(crate) const DATAGRAMS_PER_RUN: usize = 256;
+/// Deficit-round-robin quantum of a datagram socket, and of an application's together.
+pub(crate) const DATAGRAM_QUANTUM_BYTES: u32 = 32 << 10;
+/// Smallest ring that a datagram socket gets, if the operator allows it: some of the longest datagrams.
+pub(crate) const DATAGRAM_RING_BYTES_MIN: u32 = 16 << 10;
+/// A failed UD queue pair is started again at most this often.
+pub(crate) const DATAGRAM_REVIVAL: Duration = Duration::from_secs(1);
+/// Questions for a path of one application that wait for a link.
+pub(crate) const PATH_ASKS_PER_APP_MAX: usize = 1024;
 
 /// First port of those that connects and listens on port 0 take.
 pub(crate) const EPHEMERAL_FIRST: u16 = 32768;

@@ -46,6 +46,7 @@ impl Engine {
 
     fn evict_idle_lane<P: Provider>(&mut self, nic: &mut P) {
         let Some(id) = self.lanes.iter().find(|(_, l)| l.is_idle()).map(|(id, _)| id) else { return };
+        self.forget_datagram_peer(nic, id, Reason::LocalLimit);
         let Some(lane) = self.lanes.remove(id) else { return };
         self.peers.remove(&lane.peer);
         if let Some(frames) = lane.frames {
@@ -92,6 +93,9 @@ impl Engine {
             credits: self.config.lane_credits,
             send_bytes_max: self.config.send_bytes_max,
             rx_budget_bytes: self.device.rx_budget_bytes,
+            ud_qpn: self.datagrams.port.qpn().0,
+            ud_qkey: self.datagrams.port.qkey().0,
+            ud_token: self.datagrams.token,
         })
     }
 
@@ -128,6 +132,8 @@ impl Engine {
             return Err(VerbsError::NoSuch("lane that waits for an offer"));
         }
         let mtu = check_offer(offer)?.min(self.device.mtu);
+        self.learn_datagram_peer(nic, id, offer, mtu)?;
+        let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         let av = AddressVector { udp_port: offer.udp_port, ..AddressVector::new(Gid::from(offer.gid)) };
         let max_rd_atomic = offer.max_rd_atomic.min(self.device.max_rd_atomic);
         let rtr = RtrAttr {
@@ -190,6 +196,7 @@ impl Engine {
         lane.has_failed = false;
         let parked = std::mem::take(&mut lane.parked);
         self.queue_lane(id);
+        self.on_datagram_peer_ready(id);
         for connect in parked {
             self.place_connect(nic, connect);
         }
@@ -203,6 +210,7 @@ impl Engine {
         if self.lanes.get(id).is_some_and(Lane::can_answer) {
             self.sever(nic, id, reason);
         }
+        self.forget_datagram_peer(nic, id, reason);
         self.drop_parked(id, reason);
     }
 
@@ -228,6 +236,7 @@ impl Engine {
         lane.has_failed = true;
         self.counters.lane_failures += 1;
         self.sever(nic, id, Reason::LaneFailed);
+        self.forget_datagram_peer(nic, id, Reason::LaneFailed);
         self.drop_parked(id, Reason::LaneFailed);
     }
 
@@ -354,6 +363,8 @@ fn check_offer(offer: &LaneOffer) -> Result<PathMtu, VerbsError> {
     range("number of the offered lane", offer.lane, LANE_NUMBER, LANE_NUMBER)?;
     range("QP number of the offer", offer.qpn, 1, Psn::MODULUS - 1)?;
     range("PSN of the offer", offer.psn, 0, Psn::MODULUS - 1)?;
+    range("UD QP number of the offer", offer.ud_qpn, 1, Psn::MODULUS - 1)?;
+    range("queue key of the offer", offer.ud_qkey, 0, u32::MAX >> 1)?;
     range("credits of the offer", offer.credits, LANE_CREDITS_MIN, LANE_CREDITS_MAX)?;
     range("longest SEND of the offer", offer.send_bytes_max, FRAME_BYTES_MIN, u32::MAX)?;
     range("longest message of the offer", offer.max_msg_bytes, RING_BYTES_MIN, u32::MAX)?;

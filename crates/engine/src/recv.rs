@@ -37,6 +37,8 @@ impl Engine {
         }
         self.completions_spare = batch;
         self.repost(nic);
+        // What fails here is tried again when the queue pair was revived.
+        let _ = self.datagrams.port.repost(nic);
         true
     }
 
@@ -63,6 +65,9 @@ impl Engine {
 
     fn on_completion<P: Provider>(&mut self, nic: &mut P, c: &Completion) {
         let lane = self.lane_of(c.qpn);
+        if lane.is_none() && c.qpn == self.datagrams.port.qpn() {
+            return self.on_datagram_completion(c);
+        }
         let result = if c.wr_id & RECV_WR != 0 {
             self.on_receive(nic, lane, c)
         } else {

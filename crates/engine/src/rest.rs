@@ -10,6 +10,7 @@
 //! use after a rest until they rest again, so that nothing is left to do when all rest.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -17,7 +18,9 @@ use shm::waiting;
 use verbs::{MrId, Provider, Qpn, Time};
 
 use crate::engine::Engine;
-use crate::limits::{REST_LOOKS_PER_RUN, REST_PACE, REST_TICKS, REST_TRIES_MAX, RESTS_PER_RUN};
+use crate::limits::{
+    REST_BYTES_PER_RUN, REST_LOOKS_PER_RUN, REST_PACE, REST_SLICE_BYTES, REST_TICKS, REST_TRIES_MAX, RESTS_PER_RUN,
+};
 use crate::vqp::{RouteId, Vqp};
 
 /// The connections that were used and did not rest since.
@@ -38,6 +41,8 @@ pub(crate) struct Rests {
 enum Outcome {
     /// All that can be given back is.
     Rests,
+    /// A part of its rings is done.
+    More,
     /// Something is in the way that may go by itself.
     PutOff,
     /// It was used meanwhile.
@@ -57,7 +62,7 @@ impl Rests {
             && let Some(after) = self.after
         {
             vqp.in_rests = true;
-            vqp.rest_tries = 0;
+            (vqp.rest_tries, vqp.rest_at) = (0, 0);
             self.queue.push_back((next_tick(now, after), route));
         }
     }
@@ -100,8 +105,9 @@ impl Engine {
         if !self.rests.begun.is_empty() || now < self.rests.not_before {
             return !self.rests.begun.is_empty();
         }
+        let mut bytes = 0;
         for _ in 0..REST_LOOKS_PER_RUN {
-            if self.rests.begun.len() >= RESTS_PER_RUN {
+            if self.rests.begun.len() >= RESTS_PER_RUN || bytes >= REST_BYTES_PER_RUN {
                 self.rests.not_before = now + REST_PACE;
                 break;
             }
@@ -111,11 +117,12 @@ impl Engine {
                 // Its rings are going to be free as a whole.
                 vqp.in_rests = false;
             } else if now < vqp.used_at + after {
-                vqp.rest_tries = 0;
+                (vqp.rest_tries, vqp.rest_at) = (0, 0);
                 self.rests.queue.push_back((next_tick(now, after), route));
                 self.find_untold_head(route);
             } else {
                 shm::begin_rest(&vqp.words);
+                bytes += 2 * REST_SLICE_BYTES.min(vqp.ring_bytes.into());
                 self.rests.begun.push(route);
             }
         }
@@ -143,6 +150,10 @@ impl Engine {
                 Outcome::Rests => {
                     vqp.in_rests = false;
                     self.counters.rests += 1;
+                }
+                Outcome::More => {
+                    vqp.rest_at += REST_SLICE_BYTES;
+                    self.rests.queue.push_front((now, route));
                 }
                 Outcome::PutOff if vqp.rest_tries >= REST_TRIES_MAX => vqp.in_rests = false,
                 Outcome::PutOff => {
@@ -185,10 +196,11 @@ impl Engine {
         let tx = pool.mr_of(&vqp.tx_place).filter(|_| is_unused);
         let rx = pool.mr_of(&vqp.rx_place).filter(|_| !uncounted);
         let qpn = vqp.lane.and_then(|id| self.lanes.get(id)).filter(|lane| lane.has_qp()).map(|lane| lane.qpn);
+        let turn = vqp.rest_at..vqp.rest_at + REST_SLICE_BYTES;
         let mut refused = false;
         let mut discard = |mr: Option<MrId>, at: u64, spare: Spare, unreported: Option<Qpn>| {
             let Some(mr) = mr else { return false };
-            spare.into_iter().flatten().all(|(offset, len)| {
+            spare.into_iter().flatten().filter_map(|piece| within(piece, &turn)).all(|(offset, len)| {
                 let done = nic.try_discard(mr, at + offset, len, unreported);
                 refused |= done.is_err();
                 done.unwrap_or(true)
@@ -197,12 +209,22 @@ impl Engine {
         let tx_done = discard(tx, vqp.tx_place.offset, spare(vqp.tx_head, vqp.tx_tail, ring_bytes), None);
         let rx_done = discard(rx, vqp.rx_place.offset, spare(vqp.rx_head, vqp.rx_tail, ring_bytes), qpn);
         self.counters.device_refusals += u64::from(refused);
-        Some(if tx_done && rx_done { Outcome::Rests } else { Outcome::PutOff })
+        Some(match tx_done && rx_done {
+            true if turn.end < ring_bytes => Outcome::More,
+            true => Outcome::Rests,
+            false => Outcome::PutOff,
+        })
     }
 }
 
 /// Pieces of a ring, by offset and length.
 type Spare = [Option<(u64, u64)>; 2];
+
+/// What of a piece lies in this turn's part of the ring.
+fn within((offset, len): (u64, u64), turn: &Range<u64>) -> Option<(u64, u64)> {
+    let (start, end) = (offset.max(turn.start), (offset + len).min(turn.end));
+    (start < end).then(|| (start, end - start))
+}
 
 /// What of a ring lies outside of `head..tail`.
 fn spare(head: u64, tail: u64, ring_bytes: u64) -> Spare {
@@ -234,6 +256,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn turns_cover_a_ring_once() {
+        let pieces = [(0, 7), (9, 30)];
+        let turns: Vec<_> = (0..40).step_by(10).map(|at| at..at + 10).collect();
+        let parts: Vec<_> = turns.iter().flat_map(|t| pieces.iter().filter_map(|p| within(*p, t))).collect();
+        assert_eq!(parts, [(0, 7), (9, 1), (10, 10), (20, 10), (30, 9)]);
     }
 
     #[test]

@@ -7,9 +7,11 @@
 use std::collections::VecDeque;
 
 use control::ChunkKind;
+use shm::RingMemory;
 use verbs::{Lkey, Mr, MrId, Region, Rkey};
 
 use crate::connect::ConnectId;
+use crate::datagram::BindId;
 use crate::frame::WireRing;
 use crate::limits::{CHUNK_BYTES_TARGET, CHUNK_RINGS_FIRST, CHUNKS_PER_APP_MAX, RING_BYTES_MIN, RING_CLASSES};
 use crate::listen::ParkedId;
@@ -47,6 +49,8 @@ pub(crate) enum Waiter {
     Connect(ConnectId),
     /// A peer's open for one of its listeners.
     Open(ParkedId),
+    /// A bind of a datagram socket.
+    Bind(BindId),
 }
 
 #[derive(Debug)]
@@ -199,6 +203,12 @@ impl RingPool {
             }
         }
         Some(pair)
+    }
+
+    /// The memory of a ring that was taken, of which `bytes` are used.
+    pub(crate) fn memory(&self, place: Place, bytes: u32) -> Option<RingMemory> {
+        let chunk = self.chunks.get(place.chunk as usize)?.as_ref()?;
+        Some(RingMemory { region: chunk.region.clone(), offset: place.offset, bytes: bytes.into() })
     }
 
     /// Takes back the rings of a connection that is over. Chunks that are thereby spare leave the pool into `retired`.

@@ -1,4 +1,5 @@
-//! Deficit round robin over what has something to send on one lane: over applications, and over the connections of each.
+//! Deficit round robin over what has something to send on one lane: over applications, and over the connections of each;
+//! and in the same way over the datagram sockets of a host.
 //!
 //! Owns the order of turns. It must never look at connections that are not ready, and holds keys, not indices: a
 //! connection that went away while it waited is skipped by its stale key.
@@ -19,9 +20,9 @@ use crate::vqp::RouteId;
 
 /// The ready list.
 #[derive(Debug)]
-pub(crate) struct Drr {
+pub(crate) struct Drr<K = RouteId> {
     /// Connections of the application whose turn it is. Empty only if no application has any.
-    ready: VecDeque<RouteId>,
+    ready: VecDeque<K>,
     /// Its index in the engine's table. An application that takes the index of one that left may find stale keys.
     current: usize,
     /// Bytes that are left of its turn; 0: the turn has not begun.
@@ -29,11 +30,11 @@ pub(crate) struct Drr {
     /// The other applications with something to send, each once, in order.
     waiting: VecDeque<usize>,
     /// Their connections, by index: at most `apps_max`.
-    others: Vec<VecDeque<RouteId>>,
+    others: Vec<VecDeque<K>>,
     quantum: u32,
 }
 
-impl Drr {
+impl<K: Copy> Drr<K> {
     pub(crate) fn new(quantum: u32) -> Self {
         let (ready, waiting, others) = Default::default();
         Self { ready, current: 0, left: 0, waiting, others, quantum }
@@ -41,13 +42,13 @@ impl Drr {
 
     /// A connection became ready, with a deficit of 0. The caller knows that it is not in the list.
     #[inline]
-    pub(crate) fn push(&mut self, app: AppId, route: RouteId) {
+    pub(crate) fn push(&mut self, app: AppId, route: K) {
         let index = index_of(app);
         if index == self.current { self.ready.push_back(route) } else { self.push_other(index, route) }
     }
 
     #[inline(never)]
-    fn push_other(&mut self, index: usize, route: RouteId) {
+    fn push_other(&mut self, index: usize, route: K) {
         let places = index.max(self.current) + 1;
         if self.others.len() < places {
             self.others.resize_with(places, VecDeque::new);
@@ -65,7 +66,7 @@ impl Drr {
 
     /// Whose turn it is.
     #[inline]
-    pub(crate) fn front(&self) -> Option<RouteId> {
+    pub(crate) fn front(&self) -> Option<K> {
         self.ready.front().copied()
     }
 

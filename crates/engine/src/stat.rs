@@ -97,11 +97,14 @@ impl Engine {
         let chunks = self.apps.iter().map(|(_, a)| (a.pool.chunks(), a.pool.bytes()));
         let frames = self.lanes.iter().filter_map(|(_, l)| l.frames.as_ref()).map(|f| (1, f.bytes()));
         let retired = self.retired.len() as u32;
-        let (mrs, pinned_bytes) =
-            chunks.chain(frames).fold((recv_mrs + retired, recv_bytes), |sum, x| (sum.0 + x.0, sum.1 + x.1));
-        EngineTotals {
+        let datagrams = std::iter::once(self.datagrams.port.registered());
+        let (mrs, pinned_bytes) = chunks
+            .chain(frames)
+            .chain(datagrams)
+            .fold((recv_mrs + retired, recv_bytes), |sum, x| (sum.0 + x.0, sum.1 + x.1));
+        let mut totals = EngineTotals {
             rc_qps: self.by_qpn.len() as u32,
-            ud_qps: 0,
+            ud_qps: 1,
             cqs: 1,
             srqs: 1,
             srq_free: self.recv.free(),
@@ -128,7 +131,9 @@ impl Engine {
                 ("closed", c.closed),
                 ("rests", c.rests),
             ],
-        }
+        };
+        totals.counters.extend(self.datagrams.counters());
+        totals
     }
 }
 

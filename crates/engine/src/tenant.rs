@@ -5,11 +5,11 @@
 //! misbehaviour reach further than its own connections.
 
 use control::{ChunkKind, Reason};
-use shm::PeerFault;
 use verbs::{Access, Provider, Region, Time, VerbsError};
 
 use crate::AppId;
 use crate::app::App;
+use crate::datagram::SocketFault;
 use crate::engine::Engine;
 use crate::event::{Attach, Event};
 use crate::limits::{CHUNKS_PER_APP_MAX, DOORBELLS_PER_APP, ORPHAN_LINGER, RING_BYTES_MAX, RING_BYTES_MIN};
@@ -40,6 +40,7 @@ impl Engine {
         let routes: Vec<RouteId> = tenant.routes().collect();
         let connects: Vec<_> = tenant.connects.values().copied().collect();
         let listeners: Vec<u16> = tenant.listeners.iter().copied().collect();
+        let sockets: Vec<_> = tenant.sockets.iter().copied().collect();
         self.attached.retain(|id| *id != app);
         for port in listeners {
             self.close_listener(app, port);
@@ -55,6 +56,10 @@ impl Engine {
         for route in routes {
             self.orphan(route, reason);
         }
+        for socket in sockets {
+            self.orphan_socket(socket, reason);
+        }
+        self.forget_asks(app);
         self.timers.start_orphan(self.now + ORPHAN_LINGER, app);
         self.note_departure(app);
     }
@@ -78,7 +83,7 @@ impl Engine {
     }
 
     /// An application broke the rules.
-    pub(crate) fn on_app_fault(&mut self, app: AppId, fault: &PeerFault) {
+    pub(crate) fn on_app_fault(&mut self, app: AppId, fault: &dyn std::fmt::Display) {
         self.counters.app_faults += 1;
         self.depart(app, Reason::AppFault);
         self.events.push_back(Event::AppFault { app, detail: fault.to_string() });
@@ -132,9 +137,12 @@ impl Engine {
         worked
     }
 
-    pub(crate) fn on_doorbell(&mut self, app: AppId, slot: u32) -> Result<(), PeerFault> {
-        // A slot without a connection: the doorbell of a connection that is over.
-        let Some(route) = self.apps.get(app).and_then(|a| a.route_at(slot)) else { return Ok(()) };
+    pub(crate) fn on_doorbell(&mut self, app: AppId, slot: u32) -> Result<(), SocketFault> {
+        let Some(tenant) = self.apps.get(app) else { return Ok(()) };
+        let Some(route) = tenant.route_at(slot) else {
+            // In a slot without either, the doorbell is of something that is over.
+            return tenant.socket_at(slot).map_or(Ok(()), |socket| self.on_socket(socket));
+        };
         let Some(vqp) = self.vqps.get_mut(route) else { return Ok(()) };
         vqp.on_doorbell()?;
         self.rests.touch(vqp, route, self.now);
@@ -179,6 +187,7 @@ impl Engine {
         match waiter {
             Waiter::Connect(id) => self.finish_connect(id, Err(reason)),
             Waiter::Open(id) => self.refuse_parked(id, reason),
+            Waiter::Bind(id) => self.refuse_bind(id, reason),
         }
     }
 
@@ -198,6 +207,7 @@ impl Engine {
             match waiter {
                 Waiter::Connect(id) => self.serve_connect(id),
                 Waiter::Open(id) => self.serve_open(id),
+                Waiter::Bind(id) => self.serve_bind(id),
             }
         }
         self.ask_for_rings(app, ring_bytes);

@@ -18,6 +18,7 @@ use shm::{PeerFault, SlotWords, app_flag, check_cursor, engine_flag, slot_is_awa
 use verbs::{RemoteAddr, Time};
 
 use crate::AppId;
+use crate::app::clear_slot;
 use crate::connect::ConnectId;
 use crate::frame::{FrameWriter, Record};
 use crate::lane::LaneId;
@@ -113,6 +114,8 @@ pub(crate) struct Vqp {
     pub(crate) used_at: Time,
     /// Among those that are looked at for whether they rest.
     pub(crate) in_rests: bool,
+    /// Bytes of either ring that are done with, of a rest that takes several turns.
+    pub(crate) rest_at: u64,
     /// Ticks for which its rest was put off.
     pub(crate) rest_tries: u8,
 }
@@ -126,24 +129,9 @@ pub(crate) struct Piece {
 }
 
 impl Vqp {
-    /// Writes the engine's half of the slot for a new connection, and clears the application's.
-    ///
-    /// The application's half is ignored until it stores the slot's generation in `app_generation`.
+    /// Writes the slot for a new connection.
     pub(crate) fn publish_new(&self, epoch: u32, state: u32) {
-        let w = &self.words;
-        w.app_generation.store(0, Ordering::Relaxed);
-        w.tx_tail.store(0, Ordering::Relaxed);
-        w.rx_head.store(0, Ordering::Relaxed);
-        w.app_flags.store(0, Ordering::Relaxed);
-        w.app_wait.store(0, Ordering::Relaxed);
-        w.tx_head.store(0, Ordering::Relaxed);
-        w.rx_tail.store(0, Ordering::Relaxed);
-        w.engine_flags.store(0, Ordering::Relaxed);
-        w.reason.store(0, Ordering::Relaxed);
-        shm::reset_rest(w);
-        w.epoch.store(epoch.into(), Ordering::Relaxed);
-        w.generation.store(self.generation, Ordering::Relaxed);
-        w.state.store(state, Ordering::Release);
+        clear_slot(&self.words, self.generation, epoch, state);
     }
 
     /// What the application is told.

@@ -98,6 +98,8 @@ pub fn of(app: &RawApp, slot: u32) -> Vec<(String, Word)> {
         ("app_wait", &s.app_wait),
         ("app_generation", &s.app_generation),
         ("app_owner_pid", &s.app_owner_pid),
+        ("tx_use", &s.tx_use),
+        ("tx_rest", &s.tx_rest),
         ("state", &s.state),
         ("engine_flags", &s.engine_flags),
         ("reason", &s.reason),

@@ -1,9 +1,9 @@
-//! `raas ss`: the connections of this host, each with its path and the reason for it.
+//! `raas ss`: the connections of this host, each with its path and the reason for it, and its datagram sockets.
 
 use std::path::Path;
 
-use control::{ConnectionRow, ConnectionState, PathKind};
-use serde_json::{Value, json};
+use control::{ConnectionRow, ConnectionState, DatagramRow, PathKind};
+use serde_json::{Map, Value, json};
 
 use crate::exit::Failure;
 use crate::table::{self, Align, Table};
@@ -12,10 +12,14 @@ use crate::transport::session_failure;
 /// Asks the daemon at `socket` and prints its connections.
 pub(crate) fn run(socket: Option<&Path>, as_json: bool) -> Result<(), Failure> {
     let rows = raas::inspect::connections(socket).map_err(session_failure)?;
+    let datagrams = raas::inspect::datagrams(socket).map_err(session_failure)?;
     if as_json {
-        println!("{}", to_json(&rows));
+        println!("{}", to_json(&rows, &datagrams));
     } else {
         print!("{}", to_text(&rows));
+        if !datagrams.is_empty() {
+            print!("\ndatagram sockets\n{}", datagrams_to_text(&datagrams));
+        }
     }
     Ok(())
 }
@@ -41,7 +45,7 @@ fn state_name(state: ConnectionState) -> &'static str {
     }
 }
 
-fn to_json(rows: &[ConnectionRow]) -> Value {
+fn to_json(rows: &[ConnectionRow], datagrams: &[DatagramRow]) -> Value {
     let connections: Vec<Value> = rows
         .iter()
         .map(|r| {
@@ -62,7 +66,51 @@ fn to_json(rows: &[ConnectionRow]) -> Value {
             })
         })
         .collect();
-    json!({ "schema": "raas.ss/1", "connections": connections })
+    let sockets: Vec<Value> = datagrams
+        .iter()
+        .map(|r| {
+            let drops: Map<_, _> = r.drops.iter().map(|(reason, n)| (reason.clone(), json!(n))).collect();
+            json!({
+                "id": r.id,
+                "kind": "datagram",
+                "local": r.local,
+                "tx_datagrams": r.tx_datagrams,
+                "rx_datagrams": r.rx_datagrams,
+                "tx_bytes": r.tx_bytes,
+                "rx_bytes": r.rx_bytes,
+                "drops": drops,
+                "app_pid": r.app_pid,
+            })
+        })
+        .collect();
+    json!({ "schema": "raas.ss/1", "connections": connections, "datagram_sockets": sockets })
+}
+
+fn datagrams_to_text(rows: &[DatagramRow]) -> String {
+    let mut t = Table::new(&[
+        ("ID", Align::Right),
+        ("LOCAL", Align::Left),
+        ("DATAGRAMS-SENT", Align::Right),
+        ("DATAGRAMS-RECEIVED", Align::Right),
+        ("SENT", Align::Right),
+        ("RECEIVED", Align::Right),
+        ("PID", Align::Right),
+        ("DROPPED", Align::Left),
+    ]);
+    for r in rows {
+        let drops: Vec<String> = r.drops.iter().map(|(reason, n)| format!("{} {reason}", table::grouped(*n))).collect();
+        t.row(vec![
+            r.id.to_string(),
+            r.local.to_string(),
+            table::grouped(r.tx_datagrams),
+            table::grouped(r.rx_datagrams),
+            table::bytes(r.tx_bytes),
+            table::bytes(r.rx_bytes),
+            r.app_pid.to_string(),
+            if drops.is_empty() { "-".to_owned() } else { drops.join(", ") },
+        ]);
+    }
+    t.render()
 }
 
 fn to_text(rows: &[ConnectionRow]) -> String {
@@ -122,18 +170,32 @@ mod tests {
             rx_queued_bytes: 4,
             app_pid: 5,
         };
-        let value = to_json(std::slice::from_ref(&row));
+        let socket = DatagramRow {
+            id: 8,
+            local: "10.0.0.1:7001".parse().unwrap(),
+            tx_datagrams: 1,
+            rx_datagrams: 2,
+            tx_bytes: 3,
+            rx_bytes: 4,
+            drops: vec![("ring_full".into(), 5)],
+            app_pid: 6,
+        };
+        let value = to_json(std::slice::from_ref(&row), std::slice::from_ref(&socket));
         assert_eq!(
             value.to_string(),
             json!({"schema": "raas.ss/1", "connections": [{
                 "id": 7, "local": "10.0.0.1:5000", "peer": "10.0.0.2:80", "state": "fin-sent", "lane": "10.0.0.2/0",
                 "route_id": 3, "path": "lane", "reason": "other-host", "tx_bytes": 1, "rx_bytes": 2,
                 "tx_queued_bytes": 3, "rx_queued_bytes": 4, "app_pid": 5
+            }], "datagram_sockets": [{
+                "id": 8, "kind": "datagram", "local": "10.0.0.1:7001", "tx_datagrams": 1, "rx_datagrams": 2, "tx_bytes": 3,
+                "rx_bytes": 4, "drops": {"ring_full": 5}, "app_pid": 6
             }]})
             .to_string()
         );
         let text = to_text(&[row]);
         assert_eq!(text.lines().count(), 2);
         assert!(text.contains("10.0.0.2:80") && text.contains("other-host"));
+        assert!(datagrams_to_text(&[socket]).contains("5 ring_full"));
     }
 }

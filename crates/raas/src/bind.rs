@@ -167,7 +167,7 @@ impl ListenOptions {
 }
 
 /// Waits for the answer to a request that was sent. None: it did not come in time.
-fn wait_for_answer(
+pub(crate) fn wait_for_answer(
     inner: &Arc<Inner>,
     request: u64,
     parker: &Arc<Parker>,

@@ -86,7 +86,7 @@ pub(crate) struct Conn {
     /// This side wrote since its reader last waited.
     answered: AtomicBool,
     parkers: [Arc<Parker>; 2],
-    poller: Poller,
+    pub(crate) poller: Arc<Poller>,
     nonblocking: AtomicBool,
     /// Directions that this side shut, as bits of [`Side`], and [`FAULTY`].
     state: AtomicU32,
@@ -116,7 +116,7 @@ impl Conn {
             piece_bytes: usize::try_from(rx_bytes / PIECE_SHARE).unwrap_or(usize::MAX).max(1),
             answered: AtomicBool::new(false),
             parkers: Default::default(),
-            poller: Poller::default(),
+            poller: Arc::default(),
             nonblocking: AtomicBool::new(false),
             state: AtomicU32::new(0),
             owned: AtomicBool::new(false),

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use control::{ChannelError, ConnectionRow, InspectAnswer, InspectQuery, Reply, Request, Role, Stat};
+use control::{ChannelError, ConnectionRow, DatagramRow, InspectAnswer, InspectQuery, Reply, Request, Role, Stat};
 use rustix::event::PollFlags;
 
 use crate::SessionError;
@@ -31,6 +31,21 @@ pub fn connections(socket: Option<&Path>) -> Result<Vec<ConnectionRow>, SessionE
         }
         InspectAnswer::Connections(_) => Err(SessionError::Protocol(format!("more than {ROWS_MAX} connections"))),
         other => Err(SessionError::Protocol(format!("asked for connections, told {other:?}"))),
+    })?;
+    Ok(rows)
+}
+
+/// All datagram sockets of the host. `socket` as in [`connections`].
+pub fn datagrams(socket: Option<&Path>) -> Result<Vec<DatagramRow>, SessionError> {
+    let mut rows = Vec::new();
+    let query = Request::Inspect { request: REQUEST, query: InspectQuery::Datagrams };
+    ask(socket, &query, |answer| match answer {
+        InspectAnswer::Datagrams(part) if rows.len() + part.len() <= ROWS_MAX => {
+            rows.extend(part);
+            Ok(())
+        }
+        InspectAnswer::Datagrams(_) => Err(SessionError::Protocol(format!("more than {ROWS_MAX} datagram sockets"))),
+        other => Err(SessionError::Protocol(format!("asked for datagram sockets, told {other:?}"))),
     })?;
     Ok(rows)
 }

@@ -17,6 +17,8 @@ pub(crate) struct LaneEnd {
     words: SlotWords,
     a2e: Doorbell,
     engine_sleep: Word32,
+    /// The slot is a datagram socket's: the engine looks for room when it has something to put there.
+    pub(crate) is_datagram: bool,
 }
 
 /// The connections of the session's slots, for the doorbell.
@@ -61,7 +63,7 @@ impl LaneEnd {
         // Where the kernel cannot make this process pass the daemon's barrier its rings keep their pages.
         let writer = if shm::join_rest_barrier() { writer.may_rest(&words)? } else { writer };
         words.app_generation.store(generation, Ordering::Release);
-        Ok((Self { slot, words, a2e: session.a2e(), engine_sleep }, reader, writer))
+        Ok((Self { slot, words, a2e: session.a2e(), engine_sleep, is_datagram: false }, reader, writer))
     }
 
     /// Gives back a slot whose connection cannot be used.

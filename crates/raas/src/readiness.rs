@@ -32,6 +32,11 @@ impl Readiness {
         self.0 == 0
     }
 
+    /// It without `bits`.
+    pub(crate) const fn without(self, bits: Self) -> Self {
+        Self(self.0 & !bits.0)
+    }
+
     /// `bits` if `set`.
     pub(crate) fn when(bits: Self, set: bool) -> Self {
         if set { bits } else { Self::EMPTY }

@@ -47,6 +47,10 @@ impl Inner {
                 self.on_connected(request, result);
                 Ok(())
             }
+            Reply::DatagramPath { request, result } => {
+                drop(lock(&self.tables).answer(request, Answer::Path(result)));
+                Ok(())
+            }
             Reply::Incoming { port, connection } => {
                 self.on_incoming(port, &connection);
                 Ok(())
@@ -202,8 +206,9 @@ impl Inner {
         let tx = ring(tx_chunk, ChunkKind::Tx, tx_offset).map_err(refuse)?;
         let rx = ring(rx_chunk, ChunkKind::Rx, rx_offset).map_err(refuse)?;
         let place = (slot, generation, self.pid());
-        let (end, reader, writer) = LaneEnd::open(&self.memory, self.engine_sleep.clone(), place, tx, rx)
+        let (mut end, reader, writer) = LaneEnd::open(&self.memory, self.engine_sleep.clone(), place, tx, rx)
             .map_err(|e| refuse(wrong(&e.to_string())))?;
+        end.is_datagram = connection.peer.port() == 0;
         let who = (connection.id, connection.local, connection.peer);
         let conn = Arc::new(Conn::new(Arc::clone(self), who, Link::Lane(end), (reader, ring_bytes.into()), writer));
         lock(&self.lane_slots).set(slot, Arc::downgrade(&conn));

@@ -36,6 +36,7 @@ pub(crate) enum Failed {
 pub(crate) enum Answer {
     Listening(Result<SocketAddr, Reason>),
     Connected(Result<Arc<Conn>, Failed>),
+    Path(Result<u32, Reason>),
 }
 
 /// A request under way.

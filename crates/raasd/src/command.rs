@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use control::{AppRow, ConnectionRow, InspectQuery, Kind, LaneOffer, LaneRoutes, LaneRow, Reason};
+use control::{AppRow, ConnectionRow, DatagramRow, InspectQuery, Kind, LaneOffer, LaneRoutes, LaneRow, Reason};
 use engine::{AppId, Attach, EngineTotals, Event};
 use shm::{Region, WakeSocket};
 use verbs::{Counters, VerbsError};
@@ -66,6 +66,19 @@ pub(crate) enum Command {
     CancelConnect {
         app: AppId,
         request: u64,
+    },
+    /// Answered by [`Event::Connected`].
+    BindDatagram {
+        app: AppId,
+        request: u64,
+        port: u16,
+        ring_bytes: u32,
+    },
+    /// Answered by [`Event::DatagramPath`].
+    DatagramPath {
+        app: AppId,
+        request: u64,
+        to: IpAddr,
     },
     /// Answered by [`FromEngine::LaneOffered`] with the same round.
     LaneOffer {
@@ -167,6 +180,7 @@ pub(crate) enum FromEngine {
 #[derive(Debug)]
 pub(crate) enum EngineView {
     Connections(Vec<ConnectionRow>),
+    Datagrams(Vec<DatagramRow>),
     Stat(Box<EngineStat>),
     LaneReset(bool),
 }

@@ -217,6 +217,10 @@ impl<P: Provider> EngineThread<P> {
             Command::Connect { app, request, to, ring_bytes, kind } => {
                 engine.connect_as(now, device, app, request, to, (ring_bytes, kind));
             }
+            Command::BindDatagram { app, request, port, ring_bytes } => {
+                engine.bind_datagram(app, request, port, ring_bytes);
+            }
+            Command::DatagramPath { app, request, to } => engine.datagram_path(now, device, app, request, to),
             Command::CancelConnect { app, request } => engine.cancel_connect(now, device, app, request),
             Command::LaneOffer { peer, round } => {
                 let result = engine.lane_offer(device, peer);
@@ -258,6 +262,7 @@ impl<P: Provider> EngineThread<P> {
     fn view(&self, query: InspectQuery) -> EngineView {
         match query {
             InspectQuery::Connections => EngineView::Connections(self.engine.connections()),
+            InspectQuery::Datagrams => EngineView::Datagrams(self.engine.datagram_sockets()),
             InspectQuery::Stat => EngineView::Stat(Box::new(EngineStat {
                 device: self.device.device().name.clone(),
                 lanes: self.engine.lanes(),

@@ -3,7 +3,7 @@
 //! Owns how the engine's, the device's and the pairs' tables become one. It must never make a part that the control
 //! socket does not carry.
 
-use control::{AppRow, ConnectionRow, FRAME_BYTES_MAX, InspectAnswer, LaneRow, Stat, VerbCounts};
+use control::{AppRow, ConnectionRow, DatagramRow, FRAME_BYTES_MAX, InspectAnswer, LaneRow, Stat, VerbCounts};
 use serde::Serialize;
 
 use crate::command::EngineStat;
@@ -13,9 +13,18 @@ const PART_BYTES: usize = FRAME_BYTES_MAX / 2;
 
 /// All connections, in parts.
 pub(crate) fn connections(rows: Vec<ConnectionRow>) -> Vec<InspectAnswer> {
-    let mut parts: Vec<_> = in_parts(rows).into_iter().map(InspectAnswer::Connections).collect();
+    table(rows, InspectAnswer::Connections)
+}
+
+/// All datagram sockets, in parts.
+pub(crate) fn datagrams(rows: Vec<DatagramRow>) -> Vec<InspectAnswer> {
+    table(rows, InspectAnswer::Datagrams)
+}
+
+fn table<T: Serialize>(rows: Vec<T>, answer: fn(Vec<T>) -> InspectAnswer) -> Vec<InspectAnswer> {
+    let mut parts: Vec<_> = in_parts(rows).into_iter().map(answer).collect();
     if parts.is_empty() {
-        parts.push(InspectAnswer::Connections(Vec::new()));
+        parts.push(answer(Vec::new()));
     }
     parts
 }
@@ -46,10 +55,11 @@ pub(crate) fn stat(engine: EngineStat, mut daemon: DaemonStat) -> Vec<InspectAns
         read: of("verbs_read"),
         atomic: of("verbs_atomic"),
     };
-    let drops = counters.iter().filter_map(|(n, v)| Some((n.strip_prefix("drop_")?.to_string(), *v))).collect();
+    let both = || counters.iter().chain(&totals.counters);
+    let drops = both().filter_map(|(n, v)| Some((n.strip_prefix("drop_")?.to_string(), *v))).collect();
     let own = [("pairs", daemon.pairs), ("control_links", daemon.links)];
-    let other = counters.iter().filter(|(n, _)| !n.starts_with("drop_") && !n.starts_with("verbs_"));
-    let all = other.chain(&totals.counters).chain(&own).map(|(n, v)| ((*n).to_string(), *v)).collect();
+    let other = both().filter(|(n, _)| !n.starts_with("drop_") && !n.starts_with("verbs_"));
+    let all = other.chain(&own).map(|(n, v)| ((*n).to_string(), *v)).collect();
     let whole = Stat {
         device,
         lanes: Vec::new(),

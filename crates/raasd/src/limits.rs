@@ -157,6 +157,7 @@ pub const LIMITS: &[Limit] = &[
     engine_limit!(connections_per_app_max, 1, 65_536),
     engine_limit!(listeners_max, 1, 65_536),
     engine_limit!(listeners_per_user_max, 0, 65_536),
+    engine_limit!(datagram_sockets_max, 1, 65_536),
     engine_limit!(backlog_max, 1, 65_536),
     engine_limit!(ring_memory_per_app_max, 1 << 20, 1 << 44),
     engine_limit!(lanes_max, 1, 65_536),

@@ -20,6 +20,7 @@ mod layout;
 #[cfg(test)]
 mod models;
 mod ready;
+mod record;
 mod region;
 mod rest;
 mod ring;
@@ -36,6 +37,7 @@ pub use layout::{
     owner_flag, slot_state, waiting,
 };
 pub use ready::ReadyFd;
+pub use record::{DatagramRecord, RECORD_HEADER_BYTES};
 pub use region::{Region, RegionError};
 pub use rest::{begin_rest, end_rest, is_unused, join_rest_barrier, reset_rest, rest_barrier};
 pub use ring::{PeerFault, RingMemory, RingReader, RingWriter, check_cursor};

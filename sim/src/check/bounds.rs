@@ -22,6 +22,8 @@ pub(crate) struct Limits {
 
 /// Regions that a lane's frames and a grant's receives take.
 const REGIONS_PER_LANE: usize = 2;
+/// Memory regions of the UD queue pair: receives and sends.
+const REGIONS_PER_UD_QP: usize = 2;
 
 fn counter(totals: &EngineTotals, name: &str) -> u64 {
     totals.counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value)
@@ -71,7 +73,7 @@ impl Checks {
         let connections: u64 = apps.iter().map(|a| u64::from(a.connections)).sum();
         bound("connections", connections, limits.connections_max.into());
         bound("lanes", lanes.len() as u64, limits.lanes_max.into());
-        bound("queue pairs", tap.qps.len() as u64, limits.lanes_max.into());
+        bound("queue pairs", tap.qps.len() as u64, u64::from(limits.lanes_max) + u64::from(totals.ud_qps));
         for app in &apps {
             bound("ring memory of one application", app.pinned_bytes, limits.ring_memory_per_app_max);
         }
@@ -83,8 +85,9 @@ impl Checks {
             let detail = format!("host {host}: {} regions registered, the engine counts {}", tap.mrs.len(), totals.mrs);
             self.fail(now, "release", detail);
         }
-        if tap.qps.len() as u64 != u64::from(totals.rc_qps) {
-            let detail = format!("host {host}: {} queue pairs, the engine counts {}", tap.qps.len(), totals.rc_qps);
+        let qps = totals.rc_qps + totals.ud_qps;
+        if tap.qps.len() as u64 != u64::from(qps) {
+            let detail = format!("host {host}: {} queue pairs, the engine counts {qps}", tap.qps.len());
             self.fail(now, "release", detail);
         }
     }
@@ -102,10 +105,11 @@ impl Checks {
         left("applications", engine.apps().len(), 0);
         let lanes = engine.lanes();
         left("connections of lanes", lanes.iter().map(|l| l.connections as usize).sum(), 0);
-        left("queue pairs", tap.qps.len(), lanes.iter().filter(|l| l.qpn != 0).count());
-        let regions_max = limits.lanes_max as usize * REGIONS_PER_LANE;
-        left("regions beyond those of lanes", tap.mrs.len().saturating_sub(regions_max), 0);
         let totals = engine.totals();
+        let in_use = lanes.iter().filter(|l| l.qpn != 0).count();
+        left("queue pairs", tap.qps.len(), in_use + totals.ud_qps as usize);
+        let regions_max = limits.lanes_max as usize * REGIONS_PER_LANE + totals.ud_qps as usize * REGIONS_PER_UD_QP;
+        left("regions beyond those of lanes", tap.mrs.len().saturating_sub(regions_max), 0);
         let granted = u64::from(totals.rc_qps) * limits.lane_credits;
         if totals.srq_free < granted {
             self.fail(now, "credits", format!("host {host}: {} receives for {granted} granted", totals.srq_free));

@@ -199,6 +199,9 @@ impl World {
                 self.trace.note(now, "connect {} of application {} answered, {}", &[request, uid.into(), code.into()]);
                 self.reply_to(host, uid, Reply::Connected { request, result });
             }
+            engine::Event::DatagramPath { .. } => {
+                self.checks.fail(now, "unexplained", format!("host {host} answers what nobody asked: {event:?}"));
+            }
             engine::Event::Incoming { app, port, connection } => {
                 let Some(uid) = uid(self, app) else { return };
                 let record = self.checks.on_incoming(now, host, uid, &connection);

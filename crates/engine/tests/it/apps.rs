@@ -10,6 +10,8 @@ use control::{Connection, Path, Reason};
 use shm::{Doorbell, RingMemory, RingReader, RingWriter, Session, SlotWords, Word32, app_flag, engine_flag};
 use verbs::Region;
 
+use crate::datagrams::SimSocket;
+
 /// Byte `offset` of a stream.
 pub(crate) fn pattern(key: u64, offset: u64) -> u8 {
     let mut x = (offset / 8).wrapping_add(key.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -186,7 +188,11 @@ pub(crate) struct SimApp {
     pub(crate) chunks: BTreeMap<u32, Region>,
     /// By slot.
     pub(crate) conns: BTreeMap<u32, SimConn>,
-    /// Answers to connects: slot, or why not.
+    /// Datagram sockets by slot.
+    pub(crate) sockets: BTreeMap<u32, SimSocket>,
+    /// Answers to questions for a path.
+    pub(crate) paths: BTreeMap<u64, Result<u32, Reason>>,
+    /// Answers to connects and binds: slot, or why not.
     pub(crate) answers: BTreeMap<u64, Result<u32, Reason>>,
     /// Slots of incoming connections in order, with the listener's port and the connection's number.
     pub(crate) incoming: Vec<(u32, u16, u64)>,
@@ -210,6 +216,8 @@ impl SimApp {
             session,
             chunks: BTreeMap::new(),
             conns: BTreeMap::new(),
+            sockets: BTreeMap::new(),
+            paths: BTreeMap::new(),
             answers: BTreeMap::new(),
             incoming: Vec::new(),
             ready: BTreeSet::new(),
@@ -231,6 +239,13 @@ impl SimApp {
         slot
     }
 
+    /// The daemon told of a datagram socket.
+    pub(crate) fn open(&mut self, connection: Connection) -> u32 {
+        let (slot, socket) = SimSocket::new(&self.session, &self.chunks, &connection);
+        self.sockets.insert(slot, socket);
+        slot
+    }
+
     /// The test changed what a connection does.
     pub(crate) fn poke(&mut self, slot: u32) {
         self.ready.insert(slot);
@@ -244,6 +259,7 @@ impl SimApp {
         self.ready.extend(dirty);
         let mut any = false;
         for slot in std::mem::take(&mut self.ready) {
+            any |= self.sockets.contains_key(&slot);
             let Some(conn) = self.conns.get_mut(&slot) else { continue };
             any = true;
             if conn.work() {

@@ -117,6 +117,9 @@ impl Evil {
             credits: GRANT,
             send_bytes_max: 4096,
             rx_budget_bytes: None,
+            ud_qpn: 78,
+            ud_qkey: 1,
+            ud_token: 1,
         };
         engine.lane_accept(&mut n, addr(1), &theirs).unwrap();
         let mut e = Self {

@@ -2,6 +2,7 @@
 
 mod apps;
 mod close;
+mod datagrams;
 mod evil;
 mod hostile;
 mod lanes;

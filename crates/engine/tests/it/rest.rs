@@ -72,6 +72,32 @@ fn rings_are_given_back_and_carry_on_again_and_again() {
     w.assert_clean();
 }
 
+/// A ring so large that it takes several turns, of which the application uses one for something else.
+#[test]
+fn large_rings_rest_in_parts() {
+    let mut w = World::new(2, 8);
+    let (a, b) = (w.attach(0, 64), w.attach(1, 64));
+    let (sa, sb) = w.pair(a, b, 7, 1 << 20);
+    let e = Ends { a, sa, b, sb };
+    carry(&mut w, &e, 1_500_000);
+    w.pass(REST);
+    assert_eq!((filled(&w, 0, &e), filled(&w, 1, &e)), ((0, 0), (0, 0)));
+    assert_eq!((w.counter(0, "rests"), w.counter(1, "rests")), (1, 1));
+    carry(&mut w, &e, 1_500_000);
+    let before = w.counter(0, "rests");
+    // Into the middle of it.
+    let (start, end) = (filled(&w, 0, &e), REST * 2);
+    let begin = w.now;
+    while filled(&w, 0, &e) == start && w.now < begin + end {
+        w.pass(Duration::from_millis(1));
+    }
+    assert!(filled(&w, 0, &e).0 > 0 && w.counter(0, "rests") == before, "it is under way");
+    carry(&mut w, &e, 300_000);
+    w.pass(REST);
+    assert_eq!((filled(&w, 0, &e), filled(&w, 1, &e)), ((0, 0), (0, 0)));
+    w.assert_clean();
+}
+
 #[test]
 fn busy_connections_are_left_alone() {
     let mut w = World::new(2, 2);

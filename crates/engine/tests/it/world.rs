@@ -42,6 +42,8 @@ pub(crate) struct Host {
     asleep: bool,
     /// Rests are begun, and finished by the test.
     pub(crate) holds_rests: bool,
+    /// As it said in its last offer.
+    pub(crate) ud_qpn: u32,
 }
 
 #[derive(Debug)]
@@ -347,9 +349,13 @@ impl World {
                     h.engine.add_chunk(&mut h.nic, app, number, kind, ring_bytes, region).unwrap();
                 }
             }
+            Event::DatagramPath { app, request, result } => {
+                let Some(sim) = h.apps.get_mut(&app) else { return };
+                assert!(sim.paths.insert(request, result).is_none(), "question {request} was answered twice");
+            }
             Event::Connected { app, request, result } => {
                 let Some(sim) = h.apps.get_mut(&app) else { return };
-                let answer = result.map(|c| sim.adopt(c, true));
+                let answer = result.map(|c| if c.peer.port() == 0 { sim.open(c) } else { sim.adopt(c, true) });
                 assert!(sim.answers.insert(request, answer).is_none(), "request {request} was answered twice");
             }
             Event::Incoming { app, port, connection } => {
@@ -513,6 +519,7 @@ impl Host {
             next_request: 0,
             asleep: false,
             holds_rests: false,
+            ud_qpn: 0,
         }
     }
 

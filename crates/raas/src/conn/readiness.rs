@@ -19,7 +19,7 @@ impl Conn {
     }
 
     #[inline]
-    pub(super) fn is_nonblocking(&self) -> bool {
+    pub(crate) fn is_nonblocking(&self) -> bool {
         self.nonblocking.load(Ordering::Relaxed)
     }
 
@@ -34,9 +34,14 @@ impl Conn {
 
     /// What can be done now; of the rest the descriptor will tell.
     pub(crate) fn readiness(&self) -> io::Result<Readiness> {
+        self.readiness_for(1)
+    }
+
+    /// As [`Conn::readiness`], where writing takes `room` bytes.
+    pub(crate) fn readiness_for(&self, room: u64) -> io::Result<Readiness> {
         self.inner.check_fork()?;
         self.poller.clear();
-        let now = self.look();
+        let now = self.look(room);
         if now.contains(Readiness::READ | Readiness::WRITE) {
             return Ok(now);
         }
@@ -47,7 +52,7 @@ impl Conn {
         if !now.contains(Readiness::WRITE) {
             self.announce(Side::Write);
         }
-        Ok(self.look())
+        Ok(self.look(room))
     }
 
     /// Somebody is going to wait for `side` elsewhere. The caller looks after this.
@@ -60,12 +65,13 @@ impl Conn {
         fence(Ordering::SeqCst);
     }
 
-    fn look(&self) -> Readiness {
+    fn look(&self, room: u64) -> Readiness {
         // The ends first: bytes that came before are in the ring after them.
         let (read_end, write_end) = (self.read_end(), self.write_end());
         let bytes =
             read_end.is_some() || free(self.read.try_lock()).is_none_or(|mut r| !matches!(r.ring.available(), Ok(0)));
-        let room = write_end.is_some() || free(self.write.try_lock()).is_none_or(|mut w| !matches!(w.free(), Ok(0)));
+        let room = write_end.is_some()
+            || free(self.write.try_lock()).is_none_or(|mut w| !matches!(w.free(), Ok(free) if free < room));
         let broken = matches!(read_end, Some(End::Reset(_))) || matches!(write_end, Some(End::Reset(_)));
         Readiness::when(Readiness::READ, bytes)
             | Readiness::when(Readiness::WRITE, room)

@@ -223,6 +223,7 @@ impl Conn {
         reader.told = reader.published;
         match &self.link {
             Link::Pair(end) => end.wake(Side::Write.bit()),
+            Link::Lane(end) if end.is_datagram => {}
             Link::Lane(end) => self.wake_engine(end.ring()),
         }
     }

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use shm::{Segment, Sharing};
 use verbs::{
-    Access, AddressVector, AhId, AsyncEvent, Completion, CqId, DeviceAttr, Gid, Mr, MrId, PathMtu, PostError, QpInit,
-    QpModify, QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, VerbsError,
+    Access, AddressVector, AhId, AsyncEvent, Completion, CqId, DeviceAttr, Gid, Lkey, Mr, MrId, PathMtu, PostError,
+    QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region, Rkey, SendWr, SrqId, SrqInit, VerbsError,
 };
 
 use super::*;
@@ -36,11 +36,11 @@ impl Provider for Idle {
     fn destroy_srq(&mut self, _: SrqId) -> Result<(), VerbsError> {
         Ok(())
     }
-    fn create_qp(&mut self, _: &QpInit) -> Result<Qpn, VerbsError> {
-        Err(NO)
+    fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, VerbsError> {
+        if init.qp_type == QpType::Ud { Ok(Qpn(2)) } else { Err(NO) }
     }
     fn modify_qp(&mut self, _: Qpn, _: &QpModify) -> Result<(), VerbsError> {
-        Err(NO)
+        Ok(())
     }
     fn query_qp(&self, _: Qpn) -> Result<QpStatus, VerbsError> {
         Err(NO)
@@ -54,8 +54,8 @@ impl Provider for Idle {
     fn destroy_ah(&mut self, _: AhId) -> Result<(), VerbsError> {
         Err(NO)
     }
-    fn reg_mr(&mut self, _: &Region, _: u64, _: u64, _: Access) -> Result<Mr, VerbsError> {
-        Err(NO)
+    fn reg_mr(&mut self, _: &Region, _: u64, len: u64, _: Access) -> Result<Mr, VerbsError> {
+        Ok(Mr { id: MrId(1), lkey: Lkey(1), rkey: Rkey(1), len })
     }
     fn dereg_mr(&mut self, _: MrId) -> Result<(), VerbsError> {
         Err(NO)
@@ -64,7 +64,7 @@ impl Provider for Idle {
         Err(PostError { index: 0, cause: NO })
     }
     fn post_recv(&mut self, _: Qpn, _: &[RecvWr<'_>]) -> Result<(), PostError> {
-        Err(PostError { index: 0, cause: NO })
+        Ok(())
     }
     fn post_srq_recv(&mut self, _: SrqId, _: &[RecvWr<'_>]) -> Result<(), PostError> {
         Err(PostError { index: 0, cause: NO })

@@ -191,6 +191,10 @@ impl Hub {
             Request::ConnectMessages { request, to, ring_bytes } => {
                 self.command(Command::Connect { app, request, to, ring_bytes, kind: Kind::Message });
             }
+            Request::BindDatagram { request, port, ring_bytes } => {
+                self.command(Command::BindDatagram { app, request, port, ring_bytes });
+            }
+            Request::DatagramPath { request, to } => self.command(Command::DatagramPath { app, request, to }),
             Request::CancelConnect { request } => {
                 if !self.pairs.handle_cancel(id, request) {
                     self.command(Command::CancelConnect { app, request });

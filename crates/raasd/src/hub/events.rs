@@ -59,6 +59,11 @@ impl Hub {
                     self.send(client, Reply::Connected { request, result }, Vec::new());
                 }
             }
+            Event::DatagramPath { app, request, result } => {
+                if let Some(&client) = self.apps.get(&app) {
+                    self.send(client, Reply::DatagramPath { request, result }, Vec::new());
+                }
+            }
             Event::Incoming { app, port, connection } => {
                 if let Some(&client) = self.apps.get(&app) {
                     self.send(client, Reply::Incoming { port, connection }, Vec::new());
@@ -100,6 +105,7 @@ impl Hub {
                 rows.extend(self.fallbacks.rows());
                 inspect::connections(rows)
             }
+            EngineView::Datagrams(rows) => inspect::datagrams(rows),
             EngineView::LaneReset(found) => vec![InspectAnswer::LaneReset(found)],
             EngineView::Stat(engine) => inspect::stat(*engine, self.daemon_stat()),
         };

@@ -18,6 +18,9 @@ fn offer(qpn: u32) -> LaneOffer {
         credits: 8,
         send_bytes_max: 1024,
         rx_budget_bytes: None,
+        ud_qpn: 78,
+        ud_qkey: 1,
+        ud_token: 1,
     }
 }
 

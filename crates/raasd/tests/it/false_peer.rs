@@ -64,6 +64,9 @@ fn offer(address: IpAddr) -> LaneOffer {
         credits: 64,
         send_bytes_max: 4096,
         rx_budget_bytes: None,
+        ud_qpn: 78,
+        ud_qkey: 1,
+        ud_token: 1,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Whole daemons in this process, on loopback addresses of their own, with applications, strangers and liars.
 
 mod control_socket;
+mod datagrams;
 mod false_peer;
 mod hosts;
 mod lane_resets;

@@ -16,6 +16,7 @@ impl World {
         if self.offered.insert((i, to)) {
             let h = &mut self.hosts[i];
             let offer = h.engine.lane_offer(&mut h.nic, addr(to)).unwrap();
+            self.hosts[i].ud_qpn = offer.ud_qpn;
             self.send_link(i, to, Link::Offer(offer));
         }
     }

@@ -1,0 +1,315 @@
+//! The UD queue pair: its receives, what is posted to send and not completed, and its recovery.
+//!
+//! Owns the memory of both. It must never hold more datagrams outstanding than its bounds, nor touch memory of an application:
+//! a datagram is copied in before it is posted, so an application may do with its ring what it likes.
+//!
+//! UD sends complete in order, and that of a signalled one speaks for all before it (IBTA 10.8.5.1). They are numbered; the
+//! number is the `wr_id` and, modulo the slots, the slot.
+
+use std::collections::VecDeque;
+
+use verbs::{
+    Access, AddressVector, CqId, GRH_BYTES, Lkey, Payload, PostError, Provider, Psn, Qkey, QpInit, QpModify, QpType,
+    Qpn, RecvWr, Region, RtrAttr, RtsAttr, SendFlags, SendOp, SendWr, Sge, Time, UdDest, VerbsError,
+};
+
+use super::header::HEADER_BYTES;
+use crate::limits::{
+    DATAGRAM_BYTES_INFLIGHT_MAX, DATAGRAM_RECEIVES, DATAGRAM_REVIVAL, DATAGRAMS_INFLIGHT_MAX, POST_BATCH, RECV_BATCH,
+};
+use crate::recvpool::RECV_WR;
+
+/// Places begin at multiples of this, so that no two share a cache line.
+const PLACE_ALIGN: usize = 64;
+
+/// Places of one size in registered memory.
+#[derive(Debug)]
+struct Places {
+    region: Region,
+    lkey: Lkey,
+    stride: u64,
+}
+
+impl Places {
+    fn new<P: Provider>(nic: &mut P, count: u32, bytes: usize, access: Access) -> Result<Self, VerbsError> {
+        let stride = bytes.next_multiple_of(PLACE_ALIGN);
+        let region = Region::anonymous(stride * count as usize)
+            .map_err(|e| VerbsError::Os { call: "mmap", errno: e.raw_os_error().unwrap_or(0) })?;
+        let mr = nic.reg_mr(&region, 0, region.len(), access)?;
+        Ok(Self { region, lkey: mr.lkey, stride: stride as u64 })
+    }
+
+    fn sge(&self, place: u64, len: u32) -> Sge {
+        Sge { addr: place * self.stride, len, lkey: self.lkey }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Staged {
+    seq: u64,
+    bytes: u32,
+    dest: UdDest,
+}
+
+/// The queue pair and its memory.
+#[derive(Debug)]
+pub(crate) struct UdPort {
+    qpn: Qpn,
+    qkey: Qkey,
+    cq: CqId,
+    /// Longest datagram, header included, in bytes.
+    mtu_bytes: u32,
+    gid: verbs::Gid,
+
+    receives: Places,
+    /// Receives that are not posted.
+    idle: Vec<u32>,
+    received: u32,
+
+    sends: Places,
+    slots: u64,
+    /// Bytes of each that is posted or staged and not completed.
+    outstanding: VecDeque<u32>,
+    outstanding_bytes: u64,
+    /// Number of the first in `outstanding`.
+    first: u64,
+    staged: Vec<Staged>,
+
+    /// The queue pair is of no use before it was revived, not earlier than this.
+    failed: Option<Time>,
+    revived_at: Time,
+}
+
+impl UdPort {
+    /// Completions that it can have in the CQ.
+    pub(crate) const COMPLETIONS_MAX: u32 = DATAGRAM_RECEIVES + DATAGRAMS_INFLIGHT_MAX;
+
+    /// Makes the queue pair, ready to send, with all its receives posted.
+    pub(crate) fn new<P: Provider>(nic: &mut P, cq: CqId, qkey: Qkey) -> Result<Self, VerbsError> {
+        let attr = nic.device();
+        let (mtu, gid) = (attr.mtu.bytes(), attr.gid);
+        let receives = DATAGRAM_RECEIVES.min(attr.max_qp_wr);
+        let slots = DATAGRAMS_INFLIGHT_MAX.min(attr.max_qp_wr);
+        let qpn = nic.create_qp(&QpInit {
+            qp_type: QpType::Ud,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            max_send_wr: slots,
+            max_recv_wr: receives,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_bytes: 0,
+            sq_sig_all: false,
+        })?;
+        let mut port = Self {
+            qpn,
+            qkey,
+            cq,
+            mtu_bytes: mtu as u32,
+            gid,
+            receives: Places::new(nic, receives, GRH_BYTES + mtu, Access::LOCAL_WRITE)?,
+            idle: (0..receives).rev().collect(),
+            received: receives,
+            sends: Places::new(nic, slots, mtu, Access::empty())?,
+            slots: slots.into(),
+            outstanding: VecDeque::with_capacity(slots as usize),
+            outstanding_bytes: 0,
+            first: 0,
+            staged: Vec::with_capacity(POST_BATCH),
+            failed: None,
+            revived_at: Time::ZERO,
+        };
+        port.start(nic)?;
+        Ok(port)
+    }
+
+    /// From Reset to ready to send, with receives.
+    fn start<P: Provider>(&mut self, nic: &mut P) -> Result<(), VerbsError> {
+        nic.modify_qp(self.qpn, &QpModify::Init { access: Access::empty(), qkey: self.qkey })?;
+        // Of these a UD queue pair takes none but the first PSN, which nobody compares.
+        let rtr = RtrAttr::new(Qpn(0), AddressVector::new(self.gid));
+        nic.modify_qp(self.qpn, &QpModify::Rtr(rtr))?;
+        nic.modify_qp(self.qpn, &QpModify::Rts(RtsAttr { sq_psn: Psn::new(0), ..RtsAttr::default() }))?;
+        self.repost(nic).map_err(|e| e.cause)
+    }
+
+    pub(crate) fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    pub(crate) fn qkey(&self) -> Qkey {
+        self.qkey
+    }
+
+    /// Longest payload of a datagram to a host whose path MTU is `mtu_bytes`.
+    pub(crate) fn payload_max(&self, mtu_bytes: u32) -> u32 {
+        self.mtu_bytes.min(mtu_bytes).saturating_sub(HEADER_BYTES as u32)
+    }
+
+    /// Memory regions registered, and their bytes.
+    pub(crate) fn registered(&self) -> (u32, u64) {
+        (2, self.receives.region.len() + self.sends.region.len())
+    }
+
+    // ---- sending
+
+    /// Whether a datagram with a payload of `bytes` may be staged now.
+    pub(crate) fn has_room(&self, bytes: u32) -> bool {
+        let bytes = u64::from(bytes) + HEADER_BYTES as u64;
+        (self.outstanding.len() as u64) < self.slots
+            && self.outstanding_bytes + bytes <= DATAGRAM_BYTES_INFLIGHT_MAX
+            && self.staged.len() < POST_BATCH
+    }
+
+    /// Whether the next datagram must wait for [`UdPort::flush`] alone.
+    pub(crate) fn is_batch_full(&self) -> bool {
+        self.staged.len() >= POST_BATCH
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// Copies a datagram in, to be posted by [`UdPort::flush`]. [`UdPort::has_room`] said that it may be. False: it is longer
+    /// than a slot.
+    pub(crate) fn stage(&mut self, header: &[u8; HEADER_BYTES], payload: &[u8], dest: UdDest) -> bool {
+        let bytes = (HEADER_BYTES + payload.len()) as u32;
+        if bytes > self.mtu_bytes {
+            return false;
+        }
+        let seq = self.first + self.outstanding.len() as u64;
+        let at = (seq % self.slots) * self.sends.stride;
+        let written = self
+            .sends
+            .region
+            .write(at, header)
+            .and_then(|()| self.sends.region.write(at + HEADER_BYTES as u64, payload));
+        if written.is_err() {
+            return false;
+        }
+        self.outstanding.push_back(bytes);
+        self.outstanding_bytes += u64::from(bytes);
+        self.staged.push(Staged { seq, bytes, dest });
+        true
+    }
+
+    /// Hands what is staged to the device; the last one is signalled. An error: how many were refused.
+    pub(crate) fn flush<P: Provider>(&mut self, nic: &mut P) -> Result<(), u64> {
+        let Some(last) = self.staged.len().checked_sub(1) else { return Ok(()) };
+        let of = |i: usize| self.staged[i.min(last)];
+        let sges: [[Sge; 1]; POST_BATCH] =
+            std::array::from_fn(|i| [self.sends.sge(of(i).seq % self.slots, of(i).bytes)]);
+        let wrs: [SendWr<'_>; POST_BATCH] = std::array::from_fn(|i| SendWr {
+            wr_id: of(i).seq,
+            op: SendOp::Send,
+            payload: Payload::Sges(&sges[i]),
+            flags: if i == last { SendFlags::SIGNALED } else { SendFlags::empty() },
+            dest: Some(of(i).dest),
+        });
+        let posted = nic.post_send(self.qpn, &wrs[..=last]);
+        self.staged.clear();
+        let Err(PostError { index, .. }) = posted else { return Ok(()) };
+        // None of those before it need be signalled, so the slots come back when the queue pair was revived.
+        let refused = last + 1 - index.min(last);
+        self.fail();
+        Err(refused as u64)
+    }
+
+    /// The completion of a send: it and all before are done.
+    pub(crate) fn on_sent(&mut self, seq: u64) {
+        let done = seq.wrapping_sub(self.first).wrapping_add(1);
+        if done > self.outstanding.len() as u64 {
+            return self.fail();
+        }
+        self.first += done;
+        self.outstanding_bytes -= self.outstanding.drain(..done as usize).map(u64::from).sum::<u64>();
+    }
+
+    // ---- receiving
+
+    /// The receive that a completion is of. `None`: no such one was ever posted.
+    pub(crate) fn entry_of(&self, wr_id: u64) -> Option<u32> {
+        u32::try_from(wr_id & !RECV_WR).ok().filter(|entry| *entry < self.received)
+    }
+
+    /// Copies out what a receive of `bytes` left, the header area first. False: it is said to be longer than the place.
+    pub(crate) fn read(&self, entry: u32, bytes: u32, out: &mut Vec<u8>) -> bool {
+        if u64::from(bytes) > GRH_BYTES as u64 + u64::from(self.mtu_bytes) {
+            return false;
+        }
+        out.resize(bytes as usize, 0);
+        self.receives.region.read(u64::from(entry) * self.receives.stride, out).is_ok()
+    }
+
+    /// A receive was consumed and its content taken.
+    pub(crate) fn give_back(&mut self, entry: u32) {
+        self.idle.push(entry);
+    }
+
+    /// Posts receives that were given back.
+    pub(crate) fn repost<P: Provider>(&mut self, nic: &mut P) -> Result<(), PostError> {
+        // A queue pair in error would give them back at once, again and again.
+        if self.failed.is_some() {
+            return Ok(());
+        }
+        let bytes = GRH_BYTES as u32 + self.mtu_bytes;
+        while let Some(last) = self.idle.len().min(RECV_BATCH).checked_sub(1) {
+            let from = self.idle.len() - last - 1;
+            let of = |i: usize| self.idle[from + i.min(last)];
+            let sges: [[Sge; 1]; RECV_BATCH] = std::array::from_fn(|i| [self.receives.sge(of(i).into(), bytes)]);
+            let wrs: [RecvWr<'_>; RECV_BATCH] =
+                std::array::from_fn(|i| RecvWr { wr_id: RECV_WR | u64::from(of(i)), sges: &sges[i] });
+            let posted = nic.post_recv(self.qpn, &wrs[..=last]);
+            let done = posted.as_ref().map_or_else(|e| e.index.min(last), |()| last + 1);
+            self.idle.drain(from..from + done);
+            if posted.is_err() {
+                self.fail();
+                return posted;
+            }
+        }
+        Ok(())
+    }
+
+    // ---- failing
+
+    /// The queue pair is of no use: it is started again, but not more often than [`DATAGRAM_REVIVAL`] allows.
+    pub(crate) fn fail(&mut self) {
+        self.failed.get_or_insert(self.revived_at + DATAGRAM_REVIVAL);
+    }
+
+    /// When [`UdPort::try_revive`] has something to do.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.failed
+    }
+
+    /// Starts a failed queue pair again, with the number and key that peers know; what was outstanding is lost. The caller
+    /// has no completion of it left in hand: `drain` takes those that are in the CQ. Says how many sends were lost.
+    pub(crate) fn try_revive<P: Provider>(
+        &mut self,
+        now: Time,
+        nic: &mut P,
+        drain: impl FnOnce(&mut P, CqId, Qpn),
+    ) -> u64 {
+        if self.failed.is_none_or(|at| now < at) {
+            return 0;
+        }
+        self.revived_at = now;
+        self.failed = None;
+        if nic.modify_qp(self.qpn, &QpModify::Reset).is_err() {
+            self.fail();
+            return 0;
+        }
+        drain(nic, self.cq, self.qpn);
+        let lost = self.outstanding.len() as u64;
+        self.first += lost;
+        self.outstanding.clear();
+        self.outstanding_bytes = 0;
+        self.staged.clear();
+        self.idle = (0..self.received).rev().collect();
+        if self.start(nic).is_err() {
+            self.fail();
+        }
+        lost
+    }
+}

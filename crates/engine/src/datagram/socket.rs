@@ -1,0 +1,242 @@
+//! One datagram socket: a slot of its application's session, and two rings of records.
+//!
+//! Owns the engine's private cursors of both rings. It must never read a word of the application's twice for one decision,
+//! and never take a record that it did not check.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+use control::{Connection, DatagramRow, Path};
+use shm::{
+    DatagramRecord, PeerFault, RECORD_HEADER_BYTES, RingReader, RingWriter, SlotWords, app_flag, slot_is_awaited,
+};
+
+use super::drops::{DropReason, Drops};
+use crate::AppId;
+use crate::ringpool::RingPair;
+use crate::table::key;
+
+key!(
+    /// A datagram socket.
+    SocketId
+);
+
+/// What an application did wrong with the rings of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SocketFault {
+    #[error(transparent)]
+    Cursor(#[from] PeerFault),
+    #[error("datagram socket at port {port}: {available} bytes in its ring do not begin with a whole record")]
+    Record { port: u16, available: u64 },
+}
+
+/// A bound socket.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    /// Number of it on this host, among those of connections.
+    pub(crate) id: u64,
+    pub(crate) app: AppId,
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    pub(crate) words: Box<SlotWords>,
+    pub(crate) local: SocketAddr,
+    pub(crate) rings: RingPair,
+    pub(crate) ring_bytes: u32,
+    /// What the application sends.
+    tx: RingReader,
+    /// What it receives.
+    rx: RingWriter,
+    /// The application has taken the slot: its words count.
+    is_open: bool,
+    /// Nothing that the application writes after this offset is sent: it closed the socket, or left.
+    end: Option<u64>,
+    /// The record at the head, once its header was read.
+    front: Option<DatagramRecord>,
+    pub(crate) in_ready: bool,
+    pub(crate) deficit: u32,
+    tx_datagrams: u64,
+    tx_bytes: u64,
+    rx_datagrams: u64,
+    rx_bytes: u64,
+    drops: Drops,
+}
+
+/// What a socket is made of.
+#[derive(Debug)]
+pub(crate) struct NewSocket {
+    pub(crate) id: u64,
+    pub(crate) app: AppId,
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    pub(crate) words: Box<SlotWords>,
+    pub(crate) local: SocketAddr,
+    pub(crate) rings: RingPair,
+    pub(crate) ring_bytes: u32,
+    pub(crate) tx: RingReader,
+    pub(crate) rx: RingWriter,
+}
+
+impl Socket {
+    pub(crate) fn new(new: NewSocket) -> Self {
+        let NewSocket { id, app, slot, generation, words, local, rings, ring_bytes, tx, rx } = new;
+        Self {
+            id,
+            app,
+            slot,
+            generation,
+            words,
+            local,
+            rings,
+            ring_bytes,
+            tx,
+            rx,
+            is_open: false,
+            end: None,
+            front: None,
+            in_ready: false,
+            deficit: 0,
+            tx_datagrams: 0,
+            tx_bytes: 0,
+            rx_datagrams: 0,
+            rx_bytes: 0,
+            drops: Drops::default(),
+        }
+    }
+
+    /// What the application is told. A socket has no peer.
+    pub(crate) fn connection(&self) -> Connection {
+        let path = Path::Lane {
+            slot: self.slot,
+            generation: self.generation,
+            tx_chunk: self.rings.tx.chunk_number,
+            tx_offset: self.rings.tx.offset,
+            rx_chunk: self.rings.rx.chunk_number,
+            rx_offset: self.rings.rx.offset,
+            ring_bytes: self.ring_bytes,
+        };
+        Connection { id: self.id, local: self.local, peer: SocketAddr::from(([0, 0, 0, 0], 0)), path }
+    }
+
+    pub(crate) fn row(&self, app_pid: u32) -> DatagramRow {
+        DatagramRow {
+            id: self.id,
+            local: self.local,
+            tx_datagrams: self.tx_datagrams,
+            rx_datagrams: self.rx_datagrams,
+            tx_bytes: self.tx_bytes,
+            rx_bytes: self.rx_bytes,
+            drops: self.drops.rows(),
+            app_pid,
+        }
+    }
+
+    pub(crate) fn count_drop(&mut self, reason: DropReason) {
+        self.drops.count(reason, 1);
+    }
+
+    // ---- from the application
+
+    /// The application rang. Says whether the socket has just been closed.
+    pub(crate) fn on_doorbell(&mut self) -> Result<bool, SocketFault> {
+        if !self.has_owner() || self.end.is_some() {
+            return Ok(false);
+        }
+        // Flags first: CLOSED is stored after the final tail.
+        let closed = self.words.app_flags.load(Ordering::Acquire) & app_flag::CLOSED != 0;
+        if closed {
+            self.close()?;
+        }
+        Ok(closed)
+    }
+
+    /// What is in the ring now is the last that is sent.
+    pub(crate) fn close(&mut self) -> Result<(), SocketFault> {
+        if self.end.is_none() {
+            let available = if self.has_owner() { self.tx.available()? } else { 0 };
+            self.end = Some(self.tx.head().wrapping_add(available));
+        }
+        Ok(())
+    }
+
+    /// Whether the application closed it or left: it ends when its last record is sent.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Whether the application has taken the slot. Until then its words are those of a connection before.
+    fn has_owner(&mut self) -> bool {
+        self.is_open |= self.words.app_generation.load(Ordering::Acquire) == self.generation;
+        self.is_open
+    }
+
+    /// The next record to send: its header was read once and checked; the whole of it is in the ring.
+    pub(crate) fn front(&mut self) -> Result<Option<DatagramRecord>, SocketFault> {
+        if self.front.is_some() {
+            return Ok(self.front);
+        }
+        if !self.has_owner() || self.end == Some(self.tx.head()) {
+            return Ok(None);
+        }
+        let available = self.tx.available()?;
+        if available == 0 {
+            return Ok(None);
+        }
+        let mut header = [0; RECORD_HEADER_BYTES];
+        let read = self.tx.peek_ahead(0, &mut header) == header.len();
+        let record = DatagramRecord::parse(&header).filter(|r| read && r.ring_bytes() <= available);
+        self.front = Some(record.ok_or(SocketFault::Record { port: self.local.port(), available })?);
+        Ok(self.front)
+    }
+
+    /// Copies the payload of the record in front. The application may rewrite it meanwhile; the copy is what counts.
+    pub(crate) fn copy_payload(&self, record: &DatagramRecord, out: &mut Vec<u8>) {
+        out.resize(record.bytes.into(), 0);
+        let copied = self.tx.peek_ahead(RECORD_HEADER_BYTES as u64, out);
+        debug_assert_eq!(copied, out.len(), "`front` saw that the whole record is there");
+    }
+
+    /// The record in front is done with: sent, or dropped for `dropped`.
+    pub(crate) fn take_front(&mut self, dropped: Option<DropReason>) {
+        let Some(record) = self.front.take() else { return };
+        self.tx.consume_quietly(record.ring_bytes());
+        match dropped {
+            Some(reason) => self.count_drop(reason),
+            None => {
+                self.tx_datagrams += 1;
+                self.tx_bytes += u64::from(record.bytes);
+            }
+        }
+    }
+
+    /// Tells the application of the room that was made. Whether a thread of it waits for that.
+    pub(crate) fn publish_room(&mut self) -> bool {
+        self.tx.publish();
+        slot_is_awaited(&self.words.app_wait, shm::waiting::WRITABLE)
+    }
+
+    // ---- to the application
+
+    /// Puts a datagram into the receive ring. False: it has no room. The application's cursor is checked; an error means that
+    /// it broke the rules.
+    pub(crate) fn deliver(&mut self, from: SocketAddr, payload: &[u8]) -> Result<bool, PeerFault> {
+        let Ok(bytes) = u16::try_from(payload.len()) else { return Ok(false) };
+        if !self.has_owner() || self.end.is_some() {
+            return Ok(false);
+        }
+        let record = DatagramRecord { addr: from, bytes };
+        let fits = self.rx.free()? >= record.ring_bytes()
+            && self.rx.write_ahead(0, &record.to_bytes())
+            && self.rx.write_ahead(RECORD_HEADER_BYTES as u64, payload)
+            && self.rx.commit(record.ring_bytes());
+        if fits {
+            self.rx_datagrams += 1;
+            self.rx_bytes += u64::from(bytes);
+        }
+        Ok(fits)
+    }
+
+    /// Whether a thread of the application waits for a datagram.
+    pub(crate) fn is_awaited(&self) -> bool {
+        slot_is_awaited(&self.words.app_wait, shm::waiting::READABLE)
+    }
+}

@@ -1,0 +1,278 @@
+//! Datagrams on their way: out of transmit rings by turns, to the device or straight into a ring of this host; from the device
+//! into receive rings.
+//!
+//! Owns the order of turns and every decision to drop. It must never wait: what cannot leave now stays in its ring, and the
+//! completion that makes room lets it go on. Its work in one round is bounded.
+
+use std::net::SocketAddr;
+
+use shm::DatagramRecord;
+use verbs::{Completion, GRH_BYTES, Grh, Provider, Status};
+
+use super::drops::DropReason;
+use super::header::Header;
+use super::path::is_host;
+use super::socket::{SocketFault, SocketId};
+use crate::engine::Engine;
+use crate::limits::{COMPLETIONS_PER_RUN, DATAGRAMS_PER_RUN, DRAIN_POLLS};
+use crate::recvpool::RECV_WR;
+
+/// What a turn of a socket ended with.
+enum Turn {
+    /// It has nothing more to send.
+    Drained,
+    /// It used its quantum.
+    Spent,
+    /// The device takes no more.
+    Blocked,
+}
+
+/// What became of one datagram.
+enum Outcome {
+    Sent,
+    Dropped(DropReason),
+    Blocked,
+}
+
+impl Engine {
+    /// Sends what sockets have, as far as the bounds of a round and of the device allow. Says whether anything was done.
+    pub(crate) fn run_datagrams<P: Provider>(&mut self, nic: &mut P) -> bool {
+        let mut worked = self.revive_datagrams(nic);
+        let mut left = DATAGRAMS_PER_RUN;
+        while left > 0
+            && let Some(id) = self.datagrams.drr.front()
+        {
+            let before = left;
+            let turn = self.socket_turn(nic, id, &mut left);
+            worked |= left < before;
+            match turn {
+                Ok(Turn::Blocked) => break,
+                Ok(Turn::Spent) => {
+                    let deficit = self.datagrams.sockets.get(id).map_or(0, |s| s.deficit);
+                    self.datagrams.drr.rotate(deficit);
+                }
+                Ok(Turn::Drained) => {
+                    self.datagrams.drr.leave();
+                    self.on_drained(id);
+                }
+                Err(fault) => {
+                    self.datagrams.drr.leave();
+                    self.on_socket_fault(id, &fault);
+                    worked = true;
+                }
+            }
+        }
+        self.flush_datagrams(nic);
+        worked
+    }
+
+    /// Sends datagrams of one socket until its turn ends, and tells its application of the room.
+    fn socket_turn<P: Provider>(&mut self, nic: &mut P, id: SocketId, left: &mut usize) -> Result<Turn, SocketFault> {
+        let before = *left;
+        let turn = self.socket_turn_quietly(nic, id, left);
+        if *left < before
+            && let Some(socket) = self.datagrams.sockets.get_mut(id)
+        {
+            let (app, slot, awaited) = (socket.app, socket.slot, socket.publish_room());
+            self.mark(app, slot, awaited);
+        }
+        turn
+    }
+
+    fn socket_turn_quietly<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        id: SocketId,
+        left: &mut usize,
+    ) -> Result<Turn, SocketFault> {
+        let datagrams = &mut self.datagrams;
+        let Some(socket) = datagrams.sockets.get_mut(id) else { return Ok(Turn::Drained) };
+        datagrams.drr.begin_turn(&mut socket.deficit);
+        while *left > 0 {
+            let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Ok(Turn::Drained) };
+            let Some(record) = socket.front()? else { return Ok(Turn::Drained) };
+            if self.datagrams.drr.allowance(socket.deficit) == 0 {
+                return Ok(Turn::Spent);
+            }
+            let dropped = match self.send_datagram(nic, id, &record) {
+                Outcome::Blocked => return Ok(Turn::Blocked),
+                Outcome::Sent => None,
+                Outcome::Dropped(reason) => {
+                    self.datagrams.drops.count(reason, 1);
+                    Some(reason)
+                }
+            };
+            *left -= 1;
+            // A receiver of the same application may have cost it its session.
+            let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Ok(Turn::Drained) };
+            // The last one of a turn may be longer than what was left of it.
+            let cost = u32::try_from(record.ring_bytes()).unwrap_or(u32::MAX);
+            socket.deficit = socket.deficit.saturating_sub(cost);
+            self.datagrams.drr.spend(cost);
+            socket.take_front(dropped);
+        }
+        Ok(Turn::Blocked)
+    }
+
+    fn send_datagram<P: Provider>(&mut self, nic: &mut P, id: SocketId, record: &DatagramRecord) -> Outcome {
+        let to = record.addr;
+        if to.port() == 0 || !is_host(to.ip()) {
+            return Outcome::Dropped(DropReason::BadAddress);
+        }
+        let is_own = self.is_own(to.ip());
+        let peer = self.peers.get(&to.ip()).copied().and_then(|lane| self.datagram_peer(lane));
+        let payload_max = match peer {
+            _ if is_own => self.local_payload_max(),
+            Some(peer) => self.payload_max(&peer),
+            None => {
+                if let Some(lane) = self.lane_to(nic, to.ip()) {
+                    self.want_link(lane);
+                }
+                return Outcome::Dropped(DropReason::NoPeer);
+            }
+        };
+        if u32::from(record.bytes) > payload_max {
+            return Outcome::Dropped(DropReason::TooLong);
+        }
+        if self.datagrams.port.is_batch_full() {
+            self.flush_datagrams(nic);
+        }
+        if self.datagrams.port.has_failed() && !is_own {
+            return Outcome::Dropped(DropReason::Device);
+        }
+        if !is_own && !self.datagrams.port.has_room(record.bytes.into()) {
+            return Outcome::Blocked;
+        }
+        let mut payload = std::mem::take(&mut self.datagrams.scratch);
+        let Some(socket) = self.datagrams.sockets.get(id) else { return Outcome::Blocked };
+        socket.copy_payload(record, &mut payload);
+        let from = socket.local;
+        let dropped = match peer {
+            Some(peer) if !is_own => {
+                let header = Header {
+                    source_port: from.port(),
+                    destination_port: to.port(),
+                    bytes: record.bytes,
+                    token: self.datagrams.token,
+                };
+                let staged = self.datagrams.port.stage(&header.to_bytes(), &payload, peer.dest());
+                (!staged).then_some(DropReason::Device)
+            }
+            _ => self.deliver(to.port(), from, &payload),
+        };
+        self.datagrams.scratch = payload;
+        match dropped {
+            None => {
+                self.datagrams.sent += u64::from(!is_own);
+                self.datagrams.local += u64::from(is_own);
+                Outcome::Sent
+            }
+            // The sender's part is done: who did not get it, and why, is the receiver's.
+            Some(reason @ (DropReason::NoSocket | DropReason::RingFull)) => {
+                self.datagrams.drops.count(reason, 1);
+                Outcome::Sent
+            }
+            Some(reason) => Outcome::Dropped(reason),
+        }
+    }
+
+    fn flush_datagrams<P: Provider>(&mut self, nic: &mut P) {
+        if let Err(refused) = self.datagrams.port.flush(nic) {
+            self.datagrams.drops.count(DropReason::Device, refused);
+        }
+    }
+
+    /// A socket has nothing more to send.
+    fn on_drained(&mut self, id: SocketId) {
+        let Some(socket) = self.datagrams.sockets.get_mut(id) else { return };
+        socket.deficit = 0;
+        socket.in_ready = false;
+        if socket.is_closed() {
+            self.release_socket(id);
+        }
+    }
+
+    fn revive_datagrams<P: Provider>(&mut self, nic: &mut P) -> bool {
+        let completions = &mut self.completions;
+        let lost = self.datagrams.port.try_revive(self.now, nic, |nic, cq, qpn| {
+            for _ in 0..DRAIN_POLLS {
+                match nic.poll_cq(cq, completions, COMPLETIONS_PER_RUN) {
+                    Ok(n) if n > 0 => {}
+                    _ => break,
+                }
+            }
+            completions.retain(|c| c.qpn != qpn);
+        });
+        self.datagrams.drops.count(DropReason::Device, lost);
+        lost > 0
+    }
+
+    // ---- receiving
+
+    /// A completion of the UD queue pair.
+    pub(crate) fn on_datagram_completion(&mut self, c: &Completion) {
+        let port = &mut self.datagrams.port;
+        let ok = c.status == Status::Success;
+        if c.wr_id & RECV_WR == 0 {
+            return if ok { port.on_sent(c.wr_id) } else { port.fail() };
+        }
+        let Some(entry) = port.entry_of(c.wr_id) else {
+            self.counters.device_refusals += 1;
+            return;
+        };
+        if ok {
+            let mut datagram = std::mem::take(&mut self.datagrams.arrived);
+            let read = self.datagrams.port.read(entry, c.byte_len, &mut datagram);
+            let dropped = if read { self.on_datagram(&datagram, c) } else { Some(DropReason::Malformed) };
+            self.datagrams.arrived = datagram;
+            match dropped {
+                Some(reason) => self.datagrams.drops.count(reason, 1),
+                None => self.datagrams.received += 1,
+            }
+        } else {
+            port.fail();
+        }
+        self.datagrams.port.give_back(entry);
+    }
+
+    /// A datagram, its header area first. Says why it is dropped, if it is.
+    fn on_datagram(&mut self, datagram: &[u8], c: &Completion) -> Option<DropReason> {
+        let parsed = datagram.split_first_chunk::<GRH_BYTES>().and_then(|(area, rest)| {
+            let (header, payload) = Header::parse(rest)?;
+            Some((Grh::parse(area)?, header, payload))
+        });
+        let Some((grh, header, payload)) = parsed else { return Some(DropReason::Malformed) };
+        let lane = self.datagrams.peers.get(&header.token).and_then(|id| Some((*id, self.lanes.get(*id)?)));
+        let linked = lane.and_then(|(id, lane)| Some((id, lane.peer, lane.datagram?)));
+        let Some((id, host, peer)) = linked.filter(|(.., peer)| peer.sent(grh.source, c.src_qpn)) else {
+            return Some(DropReason::Stranger);
+        };
+        if !peer.is_ready() {
+            // It sends, so it has taken the offer, whose confirmation is still on its way over the control link.
+            self.on_datagram_peer_ready(id);
+        }
+        let from = SocketAddr::new(host, header.source_port);
+        self.deliver(header.destination_port, from, payload)
+    }
+
+    /// Puts a datagram into the ring of the socket at a port. Says why not, if it cannot.
+    fn deliver(&mut self, port: u16, from: SocketAddr, payload: &[u8]) -> Option<DropReason> {
+        let Some(id) = self.datagrams.socket_at(port) else { return Some(DropReason::NoSocket) };
+        let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Some(DropReason::NoSocket) };
+        match socket.deliver(from, payload) {
+            Ok(true) => {
+                let (app, slot, awaited) = (socket.app, socket.slot, socket.is_awaited());
+                self.mark(app, slot, awaited);
+                None
+            }
+            Ok(false) => {
+                socket.count_drop(DropReason::RingFull);
+                Some(DropReason::RingFull)
+            }
+            Err(fault) => {
+                self.on_socket_fault(id, &fault.into());
+                Some(DropReason::NoSocket)
+            }
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! Datagrams: packets with boundaries, and nothing else promised.
+//!
+//! Owns the records in a socket's rings, and what is refused before it enters them. It must never send a part of a datagram,
+//! nor give out one.
+
+mod paths;
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use control::{Reason, Request};
+use shm::{DatagramRecord, RECORD_HEADER_BYTES, RingWriter};
+
+use crate::bind::wait_for_answer;
+use crate::conn::{Conn, Reader, Side};
+use crate::dial::check_ring_bytes;
+use crate::error::reason_kind;
+use crate::inner::Inner;
+use crate::park::{Parker, lock};
+use crate::poller::Waiter;
+use crate::tables::{Answer, Failed};
+use crate::{BindError, Readiness, Session, SessionError};
+
+use paths::{PathFailure, Paths, begin, path_of};
+
+/// What is inside the [`io::Error`] of a datagram that could not be sent or received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DatagramError {
+    /// Longer than a packet to that host; nothing was sent. Kind: `InvalidInput`.
+    #[error(
+        "a datagram of {len} bytes to {to} is longer than the {max} that one packet there carries: send less at a time"
+    )]
+    TooLong {
+        /// Bytes of the datagram.
+        len: usize,
+        /// Bytes that would fit: [`DatagramSocket::max_payload`].
+        max: usize,
+        /// Where to.
+        to: SocketAddr,
+    },
+    /// The buffer is too small; the datagram waits for the next call. Kind: `InvalidInput`.
+    #[error("the next datagram has {len} bytes, the buffer {buffer}: it was kept, receive it with a larger one")]
+    BufferTooSmall {
+        /// Bytes of the datagram.
+        len: usize,
+        /// Bytes of the buffer.
+        buffer: usize,
+    },
+    /// There is no way to the host. Kind: as that of a failed connect for the same reason.
+    #[error("no datagram can be sent to {host}: {reason}")]
+    Unreachable {
+        /// The host.
+        host: IpAddr,
+        /// Why.
+        reason: Reason,
+    },
+    /// [`DatagramSocket::send`] without [`DatagramSocket::connect`]. Kind: `NotConnected`.
+    #[error("the socket has no address to send to: call `connect`, or use `send_to`")]
+    NotConnected,
+}
+
+impl From<DatagramError> for io::Error {
+    fn from(e: DatagramError) -> Self {
+        let kind = match e {
+            DatagramError::TooLong { .. } | DatagramError::BufferTooSmall { .. } => io::ErrorKind::InvalidInput,
+            DatagramError::Unreachable { reason, .. } => reason_kind(reason),
+            DatagramError::NotConnected => io::ErrorKind::NotConnected,
+        };
+        Self::new(kind, e)
+    }
+}
+
+/// A socket for datagrams, used like `std::net::UdpSocket`: a datagram arrives whole or not at all. It may be lost, repeated or
+/// overtaken by another, above all where the receiver does not keep up: what finds the receiving socket's ring full is dropped
+/// and counted (`raas ss`). Ports of datagrams are apart from those of listeners.
+///
+/// A datagram is one packet, so the longest is what the path to its host carries less 16 bytes ([`DatagramSocket::max_payload`]),
+/// 4080 bytes at most; a longer one is refused with [`DatagramError::TooLong`].
+///
+/// ```no_run
+/// # fn main() -> std::io::Result<()> {
+/// let socket = raas::DatagramSocket::bind("0.0.0.0:7001")?;
+/// let mut buffer = [0; 4096];
+/// loop {
+///     let (len, from) = socket.recv_from(&mut buffer)?;
+///     socket.send_to(&buffer[..len], from)?;
+/// }
+/// # }
+/// ```
+///
+/// The first datagram to a host waits until the two daemons have a link, or fails with [`DatagramError::Unreachable`]. Later
+/// ones do not wait for it: should the link break they are dropped, counted as `no_peer`, until it stands again.
+///
+/// Any number of threads may use one socket; those that send (or receive) have their turns. Dropping it frees the port; what
+/// was sent before still leaves.
+pub struct DatagramSocket {
+    inner: Arc<Inner>,
+    conn: Arc<Conn>,
+    local: SocketAddr,
+    paths: Mutex<Paths>,
+    peer: Mutex<Option<SocketAddr>>,
+}
+
+/// Settings of a datagram socket.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DatagramOptions {
+    ring_bytes: u32,
+}
+
+impl DatagramOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Size of the ring of each direction: a power of two from 4 KiB to 8 MiB, 0 for the daemon's default; the daemon gives
+    /// 16 KiB at least. It holds datagrams with 24 bytes more for each: those that were sent and not yet taken by the daemon,
+    /// and those that arrived and were not received.
+    #[must_use]
+    pub fn ring_bytes(mut self, bytes: u32) -> Self {
+        self.ring_bytes = bytes;
+        self
+    }
+
+    /// Binds to the first of the addresses that can be.
+    pub fn bind(&self, session: &Session, addr: impl ToSocketAddrs) -> Result<DatagramSocket, BindError> {
+        check_ring_bytes(self.ring_bytes).map_err(BindError::RingBytes)?;
+        let mut failed = Vec::new();
+        for addr in addr.to_socket_addrs().map_err(BindError::Resolve)? {
+            match self.bind_one(session, addr) {
+                Ok(socket) => return Ok(socket),
+                Err(e @ BindError::Session(_)) => return Err(e),
+                Err(e) => failed.push(e),
+            }
+        }
+        Err(BindError::of_all(failed))
+    }
+
+    fn bind_one(&self, session: &Session, addr: SocketAddr) -> Result<DatagramSocket, BindError> {
+        let inner = &session.inner;
+        if !addr.ip().is_unspecified() && !inner.addresses.contains(&addr.ip()) {
+            return Err(BindError::NotThisHost { addr, addresses: inner.addresses.clone() });
+        }
+        inner.check_fork()?;
+        let request = inner.next_request();
+        let parker = Arc::new(Parker::default());
+        lock(&inner.tables).begin(request, vec![Waiter::Thread(Arc::clone(&parker))]);
+        let bind = Request::BindDatagram { request, port: addr.port(), ring_bytes: self.ring_bytes };
+        let answer = inner
+            .send(&bind, &[])
+            .and_then(|()| wait_for_answer(inner, request, &parker, inner.timeout))
+            .inspect_err(|_| drop(lock(&inner.tables).finish(request)))?;
+        let conn = match answer {
+            Some(Answer::Connected(Ok(conn))) => conn,
+            Some(Answer::Connected(Err(Failed::Reason(reason)))) => return Err(BindError::Refused { addr, reason }),
+            Some(Answer::Connected(Err(Failed::Protocol(what)))) => return Err(SessionError::Protocol(what).into()),
+            Some(other) => {
+                return Err(SessionError::Protocol(format!("the answer to BindDatagram was {other:?}")).into());
+            }
+            // An answer that still comes finds nobody, and is undone then.
+            None => return Err(SessionError::Silent { path: inner.path.clone(), waited: inner.timeout }.into()),
+        };
+        conn.set_owned();
+        let ip = if addr.ip().is_unspecified() { conn.local.ip() } else { addr.ip() };
+        let local = SocketAddr::new(ip, conn.local.port());
+        let (paths, peer) = (Mutex::default(), Mutex::default());
+        Ok(DatagramSocket { inner: Arc::clone(inner), conn, local, paths, peer })
+    }
+}
+
+impl DatagramSocket {
+    /// Binds, in the process-wide session. The host must be an address of this host or unspecified (`0.0.0.0`); port 0 is any
+    /// free one, which [`DatagramSocket::local_addr`] tells.
+    pub fn bind(addr: impl ToSocketAddrs) -> Result<Self, BindError> {
+        Self::bind_with(&Session::global()?, addr)
+    }
+
+    /// As [`DatagramSocket::bind`], in a session of the caller's. More settings: [`DatagramOptions`].
+    pub fn bind_with(session: &Session, addr: impl ToSocketAddrs) -> Result<Self, BindError> {
+        DatagramOptions::new().bind(session, addr)
+    }
+
+    /// Where it is bound; if to an unspecified address, the host's first one.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Its number on this host, as in `raas ss`.
+    pub fn id(&self) -> u64 {
+        self.conn.id
+    }
+
+    /// The longest datagram to a host, in bytes. Asks the daemon, which makes a link to the host if there is none.
+    pub fn max_payload(&self, addr: impl ToSocketAddrs) -> io::Result<usize> {
+        let to = self.resolve(addr)?;
+        let max = self.ask(to.ip())?;
+        lock(&self.paths).learn(to.ip(), max);
+        Ok(self.cap(max))
+    }
+
+    // ---- sending
+
+    /// Sends one datagram to the first of the addresses; waits while the transmit ring is full, and until there is a link to
+    /// the host. It is on its way when this returns, which says nothing of its arrival.
+    pub fn send_to(&self, buf: &[u8], addr: impl ToSocketAddrs) -> io::Result<usize> {
+        let to = self.resolve(addr)?;
+        let mut paths = lock(&self.paths);
+        let max = match paths.known(to.ip()) {
+            Some(max) => max,
+            None if self.conn.is_nonblocking() => {
+                self.inner.turn();
+                self.poll_path(&mut paths, to)?.ok_or(io::ErrorKind::WouldBlock)?
+            }
+            None => {
+                let max = self.ask(to.ip())?;
+                paths.learn(to.ip(), max);
+                max
+            }
+        };
+        let record = self.record(buf, to, max)?;
+        // The paths stay locked: one thread at a time waits for room.
+        let ring = self.conn.reserve(record.ring_bytes() as usize)?;
+        self.put(ring, &record, buf);
+        Ok(buf.len())
+    }
+
+    /// Sends to the address of [`DatagramSocket::connect`].
+    pub fn send(&self, buf: &[u8]) -> io::Result<usize> {
+        let to = lock(&self.peer).ok_or(DatagramError::NotConnected)?;
+        self.send_to(buf, to)
+    }
+
+    /// From now on [`DatagramSocket::send`] sends there, and only datagrams from there are received; others that are next in
+    /// the ring are thrown away.
+    pub fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<()> {
+        let to = self.resolve(addr)?;
+        *lock(&self.peer) = Some(to);
+        Ok(())
+    }
+
+    /// The first of the addresses; the unspecified one means this host.
+    fn resolve(&self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
+        let none = || io::Error::new(io::ErrorKind::InvalidInput, "the address names no host");
+        let to = addr.to_socket_addrs()?.next().ok_or_else(none)?;
+        let ip = match self.inner.addresses.iter().find(|a| a.is_ipv4() == to.is_ipv4()) {
+            Some(&own) if to.ip().is_unspecified() => own,
+            _ => to.ip().to_canonical(),
+        };
+        Ok(SocketAddr::new(ip, to.port()))
+    }
+
+    fn poll_path(&self, paths: &mut Paths, to: SocketAddr) -> io::Result<Option<usize>> {
+        paths.poll(&self.inner, &self.conn.poller, to.ip()).map_err(|e| e.into_io(to.ip()))
+    }
+
+    /// Asks for the path to a host, and waits.
+    fn ask(&self, host: IpAddr) -> io::Result<usize> {
+        let inner = &self.inner;
+        let timeout = self.conn.timeout(Side::Write).unwrap_or(inner.timeout);
+        let parker = Arc::new(Parker::default());
+        let answer = begin(inner, host, Waiter::Thread(Arc::clone(&parker)))
+            .and_then(|request| wait_for_answer(inner, request, &parker, timeout));
+        match answer {
+            Ok(None) => Err(PathFailure::Refused(Reason::TimedOut)),
+            Ok(answer) => path_of(answer, inner),
+            Err(e) => Err(e.into()),
+        }
+        .map_err(|e| e.into_io(host))
+    }
+
+    /// What a path carries, if the ring holds it.
+    fn cap(&self, max: usize) -> usize {
+        let ring = DatagramRecord::bytes_max(self.conn.tx_bytes() as u64);
+        max.min(usize::try_from(ring).unwrap_or(usize::MAX))
+    }
+
+    fn record(&self, buf: &[u8], to: SocketAddr, max: usize) -> Result<DatagramRecord, DatagramError> {
+        let max = self.cap(max);
+        let too_long = DatagramError::TooLong { len: buf.len(), max, to };
+        if buf.len() > max {
+            return Err(too_long);
+        }
+        let bytes = u16::try_from(buf.len()).map_err(|_| too_long)?;
+        Ok(DatagramRecord { addr: to, bytes })
+    }
+
+    /// Puts a datagram into the ring, which has room for its record, and tells the engine.
+    fn put(&self, mut ring: MutexGuard<'_, RingWriter>, record: &DatagramRecord, buf: &[u8]) {
+        ring.write_ahead(0, &record.to_bytes());
+        ring.write_ahead(RECORD_HEADER_BYTES as u64, buf);
+        ring.commit(record.ring_bytes());
+        drop(ring);
+        self.conn.tell_written();
+    }
+
+    // ---- receiving
+
+    /// Waits for a datagram and takes it; says its length and who sent it. If `buf` is too small the datagram is kept and the
+    /// error tells its length; 4096 bytes are always enough.
+    pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        loop {
+            let (mut reader, bytes) = self.conn.loan()?.ok_or(io::ErrorKind::BrokenPipe)?;
+            if let Some(taken) = self.take(&mut reader, bytes, buf)? {
+                return Ok(taken);
+            }
+        }
+    }
+
+    /// As [`DatagramSocket::recv_from`], of a socket that is connected.
+    pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.recv_from(buf).map(|(len, _)| len)
+    }
+
+    /// Takes the record at the head. `None`: it was of nobody from whom datagrams are wanted.
+    fn take(&self, reader: &mut Reader, available: u64, buf: &mut [u8]) -> io::Result<Option<(usize, SocketAddr)>> {
+        let mut header = [0; RECORD_HEADER_BYTES];
+        let read = reader.ring.peek_ahead(0, &mut header) == header.len();
+        let record = DatagramRecord::parse(&header).filter(|r| read && r.ring_bytes() <= available);
+        let record =
+            record.ok_or_else(|| SessionError::Protocol("the receive ring does not begin with a record".into()))?;
+        let wanted = lock(&self.peer).is_none_or(|peer| self.is_same(peer, record.addr));
+        let len = usize::from(record.bytes);
+        if wanted {
+            let Some(place) = buf.get_mut(..len) else {
+                return Err(DatagramError::BufferTooSmall { len, buffer: buf.len() }.into());
+            };
+            reader.ring.peek_ahead(RECORD_HEADER_BYTES as u64, place);
+        }
+        self.conn.consume(reader, record.ring_bytes());
+        Ok(wanted.then_some((len, record.addr)))
+    }
+
+    /// Whether two addresses are one socket's; this host may have several names.
+    fn is_same(&self, a: SocketAddr, b: SocketAddr) -> bool {
+        let own = |a: SocketAddr| self.inner.addresses.contains(&a.ip());
+        a == b || (a.port() == b.port() && own(a) && own(b))
+    }
+
+    // ---- waiting
+
+    /// Calls that would wait fail with `WouldBlock` instead. A first datagram to a host does so too, until there is a link.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.conn.set_nonblocking(nonblocking)
+    }
+
+    /// How long receiving waits; none (the default): without end. It then fails with `TimedOut`.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.conn.set_timeout(Side::Read, timeout)
+    }
+
+    /// How long sending waits for room, and for a link; none (the default): for room without end, for a link as long as the
+    /// session's time limit.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.conn.set_timeout(Side::Write, timeout)
+    }
+
+    /// A descriptor that turns readable when the readiness may have changed since the last [`DatagramSocket::readiness`],
+    /// which makes it unreadable again; as [`Stream::ready_fd`](crate::Stream::ready_fd).
+    pub fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.conn.ready_fd()
+    }
+
+    /// What can be done without waiting: receive one datagram ([`Readiness::READ`]), send one
+    /// ([`Readiness::WRITE`]). [`Readiness::ERR`]: the daemon is lost, and with it the socket.
+    pub fn readiness(&self) -> io::Result<Readiness> {
+        let longest = DatagramRecord { addr: self.local, bytes: u16::MAX }.ring_bytes();
+        let room = longest.min(self.conn.tx_bytes() as u64 / 2);
+        let ready = self.conn.readiness_for(room)?;
+        let asking = self.paths.try_lock().is_ok_and(|paths| paths.is_asking(&self.inner));
+        Ok(if asking { ready.without(Readiness::WRITE) } else { ready })
+    }
+
+    /// Why the socket is of no more use, if it is not.
+    pub fn failure(&self) -> Option<Reason> {
+        self.conn.failure()
+    }
+}
+
+impl Drop for DatagramSocket {
+    fn drop(&mut self) {
+        if self.inner.check_fork().is_ok() {
+            let paths = self.paths.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+            paths.forget_asked(&self.inner);
+        }
+    }
+}
+
+impl fmt::Debug for DatagramSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DatagramSocket").field("local", &self.local).finish()
+    }
+}
