@@ -67,6 +67,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let stages = chosen(&args.stages)?;
     let context = Context { repo: Repo::open()?, full: args.full };
+    if stages.iter().skip(1).any(|stage| stage.name == "vm") {
+        vm::prepare_ahead(&context);
+    }
     let ci = std::env::var("CI").is_ok_and(|value| value == "true");
     let mut total = Tally::default();
     for stage in stages {

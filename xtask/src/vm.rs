@@ -10,7 +10,7 @@ mod modules;
 mod sources;
 pub(crate) mod suite;
 
-pub(crate) use suite::run as run_stage;
+pub(crate) use suite::{prepare_ahead, run as run_stage};
 
 use crate::child::Stream;
 use crate::repo::Repo;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use rdmacore::Choice;
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
 use crate::relay::{Faults, Relay};
@@ -35,6 +36,8 @@ const READY_WITHIN: Duration = Duration::from_secs(20);
 pub(crate) struct Link {
     relay: Relay,
     family: Family,
+    /// The rxe device; none before its GID is there.
+    rxe: Option<Choice>,
 }
 
 fn ip(args: &str) -> Result<()> {
@@ -65,7 +68,7 @@ impl Link {
         ip(&format!("-n {NAMESPACE} link set lo up"))?;
         ip(&format!("-n {NAMESPACE} link set {SOFT_TAP} mtu {mtu} up"))?;
         let relay = Relay::start(rxe_end, soft_end, faults, capture)?;
-        let link = Self { relay, family };
+        let mut link = Self { relay, family, rxe: None };
         let (bits, flags) = match family {
             Family::V4 => (24, ""),
             Family::V6 => (64, "nodad"),
@@ -73,7 +76,7 @@ impl Link {
         ip(&format!("addr add {}/{bits} dev {RXE_TAP} {flags}", link.rxe_address()))?;
         ip(&format!("-n {NAMESPACE} addr add {}/{bits} dev {SOFT_TAP} {flags}", link.soft_address()))?;
         run("rdma", &format!("link add {RXE_DEVICE} type rxe netdev {RXE_TAP}"))?;
-        link.wait_for_gid()?;
+        link.rxe = Some(link.wait_for_gid()?);
         Ok(link)
     }
 
@@ -85,20 +88,21 @@ impl Link {
     }
 
     /// The GID of the address appears a moment after the address.
-    fn wait_for_gid(&self) -> Result<()> {
+    fn wait_for_gid(&self) -> Result<Choice> {
         let start = Instant::now();
         loop {
             let devices = rdmacore::list_devices();
             match rdmacore::choose(&devices, Some(RXE_DEVICE), self.rxe_address()) {
-                Ok(_) => return Ok(()),
+                Ok(choice) => return Ok(choice),
                 Err(e) if start.elapsed() > READY_WITHIN => return Err(e.into()),
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
         }
     }
 
-    pub(crate) fn rxe_device(&self) -> &'static str {
-        RXE_DEVICE
+    /// The rxe device with its GID.
+    pub(crate) fn rxe(&self) -> Choice {
+        self.rxe.clone().expect("a link that is up has waited for it")
     }
 
     pub(crate) fn rxe_address(&self) -> IpAddr {

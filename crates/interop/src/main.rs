@@ -12,6 +12,7 @@ mod relay;
 mod rigs;
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
@@ -68,7 +69,9 @@ fn main() -> Result<()> {
     };
     let mut failed = false;
     for run in runs {
+        let start = Instant::now();
         let report = run.report(&options)?;
+        eprintln!("{}: {:.1} s", run.title(), start.elapsed().as_secs_f64());
         tell(&run.title(), &report);
         failed |= !report.failures().is_empty();
     }

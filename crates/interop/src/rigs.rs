@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use conformance::{Difference, Rig, Side};
-use rdmacore::{OpenConfig, RdmaCore};
+use rdmacore::RdmaCore;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softnic::{Progress, SoftNic, SoftNicConfig};
 use verbs::Provider;
@@ -60,8 +60,7 @@ impl<A: Provider, B: Provider> Rig for RealRig<A, B> {
 }
 
 fn open_rxe(link: &Link) -> RdmaCore {
-    let config = OpenConfig { name: Some(link.rxe_device().to_string()), address: link.rxe_address() };
-    RdmaCore::open(&config).unwrap_or_else(|e| panic!("opening rxe: {e}"))
+    RdmaCore::open_chosen(link.rxe()).unwrap_or_else(|e| panic!("opening rxe: {e}"))
 }
 
 /// Two contexts of the same rxe device.

@@ -9,6 +9,7 @@ mod abi;
 mod convert;
 mod device;
 mod library;
+mod open;
 mod post;
 mod provider;
 

@@ -1,7 +1,7 @@
 //! An opened device: its objects in tables by number, each destroyed before what it stands on.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, c_int};
+use std::ffi::c_int;
 use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::null_mut;
@@ -12,6 +12,7 @@ use crate::abi::*;
 use crate::convert;
 use crate::device::{Choice, SelectError, choose, list_devices};
 use crate::library::{Functions, LoadError};
+use crate::open::open_context;
 use crate::post::{self, RecvQueue, Scratch};
 
 /// Completions taken from the driver in one call.
@@ -98,7 +99,7 @@ impl std::fmt::Debug for RdmaCore {
     }
 }
 
-fn errno() -> i32 {
+pub(crate) fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
@@ -113,7 +114,12 @@ fn check(call: &'static str, code: c_int) -> Result<(), VerbsError> {
 impl RdmaCore {
     /// Loads libibverbs, chooses the device and GID for the address, and opens it.
     pub fn open(config: &OpenConfig) -> Result<Self, OpenError> {
-        let choice = choose(&list_devices(), config.name.as_deref(), config.address)?;
+        Self::open_chosen(choose(&list_devices(), config.name.as_deref(), config.address)?)
+    }
+
+    /// Loads libibverbs and opens a device that was chosen before: for those who open it again and again, since looking for it
+    /// reads every entry of every GID table.
+    pub fn open_chosen(choice: Choice) -> Result<Self, OpenError> {
         let lib = Functions::load()?;
         let context = open_context(&lib, &choice.device)?;
         // From here on `Drop` closes what was opened: pointers that are still null are skipped.
@@ -264,35 +270,6 @@ impl RdmaCore {
             _ => None,
         }
     }
-}
-
-fn open_context(lib: &Functions, name: &str) -> Result<*mut ibv_context, OpenError> {
-    let mut count = 0;
-    // SAFETY: the out-pointer is valid.
-    let list = unsafe { (lib.ibv_get_device_list)(&mut count) };
-    if list.is_null() {
-        return Err(OpenError::Os { device: name.to_string(), call: "ibv_get_device_list", errno: errno() });
-    }
-    let mut opened = Err(OpenError::NotListed(name.to_string()));
-    for i in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: the list has `count` valid entries.
-        let device = unsafe { *list.add(i) };
-        // SAFETY: the name of a listed device is a C string that lives as long as the list.
-        let found = unsafe { CStr::from_ptr((lib.ibv_get_device_name)(device)) };
-        if found.to_bytes() == name.as_bytes() {
-            // SAFETY: the device is listed.
-            let context = unsafe { (lib.ibv_open_device)(device) };
-            opened = if context.is_null() {
-                Err(OpenError::Os { device: name.to_string(), call: "ibv_open_device", errno: errno() })
-            } else {
-                Ok(context)
-            };
-            break;
-        }
-    }
-    // SAFETY: the list came from the library; open contexts keep their device alive.
-    unsafe { (lib.ibv_free_device_list)(list) };
-    opened
 }
 
 impl Drop for RdmaCore {

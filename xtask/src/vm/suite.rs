@@ -134,6 +134,19 @@ const SUITES: &[Suite] = &[
     },
 ];
 
+/// Fetches and unpacks what the stage's guests are made of, on a thread beside other stages: that waits for the network most of
+/// the time. What fails is tried again by the suite that needs it, which says so; a suite that comes earlier waits.
+pub(crate) fn prepare_ahead(context: &Context) {
+    let (cache, full) = (context.repo.target.join("vm"), context.full);
+    std::thread::spawn(move || {
+        for suite in SUITES.iter().filter(|suite| full || !suite.full_only) {
+            if artifacts::prepare(&cache, suite.kernel, suite.packages).is_err() {
+                return;
+            }
+        }
+    });
+}
+
 /// The stage: every suite that is due.
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
