@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::SetupError;
 use crate::limits::{
-    FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX, LANE_CREDITS_MIN, RING_BYTES_MAX, RING_BYTES_MIN, SIGNAL_BYTES,
+    FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX, LANE_CREDITS_MIN, RING_BYTES_MAX,
+    RING_BYTES_MIN,
 };
 use crate::table::INDEX_MAX;
 
@@ -69,7 +70,7 @@ impl EngineConfig {
     pub fn new(addresses: Vec<IpAddr>) -> Self {
         Self {
             addresses,
-            ring_bytes_default: 256 << 10,
+            ring_bytes_default: 512 << 10,
             local_ring_bytes_default: RING_BYTES_MAX,
             ring_bytes_max: RING_BYTES_MAX,
             apps_max: 256,
@@ -81,7 +82,7 @@ impl EngineConfig {
             owner_uid: 0,
             datagram_sockets_max: 4096,
             backlog_max: 4096,
-            ring_memory_per_app_max: 8 << 30,
+            ring_memory_per_app_max: 16 << 30,
             lanes_max: 64,
             lane_credits: 512,
             send_bytes_max: 4096,
@@ -112,7 +113,7 @@ impl EngineConfig {
         range("quantum_bytes", self.quantum_bytes.into(), RING_BYTES_MIN.into(), RING_BYTES_MAX.into())?;
         range("lane_credits", self.lane_credits.into(), LANE_CREDITS_MIN.into(), LANE_CREDITS_MAX.into())?;
         range("send_bytes_max", self.send_bytes_max.into(), FRAME_BYTES_MIN.into(), FRAME_BYTES_MAX.into())?;
-        let inflight_min = (4 * u64::from(self.quantum_bytes)).max(4 * SIGNAL_BYTES);
+        let inflight_min = (4 * u64::from(self.quantum_bytes)).max(FLIGHT_BYTES_MIN);
         range("lane_inflight_bytes_max", self.lane_inflight_bytes_max, inflight_min, 1 << 40)?;
         for (what, value) in [
             ("apps_max", self.apps_max),

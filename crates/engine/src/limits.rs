@@ -42,8 +42,10 @@ pub(crate) const POST_BATCH: usize = 16;
 pub(crate) const WORK_REQUEST_BYTES: u32 = 256;
 /// Every so many work requests one is signalled, so that the send queue's accounting goes on.
 pub(crate) const SIGNAL_WRS: u32 = 16;
-/// As [`SIGNAL_WRS`], in bytes.
-pub(crate) const SIGNAL_BYTES: u64 = 64 << 10;
+/// So many times while a lane's bytes in flight fill up a work request is signalled. Each asks the peer for an acknowledgement.
+pub(crate) const SIGNALS_PER_FLIGHT: u64 = 8;
+/// Fewest bytes in flight that a lane is allowed.
+pub(crate) const FLIGHT_BYTES_MIN: u64 = 256 << 10;
 /// Control frames of a lane that may be posted and not completed. More than [`SIGNAL_WRS`], so that one of them, or a
 /// later work request, is signalled before they are used up.
 pub(crate) const FRAME_SLOTS: u16 = 32;

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use verbs::{Payload, PostError, Provider, Qpn, SendFlags, SendOp, SendWr, Sge};
 
-use crate::limits::{POST_BATCH, SIGNAL_BYTES, SIGNAL_WRS};
+use crate::limits::{POST_BATCH, SIGNAL_WRS, SIGNALS_PER_FLIGHT};
 
 /// A completion that no posted work request can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -123,7 +123,7 @@ impl SendQueue {
         let seq = self.next();
         self.unsignalled_wrs += 1;
         self.unsignalled_bytes += u64::from(sge.len);
-        let due = self.unsignalled_wrs >= SIGNAL_WRS || self.unsignalled_bytes >= SIGNAL_BYTES;
+        let due = self.unsignalled_wrs >= SIGNAL_WRS || self.unsignalled_bytes >= self.bytes_max / SIGNALS_PER_FLIGHT;
         let flags = if signalled || due { SendFlags::SIGNALED } else { SendFlags::empty() };
         if flags.contains(SendFlags::SIGNALED) {
             self.unsignalled_wrs = 0;
@@ -200,11 +200,11 @@ mod tests {
     }
 
     #[test]
-    fn one_in_sixteen_or_sixty_four_kib_is_signalled() {
+    fn one_in_sixteen_or_an_eighth_of_the_flight_is_signalled() {
         let mut q = SendQueue::new(256, 1 << 20, 4);
         (0..40).for_each(|_| _ = q.stage_data(write(), sge(100)));
         assert_eq!(signalled(&q), [16, 32]);
-        let mut q = SendQueue::new(256, 1 << 20, 4);
+        let mut q = SendQueue::new(256, 512 << 10, 4);
         (0..4).for_each(|_| _ = q.stage_data(write(), sge(32 << 10)));
         assert_eq!(signalled(&q), [2, 4]);
         let slot = q.take_frame_slot().unwrap();

@@ -6,6 +6,7 @@
 //! Reading delivers all bytes that arrived before the peer finished, reset or died; then the end is told. Writing tells a
 //! reset at once.
 
+mod inflow;
 #[cfg(feature = "tokio")]
 mod polling;
 mod readiness;
@@ -82,6 +83,8 @@ pub(crate) struct Conn {
     /// Longest copy between two messages to the other side.
     piece_bytes: usize,
     tx_bytes: usize,
+    /// This side wrote since its reader last waited.
+    answered: AtomicBool,
     parkers: [Arc<Parker>; 2],
     pub(crate) poller: Arc<Poller>,
     nonblocking: AtomicBool,
@@ -111,6 +114,7 @@ impl Conn {
             tx_bytes: usize::try_from(writer.capacity()).unwrap_or(usize::MAX),
             write: Mutex::new(writer),
             piece_bytes: usize::try_from(rx_bytes / PIECE_SHARE).unwrap_or(usize::MAX).max(1),
+            answered: AtomicBool::new(false),
             parkers: Default::default(),
             poller: Arc::default(),
             nonblocking: AtomicBool::new(false),

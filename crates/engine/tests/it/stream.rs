@@ -144,7 +144,7 @@ fn ring_sizes_are_agreed_on() {
     w.hosts[1].engine.listen(b, 7, 8, 16384).unwrap();
     w.hosts[1].engine.listen(b, 8, 8, 0).unwrap();
     let to = |port| std::net::SocketAddr::new(crate::world::addr(1), port);
-    for (port, asked, expected) in [(7, 65536, 16384), (7, 5000, 8192), (8, 8 << 20, 1 << 20), (8, 0, 256 << 10)] {
+    for (port, asked, expected) in [(7, 65536, 16384), (7, 5000, 8192), (8, 8 << 20, 1 << 20), (8, 0, 512 << 10)] {
         let slot = w.connect_wait(0, a, to(port), asked).unwrap();
         let Path::Lane { ring_bytes, .. } = w.app(0, a).conns[&slot].connection.path else { panic!() };
         assert_eq!(ring_bytes, expected, "port {port}, asked {asked}");

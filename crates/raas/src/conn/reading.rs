@@ -5,13 +5,15 @@
 
 use std::io;
 use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 
 use shm::RingReader;
 
+use super::inflow::Inflow;
 use super::{Conn, End, FAULTY, Link, Side};
 use crate::StreamError;
 use crate::park::lock;
-use crate::patience::{Look, Patience};
+use crate::patience::{Look, Patience, WaitPolicy};
 
 /// The head is published when this share of the ring was consumed, or the reader waits.
 const PUBLISH_SHARE: u64 = 16;
@@ -27,13 +29,14 @@ pub(crate) struct Reader {
     published: u64,
     /// The head when the writing side was last told to look.
     told: u64,
+    inflow: Inflow,
     /// The end was told to the engine, so that it can finish the connection.
     end_told: bool,
 }
 
 impl Reader {
     pub(super) fn new(ring: RingReader, ring_bytes: u64) -> Self {
-        Self { ring, ring_bytes, published: 0, told: 0, end_told: false }
+        Self { ring, ring_bytes, published: 0, told: 0, inflow: Inflow::default(), end_told: false }
     }
 
     fn unpublished(&self) -> u64 {
@@ -82,7 +85,8 @@ impl Conn {
 
     /// Takes lent bytes out of the ring.
     pub(crate) fn consume(&self, reader: &mut Reader, count: u64) {
-        reader.ring.consume_quietly(count);
+        let taken = reader.ring.consume_quietly(count);
+        reader.inflow.on_taken(taken);
         if reader.unpublished() >= reader.ring_bytes / PUBLISH_SHARE {
             self.publish_or_tell(reader);
         }
@@ -114,7 +118,8 @@ impl Conn {
         if self.is_nonblocking() {
             return self.receive_now(reader, attempt)?.ok_or_else(|| io::ErrorKind::WouldBlock.into());
         }
-        let mut patience = Patience::new(self.wait_policy(Side::Read), &self.inner.turns, self.timeout(Side::Read));
+        let policy = self.read_policy(reader);
+        let mut patience = Patience::new(policy, &self.inner.turns, self.timeout(Side::Read));
         loop {
             if let Some(count) = self.receive_once(reader, attempt)? {
                 return Ok(count);
@@ -128,6 +133,15 @@ impl Conn {
                 !matches!(reader.ring.available(), Ok(0)) || self.read_end().is_some()
             })?;
         }
+    }
+
+    /// How to wait now: who takes a stream sleeps soon, so that the daemon has the processor, and more is there afterwards.
+    fn read_policy(&self, reader: &mut Reader) -> WaitPolicy {
+        let answered = self.answered.load(Ordering::Relaxed);
+        if answered {
+            self.answered.store(false, Ordering::Relaxed);
+        }
+        if reader.inflow.on_wait(answered) { self.stream_policy() } else { self.wait_policy(Side::Read) }
     }
 
     /// Without waiting; None: nothing is there, and whoever uses the poller is told when there is.
@@ -175,6 +189,7 @@ impl Conn {
         for piece in buf.chunks_mut(self.piece_bytes) {
             let count = reader.ring.read_quietly(piece).map_err(|fault| self.on_fault(fault))?;
             total += count;
+            reader.inflow.on_taken(count as u64);
             if reader.unpublished() >= reader.ring_bytes / PUBLISH_SHARE {
                 self.publish_or_tell(reader);
             }

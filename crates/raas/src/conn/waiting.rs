@@ -10,6 +10,9 @@ use crate::SessionError;
 use crate::park::Parker;
 use crate::patience::{Look, Next, Patience, WaitPolicy};
 
+/// Yields of a reader of a stream before it sleeps.
+const STREAM_YIELDS: u32 = 3;
+
 impl Conn {
     /// Waits until `ready`, for a while by looking, then asleep. May return early; the caller looks again.
     pub(super) fn wait(
@@ -47,6 +50,15 @@ impl Conn {
             Link::Lane(_) if side == Side::Write => WaitPolicy { spins: 0, yields: 0 },
             Link::Lane(_) => WaitPolicy { spins: 0, ..self.inner.policy },
             Link::Pair(_) => self.inner.policy,
+        }
+    }
+
+    /// For readers of a stream.
+    pub(super) fn stream_policy(&self) -> WaitPolicy {
+        let policy = self.wait_policy(Side::Read);
+        match &self.link {
+            Link::Lane(_) => WaitPolicy { yields: STREAM_YIELDS.min(policy.yields), ..policy },
+            Link::Pair(_) => policy,
         }
     }
 

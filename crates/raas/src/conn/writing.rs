@@ -4,6 +4,7 @@
 
 use std::io::{self, IoSlice};
 use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 
 use shm::RingWriter;
 
@@ -125,6 +126,9 @@ impl Conn {
     /// one while the next is copied.
     #[inline]
     fn put(&self, ring: &mut RingWriter, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        if !self.answered.load(Ordering::Relaxed) {
+            self.answered.store(true, Ordering::Relaxed);
+        }
         let (mut total, mut untold) = (0, 0);
         'all: for buf in bufs {
             for piece in buf.chunks(self.piece_bytes) {
