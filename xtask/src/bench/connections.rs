@@ -38,6 +38,9 @@ const DESCRIPTORS_MAX: f64 = 20.0;
 const LIMIT: Duration = Duration::from_secs(180);
 /// Rings of 64 KiB, so that those of 20,000 connections fit this machine's memory.
 const CONFIG: &str = "ring_bytes = 65536\n[limits]\nring_memory_per_app_max = 17179869184\n";
+/// Rings of one message. In larger ones the messages of a few connections lie behind each other and leave several in one WRITE,
+/// which those of a thousand that are written in turn never do; here neither do.
+const CONFIG_ALONE: &str = "ring_bytes = 16384\n";
 
 pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     let (rounds, seconds) = (args.rounds(), args.seconds(SECONDS));
@@ -63,6 +66,17 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
             .figures
             .extend(costs.first().map(|cost| json!({ "case": "memory", "of_a_connection": cost.to_json() })));
         println!("memory: {rounds} rounds done");
+    }
+    drop(place);
+    if args.wants("rings of one message") {
+        let place = Place::two_hosts(repo, "connections-alone", args.mtu, CONFIG_ALONE)?;
+        let mut figure = figure(&compare(&place, JUDGED, BASE, rounds, seconds)?);
+        figure["case"] = json!(format!("{JUDGED} connections, rings of one message"));
+        println!(
+            "{JUDGED} connections, rings of one message: {rounds} rounds done, {} of {BASE} connections",
+            figure["ratio"]
+        );
+        findings.figures.push(figure);
     }
     Ok(findings)
 }
