@@ -91,11 +91,14 @@ pub fn recv_frame(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<(usize
     buffer.resize(FRAME_BYTES_MAX, 0);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut was_reset = false;
     let received = loop {
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         match recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
             Ok(r) => break r,
             Err(rustix::io::Errno::INTR) => {}
+            // Of a peer that closed with something unread the kernel tells this, once, before its last words.
+            Err(rustix::io::Errno::CONNRESET) if !was_reset => was_reset = true,
             Err(e) => return Err(e.into()),
         }
     };
@@ -126,6 +129,17 @@ pub fn peer_credentials(socket: impl AsFd) -> io::Result<(u32, u32)> {
 mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn the_last_words_of_a_peer_that_did_not_listen_are_heard() {
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        send_message(a.as_fd(), &1u32, &[]).unwrap();
+        send_message(b.as_fd(), &7u32, &[]).unwrap();
+        drop(b);
+        let mut buffer = Vec::new();
+        assert_eq!(recv_message::<u32>(a.as_fd(), &mut buffer).unwrap().0, 7);
+        assert!(matches!(recv_message::<u32>(a.as_fd(), &mut buffer), Err(ChannelError::Closed)));
+    }
 
     #[test]
     fn message_and_descriptors_travel_together() {
