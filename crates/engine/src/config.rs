@@ -71,7 +71,7 @@ impl EngineConfig {
         Self {
             addresses,
             ring_bytes_default: 512 << 10,
-            local_ring_bytes_default: RING_BYTES_MAX,
+            local_ring_bytes_default: 4 << 20,
             ring_bytes_max: RING_BYTES_MAX,
             apps_max: 256,
             apps_per_user_max: 0,
