@@ -61,9 +61,9 @@ impl Held {
     }
 
     /// This account with the registered memory of the engine's own pools, as a daemon keeps it from its first lane on: no
-    /// more than two regions.
+    /// more than two regions for lanes, and two of the UD queue pair.
     pub fn with_pool_of_one_lane(&self, host: &Host) -> Result<Self> {
-        const POOL_REGIONS: u32 = 2;
+        const POOL_REGIONS: u32 = 4;
         let mut account = self.clone();
         eventually("the lane of the dead is gone", || {
             let now = Self::of([host])?;
