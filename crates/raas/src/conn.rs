@@ -6,7 +6,6 @@
 //! Reading delivers all bytes that arrived before the peer finished, reset or died; then the end is told. Writing tells a
 //! reset at once.
 
-mod gather;
 mod inflow;
 #[cfg(feature = "tokio")]
 mod polling;

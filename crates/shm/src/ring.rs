@@ -268,12 +268,6 @@ impl RingReader {
         self.cursors.available()
     }
 
-    /// Whether the producer has told, as far as was looked, that the ring grew.
-    #[inline]
-    pub fn is_grown(&self) -> bool {
-        self.cursors.is_grown()
-    }
-
     /// Copies out up to `dst.len()` bytes and publishes the head; 0 means empty (or no room in `dst`).
     #[inline]
     pub fn read(&mut self, dst: &mut [u8]) -> Result<usize, PeerFault> {

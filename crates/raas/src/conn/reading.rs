@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 
 use shm::RingReader;
 
-use super::gather::Gather;
 use super::inflow::Inflow;
 use super::{Conn, End, FAULTY, Link, Side};
 use crate::StreamError;
@@ -31,7 +30,6 @@ pub(crate) struct Reader {
     /// The head when the writing side was last told to look.
     told: u64,
     inflow: Inflow,
-    gather: Gather,
     /// The end was told to the engine, so that it can finish the connection.
     end_told: bool,
 }
@@ -41,15 +39,7 @@ pub(super) type Lent<'a> = (MutexGuard<'a, Reader>, u64);
 
 impl Reader {
     pub(super) fn new(ring: RingReader, ring_bytes: u64) -> Self {
-        Self {
-            ring,
-            ring_bytes,
-            published: 0,
-            told: 0,
-            inflow: Inflow::default(),
-            gather: Gather::default(),
-            end_told: false,
-        }
+        Self { ring, ring_bytes, published: 0, told: 0, inflow: Inflow::default(), end_told: false }
     }
 
     fn unpublished(&self) -> u64 {
@@ -74,12 +64,7 @@ impl Conn {
         if buf.is_empty() {
             return Ok(0);
         }
-        self.receive(|conn, reader| {
-            if reader.ring.is_grown() && reader.gather.is_due(reader.ring.head()) && !conn.is_nonblocking() {
-                conn.gather(reader);
-            }
-            conn.take(reader, buf)
-        })
+        self.receive(|conn, reader| conn.take(reader, buf))
     }
 
     /// Copies without consuming.
@@ -218,18 +203,6 @@ impl Conn {
             }
         }
         Ok(total)
-    }
-
-    /// Lets a stream run ahead, as far as it does so at once.
-    #[cold]
-    fn gather(&self, reader: &mut Reader) {
-        reader.gather.begin(reader.ring.head());
-        // A fault is found by whoever reads next.
-        while let Ok(there) = reader.ring.available()
-            && reader.gather.goes_on(there)
-        {
-            std::thread::yield_now();
-        }
     }
 
     /// Shows the writing side the room, and lets it know of it, seldom enough that it does not wake for each byte: it has a

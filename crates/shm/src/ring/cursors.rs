@@ -147,11 +147,6 @@ impl<W: AtomicWord<u64>> Consumer<W> {
     }
 
     #[inline]
-    pub(super) fn is_grown(&self) -> bool {
-        self.span.is_grown()
-    }
-
-    #[inline]
     pub(crate) fn peek(&mut self, len: usize, copy: impl FnMut(u64, Range<usize>)) -> Result<usize, PeerFault> {
         let known = self.tail.wrapping_sub(self.head);
         let there = if known < len as u64 { self.available()? } else { known };

@@ -36,11 +36,6 @@ impl Span {
         self.grown_at.is_none() && self.first < self.full
     }
 
-    #[inline]
-    pub(crate) fn is_grown(&self) -> bool {
-        self.grown_at.is_some()
-    }
-
     /// Bytes of the whole ring.
     #[inline]
     pub(crate) fn full(&self) -> u64 {
