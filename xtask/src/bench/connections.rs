@@ -218,7 +218,8 @@ fn memory_rows(costs: &[Cost]) -> Vec<Row> {
         bar: Bar::RatioAtMost(1.0),
         kind: Kind::Must,
     };
-    let bytes = costs.iter().map(Cost::bytes).collect();
+    // Where the daemons held less afterwards than before, less than can be measured was used: a byte.
+    let bytes = costs.iter().map(|cost| cost.bytes().max(1.0)).collect();
     // None at all would be no measured value; one is added to both sides.
     let descriptors = costs.iter().map(|cost| cost.descriptors * f64::from(JUDGED) + 1.0).collect();
     vec![
