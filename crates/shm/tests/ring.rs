@@ -53,6 +53,34 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// One step of the reading end, against the model.
+fn read_step(step: &Step, reader: &mut RingReader, model: &mut VecDeque<u8>) -> Result<(), TestCaseError> {
+    match *step {
+        Step::Write(_) => unreachable!("the writing end's"),
+        Step::Read(len) => {
+            let mut bytes = vec![0; len];
+            let count = reader.read(&mut bytes).unwrap();
+            prop_assert_eq!(count, len.min(model.len()));
+            let expected: Vec<u8> = model.drain(..count).collect();
+            prop_assert_eq!(&bytes[..count], expected);
+        }
+        Step::Peek(len) => {
+            let mut bytes = vec![0; len];
+            let count = reader.peek(&mut bytes).unwrap();
+            prop_assert_eq!(count, len.min(model.len()));
+            let expected: Vec<u8> = model.iter().copied().take(count).collect();
+            prop_assert_eq!(&bytes[..count], expected);
+        }
+        Step::Consume(count) => {
+            prop_assert_eq!(reader.available().unwrap(), model.len() as u64);
+            let dropped = reader.consume(count);
+            prop_assert_eq!(dropped, count.min(model.len() as u64));
+            model.drain(..dropped as usize);
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
 
@@ -77,26 +105,7 @@ proptest! {
                     counter = counter.wrapping_add(count as u8);
                     model.extend(&bytes[..count]);
                 }
-                Step::Read(len) => {
-                    let mut bytes = vec![0; len];
-                    let count = reader.read(&mut bytes).unwrap();
-                    prop_assert_eq!(count, len.min(model.len()));
-                    let expected: Vec<u8> = model.drain(..count).collect();
-                    prop_assert_eq!(&bytes[..count], expected);
-                }
-                Step::Peek(len) => {
-                    let mut bytes = vec![0; len];
-                    let count = reader.peek(&mut bytes).unwrap();
-                    prop_assert_eq!(count, len.min(model.len()));
-                    let expected: Vec<u8> = model.iter().copied().take(count).collect();
-                    prop_assert_eq!(&bytes[..count], expected);
-                }
-                Step::Consume(count) => {
-                    prop_assert_eq!(reader.available().unwrap(), model.len() as u64);
-                    let dropped = reader.consume(count);
-                    prop_assert_eq!(dropped, count.min(model.len() as u64));
-                    model.drain(..dropped as usize);
-                }
+                step => read_step(&step, &mut reader, &mut model)?,
             }
             prop_assert_eq!(writer.free().unwrap(), (capacity - model.len()) as u64);
             prop_assert_eq!(writer.tail().wrapping_sub(reader.head()), model.len() as u64);
@@ -126,26 +135,7 @@ proptest! {
                     prop_assert!(model.len() <= full);
                     largest = largest.max(model.len());
                 }
-                Step::Read(len) => {
-                    let mut bytes = vec![0; len];
-                    let count = reader.read(&mut bytes).unwrap();
-                    prop_assert_eq!(count, len.min(model.len()));
-                    let expected: Vec<u8> = model.drain(..count).collect();
-                    prop_assert_eq!(&bytes[..count], expected);
-                }
-                Step::Peek(len) => {
-                    let mut bytes = vec![0; len];
-                    let count = reader.peek(&mut bytes).unwrap();
-                    prop_assert_eq!(count, len.min(model.len()));
-                    let expected: Vec<u8> = model.iter().copied().take(count).collect();
-                    prop_assert_eq!(&bytes[..count], expected);
-                }
-                Step::Consume(count) => {
-                    prop_assert_eq!(reader.available().unwrap(), model.len() as u64);
-                    let dropped = reader.consume(count);
-                    prop_assert_eq!(dropped, count.min(model.len() as u64));
-                    model.drain(..dropped as usize);
-                }
+                step => read_step(&step, &mut reader, &mut model)?,
             }
         }
         // Empty, and asked for more than the first bytes, it has room for all that it may hold.
