@@ -138,6 +138,26 @@ fn bytes_that_nobody_waits_for_wake_nobody() {
 }
 
 #[test]
+fn a_writer_that_waits_for_room_is_called_when_half_of_its_ring_is_free() {
+    // Without rests: one that ends tells all that wait.
+    let mut w = World::with(2, 8, |c| c.rest_after = None);
+    let (a, b) = (w.attach(0, 64), w.attach(1, 64));
+    let (sa, sb) = w.pair(a, b, 7, 8192);
+    w.tell(1, b, sb, |c| c.read_limit = 0);
+    w.tell(0, a, sa, |c| c.to_send = 12_000);
+    w.settle();
+    assert_eq!(w.app(0, a).conns[&sa].sent, 8192, "its ring is full");
+    shm::arm_slot(&w.app(0, a).conns[&sa].words.app_wait, shm::waiting::WRITABLE);
+    for (limit, sent) in [(4095, 8192), (4096, 12_000)] {
+        w.app(0, a).sleep();
+        w.tell(1, b, sb, |c| c.read_limit = limit);
+        w.settle();
+        assert_eq!(w.app(0, a).conns[&sa].sent, sent, "the peer read {limit} bytes");
+    }
+    w.assert_clean();
+}
+
+#[test]
 fn ring_sizes_are_agreed_on() {
     let mut w = World::with(2, 9, |c| c.ring_bytes_max = 1 << 20);
     let (a, b) = (w.attach(0, 64), w.attach(1, 64));
