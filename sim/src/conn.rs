@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use control::{Connection, Path, Reason};
-use rand::Rng;
+use rand::RngExt;
 use rand::rngs::StdRng;
 use shm::{RingMemory, RingReader, RingWriter, Session, SlotWords, app_flag, engine_flag};
 use verbs::{Region, Time};

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rand::Rng;
+use rand::RngExt;
 use rand::rngs::StdRng;
 use verbs::Time;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use verbs::{PathMtu, Status, Time};
 
 use crate::content::mix;

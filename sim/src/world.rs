@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use engine::Engine;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use shm::SlotWords;
 use verbs::Time;
 

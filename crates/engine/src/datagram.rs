@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use control::{DatagramRow, Reason};
-use rand::Rng;
+use rand::RngExt;
 use shm::{RingReader, RingWriter};
 use verbs::{CqId, Provider, Qkey, VerbsError};
 
@@ -90,7 +90,7 @@ impl Datagrams {
         nic: &mut P,
         cq: CqId,
         sockets_max: u32,
-        rng: &mut impl Rng,
+        rng: &mut impl RngExt,
     ) -> Result<Self, VerbsError> {
         let qkey = Qkey(rng.random::<u32>() >> 1);
         Ok(Self {

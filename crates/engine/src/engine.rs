@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use shm::{EnginePage, Word32};
 use verbs::{AsyncEvent, Completion, CqId, Gid, MrId, PathMtu, Provider, Qpn, Time};
 

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use control::{LaneOffer, Reason};
-use rand::Rng;
+use rand::RngExt;
 use verbs::{
     Access, AddressVector, Gid, PathMtu, Provider, Psn, Qkey, QpInit, QpModify, QpType, Qpn, RtrAttr, RtsAttr,
     VerbsError,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fuzz_targets::{TARGETS, Target};
 use rand::rngs::SmallRng;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
 
 /// Time that each target's mutations get.
 const MUTATING: Duration = Duration::from_millis(1500);

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use control::Reason;
 use raas::{PathKind, Session, Stream};
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use crate::breach::Target;
 use crate::held::Held;

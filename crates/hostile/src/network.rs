@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use control::{CHALLENGE_BYTES, PeerMessage, WIRE_VERSION, encode, with_length};
 use rand::rngs::SmallRng;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
 use roce::wire::{Bth, Header, PseudoHeader, Reth};
 use rustix::net::{AddressFamily, SocketType};
 use verbs::{Psn, Qpn, Rkey};

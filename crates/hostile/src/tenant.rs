@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use control::{InspectQuery, Request, encode, send_frame, send_message};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
 use rustix::net::SendFlags;
 
 use crate::breach::{self, Target};

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rand::Rng;
+use rand::RngExt;
 use rand::rngs::SmallRng;
 use shm::{Doorbell, Word32, Word64, app_flag};
 

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use control::{CHALLENGE_BYTES, PeerMessage, Reason, WIRE_VERSION};
-use hmac::{Hmac, Mac};
+use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-use rand::RngCore;
+use rand::Rng;
 use verbs::{Access, Lkey, Mr, MrId, Region, Rkey, Sge, VerbsError};
 
 use crate::limits::MAX_MR;
@@ -52,7 +52,7 @@ impl MrTable {
         offset: u64,
         len: u64,
         access: Access,
-        entropy: &mut impl RngCore,
+        entropy: &mut impl Rng,
     ) -> Result<Mr, VerbsError> {
         let max = region.len().saturating_sub(offset);
         if len == 0 || len > max {

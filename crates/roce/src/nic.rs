@@ -7,7 +7,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::net::SocketAddr;
 
 use rand::rngs::StdRng;
-use rand::{RngCore, SeedableRng};
+use rand::{Rng, SeedableRng};
 use verbs::{DeviceAttr, Gid, PathMtu, QpState, Qpn, Time};
 
 use crate::batch::{Batch, BatchLimits};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pair::*;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use verbs::*;
 
 const MESSAGES: u64 = 300;

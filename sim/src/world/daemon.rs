@@ -5,7 +5,7 @@ use std::time::Duration;
 use control::{ChunkKind, Reason};
 use engine::{AppId, Attach};
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use shm::Session;
 use verbs::{Region, Time};
 

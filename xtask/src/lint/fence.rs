@@ -28,9 +28,11 @@ const OUTSIDE: &[&str] = &[
     "std::fs",
     "std::process",
     "OsRng",
+    "SysRng",
     "thread_rng",
     "rand::rng",
     "from_os_rng",
+    "make_rng",
     "getrandom",
     "RandomState",
 ];

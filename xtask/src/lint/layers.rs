@@ -36,7 +36,7 @@ const PURE: &[&str] = &["roce", "engine", "verbs"];
 /// Crates that bring sockets, an event loop or the system's randomness.
 const IO_CRATES: &[&str] = &["tokio", "mio", "async-std", "smol", "socket2", "quinn-udp", "getrandom"];
 /// Features of `rand` that reach for the system's randomness; they are in its default set.
-const RAND_OS_FEATURES: &[&str] = &["os_rng", "thread_rng", "getrandom", "default"];
+const RAND_OS_FEATURES: &[&str] = &["sys_rng", "thread_rng", "getrandom", "default"];
 const TREE_LIMIT: Duration = Duration::from_secs(120);
 
 fn floor(name: &str) -> Option<u32> {

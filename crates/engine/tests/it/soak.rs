@@ -6,7 +6,7 @@ use std::time::Duration;
 use control::Reason;
 use engine::AppId;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use shm::app_flag;
 
 use crate::world::{Weather, World, addr};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use control::{ChunkKind, LaneOffer, LaneRoutes, Reason};
 use engine::{AppId, Attach, Engine, EngineConfig, Event};
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
 use shm::EnginePage;
 use verbs::{PathMtu, Region, Time};

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, TcpStream};
 
 use control::{CHALLENGE_BYTES, LaneOffer, PeerMessage, Reason, WIRE_VERSION};
-use hmac::{Hmac, Mac};
+use hmac::{Hmac, KeyInit, Mac};
 use raas::Stream;
 use sha2::Sha256;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use control::{ChannelError, InspectQuery, Reply, Request, send_message};
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use shm::{Pair, Segment, Sharing};
 
 use crate::control_socket::{RawClient, check_service};

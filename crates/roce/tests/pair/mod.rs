@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
 use verbs::*;
 
