@@ -1,4 +1,5 @@
-//! The measuring programs do what they say: every test of sockbench over the kernel's sockets, and qpbench on two loopback addresses.
+//! The measuring programs do what they say: every test of sockbench over the kernel's sockets and bare paths, and qpbench on two
+//! loopback addresses.
 //! What they measure here is nobody's claim. Over RaaS they run in `cargo xtask bench`, which starts the daemons.
 
 use std::io::{BufRead, BufReader, Read};
@@ -87,6 +88,51 @@ fn ping_pongs_and_streams_run_over_kernel_sockets() {
         }
     }
     let _ = std::fs::remove_dir_all(dir);
+}
+
+/// What `lat` and `bw` must report over a bare path.
+fn check_bare(report: &Value, keys: &[&str]) {
+    for key in keys {
+        assert!(report[key].as_f64().is_some_and(|value| value > 0.0), "{key}: {report}");
+    }
+    assert_eq!(report["path"], "bare");
+}
+
+#[test]
+fn the_bare_ring_carries_ping_pongs_and_streams() {
+    for busy in [false, true] {
+        let lat = sockbench("bare", "new", busy, &["--test", "lat", "--size", "64", "--seconds", "0.1"]);
+        check_bare(&lat, &["half_rtt_us", "p50_us", "p99_us", "trips"]);
+        let bw = sockbench("bare", "new", busy, &["--test", "bw", "--size", "65536", "--seconds", "0.1"]);
+        check_bare(&bw, &["gbit_per_s"]);
+        let counted = ["--test", "bw", "--size", "8", "--seconds", "1", "--messages", "6400"];
+        assert_eq!(sockbench("bare", "new", busy, &counted)["bytes"], 8 * 6400);
+        assert!(bw["bytes"].as_u64().is_some_and(|bytes| bytes > 0 && bytes % 65536 == 0), "{bw}");
+    }
+    let many = ["--transport", "bare", "--to", "x", "--test", "many", "--size", "64", "--seconds", "1"];
+    let refused = Command::new(SOCKBENCH).arg("client").args(many).output().expect("it starts");
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("one connection"));
+}
+
+#[test]
+fn two_bare_relays_carry_ping_pongs_between_two_rings() {
+    let relay = |words: &[&str]| {
+        let mut relay = Running::start(env!("CARGO_BIN_EXE_barerelay"), words);
+        let (bound, ring) = (relay.line("bound "), relay.line("ready "));
+        (relay, bound, ring)
+    };
+    let (far, far_at, far_ring) = relay(&["--local", "127.0.0.1:0"]);
+    let (near, _, near_ring) = relay(&["--local", "127.0.0.1:0", "--peer", &far_at]);
+    let mut server = Running::start(SOCKBENCH, &["server", "--transport", "bare", "--at", &far_ring]);
+    server.line("ready ");
+    let words = ["client", "--transport", "bare", "--to", &near_ring, "--test", "lat", "--size", "64"];
+    let report = Running::start(SOCKBENCH, &[&words[..], &["--seconds", "0.1"]].concat()).end();
+    let report: Value = serde_json::from_str(&report).unwrap_or_else(|e| panic!("{e}: {report}"));
+    check_bare(&report, &["half_rtt_us", "p50_us", "p99_us", "trips"]);
+    near.end();
+    // The server's peer never says that it has finished: that does not cross the relays.
+    drop(server);
+    far.end();
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod memory;
 mod nic;
 mod place;
 mod process;
+mod processor;
 mod report;
 mod rivals;
 mod same_host;

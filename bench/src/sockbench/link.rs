@@ -6,6 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use bench::bare::{BareRing, BareSegment, Wait};
 use rustix::net::sockopt;
 
 use crate::Transport;
@@ -18,6 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const ASKS: u32 = 1 << 16;
 /// Connections that may wait: `many` opens them faster than they are taken.
 const BACKLOG: u32 = 4096;
+/// In place of a path of a bare ring: make one.
+const NEW: &str = "new";
 /// The backlog of kernel sockets.
 const KERNEL_BACKLOG: i32 = 4096;
 
@@ -27,6 +30,7 @@ pub(crate) enum Link {
     Raas(raas::Stream),
     Tcp(TcpStream, bool),
     Unix(UnixStream, bool),
+    Bare(Box<BareRing>),
 }
 
 impl Link {
@@ -41,6 +45,10 @@ impl Link {
                 Self::tcp(TcpStream::from(socket), busy)?
             }
             Transport::Unix => Self::unix(UnixStream::connect(to).with_context(what)?, busy)?,
+            Transport::Bare => {
+                let segment = BareSegment::open(to).with_context(what)?;
+                Self::Bare(Box::new(segment.end(true, wait(busy))?))
+            }
         })
     }
 
@@ -73,6 +81,7 @@ impl Link {
             Self::Tcp(s, true) => ask(|| Read::read(&mut &*s, into)),
             Self::Unix(s, false) => Read::read(&mut &*s, into),
             Self::Unix(s, true) => ask(|| Read::read(&mut &*s, into)),
+            Self::Bare(ring) => ring.read(into),
         }
     }
 
@@ -84,6 +93,7 @@ impl Link {
             Self::Tcp(s, true) => ask(|| Write::write(&mut &*s, from)),
             Self::Unix(s, false) => Write::write(&mut &*s, from),
             Self::Unix(s, true) => ask(|| Write::write(&mut &*s, from)),
+            Self::Bare(ring) => ring.write(from),
         }
     }
 
@@ -115,6 +125,10 @@ impl Link {
             Self::Raas(s) => s.shutdown(Shutdown::Write),
             Self::Tcp(s, _) => s.shutdown(Shutdown::Write),
             Self::Unix(s, _) => s.shutdown(Shutdown::Write),
+            Self::Bare(ring) => {
+                ring.finish();
+                Ok(())
+            }
         }
     }
 
@@ -124,8 +138,13 @@ impl Link {
             Self::Raas(s) => format!("{:?}", s.path()).to_lowercase(),
             Self::Tcp(..) => "tcp".to_owned(),
             Self::Unix(..) => "unix".to_owned(),
+            Self::Bare(_) => "bare".to_owned(),
         }
     }
+}
+
+fn wait(busy: bool) -> Wait {
+    if busy { Wait::Spin } else { Wait::Yield }
 }
 
 /// Repeats what would block.
@@ -158,10 +177,16 @@ pub(crate) enum Listener {
     Raas(raas::Listener),
     Tcp(TcpListener, bool),
     Unix(UnixListener, bool, String),
+    /// Made here, or made by a relay: then this is its second end.
+    Bare {
+        segment: BareSegment,
+        busy: bool,
+        second: bool,
+    },
 }
 
 impl Listener {
-    pub(crate) fn bind(transport: Transport, at: &str, busy: bool) -> Result<Self> {
+    pub(crate) fn bind(transport: Transport, at: &str, busy: bool, ring_bytes: u64) -> Result<Self> {
         let what = || format!("listening at {at}");
         Ok(match transport {
             Transport::Raas => {
@@ -177,6 +202,11 @@ impl Listener {
                 Self::Tcp(TcpListener::from(socket), busy)
             }
             Transport::Unix => Self::Unix(UnixListener::bind(at).with_context(what)?, busy, at.to_owned()),
+            Transport::Bare => {
+                let second = at != NEW;
+                let segment = if second { BareSegment::open(at) } else { BareSegment::create(ring_bytes) };
+                Self::Bare { segment: segment.with_context(what)?, busy, second }
+            }
         })
     }
 
@@ -185,6 +215,7 @@ impl Listener {
             Self::Raas(l) => l.local_addr().to_string(),
             Self::Tcp(l, _) => l.local_addr()?.to_string(),
             Self::Unix(_, _, path) => path.clone(),
+            Self::Bare { segment, .. } => segment.path(),
         })
     }
 
@@ -193,6 +224,8 @@ impl Listener {
             Self::Raas(l) => Link::raas(l.accept_timeout(PATIENCE)?.0),
             Self::Tcp(l, busy) => Link::tcp(l.accept()?.0, *busy),
             Self::Unix(l, busy, _) => Link::unix(l.accept()?.0, *busy),
+            // Whoever opens the ring finds what is written meanwhile: nobody need be waited for.
+            Self::Bare { segment, busy, second } => Ok(Link::Bare(Box::new(segment.end(*second, wait(*busy))?))),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use crate::link::{Link, Listener};
@@ -51,15 +51,24 @@ pub(crate) fn serve(listener: &Listener) -> Result<()> {
     }
 }
 
+/// When a load ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Until {
+    Time(Duration),
+    /// Of a stream alone: then what it cost can be divided by them.
+    Messages(u64),
+}
+
 /// Runs a ping-pong or a stream.
-pub(crate) fn run(link: &Link, spec: Spec, duration: Duration, cpu_of: &[u32]) -> Result<Value> {
+pub(crate) fn run(link: &Link, spec: Spec, until: Until, cpu_of: &[u32]) -> Result<Value> {
     let server = spec.agree(link)?;
     let mut pids = vec![std::process::id(), server];
     pids.extend(cpu_of);
     let before = cpu::of(&pids);
-    let mut report = match spec.test {
-        Test::Lat => ping_pong(link, spec, duration)?,
-        _ => stream(link, spec, duration)?,
+    let mut report = match (spec.test, until) {
+        (Test::Lat, Until::Time(duration)) => ping_pong(link, spec, duration)?,
+        (Test::Lat, Until::Messages(_)) => bail!("ping-pongs are measured for a time, not for a number of messages"),
+        _ => stream(link, spec, until)?,
     };
     // The server may be gone already after a ping-pong, whose cost nobody asks for.
     let seconds = cpu::of(&pids).saturating_sub(before).as_secs_f64();
@@ -114,12 +123,16 @@ fn ping_pong(link: &Link, spec: Spec, duration: Duration) -> Result<Value> {
     }))
 }
 
-fn stream(link: &Link, spec: Spec, duration: Duration) -> Result<Value> {
+fn stream(link: &Link, spec: Spec, until: Until) -> Result<Value> {
     let message = vec![0x5a; spec.size_bytes as usize];
     let writes = if spec.size_bytes >= LARGE_BYTES { 1 } else { WRITES };
     let begin = Instant::now();
     let mut sent = 0_u64;
-    while begin.elapsed() < duration {
+    let goes_on = |sent: u64| match until {
+        Until::Time(duration) => begin.elapsed() < duration,
+        Until::Messages(messages) => sent < messages,
+    };
+    while goes_on(sent) {
         for _ in 0..writes {
             link.write_all(&message)?;
         }

@@ -1,5 +1,5 @@
-//! The same loads over RaaS streams, kernel TCP and Unix sockets: ping-pong, streams of writes, and many connections. One process
-//! is the server, one the client; what each prints is one JSON object. Which rival runs when is for `cargo xtask bench`.
+//! The same loads over RaaS streams, kernel TCP, Unix sockets and bare rings: ping-pong, streams of writes, and many connections.
+//! One process is the server, one the client; what each prints is one JSON object. Which rival runs when is for `cargo xtask bench`.
 #![forbid(unsafe_code)]
 
 mod cpu;
@@ -38,15 +38,20 @@ pub(crate) enum Transport {
     Tcp,
     /// A Unix stream socket.
     Unix,
+    /// A bare ring in shared memory, or one toward a bare relay.
+    Bare,
 }
 
 #[derive(Debug, Args)]
 struct ServerArgs {
     #[arg(long, value_enum)]
     transport: Transport,
-    /// Address and port (0: any free one), or a path.
+    /// Address and port (0: any free one), or a path. Of `bare`: `new`, or the path that a relay told.
     #[arg(long)]
     at: String,
+    /// Of `bare`: bytes of a new ring, a power of two.
+    #[arg(long, default_value_t = 64 << 10)]
+    ring_bytes: u64,
     /// Ask the kernel again and again instead of waiting in it.
     #[arg(long)]
     busy: bool,
@@ -69,6 +74,9 @@ struct ClientArgs {
     /// Time of the test, of `many` the time of each half of a round.
     #[arg(long)]
     seconds: f64,
+    /// Of `bw`: so many messages, whatever time they take.
+    #[arg(long)]
+    messages: Option<u64>,
     /// Of `many`: connections.
     #[arg(long, default_value_t = 1)]
     connections: u32,
@@ -99,7 +107,7 @@ pub(crate) enum Test {
 fn main() -> Result<()> {
     match Cli::parse().role {
         Role::Server(args) => {
-            let listener = link::Listener::bind(args.transport, &args.at, args.busy)?;
+            let listener = link::Listener::bind(args.transport, &args.at, args.busy, args.ring_bytes)?;
             println!("ready {}", listener.address()?);
             load::serve(&listener)
         }
@@ -107,8 +115,13 @@ fn main() -> Result<()> {
             let to = || link::Link::connect(args.transport, &args.to, args.busy);
             let spec = wire::Spec { test: args.test, size_bytes: args.size, connections: args.connections };
             let duration = Duration::from_secs_f64(args.seconds);
+            let one = matches!(args.test, Test::Lat | Test::Bw);
+            anyhow::ensure!(one || args.transport != Transport::Bare, "a bare ring carries one connection");
             let report = match args.test {
-                Test::Lat | Test::Bw => load::run(&to()?, spec, duration, &args.cpu_of)?,
+                Test::Lat | Test::Bw => {
+                    let until = args.messages.map_or(load::Until::Time(duration), load::Until::Messages);
+                    load::run(&to()?, spec, until, &args.cpu_of)?
+                }
                 Test::Many => many::compare(&to, spec, duration, args.base, args.rounds)?,
                 Test::Hold => return many::hold(&to, spec),
             };

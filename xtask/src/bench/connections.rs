@@ -120,7 +120,7 @@ fn rows(report: &Value, count: u32) -> Option<Row> {
         rival: format!("{BASE} connections"),
         rival_values: numbers(&report["base_gbit_per_s"]),
     };
-    Some(Row { series, bar: Bar::RatioAtLeast(bar), kind })
+    Some(Row { series, bar: Some((Bar::RatioAtLeast(bar), kind)) })
 }
 
 fn figure(report: &Value) -> Value {
@@ -155,7 +155,7 @@ fn beside_queue_pairs(place: &Place, rounds: u32, seconds: f64) -> Result<Row> {
         rival: "queue pair each".to_owned(),
         rival_values: theirs,
     };
-    Ok(Row { series, bar: Bar::RatioAtLeast(0.9), kind: Kind::Must })
+    Ok(Row { series, bar: Some((Bar::RatioAtLeast(0.9), Kind::Must)) })
 }
 
 fn queue_pairs(place: &Place, count: u32, seconds: f64) -> Result<f64> {
@@ -215,8 +215,7 @@ fn memory_rows(costs: &[Cost]) -> Vec<Row> {
             ours,
             rival: rival.to_owned(),
         },
-        bar: Bar::RatioAtMost(1.0),
-        kind: Kind::Must,
+        bar: Some((Bar::RatioAtMost(1.0), Kind::Must)),
     };
     // Where the daemons held less afterwards than before, less than can be measured was used: a byte.
     let bytes = costs.iter().map(|cost| cost.bytes().max(1.0)).collect();

@@ -66,7 +66,7 @@ fn findings(file: &Value) -> Result<Findings> {
                 rival_values: vec![*limit; values.len()],
                 ours: values,
             };
-            findings.rows.push(Row { series, bar: Bar::RatioAtMost(1.0), kind: Kind::Must });
+            findings.rows.push(Row { series, bar: Some((Bar::RatioAtMost(1.0), Kind::Must)) });
         }
     }
     Ok(findings)
@@ -85,7 +85,7 @@ mod tests {
         ]});
         let found = findings(&file)?;
         let verdicts: Vec<_> = found.rows.iter().map(Row::verdict).collect();
-        assert_eq!(verdicts, [Verdict::Met, Verdict::Missed]);
+        assert_eq!(verdicts, [Some(Verdict::Met), Some(Verdict::Missed)]);
         assert_eq!((found.figures.len(), &found.figures[2]["median"]), (3, &json!(400.0)));
         Ok(())
     }

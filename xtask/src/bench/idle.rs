@@ -79,5 +79,5 @@ fn row(case: &str, shares: &[f64]) -> Row {
         rival: "limit".to_owned(),
         rival_values: vec![SHARE_MAX; shares.len()],
     };
-    Row { series, bar: Bar::RatioAtMost(1.0), kind: Kind::Must }
+    Row { series, bar: Some((Bar::RatioAtMost(1.0), Kind::Must)) }
 }

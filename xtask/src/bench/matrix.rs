@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::place::{End, Place};
+use super::place::{End, Place, at};
 use super::process::{Beside, READY_WITHIN};
 use super::report::Findings;
 use super::rivals::{Rival, any_port};
@@ -92,21 +92,30 @@ pub(crate) const TCP: Side = Side { name: "tcp", runner: Runner::Sock("tcp", fal
 pub(crate) const TCP_BUSY: Side = Side { name: "tcp-busy", runner: Runner::Sock("tcp", true) };
 pub(crate) const UNIX: Side = Side { name: "unix", runner: Runner::Sock("unix", false) };
 pub(crate) const UNIX_BUSY: Side = Side { name: "unix-busy", runner: Runner::Sock("unix", true) };
+/// The limit on one host: two processes and two rings, asking again and again.
+pub(crate) const BARE_RING: Side = Side { name: "bare-ring", runner: Runner::Sock(BARE, true) };
+/// The limit between two hosts: a ring, a relay, UDP, a relay, a ring; all four processes yield.
+pub(crate) const BARE_RELAY: Side = Side { name: "bare-relay", runner: Runner::Sock(BARE, false) };
+/// The transport of both.
+const BARE: &str = "bare";
 
-/// A bar of a case: our figure against a rival's.
+/// A row of a case: our figure beside a rival's, with a bar or reported alone.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Claim {
     pub(crate) name: &'static str,
-    pub(crate) ours: Metric,
+    pub(crate) metric: Metric,
     pub(crate) rival: &'static str,
-    pub(crate) theirs: Metric,
-    pub(crate) bar: Bar,
-    pub(crate) kind: Kind,
+    pub(crate) bar: Option<(Bar, Kind)>,
 }
 
-/// A claim about the same figure of both.
-pub(crate) fn claim(name: &'static str, metric: Metric, rival: &'static str, bar: Bar, kind: Kind) -> Claim {
-    Claim { name, ours: metric, rival, theirs: metric, bar, kind }
+/// A bar.
+pub(crate) const fn claim(name: &'static str, metric: Metric, rival: &'static str, bar: Bar, kind: Kind) -> Claim {
+    Claim { name, metric, rival, bar: Some((bar, kind)) }
+}
+
+/// A rival that is shown and decides nothing.
+pub(crate) const fn reported(name: &'static str, metric: Metric, rival: &'static str) -> Claim {
+    Claim { name, metric, rival, bar: None }
 }
 
 /// A load and who runs it; the first side is ours.
@@ -116,6 +125,10 @@ pub(crate) struct Case {
     /// `lat` or `bw`.
     pub(crate) test: &'static str,
     pub(crate) bytes: u32,
+    /// Bytes of a bare ring on one host: as many as a ring of ours has under this load.
+    pub(crate) ring_bytes: u64,
+    /// Each end has a processor of its own, which its programs do not leave.
+    pub(crate) pinned: bool,
     pub(crate) sides: Vec<Side>,
     pub(crate) claims: Vec<Claim>,
 }
@@ -128,8 +141,9 @@ pub(crate) struct Effort {
 }
 
 /// Runs the cases; a side that fails in a round has no value there, and one of ours that fails ends the bench.
-pub(crate) fn run(place: &Place, cases: &[Case], effort: Effort, findings: &mut Findings) -> Result<()> {
+pub(crate) fn run(place: &mut Place, cases: &[Case], effort: Effort, findings: &mut Findings) -> Result<()> {
     for case in cases {
+        place.pin(case.pinned)?;
         let mut values: Vec<Vec<Measured>> = vec![vec![]; case.sides.len()];
         for round in 0..effort.rounds as usize {
             for step in 0..case.sides.len() {
@@ -167,20 +181,57 @@ fn measure(place: &Place, case: &Case, side: Side, effort: Effort) -> Result<Mea
     }
 }
 
+/// The bare relays of both ends, and the paths of their rings.
+#[derive(Debug)]
+struct Relays {
+    client_ring: String,
+    server_ring: String,
+    _processes: [Beside; 2],
+}
+
+impl Relays {
+    fn start(place: &Place) -> Result<Self> {
+        let program = place.program("barerelay");
+        let start = |end: End, words: &[&str]| -> Result<(Beside, String, String)> {
+            let local = at(place.address(end), 0);
+            let words = [&[program.as_str(), "--local", &local], words].concat();
+            let mut relay = Beside::start(&mut place.command(end, &words))?;
+            let bound = relay.wait_line("bound ", READY_WITHIN)?;
+            let ring = relay.wait_line("ready ", READY_WITHIN)?;
+            Ok((relay, bound, ring))
+        };
+        let (far, far_at, server_ring) = start(End::Server, &[])?;
+        let (near, _, client_ring) = start(End::Client, &["--peer", &far_at])?;
+        Ok(Self { client_ring, server_ring, _processes: [near, far] })
+    }
+}
+
+/// Where the server of a transport listens.
+fn listen_at(place: &Place, transport: &str, relays: Option<&Relays>) -> String {
+    match (transport, relays) {
+        (BARE, Some(relays)) => relays.server_ring.clone(),
+        (BARE, None) => "new".to_owned(),
+        ("unix", _) => {
+            let path = place.file("unix.sock");
+            // A server that has ended leaves its name behind.
+            let _ = std::fs::remove_file(&path);
+            path.display().to_string()
+        }
+        _ => any_port(place),
+    }
+}
+
 fn sock(place: &Place, case: &Case, transport: &str, busy: bool, seconds: f64) -> Result<Measured> {
     let program = place.program("sockbench");
-    let path = place.file("unix.sock");
-    let at = if transport == "unix" {
-        // A server that has ended leaves its name behind.
-        let _ = std::fs::remove_file(&path);
-        path.display().to_string()
-    } else {
-        any_port(place)
-    };
+    let relays = if transport == BARE && place.is_two_hosts() { Some(Relays::start(place)?) } else { None };
+    let (listen, ring_bytes) = (listen_at(place, transport, relays.as_ref()), case.ring_bytes.to_string());
     let busy: &[&str] = if busy { &["--busy"] } else { &[] };
-    let words = [&[program.as_str(), "server", "--transport", transport, "--at", &at], busy].concat();
-    let mut server = Beside::start(&mut place.command(End::Server, &words))?;
-    let to = server.wait_line("ready ", READY_WITHIN)?;
+    let words = [program.as_str(), "server", "--transport", transport, "--at", &listen, "--ring-bytes", &ring_bytes];
+    let mut server = Beside::start(&mut place.command(End::Server, &[&words, busy].concat()))?;
+    let mut to = server.wait_line("ready ", READY_WITHIN)?;
+    if let Some(relays) = &relays {
+        to.clone_from(&relays.client_ring);
+    }
     let (bytes, seconds_text) = (case.bytes.to_string(), seconds.to_string());
     let mut words = [&[program.as_str(), "client", "--transport", transport, "--to", &to], busy].concat();
     words.extend(["--test", case.test, "--size", &bytes, "--seconds", &seconds_text]);
@@ -191,7 +242,10 @@ fn sock(place: &Place, case: &Case, transport: &str, busy: bool, seconds: f64) -
     let limit = Duration::from_secs_f64(seconds) + SLACK;
     let ended = child::run_quiet(&mut place.command(End::Client, &words), limit)?;
     ensure!(ended.success(), "client: {}\n{}", ended.describe(), ended.text(Stream::Err));
-    server.end();
+    if relays.is_none() {
+        // A server behind relays does not hear of its client's end, and is ended when this is over.
+        server.end();
+    }
     let report: Value = serde_json::from_str(&ended.text(Stream::Out)).context("the client's report is not JSON")?;
     let wanted = match (transport, place.is_two_hosts()) {
         ("raas", true) => "lane",
@@ -219,13 +273,13 @@ fn row(case: &Case, claim: &Claim, values: &[Vec<Measured>]) -> Option<Row> {
     let rival = case.sides.iter().position(|side| side.name == claim.rival)?;
     let series = Series {
         case: claim.name.to_owned(),
-        unit: claim.ours.unit().to_owned(),
-        better: claim.ours.better(),
-        ours: column(values.first()?, claim.ours),
+        unit: claim.metric.unit().to_owned(),
+        better: claim.metric.better(),
+        ours: column(values.first()?, claim.metric),
         rival: claim.rival.to_owned(),
-        rival_values: column(values.get(rival)?, claim.theirs),
+        rival_values: column(values.get(rival)?, claim.metric),
     };
-    Some(Row { series, bar: claim.bar, kind: claim.kind })
+    Some(Row { series, bar: claim.bar })
 }
 
 /// Medians of everything that every side measured.
@@ -242,7 +296,7 @@ fn figures(case: &Case, values: &[Vec<Measured>]) -> Value {
             (side.name.to_owned(), Value::Object(medians.collect()))
         })
         .collect();
-    json!({ "case": case.name, "size_bytes": case.bytes, "medians": sides })
+    json!({ "case": case.name, "size_bytes": case.bytes, "pinned": case.pinned, "medians": sides })
 }
 
 fn key(metric: Metric) -> &'static str {
@@ -262,19 +316,17 @@ mod tests {
 
     #[test]
     fn a_claim_compares_the_rounds_of_two_sides() {
-        let claim = Claim {
-            name: "p99 against p50",
-            ours: Metric::P99,
-            rival: "tcp",
-            theirs: Metric::P50,
-            bar: Bar::RatioAtMost(1.0),
-            kind: Kind::Must,
-        };
-        let case = Case { name: "c", test: "lat", bytes: 64, sides: vec![RAAS, TCP], claims: vec![claim] };
+        let claim = claim("p99", Metric::P99, "tcp", Bar::RatioAtMost(1.0), Kind::Must);
+        let sides = vec![RAAS, TCP];
+        let case =
+            Case { name: "c", test: "lat", bytes: 64, ring_bytes: 4096, pinned: false, sides, claims: vec![claim] };
         let side = |p50: f64, p99: f64| Measured { p50_us: Some(p50), p99_us: Some(p99), ..Measured::default() };
-        let values = vec![vec![side(1.0, 2.0), Measured::default()], vec![side(4.0, 9.0), side(1.0, 1.0)]];
+        let values = vec![vec![side(1.0, 2.0), Measured::default()], vec![side(3.0, 4.0), side(1.0, 1.0)]];
         let found = row(&case, &claim, &values).expect("both sides are there");
         assert_eq!(found.series.ratios(), [0.5]);
+        assert_eq!(found.bar, claim.bar);
+        let beside = reported("p50", Metric::P50, "tcp");
+        assert_eq!(row(&case, &beside, &values).expect("both sides are there").bar, None);
         let told = figures(&case, &values);
         assert_eq!(told["medians"]["raas"]["p99_us"], 2.0);
         assert!(told["medians"]["raas"]["gbit_per_s"].is_null());

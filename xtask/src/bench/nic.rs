@@ -84,9 +84,9 @@ fn findings(file: &Value) -> Result<Findings> {
             rival_values: values(&case["values"]["rxe"]),
         };
         let must = if lower { Bar::RatioAtMost(1.0) } else { Bar::RatioAtLeast(1.0) };
-        rows.push(Row { series: series.clone(), bar: must, kind: Kind::Must });
+        rows.push(Row { series: series.clone(), bar: Some((must, Kind::Must)) });
         if unit == "gbit_per_s" {
-            rows.push(Row { series, bar: Bar::RatioAtLeast(2.0), kind: Kind::Goal });
+            rows.push(Row { series, bar: Some((Bar::RatioAtLeast(2.0), Kind::Goal)) });
         }
         figures.push(json!({ "case": case["case"], "p99_us": case["p99_us"], "counters": case["counters"] }));
     }
@@ -118,7 +118,7 @@ mod tests {
             case("latency", "us", 9.0, 10.0), case("throughput", "gbit_per_s", 3.0, 2.0), case("rate", "ops_per_s", 1.0, 2.0),
         ]});
         let rows = findings(&file)?.rows;
-        let verdicts: Vec<_> = rows.iter().map(|row| (row.kind, row.verdict())).collect();
+        let verdicts: Vec<_> = rows.iter().map(|row| (row.bar.map(|(_, kind)| kind), row.verdict())).collect();
         assert_eq!(
             verdicts,
             [
@@ -127,6 +127,7 @@ mod tests {
                 (Kind::Goal, Verdict::Missed),
                 (Kind::Must, Verdict::Missed),
             ]
+            .map(|(kind, verdict)| (Some(kind), Some(verdict)))
         );
         Ok(())
     }

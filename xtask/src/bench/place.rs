@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::process::{Beside, READY_WITHIN};
-use super::with_priority;
+use super::{processor, with_priority};
 use crate::child::{self, Stream};
 use crate::repo::Repo;
 
@@ -43,11 +43,14 @@ pub(crate) struct Place {
     /// The process that holds the server's namespace.
     other: Option<Beside>,
     daemons: Vec<Daemon>,
+    /// The processor that each end's programs keep to.
+    pinned: Option<[usize; 2]>,
 }
 
 /// A daemon of a bench.
 #[derive(Debug)]
 struct Daemon {
+    end: End,
     socket: PathBuf,
     process: Beside,
 }
@@ -106,7 +109,14 @@ impl Place {
         let key = dir.join("key");
         std::fs::write(&key, [7; 32])?;
         std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-        Ok(Self { repo_root: repo.root.clone(), target: repo.target.clone(), dir, other: None, daemons: vec![] })
+        Ok(Self {
+            repo_root: repo.root.clone(),
+            target: repo.target.clone(),
+            dir,
+            other: None,
+            daemons: vec![],
+            pinned: None,
+        })
     }
 
     fn set_up(&self, end: End, words: &[&str]) -> Result<()> {
@@ -125,7 +135,7 @@ impl Place {
         command.arg("--socket").arg(&socket).arg("--key-file").arg(self.dir.join("key")).arg("--config").arg(&file);
         let mut process = Beside::start(&mut command)?;
         process.wait_line("ready socket=", READY_WITHIN)?;
-        self.daemons.push(Daemon { socket, process });
+        self.daemons.push(Daemon { end, socket, process });
         Ok(())
     }
 
@@ -166,6 +176,10 @@ impl Place {
         if let Some([mount, net]) = &namespace {
             all.extend(["nsenter", mount, net, "--"]);
         }
+        let processor = self.pinned.map(|both| both[usize::from(end == End::Server)].to_string());
+        if let Some(processor) = &processor {
+            all.extend(["taskset", "--cpu-list", processor]);
+        }
         all.extend(words);
         let all = with_priority(&all);
         let (program, arguments) = all.split_first().unwrap_or((&"true", &[]));
@@ -176,6 +190,28 @@ impl Place {
             command.env("RAAS_SOCKET", &daemon.socket);
         }
         command
+    }
+
+    /// From now on each end's programs keep to a processor of its own, or to none again. Of two hosts that holds for their daemons
+    /// too; the daemon of one host is on the path of neither end.
+    pub(crate) fn pin(&mut self, pinned: bool) -> Result<()> {
+        let all = processor::allowed()?;
+        self.pinned = if pinned { Some(processor::two_apart(&all)?) } else { None };
+        for daemon in self.daemons.iter().filter(|_| self.is_two_hosts()) {
+            let own = self.pinned.map(|both| vec![both[usize::from(daemon.end == End::Server)]]);
+            let list = own.as_ref().unwrap_or(&all).iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+            let pid = daemon.process.pid().to_string();
+            let mut taskset = Command::new("taskset");
+            taskset.args(["--all-tasks", "--cpu-list", "--pid", &list, &pid]);
+            let ended = child::run_quiet(&mut taskset, SETUP_LIMIT)?;
+            ensure!(ended.success(), "taskset {list} {pid}: {}", ended.text(Stream::Err));
+        }
+        Ok(())
+    }
+
+    /// The processors of client and server where they are pinned.
+    pub(crate) fn processors() -> Result<[usize; 2]> {
+        processor::two_apart(&processor::allowed()?)
     }
 
     /// Whether addresses belong to two hosts.

@@ -88,7 +88,7 @@ pub(crate) fn table(findings: &Findings) -> String {
     for missing in &findings.rivals_missing {
         let _ = writeln!(out, "rival missing: {missing}");
     }
-    let count = |verdict: Verdict| findings.rows.iter().filter(|row| row.verdict() == verdict).count();
+    let count = |verdict: Verdict| findings.rows.iter().filter(|row| row.verdict() == Some(verdict)).count();
     let _ = writeln!(
         out,
         "{} met, {} missed, {} undecided",
@@ -103,7 +103,6 @@ fn cells(row: &Row) -> Vec<String> {
     let median = |values: &[f64]| spread(values).map_or("-".to_owned(), |s| short(s.median));
     let ratio = spread(&row.series.ratios())
         .map_or("-".to_owned(), |s| format!("{} ({}..{})", short(s.median), short(s.p10), short(s.p90)));
-    let kind = if row.kind == super::stats::Kind::Must { "must" } else { "goal" };
     vec![
         row.series.case.clone(),
         median(&row.series.ours),
@@ -111,8 +110,8 @@ fn cells(row: &Row) -> Vec<String> {
         median(&row.series.rival_values),
         row.series.unit.clone(),
         ratio,
-        format!("{kind} {}", row.bar.text()),
-        row.verdict().name().to_owned(),
+        row.bar.map_or("none".to_owned(), |(bar, kind)| format!("{} {}", kind.name(), bar.text())),
+        row.verdict().map_or("reported", Verdict::name).to_owned(),
     ]
 }
 
@@ -140,7 +139,10 @@ mod tests {
         };
         Findings {
             rounds: 9,
-            rows: vec![Row { series, bar: Bar::RatioAtMost(1.0), kind: Kind::Must }],
+            rows: vec![
+                Row { series: series.clone(), bar: Some((Bar::RatioAtMost(1.0), Kind::Must)) },
+                Row { series: Series { rival: "tcp".to_owned(), ..series }, bar: None },
+            ],
             rivals_missing: vec!["ucx: not installable".to_owned()],
             ..Findings::default()
         }
@@ -150,6 +152,7 @@ mod tests {
     fn the_table_shows_both_sides_and_the_verdict() {
         let text = table(&findings());
         assert!(text.contains("0.50 (0.50..0.50)") && text.contains("met"), "{text}");
+        assert!(text.lines().any(|line| line.contains("tcp") && line.ends_with("reported")), "{text}");
         assert!(text.contains("rival missing: ucx"), "{text}");
         assert!(text.ends_with("1 met, 0 missed, 0 undecided\n"), "{text}");
     }

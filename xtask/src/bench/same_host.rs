@@ -1,10 +1,12 @@
-//! Bench `same-host`: two processes of one host, against kernel sockets, UCX over posix shared memory, and libfabric shm.
-//! Owns the bars.
+//! Bench `same-host`: two processes of one host, each with a processor of its own, beside a bare ring and UCX over posix shared memory,
+//! which decide; kernel sockets and libfabric shm are reported. Owns the bars.
 
 use anyhow::Result;
 use serde_json::json;
 
-use super::matrix::{self, Case, Effort, Metric, RAAS, Runner, Side, TCP, TCP_BUSY, UNIX, UNIX_BUSY, claim};
+use super::matrix::{
+    self, BARE_RING, Case, Effort, Metric, RAAS, Runner, Side, TCP, TCP_BUSY, UNIX, UNIX_BUSY, claim, reported,
+};
 use super::place::{Place, has};
 use super::report::Findings;
 use super::rivals::{self, Rival};
@@ -24,58 +26,64 @@ fn fabric(bytes: u32, iterations: u32) -> Side {
     Side { name: "libfabric-shm", runner: Runner::Rival(Rival::Libfabric("shm", "rdm", bytes, iterations)) }
 }
 
+/// Bytes of a bare ring for small messages, and for a stream: a ring of ours begins with the one and grows to the other.
+const RING_BYTES: u64 = 256 << 10;
+const GROWN_RING_BYTES: u64 = 4 << 20;
+
+fn case(name: &'static str, test: &'static str, bytes: u32) -> Case {
+    let ring_bytes = if bytes == SMALL { RING_BYTES } else { GROWN_RING_BYTES };
+    Case { name, test, bytes, ring_bytes, pinned: true, sides: vec![RAAS, BARE_RING], claims: vec![] }
+}
+
 fn cases() -> Vec<Case> {
     use Bar::{RatioAtLeast, RatioAtMost};
-    use Kind::{Goal, Must};
+    use Kind::Must;
     use Metric::{Gbit, HalfRtt, Msgs};
-    vec![
-        Case {
-            name: "latency of 64 B",
-            test: "lat",
-            bytes: SMALL,
-            sides: vec![
-                RAAS,
-                TCP_BUSY,
-                TCP,
-                UNIX_BUSY,
-                UNIX,
-                ucx("ucx-tag_lat", "tag_lat", SMALL, 1_000_000),
-                fabric(SMALL, 100_000),
-            ],
-            claims: vec![
-                claim("64 B half round trip", HalfRtt, "tcp-busy", RatioAtMost(0.05), Must),
-                claim("64 B half round trip", HalfRtt, "ucx-tag_lat", RatioAtMost(1.5), Must),
-                claim("64 B half round trip", HalfRtt, "ucx-tag_lat", RatioAtMost(1.0), Goal),
-            ],
-        },
-        Case {
-            name: "stream of 64 KiB",
-            test: "bw",
-            bytes: LARGE,
-            sides: vec![RAAS, TCP, UNIX, ucx("ucx-stream_bw", "stream_bw", LARGE, 200_000), fabric(LARGE, 20_000)],
-            claims: vec![
-                claim("64 KiB stream", Gbit, "tcp", RatioAtLeast(5.0), Must),
-                claim("64 KiB stream", Gbit, "ucx-stream_bw", RatioAtLeast(0.8), Must),
-                claim("64 KiB stream", Gbit, "ucx-stream_bw", RatioAtLeast(1.2), Goal),
-            ],
-        },
-        Case {
-            name: "rate of 8 B",
-            test: "bw",
-            bytes: TINY,
-            sides: vec![RAAS, TCP, ucx("ucx-tag_bw", "tag_bw", TINY, 5_000_000)],
-            claims: vec![claim("8 B messages", Msgs, "ucx-tag_bw", RatioAtLeast(1.0), Goal)],
-        },
-    ]
+    const LATENCY: &str = "64 B half round trip";
+    const STREAM: &str = "64 KiB stream";
+    const RATE: &str = "8 B messages";
+    let mut latency = case("latency of 64 B", "lat", SMALL);
+    latency.sides.extend([
+        ucx("ucx-tag_lat", "tag_lat", SMALL, 1_000_000),
+        TCP_BUSY,
+        TCP,
+        UNIX_BUSY,
+        UNIX,
+        fabric(SMALL, 100_000),
+    ]);
+    latency.claims = vec![
+        claim(LATENCY, HalfRtt, "ucx-tag_lat", RatioAtMost(1.0), Must),
+        claim(LATENCY, HalfRtt, "bare-ring", RatioAtMost(1.2), Must),
+    ];
+    let beside = ["tcp-busy", "tcp", "unix-busy", "unix", "libfabric-shm"];
+    latency.claims.extend(beside.map(|rival| reported(LATENCY, HalfRtt, rival)));
+    let mut stream = case("stream of 64 KiB", "bw", LARGE);
+    stream.sides.extend([ucx("ucx-stream_bw", "stream_bw", LARGE, 200_000), TCP, UNIX, fabric(LARGE, 20_000)]);
+    stream.claims = vec![
+        claim(STREAM, Gbit, "ucx-stream_bw", RatioAtLeast(1.2), Must),
+        claim(STREAM, Gbit, "bare-ring", RatioAtLeast(0.8), Must),
+    ];
+    stream.claims.extend(["tcp", "unix", "libfabric-shm"].map(|rival| reported(STREAM, Gbit, rival)));
+    let mut rate = case("rate of 8 B", "bw", TINY);
+    rate.sides.extend([ucx("ucx-tag_bw", "tag_bw", TINY, 5_000_000), TCP]);
+    rate.claims = vec![
+        claim(RATE, Msgs, "ucx-tag_bw", RatioAtLeast(1.0), Must),
+        reported(RATE, Msgs, "bare-ring"),
+        reported(RATE, Msgs, "tcp"),
+    ];
+    vec![latency, stream, rate]
 }
 
 pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     let effort = Effort { rounds: args.rounds(), seconds: args.seconds(SECONDS) };
     let mut findings = Findings { rounds: effort.rounds, rivals_missing: rivals::install(), ..Findings::default() };
-    findings.setting = json!({ "seconds": effort.seconds, "ucx_tls": "posix", "tcp_congestion": "cubic" });
-    let place = Place::one_host(repo, "same-host", "")?;
+    findings.setting = json!({
+        "seconds": effort.seconds, "ucx_tls": "posix", "tcp_congestion": "cubic",
+        "processors_client_server": Place::processors()?,
+    });
+    let mut place = Place::one_host(repo, "same-host", "")?;
     let cases: Vec<Case> = cases().into_iter().filter(|case| args.wants(case.name)).map(without_absent).collect();
-    matrix::run(&place, &cases, effort, &mut findings)?;
+    matrix::run(&mut place, &cases, effort, &mut findings)?;
     Ok(findings)
 }
 
@@ -94,6 +102,7 @@ mod tests {
     fn every_claim_names_a_side_of_its_case() {
         for case in super::cases() {
             assert_eq!(case.sides[0].name, "raas");
+            assert!(case.pinned && case.sides.iter().any(|side| side.name == "bare-ring"), "{}", case.name);
             for claim in &case.claims {
                 assert!(case.sides.iter().any(|side| side.name == claim.rival), "{}", claim.rival);
             }

@@ -50,12 +50,11 @@ pub(crate) enum Verdict {
     Undecided,
 }
 
-/// A series against one bar.
+/// A series against one bar, or a rival that is reported without one.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) series: Series,
-    pub(crate) bar: Bar,
-    pub(crate) kind: Kind,
+    pub(crate) bar: Option<(Bar, Kind)>,
 }
 
 /// Median and the spread of what a bar is about.
@@ -97,15 +96,18 @@ impl Bar {
 }
 
 impl Row {
-    /// Met or missed where the tenth and the ninetieth percentile agree, else undecided.
-    pub(crate) fn verdict(&self) -> Verdict {
+    /// Met or missed where the tenth and the ninetieth percentile agree, else undecided. A row without a bar has none.
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        let (bar, _) = self.bar?;
         let judged = self.series.ratios();
-        let Some(spread) = spread(&judged).filter(|_| judged.len() >= ROUNDS_MIN) else { return Verdict::Undecided };
-        match (self.bar.reached_by(spread.p10), self.bar.reached_by(spread.p90)) {
+        let Some(spread) = spread(&judged).filter(|_| judged.len() >= ROUNDS_MIN) else {
+            return Some(Verdict::Undecided);
+        };
+        Some(match (bar.reached_by(spread.p10), bar.reached_by(spread.p90)) {
             (true, true) => Verdict::Met,
             (false, false) => Verdict::Missed,
             _ => Verdict::Undecided,
-        }
+        })
     }
 
     pub(crate) fn to_json(&self) -> Value {
@@ -125,10 +127,19 @@ impl Row {
             "ratio_median": of(|s| s.median),
             "ratio_p10": of(|s| s.p10),
             "ratio_p90": of(|s| s.p90),
-            "bar": self.bar.text(),
-            "kind": match self.kind { Kind::Must => "must", Kind::Goal => "goal" },
-            "verdict": self.verdict().name(),
+            "bar": self.bar.map(|(bar, _)| bar.text()),
+            "kind": self.bar.map(|(_, kind)| kind.name()),
+            "verdict": self.verdict().map(Verdict::name),
         })
+    }
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Must => "must",
+            Self::Goal => "goal",
+        }
     }
 }
 
@@ -178,7 +189,7 @@ mod tests {
             rival: "rival".to_owned(),
             rival_values: rival.to_vec(),
         };
-        Row { series, bar, kind: Kind::Must }
+        Row { series, bar: Some((bar, Kind::Must)) }
     }
 
     #[test]
@@ -202,25 +213,25 @@ mod tests {
     #[test]
     fn a_time_reaches_its_bar_from_below_and_a_rate_from_above() {
         let (half, one) = ([0.5; 9], [1.0; 9]);
-        assert_eq!(row(&half, &one, Bar::RatioAtMost(0.5)).verdict(), Verdict::Met);
-        assert_eq!(row(&half, &one, Bar::RatioAtMost(0.4)).verdict(), Verdict::Missed);
-        assert_eq!(row(&half, &one, Bar::RatioAtLeast(0.5)).verdict(), Verdict::Met);
-        assert_eq!(row(&half, &one, Bar::RatioAtLeast(0.6)).verdict(), Verdict::Missed);
+        assert_eq!(row(&half, &one, Bar::RatioAtMost(0.5)).verdict(), Some(Verdict::Met));
+        assert_eq!(row(&half, &one, Bar::RatioAtMost(0.4)).verdict(), Some(Verdict::Missed));
+        assert_eq!(row(&half, &one, Bar::RatioAtLeast(0.5)).verdict(), Some(Verdict::Met));
+        assert_eq!(row(&half, &one, Bar::RatioAtLeast(0.6)).verdict(), Some(Verdict::Missed));
     }
 
     #[test]
     fn rounds_that_disagree_decide_nothing() {
         let mixed = [0.8, 0.8, 0.8, 0.8, 0.9, 0.9, 0.9, 1.2, 1.2];
-        assert_eq!(row(&mixed, &[1.0; 9], Bar::RatioAtMost(1.0)).verdict(), Verdict::Undecided);
+        assert_eq!(row(&mixed, &[1.0; 9], Bar::RatioAtMost(1.0)).verdict(), Some(Verdict::Undecided));
         // One outlier of nine lies beyond the ninetieth percentile only in part, and still counts.
         let outlier = [0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 1.5];
-        assert_eq!(row(&outlier, &[1.0; 9], Bar::RatioAtMost(1.0)).verdict(), Verdict::Met);
+        assert_eq!(row(&outlier, &[1.0; 9], Bar::RatioAtMost(1.0)).verdict(), Some(Verdict::Met));
     }
 
     #[test]
     fn too_few_rounds_decide_nothing() {
-        assert_eq!(row(&[0.1; 8], &[1.0; 8], Bar::RatioAtMost(1.0)).verdict(), Verdict::Undecided);
-        assert_eq!(row(&[0.1; 9], &[1.0; 8], Bar::RatioAtMost(1.0)).verdict(), Verdict::Undecided);
+        assert_eq!(row(&[0.1; 8], &[1.0; 8], Bar::RatioAtMost(1.0)).verdict(), Some(Verdict::Undecided));
+        assert_eq!(row(&[0.1; 9], &[1.0; 8], Bar::RatioAtMost(1.0)).verdict(), Some(Verdict::Undecided));
     }
 
     #[test]
@@ -234,6 +245,16 @@ mod tests {
             (&json!("ours/rival <= 0.5"), &json!("must"), &json!("met"))
         );
         assert_eq!(json["ours"][0], 12.35);
+    }
+
+    #[test]
+    fn a_reported_rival_has_ratios_and_no_verdict() {
+        let reported = Row { bar: None, ..row(&[2.0; 9], &[4.0; 9], Bar::RatioAtMost(1.0)) };
+        let json = reported.to_json();
+        assert_eq!(json["ratio_median"], 0.5);
+        for key in ["bar", "kind", "verdict"] {
+            assert!(json.get(key).is_some_and(Value::is_null), "{key}: {json}");
+        }
     }
 
     #[test]
