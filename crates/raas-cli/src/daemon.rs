@@ -8,6 +8,7 @@ use raasd::{Config, DaemonError, Flags, Shutdown};
 
 use crate::cli::DaemonArgs;
 use crate::exit::Failure;
+use crate::log::Log;
 
 /// How long the daemon may take to end after stdin was closed, before the process ends anyway.
 const END_LIMIT: Duration = Duration::from_secs(8);
@@ -18,7 +19,7 @@ const STDIN_BYTES: usize = 256;
 pub(crate) fn run(
     args: DaemonArgs,
     log: Option<String>,
-    start_log: impl FnOnce(&str) -> Result<(), Failure>,
+    start_log: impl FnOnce(&str, Log) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let flags = Flags {
         listen: args.listen,
@@ -31,17 +32,25 @@ pub(crate) fn run(
         log,
     };
     let config = Config::load(args.config.as_deref(), &flags).map_err(|e| Failure::Configuration(e.to_string()))?;
-    start_log(&config.log)?;
+    let queue = Log::to_stderr().map_err(|e| Failure::failed("no thread to write the log", e))?;
+    start_log(&config.log, queue.clone())?;
     if args.check {
         raasd::check(&config).map_err(failure)?;
         println!("configuration ok: host {}, socket {}", config.listen, config.socket.display());
         return Ok(());
     }
+    queue.take_panics();
     let shutdown = Shutdown::on_signals();
     if args.until_stdin_closes {
-        end_with_stdin(shutdown.clone())?;
+        end_with_stdin(shutdown.clone(), queue.clone())?;
     }
-    raasd::run(config, shutdown, say_ready).map_err(failure)
+    let ended = raasd::run(config, shutdown, say_ready).map_err(|e| {
+        let failure = failure(e);
+        queue.line(failure.words().as_bytes());
+        Failure::Logged(failure.code())
+    });
+    queue.flush();
+    ended
 }
 
 fn say_ready(socket: &Path) {
@@ -51,7 +60,7 @@ fn say_ready(socket: &Path) {
 }
 
 /// Ends the daemon when stdin does, and the process if the daemon does not.
-fn end_with_stdin(shutdown: Shutdown) -> Result<(), Failure> {
+fn end_with_stdin(shutdown: Shutdown, queue: Log) -> Result<(), Failure> {
     let watch = move || {
         let mut ignored = [0; STDIN_BYTES];
         let mut stdin = std::io::stdin().lock();
@@ -65,7 +74,8 @@ fn end_with_stdin(shutdown: Shutdown) -> Result<(), Failure> {
         }
         shutdown.trigger();
         std::thread::sleep(END_LIMIT);
-        eprintln!("raas: the daemon did not end in order");
+        queue.line(b"raas: the daemon did not end in order");
+        queue.flush();
         std::process::exit(1);
     };
     let thread = std::thread::Builder::new().name("stdin".into()).spawn(watch);

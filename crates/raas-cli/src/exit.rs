@@ -25,25 +25,42 @@ pub(crate) enum Failure {
     /// Bytes arrived that are not the bytes that were sent (exit code 5).
     #[error("{0}")]
     Unverified(String),
+    /// The daemon ended with this exit code, and its log has said why.
+    #[error("exit code {0}")]
+    Logged(u8),
 }
 
 impl Failure {
     /// The exit code of the process, 1 to 5.
-    pub(crate) fn exit_code(&self) -> ExitCode {
-        ExitCode::from(match self {
+    pub(crate) fn code(&self) -> u8 {
+        match self {
             Self::Failed(_) => 1,
             Self::Usage(_) | Self::Configuration(_) => 2,
             Self::NoDaemon(_) => 3,
             Self::Refused(_) => 4,
             Self::Unverified(_) => 5,
-        })
+            Self::Logged(code) => *code,
+        }
+    }
+
+    /// [`Self::code`] for the system.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.code())
+    }
+
+    /// What a person is told.
+    pub(crate) fn words(&self) -> String {
+        match self {
+            Self::Configuration(lines) => lines.clone(),
+            other => format!("raas: {other}"),
+        }
     }
 
     /// Tells a person on stderr.
     pub(crate) fn tell(&self) {
         match self {
-            Self::Configuration(lines) => eprintln!("{lines}"),
-            other => eprintln!("raas: {other}"),
+            Self::Logged(_) => {}
+            other => eprintln!("{}", other.words()),
         }
     }
 

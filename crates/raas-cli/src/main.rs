@@ -9,6 +9,7 @@ mod device;
 mod doctor;
 mod exit;
 mod lane;
+mod log;
 mod manual;
 mod netcat;
 mod perf;
@@ -67,14 +68,19 @@ fn arguments(mut given: Vec<OsString>) -> Vec<OsString> {
     given
 }
 
-/// Starts logging to stderr (stdout belongs to results): by the command line, else by `$RUST_LOG`, else by `default`.
-fn start_log(given: Option<&str>, default: &str) -> Result<(), Failure> {
+/// Starts logging to stderr (stdout belongs to results): by the command line, else by `$RUST_LOG`, else by `default`. With a
+/// queue, a line that cannot be written holds up nobody.
+fn start_log(given: Option<&str>, default: &str, queue: Option<log::Log>) -> Result<(), Failure> {
     let variable = std::env::var("RUST_LOG").ok().filter(|v| !v.is_empty());
     let filter = given.or(variable.as_deref()).unwrap_or(default);
     let filter = EnvFilter::try_new(filter)
         .map_err(|e| Failure::Usage(format!("log filter `{filter}`: {e}; try `info` or `raasd=debug`")))?;
     let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).log_internal_errors(false);
+    match queue {
+        Some(log) => subscriber.with_writer(log).init(),
+        None => subscriber.with_writer(std::io::stderr).init(),
+    }
     Ok(())
 }
 
@@ -82,10 +88,12 @@ fn run(cli: Cli) -> Result<(), Failure> {
     let log = cli.log;
     // The daemon's configuration may name a filter, so it starts its log itself.
     if !matches!(cli.command, Command::Daemon(_)) {
-        start_log(log.as_deref(), LOG_DEFAULT)?;
+        start_log(log.as_deref(), LOG_DEFAULT, None)?;
     }
     match cli.command {
-        Command::Daemon(args) => daemon::run(args, log.clone(), |default| start_log(log.as_deref(), default)),
+        Command::Daemon(args) => {
+            daemon::run(args, log.clone(), |default, queue| start_log(log.as_deref(), default, Some(queue)))
+        }
         Command::Demo(args) => demo::run(&demo::Demo {
             path: args.path,
             connections: args.connections,
