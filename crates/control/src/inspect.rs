@@ -143,6 +143,11 @@ pub struct LaneRow {
     pub tx_bytes: u64,
     /// Bytes received.
     pub rx_bytes: u64,
+    /// Dials in a row that came to nothing, lanes that lasted less than 10 s included; 0 once a lane that lasted is lost.
+    pub dials_failed: u32,
+    /// Microseconds for which datagrams to the host are dropped without dialing it again; 0: the next one has it dialed.
+    /// A connect dials at once.
+    pub redial_in_us: u64,
 }
 
 /// An application of `raas stat`.

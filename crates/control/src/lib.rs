@@ -23,6 +23,6 @@ pub use reason::*;
 pub use unix::*;
 
 /// Version of the application protocol of this build.
-pub const APP_VERSION: u32 = 2;
+pub const APP_VERSION: u32 = 3;
 /// Version of the protocol between daemons (control link and frames on the lane) of this build.
 pub const WIRE_VERSION: u32 = 2;

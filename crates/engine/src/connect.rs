@@ -157,11 +157,7 @@ impl Engine {
         let Some(lane) = self.lanes.get_mut(lane_id) else { return };
         if lane.state != LaneState::Up {
             lane.parked.push_back(id);
-            if lane.state == LaneState::Down && !lane.is_wanted {
-                lane.is_wanted = true;
-                self.events.push_back(Event::PeerWanted { peer: to });
-            }
-            return;
+            return self.want_link(lane_id);
         }
         self.ring_connect(id);
     }

@@ -17,6 +17,7 @@ use crate::limits::{
     FRAME_SLOTS, LANE_FRUITLESS_AFTER, LANE_RESET_WINDOW, LANE_RESETS_FRUITLESS_MAX, LANE_RESETS_MAX, OPENS_PENDING_MAX,
 };
 use crate::recvpool::FrameMemory;
+use crate::redial::Redial;
 use crate::resync::Resync;
 use crate::sched::Drr;
 use crate::sendq::SendQueue;
@@ -55,6 +56,8 @@ pub(crate) struct Lane {
     pub(crate) state: LaneState,
     /// The daemon was asked to dial.
     pub(crate) is_wanted: bool,
+    /// Dials that failed, and when datagrams may have the host dialed again.
+    pub(crate) redial: Redial,
     /// It was up and failed, and was not made again.
     pub(crate) has_failed: bool,
     pub(crate) incarnation: u32,
@@ -130,6 +133,7 @@ impl Lane {
             peer,
             state: LaneState::Down,
             is_wanted: false,
+            redial: Redial::default(),
             has_failed: false,
             incarnation: 0,
             peer_incarnation: 0,
@@ -192,6 +196,11 @@ impl Lane {
     /// Whether nothing depends on the entry: it may make room for another peer.
     pub(crate) fn is_idle(&self) -> bool {
         self.state == LaneState::Down && !self.is_wanted && self.parked.is_empty() && self.connections == 0
+    }
+
+    /// Whether datagrams wait before they have the host dialed again.
+    pub(crate) fn holds_dials_back(&self, now: Time) -> bool {
+        self.state == LaneState::Down && !self.redial.is_due(now)
     }
 
     /// Whether a frame should leave, if it may.

@@ -37,6 +37,7 @@ mod listen;
 mod pump;
 mod recv;
 mod recvpool;
+mod redial;
 mod rest;
 mod resync;
 mod ringpool;

@@ -121,6 +121,11 @@ pub(crate) const DATAGRAM_REVIVAL: Duration = Duration::from_secs(1);
 /// Questions for a path of one application that wait for a link.
 pub(crate) const PATH_ASKS_PER_APP_MAX: usize = 1024;
 
+/// Pause before datagrams have a host dialed again after the first dial that failed; it doubles with each further one.
+pub(crate) const REDIAL_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Longest such pause.
+pub(crate) const REDIAL_PAUSE_MAX: Duration = Duration::from_secs(10);
+
 /// First port of those that connects and listens on port 0 take.
 pub(crate) const EPHEMERAL_FIRST: u16 = 32768;
 

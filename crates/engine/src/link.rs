@@ -31,12 +31,22 @@ pub(crate) const LANE_NUMBER: u32 = 0;
 impl Engine {
     /// The lane to `peer`, made if there is none. `None`: the table is full.
     pub(crate) fn lane_to<P: Provider>(&mut self, nic: &mut P, peer: IpAddr) -> Option<LaneId> {
+        self.find_lane(nic, peer, true)
+    }
+
+    /// As [`Self::lane_to`], for a datagram, which nobody waits for: it takes no place of a host that is not to be dialed
+    /// yet, or datagrams to many dead hosts would have each forget how often the others failed.
+    pub(crate) fn lane_in_passing<P: Provider>(&mut self, nic: &mut P, peer: IpAddr) -> Option<LaneId> {
+        self.find_lane(nic, peer, false)
+    }
+
+    fn find_lane<P: Provider>(&mut self, nic: &mut P, peer: IpAddr, any: bool) -> Option<LaneId> {
         let peer = peer.to_canonical();
         if let Some(&id) = self.peers.get(&peer) {
             return Some(id);
         }
         if self.lanes.is_full() {
-            self.evict_idle_lane(nic);
+            self.evict_idle_lane(nic, any);
         }
         let sendq = SendQueue::new(self.device.sq_depth, self.config.lane_inflight_bytes_max, FRAME_SLOTS);
         let id = self.lanes.insert(Lane::new(peer, self.config.quantum_bytes, sendq))?;
@@ -44,8 +54,11 @@ impl Engine {
         Some(id)
     }
 
-    fn evict_idle_lane<P: Provider>(&mut self, nic: &mut P) {
-        let Some(id) = self.lanes.iter().find(|(_, l)| l.is_idle()).map(|(id, _)| id) else { return };
+    fn evict_idle_lane<P: Provider>(&mut self, nic: &mut P, any: bool) {
+        let now = self.now;
+        let idle = || self.lanes.iter().filter(|(_, l)| l.is_idle());
+        let found = idle().find(|(_, l)| !l.holds_dials_back(now)).or_else(|| idle().next().filter(|_| any));
+        let Some(id) = found.map(|(id, _)| id) else { return };
         self.forget_datagram_peer(nic, id, Reason::LocalLimit);
         let Some(lane) = self.lanes.remove(id) else { return };
         self.peers.remove(&lane.peer);
@@ -207,11 +220,23 @@ impl Engine {
     pub fn lane_lost<P: Provider>(&mut self, now: verbs::Time, nic: &mut P, peer: IpAddr, reason: Reason) {
         self.now = now;
         let Some(&id) = self.peers.get(&peer.to_canonical()) else { return };
+        self.note_loss(id);
         if self.lanes.get(id).is_some_and(Lane::can_answer) {
             self.sever(nic, id, reason);
         }
         self.forget_datagram_peer(nic, id, reason);
         self.drop_parked(id, reason);
+    }
+
+    /// What the end of a lane, or of the wish for one, says about the next dial. Before anything of the lane is forgotten.
+    fn note_loss(&mut self, id: LaneId) {
+        let now = self.now;
+        let Some(lane) = self.lanes.get_mut(id) else { return };
+        if lane.can_answer() && (lane.state == LaneState::Up || lane.resync.is_some()) {
+            lane.redial.on_lost(now, now.saturating_since(lane.up_since), &mut self.rng);
+        } else if lane.is_wanted {
+            lane.redial.on_failed(now, &mut self.rng);
+        }
     }
 
     fn drop_parked(&mut self, id: LaneId, reason: Reason) {
@@ -235,6 +260,7 @@ impl Engine {
         let Some(lane) = self.lanes.get_mut(id) else { return };
         lane.has_failed = true;
         self.counters.lane_failures += 1;
+        self.note_loss(id);
         self.sever(nic, id, Reason::LaneFailed);
         self.forget_datagram_peer(nic, id, Reason::LaneFailed);
         self.drop_parked(id, Reason::LaneFailed);

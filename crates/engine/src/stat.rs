@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use control::{AppRow, ConnectionRow, LaneRow, PathKind, Reason};
+use verbs::Time;
 
 use crate::AppId;
 use crate::engine::Engine;
@@ -62,9 +63,14 @@ impl Engine {
         }
     }
 
-    /// All lanes, those that are down included.
+    /// All lanes, those that are down included, at the engine's last time.
     pub fn lanes(&self) -> Vec<LaneRow> {
-        self.lanes.iter().map(|(_, lane)| lane_row(lane)).collect()
+        self.lanes_at(self.now)
+    }
+
+    /// As [`Self::lanes`], where the engine may have slept since it was last told the time.
+    pub fn lanes_at(&self, now: Time) -> Vec<LaneRow> {
+        self.lanes.iter().map(|(_, lane)| lane_row(lane, now)).collect()
     }
 
     /// All applications, those whose memory is in quarantine included.
@@ -141,7 +147,7 @@ fn lane_name(lane: &Lane) -> String {
     format!("{}/0", lane.peer)
 }
 
-fn lane_row(lane: &Lane) -> LaneRow {
+fn lane_row(lane: &Lane, now: Time) -> LaneRow {
     let state = match lane.state {
         LaneState::Up => "up",
         LaneState::Offered | LaneState::Accepted => "connecting",
@@ -162,5 +168,7 @@ fn lane_row(lane: &Lane) -> LaneRow {
         granted: lane.rx.unused(),
         tx_bytes: lane.tx_bytes,
         rx_bytes: lane.rx_bytes,
+        dials_failed: lane.redial.failures(),
+        redial_in_us: if lane.holds_dials_back(now) { lane.redial.wait(now).as_micros() as u64 } else { 0 },
     }
 }

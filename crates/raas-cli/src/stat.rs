@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use control::Stat;
+use control::{LaneRow, Stat};
 use serde_json::{Map, Value, json};
 
 use crate::exit::Failure;
@@ -111,6 +111,8 @@ fn lanes(s: &Stat) -> String {
         ("GRANTED", Align::Right),
         ("SENT", Align::Right),
         ("RECEIVED", Align::Right),
+        ("DIALS-FAILED", Align::Right),
+        ("REDIAL-IN", Align::Right),
     ]);
     for l in &s.lanes {
         t.row(vec![
@@ -126,9 +128,16 @@ fn lanes(s: &Stat) -> String {
             table::grouped(l.granted),
             table::bytes(l.tx_bytes),
             table::bytes(l.rx_bytes),
+            table::grouped(u64::from(l.dials_failed)),
+            redial(l),
         ]);
     }
     t.render()
+}
+
+/// How long datagrams wait before they have the host dialed again.
+fn redial(lane: &LaneRow) -> String {
+    if lane.redial_in_us == 0 { "-".into() } else { format!("{:.1} s", lane.redial_in_us as f64 / 1e6) }
 }
 
 fn apps(s: &Stat) -> String {
@@ -158,7 +167,7 @@ fn apps(s: &Stat) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use control::{AppRow, LaneRow, VerbCounts};
+    use control::{AppRow, VerbCounts};
 
     fn stat() -> Stat {
         Stat {
@@ -177,6 +186,8 @@ mod tests {
                 granted: 200,
                 tx_bytes: 1,
                 rx_bytes: 2,
+                dials_failed: 0,
+                redial_in_us: 0,
             }],
             rc_qps: 1,
             ud_qps: 0,
@@ -237,5 +248,14 @@ mod tests {
         let text = to_text(&stat());
         assert!(text.contains("1 RC, 0 UD") && text.contains("icrc") && text.contains("10.0.0.2:4790"));
         assert!(!text.contains("truncated") && !text.contains("rnr_naks"));
+    }
+
+    #[test]
+    fn a_host_that_cannot_be_reached_says_when_it_is_dialed_again() {
+        let mut of = stat();
+        (of.lanes[0].dials_failed, of.lanes[0].redial_in_us) = (5, 1_240_000);
+        let row = to_text(&of).lines().find(|l| l.contains("10.0.0.2/0")).unwrap().to_owned();
+        assert_eq!(row.split_whitespace().rev().take(3).collect::<Vec<_>>(), ["s", "1.2", "5"], "{row}");
+        assert_eq!(to_json(&of)["lanes"][0]["redial_in_us"], 1_240_000);
     }
 }

@@ -26,6 +26,7 @@ struct Explanation {
     path: Option<PathKind>,
     reason: Reason,
     device: Option<Device>,
+    /// The lane, also one that is down.
     lane: Option<LaneRow>,
     round_trip: Option<Duration>,
     alternatives: Vec<(PathKind, String)>,
@@ -82,7 +83,11 @@ fn of_host(raas: &Raas, host: IpAddr) -> Result<Explanation, Failure> {
         Route::Lane { lane, round_trip } => {
             explain(raas, None, host, Some(PathKind::Lane), Reason::OtherHost, lane, Some(round_trip))
         }
-        Route::None(reason) => explain(raas, None, host, None, reason, None, None),
+        Route::None(reason) => {
+            let stat = raas::inspect::stat(Some(raas.session().socket())).map_err(session_failure)?;
+            let lane = stat.lanes.into_iter().find(|lane| lane.peer.ip() == host.to_canonical());
+            explain(raas, None, host, None, reason, lane, None)
+        }
     }
 }
 
@@ -134,6 +139,16 @@ fn alternatives(path: Option<PathKind>, reason: Reason, host: IpAddr, own: &[IpA
     all.into_iter().filter(|(kind, _)| Some(*kind) != path).collect()
 }
 
+/// What became of the dials to a host that cannot be reached, and what has it dialed again.
+fn dials(lane: &LaneRow) -> String {
+    let failed = lane.dials_failed;
+    let again = match lane.redial_in_us {
+        0 => "the next datagram has it dialed again".into(),
+        wait => format!("datagrams have it dialed again in {:.1} s", wait as f64 / 1e6),
+    };
+    format!("{failed} in a row came to nothing; {again}, a connect does so at once")
+}
+
 impl Explanation {
     fn verb(&self) -> Option<&'static str> {
         matches!(self.path, Some(PathKind::Lane | PathKind::Leased)).then_some(STREAM_VERB)
@@ -153,7 +168,9 @@ impl Explanation {
             "device": self.device.as_ref().map(|d| &d.name),
             "gid": self.device.as_ref().and_then(|d| d.gid),
             "gid_index": self.device.as_ref().and_then(|d| d.gid_index),
-            "lane": self.lane,
+            "lane": self.lane.as_ref().filter(|_| self.path.is_some()),
+            "dials_failed": self.lane.as_ref().map(|l| l.dials_failed),
+            "redial_in_us": self.lane.as_ref().map(|l| l.redial_in_us),
             "round_trip_us": self.round_trip.map(|t| t.as_secs_f64() * 1e6),
             "reason": self.reason.key(),
             "detail": self.reason.to_string(),
@@ -177,7 +194,10 @@ impl Explanation {
         if let Some(verb) = self.verb() {
             line("verb", format!("{verb}: stream bytes go straight into the receiver's ring, the immediate names it"));
         }
-        if let Some(l) = &self.lane {
+        if let Some(l) = self.lane.as_ref().filter(|l| self.path.is_none() && l.dials_failed > 0) {
+            line("dials", dials(l));
+        }
+        if let Some(l) = self.lane.as_ref().filter(|_| self.path.is_some()) {
             let (ours, theirs) = (l.qpn, l.peer_qpn);
             let (mtu, others) = (l.mtu_bytes, l.connections);
             line(

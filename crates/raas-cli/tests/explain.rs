@@ -57,6 +57,7 @@ fn a_host_that_cannot_be_reached_is_explained_with_the_code_of_the_reason() {
     write_key(&other_key, 9);
     let (a, stranger) = (cluster.daemon(), Daemon::start(&cluster, &other_key, address()));
     let nobody = why(&a, &address().to_string());
+    assert!(nobody.json()["dials_failed"].as_u64() >= Some(1), "{}", nobody.stdout);
     assert_eq!((nobody.code(), &nobody.json()["path"]), (CODE_NO_DAEMON, &Value::Null));
     assert_eq!(nobody.json()["reason"], "peer-unreachable");
     let refused = why(&a, &stranger.ip.to_string());

@@ -265,7 +265,7 @@ impl<P: Provider> EngineThread<P> {
             InspectQuery::Datagrams => EngineView::Datagrams(self.engine.datagram_sockets()),
             InspectQuery::Stat => EngineView::Stat(Box::new(EngineStat {
                 device: self.device.device().name.clone(),
-                lanes: self.engine.lanes(),
+                lanes: self.engine.lanes_at(self.now()),
                 apps: self.engine.apps(),
                 totals: self.engine.totals(),
                 counters: self.device.counters(),

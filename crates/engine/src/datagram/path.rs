@@ -113,6 +113,13 @@ impl Engine {
         self.lanes.get(lane)?.datagram.filter(DatagramPeer::is_ready)
     }
 
+    /// The daemon dials the host for a datagram, unless it did so in vain a short while ago.
+    pub(crate) fn want_link_in_passing(&mut self, id: LaneId) {
+        if self.lanes.get(id).is_some_and(|lane| lane.redial.is_due(self.now)) {
+            self.want_link(id);
+        }
+    }
+
     /// The daemon dials the host, unless it does or has already.
     pub(crate) fn want_link(&mut self, id: LaneId) {
         if let Some(lane) = self.lanes.get_mut(id)

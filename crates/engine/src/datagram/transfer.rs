@@ -125,8 +125,8 @@ impl Engine {
             _ if is_own => self.local_payload_max(),
             Some(peer) => self.payload_max(&peer),
             None => {
-                if let Some(lane) = self.lane_to(nic, to.ip()) {
-                    self.want_link(lane);
+                if let Some(lane) = self.lane_in_passing(nic, to.ip()) {
+                    self.want_link_in_passing(lane);
                 }
                 return Outcome::Dropped(DropReason::NoPeer);
             }

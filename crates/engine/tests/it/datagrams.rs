@@ -67,7 +67,7 @@ impl SimSocket {
 }
 
 impl World {
-    fn bind(&mut self, host: usize, app: AppId, port: u16, ring_bytes: u32) -> Result<u32, Reason> {
+    pub(crate) fn bind(&mut self, host: usize, app: AppId, port: u16, ring_bytes: u32) -> Result<u32, Reason> {
         let request = 1 << 32 | u64::from(port) << 8 | self.hosts[host].apps[&app].answers.len() as u64;
         self.hosts[host].engine.bind_datagram(app, request, port, ring_bytes);
         self.until("answer to a bind", |w| w.hosts[host].apps[&app].answers.contains_key(&request));
@@ -78,7 +78,7 @@ impl World {
         self.app(host, app).sockets.get_mut(&slot).unwrap()
     }
 
-    fn path(&mut self, host: usize, app: AppId, to: usize) -> Result<u32, Reason> {
+    pub(crate) fn path(&mut self, host: usize, app: AppId, to: usize) -> Result<u32, Reason> {
         let request = self.hosts[host].apps[&app].paths.len() as u64;
         let h = &mut self.hosts[host];
         h.engine.datagram_path(self.now, &mut h.nic, app, request, addr(to));
@@ -86,7 +86,7 @@ impl World {
         self.app(host, app).paths[&request]
     }
 
-    fn send(&mut self, host: usize, app: AppId, slot: u32, to: SocketAddr, payload: &[u8]) {
+    pub(crate) fn send(&mut self, host: usize, app: AppId, slot: u32, to: SocketAddr, payload: &[u8]) {
         assert!(self.socket(host, app, slot).send(to, payload), "no room");
         self.app(host, app).poke(slot);
     }

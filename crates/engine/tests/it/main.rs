@@ -8,6 +8,7 @@ mod hostile;
 mod lanes;
 mod links;
 mod many;
+mod redial;
 mod resets;
 mod rest;
 mod soak;

@@ -35,6 +35,8 @@ pub(crate) struct Host {
     pub(crate) gone: Vec<AppId>,
     pub(crate) lane_failures: Vec<String>,
     pub(crate) lane_resets: Vec<String>,
+    /// Whom the engine wanted dialed, and when.
+    pub(crate) wanted: Vec<(Time, IpAddr)>,
     pub(crate) locals: Vec<Event>,
     pub(crate) refuse_chunks: bool,
     pub(crate) wakes: BTreeSet<AppId>,
@@ -326,6 +328,7 @@ impl World {
         let h = &mut self.hosts[i];
         match event {
             Event::PeerWanted { peer } => {
+                h.wanted.push((self.now, peer));
                 let to = self.hosts.iter().position(|h| h.addr == peer);
                 match to {
                     Some(to) => self.dial(i, to),
@@ -513,6 +516,7 @@ impl Host {
             gone: Vec::new(),
             lane_failures: Vec::new(),
             lane_resets: Vec::new(),
+            wanted: Vec::new(),
             locals: Vec::new(),
             refuse_chunks: false,
             wakes: BTreeSet::new(),
