@@ -3,21 +3,23 @@
 //! It sleeps by the handshake of docs/shm-layout.md whenever it has nothing to do, and is woken by the engine's wake or by its
 //! own clock alone. It must never reach into the engine: it has shared memory and messages.
 
+mod connections;
 mod messages;
+mod sockets;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use control::{Connection, Reason};
 use engine::AppId;
 use rand::rngs::StdRng;
 use shm::{Doorbell, Session, Word32};
 use verbs::{Region, Time};
 
-use crate::check::{AppUid, Asked, Checks, RecordId, Side};
+use crate::check::{AppUid, Asked, Checks, Side};
 use crate::conn::{COPY_BYTES, Conn, Died, Fuse, earlier};
 use crate::plan::AppPlan;
+use sockets::Sockets;
 
 pub use messages::Answers;
 pub(crate) use messages::{Outbox, Reply, Request};
@@ -51,6 +53,7 @@ pub(crate) struct App {
     listening: BTreeSet<u16>,
     backlog: VecDeque<(u16, u64, u32)>,
     next_accept: Time,
+    sockets: Sockets,
     fuse: Fuse,
     scratch: Vec<u8>,
     /// It rang since the engine was last told.
@@ -102,6 +105,7 @@ impl App {
             listening: BTreeSet::new(),
             backlog: VecDeque::new(),
             next_accept: Time::ZERO,
+            sockets: Sockets::new(plan),
             fuse: Fuse(plan.crash_after),
             scratch: vec![0; COPY_BYTES],
             rang: false,
@@ -117,7 +121,7 @@ impl App {
 
     /// Whether nothing is open, asked or going to be asked.
     pub(crate) fn is_idle(&self) -> bool {
-        self.open == 0 && self.asked.is_empty() && self.to_connect.is_empty()
+        self.open == 0 && self.asked.is_empty() && self.to_connect.is_empty() && self.sockets.is_idle()
     }
 
     /// Connections that are not given back, connects without an answer.
@@ -131,6 +135,7 @@ impl App {
         self.fuse = Fuse(None);
         self.plan.leave_at = None;
         self.to_connect.clear();
+        self.ready.extend(self.sockets.end());
         self.next_accept = Time::ZERO;
         self.plan.listens.iter_mut().for_each(|l| (l.accept_gap, l.unlisten_at) = (Duration::ZERO, None));
         self.ready.extend(self.conns.iter().filter(|(_, c)| !c.closed).map(|(slot, _)| *slot));
@@ -167,6 +172,8 @@ impl App {
                 self.patience.remove(&request);
             }
             Reply::Connected { request, result } => self.on_connected(now, request, result, checks),
+            Reply::Bound { request, connection } => self.on_bound(now, request, &connection, checks),
+            Reply::Path { request, result } => self.on_path(now, request, result, checks),
             Reply::Incoming { port, connection, record } => {
                 let id = connection.id;
                 let Some(slot) = self.adopt(now, &connection, (record, Side::Acceptor), checks) else { return };
@@ -176,70 +183,6 @@ impl App {
                     self.give_up(slot, checks);
                 }
             }
-        }
-    }
-
-    fn on_connected(
-        &mut self,
-        now: Time,
-        request: u64,
-        result: Result<(Connection, RecordId), Reason>,
-        checks: &mut Checks,
-    ) {
-        let was_cancelled = self.cancelled.remove(&request);
-        self.patience.remove(&request);
-        let asked = self.asked.remove(&request);
-        if asked.is_none() && !was_cancelled {
-            checks.fail(now, "connect", format!("request {request} of application {} answered twice", self.uid));
-        }
-        match (result, asked) {
-            (Ok((connection, record)), asked) => {
-                let slot = self.adopt(now, &connection, (record, Side::Connector), checks);
-                if asked.is_some() {
-                    self.answers.connected += 1;
-                } else if let Some(slot) = slot {
-                    self.give_up(slot, checks);
-                }
-            }
-            (Err(reason), Some(asked)) => {
-                *self.answers.refused.entry(reason.key()).or_default() += 1;
-                checks.on_refused(now, &asked, reason);
-            }
-            (Err(_), None) => {}
-        }
-    }
-
-    fn adopt(
-        &mut self,
-        now: Time,
-        connection: &Connection,
-        whose: (RecordId, Side),
-        checks: &mut Checks,
-    ) -> Option<u32> {
-        match Conn::new(&self.session, &self.chunks, connection, whose, &self.plan.talk, &mut self.rng) {
-            Ok((slot, conn)) => {
-                let old = self.conns.insert(slot, conn);
-                if old.is_some_and(|c| !c.closed) {
-                    checks.fail(now, "connect", format!("slot {slot} was given to two connections"));
-                }
-                self.open += 1;
-                self.ready.insert(slot);
-                Some(slot)
-            }
-            Err(why) => {
-                checks.fail(now, "connect", why);
-                None
-            }
-        }
-    }
-
-    /// Gives a slot back that nobody here wants.
-    fn give_up(&mut self, slot: u32, checks: &mut Checks) {
-        if let Some(conn) = self.conns.get_mut(&slot).filter(|c| !c.closed) {
-            conn.refuse(checks);
-            self.open -= 1;
-            self.ring(slot);
-            self.ready.insert(slot);
         }
     }
 
@@ -282,6 +225,7 @@ impl App {
         self.fuse.point()?;
         self.ask(now, checks, out, address_of)?;
         self.accept(now, out)?;
+        self.ask_for_sockets(now, checks, out)?;
         while let Some(&(at, slot)) = self.timers.first()
             && at <= now
         {
@@ -289,6 +233,9 @@ impl App {
             self.ready.insert(slot);
         }
         for slot in std::mem::take(&mut self.ready) {
+            if self.run_socket(now, slot, checks)? {
+                continue;
+            }
             let Some(conn) = self.conns.get_mut(&slot) else { continue };
             let was_closed = conn.closed;
             let progress = conn.run(now, self.is_ending, checks, &mut self.fuse, &mut self.scratch)?;
@@ -392,6 +339,9 @@ impl App {
         }
         if !self.backlog.is_empty() {
             next = earlier(next, self.next_accept);
+        }
+        if let Some(at) = self.sockets.next_at() {
+            next = earlier(next, at);
         }
         if let Some(at) = self.plan.leave_at.filter(|_| !self.left) {
             next = earlier(next, at);

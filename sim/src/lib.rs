@@ -15,13 +15,14 @@ mod network;
 pub mod plan;
 mod queue;
 mod run;
+mod socket;
 mod swarm;
 mod tap;
 mod trace;
 mod world;
 
 pub use app::Answers;
-pub use check::{Checks, RecordId, Side, Violation};
+pub use check::{Checks, Datagrams, RecordId, Side, Violation};
 pub use host::address;
 pub use plan::Plan;
 pub use run::{Outcome, run_plan, run_seed, trace_seed};

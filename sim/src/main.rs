@@ -55,6 +55,9 @@ struct Sweep {
     total_connections: u64,
     total_bytes_checked: u64,
     total_failures: BTreeMap<&'static str, u64>,
+    total_datagrams_sent: u64,
+    total_datagrams_taken: u64,
+    total_datagram_drops: BTreeMap<&'static str, u64>,
 }
 
 fn main() -> ExitCode {
@@ -135,13 +138,16 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
         total_connections: totals.connections,
         total_bytes_checked: totals.bytes_checked,
         total_failures: totals.failures,
+        total_datagrams_sent: totals.datagrams.0,
+        total_datagrams_taken: totals.datagrams.1,
+        total_datagram_drops: totals.datagram_drops,
         outcome,
     };
     print(args, &sweep, &sweep.outcome)?;
     if !args.json {
         println!(
             "{} seeds from {} in {:.1} s, {:.1} a second: {:.0} virtual seconds, {} events, {} connections, {} bytes \
-             checked; failures, each with a cause: {:?}",
+             checked; failures, each with a cause: {:?}; {} datagrams sent, {} taken, drops: {:?}",
             sweep.count,
             sweep.first_seed,
             sweep.seconds,
@@ -151,6 +157,9 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
             sweep.total_connections,
             sweep.total_bytes_checked,
             sweep.total_failures,
+            sweep.total_datagrams_sent,
+            sweep.total_datagrams_taken,
+            sweep.total_datagram_drops,
         );
     }
     Ok(sweep.outcome.violations.is_empty())
@@ -164,6 +173,9 @@ struct Totals {
     connections: u64,
     bytes_checked: u64,
     failures: BTreeMap<&'static str, u64>,
+    /// Sent and taken.
+    datagrams: (u64, u64),
+    datagram_drops: BTreeMap<&'static str, u64>,
     /// The lowest seed with a violation.
     worst: Option<Outcome>,
     last: Option<Outcome>,
@@ -177,6 +189,9 @@ impl Totals {
         self.connections += outcome.connections;
         self.bytes_checked += outcome.bytes_checked;
         outcome.failures.iter().for_each(|(k, n)| *self.failures.entry(k).or_default() += n);
+        self.datagrams.0 += outcome.datagrams_sent;
+        self.datagrams.1 += outcome.datagrams_taken;
+        outcome.datagram_drops.iter().for_each(|(k, n)| *self.datagram_drops.entry(k).or_default() += n);
         self.keep(outcome);
     }
 
@@ -197,6 +212,9 @@ impl Totals {
         self.connections += other.connections;
         self.bytes_checked += other.bytes_checked;
         other.failures.iter().for_each(|(k, n)| *self.failures.entry(k).or_default() += n);
+        self.datagrams.0 += other.datagrams.0;
+        self.datagrams.1 += other.datagrams.1;
+        other.datagram_drops.iter().for_each(|(k, n)| *self.datagram_drops.entry(k).or_default() += n);
         other.worst.into_iter().chain(other.last).for_each(|o| self.keep(o));
     }
 }

@@ -2,9 +2,13 @@
 //!
 //! Types and quiet defaults only; `swarm` draws a plan from a seed, a scenario writes its own. It must never hold state.
 
+mod socket;
+
 use std::time::Duration;
 
 use verbs::{PathMtu, Status, Time};
+
+pub use socket::SocketPlan;
 
 /// A whole run.
 #[derive(Debug, Clone)]
@@ -161,6 +165,8 @@ pub enum Fault {
     PauseEngine { host: usize, time: Duration },
     /// Nothing on the host runs for a while.
     PauseHost { host: usize, time: Duration },
+    /// The queue pair of a host's datagrams fails.
+    BreakDatagrams { host: usize },
     /// The queue pair of `host`'s lane to `peer` fails.
     BreakLane { host: usize, peer: usize, how: Break },
     /// An application of the plan is killed.
@@ -197,6 +203,8 @@ pub struct AppPlan {
     pub listens: Vec<ListenPlan>,
     /// Connections that it makes.
     pub connects: Vec<ConnectPlan>,
+    /// Datagram sockets that it binds.
+    pub sockets: Vec<SocketPlan>,
     /// What it does with connections.
     pub talk: Talk,
     /// It is killed at the so many-th step of its work.
@@ -216,6 +224,7 @@ impl AppPlan {
             slots: 64,
             listens: Vec::new(),
             connects: Vec::new(),
+            sockets: Vec::new(),
             talk,
             crash_after: None,
             leave_at: None,
@@ -226,6 +235,12 @@ impl AppPlan {
     /// As before, listening on a port.
     pub fn listening(mut self, port: u16, backlog: u32) -> Self {
         self.listens.push(ListenPlan { port, backlog, ring_bytes: 0, accept_gap: Duration::ZERO, unlisten_at: None });
+        self
+    }
+
+    /// As before, with a datagram socket.
+    pub fn binding(mut self, socket: SocketPlan) -> Self {
+        self.sockets.push(socket);
         self
     }
 
@@ -356,7 +371,7 @@ impl Plan {
     pub fn has_tight_limits(&self) -> bool {
         let calm = HostPlan::default();
         self.chunk_refusals > 0
-            || self.apps.iter().any(|a| (a.slots as usize) < self.connects())
+            || self.apps.iter().any(|a| (a.slots as usize) < self.connects() + a.sockets.len())
             || self.hosts.iter().any(|h| {
                 h.connections_max < calm.connections_max
                     || (h.lanes_max as usize) < self.hosts.len() - 1

@@ -32,6 +32,12 @@ pub struct Outcome {
     pub bytes_checked: u64,
     /// Refusals and resets by reason, each with a cause.
     pub failures: BTreeMap<&'static str, u64>,
+    /// Datagrams that programs sent.
+    pub datagrams_sent: u64,
+    /// Datagrams that programs took and that were right.
+    pub datagrams_taken: u64,
+    /// Datagrams that hosts dropped, by reason, in lives that went to the end of the run.
+    pub datagram_drops: BTreeMap<&'static str, u64>,
     /// Packets sent.
     pub packets: u64,
     /// Packets lost.
@@ -75,6 +81,9 @@ pub fn run_plan(plan: Plan, steps: Option<u64>, trace: Trace) -> Outcome {
         connections: world.checks().connections() as u64,
         bytes_checked: world.checks().bytes_checked,
         failures: world.checks().explained.clone(),
+        datagrams_sent: world.checks().datagrams.sent,
+        datagrams_taken: world.checks().datagrams.taken,
+        datagram_drops: world.checks().datagrams.drops.clone(),
         packets,
         packets_lost,
         violations: world.into_checks().into_violations(),

@@ -3,6 +3,8 @@
 //! Each kind of fault is on in a part of the seeds only, so that some runs have few and strong ones (Groce et al., "Swarm
 //! Testing", 2012). It must never draw the same number for two purposes.
 
+mod sockets;
+
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -62,6 +64,7 @@ impl Plan {
         }
         apps(&mut plan, quiet_us, rng);
         faults(&mut plan, quiet_us, rng);
+        sockets::draw(&mut plan, quiet_us);
         plan
     }
 }

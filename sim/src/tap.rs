@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use roce::Nic;
 use verbs::{
     Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Lkey, Mr, MrId, Payload,
-    PostError, Provider, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, RemoteAddr, Rkey, SendOp, SendWr, Sge, SrqId,
-    SrqInit, Status, VerbsError,
+    PostError, Provider, QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region, RemoteAddr, Rkey, SendOp, SendWr,
+    Sge, SrqId, SrqInit, Status, VerbsError,
 };
 
 use crate::plan::Break;
@@ -23,6 +23,8 @@ pub struct Tap {
     pub mrs: BTreeSet<MrId>,
     /// Queue pairs.
     pub qps: BTreeSet<Qpn>,
+    /// The queue pair of datagrams.
+    pub(crate) ud: Option<Qpn>,
     /// Calls since the start: work requests, registrations, polls that found something.
     pub calls: u64,
     /// What happens to the next work request of a queue pair.
@@ -32,7 +34,7 @@ pub struct Tap {
 impl Tap {
     /// Around a NIC in which nothing lives yet.
     pub fn new(nic: Nic) -> Self {
-        Self { nic, mrs: BTreeSet::new(), qps: BTreeSet::new(), calls: 0, spoil: None }
+        Self { nic, mrs: BTreeSet::new(), qps: BTreeSet::new(), ud: None, calls: 0, spoil: None }
     }
 }
 
@@ -87,6 +89,9 @@ impl Provider for Tap {
     fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, VerbsError> {
         let qpn = self.nic.create_qp(init)?;
         self.qps.insert(qpn);
+        if init.qp_type == QpType::Ud {
+            self.ud = Some(qpn);
+        }
         Ok(qpn)
     }
     fn modify_qp(&mut self, qpn: Qpn, to: &QpModify) -> Result<(), VerbsError> {

@@ -75,7 +75,7 @@ impl World {
             hosts: (0..plan.hosts.len()).map(|i| Host::new(i, &plan)).collect(),
             network: Network::new(plan.weather, rng(1)),
             links: Links::default(),
-            checks: Checks::new(plan.seed, plan.has_tight_limits()),
+            checks: Checks::new(plan.seed, plan.has_tight_limits(), plan.hosts.iter().map(|h| h.mtu.bytes()).collect()),
             trace,
             rng: rng(2),
             next_uid: 0,
@@ -277,7 +277,7 @@ impl World {
 
     fn on_event(&mut self, event: Event) {
         match event {
-            Event::Packet { from, to, bytes, id } => self.on_packet(from, to, bytes, id),
+            Event::Packet { from, to, bytes, id, whole } => self.on_packet((from, to), bytes, id, whole),
             Event::Engine { host, life } => self.on_engine(host, life),
             Event::Timer { host, life } => self.on_timer(host, life),
             Event::Rest { host, life } => self.on_rest(host, life),
@@ -324,6 +324,7 @@ impl World {
 
     fn start_host(&mut self, index: usize) {
         self.trace.note(self.now, "host {} starts", &[index as u64]);
+        self.checks.datagrams.on_host_start(index);
         if let Err(why) = self.hosts[index].start(index, self.plan.seed) {
             self.checks.fail(self.now, "set-up", format!("host {index} does not start: {why}"));
         }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use rand::Rng;
+use rand::RngExt;
 use verbs::Time;
 
 use crate::limits::{REDIAL_PAUSE_MAX, REDIAL_PAUSE_MIN};
@@ -35,14 +35,14 @@ impl Redial {
     }
 
     /// A dial, or what followed it up to a lane that can be used, failed.
-    pub(crate) fn on_failed(&mut self, now: Time, rng: &mut impl Rng) {
+    pub(crate) fn on_failed(&mut self, now: Time, rng: &mut impl RngExt) {
         self.pause(now, self.failures, rng);
         self.failures = self.failures.saturating_add(1);
     }
 
     /// A lane that was up for `lasted` is gone. One that lasted shows that the host can be reached; several that did not are
     /// as good as dials that failed, but the first of them costs no pause.
-    pub(crate) fn on_lost(&mut self, now: Time, lasted: Duration, rng: &mut impl Rng) {
+    pub(crate) fn on_lost(&mut self, now: Time, lasted: Duration, rng: &mut impl RngExt) {
         if lasted >= REDIAL_PAUSE_MAX {
             *self = Self::default();
             return;
@@ -54,7 +54,7 @@ impl Redial {
     }
 
     /// From half of the pause that follows `before` failures to the whole of it.
-    fn pause(&mut self, now: Time, before: u32, rng: &mut impl Rng) {
+    fn pause(&mut self, now: Time, before: u32, rng: &mut impl RngExt) {
         let whole = REDIAL_PAUSE_MIN.saturating_mul(1 << before.min(16)).min(REDIAL_PAUSE_MAX).as_nanos() as u64;
         self.not_before = now + Duration::from_nanos(rng.random_range(whole / 2..=whole));
     }

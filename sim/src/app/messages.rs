@@ -1,7 +1,7 @@
 //! What a process and its daemon say to each other, and what the world learns of a run of the process.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use control::{Connection, Reason};
 use verbs::{Region, Time};
@@ -16,6 +16,8 @@ pub(crate) enum Request {
     Connect { request: u64, to: SocketAddr, ring_bytes: u32 },
     Cancel { request: u64 },
     Accepted { port: u16, connection: u64 },
+    Bind { request: u64, port: u16, ring_bytes: u32 },
+    Path { request: u64, to: IpAddr },
     Bye,
 }
 
@@ -36,6 +38,15 @@ pub(crate) enum Reply {
     Connected {
         request: u64,
         result: Result<(Connection, RecordId), Reason>,
+    },
+    /// A bind of a datagram socket succeeded; the refusal of one is that of a connect.
+    Bound {
+        request: u64,
+        connection: Connection,
+    },
+    Path {
+        request: u64,
+        result: Result<u32, Reason>,
     },
     /// A connect to this host was paired: its bytes take another way.
     Paired {

@@ -86,6 +86,10 @@ impl Causes {
         }
     }
 
+    pub(crate) fn has_tight_limits(&self) -> bool {
+        self.has_tight_limits
+    }
+
     // ---- what the world tells
 
     pub(crate) fn on_listening(&mut self, now: Time, owner: AppUid, at: (usize, u16), backlog: u32) {

@@ -5,6 +5,7 @@
 
 mod bounds;
 mod causes;
+mod datagrams;
 mod streams;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,8 @@ use verbs::Time;
 
 pub(crate) use bounds::Limits;
 pub(crate) use causes::{Asked, Causes};
+pub use datagrams::Datagrams;
+pub(crate) use datagrams::End;
 pub(crate) use streams::Record;
 
 /// Violations of one run that are kept.
@@ -70,6 +73,8 @@ pub struct Checks {
     /// Processes that are gone; their daemon may still give them connections.
     dead: BTreeSet<AppUid>,
     pub(crate) causes: Causes,
+    /// Datagrams and their sockets.
+    pub datagrams: Datagrams,
     seed: u64,
     /// Bytes read and found right.
     pub bytes_checked: u64,
@@ -78,7 +83,7 @@ pub struct Checks {
 }
 
 impl Checks {
-    pub(crate) fn new(seed: u64, has_tight_limits: bool) -> Self {
+    pub(crate) fn new(seed: u64, has_tight_limits: bool, mtus: Vec<usize>) -> Self {
         Self {
             violations: Vec::new(),
             records: Vec::new(),
@@ -86,6 +91,7 @@ impl Checks {
             by_app: BTreeMap::new(),
             dead: BTreeSet::new(),
             causes: Causes::new(has_tight_limits),
+            datagrams: Datagrams::new(seed, mtus),
             seed,
             bytes_checked: 0,
             explained: BTreeMap::new(),
@@ -157,6 +163,20 @@ impl Checks {
         *self.explained.entry(reason.key()).or_default() += 1;
         if let Err(why) = self.causes.explain_refusal(now, asked, reason) {
             self.fail(now, "unexplained", format!("connect of host {} to {:?} failed: {why}", asked.from, asked.to));
+        }
+    }
+
+    /// A bind of a datagram socket was refused.
+    pub(crate) fn on_bind_refused(&mut self, now: Time, at: End, reason: Reason) {
+        *self.explained.entry(reason.key()).or_default() += 1;
+        let is_explained = match reason {
+            Reason::PortInUse => self.datagrams.explains_port_in_use(at),
+            Reason::LocalLimit => self.causes.has_tight_limits(),
+            _ => false,
+        };
+        if !is_explained {
+            let detail = format!("bind of {at:?} failed: `{}`, for which there is no cause", reason.key());
+            self.fail(now, "unexplained", detail);
         }
     }
 

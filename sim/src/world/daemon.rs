@@ -81,6 +81,8 @@ impl World {
             Request::Connect { request, to, ring_bytes } => engine.connect(now, tap, id, request, to, ring_bytes),
             Request::Cancel { request } => engine.cancel_connect(now, tap, id, request),
             Request::Accepted { port, connection } => engine.accepted(id, port, connection),
+            Request::Bind { request, port, ring_bytes } => engine.bind_datagram(id, request, port, ring_bytes),
+            Request::Path { request, to } => engine.datagram_path(now, tap, id, request, to),
             Request::Bye => return self.kill(host, uid),
         }
         self.after_command(host);
@@ -189,6 +191,10 @@ impl World {
             engine::Event::Connected { app, request, result } => {
                 let Some(uid) = uid(self, app) else { return };
                 let result = match result {
+                    Ok(connection) if connection.peer.port() == 0 => {
+                        self.trace.note(now, "bind {} of application {} answered", &[request, uid.into()]);
+                        return self.reply_to(host, uid, Reply::Bound { request, connection });
+                    }
                     Ok(connection) => {
                         let Some(record) = self.checks.on_connected(now, host, uid, &connection) else { return };
                         Ok((connection, record))
@@ -199,8 +205,9 @@ impl World {
                 self.trace.note(now, "connect {} of application {} answered, {}", &[request, uid.into(), code.into()]);
                 self.reply_to(host, uid, Reply::Connected { request, result });
             }
-            engine::Event::DatagramPath { .. } => {
-                self.checks.fail(now, "unexplained", format!("host {host} answers what nobody asked: {event:?}"));
+            engine::Event::DatagramPath { app, request, result } => {
+                let Some(uid) = uid(self, app) else { return };
+                self.reply_to(host, uid, Reply::Path { request, result });
             }
             engine::Event::Incoming { app, port, connection } => {
                 let Some(uid) = uid(self, app) else { return };

@@ -3,25 +3,32 @@
 use verbs::Time;
 
 use super::{Event, SAMPLE_ROUNDS, World};
-use crate::app::Request;
+use crate::app::{App, Request};
 use crate::check::AppUid;
 use crate::conn::earlier;
 use crate::host::{ROUND, address};
 
 /// Packets of one direction that are kept back; further ones are lost.
 const HELD_MAX: usize = 10_000;
+/// The byte of a packet that routers may write, so that the ICRC leaves it out (IBTA 9.2.6): what is turned over there is no harm.
+const UNPROTECTED: usize = 4;
 /// Sends of one NIC that are taken at a time.
 const SENDS_AT_A_TIME: usize = 64;
 
 impl World {
     // ---- packets
 
-    pub(super) fn on_packet(&mut self, from: usize, to: usize, bytes: Box<[u8]>, id: u16) {
+    pub(super) fn on_packet(&mut self, (from, to): (usize, usize), bytes: Box<[u8]>, id: u16, whole: bool) {
         let now = self.now;
-        let Some(running) = self.up(to) else { return self.checks.causes.on_harm(now, from, to) };
+        let Some(running) = self.hosts[to].running.as_mut() else {
+            return self.checks.causes.on_harm(now, from, to);
+        };
         if running.stalled_until > now {
             let until = running.stalled_until;
-            return self.queue.push(until, Event::Packet { from, to, bytes, id });
+            return self.queue.push(until, Event::Packet { from, to, bytes, id, whole });
+        }
+        if whole {
+            self.checks.on_packet_whole((from, to), &bytes);
         }
         let source = std::net::SocketAddr::new(address(from), crate::host::UDP_PORT);
         running.tap.nic.handle_datagram(now, source, &bytes, id);
@@ -77,6 +84,7 @@ impl World {
     }
 
     fn send_packet(&mut self, from: usize, to: usize, segment: &[u8], id: u16) {
+        self.checks.on_packet_sent(self.now, (from, to), segment);
         let copies = self.network.send(self.now, from, to, segment.len());
         if copies[0].is_none() || copies.iter().flatten().any(|d| d.corrupt.is_some()) {
             self.checks.causes.on_harm(self.now, from, to);
@@ -97,7 +105,8 @@ impl World {
             {
                 *byte ^= 1 << (bit % 8);
             }
-            let packet = Event::Packet { from, to, bytes, id };
+            let whole = delivery.corrupt.is_none_or(|bit| bit as usize / 8 == UNPROTECTED);
+            let packet = Event::Packet { from, to, bytes, id, whole };
             match self.held.get_mut(&(from, to)) {
                 Some(held) if held.len() < HELD_MAX => held.push(packet),
                 Some(_) => {}
@@ -298,10 +307,15 @@ impl World {
         let Some(app) = self.up(host).and_then(|r| r.apps.remove(&uid)) else { return };
         self.trace.note(now, "application {} on {} dies", &[uid.into(), host as u64]);
         self.answers[app.plan_index].add(&app.answers);
-        self.checks.on_app_dead(uid);
+        self.on_process_dead(&app);
         let delay = self.plan.daemon_delay_max;
         // Requests that it sent are read before the end of its socket.
         let at = app.to_daemon_at.max(now + self.some(delay));
         self.queue.push(at, Event::Hangup { host, life, app: app.id });
+    }
+    /// What a process had is nobody's any more.
+    pub(super) fn on_process_dead(&mut self, app: &App) {
+        self.checks.on_app_dead(app.uid);
+        app.bound().for_each(|at| self.checks.datagrams.on_socket_dead(at));
     }
 }

@@ -15,6 +15,8 @@ pub(super) enum Event {
         to: usize,
         bytes: Box<[u8]>,
         id: u16,
+        /// As it was sent.
+        whole: bool,
     },
     Engine {
         host: usize,

@@ -38,6 +38,7 @@ impl World {
             Fault::Restart { host } => self.restart(host),
             Fault::PauseEngine { host, time } => self.pause(host, time, false),
             Fault::PauseHost { host, time } => self.pause(host, time, true),
+            Fault::BreakDatagrams { host } => self.break_datagrams(host),
             Fault::BreakLane { host, peer, how } => self.break_lane(host, peer, how),
             Fault::KillApp { app } => {
                 let host = self.plan.apps[app].host;
@@ -80,6 +81,14 @@ impl World {
         self.wake_engine(host);
     }
 
+    fn break_datagrams(&mut self, host: usize) {
+        let Some(running) = self.up(host) else { return };
+        if let Some(qpn) = running.tap.ud {
+            let _ = running.tap.nic.modify_qp(qpn, &QpModify::Err);
+        }
+        self.wake_engine(host);
+    }
+
     fn release(&mut self, from: usize, to: usize) {
         self.checks.causes.on_healed(self.now, from, to);
         for event in self.held.remove(&(from, to)).unwrap_or_default() {
@@ -102,9 +111,9 @@ impl World {
         self.hosts[host].life += 1;
         self.trace.note(now, "host {} dies", &[host as u64]);
         self.checks.causes.on_outage(host, now, None);
-        for (uid, app) in &running.apps {
+        for app in running.apps.values() {
             self.answers[app.plan_index].add(&app.answers);
-            self.checks.on_app_dead(*uid);
+            self.on_process_dead(app);
         }
         for uid in running.uids.values() {
             self.checks.causes.on_owner_gone(now, *uid);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use verbs::Time;
 
 use super::World;
-use crate::plan::{AppPlan, Talk};
+use crate::plan::{AppPlan, SocketPlan, Talk};
 
 /// What can finish does so within this time after the last fault: links and connects time out in less. On top comes what
 /// the bytes to be moved take on the slowest lane.
@@ -24,6 +24,9 @@ const SETTLE: Duration = Duration::from_secs(3);
 /// Port and bytes of the probes.
 const PROBE_PORT: u16 = 9;
 const PROBE_BYTES: u64 = 3000;
+/// Datagrams of a probe to each other host, and when they are sent: all are bound then.
+const PROBE_DATAGRAMS: u32 = 3;
+const PROBES_BOUND: Duration = Duration::from_secs(1);
 
 impl World {
     /// Brings the run to its end and checks what must hold there.
@@ -33,6 +36,10 @@ impl World {
         if self.goes_on() {
             // The last broken links are noticed.
             self.pass(self.plan.link_timeout + NOTICE);
+            for (index, host) in self.hosts.iter().enumerate() {
+                let Some(running) = &host.running else { continue };
+                self.checks.on_sockets_at_rest(self.now, index, &running.engine);
+            }
         }
         if self.goes_on() {
             self.probe();
@@ -109,20 +116,34 @@ impl World {
         let at = self.after(Duration::from_millis(5));
         let first = self.plan.apps.len();
         for host in 0..hosts {
-            let mut plan = AppPlan::new(host, Talk::exactly(PROBE_BYTES)).listening(PROBE_PORT, 64);
+            let others: Vec<(usize, u16)> = (0..hosts).filter(|p| *p != host).map(|p| (p, PROBE_PORT)).collect();
+            let socket = SocketPlan::new(at, PROBE_PORT).sending(0, &others);
+            let socket = SocketPlan {
+                asks: true,
+                told: PROBE_DATAGRAMS,
+                told_after: PROBES_BOUND,
+                ring_bytes: 64 << 10,
+                ..socket
+            };
+            let mut plan = AppPlan::new(host, Talk::exactly(PROBE_BYTES)).listening(PROBE_PORT, 64).binding(socket);
             for peer in (0..hosts).filter(|p| *p != host) {
                 plan = plan.connecting(peer, PROBE_PORT, at, 1, 4096);
             }
             self.add_app(plan);
         }
         let end = self.after(PROBE);
-        let done = self.run_while(end, |w| w.probes(first) < hosts);
+        let asks_much = self.plan.has_tight_limits();
+        let done = self.run_while(end, |w| {
+            w.probes(first) < hosts || (!asks_much && !w.checks.datagrams.missing(PROBE_PORT).is_empty())
+        });
         if !self.goes_on() {
             return;
         }
         if !done {
-            let left = self.left();
-            return self.checks.fail(self.now, "liveness", format!("probes not answered after {PROBE:?}: {left}"));
+            let (left, lost) = (self.left(), self.checks.datagrams.missing(PROBE_PORT));
+            let detail =
+                format!("probes not answered after {PROBE:?}: {left}, datagrams that did not arrive: {lost:?}");
+            return self.checks.fail(self.now, "liveness", detail);
         }
         let may_refuse = self.plan.has_tight_limits();
         for host in 0..hosts {
@@ -188,6 +209,7 @@ impl World {
         for host in 0..self.hosts.len() {
             if let Some(r) = &self.hosts[host].running {
                 self.checks.on_host_at_rest(self.now, &self.hosts[host].limits, &r.engine, &r.tap);
+                self.checks.on_datagrams_at_rest(self.now, host, &r.engine, &r.tap);
             }
             for peer in host + 1..self.hosts.len() {
                 if let Some((a, b)) = self.lane_rows(host, peer)

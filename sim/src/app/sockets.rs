@@ -1,0 +1,165 @@
+//! The datagram sockets of a process: when they are bound, what it asks about paths, and their turns.
+
+use std::collections::BTreeMap;
+
+use control::{Connection, Reason};
+use verbs::Time;
+
+use super::{App, Outbox, Request};
+use crate::check::{Asked, Checks};
+use crate::conn::Died;
+use crate::host::address;
+use crate::plan::AppPlan;
+use crate::socket::Socket;
+
+/// What a process has of datagrams.
+#[derive(Debug, Default)]
+pub(super) struct Sockets {
+    /// Those of the plan that were not bound yet, soonest last.
+    to_bind: Vec<usize>,
+    /// Binds without an answer, by request.
+    binding: BTreeMap<u64, usize>,
+    /// By slot.
+    open: BTreeMap<u32, Socket>,
+    /// Paths that are wanted, for the socket in a slot.
+    to_ask: Vec<(u32, usize)>,
+    /// Questions without an answer, by request.
+    asking: BTreeMap<u64, (u32, Asked)>,
+}
+
+impl Sockets {
+    pub(super) fn new(plan: &AppPlan) -> Self {
+        let mut to_bind: Vec<usize> = (0..plan.sockets.len()).collect();
+        to_bind.sort_by_key(|i| std::cmp::Reverse((plan.sockets[*i].at, *i)));
+        Self { to_bind, ..Self::default() }
+    }
+
+    /// Whether nothing is asked, and all that was sent is taken by the daemon.
+    pub(super) fn is_idle(&self) -> bool {
+        self.to_bind.is_empty()
+            && self.binding.is_empty()
+            && self.to_ask.is_empty()
+            && self.asking.is_empty()
+            && self.open.values().all(Socket::is_idle)
+    }
+
+    /// Nothing more is bound or sent; the slots of those that are there.
+    pub(super) fn end(&mut self) -> Vec<u32> {
+        self.to_bind.clear();
+        self.open.values_mut().for_each(Socket::end);
+        self.open.keys().copied().collect()
+    }
+
+    /// When the next one closes by itself; binds are in the plan.
+    pub(super) fn next_at(&self) -> Option<Time> {
+        self.open.values().filter_map(Socket::close_at).min()
+    }
+}
+
+impl App {
+    /// Where sockets are bound.
+    pub(crate) fn bound(&self) -> impl Iterator<Item = (usize, u16)> {
+        self.sockets.open.values().map(Socket::own)
+    }
+
+    /// Binds that are due, and questions for paths.
+    pub(super) fn ask_for_sockets(&mut self, now: Time, checks: &mut Checks, out: &mut Outbox) -> Result<(), Died> {
+        while let Some(&index) = self.sockets.to_bind.last()
+            && self.plan.sockets[index].at <= now
+        {
+            self.sockets.to_bind.pop();
+            let plan = &self.plan.sockets[index];
+            self.next_request += 1;
+            self.sockets.binding.insert(self.next_request, index);
+            checks.datagrams.on_bind((self.plan.host, plan.port));
+            let (port, ring_bytes) = (plan.port, plan.ring_bytes);
+            out.requests.push(Request::Bind { request: self.next_request, port, ring_bytes });
+            self.fuse.point()?;
+        }
+        for (slot, host) in std::mem::take(&mut self.sockets.to_ask) {
+            self.next_request += 1;
+            let asked = Asked { at: now, from: self.plan.host, to: (host, 0), timeout: self.timeout };
+            self.sockets.asking.insert(self.next_request, (slot, asked));
+            out.requests.push(Request::Path { request: self.next_request, to: address(host) });
+            self.fuse.point()?;
+        }
+        if let Some(&index) = self.sockets.to_bind.last() {
+            // Nobody wakes a process for its own plans.
+            self.timers.insert((self.plan.sockets[index].at, u32::MAX));
+        }
+        Ok(())
+    }
+
+    /// A refusal may be that of a bind.
+    pub(super) fn is_bind_refused(
+        &mut self,
+        now: Time,
+        request: u64,
+        refusal: Option<&Reason>,
+        checks: &mut Checks,
+    ) -> bool {
+        let (Some(reason), Some(index)) = (refusal, self.sockets.binding.remove(&request)) else { return false };
+        checks.on_bind_refused(now, (self.plan.host, self.plan.sockets[index].port), *reason);
+        true
+    }
+
+    pub(super) fn on_bound(&mut self, now: Time, request: u64, connection: &Connection, checks: &mut Checks) {
+        let Some(index) = self.sockets.binding.remove(&request) else {
+            return checks.fail(now, "connect", format!("bind {request} of application {} answered twice", self.uid));
+        };
+        let plan = &self.plan.sockets[index];
+        if connection.local.port() != plan.port {
+            checks.fail(now, "datagrams", format!("port {} was asked for, {} is given", plan.port, connection.local));
+        }
+        match Socket::new(&self.session, &self.chunks, connection, plan, &mut self.rng) {
+            Ok((slot, mut socket)) => {
+                let is_taken = self.conns.get(&slot).is_some_and(|c| !c.closed);
+                if is_taken || self.sockets.open.contains_key(&slot) {
+                    checks.fail(now, "connect", format!("slot {slot} was given to a socket too"));
+                }
+                checks.datagrams.on_bound(socket.own());
+                if self.is_ending {
+                    socket.end();
+                }
+                self.sockets.to_ask.extend(socket.questions().into_iter().map(|host| (slot, host)));
+                self.sockets.open.insert(slot, socket);
+                self.ready.insert(slot);
+            }
+            Err(why) => checks.fail(now, "connect", why),
+        }
+    }
+
+    pub(super) fn on_path(&mut self, now: Time, request: u64, result: Result<u32, Reason>, checks: &mut Checks) {
+        let Some((slot, asked)) = self.sockets.asking.remove(&request) else {
+            let detail = format!("question {request} of application {} answered twice", self.uid);
+            return checks.fail(now, "connect", detail);
+        };
+        match result {
+            Ok(payload_max) => {
+                checks.on_path_told(now, (self.plan.host, asked.to.0), payload_max);
+                if let Some(socket) = self.sockets.open.get_mut(&slot).filter(|_| !self.is_ending) {
+                    socket.on_path(now, asked.to.0, payload_max);
+                    self.ready.insert(slot);
+                }
+            }
+            Err(reason) => checks.on_refused(now, &asked, reason),
+        }
+    }
+
+    /// The turn of the socket in a slot; false if there is none.
+    pub(super) fn run_socket(&mut self, now: Time, slot: u32, checks: &mut Checks) -> Result<bool, Died> {
+        let Some(socket) = self.sockets.open.get_mut(&slot) else { return Ok(slot == u32::MAX) };
+        let progress = socket.run(now, checks, &mut self.fuse, &mut self.scratch)?;
+        if socket.closed {
+            self.sockets.open.remove(&slot);
+        }
+        if let Some(at) = progress.again {
+            self.timers.insert((at, slot));
+        }
+        if progress.changed {
+            self.ring(slot);
+            self.fuse.point()?;
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,269 @@
+//! A datagram socket in a simulated application: a script over two rings of records.
+//!
+//! It does with slot and rings what the client library does. It must never look at its rings without a reason, so that a lost
+//! doorbell shows.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use control::{Connection, Path};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use shm::{DatagramRecord, RECORD_HEADER_BYTES, RingMemory, RingReader, RingWriter, Session, SlotWords, app_flag};
+use verbs::{Region, Time};
+
+use crate::check::{Checks, End, host_of};
+use crate::conn::{Died, Fuse, Progress, earlier};
+use crate::host::address;
+use crate::plan::SocketPlan;
+
+/// A datagram that waits for its turn.
+#[derive(Debug, Clone, Copy)]
+struct Letter {
+    to: End,
+    bytes: u16,
+}
+
+/// One socket.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    own: End,
+    plan: SocketPlan,
+    rng: StdRng,
+    words: SlotWords,
+    writer: RingWriter,
+    /// Bytes of ring that all records took.
+    put: u64,
+    reader: RingReader,
+    /// Hosts whose path was told.
+    paths: BTreeSet<usize>,
+    /// What goes before all else.
+    letters: VecDeque<Letter>,
+    /// Drawn, and without room in the ring so far.
+    next: Option<Letter>,
+    sent: u32,
+    next_send: Time,
+    next_read: Time,
+    pub(crate) closed: bool,
+}
+
+impl Socket {
+    /// Takes a slot into use. `Err`: the daemon named rings that do not exist.
+    pub(crate) fn new(
+        session: &Session,
+        chunks: &BTreeMap<u32, Region>,
+        connection: &Connection,
+        plan: &SocketPlan,
+        rng: &mut StdRng,
+    ) -> Result<(u32, Self), String> {
+        let Path::Lane { slot, generation, tx_chunk, tx_offset, rx_chunk, rx_offset, ring_bytes } = connection.path
+        else {
+            return Err(format!("not a slot: {connection:?}"));
+        };
+        let words = session.slot(slot);
+        let ring = |chunk: u32, offset| {
+            let region = chunks.get(&chunk).ok_or(format!("chunk {chunk} was never given to the application"))?.clone();
+            Ok::<_, String>(RingMemory { region, offset, bytes: ring_bytes.into() })
+        };
+        let (rx, tx) = (ring(rx_chunk, rx_offset)?, ring(tx_chunk, tx_offset)?);
+        let text = |e: shm::RegionError| e.to_string();
+        let reader = RingReader::new(rx, words.rx_tail.clone(), words.rx_head.clone(), 0).map_err(text)?;
+        let writer = RingWriter::new(tx, words.tx_tail.clone(), words.tx_head.clone(), 0).map_err(text)?;
+        shm::arm_slot(&words.app_wait, shm::waiting::ANY);
+        words.app_generation.store(generation, Ordering::Release);
+        let socket = Self {
+            own: (host_of(connection.local.ip()), connection.local.port()),
+            plan: plan.clone(),
+            rng: StdRng::seed_from_u64(rng.random()),
+            words,
+            writer,
+            put: 0,
+            reader,
+            paths: BTreeSet::new(),
+            letters: VecDeque::new(),
+            next: None,
+            sent: 0,
+            next_send: Time::ZERO,
+            next_read: Time::ZERO,
+            closed: false,
+        };
+        Ok((slot, socket))
+    }
+
+    /// Where it is bound.
+    pub(crate) fn own(&self) -> End {
+        self.own
+    }
+
+    /// Other hosts whose paths it wants to know.
+    pub(crate) fn questions(&self) -> BTreeSet<usize> {
+        let hosts = self.plan.to.iter().map(|(host, _)| *host).filter(|host| *host != self.own.0);
+        if self.plan.asks { hosts.collect() } else { BTreeSet::new() }
+    }
+
+    /// The longest datagram to a host was told.
+    pub(crate) fn on_path(&mut self, now: Time, host: usize, payload_max: u32) {
+        self.paths.insert(host);
+        let bytes = u16::try_from(payload_max).unwrap_or(u16::MAX);
+        let to: Vec<End> = self.plan.to.iter().copied().filter(|to| to.0 == host).collect();
+        for to in to {
+            self.letters.extend((0..self.plan.told).map(|_| Letter { to, bytes }));
+        }
+        self.next_send = self.next_send.max(now + self.plan.told_after);
+    }
+
+    /// Whether the daemon has taken all that was put in, and nothing more comes.
+    pub(crate) fn is_idle(&self) -> bool {
+        let is_empty = self.words.tx_head.load(Ordering::Acquire) == self.put;
+        self.closed || (is_empty && self.next.is_none() && self.letters.is_empty() && self.sent >= self.plan.count)
+    }
+
+    /// The world comes to rest: nothing more is sent, all that lies there is taken.
+    pub(crate) fn end(&mut self) {
+        self.plan.count = self.sent;
+        self.plan.close_at = None;
+        self.plan.read_gap_max = Duration::ZERO;
+        self.next_read = Time::ZERO;
+        self.letters.clear();
+        self.next = None;
+    }
+
+    /// When it closes by itself.
+    pub(crate) fn close_at(&self) -> Option<Time> {
+        self.plan.close_at.filter(|_| !self.closed)
+    }
+
+    /// Runs as far as it can.
+    pub(crate) fn run(
+        &mut self,
+        now: Time,
+        checks: &mut Checks,
+        fuse: &mut Fuse,
+        buf: &mut [u8],
+    ) -> Result<Progress, Died> {
+        let mut progress = Progress::default();
+        if self.closed {
+            return Ok(progress);
+        }
+        let closes = self.plan.close_at.is_some_and(|at| at <= now);
+        if closes {
+            // What lies there is taken first, so that what was delivered can be counted.
+            self.next_read = now;
+            self.plan.read_gap_max = Duration::ZERO;
+        }
+        self.receive(now, checks, buf, &mut progress);
+        fuse.point()?;
+        if closes {
+            self.closed = true;
+            self.words.app_flags.fetch_or(app_flag::CLOSED, Ordering::Release);
+            checks.datagrams.on_closed(self.own);
+            progress.changed = true;
+            return Ok(progress);
+        }
+        self.send(now, checks, fuse, buf, &mut progress)?;
+        if let Some(at) = self.plan.close_at {
+            progress.again = earlier(progress.again, at);
+        }
+        Ok(progress)
+    }
+
+    fn pause(&mut self, longest: Duration) -> Duration {
+        let longest = longest.as_nanos() as u64;
+        Duration::from_nanos(if longest == 0 { 0 } else { self.rng.random_range(0..=longest) })
+    }
+
+    fn receive(&mut self, now: Time, checks: &mut Checks, buf: &mut [u8], progress: &mut Progress) {
+        loop {
+            let available = match self.reader.available() {
+                Ok(0) => return,
+                Ok(available) => available,
+                Err(fault) => {
+                    return checks.fail(
+                        now,
+                        "datagrams",
+                        format!("the engine published an impossible cursor: {fault}"),
+                    );
+                }
+            };
+            if self.next_read > now {
+                progress.again = earlier(progress.again, self.next_read);
+                return;
+            }
+            let mut header = [0; RECORD_HEADER_BYTES];
+            let read = self.reader.peek_ahead(0, &mut header) == header.len();
+            let record = DatagramRecord::parse(&header).filter(|r| read && r.ring_bytes() <= available);
+            let Some(record) = record else {
+                let own = self.own;
+                return checks.fail(now, "datagrams", format!("{available} bytes at {own:?} are no whole record"));
+            };
+            let payload = &mut buf[..record.bytes.into()];
+            self.reader.peek_ahead(RECORD_HEADER_BYTES as u64, payload);
+            let from = (host_of(record.addr.ip()), record.addr.port());
+            checks.on_datagram(now, from, self.own, payload);
+            self.reader.consume(record.ring_bytes());
+            self.next_read = now + self.pause(self.plan.read_gap_max);
+            progress.changed = true;
+        }
+    }
+
+    fn send(
+        &mut self,
+        now: Time,
+        checks: &mut Checks,
+        fuse: &mut Fuse,
+        buf: &mut [u8],
+        progress: &mut Progress,
+    ) -> Result<(), Died> {
+        while let Some(letter) = self.letter() {
+            if self.next_send > now {
+                progress.again = earlier(progress.again, self.next_send);
+                return Ok(());
+            }
+            let addr = std::net::SocketAddr::new(address(letter.to.0), letter.to.1);
+            let record = DatagramRecord { addr, bytes: letter.bytes };
+            match self.writer.free() {
+                Ok(free) if free < record.ring_bytes() => return Ok(()),
+                Ok(_) => {}
+                Err(fault) => {
+                    checks.fail(now, "datagrams", format!("the engine published an impossible cursor: {fault}"));
+                    return Ok(());
+                }
+            }
+            let payload = &mut buf[..letter.bytes.into()];
+            checks.datagrams.on_sent(self.own, letter.to, payload);
+            self.writer.write_ahead(0, &record.to_bytes());
+            self.writer.write_ahead(RECORD_HEADER_BYTES as u64, payload);
+            self.writer.commit(record.ring_bytes());
+            self.put += record.ring_bytes();
+            self.next = None;
+            self.next_send = now + self.pause(self.plan.gap_max);
+            progress.changed = true;
+            fuse.point()?;
+        }
+        Ok(())
+    }
+
+    /// The datagram whose turn it is.
+    fn letter(&mut self) -> Option<Letter> {
+        if self.next.is_none() {
+            self.next = self.letters.pop_front().or_else(|| self.draw());
+        }
+        self.next
+    }
+
+    fn draw(&mut self) -> Option<Letter> {
+        if self.sent >= self.plan.count || self.plan.to.is_empty() {
+            return None;
+        }
+        let (own, asks) = (self.own.0, self.plan.asks);
+        let mut open =
+            self.plan.to.iter().copied().filter(|(host, _)| !asks || *host == own || self.paths.contains(host));
+        let count = open.clone().count();
+        let to = if count == 0 { None } else { open.nth(self.rng.random_range(0..count)) }?;
+        self.sent += 1;
+        // Half are short, and now and then one is longer than any path.
+        let most = if self.rng.random_bool(0.5) { self.plan.len_max.min(40) } else { self.plan.len_max };
+        Some(Letter { to, bytes: self.rng.random_range(0..=most) })
+    }
+}
