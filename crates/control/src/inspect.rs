@@ -121,7 +121,7 @@ pub struct LaneRow {
     pub name: String,
     /// The peer daemon.
     pub peer: SocketAddr,
-    /// `up`, `connecting`, `failed`.
+    /// `up`, `connecting`, `failed`, `stalled` (the peer's daemon says nothing).
     pub state: String,
     /// Raised with each queue pair that the daemon makes for a lane.
     pub incarnation: u32,

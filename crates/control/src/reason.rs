@@ -83,6 +83,12 @@ reasons! {
     UserPrograms = 21, "this user has its share of this host's programs: end some, or raise `apps_per_user_max` (`clients_per_user_max`) in the daemon's [limits]", "user-programs";
     /// This user's programs have as many listeners as one user's may.
     UserListeners = 22, "this user's programs have their share of this host's listeners: close some, or raise `listeners_per_user_max` in the daemon's [limits]", "user-listeners";
+    /// Something listens on the peer daemon's port and did not finish the handshake of a control link.
+    PeerBusy = 23, "the peer's daemon takes no new link: it is too busy, or stands still; try again, and look into its log", "peer-busy";
+    /// The peer's daemon says nothing; the connection waits for it.
+    Stalled = 24, "the peer's daemon says nothing: it stands still, or cannot be reached; the connection waits for it", "stalled";
+    /// The peer's daemon said nothing for longer than the connection's peer timeout.
+    PeerTimeout = 25, "the connection was given up: one of the two daemons stood still, or could not be reached, for longer than the peer timeout", "peer-timeout";
     /// The peer is on this host: rings are shared between the two applications.
     SameHost = 32, "the peer is on this host: shared memory, no daemon on the path", "same-host";
     /// The peer is on another host: the shared lane to its daemon.

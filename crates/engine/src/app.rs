@@ -186,6 +186,7 @@ pub(crate) fn clear_slot(words: &SlotWords, generation: u32, epoch: u32, state: 
     words.rx_head.store(0, Ordering::Relaxed);
     words.app_flags.store(0, Ordering::Relaxed);
     words.app_wait.store(0, Ordering::Relaxed);
+    words.peer_timeout_ms.store(0, Ordering::Relaxed);
     words.tx_head.store(0, Ordering::Relaxed);
     words.rx_tail.store(0, Ordering::Relaxed);
     words.engine_flags.store(0, Ordering::Relaxed);

@@ -215,10 +215,9 @@ impl Engine {
         let epoch = self.lanes.get(lane).map_or(0, |l| l.incarnation);
         let id = self.last_connection + 1;
         let tenant = self.apps.get_mut(app).ok_or(Reason::PeerAppDied)?;
-        let mut put_back = Vec::new();
         if !tenant.has_slot() || self.vqps.is_full() {
-            tenant.pool.put_back(rings, &mut put_back);
-            self.retired.extend(put_back.into_iter().map(|r| (app, r)));
+            let back = tenant.pool.put_back(self.now, rings);
+            self.note_put_back(app, back);
             return Err(Reason::LocalLimit);
         }
         let route = self.vqps.insert_with(|route| {

@@ -239,9 +239,8 @@ impl Engine {
         if opened.is_err()
             && let Some(tenant) = self.apps.get_mut(bind.app)
         {
-            let mut retired = Vec::new();
-            tenant.pool.put_back(rings, &mut retired);
-            self.retired.extend(retired.into_iter().map(|r| (bind.app, r)));
+            let back = tenant.pool.put_back(self.now, rings);
+            self.note_put_back(bind.app, back);
         }
         opened
     }
@@ -324,9 +323,8 @@ impl Engine {
         let Some(tenant) = self.apps.get_mut(socket.app) else { return };
         tenant.sockets.remove(&id);
         tenant.put_back_slot(socket.slot, &socket.words);
-        let mut retired = Vec::new();
-        tenant.pool.put_back(socket.rings, &mut retired);
-        self.retired.extend(retired.into_iter().map(|r| (socket.app, r)));
+        let back = tenant.pool.put_back(self.now, socket.rings);
+        self.note_put_back(socket.app, back);
         self.serve_rings(socket.app, socket.ring_bytes);
         self.note_departure(socket.app);
     }

@@ -24,7 +24,7 @@ use crate::listen::{Listener, ParkedId, ParkedOpen};
 use crate::pump::Pump;
 use crate::recvpool::RecvPool;
 use crate::rest::Rests;
-use crate::ringpool::{Retired, RingPair};
+use crate::ringpool::{PutBack, Retired, RingPair};
 use crate::stat::Counters;
 use crate::table::Table;
 use crate::timers::Timers;
@@ -83,7 +83,7 @@ pub struct Engine {
     touched: Vec<AppId>,
     wakes: Vec<AppId>,
     pub(crate) gone: Vec<AppId>,
-    pub(crate) retired: Vec<(AppId, Retired)>,
+    pub(crate) retired: VecDeque<(AppId, Retired)>,
     pub(crate) timers: Timers,
     pub(crate) rests: Rests,
 
@@ -168,7 +168,7 @@ impl Engine {
             touched: Vec::new(),
             wakes: Vec::new(),
             gone: Vec::new(),
-            retired: Vec::new(),
+            retired: VecDeque::new(),
             timers: Timers::default(),
             rests: Rests::new(config.rest_after.filter(|_| !nic.pins_memory())),
             completions: Vec::with_capacity(COMPLETIONS_PER_RUN),
@@ -198,6 +198,7 @@ impl Engine {
         worked |= self.run_lanes(nic);
         worked |= self.run_datagrams(nic);
         worked |= self.run_resets(nic);
+        worked |= self.run_free_rings(nic);
         worked |= self.run_departures(nic);
         self.collect_wakes();
         self.sample(nic);
@@ -385,6 +386,9 @@ impl Engine {
                     self.timers.start_heads(self.now + HEAD_LINGER, id);
                 }
             }
+            if let Some(stall) = &mut lane.stall {
+                stall.note(route, vqp.peer_timeout());
+            }
             let mut has_work = false;
             if vqp.owes_records() && !vqp.in_control {
                 vqp.in_control = true;
@@ -421,12 +425,19 @@ impl Engine {
         tenant.tx_bytes += vqp.tx_sent;
         tenant.rx_bytes += vqp.rx_tail;
         tenant.put_back_slot(vqp.slot, &vqp.words);
-        let mut retired = Vec::new();
-        tenant.pool.put_back(RingPair { tx: vqp.tx_place, rx: vqp.rx_place }, &mut retired);
-        self.retired.extend(retired.into_iter().map(|r| (vqp.app, r)));
+        let back = tenant.pool.put_back(self.now, RingPair { tx: vqp.tx_place, rx: vqp.rx_place });
+        self.note_put_back(vqp.app, back);
         self.counters.closed += 1;
         self.serve_rings(vqp.app, vqp.allocated_bytes);
         self.note_departure(vqp.app);
+    }
+
+    /// Rings are free: chunks that are spare go, and pages later.
+    pub(crate) fn note_put_back(&mut self, app: AppId, back: PutBack) {
+        self.retired.extend(back.retired.into_iter().map(|r| (app, r)));
+        for place in back.used {
+            self.rests.free(app, place, self.now);
+        }
     }
 
     /// Deregisters a region that nobody uses.

@@ -21,6 +21,7 @@ use crate::redial::Redial;
 use crate::resync::Resync;
 use crate::sched::Drr;
 use crate::sendq::SendQueue;
+use crate::stall::Stall;
 use crate::table::key;
 use crate::vqp::RouteId;
 
@@ -118,6 +119,8 @@ pub(crate) struct Lane {
     pub(crate) resync: Option<Resync>,
     /// The queue pair failed: it is taken down at the end of the round, for this reason.
     pub(crate) failing: Option<String>,
+    /// The peer's daemon says nothing.
+    pub(crate) stall: Option<Stall>,
     /// Resets since the daemon knows the peer.
     pub(crate) resets: u64,
     reset_times: VecDeque<Time>,
@@ -171,6 +174,7 @@ impl Lane {
             datagram: None,
             resync: None,
             failing: None,
+            stall: None,
             resets: 0,
             reset_times: VecDeque::new(),
             up_since: Time::ZERO,
@@ -267,6 +271,7 @@ impl Lane {
         self.reset_times.clear();
         self.fruitless = 0;
         self.resync = None;
+        self.stall = None;
         self.first = None;
         self.connections = 0;
     }

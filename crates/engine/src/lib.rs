@@ -43,6 +43,7 @@ mod resync;
 mod ringpool;
 mod sched;
 mod sendq;
+mod stall;
 mod stat;
 mod table;
 mod tenant;

@@ -226,6 +226,9 @@ impl Engine {
         }
         self.forget_datagram_peer(nic, id, reason);
         self.drop_parked(id, reason);
+        if let Some(lane) = self.lanes.get_mut(id) {
+            lane.stall = None;
+        }
     }
 
     /// What the end of a lane, or of the wish for one, says about the next dial. Before anything of the lane is forgotten.

@@ -8,6 +8,8 @@
 //! Two steps, because a barrier of the system lies between them: [`Engine::begin_rests`] says in the slots of a few connections
 //! what is going to happen, [`Engine::finish_rests`] does it. Connections are looked at in turns of one tick, from their first
 //! use after a rest until they rest again, so that nothing is left to do when all rest.
+//!
+//! Rings that nobody has are simpler: when they were free for as long, all their pages go.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,10 +19,12 @@ use std::time::Duration;
 use shm::waiting;
 use verbs::{MrId, Provider, Qpn, Time};
 
+use crate::AppId;
 use crate::engine::Engine;
 use crate::limits::{
     REST_BYTES_PER_RUN, REST_LOOKS_PER_RUN, REST_PACE, REST_SLICE_BYTES, REST_TICKS, REST_TRIES_MAX, RESTS_PER_RUN,
 };
+use crate::ringpool::{FreeRing, Place};
 use crate::vqp::{RouteId, Vqp};
 
 /// The connections that were used and did not rest since.
@@ -34,6 +38,19 @@ pub(crate) struct Rests {
     begun: Vec<RouteId>,
     /// Work for which nobody waits leaves gaps for the other.
     not_before: Time,
+    /// Rings that came back, each once, and when they are looked at.
+    rings: VecDeque<(Time, FreeRingAt)>,
+    rings_not_before: Time,
+}
+
+/// A ring that came back.
+#[derive(Debug, Clone, Copy)]
+struct FreeRingAt {
+    app: AppId,
+    place: Place,
+    freed_at: Time,
+    /// Bytes that are done with, of a large one.
+    done: u64,
 }
 
 /// What one connection's turn led to.
@@ -51,7 +68,14 @@ enum Outcome {
 
 impl Rests {
     pub(crate) fn new(after: Option<Duration>) -> Self {
-        Self { after, queue: VecDeque::new(), begun: Vec::new(), not_before: Time::ZERO }
+        Self {
+            after,
+            queue: VecDeque::new(),
+            begun: Vec::new(),
+            not_before: Time::ZERO,
+            rings: VecDeque::new(),
+            rings_not_before: Time::ZERO,
+        }
     }
 
     /// A connection carried something, or its application rang.
@@ -67,6 +91,18 @@ impl Rests {
         }
     }
 
+    /// Whether pages are given back at all.
+    pub(crate) fn is_on(&self) -> bool {
+        self.after.is_some()
+    }
+
+    /// A ring came back that may have pages.
+    pub(crate) fn free(&mut self, app: AppId, place: Place, now: Time) {
+        if let Some(after) = self.after {
+            self.rings.push_back((next_tick(now, after), FreeRingAt { app, place, freed_at: now, done: 0 }));
+        }
+    }
+
     fn take_due(&mut self, now: Time) -> Option<RouteId> {
         let &(at, route) = self.queue.front()?;
         if at > now {
@@ -77,7 +113,9 @@ impl Rests {
     }
 
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.queue.front().map(|&(at, _)| at.max(self.not_before))
+        let rests = self.queue.front().map(|&(at, _)| at.max(self.not_before));
+        let rings = self.rings.front().map(|&(at, _)| at.max(self.rings_not_before));
+        rests.into_iter().chain(rings).min()
     }
 }
 
@@ -174,6 +212,46 @@ impl Engine {
         }
         self.rests.begun = begun;
         self.collect_wakes();
+    }
+
+    /// Gives the pages of rings back that nobody has, a bounded number of bytes at a time. Neither application nor device touches
+    /// them: a connection's rings come back when nobody can.
+    pub(crate) fn run_free_rings<P: Provider>(&mut self, nic: &mut P) -> bool {
+        let now = self.now;
+        let Some(after) = self.rests.after.filter(|_| now >= self.rests.rings_not_before) else { return false };
+        let mut bytes = 0;
+        for looks in 0..REST_LOOKS_PER_RUN {
+            let Some((at, mut ring)) = self.rests.rings.pop_front() else { return looks > 0 };
+            if at > now {
+                self.rests.rings.push_front((at, ring));
+                return looks > 0;
+            }
+            let Some(tenant) = self.apps.get_mut(ring.app) else { continue };
+            let (mr, len) = match tenant.pool.look_at_free(&ring.place, ring.freed_at) {
+                FreeRing::Used => continue,
+                FreeRing::Since(freed_at) => {
+                    (ring.freed_at, ring.done) = (freed_at, 0);
+                    self.rests.rings.push_back((next_tick(freed_at, after).max(now), ring));
+                    continue;
+                }
+                FreeRing::Rests { mr, bytes } => (mr, REST_SLICE_BYTES.min(bytes - ring.done)),
+            };
+            if nic.try_discard(mr, ring.place.offset + ring.done, len, None).is_err() {
+                self.counters.device_refusals += 1;
+            }
+            (bytes, ring.done) = (bytes + len, ring.done + len);
+            if tenant.pool.is_whole(&ring.place, ring.done) {
+                tenant.pool.on_rested(&ring.place);
+                self.counters.ring_rests += 1;
+            } else {
+                self.rests.rings.push_front((at, ring));
+            }
+            if bytes >= REST_BYTES_PER_RUN {
+                break;
+            }
+        }
+        self.rests.rings_not_before = now + REST_PACE;
+        true
     }
 
     /// One connection, between [`shm::begin_rest`] and [`shm::end_rest`]. `None`: it is over.

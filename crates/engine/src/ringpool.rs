@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use control::ChunkKind;
 use shm::RingMemory;
-use verbs::{Lkey, Mr, MrId, Region, Rkey};
+use verbs::{Lkey, Mr, MrId, Region, Rkey, Time};
 
 use crate::connect::ConnectId;
 use crate::datagram::BindId;
@@ -60,9 +60,38 @@ struct Chunk {
     class: usize,
     mr: Mr,
     used: u32,
-    rings: u32,
+    rings: Vec<RingUse>,
     /// Keeps the memory mapped.
     region: Region,
+}
+
+/// What a ring's pages depend on.
+#[derive(Debug, Clone, Copy, Default)]
+struct RingUse {
+    is_taken: bool,
+    freed_at: Time,
+    /// It was told by [`RingPool::put_back`], and [`RingPool::look_at_free`] has not let go of it.
+    is_watched: bool,
+}
+
+/// What is to be done about a ring that was given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FreeRing {
+    /// Nothing: it is in use again, or gone.
+    Used,
+    /// It was in use meanwhile; free since then.
+    Since(Time),
+    /// Its pages may go.
+    Rests { mr: MrId, bytes: u64 },
+}
+
+/// Rings that came back.
+#[derive(Debug, Default)]
+pub(crate) struct PutBack {
+    /// Chunks that left the pool.
+    pub(crate) retired: Vec<Retired>,
+    /// Rings that have pages, in chunks that stay.
+    pub(crate) used: Vec<Place>,
 }
 
 /// A chunk that left the pool and is to be deregistered.
@@ -70,6 +99,9 @@ struct Chunk {
 pub(crate) struct Retired {
     pub(crate) number: u32,
     pub(crate) mr: MrId,
+    pub(crate) bytes: u64,
+    /// So many of them were given back to the system.
+    pub(crate) emptied: u64,
 }
 
 /// Chunks that were asked for and have not come.
@@ -181,6 +213,7 @@ impl RingPool {
                 c.asked = None;
             }
         }
+        let rings = vec![RingUse::default(); rings as usize];
         self.chunks[index] = Some(Chunk { number, kind, class, mr, used: 0, rings, region });
     }
 
@@ -200,6 +233,9 @@ impl RingPool {
         for place in [pair.tx, pair.rx] {
             if let Some(chunk) = self.chunks.get_mut(place.chunk as usize).and_then(Option::as_mut) {
                 chunk.used += 1;
+                if let Some(ring) = chunk.ring_at(&place) {
+                    ring.is_taken = true;
+                }
             }
         }
         Some(pair)
@@ -211,19 +247,61 @@ impl RingPool {
         Some(RingMemory { region: chunk.region.clone(), offset: place.offset, bytes: bytes.into() })
     }
 
-    /// Takes back the rings of a connection that is over. Chunks that are thereby spare leave the pool into `retired`.
-    pub(crate) fn put_back(&mut self, pair: RingPair, retired: &mut Vec<Retired>) {
+    /// Takes back the rings of a connection that is over. Chunks that are thereby spare leave the pool.
+    pub(crate) fn put_back(&mut self, now: Time, pair: RingPair) -> PutBack {
+        let mut back = PutBack::default();
         for (kind, place) in [(ChunkKind::Tx, pair.tx), (ChunkKind::Rx, pair.rx)] {
             let Some(chunk) = self.chunks.get_mut(place.chunk as usize).and_then(Option::as_mut) else { continue };
             chunk.used -= 1;
+            if let Some(ring) = chunk.ring_at(&place) {
+                (ring.is_taken, ring.freed_at) = (false, now);
+                if !std::mem::replace(&mut ring.is_watched, true) {
+                    back.used.push(place);
+                }
+            }
             let (class, spare) = (chunk.class, chunk.used == 0);
             self.classes[class].free[direction(kind)].push(place);
             if kind == ChunkKind::Tx {
                 self.classes[class].in_use -= 1;
             }
             if spare {
-                self.retire_spare(place.chunk as usize, retired);
+                self.retire_spare(place.chunk as usize, &mut back.retired);
             }
+        }
+        back
+    }
+
+    /// A ring that was put back `since` then at least: whether its pages may go.
+    pub(crate) fn look_at_free(&mut self, place: &Place, since: Time) -> FreeRing {
+        let Some(chunk) = self.chunks.get_mut(place.chunk as usize).and_then(Option::as_mut) else {
+            return FreeRing::Used;
+        };
+        if chunk.number != place.chunk_number {
+            return FreeRing::Used;
+        }
+        let (mr, bytes) = (chunk.mr.id, class_bytes(chunk.class).into());
+        let Some(ring) = chunk.ring_at(place) else { return FreeRing::Used };
+        if !ring.is_taken && ring.freed_at > since {
+            return FreeRing::Since(ring.freed_at);
+        }
+        if ring.is_taken {
+            ring.is_watched = false;
+            return FreeRing::Used;
+        }
+        FreeRing::Rests { mr, bytes }
+    }
+
+    /// Whether so many bytes are all of a ring.
+    pub(crate) fn is_whole(&self, place: &Place, bytes: u64) -> bool {
+        let chunk = self.chunks.get(place.chunk as usize).and_then(Option::as_ref);
+        chunk.is_none_or(|chunk| bytes >= class_bytes(chunk.class).into())
+    }
+
+    /// The pages of a free ring are gone.
+    pub(crate) fn on_rested(&mut self, place: &Place) {
+        let chunk = self.chunks.get_mut(place.chunk as usize).and_then(Option::as_mut);
+        if let Some(ring) = chunk.and_then(|c| c.ring_at(place)) {
+            ring.is_watched = false;
         }
     }
 
@@ -233,14 +311,14 @@ impl RingPool {
         let Some(chunk) = self.chunks.get(index).and_then(Option::as_ref) else { return };
         let class = &mut self.classes[chunk.class];
         let free = &mut class.free[direction(chunk.kind)];
-        let elsewhere = free.len() - chunk.rings as usize;
-        if elsewhere < chunk.rings.max(class.in_use) as usize {
+        let elsewhere = free.len() - chunk.rings.len();
+        if elsewhere < chunk.rings.len().max(class.in_use as usize) {
             return;
         }
         free.retain(|p| p.chunk as usize != index);
         if let Some(chunk) = self.chunks[index].take() {
             self.bytes -= chunk.region.len();
-            retired.push(Retired { number: chunk.number, mr: chunk.mr.id });
+            retired.push(chunk.into());
         }
     }
 
@@ -248,7 +326,7 @@ impl RingPool {
     pub(crate) fn retire_all(&mut self) -> Vec<Retired> {
         self.classes = Default::default();
         self.bytes = 0;
-        self.chunks.drain(..).flatten().map(|c| Retired { number: c.number, mr: c.mr.id }).collect()
+        self.chunks.drain(..).flatten().map(Retired::from).collect()
     }
 
     /// Puts somebody at the end of the queue for rings.
@@ -295,6 +373,18 @@ impl RingPool {
     /// Everybody who waits for any size.
     pub(crate) fn refuse_all(&mut self) -> Vec<Waiter> {
         (0..RING_CLASSES).flat_map(|c| self.refuse(class_bytes(c))).collect()
+    }
+}
+
+impl From<Chunk> for Retired {
+    fn from(chunk: Chunk) -> Self {
+        Self { number: chunk.number, mr: chunk.mr.id, bytes: chunk.region.len(), emptied: 0 }
+    }
+}
+
+impl Chunk {
+    fn ring_at(&mut self, place: &Place) -> Option<&mut RingUse> {
+        self.rings.get_mut((place.offset / u64::from(class_bytes(self.class))) as usize)
     }
 }
 

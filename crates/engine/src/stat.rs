@@ -37,6 +37,8 @@ pub(crate) struct Counters {
     pub(crate) opens_refused: u64,
     pub(crate) closed: u64,
     pub(crate) rests: u64,
+    pub(crate) peer_timeouts: u64,
+    pub(crate) ring_rests: u64,
 }
 
 impl Engine {
@@ -46,15 +48,16 @@ impl Engine {
     }
 
     fn connection_row(&self, route: u32, v: &Vqp) -> ConnectionRow {
+        let lane = v.lane.and_then(|id| self.lanes.get(id));
         ConnectionRow {
             id: v.id,
             local: v.local,
             peer: v.peer,
             state: v.state(),
-            lane: v.lane.and_then(|id| self.lanes.get(id)).map(lane_name),
+            lane: lane.map(lane_name),
             route_id: (!matches!(v.phase, Phase::Opening(_))).then_some(route),
             path: PathKind::Lane,
-            reason: Reason::OtherHost,
+            reason: if lane.is_some_and(|l| l.stall.is_some()) { Reason::Stalled } else { Reason::OtherHost },
             tx_bytes: v.tx_sent,
             rx_bytes: v.rx_tail,
             tx_queued_bytes: v.tx_queued_bytes(),
@@ -136,6 +139,8 @@ impl Engine {
                 ("opens_refused", c.opens_refused),
                 ("closed", c.closed),
                 ("rests", c.rests),
+                ("peer_timeouts", c.peer_timeouts),
+                ("ring_rests", c.ring_rests),
             ],
         };
         totals.counters.extend(self.datagrams.counters());
@@ -149,6 +154,7 @@ fn lane_name(lane: &Lane) -> String {
 
 fn lane_row(lane: &Lane, now: Time) -> LaneRow {
     let state = match lane.state {
+        _ if lane.stall.is_some() => "stalled",
         LaneState::Up => "up",
         LaneState::Offered | LaneState::Accepted => "connecting",
         LaneState::Down if lane.is_wanted => "connecting",

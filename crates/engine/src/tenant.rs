@@ -12,7 +12,9 @@ use crate::app::App;
 use crate::datagram::SocketFault;
 use crate::engine::Engine;
 use crate::event::{Attach, Event};
-use crate::limits::{CHUNKS_PER_APP_MAX, DOORBELLS_PER_APP, ORPHAN_LINGER, RING_BYTES_MAX, RING_BYTES_MIN};
+use crate::limits::{
+    CHUNKS_PER_APP_MAX, DOORBELLS_PER_APP, ORPHAN_LINGER, REST_SLICE_BYTES, RING_BYTES_MAX, RING_BYTES_MIN,
+};
 use crate::ringpool::{ChunkError, Waiter};
 use crate::vqp::{Phase, RouteId};
 
@@ -234,10 +236,24 @@ impl Engine {
     /// Deregisters what nobody uses any more. Says whether there was anything.
     pub(crate) fn run_departures<P: Provider>(&mut self, nic: &mut P) -> bool {
         let worked = !self.retired.is_empty() || !self.gone.is_empty();
-        for (app, retired) in std::mem::take(&mut self.retired) {
-            self.dereg(nic, retired.mr);
-            if self.apps.get(app).is_some_and(|a| !a.leaving) {
-                self.events.push_back(Event::ChunkGone { app, chunk: retired.number });
+        while let Some((app, retired)) = self.retired.front_mut() {
+            let app = *app;
+            // An application that is in no call of the library unmaps the chunk at its next one; its pages go now.
+            let stays = self.apps.get(app).is_some_and(|a| !a.leaving);
+            let left = retired.bytes - retired.emptied;
+            if stays && left > 0 && self.rests.is_on() {
+                let len = REST_SLICE_BYTES.min(left);
+                if nic.try_discard(retired.mr, retired.emptied, len, None).is_err() {
+                    self.counters.device_refusals += 1;
+                }
+                retired.emptied += len;
+                break;
+            }
+            let (chunk, mr) = (retired.number, retired.mr);
+            self.retired.pop_front();
+            self.dereg(nic, mr);
+            if stays {
+                self.events.push_back(Event::ChunkGone { app, chunk });
             }
         }
         for app in std::mem::take(&mut self.gone) {

@@ -6,9 +6,11 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use control::{CHALLENGE_BYTES, PeerMessage, WIRE_VERSION, encode, with_length};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -32,6 +34,8 @@ const BURST: usize = 32;
 const NO_QPN: u32 = 0xff_ffff;
 /// Source addresses of strangers.
 const STRANGERS: u8 = 40;
+/// Strangers look after the links that they hold this often: a handshake fits in between, on any machine.
+const HOLD_PACE: Duration = Duration::from_secs(1);
 /// Half-open control links, several times the limit.
 const HALF_OPEN: usize = 64;
 /// Anonymous memory that strangers may add.
@@ -59,6 +63,7 @@ pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
     for (name, attack) in LINKS {
         verdict.case(&format!("TCP: {name}"), links(&hosts[0], &mut rng, *attack));
     }
+    verdict.case("TCP: a daemon gets in while strangers hold every link", locked_out(raas, dir.path()));
     verdict.case("the transfer beside it all is whole", transfer.finish().map(|bytes| format!("{bytes} bytes")));
     verdict.case("what strangers held has returned", before.wait_for(&hosts).map(|()| "all".into()));
     verdict.case("strangers left no memory behind", grown(&hosts[0], &print));
@@ -245,6 +250,46 @@ fn links(host: &Host, rng: &mut SmallRng, attack: Attack) -> Result<String> {
         Ok(if fds <= before + 1 { Ok(()) } else { Err((fds, before)) })
     })?;
     Ok(format!("{HALF_OPEN} links, at most {} descriptors more, all closed by the daemon", most.saturating_sub(before)))
+}
+
+/// Strangers hold as many idle links as there are places, from the daemon's own address and from many others, and dial again
+/// where they lose one. The daemon is served all the same.
+fn locked_out(raas: &Path, dir: &Path) -> Result<String> {
+    let patient = CONFIGURATION.replace("handshake_ms = 500", "handshake_ms = 3600000");
+    let host = &Host::start(raas, dir, address(), &patient)?;
+    let (ip, to) = (address(), SocketAddr::new(host.ip, TCP_PORT));
+    let sources: Vec<IpAddr> = [ip; 8].into_iter().chain((0..HALF_OPEN as u8).map(stranger)).collect();
+    let held = sources.iter().map(|from| dial(*from, to)).collect::<Result<Vec<_>>>()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let lost = {
+        let stop = Arc::clone(&stop);
+        std::thread::spawn(move || hold(held, &sources, to, &stop))
+    };
+    let late = Host::start(raas, dir, ip, "")?;
+    let begun = Instant::now();
+    let served = Transfer::start(&late, host, 1).and_then(Transfer::finish);
+    let waited = begun.elapsed();
+    stop.store(true, Ordering::Relaxed);
+    let lost = lost.join().map_err(|_| anyhow!("the strangers died"))??;
+    served.context("a daemon was locked out")?;
+    late.stop()?;
+    Ok(format!("{} links held, {lost} lost and dialed again, served within {waited:?}", HALF_OPEN + 8))
+}
+
+/// Dials again for each link that the daemon closed, at most once in a while each. How many those were.
+fn hold(mut held: Vec<TcpStream>, sources: &[IpAddr], to: SocketAddr, stop: &AtomicBool) -> Result<usize> {
+    let mut lost = 0;
+    while !stop.load(Ordering::Relaxed) {
+        for (link, from) in held.iter_mut().zip(sources) {
+            link.set_nonblocking(true)?;
+            let open = matches!(link.read(&mut [0; 512]), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock);
+            if !open {
+                (*link, lost) = (dial(*from, to)?, lost + 1);
+            }
+        }
+        std::thread::sleep(HOLD_PACE);
+    }
+    Ok(lost)
 }
 
 fn dial(from: IpAddr, to: SocketAddr) -> Result<TcpStream> {

@@ -242,7 +242,8 @@ async fn connect_one(way: &Way, to: SocketAddr, options: &ConnectOptions) -> Res
         }
     };
     let timeout = options.timeout.unwrap_or(daemon.as_ref().map_or(TIMEOUT_DEFAULT, |inner| inner.timeout));
-    aside(move || fallback::connect(to, cause, timeout, daemon.as_ref())).await
+    let timeouts = (timeout, options.peer_timeout);
+    aside(move || fallback::connect(to, cause, timeouts, daemon.as_ref())).await
 }
 
 async fn listen(

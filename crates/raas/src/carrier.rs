@@ -46,6 +46,8 @@ impl Carrier {
         unread_bytes() -> io::Result<u64>;
         timeout(side: Side) -> Option<Duration>;
         set_timeout(side: Side, timeout: Option<Duration>) -> io::Result<()>;
+        set_peer_timeout(timeout: Option<Duration>) -> io::Result<()>;
+        peer_timeout() -> Option<Duration>;
         set_nonblocking(on: bool) -> io::Result<()>;
         readiness() -> io::Result<Readiness>;
         ready_fd() -> io::Result<BorrowedFd<'_>>;

@@ -171,6 +171,26 @@ impl Conn {
         Ok(())
     }
 
+    /// Between processes of one host there is no daemon that could be silent.
+    pub(crate) fn set_peer_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let ms = peer_timeout_ms(timeout)?;
+        self.inner.check_fork()?;
+        if let Link::Lane(end) = &self.link {
+            end.set_peer_timeout(ms);
+            self.wake_engine(end.ring());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn peer_timeout(&self) -> Option<Duration> {
+        match &self.link {
+            Link::Lane(end) => {
+                Some(end.peer_timeout()).filter(|ms| *ms != 0).map(|ms| Duration::from_millis(ms.into()))
+            }
+            Link::Pair(_) => None,
+        }
+    }
+
     /// The application has the connection now.
     pub(crate) fn set_owned(&self) {
         self.owned.store(true, Ordering::Relaxed);
@@ -231,6 +251,18 @@ impl Conn {
         self.notify();
         self.inner.kick();
         StreamError::reset(Reason::AppFault)
+    }
+}
+
+/// Whole milliseconds, not less than asked for; 0 for none.
+pub(crate) fn peer_timeout_ms(timeout: Option<Duration>) -> io::Result<u32> {
+    match timeout {
+        Some(Duration::ZERO) => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "a peer timeout of 0 is not allowed: use None to wait as long as the daemons do",
+        )),
+        Some(t) => Ok(u32::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX)),
+        None => Ok(0),
     }
 }
 

@@ -45,6 +45,7 @@ pub struct Connecting {
     to: SocketAddr,
     parker: Arc<Parker>,
     poller: Arc<Poller>,
+    peer_timeout: Option<Duration>,
     over: bool,
 }
 
@@ -58,8 +59,15 @@ impl Connecting {
             _ => to,
         };
         let request = inner.next_request();
-        let connecting =
-            Self { inner: Arc::clone(inner), request, to, parker: Arc::default(), poller: Arc::default(), over: false };
+        let connecting = Self {
+            inner: Arc::clone(inner),
+            request,
+            to,
+            parker: Arc::default(),
+            poller: Arc::default(),
+            peer_timeout: None,
+            over: false,
+        };
         let waiters =
             vec![Waiter::Thread(Arc::clone(&connecting.parker)), Waiter::Poller(Arc::clone(&connecting.poller))];
         lock(&inner.tables).begin(request, waiters);
@@ -69,6 +77,12 @@ impl Connecting {
         };
         inner.send(&connect, &[])?;
         Ok(connecting)
+    }
+
+    /// The connection gets it when it is made.
+    pub(crate) fn peer_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.peer_timeout = timeout;
+        self
     }
 
     /// The connection if it is made by now, None if nobody has answered yet. After an answer it fails.
@@ -126,7 +140,14 @@ impl Connecting {
         };
         self.over = true;
         match (answer, lost) {
-            (Some(answer), _) => Ok(Some(Stream::from_conn(connected(answer, self.to)?))),
+            (Some(answer), _) => {
+                let stream = Stream::from_conn(connected(answer, self.to)?);
+                if self.peer_timeout.is_some() {
+                    // One that broke meanwhile says so when it is used.
+                    let _ = stream.set_peer_timeout(self.peer_timeout);
+                }
+                Ok(Some(stream))
+            }
             (None, Some(lost)) => Err(lost.into()),
             (None, None) => Err(SessionError::Protocol("the answer to Connect is gone".into()).into()),
         }

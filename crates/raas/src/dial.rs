@@ -18,6 +18,7 @@ pub struct ConnectOptions {
     ring_bytes: u32,
     pub(crate) timeout: Option<Duration>,
     kind: Kind,
+    pub(crate) peer_timeout: Option<Duration>,
     pub(crate) fallback: Fallback,
 }
 
@@ -38,6 +39,14 @@ impl ConnectOptions {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// How long the connection waits for the other host while its daemon says nothing: [`Stream::set_peer_timeout`]. Zero is
+    /// refused.
+    #[must_use]
+    pub fn peer_timeout(mut self, timeout: Duration) -> Self {
+        self.peer_timeout = Some(timeout);
         self
     }
 
@@ -96,13 +105,19 @@ impl ConnectOptions {
     fn connect_one(&self, way: &Way, to: SocketAddr) -> Result<Stream, ConnectError> {
         let session = match way {
             Way::Daemon(session) => session,
-            Way::Tcp(cause) => return fallback::connect(to, *cause, self.timeout.unwrap_or(TIMEOUT_DEFAULT), None),
+            Way::Tcp(cause) => {
+                let timeout = self.timeout.unwrap_or(TIMEOUT_DEFAULT);
+                return fallback::connect(to, *cause, (timeout, self.peer_timeout), None);
+            }
         };
         let timeout = self.timeout.unwrap_or(session.inner.timeout);
         let begun = Instant::now();
         let connected = self.begin(session, to).and_then(|c| c.wait(timeout));
         connected.or_else(|failed| match self.fallback.cause_of(&failed) {
-            Some(cause) => fallback::connect(to, cause, timeout.saturating_sub(begun.elapsed()), Some(&session.inner)),
+            Some(cause) => {
+                let timeouts = (timeout.saturating_sub(begun.elapsed()), self.peer_timeout);
+                fallback::connect(to, cause, timeouts, Some(&session.inner))
+            }
             None => Err(failed),
         })
     }
@@ -119,10 +134,13 @@ impl ConnectOptions {
 
     /// Asks the daemon for a connection, whatever comes if it has none.
     pub(crate) fn begin(&self, session: &Session, to: SocketAddr) -> Result<Connecting, ConnectError> {
-        Connecting::start(&session.inner, to, self.ring_bytes, self.kind)
+        Connecting::start(&session.inner, to, self.ring_bytes, self.kind).map(|c| c.peer_timeout(self.peer_timeout))
     }
 
     pub(crate) fn check(&self) -> Result<(), ConnectError> {
+        if self.peer_timeout == Some(Duration::ZERO) {
+            return Err(ConnectError::PeerTimeoutZero);
+        }
         check_ring_bytes(self.ring_bytes).map_err(ConnectError::RingBytes)?;
         Ok(self.fallback.check(self.kind)?)
     }

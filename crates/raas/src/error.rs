@@ -140,6 +140,9 @@ pub enum ConnectError {
     /// The ring size is not usable.
     #[error("ring size {0} is not 0 or a power of two from 4096 to 8388608 bytes")]
     RingBytes(u32),
+    /// The peer timeout is not usable.
+    #[error("a peer timeout of 0 is not allowed: leave it out to wait as long as the daemons do")]
+    PeerTimeoutZero,
     /// Kernel TCP was asked for as fallback and taken, and failed too.
     #[error("connect to {to} over kernel TCP ({cause}): {error}")]
     Tcp {
@@ -192,7 +195,7 @@ impl ConnectError {
             Self::Resolve(e) => e.kind(),
             Self::Refused { reason, .. } => reason_kind(*reason),
             Self::TimedOut { .. } => io::ErrorKind::TimedOut,
-            Self::RingBytes(_) => io::ErrorKind::InvalidInput,
+            Self::RingBytes(_) | Self::PeerTimeoutZero => io::ErrorKind::InvalidInput,
             Self::Tcp { error, .. } => error.kind(),
             Self::NotOverTcp(_) => io::ErrorKind::Unsupported,
             Self::All(failed) => failed.last().map_or(io::ErrorKind::Other, Self::kind),
@@ -335,18 +338,20 @@ pub(crate) fn reason_kind(reason: Reason) -> io::ErrorKind {
     use io::ErrorKind as K;
     match reason {
         Reason::NoListener | Reason::BacklogFull | Reason::WrongKind => K::ConnectionRefused,
-        Reason::PeerUnreachable => K::HostUnreachable,
+        Reason::PeerUnreachable | Reason::Stalled => K::HostUnreachable,
         Reason::PeerAuth | Reason::Policy => K::PermissionDenied,
         Reason::PeerVersion => K::Unsupported,
         Reason::DaemonLost | Reason::ShuttingDown => K::ConnectionAborted,
         Reason::LocalLimit | Reason::PeerLimit | Reason::UserPrograms | Reason::UserListeners => K::QuotaExceeded,
         Reason::BadAddress => K::AddrNotAvailable,
         Reason::TimedOut => K::TimedOut,
+        Reason::PeerBusy => K::ResourceBusy,
         Reason::PortInUse => K::AddrInUse,
         Reason::Closed => K::BrokenPipe,
         Reason::ResetByPeer
         | Reason::PeerAppDied
         | Reason::PeerLost
+        | Reason::PeerTimeout
         | Reason::LaneFailed
         | Reason::AppFault
         | Reason::Unspecified => K::ConnectionReset,

@@ -116,7 +116,9 @@ impl FallbackCause {
     fn of_connect(error: &ConnectError) -> Option<Self> {
         match error {
             ConnectError::Session(e) => Self::of_session(e),
-            ConnectError::Refused { reason: Reason::PeerUnreachable, .. } => Some(Self::PeerUnreachable),
+            ConnectError::Refused { reason: Reason::PeerUnreachable | Reason::PeerBusy, .. } => {
+                Some(Self::PeerUnreachable)
+            }
             _ => None,
         }
     }
@@ -126,7 +128,7 @@ impl FallbackCause {
 pub(crate) fn connect(
     to: SocketAddr,
     cause: FallbackCause,
-    timeout: Duration,
+    (timeout, peer_timeout): (Duration, Option<Duration>),
     daemon: Option<&Arc<Inner>>,
 ) -> Result<Stream, ConnectError> {
     // The system refuses to wait for no time at all with another error than when the time is over.
@@ -136,6 +138,10 @@ pub(crate) fn connect(
     let connected = TcpStream::connect_timeout(&to, timeout).and_then(|socket| adopt(socket, cause, daemon));
     match connected {
         Ok(stream) => {
+            if peer_timeout.is_some() {
+                // One that broke meanwhile says so when it is used.
+                let _ = stream.set_peer_timeout(peer_timeout);
+            }
             tracing::warn!(%to, reason = Reason::TcpFallback.key(), %cause, "connected over kernel TCP, as asked for");
             Ok(stream)
         }

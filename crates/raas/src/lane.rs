@@ -57,6 +57,7 @@ impl LaneEnd {
         let words = session.slot(slot);
         words.app_flags.store(0, Ordering::Relaxed);
         words.app_wait.store(0, Ordering::Relaxed);
+        words.peer_timeout_ms.store(0, Ordering::Relaxed);
         words.app_owner_pid.store(pid, Ordering::Relaxed);
         let reader = RingReader::new(rx, words.rx_tail.clone(), words.rx_head.clone(), 0)?;
         let writer = RingWriter::new(tx, words.tx_tail.clone(), words.tx_head.clone(), 0)?;
@@ -107,6 +108,15 @@ impl LaneEnd {
 
     fn reason(&self) -> Reason {
         failure(self.words.reason.load(Ordering::Acquire))
+    }
+
+    /// Silence of the peer's daemon, in milliseconds, after which the engine gives the connection up; 0: as its own limit.
+    pub(crate) fn set_peer_timeout(&self, ms: u32) {
+        self.words.peer_timeout_ms.store(ms, Ordering::Relaxed);
+    }
+
+    pub(crate) fn peer_timeout(&self) -> u32 {
+        self.words.peer_timeout_ms.load(Ordering::Relaxed)
     }
 
     /// Tells the engine that the slot changed. True: it sleeps and must be woken.

@@ -224,6 +224,16 @@ impl Message {
         self.stream.set_write_timeout(timeout)
     }
 
+    /// As [`Stream::set_peer_timeout`].
+    pub fn set_peer_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.stream.set_peer_timeout(timeout)
+    }
+
+    /// What [`Message::set_peer_timeout`] set.
+    pub fn peer_timeout(&self) -> Option<Duration> {
+        self.stream.peer_timeout()
+    }
+
     /// Ends a direction or both, as [`Stream::shutdown`].
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.stream.shutdown(how)

@@ -138,6 +138,22 @@ impl Stream {
         self.carrier.timeout(Side::Write)
     }
 
+    /// How long this connection waits for the other host while its daemon says nothing, because it stands still, its machine
+    /// is paused, or the network is cut. Then reads and writes fail with [`Reason::PeerTimeout`], and other connections go
+    /// on. None (the default) waits as long as the daemons do (`heartbeat_ms` x `heartbeat_misses`: 40 s); a longer time than
+    /// that changes nothing, and one shorter than three heartbeats (3 s) counts as these. Zero is refused.
+    ///
+    /// On one host it changes nothing: the death of the other process is seen at once. Over kernel TCP it is
+    /// `TCP_USER_TIMEOUT`, which counts unacknowledged bytes alone.
+    pub fn set_peer_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.carrier.set_peer_timeout(timeout)
+    }
+
+    /// What [`Stream::set_peer_timeout`] set, in whole milliseconds.
+    pub fn peer_timeout(&self) -> Option<Duration> {
+        self.carrier.peer_timeout()
+    }
+
     /// Reads and writes that would wait fail with [`io::ErrorKind::WouldBlock`] instead. It holds for both halves.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.carrier.set_nonblocking(nonblocking)

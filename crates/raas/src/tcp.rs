@@ -16,7 +16,7 @@ use std::time::Duration;
 use control::{Reason, Request};
 use rustix::event::{PollFd, PollFlags, epoll, poll};
 
-use crate::conn::Side;
+use crate::conn::{Side, peer_timeout_ms};
 use crate::edge::Edge;
 use crate::fallback::FallbackCause;
 use crate::inner::Inner;
@@ -146,6 +146,16 @@ impl TcpConn {
             Side::Read => self.socket.set_read_timeout(timeout),
             Side::Write => self.socket.set_write_timeout(timeout),
         }
+    }
+
+    /// What comes nearest: how long bytes may stay unacknowledged.
+    pub(crate) fn set_peer_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        Ok(rustix::net::sockopt::set_tcp_user_timeout(&self.socket, peer_timeout_ms(timeout)?)?)
+    }
+
+    pub(crate) fn peer_timeout(&self) -> Option<Duration> {
+        let ms = rustix::net::sockopt::tcp_user_timeout(&self.socket).ok().filter(|ms| *ms != 0)?;
+        Some(Duration::from_millis(ms.into()))
     }
 
     pub(crate) fn set_nonblocking(&self, on: bool) -> io::Result<()> {

@@ -2,6 +2,7 @@
 //! channels are bounded and in order, so an answer comes after every event that the engine made before it.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use control::{AppRow, ConnectionRow, DatagramRow, InspectQuery, Kind, LaneOffer, LaneRoutes, LaneRow, Reason};
 use engine::{AppId, Attach, EngineTotals, Event};
@@ -112,6 +113,11 @@ pub(crate) enum Command {
     LaneLost {
         peer: IpAddr,
         reason: Reason,
+    },
+    /// The peer's daemon has said nothing for so long, or speaks again.
+    PeerSilent {
+        peer: IpAddr,
+        silent: Option<Duration>,
     },
     /// Answered by [`FromEngine::Inspected`].
     Inspect {

@@ -64,6 +64,9 @@ pub struct PeerConfig {
     pub sources: Vec<IpAddr>,
 }
 
+/// Heartbeats that do not come before a peer's connections are shown as stalled.
+const STALLED_MISSES: u32 = 3;
+
 /// Signs of life on a control link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heartbeat {
@@ -77,6 +80,11 @@ impl Heartbeat {
     /// Silence after which the peer counts as dead.
     pub fn patience(&self) -> Duration {
         self.interval.saturating_mul(self.misses)
+    }
+
+    /// Silence after which the peer's connections show that they wait: `stalled`.
+    pub fn stalled_after(&self) -> Duration {
+        self.interval.saturating_mul(STALLED_MISSES)
     }
 }
 
@@ -136,7 +144,7 @@ impl Config {
             log: "info".into(),
             ring_bytes: None,
             local_ring_bytes: None,
-            heartbeat: Heartbeat { interval: Duration::from_secs(1), misses: 5 },
+            heartbeat: Heartbeat { interval: Duration::from_secs(1), misses: 40 },
             peers: Vec::new(),
             limits: DaemonLimits::default(),
             engine_limits: BTreeMap::new(),
@@ -235,6 +243,15 @@ impl Config {
     pub(crate) fn peer_address(&self, peer: IpAddr) -> SocketAddr {
         let port = self.peers.iter().find(|p| p.address == peer).and_then(|p| p.port);
         SocketAddr::new(peer, port.unwrap_or(self.peer_port))
+    }
+
+    /// The hosts that the configuration names, by each address from which their control links may come.
+    pub(crate) fn peer_sources(&self) -> BTreeMap<IpAddr, IpAddr> {
+        let of = |p: &PeerConfig| {
+            let address = p.address;
+            std::iter::once(address).chain(p.sources.clone()).map(move |source| (source.to_canonical(), address))
+        };
+        self.peers.iter().flat_map(of).collect()
     }
 
     /// Whether a control link from `source` may speak for `claimed`.

@@ -60,13 +60,13 @@ async fn attempt_once(
     let deadline = deadline.min(Instant::now() + context.config.limits.handshake());
     match timeout_at(deadline, greet(&mut wire, context, address.ip())).await {
         Ok(Ok(identity)) => Ok((wire, identity)),
+        // Somebody listens there, and went away.
+        Ok(Err(Refusal { reason: Reason::PeerLost, detail })) => Err(Refusal { reason: Reason::PeerBusy, detail }),
         Ok(Err(refusal)) => {
             wire.bye(&refusal).await;
             Err(refusal)
         }
-        Err(_) => {
-            Err(Refusal::new(Reason::PeerUnreachable, "the peer's daemon does not finish its part of the handshake"))
-        }
+        Err(_) => Err(Refusal::new(Reason::PeerBusy, "the peer's daemon does not finish its part of the handshake")),
     }
 }
 
@@ -79,15 +79,16 @@ async fn connect(own: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
     socket.connect(to).await
 }
 
-/// A daemon that is just starting, or one that died under the handshake, may be there a moment later.
+/// A daemon that is just starting, that died under the handshake, or that many others want, may be there a moment later.
 fn is_worth_another(reason: Reason) -> bool {
-    matches!(reason, Reason::PeerUnreachable | Reason::PeerLost)
+    matches!(reason, Reason::PeerUnreachable | Reason::PeerBusy)
 }
 
 /// What the application hears.
 fn told(reason: Reason) -> Reason {
     match reason {
         Reason::Closed | Reason::PeerAuth | Reason::PeerVersion | Reason::BadAddress | Reason::PeerLimit => reason,
+        Reason::PeerBusy => reason,
         Reason::LocalLimit => Reason::PeerLimit,
         _ => Reason::PeerUnreachable,
     }

@@ -247,6 +247,7 @@ impl<P: Provider> EngineThread<P> {
                 engine.lane_lost(now, device, peer, reason);
                 self.lanes.remove(&peer);
             }
+            Command::PeerSilent { peer, silent } => engine.peer_silent(now, peer, silent),
             Command::Inspect { client, request, query } => {
                 let view = self.view(query);
                 self.held.push_back(FromEngine::Inspected { client, request, view });

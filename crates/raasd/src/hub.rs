@@ -119,7 +119,8 @@ impl Hub {
             segments_max: count(limits.pair_segments_max),
             answer: limits.pair_answer(),
         };
-        let peers = Peers::new(parts.links.instance, count(limits.peers_max), limits.lane_setup());
+        let peers =
+            Peers::new(parts.links.instance, count(limits.peers_max), limits.lane_setup(), config.heartbeat.interval);
         let mut hub = Self {
             addresses: config.host_addresses(),
             pairs: Pairs::new(pair_limits, config.listen),

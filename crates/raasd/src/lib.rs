@@ -35,6 +35,7 @@ mod peers;
 mod shutdown;
 mod sleeper;
 mod socket_place;
+mod strangers;
 mod user_places;
 
 pub use config::{Config, ConfigError, DeviceChoice, Flags, Heartbeat, PEER_PORT, PeerConfig, check};

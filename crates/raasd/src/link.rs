@@ -27,6 +27,9 @@ const HANDSHAKE_FRAME_BYTES_MAX: usize = 4096;
 /// Time for the last message of a link that is being closed.
 const FAREWELL: Duration = Duration::from_millis(500);
 
+/// While a peer is silent its silence is told again this often, or once in a heartbeat if that is shorter.
+const SILENCE_PACE: Duration = Duration::from_millis(250);
+
 /// What links tell the control plane.
 #[derive(Debug)]
 pub(crate) enum LinkInput {
@@ -46,6 +49,11 @@ pub(crate) enum LinkInput {
     Message {
         link: LinkId,
         message: PeerMessage,
+    },
+    /// The peer of a link that is up has said nothing for longer than it should. Told again while that lasts.
+    Silent {
+        link: LinkId,
+        silent: Duration,
     },
     /// A link that was up, or that we accepted and said Hello, has ended.
     Down {
@@ -125,6 +133,26 @@ impl Wire {
         sent.map_err(|e| Refusal::new(Reason::PeerLost, e.to_string()))
     }
 
+    /// Says why, as far as that can be said at once, and closes.
+    pub(crate) fn dismiss(self, refusal: &Refusal) {
+        let bye = PeerMessage::Bye { reason: refusal.reason, detail: refusal.detail.clone() };
+        let Ok(frame) = encode(&bye) else { return };
+        let (socket, mut rest) = (self.write.as_ref(), [0; HANDSHAKE_FRAME_BYTES_MAX]);
+        // Bytes that nobody read turn a farewell into a reset.
+        let _ = rustix::net::recv(socket, &mut rest, rustix::net::RecvFlags::DONTWAIT);
+        let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+        let _ = rustix::net::send(socket, &with_length(&frame), flags);
+    }
+
+    /// As [`Self::send`]; a peer that closed meanwhile may have said why.
+    async fn tell(&mut self, message: &PeerMessage) -> Result<(), Refusal> {
+        let Err(refusal) = self.send(message).await else { return Ok(()) };
+        Err(match self.next().await {
+            Ok(said) => unexpected(&said, "nothing"),
+            Err(_) => refusal,
+        })
+    }
+
     /// Says why, as far as that can be said in bounded time, and closes.
     pub(crate) async fn bye(mut self, refusal: &Refusal) {
         let bye = PeerMessage::Bye { reason: refusal.reason, detail: refusal.detail.clone() };
@@ -146,14 +174,14 @@ impl Wire {
 /// The dialing side's part. The peer must be the one that was dialed.
 pub(crate) async fn greet(wire: &mut Wire, context: &LinkContext, dialed: IpAddr) -> Result<Identity, Refusal> {
     let mut handshake = Handshake::new(Side::Dialer, context.identity()?);
-    wire.send(&handshake.hello()).await?;
+    wire.tell(&handshake.hello()).await?;
     let peer = handshake.handle_hello(wire.next().await?)?;
     if peer.address != dialed {
         let detail = format!("the daemon at {dialed} calls itself {}: use that address, or its `listen`", peer.address);
         return Err(Refusal::new(Reason::BadAddress, detail));
     }
     let proof = handshake.proof(&context.key).ok_or_else(|| unexpected(&PeerMessage::Heartbeat, "Hello"))?;
-    wire.send(&proof).await?;
+    wire.tell(&proof).await?;
     let answer = wire.next().await?;
     handshake.handle_proof(&answer, &context.key)?;
     Ok(peer)
@@ -226,8 +254,10 @@ async fn carry(
     let patience = heartbeat.patience();
     let silent = |what: &str| Refusal::new(Reason::PeerLost, format!("{what} for {patience:?}"));
     let (mut heard, mut spoken) = (Instant::now(), Instant::now());
+    let mut told = heard;
     loop {
-        let beat = (spoken + heartbeat.interval).min(heard + patience);
+        let tell = (heard + heartbeat.stalled_after()).max(told + SILENCE_PACE.min(heartbeat.interval));
+        let next = (spoken + heartbeat.interval).min(heard + patience).min(tell);
         tokio::select! {
             // What the peer said while this side had no processor comes before the judgement that it was silent.
             biased;
@@ -241,17 +271,25 @@ async fn carry(
                 timeout(patience, wire.send(&message)).await.map_err(|_| silent("the peer read nothing"))??;
                 spoken = Instant::now();
             }
-            () = tokio::time::sleep_until(beat) => {
+            () = tokio::time::sleep_until(next) => {
                 // Time in which this side itself did not run is not the peer's silence.
-                let late = beat.elapsed();
+                let late = next.elapsed();
                 if late > heartbeat.interval {
                     heard += late;
                 }
-                if heard.elapsed() >= patience {
+                let now = Instant::now();
+                if now >= heard + patience {
                     return Err(silent("the peer said nothing"));
                 }
-                timeout(patience, wire.send(&PeerMessage::Heartbeat)).await.map_err(|_| silent("the peer read nothing"))??;
-                spoken = Instant::now();
+                if now >= heard + heartbeat.stalled_after() {
+                    let _ = context.inputs.send(LinkInput::Silent { link, silent: now - heard }).await;
+                    told = now;
+                }
+                if now >= spoken + heartbeat.interval {
+                    let beat = wire.send(&PeerMessage::Heartbeat);
+                    timeout(patience, beat).await.map_err(|_| silent("the peer read nothing"))??;
+                    spoken = Instant::now();
+                }
             }
         }
     }

@@ -66,6 +66,9 @@ struct Established {
     instance: u64,
     round: LaneRound,
     pending_since: Option<Time>,
+    heard_at: Time,
+    /// The engine knows that the peer says nothing.
+    is_silent: bool,
 }
 
 #[derive(Debug, Default)]
@@ -85,6 +88,8 @@ pub(crate) struct Peers {
     instance: u64,
     peers_max: usize,
     lane_setup: Duration,
+    /// A peer that speaks does so more often than this.
+    pause: Duration,
     peers: BTreeMap<IpAddr, Peer>,
     /// Dials, and links that are up.
     links: BTreeMap<LinkId, IpAddr>,
@@ -97,11 +102,13 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    pub(crate) fn new(instance: u64, peers_max: usize, lane_setup: Duration) -> Self {
+    /// `heartbeat`: how often a peer says something at least.
+    pub(crate) fn new(instance: u64, peers_max: usize, lane_setup: Duration, heartbeat: Duration) -> Self {
         Self {
             instance,
             peers_max,
             lane_setup,
+            pause: heartbeat.saturating_mul(2),
             peers: BTreeMap::new(),
             links: BTreeMap::new(),
             incoming: BTreeMap::new(),
@@ -219,7 +226,8 @@ impl Peers {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let dial = entry.dial.take();
         (entry.redial_at, entry.redials, entry.yielded) = (None, 0, false);
-        let mut established = Established { link, instance, round, pending_since: None };
+        let mut established =
+            Established { link, instance, round, pending_since: None, heard_at: now, is_silent: false };
         if std::mem::take(&mut entry.wanted) {
             established.round.want();
         }
@@ -275,6 +283,7 @@ impl Peers {
 
     fn drop_established(&mut self, peer: IpAddr, reason: Reason) {
         if self.take_established(peer).is_some() {
+            tracing::info!(%peer, %reason, "the link to the peer's daemon is lost; its connections end");
             self.engine_lost(peer, reason);
         }
     }
@@ -299,6 +308,15 @@ impl Peers {
         if established.link != link {
             return;
         }
+        let pause = now.saturating_since(std::mem::replace(&mut established.heard_at, now));
+        if pause > self.pause && established.pending_since.is_some() {
+            // One of us stood still, and nothing could go on meanwhile.
+            established.pending_since = Some(now);
+        }
+        if std::mem::take(&mut established.is_silent) {
+            tracing::info!(%peer, "the peer's daemon speaks again");
+            self.actions.push_back(PeerAction::Engine(Command::PeerSilent { peer, silent: None }));
+        }
         let handled = match message {
             PeerMessage::LaneOffer(offer) => established.round.handle_offer(offer),
             PeerMessage::LaneReady { .. } => established.round.handle_ready(),
@@ -318,12 +336,28 @@ impl Peers {
             }
         };
         match handled {
-            Ok(()) => self.pump(now, peer),
+            Ok(()) => {
+                self.pump(now, peer);
+                self.check_setup(now, peer);
+            }
             Err(error) => {
                 tracing::warn!(%peer, %error, "closing the link to a daemon that breaks the protocol");
                 self.give_up(peer, link, Reason::PeerLost, &error.to_string());
             }
         }
+    }
+
+    /// The peer of a link has said nothing for so long.
+    pub(crate) fn handle_silent(&mut self, link: LinkId, silent: Duration) {
+        let Some(&peer) = self.links.get(&link) else { return };
+        let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) else { return };
+        if established.link != link {
+            return;
+        }
+        if !std::mem::replace(&mut established.is_silent, true) {
+            tracing::warn!(%peer, ?silent, "the peer's daemon says nothing; its connections wait for it");
+        }
+        self.actions.push_back(PeerAction::Engine(Command::PeerSilent { peer, silent: Some(silent) }));
     }
 
     /// The engine's answer to [`Command::LaneOffer`].
@@ -365,9 +399,10 @@ impl Peers {
         }
     }
 
-    /// The engine says that the lane's queue pair failed, and keeps the connections.
-    pub(crate) fn on_lane_reset(&mut self, now: Time, peer: IpAddr) {
+    /// The engine says that the lane's queue pair failed, and keeps the connections. Without a link they are about to end.
+    pub(crate) fn on_lane_reset(&mut self, now: Time, peer: IpAddr, detail: &str) {
         if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
+            tracing::warn!(%peer, detail, "the lane is reset; its connections wait for a new queue pair");
             established.round.on_lane_reset();
             self.pump(now, peer);
         }
@@ -394,7 +429,7 @@ impl Peers {
                     PeerAction::Engine(Command::LaneTakeRoutes { peer, round, routes })
                 }
                 RoundAction::Reset => {
-                    tracing::info!(%peer, "the peer resets the lane; its connections go on");
+                    tracing::info!(%peer, "the peer resets the lane; its connections wait for a new queue pair");
                     PeerAction::Engine(Command::LaneReset { peer })
                 }
                 RoundAction::Ready => {
@@ -420,11 +455,10 @@ impl Peers {
 
     /// When [`Self::handle_timeout`] has something to do.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        let setup = |p: &Peer| Some(p.established.as_ref()?.pending_since? + self.lane_setup);
-        self.peers.values().flat_map(|p| [setup(p), p.redial_at]).flatten().min()
+        self.peers.values().filter_map(|p| p.redial_at).min()
     }
 
-    /// Dials again, and gives up peers that leave a lane half made.
+    /// Dials again.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         let peers: Vec<IpAddr> = self.peers.keys().copied().collect();
         for peer in peers {
@@ -432,14 +466,18 @@ impl Peers {
             if entry.redial_at.is_some_and(|at| at <= now) {
                 entry.redial_at = None;
                 self.dial_if_needed(now, peer);
-                continue;
             }
-            let late = |e: &&mut Established| e.pending_since.is_some_and(|since| since + self.lane_setup <= now);
-            if let Some(established) = entry.established.as_mut().filter(late) {
-                let link = established.link;
-                tracing::warn!(%peer, "closing the link to a daemon that leaves a lane half made");
-                self.give_up(peer, link, Reason::TimedOut, "the lane was not set up in time");
-            }
+        }
+    }
+
+    /// Gives up a peer that leaves a lane half made though it speaks: called when it did. One that says nothing may stand
+    /// still, and is waited for as long as its link is kept.
+    fn check_setup(&mut self, now: Time, peer: IpAddr) {
+        let established = self.peers.get(&peer).and_then(|p| p.established.as_ref());
+        let late = |e: &&Established| e.pending_since.is_some_and(|since| since + self.lane_setup <= now);
+        if let Some(link) = established.filter(late).map(|e| e.link) {
+            tracing::warn!(%peer, "closing the link to a daemon that leaves a lane half made");
+            self.give_up(peer, link, Reason::TimedOut, "the lane was not set up in time");
         }
     }
 }

@@ -141,6 +141,25 @@ fn resting_connections_give_their_pages_back_and_lose_nothing() {
     });
 }
 
+/// The application lives on, its connections do not.
+#[test]
+fn rings_of_closed_connections_give_their_pages_back() {
+    bounded(|| {
+        let (a, b) = (Host::started(), Host::started());
+        let (client, server) = (a.session(), b.session());
+        let mut pairs: Vec<_> = (0..40).map(|_| connected(&client, &server, &b)).collect();
+        for (seed, (from, to)) in (0..).zip(&mut pairs) {
+            Flow { seed, at: 0 }.carry(from, to, (60_000, 2), Duration::ZERO);
+        }
+        drop(pairs);
+        eventually("all are over", || a.connections().len() + b.connections().len() == 0);
+        eventually("no page of a free ring is left", || ring_bytes() == 0);
+        assert!(a.stat().pinned_bytes > 0, "the rings themselves stay");
+        let (mut from, mut to) = connected(&client, &server, &b);
+        Flow { seed: 5, at: 0 }.carry(&mut from, &mut to, (60_000, 2), Duration::ZERO);
+    });
+}
+
 /// What is in the rings while they rest: nothing read yet at one end, a loan at the other.
 #[test]
 fn what_is_needed_stays_while_the_rest_goes() {

@@ -18,7 +18,7 @@ pub use pair::{Pair, PairWords};
 pub use session::{Session, SlotWords};
 
 /// Layout version of this build.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 
 /// The layout's page, also on hosts with larger ones.
 pub(crate) const PAGE_BYTES: u64 = 4096;

@@ -77,17 +77,37 @@ fn an_unused_chunk_goes_only_when_others_suffice() {
     let taken: Vec<_> = (0..4).map(|_| pool.take(4096).unwrap()).collect();
     assert!(pool.take(4096).is_none());
     let mut retired = Vec::new();
+    let mut put_back = |pool: &mut RingPool, pair| retired.extend(pool.put_back(Time(1), pair).retired);
     let (last, first): (Vec<_>, Vec<_>) = taken.iter().partition(|p| p.tx.chunk_number == 1);
-    pool.put_back(first[0], &mut retired);
-    pool.put_back(first[1], &mut retired);
-    assert!(retired.is_empty(), "the other chunk is full");
-    pool.put_back(last[0], &mut retired);
-    assert!(retired.is_empty());
-    pool.put_back(last[1], &mut retired);
+    put_back(&mut pool, first[0]);
+    put_back(&mut pool, first[1]);
+    assert_eq!(pool.chunks(), 4, "the other chunk is full");
+    put_back(&mut pool, last[0]);
+    assert_eq!(pool.chunks(), 4);
+    put_back(&mut pool, last[1]);
     assert_eq!(retired.iter().map(|r| r.number).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(pool.bytes(), 4 * 4096);
     assert_eq!(pool.retire_all().len(), 2);
     assert_eq!(pool.bytes(), 0);
+}
+
+#[test]
+fn a_ring_that_came_back_is_watched_once_until_it_rests_or_is_used() {
+    let mut pool = RingPool::new(u64::MAX);
+    add_both(&mut pool, 1, 4096, 2);
+    let pair = pool.take(4096).unwrap();
+    assert_eq!(pool.put_back(Time(5), pair).used, [pair.tx, pair.rx]);
+    assert_eq!(pool.take(4096), Some(pair));
+    assert!(pool.put_back(Time(9), pair).used.is_empty(), "watched already");
+    assert_eq!(pool.look_at_free(&pair.tx, Time(5)), FreeRing::Since(Time(9)));
+    assert_eq!(pool.look_at_free(&pair.tx, Time(9)), FreeRing::Rests { mr: MrId(1), bytes: 4096 });
+    pool.on_rested(&pair.tx);
+    assert_eq!(pool.take(4096), Some(pair));
+    assert_eq!(pool.look_at_free(&pair.rx, Time(9)), FreeRing::Used);
+    assert_eq!(pool.put_back(Time(10), pair).used, [pair.tx, pair.rx], "both are let go of");
+    pool.retire_all();
+    add_both(&mut pool, 7, 8192, 2);
+    assert_eq!(pool.look_at_free(&pair.tx, Time(10)), FreeRing::Used, "another chunk has its place");
 }
 
 proptest! {
@@ -103,7 +123,7 @@ proptest! {
                 1 | 2 => held.extend(pool.take(4096)),
                 _ if !held.is_empty() => {
                     let pair = held.swap_remove(n as usize % held.len());
-                    pool.put_back(pair, &mut retired);
+                    retired.extend(pool.put_back(Time(1), pair).retired);
                 }
                 _ => {}
             }

@@ -12,5 +12,6 @@ mod redial;
 mod resets;
 mod rest;
 mod soak;
+mod stalls;
 mod stream;
 mod world;

@@ -72,6 +72,50 @@ fn rings_are_given_back_and_carry_on_again_and_again() {
     w.assert_clean();
 }
 
+/// Of connections that are over the application has nothing, and the daemon no pages.
+#[test]
+fn rings_that_nobody_has_give_their_pages_back() {
+    for ring in [RING, 1 << 20] {
+        let mut w = World::new(2, 9);
+        let (a, b) = (w.attach(0, 64), w.attach(1, 64));
+        let pairs: Vec<Ends> =
+            (0..6).map(|n| w.pair(a, b, 7 + n, ring)).map(|(sa, sb)| Ends { a, sa, b, sb }).collect();
+        for e in &pairs {
+            carry(&mut w, e, u64::from(ring));
+        }
+        for e in &pairs[1..] {
+            w.tell(0, a, e.sa, |c| c.give_back(0));
+            w.tell(1, b, e.sb, |c| c.give_back(0));
+        }
+        w.pass(Duration::from_millis(10));
+        let filled_all = |w: &World| pairs[1..].iter().map(|e| filled(w, 0, e).0 + filled(w, 1, e).1).sum::<usize>();
+        assert!(filled_all(&w) > 5 * ring as usize, "the pages are there");
+        // One is used again meanwhile, and one stays.
+        let (sa, sb) = w.pair(a, b, 99, ring);
+        let again = Ends { a, sa, b, sb };
+        carry(&mut w, &again, 3_000);
+        for _ in 0..30 {
+            w.pass(Duration::from_millis(100));
+            carry(&mut w, &pairs[0], 100);
+            carry(&mut w, &again, 100);
+        }
+        let used = filled(&w, 0, &again).0 + filled(&w, 1, &again).1;
+        assert!(used > 6_000 && filled(&w, 0, &pairs[0]).0 > 1_000);
+        let (of_again, mut left) = (conn(&w, 0, &again).connection.path.clone(), 0);
+        for e in pairs[1..].iter().filter(|e| conn(&w, 0, e).connection.path != of_again) {
+            left += filled(&w, 0, e).0 + filled(&w, 1, e).1;
+        }
+        assert!(left <= 2 * used, "{left} bytes of free rings are not zero");
+        w.tell(0, a, sa, |c| c.give_back(0));
+        w.tell(1, b, sb, |c| c.give_back(0));
+        w.pass(REST);
+        assert_eq!(filled_all(&w), 0);
+        assert!(w.counter(0, "ring_rests") >= 10, "{}", w.counter(0, "ring_rests"));
+        assert_eq!(w.hosts[0].engine.deadline(), None, "nothing is left to look at");
+        w.assert_clean();
+    }
+}
+
 /// A ring so large that it takes several turns, of which the application uses one for something else.
 #[test]
 fn large_rings_rest_in_parts() {

@@ -67,7 +67,7 @@ fn lane(peer: IpAddr, raas: &Raas, findings: &mut Findings) -> Option<u32> {
                 Reason::PeerAuth | Reason::PeerVersion | Reason::PeerLimit | Reason::Policy | Reason::BadAddress => {
                     Code::Refused
                 }
-                Reason::PeerUnreachable => Code::NoDaemon,
+                Reason::PeerUnreachable | Reason::PeerBusy => Code::NoDaemon,
                 _ => Code::Failed,
             };
             findings.fail("peer-lane", code, reason.key(), reason.to_string(), fix(reason));
@@ -86,6 +86,7 @@ fn fix(reason: Reason) -> &'static str {
         Reason::PeerAuth => "copy one key file to both hosts and start both daemons with it",
         Reason::PeerVersion => "install the same release on both hosts (`raas --version`: wire)",
         Reason::PeerUnreachable => "start `raas daemon` there, and let its peer_port pass",
+        Reason::PeerBusy => "try again; look into the log of the daemon there",
         Reason::BadAddress => "use the address that the peer's daemon was started with (--listen), see `[[peer]]`",
         Reason::LaneFailed | Reason::TimedOut => "let UDP 4791 pass in both directions; `raas stat` counts drops",
         Reason::LocalLimit | Reason::PeerLimit => "raise the limit, docs/configuration.md",

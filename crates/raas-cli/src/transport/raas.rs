@@ -69,8 +69,10 @@ pub(crate) fn session_failure(e: SessionError) -> Failure {
 
 pub(crate) fn reason_failure(reason: Reason, message: String) -> Failure {
     match reason {
-        Reason::DaemonLost | Reason::ShuttingDown | Reason::PeerUnreachable => Failure::NoDaemon(message),
-        Reason::TimedOut | Reason::PeerLost | Reason::LaneFailed => Failure::Failed(message),
+        Reason::DaemonLost | Reason::ShuttingDown | Reason::PeerUnreachable | Reason::PeerBusy => {
+            Failure::NoDaemon(message)
+        }
+        Reason::TimedOut | Reason::PeerLost | Reason::PeerTimeout | Reason::LaneFailed => Failure::Failed(message),
         _ => Failure::Refused(message),
     }
 }

@@ -86,8 +86,7 @@ impl Hub {
                 self.peers.on_lane_failed(now, peer, reason);
             }
             Event::LaneReset { peer, detail } => {
-                tracing::warn!(%peer, detail, "the lane is reset; its connections go on");
-                self.peers.on_lane_reset(now, peer);
+                self.peers.on_lane_reset(now, peer, &detail);
             }
             Event::AppGone { app } => tracing::debug!(?app, "nothing of a detached program is in use any more"),
             Event::ChunkGone { app, chunk } => {

@@ -26,6 +26,7 @@ impl Hub {
                 self.peers.handle_up(now, link, peer, instance);
             }
             LinkInput::Message { link, message } => self.peers.handle_message(now, link, message),
+            LinkInput::Silent { link, silent } => self.peers.handle_silent(link, silent),
             LinkInput::Down { link, reason } => {
                 self.links.remove(&link);
                 self.peers.handle_down(now, link, reason);

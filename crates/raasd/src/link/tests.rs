@@ -20,7 +20,8 @@ async fn rig() -> Rig {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (far, _) = listener.accept().await.unwrap();
-    let config = Config::new(Ipv4Addr::LOCALHOST.into());
+    let mut config = Config::new(Ipv4Addr::LOCALHOST.into());
+    config.heartbeat.misses = 5;
     let patience = config.heartbeat.patience();
     let (send, inputs) = mpsc::channel(64);
     let context = LinkContext {
@@ -98,4 +99,40 @@ async fn a_peer_that_says_nothing_while_this_side_runs_is_given_up() {
     };
     assert_eq!(refusal.reason, Reason::PeerLost);
     assert!(passed >= patience, "given up after {passed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_is_told_until_the_peer_speaks_and_own_stillness_is_none() {
+    let Rig { context, mut inputs, mut wire, mut peer, .. } = rig().await;
+    let heartbeat = context.config.heartbeat;
+    let (_out, mut outgoing) = mpsc::channel(4);
+    let mut carried = pin!(carry(&mut wire, &context, LinkId(1), &mut outgoing));
+    let mut told = Vec::new();
+    let mut step = async |by: Duration, told: &mut Vec<Duration>| {
+        tokio::time::advance(by).await;
+        assert!(look(carried.as_mut()).await.is_none(), "given up");
+        while let Ok(input) = inputs.try_recv() {
+            match input {
+                LinkInput::Silent { silent, .. } => told.push(silent),
+                LinkInput::Message { message: PeerMessage::Heartbeat, .. } => told.push(Duration::ZERO),
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    // This side stands still for much longer than a peer may be silent.
+    step(20 * heartbeat.patience(), &mut told).await;
+    assert_eq!(told, []);
+    for _ in 0..16 {
+        step(heartbeat.interval / 4, &mut told).await;
+    }
+    let first = told.first().copied().unwrap();
+    assert!(first >= heartbeat.stalled_after() && first < heartbeat.stalled_after() + heartbeat.interval, "{told:?}");
+    assert!(told.len() >= 4 && told.is_sorted(), "{told:?}");
+    told.clear();
+    peer.send(&PeerMessage::Heartbeat).await.unwrap();
+    step(Duration::ZERO, &mut told).await;
+    for _ in 0..8 {
+        step(heartbeat.interval / 4, &mut told).await;
+    }
+    assert_eq!(told, [Duration::ZERO], "told of a peer that spoke");
 }

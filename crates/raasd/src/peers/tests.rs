@@ -3,13 +3,14 @@
 use super::*;
 
 const SETUP: Duration = Duration::from_secs(10);
+const BEAT: Duration = Duration::from_secs(1);
 
 fn ip(n: u8) -> IpAddr {
     IpAddr::from([127, 0, 0, n])
 }
 
 fn peers(instance: u64) -> Peers {
-    Peers::new(instance, 2, SETUP)
+    Peers::new(instance, 2, SETUP, BEAT)
 }
 
 fn actions(peers: &mut Peers) -> Vec<PeerAction> {
@@ -183,19 +184,62 @@ fn peers_have_a_limit() {
     assert!(matches!(peers.handle_hello(ms(0), IN, ip(4), 9), Verdict::Refuse(Reason::PeerLimit, _)));
 }
 
-#[test]
-fn a_peer_that_leaves_a_lane_half_made_is_given_up() {
+/// A peer with a lane under way since 100 ms.
+fn half_made() -> Peers {
     let mut peers = peers(1);
     peers.handle_hello(ms(0), IN, ip(2), 2);
     peers.handle_up(ms(0), IN, ip(2), 2);
     peers.handle_wanted(ms(100), ip(2));
     actions(&mut peers);
-    assert_eq!(peers.deadline(), Some(ms(100) + SETUP));
-    peers.handle_timeout(ms(100) + SETUP);
+    peers
+}
+
+#[test]
+fn a_peer_that_speaks_and_leaves_a_lane_half_made_is_given_up() {
+    let mut peers = half_made();
+    for n in 1..=10 {
+        peers.handle_message(ms(n * 1000), IN, PeerMessage::Heartbeat);
+        assert!(actions(&mut peers).is_empty(), "after {n} s");
+    }
+    peers.handle_message(ms(11_000), IN, PeerMessage::Heartbeat);
     let next = actions(&mut peers);
     assert!(matches!(&next[0], PeerAction::Close { reason: Reason::TimedOut, .. }), "{next:?}");
     assert_eq!(lost(&next), [Reason::TimedOut]);
     assert_eq!(peers.deadline(), None);
+}
+
+#[test]
+fn a_lane_half_made_waits_for_a_peer_that_stands_still() {
+    let mut peers = half_made();
+    peers.handle_message(ms(1000), IN, PeerMessage::Heartbeat);
+    let told = |peers: &mut Peers| {
+        let told: Vec<_> = actions(peers)
+            .into_iter()
+            .map(|a| match a {
+                PeerAction::Engine(Command::PeerSilent { silent, .. }) => silent,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        told
+    };
+    for n in 3..30 {
+        peers.handle_silent(IN, Duration::from_secs(n));
+        peers.handle_timeout(ms(1000 * (n + 1)));
+        assert_eq!(told(&mut peers), [Some(Duration::from_secs(n))]);
+    }
+    // Whichever of us stood still: its time begins when it speaks again.
+    for n in 0..=10 {
+        peers.handle_message(ms(31_000 + n * 1000), IN, PeerMessage::Heartbeat);
+        let silences = if n == 0 { vec![None] } else { vec![] };
+        if n < 10 {
+            assert_eq!(told(&mut peers), silences, "{n} s after");
+        }
+    }
+    assert_eq!(lost(&actions(&mut peers)), [Reason::TimedOut]);
+    // Of another link, or none.
+    peers.handle_silent(IN, Duration::from_secs(1));
+    peers.handle_silent(LinkId(77), Duration::from_secs(1));
+    assert!(actions(&mut peers).is_empty());
 }
 
 #[test]

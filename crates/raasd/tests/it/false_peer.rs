@@ -1,8 +1,10 @@
 //! A peer that has the key and breaks the protocol. The handshake here is written from docs/wire.md alone.
 
+use std::io::Write as _;
 use std::net::{IpAddr, TcpStream};
+use std::time::Duration;
 
-use control::{CHALLENGE_BYTES, LaneOffer, PeerMessage, Reason, WIRE_VERSION};
+use control::{CHALLENGE_BYTES, LaneOffer, PeerMessage, Reason, WIRE_VERSION, encode, with_length};
 use hmac::{Hmac, KeyInit, Mac};
 use raas::Stream;
 use sha2::Sha256;
@@ -165,13 +167,26 @@ fn a_lane_left_half_made_ends_the_link() {
     bounded(|| {
         let mut host = Host::new();
         host.config.limits.lane_setup_ms = 200;
+        host.config.heartbeat = raasd::Heartbeat { interval: Duration::from_millis(100), misses: 20 };
         host.start();
         let us = Host::new().address();
-        let mut link = join(&host, us, 1);
-        write_message(&mut link, &PeerMessage::LaneOffer(offer(us)));
-        let bye = last(&mut link);
-        assert!(matches!(bye, PeerMessage::Bye { reason: Reason::TimedOut, .. }), "{bye:?}");
-        eventually("its queue pair is gone", || host.stat().rc_qps == 0);
+        for (instance, speaks, why) in [(1, true, Reason::TimedOut), (2, false, Reason::PeerLost)] {
+            let mut link = join(&host, us, instance);
+            write_message(&mut link, &PeerMessage::LaneOffer(offer(us)));
+            let mut writer = link.try_clone().unwrap();
+            let beats = std::thread::spawn(move || {
+                while speaks && writer.write_all(&with_length(&encode(&PeerMessage::Heartbeat).unwrap())).is_ok() {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            });
+            // One that stands still is waited for, as long as its link is kept.
+            let ended = last(&mut link);
+            let told = if let PeerMessage::Bye { reason, .. } = ended { reason } else { Reason::PeerLost };
+            assert_eq!(told, why, "{ended:?}");
+            drop(link);
+            beats.join().unwrap();
+            eventually("its queue pair is gone", || host.stat().rc_qps == 0);
+        }
     });
 }
 
@@ -206,7 +221,7 @@ fn what_answers_in_a_daemons_place_is_told_apart() {
             (|a| (WIRE_VERSION + 1, a), Reason::PeerVersion),
             (|_| (WIRE_VERSION, IpAddr::from([192, 0, 2, 9])), Reason::BadAddress),
             // It never proves anything.
-            (|a| (WIRE_VERSION, a), Reason::PeerUnreachable),
+            (|a| (WIRE_VERSION, a), Reason::PeerBusy),
         ];
         let mut places: Vec<(IpAddr, Reason)> = Vec::new();
         for (what, expected) in cases {
@@ -216,7 +231,7 @@ fn what_answers_in_a_daemons_place_is_told_apart() {
             places.push((address, expected));
         }
         for (message, expected) in [
-            (None, Reason::PeerUnreachable),
+            (None, Reason::PeerBusy),
             (Some(PeerMessage::Heartbeat), Reason::PeerUnreachable),
             (Some(PeerMessage::Bye { reason: Reason::PeerLimit, detail: "full".into() }), Reason::PeerLimit),
         ] {
@@ -224,9 +239,18 @@ fn what_answers_in_a_daemons_place_is_told_apart() {
             listen_as(address, message);
             places.push((address, expected));
         }
+        // A daemon that gave the place to another: it says so, or its words are lost with the connection.
+        let address = Host::new().address();
+        listen_as(address, Some(PeerMessage::Bye { reason: Reason::PeerBusy, detail: "full".into() }));
+        places.push((address, Reason::PeerBusy));
+        let address = Host::new().address();
+        let closes = std::net::TcpListener::bind((address, raasd::PEER_PORT)).unwrap();
+        std::thread::spawn(move || closes.incoming().for_each(drop));
+        places.push((address, Reason::PeerBusy));
         for (address, expected) in places {
             let error = Stream::connect_with(&session, (address, 9)).unwrap_err();
             assert_eq!(error.reason(), Some(expected), "{address}");
+            assert_eq!(error.to_string().contains("running"), expected == Reason::PeerUnreachable, "{error}");
         }
         check_service(&host);
     });

@@ -24,7 +24,7 @@ impl World {
     fn new() -> Self {
         let (mut a, mut b) = (Host::new(), Host::new());
         for host in [&mut a, &mut b] {
-            host.config.heartbeat.interval = Duration::from_millis(200);
+            host.config.heartbeat = raasd::Heartbeat { interval: Duration::from_millis(200), misses: 8 };
         }
         b.start();
         let middle = Middle::between(&mut a, &b);

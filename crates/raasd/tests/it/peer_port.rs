@@ -172,7 +172,7 @@ fn a_replayed_handshake_is_refused() {
 }
 
 #[test]
-fn the_slow_are_closed_in_time_and_the_many_at_once() {
+fn the_slow_are_closed_in_time_and_the_oldest_of_many_at_once() {
     bounded(|| {
         let mut host = Host::new();
         host.config.limits.handshake_ms = 500;
@@ -183,17 +183,36 @@ fn the_slow_are_closed_in_time_and_the_many_at_once() {
         for stranger in &mut slow {
             stranger.0.write_all(&[0]).unwrap();
         }
-        eventually("more of one source are closed at once", || {
-            let mut one_more = Stranger::connect(&host);
-            one_more.0.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-            matches!(one_more.0.read(&mut [0]), Ok(0))
-        });
+        slow.push(Stranger::connect(&host));
+        let oldest = slow.remove(0);
+        assert_eq!(oldest.last_reason().unwrap().0, Reason::PeerBusy);
         // Another source is not held up by them.
         check_service(&host);
         for stranger in slow {
             assert_eq!(stranger.last_reason().unwrap().0, Reason::TimedOut);
         }
         check_service(&host);
+    });
+}
+
+/// Idle links from the daemon's own address, from its network, and from more addresses than there are places.
+#[test]
+fn strangers_do_not_lock_a_daemon_out() {
+    bounded(|| {
+        let (mut host, mut peer) = (Host::new(), Host::new());
+        (host.config.limits.handshakes_max, host.config.limits.handshakes_per_source_max) = (8, 3);
+        host.config.limits.handshake_ms = 3_600_000;
+        host.start();
+        let to = host.daemon.as_ref().unwrap().peer_address();
+        let port = host.echo(&host.session());
+        let idle = |from: IpAddr| crate::middle::connect_from(from, to);
+        let own: Vec<_> = (0..3).map(|_| idle(peer.address())).collect();
+        let others: Vec<_> = (0..24).map(|n| idle(IpAddr::from([127, 99, 7, 1 + n % 4]))).collect();
+        let many: Vec<_> = (0..24).map(|n| idle(IpAddr::from([127, 99, 8, 1 + n]))).collect();
+        peer.config.limits.dial_attempts_max = 1;
+        peer.start();
+        check_echo(Stream::connect_with(&peer.session(), (host.address(), port)).unwrap(), 1000, 1);
+        drop((own, others, many));
     });
 }
 

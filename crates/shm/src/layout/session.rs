@@ -17,6 +17,7 @@ pub(super) const APP_WAIT_AT: u64 = 20;
 pub(super) const APP_GENERATION_AT: u64 = 24;
 pub(super) const APP_OWNER_PID_AT: u64 = 28;
 pub(super) const TX_USE_AT: u64 = 32;
+pub(super) const PEER_TIMEOUT_AT: u64 = 36;
 pub(super) const TX_HEAD_AT: u64 = 128;
 pub(super) const RX_TAIL_AT: u64 = 136;
 pub(super) const STATE_AT: u64 = 144;
@@ -130,6 +131,7 @@ impl Session {
             app_generation: word32(region, base + APP_GENERATION_AT),
             app_owner_pid: word32(region, base + APP_OWNER_PID_AT),
             tx_use: word32(region, base + TX_USE_AT),
+            peer_timeout_ms: word32(region, base + PEER_TIMEOUT_AT),
             tx_head: word64(region, base + TX_HEAD_AT),
             rx_tail: word64(region, base + RX_TAIL_AT),
             state: word32(region, base + STATE_AT),
@@ -151,7 +153,7 @@ const fn slots_offset(slots: u32) -> u64 {
     e2a_offset(slots) + pages(Doorbell::bytes(slots))
 }
 
-/// Words of a session slot. The first seven are the application's, the others the engine's.
+/// Words of a session slot. The first eight are the application's, the others the engine's.
 #[derive(Debug, Clone)]
 pub struct SlotWords {
     /// Absolute offset after the last byte written to the tx ring.
@@ -168,6 +170,8 @@ pub struct SlotWords {
     pub app_owner_pid: Word32,
     /// Whether something may be written behind the tail: see [`crate::begin_rest`].
     pub tx_use: Word32,
+    /// Silence of the peer's daemon in milliseconds after which the connection is given up; 0: as long as the daemons wait.
+    pub peer_timeout_ms: Word32,
     /// Bytes of the tx ring before it are free: the peer's application consumed them.
     pub tx_head: Word64,
     /// Absolute offset after the last byte that arrived.

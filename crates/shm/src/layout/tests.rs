@@ -73,6 +73,7 @@ fn the_session_is_as_documented() {
         ("app_generation", APP_GENERATION_AT, 4),
         ("app_owner_pid", APP_OWNER_PID_AT, 4),
         ("tx_use", TX_USE_AT, 4),
+        ("peer_timeout_ms", PEER_TIMEOUT_AT, 4),
         ("tx_head", TX_HEAD_AT, 8),
         ("rx_tail", RX_TAIL_AT, 8),
         ("state", STATE_AT, 4),

@@ -1,0 +1,228 @@
+//! Places for control links that have not proven the key.
+//!
+//! Owns who has one, and who gives one up when there are none left; no I/O. It must never let those of one source take the
+//! places of another as long as others have fewer, nor keep more than the limits say.
+//!
+//! A newcomer always gets a place: an honest daemon needs it for some milliseconds, and whoever holds one for longer is the
+//! one to go. Links of a source that is at its limit take that source's oldest place; where all places are taken it is the
+//! oldest of the source that has most. Hosts that the configuration names have places of their own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use tokio::sync::oneshot;
+
+/// Where links come from, as far as it counts: who has one IPv6 address usually has 2^64 of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    V4(Ipv4Addr),
+    /// The first 64 bits.
+    V6(u64),
+    /// A host that the configuration names, by the address that names it.
+    Known(IpAddr),
+}
+
+/// A link's right to its place.
+#[derive(Debug)]
+pub(crate) struct Place {
+    number: u64,
+    source: Source,
+    /// Ready when the place was given to another.
+    pub(crate) taken: oneshot::Receiver<()>,
+}
+
+#[derive(Debug)]
+struct Held {
+    source: Source,
+    tell: oneshot::Sender<()>,
+}
+
+/// All places.
+#[derive(Debug)]
+pub(crate) struct Strangers {
+    places_max: usize,
+    per_source_max: usize,
+    /// Whom the configuration names: by each address from which its links may come.
+    known: BTreeMap<IpAddr, IpAddr>,
+    /// By the number of the link, so the oldest come first.
+    held: BTreeMap<u64, Held>,
+    by_source: BTreeMap<Source, BTreeSet<u64>>,
+    next: u64,
+}
+
+impl Strangers {
+    /// `known`: source addresses of links, and the hosts that they name.
+    pub(crate) fn new(places_max: usize, per_source_max: usize, known: BTreeMap<IpAddr, IpAddr>) -> Self {
+        let (held, by_source) = (BTreeMap::new(), BTreeMap::new());
+        Self { places_max, per_source_max, known, held, by_source, next: 0 }
+    }
+
+    /// Most links that can have a place.
+    pub(crate) fn capacity(&self) -> usize {
+        let hosts: BTreeSet<&IpAddr> = self.known.values().collect();
+        self.places_max.saturating_add(hosts.len().saturating_mul(self.per_source_max))
+    }
+
+    /// A place for a link from `ip`, and whether another had to go for it.
+    pub(crate) fn enter(&mut self, ip: IpAddr) -> (Place, bool) {
+        let source = self.source(ip);
+        let crowded = match self.by_source.get(&source) {
+            Some(own) if own.len() >= self.per_source_max => Some(source),
+            _ if matches!(source, Source::Known(_)) || self.unknown() < self.places_max => None,
+            _ => self.most_crowded(),
+        };
+        let evicted = crowded.and_then(|source| self.by_source.get(&source)?.first().copied());
+        if let Some(number) = evicted
+            && let Some(held) = self.remove(number)
+        {
+            // It may be leaving just as well.
+            let _ = held.tell.send(());
+        }
+        let (tell, taken) = oneshot::channel();
+        let number = self.next;
+        self.next += 1;
+        self.held.insert(number, Held { source, tell });
+        self.by_source.entry(source).or_default().insert(number);
+        (Place { number, source, taken }, evicted.is_some())
+    }
+
+    /// The link has proven itself, or ended.
+    pub(crate) fn leave(&mut self, place: &Place) {
+        if self.held.get(&place.number).is_some_and(|held| held.source == place.source) {
+            self.remove(place.number);
+        }
+    }
+
+    fn source(&self, ip: IpAddr) -> Source {
+        let ip = ip.to_canonical();
+        match (self.known.get(&ip), ip) {
+            (Some(host), _) => Source::Known(*host),
+            (None, IpAddr::V4(v4)) => Source::V4(v4),
+            (None, IpAddr::V6(v6)) => Source::V6((v6.to_bits() >> 64) as u64),
+        }
+    }
+
+    /// Places that are taken by hosts which the configuration does not name.
+    fn unknown(&self) -> usize {
+        let known = |(source, links): (&Source, &BTreeSet<u64>)| match source {
+            Source::Known(_) => links.len(),
+            _ => 0,
+        };
+        self.held.len() - self.by_source.iter().map(known).sum::<usize>()
+    }
+
+    /// The source that has most; of several the one whose oldest link is the oldest.
+    fn most_crowded(&self) -> Option<Source> {
+        let unknown = self.by_source.iter().filter(|(source, _)| !matches!(source, Source::Known(_)));
+        let key = |links: &BTreeSet<u64>| (links.len(), std::cmp::Reverse(links.first().copied()));
+        unknown.max_by_key(|(_, links)| key(links)).map(|(source, _)| *source)
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Held> {
+        let held = self.held.remove(&number)?;
+        if let Some(links) = self.by_source.get_mut(&held.source) {
+            links.remove(&number);
+            if links.is_empty() {
+                self.by_source.remove(&held.source);
+            }
+        }
+        Some(held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strangers() -> Strangers {
+        let known = [("10.9.9.9", "10.9.9.9"), ("10.9.9.8", "10.9.9.9"), ("fd00::1", "10.7.7.7")];
+        let known = known.map(|(source, host)| (source.parse().unwrap(), host.parse().unwrap()));
+        Strangers::new(64, 8, BTreeMap::from(known))
+    }
+
+    fn v4(n: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, n])
+    }
+
+    fn is_out(place: &mut Place) -> bool {
+        place.taken.try_recv().is_ok()
+    }
+
+    #[test]
+    fn a_source_at_its_limit_takes_its_own_oldest_place() {
+        let mut strangers = strangers();
+        let mut other = strangers.enter(v4(1)).0;
+        let mut idle: Vec<Place> = (0..8).map(|_| strangers.enter(v4(2)).0).collect();
+        for n in 0..8 {
+            assert!(strangers.enter(v4(2)).1);
+            assert_eq!(idle.iter_mut().filter_map(|p| is_out(p).then_some(p.number)).collect::<Vec<_>>(), [1 + n]);
+        }
+        assert!(!is_out(&mut other));
+        assert_eq!(strangers.held.len(), 9);
+    }
+
+    #[test]
+    fn a_host_alone_keeps_its_place_against_many_links_of_few_sources() {
+        let mut strangers = strangers();
+        let mut idle: Vec<Place> = (0..64).map(|n| strangers.enter(v4(n / 8)).0).collect();
+        let (mut honest, evicted) = strangers.enter(v4(200));
+        assert!(evicted && idle.iter_mut().filter_map(|p| is_out(p).then_some(p.number)).eq([0]));
+        for n in 0..10_000 {
+            strangers.enter(v4((n % 8) as u8));
+        }
+        assert!(!is_out(&mut honest), "strangers took the place of one who has only one");
+        assert_eq!(strangers.held.len(), 64);
+        strangers.leave(&honest);
+        assert_eq!(strangers.held.len(), 63);
+        // One that is out already has nothing to give back.
+        idle.iter().for_each(|p| strangers.leave(p));
+        assert_eq!(strangers.held.len(), 63);
+    }
+
+    #[test]
+    fn against_as_many_sources_as_places_the_newest_links_stay() {
+        let mut strangers = strangers();
+        for n in 0..100 {
+            strangers.enter(v4(n));
+        }
+        let mut honest = strangers.enter(v4(200)).0;
+        for n in 0..63 {
+            strangers.enter(v4(100 + n));
+        }
+        assert!(!is_out(&mut honest), "63 newer links have the other places");
+        strangers.enter(v4(99));
+        assert!(is_out(&mut honest));
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_source_and_mapped_ipv4_is_ipv4() {
+        let mut strangers = strangers();
+        for n in 0..100u32 {
+            strangers.enter(format!("2001:db8:0:7::{n:x}").parse().unwrap());
+        }
+        assert_eq!(strangers.held.len(), 8);
+        strangers.enter("2001:db8:0:8::1".parse().unwrap());
+        assert_eq!(strangers.held.len(), 9);
+        for _ in 0..8 {
+            strangers.enter("::ffff:192.0.2.1".parse().unwrap());
+        }
+        assert!(strangers.enter(v4(1)).1);
+    }
+
+    #[test]
+    fn hosts_of_the_configuration_have_places_of_their_own() {
+        let mut strangers = strangers();
+        let mut known = strangers.enter("10.9.9.8".parse().unwrap()).0;
+        for n in 0..1000 {
+            strangers.enter(v4((n % 250) as u8));
+        }
+        assert!(!is_out(&mut known));
+        assert_eq!(strangers.held.len(), 65);
+        for n in 0..1000 {
+            strangers.enter(if n % 2 == 0 { "10.9.9.9" } else { "10.9.9.8" }.parse().unwrap());
+            strangers.enter("fd00::1".parse().unwrap());
+        }
+        assert!(is_out(&mut known), "its own host's links took it");
+        assert_eq!((strangers.held.len(), strangers.capacity()), (64 + 2 * 8, 64 + 2 * 8));
+    }
+}
