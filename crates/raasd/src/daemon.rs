@@ -131,11 +131,16 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
     let peer_address = peers.local_addr().map_err(peer_port)?;
     let device = device::open(&config, random()?)?;
     let page = Segment::create("raas-engine", EnginePage::BYTES, Sharing::PeerReadOnly)?;
+    page.allocate(EnginePage::BYTES)?;
     let engine_page = page.fd().try_clone_to_owned().map_err(DaemonError::io("dup"))?;
     let epoch = u64::from_ne_bytes(random()?).max(1);
     let page = EnginePage::format(page.into_region(), epoch)
         .map_err(|e| DaemonError::Io { what: "engine page", source: std::io::Error::other(e) })?;
-    let engine_config = config.engine_config();
+    let mut engine_config = config.engine_config();
+    if shm::overcommit_is_strict() {
+        tracing::warn!("vm.overcommit_memory is 2: rings have all their memory from the start, and do not rest");
+        engine_config.rest_after = None;
+    }
     let slots = engine_config.connections_per_app_max.next_power_of_two().clamp(64, 65_536);
     let connect_timeout = engine_config.connect_timeout;
     let entropy = random()?;

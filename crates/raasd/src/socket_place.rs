@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::DaemonError;
@@ -36,13 +36,7 @@ impl SocketPlace {
         let mut lock_path = path.as_os_str().to_owned();
         lock_path.push(".lock");
         let lock_path = PathBuf::from(lock_path);
-        let lock = File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&lock_path)
-            .map_err(fail("its lock file cannot be opened"))?;
+        let lock = open_lock(&lock_path).map_err(fail("its lock file cannot be opened"))?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(DaemonError::AlreadyRunning { socket: path.into() }),
@@ -108,19 +102,59 @@ impl Drop for SocketPlace {
     }
 }
 
+/// Where others may write to the directory (/tmp) they may have put a link, a pipe or a file of theirs in the lock's place: none
+/// of them is followed, waited for or changed.
+fn open_lock(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let lock = File::options().write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(path);
+    let lock = lock.map_err(|e| match rustix::io::Errno::from_io_error(&e) {
+        Some(rustix::io::Errno::LOOP) => refused(format!("{} is a symbolic link: remove it", path.display())),
+        _ => e,
+    })?;
+    let meta = lock.metadata()?;
+    let own = rustix::process::geteuid().as_raw();
+    if !meta.is_file() {
+        return Err(refused(format!("{} is no regular file: remove it", path.display())));
+    }
+    if meta.uid() != own && meta.uid() != 0 {
+        return Err(refused(format!("{} belongs to user {}: remove it", path.display(), meta.uid())));
+    }
+    Ok(lock)
+}
+
+fn refused(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, text)
+}
+
 fn make_directory(directory: &Path, mode: u32) -> io::Result<()> {
     if directory.is_dir() {
         return Ok(());
     }
-    DirBuilder::new().recursive(true).mode(mode).create(directory)?;
-    // The mode above is cut by the umask, and not applied to a directory that another daemon made meanwhile.
-    std::fs::set_permissions(directory, Permissions::from_mode(mode))
+    if let Some(parent) = directory.parent().filter(|p| !p.as_os_str().is_empty()) {
+        DirBuilder::new().recursive(true).mode(mode).create(parent)?;
+    }
+    match DirBuilder::new().mode(mode).create(directory) {
+        // The mode above is cut by the umask. A link that somebody put there meanwhile is not followed.
+        Ok(()) => {
+            let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let made = rustix::fs::open(directory, flags, Mode::empty())?;
+            Ok(rustix::fs::fchmod(&made, Mode::from_raw_mode(mode))?)
+        }
+        // Another daemon was first: what it made is checked as any other.
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(e) => Err(e),
+    }
 }
 
 /// Whoever can write the directory can put another socket in our place; /tmp with its sticky bit is fine.
 fn check_directory(directory: &Path) -> io::Result<()> {
-    let meta = std::fs::metadata(directory)?;
     let own = rustix::process::geteuid().as_raw();
+    // Who owns a link decides where it leads.
+    let link = std::fs::symlink_metadata(directory)?;
+    if link.is_symlink() && link.uid() != own && link.uid() != 0 {
+        return Err(refused(format!("{} is a symbolic link of user {}", directory.display(), link.uid())));
+    }
+    let meta = std::fs::metadata(directory)?;
     if meta.uid() != own && meta.uid() != 0 {
         let text = format!("{} belongs to user {}, not to user {own} or root", directory.display(), meta.uid());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
@@ -170,6 +204,37 @@ mod tests {
         assert!(path.exists(), "a killed daemon leaves its socket");
         SocketPlace::take(&path, 0o600).unwrap();
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_lock_file_is_neither_followed_nor_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, lock) = (dir.path().join("s"), dir.path().join("s.lock"));
+        let victim = dir.path().join("victim");
+        let take = || SocketPlace::take(&path, 0o600).map(drop).map_err(|e| e.to_string());
+        std::os::unix::fs::symlink(&victim, &lock).unwrap();
+        let error = take().unwrap_err();
+        assert!(error.contains("s.lock is a symbolic link"), "{error}");
+        assert!(!victim.exists(), "the link was followed");
+        std::fs::write(&victim, "precious").unwrap();
+        assert!(take().is_err());
+        assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+        std::fs::remove_file(&lock).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &lock, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        assert!(take().is_err(), "a pipe that nobody reads");
+        std::fs::remove_file(&lock).unwrap();
+        take().unwrap();
+    }
+
+    #[test]
+    fn a_directory_is_made_with_its_parents_and_mode_whatever_the_umask() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b/c/s");
+        SocketPlace::take(&path, 0o666).unwrap();
+        assert_eq!(std::fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o755);
+        // An own link is as good as a directory.
+        std::os::unix::fs::symlink(dir.path().join("a/b/c"), dir.path().join("link")).unwrap();
+        SocketPlace::take(&dir.path().join("link/t"), 0o600).unwrap();
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{FileType, MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, FileType, MemfdFlags, SealFlags};
 use rustix::io::{Errno, FdFlags};
 
 use crate::Region;
@@ -92,6 +92,15 @@ impl Segment {
         Ok(Self { region, fd })
     }
 
+    /// Gives the bytes before `len` (rounded up to pages) memory now: an error here instead of SIGBUS at the first access, where
+    /// the system does not promise memory that it may not have (see [`overcommit_is_strict`]). It holds until somebody with the
+    /// descriptor punches a hole.
+    pub fn allocate(&self, len: u64) -> Result<(), SegmentError> {
+        let (bytes, _) = mappable(len)?;
+        rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), 0, bytes.min(self.region.len()))
+            .map_err(os("fallocate"))
+    }
+
     /// The memory.
     pub fn region(&self) -> &Region {
         &self.region
@@ -106,6 +115,12 @@ impl Segment {
     pub fn into_region(self) -> Region {
         self.region
     }
+}
+
+/// Whether the system counts every page that it promised (`vm.overcommit_memory` is 2). A memfd's pages are promised when they are
+/// first touched, and where the system is at its limit that access, by whomever, raises SIGBUS.
+pub fn overcommit_is_strict() -> bool {
+    std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() == "2")
 }
 
 /// `len` in whole pages, as the file and the mapping need it.

@@ -4,11 +4,13 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use roce::{Ipv4IdMode, Nic, NicConfig};
+use rustix::fs::OFlags;
 use verbs::{
     Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Mr, MrId, PathMtu, Payload,
     PostError, Provider, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, Time, VerbsError,
@@ -167,8 +169,13 @@ fn random_seed() -> Result<[u8; 32], OpenError> {
 }
 
 fn open_capture(path: PathBuf, limit_bytes: u64) -> Result<Capture, OpenError> {
-    File::create(&path)
-        .and_then(|file| PcapWriter::new(BufWriter::with_capacity(CAPTURE_BUFFER_BYTES, file), limit_bytes))
+    // It shows everybody's data, and its name may lie in a directory where others can put a link. The links to own descriptors
+    // are nobody else's.
+    let own = ["/dev/fd/", "/proc/self/fd/", "/dev/stdout"].iter().any(|own| path.starts_with(own));
+    let nofollow = if own { OFlags::empty() } else { OFlags::NOFOLLOW };
+    let flags = nofollow.bits().cast_signed();
+    let file = File::options().write(true).create(true).truncate(true).mode(0o600).custom_flags(flags).open(&path);
+    file.and_then(|file| PcapWriter::new(BufWriter::with_capacity(CAPTURE_BUFFER_BYTES, file), limit_bytes))
         .map_err(|source| OpenError::Capture { path, source })
 }
 

@@ -101,6 +101,23 @@ fn icrc(p: &Captured) -> [u8; 4] {
 }
 
 #[test]
+fn a_capture_is_for_its_owner_and_follows_no_link() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let (file, link, victim) = (dir.path().join("own.pcap"), dir.path().join("link.pcap"), dir.path().join("victim"));
+    std::fs::write(&victim, "precious").unwrap();
+    std::os::unix::fs::symlink(&victim, &link).unwrap();
+    let open = |path: &std::path::Path| {
+        let config = SoftNicConfig { pcap: Some(path.to_path_buf()), ..config("127.0.0.1") };
+        SoftNic::open(config).map(drop)
+    };
+    assert!(matches!(open(&link), Err(OpenError::Capture { .. })));
+    assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+    open(&file).unwrap();
+    assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+}
+
+#[test]
 fn captures_hold_every_packet_with_its_icrc() {
     let folder = tempfile::tempdir().unwrap();
     for (i, address) in ["127.0.0.1", "::1"].into_iter().enumerate() {

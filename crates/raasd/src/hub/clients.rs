@@ -15,6 +15,15 @@ use crate::pairs::{LocalConnect, PAIR_SLOTS, PairAction, Party};
 /// Questions of one program that may wait for their answers.
 const QUESTIONS_MAX: u32 = 4;
 
+/// Memory that a program and the daemon write. Where a first access may raise SIGBUS it has all its pages at once.
+fn make_segment(name: &str, bytes: u64) -> Result<Segment, shm::SegmentError> {
+    let segment = Segment::create(name, bytes, Sharing::ReadWrite)?;
+    if shm::overcommit_is_strict() {
+        segment.allocate(bytes)?;
+    }
+    Ok(segment)
+}
+
 impl Hub {
     pub(super) fn on_client(&mut self, input: ClientInput) {
         match input {
@@ -75,7 +84,7 @@ impl Hub {
     fn make_session(&mut self, client: ClientId, who: &Who) -> io::Result<Vec<OwnedFd>> {
         let other = |e: &dyn std::fmt::Display| io::Error::other(e.to_string());
         let bytes = Session::bytes(self.slots);
-        let segment = Segment::create("raas-session", bytes, Sharing::ReadWrite).map_err(|e| other(&e))?;
+        let segment = make_segment("raas-session", bytes).map_err(|e| other(&e))?;
         let session_fd = segment.fd().try_clone_to_owned()?;
         let session = Session::format(segment.into_region(), self.slots, self.epoch).map_err(|e| other(&e))?;
         let (ours, theirs) = WakeSocket::pair()?;
@@ -236,6 +245,10 @@ impl Hub {
         let (slots, ring_bytes) = (PAIR_SLOTS, shape.1);
         let bytes = Pair::bytes(slots, ring_bytes);
         let segment = Segment::accept(fd, bytes, Sharing::PeerReadOnly).map_err(|e| e.to_string())?;
+        if shm::overcommit_is_strict() {
+            // The words, which `raas ss` reads. Nobody can punch holes into a segment that is sealed against writes.
+            segment.allocate(Pair::words_bytes(slots)).map_err(|e| e.to_string())?;
+        }
         let fd = segment.fd().try_clone_to_owned().map_err(|e| e.to_string())?;
         let view = Pair::open(segment.into_region(), slots, ring_bytes).map_err(|e| e.to_string())?;
         self.pairs.handle_segment(pair, index, fd, view);
@@ -249,8 +262,8 @@ impl Hub {
         let Some(&id) = self.apps.get(&app) else { return };
         let bytes = u64::from(ring_bytes) * u64::from(rings);
         let made = (|| {
-            let tx = Segment::create("raas-tx", bytes, Sharing::ReadWrite)?;
-            Ok::<_, shm::SegmentError>((tx, Segment::create("raas-rx", bytes, Sharing::ReadWrite)?))
+            let tx = make_segment("raas-tx", bytes)?;
+            Ok::<_, shm::SegmentError>((tx, make_segment("raas-rx", bytes)?))
         })();
         let (tx, rx) = match made {
             Ok(both) => both,

@@ -36,6 +36,11 @@ impl Pair {
         rings_offset(slots) + slots as u64 * ring_bytes as u64
     }
 
+    /// Bytes of its header and words, before the rings.
+    pub const fn words_bytes(slots: u32) -> u64 {
+        rings_offset(slots)
+    }
+
     /// Owner side: writes the header into zeroed memory. `slots` is a power of two, 1..=4096, `ring_bytes` one from 4 KiB
     /// to 8 MiB.
     pub fn format(region: Region, slots: u32, ring_bytes: u32) -> Result<Self, RegionError> {
