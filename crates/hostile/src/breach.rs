@@ -2,6 +2,8 @@
 //!
 //! Owns the list. Whether the daemon ended the session and said so in its log is judged by the siege.
 
+mod datagrams;
+
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -13,6 +15,10 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use shm::{Pair, slot_state};
 
 use crate::raw::{RawApp, RawConnection, RawError, dial, hello};
+use datagrams::{
+    a_datagram_head_beyond_what_arrived, a_datagram_longer_than_the_ring, a_datagram_longer_than_what_is_published,
+    datagrams_beyond_the_ring, half_of_a_datagram_header, reserved_bytes_of_a_datagram,
+};
 
 /// Where a breach is committed.
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +68,12 @@ pub const ALL: &[Breach] = breaches![
     a_pair_segment_that_is_a_pipe,
     a_pair_segment_that_is_a_file,
     a_pair_segment_with_a_false_header,
+    datagrams_beyond_the_ring,
+    half_of_a_datagram_header,
+    a_datagram_longer_than_what_is_published,
+    a_datagram_longer_than_the_ring,
+    reserved_bytes_of_a_datagram,
+    a_datagram_head_beyond_what_arrived,
 ];
 
 fn connected(name: &str, target: Target<'_>) -> Result<(RawApp, RawConnection), RawError> {

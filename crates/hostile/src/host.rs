@@ -2,6 +2,7 @@
 //!
 //! Owns the child and its log. It must never leave a child behind.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -40,6 +41,11 @@ pub struct Host {
 impl Host {
     /// Starts `raas daemon` in `dir`, with lines of configuration of its own.
     pub fn start(raas: &Path, dir: &Path, ip: IpAddr, configuration: &str) -> Result<Self> {
+        Self::start_with(raas, dir, ip, configuration, &[])
+    }
+
+    /// As [`Self::start`], with further arguments of the command.
+    pub fn start_with(raas: &Path, dir: &Path, ip: IpAddr, configuration: &str, args: &[&OsStr]) -> Result<Self> {
         let socket = dir.join(format!("{ip}.sock"));
         let key = dir.join("key");
         if !key.exists() {
@@ -52,7 +58,7 @@ impl Host {
             format!("listen = \"{ip}\"\nsocket = \"{}\"\nkey_file = \"{}\"\n", socket.display(), key.display());
         std::fs::write(&file, common + configuration)?;
         let mut command = Command::new(raas);
-        command.args(["daemon", "--until-stdin-closes", "--config"]).arg(&file);
+        command.args(["daemon", "--until-stdin-closes", "--config"]).arg(&file).args(args);
         command.env_remove("RAAS_SOCKET").env_remove("RUST_LOG").env("NO_COLOR", "1");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("cannot start {}", raas.display()))?;

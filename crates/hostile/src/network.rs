@@ -3,6 +3,8 @@
 //! Owns what they send. A stranger may get no answer on UDP, nothing of a daemon for longer than a handshake may take on
 //! TCP, and must never cost others their service.
 
+mod datagrams;
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
@@ -20,6 +22,7 @@ use verbs::{Psn, Qpn, Rkey};
 
 use crate::held::Held;
 use crate::host::{Footprint, Host, WATCHDOG, address, eventually};
+use crate::polite::datagrams::Exchange;
 use crate::polite::{self, Transfer};
 use crate::verdict::Verdict;
 
@@ -45,6 +48,8 @@ const GROWTH_MAX: u64 = 16 << 20;
 pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let mut rng = SmallRng::seed_from_u64(seed);
+    let guessed = datagrams::run(raas, dir.path(), &mut rng);
+    verdict.case("UDP: datagrams with guessed queue keys and tokens reach nobody", guessed);
     let hosts = [
         Host::start(raas, dir.path(), address(), CONFIGURATION)?,
         Host::start(raas, dir.path(), address(), CONFIGURATION)?,
@@ -59,11 +64,13 @@ pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
     let print = Footprint::of(hosts[0].pid())?;
     verdict.case("UDP: every datagram of a stranger is a counted drop, none is answered", counted(&hosts, &mut rng));
     let transfer = Transfer::start(&hosts[0], &hosts[1], 1)?;
+    let exchange = Exchange::start(&hosts[0], &hosts[1])?;
     verdict.case("UDP: a flood beside a transfer", flood(&hosts, &mut rng, &transfer));
     for (name, attack) in LINKS {
         verdict.case(&format!("TCP: {name}"), links(&hosts[0], &mut rng, *attack));
     }
     verdict.case("TCP: a daemon gets in while strangers hold every link", locked_out(raas, dir.path()));
+    verdict.case("the polite datagrams beside it all are right, and come from nobody else", exchange.finish_alone());
     verdict.case("the transfer beside it all is whole", transfer.finish().map(|bytes| format!("{bytes} bytes")));
     verdict.case("what strangers held has returned", before.wait_for(&hosts).map(|()| "all".into()));
     verdict.case("strangers left no memory behind", grown(&hosts[0], &print));

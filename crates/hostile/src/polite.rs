@@ -2,6 +2,8 @@
 //!
 //! Owns what arrives and whether it is right. It must never take a byte for granted.
 
+pub mod datagrams;
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::Arc;

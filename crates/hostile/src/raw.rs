@@ -120,6 +120,8 @@ pub struct RawApp {
 pub struct RawConnection {
     /// Its number.
     pub id: u64,
+    /// Its own address.
+    pub local: SocketAddr,
     /// Slot in the session.
     pub slot: u32,
     /// Its shared words.
@@ -290,6 +292,13 @@ impl RawApp {
         self.open(&connection)
     }
 
+    /// Binds a datagram socket, to any free port if 0.
+    pub fn bind(&mut self, port: u16, ring_bytes: u32) -> Result<RawConnection, RawError> {
+        let request = self.number();
+        self.send(&Request::BindDatagram { request, port, ring_bytes }, &[])?;
+        self.connected(request)
+    }
+
     /// Waits for a connection at a listener and accepts it.
     pub fn accept(&mut self) -> Result<RawConnection, RawError> {
         let (port, connection) = self.wait_for(|reply| match reply {
@@ -320,6 +329,7 @@ impl RawApp {
         words.app_generation.store(generation, std::sync::atomic::Ordering::Release);
         Ok(RawConnection {
             id: connection.id,
+            local: connection.local,
             slot,
             words,
             tx: (chunk(tx_chunk)?, tx_offset),

@@ -15,6 +15,7 @@ use rand::rngs::SmallRng;
 use crate::breach::{self, Target};
 use crate::held::Held;
 use crate::host::{Footprint, Host, address};
+use crate::polite::datagrams::Exchange;
 use crate::polite::{self, Sink, Transfer};
 use crate::tenant::Tenant;
 use crate::verdict::Verdict;
@@ -51,6 +52,7 @@ pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
         Host::start(raas, dir.path(), address(), CONFIGURATION)?,
     ];
     let transfer = Transfer::start(&hosts[0], &hosts[1], STREAMS)?;
+    let exchange = Exchange::start(&hosts[0], &hosts[1])?;
     std::thread::sleep(Duration::from_millis(500));
     let before = Held::of(&hosts)?;
     let (near, far) = (Sink::start(&hosts[0])?, Sink::start(&hosts[1])?);
@@ -62,7 +64,9 @@ pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
     }
     verdict.case("strangers at the door are refused with a reason", door(target));
     verdict.case("every shared word overwritten at every step", flip_all(target, seed));
+    let answered = exchange.answered();
     let peak = rounds(&mut hosts, seed, target, &transfer, verdict)?;
+    let answered = exchange.answered() - answered;
     verdict.case("memory, descriptors and threads stay bounded", bounded(&peak));
     drop((near, far));
     verdict.case("what the hostile tenants held has returned", returned(&hosts, &before));
@@ -76,6 +80,13 @@ pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
             );
             Ok(format!("{} bytes", transfer.finish()?))
         })(),
+    );
+    verdict.case(
+        "the polite tenants' datagrams were answered all the time, and are right",
+        exchange.finish().and_then(|said| {
+            ensure!(answered > 0, "none was answered in the rounds: {said}");
+            Ok(format!("{answered} in the rounds; {said}"))
+        }),
     );
     verdict.case("a new polite pair is served as before", polite::fresh(&hosts));
     let panics: usize = hosts.iter().map(|h| h.lines(|l| l.contains("panick") || l.contains("ERROR"))).sum();

@@ -3,6 +3,8 @@
 //! Owns what keeps a daemon busy rather than what ends a session (that is `breach`). It must never stop because the daemon
 //! threw it out: it comes back under the same name.
 
+mod datagrams;
+
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -58,6 +60,9 @@ const MISDEEDS: &[Misdeed] = &[
     ("sends_malformed_messages", Tenant::send_malformed),
     ("breaks_every_rule", Tenant::breach_all),
     ("storms_the_door", Tenant::storm),
+    ("scribbles_over_datagrams", Tenant::scribble_over_datagrams),
+    ("floods_datagrams", Tenant::flood_datagrams),
+    ("hoards_ports_and_paths", Tenant::hoard_ports),
 ];
 
 impl Tenant {
@@ -276,13 +281,15 @@ impl Tenant {
         let ring_bytes = if self.rng.random() { 0 } else { self.rng.random() };
         let to =
             std::net::SocketAddr::new(if self.rng.random() { self.home.far.ip() } else { self.home.near.ip() }, port);
-        match self.rng.random_range(0..8) {
+        match self.rng.random_range(0..10) {
             0 => Request::Listen { request, port, backlog: self.rng.random(), ring_bytes },
             1 => Request::Unlisten { port },
             2 => Request::Accepted { port, connection: self.rng.random_range(0..1000) },
             3 => Request::Connect { request, to, ring_bytes },
             4 => Request::CancelConnect { request },
             5 => Request::PairSegment { pair: self.rng.random_range(0..4), index: 0, slots: 64, ring_bytes },
+            7 => Request::BindDatagram { request, port, ring_bytes },
+            8 => Request::DatagramPath { request, to: to.ip() },
             6 => Request::PairClosed { connection: self.rng.random_range(0..1000) },
             _ => Request::Inspect { request, query: InspectQuery::Stat },
         }

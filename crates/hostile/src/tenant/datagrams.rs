@@ -1,0 +1,158 @@
+//! What the hostile tenant does with datagram sockets: bytes that are never still, floods to everyone, all ports and paths.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
+
+use control::Request;
+use rand::{Rng, RngExt};
+use shm::DatagramRecord;
+
+use super::Tenant;
+use crate::polite::datagrams::PORT;
+use crate::raw::{RawApp, RawConnection, RawError};
+
+const RING_BYTES: u32 = 65_536;
+/// Sockets that flood at a time.
+const FLOODS: usize = 4;
+/// Binds after which it looks for something else.
+const BINDS_MAX: u64 = 4096;
+
+/// A socket, and the cursor that its owner keeps.
+#[derive(Debug)]
+struct Loose {
+    socket: RawConnection,
+    tail: u64,
+}
+
+impl Loose {
+    /// Writes at an offset of the transmit ring's stream, over its end if need be.
+    fn put(&self, at: u64, bytes: &[u8]) -> Result<(), RawError> {
+        let (region, begin) = &self.socket.tx;
+        let from = at % self.socket.ring_bytes;
+        let until_end = usize::try_from(self.socket.ring_bytes - from).unwrap_or(usize::MAX).min(bytes.len());
+        let (first, second) = bytes.split_at(until_end);
+        let text = |e: shm::RegionError| RawError::Unexpected(e.to_string());
+        region.write(begin + from, first).map_err(text)?;
+        region.write(*begin, second).map_err(text)
+    }
+
+    fn room(&self) -> u64 {
+        let head = self.socket.words.tx_head.load(Ordering::Acquire);
+        self.socket.ring_bytes.saturating_sub(self.tail.wrapping_sub(head))
+    }
+
+    fn publish(&mut self, bytes: u64) {
+        self.tail = self.tail.wrapping_add(bytes);
+        self.socket.words.tx_tail.store(self.tail, Ordering::Release);
+    }
+}
+
+impl Tenant {
+    fn loose(app: &mut RawApp) -> Result<Loose, RawError> {
+        Ok(Loose { socket: app.bind(0, RING_BYTES)?, tail: 0 })
+    }
+
+    /// Records whose payload, and now and then whose header, is rewritten after it was published; and its own receive ring.
+    pub(super) fn scribble_over_datagrams(&mut self) -> Result<u64, RawError> {
+        let mut writes = 0;
+        let mut noise = [0; 4096];
+        while self.has_time() {
+            let mut app = self.attach("scribbles-over-datagrams")?;
+            let mut loose = Self::loose(&mut app)?;
+            while self.has_time() {
+                self.rng.fill_bytes(&mut noise);
+                let record = DatagramRecord { addr: self.anybody(), bytes: self.rng.random_range(0..4000) };
+                if loose.room() < record.ring_bytes() {
+                    loose.put(loose.tail, &noise)?;
+                    std::thread::yield_now();
+                }
+                while loose.room() < record.ring_bytes() && self.has_time() {
+                    std::thread::yield_now();
+                }
+                let at = loose.tail;
+                loose.put(at, &record.to_bytes())?;
+                loose.publish(record.ring_bytes());
+                app.ring(loose.socket.slot);
+                let from = if self.rng.random_bool(0.02) { 0 } else { record.to_bytes().len() as u64 };
+                loose.put(at + from, &noise[..usize::from(record.bytes).min(noise.len())])?;
+                let rx = loose.socket.rx.1 + self.rng.random_range(0..=loose.socket.ring_bytes - noise.len() as u64);
+                loose.socket.rx.0.write(rx, &noise).map_err(|e| RawError::Unexpected(e.to_string()))?;
+                writes += 1;
+                match app.drain() {
+                    Err(e) if e.is_end() => break,
+                    other => other?,
+                }
+            }
+        }
+        Ok(writes)
+    }
+
+    /// Whole records as fast as they are taken: to the polite sockets, to nobody, to hosts that do not exist, too long ones.
+    pub(super) fn flood_datagrams(&mut self) -> Result<u64, RawError> {
+        let mut app = self.attach("floods-datagrams")?;
+        let mut sockets: Vec<Loose> = (0..FLOODS).map(|_| Self::loose(&mut app)).collect::<Result<_, _>>()?;
+        let mut sent = 0;
+        while self.has_time() {
+            for loose in &mut sockets {
+                loop {
+                    let most = if self.rng.random_bool(0.1) { 60_000 } else { 4080 };
+                    let record = DatagramRecord { addr: self.anybody(), bytes: self.rng.random_range(0..most) };
+                    if loose.room() < record.ring_bytes() {
+                        break;
+                    }
+                    loose.put(loose.tail, &record.to_bytes())?;
+                    loose.publish(record.ring_bytes());
+                    sent += 1;
+                }
+                app.ring(loose.socket.slot);
+            }
+            std::thread::yield_now();
+        }
+        app.drain()?;
+        Ok(sent)
+    }
+
+    /// All ports that it is given, those that others have, and the paths to hosts that do not exist.
+    pub(super) fn hoard_ports(&mut self) -> Result<u64, RawError> {
+        let mut app = self.attach("hoards-ports")?;
+        let mut asked = 0;
+        match app.bind(PORT, 0) {
+            Err(RawError::No(control::Reason::PortInUse)) => asked += 1,
+            Err(e) => return Err(e),
+            Ok(_) => return Err(RawError::Unexpected("the port of a polite socket was given away".into())),
+        }
+        while self.has_time() && asked < BINDS_MAX {
+            match app.bind(self.rng.random(), 0) {
+                Ok(_) | Err(RawError::No(control::Reason::PortInUse)) => asked += 1,
+                Err(RawError::No(_)) => break,
+                Err(e) => return Err(e),
+            }
+        }
+        while self.has_time() {
+            let request = app.number();
+            let to = self.anybody().ip();
+            app.send(&Request::DatagramPath { request, to }, &[])?;
+            app.drain()?;
+            asked += 1;
+            std::thread::yield_now();
+        }
+        Ok(asked)
+    }
+
+    /// The polite sockets of both hosts, other ports there, hosts without a daemon, and addresses that no host has.
+    fn anybody(&mut self) -> SocketAddr {
+        let (far, near) = (self.home.far.ip(), self.home.near.ip());
+        match self.rng.random_range(0..10) {
+            0..=2 => SocketAddr::new(far, PORT),
+            3 | 4 => SocketAddr::new(near, PORT),
+            5 => SocketAddr::new(far, self.rng.random()),
+            6 => SocketAddr::new(near, self.rng.random()),
+            7 => SocketAddr::new(far, 0),
+            8 => SocketAddr::new(IpAddr::from([127, 250, 250, self.rng.random_range(1..=200)]), PORT),
+            _ => {
+                let nobody = [[0, 0, 0, 0], [224, 0, 0, 1], [255, 255, 255, 255]];
+                SocketAddr::new(IpAddr::from(nobody[self.rng.random_range(0..nobody.len())]), PORT)
+            }
+        }
+    }
+}
