@@ -398,6 +398,9 @@ mod tests {
         let e = SessionError::NoDaemon { path: "/run/x.sock".into(), cause: "none".into() };
         assert!(e.to_string().contains("raas daemon") && e.to_string().contains("/run/x.sock"));
         let e = SessionError::Version { version: 7, layout: 9, release: "8.1".into() };
-        assert!(e.to_string().contains("protocol 2") && e.to_string().contains("7 and 9"), "{e}");
+        assert!(
+            e.to_string().contains(&format!("protocol {APP_VERSION} ")) && e.to_string().contains("7 and 9"),
+            "{e}"
+        );
     }
 }

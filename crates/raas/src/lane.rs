@@ -122,8 +122,7 @@ impl LaneEnd {
     /// Tells the engine that the slot changed. True: it sleeps and must be woken.
     #[inline]
     pub(crate) fn ring(&self) -> bool {
-        self.a2e.ring(self.slot);
-        self.a2e.must_wake(&self.engine_sleep)
+        self.a2e.mark(self.slot) && self.a2e.must_wake(&self.engine_sleep)
     }
 
     pub(crate) fn arm(&self, side: Side) {

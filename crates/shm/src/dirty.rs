@@ -7,8 +7,11 @@
 //! One bit per slot in the leaf words; bit `w` of the summary says that leaf word `w` may be non-zero. A producer sets the
 //! leaf, then the summary; the consumer clears the summary, then the leaf: so a mark that the consumer's pass over the leaf
 //! misses leaves its summary bit set after the pass. All marks are read-modify-writes with release, all clears with
-//! acquire: who takes a mark sees the cursors that were published before it, with no fence. The fences of the sleep
-//! handshake are in `sleep`.
+//! acquire. The fences of the sleep handshake are in `sleep`.
+//!
+//! A producer that finds both bits set leaves them: read-modify-writes of words that the other side reads cost more than all else
+//! of a small write. It publishes its cursor, fences, and looks; the consumer clears, fences, and looks at cursors. So either the
+//! producer sees the bits cleared, or the consumer sees the cursor. Who set the bits asks whether the consumer sleeps.
 use std::sync::atomic::Ordering;
 
 use crate::sync::AtomicRow;
@@ -52,14 +55,23 @@ impl<R: AtomicRow> DirtyBitmap<R> {
         Self { row, slots, next: 0 }
     }
 
-    /// Marks a slot.
+    /// Marks a slot. False: it was marked already, and whoever did so asks whether the consumer sleeps.
     #[inline]
-    pub(crate) fn set(&self, slot: u32) {
+    pub(crate) fn set(&self, slot: u32) -> bool {
         assert!(slot < self.slots, "slot {slot} of a doorbell with {} slots", self.slots);
         let leaf = slot as usize / WORD;
+        let (at, bit) = (leaf_start(self.slots) + leaf, 1 << (slot as usize % WORD));
+        // PAIRS WITH the fence in `take`: bits that this producer still sees are cleared before the consumer looks at cursors.
+        self.row.fence_seq_cst();
+        if self.row.load(at, Ordering::Relaxed) & bit != 0
+            && self.row.load(leaf / WORD, Ordering::Relaxed) & 1 << (leaf % WORD) != 0
+        {
+            return false;
+        }
         // PAIRS WITH the acquire clear of the leaf in `take_leaf`.
-        self.row.fetch_or(leaf_start(self.slots) + leaf, 1 << (slot as usize % WORD), Ordering::Release);
+        self.row.fetch_or(at, bit, Ordering::Release);
         self.set_summary(leaf);
+        true
     }
 
     #[inline]
@@ -111,6 +123,8 @@ impl<R: AtomicRow> DirtyBitmap<R> {
                 self.row.fetch_or(s, named, Ordering::Release);
             }
         }
+        // PAIRS WITH the fence in `set`: the caller looks at the cursors of what was taken.
+        self.row.fence_seq_cst();
         budget - left
     }
 

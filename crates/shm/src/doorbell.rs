@@ -31,7 +31,15 @@ impl Doorbell {
     /// Marks a slot dirty. Who takes it sees what the caller stored before. Panics if `slot >= slots`.
     #[inline]
     pub fn ring(&self, slot: u32) {
-        self.0.set(slot);
+        self.mark(slot);
+    }
+
+    /// As [`ring`](Doorbell::ring), and says who asks [`must_wake`](Doorbell::must_wake). True: the caller. False: the slot was dirty
+    /// already, and whoever made it so asks; so a stream of small writes costs neither marks nor wakes while the other side has
+    /// not looked.
+    #[inline]
+    pub fn mark(&self, slot: u32) -> bool {
+        self.0.set(slot)
     }
 
     /// After [`ring`](Doorbell::ring): fence(SeqCst), then whether the other side sleeps and must be woken.

@@ -121,6 +121,9 @@ impl AtomicRow for Row {
     fn fetch_and(&self, index: usize, bits: u64, order: Ordering) -> u64 {
         self.word(index).fetch_and(bits, order)
     }
+    fn fence_seq_cst(&self) {
+        self.summary.fence_seq_cst();
+    }
 }
 
 /// Explores a model with at most `preemptions` preemptions of a running thread in one execution, or as many as the

@@ -25,6 +25,8 @@ pub(crate) trait AtomicRow {
     fn load(&self, index: usize, order: Ordering) -> u64;
     fn fetch_or(&self, index: usize, bits: u64, order: Ordering) -> u64;
     fn fetch_and(&self, index: usize, bits: u64, order: Ordering) -> u64;
+    /// The sequentially consistent fence of the memory that this row lives in.
+    fn fence_seq_cst(&self);
 }
 
 macro_rules! atomic_word {

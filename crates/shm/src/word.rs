@@ -195,4 +195,9 @@ impl AtomicRow for Row64 {
     fn fetch_and(&self, index: usize, bits: u64, order: Ordering) -> u64 {
         self.word(index).fetch_and(bits, order)
     }
+
+    #[inline]
+    fn fence_seq_cst(&self) {
+        fence(Ordering::SeqCst);
+    }
 }

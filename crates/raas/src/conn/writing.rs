@@ -15,7 +15,22 @@ use crate::patience::Patience;
 
 impl Conn {
     pub(crate) fn write(&self, buf: &[u8]) -> io::Result<usize> {
-        self.write_slices(&[IoSlice::new(buf)])
+        if buf.is_empty() || buf.len() > self.piece_bytes {
+            return self.write_slices(&[IoSlice::new(buf)]);
+        }
+        // One piece of one buffer goes without the loops over both, which would cost a small message more than its copy.
+        let mut ring = lock(&self.write);
+        if let Some(end) = self.write_end() {
+            return Err(write_error(end));
+        }
+        self.note_answer();
+        match ring.write(buf).map_err(|fault| self.on_fault(fault))? {
+            0 => self.write_slowly(&mut ring, &[IoSlice::new(buf)]),
+            count => {
+                self.tell_written();
+                Ok(count)
+            }
+        }
     }
 
     pub(crate) fn write_slices(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -131,9 +146,7 @@ impl Conn {
     /// one while the next is copied.
     #[inline]
     fn put(&self, ring: &mut RingWriter, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        if !self.answered.load(Ordering::Relaxed) {
-            self.answered.store(true, Ordering::Relaxed);
-        }
+        self.note_answer();
         let (mut total, mut untold) = (0, 0);
         'all: for buf in bufs {
             for piece in buf.chunks(self.piece_bytes) {
@@ -153,6 +166,14 @@ impl Conn {
             self.tell_written();
         }
         Ok(total)
+    }
+
+    /// This side writes: its reader is in a conversation.
+    #[inline]
+    fn note_answer(&self) {
+        if !self.answered.load(Ordering::Relaxed) {
+            self.answered.store(true, Ordering::Relaxed);
+        }
     }
 
     #[inline]

@@ -28,6 +28,14 @@ fn documented(heading: &str, expected: &[(&str, u64, u64)]) {
 }
 
 #[test]
+fn the_version_is_as_documented() {
+    let title = format!("# Shared-memory layout, version {LAYOUT_VERSION}\n");
+    assert!(DOCUMENT.starts_with(&title), "docs/shm-layout.md: its title is not `{}`", title.trim());
+    let row = format!("| 8 | 4 | layout_version | {LAYOUT_VERSION} |");
+    assert!(DOCUMENT.contains(&row), "docs/shm-layout.md, header: no row `{row}`");
+}
+
+#[test]
 fn the_header_is_as_documented() {
     use header::*;
     let fields = [

@@ -18,19 +18,24 @@ pub(crate) struct Producer<W> {
     pub(super) tail: u64,
     pub(super) head: u64,
     span: Span,
+    /// Where the next byte goes, and how many from there on are free and lie together, as far as is known: a write of so many
+    /// needs neither a look at the peer's line nor at the span.
+    place: u64,
+    run: u64,
 }
 
 impl<W: AtomicWord<u64>> Producer<W> {
     pub(crate) fn new(tail_word: W, head_word: W, tail: u64, head: u64, ring_bytes: u64) -> Self {
         tail_word.store(tail, Ordering::Release);
-        Self { tail_word, head_word, grown_word: None, tail, head, span: Span::fixed(ring_bytes) }
+        let span = Span::fixed(ring_bytes);
+        Self { tail_word, head_word, grown_word: None, tail, head, span, place: 0, run: 0 }
     }
 
     /// As `new` for an empty ring that may grow; the words start anew.
     pub(crate) fn growing((tail_word, head_word, grown_word): (W, W, W), at: u64, span: Span) -> Self {
         grown_word.store(0, Ordering::Relaxed);
         tail_word.store(at, Ordering::Release);
-        Self { tail_word, head_word, grown_word: Some(grown_word), tail: at, head: at, span }
+        Self { tail_word, head_word, grown_word: Some(grown_word), tail: at, head: at, span, place: 0, run: 0 }
     }
 
     #[inline]
@@ -63,6 +68,8 @@ impl<W: AtomicWord<u64>> Producer<W> {
         {
             // PAIRS WITH the acquire load of the tail in Consumer::available: who sees a tail beyond `at` sees this.
             word.store(at, Ordering::Relaxed);
+            // The next byte may lie elsewhere now.
+            self.run = 0;
         }
     }
 
@@ -72,7 +79,22 @@ impl<W: AtomicWord<u64>> Producer<W> {
     }
 
     #[inline]
-    pub(crate) fn write(&mut self, len: usize, copy: impl FnMut(u64, Range<usize>)) -> Result<usize, PeerFault> {
+    pub(crate) fn write(&mut self, len: usize, mut copy: impl FnMut(u64, Range<usize>)) -> Result<usize, PeerFault> {
+        let bytes = len as u64;
+        if bytes > self.run {
+            return self.write_anew(len, copy);
+        }
+        if len > 0 {
+            copy(self.place, 0..len);
+            self.place += bytes;
+            self.run -= bytes;
+            self.publish(bytes);
+        }
+        Ok(len)
+    }
+
+    /// As `write`, with a look at what is free and where.
+    fn write_anew(&mut self, len: usize, copy: impl FnMut(u64, Range<usize>)) -> Result<usize, PeerFault> {
         // The peer's line is touched only when the room known from last time is too small.
         if self.known_free() < len as u64 && self.free()? < len as u64 && self.span.may_grow() {
             self.on_short();
@@ -80,11 +102,18 @@ impl<W: AtomicWord<u64>> Producer<W> {
         let count = len.min(usize::try_from(self.known_free()).unwrap_or(usize::MAX));
         if count > 0 {
             self.span.pieces(self.tail, count, copy);
-            self.tail = self.tail.wrapping_add(count as u64);
-            // PAIRS WITH the acquire load of the tail in Consumer::available: who sees it sees the bytes before it.
-            self.tail_word.store(self.tail, Ordering::Release);
+            self.publish(count as u64);
         }
+        let (place, together) = self.span.place(self.tail);
+        (self.place, self.run) = (place, together.min(self.known_free()));
         Ok(count)
+    }
+
+    #[inline]
+    fn publish(&mut self, count: u64) {
+        self.tail = self.tail.wrapping_add(count);
+        // PAIRS WITH the acquire load of the tail in Consumer::available: who sees it sees the bytes before it.
+        self.tail_word.store(self.tail, Ordering::Release);
     }
 }
 
@@ -101,9 +130,8 @@ impl<W: AtomicWord<u64>> Producer<W> {
     pub(super) fn commit(&mut self, count: u64) -> bool {
         let fits = count <= self.known_free();
         if fits && count > 0 {
-            self.tail = self.tail.wrapping_add(count);
-            // PAIRS WITH the acquire load of the tail in Consumer::available, as in `write`.
-            self.tail_word.store(self.tail, Ordering::Release);
+            self.run = 0;
+            self.publish(count);
         }
         fits
     }

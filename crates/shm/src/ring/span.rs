@@ -89,7 +89,7 @@ impl Span {
 
     /// Where `offset` lies, and how many bytes from there on lie together.
     #[inline]
-    fn place(&self, offset: u64) -> (u64, u64) {
+    pub(crate) fn place(&self, offset: u64) -> (u64, u64) {
         if let Some(at) = self.grown_at {
             let beyond = offset.wrapping_sub(at);
             if beyond < AHEAD_MAX {
