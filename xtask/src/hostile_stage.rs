@@ -2,14 +2,12 @@
 //! prints a line for each case and its seed at the end. Owns the reading of these lines; a judge that cannot be read failed.
 
 use crate::child::{self, Ended, Stream};
-use crate::repo;
+use crate::programs;
 use crate::tally::Tally;
 use crate::test::Context;
 use anyhow::Result;
 use std::time::Duration;
 
-/// A cold build.
-const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 /// One judge; each has its own, shorter limits inside.
 const JUDGE_LIMIT: Duration = Duration::from_secs(10 * 60);
 /// The judges, in order, and the fewest cases that each must have judged.
@@ -17,19 +15,13 @@ const JUDGES: &[(&str, u64)] = &[("siege", 25), ("kills", 28), ("network", 14)];
 
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
-    let args = ["build", "--package", "raas-cli", "--package", "hostile"];
-    let build = child::run(&mut context.repo.command("cargo", &args), BUILD_LIMIT, |_, line| {
-        if !repo::is_progress(line) {
-            println!("{line}");
-        }
-    })?;
+    let build = programs::build(context)?;
     let built = if build.success() { vec![] } else { vec![build.describe()] };
     tally.case("hostile: build", build.took, &built);
     if !build.success() {
         return Ok(tally);
     }
-    let programs = context.repo.target.join("debug");
-    let (hostile, raas) = (programs.join("hostile"), programs.join("raas"));
+    let [hostile, raas] = ["hostile", "raas"].map(|name| programs::path(&context.repo, name));
     for (judge, least) in JUDGES {
         let args = [judge, "--raas", &raas.to_string_lossy()];
         let mut command = context.repo.command(&hostile.to_string_lossy(), &args);

@@ -8,6 +8,7 @@ mod conformance;
 mod demo;
 mod hostile_stage;
 mod lint;
+mod programs;
 mod repo;
 mod sim_stage;
 mod tally;

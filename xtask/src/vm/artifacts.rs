@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const RECIPE: &str = "1";
 const QEMU: &str = "qemu-system-x86_64";
 const QEMU_PACKAGE: &str = "qemu-system-x86";
-const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+pub(super) const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// What every guest has: RDMA's own tools, addresses and captures.
 const GUEST_PACKAGES: &[&str] = &[
     "ibverbs-providers",

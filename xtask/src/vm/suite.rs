@@ -2,17 +2,17 @@
 //! `PASS name`, `FAIL name: reason` or `SKIP name: reason` per case, or runs a Rust test binary; one that ends early cannot
 //! pass, because each states how many cases it has at least.
 
-use super::artifacts;
+use super::artifacts::{self, Artifacts};
 use super::guest::{self, Boot};
 use crate::child::{self, Stream};
+use crate::programs;
 use crate::tally::{Tally, skip_line};
 use crate::test::Context;
 use crate::unit;
 use anyhow::Result;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
-
-const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// One suite: what is built on the host, then booted and run.
 struct Suite {
@@ -25,10 +25,12 @@ struct Suite {
     mtu: u32,
     /// Packages that the guest needs beyond the usual ones.
     packages: &'static [&'static str],
-    /// Arguments of cargo calls on the host before the boot.
-    builds: &'static [&'static [&'static str]],
+    /// It needs this repository's programs.
+    programs: bool,
     /// Run in every guest, in the repository's root.
     command: &'static [&'static str],
+    /// Run on the host afterwards, with the guest's results and packages: a judge of captures need not be emulated.
+    judges: Option<&'static str>,
     /// Fewer cases than this, over all guests, is a failure.
     cases_min: u64,
     timeout_s: u64,
@@ -38,6 +40,10 @@ struct Suite {
 
 /// Nine runs over the suite's cases.
 const INTEROP_CASES: u64 = 9 * 157;
+/// Of eight captures the packets and their ICRCs, and 23 opcodes.
+const INTEROP_JUDGEMENTS: u64 = 8 * 2 + 23;
+/// The judges of one suite's results.
+const JUDGES_LIMIT: Duration = Duration::from_secs(10 * 60);
 
 const SUITES: &[Suite] = &[
     Suite {
@@ -47,8 +53,9 @@ const SUITES: &[Suite] = &[
         kernel: "6.1",
         mtu: 1500,
         packages: &[],
-        builds: &[],
+        programs: false,
         command: &["tests/vm/rxe-tools"],
+        judges: None,
         cases_min: 12,
         timeout_s: 600,
         full_only: false,
@@ -60,8 +67,9 @@ const SUITES: &[Suite] = &[
         kernel: "6.1",
         mtu: 1500,
         packages: &[],
-        builds: &[],
+        programs: false,
         command: &["tests/vm/rxe-tools"],
+        judges: None,
         cases_min: 24,
         timeout_s: 600,
         full_only: false,
@@ -74,9 +82,10 @@ const SUITES: &[Suite] = &[
         kernel: "6.1",
         mtu: 1500,
         packages: &["tshark"],
-        builds: &[&["build", "--package", "interop"]],
-        command: &["tests/vm/interop-judges"],
-        cases_min: INTEROP_CASES,
+        programs: true,
+        command: &["tests/vm/interop-suite"],
+        judges: Some("tests/vm/interop-judges"),
+        cases_min: INTEROP_CASES + INTEROP_JUDGEMENTS,
         timeout_s: 1200,
         full_only: false,
     },
@@ -87,9 +96,10 @@ const SUITES: &[Suite] = &[
         kernel: "6.12",
         mtu: 1500,
         packages: &["tshark"],
-        builds: &[&["build", "--package", "interop"]],
-        command: &["tests/vm/interop-judges"],
-        cases_min: INTEROP_CASES,
+        programs: true,
+        command: &["tests/vm/interop-suite"],
+        judges: Some("tests/vm/interop-judges"),
+        cases_min: INTEROP_CASES + INTEROP_JUDGEMENTS,
         timeout_s: 1200,
         full_only: true,
     },
@@ -100,8 +110,9 @@ const SUITES: &[Suite] = &[
         kernel: "6.1",
         mtu: 4200,
         packages: &[],
-        builds: &[&["build", "--package", "raas-cli"], &["build", "--package", "raas", "--example", "datagram_echo"]],
+        programs: true,
         command: &["tests/vm/service-pair", "rdma-core", "rdma-core"],
+        judges: None,
         cases_min: 44,
         timeout_s: 400,
         full_only: false,
@@ -113,8 +124,9 @@ const SUITES: &[Suite] = &[
         kernel: "6.1",
         mtu: 1500,
         packages: &[],
-        builds: &[&["build", "--package", "raas-cli"], &["build", "--package", "raas", "--example", "datagram_echo"]],
+        programs: true,
         command: &["tests/vm/service-pair", "rdma-core", "softnic"],
+        judges: None,
         cases_min: 45,
         timeout_s: 400,
         full_only: false,
@@ -126,8 +138,9 @@ const SUITES: &[Suite] = &[
         kernel: "6.12",
         mtu: 1500,
         packages: &[],
-        builds: &[],
+        programs: false,
         command: &["tests/vm/rxe-tools"],
+        judges: None,
         cases_min: 12,
         timeout_s: 600,
         full_only: true,
@@ -171,11 +184,10 @@ pub(super) fn run_named(context: &Context, name: &str) -> Result<Tally> {
 
 fn run_suite(context: &Context, suite: &Suite) -> Result<Tally> {
     let mut tally = Tally::default();
-    for args in suite.builds {
-        let built = child::run_quiet(&mut context.repo.command("cargo", args), BUILD_LIMIT)?;
+    if suite.programs {
+        let built = programs::build(context)?;
         if !built.success() {
-            let name = format!("{}: cargo {}", suite.name, args.join(" "));
-            tally.case(&name, built.took, &[built.describe(), built.text(Stream::Err)]);
+            tally.case(&format!("{}: build", suite.name), built.took, &[built.describe(), built.text(Stream::Err)]);
             return Ok(tally);
         }
     }
@@ -195,7 +207,7 @@ fn run_suite(context: &Context, suite: &Suite) -> Result<Tally> {
         memory_mib: if suite.guests == 1 { 2048 } else { 1024 },
         mtu: suite.mtu,
         timeout: Duration::from_secs(suite.timeout_s),
-        results,
+        results: results.clone(),
         command: suite.command.iter().map(|word| (*word).to_owned()).collect(),
     };
     let show = |index: u32, _, line: &str| println!("  {}", labelled(suite.guests, index, line));
@@ -207,6 +219,15 @@ fn run_suite(context: &Context, suite: &Suite) -> Result<Tally> {
             trouble.push(labelled(suite.guests, index, &format!("exit code {}", outcome.code)));
         }
     }
+    if let Some(judges) = suite.judges {
+        let mut command = on_host(context, &artifacts, judges, &results);
+        let ended = child::run(&mut command, JUDGES_LIMIT, |_, line| println!("  {line}"))?;
+        println!("  judged in {:.1} s", ended.took.as_secs_f64());
+        tally.add(counted(ended.lines.iter().map(|(_, line)| line.as_str())));
+        if !ended.success() {
+            trouble.push(format!("{judges}: {}", ended.describe()));
+        }
+    }
     let cases = tally.passed + tally.failed + tally.skipped;
     if cases < suite.cases_min {
         trouble.push(format!("{cases} cases, not at least {}", suite.cases_min));
@@ -214,6 +235,20 @@ fn run_suite(context: &Context, suite: &Suite) -> Result<Tally> {
     let took = outcomes.iter().map(|outcome| outcome.took).max().unwrap_or_default();
     tally.case(&format!("{}: the guest ended well", suite.name), took, &trouble);
     Ok(tally)
+}
+
+/// A program of the guests' packages, or a script that uses them, on the host itself.
+fn on_host(context: &Context, artifacts: &Artifacts, program: &str, results: &Path) -> Command {
+    let mut command = context.repo.command(program, &[]);
+    let usr = artifacts.layer.join("usr");
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{}:{path}", usr.join("bin").display()));
+    command.env("LD_LIBRARY_PATH", artifacts.layer.join(artifacts::LIBRARIES)).env("VM_RESULTS", results);
+    // Wireshark looks for its tables where its package would have put them, and must not follow this user's preferences.
+    command
+        .env("WIRESHARK_DATA_DIR", usr.join("share/wireshark"))
+        .env("WIRESHARK_CONFIG_DIR", results.join("wireshark"));
+    command
 }
 
 /// The folder, empty: what an earlier boot left there must not be taken for this one's.

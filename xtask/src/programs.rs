@@ -1,0 +1,33 @@
+//! The programs that stages start, built for debugging. Owns the one cargo call for all of them.
+//!
+//! Cargo builds a dependency once more for each set of features, and each choice of packages has a set of its own: `--package raas-cli`
+//! after the unit tests of the workspace compiles half of the tree again. With the whole workspace chosen, and an example among
+//! what is built (so that the features of tests count), the sets are those of stage `unit`, and little but linking is left.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::child::{self, Ended};
+use crate::repo::{self, Repo};
+use crate::test::Context;
+
+/// A cold build.
+const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
+const ARGS: &[&str] =
+    &["build", "--workspace", "--bin", "raas", "--bin", "hostile", "--bin", "interop", "--example", "datagram_echo"];
+
+/// Builds them; what the compiler says besides its progress is shown.
+pub(crate) fn build(context: &Context) -> Result<Ended> {
+    child::run(&mut context.repo.command("cargo", ARGS), BUILD_LIMIT, |_, line| {
+        if !repo::is_progress(line) {
+            println!("{line}");
+        }
+    })
+}
+
+/// One of them.
+pub(crate) fn path(repo: &Repo, name: &str) -> PathBuf {
+    repo.target.join("debug").join(name)
+}
