@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{InspectAnswer, InspectQuery, Reason};
+use crate::{Cursor, InspectAnswer, InspectQuery, Reason};
 
 /// What the client is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,12 +108,15 @@ pub enum Request {
         /// The connection.
         connection: u64,
     },
-    /// A question for `raas ss` and the like.
+    /// A question for a page of `raas ss` and the like. A client asks one question at a time; the daemon counts it as answered
+    /// when the client's socket has taken the answer.
     Inspect {
         /// Repeated in the answer.
         request: u64,
         /// What to tell.
         query: InspectQuery,
+        /// From where on.
+        from: Cursor,
     },
     /// Put the queue pair of the lane to a host into error, as its failure would: its connections see a pause. Only root and
     /// the daemon's own user may ask. Answered by [`InspectAnswer::LaneReset`].
@@ -331,10 +334,10 @@ pub enum Reply {
     Inspected {
         /// The request.
         request: u64,
-        /// The answer; large tables come in several parts.
+        /// A page of the answer.
         answer: InspectAnswer,
-        /// Another part follows.
-        more: bool,
+        /// Where the next page begins, if there is more to ask for.
+        next: Option<Cursor>,
     },
     /// The session is over: the application broke the rules, or the daemon stops.
     Detached {

@@ -1,4 +1,8 @@
-//! What `raas ss`, `stat`, `why` and `device` ask and hear.
+//! What `raas ss`, `stat`, `why` and `device` ask and hear, a page at a time.
+//!
+//! A table may be long and its reader slow, so an answer is one page, and who asks brings the place of the next one: the daemon
+//! keeps nothing for a reader but the page that it has not taken. Root and the daemon's user see all rows, others their own
+//! (docs/cli.md).
 
 use std::net::SocketAddr;
 
@@ -6,8 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::Reason;
 
+/// Bytes of rows in one page at most, unless one row alone has more.
+pub const PAGE_BYTES: usize = 16 << 10;
+
 /// A question.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InspectQuery {
     /// All connections of the host.
     Connections,
@@ -17,13 +24,30 @@ pub enum InspectQuery {
     Datagrams,
 }
 
-/// An answer.
+/// Where a page begins. Who asks starts with the default, then brings back what the page before named; any other value is
+/// harmless and means nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cursor {
+    /// Which of the daemon's tables.
+    pub table: u32,
+    /// Where in it.
+    pub at: u64,
+}
+
+/// A page of an answer. A page may be empty though others follow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InspectAnswer {
     /// Some connections.
     Connections(Vec<ConnectionRow>),
-    /// The host's state. Of several parts each has some of the lanes and applications, and all of the rest.
+    /// The host's state, without lanes and applications: the first page.
     Stat(Box<Stat>),
+    /// Some of its lanes and applications: the pages behind.
+    StatRows {
+        /// Lanes.
+        lanes: Vec<LaneRow>,
+        /// Applications.
+        apps: Vec<AppRow>,
+    },
     /// Whether there was a lane to reset.
     LaneReset(bool),
     /// Some datagram sockets.
@@ -127,13 +151,13 @@ pub struct LaneRow {
     pub incarnation: u32,
     /// Resets of the lane over which its connections went on.
     pub resets: u64,
-    /// Local queue pair.
-    pub qpn: u32,
-    /// Peer queue pair.
-    pub peer_qpn: u32,
+    /// Local queue pair; 0 while there is none. Only root and the daemon's user are told.
+    pub qpn: Option<u32>,
+    /// Peer queue pair; as above.
+    pub peer_qpn: Option<u32>,
     /// Payload bytes of a packet.
     pub mtu_bytes: u32,
-    /// Connections on it.
+    /// Connections on it; for an ordinary user its own.
     pub connections: u32,
     /// SRQ entries of the peer that may still be used.
     pub credits: u64,
@@ -207,16 +231,18 @@ pub struct Stat {
     pub pinned_bytes: u64,
     /// Open descriptors of the daemon.
     pub fds: u32,
-    /// Packets dropped, by reason.
+    /// Packets dropped, by reason. Empty for ordinary users: they would tell a forger which check stopped a packet.
     pub drops: Vec<(String, u64)>,
     /// Work requests by verb.
     pub verbs: VerbCounts,
     /// Packets sent again.
     pub retransmits: u64,
-    /// Other counters of device and engine.
+    /// Other counters of device and engine. Empty for ordinary users, as `drops`.
     pub counters: Vec<(String, u64)>,
     /// Applications.
     pub apps: Vec<AppRow>,
     /// Seconds since the daemon started.
     pub uptime_seconds: u64,
+    /// Lanes and applications of all users are told, and all counters: the asker is root or the daemon's user.
+    pub all_users: bool,
 }

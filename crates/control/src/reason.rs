@@ -76,7 +76,7 @@ reasons! {
     /// The port is taken by another listener.
     PortInUse = 18, "the port is already in use on this host", "port-in-use";
     /// The daemon's policy does not allow it.
-    Policy = 19, "the daemon's policy does not allow it", "policy";
+    Policy = 19, "the daemon's configuration does not allow it (for another host: name its network in `connect_to`)", "policy";
     /// One end is a stream of bytes, the other of messages.
     WrongKind = 20, "the listener there is of another kind: connect streams to stream listeners, messages to message listeners", "wrong-kind";
     /// This user has as many programs at the daemon as one user may.
@@ -89,6 +89,14 @@ reasons! {
     Stalled = 24, "the peer's daemon says nothing: it stands still, or cannot be reached; the connection waits for it", "stalled";
     /// The peer's daemon said nothing for longer than the connection's peer timeout.
     PeerTimeout = 25, "the connection was given up: one of the two daemons stood still, or could not be reached, for longer than the peer timeout", "peer-timeout";
+    /// This user's programs have as many connections to other hosts as one user's may.
+    UserConnections = 26, "this user's programs have their share of this host's connections: close some, or raise `connections_per_user_max` in the daemon's [limits]", "user-connections";
+    /// This user's programs connect to as many other hosts as one user's may.
+    UserLanes = 27, "this user's programs connect to as many hosts as one user's may: close all connections to one of them, or raise `lanes_per_user_max` in the daemon's [limits]", "user-lanes";
+    /// The daemon dials as many hosts for this user as for one user it may.
+    UserDials = 28, "the daemon is dialing as many hosts for this user as for one user it may: wait for their answers, or raise `dials_per_user_max` in the daemon's [limits]", "user-dials";
+    /// This user's programs share memory with as many others as one user's may.
+    UserPairs = 29, "this user's programs have their share of this host's same-host pairs: end some, or raise `pairs_per_user_max` (`segments_per_user_max`) in the daemon's [limits]", "user-pairs";
     /// The peer is on this host: rings are shared between the two applications.
     SameHost = 32, "the peer is on this host: shared memory, no daemon on the path", "same-host";
     /// The peer is on another host: the shared lane to its daemon.

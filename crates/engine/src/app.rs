@@ -64,7 +64,7 @@ pub(crate) struct App {
     pub(crate) is_overdue: bool,
     /// Its doorbell was rung in this round.
     pub(crate) is_touched: bool,
-    /// Of connections that are over.
+    /// Of connections that are over, and of others as far as they were counted.
     pub(crate) tx_bytes: u64,
     pub(crate) rx_bytes: u64,
 }
@@ -161,6 +161,12 @@ impl App {
             return false;
         }
         self.app_sleep.swap(0, Ordering::AcqRel) != 0
+    }
+
+    /// Counts what its connections carried. A lane's reset takes back what was sent and did not arrive: sums wrap.
+    pub(crate) fn count_bytes(&mut self, tx: u64, rx: u64) {
+        self.tx_bytes = self.tx_bytes.wrapping_add(tx);
+        self.rx_bytes = self.rx_bytes.wrapping_add(rx);
     }
 
     /// Whether its memory may be dropped.

@@ -5,6 +5,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use crate::SetupError;
 use crate::limits::{
     FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX, LANE_CREDITS_MIN, RING_BYTES_MAX,
@@ -39,6 +41,15 @@ pub struct EngineConfig {
     pub listeners_max: u32,
     /// Those of one user's applications; 0 for a quarter of [`EngineConfig::listeners_max`].
     pub listeners_per_user_max: u32,
+    /// Connections to other hosts of one user's applications, with what waits; 0 for a quarter of
+    /// [`EngineConfig::connections_max`].
+    pub connections_per_user_max: u32,
+    /// Other hosts to which one user's applications connect; 0 for a quarter of [`EngineConfig::lanes_max`].
+    pub lanes_per_user_max: u32,
+    /// Hosts that are being dialed because of one user's applications; 0 for a quarter of [`EngineConfig::lanes_max`].
+    pub dials_per_user_max: u32,
+    /// Networks to whose hosts applications may connect and send datagrams, beside this host itself.
+    pub connect_to: Vec<IpNet>,
     /// A user beside root whose shares are not bounded: the daemon's own.
     pub owner_uid: u32,
     /// Datagram sockets.
@@ -79,6 +90,10 @@ impl EngineConfig {
             connections_per_app_max: 65_536,
             listeners_max: 4096,
             listeners_per_user_max: 0,
+            connections_per_user_max: 0,
+            lanes_per_user_max: 0,
+            dials_per_user_max: 0,
+            connect_to: private_networks(),
             owner_uid: 0,
             datagram_sockets_max: 4096,
             backlog_max: 4096,
@@ -129,6 +144,11 @@ impl EngineConfig {
         Ok(())
     }
 
+    /// Whether applications may connect to a host.
+    pub(crate) fn allows(&self, host: IpAddr) -> bool {
+        self.connect_to.iter().any(|network| network.contains(&host))
+    }
+
     /// The ring size that an application gets which asks for `asked` bytes (0: no wish).
     pub(crate) fn ring_bytes(&self, asked: u32) -> u32 {
         self.rounded(if asked == 0 { self.ring_bytes_default } else { asked })
@@ -142,6 +162,27 @@ impl EngineConfig {
     fn rounded(&self, wanted: u32) -> u32 {
         wanted.clamp(RING_BYTES_MIN, self.ring_bytes_max).next_power_of_two().min(self.ring_bytes_max)
     }
+}
+
+/// Networks that no host of the public Internet is in: RDMA stays within a site, and a daemon that dials wherever its users say
+/// would be their way around the rules for the host's own connections to the outside.
+pub fn private_networks() -> Vec<IpNet> {
+    let v4 = |a: [u8; 4], bits| IpNet::new_assert(IpAddr::from(a), bits);
+    let v6 = |first: u16, bits| IpNet::new_assert(IpAddr::from([first, 0, 0, 0, 0, 0, 0, 0]), bits);
+    vec![
+        // RFC 1918 and 6598.
+        v4([10, 0, 0, 0], 8),
+        v4([172, 16, 0, 0], 12),
+        v4([192, 168, 0, 0], 16),
+        v4([100, 64, 0, 0], 10),
+        // Loopback and link-local: RFC 1122 and 3927.
+        v4([127, 0, 0, 0], 8),
+        v4([169, 254, 0, 0], 16),
+        // Unique local, link-local and loopback: RFC 4193 and 4291.
+        v6(0xfc00, 7),
+        v6(0xfe80, 10),
+        IpNet::from(IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)),
+    ]
 }
 
 fn range(what: &str, value: u64, min: u64, max: u64) -> Result<(), SetupError> {
@@ -176,6 +217,30 @@ mod tests {
         refused(|c| c.send_bytes_max = 100, "send_bytes_max");
         refused(|c| c.lanes_max = 0, "lanes_max");
         refused(|c| c.connections_max = 1 << 20, "connections_max");
+    }
+
+    #[test]
+    fn private_hosts_may_be_connected_to_and_others_not_unless_named() {
+        let mut config = config();
+        let allows = |c: &EngineConfig, host: &str| c.allows(host.parse().unwrap());
+        for host in [
+            "10.255.0.1",
+            "172.31.0.1",
+            "192.168.1.1",
+            "100.127.0.1",
+            "127.9.9.9",
+            "169.254.1.1",
+            "fd00::1",
+            "fe80::1",
+            "::1",
+        ] {
+            assert!(allows(&config, host), "{host}");
+        }
+        for host in ["11.0.0.1", "172.32.0.1", "192.0.2.1", "100.128.0.1", "8.8.8.8", "2001:db8::1", "::2"] {
+            assert!(!allows(&config, host), "{host}");
+        }
+        config.connect_to = vec!["192.0.2.0/24".parse().unwrap()];
+        assert!(allows(&config, "192.0.2.9") && !allows(&config, "10.0.0.1"));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::lane::{LaneId, LaneState};
 use crate::recv::check_ring;
 use crate::ringpool::{RingPair, Waiter};
 use crate::table::{Key, key};
+use crate::users::Far;
 use crate::violation::Violation;
 use crate::vqp::{Close, HeadReport, Phase, RouteId, Vqp};
 
@@ -102,21 +103,37 @@ impl Engine {
         if self.is_own(to.ip()) {
             return self.connect_local(app, request, to.port(), (self.config.local_ring_bytes(ring_bytes), kind));
         }
-        let ring_bytes = self.config.ring_bytes(ring_bytes);
+        let (uid, ring_bytes) = (tenant.uid, self.config.ring_bytes(ring_bytes));
         if tenant.connections + tenant.waiting >= self.config.connections_per_app_max || self.is_full() {
             return Err(Reason::LocalLimit);
         }
+        self.users.check_connection(uid)?;
+        self.users.check_host(uid, to.ip())?;
+        self.check_way(uid, to.ip())?;
         let lane = self.lane_to(nic, to.ip()).ok_or(Reason::LocalLimit)?;
         let connect = Connect { app, request, to, ring_bytes, kind, lane, route: None };
         let id = self.connects.insert(connect).ok_or(Reason::LocalLimit)?;
         if let Some(tenant) = self.apps.get_mut(app) {
             tenant.connects.insert(request, id);
-            tenant.waiting += 1;
-            self.waiting += 1;
         }
+        self.start_waiting(app, Some(Far { host: to.ip(), is_outgoing: true }));
         self.timers.start_connect(self.now + self.config.connect_timeout, id, |id| self.connects.contains(id));
         self.place_connect(nic, id);
         Ok(())
+    }
+
+    /// Whether an application of this user may have a way to another host: the operator allows the host, and if the daemon has
+    /// to dial, that is within the user's share.
+    pub(crate) fn check_way(&mut self, uid: u32, host: IpAddr) -> Result<(), Reason> {
+        if !self.config.allows(host) {
+            return Err(Reason::Policy);
+        }
+        let known = self.peers.get(&host).and_then(|id| self.lanes.get(*id));
+        if known.is_some_and(|lane| lane.state != LaneState::Down || lane.is_wanted) {
+            return Ok(());
+        }
+        let lanes = &self.lanes;
+        self.users.check_dial(uid, |id| lanes.get(id).is_some_and(|l| l.is_wanted))
     }
 
     /// Whether no further connection fits this host's daemon.
@@ -155,11 +172,13 @@ impl Engine {
             connect.lane = lane_id;
         }
         let Some(lane) = self.lanes.get_mut(lane_id) else { return };
-        if lane.state != LaneState::Up {
-            lane.parked.push_back(id);
-            return self.want_link(lane_id);
+        if lane.state == LaneState::Up {
+            return self.ring_connect(id);
         }
-        self.ring_connect(id);
+        lane.parked.push_back(id);
+        if let Some(uid) = self.connects.get(id).and_then(|c| self.apps.get(c.app)).map(|a| a.uid) {
+            self.want_link(lane_id, uid);
+        }
     }
 
     /// The lane is up: rings, then Open.
@@ -199,7 +218,7 @@ impl Engine {
                 if let Some(connect) = self.connects.get_mut(id) {
                     connect.route = Some(route);
                 }
-                self.stop_waiting(app);
+                self.stop_waiting(app, Some(Far { host: to.ip(), is_outgoing: true }));
                 if let Some(lane) = self.lanes.get_mut(lane) {
                     lane.opens.push_back(route);
                 }
@@ -212,6 +231,7 @@ impl Engine {
     /// Makes a virtual QP in a slot of its application; on failure the rings go back.
     pub(crate) fn add_vqp(&mut self, new: NewVqp) -> Result<RouteId, Reason> {
         let NewVqp { app, lane, phase, rings, ring_bytes, local, peer, kind } = new;
+        let is_outgoing = phase != Phase::Accepting;
         let epoch = self.lanes.get(lane).map_or(0, |l| l.incarnation);
         let id = self.last_connection + 1;
         let tenant = self.apps.get_mut(app).ok_or(Reason::PeerAppDied)?;
@@ -231,6 +251,7 @@ impl Engine {
                 is_open_sent: false,
                 backlog_port: None,
                 app,
+                is_outgoing,
                 slot,
                 generation,
                 words,
@@ -249,6 +270,8 @@ impl Engine {
                 rx_tail: 0,
                 rx_head: 0,
                 rx_reported: 0,
+                tx_counted: 0,
+                rx_counted: 0,
                 close: Close::default(),
                 head_report: HeadReport::None,
                 in_control: false,
@@ -264,6 +287,7 @@ impl Engine {
         });
         let route = route.ok_or(Reason::LocalLimit)?;
         tenant.connections += 1;
+        self.users.add_connection(tenant.uid, Some(Far { host: peer.ip(), is_outgoing }));
         self.last_connection = id;
         if let Some(vqp) = self.vqps.get(route) {
             let state = if phase == Phase::Accepting { slot_state::ESTABLISHED } else { slot_state::CONNECTING };
@@ -354,7 +378,7 @@ impl Engine {
             tenant.connects.remove(&connect.request);
         }
         if connect.route.is_none() {
-            self.stop_waiting(connect.app);
+            self.stop_waiting(connect.app, Some(Far { host: connect.to.ip(), is_outgoing: true }));
         }
         Some(connect)
     }

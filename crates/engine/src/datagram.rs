@@ -37,7 +37,8 @@ pub use header::check_datagram;
 pub(crate) use path::DatagramPeer;
 use path::PathAsk;
 pub(crate) use port::UdPort;
-use socket::{NewSocket, Socket};
+use socket::NewSocket;
+pub(crate) use socket::Socket;
 pub(crate) use socket::{SocketFault, SocketId};
 
 key!(
@@ -129,6 +130,15 @@ impl Datagrams {
         own.into_iter().chain(self.drops.counters())
     }
 
+    /// Sockets at `looks` places of their table from `from` on.
+    pub(crate) fn sockets_page(
+        &self,
+        from: u32,
+        looks: u32,
+    ) -> (impl Iterator<Item = (u32, SocketId, &Socket)>, Option<u32>) {
+        self.sockets.page(from, looks)
+    }
+
     fn socket_at(&self, port: u16) -> Option<SocketId> {
         match self.ports.get(&port) {
             Some(PortOwner::Socket(id)) => Some(*id),
@@ -177,8 +187,7 @@ impl Engine {
         }
         let id = self.datagrams.binds.insert(bind).ok_or(Reason::LocalLimit)?;
         tenant.pool.wait(ring_bytes, Waiter::Bind(id));
-        tenant.waiting += 1;
-        self.waiting += 1;
+        self.start_waiting(app, None);
         self.take_port(app, port, PortOwner::Bind(id));
         self.ask_for_rings(app, ring_bytes);
         Ok(())
@@ -230,7 +239,7 @@ impl Engine {
     fn take_bind(&mut self, id: BindId) -> Option<Bind> {
         let bind = self.datagrams.binds.remove(id)?;
         self.give_up_port(bind.app, bind.port, PortOwner::Bind(id));
-        self.stop_waiting(bind.app);
+        self.stop_waiting(bind.app, None);
         Some(bind)
     }
 
@@ -334,7 +343,7 @@ impl Engine {
         self.datagrams.asks.retain(|ask| !ask.is_of(app));
     }
 
-    /// All datagram sockets, for `raas ss`.
+    /// All datagram sockets in one go, for judges.
     pub fn datagram_sockets(&self) -> Vec<DatagramRow> {
         let pid = |app| self.apps.get(app).map_or(0, |a| a.pid);
         self.datagrams.sockets.iter().map(|(_, s)| s.row(pid(s.app))).collect()

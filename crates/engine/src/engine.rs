@@ -28,7 +28,7 @@ use crate::ringpool::{PutBack, Retired, RingPair};
 use crate::stat::Counters;
 use crate::table::Table;
 use crate::timers::Timers;
-use crate::users::Users;
+use crate::users::{Far, Users};
 use crate::vqp::{HeadReport, RouteId, Vqp};
 use crate::{AppId, EngineConfig};
 
@@ -84,6 +84,9 @@ pub struct Engine {
     wakes: Vec<AppId>,
     pub(crate) gone: Vec<AppId>,
     pub(crate) retired: VecDeque<(AppId, Retired)>,
+    /// Ring chunks that are registered with the device, and their bytes.
+    pub(crate) ring_mrs: u32,
+    pub(crate) ring_mr_bytes: u64,
     pub(crate) timers: Timers,
     pub(crate) rests: Rests,
 
@@ -169,6 +172,8 @@ impl Engine {
             wakes: Vec::new(),
             gone: Vec::new(),
             retired: VecDeque::new(),
+            ring_mrs: 0,
+            ring_mr_bytes: 0,
             timers: Timers::default(),
             rests: Rests::new(config.rest_after.filter(|_| !nic.pins_memory())),
             completions: Vec::with_capacity(COMPLETIONS_PER_RUN),
@@ -422,8 +427,9 @@ impl Engine {
         self.free_backlog_place(vqp.backlog_port, vqp.id);
         let Some(tenant) = self.apps.get_mut(vqp.app) else { return };
         tenant.connections -= 1;
-        tenant.tx_bytes += vqp.tx_sent;
-        tenant.rx_bytes += vqp.rx_tail;
+        self.users.drop_connection(tenant.uid, Some(Far { host: vqp.peer.ip(), is_outgoing: vqp.is_outgoing }));
+        let (tx, rx) = vqp.uncounted();
+        tenant.count_bytes(tx, rx);
         tenant.put_back_slot(vqp.slot, &vqp.words);
         let back = tenant.pool.put_back(self.now, RingPair { tx: vqp.tx_place, rx: vqp.rx_place });
         self.note_put_back(vqp.app, back);

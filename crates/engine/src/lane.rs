@@ -126,6 +126,8 @@ pub(crate) struct Lane {
     reset_times: VecDeque<Time>,
     /// When this incarnation came up.
     pub(crate) up_since: Time,
+    /// When its last connection left, or it came up without one.
+    pub(crate) unused_since: Time,
     /// Resets of incarnations that had time and carried nothing, since one did.
     fruitless: u32,
 }
@@ -178,6 +180,7 @@ impl Lane {
             resets: 0,
             reset_times: VecDeque::new(),
             up_since: Time::ZERO,
+            unused_since: Time::ZERO,
             fruitless: 0,
         }
     }
@@ -205,6 +208,12 @@ impl Lane {
     /// Whether datagrams wait before they have the host dialed again.
     pub(crate) fn holds_dials_back(&self, now: Time) -> bool {
         self.state == LaneState::Down && !self.redial.is_due(now)
+    }
+
+    /// Whether it is up and carries no connection, nor is about to.
+    pub(crate) fn is_unused(&self) -> bool {
+        let opening = !self.opens.is_empty() || self.opens_sent > 0 || self.opens_received > 0;
+        self.state == LaneState::Up && self.connections == 0 && self.parked.is_empty() && !opening
     }
 
     /// Whether a frame should leave, if it may.

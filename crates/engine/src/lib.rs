@@ -53,8 +53,10 @@ mod violation;
 mod vqp;
 
 pub use app::AppId;
-pub use config::EngineConfig;
+pub use config::{EngineConfig, private_networks};
 pub use datagram::check_datagram;
 pub use engine::Engine;
 pub use event::{Attach, EngineTotals, Event, SetupError};
 pub use frame::check_frame;
+pub use ipnet::IpNet;
+pub use stat::{Page, Viewer};

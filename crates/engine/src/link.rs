@@ -54,11 +54,21 @@ impl Engine {
         Some(id)
     }
 
+    /// Makes room for another peer: an entry on which nothing depends, or if somebody waits for the room (`any`) the lane that has
+    /// been without connections for the longest time. Else a host could speak to no more than so many others, one after the
+    /// other, nor could users be kept from holding lanes by having used them.
     fn evict_idle_lane<P: Provider>(&mut self, nic: &mut P, any: bool) {
         let now = self.now;
         let idle = || self.lanes.iter().filter(|(_, l)| l.is_idle());
-        let found = idle().find(|(_, l)| !l.holds_dials_back(now)).or_else(|| idle().next().filter(|_| any));
-        let Some(id) = found.map(|(id, _)| id) else { return };
+        let unused = || self.lanes.iter().filter(|(_, l)| l.is_unused()).min_by_key(|(_, l)| l.unused_since);
+        let found = idle().find(|(_, l)| !l.holds_dials_back(now));
+        let found = found.or_else(|| idle().next().or_else(unused).filter(|_| any));
+        let Some((id, lane)) = found else { return };
+        if lane.has_qp() {
+            let (peer, detail) = (lane.peer, "unused, and another host's needs its place".into());
+            self.sever(nic, id, Reason::Closed);
+            self.events.push_back(Event::LaneFailed { peer, reason: Reason::Closed, detail });
+        }
         self.forget_datagram_peer(nic, id, Reason::LocalLimit);
         let Some(lane) = self.lanes.remove(id) else { return };
         self.peers.remove(&lane.peer);
@@ -204,7 +214,7 @@ impl Engine {
         }
         let Some(lane) = self.lanes.get_mut(id) else { return };
         lane.state = LaneState::Up;
-        lane.up_since = now;
+        (lane.up_since, lane.unused_since) = (now, now);
         lane.is_wanted = false;
         lane.has_failed = false;
         let parked = std::mem::take(&mut lane.parked);
@@ -370,6 +380,7 @@ impl Engine {
     pub(crate) fn unlink(&mut self, id: LaneId, previous: Option<RouteId>, next: Option<RouteId>) {
         let Some(lane) = self.lanes.get_mut(id) else { return };
         lane.connections -= 1;
+        lane.unused_since = self.now;
         match previous.and_then(|r| self.vqps.get_mut(r)) {
             Some(before) => before.next = next,
             None => lane.first = next,

@@ -3,7 +3,7 @@
 //! Owns ports and backlogs. It must never hold more for a listener than its backlog, nor let an Open go unanswered.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use control::{Kind, Reason};
 use verbs::{Provider, Time};
@@ -20,6 +20,7 @@ use crate::pump::refusal;
 use crate::recv::check_ring;
 use crate::ringpool::{RingPair, Waiter};
 use crate::table::key;
+use crate::users::Far;
 use crate::violation::Violation;
 use crate::vqp::{Phase, RouteId};
 
@@ -71,6 +72,7 @@ impl Listener {
 #[derive(Debug)]
 pub(crate) struct ParkedOpen {
     lane: LaneId,
+    from: IpAddr,
     open: Open,
     app: AppId,
     ring_bytes: u32,
@@ -182,6 +184,7 @@ impl Engine {
 
     /// Gives an open to its listener, or parks it for rings.
     fn admit(&mut self, lane: LaneId, open: &Open) -> Result<(), Reason> {
+        let from = self.lanes.get(lane).map(|l| l.peer).ok_or(Reason::LaneFailed)?;
         let listener = self.listeners.get(&open.to_port).ok_or(Reason::NoListener)?;
         listener.check_kind(open.kind)?;
         if !listener.has_place(self.config.backlog_max) {
@@ -194,14 +197,14 @@ impl Engine {
         if full || tenant.connections + tenant.waiting >= self.config.connections_per_app_max {
             return Err(Reason::LocalLimit);
         }
+        self.users.check_connection(tenant.uid)?;
         if let Some(rings) = tenant.pool.take(ring_bytes) {
             return self.accept(lane, open, app, ring_bytes, rings);
         }
-        let parked = ParkedOpen { lane, open: *open, app, ring_bytes };
+        let parked = ParkedOpen { lane, from, open: *open, app, ring_bytes };
         let id = self.parked_opens.insert(parked).ok_or(Reason::LocalLimit)?;
         tenant.pool.wait(ring_bytes, Waiter::Open(id));
-        tenant.waiting += 1;
-        self.waiting += 1;
+        self.start_waiting(app, Some(Far { host: from, is_outgoing: false }));
         if let Some(listener) = self.listeners.get_mut(&open.to_port) {
             listener.parked += 1;
         }
@@ -284,7 +287,7 @@ impl Engine {
         if let Some(listener) = self.listeners.get_mut(&parked.open.to_port).filter(|l| l.app == parked.app) {
             listener.parked = listener.parked.saturating_sub(1);
         }
-        self.stop_waiting(parked.app);
+        self.stop_waiting(parked.app, Some(Far { host: parked.from, is_outgoing: false }));
         Some(parked)
     }
 }

@@ -166,6 +166,7 @@ impl RingPool {
     }
 
     /// Chunks.
+    #[cfg(test)]
     pub(crate) fn chunks(&self) -> u32 {
         self.chunks.iter().flatten().count() as u32
     }

@@ -145,6 +145,26 @@ impl<K: Key, T> Table<K, T> {
             .filter_map(|(i, e)| e.value.as_ref().map(|v| (K::from_bits(e.generation << INDEX_BITS | i as u32), v)))
     }
 
+    /// Live entries at the `looks` places from `from` on, each with its place; and the place after them, if there are more.
+    pub(crate) fn page(&self, from: u32, looks: u32) -> (impl Iterator<Item = (u32, K, &T)>, Option<u32>) {
+        let (from, len) = (from as usize, self.entries.len());
+        let end = from.saturating_add(looks as usize).min(len);
+        let places = self.entries.get(from..end).unwrap_or_default().iter().enumerate();
+        let live = places.filter_map(move |(i, entry)| {
+            let index = (from + i) as u32;
+            Some((index, K::from_bits(entry.generation << INDEX_BITS | index), entry.value.as_ref()?))
+        });
+        (live, (from < end && end < len).then_some(end as u32))
+    }
+
+    /// The same, to change them.
+    pub(crate) fn page_mut(&mut self, from: u32, looks: u32) -> (impl Iterator<Item = &mut T>, Option<u32>) {
+        let (from, len) = (from as usize, self.entries.len());
+        let end = from.saturating_add(looks as usize).min(len);
+        let places = self.entries.get_mut(from..end).unwrap_or_default();
+        (places.iter_mut().filter_map(|e| e.value.as_mut()), (from < end && end < len).then_some(end as u32))
+    }
+
     /// Keys of live entries by index.
     pub(crate) fn keys(&self) -> Vec<K> {
         self.iter().map(|(k, _)| k).collect()
@@ -186,6 +206,29 @@ mod tests {
             t.remove(k).unwrap();
         }
         assert_eq!(t.len(), 0);
+    }
+
+    #[test]
+    fn pages_show_every_entry_once_and_look_no_further_than_asked() {
+        let mut t: Table<TestKey, u32> = Table::new(100);
+        let keys: Vec<_> = (0..10).map(|n| t.insert(n).unwrap()).collect();
+        for n in [0, 3, 4, 5, 9] {
+            t.remove(keys[n]).unwrap();
+        }
+        let (mut seen, mut at, mut pages) = (Vec::new(), Some(0), 0);
+        while let Some(from) = at {
+            let (live, next) = t.page(from, 3);
+            let live: Vec<_> = live.collect();
+            assert!(live.iter().all(|(place, key, _)| (from..from + 3).contains(place) && t.contains(*key)));
+            seen.extend(live.iter().map(|(_, _, n)| **n));
+            (at, pages) = (next, pages + 1);
+        }
+        assert_eq!((seen, pages), (vec![1, 2, 6, 7, 8], 4));
+        for from in [10, 11, u32::MAX] {
+            let (live, next) = t.page(from, 3);
+            assert_eq!((live.count(), next), (0, None));
+            assert_eq!(t.page_mut(from, u32::MAX).0.count(), 0);
+        }
     }
 
     #[test]

@@ -15,7 +15,8 @@ use crate::event::{Attach, Event};
 use crate::limits::{
     CHUNKS_PER_APP_MAX, DOORBELLS_PER_APP, ORPHAN_LINGER, REST_SLICE_BYTES, RING_BYTES_MAX, RING_BYTES_MIN,
 };
-use crate::ringpool::{ChunkError, Waiter};
+use crate::ringpool::{ChunkError, Retired, Waiter};
+use crate::users::Far;
 use crate::vqp::{Phase, RouteId};
 
 impl Engine {
@@ -172,6 +173,8 @@ impl Engine {
             ChunkKind::Rx => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
         };
         let mr = nic.reg_mr(&region, 0, region.len(), access)?;
+        self.ring_mrs += 1;
+        self.ring_mr_bytes += region.len();
         tenant.pool.add_chunk(chunk, kind, ring_bytes, region, mr);
         self.serve_rings(app, ring_bytes);
         Ok(())
@@ -217,11 +220,21 @@ impl Engine {
 
     // ---- departures
 
-    /// One connect or parked open of an application waits no more.
-    pub(crate) fn stop_waiting(&mut self, app: AppId) {
+    /// A connect, parked open or bind of an application waits, the first two for a connection with a far end.
+    pub(crate) fn start_waiting(&mut self, app: AppId, far: Option<Far>) {
+        self.waiting += 1;
+        if let Some(tenant) = self.apps.get_mut(app) {
+            tenant.waiting += 1;
+            self.users.add_connection(tenant.uid, far);
+        }
+    }
+
+    /// One of them waits no more.
+    pub(crate) fn stop_waiting(&mut self, app: AppId, far: Option<Far>) {
         self.waiting -= 1;
         if let Some(tenant) = self.apps.get_mut(app) {
             tenant.waiting -= 1;
+            self.users.drop_connection(tenant.uid, far);
         }
         self.note_departure(app);
     }
@@ -231,6 +244,12 @@ impl Engine {
         if self.apps.get(app).is_some_and(App::is_gone) {
             self.gone.push(app);
         }
+    }
+
+    fn dereg_chunk<P: Provider>(&mut self, nic: &mut P, retired: &Retired) {
+        self.ring_mrs = self.ring_mrs.saturating_sub(1);
+        self.ring_mr_bytes = self.ring_mr_bytes.saturating_sub(retired.bytes);
+        self.dereg(nic, retired.mr);
     }
 
     /// Deregisters what nobody uses any more. Says whether there was anything.
@@ -249,11 +268,10 @@ impl Engine {
                 retired.emptied += len;
                 break;
             }
-            let (chunk, mr) = (retired.number, retired.mr);
-            self.retired.pop_front();
-            self.dereg(nic, mr);
+            let Some((_, retired)) = self.retired.pop_front() else { break };
+            self.dereg_chunk(nic, &retired);
             if stays {
-                self.events.push_back(Event::ChunkGone { app, chunk });
+                self.events.push_back(Event::ChunkGone { app, chunk: retired.number });
             }
         }
         for app in std::mem::take(&mut self.gone) {
@@ -263,7 +281,7 @@ impl Engine {
             let Some(mut tenant) = self.apps.remove(app) else { continue };
             self.users.drop_app(tenant.uid);
             for retired in tenant.pool.retire_all() {
-                self.dereg(nic, retired.mr);
+                self.dereg_chunk(nic, &retired);
             }
             self.events.push_back(Event::AppGone { app });
         }

@@ -68,6 +68,8 @@ pub(crate) struct Vqp {
     pub(crate) backlog_port: Option<u16>,
 
     pub(crate) app: AppId,
+    /// Its application connected; else it accepted.
+    pub(crate) is_outgoing: bool,
     pub(crate) slot: u32,
     pub(crate) generation: u32,
     pub(crate) words: Box<SlotWords>,
@@ -99,6 +101,10 @@ pub(crate) struct Vqp {
     /// Told to the peer: it may send up to `rx_reported + ring_bytes`.
     pub(crate) rx_reported: u64,
 
+    /// Sent and received as far as its application's row has it.
+    pub(crate) tx_counted: u64,
+    pub(crate) rx_counted: u64,
+
     pub(crate) close: Close,
     pub(crate) head_report: HeadReport,
     /// In the lane's list of connections with records to send.
@@ -129,6 +135,18 @@ pub(crate) struct Piece {
 }
 
 impl Vqp {
+    /// Bytes sent and received that its application's row does not have yet.
+    pub(crate) fn uncounted(&self) -> (u64, u64) {
+        (self.tx_sent.wrapping_sub(self.tx_counted), self.rx_tail.wrapping_sub(self.rx_counted))
+    }
+
+    /// The same; they count as told.
+    pub(crate) fn take_uncounted(&mut self) -> (u64, u64) {
+        let bytes = self.uncounted();
+        (self.tx_counted, self.rx_counted) = (self.tx_sent, self.rx_tail);
+        bytes
+    }
+
     /// Writes the slot for a new connection.
     pub(crate) fn publish_new(&self, epoch: u32, state: u32) {
         clear_slot(&self.words, self.generation, epoch, state);

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use control::{InspectQuery, Reply, Request, encode, send_frame, send_message};
+use control::{Cursor, InspectQuery, Reply, Request, encode, send_frame, send_message};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use shm::{Pair, slot_state};
@@ -188,7 +188,7 @@ fn hello_twice(name: &str, target: Target<'_>) -> Result<String, RawError> {
 fn too_many_questions(name: &str, target: Target<'_>) -> Result<String, RawError> {
     let mut app = RawApp::attach(target.socket, name)?;
     for request in 0..1000 {
-        match app.send(&Request::Inspect { request, query: InspectQuery::Stat }, &[]) {
+        match app.send(&Request::Inspect { request, query: InspectQuery::Stat, from: Cursor::default() }, &[]) {
             Ok(()) => {}
             Err(e) if e.is_end() => break,
             Err(RawError::Channel(control::ChannelError::WouldBlock)) => break,

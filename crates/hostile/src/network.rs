@@ -130,7 +130,7 @@ fn datagram(rng: &mut SmallRng, from: SocketAddr, to: SocketAddr, qpn: u32) -> V
 
 fn counted(hosts: &[Host; 2], rng: &mut SmallRng) -> Result<String> {
     let host = &hosts[0];
-    let qpn = host.stat()?.lanes.first().context("there is no lane")?.qpn;
+    let qpn = host.stat()?.lanes.first().and_then(|lane| lane.qpn).context("there is no lane")?;
     let to = SocketAddr::new(host.ip, UDP_PORT);
     let mut sockets = (0..STRANGERS).map(|n| UdpSocket::bind((stranger(n), 0))).collect::<std::io::Result<Vec<_>>>()?;
     // The peer's own address, but another process of it.
@@ -170,7 +170,7 @@ fn counted(hosts: &[Host; 2], rng: &mut SmallRng) -> Result<String> {
 fn flood(hosts: &[Host; 2], rng: &mut SmallRng, transfer: &Transfer) -> Result<String> {
     let to = SocketAddr::new(hosts[0].ip, UDP_PORT);
     let sockets = (0..STRANGERS).map(|n| UdpSocket::bind((stranger(n), 0))).collect::<std::io::Result<Vec<_>>>()?;
-    let qpn = hosts[0].stat()?.lanes.first().context("there is no lane")?.qpn;
+    let qpn = hosts[0].stat()?.lanes.first().and_then(|lane| lane.qpn).context("there is no lane")?;
     let (start, before, mut sent) = (Instant::now(), transfer.verified(), 0u64);
     while start.elapsed() < Duration::from_secs(2) {
         let socket = &sockets[rng.random_range(0..sockets.len())];

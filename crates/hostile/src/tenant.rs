@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use control::{InspectQuery, Request, encode, send_frame, send_message};
+use control::{Cursor, InspectQuery, Request, encode, send_frame, send_message};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, RngExt, SeedableRng};
@@ -241,7 +241,7 @@ impl Tenant {
         let mut request = 1 << 40;
         while self.has_time() {
             request += 1;
-            app.send(&Request::Inspect { request, query: InspectQuery::Connections }, &[])?;
+            app.send(&Request::Inspect { request, query: InspectQuery::Connections, from: Cursor::default() }, &[])?;
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(filled)
@@ -291,7 +291,7 @@ impl Tenant {
             7 => Request::BindDatagram { request, port, ring_bytes },
             8 => Request::DatagramPath { request, to: to.ip() },
             6 => Request::PairClosed { connection: self.rng.random_range(0..1000) },
-            _ => Request::Inspect { request, query: InspectQuery::Stat },
+            _ => Request::Inspect { request, query: InspectQuery::Stat, from: Cursor::default() },
         }
     }
 

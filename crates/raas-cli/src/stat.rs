@@ -29,6 +29,7 @@ fn to_json(s: &Stat) -> Value {
         "schema": "raas.stat/1",
         "device": s.device,
         "uptime_seconds": s.uptime_seconds,
+        "all_users": s.all_users,
         "lanes": s.lanes,
         "rc_qps": s.rc_qps,
         "ud_qps": s.ud_qps,
@@ -55,6 +56,9 @@ fn to_text(s: &Stat) -> String {
     if !s.apps.is_empty() {
         out += "\napplications\n";
         out += &apps(s);
+    }
+    if !s.all_users {
+        out += "\nyour own lanes and applications; those of all users, and counters, are shown to root and the daemon's user\n";
     }
     let counted = |list: &[(String, u64)]| list.iter().filter(|(_, n)| *n > 0).cloned().collect::<Vec<_>>();
     for (title, list) in [("packets dropped, by reason", counted(&s.drops)), ("counters", counted(&s.counters))] {
@@ -120,8 +124,8 @@ fn lanes(s: &Stat) -> String {
             l.peer.to_string(),
             l.state.clone(),
             l.incarnation.to_string(),
-            format!("{:#08x}", l.qpn),
-            format!("{:#08x}", l.peer_qpn),
+            qpn(l.qpn),
+            qpn(l.peer_qpn),
             l.mtu_bytes.to_string(),
             table::grouped(u64::from(l.connections)),
             table::grouped(l.credits),
@@ -138,6 +142,11 @@ fn lanes(s: &Stat) -> String {
 /// How long datagrams wait before they have the host dialed again.
 fn redial(lane: &LaneRow) -> String {
     if lane.redial_in_us == 0 { "-".into() } else { format!("{:.1} s", lane.redial_in_us as f64 / 1e6) }
+}
+
+/// Only operators are told.
+fn qpn(number: Option<u32>) -> String {
+    number.map_or("-".to_owned(), |n| format!("{n:#08x}"))
 }
 
 fn apps(s: &Stat) -> String {
@@ -178,8 +187,8 @@ mod tests {
                 state: "up".into(),
                 incarnation: 0,
                 resets: 0,
-                qpn: 17,
-                peer_qpn: 18,
+                qpn: Some(17),
+                peer_qpn: Some(18),
                 mtu_bytes: 4096,
                 connections: 9,
                 credits: 100,
@@ -211,6 +220,7 @@ mod tests {
                 pinned_bytes: 3,
             }],
             uptime_seconds: 60,
+            all_users: true,
         }
     }
 

@@ -198,12 +198,10 @@ impl Explanation {
             line("dials", dials(l));
         }
         if let Some(l) = self.lane.as_ref().filter(|_| self.path.is_some()) {
-            let (ours, theirs) = (l.qpn, l.peer_qpn);
+            let numbers = l.qpn.zip(l.peer_qpn);
+            let pair = numbers.map_or(String::new(), |(ours, theirs)| format!(" queue pair {ours} to {theirs},"));
             let (mtu, others) = (l.mtu_bytes, l.connections);
-            line(
-                "lane",
-                format!("{}, {}, queue pair {ours} to {theirs}, path MTU {mtu}, {others} connections", l.name, l.state),
-            );
+            line("lane", format!("{}, {},{pair} path MTU {mtu}, {others} connections", l.name, l.state));
         }
         if let Some(t) = self.round_trip {
             line("probe", format!("the peer's daemon answered over the lane after {:.0} us", t.as_secs_f64() * 1e6));

@@ -342,7 +342,14 @@ pub(crate) fn reason_kind(reason: Reason) -> io::ErrorKind {
         Reason::PeerAuth | Reason::Policy => K::PermissionDenied,
         Reason::PeerVersion => K::Unsupported,
         Reason::DaemonLost | Reason::ShuttingDown => K::ConnectionAborted,
-        Reason::LocalLimit | Reason::PeerLimit | Reason::UserPrograms | Reason::UserListeners => K::QuotaExceeded,
+        Reason::LocalLimit
+        | Reason::PeerLimit
+        | Reason::UserPrograms
+        | Reason::UserListeners
+        | Reason::UserConnections
+        | Reason::UserLanes
+        | Reason::UserDials
+        | Reason::UserPairs => K::QuotaExceeded,
         Reason::BadAddress => K::AddrNotAvailable,
         Reason::TimedOut => K::TimedOut,
         Reason::PeerBusy => K::ResourceBusy,

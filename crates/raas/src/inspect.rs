@@ -1,13 +1,18 @@
 //! Questions to the daemon, for `raas ss`, `raas stat` and tools like them.
 //!
-//! Owns the connection of an inspector, which gets no shared memory. It must never keep more rows than it has room for.
+//! Owns the connection of an inspector, which gets no shared memory. It must never keep more rows than it has room for, nor ask
+//! for a page before it has read the one before.
+//!
+//! Root and the daemon's user are told of everybody's connections, others of their own.
 
 use std::net::IpAddr;
-use std::os::fd::AsFd;
-use std::path::Path;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use control::{ChannelError, ConnectionRow, DatagramRow, InspectAnswer, InspectQuery, Reply, Request, Role, Stat};
+use control::{
+    ChannelError, ConnectionRow, Cursor, DatagramRow, InspectAnswer, InspectQuery, Reply, Request, Role, Stat,
+};
 use rustix::event::PollFlags;
 
 use crate::SessionError;
@@ -15,16 +20,17 @@ use crate::attach::{attach, channel_error, wait_for};
 
 /// How long the daemon may take for one answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The number of the only question of a connection.
+/// The number of a question; there is one at a time.
 const REQUEST: u64 = 1;
 /// Rows of one answer at most.
 const ROWS_MAX: usize = 4 << 20;
+/// Pages of one answer at most: each looks at some of the daemon's rows, and may have none.
+const PAGES_MAX: usize = 1 << 20;
 
 /// All connections of the host. `socket`: None for the rule of [`crate::Session::global`].
 pub fn connections(socket: Option<&Path>) -> Result<Vec<ConnectionRow>, SessionError> {
     let mut rows = Vec::new();
-    let query = Request::Inspect { request: REQUEST, query: InspectQuery::Connections };
-    ask(socket, &query, |answer| match answer {
+    ask_pages(socket, InspectQuery::Connections, |answer| match answer {
         InspectAnswer::Connections(part) if rows.len() + part.len() <= ROWS_MAX => {
             rows.extend(part);
             Ok(())
@@ -38,8 +44,7 @@ pub fn connections(socket: Option<&Path>) -> Result<Vec<ConnectionRow>, SessionE
 /// All datagram sockets of the host. `socket` as in [`connections`].
 pub fn datagrams(socket: Option<&Path>) -> Result<Vec<DatagramRow>, SessionError> {
     let mut rows = Vec::new();
-    let query = Request::Inspect { request: REQUEST, query: InspectQuery::Datagrams };
-    ask(socket, &query, |answer| match answer {
+    ask_pages(socket, InspectQuery::Datagrams, |answer| match answer {
         InspectAnswer::Datagrams(part) if rows.len() + part.len() <= ROWS_MAX => {
             rows.extend(part);
             Ok(())
@@ -53,66 +58,83 @@ pub fn datagrams(socket: Option<&Path>) -> Result<Vec<DatagramRow>, SessionError
 /// The host's device, lanes, resources, counters and applications. `socket` as in [`connections`].
 pub fn stat(socket: Option<&Path>) -> Result<Stat, SessionError> {
     let mut stat: Option<Stat> = None;
-    let query = Request::Inspect { request: REQUEST, query: InspectQuery::Stat };
-    ask(socket, &query, |answer| match answer {
-        // Each part has some lanes and applications; the rest is the same in all.
-        InspectAnswer::Stat(told) => {
-            match &mut stat {
-                None => stat = Some(*told),
-                Some(whole) => {
-                    whole.lanes.extend(told.lanes);
-                    whole.apps.extend(told.apps);
-                }
-            }
+    ask_pages(socket, InspectQuery::Stat, |answer| match (answer, &mut stat) {
+        (InspectAnswer::Stat(told), None) => {
+            stat = Some(*told);
             Ok(())
         }
-        other => Err(SessionError::Protocol(format!("asked for the state, told {other:?}"))),
+        (InspectAnswer::StatRows { lanes, apps }, Some(whole))
+            if whole.lanes.len() + whole.apps.len() + lanes.len() + apps.len() <= ROWS_MAX =>
+        {
+            whole.lanes.extend(lanes);
+            whole.apps.extend(apps);
+            Ok(())
+        }
+        (other, _) => Err(SessionError::Protocol(format!("asked for the state, told {other:?}"))),
     })?;
-    stat.ok_or_else(|| SessionError::Protocol("the answer has no part".into()))
+    stat.ok_or_else(|| SessionError::Protocol("the answer has no first page".into()))
 }
 
 /// Breaks the queue pair of the lane to `peer`, as a failure of the device would: its connections see a pause. False: there is
 /// no lane to that host. Only root and the daemon's user may. `socket` as in [`connections`].
 pub fn reset_lane(socket: Option<&Path>, peer: IpAddr) -> Result<bool, SessionError> {
-    let mut found = false;
-    ask(socket, &Request::ResetLane { request: REQUEST, peer }, |answer| match answer {
-        InspectAnswer::LaneReset(was) => {
-            found = was;
-            Ok(())
-        }
-        other => Err(SessionError::Protocol(format!("asked for a reset, told {other:?}"))),
-    })?;
-    Ok(found)
+    let mut inspector = Inspector::attach(socket)?;
+    match inspector.ask(&Request::ResetLane { request: REQUEST, peer })? {
+        (InspectAnswer::LaneReset(was), _) => Ok(was),
+        (other, _) => Err(SessionError::Protocol(format!("asked for a reset, told {other:?}"))),
+    }
 }
 
-fn ask(
+/// Asks for one page after the other.
+fn ask_pages(
     socket: Option<&Path>,
-    query: &Request,
+    query: InspectQuery,
     mut take: impl FnMut(InspectAnswer) -> Result<(), SessionError>,
 ) -> Result<(), SessionError> {
-    let path = control::socket_path(socket);
-    let name = format!("inspector {}", std::process::id());
-    let (control, _) = attach(&path, Role::Inspector, name, TIMEOUT)?;
-    control::send_message(control.as_fd(), query, &[]).map_err(channel_error)?;
-    let mut buffer = Vec::new();
-    let mut deadline = Instant::now() + TIMEOUT;
-    loop {
-        match control::recv_message::<Reply>(control.as_fd(), &mut buffer) {
-            Ok((Reply::Inspected { request: REQUEST, answer, more }, _)) => {
-                take(answer)?;
-                if !more {
-                    return Ok(());
+    let mut inspector = Inspector::attach(socket)?;
+    let mut from = Cursor::default();
+    for _ in 0..PAGES_MAX {
+        let (answer, next) = inspector.ask(&Request::Inspect { request: REQUEST, query, from })?;
+        take(answer)?;
+        match next {
+            Some(next) => from = next,
+            None => return Ok(()),
+        }
+    }
+    Err(SessionError::Protocol(format!("an answer of more than {PAGES_MAX} pages")))
+}
+
+/// A tool at the control socket.
+struct Inspector {
+    path: PathBuf,
+    control: OwnedFd,
+    buffer: Vec<u8>,
+}
+
+impl Inspector {
+    fn attach(socket: Option<&Path>) -> Result<Self, SessionError> {
+        let path = control::socket_path(socket);
+        let name = format!("inspector {}", std::process::id());
+        let (control, _) = attach(&path, Role::Inspector, name, TIMEOUT)?;
+        Ok(Self { path, control, buffer: Vec::new() })
+    }
+
+    /// One question; the answer, and where the next page begins.
+    fn ask(&mut self, question: &Request) -> Result<(InspectAnswer, Option<Cursor>), SessionError> {
+        control::send_message(self.control.as_fd(), question, &[]).map_err(channel_error)?;
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            match control::recv_message::<Reply>(self.control.as_fd(), &mut self.buffer) {
+                Ok((Reply::Inspected { request: REQUEST, answer, next }, _)) => return Ok((answer, next)),
+                Ok((Reply::Detached { reason, .. }, _)) => return Err(SessionError::Lost { reason }),
+                Ok((other, _)) => return Err(SessionError::Protocol(format!("the answer to Inspect was {other:?}"))),
+                Err(ChannelError::WouldBlock) => {
+                    if !wait_for(self.control.as_fd(), PollFlags::IN, deadline)? {
+                        return Err(SessionError::Silent { path: self.path.clone(), waited: TIMEOUT });
+                    }
                 }
-                deadline = Instant::now() + TIMEOUT;
+                Err(e) => return Err(channel_error(e)),
             }
-            Ok((Reply::Detached { reason, .. }, _)) => return Err(SessionError::Lost { reason }),
-            Ok((other, _)) => return Err(SessionError::Protocol(format!("the answer to Inspect was {other:?}"))),
-            Err(ChannelError::WouldBlock) => {
-                if !wait_for(control.as_fd(), PollFlags::IN, deadline)? {
-                    return Err(SessionError::Silent { path, waited: TIMEOUT });
-                }
-            }
-            Err(e) => return Err(channel_error(e)),
         }
     }
 }

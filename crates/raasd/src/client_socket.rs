@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::command::ClientId;
 use crate::limits::{DaemonLimits, count};
+use crate::questions::QuestionPlace;
 use crate::shutdown::Shutdown;
 use crate::user_places::{UserPlace, UserPlaces};
 
@@ -28,11 +29,22 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// Pause after accepting failed, mostly for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Bytes of answers that may lie in the socket of an inspector that does not read (the kernel counts them twice).
+const INSPECTOR_SEND_BYTES: usize = 2 * control::PAGE_BYTES;
+
 /// A message to a program, with its descriptors.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) reply: Reply,
     pub(crate) fds: Vec<OwnedFd>,
+    /// It answers the program's only question; dropped when the socket has taken it.
+    pub(crate) question: Option<QuestionPlace>,
+}
+
+impl Outgoing {
+    pub(crate) fn new(reply: Reply, fds: Vec<OwnedFd>) -> Self {
+        Self { reply, fds, question: None }
+    }
 }
 
 /// What programs tell the control plane.
@@ -155,6 +167,10 @@ async fn serve(socket: UnixStream, (pid, uid): (u32, u32), client: ClientId, con
             return;
         }
     };
+    if role == Role::Inspector {
+        // Without it the kernel keeps more for one that does not read, and nothing else changes.
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, INSPECTOR_SEND_BYTES);
+    }
     let (out, outgoing) = mpsc::channel(count(context.limits.client_queue_max));
     let opened = ClientInput::Opened { client, who: Who { pid, uid, role, name }, out };
     if context.inputs.send(opened).await.is_err() {
@@ -209,7 +225,8 @@ async fn carry(
             },
             sent = send(socket, pending.as_ref()), if pending.is_some() => {
                 sent?;
-                pending = None;
+                // From here on the program may ask again.
+                drop(pending.take().and_then(|sent| sent.question));
             }
             // Once the control plane has dropped its end, what the program says does not matter any more.
             received = receive(socket, buffer), if !outgoing.is_closed() => {
@@ -233,7 +250,7 @@ async fn receive(socket: &UnixStream, buffer: &mut Vec<u8>) -> Result<(Request, 
 }
 
 async fn send(socket: &UnixStream, message: Option<&Outgoing>) -> Result<(), ChannelError> {
-    let Some(Outgoing { reply, fds }) = message else { return Ok(()) };
+    let Some(Outgoing { reply, fds, .. }) = message else { return Ok(()) };
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     loop {
         socket.writable().await.map_err(ChannelError::Io)?;

@@ -4,8 +4,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use control::{AppRow, ConnectionRow, DatagramRow, InspectQuery, Kind, LaneOffer, LaneRoutes, LaneRow, Reason};
-use engine::{AppId, Attach, EngineTotals, Event};
+use control::{AppRow, ConnectionRow, DatagramRow, Kind, LaneOffer, LaneRoutes, LaneRow, Reason};
+use engine::{AppId, Attach, EngineTotals, Event, Page, Viewer};
 use shm::{Region, WakeSocket};
 use verbs::{Counters, VerbsError};
 
@@ -119,13 +119,14 @@ pub(crate) enum Command {
         peer: IpAddr,
         silent: Option<Duration>,
     },
-    /// Answered by [`FromEngine::Inspected`].
+    /// Answered by [`FromEngine::Inspected`] with the same number, when the engine has time for it. The control plane asks for
+    /// one page at a time.
     Inspect {
-        client: ClientId,
-        request: u64,
-        query: InspectQuery,
+        number: u64,
+        viewer: Viewer,
+        part: EnginePart,
     },
-    /// An operator wants a lane reset. Answered by [`FromEngine::Inspected`].
+    /// An operator wants a lane reset. Answered by [`FromEngine::LaneWasReset`].
     ResetLane {
         client: ClientId,
         request: u64,
@@ -171,9 +172,14 @@ pub(crate) enum FromEngine {
         result: Result<bool, String>,
     },
     Inspected {
+        number: u64,
+        view: EngineView,
+    },
+    /// Whether there was a lane.
+    LaneWasReset {
         client: ClientId,
         request: u64,
-        view: EngineView,
+        found: bool,
     },
     /// The application closed its end of the wake socket.
     WakeHangup {
@@ -182,21 +188,34 @@ pub(crate) enum FromEngine {
     Event(Event),
 }
 
-/// The engine's part of an answer to a question.
-#[derive(Debug)]
-pub(crate) enum EngineView {
-    Connections(Vec<ConnectionRow>),
-    Datagrams(Vec<DatagramRow>),
-    Stat(Box<EngineStat>),
-    LaneReset(bool),
+/// Which of the engine's tables, and from which place on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EnginePart {
+    Connections(u32),
+    Datagrams(u32),
+    Totals,
+    Lanes(u32),
+    /// Nothing to show: counts what connections carried for their applications, before the rows of those.
+    Bytes(u32),
+    Apps(u32),
 }
 
-/// The engine's part of `raas stat`.
+/// A page of the engine's part of an answer.
+#[derive(Debug)]
+pub(crate) enum EngineView {
+    Connections(Page<ConnectionRow>),
+    Datagrams(Page<DatagramRow>),
+    Totals(Box<EngineStat>),
+    Lanes(Page<LaneRow>),
+    /// The next place, if there is more to count.
+    Bytes(Option<u32>),
+    Apps(Page<(AppId, AppRow)>),
+}
+
+/// Totals of engine and device for `raas stat`.
 #[derive(Debug)]
 pub(crate) struct EngineStat {
     pub(crate) device: String,
-    pub(crate) lanes: Vec<LaneRow>,
-    pub(crate) apps: Vec<AppRow>,
     pub(crate) totals: EngineTotals,
     pub(crate) counters: Counters,
 }

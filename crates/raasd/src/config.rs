@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use engine::EngineConfig;
+use engine::{EngineConfig, IpNet};
 use verbs::PathMtu;
 
 use crate::DaemonError;
@@ -119,6 +119,8 @@ pub struct Config {
     pub local_ring_bytes: Option<u32>,
     /// Signs of life on control links.
     pub heartbeat: Heartbeat,
+    /// Networks to whose hosts programs may connect, beside this host and those of `peers`; none means private networks.
+    pub connect_to: Option<Vec<IpNet>>,
     /// Hosts that need more words.
     pub peers: Vec<PeerConfig>,
     /// Bounds of the control plane.
@@ -145,6 +147,7 @@ impl Config {
             ring_bytes: None,
             local_ring_bytes: None,
             heartbeat: Heartbeat { interval: Duration::from_secs(1), misses: 40 },
+            connect_to: None,
             peers: Vec::new(),
             limits: DaemonLimits::default(),
             engine_limits: BTreeMap::new(),
@@ -235,6 +238,10 @@ impl Config {
         }
         engine.ring_bytes_default = engine.ring_bytes_default.min(engine.ring_bytes_max);
         engine.local_ring_bytes_default = engine.local_ring_bytes_default.min(engine.ring_bytes_max);
+        if let Some(networks) = &self.connect_to {
+            engine.connect_to.clone_from(networks);
+        }
+        engine.connect_to.extend(self.peers.iter().map(|peer| IpNet::from(peer.address)));
         engine.owner_uid = rustix::process::geteuid().as_raw();
         engine
     }

@@ -10,14 +10,15 @@ use std::os::fd::BorrowedFd;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use control::{InspectQuery, Reason};
-use engine::{AppId, Engine, EngineConfig, Event};
+use control::Reason;
+use engine::{AppId, Engine, EngineConfig, Event, Viewer};
 use shm::{Backoff, Drained, EnginePage, WakeSocket};
 use tokio::sync::{mpsc, oneshot};
 use verbs::{Provider, Time};
 
 use crate::DaemonError;
-use crate::command::{Command, EngineStat, EngineView, FromEngine};
+use crate::command::{Command, EnginePart, EngineStat, EngineView, FromEngine};
+use crate::inspect::{LOOKS_PER_COUNT, LOOKS_PER_PAGE};
 use crate::sleeper::{Bell, Sleeper};
 
 /// Commands that may wait for the engine.
@@ -29,6 +30,8 @@ const COMMANDS_PER_ROUND: usize = 32;
 /// Yields without work before the thread sleeps. One yield costs 0.5 us on an idle core, and a round with it looks at
 /// the device, so this is a little more than the 50 us (two round trips) after which sleeping pays.
 const IDLE_YIELDS: u32 = 100;
+/// While the engine has other work, pages of answers to questions get one in so many parts of its time.
+const QUESTION_SHARE: u32 = 16;
 /// Longest sleep while answers wait for room in the queue to the control plane.
 const HELD_SLEEP: Duration = Duration::from_millis(1);
 /// Time at the end for the last frames to leave.
@@ -81,6 +84,10 @@ struct EngineThread<P> {
     events: mpsc::Sender<FromEngine>,
     /// What did not fit the queue to the control plane; commands wait until it is empty.
     held: VecDeque<FromEngine>,
+    /// Pages that were asked for: one, for the control plane asks for the next when it has the answer.
+    questions: VecDeque<(u64, Viewer, EnginePart)>,
+    /// Not before then, while there is other work.
+    question_at: Instant,
     wakes: BTreeMap<AppId, WakeSocket>,
     lanes: BTreeSet<IpAddr>,
     origin: Instant,
@@ -102,6 +109,8 @@ impl<P: Provider> EngineThread<P> {
             commands,
             events,
             held: VecDeque::new(),
+            questions: VecDeque::new(),
+            question_at: Instant::now(),
             wakes: BTreeMap::new(),
             lanes: BTreeSet::new(),
             origin: Instant::now(),
@@ -139,7 +148,27 @@ impl<P: Provider> EngineThread<P> {
         busy |= self.rest_connections(now);
         busy |= self.forward_events();
         self.wake_apps(to_wake);
+        busy |= self.answer_question(busy);
         busy
+    }
+
+    /// Makes at most one page, after everybody else was served: a bounded number of looks, and a bounded share of the time of an
+    /// engine that has other work. Says whether there was something to do.
+    fn answer_question(&mut self, busy: bool) -> bool {
+        if self.questions.is_empty() || !self.held.is_empty() {
+            return false;
+        }
+        let begin = Instant::now();
+        if busy && begin < self.question_at {
+            return true;
+        }
+        let Some((number, viewer, part)) = self.questions.pop_front() else { return false };
+        let view = self.view(viewer, part);
+        let end = Instant::now();
+        self.question_at = end + end.saturating_duration_since(begin) * (QUESTION_SHARE - 1);
+        self.held.push_back(FromEngine::Inspected { number, view });
+        self.flush_held();
+        true
     }
 
     /// Gives back what memory connections at rest do not need. The barrier interrupts processors that run applications, so it
@@ -248,26 +277,25 @@ impl<P: Provider> EngineThread<P> {
                 self.lanes.remove(&peer);
             }
             Command::PeerSilent { peer, silent } => engine.peer_silent(now, peer, silent),
-            Command::Inspect { client, request, query } => {
-                let view = self.view(query);
-                self.held.push_back(FromEngine::Inspected { client, request, view });
-            }
+            Command::Inspect { number, viewer, part } => self.questions.push_back((number, viewer, part)),
             Command::ResetLane { client, request, peer } => {
-                let view = EngineView::LaneReset(engine.force_lane_error(device, peer));
-                self.held.push_back(FromEngine::Inspected { client, request, view });
+                let found = engine.force_lane_error(device, peer);
+                self.held.push_back(FromEngine::LaneWasReset { client, request, found });
             }
             Command::Stop => self.stop = true,
         }
     }
 
-    fn view(&self, query: InspectQuery) -> EngineView {
-        match query {
-            InspectQuery::Connections => EngineView::Connections(self.engine.connections()),
-            InspectQuery::Datagrams => EngineView::Datagrams(self.engine.datagram_sockets()),
-            InspectQuery::Stat => EngineView::Stat(Box::new(EngineStat {
+    fn view(&mut self, viewer: Viewer, part: EnginePart) -> EngineView {
+        let (now, engine, looks) = (self.now(), &mut self.engine, LOOKS_PER_PAGE);
+        match part {
+            EnginePart::Connections(from) => EngineView::Connections(engine.connections_page(viewer, from, looks)),
+            EnginePart::Datagrams(from) => EngineView::Datagrams(engine.datagrams_page(viewer, from, looks)),
+            EnginePart::Lanes(from) => EngineView::Lanes(engine.lanes_page(now, viewer, from, looks)),
+            EnginePart::Bytes(from) => EngineView::Bytes(engine.count_bytes(from, LOOKS_PER_COUNT)),
+            EnginePart::Apps(from) => EngineView::Apps(engine.apps_page(viewer, from, looks)),
+            EnginePart::Totals => EngineView::Totals(Box::new(EngineStat {
                 device: self.device.device().name.clone(),
-                lanes: self.engine.lanes_at(self.now()),
-                apps: self.engine.apps(),
                 totals: self.engine.totals(),
                 counters: self.device.counters(),
             })),

@@ -8,7 +8,11 @@ use std::net::SocketAddr;
 
 use control::{ConnectionRow, ConnectionState, PathKind, Reason};
 
+use engine::Viewer;
+
 use crate::command::ClientId;
+use crate::inspect::ConnectionRows;
+use crate::pairs::Party;
 
 /// Rows of one program; more connections than these are not shown.
 const ROWS_PER_CLIENT_MAX: usize = 4096;
@@ -19,8 +23,8 @@ const FIRST_ID: u64 = 1 << 52;
 
 #[derive(Debug)]
 struct Row {
-    id: u64,
     pid: u32,
+    uid: u32,
     local: SocketAddr,
     peer: SocketAddr,
 }
@@ -28,7 +32,9 @@ struct Row {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Fallbacks {
-    rows: BTreeMap<(ClientId, u64), Row>,
+    rows: BTreeMap<u64, Row>,
+    /// The rows of programs, by the programs' own numbers.
+    ids: BTreeMap<(ClientId, u64), u64>,
     told: u64,
 }
 
@@ -36,56 +42,74 @@ impl Fallbacks {
     /// A program has one more. False: there are too many, and it is not shown. An error is what the program did wrong.
     pub(crate) fn handle_opened(
         &mut self,
-        (client, pid): (ClientId, u32),
+        Party { client, pid, uid }: Party,
         number: u64,
         (local, peer): (SocketAddr, SocketAddr),
     ) -> Result<bool, String> {
-        if self.rows.contains_key(&(client, number)) {
+        if self.ids.contains_key(&(client, number)) {
             return Err(format!("kernel TCP connection {number} was told of before"));
         }
-        let own = self.rows.range((client, 0)..=(client, u64::MAX)).count();
+        let own = self.ids.range((client, 0)..=(client, u64::MAX)).count();
         if own >= ROWS_PER_CLIENT_MAX || self.rows.len() >= ROWS_MAX {
             return Ok(false);
         }
         let id = FIRST_ID.saturating_add(self.told);
         self.told += 1;
-        self.rows.insert((client, number), Row { id, pid, local, peer });
+        self.ids.insert((client, number), id);
+        self.rows.insert(id, Row { pid, uid, local, peer });
         Ok(true)
     }
 
     /// One is closed; nothing if it was not shown.
     pub(crate) fn handle_closed(&mut self, client: ClientId, number: u64) {
-        self.rows.remove(&(client, number));
+        if let Some(id) = self.ids.remove(&(client, number)) {
+            self.rows.remove(&id);
+        }
     }
 
     /// The program is gone, and with it its sockets.
     pub(crate) fn handle_gone(&mut self, client: ClientId) {
-        self.rows.retain(|(owner, _), _| *owner != client);
+        let own: Vec<_> = self.ids.range((client, 0)..=(client, u64::MAX)).map(|(key, _)| *key).collect();
+        for (_, number) in own {
+            self.handle_closed(client, number);
+        }
     }
 
-    /// For `raas ss`. Bytes are not counted here.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = ConnectionRow> {
-        self.rows.values().map(|row| ConnectionRow {
-            id: row.id,
-            local: row.local,
-            peer: row.peer,
-            state: ConnectionState::Established,
-            lane: None,
-            route_id: None,
-            path: PathKind::Tcp,
-            reason: Reason::TcpFallback,
-            tx_bytes: 0,
-            rx_bytes: 0,
-            tx_queued_bytes: 0,
-            rx_queued_bytes: 0,
-            app_pid: row.pid,
-        })
+    /// For `raas ss`: those that may be seen among the `looks` rows from `from` on. Bytes are not counted here.
+    pub(crate) fn rows(&self, viewer: Viewer, from: u64, looks: u32) -> ConnectionRows {
+        let mut places = self.rows.range(from..);
+        let looked = places.by_ref().take(looks as usize).filter(|(_, row)| viewer.sees(row.uid));
+        let rows = looked.map(|(&id, row)| {
+            let row = ConnectionRow {
+                id,
+                local: row.local,
+                peer: row.peer,
+                state: ConnectionState::Established,
+                lane: None,
+                route_id: None,
+                path: PathKind::Tcp,
+                reason: Reason::TcpFallback,
+                tx_bytes: 0,
+                rx_bytes: 0,
+                tx_queued_bytes: 0,
+                rx_queued_bytes: 0,
+                app_pid: row.pid,
+            };
+            (id, row)
+        });
+        let rows = rows.collect();
+        (rows, places.next().map(|(&id, _)| id))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Its user has the number of the program.
+    fn party(client: u32, pid: u32) -> Party {
+        Party { client: ClientId(client.into()), pid, uid: client }
+    }
 
     fn addresses() -> (SocketAddr, SocketAddr) {
         ("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap())
@@ -95,18 +119,21 @@ mod tests {
     fn rows_stand_from_opening_to_closing_or_the_programs_end() {
         let mut table = Fallbacks::default();
         for (client, number) in [(1, 1), (1, 2), (2, 1)] {
-            assert_eq!(table.handle_opened((ClientId(client), 70), number, addresses()), Ok(true));
+            assert_eq!(table.handle_opened(party(client, 70), number, addresses()), Ok(true));
         }
-        assert!(table.handle_opened((ClientId(1), 70), 2, addresses()).is_err(), "the same number twice");
-        let ids: std::collections::BTreeSet<u64> = table.rows().map(|r| r.id).collect();
-        assert_eq!(ids.len(), 3);
+        assert!(table.handle_opened(party(1, 70), 2, addresses()).is_err(), "the same number twice");
+        let (rows, next) = table.rows(Viewer::All, 0, 2);
+        assert_eq!((rows.len(), next), (2, Some(FIRST_ID + 2)));
+        assert_eq!(table.rows(Viewer::All, FIRST_ID + 2, 2).0.len(), 1);
+        let seen = |uid| table.rows(Viewer::User(uid), 0, 9).0.iter().map(|(_, r)| r.id).collect::<Vec<_>>();
+        assert_eq!([seen(1), seen(2), seen(3)], [vec![FIRST_ID, FIRST_ID + 1], vec![FIRST_ID + 2], vec![]]);
         table.handle_closed(ClientId(1), 1);
         table.handle_closed(ClientId(1), 99);
-        assert_eq!(table.rows().count(), 2);
+        assert_eq!(table.rows(Viewer::All, 0, 9).0.len(), 2);
         table.handle_gone(ClientId(1));
-        let left: Vec<_> = table.rows().collect();
+        let (left, _) = table.rows(Viewer::All, 0, 9);
         assert!(
-            matches!(&left[..], [row] if row.path == PathKind::Tcp && row.app_pid == 70 && row.peer == addresses().1)
+            matches!(&left[..], [(_, row)] if row.path == PathKind::Tcp && row.app_pid == 70 && row.peer == addresses().1)
         );
     }
 
@@ -114,9 +141,9 @@ mod tests {
     fn one_program_cannot_fill_the_table() {
         let mut table = Fallbacks::default();
         for number in 0..ROWS_PER_CLIENT_MAX as u64 {
-            assert_eq!(table.handle_opened((ClientId(1), 7), number, addresses()), Ok(true));
+            assert_eq!(table.handle_opened(party(1, 7), number, addresses()), Ok(true));
         }
-        assert_eq!(table.handle_opened((ClientId(1), 7), u64::MAX, addresses()), Ok(false));
-        assert_eq!(table.handle_opened((ClientId(2), 7), 0, addresses()), Ok(true));
+        assert_eq!(table.handle_opened(party(1, 7), u64::MAX, addresses()), Ok(false));
+        assert_eq!(table.handle_opened(party(2, 7), 0, addresses()), Ok(true));
     }
 }

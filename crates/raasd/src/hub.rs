@@ -7,6 +7,7 @@
 mod clients;
 mod events;
 mod links;
+mod questions;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -24,11 +25,12 @@ use verbs::Time;
 use crate::client_socket::{ClientInput, Outgoing, Who};
 use crate::command::{ClientId, Command, FromEngine};
 use crate::fallbacks::Fallbacks;
-use crate::limits::count;
+use crate::limits::{count, share};
 use crate::link::{LinkContext, LinkInput};
 use crate::log_quota::LogQuota;
 use crate::pairs::{PairLimits, Pairs};
 use crate::peers::{LinkId, Peers};
+use crate::questions::{QuestionPlace, Questions};
 use crate::shutdown::Shutdown;
 use crate::sleeper::Bell;
 use crate::{Config, DaemonError};
@@ -70,7 +72,7 @@ struct Client {
     out: mpsc::Sender<Outgoing>,
     stage: Stage,
     next_chunk: u32,
-    questions: u32,
+    question: QuestionPlace,
 }
 
 /// See the module.
@@ -95,6 +97,13 @@ pub(crate) struct Hub {
     backlog: VecDeque<Command>,
     commands: mpsc::Sender<Command>,
     bell: Bell,
+    questions: Questions,
+    /// Questions that went to the engine.
+    asked: u64,
+    /// Open descriptors, and when they were counted.
+    fds: Option<(Instant, u32)>,
+    /// Root and this user see what everybody does, and have no shares.
+    owner_uid: u32,
     /// For lines about programs, which any of them can cause.
     log: LogQuota,
 }
@@ -104,6 +113,7 @@ enum Heard {
     Engine(Option<FromEngine>),
     Client(Option<ClientInput>),
     Link(Option<LinkInput>),
+    Question,
     Room,
     Tick,
     Shutdown,
@@ -116,7 +126,11 @@ impl Hub {
         let limits = &config.limits;
         let pair_limits = PairLimits {
             pairs_max: count(limits.pairs_max),
-            segments_max: count(limits.pair_segments_max),
+            pairs_per_user_max: count(share(limits.pairs_per_user_max, limits.pairs_max)),
+            segments_max: count(limits.segments_max),
+            segments_per_user_max: count(share(limits.segments_per_user_max, limits.segments_max)),
+            segments_per_pair_max: count(limits.pair_segments_max),
+            owner_uid: rustix::process::geteuid().as_raw(),
             answer: limits.pair_answer(),
         };
         let peers =
@@ -140,6 +154,10 @@ impl Hub {
             backlog: VecDeque::new(),
             commands,
             bell,
+            questions: Questions::default(),
+            asked: 0,
+            fds: None,
+            owner_uid: pair_limits.owner_uid,
             log: LogQuota::new(PROGRAM_LOG_LINES, std::time::Instant::now()),
         };
         loop {
@@ -153,6 +171,8 @@ impl Hub {
                     drop(permit);
                     Heard::Room
                 }
+                // One at a time, and as often as anything else that is ready: programs that ask and ask hold nobody up.
+                () = std::future::ready(()), if free && hub.questions.is_ready() => Heard::Question,
                 Some(_) = hub.dial_tasks.join_next() => Heard::Room,
                 () = tokio::time::sleep_until(tick) => Heard::Tick,
                 () = shutdown.triggered() => Heard::Shutdown,
@@ -168,6 +188,7 @@ impl Hub {
                     hub.farewell().await;
                     return Ok(());
                 }
+                Heard::Question => hub.answer_next_question(),
                 Heard::Tick => hub.on_tick(),
                 Heard::Room => {}
             }
@@ -225,7 +246,7 @@ impl Hub {
         for client in clients {
             if let Some(client) = self.clients.remove(&client) {
                 let reply = Reply::Detached { reason: Reason::ShuttingDown, detail: "the daemon stops".into() };
-                let _ = client.out.try_send(Outgoing { reply, fds: Vec::new() });
+                let _ = client.out.try_send(Outgoing::new(reply, Vec::new()));
             }
         }
         for out in std::mem::take(&mut self.links).into_values() {

@@ -1,33 +1,99 @@
-//! Answers to `raas ss` and `raas stat`, in parts that fit a frame.
+//! Pages of the answers to `raas ss` and `raas stat`.
 //!
-//! Owns how the engine's, the device's and the pairs' tables become one. It must never make a part that the control
-//! socket does not carry.
+//! Owns which tables an answer has, in which order, what of the totals an ordinary user sees, and how many bytes a page may
+//! have. It must never make a page with more than [`PAGE_BYTES`] of rows, unless one row alone has more.
 
-use control::{AppRow, ConnectionRow, DatagramRow, FRAME_BYTES_MAX, InspectAnswer, LaneRow, Stat, VerbCounts};
+use control::{
+    AppRow, ConnectionRow, Cursor, FRAME_BYTES_MAX, InspectAnswer, InspectQuery, PAGE_BYTES, Stat, VerbCounts,
+};
+use engine::{Page, Viewer};
 use serde::Serialize;
 
-use crate::command::EngineStat;
+use crate::command::{EnginePart, EngineStat};
 
-/// Bytes of rows in one part; the rest of a frame is for what stands around them.
-const PART_BYTES: usize = FRAME_BYTES_MAX / 2;
+/// Places of a table that are looked at for one page of rows: about 10 us of the engine's time.
+pub(crate) const LOOKS_PER_PAGE: u32 = 64;
+/// Connections of which one page counts the bytes; no rows are made of them.
+pub(crate) const LOOKS_PER_COUNT: u32 = 512;
 
-/// All connections, in parts.
-pub(crate) fn connections(rows: Vec<ConnectionRow>) -> Vec<InspectAnswer> {
-    table(rows, InspectAnswer::Connections)
+/// Whose table a page is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Engine(EnginePart),
+    /// Connections of this host's processes with each other.
+    Pairs(u64),
+    /// Connections over kernel TCP.
+    Tcp(u64),
+    /// There is no such table: what brings such a cursor has none from here.
+    None,
 }
 
-/// All datagram sockets, in parts.
-pub(crate) fn datagrams(rows: Vec<DatagramRow>) -> Vec<InspectAnswer> {
-    table(rows, InspectAnswer::Datagrams)
+/// The first page of a table.
+const fn start(table: u32) -> Option<Cursor> {
+    Some(Cursor { table, at: 0 })
 }
 
-fn table<T: Serialize>(rows: Vec<T>, answer: fn(Vec<T>) -> InspectAnswer) -> Vec<InspectAnswer> {
-    let mut parts: Vec<_> = in_parts(rows).into_iter().map(answer).collect();
-    if parts.is_empty() {
-        parts.push(answer(Vec::new()));
+/// What a question is about.
+pub(crate) fn part(query: InspectQuery, from: Cursor) -> Part {
+    let at = u32::try_from(from.at).unwrap_or(u32::MAX);
+    match (query, from.table) {
+        (InspectQuery::Connections, 0) => Part::Engine(EnginePart::Connections(at)),
+        (InspectQuery::Connections, 1) => Part::Pairs(from.at),
+        (InspectQuery::Connections, 2) => Part::Tcp(from.at),
+        (InspectQuery::Datagrams, 0) => Part::Engine(EnginePart::Datagrams(at)),
+        (InspectQuery::Stat, 0) => Part::Engine(EnginePart::Totals),
+        (InspectQuery::Stat, 1) => Part::Engine(EnginePart::Lanes(at)),
+        (InspectQuery::Stat, 2) => Part::Engine(EnginePart::Bytes(at)),
+        (InspectQuery::Stat, 3) => Part::Engine(EnginePart::Apps(at)),
+        _ => Part::None,
     }
-    parts
 }
+
+/// The page behind one of this table, if it is the table's last.
+pub(crate) fn following(query: InspectQuery, table: u32) -> Option<Cursor> {
+    let last = match query {
+        InspectQuery::Connections => 2,
+        InspectQuery::Datagrams => 0,
+        InspectQuery::Stat => 3,
+    };
+    if table < last { start(table + 1) } else { None }
+}
+
+/// The answer that has no row.
+pub(crate) fn nothing(query: InspectQuery) -> InspectAnswer {
+    match query {
+        InspectQuery::Connections => InspectAnswer::Connections(Vec::new()),
+        InspectQuery::Datagrams => InspectAnswer::Datagrams(Vec::new()),
+        InspectQuery::Stat => InspectAnswer::StatRows { lanes: Vec::new(), apps: Vec::new() },
+    }
+}
+
+/// As many rows as a page has room for, and the place of the next one: of the first that has no room, else `next`.
+pub(crate) fn cut<P, T: Serialize>(rows: Vec<(P, T)>, next: Option<P>) -> (Vec<T>, Option<P>) {
+    let (mut page, mut bytes) = (Vec::new(), 0);
+    for (place, row) in rows {
+        bytes += encoded_bytes(&row);
+        if bytes > PAGE_BYTES && !page.is_empty() {
+            return (page, Some(place));
+        }
+        page.push(row);
+    }
+    (page, next)
+}
+
+/// As [`cut`], of a page of the engine's.
+pub(crate) fn cut_page<T: Serialize>(page: Page<T>) -> (Vec<T>, Option<u64>) {
+    let (rows, next) = cut(page.rows, page.next);
+    (rows, next.map(u64::from))
+}
+
+fn encoded_bytes<T: Serialize>(value: &T) -> usize {
+    // What cannot be encoded at all will not fit a page either.
+    control::encode(value).map_or(FRAME_BYTES_MAX, |b| b.len())
+}
+
+/// Rows of connections, with their places.
+pub(crate) type ConnectionRows = (Vec<(u64, ConnectionRow)>, Option<u64>);
 
 /// What the control plane adds to the engine's part of `raas stat`.
 #[derive(Debug)]
@@ -35,18 +101,13 @@ pub(crate) struct DaemonStat {
     pub(crate) uptime_seconds: u64,
     pub(crate) pairs: u64,
     pub(crate) links: u64,
-    /// Process and same-host connections of each application.
-    pub(crate) shm_connections: Vec<(u32, u32)>,
+    pub(crate) fds: u32,
 }
 
-/// The host's state. Each part has all of it but lanes and applications, of which it has some; together all.
-pub(crate) fn stat(engine: EngineStat, mut daemon: DaemonStat) -> Vec<InspectAnswer> {
-    let EngineStat { device, lanes, mut apps, totals, counters } = engine;
-    for app in &mut apps {
-        if let Some(found) = daemon.shm_connections.iter().position(|(pid, _)| *pid == app.pid) {
-            app.connections = app.connections.saturating_add(daemon.shm_connections.swap_remove(found).1);
-        }
-    }
+/// The host's state but for lanes and applications. An ordinary user sees sums, and none of the counters that tell a forger of
+/// packets which check stopped his last one.
+pub(crate) fn stat(engine: EngineStat, daemon: &DaemonStat, viewer: Viewer) -> Stat {
+    let EngineStat { device, totals, counters } = engine;
     let of = |name: &str| counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, v)| *v);
     let verbs = VerbCounts {
         send: of("verbs_send"),
@@ -55,12 +116,13 @@ pub(crate) fn stat(engine: EngineStat, mut daemon: DaemonStat) -> Vec<InspectAns
         read: of("verbs_read"),
         atomic: of("verbs_atomic"),
     };
-    let both = || counters.iter().chain(&totals.counters);
-    let drops = both().filter_map(|(n, v)| Some((n.strip_prefix("drop_")?.to_string(), *v))).collect();
+    let all_users = viewer == Viewer::All;
+    let told = || counters.iter().chain(&totals.counters).filter(|_| all_users);
+    let drops = told().filter_map(|(n, v)| Some((n.strip_prefix("drop_")?.to_string(), *v))).collect();
     let own = [("pairs", daemon.pairs), ("control_links", daemon.links)];
-    let other = both().filter(|(n, _)| !n.starts_with("drop_") && !n.starts_with("verbs_"));
-    let all = other.chain(&own).map(|(n, v)| ((*n).to_string(), *v)).collect();
-    let whole = Stat {
+    let other = told().filter(|(n, _)| !n.starts_with("drop_") && !n.starts_with("verbs_"));
+    let own = own.iter().filter(|_| all_users);
+    Stat {
         device,
         lanes: Vec::new(),
         rc_qps: totals.rc_qps,
@@ -70,52 +132,31 @@ pub(crate) fn stat(engine: EngineStat, mut daemon: DaemonStat) -> Vec<InspectAns
         srq_free: totals.srq_free,
         mrs: totals.mrs,
         pinned_bytes: totals.pinned_bytes,
-        fds: open_descriptors(),
+        fds: daemon.fds,
         drops,
         verbs,
         retransmits: of("retransmits"),
-        counters: all,
+        counters: other.chain(own).map(|(n, v)| ((*n).to_string(), *v)).collect(),
         apps: Vec::new(),
         uptime_seconds: daemon.uptime_seconds,
-    };
-    let mut parts = Vec::new();
-    let part =
-        |lanes: Vec<LaneRow>, apps: Vec<AppRow>| InspectAnswer::Stat(Box::new(Stat { lanes, apps, ..whole.clone() }));
-    if encoded_bytes(&(&lanes, &apps)) <= PART_BYTES {
-        parts.push(part(lanes, apps));
-    } else {
-        parts.extend(in_parts(lanes).into_iter().map(|lanes| part(lanes, Vec::new())));
-        parts.extend(in_parts(apps).into_iter().map(|apps| part(Vec::new(), apps)));
+        all_users,
     }
-    parts
 }
 
-fn encoded_bytes<T: Serialize>(value: &T) -> usize {
-    // What cannot be encoded at all will not fit a part either.
-    control::encode(value).map_or(FRAME_BYTES_MAX, |b| b.len())
-}
-
-/// Cuts a table; no part has more than [`PART_BYTES`] bytes unless one row alone has.
-fn in_parts<T: Serialize>(rows: Vec<T>) -> Vec<Vec<T>> {
-    let mut parts = Vec::new();
-    let (mut part, mut bytes) = (Vec::new(), 0);
-    for row in rows {
-        let row_bytes = encoded_bytes(&row);
-        if bytes + row_bytes > PART_BYTES && !part.is_empty() {
-            parts.push(std::mem::take(&mut part));
-            bytes = 0;
-        }
-        bytes += row_bytes;
-        part.push(row);
-    }
-    if !part.is_empty() {
-        parts.push(part);
-    }
-    parts
+/// Rows of applications, with their same-host connections.
+pub(crate) fn apps(
+    page: Page<(engine::AppId, AppRow)>,
+    shm_connections: impl Fn(engine::AppId) -> u32,
+) -> Page<AppRow> {
+    let rows = page.rows.into_iter().map(|(place, (app, row))| {
+        let connections = row.connections.saturating_add(shm_connections(app));
+        (place, AppRow { connections, ..row })
+    });
+    Page { rows: rows.collect(), next: page.next }
 }
 
 /// Open descriptors of this process, without the one that is needed to count them.
-fn open_descriptors() -> u32 {
+pub(crate) fn open_descriptors() -> u32 {
     let count = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count().saturating_sub(1));
     u32::try_from(count).unwrap_or(u32::MAX)
 }
@@ -123,7 +164,7 @@ fn open_descriptors() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use control::{ConnectionState, PathKind, Reason, Reply};
+    use control::{ConnectionState, DatagramRow, PathKind, Reason, Reply};
 
     fn row(id: u64) -> ConnectionRow {
         ConnectionRow {
@@ -143,25 +184,77 @@ mod tests {
         }
     }
 
-    #[test]
-    fn large_tables_come_in_parts_that_fit_and_nothing_is_lost() {
-        let parts = connections((0..10_000).map(row).collect());
-        let mut ids = Vec::new();
-        for answer in &parts {
-            let reply = Reply::Inspected { request: u64::MAX, answer: answer.clone(), more: true };
-            control::encode(&reply).unwrap();
-            let InspectAnswer::Connections(rows) = answer else { panic!("a stat") };
-            ids.extend(rows.iter().map(|r| r.id));
-        }
-        assert!(parts.len() > 1);
-        assert_eq!(ids, (0..10_000).collect::<Vec<_>>());
-        assert_eq!(connections(Vec::new()), [InspectAnswer::Connections(Vec::new())]);
+    fn datagram(id: u64) -> DatagramRow {
+        let drops = (0..40).map(|n| (format!("some_reason_with_the_number_{n}"), u64::MAX)).collect();
+        let local = "[2001:db8::1]:1".parse().unwrap();
+        DatagramRow { id, local, tx_datagrams: 0, rx_datagrams: 0, tx_bytes: 0, rx_bytes: 0, drops, app_pid: 1 }
     }
 
     #[test]
-    fn stat_splits_counters_by_kind_and_apps_into_parts() {
-        let app = |pid| AppRow {
-            pid,
+    fn a_page_has_no_more_bytes_than_it_may_and_names_the_row_that_had_no_room() {
+        let (rows, next) = cut((0..64).map(|n| (n, row(n))).collect(), Some(64));
+        assert_eq!((rows.len(), next), (64, Some(64)), "as many as are looked at");
+        for (first, name) in [(0, "datagrams"), (7, "those after")] {
+            let (rows, next) = cut((first..64).map(|n| (n, datagram(n))).collect(), None);
+            let last = rows.len() as u64;
+            assert!(last > 1 && next == Some(first + last), "{name}");
+            let answer = InspectAnswer::Datagrams(rows);
+            let bytes = control::encode(&Reply::Inspected { request: u64::MAX, answer, next: start(1) }).unwrap().len();
+            assert!((PAGE_BYTES * 3 / 4..PAGE_BYTES + 64).contains(&bytes), "{bytes}");
+        }
+        let mut large = datagram(1);
+        large.drops = large.drops.iter().cycle().take(1000).cloned().collect();
+        assert_eq!(
+            cut(vec![(1, large), (2, datagram(2))], None).1,
+            Some(2),
+            "a row that is too large has its own page"
+        );
+        assert_eq!(cut(Vec::<(u32, ConnectionRow)>::new(), Some(9)), (Vec::new(), Some(9)));
+    }
+
+    #[test]
+    fn every_table_is_asked_for_once_and_foreign_cursors_mean_nothing() {
+        for (query, tables) in [(InspectQuery::Connections, 3), (InspectQuery::Stat, 4), (InspectQuery::Datagrams, 1)] {
+            let (mut at, mut seen) = (start(0), 0);
+            while let Some(cursor) = at {
+                assert_ne!(part(query, cursor), Part::None);
+                (at, seen) = (following(query, cursor.table), seen + 1);
+            }
+            assert_eq!(seen, tables);
+            for table in [tables, 77, u32::MAX] {
+                assert_eq!(part(query, Cursor { table, at: u64::MAX }), Part::None);
+                assert_eq!(following(query, table), None);
+            }
+        }
+    }
+
+    fn totals() -> EngineStat {
+        EngineStat {
+            device: "softnic".into(),
+            totals: engine::EngineTotals { counters: vec![("rnr_naks", 0)], srq_free: 7, ..Default::default() },
+            counters: vec![("drop_bad_icrc", 3), ("verbs_write_imm", 7), ("retransmits", 2), ("tx_packets", 9)],
+        }
+    }
+
+    #[test]
+    fn counters_are_split_by_kind_and_users_get_none_that_help_a_forger() {
+        let daemon = DaemonStat { uptime_seconds: 5, pairs: 1, links: 2, fds: 3 };
+        let all = stat(totals(), &daemon, Viewer::All);
+        assert_eq!(all.drops, [("bad_icrc".to_string(), 3)]);
+        for counter in [("tx_packets", 9), ("rnr_naks", 0), ("pairs", 1), ("control_links", 2)] {
+            assert!(all.counters.contains(&(counter.0.into(), counter.1)), "{counter:?}");
+        }
+        let own = stat(totals(), &daemon, Viewer::User(5));
+        assert!(own.drops.is_empty() && own.counters.is_empty() && !own.all_users && all.all_users);
+        for stat in [all, own] {
+            assert_eq!((stat.verbs.write_imm, stat.retransmits, stat.srq_free, stat.fds), (7, 2, 7, 3));
+        }
+    }
+
+    #[test]
+    fn applications_have_their_same_host_connections_too() {
+        let app = AppRow {
+            pid: 1,
             uid: 1,
             name: "x".repeat(64),
             connections: 1,
@@ -169,28 +262,9 @@ mod tests {
             rx_bytes: 0,
             pinned_bytes: 0,
         };
-        let engine = EngineStat {
-            device: "softnic".into(),
-            lanes: Vec::new(),
-            apps: (0..3000).map(app).collect(),
-            totals: engine::EngineTotals { counters: vec![("rnr_naks", 0)], ..Default::default() },
-            counters: vec![("drop_bad_icrc", 3), ("verbs_write_imm", 7), ("retransmits", 2), ("tx_packets", 9)],
-        };
-        let daemon = DaemonStat { uptime_seconds: 5, pairs: 1, links: 2, shm_connections: vec![(2, 40)] };
-        let parts = stat(engine, daemon);
-        let mut apps = Vec::new();
-        for answer in parts {
-            control::encode(&Reply::Inspected { request: 0, answer: answer.clone(), more: false }).unwrap();
-            let InspectAnswer::Stat(stat) = answer else { panic!("connections") };
-            assert_eq!(stat.drops, [("bad_icrc".to_string(), 3)]);
-            assert_eq!((stat.verbs.write_imm, stat.retransmits), (7, 2));
-            assert!(
-                stat.counters.contains(&("tx_packets".into(), 9)) && stat.counters.contains(&("rnr_naks".into(), 0))
-            );
-            assert!(stat.fds >= 3);
-            apps.extend(stat.apps);
-        }
-        assert_eq!(apps.len(), 3000);
-        assert_eq!((apps[1].connections, apps[2].connections), (1, 41));
+        let page = Page { rows: (0..3).map(|n| (n, (engine::AppId(n), app.clone()))).collect(), next: Some(3) };
+        let page = apps(page, |app| if app.0 == 1 { 40 } else { 0 });
+        let connections: Vec<_> = page.rows.iter().map(|(_, row)| row.connections).collect();
+        assert_eq!((connections, page.next), (vec![1, 41, 1], Some(3)));
     }
 }

@@ -32,6 +32,7 @@ mod link;
 mod log_quota;
 mod pairs;
 mod peers;
+mod questions;
 mod shutdown;
 mod sleeper;
 mod socket_place;

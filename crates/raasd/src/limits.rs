@@ -23,7 +23,13 @@ pub struct DaemonLimits {
     pub client_hello_ms: u64,
     /// Pairs of processes of this host that share memory.
     pub pairs_max: u64,
-    /// Segments of one pair; each has 64 connections.
+    /// Those that processes of one user began; 0 for a quarter of [`DaemonLimits::pairs_max`].
+    pub pairs_per_user_max: u64,
+    /// Segments of all pairs; each has 64 connections, and the daemon maps both halves of it.
+    pub segments_max: u64,
+    /// Those that were made for connects of one user; 0 for a quarter of [`DaemonLimits::segments_max`].
+    pub segments_per_user_max: u64,
+    /// Segments of one pair.
     pub pair_segments_max: u64,
     /// Time in milliseconds for a process to make its segment for a pair.
     pub pair_answer_ms: u64,
@@ -51,6 +57,9 @@ impl Default for DaemonLimits {
             client_queue_max: 4096,
             client_hello_ms: 5_000,
             pairs_max: 4096,
+            pairs_per_user_max: 0,
+            segments_max: 16_384,
+            segments_per_user_max: 0,
             pair_segments_max: 256,
             pair_answer_ms: 10_000,
             peers_max: 256,
@@ -77,6 +86,14 @@ impl DaemonLimits {
     pub(crate) fn lane_setup(&self) -> Duration {
         Duration::from_millis(self.lane_setup_ms)
     }
+}
+
+/// A user has this part of a table unless the configuration says otherwise.
+const SHARE: u64 = 4;
+
+/// What a user may have of a table of `of` places, as configured.
+pub(crate) fn share(configured: u64, of: u64) -> u64 {
+    if configured == 0 { of.div_ceil(SHARE) } else { configured }
 }
 
 /// A queue length or table size as the machine counts.
@@ -154,6 +171,7 @@ pub const LIMITS: &[Limit] = &[
     engine_limit!(apps_max, 1, 65_536),
     engine_limit!(apps_per_user_max, 0, 65_536),
     engine_limit!(connections_max, 1, (1 << 20) - 1),
+    engine_limit!(connections_per_user_max, 0, (1 << 20) - 1),
     engine_limit!(connections_per_app_max, 1, 65_536),
     engine_limit!(listeners_max, 1, 65_536),
     engine_limit!(listeners_per_user_max, 0, 65_536),
@@ -161,6 +179,8 @@ pub const LIMITS: &[Limit] = &[
     engine_limit!(backlog_max, 1, 65_536),
     engine_limit!(ring_memory_per_app_max, 1 << 20, 1 << 44),
     engine_limit!(lanes_max, 1, 65_536),
+    engine_limit!(lanes_per_user_max, 0, 65_536),
+    engine_limit!(dials_per_user_max, 0, 65_536),
     engine_limit!(lane_credits, 8, 65_536),
     engine_limit!(send_bytes_max, 256, 64 << 10),
     engine_limit!(lane_inflight_bytes_max, 256 << 10, 1 << 40),
@@ -180,6 +200,9 @@ pub const LIMITS: &[Limit] = &[
     daemon_limit!(client_queue_max, 16, 1 << 20),
     daemon_limit!(client_hello_ms, 10, HOUR_MS),
     daemon_limit!(pairs_max, 1, 1 << 20),
+    daemon_limit!(pairs_per_user_max, 0, 1 << 20),
+    daemon_limit!(segments_max, 1, 1 << 20),
+    daemon_limit!(segments_per_user_max, 0, 1 << 20),
     daemon_limit!(pair_segments_max, 1, 65_536),
     daemon_limit!(pair_answer_ms, 10, HOUR_MS),
     daemon_limit!(peers_max, 1, 65_536),

@@ -7,6 +7,7 @@
 
 mod rows;
 mod segment;
+mod shares;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -18,6 +19,7 @@ use control::{Connection, Path, Reason, Reply};
 use verbs::Time;
 
 use self::segment::{Half, Segment};
+use self::shares::{ONE_PAIR, ONE_SEGMENT, Shares};
 use crate::command::ClientId;
 
 /// Connections in one segment.
@@ -51,6 +53,7 @@ pub(crate) enum PairAction {
 pub(crate) struct Party {
     pub(crate) client: ClientId,
     pub(crate) pid: u32,
+    pub(crate) uid: u32,
 }
 
 /// A connect of one process to a listener of another (or of itself).
@@ -68,7 +71,16 @@ pub(crate) struct LocalConnect {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PairLimits {
     pub(crate) pairs_max: usize,
+    /// Of one user, whose process connected first.
+    pub(crate) pairs_per_user_max: usize,
+    /// Of all pairs. The daemon maps both halves of each.
     pub(crate) segments_max: usize,
+    /// Those that were made for connects of one user.
+    pub(crate) segments_per_user_max: usize,
+    /// Of one pair.
+    pub(crate) segments_per_pair_max: usize,
+    /// A user beside root whose shares are not bounded: the daemon's own.
+    pub(crate) owner_uid: u32,
     pub(crate) answer: Duration,
 }
 
@@ -81,12 +93,15 @@ struct Pair {
     ends: [End; 2],
     segments: Vec<Segment>,
     pending: VecDeque<Pending>,
+    /// The listening ends' numbers.
+    connections: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
 struct End {
     client: ClientId,
     pid: u32,
+    uid: u32,
     id: u64,
 }
 
@@ -121,6 +136,9 @@ pub(crate) struct Pairs {
     of_client: BTreeMap<ClientId, BTreeSet<PairKey>>,
     ends: BTreeMap<u64, (PairKey, usize)>,
     uses: BTreeMap<u64, Use>,
+    /// Ends of connections that are not closed.
+    open_ends: BTreeMap<ClientId, u32>,
+    shares: Shares,
     /// Pairs with connects that wait.
     waiting: BTreeSet<PairKey>,
     next_key: u64,
@@ -139,6 +157,8 @@ impl Pairs {
             of_client: BTreeMap::new(),
             ends: BTreeMap::new(),
             uses: BTreeMap::new(),
+            open_ends: BTreeMap::new(),
+            shares: Shares::new(limits),
             waiting: BTreeSet::new(),
             next_key: 1,
             next_end: 1,
@@ -182,9 +202,7 @@ impl Pairs {
         connect: &LocalConnect,
         wake: impl FnOnce() -> io::Result<(OwnedFd, OwnedFd)>,
     ) -> Result<PairKey, Reason> {
-        if self.pairs.len() >= self.limits.pairs_max {
-            return Err(Reason::LocalLimit);
-        }
+        self.shares.check(connect.from.uid, ONE_PAIR)?;
         let (a, b) = wake().map_err(|error| {
             tracing::warn!(%error, "no wake socket for two processes");
             Reason::LocalLimit
@@ -195,7 +213,7 @@ impl Pairs {
         let ends = parties.map(|party| {
             let id = self.next_end;
             self.next_end += 1;
-            End { client: party.client, pid: party.pid, id }
+            End { client: party.client, pid: party.pid, uid: party.uid, id }
         });
         for (side, fd) in [a, b].into_iter().enumerate() {
             let reply = Reply::PairOpened { pair: ends[side].id, peer_pid: ends[1 - side].pid };
@@ -205,7 +223,9 @@ impl Pairs {
         }
         let (from, to) = (connect.from.client, connect.to.client);
         self.by_clients.insert((from.min(to), from.max(to)), key);
-        self.pairs.insert(key, Pair { ends, segments: Vec::new(), pending: VecDeque::new() });
+        self.shares.take(connect.from.uid, ONE_PAIR);
+        let connections = BTreeSet::new();
+        self.pairs.insert(key, Pair { ends, segments: Vec::new(), pending: VecDeque::new(), connections });
         Ok(key)
     }
 
@@ -221,11 +241,12 @@ impl Pairs {
                 self.start(key, &pending, index, slot);
             } else if pair.segments.iter().any(|s| s.ring_bytes == ring_bytes && !s.is_ready()) {
                 pair.pending.push_back(pending);
-            } else if pair.segments.len() < self.limits.segments_max {
-                pair.pending.push_back(pending);
-                self.want_segment(key, ring_bytes);
-            } else {
+            } else if pair.segments.len() >= self.limits.segments_per_pair_max {
                 self.fail(&pending.connect, Reason::LocalLimit);
+            } else if let Err(reason) = self.shares.check(pending.connect.from.uid, ONE_SEGMENT) {
+                self.fail(&pending.connect, reason);
+            } else {
+                self.want_segment(key, ring_bytes, pending);
             }
         }
         if self.pairs.get(&key).is_none_or(|pair| pair.pending.is_empty()) {
@@ -233,20 +254,28 @@ impl Pairs {
         }
     }
 
-    fn want_segment(&mut self, key: PairKey, ring_bytes: u32) {
+    fn want_segment(&mut self, key: PairKey, ring_bytes: u32, pending: Pending) {
         let Some(pair) = self.pairs.get_mut(&key) else { return };
+        let uid = pending.connect.from.uid;
+        pair.pending.push_back(pending);
         let index = u32::try_from(pair.segments.len()).unwrap_or(u32::MAX);
-        pair.segments.push(Segment::new(ring_bytes));
+        pair.segments.push(Segment::new(ring_bytes, uid));
         for end in &pair.ends {
             let reply = Reply::PairSegmentWanted { pair: end.id, index, slots: PAIR_SLOTS, ring_bytes };
             self.actions.push_back(PairAction::Send { client: end.client, reply, fds: Vec::new() });
         }
+        self.shares.take(uid, ONE_SEGMENT);
     }
 
     /// The connection is there: the listening side hears of it first.
     fn start(&mut self, key: PairKey, pending: &Pending, segment: usize, slot: u32) {
-        let Some(pair) = self.pairs.get(&key) else { return };
+        let Some(pair) = self.pairs.get_mut(&key) else { return };
         let LocalConnect { request, port, connection, .. } = pending.connect;
+        pair.connections.insert(connection);
+        for end in &pair.ends {
+            *self.open_ends.entry(end.client).or_default() += 1;
+        }
+        let Some(pair) = self.pairs.get(&key) else { return };
         let generation = pair.segments[segment].generations[slot as usize];
         let number = u32::try_from(segment).unwrap_or(u32::MAX).saturating_mul(PAIR_SLOTS) + slot;
         let [listening, connecting] = self.addresses(connection, port);
@@ -343,9 +372,12 @@ impl Pairs {
         if pair.ends[side].client != client {
             return;
         }
-        use_.closed[side] = true;
+        if !std::mem::replace(&mut use_.closed[side], true) {
+            close_end(&mut self.open_ends, client);
+        }
         if use_.closed == [true; 2] {
             let key = use_.pair;
+            pair.connections.remove(&connection);
             if let Some(segment) = pair.segments.get_mut(use_.segment) {
                 segment.give_back(use_.slot);
             }
@@ -371,12 +403,18 @@ impl Pairs {
     /// The client is gone: so are its pairs. The other processes notice by their wake sockets.
     pub(crate) fn handle_gone(&mut self, client: ClientId) {
         let gone = self.of_client.remove(&client).unwrap_or_default();
-        if !gone.is_empty() {
-            self.uses.retain(|_, u| !gone.contains(&u.pair));
-        }
         for key in gone {
             self.waiting.remove(&key);
             let Some(pair) = self.pairs.remove(&key) else { continue };
+            for use_ in pair.connections.iter().filter_map(|connection| self.uses.remove(connection)) {
+                for (end, _) in pair.ends.iter().zip(use_.closed).filter(|(_, closed)| !closed) {
+                    close_end(&mut self.open_ends, end.client);
+                }
+            }
+            self.shares.give_back(pair.ends[0].uid, ONE_PAIR);
+            for segment in &pair.segments {
+                self.shares.give_back(segment.uid, ONE_SEGMENT);
+            }
             for end in &pair.ends {
                 self.ends.remove(&end.id);
                 if let Some(keys) = self.of_client.get_mut(&end.client) {
@@ -417,6 +455,16 @@ impl Pairs {
         }
         let pairs = &self.pairs;
         self.waiting.retain(|key| pairs.get(key).is_some_and(|p| !p.pending.is_empty()));
+    }
+}
+
+/// An end of a connection is closed, or its pair is gone.
+fn close_end(open_ends: &mut BTreeMap<ClientId, u32>, client: ClientId) {
+    if let Some(open) = open_ends.get_mut(&client) {
+        *open = open.saturating_sub(1);
+        if *open == 0 {
+            open_ends.remove(&client);
+        }
     }
 }
 

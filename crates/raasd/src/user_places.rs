@@ -7,9 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::DaemonLimits;
-
-/// A user has this part of the places unless the configuration says otherwise.
-const SHARE: u64 = 4;
+use crate::limits::share;
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -21,10 +19,7 @@ pub(crate) struct UserPlaces {
 
 impl UserPlaces {
     pub(crate) fn new(limits: &DaemonLimits, owner_uid: u32) -> Self {
-        let max = match limits.clients_per_user_max {
-            0 => limits.clients_max.div_ceil(SHARE),
-            max => max,
-        };
+        let max = share(limits.clients_per_user_max, limits.clients_max);
         Self { held: Arc::default(), max, owner_uid }
     }
 

@@ -106,7 +106,7 @@ impl Checks {
         let lanes = engine.lanes();
         left("connections of lanes", lanes.iter().map(|l| l.connections as usize).sum(), 0);
         let totals = engine.totals();
-        let in_use = lanes.iter().filter(|l| l.qpn != 0).count();
+        let in_use = lanes.iter().filter(|l| l.qpn.is_some_and(|qpn| qpn != 0)).count();
         left("queue pairs", tap.qps.len(), in_use + totals.ud_qps as usize);
         let regions_max = limits.lanes_max as usize * REGIONS_PER_LANE + totals.ud_qps as usize * REGIONS_PER_UD_QP;
         left("regions beyond those of lanes", tap.mrs.len().saturating_sub(regions_max), 0);

@@ -70,8 +70,8 @@ impl World {
         let Some(running) = self.up(host) else { return };
         let name = format!("{}/", address(peer));
         let lanes = running.engine.lanes();
-        let Some(lane) = lanes.iter().find(|l| l.name.starts_with(&name) && l.qpn != 0) else { return };
-        let qpn = Qpn(lane.qpn);
+        let lane = lanes.iter().find(|l| l.name.starts_with(&name));
+        let Some(qpn) = lane.and_then(|l| l.qpn).filter(|qpn| *qpn != 0).map(Qpn) else { return };
         match how {
             Break::Silent => _ = running.tap.nic.modify_qp(qpn, &QpModify::Err),
             Break::Asked => _ = running.engine.force_lane_error(&mut running.tap, address(peer)),

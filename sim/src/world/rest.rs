@@ -213,7 +213,7 @@ impl World {
             }
             for peer in host + 1..self.hosts.len() {
                 if let Some((a, b)) = self.lane_rows(host, peer)
-                    && (a.qpn != 0 || b.qpn != 0)
+                    && [a.qpn, b.qpn].into_iter().flatten().any(|qpn| qpn != 0)
                 {
                     self.checks.on_lane_at_rest(self.now, (host, peer), &a, &b);
                 }

@@ -78,15 +78,14 @@ impl Engine {
         request: u64,
         to: IpAddr,
     ) -> Result<Option<u32>, Reason> {
-        if self.apps.get(app).is_none_or(|a| a.leaving) {
-            return Err(Reason::AppFault);
-        }
+        let uid = self.apps.get(app).filter(|a| !a.leaving).ok_or(Reason::AppFault)?.uid;
         if !is_host(to) {
             return Err(Reason::BadAddress);
         }
         if self.is_own(to) {
             return Ok(Some(self.local_payload_max()));
         }
+        self.check_way(uid, to)?;
         let lane = self.lane_to(nic, to).ok_or(Reason::LocalLimit)?;
         if let Some(peer) = self.datagram_peer(lane) {
             return Ok(Some(self.payload_max(&peer)));
@@ -95,7 +94,7 @@ impl Engine {
             return Err(Reason::LocalLimit);
         }
         self.datagrams.asks.push(PathAsk { app, request, lane });
-        self.want_link(lane);
+        self.want_link(lane, uid);
         Ok(None)
     }
 
@@ -114,19 +113,20 @@ impl Engine {
     }
 
     /// The daemon dials the host for a datagram, unless it did so in vain a short while ago.
-    pub(crate) fn want_link_in_passing(&mut self, id: LaneId) {
+    pub(crate) fn want_link_in_passing(&mut self, id: LaneId, uid: u32) {
         if self.lanes.get(id).is_some_and(|lane| lane.redial.is_due(self.now)) {
-            self.want_link(id);
+            self.want_link(id, uid);
         }
     }
 
-    /// The daemon dials the host, unless it does or has already.
-    pub(crate) fn want_link(&mut self, id: LaneId) {
+    /// The daemon dials the host for an application of this user, unless it does or has already.
+    pub(crate) fn want_link(&mut self, id: LaneId, uid: u32) {
         if let Some(lane) = self.lanes.get_mut(id)
             && lane.state == LaneState::Down
             && !lane.is_wanted
         {
             lane.is_wanted = true;
+            self.users.add_dial(uid, id);
             self.events.push_back(Event::PeerWanted { peer: lane.peer });
         }
     }

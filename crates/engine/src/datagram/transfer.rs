@@ -4,7 +4,7 @@
 //! Owns the order of turns and every decision to drop. It must never wait: what cannot leave now stays in its ring, and the
 //! completion that makes room lets it go on. Its work in one round is bounded.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use shm::DatagramRecord;
 use verbs::{Completion, GRH_BYTES, Grh, Provider, Status};
@@ -114,6 +114,17 @@ impl Engine {
         Ok(Turn::Blocked)
     }
 
+    /// The first datagram to a host makes the daemon dial it, if the socket's user may have that.
+    fn dial_for_datagrams<P: Provider>(&mut self, nic: &mut P, id: SocketId, host: IpAddr) {
+        let app = self.datagrams.sockets.get(id).map(|s| s.app);
+        let Some(uid) = app.and_then(|app| self.apps.get(app)).map(|a| a.uid) else { return };
+        if self.check_way(uid, host).is_ok()
+            && let Some(lane) = self.lane_in_passing(nic, host)
+        {
+            self.want_link_in_passing(lane, uid);
+        }
+    }
+
     fn send_datagram<P: Provider>(&mut self, nic: &mut P, id: SocketId, record: &DatagramRecord) -> Outcome {
         let to = record.addr;
         if to.port() == 0 || !is_host(to.ip()) {
@@ -125,9 +136,7 @@ impl Engine {
             _ if is_own => self.local_payload_max(),
             Some(peer) => self.payload_max(&peer),
             None => {
-                if let Some(lane) = self.lane_in_passing(nic, to.ip()) {
-                    self.want_link_in_passing(lane);
-                }
+                self.dial_for_datagrams(nic, id, to.ip());
                 return Outcome::Dropped(DropReason::NoPeer);
             }
         };

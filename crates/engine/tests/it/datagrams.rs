@@ -96,7 +96,7 @@ impl World {
         std::iter::from_fn(|| socket.receive()).collect()
     }
 
-    fn drops(&self, host: usize, reason: &str) -> u64 {
+    pub(crate) fn drops(&self, host: usize, reason: &str) -> u64 {
         self.counter(host, &format!("drop_datagram_{reason}"))
     }
 

@@ -148,7 +148,7 @@ fn a_new_offer_gives_the_old_lane_up() {
     let free = h.engine.totals().srq_free;
     let first = h.engine.lanes()[0].clone();
     let again = h.engine.lane_offer(&mut h.nic, addr(1)).unwrap();
-    assert!(again.qpn != first.qpn && again.incarnation == first.incarnation + 1);
+    assert!(Some(again.qpn) != first.qpn && again.incarnation == first.incarnation + 1);
     let third = h.engine.lane_offer(&mut h.nic, addr(1)).unwrap();
     assert!(third.qpn != again.qpn && third.incarnation == again.incarnation + 1);
     assert_eq!(h.engine.totals().rc_qps, 1);

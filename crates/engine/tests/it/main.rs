@@ -11,6 +11,7 @@ mod many;
 mod redial;
 mod resets;
 mod rest;
+mod shares;
 mod soak;
 mod stalls;
 mod stream;

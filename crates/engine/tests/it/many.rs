@@ -163,7 +163,7 @@ fn full_tables_refuse_with_a_reason_and_recover() {
 fn a_users_applications_have_a_share_of_the_listeners() {
     let mut w = World::with(2, 47, |c| c.listeners_max = 8);
     // Both are of one user, who has a quarter of eight.
-    let (a, b) = (w.attach(0, 64), w.attach(0, 64));
+    let (a, b) = (w.attach_as(0, 1000, 64), w.attach_as(0, 1000, 64));
     let ports = [w.listen(0, a, 0, 1).port(), w.listen(0, b, 0, 1).port()];
     let refused = Err(Reason::UserListeners);
     assert_eq!(w.hosts[0].engine.listen(a, 0, 1, 4096), refused);

@@ -10,7 +10,7 @@ use crate::world::{World, addr};
 
 fn qpn(w: &World, host: usize) -> Option<Qpn> {
     let lanes = w.hosts[host].engine.lanes();
-    lanes.first().map(|l| l.qpn).filter(|q| *q != 0).map(Qpn)
+    lanes.first().and_then(|l| l.qpn).filter(|q| *q != 0).map(Qpn)
 }
 
 /// The device puts the queue pair into error, and says nothing.

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use engine::IpNet;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use verbs::PathMtu;
@@ -28,6 +29,7 @@ const KEYS: &[(&str, Setter)] = &[
     ("log", |c, v| v.text().map(|t| c.log = t.to_string())),
     ("ring_bytes", |c, v| v.ring_bytes().map(|b| c.ring_bytes = Some(b))),
     ("local_ring_bytes", |c, v| v.ring_bytes().map(|b| c.local_ring_bytes = Some(b))),
+    ("connect_to", |c, v| v.networks().map(|n| c.connect_to = Some(n))),
     ("heartbeat_ms", |c, v| v.integer(10, 3_600_000).map(|ms| c.heartbeat.interval = Duration::from_millis(ms))),
     ("heartbeat_misses", |c, v| v.integer(1, 1000).map(|n| c.heartbeat.misses = n)),
 ];
@@ -189,6 +191,12 @@ impl Value<'_> {
         list.iter().map(|v| address(self.key, v.get_ref().as_str().ok_or_else(wrong)?)).collect()
     }
 
+    fn networks(&self) -> Result<Vec<IpNet>, String> {
+        let wrong = || format!("`{}` must be a list of networks in quotes, such as [\"10.1.0.0/16\"]", self.key);
+        let list = self.value.as_array().ok_or_else(wrong)?;
+        list.iter().map(|v| network(self.key, v.get_ref().as_str().ok_or_else(wrong)?)).collect()
+    }
+
     fn mode(&self) -> Result<u32, String> {
         let text = self.text()?;
         u32::from_str_radix(text, 8)
@@ -217,6 +225,19 @@ fn address(key: &str, text: &str) -> Result<IpAddr, String> {
     let address: IpAddr = text.parse().map_err(|_| format!("`{key}`: \"{text}\" is no IP address"))?;
     check_host_address(address).map_err(|e| format!("`{key}`: {e}"))?;
     Ok(address.to_canonical())
+}
+
+/// `ADDRESS/BITS`, or one host's address.
+fn network(key: &str, text: &str) -> Result<IpNet, String> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(IpNet::from(address.to_canonical()));
+    }
+    let no_network = |_| format!("`{key}`: \"{text}\" is no network; write ADDRESS/BITS, such as 10.1.0.0/16");
+    let network: IpNet = text.parse().map_err(no_network)?;
+    match network.trunc() {
+        whole if whole == network => Ok(network),
+        whole => Err(format!("`{key}`: {network} has bits behind its prefix; the network is {whole}")),
+    }
 }
 
 /// An address that names one host.

@@ -43,6 +43,7 @@ key_file = "/etc/raas/key"
 pcap = "/tmp/p"
 log = "raasd=debug"
 ring_bytes = 65_536
+connect_to = ["192.0.2.0/24", "198.51.100.7", "2001:db8::/32"]
 heartbeat_ms = 250
 heartbeat_misses = 4
 
@@ -70,6 +71,8 @@ sources = ["198.51.100.2"]
     assert!(config.may_speak_for("198.51.100.2".parse().unwrap(), peer));
     assert!(config.may_speak_for(peer, peer));
     assert!(!config.may_speak_for("198.51.100.3".parse().unwrap(), peer));
+    let networks: Vec<_> = config.engine_config().connect_to.iter().map(ToString::to_string).collect();
+    assert_eq!(networks, ["192.0.2.0/24", "198.51.100.7/32", "2001:db8::/32", "192.0.2.2/32"], "and the [[peer]]s");
     let names: Vec<_> = config.host_addresses().iter().map(ToString::to_string).collect();
     assert_eq!(names, ["192.0.2.1", "192.0.2.9", "2001:db8::1", "127.0.0.1", "::1"]);
 }
@@ -94,6 +97,18 @@ fn mistakes_are_named_with_file_and_line() {
         (
             "listen = \"0.0.0.0\"",
             "raas.toml:1: `listen`: 0.0.0.0 names no host; use the address by which other hosts reach this one",
+        ),
+        (
+            "connect_to = \"10.0.0.0/8\"",
+            "raas.toml:1: `connect_to` must be a list of networks in quotes, such as [\"10.1.0.0/16\"]",
+        ),
+        (
+            "connect_to = [\"10.0.0/8\"]",
+            "raas.toml:1: `connect_to`: \"10.0.0/8\" is no network; write ADDRESS/BITS, such as 10.1.0.0/16",
+        ),
+        (
+            "connect_to = [\"10.1.0.0/8\"]",
+            "raas.toml:1: `connect_to`: 10.1.0.0/8 has bits behind its prefix; the network is 10.0.0.0/8",
         ),
         ("mtu = 1500", "raas.toml:1: `mtu` is 1500, allowed are 256, 512, 1024, 2048, 4096"),
         ("ring_bytes = 65535", "raas.toml:1: `ring_bytes` is 65535, it must be a power of two"),

@@ -1,6 +1,8 @@
 //! The thread with a device that does nothing, or dies.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use shm::{Segment, Sharing};
 use verbs::{
@@ -9,13 +11,13 @@ use verbs::{
 };
 
 use super::*;
-use crate::command::ClientId;
 use crate::error::panic_words;
 
 /// A device that completes nothing and, after so many polls, panics.
 struct Idle {
     attr: DeviceAttr,
     polls_left: Option<u32>,
+    polls: Arc<AtomicU64>,
 }
 
 const NO: VerbsError = VerbsError::NoSuch("object");
@@ -70,6 +72,7 @@ impl Provider for Idle {
         Err(PostError { index: 0, cause: NO })
     }
     fn poll_cq(&mut self, _: CqId, _: &mut Vec<Completion>, _: usize) -> Result<usize, VerbsError> {
+        self.polls.fetch_add(1, Ordering::Relaxed);
         match &mut self.polls_left {
             Some(0) => panic!("the device is on fire"),
             Some(n) => *n -= 1,
@@ -86,6 +89,10 @@ impl Provider for Idle {
 }
 
 fn start(polls_left: Option<u32>) -> EngineHandle {
+    start_counting(polls_left, Arc::default())
+}
+
+fn start_counting(polls_left: Option<u32>, polls: Arc<AtomicU64>) -> EngineHandle {
     let address = IpAddr::from([127, 0, 0, 1]);
     let attr = DeviceAttr {
         name: "idle".into(),
@@ -106,15 +113,15 @@ fn start(polls_left: Option<u32>) -> EngineHandle {
     let page = Segment::create("test", EnginePage::BYTES, Sharing::PeerReadOnly).unwrap();
     let page = EnginePage::format(page.into_region(), 1).unwrap();
     let config = EngineConfig::new(vec![address]);
-    spawn(EngineParts { config, device: Idle { attr, polls_left }, page, entropy: [1; 32] }).unwrap()
+    spawn(EngineParts { config, device: Idle { attr, polls_left, polls }, page, entropy: [1; 32] }).unwrap()
 }
 
 fn inspect(handle: &mut EngineHandle, request: u64) {
-    let command = Command::Inspect { client: ClientId(1), request, query: InspectQuery::Stat };
+    let command = Command::Inspect { number: request, viewer: Viewer::All, part: EnginePart::Totals };
     handle.commands.blocking_send(command).unwrap();
     handle.bell.ring();
     let answer = handle.events.blocking_recv();
-    assert!(matches!(answer, Some(FromEngine::Inspected { request: r, .. }) if r == request), "{answer:?}");
+    assert!(matches!(answer, Some(FromEngine::Inspected { number, .. }) if number == request), "{answer:?}");
 }
 
 #[test]
@@ -146,13 +153,31 @@ fn answers_that_nobody_takes_hold_commands_back_and_are_not_lost() {
     let mut handle = start(None);
     let total = (EVENTS_MAX + COMMANDS_MAX / 2) as u64;
     for request in 0..total {
-        let listen = Command::Inspect { client: ClientId(1), request, query: InspectQuery::Connections };
-        handle.commands.blocking_send(listen).unwrap();
+        let part = EnginePart::Connections(0);
+        handle.commands.blocking_send(Command::Inspect { number: request, viewer: Viewer::All, part }).unwrap();
         handle.bell.ring();
     }
     for request in 0..total {
         let answer = handle.events.blocking_recv();
-        assert!(matches!(answer, Some(FromEngine::Inspected { request: r, .. }) if r == request), "{answer:?}");
+        assert!(matches!(answer, Some(FromEngine::Inspected { number, .. }) if number == request), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_round_of_the_engine_has_one_page_at_most() {
+    const QUESTIONS: u64 = 500;
+    let polls = Arc::new(AtomicU64::new(0));
+    let mut handle = start_counting(None, Arc::clone(&polls));
+    for number in 0..QUESTIONS {
+        let part = [EnginePart::Totals, EnginePart::Connections(0), EnginePart::Apps(7)][number as usize % 3];
+        handle.commands.blocking_send(Command::Inspect { number, viewer: Viewer::User(5), part }).unwrap();
+    }
+    handle.bell.ring();
+    for expected in 0..QUESTIONS {
+        let answer = handle.events.blocking_recv();
+        assert!(matches!(answer, Some(FromEngine::Inspected { number, .. }) if number == expected), "{answer:?}");
+        // The device is polled once a round, before the round's page is made.
+        assert!(polls.load(Ordering::Relaxed) > expected, "page {expected}");
     }
 }
 

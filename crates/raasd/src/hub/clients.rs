@@ -11,9 +11,7 @@ use super::{Client, Hub, Stage};
 use crate::client_socket::{ClientInput, Outgoing, Who};
 use crate::command::{ClientId, Command};
 use crate::pairs::{LocalConnect, PAIR_SLOTS, PairAction, Party};
-
-/// Questions of one program that may wait for their answers.
-const QUESTIONS_MAX: u32 = 4;
+use crate::questions::QuestionPlace;
 
 /// Memory that a program and the daemon write. Where a first access may raise SIGBUS it has all its pages at once.
 fn make_segment(name: &str, bytes: u64) -> Result<Segment, shm::SegmentError> {
@@ -68,13 +66,13 @@ impl Hub {
                     if let Some(left_out) = self.may_log() {
                         tracing::warn!(pid = who.pid, %error, left_out, "no session for a program");
                     }
-                    let _ = out.try_send(Outgoing { reply: self.refused(Reason::LocalLimit), fds: Vec::new() });
+                    let _ = out.try_send(Outgoing::new(self.refused(Reason::LocalLimit), Vec::new()));
                     return;
                 }
             },
         };
         let inspector = matches!(stage, Stage::Inspector);
-        self.clients.insert(client, Client { who, out, stage, next_chunk: 0, questions: 0 });
+        self.clients.insert(client, Client { who, out, stage, next_chunk: 0, question: QuestionPlace::default() });
         if inspector {
             self.send(client, self.welcome(client, true), Vec::new());
         }
@@ -152,31 +150,16 @@ impl Hub {
 
     /// An error is what the program did wrong.
     fn on_request(&mut self, id: ClientId, request: Request, fds: Vec<OwnedFd>) -> Result<(), String> {
-        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
-        let question = match request {
-            Request::Inspect { request, ref query } => {
-                Some(Command::Inspect { client: id, request, query: query.clone() })
-            }
+        let Some(client) = self.clients.get(&id) else { return Ok(()) };
+        match request {
+            Request::Inspect { request, query, from } => return self.on_question(id, request, query, from),
             Request::ResetLane { request, peer } => {
-                let own = rustix::process::geteuid().as_raw();
-                if client.who.uid != 0 && client.who.uid != own {
-                    self.let_go(id, Reason::Policy, &format!("only root and user {own} may reset a lane"));
-                    return Ok(());
-                }
-                tracing::info!(pid = client.who.pid, %peer, "an operator resets a lane");
-                Some(Command::ResetLane { client: id, request, peer })
+                self.on_reset_lane(id, request, peer);
+                return Ok(());
             }
-            _ => None,
-        };
-        if let Some(question) = question {
-            client.questions += 1;
-            if client.questions > QUESTIONS_MAX {
-                return Err(format!("more than {QUESTIONS_MAX} questions at a time"));
-            }
-            self.command(question);
-            return Ok(());
+            _ => {}
         }
-        let (pid, stage) = (client.who.pid, &client.stage);
+        let (party, stage) = (Party { client: id, pid: client.who.pid, uid: client.who.uid }, &client.stage);
         let &Stage::Attached(app) = stage else {
             return Err("only an attached application may ask for this".into());
         };
@@ -214,10 +197,10 @@ impl Hub {
             }
             Request::PairClosed { connection } => self.pairs.handle_closed(id, connection),
             Request::TcpOpened { number, local, peer } => {
-                if !self.fallbacks.handle_opened((id, pid), number, (local, peer))?
+                if !self.fallbacks.handle_opened(party, number, (local, peer))?
                     && let Some(left_out) = self.may_log()
                 {
-                    tracing::warn!(pid, %peer, left_out, "too many connections over kernel TCP: `raas ss` leaves one out");
+                    tracing::warn!(pid = party.pid, %peer, left_out, "too many connections over kernel TCP: `raas ss` leaves one out");
                 }
             }
             Request::TcpClosed { number } => self.fallbacks.handle_closed(id, number),
@@ -296,7 +279,8 @@ impl Hub {
         let (request, port, ring_bytes, connection) = connect;
         let party = |app| {
             let client = *self.apps.get(&app)?;
-            Some(Party { client, pid: self.clients.get(&client)?.who.pid })
+            let who = &self.clients.get(&client)?.who;
+            Some(Party { client, pid: who.pid, uid: who.uid })
         };
         let (from_party, to_party) = (party(from), party(to));
         match (from_party, to_party) {
@@ -333,7 +317,7 @@ impl Hub {
     /// Queues a message; a program whose queue is full does not read, and is detached.
     pub(super) fn send(&mut self, id: ClientId, reply: Reply, fds: Vec<OwnedFd>) {
         let Some(client) = self.clients.get(&id) else { return };
-        if client.out.try_send(Outgoing { reply, fds }).is_err() {
+        if client.out.try_send(Outgoing::new(reply, fds)).is_err() {
             self.throw_out(id, "it does not read its control socket");
         }
     }
@@ -360,10 +344,10 @@ impl Hub {
     }
 
     /// Detaches a program, with words for it but none in the log.
-    fn let_go(&mut self, id: ClientId, reason: Reason, fault: &str) {
+    pub(super) fn let_go(&mut self, id: ClientId, reason: Reason, fault: &str) {
         let Some(client) = self.clients.get(&id) else { return };
         let reply = Reply::Detached { reason, detail: fault.into() };
-        let _ = client.out.try_send(Outgoing { reply, fds: Vec::new() });
+        let _ = client.out.try_send(Outgoing::new(reply, Vec::new()));
         self.forget(id, true);
     }
 
@@ -376,6 +360,7 @@ impl Hub {
                 self.command(Command::Detach { app, reason: Reason::PeerAppDied });
             }
         }
+        self.questions.handle_gone(id, client.who.uid);
         self.pairs.handle_gone(id);
         self.fallbacks.handle_gone(id);
     }

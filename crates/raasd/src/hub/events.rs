@@ -1,11 +1,10 @@
 //! What the engine says.
 
-use control::{InspectAnswer, Reply};
+use control::{Reason, Reply};
 use engine::Event;
 
 use super::{Hub, Stage};
-use crate::command::{ClientId, EngineView, FromEngine};
-use crate::inspect::{self, DaemonStat};
+use crate::command::FromEngine;
 
 impl Hub {
     pub(super) fn on_engine(&mut self, from: FromEngine) {
@@ -39,7 +38,8 @@ impl Hub {
                 });
                 self.peers.on_routes_taken(now, peer, round, result);
             }
-            FromEngine::Inspected { client, request, view } => self.on_inspected(client, request, view),
+            FromEngine::Inspected { number, view } => self.on_inspected(number, view),
+            FromEngine::LaneWasReset { client, request, found } => self.on_lane_was_reset(client, request, found),
             FromEngine::WakeHangup { app } => {
                 if let Some(&client) = self.apps.get(&app) {
                     self.on_wake_hangup(client);
@@ -82,7 +82,11 @@ impl Hub {
                 }
             }
             Event::LaneFailed { peer, reason, detail } => {
-                tracing::warn!(%peer, %reason, detail, "the lane failed");
+                if reason == Reason::Closed {
+                    tracing::info!(%peer, detail, "the lane is given up");
+                } else {
+                    tracing::warn!(%peer, %reason, detail, "the lane failed");
+                }
                 self.peers.on_lane_failed(now, peer, reason);
             }
             Event::LaneReset { peer, detail } => {
@@ -94,36 +98,6 @@ impl Hub {
                     self.send(client, Reply::ChunkGone { chunk }, Vec::new());
                 }
             }
-        }
-    }
-
-    fn on_inspected(&mut self, id: ClientId, request: u64, view: EngineView) {
-        let parts = match view {
-            EngineView::Connections(mut rows) => {
-                rows.extend(self.pairs.rows());
-                rows.extend(self.fallbacks.rows());
-                inspect::connections(rows)
-            }
-            EngineView::Datagrams(rows) => inspect::datagrams(rows),
-            EngineView::LaneReset(found) => vec![InspectAnswer::LaneReset(found)],
-            EngineView::Stat(engine) => inspect::stat(*engine, self.daemon_stat()),
-        };
-        let Some(client) = self.clients.get_mut(&id) else { return };
-        client.questions = client.questions.saturating_sub(1);
-        let last = parts.len().saturating_sub(1);
-        for (i, answer) in parts.into_iter().enumerate() {
-            let answer: InspectAnswer = answer;
-            self.send(id, Reply::Inspected { request, answer, more: i < last }, Vec::new());
-        }
-    }
-
-    fn daemon_stat(&self) -> DaemonStat {
-        let shm = |(&client, pid): (&ClientId, u32)| (pid, self.pairs.connections_of(client));
-        DaemonStat {
-            uptime_seconds: self.started.elapsed().as_secs(),
-            pairs: self.pairs.count(),
-            links: u64::try_from(self.links.len()).unwrap_or(u64::MAX),
-            shm_connections: self.clients.iter().map(|(id, c)| (id, c.who.pid)).map(shm).filter(|s| s.1 > 0).collect(),
         }
     }
 }

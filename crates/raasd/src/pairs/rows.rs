@@ -6,10 +6,12 @@
 use std::sync::atomic::Ordering;
 
 use control::{ConnectionRow, ConnectionState, PathKind, Reason};
+use engine::Viewer;
 use shm::{PairWords, app_flag};
 
 use super::{CONNECTING_END, Pairs, Use};
 use crate::command::ClientId;
+use crate::inspect::ConnectionRows;
 
 struct Words {
     tail: u64,
@@ -36,21 +38,25 @@ impl Pairs {
         u64::try_from(self.pairs.len()).unwrap_or(u64::MAX)
     }
 
-    /// Both rows of every connection.
-    pub(crate) fn rows(&self) -> Vec<ConnectionRow> {
-        self.uses.iter().filter_map(|(&id, use_)| self.rows_of(id, use_)).flatten().collect()
+    /// Rows that may be seen of the `looks` connections from `from` on. A connection's ends have two places.
+    pub(crate) fn rows(&self, viewer: Viewer, from: u64, looks: u32) -> ConnectionRows {
+        let mut uses = self.uses.range(from / 2..);
+        let mut rows = Vec::new();
+        for (&id, use_) in uses.by_ref().take(looks as usize) {
+            let ends = self.rows_of(id, use_).into_iter().flatten().zip([id * 2, id * 2 + 1]);
+            let seen = ends.filter(|((uid, _), place)| *place >= from && viewer.sees(*uid));
+            rows.extend(seen.map(|((_, row), place)| (place, row)));
+        }
+        (rows, uses.next().map(|(&id, _)| id * 2))
     }
 
     /// Connections of a client, an end each.
     pub(crate) fn connections_of(&self, client: ClientId) -> u32 {
-        let ends = |u: &Use| match self.pairs.get(&u.pair) {
-            Some(pair) => (0..2).filter(|&side| pair.ends[side].client == client && !u.closed[side]).count(),
-            None => 0,
-        };
-        u32::try_from(self.uses.values().map(ends).sum::<usize>()).unwrap_or(u32::MAX)
+        self.open_ends.get(&client).copied().unwrap_or(0)
     }
 
-    fn rows_of(&self, id: u64, use_: &Use) -> Option<[ConnectionRow; 2]> {
+    /// Both ends, each with its user.
+    fn rows_of(&self, id: u64, use_: &Use) -> Option<[(u32, ConnectionRow); 2]> {
         let pair = self.pairs.get(&use_.pair)?;
         let segment = pair.segments.get(use_.segment)?;
         let generation = *segment.generations.get(use_.slot as usize)?;
@@ -81,9 +87,10 @@ impl Pairs {
         };
         let connecting_id = id + CONNECTING_END;
         let (from_pid, to_pid) = (pair.ends[from].pid, pair.ends[to].pid);
+        let (from_uid, to_uid) = (pair.ends[from].uid, pair.ends[to].uid);
         Some([
-            row(id, listening, connecting, &to_words, &from_words, listening_state, to_pid),
-            row(connecting_id, connecting, listening, &from_words, &to_words, connecting_state, from_pid),
+            (to_uid, row(id, listening, connecting, &to_words, &from_words, listening_state, to_pid)),
+            (from_uid, row(connecting_id, connecting, listening, &from_words, &to_words, connecting_state, from_pid)),
         ])
     }
 }

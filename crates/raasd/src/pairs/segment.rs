@@ -12,6 +12,8 @@ use super::PAIR_SLOTS;
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) ring_bytes: u32,
+    /// Of whose share it is.
+    pub(super) uid: u32,
     pub(super) halves: [Option<Half>; 2],
     free: BTreeSet<u32>,
     pub(super) generations: Vec<u32>,
@@ -25,9 +27,9 @@ pub(super) struct Half {
 }
 
 impl Segment {
-    pub(super) fn new(ring_bytes: u32) -> Self {
+    pub(super) fn new(ring_bytes: u32, uid: u32) -> Self {
         let generations = vec![1; PAIR_SLOTS as usize];
-        Self { ring_bytes, halves: [None, None], free: (0..PAIR_SLOTS).collect(), generations }
+        Self { ring_bytes, uid, halves: [None, None], free: (0..PAIR_SLOTS).collect(), generations }
     }
 
     pub(super) fn is_ready(&self) -> bool {

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use control::{ConnectionState, PathKind};
+use control::{ConnectionRow, ConnectionState, PathKind};
+use engine::Viewer;
 use shm::{Segment, Sharing, app_flag};
 
 use super::*;
@@ -10,8 +11,10 @@ use super::*;
 const RING: u32 = 4096;
 const T0: Time = Time(1_000_000);
 
+/// Clients from 100 on are of other users than the daemon's.
 fn party(n: u64) -> Party {
-    Party { client: ClientId(n), pid: 100 + u32::try_from(n).unwrap() }
+    let client = u32::try_from(n).unwrap();
+    Party { client: ClientId(n), pid: 100 + client, uid: client / 100 }
 }
 
 struct World {
@@ -26,7 +29,20 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let limits = PairLimits { pairs_max: 3, segments_max: 2, answer: Duration::from_secs(5) };
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut PairLimits)) -> Self {
+        let mut limits = PairLimits {
+            pairs_max: 3,
+            pairs_per_user_max: 2,
+            segments_max: 8,
+            segments_per_user_max: 2,
+            segments_per_pair_max: 2,
+            owner_uid: 77,
+            answer: Duration::from_secs(5),
+        };
+        change(&mut limits);
         Self {
             pairs: Pairs::new(limits, "127.0.0.1".parse().unwrap()),
             sent: Vec::new(),
@@ -36,8 +52,24 @@ impl World {
         }
     }
 
+    /// All rows, by pages of one connection.
+    fn rows(&self, viewer: Viewer) -> Vec<ConnectionRow> {
+        let (mut rows, mut at) = (Vec::new(), Some(0));
+        while let Some(from) = at {
+            let (page, next) = self.pairs.rows(viewer, from, 1);
+            assert!(page.len() <= 2);
+            rows.extend(page.into_iter().map(|(_, row)| row));
+            at = next;
+        }
+        rows
+    }
+
     /// Connects; says the connection's number.
     fn connect(&mut self, from: u64, to: u64) -> u64 {
+        self.connect_with(from, to, RING)
+    }
+
+    fn connect_with(&mut self, from: u64, to: u64, ring_bytes: u32) -> u64 {
         let connection = self.next;
         self.next += 1;
         let connect = LocalConnect {
@@ -45,7 +77,7 @@ impl World {
             to: party(to),
             request: 1000 + connection,
             port: 7,
-            ring_bytes: RING,
+            ring_bytes,
             connection,
         };
         let wake = || shm::WakeSocket::pair().map(|(a, b)| (a.into_fd(), b.into_fd()));
@@ -177,7 +209,7 @@ fn more_connections_bring_more_segments_up_to_the_limit() {
     assert_eq!(slots, (0..128).collect());
     assert_eq!(results.iter().filter(|r| **r == Err(Reason::LocalLimit)).count(), 2);
     assert_eq!(world.returned, all[128..]);
-    assert_eq!(world.pairs.rows().len(), 256);
+    assert_eq!(world.rows(Viewer::All).len(), 256);
 }
 
 #[test]
@@ -195,7 +227,7 @@ fn a_process_with_itself_has_two_ends() {
     world.pairs.handle_closed(ClientId(1), connection);
     assert_eq!(world.pairs.connections_of(ClientId(1)), 1);
     world.pairs.handle_closed(ClientId(1), connection + CONNECTING_END);
-    assert_eq!(world.pairs.rows(), []);
+    assert_eq!(world.rows(Viewer::All), []);
 }
 
 #[test]
@@ -247,9 +279,10 @@ fn a_death_ends_its_pairs_and_what_waits_for_them() {
     assert_eq!(world.connected(1).len(), 1);
     assert_eq!(world.pairs.count(), 1);
     world.pairs.handle_gone(ClientId(1));
-    assert_eq!((world.pairs.count(), world.pairs.rows().len()), (0, 0));
+    assert_eq!((world.pairs.count(), world.rows(Viewer::All).len()), (0, 0));
     assert!(world.pairs.of_client.values().all(BTreeSet::is_empty) && world.pairs.ends.is_empty());
     assert!(world.pairs.by_clients.is_empty() && world.pairs.uses.is_empty());
+    assert!(world.pairs.open_ends.is_empty() && world.pairs.shares.is_empty());
 }
 
 #[test]
@@ -265,6 +298,67 @@ fn pairs_have_a_limit() {
     world.drain();
     world.connect(1, 5);
     assert_eq!(world.pairs.count(), 3);
+}
+
+#[test]
+fn a_user_has_a_share_of_the_pairs_and_it_comes_back() {
+    let mut world = World::with(|limits| limits.pairs_max = 8);
+    world.connect(100, 1);
+    world.connect(101, 1);
+    let refused = world.connect(102, 1);
+    assert_eq!(world.connected(102), [Err(Reason::UserPairs)]);
+    assert_eq!(world.returned, [refused]);
+    // Through a pair that is there, to the same process, and of another user.
+    world.connect(100, 1);
+    world.connect(1, 100);
+    world.connect(200, 100);
+    world.connect(201, 101);
+    world.answer();
+    assert_eq!([100, 1, 200, 201].map(|n| world.connected(n).iter().flatten().count()), [2, 1, 1, 1]);
+    world.pairs.handle_gone(ClientId(100));
+    world.drain();
+    world.connect(102, 1);
+    world.answer();
+    assert!(world.connected(102)[0].is_ok());
+    (0..5).for_each(|n| _ = world.connect(7700 + n, 1));
+    world.answer();
+    assert!((0..5).all(|n| world.connected(7700 + n)[0].is_ok()), "the daemon's user has no share");
+    world.connect(202, 1);
+    assert_eq!(world.connected(202), [Err(Reason::LocalLimit)], "the host's pairs are used up");
+}
+
+#[test]
+fn a_segment_is_of_the_share_of_who_needed_it() {
+    let mut world = World::with(|limits| limits.segments_per_pair_max = 8);
+    world.connect(100, 200);
+    world.connect_with(200, 100, 8192);
+    world.connect_with(200, 100, 16384);
+    world.connect_with(200, 100, 32768);
+    world.connect_with(100, 200, 65536);
+    world.connect_with(100, 200, 1 << 17);
+    world.answer();
+    for client in [100, 200] {
+        let results = world.connected(client);
+        assert_eq!(results.iter().filter(|r| **r == Err(Reason::UserPairs)).count(), 1);
+        assert_eq!(results.iter().flatten().count(), 2);
+    }
+    world.pairs.handle_gone(ClientId(100));
+    assert!(world.pairs.shares.is_empty());
+}
+
+#[test]
+fn a_user_sees_its_own_ends() {
+    let mut world = World::new();
+    world.connect(100, 200);
+    world.connect(100, 101);
+    world.connect(1, 200);
+    world.answer();
+    let seen = |uid| world.rows(Viewer::User(uid)).iter().map(|r| r.app_pid).collect::<Vec<_>>();
+    assert_eq!(world.rows(Viewer::All).len(), 6);
+    assert_eq!([seen(1), seen(2), seen(3)], [vec![200, 201, 200], vec![300, 300], vec![]]);
+    // A page that ended between the two ends of a connection goes on with the second.
+    let (page, _) = world.pairs.rows(Viewer::All, 1 << 1 | 1, 1);
+    assert!(matches!(&page[..], [(3, row)] if row.id == 1 + CONNECTING_END), "{page:?}");
 }
 
 #[test]
@@ -287,7 +381,7 @@ fn rows_show_both_ends_and_believe_no_lie() {
     let id = world.connect(1, 2);
     world.answer();
     let words = |world: &World, end: u64| world.owned[&(end, 0)].slot(0);
-    let row = |world: &World, which: usize| world.pairs.rows().swap_remove(which);
+    let row = |world: &World, which: usize| world.rows(Viewer::All).swap_remove(which);
     assert_eq!(row(&world, 0).state, ConnectionState::Backlog);
     world.pairs.on_accepted(ClientId(1), id);
     assert_eq!(row(&world, 0).state, ConnectionState::Backlog, "the word of another than the listener");

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use control::{
-    APP_VERSION, ChannelError, InspectQuery, Reason, Reply, Request, Role, recv_message, send_frame, send_message,
+    APP_VERSION, ChannelError, Cursor, InspectQuery, Reason, Reply, Request, Role, recv_message, send_frame,
+    send_message,
 };
 use raas::Stream;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -299,7 +300,7 @@ fn too_many_questions_at_once_are_a_fault() {
         assert!(matches!(client.next(), Some(Reply::Welcome { .. })));
         let mut refused = false;
         for request in 0..100_000 {
-            let inspect = Request::Inspect { request, query: InspectQuery::Stat };
+            let inspect = Request::Inspect { request, query: InspectQuery::Stat, from: Cursor::default() };
             match send_message(client.socket.as_fd(), &inspect, &[]) {
                 Ok(()) => {}
                 Err(ChannelError::WouldBlock) => std::thread::sleep(std::time::Duration::from_millis(1)),

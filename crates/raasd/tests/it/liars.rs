@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use control::{ChannelError, InspectQuery, Reply, Request, send_message};
+use control::{ChannelError, Cursor, InspectQuery, Reply, Request, send_message};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shm::{Pair, Segment, Sharing};
@@ -27,7 +27,7 @@ fn request(rng: &mut StdRng, hosts: &[SocketAddr]) -> Request {
         40..80 => Request::Connect { request: small, to, ring_bytes },
         80..85 => Request::CancelConnect { request: small },
         85..95 => Request::PairClosed { connection },
-        95..99 => Request::Inspect { request: small, query: InspectQuery::Connections },
+        95..99 => Request::Inspect { request: small, query: InspectQuery::Connections, from: Cursor::default() },
         _ => Request::PairSegment { pair: small, index: 0, slots: 64, ring_bytes: 4096 },
     }
 }

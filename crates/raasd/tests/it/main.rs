@@ -12,4 +12,5 @@ mod messages;
 mod middle;
 mod peer_port;
 mod same_host;
+mod several_users;
 mod two_hosts;

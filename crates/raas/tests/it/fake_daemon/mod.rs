@@ -348,20 +348,28 @@ impl Daemon {
         }
     }
 
-    /// Two parts of one row each, then it leaves.
+    /// Two pages of one row each, then it leaves.
     fn inspector(&self, control: &OwnedFd) {
         control::send_message(control.as_fd(), &self.welcome(0), &[]).unwrap();
         let mut fds = [PollFd::new(control, PollFlags::IN)];
         let _ = poll(&mut fds, Some(&Timespec { tv_sec: 10, tv_nsec: 0 }));
         let mut buffer = Vec::new();
-        let Ok((Request::Inspect { request, .. }, _)) = control::recv_message(control.as_fd(), &mut buffer) else {
-            return;
-        };
         for id in [1, 2] {
-            let answer = control::InspectAnswer::Connections(vec![pairs::row(id)]);
-            let reply = Reply::Inspected { request, answer, more: id == 1 };
+            let asked = loop {
+                match control::recv_message(control.as_fd(), &mut buffer) {
+                    Err(ChannelError::WouldBlock) => {
+                        let mut fds = [PollFd::new(control, PollFlags::IN)];
+                        let _ = poll(&mut fds, Some(&Timespec { tv_sec: 10, tv_nsec: 0 }));
+                    }
+                    other => break other,
+                }
+            };
             // It may have left after the first, not liking it.
-            let _ = control::send_message(control.as_fd(), &reply, &[]);
+            let Ok((Request::Inspect { request, from, .. }, _)) = asked else { return };
+            assert_eq!(from.at, id - 1, "who asks brings back what it was told");
+            let answer = control::InspectAnswer::Connections(vec![pairs::row(id)]);
+            let next = (id == 1).then_some(control::Cursor { table: 7, at: id });
+            let _ = control::send_message(control.as_fd(), &Reply::Inspected { request, answer, next }, &[]);
         }
     }
 

@@ -1,0 +1,210 @@
+//! What one user can take of a host, and see of it: shares of lanes, dials and connections, the hosts that may be connected to,
+//! and pages of the tables.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use control::Reason;
+use engine::{AppId, Page, Viewer};
+
+use crate::world::{World, addr};
+
+const USER: u32 = 1000;
+const OTHER: u32 = 1001;
+
+/// A host that is no part of the world.
+fn absent(n: u8) -> SocketAddr {
+    SocketAddr::from(([10, 9, 9, n], 7))
+}
+
+/// One step: more would go on to the end of the connects that wait.
+const STEP: Duration = Duration::from_nanos(100);
+
+fn refusal(w: &mut World, app: AppId, to: SocketAddr) -> Option<Reason> {
+    let request = w.connect(0, app, to, 4096);
+    w.pass(STEP);
+    w.app(0, app).answers.get(&request).and_then(|answer| answer.err())
+}
+
+#[test]
+fn who_dials_hosts_that_do_not_answer_leaves_lanes_to_others() {
+    let mut w = World::with(3, 90, |c| c.lanes_max = 16);
+    let (hostile, again) = (w.attach_as(0, USER, 64), w.attach_as(0, USER, 64));
+    let polite = w.attach_as(0, OTHER, 64);
+    let server = w.attach(1, 64);
+    let to = w.listen(1, server, 7, 8);
+    w.connect_wait(0, polite, to, 4096).unwrap();
+    w.no_links = true;
+    let refused: Vec<_> = (0..70).filter_map(|n| refusal(&mut w, hostile, absent(n))).collect();
+    assert_eq!(refused, [Reason::UserLanes; 66], "a quarter of 16 lanes");
+    assert_eq!(refusal(&mut w, again, absent(99)), Some(Reason::UserLanes), "whatever program of the user's it is");
+    assert_eq!(refusal(&mut w, again, absent(0)), None, "to the same host as the first");
+    w.no_links = false;
+    let server = w.attach(2, 64);
+    let to = w.listen(2, server, 7, 8);
+    w.connect_wait(0, polite, to, 4096).unwrap();
+    // Every connect ends, and with it what it held.
+    for n in 0..70 {
+        let h = &mut w.hosts[0];
+        h.engine.lane_lost(w.now, &mut h.nic, absent(n).ip(), Reason::PeerUnreachable);
+    }
+    w.until("all ended", |w| w.hosts[0].apps[&hostile].answers.len() == 70);
+    w.connect_wait(0, hostile, to, 4096).unwrap();
+    w.assert_clean();
+}
+
+#[test]
+fn dials_have_a_share_of_their_own_also_those_for_datagrams() {
+    let mut w = World::with(1, 91, |c| (c.lanes_max, c.dials_per_user_max) = (64, 3));
+    let app = w.attach_as(0, USER, 64);
+    let socket = w.bind(0, app, 700, 0).unwrap();
+    w.no_links = true;
+    assert_eq!([0, 1].map(|n| refusal(&mut w, app, absent(n))), [None; 2]);
+    for n in [1, 2, 3, 4] {
+        w.send(0, app, socket, absent(n), b"hello");
+    }
+    w.until("all datagrams are dropped", |w| w.drops(0, "no_peer") == 4);
+    assert_eq!(refusal(&mut w, app, absent(3)), Some(Reason::UserDials), "two connects and one datagram dial");
+    assert_eq!(refusal(&mut w, app, absent(2)), None, "that one is being dialed");
+    let h = &mut w.hosts[0];
+    h.engine.datagram_path(w.now, &mut h.nic, app, 1, absent(5).ip());
+    w.pass(STEP);
+    assert_eq!(w.app(0, app).paths[&1], Err(Reason::UserDials));
+    assert_eq!(w.hosts[0].engine.lanes().len(), 3);
+    // A dial that failed leaves its place.
+    let h = &mut w.hosts[0];
+    h.engine.lane_lost(w.now, &mut h.nic, absent(1).ip(), Reason::PeerUnreachable);
+    assert_eq!(refusal(&mut w, app, absent(3)), None);
+}
+
+#[test]
+fn only_hosts_that_the_operator_allows_are_dialed() {
+    let mut w = World::with(2, 92, |c| c.connect_to = vec!["10.0.0.0/24".parse().unwrap()]);
+    let app = w.attach(0, 64);
+    let server = w.attach(1, 64);
+    let to = w.listen(1, server, 7, 8);
+    let socket = w.bind(0, app, 700, 0).unwrap();
+    w.connect_wait(0, app, to, 4096).unwrap();
+    w.no_links = true;
+    let mapped: IpAddr = "::ffff:10.9.9.1".parse().unwrap();
+    for host in
+        [absent(1), SocketAddr::new(mapped, 7), "8.8.8.8:7".parse().unwrap(), "[2001:db8::1]:7".parse().unwrap()]
+    {
+        assert_eq!(refusal(&mut w, app, host), Some(Reason::Policy), "{host}");
+        w.send(0, app, socket, host, b"hello");
+    }
+    w.until("all datagrams are dropped", |w| w.drops(0, "no_peer") == 4);
+    let h = &mut w.hosts[0];
+    h.engine.datagram_path(w.now, &mut h.nic, app, 1, absent(1).ip());
+    w.pass(STEP);
+    assert_eq!(w.app(0, app).paths[&1], Err(Reason::Policy));
+    assert_eq!(w.hosts[0].engine.lanes().len(), 1, "nobody was dialed");
+}
+
+#[test]
+fn connections_have_a_share_that_comes_back() {
+    let mut w = World::with(2, 93, |c| c.connections_max = 32);
+    let (first, second) = (w.attach_as(0, USER, 64), w.attach_as(0, USER, 64));
+    let other = w.attach_as(0, OTHER, 64);
+    let server = w.attach_as(1, USER, 64);
+    let to = w.listen(1, server, 7, 64);
+    let slots: Vec<_> = (0..4).map(|_| w.connect_wait(0, first, to, 4096).unwrap()).collect();
+    (0..4).for_each(|_| _ = w.connect_wait(0, second, to, 4096).unwrap());
+    assert_eq!(w.connect_wait(0, first, to, 4096), Err(Reason::UserConnections));
+    assert_eq!(w.connect_wait(0, other, to, 4096), Err(Reason::UserConnections), "the server's user has its share");
+    for slot in slots {
+        w.tell(0, first, slot, |c| c.give_back(shm::app_flag::ABORT));
+    }
+    w.settle();
+    let incoming: Vec<_> = w.app(1, server).incoming.iter().map(|i| i.0).collect();
+    for slot in incoming {
+        if w.app(1, server).conns[&slot].reset.is_some() {
+            w.tell(1, server, slot, |c| c.give_back(0));
+        }
+    }
+    w.settle();
+    w.connect_wait(0, other, to, 4096).unwrap();
+    w.connect_wait(0, first, to, 4096).unwrap();
+    w.assert_clean();
+}
+
+#[test]
+fn lanes_without_connections_make_room_the_longest_unused_first() {
+    let mut w = World::with(5, 94, |c| c.lanes_max = 2);
+    let app = w.attach(0, 64);
+    for host in 1..5 {
+        let server = w.attach(host, 64);
+        w.app(host, server).defaults = |c| c.close_when_done = true;
+        w.listen(host, server, 7, 8);
+    }
+    let to = |host| SocketAddr::new(addr(host), 7);
+    let stays = w.connect_wait(0, app, to(1), 4096).unwrap();
+    for round in 0..3 {
+        for host in 2..5 {
+            let slot = w.connect_wait(0, app, to(host), 4096).unwrap();
+            assert_eq!(w.connect_wait(0, app, to(2 + (host - 1) % 3), 4096), Err(Reason::LocalLimit), "round {round}");
+            w.tell(0, app, slot, |c| c.give_back(shm::app_flag::ABORT));
+            w.settle();
+        }
+    }
+    assert_eq!(w.app(0, app).conns[&stays].reset, None, "a lane with a connection stays");
+    w.assert_clean();
+}
+
+/// All pages, none of which looks at more than `looks` places.
+fn all<T>(looks: u32, mut page: impl FnMut(u32) -> Page<T>) -> Vec<T> {
+    let (mut rows, mut at) = (Vec::new(), Some(0));
+    while let Some(from) = at {
+        let page = page(from);
+        assert!(page.rows.len() <= looks as usize, "more rows than places");
+        assert!(page.next.is_none_or(|next| next == from + looks));
+        rows.extend(page.rows.into_iter().map(|(_, row)| row));
+        at = page.next;
+    }
+    rows
+}
+
+#[test]
+fn pages_show_a_user_its_own_rows_and_no_queue_pairs() {
+    let mut w = World::new(3, 95);
+    let (app, other) = (w.attach_as(0, USER, 64), w.attach_as(0, OTHER, 64));
+    for host in [1, 2] {
+        let server = w.attach(host, 64);
+        w.listen(host, server, 7, 64);
+    }
+    let slots: Vec<_> = (0..10).map(|_| w.connect_wait(0, app, (addr(1), 7).into(), 4096).unwrap()).collect();
+    (0..3).for_each(|_| _ = w.connect_wait(0, other, (addr(2), 7).into(), 4096).unwrap());
+    w.bind(0, app, 700, 0).unwrap();
+    w.bind(0, other, 701, 0).unwrap();
+    w.tell(0, app, slots[0], |c| c.to_send = 5000);
+    w.settle();
+    let (now, engine) = (w.now, &mut w.hosts[0].engine);
+    for (viewer, expected) in
+        [(Viewer::All, [13, 2, 2, 2]), (Viewer::User(USER), [10, 1, 1, 1]), (Viewer::User(7), [0; 4])]
+    {
+        let connections = all(4, |at| engine.connections_page(viewer, at, 4));
+        let datagrams = all(1, |at| engine.datagrams_page(viewer, at, 1));
+        let lanes = all(1, |at| engine.lanes_page(now, viewer, at, 1));
+        let mut at = Some(0);
+        while let Some(from) = at {
+            at = engine.count_bytes(from, 4);
+            assert!(at.is_none_or(|next| next == from + 4));
+        }
+        let apps: Vec<_> = all(1, |at| engine.apps_page(viewer, at, 1)).into_iter().map(|(_, row)| row).collect();
+        assert_eq!([connections.len(), datagrams.len(), lanes.len(), apps.len()], expected, "{viewer:?}");
+        if viewer == Viewer::User(USER) {
+            assert!(apps[0].uid == USER && apps[0].tx_bytes == 5000 && apps[0].connections == 10);
+            assert_eq!(apps, &engine.apps()[..1]);
+            assert!(
+                connections
+                    .iter()
+                    .chain(&all(4, |at| engine.connections_page(viewer, at, 4)))
+                    .all(|c| c.app_pid == apps[0].pid)
+            );
+            assert_eq!((lanes[0].qpn, lanes[0].peer_qpn, lanes[0].connections), (None, None, 10));
+        } else if viewer == Viewer::All {
+            assert!(lanes.iter().all(|l| l.qpn.is_some_and(|q| q > 0) && l.peer_qpn.is_some_and(|q| q > 0)));
+        }
+    }
+    w.assert_clean();
+}

@@ -1,0 +1,152 @@
+//! Questions: who may ask, and the page that answers.
+//!
+//! Owns the way of a question from its request to the answer in the program's queue. It must never work at more than one page
+//! between two other things.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use control::{Cursor, InspectAnswer, InspectQuery, Reason, Reply};
+use engine::{AppId, Viewer};
+use tokio::time::Instant;
+
+use super::Hub;
+use crate::client_socket::Outgoing;
+use crate::command::{ClientId, Command, EngineView};
+use crate::inspect::{self, ConnectionRows, DaemonStat, LOOKS_PER_PAGE, Part};
+use crate::questions::Question;
+
+/// The daemon's descriptors are counted at most once in this time: with many it takes milliseconds.
+const FDS_SAMPLE: Duration = Duration::from_secs(1);
+
+impl Hub {
+    /// A program asks for a page. An error is what it did wrong.
+    pub(super) fn on_question(
+        &mut self,
+        id: ClientId,
+        request: u64,
+        query: InspectQuery,
+        from: Cursor,
+    ) -> Result<(), String> {
+        let Some(client) = self.clients.get(&id) else { return Ok(()) };
+        let uid = client.who.uid;
+        let place = client.question.try_take();
+        let place = place.ok_or("a question before the answer to the one before was taken from the socket")?;
+        let viewer = if self.is_operator(uid) { Viewer::All } else { Viewer::User(uid) };
+        self.questions.push(Question { client: id, uid, viewer, request, query, from, place });
+        Ok(())
+    }
+
+    fn is_operator(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.owner_uid
+    }
+
+    /// An operator breaks the queue pair of a lane.
+    pub(super) fn on_reset_lane(&mut self, id: ClientId, request: u64, peer: IpAddr) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let (pid, own) = (client.who.pid, self.owner_uid);
+        if !self.is_operator(client.who.uid) {
+            return self.let_go(id, Reason::Policy, &format!("only root and user {own} may reset a lane"));
+        }
+        tracing::info!(pid, %peer, "an operator resets a lane");
+        self.command(Command::ResetLane { client: id, request, peer });
+    }
+
+    pub(super) fn on_lane_was_reset(&mut self, client: ClientId, request: u64, found: bool) {
+        let answer = InspectAnswer::LaneReset(found);
+        self.send(client, Reply::Inspected { request, answer, next: None }, Vec::new());
+    }
+
+    // ---- answers
+
+    /// Works at the question whose turn it is.
+    pub(super) fn answer_next_question(&mut self) {
+        let Some(question) = self.questions.next() else { return };
+        let viewer = question.viewer;
+        match inspect::part(question.query, question.from) {
+            Part::Engine(part) => {
+                self.asked += 1;
+                self.command(Command::Inspect { number: self.asked, viewer, part });
+                self.questions.give_to_engine(question);
+            }
+            Part::Pairs(at) => self.answer_rows(question, self.pairs.rows(viewer, at, LOOKS_PER_PAGE)),
+            Part::Tcp(at) => self.answer_rows(question, self.fallbacks.rows(viewer, at, LOOKS_PER_PAGE)),
+            Part::None => {
+                let answer = inspect::nothing(question.query);
+                self.answer(question, answer, None);
+            }
+        }
+    }
+
+    fn answer_rows(&mut self, question: Question, (rows, next): ConnectionRows) {
+        let (rows, next) = inspect::cut(rows, next);
+        self.answer_page(question, InspectAnswer::Connections(rows), next);
+    }
+
+    /// The engine's page.
+    pub(super) fn on_inspected(&mut self, number: u64, view: EngineView) {
+        debug_assert_eq!(number, self.asked, "the engine has one question at a time");
+        let Some(question) = self.questions.take_from_engine() else { return };
+        match view {
+            EngineView::Connections(page) => {
+                let (rows, next) = inspect::cut_page(page);
+                self.answer_page(question, InspectAnswer::Connections(rows), next);
+            }
+            EngineView::Datagrams(page) => {
+                let (rows, next) = inspect::cut_page(page);
+                self.answer_page(question, InspectAnswer::Datagrams(rows), next);
+            }
+            EngineView::Totals(totals) => {
+                let stat = inspect::stat(*totals, &self.daemon_stat(), question.viewer);
+                self.answer_page(question, InspectAnswer::Stat(Box::new(stat)), None);
+            }
+            EngineView::Lanes(page) => {
+                let (lanes, next) = inspect::cut_page(page);
+                self.answer_page(question, InspectAnswer::StatRows { lanes, apps: Vec::new() }, next);
+            }
+            EngineView::Bytes(next) => {
+                let answer = inspect::nothing(InspectQuery::Stat);
+                self.answer_page(question, answer, next.map(u64::from));
+            }
+            EngineView::Apps(page) => {
+                let page = inspect::apps(page, |app| self.shm_connections(app));
+                let (apps, next) = inspect::cut_page(page);
+                self.answer_page(question, InspectAnswer::StatRows { lanes: Vec::new(), apps }, next);
+            }
+        }
+    }
+
+    /// A page of the table that was asked for; behind its last one comes the next table.
+    fn answer_page(&mut self, question: Question, answer: InspectAnswer, next: Option<u64>) {
+        let Cursor { table, .. } = question.from;
+        let next = next.map(|at| Cursor { table, at }).or_else(|| inspect::following(question.query, table));
+        self.answer(question, answer, next);
+    }
+
+    fn answer(&mut self, question: Question, answer: InspectAnswer, next: Option<Cursor>) {
+        let Question { client: id, request, place, .. } = question;
+        let Some(client) = self.clients.get(&id) else { return };
+        let reply = Reply::Inspected { request, answer, next };
+        if client.out.try_send(Outgoing { reply, fds: Vec::new(), question: Some(place) }).is_err() {
+            self.throw_out(id, "it does not read its control socket");
+        }
+    }
+
+    // ---- what the control plane knows
+
+    fn shm_connections(&self, app: AppId) -> u32 {
+        self.apps.get(&app).map_or(0, |client| self.pairs.connections_of(*client))
+    }
+
+    fn daemon_stat(&mut self) -> DaemonStat {
+        let now = Instant::now();
+        let counted = self.fds.filter(|(at, _)| now.saturating_duration_since(*at) < FDS_SAMPLE);
+        let (_, fds) = *self.fds.insert(counted.unwrap_or_else(|| (now, inspect::open_descriptors())));
+        DaemonStat {
+            uptime_seconds: self.started.elapsed().as_secs(),
+            pairs: self.pairs.count(),
+            links: u64::try_from(self.links.len()).unwrap_or(u64::MAX),
+            fds,
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Questions of `raas ss`, `raas stat` and the like that wait for their turn.
+//!
+//! Owns the order in which they are answered: users take turns, and one question is worked at at a time, so that neither the
+//! engine nor the control plane does more for questions than one page between other things. It must never hold more than one
+//! question of a program; the program's `place` tells that one is open, from the question to the moment at which the socket
+//! took the answer.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use control::{Cursor, InspectQuery};
+use engine::Viewer;
+
+use crate::command::ClientId;
+
+/// Of which a program has one. Whoever holds a clone holds the program's only question, or the answer to it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct QuestionPlace(Arc<()>);
+
+impl QuestionPlace {
+    /// A clone for a question; none if there is one already.
+    pub(crate) fn try_take(&self) -> Option<Self> {
+        (Arc::strong_count(&self.0) == 1).then(|| self.clone())
+    }
+}
+
+/// A question for a page.
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub(crate) client: ClientId,
+    pub(crate) uid: u32,
+    pub(crate) viewer: Viewer,
+    pub(crate) request: u64,
+    pub(crate) query: InspectQuery,
+    pub(crate) from: Cursor,
+    pub(crate) place: QuestionPlace,
+}
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(crate) struct Questions {
+    /// By user; no list is empty.
+    waiting: BTreeMap<u32, VecDeque<Question>>,
+    /// Users with questions, the one whose turn it is first.
+    turns: VecDeque<u32>,
+    at_engine: Option<Question>,
+}
+
+impl Questions {
+    pub(crate) fn push(&mut self, question: Question) {
+        let uid = question.uid;
+        let of_user = self.waiting.entry(uid).or_default();
+        if of_user.is_empty() {
+            self.turns.push_back(uid);
+        }
+        of_user.push_back(question);
+    }
+
+    /// Whether [`Self::next`] has one.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.at_engine.is_none() && !self.turns.is_empty()
+    }
+
+    /// The next question, unless the engine has one.
+    pub(crate) fn next(&mut self) -> Option<Question> {
+        if !self.is_ready() {
+            return None;
+        }
+        let uid = self.turns.pop_front()?;
+        let of_user = self.waiting.get_mut(&uid)?;
+        let question = of_user.pop_front();
+        if of_user.is_empty() {
+            self.waiting.remove(&uid);
+        } else {
+            self.turns.push_back(uid);
+        }
+        question
+    }
+
+    /// The engine answers this one.
+    pub(crate) fn give_to_engine(&mut self, question: Question) {
+        self.at_engine = Some(question);
+    }
+
+    /// The engine has answered.
+    pub(crate) fn take_from_engine(&mut self) -> Option<Question> {
+        self.at_engine.take()
+    }
+
+    /// The program is gone. What the engine works at stays until it answers.
+    pub(crate) fn handle_gone(&mut self, client: ClientId, uid: u32) {
+        let Some(of_user) = self.waiting.get_mut(&uid) else { return };
+        of_user.retain(|question| question.client != client);
+        if of_user.is_empty() {
+            self.waiting.remove(&uid);
+            self.turns.retain(|turn| *turn != uid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(client: u64, uid: u32) -> Question {
+        Question {
+            client: ClientId(client),
+            uid,
+            viewer: Viewer::User(uid),
+            request: 0,
+            query: InspectQuery::Stat,
+            from: Cursor::default(),
+            place: QuestionPlace::default(),
+        }
+    }
+
+    #[test]
+    fn users_take_turns_whatever_number_of_questions_each_has() {
+        let mut questions = Questions::default();
+        (0..100).for_each(|n| questions.push(question(n, 5)));
+        questions.push(question(200, 6));
+        questions.push(question(201, 7));
+        questions.handle_gone(ClientId(201), 7);
+        questions.handle_gone(ClientId(1), 5);
+        let order: Vec<_> = (0..5).filter_map(|_| questions.next()).map(|q| (q.uid, q.client.0)).collect();
+        assert_eq!(order, [(5, 0), (6, 200), (5, 2), (5, 3), (5, 4)]);
+        (5..100).for_each(|n| questions.handle_gone(ClientId(n), 5));
+        assert!(!questions.is_ready() && questions.waiting.is_empty() && questions.turns.is_empty());
+    }
+
+    #[test]
+    fn the_engine_has_one_at_a_time() {
+        let mut questions = Questions::default();
+        (0..2).for_each(|n| questions.push(question(n, 5)));
+        let first = questions.next().unwrap();
+        questions.give_to_engine(first);
+        assert!(!questions.is_ready() && questions.next().is_none());
+        questions.handle_gone(ClientId(0), 5);
+        assert_eq!(questions.take_from_engine().map(|q| q.client), Some(ClientId(0)));
+        assert_eq!(questions.next().map(|q| q.client), Some(ClientId(1)));
+    }
+
+    #[test]
+    fn a_program_has_one_question_until_its_answer_is_dropped() {
+        let place = QuestionPlace::default();
+        let answer = place.try_take().unwrap();
+        assert!(place.try_take().is_none());
+        drop(answer);
+        assert!(place.try_take().is_some());
+    }
+}
