@@ -99,6 +99,7 @@ pub fn of(app: &RawApp, slot: u32) -> Vec<(String, Word)> {
         ("app_generation", &s.app_generation),
         ("app_owner_pid", &s.app_owner_pid),
         ("tx_use", &s.tx_use),
+        ("peer_timeout_ms", &s.peer_timeout_ms),
         ("tx_rest", &s.tx_rest),
         ("state", &s.state),
         ("engine_flags", &s.engine_flags),
