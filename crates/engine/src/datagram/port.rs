@@ -210,8 +210,12 @@ impl UdPort {
         let posted = nic.post_send(self.qpn, &wrs[..=last]);
         self.staged.clear();
         let Err(PostError { index, .. }) = posted else { return Ok(()) };
-        // None of those before it need be signalled, so the slots come back when the queue pair was revived.
+        // None of those before it need be signalled, so their slots come back when the queue pair was revived. Those that were
+        // refused never were the device's, and are counted now.
         let refused = last + 1 - index.min(last);
+        for bytes in self.outstanding.drain(self.outstanding.len() - refused..) {
+            self.outstanding_bytes -= u64::from(bytes);
+        }
         self.fail();
         Err(refused as u64)
     }

@@ -203,6 +203,7 @@ impl Engine {
 
     fn revive_datagrams<P: Provider>(&mut self, nic: &mut P) -> bool {
         let completions = &mut self.completions;
+        let mut received = 0;
         let lost = self.datagrams.port.try_revive(self.now, nic, |nic, cq, qpn| {
             for _ in 0..DRAIN_POLLS {
                 match nic.poll_cq(cq, completions, COMPLETIONS_PER_RUN) {
@@ -210,10 +211,12 @@ impl Engine {
                     _ => break,
                 }
             }
+            let arrived = |c: &&Completion| c.qpn == qpn && c.wr_id & RECV_WR != 0 && c.status == Status::Success;
+            received = completions.iter().filter(arrived).count() as u64;
             completions.retain(|c| c.qpn != qpn);
         });
-        self.datagrams.drops.count(DropReason::Device, lost);
-        lost > 0
+        self.datagrams.drops.count(DropReason::Device, lost + received);
+        lost + received > 0
     }
 
     // ---- receiving

@@ -325,6 +325,27 @@ fn a_failed_queue_pair_is_started_again() {
     }
 }
 
+/// A queue pair in Reset takes no work request.
+#[test]
+fn datagrams_that_the_device_refuses_are_counted_once() {
+    let mut w = World::new(2, 24);
+    let [(a, sa), (b, sb)] = linked(&mut w);
+    let qpn = Qpn(w.hosts[0].ud_qpn);
+    w.hosts[0].nic.modify_qp(qpn, &QpModify::Reset).unwrap();
+    for i in 0..5 {
+        assert!(w.socket(0, a, sa).send(TO(1, 701), &pattern(200, i)));
+    }
+    w.app(0, a).poke(sa);
+    w.settle();
+    w.pass(Duration::from_secs(2));
+    w.settle();
+    assert_eq!(w.drops(0, "device"), 5);
+    w.send(0, a, sa, TO(1, 701), b"again");
+    w.settle();
+    assert_eq!(w.receive(1, b, sb).len(), 1, "the queue pair was started again");
+    assert_eq!(w.drops(0, "device"), 5);
+}
+
 /// Many senders at once, each with more than the device takes: all get their turns, and streams go on beside them.
 #[test]
 fn sockets_take_turns() {

@@ -98,6 +98,57 @@ fn the_session_is_as_documented() {
     assert_eq!(Session::bytes(65536), 8192 + 2 * 12288 + (16 << 20));
 }
 
+/// Each word of a slot is the memory that the document names, and of that slot alone.
+#[test]
+fn the_words_of_a_session_slot_lie_where_the_document_says() {
+    const SLOTS: u32 = 64;
+    let session = Session::format(region(Session::bytes(SLOTS)), SLOTS, 1).unwrap();
+    for slot in [0, 1, SLOTS - 1] {
+        let w = session.slot(slot);
+        let wide = [
+            ("tx_tail", &w.tx_tail),
+            ("rx_head", &w.rx_head),
+            ("tx_head", &w.tx_head),
+            ("rx_tail", &w.rx_tail),
+            ("epoch", &w.epoch),
+        ];
+        let narrow = [
+            ("app_flags", &w.app_flags),
+            ("app_wait", &w.app_wait),
+            ("app_generation", &w.app_generation),
+            ("app_owner_pid", &w.app_owner_pid),
+            ("tx_use", &w.tx_use),
+            ("peer_timeout_ms", &w.peer_timeout_ms),
+            ("state", &w.state),
+            ("engine_flags", &w.engine_flags),
+            ("reason", &w.reason),
+            ("generation", &w.generation),
+            ("tx_rest", &w.tx_rest),
+        ];
+        wide.iter().for_each(|(_, word)| word.store(0, Ordering::Relaxed));
+        narrow.iter().for_each(|(_, word)| word.store(0, Ordering::Relaxed));
+        let places = table("Session slot");
+        assert_eq!(places.len(), wide.len() + narrow.len(), "a word of the document is not tried here");
+        let begin = Session::bytes(SLOTS) - u64::from(SLOTS) * 256 + u64::from(slot) * 256;
+        let marked = || {
+            let mut bytes = [0; 256];
+            session.region().read(begin, &mut bytes).unwrap();
+            let first = bytes.iter().position(|b| *b != 0).map(|at| at as u64);
+            (first, bytes.iter().filter(|b| **b != 0).count() as u64)
+        };
+        for (name, word) in narrow {
+            word.store(u32::MAX, Ordering::Relaxed);
+            assert_eq!(marked(), (Some(places[name].0), places[name].1), "{name} of slot {slot}");
+            word.store(0, Ordering::Relaxed);
+        }
+        for (name, word) in wide {
+            word.store(u64::MAX, Ordering::Relaxed);
+            assert_eq!(marked(), (Some(places[name].0), places[name].1), "{name} of slot {slot}");
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
 #[test]
 fn the_engine_page_and_the_pair_are_as_documented() {
     use pair::*;
