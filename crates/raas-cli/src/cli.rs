@@ -4,11 +4,14 @@ mod values;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use values::resolve;
-use values::{seconds, size_bytes, two_addresses};
+use values::{period, seconds, size_bytes, two_addresses};
+
+use crate::ss::{PATHS, STATES};
 
 /// Port of `raas perf server` if none is given.
 pub(crate) const PERF_PORT: u16 = 4800;
@@ -48,10 +51,10 @@ pub(crate) enum Command {
     Send(SendArgs),
     /// Receive a file from `raas send`
     Recv(RecvArgs),
-    /// List the connections of this host
-    Ss(InspectArgs),
+    /// List the connections of this host, all or those that fit the options
+    Ss(SsArgs),
     /// Show device, lanes, resources, counters and applications of this host
-    Stat(InspectArgs),
+    Stat(StatArgs),
     /// Explain which path a connection takes, or one to an address would take, and why not another
     Why(WhyArgs),
     /// Look for what stands in the way: device, addresses, MTU, limits, kernel, daemon, key, peers; each with its fix
@@ -76,8 +79,8 @@ pub(crate) enum Command {
 /// Which daemon to talk to.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SocketArgs {
-    /// Control socket of this host's daemon [default: $RAAS_SOCKET, else $XDG_RUNTIME_DIR/raas/raasd.sock, else
-    /// /run/raas/raasd.sock for root and /tmp/raas-$UID/raasd.sock for others]
+    /// Control socket of this host's daemon [default: $RAAS_SOCKET, else the first that is served of
+    /// $XDG_RUNTIME_DIR/raas/raasd.sock, /tmp/raas-$UID/raasd.sock (not for root) and /run/raas/raasd.sock]
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
 }
@@ -224,8 +227,10 @@ pub(crate) struct DaemonArgs {
     /// End in order when stdin is closed, as when a parent process ends
     #[arg(long)]
     pub(crate) until_stdin_closes: bool,
-    #[command(flatten)]
-    pub(crate) socket: SocketArgs,
+    /// Control socket to serve [default: $RAAS_SOCKET, else $XDG_RUNTIME_DIR/raas/raasd.sock, else /run/raas/raasd.sock for
+    /// root and /tmp/raas-$UID/raasd.sock for others]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
 }
 
 /// `raas send`.
@@ -258,12 +263,43 @@ pub(crate) struct RecvArgs {
     pub(crate) socket: SocketArgs,
 }
 
-/// `raas ss` and `raas stat`.
+/// `raas ss`. Options of different kinds must all fit; one that is given several times fits if any of its values does.
 #[derive(Debug, Args)]
-pub(crate) struct InspectArgs {
+pub(crate) struct SsArgs {
+    /// Only connections to this host, or to this port of it
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) peer: Vec<String>,
+    /// Only with this port, here or at the peer
+    #[arg(long, value_name = "PORT")]
+    pub(crate) port: Vec<u16>,
+    /// Only in this state
+    #[arg(long, value_name = "STATE", value_parser = STATES)]
+    pub(crate) state: Vec<String>,
+    /// Only by this path
+    #[arg(long, value_name = "PATH", value_parser = PATHS)]
+    pub(crate) path: Vec<String>,
+    /// Only of this process
+    #[arg(long, value_name = "PID")]
+    pub(crate) pid: Vec<u32>,
+    /// Only of the program of this name, as in `raas stat`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) program: Vec<String>,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) socket: SocketArgs,
+}
+
+/// `raas stat`.
+#[derive(Debug, Args)]
+pub(crate) struct StatArgs {
+    /// Print one JSON object; with --watch one a line, again and again
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print again every S seconds, with what happened in between, until ended
+    #[arg(long, value_name = "S", num_args = 0..=1, default_missing_value = "1", value_parser = period)]
+    pub(crate) watch: Option<Duration>,
     #[command(flatten)]
     pub(crate) socket: SocketArgs,
 }

@@ -9,6 +9,7 @@ use raasd::{Config, DaemonError, Flags, Shutdown};
 use crate::cli::DaemonArgs;
 use crate::exit::Failure;
 use crate::log::Log;
+use crate::out;
 
 /// How long the daemon may take to end after stdin was closed, before the process ends anyway.
 const END_LIMIT: Duration = Duration::from_secs(8);
@@ -23,7 +24,7 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     let flags = Flags {
         listen: args.listen,
-        socket: args.socket.socket,
+        socket: args.socket,
         device: args.device,
         pcap: args.pcap,
         peer_port: args.peer_port,
@@ -36,8 +37,8 @@ pub(crate) fn run(
     start_log(&config.log, queue.clone())?;
     if args.check {
         raasd::check(&config).map_err(failure)?;
-        println!("configuration ok: host {}, socket {}", config.listen, config.socket.display());
-        return Ok(());
+        let said = format!("configuration ok: host {}, socket {}", config.listen, config.socket.display());
+        return out::line(said).map(drop);
     }
     queue.take_panics();
     let shutdown = Shutdown::on_signals();

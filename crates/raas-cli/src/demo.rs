@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 pub(crate) use app::run as run_app;
 
 use crate::exit::Failure;
+use crate::out;
 use crate::transport::tcp_congestion;
 use cleanup::{Cleanup, CleanupOwner};
 use corpus::Corpus;
@@ -99,9 +100,9 @@ pub(crate) fn run(demo: &Demo) -> Result<(), Failure> {
     }
     cleanup.now();
     if demo.json {
-        println!("{}", report.to_json());
+        out::line(report.to_json())?;
     } else {
-        print!("{}", report.to_text());
+        out::print(report.to_text())?;
     }
     match report.errors.first() {
         _ if report.is_good() => Ok(()),
@@ -113,9 +114,8 @@ pub(crate) fn run(demo: &Demo) -> Result<(), Failure> {
 /// Cleans up and ends the process on signals, and if the run hangs beyond its time limit.
 fn guard(cleanup: &Cleanup, seconds_max: u64) -> Result<(), Failure> {
     let on_signal = Cleanup::clone(cleanup);
-    crate::signals::watch(move |name| {
+    crate::signals::watch(move |_| {
         on_signal.now();
-        eprintln!("raas: ended by {name}; all child processes are gone");
         std::process::exit(1);
     })
     .map_err(|e| Failure::failed("signal handling", e))?;
@@ -123,7 +123,7 @@ fn guard(cleanup: &Cleanup, seconds_max: u64) -> Result<(), Failure> {
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(seconds_max) + WATCHDOG_GRACE);
         watched.now();
-        eprintln!("raas: the demo hung beyond --seconds-max and was ended");
+        out::say("raas: the demo hung beyond --seconds-max and was ended");
         std::process::exit(1);
     });
     Ok(())

@@ -6,19 +6,19 @@ use rdmacore::{Choice, DeviceInfo, GidInfo, GidType, PortInfo, SelectError};
 use serde_json::{Value, json};
 
 use crate::exit::Failure;
-use crate::table::{Align, Table};
+use crate::out;
+use crate::table::{self, Align, Table};
 
 /// Lists the devices; with an address also tells what `rdma-core` would take for it.
 pub(crate) fn run(listen: Option<IpAddr>, as_json: bool) -> Result<(), Failure> {
     let devices = rdmacore::list_devices();
     let library = rdmacore::library_present().map_err(|e| e.to_string());
     let choice = listen.map(|address| rdmacore::choose(&devices, None, address));
-    if as_json {
-        println!("{}", to_json(&devices, &library, choice.as_ref()));
-    } else {
-        print!("{}", to_text(&devices, &library, choice.as_ref()));
-    }
-    Ok(())
+    let told = match as_json {
+        true => out::line(to_json(&devices, &library, choice.as_ref())),
+        false => out::print(to_text(&devices, &library, choice.as_ref())),
+    };
+    told.map(drop)
 }
 
 fn type_name(gid_type: GidType) -> &'static str {
@@ -87,22 +87,22 @@ fn to_text(
     }
     let mut text = table.render();
     if devices.is_empty() {
-        text.push_str(&format!("\n{}\n", SelectError::NoDevice));
+        text.push_str(&format!("\n{}", table::paragraph(&SelectError::NoDevice.to_string())));
     }
     if let Err(e) = library {
-        text.push_str(&format!("\nlibibverbs: {e}\n"));
+        text.push_str(&format!("\n{}", table::paragraph(&format!("libibverbs: {e}"))));
     }
     match choice {
         Some(Ok(c)) => {
-            text.push_str(&format!(
-                "\nrdma-core would take {} port {}, GID {}: {}\n",
-                c.device, c.port, c.gid.index, c.why
-            ));
+            let choice = format!("rdma-core would take {} port {}, GID {}: {}", c.device, c.port, c.gid.index, c.why);
+            text.push_str(&format!("\n{}", table::paragraph(&choice)));
             for other in &c.rejected {
-                text.push_str(&format!("  not: {other}\n"));
+                text.push_str(&table::paragraph(&format!("  not: {other}")));
             }
         }
-        Some(Err(e)) => text.push_str(&format!("\nrdma-core would take nothing: {e}\n")),
+        Some(Err(e)) => {
+            text.push_str(&format!("\n{}", table::paragraph(&format!("rdma-core would take nothing: {e}"))));
+        }
         None => {}
     }
     text

@@ -12,6 +12,7 @@ use std::net::IpAddr;
 
 use crate::cli::DoctorArgs;
 use crate::exit::Failure;
+use crate::out;
 use crate::route;
 use crate::transport::Raas;
 
@@ -39,9 +40,9 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
         peer::look(peer, &serving, raas.as_ref(), &mut findings);
     }
     if args.json {
-        println!("{}", findings.to_json());
+        out::line(findings.to_json())?;
     } else {
-        print!("{}", findings.to_text());
+        out::print(findings.to_text())?;
     }
     match findings.worst() {
         None => Ok(()),

@@ -4,6 +4,11 @@
 
 use std::process::ExitCode;
 
+use crate::out;
+
+/// The exit code of a command line or configuration that cannot be used.
+pub(crate) const USAGE: u8 = 2;
+
 /// Why a command did not succeed; the variant decides the exit code, the text says what to do next.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -28,14 +33,17 @@ pub(crate) enum Failure {
     /// The daemon ended with this exit code, and its log has said why.
     #[error("exit code {0}")]
     Logged(u8),
+    /// The reader of stdout left before it had all of a stream (exit code 1). It knows; nobody needs to be told.
+    #[error("the reader of stdout left")]
+    ReaderLeft,
 }
 
 impl Failure {
     /// The exit code of the process, 1 to 5.
     pub(crate) fn code(&self) -> u8 {
         match self {
-            Self::Failed(_) => 1,
-            Self::Usage(_) | Self::Configuration(_) => 2,
+            Self::Failed(_) | Self::ReaderLeft => 1,
+            Self::Usage(_) | Self::Configuration(_) => USAGE,
             Self::NoDaemon(_) => 3,
             Self::Refused(_) => 4,
             Self::Unverified(_) => 5,
@@ -59,8 +67,8 @@ impl Failure {
     /// Tells a person on stderr.
     pub(crate) fn tell(&self) {
         match self {
-            Self::Logged(_) => {}
-            other => eprintln!("{}", other.words()),
+            Self::Logged(_) | Self::ReaderLeft => {}
+            other => out::say(other.words()),
         }
     }
 

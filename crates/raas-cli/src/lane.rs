@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::cli::LaneResetArgs;
 use crate::exit::Failure;
+use crate::out;
 use crate::transport::session_failure;
 
 /// Resets the lane to the host that was named, or all lanes.
@@ -29,11 +30,12 @@ pub(crate) fn reset(args: &LaneResetArgs) -> Result<(), Failure> {
         }
     }
     if args.json {
-        println!("{}", json!({ "schema": "raas.lane/1", "reset": done }));
+        out::line(json!({ "schema": "raas.lane/1", "reset": done }))?;
     } else if done.is_empty() {
-        println!("this host has no lanes");
+        out::line("this host has no lanes")?;
     } else {
-        done.iter().for_each(|peer| println!("the lane to {peer} is made anew; `raas stat` counts it"));
+        let lines = done.iter().map(|peer| format!("the lane to {peer} is made anew; `raas stat` counts it\n"));
+        out::print(lines.collect::<String>())?;
     }
     Ok(())
 }

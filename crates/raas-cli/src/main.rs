@@ -1,6 +1,7 @@
 //! The `raas` command. This file starts logging, runs the command and turns its failure into the exit code; nothing
 //! else exits the process in order.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)] // see `out`
 
 mod cli;
 mod daemon;
@@ -12,6 +13,7 @@ mod lane;
 mod log;
 mod manual;
 mod netcat;
+mod out;
 mod perf;
 mod process;
 mod route;
@@ -49,14 +51,30 @@ const LOG_DEFAULT: &str = "warn,raas::fallback=off,raas::bind=off";
 const DAEMON_NAME: &str = "raasd";
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(arguments(std::env::args_os().collect()));
-    match run(cli) {
+    let outcome = match Cli::try_parse_from(arguments(std::env::args_os().collect())) {
+        Ok(cli) => run(cli),
+        Err(e) => return help(&e),
+    };
+    exit(outcome)
+}
+
+fn exit(outcome: Result<(), Failure>) -> ExitCode {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             failure.tell();
             failure.exit_code()
         }
     }
+}
+
+/// Help and version go to stdout and can fail there as any result; what is wrong with a command line goes to stderr.
+fn help(e: &clap::Error) -> ExitCode {
+    let printed = e.print();
+    if e.use_stderr() {
+        return ExitCode::from(exit::USAGE);
+    }
+    exit(out::written(printed).map(drop))
 }
 
 /// Called as `raasd`, this is `raas daemon`.
@@ -120,8 +138,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
                 Some(FallbackTo::Tcp) => netcat::recv(&FallingBack::attach(socket, name)?, at, &args.output),
             }
         }
-        Command::Ss(args) => ss::run(args.socket.path(), args.json),
-        Command::Stat(args) => stat::run(args.socket.path(), args.json),
+        Command::Ss(args) => ss::run(&args),
+        Command::Stat(args) => stat::run(args.socket.path(), args.json, args.watch),
         Command::Why(args) => why::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Man(args) => manual::man(args.dir.as_deref()),
@@ -163,8 +181,7 @@ fn measure(args: &PerfClientArgs, kind: perf::Kind, default_bytes: u32) -> Resul
         (false, None) => perf::run_client(&Raas::attach(socket, name)?, to, load)?,
         (false, Some(FallbackTo::Tcp)) => perf::run_client(&FallingBack::attach(socket, name)?, to, load)?,
     };
-    perf::print(load, &outcome, args.json);
-    Ok(())
+    perf::print(load, &outcome, args.json)
 }
 
 #[cfg(test)]

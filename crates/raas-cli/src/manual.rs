@@ -1,6 +1,5 @@
 //! `raas man` and `raas completions`: made from the command line's own types, so that they cannot say anything else.
 
-use std::io::Write;
 use std::path::Path;
 
 use clap::{Command, CommandFactory};
@@ -8,6 +7,7 @@ use clap_complete::Shell;
 
 use crate::cli::Cli;
 use crate::exit::Failure;
+use crate::out;
 
 /// Commands below commands at most.
 const DEPTH_MAX: u32 = 3;
@@ -17,12 +17,12 @@ pub(crate) fn man(dir: Option<&Path>) -> Result<(), Failure> {
     let mut command = Cli::command();
     command.build();
     let Some(dir) = dir else {
-        return to_stdout(&page(command)?);
+        return out::print(page(command)?).map(drop);
     };
     std::fs::create_dir_all(dir).map_err(|e| Failure::Usage(format!("{}: {e}", dir.display())))?;
     let mut names = Vec::new();
     write_pages(dir, command, DEPTH_MAX, &mut names)?;
-    to_stdout(names.into_iter().map(|name| name + "\n").collect::<String>().as_bytes())
+    out::print(names.into_iter().map(|name| name + "\n").collect::<String>()).map(drop)
 }
 
 /// Prints the completions of one shell.
@@ -30,12 +30,7 @@ pub(crate) fn completions(shell: Shell) -> Result<(), Failure> {
     let mut command = Cli::command();
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut command, "raas", &mut text);
-    to_stdout(&text)
-}
-
-fn to_stdout(text: &[u8]) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text).and_then(|()| out.flush()).map_err(|e| Failure::failed("stdout", e))
+    out::print(text).map(drop)
 }
 
 fn page(command: Command) -> Result<Vec<u8>, Failure> {

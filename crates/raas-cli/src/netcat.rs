@@ -2,8 +2,10 @@
 //! last byte and ends well only after the receiver has taken everything and closed in order. Over kernel TCP, where a
 //! process that was killed closes in order too, the receiver says with one byte that everything is written.
 
+mod target;
+
 use std::fs::File;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -12,7 +14,9 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::exit::Failure;
+use crate::out;
 use crate::transport::{Accept, Duplex, Transport, stream_failure};
+use target::Target;
 
 /// Bytes copied at once.
 const COPY_BYTES: usize = 256 << 10;
@@ -56,9 +60,9 @@ pub(crate) fn send<T: Transport>(transport: &T, file: &Path, to: SocketAddr) -> 
 
 /// Accepts one connection at `at` and writes its bytes to `output` (`-` is stdout).
 pub(crate) fn recv<T: Transport>(transport: &T, at: SocketAddr, output: &Path) -> Result<(), Failure> {
-    let mut target = open_target(output)?;
+    let mut target = Target::open(output)?;
     let listener = transport.listen(at)?;
-    eprintln!("listening on {}", listener.local_addr());
+    out::say(format_args!("listening on {}", listener.local_addr()));
     let stream = loop {
         if let Some(stream) = listener.accept_timeout(ACCEPT_TIMEOUT)? {
             break stream;
@@ -68,7 +72,7 @@ pub(crate) fn recv<T: Transport>(transport: &T, at: SocketAddr, output: &Path) -
     drop(listener);
     let from = stream.peer_addr();
     if let Some(cause) = stream.fallback() {
-        eprintln!("raas: from {from} over kernel TCP ({}): {cause}", raas::Reason::TcpFallback.key());
+        out::say(format_args!("raas: from {from} over kernel TCP ({}): {cause}", raas::Reason::TcpFallback.key()));
     }
     let bar = progress_bar("receiving", None);
     let mut buffer = vec![0; COPY_BYTES];
@@ -80,9 +84,10 @@ pub(crate) fn recv<T: Transport>(transport: &T, at: SocketAddr, output: &Path) -
             Err(e) => return Err(stream_failure(format!("receiving from {from}"), &e)),
         };
         let part = buffer.get(..n).unwrap_or_default();
-        target.writer.write_all(part).map_err(|e| Failure::failed(&target.name, e))?;
+        target.write_all(part)?;
         bar.inc(n as u64);
     }
+    target.finish()?;
     bar.finish();
     if stream.fallback().is_some() {
         stream.send_all(&[WRITTEN]).map_err(|e| stream_failure(format!("answering {from}"), &e))?;
@@ -111,21 +116,6 @@ fn open_source(path: &Path) -> Result<Source, Failure> {
     }
     let bytes = metadata.is_file().then_some(metadata.len());
     Ok(Source { reader: file, name, bytes })
-}
-
-struct Target {
-    writer: File,
-    name: String,
-}
-
-fn open_target(path: &Path) -> Result<Target, Failure> {
-    if path == Path::new("-") {
-        let stdout = io::stdout().as_fd().try_clone_to_owned()?;
-        return Ok(Target { writer: stdout.into(), name: "stdout".into() });
-    }
-    let name = path.display().to_string();
-    let file = File::create(path).map_err(|e| Failure::Usage(format!("{name}: {e}")))?;
-    Ok(Target { writer: file, name })
 }
 
 /// A bar on a terminal, nothing elsewhere: stderr of a script stays clean.

@@ -1,27 +1,69 @@
 //! `raas ss`: the connections of this host, each with its path and the reason for it, and its datagram sockets.
 
-use std::path::Path;
+mod filter;
 
-use control::{ConnectionRow, ConnectionState, DatagramRow, PathKind};
+use std::collections::BTreeMap;
+
+use control::{AppRow, ConnectionRow, ConnectionState, DatagramRow, PathKind};
 use serde_json::{Map, Value, json};
 
+use crate::cli::SsArgs;
 use crate::exit::Failure;
+use crate::out;
 use crate::table::{self, Align, Table};
 use crate::transport::session_failure;
+use filter::Filter;
 
-/// Asks the daemon at `socket` and prints its connections.
-pub(crate) fn run(socket: Option<&Path>, as_json: bool) -> Result<(), Failure> {
-    let rows = raas::inspect::connections(socket).map_err(session_failure)?;
-    let datagrams = raas::inspect::datagrams(socket).map_err(session_failure)?;
-    if as_json {
-        println!("{}", to_json(&rows, &datagrams));
-    } else {
-        print!("{}", to_text(&rows));
-        if !datagrams.is_empty() {
-            print!("\ndatagram sockets\n{}", datagrams_to_text(&datagrams));
-        }
+/// What `--state` takes, in the order of a connection's life.
+pub(crate) const STATES: [&str; 6] = ["connecting", "backlog", "established", "fin-sent", "fin-received", "closing"];
+/// What `--path` takes.
+pub(crate) const PATHS: [&str; 4] = ["shm", "lane", "leased", "tcp"];
+
+/// Asks the daemon and prints its connections, of those that the command line asks for.
+pub(crate) fn run(args: &SsArgs) -> Result<(), Failure> {
+    let filter = Filter::new(args)?;
+    let socket = args.socket.path();
+    let mut rows = raas::inspect::connections(socket).map_err(session_failure)?;
+    let mut datagrams = raas::inspect::datagrams(socket).map_err(session_failure)?;
+    let programs = Programs::of(&raas::inspect::stat(socket).map_err(session_failure)?.apps);
+    rows.retain(|row| filter.takes_connection(row, &programs));
+    datagrams.retain(|row| filter.takes_datagram(row, &programs));
+    if args.json {
+        return out::line(to_json(&rows, &datagrams, &programs)).map(drop);
     }
-    Ok(())
+    let mut text = to_text(&rows, &programs);
+    if !datagrams.is_empty() {
+        text += &format!("\ndatagram sockets\n{}", datagrams_to_text(&datagrams, &programs));
+    }
+    out::print(text).map(drop)
+}
+
+/// The names that programs gave themselves, by process. A process with several sessions may have several.
+#[derive(Debug, Default)]
+struct Programs(BTreeMap<u32, String>);
+
+impl Programs {
+    fn of(apps: &[AppRow]) -> Self {
+        let mut names: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
+        for app in apps {
+            names.entry(app.pid).or_default().push(&app.name);
+        }
+        let joined = names.into_iter().map(|(pid, mut names)| {
+            names.sort_unstable();
+            names.dedup();
+            (pid, names.join(", "))
+        });
+        Self(joined.collect())
+    }
+
+    /// None if the program ended between two questions to the daemon.
+    fn name(&self, pid: u32) -> Option<&str> {
+        self.0.get(&pid).map(String::as_str)
+    }
+
+    fn cell(&self, pid: u32) -> String {
+        self.name(pid).unwrap_or("-").to_owned()
+    }
 }
 
 /// The word for a path in JSON and tables.
@@ -45,7 +87,7 @@ fn state_name(state: ConnectionState) -> &'static str {
     }
 }
 
-fn to_json(rows: &[ConnectionRow], datagrams: &[DatagramRow]) -> Value {
+fn to_json(rows: &[ConnectionRow], datagrams: &[DatagramRow], programs: &Programs) -> Value {
     let connections: Vec<Value> = rows
         .iter()
         .map(|r| {
@@ -63,6 +105,7 @@ fn to_json(rows: &[ConnectionRow], datagrams: &[DatagramRow]) -> Value {
                 "tx_queued_bytes": r.tx_queued_bytes,
                 "rx_queued_bytes": r.rx_queued_bytes,
                 "app_pid": r.app_pid,
+                "program": programs.name(r.app_pid),
             })
         })
         .collect();
@@ -80,13 +123,14 @@ fn to_json(rows: &[ConnectionRow], datagrams: &[DatagramRow]) -> Value {
                 "rx_bytes": r.rx_bytes,
                 "drops": drops,
                 "app_pid": r.app_pid,
+                "program": programs.name(r.app_pid),
             })
         })
         .collect();
     json!({ "schema": "raas.ss/1", "connections": connections, "datagram_sockets": sockets })
 }
 
-fn datagrams_to_text(rows: &[DatagramRow]) -> String {
+fn datagrams_to_text(rows: &[DatagramRow], programs: &Programs) -> String {
     let mut t = Table::new(&[
         ("ID", Align::Right),
         ("LOCAL", Align::Left),
@@ -95,8 +139,10 @@ fn datagrams_to_text(rows: &[DatagramRow]) -> String {
         ("SENT", Align::Right),
         ("RECEIVED", Align::Right),
         ("PID", Align::Right),
+        ("PROGRAM", Align::Left),
         ("DROPPED", Align::Left),
-    ]);
+    ])
+    .spare(&["SENT", "RECEIVED", "ID", "PID"]);
     for r in rows {
         let drops: Vec<String> = r.drops.iter().map(|(reason, n)| format!("{} {reason}", table::grouped(*n))).collect();
         t.row(vec![
@@ -107,13 +153,14 @@ fn datagrams_to_text(rows: &[DatagramRow]) -> String {
             table::bytes(r.tx_bytes),
             table::bytes(r.rx_bytes),
             r.app_pid.to_string(),
+            programs.cell(r.app_pid),
             if drops.is_empty() { "-".to_owned() } else { drops.join(", ") },
         ]);
     }
     t.render()
 }
 
-fn to_text(rows: &[ConnectionRow]) -> String {
+fn to_text(rows: &[ConnectionRow], programs: &Programs) -> String {
     let mut t = Table::new(&[
         ("ID", Align::Right),
         ("STATE", Align::Left),
@@ -127,7 +174,21 @@ fn to_text(rows: &[ConnectionRow]) -> String {
         ("ROUTE", Align::Right),
         ("LANE", Align::Left),
         ("PID", Align::Right),
+        ("PROGRAM", Align::Left),
         ("WHY THIS PATH", Align::Left),
+    ])
+    .spare(&[
+        "ROUTE",
+        "LANE",
+        "RX-QUEUE",
+        "TX-QUEUE",
+        "WHY THIS PATH",
+        "PID",
+        "RECEIVED",
+        "SENT",
+        "PATH",
+        "STATE",
+        "ID",
     ]);
     for r in rows {
         t.row(vec![
@@ -143,6 +204,7 @@ fn to_text(rows: &[ConnectionRow]) -> String {
             r.route_id.map_or("-".to_owned(), |id| id.to_string()),
             r.lane.clone().unwrap_or("-".to_owned()),
             r.app_pid.to_string(),
+            programs.cell(r.app_pid),
             r.reason.key().to_owned(),
         ]);
     }
@@ -153,9 +215,8 @@ fn to_text(rows: &[ConnectionRow]) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn keys_and_words_are_the_ones_that_bind() {
-        let row = ConnectionRow {
+    pub(super) fn connection() -> ConnectionRow {
+        ConnectionRow {
             id: 7,
             local: "10.0.0.1:5000".parse().unwrap(),
             peer: "10.0.0.2:80".parse().unwrap(),
@@ -169,8 +230,11 @@ mod tests {
             tx_queued_bytes: 3,
             rx_queued_bytes: 4,
             app_pid: 5,
-        };
-        let socket = DatagramRow {
+        }
+    }
+
+    pub(super) fn datagram() -> DatagramRow {
+        DatagramRow {
             id: 8,
             local: "10.0.0.1:7001".parse().unwrap(),
             tx_datagrams: 1,
@@ -179,23 +243,35 @@ mod tests {
             rx_bytes: 4,
             drops: vec![("ring_full".into(), 5)],
             app_pid: 6,
-        };
-        let value = to_json(std::slice::from_ref(&row), std::slice::from_ref(&socket));
+        }
+    }
+
+    #[test]
+    fn keys_and_words_are_the_ones_that_bind() {
+        let programs = Programs([(5, "server".to_owned())].into());
+        let value = to_json(&[connection()], &[datagram()], &programs);
         assert_eq!(
-            value.to_string(),
+            value,
             json!({"schema": "raas.ss/1", "connections": [{
                 "id": 7, "local": "10.0.0.1:5000", "peer": "10.0.0.2:80", "state": "fin-sent", "lane": "10.0.0.2/0",
                 "route_id": 3, "path": "lane", "reason": "other-host", "tx_bytes": 1, "rx_bytes": 2,
-                "tx_queued_bytes": 3, "rx_queued_bytes": 4, "app_pid": 5
+                "tx_queued_bytes": 3, "rx_queued_bytes": 4, "app_pid": 5, "program": "server"
             }], "datagram_sockets": [{
                 "id": 8, "kind": "datagram", "local": "10.0.0.1:7001", "tx_datagrams": 1, "rx_datagrams": 2, "tx_bytes": 3,
-                "rx_bytes": 4, "drops": {"ring_full": 5}, "app_pid": 6
+                "rx_bytes": 4, "drops": {"ring_full": 5}, "app_pid": 6, "program": null
             }]})
-            .to_string()
         );
-        let text = to_text(&[row]);
+        let text = to_text(&[connection()], &programs);
         assert_eq!(text.lines().count(), 2);
-        assert!(text.contains("10.0.0.2:80") && text.contains("other-host"));
-        assert!(datagrams_to_text(&[socket]).contains("5 ring_full"));
+        assert!(text.contains("10.0.0.2:80") && text.contains("server   other-host"), "{text}");
+        assert!(datagrams_to_text(&[datagram()], &programs).contains("5 ring_full"));
+    }
+
+    #[test]
+    fn every_state_and_path_can_be_asked_for() {
+        use ConnectionState::{Backlog, Closing, Connecting, Established, FinReceived, FinSent};
+        let states = [Connecting, Backlog, Established, FinSent, FinReceived, Closing].map(state_name);
+        assert_eq!(states, STATES);
+        assert_eq!([PathKind::Shm, PathKind::Lane, PathKind::Leased, PathKind::Tcp].map(path_name), PATHS);
     }
 }

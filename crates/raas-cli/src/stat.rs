@@ -1,23 +1,26 @@
 //! `raas stat`: device, lanes, resources, counters and applications of this host.
 
+mod watch;
+
 use std::path::Path;
+use std::time::Duration;
 
 use control::{LaneRow, Stat};
 use serde_json::{Map, Value, json};
 
 use crate::exit::Failure;
+use crate::out;
 use crate::table::{self, Align, Table};
 use crate::transport::session_failure;
 
-/// Asks the daemon at `socket` and prints its state.
-pub(crate) fn run(socket: Option<&Path>, as_json: bool) -> Result<(), Failure> {
-    let stat = raas::inspect::stat(socket).map_err(session_failure)?;
-    if as_json {
-        println!("{}", to_json(&stat));
-    } else {
-        print!("{}", to_text(&stat));
+/// Asks the daemon at `socket` and prints its state, once or, with `watch`, again and again.
+pub(crate) fn run(socket: Option<&Path>, as_json: bool, watch: Option<Duration>) -> Result<(), Failure> {
+    if let Some(period) = watch {
+        return watch::run(socket, as_json, period);
     }
-    Ok(())
+    let stat = raas::inspect::stat(socket).map_err(session_failure)?;
+    let told = if as_json { out::line(to_json(&stat)) } else { out::print(to_text(&stat)) };
+    told.map(drop)
 }
 
 fn by_name(counts: &[(String, u64)]) -> Value {
@@ -107,6 +110,7 @@ fn lanes(s: &Stat) -> String {
         ("PEER", Align::Left),
         ("STATE", Align::Left),
         ("INCARNATION", Align::Right),
+        ("RESETS", Align::Right),
         ("QPN", Align::Left),
         ("PEER-QPN", Align::Left),
         ("MTU", Align::Right),
@@ -117,6 +121,18 @@ fn lanes(s: &Stat) -> String {
         ("RECEIVED", Align::Right),
         ("DIALS-FAILED", Align::Right),
         ("REDIAL-IN", Align::Right),
+    ])
+    .spare(&[
+        "PEER-QPN",
+        "QPN",
+        "GRANTED",
+        "CREDITS",
+        "MTU",
+        "INCARNATION",
+        "DIALS-FAILED",
+        "REDIAL-IN",
+        "RESETS",
+        "PEER",
     ]);
     for l in &s.lanes {
         t.row(vec![
@@ -124,6 +140,7 @@ fn lanes(s: &Stat) -> String {
             l.peer.to_string(),
             l.state.clone(),
             l.incarnation.to_string(),
+            table::grouped(l.resets),
             qpn(l.qpn),
             qpn(l.peer_qpn),
             l.mtu_bytes.to_string(),
@@ -158,7 +175,8 @@ fn apps(s: &Stat) -> String {
         ("SENT", Align::Right),
         ("RECEIVED", Align::Right),
         ("REGISTERED", Align::Right),
-    ]);
+    ])
+    .spare(&["REGISTERED", "UID"]);
     for a in &s.apps {
         t.row(vec![
             a.pid.to_string(),
@@ -178,7 +196,7 @@ mod tests {
     use super::*;
     use control::{AppRow, VerbCounts};
 
-    fn stat() -> Stat {
+    pub(super) fn stat() -> Stat {
         Stat {
             device: "softnic".into(),
             lanes: vec![LaneRow {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cli::WhyArgs;
 use crate::exit::Failure;
+use crate::out;
 use crate::route::{self, Route};
 use crate::ss::path_name;
 use crate::transport::{Raas, reason_failure, session_failure};
@@ -51,9 +52,9 @@ pub(crate) fn run(args: &WhyArgs) -> Result<(), Failure> {
         Err(_) => of_host(&raas, route::target(&args.what)?.0)?,
     };
     if args.json {
-        println!("{}", explanation.to_json());
+        out::line(explanation.to_json())?;
     } else {
-        print!("{}", explanation.to_text());
+        out::print(explanation.to_text())?;
     }
     match explanation.path {
         Some(_) => Ok(()),

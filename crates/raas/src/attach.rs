@@ -40,8 +40,7 @@ pub(crate) fn attach(
 ) -> Result<(OwnedFd, Welcome), SessionError> {
     let deadline = Instant::now() + timeout;
     let silent = || SessionError::Silent { path: path.to_path_buf(), waited: timeout };
-    let socket = dial(path, deadline, silent)?;
-    check_server(path, &socket)?;
+    let socket = knock(path, deadline)?;
     let hello = Request::Hello { version: APP_VERSION, layout: LAYOUT_VERSION, role, name };
     // A daemon that refuses at once may close before it reads: its reason is still there to be received.
     match control::send_message(socket.as_fd(), &hello, &[]) {
@@ -62,9 +61,20 @@ pub(crate) fn attach(
     }
 }
 
+/// Connects to whoever serves `path`, if it may be believed.
+pub(crate) fn knock(path: &Path, deadline: Instant) -> Result<OwnedFd, SessionError> {
+    let begin = Instant::now();
+    let silent = || SessionError::Silent { path: path.to_path_buf(), waited: begin.elapsed() };
+    let socket = dial(path, deadline, silent)?;
+    check_server(path, &socket)?;
+    Ok(socket)
+}
+
 fn dial(path: &Path, deadline: Instant, silent: impl Fn() -> SessionError) -> Result<OwnedFd, SessionError> {
-    let no_daemon =
-        |e: Errno| SessionError::NoDaemon { path: path.to_path_buf(), cause: std::io::Error::from(e).to_string() };
+    let no_daemon = |e: Errno| match e {
+        Errno::ACCESS | Errno::PERM => denied(path),
+        e => SessionError::NoDaemon { path: path.to_path_buf(), cause: std::io::Error::from(e).to_string() },
+    };
     let address = SocketAddrUnix::new(path).map_err(no_daemon)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -79,6 +89,26 @@ fn dial(path: &Path, deadline: Instant, silent: impl Fn() -> SessionError) -> Re
     }
 }
 
+/// Whom a socket that refuses this user lets in.
+fn denied(path: &Path) -> SessionError {
+    use std::os::unix::fs::MetadataExt;
+    let seen = std::fs::metadata(path).ok();
+    let mode = seen.as_ref().map(|meta| meta.mode() & 0o7777);
+    let group = seen.map(|meta| group_name(meta.gid()));
+    SessionError::Denied { path: path.to_path_buf(), mode, group }
+}
+
+/// The name of a group as this host's own list has it, else its number.
+fn group_name(gid: u32) -> String {
+    let list = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    let named = list.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == gid.to_string()).then(|| name.to_owned())
+    });
+    named.unwrap_or_else(|| gid.to_string())
+}
+
 /// Anybody may make a directory in /tmp: a socket at the usual place there must be this user's or root's.
 fn check_server(path: &Path, socket: &OwnedFd) -> Result<(), SessionError> {
     let own = rustix::process::getuid().as_raw();
@@ -91,7 +121,7 @@ fn check_server(path: &Path, socket: &OwnedFd) -> Result<(), SessionError> {
 }
 
 fn is_trusted(path: &Path, own: u32, server: u32) -> bool {
-    server == own || server == 0 || path != control::socket_path_from(None, |_| None, own)
+    server == own || server == 0 || !control::is_in_public_directory(path, own)
 }
 
 fn welcome(reply: Reply, fds: Vec<OwnedFd>) -> Result<Welcome, SessionError> {
@@ -151,6 +181,11 @@ pub(crate) fn channel_error(error: ChannelError) -> SessionError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_have_the_names_of_the_host() {
+        assert_eq!((group_name(0).as_str(), group_name(4_000_000_000).as_str()), ("root", "4000000000"));
+    }
 
     #[test]
     fn only_this_user_and_root_may_serve_the_usual_place_in_tmp() {

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use control::{APP_VERSION, Reason};
@@ -24,6 +24,16 @@ pub enum SessionError {
         path: PathBuf,
         /// What the system said.
         cause: String,
+    },
+    /// A daemon serves there, and its socket does not let this user in.
+    #[error("{}", denied(path, *mode, group.as_deref()))]
+    Denied {
+        /// The socket.
+        path: PathBuf,
+        /// Mode of the socket file; none if its directory does not even let this user look.
+        mode: Option<u32>,
+        /// Group of the socket file.
+        group: Option<String>,
     },
     /// Library and daemon are of different releases.
     #[error(
@@ -104,10 +114,26 @@ impl SessionError {
             Self::Version { .. } | Self::Forked { .. } => io::ErrorKind::Unsupported,
             Self::Refused { reason, .. } | Self::Lost { reason } => reason_kind(*reason),
             Self::Silent { .. } => io::ErrorKind::TimedOut,
-            Self::Impostor { .. } => io::ErrorKind::PermissionDenied,
+            Self::Denied { .. } | Self::Impostor { .. } => io::ErrorKind::PermissionDenied,
             Self::Protocol(_) => io::ErrorKind::InvalidData,
             Self::Os { kind, .. } => *kind,
         }
+    }
+}
+
+/// Whom the socket lets in, and what this user has to do to be one of them.
+fn denied(path: &Path, mode: Option<u32>, group: Option<&str>) -> String {
+    let socket = path.display();
+    let configure = "the daemon's configuration must let a group of yours in, with `socket_mode = \"0660\"` and `socket_group = \"GROUP\"`";
+    match (mode, group) {
+        (Some(mode), Some(group)) if mode & 0o020 != 0 && group != "root" => format!(
+            "the daemon's socket {socket} (mode {mode:04o}, group {group}) does not let you in: join its group (as root: \
+             `usermod -aG {group} USER`, then log in again), or {configure}"
+        ),
+        (Some(mode), _) => {
+            format!("the daemon's socket {socket} (mode {mode:04o}) lets only its own user in: {configure}")
+        }
+        (None, _) => format!("the directory of the daemon's socket {socket} does not let you in: {configure}"),
     }
 }
 

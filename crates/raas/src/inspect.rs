@@ -17,6 +17,7 @@ use rustix::event::PollFlags;
 
 use crate::SessionError;
 use crate::attach::{attach, channel_error, wait_for};
+use crate::lookup;
 
 /// How long the daemon may take for one answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -85,6 +86,12 @@ pub fn reset_lane(socket: Option<&Path>, peer: IpAddr) -> Result<bool, SessionEr
     }
 }
 
+/// Where a program of this user looks for its daemon, in that order, and what is there: `Ok` where one serves. Programs take
+/// the first of these. `socket` as in [`connections`].
+pub fn places(socket: Option<&Path>) -> Vec<(PathBuf, Result<(), SessionError>)> {
+    lookup::look(socket, TIMEOUT)
+}
+
 /// Asks for one page after the other.
 fn ask_pages(
     socket: Option<&Path>,
@@ -113,7 +120,7 @@ struct Inspector {
 
 impl Inspector {
     fn attach(socket: Option<&Path>) -> Result<Self, SessionError> {
-        let path = control::socket_path(socket);
+        let path = lookup::find(socket, TIMEOUT)?;
         let name = format!("inspector {}", std::process::id());
         let (control, _) = attach(&path, Role::Inspector, name, TIMEOUT)?;
         Ok(Self { path, control, buffer: Vec::new() })

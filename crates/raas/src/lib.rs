@@ -70,6 +70,7 @@ pub mod inspect;
 mod lane;
 mod listener;
 mod loan;
+mod lookup;
 mod message;
 mod pair;
 mod park;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::SessionError;
 use crate::inner::{Config, Inner};
+use crate::lookup;
 use crate::patience::WaitPolicy;
 
 /// How long the daemon may take to answer when the caller gave no time of its own.
@@ -38,8 +39,8 @@ impl Session {
     /// The session that [`Stream::connect`](crate::Stream::connect) and [`Listener::bind`](crate::Listener::bind) use:
     /// made when first asked for, and again in a forked child and after the daemon was lost.
     ///
-    /// Socket: `$RAAS_SOCKET`, else `$XDG_RUNTIME_DIR/raas/raasd.sock`, else `/run/raas/raasd.sock` for root and
-    /// `/tmp/raas-$UID/raasd.sock` for others.
+    /// Socket: `$RAAS_SOCKET`, else the first that is served of `$XDG_RUNTIME_DIR/raas/raasd.sock`, `/tmp/raas-$UID/raasd.sock`
+    /// (not for root) and `/run/raas/raasd.sock`, where the daemon of the whole host serves.
     pub fn global() -> Result<Self, SessionError> {
         let mut global = GLOBAL.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(session) = &*global
@@ -153,7 +154,7 @@ impl SessionBuilder {
 
     /// Attaches to the daemon.
     pub fn connect(self) -> Result<Session, SessionError> {
-        let path = control::socket_path(self.socket.as_deref());
+        let path = lookup::find(self.socket.as_deref(), self.timeout)?;
         let name = self.name.unwrap_or_else(program_name);
         let config = Config { path, name, policy: self.policy, timeout: self.timeout };
         let inner = Inner::connect(config)?;

@@ -2,6 +2,7 @@
 //! value outside of its limits.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::time::Duration;
 
 use crate::exit::Failure;
 use crate::perf::SIZE_BYTES_MAX;
@@ -24,6 +25,10 @@ pub(super) fn size_bytes(text: &str) -> Result<u32, String> {
 pub(super) fn seconds(text: &str) -> Result<f64, String> {
     let value = text.parse::<f64>().ok().filter(|s| (0.01..=86_400.0).contains(s));
     value.ok_or_else(|| "0.01 to 86400 seconds".into())
+}
+
+pub(super) fn period(text: &str) -> Result<Duration, String> {
+    seconds(text).map(Duration::from_secs_f64)
 }
 
 /// The address that a user's HOST:PORT means; the first one if a name has several.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::out;
 use crate::table;
 
 /// How often a line is printed where there is no terminal.
@@ -33,7 +34,7 @@ impl Progress {
     pub(crate) fn say(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
-            None => eprintln!("{text}"),
+            None => out::say(text),
         }
     }
 
@@ -62,7 +63,7 @@ impl Progress {
             self.last_line = Instant::now();
             let rate = bytes as f64 * 8.0 / 1e9 / self.begin.elapsed().as_secs_f64().max(1e-9);
             let (done, total) = (table::bytes(bytes), table::bytes(self.total_bytes));
-            eprintln!("{:>12}: {done} of {total}, {rate:.2} Gbit/s", self.phase);
+            out::say(format_args!("{:>12}: {done} of {total}, {rate:.2} Gbit/s", self.phase));
         }
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use control::{LaneRow, Stat};
+use raas::SessionError;
 use raasd::{ClusterKey, Config, DeviceChoice, Flags, KEY_FILE_NAME};
 use serde_json::Value;
 
@@ -37,8 +38,40 @@ pub(super) struct Serving {
     stat: Option<Stat>,
 }
 
+/// Says what is at each place where programs of this user look for the daemon.
+fn places(socket: Option<&Path>, findings: &mut Findings) {
+    let mut found = false;
+    for (path, seen) in raas::inspect::places(socket) {
+        let at = path.display().to_string();
+        match seen {
+            Ok(()) if found => {
+                let detail = format!("{at}: another daemon serves there; programs take the first one");
+                findings.warn("socket", at, detail, "stop one of them, or name the right one in RAAS_SOCKET");
+            }
+            Ok(()) => {
+                found = true;
+                findings.ok("socket", at.as_str(), format!("{at}: a daemon serves there"));
+            }
+            Err(SessionError::NoDaemon { cause, .. }) => {
+                findings.ok("socket", at.as_str(), format!("{at}: nobody serves there ({cause})"));
+            }
+            Err(e) => {
+                let fix = match e {
+                    SessionError::Denied { .. } => {
+                        "join the socket's group, or have socket_mode and socket_group changed"
+                    }
+                    SessionError::Impostor { .. } => "ask its user what it is; RAAS_SOCKET names another place",
+                    _ => "see whether that daemon runs, and its log",
+                };
+                findings.warn("socket", at, e.to_string(), fix);
+            }
+        }
+    }
+}
+
 /// Attaches to the daemon, and says whether that works.
 pub(super) fn attach(socket: Option<&Path>, findings: &mut Findings) -> Option<Raas> {
+    places(socket, findings);
     match Raas::attach(socket, "raas doctor") {
         Ok(raas) => {
             let (release, at) = (raas.session().release().to_owned(), raas.session().socket().display().to_string());
@@ -52,9 +85,11 @@ pub(super) fn attach(socket: Option<&Path>, findings: &mut Findings) -> Option<R
             Some(raas)
         }
         Err(e) => {
-            let code = if matches!(e, Failure::Refused(_)) { Code::Refused } else { Code::NoDaemon };
-            let at = control::socket_path(socket).display().to_string();
-            findings.fail("daemon", code, at, e.to_string(), "start one: raas daemon --listen IP --key-file FILE");
+            let (code, fix) = match e {
+                Failure::Refused(_) => (Code::Refused, "what is said above of its socket, or one release for all"),
+                _ => (Code::NoDaemon, "start one: raas daemon --listen IP --key-file FILE"),
+            };
+            findings.fail("daemon", code, Value::Null, e.to_string(), fix);
             None
         }
     }
@@ -108,7 +143,7 @@ fn running_config(pid: u32) -> Option<Config> {
 fn load(args: DaemonArgs, place: &Path) -> Option<Config> {
     let flags = Flags {
         listen: args.listen,
-        socket: args.socket.socket,
+        socket: args.socket,
         device: args.device,
         pcap: None,
         peer_port: args.peer_port,

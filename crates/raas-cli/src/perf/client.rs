@@ -11,6 +11,7 @@ use raas::FallbackCause;
 
 use super::wire::{ANSWER_BYTES, Hello, Kind, REPORT_BYTES, Report, decode_answer};
 use crate::exit::Failure;
+use crate::out;
 use crate::process;
 use crate::transport::{Duplex, Transport};
 
@@ -121,7 +122,7 @@ pub(crate) fn run<T: Transport>(transport: &T, to: SocketAddr, load: Load) -> Re
 
 /// A thread could not be started while others already wait for it: the process cannot go on.
 fn fail_early(e: &io::Error) -> ! {
-    eprintln!("raas: no thread for a connection: {e}; use fewer --connections");
+    out::say(format_args!("raas: no thread for a connection: {e}; use fewer --connections"));
     std::process::exit(1)
 }
 

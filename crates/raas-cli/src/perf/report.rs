@@ -4,16 +4,15 @@ use serde_json::{Value, json};
 
 use super::client::{Load, Outcome};
 use super::wire::Kind;
+use crate::exit::Failure;
+use crate::out;
 use crate::table;
 use crate::transport::{default_congestion, tcp_congestion};
 
 /// Prints the outcome on stdout.
-pub(crate) fn print(load: Load, outcome: &Outcome, as_json: bool) {
-    if as_json {
-        println!("{}", to_json(load, outcome));
-    } else {
-        print!("{}", to_text(load, outcome));
-    }
+pub(crate) fn print(load: Load, outcome: &Outcome, as_json: bool) -> Result<(), Failure> {
+    let told = if as_json { out::line(to_json(load, outcome)) } else { out::print(to_text(load, outcome)) };
+    told.map(drop)
 }
 
 /// The congestion control, where kernel TCP ran.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::wire::{HELLO_BYTES, Hello, Kind, Refusal, Report, encode_answer};
 use crate::exit::Failure;
+use crate::out;
 use crate::process;
 use crate::transport::{Accept, Duplex, Transport};
 
@@ -29,7 +30,7 @@ const READ_BYTES: usize = 256 << 10;
 pub(crate) fn serve<T: Transport>(transport: &T, at: SocketAddr) -> Result<(), Failure> {
     process::raise_descriptor_limit();
     let listener = transport.listen(at)?;
-    println!("listening on {}", listener.local_addr());
+    out::line(format_args!("listening on {}", listener.local_addr()))?;
     let active = Arc::new(AtomicUsize::new(0));
     loop {
         let Some(stream) = listener.accept_timeout(ACCEPT_TIMEOUT)? else { continue };
@@ -37,7 +38,7 @@ pub(crate) fn serve<T: Transport>(transport: &T, at: SocketAddr) -> Result<(), F
         let transport = transport.clone();
         let peer = stream.peer_addr();
         if let Some(cause) = stream.fallback() {
-            eprintln!("raas: from {peer} over kernel TCP ({}): {cause}", raas::Reason::TcpFallback.key());
+            out::say(format_args!("raas: from {peer} over kernel TCP ({}): {cause}", raas::Reason::TcpFallback.key()));
         }
         let spawned = std::thread::Builder::new().stack_size(STACK_BYTES).name("perf".into()).spawn(move || {
             if let Err(e) = serve_one(&transport, &stream, place.is_some()) {

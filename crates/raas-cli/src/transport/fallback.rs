@@ -12,6 +12,7 @@ use raas::{ConnectOptions, Fallback, ListenOptions, Reason, Session, SessionErro
 use super::Transport;
 use super::raas::{BACKLOG, RaasAccept, attach, bind_failure, connect_failure, daemon_pid, session_failure};
 use crate::exit::Failure;
+use crate::out;
 
 /// Connections through this host's daemon, else over kernel TCP.
 #[derive(Debug, Clone)]
@@ -45,7 +46,7 @@ impl Transport for FallingBack {
         let options = ListenOptions::new().backlog(BACKLOG).fallback(Fallback::Tcp);
         let listener = options.listen(self.session.clone(), at).map_err(bind_failure)?;
         let scope = if self.session.is_ok() { "too" } else { "alone: there is no RaaS daemon on this host" };
-        eprintln!("raas: listening on kernel TCP {scope}");
+        out::say(format_args!("raas: listening on kernel TCP {scope}"));
         Ok(RaasAccept::new(listener))
     }
 
@@ -55,7 +56,7 @@ impl Transport for FallingBack {
         if let Some(cause) = stream.fallback()
             && !self.said.swap(true, Ordering::Relaxed)
         {
-            eprintln!("raas: to {to} over kernel TCP ({}): {cause}", Reason::TcpFallback.key());
+            out::say(format_args!("raas: to {to} over kernel TCP ({}): {cause}", Reason::TcpFallback.key()));
         }
         Ok(stream)
     }

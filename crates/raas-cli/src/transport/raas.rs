@@ -62,7 +62,10 @@ pub(crate) fn session_failure(e: SessionError) -> Failure {
         SessionError::NoDaemon { .. } | SessionError::Lost { .. } | SessionError::Silent { .. } => {
             Failure::NoDaemon(e.to_string())
         }
-        SessionError::Refused { .. } | SessionError::Version { .. } => Failure::Refused(e.to_string()),
+        SessionError::Refused { .. }
+        | SessionError::Version { .. }
+        | SessionError::Denied { .. }
+        | SessionError::Impostor { .. } => Failure::Refused(e.to_string()),
         _ => Failure::Failed(e.to_string()),
     }
 }
