@@ -213,6 +213,8 @@ pub struct VerbCounts {
 pub struct Stat {
     /// Device in use.
     pub device: String,
+    /// Why this device.
+    pub device_reason: String,
     /// Lanes.
     pub lanes: Vec<LaneRow>,
     /// RC queue pairs.

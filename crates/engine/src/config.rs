@@ -6,13 +6,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use verbs::DeviceAttr;
 
 use crate::SetupError;
+use crate::datagram::UdPort;
 use crate::limits::{
-    FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX, LANE_CREDITS_MIN, RING_BYTES_MAX,
-    RING_BYTES_MIN,
+    FLIGHT_BYTES_MAX, FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX, LANE_CREDITS_MIN,
+    RING_BYTES_MAX, RING_BYTES_MIN, SEND_QUEUE_DEPTH, SEND_QUEUE_DEPTH_MIN, TABLE_MAX,
 };
-use crate::table::INDEX_MAX;
 
 /// Giving a ring's pages back and faulting them in again costs about as much as carrying its bytes, so it is done where a second
 /// passes in between.
@@ -76,6 +77,34 @@ pub struct EngineConfig {
     pub rest_after: Option<Duration>,
 }
 
+/// What a device can hold, as far as a configuration depends on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceRoom {
+    /// Its name, for messages.
+    pub name: String,
+    /// Work requests of one queue.
+    pub max_qp_wr: u32,
+    /// Work requests of one SRQ.
+    pub max_srq_wr: u32,
+    /// Completions of one CQ.
+    pub max_cqe: u32,
+}
+
+impl From<&DeviceAttr> for DeviceRoom {
+    fn from(attr: &DeviceAttr) -> Self {
+        Self { name: attr.name.clone(), max_qp_wr: attr.max_qp_wr, max_srq_wr: attr.max_srq_wr, max_cqe: attr.max_cqe }
+    }
+}
+
+/// What of a configuration a device holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceFit {
+    /// Lanes: those configured, or as many as fit.
+    pub lanes: u32,
+    /// Work requests of each lane's send queue.
+    pub(crate) send_queue: u32,
+}
+
 impl EngineConfig {
     /// Defaults for a host with these addresses.
     pub fn new(addresses: Vec<IpAddr>) -> Self {
@@ -108,8 +137,8 @@ impl EngineConfig {
         }
     }
 
-    /// Refuses values that the engine cannot work with.
-    pub(crate) fn check(&self) -> Result<(), SetupError> {
+    /// Refuses values that the engine cannot work with on any device. [`crate::Engine::new`] runs this very function.
+    pub fn check(&self) -> Result<(), SetupError> {
         let ring = |what: &str, bytes: u32| {
             if bytes.is_power_of_two() && (RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes) {
                 Ok(())
@@ -129,7 +158,7 @@ impl EngineConfig {
         range("lane_credits", self.lane_credits.into(), LANE_CREDITS_MIN.into(), LANE_CREDITS_MAX.into())?;
         range("send_bytes_max", self.send_bytes_max.into(), FRAME_BYTES_MIN.into(), FRAME_BYTES_MAX.into())?;
         let inflight_min = (4 * u64::from(self.quantum_bytes)).max(FLIGHT_BYTES_MIN);
-        range("lane_inflight_bytes_max", self.lane_inflight_bytes_max, inflight_min, 1 << 40)?;
+        range("lane_inflight_bytes_max", self.lane_inflight_bytes_max, inflight_min, FLIGHT_BYTES_MAX)?;
         for (what, value) in [
             ("apps_max", self.apps_max),
             ("connections_max", self.connections_max),
@@ -139,7 +168,7 @@ impl EngineConfig {
             ("backlog_max", self.backlog_max),
             ("lanes_max", self.lanes_max),
         ] {
-            range(what, value.into(), 1, INDEX_MAX.into())?;
+            range(what, value.into(), 1, TABLE_MAX.into())?;
         }
         Ok(())
     }
@@ -147,6 +176,28 @@ impl EngineConfig {
     /// Whether applications may connect to a host.
     pub(crate) fn allows(&self, host: IpAddr) -> bool {
         self.connect_to.iter().any(|network| network.contains(&host))
+    }
+
+    /// Refuses values that a device cannot hold, and says what it holds. [`crate::Engine::new`] runs this very function.
+    pub fn check_device(&self, device: &DeviceRoom) -> Result<DeviceFit, SetupError> {
+        let send_queue = SEND_QUEUE_DEPTH.min(device.max_qp_wr);
+        if send_queue < SEND_QUEUE_DEPTH_MIN {
+            return Err(SetupError::Config(format!(
+                "device {} holds {send_queue} work requests per queue pair, {SEND_QUEUE_DEPTH_MIN} are needed",
+                device.name
+            )));
+        }
+        // As many lanes as fit the device's SRQ and CQ: neither may ever overflow.
+        let per_lane = self.lane_credits + send_queue;
+        let completions = device.max_cqe.saturating_sub(UdPort::COMPLETIONS_MAX);
+        let fit = (device.max_srq_wr / self.lane_credits).min(completions / per_lane);
+        if fit == 0 {
+            return Err(SetupError::Config(format!(
+                "lane_credits is {}: device {} has {} SRQ entries and {} CQ entries",
+                self.lane_credits, device.name, device.max_srq_wr, device.max_cqe
+            )));
+        }
+        Ok(DeviceFit { lanes: self.lanes_max.min(fit), send_queue })
     }
 
     /// The ring size that an application gets which asks for `asked` bytes (0: no wish).

@@ -17,8 +17,7 @@ use crate::datagram::{Datagrams, UdPort};
 use crate::event::{Event, SetupError};
 use crate::lane::{Lane, LaneId, LaneState};
 use crate::limits::{
-    ASYNC_EVENTS_PER_RUN, COMPLETIONS_PER_RUN, DEVICE_SAMPLE, EPHEMERAL_FIRST, HEAD_LINGER, SEND_QUEUE_DEPTH,
-    SEND_QUEUE_DEPTH_MIN, TIMERS_PER_RUN,
+    ASYNC_EVENTS_PER_RUN, COMPLETIONS_PER_RUN, DEVICE_SAMPLE, EPHEMERAL_FIRST, HEAD_LINGER, TIMERS_PER_RUN,
 };
 use crate::listen::{Listener, ParkedId, ParkedOpen};
 use crate::pump::Pump;
@@ -30,7 +29,7 @@ use crate::table::Table;
 use crate::timers::Timers;
 use crate::users::{Far, Users};
 use crate::vqp::{HeadReport, RouteId, Vqp};
-use crate::{AppId, EngineConfig};
+use crate::{AppId, DeviceFit, DeviceRoom, EngineConfig};
 
 /// What the engine needs to know of the device.
 #[derive(Debug, Clone)]
@@ -114,25 +113,9 @@ impl Engine {
         config.check()?;
         config.addresses.iter_mut().for_each(|a| *a = a.to_canonical());
         let attr = nic.device().clone();
-        let sq_depth = SEND_QUEUE_DEPTH.min(attr.max_qp_wr);
-        if sq_depth < SEND_QUEUE_DEPTH_MIN {
-            return Err(SetupError::Config(format!(
-                "device {} holds {sq_depth} work requests per queue pair, {SEND_QUEUE_DEPTH_MIN} are needed",
-                attr.name
-            )));
-        }
-        // As many lanes as fit the device's SRQ and CQ: neither may ever overflow.
-        let per_lane = config.lane_credits + sq_depth;
-        let ud_cqe = UdPort::COMPLETIONS_MAX;
-        let fit = (attr.max_srq_wr / config.lane_credits).min(attr.max_cqe.saturating_sub(ud_cqe) / per_lane);
-        if fit == 0 {
-            return Err(SetupError::Config(format!(
-                "lane_credits is {}: device {} has {} SRQ entries and {} CQ entries",
-                config.lane_credits, attr.name, attr.max_srq_wr, attr.max_cqe
-            )));
-        }
-        config.lanes_max = config.lanes_max.min(fit);
-        let cq = nic.create_cq(config.lanes_max * per_lane + ud_cqe)?;
+        let DeviceFit { lanes, send_queue: sq_depth } = config.check_device(&DeviceRoom::from(&attr))?;
+        config.lanes_max = lanes;
+        let cq = nic.create_cq(lanes * (config.lane_credits + sq_depth) + UdPort::COMPLETIONS_MAX)?;
         let recv = RecvPool::new(nic, config.send_bytes_max, config.lane_credits, config.lanes_max)?;
         let device = Device {
             gid: attr.gid,

@@ -53,10 +53,13 @@ mod violation;
 mod vqp;
 
 pub use app::AppId;
-pub use config::{EngineConfig, private_networks};
+pub use config::{DeviceFit, DeviceRoom, EngineConfig, private_networks};
 pub use datagram::check_datagram;
 pub use engine::Engine;
 pub use event::{Attach, EngineTotals, Event, SetupError};
 pub use frame::check_frame;
 pub use ipnet::IpNet;
+pub use limits::{
+    FLIGHT_BYTES_MAX, FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX, LANE_CREDITS_MIN, TABLE_MAX,
+};
 pub use stat::{Page, Viewer};

@@ -5,10 +5,13 @@
 
 use std::time::Duration;
 
-/// Smallest ring in bytes (docs/shm-layout.md).
-pub(crate) const RING_BYTES_MIN: u32 = 4096;
-/// Largest ring in bytes (docs/shm-layout.md).
-pub(crate) const RING_BYTES_MAX: u32 = 8 << 20;
+/// Smallest and largest ring in bytes (docs/shm-layout.md).
+pub(crate) use shm::{RING_BYTES_MAX, RING_BYTES_MIN};
+
+/// Most entries of any of the engine's tables: connections, applications, lanes, listeners.
+pub const TABLE_MAX: u32 = crate::table::INDEX_MAX;
+/// Most bytes that may be in flight on a lane.
+pub const FLIGHT_BYTES_MAX: u64 = 1 << 40;
 /// Ring sizes that exist: the powers of two from [`RING_BYTES_MIN`] to [`RING_BYTES_MAX`].
 pub(crate) const RING_CLASSES: usize = 12;
 /// Bytes of one ring chunk that the engine asks for at most, if more than one ring is in it.
@@ -22,9 +25,9 @@ pub(crate) const CHUNKS_PER_APP_MAX: usize = 8192;
 pub(crate) const SLOT_REUSE_DELAY: usize = 64;
 
 /// Fewest SRQ entries of a grant. With fewer, a quarter of the grant would not be a whole credit beside the reserve.
-pub(crate) const LANE_CREDITS_MIN: u32 = 8;
+pub const LANE_CREDITS_MIN: u32 = 8;
 /// Most SRQ entries of a grant.
-pub(crate) const LANE_CREDITS_MAX: u32 = 1 << 16;
+pub const LANE_CREDITS_MAX: u32 = 1 << 16;
 /// A credit of each lane that only frames which return credits may take.
 pub(crate) const CREDITS_RESERVED: u64 = 1;
 /// The peer is short of credits when it has no more than these left.
@@ -45,16 +48,16 @@ pub(crate) const SIGNAL_WRS: u32 = 16;
 /// So many times while a lane's bytes in flight fill up a work request is signalled. Each asks the peer for an acknowledgement.
 pub(crate) const SIGNALS_PER_FLIGHT: u64 = 8;
 /// Fewest bytes in flight that a lane is allowed.
-pub(crate) const FLIGHT_BYTES_MIN: u64 = 256 << 10;
+pub const FLIGHT_BYTES_MIN: u64 = 256 << 10;
 /// Control frames of a lane that may be posted and not completed. More than [`SIGNAL_WRS`], so that one of them, or a
 /// later work request, is signalled before they are used up.
 pub(crate) const FRAME_SLOTS: u16 = 32;
 /// Control frames made for one lane in one round before and again after its data.
 pub(crate) const FRAMES_PER_PUMP: usize = 8;
 /// Shortest SRQ entry that a lane works with, on either side.
-pub(crate) const FRAME_BYTES_MIN: u32 = 256;
+pub const FRAME_BYTES_MIN: u32 = 256;
 /// Longest SRQ entry.
-pub(crate) const FRAME_BYTES_MAX: u32 = 1 << 16;
+pub const FRAME_BYTES_MAX: u32 = 1 << 16;
 
 /// Opens of one direction of a lane that wait for their answer: the sender holds further ones back, the receiver fails a
 /// lane whose peer does not. It bounds the parked opens and the refusals that wait for a frame.

@@ -110,7 +110,7 @@ pub(crate) enum FallbackTo {
 /// `raas device`.
 #[derive(Debug, Args)]
 pub(crate) struct DeviceArgs {
-    /// Address of this host; also tells which device, port and GID `rdma-core` would take for it, and why
+    /// Address of this host; also tells what `auto` and `rdma-core` would take for it, and why
     #[arg(long, value_name = "IP")]
     pub(crate) listen: Option<IpAddr>,
     /// Print one JSON object on stdout
@@ -206,7 +206,8 @@ pub(crate) struct DaemonArgs {
     /// Address of this host that peers use
     #[arg(long, value_name = "IP")]
     pub(crate) listen: Option<IpAddr>,
-    /// Which device: `softnic` (over UDP, needs nothing) or `rdma-core[:NAME]`
+    /// Which device: `auto` (usable RDMA hardware with the address, else softnic), `softnic` (over UDP, needs nothing) or
+    /// `rdma-core[:NAME]` [default: auto]
     #[arg(long, value_name = "DEVICE")]
     pub(crate) device: Option<String>,
     /// TCP port on which daemons reach each other

@@ -33,12 +33,13 @@ pub(crate) fn run(
         log,
     };
     let config = Config::load(args.config.as_deref(), &flags).map_err(|e| Failure::Configuration(e.to_string()))?;
+    raasd::raise_descriptor_limit();
     let queue = Log::to_stderr().map_err(|e| Failure::failed("no thread to write the log", e))?;
     start_log(&config.log, queue.clone())?;
     if args.check {
-        raasd::check(&config).map_err(failure)?;
+        let report = raasd::check(&config).map_err(failure)?;
         let said = format!("configuration ok: host {}, socket {}", config.listen, config.socket.display());
-        return out::line(said).map(drop);
+        return out::line(format!("{said}\n{}", report_lines(&report).join("\n"))).map(drop);
     }
     queue.take_panics();
     let shutdown = Shutdown::on_signals();
@@ -52,6 +53,15 @@ pub(crate) fn run(
     });
     queue.flush();
     ended
+}
+
+/// What the daemon would choose by itself, and why.
+fn report_lines(report: &raasd::Report) -> Vec<String> {
+    let mut lines = vec![format!("device {}: {}", report.decision.device, report.decision.reason)];
+    lines.extend(report.decision.alternatives.iter().map(|other| format!("  not: {other}")));
+    lines.extend(report.fit.words.iter().cloned());
+    lines.extend(report.fit.too_much.iter().map(|words| format!("warning: {words}")));
+    lines
 }
 
 fn say_ready(socket: &Path) {
@@ -86,7 +96,7 @@ fn end_with_stdin(shutdown: Shutdown, queue: Log) -> Result<(), Failure> {
 fn failure(e: DaemonError) -> Failure {
     match e {
         DaemonError::Config(e) => Failure::Configuration(e.to_string()),
-        DaemonError::Key { .. } => Failure::Usage(e.to_string()),
+        DaemonError::Key { .. } | DaemonError::Group { .. } => Failure::Usage(e.to_string()),
         e => Failure::Failed(e.to_string()),
     }
 }

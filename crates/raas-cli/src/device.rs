@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use raasd::{Decision, DeviceChoice};
 use rdmacore::{Choice, DeviceInfo, GidInfo, GidType, PortInfo, SelectError};
 use serde_json::{Value, json};
 
@@ -14,9 +15,10 @@ pub(crate) fn run(listen: Option<IpAddr>, as_json: bool) -> Result<(), Failure> 
     let devices = rdmacore::list_devices();
     let library = rdmacore::library_present().map_err(|e| e.to_string());
     let choice = listen.map(|address| rdmacore::choose(&devices, None, address));
+    let auto = listen.map(|address| raasd::decide(&DeviceChoice::Auto, address, &devices, || library.clone()));
     let told = match as_json {
-        true => out::line(to_json(&devices, &library, choice.as_ref())),
-        false => out::print(to_text(&devices, &library, choice.as_ref())),
+        true => out::line(to_json(&devices, &library, choice.as_ref(), auto.as_ref())),
+        false => out::print(to_text(&devices, &library, choice.as_ref(), auto.as_ref())),
     };
     told.map(drop)
 }
@@ -43,17 +45,18 @@ fn to_json(
     devices: &[DeviceInfo],
     library: &Result<(), String>,
     choice: Option<&Result<Choice, SelectError>>,
+    auto: Option<&Decision>,
 ) -> Value {
     let mut rows = vec![json!({
         "name": "softnic", "device": "softnic", "usable": true,
-        "reason": "RoCEv2 over UDP sockets; needs no hardware, module or root", "ports": [],
+        "reason": "RoCEv2 over UDP sockets; needs no hardware, module or root", "software": true, "ports": [],
     })];
     for device in devices {
         let ports: Vec<Value> = device.ports.iter().map(port_json).collect();
         let reason = library.as_ref().err().cloned().unwrap_or_else(|| "through libibverbs".into());
         rows.push(json!({
             "name": device.name, "device": format!("rdma-core:{}", device.name), "usable": library.is_ok(),
-            "reason": reason, "ports": ports,
+            "reason": reason, "software": device.software, "ports": ports,
         }));
     }
     let choice = choice.map(|choice| match choice {
@@ -62,13 +65,16 @@ fn to_json(
         }),
         Err(e) => json!({ "device": null, "reason": e.to_string(), "alternatives": [] }),
     });
-    json!({ "schema": "raas.device/1", "devices": rows, "choice": choice })
+    let auto =
+        auto.map(|d| json!({ "device": d.device.to_string(), "reason": d.reason, "alternatives": d.alternatives }));
+    json!({ "schema": "raas.device/1", "devices": rows, "choice": choice, "auto": auto })
 }
 
 fn to_text(
     devices: &[DeviceInfo],
     library: &Result<(), String>,
     choice: Option<&Result<Choice, SelectError>>,
+    auto: Option<&Decision>,
 ) -> String {
     let columns = ["device", "port", "state", "GID", "address", "type", "interface"].map(|c| (c, Align::Left));
     let mut table = Table::new(&columns);
@@ -105,6 +111,12 @@ fn to_text(
         }
         None => {}
     }
+    if let Some(d) = auto {
+        text.push_str(&format!("\nauto takes {}: {}\n", d.device, d.reason));
+        for other in &d.alternatives {
+            text.push_str(&format!("  not: {other}\n"));
+        }
+    }
     text
 }
 
@@ -117,21 +129,27 @@ mod tests {
         let address: IpAddr = [10, 0, 0, 1].into();
         let gid = GidInfo { index: 1, gid: Gid::from(address), gid_type: GidType::RoceV2, netdev: Some("eth0".into()) };
         let port = PortInfo { number: 1, state: "ACTIVE".into(), link_layer: "Ethernet".into(), gids: vec![gid] };
-        DeviceInfo { name: "rxe0".into(), ports: vec![port] }
+        DeviceInfo { name: "rxe0".into(), software: true, ports: vec![port] }
     }
 
     #[test]
     fn the_choice_and_what_stands_in_its_way_are_told() {
         let devices = [device()];
         let choice = rdmacore::choose(&devices, None, [10, 0, 0, 1].into());
-        let all = to_json(&devices, &Ok(()), Some(&choice));
+        let all = to_json(&devices, &Ok(()), Some(&choice), None);
         assert_eq!(all["devices"][1]["device"], "rdma-core:rxe0");
         assert_eq!(all["devices"][1]["ports"][0]["gids"][0]["address"], "10.0.0.1");
         assert_eq!((&all["choice"]["device"], &all["choice"]["gid"]["index"]), (&json!("rxe0"), &json!(1)));
         let none = rdmacore::choose(&devices, None, [10, 0, 0, 9].into());
-        let text = to_text(&devices, &Err("not installed".into()), Some(&none));
+        let text = to_text(
+            &devices,
+            &Err("not installed".into()),
+            Some(&none),
+            Some(&raasd::decide(&DeviceChoice::Auto, [10, 0, 0, 9].into(), &devices, || Ok(()))),
+        );
+        assert!(text.contains("auto takes softnic: this machine has no RDMA hardware"), "{text}");
         assert!(text.contains("libibverbs: not installed") && text.contains("another address"), "{text}");
-        let bare = to_json(&[], &Ok(()), None);
+        let bare = to_json(&[], &Ok(()), None, None);
         assert_eq!((bare["devices"][0]["name"].as_str(), &bare["choice"]), (Some("softnic"), &Value::Null));
     }
 }

@@ -31,6 +31,7 @@ fn to_json(s: &Stat) -> Value {
     json!({
         "schema": "raas.stat/1",
         "device": s.device,
+        "device_reason": s.device_reason,
         "uptime_seconds": s.uptime_seconds,
         "all_users": s.all_users,
         "lanes": s.lanes,
@@ -81,7 +82,7 @@ fn to_text(s: &Stat) -> String {
 fn resources(s: &Stat) -> String {
     let mut t = Table::new(&[("", Align::Left), ("", Align::Left)]);
     let mut row = |name: &str, value: String| t.row(vec![name.to_owned(), value]);
-    row("device", s.device.clone());
+    row("device", format!("{}: {}", s.device, s.device_reason));
     row("up", format!("{} s", table::grouped(s.uptime_seconds)));
     row("queue pairs", format!("{} RC, {} UD", s.rc_qps, s.ud_qps));
     row("completion queues", s.cqs.to_string());
@@ -199,6 +200,7 @@ mod tests {
     pub(super) fn stat() -> Stat {
         Stat {
             device: "softnic".into(),
+            device_reason: "no hardware".into(),
             lanes: vec![LaneRow {
                 name: "10.0.0.2/0".into(),
                 peer: "10.0.0.2:4790".parse().unwrap(),

@@ -37,6 +37,8 @@ struct Explanation {
 #[derive(Debug)]
 struct Device {
     name: String,
+    /// Why the daemon has this one.
+    reason: String,
     gid: Option<IpAddr>,
     /// Place in the GID table of a device of rdma-core.
     gid_index: Option<u8>,
@@ -109,11 +111,12 @@ fn explain(
 }
 
 fn device(raas: &Raas) -> Result<Device, Failure> {
-    let name = raas::inspect::stat(Some(raas.session().socket())).map_err(session_failure)?.device;
+    let stat = raas::inspect::stat(Some(raas.session().socket())).map_err(session_failure)?;
+    let (name, reason) = (stat.device, stat.device_reason);
     // The daemon names the address of its device first.
     let gid = raas.session().addresses().first().copied();
     let choice = gid.and_then(|gid| rdmacore::choose(&rdmacore::list_devices(), Some(&name), gid).ok());
-    Ok(Device { name, gid, gid_index: choice.map(|choice| choice.gid.index) })
+    Ok(Device { name, reason, gid, gid_index: choice.map(|choice| choice.gid.index) })
 }
 
 /// Why each of the other paths is not taken.
@@ -167,6 +170,7 @@ impl Explanation {
             "path": self.path.map(path_name),
             "verb": self.verb(),
             "device": self.device.as_ref().map(|d| &d.name),
+            "device_reason": self.device.as_ref().map(|d| &d.reason),
             "gid": self.device.as_ref().and_then(|d| d.gid),
             "gid_index": self.device.as_ref().and_then(|d| d.gid_index),
             "lane": self.lane.as_ref().filter(|_| self.path.is_some()),
@@ -190,7 +194,7 @@ impl Explanation {
         if let Some(device) = &self.device {
             let gid = device.gid.map(|gid| format!(", GID {gid}")).unwrap_or_default();
             let index = device.gid_index.map(|index| format!(" (index {index})")).unwrap_or_default();
-            line("device", format!("{}{gid}{index}", device.name));
+            line("device", format!("{}{gid}{index}: {}", device.name, device.reason));
         }
         if let Some(verb) = self.verb() {
             line("verb", format!("{verb}: stream bytes go straight into the receiver's ring, the immediate names it"));

@@ -38,3 +38,55 @@ fn a_user_has_a_share_of_each_table_and_others_have_theirs() {
         listen(&host, "7023");
     }
 }
+
+/// Processes that are killed and reaped when the test ends, however it ends.
+struct Crowd(Vec<std::process::Child>);
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+        }
+        for child in &mut self.0 {
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn three_hundred_processes_of_one_user_fit_a_daemon_without_any_settings() {
+    const PROCESSES: usize = 300;
+    let cluster = Cluster::new();
+    let name = "three_hundred_processes_of_one_user_fit_a_daemon_without_any_settings";
+    // As many shells give a program: far too few descriptors, of which it may have more.
+    let Some(host) = OpenHost::start_under(&cluster, name, "", "ulimit -Sn 256") else { return };
+    let quiet = |port: usize| {
+        let mut command = host.as_nobody(&["recv", &port.to_string()]);
+        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap()
+    };
+    let mut crowd = Crowd((0..PROCESSES).map(|i| quiet(20_000 + i)).collect());
+    let attached = || run(&mut host.as_owner(&["stat", "--json"])).json()["apps"].as_array().unwrap().len();
+    wait_until("all of them", || {
+        let gone = crowd.0.iter_mut().find_map(|child| child.try_wait().unwrap());
+        assert!(gone.is_none(), "one was refused: {gone:?}");
+        attached() == PROCESSES
+    });
+    let stat = run(&mut host.as_owner(&["stat", "--json"])).json();
+    let descriptors = stat["fds"].as_u64().unwrap();
+    assert!(descriptors > 256, "{descriptors}");
+    // What the daemon reckons with when it fits its limits to the machine.
+    assert!(descriptors < 512 + 8 * PROCESSES as u64, "{descriptors} descriptors of {PROCESSES} programs");
+}
+
+#[test]
+fn members_of_the_socket_group_may_use_the_daemon_and_others_may_not() {
+    let name = "members_of_the_socket_group_may_use_the_daemon_and_others_may_not";
+    let cluster = Cluster::new();
+    let Some(host) = OpenHost::start_for_group(&cluster, name) else { return };
+    let member = run(&mut host.as_nobody(&["stat", "--json"]));
+    assert_eq!(member.code(), 0, "{member:?}");
+    assert_eq!(member.json()["device"], "softnic");
+    let mut stranger = host.as_nobody(&["stat", "--json"]);
+    let stranger = run(std::os::unix::process::CommandExt::gid(&mut stranger, 4242));
+    assert_eq!(stranger.code(), 3, "{stranger:?}");
+}

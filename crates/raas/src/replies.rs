@@ -19,9 +19,8 @@ use crate::park::lock;
 use crate::tables::{Answer, CHUNKS_MAX, Chunk, Failed, describe};
 
 /// Ring sizes that a connection may have, in bytes; powers of two.
-pub(crate) const RING_BYTES_MIN: u32 = 4096;
-/// See [`RING_BYTES_MIN`].
-pub(crate) const RING_BYTES_MAX: u32 = 8 << 20;
+pub(crate) use shm::{RING_BYTES_MAX, RING_BYTES_MIN};
+
 /// Slots of a pair segment at most.
 const PAIR_SLOTS_MAX: u32 = 4096;
 /// Bytes of a pair segment at most; its pages come into being when they are used.

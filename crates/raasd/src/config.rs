@@ -7,16 +7,15 @@ mod file;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use engine::{EngineConfig, IpNet};
 use verbs::PathMtu;
 
-use crate::DaemonError;
-use crate::key::ClusterKey;
-use crate::limits::{DaemonLimits, LIMITS, Target};
+use crate::limits::{DaemonLimits, LIMITS, Target, check_range};
+use crate::machine::{Fit, Machine};
 
 /// TCP port on which daemons reach each other.
 pub const PEER_PORT: u16 = 4790;
@@ -24,6 +23,8 @@ pub const PEER_PORT: u16 = 4790;
 /// Which device the daemon uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceChoice {
+    /// RDMA hardware that carries the listen address, if it is there and usable, else the software NIC.
+    Auto,
     /// The built-in software NIC.
     SoftNic,
     /// A device of rdma-core: this one, or the first.
@@ -33,6 +34,7 @@ pub enum DeviceChoice {
 impl fmt::Display for DeviceChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Auto => f.write_str("auto"),
             Self::SoftNic => f.write_str("softnic"),
             Self::RdmaCore(None) => f.write_str("rdma-core"),
             Self::RdmaCore(Some(name)) => write!(f, "rdma-core:{name}"),
@@ -45,13 +47,17 @@ impl std::str::FromStr for DeviceChoice {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
+            None if text == "auto" => Ok(Self::Auto),
             None if text == "softnic" => Ok(Self::SoftNic),
             None if text == "rdma-core" => Ok(Self::RdmaCore(None)),
             Some(("rdma-core", name)) if !name.is_empty() => Ok(Self::RdmaCore(Some(name.into()))),
-            _ => Err(format!("`{text}` is no device; use softnic, rdma-core or rdma-core:NAME")),
+            _ => Err(format!("`{text}` is no device; use auto, softnic, rdma-core or rdma-core:NAME")),
         }
     }
 }
+
+/// Mode of the control socket if `socket_group` is set and no other mode.
+const GROUP_MODE: u32 = 0o660;
 
 /// Another host whose daemon does not simply have its one address and our port.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,10 +105,14 @@ pub struct Config {
     pub socket: PathBuf,
     /// Its mode; more than 0600 lets other users attach.
     pub socket_mode: u32,
+    /// Group to which socket and directory are given, by name or number; none leaves them with the daemon's own.
+    pub socket_group: Option<String>,
     /// TCP port for other daemons, here and, unless [`PeerConfig::port`] says otherwise, there. 0: any free one, for tests.
     pub peer_port: u16,
     /// The device.
     pub device: DeviceChoice,
+    /// Why this device, once it is chosen.
+    pub(crate) device_reason: String,
     /// UDP port of the software NIC.
     pub udp_port: u16,
     /// Largest path MTU; none takes what the interface allows.
@@ -137,8 +147,10 @@ impl Config {
             addresses: Vec::new(),
             socket: control::socket_path(None),
             socket_mode: 0o600,
+            socket_group: None,
             peer_port: PEER_PORT,
-            device: DeviceChoice::SoftNic,
+            device: DeviceChoice::Auto,
+            device_reason: String::new(),
             udp_port: verbs::ROCE_UDP_PORT,
             mtu: None,
             key_file: None,
@@ -181,11 +193,11 @@ impl Config {
     /// Sets a limit by its name; refuses unknown names and values out of range, with the reason.
     pub fn set_limit(&mut self, key: &str, value: u64) -> Result<(), String> {
         let Some(limit) = LIMITS.iter().find(|l| l.key == key) else {
-            return Err(file::unknown(key, LIMITS.iter().map(|l| l.key)));
+            return Err(format!("`{key}` is no limit; see docs/configuration.md"));
         };
-        file::check_range(key, value, limit.min, limit.max)?;
+        check_range(value, limit.min, limit.max).map_err(|e| format!("`{key}`: {e}"))?;
         if limit.power_of_two && !value.is_power_of_two() {
-            return Err(format!("`{key}` is {value}, it must be a power of two"));
+            return Err(format!("`{key}`: {value} is not a power of two"));
         }
         match limit.target {
             Target::Engine { .. } => {
@@ -196,17 +208,21 @@ impl Config {
         Ok(())
     }
 
-    /// What must hold between limits.
+    /// All limits, each and together, as the start of the daemon checks them: by the engine's own check.
     pub(crate) fn check_limits(&self) -> Result<(), String> {
-        let engine = self.engine_config();
-        let least = 4 * u64::from(engine.quantum_bytes);
-        if engine.lane_inflight_bytes_max < least {
-            return Err(format!(
-                "`lane_inflight_bytes_max` is {}, it must be at least four times `quantum_bytes`: {least}",
-                engine.lane_inflight_bytes_max
-            ));
-        }
-        Ok(())
+        let (fitted, _) = self.clone().fitted(Machine::here());
+        fitted.engine_config().check().map_err(|e| match e {
+            engine::SetupError::Config(what) => what,
+            other => other.to_string(),
+        })
+    }
+
+    /// Limits that are to fit the machine get numbers; says which, and why.
+    pub fn fitted(mut self, machine: Machine) -> (Self, Fit) {
+        let fit = Fit::new(machine, self.engine_limits.get("apps_max").copied(), self.limits.clients_max);
+        self.engine_limits.insert("apps_max", fit.apps_max);
+        self.limits.clients_max = fit.clients_max;
+        (self, fit)
     }
 
     /// Every address that names this host, the one of connections first. A host that others reach is also reached by
@@ -222,9 +238,9 @@ impl Config {
         all
     }
 
-    /// The data path's part.
+    /// The data path's part; of limits that are to fit the machine, and were not yet [`Self::fitted`], 0.
     pub fn engine_config(&self) -> EngineConfig {
-        let mut engine = EngineConfig::new(self.host_addresses());
+        let mut engine = EngineConfig { apps_max: 0, ..EngineConfig::new(self.host_addresses()) };
         for limit in LIMITS {
             if let (Target::Engine { set, .. }, Some(&value)) = (limit.target, self.engine_limits.get(limit.key)) {
                 set(&mut engine, value);
@@ -335,20 +351,6 @@ impl fmt::Display for ConfigError {
 }
 
 impl std::error::Error for ConfigError {}
-
-/// Looks whether a daemon with this configuration could start, and changes nothing.
-pub fn check(config: &Config) -> Result<(), DaemonError> {
-    config.check_limits().map_err(ConfigError::one)?;
-    if let Some(path) = &config.key_file {
-        ClusterKey::read(path)?;
-    } else if let Some(path) = config.socket.parent().map(|d| d.join(crate::key::KEY_FILE_NAME))
-        && path.exists()
-    {
-        ClusterKey::read(&path)?;
-    }
-    let address = SocketAddr::new(config.listen, 0);
-    TcpListener::bind(address).map(drop).map_err(|source| DaemonError::PeerPort { address, source })
-}
 
 #[cfg(test)]
 mod tests;

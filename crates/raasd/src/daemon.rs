@@ -15,8 +15,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::accept_links::{accept_links, inputs_max};
+use crate::check::{Prepared, prepare};
 use crate::client_socket::{ClientContext, accept_clients};
-use crate::device::{self, Device};
+use crate::device::Device;
 use crate::engine_thread::{EngineHandle, EngineParts, spawn};
 use crate::error::panic_words;
 use crate::hub::{Hub, HubParts};
@@ -119,7 +120,14 @@ struct Ready {
 
 /// The control thread.
 fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -> Result<(), DaemonError> {
-    let mut place = SocketPlace::take(&config.socket, config.socket_mode)?;
+    let Prepared { config, fit, device, group } = prepare(config)?;
+    for words in &fit.words {
+        tracing::info!("{words}");
+    }
+    if let Some(words) = &fit.too_much {
+        tracing::warn!("{words}");
+    }
+    let mut place = SocketPlace::take(&config.socket, config.socket_mode, group.as_ref())?;
     let key = match &config.key_file {
         Some(path) => ClusterKey::read(path)?,
         None => ClusterKey::read_or_create(place.directory())?,
@@ -129,7 +137,7 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
     let peers = TcpListener::bind(peer_address).map_err(peer_port)?;
     peers.set_nonblocking(true).map_err(peer_port)?;
     let peer_address = peers.local_addr().map_err(peer_port)?;
-    let device = device::open(&config, random()?)?;
+    let device = device.open(&config, random()?)?;
     let page = Segment::create("raas-engine", EnginePage::BYTES, Sharing::PeerReadOnly)?;
     page.allocate(EnginePage::BYTES)?;
     let engine_page = page.fd().try_clone_to_owned().map_err(DaemonError::io("dup"))?;
@@ -148,7 +156,7 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
         Device::SoftNic(nic) => spawn(EngineParts { config: engine_config, device: *nic, page, entropy })?,
         Device::RdmaCore(device) => spawn(EngineParts { config: engine_config, device: *device, page, entropy })?,
     };
-    let listener = place.listen(config.socket_mode)?;
+    let listener = place.listen(config.socket_mode, group.as_ref())?;
     let plane = Plane { config, key, peers, listener, engine_page, epoch, slots, connect_timeout };
     let ready_at = Ready { socket: plane.config.socket.clone(), peer_address };
     let runtime = tokio::runtime::Builder::new_current_thread()

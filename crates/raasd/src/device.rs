@@ -1,10 +1,22 @@
-//! The device of the daemon. Owns the opening of each kind, and what to say where it cannot be opened.
+//! The device of the daemon: which one, why, and opening it.
+//!
+//! Owns the choice behind `device = "auto"` and what to say where a device cannot be opened. It must never take a device that
+//! the kernel does in software, unless it was named: the software NIC does the same work without root or a module, and
+//! faster.
 
-use rdmacore::{OpenConfig, RdmaCore};
+use std::net::IpAddr;
+
+use engine::DeviceRoom;
+use rdmacore::{DeviceInfo, OpenConfig, RdmaCore};
+use shm::Region;
 use softnic::{Progress, SoftNic, SoftNicConfig};
+use verbs::{Access, Provider};
 
 use crate::config::DeviceChoice;
 use crate::{Config, DaemonError};
+
+/// Bytes that hardware must register to count as usable: a daemon that may lock no memory is better off without it.
+const PROBE_BYTES: usize = 1 << 20;
 
 /// An opened device.
 #[derive(Debug)]
@@ -15,15 +27,118 @@ pub(crate) enum Device {
     RdmaCore(Box<RdmaCore>),
 }
 
-fn failed(config: &Config, what: String) -> DaemonError {
-    DaemonError::Device { device: config.device.to_string(), what }
+/// Which device, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// The device; never [`DeviceChoice::Auto`].
+    pub device: DeviceChoice,
+    /// Why this one.
+    pub reason: String,
+    /// What else there is, and why not.
+    pub alternatives: Vec<String>,
 }
 
-/// Opens the configured device.
-pub(crate) fn open(config: &Config, entropy: [u8; 32]) -> Result<Device, DaemonError> {
-    match &config.device {
-        DeviceChoice::SoftNic => open_softnic(config, entropy).map(|nic| Device::SoftNic(Box::new(nic))),
-        DeviceChoice::RdmaCore(name) => open_rdma_core(config, name.clone()).map(|d| Device::RdmaCore(Box::new(d))),
+/// What a configuration leads to, as far as it can be known without serving.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) decision: Decision,
+    pub(crate) room: DeviceRoom,
+    /// Hardware is opened for a look, and stays open.
+    opened: Option<Box<RdmaCore>>,
+}
+
+fn failed(device: &DeviceChoice, what: String) -> DaemonError {
+    DaemonError::Device { device: device.to_string(), what }
+}
+
+/// What `wanted` leads to on a machine with these devices, and with libibverbs or without (then, why not). Named devices are
+/// taken as they are. Hardware still has to prove itself by being opened.
+pub fn decide(
+    wanted: &DeviceChoice,
+    listen: IpAddr,
+    devices: &[DeviceInfo],
+    library: impl FnOnce() -> Result<(), String>,
+) -> Decision {
+    if *wanted != DeviceChoice::Auto {
+        return Decision {
+            device: wanted.clone(),
+            reason: "named in the configuration".into(),
+            alternatives: Vec::new(),
+        };
+    }
+    let softnic = |reason: String, alternatives| Decision { device: DeviceChoice::SoftNic, reason, alternatives };
+    let (software, hardware): (Vec<_>, Vec<_>) = devices.iter().cloned().partition(|device| device.software);
+    let mut others: Vec<String> = software
+        .iter()
+        .map(|d| format!("{} is the kernel's software, which the software NIC outdoes; name it to have it", d.name))
+        .collect();
+    if hardware.is_empty() {
+        return softnic("this machine has no RDMA hardware".into(), others);
+    }
+    match rdmacore::choose(&hardware, None, listen) {
+        Err(e) => softnic(format!("RDMA hardware does not carry {listen}"), [others, vec![e.to_string()]].concat()),
+        Ok(choice) => {
+            if let Err(missing) = library() {
+                return softnic(format!("{} would carry {listen}, but {missing}", choice.device), others);
+            }
+            others.extend(choice.rejected);
+            let device = DeviceChoice::RdmaCore(Some(choice.device));
+            Decision { device, reason: choice.why, alternatives: others }
+        }
+    }
+}
+
+/// Decides, and opens hardware.
+pub(crate) fn find(config: &Config) -> Result<Found, DaemonError> {
+    let library = || rdmacore::library_present().map_err(|e| e.to_string());
+    let is_auto = config.device == DeviceChoice::Auto;
+    let mut decision = match (&config.device, &config.pcap) {
+        // A capture can only be had of the software NIC, so whoever asks for one asks for it.
+        (DeviceChoice::Auto, Some(_)) => Decision {
+            device: DeviceChoice::SoftNic,
+            reason: "pcap captures the software NIC alone".into(),
+            alternatives: Vec::new(),
+        },
+        (wanted, _) => decide(wanted, config.listen, &rdmacore::list_devices(), library),
+    };
+    let opened = match &decision.device {
+        DeviceChoice::RdmaCore(name) => match open_rdma_core(config, &decision.device, name.clone()) {
+            Ok(device) => Some(Box::new(device)),
+            Err(e) if is_auto => {
+                decision.alternatives.insert(0, e.to_string());
+                decision.device = DeviceChoice::SoftNic;
+                decision.reason = "RDMA hardware carries the address, but cannot be used".into();
+                None
+            }
+            Err(e) => return Err(e),
+        },
+        _ => None,
+    };
+    let room = match &opened {
+        Some(device) => DeviceRoom::from(device.device()),
+        None => softnic_room(config),
+    };
+    Ok(Found { decision, room, opened })
+}
+
+fn softnic_room(config: &Config) -> DeviceRoom {
+    let limits = SoftNicConfig::new(config.listen).limits;
+    let (max_qp_wr, max_srq_wr, max_cqe) = (limits.max_qp_wr, limits.max_srq_wr, limits.max_cqe);
+    DeviceRoom { name: DeviceChoice::SoftNic.to_string(), max_qp_wr, max_srq_wr, max_cqe }
+}
+
+impl Found {
+    /// The device, open.
+    pub(crate) fn open(self, config: &Config, entropy: [u8; 32]) -> Result<Device, DaemonError> {
+        let Decision { device, reason, alternatives } = &self.decision;
+        tracing::info!(%device, why = %reason, "device");
+        for other in alternatives {
+            tracing::debug!(%other, "another device");
+        }
+        match self.opened {
+            Some(device) => Ok(Device::RdmaCore(device)),
+            None => open_softnic(config, entropy).map(|nic| Device::SoftNic(Box::new(nic))),
+        }
     }
 }
 
@@ -37,19 +152,89 @@ fn open_softnic(config: &Config, entropy: [u8; 32]) -> Result<SoftNic, DaemonErr
         entropy: Some(entropy),
         ..SoftNicConfig::new(config.listen)
     };
-    SoftNic::open(nic).map_err(|e| failed(config, e.to_string()))
+    SoftNic::open(nic).map_err(|e| failed(&DeviceChoice::SoftNic, e.to_string()))
 }
 
-fn open_rdma_core(config: &Config, name: Option<String>) -> Result<RdmaCore, DaemonError> {
+fn open_rdma_core(config: &Config, shown: &DeviceChoice, name: Option<String>) -> Result<RdmaCore, DaemonError> {
     if config.pcap.is_some() {
-        return Err(failed(
-            config,
-            "pcap captures the software NIC alone; leave it out, or capture with tcpdump".into(),
-        ));
+        let what = "pcap captures the software NIC alone; leave it out, or capture with tcpdump";
+        return Err(failed(shown, what.into()));
     }
-    let device =
-        RdmaCore::open(&OpenConfig { name, address: config.listen }).map_err(|e| failed(config, e.to_string()))?;
+    let open = OpenConfig { name, address: config.listen };
+    let mut device = RdmaCore::open(&open).map_err(|e| failed(shown, e.to_string()))?;
+    probe(&mut device).map_err(|what| failed(shown, what))?;
     let choice = device.choice();
     tracing::info!(device = %choice.device, port = choice.port, gid_index = choice.gid.index, why = %choice.why, "opened");
     Ok(device)
+}
+
+/// Registers some memory, and gives it back.
+fn probe(device: &mut RdmaCore) -> Result<(), String> {
+    let region = Region::anonymous(PROBE_BYTES).map_err(|e| format!("no memory to try it with: {e}"))?;
+    let hint = "it registers no memory; is RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=) high enough?";
+    let registered = device.reg_mr(&region, 0, PROBE_BYTES as u64, Access::empty());
+    let mr = registered.map_err(|e| format!("{e}: {hint}"))?;
+    device.dereg_mr(mr.id).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdmacore::{GidInfo, GidType, PortInfo};
+    use verbs::Gid;
+
+    const LISTEN: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+
+    fn device(name: &str, software: bool, state: &str) -> DeviceInfo {
+        let gid = GidInfo { index: 3, gid: Gid::from(LISTEN), gid_type: GidType::RoceV2, netdev: Some("eth0".into()) };
+        let port = PortInfo { number: 1, state: state.into(), link_layer: "Ethernet".into(), gids: vec![gid] };
+        DeviceInfo { name: name.into(), software, ports: vec![port] }
+    }
+
+    fn auto(devices: &[DeviceInfo], library: Result<(), String>) -> Decision {
+        decide(&DeviceChoice::Auto, LISTEN, devices, || library)
+    }
+
+    #[test]
+    fn hardware_with_the_address_is_taken() {
+        let d = auto(&[device("rxe0", true, "ACTIVE"), device("mlx5_0", false, "ACTIVE")], Ok(()));
+        assert_eq!(d.device, DeviceChoice::RdmaCore(Some("mlx5_0".into())));
+        assert!(d.reason.contains("mlx5_0 port 1 GID 3"), "{d:?}");
+        assert!(d.alternatives.iter().any(|a| a.starts_with("rxe0 is the kernel's software")), "{d:?}");
+    }
+
+    #[test]
+    fn without_usable_hardware_it_is_the_software_nic_and_the_reason_says_why() {
+        let softnic = |devices: &[DeviceInfo], library, reason: &str| {
+            let d = auto(devices, library);
+            assert_eq!(d.device, DeviceChoice::SoftNic);
+            assert!(d.reason.contains(reason), "{d:?}");
+            d
+        };
+        softnic(&[], Ok(()), "no RDMA hardware");
+        softnic(&[device("rxe0", true, "ACTIVE")], Ok(()), "no RDMA hardware");
+        let down = softnic(&[device("mlx5_0", false, "DOWN")], Ok(()), "does not carry 10.0.0.1");
+        assert!(down.alternatives[0].contains("mlx5_0 port 1 is DOWN"), "{down:?}");
+        softnic(&[device("mlx5_0", false, "ACTIVE")], Err("libibverbs is missing".into()), "libibverbs is missing");
+        let elsewhere =
+            decide(&DeviceChoice::Auto, [10, 0, 0, 2].into(), &[device("mlx5_0", false, "ACTIVE")], || Ok(()));
+        assert_eq!(elsewhere.device, DeviceChoice::SoftNic);
+    }
+
+    #[test]
+    fn a_named_device_is_taken_as_it_is() {
+        let named = DeviceChoice::RdmaCore(Some("rxe0".into()));
+        let d = decide(&named, LISTEN, &[device("rxe0", true, "DOWN")], || Err("not asked".into()));
+        assert_eq!((d.device, d.reason.as_str()), (named, "named in the configuration"));
+    }
+
+    #[test]
+    fn a_machine_without_the_address_on_hardware_serves_with_the_software_nic() {
+        let config = Config::new([127, 0, 0, 1].into());
+        let found = find(&config).unwrap();
+        assert_eq!(found.decision.device, DeviceChoice::SoftNic);
+        assert!(!found.decision.reason.is_empty());
+        let captured = Config { pcap: Some("/dev/null".into()), ..config };
+        assert!(find(&captured).unwrap().decision.reason.contains("pcap"));
+    }
 }

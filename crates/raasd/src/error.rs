@@ -29,6 +29,14 @@ pub enum DaemonError {
         /// Why not.
         source: io::Error,
     },
+    /// `socket_group` cannot be used.
+    #[error("socket_group {group}: {what}")]
+    Group {
+        /// The group.
+        group: String,
+        /// Why not, and what to do.
+        what: String,
+    },
     /// The cluster key cannot be used.
     #[error("cluster key {}: {what}", .path.display())]
     Key {

@@ -99,6 +99,7 @@ pub(crate) type ConnectionRows = (Vec<(u64, ConnectionRow)>, Option<u64>);
 #[derive(Debug)]
 pub(crate) struct DaemonStat {
     pub(crate) uptime_seconds: u64,
+    pub(crate) device_reason: String,
     pub(crate) pairs: u64,
     pub(crate) links: u64,
     pub(crate) fds: u32,
@@ -124,6 +125,7 @@ pub(crate) fn stat(engine: EngineStat, daemon: &DaemonStat, viewer: Viewer) -> S
     let own = own.iter().filter(|_| all_users);
     Stat {
         device,
+        device_reason: daemon.device_reason.clone(),
         lanes: Vec::new(),
         rc_qps: totals.rc_qps,
         ud_qps: totals.ud_qps,
@@ -238,7 +240,7 @@ mod tests {
 
     #[test]
     fn counters_are_split_by_kind_and_users_get_none_that_help_a_forger() {
-        let daemon = DaemonStat { uptime_seconds: 5, pairs: 1, links: 2, fds: 3 };
+        let daemon = DaemonStat { uptime_seconds: 5, device_reason: "no hardware".into(), pairs: 1, links: 2, fds: 3 };
         let all = stat(totals(), &daemon, Viewer::All);
         assert_eq!(all.drops, [("bad_icrc".to_string(), 3)]);
         for counter in [("tx_packets", 9), ("rnr_naks", 0), ("pairs", 1), ("control_links", 2)] {

@@ -13,6 +13,7 @@
 #![deny(missing_docs)]
 
 mod accept_links;
+mod check;
 mod client_socket;
 mod command;
 mod config;
@@ -30,18 +31,23 @@ mod lane_round;
 mod limits;
 mod link;
 mod log_quota;
+mod machine;
 mod pairs;
 mod peers;
 mod questions;
 mod shutdown;
 mod sleeper;
+mod socket_group;
 mod socket_place;
 mod strangers;
 mod user_places;
 
-pub use config::{Config, ConfigError, DeviceChoice, Flags, Heartbeat, PEER_PORT, PeerConfig, check};
+pub use check::{Report, check};
+pub use config::{Config, ConfigError, DeviceChoice, Flags, Heartbeat, PEER_PORT, PeerConfig};
 pub use daemon::{Daemon, run};
+pub use device::{Decision, decide};
 pub use error::DaemonError;
 pub use key::{ClusterKey, KEY_BYTES, KEY_BYTES_MAX, KEY_FILE_NAME};
 pub use limits::{DaemonLimits, LIMITS, Limit};
+pub use machine::{Fit, Machine, raise_descriptor_limit};
 pub use shutdown::Shutdown;

@@ -1,8 +1,10 @@
 //! Every bound of the daemon, with its name in the configuration, its meaning, range and default.
 //!
-//! Owns the table behind `[limits]`; docs/configuration.md lists the same names. It must never hold a bound that the
+//! Owns the table behind `[limits]`; the bounds of the data path are the engine's own, whose check has the last word.
+//! It fits what nobody set to the machine (`machine.rs`); docs/configuration.md lists the same names. It must never hold a bound that the
 //! table does not name: bounds that nobody can set are constants beside the code that they bound.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use engine::EngineConfig;
@@ -13,7 +15,7 @@ use crate::Config;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DaemonLimits {
-    /// Programs attached to the control socket at a time, tools included.
+    /// Programs attached to the control socket at a time, tools included; 0 for as many as fit the machine.
     pub clients_max: u64,
     /// Those of one user; 0 for a quarter of [`DaemonLimits::clients_max`].
     pub clients_per_user_max: u64,
@@ -52,7 +54,7 @@ pub struct DaemonLimits {
 impl Default for DaemonLimits {
     fn default() -> Self {
         Self {
-            clients_max: 1024,
+            clients_max: 0,
             clients_per_user_max: 0,
             client_queue_max: 4096,
             client_hello_ms: 5_000,
@@ -94,6 +96,16 @@ const SHARE: u64 = 4;
 /// What a user may have of a table of `of` places, as configured.
 pub(crate) fn share(configured: u64, of: u64) -> u64 {
     if configured == 0 { of.div_ceil(SHARE) } else { configured }
+}
+
+/// Sizes of a ring in bytes; powers of two.
+pub(crate) const RING_BYTES: RangeInclusive<u32> = shm::RING_BYTES_MIN..=shm::RING_BYTES_MAX;
+
+/// A number of a range, or why not.
+pub(crate) fn check_range(value: impl Into<i128>, min: u64, max: u64) -> Result<u64, String> {
+    let value = value.into();
+    let fits = u64::try_from(value).ok().filter(|v| (min..=max).contains(v));
+    fits.ok_or_else(|| format!("{value} is not allowed, {min}..={max} is"))
 }
 
 /// A queue length or table size as the machine counts.
@@ -167,11 +179,11 @@ const HOUR_MS: u64 = 3_600_000;
 
 /// Every name under `[limits]`.
 pub const LIMITS: &[Limit] = &[
-    engine_limit!(ring_bytes_max, 4 << 10, 8 << 20, true),
-    engine_limit!(apps_max, 1, 65_536),
+    engine_limit!(ring_bytes_max, shm::RING_BYTES_MIN as u64, shm::RING_BYTES_MAX as u64, true),
+    engine_limit!(apps_max, 0, 65_536),
     engine_limit!(apps_per_user_max, 0, 65_536),
-    engine_limit!(connections_max, 1, (1 << 20) - 1),
-    engine_limit!(connections_per_user_max, 0, (1 << 20) - 1),
+    engine_limit!(connections_max, 1, engine::TABLE_MAX as u64),
+    engine_limit!(connections_per_user_max, 0, engine::TABLE_MAX as u64),
     engine_limit!(connections_per_app_max, 1, 65_536),
     engine_limit!(listeners_max, 1, 65_536),
     engine_limit!(listeners_per_user_max, 0, 65_536),
@@ -181,10 +193,10 @@ pub const LIMITS: &[Limit] = &[
     engine_limit!(lanes_max, 1, 65_536),
     engine_limit!(lanes_per_user_max, 0, 65_536),
     engine_limit!(dials_per_user_max, 0, 65_536),
-    engine_limit!(lane_credits, 8, 65_536),
-    engine_limit!(send_bytes_max, 256, 64 << 10),
-    engine_limit!(lane_inflight_bytes_max, 256 << 10, 1 << 40),
-    engine_limit!(quantum_bytes, 4 << 10, 8 << 20),
+    engine_limit!(lane_credits, engine::LANE_CREDITS_MIN as u64, engine::LANE_CREDITS_MAX as u64),
+    engine_limit!(send_bytes_max, engine::FRAME_BYTES_MIN as u64, engine::FRAME_BYTES_MAX as u64),
+    engine_limit!(lane_inflight_bytes_max, engine::FLIGHT_BYTES_MIN, engine::FLIGHT_BYTES_MAX),
+    engine_limit!(quantum_bytes, shm::RING_BYTES_MIN as u64, shm::RING_BYTES_MAX as u64),
     Limit {
         key: "connect_timeout_ms",
         min: 10,
@@ -195,7 +207,7 @@ pub const LIMITS: &[Limit] = &[
             value: |c| u64::try_from(c.connect_timeout.as_millis()).unwrap_or(u64::MAX),
         },
     },
-    daemon_limit!(clients_max, 1, 65_536),
+    daemon_limit!(clients_max, 0, 65_536),
     daemon_limit!(clients_per_user_max, 0, 65_536),
     daemon_limit!(client_queue_max, 16, 1 << 20),
     daemon_limit!(client_hello_ms, 10, HOUR_MS),

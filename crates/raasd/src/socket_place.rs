@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::DaemonError;
+use crate::socket_group::SocketGroup;
 
 /// Programs that may wait to be accepted.
 const ACCEPT_BACKLOG: i32 = 128;
@@ -26,11 +27,12 @@ pub(crate) struct SocketPlace {
 }
 
 impl SocketPlace {
-    /// Makes the directory if needed and takes the place. `mode` is the socket's.
-    pub(crate) fn take(path: &Path, mode: u32) -> Result<Self, DaemonError> {
+    /// Makes the directory if needed and takes the place. `mode` is the socket's; a group's members may enter the directory.
+    pub(crate) fn take(path: &Path, mode: u32, group: Option<&SocketGroup>) -> Result<Self, DaemonError> {
         let fail = |what| move |source| DaemonError::Socket { socket: path.to_path_buf(), what, source };
         let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let open = mode & 0o077 != 0;
+        // Others may come this far if others may connect; the group's directory is opened to it below.
+        let open = mode & 0o007 != 0 || (group.is_none() && mode & 0o070 != 0);
         make_directory(directory, if open { 0o755 } else { 0o700 }).map_err(fail("its directory cannot be made"))?;
         check_directory(directory).map_err(fail("its directory is not safe"))?;
         let mut lock_path = path.as_os_str().to_owned();
@@ -44,6 +46,9 @@ impl SocketPlace {
         }
         let place = Self { path: path.to_path_buf(), _lock: lock, bound: false };
         place.remove_stale()?;
+        if let Some(group) = group {
+            group.enter(place.directory(), path)?;
+        }
         Ok(place)
     }
 
@@ -53,7 +58,7 @@ impl SocketPlace {
     }
 
     /// Opens the listening socket, non-blocking. Its mode is right before anyone can connect.
-    pub(crate) fn listen(&mut self, mode: u32) -> Result<OwnedFd, DaemonError> {
+    pub(crate) fn listen(&mut self, mode: u32, group: Option<&SocketGroup>) -> Result<OwnedFd, DaemonError> {
         let fail = |what| {
             let socket = self.path.clone();
             move |source| DaemonError::Socket { socket, what, source }
@@ -64,9 +69,12 @@ impl SocketPlace {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(|e| fail("socket")(e.into()))?;
         rustix::net::bind(&socket, &address).map_err(|e| fail("bind")(e.into()))?;
+        self.bound = true;
+        if let Some(group) = group {
+            group.own(&self.path)?;
+        }
         std::fs::set_permissions(&self.path, Permissions::from_mode(mode)).map_err(fail("its mode cannot be set"))?;
         rustix::net::listen(&socket, ACCEPT_BACKLOG).map_err(|e| fail("listen")(e.into()))?;
-        self.bound = true;
         Ok(socket)
     }
 
@@ -184,25 +192,25 @@ mod tests {
     fn one_daemon_for_one_socket_and_stale_files_go() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("d/raasd.sock");
-        let mut first = SocketPlace::take(&path, 0o600).unwrap();
-        let listener = first.listen(0o600).unwrap();
+        let mut first = SocketPlace::take(&path, 0o600, None).unwrap();
+        let listener = first.listen(0o600, None).unwrap();
         assert_eq!(std::fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        assert!(matches!(SocketPlace::take(&path, 0o600), Err(DaemonError::AlreadyRunning { .. })));
+        assert!(matches!(SocketPlace::take(&path, 0o600, None), Err(DaemonError::AlreadyRunning { .. })));
         drop(first);
         assert!(!path.exists());
         drop(listener);
 
-        let mut killed = SocketPlace::take(&path, 0o600).unwrap();
-        let listener = killed.listen(0o600).unwrap();
+        let mut killed = SocketPlace::take(&path, 0o600, None).unwrap();
+        let listener = killed.listen(0o600, None).unwrap();
         std::fs::remove_file(path.with_extension("sock.lock")).unwrap();
         // Without its lock, as another release: still noticed, because it answers.
-        assert!(matches!(SocketPlace::take(&path, 0o600), Err(DaemonError::AlreadyRunning { .. })));
+        assert!(matches!(SocketPlace::take(&path, 0o600, None), Err(DaemonError::AlreadyRunning { .. })));
         drop(listener);
         killed.bound = false;
         drop(killed);
         assert!(path.exists(), "a killed daemon leaves its socket");
-        SocketPlace::take(&path, 0o600).unwrap();
+        SocketPlace::take(&path, 0o600, None).unwrap();
         assert!(!path.exists());
     }
 
@@ -211,7 +219,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, lock) = (dir.path().join("s"), dir.path().join("s.lock"));
         let victim = dir.path().join("victim");
-        let take = || SocketPlace::take(&path, 0o600).map(drop).map_err(|e| e.to_string());
+        let take = || SocketPlace::take(&path, 0o600, None).map(drop).map_err(|e| e.to_string());
         std::os::unix::fs::symlink(&victim, &lock).unwrap();
         let error = take().unwrap_err();
         assert!(error.contains("s.lock is a symbolic link"), "{error}");
@@ -230,11 +238,11 @@ mod tests {
     fn a_directory_is_made_with_its_parents_and_mode_whatever_the_umask() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/b/c/s");
-        SocketPlace::take(&path, 0o666).unwrap();
+        SocketPlace::take(&path, 0o666, None).unwrap();
         assert_eq!(std::fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o755);
         // An own link is as good as a directory.
         std::os::unix::fs::symlink(dir.path().join("a/b/c"), dir.path().join("link")).unwrap();
-        SocketPlace::take(&dir.path().join("link/t"), 0o600).unwrap();
+        SocketPlace::take(&dir.path().join("link/t"), 0o600, None).unwrap();
     }
 
     #[test]
@@ -242,10 +250,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         std::fs::write(&path, "precious").unwrap();
-        assert!(SocketPlace::take(&path, 0o600).unwrap_err().to_string().contains("no socket"));
+        assert!(SocketPlace::take(&path, 0o600, None).unwrap_err().to_string().contains("no socket"));
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
         std::fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
-        let refused = SocketPlace::take(&dir.path().join("s"), 0o600).unwrap_err();
+        let refused = SocketPlace::take(&dir.path().join("s"), 0o600, None).unwrap_err();
         assert!(refused.to_string().contains("not safe"), "{refused}");
     }
 }

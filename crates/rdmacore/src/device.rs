@@ -11,6 +11,9 @@ use verbs::Gid;
 const PORTS_MAX: usize = 8;
 const GIDS_MAX: usize = 1024;
 
+/// What the kernel's software devices say of themselves unless somebody renamed them.
+const SOFTWARE_DESCRIPTIONS: [&str; 3] = ["rxe", "siw", "software iWARP stack"];
+
 /// Kind of a GID table entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -52,6 +55,8 @@ pub struct PortInfo {
 pub struct DeviceInfo {
     /// Its name, as `ibv_devices` prints it.
     pub name: String,
+    /// Whether the kernel does its work on a processor (rxe, siw): no RDMA hardware.
+    pub software: bool,
     /// Its ports.
     pub ports: Vec<PortInfo>,
 }
@@ -107,7 +112,10 @@ pub fn list_devices() -> Vec<DeviceInfo> {
 pub fn list_devices_at(root: &Path) -> Vec<DeviceInfo> {
     let mut devices: Vec<DeviceInfo> = names_in(root)
         .into_iter()
-        .map(|name| DeviceInfo { ports: ports(&root.join(&name).join("ports")), name })
+        .map(|name| {
+            let folder = root.join(&name);
+            DeviceInfo { software: is_software(&folder), ports: ports(&folder.join("ports")), name }
+        })
         .collect();
     devices.sort_by(|a, b| a.name.cmp(&b.name));
     devices
@@ -121,6 +129,16 @@ fn names_in(folder: &Path) -> Vec<String> {
 fn line(path: &Path) -> Option<String> {
     // Entries of the GID attributes that are not in use give EINVAL.
     Some(fs::read_to_string(path).ok()?.trim().to_string())
+}
+
+/// rxe names the interface that it sits on in `parent`; a driver of hardware has no such attribute, and its device is not
+/// among the virtual ones. Older kernels put rxe beside the interface's hardware, so both are looked at.
+fn is_software(folder: &Path) -> bool {
+    let described = line(&folder.join("node_desc")).unwrap_or_default();
+    let place = fs::canonicalize(folder).unwrap_or_default();
+    folder.join("parent").is_file()
+        || place.starts_with("/sys/devices/virtual")
+        || SOFTWARE_DESCRIPTIONS.contains(&described.as_str())
 }
 
 fn ports(folder: &Path) -> Vec<PortInfo> {
@@ -232,6 +250,7 @@ mod tests {
             let port = format!("{device}/ports/1");
             put(&format!("{port}/state"), state);
             put(&format!("{port}/link_layer"), "Ethernet\n");
+            put(&format!("{device}/node_desc"), "a name that somebody gave\n");
             for (i, gid, kind) in [
                 (0, "fe80:0000:0000:0000:5054:00ff:fe12:3456", "RoCE v2"),
                 (1, "0000:0000:0000:0000:0000:ffff:c0a8:4d01", "IB/RoCE v1"),
@@ -251,6 +270,10 @@ mod tests {
         let dir = tree();
         let devices = list_devices_at(dir.path());
         assert_eq!(devices.len(), 2);
+        assert!(!devices[0].software && !devices[1].software);
+        fs::write(dir.path().join("rxe0/parent"), "eth0\n").unwrap();
+        let with_parent = list_devices_at(dir.path());
+        assert_eq!((with_parent[0].software, with_parent[1].software), (false, true), "mlx5_0, rxe0");
         assert_eq!(devices[1].ports[0].gids.len(), 3, "the zero entry is left out");
         let choice = choose(&devices, None, "192.168.77.1".parse().unwrap()).unwrap();
         assert_eq!((choice.device.as_str(), choice.port, choice.gid.index), ("rxe0", 1, 2));

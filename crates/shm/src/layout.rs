@@ -30,10 +30,10 @@ pub(crate) const SESSION_SLOTS_MAX: u32 = 65536;
 pub(crate) const PAIR_SLOTS_MIN: u32 = 1;
 /// Most slots of a pair segment.
 pub(crate) const PAIR_SLOTS_MAX: u32 = 4096;
-/// Smallest ring, bytes.
-pub(crate) const RING_BYTES_MIN: u32 = 4096;
+/// Smallest ring, bytes. The one home of this bound and the next: daemon, engine and library take them from here.
+pub const RING_BYTES_MIN: u32 = 4096;
 /// Largest ring, bytes.
-pub(crate) const RING_BYTES_MAX: u32 = 8 << 20;
+pub const RING_BYTES_MAX: u32 = 8 << 20;
 
 /// Bits of `app_flags` and of a pair slot's `flags`.
 pub mod app_flag {

@@ -33,8 +33,8 @@ mod word;
 pub use backoff::Backoff;
 pub use doorbell::Doorbell;
 pub use layout::{
-    EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, Session, SlotWords, app_flag, engine_flag,
-    owner_flag, slot_state, waiting,
+    EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, RING_BYTES_MAX, RING_BYTES_MIN, Session,
+    SlotWords, app_flag, engine_flag, owner_flag, slot_state, waiting,
 };
 pub use ready::ReadyFd;
 pub use record::{DatagramRecord, RECORD_HEADER_BYTES};

@@ -123,6 +123,20 @@ impl Serving {
         Ok(Self { listen: config.listen, known, config, lanes, pid, stat })
     }
 
+    /// The device of the running daemon, and why it has that one.
+    pub(super) fn device(&self) -> Option<(String, String)> {
+        self.stat.as_ref().map(|s| (s.device.clone(), s.device_reason.clone()))
+    }
+
+    /// Whether the device is the software NIC, as far as can be told.
+    pub(super) fn is_software(&self) -> bool {
+        match (&self.config.device, &self.stat) {
+            (DeviceChoice::SoftNic, _) => true,
+            (DeviceChoice::Auto, stat) => stat.as_ref().is_none_or(|s| s.device == DeviceChoice::SoftNic.to_string()),
+            (DeviceChoice::RdmaCore(_), _) => false,
+        }
+    }
+
     fn key_file(&self) -> Option<PathBuf> {
         let beside = || Some(self.config.socket.parent()?.join(KEY_FILE_NAME));
         self.config.key_file.clone().or_else(beside)
@@ -168,8 +182,21 @@ pub(super) fn look(serving: &Serving, raas: Option<&Raas>, findings: &mut Findin
         );
     }
     descriptors(serving, findings);
+    limits(serving, findings);
     memlock(serving, findings);
     key(serving, findings);
+}
+
+/// How many programs there is room for, and why.
+fn limits(serving: &Serving, findings: &mut Findings) {
+    let Some(descriptors) = limit(serving.pid, "Max open files") else { return };
+    let machine = raasd::Machine::new(descriptors, raasd::Machine::here().memory_bytes);
+    let (_, fit) = serving.config.clone().fitted(machine);
+    let detail = fit.words.join("; ");
+    match &fit.too_much {
+        None => findings.ok("limits", fit.apps_max, detail),
+        Some(words) => findings.warn("limits", fit.apps_max, detail, words),
+    }
 }
 
 /// A soft limit of the daemon, else of this process; `u64::MAX` is none.
@@ -185,7 +212,7 @@ fn descriptors(serving: &Serving, findings: &mut Findings) {
     let Some(soft) = limit(serving.pid, "Max open files") else { return };
     let used = serving.stat.as_ref().map_or(0, |s| u64::from(s.fds));
     let detail = format!("{used} of {soft} descriptors in use");
-    let fix = "ulimit -n 65536 before the daemon starts, or LimitNOFILE=65536 in its unit";
+    let fix = "LimitNOFILE=65536 in the daemon's unit, or ulimit -Hn 65536 before it starts, which needs root";
     if used > soft - soft / 8 {
         findings.fail("descriptors", Code::Failed, soft, format!("{detail}: the next programs will be refused"), fix);
     } else if soft < DESCRIPTORS_MIN {
@@ -199,7 +226,7 @@ fn memlock(serving: &Serving, findings: &mut Findings) {
     let Some(bytes) = limit(serving.pid, "Max locked memory") else { return };
     let said = if bytes == u64::MAX { "unlimited".to_owned() } else { table::bytes(bytes) };
     let fix = "ulimit -l unlimited before the daemon starts, or LimitMEMLOCK=infinity in its unit";
-    if serving.config.device == DeviceChoice::SoftNic {
+    if serving.is_software() {
         findings.ok("memlock", bytes, format!("{said}; the software NIC locks no memory"));
         return;
     }

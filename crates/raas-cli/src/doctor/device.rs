@@ -20,8 +20,20 @@ pub(super) fn look(serving: &Serving, findings: &mut Findings) {
     let devices = rdmacore::list_devices();
     let name = serving.config.device.to_string();
     match &serving.config.device {
+        DeviceChoice::Auto => {
+            let library = || rdmacore::library_present().map_err(|e| e.to_string());
+            let would = raasd::decide(&DeviceChoice::Auto, listen, &devices, library);
+            let (device, reason) = serving.device().unwrap_or((would.device.to_string(), would.reason));
+            findings.ok("device", device, format!("chosen by itself: {reason}"));
+            match would.device {
+                DeviceChoice::RdmaCore(name) => rdma_core(serving, &devices, name.as_deref(), findings),
+                _ => address(serving, findings),
+            }
+        }
         DeviceChoice::SoftNic => {
-            let fitting = rdmacore::choose(&devices, None, listen).ok().filter(|_| rdmacore::library_present().is_ok());
+            let hardware: Vec<_> = devices.iter().filter(|device| !device.software).cloned().collect();
+            let fitting =
+                rdmacore::choose(&hardware, None, listen).ok().filter(|_| rdmacore::library_present().is_ok());
             match fitting {
                 Some(choice) => findings.warn(
                     "device",
@@ -46,7 +58,9 @@ fn rdma_core(serving: &Serving, devices: &[rdmacore::DeviceInfo], wanted: Option
     }
     match rdmacore::choose(devices, wanted, serving.listen) {
         Ok(choice) => {
-            findings.ok("device", name, format!("{} port {}", choice.device, choice.port));
+            if serving.config.device != DeviceChoice::Auto {
+                findings.ok("device", name, format!("{} port {}", choice.device, choice.port));
+            }
             let detail = format!("index {} of {}: {}", choice.gid.index, choice.device, choice.why);
             findings.ok("gid", choice.gid.index, detail);
         }

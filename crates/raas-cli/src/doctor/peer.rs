@@ -4,7 +4,6 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use control::Reason;
-use raasd::DeviceChoice;
 
 use super::daemon::Serving;
 use super::finding::{Code, Findings};
@@ -24,7 +23,7 @@ pub(super) fn look(peer: IpAddr, serving: &Serving, raas: Option<&Raas>, finding
         let open = link(peer, serving, findings);
         // Without the port there is no lane; the reason stands above already.
         let lane_mtu = raas.filter(|_| open).and_then(|raas| lane(peer, raas, findings));
-        if serving.config.device == DeviceChoice::SoftNic {
+        if serving.is_software() {
             udp(peer, serving, lane_mtu, findings);
         }
     }

@@ -262,6 +262,22 @@ pub struct OpenHost {
 impl OpenHost {
     /// `limits`: lines under `[limits]`. None, with a line that says so, where this is not root.
     pub fn start(cluster: &Cluster, name: &str, limits: &str) -> Option<Self> {
+        Self::start_under(cluster, name, limits, "true")
+    }
+
+    /// As [`Self::start`], after this command of the shell.
+    pub fn start_under(cluster: &Cluster, name: &str, limits: &str, before: &str) -> Option<Self> {
+        let socket = cluster.dir.path().join("raasd.sock");
+        Self::configured(cluster, name, socket, &format!("socket_mode = \"0666\"\n[limits]\n{limits}\n"), before)
+    }
+
+    /// A daemon for the members of [`NOBODY`]'s group, in a directory that it makes.
+    pub fn start_for_group(cluster: &Cluster, name: &str) -> Option<Self> {
+        let socket = cluster.dir.path().join("run/raasd.sock");
+        Self::configured(cluster, name, socket, &format!("socket_group = \"{NOBODY}\"\n"), "true")
+    }
+
+    fn configured(cluster: &Cluster, name: &str, socket: PathBuf, text: &str, before: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("SKIP {name}: only root can be somebody else here");
             return None;
@@ -271,12 +287,14 @@ impl OpenHost {
         // Where the binary was built may be closed to others.
         let binary = place.join("raas");
         std::fs::copy(env!("CARGO_BIN_EXE_raas"), &binary).unwrap();
-        let (config, socket, key, ip) = (place.join("raasd.toml"), place.join("raasd.sock"), cluster.key(), address());
-        let text = format!(
-            "listen = \"{ip}\"\nsocket = {socket:?}\nsocket_mode = \"0666\"\nkey_file = {key:?}\n[limits]\n{limits}\n"
-        );
+        let (config, key, ip) = (place.join("raasd.toml"), cluster.key(), address());
+        let text = format!("listen = \"{ip}\"\nsocket = {socket:?}\nkey_file = {key:?}\n{text}");
         std::fs::write(&config, text).unwrap();
-        let mut daemon = Running::start(raas().args(["daemon", "--config"]).arg(&config));
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{before} && exec \"$0\" daemon --config \"$1\"")]);
+        shell.arg(raas().get_program()).arg(&config).stdin(Stdio::null());
+        shell.env_remove("RAAS_SOCKET").env_remove("XDG_RUNTIME_DIR").env_remove("RUST_LOG");
+        let mut daemon = Running::start(&mut shell);
         daemon.wait_for("ready socket=");
         Some(Self { daemon, binary, socket })
     }

@@ -1,242 +1,173 @@
-//! The configuration file: keys, types, ranges, and errors that name the line.
+//! The configuration file: what each key may hold, and errors that name the line.
 //!
-//! Owns the table of keys. It must never accept a key that it does not know: a misspelt limit would silently not hold.
+//! Owns the keys. It must never accept a key that it does not know: a misspelt limit would silently not hold.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use engine::IpNet;
+use serde::Deserialize;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 use verbs::PathMtu;
 
-use super::{Config, PeerConfig};
+use super::{Config, DeviceChoice, GROUP_MODE, PeerConfig};
+use crate::limits::{LIMITS, RING_BYTES, check_range};
 
-type Setter = fn(&mut Config, &Value<'_>) -> Result<(), String>;
+/// Problems that are told of one file; a file with more has been told enough.
+const PROBLEMS_MAX: usize = 100;
 
-const KEYS: &[(&str, Setter)] = &[
-    ("listen", |c, v| v.host_address().map(|a| c.listen = a)),
-    ("addresses", |c, v| v.host_addresses().map(|a| c.addresses = a)),
-    ("socket", |c, v| v.path().map(|p| c.socket = p)),
-    ("socket_mode", |c, v| v.mode().map(|m| c.socket_mode = m)),
-    ("peer_port", |c, v| v.integer(1, 65_535).map(|p| c.peer_port = p)),
-    ("device", |c, v| v.text()?.parse().map(|d| c.device = d)),
-    ("udp_port", |c, v| v.integer(1, 65_535).map(|p| c.udp_port = p)),
-    ("mtu", |c, v| v.mtu().map(|m| c.mtu = Some(m))),
-    ("key_file", |c, v| v.path().map(|p| c.key_file = Some(p))),
-    ("pcap", |c, v| v.path().map(|p| c.pcap = Some(p))),
-    ("log", |c, v| v.text().map(|t| c.log = t.to_string())),
-    ("ring_bytes", |c, v| v.ring_bytes().map(|b| c.ring_bytes = Some(b))),
-    ("local_ring_bytes", |c, v| v.ring_bytes().map(|b| c.local_ring_bytes = Some(b))),
-    ("connect_to", |c, v| v.networks().map(|n| c.connect_to = Some(n))),
-    ("heartbeat_ms", |c, v| v.integer(10, 3_600_000).map(|ms| c.heartbeat.interval = Duration::from_millis(ms))),
-    ("heartbeat_misses", |c, v| v.integer(1, 1000).map(|n| c.heartbeat.misses = n)),
-];
-
-/// Keys that hold a table or tables.
-const TABLES: &[&str] = &["limits", "peer"];
-
-type PeerSetter = fn(&mut PeerConfig, &Value<'_>) -> Result<(), String>;
-
-const PEER_KEYS: &[(&str, PeerSetter)] = &[
-    ("address", |p, v| v.host_address().map(|a| p.address = a)),
-    ("port", |p, v| v.integer(1, 65_535).map(|n| p.port = Some(n))),
-    ("sources", |p, v| v.host_addresses().map(|a| p.sources = a)),
-];
-
-/// Every key outside of tables, for the documentation's test.
-#[cfg(test)]
-pub(super) fn top_level_keys() -> impl Iterator<Item = &'static str> {
-    KEYS.iter().map(|k| k.0)
+/// The keys. A key that is absent keeps its default.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    listen: Option<HostAddress>,
+    addresses: Option<Vec<HostAddress>>,
+    socket: Option<FilePath>,
+    socket_mode: Option<Spanned<Mode>>,
+    socket_group: Option<Group>,
+    peer_port: Option<Ranged<1, 65_535>>,
+    device: Option<Device>,
+    udp_port: Option<Ranged<1, 65_535>>,
+    mtu: Option<Mtu>,
+    key_file: Option<FilePath>,
+    pcap: Option<FilePath>,
+    log: Option<String>,
+    ring_bytes: Option<RingBytes>,
+    local_ring_bytes: Option<RingBytes>,
+    connect_to: Option<Vec<Network>>,
+    heartbeat_ms: Option<Ranged<10, 3_600_000>>,
+    heartbeat_misses: Option<Ranged<1, 1000>>,
+    limits: Option<Spanned<BTreeMap<Spanned<String>, Spanned<i64>>>>,
+    peer: Option<Vec<Peer>>,
 }
 
-/// Reads `text` into `config`; problems are `LINE: message`.
-pub(super) fn apply(config: &mut Config, text: &str) -> Result<(), Vec<String>> {
-    let mut reader = Reader { text, problems: Vec::new() };
-    match DeTable::parse(text) {
-        Ok(table) => reader.top(config, table.get_ref()),
-        Err(e) => {
-            let at = e.span().map_or(0, |s| s.start);
-            let message = e.message().trim().replace('\n', ", ");
-            reader.problem(at, &message);
-        }
+/// The keys of `[[peer]]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Peer {
+    address: HostAddress,
+    port: Option<Ranged<1, 65_535>>,
+    #[serde(default)]
+    sources: Vec<HostAddress>,
+}
+
+/// A whole number of this range.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(try_from = "i64")]
+struct Ranged<const MIN: u64, const MAX: u64>(u64);
+
+impl<const MIN: u64, const MAX: u64> TryFrom<i64> for Ranged<MIN, MAX> {
+    type Error = String;
+
+    fn try_from(value: i64) -> Result<Self, String> {
+        check_range(value, MIN, MAX).map(Self)
     }
-    if reader.problems.is_empty() { Ok(()) } else { Err(reader.problems) }
 }
 
-struct Reader<'t> {
-    text: &'t str,
-    problems: Vec<String>,
-}
-
-impl Reader<'_> {
-    fn problem(&mut self, at: usize, message: &str) {
-        let before = self.text.get(..at.min(self.text.len())).unwrap_or(self.text);
-        let line = before.bytes().filter(|b| *b == b'\n').count() + 1;
-        self.problems.push(format!("{line}: {message}"));
+impl<const MIN: u64, const MAX: u64> Ranged<MIN, MAX> {
+    /// The range fits `T` wherever this is used.
+    fn get<T: TryFrom<u64>>(self) -> Option<T> {
+        T::try_from(self.0).ok()
     }
+}
 
-    fn top(&mut self, config: &mut Config, table: &DeTable<'_>) {
-        for (key, value) in table {
-            let name = key.get_ref().as_ref();
-            let result = match name {
-                "limits" => {
-                    self.limits(config, value);
-                    Ok(())
-                }
-                "peer" => {
-                    self.peers(config, value);
-                    Ok(())
-                }
-                _ => match KEYS.iter().find(|k| k.0 == name) {
-                    Some((_, set)) => set(config, &Value { key: name, value: value.get_ref() }),
-                    None => {
-                        let known = KEYS.iter().map(|k| k.0).chain(TABLES.iter().copied());
-                        self.problem(key.span().start, &unknown(name, known));
-                        Ok(())
-                    }
-                },
-            };
-            if let Err(message) = result {
-                self.problem(value.span().start, &message);
+macro_rules! from_text {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $parse:expr) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Deserialize)]
+        #[serde(try_from = "String")]
+        struct $name($inner);
+
+        impl TryFrom<String> for $name {
+            type Error = String;
+
+            fn try_from(text: String) -> Result<Self, String> {
+                let parse: fn(String) -> Result<$inner, String> = $parse;
+                parse(text).map(Self)
             }
         }
-    }
+    };
+}
 
-    fn limits(&mut self, config: &mut Config, value: &Spanned<DeValue<'_>>) {
-        let Some(table) = value.get_ref().as_table() else {
-            self.problem(value.span().start, "`limits` must be a table: write [limits]");
-            return;
-        };
-        for (key, value) in table {
-            let name = key.get_ref().as_ref();
-            let number = Value { key: name, value: value.get_ref() }.integer(0, u64::MAX);
-            if let Err(message) = number.and_then(|n| config.set_limit(name, n)) {
-                self.problem(key.span().start, &message);
-            }
+from_text!(
+    /// An address that names one host.
+    HostAddress(IpAddr),
+    |text| {
+        let address: IpAddr = text.parse().map_err(|_| format!("\"{text}\" is no IP address"))?;
+        check_host_address(address).map(|()| address.to_canonical())
+    }
+);
+from_text!(
+    /// `ADDRESS/BITS`, or one host's address.
+    Network(IpNet),
+    |text| {
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(IpNet::from(address.to_canonical()));
         }
-        if let Err(message) = config.check_limits() {
-            self.problem(value.span().start, &message);
+        let no_network = |_| format!("\"{text}\" is no network; write ADDRESS/BITS, such as 10.1.0.0/16");
+        let network: IpNet = text.parse().map_err(no_network)?;
+        match network.trunc() {
+            whole if whole == network => Ok(network),
+            whole => Err(format!("{network} has bits behind its prefix; the network is {whole}")),
         }
     }
+);
+from_text!(
+    /// A path that is not empty.
+    FilePath(PathBuf),
+    |text| if text.is_empty() { Err("a path is needed, this is empty".into()) } else { Ok(text.into()) }
+);
+from_text!(
+    /// The name or number of a group.
+    Group(String),
+    |text| if text.is_empty() { Err("the name or number of a group is needed, this is empty".into()) } else { Ok(text) }
+);
+from_text!(
+    /// A file mode that its owner can use.
+    Mode(u32),
+    |text| {
+        let mode = u32::from_str_radix(&text, 8).ok().filter(|m| *m <= 0o777 && m & 0o600 == 0o600);
+        mode.ok_or_else(|| format!("\"{text}\" is not allowed, octal modes from \"0600\" to \"0777\" are"))
+    }
+);
+from_text!(
+    /// A device.
+    Device(DeviceChoice),
+    |text| text.parse()
+);
 
-    fn peers(&mut self, config: &mut Config, value: &Spanned<DeValue<'_>>) {
-        let Some(list) = value.get_ref().as_array() else {
-            self.problem(value.span().start, "`peer` must be a list of tables: write [[peer]]");
-            return;
-        };
-        for entry in list {
-            let Some(table) = entry.get_ref().as_table() else {
-                self.problem(entry.span().start, "`peer` must be a list of tables: write [[peer]]");
-                continue;
-            };
-            let unset = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
-            let mut peer = PeerConfig { address: unset, port: None, sources: Vec::new() };
-            for (key, value) in table {
-                let name = key.get_ref().as_ref();
-                match PEER_KEYS.iter().find(|k| k.0 == name) {
-                    Some((_, set)) => {
-                        if let Err(message) = set(&mut peer, &Value { key: name, value: value.get_ref() }) {
-                            self.problem(value.span().start, &message);
-                        }
-                    }
-                    None => self.problem(key.span().start, &unknown(name, PEER_KEYS.iter().map(|k| k.0))),
-                }
-            }
-            if !table.iter().any(|(key, _)| key.get_ref() == "address") {
-                self.problem(entry.span().start, "[[peer]] needs `address`");
-            }
-            config.peers.push(peer);
-        }
+/// A path MTU in bytes.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(try_from = "i64")]
+struct Mtu(PathMtu);
+
+impl TryFrom<i64> for Mtu {
+    type Error = String;
+
+    fn try_from(bytes: i64) -> Result<Self, String> {
+        let mtu = usize::try_from(bytes).ok().and_then(PathMtu::from_bytes);
+        mtu.map(Self).ok_or_else(|| format!("{bytes} is not allowed; 256, 512, 1024, 2048 and 4096 are"))
     }
 }
 
-/// A value with the key's name for messages.
-struct Value<'a> {
-    key: &'a str,
-    value: &'a DeValue<'a>,
-}
+/// The size of a ring.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(try_from = "i64")]
+struct RingBytes(u32);
 
-impl Value<'_> {
-    fn text(&self) -> Result<&str, String> {
-        self.value.as_str().ok_or_else(|| format!("`{}` must be a text in quotes", self.key))
-    }
+impl TryFrom<i64> for RingBytes {
+    type Error = String;
 
-    fn path(&self) -> Result<PathBuf, String> {
-        match self.text()? {
-            "" => Err(format!("`{}` is empty", self.key)),
-            path => Ok(path.into()),
+    fn try_from(bytes: i64) -> Result<Self, String> {
+        let bytes = check_range(bytes, (*RING_BYTES.start()).into(), (*RING_BYTES.end()).into())?;
+        match u32::try_from(bytes) {
+            Ok(bytes) if bytes.is_power_of_two() => Ok(Self(bytes)),
+            _ => Err(format!("{bytes} is not a power of two")),
         }
-    }
-
-    fn integer<T: TryFrom<u64>>(&self, min: u64, max: u64) -> Result<T, String> {
-        let Some(integer) = self.value.as_integer() else {
-            return Err(format!("`{}` must be a whole number", self.key));
-        };
-        let value = i128::from_str_radix(integer.as_str(), integer.radix())
-            .map_err(|_| format!("`{}` is {integer}, allowed are {min}..={max}", self.key))?;
-        let fits = u64::try_from(value).ok().filter(|v| (min..=max).contains(v));
-        fits.and_then(|v| T::try_from(v).ok())
-            .ok_or_else(|| format!("`{}` is {value}, allowed are {min}..={max}", self.key))
-    }
-
-    fn host_address(&self) -> Result<IpAddr, String> {
-        address(self.key, self.text()?)
-    }
-
-    fn host_addresses(&self) -> Result<Vec<IpAddr>, String> {
-        let wrong = || format!("`{}` must be a list of addresses in quotes", self.key);
-        let list = self.value.as_array().ok_or_else(wrong)?;
-        list.iter().map(|v| address(self.key, v.get_ref().as_str().ok_or_else(wrong)?)).collect()
-    }
-
-    fn networks(&self) -> Result<Vec<IpNet>, String> {
-        let wrong = || format!("`{}` must be a list of networks in quotes, such as [\"10.1.0.0/16\"]", self.key);
-        let list = self.value.as_array().ok_or_else(wrong)?;
-        list.iter().map(|v| network(self.key, v.get_ref().as_str().ok_or_else(wrong)?)).collect()
-    }
-
-    fn mode(&self) -> Result<u32, String> {
-        let text = self.text()?;
-        u32::from_str_radix(text, 8)
-            .ok()
-            .filter(|m| *m <= 0o777 && m & 0o600 == 0o600)
-            .ok_or_else(|| format!("`{}` is \"{text}\", allowed are octal modes from \"0600\" to \"0777\"", self.key))
-    }
-
-    fn mtu(&self) -> Result<PathMtu, String> {
-        let bytes: usize = self.integer(0, 1 << 20)?;
-        PathMtu::from_bytes(bytes)
-            .ok_or_else(|| format!("`{}` is {bytes}, allowed are 256, 512, 1024, 2048, 4096", self.key))
-    }
-
-    fn ring_bytes(&self) -> Result<u32, String> {
-        let bytes: u32 = self.integer(4 << 10, 8 << 20)?;
-        if bytes.is_power_of_two() {
-            Ok(bytes)
-        } else {
-            Err(format!("`{}` is {bytes}, it must be a power of two", self.key))
-        }
-    }
-}
-
-fn address(key: &str, text: &str) -> Result<IpAddr, String> {
-    let address: IpAddr = text.parse().map_err(|_| format!("`{key}`: \"{text}\" is no IP address"))?;
-    check_host_address(address).map_err(|e| format!("`{key}`: {e}"))?;
-    Ok(address.to_canonical())
-}
-
-/// `ADDRESS/BITS`, or one host's address.
-fn network(key: &str, text: &str) -> Result<IpNet, String> {
-    if let Ok(address) = text.parse::<IpAddr>() {
-        return Ok(IpNet::from(address.to_canonical()));
-    }
-    let no_network = |_| format!("`{key}`: \"{text}\" is no network; write ADDRESS/BITS, such as 10.1.0.0/16");
-    let network: IpNet = text.parse().map_err(no_network)?;
-    match network.trunc() {
-        whole if whole == network => Ok(network),
-        whole => Err(format!("`{key}`: {network} has bits behind its prefix; the network is {whole}")),
     }
 }
 
@@ -248,31 +179,220 @@ pub(super) fn check_host_address(address: IpAddr) -> Result<(), String> {
     Ok(())
 }
 
-pub(super) fn check_range(key: &str, value: u64, min: u64, max: u64) -> Result<(), String> {
-    if (min..=max).contains(&value) { Ok(()) } else { Err(format!("`{key}` is {value}, allowed are {min}..={max}")) }
+/// Reads `text` into `config`; problems are `LINE: message`, in the order of the file.
+pub(super) fn apply(config: &mut Config, text: &str) -> Result<(), Vec<String>> {
+    let mut problems = Problems { text, list: Vec::new() };
+    let (mut document, errors) = DeTable::parse_recoverable(text);
+    for error in &errors {
+        problems.syntax(error.span().map_or(0, |span| span.start), error.message());
+    }
+    if problems.list.is_empty() {
+        match file(&mut document, &mut problems) {
+            Some(file) => take(config, file, &mut problems),
+            None => problems.add(0, "the file cannot be read as a configuration"),
+        }
+    }
+    problems.told()
+}
+
+/// The file's values; an entry that is wrong becomes a problem and is left out, so that the others are judged too.
+fn file(document: &mut Spanned<DeTable<'_>>, problems: &mut Problems<'_>) -> Option<File> {
+    for _ in 0..PROBLEMS_MAX {
+        let error = match File::deserialize(toml::de::Deserializer::from(document.clone())) {
+            Ok(file) => return Some(file),
+            Err(error) => error,
+        };
+        let span = error.span()?;
+        let key = remove(document.get_mut(), &span)?;
+        if !problems.follows(span.start, error.message()) {
+            problems.value(span.start, &key, error.message());
+        }
+    }
+    Some(File::default())
+}
+
+/// Removes the innermost entry whose key or value is at `span`; says its key.
+fn remove(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<String> {
+    let within = |outer: Range<usize>| outer.start <= span.start && span.end <= outer.end;
+    let mut found = None;
+    for (key, value) in table.iter_mut() {
+        let inner = match value.get_mut() {
+            DeValue::Table(inner) => remove(inner, span),
+            DeValue::Array(list) => remove_from_list(key.get_ref(), list, span),
+            _ => None,
+        };
+        if inner.is_some() {
+            return inner;
+        }
+        if within(key.span()) || within(value.span()) {
+            found = Some(key.get_ref().to_string());
+        }
+    }
+    let key = found?;
+    table.remove(key.as_str()).map(|_| key)
+}
+
+fn remove_from_list(key: &str, list: &mut DeArray<'_>, span: &Range<usize>) -> Option<String> {
+    for value in list.iter_mut() {
+        if let DeValue::Table(inner) = value.get_mut()
+            && let Some(key) = remove(inner, span)
+        {
+            return Some(key);
+        }
+    }
+    let outside = |value: &&Spanned<DeValue<'_>>| span.start < value.span().start || value.span().end < span.end;
+    let mut rest = DeArray::new();
+    list.iter().filter(outside).cloned().for_each(|value| rest.push(value));
+    let found = rest.len() < list.len();
+    *list = rest;
+    found.then(|| key.to_string())
+}
+
+/// Puts what the file says over `config`.
+fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
+    fn set<T>(slot: &mut T, value: Option<T>) {
+        if let Some(value) = value {
+            *slot = value;
+        }
+    }
+    set(&mut config.listen, file.listen.map(|a| a.0));
+    set(&mut config.addresses, file.addresses.map(|list| list.into_iter().map(|a| a.0).collect()));
+    set(&mut config.socket, file.socket.map(|p| p.0));
+    if file.socket_group.is_some() {
+        config.socket_mode = GROUP_MODE;
+    }
+    if let Some(mode) = file.socket_mode {
+        if file.socket_group.is_some() && mode.get_ref().0 & 0o060 != 0o060 {
+            let told =
+                format!("`socket_mode`: {:04o} shuts the group of `socket_group` out; use \"0660\"", mode.get_ref().0);
+            problems.add(mode.span().start, &told);
+        }
+        config.socket_mode = mode.into_inner().0;
+    }
+    config.socket_group = file.socket_group.map(|g| g.0).or(config.socket_group.take());
+    set(&mut config.peer_port, file.peer_port.and_then(Ranged::get));
+    set(&mut config.device, file.device.map(|d| d.0));
+    set(&mut config.udp_port, file.udp_port.and_then(Ranged::get));
+    config.mtu = file.mtu.map(|m| m.0).or(config.mtu);
+    config.key_file = file.key_file.map(|p| p.0).or(config.key_file.take());
+    config.pcap = file.pcap.map(|p| p.0).or(config.pcap.take());
+    set(&mut config.log, file.log);
+    config.ring_bytes = file.ring_bytes.map(|b| b.0).or(config.ring_bytes);
+    config.local_ring_bytes = file.local_ring_bytes.map(|b| b.0).or(config.local_ring_bytes);
+    let networks = file.connect_to.map(|list| list.into_iter().map(|n| n.0).collect());
+    config.connect_to = networks.or(config.connect_to.take());
+    set(&mut config.heartbeat.interval, file.heartbeat_ms.map(|ms| Duration::from_millis(ms.0)));
+    set(&mut config.heartbeat.misses, file.heartbeat_misses.and_then(Ranged::get));
+    for peer in file.peer.unwrap_or_default() {
+        let sources = peer.sources.into_iter().map(|a| a.0).collect();
+        config.peers.push(PeerConfig { address: peer.address.0, port: peer.port.and_then(Ranged::get), sources });
+    }
+    if let Some(limits) = file.limits {
+        take_limits(config, &limits, problems);
+    }
+}
+
+fn take_limits(
+    config: &mut Config,
+    limits: &Spanned<BTreeMap<Spanned<String>, Spanned<i64>>>,
+    problems: &mut Problems<'_>,
+) {
+    for (key, value) in limits.get_ref() {
+        let name = key.get_ref().as_str();
+        if !LIMITS.iter().any(|limit| limit.key == name) {
+            problems.add(key.span().start, &unknown(name, LIMITS.iter().map(|limit| limit.key)));
+        } else {
+            let number =
+                u64::try_from(*value.get_ref()).map_err(|_| format!("`{name}`: {} is negative", value.get_ref()));
+            if let Err(message) = number.and_then(|number| config.set_limit(name, number)) {
+                problems.add(value.span().start, &message);
+            }
+        }
+    }
+    if problems.list.is_empty()
+        && let Err(message) = config.check_limits()
+    {
+        // The line of a limit that the message names, else that of the table.
+        let named = limits.get_ref().keys().find(|key| message.contains(key.get_ref().as_str()));
+        problems.add(named.map_or(limits.span(), Spanned::span).start, &message);
+    }
+}
+
+/// Problems with their places.
+struct Problems<'t> {
+    text: &'t str,
+    list: Vec<(usize, String)>,
+}
+
+impl Problems<'_> {
+    fn add(&mut self, at: usize, message: &str) {
+        self.list.push((at, message.trim().replace('\n', ", ")));
+    }
+
+    /// What `toml` cannot read; of each line the first. Mostly a text without its quotes.
+    fn syntax(&mut self, at: usize, message: &str) {
+        let line = self.line_of(at);
+        if self.list.iter().any(|(other, _)| self.line_of(*other) == line) {
+            return;
+        }
+        let hint = self.text.lines().nth(line - 1).and_then(without_quotes);
+        self.add(at, &format!("{}{}", message.trim(), hint.map(|h| format!("; {h}")).unwrap_or_default()));
+    }
+
+    /// Whether a key is missing from the table at `at` only because its value was wrong, which was told.
+    fn follows(&self, at: usize, message: &str) -> bool {
+        let Some(missing) = message.strip_prefix("missing field ") else { return false };
+        let end = self.text.get(at + 1..).and_then(|rest| rest.find("\n[")).map_or(self.text.len(), |n| at + 1 + n);
+        self.list.iter().any(|(other, told)| (at..end).contains(other) && told.starts_with(missing))
+    }
+
+    /// What `serde` says of the entry `key`.
+    fn value(&mut self, at: usize, key: &str, message: &str) {
+        let mut words = message.split('`').skip(1).step_by(2);
+        let told = match message.strip_prefix("unknown field").and_then(|_| words.next()) {
+            Some(key) if LIMITS.iter().any(|limit| limit.key == key) => {
+                format!("`{key}` is a limit: write it under [limits]")
+            }
+            Some(key) => unknown(key, words),
+            None => format!("`{key}`: {message}"),
+        };
+        self.add(at, &told);
+    }
+
+    fn line_of(&self, at: usize) -> usize {
+        let before = self.text.get(..at.min(self.text.len())).unwrap_or(self.text);
+        before.bytes().filter(|b| *b == b'\n').count() + 1
+    }
+
+    fn told(mut self) -> Result<(), Vec<String>> {
+        self.list.sort();
+        self.list.truncate(PROBLEMS_MAX);
+        let told: Vec<String> = self.list.iter().map(|(at, m)| format!("{}: {m}", self.line_of(*at))).collect();
+        if told.is_empty() { Ok(()) } else { Err(told) }
+    }
+}
+
+/// The hint for `KEY = VALUE` whose value is a text without quotes.
+fn without_quotes(line: &str) -> Option<String> {
+    let (key, value) = line.split_once('=')?;
+    let (key, value) = (key.trim(), value.split('#').next().unwrap_or_default().trim());
+    let bare = !value.is_empty() && !value.contains(['"', '\'', '[', ']', '{', '}']);
+    let is_text = value.parse::<IpAddr>().is_ok() || value.contains(|c: char| c.is_alphabetic() || c == '/');
+    (bare && is_text).then(|| format!("a text stands in quotes: {key} = \"{value}\""))
 }
 
 /// The message for an unknown key, with the known one that looks most like it.
-pub(super) fn unknown<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let nearest = known.map(|k| (edit_distance(key, k), k)).min();
+fn unknown<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let nearest = known.map(|k| (strsim::damerau_levenshtein(key, k), k)).min();
     match nearest {
         Some((distance, k)) if distance <= 2.max(key.len() / 3) => format!("unknown key `{key}`; did you mean `{k}`?"),
         _ => format!("unknown key `{key}`; see docs/configuration.md"),
     }
 }
 
-/// Insertions, removals and replacements that turn `a` into `b`.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = i;
-        row[0] = i + 1;
-        for (j, cb) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(ca != *cb);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
+/// Every key outside of tables, for the documentation's test.
+#[cfg(test)]
+pub(super) fn top_level_keys() -> Vec<String> {
+    let refused = toml::from_str::<File>("\"\" = 1").unwrap_err();
+    refused.message().split('`').skip(3).step_by(2).map(str::to_string).collect()
 }

@@ -88,11 +88,11 @@ fn mistakes_are_named_with_file_and_line() {
     let cases = [
         ("\npeer_prot = 1\n", "raas.toml:2: unknown key `peer_prot`; did you mean `peer_port`?"),
         ("frobnicate = 1", "raas.toml:1: unknown key `frobnicate`; see docs/configuration.md"),
-        ("\n\npeer_port = 0", "raas.toml:3: `peer_port` is 0, allowed are 1..=65535"),
-        ("peer_port = -1", "raas.toml:1: `peer_port` is -1, allowed are 1..=65535"),
-        ("peer_port = 70000", "raas.toml:1: `peer_port` is 70000, allowed are 1..=65535"),
-        ("peer_port = \"1\"", "raas.toml:1: `peer_port` must be a whole number"),
-        ("listen = 1", "raas.toml:1: `listen` must be a text in quotes"),
+        ("\n\npeer_port = 0", "raas.toml:3: `peer_port`: 0 is not allowed, 1..=65535 is"),
+        ("peer_port = -1", "raas.toml:1: `peer_port`: -1 is not allowed, 1..=65535 is"),
+        ("peer_port = 70000", "raas.toml:1: `peer_port`: 70000 is not allowed, 1..=65535 is"),
+        ("peer_port = \"1\"", "raas.toml:1: `peer_port`: invalid type: string \"1\", expected i64"),
+        ("listen = 1", "raas.toml:1: `listen`: invalid type: integer `1`, expected a string"),
         ("listen = \"host\"", "raas.toml:1: `listen`: \"host\" is no IP address"),
         (
             "listen = \"0.0.0.0\"",
@@ -100,7 +100,7 @@ fn mistakes_are_named_with_file_and_line() {
         ),
         (
             "connect_to = \"10.0.0.0/8\"",
-            "raas.toml:1: `connect_to` must be a list of networks in quotes, such as [\"10.1.0.0/16\"]",
+            "raas.toml:1: `connect_to`: invalid type: string \"10.0.0.0/8\", expected a sequence",
         ),
         (
             "connect_to = [\"10.0.0/8\"]",
@@ -110,23 +110,34 @@ fn mistakes_are_named_with_file_and_line() {
             "connect_to = [\"10.1.0.0/8\"]",
             "raas.toml:1: `connect_to`: 10.1.0.0/8 has bits behind its prefix; the network is 10.0.0.0/8",
         ),
-        ("mtu = 1500", "raas.toml:1: `mtu` is 1500, allowed are 256, 512, 1024, 2048, 4096"),
-        ("ring_bytes = 65535", "raas.toml:1: `ring_bytes` is 65535, it must be a power of two"),
-        ("device = \"mlx5\"", "raas.toml:1: `mlx5` is no device; use softnic, rdma-core or rdma-core:NAME"),
+        ("mtu = 1500", "raas.toml:1: `mtu`: 1500 is not allowed; 256, 512, 1024, 2048 and 4096 are"),
+        ("ring_bytes = 65535", "raas.toml:1: `ring_bytes`: 65535 is not a power of two"),
+        (
+            "device = \"mlx5\"",
+            "raas.toml:1: `device`: `mlx5` is no device; use auto, softnic, rdma-core or rdma-core:NAME",
+        ),
         (
             "socket_mode = \"0466\"",
-            "raas.toml:1: `socket_mode` is \"0466\", allowed are octal modes from \"0600\" to \"0777\"",
+            "raas.toml:1: `socket_mode`: \"0466\" is not allowed, octal modes from \"0600\" to \"0777\" are",
         ),
         ("[limits]\n\napp_max = 3", "raas.toml:3: unknown key `app_max`; did you mean `apps_max`?"),
-        ("[limits]\napps_max = 0", "raas.toml:2: `apps_max` is 0, allowed are 1..=65536"),
-        ("[limits]\nring_bytes_max = 5000", "raas.toml:2: `ring_bytes_max` is 5000, it must be a power of two"),
+        ("[limits]\nlisteners_max = 0", "raas.toml:2: `listeners_max`: 0 is not allowed, 1..=65536 is"),
+        ("[limits]\nring_bytes_max = 5000", "raas.toml:2: `ring_bytes_max`: 5000 is not a power of two"),
         (
             "\n[limits]\nquantum_bytes = 1_000_000",
-            "raas.toml:2: `lane_inflight_bytes_max` is 2097152, it must be at least four times `quantum_bytes`: 4000000",
+            "raas.toml:2: lane_inflight_bytes_max is 2097152: use 4000000 to 1099511627776",
         ),
-        ("limits = 3", "raas.toml:1: `limits` must be a table: write [limits]"),
-        ("peer = 3", "raas.toml:1: `peer` must be a list of tables: write [[peer]]"),
-        ("\n[[peer]]\nport = 5", "raas.toml:2: [[peer]] needs `address`"),
+        ("apps_max = 3", "raas.toml:1: `apps_max` is a limit: write it under [limits]"),
+        ("[limits]\napps_max = \"3\"", "raas.toml:2: `apps_max`: invalid type: string \"3\", expected i64"),
+        ("[limits]\nlanes_max = -1", "raas.toml:2: `lanes_max`: -1 is negative"),
+        ("addresses = [\"10.0.0.1\", \"x\"]", "raas.toml:1: `addresses`: \"x\" is no IP address"),
+        (
+            "socket_group = \"rdma\"\nsocket_mode = \"0600\"",
+            "raas.toml:2: `socket_mode`: 0600 shuts the group of `socket_group` out; use \"0660\"",
+        ),
+        ("limits = 3", "raas.toml:1: `limits`: invalid type: integer `3`, expected a map"),
+        ("peer = 3", "raas.toml:1: `peer`: invalid type: integer `3`, expected a sequence"),
+        ("\n[[peer]]\nport = 5", "raas.toml:2: `peer`: missing field `address`"),
         ("[[peer]]\naddress = \"::1\"\nsource = []", "raas.toml:3: unknown key `source`; did you mean `sources`?"),
     ];
     for (text, expected) in cases {
@@ -141,6 +152,28 @@ fn broken_toml_is_named_with_its_line_and_all_mistakes_at_once() {
     assert_eq!(load("peer_port = 0\nudp_port = 0\n").unwrap_err().problems.len(), 2);
     let none = Config::load(Some(Path::new("/nonexistent/raas.toml")), &Flags::default()).unwrap_err();
     assert!(none.to_string().starts_with("/nonexistent/raas.toml: "), "{none}");
+}
+
+#[test]
+fn all_mistakes_come_at_once_in_the_order_of_the_file() {
+    let text = "udp_port = 0\nlissen = \"127.0.0.1\"\naddresses = [\"x\", \"127.0.0.1\", 3]\n\n[limits]\nnonsense = 1\nlanes_max = 0\n\n\
+                [[peer]]\naddress = \"::\"\nsources = [\"a\", \"b\"]\n\n[[peer]]\nport = 1\n";
+    let problems = load(text).unwrap_err().problems;
+    let lines: Vec<usize> = problems.iter().map(|p| p.split(':').nth(1).unwrap().parse().unwrap()).collect();
+    assert_eq!(lines, [1, 2, 3, 6, 7, 10, 11, 13], "{problems:#?}");
+    // Of a file that is not TOML each broken line is told, and nothing is guessed about the rest.
+    let problems = load("listen = 127.0.0.23\nsocket = /run/x\npeer_port = 0\n").unwrap_err().problems;
+    assert_eq!(problems.len(), 2, "{problems:#?}");
+    assert!(problems[0].ends_with("a text stands in quotes: listen = \"127.0.0.23\""), "{problems:#?}");
+    assert!(problems[1].ends_with("a text stands in quotes: socket = \"/run/x\""), "{problems:#?}");
+}
+
+#[test]
+fn a_group_opens_the_socket_to_its_members() {
+    let config = load("socket_group = \"rdma\"").unwrap();
+    assert_eq!((config.socket_group.as_deref(), config.socket_mode), (Some("rdma"), 0o660));
+    let config = load("socket_group = \"rdma\"\nsocket_mode = \"0666\"").unwrap();
+    assert_eq!(config.socket_mode, 0o666);
 }
 
 #[test]
@@ -179,7 +212,13 @@ fn every_limit_takes_its_least_and_most() {
 #[test]
 fn the_documentation_names_every_key_and_default() {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md")).unwrap();
-    for key in file::top_level_keys().chain(["address", "port", "sources"]) {
+    assert!(file::top_level_keys().contains(&"peer_port".to_string()));
+    let tables = |key: &String| ["limits", "peer"].contains(&key.as_str());
+    for key in file::top_level_keys()
+        .into_iter()
+        .filter(|key| !tables(key))
+        .chain(["address", "port", "sources"].map(String::from))
+    {
         assert!(text.contains(&format!("`{key}`")), "docs/configuration.md does not name `{key}`");
     }
     let config = Config::new(IpAddr::V4(Ipv4Addr::LOCALHOST));

@@ -143,6 +143,7 @@ impl Hub {
         let counted = self.fds.filter(|(at, _)| now.saturating_duration_since(*at) < FDS_SAMPLE);
         let (_, fds) = *self.fds.insert(counted.unwrap_or_else(|| (now, inspect::open_descriptors())));
         DaemonStat {
+            device_reason: self.link_context.config.device_reason.clone(),
             uptime_seconds: self.started.elapsed().as_secs(),
             pairs: self.pairs.count(),
             links: u64::try_from(self.links.len()).unwrap_or(u64::MAX),

@@ -46,6 +46,21 @@ fn a_second_daemon_on_the_socket_or_the_address_is_refused() {
 }
 
 #[test]
+fn check_and_start_agree_about_every_limit() {
+    bounded(|| {
+        for limit in raasd::LIMITS {
+            for value in [limit.min, limit.max] {
+                let mut host = Host::new();
+                host.config.set_limit(limit.key, value).unwrap();
+                let checked = raasd::check(&host.config).map(drop).map_err(|e| e.to_string());
+                let started = Daemon::start(host.config.clone()).map(drop).map_err(|e| e.to_string());
+                assert_eq!(checked, started, "{} = {value}", limit.key);
+            }
+        }
+    });
+}
+
+#[test]
 fn what_cannot_be_used_is_said() {
     bounded(|| {
         let mut host = Host::new();

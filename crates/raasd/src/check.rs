@@ -1,0 +1,100 @@
+//! What a start needs, found out before anything is started: limits, device, group.
+//!
+//! Owns [`prepare`], which the start runs and `--check` runs too, so that neither accepts what the other refuses. It must
+//! never change anything that others see.
+
+use std::net::{SocketAddr, TcpListener};
+
+use engine::SetupError;
+
+use crate::config::{Config, ConfigError};
+use crate::device::{self, Decision, Found};
+use crate::error::DaemonError;
+use crate::key::{ClusterKey, KEY_FILE_NAME};
+use crate::machine::{Fit, Machine};
+use crate::socket_group::{SocketGroup, group_of};
+
+/// A configuration that will do.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// With numbers for the limits that are to fit the machine, and with the device that was chosen.
+    pub(crate) config: Config,
+    pub(crate) fit: Fit,
+    pub(crate) device: Found,
+    pub(crate) group: Option<SocketGroup>,
+}
+
+/// Checks limits, device and group of a configuration.
+pub(crate) fn prepare(config: Config) -> Result<Prepared, DaemonError> {
+    config.check_limits().map_err(limit)?;
+    let (mut config, fit) = config.fitted(Machine::here());
+    let group = config.socket_group.as_deref().map(group_of).transpose()?;
+    let device = device::find(&config)?;
+    config.engine_config().check_device(&device.room).map_err(|e| match e {
+        SetupError::Config(what) => limit(what),
+        other => other.into(),
+    })?;
+    config.device = device.decision.device.clone();
+    config.device_reason.clone_from(&device.decision.reason);
+    Ok(Prepared { config, fit, device, group })
+}
+
+fn limit(what: String) -> DaemonError {
+    ConfigError::one(format!("limits: {what}")).into()
+}
+
+/// What a daemon with a configuration would choose.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Report {
+    /// The device, and why.
+    pub decision: Decision,
+    /// The limits that fit the machine.
+    pub fit: Fit,
+}
+
+/// Looks whether a daemon with this configuration could start, and changes nothing.
+pub fn check(config: &Config) -> Result<Report, DaemonError> {
+    let Prepared { config, fit, device, .. } = prepare(config.clone())?;
+    if let Some(path) = &config.key_file {
+        ClusterKey::read(path)?;
+    } else if let Some(path) = config.socket.parent().map(|d| d.join(KEY_FILE_NAME))
+        && path.exists()
+    {
+        ClusterKey::read(&path)?;
+    }
+    let address = SocketAddr::new(config.listen, 0);
+    TcpListener::bind(address).map_err(|source| DaemonError::PeerPort { address, source })?;
+    Ok(Report { decision: device.decision, fit })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        Config::new([127, 0, 0, 1].into())
+    }
+
+    #[test]
+    fn limits_of_a_device_are_checked_before_the_start() {
+        let mut config = config();
+        config.set_limit("lane_credits", u64::from(engine::LANE_CREDITS_MAX)).unwrap();
+        config.set_limit("connections_max", u64::from(engine::TABLE_MAX)).unwrap();
+        let report = check(&config);
+        // The software NIC has as many SRQ entries as one lane of this size takes, and completions for it.
+        assert!(report.is_ok(), "{report:?}");
+        assert!(config.set_limit("connections_max", 1_000_000).unwrap_err().contains("connections_max"));
+        config.engine_limits.insert("connections_max", 1_000_000);
+        let refused = check(&config).unwrap_err().to_string();
+        assert!(refused.contains("connections_max is 1000000"), "{refused}");
+    }
+
+    #[test]
+    fn a_group_that_does_not_exist_is_refused() {
+        let mut config = config();
+        config.socket_group = Some("no-such-group-here".into());
+        let refused = check(&config).unwrap_err().to_string();
+        assert!(refused.contains("no-such-group-here") && refused.contains("getent group"), "{refused}");
+    }
+}

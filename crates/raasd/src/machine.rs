@@ -1,0 +1,154 @@
+//! What the machine gives: descriptors and memory, and how many programs fit.
+//!
+//! Owns the numbers behind limits that nobody set. It must never refuse a start: too little makes the limits small, and the
+//! words say why.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Descriptors that one application costs at most: its control socket, its wake socket, segments on their way to it.
+const DESCRIPTORS_PER_APP: u64 = 8;
+/// Descriptors for everything else: the device, listeners, control links to other hosts.
+const DESCRIPTORS_RESERVED: u64 = 512;
+/// Memory of one application in which nothing moves, rounded up generously.
+const MEMORY_PER_APP: u64 = 1 << 20;
+/// Applications for which there is room by default, where the machine has plenty. A quarter of it is one user's.
+const APPS_PLENTY: u64 = 4096;
+/// Fewest applications for which room is made; with fewer there is no point in a daemon.
+const APPS_FEWEST: u64 = 16;
+/// Most of either limit.
+const MOST: u64 = 65_536;
+
+/// What this process may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Machine {
+    /// Descriptors that the process may open; `u64::MAX` is without limit.
+    pub descriptors: u64,
+    /// Bytes of memory, of the machine or of the process's control group if that has less; `u64::MAX` is unknown.
+    pub memory_bytes: u64,
+}
+
+impl Machine {
+    /// This process on this machine.
+    pub fn here() -> Self {
+        Self::new(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), memory_bytes())
+    }
+
+    /// A machine of which this is known.
+    pub fn new(descriptors: u64, memory_bytes: u64) -> Self {
+        Self { descriptors, memory_bytes }
+    }
+}
+
+/// Limits that fit a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fit {
+    /// `apps_max`: as set, or as fits.
+    pub apps_max: u64,
+    /// `clients_max`: as set, or as fits.
+    pub clients_max: u64,
+    /// What was chosen and why, a line for each limit.
+    pub words: Vec<String>,
+    /// A limit that was set and does not fit, and what to do.
+    pub too_much: Option<String>,
+}
+
+impl Fit {
+    /// `apps` and `clients` are what somebody set; 0 or none is to fit.
+    pub(crate) fn new(machine: Machine, apps: Option<u64>, clients: u64) -> Self {
+        let by_descriptors = machine.descriptors.saturating_sub(DESCRIPTORS_RESERVED) / DESCRIPTORS_PER_APP;
+        let by_memory = machine.memory_bytes / MEMORY_PER_APP;
+        let room = by_descriptors.min(by_memory);
+        let apps_max = apps.filter(|n| *n > 0).unwrap_or_else(|| room.clamp(APPS_FEWEST, APPS_PLENTY));
+        let clients_max = if clients > 0 { clients } else { (2 * apps_max).min(MOST) };
+        let held = format!(
+            "{} descriptors hold {by_descriptors} applications, {} of memory {by_memory}",
+            unbounded(machine.descriptors),
+            mebibytes(machine.memory_bytes),
+        );
+        let why = match apps {
+            Some(1..) => "as configured".to_string(),
+            _ if room > APPS_PLENTY => format!("the default; {held}"),
+            _ => format!("what fits: {held}"),
+        };
+        let of_clients = if clients > 0 { "as configured" } else { "twice apps_max, for tools" };
+        let too_much = (apps_max > room).then(|| {
+            format!(
+                "apps_max is {apps_max}, but {held}: raise the descriptor limit (LimitNOFILE=, ulimit -Hn) or lower apps_max"
+            )
+        });
+        let words = vec![format!("apps_max {apps_max}: {why}"), format!("clients_max {clients_max}: {of_clients}")];
+        Self { apps_max, clients_max, words, too_much }
+    }
+}
+
+fn unbounded(n: u64) -> String {
+    if n == u64::MAX { "unlimited".into() } else { n.to_string() }
+}
+
+fn mebibytes(bytes: u64) -> String {
+    if bytes == u64::MAX { "an unknown amount".into() } else { format!("{} MiB", bytes >> 20) }
+}
+
+/// Raises this process's soft limit of open descriptors to the hard one; says what it is then. The start of a daemon of its
+/// own does this; a process with other work may have reasons for its limit.
+pub fn raise_descriptor_limit() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        // Refused (as by a sandbox), the limits fit the soft one.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    }
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Memory of the machine or of the control group, whichever is less.
+fn memory_bytes() -> u64 {
+    let of_machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_of(&text));
+    let of_group = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    let of_group = of_group.iter().filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok());
+    of_machine.into_iter().chain(of_group).min().unwrap_or(u64::MAX)
+}
+
+fn total_of(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_fit_descriptors_and_memory() {
+        let fit = |descriptors, memory: u64| Fit::new(Machine::new(descriptors, memory), None, 0);
+        let plenty = fit(1 << 20, 64 << 30);
+        assert_eq!((plenty.apps_max, plenty.clients_max), (APPS_PLENTY, 2 * APPS_PLENTY));
+        assert!(plenty.apps_max.div_ceil(4) >= 300, "300 processes of one ordinary user");
+        let few = fit(1024, 64 << 30);
+        assert_eq!((few.apps_max, few.too_much), (64, None));
+        assert!(few.words[0].contains("1024 descriptors hold 64"), "{:?}", few.words);
+        assert_eq!(fit(u64::MAX, 1 << 30).apps_max, 1024);
+        let tiny = fit(64, 1 << 20);
+        assert_eq!(tiny.apps_max, APPS_FEWEST);
+        assert!(tiny.too_much.is_some());
+    }
+
+    #[test]
+    fn what_was_set_stays_and_is_told_where_it_does_not_fit() {
+        let fit = Fit::new(Machine::new(4096, 8 << 30), Some(7), 9);
+        assert_eq!((fit.apps_max, fit.clients_max, fit.too_much), (7, 9, None));
+        let fit = Fit::new(Machine::new(4096, 8 << 30), Some(60_000), 0);
+        assert_eq!((fit.apps_max, fit.clients_max), (60_000, MOST));
+        assert!(fit.too_much.unwrap().contains("apps_max is 60000"));
+    }
+
+    #[test]
+    fn the_machine_is_read() {
+        assert_eq!(total_of("MemTotal:        1024 kB\nMemFree: 1 kB\n"), Some(1 << 20));
+        assert_eq!(total_of("nothing"), None);
+        assert!(Machine::here().memory_bytes > 1 << 20);
+        let raised = raise_descriptor_limit();
+        assert_eq!(Some(raised), Some(getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)));
+    }
+}
