@@ -122,20 +122,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether an application of this user may have a way to another host: the operator allows the host, and if the daemon has
-    /// to dial, that is within the user's share.
-    pub(crate) fn check_way(&mut self, uid: u32, host: IpAddr) -> Result<(), Reason> {
-        if !self.config.allows(host) {
-            return Err(Reason::Policy);
-        }
-        let known = self.peers.get(&host).and_then(|id| self.lanes.get(*id));
-        if known.is_some_and(|lane| lane.state != LaneState::Down || lane.is_wanted) {
-            return Ok(());
-        }
-        let lanes = &self.lanes;
-        self.users.check_dial(uid, |id| lanes.get(id).is_some_and(|l| l.is_wanted))
-    }
-
     /// Whether no further connection fits this host's daemon.
     pub(crate) fn is_full(&self) -> bool {
         self.vqps.len() + self.waiting >= self.config.connections_max

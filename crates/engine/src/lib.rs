@@ -26,6 +26,7 @@ mod config;
 mod connect;
 mod credit;
 mod datagram;
+mod dial;
 mod engine;
 mod event;
 mod frame;

@@ -13,6 +13,7 @@ pub mod kills;
 pub mod network;
 pub mod polite;
 pub mod raw;
+pub mod readers;
 pub mod siege;
 pub mod tenant;
 pub mod verdict;

@@ -17,6 +17,7 @@ use crate::held::Held;
 use crate::host::{Footprint, Host, address};
 use crate::polite::datagrams::Exchange;
 use crate::polite::{self, Sink, Transfer};
+use crate::readers;
 use crate::tenant::Tenant;
 use crate::verdict::Verdict;
 use crate::words::{self, Step};
@@ -64,6 +65,7 @@ pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
     }
     verdict.case("strangers at the door are refused with a reason", door(target));
     verdict.case("every shared word overwritten at every step", flip_all(target, seed));
+    verdict.case("tools that do not read cost a page each", readers::silent(&hosts[0]));
     let answered = exchange.answered();
     let peak = rounds(&mut hosts, seed, target, &transfer, verdict)?;
     let answered = exchange.answered() - answered;

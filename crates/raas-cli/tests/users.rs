@@ -18,6 +18,41 @@ fn listen(host: &OpenHost, port: &str) -> Running {
 }
 
 #[test]
+fn a_user_sees_its_own_connections_and_others_are_as_if_they_were_not() {
+    let name = "a_user_sees_its_own_connections_and_others_are_as_if_they_were_not";
+    let cluster = Cluster::new();
+    let Some(host) = OpenHost::start(&cluster, name, "") else { return };
+    let mut receiver = Running::start(&mut host.as_owner(&["recv", "7031"]));
+    receiver.wait_for("listening on ");
+    let to = format!("{}:7031", host.ip);
+    let sender = Running::start(host.as_owner(&["send", "-", &to]).stdin(std::process::Stdio::piped()));
+    let rows = || run(&mut host.as_owner(&["ss", "--json"])).json()["connections"].as_array().unwrap().clone();
+    wait_until("both ends are there", || rows().len() == 2);
+    let id = rows()[0]["id"].to_string();
+    assert_eq!(run(&mut host.as_owner(&["why", &id])).code(), 0);
+    let shown = run(&mut host.as_nobody(&["ss", "--json"])).json();
+    assert_eq!(shown["connections"].as_array().map(Vec::len), Some(0), "{shown}");
+    let told = |id: &str| {
+        let ended = run(&mut host.as_nobody(&["why", id]));
+        (ended.code(), ended.stderr.replace(id, "ID"))
+    };
+    let (unknown, others) = (told("999999999"), told(&id));
+    assert_eq!(unknown, others, "another user's connection is no other than one that does not exist");
+    assert_eq!(unknown.0, 2);
+    let stat = run(&mut host.as_nobody(&["stat", "--json"])).json();
+    for key in ["device", "lanes", "rc_qps", "ud_qps", "cqs", "srqs", "srq_free", "mrs", "pinned_bytes", "fds", "drops"]
+    {
+        assert!(stat.get(key).is_some(), "{key}");
+    }
+    let nothing = serde_json::json!([]);
+    assert_eq!((&stat["apps"], &stat["all_users"]), (&nothing, &serde_json::json!(false)));
+    let stat = || run(&mut host.as_owner(&["stat", "--json"])).json();
+    assert_eq!(stat()["all_users"], true);
+    wait_until("the programs of this user are left", || stat()["apps"].as_array().is_some_and(|apps| apps.len() == 2));
+    drop((sender, receiver));
+}
+
+#[test]
 fn a_user_has_a_share_of_each_table_and_others_have_theirs() {
     let name = "a_user_has_a_share_of_each_table_and_others_have_theirs";
     for (limits, named) in [

@@ -11,7 +11,7 @@ use verbs::{AddressVector, AhId, Gid, PathMtu, Provider, Qkey, Qpn, Time, UdDest
 use crate::AppId;
 use crate::engine::Engine;
 use crate::event::Event;
-use crate::lane::{LaneId, LaneState};
+use crate::lane::LaneId;
 use crate::limits::PATH_ASKS_PER_APP_MAX;
 
 /// A linked host's UD queue pair.
@@ -110,25 +110,6 @@ impl Engine {
     /// A linked host, if datagrams to it can be sent.
     pub(crate) fn datagram_peer(&self, lane: LaneId) -> Option<DatagramPeer> {
         self.lanes.get(lane)?.datagram.filter(DatagramPeer::is_ready)
-    }
-
-    /// The daemon dials the host for a datagram, unless it did so in vain a short while ago.
-    pub(crate) fn want_link_in_passing(&mut self, id: LaneId, uid: u32) {
-        if self.lanes.get(id).is_some_and(|lane| lane.redial.is_due(self.now)) {
-            self.want_link(id, uid);
-        }
-    }
-
-    /// The daemon dials the host for an application of this user, unless it does or has already.
-    pub(crate) fn want_link(&mut self, id: LaneId, uid: u32) {
-        if let Some(lane) = self.lanes.get_mut(id)
-            && lane.state == LaneState::Down
-            && !lane.is_wanted
-        {
-            lane.is_wanted = true;
-            self.users.add_dial(uid, id);
-            self.events.push_back(Event::PeerWanted { peer: lane.peer });
-        }
     }
 
     fn answer_asks(&mut self, lane: LaneId, result: Result<u32, Reason>) {

@@ -255,6 +255,7 @@ const NOBODY: u32 = 65_534;
 /// A daemon that every user of the host may use, and another user. Only root can be somebody else.
 pub struct OpenHost {
     pub daemon: Running,
+    pub ip: IpAddr,
     binary: PathBuf,
     socket: PathBuf,
 }
@@ -296,7 +297,7 @@ impl OpenHost {
         shell.env_remove("RAAS_SOCKET").env_remove("XDG_RUNTIME_DIR").env_remove("RUST_LOG");
         let mut daemon = Running::start(&mut shell);
         daemon.wait_for("ready socket=");
-        Some(Self { daemon, binary, socket })
+        Some(Self { daemon, ip, binary, socket })
     }
 
     /// A command of another user.
