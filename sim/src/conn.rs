@@ -201,6 +201,11 @@ impl Conn {
         let flags = self.words.engine_flags.load(Ordering::Acquire);
         self.read(now, checks, buf, &mut progress);
         fuse.point()?;
+        // An end in order that stands beside a reset came before it.
+        if flags & engine_flag::FIN != 0 && !self.eof && !self.stop_said && self.unread(now, checks) == 0 {
+            self.eof = true;
+            checks.on_eof(now, self.record, self.side);
+        }
         if flags & engine_flag::RESET != 0 {
             let reason = Reason::from_code(self.words.reason.load(Ordering::Acquire));
             checks.on_reset(now, self.record, self.side, reason);
@@ -208,10 +213,6 @@ impl Conn {
             fuse.point()?;
             progress.changed = true;
             return Ok(progress);
-        }
-        if flags & engine_flag::FIN != 0 && !self.eof && !self.stop_said && self.unread(now, checks) == 0 {
-            self.eof = true;
-            checks.on_eof(now, self.record, self.side);
         }
         if flags & engine_flag::STOP != 0 && !self.told_stop {
             self.told_stop = true;

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// One judge; each has its own, shorter limits inside.
 const JUDGE_LIMIT: Duration = Duration::from_secs(10 * 60);
 /// The judges, in order, and the fewest cases that each must have judged.
-const JUDGES: &[(&str, u64)] = &[("siege", 25), ("kills", 28), ("network", 14)];
+const JUDGES: &[(&str, u64)] = &[("siege", 25), ("kills", 28), ("network", 14), ("transfers", 2)];
 
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();

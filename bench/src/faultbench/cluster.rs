@@ -85,7 +85,7 @@ impl Cluster {
     /// A listener on the second host.
     pub(crate) fn listener(&self) -> Result<(Listener, SocketAddr)> {
         let listener = Listener::bind_with(&self.sessions[1], (HOSTS[1], 0))?;
-        let to = listener.local_addr();
+        let to = listener.local_addr()?;
         Ok((listener, to))
     }
 

@@ -212,7 +212,7 @@ impl Listener {
 
     pub(crate) fn address(&self) -> Result<String> {
         Ok(match self {
-            Self::Raas(l) => l.local_addr().to_string(),
+            Self::Raas(l) => l.local_addr().expect("a listener knows its address").to_string(),
             Self::Tcp(l, _) => l.local_addr()?.to_string(),
             Self::Unix(_, _, path) => path.clone(),
             Self::Bare { segment, .. } => segment.path(),

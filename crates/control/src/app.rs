@@ -170,12 +170,43 @@ pub enum Request {
         /// Ring size in bytes, 0 for the daemon's default.
         ring_bytes: u32,
     },
+    /// The application is at its limit of open descriptors. Not answered.
+    NotTaken {
+        /// What it could not take.
+        what: NotTaken,
+        /// Descriptors that it may have open, for the daemon's log.
+        limit: u64,
+    },
     /// How long may a datagram to a host be? Makes a link to it if there is none. Answered by [`Reply::DatagramPath`].
     DatagramPath {
         /// Repeated in the answer.
         request: u64,
         /// The host.
         to: IpAddr,
+    },
+}
+
+/// What an application could not take, since it may open no more descriptors. Connections that need it are refused, for
+/// both ends to hear why; all others go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NotTaken {
+    /// A [`Reply::Chunk`]: connections in it end, and it is used for no other.
+    Chunk {
+        /// Its number.
+        chunk: u32,
+    },
+    /// A [`Reply::PairOpened`]: there is no pair.
+    Pair {
+        /// Its number.
+        pair: u64,
+    },
+    /// A [`Reply::PairSegment`], or the segment of a [`Reply::PairSegmentWanted`] could not be made. The number may be
+    /// asked for once more.
+    PairSegment {
+        /// The pair.
+        pair: u64,
+        /// Its number.
+        index: u32,
     },
 }
 
@@ -319,7 +350,8 @@ pub enum Reply {
         /// Bytes of each ring.
         ring_bytes: u32,
     },
-    /// This side must make its next segment for the pair and send it.
+    /// This side must make a segment for the pair and send it: the next one, or once more one that was not taken
+    /// ([`NotTaken::PairSegment`]) by one side or the daemon, in whose place the new one comes at both.
     PairSegmentWanted {
         /// The pair.
         pair: u64,

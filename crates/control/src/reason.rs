@@ -97,6 +97,10 @@ reasons! {
     UserDials = 28, "the daemon is dialing as many hosts for this user as for one user it may: wait for their answers, or raise `dials_per_user_max` in the daemon's [limits]", "user-dials";
     /// This user's programs share memory with as many others as one user's may.
     UserPairs = 29, "this user's programs have their share of this host's same-host pairs: end some, or raise `pairs_per_user_max` (`segments_per_user_max`) in the daemon's [limits]", "user-pairs";
+    /// This program may open no more descriptors, so that what a connection needs could not be given to it.
+    AppDescriptors = 30, "this program is at its limit of open descriptors: close some, or raise it (`ulimit -n`)", "app-descriptors";
+    /// The program at the other end may open no more descriptors.
+    PeerAppDescriptors = 31, "the peer application is at its limit of open descriptors", "peer-app-descriptors";
     /// The peer is on this host: rings are shared between the two applications.
     SameHost = 32, "the peer is on this host: shared memory, no daemon on the path", "same-host";
     /// The peer is on another host: the shared lane to its daemon.

@@ -29,9 +29,18 @@ pub enum ChannelError {
     /// The bytes are no message.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// More descriptors, or a longer datagram, than allowed.
+    /// More descriptors, or a longer datagram, than allowed: the sender's fault.
     #[error("a control message was truncated: too long or too many descriptors")]
     Truncated,
+    /// Descriptors that came with a message are lost, since this process may open no more: not the sender's fault.
+    #[error(
+        "this process is at its limit of {limit} open descriptors (RLIMIT_NOFILE), so that one which was sent to it is \
+         lost: close some, or raise the limit (`ulimit -n`)"
+    )]
+    DescriptorLimit {
+        /// Descriptors that it may have open.
+        limit: u64,
+    },
     /// A system call failed.
     #[error("control socket: {0}")]
     Io(io::Error),
@@ -77,17 +86,40 @@ pub fn send_frame(socket: BorrowedFd<'_>, frame: &[u8], fds: &[BorrowedFd<'_>]) 
     }
 }
 
-/// Receives one message and its descriptors (CLOEXEC); never blocks.
+/// A message as it came.
+#[derive(Debug)]
+pub struct Received<T> {
+    /// The message.
+    pub message: T,
+    /// Its descriptors (CLOEXEC), those that this process had room for.
+    pub fds: Vec<OwnedFd>,
+    /// This process had no room for all: it is at its limit of open descriptors, and the missing ones are lost.
+    pub lacks_fds: bool,
+}
+
+/// Receives one message and its descriptors; never blocks. At the limit of open descriptors the message is still there,
+/// and says what is lost.
+pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<Received<T>, ChannelError> {
+    let Received { message: len, fds, lacks_fds } = receive_frame(socket, buffer)?;
+    Ok(Received { message: decode(&buffer[..len])?, fds, lacks_fds })
+}
+
+/// As [`receive`], for who needs every descriptor: at the limit it fails with [`ChannelError::DescriptorLimit`].
 pub fn recv_message<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
     buffer: &mut Vec<u8>,
 ) -> Result<(T, Vec<OwnedFd>), ChannelError> {
-    let (len, fds) = recv_frame(socket, buffer)?;
-    Ok((decode(&buffer[..len])?, fds))
+    let Received { message, fds, lacks_fds } = receive(socket, buffer)?;
+    if lacks_fds { Err(ChannelError::DescriptorLimit { limit: descriptor_limit() }) } else { Ok((message, fds)) }
 }
 
-/// Receives one datagram into `buffer`, as [`recv_message`] does; says its length.
-pub fn recv_frame(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<(usize, Vec<OwnedFd>), ChannelError> {
+/// Open descriptors that this process may have, for messages to people.
+pub fn descriptor_limit() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Receives one datagram into `buffer`, as [`receive`] does; the message is its length.
+fn receive_frame(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<Received<usize>, ChannelError> {
     buffer.resize(FRAME_BYTES_MAX, 0);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -108,13 +140,16 @@ pub fn recv_frame(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<(usize
             fds.extend(rights);
         }
     }
-    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    // With as many as are allowed there were too many; with fewer the kernel could not give this process more.
+    let were_cut = received.flags.contains(ReturnFlags::CTRUNC);
+    let too_many = fds.len() > FDS_MAX || (were_cut && fds.len() == FDS_MAX);
+    if received.flags.contains(ReturnFlags::TRUNC) || too_many {
         return Err(ChannelError::Truncated);
     }
     if received.bytes == 0 {
         return Err(ChannelError::Closed);
     }
-    Ok((received.bytes, fds))
+    Ok(Received { message: received.bytes, fds, lacks_fds: were_cut })
 }
 
 /// Process and user at the other end of `socket`: the kernel's word, not the client's. The process is 0 if it cannot be

@@ -389,11 +389,16 @@ impl Engine {
 
     /// A connect took too long.
     pub(crate) fn on_connect_timeout(&mut self, id: ConnectId) {
+        self.fail_opening(id, Reason::TimedOut);
+    }
+
+    /// Answers a connect that may be waiting for its peer's answer.
+    pub(crate) fn fail_opening(&mut self, id: ConnectId, reason: Reason) {
         let Some(connect) = self.connects.get(id) else { return };
         let (app, request) = (connect.app, connect.request);
         self.abandon_connect(id);
         self.counters.connects_failed += 1;
-        self.events.push_back(Event::Connected { app, request, result: Err(Reason::TimedOut) });
+        self.events.push_back(Event::Connected { app, request, result: Err(reason) });
     }
 }
 

@@ -325,6 +325,14 @@ impl Engine {
         self.queue_socket(id);
     }
 
+    /// Frees a socket if one of its rings lies in this chunk, which its application cannot use.
+    pub(crate) fn release_socket_in(&mut self, id: SocketId, chunk: u32) {
+        let rings = self.datagrams.sockets.get(id).map(|s| s.rings);
+        if rings.is_some_and(|r| r.tx.chunk_number == chunk || r.rx.chunk_number == chunk) {
+            self.release_socket(id);
+        }
+    }
+
     /// Frees port, slot and rings. No device touches them.
     fn release_socket(&mut self, id: SocketId) {
         let Some(socket) = self.datagrams.sockets.remove(id) else { return };

@@ -131,6 +131,10 @@ impl Engine {
         for route in listener.waiting.into_values().flatten() {
             let Some(vqp) = self.vqps.get_mut(route) else { continue };
             vqp.backlog_port = None;
+            if vqp.close.is_app_released() {
+                // How it ends was decided when the application gave it back.
+                continue;
+            }
             vqp.close.on_abort(Reason::ResetByPeer);
             vqp.publish_reset(Reason::Closed);
             let slot = vqp.slot;

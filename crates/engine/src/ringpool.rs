@@ -61,6 +61,8 @@ struct Chunk {
     mr: Mr,
     used: u32,
     rings: Vec<RingUse>,
+    /// Its rings are given to nobody any more.
+    is_closed: bool,
     /// Keeps the memory mapped.
     region: Region,
 }
@@ -215,7 +217,7 @@ impl RingPool {
             }
         }
         let rings = vec![RingUse::default(); rings as usize];
-        self.chunks[index] = Some(Chunk { number, kind, class, mr, used: 0, rings, region });
+        self.chunks[index] = Some(Chunk { number, kind, class, mr, used: 0, rings, is_closed: false, region });
     }
 
     /// The memory region of a ring.
@@ -254,19 +256,23 @@ impl RingPool {
         for (kind, place) in [(ChunkKind::Tx, pair.tx), (ChunkKind::Rx, pair.rx)] {
             let Some(chunk) = self.chunks.get_mut(place.chunk as usize).and_then(Option::as_mut) else { continue };
             chunk.used -= 1;
-            if let Some(ring) = chunk.ring_at(&place) {
+            let (class, spare, is_closed) = (chunk.class, chunk.used == 0, chunk.is_closed);
+            if !is_closed && let Some(ring) = chunk.ring_at(&place) {
                 (ring.is_taken, ring.freed_at) = (false, now);
                 if !std::mem::replace(&mut ring.is_watched, true) {
                     back.used.push(place);
                 }
             }
-            let (class, spare) = (chunk.class, chunk.used == 0);
-            self.classes[class].free[direction(kind)].push(place);
+            if !is_closed {
+                self.classes[class].free[direction(kind)].push(place);
+            }
             if kind == ChunkKind::Tx {
                 self.classes[class].in_use -= 1;
             }
-            if spare {
-                self.retire_spare(place.chunk as usize, &mut back.retired);
+            match (spare, is_closed) {
+                (true, true) => self.retire(place.chunk as usize, &mut back.retired),
+                (true, false) => self.retire_spare(place.chunk as usize, &mut back.retired),
+                (false, _) => {}
             }
         }
         back
@@ -306,6 +312,27 @@ impl RingPool {
         }
     }
 
+    /// Gives no more rings of a chunk out; it leaves the pool when none of them is in use.
+    pub(crate) fn close_chunk(&mut self, number: u32, retired: &mut Vec<Retired>) {
+        let Some(index) = self.chunks.iter().position(|c| c.as_ref().is_some_and(|c| c.number == number)) else {
+            return;
+        };
+        let Some(chunk) = self.chunks[index].as_mut() else { return };
+        chunk.is_closed = true;
+        let unused = chunk.used == 0;
+        self.classes[chunk.class].free[direction(chunk.kind)].retain(|p| p.chunk as usize != index);
+        if unused {
+            self.retire(index, retired);
+        }
+    }
+
+    fn retire(&mut self, index: usize, retired: &mut Vec<Retired>) {
+        if let Some(chunk) = self.chunks[index].take() {
+            self.bytes -= chunk.region.len();
+            retired.push(chunk.into());
+        }
+    }
+
     /// Lets an unused chunk go if as many rings as it has, and as many as are in use, are free elsewhere: an application
     /// that opens and closes around a chunk's edge must not register and deregister each time.
     fn retire_spare(&mut self, index: usize, retired: &mut Vec<Retired>) {
@@ -317,10 +344,7 @@ impl RingPool {
             return;
         }
         free.retain(|p| p.chunk as usize != index);
-        if let Some(chunk) = self.chunks[index].take() {
-            self.bytes -= chunk.region.len();
-            retired.push(chunk.into());
-        }
+        self.retire(index, retired);
     }
 
     /// Everything leaves: the application is gone and no connection uses a ring.

@@ -45,9 +45,6 @@ impl Engine {
         let listeners: Vec<u16> = tenant.listeners.iter().copied().collect();
         let sockets: Vec<_> = tenant.sockets.iter().copied().collect();
         self.attached.retain(|id| *id != app);
-        for port in listeners {
-            self.close_listener(app, port);
-        }
         for connect in connects {
             self.abandon_connect(connect);
         }
@@ -56,8 +53,13 @@ impl Engine {
                 self.refuse_waiter(waiter, Reason::NoListener);
             }
         }
+        // Connections before listeners: one that the application took and closed in order may still stand in the
+        // backlog, since the word that it was taken comes by another way.
         for route in routes {
             self.orphan(route, reason);
+        }
+        for port in listeners {
+            self.close_listener(app, port);
         }
         for socket in sockets {
             self.orphan_socket(socket, reason);
@@ -185,6 +187,35 @@ impl Engine {
         let Some(tenant) = self.apps.get_mut(app) else { return };
         for waiter in tenant.pool.refuse(ring_bytes) {
             self.refuse_waiter(waiter, reason);
+        }
+    }
+
+    /// The application could not take a chunk, since it may open no more descriptors. Connections and sockets in it
+    /// end, for this one and their peers to hear why; the chunk is used for no other. What it says of a chunk that it
+    /// has costs it its own connections.
+    pub fn chunk_not_taken<P: Provider>(&mut self, now: Time, _nic: &mut P, app: AppId, chunk: u32) {
+        self.now = now;
+        let Some(tenant) = self.apps.get_mut(app).filter(|a| !a.leaving) else { return };
+        let mut retired = Vec::new();
+        tenant.pool.close_chunk(chunk, &mut retired);
+        self.retired.extend(retired.into_iter().map(|r| (app, r)));
+        let routes: Vec<RouteId> = tenant.routes().collect();
+        let sockets: Vec<_> = tenant.sockets.iter().copied().collect();
+        for route in routes {
+            let Some(vqp) = self.vqps.get_mut(route) else { continue };
+            if vqp.tx_place.chunk_number != chunk && vqp.rx_place.chunk_number != chunk {
+                continue;
+            }
+            if let Phase::Opening(Some(connect)) = vqp.phase {
+                self.fail_opening(connect, Reason::AppDescriptors);
+                continue;
+            }
+            vqp.close.on_abort(Reason::PeerAppDescriptors);
+            vqp.close.on_app_released();
+            self.update(route);
+        }
+        for socket in sockets {
+            self.release_socket_in(socket, chunk);
         }
     }
 

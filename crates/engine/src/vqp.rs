@@ -263,7 +263,10 @@ impl Vqp {
         if final_tail != self.rx_tail || !self.close.on_fin() {
             return Err(Violation::Fin { id: self.id, final_tail, arrived: self.rx_tail });
         }
-        self.raise(engine_flag::FIN);
+        // Beside a reset FIN would say that it came before.
+        if !self.close.is_reset() {
+            self.raise(engine_flag::FIN);
+        }
         Ok(())
     }
 

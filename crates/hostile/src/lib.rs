@@ -16,6 +16,7 @@ pub mod raw;
 pub mod readers;
 pub mod siege;
 pub mod tenant;
+pub mod transfers;
 pub mod verdict;
 pub mod victim;
 pub mod witness;

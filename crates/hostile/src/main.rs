@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -28,6 +28,14 @@ enum Task {
     Kills(Judge),
     /// Strangers on the network.
     Network(Judge),
+    /// Transfers of one file each, none of which may be reported otherwise than it went.
+    Transfers {
+        #[command(flatten)]
+        judge: Judge,
+        /// Transfers between two hosts, and as many within one.
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+        count: u32,
+    },
     /// An application that stops at a step and waits for its end.
     Victim {
         /// The step.
@@ -80,6 +88,9 @@ fn main() -> Result<ExitCode> {
         Task::Siege(judge) => judged(&judge, hostile::siege::run),
         Task::Kills(judge) => judged(&judge, hostile::kills::run),
         Task::Network(judge) => judged(&judge, hostile::network::run),
+        Task::Transfers { judge, count } => {
+            judged(&judge, |raas, seed, verdict| hostile::transfers::run(raas, seed, count, verdict))
+        }
         Task::Victim { step, socket, far, near } => {
             hostile::victim::run(&step, hostile::breach::Target { socket: &socket, far, near })?;
             Ok(ExitCode::SUCCESS)
@@ -101,7 +112,7 @@ fn main() -> Result<ExitCode> {
     }
 }
 
-fn judged(judge: &Judge, run: fn(&std::path::Path, u64, &mut Verdict) -> Result<()>) -> Result<ExitCode> {
+fn judged(judge: &Judge, run: impl FnOnce(&Path, u64, &mut Verdict) -> Result<()>) -> Result<ExitCode> {
     // Any number will do, as long as it is another one each time and people can type it.
     let fresh = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64 % 1_000_000_000);
     let seed = judge.seed.unwrap_or_else(fresh);

@@ -43,7 +43,7 @@ impl Transfer {
         let (verified, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (mut writers, mut readers) = (Vec::new(), Vec::new());
         for number in 0..streams {
-            let stream = Stream::connect_with(&client, listener.local_addr())?;
+            let stream = Stream::connect_with(&client, listener.local_addr()?)?;
             let (accepted, _) = listener.accept_timeout(WATCHDOG)?;
             let base = Arc::new(content(number));
             let (told, counted, of_reader) = (Arc::clone(&stop), Arc::clone(&verified), Arc::clone(&base));
@@ -149,7 +149,7 @@ impl Sink {
         let session = session(host, "polite-sink")?;
         let ip: IpAddr = host.ip;
         let listener = Listener::bind_with(&session, (ip, 0))?;
-        let at = listener.local_addr();
+        let at = listener.local_addr()?;
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let thread = std::thread::spawn(move || swallow(&listener, &told));

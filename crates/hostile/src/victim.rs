@@ -223,7 +223,7 @@ fn near_step(name: &str, target: Target<'_>) -> Result<Held> {
     let session = Session::builder().socket(target.socket).name("victim").connect()?;
     if name == "near-listening-with-backlog" {
         let listener = Listener::bind_with(&session, (target.near.ip(), 0))?;
-        let at = listener.local_addr();
+        let at = listener.local_addr()?;
         let other = Session::builder().socket(target.socket).name("victim-too").connect()?;
         let waiting = std::thread::spawn(move || Stream::connect_with(&other, at));
         let (first, _) = listener.accept_timeout(crate::raw::PATIENCE)?;

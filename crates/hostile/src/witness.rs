@@ -49,7 +49,7 @@ impl Witness {
     pub fn start(host: &Host, talks: bool) -> Result<Self> {
         let session = Session::builder().socket(&host.socket).name("witness").connect()?;
         let listener = Listener::bind_with(&session, (host.ip, 0))?;
-        let at = listener.local_addr();
+        let at = listener.local_addr()?;
         let (notes, stop) = (Arc::new(Mutex::new(Notes::default())), Arc::new(AtomicBool::new(false)));
         let (noted, told) = (Arc::clone(&notes), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! Containers share one daemon through its mounted socket: programs in user namespaces of their own, each with its own
-//! mounts, processes, System V IPC, network (none) and /dev/shm, all without any right on the host.
+//! Containers share one daemon through the mounted directory of its socket: programs in user namespaces of their own,
+//! each with its own mounts, processes, System V IPC, network (none) and /dev/shm, all without any right on the host.
 
 mod rig;
 
@@ -17,13 +17,15 @@ const NOBODY: u32 = 65534;
 /// Namespaces of a container; no network but what the daemon gives.
 const NAMESPACES: [&str; 8] =
     ["--user", "--map-root-user", "--mount", "--pid", "--ipc", "--net", "--fork", "--kill-child"];
-/// What a container sees: the daemon's socket in a place of its own, and a /dev/shm that nobody shares.
+/// What a container sees: the directory of the daemon's socket, read-only, in a place of its own, and a /dev/shm that
+/// nobody shares. Not the socket itself: a mounted file stays that of the daemon which made it.
 const ENTER: &str = r#"set -e
 mount -t tmpfs none /mnt
-touch /mnt/raasd.sock
-mount --bind "$1" /mnt/raasd.sock
+mkdir /mnt/raas
+mount --bind "$1" /mnt/raas
+mount -o remount,bind,ro /mnt/raas
 mount -t tmpfs none /dev/shm
-export RAAS_SOCKET=/mnt/raasd.sock
+export RAAS_SOCKET=/mnt/raas/raasd.sock
 program="$2"; shift 2
 exec "$program" "$@""#;
 const FILE_BYTES: usize = 3_000_000;
@@ -69,20 +71,37 @@ impl Rootless {
 
     fn daemon(&self) -> Host {
         let ip = address();
-        let socket = self.cluster.dir.path().join(format!("{ip}.sock"));
+        // Alone in its directory: what lies beside it the containers see too.
+        let directory = self.cluster.dir.path().join(ip.to_string());
+        std::fs::create_dir(&directory).unwrap();
+        if is_root() {
+            chown(&directory, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        let socket = directory.join("raasd.sock");
+        Host { ip, process: self.start(ip, &socket), socket }
+    }
+
+    fn start(&self, ip: IpAddr, socket: &Path) -> Running {
         let mut command = self.command(&self.program);
         command.args(["daemon", "--listen", &ip.to_string(), "--until-stdin-closes"]);
-        command.arg("--socket").arg(&socket).arg("--key-file").arg(self.cluster.key()).stdin(Stdio::piped());
+        command.arg("--socket").arg(socket).arg("--key-file").arg(self.cluster.key()).stdin(Stdio::piped());
         let mut process = Running::start(&mut command);
         process.wait_for(&format!("ready socket={}", socket.display()));
-        Host { ip, socket, process }
+        process
     }
 
     /// `raas` in a container of its own on this host.
     fn container(&self, host: &Host, args: &[&str]) -> Command {
+        let mut command = self.enter(host);
+        command.arg(&self.program).args(args);
+        command
+    }
+
+    /// A container that runs what is added.
+    fn enter(&self, host: &Host) -> Command {
         let mut command = self.command("unshare");
-        command.args(NAMESPACES).args(["--", "sh", "-c", ENTER, "container"]).arg(&host.socket).arg(&self.program);
-        command.args(args);
+        let directory = host.socket.parent().unwrap();
+        command.args(NAMESPACES).args(["--", "sh", "-c", ENTER, "container"]).arg(directory);
         command
     }
 
@@ -99,10 +118,14 @@ struct Host {
 }
 
 impl Host {
-    fn stop(mut self) {
-        drop(self.process.stdin());
-        assert_eq!(self.process.end().code(), 0);
+    fn stop(self) {
+        stop(self.process);
     }
+}
+
+fn stop(mut daemon: Running) {
+    drop(daemon.stdin());
+    assert_eq!(daemon.end().code(), 0);
 }
 
 fn is_root() -> bool {
@@ -219,4 +242,26 @@ fn a_container_that_dies_resets_its_connection_alone() {
     between(&rootless, &host, &host, "shm", 7024);
     wait_until("nothing to be left", || rootless.ss(&host)["connections"].as_array().unwrap().is_empty());
     host.stop();
+}
+
+#[test]
+fn a_container_that_was_there_before_reaches_the_daemon_after_its_restart() {
+    let rootless = Rootless::new();
+    if !can_run(&rootless, "a_container_that_was_there_before") {
+        return;
+    }
+    let host = rootless.daemon();
+    let ask = r#"raas="$1"; "$raas" stat --json; echo first; read go; "$raas" stat --json; echo second"#;
+    let mut container = rootless.enter(&host);
+    container.args(["sh", "-ec", ask, "ask"]).arg(&rootless.program).stdin(Stdio::piped());
+    let mut container = Running::start(&mut container);
+    container.wait_for("first");
+    let Host { ip, socket, process } = host;
+    stop(process);
+    let process = rootless.start(ip, &socket);
+    container.stdin().write_all(b"go\n").unwrap();
+    let ended = container.end();
+    assert_eq!(ended.code(), 0, "{ended:?}");
+    assert!(ended.stdout.contains("second"), "{ended:?}");
+    stop(process);
 }

@@ -51,7 +51,7 @@ fn a_connection_over_kernel_tcp_is_shown_and_explained() {
 
     // The other side of such a connection: a listener that was asked to take it.
     let listener = ListenOptions::new().fallback(Fallback::Tcp).bind(&session, (daemon.ip, 0)).unwrap();
-    let caller = TcpStream::connect(listener.local_addr()).unwrap();
+    let caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (accepted, from) = listener.accept().unwrap();
     assert_eq!((accepted.fallback(), from), (Some(FallbackCause::Accepted), caller.local_addr().unwrap()));
     let shown = wait_for_rows(&daemon, 2);

@@ -18,7 +18,7 @@ fn a_lane_is_reset_under_a_connection_that_goes_on() {
     let cluster = Cluster::new();
     let (a, b) = (cluster.daemon(), cluster.daemon());
     let listener = Listener::bind_with(&b.session("server"), (b.ip, 0)).unwrap();
-    let mut client = Stream::connect_with(&a.session("client"), listener.local_addr()).unwrap();
+    let mut client = Stream::connect_with(&a.session("client"), listener.local_addr().unwrap()).unwrap();
     let (mut server, _) = listener.accept().unwrap();
     let peer = b.ip.to_string();
     for (round, args) in

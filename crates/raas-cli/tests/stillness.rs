@@ -46,7 +46,7 @@ impl Drop for Still<'_> {
 }
 
 fn pair(a: &raas::Session, listener: &Listener) -> (Stream, Stream) {
-    let near = Stream::connect_with(a, listener.local_addr()).unwrap();
+    let near = Stream::connect_with(a, listener.local_addr().unwrap()).unwrap();
     let (far, _) = listener.accept_timeout(WATCHDOG).unwrap();
     for stream in [&near, &far] {
         stream.set_read_timeout(Some(WATCHDOG)).unwrap();
@@ -176,7 +176,7 @@ fn an_application_may_ask_to_wait_for_less() {
     let (session_a, session_b) = (a.session("on-a"), b.session("on-b"));
     let listener = Listener::bind_with(&session_b, (b.ip, 7000)).unwrap();
     let options = raas::ConnectOptions::new().peer_timeout(Duration::from_millis(800));
-    let mut hasty = options.connect(&session_a, listener.local_addr()).unwrap();
+    let mut hasty = options.connect(&session_a, listener.local_addr().unwrap()).unwrap();
     assert_eq!(hasty.peer_timeout(), Some(Duration::from_millis(800)));
     let (hasty_peer, _) = listener.accept_timeout(WATCHDOG).unwrap();
     let (patient, patient_peer) = pair(&session_a, &listener);

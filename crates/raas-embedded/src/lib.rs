@@ -11,7 +11,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let host = raas_embedded::embedded()?;
 //! let listener = raas::Listener::bind_with(host.session(), "127.0.0.1:0")?;
-//! let mut client = raas::Stream::connect_with(host.session(), listener.local_addr())?;
+//! let mut client = raas::Stream::connect_with(host.session(), listener.local_addr()?)?;
 //! let (mut server, _) = listener.accept()?;
 //! client.write_all(b"hello")?;
 //! let mut got = [0; 5];
@@ -31,7 +31,7 @@
 //! let here = raas_embedded::builder("127.88.1.1".parse()?).key(&key).start()?;
 //! let there = raas_embedded::builder("127.88.1.2".parse()?).key(&key).start()?;
 //! let listener = raas::Listener::bind_with(there.session(), "127.88.1.2:0")?;
-//! let mut client = raas::Stream::connect_with(here.session(), listener.local_addr())?;
+//! let mut client = raas::Stream::connect_with(here.session(), listener.local_addr()?)?;
 //! assert_eq!(client.path(), raas::PathKind::Lane);
 //! let (mut server, _) = listener.accept()?;
 //! client.write_all(b"over the lane")?;

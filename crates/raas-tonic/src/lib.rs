@@ -60,7 +60,9 @@ impl Connected for Io {
 
     fn connect_info(&self) -> ConnectInfo {
         let stream = self.0.get_ref();
-        ConnectInfo { id: stream.id(), local: stream.local_addr(), peer: stream.peer_addr(), path: stream.path() }
+        let known = "a stream knows its addresses";
+        let (local, peer) = (stream.local_addr().expect(known), stream.peer_addr().expect(known));
+        ConnectInfo { id: stream.id(), local, peer, path: stream.path() }
     }
 }
 
@@ -96,7 +98,8 @@ impl AsyncWrite for Io {
     }
 }
 
-/// Connections for `serve_with_incoming`. It ends with the session (the daemon was lost).
+/// Connections for `serve_with_incoming`. It has no end: the loss of the daemon is one error of kind
+/// `ConnectionAborted`, over which tonic goes on, and the next connection comes over the daemon that is back.
 #[derive(Debug)]
 pub struct Incoming(aio::Incoming);
 
@@ -106,8 +109,8 @@ impl Incoming {
         Self(listener.incoming())
     }
 
-    /// Where it listens.
-    pub fn local_addr(&self) -> SocketAddr {
+    /// Where it listens, as [`raas::Listener::local_addr`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
     }
 }
@@ -120,7 +123,9 @@ impl futures_core::Stream for Incoming {
     }
 }
 
-/// Connects to the host and port of a URI, for `Endpoint::connect_with_connector` and hyper's clients.
+/// Connects to the host and port of a URI, for `Endpoint::connect_with_connector` and hyper's clients. After the loss
+/// of the daemon it attaches to the one that serves the same socket ([`Session::reattach`]), so that a channel connects
+/// again.
 #[derive(Debug, Clone)]
 pub struct Connector {
     session: Session,
@@ -159,8 +164,15 @@ impl tower_service::Service<Uri> for Connector {
             // An IPv6 address stands in brackets there.
             let host = host.trim_start_matches('[').trim_end_matches(']');
             let port = uri.port_u16().unwrap_or(HTTP_PORT);
+            let session = if session.is_usable() { session } else { reattach(session).await? };
             let stream = aio::Stream::connect_with(&session, (host, port), &options).await?;
             Ok(TokioIo::new(Io(stream)))
         })
     }
+}
+
+/// On a thread that may wait for the daemon's answer.
+async fn reattach(session: Session) -> io::Result<Session> {
+    let attached = tokio::task::spawn_blocking(move || session.reattach()).await;
+    attached.map_err(io::Error::other)?.map_err(Into::into)
 }

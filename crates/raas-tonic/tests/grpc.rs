@@ -26,7 +26,7 @@ async fn serve(host: &Embedded) -> String {
     let address = host.session().addresses()[0];
     let listener =
         raas::aio::Listener::bind_with(host.session(), (address, 0), raas::ListenOptions::new()).await.unwrap();
-    let at = listener.get_ref().local_addr();
+    let at = listener.get_ref().local_addr().unwrap();
     let server = Server::builder().add_service(EchoServer::new(EchoService));
     tokio::spawn(server.serve_with_incoming(Incoming::new(listener)));
     format!("http://{at}")
@@ -125,5 +125,43 @@ fn a_refusal_names_its_reason() {
             cause = e.source();
         }
         assert!(text.contains("nobody listens"), "{text}");
+    });
+}
+
+#[test]
+fn server_and_channel_live_through_the_daemons_restart() {
+    bounded(async {
+        let directory = tempfile::tempdir().unwrap();
+        let [.., b, c] = std::process::id().to_be_bytes();
+        let mut config = raasd::Config::new(IpAddr::from([127, 96 | (b & 31), c, 5]));
+        config.socket = directory.path().join("raasd.sock");
+        let daemon = raasd::Daemon::start(config.clone()).unwrap();
+        let attach = || raas::Session::connect(&config.socket).unwrap();
+        let (server, caller) = (attach(), attach());
+        let options = raas::ListenOptions::new();
+        let listener = raas::aio::Listener::bind_with(&server, (config.listen, 0), options).await.unwrap();
+        let at = listener.get_ref().local_addr().unwrap();
+        let router = Server::builder().add_service(EchoServer::new(EchoService));
+        let serving = tokio::spawn(router.serve_with_incoming(Incoming::new(listener)));
+        let endpoint = Endpoint::from_shared(format!("http://{at}")).unwrap();
+        let connector = Connector::new(caller);
+        let channel = endpoint.connect_with_connector(connector.clone()).await.unwrap();
+        let mut first = EchoClient::new(channel.clone());
+        let request = || EchoRequest { words: b"hello".to_vec(), times: 1 };
+        first.say(request()).await.unwrap();
+        daemon.stop().unwrap();
+        // The connection is one within this host, and goes on without it.
+        first.say(request()).await.unwrap();
+        let daemon = raasd::Daemon::start(config.clone()).unwrap();
+        // A channel that must connect anew, by a connector of the lost session's.
+        let channel = loop {
+            match endpoint.connect_with_connector(connector.clone()).await {
+                Ok(channel) => break channel,
+                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+            }
+        };
+        EchoClient::new(channel).say(request()).await.unwrap();
+        assert!(!serving.is_finished(), "the server serves on");
+        daemon.stop().unwrap();
     });
 }

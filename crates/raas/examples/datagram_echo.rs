@@ -13,7 +13,11 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// How often one is sent.
 const TRIES: u32 = 50;
 
-fn main() -> std::io::Result<()> {
+fn main() -> Result<(), raas::Error> {
+    Ok(run()?)
+}
+
+fn run() -> std::io::Result<()> {
     let mut args = std::env::args().skip(1);
     match (args.next(), args.next()) {
         (Some(port), None) => answer(&port),
@@ -24,7 +28,7 @@ fn main() -> std::io::Result<()> {
 
 fn answer(port: &str) -> std::io::Result<()> {
     let socket = DatagramSocket::bind(format!("0.0.0.0:{port}"))?;
-    println!("answering at {}", socket.local_addr());
+    println!("answering at {}", socket.local_addr()?);
     let mut buffer = [0; 4096];
     loop {
         let (len, from) = socket.recv_from(&mut buffer)?;

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-fn main() -> io::Result<()> {
+fn main() -> Result<(), raas::Error> {
     let addr = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7000".into());
     let stream = raas::Stream::connect(addr.as_str())?;
     eprintln!("connected over {:?}: {}", stream.path(), stream.reason());
@@ -13,5 +13,5 @@ fn main() -> io::Result<()> {
     // The end of the question: the server answers what is left and closes.
     drop(writer);
     printing.join().expect("copying does not panic")?;
-    io::stdout().flush()
+    Ok(io::stdout().flush()?)
 }

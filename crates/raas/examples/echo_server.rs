@@ -2,10 +2,10 @@
 
 use std::io::{Read, Write};
 
-fn main() -> std::io::Result<()> {
+fn main() -> Result<(), raas::Error> {
     let addr = std::env::args().nth(1).unwrap_or_else(|| "0.0.0.0:7000".into());
     let listener = raas::Listener::bind(addr.as_str())?;
-    println!("listening on {}", listener.local_addr());
+    println!("listening on {}", listener.local_addr()?);
     for stream in listener.incoming() {
         let mut stream = stream?;
         std::thread::spawn(move || -> std::io::Result<()> {

@@ -12,7 +12,11 @@ use raas::{Listener, Session, Stream};
 /// Rounds between two looks at the clock.
 const ROUNDS: u32 = 1000;
 
-fn main() -> io::Result<()> {
+fn main() -> Result<(), raas::Error> {
+    Ok(run()?)
+}
+
+fn run() -> io::Result<()> {
     let invalid = |e: std::num::ParseIntError| io::Error::new(io::ErrorKind::InvalidInput, e);
     let mut args: std::collections::VecDeque<String> = std::env::args().skip(1).collect();
     let mut session = Session::builder();
@@ -39,7 +43,7 @@ fn main() -> io::Result<()> {
 /// Answers each message while the first byte is 0; takes in the rest of a stream that begins with 1.
 fn server(session: &Session, addr: &str) -> io::Result<()> {
     let listener = Listener::bind_with(session, addr)?;
-    println!("listening on {}", listener.local_addr());
+    println!("listening on {}", listener.local_addr()?);
     for stream in listener.incoming() {
         serve(stream?)?;
     }

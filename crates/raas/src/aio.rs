@@ -32,6 +32,7 @@
 //! ```
 
 mod datagram;
+mod halves;
 mod message;
 
 use std::future::poll_fn;
@@ -41,10 +42,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use control::PathKind;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{ToSocketAddrs, lookup_host};
 
 pub use self::datagram::DatagramSocket;
+pub use self::halves::{OwnedReadHalf, OwnedWriteHalf};
 pub use self::message::{Message, MessageListener};
 use crate::fallback::Way;
 use crate::session::TIMEOUT_DEFAULT;
@@ -77,6 +80,33 @@ impl Stream {
         options: &ConnectOptions,
     ) -> Result<Self, ConnectError> {
         dial(session, addr, options).await.map(Self)
+    }
+
+    /// The other end, as [`crate::Stream::peer_addr`].
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.0.peer_addr()
+    }
+
+    /// This end, as [`crate::Stream::local_addr`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// How the bytes travel.
+    pub fn path(&self) -> PathKind {
+        self.0.path()
+    }
+
+    /// Accepted and without effect, as [`crate::Stream::set_nodelay`].
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.0.set_nodelay(nodelay)
+    }
+
+    /// The two directions, for two tasks. Dropping the writing half ends the writing (the peer reads to the end);
+    /// dropping the reading half tells the peer that nobody reads; the connection closes with the second.
+    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        let (reader, writer) = self.0.split();
+        (OwnedReadHalf(reader), OwnedWriteHalf(writer))
     }
 
     /// The stream as threads use it.
@@ -164,6 +194,11 @@ impl Listener {
         Ok((Stream(stream), peer))
     }
 
+    /// Where it listens, as [`crate::Listener::local_addr`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
     /// Connections as they come, as hyper and tonic take them.
     pub fn incoming(self) -> Incoming {
         Incoming(self.0)
@@ -181,13 +216,14 @@ impl From<crate::Listener> for Listener {
     }
 }
 
-/// Connections as they come, without end but the session's: a [`futures_core::Stream`].
+/// Connections as they come, without end: a [`futures_core::Stream`]. The loss of the daemon is one error, of kind
+/// `ConnectionAborted`, after which servers go on; the next connection comes over the daemon that is back.
 #[derive(Debug)]
 pub struct Incoming(crate::Listener);
 
 impl Incoming {
-    /// Where it listens.
-    pub fn local_addr(&self) -> SocketAddr {
+    /// Where it listens, as [`crate::Listener::local_addr`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
     }
 }
@@ -196,12 +232,7 @@ impl futures_core::Stream for Incoming {
     type Item = io::Result<Stream>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_accept(context).map(|accepted| match accepted {
-            Ok((stream, _)) => Some(Ok(Stream(stream))),
-            // The listener is over with its session: a server ends instead of asking again and again.
-            Err(AcceptError::Session(_)) => None,
-            Err(e) => Some(Err(e.into())),
-        })
+        self.0.poll_accept(context).map(|accepted| Some(accepted.map(|(stream, _)| Stream(stream)).map_err(Into::into)))
     }
 }
 

@@ -174,6 +174,7 @@ pub(crate) fn channel_error(error: ChannelError) -> SessionError {
     match error {
         ChannelError::Closed => SessionError::Lost { reason: control::Reason::DaemonLost },
         ChannelError::Io(e) => SessionError::io("control socket", e),
+        ChannelError::DescriptorLimit { limit } => SessionError::Descriptors { limit },
         other => SessionError::Protocol(other.to_string()),
     }
 }

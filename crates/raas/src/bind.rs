@@ -13,6 +13,7 @@ use crate::dial::check_ring_bytes;
 use crate::entrance::Entrance;
 use crate::fallback::Way;
 use crate::inner::Inner;
+use crate::listening::{Listening, close};
 use crate::park::{Parker, lock};
 use crate::poller::Waiter;
 use crate::tables::Answer;
@@ -24,7 +25,7 @@ const BACKLOG_DEFAULT: u32 = 128;
 const FREE_PORT_TRIES: u32 = 16;
 
 /// Settings of a listener.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListenOptions {
     ring_bytes: u32,
     backlog: u32,
@@ -107,33 +108,38 @@ impl ListenOptions {
         let bound = Entrance::bind(addr, self.backlog).and_then(|e| Ok((e.local_addr()?, e)));
         let (local, entrance) = bound.map_err(|error| BindError::Tcp { addr, error })?;
         tracing::warn!(%local, %cause, "listening on kernel TCP alone, as asked for");
-        Ok(Listener::new(None, Some(entrance), local))
+        Ok(Listener::over_tcp(entrance, local))
     }
 
     /// At the daemon, and on the same port of kernel TCP if asked for. Any free port must be so at both.
     fn bind_everywhere(&self, session: &Session, addr: SocketAddr) -> Result<Listener, BindError> {
+        let inner = &session.inner;
         let mut tries = if addr.port() == 0 { FREE_PORT_TRIES } else { 1 };
         loop {
-            let mut listener = self.bind_one(session, addr)?;
-            if self.fallback == Fallback::Never {
-                return Ok(listener);
-            }
-            let addr = SocketAddr::new(addr.ip(), listener.local.port());
-            tries -= 1;
-            match Entrance::bind(addr, self.backlog) {
-                Ok(entrance) => {
-                    session.inner.watch_entrance(&entrance, addr.port())?;
-                    listener.entrance = Some(entrance);
-                    return Ok(listener);
+            let local = self.ask(inner, addr)?;
+            let entrance = match self.fallback {
+                Fallback::Never => None,
+                Fallback::Tcp => {
+                    tries -= 1;
+                    let addr = SocketAddr::new(addr.ip(), local.port());
+                    match Entrance::bind(addr, self.backlog) {
+                        Ok(entrance) => Some(entrance),
+                        Err(e) => {
+                            close(inner, local.port());
+                            if e.kind() == ErrorKind::AddrInUse && tries > 0 {
+                                continue;
+                            }
+                            return Err(BindError::Tcp { addr, error: e });
+                        }
+                    }
                 }
-                Err(e) if e.kind() == ErrorKind::AddrInUse && tries > 0 => {}
-                Err(error) => return Err(BindError::Tcp { addr, error }),
-            }
+            };
+            return Ok(Listener::new(Listening::start(*self, inner, local, entrance)?));
         }
     }
 
-    fn bind_one(&self, session: &Session, addr: SocketAddr) -> Result<Listener, BindError> {
-        let inner = &session.inner;
+    /// Opens the port of `addr` at the daemon, 0 for any free one. What is opened is to be closed by the caller.
+    pub(crate) fn ask(&self, inner: &Arc<Inner>, addr: SocketAddr) -> Result<SocketAddr, BindError> {
         if !addr.ip().is_unspecified() && !inner.addresses.contains(&addr.ip()) {
             return Err(BindError::NotThisHost { addr, addresses: inner.addresses.clone() });
         }
@@ -153,12 +159,9 @@ impl ListenOptions {
         match answer {
             Some(Answer::Listening(Ok(local))) => {
                 let ip = if addr.ip().is_unspecified() { local.ip() } else { addr.ip() };
-                let local = SocketAddr::new(ip, local.port());
-                let listener = Listener::new(Some(session.clone()), None, local);
-                lock(&inner.tables).set_poller(local.port(), Arc::clone(&listener.poller));
-                Ok(listener)
+                Ok(SocketAddr::new(ip, local.port()))
             }
-            Some(Answer::Listening(Err(reason))) => Err(BindError::Refused { addr, reason }),
+            Some(Answer::Listening(Err(reason))) => Err(BindError::refused(addr, reason)),
             Some(other) => Err(SessionError::Protocol(format!("the answer to Listen was {other:?}")).into()),
             // An answer that still comes finds nobody, and is undone then.
             None => Err(SessionError::Silent { path: inner.path.clone(), waited: inner.timeout }.into()),

@@ -14,7 +14,7 @@ use control::{PathKind, Reason};
 
 use crate::conn::{Conn, Side};
 use crate::tcp::TcpConn;
-use crate::{FallbackCause, NotOverTcp, Readiness};
+use crate::{FallbackCause, NotOverTcp, Readiness, SessionError};
 
 /// One end of a connection.
 #[derive(Debug, Clone)]
@@ -51,6 +51,7 @@ impl Carrier {
         set_nonblocking(on: bool) -> io::Result<()>;
         readiness() -> io::Result<Readiness>;
         ready_fd() -> io::Result<BorrowedFd<'_>>;
+        made_fd() -> io::Result<BorrowedFd<'_>>;
         shut(side: Side) -> io::Result<()>;
         failure() -> Option<Reason>;
         #[cfg(feature = "tokio")] poll_read(context: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>>;
@@ -63,6 +64,15 @@ impl Carrier {
         match self {
             Self::Rings(conn) => Ok(conn),
             Self::Tcp(_) => Err(otherwise),
+        }
+    }
+
+    /// Refuses a forked child.
+    pub(crate) fn check_fork(&self) -> Result<(), SessionError> {
+        match self {
+            Self::Rings(conn) => conn.check_fork(),
+            // A child has a copy of the socket.
+            Self::Tcp(_) => Ok(()),
         }
     }
 

@@ -24,12 +24,12 @@ use control::{PathKind, Reason, Request};
 pub(crate) use reading::Reader;
 use shm::{PeerFault, RingReader, RingWriter, app_flag};
 
-use crate::StreamError;
 use crate::inner::Inner;
 use crate::lane::LaneEnd;
 use crate::pair::PairEnd;
 use crate::park::{Parker, lock};
 use crate::poller::Poller;
+use crate::{SessionError, StreamError};
 
 /// Data is copied in pieces of this share of the ring.
 const PIECE_SHARE: u64 = 8;
@@ -124,6 +124,11 @@ impl Conn {
         }
     }
 
+    /// Refuses a forked child.
+    pub(crate) fn check_fork(&self) -> Result<(), SessionError> {
+        self.inner.check_fork()
+    }
+
     // ---- state
 
     /// Whether any of these bits of the state is set.
@@ -196,12 +201,10 @@ impl Conn {
         self.owned.store(true, Ordering::Relaxed);
     }
 
-    /// Why the connection is broken, if it is.
+    /// Why the connection is broken, if it is: in either direction, for one that ended in order stays so.
     pub(crate) fn failure(&self) -> Option<Reason> {
-        match self.read_end() {
-            Some(End::Reset(reason)) => Some(reason),
-            _ => None,
-        }
+        let broken = |end| if let Some(End::Reset(reason)) = end { Some(reason) } else { None };
+        broken(self.read_end()).or_else(|| broken(self.write_end()))
     }
 
     // ---- ending

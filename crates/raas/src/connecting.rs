@@ -95,12 +95,17 @@ impl Connecting {
 
     /// A descriptor that turns readable when [`Connecting::try_finish`] has something to say. It starts the session's
     /// watcher thread; see docs/client.md.
-    pub fn ready_fd(&self) -> Result<BorrowedFd<'_>, ConnectError> {
+    pub fn ready_fd(&self) -> std::io::Result<BorrowedFd<'_>> {
         self.inner.ensure_watched()?;
-        let fd = self.poller.fd().map_err(|e| SessionError::io("eventfd", e))?;
+        let fd = self.poller.fd()?;
         // The answer may have come before the descriptor was there.
         fd.signal();
         Ok(fd.as_fd())
+    }
+
+    /// The descriptor of `ready_fd`, which was made before.
+    pub(crate) fn made_fd(&self) -> std::io::Result<BorrowedFd<'_>> {
+        Ok(self.poller.fd()?.as_fd())
     }
 
     /// Waits for the answer, at most `timeout`.
@@ -157,7 +162,7 @@ impl Connecting {
 fn connected(answer: Answer, to: SocketAddr) -> Result<Arc<Conn>, ConnectError> {
     match answer {
         Answer::Connected(Ok(conn)) => Ok(conn),
-        Answer::Connected(Err(Failed::Reason(reason))) => Err(ConnectError::Refused { to, reason }),
+        Answer::Connected(Err(Failed::Reason(reason))) => Err(ConnectError::refused(to, reason)),
         Answer::Connected(Err(Failed::Protocol(what))) => Err(SessionError::Protocol(what).into()),
         other => Err(SessionError::Protocol(format!("the answer to Connect was {other:?}")).into()),
     }

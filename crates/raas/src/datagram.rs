@@ -30,7 +30,7 @@ use crate::{BindError, Readiness, Session, SessionError};
 use paths::{PathFailure, Paths, begin, path_of};
 
 /// What is inside the [`io::Error`] of a datagram that could not be sent or received.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DatagramError {
     /// Longer than a packet to that host; nothing was sent. Kind: `InvalidInput`.
@@ -65,6 +65,8 @@ pub enum DatagramError {
     #[error("the socket has no address to send to: call `connect`, or use `send_to`")]
     NotConnected,
 }
+
+crate::error::debug_says_the_words!(DatagramError);
 
 impl From<DatagramError> for io::Error {
     fn from(e: DatagramError) -> Self {
@@ -104,12 +106,12 @@ pub struct DatagramSocket {
     inner: Arc<Inner>,
     conn: Arc<Conn>,
     local: SocketAddr,
-    paths: Mutex<Paths>,
-    peer: Mutex<Option<SocketAddr>>,
+    paths: Arc<Mutex<Paths>>,
+    peer: Arc<Mutex<Option<SocketAddr>>>,
 }
 
 /// Settings of a datagram socket.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DatagramOptions {
     ring_bytes: u32,
 }
@@ -159,7 +161,7 @@ impl DatagramOptions {
             .inspect_err(|_| drop(lock(&inner.tables).finish(request)))?;
         let conn = match answer {
             Some(Answer::Connected(Ok(conn))) => conn,
-            Some(Answer::Connected(Err(Failed::Reason(reason)))) => return Err(BindError::Refused { addr, reason }),
+            Some(Answer::Connected(Err(Failed::Reason(reason)))) => return Err(BindError::refused(addr, reason)),
             Some(Answer::Connected(Err(Failed::Protocol(what)))) => return Err(SessionError::Protocol(what).into()),
             Some(other) => {
                 return Err(SessionError::Protocol(format!("the answer to BindDatagram was {other:?}")).into());
@@ -170,7 +172,7 @@ impl DatagramOptions {
         conn.set_owned();
         let ip = if addr.ip().is_unspecified() { conn.local.ip() } else { addr.ip() };
         let local = SocketAddr::new(ip, conn.local.port());
-        let (paths, peer) = (Mutex::default(), Mutex::default());
+        let (paths, peer) = (Arc::default(), Arc::default());
         Ok(DatagramSocket { inner: Arc::clone(inner), conn, local, paths, peer })
     }
 }
@@ -187,9 +189,29 @@ impl DatagramSocket {
         DatagramOptions::new().bind(session, addr)
     }
 
-    /// Where it is bound; if to an unspecified address, the host's first one.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.local
+    /// Where it is bound; if to an unspecified address, the host's first one. It does not fail, and is a `Result` as
+    /// that of
+    /// `std::net`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.local)
+    }
+
+    /// The address of [`DatagramSocket::connect`]; fails with [`DatagramError::NotConnected`] before it.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(lock(&self.peer).ok_or(DatagramError::NotConnected)?)
+    }
+
+    /// Another handle on the same socket, as of `UdpSocket`: each datagram is received by one of them, settings hold
+    /// for both, and the port is free when the last is dropped. Fails in a forked child.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        self.inner.check_fork()?;
+        Ok(Self {
+            inner: Arc::clone(&self.inner),
+            conn: Arc::clone(&self.conn),
+            local: self.local,
+            paths: Arc::clone(&self.paths),
+            peer: Arc::clone(&self.peer),
+        })
     }
 
     /// Its number on this host, as in `raas ss`.
@@ -402,6 +424,11 @@ impl DatagramSocket {
         self.conn.ready_fd()
     }
 
+    /// The descriptor of `ready_fd`, which was made before.
+    pub(crate) fn made_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.conn.made_fd()
+    }
+
     /// What can be done without waiting: receive one datagram ([`Readiness::READ`]), send one
     /// ([`Readiness::WRITE`]). [`Readiness::ERR`]: the daemon is lost, and with it the socket.
     pub fn readiness(&self) -> io::Result<Readiness> {
@@ -420,9 +447,8 @@ impl DatagramSocket {
 
 impl Drop for DatagramSocket {
     fn drop(&mut self) {
-        if self.inner.check_fork().is_ok() {
-            let paths = self.paths.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-            paths.forget_asked(&self.inner);
+        if self.inner.check_fork().is_ok() && Arc::strong_count(&self.paths) == 1 {
+            lock(&self.paths).forget_asked(&self.inner);
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::session::TIMEOUT_DEFAULT;
 use crate::{ConnectError, Connecting, Fallback, NotOverTcp, Session, SessionError, Stream, fallback};
 
 /// Settings of a connection to be made.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ConnectOptions {
     ring_bytes: u32,
     pub(crate) timeout: Option<Duration>,

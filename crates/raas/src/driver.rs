@@ -124,9 +124,9 @@ impl Driver {
             if inner.lost().is_some() {
                 return;
             }
-            match control::recv_message::<Reply>(inner.control.as_fd(), &mut self.buffer) {
-                Ok((reply, fds)) => {
-                    if let Err(e) = inner.on_reply(reply, fds) {
+            match control::receive::<Reply>(inner.control.as_fd(), &mut self.buffer) {
+                Ok(received) => {
+                    if let Err(e) = inner.on_reply(received) {
                         return inner.lose(e);
                     }
                 }

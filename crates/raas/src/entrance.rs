@@ -57,7 +57,8 @@ impl Entrance {
         self.wait_for(sleep_bound(deadline));
     }
 
-    fn wait_for(&self, bound: Duration) -> bool {
+    /// Sleeps until a connection waits, at most `bound`; says whether one does.
+    pub(crate) fn wait_for(&self, bound: Duration) -> bool {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         matches!(rustix::event::poll(&mut fds, Some(&timespec(bound))), Ok(ready) if ready > 0)
     }

@@ -3,6 +3,8 @@
 //! Owns the mapping from [`Reason`] to [`io::ErrorKind`]. It must never lose the reason: the typed error stays inside
 //! the `io::Error` and comes out again with `get_ref()` and `downcast_ref`.
 
+mod any;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -11,10 +13,13 @@ use std::time::Duration;
 use control::{APP_VERSION, Reason};
 use shm::LAYOUT_VERSION;
 
+pub use any::Error;
+pub(crate) use any::debug_says_the_words;
+
 use crate::{FallbackCause, NotOverTcp};
 
 /// The session with this host's daemon could not be made, or is over.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
     /// Nobody serves that socket.
@@ -78,6 +83,12 @@ pub enum SessionError {
         /// How long was waited.
         waited: Duration,
     },
+    /// This process may open no more descriptors, so that the session's could not be given to it.
+    #[error("{}", at_limit(*limit))]
+    Descriptors {
+        /// Descriptors that it may have open.
+        limit: u64,
+    },
     /// The daemon said something that its protocol does not allow.
     #[error("the daemon broke the control protocol: {0}")]
     Protocol(String),
@@ -115,6 +126,7 @@ impl SessionError {
             Self::Refused { reason, .. } | Self::Lost { reason } => reason_kind(*reason),
             Self::Silent { .. } => io::ErrorKind::TimedOut,
             Self::Denied { .. } | Self::Impostor { .. } => io::ErrorKind::PermissionDenied,
+            Self::Descriptors { .. } => io::ErrorKind::QuotaExceeded,
             Self::Protocol(_) => io::ErrorKind::InvalidData,
             Self::Os { kind, .. } => *kind,
         }
@@ -137,8 +149,15 @@ fn denied(path: &Path, mode: Option<u32>, group: Option<&str>) -> String {
     }
 }
 
+fn at_limit(limit: u64) -> String {
+    format!(
+        "this process is at its limit of {limit} open descriptors (RLIMIT_NOFILE): close some, or raise the limit \
+         (`ulimit -n`)"
+    )
+}
+
 /// A connection could not be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// No session with this host's daemon.
@@ -154,6 +173,15 @@ pub enum ConnectError {
         to: SocketAddr,
         /// Why.
         reason: Reason,
+    },
+    /// This process may open no more descriptors, so that the memory of the connection could not be given to it. What
+    /// it has goes on.
+    #[error("connect to {to}: {}", at_limit(*limit))]
+    Descriptors {
+        /// Where to.
+        to: SocketAddr,
+        /// Descriptors that it may have open.
+        limit: u64,
     },
     /// No answer within the time given.
     #[error("connect to {to}: no answer within {waited:?}")]
@@ -192,6 +220,14 @@ fn list<E: std::fmt::Display>(errors: &[E]) -> String {
 }
 
 impl ConnectError {
+    /// What the daemons' refusal means.
+    pub(crate) fn refused(to: SocketAddr, reason: Reason) -> Self {
+        match reason {
+            Reason::AppDescriptors => Self::Descriptors { to, limit: control::descriptor_limit() },
+            reason => Self::Refused { to, reason },
+        }
+    }
+
     /// The failures of all addresses of a name, as one.
     pub(crate) fn of_all(mut failed: Vec<Self>) -> Self {
         match (failed.pop(), failed.is_empty()) {
@@ -209,6 +245,7 @@ impl ConnectError {
         match self {
             Self::Session(SessionError::Refused { reason, .. } | SessionError::Lost { reason })
             | Self::Refused { reason, .. } => Some(*reason),
+            Self::Descriptors { .. } => Some(Reason::AppDescriptors),
             Self::TimedOut { .. } => Some(Reason::TimedOut),
             Self::All(failed) => failed.last().and_then(Self::reason),
             _ => None,
@@ -220,6 +257,7 @@ impl ConnectError {
             Self::Session(e) => e.kind(),
             Self::Resolve(e) => e.kind(),
             Self::Refused { reason, .. } => reason_kind(*reason),
+            Self::Descriptors { .. } => io::ErrorKind::QuotaExceeded,
             Self::TimedOut { .. } => io::ErrorKind::TimedOut,
             Self::RingBytes(_) | Self::PeerTimeoutZero => io::ErrorKind::InvalidInput,
             Self::Tcp { error, .. } => error.kind(),
@@ -230,7 +268,7 @@ impl ConnectError {
 }
 
 /// A listener could not be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
     /// No session with this host's daemon.
@@ -246,6 +284,14 @@ pub enum BindError {
         addr: SocketAddr,
         /// Why.
         reason: Reason,
+    },
+    /// This process may open no more descriptors, so that the memory of the socket could not be given to it.
+    #[error("listen on {addr}: {}", at_limit(*limit))]
+    Descriptors {
+        /// Where.
+        addr: SocketAddr,
+        /// Descriptors that it may have open.
+        limit: u64,
     },
     /// The address is not one of this host's.
     #[error("listen on {addr}: the daemon of this host has the addresses {addresses:?}; use one of them or 0.0.0.0")]
@@ -275,6 +321,14 @@ pub enum BindError {
 }
 
 impl BindError {
+    /// What the daemon's refusal means.
+    pub(crate) fn refused(addr: SocketAddr, reason: Reason) -> Self {
+        match reason {
+            Reason::AppDescriptors => Self::Descriptors { addr, limit: control::descriptor_limit() },
+            reason => Self::Refused { addr, reason },
+        }
+    }
+
     /// The failures of all addresses of a name, as one.
     pub(crate) fn of_all(mut failed: Vec<Self>) -> Self {
         match (failed.pop(), failed.is_empty()) {
@@ -292,6 +346,7 @@ impl BindError {
             Self::Session(e) => e.kind(),
             Self::Resolve(e) => e.kind(),
             Self::Refused { reason, .. } => reason_kind(*reason),
+            Self::Descriptors { .. } => io::ErrorKind::QuotaExceeded,
             Self::NotThisHost { .. } => io::ErrorKind::AddrNotAvailable,
             Self::RingBytes(_) => io::ErrorKind::InvalidInput,
             Self::Tcp { error, .. } => error.kind(),
@@ -302,12 +357,17 @@ impl BindError {
 }
 
 /// No connection could be accepted.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum AcceptError {
-    /// The session with the daemon is over, and with it the listener.
+    /// The daemon was lost, which is told once: the next `accept` waits until there is one again and the port is open
+    /// there. Or what serves the socket now cannot be attached to, told once too.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// There is a daemon again, which does not open the port, as another program has it. Told once; further tries are
+    /// made while somebody accepts.
+    #[error("after the loss of the daemon: {0}")]
+    NotListening(#[source] BindError),
     /// Nobody connected within the time given.
     #[error("nobody connected within {0:?}")]
     TimedOut(Duration),
@@ -326,6 +386,7 @@ impl AcceptError {
     fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Session(e) => e.kind(),
+            Self::NotListening(e) => e.kind(),
             Self::TimedOut(_) => io::ErrorKind::TimedOut,
             Self::WouldBlock => io::ErrorKind::WouldBlock,
             Self::Tcp(e) => e.kind(),
@@ -335,8 +396,9 @@ impl AcceptError {
 }
 
 /// What is inside the [`io::Error`] of a failed read or write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
+#[non_exhaustive]
 pub struct StreamError {
     /// Why.
     pub reason: Reason,
@@ -375,7 +437,9 @@ pub(crate) fn reason_kind(reason: Reason) -> io::ErrorKind {
         | Reason::UserConnections
         | Reason::UserLanes
         | Reason::UserDials
-        | Reason::UserPairs => K::QuotaExceeded,
+        | Reason::UserPairs
+        | Reason::AppDescriptors
+        | Reason::PeerAppDescriptors => K::QuotaExceeded,
         Reason::BadAddress => K::AddrNotAvailable,
         Reason::TimedOut => K::TimedOut,
         Reason::PeerBusy => K::ResourceBusy,
@@ -391,17 +455,6 @@ pub(crate) fn reason_kind(reason: Reason) -> io::ErrorKind {
         _ => K::Other,
     }
 }
-
-macro_rules! into_io {
-    ($($error:ty),*) => { $(
-        impl From<$error> for io::Error {
-            fn from(e: $error) -> Self {
-                Self::new(e.kind(), e)
-            }
-        }
-    )* };
-}
-into_io!(SessionError, ConnectError, BindError, AcceptError);
 
 #[cfg(test)]
 mod tests {

@@ -79,7 +79,7 @@ pub enum FallbackCause {
 }
 
 /// What was asked for does not exist over kernel TCP. Kind: [`io::ErrorKind::Unsupported`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotOverTcp {
     /// [`Stream::reserve`] and [`Stream::loan`].
@@ -94,6 +94,8 @@ pub enum NotOverTcp {
     )]
     Starting,
 }
+
+crate::error::debug_says_the_words!(NotOverTcp);
 
 impl From<NotOverTcp> for io::Error {
     fn from(e: NotOverTcp) -> Self {

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use control::{ChannelError, Reason, Request, Role};
@@ -19,6 +19,7 @@ use crate::attach::{Welcome, attach, channel_error, is_hung_up, wait_for};
 use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_KICK, TOKEN_TCP, TOKEN_WAKE};
 use crate::entrance::Entrance;
 use crate::lane::LaneSlots;
+use crate::listening::Listening;
 use crate::pair::PairLink;
 use crate::park::{Parker, lock};
 use crate::patience::{WaitPolicy, YieldTurns};
@@ -44,6 +45,11 @@ pub(crate) struct Inner {
     pub(crate) turns: YieldTurns,
     pub(crate) path: PathBuf,
     pub(crate) timeout: Duration,
+    pub(crate) config: Config,
+    /// What took its place when the daemon was lost.
+    pub(crate) successor: Mutex<Option<Arc<Self>>>,
+    /// Ports that were opened in it.
+    listenings: Mutex<Vec<Weak<Listening>>>,
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) release: String,
     pub(crate) number: u64,
@@ -68,9 +74,9 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Attaches to the daemon as an application.
-    pub(crate) fn connect(config: Config) -> Result<Arc<Self>, SessionError> {
-        let (control, welcome) = attach(&config.path, Role::Application, config.name.clone(), config.timeout)?;
+    /// Attaches to the daemon as an application; it has `within` to answer.
+    pub(crate) fn connect(config: Config, within: Duration) -> Result<Arc<Self>, SessionError> {
+        let (control, welcome) = attach(&config.path, Role::Application, config.name.clone(), within)?;
         let Welcome { release, session, slots, session_bytes, engine_page_bytes, addresses, fds } = welcome;
         let Ok([segment, page, wake]) = <[OwnedFd; 3]>::try_from(fds) else {
             return Err(SessionError::Protocol("Welcome without its three descriptors".into()));
@@ -90,8 +96,11 @@ impl Inner {
         Ok(Arc::new(Self {
             policy: config.policy,
             turns: YieldTurns::new(),
-            path: config.path,
+            path: config.path.clone(),
             timeout: config.timeout,
+            config,
+            successor: Mutex::new(None),
+            listenings: Mutex::default(),
             addresses,
             release,
             number: session,
@@ -232,6 +241,23 @@ impl Inner {
     /// Stops watching it.
     pub(crate) fn unwatch_entrance(&self, entrance: &Entrance) {
         let _ = epoll::delete(&self.epoll, entrance.fd());
+    }
+
+    /// A port is open in it.
+    pub(crate) fn add_listening(&self, listening: &Arc<Listening>) {
+        let mut all = lock(&self.listenings);
+        all.retain(|l| l.strong_count() > 0);
+        all.push(Arc::downgrade(listening));
+    }
+
+    /// Ports that were opened in it and still have a listener.
+    pub(crate) fn listenings(&self) -> Vec<Arc<Listening>> {
+        lock(&self.listenings).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Whether there is a watcher.
+    pub(crate) fn is_watched(&self) -> bool {
+        *lock(&self.watched)
     }
 
     /// Runs `start` if it did not succeed before.

@@ -10,9 +10,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use control::{
-    ChannelError, ConnectionRow, Cursor, DatagramRow, InspectAnswer, InspectQuery, Reply, Request, Role, Stat,
-};
+pub use control::{AppRow, ConnectionRow, ConnectionState, DatagramRow, LaneRow, Stat};
+use control::{ChannelError, Cursor, InspectAnswer, InspectQuery, Reply, Request, Role};
 use rustix::event::PollFlags;
 
 use crate::SessionError;

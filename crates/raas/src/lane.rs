@@ -82,13 +82,14 @@ impl LaneEnd {
         self.slot
     }
 
-    /// How reading ends, if it does once the ring is empty. The ring is looked at after this.
+    /// How reading ends, if it does once the ring is empty. The ring is looked at after this. FIN comes after the last
+    /// byte, so a reset that follows it takes nothing from the reader.
     pub(crate) fn read_end(&self) -> Option<End> {
         let flags = self.words.engine_flags.load(Ordering::Acquire);
-        if flags & engine_flag::RESET != 0 {
-            Some(End::Reset(self.reason()))
-        } else if flags & engine_flag::FIN != 0 {
+        if flags & engine_flag::FIN != 0 {
             Some(End::Finished)
+        } else if flags & engine_flag::RESET != 0 {
+            Some(End::Reset(self.reason()))
         } else {
             None
         }

@@ -9,7 +9,7 @@
 //! ```no_run
 //! use std::io::{Read, Write};
 //!
-//! fn main() -> std::io::Result<()> {
+//! fn main() -> Result<(), raas::Error> {
 //!     let listener = raas::Listener::bind("0.0.0.0:7000")?;
 //!     for stream in listener.incoming() {
 //!         let mut stream = stream?;
@@ -34,7 +34,7 @@
 //! use std::io::{Read, Write};
 //! use std::net::Shutdown;
 //!
-//! fn main() -> std::io::Result<()> {
+//! fn main() -> Result<(), raas::Error> {
 //!     let mut stream = raas::Stream::connect("10.0.0.2:7000")?;
 //!     println!("connected over {:?}: {}", stream.path(), stream.reason());
 //!     stream.write_all(b"hello")?;
@@ -55,6 +55,7 @@
 pub mod aio;
 mod attach;
 mod bind;
+mod calls;
 mod carrier;
 mod conn;
 mod connecting;
@@ -69,6 +70,7 @@ mod inner;
 pub mod inspect;
 mod lane;
 mod listener;
+mod listening;
 mod loan;
 mod lookup;
 mod message;
@@ -82,9 +84,11 @@ mod replies;
 mod session;
 mod socket_watch;
 mod stream;
+mod successor;
 mod tables;
 mod tcp;
 mod watch;
+mod with_fd;
 
 #[cfg(test)]
 extern crate self as raas;
@@ -100,11 +104,12 @@ pub use connecting::Connecting;
 pub use control::{PathKind, Reason};
 pub use datagram::{DatagramError, DatagramOptions, DatagramSocket};
 pub use dial::ConnectOptions;
-pub use error::{AcceptError, BindError, ConnectError, SessionError, StreamError};
+pub use error::{AcceptError, BindError, ConnectError, Error, SessionError, StreamError};
 pub use fallback::{Fallback, FallbackCause, NotOverTcp};
 pub use listener::{Incoming, Listener};
 pub use loan::{Loan, LoanMut};
-pub use message::{MESSAGE_BYTES_MAX, Message, MessageError, MessageListener};
+pub use message::{IncomingMessages, MESSAGE_BYTES_MAX, Message, MessageError, MessageListener};
 pub use readiness::Readiness;
 pub use session::{Session, SessionBuilder};
 pub use stream::{ReadHalf, Stream, WriteHalf};
+pub use with_fd::{HasReadyFd, WithFd};

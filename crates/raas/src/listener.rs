@@ -1,7 +1,7 @@
 //! Listeners: taking connections that others make.
 //!
-//! Owns one port, at the daemon and, if asked for, at the kernel's TCP. It must never lose a connection between threads that
-//! accept on one listener, nor let the callers of one of the two starve those of the other.
+//! Owns the turns of the daemon's connections and, if asked for, kernel TCP's. It must never lose a connection between
+//! threads that accept on one listener, nor let the callers of one of the two starve those of the other.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -16,31 +16,57 @@ use control::Request;
 
 use crate::conn::Side;
 use crate::entrance::Entrance;
+use crate::listening::Listening;
 use crate::park::{Parker, lock};
 use crate::poller::Poller;
 use crate::{AcceptError, BindError, ListenOptions, Readiness, Session, SessionError, Stream, fallback};
 
 /// A port of this host on which connections are accepted. Dropping it stops that; connections which nobody accepted are
 /// reset.
+///
+/// A listener lives through the loss of its daemon: one `accept` fails and says so ([`AcceptError::Session`]), the next
+/// ones wait until there is a daemon at the same socket again and the port is open there. With
+/// [`Listener::set_nonblocking`], `ready_fd` and tasks the session's watcher thread does that, and is started if there
+/// is none.
 pub struct Listener {
     /// None: there is no daemon, and `entrance` is all there is.
-    session: Option<Session>,
-    /// Kernel TCP, if asked for.
-    pub(crate) entrance: Option<Entrance>,
+    listening: Option<Arc<Listening>>,
+    /// Kernel TCP alone.
+    entrance: Option<Arc<Entrance>>,
     /// The next look is at kernel TCP first: the last connection came from the daemon.
-    tcp_first: AtomicBool,
-    pub(crate) local: SocketAddr,
-    pub(crate) poller: Arc<Poller>,
-    nonblocking: AtomicBool,
+    tcp_first: Arc<AtomicBool>,
+    local: SocketAddr,
+    poller: Arc<Poller>,
+    nonblocking: Arc<AtomicBool>,
 }
 
 /// A connection that was taken, and who made it.
 type Accepted = (Stream, SocketAddr);
 
 impl Listener {
-    pub(crate) fn new(session: Option<Session>, entrance: Option<Entrance>, local: SocketAddr) -> Self {
-        let (tcp_first, nonblocking) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { session, entrance, tcp_first, local, poller: Arc::default(), nonblocking }
+    pub(crate) fn new(listening: Arc<Listening>) -> Self {
+        let (local, poller) = (listening.local, Arc::clone(&listening.poller));
+        Self::with(Some(listening), None, local, poller)
+    }
+
+    /// Where there is no daemon.
+    pub(crate) fn over_tcp(entrance: Entrance, local: SocketAddr) -> Self {
+        Self::with(None, Some(Arc::new(entrance)), local, Arc::default())
+    }
+
+    fn with(
+        listening: Option<Arc<Listening>>,
+        entrance: Option<Arc<Entrance>>,
+        local: SocketAddr,
+        poller: Arc<Poller>,
+    ) -> Self {
+        let (tcp_first, nonblocking) = Default::default();
+        Self { listening, entrance, tcp_first, local, poller, nonblocking }
+    }
+
+    /// Kernel TCP, alone or beside the daemon.
+    fn entrance(&self) -> Option<&Entrance> {
+        self.listening.as_ref().map_or(self.entrance.as_deref(), |l| l.entrance.as_ref())
     }
 
     /// Listens, in the process-wide session. The host must be an address of this host or unspecified (`0.0.0.0`); port 0
@@ -71,39 +97,48 @@ impl Listener {
     /// A descriptor that turns readable when a connection has come, or the session was lost, since the last
     /// [`Listener::readiness`], which makes it unreadable again; as [`Stream::ready_fd`].
     pub fn ready_fd(&self) -> std::io::Result<BorrowedFd<'_>> {
-        let Some(session) = &self.session else {
+        let Some(listening) = &self.listening else {
             return self.entrance.as_ref().ok_or(ErrorKind::Unsupported)?.ready_fd();
         };
-        session.inner.ensure_watched()?;
+        listening.inner().ensure_watched()?;
         let fd = self.poller.fd()?;
         // Connections may have come before the descriptor was there.
         fd.signal();
         Ok(fd.as_fd())
     }
 
+    /// The descriptor of `ready_fd`, which was made before.
+    pub(crate) fn made_fd(&self) -> std::io::Result<BorrowedFd<'_>> {
+        match &self.entrance {
+            Some(alone) => alone.ready_fd(),
+            None => Ok(self.poller.fd()?.as_fd()),
+        }
+    }
+
     /// [`Readiness::READ`] if `accept` would return at once.
     pub fn readiness(&self) -> std::io::Result<Readiness> {
-        let ready = match &self.session {
-            Some(Session { inner }) => {
+        let ready = match &self.listening {
+            Some(listening) => {
+                let inner = listening.inner();
                 inner.check_fork()?;
                 self.poller.clear();
                 inner.turn();
-                let tables = lock(&inner.tables);
-                tables.has_arrived(self.local.port()) || tables.lost().is_some()
+                let has_arrived = lock(&inner.tables).has_arrived(self.local.port());
+                has_arrived || listening.has_error()
             }
             None => {
-                self.entrance.iter().for_each(Entrance::clear);
+                self.entrance.iter().for_each(|e| e.clear());
                 false
             }
         };
-        let ready = ready || self.entrance.as_ref().is_some_and(Entrance::is_ready);
+        let ready = ready || self.entrance().is_some_and(Entrance::is_ready);
         Ok(Readiness::when(Readiness::READ, ready))
     }
 
     /// As [`Listener::accept`], for tasks: of those that poll one listener the last is woken.
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Result<(Stream, SocketAddr), AcceptError>> {
-        let watched = match (&self.session, &self.entrance) {
-            (Some(session), _) => session.inner.ensure_watched().map_err(AcceptError::from),
+        let watched = match (&self.listening, &self.entrance) {
+            (Some(listening), _) => listening.inner().ensure_watched().map_err(AcceptError::from),
             (None, Some(entrance)) => entrance.tell(&self.poller).map_err(AcceptError::Tcp),
             (None, None) => Ok(()),
         };
@@ -123,50 +158,39 @@ impl Listener {
         self.accept_within(Some(timeout))
     }
 
-    /// Connections as they come, without end; after an error that stays (the daemon is lost) it repeats.
+    /// Connections as they come, without end. The loss of the daemon is one error; then it waits for the next
+    /// connection at the daemon that comes back.
     pub fn incoming(&self) -> Incoming<'_> {
         Incoming { listener: self }
     }
 
-    /// Where it listens; if bound to an unspecified address, the host's first one.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.local
+    /// Where it listens; if bound to an unspecified address, the host's first one. It does not fail, and is a `Result`
+    /// as that of
+    /// `std::net`.
+    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        Ok(self.local)
     }
 
+    /// Another handle on the same port, as of `TcpListener`: each connection is taken by one of them, the mode of
+    /// [`Listener::set_nonblocking`] holds for both, and the port closes when the last is dropped. Fails in a forked
+    /// child.
+    pub fn try_clone(&self) -> std::io::Result<Self> {
+        if let Some(listening) = &self.listening {
+            listening.inner().check_fork()?;
+        }
+        Ok(Self {
+            listening: self.listening.clone(),
+            entrance: self.entrance.clone(),
+            tcp_first: Arc::clone(&self.tcp_first),
+            local: self.local,
+            poller: Arc::clone(&self.poller),
+            nonblocking: Arc::clone(&self.nonblocking),
+        })
+    }
+
+    /// Looks, and sleeps between the looks.
     fn accept_within(&self, timeout: Option<Duration>) -> Result<Accepted, AcceptError> {
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-        let Some(Session { inner }) = &self.session else {
-            return self.wait_for_accept(timeout, deadline, || {
-                self.entrance.iter().for_each(|e| e.sleep(deadline));
-                Ok(())
-            });
-        };
-        let port = self.local.port();
-        let ticket = inner.next_request();
-        let parker = Arc::new(Parker::default());
-        lock(&inner.tables).wait_at(port, ticket, Arc::clone(&parker));
-        let taken = self.wait_for_accept(timeout, deadline, || {
-            inner.block(&parker, deadline, &mut || {
-                let tables = lock(&inner.tables);
-                let ready = tables.has_arrived(port) || tables.lost().is_some();
-                drop(tables);
-                ready || self.entrance.as_ref().is_some_and(Entrance::is_ready)
-            })
-        });
-        let passed_on = lock(&inner.tables).leave(port, ticket);
-        if passed_on {
-            inner.kick();
-        }
-        taken
-    }
-
-    /// Looks, and sleeps by `sleep` between the looks.
-    fn wait_for_accept(
-        &self,
-        timeout: Option<Duration>,
-        deadline: Option<Instant>,
-        sleep: impl Fn() -> Result<(), SessionError>,
-    ) -> Result<Accepted, AcceptError> {
         loop {
             if let Some(accepted) = self.take_waiting()? {
                 return Ok(accepted);
@@ -176,17 +200,45 @@ impl Listener {
             {
                 return Err(AcceptError::TimedOut(t));
             }
-            sleep()?;
+            match &self.listening {
+                None => self.entrance.iter().for_each(|e| e.sleep(deadline)),
+                Some(listening) if listening.is_lost() => listening.recover(deadline),
+                Some(listening) => self.sleep(listening, deadline)?,
+            }
         }
+    }
+
+    /// Sleeps until a connection waits or the session is lost.
+    fn sleep(&self, listening: &Listening, deadline: Option<Instant>) -> Result<(), SessionError> {
+        let (inner, port) = (listening.inner(), self.local.port());
+        let ticket = inner.next_request();
+        let parker = Arc::new(Parker::default());
+        lock(&inner.tables).wait_at(port, ticket, Arc::clone(&parker));
+        let slept = inner.block(&parker, deadline, &mut || {
+            let tables = lock(&inner.tables);
+            let ready = tables.has_arrived(port) || tables.lost().is_some();
+            drop(tables);
+            ready || listening.entrance.as_ref().is_some_and(Entrance::is_ready)
+        });
+        let passed_on = lock(&inner.tables).leave(port, ticket);
+        if passed_on {
+            inner.kick();
+        }
+        slept
     }
 
     /// Takes a connection if one waits, once what the daemon said was heard.
     fn accept_now(&self) -> Result<Option<Accepted>, AcceptError> {
-        if let Some(Session { inner }) = &self.session {
-            inner.check_fork()?;
-            inner.turn();
+        let Some(listening) = &self.listening else { return self.take_waiting() };
+        let inner = listening.inner();
+        inner.check_fork()?;
+        inner.turn();
+        let taken = self.take_waiting()?;
+        if taken.is_none() && listening.is_lost() {
+            // Nobody sleeps here who would listen again.
+            inner.ensure_watched()?;
         }
-        self.take_waiting()
+        Ok(taken)
     }
 
     /// Takes a connection if one waits: of the daemon's and of kernel TCP's in turn, so that neither's callers wait for the
@@ -200,7 +252,7 @@ impl Listener {
         }
         match self.take_of_daemon()? {
             Some(accepted) => {
-                self.tcp_first.store(self.entrance.is_some(), Ordering::Relaxed);
+                self.tcp_first.store(self.entrance().is_some(), Ordering::Relaxed);
                 Ok(Some(accepted))
             }
             None => self.take_of_tcp(),
@@ -208,28 +260,24 @@ impl Listener {
     }
 
     fn take_of_daemon(&self) -> Result<Option<Accepted>, AcceptError> {
-        let Some(Session { inner }) = &self.session else { return Ok(None) };
+        let Some(listening) = &self.listening else { return Ok(None) };
+        let inner = listening.inner();
         inner.check_fork()?;
-        let (conn, lost) = {
-            let mut tables = lock(&inner.tables);
-            (tables.take_arrived(self.local.port()), tables.lost())
+        let conn = lock(&inner.tables).take_arrived(self.local.port());
+        let Some(conn) = conn else {
+            listening.take_error()?;
+            return Ok(None);
         };
-        match (conn, lost) {
-            (Some(conn), _) => {
-                inner.tell(&Request::Accepted { port: self.local.port(), connection: conn.id });
-                let peer = conn.peer;
-                Ok(Some((Stream::from_conn(conn), peer)))
-            }
-            (None, Some(lost)) => Err(lost.into()),
-            (None, None) => Ok(None),
-        }
+        inner.tell(&Request::Accepted { port: self.local.port(), connection: conn.id });
+        let peer = conn.peer;
+        Ok(Some((Stream::from_conn(conn), peer)))
     }
 
     fn take_of_tcp(&self) -> Result<Option<Accepted>, AcceptError> {
-        let Some(entrance) = &self.entrance else { return Ok(None) };
+        let Some(entrance) = self.entrance() else { return Ok(None) };
         let Some((socket, from)) = entrance.try_accept().map_err(AcceptError::Tcp)? else { return Ok(None) };
-        let daemon = self.session.as_ref().map(|s| &s.inner);
-        let stream = fallback::accept(socket, from, daemon).map_err(AcceptError::Tcp)?;
+        let daemon = self.listening.as_ref().map(|l| l.inner());
+        let stream = fallback::accept(socket, from, daemon.as_ref()).map_err(AcceptError::Tcp)?;
         Ok(Some((stream, from)))
     }
 }
@@ -240,17 +288,12 @@ impl fmt::Debug for Listener {
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let Some(Session { inner }) = &self.session else { return };
-        // In a forked child the port is the parent's.
-        if inner.check_fork().is_err() {
-            return;
-        }
-        self.entrance.iter().for_each(|e| inner.unwatch_entrance(e));
-        let waiting = lock(&inner.tables).close_port(self.local.port());
-        drop(waiting);
-        inner.tell(&Request::Unlisten { port: self.local.port() });
+impl<'a> IntoIterator for &'a Listener {
+    type Item = Result<Stream, AcceptError>;
+    type IntoIter = Incoming<'a>;
+
+    fn into_iter(self) -> Incoming<'a> {
+        self.incoming()
     }
 }
 

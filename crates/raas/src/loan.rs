@@ -117,7 +117,7 @@ impl<'a> Loan<'a> {
     }
 
     /// Passes a part of the loan to `out`, without taking it. A range beyond the loan ends with it.
-    pub fn write_to(&self, range: Range<usize>, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
+    pub fn write_to(&self, range: Range<usize>, mut out: impl Write) -> io::Result<()> {
         let mut pass = [0; PASS_BYTES];
         let mut at = range.start;
         while at < range.end {

@@ -8,12 +8,13 @@ use std::fmt;
 use std::io::{self, IoSlice, Read};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::os::fd::BorrowedFd;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use control::{Kind, PathKind, Reason};
 
+use crate::calls::Calls;
 use crate::park::lock;
 use crate::replies::RING_BYTES_MAX;
 use crate::{
@@ -28,7 +29,7 @@ const HEADER_BYTES: usize = 4;
 pub const MESSAGE_BYTES_MAX: usize = RING_BYTES_MAX as usize - HEADER_BYTES;
 
 /// What is inside the [`io::Error`] of a message that could not be sent or received.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
     /// Longer than the connection carries; nothing was sent. Kind: `InvalidInput`.
@@ -49,6 +50,14 @@ pub enum MessageError {
         /// Bytes of the buffer.
         buffer: usize,
     },
+    /// The peer ended before it answered a [`Message::call`]. Kind: `UnexpectedEof`.
+    #[error("the connection ended before the reply came")]
+    NoReply,
+    /// A call on this connection has no reply, or not yet, so that the next message cannot be told from it. Nothing was
+    /// sent. Kind:
+    /// `NotConnected`.
+    #[error("an earlier call on this connection got no reply, which may still come: connect anew to call again")]
+    OutOfStep,
     /// The peer ended in the middle of a message. Kind: `UnexpectedEof`.
     #[error("the connection ended in the middle of a message")]
     Cut,
@@ -67,11 +76,14 @@ impl MessageError {
     }
 }
 
+crate::error::debug_says_the_words!(MessageError);
+
 impl From<MessageError> for io::Error {
     fn from(e: MessageError) -> Self {
         let kind = match e {
             MessageError::TooLong { .. } | MessageError::BufferTooSmall { .. } => io::ErrorKind::InvalidInput,
-            MessageError::Cut => io::ErrorKind::UnexpectedEof,
+            MessageError::Cut | MessageError::NoReply => io::ErrorKind::UnexpectedEof,
+            MessageError::OutOfStep => io::ErrorKind::NotConnected,
             MessageError::Announced(_) => io::ErrorKind::InvalidData,
         };
         Self::new(kind, e)
@@ -79,6 +91,10 @@ impl From<MessageError> for io::Error {
 }
 
 /// A connection of messages: each arrives as it was sent, whole and in order, or the connection fails.
+///
+/// Messages have no numbers: who sends a request and receives the next message as its reply must not do so after a
+/// receive that ran out of time, since the late reply would be taken for the next one's. [`Message::call`] sees to
+/// that.
 ///
 /// Both ends are of this kind: a [`Stream`] that connects to a [`MessageListener`], and the other way round, is refused with
 /// [`Reason::WrongKind`].
@@ -96,8 +112,9 @@ impl From<MessageError> for io::Error {
 /// # }
 /// ```
 pub struct Message {
-    stream: Stream,
-    incoming: Mutex<Incoming>,
+    pub(crate) stream: Stream,
+    incoming: Arc<Mutex<Incoming>>,
+    pub(crate) calls: Arc<Calls>,
 }
 
 /// Reads some bytes, or 0 at the end.
@@ -128,7 +145,7 @@ impl Message {
     }
 
     pub(crate) fn new(stream: Stream) -> Self {
-        Self { stream, incoming: Mutex::default() }
+        Self { stream, incoming: Arc::default(), calls: Arc::default() }
     }
 
     /// The longest message that can be sent here: this end's ring less the header.
@@ -214,6 +231,11 @@ impl Message {
         self.stream.ready_fd()
     }
 
+    /// The descriptor of `ready_fd`, which was made before.
+    pub(crate) fn made_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.stream.made_fd()
+    }
+
     /// Bounds each wait of a receive; see [`Stream::set_read_timeout`]. A message of which a part came is kept.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.stream.set_read_timeout(timeout)
@@ -239,14 +261,20 @@ impl Message {
         self.stream.shutdown(how)
     }
 
-    /// The other end.
-    pub fn peer_addr(&self) -> SocketAddr {
+    /// The other end, as [`Stream::peer_addr`].
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream.peer_addr()
     }
 
-    /// This end.
-    pub fn local_addr(&self) -> SocketAddr {
+    /// This end, as [`Stream::local_addr`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.stream.local_addr()
+    }
+
+    /// Another handle on the same connection, as [`Stream::try_clone`]: each message is received by one of them.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let (stream, incoming) = (self.stream.try_clone()?, Arc::clone(&self.incoming));
+        Ok(Self { stream, incoming, calls: Arc::clone(&self.calls) })
     }
 
     /// The connection's number on this host, as in `raas ss`.
@@ -372,8 +400,46 @@ impl MessageListener {
         self.0.ready_fd()
     }
 
-    /// Where it listens.
-    pub fn local_addr(&self) -> SocketAddr {
+    /// The descriptor of `ready_fd`, which was made before.
+    pub(crate) fn made_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.0.made_fd()
+    }
+
+    /// Where it listens, as [`Listener::local_addr`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
+    }
+
+    /// As [`Listener::try_clone`].
+    pub fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
+    /// Connections as they come, without end; as [`Listener::incoming`].
+    pub fn incoming(&self) -> IncomingMessages<'_> {
+        IncomingMessages { listener: self }
+    }
+}
+
+impl<'a> IntoIterator for &'a MessageListener {
+    type Item = Result<Message, AcceptError>;
+    type IntoIter = IncomingMessages<'a>;
+
+    fn into_iter(self) -> IncomingMessages<'a> {
+        self.incoming()
+    }
+}
+
+/// Connections of messages as they come; made by [`MessageListener::incoming`].
+#[derive(Debug)]
+pub struct IncomingMessages<'a> {
+    listener: &'a MessageListener,
+}
+
+impl Iterator for IncomingMessages<'_> {
+    type Item = Result<Message, AcceptError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.listener.accept().map(|(message, _)| message))
     }
 }

@@ -47,7 +47,16 @@ struct PairSlots {
 
 /// Segments of one side; slot numbers go on from one to the next.
 #[derive(Debug, Default)]
-struct Segments(Vec<(u32, Pair)>);
+struct Segments(Vec<Part>);
+
+/// Slots of one segment.
+#[derive(Debug)]
+struct Part {
+    first: u32,
+    slots: u32,
+    /// None: this process had no descriptor for it, or never heard of it.
+    pair: Option<Pair>,
+}
 
 #[derive(Debug)]
 enum Entry {
@@ -69,6 +78,8 @@ struct Closing {
 pub(crate) enum PairError {
     #[error("slot {0} lies in no segment of pair {1}")]
     NoSlot(u32, u64),
+    #[error("this process had no descriptor for the segment of slot {0} of pair {1}")]
+    NotTaken(u32, u64),
     #[error("slot {0} of pair {1} is in use")]
     SlotInUse(u32, u64),
     #[error(transparent)]
@@ -76,26 +87,44 @@ pub(crate) enum PairError {
 }
 
 impl Segments {
-    fn next_slot(&self) -> u32 {
-        self.0.last().map_or(0, |(first, pair)| first + pair.slots())
+    fn next_slot(&self) -> Option<u32> {
+        self.0.last().map_or(Some(0), |part| part.first.checked_add(part.slots))
     }
 
-    /// Adds segment `index`, if it is the next one and its slots can be counted.
-    fn push(&mut self, index: u32, pair: Pair) -> bool {
-        let first = self.next_slot();
-        let fits = index as usize == self.0.len() && self.0.len() < SEGMENTS_MAX;
-        if fits && first.checked_add(pair.slots()).is_some() {
-            self.0.push((first, pair));
-            return true;
+    /// Puts segment `index` behind the others, after gaps for those that never came, or in the place of another of as
+    /// many slots. False: it does not fit.
+    fn put(&mut self, index: u32, slots: u32, pair: Option<Pair>) -> bool {
+        let index = index as usize;
+        if let Some(part) = self.0.get_mut(index) {
+            let fits = part.slots == slots;
+            if fits {
+                part.pair = pair;
+            }
+            return fits;
         }
-        false
+        while self.0.len() <= index && self.0.len() < SEGMENTS_MAX {
+            let Some(first) = self.next_slot().filter(|first| first.checked_add(slots).is_some()) else { return false };
+            self.0.push(Part { first, slots, pair: None });
+        }
+        let Some(part) = self.0.get_mut(index) else { return false };
+        part.pair = pair;
+        true
     }
 
-    fn find(&self, slot: u32) -> Option<(&Pair, u32)> {
-        self.0.iter().find_map(|(first, pair)| {
-            let i = slot.checked_sub(*first)?;
-            (i < pair.slots()).then_some((pair, i))
+    fn find(&self, slot: u32) -> Option<(Option<&Pair>, u32)> {
+        self.0.iter().find_map(|part| {
+            let i = slot.checked_sub(part.first)?;
+            (i < part.slots).then_some((part.pair.as_ref(), i))
         })
+    }
+
+    /// The segment of a slot, and the slot's number in it.
+    fn segment(&self, slot: u32, pair: u64) -> Result<(&Pair, u32), PairError> {
+        match self.find(slot) {
+            Some((Some(segment), i)) => Ok((segment, i)),
+            Some((None, _)) => Err(PairError::NotTaken(slot, pair)),
+            None => Err(PairError::NoSlot(slot, pair)),
+        }
     }
 }
 
@@ -104,19 +133,21 @@ impl PairLink {
         Self { id, peer_pid, socket, dead: AtomicBool::new(false), slots: Mutex::default() }
     }
 
-    /// Adds a segment of this side. False: not the one that comes next.
-    pub(crate) fn add_own(&self, index: u32, pair: Pair) -> bool {
-        lock(&self.slots).own.push(index, pair)
+    /// Puts a segment of this side, the next one or one in whose place no connection is; None where it could not be
+    /// made. False: it does not fit.
+    pub(crate) fn put_own(&self, index: u32, slots: u32, pair: Option<Pair>) -> bool {
+        let mut places = lock(&self.slots);
+        let in_use = places.own.0.get(index as usize).is_some_and(|part| {
+            let end = part.first.saturating_add(part.slots);
+            places.entries.range(part.first..end).next().is_some()
+        });
+        index as usize <= places.own.0.len() && !in_use && places.own.put(index, slots, pair)
     }
 
-    /// Adds a segment of the peer. False: not the one that comes next.
-    pub(crate) fn add_peer(&self, index: u32, pair: Pair) -> bool {
-        lock(&self.slots).peer.push(index, pair)
-    }
-
-    /// Index of the next segment of this side.
-    pub(crate) fn own_segments(&self) -> usize {
-        lock(&self.slots).own.0.len()
+    /// Puts a segment of the peer, as [`PairLink::put_own`]; None where there was no descriptor for it.
+    pub(crate) fn put_peer(&self, index: u32, slots: u32, pair: Option<Pair>) {
+        // The daemon asks both sides; what does not fit is refused when a connection is to be in it.
+        let _fits = lock(&self.slots).peer.put(index, slots, pair);
     }
 
     /// Takes a slot: own words fresh, then the generation, which makes them count for the peer.
@@ -130,8 +161,8 @@ impl PairLink {
         if slots.entries.contains_key(&slot) {
             return Err(PairError::SlotInUse(slot, self.id));
         }
-        let (own_segment, i) = slots.own.find(slot).ok_or(PairError::NoSlot(slot, self.id))?;
-        let (peer_segment, j) = slots.peer.find(slot).ok_or(PairError::NoSlot(slot, self.id))?;
+        let (own_segment, i) = slots.own.segment(slot, self.id)?;
+        let (peer_segment, j) = slots.peer.segment(slot, self.id)?;
         let (own, peer) = (own_segment.slot(i), peer_segment.slot(j));
         let tx = (own.tail.clone(), peer.head.clone(), own.grown_at.clone());
         let writer = RingWriter::growing(own_segment.ring(i), own_segment.first_bytes(), tx, 0)?;
@@ -155,15 +186,15 @@ impl PairLink {
         Ok((end, (reader, peer_segment.first_bytes()), writer))
     }
 
-    /// Tells the peer that this side cannot open the slot, as far as it can be told.
-    pub(crate) fn refuse(&self, slot: u32, generation: u32) {
+    /// Tells the peer that this side cannot open the slot, and why, as far as it can be told.
+    pub(crate) fn refuse(&self, slot: u32, generation: u32, reason: Reason) {
         let slots = lock(&self.slots);
-        if let Some((segment, i)) = slots.own.find(slot)
+        if let Ok((segment, i)) = slots.own.segment(slot, self.id)
             && !slots.entries.contains_key(&slot)
         {
             let own = segment.slot(i);
-            own.reason.store(Reason::LocalLimit.code(), Ordering::Relaxed);
-            own.flags.store(app_flag::FIN | app_flag::STOP | app_flag::CLOSED | app_flag::ABORT, Ordering::Relaxed);
+            own.reason.store(reason.code(), Ordering::Relaxed);
+            own.flags.store(app_flag::STOP | app_flag::CLOSED | app_flag::ABORT, Ordering::Relaxed);
             own.generation.store(generation, Ordering::Release);
             drop(slots);
             // The peer may sleep already; it also looks by itself once a second.
@@ -264,15 +295,18 @@ impl PairEnd {
         failure(self.peer.reason.load(Ordering::Acquire))
     }
 
-    /// How reading ends, if it does once the ring is empty. The ring is looked at after this.
+    /// How reading ends, if it does once the ring is empty. The ring is looked at after this. FIN comes after the last
+    /// byte, so an abort that follows it takes nothing from the reader.
     #[inline]
     pub(crate) fn read_end(&self) -> Option<End> {
         // Death first: what the peer stored before it died is seen after this.
         let dead = self.link.is_dead();
         let flags = self.peer_flags();
-        if flags & app_flag::ABORT != 0 {
+        if flags & app_flag::FIN != 0 {
+            Some(End::Finished)
+        } else if flags & app_flag::ABORT != 0 {
             Some(End::Reset(self.reason()))
-        } else if flags & (app_flag::FIN | app_flag::CLOSED) != 0 {
+        } else if flags & app_flag::CLOSED != 0 {
             Some(End::Finished)
         } else if dead {
             Some(End::Reset(Reason::PeerAppDied))
@@ -337,8 +371,9 @@ impl PairEnd {
         }
         // Asks the peer to say when it closes.
         self.own.waiting.store(waiting::ANY, Ordering::Relaxed);
-        let abort = if abort.is_some() { app_flag::ABORT } else { 0 };
-        self.own.flags.fetch_or(app_flag::FIN | app_flag::STOP | app_flag::CLOSED | abort, Ordering::Release);
+        // No FIN with an abort: one that was said before stands, and its reader keeps its end in order.
+        let end = if abort.is_some() { app_flag::ABORT } else { app_flag::FIN };
+        self.own.flags.fetch_or(end | app_flag::STOP | app_flag::CLOSED, Ordering::Release);
         // Not once for each sleep: a peer that closed before stays announced until it hears of this.
         if pair_must_wake(&self.peer.waiting, waiting::ANY) {
             self.wake_now();

@@ -6,15 +6,15 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use control::{ChunkKind, Connection, Path, Reason, Reply, Request};
-use shm::{Pair, RingMemory, Segment, Sharing, WakeSocket};
+use control::{ChunkKind, Connection, NotTaken, Path, Reason, Received, Reply, Request};
+use shm::{Pair, RingMemory, Segment, SegmentError, Sharing, WakeSocket};
 
 use crate::SessionError;
 use crate::conn::{Conn, Link};
 use crate::driver::TOKEN_PAIRS;
 use crate::inner::Inner;
 use crate::lane::LaneEnd;
-use crate::pair::PairLink;
+use crate::pair::{PairError, PairLink};
 use crate::park::lock;
 use crate::tables::{Answer, CHUNKS_MAX, Chunk, Failed, describe};
 
@@ -30,8 +30,10 @@ const CHUNK_BYTES_MAX: u64 = 16 << 30;
 
 impl Inner {
     /// Follows one message of the daemon.
-    pub(crate) fn on_reply(self: &Arc<Self>, reply: Reply, fds: Vec<OwnedFd>) -> Result<(), SessionError> {
-        match reply {
+    pub(crate) fn on_reply(self: &Arc<Self>, received: Received<Reply>) -> Result<(), SessionError> {
+        let Received { message, fds, lacks_fds } = received;
+        let one = |fds| one(fds, lacks_fds);
+        match message {
             Reply::Listening { request, result } => {
                 self.on_listening(request, result);
                 Ok(())
@@ -103,15 +105,26 @@ impl Inner {
 
     // ---- memory
 
-    fn on_chunk(&self, chunk: u32, kind: ChunkKind, bytes: u64, fd: OwnedFd) -> Result<(), SessionError> {
+    /// Tells the daemon what this process, at its limit of open descriptors, has no room for: connections that need it
+    /// are refused, all others go on.
+    fn not_taken(&self, what: NotTaken) {
+        self.tell(&Request::NotTaken { what, limit: control::descriptor_limit() });
+    }
+
+    fn on_chunk(&self, chunk: u32, kind: ChunkKind, bytes: u64, fd: Option<OwnedFd>) -> Result<(), SessionError> {
         if bytes > CHUNK_BYTES_MAX {
             return Err(SessionError::Protocol(format!(
                 "chunk {chunk} of {bytes} bytes is longer than {CHUNK_BYTES_MAX}"
             )));
         }
-        let region = Segment::accept(fd, bytes, Sharing::ReadWrite)
-            .map_err(|e| SessionError::Protocol(format!("chunk {chunk}: {e}")))?
-            .into_region();
+        let segment = fd.map(|fd| Segment::accept(fd, bytes, Sharing::ReadWrite)).transpose();
+        let region = match segment {
+            Ok(segment) => segment.map(Segment::into_region),
+            Err(e) => return Err(SessionError::Protocol(format!("chunk {chunk}: {e}"))),
+        };
+        if region.is_none() {
+            self.not_taken(NotTaken::Chunk { chunk });
+        }
         let mut tables = lock(&self.tables);
         let chunks = tables.chunks();
         if chunks.len() >= CHUNKS_MAX || chunks.contains_key(&chunk) {
@@ -121,10 +134,14 @@ impl Inner {
         Ok(())
     }
 
-    fn on_pair(&self, id: u64, peer_pid: u32, fd: OwnedFd) -> Result<(), SessionError> {
+    fn on_pair(&self, id: u64, peer_pid: u32, fd: Option<OwnedFd>) -> Result<(), SessionError> {
         let token = id
             .checked_add(TOKEN_PAIRS)
             .ok_or_else(|| SessionError::Protocol(format!("pair number {id} is too large")))?;
+        let Some(fd) = fd else {
+            self.not_taken(NotTaken::Pair { pair: id });
+            return Ok(());
+        };
         let socket = WakeSocket::from_fd(fd).map_err(|e| SessionError::Protocol(format!("pair {id}: {e}")))?;
         let pair = Arc::new(PairLink::new(id, peer_pid, socket));
         if !lock(&self.tables).add_pair(Arc::clone(&pair)) {
@@ -135,14 +152,19 @@ impl Inner {
 
     /// A segment from the other process. If it is not as it must be, connections on it are refused; the daemon only
     /// passed it on.
-    fn on_peer_segment(&self, id: u64, index: u32, shape: (u32, u32), fd: OwnedFd) -> Result<(), SessionError> {
+    fn on_peer_segment(&self, id: u64, index: u32, shape: (u32, u32), fd: Option<OwnedFd>) -> Result<(), SessionError> {
         let (slots, ring_bytes) = shape;
         let bytes = pair_bytes(slots, ring_bytes)?;
         let Some(pair) = lock(&self.tables).pair(id) else { return Ok(()) };
+        let Some(fd) = fd else {
+            pair.put_peer(index, slots, None);
+            self.not_taken(NotTaken::PairSegment { pair: id, index });
+            return Ok(());
+        };
         if let Ok(segment) = Segment::accept(fd, bytes, Sharing::PeerReadOnly)
             && let Ok(segment) = Pair::open(segment.into_region(), slots, ring_bytes)
         {
-            pair.add_peer(index, segment);
+            pair.put_peer(index, slots, Some(segment));
         }
         Ok(())
     }
@@ -152,14 +174,20 @@ impl Inner {
         let bytes = pair_bytes(slots, ring_bytes)?;
         let Some(pair) = lock(&self.tables).pair(id) else { return Ok(()) };
         let made = |e: &dyn std::fmt::Display| SessionError::Protocol(format!("segment for pair {id}: {e}"));
-        if index as usize != pair.own_segments() {
-            return Err(made(&format!("segment {index} was asked for, but {} comes next", pair.own_segments())));
+        let segment = match Segment::create("raas-pair", bytes, Sharing::PeerReadOnly) {
+            Ok(segment) => Some(segment),
+            Err(SegmentError::Os { source, .. }) if is_want(&source) => None,
+            Err(e) => return Err(made(&e)),
+        };
+        let format = |s: &Segment| Pair::format(s.region().clone(), slots, ring_bytes);
+        let memory = segment.as_ref().map(format).transpose().map_err(|e| made(&e))?;
+        if !pair.put_own(index, slots, memory) {
+            return Err(made(&format!("{index} is in use, or not the next one")));
         }
-        let segment = Segment::create("raas-pair", bytes, Sharing::PeerReadOnly).map_err(|e| made(&e))?;
-        let memory = Pair::format(segment.region().clone(), slots, ring_bytes).map_err(|e| made(&e))?;
-        if !pair.add_own(index, memory) {
-            return Err(made(&"too many segments"));
-        }
+        let Some(segment) = segment else {
+            self.not_taken(NotTaken::PairSegment { pair: id, index });
+            return Ok(());
+        };
         let request = Request::PairSegment { pair: id, index, slots, ring_bytes };
         self.send(&request, &[segment.fd().as_fd()])
     }
@@ -196,14 +224,16 @@ impl Inner {
         let ring = |number: u32, kind: ChunkKind, offset: u64| {
             let mut tables = lock(&self.tables);
             match tables.chunks().get(&number) {
-                Some(chunk) if chunk.kind == kind => {
-                    Ok(RingMemory { region: chunk.region.clone(), offset, bytes: ring_bytes.into() })
+                Some(Chunk { kind: found, region: Some(region) }) if *found == kind => {
+                    Ok(RingMemory { region: region.clone(), offset, bytes: ring_bytes.into() })
                 }
-                _ => Err(wrong(&format!("no {kind:?} chunk {number}"))),
+                // The daemon was told, and ends the connection.
+                Some(Chunk { region: None, .. }) => Err(Failed::Reason(Reason::AppDescriptors)),
+                _ => Err(refuse(wrong(&format!("no {kind:?} chunk {number}")))),
             }
         };
-        let tx = ring(tx_chunk, ChunkKind::Tx, tx_offset).map_err(refuse)?;
-        let rx = ring(rx_chunk, ChunkKind::Rx, rx_offset).map_err(refuse)?;
+        let tx = ring(tx_chunk, ChunkKind::Tx, tx_offset)?;
+        let rx = ring(rx_chunk, ChunkKind::Rx, rx_offset)?;
         let place = (slot, generation, self.pid());
         let (mut end, reader, writer) = LaneEnd::open(&self.memory, self.engine_sleep.clone(), place, tx, rx)
             .map_err(|e| refuse(wrong(&e.to_string())))?;
@@ -229,9 +259,14 @@ impl Inner {
         let (end, reader, writer) = match link.open(slot, generation, self.pid()) {
             Ok(opened) => opened,
             Err(e) => {
-                link.refuse(slot, generation);
+                let lacks_segment = matches!(e, PairError::NotTaken(..));
+                let reason = if lacks_segment { Reason::PeerAppDescriptors } else { Reason::PeerLimit };
+                link.refuse(slot, generation, reason);
                 self.tell(&Request::PairClosed { connection: connection.id });
-                return Err(Failed::Protocol(format!("{}: {e}", describe(connection))));
+                return Err(match lacks_segment {
+                    true => Failed::Reason(Reason::AppDescriptors),
+                    false => Failed::Protocol(format!("{}: {e}", describe(connection))),
+                });
             }
         };
         let who = (connection.id, connection.local, connection.peer);
@@ -241,13 +276,21 @@ impl Inner {
     }
 }
 
-fn one(fds: Vec<OwnedFd>) -> Result<OwnedFd, SessionError> {
+/// The descriptor of a message that has one. None: this process had no room for it.
+fn one(fds: Vec<OwnedFd>, lacks_fds: bool) -> Result<Option<OwnedFd>, SessionError> {
     let count = fds.len();
     let mut fds = fds.into_iter();
     match (fds.next(), fds.next()) {
-        (Some(fd), None) => Ok(fd),
+        (Some(fd), None) if !lacks_fds => Ok(Some(fd)),
+        (None, _) if lacks_fds => Ok(None),
         _ => Err(SessionError::Protocol(format!("a message with {count} descriptors instead of one"))),
     }
+}
+
+/// Whether the system has no descriptor to give: this process's limit, or the machine's.
+fn is_want(error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
+    matches!(errno, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
 }
 
 fn pair_bytes(slots: u32, ring_bytes: u32) -> Result<u64, SessionError> {

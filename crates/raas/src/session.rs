@@ -43,12 +43,10 @@ impl Session {
     /// (not for root) and `/run/raas/raasd.sock`, where the daemon of the whole host serves.
     pub fn global() -> Result<Self, SessionError> {
         let mut global = GLOBAL.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(session) = &*global
-            && session.is_usable()
-        {
-            return Ok(session.clone());
-        }
-        let session = Self::builder().connect()?;
+        let session = match &*global {
+            Some(session) if session.inner.check_fork().is_ok() => session.reattach()?,
+            _ => Self::builder().connect()?,
+        };
         *global = Some(session.clone());
         Ok(session)
     }
@@ -61,6 +59,15 @@ impl Session {
     /// Whether new connections can be made: the daemon is there, and this is the process that made the session.
     pub fn is_usable(&self) -> bool {
         self.inner.check_fork().is_ok() && self.inner.daemon_is_there()
+    }
+
+    /// This session while its daemon is there; after that was lost the session in its place, attached to the daemon
+    /// that serves the same socket with the same settings. All who ask get the same one, and so do the listeners of
+    /// this session.
+    ///
+    /// It does not wait for a daemon to come: without one it fails with [`SessionError::NoDaemon`].
+    pub fn reattach(&self) -> Result<Self, SessionError> {
+        Ok(Self { inner: self.inner.successor(self.inner.timeout)? })
     }
 
     /// The addresses that name this host, as the daemon says.
@@ -157,7 +164,7 @@ impl SessionBuilder {
         let path = lookup::find(self.socket.as_deref(), self.timeout)?;
         let name = self.name.unwrap_or_else(program_name);
         let config = Config { path, name, policy: self.policy, timeout: self.timeout };
-        let inner = Inner::connect(config)?;
+        let inner = Inner::connect(config, self.timeout)?;
         if self.background {
             inner.ensure_watched()?;
         }

@@ -45,6 +45,13 @@ impl Stream {
         Self { carrier: Carrier::Rings(conn) }
     }
 
+    /// Another handle on the same connection, as of `TcpStream`: both read and write it, settings hold for both, and it
+    /// closes when the last is dropped. Fails in a forked child.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        self.carrier.check_fork()?;
+        Ok(Self { carrier: self.carrier.clone() })
+    }
+
     /// The two directions, for two threads. Dropping [`WriteHalf`] ends the writing (the peer reads to the end);
     /// dropping [`ReadHalf`] tells the peer that nobody reads (its writes fail); the connection closes with the second.
     pub fn split(self) -> (ReadHalf, WriteHalf) {
@@ -154,6 +161,18 @@ impl Stream {
         self.carrier.peer_timeout()
     }
 
+    /// Accepted, for programs that were written for TCP, and **without any effect**: what a write took is on its way
+    /// when it returns, on every path, and nothing is ever held back to be sent with more.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        let _no_difference = nodelay;
+        Ok(())
+    }
+
+    /// Always true; see [`Stream::set_nodelay`].
+    pub fn nodelay(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+
     /// Reads and writes that would wait fail with [`io::ErrorKind::WouldBlock`] instead. It holds for both halves.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.carrier.set_nonblocking(nonblocking)
@@ -199,14 +218,19 @@ impl Stream {
         self.carrier.ready_fd()
     }
 
-    /// The other end.
-    pub fn peer_addr(&self) -> SocketAddr {
-        self.carrier.peer()
+    /// The descriptor of `ready_fd`, which was made before.
+    pub(crate) fn made_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.carrier.made_fd()
     }
 
-    /// This end.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.carrier.local()
+    /// The other end. It does not fail, and is a `Result` as that of `std::net`.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.carrier.peer())
+    }
+
+    /// This end, as [`Stream::peer_addr`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.carrier.local())
     }
 
     /// The connection's number on this host, as in `raas ss`. 0 over kernel TCP: `raas ss` shows it by its addresses.
@@ -296,12 +320,12 @@ write!(Stream, &Stream, WriteHalf, &WriteHalf);
 
 /// The reading direction of a [`Stream`].
 pub struct ReadHalf {
-    carrier: Carrier,
+    pub(crate) carrier: Carrier,
 }
 
 /// The writing direction of a [`Stream`].
 pub struct WriteHalf {
-    carrier: Carrier,
+    pub(crate) carrier: Carrier,
 }
 
 impl ReadHalf {
@@ -310,9 +334,14 @@ impl ReadHalf {
         self.carrier.set_timeout(Side::Read, timeout)
     }
 
-    /// The other end.
-    pub fn peer_addr(&self) -> SocketAddr {
-        self.carrier.peer()
+    /// The other end, as [`Stream::peer_addr`].
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.carrier.peer())
+    }
+
+    /// This end, as [`Stream::local_addr`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.carrier.local())
     }
 }
 
@@ -327,9 +356,14 @@ impl WriteHalf {
         self.carrier.shut(Side::Write)
     }
 
-    /// The other end.
-    pub fn peer_addr(&self) -> SocketAddr {
-        self.carrier.peer()
+    /// The other end, as [`Stream::peer_addr`].
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.carrier.peer())
+    }
+
+    /// This end, as [`Stream::local_addr`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.carrier.local())
     }
 }
 

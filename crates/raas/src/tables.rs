@@ -46,11 +46,12 @@ struct Pending {
     answer: Option<Answer>,
 }
 
-/// A mapped ring chunk.
+/// A ring chunk.
 #[derive(Debug)]
 pub(crate) struct Chunk {
     pub(crate) kind: ChunkKind,
-    pub(crate) region: Region,
+    /// None: this process had no room for its descriptor.
+    pub(crate) region: Option<Region>,
 }
 
 /// A port that this session listens on.

@@ -176,6 +176,10 @@ impl TcpConn {
         Ok(self.edge.get_or_init(|| made).fd())
     }
 
+    pub(crate) fn made_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.ready_fd()
+    }
+
     pub(crate) fn readiness(&self) -> io::Result<Readiness> {
         if let Some(edge) = self.edge.get() {
             edge.clear();

@@ -15,7 +15,7 @@ fn a_forked_child_can_neither_use_nor_harm_its_parents_session() {
         let other = daemon.session();
         let pid = std::process::id();
         let listener = Listener::bind_with(&other, "0.0.0.0:0").unwrap();
-        let to = SocketAddr::new(host.parse().unwrap(), listener.local_addr().port());
+        let to = SocketAddr::new(host.parse().unwrap(), listener.local_addr().unwrap().port());
         let accepting = std::thread::spawn(move || {
             let accepted = [(); 2].map(|()| listener.accept().unwrap().0);
             (listener, accepted)

@@ -21,7 +21,7 @@ fn a_connection_has_no_descriptor_until_it_is_asked_for_one() {
     let client = daemon.session();
     let listener = Listener::bind_with(&server, "0.0.0.0:0").unwrap();
     for host in [HERE, THERE] {
-        let to = SocketAddr::new(host.parse().unwrap(), listener.local_addr().port());
+        let to = SocketAddr::new(host.parse().unwrap(), listener.local_addr().unwrap().port());
         let connect = || (Stream::connect_with(&client, to).unwrap(), listener.accept().unwrap().0);
         // The first makes the pair.
         let mut streams = vec![connect()];

@@ -8,13 +8,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use control::{APP_VERSION, ChannelError, Reason, Reply, Request, Role, recv_message, send_message};
+use control::{APP_VERSION, ChannelError, Reason, Received, Reply, Request, Role, receive, send_message};
 use shm::LAYOUT_VERSION;
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::command::ClientId;
 use crate::limits::{DaemonLimits, count};
@@ -26,6 +26,10 @@ use crate::user_places::{UserPlace, UserPlaces};
 const NAME_BYTES_MAX: usize = 64;
 /// Time for the last messages to a program that is being detached.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a program whose wake socket is closed is still heard: its control socket ends in a moment, or never.
+const LEAVING: Duration = Duration::from_secs(5);
+/// Messages that are read of a program that is over: more than its socket holds.
+const LAST_WORDS_MAX: usize = 4096;
 /// Pause after accepting failed, mostly for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -55,11 +59,12 @@ pub(crate) enum ClientInput {
         client: ClientId,
         who: Who,
         out: mpsc::Sender<Outgoing>,
+        /// To be told when the program has closed its wake socket.
+        hung_up: Arc<Notify>,
     },
     Request {
         client: ClientId,
-        request: Request,
-        fds: Vec<OwnedFd>,
+        received: Received<Request>,
     },
     /// It is gone; with words, if it broke the rules.
     Closed {
@@ -152,8 +157,8 @@ fn refused(reason: Reason, detail: impl Into<String>) -> Reply {
 
 async fn serve(socket: UnixStream, (pid, uid): (u32, u32), client: ClientId, context: ClientContext) {
     let mut buffer = Vec::new();
-    let hello = match timeout(context.limits.client_hello(), receive(&socket, &mut buffer)).await {
-        Ok(Ok((request, _unexpected_fds))) => check_hello(request),
+    let hello = match timeout(context.limits.client_hello(), next_request(&socket, &mut buffer)).await {
+        Ok(Ok(Received { message, .. })) => check_hello(message),
         Ok(Err(ChannelError::Closed)) => return,
         Ok(Err(e)) => Err((Reason::AppFault, format!("the first message is no Hello: {e}"))),
         Err(_) => Err((Reason::TimedOut, "no Hello came".into())),
@@ -172,12 +177,14 @@ async fn serve(socket: UnixStream, (pid, uid): (u32, u32), client: ClientId, con
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, INSPECTOR_SEND_BYTES);
     }
     let (out, outgoing) = mpsc::channel(count(context.limits.client_queue_max));
-    let opened = ClientInput::Opened { client, who: Who { pid, uid, role, name }, out };
+    let hung_up = Arc::new(Notify::new());
+    let opened = ClientInput::Opened { client, who: Who { pid, uid, role, name }, out, hung_up: Arc::clone(&hung_up) };
     if context.inputs.send(opened).await.is_err() {
         return;
     }
-    let fault = carry(&socket, client, &context, outgoing, &mut buffer).await.err();
-    let fault = fault.filter(|e| !matches!(e, ChannelError::Closed)).map(|e| e.to_string());
+    let mut session = Session { socket: &socket, client, context: &context, buffer };
+    let fault = session.carry(outgoing, &hung_up).await.err();
+    let fault = fault.filter(|e| !matches!(e, Fault::Channel(ChannelError::Closed))).map(|e| e.to_string());
     // Its answer to a fault is sent by the control plane as long as it knows the program.
     let _ = context.inputs.send(ClientInput::Closed { client, fault: fault.clone() }).await;
     if let Some(detail) = fault {
@@ -204,46 +211,83 @@ fn check_hello(request: Request) -> Result<(Role, String), (Reason, String)> {
     }
 }
 
-/// Messages both ways. Ends without error when the control plane has dropped its end and all is sent.
-async fn carry(
-    socket: &UnixStream,
+/// Why a program is not served any more.
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    #[error("it closed its wake socket")]
+    WakeSocket,
+}
+
+/// A program that said Hello.
+struct Session<'a> {
+    socket: &'a UnixStream,
     client: ClientId,
-    context: &ClientContext,
-    mut outgoing: mpsc::Receiver<Outgoing>,
-    buffer: &mut Vec<u8>,
-) -> Result<(), ChannelError> {
-    let mut pending: Option<Outgoing> = None;
-    let mut closing: Option<Instant> = None;
-    loop {
-        if outgoing.is_closed() && closing.get_or_insert_with(Instant::now).elapsed() >= FAREWELL {
-            return Ok(());
-        }
-        tokio::select! {
-            next = outgoing.recv(), if pending.is_none() => match next {
-                Some(next) => pending = Some(next),
-                None => return Ok(()),
-            },
-            sent = send(socket, pending.as_ref()), if pending.is_some() => {
-                sent?;
-                // From here on the program may ask again.
-                drop(pending.take().and_then(|sent| sent.question));
+    context: &'a ClientContext,
+    buffer: Vec<u8>,
+}
+
+impl Session<'_> {
+    /// Messages both ways. Ends without error when the control plane has dropped its end and all is sent.
+    async fn carry(&mut self, mut outgoing: mpsc::Receiver<Outgoing>, hung_up: &Notify) -> Result<(), Fault> {
+        let mut pending: Option<Outgoing> = None;
+        let mut closing: Option<Instant> = None;
+        let mut leaves: Option<Instant> = None;
+        loop {
+            if outgoing.is_closed() && closing.get_or_insert_with(Instant::now).elapsed() >= FAREWELL {
+                return Ok(());
             }
-            // Once the control plane has dropped its end, what the program says does not matter any more.
-            received = receive(socket, buffer), if !outgoing.is_closed() => {
-                let (request, fds) = received?;
-                // A control plane that has ended has still left its last words in `outgoing`.
-                let _ = context.inputs.send(ClientInput::Request { client, request, fds }).await;
+            tokio::select! {
+                next = outgoing.recv(), if pending.is_none() => match next {
+                    Some(next) => pending = Some(next),
+                    None => return Ok(()),
+                },
+                sent = send(self.socket, pending.as_ref()), if pending.is_some() => {
+                    if matches!(sent, Err(ChannelError::Closed)) {
+                        self.hear_last_words().await?;
+                    }
+                    sent?;
+                    // From here on the program may ask again.
+                    drop(pending.take().and_then(|sent| sent.question));
+                }
+                // Once the control plane has dropped its end, what the program says does not matter any more.
+                received = next_request(self.socket, &mut self.buffer), if !outgoing.is_closed() => {
+                    // A control plane that has ended has still left its last words in `outgoing`.
+                    self.pass_on(received?).await;
+                }
+                () = hung_up.notified(), if leaves.is_none() => leaves = Some(Instant::now() + LEAVING),
+                () = sleep_until(leaves.unwrap_or_else(Instant::now)), if leaves.is_some() => {
+                    self.hear_last_words().await?;
+                    return Err(Fault::WakeSocket);
+                }
+                // Only to notice the closing behind a message that the program does not read.
+                () = tokio::time::sleep(FAREWELL), if pending.is_some() => {}
             }
-            // Only to notice the closing behind a message that the program does not read.
-            () = tokio::time::sleep(FAREWELL), if pending.is_some() => {}
         }
+    }
+
+    async fn pass_on(&self, received: Received<Request>) {
+        let _ = self.context.inputs.send(ClientInput::Request { client: self.client, received }).await;
+    }
+
+    /// What the program said before it went counts, as that it accepted a connection: it may have ended in order since.
+    async fn hear_last_words(&mut self) -> Result<(), ChannelError> {
+        for _ in 0..LAST_WORDS_MAX {
+            match receive(self.socket.as_fd(), &mut self.buffer) {
+                Ok(received) => self.pass_on(received).await,
+                Err(ChannelError::WouldBlock) => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
     }
 }
 
-async fn receive(socket: &UnixStream, buffer: &mut Vec<u8>) -> Result<(Request, Vec<OwnedFd>), ChannelError> {
+async fn next_request(socket: &UnixStream, buffer: &mut Vec<u8>) -> Result<Received<Request>, ChannelError> {
     loop {
         socket.readable().await.map_err(ChannelError::Io)?;
-        if let Some(received) = attempt(socket, Interest::READABLE, || recv_message(socket.as_fd(), buffer)) {
+        if let Some(received) = attempt(socket, Interest::READABLE, || receive(socket.as_fd(), buffer)) {
             return received;
         }
     }

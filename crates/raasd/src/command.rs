@@ -38,6 +38,11 @@ pub(crate) enum Command {
         ring_bytes: u32,
         reason: Reason,
     },
+    /// The application had no descriptor for it.
+    ChunkNotTaken {
+        app: AppId,
+        chunk: u32,
+    },
     /// Answered by [`FromEngine::Listening`].
     Listen {
         client: ClientId,

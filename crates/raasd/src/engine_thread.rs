@@ -237,6 +237,7 @@ impl<P: Provider> EngineThread<P> {
                 }
             }
             Command::ChunksRefused { app, ring_bytes, reason } => engine.chunks_refused(app, ring_bytes, reason),
+            Command::ChunkNotTaken { app, chunk } => engine.chunk_not_taken(now, device, app, chunk),
             Command::Listen { client, app, request, port, backlog, ring_bytes, kind } => {
                 let result = engine.listen_as(app, port, backlog, ring_bytes, kind);
                 self.held.push_back(FromEngine::Listening { client, request, result });

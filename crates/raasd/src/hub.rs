@@ -5,6 +5,7 @@
 //! does not take are kept, and programs and peers are not heard meanwhile.
 
 mod clients;
+mod descriptors;
 mod events;
 mod links;
 mod questions;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use control::{PeerMessage, Reason, Reply};
 use engine::AppId;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 use verbs::Time;
@@ -70,6 +71,8 @@ enum Stage {
 struct Client {
     who: Who,
     out: mpsc::Sender<Outgoing>,
+    /// Tells the reader of its control socket that its wake socket is closed.
+    hung_up: Arc<Notify>,
     stage: Stage,
     next_chunk: u32,
     question: QuestionPlace,

@@ -6,6 +6,7 @@
 //! must never forward a descriptor that was not checked, nor give a slot out again before both sides gave it back.
 
 mod ending;
+mod not_taken;
 mod rows;
 mod segment;
 mod shares;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use control::{Connection, Path, Reason, Reply};
 use verbs::Time;
 
+pub(crate) use self::not_taken::SegmentLost;
 use self::segment::{Half, Segment};
 use self::shares::{ONE_PAIR, ONE_SEGMENT, Shares};
 use crate::command::ClientId;
@@ -240,14 +242,13 @@ impl Pairs {
             let mut of_size = pair.segments.iter_mut().enumerate().filter(|(_, s)| s.ring_bytes == ring_bytes);
             if let Some((index, slot)) = of_size.find_map(|(i, s)| Some((i, s.take()?))) {
                 self.start(key, &pending, index, slot);
-            } else if pair.segments.iter().any(|s| s.ring_bytes == ring_bytes && !s.is_ready()) {
+            } else if pair.segments.iter().any(|s| s.ring_bytes == ring_bytes && s.is_coming()) {
                 pair.pending.push_back(pending);
-            } else if pair.segments.len() >= self.limits.segments_per_pair_max {
-                self.fail(&pending.connect, Reason::LocalLimit);
-            } else if let Err(reason) = self.shares.check(pending.connect.from.uid, ONE_SEGMENT) {
-                self.fail(&pending.connect, reason);
             } else {
-                self.want_segment(key, ring_bytes, pending);
+                match self.segment_place(key, pending.connect.from.uid) {
+                    Ok(place) => self.want_segment(key, place, ring_bytes, pending),
+                    Err(reason) => self.fail(&pending.connect, reason),
+                }
             }
         }
         if self.pairs.get(&key).is_none_or(|pair| pair.pending.is_empty()) {
@@ -255,12 +256,36 @@ impl Pairs {
         }
     }
 
-    fn want_segment(&mut self, key: PairKey, ring_bytes: u32, pending: Pending) {
+    /// Where a segment of this user's share can be put: in the place of one that is of no use to anybody, else behind
+    /// the others.
+    fn segment_place(&self, key: PairKey, uid: u32) -> Result<usize, Reason> {
+        let pair = self.pairs.get(&key).ok_or(Reason::Unspecified)?;
+        let used: BTreeSet<usize> =
+            pair.connections.iter().filter_map(|connection| Some(self.uses.get(connection)?.segment)).collect();
+        let lost = pair.segments.iter().enumerate().find(|(i, s)| s.can_be_replaced() && !used.contains(i));
+        if let Some((place, _)) = lost.filter(|(_, lost)| lost.uid == uid) {
+            return Ok(place);
+        }
+        self.shares.check(uid, ONE_SEGMENT)?;
+        match lost {
+            Some((place, _)) => Ok(place),
+            None if pair.segments.len() < self.limits.segments_per_pair_max => Ok(pair.segments.len()),
+            None => Err(Reason::LocalLimit),
+        }
+    }
+
+    fn want_segment(&mut self, key: PairKey, place: usize, ring_bytes: u32, pending: Pending) {
         let Some(pair) = self.pairs.get_mut(&key) else { return };
         let uid = pending.connect.from.uid;
         pair.pending.push_back(pending);
-        let index = u32::try_from(pair.segments.len()).unwrap_or(u32::MAX);
-        pair.segments.push(Segment::new(ring_bytes, uid));
+        let index = u32::try_from(place).unwrap_or(u32::MAX);
+        match pair.segments.get_mut(place) {
+            Some(lost) => {
+                self.shares.give_back(lost.uid, ONE_SEGMENT);
+                *lost = Segment::new(ring_bytes, uid);
+            }
+            None => pair.segments.push(Segment::new(ring_bytes, uid)),
+        }
         for end in &pair.ends {
             let reply = Reply::PairSegmentWanted { pair: end.id, index, slots: PAIR_SLOTS, ring_bytes };
             self.actions.push_back(PairAction::Send { client: end.client, reply, fds: Vec::new() });
@@ -319,12 +344,9 @@ impl Pairs {
     /// Whether this segment of this client was asked for; its shape is then `PAIR_SLOTS` and `ring_bytes`. False: the
     /// pair is gone meanwhile. An error: the client broke the rules.
     pub(crate) fn expects(&self, client: ClientId, end: u64, index: u32, shape: (u32, u32)) -> Result<bool, String> {
-        let Some(&(key, side)) = self.ends.get(&end) else {
-            return if (1..self.next_end).contains(&end) { Ok(false) } else { Err(format!("there is no pair {end}")) };
-        };
-        let pair = self.pairs.get(&key).filter(|p| p.ends[side].client == client);
-        let pair = pair.ok_or_else(|| format!("pair {end} is another process's"))?;
-        let segment = pair.segments.get(index as usize).filter(|s| s.halves[side].is_none());
+        let Some((key, side)) = self.end_of(client, end)? else { return Ok(false) };
+        let Some(pair) = self.pairs.get(&key) else { return Ok(false) };
+        let segment = pair.segments.get(index as usize).filter(|s| !s.answered[side]);
         let segment = segment.ok_or_else(|| format!("segment {index} of pair {end} was not asked for"))?;
         if shape != (PAIR_SLOTS, segment.ring_bytes) {
             return Err(format!("segment {index} of pair {end} has the shape {shape:?}, not the one asked for"));
@@ -337,6 +359,10 @@ impl Pairs {
         let Some(&(key, side)) = self.ends.get(&end) else { return };
         let Some(pair) = self.pairs.get_mut(&key) else { return };
         let Some(segment) = pair.segments.get_mut(index as usize) else { return };
+        segment.answered[side] = true;
+        if segment.is_lost {
+            return;
+        }
         segment.halves[side] = Some(Half { fd: Some(fd), view });
         if !segment.is_ready() {
             return;
@@ -349,6 +375,15 @@ impl Pairs {
             self.actions.push_back(PairAction::Send { client: end.client, reply, fds: vec![fd] });
         }
         self.place(key);
+    }
+
+    /// The pair behind a number of this client's. None: it is gone meanwhile.
+    fn end_of(&self, client: ClientId, end: u64) -> Result<Option<(PairKey, usize)>, String> {
+        let Some(&(key, side)) = self.ends.get(&end) else {
+            return if (1..self.next_end).contains(&end) { Ok(None) } else { Err(format!("there is no pair {end}")) };
+        };
+        let own = self.pairs.get(&key).is_some_and(|p| p.ends[side].client == client);
+        if own { Ok(Some((key, side))) } else { Err(format!("pair {end} is another process's")) }
     }
 
     // ---- time

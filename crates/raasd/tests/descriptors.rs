@@ -34,7 +34,7 @@ fn use_them(a: &Daemon, b: &Daemon) {
     let (client, server) = (Session::connect(a.socket()).unwrap(), Session::connect(b.socket()).unwrap());
     let host = b.peer_address().ip();
     let listener = Listener::bind_with(&server, (host, 0)).unwrap();
-    let to = listener.local_addr();
+    let to = listener.local_addr().unwrap();
     let neighbour = Session::connect(b.socket()).unwrap();
     for session in [&client, &neighbour] {
         std::thread::scope(|scope| {

@@ -50,7 +50,7 @@ fn draw(state: &mut u64, below: u64) -> u64 {
 
 fn connected(session: &Session, server: &Session, to: &Host) -> (Stream, Stream) {
     let listener = Listener::bind_with(server, (to.address(), 0)).unwrap();
-    let stream = Stream::connect_with(session, (to.address(), listener.local_addr().port())).unwrap();
+    let stream = Stream::connect_with(session, (to.address(), listener.local_addr().unwrap().port())).unwrap();
     let (peer, _) = listener.accept().unwrap();
     for end in [&stream, &peer] {
         end.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -43,7 +43,8 @@ pub mod app_flag {
     pub const STOP: u32 = 2;
     /// The slot is given back.
     pub const CLOSED: u32 = 4;
-    /// Reset: bytes in flight are dropped.
+    /// Reset: bytes in flight are dropped. In a pair's flags FIN beside it was said before it, and the reader's end
+    /// stays in order.
     pub const ABORT: u32 = 8;
 }
 
@@ -53,7 +54,7 @@ pub mod engine_flag {
     pub const FIN: u32 = 1;
     /// The peer will not read any more.
     pub const STOP: u32 = 2;
-    /// The connection was reset; `reason` says why.
+    /// The connection was reset; `reason` says why. FIN beside it stays true for the reader.
     pub const RESET: u32 = 4;
 }
 

@@ -200,12 +200,15 @@ impl Checks {
         let (end, other) = self.ends(id, side);
         end.reset = Some(reason);
         let (aborted, dead) = (other.aborted, other.dead);
+        // Who gave it back in order, as one that accepted it, has said how it ends.
+        let left_in_order = other.closed && !aborted;
         let record = self.record(id);
         let (from, _, to, port) = record.ports;
         let (host, peer) = if side == Side::Connector { (from, to) } else { (to, from) };
         let (joined, since) = (record.joined, record.opened_at);
         let is_explained = match reason {
             // A connector that gave up or died before it knew of the connection never joins it.
+            Reason::ResetByPeer if left_in_order => false,
             Reason::ResetByPeer if side == Side::Acceptor => aborted || dead || !joined,
             Reason::ResetByPeer => aborted || dead || self.causes.was_unlistened(to, port, since),
             Reason::Closed => side == Side::Acceptor && self.causes.was_unlistened(to, port, since),

@@ -309,8 +309,11 @@ impl World {
         self.answers[app.plan_index].add(&app.answers);
         self.on_process_dead(&app);
         let delay = self.plan.daemon_delay_max;
-        // Requests that it sent are read before the end of its socket.
-        let at = app.to_daemon_at.max(now + self.some(delay));
+        // Requests that it sent are read before the end of its socket; but the engine hears of its death by another one
+        // too.
+        let heard_in_order = self.some(delay) <= delay / 2;
+        let sent_at = if heard_in_order { app.to_daemon_at } else { now };
+        let at = sent_at.max(now + self.some(delay));
         self.queue.push(at, Event::Hangup { host, life, app: app.id });
     }
     /// What a process had is nobody's any more.

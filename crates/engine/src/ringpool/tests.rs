@@ -135,3 +135,27 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_chunk_that_was_not_taken_is_used_no_more_and_leaves_with_its_last_ring() {
+    let mut pool = RingPool::new(u64::MAX);
+    add_both(&mut pool, 1, 4096, 2);
+    let in_use = pool.take(4096).unwrap();
+    let mut retired = Vec::new();
+    pool.close_chunk(2, &mut retired);
+    assert!(retired.is_empty(), "a ring of it is in use");
+    assert!(pool.take(4096).is_none(), "no rx ring is left");
+    add(&mut pool, 3, ChunkKind::Rx, 4096, 1);
+    let other = pool.take(4096).unwrap();
+    assert_eq!((other.tx.chunk_number, other.rx.chunk_number), (1, 3));
+    retired.extend(pool.put_back(Time::ZERO, in_use).retired);
+    assert_eq!(retired.iter().map(|r| r.number).collect::<Vec<_>>(), [2]);
+    assert_eq!(pool.bytes(), 3 * 4096);
+    // One of which nothing is in use leaves at once; a number that nobody has is none.
+    pool.put_back(Time::ZERO, other);
+    retired.clear();
+    pool.close_chunk(3, &mut retired);
+    pool.close_chunk(77, &mut retired);
+    assert_eq!(retired.iter().map(|r| r.number).collect::<Vec<_>>(), [3]);
+    assert_eq!(pool.bytes(), 2 * 4096);
+}

@@ -242,3 +242,44 @@ fn a_peer_that_never_confirms_an_end_loses_its_lane() {
     w.settle();
     assert!(w.app(1, b).conns.values().all(|c| c.reset.is_some()), "slot {sa}");
 }
+
+#[test]
+fn a_connection_that_ended_in_order_is_not_reset_by_a_backlog_that_never_heard_of_its_acceptance() {
+    let mut w = World::new(2, 31);
+    let (a, b) = (w.attach(0, 64), w.attach(1, 64));
+    w.app(1, b).auto_accept = false;
+    let to = w.listen(1, b, 7, 8);
+    let sa = w.connect_wait(0, a, to, 4096).unwrap();
+    w.until("incoming", |w| !w.app(1, b).incoming.is_empty());
+    let sb = w.app(1, b).incoming[0].0;
+    w.tell(0, a, sa, |c| (c.to_send, c.fin_after) = (3000, true));
+    w.until("everything", |w| w.app(1, b).conns[&sb].eof);
+    // It took the connection, read it to its end and closed it; the engine hears of its leaving before anything else.
+    let mut left = w.kill_with(1, b, |app| app.conns.get_mut(&sb).unwrap().give_back(0));
+    left.conns.clear();
+    w.until("the end", |w| w.app(0, a).conns[&sa].eof);
+    w.settle();
+    assert_eq!(w.app(0, a).conns[&sa].reset, None);
+    close(&mut w, 0, a, sa, 0);
+    w.settle();
+    assert_eq!(w.hosts[1].gone, [b]);
+    w.assert_empty();
+    w.assert_clean();
+}
+
+#[test]
+fn a_connection_in_the_backlog_of_a_process_that_dies_is_reset() {
+    let mut w = World::new(2, 32);
+    let (a, b) = (w.attach(0, 64), w.attach(1, 64));
+    w.app(1, b).auto_accept = false;
+    let to = w.listen(1, b, 7, 8);
+    let sa = w.connect_wait(0, a, to, 4096).unwrap();
+    w.until("incoming", |w| !w.app(1, b).incoming.is_empty());
+    w.kill(1, b);
+    w.until("reset", |w| w.app(0, a).conns[&sa].reset.is_some());
+    assert_eq!(w.app(0, a).conns[&sa].reset, Some(Reason::PeerAppDied));
+    close(&mut w, 0, a, sa, 0);
+    w.settle();
+    w.assert_empty();
+    w.assert_clean();
+}

@@ -144,7 +144,7 @@ impl Accept for RaasAccept {
     }
 
     fn local_addr(&self) -> SocketAddr {
-        self.0.local_addr()
+        self.0.local_addr().expect("a listener knows its address")
     }
 }
 
@@ -167,7 +167,7 @@ impl Duplex for raas::Stream {
     }
 
     fn peer_addr(&self) -> SocketAddr {
-        Self::peer_addr(self)
+        Self::peer_addr(self).expect("a stream knows its addresses")
     }
 
     fn path(&self) -> &'static str {

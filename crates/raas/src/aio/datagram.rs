@@ -56,6 +56,11 @@ impl DatagramSocket {
         poll_fn(|context| self.0.poll_recv_from(context, buf)).await
     }
 
+    /// Where it is bound, as [`crate::DatagramSocket::local_addr`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
     /// The socket as threads use it.
     pub fn get_ref(&self) -> &crate::DatagramSocket {
         &self.0

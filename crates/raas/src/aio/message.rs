@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 
-use control::Kind;
+use control::{Kind, PathKind};
 use tokio::net::ToSocketAddrs;
 
 use super::{dial, global, listen};
@@ -69,6 +69,33 @@ impl Message {
         }
     }
 
+    /// As [`crate::Message::call_vec`]: sends `request` and receives its reply. A future that is dropped (as by a
+    /// timeout) after it sent leaves the connection out of step too; a second call while one is under way fails so.
+    pub async fn call(&self, request: &[u8]) -> io::Result<Vec<u8>> {
+        let mut call = self.0.calls.begin().map_err(io::Error::from)?;
+        // Whether it was sent is known when it is awaited to its end: a message is sent whole or not at all.
+        self.send(request).await?;
+        call.sending();
+        let reply = self.receive_vec().await?.ok_or(MessageError::NoReply)?;
+        call.in_step();
+        Ok(reply)
+    }
+
+    /// The other end, as [`crate::Stream::peer_addr`].
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.0.peer_addr()
+    }
+
+    /// This end, as [`crate::Stream::local_addr`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// How the bytes travel.
+    pub fn path(&self) -> PathKind {
+        self.0.path()
+    }
+
     /// The connection as threads use it.
     pub fn get_ref(&self) -> &crate::Message {
         &self.0
@@ -105,6 +132,11 @@ impl MessageListener {
     pub async fn accept(&self) -> Result<(Message, SocketAddr), AcceptError> {
         let (message, peer) = poll_fn(|context| self.0.poll_accept(context)).await?;
         Ok((Message(message), peer))
+    }
+
+    /// Where it listens, as [`crate::Listener::local_addr`].
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
     }
 
     /// The listener as threads use it.

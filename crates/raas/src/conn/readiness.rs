@@ -32,6 +32,11 @@ impl Conn {
         Ok(fd.as_fd())
     }
 
+    /// The descriptor of `ready_fd`, which was made before.
+    pub(crate) fn made_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        Ok(self.poller.fd()?.as_fd())
+    }
+
     /// What can be done now; of the rest the descriptor will tell.
     pub(crate) fn readiness(&self) -> io::Result<Readiness> {
         self.readiness_for(1)

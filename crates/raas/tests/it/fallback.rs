@@ -33,7 +33,7 @@ fn nobody() -> Result<Session, SessionError> {
 /// Two ends without any daemon.
 fn two() -> (Stream, Stream) {
     let listener = ListenOptions::new().fallback(Fallback::Tcp).listen(nobody(), "127.0.0.1:0").unwrap();
-    let client = asked().dial(nobody(), listener.local_addr()).unwrap();
+    let client = asked().dial(nobody(), listener.local_addr().unwrap()).unwrap();
     (client, listener.accept().unwrap().0)
 }
 
@@ -62,7 +62,10 @@ fn without_a_daemon_bytes_flow_both_ways_and_the_stream_says_why() {
         assert_eq!((stream.path(), stream.reason()), (PathKind::Tcp, Reason::TcpFallback));
         assert_eq!((stream.fallback(), stream.failure(), stream.id()), (Some(cause), None, 0));
     }
-    assert_eq!((client.local_addr(), client.peer_addr()), (server.peer_addr(), server.local_addr()));
+    assert_eq!(
+        (client.local_addr().unwrap(), client.peer_addr().unwrap()),
+        (server.peer_addr().unwrap(), server.local_addr().unwrap())
+    );
     let sent = pattern(3 << 20, 5);
     let (mut from_client, mut to_server) = client.split();
     let copy = sent.clone();
@@ -143,7 +146,7 @@ fn one_listener_takes_connections_of_both_kinds() {
     let daemon = FakeDaemon::start();
     let sessions = [daemon.session(), daemon.session()];
     let listener = ListenOptions::new().fallback(Fallback::Tcp).bind(&sessions[1], (HERE, 0)).unwrap();
-    let to = listener.local_addr();
+    let to = listener.local_addr().unwrap();
     let mut paths = Vec::new();
     // A thread that sleeps in accept is woken by either.
     for over_tcp in [true, false, true] {
@@ -175,7 +178,7 @@ fn one_listener_takes_connections_of_both_kinds() {
     assert_eq!(TcpStream::connect(to).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     // Who does not ask does not listen there.
     let plain = Listener::bind_with(&sessions[1], (HERE, 0)).unwrap();
-    assert_eq!(TcpStream::connect(plain.local_addr()).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(TcpStream::connect(plain.local_addr().unwrap()).unwrap_err().kind(), ErrorKind::ConnectionRefused);
 }
 
 #[test]
@@ -185,7 +188,7 @@ fn callers_over_kernel_tcp_do_not_wait_for_the_daemons_to_end() {
     let daemon = FakeDaemon::start();
     let sessions = [daemon.session(), daemon.session()];
     let listener = ListenOptions::new().fallback(Fallback::Tcp).bind(&sessions[1], (HERE, 0)).unwrap();
-    let to = listener.local_addr();
+    let to = listener.local_addr().unwrap();
     thread::scope(|s| {
         let callers: Vec<_> =
             (0..CALLERS).map(|_| s.spawn(|| Stream::connect_with(&sessions[0], to).unwrap())).collect();
@@ -317,6 +320,6 @@ fn the_log_says_it() {
         let address = address.to_string();
         text.lines().any(|line| line.contains(&address) && words.iter().all(|word| line.contains(word)))
     };
-    assert!(says(client.peer_addr(), &["WARN", "tcp-fallback", "no RaaS daemon"]), "{text}");
-    assert!(says(server.peer_addr(), &["INFO", "tcp-fallback", "accepted over kernel TCP"]), "{text}");
+    assert!(says(client.peer_addr().unwrap(), &["WARN", "tcp-fallback", "no RaaS daemon"]), "{text}");
+    assert!(says(server.peer_addr().unwrap(), &["INFO", "tcp-fallback", "accepted over kernel TCP"]), "{text}");
 }

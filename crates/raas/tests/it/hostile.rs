@@ -105,7 +105,7 @@ fn crime() -> Crime {
     let daemon = FakeDaemon::start();
     let session = daemon.session();
     let listener = Listener::bind_with(&session, "127.0.0.1:0").unwrap();
-    let to = listener.local_addr();
+    let to = listener.local_addr().unwrap();
     let connecting = {
         let mut rogue = Rogue::attach(&daemon);
         std::thread::spawn(move || {
@@ -120,7 +120,7 @@ fn crime() -> Crime {
 
 /// The victim's session still works: another connection, to itself.
 fn is_well(c: &Crime) {
-    let mut client = Stream::connect_with(&c.session, c.listener.local_addr()).unwrap();
+    let mut client = Stream::connect_with(&c.session, c.listener.local_addr().unwrap()).unwrap();
     let (mut server, _) = c.listener.accept().unwrap();
     client.write_all(b"fine").unwrap();
     let mut got = [0; 4];
@@ -201,7 +201,7 @@ fn a_reader_in_its_sleep_survives_noise_and_finds_the_fault() {
 #[test]
 fn odd_flags_end_in_an_error_or_an_end() {
     let _watchdog = Watchdog::start("odd_flags_end_in_an_error_or_an_end");
-    for (flags, reason) in [(app_flag::ABORT, Reason::SameHost.code()), (app_flag::ABORT | app_flag::FIN, 77_777)] {
+    for (flags, reason) in [(app_flag::ABORT, Reason::SameHost.code()), (app_flag::ABORT | app_flag::STOP, 77_777)] {
         let mut c = crime();
         c.words.reason.store(reason, Ordering::Relaxed);
         c.words.flags.store(flags, Ordering::Relaxed);
@@ -210,6 +210,13 @@ fn odd_flags_end_in_an_error_or_an_end() {
         assert_eq!(StreamError::reason_of(&error), Some(Reason::ResetByPeer), "a reset has a reason that is one");
         is_well(&c);
     }
+    // Its end in order stays one, whatever it says beside.
+    let mut c = crime();
+    c.words.flags.store(app_flag::ABORT | app_flag::FIN, Ordering::Relaxed);
+    c.words.generation.store(c.generation, Ordering::Release);
+    assert_eq!(c.victim.read(&mut [0; 10]).unwrap(), 0);
+    assert_eq!(c.victim.write(&[0; 10]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(c.victim.failure(), Some(Reason::ResetByPeer));
     let mut c = crime();
     c.words.flags.store(app_flag::CLOSED, Ordering::Relaxed);
     c.words.generation.store(c.generation, Ordering::Release);

@@ -108,7 +108,7 @@ fn a_session_can_connect_to_itself() {
         let daemon = FakeDaemon::start();
         let session = daemon.session();
         let listener = Listener::bind_with(&session, "0.0.0.0:0").unwrap();
-        let to = SocketAddr::new(host.parse().unwrap(), listener.local_addr().port());
+        let to = SocketAddr::new(host.parse().unwrap(), listener.local_addr().unwrap().port());
         let mut client = Stream::connect_with(&session, to).unwrap();
         client.write_all(b"to myself").unwrap();
         let (mut server, _) = listener.accept().unwrap();
@@ -125,7 +125,7 @@ fn connections_nobody_accepted_are_reset() {
         let daemon = FakeDaemon::start();
         let session = daemon.session();
         let listener = Listener::bind_with(&session, "0.0.0.0:0").unwrap();
-        let to = SocketAddr::new(host.parse().unwrap(), listener.local_addr().port());
+        let to = SocketAddr::new(host.parse().unwrap(), listener.local_addr().unwrap().port());
         let mut client = Stream::connect_with(&session, to).unwrap();
         drop(listener);
         let error = client.read(&mut [0; 1]).unwrap_err();

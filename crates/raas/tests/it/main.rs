@@ -10,6 +10,7 @@ mod polling;
 mod processes;
 mod refusals;
 mod streams;
+mod surface;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod world;

@@ -25,7 +25,7 @@ fn two(host: &str, rings: [u32; 2]) -> Two {
     let far = Session::builder().socket(daemon.path()).background(true).connect().unwrap();
     let options = ListenOptions::new().ring_bytes(rings[1]);
     let listener = MessageListener::bind_with(&far, "0.0.0.0:0", options).unwrap();
-    let to = SocketAddr::new(host.parse().unwrap(), listener.local_addr().port());
+    let to = SocketAddr::new(host.parse().unwrap(), listener.local_addr().unwrap().port());
     let options = ConnectOptions::new().ring_bytes(rings[0]);
     let client = Message::connect_with(&daemon.session(), to, options).unwrap();
     let (server, _) = listener.accept().unwrap();
@@ -157,9 +157,9 @@ fn kinds_must_agree() {
         let streams = Listener::bind_with(&session, "0.0.0.0:0").unwrap();
         let messages = MessageListener::bind_with(&session, "0.0.0.0:0", ListenOptions::new()).unwrap();
         let to = |port| SocketAddr::new(host.parse().unwrap(), port);
-        let refused = Stream::connect_with(&session, to(messages.local_addr().port())).unwrap_err();
+        let refused = Stream::connect_with(&session, to(messages.local_addr().unwrap().port())).unwrap_err();
         assert!(matches!(refused, ConnectError::Refused { reason: Reason::WrongKind, .. }), "{refused}");
-        let to = to(streams.local_addr().port());
+        let to = to(streams.local_addr().unwrap().port());
         let refused = Message::connect_with(&session, to, ConnectOptions::new()).unwrap_err();
         assert!(matches!(refused, ConnectError::Refused { reason: Reason::WrongKind, .. }), "{refused}");
     }

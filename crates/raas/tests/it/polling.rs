@@ -238,7 +238,7 @@ fn connections_are_made_and_accepted_by_poll() {
         listener.set_nonblocking(true).unwrap();
         assert!(matches!(listener.accept(), Err(AcceptError::WouldBlock)));
         assert!(listener.readiness().unwrap().is_empty());
-        let to = SocketAddr::new(host.parse().unwrap(), listener.local_addr().port());
+        let to = SocketAddr::new(host.parse().unwrap(), listener.local_addr().unwrap().port());
         let mut connecting = ConnectOptions::new().start(&sessions[0], to).unwrap();
         let (mut client, mut server) = (None, None);
         while client.is_none() || server.is_none() {
@@ -299,7 +299,7 @@ fn a_watched_session_answers_by_itself() {
     let server = Session::builder().socket(daemon.path()).background(true).connect().unwrap();
     let listener = Listener::bind_with(&server, "0.0.0.0:0").unwrap();
     let client = daemon.session();
-    let to = SocketAddr::new(crate::fake_daemon::HERE.parse().unwrap(), listener.local_addr().port());
+    let to = SocketAddr::new(crate::fake_daemon::HERE.parse().unwrap(), listener.local_addr().unwrap().port());
     // Nobody is in a call of the listening session.
     let mut stream = Stream::connect_with(&client, to).unwrap();
     stream.write_all(b"early").unwrap();

@@ -47,7 +47,7 @@ fn address_of(child: &mut Child, host: &str) -> (SocketAddr, BufReader<std::proc
 /// Role: answers one connection with what it gets, in the process-wide session.
 fn echo_once() {
     let listener = Listener::bind("0.0.0.0:0").unwrap();
-    println!("listening on {}", listener.local_addr());
+    println!("listening on {}", listener.local_addr().unwrap());
     let (stream, _) = listener.accept().unwrap();
     let (mut reader, mut writer) = stream.split();
     std::io::copy(&mut reader, &mut writer).unwrap();
@@ -82,7 +82,7 @@ fn two_processes_exchange_bytes() {
 /// Role: accepts, writes something, and waits to be killed.
 fn victim() {
     let listener = Listener::bind("0.0.0.0:0").unwrap();
-    println!("listening on {}", listener.local_addr());
+    println!("listening on {}", listener.local_addr().unwrap());
     let (mut stream, _) = listener.accept().unwrap();
     stream.write_all(b"my will").unwrap();
     let (mut second, _) = listener.accept().unwrap();
@@ -153,7 +153,7 @@ fn a_peer_that_closed_and_left_is_read_to_the_end() {
     let session = daemon.session();
     let listener = Listener::bind_with(&session, "0.0.0.0:0").unwrap();
     let mut peer = child("a_peer_that_closed_and_left_is_read_to_the_end", "hasty", daemon.path());
-    writeln!(peer.stdin.take().unwrap(), "{}", listener.local_addr()).unwrap();
+    writeln!(peer.stdin.take().unwrap(), "{}", listener.local_addr().unwrap()).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
     assert!(peer.wait().unwrap().success());
     let mut got = Vec::new();

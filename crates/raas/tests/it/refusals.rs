@@ -79,7 +79,7 @@ fn a_silent_daemon_is_given_up() {
     let session = daemon.session();
     let listener = Listener::bind_with(&session, "0.0.0.0:0").unwrap();
     let options = ConnectOptions::new().timeout(Duration::from_millis(50));
-    let error = options.connect(&session, listener.local_addr()).unwrap_err();
+    let error = options.connect(&session, listener.local_addr().unwrap()).unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut { .. }), "{error:?}");
     while daemon.facts().cancelled == 0 {
         std::thread::yield_now();
@@ -92,7 +92,7 @@ fn binds_that_cannot_be() {
     let daemon = FakeDaemon::start();
     let session = daemon.session();
     let listener = Listener::bind_with(&session, "127.0.0.1:0").unwrap();
-    let error = Listener::bind_with(&session, listener.local_addr()).unwrap_err();
+    let error = Listener::bind_with(&session, listener.local_addr().unwrap()).unwrap_err();
     assert!(matches!(error, BindError::Refused { reason: Reason::PortInUse, .. }), "{error:?}");
     assert_eq!(std::io::Error::from(error).kind(), ErrorKind::AddrInUse);
     let error = Listener::bind_with(&session, "10.9.9.9:80").unwrap_err();
@@ -111,11 +111,11 @@ fn a_full_backlog_refuses() {
     let daemon = FakeDaemon::start();
     let session = daemon.session();
     let listener = ListenOptions::new().backlog(1).bind(&session, "127.0.0.1:0").unwrap();
-    let _first = Stream::connect_with(&session, listener.local_addr()).unwrap();
-    let error = Stream::connect_with(&session, listener.local_addr()).unwrap_err();
+    let _first = Stream::connect_with(&session, listener.local_addr().unwrap()).unwrap();
+    let error = Stream::connect_with(&session, listener.local_addr().unwrap()).unwrap_err();
     assert_eq!(error.reason(), Some(Reason::BacklogFull));
     listener.accept().unwrap();
-    let _second = Stream::connect_with(&session, listener.local_addr()).unwrap();
+    let _second = Stream::connect_with(&session, listener.local_addr().unwrap()).unwrap();
 }
 
 #[test]
@@ -184,11 +184,11 @@ fn names_stand_for_addresses_each_of_which_is_tried() {
     let daemon = FakeDaemon::start();
     let session = daemon.session();
     let listener = Listener::bind_with(&session, "127.0.0.1:0").unwrap();
-    let port = listener.local_addr().port();
+    let port = listener.local_addr().unwrap().port();
     let list = |hosts: [[u8; 4]; 3]| hosts.map(|host| std::net::SocketAddr::from((host, port)));
     // The first two have no daemon.
     let stream = Stream::connect_with(&session, &list([[10, 1, 2, 3], [10, 1, 2, 4], [127, 0, 0, 1]])[..]).unwrap();
-    assert_eq!(stream.peer_addr().port(), port);
+    assert_eq!(stream.peer_addr().unwrap().port(), port);
     // The system's resolver: with IPv6 first, if it likes.
     Stream::connect_with(&session, ("localhost", port)).unwrap();
     let error = Stream::connect_with(&session, &list([[10, 1, 2, 3], [10, 1, 2, 4], [10, 1, 2, 5]])[..]).unwrap_err();

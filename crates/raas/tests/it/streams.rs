@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::thread;
 use std::time::Duration;
 
-use raas::{Reason, StreamError};
+use raas::{Readiness, Reason, StreamError};
 
 use crate::Watchdog;
 use crate::world::{PATHS, pattern, two};
@@ -269,5 +269,33 @@ fn vectored_writes_are_one_stream() {
         t.server.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"onetwo");
         assert_eq!(t.client.write(&[]).unwrap(), 0);
+    }
+}
+
+#[test]
+fn what_ended_in_order_stays_so_when_the_connection_breaks_before_it_is_read() {
+    let _watchdog = Watchdog::start("what_ended_in_order_stays_so_when_the_connection_breaks_before_it_is_read");
+    for (host, path) in PATHS {
+        let mut t = two(host, 4096);
+        t.server.write_all(b"never read").unwrap();
+        while t.client.unread_bytes().unwrap() < 10 {
+            thread::yield_now();
+        }
+        t.client.write_all(b"all of it").unwrap();
+        t.client.shutdown(Shutdown::Write).unwrap();
+        while !t.server.readiness().unwrap().contains(Readiness::HUP) {
+            thread::yield_now();
+        }
+        // With bytes unread: a reset, which comes after the end.
+        drop(t.client);
+        while t.server.failure().is_none() {
+            thread::yield_now();
+        }
+        let mut got = Vec::new();
+        t.server.read_to_end(&mut got).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        assert_eq!(got, b"all of it");
+        assert_eq!(t.server.failure(), Some(Reason::ResetByPeer), "{path:?}");
+        let error = t.server.write(&[1]).unwrap_err();
+        assert_eq!(StreamError::reason_of(&error), Some(Reason::ResetByPeer), "{path:?}: writing is broken");
     }
 }

@@ -49,7 +49,7 @@ fn without_a_daemon_tasks_go_over_kernel_tcp() {
         let asked = ConnectOptions::new().fallback(Fallback::Tcp);
         let options = ListenOptions::new().fallback(Fallback::Tcp);
         let listener = Listener::listen(nobody(), "127.0.0.1:0", options).await.unwrap();
-        let to = listener.get_ref().local_addr();
+        let to = listener.get_ref().local_addr().unwrap();
         let soon = Duration::from_millis(5);
         assert!(tokio::time::timeout(soon, listener.accept()).await.is_err(), "nobody connects yet");
         for _ in 0..2 {
@@ -83,7 +83,7 @@ fn a_listener_with_a_daemon_takes_both_kinds_for_tasks() {
         let (near, far) = (daemon.session(), daemon.session());
         let options = ListenOptions::new().fallback(Fallback::Tcp);
         let listener = Listener::bind_with(&far, (HERE, 0), options).await.unwrap();
-        let to = listener.get_ref().local_addr();
+        let to = listener.get_ref().local_addr().unwrap();
         for over_tcp in [true, false, true] {
             let connecting = async {
                 if over_tcp {
@@ -119,7 +119,7 @@ fn messages_keep_their_boundaries_for_tasks() {
             let (near, far) = (daemon.session(), daemon.session());
             let options = ListenOptions::new().ring_bytes(4096);
             let listener = MessageListener::bind_with(&far, "0.0.0.0:0", options).await.unwrap();
-            let to = SocketAddr::new(host.parse().unwrap(), listener.get_ref().local_addr().port());
+            let to = SocketAddr::new(host.parse().unwrap(), listener.get_ref().local_addr().unwrap().port());
             let options = ConnectOptions::new().ring_bytes(4096);
             let (client, server) = tokio::join!(Message::connect_with(&near, to, &options), listener.accept());
             let (client, server) = (client.unwrap(), server.unwrap().0);
@@ -160,7 +160,7 @@ fn tasks_move_bytes_both_ways_at_once() {
             let (near, far) = (daemon.session(), daemon.session());
             let options = ListenOptions::new().ring_bytes(4096);
             let listener = Listener::bind_with(&far, "0.0.0.0:0", options).await.unwrap();
-            let to = SocketAddr::new(host.parse().unwrap(), listener.get_ref().local_addr().port());
+            let to = SocketAddr::new(host.parse().unwrap(), listener.get_ref().local_addr().unwrap().port());
             let options = ConnectOptions::new().ring_bytes(4096);
             let (client, server) = tokio::join!(Stream::connect_with(&near, to, &options), listener.accept());
             let (client, server) = (client.unwrap(), server.unwrap().0);
@@ -180,7 +180,7 @@ fn dropped_futures_lose_nothing() {
             let listener = Listener::bind_with(&far, "0.0.0.0:0", ListenOptions::new()).await.unwrap();
             let soon = Duration::from_millis(5);
             assert!(tokio::time::timeout(soon, listener.accept()).await.is_err(), "nobody connects yet");
-            let to = SocketAddr::new(host.parse().unwrap(), listener.get_ref().local_addr().port());
+            let to = SocketAddr::new(host.parse().unwrap(), listener.get_ref().local_addr().unwrap().port());
             let options = ConnectOptions::new();
             let (client, server) = tokio::join!(Stream::connect_with(&near, to, &options), listener.accept());
             let (mut client, mut server) = (client.unwrap(), server.unwrap().0);
@@ -203,17 +203,83 @@ fn dropped_futures_lose_nothing() {
 }
 
 #[test]
-fn incoming_ends_with_the_session() {
-    let _watchdog = Watchdog::start("incoming_ends_with_the_session");
+fn incoming_tells_the_loss_of_the_daemon_once_and_goes_on() {
+    let _watchdog = Watchdog::start("incoming_tells_the_loss_of_the_daemon_once_and_goes_on");
     run(async {
         let mut daemon = FakeDaemon::start();
         let session = daemon.session();
         let listener = Listener::bind_with(&session, "0.0.0.0:0", ListenOptions::new()).await.unwrap();
         let mut incoming = listener.incoming();
-        let next =
-            std::future::poll_fn(|context| futures_core::Stream::poll_next(std::pin::Pin::new(&mut incoming), context));
+        let mut next = async || {
+            let next = |context: &mut std::task::Context<'_>| {
+                futures_core::Stream::poll_next(std::pin::Pin::new(&mut incoming), context)
+            };
+            std::future::poll_fn(next).await
+        };
         let end = async { daemon.die() };
-        let (next, ()) = tokio::join!(next, end);
-        assert!(next.is_none());
+        let (first, ()) = tokio::join!(next(), end);
+        let error = first.unwrap().unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted, "{error}");
+        // What comes after it: the tests of the daemon's restarts.
+        assert!(tokio::time::timeout(Duration::from_millis(50), next()).await.is_err(), "it waits");
+    });
+}
+
+#[test]
+fn the_halves_of_a_stream_go_to_two_tasks() {
+    let _watchdog = Watchdog::start("the_halves_of_a_stream_go_to_two_tasks");
+    run(async {
+        let daemon = FakeDaemon::start();
+        let session = daemon.session();
+        let listener = Listener::bind_with(&session, "0.0.0.0:0", ListenOptions::new()).await.unwrap();
+        let to = (HERE, listener.local_addr().unwrap().port());
+        let options = ConnectOptions::new();
+        let (client, server) = tokio::join!(Stream::connect_with(&session, to, &options), listener.accept());
+        let (client, server) = (client.unwrap(), server.unwrap().0);
+        assert_eq!((client.path(), server.path()), (PathKind::Shm, PathKind::Shm));
+        assert_eq!(client.peer_addr().unwrap(), server.local_addr().unwrap());
+        client.set_nodelay(true).unwrap();
+        let echo = tokio::spawn(async move {
+            let (mut reader, mut writer) = server.into_split();
+            tokio::io::copy(&mut reader, &mut writer).await.unwrap()
+        });
+        let (mut reader, mut writer) = client.into_split();
+        assert_eq!(reader.peer_addr().unwrap(), writer.peer_addr().unwrap());
+        let sent = pattern(500_000, 3);
+        let expected = sent.clone();
+        let writing = tokio::spawn(async move {
+            writer.write_all(&sent).await.unwrap();
+            // Dropping it ends the writing.
+        });
+        let mut got = Vec::new();
+        reader.read_to_end(&mut got).await.unwrap();
+        assert!(got == expected);
+        writing.await.unwrap();
+        assert_eq!(echo.await.unwrap(), 500_000);
+    });
+}
+
+#[test]
+fn a_call_that_was_given_up_leaves_the_connection_out_of_step() {
+    let _watchdog = Watchdog::start("a_call_that_was_given_up_leaves_the_connection_out_of_step");
+    run(async {
+        let daemon = FakeDaemon::start();
+        let session = daemon.session();
+        let listener = MessageListener::bind_with(&session, "0.0.0.0:0", ListenOptions::new()).await.unwrap();
+        let to = (HERE, listener.local_addr().unwrap().port());
+        let options = ConnectOptions::new();
+        let (client, server) = tokio::join!(Message::connect_with(&session, to, &options), listener.accept());
+        let (client, server) = (client.unwrap(), server.unwrap().0);
+        let answering = async {
+            let request = server.receive_vec().await.unwrap().unwrap();
+            server.send(&request).await.unwrap();
+        };
+        let (reply, ()) = tokio::join!(client.call(b"first"), answering);
+        assert_eq!(reply.unwrap(), b"first");
+        let soon = Duration::from_millis(20);
+        assert!(tokio::time::timeout(soon, client.call(b"second")).await.is_err());
+        server.send(b"late").await.unwrap();
+        let error = client.call(b"third").await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::NotConnected, "{error}");
     });
 }

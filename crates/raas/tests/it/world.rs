@@ -29,7 +29,7 @@ pub(crate) fn two(host: &str, ring_bytes: u32) -> Two {
 /// A connection from the first session to the second.
 pub(crate) fn connect(sessions: &[Session; 2], host: &str, ring_bytes: u32) -> (Stream, Stream) {
     let listener = Listener::bind_with(&sessions[1], "0.0.0.0:0").unwrap();
-    let to = SocketAddr::new(host.parse().unwrap(), listener.local_addr().port());
+    let to = SocketAddr::new(host.parse().unwrap(), listener.local_addr().unwrap().port());
     // A pair needs both sides to answer the daemon, so somebody must wait at the listener meanwhile.
     thread::scope(|s| {
         let server = s.spawn(|| listener.accept().unwrap().0);

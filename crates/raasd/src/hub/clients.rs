@@ -2,10 +2,12 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
 
-use control::{APP_VERSION, ChunkKind, Kind, Reason, Reply, Request, Role};
+use control::{APP_VERSION, ChunkKind, Kind, Reason, Received, Reply, Request, Role};
 use engine::{AppId, Attach};
 use shm::{Pair, Segment, Session, Sharing, WakeSocket};
+use tokio::sync::{Notify, mpsc};
 
 use super::{Client, Hub, Stage};
 use crate::client_socket::{ClientInput, Outgoing, Who};
@@ -25,9 +27,9 @@ fn make_segment(name: &str, bytes: u64) -> Result<Segment, shm::SegmentError> {
 impl Hub {
     pub(super) fn on_client(&mut self, input: ClientInput) {
         match input {
-            ClientInput::Opened { client, who, out } => self.on_opened(client, who, out),
-            ClientInput::Request { client, request, fds } => {
-                if let Err(fault) = self.on_request(client, request, fds) {
+            ClientInput::Opened { client, who, out, hung_up } => self.on_opened(client, who, (out, hung_up)),
+            ClientInput::Request { client, received } => {
+                if let Err(fault) = self.on_request(client, received) {
                     self.throw_out(client, &fault);
                 }
             }
@@ -51,13 +53,13 @@ impl Hub {
     }
 
     /// Whether a line about a program may be written; how many were left out before.
-    fn may_log(&mut self) -> Option<Option<u64>> {
+    pub(super) fn may_log(&mut self) -> Option<Option<u64>> {
         self.log.take(std::time::Instant::now())
     }
 
     // ---- attaching
 
-    fn on_opened(&mut self, client: ClientId, who: Who, out: tokio::sync::mpsc::Sender<Outgoing>) {
+    fn on_opened(&mut self, client: ClientId, who: Who, (out, hung_up): (mpsc::Sender<Outgoing>, Arc<Notify>)) {
         let stage = match who.role {
             Role::Inspector => Stage::Inspector,
             Role::Application => match self.make_session(client, &who) {
@@ -72,7 +74,8 @@ impl Hub {
             },
         };
         let inspector = matches!(stage, Stage::Inspector);
-        self.clients.insert(client, Client { who, out, stage, next_chunk: 0, question: QuestionPlace::default() });
+        let question = QuestionPlace::default();
+        self.clients.insert(client, Client { who, out, hung_up, stage, next_chunk: 0, question });
         if inspector {
             self.send(client, self.welcome(client, true), Vec::new());
         }
@@ -149,7 +152,8 @@ impl Hub {
     // ---- requests
 
     /// An error is what the program did wrong.
-    fn on_request(&mut self, id: ClientId, request: Request, fds: Vec<OwnedFd>) -> Result<(), String> {
+    fn on_request(&mut self, id: ClientId, received: Received<Request>) -> Result<(), String> {
+        let Received { message: request, fds, lacks_fds } = received;
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
         match request {
             Request::Inspect { request, query, from } => return self.on_question(id, request, query, from),
@@ -193,8 +197,13 @@ impl Hub {
                 }
             }
             Request::PairSegment { pair, index, slots, ring_bytes } => {
+                if lacks_fds {
+                    self.on_own_limit(id, pair, index);
+                    return Ok(());
+                }
                 return self.on_pair_segment(id, pair, index, (slots, ring_bytes), fds);
             }
+            Request::NotTaken { what, limit } => return self.on_not_taken(id, app, what, limit),
             Request::PairClosed { connection } => self.pairs.handle_closed(id, connection),
             Request::TcpOpened { number, local, peer } => {
                 if !self.fallbacks.handle_opened(party, number, (local, peer))?
@@ -232,7 +241,10 @@ impl Hub {
             // The words, which `raas ss` reads. Nobody can punch holes into a segment that is sealed against writes.
             segment.allocate(Pair::words_bytes(slots)).map_err(|e| e.to_string())?;
         }
-        let fd = segment.fd().try_clone_to_owned().map_err(|e| e.to_string())?;
+        let Ok(fd) = segment.fd().try_clone_to_owned() else {
+            self.on_own_limit(client, pair, index);
+            return Ok(());
+        };
         let view = Pair::open(segment.into_region(), slots, ring_bytes).map_err(|e| e.to_string())?;
         self.pairs.handle_segment(pair, index, fd, view);
         Ok(())
@@ -244,11 +256,13 @@ impl Hub {
     pub(super) fn on_chunks_wanted(&mut self, app: AppId, ring_bytes: u32, rings: u32) {
         let Some(&id) = self.apps.get(&app) else { return };
         let bytes = u64::from(ring_bytes) * u64::from(rings);
-        let made = (|| {
-            let tx = make_segment("raas-tx", bytes)?;
-            Ok::<_, shm::SegmentError>((tx, make_segment("raas-rx", bytes)?))
-        })();
-        let (tx, rx) = match made {
+        let make = |name| {
+            let segment = make_segment(name, bytes).map_err(|e| e.to_string())?;
+            let fd = segment.fd().try_clone_to_owned().map_err(|e| e.to_string())?;
+            Ok::<_, String>((segment.into_region(), fd))
+        };
+        // Both before the program hears of one.
+        let (tx, rx) = match make("raas-tx").and_then(|tx| Ok((tx, make("raas-rx")?))) {
             Ok(both) => both,
             Err(error) => {
                 if let Some(left_out) = self.may_log() {
@@ -258,15 +272,12 @@ impl Hub {
             }
         };
         let mut sent = Vec::new();
-        for (segment, kind) in [(tx, ChunkKind::Tx), (rx, ChunkKind::Rx)] {
+        for ((region, fd), kind) in [(tx, ChunkKind::Tx), (rx, ChunkKind::Rx)] {
             let Some(client) = self.clients.get_mut(&id) else { return };
             let chunk = client.next_chunk;
             client.next_chunk = client.next_chunk.wrapping_add(1);
-            let Ok(fd) = segment.fd().try_clone_to_owned() else {
-                return self.command(Command::ChunksRefused { app, ring_bytes, reason: Reason::LocalLimit });
-            };
             self.send(id, Reply::Chunk { chunk, kind, bytes }, vec![fd]);
-            sent.push((chunk, segment.into_region()));
+            sent.push((chunk, region));
         }
         if let (Some(rx), Some(tx)) = (sent.pop(), sent.pop()) {
             self.command(Command::AddChunks { app, ring_bytes, tx, rx });
@@ -332,15 +343,13 @@ impl Hub {
         self.let_go(id, Reason::AppFault, fault);
     }
 
-    /// Usually it died, which its control socket is about to tell; one that lives has left all the same.
+    /// Usually it died, which its control socket tells behind the last that it said: who is detached before that was
+    /// heard loses what it did, as the acceptance of a connection that ended in order. So the control socket decides,
+    /// and its reader ends one that stays open.
     pub(super) fn on_wake_hangup(&mut self, id: ClientId) {
-        let fault = "it closed its wake socket";
-        if let Some(Client { who, .. }) = self.clients.get(&id)
-            && let Some(left_out) = self.log.take(std::time::Instant::now())
-        {
-            tracing::info!(pid = who.pid, name = who.name, why = fault, left_out, "a program left");
+        if let Some(client) = self.clients.get(&id) {
+            client.hung_up.notify_one();
         }
-        self.let_go(id, Reason::AppFault, fault);
     }
 
     /// Detaches a program, with words for it but none in the log.

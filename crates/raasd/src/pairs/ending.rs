@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use control::Reason;
 
 use super::shares::{ONE_PAIR, ONE_SEGMENT};
-use super::{CONNECTING_END, Pair, Pairs, Pending};
+use super::{CONNECTING_END, Pair, PairKey, Pairs, Pending};
 use crate::command::ClientId;
 
 impl Pairs {
@@ -63,26 +63,7 @@ impl Pairs {
     pub(crate) fn handle_gone(&mut self, client: ClientId) {
         let gone = self.of_client.remove(&client).unwrap_or_default();
         for key in gone {
-            self.waiting.remove(&key);
-            let Some(pair) = self.pairs.remove(&key) else { continue };
-            for use_ in pair.connections.iter().filter_map(|connection| self.uses.remove(connection)) {
-                for (end, _) in pair.ends.iter().zip(use_.closed).filter(|(_, closed)| !closed) {
-                    close_end(&mut self.open_ends, end.client);
-                }
-            }
-            self.shares.give_back(pair.ends[0].uid, ONE_PAIR);
-            for segment in &pair.segments {
-                self.shares.give_back(segment.uid, ONE_SEGMENT);
-            }
-            for end in &pair.ends {
-                self.ends.remove(&end.id);
-                if let Some(keys) = self.of_client.get_mut(&end.client) {
-                    keys.remove(&key);
-                }
-            }
-            let [a, b] = [pair.ends[0].client, pair.ends[1].client];
-            self.by_clients.remove(&(a.min(b), a.max(b)));
-            for pending in pair.pending {
+            for pending in self.drop_pair(key).into_iter().flat_map(|pair| pair.pending) {
                 if pending.connect.from.client == client {
                     self.give_back(&pending.connect);
                 } else {
@@ -90,6 +71,30 @@ impl Pairs {
                 }
             }
         }
+    }
+
+    /// Takes a pair out, with its connections and shares; who waits for it is the caller's to answer.
+    pub(super) fn drop_pair(&mut self, key: PairKey) -> Option<Pair> {
+        self.waiting.remove(&key);
+        let pair = self.pairs.remove(&key)?;
+        for use_ in pair.connections.iter().filter_map(|connection| self.uses.remove(connection)) {
+            for (end, _) in pair.ends.iter().zip(use_.closed).filter(|(_, closed)| !closed) {
+                close_end(&mut self.open_ends, end.client);
+            }
+        }
+        self.shares.give_back(pair.ends[0].uid, ONE_PAIR);
+        for segment in &pair.segments {
+            self.shares.give_back(segment.uid, ONE_SEGMENT);
+        }
+        for end in &pair.ends {
+            self.ends.remove(&end.id);
+            if let Some(keys) = self.of_client.get_mut(&end.client) {
+                keys.remove(&key);
+            }
+        }
+        let [a, b] = [pair.ends[0].client, pair.ends[1].client];
+        self.by_clients.remove(&(a.min(b), a.max(b)));
+        Some(pair)
     }
 }
 

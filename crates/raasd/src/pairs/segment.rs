@@ -15,6 +15,10 @@ pub(super) struct Segment {
     /// Of whose share it is.
     pub(super) uid: u32,
     pub(super) halves: [Option<Half>; 2],
+    /// Which ends have sent their half, or said that they cannot.
+    pub(super) answered: [bool; 2],
+    /// Somebody had no descriptor for it: it is given to no connection any more.
+    pub(super) is_lost: bool,
     free: BTreeSet<u32>,
     pub(super) generations: Vec<u32>,
 }
@@ -29,15 +33,26 @@ pub(super) struct Half {
 impl Segment {
     pub(super) fn new(ring_bytes: u32, uid: u32) -> Self {
         let generations = vec![1; PAIR_SLOTS as usize];
-        Self { ring_bytes, uid, halves: [None, None], free: (0..PAIR_SLOTS).collect(), generations }
+        let (halves, answered) = ([None, None], [false; 2]);
+        Self { ring_bytes, uid, halves, answered, is_lost: false, free: (0..PAIR_SLOTS).collect(), generations }
     }
 
     pub(super) fn is_ready(&self) -> bool {
         self.halves.iter().all(Option::is_some)
     }
 
+    /// Whether its slots can be waited for.
+    pub(super) fn is_coming(&self) -> bool {
+        !self.is_lost && !self.is_ready()
+    }
+
+    /// Whether another one may come in its place once no connection is in it: nothing of it is still on its way here.
+    pub(super) fn can_be_replaced(&self) -> bool {
+        self.is_lost && self.answered == [true; 2]
+    }
+
     pub(super) fn take(&mut self) -> Option<u32> {
-        if self.is_ready() { self.free.pop_first() } else { None }
+        if self.is_ready() && !self.is_lost { self.free.pop_first() } else { None }
     }
 
     pub(super) fn give_back(&mut self, slot: u32) {

@@ -409,3 +409,65 @@ fn rows_show_both_ends_and_believe_no_lie() {
     words(&world, 1).generation.store(9, Ordering::Release);
     assert_eq!(row(&world, 1).tx_bytes, 0);
 }
+
+/// The number by which a client knows the pair whose segment it was asked for.
+fn end_of(world: &World, client: u64) -> u64 {
+    let wanted = world.sent.iter().find_map(|(to, reply, _)| match reply {
+        Reply::PairSegmentWanted { pair, .. } if *to == ClientId(client) => Some(*pair),
+        _ => None,
+    });
+    wanted.expect("a segment was asked for")
+}
+
+#[test]
+fn a_segment_that_was_not_taken_refuses_who_waits_and_is_asked_for_again() {
+    let mut world = World::new();
+    let whose = [
+        (2, SegmentLost::ByProgram, Reason::PeerAppDescriptors),
+        (1, SegmentLost::ByProgram, Reason::AppDescriptors),
+        (1, SegmentLost::ByDaemon, Reason::LocalLimit),
+    ];
+    for (loser, by, reason) in whose {
+        let connection = world.connect(1, 2);
+        let end = end_of(&world, loser);
+        assert!(world.pairs.handle_segment_not_taken(ClientId(9), end, 0, by).is_err(), "another's");
+        assert!(world.pairs.handle_segment_not_taken(ClientId(loser), end, 1, by).is_err(), "not asked for");
+        world.pairs.handle_segment_not_taken(ClientId(loser), end, 0, by).unwrap();
+        world.drain();
+        // The other side's half was on its way; it is taken and not used, in the very place that is asked for again.
+        world.sent.retain(|s| s.0 != ClientId(loser) || !matches!(s.1, Reply::PairSegmentWanted { .. }));
+        assert_eq!(world.answer(), 1);
+        assert_eq!(world.connected(1), [Err(reason)]);
+        assert_eq!(world.returned.pop(), Some(connection));
+        world.take(2);
+    }
+    world.connect(1, 2);
+    assert_eq!(world.answer(), 2);
+    let connected = world.connected(1);
+    let (_, first, _) = slot(connected[0].as_ref().unwrap());
+    assert!(first < PAIR_SLOTS, "the lost ones took no place");
+    assert!(matches!(world.take(2)[..], [Reply::PairSegment { index: 0, .. }, Reply::Incoming { .. }]));
+}
+
+#[test]
+fn a_pair_that_was_not_taken_is_none_and_the_next_connect_opens_another() {
+    let mut world = World::new();
+    let connection = world.connect(1, 2);
+    let end = end_of(&world, 2);
+    assert!(world.pairs.handle_pair_not_taken(ClientId(1), end).is_err(), "another's");
+    world.pairs.handle_pair_not_taken(ClientId(2), end).unwrap();
+    world.drain();
+    assert_eq!(world.connected(1), [Err(Reason::PeerAppDescriptors)]);
+    assert_eq!((world.returned.pop(), world.pairs.count()), (Some(connection), 0));
+    // A segment for it is still on its way.
+    assert_eq!(world.pairs.expects(ClientId(2), end, 0, (PAIR_SLOTS, RING)), Ok(false));
+    world.take(2);
+    world.connect(1, 2);
+    world.sent.retain(|s| !matches!(s.1, Reply::PairOpened { .. }));
+    assert_eq!(world.answer(), 2);
+    assert!(world.connected(1)[0].is_ok());
+    let end =
+        world.pairs.ends.iter().find(|(_, (key, _))| world.pairs.pairs.contains_key(key)).map(|(end, _)| *end).unwrap();
+    let client = if world.pairs.end_of(ClientId(1), end).is_ok() { ClientId(1) } else { ClientId(2) };
+    assert!(world.pairs.handle_pair_not_taken(client, end).is_err(), "it has a connection");
+}

@@ -209,7 +209,7 @@ fn a_segment_that_could_shrink_is_refused() {
         let server = host.session();
         let listener = raas::Listener::bind_with(&server, (host.address(), 0)).unwrap();
         let mut liar = RawClient::attached(&host);
-        liar.connect(1, listener.local_addr(), 0);
+        liar.connect(1, listener.local_addr().unwrap(), 0);
         let (pair, index, slots, ring_bytes) = loop {
             match liar.next() {
                 Some(Reply::PairSegmentWanted { pair, index, slots, ring_bytes }) => {
@@ -230,7 +230,7 @@ fn a_segment_that_could_shrink_is_refused() {
         let honest = host.session();
         std::thread::scope(|scope| {
             let accepting = scope.spawn(|| listener.accept_timeout(PATIENCE).unwrap());
-            let _stream = Stream::connect_with(&honest, listener.local_addr()).unwrap();
+            let _stream = Stream::connect_with(&honest, listener.local_addr().unwrap()).unwrap();
             accepting.join().unwrap();
         });
     });
@@ -312,6 +312,27 @@ fn too_many_questions_at_once_are_a_fault() {
             }
         }
         assert!(refused);
+        check_service(&host);
+    });
+}
+
+#[test]
+fn what_a_program_said_is_heard_although_its_wake_socket_closed_first() {
+    bounded(|| {
+        let host = Host::started();
+        let mut client = RawClient::attached(&host);
+        // Session, engine page, wake socket.
+        drop(client.fds.pop());
+        // The engine has long seen it when the program's last words come.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        client.send(&Request::Listen { request: 7, port: 0, backlog: 1, ring_bytes: 0 });
+        let reply = client.next();
+        assert!(matches!(reply, Some(Reply::Listening { request: 7, result: Ok(_) })), "{reply:?}");
+        // One that lives on so is put out all the same.
+        let (reason, detail) = client.last_words();
+        assert_eq!(reason, Reason::AppFault);
+        assert!(detail.contains("wake socket"), "{detail}");
+        eventually("it is detached", || host.stat().apps.is_empty());
         check_service(&host);
     });
 }

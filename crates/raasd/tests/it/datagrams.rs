@@ -35,23 +35,26 @@ fn datagrams_go_there_and_back_between_two_hosts() {
     bounded(|| {
         let (a, b) = (Host::started(), Host::started());
         let (client, server) = (bind(&a.session(), 0), bind(&b.session(), 7001));
-        assert_eq!(server.local_addr(), SocketAddr::new(b.address(), 7001));
-        let max = client.max_payload(server.local_addr()).unwrap();
+        assert_eq!(server.local_addr().unwrap(), SocketAddr::new(b.address(), 7001));
+        let max = client.max_payload(server.local_addr().unwrap()).unwrap();
         assert_eq!(max, 4096 - 16, "the path MTU of the loopback device, less the header");
         let mut buffer = [0; 4096];
         for (round, len) in [0, 1, 7, 8, 9, 1000, max - 1, max].into_iter().cycle().take(400).enumerate() {
             let sent = pattern(len, round as u8);
-            assert_eq!(client.send_to(&sent, server.local_addr()).unwrap(), len);
+            assert_eq!(client.send_to(&sent, server.local_addr().unwrap()).unwrap(), len);
             let (got, from) = server.recv_from(&mut buffer).unwrap();
-            assert_eq!((from, &buffer[..got]), (client.local_addr(), &sent[..]));
+            assert_eq!((from, &buffer[..got]), (client.local_addr().unwrap(), &sent[..]));
             server.send_to(&buffer[..got], from).unwrap();
             let (got, from) = client.recv_from(&mut buffer).unwrap();
-            assert_eq!((from, &buffer[..got]), (server.local_addr(), &sent[..]));
+            assert_eq!((from, &buffer[..got]), (server.local_addr().unwrap(), &sent[..]));
         }
         for (host, socket) in [(&a, &client), (&b, &server)] {
             assert_eq!((host.stat().ud_qps, host.stat().rc_qps), (1, 1));
             let [row] = &rows(host)[..] else { panic!("{:?}", rows(host)) };
-            assert_eq!((row.local, row.id, row.app_pid), (socket.local_addr(), socket.id(), std::process::id()));
+            assert_eq!(
+                (row.local, row.id, row.app_pid),
+                (socket.local_addr().unwrap(), socket.id(), std::process::id())
+            );
             assert_eq!((row.tx_datagrams, row.rx_datagrams), (400, 400));
             assert!(row.drops.is_empty(), "{row:?}");
         }
@@ -68,13 +71,13 @@ fn datagrams_on_one_host_do_not_touch_the_device() {
         let mut buffer = [0; 4096];
         for i in 0..200u8 {
             let sent = pattern(4080, i);
-            one.send_to(&sent, two.local_addr()).unwrap();
+            one.send_to(&sent, two.local_addr().unwrap()).unwrap();
             let (len, from) = two.recv_from(&mut buffer).unwrap();
-            assert_eq!((from, &buffer[..len]), (one.local_addr(), &sent[..]));
+            assert_eq!((from, &buffer[..len]), (one.local_addr().unwrap(), &sent[..]));
         }
         // To itself too.
-        one.send_to(b"me", one.local_addr()).unwrap();
-        assert_eq!(one.recv_from(&mut buffer).unwrap(), (2, one.local_addr()));
+        one.send_to(b"me", one.local_addr().unwrap()).unwrap();
+        assert_eq!(one.recv_from(&mut buffer).unwrap(), (2, one.local_addr().unwrap()));
         let stat = a.stat();
         assert_eq!(stat.verbs.send, 0, "{stat:?}");
     });
@@ -85,8 +88,8 @@ fn a_longer_datagram_is_refused_with_the_limit() {
     bounded(|| {
         let (a, b) = (Host::started(), Host::started());
         let (client, server) = (bind(&a.session(), 0), bind(&b.session(), 0));
-        let to = server.local_addr();
-        for target in [to, client.local_addr()] {
+        let to = server.local_addr().unwrap();
+        for target in [to, client.local_addr().unwrap()] {
             let error = client.send_to(&[0; 4081], target).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
             assert_eq!(error_of(&error), DatagramError::TooLong { len: 4081, max: 4080, to: target });
@@ -96,7 +99,7 @@ fn a_longer_datagram_is_refused_with_the_limit() {
         let mut small = [0; 100];
         let error = server.recv_from(&mut small).unwrap_err();
         assert_eq!(error_of(&error), DatagramError::BufferTooSmall { len: 4080, buffer: 100 });
-        assert_eq!(server.recv_from(&mut [0; 4080]).unwrap(), (4080, client.local_addr()), "it was kept");
+        assert_eq!(server.recv_from(&mut [0; 4080]).unwrap(), (4080, client.local_addr().unwrap()), "it was kept");
     });
 }
 
@@ -134,7 +137,7 @@ fn unknown_ports_and_full_rings_are_counted() {
         eventually("a datagram for an unknown port is counted", || drops(&b, "no_socket") == 1);
         // 16 KiB hold three of the longest.
         for i in 0..8 {
-            client.send_to(&pattern(4080, i), server.local_addr()).unwrap();
+            client.send_to(&pattern(4080, i), server.local_addr().unwrap()).unwrap();
         }
         eventually("what the ring does not hold is counted", || drops(&b, "ring_full") == 5);
         let [row] = &rows(&b)[..] else { panic!("{:?}", rows(&b)) };
@@ -183,7 +186,7 @@ fn a_socket_that_does_not_block_says_when_it_can_go_on() {
         // The first look is always the caller's, and so is the first question for a path.
         let fd = client.ready_fd().unwrap();
         let mut tries = 0;
-        while let Err(error) = client.send_to(b"now", server.local_addr()) {
+        while let Err(error) = client.send_to(b"now", server.local_addr().unwrap()) {
             assert_eq!(error.kind(), ErrorKind::WouldBlock);
             tries += 1;
             while !client.readiness().unwrap().contains(Readiness::WRITE) {
@@ -194,7 +197,7 @@ fn a_socket_that_does_not_block_says_when_it_can_go_on() {
         while !server.readiness().unwrap().contains(Readiness::READ) {
             wait_readable(arrived);
         }
-        assert_eq!(server.recv_from(&mut buffer).unwrap(), (3, client.local_addr()));
+        assert_eq!(server.recv_from(&mut buffer).unwrap(), (3, client.local_addr().unwrap()));
     });
 }
 
@@ -210,14 +213,14 @@ fn a_connected_socket_hears_its_peer_alone() {
         let (a, b) = (Host::started(), Host::started());
         let (one, two, stranger) = (bind(&a.session(), 0), bind(&b.session(), 0), bind(&b.session(), 0));
         assert_eq!(error_of(&one.send(b"?").unwrap_err()), DatagramError::NotConnected);
-        one.connect(two.local_addr()).unwrap();
-        stranger.send_to(b"not wanted", one.local_addr()).unwrap();
+        one.connect(two.local_addr().unwrap()).unwrap();
+        stranger.send_to(b"not wanted", one.local_addr().unwrap()).unwrap();
         eventually("it arrived", || rows(&a).iter().any(|r| r.rx_datagrams == 1));
-        two.send_to(b"hello", one.local_addr()).unwrap();
+        two.send_to(b"hello", one.local_addr().unwrap()).unwrap();
         let mut buffer = [0; 16];
         assert_eq!(one.recv(&mut buffer).unwrap(), 5);
         one.send(b"hello yourself").unwrap();
-        assert_eq!(two.recv_from(&mut buffer).unwrap(), (14, one.local_addr()));
+        assert_eq!(two.recv_from(&mut buffer).unwrap(), (14, one.local_addr().unwrap()));
     });
 }
 
@@ -226,7 +229,7 @@ fn the_loss_of_the_daemon_ends_sockets_and_that_of_the_other_does_not() {
     bounded(|| {
         let (mut a, mut b) = (Host::started(), Host::started());
         let (client, server) = (bind(&a.session(), 0), bind(&b.session(), 0));
-        let to = server.local_addr();
+        let to = server.local_addr().unwrap();
         client.send_to(b"1", to).unwrap();
         server.recv_from(&mut [0; 16]).unwrap();
         b.stop();
@@ -263,7 +266,7 @@ fn tasks_wait_for_links_room_and_datagrams() {
             let (near, far) = (a.session(), b.session());
             let client = DatagramSocket::bind_with(&near, "0.0.0.0:0", DatagramOptions::new()).await.unwrap();
             let server = DatagramSocket::bind_with(&far, "0.0.0.0:0", DatagramOptions::new()).await.unwrap();
-            let to = server.get_ref().local_addr();
+            let to = server.get_ref().local_addr().unwrap();
             let echo = async {
                 let mut buffer = [0; 4096];
                 for _ in 0..200 {
@@ -335,6 +338,6 @@ fn a_killed_receiver_leaves_nothing_and_hurts_nobody() {
         eventually("what comes for it is counted", || drops(&b, "no_socket") > before);
         let again = bind(&b.session(), 7002);
         client.send_to(b"again", to).unwrap();
-        assert_eq!(again.recv_from(&mut [0; 16]).unwrap(), (5, client.local_addr()));
+        assert_eq!(again.recv_from(&mut [0; 16]).unwrap(), (5, client.local_addr().unwrap()));
     });
 }

@@ -87,7 +87,7 @@ impl Host {
     /// Sends back what it gets, on any number of connections, until the session ends.
     pub(crate) fn echo(&self, session: &Session) -> u16 {
         let listener = Listener::bind_with(session, (self.address(), 0)).unwrap();
-        let port = listener.local_addr().port();
+        let port = listener.local_addr().unwrap().port();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(mut stream) = stream else { return };

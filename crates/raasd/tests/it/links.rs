@@ -36,7 +36,7 @@ impl World {
     }
 
     fn connect(&self) -> (Stream, Stream) {
-        let stream = Stream::connect_with(&self.client, self.listener.local_addr()).unwrap();
+        let stream = Stream::connect_with(&self.client, self.listener.local_addr().unwrap()).unwrap();
         let (accepted, _) = self.listener.accept_timeout(PATIENCE).unwrap();
         // Before the daemon has heard of the accept a connection in the backlog is nobody's.
         eventually("both ends are established", || {

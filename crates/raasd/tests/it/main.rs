@@ -11,6 +11,7 @@ mod links;
 mod messages;
 mod middle;
 mod peer_port;
+mod restarts;
 mod same_host;
 mod several_users;
 mod two_hosts;

@@ -12,7 +12,7 @@ fn messages_keep_their_boundaries_and_kinds_must_agree() {
             let (near, far) = (client.session(), there.session());
             let listener = MessageListener::bind_with(&far, (there.address(), 0), ListenOptions::new()).unwrap();
             let streams = Listener::bind_with(&far, (there.address(), 0)).unwrap();
-            let (to, other) = (listener.local_addr(), streams.local_addr());
+            let (to, other) = (listener.local_addr().unwrap(), streams.local_addr().unwrap());
             let refused = Stream::connect_with(&near, to).unwrap_err();
             assert!(matches!(refused, ConnectError::Refused { reason: Reason::WrongKind, .. }), "{refused}");
             let refused = Message::connect_with(&near, other, ConnectOptions::new()).unwrap_err();

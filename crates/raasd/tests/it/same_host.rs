@@ -52,7 +52,7 @@ fn a_program_connects_to_itself() {
 fn join(client: &Session, listener: &Listener) -> (Stream, Stream) {
     std::thread::scope(|scope| {
         let accepting = scope.spawn(|| listener.accept_timeout(PATIENCE).unwrap().0);
-        (Stream::connect_with(client, listener.local_addr()).unwrap(), accepting.join().unwrap())
+        (Stream::connect_with(client, listener.local_addr().unwrap()).unwrap(), accepting.join().unwrap())
     })
 }
 
@@ -64,7 +64,7 @@ fn rows_count_bytes_and_what_is_queued() {
         let listener = Listener::bind_with(&server, (host.address(), 0)).unwrap();
         // The pair is there, so that the next connect needs nobody in `accept`.
         let _first = join(&client, &listener);
-        let mut stream = Stream::connect_with(&client, listener.local_addr()).unwrap();
+        let mut stream = Stream::connect_with(&client, listener.local_addr().unwrap()).unwrap();
         let states = || host.connections().iter().map(|r| r.state).collect::<Vec<_>>();
         assert_eq!(states().iter().filter(|s| **s == control::ConnectionState::Backlog).count(), 1);
         let (mut accepted, _) = listener.accept_timeout(PATIENCE).unwrap();
@@ -114,7 +114,7 @@ fn the_other_programs_death_is_noticed() {
         let server = host.session();
         let listener = Listener::bind_with(&server, (host.address(), 0)).unwrap();
         let mut program = crate::control_socket::RawClient::attached(&host);
-        program.connect(1, listener.local_addr(), 0);
+        program.connect(1, listener.local_addr().unwrap(), 0);
         let mut accepted = std::thread::scope(|scope| {
             let accepting = scope.spawn(|| listener.accept_timeout(PATIENCE).unwrap().0);
             program.play_pairs_until_connected();
@@ -140,7 +140,7 @@ fn an_ipv6_host() {
         let session = host.session();
         let port = host.echo(&session);
         let stream = Stream::connect_with(&session, (host.address(), port)).unwrap();
-        assert!(stream.local_addr().is_ipv6() && stream.peer_addr().is_ipv6());
+        assert!(stream.local_addr().unwrap().is_ipv6() && stream.peer_addr().unwrap().is_ipv6());
         check_echo(stream, 10_000, 6);
     });
 }

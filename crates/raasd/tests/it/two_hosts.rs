@@ -115,7 +115,7 @@ fn a_dead_application_resets_its_connections_and_leaves_nothing() {
         let (a, b) = (Host::started(), Host::started());
         let server = b.session();
         let listener = Listener::bind_with(&server, (b.address(), 0)).unwrap();
-        let to = (b.address(), listener.local_addr().port());
+        let to = (b.address(), listener.local_addr().unwrap().port());
         // The lane and its receive buffers stay.
         let first = Stream::connect_with(&a.session(), to).unwrap();
         drop((first, listener.accept_timeout(PATIENCE).unwrap()));

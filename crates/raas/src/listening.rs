@@ -1,0 +1,233 @@
+//! A port that is listened on, through the losses of the daemon.
+//!
+//! Owns the session that the port is open in, the error that tells of its loss, and the tries to listen again. It must
+//! never tell one loss twice, try without a pause, nor leave a port open at the daemon that no listener has.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use control::Request;
+
+use crate::entrance::Entrance;
+use crate::inner::Inner;
+use crate::park::lock;
+use crate::poller::Poller;
+use crate::reactor::sleep_bound;
+use crate::{AcceptError, BindError, ListenOptions, SessionError};
+
+/// Pause after the first try to listen again; each further one is twice as long.
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
+/// Longest pause between two tries.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long a daemon may take to answer one try.
+const TRY_MAX: Duration = Duration::from_secs(2);
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    options: ListenOptions,
+    pub(crate) local: SocketAddr,
+    /// Kernel TCP beside it, if asked for.
+    pub(crate) entrance: Option<Entrance>,
+    pub(crate) poller: Arc<Poller>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    inner: Arc<Inner>,
+    /// The session is lost, and the port with it.
+    is_lost: bool,
+    /// What the next `accept` fails with.
+    untold: Option<AcceptError>,
+    /// What the last failed try was told as, so that it is told once.
+    told: Option<String>,
+    /// Some thread is trying.
+    is_tried: bool,
+    next_try: Instant,
+    pause: Duration,
+}
+
+impl State {
+    /// Looks whether the session is lost.
+    fn notice(&mut self, local: SocketAddr) {
+        if self.is_lost {
+            return;
+        }
+        if let Some(lost) = lock(&self.inner.tables).lost() {
+            tracing::warn!(%local, cause = %lost, "the daemon is lost: listening again as soon as there is one");
+            (self.is_lost, self.untold) = (true, Some(lost.into()));
+            (self.next_try, self.pause) = (Instant::now(), PAUSE_FIRST);
+        }
+    }
+}
+
+impl Listening {
+    /// The port is open in `inner` for `local`.
+    pub(crate) fn start(
+        options: ListenOptions,
+        inner: &Arc<Inner>,
+        local: SocketAddr,
+        entrance: Option<Entrance>,
+    ) -> Result<Arc<Self>, SessionError> {
+        let state = State {
+            inner: Arc::clone(inner),
+            is_lost: false,
+            untold: None,
+            told: None,
+            is_tried: false,
+            next_try: Instant::now(),
+            pause: PAUSE_FIRST,
+        };
+        let (poller, state) = (Arc::default(), Mutex::new(state));
+        // From here on dropping it closes the port.
+        let listening = Arc::new(Self { options, local, entrance, poller, state, changed: Condvar::new() });
+        listening.settle_in(inner)?;
+        Ok(listening)
+    }
+
+    /// Has the session tell of connections that come.
+    fn settle_in(self: &Arc<Self>, inner: &Arc<Inner>) -> Result<(), SessionError> {
+        lock(&inner.tables).set_poller(self.local.port(), Arc::clone(&self.poller));
+        if let Some(entrance) = &self.entrance {
+            inner.watch_entrance(entrance, self.local.port())?;
+        }
+        inner.add_listening(self);
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        let mut state = lock(&self.state);
+        state.notice(self.local);
+        state
+    }
+
+    /// The session that the port is, or was last, open in.
+    pub(crate) fn inner(&self) -> Arc<Inner> {
+        Arc::clone(&lock(&self.state).inner)
+    }
+
+    /// Whether the session is lost and the port not open again yet.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.state().is_lost
+    }
+
+    /// Whether there is an error to be told.
+    pub(crate) fn has_error(&self) -> bool {
+        self.state().untold.is_some()
+    }
+
+    /// The error of a loss, once.
+    pub(crate) fn take_error(&self) -> Result<(), AcceptError> {
+        self.state().untold.take().map_or(Ok(()), Err)
+    }
+
+    /// When the next try is due, of a port that is lost.
+    pub(crate) fn next_try(&self) -> Option<Instant> {
+        let state = self.state();
+        state.is_lost.then_some(state.next_try)
+    }
+
+    /// Tries to listen again if it is time, else waits for it, or for another thread's try, at most until `deadline`.
+    pub(crate) fn recover(self: &Arc<Self>, deadline: Option<Instant>) {
+        if self.try_recover() {
+            return;
+        }
+        let state = self.state();
+        if !state.is_lost {
+            return;
+        }
+        let due = if state.is_tried { PAUSE_MAX } else { state.next_try.saturating_duration_since(Instant::now()) };
+        let bound = due.min(sleep_bound(deadline));
+        match &self.entrance {
+            Some(entrance) => {
+                drop(state);
+                entrance.wait_for(bound);
+            }
+            None => drop(self.changed.wait_timeout(state, bound).unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+
+    /// Tries to listen again if it is time and nobody else does. False: there was nothing to try.
+    pub(crate) fn try_recover(self: &Arc<Self>) -> bool {
+        let old = {
+            let mut state = self.state();
+            if !state.is_lost || state.is_tried || Instant::now() < state.next_try {
+                return false;
+            }
+            state.is_tried = true;
+            Arc::clone(&state.inner)
+        };
+        let again = self.listen_again(&old);
+        let mut state = lock(&self.state);
+        state.is_tried = false;
+        let has_news = match again {
+            Ok(inner) => {
+                tracing::info!(local = %self.local, "listening again");
+                (state.inner, state.is_lost, state.told) = (inner, false, None);
+                true
+            }
+            Err(error) => {
+                state.next_try = Instant::now() + state.pause;
+                state.pause = (2 * state.pause).min(PAUSE_MAX);
+                Self::note(&mut state, error)
+            }
+        };
+        drop(state);
+        self.changed.notify_all();
+        if has_news {
+            self.poller.tell();
+        }
+        true
+    }
+
+    /// Remembers why a try failed, if that is news: that there is no daemon yet is none.
+    fn note(state: &mut State, error: BindError) -> bool {
+        use SessionError::{Lost, NoDaemon, Silent};
+        if matches!(error, BindError::Session(NoDaemon { .. } | Lost { .. } | Silent { .. })) {
+            return false;
+        }
+        let words = error.to_string();
+        let is_new = state.told.as_ref() != Some(&words);
+        if is_new {
+            state.told = Some(words);
+            state.untold = Some(match error {
+                BindError::Session(e) => e.into(),
+                other => AcceptError::NotListening(other),
+            });
+        }
+        is_new
+    }
+
+    fn listen_again(self: &Arc<Self>, old: &Arc<Inner>) -> Result<Arc<Inner>, BindError> {
+        let inner = old.successor(TRY_MAX)?;
+        self.options.ask(&inner, self.local)?;
+        self.entrance.iter().for_each(|e| old.unwatch_entrance(e));
+        if let Err(e) = self.settle_in(&inner) {
+            close(&inner, self.local.port());
+            return Err(e.into());
+        }
+        Ok(inner)
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let inner = self.inner();
+        // In a forked child the port is the parent's.
+        if inner.check_fork().is_err() {
+            return;
+        }
+        self.entrance.iter().for_each(|e| inner.unwatch_entrance(e));
+        close(&inner, self.local.port());
+    }
+}
+
+/// Closes a port at the daemon; connections that wait there are reset.
+pub(crate) fn close(inner: &Inner, port: u16) {
+    let waiting = lock(&inner.tables).close_port(port);
+    drop(waiting);
+    inner.tell(&Request::Unlisten { port });
+}

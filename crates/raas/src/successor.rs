@@ -1,0 +1,33 @@
+//! The session that takes the place of one whose daemon was lost.
+//!
+//! Owns the way from a lost session to the one that everybody who had it shares. It must never make two for one that
+//! was lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::SessionError;
+use crate::inner::Inner;
+use crate::park::lock;
+
+impl Inner {
+    /// This session while its daemon is there; else the one in its place, which is made now if nobody made it before. A
+    /// daemon has `within` to answer.
+    pub(crate) fn successor(self: &Arc<Self>, within: Duration) -> Result<Arc<Self>, SessionError> {
+        self.check_fork()?;
+        if self.daemon_is_there() {
+            return Ok(Arc::clone(self));
+        }
+        // Under the lock: who comes meanwhile gets the same.
+        let mut place = lock(&self.successor);
+        let next = match &*place {
+            Some(next) => next.successor(within)?,
+            None => Self::connect(self.config.clone(), within)?,
+        };
+        if self.is_watched() {
+            next.ensure_watched()?;
+        }
+        *place = Some(Arc::clone(&next));
+        Ok(next)
+    }
+}

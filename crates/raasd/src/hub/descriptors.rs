@@ -1,0 +1,44 @@
+//! Limits of open descriptors: a program's, and the daemon's own.
+//!
+//! Owns the words for the log, with the number, and who is told. It must never end a session for such a limit.
+
+use control::NotTaken;
+use engine::AppId;
+
+use super::{Client, Hub};
+use crate::client_socket::Who;
+use crate::command::{ClientId, Command};
+use crate::pairs::SegmentLost;
+
+impl Hub {
+    /// The program is at its limit: what it cannot take is used for nothing.
+    pub(super) fn on_not_taken(&mut self, id: ClientId, app: AppId, what: NotTaken, limit: u64) -> Result<(), String> {
+        if let Some(Client { who, .. }) = self.clients.get(&id)
+            && let Some(left_out) = self.log.take(std::time::Instant::now())
+        {
+            let Who { pid, uid, name, .. } = who;
+            let words = "a program is at its limit of open descriptors: a connection is refused, its others go on";
+            tracing::warn!(pid, uid, name, limit, ?what, left_out, "{words}");
+        }
+        match what {
+            NotTaken::Chunk { chunk } => self.command(Command::ChunkNotTaken { app, chunk }),
+            NotTaken::Pair { pair } => self.pairs.handle_pair_not_taken(id, pair)?,
+            NotTaken::PairSegment { pair, index } => {
+                self.pairs.handle_segment_not_taken(id, pair, index, SegmentLost::ByProgram)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The daemon itself had no room for the descriptor of a segment: not the program's fault.
+    pub(super) fn on_own_limit(&mut self, id: ClientId, pair: u64, index: u32) {
+        if let Some(left_out) = self.may_log() {
+            let limit = control::descriptor_limit();
+            let words = "this daemon is at its limit of open descriptors: a same-host connection is refused; raise LimitNOFILE \
+                         (`ulimit -n`)";
+            tracing::warn!(limit, left_out, "{words}");
+        }
+        // One that was not asked for is refused when it comes whole.
+        let _ = self.pairs.handle_segment_not_taken(id, pair, index, SegmentLost::ByDaemon);
+    }
+}
