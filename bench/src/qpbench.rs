@@ -168,6 +168,7 @@ impl End {
                 mtu,
                 max_dest_rd_atomic: 1,
                 min_rnr_timer: 1,
+                source_port: None,
             };
             let rts = RtsAttr {
                 sq_psn: Psn::new(1),

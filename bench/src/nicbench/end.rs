@@ -158,6 +158,7 @@ impl End {
             mtu,
             max_dest_rd_atomic: max_rd_atomic,
             min_rnr_timer: 1,
+            source_port: None,
         };
         self.nic.modify_qp(qpn, &QpModify::Rtr(rtr))?;
         let rts = RtsAttr {

@@ -213,6 +213,7 @@ impl<'r> Pair<'r> {
             mtu,
             max_dest_rd_atomic: self.options.rd_atomic,
             min_rnr_timer: self.options.min_rnr_timer,
+            source_port: None,
         })
     }
 

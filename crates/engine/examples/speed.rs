@@ -64,6 +64,7 @@ impl Copying {
                 qpn: Qpn(1),
                 imm,
                 src_qpn: None,
+                placed: Placed::Untold,
             };
             let received = match op {
                 SendOp::WriteImm(to, imm) => {

@@ -17,7 +17,7 @@ use crate::immediate::check_route;
 use crate::lane::{LaneId, LaneState};
 use crate::recv::check_ring;
 use crate::ringpool::{RingPair, Waiter};
-use crate::table::{Key, key};
+use crate::table::key;
 use crate::users::Far;
 use crate::violation::Violation;
 use crate::vqp::{Close, HeadReport, Phase, RouteId, Vqp};
@@ -226,10 +226,12 @@ impl Engine {
             self.note_put_back(app, back);
             return Err(Reason::LocalLimit);
         }
+        let names = &self.route_names;
         let route = self.vqps.insert_with(|route| {
             let (slot, generation, words) = tenant.take_slot(route).expect("a slot is free, as asked above");
             Vqp {
                 id,
+                own_route: names.name(route),
                 local,
                 peer,
                 kind,
@@ -292,8 +294,8 @@ impl Engine {
         peer_route: u32,
         ring: &WireRing,
     ) -> Result<(), Violation> {
-        let key = RouteId::from_bits(route);
-        let connect = self.take_opening(lane, key)?;
+        let key = self.route_names.route(route);
+        let connect = self.take_opening(lane, key).ok_or(Violation::Answer(route))?;
         let vqp = self.vqps.get_mut(key).ok_or(Violation::Answer(route))?;
         vqp.peer_ring = check_ring(ring, vqp.ring_bytes)?;
         check_route(peer_route)?;
@@ -318,8 +320,8 @@ impl Engine {
     }
 
     pub(crate) fn on_open_nak(&mut self, lane: LaneId, route: u32, reason: Reason) -> Result<(), Violation> {
-        let key = RouteId::from_bits(route);
-        let connect = self.take_opening(lane, key)?;
+        let key = self.route_names.route(route);
+        let connect = self.take_opening(lane, key).ok_or(Violation::Answer(route))?;
         if let Some(connect) = connect {
             self.finish_connect(connect, Err(reason));
         }
@@ -327,15 +329,15 @@ impl Engine {
         Ok(())
     }
 
-    /// The connect behind an Open that is being answered.
-    fn take_opening(&mut self, lane: LaneId, route: RouteId) -> Result<Option<ConnectId>, Violation> {
+    /// The connect behind an Open that is being answered, if it is there still; `None` if that route is not being opened.
+    fn take_opening(&mut self, lane: LaneId, route: RouteId) -> Option<Option<ConnectId>> {
         let vqp = self.vqps.get_mut(route).filter(|v| v.lane == Some(lane) && v.is_open_sent);
-        let Some(Phase::Opening(connect)) = vqp.map(|v| v.phase) else { return Err(Violation::Answer(route.bits())) };
+        let Some(Phase::Opening(connect)) = vqp.map(|v| v.phase) else { return None };
         if let Some(lane) = self.lanes.get_mut(lane) {
             lane.opens_sent = lane.opens_sent.saturating_sub(1);
         }
         self.queue_lane(lane);
-        Ok(connect)
+        Some(connect)
     }
 
     /// The peer holds nothing of this attempt: rings and slot are free at once.

@@ -24,6 +24,7 @@ use crate::pump::Pump;
 use crate::recvpool::RecvPool;
 use crate::rest::Rests;
 use crate::ringpool::{PutBack, Retired, RingPair};
+use crate::route_names::RouteNames;
 use crate::stat::Counters;
 use crate::table::Table;
 use crate::timers::Timers;
@@ -59,6 +60,7 @@ pub struct Engine {
 
     pub(crate) apps: Table<AppId, App>,
     pub(crate) vqps: Table<RouteId, Vqp>,
+    pub(crate) route_names: RouteNames,
     pub(crate) lanes: Table<LaneId, Lane>,
     pub(crate) connects: Table<ConnectId, Connect>,
     pub(crate) parked_opens: Table<ParkedId, ParkedOpen>,
@@ -103,7 +105,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Makes CQ and SRQ on the device. `entropy` seeds packet sequence numbers and ports.
+    /// Makes CQ and SRQ on the device. `entropy` seeds packet sequence numbers, route ids and ports: secret randomness in earnest.
     pub fn new<P: Provider>(
         mut config: EngineConfig,
         nic: &mut P,
@@ -128,6 +130,7 @@ impl Engine {
         };
         let mut rng = StdRng::from_seed(entropy);
         let next_port = rng.random_range(EPHEMERAL_FIRST..=u16::MAX);
+        let route_names = RouteNames::new(&mut rng);
         let datagrams = Datagrams::new(nic, cq, config.datagram_sockets_max, &mut rng)?;
         Ok(Self {
             device,
@@ -138,6 +141,7 @@ impl Engine {
             now: Time::ZERO,
             apps: Table::new(config.apps_max),
             vqps: Table::new(config.connections_max),
+            route_names,
             lanes: Table::new(config.lanes_max),
             connects: Table::new(config.connections_max),
             parked_opens: Table::new(config.connections_max),
@@ -207,6 +211,12 @@ impl Engine {
                 AsyncEvent::CqError(_) | AsyncEvent::DeviceFatal => {
                     for id in self.lanes.keys() {
                         self.fail_lane(nic, id, format!("the device reported {event:?}"));
+                    }
+                }
+                AsyncEvent::StrangePort { qpn, found } => {
+                    if let Some(lane) = self.lane_of(qpn).and_then(|id| self.lanes.get(id)) {
+                        let (peer, expected) = (lane.peer, lane.peer_port);
+                        self.events.push_back(Event::StrangePort { peer, found, expected });
                     }
                 }
                 _ => {}

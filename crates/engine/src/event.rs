@@ -95,6 +95,16 @@ pub enum Event {
         /// What happened, for a person.
         detail: String,
     },
+    /// Packets for the lane's queue pair come from the peer's address but not from its port, and are dropped: of somebody else
+    /// there, or changed on the way. Told once for each queue pair.
+    StrangePort {
+        /// The host.
+        peer: IpAddr,
+        /// Source port of the first such packet.
+        found: u16,
+        /// The peer's UDP port.
+        expected: u16,
+    },
     /// No memory of a detached application is in use any more: session and chunks may be dropped.
     AppGone {
         /// Who.

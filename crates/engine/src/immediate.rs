@@ -1,20 +1,22 @@
 //! The immediate of ring data: whose they are, and how many came before the WRITE that carries it.
 //!
-//! Owns the layout of its 32 bits. It must never give more than the peer can have meant: what it says is checked against
-//! the grant like any length.
+//! Owns the layout of its 32 bits. What it says of bytes is a claim of the peer's: it is checked against the grant
+//! like any length, and against where the device says that bytes were placed.
 //!
 //! A WRITE with immediate tells the receiver its own length only. Between software NICs long data leaves as a WRITE of whole
 //! units and a WRITE with immediate of the rest: the packets of a plain WRITE can be cut evenly, so that they share a GSO batch,
 //! those of a WRITE with immediate cannot (`roce`, send queue). The immediate then tells the units.
 
-use crate::table::{KEY_BITS, Key};
+use crate::table::KEY_BITS;
 use crate::violation::Violation;
-use crate::vqp::RouteId;
+
+/// Bits of a route id.
+pub(crate) const ROUTE_BITS: u32 = KEY_BITS;
 
 /// Bytes of a unit: the largest path MTU, so that units are whole packets at any.
 pub(crate) const UNIT_BYTES: u32 = 4096;
 /// Units of one piece: their packets fill a GSO batch, which holds less than 64 KiB.
-pub(crate) const UNITS_MAX: u32 = (1 << (32 - KEY_BITS)) - 1;
+pub(crate) const UNITS_MAX: u32 = (1 << (32 - ROUTE_BITS)) - 1;
 
 /// What the immediate of ring data says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,20 +29,16 @@ pub(crate) struct Immediate {
 
 /// Refuses a route id that the peer chose and that an immediate could not carry.
 pub(crate) const fn check_route(route: u32) -> Result<(), Violation> {
-    if route >> KEY_BITS == 0 { Ok(()) } else { Err(Violation::RecordRoute(route)) }
+    if route >> ROUTE_BITS == 0 { Ok(()) } else { Err(Violation::RecordRoute(route)) }
 }
 
 impl Immediate {
     pub(crate) const fn to_bits(self) -> u32 {
-        ((self.bytes_before / UNIT_BYTES) << KEY_BITS) | self.route
+        ((self.bytes_before / UNIT_BYTES) << ROUTE_BITS) | self.route
     }
 
     pub(crate) const fn from_bits(bits: u32) -> Self {
-        Self { route: bits & ((1 << KEY_BITS) - 1), bytes_before: (bits >> KEY_BITS) * UNIT_BYTES }
-    }
-
-    pub(crate) fn route_id(self) -> RouteId {
-        RouteId::from_bits(self.route)
+        Self { route: bits & ((1 << ROUTE_BITS) - 1), bytes_before: (bits >> ROUTE_BITS) * UNIT_BYTES }
     }
 }
 
@@ -56,7 +54,7 @@ mod tests {
 
     #[test]
     fn bits_there_and_back() {
-        for bits in [0, 1, u32::MAX, 1 << KEY_BITS, (1 << KEY_BITS) - 1, 0x1234_5678] {
+        for bits in [0, 1, u32::MAX, 1 << ROUTE_BITS, (1 << ROUTE_BITS) - 1, 0x1234_5678] {
             assert_eq!(Immediate::from_bits(bits).to_bits(), bits);
         }
         let most = Immediate { route: 7, bytes_before: UNITS_MAX * UNIT_BYTES };
@@ -66,7 +64,7 @@ mod tests {
 
     #[test]
     fn routes_that_no_immediate_carries_are_refused() {
-        assert!(check_route((1 << KEY_BITS) - 1).is_ok() && check_route(1 << KEY_BITS).is_err());
+        assert!(check_route((1 << ROUTE_BITS) - 1).is_ok() && check_route(1 << ROUTE_BITS).is_err());
     }
 
     #[test]

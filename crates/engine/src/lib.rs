@@ -42,6 +42,7 @@ mod redial;
 mod rest;
 mod resync;
 mod ringpool;
+mod route_names;
 mod sched;
 mod sendq;
 mod stall;

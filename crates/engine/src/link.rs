@@ -166,6 +166,8 @@ impl Engine {
             mtu,
             max_dest_rd_atomic: self.device.max_rd_atomic,
             min_rnr_timer: LANE_MIN_RNR_TIMER,
+            // A software NIC sends from its own port; foreign stacks vary theirs.
+            source_port: offer.rx_budget_bytes.map(|_| offer.udp_port),
         };
         match nic.modify_qp(lane.qpn, &QpModify::Rtr(rtr)) {
             // It failed before it was used: a reset follows the answer.

@@ -12,7 +12,7 @@ use crate::immediate::{Immediate, bytes_before};
 use crate::lane::{Lane, LaneState};
 use crate::limits::{FRAMES_PER_PUMP, OPENS_PENDING_MAX, SEND_QUEUE_RESERVED};
 use crate::stat::Counters;
-use crate::table::{Key, Table};
+use crate::table::Table;
 use crate::vqp::{HeadReport, Phase, Piece, RouteId, Vqp};
 
 /// One lane, and what of the engine sending needs.
@@ -118,7 +118,7 @@ impl Pump<'_> {
             && let Some(&route) = lane.opens.front()
         {
             if let Some(vqp) = vqps.get_mut(route) {
-                if !frame.push(&open_record(route, vqp)) {
+                if !frame.push(&open_record(vqp)) {
                     return has_end;
                 }
                 vqp.is_open_sent = true;
@@ -149,7 +149,7 @@ impl Pump<'_> {
         let mut wrote_end = false;
         let was_accepting = vqp.phase == Phase::Accepting;
         let bytes_before = frame.len();
-        let whole = vqp.write_records(route, frame, &mut wrote_end);
+        let whole = vqp.write_records(frame, &mut wrote_end);
         if was_accepting && vqp.phase == Phase::Open {
             lane.opens_received = lane.opens_received.saturating_sub(1);
             // What the application wrote meanwhile may follow.
@@ -253,9 +253,9 @@ fn stage(lane: &mut Lane, vqp: &mut Vqp, piece: Piece) {
     lane.tx_bytes += u64::from(piece.bytes);
 }
 
-fn open_record(route: RouteId, vqp: &Vqp) -> Record {
+fn open_record(vqp: &Vqp) -> Record {
     Record::Open(Open {
-        route: route.bits(),
+        route: vqp.own_route,
         ring: vqp.rx_place.wire_ring(vqp.ring_bytes),
         to_port: vqp.peer.port(),
         from_port: vqp.local.port(),

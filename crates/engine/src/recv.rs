@@ -14,9 +14,8 @@ use crate::lane::LaneId;
 use crate::limits::{COMPLETIONS_PER_RUN, RING_BYTES_MIN};
 use crate::pump::remote_ring;
 use crate::recvpool::RECV_WR;
-use crate::table::Key;
 use crate::violation::Violation;
-use crate::vqp::{Phase, RouteId};
+use crate::vqp::Phase;
 
 impl Engine {
     /// Takes completions and acts on them. Says whether there were any.
@@ -132,7 +131,7 @@ impl Engine {
         lane.rx.on_arrival()?;
         lane.on_progress();
         match (c.opcode, c.imm) {
-            (WcOpcode::RecvWriteImm, Some(imm)) => self.on_data(id, imm, c.byte_len),
+            (WcOpcode::RecvWriteImm, Some(imm)) => self.on_data(id, imm, c),
             _ => {
                 let mut frame = std::mem::take(&mut self.frame_in);
                 let read = self.recv.read(entry, c.byte_len, &mut frame);
@@ -146,11 +145,12 @@ impl Engine {
 
     /// Ring data arrived.
     #[inline]
-    fn on_data(&mut self, id: LaneId, imm: u32, bytes: u32) -> Result<(), Violation> {
+    fn on_data(&mut self, id: LaneId, imm: u32, c: &Completion) -> Result<(), Violation> {
         let immediate = Immediate::from_bits(imm);
-        let (route, bytes) = (immediate.route_id(), bytes.saturating_add(immediate.bytes_before));
+        let route = self.route_names.route(immediate.route);
+        let bytes = c.byte_len.saturating_add(immediate.bytes_before);
         let vqp = self.vqps.get_mut(route).filter(|v| v.lane == Some(id)).ok_or(Violation::DataRoute(imm))?;
-        vqp.on_arrival(bytes)?;
+        vqp.on_arrival(bytes, immediate.bytes_before, c.placed)?;
         self.rests.touch(vqp, route, self.now);
         let (app, slot, awaited) = (vqp.app, vqp.slot, vqp.is_awaited(waiting::READABLE));
         if let Some(lane) = self.lanes.get_mut(id) {
@@ -198,7 +198,7 @@ impl Engine {
                     let (app, slot, awaited) =
                         (vqp.app, vqp.slot, vqp.has_half_room() && vqp.is_awaited(waiting::WRITABLE));
                     self.mark(app, slot, awaited);
-                    let route = RouteId::from_bits(route);
+                    let route = self.route_names.route(route);
                     if let Some(vqp) = self.vqps.get_mut(route) {
                         self.rests.touch(vqp, route, self.now);
                     }
@@ -229,7 +229,7 @@ impl Engine {
 
     /// The connection that a record is about. `None`: it is over here, and the record crossed our end of it.
     fn open_vqp(&mut self, id: LaneId, route: u32) -> Result<Option<&mut crate::vqp::Vqp>, Violation> {
-        let Some(vqp) = self.vqps.get_mut(RouteId::from_bits(route)) else {
+        let Some(vqp) = self.vqps.get_mut(self.route_names.route(route)) else {
             self.counters.stale_frames += 1;
             return Ok(None);
         };
@@ -243,7 +243,7 @@ impl Engine {
     }
 
     fn on_peer_end(&mut self, route: u32) {
-        let route = RouteId::from_bits(route);
+        let route = self.route_names.route(route);
         if let Some(vqp) = self.vqps.get(route) {
             let (app, slot) = (vqp.app, vqp.slot);
             self.notify(app, slot);

@@ -18,9 +18,8 @@ use crate::event::Event;
 use crate::lane::{Lane, LaneId, LaneState};
 use crate::limits::DRAIN_POLLS;
 use crate::link::LANE_NUMBER;
-use crate::table::Key;
 use crate::violation::Violation;
-use crate::vqp::{Phase, RouteId};
+use crate::vqp::{Phase, RouteId, Vqp};
 
 /// What one end still has to tell and to hear.
 #[derive(Debug, Default)]
@@ -158,7 +157,7 @@ impl Engine {
         let mut routes = Vec::new();
         while routes.len() < ROUTES_PER_MESSAGE {
             let state = if let Some(&route) = resync.routes.get(resync.told) {
-                self.vqps.get_mut(route).and_then(|v| v.report(route))
+                self.vqps.get_mut(route).and_then(Vqp::report)
             } else if let Some(&open) = resync.parked.get(resync.told - resync.routes.len()) {
                 Some(RouteState { route: open, own_route: 0, rx_tail: 0, rx_head: 0, flags: route_flag::PARKED })
             } else {
@@ -235,7 +234,7 @@ impl Engine {
             lane.opens_received += u32::from(vqp.answer_again()?);
             return Ok(());
         }
-        let route = RouteId::from_bits(state.route);
+        let route = self.route_names.route(state.route);
         let Some(vqp) = self.vqps.get_mut(route) else { return Ok(()) };
         if vqp.lane != Some(id) {
             return Err(Violation::RecordRoute(state.route));

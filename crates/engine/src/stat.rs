@@ -14,7 +14,6 @@ use crate::app::App;
 use crate::engine::Engine;
 use crate::event::EngineTotals;
 use crate::lane::{Lane, LaneState};
-use crate::table::Key;
 use crate::vqp::{Phase, Vqp};
 
 /// Whose rows somebody may see.
@@ -73,7 +72,7 @@ impl Engine {
     pub fn connections_page(&self, viewer: Viewer, from: u32, looks: u32) -> Page<ConnectionRow> {
         let (live, next) = self.vqps.page(from, looks);
         let seen = live.filter(|(_, _, v)| self.may_see(viewer, v.app));
-        Page { rows: seen.map(|(place, route, v)| (place, self.connection_row(route.bits(), v))).collect(), next }
+        Page { rows: seen.map(|(place, _, v)| (place, self.connection_row(v))).collect(), next }
     }
 
     /// Datagram sockets, likewise.
@@ -125,10 +124,10 @@ impl Engine {
 
     /// All connections that go through lanes, in one go: for judges that have the engine to themselves.
     pub fn connections(&self) -> Vec<ConnectionRow> {
-        self.vqps.iter().map(|(route, v)| self.connection_row(route.bits(), v)).collect()
+        self.vqps.iter().map(|(_, v)| self.connection_row(v)).collect()
     }
 
-    fn connection_row(&self, route: u32, v: &Vqp) -> ConnectionRow {
+    fn connection_row(&self, v: &Vqp) -> ConnectionRow {
         let lane = v.lane.and_then(|id| self.lanes.get(id));
         ConnectionRow {
             id: v.id,
@@ -136,7 +135,7 @@ impl Engine {
             peer: v.peer,
             state: v.state(),
             lane: lane.map(lane_name),
-            route_id: (!matches!(v.phase, Phase::Opening(_))).then_some(route),
+            route_id: (!matches!(v.phase, Phase::Opening(_))).then_some(v.own_route),
             path: PathKind::Lane,
             reason: if lane.is_some_and(|l| l.stall.is_some()) { Reason::Stalled } else { Reason::OtherHost },
             tx_bytes: v.tx_sent,

@@ -3,6 +3,7 @@
 //! A list, no behaviour. A violation costs the peer its lane and the connections on it, never the engine or another lane.
 
 use shm::PeerFault;
+use verbs::Placed;
 
 use crate::credit::CreditError;
 use crate::frame::FrameError;
@@ -35,6 +36,10 @@ pub(crate) enum Violation {
     DataAfterEnd { id: u64 },
     #[error("{bytes} bytes for connection {id}, which has room for {granted}")]
     DataBeyondGrant { id: u64, bytes: u32, granted: u64 },
+    #[error(
+        "{bytes} bytes for connection {id} from offset {at}, but the device says that what arrived was placed: {placed:?}"
+    )]
+    NotPlaced { id: u64, bytes: u32, at: u64, placed: Placed },
     #[error("end of connection {id} at {final_tail}, but {arrived} bytes arrived, or it had ended before")]
     Fin { id: u64, final_tail: u64, arrived: u64 },
     #[error("second reset of connection {id}")]

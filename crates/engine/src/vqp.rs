@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 use control::{Connection, ConnectionState, Kind, Path, Reason};
 use shm::{PeerFault, SlotWords, app_flag, check_cursor, engine_flag, slot_is_awaited, slot_state};
-use verbs::{RemoteAddr, Time};
+use verbs::{Placed, RemoteAddr, Time};
 
 use crate::AppId;
 use crate::app::clear_slot;
@@ -23,13 +23,13 @@ use crate::connect::ConnectId;
 use crate::frame::{FrameWriter, Record};
 use crate::lane::LaneId;
 use crate::ringpool::Place;
-use crate::table::{Key, key};
+use crate::table::key;
 use crate::violation::Violation;
 
 pub(crate) use close::Close;
 
 key!(
-    /// Names a virtual QP towards the peer: the number in the immediate of its WRITEs and in its records.
+    /// Names a virtual QP in this engine; peers know it by [`Vqp::own_route`].
     RouteId
 );
 
@@ -58,6 +58,8 @@ pub(crate) enum HeadReport {
 #[derive(Debug)]
 pub(crate) struct Vqp {
     pub(crate) id: u64,
+    /// Its route id, by which the peer names it.
+    pub(crate) own_route: u32,
     pub(crate) local: SocketAddr,
     pub(crate) peer: SocketAddr,
     pub(crate) kind: Kind,
@@ -244,15 +246,31 @@ impl Vqp {
 
     // ---- from the peer: data and ends
 
-    /// A WRITE landed in the rx ring.
+    /// Whether `bytes` were placed at the tail of the rx ring, as the device tells it. A device that does not tell is believed
+    /// for the length of the WRITE with immediate, which it counted, and for nothing that the peer says was before.
     #[inline]
-    pub(crate) fn on_arrival(&mut self, bytes: u32) -> Result<(), Violation> {
+    fn is_placed(&self, bytes: u32, before: u32, placed: Placed) -> bool {
+        let tail = self.rx_place.offset + self.rx_tail % u64::from(self.ring_bytes);
+        match placed {
+            Placed::Piece { rkey, addr, len } => (rkey, addr, len) == (self.rx_place.rkey, tail, bytes.into()),
+            Placed::Nothing => bytes == 0,
+            Placed::Untold => before == 0,
+            Placed::Scattered => false,
+        }
+    }
+
+    /// `bytes` landed in the rx ring; of `before` of them only the peer says so.
+    #[inline]
+    pub(crate) fn on_arrival(&mut self, bytes: u32, before: u32, placed: Placed) -> Result<(), Violation> {
         if self.phase != Phase::Open || !self.close.may_receive() {
             return Err(Violation::DataAfterEnd { id: self.id });
         }
         let granted = self.rx_reported.wrapping_add(self.ring_bytes.into()).wrapping_sub(self.rx_tail);
         if u64::from(bytes) > granted {
             return Err(Violation::DataBeyondGrant { id: self.id, bytes, granted });
+        }
+        if !self.is_placed(bytes, before, placed) {
+            return Err(Violation::NotPlaced { id: self.id, bytes, at: self.rx_tail, placed });
         }
         self.rx_tail = self.rx_tail.wrapping_add(bytes.into());
         self.words.rx_tail.store(self.rx_tail, Ordering::Release);
@@ -337,11 +355,11 @@ impl Vqp {
     }
 
     /// Writes the records that are owed. False: the frame is full, and some are left.
-    pub(crate) fn write_records(&mut self, own: RouteId, frame: &mut FrameWriter<'_>, wrote_end: &mut bool) -> bool {
+    pub(crate) fn write_records(&mut self, frame: &mut FrameWriter<'_>, wrote_end: &mut bool) -> bool {
         let route = self.peer_route;
         if self.phase == Phase::Accepting {
             let ring = self.rx_place.wire_ring(self.ring_bytes);
-            if !frame.push(&Record::OpenAck { route, own_route: own.bits(), ring }) {
+            if !frame.push(&Record::OpenAck { route, own_route: self.own_route, ring }) {
                 return false;
             }
             self.phase = Phase::Open;

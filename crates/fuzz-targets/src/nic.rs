@@ -99,6 +99,7 @@ impl Bench {
             mtu: PathMtu::Mtu256,
             max_dest_rd_atomic: 4,
             min_rnr_timer: 1,
+            source_port: None,
         };
         nic.modify_qp(qpn, &QpModify::Rtr(rtr)).expect("RTR");
         let rts = RtsAttr {

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use verbs::{AddressVector, Completion, PathMtu, QpModify, QpState, QpType, Qpn, Status, VerbsError, WcOpcode};
+use verbs::{AddressVector, Completion, PathMtu, Placed, QpModify, QpState, QpType, Qpn, Status, VerbsError, WcOpcode};
 
 use crate::abi::*;
 
@@ -93,6 +93,7 @@ pub(crate) fn completion(wc: &ibv_wc) -> Completion {
         qpn: Qpn(wc.qp_num),
         imm: (wc.wc_flags & WC_WITH_IMM != 0).then(|| u32::from_be(wc.imm_data)),
         src_qpn: (wc.src_qp != 0).then_some(Qpn(wc.src_qp)),
+        placed: Placed::Untold,
     }
 }
 

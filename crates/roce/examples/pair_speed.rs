@@ -63,6 +63,7 @@ impl Pair {
                 mtu,
                 max_dest_rd_atomic: 16,
                 min_rnr_timer: 12,
+                source_port: None,
             };
             let rts = RtsAttr {
                 sq_psn: Psn::new(0),

@@ -36,10 +36,15 @@ counters! {
     drop_unknown_qp,
     /// The source address is not the QP's peer.
     drop_wrong_source,
+    /// The source port is not the one from which the QP's peer sends, a software NIC: somebody else of its host, or a device
+    /// on the way that changes ports.
+    drop_wrong_port,
     /// The QP's state takes no such packet.
     drop_wrong_state,
     /// A packet was missing before this one.
     drop_out_of_order,
+    /// Request so far ahead that the peer cannot have sent it; not answered.
+    drop_beyond_window,
     /// Duplicate of a READ or atomic whose answer is no longer known.
     drop_stale_duplicate,
     /// Response to nothing that is outstanding.

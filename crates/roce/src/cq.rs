@@ -91,10 +91,19 @@ impl Cq {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbs::{Qpn, WcOpcode};
+    use verbs::{Placed, Qpn, WcOpcode};
 
     fn completion(status: Status) -> Completion {
-        Completion { wr_id: 0, status, opcode: WcOpcode::Recv, byte_len: 0, qpn: Qpn(2), imm: None, src_qpn: None }
+        Completion {
+            wr_id: 0,
+            status,
+            opcode: WcOpcode::Recv,
+            byte_len: 0,
+            qpn: Qpn(2),
+            imm: None,
+            src_qpn: None,
+            placed: Placed::Untold,
+        }
     }
 
     #[test]

@@ -3,13 +3,15 @@
 //! Owns every access to registered memory: copies in and out and 8-byte atomics, each after its check. Nothing here
 //! keeps a reference into a region.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::Ordering;
 
 use rand::Rng;
 use verbs::{Access, Lkey, Mr, MrId, Region, Rkey, Sge, VerbsError};
 
-use crate::limits::MAX_MR;
+use crate::limits::{MAX_MR, RECENT_KEYS};
+use crate::nic::NumberHasher;
 
 /// A key, bound or right does not hold; nothing was touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,28 +26,28 @@ pub(crate) enum AtomicOp {
 
 #[derive(Debug)]
 struct Registration {
-    key: u32,
     region: Region,
     offset: u64,
     len: u64,
     access: Access,
 }
 
-/// Registered regions by key. A key is a slot in its low half and random in its high half; lkey and rkey of a region are
-/// the same number, and rights decide what it is good for.
+/// Registered regions by key: 32 random bits, the same number for lkey and rkey of a region; rights decide what it is good for.
 #[derive(Debug)]
 pub(crate) struct MrTable {
-    slots: Vec<Option<Registration>>,
-    free: VecDeque<u32>,
+    /// `None`: the key was given up lately.
+    by_key: HashMap<u32, Option<Registration>, BuildHasherDefault<NumberHasher>>,
+    /// Keys that were given up, oldest first.
+    recent: VecDeque<u32>,
     limit: u32,
 }
 
 impl MrTable {
     pub(crate) fn new(limit: u32) -> Self {
-        Self { slots: Vec::new(), free: VecDeque::new(), limit: limit.min(MAX_MR) }
+        Self { by_key: HashMap::default(), recent: VecDeque::new(), limit: limit.min(MAX_MR) }
     }
 
-    /// Registers a piece of a region under a key that the last user of its slot did not have.
+    /// Registers a piece of a region under a key that no other has, nor had lately.
     pub(crate) fn register(
         &mut self,
         region: &Region,
@@ -58,33 +60,30 @@ impl MrTable {
         if len == 0 || len > max {
             return Err(VerbsError::OutOfRange { what: "length of the memory region", value: len, min: 1, max });
         }
-        let (index, stale_key) = if self.free.len() as u32 > self.limit / 2 || self.slots.len() as u32 >= self.limit {
-            let index = self
-                .free
-                .pop_front()
-                .ok_or(VerbsError::Full { what: "the memory region table", limit: self.limit.into() })?;
-            (index >> 16, index)
-        } else {
-            self.slots.push(None);
-            (self.slots.len() as u32 - 1, 0)
-        };
+        if self.by_key.len() - self.recent.len() >= self.limit as usize {
+            return Err(VerbsError::Full { what: "the memory region table", limit: self.limit.into() });
+        }
         let key = loop {
-            // Neither the key before nor one with a zero random half, which would be a plain small number.
-            let key = (entropy.next_u32() << 16) | index;
-            if key >> 16 != 0 && key >> 16 != stale_key & 0xffff {
+            let key = entropy.next_u32();
+            // Small numbers are what a stranger tries first.
+            if key >> 16 != 0 && !self.by_key.contains_key(&key) {
                 break key;
             }
         };
-        self.slots[index as usize] = Some(Registration { key, region: region.clone(), offset, len, access });
+        self.by_key.insert(key, Some(Registration { region: region.clone(), offset, len, access }));
         Ok(Mr { id: MrId(key), lkey: Lkey(key), rkey: Rkey(key), len })
     }
 
     /// Forgets a region. No later operation reaches it.
     pub(crate) fn deregister(&mut self, mr: MrId) -> Result<(), VerbsError> {
-        self.at(mr.0).map_err(|KeyFault| VerbsError::NoSuch("memory region"))?;
-        let index = mr.0 & 0xffff;
-        self.slots[index as usize] = None;
-        self.free.push_back(index << 16 | mr.0 >> 16);
+        let registered = self.by_key.get_mut(&mr.0).filter(|slot| slot.is_some());
+        *registered.ok_or(VerbsError::NoSuch("memory region"))? = None;
+        self.recent.push_back(mr.0);
+        if self.recent.len() > RECENT_KEYS
+            && let Some(oldest) = self.recent.pop_front()
+        {
+            self.by_key.remove(&oldest);
+        }
         Ok(())
     }
 
@@ -96,10 +95,7 @@ impl MrTable {
     }
 
     fn at(&self, key: u32) -> Result<&Registration, KeyFault> {
-        match self.slots.get((key & 0xffff) as usize) {
-            Some(Some(registration)) if registration.key == key => Ok(registration),
-            _ => Err(KeyFault),
-        }
+        self.by_key.get(&key).and_then(Option::as_ref).ok_or(KeyFault)
     }
 
     /// The registration and the offset into its region, if key, rights and bounds hold.

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use verbs::{DeviceAttr, Gid, PathMtu, QpState, Qpn, Time};
+use verbs::{AsyncEvent, DeviceAttr, Gid, PathMtu, QpState, Qpn, Time};
 
 use crate::batch::{Batch, BatchLimits};
 use crate::counters::NicCounters;
@@ -70,7 +70,7 @@ pub struct Transmit {
 pub struct Nic {
     pub(crate) config: NicConfig,
     pub(crate) dev: Device,
-    pub(crate) qps: HashMap<Qpn, QueuePair, BuildHasherDefault<QpnHasher>>,
+    pub(crate) qps: HashMap<Qpn, QueuePair, BuildHasherDefault<NumberHasher>>,
     pub(crate) entropy: StdRng,
     batch_limits: BatchLimits,
     ready: VecDeque<Qpn>,
@@ -82,11 +82,11 @@ pub struct Nic {
     debtors: Vec<Qpn>,
 }
 
-/// Multiplies: QP numbers are random already, and a fixed hash keeps runs equal.
+/// Multiplies: QP numbers and memory keys are random already, and a fixed hash keeps runs equal.
 #[derive(Debug, Default)]
-pub(crate) struct QpnHasher(u64);
+pub(crate) struct NumberHasher(u64);
 
-impl Hasher for QpnHasher {
+impl Hasher for NumberHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -180,6 +180,7 @@ impl Nic {
             Ok(route) => route,
             Err(NotForUs::Service) => return self.dev.counters.drop_wrong_service += 1,
             Err(NotForUs::Source) => return self.dev.counters.drop_wrong_source += 1,
+            Err(NotForUs::Port { is_first }) => return self.drop_strange_port(qpn, from.port(), is_first),
             Err(NotForUs::State) => return self.dev.counters.drop_wrong_state += 1,
         };
         match self.dev.icrc.check(route, unchecked.covered, unchecked.icrc, id_guess) {
@@ -198,6 +199,14 @@ impl Nic {
             && let Some(before) = touched.replace(qpn)
         {
             self.after_event(before);
+        }
+    }
+
+    fn drop_strange_port(&mut self, qpn: Qpn, found: u16, is_first: bool) {
+        self.dev.counters.drop_wrong_port += 1;
+        // Told once: whoever sends such packets decides how many there are.
+        if is_first {
+            self.dev.raise(AsyncEvent::StrangePort { qpn, found });
         }
     }
 

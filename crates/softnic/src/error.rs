@@ -12,8 +12,9 @@ pub enum OpenError {
     #[error(
         "UDP port {} of {} is taken (EADDRINUSE). If the kernel module rdma_rxe is loaded and has a link in this network \
          namespace it holds port 4791 of every address (`rdma link`; remove it with `rdma link delete NAME` or use \
-         another namespace); else another daemon or software NIC of this host holds it (`ss -lunp sport = :{}`). Stop it, \
-         or choose another address or, between software NICs alone, another UDP port",
+         another namespace); else another daemon or software NIC of this host holds it (`ss -lunp sport = :{}`), perhaps at \
+         another address: a software NIC holds its port on all of them against other users. Stop it, or choose another \
+         address or, between software NICs alone, another UDP port",
         .0.port(), .0.ip(), .0.port()
     )]
     AddressInUse(SocketAddr),

@@ -207,6 +207,7 @@ impl Port {
             ("gso_batches", c.gso_batches),
             ("gro_batches", c.gro_batches),
             ("gso_batches_resigned", self.resigned_batches),
+            ("udp_port_open", self.socket.is_port_open().into()),
         ]);
         if let Some(capture) = &self.capture {
             out.extend([("pcap_packets", capture.packets), ("pcap_left_out", capture.left_out)]);

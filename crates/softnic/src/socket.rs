@@ -9,6 +9,7 @@ use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::OpenError;
+use crate::guard::{self, Claim, PortGuard};
 use crate::sys::{self, Incoming, MESSAGES_PER_CALL, Outgoing, RecvBuffers};
 
 /// Segments of one batch that every kernel with segmentation offload takes (128 since Linux 5.19 or so, 64 before);
@@ -45,6 +46,7 @@ pub(crate) enum Sent {
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: OwnedFd,
+    guard: Option<PortGuard>,
     local: SocketAddr,
     scope_id: u32,
     rcvbuf_bytes: usize,
@@ -79,13 +81,26 @@ impl Socket {
         // Setting the size to zero changes nothing but shows whether the option exists.
         let gso = sys::set_option(fd.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         // Last, so that no packet arrives at a socket that is not set up.
+        let is_guarded = guard::is_wanted(address);
+        let mut claim = None;
+        if is_guarded && port != 0 {
+            claim = Some(Claim::of(wanted)?);
+            guard::share(&fd)?;
+        }
         rustix::net::bind(&fd, &wanted).map_err(|e| bind_error(e, wanted))?;
         let local = rustix::net::getsockname(&fd)
             .ok()
             .and_then(|a| SocketAddr::try_from(a).ok())
             .ok_or_else(|| OpenError::os("getsockname", io::ErrorKind::InvalidData))?;
+        let mut guard = None;
+        if is_guarded {
+            // A port that the system chose is shared only after it was found free.
+            guard::share(&fd)?;
+            guard = Some(PortGuard::hold(local, claim.map_or_else(|| Claim::of(local), Ok)?));
+        }
         Ok(Self {
             fd,
+            guard,
             local,
             scope_id,
             rcvbuf_bytes,
@@ -99,6 +114,11 @@ impl Socket {
     /// Bound address and port.
     pub(crate) fn local(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Whether users of this host other than its owner's can send in its name.
+    pub(crate) fn is_port_open(&self) -> bool {
+        self.guard.as_ref().is_none_or(|guard| !guard.is_held())
     }
 
     /// Packet memory that the kernel grants for packets not yet received.

@@ -229,12 +229,25 @@ pub struct RtrAttr {
     pub max_dest_rd_atomic: u8,
     /// Code of the RNR timer sent to the peer (IBTA table 45): 0 means 655.36 ms, 1 means 10 us, 12 means 640 us.
     pub min_rnr_timer: u8,
+    /// UDP source port of every packet of the peer: one from another port is dropped and counted. For peers that are
+    /// software NICs, which send from the port of their socket, so that no other user of their host can speak for them.
+    /// `None`: any port, for foreign stacks, which vary it (IBTA annex A17.4.4). Hardware ignores it.
+    pub source_port: Option<u16>,
 }
 
 impl RtrAttr {
-    /// Towards QP `dest_qpn` at `av`, which starts with PSN 0: path MTU 1024, 16 READs and atomics, RNR timer 640 us.
+    /// Towards QP `dest_qpn` at `av`, which starts with PSN 0 and sends from any port: path MTU 1024, 16 READs and atomics,
+    /// RNR timer 640 us.
     pub const fn new(dest_qpn: Qpn, av: AddressVector) -> Self {
-        Self { dest_qpn, rq_psn: Psn::new(0), av, mtu: PathMtu::Mtu1024, max_dest_rd_atomic: 16, min_rnr_timer: 12 }
+        Self {
+            dest_qpn,
+            rq_psn: Psn::new(0),
+            av,
+            mtu: PathMtu::Mtu1024,
+            max_dest_rd_atomic: 16,
+            min_rnr_timer: 12,
+            source_port: None,
+        }
     }
 }
 

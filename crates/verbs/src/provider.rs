@@ -14,6 +14,14 @@ use crate::{
 pub enum AsyncEvent {
     /// The QP went into error.
     QpFatal(Qpn),
+    /// A packet of the peer's address came to the QP from another UDP port than [`crate::RtrAttr::source_port`]; told once
+    /// for each time that the QP is connected.
+    StrangePort {
+        /// The QP.
+        qpn: Qpn,
+        /// The packet's source port.
+        found: u16,
+    },
     /// First packet arrived at a QP in RTR.
     CommEstablished(Qpn),
     /// The QP with an SRQ consumed its last receive after it went into error.

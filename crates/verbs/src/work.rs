@@ -161,6 +161,28 @@ pub enum WcOpcode {
     RecvWriteImm,
 }
 
+/// Where a peer's WRITEs put bytes through a QP since its receive completion before this one. What the WRITE with immediate
+/// that is completed put itself is part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Placed {
+    /// The device does not tell: hardware.
+    #[default]
+    Untold,
+    /// Nowhere: there was no byte.
+    Nothing,
+    /// In one piece, from its start to its end without a gap.
+    Piece {
+        /// Key of the region.
+        rkey: Rkey,
+        /// Offset into it.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// In several places, or not in ascending order.
+    Scattered,
+}
+
 /// A completion queue entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
@@ -180,4 +202,7 @@ pub struct Completion {
     /// Sender's QP (UD). Where it is there, the first [`crate::GRH_BYTES`] of the receive hold a [`crate::Grh`]: over
     /// RoCEv2 no datagram is without.
     pub src_qpn: Option<Qpn>,
+    /// Where peers put bytes before it (receives of a connected QP). A WRITE that a message speaks of is checked with it: a
+    /// completion tells only the length of its own message.
+    pub placed: Placed,
 }

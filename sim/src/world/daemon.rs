@@ -235,6 +235,10 @@ impl World {
                     self.on_lane_reset(host, peer, &detail);
                 }
             }
+            engine::Event::StrangePort { peer, found, .. } => {
+                let detail = format!("host {host} saw {peer} send from port {found}, but each host sends from its own");
+                self.checks.fail(now, "unexplained", detail);
+            }
             engine::Event::AppGone { app } => {
                 let Some(running) = self.up(host) else { return };
                 if let Some(uid) = running.uids.remove(&app)

@@ -5,14 +5,13 @@
 
 use control::{RouteState, route_flag};
 
-use super::{HeadReport, Phase, RouteId, Vqp};
-use crate::table::Key;
+use super::{HeadReport, Phase, Vqp};
 use crate::violation::Violation;
 
 impl Vqp {
     /// What arrived here. `None`: the peer cannot know of the connection, since its Open was never sent.
-    pub(crate) fn report(&mut self, own: RouteId) -> Option<RouteState> {
-        let own_route = own.bits();
+    pub(crate) fn report(&mut self) -> Option<RouteState> {
+        let own_route = self.own_route;
         match self.phase {
             Phase::Opening(_) if self.is_open_sent => {
                 Some(RouteState { route: 0, own_route, rx_tail: 0, rx_head: 0, flags: route_flag::OPENING })

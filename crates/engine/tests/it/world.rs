@@ -404,6 +404,7 @@ impl World {
                     self.send_link(i, to, Link::Reset { resumes: true });
                 }
             }
+            Event::StrangePort { .. } => panic!("{event:?}, but each host sends from its port"),
             Event::AppGone { app } => h.gone.push(app),
             Event::ChunkGone { app, chunk } => {
                 let Some(sim) = h.apps.get_mut(&app) else { return };

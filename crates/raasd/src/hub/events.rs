@@ -92,6 +92,14 @@ impl Hub {
             Event::LaneReset { peer, detail } => {
                 self.peers.on_lane_reset(now, peer, &detail);
             }
+            Event::StrangePort { peer, found, expected } => tracing::warn!(
+                %peer,
+                found,
+                expected,
+                "packets for the lane come from another UDP port than the peer's and are dropped (drop_wrong_port in \
+                 `raas stat`): another user of that host forges them, or something between the hosts changes ports, which \
+                 lanes between software NICs do not survive"
+            ),
             Event::AppGone { app } => tracing::debug!(?app, "nothing of a detached program is in use any more"),
             Event::ChunkGone { app, chunk } => {
                 if let Some(&client) = self.apps.get(&app) {

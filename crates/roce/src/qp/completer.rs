@@ -2,7 +2,7 @@
 //!
 //! Responses are the peer's word: each is checked against what is outstanding before it moves anything.
 
-use verbs::{Completion, Psn, SendFlags, SendOp, Status, Time, WcOpcode};
+use verbs::{Completion, Placed, Psn, SendFlags, SendOp, Status, Time, WcOpcode};
 
 use super::requester::Requester;
 use super::retry::Due;
@@ -239,6 +239,7 @@ impl Requester {
                 qpn: self.qpn,
                 imm: None,
                 src_qpn: None,
+                placed: Placed::Untold,
             };
             dev.complete(self.cq, completion, false);
         }

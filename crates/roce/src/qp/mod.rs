@@ -38,6 +38,10 @@ pub(crate) struct Peer {
     pub(crate) mtu: usize,
     /// Masked headers of packets to it.
     pub(crate) route: PseudoHeader,
+    /// The only source port of its packets, if it has one.
+    source_port: Option<u16>,
+    /// A packet came from another port.
+    has_strange_port: bool,
     /// Source port of its last packet, and masked headers of packets from there.
     inbound: (u16, PseudoHeader),
 }
@@ -53,6 +57,8 @@ impl Peer {
             traffic_class: attr.av.traffic_class,
             mtu: attr.mtu.bytes(),
             route: PseudoHeader::new(local, address)?,
+            source_port: attr.source_port,
+            has_strange_port: false,
             inbound: (address.port(), PseudoHeader::new(address, local)?),
         })
     }
@@ -73,6 +79,11 @@ impl Peer {
 pub(crate) enum NotForUs {
     /// From another address than the peer's.
     Source,
+    /// From the peer's address, but not from the port from which it sends.
+    Port {
+        /// The first such packet since the QP was connected.
+        is_first: bool,
+    },
     /// The QP is not connected.
     State,
     /// Of another transport service than the QP.
@@ -178,6 +189,10 @@ impl Qp {
         let peer = self.peer.as_mut().ok_or(NotForUs::State)?;
         if peer.ip != from.ip().to_canonical() {
             return Err(NotForUs::Source);
+        }
+        if peer.source_port.is_some_and(|port| port != from.port()) {
+            let is_first = !std::mem::replace(&mut peer.has_strange_port, true);
+            return Err(NotForUs::Port { is_first });
         }
         if !is_connected {
             return Err(NotForUs::State);

@@ -8,7 +8,7 @@ use verbs::{Access, Completion, CqId, Psn, Qpn, RecvWr, Rkey, RtrAttr, SrqId, St
 use super::responses::Responses;
 use super::unreported::Unreported;
 use crate::device::Device;
-use crate::limits::rnr_silence;
+use crate::limits::{AHEAD_PACKETS_MAX, rnr_silence};
 use crate::memory::{AtomicOp, KeyFault};
 use crate::receive_queue::{ReceiveQueue, RecvWqe};
 use crate::wire::{AtomicEth, Bth, NakCode, Request, Reth};
@@ -63,6 +63,8 @@ pub(crate) struct Responder {
     max_msg_bytes: u32,
     rnr_code: u8,
     epsn: Psn,
+    /// Packets by which a request may be ahead of the expected one.
+    ahead_max: u32,
     message: Message,
     unreported: Unreported,
     gap: Gap,
@@ -82,6 +84,7 @@ impl Responder {
             max_msg_bytes,
             rnr_code: 0,
             epsn: Psn::new(0),
+            ahead_max: AHEAD_PACKETS_MAX,
             message: Message::None,
             unreported: Unreported::default(),
             gap: Gap::None,
@@ -100,7 +103,18 @@ impl Responder {
         self.mtu = attr.mtu.bytes();
         self.rnr_code = attr.min_rnr_timer;
         self.epsn = attr.rq_psn;
+        self.ahead_max = self.plausible_ahead(attr.max_dest_rd_atomic);
         self.responses = Responses::new(attr.max_dest_rd_atomic);
+    }
+
+    /// How far ahead of the expected request one of the peer's can be. A READ takes as many PSNs as its answer has packets
+    /// (IBTA 9.7.3.1), so that a few of them span any distance.
+    fn plausible_ahead(&self, reads: u8) -> u32 {
+        if !self.access.contains(Access::REMOTE_READ) {
+            return AHEAD_PACKETS_MAX;
+        }
+        let of_reads = u64::from(self.max_msg_bytes).div_ceil(self.mtu as u64) * u64::from(reads);
+        (u64::from(AHEAD_PACKETS_MAX) + of_reads).min(u64::from(Psn::MODULUS / 2)) as u32
     }
 
     /// Whether this is the first request since the QP became ready to receive.
@@ -136,6 +150,11 @@ impl Responder {
         if ahead >= Psn::MODULUS / 2 {
             dev.counters.duplicates += 1;
             self.responses.on_duplicate(bth.psn, request, self.mtu, dev);
+            return Ok(());
+        }
+        if ahead > self.ahead_max {
+            // A NAK would tell whoever guesses that the QP is there, and make the peer send again what arrives anyhow.
+            dev.counters.drop_beyond_window += 1;
             return Ok(());
         }
         if ahead > 0 {
@@ -376,8 +395,9 @@ impl Responder {
     ) {
         let (wr_id, qpn) = (wqe.wr_id, self.qpn);
         // All WRITEs before it were placed before it.
-        self.unreported.clear();
-        dev.complete(self.cq, Completion { wr_id, status, opcode, byte_len, qpn, imm, src_qpn: None }, solicited);
+        let placed = self.unreported.take();
+        let completion = Completion { wr_id, status, opcode, byte_len, qpn, imm, src_qpn: None, placed };
+        dev.complete(self.cq, completion, solicited);
         match self.srq.and_then(|srq| dev.srqs.at_mut(srq.0)) {
             Some(srq) => srq.recycle(wqe),
             None => self.queue.recycle(wqe),
@@ -407,7 +427,7 @@ impl Responder {
             }
         }
         self.queue.clear();
-        self.unreported.clear();
+        self.unreported.take();
         self.gap = Gap::None;
         self.established = false;
         self.responses = Responses::default();

@@ -72,6 +72,7 @@ mod tests {
             mtu: PathMtu::Mtu1024,
             max_dest_rd_atomic: 1,
             min_rnr_timer: 12,
+            source_port: None,
         }
     }
 

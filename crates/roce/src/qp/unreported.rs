@@ -1,9 +1,9 @@
 //! What a peer's WRITEs placed since the last receive completion of the QP.
 //!
-//! Owns one range that covers them. It may say too much, and must never say too little: who asks gives the bytes outside of
-//! it back to the system.
+//! Owns one range that covers them, and whether they fill it. The range may be too large, and must never be too small: who asks
+//! gives the bytes outside of it back to the system. It must never say that bytes fill it which did not arrive.
 
-use verbs::Rkey;
+use verbs::{Placed, Rkey};
 
 /// The range. WRITEs of one message, and of the plain ones before it, mostly lie in one place.
 #[derive(Debug, Default)]
@@ -14,6 +14,8 @@ pub(crate) enum Unreported {
         rkey: Rkey,
         start: u64,
         end: u64,
+        /// Each WRITE began where the one before it ended.
+        is_piece: bool,
     },
     /// Of several regions.
     Anything,
@@ -28,25 +30,32 @@ impl Unreported {
         }
         let placed_end = addr.saturating_add(len.into());
         match self {
-            Self::Nothing => *self = Self::Range { rkey: placed_in, start: addr, end: placed_end },
-            Self::Range { rkey, start, end } if *rkey == placed_in => {
+            Self::Nothing => {
+                *self = Self::Range { rkey: placed_in, start: addr, end: placed_end, is_piece: true };
+            }
+            Self::Range { rkey, start, end, is_piece } if *rkey == placed_in => {
+                *is_piece &= addr == *end;
                 (*start, *end) = ((*start).min(addr), (*end).max(placed_end));
             }
             _ => *self = Self::Anything,
         }
     }
 
-    /// A completion told of all that was placed.
+    /// What the completion tells of all that was placed; after it nothing is unreported.
     #[inline]
-    pub(crate) fn clear(&mut self) {
-        *self = Self::Nothing;
+    pub(crate) fn take(&mut self) -> Placed {
+        match std::mem::take(self) {
+            Self::Nothing => Placed::Nothing,
+            Self::Range { rkey, start, end, is_piece: true } => Placed::Piece { rkey, addr: start, len: end - start },
+            Self::Range { .. } | Self::Anything => Placed::Scattered,
+        }
     }
 
     /// Whether any of it may lie in that range.
     pub(crate) fn touches(&self, asked: Rkey, addr: u64, len: u64) -> bool {
         match *self {
             Self::Nothing => false,
-            Self::Range { rkey, start, end } => rkey == asked && start < addr.saturating_add(len) && addr < end,
+            Self::Range { rkey, start, end, .. } => rkey == asked && start < addr.saturating_add(len) && addr < end,
             Self::Anything => true,
         }
     }
@@ -68,7 +77,33 @@ mod tests {
         assert!(!u.touches(a, 0, 100) && !u.touches(a, 210, 5) && !u.touches(b, 150, 1));
         u.add(b, 0, 1);
         assert!(u.touches(a, 0, 1) && u.touches(b, 9, 1));
-        u.clear();
+        u.take();
         assert!(!u.touches(a, 150, 1));
+    }
+
+    #[test]
+    fn only_writes_that_follow_each_other_are_one_piece() {
+        let (a, b) = (Rkey(7), Rkey(8));
+        let told = |writes: &[(Rkey, u64, u32)]| {
+            let mut u = Unreported::default();
+            writes.iter().for_each(|&(rkey, addr, len)| u.add(rkey, addr, len));
+            let placed = u.take();
+            assert_eq!(u.take(), Placed::Nothing, "it was told");
+            placed
+        };
+        assert_eq!(told(&[]), Placed::Nothing);
+        assert_eq!(told(&[(a, 5, 0), (b, 9, 0)]), Placed::Nothing, "no byte");
+        assert_eq!(told(&[(a, 5, 10), (a, 15, 1), (a, 90, 0)]), Placed::Piece { rkey: a, addr: 5, len: 11 });
+        for scattered in [
+            &[(a, 5, 10), (a, 16, 1)][..],
+            &[(a, 5, 10), (a, 14, 2)],
+            &[(a, 5, 10), (a, 5, 10)],
+            &[(a, 15, 1), (a, 5, 10)],
+            &[(a, 5, 10), (b, 15, 1)],
+            &[(a, 5, 10), (a, 16, 1), (a, 17, 1)],
+            &[(a, 5, 10), (a, 20, 1), (a, 15, 5), (a, 21, 1)],
+        ] {
+            assert_eq!(told(scattered), Placed::Scattered, "{scattered:?}");
+        }
     }
 }

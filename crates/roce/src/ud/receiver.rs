@@ -2,7 +2,7 @@
 //!
 //! Nothing tells the sender (IBTA 9.8.3), and a datagram that is dropped leaves the receive where it is.
 
-use verbs::{Completion, CqId, GRH_BYTES, Grh, Qkey, QpInit, Qpn, RecvWr, SrqId, Status, VerbsError, WcOpcode};
+use verbs::{Completion, CqId, GRH_BYTES, Grh, Placed, Qkey, QpInit, Qpn, RecvWr, SrqId, Status, VerbsError, WcOpcode};
 
 use super::{Arrival, Fatal};
 use crate::device::Device;
@@ -112,7 +112,11 @@ impl Receiver {
     fn complete(&mut self, wqe: RecvWqe, status: Status, received: Received, solicited: bool, dev: &mut Device) {
         let Received { byte_len, imm, src_qpn } = received;
         let (wr_id, opcode, qpn) = (wqe.wr_id, WcOpcode::Recv, self.qpn);
-        dev.complete(self.cq, Completion { wr_id, status, opcode, byte_len, qpn, imm, src_qpn }, solicited);
+        dev.complete(
+            self.cq,
+            Completion { wr_id, status, opcode, byte_len, qpn, imm, src_qpn, placed: Placed::Untold },
+            solicited,
+        );
         match self.srq.and_then(|srq| dev.srqs.at_mut(srq.0)) {
             Some(srq) => srq.recycle(wqe),
             None => self.queue.recycle(wqe),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use verbs::{
-    Completion, CqId, Payload, Psn, Qkey, QpInit, Qpn, SendFlags, SendOp, SendWr, Status, VerbsError, WcOpcode,
+    Completion, CqId, Payload, Placed, Psn, Qkey, QpInit, Qpn, SendFlags, SendOp, SendWr, Status, VerbsError, WcOpcode,
 };
 
 use super::Path;
@@ -142,7 +142,16 @@ impl Sender {
             let (wr_id, opcode, qpn) = (wqe.wr_id, WcOpcode::Send, self.qpn);
             dev.complete(
                 self.cq,
-                Completion { wr_id, status, opcode, byte_len: 0, qpn, imm: None, src_qpn: None },
+                Completion {
+                    wr_id,
+                    status,
+                    opcode,
+                    byte_len: 0,
+                    qpn,
+                    imm: None,
+                    src_qpn: None,
+                    placed: Placed::Untold,
+                },
                 false,
             );
         }

@@ -53,6 +53,7 @@ pub fn rtr(world: &World) -> QpModify {
         mtu: world.setup.mtu,
         max_dest_rd_atomic: 0,
         min_rnr_timer: 0,
+        source_port: None,
     })
 }
 

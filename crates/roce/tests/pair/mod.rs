@@ -336,6 +336,7 @@ pub fn rtr(world: &World, peer: &End, peer_wish: &Wish, wish: &Wish) -> RtrAttr 
         mtu: world.setup.mtu,
         max_dest_rd_atomic: wish.rd_atomic,
         min_rnr_timer: wish.rnr_timer,
+        source_port: None,
     }
 }
 

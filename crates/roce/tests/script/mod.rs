@@ -44,12 +44,21 @@ impl Script {
         Self::towards(None, true)
     }
 
+    /// The same; the peer may do less.
+    pub fn with_access(access: Access) -> Self {
+        Self::connected(None, true, access)
+    }
+
     /// Towards a peer of our own, with so many send work requests, none signalled by default.
     pub fn towards_our_own(max_send_wr: u32) -> Self {
         Self::towards(Some(max_send_wr), false)
     }
 
     pub fn towards(own_peer_max_send_wr: Option<u32>, sq_sig_all: bool) -> Self {
+        Self::connected(own_peer_max_send_wr, sq_sig_all, Access::all())
+    }
+
+    fn connected(own_peer_max_send_wr: Option<u32>, sq_sig_all: bool, access: Access) -> Self {
         let local: SocketAddr = "10.0.0.2:4791".parse().expect("an address");
         let peer: SocketAddr = "10.0.0.1:4791".parse().expect("an address");
         let mut nic = Nic::new(
@@ -80,7 +89,7 @@ impl Script {
         let qpn = nic.create_qp(&init).expect("a QP");
         let region = Region::anonymous(1 << 16).expect("memory");
         let mr = nic.reg_mr(&region, 0, 1 << 16, Access::all()).expect("an MR");
-        nic.modify_qp(qpn, &QpModify::Init { access: Access::all(), qkey: Qkey(0) }).expect("Init");
+        nic.modify_qp(qpn, &QpModify::Init { access, qkey: Qkey(0) }).expect("Init");
         let rtr = RtrAttr {
             dest_qpn: PEER_QPN,
             rq_psn: Psn::new(THEIR_PSN),
@@ -88,6 +97,7 @@ impl Script {
             mtu: PathMtu::Mtu256,
             max_dest_rd_atomic: 3,
             min_rnr_timer: 10,
+            source_port: own_peer_max_send_wr.map(|_| peer.port()),
         };
         nic.modify_qp(qpn, &QpModify::Rtr(rtr)).expect("RTR");
         let rts = RtsAttr {

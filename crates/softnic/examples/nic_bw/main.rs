@@ -161,7 +161,8 @@ impl End {
         let qp = self.qpn;
         self.nic.modify_qp(qp, &QpModify::Init { access: Access::all(), qkey: Qkey(0) })?;
         let dest_qpn = Qpn(qpn.parse()?);
-        let rtr = RtrAttr { dest_qpn, rq_psn: psn, av, mtu, max_dest_rd_atomic: 16, min_rnr_timer: 1 };
+        let rtr =
+            RtrAttr { dest_qpn, rq_psn: psn, av, mtu, max_dest_rd_atomic: 16, min_rnr_timer: 1, source_port: None };
         self.nic.modify_qp(qp, &QpModify::Rtr(rtr))?;
         // A busy machine may keep a process waiting for tenths of a second: about a second before each retry.
         let timeout = 18;

@@ -57,7 +57,15 @@ fn connect(end: &mut End, peer_qpn: Qpn, peer: SocketAddr) {
     let av = AddressVector { udp_port: peer.port(), ..AddressVector::new(peer.ip().into()) };
     let init = QpModify::Init { access: Access::all(), qkey: Qkey(0) };
     let mtu = PathMtu::Mtu1024;
-    let rtr = RtrAttr { dest_qpn: peer_qpn, rq_psn: psn, av, mtu, max_dest_rd_atomic: 1, min_rnr_timer: 1 };
+    let rtr = RtrAttr {
+        dest_qpn: peer_qpn,
+        rq_psn: psn,
+        av,
+        mtu,
+        max_dest_rd_atomic: 1,
+        min_rnr_timer: 1,
+        source_port: None,
+    };
     let rts =
         RtsAttr { sq_psn: psn, timeout: 14, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: 1, peer_rx_budget_bytes: None };
     for to in [init, QpModify::Rtr(rtr), QpModify::Rts(rts)] {

@@ -61,7 +61,8 @@ impl End {
         let qpn = self.qpn;
         let access = Access::all();
         self.nic.modify_qp(qpn, &QpModify::Init { access, qkey: Qkey(0x1234) }).unwrap();
-        let rtr = RtrAttr { dest_qpn: peer_qpn, rq_psn, av, mtu, max_dest_rd_atomic: 8, min_rnr_timer: 1 };
+        let rtr =
+            RtrAttr { dest_qpn: peer_qpn, rq_psn, av, mtu, max_dest_rd_atomic: 8, min_rnr_timer: 1, source_port: None };
         self.nic.modify_qp(qpn, &QpModify::Rtr(rtr)).unwrap();
         let rts =
             RtsAttr { sq_psn, timeout: 14, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: 8, peer_rx_budget_bytes: None };
