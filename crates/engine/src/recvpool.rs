@@ -212,3 +212,43 @@ impl FrameMemory {
         Some(Sge { addr, len: frame.len() as u32, lkey: self.lkey })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+    use verbs::PathMtu;
+
+    const SLOT_BYTES: u32 = 64;
+
+    fn nic() -> roce::Nic {
+        let config = roce::NicConfig {
+            local: SocketAddr::from(([10, 0, 0, 1], 4791)),
+            mtu: PathMtu::Mtu1024,
+            limits: roce::NicLimits::default(),
+            rx_budget_bytes: None,
+            name: "nic".into(),
+            max_gso_segments: 1,
+            id_mode: roce::Ipv4IdMode::Zero,
+        };
+        roce::Nic::new(config, [1; 32])
+    }
+
+    #[test]
+    fn a_frame_fills_its_slot_and_never_the_next_one() {
+        let frames = FrameMemory::new(&mut nic(), 2, SLOT_BYTES).unwrap();
+        assert_eq!(frames.bytes(), 128);
+        for (slot, len, addr) in [(0, 64, 0), (1, 64, 64), (0, 1, 0), (1, 0, 64)] {
+            let sge = frames.put(slot, &vec![7; len]).map(|sge| (sge.addr, sge.len as usize));
+            assert_eq!(sge, Some((addr, len)), "{len} bytes in slot {slot}");
+        }
+        let mut before = [0; 128];
+        frames.region.read(0, &mut before).unwrap();
+        for (slot, len) in [(0, 65), (0, 128), (1, 65), (2, 1)] {
+            assert_eq!(frames.put(slot, &vec![9; len]), None, "{len} bytes in slot {slot}");
+        }
+        let mut after = [0; 128];
+        frames.region.read(0, &mut after).unwrap();
+        assert_eq!(before, after, "what does not fit is not written");
+    }
+}

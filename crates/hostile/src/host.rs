@@ -46,6 +46,17 @@ impl Host {
 
     /// As [`Self::start`], with further arguments of the command.
     pub fn start_with(raas: &Path, dir: &Path, ip: IpAddr, configuration: &str, args: &[&OsStr]) -> Result<Self> {
+        Self::start_by(Command::new(raas), dir, ip, configuration, args)
+    }
+
+    /// The same by a command that ends with the path of `raas`, as one that enters a namespace does.
+    pub fn start_by(
+        mut command: Command,
+        dir: &Path,
+        ip: IpAddr,
+        configuration: &str,
+        args: &[&OsStr],
+    ) -> Result<Self> {
         let socket = dir.join(format!("{ip}.sock"));
         let key = dir.join("key");
         if !key.exists() {
@@ -57,11 +68,10 @@ impl Host {
         let common =
             format!("listen = \"{ip}\"\nsocket = \"{}\"\nkey_file = \"{}\"\n", socket.display(), key.display());
         std::fs::write(&file, common + configuration)?;
-        let mut command = Command::new(raas);
         command.args(["daemon", "--until-stdin-closes", "--config"]).arg(&file).args(args);
         command.env_remove("RAAS_SOCKET").env_remove("RUST_LOG").env("NO_COLOR", "1");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("cannot start {}", raas.display()))?;
+        let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
         let log = Arc::new(Mutex::new(Vec::new()));
         follow(child.stdout.take(), &log);
         follow(child.stderr.take(), &log);

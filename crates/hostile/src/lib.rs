@@ -7,6 +7,7 @@
 #![deny(missing_docs)]
 
 pub mod breach;
+pub mod forger;
 pub mod held;
 pub mod host;
 pub mod kills;

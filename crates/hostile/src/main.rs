@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use hostile::forger::field::Entered;
 use hostile::tenant::{Neighbourhood, Tenant};
 use hostile::verdict::Verdict;
 
@@ -28,6 +29,20 @@ enum Task {
     Kills(Judge),
     /// Strangers on the network.
     Network(Judge),
+    /// An ordinary user of a peer's host who forges packets of the peer, in network namespaces.
+    Forger(Judge),
+    /// The forger itself: does what its standard input says.
+    Forge {
+        /// In whose name.
+        #[arg(long)]
+        from: std::net::Ipv4Addr,
+        /// To which device.
+        #[arg(long)]
+        to: SocketAddr,
+        /// Decides the content.
+        #[arg(long)]
+        seed: u64,
+    },
     /// Transfers of one file each, none of which may be reported otherwise than it went.
     Transfers {
         #[command(flatten)]
@@ -88,6 +103,19 @@ fn main() -> Result<ExitCode> {
         Task::Siege(judge) => judged(&judge, hostile::siege::run),
         Task::Kills(judge) => judged(&judge, hostile::kills::run),
         Task::Network(judge) => judged(&judge, hostile::network::run),
+        Task::Forger(judge) => match hostile::forger::field::enter()? {
+            Entered::Inside => judged(&judge, hostile::forger::run),
+            Entered::Ended(status) => Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+            Entered::Impossible(why) => {
+                println!("SKIP forger: {why}");
+                println!("hostile: seed {}", judge.seed.unwrap_or_default());
+                Ok(ExitCode::SUCCESS)
+            }
+        },
+        Task::Forge { from, to, seed } => {
+            hostile::forger::hand::run(from, to, seed)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Task::Transfers { judge, count } => {
             judged(&judge, |raas, seed, verdict| hostile::transfers::run(raas, seed, count, verdict))
         }

@@ -5,6 +5,7 @@ mod script;
 
 use std::time::Duration;
 
+use roce::NicLimits;
 use roce::wire::*;
 use script::*;
 use verbs::*;
@@ -422,4 +423,43 @@ fn request_headers_parse_as_what_was_posted() {
             Body::Request(Request::Read(Reth { addr: 0x1000, rkey: Rkey(0x77), dma_len: 700 })),
         ]
     );
+}
+
+/// A SEND of several packets into the posted receive; how it and the QP ended.
+fn send_of(s: &mut Script, bytes: usize) -> (Vec<Status>, QpState) {
+    let mut psn = THEIR_PSN;
+    let pieces: Vec<usize> = (0..bytes).step_by(MTU).map(|at| (bytes - at).min(MTU)).collect();
+    for (i, len) in pieces.iter().enumerate() {
+        let opcode = match (i == 0, i + 1 == pieces.len()) {
+            (true, true) => Opcode::SendOnly,
+            (true, false) => Opcode::SendFirst,
+            (false, false) => Opcode::SendMiddle,
+            (false, true) => Opcode::SendLast,
+        };
+        s.deliver(Header::new(&s.bth(opcode, psn, true)), &vec![5; *len]);
+        psn += 1;
+    }
+    (s.statuses(), s.nic.query_qp(s.qpn).expect("the QP").state)
+}
+
+#[test]
+fn a_send_is_as_long_as_its_receive_and_the_device_allow_and_no_longer() {
+    let cases = [
+        (700, 4096, 700, Status::Success),
+        (700, 4096, 704, Status::LocLenErr),
+        (4096, 700, 700, Status::Success),
+        (4096, 700, 704, Status::LocLenErr),
+    ];
+    for (receive, longest, bytes, expected) in cases {
+        let mut s = Script::with_limits(NicLimits { max_msg_bytes: longest, ..NicLimits::default() });
+        let sges = [Sge { addr: 8192, len: receive, lkey: s.mr.lkey }];
+        s.nic.post_recv(s.qpn, &[RecvWr { wr_id: 1, sges: &sges }]).expect("posted");
+        let (statuses, state) = send_of(&mut s, bytes);
+        let goes_on = expected == Status::Success;
+        assert_eq!(statuses, [expected], "{bytes} bytes into {receive}, at most {longest}");
+        assert_eq!(state, if goes_on { QpState::Rts } else { QpState::Err });
+        let mut behind = [0; 4];
+        s.region.read(8192 + u64::from(receive.min(longest)), &mut behind).expect("inside");
+        assert_eq!(behind, [0; 4], "nothing lands behind it");
+    }
 }

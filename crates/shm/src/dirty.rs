@@ -181,3 +181,24 @@ fn lowest(bits: u64, count: usize) -> u64 {
     }
     bits & !rest
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Region;
+    use crate::word::Row64;
+
+    #[test]
+    fn bits_behind_the_last_slot_of_a_word_are_no_slots() {
+        for slots in [1, 63, 64, 65, 70, 128] {
+            let region = Region::anonymous(4096).unwrap();
+            let mut bitmap = DirtyBitmap::new(Row64::new(&region, 0, row_words(slots)).unwrap(), slots);
+            // Whoever shares the memory can set them all.
+            region.write(0, &vec![0xff; row_words(slots) * 8]).unwrap();
+            let mut out = Vec::new();
+            assert_eq!(bitmap.take(&mut out, usize::MAX), slots as usize, "{slots} slots");
+            assert_eq!(out, (0..slots).collect::<Vec<_>>());
+            assert_eq!((bitmap.take(&mut out, usize::MAX), bitmap.any()), (0, false), "{slots} slots");
+        }
+    }
+}

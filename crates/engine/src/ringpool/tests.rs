@@ -70,6 +70,27 @@ fn memory_is_bounded_with_what_was_asked_for() {
 }
 
 #[test]
+fn the_last_byte_of_the_bound_counts() {
+    // A pair of rings is two: three pairs fit exactly, and one byte less is one pair less.
+    for (bytes_max, rings) in [(3 * 8192, 3), (3 * 8192 - 1, 2), (8192, 1)] {
+        let mut pool = RingPool::new(bytes_max);
+        (0..4).for_each(|n| pool.wait(4096, waiter(n)));
+        assert_eq!(pool.ask(4096), Ok(Some(rings)), "{bytes_max} bytes");
+    }
+    let mut pool = RingPool::new(8191);
+    pool.wait(4096, waiter(1));
+    assert_eq!(pool.ask(4096), Err(()));
+    // What was asked for is as good as there.
+    for (more, expected) in [(16_384, Ok(Some(1))), (16_383, Err(()))] {
+        let mut pool = RingPool::new(4 * 8192 + more);
+        (0..4).for_each(|n| pool.wait(4096, waiter(n)));
+        assert_eq!(pool.ask(4096), Ok(Some(4)));
+        pool.wait(8192, waiter(9));
+        assert_eq!(pool.ask(8192), expected, "{more} bytes more");
+    }
+}
+
+#[test]
 fn an_unused_chunk_goes_only_when_others_suffice() {
     let mut pool = RingPool::new(u64::MAX);
     add_both(&mut pool, 1, 4096, 2);

@@ -183,3 +183,23 @@ fn offers_that_cannot_be_are_refused() {
     a.engine.lane_accept(&mut a.nic, addr(1), &good).unwrap();
     assert!(a.engine.lane_accept(&mut a.nic, addr(1), &good).is_err(), "accepted already");
 }
+
+#[test]
+fn a_device_that_changes_ports_is_told_and_connects_through_it_fail() {
+    // Two software NICs, as an even seed has them.
+    let mut w = World::new(2, 80);
+    let (a, b) = (w.attach(0, 64), w.attach(1, 64));
+    let to = w.listen(1, b, 7, 16);
+    w.changed_ports.insert(0, 40_791);
+    assert_eq!(w.connect_wait(0, a, to, 4096), Err(Reason::TimedOut));
+    let dropped = w.hosts[1].nic.counters_detail().drop_wrong_port;
+    let told = w.hosts[1].strange_ports.clone();
+    // Once for each queue pair of the lane, whatever came.
+    assert!((1..=1 + w.counter(0, "lane_resets")).contains(&(told.len() as u64)), "{told:?}");
+    assert!(dropped > told.len() as u64, "{dropped} packets, told {} times", told.len());
+    assert!(told.iter().all(|t| *t == (addr(0), 40_791, 4791)), "{told:?}");
+    assert_eq!(w.hosts[0].strange_ports, [], "the other way nothing is changed");
+    w.hosts.iter_mut().for_each(|h| h.strange_ports.clear());
+    w.changed_ports.clear();
+    assert!(w.connect_wait(0, a, to, 4096).is_ok(), "without the device all is well");
+}

@@ -78,7 +78,36 @@ fn a_full_backlog_refuses_until_one_is_accepted() {
     w.hosts[1].engine.accepted(b, port, id);
     w.connect_wait(0, a, to, 4096).unwrap();
     assert_eq!(w.connect_wait(0, a, to, 4096), Err(Reason::BacklogFull));
+    assert_eq!((w.counter(0, "connects"), w.counter(0, "connects_failed")), (3, 2));
+    assert_eq!((w.counter(1, "connects"), w.counter(1, "connects_failed")), (0, 0));
     w.assert_clean();
+}
+
+#[test]
+fn data_that_nobody_reads_yet_costs_no_frame() {
+    for seed in [64, 65] {
+        let mut w = World::new(2, seed);
+        let (a, b) = (w.attach(0, 64), w.attach(1, 64));
+        w.app(1, b).defaults = |c| c.read_limit = 0;
+        let (sa, sb) = w.pair(a, b, 7, 8192);
+        w.settle();
+        let frames = |w: &World| [0, 1].map(|host| w.counter(host, "frames_sent"));
+        let before = frames(&w);
+        for bytes in [100, 200, 300] {
+            w.tell(0, a, sa, |c| c.to_send = bytes);
+            // Longer than consumed bytes would wait for company.
+            w.pass(Duration::from_millis(5));
+            w.settle();
+        }
+        assert_eq!(frames(&w), before, "neither end has anything to say");
+        w.tell(1, b, sb, |c| c.read_limit = 300);
+        w.settle();
+        assert_eq!(w.app(1, b).conns[&sb].received, 300);
+        let after = frames(&w);
+        assert_eq!(after[0], before[0]);
+        assert!(after[1] > before[1], "what was consumed is told");
+        w.assert_clean();
+    }
 }
 
 #[test]

@@ -37,6 +37,8 @@ pub(crate) struct Host {
     pub(crate) lane_resets: Vec<String>,
     /// Whom the engine wanted dialed, and when.
     pub(crate) wanted: Vec<(Time, IpAddr)>,
+    /// Peer, port that was seen, port that was expected.
+    pub(crate) strange_ports: Vec<(IpAddr, u16, u16)>,
     pub(crate) locals: Vec<Event>,
     pub(crate) refuse_chunks: bool,
     pub(crate) wakes: BTreeSet<AppId>,
@@ -75,6 +77,8 @@ pub(crate) struct World {
     pub(crate) delay: Duration,
     /// Packets between these hosts vanish.
     pub(crate) cut: BTreeSet<(usize, usize)>,
+    /// What these hosts send comes from another port, as behind a device that translates ports.
+    pub(crate) changed_ports: BTreeMap<usize, u16>,
     /// Hosts whose daemon hangs; their NICs work.
     pub(crate) stopped: BTreeSet<usize>,
     /// Messages of the control link vanish.
@@ -116,6 +120,7 @@ impl World {
             weather: Weather::default(),
             delay: Duration::from_micros(5),
             cut: BTreeSet::new(),
+            changed_ports: BTreeMap::new(),
             stopped: BTreeSet::new(),
             no_links: false,
             offered: BTreeSet::new(),
@@ -404,7 +409,7 @@ impl World {
                     self.send_link(i, to, Link::Reset { resumes: true });
                 }
             }
-            Event::StrangePort { .. } => panic!("{event:?}, but each host sends from its port"),
+            Event::StrangePort { peer, found, expected } => h.strange_ports.push((peer, found, expected)),
             Event::AppGone { app } => h.gone.push(app),
             Event::ChunkGone { app, chunk } => {
                 let Some(sim) = h.apps.get_mut(&app) else { return };
@@ -453,7 +458,7 @@ impl World {
             } else {
                 Duration::ZERO
             };
-            let from = SocketAddr::new(self.hosts[i].addr, UDP);
+            let from = SocketAddr::new(self.hosts[i].addr, *self.changed_ports.get(&i).unwrap_or(&UDP));
             self.fly(self.now + self.delay + late, Arrival::Packet { from, to, bytes: bytes.to_vec(), id });
         }
     }
@@ -478,6 +483,7 @@ impl World {
             assert_eq!((c.rnr_naks_sent, c.rnr_naks_received), (0, 0), "RNR NAKs at host {i}");
             assert_eq!(h.lane_failures, Vec::<String>::new(), "lane failures at host {i}");
             assert_eq!(h.faults, Vec::new(), "faults at host {i}");
+            assert_eq!(h.strange_ports, Vec::new(), "each host sends from its port");
             for name in ["violations", "device_refusals", "app_faults"] {
                 assert_eq!(self.counter(i, name), 0, "{name} at host {i}");
             }
@@ -536,6 +542,7 @@ impl Host {
             lane_failures: Vec::new(),
             lane_resets: Vec::new(),
             wanted: Vec::new(),
+            strange_ports: Vec::new(),
             locals: Vec::new(),
             refuse_chunks: false,
             wakes: BTreeSet::new(),

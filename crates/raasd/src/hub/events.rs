@@ -96,8 +96,8 @@ impl Hub {
                 %peer,
                 found,
                 expected,
-                "packets for the lane come from another UDP port than the peer's and are dropped (drop_wrong_port in \
-                 `raas stat`): another user of that host forges them, or something between the hosts changes ports, which \
+                "packets for the lane come from another UDP port than the peer's and are dropped (`wrong_port` among \
+                 the drops of `raas stat`): another user of that host forges them, or something between the hosts changes ports, which \
                  lanes between software NICs do not survive"
             ),
             Event::AppGone { app } => tracing::debug!(?app, "nothing of a detached program is in use any more"),

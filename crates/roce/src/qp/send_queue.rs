@@ -294,4 +294,43 @@ mod tests {
         assert_eq!(Cut::Even.apply(&SendOp::WriteImm(to, 1), 10_000, 4096), (4096, 3), "its length is told");
         assert_eq!(Cut::Even.apply(&SendOp::Send, 10_000, 4096), (4096, 3), "only a WRITE can be several");
     }
+
+    fn check(queue: &SendQueue, op: SendOp, payload: Payload<'_>) -> Result<u32, VerbsError> {
+        queue.check(&SendWr { wr_id: 1, op, payload, flags: SendFlags::empty(), dest: None })
+    }
+
+    fn gather(queue: &SendQueue, op: SendOp, lens: &[u32]) -> Result<u32, VerbsError> {
+        let sges: Vec<Sge> = lens.iter().map(|len| Sge { addr: 0, len: *len, lkey: verbs::Lkey(1) }).collect();
+        check(queue, op, Payload::Sges(&sges))
+    }
+
+    #[test]
+    fn each_limit_is_the_last_that_is_allowed() {
+        let limits = SendLimits { max_wr: 2, max_sge: 2, max_inline_bytes: 4, max_msg_bytes: 100, sig_all: false };
+        let mut queue = SendQueue::new(limits);
+        let send = |queue: &SendQueue, payload| check(queue, SendOp::Send, payload);
+        assert_eq!(gather(&queue, SendOp::Send, &[60, 40]), Ok(100));
+        assert_eq!(send(&queue, Payload::Inline(&[1; 4])), Ok(4));
+        let refused = |what, value, min, max| Err(VerbsError::OutOfRange { what, value, min, max });
+        assert_eq!(gather(&queue, SendOp::Send, &[1; 3]), refused("gather entries of a send", 3, 0, 2));
+        assert_eq!(send(&queue, Payload::Inline(&[1; 5])), refused("inline bytes of a send", 5, 0, 4));
+        assert_eq!(gather(&queue, SendOp::Send, &[60, 41]), refused("bytes of a message", 101, 0, 100));
+        let from = RemoteAddr { addr: 0, rkey: Rkey(0) };
+        let inline = refused("inline bytes of a request for data", 1, 0, 0);
+        assert_eq!(check(&queue, SendOp::Read(from), Payload::Inline(&[1])), inline);
+        let add = SendOp::FetchAdd { remote: from, add: 1 };
+        assert_eq!(gather(&queue, add, &[8]), Ok(8));
+        assert_eq!(gather(&queue, add, &[9]), refused("bytes of a message", 9, 8, 8));
+        for _ in 0..2 {
+            let wr = SendWr {
+                wr_id: 1,
+                op: SendOp::Send,
+                payload: Payload::Sges(&[]),
+                flags: SendFlags::empty(),
+                dest: None,
+            };
+            queue.post(&wr, 256, Cut::Mtu).expect("room");
+        }
+        assert_eq!(send(&queue, Payload::Sges(&[])), Err(VerbsError::Full { what: "the send queue", limit: 2 }));
+    }
 }

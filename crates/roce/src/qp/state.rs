@@ -119,7 +119,12 @@ mod tests {
         assert!(check_rtr(&rtr(), 512, 1).is_err());
         assert!(check_rtr(&rtr(), 1024, 0).is_err());
         assert!(check_rtr(&RtrAttr { min_rnr_timer: 32, ..rtr() }, 1024, 1).is_err());
-        assert!(check_rtr(&RtrAttr { dest_qpn: Qpn(1 << 24), ..rtr() }, 1024, 1).is_err());
+        let last = RtrAttr { dest_qpn: Qpn(0xff_ffff), min_rnr_timer: 31, ..rtr() };
+        assert_eq!(check_rtr(&last, 1024, 1), Ok(()));
+        let qpn = VerbsError::OutOfRange { what: "destination QP number", value: 1 << 24, min: 0, max: 0xff_ffff };
+        assert_eq!(check_rtr(&RtrAttr { dest_qpn: Qpn(1 << 24), ..rtr() }, 1024, 1), Err(qpn));
+        let mtu = VerbsError::OutOfRange { what: "path MTU", value: 1024, min: 256, max: 512 };
+        assert_eq!(check_rtr(&rtr(), 512, 1), Err(mtu));
         assert_eq!(check_rts(&rts(), 1), Ok(()));
         assert!(check_rts(&rts(), 0).is_err());
         assert!(check_rts(&RtsAttr { retry_cnt: 8, ..rts() }, 1).is_err());

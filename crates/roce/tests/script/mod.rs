@@ -46,7 +46,12 @@ impl Script {
 
     /// The same; the peer may do less.
     pub fn with_access(access: Access) -> Self {
-        Self::connected(None, true, access)
+        Self::connected(None, true, access, NicLimits { window_packets: 8, ..NicLimits::default() })
+    }
+
+    /// The same; the device holds less.
+    pub fn with_limits(limits: NicLimits) -> Self {
+        Self::connected(None, true, Access::all(), limits)
     }
 
     /// Towards a peer of our own, with so many send work requests, none signalled by default.
@@ -55,17 +60,18 @@ impl Script {
     }
 
     pub fn towards(own_peer_max_send_wr: Option<u32>, sq_sig_all: bool) -> Self {
-        Self::connected(own_peer_max_send_wr, sq_sig_all, Access::all())
+        let limits = NicLimits { window_packets: 8, ..NicLimits::default() };
+        Self::connected(own_peer_max_send_wr, sq_sig_all, Access::all(), limits)
     }
 
-    fn connected(own_peer_max_send_wr: Option<u32>, sq_sig_all: bool, access: Access) -> Self {
+    fn connected(own_peer_max_send_wr: Option<u32>, sq_sig_all: bool, access: Access, limits: NicLimits) -> Self {
         let local: SocketAddr = "10.0.0.2:4791".parse().expect("an address");
         let peer: SocketAddr = "10.0.0.1:4791".parse().expect("an address");
         let mut nic = Nic::new(
             NicConfig {
                 local,
                 mtu: PathMtu::Mtu256,
-                limits: NicLimits { window_packets: 8, ..NicLimits::default() },
+                limits,
                 rx_budget_bytes: None,
                 name: "nic".into(),
                 max_gso_segments: 1,

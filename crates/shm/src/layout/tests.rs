@@ -170,6 +170,39 @@ fn the_engine_page_and_the_pair_are_as_documented() {
     assert_eq!(Pair::bytes(4096, 8 << 20), 4096 + 4096 * 128 + (32 << 30));
 }
 
+/// The words that a process gets for a slot lie where the table of the document says.
+#[test]
+fn the_words_of_a_pair_slot_lie_where_they_are_documented() {
+    const SLOTS: u32 = 4;
+    let memory = region(Pair::bytes(SLOTS, 4096));
+    let pair = Pair::format(memory.clone(), SLOTS, 4096).unwrap();
+    let mut expected = vec![0; SLOTS as usize * 128];
+    for slot in 0..SLOTS {
+        let words = pair.slot(slot);
+        let base = slot as usize * 128;
+        for (word, at) in [(&words.tail, 0), (&words.head, 8), (&words.grown_at, 40)] {
+            let value = 0x0101_0101_0101_0101 * (1 + u64::from(slot) * 16 + at / 8);
+            word.store(value, Ordering::Relaxed);
+            expected[base + at as usize..][..8].copy_from_slice(&value.to_le_bytes());
+        }
+        let narrow = [
+            (&words.flags, 16),
+            (&words.waiting, 20),
+            (&words.reason, 24),
+            (&words.generation, 28),
+            (&words.owner_pid, 32),
+        ];
+        for (word, at) in narrow {
+            let value = 0x0101_0101 * (8 + slot * 16 + at / 4);
+            word.store(value, Ordering::Relaxed);
+            expected[base + at as usize..][..4].copy_from_slice(&value.to_le_bytes());
+        }
+    }
+    let mut found = vec![0; expected.len()];
+    memory.read(4096, &mut found).unwrap();
+    assert_eq!(found, expected);
+}
+
 fn region(bytes: u64) -> Region {
     Region::anonymous(bytes as usize).unwrap()
 }

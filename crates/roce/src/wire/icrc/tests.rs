@@ -82,3 +82,14 @@ fn damage_is_refused() {
     // Over IPv6 nothing is solved for: an ICRC that an IPv4 id could explain is wrong.
     assert_eq!(checker.check(&v6, &WRITE, icrc, 0), None);
 }
+
+#[test]
+fn only_ipv4_has_an_identification() {
+    let four = header("10.0.0.1:4791", "10.0.0.2:4791");
+    let mapped = header("[::ffff:10.0.0.1]:4791", "10.0.0.2:4791");
+    let six = header("[fd00::1]:4791", "[fd00::2]:4791");
+    assert!(four.is_ipv4() && mapped.is_ipv4() && !six.is_ipv4());
+    assert_eq!(six.icrc(&WRITE, 1), six.icrc(&WRITE, 2), "ignored");
+    assert_ne!(four.icrc(&WRITE, 1), four.icrc(&WRITE, 2));
+    assert_eq!(four.icrc(&WRITE, 1), mapped.icrc(&WRITE, 1));
+}
