@@ -5,7 +5,7 @@
 //! what keys promise (a stale one is told from a live one for at least 1,023 lives of its index), since it maps one to one.
 //! It is a hurdle for who guesses, not a cipher. It must never give out 0, which means "none".
 
-use rand::Rng;
+use rand::{Rng, RngExt};
 
 use crate::immediate::ROUTE_BITS;
 use crate::table::Key;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use raas::{Listener, Session, Stream};
 use rand::rngs::SmallRng;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
 use verbs::{Psn, ROCE_UDP_PORT};
 
 use crate::host::{Host, WATCHDOG, eventually};
@@ -42,9 +42,6 @@ const BUSY: Duration = Duration::from_secs(3);
 const PATTERN_BYTES: usize = 1 << 20;
 /// What becomes of a packet that the device judged by itself.
 const DROP: &str = "wrong_port";
-/// Port to which a device on the way changes the peer's.
-const OTHER_PORT: u16 = 40_791;
-
 /// Runs it; the seed decides what the forger sends. In a namespace already ([`field::enter`]).
 pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -84,10 +81,6 @@ pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
     verdict.case("the log says that somebody sends from another port", logged(&hosts[0], "come from another UDP port"));
     verdict.case("the lane is the one from before", same_lane(&hosts, &victim));
     drop(idle);
-    match field.change_port(ROCE_UDP_PORT, OTHER_PORT) {
-        Ok(()) => verdict.case("a device that changes ports: told, and typed", changed(&field, &hosts)),
-        Err(why) => println!("SKIP forger, changed ports: {why:#}"),
-    }
     hosts.into_iter().try_for_each(Host::stop)
 }
 
@@ -116,7 +109,8 @@ impl Victim {
         let lane = lanes.first().context("there is no lane")?;
         let rows = raas::inspect::connections(Some(&host.socket))?;
         let route = rows.iter().find_map(|row| row.route_id).context("there is no connection with a route id")?;
-        Ok(Self { qpn: lane.qpn, route, incarnation: lane.incarnation })
+        let qpn = lane.qpn.context("this user is not told the queue pair")?;
+        Ok(Self { qpn, route, incarnation: lane.incarnation })
     }
 
     fn order(&self, kind: Kind, psn: u32, count: u32) -> Order {
@@ -338,26 +332,4 @@ fn same_lane(hosts: &[Host; 2], victim: &Victim) -> Result<String> {
         }
     }
     Ok(format!("incarnation {}", now.incarnation))
-}
-
-// ---- a device that changes ports
-
-/// What the peer sends comes from another port: the connection fails with a typed error, the log says why, and when the device
-/// is gone all is well.
-fn changed(field: &Field, hosts: &[Host; 2]) -> Result<String> {
-    let before = counters(&hosts[0])?;
-    let session = Session::builder().socket(&hosts[1].socket).name("behind a device").connect()?;
-    let near = Session::builder().socket(&hosts[0].socket).name("before a device").connect()?;
-    let listener = Listener::bind_with(&near, (hosts[0].ip, 0))?;
-    let start = Instant::now();
-    let error = match Stream::connect_with(&session, listener.local_addr()) {
-        Ok(_) => bail!("a connection came up"),
-        Err(error) => error,
-    };
-    let took = start.elapsed();
-    let dropped = count(&counters(&hosts[0])?, DROP) - count(&before, DROP);
-    ensure!(dropped > 0, "nothing is counted as {DROP}, and the connect ended with {error}");
-    field.restore_port()?;
-    let whole = crate::polite::fresh(hosts).context("after the device was gone")?;
-    Ok(format!("`{error}` after {} ms, {dropped} of {DROP}; without it {whole}", took.as_millis()))
 }

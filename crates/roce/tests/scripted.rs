@@ -427,17 +427,15 @@ fn request_headers_parse_as_what_was_posted() {
 
 /// A SEND of several packets into the posted receive; how it and the QP ended.
 fn send_of(s: &mut Script, bytes: usize) -> (Vec<Status>, QpState) {
-    let mut psn = THEIR_PSN;
     let pieces: Vec<usize> = (0..bytes).step_by(MTU).map(|at| (bytes - at).min(MTU)).collect();
-    for (i, len) in pieces.iter().enumerate() {
+    for (i, psn) in (0..pieces.len()).zip(THEIR_PSN..) {
         let opcode = match (i == 0, i + 1 == pieces.len()) {
             (true, true) => Opcode::SendOnly,
             (true, false) => Opcode::SendFirst,
             (false, false) => Opcode::SendMiddle,
             (false, true) => Opcode::SendLast,
         };
-        s.deliver(Header::new(&s.bth(opcode, psn, true)), &vec![5; *len]);
-        psn += 1;
+        s.deliver(Header::new(&s.bth(opcode, psn, true)), &vec![5; pieces[i]]);
     }
     (s.statuses(), s.nic.query_qp(s.qpn).expect("the QP").state)
 }

@@ -124,22 +124,6 @@ impl Field {
         command
     }
 
-    /// From now on the source port of what host 1 sends from `from` is another one on the way, as behind a device that
-    /// translates ports.
-    pub(super) fn change_port(&self, from: u16, to: u16) -> Result<()> {
-        let tc = |words: &str| run(self.command(1, "tc").args(words.split(' ')));
-        tc(&format!("qdisc add dev {INTERFACE} clsact"))?;
-        tc(&format!(
-            "filter add dev {INTERFACE} egress protocol ip flower ip_proto udp src_port {from} \
-             action pedit ex munge udp sport set {to} pipe action csum udp"
-        ))
-    }
-
-    /// Packets are as they were sent again.
-    pub(super) fn restore_port(&self) -> Result<()> {
-        run(self.command(1, "tc").args(["qdisc", "del", "dev", INTERFACE, "clsact"]))
-    }
-
     /// The addresses of the hosts.
     pub(super) fn addresses() -> Result<[IpAddr; 2]> {
         Ok([ADDRESSES[0].parse()?, ADDRESSES[1].parse()?])

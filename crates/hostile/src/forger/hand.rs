@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rand::rngs::SmallRng;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
 use roce::wire::{Aeth, Bth, CREDITS_UNLIMITED, DEFAULT_PKEY, Header, Opcode, PseudoHeader, Reth, Syndrome};
 use socket2::{Domain, MsgHdr, Protocol, SockAddr, Socket, Type};
 use verbs::{Psn, Qpn, ROCE_UDP_PORT, Rkey};
