@@ -252,7 +252,7 @@ impl Idle {
         let session = |host: &Host| Session::builder().socket(&host.socket).name("idle").connect();
         let (near, far) = (session(&hosts[0])?, session(&hosts[1])?);
         let listener = Listener::bind_with(&far, (hosts[1].ip, 0))?;
-        let here = Stream::connect_with(&near, listener.local_addr())?;
+        let here = Stream::connect_with(&near, listener.local_addr()?)?;
         let (there, _) = listener.accept_timeout(WATCHDOG)?;
         Ok(Self { ends: [here, there] })
     }
