@@ -2,7 +2,7 @@
 //! repository are in the submodules. Each tool and each rule is one case.
 
 mod fence;
-mod layers;
+mod floors;
 mod source;
 mod tidy;
 
@@ -70,9 +70,10 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
     tally.check("tidy: no drawer modules", || Ok(tidy::drawers(&sources)));
     tally.check("unsafe only inside the fence", || fence::unsafe_code(&context.repo, &sources));
     tally.check("roce and engine without I/O", || Ok(fence::sans_io(&sources)));
-    tally.check("layers: nothing imports upward", || Ok(layers::floors(&context.repo.packages)));
-    tally.check("layers: only the command knows the daemon", || Ok(layers::daemon(&context.repo.packages)));
-    tally.check("layers: no I/O below the devices", || layers::io_free(&context.repo));
+    tally.check("floors: nothing imports upward", || Ok(floors::floors(&context.repo)));
+    tally.check("floors: the table of crates is true", || floors::described(&context.repo));
+    tally.check("floors: only the command knows the daemon", || Ok(floors::daemon(&context.repo.packages)));
+    tally.check("floors: no I/O in the state machines", || floors::io_free(&context.repo));
     Ok(tally)
 }
 

@@ -10,7 +10,7 @@ const UNSAFE_CRATES: &[&str] = &["shm", "softnic", "rdmacore"];
 const FORBID: &str = "#![forbid(unsafe_code)]";
 
 /// Crates that are pure state machines.
-const SANS_IO_DIRS: &[&str] = &["crates/roce/src", "crates/engine/src"];
+const SANS_IO_DIRS: &[&str] = &["crates/nic/roce/src", "crates/service/engine/src"];
 /// What a pure state machine has no business with; addresses as plain values are fine.
 const OUTSIDE: &[&str] = &[
     "UdpSocket",
@@ -98,11 +98,11 @@ mod tests {
     #[test]
     fn a_clock_in_a_state_machine_is_found_and_a_comment_is_not() {
         let clock = "fn f() { let t = std::time::Instant::now(); }";
-        assert_eq!(sans_io(&one("crates/roce/src/qp.rs", clock)).len(), 1);
-        assert_eq!(sans_io(&one("crates/engine/src/qp.rs", "use std::thread;")).len(), 1);
-        assert_eq!(sans_io(&one("crates/engine/src/qp.rs", "// never Instant::now\nuse std::net::IpAddr;")).len(), 0);
-        assert_eq!(sans_io(&one("crates/engine/src/qp/tests.rs", "use std::thread;")).len(), 0);
-        assert_eq!(sans_io(&one("crates/softnic/src/a.rs", clock)).len(), 0);
+        assert_eq!(sans_io(&one("crates/nic/roce/src/qp.rs", clock)).len(), 1);
+        assert_eq!(sans_io(&one("crates/service/engine/src/qp.rs", "use std::thread;")).len(), 1);
+        assert_eq!(sans_io(&one("crates/service/engine/src/qp.rs", "// never Instant::now\nuse std::net::IpAddr;")).len(), 0);
+        assert_eq!(sans_io(&one("crates/service/engine/src/qp/tests.rs", "use std::thread;")).len(), 0);
+        assert_eq!(sans_io(&one("crates/nic/softnic/src/a.rs", clock)).len(), 0);
     }
 
     #[test]

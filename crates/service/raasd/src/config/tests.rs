@@ -211,7 +211,7 @@ fn every_limit_takes_its_least_and_most() {
 
 #[test]
 fn the_documentation_names_every_key_and_default() {
-    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md")).unwrap();
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/configuration.md")).unwrap();
     assert!(file::top_level_keys().contains(&"peer_port".to_string()));
     let tables = |key: &String| ["limits", "peer"].contains(&key.as_str());
     for key in file::top_level_keys()

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::{LAYOUT_VERSION, LayoutError, header, pair, session};
 use crate::{EnginePage, Pair, Region, RegionError, Session};
 
-const DOCUMENT: &str = include_str!("../../../../docs/shm-layout.md");
+const DOCUMENT: &str = include_str!("../../../../../docs/shm-layout.md");
 
 /// The rows `| offset | size | field | ...` below a heading: field -> (offset, size).
 fn table(heading: &str) -> BTreeMap<String, (u64, u64)> {

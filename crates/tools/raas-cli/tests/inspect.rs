@@ -9,7 +9,7 @@ use raas::{DatagramSocket, Listener, Stream};
 use rig::{Cluster, Daemon, Running, raas, run, wait_until};
 use serde_json::Value;
 
-const DOCUMENTATION: &str = include_str!("../../../docs/cli.md");
+const DOCUMENTATION: &str = include_str!("../../../../docs/cli.md");
 
 /// Ids of the connections that `raas ss` shows with these options, in order, and how many datagram sockets.
 fn shown(daemon: &Daemon, options: &[&str]) -> (Vec<u64>, usize) {
