@@ -100,7 +100,10 @@ mod tests {
         let clock = "fn f() { let t = std::time::Instant::now(); }";
         assert_eq!(sans_io(&one("crates/nic/roce/src/qp.rs", clock)).len(), 1);
         assert_eq!(sans_io(&one("crates/service/engine/src/qp.rs", "use std::thread;")).len(), 1);
-        assert_eq!(sans_io(&one("crates/service/engine/src/qp.rs", "// never Instant::now\nuse std::net::IpAddr;")).len(), 0);
+        assert_eq!(
+            sans_io(&one("crates/service/engine/src/qp.rs", "// never Instant::now\nuse std::net::IpAddr;")).len(),
+            0
+        );
         assert_eq!(sans_io(&one("crates/service/engine/src/qp/tests.rs", "use std::thread;")).len(), 0);
         assert_eq!(sans_io(&one("crates/nic/softnic/src/a.rs", clock)).len(), 0);
     }

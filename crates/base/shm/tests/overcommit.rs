@@ -53,7 +53,9 @@ fn holes_raise_sigbus_and_allocated_memory_does_not() {
         return step(&name);
     }
     if !overcommit_is_strict() {
-        eprintln!("this machine does not overcommit strictly: the header of this test has the command for a guest that does");
+        eprintln!(
+            "this machine does not overcommit strictly: the header of this test has the command for a guest that does"
+        );
         segment().allocate(BYTES).unwrap();
         return;
     }

@@ -133,9 +133,9 @@ fn server_and_channel_live_through_the_daemons_restart() {
     bounded(async {
         let directory = tempfile::tempdir().unwrap();
         let [.., b, c] = std::process::id().to_be_bytes();
-        let mut config = raasd::Config::new(IpAddr::from([127, 96 | (b & 31), c, 5]));
+        let mut config = raas_embedded::Config::new(IpAddr::from([127, 96 | (b & 31), c, 5]));
         config.socket = directory.path().join("raasd.sock");
-        let daemon = raasd::Daemon::start(config.clone()).unwrap();
+        let daemon = raas_embedded::Daemon::start(config.clone()).unwrap();
         let attach = || raas::Session::connect(&config.socket).unwrap();
         let (server, caller) = (attach(), attach());
         let options = raas::ListenOptions::new();
@@ -152,7 +152,7 @@ fn server_and_channel_live_through_the_daemons_restart() {
         daemon.stop().unwrap();
         // The connection is one within this host, and goes on without it.
         first.say(request()).await.unwrap();
-        let daemon = raasd::Daemon::start(config.clone()).unwrap();
+        let daemon = raas_embedded::Daemon::start(config.clone()).unwrap();
         // A channel that must connect anew, by a connector of the lost session's.
         let channel = loop {
             match endpoint.connect_with_connector(connector.clone()).await {

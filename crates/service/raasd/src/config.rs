@@ -1,7 +1,7 @@
 //! The daemon's configuration: a TOML file, flags over it, defaults under it.
 //!
 //! Owns what each key means when it is absent. Reading the file is `config/file.rs`. It must never start anything: a
-//! `Config` is only values, and [`check`] looks without changing.
+//! `Config` is only values, and [`crate::check()`] looks without changing.
 
 mod file;
 

@@ -162,7 +162,9 @@ fn connections_survive_a_daemon_that_stands_still() {
 #[test]
 fn connections_survive_half_a_minute_of_stillness_by_default() {
     if std::env::var_os("RAAS_TEST_FULL").is_none() {
-        eprintln!("a stillness of 30 s takes a minute: `cargo xtask test unit --full` runs it, the shorter one runs always");
+        eprintln!(
+            "a stillness of 30 s takes a minute: `cargo xtask test unit --full` runs it, the shorter one runs always"
+        );
         return;
     }
     survives("", 30.5);

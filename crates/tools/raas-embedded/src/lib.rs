@@ -53,8 +53,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use raas::{Session, SessionError};
-pub use raasd::Config;
-use raasd::{Daemon, DaemonError};
+use raasd::DaemonError;
+/// What a daemon in this process is made of, for those who want it at a place of their own choice.
+pub use raasd::{Config, Daemon};
 
 /// The daemon could not be put inside this process.
 #[derive(Debug, thiserror::Error)]
