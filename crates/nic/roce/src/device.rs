@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use genslab::GenSlab;
 use verbs::{AsyncEvent, Completion, CqId, DeviceAttr, QpInit, SrqId};
 
 use crate::counters::NicCounters;
@@ -11,7 +12,6 @@ use crate::cq::{Cq, Pushed};
 use crate::limits::{MAX_EVENTS, NicLimits};
 use crate::memory::MrTable;
 use crate::receive_queue::{RecvWqe, Srq};
-use crate::slab::Slab;
 use crate::ud::Path;
 use crate::wire::IcrcChecker;
 
@@ -20,9 +20,9 @@ use crate::wire::IcrcChecker;
 pub(crate) struct Device {
     pub(crate) attr: DeviceAttr,
     pub(crate) mrs: MrTable,
-    pub(crate) cqs: Slab<Cq>,
-    pub(crate) srqs: Slab<Srq>,
-    pub(crate) ahs: Slab<Path>,
+    pub(crate) cqs: GenSlab<u32, Cq>,
+    pub(crate) srqs: GenSlab<u32, Srq>,
+    pub(crate) ahs: GenSlab<u32, Path>,
     pub(crate) counters: NicCounters,
     pub(crate) icrc: IcrcChecker,
     /// CQs that overflowed and whose QPs are not yet in error.
@@ -36,9 +36,9 @@ impl Device {
     pub(crate) fn new(attr: DeviceAttr, limits: &NicLimits) -> Self {
         Self {
             mrs: MrTable::new(attr.max_mr),
-            cqs: Slab::new(limits.max_cq),
-            srqs: Slab::new(limits.max_srq),
-            ahs: Slab::new(limits.max_ah),
+            cqs: GenSlab::new(limits.max_cq),
+            srqs: GenSlab::new(limits.max_srq),
+            ahs: GenSlab::new(limits.max_ah),
             counters: NicCounters::default(),
             icrc: IcrcChecker::default(),
             overflowed: Vec::new(),
@@ -53,7 +53,7 @@ impl Device {
         if completion.status != verbs::Status::Success {
             self.counters.completions_failed += 1;
         }
-        let Some(queue) = self.cqs.at_mut(cq.0) else { return };
+        let Some(queue) = self.cqs.get_mut(cq.0) else { return };
         match queue.push(completion, solicited) {
             Pushed::Quiet => {}
             Pushed::Notify => self.notify = true,
@@ -82,7 +82,7 @@ impl Device {
 
     /// Takes a receive from a shared queue, raising its limit event.
     pub(crate) fn take_shared(&mut self, srq: SrqId) -> Option<RecvWqe> {
-        let (wqe, limit_reached) = self.srqs.at_mut(srq.0)?.take();
+        let (wqe, limit_reached) = self.srqs.get_mut(srq.0)?.take();
         if limit_reached {
             self.raise(AsyncEvent::SrqLimit(srq));
         }
@@ -93,11 +93,11 @@ impl Device {
     pub(crate) fn adjust_users(&mut self, init: &QpInit, up: bool) {
         let step = |users: &mut u32| *users = if up { *users + 1 } else { users.saturating_sub(1) };
         for cq in [init.send_cq, init.recv_cq] {
-            if let Some(cq) = self.cqs.at_mut(cq.0) {
+            if let Some(cq) = self.cqs.get_mut(cq.0) {
                 step(&mut cq.users);
             }
         }
-        if let Some(srq) = init.srq.and_then(|srq| self.srqs.at_mut(srq.0)) {
+        if let Some(srq) = init.srq.and_then(|srq| self.srqs.get_mut(srq.0)) {
             step(&mut srq.users);
         }
     }

@@ -24,7 +24,6 @@ mod provider;
 mod qp;
 mod queue_pair;
 mod receive_queue;
-mod slab;
 mod timer;
 mod ud;
 pub mod wire;

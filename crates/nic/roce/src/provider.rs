@@ -37,10 +37,10 @@ impl Nic {
             _ => return Err(self.unsupported("this transport service")),
         }
         for cq in [init.send_cq, init.recv_cq] {
-            self.dev.cqs.at(cq.0).ok_or(VerbsError::NoSuch("CQ"))?;
+            self.dev.cqs.get(cq.0).ok_or(VerbsError::NoSuch("CQ"))?;
         }
         if let Some(srq) = init.srq {
-            self.dev.srqs.at(srq.0).ok_or(VerbsError::NoSuch("SRQ"))?;
+            self.dev.srqs.get(srq.0).ok_or(VerbsError::NoSuch("SRQ"))?;
         }
         in_range("send work requests of a QP", init.max_send_wr, 0, limits.max_qp_wr)?;
         in_range("receive work requests of a QP", init.max_recv_wr, 0, limits.max_qp_wr)?;
@@ -66,12 +66,12 @@ impl Provider for Nic {
 
     fn create_cq(&mut self, cqe: u32) -> Result<CqId, VerbsError> {
         in_range("completions of a CQ", cqe, 1, self.config.limits.max_cqe)?;
-        let limit = self.dev.cqs.limit();
-        self.dev.cqs.insert(Cq::new(cqe)).map(CqId).map_err(|_| full("the CQ table", limit))
+        let limit = self.dev.cqs.max();
+        self.dev.cqs.insert(Cq::new(cqe)).map(CqId).ok_or_else(|| full("the CQ table", limit))
     }
 
     fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
-        let queue = self.dev.cqs.at(cq.0).ok_or(VerbsError::NoSuch("CQ"))?;
+        let queue = self.dev.cqs.get(cq.0).ok_or(VerbsError::NoSuch("CQ"))?;
         if queue.users > 0 {
             return Err(VerbsError::Busy("the CQ"));
         }
@@ -84,12 +84,12 @@ impl Provider for Nic {
         in_range("receives of an SRQ", init.max_wr, 1, limits.max_srq_wr)?;
         in_range("scatter entries of a receive", init.max_sge, 0, limits.max_sge)?;
         in_range("limit of an SRQ", init.limit, 0, init.max_wr)?;
-        let limit = self.dev.srqs.limit();
-        self.dev.srqs.insert(Srq::new(init)).map(SrqId).map_err(|_| full("the SRQ table", limit))
+        let limit = self.dev.srqs.max();
+        self.dev.srqs.insert(Srq::new(init)).map(SrqId).ok_or_else(|| full("the SRQ table", limit))
     }
 
     fn destroy_srq(&mut self, srq: SrqId) -> Result<(), VerbsError> {
-        let queue = self.dev.srqs.at(srq.0).ok_or(VerbsError::NoSuch("SRQ"))?;
+        let queue = self.dev.srqs.get(srq.0).ok_or(VerbsError::NoSuch("SRQ"))?;
         if queue.users > 0 {
             return Err(VerbsError::Busy("the SRQ"));
         }
@@ -128,8 +128,8 @@ impl Provider for Nic {
     fn create_ah(&mut self, av: &AddressVector) -> Result<AhId, VerbsError> {
         let other_version = "a peer of the other IP version: give the port an address of the peer's version";
         let path = Path::new(av, self.config.local).ok_or_else(|| self.unsupported(other_version))?;
-        let limit = self.dev.ahs.limit();
-        self.dev.ahs.insert(path).map(AhId).map_err(|_| full("the table of address handles", limit))
+        let limit = self.dev.ahs.max();
+        self.dev.ahs.insert(path).map(AhId).ok_or_else(|| full("the table of address handles", limit))
     }
 
     fn destroy_ah(&mut self, ah: AhId) -> Result<(), VerbsError> {
@@ -158,7 +158,7 @@ impl Provider for Nic {
     fn try_discard(&mut self, mr: MrId, offset: u64, len: u64, unreported: Option<Qpn>) -> Result<bool, VerbsError> {
         if let Some(qpn) = unreported {
             let qp = self.qps.get(&qpn).ok_or(VerbsError::NoSuch("QP"))?;
-            let cq = self.dev.cqs.at(qp.init().recv_cq.0).ok_or(VerbsError::NoSuch("CQ"))?;
+            let cq = self.dev.cqs.get(qp.init().recv_cq.0).ok_or(VerbsError::NoSuch("CQ"))?;
             // The rkey of a region is its number.
             if !cq.is_empty() || qp.has_unreported(Rkey(mr.0), offset, len) {
                 return Ok(false);
@@ -185,7 +185,7 @@ impl Provider for Nic {
 
     fn post_srq_recv(&mut self, srq: SrqId, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
         let missing = PostError { index: 0, cause: VerbsError::NoSuch("SRQ") };
-        let queue = self.dev.srqs.at_mut(srq.0).ok_or(missing)?;
+        let queue = self.dev.srqs.get_mut(srq.0).ok_or(missing)?;
         let counters = &mut self.dev.counters;
         post_each(wrs, |wr| {
             queue.post(wr)?;
@@ -195,11 +195,11 @@ impl Provider for Nic {
     }
 
     fn poll_cq(&mut self, cq: CqId, out: &mut Vec<Completion>, max: usize) -> Result<usize, VerbsError> {
-        self.dev.cqs.at_mut(cq.0).map(|queue| queue.poll(out, max)).ok_or(VerbsError::NoSuch("CQ"))
+        self.dev.cqs.get_mut(cq.0).map(|queue| queue.poll(out, max)).ok_or(VerbsError::NoSuch("CQ"))
     }
 
     fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), VerbsError> {
-        self.dev.cqs.at_mut(cq.0).map(|queue| queue.arm(solicited_only)).ok_or(VerbsError::NoSuch("CQ"))?;
+        self.dev.cqs.get_mut(cq.0).map(|queue| queue.arm(solicited_only)).ok_or(VerbsError::NoSuch("CQ"))?;
         // Who arms is about to sleep, and would only be woken for what is owed.
         self.pay_acknowledgements();
         Ok(())

@@ -3,8 +3,10 @@
 //! valid checksums. It must never disturb the NIC: what cannot be written is counted, not reported.
 
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use etherparse::{IpDscp, IpEcn, IpHeaders, Ipv4Extensions, Ipv4Header, Ipv6Extensions, Ipv6Header, PacketBuilder};
 
 /// pcap with nanosecond time stamps, in this machine's byte order.
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
@@ -14,8 +16,6 @@ const LINKTYPE_RAW: u32 = 101;
 const SNAPLEN: u32 = 65_575;
 const FILE_HEADER_BYTES: u64 = 24;
 const RECORD_HEADER_BYTES: u64 = 16;
-const UDP_HEADER_BYTES: usize = 8;
-const PROTOCOL_UDP: u8 = 17;
 const HOP_LIMIT: u8 = 64;
 
 /// A packet as the socket saw it, with what its headers said.
@@ -113,74 +113,34 @@ impl<W: Write> Drop for PcapWriter<W> {
 
 /// Appends IP header, UDP header and payload; `false` if the families differ or the payload is too long.
 fn append_packet(out: &mut Vec<u8>, packet: &Seen<'_>) -> bool {
-    let Ok(udp_len) = u16::try_from(packet.payload.len() + UDP_HEADER_BYTES) else { return false };
-    let pseudo = match (packet.source.ip(), packet.destination.ip()) {
+    let ip = match (packet.source.ip(), packet.destination.ip()) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let Some(total) = udp_len.checked_add(20) else { return false };
-            append_ipv4(out, source, destination, packet, total);
-            sum_of(&source.octets()) + sum_of(&destination.octets())
+            let header = Ipv4Header {
+                dscp: IpDscp::try_new(packet.traffic_class >> 2).unwrap_or_default(),
+                ecn: IpEcn::try_new(packet.traffic_class & 3).unwrap_or_default(),
+                identification: packet.id,
+                dont_fragment: true,
+                time_to_live: HOP_LIMIT,
+                source: source.octets(),
+                destination: destination.octets(),
+                ..Ipv4Header::default()
+            };
+            IpHeaders::Ipv4(header, Ipv4Extensions::default())
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            append_ipv6(out, source, destination, packet, udp_len);
-            sum_of(&source.octets()) + sum_of(&destination.octets())
+            let header = Ipv6Header {
+                traffic_class: packet.traffic_class,
+                hop_limit: HOP_LIMIT,
+                source: source.octets(),
+                destination: destination.octets(),
+                ..Ipv6Header::default()
+            };
+            IpHeaders::Ipv6(header, Ipv6Extensions::default())
         }
         _ => return false,
     };
-    let start = out.len();
-    out.extend_from_slice(&packet.source.port().to_be_bytes());
-    out.extend_from_slice(&packet.destination.port().to_be_bytes());
-    out.extend_from_slice(&udp_len.to_be_bytes());
-    out.extend_from_slice(&[0; 2]);
-    out.extend_from_slice(packet.payload);
-    let sum = pseudo + u64::from(PROTOCOL_UDP) + u64::from(udp_len) + sum_of(&out[start..]);
-    // A checksum of zero means none, so zero is sent as its other representation (RFC 768).
-    let checksum = match folded(sum) {
-        0 => 0xffff,
-        other => other,
-    };
-    out[start + 6..start + 8].copy_from_slice(&checksum.to_be_bytes());
-    true
-}
-
-fn append_ipv4(out: &mut Vec<u8>, source: Ipv4Addr, destination: Ipv4Addr, packet: &Seen<'_>, total: u16) {
-    const DONT_FRAGMENT: u8 = 0x40;
-    let start = out.len();
-    out.extend_from_slice(&[0x45, packet.traffic_class]);
-    out.extend_from_slice(&total.to_be_bytes());
-    out.extend_from_slice(&packet.id.to_be_bytes());
-    out.extend_from_slice(&[DONT_FRAGMENT, 0, HOP_LIMIT, PROTOCOL_UDP, 0, 0]);
-    out.extend_from_slice(&source.octets());
-    out.extend_from_slice(&destination.octets());
-    let checksum = folded(sum_of(&out[start..]));
-    out[start + 10..start + 12].copy_from_slice(&checksum.to_be_bytes());
-}
-
-fn append_ipv6(out: &mut Vec<u8>, source: Ipv6Addr, destination: Ipv6Addr, packet: &Seen<'_>, payload_len: u16) {
-    let first = (6_u32 << 28) | (u32::from(packet.traffic_class) << 20);
-    out.extend_from_slice(&first.to_be_bytes());
-    out.extend_from_slice(&payload_len.to_be_bytes());
-    out.extend_from_slice(&[PROTOCOL_UDP, HOP_LIMIT]);
-    out.extend_from_slice(&source.octets());
-    out.extend_from_slice(&destination.octets());
-}
-
-/// Sum of the big-endian 16-bit words of `bytes`, an odd last byte padded with zero (RFC 1071).
-fn sum_of(bytes: &[u8]) -> u64 {
-    bytes
-        .chunks(2)
-        .map(|w| match w {
-            [high, low] => u64::from(u16::from_be_bytes([*high, *low])),
-            [high] => u64::from(*high) << 8,
-            _ => 0,
-        })
-        .sum()
-}
-
-fn folded(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
+    let builder = PacketBuilder::ip(ip).udp(packet.source.port(), packet.destination.port());
+    builder.write(out, packet.payload).is_ok()
 }
 
 #[cfg(test)]
@@ -193,17 +153,31 @@ mod tests {
         Seen { source, destination, traffic_class: 0, id: 0, payload }
     }
 
+    /// Sum of the big-endian 16-bit words, an odd last byte padded with zero, folded (RFC 1071): all ones where the bytes
+    /// have their right checksum among them.
+    fn folded(bytes: &[u8], more: u64) -> u64 {
+        let word = |w: &[u8]| u64::from(w[0]) << 8 | w.get(1).map_or(0, |low| u64::from(*low));
+        let mut sum = more + bytes.chunks(2).map(word).sum::<u64>();
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        sum
+    }
+
     #[test]
-    fn checksums_of_known_packets() {
-        // The example of RFC 1071, section 3.
-        assert_eq!(folded(sum_of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7])), !0xddf2);
-        // A receiver sums the header with its checksum and must find all ones.
+    fn headers_are_those_of_the_wire() {
         let mut packet = Vec::new();
-        assert!(append_packet(&mut packet, &seen("192.0.2.1:4791", "192.0.2.2:4791", b"odd")));
-        assert_eq!(packet.len(), 31);
-        assert_eq!(folded(sum_of(&packet[..20])), 0);
-        let pseudo = sum_of(&packet[12..20]) + 17 + 11;
-        assert_eq!(folded(pseudo + sum_of(&packet[20..])), 0);
+        let v4 = Seen { traffic_class: 0xb9, id: 0x1234, ..seen("192.0.2.1:4791", "192.0.2.2:4790", b"odd") };
+        assert!(append_packet(&mut packet, &v4));
+        assert_eq!(packet[..10], [0x45, 0xb9, 0, 31, 0x12, 0x34, 0x40, 0, 64, 17], "with DF and the identification");
+        assert_eq!(folded(&packet[..20], 0), 0xffff);
+        assert_eq!(folded(&packet[20..], folded(&packet[12..20], 17 + 11)), 0xffff, "UDP with its pseudo header");
+        assert_eq!(packet[20..26], [0x12, 0xb7, 0x12, 0xb6, 0, 11]);
+        packet.clear();
+        let v6 = Seen { traffic_class: 0xb9, ..seen("[2001:db8::1]:1", "[2001:db8::2]:2", b"even") };
+        assert!(append_packet(&mut packet, &v6));
+        assert_eq!(packet[..8], [0x6b, 0x90, 0, 0, 0, 12, 17, 64]);
+        assert_eq!(folded(&packet[40..], folded(&packet[8..40], 17 + 12)), 0xffff);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::datagram::SocketId;
 use crate::event::Attach;
 use crate::limits::SLOT_REUSE_DELAY;
 use crate::ringpool::RingPool;
-use crate::table::Key;
+use crate::table::{INDEX_BITS, KEY_BITS, Key, REUSE_DELAY};
 use crate::vqp::RouteId;
 
 /// An attached application.
@@ -21,6 +21,10 @@ use crate::vqp::RouteId;
 pub struct AppId(pub u32);
 
 impl Key for AppId {
+    const INDEX_BITS: u32 = INDEX_BITS;
+    const KEY_BITS: u32 = KEY_BITS;
+    const REUSE_DELAY: usize = REUSE_DELAY;
+
     fn from_bits(bits: u32) -> Self {
         Self(bits)
     }

@@ -124,4 +124,5 @@ fn members_of_the_socket_group_may_use_the_daemon_and_others_may_not() {
     let mut stranger = host.as_nobody(&["stat", "--json"]);
     let stranger = run(std::os::unix::process::CommandExt::gid(&mut stranger, 4242));
     assert_eq!(stranger.code(), 4, "{stranger:?}");
+    assert!(stranger.stderr.contains("socket_group"), "{stranger:?}");
 }

@@ -398,7 +398,7 @@ impl Responder {
         let placed = self.unreported.take();
         let completion = Completion { wr_id, status, opcode, byte_len, qpn, imm, src_qpn: None, placed };
         dev.complete(self.cq, completion, solicited);
-        match self.srq.and_then(|srq| dev.srqs.at_mut(srq.0)) {
+        match self.srq.and_then(|srq| dev.srqs.get_mut(srq.0)) {
             Some(srq) => srq.recycle(wqe),
             None => self.queue.recycle(wqe),
         }
@@ -421,7 +421,7 @@ impl Responder {
     /// Forgets all work without completions.
     pub(crate) fn reset(&mut self, dev: &mut Device) {
         if let Message::Send { wqe, .. } = std::mem::replace(&mut self.message, Message::None) {
-            match self.srq.and_then(|srq| dev.srqs.at_mut(srq.0)) {
+            match self.srq.and_then(|srq| dev.srqs.get_mut(srq.0)) {
                 Some(srq) => srq.recycle(wqe),
                 None => self.queue.recycle(wqe),
             }

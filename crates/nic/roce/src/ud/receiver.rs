@@ -97,7 +97,7 @@ impl Receiver {
 
     fn next_capacity_bytes(&self, dev: &Device) -> Option<u64> {
         match self.srq {
-            Some(srq) => dev.srqs.at(srq.0)?.next_capacity_bytes(),
+            Some(srq) => dev.srqs.get(srq.0)?.next_capacity_bytes(),
             None => self.queue.next_capacity_bytes(),
         }
     }
@@ -117,7 +117,7 @@ impl Receiver {
             Completion { wr_id, status, opcode, byte_len, qpn, imm, src_qpn, placed: Placed::Untold },
             solicited,
         );
-        match self.srq.and_then(|srq| dev.srqs.at_mut(srq.0)) {
+        match self.srq.and_then(|srq| dev.srqs.get_mut(srq.0)) {
             Some(srq) => srq.recycle(wqe),
             None => self.queue.recycle(wqe),
         }

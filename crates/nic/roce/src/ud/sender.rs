@@ -78,7 +78,7 @@ impl Sender {
             return Err(unsupported("anything but SEND on a datagram QP: use a connected QP"));
         }
         let dest = wr.dest.ok_or_else(|| unsupported("a datagram to nowhere: set SendWr::dest"))?;
-        let path = *dev.ahs.at(dest.ah.0).ok_or(VerbsError::NoSuch("address handle"))?;
+        let path = *dev.ahs.get(dest.ah.0).ok_or(VerbsError::NoSuch("address handle"))?;
         if dest.qpn.0 >= 1 << 24 {
             let (value, max) = (dest.qpn.0.into(), (1 << 24) - 1);
             return Err(VerbsError::OutOfRange { what: "destination QP number", value, min: 0, max });
