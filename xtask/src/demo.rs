@@ -18,6 +18,19 @@ const BYTES_MIN: u64 = 200_000_000;
 const CONNECTIONS_MIN: u64 = 1000;
 /// At least four on each of the two hosts.
 const APPLICATIONS_MIN: u64 = 8;
+/// Figures of RaaS that stand beside one of kernel TCP, whose key is `tcp_` and this.
+const COMPARED: &[&str] = &[
+    "seconds",
+    "gbit_per_s",
+    "p50_us",
+    "p99_us",
+    "msgs_per_s",
+    "open_seconds",
+    "app_descriptors_max",
+    "one_host_p50_us",
+    "one_host_p99_us",
+    "one_host_msgs_per_s",
+];
 const KEYS: &[&str] = &[
     "schema",
     "verified",
@@ -35,6 +48,16 @@ const KEYS: &[&str] = &[
     "srqs_per_host",
     "daemon_rss_bytes",
     "daemon_rss_idle_bytes",
+    "message_bytes",
+    "lane_reset",
+    "kill",
+    "tcp_kill",
+    "tcp_wins",
+    "tcp_congestion",
+    "retransmits_per_host",
+    "probes_per_host",
+    "duplicates_per_host",
+    "total_seconds",
     "errors",
 ];
 
@@ -61,6 +84,9 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
             tally.check("demo: everything verified", || Ok(unverified(&report)));
             tally.check("demo: one RC queue pair and one SRQ per host", || Ok(unshared(&report)));
             tally.check("demo: carries what it promises", || Ok(too_small(&report)));
+            tally.check("demo: every figure stands beside kernel TCP's", || Ok(unpaired(&report)));
+            tally.check("demo: a broken queue pair loses nothing", || Ok(broken_lane(&report)));
+            tally.check("demo: a killed application costs its own connections alone", || Ok(killed(&report)));
         }
         Err(error) => tally.case("demo: one JSON object with every key", demo.took, &[error.to_string()]),
     }
@@ -125,22 +151,77 @@ fn too_small(report: &Value) -> Vec<String> {
     findings
 }
 
+fn is_positive(value: &Value) -> bool {
+    value.as_f64().is_some_and(|value| value > 0.0)
+}
+
+fn unpaired(report: &Value) -> Vec<String> {
+    let both = COMPARED.iter().flat_map(|key| [(*key).to_owned(), format!("tcp_{key}")]);
+    let missing = both.filter(|key| !is_positive(&report[key]));
+    let mut findings: Vec<String> =
+        missing.map(|key| format!("{key} is {}, not a positive number", report[&key])).collect();
+    if !["cubic", "reno"].iter().any(|name| report["tcp_congestion"] == *name) {
+        findings.push(format!("tcp_congestion is {}", report["tcp_congestion"]));
+    }
+    findings
+}
+
+fn broken_lane(report: &Value) -> Vec<String> {
+    let reset = &report["lane_reset"];
+    let mut findings = vec![];
+    if reset["connections"] != report["connections"] || reset["connections_lost"] != 0 {
+        findings.push(format!("lost {} of {} connections", reset["connections_lost"], reset["connections"]));
+    }
+    if !is_positive(&reset["bytes"]) {
+        findings.push(format!("{} bytes flowed", reset["bytes"]));
+    }
+    let counted = reset["resets_per_host"].as_array();
+    if counted.is_none_or(|hosts| hosts.len() != 2 || !hosts.iter().all(is_positive)) {
+        findings.push(format!("the daemons count {} resets", reset["resets_per_host"]));
+    }
+    findings
+}
+
+fn killed(report: &Value) -> Vec<String> {
+    let mut findings = vec![];
+    for side in ["kill", "tcp_kill"] {
+        let kill = &report[side];
+        if !is_positive(&kill["connections_of_killed"]) || kill["connections_lost"] != kill["connections_of_killed"] {
+            findings.push(format!("{side}: lost {} of {}", kill["connections_lost"], kill["connections_of_killed"]));
+        }
+        if kill["connections"] != report["connections"] || !is_positive(&kill["bytes"]) {
+            findings.push(format!("{side}: {} bytes on {} connections", kill["bytes"], kill["connections"]));
+        }
+    }
+    findings
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
 
     fn good() -> Value {
-        json!({
+        let kill = json!({"connections": 1000, "connections_of_killed": 250, "connections_lost": 250, "bytes": 5});
+        let mut report = json!({
             "schema": "raas.demo/1", "verified": true, "connections": 1000, "application_processes": 8, "files": 300,
             "bytes": 210_000_000_u64, "seconds": 2.5, "gbit_per_s": 1.0, "tcp_gbit_per_s": 9.0, "p50_us": 30.0,
             "p99_us": 90.0, "rc_qps_per_host": [1, 1], "cqs_per_host": [1, 1], "srqs_per_host": [1, 1],
-            "daemon_rss_bytes": [1, 1], "daemon_rss_idle_bytes": [1, 1], "errors": []
-        })
+            "daemon_rss_bytes": [1, 1], "daemon_rss_idle_bytes": [1, 1], "errors": [], "message_bytes": 64,
+            "lane_reset": {"connections": 1000, "connections_lost": 0, "bytes": 5, "resets_per_host": [1, 1]},
+            "kill": kill, "tcp_kill": kill, "tcp_wins": ["p50_us"], "tcp_congestion": "cubic", "total_seconds": 12.5,
+            "retransmits_per_host": [3, 4], "probes_per_host": [3, 4], "duplicates_per_host": [4, 3]
+        });
+        for key in COMPARED {
+            report[*key] = json!(2.5);
+            report[format!("tcp_{key}")] = json!(1.5);
+        }
+        report
     }
 
     fn findings(report: &Value) -> usize {
-        missing(report).len() + unverified(report).len() + unshared(report).len() + too_small(report).len()
+        let all = [missing, unverified, unshared, too_small, unpaired, broken_lane, killed];
+        all.iter().map(|check| check(report).len()).sum()
     }
 
     #[test]
@@ -159,12 +240,25 @@ mod tests {
             ("connections", json!(999)),
             ("application_processes", json!(4)),
             ("schema", json!("other")),
-            ("p50_us", json!(null)),
+            ("tcp_msgs_per_s", json!(null)),
+            ("tcp_congestion", json!("bbr")),
         ];
         for (key, value) in spoiled {
             let mut report = good();
             report[key] = value;
-            assert_eq!(findings(&report), 1, "{key}");
+            assert!(findings(&report) >= 1, "{key}");
+        }
+        let inner = [
+            ("lane_reset", "connections_lost", json!(1)),
+            ("lane_reset", "resets_per_host", json!([1, 0])),
+            ("lane_reset", "bytes", json!(0)),
+            ("kill", "connections_lost", json!(251)),
+            ("tcp_kill", "bytes", json!(0)),
+        ];
+        for (part, key, value) in inner {
+            let mut report = good();
+            report[part][key] = value;
+            assert_eq!(findings(&report), 1, "{part} {key}");
         }
     }
 

@@ -1,17 +1,18 @@
 //! The command line as types: every command, option, unit and limit. Parsing only; the commands lie in other modules.
 
+mod inspect;
 mod values;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+#[cfg(test)]
+pub(crate) use inspect::{PATHS, STATES};
+pub(crate) use inspect::{SsArgs, StatArgs};
 pub(crate) use values::resolve;
-use values::{period, seconds, size_bytes, two_addresses};
-
-use crate::ss::{PATHS, STATES};
+use values::{seconds, size_bytes, two_addresses};
 
 /// Port of `raas perf server` if none is given.
 pub(crate) const PERF_PORT: u16 = 4800;
@@ -43,7 +44,7 @@ pub(crate) struct Cli {
 /// A command.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Two hosts on this machine, many applications, 1,000 connections, real files, every byte verified
+    /// Two hosts on this machine and 1,000 connections: small messages, deaths, files, every byte verified, beside TCP
     Demo(DemoArgs),
     /// Serve this host: own its RDMA device and share it among all applications
     Daemon(DaemonArgs),
@@ -181,12 +182,24 @@ pub(crate) struct DemoArgs {
     /// Addresses of the two hosts; any two of 127.0.0.0/8 will do
     #[arg(long, value_name = "A,B", default_value = "127.0.0.1,127.0.0.2", value_parser = two_addresses)]
     pub(crate) hosts: [IpAddr; 2],
-    /// TCP port on which the two daemons reach each other
-    #[arg(long, value_name = "PORT", default_value_t = 4790, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) peer_port: u16,
+    /// Port of both hosts, of UDP (RoCEv2) and of TCP (between the daemons), where the usual ones are taken [default: UDP
+    /// 4791 and TCP 4790]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) listen_port: Option<u16>,
+    /// TCP port on which the two daemons reach each other [default: 4790, or that of --listen-port]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) peer_port: Option<u16>,
     /// Print one JSON object on stdout; progress stays on stderr
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl DemoArgs {
+    /// UDP port of the software NICs, and TCP port between the daemons.
+    pub(crate) fn ports(&self) -> (u16, u16) {
+        let roce = self.listen_port.unwrap_or(verbs::ROCE_UDP_PORT);
+        (roce, self.peer_port.or(self.listen_port).unwrap_or(raasd::PEER_PORT))
+    }
 }
 
 /// `raas demo-app`.
@@ -260,47 +273,6 @@ pub(crate) struct RecvArgs {
     pub(crate) output: PathBuf,
     #[command(flatten)]
     pub(crate) fallback: FallbackArgs,
-    #[command(flatten)]
-    pub(crate) socket: SocketArgs,
-}
-
-/// `raas ss`. Options of different kinds must all fit; one that is given several times fits if any of its values does.
-#[derive(Debug, Args)]
-pub(crate) struct SsArgs {
-    /// Only connections to this host, or to this port of it
-    #[arg(long, value_name = "HOST[:PORT]")]
-    pub(crate) peer: Vec<String>,
-    /// Only with this port, here or at the peer
-    #[arg(long, value_name = "PORT")]
-    pub(crate) port: Vec<u16>,
-    /// Only in this state
-    #[arg(long, value_name = "STATE", value_parser = STATES)]
-    pub(crate) state: Vec<String>,
-    /// Only by this path
-    #[arg(long, value_name = "PATH", value_parser = PATHS)]
-    pub(crate) path: Vec<String>,
-    /// Only of this process
-    #[arg(long, value_name = "PID")]
-    pub(crate) pid: Vec<u32>,
-    /// Only of the program of this name, as in `raas stat`
-    #[arg(long, value_name = "NAME")]
-    pub(crate) program: Vec<String>,
-    /// Print one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) socket: SocketArgs,
-}
-
-/// `raas stat`.
-#[derive(Debug, Args)]
-pub(crate) struct StatArgs {
-    /// Print one JSON object; with --watch one a line, again and again
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Print again every S seconds, with what happened in between, until ended
-    #[arg(long, value_name = "S", num_args = 0..=1, default_missing_value = "1", value_parser = period)]
-    pub(crate) watch: Option<Duration>,
     #[command(flatten)]
     pub(crate) socket: SocketArgs,
 }

@@ -1,22 +1,27 @@
-//! `raas demo`: two hosts on this machine, many applications, a thousand connections, real files, every byte verified,
-//! and the same over kernel TCP beside it.
+//! `raas demo`: two hosts on this machine, many applications, a thousand connections; small messages, a broken queue pair, a
+//! killed application and real files, every byte verified, and the same over kernel TCP beside it.
 //!
 //! This process starts and judges; it carries no data itself. It makes up no figure: what the daemons use is what they
 //! and the kernel say, and what arrived is what senders and receivers say independently of each other.
 
 mod app;
 mod cleanup;
+mod clock;
 mod corpus;
 mod fleet;
+mod flow;
 mod host;
 mod links;
 mod measure;
 mod ping;
 mod plan;
+mod preflight;
 mod progress;
 mod protocol;
+mod rate;
 mod report;
 mod stream;
+mod text;
 mod transfer;
 mod verify;
 
@@ -32,9 +37,9 @@ use crate::transport::tcp_congestion;
 use cleanup::{Cleanup, CleanupOwner};
 use corpus::Corpus;
 use fleet::Cast;
-use host::{Host, Nobody, Watched};
-use measure::Measured;
-use plan::Link;
+use host::{Host, Nobody, Ports, Watched};
+use measure::{Measured, Observer, Stage};
+use plan::{Link, Seat};
 use progress::Progress;
 use protocol::Via;
 use report::Report;
@@ -55,8 +60,8 @@ pub(crate) struct Demo {
     pub(crate) apps: u32,
     /// Addresses of the hosts.
     pub(crate) hosts: [IpAddr; 2],
-    /// TCP port on which the daemons reach each other.
-    pub(crate) peer_port: u16,
+    /// UDP port of the software NICs, and TCP port on which the daemons reach each other.
+    pub(crate) ports: (u16, u16),
     /// Bound of the whole run.
     pub(crate) seconds_max: u64,
     /// One JSON object on stdout.
@@ -67,7 +72,8 @@ pub(crate) struct Demo {
 
 /// Runs the demo and prints its result.
 pub(crate) fn run(demo: &Demo) -> Result<(), Failure> {
-    let deadline = Instant::now() + Duration::from_secs(demo.seconds_max);
+    let begin = Instant::now();
+    let deadline = begin + Duration::from_secs(demo.seconds_max);
     if demo.hosts[0] == demo.hosts[1] {
         return Err(Failure::Usage("--hosts: the two hosts need different addresses".into()));
     }
@@ -76,33 +82,47 @@ pub(crate) fn run(demo: &Demo) -> Result<(), Failure> {
     let mut progress = Progress::new();
     let channels = demo.connections as usize * 2;
     let corpus = corpus::choose(demo.path.as_deref(), channels, deadline)?;
-    progress.say(&format!(
-        "sending {} files ({} in {} transfers) over {} connections of {} + {} applications",
-        corpus.files.len(),
-        crate::table::bytes(corpus.bytes),
-        corpus.transfers.len(),
-        demo.connections,
-        demo.apps,
-        demo.apps
-    ));
     let links = plan::plan(demo.connections, demo.apps, &corpus);
+    let seats: Vec<Seat> = (0..2).flat_map(|host| (0..demo.apps).map(move |app| Seat { host, app })).collect();
+    let ports = Ports { roce: demo.ports.0, peer: demo.ports.1 };
     let mut report = Report {
         hosts: demo.hosts.to_vec(),
+        ports: Some(ports),
         connections: demo.connections,
         application_processes: demo.apps * 2,
         distinct_files: corpus.files.len(),
         notes: corpus.notes.clone(),
         ..Report::default()
     };
-    let mut run = Run { demo, cleanup: &cleanup, corpus: &corpus, links: &links, deadline, progress: &mut progress };
-    if let Err(e) = run.over_raas(&mut report).and_then(|()| run.over_tcp(&mut report)) {
+    let mut run = Run {
+        demo,
+        cleanup: &cleanup,
+        corpus: &corpus,
+        links: &links,
+        seats: &seats,
+        ports,
+        deadline,
+        progress: &mut progress,
+    };
+    let outcome = preflight::check(demo.hosts, ports, &seats, &links).and_then(|()| run.all(&mut report));
+    cleanup.now();
+    if cleanup.is_interrupted() {
+        // The thread that took the signal ends the process.
+        loop {
+            std::thread::park();
+        }
+    }
+    report.judge();
+    if let Err(e) = outcome
+        && !report.errors.contains(&e)
+    {
         report.errors.push(e);
     }
-    cleanup.now();
+    report.total_seconds = begin.elapsed().as_secs_f64();
     if demo.json {
         out::line(report.to_json())?;
     } else {
-        out::print(report.to_text())?;
+        out::print(text::of(&report))?;
     }
     match report.errors.first() {
         _ if report.is_good() => Ok(()),
@@ -115,7 +135,8 @@ pub(crate) fn run(demo: &Demo) -> Result<(), Failure> {
 fn guard(cleanup: &Cleanup, seconds_max: u64) -> Result<(), Failure> {
     let on_signal = Cleanup::clone(cleanup);
     crate::signals::watch(move |_| {
-        on_signal.now();
+        on_signal.interrupt();
+        Progress::clear();
         std::process::exit(1);
     })
     .map_err(|e| Failure::failed("signal handling", e))?;
@@ -134,27 +155,40 @@ struct Run<'a> {
     cleanup: &'a Cleanup,
     corpus: &'a Corpus,
     links: &'a [Link],
+    seats: &'a [Seat],
+    ports: Ports,
     deadline: Instant,
     progress: &'a mut Progress,
 }
 
 impl Run<'_> {
+    fn all(&mut self, report: &mut Report) -> Result<(), String> {
+        let (files, transfers) = (self.corpus.files.len(), self.corpus.transfers.len());
+        self.progress.say(&format!(
+            "{files} files, {} in {transfers} transfers, over {} connections of {} + {} applications",
+            crate::table::bytes(self.corpus.bytes),
+            self.demo.connections,
+            self.demo.apps,
+            self.demo.apps
+        ));
+        self.over_raas(report)?;
+        self.over_tcp(report)
+    }
+
     fn over_raas(&mut self, report: &mut Report) -> Result<(), String> {
         let demo = self.demo;
-        for ip in demo.hosts {
-            host::check_ports(ip, demo.peer_port)?;
-        }
         let key_file = self.write_key()?;
         let start = |number: usize| {
             let log = demo.log.as_deref();
-            Host::start(self.cleanup, number, demo.hosts[number], demo.peer_port, &key_file, log)
+            Host::start(self.cleanup, number, demo.hosts[number], self.ports, &key_file, log)
         };
         let mut hosts = [start(0)?, start(1)?];
         let via = [0, 1].map(|i: usize| Via::Raas { socket: hosts[i].socket().to_path_buf() });
         let connections = self.links.len();
-        let result = self.measure("RaaS", [&via[0], &via[1]], &mut Watched { hosts: &mut hosts, connections });
-        report.daemons = Some([hosts[0].used(), hosts[1].used()]);
-        judge(report, result?, |r, m| r.raas = Some(m));
+        let mut watched = Watched { hosts: &mut hosts, connections };
+        let done = self.measure("RaaS", [&via[0], &via[1]], &mut watched, &mut report.raas);
+        report.daemons = report.raas.opened.is_some().then(|| [hosts[0].used(), hosts[1].used()]);
+        done?;
         hosts.iter_mut().try_for_each(Host::settle)?;
         let used = [hosts[0].used(), hosts[1].used()];
         report.daemons = Some(used);
@@ -173,22 +207,28 @@ impl Run<'_> {
     }
 
     fn over_tcp(&mut self, report: &mut Report) -> Result<(), String> {
-        let congestion = tcp_congestion().map_err(|e| e.to_string())?;
-        report.tcp_congestion = Some(congestion);
-        let measured = self.measure("kernel TCP", [&Via::Tcp, &Via::Tcp], &mut Nobody)?;
-        judge(report, measured, |r, m| r.tcp = Some(m));
-        Ok(())
+        report.tcp_congestion = Some(tcp_congestion().map_err(|e| e.to_string())?);
+        self.measure("kernel TCP", [&Via::Tcp, &Via::Tcp], &mut Nobody, &mut report.tcp)
     }
 
+    /// Everything over one transport.
     fn measure(
         &mut self,
         label: &str,
         via: [&Via; 2],
-        observer: &mut dyn measure::Observer,
-    ) -> Result<Measured, String> {
-        let cast = Cast { apps: self.demo.apps, hosts: self.demo.hosts, via, links: self.links, corpus: self.corpus };
-        measure::run(label, cast, self.cleanup, self.deadline, self.progress, observer)
-            .map_err(|e| format!("{label}: {e}"))
+        observer: &mut dyn Observer,
+        measured: &mut Measured,
+    ) -> Result<(), String> {
+        let neighbours = [0, 1].map(|app| Seat { host: 0, app });
+        let [from, to] = neighbours;
+        let near = [Link { from, to, files_from: Vec::new(), files_to: Vec::new() }];
+        let victim = Seat { host: 1, app: self.demo.apps.saturating_sub(1) };
+        let cast = |seats, links| Cast { seats, hosts: self.demo.hosts, via, links, corpus: self.corpus };
+        let (small, whole) = (cast(&neighbours, &near), cast(self.seats, self.links));
+        let (cleanup, deadline) = (self.cleanup, self.deadline);
+        let mut stage = Stage { label, cleanup, deadline, progress: &mut *self.progress, observer, measured };
+        let done = stage.one_host(small).and_then(|()| stage.two_hosts(whole, victim));
+        done.map_err(|e| format!("{label}: {e}"))
     }
 
     /// A fresh key for this run's daemons, readable by this user alone.
@@ -208,13 +248,4 @@ impl Run<'_> {
             .map_err(|e| format!("{}: {e}", path.display()))?;
         Ok(path)
     }
-}
-
-/// Keeps a measurement and what is wrong with it.
-fn judge(report: &mut Report, measured: Measured, keep: impl FnOnce(&mut Report, Measured)) {
-    if !measured.verified.findings.is_empty() {
-        report.is_unverified = true;
-        report.errors.extend(measured.verified.findings.iter().cloned());
-    }
-    keep(report, measured);
 }

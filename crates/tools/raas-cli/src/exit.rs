@@ -30,7 +30,7 @@ pub(crate) enum Failure {
     /// Bytes arrived that are not the bytes that were sent (exit code 5).
     #[error("{0}")]
     Unverified(String),
-    /// The daemon ended with this exit code, and its log has said why.
+    /// The process ends with this code, and why was said elsewhere: in the daemon's log, by the demo's parent process.
     #[error("exit code {0}")]
     Logged(u8),
     /// The reader of stdout left before it had all of a stream (exit code 1). It knows; nobody needs to be told.

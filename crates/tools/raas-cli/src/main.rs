@@ -113,11 +113,11 @@ fn run(cli: Cli) -> Result<(), Failure> {
             daemon::run(args, log.clone(), |default, queue| start_log(log.as_deref(), default, Some(queue)))
         }
         Command::Demo(args) => demo::run(&demo::Demo {
+            ports: args.ports(),
             path: args.path,
             connections: args.connections,
             apps: args.apps,
             hosts: args.hosts,
-            peer_port: args.peer_port,
             seconds_max: args.seconds_max,
             json: args.json,
             log,

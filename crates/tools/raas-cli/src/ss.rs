@@ -14,11 +14,6 @@ use crate::table::{self, Align, Table};
 use crate::transport::session_failure;
 use filter::Filter;
 
-/// What `--state` takes, in the order of a connection's life.
-pub(crate) const STATES: [&str; 6] = ["connecting", "backlog", "established", "fin-sent", "fin-received", "closing"];
-/// What `--path` takes.
-pub(crate) const PATHS: [&str; 4] = ["shm", "lane", "leased", "tcp"];
-
 /// Asks the daemon and prints its connections, of those that the command line asks for.
 pub(crate) fn run(args: &SsArgs) -> Result<(), Failure> {
     let filter = Filter::new(args)?;
@@ -214,6 +209,7 @@ fn to_text(rows: &[ConnectionRow], programs: &Programs) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{PATHS, STATES};
 
     pub(super) fn connection() -> ConnectionRow {
         ConnectionRow {

@@ -1,21 +1,24 @@
 //! An application process of the demo: does what the parent process tells it on stdin, tells what happened on stdout,
 //! and ends when the parent is gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, Write};
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use super::flow::Flow;
 use super::links::{self, Links};
 use super::ping;
 use super::protocol::{Command, Event, Setup, Transferred, Via};
+use super::rate;
 use super::transfer::{self, Outgoing, Shared};
 use crate::exit::Failure;
 use crate::process;
-use crate::transport::{Accept, Raas, Tcp, Transport};
+use crate::transport::{Accept, Duplex, Raas, Tcp, Transport};
 
 /// How often a running transfer tells how far it is.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
@@ -33,12 +36,13 @@ pub(crate) fn run(parent: u32) -> Result<(), Failure> {
     let outcome = match &setup.via {
         Via::Tcp => App { setup: &setup, commands }.serve(&Tcp),
         Via::Raas { socket } => Raas::attach(Some(socket), &setup.name)
-            .map_err(|e| e.to_string())
+            .map_err(|e| e.to_string().into())
             .and_then(|raas| App { setup: &setup, commands }.serve(&raas)),
     };
-    outcome.map_err(|message| {
-        tell(&Event::Error { message: message.clone() });
-        Failure::Failed(format!("{}: {message}", setup.name))
+    outcome.map_err(|broken| {
+        tell(&Event::Error { message: broken.message, is_unverified: broken.is_unverified });
+        // The parent process tells it.
+        Failure::Logged(1)
     })
 }
 
@@ -76,17 +80,45 @@ fn tell(event: &Event) {
     }
 }
 
+/// Why the application cannot go on.
+#[derive(Debug)]
+struct Broken {
+    message: String,
+    /// Bytes arrived that are not those that were sent.
+    is_unverified: bool,
+}
+
+impl From<String> for Broken {
+    fn from(message: String) -> Self {
+        Self { message, is_unverified: false }
+    }
+}
+
+impl From<&str> for Broken {
+    fn from(message: &str) -> Self {
+        message.to_owned().into()
+    }
+}
+
+impl Broken {
+    fn on(connection: u32, what: &str, e: &std::io::Error) -> Self {
+        let is_unverified = e.kind() == std::io::ErrorKind::InvalidData;
+        Self { message: format!("{what} on connection {connection}: {e}"), is_unverified }
+    }
+}
+
 struct App<'a> {
     setup: &'a Setup,
     commands: mpsc::Receiver<Command>,
 }
 
 impl App<'_> {
-    fn serve<T: Transport>(&self, transport: &T) -> Result<(), String> {
+    fn serve<T: Transport>(&self, transport: &T) -> Result<(), Broken> {
         let files = hash_files(self.setup)?;
         let listener = transport.listen(SocketAddr::new(self.setup.ip, 0)).map_err(|e| e.to_string())?;
         tell(&Event::Listening { at: listener.local_addr() });
         let mut open = Links::new();
+        let mut lost = BTreeSet::new();
         loop {
             match self.commands.recv() {
                 Ok(Command::Open { peers }) => {
@@ -94,14 +126,17 @@ impl App<'_> {
                     tell(&Event::Opened);
                 }
                 Ok(Command::Ping { connection }) => self.ping(&open, connection)?,
+                Ok(Command::Rate { connection }) => self.rate(&open, connection)?,
+                Ok(Command::Flow) => lost.extend(self.flow(&open)?),
                 Ok(Command::Transfer) => self.transfer(&open, &files)?,
                 Ok(Command::Finish) => {
+                    links::close(&open, &lost)?;
                     drop(open);
                     drop(listener);
                     tell(&Event::Bye);
                     return Ok(());
                 }
-                Ok(Command::Setup(_)) => return Err("set up twice".into()),
+                Ok(Command::Setup(_) | Command::Stop) => return Err("told what makes no sense now".into()),
                 Err(_) => return Err("the demo's parent process is gone".into()),
             }
         }
@@ -111,28 +146,56 @@ impl App<'_> {
         Duration::from_secs(self.setup.timeout_seconds)
     }
 
-    fn ping<S: crate::transport::Duplex>(&self, open: &Links<S>, connection: u32) -> Result<(), String> {
-        let stream = open.get(&connection).ok_or("ping on a connection that is not open")?;
-        let measures = self.setup.links.iter().any(|l| l.connection == connection && l.connects);
-        let result =
-            if measures { ping::measure(stream.as_ref()) } else { ping::answer(stream.as_ref()).map(|()| Vec::new()) };
-        let half_round_trips_ns = result.map_err(|e| format!("ping on connection {connection}: {e}"))?;
+    /// The connection, and whether this end began it.
+    fn end<'s, S: Duplex>(&self, open: &'s Links<S>, connection: u32) -> Result<(&'s S, bool), Broken> {
+        let stream = open.get(&connection).ok_or("measurement on a connection that is not open")?;
+        Ok((stream.as_ref(), self.setup.links.iter().any(|l| l.connection == connection && l.connects)))
+    }
+
+    fn ping<S: Duplex>(&self, open: &Links<S>, connection: u32) -> Result<(), Broken> {
+        let (stream, measures) = self.end(open, connection)?;
+        let result = if measures { ping::measure(stream) } else { ping::answer(stream).map(|()| Vec::new()) };
+        let half_round_trips_ns = result.map_err(|e| Broken::on(connection, "ping", &e))?;
         tell(&Event::Pinged { half_round_trips_ns });
         Ok(())
     }
 
-    fn transfer<S: crate::transport::Duplex>(
-        &self,
-        open: &Links<S>,
-        files: &BTreeMap<u32, Outgoing>,
-    ) -> Result<(), String> {
+    fn rate<S: Duplex>(&self, open: &Links<S>, connection: u32) -> Result<(), Broken> {
+        let (stream, measures) = self.end(open, connection)?;
+        let result = if measures { rate::measure(stream).map(Some) } else { rate::answer(stream).map(|()| None) };
+        let rate = result.map_err(|e| Broken::on(connection, "messages", &e))?;
+        let messages = rate.map(|r| (r.messages, u64::try_from(r.took.as_nanos()).unwrap_or(u64::MAX)));
+        tell(&Event::Rated { messages });
+        Ok(())
+    }
+
+    /// Has bytes flow until the parent says stop; gives the connections that failed.
+    fn flow<S: Duplex>(&self, open: &Links<S>) -> Result<Vec<u32>, Broken> {
+        let flow = Flow::default();
+        std::thread::scope(|scope| {
+            let flowing = scope.spawn(|| flow.run(open, &self.setup.links));
+            let told = self.commands.recv();
+            flow.stop.store(true, Ordering::Relaxed);
+            flowing.join().map_err(|_| "a thread panicked")?;
+            match told {
+                Ok(Command::Stop) => Ok(()),
+                _ => Err("told what makes no sense while bytes flow"),
+            }
+        })?;
+        let flowed = flow.told();
+        let lost = flowed.lost.iter().map(|lost| lost.connection).collect();
+        tell(&Event::Flowed(Box::new(flowed)));
+        Ok(lost)
+    }
+
+    fn transfer<S: Duplex>(&self, open: &Links<S>, files: &BTreeMap<u32, Outgoing>) -> Result<(), Broken> {
         let cpu = process::own_cpu_time();
         let shared = Shared::default();
         let (done, finished) = mpsc::channel::<()>();
         let result = std::thread::scope(|scope| {
             let shared = &shared;
             scope.spawn(move || {
-                let received = || shared.received_bytes.load(std::sync::atomic::Ordering::Relaxed);
+                let received = || shared.received_bytes.load(Ordering::Relaxed);
                 while finished.recv_timeout(PROGRESS_PERIOD) == Err(mpsc::RecvTimeoutError::Timeout) {
                     tell(&Event::Progress { received_bytes: received() });
                 }

@@ -2,9 +2,13 @@
 //! killed, reaped and removed when the owner is dropped (also by a panic), on Ctrl-C and SIGTERM, and by the watchdog
 //! at the run's time limit. That the children also end when this process is killed is their own doing: see `app`.
 
+mod stale;
+
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,10 +30,12 @@ impl CleanupOwner {
     pub(crate) fn new() -> io::Result<Self> {
         use std::os::unix::fs::PermissionsExt;
         let private = std::fs::Permissions::from_mode(0o700);
-        let dir = tempfile::Builder::new().prefix("raas-demo-").permissions(private).tempdir()?;
+        stale::remove(&std::env::temp_dir());
+        let dir = tempfile::Builder::new().prefix(stale::PREFIX).permissions(private).tempdir()?;
+        let lock = stale::lock(dir.path())?;
         let path = dir.path().to_path_buf();
-        let owned = Owned { children: Mutex::default(), dir: Mutex::new(Some(dir)), path };
-        Ok(Self(Cleanup(Arc::new(owned))))
+        let (children, dir, is_interrupted) = (Mutex::default(), Mutex::new(Some(dir)), AtomicBool::new(false));
+        Ok(Self(Cleanup(Arc::new(Owned { children, dir, path, is_interrupted, _lock: lock }))))
     }
 }
 
@@ -52,6 +58,9 @@ struct Owned {
     children: Mutex<Vec<Child>>,
     dir: Mutex<Option<TempDir>>,
     path: PathBuf,
+    is_interrupted: AtomicBool,
+    /// Held as long as the run lives: other demos see that the directory is in use.
+    _lock: File,
 }
 
 impl Cleanup {
@@ -72,6 +81,23 @@ impl Cleanup {
         let taken = pipes(&mut child);
         children.push(child);
         Ok((pid, taken))
+    }
+
+    /// SIGKILL to child `pid`, which stays to be waited for.
+    pub(crate) fn kill(&self, pid: u32) {
+        let mut children = self.0.lock_children();
+        children.iter_mut().filter(|c| c.id() == pid).for_each(kill);
+    }
+
+    /// A signal ends the run: what fails from now on fails because of that, and is not told.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.0.is_interrupted.load(Ordering::SeqCst)
+    }
+
+    /// As [`Self::now`], because of a signal.
+    pub(crate) fn interrupt(&self) {
+        self.0.is_interrupted.store(true, Ordering::SeqCst);
+        self.now();
     }
 
     /// Whether and how child `pid` has ended. A child that this does not own counts as still there.

@@ -4,14 +4,16 @@
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, ChildStdout, Command as Process, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::cleanup::Cleanup;
+use super::clock::monotonic_ns;
 use super::corpus::Corpus;
 use super::plan::{Link, Seat};
-use super::protocol::{AppLink, Command, Event, Setup, Transferred, Via};
+use super::protocol::{AppLink, Command, Event, Flowed, Setup, Transferred, Via};
 
 /// Bound of each wait of an application on one connection; the run as a whole has a bound of its own.
 const STREAM_TIMEOUT_SECONDS: u64 = 60;
@@ -31,6 +33,8 @@ pub(crate) struct Fleet {
     members: Vec<Member>,
     events: mpsc::Receiver<(usize, Option<Event>)>,
     deadline: Instant,
+    /// An application found bytes that nobody sent.
+    is_unverified: bool,
 }
 
 #[derive(Debug)]
@@ -48,8 +52,8 @@ struct Member {
 /// What all applications of a run are started with.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cast<'a> {
-    /// Applications of each host.
-    pub(crate) apps: u32,
+    /// The applications.
+    pub(crate) seats: &'a [Seat],
     /// The hosts' addresses.
     pub(crate) hosts: [IpAddr; 2],
     /// How each host's applications connect.
@@ -65,31 +69,38 @@ impl Fleet {
     pub(crate) fn start(cleanup: &Cleanup, cast: Cast<'_>, deadline: Instant) -> Result<Self, String> {
         let (sender, events) = mpsc::channel();
         let mut members = Vec::new();
-        for host in 0..2 {
-            for app in 0..cast.apps {
-                let seat = Seat { host, app };
-                let (pid, (stdin, stdout)) = start_process(cleanup).map_err(|e| format!("{}: {e}", name_of(seat)))?;
-                let number = members.len();
-                let sender = sender.clone();
-                std::thread::spawn(move || read_events(number, stdout, &sender));
-                members.push(Member { seat, pid, stdin, received_bytes: 0, early: VecDeque::new(), is_over: false });
-            }
+        for &seat in cast.seats {
+            let (pid, (stdin, stdout)) = start_process(cleanup).map_err(|e| format!("{}: {e}", name_of(seat)))?;
+            let number = members.len();
+            let sender = sender.clone();
+            std::thread::spawn(move || read_events(number, stdout, &sender));
+            members.push(Member { seat, pid, stdin, received_bytes: 0, early: VecDeque::new(), is_over: false });
         }
-        let mut fleet = Self { cleanup: cleanup.clone(), members, events, deadline };
+        let mut fleet = Self { cleanup: cleanup.clone(), members, events, deadline, is_unverified: false };
         for member in &mut fleet.members {
             send(member, &Command::Setup(Box::new(part_of(member.seat, cast))))?;
         }
         Ok(fleet)
     }
 
-    /// Number of processes.
-    pub(crate) fn len(&self) -> usize {
-        self.members.len()
+    /// Whether an application failed because bytes arrived that nobody sent.
+    pub(crate) fn is_unverified(&self) -> bool {
+        self.is_unverified
+    }
+
+    /// The largest number of descriptors that an application has open, as the kernel says.
+    pub(crate) fn descriptors_max(&self) -> Option<usize> {
+        let of = |m: &Member| Some(std::fs::read_dir(format!("/proc/{}/fd", m.pid)).ok()?.count());
+        self.members.iter().map(of).max().flatten()
+    }
+
+    fn all(&self) -> Vec<usize> {
+        (0..self.members.len()).filter(|&m| !self.members[m].is_over).collect()
     }
 
     /// Waits until all listen; gives the addresses by host.
     pub(crate) fn listening(&mut self) -> Result<[Vec<SocketAddr>; 2], String> {
-        let all: Vec<usize> = (0..self.members.len()).collect();
+        let all = self.all();
         let at =
             self.gather(&all, |_| {}, |event| if let Event::Listening { at } = event { Some(at) } else { None })?;
         let mut by_host = [Vec::new(), Vec::new()];
@@ -102,24 +113,84 @@ impl Fleet {
     /// Has all connections opened.
     pub(crate) fn open(&mut self, listeners: &[Vec<SocketAddr>; 2]) -> Result<(), String> {
         for member in &mut self.members {
-            let peers = listeners[(1 - member.seat.host) as usize % 2].clone();
-            send(member, &Command::Open { peers })?;
+            send(member, &Command::Open { peers: listeners.clone() })?;
         }
-        let all: Vec<usize> = (0..self.members.len()).collect();
+        let all = self.all();
         self.gather(&all, |_| {}, |event| matches!(event, Event::Opened).then_some(()))?;
         Ok(())
     }
 
     /// Has the latency of a connection measured; half round trips in nanoseconds.
     pub(crate) fn ping(&mut self, connection: u32, link: &Link) -> Result<Vec<u64>, String> {
-        let ends: Vec<usize> =
-            (0..self.members.len()).filter(|&m| [link.from, link.to].contains(&self.members[m].seat)).collect();
-        for &end in &ends {
-            send(&mut self.members[end], &Command::Ping { connection })?;
-        }
         let take =
             |event| if let Event::Pinged { half_round_trips_ns } = event { Some(half_round_trips_ns) } else { None };
-        Ok(self.gather(&ends, |_| {}, take)?.concat())
+        Ok(self.at_ends(link, &Command::Ping { connection }, take)?.concat())
+    }
+
+    /// Has the rate of messages on a connection measured; how many arrived in how many nanoseconds.
+    pub(crate) fn rate(&mut self, connection: u32, link: &Link) -> Result<(u64, u64), String> {
+        let take = |event| if let Event::Rated { messages } = event { Some(messages) } else { None };
+        let told = self.at_ends(link, &Command::Rate { connection }, take)?;
+        told.into_iter().flatten().next().ok_or_else(|| "neither end measured".into())
+    }
+
+    /// Has both ends of a connection do something.
+    fn at_ends<R>(
+        &mut self,
+        link: &Link,
+        command: &Command,
+        take: impl FnMut(Event) -> Option<R>,
+    ) -> Result<Vec<R>, String> {
+        let ends: Vec<usize> = self.all().into_iter().filter(|&m| link.has(self.members[m].seat)).collect();
+        for &end in &ends {
+            send(&mut self.members[end], command)?;
+        }
+        self.gather(&ends, |_| {}, take)
+    }
+
+    /// Has bytes flow on every connection for `before`, calls `disturb`, has them flow for `after`, and stops. Gives what
+    /// each application saw that is still there.
+    pub(crate) fn flow<D>(
+        &mut self,
+        before: Duration,
+        disturb: impl FnOnce(&mut Self) -> Result<D, String>,
+        after: Duration,
+    ) -> Result<(D, Vec<(Seat, Flowed)>), String> {
+        for member in &mut self.members {
+            send(member, &Command::Flow)?;
+        }
+        self.watch_for(before)?;
+        let disturbed = disturb(self)?;
+        self.watch_for(after)?;
+        let left = self.all();
+        for &member in &left {
+            send(&mut self.members[member], &Command::Stop)?;
+        }
+        let take = |event| if let Event::Flowed(flowed) = event { Some(*flowed) } else { None };
+        let told = self.gather(&left, |_| {}, take)?;
+        Ok((disturbed, left.iter().map(|&m| self.members[m].seat).zip(told).collect()))
+    }
+
+    /// Waits; an application that fails meanwhile ends the wait.
+    fn watch_for(&mut self, time: Duration) -> Result<(), String> {
+        let until = (Instant::now() + time).min(self.deadline);
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            match self.events.recv_timeout(left) {
+                Ok((number, event)) => self.on_event(number, event).map_err(|first| self.with_others(first))?,
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Err("all applications ended".into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Kills the application at `seat` as the kernel does in want of memory; when, by the monotonic clock.
+    pub(crate) fn kill(&mut self, seat: Seat) -> Result<u64, String> {
+        let member = self.members.iter_mut().find(|m| m.seat == seat).ok_or("no such application")?;
+        member.is_over = true;
+        let now = monotonic_ns();
+        self.cleanup.kill(member.pid);
+        Ok(now)
     }
 
     /// Has everything sent; calls `tick` with the bytes received so far. Gives the time until the last application was
@@ -128,7 +199,7 @@ impl Fleet {
         &mut self,
         mut tick: impl FnMut(u64),
     ) -> Result<(Duration, Vec<(Seat, Transferred)>), String> {
-        let all: Vec<usize> = (0..self.members.len()).collect();
+        let all = self.all();
         let begin = Instant::now();
         for member in &mut self.members {
             send(member, &Command::Transfer)?;
@@ -141,14 +212,14 @@ impl Fleet {
     }
 
     /// Has everything closed, and waits for the ends of the processes.
-    pub(crate) fn finish(mut self) -> Result<(), String> {
-        for member in &mut self.members {
-            send(member, &Command::Finish)?;
+    pub(crate) fn finish(&mut self) -> Result<(), String> {
+        let all = self.all();
+        for &member in &all {
+            send(&mut self.members[member], &Command::Finish)?;
         }
-        let all: Vec<usize> = (0..self.members.len()).collect();
         self.gather(&all, |_| {}, |event| matches!(event, Event::Bye).then_some(()))?;
         let deadline = Instant::now() + END_LIMIT;
-        for member in &self.members {
+        for member in all.into_iter().filter_map(|m| self.members.get(m)) {
             match self.cleanup.wait(member.pid, deadline) {
                 Some(status) if status.success() => {}
                 Some(status) => return Err(format!("{} ended with {status}", name_of(member.seat))),
@@ -197,8 +268,9 @@ impl Fleet {
         let Some(member) = self.members.get_mut(number) else { return Ok(()) };
         match event {
             Some(Event::Progress { received_bytes }) => member.received_bytes = received_bytes,
-            Some(Event::Error { message }) => {
+            Some(Event::Error { message, is_unverified }) => {
                 member.is_over = true;
+                self.is_unverified |= is_unverified;
                 return Err(format!("{}: {message}", name_of(member.seat)));
             }
             None if member.is_over => {}
@@ -239,7 +311,8 @@ fn name_of(seat: Seat) -> String {
 fn start_process(cleanup: &Cleanup) -> std::io::Result<(u32, (ChildStdin, ChildStdout))> {
     let mut command = Process::new(std::env::current_exe()?);
     command.args(["demo-app", "--parent", &std::process::id().to_string()]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    // Ctrl-C on the terminal is for the parent process, which ends its children quietly.
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
     let (pid, pipes) = cleanup.spawn(&mut command, |c| c.stdin.take().zip(c.stdout.take()))?;
     Ok((pid, pipes.ok_or_else(|| std::io::Error::other("no pipes to the new process"))?))
 }
@@ -254,7 +327,7 @@ fn send(member: &mut Member, command: &Command) -> Result<(), String> {
 fn read_events(number: usize, stdout: ChildStdout, sender: &mpsc::Sender<(usize, Option<Event>)>) {
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
         let event = serde_json::from_str(&line)
-            .unwrap_or_else(|e| Event::Error { message: format!("said something strange: {e}") });
+            .unwrap_or_else(|e| Event::Error { message: format!("said something strange: {e}"), is_unverified: false });
         if sender.send((number, Some(event))).is_err() {
             return;
         }
@@ -269,7 +342,7 @@ fn part_of(seat: Seat, cast: Cast<'_>) -> Setup {
     for (connection, link) in (0u32..).zip(cast.links) {
         let Some(files) = link.files_of(seat) else { continue };
         let connects = link.from == seat;
-        let peer = if connects { link.to.app } else { link.from.app };
+        let peer = if connects { link.to } else { link.from };
         wanted.extend(files);
         links.push(AppLink { connection, peer, connects, files: files.to_vec() });
     }

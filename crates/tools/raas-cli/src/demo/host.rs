@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc;
@@ -12,8 +13,8 @@ use super::measure::Observer;
 use super::report::HostUse;
 use crate::process;
 
-/// The port of RoCEv2, fixed by its specification.
-const ROCE_PORT: u16 = 4791;
+/// What daemons log unless asked for more: warnings, without those of lanes, which the demo breaks itself.
+const LOG_DEFAULT: &str = "warn,raasd::peers=error";
 /// How long a daemon may take until it serves.
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// How long a daemon may take to end in order.
@@ -38,14 +39,26 @@ pub(crate) struct Host {
     cpu_begin: Duration,
 }
 
+/// The ports of the hosts of a demo.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ports {
+    /// UDP, of the software NIC.
+    pub(crate) roce: u16,
+    /// TCP, between the daemons.
+    pub(crate) peer: u16,
+}
+
 /// Checks that nobody uses the ports of a host.
-pub(crate) fn check_ports(ip: IpAddr, peer_port: u16) -> Result<(), String> {
-    let advice = "another daemon may run there; choose other loopback addresses with --hosts A,B (all of 127.0.0.0/8 is \
-                  local), or another --peer-port";
-    UdpSocket::bind(SocketAddr::new(ip, ROCE_PORT))
-        .map_err(|e| format!("UDP port {ROCE_PORT} (RoCEv2) of {ip} cannot be used: {e}; {advice}"))?;
-    TcpListener::bind(SocketAddr::new(ip, peer_port))
-        .map_err(|e| format!("TCP port {peer_port} (daemon to daemon) of {ip} cannot be used: {e}; {advice}"))?;
+pub(crate) fn check_ports(ip: IpAddr, ports: Ports) -> Result<(), String> {
+    let other = if ports.roce == 5791 { 5891 } else { 5791 };
+    let advice = format!(
+        "another demo or daemon may run there: `--listen-port {other}` takes other ports, `--hosts A,B` other addresses (all \
+         of 127.0.0.0/8 is local)"
+    );
+    UdpSocket::bind(SocketAddr::new(ip, ports.roce))
+        .map_err(|e| format!("UDP port {} (RoCEv2) of {ip} cannot be used: {e}; {advice}", ports.roce))?;
+    TcpListener::bind(SocketAddr::new(ip, ports.peer))
+        .map_err(|e| format!("TCP port {} (daemon to daemon) of {ip} cannot be used: {e}; {advice}", ports.peer))?;
     Ok(())
 }
 
@@ -55,20 +68,22 @@ impl Host {
         cleanup: &Cleanup,
         number: usize,
         ip: IpAddr,
-        peer_port: u16,
+        ports: Ports,
         key_file: &Path,
         log: Option<&str>,
     ) -> Result<Self, String> {
         let socket = cleanup.dir().join(format!("host{}.sock", number + 1));
         let exe = std::env::current_exe().map_err(|e| e.to_string())?;
         let mut command = Command::new(exe);
-        command.args(["daemon", "--listen", &ip.to_string(), "--peer-port", &peer_port.to_string()]);
+        command.args(["daemon", "--listen", &ip.to_string(), "--peer-port", &ports.peer.to_string()]);
+        command.args(["--udp-port", &ports.roce.to_string()]);
         command.arg("--socket").arg(&socket).arg("--key-file").arg(key_file).arg("--until-stdin-closes");
         let inherited = std::env::var_os("RUST_LOG").is_some();
-        if let Some(filter) = log.or((!inherited).then_some("warn")) {
+        if let Some(filter) = log.or((!inherited).then_some(LOG_DEFAULT)) {
             command.args(["--log", filter]);
         }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // Ctrl-C on the terminal is for this process, which ends its children quietly.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let name = format!("the daemon of host {} ({ip})", number + 1);
         let (pid, pipes) = cleanup
             .spawn(&mut command, |c| c.stdin.take().zip(c.stdout.take()))
@@ -110,10 +125,37 @@ impl Host {
         raas::inspect::connections(Some(&self.socket)).map_err(|e| format!("ss of the daemon at {}: {e}", self.ip))
     }
 
+    /// Its connections, once those of ended applications of one host are gone.
+    fn connections_to_others(&self) -> Result<Vec<control::ConnectionRow>, String> {
+        let give_up = Instant::now() + RETURN_LIMIT;
+        loop {
+            let rows = self.connections()?;
+            if Instant::now() >= give_up || rows.iter().all(|row| row.path != control::PathKind::Shm) {
+                return Ok(rows);
+            }
+            std::thread::sleep(RETURN_PERIOD);
+        }
+    }
+
+    /// Checks that all of its connections are between two applications of the host.
+    fn check_one_host(&self) -> Result<(), String> {
+        let rows = self.connections()?;
+        match rows.iter().find(|row| row.path != control::PathKind::Shm) {
+            Some(row) => Err(format!("connection {} within {} goes by another path: {:?}", row.id, self.ip, row.path)),
+            None if rows.is_empty() => Err(format!("the daemon at {} knows no connection", self.ip)),
+            None => Ok(()),
+        }
+    }
+
+    /// Resets of its lanes.
+    fn resets(&self) -> Result<u64, String> {
+        Ok(self.stat()?.lanes.iter().map(|lane| lane.resets).sum())
+    }
+
     /// Reads what it uses while `expected` connections are open, none of them by the same-host path.
     fn read_opened(&mut self, expected: usize) -> Result<(), String> {
         let stat = self.stat()?;
-        let rows = self.connections()?;
+        let rows = self.connections_to_others()?;
         self.used.rc_qps = stat.rc_qps;
         self.used.cqs = stat.cqs;
         self.used.srqs = stat.srqs;
@@ -139,7 +181,11 @@ impl Host {
         let give_up = Instant::now() + RETURN_LIMIT;
         loop {
             let stat = self.stat()?;
+            let counted = |name: &str| stat.counters.iter().find(|(n, _)| n == name).map_or(0, |(_, count)| *count);
             self.used.retransmits = stat.retransmits;
+            self.used.probes = counted("probes");
+            self.used.duplicates = counted("duplicates");
+            self.used.socket_overflows = counted("rx_socket_overflow");
             let connections = self.connections()?.len();
             if stat.apps.is_empty() && connections == 0 {
                 break;
@@ -179,7 +225,10 @@ pub(crate) struct Watched<'a> {
 }
 
 impl Observer for Watched<'_> {
-    fn on_opened(&mut self) -> Result<(), String> {
+    fn on_opened(&mut self, on_one_host: bool) -> Result<(), String> {
+        if on_one_host {
+            return self.hosts[0].check_one_host();
+        }
         self.hosts.iter_mut().try_for_each(|h| h.read_opened(self.connections))
     }
 
@@ -207,6 +256,23 @@ impl Observer for Watched<'_> {
         }
         Ok(())
     }
+
+    fn shares(&self) -> bool {
+        true
+    }
+
+    fn break_shared(&mut self) -> Result<(), String> {
+        let [host, peer] = &*self.hosts;
+        match raas::inspect::reset_lane(Some(&host.socket), peer.ip) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(format!("the daemon at {} has no lane to {}", host.ip, peer.ip)),
+            Err(e) => Err(format!("reset of the lane from {} to {}: {e}", host.ip, peer.ip)),
+        }
+    }
+
+    fn resets(&mut self) -> Result<[u64; 2], String> {
+        Ok([self.hosts[0].resets()?, self.hosts[1].resets()?])
+    }
 }
 
 /// For a transport without daemons.
@@ -214,8 +280,17 @@ impl Observer for Watched<'_> {
 pub(crate) struct Nobody;
 
 impl Observer for Nobody {
-    fn on_opened(&mut self) -> Result<(), String> {
+    fn on_opened(&mut self, _on_one_host: bool) -> Result<(), String> {
         Ok(())
+    }
+    fn shares(&self) -> bool {
+        false
+    }
+    fn break_shared(&mut self) -> Result<(), String> {
+        Err("connections of this transport share nothing".into())
+    }
+    fn resets(&mut self) -> Result<[u64; 2], String> {
+        Ok([0, 0])
     }
     fn on_transfer(&mut self) {}
     fn on_tick(&mut self) {}

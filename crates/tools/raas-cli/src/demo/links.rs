@@ -1,7 +1,7 @@
 //! How an application of the demo opens its connections: it connects some and accepts the others, at the same time, and
 //! each begins with a number so that both ends know which one it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) fn open<T: Transport>(
     transport: &T,
     listener: &T::Listener,
     links: &[AppLink],
-    peers: &[SocketAddr],
+    peers: &[Vec<SocketAddr>; 2],
     timeout: Duration,
 ) -> Result<Links<T::Stream>, String> {
     std::thread::scope(|scope| {
@@ -40,12 +40,13 @@ pub(crate) fn open<T: Transport>(
 fn connect_all<T: Transport>(
     transport: &T,
     links: &[AppLink],
-    peers: &[SocketAddr],
+    peers: &[Vec<SocketAddr>; 2],
     timeout: Duration,
 ) -> Result<Links<T::Stream>, String> {
     let mut open = Links::new();
     for link in links.iter().filter(|l| l.connects) {
-        let to = *peers.get(link.peer as usize).ok_or("no address for a peer")?;
+        let of_host = peers.get(link.peer.host as usize);
+        let to = *of_host.and_then(|apps| apps.get(link.peer.app as usize)).ok_or("no address for a peer")?;
         let stream = transport.connect(to, timeout).map_err(|e| format!("connection {}: {e}", link.connection))?;
         let exchange = || -> io::Result<()> {
             stream.set_timeout(Some(timeout))?;
@@ -62,7 +63,7 @@ fn connect_all<T: Transport>(
 }
 
 fn accept_all<L: Accept>(listener: &L, links: &[AppLink], timeout: Duration) -> Result<Links<L::Stream>, String> {
-    let expected: BTreeMap<u32, u32> = links.iter().filter(|l| !l.connects).map(|l| (l.connection, l.peer)).collect();
+    let expected: BTreeSet<u32> = links.iter().filter(|l| !l.connects).map(|l| l.connection).collect();
     let give_up = Instant::now() + timeout;
     let mut open = Links::new();
     while open.len() < expected.len() {
@@ -73,11 +74,27 @@ fn accept_all<L: Accept>(listener: &L, links: &[AppLink], timeout: Duration) -> 
             Err(e) => return Err(format!("accept: {e}")),
         };
         let connection = greet(&stream, timeout).map_err(|e| format!("accepted connection: greeting: {e}"))?;
-        if !expected.contains_key(&connection) || open.insert(connection, Arc::new(stream)).is_some() {
+        if !expected.contains(&connection) || open.insert(connection, Arc::new(stream)).is_some() {
             return Err(format!("connection {connection} came, which nobody expects"));
         }
     }
     Ok(open)
+}
+
+/// Half-closes all of `open` and sees that the peers do so too and send nothing more. Those in `lost` are let go.
+pub(crate) fn close<S: Duplex>(open: &Links<S>, lost: &BTreeSet<u32>) -> Result<(), String> {
+    let live = || open.iter().filter(|(connection, _)| !lost.contains(connection));
+    for (connection, stream) in live() {
+        stream.finish_sending().map_err(|e| format!("half-close of connection {connection}: {e}"))?;
+    }
+    for (connection, stream) in live() {
+        match stream.recv(&mut [0; 1]) {
+            Ok(0) => {}
+            Ok(_) => return Err(format!("connection {connection}: bytes after the end")),
+            Err(e) => return Err(format!("end of connection {connection}: {e}")),
+        }
+    }
+    Ok(())
 }
 
 fn greet(stream: &impl Duplex, timeout: Duration) -> io::Result<u32> {

@@ -4,10 +4,12 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use serde::{Deserialize, Serialize};
+
 use super::corpus::Corpus;
 
 /// A place in the demo: application `app` of host `host`, both counted from 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct Seat {
     /// 0 or 1.
     pub(crate) host: u32,
@@ -29,6 +31,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// Whether `seat` is one of its ends.
+    pub(crate) fn has(&self, seat: Seat) -> bool {
+        seat == self.from || seat == self.to
+    }
+
     /// What `seat` sends on this connection; `None` if it is no end of it.
     pub(crate) fn files_of(&self, seat: Seat) -> Option<&[u32]> {
         match seat {

@@ -46,7 +46,7 @@ impl Progress {
         self.last_line = self.begin;
         if self.is_terminal {
             let bar = ProgressBar::new(total_bytes);
-            let template = "{msg:>12} [{bar:40}] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
+            let template = "{msg:>10} [{bar:12}] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec}";
             if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style.progress_chars("=> "));
             }
@@ -64,6 +64,13 @@ impl Progress {
             let rate = bytes as f64 * 8.0 / 1e9 / self.begin.elapsed().as_secs_f64().max(1e-9);
             let (done, total) = (table::bytes(bytes), table::bytes(self.total_bytes));
             out::say(format_args!("{:>12}: {done} of {total}, {rate:.2} Gbit/s", self.phase));
+        }
+    }
+
+    /// Takes away what a bar has left on the terminal.
+    pub(crate) fn clear() {
+        if std::io::stderr().is_terminal() {
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), b"\r\x1b[2K");
         }
     }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::corpus::SourceFile;
+use super::plan::Seat;
 
 /// How an application makes its connections.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -25,8 +26,8 @@ pub(crate) enum Via {
 pub(crate) struct AppLink {
     /// Its number in the demo.
     pub(crate) connection: u32,
-    /// Which application of the other host is the peer.
-    pub(crate) peer: u32,
+    /// The application at the other end.
+    pub(crate) peer: Seat,
     /// Whether this application connects; otherwise it accepts.
     pub(crate) connects: bool,
     /// Files to send, indices into [`Setup::files`]' first parts.
@@ -57,14 +58,23 @@ pub(crate) enum Command {
     Setup(Box<Setup>),
     /// Make all connections. Answered by [`Event::Opened`].
     Open {
-        /// Where the applications of the other host listen.
-        peers: Vec<SocketAddr>,
+        /// Where the applications listen, by host and number.
+        peers: [Vec<SocketAddr>; 2],
     },
     /// Measure the latency on one connection. Both ends answer with [`Event::Pinged`].
     Ping {
         /// The connection; its connecting end measures.
         connection: u32,
     },
+    /// Measure the rate of messages on one connection. Both ends answer with [`Event::Rated`].
+    Rate {
+        /// The connection; its connecting end sends.
+        connection: u32,
+    },
+    /// Have bytes flow on every connection until [`Command::Stop`]. Answered by [`Event::Flowed`] after that.
+    Flow,
+    /// End the flow.
+    Stop,
     /// Send and receive everything. Answered by [`Event::Transferred`].
     Transfer,
     /// Close everything and end. Answered by [`Event::Bye`].
@@ -97,6 +107,39 @@ pub(crate) struct Transferred {
     pub(crate) cpu_seconds: f64,
 }
 
+/// A time in which nothing came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Gap {
+    /// Its begin, by the monotonic clock that all processes share.
+    pub(crate) begin_ns: u64,
+    /// Its length.
+    pub(crate) length_ns: u64,
+}
+
+/// A connection that failed in a flow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Lost {
+    /// Its number.
+    pub(crate) connection: u32,
+    /// When that was noticed, by the monotonic clock that all processes share.
+    pub(crate) at_ns: u64,
+    /// What the application was told.
+    pub(crate) error: String,
+}
+
+/// What an application saw of a flow.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Flowed {
+    /// Bytes that arrived and were compared.
+    pub(crate) received_bytes: u64,
+    /// Times in which nothing came, the longer ones.
+    pub(crate) gaps: Vec<Gap>,
+    /// Connections that failed.
+    pub(crate) lost: Vec<Lost>,
+    /// Bytes that are not those that were sent.
+    pub(crate) findings: Vec<String>,
+}
+
 /// To the parent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Event {
@@ -112,6 +155,13 @@ pub(crate) enum Event {
         /// Half round trips in nanoseconds, of the measuring end only.
         half_round_trips_ns: Vec<u64>,
     },
+    /// The messages are over.
+    Rated {
+        /// Messages that arrived as they were sent, and nanoseconds; of the sending end only.
+        messages: Option<(u64, u64)>,
+    },
+    /// The flow has ended.
+    Flowed(Box<Flowed>),
     /// So many payload and framing bytes arrived so far.
     Progress {
         /// Since the transfer began.
@@ -127,5 +177,7 @@ pub(crate) enum Event {
     Error {
         /// Why.
         message: String,
+        /// Bytes arrived that are not those that were sent.
+        is_unverified: bool,
     },
 }

@@ -1,11 +1,12 @@
-//! The demo's result: one JSON object with the keys that bind, or a table beside kernel TCP.
+//! The demo's result as one JSON object, with the keys that bind. What was not reached is null. As text: `text`.
 
 use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use super::measure::Measured;
-use crate::table::{self, Align, Table};
+use super::host::Ports;
+use super::measure::{Bulk, Kill, Measured, Small};
+use super::ping::MESSAGE_BYTES;
 
 /// What one daemon used, as it says itself, and what the kernel says of its process.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -18,8 +19,14 @@ pub(crate) struct HostUse {
     pub(crate) srqs: u32,
     /// Connections while all were open.
     pub(crate) connections: usize,
-    /// Packets sent again over the whole run.
+    /// Packets sent again over the whole run, probes among them.
     pub(crate) retransmits: u64,
+    /// Packets sent again only to ask a silent peer whether it has all.
+    pub(crate) probes: u64,
+    /// Packets that came although they had come before.
+    pub(crate) duplicates: u64,
+    /// Packets that the kernel dropped because the receive buffer was full.
+    pub(crate) socket_overflows: u64,
     /// Largest resident memory seen during the transfer.
     pub(crate) rss_bytes: u64,
     /// The part of it that is shared memory (rings).
@@ -35,6 +42,8 @@ pub(crate) struct HostUse {
 pub(crate) struct Report {
     /// Addresses of the hosts.
     pub(crate) hosts: Vec<IpAddr>,
+    /// Their ports.
+    pub(crate) ports: Option<Ports>,
     /// Connections asked for.
     pub(crate) connections: u32,
     /// Application processes per transport.
@@ -42,13 +51,15 @@ pub(crate) struct Report {
     /// Distinct files.
     pub(crate) distinct_files: usize,
     /// Over RaaS.
-    pub(crate) raas: Option<Measured>,
+    pub(crate) raas: Measured,
     /// Over kernel TCP.
-    pub(crate) tcp: Option<Measured>,
+    pub(crate) tcp: Measured,
     /// Congestion control of the TCP connections.
     pub(crate) tcp_congestion: Option<&'static str>,
     /// The daemons.
     pub(crate) daemons: Option<[HostUse; 2]>,
+    /// The whole run.
+    pub(crate) total_seconds: f64,
     /// What a person should know.
     pub(crate) notes: Vec<String>,
     /// Everything that went wrong.
@@ -57,41 +68,98 @@ pub(crate) struct Report {
     pub(crate) is_unverified: bool,
 }
 
+/// A figure of both transports.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Compared {
+    /// Key in the JSON.
+    pub(crate) key: &'static str,
+    pub(crate) raas: f64,
+    pub(crate) tcp: f64,
+    /// Whether less is better.
+    pub(crate) less_is_better: bool,
+}
+
+impl Compared {
+    /// How much better RaaS is; below 1 it is worse.
+    pub(crate) fn advantage(&self) -> f64 {
+        let (better, worse) = if self.less_is_better { (self.tcp, self.raas) } else { (self.raas, self.tcp) };
+        better / worse.max(1e-12)
+    }
+}
+
 impl Report {
-    /// Whether every byte was verified and nothing else went wrong.
+    /// Whether everything was reached and verified and nothing went wrong.
     pub(crate) fn is_good(&self) -> bool {
-        self.errors.is_empty() && !self.is_unverified && self.raas.is_some() && self.tcp.is_some()
+        let complete = |m: &Measured| {
+            m.one_host.is_some() && m.opened.is_some() && m.two_hosts.is_some() && m.bulk.is_some() && m.kill.is_some()
+        };
+        self.errors.is_empty()
+            && !self.is_unverified
+            && complete(&self.raas)
+            && complete(&self.tcp)
+            && self.raas.reset.is_some()
+    }
+
+    /// Whether any part has a figure.
+    pub(crate) fn has_figures(&self) -> bool {
+        self.raas.one_host.is_some() || self.raas.opened.is_some() || self.tcp.one_host.is_some()
+    }
+
+    /// Takes over what is wrong with what was measured.
+    pub(crate) fn judge(&mut self) {
+        for measured in [&mut self.raas, &mut self.tcp] {
+            self.is_unverified |= !measured.findings.is_empty();
+            self.errors.append(&mut measured.findings);
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        self.errors.retain(|error| seen.insert(error.clone()));
+    }
+
+    /// The figures that both transports have.
+    pub(crate) fn compared(&self) -> Vec<Compared> {
+        let mut all = Vec::new();
+        let mut push = |key, raas: Option<f64>, tcp: Option<f64>, less_is_better| {
+            if let (Some(raas), Some(tcp)) = (raas, tcp) {
+                all.push(Compared { key, raas, tcp, less_is_better });
+            }
+        };
+        let sides = [&self.raas, &self.tcp];
+        let mut figure = |key, of: &dyn Fn(&Measured) -> Option<f64>, less_is_better| {
+            push(key, of(sides[0]), of(sides[1]), less_is_better);
+        };
+        figure("open_seconds", &|m| Some(m.opened.as_ref()?.seconds), true);
+        figure("app_descriptors_max", &|m| Some(m.opened.as_ref()?.descriptors_max? as f64), true);
+        figure("p50_us", &|m| Some(m.two_hosts.as_ref()?.latency_us(0.5)), true);
+        figure("p99_us", &|m| Some(m.two_hosts.as_ref()?.latency_us(0.99)), true);
+        figure("msgs_per_s", &|m| Some(m.two_hosts.as_ref()?.msgs_per_s()), false);
+        figure("one_host_p50_us", &|m| Some(m.one_host.as_ref()?.latency_us(0.5)), true);
+        figure("one_host_p99_us", &|m| Some(m.one_host.as_ref()?.latency_us(0.99)), true);
+        figure("one_host_msgs_per_s", &|m| Some(m.one_host.as_ref()?.msgs_per_s()), false);
+        figure("kill_told_ms", &|m| m.kill.as_ref()?.told_ms, true);
+        figure("gbit_per_s", &|m| Some(m.bulk.as_ref()?.gbit_per_s()), false);
+        all
     }
 
     /// The object of `--json`.
     pub(crate) fn to_json(&self) -> Value {
-        let raas = self.raas.as_ref();
-        let tcp = self.tcp.as_ref();
         let per_host =
             |get: fn(&HostUse) -> Value| self.daemons.as_ref().map(|d| d.iter().map(get).collect::<Vec<_>>());
-        json!({
+        let (raas, tcp) = (&self.raas, &self.tcp);
+        let bulk = raas.bulk.as_ref();
+        let mut all = json!({
             "schema": "raas.demo/1",
             "verified": self.is_good(),
             "connections": self.connections,
             "application_processes": self.application_processes,
-            "files": raas.map_or(0, |m| m.verified.files),
+            "files": bulk.map_or(0, |b| b.verified.files),
             "distinct_files": self.distinct_files,
-            "bytes": raas.map_or(0, |m| m.verified.bytes),
-            "seconds": raas.map(Measured::seconds),
-            "gbit_per_s": raas.map(Measured::gbit_per_s),
-            "p50_us": raas.map(|m| m.latency_us(0.5)),
-            "p99_us": raas.map(|m| m.latency_us(0.99)),
-            "open_seconds": raas.map(|m| m.open_seconds),
-            "app_cpu_seconds": raas.map(|m| m.app_cpu_seconds),
-            "tcp_bytes": tcp.map(|m| m.verified.bytes),
-            "tcp_seconds": tcp.map(Measured::seconds),
-            "tcp_gbit_per_s": tcp.map(Measured::gbit_per_s),
-            "tcp_p50_us": tcp.map(|m| m.latency_us(0.5)),
-            "tcp_p99_us": tcp.map(|m| m.latency_us(0.99)),
-            "tcp_open_seconds": tcp.map(|m| m.open_seconds),
-            "tcp_app_cpu_seconds": tcp.map(|m| m.app_cpu_seconds),
+            "bytes": bulk.map_or(0, |b| b.verified.bytes),
+            "message_bytes": MESSAGE_BYTES,
             "tcp_congestion": self.tcp_congestion,
+            "tcp_bytes": tcp.bulk.as_ref().map(|b| b.verified.bytes),
             "hosts": self.hosts,
+            "listen_port": self.ports.map(|p| p.roce),
+            "peer_port": self.ports.map(|p| p.peer),
             "rc_qps_per_host": per_host(|h| json!(h.rc_qps)),
             "cqs_per_host": per_host(|h| json!(h.cqs)),
             "srqs_per_host": per_host(|h| json!(h.srqs)),
@@ -100,87 +168,53 @@ impl Report {
             "daemon_rss_idle_bytes": per_host(|h| json!(h.rss_idle_bytes)),
             "daemon_cpu_seconds": per_host(|h| json!(h.cpu_seconds)),
             "retransmits_per_host": per_host(|h| json!(h.retransmits)),
+            "probes_per_host": per_host(|h| json!(h.probes)),
+            "duplicates_per_host": per_host(|h| json!(h.duplicates)),
+            "socket_overflows_per_host": per_host(|h| json!(h.socket_overflows)),
+            "lane_reset": raas.reset.as_ref().map(|r| json!({
+                "connections": r.connections, "connections_lost": r.lost, "bytes": r.bytes,
+                "resets_per_host": r.resets, "pause_ms": r.pause_ms, "pause_without_ms": r.pause_without_ms,
+            })),
+            "kill": raas.kill.as_ref().map(kill_json),
+            "tcp_kill": tcp.kill.as_ref().map(kill_json),
+            "tcp_wins": self.compared().iter().filter(|c| c.advantage() < 1.0).map(|c| c.key).collect::<Vec<_>>(),
+            "total_seconds": self.total_seconds,
             "notes": self.notes,
             "errors": self.errors,
-        })
-    }
-
-    /// The table for a person.
-    pub(crate) fn to_text(&self) -> String {
-        let mut out = String::new();
-        out += &self.transfer_table();
-        if let Some(daemons) = &self.daemons {
-            out.push('\n');
-            out += &self.daemon_table(daemons);
+        });
+        for (prefix, measured) in [("", raas), ("tcp_", tcp)] {
+            for (key, value) in figures(measured) {
+                all[format!("{prefix}{key}")] = value;
+            }
         }
-        for note in &self.notes {
-            out += &format!("note: {note}\n");
-        }
-        for error in &self.errors {
-            out += &format!("ERROR: {error}\n");
-        }
-        out += &self.verdict();
-        out
+        all
     }
+}
 
-    fn transfer_table(&self) -> String {
-        let mut t = Table::new(&[("", Align::Left), ("", Align::Right), ("", Align::Right)]);
-        let tcp = self.tcp_congestion.map_or("kernel TCP".to_owned(), |name| format!("kernel TCP ({name})"));
-        t.row(vec![String::new(), "RaaS".to_owned(), tcp]);
-        let sides = [self.raas.as_ref(), self.tcp.as_ref()];
-        let mut row = |name: &str, cell: &dyn Fn(&Measured) -> String| {
-            let cells = sides.iter().map(|side| side.map_or("-".to_owned(), cell));
-            t.row(std::iter::once(name.to_owned()).chain(cells).collect());
-        };
-        row("connections, all open at once", &|m| table::grouped(m.connections as u64));
-        row("files verified", &|m| table::grouped(m.verified.files));
-        row("bytes verified", &|m| table::bytes(m.verified.bytes));
-        row("time", &|m| format!("{:.2} s", m.seconds()));
-        row("throughput", &|m| format!("{:.2} Gbit/s", m.gbit_per_s()));
-        row("latency p50 (half round trip)", &|m| format!("{:.1} us", m.latency_us(0.5)));
-        row("latency p99", &|m| format!("{:.1} us", m.latency_us(0.99)));
-        row("time to open them", &|m| format!("{:.2} s", m.open_seconds));
-        row("processor time of applications", &|m| format!("{:.2} s", m.app_cpu_seconds));
-        t.render()
-    }
+/// The figures that both transports have, by their keys without prefix.
+fn figures(m: &Measured) -> Vec<(&'static str, Value)> {
+    let bulk = |of: fn(&Bulk) -> f64| json!(m.bulk.as_ref().map(of));
+    let small = |side: &Option<Small>, of: fn(&Small) -> Value| json!(side.as_ref().map(of));
+    vec![
+        ("seconds", bulk(|b| b.took.as_secs_f64())),
+        ("gbit_per_s", bulk(Bulk::gbit_per_s)),
+        ("app_cpu_seconds", bulk(|b| b.app_cpu_seconds)),
+        ("open_seconds", json!(m.opened.as_ref().map(|o| o.seconds))),
+        ("app_descriptors_max", json!(m.opened.as_ref().map(|o| o.descriptors_max))),
+        ("p50_us", small(&m.two_hosts, |s| json!(s.latency_us(0.5)))),
+        ("p99_us", small(&m.two_hosts, |s| json!(s.latency_us(0.99)))),
+        ("msgs_per_s", small(&m.two_hosts, |s| json!(s.msgs_per_s()))),
+        ("messages", small(&m.two_hosts, |s| json!(s.messages))),
+        ("one_host_p50_us", small(&m.one_host, |s| json!(s.latency_us(0.5)))),
+        ("one_host_p99_us", small(&m.one_host, |s| json!(s.latency_us(0.99)))),
+        ("one_host_msgs_per_s", small(&m.one_host, |s| json!(s.msgs_per_s()))),
+        ("one_host_messages", small(&m.one_host, |s| json!(s.messages))),
+    ]
+}
 
-    fn daemon_table(&self, daemons: &[HostUse; 2]) -> String {
-        let name = |i: usize| self.hosts.get(i).map_or(String::new(), |ip| format!("daemon {ip}"));
-        let mut t = Table::new(&[("", Align::Left), ("", Align::Right), ("", Align::Right)]);
-        t.row(vec![String::new(), name(0), name(1)]);
-        let mut row = |what: &str, cell: &dyn Fn(&HostUse) -> String| {
-            t.row(std::iter::once(what.to_owned()).chain(daemons.iter().map(cell)).collect());
-        };
-        row("RC queue pairs", &|h| h.rc_qps.to_string());
-        row("completion queues", &|h| h.cqs.to_string());
-        row("shared receive queues", &|h| h.srqs.to_string());
-        row("connections", &|h| table::grouped(h.connections as u64));
-        row("resident memory under load", &|h| table::bytes(h.rss_bytes));
-        row("  of it rings, shared with applications", &|h| table::bytes(h.rss_shared_bytes));
-        row("resident memory afterwards", &|h| table::bytes(h.rss_idle_bytes));
-        row("processor time", &|h| format!("{:.2} s", h.cpu_seconds));
-        row("packets sent again", &|h| table::grouped(h.retransmits));
-        t.render()
-    }
-
-    fn verdict(&self) -> String {
-        if self.is_good() {
-            let m = self.raas.as_ref().map_or(0, |m| m.verified.bytes);
-            let qps = if self.daemons.is_some_and(|d| d.iter().all(|h| h.rc_qps == 1)) {
-                "one RC queue pair per host"
-            } else {
-                "several RC queue pairs"
-            };
-            format!(
-                "\nVERIFIED: {} connections of {} processes over {qps}, {} in files, every SHA-256 as it must be\n",
-                table::grouped(u64::from(self.connections)),
-                self.application_processes,
-                table::bytes(m)
-            )
-        } else if self.is_unverified {
-            "\nNOT VERIFIED: bytes arrived that were not sent, or did not arrive\n".to_owned()
-        } else {
-            "\nFAILED\n".to_owned()
-        }
-    }
+fn kill_json(kill: &Kill) -> Value {
+    json!({
+        "connections": kill.connections, "connections_of_killed": kill.of_killed, "connections_lost": kill.lost,
+        "bytes": kill.bytes, "told_ms": kill.told_ms,
+    })
 }

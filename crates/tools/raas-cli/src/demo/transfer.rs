@@ -51,7 +51,7 @@ pub(crate) fn run<S: Duplex>(
     files: &BTreeMap<u32, Outgoing>,
     shared: &Shared,
 ) -> Result<(Vec<FileRecord>, Vec<FileRecord>), String> {
-    let pool = |thread: usize| move |l: &&AppLink| l.peer as usize % POOL_THREADS_MAX == thread;
+    let pool = |thread: usize| move |l: &&AppLink| l.peer.app as usize % POOL_THREADS_MAX == thread;
     std::thread::scope(|scope| {
         let mut sending = Vec::new();
         let mut receiving = Vec::new();
@@ -120,9 +120,6 @@ fn send_all<S: Duplex>(
             let n = out.fill(&mut buffer).map_err(|e| format!("connection {connection}: {e}"))?;
             let turn = buffer.get(..n).unwrap_or_default();
             stream.send_all(turn).map_err(|e| format!("sending on connection {connection}: {e}"))?;
-            if out.is_complete() {
-                stream.finish_sending().map_err(|e| format!("half-close of connection {connection}: {e}"))?;
-            }
         }
         live.retain(|(_, _, out)| !out.is_complete());
     }
@@ -149,7 +146,7 @@ fn receive_all<S: Duplex>(open: &Links<S>, links: &[&AppLink], shared: &Shared) 
     Ok(records)
 }
 
-/// Receives one turn's bytes of a stream and, after its last, the peer's half-close.
+/// Receives one turn's bytes of a stream.
 fn receive_turn(
     stream: &impl Duplex,
     parser: &mut StreamParser,
@@ -170,9 +167,6 @@ fn receive_turn(
         parser.push(part.get(..n).unwrap_or_default(), arrived).map_err(io::Error::other)?;
         shared.received_bytes.fetch_add(n as u64, Ordering::Relaxed);
         turn_left -= n;
-    }
-    if parser.is_complete() && stream.recv(&mut [0; 1])? > 0 {
-        return Err(io::Error::other("bytes after the end"));
     }
     Ok(())
 }

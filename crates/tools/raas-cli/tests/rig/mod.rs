@@ -73,6 +73,11 @@ impl Running {
         self.child.id()
     }
 
+    /// Its process group, if it was started as the leader of one.
+    pub fn group(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
+    }
+
     pub fn stdin(&mut self) -> ChildStdin {
         self.child.stdin.take().expect("stdin is piped and taken once")
     }
