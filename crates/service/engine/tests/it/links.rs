@@ -57,9 +57,17 @@ fn both_ends_name_each_other() {
     assert_eq!((row.id, row.local, row.peer, row.app_pid), (ca.id, ca.local, ca.peer, 1000));
     assert_eq!(row.state, ConnectionState::Established);
     assert_eq!(row.lane.as_deref(), Some("10.0.0.2/0"));
+    assert!(row.route_id.is_some(), "the peer names it by this number");
     let lane = &w.hosts[0].engine.lanes()[0];
     assert_eq!((lane.name.as_str(), lane.state.as_str(), lane.connections), ("10.0.0.2/0", "up", 1));
     assert_eq!(lane.peer_qpn, w.hosts[1].engine.lanes()[0].qpn);
+    // One that the peer has not answered has no number there.
+    w.stopped.insert(1);
+    w.connect(0, a, to(1, 7), 0);
+    w.pass(Duration::from_millis(5));
+    let rows = w.hosts[0].engine.connections();
+    let opening: Vec<_> = rows.iter().filter(|r| r.state == ConnectionState::Connecting).collect();
+    assert!(matches!(opening[..], [r] if r.route_id.is_none()), "{rows:?}");
 }
 
 #[test]
