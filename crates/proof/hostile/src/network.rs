@@ -27,6 +27,8 @@ use crate::polite::{self, Transfer};
 use crate::verdict::Verdict;
 
 const HANDSHAKES_MAX: u64 = 16;
+/// Links that lost their place to a newcomer, of which the daemon has not closed the descriptor yet.
+const ENDING_MAX: u64 = 8;
 const CONFIGURATION: &str = "[limits]\nhandshakes_max = 16\nhandshakes_per_source_max = 4\nhandshake_ms = 500\n";
 const UDP_PORT: u16 = verbs::ROCE_UDP_PORT;
 const TCP_PORT: u16 = 4790;
@@ -249,8 +251,8 @@ fn links(host: &Host, rng: &mut SmallRng, attack: Attack) -> Result<String> {
             Err(e) => bail!("link {n} is still open: {e}"),
         }
     }
-    // The links, one that is being accepted, and what the transfer beside may need for a moment.
-    let bound = before + HANDSHAKES_MAX + 4;
+    // The links, those that made way for a newcomer and are about to be closed, and what the transfer beside may need.
+    let bound = before + HANDSHAKES_MAX + ENDING_MAX + 4;
     ensure!(most <= bound, "{most} descriptors, the bound is {bound}");
     eventually("the descriptors are closed", || {
         let fds = Footprint::of(host.pid())?.fds;

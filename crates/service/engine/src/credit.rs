@@ -172,6 +172,18 @@ mod tests {
     }
 
     #[test]
+    fn what_was_posted_again_is_owed_until_it_is_given_back() {
+        let mut r = RecvCredits::new(32);
+        (0..20).for_each(|_| r.on_arrival().unwrap());
+        assert_eq!((r.owed(), r.is_due()), (0, false), "nothing is posted again");
+        (0..7).for_each(|_| r.on_reposted());
+        assert_eq!((r.owed(), r.is_due()), (7, false), "less than a quarter");
+        r.on_reposted();
+        assert_eq!((r.owed(), r.is_due(), r.unused()), (8, true, 12));
+        assert_eq!((r.give_back(), r.owed(), r.is_due(), r.unused()), (8, 0, false, 20));
+    }
+
+    #[test]
     fn more_messages_than_granted_are_noticed() {
         let mut r = RecvCredits::new(8);
         for _ in 0..8 {

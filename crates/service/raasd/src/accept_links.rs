@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use control::Reason;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -28,8 +29,8 @@ const FAREWELL: Duration = Duration::from_millis(500);
 const LOG_LINES: u32 = 10;
 /// Pause after accepting failed, mostly for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Links that lost their place, or their peer, and have not ended: with more of them nobody is accepted.
-const ENDING_MAX: usize = 64;
+/// Links that lost their place and have not closed their descriptor yet: with more of them nobody is accepted.
+const ENDING_MAX: usize = 8;
 
 #[derive(Debug)]
 struct Door {
@@ -42,17 +43,19 @@ struct Door {
 struct AtDoor {
     door: Arc<Mutex<Door>>,
     place: Place,
+    /// Its descriptor's share of what strangers may hold open, those that lost their place among them.
+    _descriptor: OwnedSemaphorePermit,
 }
 
 impl AtDoor {
-    fn enter(door: &Arc<Mutex<Door>>, source: SocketAddr) -> Self {
+    fn enter(door: &Arc<Mutex<Door>>, source: SocketAddr, descriptor: OwnedSemaphorePermit) -> Self {
         let (place, evicted) = door.lock().unwrap_or_else(PoisonError::into_inner).strangers.enter(source.ip());
         if evicted {
             log_line(door, |left_out| {
                 tracing::warn!(%source, left_out, "too many control links without proof; closing the oldest for a new one");
             });
         }
-        Self { door: Arc::clone(door), place }
+        Self { door: Arc::clone(door), place, _descriptor: descriptor }
     }
 }
 
@@ -67,20 +70,27 @@ pub(crate) async fn accept_links(listener: TcpListener, context: Arc<LinkContext
     let limits = &context.config.limits;
     let known = context.config.peer_sources();
     let strangers = Strangers::new(count(limits.handshakes_max), count(limits.handshakes_per_source_max), known);
-    let links_max = strangers.capacity().saturating_add(count(limits.peers_max)).saturating_add(ENDING_MAX);
+    let descriptors_max = strangers.capacity().saturating_add(ENDING_MAX).min(Semaphore::MAX_PERMITS);
+    let descriptors = Arc::new(Semaphore::new(descriptors_max));
     let door = Arc::new(Mutex::new(Door { strangers, log: LogQuota::new(LOG_LINES, std::time::Instant::now()) }));
     let mut links = JoinSet::new();
     'accepting: for number in ACCEPTED.. {
+        let next = async {
+            // Never closed. A link that lost its place ends without waiting for anybody, so there is one soon.
+            let descriptor = Arc::clone(&descriptors).acquire_owned().await.map_err(std::io::Error::other)?;
+            Ok::<_, std::io::Error>((listener.accept().await?, descriptor))
+        };
+        tokio::pin!(next);
         let accepted = loop {
             tokio::select! {
-                accepted = listener.accept(), if links.len() < links_max => break accepted,
+                accepted = &mut next => break accepted,
                 Some(_) = links.join_next() => {}
                 () = stop.triggered() => break 'accepting,
             }
         };
         match accepted {
-            Ok((stream, source)) => {
-                let place = AtDoor::enter(&door, source);
+            Ok(((stream, source), descriptor)) => {
+                let place = AtDoor::enter(&door, source, descriptor);
                 links.spawn(serve(stream, source, Arc::clone(&context), LinkId(number), place));
             }
             Err(error) => {

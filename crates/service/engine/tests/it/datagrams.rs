@@ -245,6 +245,19 @@ fn ports_are_taken_once_and_free_when_the_socket_is_closed() {
 }
 
 #[test]
+fn ports_that_nobody_asked_for_follow_each_other() {
+    let mut w = World::new(1, 25);
+    let a = w.attach(0, 64);
+    let ports: Vec<u16> = (0..4)
+        .map(|_| {
+            let slot = w.bind(0, a, 0, 0).unwrap();
+            w.socket(0, a, slot).local.port()
+        })
+        .collect();
+    assert!(ports[0] >= 32768 && ports.windows(2).all(|p| p[1] == p[0] + 1), "{ports:?}");
+}
+
+#[test]
 fn binds_that_get_no_rings_are_refused() {
     let mut w = World::with(1, 6, |c| c.datagram_sockets_max = 2);
     let a = w.attach(0, 64);
