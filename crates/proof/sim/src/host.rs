@@ -88,9 +88,9 @@ impl Host {
             connections_max: plan.connections_max,
             connections_per_app_max: plan.connections_max,
             // Users' shares refuse what the plan's limits allow; they are judged in the engine's own tests.
-            connections_per_user_max: plan.connections_max,
-            lanes_per_user_max: plan.lanes_max,
-            dials_per_user_max: plan.lanes_max,
+            connections_per_user_max: plan.connections_max + 1,
+            lanes_per_user_max: plan.lanes_max + 1,
+            dials_per_user_max: plan.lanes_max + 1,
             ring_memory_per_app_max: plan.ring_memory_per_app_max,
             lanes_max: plan.lanes_max,
             lane_credits: plan.lane_credits,

@@ -33,6 +33,7 @@ pub(crate) use app::run as run_app;
 
 use crate::exit::Failure;
 use crate::out;
+use crate::table;
 use crate::transport::tcp_congestion;
 use cleanup::{Cleanup, CleanupOwner};
 use corpus::Corpus;
@@ -163,14 +164,9 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn all(&mut self, report: &mut Report) -> Result<(), String> {
-        let (files, transfers) = (self.corpus.files.len(), self.corpus.transfers.len());
-        self.progress.say(&format!(
-            "{files} files, {} in {transfers} transfers, over {} connections of {} + {} applications",
-            crate::table::bytes(self.corpus.bytes),
-            self.demo.connections,
-            self.demo.apps,
-            self.demo.apps
-        ));
+        let (bytes, connections) = (table::bytes(self.corpus.bytes), table::grouped(self.links.len() as u64));
+        let (files, apps) = (table::grouped(self.corpus.files.len() as u64), self.demo.apps);
+        self.progress.say(&format!("{files} files, {bytes}; {connections} connections, {apps} + {apps} applications"));
         self.over_raas(report)?;
         self.over_tcp(report)
     }

@@ -139,6 +139,8 @@ impl Owned {
 
     fn clean_up(&self) {
         let mut children = self.lock_children();
+        // Applications before the daemons, which were started first: none sees its daemon die and says so.
+        children.iter_mut().rev().for_each(|child| drop(child.kill()));
         children.iter_mut().for_each(kill);
         children.clear();
         drop(self.lock_dir().take());

@@ -9,6 +9,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use super::clock::monotonic_ns;
 use super::links::Links;
@@ -16,8 +17,12 @@ use super::protocol::{AppLink, Flowed, Gap, Lost};
 use super::transfer::POOL_THREADS_MAX;
 use crate::transport::Duplex;
 
-/// Bytes of payload in a frame.
-const PAYLOAD_BYTES: usize = 32 << 10;
+/// Bytes of payload in a frame. Small, so that a flow on a thousand connections fills no rings: their memory is not what it is
+/// about.
+const PAYLOAD_BYTES: usize = 1 << 10;
+/// A thread sends on this part of its connections, then sleeps for [`PACE`], so that bytes are always under way.
+const SLICES: usize = 8;
+const PACE: Duration = Duration::from_millis(1);
 /// Bytes before the payload.
 const HEADER_BYTES: usize = 16;
 /// First bytes of a frame.
@@ -93,7 +98,13 @@ impl Flow {
         while !is_last && !pool.is_empty() {
             is_last = self.stop.load(Ordering::Relaxed);
             let bytes = if is_last { 0 } else { PAYLOAD_BYTES };
+            let slice = pool.len().div_ceil(SLICES);
+            let mut turn = 0;
             pool.retain(|(stream, link)| {
+                if !is_last && turn % slice == 0 {
+                    std::thread::sleep(PACE);
+                }
+                turn += 1;
                 let (header, payload) = frame.split_at_mut(HEADER_BYTES);
                 header.copy_from_slice(&encode(link.connection, number, bytes));
                 let payload = payload.get_mut(..bytes).unwrap_or_default();
@@ -195,7 +206,6 @@ mod tests {
     use super::super::plan::Seat;
     use super::*;
     use crate::transport::{Accept, Tcp, Transport};
-    use std::time::Duration;
 
     type Ends = (Links<<Tcp as Transport>::Stream>, Links<<Tcp as Transport>::Stream>);
 

@@ -1,5 +1,5 @@
 //! The demo's sequence over one transport, the same for RaaS and for kernel TCP: small messages on one host; then, between
-//! two hosts, every connection opened, small messages, the lane broken, files, an application killed, and an orderly end.
+//! two hosts, every connection opened, small messages, files, the lane broken, an application killed, and an orderly end.
 //! What was reached is kept when something fails later.
 
 use std::time::{Duration, Instant};
@@ -187,11 +187,11 @@ impl Stage<'_> {
         self.measured.opened = Some(opened);
         self.observer.on_opened(false)?;
         self.measured.two_hosts = Some(small(fleet, links)?);
+        self.transfer(fleet, cast)?;
         if self.observer.shares() {
             self.progress.say(&format!("{label}: bytes flow on every connection; breaking the queue pair"));
             self.break_under_flow(fleet, links)?;
         }
-        self.transfer(fleet, cast)?;
         self.progress.say(&format!("{label}: bytes flow on every connection; killing an application"));
         self.kill_under_flow(fleet, links, victim)?;
         fleet.finish()

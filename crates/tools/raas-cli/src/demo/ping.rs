@@ -7,8 +7,9 @@ use crate::transport::Duplex;
 
 /// Bytes of a message.
 pub(crate) const MESSAGE_BYTES: usize = 64;
-/// Round trips before the counted ones.
+/// Round trips before the counted ones, and the time that they may take.
 const WARM_UP: usize = 300;
+const WARM_UP_LIMIT: Duration = Duration::from_millis(250);
 /// Round trips that count, at most.
 const COUNTED: usize = 6000;
 /// The measurement ends after this long in any case, though not before one counted round trip.
@@ -22,21 +23,24 @@ pub(crate) fn measure(stream: &impl Duplex) -> io::Result<Vec<u64>> {
     let mut message = [0x33; MESSAGE_BYTES];
     let mut times = Vec::with_capacity(COUNTED);
     let begin = Instant::now();
-    for round in 0..WARM_UP + COUNTED {
-        let last = round + 1 == WARM_UP + COUNTED || (begin.elapsed() > LIMIT && round > 0);
+    let mut rounds = 0;
+    let mut is_warm = false;
+    loop {
+        is_warm |= rounds >= WARM_UP || begin.elapsed() > WARM_UP_LIMIT;
+        let last = is_warm && (times.len() + 1 == COUNTED || begin.elapsed() > LIMIT);
         message[0] = if last { LAST } else { MORE };
         let sent = Instant::now();
         stream.send_all(&message)?;
         stream.recv_exact(&mut message)?;
         let half = sent.elapsed() / 2;
-        if round >= WARM_UP || last {
+        rounds += 1;
+        if is_warm {
             times.push(u64::try_from(half.as_nanos()).unwrap_or(u64::MAX));
         }
         if last {
-            break;
+            return Ok(times);
         }
     }
-    Ok(times)
 }
 
 /// The other end: sends every message back.
