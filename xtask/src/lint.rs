@@ -1,15 +1,19 @@
 //! Stage `lint`: what can be judged without running the product. Owns the calls of Cargo's own tools; the rules of this
 //! repository are in the submodules. Each tool and each rule is one case.
 
+mod circles;
 mod fence;
 mod floors;
+mod modules;
 mod source;
 mod tidy;
 
 use crate::child::{self, Stream};
+use crate::repo::Repo;
 use crate::tally::Tally;
 use crate::test::Context;
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// A cold check of the whole workspace.
@@ -70,11 +74,37 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
     tally.check("tidy: no drawer modules", || Ok(tidy::drawers(&sources)));
     tally.check("unsafe only inside the fence", || fence::unsafe_code(&context.repo, &sources));
     tally.check("roce and engine without I/O", || Ok(fence::sans_io(&sources)));
+    tally.check("no circle among the modules of a crate", || circles::check(&context.repo));
     tally.check("floors: nothing imports upward", || Ok(floors::floors(&context.repo)));
     tally.check("floors: the table of crates is true", || floors::described(&context.repo));
     tally.check("floors: only the command knows the daemon", || Ok(floors::daemon(&context.repo.packages)));
     tally.check("floors: no I/O in the state machines", || floors::io_free(&context.repo));
     Ok(tally)
+}
+
+/// What `cargo xtask circles` takes.
+#[derive(clap::Args, Debug)]
+pub(crate) struct CirclesArgs {
+    /// Packages; all of the workspace if none is named.
+    packages: Vec<String>,
+}
+
+/// Prints the circles among the modules of the packages, excused or not, and fails if there is one.
+pub(crate) fn circles(args: &CirclesArgs) -> Result<ExitCode> {
+    let repo = Repo::open()?;
+    for name in &args.packages {
+        ensure!(repo.packages.iter().any(|package| package.name == *name), "no package named {name} in this workspace");
+    }
+    let mut count = 0;
+    for package in &repo.packages {
+        if args.packages.is_empty() || args.packages.contains(&package.name) {
+            let found = circles::of_package(&repo, package)?;
+            found.iter().for_each(|circle| println!("{circle}"));
+            count += found.len();
+        }
+    }
+    println!("{count} circles");
+    Ok(if count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn all_text(lines: &[(Stream, String)]) -> String {

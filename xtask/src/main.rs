@@ -31,6 +31,8 @@ struct Cli {
 enum Task {
     /// Run the test stages; the last line is `N passed, N failed, N skipped`.
     Test(test::Args),
+    /// Show circles among the modules of packages.
+    Circles(lint::CirclesArgs),
     /// Measure against rivals and write ratios and verdicts.
     Bench(bench::Args),
     /// Run a command in one or two guests with kernel soft-RoCE and return its exit code.
@@ -40,6 +42,7 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Test(args) => test::run(&args),
+        Task::Circles(args) => lint::circles(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Vm(args) => vm::run(&args),
     };
