@@ -1,9 +1,9 @@
 //! Messages between an application (or the `raas` command) and its daemon.
 //!
 //! The client opens a SEQPACKET connection and sends [`Request::Hello`]; the daemon answers [`Reply::Welcome`] with the
-//! descriptors of the session, or [`Reply::Refused`]. Then requests carry a number that their answers repeat; messages
-//! that nobody asked for ([`Reply::Incoming`], [`Reply::Chunk`], pairs) come between. Descriptors travel in the same
-//! datagram as the message that names them, in the order given.
+//! descriptors of the session, or [`Reply::Refused`]. Afterwards each request carries a number that its answer repeats.
+//! Messages that nobody asked for ([`Reply::Incoming`], [`Reply::Chunk`], pairs) may come in between. Descriptors
+//! travel in the same datagram as the message that names them, in the order given.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,7 +20,7 @@ pub enum Role {
     Inspector,
 }
 
-/// What both ends of a connection agree on; the daemons carry bytes all the same.
+/// What both ends of a connection agree on. For the daemons both kinds are bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Kind {
     /// A stream of bytes.
@@ -86,7 +86,7 @@ pub enum Request {
         /// Ring size in bytes, 0 for the daemon's default.
         ring_bytes: u32,
     },
-    /// Give up on a connect.
+    /// Stop a connect.
     CancelConnect {
         /// The request.
         request: u64,
@@ -113,13 +113,13 @@ pub enum Request {
     Inspect {
         /// Repeated in the answer.
         request: u64,
-        /// What to tell.
+        /// What to answer.
         query: InspectQuery,
-        /// From where on.
+        /// Where the page begins.
         from: Cursor,
     },
-    /// Put the queue pair of the lane to a host into error, as its failure would: its connections see a pause. Only root and
-    /// the daemon's own user may ask. Answered by [`InspectAnswer::LaneReset`].
+    /// Break the queue pair of the lane to a host, as a failure of the device would. Its connections see a pause. Only
+    /// root and the daemon's own user may ask. Answered by [`InspectAnswer::LaneReset`].
     ResetLane {
         /// Repeated in the answer.
         request: u64,
@@ -148,7 +148,7 @@ pub enum Request {
     },
     /// The application has a connection over kernel TCP, as it asked for: for `raas ss`. Not answered.
     TcpOpened {
-        /// The application's number for it; none of its open ones has it.
+        /// The application's number for it. No other open connection of the application has this number.
         number: u64,
         /// This end.
         local: SocketAddr,
@@ -177,7 +177,8 @@ pub enum Request {
         /// Descriptors that it may have open, for the daemon's log.
         limit: u64,
     },
-    /// How long may a datagram to a host be? Makes a link to it if there is none. Answered by [`Reply::DatagramPath`].
+    /// Asks how long a datagram to a host may be. The daemon makes a link to the host if there is none. Answered by
+    /// [`Reply::DatagramPath`].
     DatagramPath {
         /// Repeated in the answer.
         request: u64,
@@ -186,8 +187,8 @@ pub enum Request {
     },
 }
 
-/// What an application could not take, since it may open no more descriptors. Connections that need it are refused, for
-/// both ends to hear why; all others go on.
+/// What an application could not take because it may open no more descriptors. Connections that need it are refused,
+/// with a reason for both ends. All others go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NotTaken {
     /// A [`Reply::Chunk`]: connections in it end, and it is used for no other.
@@ -231,7 +232,7 @@ pub enum Path {
         ring_bytes: u32,
     },
     /// Rings shared with a process on this host. The pair, and the segments of both sides that hold the slot, were sent
-    /// before; the listening side hears of the connection no later than the connecting side.
+    /// before. The listening side gets the connection no later than the connecting side.
     Shm {
         /// The pair of processes.
         pair: u64,
@@ -242,7 +243,7 @@ pub enum Path {
     },
 }
 
-/// A connection as told to an application.
+/// A connection, as an application gets it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
     /// Number on this host, as in `raas ss`.
@@ -294,7 +295,7 @@ pub enum Reply {
         release: String,
         /// Why.
         reason: Reason,
-        /// More words, for a person.
+        /// Details for a person.
         detail: String,
     },
     /// Answer to [`Request::Listen`].
@@ -313,7 +314,7 @@ pub enum Reply {
         /// Its size.
         bytes: u64,
     },
-    /// A chunk is no longer used; the application unmaps it.
+    /// A chunk is not used any more. The application unmaps it.
     ChunkGone {
         /// Its number.
         chunk: u32,
@@ -350,8 +351,8 @@ pub enum Reply {
         /// Bytes of each ring.
         ring_bytes: u32,
     },
-    /// This side must make a segment for the pair and send it: the next one, or once more one that was not taken
-    /// ([`NotTaken::PairSegment`]) by one side or the daemon, in whose place the new one comes at both.
+    /// This side must make a segment for the pair and send it. It is the next one, or one that one side or the daemon
+    /// could not take ([`NotTaken::PairSegment`]); then the new one replaces it at both sides.
     PairSegmentWanted {
         /// The pair.
         pair: u64,
@@ -375,7 +376,7 @@ pub enum Reply {
     Detached {
         /// Why.
         reason: Reason,
-        /// More words, for a person.
+        /// Details for a person.
         detail: String,
     },
     /// Answer to [`Request::DatagramPath`].

@@ -1,8 +1,8 @@
-//! What `raas ss`, `stat`, `why` and `device` ask and hear, a page at a time.
+//! Questions of `raas ss`, `stat`, `why` and `device`, and their answers, a page at a time.
 //!
-//! A table may be long and its reader slow, so an answer is one page, and who asks brings the place of the next one: the daemon
-//! keeps nothing for a reader but the page that it has not taken. Root and the daemon's user see all rows, others their own
-//! (docs/cli.md).
+//! A table may be long, and its reader slow. So an answer is one page, and the reader names the place of the next one.
+//! The daemon keeps nothing for a reader except the page that it has not taken yet. Root and the daemon's user see all
+//! rows; other users see their own (docs/cli.md).
 
 use std::net::SocketAddr;
 
@@ -24,8 +24,8 @@ pub enum InspectQuery {
     Datagrams,
 }
 
-/// Where a page begins. Who asks starts with the default, then brings back what the page before named; any other value is
-/// harmless and means nothing.
+/// Where a page begins. A reader starts with the default, and then passes what the page before named. Any other value
+/// is harmless and means nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
     /// Which of the daemon's tables.
@@ -86,7 +86,7 @@ pub enum ConnectionState {
     Closing,
 }
 
-/// A row of `raas ss`; keys bind.
+/// A row of `raas ss`. Its keys are part of the JSON interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionRow {
     /// Number on this host.
@@ -117,7 +117,7 @@ pub struct ConnectionRow {
     pub app_pid: u32,
 }
 
-/// A datagram socket of `raas ss`; keys bind.
+/// A datagram socket of `raas ss`. Its keys are part of the JSON interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatagramRow {
     /// Number on this host, among those of connections.
@@ -151,7 +151,7 @@ pub struct LaneRow {
     pub incarnation: u32,
     /// Resets of the lane over which its connections went on.
     pub resets: u64,
-    /// Local queue pair; 0 while there is none. Only root and the daemon's user are told.
+    /// Local queue pair; 0 while there is none. Only root and the daemon's user get it.
     pub qpn: Option<u32>,
     /// Peer queue pair; as above.
     pub peer_qpn: Option<u32>,
@@ -167,10 +167,11 @@ pub struct LaneRow {
     pub tx_bytes: u64,
     /// Bytes received.
     pub rx_bytes: u64,
-    /// Dials in a row that came to nothing, lanes that lasted less than 10 s included; 0 once a lane that lasted is lost.
+    /// Dials in a row that failed. A lane that lasted less than 10 s counts as a failed dial. 0 after a lane that
+    /// lasted longer was lost.
     pub dials_failed: u32,
-    /// Microseconds for which datagrams to the host are dropped without dialing it again; 0: the next one has it dialed.
-    /// A connect dials at once.
+    /// Microseconds for which datagrams to the host are dropped without dialing it again. 0: the next datagram makes
+    /// the daemon dial it. A connect dials at once.
     pub redial_in_us: u64,
 }
 
@@ -233,7 +234,7 @@ pub struct Stat {
     pub pinned_bytes: u64,
     /// Open descriptors of the daemon.
     pub fds: u32,
-    /// Packets dropped, by reason. Empty for ordinary users: they would tell a forger which check stopped a packet.
+    /// Packets dropped, by reason. Empty for ordinary users, because it shows a forger which check stopped a packet.
     pub drops: Vec<(String, u64)>,
     /// Work requests by verb.
     pub verbs: VerbCounts,
@@ -245,6 +246,6 @@ pub struct Stat {
     pub apps: Vec<AppRow>,
     /// Seconds since the daemon started.
     pub uptime_seconds: u64,
-    /// Lanes and applications of all users are told, and all counters: the asker is root or the daemon's user.
+    /// The answer has lanes and applications of all users, and all counters: root or the daemon's user asks.
     pub all_users: bool,
 }

@@ -22,7 +22,7 @@ pub enum PeerMessage {
         version: u32,
         /// Release, for messages to people.
         release: String,
-        /// Random number of the sending daemon process: tells a restart.
+        /// Random number of the sending daemon process. Another number means a restart.
         instance: u64,
         /// The address by which applications name the sender's host.
         address: IpAddr,
@@ -34,7 +34,7 @@ pub enum PeerMessage {
         /// The MAC.
         mac: [u8; 32],
     },
-    /// What the sender's end of the lane is; the receiver moves its queue pair to RTR and RTS with it.
+    /// The sender's end of the lane. The receiver uses it to move its queue pair to RTR and RTS.
     LaneOffer(LaneOffer),
     /// The sender's queue pair is in RTS: the lane may be used.
     LaneReady {
@@ -51,17 +51,17 @@ pub enum PeerMessage {
         incarnation: u32,
         /// Why.
         reason: Reason,
-        /// The sender keeps the lane's connections, to go on with them on the next incarnation. They do if both ends say
-        /// so; else they end with `reason`.
+        /// The sender keeps the lane's connections, to go on with them on the next incarnation. They go on if both ends
+        /// say so. Otherwise they end with `reason`.
         resumes: bool,
     },
-    /// Sent when nothing else was for a while; its absence tells a dead peer.
+    /// Sent when nothing else was sent for a while. If it stays away, the peer may be dead.
     Heartbeat,
     /// The sender closes the link.
     Bye {
         /// Why.
         reason: Reason,
-        /// More words, for a person.
+        /// Details for a person.
         detail: String,
     },
     /// What of the old incarnation arrived at the sender, before the new one is used.

@@ -61,7 +61,8 @@ pub fn socket_places_from(
     places
 }
 
-/// Whether anybody of the host could have made this place for user `uid`, so that who serves it must be looked at.
+/// Whether any user of the host could have made this place for user `uid`. Then the program must check which user
+/// serves it.
 pub fn is_in_public_directory(path: &Path, uid: u32) -> bool {
     path == of_user(uid)
 }

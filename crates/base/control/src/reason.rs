@@ -55,7 +55,7 @@ reasons! {
     PeerLost = 7, "the peer's daemon was lost", "peer-lost";
     /// This host's daemon died or was stopped.
     DaemonLost = 8, "this host's daemon was lost", "daemon-lost";
-    /// The other application died or closed without reading everything.
+    /// The other application closed without reading everything, or dropped the connection before it accepted it.
     ResetByPeer = 9, "the connection was reset by the peer application", "reset-by-peer";
     /// The other application died.
     PeerAppDied = 10, "the peer application died", "peer-app-died";
@@ -65,7 +65,7 @@ reasons! {
     LocalLimit = 12, "a limit of this host's daemon is reached (see `raas stat`, and limits in its configuration)", "local-limit";
     /// A table of the peer's daemon is full.
     PeerLimit = 13, "a limit of the peer's daemon is reached", "peer-limit";
-    /// The lane's queue pair failed.
+    /// The lane failed: a breach of its protocol, or too many resets.
     LaneFailed = 14, "the lane to the peer failed", "lane-failed";
     /// The daemon is shutting down in order.
     ShuttingDown = 15, "the daemon is shutting down", "shutting-down";
@@ -93,11 +93,11 @@ reasons! {
     UserConnections = 26, "this user's programs have their share of this host's connections: close some, or raise `connections_per_user_max` in the daemon's [limits]", "user-connections";
     /// This user's programs connect to as many other hosts as one user's may.
     UserLanes = 27, "this user's programs connect to as many hosts as one user's may: close all connections to one of them, or raise `lanes_per_user_max` in the daemon's [limits]", "user-lanes";
-    /// The daemon dials as many hosts for this user as for one user it may.
+    /// The daemon dials as many hosts for this user as it may dial for one user.
     UserDials = 28, "the daemon is dialing as many hosts for this user as for one user it may: wait for their answers, or raise `dials_per_user_max` in the daemon's [limits]", "user-dials";
     /// This user's programs share memory with as many others as one user's may.
     UserPairs = 29, "this user's programs have their share of this host's same-host pairs: end some, or raise `pairs_per_user_max` (`segments_per_user_max`) in the daemon's [limits]", "user-pairs";
-    /// This program may open no more descriptors, so that what a connection needs could not be given to it.
+    /// This program may open no more descriptors, so the daemon could not give it what a connection needs.
     AppDescriptors = 30, "this program is at its limit of open descriptors: close some, or raise it (`ulimit -n`)", "app-descriptors";
     /// The program at the other end may open no more descriptors.
     PeerAppDescriptors = 31, "the peer application is at its limit of open descriptors", "peer-app-descriptors";

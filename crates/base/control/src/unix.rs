@@ -32,7 +32,8 @@ pub enum ChannelError {
     /// More descriptors, or a longer datagram, than allowed: the sender's fault.
     #[error("a control message was truncated: too long or too many descriptors")]
     Truncated,
-    /// Descriptors that came with a message are lost, since this process may open no more: not the sender's fault.
+    /// Descriptors that came with a message are lost, because this process may open no more. It is not the sender's
+    /// fault.
     #[error(
         "this process is at its limit of {limit} open descriptors (RLIMIT_NOFILE), so that one which was sent to it is \
          lost: close some, or raise the limit (`ulimit -n`)"
@@ -104,7 +105,8 @@ pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>
     Ok(Received { message: decode(&buffer[..len])?, fds, lacks_fds })
 }
 
-/// As [`receive`], for who needs every descriptor: at the limit it fails with [`ChannelError::DescriptorLimit`].
+/// As [`receive`], for a caller that needs every descriptor: at the limit it fails with
+/// [`ChannelError::DescriptorLimit`].
 pub fn recv_message<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
     buffer: &mut Vec<u8>,
@@ -129,7 +131,7 @@ fn receive_frame(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<Receive
         match recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
             Ok(r) => break r,
             Err(rustix::io::Errno::INTR) => {}
-            // Of a peer that closed with something unread the kernel tells this, once, before its last words.
+            // If a peer closed with something unread, the kernel reports this once, before the peer's last messages.
             Err(rustix::io::Errno::CONNRESET) if !was_reset => was_reset = true,
             Err(e) => return Err(e.into()),
         }

@@ -35,7 +35,7 @@ fn a_message_without_room_for_its_descriptors_is_not_lost() {
     let Received { message, fds, lacks_fds } = receive::<u32>(b.as_fd(), &mut buffer).unwrap();
     assert_eq!((message, fds.len(), lacks_fds), (8, 1, true));
     drop(fds);
-    // Who needs them all is told whose limit it is.
+    // A caller that needs them all learns whose limit it is.
     send_message(a.as_fd(), &9u32, &[null.as_fd(), null.as_fd()]).unwrap();
     let error = recv_message::<u32>(b.as_fd(), &mut buffer).unwrap_err();
     assert!(matches!(error, ChannelError::DescriptorLimit { limit: LIMIT }), "{error}");

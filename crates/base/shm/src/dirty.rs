@@ -9,9 +9,10 @@
 //! misses leaves its summary bit set after the pass. All marks are read-modify-writes with release, all clears with
 //! acquire. The fences of the sleep handshake are in `sleep`.
 //!
-//! A producer that finds both bits set leaves them: read-modify-writes of words that the other side reads cost more than all else
-//! of a small write. It publishes its cursor, fences, and looks; the consumer clears, fences, and looks at cursors. So either the
-//! producer sees the bits cleared, or the consumer sees the cursor. Who set the bits asks whether the consumer sleeps.
+//! A producer that finds both bits set leaves them: read-modify-writes of words that the other side reads cost more
+//! than everything else in a small write. It publishes its cursor, fences, and looks; the consumer clears, fences, and
+//! looks at cursors. So either the producer sees the bits cleared, or the consumer sees the cursor. The producer that
+//! set the bits asks whether the consumer sleeps.
 use std::sync::atomic::Ordering;
 
 use crate::sync::AtomicRow;
@@ -55,7 +56,7 @@ impl<R: AtomicRow> DirtyBitmap<R> {
         Self { row, slots, next: 0 }
     }
 
-    /// Marks a slot. False: it was marked already, and whoever did so asks whether the consumer sleeps.
+    /// Marks a slot. False: it was marked already, and the thread that marked it asks whether the consumer sleeps.
     #[inline]
     pub(crate) fn set(&self, slot: u32) -> bool {
         assert!(slot < self.slots, "slot {slot} of a doorbell with {} slots", self.slots);
@@ -76,7 +77,8 @@ impl<R: AtomicRow> DirtyBitmap<R> {
 
     #[inline]
     fn set_summary(&self, leaf: usize) {
-        // PAIRS WITH the acquire clear of the summary in `take`: who sees this bit sees the leaf bit set before it.
+        // PAIRS WITH the acquire clear of the summary in `take`: a thread that sees this bit sees the leaf bit that was
+        // set before it.
         self.row.fetch_or(leaf / WORD, 1 << (leaf % WORD), Ordering::Release);
     }
 
@@ -193,7 +195,7 @@ mod tests {
         for slots in [1, 63, 64, 65, 70, 128] {
             let region = Region::anonymous(4096).unwrap();
             let mut bitmap = DirtyBitmap::new(Row64::new(&region, 0, row_words(slots)).unwrap(), slots);
-            // Whoever shares the memory can set them all.
+            // Any process that shares the memory can set them all.
             region.write(0, &vec![0xff; row_words(slots) * 8]).unwrap();
             let mut out = Vec::new();
             assert_eq!(bitmap.take(&mut out, usize::MAX), slots as usize, "{slots} slots");

@@ -28,15 +28,15 @@ impl Doorbell {
         Ok(Self(DirtyBitmap::new(row, slots)))
     }
 
-    /// Marks a slot dirty. Who takes it sees what the caller stored before. Panics if `slot >= slots`.
+    /// Marks a slot dirty. The thread that takes it sees what the caller stored before. Panics if `slot >= slots`.
     #[inline]
     pub fn ring(&self, slot: u32) {
         self.mark(slot);
     }
 
-    /// As [`ring`](Doorbell::ring), and says who asks [`must_wake`](Doorbell::must_wake). True: the caller. False: the slot was dirty
-    /// already, and whoever made it so asks; so a stream of small writes costs neither marks nor wakes while the other side has
-    /// not looked.
+    /// As [`ring`](Doorbell::ring), and says which thread must ask [`must_wake`](Doorbell::must_wake). True: the
+    /// caller. False: the slot was dirty already, and the thread that made it dirty asks. So a stream of small writes
+    /// costs neither marks nor wakes while the other side has not looked.
     #[inline]
     pub fn mark(&self, slot: u32) -> bool {
         self.0.set(slot)

@@ -1,8 +1,8 @@
 //! Typed views of the segments of docs/shm-layout.md.
 //!
-//! Owns the numbers of that document: offsets, sizes, limits, flag values. It must never take geometry from a shared
-//! page: the caller says what the control message said, the header is compared with it once, and all further offsets are
-//! computed from private copies.
+//! Owns the numbers of that document: offsets, sizes, limits, flag values. It must never take offsets or sizes from a
+//! shared page. The caller passes what the control message said, the header is compared with it once, and all further
+//! offsets are computed from private copies.
 use crate::{Region, RegionError};
 
 mod engine_page;
@@ -30,7 +30,7 @@ pub(crate) const SESSION_SLOTS_MAX: u32 = 65536;
 pub(crate) const PAIR_SLOTS_MIN: u32 = 1;
 /// Most slots of a pair segment.
 pub(crate) const PAIR_SLOTS_MAX: u32 = 4096;
-/// Smallest ring, bytes. The one home of this bound and the next: daemon, engine and library take them from here.
+/// Smallest ring, bytes. Daemon, engine and library take this bound and the next from here.
 pub const RING_BYTES_MIN: u32 = 4096;
 /// Largest ring, bytes.
 pub const RING_BYTES_MAX: u32 = 8 << 20;
@@ -43,8 +43,8 @@ pub mod app_flag {
     pub const STOP: u32 = 2;
     /// The slot is given back.
     pub const CLOSED: u32 = 4;
-    /// Reset: bytes in flight are dropped. In a pair's flags FIN beside it was said before it, and the reader's end
-    /// stays in order.
+    /// Reset: bytes in flight are dropped. In a pair's flags a FIN beside it came before it, and the reader gets the
+    /// end in order.
     pub const ABORT: u32 = 8;
 }
 
@@ -54,7 +54,7 @@ pub mod engine_flag {
     pub const FIN: u32 = 1;
     /// The peer will not read any more.
     pub const STOP: u32 = 2;
-    /// The connection was reset; `reason` says why. FIN beside it stays true for the reader.
+    /// The connection was reset; `reason` says why. A FIN beside it stays true for the reader.
     pub const RESET: u32 = 4;
 }
 

@@ -1,10 +1,11 @@
 //! A descriptor that turns readable when something changed: for poll, epoll and event loops.
 //!
 //! Owns the flag that spares a system call for each change after the first, and the order of clearing. It must never
-//! leave the flag set over an empty descriptor: then no later change would be told.
+//! leave the flag set over an empty descriptor: then no later change would be signalled.
 //!
-//! Who waits: clear, announce the interest (see `sleep`), look, then poll. Who learns of a change: signal. A change that the
-//! look missed comes after the announcement, so that it is signalled after the clearing, and the descriptor is readable.
+//! A thread that waits: clear, announce the interest (see `sleep`), look, then poll. A thread that learns of a change:
+//! signal. A change that the look missed comes after the announcement. So it is signalled after the clearing, and the
+//! descriptor is readable.
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,7 +39,7 @@ impl ReadyFd {
         }
     }
 
-    /// Makes it unreadable until the next change. The caller announces its interest and looks after this.
+    /// Makes it unreadable until the next change. Afterwards the caller announces its interest, and looks.
     pub fn clear(&self) {
         clear_signal(&self.told, || {
             // Nothing to read: no change since the last clear, or its signal is on the way.
@@ -58,7 +59,8 @@ impl AsFd for ReadyFd {
 /// Whether the caller must write the descriptor.
 #[inline]
 pub(crate) fn claim_signal(told: &impl AtomicWord<u32>) -> bool {
-    // PAIRS WITH the fetch_and in `clear_signal`: who finds the flag set leaves its change to the one that clears it.
+    // PAIRS WITH the fetch_and in `clear_signal`: a thread that finds the flag set leaves its change to the thread that
+    // clears it.
     told.fetch_or(TOLD, Ordering::AcqRel) & TOLD == 0
 }
 

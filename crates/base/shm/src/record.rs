@@ -1,7 +1,7 @@
 //! The header in front of each datagram in the rings of a datagram socket.
 //!
-//! Owns its bytes (docs/shm-layout.md, "Datagram record"). It must never be read in place: whoever takes a record copies the
-//! header once and uses the copy.
+//! Owns its bytes (docs/shm-layout.md, "Datagram record"). A record must never be read in place: its taker copies the
+//! header once, and uses the copy.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 

@@ -5,11 +5,11 @@
 //!
 //! **How bytes are copied.** `ptr::copy_nonoverlapping` between raw pointers, after a bounds check, with an empty
 //! assembler block on both sides that takes the shared pointer and may, as far as the compiler knows, change all
-//! memory. Three alternatives were left: a loop of volatile or relaxed atomic byte accesses is never vectorised and
+//! memory. Three alternatives were rejected: a loop of volatile or relaxed atomic byte accesses is never vectorised and
 //! costs a multiple of the time for 64 KiB; `rep movsb` is slow for short pieces and x86 only; a bare
 //! `copy_nonoverlapping` is fast, but the optimiser may forward it, that is, read the *shared* bytes again where the
 //! code reads its private copy, and so undo a check made in between. The blocks forbid that forwarding, so each copy
-//! happens once and its result is stable. A peer that writes during the copy makes torn bytes, nothing worse: they
+//! happens once and its result is stable. A peer that writes during the copy makes torn bytes, and nothing worse: they
 //! are plain `u8`, valid in every state.
 use std::arch::asm;
 use std::ffi::c_void;

@@ -4,14 +4,15 @@
 //! Owns the order in which each side says what it does and looks at what the other says. It must never make the application
 //! pay on the way of a write: it stores a word, loads a word, and needs no fence.
 //!
-//! Application: store "in use", look whether the engine is at it, write, publish the tail, store "unused". Engine: store "I am
-//! at it", pass [`rest_barrier`], look whether the ring is unused, and only then give pages back; then say that it is done.
-//! Each stores before it looks, so one of them sees the other, if neither processor moves the load before the store. On the
-//! engine's side the barrier's own fence keeps that order; on the application's side it is the barrier, too: the kernel makes
-//! each processor that runs a registered process pass a fence between its two steps, wherever they are
-//! (`MEMBARRIER_CMD_GLOBAL_EXPEDITED`, membarrier(2)). The fence is paid by who comes once in a second, not by each write.
+//! Application: store "in use", look whether the engine gives pages back, write, publish the tail, store "unused".
+//! Engine: store "giving pages back", pass [`rest_barrier`], look whether the ring is unused, and only then give pages
+//! back; then store that it is done. Each stores before it looks, so one of them sees the other, if neither processor
+//! moves the load before the store. On the engine's side the barrier's own fence keeps that order; on the application's
+//! side it is the barrier, too: the kernel makes each processor that runs a registered process pass a fence between its
+//! two steps, wherever they are (`MEMBARRIER_CMD_GLOBAL_EXPEDITED`, membarrier(2)). The engine, which does this once in
+//! a second, pays for the fence; the writes do not.
 //!
-//! An application that does not register, or lies about what it does, loses bytes of its own ring alone.
+//! An application that does not register, or lies about what it does, loses only bytes of its own ring.
 use std::sync::atomic::Ordering;
 
 use rustix::thread::{MembarrierCommand, membarrier};
@@ -35,8 +36,9 @@ pub fn join_rest_barrier() -> bool {
     membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
 }
 
-/// Between [`begin_rest`] and [`is_unused`], for as many rings as one likes: each thread of each registered process has passed
-/// a fence since the call. False: the kernel cannot do it, so that no transmit ring may be touched.
+/// To be called between [`begin_rest`] and [`is_unused`], once for any number of rings. When it returns, each thread of
+/// each registered process has passed a fence since the call. False: the kernel cannot do it, and no transmit ring may
+/// be touched.
 pub fn rest_barrier() -> bool {
     std::sync::atomic::fence(Ordering::SeqCst);
     membarrier(MembarrierCommand::GlobalExpedited).is_ok()
@@ -59,7 +61,7 @@ pub fn is_unused(words: &SlotWords) -> bool {
     unused(&words.tx_use)
 }
 
-/// The application may write again. If it waits for room it has to be told.
+/// The application may write again. If it waits for room, the caller must wake it.
 pub fn end_rest(words: &SlotWords) {
     finish(&words.tx_rest);
 }
@@ -69,7 +71,7 @@ pub fn end_rest(words: &SlotWords) {
 pub(crate) struct TxUse {
     tx_use: Word32,
     tx_rest: Word32,
-    /// Claimed until it is let go, over several calls.
+    /// Claimed until it is released, over several calls.
     pub(crate) is_held: bool,
 }
 
@@ -107,7 +109,8 @@ impl TxUse {
 #[inline]
 pub(crate) fn claim(tx_use: &impl AtomicWord<u32>, tx_rest: &impl AtomicWord<u32>) -> bool {
     tx_use.store(IN_USE, Ordering::Relaxed);
-    // PAIRS WITH the fence in `rest_barrier`: either this load sees the engine at it, or the engine sees the ring in use.
+    // PAIRS WITH the fence in `rest_barrier`: either this load sees that the engine gives pages back, or the engine
+    // sees the ring in use.
     tx_use.fence_light();
     // PAIRS WITH the release store in `finish`: the pages are gone before anything is written.
     if tx_rest.load(Ordering::Acquire) == AWAKE {
@@ -119,7 +122,7 @@ pub(crate) fn claim(tx_use: &impl AtomicWord<u32>, tx_rest: &impl AtomicWord<u32
 
 #[inline]
 pub(crate) fn release(tx_use: &impl AtomicWord<u32>) {
-    // PAIRS WITH the acquire load in `unused`: who sees it sees the tail of what was written.
+    // PAIRS WITH the acquire load in `unused`: a thread that sees it sees the tail of what was written.
     tx_use.store(UNUSED, Ordering::Release);
 }
 

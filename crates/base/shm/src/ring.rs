@@ -102,7 +102,7 @@ impl RingWriter {
     }
 
     /// Takes over a ring in use: own tail `tail_at`, last known head `head_at`, as the process before knew them
-    /// (privately: these are not checked against the shared words). Else as [`RingWriter::new`].
+    /// (privately: these are not checked against the shared words). Otherwise as [`RingWriter::new`].
     pub fn resume(
         memory: RingMemory,
         tail: Word64,
@@ -120,8 +120,9 @@ impl RingWriter {
         Ok(Self { memory, cursors, tx_use: None })
     }
 
-    /// As [`RingWriter::new`] with a ring that grows from its first `first_bytes` (a power of two) to all of it when it is full
-    /// and has carried as many bytes as it would take then; `grown_at` is the own word that tells the consumer.
+    /// As [`RingWriter::new`] with a ring that grows from its first `first_bytes` (a power of two) to all of it when it
+    /// is full and has carried as many bytes as it would take then; `grown_at` is the writer's own word that shows this
+    /// to the consumer.
     pub fn growing(
         memory: RingMemory,
         first_bytes: u64,
@@ -149,7 +150,8 @@ impl RingWriter {
         self.free()
     }
 
-    /// Bytes that can be written now; none while the engine gives pages back, which it tells like room.
+    /// Bytes that can be written now. There are none while the engine gives pages back; when it is done, it signals
+    /// that as it signals room.
     #[inline]
     pub fn free(&mut self) -> Result<u64, PeerFault> {
         if self.tx_use.as_ref().is_some_and(TxUse::is_resting) { Ok(0) } else { self.cursors.free() }
@@ -191,9 +193,9 @@ impl RingWriter {
         written
     }
 
-    /// Copies `src` to `ahead` bytes after the tail without publishing it; it must end within the room that
-    /// [`RingWriter::free`] last told, and a ring that may rest must be held, else nothing is written and false returned.
-    /// [`RingWriter::commit`] publishes.
+    /// Copies `src` to `ahead` bytes after the tail without publishing it; It must end within the room that
+    /// [`RingWriter::free`] last returned, and a ring that may rest must be held. Otherwise nothing is written, and the
+    /// result is false. [`RingWriter::commit`] publishes.
     pub fn write_ahead(&mut self, ahead: u64, src: &[u8]) -> bool {
         if self.tx_use.as_ref().is_some_and(|tx_use| !tx_use.is_held) {
             return false;
@@ -276,7 +278,7 @@ impl RingReader {
         Ok(count)
     }
 
-    /// As [`RingReader::read`], but the producer does not learn of the room before [`RingReader::publish`]. The head often
+    /// As [`RingReader::read`], but the producer does not see the room before [`RingReader::publish`]. The head often
     /// lies in a cache line that the producer looks at for other news: a store to it for each small message costs both
     /// sides a transfer of that line.
     #[inline]
@@ -286,7 +288,7 @@ impl RingReader {
         Ok(count)
     }
 
-    /// Publishes the head. Who reads quietly does so now and then, and always before it waits.
+    /// Publishes the head. A caller that reads quietly does this from time to time, and always before it waits.
     #[inline]
     pub fn publish(&mut self) {
         self.cursors.publish();
@@ -306,7 +308,8 @@ impl RingReader {
     }
 
     /// Copies out up to `dst.len()` bytes that lie `ahead` bytes after the head, of those that
-    /// [`RingReader::available`] last told. They stay; as with [`RingReader::peek`] the peer may rewrite them meanwhile.
+    /// [`RingReader::available`] last returned. They stay in the ring. As with [`RingReader::peek`], the peer may
+    /// rewrite them meanwhile.
     pub fn peek_ahead(&self, ahead: u64, dst: &mut [u8]) -> usize {
         let memory = &self.memory;
         self.cursors.peek_ahead(ahead, dst.len(), |at, piece| {

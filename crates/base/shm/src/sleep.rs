@@ -34,9 +34,10 @@ pub fn must_wake(flag: &Word32) -> bool {
     sleeps(flag)
 }
 
-/// As [`must_wake`], and clears the flag if it is set: who gets true must send the wake, and nobody else will until the
-/// owner goes to sleep again. For flags that the waker may write (the application's, by the engine); it saves a wake per
-/// piece of work while the owner has not run yet. Panics if the flag lies in a read-only mapping.
+/// As [`must_wake`], and clears the flag if it is set: a caller that gets true must send the wake, and no other one
+/// will until the owner goes to sleep again. It is for flags that the waker may write (the engine writes the
+/// application's). It saves a wake for each piece of work while the owner has not run yet. Panics if the flag lies in a
+/// read-only mapping.
 #[inline]
 pub fn claim_wake(flag: &Word32) -> bool {
     claim(flag)
@@ -74,8 +75,8 @@ impl SleepFlag {
 
 /// The waiting end of one connection in a pair segment: its own slot's `waiting` word.
 ///
-/// The peer sees the word, and tells the slot number over the pair socket when it published what the word asks for. One
-/// thread may wait to read and another to write: each arms and disarms its own bit.
+/// The peer sees the word, and sends the slot number over the pair socket when it has published what the word asks for.
+/// One thread may wait to read and another to write: each arms and disarms its own bit.
 #[derive(Debug, Clone)]
 pub struct PairWaiter {
     waiting: Word32,
@@ -111,9 +112,9 @@ pub fn pair_must_wake(peer_waiting: &Word32, event: u32) -> bool {
     waits_for(peer_waiting, event)
 }
 
-/// After a cursor of a session slot was published to the application: fence, then whether one of its threads said in the
-/// slot's `app_wait` that it waits for that `event`. If not, the application need not be woken however deep it sleeps: who
-/// comes to wait later looks at the cursor first (see [`arm_slot`]).
+/// After a cursor of a session slot was published to the application: fence, then whether one of its threads said in
+/// the slot's `app_wait` that it waits for that `event`. If not, the application need not be woken: a thread that comes
+/// to wait later looks at the cursor first (see [`arm_slot`]).
 #[inline]
 pub fn slot_is_awaited(app_wait: &Word32, event: u32) -> bool {
     waits_for(app_wait, event)
@@ -138,8 +139,9 @@ impl PairSleeper {
         Self { waiting, answered: AtomicU32::new(0) }
     }
 
-    /// As [`pair_must_wake`], but true only once for each sleep: who gets true must send the slot number, and nobody else
-    /// will until the peer has armed again. It saves a message per piece of work while the peer has not run yet.
+    /// As [`pair_must_wake`], but true only once for each sleep: a caller that gets true must send the slot number, and
+    /// no other one will until the peer has armed again. It saves a message for each piece of work while the peer has
+    /// not run yet.
     #[inline]
     pub fn must_wake(&self, event: u32) -> bool {
         claim_sleep(&self.waiting, &self.answered, event)

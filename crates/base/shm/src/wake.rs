@@ -69,9 +69,9 @@ impl WakeSocket {
         self.send(&WAKE).map(|_| ())
     }
 
-    /// Sends a slot number (pair sockets). A full buffer gives `Ok(false)`: the peer is not told, so the caller keeps the
-    /// slot and sends it again when the socket is writable, or relies on the peer's bound on its wait. Err: the other side
-    /// is gone.
+    /// Sends a slot number (pair sockets). A full buffer gives `Ok(false)`: nothing was sent. So the caller keeps the
+    /// slot and sends it again when the socket is writable, or relies on the time limit of the peer's wait. Err: the
+    /// other side is gone.
     pub fn wake_slot(&self, slot: u32) -> io::Result<bool> {
         self.send(&slot.to_le_bytes())
     }

@@ -28,7 +28,7 @@ fn segment() -> Segment {
     Segment::create("raas-overcommit", BYTES, Sharing::ReadWrite).unwrap()
 }
 
-/// In a process of its own: what a daemon would do, with nothing promised any more.
+/// In a process of its own: what a daemon would do when the system promises no more memory.
 fn step(name: &str) {
     let (hole, filled) = (segment(), segment());
     if name == "filled" {

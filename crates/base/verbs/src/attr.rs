@@ -47,8 +47,8 @@ impl PathMtu {
         }
     }
 
-    /// The largest path MTU whose packets fit an interface MTU of `link` bytes, with 80 bytes for the headers
-    /// (IPv6 40, UDP 8, BTH 12, RETH 16, ICRC 4), the reckoning of Linux rxe.
+    /// The largest path MTU whose packets fit an interface MTU of `link` bytes, with 80 bytes for the headers (IPv6 40,
+    /// UDP 8, BTH 12, RETH 16, ICRC 4), as Linux rxe computes it.
     pub fn for_link(link: usize) -> Option<Self> {
         Self::ALL.into_iter().rev().find(|m| m.bytes() + 80 <= link)
     }
@@ -66,7 +66,7 @@ pub struct DeviceAttr {
     pub name: String,
     /// The port's address.
     pub gid: Gid,
-    /// Destination UDP port of the port's packets: 4791 but for endpoints that share an address.
+    /// Destination UDP port of the port's packets: 4791, except for endpoints that share an address.
     pub udp_port: u16,
     /// Largest path MTU of the port.
     pub mtu: PathMtu,
@@ -172,7 +172,7 @@ impl QpInit {
 pub struct AddressVector {
     /// The peer's port.
     pub gid: Gid,
-    /// The peer's UDP port, 4791 for foreign stacks. The software NIC alone honours another value.
+    /// The peer's UDP port, 4791 for foreign stacks. Only the software NIC honours another value.
     pub udp_port: u16,
     /// IPv4 TTL, IPv6 hop limit.
     pub hop_limit: u8,
@@ -229,9 +229,10 @@ pub struct RtrAttr {
     pub max_dest_rd_atomic: u8,
     /// Code of the RNR timer sent to the peer (IBTA table 45): 0 means 655.36 ms, 1 means 10 us, 12 means 640 us.
     pub min_rnr_timer: u8,
-    /// UDP source port of every packet of the peer: one from another port is dropped and counted. For peers that are
-    /// software NICs, which send from the port of their socket, so that no other user of their host can speak for them.
-    /// `None`: any port, for foreign stacks, which vary it (IBTA annex A17.4.4). Hardware ignores it.
+    /// UDP source port of every packet of the peer: a packet from another port is dropped and counted. This is for
+    /// peers that are software NICs. They send from the port of their socket, so that no other user of their host can
+    /// send in their name. `None`: any port, for foreign stacks, which vary it (IBTA annex A17.4.4). Hardware ignores
+    /// it.
     pub source_port: Option<u16>,
 }
 
@@ -264,7 +265,7 @@ pub struct RtsAttr {
     pub rnr_retry: u8,
     /// READs and atomics outstanding at most.
     pub max_rd_atomic: u8,
-    /// The peer's [`DeviceAttr::rx_budget_bytes`], if it told: caps unacknowledged bytes. Hardware ignores it.
+    /// The peer's [`DeviceAttr::rx_budget_bytes`], if it gave one. It caps unacknowledged bytes. Hardware ignores it.
     pub peer_rx_budget_bytes: Option<u32>,
 }
 
@@ -304,7 +305,7 @@ pub struct SrqInit {
     pub max_wr: u32,
     /// Scatter/gather entries of one receive.
     pub max_sge: u32,
-    /// Raise [`crate::AsyncEvent::SrqLimit`] once when fewer receives are left; 0 for never.
+    /// Raise [`crate::AsyncEvent::SrqLimit`] once when fewer receives are left; 0 means never.
     pub limit: u32,
 }
 

@@ -1,4 +1,4 @@
-//! The 40 bytes in front of a received datagram: who sent it, in the form of the IP header of its packet.
+//! The 40 bytes in front of a received datagram: its sender, in the form of the IP header of its packet.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub const GRH_BYTES: usize = 40;
 
 const IPV4_BYTES: usize = 20;
-/// Where an IPv4 header stands: at the end, so that the payload follows it.
+/// Where an IPv4 header lies: at the end, so that the payload follows it.
 const IPV4_AT: usize = GRH_BYTES - IPV4_BYTES;
 const PROTOCOL_UDP: u8 = 17;
 /// TTL or hop limit of headers that are made here: sockets do not show the real one.
@@ -14,9 +14,9 @@ const HOP_LIMIT: u8 = 64;
 
 /// Source, destination and length out of the header area of a received datagram.
 ///
-/// An IPv6 header fills the area; an IPv4 header is its last 20 bytes and the first 20 mean nothing. What is there may look
-/// like both; then, as in rdma-core, the IPv4 header's checksum decides. It is looked at only then, because packets that never
-/// left their host may have none.
+/// An IPv6 header fills the area; an IPv4 header is its last 20 bytes and the first 20 mean nothing. The bytes may look
+/// like both. Then, as in rdma-core, the IPv4 header's checksum decides. It is checked only in that case, because
+/// packets that never left their host may have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grh {
     /// The sender's port.
@@ -52,7 +52,7 @@ impl Grh {
         })
     }
 
-    /// Writes the area, as a device does that never saw the packet's IP header: traffic class 0, hop limit 64, and over
+    /// Writes the area like a device that never saw the packet's IP header: traffic class 0, hop limit 64, and over
     /// IPv4 identification 0, "do not fragment" and a right checksum. `None` if one address is IPv4 and the other IPv6.
     pub fn to_bytes(&self) -> Option<[u8; GRH_BYTES]> {
         let mut area = [0; GRH_BYTES];

@@ -1,7 +1,7 @@
 //! The vocabulary of RDMA verbs and the [`Provider`] trait that devices implement.
 //!
-//! Names are those of the InfiniBand Architecture specification (IBTA) where it has one. The crate holds no
-//! behaviour: a provider (the software NIC, rdma-core) gives it. Objects are small `Copy` identifiers, never
+//! Names are those of the InfiniBand Architecture specification (IBTA) where it has one. The crate has no behaviour of
+//! its own: a provider (the software NIC, rdma-core) implements it. Objects are small `Copy` identifiers, never
 //! pointers, so that a provider can be simulated, restarted and put behind a process boundary.
 //!
 //! Registered memory is addressed from zero: the `addr` of an [`Sge`] or a [`RemoteAddr`] is an offset into the

@@ -14,8 +14,8 @@ use crate::{
 pub enum AsyncEvent {
     /// The QP went into error.
     QpFatal(Qpn),
-    /// A packet of the peer's address came to the QP from another UDP port than [`crate::RtrAttr::source_port`]; told once
-    /// for each time that the QP is connected.
+    /// A packet of the peer's address came to the QP from another UDP port than [`crate::RtrAttr::source_port`]. The
+    /// event comes once for each time that the QP is connected.
     StrangePort {
         /// The QP.
         qpn: Qpn,
@@ -43,8 +43,8 @@ pub type Counters = Vec<(&'static str, u64)>;
 
 /// A device that executes verbs.
 ///
-/// One owner calls it (`&mut self`); a provider that works in several threads locks inside and never holds a lock
-/// across a system call that can block. Calls are non-blocking unless said otherwise.
+/// One owner calls it (`&mut self`). A provider that works in several threads locks inside, and never holds a lock
+/// across a system call that can block. Calls do not block unless their description says so.
 ///
 /// **Progress.** [`Self::poll_cq`] makes progress inline on devices that need the CPU; [`Self::progress`] does the same
 /// without taking completions. A caller that wants to sleep calls [`Self::req_notify_cq`], polls once more (the
@@ -70,7 +70,7 @@ pub trait Provider {
     fn modify_qp(&mut self, qpn: Qpn, to: &QpModify) -> Result<(), VerbsError>;
     /// Reads a QP's state.
     fn query_qp(&self, qpn: Qpn) -> Result<QpStatus, VerbsError>;
-    /// Destroys a QP; its outstanding work gives no more completions, those in the CQ stay there.
+    /// Destroys a QP. Its outstanding work gives no more completions; completions that are in the CQ stay there.
     fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError>;
 
     /// Makes an address handle for UD sends.
@@ -81,7 +81,7 @@ pub trait Provider {
     /// Registers `len` bytes of `region` from `offset`; the MR's addresses run from 0. The provider keeps the memory
     /// mapped until the MR is gone.
     fn reg_mr(&mut self, region: &Region, offset: u64, len: u64, access: Access) -> Result<Mr, VerbsError>;
-    /// Deregisters; when it returns no operation touches the memory any more.
+    /// Deregisters a region. When it returns, no operation touches the memory any more.
     fn dereg_mr(&mut self, mr: MrId) -> Result<(), VerbsError>;
 
     /// Whether registered memory is pinned: the device keeps the pages that it saw at registration, so that they must not be
@@ -93,9 +93,10 @@ pub trait Provider {
     /// Makes a range of a registered region read as zero, and gives its whole pages back to the system, at one instant of the
     /// device's work on it.
     ///
-    /// With `unreported`, false and nothing done if the range may hold bytes that a peer placed through that QP and of which
-    /// [`Self::poll_cq`] has told nothing yet: of a WRITE that is half here, of a plain WRITE after which no receive completed, of a
-    /// completion that waits in the CQ. Bytes that come later are placed as ever.
+    /// With `unreported`, the range may hold bytes that a peer placed through that QP and that [`Self::poll_cq`] has
+    /// not reported yet: bytes of a WRITE that has arrived in part, of a plain WRITE after which no receive completed,
+    /// or of a completion that waits in the CQ. Then nothing is done, and the result is false. Bytes that come later
+    /// are placed as usual.
     ///
     /// Refused with [`VerbsError::Unsupported`] by a device that pins memory.
     fn try_discard(&mut self, mr: MrId, offset: u64, len: u64, unreported: Option<Qpn>) -> Result<bool, VerbsError> {

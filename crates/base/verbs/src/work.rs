@@ -98,7 +98,7 @@ pub struct SendWr<'a> {
     pub payload: Payload<'a>,
     /// How.
     pub flags: SendFlags,
-    /// To whom, on a UD QP, whose messages are at most [`crate::DeviceAttr::mtu`] bytes long.
+    /// The destination, on a UD QP. Messages of a UD QP are at most [`crate::DeviceAttr::mtu`] bytes long.
     pub dest: Option<UdDest>,
 }
 
@@ -107,7 +107,7 @@ pub struct SendWr<'a> {
 pub struct RecvWr<'a> {
     /// Comes back in the completion.
     pub wr_id: u64,
-    /// Where a SEND lands; a datagram behind [`crate::GRH_BYTES`] of header.
+    /// Where a SEND lands. A datagram lands after [`crate::GRH_BYTES`] of header.
     pub sges: &'a [Sge],
 }
 
@@ -123,7 +123,7 @@ pub enum Status {
     LocQpOpErr,
     /// A local key, bound or access right does not hold.
     LocProtErr,
-    /// The QP went into error before this request was executed, or while.
+    /// The QP went into error before this request was executed, or during it.
     WrFlushErr,
     /// The responder sent something that the request does not allow.
     BadRespErr,
@@ -161,11 +161,11 @@ pub enum WcOpcode {
     RecvWriteImm,
 }
 
-/// Where a peer's WRITEs put bytes through a QP since its receive completion before this one. What the WRITE with immediate
-/// that is completed put itself is part of it.
+/// Where a peer's WRITEs put bytes through a QP since the QP's receive completion before this one. It includes the
+/// bytes of the WRITE with immediate that is completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Placed {
-    /// The device does not tell: hardware.
+    /// The device does not report it: hardware.
     #[default]
     Untold,
     /// Nowhere: there was no byte.
@@ -188,21 +188,21 @@ pub enum Placed {
 pub struct Completion {
     /// Of the work request.
     pub wr_id: u64,
-    /// How it ended; the fields below hold only on success, but `wr_id` and `qpn`.
+    /// How it ended. Of the other fields only `wr_id` and `qpn` are valid if it failed.
     pub status: Status,
     /// Of what.
     pub opcode: WcOpcode,
-    /// Bytes received by this message alone (receives, READs, atomics); of a datagram with the [`crate::GRH_BYTES`] in front
-    /// of it.
+    /// Bytes received by this message alone (receives, READs, atomics). For a datagram this includes the
+    /// [`crate::GRH_BYTES`] in front of it.
     pub byte_len: u32,
     /// The QP.
     pub qpn: Qpn,
     /// Immediate data, host order.
     pub imm: Option<u32>,
-    /// Sender's QP (UD). Where it is there, the first [`crate::GRH_BYTES`] of the receive hold a [`crate::Grh`]: over
-    /// RoCEv2 no datagram is without.
+    /// Sender's QP (UD). If it is there, the first [`crate::GRH_BYTES`] of the receive hold a [`crate::Grh`]: over
+    /// RoCEv2 each datagram has one.
     pub src_qpn: Option<Qpn>,
-    /// Where peers put bytes before it (receives of a connected QP). A WRITE that a message speaks of is checked with it: a
-    /// completion tells only the length of its own message.
+    /// Where peers put bytes before it (receives of a connected QP). A receiver uses it to check plain WRITEs that a
+    /// message claims, because a completion has only the length of its own message.
     pub placed: Placed,
 }

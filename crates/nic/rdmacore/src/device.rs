@@ -1,5 +1,5 @@
-//! Which RDMA devices, ports and GIDs there are, and which of them carries an address: read from sysfs, so that it can be
-//! told also without rdma-core.
+//! Which RDMA devices, ports and GIDs there are, and which of them carries an address. It is read from sysfs, so that
+//! it works without rdma-core too.
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
@@ -131,8 +131,8 @@ fn line(path: &Path) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_string())
 }
 
-/// rxe names the interface that it sits on in `parent`; a driver of hardware has no such attribute, and its device is not
-/// among the virtual ones. Older kernels put rxe beside the interface's hardware, so both are looked at.
+/// rxe names the interface that it uses in `parent`. A driver of hardware has no such attribute, and its device is not
+/// among the virtual ones. Older kernels put rxe beside the interface's hardware, so both are checked.
 fn is_software(folder: &Path) -> bool {
     let described = line(&folder.join("node_desc")).unwrap_or_default();
     let place = fs::canonicalize(folder).unwrap_or_default();

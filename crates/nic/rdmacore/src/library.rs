@@ -96,7 +96,7 @@ impl Functions {
     }
 }
 
-/// Whether libibverbs can be loaded and has what is needed, for those who only want to tell.
+/// Whether libibverbs can be loaded and has what is needed, for callers that only report it.
 pub fn library_present() -> Result<(), LoadError> {
     Functions::load().map(drop)
 }

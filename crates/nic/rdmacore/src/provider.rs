@@ -117,8 +117,8 @@ impl RdmaCore {
         Self::open_chosen(choose(&list_devices(), config.name.as_deref(), config.address)?)
     }
 
-    /// Loads libibverbs and opens a device that was chosen before: for those who open it again and again, since looking for it
-    /// reads every entry of every GID table.
+    /// Loads libibverbs and opens a device that was chosen before. It is for callers that open it many times, because
+    /// looking for it reads every entry of every GID table.
     pub fn open_chosen(choice: Choice) -> Result<Self, OpenError> {
         let lib = Functions::load()?;
         let context = open_context(&lib, &choice.device)?;

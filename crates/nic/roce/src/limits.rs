@@ -61,8 +61,8 @@ impl Default for NicLimits {
 pub(crate) const MAX_MESSAGE_BYTES: u32 = 1 << 31;
 /// Largest window in packets: far below half of the PSN space, in which "before" and "after" have a meaning.
 pub(crate) const MAX_WINDOW_PACKETS: u32 = 1 << 22;
-/// Packets of SENDs and WRITEs that a peer can have under way behind one that was lost: 64 MiB at path MTU 1024, 5 ms at
-/// 100 Gbit/s. What is further ahead was not sent by the peer, or is sent again after its ACK timeout.
+/// Packets of SENDs and WRITEs that a peer can have under way behind one that was lost: 64 MiB at path MTU 1024, 5 ms
+/// at 100 Gbit/s. A packet that is further ahead was not sent by the peer, or is sent again after its ACK timeout.
 pub(crate) const AHEAD_PACKETS_MAX: u32 = 1 << 16;
 /// Memory regions of a NIC.
 pub(crate) const MAX_MR: u32 = 1 << 16;

@@ -47,7 +47,7 @@ impl MrTable {
         Self { by_key: HashMap::default(), recent: VecDeque::new(), limit: limit.min(MAX_MR) }
     }
 
-    /// Registers a piece of a region under a key that no other has, nor had lately.
+    /// Registers a piece of a region under a key that no other region has or had recently.
     pub(crate) fn register(
         &mut self,
         region: &Region,

@@ -29,7 +29,7 @@ pub struct NicConfig {
     pub mtu: PathMtu,
     /// What the NIC can hold.
     pub limits: NicLimits,
-    /// Bytes in flight that the receive buffer takes, to be told to peers of our own.
+    /// Bytes in flight that the receive buffer takes. Peers of our own get this number.
     pub rx_budget_bytes: Option<u32>,
     /// Device name.
     pub name: String,
@@ -55,7 +55,7 @@ pub enum Ipv4IdMode {
 pub struct Transmit {
     /// The peer's UDP address.
     pub destination: SocketAddr,
-    /// Size of each segment but the last, if there is more than one.
+    /// Size of each segment except the last, if there is more than one.
     pub segment_bytes: Option<u16>,
     /// IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
@@ -102,8 +102,8 @@ impl Hasher for NumberHasher {
 }
 
 impl Nic {
-    /// A NIC with nothing in it. `entropy` decides QP numbers and memory keys: secret randomness in earnest, a seed in a
-    /// simulation.
+    /// A NIC with nothing in it. `entropy` decides QP numbers and memory keys: secret randomness in production, a seed
+    /// in a simulation.
     pub fn new(mut config: NicConfig, entropy: [u8; 32]) -> Self {
         let limits = &mut config.limits;
         limits.max_mr = limits.max_mr.min(MAX_MR);
@@ -204,7 +204,7 @@ impl Nic {
 
     fn drop_strange_port(&mut self, qpn: Qpn, found: u16, is_first: bool) {
         self.dev.counters.drop_wrong_port += 1;
-        // Told once: whoever sends such packets decides how many there are.
+        // The event comes once, because the sender of such packets decides how many there are.
         if is_first {
             self.dev.raise(AsyncEvent::StrangePort { qpn, found });
         }
@@ -321,7 +321,7 @@ impl Nic {
         }
     }
 
-    /// A random QP number that is neither special, nor in use, nor destroyed lately.
+    /// A random QP number that is not special, not in use, and not destroyed recently.
     pub(crate) fn fresh_qpn(&mut self) -> Qpn {
         const MULTICAST: u32 = 0xff_ffff;
         loop {

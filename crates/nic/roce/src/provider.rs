@@ -200,7 +200,7 @@ impl Provider for Nic {
 
     fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), VerbsError> {
         self.dev.cqs.get_mut(cq.0).map(|queue| queue.arm(solicited_only)).ok_or(VerbsError::NoSuch("CQ"))?;
-        // Who arms is about to sleep, and would only be woken for what is owed.
+        // A caller that arms is about to sleep, and would be woken only for the ACKs that are owed.
         self.pay_acknowledgements();
         Ok(())
     }
@@ -209,7 +209,7 @@ impl Provider for Nic {
         self.dev.take_event()
     }
 
-    /// Counted from the latest time that the NIC was told.
+    /// Counted from the latest time that the NIC was given.
     fn deadline(&self) -> Option<Duration> {
         Self::deadline(self).map(|at| at.saturating_since(self.now))
     }

@@ -54,7 +54,7 @@ impl QueuePair {
         }
     }
 
-    /// Whether the range may hold bytes of the peer that no completion told of.
+    /// Whether the range may hold bytes of the peer that no completion has reported.
     pub(crate) fn has_unreported(&self, rkey: Rkey, addr: u64, len: u64) -> bool {
         match &self.service {
             Service::Connected(qp) => qp.has_unreported(rkey, addr, len),

@@ -35,7 +35,7 @@ impl Timers {
         self.queue.first().map(|(at, _)| *at)
     }
 
-    /// Takes the QP of an entry that is due; it has no entry any more.
+    /// Takes the QP of an entry that is due, and removes the entry.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<Qpn> {
         let &(at, qpn) = self.queue.first().filter(|(at, _)| *at <= now)?;
         self.queue.remove(&(at, qpn));

@@ -1,5 +1,5 @@
-//! Packets that somebody beside the peer sends from the peer's address, with a right ICRC: of another UDP port, or far ahead of
-//! what the peer can have sent.
+//! Packets that somebody other than the peer sends from the peer's address, with a right ICRC: from another UDP port,
+//! or far ahead of what the peer can have sent.
 
 mod script;
 
@@ -56,7 +56,7 @@ fn from_another_port_of_a_software_nic_nothing_is_believed() {
     // Told once, whatever the number of packets.
     assert_eq!(s.nic.poll_event(), Some(AsyncEvent::StrangePort { qpn: s.qpn, found: 40_000 }));
     assert_eq!(s.nic.poll_event(), None);
-    // The peer itself is served as ever.
+    // The peer itself is served as usual.
     s.write(THEIR_PSN, true);
     assert_eq!(s.lines(), [(Acknowledge, THEIR_PSN, ack(1))]);
     s.acknowledge(OUR_PSN, Syndrome::Ack(CREDITS_UNLIMITED));
@@ -94,7 +94,7 @@ fn what_is_too_far_ahead_to_be_the_peers_is_dropped_and_not_answered() {
     s.write(THEIR_PSN + 1 + Psn::MODULUS / 2, true);
     assert_eq!(s.nic.counters_detail().duplicates, 1);
     s.lines();
-    // The furthest that the peer can be ahead is a loss that is told.
+    // At the furthest that the peer can be ahead, the gap counts as a loss and is answered.
     s.write(THEIR_PSN + 1 + WINDOW, true);
     assert_eq!(s.lines(), [(Acknowledge, THEIR_PSN + 1, nak(NakCode::SequenceError, 1))]);
     assert_eq!(s.nic.counters_detail().drop_beyond_window, beyond.len() as u64);

@@ -120,7 +120,7 @@ fn unknown_identifications_are_solved_for() {
     let [a, b] = connect(&mut world);
     let data = a.fill(0, 100_000, 1);
     a.send(&mut world, 1, SendOp::Write(b.remote(0)), 0, 100_000);
-    // The receiver is told 7 for every packet; only the eighth segment of a batch has that.
+    // The receiver gets 7 for every packet; only the eighth segment of a batch has that.
     let mut buf = Vec::new();
     let mut segments = 0;
     for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! Pages given back while a peer writes: never bytes of which no completion told.
+//! Pages given back while a peer writes: never bytes that no completion has reported.
 
 mod pair;
 

@@ -172,7 +172,7 @@ fn states_gate_posting_and_packets() {
         world.nics[side].modify_qp(ends[side].qpn, &QpModify::Rtr(to)).expect("RTR");
     }
     world.nics[0].modify_qp(a.qpn, &QpModify::Rts(rts(&wish))).expect("RTS");
-    // A QP in RTR executes requests and tells of the first.
+    // A QP in RTR executes requests, and reports the first one.
     a.send(&mut world, 1, SendOp::Write(b.remote(0)), 0, 10);
     a.wait_ok(&mut world);
     assert_eq!(world.nics[1].poll_event(), Some(AsyncEvent::CommEstablished(b.qpn)));

@@ -288,7 +288,7 @@ fn endless_sequence_naks_end_the_qp() {
     assert_eq!(s.statuses(), [Status::RetryExcErr]);
 }
 
-/// Packets that overtake each other draw several NAKs for one gap before the first retransmission can have arrived.
+/// Packets that overtake each other cause several NAKs for one gap before the first retransmission can have arrived.
 #[test]
 fn many_sequence_naks_for_one_gap_are_one() {
     let mut s = Script::new();

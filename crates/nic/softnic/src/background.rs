@@ -1,6 +1,6 @@
 //! The thread that makes progress while the owner does not: targets of one-sided operations look at memory, not at
-//! completions, and timers run while the owner sleeps. It leaves the port alone while the owner is at it, never blocks
-//! with the lock held and never keeps the owner waiting for more than one round of progress.
+//! completions, and timers run while the owner sleeps. It leaves the port alone while the owner works on it, never
+//! blocks with the lock held, and never keeps the owner waiting for more than one round of progress.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

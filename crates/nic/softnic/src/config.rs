@@ -15,8 +15,8 @@ pub const PCAP_BYTES_DEFAULT: u64 = 256 << 20;
 /// Who makes progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Progress {
-    /// Whoever calls [`verbs::Provider::poll_cq`] or [`verbs::Provider::progress`], nobody else: for owners that
-    /// always poll or wait on [`verbs::Provider::wait_fds`].
+    /// Only the caller of [`verbs::Provider::poll_cq`] or [`verbs::Provider::progress`]. This is for owners that always
+    /// poll or wait on [`verbs::Provider::wait_fds`].
     #[default]
     Inline,
     /// The same, and a thread of the NIC's own while nobody calls: for owners that look at memory instead of

@@ -31,8 +31,8 @@ pub(crate) struct PortGuard {
     wildcard: Option<OwnedFd>,
 }
 
-/// Whether lanes of this address leave the host, so that users of the host can be kept from speaking for it. On loopback many
-/// NICs of several users live beside each other, and who can speak there is on the host already.
+/// Whether lanes of this address leave the host. Then users of the host must be kept from sending in its name. On
+/// loopback many NICs of several users exist side by side, and only users of this host can send there.
 pub(crate) fn is_wanted(address: IpAddr) -> bool {
     !address.to_canonical().is_loopback()
 }

@@ -1,5 +1,5 @@
-//! The protocol state machine on its socket: what arrived goes in, what is to be sent goes out, timers fire. Whoever
-//! holds the lock around a [`Port`] makes progress with it; nothing here blocks or waits.
+//! The protocol state machine on its socket: what arrived goes in, what is to be sent goes out, timers fire. The holder
+//! of the lock around a [`Port`] makes progress with it. Nothing here blocks or waits.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -121,8 +121,8 @@ impl Port {
                 }
             });
             any |= got > 0;
-            // Where messages come one at a time, nobody waits for the buffers of many being laid out, nor for a call
-            // that finds no second one.
+            // If messages come one at a time, one message must not wait until buffers for many are laid out, or for a
+            // call that finds no second one.
             *recv_depth = if got < depth { 1 } else { (depth * 2).min(RECV_PER_CALL) };
             if got < depth || depth == 1 {
                 break;

@@ -1,5 +1,5 @@
-//! What the owner's calls and the background thread share: the port under its lock, and who sleeps. The owner always
-//! takes the lock; the background thread only tries to, and neither waits for anything while it holds it.
+//! What the owner's calls and the background thread share: the port under its lock, and which of them sleeps. The owner
+//! always takes the lock; the background thread only tries to, and neither waits for anything while it holds it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -159,7 +159,7 @@ impl Signals {
         }
     }
 
-    /// The owner's descriptor is no longer readable. The caller looks for completions after this.
+    /// Makes the owner's descriptor unreadable. Afterwards the caller looks for completions.
     pub(crate) fn clear_owner_signal(&self) {
         if self.is_signalled.load(Ordering::Acquire) {
             // Emptied before the mark is taken back, so that a signal in between is either seen by the caller, who

@@ -53,7 +53,7 @@ pub(crate) struct Incoming {
     pub(crate) source: Option<SocketAddr>,
     /// Bytes in the buffer.
     pub(crate) len: usize,
-    /// Bytes of each segment but the last, if the kernel merged several.
+    /// Bytes of each segment except the last, if the kernel merged several.
     pub(crate) stride: Option<usize>,
 }
 

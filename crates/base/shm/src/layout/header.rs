@@ -115,7 +115,7 @@ fn expect(what: &'static str, found: u64, expected: u64) -> Result<(), LayoutErr
     if found == expected { Ok(()) } else { Err(LayoutError::Header { what, found, expected }) }
 }
 
-/// The owner word of one end of a segment. What it says about the other end is that end's claim, no more.
+/// The owner word of one end of a segment. What it says about the other end is only that end's claim.
 #[derive(Debug, Clone)]
 pub struct OwnerWords {
     /// Process.

@@ -117,7 +117,7 @@ fn awaited(strength: Strength) {
     }
 }
 
-/// One slot, marked twice: who takes the mark sees the cursor published before it.
+/// One slot, marked twice: the thread that takes the mark sees the cursor published before it.
 fn visibility(strength: Strength) {
     let shared = Shared::new(64, 1, strength);
     let theirs = shared.clone();

@@ -56,7 +56,7 @@ impl Shared {
     }
 }
 
-/// A write, tried once more if the engine was at it, against one rest or two.
+/// A write, tried once more if the engine was giving pages back, against one rest or two.
 fn model(strength: Strength, rests: usize) {
     let shared = Shared::new(strength);
     let theirs = shared.clone();

@@ -62,7 +62,7 @@ fn model(strength: Strength) {
 
 const GROWN_BYTES: usize = 4;
 
-/// A ring that grows while it is read: whoever sees a byte beyond the place of growth knows of it.
+/// A ring that grows while it is read: a reader that sees a byte beyond the place of growth knows that place.
 fn growing(strength: Strength) {
     let bytes: Arc<[UnsafeCell<u8>; GROWN_BYTES]> = Arc::new(std::array::from_fn(|_| UnsafeCell::new(0)));
     let words = || Cell64::new(strength);

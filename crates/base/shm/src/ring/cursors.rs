@@ -13,13 +13,13 @@ use crate::sync::AtomicWord;
 pub(crate) struct Producer<W> {
     tail_word: W,
     head_word: W,
-    /// Where the writer of a growing ring tells that it grew.
+    /// Where the writer of a growing ring stores that it grew.
     grown_word: Option<W>,
     pub(super) tail: u64,
     pub(super) head: u64,
     span: Span,
-    /// Where the next byte goes, and how many from there on are free and lie together, as far as is known: a write of so many
-    /// needs neither a look at the peer's line nor at the span.
+    /// Where the next byte goes, and how many bytes from there on are known to be free and to lie together. A write of
+    /// no more bytes needs no look at the peer's line or at the span.
     place: u64,
     run: u64,
 }
@@ -31,7 +31,7 @@ impl<W: AtomicWord<u64>> Producer<W> {
         Self { tail_word, head_word, grown_word: None, tail, head, span, place: 0, run: 0 }
     }
 
-    /// As `new` for an empty ring that may grow; the words start anew.
+    /// As `new`, for an empty ring that may grow. The words start at their first values.
     pub(crate) fn growing((tail_word, head_word, grown_word): (W, W, W), at: u64, span: Span) -> Self {
         grown_word.store(0, Ordering::Relaxed);
         tail_word.store(at, Ordering::Release);
@@ -66,7 +66,8 @@ impl<W: AtomicWord<u64>> Producer<W> {
         if let Some(word) = &self.grown_word
             && let Some(at) = self.span.grow(self.tail)
         {
-            // PAIRS WITH the acquire load of the tail in Consumer::available: who sees a tail beyond `at` sees this.
+            // PAIRS WITH the acquire load of the tail in Consumer::available: a thread that sees a tail beyond `at`
+            // sees this.
             word.store(at, Ordering::Relaxed);
             // The next byte may lie elsewhere now.
             self.run = 0;
@@ -112,7 +113,8 @@ impl<W: AtomicWord<u64>> Producer<W> {
     #[inline]
     fn publish(&mut self, count: u64) {
         self.tail = self.tail.wrapping_add(count);
-        // PAIRS WITH the acquire load of the tail in Consumer::available: who sees it sees the bytes before it.
+        // PAIRS WITH the acquire load of the tail in Consumer::available: a thread that sees it sees the bytes before
+        // it.
         self.tail_word.store(self.tail, Ordering::Release);
     }
 }

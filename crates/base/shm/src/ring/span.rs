@@ -65,20 +65,20 @@ impl Span {
         }
     }
 
-    /// Grows a ring whose writer is at `tail`: at the end of this lap, which is told.
+    /// Grows a ring whose writer is at `tail`, at the end of this lap. Returns that place.
     pub(crate) fn grow(&mut self, tail: u64) -> Option<u64> {
-        // 0 would tell nothing.
+        // 0 would mean nothing.
         let at = tail.max(1).checked_next_multiple_of(self.first).filter(|_| self.may_grow())?;
         self.grown_at = Some(at);
         Some(at)
     }
 
-    /// What the writer told (0: nothing), to the reader at `head`.
+    /// Takes what the writer stored (0: nothing), for a reader at `head`.
     pub(crate) fn on_told(&mut self, at: u64, head: u64) -> Result<(), PeerFault> {
         if at == 0 || !self.may_grow() {
             return Ok(());
         }
-        // An honest writer had at most one span unread, and told the end of the lap that it was in.
+        // An honest writer had at most one span unread, and stored the end of the lap that it was in.
         let limit = 2 * self.first;
         if at & (self.first - 1) != 0 || at.wrapping_sub(head) >= limit {
             return Err(PeerFault::Cursor { what: "grown_at", from: head, to: at, ring_bytes: self.first });

@@ -138,7 +138,7 @@ impl Qp {
         }
     }
 
-    /// Whether the range may hold bytes of the peer that no completion told of.
+    /// Whether the range may hold bytes of the peer that no completion has reported.
     pub(crate) fn has_unreported(&self, rkey: Rkey, addr: u64, len: u64) -> bool {
         self.responder.has_unreported(rkey, addr, len)
     }

@@ -43,9 +43,9 @@ pub(crate) struct Requester {
     /// How many of them were sent since the last time of going back.
     pub(super) data_requests_sent: usize,
     unrequested: u64,
-    /// The peer told its receive budget, so it is a software NIC like this one. It acknowledges by itself what it was not
-    /// asked to, so only those messages ask whose completion somebody waits for; a foreign responder may leave the others
-    /// unanswered for ever. And its WRITEs are cut evenly.
+    /// The peer gave its receive budget, so it is a software NIC like this one. It acknowledges on its own even
+    /// messages that do not ask for it. So a message asks only if somebody waits for its completion; a foreign
+    /// responder may leave the others unanswered for ever. WRITEs to such a peer are cut evenly.
     peer_is_ours: bool,
     pub(super) window: Window,
     pub(super) retry: Retry,
@@ -255,7 +255,7 @@ impl Requester {
         let is_data = matches!(step, Some(Step::Data { .. }));
         if step.is_none_or(|step| self.send(&step, peer, batch, dev, now)) {
             self.probe_pending = false;
-            // The answer to a READ tells by itself what was lost.
+            // The answer to a READ shows by itself what was lost.
             self.probed = is_data.then_some(self.una);
         }
         (self.next, self.cursor, self.data_requests_sent) = place;

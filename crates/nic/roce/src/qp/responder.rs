@@ -122,7 +122,7 @@ impl Responder {
         !std::mem::replace(&mut self.established, true)
     }
 
-    /// Whether the range may hold bytes that were placed and of which no completion told.
+    /// Whether the range may hold bytes that were placed and that no completion has reported.
     pub(crate) fn has_unreported(&self, rkey: Rkey, addr: u64, len: u64) -> bool {
         self.unreported.touches(rkey, addr, len)
     }
@@ -153,7 +153,7 @@ impl Responder {
             return Ok(());
         }
         if ahead > self.ahead_max {
-            // A NAK would tell whoever guesses that the QP is there, and make the peer send again what arrives anyhow.
+            // A NAK would tell a guesser that the QP exists, and would make the peer send again what arrives anyhow.
             dev.counters.drop_beyond_window += 1;
             return Ok(());
         }
@@ -210,7 +210,8 @@ impl Responder {
         match *request {
             Request::Send { start, end, imm, invalidate, payload } => {
                 self.check_length(start, end, payload)?;
-                // No key of this device may be invalidated by a peer: there are neither windows nor fast registrations.
+                // No key of this device may be invalidated by a peer: there are no memory windows and no fast
+                // registrations.
                 if invalidate.is_some() {
                     return Err(INVALID);
                 }
@@ -248,7 +249,7 @@ impl Responder {
         Ok(())
     }
 
-    /// All packets but the last are as long as the path MTU; a last one is not empty (IBTA 9.7.4.1.6).
+    /// All packets except the last are as long as the path MTU; a last one is not empty (IBTA 9.7.4.1.6).
     fn check_length(&self, start: bool, end: bool, payload: &[u8]) -> Result<(), Refusal> {
         let fits = match (start, end) {
             (_, false) => payload.len() == self.mtu,
@@ -311,8 +312,8 @@ impl Responder {
         if len > remaining || (end && len != remaining) {
             return Err(INVALID);
         }
-        // A zero-length WRITE touches no memory, so its key is not judged (IBTA C9-88). The key is judged again with each
-        // packet, for all that is still to come.
+        // A zero-length WRITE touches no memory, so its key is not checked (IBTA C9-88). The key is checked again with
+        // each packet, for all bytes that are still to come.
         if remaining > 0 {
             dev.mrs.check_remote(rkey, addr, remaining.into(), Access::REMOTE_WRITE).map_err(|KeyFault| ACCESS)?;
         }

@@ -152,9 +152,9 @@ impl Responses {
         }
     }
 
-    /// A packet is missing. What came since the last acknowledgement is acknowledged first, although the NAK implies it:
-    /// rxe takes a NAK for one of its retries however far the message got, and only an ACK gives it the retries back
-    /// (rxe_comp.c, check_ack), so a long message on a lossy path would end its QP.
+    /// A packet is missing. What came since the last acknowledgement is acknowledged first, although the NAK implies
+    /// it. rxe counts a NAK as one of its retries, however far the message got, and only an ACK gives it the retries
+    /// back (rxe_comp.c, check_ack). So without the ACK a long message on a lossy path would end its QP.
     pub(crate) const fn refuse_sequence(&mut self) {
         self.ack_precedes_nak |= self.owed.is_some() || matches!(self.reply, Reply::Latest);
         self.reply = Reply::SequenceNak;
@@ -253,7 +253,7 @@ impl Responses {
         !self.jobs.is_empty() || self.reply != Reply::None
     }
 
-    /// Forgets everything but a NAK that tells the peer why the QP went into error.
+    /// Forgets everything except a NAK that tells the peer why the QP went into error.
     pub(crate) fn abort(&mut self) {
         self.executed.clear();
         self.owed = None;
@@ -388,7 +388,8 @@ fn response_header(peer: &Peer, opcode: Opcode, psn: Psn, payload_bytes: usize) 
 mod tests {
     use super::*;
 
-    /// rxe sends an atomic again, hears the first answer, and sends the next one: both lie in one batch of received packets.
+    /// rxe sends an atomic again, gets the first answer, and sends the next one: both lie in one batch of received
+    /// packets.
     #[test]
     fn a_duplicate_of_the_oldest_does_not_refuse_the_next_request() {
         let mut responses = Responses::new(1);

@@ -29,7 +29,7 @@ pub(crate) struct SendWqe {
     pub(crate) first: u64,
     /// How many, at least one.
     pub(crate) packets: u64,
-    /// Payload bytes of each but the last: the path MTU, or less of a WRITE that is cut.
+    /// Payload bytes of each packet except the last: the path MTU, or less for a WRITE that is cut.
     segment: u32,
     /// Each packet is a WRITE of its own (see [`Cut::Even`]).
     pub(crate) is_cut: bool,
@@ -115,14 +115,14 @@ pub(crate) enum Cut {
     /// WRITEs without immediate become as many WRITE Only packets of equal length as they need, as if they had been posted
     /// one by one.
     ///
-    /// A First packet is longer than a Middle one by its RETH, so they cannot share a GSO batch; equal packets cost the
-    /// kernel one traversal together. On a wire that is a socket this is worth more than the 16 bytes a packet. A WRITE
-    /// with immediate tells the receiver its length, so that it has to stay one.
+    /// A First packet is longer than a Middle one by its RETH, so they cannot share a GSO batch; packets of equal
+    /// length together cost the kernel one traversal. On a wire that is a socket this is worth more than the 16 bytes
+    /// for each packet. A WRITE with immediate gives the receiver its length, so it must stay one message.
     Even,
 }
 
 impl Cut {
-    /// Payload bytes of each packet but the last, and packets.
+    /// Payload bytes of each packet except the last, and the number of packets.
     fn apply(self, op: &SendOp, len: u32, mtu: u32) -> (u32, u64) {
         if len <= mtu || self == Self::Mtu || !matches!(op, SendOp::Write(_)) {
             return (mtu, len.div_ceil(mtu).max(1).into());

@@ -1,7 +1,8 @@
 //! What a peer's WRITEs placed since the last receive completion of the QP.
 //!
-//! Owns one range that covers them, and whether they fill it. The range may be too large, and must never be too small: who asks
-//! gives the bytes outside of it back to the system. It must never say that bytes fill it which did not arrive.
+//! Owns one range that covers them, and whether they fill it. The range may be too large, and must never be too small,
+//! because the caller gives the bytes outside of it back to the system. It must never say that the range is full of
+//! bytes if some did not arrive.
 
 use verbs::{Placed, Rkey};
 
@@ -41,7 +42,7 @@ impl Unreported {
         }
     }
 
-    /// What the completion tells of all that was placed; after it nothing is unreported.
+    /// What the completion reports of all bytes that were placed. Afterwards nothing is unreported.
     #[inline]
     pub(crate) fn take(&mut self) -> Placed {
         match std::mem::take(self) {

@@ -1,8 +1,8 @@
 //! An unreliable datagram queue pair (IBTA 9.8.3): its state, and the sender and receiver behind it.
 //!
-//! It has no peer: each send names its destination, and a receive takes a datagram of anyone who knows the queue key. There
-//! is no answer, no retry and no timer, so that nothing which strangers send makes state grow. A fault of a send stops
-//! the send queue alone (state SQE), from which the owner goes on with RTS.
+//! It has no peer: each send names its destination, and a receive takes a datagram of anyone who knows the queue key.
+//! There is no answer, no retry and no timer, so nothing that strangers send makes state grow. A fault of a send stops
+//! only the send queue (state SQE); the owner goes on with a transition to RTS.
 
 mod receiver;
 mod sender;
@@ -45,7 +45,7 @@ impl Path {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fatal;
 
-/// What came with a datagram beside its own headers.
+/// What came with a datagram in addition to its own headers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
     pub(crate) from: SocketAddr,

@@ -1,6 +1,6 @@
 //! The receiving half of a datagram QP: a datagram fills one receive behind 40 bytes of header, or is counted and dropped.
 //!
-//! Nothing tells the sender (IBTA 9.8.3), and a datagram that is dropped leaves the receive where it is.
+//! The sender gets no answer (IBTA 9.8.3), and a datagram that is dropped leaves the receive where it is.
 
 use verbs::{Completion, CqId, GRH_BYTES, Grh, Placed, Qkey, QpInit, Qpn, RecvWr, SrqId, Status, VerbsError, WcOpcode};
 
@@ -136,7 +136,7 @@ impl Receiver {
     }
 }
 
-/// What a completion tells of a datagram.
+/// What a completion reports of a datagram.
 #[derive(Debug, Clone, Copy, Default)]
 struct Received {
     byte_len: u32,

@@ -1,6 +1,6 @@
 //! Bytes of RoCEv2 packets: the UDP payload from the BTH to the ICRC (IBTA chapter 9, annex A17).
 //!
-//! Owns encoding and decoding. It knows no QP and keeps no state but a cache of CRC constants; every function takes
+//! Owns encoding and decoding. It knows no QP, and keeps no state except a cache of CRC constants. Every function takes
 //! any byte sequence and returns a typed error instead of panicking.
 
 mod bth;

@@ -445,7 +445,7 @@ impl End {
     }
 }
 
-/// Bytes that tell one place and seed from another.
+/// Bytes that differ for each place and seed.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut bytes = vec![0; len];

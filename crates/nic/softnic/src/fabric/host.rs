@@ -13,8 +13,8 @@ use super::{FabricError, HostConfig};
 
 /// A host: a [`Provider`] whose packets go through the fabric that made it.
 ///
-/// `poll_cq` and `progress` send what was posted and take in what is due at the fabric's time; time itself moves only by the
-/// fabric. There is no descriptor to wait on: [`Self::take_notify`] tells what a completion channel would.
+/// `poll_cq` and `progress` send what was posted and take in what is due at the fabric's time; time itself moves only
+/// by the fabric. There is no descriptor to wait on: [`Self::take_notify`] returns what a completion channel would.
 #[derive(Debug)]
 pub struct FabricHost {
     net: Arc<Mutex<Net>>,

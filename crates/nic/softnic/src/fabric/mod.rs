@@ -114,7 +114,7 @@ impl Faults {
 /// One host of a fabric.
 #[derive(Debug, Clone)]
 pub struct HostConfig {
-    /// IP address and UDP port, which is 4791 but for several devices on one address.
+    /// IP address and UDP port. The port is 4791, unless several devices share one address.
     pub address: SocketAddr,
     /// Path MTU.
     pub mtu: PathMtu,
@@ -186,7 +186,7 @@ impl Fabric {
         FabricHost::new(Arc::clone(&self.net), config)
     }
 
-    /// What all links do from now on, but those of [`Self::set_link`].
+    /// What all links do from now on, except those of [`Self::set_link`].
     pub fn set_faults(&self, faults: Faults) {
         self.lock().set_faults(faults);
     }
