@@ -18,14 +18,14 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("proof", &["base", "nic", "service", "client", "tools"]),
 ];
 /// Crates that may use less than their floor: state machines that know no device.
-const NARROWER: &[(&str, &[&str])] = &[("engine", &["base"])];
+const NARROWER: &[(&str, &[&str])] = &[("engine", &["base"]), ("plane", &["base"])];
 /// Tests may use this one from every floor: it is written against the trait that it judges.
 const TEST_SUITE: &str = "conformance";
 /// The page with the table of crates.
 const HOUSE: &str = "ARCHITECTURE.md";
 
 /// Crates without I/O.
-const PURE: &[&str] = &["roce", "engine", "verbs"];
+const PURE: &[&str] = &["roce", "engine", "plane", "verbs"];
 /// Crates that bring sockets, an event loop or the system's randomness.
 const IO_CRATES: &[&str] = &["tokio", "mio", "async-std", "smol", "socket2", "quinn-udp", "getrandom"];
 /// Features of `rand` that reach for the system's randomness; they are in its default set.

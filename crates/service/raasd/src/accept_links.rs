@@ -1,28 +1,25 @@
 //! Control links that other daemons, or strangers, open.
 //!
-//! Owns the tasks that serve them. It must never keep anything for a stranger beyond its place ([`crate::strangers`]) and
+//! Owns the tasks that serve them. It must never keep anything for a stranger beyond its place ([`Strangers`]) and
 //! the time that a handshake may take, nor wait for one before it lets go of the descriptor.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use control::Reason;
+use plane::{Entered, LinkId, Place, PlaceNumber, Refusal, Strangers};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::handshake::Refusal;
 use crate::limits::count;
 use crate::link::{LinkContext, LinkInput, Wire, receive, run};
 use crate::log_quota::LogQuota;
-use crate::peers::LinkId;
 use crate::shutdown::Shutdown;
-use crate::strangers::{Place, Strangers};
 
-/// Links that we accepted have numbers from here on, those that we dialed below.
-const ACCEPTED: u64 = 1 << 63;
 /// Time at the end for the last messages.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// Lines of log about strangers in a while.
@@ -35,6 +32,8 @@ const ENDING_MAX: usize = 8;
 #[derive(Debug)]
 struct Door {
     strangers: Strangers,
+    /// How links hear that their place was given to another.
+    evictions: BTreeMap<PlaceNumber, oneshot::Sender<()>>,
     log: LogQuota,
 }
 
@@ -43,25 +42,36 @@ struct Door {
 struct AtDoor {
     door: Arc<Mutex<Door>>,
     place: Place,
+    /// Ready when the place was given to another.
+    evicted: oneshot::Receiver<()>,
     /// Its descriptor's share of what strangers may hold open, those that lost their place among them.
     _descriptor: OwnedSemaphorePermit,
 }
 
 impl AtDoor {
     fn enter(door: &Arc<Mutex<Door>>, source: SocketAddr, descriptor: OwnedSemaphorePermit) -> Self {
-        let (place, evicted) = door.lock().unwrap_or_else(PoisonError::into_inner).strangers.enter(source.ip());
-        if evicted {
+        let (tell, told) = oneshot::channel();
+        let mut guard = door.lock().unwrap_or_else(PoisonError::into_inner);
+        let Entered { place, evicted } = guard.strangers.enter(source.ip());
+        guard.evictions.insert(place.number(), tell);
+        let evicted = evicted.and_then(|number| guard.evictions.remove(&number));
+        drop(guard);
+        if let Some(evicted) = evicted {
+            // It may be leaving just as well.
+            let _ = evicted.send(());
             log_line(door, |left_out| {
                 tracing::warn!(%source, left_out, "too many control links without proof; closing the oldest for a new one");
             });
         }
-        Self { door: Arc::clone(door), place, _descriptor: descriptor }
+        Self { door: Arc::clone(door), place, evicted: told, _descriptor: descriptor }
     }
 }
 
 impl Drop for AtDoor {
     fn drop(&mut self) {
-        self.door.lock().unwrap_or_else(PoisonError::into_inner).strangers.leave(&self.place);
+        let mut door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
+        door.evictions.remove(&self.place.number());
+        door.strangers.leave(&self.place);
     }
 }
 
@@ -72,9 +82,13 @@ pub(crate) async fn accept_links(listener: TcpListener, context: Arc<LinkContext
     let strangers = Strangers::new(count(limits.handshakes_max), count(limits.handshakes_per_source_max), known);
     let descriptors_max = strangers.capacity().saturating_add(ENDING_MAX).min(Semaphore::MAX_PERMITS);
     let descriptors = Arc::new(Semaphore::new(descriptors_max));
-    let door = Arc::new(Mutex::new(Door { strangers, log: LogQuota::new(LOG_LINES, std::time::Instant::now()) }));
+    let door = Arc::new(Mutex::new(Door {
+        strangers,
+        evictions: BTreeMap::new(),
+        log: LogQuota::new(LOG_LINES, std::time::Instant::now()),
+    }));
     let mut links = JoinSet::new();
-    'accepting: for number in ACCEPTED.. {
+    'accepting: for number in LinkId::FIRST_ACCEPTED.0.. {
         let next = async {
             // Never closed. A link that lost its place ends without waiting for anybody, so there is one soon.
             let descriptor = Arc::clone(&descriptors).acquire_owned().await.map_err(std::io::Error::other)?;
@@ -117,7 +131,7 @@ async fn serve(stream: TcpStream, source: SocketAddr, context: Arc<LinkContext>,
     let received = tokio::select! {
         biased;
         received = timeout(limit, receive(&mut wire, &context, link, source, &mut said_hello)) => Some(received),
-        _ = &mut at.place.taken => None,
+        _ = &mut at.evicted => None,
     };
     let refusal = match received {
         Some(Ok(Ok(peer))) => {
@@ -146,7 +160,7 @@ async fn serve(stream: TcpStream, source: SocketAddr, context: Arc<LinkContext>,
     tokio::select! {
         biased;
         () = wire.bye(&refusal) => {}
-        _ = &mut at.place.taken => {}
+        _ = &mut at.evicted => {}
     }
 }
 

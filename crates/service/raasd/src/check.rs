@@ -10,7 +10,7 @@ use engine::SetupError;
 use crate::config::{Config, ConfigError};
 use crate::device::{self, Decision, Found};
 use crate::error::DaemonError;
-use crate::key::{ClusterKey, KEY_FILE_NAME};
+use crate::key::{self, KEY_FILE_NAME};
 use crate::machine::{Fit, Machine};
 use crate::socket_group::{SocketGroup, group_of};
 
@@ -57,11 +57,11 @@ pub struct Report {
 pub fn check(config: &Config) -> Result<Report, DaemonError> {
     let Prepared { config, fit, device, .. } = prepare(config.clone())?;
     if let Some(path) = &config.key_file {
-        ClusterKey::read(path)?;
+        key::read(path)?;
     } else if let Some(path) = config.socket.parent().map(|d| d.join(KEY_FILE_NAME))
         && path.exists()
     {
-        ClusterKey::read(&path)?;
+        key::read(&path)?;
     }
     let address = SocketAddr::new(config.listen, 0);
     TcpListener::bind(address).map_err(|source| DaemonError::PeerPort { address, source })?;

@@ -5,10 +5,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use control::{APP_VERSION, ChannelError, Reason, Received, Reply, Request, Role, receive, send_message};
+use plane::{ClientId, UserPlaces};
 use shm::LAYOUT_VERSION;
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
@@ -16,11 +17,9 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::command::ClientId;
-use crate::limits::{DaemonLimits, count};
+use crate::limits::{DaemonLimits, count, share};
 use crate::questions::QuestionPlace;
 use crate::shutdown::Shutdown;
-use crate::user_places::{UserPlace, UserPlaces};
 
 /// Bytes of a program's name that are kept.
 const NAME_BYTES_MAX: usize = 64;
@@ -94,7 +93,9 @@ pub(crate) struct ClientContext {
 pub(crate) async fn accept_clients(listener: OwnedFd, context: ClientContext, stop: Shutdown) -> io::Result<()> {
     let listener = UnixListener::from_std(listener.into())?;
     let places = Arc::new(Semaphore::new(count(context.limits.clients_max).min(Semaphore::MAX_PERMITS)));
-    let users = UserPlaces::new(&context.limits, rustix::process::geteuid().as_raw());
+    let per_user_max = share(context.limits.clients_per_user_max, context.limits.clients_max);
+    let users = UserPlaces::new(per_user_max, rustix::process::geteuid().as_raw());
+    let users = Arc::new(Mutex::new(users));
     let mut clients = JoinSet::new();
     'accepting: for number in 1.. {
         let accepted = loop {
@@ -129,16 +130,41 @@ pub(crate) async fn accept_clients(listener: OwnedFd, context: ClientContext, st
     Ok(())
 }
 
+/// A user's place; dropping it gives it back.
+#[derive(Debug)]
+struct UserPlace {
+    places: Arc<Mutex<UserPlaces>>,
+    uid: u32,
+}
+
+impl UserPlace {
+    fn try_take(places: &Arc<Mutex<UserPlaces>>, uid: u32) -> Option<Self> {
+        // The count is whole between statements, whoever panicked.
+        let taken = places.lock().unwrap_or_else(PoisonError::into_inner).try_take(uid);
+        taken.then(|| Self { places: Arc::clone(places), uid })
+    }
+}
+
+impl Drop for UserPlace {
+    fn drop(&mut self) {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).give_back(self.uid);
+    }
+}
+
 /// Pid and uid of a program, and its places: of the host's, and of its user's.
 type Admitted = ((u32, u32), (OwnedSemaphorePermit, UserPlace));
 
-fn admit(socket: &UnixStream, places: &Arc<Semaphore>, users: &UserPlaces) -> Result<Admitted, (Reason, String)> {
+fn admit(
+    socket: &UnixStream,
+    places: &Arc<Semaphore>,
+    users: &Arc<Mutex<UserPlaces>>,
+) -> Result<Admitted, (Reason, String)> {
     let who = control::peer_credentials(socket)
         .map_err(|e| (Reason::Policy, format!("the kernel does not say who the program is: {e}")))?;
     let place = Arc::clone(places)
         .try_acquire_owned()
         .map_err(|_| (Reason::LocalLimit, "too many programs are attached (limits.clients_max)".into()))?;
-    let share = users.try_take(who.1).ok_or_else(|| {
+    let share = UserPlace::try_take(users, who.1).ok_or_else(|| {
         let detail = format!("user {} has too many programs attached (limits.clients_per_user_max)", who.1);
         (Reason::UserPrograms, detail)
     })?;

@@ -2,16 +2,12 @@
 //! channels are bounded and in order, so an answer comes after every event that the engine made before it.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 
-use control::{AppRow, ConnectionRow, DatagramRow, Kind, LaneOffer, LaneRoutes, LaneRow, Reason};
+use control::{AppRow, ConnectionRow, DatagramRow, Kind, LaneRow, Reason};
 use engine::{AppId, Attach, EngineTotals, Event, Page, Viewer};
+use plane::{ClientId, LaneAnswer, LaneCommand};
 use shm::{Region, WakeSocket};
-use verbs::{Counters, VerbsError};
-
-/// A program attached to the control socket. Never used again for another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ClientId(pub(crate) u64);
+use verbs::Counters;
 
 /// From the control plane to the engine.
 #[derive(Debug)]
@@ -86,44 +82,8 @@ pub(crate) enum Command {
         request: u64,
         to: IpAddr,
     },
-    /// Answered by [`FromEngine::LaneOffered`] with the same round.
-    LaneOffer {
-        peer: IpAddr,
-        round: u64,
-    },
-    /// Answered by [`FromEngine::LaneAccepted`] with the same round.
-    LaneAccept {
-        peer: IpAddr,
-        round: u64,
-        offer: LaneOffer,
-    },
-    /// Answered by [`FromEngine::LaneRoutesTold`] with the same round.
-    LaneTellRoutes {
-        peer: IpAddr,
-        round: u64,
-    },
-    /// Answered by [`FromEngine::LaneRoutesTaken`] with the same round.
-    LaneTakeRoutes {
-        peer: IpAddr,
-        round: u64,
-        routes: LaneRoutes,
-    },
-    /// The peer gave its queue pair up; connections are kept.
-    LaneReset {
-        peer: IpAddr,
-    },
-    LaneReady {
-        peer: IpAddr,
-    },
-    LaneLost {
-        peer: IpAddr,
-        reason: Reason,
-    },
-    /// The peer's daemon has said nothing for so long, or speaks again.
-    PeerSilent {
-        peer: IpAddr,
-        silent: Option<Duration>,
-    },
+    /// For the lane to a peer. Where [`LaneCommand`] says so it is answered by [`FromEngine::Lane`].
+    Lane(LaneCommand),
     /// Answered by [`FromEngine::Inspected`] with the same number, when the engine has time for it. The control plane asks for
     /// one page at a time.
     Inspect {
@@ -153,28 +113,9 @@ pub(crate) enum FromEngine {
         request: u64,
         result: Result<SocketAddr, Reason>,
     },
-    LaneOffered {
+    Lane {
         peer: IpAddr,
-        round: u64,
-        result: Result<LaneOffer, VerbsError>,
-    },
-    LaneAccepted {
-        peer: IpAddr,
-        round: u64,
-        result: Result<(), VerbsError>,
-    },
-    /// `done`: all was told and heard.
-    LaneRoutesTold {
-        peer: IpAddr,
-        round: u64,
-        routes: Option<LaneRoutes>,
-        done: bool,
-    },
-    /// Whether all was told and heard, or why the lane's connections ended.
-    LaneRoutesTaken {
-        peer: IpAddr,
-        round: u64,
-        result: Result<bool, String>,
+        answer: LaneAnswer,
     },
     Inspected {
         number: u64,

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use plane::ClusterKey;
 use shm::{EnginePage, Segment, Sharing};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -21,7 +22,7 @@ use crate::device::Device;
 use crate::engine_thread::{EngineHandle, EngineParts, spawn};
 use crate::error::panic_words;
 use crate::hub::{Hub, HubParts};
-use crate::key::ClusterKey;
+use crate::key;
 use crate::link::LinkContext;
 use crate::log_quota::LogQuota;
 use crate::shutdown::Shutdown;
@@ -129,8 +130,8 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
     }
     let mut place = SocketPlace::take(&config.socket, config.socket_mode, group.as_ref())?;
     let key = match &config.key_file {
-        Some(path) => ClusterKey::read(path)?,
-        None => ClusterKey::read_or_create(place.directory())?,
+        Some(path) => key::read(path)?,
+        None => key::read_or_create(place.directory())?,
     };
     let peer_address = SocketAddr::new(config.listen, config.peer_port);
     let peer_port = |source| DaemonError::PeerPort { address: peer_address, source };

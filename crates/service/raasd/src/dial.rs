@@ -8,12 +8,11 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use control::Reason;
+use plane::{Identity, LinkId, Refusal};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
-use crate::handshake::{Identity, Refusal};
 use crate::link::{LinkContext, LinkInput, Wire, greet, run};
-use crate::peers::LinkId;
 
 /// Pause before the second attempt; it doubles.
 const PAUSE: Duration = Duration::from_millis(50);

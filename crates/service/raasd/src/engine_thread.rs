@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use control::Reason;
 use engine::{AppId, Engine, EngineConfig, Event, Viewer};
+use plane::{LaneAnswer, LaneCommand};
 use shm::{Backoff, Drained, EnginePage, WakeSocket};
 use tokio::sync::{mpsc, oneshot};
 use verbs::{Provider, Time};
@@ -252,32 +253,7 @@ impl<P: Provider> EngineThread<P> {
             }
             Command::DatagramPath { app, request, to } => engine.datagram_path(now, device, app, request, to),
             Command::CancelConnect { app, request } => engine.cancel_connect(now, device, app, request),
-            Command::LaneOffer { peer, round } => {
-                let result = engine.lane_offer(device, peer);
-                self.lanes.insert(peer);
-                self.held.push_back(FromEngine::LaneOffered { peer, round, result });
-            }
-            Command::LaneAccept { peer, round, offer } => {
-                let result = engine.lane_accept(device, peer, &offer);
-                self.held.push_back(FromEngine::LaneAccepted { peer, round, result });
-            }
-            Command::LaneTellRoutes { peer, round } => {
-                let routes = engine.lane_routes(peer);
-                let done = routes.is_none() && engine.lane_goes_on(peer);
-                self.held.push_back(FromEngine::LaneRoutesTold { peer, round, routes, done });
-            }
-            Command::LaneTakeRoutes { peer, round, routes } => {
-                let taken = engine.lane_take_routes(now, device, peer, &routes);
-                let result = taken.map(|()| engine.lane_goes_on(peer));
-                self.held.push_back(FromEngine::LaneRoutesTaken { peer, round, result });
-            }
-            Command::LaneReset { peer } => engine.lane_reset(now, device, peer),
-            Command::LaneReady { peer } => engine.lane_ready(now, device, peer),
-            Command::LaneLost { peer, reason } => {
-                engine.lane_lost(now, device, peer, reason);
-                self.lanes.remove(&peer);
-            }
-            Command::PeerSilent { peer, silent } => engine.peer_silent(now, peer, silent),
+            Command::Lane(command) => self.execute_for_lane(now, command),
             Command::Inspect { number, viewer, part } => self.questions.push_back((number, viewer, part)),
             Command::ResetLane { client, request, peer } => {
                 let found = engine.force_lane_error(device, peer);
@@ -285,6 +261,39 @@ impl<P: Provider> EngineThread<P> {
             }
             Command::Stop => self.stop = true,
         }
+    }
+
+    fn execute_for_lane(&mut self, now: Time, command: LaneCommand) {
+        let (engine, device) = (&mut self.engine, &mut self.device);
+        let (peer, answer) = match command {
+            LaneCommand::Offer { peer, round } => {
+                let result = engine.lane_offer(device, peer).map_err(|e| e.to_string());
+                self.lanes.insert(peer);
+                (peer, LaneAnswer::Offered { round, result })
+            }
+            LaneCommand::Accept { peer, round, offer } => {
+                let result = engine.lane_accept(device, peer, &offer).map_err(|e| e.to_string());
+                (peer, LaneAnswer::Accepted { round, result })
+            }
+            LaneCommand::TellRoutes { peer, round } => {
+                let routes = engine.lane_routes(peer);
+                let done = routes.is_none() && engine.lane_goes_on(peer);
+                (peer, LaneAnswer::RoutesTold { round, routes, done })
+            }
+            LaneCommand::TakeRoutes { peer, round, routes } => {
+                let taken = engine.lane_take_routes(now, device, peer, &routes);
+                (peer, LaneAnswer::RoutesTaken { round, result: taken.map(|()| engine.lane_goes_on(peer)) })
+            }
+            LaneCommand::Reset { peer } => return engine.lane_reset(now, device, peer),
+            LaneCommand::Ready { peer } => return engine.lane_ready(now, device, peer),
+            LaneCommand::Lost { peer, reason } => {
+                engine.lane_lost(now, device, peer, reason);
+                self.lanes.remove(&peer);
+                return;
+            }
+            LaneCommand::PeerSilent { peer, silent } => return engine.peer_silent(now, peer, silent),
+        };
+        self.held.push_back(FromEngine::Lane { peer, answer });
     }
 
     fn view(&mut self, viewer: Viewer, part: EnginePart) -> EngineView {

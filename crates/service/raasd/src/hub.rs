@@ -18,19 +18,17 @@ use std::time::Duration;
 
 use control::{PeerMessage, Reason, Reply};
 use engine::AppId;
+use plane::{ClientId, Fallbacks, LinkId, PairLimits, Pairs, Peers};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 use verbs::Time;
 
 use crate::client_socket::{ClientInput, Outgoing, Who};
-use crate::command::{ClientId, Command, FromEngine};
-use crate::fallbacks::Fallbacks;
+use crate::command::{Command, FromEngine};
 use crate::limits::{count, share};
 use crate::link::{LinkContext, LinkInput};
 use crate::log_quota::LogQuota;
-use crate::pairs::{PairLimits, Pairs};
-use crate::peers::{LinkId, Peers};
 use crate::questions::{QuestionPlace, Questions};
 use crate::shutdown::Shutdown;
 use crate::sleeper::Bell;
@@ -90,7 +88,7 @@ pub(crate) struct Hub {
     started: Instant,
     clients: BTreeMap<ClientId, Client>,
     apps: BTreeMap<AppId, ClientId>,
-    pairs: Pairs,
+    pairs: Pairs<OwnedFd>,
     fallbacks: Fallbacks,
     peers: Peers,
     links: BTreeMap<LinkId, mpsc::Sender<PeerMessage>>,

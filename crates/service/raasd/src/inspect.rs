@@ -3,9 +3,7 @@
 //! Owns which tables an answer has, in which order, what of the totals an ordinary user sees, and how many bytes a page may
 //! have. It must never make a page with more than [`PAGE_BYTES`] of rows, unless one row alone has more.
 
-use control::{
-    AppRow, ConnectionRow, Cursor, FRAME_BYTES_MAX, InspectAnswer, InspectQuery, PAGE_BYTES, Stat, VerbCounts,
-};
+use control::{AppRow, Cursor, FRAME_BYTES_MAX, InspectAnswer, InspectQuery, PAGE_BYTES, Stat, VerbCounts};
 use engine::{Page, Viewer};
 use serde::Serialize;
 
@@ -92,9 +90,6 @@ fn encoded_bytes<T: Serialize>(value: &T) -> usize {
     control::encode(value).map_or(FRAME_BYTES_MAX, |b| b.len())
 }
 
-/// Rows of connections, with their places.
-pub(crate) type ConnectionRows = (Vec<(u64, ConnectionRow)>, Option<u64>);
-
 /// What the control plane adds to the engine's part of `raas stat`.
 #[derive(Debug)]
 pub(crate) struct DaemonStat {
@@ -165,6 +160,8 @@ pub(crate) fn open_descriptors() -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use control::ConnectionRow;
+
     use super::*;
     use control::{ConnectionState, DatagramRow, PathKind, Reason, Reply};
 

@@ -1,90 +1,58 @@
-//! The cluster key: what makes two daemons trust each other.
+//! The file of the cluster key.
 //!
 //! Owns reading it, refusing one that others can read, and making one at the first start. The key must never be logged,
 //! sent or shown.
 
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use plane::{ClusterKey, KEY_BYTES, KEY_BYTES_MAX};
 
 use crate::DaemonError;
 
 /// File name of the key that is made beside the socket when none is configured.
 pub const KEY_FILE_NAME: &str = "cluster.key";
-/// Bytes of a key that is made here; the least that is accepted.
-pub const KEY_BYTES: usize = 32;
-/// Longest key file that is accepted.
-pub const KEY_BYTES_MAX: usize = 1024;
-
-/// The secret that all daemons of a cluster have.
-#[derive(Clone)]
-pub struct ClusterKey(Vec<u8>);
-
-impl fmt::Debug for ClusterKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ClusterKey(..)")
+/// Reads a key file. It must belong to this user or root and be closed to everyone else.
+pub(crate) fn read(path: &Path) -> Result<ClusterKey, DaemonError> {
+    let fail = |what: String| DaemonError::Key { path: path.to_path_buf(), what };
+    // A link is followed: secrets are often mounted as one, and owner and mode are those of what it leads to. A pipe is not
+    // waited for.
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(nonblock).open(path).map_err(|e| {
+        fail(format!("{e}; make one with: head -c 32 /dev/urandom > FILE; chmod 600 FILE, and copy it to every host"))
+    })?;
+    let meta = file.metadata().map_err(|e| fail(e.to_string()))?;
+    if !meta.is_file() {
+        return Err(fail("not a regular file".into()));
     }
+    if meta.mode() & 0o077 != 0 {
+        let mode = meta.mode() & 0o777;
+        return Err(fail(format!("mode {mode:04o} lets others use it: chmod 600 it, and change it if others saw it")));
+    }
+    let own = rustix::process::geteuid().as_raw();
+    if meta.uid() != own && meta.uid() != 0 {
+        return Err(fail(format!("belongs to user {}, not to user {own} or root", meta.uid())));
+    }
+    let mut bytes = Vec::new();
+    (&file).take(KEY_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(|e| fail(e.to_string()))?;
+    if !(KEY_BYTES..=KEY_BYTES_MAX).contains(&bytes.len()) {
+        let len =
+            if bytes.len() > KEY_BYTES_MAX { format!("more than {KEY_BYTES_MAX}") } else { bytes.len().to_string() };
+        return Err(fail(format!("has {len} bytes, allowed are {KEY_BYTES}..={KEY_BYTES_MAX}")));
+    }
+    Ok(ClusterKey::new(bytes))
 }
 
-impl ClusterKey {
-    /// A key of these bytes.
-    pub fn new(bytes: Vec<u8>) -> Self {
-        Self(bytes)
+/// The key in `directory`, made if there is none. Daemons that start at the same time get the same one: it appears
+/// complete, by a link that only one of them can make.
+pub(crate) fn read_or_create(directory: &Path) -> Result<ClusterKey, DaemonError> {
+    let path = directory.join(KEY_FILE_NAME);
+    if !path.exists() {
+        let made = create(directory, &path);
+        made.map_err(|e| DaemonError::Key { path: path.clone(), what: format!("cannot be made: {e}") })?;
     }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    /// Reads a key file. It must belong to this user or root and be closed to everyone else.
-    pub fn read(path: &Path) -> Result<Self, DaemonError> {
-        let fail = |what: String| DaemonError::Key { path: path.to_path_buf(), what };
-        // A link is followed: secrets are often mounted as one, and owner and mode are those of what it leads to. A pipe is not
-        // waited for.
-        let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-        let file = std::fs::OpenOptions::new().read(true).custom_flags(nonblock).open(path).map_err(|e| {
-            fail(format!(
-                "{e}; make one with: head -c 32 /dev/urandom > FILE; chmod 600 FILE, and copy it to every host"
-            ))
-        })?;
-        let meta = file.metadata().map_err(|e| fail(e.to_string()))?;
-        if !meta.is_file() {
-            return Err(fail("not a regular file".into()));
-        }
-        if meta.mode() & 0o077 != 0 {
-            let mode = meta.mode() & 0o777;
-            return Err(fail(format!(
-                "mode {mode:04o} lets others use it: chmod 600 it, and change it if others saw it"
-            )));
-        }
-        let own = rustix::process::geteuid().as_raw();
-        if meta.uid() != own && meta.uid() != 0 {
-            return Err(fail(format!("belongs to user {}, not to user {own} or root", meta.uid())));
-        }
-        let mut bytes = Vec::new();
-        (&file).take(KEY_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(|e| fail(e.to_string()))?;
-        if !(KEY_BYTES..=KEY_BYTES_MAX).contains(&bytes.len()) {
-            let len = if bytes.len() > KEY_BYTES_MAX {
-                format!("more than {KEY_BYTES_MAX}")
-            } else {
-                bytes.len().to_string()
-            };
-            return Err(fail(format!("has {len} bytes, allowed are {KEY_BYTES}..={KEY_BYTES_MAX}")));
-        }
-        Ok(Self(bytes))
-    }
-
-    /// The key in `directory`, made if there is none. Daemons that start at the same time get the same one: it appears
-    /// complete, by a link that only one of them can make.
-    pub fn read_or_create(directory: &Path) -> Result<Self, DaemonError> {
-        let path = directory.join(KEY_FILE_NAME);
-        if !path.exists() {
-            let made = create(directory, &path);
-            made.map_err(|e| DaemonError::Key { path: path.clone(), what: format!("cannot be made: {e}") })?;
-        }
-        Self::read(&path)
-    }
+    read(&path)
 }
 
 fn create(directory: &Path, path: &Path) -> io::Result<()> {
@@ -125,7 +93,10 @@ mod tests {
     fn daemons_that_start_together_get_one_key() {
         let dir = tempfile::tempdir().unwrap();
         let keys: Vec<_> = std::thread::scope(|scope| {
-            let start = || ClusterKey::read_or_create(dir.path()).unwrap().0;
+            let start = || {
+                read_or_create(dir.path()).unwrap();
+                std::fs::read(dir.path().join(KEY_FILE_NAME)).unwrap()
+            };
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         });
@@ -143,15 +114,15 @@ mod tests {
         let error = |mode: u32, bytes: usize| {
             std::fs::write(&path, vec![7; bytes]).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            ClusterKey::read(&path).map(|_| ()).unwrap_err().to_string()
+            read(&path).map(|_| ()).unwrap_err().to_string()
         };
         assert!(error(0o640, 32).contains("mode 0640"));
         assert!(error(0o604, 32).contains("mode 0604"));
         assert!(error(0o600, 31).contains("31 bytes"));
         assert!(error(0o600, 1025).contains("more than 1024"));
         std::fs::write(&path, [7; 32]).unwrap();
-        assert!(ClusterKey::read(&path).is_ok());
-        assert!(ClusterKey::read(&dir.path().join("none")).unwrap_err().to_string().contains("/dev/urandom"));
+        assert!(read(&path).is_ok());
+        assert!(read(&dir.path().join("none")).unwrap_err().to_string().contains("/dev/urandom"));
         assert_eq!(format!("{:?}", ClusterKey::new(vec![1; 32])), "ClusterKey(..)");
     }
 }

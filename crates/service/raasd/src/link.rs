@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use control::{CHALLENGE_BYTES, FRAME_BYTES_MAX, PeerMessage, Reason, decode, encode, with_length};
+use plane::{ClusterKey, Handshake, Identity, LinkId, Refusal, Side, Verdict, unexpected};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -16,11 +17,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
 use crate::Config;
-use crate::handshake::{Handshake, Identity, Refusal, Side, unexpected};
-use crate::key::ClusterKey;
 use crate::limits::count;
 use crate::log_quota::LogQuota;
-use crate::peers::{LinkId, Verdict};
 
 /// Longest frame before the key is proven: the longest Hello, Proof or Bye, with room for longer words of later releases.
 const HANDSHAKE_FRAME_BYTES_MAX: usize = 4096;

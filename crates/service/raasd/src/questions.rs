@@ -10,8 +10,7 @@ use std::sync::Arc;
 
 use control::{Cursor, InspectQuery};
 use engine::Viewer;
-
-use crate::command::ClientId;
+use plane::ClientId;
 
 /// Of which a program has one. Whoever holds a clone holds the program's only question, or the answer to it.
 #[derive(Debug, Clone, Default)]

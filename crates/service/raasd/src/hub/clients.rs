@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use control::{APP_VERSION, ChunkKind, Kind, Reason, Received, Reply, Request, Role};
 use engine::{AppId, Attach};
+use plane::{ClientId, LocalConnect, PAIR_SLOTS, PairAction, Party};
 use shm::{Pair, Segment, Session, Sharing, WakeSocket};
 use tokio::sync::{Notify, mpsc};
 
 use super::{Client, Hub, Stage};
 use crate::client_socket::{ClientInput, Outgoing, Who};
-use crate::command::{ClientId, Command};
-use crate::pairs::{LocalConnect, PAIR_SLOTS, PairAction, Party};
+use crate::command::Command;
 use crate::questions::QuestionPlace;
 
 /// Memory that a program and the daemon write. Where a first access may raise SIGBUS it has all its pages at once.
@@ -297,7 +297,10 @@ impl Hub {
         match (from_party, to_party) {
             (Some(from), Some(to)) => {
                 let now = self.now();
-                let wake = || WakeSocket::pair().map(|(a, b)| (a.into_fd(), b.into_fd()));
+                let wake = || {
+                    let made = WakeSocket::pair().map(|(a, b)| (a.into_fd(), b.into_fd()));
+                    made.inspect_err(|error| tracing::warn!(%error, "no wake socket for two processes")).ok()
+                };
                 let connect = LocalConnect { from, to, request, port, ring_bytes, connection };
                 self.pairs.handle_connect(now, connect, wake);
             }

@@ -4,11 +4,11 @@
 
 use control::NotTaken;
 use engine::AppId;
+use plane::{ClientId, SegmentLost};
 
 use super::{Client, Hub};
 use crate::client_socket::Who;
-use crate::command::{ClientId, Command};
-use crate::pairs::SegmentLost;
+use crate::command::Command;
 
 impl Hub {
     /// The program is at its limit: what it cannot take is used for nothing.

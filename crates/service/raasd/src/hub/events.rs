@@ -14,30 +14,7 @@ impl Hub {
             FromEngine::Listening { client, request, result } => {
                 self.send(client, Reply::Listening { request, result }, Vec::new());
             }
-            FromEngine::LaneOffered { peer, round, result } => {
-                let result = result.map_err(|error| {
-                    tracing::warn!(%peer, %error, "the device makes no lane");
-                    control::Reason::LocalLimit
-                });
-                self.peers.on_offer_made(now, peer, round, result);
-            }
-            FromEngine::LaneAccepted { peer, round, result } => {
-                let result = result.map_err(|error| {
-                    tracing::warn!(%peer, %error, "the peer's offer of a lane cannot be used");
-                    control::Reason::LaneFailed
-                });
-                self.peers.on_accepted(now, peer, round, result);
-            }
-            FromEngine::LaneRoutesTold { peer, round, routes, done } => {
-                self.peers.on_routes_told(now, peer, round, routes, done);
-            }
-            FromEngine::LaneRoutesTaken { peer, round, result } => {
-                let result = result.map_err(|error| {
-                    tracing::warn!(%peer, %error, "the connections of a lane cannot go on");
-                    control::Reason::LaneFailed
-                });
-                self.peers.on_routes_taken(now, peer, round, result);
-            }
+            FromEngine::Lane { peer, answer } => self.peers.on_answer(now, peer, answer),
             FromEngine::Inspected { number, view } => self.on_inspected(number, view),
             FromEngine::LaneWasReset { client, request, found } => self.on_lane_was_reset(client, request, found),
             FromEngine::WakeHangup { app } => {

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use control::{PeerMessage, Reason};
+use plane::{LinkId, PeerAction};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::Hub;
+use crate::command::Command;
 use crate::dial::dial;
 use crate::link::LinkInput;
-use crate::peers::{LinkId, PeerAction};
 
 impl Hub {
     pub(super) fn on_link(&mut self, input: LinkInput) {
@@ -58,7 +59,7 @@ impl Hub {
                         let _ = out.try_send(PeerMessage::Bye { reason, detail });
                     }
                 }
-                PeerAction::Engine(command) => self.command(command),
+                PeerAction::Engine(command) => self.command(Command::Lane(command)),
             }
         }
     }

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use control::{Cursor, InspectAnswer, InspectQuery, Reason, Reply};
 use engine::{AppId, Viewer};
+use plane::{ClientId, ConnectionRows};
 use tokio::time::Instant;
 
 use super::Hub;
 use crate::client_socket::Outgoing;
-use crate::command::{ClientId, Command, EngineView};
-use crate::inspect::{self, ConnectionRows, DaemonStat, LOOKS_PER_PAGE, Part};
+use crate::command::{Command, EngineView};
+use crate::inspect::{self, DaemonStat, LOOKS_PER_PAGE, Part};
 use crate::questions::Question;
 
 /// The daemon's descriptors are counted at most once in this time: with many it takes milliseconds.
@@ -69,8 +70,10 @@ impl Hub {
                 self.command(Command::Inspect { number: self.asked, viewer, part });
                 self.questions.give_to_engine(question);
             }
-            Part::Pairs(at) => self.answer_rows(question, self.pairs.rows(viewer, at, LOOKS_PER_PAGE)),
-            Part::Tcp(at) => self.answer_rows(question, self.fallbacks.rows(viewer, at, LOOKS_PER_PAGE)),
+            Part::Pairs(at) => self.answer_rows(question, self.pairs.rows(|uid| viewer.sees(uid), at, LOOKS_PER_PAGE)),
+            Part::Tcp(at) => {
+                self.answer_rows(question, self.fallbacks.rows(|uid| viewer.sees(uid), at, LOOKS_PER_PAGE))
+            }
             Part::None => {
                 let answer = inspect::nothing(question.query);
                 self.answer(question, answer, None);

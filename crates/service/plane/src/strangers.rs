@@ -10,8 +10,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-use tokio::sync::oneshot;
-
 /// Where links come from, as far as it counts: who has one IPv6 address usually has 2^64 of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Source {
@@ -22,49 +20,61 @@ enum Source {
     Known(IpAddr),
 }
 
+/// A place's number. Never used again for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PlaceNumber(u64);
+
 /// A link's right to its place.
 #[derive(Debug)]
-pub(crate) struct Place {
-    number: u64,
+pub struct Place {
+    number: PlaceNumber,
     source: Source,
-    /// Ready when the place was given to another.
-    pub(crate) taken: oneshot::Receiver<()>,
 }
 
+impl Place {
+    /// By which it is named when it is given to another.
+    pub fn number(&self) -> PlaceNumber {
+        self.number
+    }
+}
+
+/// A link that came in.
 #[derive(Debug)]
-struct Held {
-    source: Source,
-    tell: oneshot::Sender<()>,
+pub struct Entered {
+    /// Its place.
+    pub place: Place,
+    /// Whose place it took: that link is to be closed.
+    pub evicted: Option<PlaceNumber>,
 }
 
 /// All places.
 #[derive(Debug)]
-pub(crate) struct Strangers {
+pub struct Strangers {
     places_max: usize,
     per_source_max: usize,
     /// Whom the configuration names: by each address from which its links may come.
     known: BTreeMap<IpAddr, IpAddr>,
     /// By the number of the link, so the oldest come first.
-    held: BTreeMap<u64, Held>,
-    by_source: BTreeMap<Source, BTreeSet<u64>>,
+    held: BTreeMap<PlaceNumber, Source>,
+    by_source: BTreeMap<Source, BTreeSet<PlaceNumber>>,
     next: u64,
 }
 
 impl Strangers {
     /// `known`: source addresses of links, and the hosts that they name.
-    pub(crate) fn new(places_max: usize, per_source_max: usize, known: BTreeMap<IpAddr, IpAddr>) -> Self {
+    pub fn new(places_max: usize, per_source_max: usize, known: BTreeMap<IpAddr, IpAddr>) -> Self {
         let (held, by_source) = (BTreeMap::new(), BTreeMap::new());
         Self { places_max, per_source_max, known, held, by_source, next: 0 }
     }
 
     /// Most links that can have a place.
-    pub(crate) fn capacity(&self) -> usize {
+    pub fn capacity(&self) -> usize {
         let hosts: BTreeSet<&IpAddr> = self.known.values().collect();
         self.places_max.saturating_add(hosts.len().saturating_mul(self.per_source_max))
     }
 
-    /// A place for a link from `ip`, and whether another had to go for it.
-    pub(crate) fn enter(&mut self, ip: IpAddr) -> (Place, bool) {
+    /// A place for a link from `ip`, and who had to go for it.
+    pub fn enter(&mut self, ip: IpAddr) -> Entered {
         let source = self.source(ip);
         let crowded = match self.by_source.get(&source) {
             Some(own) if own.len() >= self.per_source_max => Some(source),
@@ -72,23 +82,19 @@ impl Strangers {
             _ => self.most_crowded(),
         };
         let evicted = crowded.and_then(|source| self.by_source.get(&source)?.first().copied());
-        if let Some(number) = evicted
-            && let Some(held) = self.remove(number)
-        {
-            // It may be leaving just as well.
-            let _ = held.tell.send(());
+        if let Some(number) = evicted {
+            self.remove(number);
         }
-        let (tell, taken) = oneshot::channel();
-        let number = self.next;
+        let number = PlaceNumber(self.next);
         self.next += 1;
-        self.held.insert(number, Held { source, tell });
+        self.held.insert(number, source);
         self.by_source.entry(source).or_default().insert(number);
-        (Place { number, source, taken }, evicted.is_some())
+        Entered { place: Place { number, source }, evicted }
     }
 
     /// The link has proven itself, or ended.
-    pub(crate) fn leave(&mut self, place: &Place) {
-        if self.held.get(&place.number).is_some_and(|held| held.source == place.source) {
+    pub fn leave(&mut self, place: &Place) {
+        if self.held.get(&place.number) == Some(&place.source) {
             self.remove(place.number);
         }
     }
@@ -104,7 +110,7 @@ impl Strangers {
 
     /// Places that are taken by hosts which the configuration does not name.
     fn unknown(&self) -> usize {
-        let known = |(source, links): (&Source, &BTreeSet<u64>)| match source {
+        let known = |(source, links): (&Source, &BTreeSet<PlaceNumber>)| match source {
             Source::Known(_) => links.len(),
             _ => 0,
         };
@@ -114,19 +120,18 @@ impl Strangers {
     /// The source that has most; of several the one whose oldest link is the oldest.
     fn most_crowded(&self) -> Option<Source> {
         let unknown = self.by_source.iter().filter(|(source, _)| !matches!(source, Source::Known(_)));
-        let key = |links: &BTreeSet<u64>| (links.len(), std::cmp::Reverse(links.first().copied()));
+        let key = |links: &BTreeSet<PlaceNumber>| (links.len(), std::cmp::Reverse(links.first().copied()));
         unknown.max_by_key(|(_, links)| key(links)).map(|(source, _)| *source)
     }
 
-    fn remove(&mut self, number: u64) -> Option<Held> {
-        let held = self.held.remove(&number)?;
-        if let Some(links) = self.by_source.get_mut(&held.source) {
+    fn remove(&mut self, number: PlaceNumber) {
+        let Some(source) = self.held.remove(&number) else { return };
+        if let Some(links) = self.by_source.get_mut(&source) {
             links.remove(&number);
             if links.is_empty() {
-                self.by_source.remove(&held.source);
+                self.by_source.remove(&source);
             }
         }
-        Some(held)
     }
 }
 
@@ -144,33 +149,32 @@ mod tests {
         IpAddr::from([192, 0, 2, n])
     }
 
-    fn is_out(place: &mut Place) -> bool {
-        place.taken.try_recv().is_ok()
+    fn has(strangers: &Strangers, place: &Place) -> bool {
+        strangers.held.contains_key(&place.number)
     }
 
     #[test]
     fn a_source_at_its_limit_takes_its_own_oldest_place() {
         let mut strangers = strangers();
-        let mut other = strangers.enter(v4(1)).0;
-        let mut idle: Vec<Place> = (0..8).map(|_| strangers.enter(v4(2)).0).collect();
+        let other = strangers.enter(v4(1)).place;
+        let idle: Vec<Place> = (0..8).map(|_| strangers.enter(v4(2)).place).collect();
         for n in 0..8 {
-            assert!(strangers.enter(v4(2)).1);
-            assert_eq!(idle.iter_mut().filter_map(|p| is_out(p).then_some(p.number)).collect::<Vec<_>>(), [1 + n]);
+            assert_eq!(strangers.enter(v4(2)).evicted, Some(idle[n].number));
         }
-        assert!(!is_out(&mut other));
+        assert!(has(&strangers, &other));
         assert_eq!(strangers.held.len(), 9);
     }
 
     #[test]
     fn a_host_alone_keeps_its_place_against_many_links_of_few_sources() {
         let mut strangers = strangers();
-        let mut idle: Vec<Place> = (0..64).map(|n| strangers.enter(v4(n / 8)).0).collect();
-        let (mut honest, evicted) = strangers.enter(v4(200));
-        assert!(evicted && idle.iter_mut().filter_map(|p| is_out(p).then_some(p.number)).eq([0]));
+        let idle: Vec<Place> = (0..64).map(|n| strangers.enter(v4(n / 8)).place).collect();
+        let Entered { place: honest, evicted } = strangers.enter(v4(200));
+        assert_eq!(evicted, Some(idle[0].number));
         for n in 0..10_000 {
             strangers.enter(v4((n % 8) as u8));
         }
-        assert!(!is_out(&mut honest), "strangers took the place of one who has only one");
+        assert!(has(&strangers, &honest), "strangers took the place of one who has only one");
         assert_eq!(strangers.held.len(), 64);
         strangers.leave(&honest);
         assert_eq!(strangers.held.len(), 63);
@@ -185,13 +189,12 @@ mod tests {
         for n in 0..100 {
             strangers.enter(v4(n));
         }
-        let mut honest = strangers.enter(v4(200)).0;
+        let honest = strangers.enter(v4(200)).place;
         for n in 0..63 {
             strangers.enter(v4(100 + n));
         }
-        assert!(!is_out(&mut honest), "63 newer links have the other places");
-        strangers.enter(v4(99));
-        assert!(is_out(&mut honest));
+        assert!(has(&strangers, &honest), "63 newer links have the other places");
+        assert_eq!(strangers.enter(v4(99)).evicted, Some(honest.number));
     }
 
     #[test]
@@ -206,23 +209,23 @@ mod tests {
         for _ in 0..8 {
             strangers.enter("::ffff:192.0.2.1".parse().unwrap());
         }
-        assert!(strangers.enter(v4(1)).1);
+        assert!(strangers.enter(v4(1)).evicted.is_some());
     }
 
     #[test]
     fn hosts_of_the_configuration_have_places_of_their_own() {
         let mut strangers = strangers();
-        let mut known = strangers.enter("10.9.9.8".parse().unwrap()).0;
+        let known = strangers.enter("10.9.9.8".parse().unwrap()).place;
         for n in 0..1000 {
             strangers.enter(v4((n % 250) as u8));
         }
-        assert!(!is_out(&mut known));
+        assert!(has(&strangers, &known));
         assert_eq!(strangers.held.len(), 65);
         for n in 0..1000 {
             strangers.enter(if n % 2 == 0 { "10.9.9.9" } else { "10.9.9.8" }.parse().unwrap());
             strangers.enter("fd00::1".parse().unwrap());
         }
-        assert!(is_out(&mut known), "its own host's links took it");
+        assert!(!has(&strangers, &known), "its own host's links took it");
         assert_eq!((strangers.held.len(), strangers.capacity()), (64 + 2 * 8, 64 + 2 * 8));
     }
 }

@@ -6,12 +6,10 @@
 use std::sync::atomic::Ordering;
 
 use control::{ConnectionRow, ConnectionState, PathKind, Reason};
-use engine::Viewer;
 use shm::{PairWords, app_flag};
 
 use super::{CONNECTING_END, Pairs, Use};
-use crate::command::ClientId;
-use crate::inspect::ConnectionRows;
+use crate::{ClientId, ConnectionRows};
 
 struct Words {
     tail: u64,
@@ -32,26 +30,26 @@ impl Words {
     }
 }
 
-impl Pairs {
+impl<F> Pairs<F> {
     /// Pairs of processes.
-    pub(crate) fn count(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         u64::try_from(self.pairs.len()).unwrap_or(u64::MAX)
     }
 
-    /// Rows that may be seen of the `looks` connections from `from` on. A connection's ends have two places.
-    pub(crate) fn rows(&self, viewer: Viewer, from: u64, looks: u32) -> ConnectionRows {
+    /// Rows of users whom `sees` names, of the `looks` connections from `from` on. A connection's ends have two places.
+    pub fn rows(&self, sees: impl Fn(u32) -> bool, from: u64, looks: u32) -> ConnectionRows {
         let mut uses = self.uses.range(from / 2..);
         let mut rows = Vec::new();
         for (&id, use_) in uses.by_ref().take(looks as usize) {
             let ends = self.rows_of(id, use_).into_iter().flatten().zip([id * 2, id * 2 + 1]);
-            let seen = ends.filter(|((uid, _), place)| *place >= from && viewer.sees(*uid));
+            let seen = ends.filter(|((uid, _), place)| *place >= from && sees(*uid));
             rows.extend(seen.map(|((_, row), place)| (place, row)));
         }
         (rows, uses.next().map(|(&id, _)| id * 2))
     }
 
     /// Connections of a client, an end each.
-    pub(crate) fn connections_of(&self, client: ClientId) -> u32 {
+    pub fn connections_of(&self, client: ClientId) -> u32 {
         self.open_ends.get(&client).copied().unwrap_or(0)
     }
 

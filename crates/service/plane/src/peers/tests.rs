@@ -26,7 +26,7 @@ fn dialed(peers: &mut Peers) -> Vec<LinkId> {
 
 fn lost(actions: &[PeerAction]) -> Vec<Reason> {
     let of = |a: &PeerAction| match a {
-        PeerAction::Engine(Command::LaneLost { reason, .. }) => Some(*reason),
+        PeerAction::Engine(LaneCommand::Lost { reason, .. }) => Some(*reason),
         _ => None,
     };
     actions.iter().filter_map(of).collect()
@@ -47,7 +47,7 @@ fn a_wish_dials_once_and_a_link_starts_the_round() {
     assert_eq!(dials.len(), 1);
     peers.handle_up(ms(2), dials[0], ip(2), 7);
     let next = actions(&mut peers);
-    assert!(matches!(next[..], [PeerAction::Engine(Command::LaneOffer { round: 1, .. })]), "{next:?}");
+    assert!(matches!(next[..], [PeerAction::Engine(LaneCommand::Offer { round: 1, .. })]), "{next:?}");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn simultaneous_dials_leave_one_link() {
     high.handle_dial_failed(ms(3), high_dial, Reason::Closed);
     for peers in [&mut low, &mut high] {
         let next = actions(peers);
-        assert!(matches!(next[..], [PeerAction::Engine(Command::LaneOffer { .. })]), "{next:?}");
+        assert!(matches!(next[..], [PeerAction::Engine(LaneCommand::Offer { .. })]), "{next:?}");
     }
 }
 
@@ -140,7 +140,7 @@ fn the_end_of_a_link_reaches_the_engine_and_a_new_one_may_come() {
     assert_eq!(peers.handle_hello(ms(3), next, ip(2), 2), Verdict::Proceed);
     peers.handle_up(ms(4), next, ip(2), 2);
     peers.handle_wanted(ms(5), ip(2));
-    assert!(matches!(actions(&mut peers)[..], [PeerAction::Engine(Command::LaneOffer { .. })]));
+    assert!(matches!(actions(&mut peers)[..], [PeerAction::Engine(LaneCommand::Offer { .. })]));
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn a_lane_half_made_waits_for_a_peer_that_stands_still() {
         let told: Vec<_> = actions(peers)
             .into_iter()
             .map(|a| match a {
-                PeerAction::Engine(Command::PeerSilent { silent, .. }) => silent,
+                PeerAction::Engine(LaneCommand::PeerSilent { silent, .. }) => silent,
                 other => panic!("{other:?}"),
             })
             .collect();

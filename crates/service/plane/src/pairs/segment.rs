@@ -4,17 +4,16 @@
 //! one half is missing.
 
 use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
 
 use super::PAIR_SLOTS;
 
 /// Both ends' segment of one index.
 #[derive(Debug)]
-pub(super) struct Segment {
+pub(super) struct Segment<F> {
     pub(super) ring_bytes: u32,
     /// Of whose share it is.
     pub(super) uid: u32,
-    pub(super) halves: [Option<Half>; 2],
+    pub(super) halves: [Option<Half<F>>; 2],
     /// Which ends have sent their half, or said that they cannot.
     pub(super) answered: [bool; 2],
     /// Somebody had no descriptor for it: it is given to no connection any more.
@@ -24,13 +23,13 @@ pub(super) struct Segment {
 }
 
 #[derive(Debug)]
-pub(super) struct Half {
+pub(super) struct Half<F> {
     /// Gone once it was passed on.
-    pub(super) fd: Option<OwnedFd>,
+    pub(super) fd: Option<F>,
     pub(super) view: shm::Pair,
 }
 
-impl Segment {
+impl<F> Segment<F> {
     pub(super) fn new(ring_bytes: u32, uid: u32) -> Self {
         let generations = vec![1; PAIR_SLOTS as usize];
         let (halves, answered) = ([None, None], [false; 2]);

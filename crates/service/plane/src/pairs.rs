@@ -12,89 +12,94 @@ mod segment;
 mod shares;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use control::{Connection, Path, Reason, Reply};
 use verbs::Time;
 
-pub(crate) use self::not_taken::SegmentLost;
+pub use self::not_taken::SegmentLost;
 use self::segment::{Half, Segment};
 use self::shares::{ONE_PAIR, ONE_SEGMENT, Shares};
-use crate::command::ClientId;
+use crate::{ClientId, Party};
 
 /// Connections in one segment.
-pub(crate) const PAIR_SLOTS: u32 = 64;
+pub const PAIR_SLOTS: u32 = 64;
 /// Connects that may wait for the segments of one pair.
 const PENDING_MAX: usize = 4096;
 /// The two ends of a connection have two numbers on this host: the listening end has the engine's, the connecting end
 /// this much more. The engine counts from 1 and does not get here.
-pub(crate) const CONNECTING_END: u64 = 1 << 40;
+pub const CONNECTING_END: u64 = 1 << 40;
 /// First and number of the ports that connecting ends show as their own. Nothing is bound to them.
 const EPHEMERAL: (u64, u64) = (32_768, 28_232);
 
 /// What the daemon does for a pair.
 #[derive(Debug)]
-pub(crate) enum PairAction {
+pub enum PairAction<F> {
+    /// A message to a process, with its descriptors.
     Send {
+        /// To whom.
         client: ClientId,
+        /// What.
         reply: Reply,
-        fds: Vec<OwnedFd>,
+        /// Descriptors that go with it.
+        fds: Vec<F>,
     },
     /// A connection did not come to be: its place in the listener's backlog is free again.
     Return {
+        /// Who listens.
         client: ClientId,
+        /// Where.
         port: u16,
+        /// The listening end's number.
         connection: u64,
     },
 }
 
-/// A process that takes part.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Party {
-    pub(crate) client: ClientId,
-    pub(crate) pid: u32,
-    pub(crate) uid: u32,
-}
-
 /// A connect of one process to a listener of another (or of itself).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LocalConnect {
-    pub(crate) from: Party,
-    pub(crate) to: Party,
-    pub(crate) request: u64,
-    pub(crate) port: u16,
-    pub(crate) ring_bytes: u32,
-    pub(crate) connection: u64,
+pub struct LocalConnect {
+    /// Who connects.
+    pub from: Party,
+    /// Who listens.
+    pub to: Party,
+    /// By which the connecting process knows its connect.
+    pub request: u64,
+    /// The listener's port.
+    pub port: u16,
+    /// Bytes of each ring.
+    pub ring_bytes: u32,
+    /// The listening end's number, below [`CONNECTING_END`].
+    pub connection: u64,
 }
 
 /// Bounds.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PairLimits {
-    pub(crate) pairs_max: usize,
+pub struct PairLimits {
+    /// Of the host.
+    pub pairs_max: usize,
     /// Of one user, whose process connected first.
-    pub(crate) pairs_per_user_max: usize,
+    pub pairs_per_user_max: usize,
     /// Of all pairs. The daemon maps both halves of each.
-    pub(crate) segments_max: usize,
+    pub segments_max: usize,
     /// Those that were made for connects of one user.
-    pub(crate) segments_per_user_max: usize,
+    pub segments_per_user_max: usize,
     /// Of one pair.
-    pub(crate) segments_per_pair_max: usize,
+    pub segments_per_pair_max: usize,
     /// A user beside root whose shares are not bounded: the daemon's own.
-    pub(crate) owner_uid: u32,
-    pub(crate) answer: Duration,
+    pub owner_uid: u32,
+    /// Time for a process to make its segment.
+    pub answer: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct PairKey(u64);
 
 #[derive(Debug)]
-struct Pair {
+struct Pair<F> {
     /// Of the process that connected first, and of the other. Of a process with itself: end 0 connects.
     ends: [End; 2],
-    segments: Vec<Segment>,
+    segments: Vec<Segment<F>>,
     pending: VecDeque<Pending>,
     /// The listening ends' numbers.
     connections: BTreeSet<u64>,
@@ -129,12 +134,12 @@ struct Use {
     closed: [bool; 2],
 }
 
-/// All pairs of the host.
+/// All pairs of the host. `F`: a descriptor, which is forwarded and never looked at.
 #[derive(Debug)]
-pub(crate) struct Pairs {
+pub struct Pairs<F> {
     limits: PairLimits,
     host: IpAddr,
-    pairs: BTreeMap<PairKey, Pair>,
+    pairs: BTreeMap<PairKey, Pair<F>>,
     by_clients: BTreeMap<(ClientId, ClientId), PairKey>,
     of_client: BTreeMap<ClientId, BTreeSet<PairKey>>,
     ends: BTreeMap<u64, (PairKey, usize)>,
@@ -146,12 +151,12 @@ pub(crate) struct Pairs {
     waiting: BTreeSet<PairKey>,
     next_key: u64,
     next_end: u64,
-    actions: VecDeque<PairAction>,
+    actions: VecDeque<PairAction<F>>,
 }
 
-impl Pairs {
+impl<F> Pairs<F> {
     /// `host` is the address that connections show.
-    pub(crate) fn new(limits: PairLimits, host: IpAddr) -> Self {
+    pub fn new(limits: PairLimits, host: IpAddr) -> Self {
         Self {
             limits,
             host,
@@ -169,19 +174,15 @@ impl Pairs {
         }
     }
 
-    pub(crate) fn poll_action(&mut self) -> Option<PairAction> {
+    /// What to do next.
+    pub fn poll_action(&mut self) -> Option<PairAction<F>> {
         self.actions.pop_front()
     }
 
     // ---- connecting
 
-    /// A connect; the place in the backlog is taken. `wake` makes the two ends of a wake socket.
-    pub(crate) fn handle_connect(
-        &mut self,
-        now: Time,
-        connect: LocalConnect,
-        wake: impl FnOnce() -> io::Result<(OwnedFd, OwnedFd)>,
-    ) {
+    /// A connect; the place in the backlog is taken. `wake` makes the two ends of a wake socket, if it can.
+    pub fn handle_connect(&mut self, now: Time, connect: LocalConnect, wake: impl FnOnce() -> Option<(F, F)>) {
         let (from, to) = (connect.from.client, connect.to.client);
         let key = match self.by_clients.get(&(from.min(to), from.max(to))) {
             Some(&key) => key,
@@ -200,16 +201,9 @@ impl Pairs {
         self.place(key);
     }
 
-    fn open_pair(
-        &mut self,
-        connect: &LocalConnect,
-        wake: impl FnOnce() -> io::Result<(OwnedFd, OwnedFd)>,
-    ) -> Result<PairKey, Reason> {
+    fn open_pair(&mut self, connect: &LocalConnect, wake: impl FnOnce() -> Option<(F, F)>) -> Result<PairKey, Reason> {
         self.shares.check(connect.from.uid, ONE_PAIR)?;
-        let (a, b) = wake().map_err(|error| {
-            tracing::warn!(%error, "no wake socket for two processes");
-            Reason::LocalLimit
-        })?;
+        let (a, b) = wake().ok_or(Reason::LocalLimit)?;
         let key = PairKey(self.next_key);
         self.next_key += 1;
         let parties = [connect.from, connect.to];
@@ -343,7 +337,7 @@ impl Pairs {
 
     /// Whether this segment of this client was asked for; its shape is then `PAIR_SLOTS` and `ring_bytes`. False: the
     /// pair is gone meanwhile. An error: the client broke the rules.
-    pub(crate) fn expects(&self, client: ClientId, end: u64, index: u32, shape: (u32, u32)) -> Result<bool, String> {
+    pub fn expects(&self, client: ClientId, end: u64, index: u32, shape: (u32, u32)) -> Result<bool, String> {
         let Some((key, side)) = self.end_of(client, end)? else { return Ok(false) };
         let Some(pair) = self.pairs.get(&key) else { return Ok(false) };
         let segment = pair.segments.get(index as usize).filter(|s| !s.answered[side]);
@@ -355,7 +349,7 @@ impl Pairs {
     }
 
     /// A segment that [`Self::expects`] allowed, checked and mapped read-only.
-    pub(crate) fn handle_segment(&mut self, end: u64, index: u32, fd: OwnedFd, view: shm::Pair) {
+    pub fn handle_segment(&mut self, end: u64, index: u32, fd: F, view: shm::Pair) {
         let Some(&(key, side)) = self.ends.get(&end) else { return };
         let Some(pair) = self.pairs.get_mut(&key) else { return };
         let Some(segment) = pair.segments.get_mut(index as usize) else { return };
@@ -389,13 +383,13 @@ impl Pairs {
     // ---- time
 
     /// When [`Self::handle_timeout`] has something to do.
-    pub(crate) fn deadline(&self) -> Option<Time> {
+    pub fn deadline(&self) -> Option<Time> {
         let of = |key| Some(self.pairs.get(key)?.pending.front()?.deadline);
         self.waiting.iter().filter_map(of).min()
     }
 
     /// Fails the connects for which a process did not make its segment in time. The segment may still come.
-    pub(crate) fn handle_timeout(&mut self, now: Time) {
+    pub fn handle_timeout(&mut self, now: Time) {
         let mut late = Vec::new();
         for key in &self.waiting {
             let Some(pair) = self.pairs.get_mut(key) else { continue };

@@ -8,11 +8,7 @@ use std::net::SocketAddr;
 
 use control::{ConnectionRow, ConnectionState, PathKind, Reason};
 
-use engine::Viewer;
-
-use crate::command::ClientId;
-use crate::inspect::ConnectionRows;
-use crate::pairs::Party;
+use crate::{ClientId, ConnectionRows, Party};
 
 /// Rows of one program; more connections than these are not shown.
 const ROWS_PER_CLIENT_MAX: usize = 4096;
@@ -31,7 +27,7 @@ struct Row {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Fallbacks {
+pub struct Fallbacks {
     rows: BTreeMap<u64, Row>,
     /// The rows of programs, by the programs' own numbers.
     ids: BTreeMap<(ClientId, u64), u64>,
@@ -40,7 +36,7 @@ pub(crate) struct Fallbacks {
 
 impl Fallbacks {
     /// A program has one more. False: there are too many, and it is not shown. An error is what the program did wrong.
-    pub(crate) fn handle_opened(
+    pub fn handle_opened(
         &mut self,
         Party { client, pid, uid }: Party,
         number: u64,
@@ -61,24 +57,24 @@ impl Fallbacks {
     }
 
     /// One is closed; nothing if it was not shown.
-    pub(crate) fn handle_closed(&mut self, client: ClientId, number: u64) {
+    pub fn handle_closed(&mut self, client: ClientId, number: u64) {
         if let Some(id) = self.ids.remove(&(client, number)) {
             self.rows.remove(&id);
         }
     }
 
     /// The program is gone, and with it its sockets.
-    pub(crate) fn handle_gone(&mut self, client: ClientId) {
+    pub fn handle_gone(&mut self, client: ClientId) {
         let own: Vec<_> = self.ids.range((client, 0)..=(client, u64::MAX)).map(|(key, _)| *key).collect();
         for (_, number) in own {
             self.handle_closed(client, number);
         }
     }
 
-    /// For `raas ss`: those that may be seen among the `looks` rows from `from` on. Bytes are not counted here.
-    pub(crate) fn rows(&self, viewer: Viewer, from: u64, looks: u32) -> ConnectionRows {
+    /// For `raas ss`: those whose users `sees` names, among the `looks` rows from `from` on. Bytes are not counted here.
+    pub fn rows(&self, sees: impl Fn(u32) -> bool, from: u64, looks: u32) -> ConnectionRows {
         let mut places = self.rows.range(from..);
-        let looked = places.by_ref().take(looks as usize).filter(|(_, row)| viewer.sees(row.uid));
+        let looked = places.by_ref().take(looks as usize).filter(|(_, row)| sees(row.uid));
         let rows = looked.map(|(&id, row)| {
             let row = ConnectionRow {
                 id,
@@ -111,6 +107,10 @@ mod tests {
         Party { client: ClientId(client.into()), pid, uid: client }
     }
 
+    fn everybody(_: u32) -> bool {
+        true
+    }
+
     fn addresses() -> (SocketAddr, SocketAddr) {
         ("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap())
     }
@@ -122,16 +122,16 @@ mod tests {
             assert_eq!(table.handle_opened(party(client, 70), number, addresses()), Ok(true));
         }
         assert!(table.handle_opened(party(1, 70), 2, addresses()).is_err(), "the same number twice");
-        let (rows, next) = table.rows(Viewer::All, 0, 2);
+        let (rows, next) = table.rows(everybody, 0, 2);
         assert_eq!((rows.len(), next), (2, Some(FIRST_ID + 2)));
-        assert_eq!(table.rows(Viewer::All, FIRST_ID + 2, 2).0.len(), 1);
-        let seen = |uid| table.rows(Viewer::User(uid), 0, 9).0.iter().map(|(_, r)| r.id).collect::<Vec<_>>();
+        assert_eq!(table.rows(everybody, FIRST_ID + 2, 2).0.len(), 1);
+        let seen = |uid| table.rows(|u| u == uid, 0, 9).0.iter().map(|(_, r)| r.id).collect::<Vec<_>>();
         assert_eq!([seen(1), seen(2), seen(3)], [vec![FIRST_ID, FIRST_ID + 1], vec![FIRST_ID + 2], vec![]]);
         table.handle_closed(ClientId(1), 1);
         table.handle_closed(ClientId(1), 99);
-        assert_eq!(table.rows(Viewer::All, 0, 9).0.len(), 2);
+        assert_eq!(table.rows(everybody, 0, 9).0.len(), 2);
         table.handle_gone(ClientId(1));
-        let (left, _) = table.rows(Viewer::All, 0, 9);
+        let (left, _) = table.rows(everybody, 0, 9);
         assert!(
             matches!(&left[..], [(_, row)] if row.path == PathKind::Tcp && row.app_pid == 70 && row.peer == addresses().1)
         );

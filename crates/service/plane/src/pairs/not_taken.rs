@@ -7,20 +7,20 @@ use std::collections::VecDeque;
 use control::Reason;
 
 use super::{Pairs, Pending};
-use crate::command::ClientId;
+use crate::ClientId;
 
 /// Who had no descriptor for a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SegmentLost {
+pub enum SegmentLost {
     /// The program: it could not make its own, or not map the other's.
     ByProgram,
     /// This daemon, when the program sent it.
     ByDaemon,
 }
 
-impl Pairs {
+impl<F> Pairs<F> {
     /// A process has no descriptor for its end of a new pair: there is none. An error: the client broke the rules.
-    pub(crate) fn handle_pair_not_taken(&mut self, client: ClientId, end: u64) -> Result<(), String> {
+    pub fn handle_pair_not_taken(&mut self, client: ClientId, end: u64) -> Result<(), String> {
         let Some((key, _)) = self.end_of(client, end)? else { return Ok(()) };
         if self.pairs.get(&key).is_some_and(|pair| !pair.connections.is_empty()) {
             return Err(format!("pair {end} has connections"));
@@ -33,7 +33,7 @@ impl Pairs {
 
     /// A segment of a pair is lost for want of a descriptor: who waits for it is refused, and another one may come in
     /// its place. An error: the client broke the rules.
-    pub(crate) fn handle_segment_not_taken(
+    pub fn handle_segment_not_taken(
         &mut self,
         client: ClientId,
         end: u64,

@@ -8,13 +8,13 @@ use control::Reason;
 
 use super::shares::{ONE_PAIR, ONE_SEGMENT};
 use super::{CONNECTING_END, Pair, PairKey, Pairs, Pending};
-use crate::command::ClientId;
+use crate::ClientId;
 
-impl Pairs {
+impl<F> Pairs<F> {
     /// The application took the connection from its backlog.
-    pub(crate) fn on_accepted(&mut self, client: ClientId, connection: u64) {
+    pub fn on_accepted(&mut self, client: ClientId, connection: u64) {
         let Some(use_) = self.uses.get_mut(&connection) else { return };
-        let listening = |p: &Pair| p.ends[1 - use_.side].client == client;
+        let listening = |p: &Pair<F>| p.ends[1 - use_.side].client == client;
         if self.pairs.get(&use_.pair).is_some_and(listening) {
             use_.accepted = true;
         }
@@ -22,7 +22,7 @@ impl Pairs {
 
     /// One side has finished a connection. Numbers that are no connection of the client's are those of a pair that
     /// ended meanwhile.
-    pub(crate) fn handle_closed(&mut self, client: ClientId, id: u64) {
+    pub fn handle_closed(&mut self, client: ClientId, id: u64) {
         let connecting = id >= CONNECTING_END;
         let connection = if connecting { id - CONNECTING_END } else { id };
         let Some(use_) = self.uses.get_mut(&connection) else { return };
@@ -46,7 +46,7 @@ impl Pairs {
     }
 
     /// Gives a connect up that has no slot yet. Whether there was one.
-    pub(crate) fn handle_cancel(&mut self, client: ClientId, request: u64) -> bool {
+    pub fn handle_cancel(&mut self, client: ClientId, request: u64) -> bool {
         let keys = self.of_client.get(&client).into_iter().flatten();
         for key in keys.copied().collect::<Vec<_>>() {
             let Some(pair) = self.pairs.get_mut(&key) else { continue };
@@ -60,7 +60,7 @@ impl Pairs {
     }
 
     /// The client is gone: so are its pairs. The other processes notice by their wake sockets.
-    pub(crate) fn handle_gone(&mut self, client: ClientId) {
+    pub fn handle_gone(&mut self, client: ClientId) {
         let gone = self.of_client.remove(&client).unwrap_or_default();
         for key in gone {
             for pending in self.drop_pair(key).into_iter().flat_map(|pair| pair.pending) {
@@ -74,7 +74,7 @@ impl Pairs {
     }
 
     /// Takes a pair out, with its connections and shares; who waits for it is the caller's to answer.
-    pub(super) fn drop_pair(&mut self, key: PairKey) -> Option<Pair> {
+    pub(super) fn drop_pair(&mut self, key: PairKey) -> Option<Pair<F>> {
         self.waiting.remove(&key);
         let pair = self.pairs.remove(&key)?;
         for use_ in pair.connections.iter().filter_map(|connection| self.uses.remove(connection)) {

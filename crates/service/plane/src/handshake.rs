@@ -10,55 +10,64 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-use crate::key::ClusterKey;
+use crate::ClusterKey;
 
 /// First bytes of what is proven: this protocol and nothing else that may use the same key.
 const DOMAIN: &[u8] = b"raas control link 1\0";
 
 /// Which side of the TCP connection one is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
+pub enum Side {
+    /// Who opened it.
     Dialer,
+    /// Who accepted it.
     Acceptor,
 }
 
 /// What a side says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Identity {
-    pub(crate) instance: u64,
-    pub(crate) address: IpAddr,
-    pub(crate) challenge: [u8; CHALLENGE_BYTES],
+pub struct Identity {
+    /// A random number of the daemon's process.
+    pub instance: u64,
+    /// The address that it listens at.
+    pub address: IpAddr,
+    /// Fresh random bytes.
+    pub challenge: [u8; CHALLENGE_BYTES],
 }
 
 /// The other side is not let in; what it is told, and what is logged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {detail}")]
-pub(crate) struct Refusal {
-    pub(crate) reason: Reason,
-    pub(crate) detail: String,
+pub struct Refusal {
+    /// What the other side acts on.
+    pub reason: Reason,
+    /// What a person reads.
+    pub detail: String,
 }
 
 impl Refusal {
-    pub(crate) fn new(reason: Reason, detail: impl Into<String>) -> Self {
+    /// A reason with words.
+    pub fn new(reason: Reason, detail: impl Into<String>) -> Self {
         Self { reason, detail: detail.into() }
     }
 }
 
 /// One side's view of the exchange.
 #[derive(Debug)]
-pub(crate) struct Handshake {
+pub struct Handshake {
     side: Side,
     own: Identity,
     peer: Option<Identity>,
 }
 
 impl Handshake {
-    pub(crate) fn new(side: Side, own: Identity) -> Self {
+    /// `own`: what this side says of itself.
+    pub fn new(side: Side, own: Identity) -> Self {
         Self { side, own, peer: None }
     }
 
     /// This side's first message.
-    pub(crate) fn hello(&self) -> PeerMessage {
+    pub fn hello(&self) -> PeerMessage {
         PeerMessage::Hello {
             version: WIRE_VERSION,
             release: env!("CARGO_PKG_VERSION").into(),
@@ -69,7 +78,7 @@ impl Handshake {
     }
 
     /// The peer's first message.
-    pub(crate) fn handle_hello(&mut self, message: PeerMessage) -> Result<Identity, Refusal> {
+    pub fn handle_hello(&mut self, message: PeerMessage) -> Result<Identity, Refusal> {
         let PeerMessage::Hello { version, release, instance, address, challenge } = message else {
             return Err(unexpected(&message, "Hello"));
         };
@@ -92,12 +101,12 @@ impl Handshake {
     }
 
     /// This side's proof.
-    pub(crate) fn proof(&self, key: &ClusterKey) -> Option<PeerMessage> {
+    pub fn proof(&self, key: &ClusterKey) -> Option<PeerMessage> {
         Some(PeerMessage::Proof { mac: self.mac(self.side, key)?.finalize().into_bytes().into() })
     }
 
     /// The peer's proof.
-    pub(crate) fn handle_proof(&self, message: &PeerMessage, key: &ClusterKey) -> Result<(), Refusal> {
+    pub fn handle_proof(&self, message: &PeerMessage, key: &ClusterKey) -> Result<(), Refusal> {
         let PeerMessage::Proof { mac } = message else { return Err(unexpected(message, "Proof")) };
         let peer_side = match self.side {
             Side::Dialer => Side::Acceptor,
@@ -139,7 +148,7 @@ impl Handshake {
 }
 
 /// Why the other side ended the exchange, or what it said instead of what it should.
-pub(crate) fn unexpected(message: &PeerMessage, wanted: &str) -> Refusal {
+pub fn unexpected(message: &PeerMessage, wanted: &str) -> Refusal {
     match message {
         PeerMessage::Bye { reason, detail } => {
             // Its words go into the log: cut to a line of text.

@@ -8,15 +8,17 @@
 //! before it proves anything. The dial of the daemon with the lower instance number goes on; the other is refused or
 //! given up. While another's handshake is under way one's own dial waits.
 
+mod lanes;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use control::{LaneOffer, LaneRoutes, PeerMessage, Reason};
+use control::{PeerMessage, Reason};
 use verbs::Time;
 
-use crate::command::Command;
-use crate::lane_round::{LaneRound, RoundAction};
+use crate::lane_round::LaneRound;
+use crate::{LaneCommand, LinkId};
 
 /// Pause before one dials again whom the peer told that a link exists or comes from its side.
 const REDIAL: Duration = Duration::from_millis(100);
@@ -25,37 +27,47 @@ const REDIALS_MAX: u32 = 20;
 /// How long one's own dial waits for an incoming link that may still prove itself.
 const YIELD: Duration = Duration::from_millis(500);
 
-/// A TCP connection to another daemon. Never used again for another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct LinkId(pub(crate) u64);
-
 /// What the daemon does for its peers.
 #[derive(Debug)]
-pub(crate) enum PeerAction {
+pub enum PeerAction {
+    /// Dial a peer's daemon. Answered by [`Peers::handle_up`] or [`Peers::handle_dial_failed`], unless it is cancelled.
     Dial {
+        /// What the link is called.
         link: LinkId,
+        /// Whom.
         peer: IpAddr,
     },
+    /// Give a dial up, or the link that it became, without words.
     CancelDial {
+        /// Which.
         link: LinkId,
     },
+    /// Send a message on a link that is up.
     Send {
+        /// Which.
         link: LinkId,
+        /// What.
         message: PeerMessage,
     },
     /// Say why, and close.
     Close {
+        /// Which.
         link: LinkId,
+        /// Why.
         reason: Reason,
+        /// In words.
         detail: String,
     },
-    Engine(Command),
+    /// For the engine.
+    Engine(LaneCommand),
 }
 
 /// Whether a link whose Hello was heard may go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
+    /// It may.
     Proceed,
+    /// It may not, and is told why.
     Refuse(Reason, String),
 }
 
@@ -84,7 +96,7 @@ struct Peer {
 
 /// All peers of the host.
 #[derive(Debug)]
-pub(crate) struct Peers {
+pub struct Peers {
     instance: u64,
     peers_max: usize,
     lane_setup: Duration,
@@ -103,7 +115,7 @@ pub(crate) struct Peers {
 
 impl Peers {
     /// `heartbeat`: how often a peer says something at least.
-    pub(crate) fn new(instance: u64, peers_max: usize, lane_setup: Duration, heartbeat: Duration) -> Self {
+    pub fn new(instance: u64, peers_max: usize, lane_setup: Duration, heartbeat: Duration) -> Self {
         Self {
             instance,
             peers_max,
@@ -118,7 +130,8 @@ impl Peers {
         }
     }
 
-    pub(crate) fn poll_action(&mut self) -> Option<PeerAction> {
+    /// What to do next.
+    pub fn poll_action(&mut self) -> Option<PeerAction> {
         self.actions.pop_front()
     }
 
@@ -132,7 +145,7 @@ impl Peers {
     // ---- wishes
 
     /// The engine wants a lane to this host.
-    pub(crate) fn handle_wanted(&mut self, now: Time, peer: IpAddr) {
+    pub fn handle_wanted(&mut self, now: Time, peer: IpAddr) {
         let Some(entry) = self.entry(peer) else {
             self.engine_lost(peer, Reason::LocalLimit);
             return;
@@ -176,13 +189,13 @@ impl Peers {
     }
 
     fn engine_lost(&mut self, peer: IpAddr, reason: Reason) {
-        self.actions.push_back(PeerAction::Engine(Command::LaneLost { peer, reason }));
+        self.actions.push_back(PeerAction::Engine(LaneCommand::Lost { peer, reason }));
     }
 
     // ---- links coming up
 
     /// The Hello of a link that we accepted, before anything is proven.
-    pub(crate) fn handle_hello(&mut self, now: Time, link: LinkId, peer: IpAddr, instance: u64) -> Verdict {
+    pub fn handle_hello(&mut self, now: Time, link: LinkId, peer: IpAddr, instance: u64) -> Verdict {
         if let Some(entry) = self.peers.get_mut(&peer) {
             if entry.established.as_ref().is_some_and(|e| e.instance == instance) {
                 return Verdict::Refuse(Reason::Closed, "there is a link between the two daemons already".into());
@@ -206,7 +219,7 @@ impl Peers {
     }
 
     /// A link has proven the key.
-    pub(crate) fn handle_up(&mut self, now: Time, link: LinkId, peer: IpAddr, instance: u64) {
+    pub fn handle_up(&mut self, now: Time, link: LinkId, peer: IpAddr, instance: u64) {
         let known = self.incoming.remove(&link).is_some() || self.links.contains_key(&link);
         let Some(entry) = self.entry(peer).filter(|_| known) else {
             self.links.remove(&link);
@@ -243,7 +256,7 @@ impl Peers {
     // ---- links going down
 
     /// A dial ended without a link. `Reason::Closed` is the peer's word that another link exists or comes.
-    pub(crate) fn handle_dial_failed(&mut self, now: Time, link: LinkId, reason: Reason) {
+    pub fn handle_dial_failed(&mut self, now: Time, link: LinkId, reason: Reason) {
         let Some(peer) = self.links.remove(&link) else { return };
         let Some(entry) = self.peers.get_mut(&peer).filter(|p| p.dial == Some(link)) else { return };
         entry.dial = None;
@@ -258,7 +271,7 @@ impl Peers {
     }
 
     /// A link that we accepted or that was up has ended.
-    pub(crate) fn handle_down(&mut self, now: Time, link: LinkId, reason: Reason) {
+    pub fn handle_down(&mut self, now: Time, link: LinkId, reason: Reason) {
         if let Some(peer) = self.incoming.remove(&link) {
             if !self.is_arriving(peer)
                 && let Some(entry) = self.peers.get_mut(&peer)
@@ -299,167 +312,15 @@ impl Peers {
         self.actions.push_back(PeerAction::Close { link, reason, detail: detail.into() });
     }
 
-    // ---- lanes
-
-    /// A message of a link that is up.
-    pub(crate) fn handle_message(&mut self, now: Time, link: LinkId, message: PeerMessage) {
-        let Some(&peer) = self.links.get(&link) else { return };
-        let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) else { return };
-        if established.link != link {
-            return;
-        }
-        let pause = now.saturating_since(std::mem::replace(&mut established.heard_at, now));
-        if pause > self.pause && established.pending_since.is_some() {
-            // One of us stood still, and nothing could go on meanwhile.
-            established.pending_since = Some(now);
-        }
-        if std::mem::take(&mut established.is_silent) {
-            tracing::info!(%peer, "the peer's daemon speaks again");
-            self.actions.push_back(PeerAction::Engine(Command::PeerSilent { peer, silent: None }));
-        }
-        let handled = match message {
-            PeerMessage::LaneOffer(offer) => established.round.handle_offer(offer),
-            PeerMessage::LaneReady { .. } => established.round.handle_ready(),
-            PeerMessage::LaneReset { reason, resumes, .. } => established.round.handle_reset(reason, resumes),
-            PeerMessage::LaneRoutes(routes) => established.round.handle_routes(routes),
-            PeerMessage::LaneRoutesTaken { .. } => established.round.handle_routes_taken(),
-            PeerMessage::Heartbeat => Ok(()),
-            PeerMessage::Bye { reason, detail } => {
-                tracing::info!(%peer, %reason, detail = %detail.escape_default(), "the peer's daemon closed its link");
-                let told = if reason == Reason::ShuttingDown { reason } else { Reason::PeerLost };
-                self.close(link, Reason::Closed, "goodbye");
-                self.drop_established(peer, told);
-                return self.forget_idle(peer);
-            }
-            PeerMessage::Hello { .. } | PeerMessage::Proof { .. } => {
-                return self.give_up(peer, link, Reason::PeerLost, "Hello or Proof on a link that is up");
-            }
-        };
-        match handled {
-            Ok(()) => {
-                self.pump(now, peer);
-                self.check_setup(now, peer);
-            }
-            Err(error) => {
-                tracing::warn!(%peer, %error, "closing the link to a daemon that breaks the protocol");
-                self.give_up(peer, link, Reason::PeerLost, &error.to_string());
-            }
-        }
-    }
-
-    /// The peer of a link has said nothing for so long.
-    pub(crate) fn handle_silent(&mut self, link: LinkId, silent: Duration) {
-        let Some(&peer) = self.links.get(&link) else { return };
-        let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) else { return };
-        if established.link != link {
-            return;
-        }
-        if !std::mem::replace(&mut established.is_silent, true) {
-            tracing::warn!(%peer, ?silent, "the peer's daemon says nothing; its connections wait for it");
-        }
-        self.actions.push_back(PeerAction::Engine(Command::PeerSilent { peer, silent: Some(silent) }));
-    }
-
-    /// The engine's answer to [`Command::LaneOffer`].
-    pub(crate) fn on_offer_made(&mut self, now: Time, peer: IpAddr, round: u64, result: Result<LaneOffer, Reason>) {
-        if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
-            established.round.on_offer_made(round, result);
-            self.pump(now, peer);
-        }
-    }
-
-    /// The engine's answer to [`Command::LaneAccept`].
-    pub(crate) fn on_accepted(&mut self, now: Time, peer: IpAddr, round: u64, result: Result<(), Reason>) {
-        if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
-            established.round.on_accepted(round, result);
-            self.pump(now, peer);
-        }
-    }
-
-    /// The engine's answer to [`Command::LaneTellRoutes`].
-    pub(crate) fn on_routes_told(
-        &mut self,
-        now: Time,
-        peer: IpAddr,
-        round: u64,
-        routes: Option<LaneRoutes>,
-        done: bool,
-    ) {
-        if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
-            established.round.on_routes_told(round, routes, done);
-            self.pump(now, peer);
-        }
-    }
-
-    /// The engine's answer to [`Command::LaneTakeRoutes`].
-    pub(crate) fn on_routes_taken(&mut self, now: Time, peer: IpAddr, round: u64, result: Result<bool, Reason>) {
-        if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
-            established.round.on_routes_taken(round, result);
-            self.pump(now, peer);
-        }
-    }
-
-    /// The engine says that the lane's queue pair failed, and keeps the connections. Without a link they are about to end.
-    pub(crate) fn on_lane_reset(&mut self, now: Time, peer: IpAddr, detail: &str) {
-        if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
-            tracing::warn!(%peer, detail, "the lane is reset; its connections wait for a new queue pair");
-            established.round.on_lane_reset();
-            self.pump(now, peer);
-        }
-    }
-
-    /// The engine says that the lane failed.
-    pub(crate) fn on_lane_failed(&mut self, now: Time, peer: IpAddr, reason: Reason) {
-        if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
-            established.round.on_lane_failed(reason);
-            self.pump(now, peer);
-        }
-    }
-
-    /// Carries out what a round wants, and watches how long it takes.
-    fn pump(&mut self, now: Time, peer: IpAddr) {
-        let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) else { return };
-        let link = established.link;
-        while let Some(action) = established.round.poll_action() {
-            let action = match action {
-                RoundAction::MakeOffer { round } => PeerAction::Engine(Command::LaneOffer { peer, round }),
-                RoundAction::Accept { round, offer } => PeerAction::Engine(Command::LaneAccept { peer, round, offer }),
-                RoundAction::TellRoutes { round } => PeerAction::Engine(Command::LaneTellRoutes { peer, round }),
-                RoundAction::TakeRoutes { round, routes } => {
-                    PeerAction::Engine(Command::LaneTakeRoutes { peer, round, routes })
-                }
-                RoundAction::Reset => {
-                    tracing::info!(%peer, "the peer resets the lane; its connections wait for a new queue pair");
-                    PeerAction::Engine(Command::LaneReset { peer })
-                }
-                RoundAction::Ready => {
-                    tracing::info!(%peer, "lane is up");
-                    PeerAction::Engine(Command::LaneReady { peer })
-                }
-                RoundAction::Lost(reason) => {
-                    tracing::info!(%peer, %reason, "lane is down");
-                    PeerAction::Engine(Command::LaneLost { peer, reason })
-                }
-                RoundAction::Send(message) => PeerAction::Send { link, message },
-            };
-            self.actions.push_back(action);
-        }
-        if !established.round.is_pending() {
-            established.pending_since = None;
-        } else if established.pending_since.is_none() {
-            established.pending_since = Some(now);
-        }
-    }
-
     // ---- time
 
     /// When [`Self::handle_timeout`] has something to do.
-    pub(crate) fn deadline(&self) -> Option<Time> {
+    pub fn deadline(&self) -> Option<Time> {
         self.peers.values().filter_map(|p| p.redial_at).min()
     }
 
     /// Dials again.
-    pub(crate) fn handle_timeout(&mut self, now: Time) {
+    pub fn handle_timeout(&mut self, now: Time) {
         let peers: Vec<IpAddr> = self.peers.keys().copied().collect();
         for peer in peers {
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
@@ -467,17 +328,6 @@ impl Peers {
                 entry.redial_at = None;
                 self.dial_if_needed(now, peer);
             }
-        }
-    }
-
-    /// Gives up a peer that leaves a lane half made though it speaks: called when it did. One that says nothing may stand
-    /// still, and is waited for as long as its link is kept.
-    fn check_setup(&mut self, now: Time, peer: IpAddr) {
-        let established = self.peers.get(&peer).and_then(|p| p.established.as_ref());
-        let late = |e: &&Established| e.pending_since.is_some_and(|since| since + self.lane_setup <= now);
-        if let Some(link) = established.filter(late).map(|e| e.link) {
-            tracing::warn!(%peer, "closing the link to a daemon that leaves a lane half made");
-            self.give_up(peer, link, Reason::TimedOut, "the lane was not set up in time");
         }
     }
 }

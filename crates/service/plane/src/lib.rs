@@ -1,0 +1,37 @@
+//! The daemon's control plane without I/O: what it decides about other daemons and about programs of its own host.
+//!
+//! No socket, thread, clock or random number: time and entropy are arguments, and whoever drives a state machine here carries
+//! out what it asks for. The daemon (`raasd`) does so with tokio; the simulator (`sim`) does so in virtual time, so that what
+//! it proves is what ships.
+//!
+//! All state machines here are driven in the same way. `handle_*` takes what somebody else did, `on_*` an answer to what was
+//! asked for; then `poll_action` until it returns `None`, in the order in which it returns; then `deadline` says when
+//! `handle_timeout` has something to do. Time never runs backwards.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod cluster_key;
+mod fallbacks;
+mod handshake;
+mod ids;
+mod lane;
+mod lane_round;
+mod pairs;
+mod peers;
+mod strangers;
+mod user_places;
+
+use control::ConnectionRow;
+
+pub use cluster_key::{ClusterKey, KEY_BYTES, KEY_BYTES_MAX};
+pub use fallbacks::Fallbacks;
+pub use handshake::{Handshake, Identity, Refusal, Side, unexpected};
+pub use ids::{ClientId, LinkId, Party};
+pub use lane::{LaneAnswer, LaneCommand};
+pub use pairs::{CONNECTING_END, LocalConnect, PAIR_SLOTS, PairAction, PairLimits, Pairs, SegmentLost};
+pub use peers::{PeerAction, Peers, Verdict};
+pub use strangers::{Entered, Place, PlaceNumber, Strangers};
+pub use user_places::UserPlaces;
+
+/// Rows of connections, each with its place in its table, and the place to go on from if there are more.
+pub type ConnectionRows = (Vec<(u64, ConnectionRow)>, Option<u64>);
