@@ -158,8 +158,8 @@ mod tests {
         let mut strangers = strangers();
         let other = strangers.enter(v4(1)).place;
         let idle: Vec<Place> = (0..8).map(|_| strangers.enter(v4(2)).place).collect();
-        for n in 0..8 {
-            assert_eq!(strangers.enter(v4(2)).evicted, Some(idle[n].number));
+        for oldest in &idle {
+            assert_eq!(strangers.enter(v4(2)).evicted, Some(oldest.number));
         }
         assert!(has(&strangers, &other));
         assert_eq!(strangers.held.len(), 9);
