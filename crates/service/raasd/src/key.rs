@@ -14,7 +14,7 @@ use crate::DaemonError;
 /// File name of the key that is made beside the socket when none is configured.
 pub const KEY_FILE_NAME: &str = "cluster.key";
 /// Reads a key file. It must belong to this user or root and be closed to everyone else.
-pub(crate) fn read(path: &Path) -> Result<ClusterKey, DaemonError> {
+pub fn read(path: &Path) -> Result<ClusterKey, DaemonError> {
     let fail = |what: String| DaemonError::Key { path: path.to_path_buf(), what };
     // A link is followed: secrets are often mounted as one, and owner and mode are those of what it leads to. A pipe is not
     // waited for.

@@ -40,8 +40,8 @@ pub use config::{Config, ConfigError, DeviceChoice, Flags, Heartbeat, PEER_PORT,
 pub use daemon::{Daemon, run};
 pub use device::{Decision, decide};
 pub use error::DaemonError;
-pub use key::KEY_FILE_NAME;
+pub use key::{KEY_FILE_NAME, read as read_cluster_key};
 pub use limits::{DaemonLimits, LIMITS, Limit};
 pub use machine::{Fit, Machine, raise_descriptor_limit};
-pub use plane::{KEY_BYTES, KEY_BYTES_MAX};
+pub use plane::{ClusterKey, KEY_BYTES, KEY_BYTES_MAX};
 pub use shutdown::Shutdown;

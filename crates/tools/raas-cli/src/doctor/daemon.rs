@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use control::{LaneRow, Stat};
 use raas::SessionError;
-use raasd::{ClusterKey, Config, DeviceChoice, Flags, KEY_FILE_NAME};
+use raasd::{Config, DeviceChoice, Flags, KEY_FILE_NAME, read_cluster_key};
 use serde_json::Value;
 
 use super::finding::{Code, Findings};
@@ -256,7 +256,7 @@ fn key(serving: &Serving, findings: &mut Findings) {
             let detail = format!("{at} is closed to others; its content is for the daemon's user to judge");
             findings.ok("key", at.as_str(), detail);
         }
-        _ => match ClusterKey::read(&path) {
+        _ => match read_cluster_key(&path) {
             Ok(_) => findings.ok("key", at.as_str(), format!("{at} is a key and closed to others")),
             Err(e) => findings.fail("key", Code::Failed, at.as_str(), e.to_string(), &fix),
         },
