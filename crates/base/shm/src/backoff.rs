@@ -24,6 +24,12 @@ impl Backoff {
         self.yields = 0;
     }
 
+    /// Work was done that somebody on this core may wait for: the count starts again, and the core is offered once.
+    pub fn hand_over(&mut self) {
+        self.yields = 0;
+        rustix::thread::sched_yield();
+    }
+
     /// Yields the core once; false, without a yield, when it is time to block.
     pub fn snooze(&mut self) -> bool {
         if self.yields >= self.max_yields {

@@ -297,6 +297,11 @@ impl Engine {
 
     // ---- results
 
+    /// Bytes of ring data sent and received since the start. The difference over a round says how much it moved.
+    pub fn data_bytes(&self) -> u64 {
+        self.counters.data_bytes
+    }
+
     /// Takes the oldest event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()

@@ -218,6 +218,7 @@ impl Pump<'_> {
             }
             stage(lane, vqp, piece);
             self.counters.writes_sent += 1;
+            self.counters.data_bytes += u64::from(piece.bytes);
             if lane.sendq.is_batch_full() {
                 lane.sendq.flush(nic, lane.qpn)?;
             }

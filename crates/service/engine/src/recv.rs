@@ -157,6 +157,7 @@ impl Engine {
             lane.rx_bytes += u64::from(bytes);
         }
         self.counters.writes_received += 1;
+        self.counters.data_bytes += u64::from(bytes);
         self.mark(app, slot, awaited);
         Ok(())
     }

@@ -44,6 +44,8 @@ pub struct Page<T> {
 /// Events counted since the engine was made.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
+    /// Bytes of ring data sent and received.
+    pub(crate) data_bytes: u64,
     pub(crate) rnr_naks: u64,
     pub(crate) credit_stalls: u64,
     pub(crate) stale_frames: u64,

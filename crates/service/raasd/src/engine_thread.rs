@@ -31,6 +31,10 @@ const COMMANDS_PER_ROUND: usize = 32;
 /// Yields without work before the thread sleeps. One yield costs 0.5 us on an idle core, and a round with it looks at
 /// the device, so this is a little more than the 50 us (two round trips) after which sleeping pays.
 const IDLE_YIELDS: u32 = 100;
+/// After a round that moved ring data, but no more than this, the core is offered to the applications at once: what they read
+/// or write next is the next work of such a load, and an idle look at the device first costs them a microsecond. Rounds of
+/// streams move more, and go on.
+const HAND_OVER_BYTES: u64 = 16 << 10;
 /// While the engine has other work, pages of answers to questions get one in so many parts of its time.
 const QUESTION_SHARE: u32 = 16;
 /// Longest sleep while answers wait for room in the queue to the control plane.
@@ -127,12 +131,16 @@ impl<P: Provider> EngineThread<P> {
         let mut backoff = Backoff::new(IDLE_YIELDS);
         let mut to_wake = Vec::new();
         loop {
+            let moved_before = self.engine.data_bytes();
             let busy = self.round(&mut to_wake);
+            let moved = self.engine.data_bytes() - moved_before;
             if self.stop {
                 self.farewell(&mut to_wake);
                 return Ok(());
             }
-            if busy {
+            if busy && (1..=HAND_OVER_BYTES).contains(&moved) {
+                backoff.hand_over();
+            } else if busy {
                 backoff.reset();
             } else if !backoff.snooze() {
                 self.sleep().map_err(DaemonError::io("epoll_wait of the engine thread"))?;
