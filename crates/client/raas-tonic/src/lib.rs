@@ -1,7 +1,7 @@
 //! gRPC over RaaS: what tonic (and hyper) need to run on streams of crate `raas`.
 //!
-//! A server takes [`Incoming`], a client [`Connector`]; everything between is tonic's. A handler finds [`ConnectInfo`] among
-//! the extensions of its request: who called, and which path the bytes took.
+//! A server uses [`Incoming`], a client [`Connector`]; tonic does everything between. A handler finds [`ConnectInfo`]
+//! among the extensions of its request: the caller, and the path that the bytes took.
 //!
 //! ```no_run
 //! use tonic::transport::{Endpoint, Server};

@@ -153,7 +153,7 @@ fn server_and_channel_live_through_the_daemons_restart() {
         // The connection is one within this host, and goes on without it.
         first.say(request()).await.unwrap();
         let daemon = raas_embedded::Daemon::start(config.clone()).unwrap();
-        // A channel that must connect anew, by a connector of the lost session's.
+        // A channel that must connect again, by a connector of the lost session.
         let channel = loop {
             match endpoint.connect_with_connector(connector.clone()).await {
                 Ok(channel) => break channel,

@@ -1,9 +1,9 @@
 //! One suite of verbs semantics, the same bodies for every provider.
 //!
-//! A [`Rig`] is two devices that can reach each other, in virtual time or on a real network. Each case of [`CASES`] gets a
-//! fresh one, connects queue pairs on it and checks what the specification says; it returns a [`Failure`] that tells
-//! what was seen instead. Where a provider is known to differ, [`Rig::differences`] names the case and the reason: such a case
-//! must *fail*, so that the table cannot outlive the difference, unless the entry says that a race decides.
+//! A [`Rig`] is two devices that can reach each other, in virtual time or on a real network. Each case of [`CASES`]
+//! gets a fresh one, connects queue pairs on it and checks what the specification says; it returns a [`Failure`] that
+//! says what was seen instead. If a provider is known to differ, [`Rig::differences`] names the case and the reason.
+//! Such a case must *fail*, so that the table cannot outlive the difference, unless the entry says that a race decides.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

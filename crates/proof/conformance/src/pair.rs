@@ -239,7 +239,7 @@ impl<'r> Pair<'r> {
         Ok(())
     }
 
-    /// Makes a side's QP anew on another SRQ; the pair must not be connected yet.
+    /// Replaces a side's QP by a new one on another SRQ. The pair must not be connected yet.
     pub fn replace_srq(&mut self, side: Side, srq: SrqId) -> Outcome {
         let o = self.options.clone();
         let old = self.end(side).clone();
@@ -432,7 +432,7 @@ impl<'r> Pair<'r> {
     }
 }
 
-/// `len` bytes that tell their place and `seed`.
+/// `len` bytes that depend on their place and on `seed`.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| (i.wrapping_mul(31).wrapping_add(seed * 7) ^ (i >> 8)) as u8).collect()
 }

@@ -1,8 +1,8 @@
 //! What fuzzers drive: every parser of bytes that strangers send, and the NIC as a whole against a model.
 //!
-//! A target is a plain function of bytes that panics when a promise is broken. Three things drive them: the replay of the kept
-//! corpora (`tests/replay.rs`, part of the test command), a seeded mutator in the same test, and libFuzzer (`fuzz/`). A
-//! target must be deterministic, and must never read anything but its argument.
+//! A target is a plain function of bytes that panics when a promise is broken. Three things drive them: the replay of
+//! the kept corpora (`tests/replay.rs`, part of the test command), a seeded mutator in the same test, and libFuzzer
+//! (`fuzz/`). A target must be deterministic, and must read nothing except its argument.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

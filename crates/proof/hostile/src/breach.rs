@@ -1,4 +1,4 @@
-//! Breaches that must end the session of who commits them: one function each, by name.
+//! Breaches that must end the session of the program that commits them: one function each, by name.
 //!
 //! Owns the list. Whether the daemon ended the session and said so in its log is judged by the siege.
 
@@ -31,7 +31,7 @@ pub struct Target<'a> {
     pub near: SocketAddr,
 }
 
-/// One breach: a name, and the deed, which says what the daemon said at the end.
+/// One breach: a name, and the action, which returns what the daemon said at the end.
 #[derive(Debug, Clone, Copy)]
 pub struct Breach {
     /// Name, also that of the application that commits it.
@@ -208,7 +208,7 @@ fn never_reads_the_control_socket(name: &str, target: Target<'_>) -> Result<Stri
         // Port 1 is taken by the first of these or by none: each is answered.
         match app.send(&Request::Listen { request, port: 1, backlog: 1, ring_bytes: 0 }, &[]) {
             Ok(()) => {}
-            // Whose queue is full cannot be told anything any more.
+            // A program whose queue is full cannot get any more messages.
             Err(e) if e.is_end() => return app.wait_for_end().map(|words| words + "closed"),
             Err(RawError::Channel(control::ChannelError::WouldBlock)) => {
                 std::thread::sleep(std::time::Duration::from_millis(1));
@@ -295,7 +295,7 @@ fn a_pair_segment_that_is_a_file(name: &str, target: Target<'_>) -> Result<Strin
     })
 }
 
-/// All is right but the bytes: a segment of zeroes.
+/// All is right except the bytes: a segment of zeroes.
 fn a_pair_segment_with_a_false_header(name: &str, target: Target<'_>) -> Result<String, RawError> {
     send_segment(name, target, sealed)
 }

@@ -1,6 +1,6 @@
-//! The forger: an ordinary user of the peer's host, who sends RoCEv2 packets from the peer's own address to the lane of two
-//! daemons, each in a network namespace of its own. Its packets have a right ICRC, and the judge tells it the queue pair, the
-//! route id and what each probe did to the victim's counters, which is more than it could find out.
+//! The forger: an ordinary user of the peer's host, who sends RoCEv2 packets from the peer's own address to the lane of
+//! two daemons, each in a network namespace of its own. Its packets have a right ICRC. The judge gives it the queue
+//! pair, the route id, and what each probe did to the victim's counters, which is more than it could find out.
 //!
 //! Owns the cases. The lane must survive, idle and busy, each byte must be one that was sent, and each forged packet must be a
 //! drop that is counted by its reason.
@@ -95,7 +95,7 @@ fn program_for_all(dir: &Path) -> Result<PathBuf> {
     Ok(copy)
 }
 
-/// What the forger is told about the victim.
+/// What the forger knows about the victim.
 #[derive(Debug)]
 struct Victim {
     qpn: u32,
@@ -135,7 +135,8 @@ fn told(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> Option<&
 
 // ---- idle
 
-/// Bisects the space of sequence numbers, as long as the victim's counters tell whether a probe lay before or behind.
+/// Bisects the space of sequence numbers, as long as the victim's counters show whether a probe was too low or too
+/// high.
 fn probes(host: &Host, victim: &Victim, hand: &mut Hand) -> Result<String> {
     let (mut low, mut span, mut probes) = (0, Psn::MODULUS, 0);
     hand.port(0)?.map_err(|why| anyhow!("no port for the forger: {why}"))?;
@@ -222,8 +223,8 @@ fn queue_pairs(host: &Host, hand: &mut Hand, rng: &mut SmallRng) -> Result<Strin
     Ok(format!("{sent} queue pairs"))
 }
 
-/// The peer's port at other addresses of the peer's host, also at such that no interface has: whoever has it may name the peer's
-/// address as the source.
+/// The peer's port at other addresses of the peer's host, also at addresses that no interface has: a program that has
+/// it may name the peer's address as the source.
 fn borrowed(host: &Host, victim: &Victim, hand: &mut Hand) -> Result<String> {
     let elsewhere = [[127, 0, 0, 1], [127, 9, 9, 9], [0, 0, 0, 0], [203, 0, 113, 7]].map(Ipv4Addr::from);
     for at in elsewhere {
@@ -297,7 +298,7 @@ fn carry(from: &mut Stream, to: &mut Stream, pattern: &[u8]) -> Result<()> {
 // ---- busy
 
 fn busy(hosts: &[Host; 2], victim: &Victim, hand: &mut Hand, rng: &mut SmallRng) -> Result<String> {
-    // Both ways: the victim has requests and acknowledgements of the peer to tell from forged ones.
+    // Both ways: the victim must distinguish requests and acknowledgements of the peer from forged ones.
     let transfers = [Transfer::start(&hosts[0], &hosts[1], 1)?, Transfer::start(&hosts[1], &hosts[0], 1)?];
     let (start, before, mut sent) = (Instant::now(), counters(&hosts[0])?, 0u64);
     hand.port(0)?.map_err(|why| anyhow!("no port for the forger: {why}"))?;

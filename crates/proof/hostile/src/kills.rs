@@ -161,7 +161,7 @@ fn one_death(hosts: &[Host; 2], court: &Court, step: &Step, before: &Held) -> Re
         Heard::Orderly => ensure!(ends == [End::Orderly], "the witness heard {ends:?}"),
     }
     before.wait_for(hosts)?;
-    // A witness may have taken it from its backlog only after the death; the next step must not hear of that.
+    // A witness may have taken it from its backlog only after the death; the next step must not see that.
     court.all_ends()?;
     Ok(if ends.is_empty() { "all returned".into() } else { format!("all returned, the witness heard {ends:?}") })
 }
@@ -212,7 +212,7 @@ fn daemons(raas: &Path, dir: &Path, rng: &mut SmallRng) -> Result<String> {
     Ok(format!("{heard:?}"))
 }
 
-/// One death; what those who were connected heard.
+/// One death; returns what the connected programs were told.
 fn daemon_death(hosts: &mut [Host; 2], dying: usize, after: Duration) -> Result<Vec<End>> {
     let witness = Witness::start(&hosts[1], false)?;
     let near = Witness::start(&hosts[dying], false)?;

@@ -1,8 +1,8 @@
 //! Programs that misbehave, and the judges that watch daemons under them.
 //!
-//! [`tenant`] is an application that breaks every rule of the control socket and of the shared memory; [`siege`] runs polite
-//! tenants beside it and counts what the daemons do and hold. Nothing here ships. It must never touch a daemon that
-//! it did not start, and never send anywhere but to loopback.
+//! [`tenant`] is an application that breaks every rule of the control socket and of the shared memory; [`siege`] runs
+//! polite tenants beside it and counts what the daemons do and hold. Nothing here ships. It must never touch a daemon
+//! that it did not start, and must send only to loopback.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

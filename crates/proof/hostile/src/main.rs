@@ -1,4 +1,4 @@
-//! `hostile`: the judges of stage `hostile`, and the programs that they set upon daemons.
+//! `hostile`: the judges of stage `hostile`, and the programs that attack daemons for them.
 //!
 //! Owns the command line. The last line of a judge is `hostile: seed N`, with which it does the same again.
 #![forbid(unsafe_code)]

@@ -27,7 +27,7 @@ use crate::polite::{self, Transfer};
 use crate::verdict::Verdict;
 
 const HANDSHAKES_MAX: u64 = 16;
-/// Links that lost their place to a newcomer, of which the daemon has not closed the descriptor yet.
+/// Links that lost their place to a newer one, and whose descriptor the daemon has not closed yet.
 const ENDING_MAX: u64 = 8;
 const CONFIGURATION: &str = "[limits]\nhandshakes_max = 16\nhandshakes_per_source_max = 4\nhandshake_ms = 500\n";
 const UDP_PORT: u16 = verbs::ROCE_UDP_PORT;
@@ -142,8 +142,8 @@ fn counted(hosts: &[Host; 2], rng: &mut SmallRng) -> Result<String> {
         for _ in 0..BURST {
             let socket = &sockets[rng.random_range(0..sockets.len())];
             let from = socket.local_addr()?;
-            // Who sends from the peer's address, knows the queue pair and computes the ICRC is the peer, for RoCEv2 knows no
-            // other proof; it is answered. So this one does not know the queue pair.
+            // A sender that has the peer's address, knows the queue pair and computes the ICRC is the peer, because
+            // RoCEv2 has no other proof; it is answered. So this stranger does not know the queue pair.
             let known = if from.ip() == hosts[1].ip { NO_QPN } else { qpn };
             let bytes = datagram(rng, from, to, known);
             socket.send_to(&bytes, to)?;
@@ -230,7 +230,7 @@ fn drip(rng: &mut SmallRng, link: &mut TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Many links at a time from several addresses. Each must be closed by the daemon, and no more than the limit be held.
+/// Many links at a time from several addresses. The daemon must close each, and must hold no more than the limit.
 fn links(host: &Host, rng: &mut SmallRng, attack: Attack) -> Result<String> {
     let to = SocketAddr::new(host.ip, TCP_PORT);
     let before = Footprint::of(host.pid())?.fds;
@@ -251,7 +251,7 @@ fn links(host: &Host, rng: &mut SmallRng, attack: Attack) -> Result<String> {
             Err(e) => bail!("link {n} is still open: {e}"),
         }
     }
-    // The links, those that made way for a newcomer and are about to be closed, and what the transfer beside may need.
+    // The links, those that lost their place to a newer one and are about to be closed, and what the transfer may need.
     let bound = before + HANDSHAKES_MAX + ENDING_MAX + 4;
     ensure!(most <= bound, "{most} descriptors, the bound is {bound}");
     eventually("the descriptors are closed", || {

@@ -1,4 +1,5 @@
-//! Well-behaved applications on both hosts: streams whose every byte is checked, and sinks for whoever connects.
+//! Well-behaved applications on both hosts: streams whose every byte is checked, and sinks for any program that
+//! connects.
 //!
 //! Owns what arrives and whether it is right. It must never take a byte for granted.
 
@@ -26,7 +27,7 @@ const BASE_BYTES: usize = 1 << 20;
 /// Stride between the content of one block and the next: odd, so that no two blocks of a run are equal.
 const STRIDE: usize = 7919;
 
-/// Streams from one host to the other, until told to stop.
+/// Streams from one host to the other, until they are stopped.
 #[derive(Debug)]
 pub struct Transfer {
     verified: Arc<AtomicU64>,
@@ -138,7 +139,7 @@ pub struct Sink {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Longest sleep before a sink looks whether it was told to stop.
+/// Longest sleep before a sink looks whether it was stopped.
 const SINK_LOOK: Duration = Duration::from_millis(50);
 /// Enough for a buffer and the library.
 const SINK_STACK_BYTES: usize = 256 << 10;

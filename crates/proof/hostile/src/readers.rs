@@ -20,7 +20,8 @@ const SILENT: usize = 16;
 /// What they may cost: a page each, and as much again and 2 MiB for the allocator. The table for one of them has more than 1 MB.
 const GROWTH_MAX: u64 = 2 * (SILENT * PAGE_BYTES) as u64 + (2 << 20);
 
-/// Sets them upon a daemon; each must be put out once its socket is full, and the daemon's memory stay within the bound.
+/// Lets them attack a daemon. The daemon must detach each once its socket is full, and its memory must stay within the
+/// bound.
 pub fn silent(host: &Host) -> Result<String> {
     let programs = (0..PROGRAMS).map(|_| teller(host)).collect::<Result<Vec<_>>>()?;
     eventually("the table is as long as was told", || {

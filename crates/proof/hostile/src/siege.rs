@@ -1,7 +1,7 @@
 //! The siege: polite tenants transfer over two daemons while a hostile one does its worst beside them.
 //!
-//! Owns the bounds and who is judged by what. It must never judge by the hostile tenant's own word: the daemon's log,
-//! its tables and the kernel's counts say what happened.
+//! Owns the bounds, and the checks for each tenant. It must never believe the hostile tenant's own word: the daemon's
+//! log, its tables and the kernel's counts say what happened.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ const FDS_MAX: u64 = 128 * 6 + 64;
 const THREADS_MAX: u64 = 5;
 /// What a daemon may keep after its hostile tenants have gone: the allocator's own, in pieces.
 const ANONYMOUS_LEFT_MAX: u64 = 32 << 20;
-/// The log is written before the tenant is told; its reader may be a little behind.
+/// The daemon writes the log before it tells the tenant, but the reader of the log may be a little behind.
 const LOG_PATIENCE: Duration = Duration::from_secs(20);
 /// Streams of the polite pair.
 const STREAMS: u64 = 2;
@@ -192,7 +192,7 @@ struct Measured {
     said: String,
 }
 
-/// One round. A hostile child must still be at it at the end, and is waited for.
+/// One round. A hostile child must still be attacking at the end; the round waits for it.
 fn measure(
     hosts: &[Host; 2],
     transfer: &Transfer,

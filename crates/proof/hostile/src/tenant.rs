@@ -26,7 +26,7 @@ const TURN: Duration = Duration::from_millis(100);
 /// Connections that the hoarder opens at most; the daemon stops it earlier.
 const HOARD_MAX: usize = 100_000;
 
-/// Where it lives and whom it attacks.
+/// Where it lives, and which daemons and applications it attacks.
 #[derive(Debug, Clone)]
 pub struct Neighbourhood {
     /// Control socket of the daemon that is attacked.
@@ -71,7 +71,7 @@ impl Tenant {
         Self { rng: SmallRng::seed_from_u64(seed), home, until: Instant::now(), done: BTreeMap::new() }
     }
 
-    /// Misbehaves for a time; says how often each misdeed was done.
+    /// Misbehaves for a time; returns how often it did each misdeed.
     pub fn misbehave(&mut self, time: Duration) -> Result<BTreeMap<&'static str, u64>, (&'static str, RawError)> {
         let end = Instant::now() + time;
         let mut order = MISDEEDS.to_vec();
@@ -84,7 +84,7 @@ impl Tenant {
                 }
                 let times = match misdeed(self) {
                     Ok(times) => times,
-                    // Thrown out, refused, at a limit, or the buffer full: what a tenant like this one is used to.
+                    // Detached, refused, at a limit, or the buffer full: these are normal for this tenant.
                     Err(e) if e.is_end() => 1,
                     Err(RawError::No(_) | RawError::Channel(control::ChannelError::WouldBlock)) => 1,
                     Err(e) => return Err((name, e)),

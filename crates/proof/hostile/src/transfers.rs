@@ -24,7 +24,7 @@ const PORT_FIRST: u16 = 20_000;
 const PORTS: u16 = 1000;
 /// Longest file in bytes: more than a ring.
 const FILE_BYTES_MAX: usize = 300_000;
-/// False reports that are told in words.
+/// False reports that are printed in full.
 const WORDS_MAX: usize = 5;
 
 /// Runs `count` transfers between two hosts and as many within one; the seed decides lengths and contents.

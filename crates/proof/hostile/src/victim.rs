@@ -1,6 +1,6 @@
 //! An application that goes to a named step of connect, transfer or close, says so, and waits for its end.
 //!
-//! Owns the list of steps. It must never go on by itself: whoever started it kills it.
+//! Owns the list of steps. It must never go on by itself: the process that started it kills it.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -15,7 +15,7 @@ use shm::app_flag;
 use crate::breach::Target;
 use crate::raw::{RawApp, RawConnection, dial, hello};
 
-/// What the witness at the other end must hear of a death at the step.
+/// What the witness at the other end must be told of a death at the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
     /// There is no connection that a witness could have taken, or it may go either way.
@@ -26,7 +26,7 @@ pub enum Heard {
     Orderly,
 }
 
-/// A step: its name, who hears of the death, and how.
+/// A step: its name, which witness is told of the death, and how.
 #[derive(Debug, Clone, Copy)]
 pub struct Step {
     /// Its name.
@@ -35,7 +35,7 @@ pub struct Step {
     pub is_near: bool,
     /// Whether the witness writes rather than reads.
     pub is_reading: bool,
-    /// What the witness hears.
+    /// What the witness is told.
     pub heard: Heard,
 }
 

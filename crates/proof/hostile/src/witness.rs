@@ -1,4 +1,4 @@
-//! Polite applications at the other ends: they take connections, read or write until the end, and tell how it was.
+//! Polite applications at the other ends: they take connections, read or write until the end, and report how it ended.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use raas::{Listener, Session, Stream, StreamError};
 
 use crate::host::{Host, WATCHDOG, eventually};
 
-/// How a connection ended for the one who outlived it.
+/// How a connection ended for the end that survived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The other side said that it sends no more.

@@ -68,7 +68,7 @@ const HEADER_BYTES: u64 = 192;
 /// Where the application's doorbell begins (docs/shm-layout.md).
 const A2E_AT: u64 = 8192;
 
-/// Every word of the session but the bulk of the doorbells and of other slots, with names.
+/// Every word of the session, with names, except most of the doorbells and of other slots.
 pub fn of(app: &RawApp, slot: u32) -> Vec<(String, Word)> {
     let region = app.session.region();
     let mut words = Vec::new();
@@ -135,7 +135,7 @@ pub fn at_step(target: Target<'_>, name: &str, step: Step) -> Result<(RawApp, Op
     }
     let connection = match app.connected(request) {
         Ok(connection) => connection,
-        // At a limit there is nothing to overwrite but the session itself.
+        // At a limit only the session itself can be overwritten.
         Err(RawError::No(_)) => return Ok((app, None)),
         Err(e) => return Err(e),
     };

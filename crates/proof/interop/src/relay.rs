@@ -19,9 +19,9 @@ use tun_rs::SyncDevice;
 const FRAME_MAX: usize = 9_216;
 /// Frames taken from one side before the other gets its turn.
 const BURST: usize = 64;
-/// A held-back frame leaves at last after this time.
+/// A held-back frame leaves after this time at the latest.
 const HOLD: Duration = Duration::from_millis(2);
-/// A held-back frame leaves after this many others at most.
+/// At most this many others leave before a held-back frame.
 const OVERTAKEN_MAX: u32 = 6;
 /// Bytes of a capture at most.
 const CAPTURE_MAX: u64 = 256 << 20;

@@ -1,7 +1,7 @@
 //! A plan drawn from a seed: which faults are on, and how strong; how large tables are; what applications do.
 //!
-//! Each kind of fault is on in a part of the seeds only, so that some runs have few and strong ones (Groce et al., "Swarm
-//! Testing", 2012). It must never draw the same number for two purposes.
+//! Each kind of fault is on in a part of the seeds only, so that some runs have few and strong ones (Groce et al.,
+//! "Swarm Testing", 2012). It must never use one random number for two purposes.
 
 mod sockets;
 
@@ -224,7 +224,7 @@ fn faults(plan: &mut Plan, quiet_us: u64, rng: &mut StdRng) {
         let status = Break::Status(pick(&statuses, rng));
         let how = pick(&[Break::Silent, Break::Asked, Break::RemoteKey, Break::LocalKey, status], rng);
         plan.faults.push((at(start), Fault::BreakLane { host, peer, how }));
-        // Often again, or at the other end, while the lane is being made anew.
+        // Often a second time, or at the other end, while the lane is being reset.
         if rng.random_bool(0.5) {
             let again = start + up_to(&[20, 300, 3000], rng);
             let (host, peer) = if rng.random_bool(0.5) { (host, peer) } else { (peer, host) };

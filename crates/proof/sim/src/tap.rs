@@ -1,7 +1,7 @@
 //! The device as the engine sees it: the software NIC, with a count of what is alive in it.
 //!
-//! Owns the sets of live QPs and memory regions, from the calls alone, so that a leak shows even if engine and NIC agree on
-//! a wrong number. It must never change a call or its result, but for the one that the plan spoils.
+//! Owns the sets of live QPs and memory regions, from the calls alone, so that a leak shows even if engine and NIC
+//! agree on a wrong number. It must never change a call or its result, except the one that the plan spoils.
 
 use std::collections::BTreeSet;
 
@@ -60,7 +60,7 @@ impl Tap {
         self.nic.post_send(qpn, &wrs)
     }
 
-    /// The first send that is told to have succeeded has failed.
+    /// The first send that was reported as successful is reported as failed.
     fn spoil_completion(&mut self, qpn: Qpn, status: Status, told: &mut [Completion]) {
         let is_send = |c: &&mut Completion| c.qpn == qpn && c.status == Status::Success && c.wr_id >> 63 == 0;
         let Some(completion) = told.iter_mut().find(is_send) else { return };

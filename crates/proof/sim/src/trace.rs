@@ -1,6 +1,6 @@
 //! What happened, one line an event: always hashed, written down only when asked for.
 //!
-//! Owns the hash that tells whether two runs of a seed were the same. It must never influence a run: a seed that failed
+//! Owns the hash that shows whether two runs of a seed were the same. It must never influence a run: a seed that failed
 //! is simply run again with the trace switched on.
 
 use std::fs::File;

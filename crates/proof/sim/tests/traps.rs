@@ -50,7 +50,7 @@ fn send_and_receive_pools_that_are_both_dry_do_not_deadlock() {
     }
 }
 
-/// Packets of a queue pair that was given up arrive after the lane was made anew.
+/// Packets of a queue pair that was given up arrive after the lane was reset.
 #[test]
 fn packets_of_an_older_lane_reach_nobody() {
     let mut plan = two(1, 10, &Talk::exactly(400_000));
@@ -186,7 +186,7 @@ fn opens_that_wait_for_rings_when_their_lane_is_lost() {
     }
 }
 
-/// Readers that stand still hold nobody up but their own writers.
+/// Readers that stand still hold up only their own writers.
 #[test]
 fn a_reader_that_stalls_beside_readers_that_do_not() {
     let fast = Talk::exactly(300_000);
@@ -242,8 +242,8 @@ fn news_that_comes_while_a_side_goes_to_sleep() {
     }
 }
 
-/// A queue pair fails at any moment of connecting, writing and closing, in each way, at one end or at both, once or again while
-/// the lane is made anew: a pause, and no connection is lost.
+/// A queue pair breaks at any moment of connecting, writing and closing, in each way, at one end or at both, once or
+/// again while the lane is being reset: there is a pause, and no connection is lost.
 #[test]
 fn queue_pairs_that_fail_at_any_moment_cost_nobody_a_connection() {
     let ways = [
@@ -278,8 +278,8 @@ fn queue_pairs_that_fail_at_any_moment_cost_nobody_a_connection() {
     assert!(resets > 30, "too easy: {resets} resets");
 }
 
-/// A path for packets that is cut for longer than all retries, while the daemons still speak to each other: the lane is made
-/// anew, in vain at first, and connections go on when the path is back.
+/// A path for packets is cut for longer than all retries, while the daemons still talk to each other. The lane is
+/// reset, in vain at first, and connections go on when the path is back.
 #[test]
 fn a_data_path_that_comes_back_finds_its_connections() {
     for (seed, cut_us) in [(1, 5_000_000), (2, 9_000_000), (3, 30_000)] {

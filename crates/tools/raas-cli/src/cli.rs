@@ -44,7 +44,8 @@ pub(crate) struct Cli {
 /// A command.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Two hosts on this machine and 1,000 connections: small messages, deaths, files, every byte verified, beside TCP
+    /// Run two hosts on this machine with 1,000 connections: small messages, deaths, files, every byte verified, beside
+    /// TCP
     Demo(DemoArgs),
     /// Serve this host: own its RDMA device and share it among all applications
     Daemon(DaemonArgs),
@@ -56,7 +57,7 @@ pub(crate) enum Command {
     Ss(SsArgs),
     /// Show device, lanes, resources, counters and applications of this host
     Stat(StatArgs),
-    /// Explain which path a connection takes, or one to an address would take, and why not another
+    /// Explain which path a connection takes, or a connection to an address would take, and why not another
     Why(WhyArgs),
     /// Look for what stands in the way: device, addresses, MTU, limits, kernel, daemon, key, peers; each with its fix
     Doctor(DoctorArgs),
@@ -72,7 +73,7 @@ pub(crate) enum Command {
     Man(ManArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),
-    /// An application process of the demo; started by it alone
+    /// An application process of the demo; only the demo starts it
     #[command(hide = true)]
     DemoApp(DemoAppArgs),
 }
@@ -96,7 +97,7 @@ impl SocketArgs {
 /// What to do where no daemon can carry a connection.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct FallbackArgs {
-    /// Use this where there is no daemon on this host, or none at the peer, and say so; both ends need it
+    /// Use this if there is no daemon on this host, or none at the peer, and report it; both ends need it
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) fallback: Option<FallbackTo>,
 }
@@ -111,7 +112,7 @@ pub(crate) enum FallbackTo {
 /// `raas device`.
 #[derive(Debug, Args)]
 pub(crate) struct DeviceArgs {
-    /// Address of this host; also tells what `auto` and `rdma-core` would take for it, and why
+    /// Address of this host; also show what `auto` and `rdma-core` would take for it, and why
     #[arg(long, value_name = "IP")]
     pub(crate) listen: Option<IpAddr>,
     /// Print one JSON object on stdout
@@ -122,7 +123,7 @@ pub(crate) struct DeviceArgs {
 /// `raas why`.
 #[derive(Debug, Args)]
 pub(crate) struct WhyArgs {
-    /// Number of a connection as in `raas ss`, or the host that one would go to
+    /// Number of a connection as in `raas ss`, or the host of a connection to be made
     #[arg(value_name = "ID|HOST[:PORT]")]
     pub(crate) what: String,
     /// Print one JSON object on stdout
@@ -151,7 +152,7 @@ pub(crate) struct DoctorArgs {
 /// `raas man`.
 #[derive(Debug, Args)]
 pub(crate) struct ManArgs {
-    /// Write a page for each command to this directory, which is made if it is not there, and print their names
+    /// Write a page for each command to this directory (made if it does not exist), and print their names
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
 }
@@ -179,10 +180,10 @@ pub(crate) struct DemoArgs {
     /// Time limit of the whole run, in seconds
     #[arg(long, value_name = "S", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) seconds_max: u64,
-    /// Addresses of the two hosts; any two of 127.0.0.0/8 will do
+    /// Addresses of the two hosts: any two of 127.0.0.0/8
     #[arg(long, value_name = "A,B", default_value = "127.0.0.1,127.0.0.2", value_parser = two_addresses)]
     pub(crate) hosts: [IpAddr; 2],
-    /// Port of both hosts, of UDP (RoCEv2) and of TCP (between the daemons), where the usual ones are taken [default: UDP
+    /// UDP port (RoCEv2) and TCP port (between the daemons) of both hosts, if the usual ones are taken [default: UDP
     /// 4791 and TCP 4790]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) listen_port: Option<u16>,
@@ -213,7 +214,7 @@ pub(crate) struct DemoAppArgs {
 /// `raas daemon`.
 #[derive(Debug, Args)]
 pub(crate) struct DaemonArgs {
-    /// Configuration file (TOML, docs/configuration.md); options given here win over it
+    /// Configuration file (TOML, docs/configuration.md); options on the command line take precedence
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Address of this host that peers use
@@ -235,10 +236,10 @@ pub(crate) struct DaemonArgs {
     /// Write every packet to this file (pcap)
     #[arg(long, value_name = "FILE")]
     pub(crate) pcap: Option<PathBuf>,
-    /// Check the configuration, say so, and end
+    /// Check the configuration, print the result, and start nothing
     #[arg(long)]
     pub(crate) check: bool,
-    /// End in order when stdin is closed, as when a parent process ends
+    /// End in order when stdin is closed, for instance because the parent process ended
     #[arg(long)]
     pub(crate) until_stdin_closes: bool,
     /// Control socket to serve [default: $RAAS_SOCKET, else $XDG_RUNTIME_DIR/raas/raasd.sock, else /run/raas/raasd.sock for

@@ -66,7 +66,7 @@ fn report_lines(report: &raasd::Report) -> Vec<String> {
 
 fn say_ready(socket: &Path) {
     let mut out = std::io::stdout().lock();
-    // Whoever started the daemon may not be listening; it serves all the same.
+    // The process that started the daemon may not read its output; the daemon serves all the same.
     let _ = writeln!(out, "ready socket={}", socket.display()).and_then(|()| out.flush());
 }
 

@@ -10,7 +10,7 @@ use crate::exit::Failure;
 use crate::out;
 use crate::table::{self, Align, Table};
 
-/// Lists the devices; with an address also tells what `rdma-core` would take for it.
+/// Lists the devices. With an address it also shows what `rdma-core` would take for it.
 pub(crate) fn run(listen: Option<IpAddr>, as_json: bool) -> Result<(), Failure> {
     let devices = rdmacore::list_devices();
     let library = rdmacore::library_present().map_err(|e| e.to_string());

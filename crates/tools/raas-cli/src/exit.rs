@@ -33,7 +33,7 @@ pub(crate) enum Failure {
     /// The process ends with this code, and why was said elsewhere: in the daemon's log, by the demo's parent process.
     #[error("exit code {0}")]
     Logged(u8),
-    /// The reader of stdout left before it had all of a stream (exit code 1). It knows; nobody needs to be told.
+    /// The reader of stdout left before it had all of a stream (exit code 1). It knows, so there is no message.
     #[error("the reader of stdout left")]
     ReaderLeft,
 }
@@ -56,7 +56,7 @@ impl Failure {
         ExitCode::from(self.code())
     }
 
-    /// What a person is told.
+    /// The message for a person.
     pub(crate) fn words(&self) -> String {
         match self {
             Self::Configuration(lines) => lines.clone(),

@@ -1,5 +1,5 @@
-//! `raas lane reset`: breaks the queue pair of a lane, so that both daemons make a new one under its connections. What an
-//! operator does to see that applications survive it, or to a lane that he does not trust any more.
+//! `raas lane reset`: breaks the queue pair of a lane, so that both daemons make a new one under its connections. An
+//! operator uses it to see that applications survive it, or on a lane that seems faulty.
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::Path;

@@ -39,7 +39,7 @@ struct Shared {
 struct Queue {
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// Lines that nobody will see, not yet told.
+    /// Lines that were lost and are not reported yet.
     lost: u64,
     /// A line was taken out and is being written.
     writing: bool,
@@ -100,7 +100,7 @@ impl Log {
 }
 
 fn lock(shared: &Shared) -> MutexGuard<'_, Queue> {
-    // The queue is whole between statements, whoever panicked.
+    // The queue is consistent between statements, whichever thread panicked.
     shared.queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -186,7 +186,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// The next line, and how many were lost before it; without a line if only the loss is to be told.
+    /// The next line, and how many were lost before it. There is no line if only the loss is to be reported.
     fn next(&self) -> (Option<Vec<u8>>, u64) {
         let idle = |queue: &mut Queue| queue.lines.is_empty();
         let queue = lock(&self.shared);

@@ -45,7 +45,8 @@ const LATENCY_BYTES: u32 = 64;
 const BANDWIDTH_BYTES: u32 = 256 << 10;
 /// Message size of `raas perf rate` if none is given.
 const RATE_BYTES: u32 = 64;
-/// What is logged if nothing else is asked for. What the library says of kernel TCP the commands say themselves, once.
+/// What is logged by default. The commands themselves report the use of kernel TCP, once, so the library's lines about
+/// it are off.
 const LOG_DEFAULT: &str = "warn,raas::fallback=off,raas::bind=off";
 /// The name under which this binary is the daemon.
 const DAEMON_NAME: &str = "raasd";

@@ -92,7 +92,7 @@ pub(crate) fn recv<T: Transport>(transport: &T, at: SocketAddr, output: &Path) -
     if stream.fallback().is_some() {
         stream.send_all(&[WRITTEN]).map_err(|e| stream_failure(format!("answering {from}"), &e))?;
     }
-    // The sender is told of the end only now that every byte is out of this process.
+    // The sender gets the end only now, when every byte is out of this process.
     stream.finish_sending().map_err(|e| stream_failure(format!("closing with {from}"), &e))
 }
 

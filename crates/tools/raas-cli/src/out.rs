@@ -1,5 +1,5 @@
-//! What the command says on stdout and stderr. Stdout that cannot be written is an error; a reader that left (`| head`) is
-//! none, since it has what it wanted. Stderr that cannot be written never ends a command.
+//! What the command says on stdout and stderr. Stdout that cannot be written is an error. A reader that left (`| head`)
+//! is no error, because it has what it wanted. Stderr that cannot be written never ends a command.
 
 use std::fmt::Display;
 use std::io::{self, Write};

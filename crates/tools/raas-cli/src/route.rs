@@ -13,7 +13,7 @@ use crate::transport::{Raas, session_failure};
 
 /// Port that the probe asks for: `tcpmux`, on which no program listens. One that does would see a connection that ends.
 const PROBE_PORT: u16 = 1;
-/// How long an answer may take, beside the daemon's own limit for making a lane.
+/// How long an answer may take, in addition to the daemon's own limit for making a lane.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Where a connection to a host would go.

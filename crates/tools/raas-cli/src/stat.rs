@@ -162,7 +162,7 @@ fn redial(lane: &LaneRow) -> String {
     if lane.redial_in_us == 0 { "-".into() } else { format!("{:.1} s", lane.redial_in_us as f64 / 1e6) }
 }
 
-/// Only operators are told.
+/// Only root and the daemon's user get it.
 fn qpn(number: Option<u32>) -> String {
     number.map_or("-".to_owned(), |n| format!("{n:#08x}"))
 }

@@ -49,7 +49,7 @@ pub(crate) trait Duplex: Send + Sync + 'static {
     fn recv(&self, into: &mut [u8]) -> io::Result<usize>;
     /// Sends at least one byte of `from`.
     fn send(&self, from: &[u8]) -> io::Result<usize>;
-    /// Tells the peer that no more bytes follow; receiving goes on.
+    /// Ends the sending direction: no more bytes follow. Receiving goes on.
     fn finish_sending(&self) -> io::Result<()>;
     /// Bounds each `recv` and `send`; `None` waits without bound.
     fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()>;

@@ -143,7 +143,7 @@ fn alternatives(path: Option<PathKind>, reason: Reason, host: IpAddr, own: &[IpA
     all.into_iter().filter(|(kind, _)| Some(*kind) != path).collect()
 }
 
-/// What became of the dials to a host that cannot be reached, and what has it dialed again.
+/// The result of the dials to a host that cannot be reached, and what makes the daemon dial it again.
 fn dials(lane: &LaneRow) -> String {
     let failed = lane.dials_failed;
     let again = match lane.redial_in_us {

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 /// A user without rights, where the test itself runs as root.
 const NOBODY: u32 = 65534;
-/// Namespaces of a container; no network but what the daemon gives.
+/// Namespaces of a container. It has no network except the daemon's.
 const NAMESPACES: [&str; 8] =
     ["--user", "--map-root-user", "--mount", "--pid", "--ipc", "--net", "--fork", "--kill-child"];
 /// What a container sees: the directory of the daemon's socket, read-only, in a place of its own, and a /dev/shm that
@@ -71,7 +71,7 @@ impl Rootless {
 
     fn daemon(&self) -> Host {
         let ip = address();
-        // Alone in its directory: what lies beside it the containers see too.
+        // It is alone in its directory, because the containers see the whole directory.
         let directory = self.cluster.dir.path().join(ip.to_string());
         std::fs::create_dir(&directory).unwrap();
         if is_root() {

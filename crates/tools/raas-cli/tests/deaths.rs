@@ -105,7 +105,7 @@ fn a_killed_daemon_fails_other_hosts_at_once_and_same_host_goes_on() {
     let ended = same_host.end();
     assert_eq!(ended.code(), 0, "{ended:?}");
     assert_eq!(std::fs::read(&target).unwrap(), b"before, after");
-    // New sessions are told that there is no daemon.
+    // New sessions get the error that there is no daemon.
     let ended = run(&mut a.command(&["ss"]));
     assert_eq!(ended.code(), 3, "{ended:?}");
     drop((far_peer, listener, session_b));

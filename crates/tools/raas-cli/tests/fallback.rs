@@ -13,7 +13,7 @@ fn rows(at: &Daemon) -> Vec<Value> {
     run(&mut at.command(&["ss", "--json"])).json()["connections"].as_array().unwrap().clone()
 }
 
-/// The daemon hears of a connection after the program has it.
+/// The daemon learns of a connection after the program has it.
 fn wait_for_rows(at: &Daemon, count: usize) -> Vec<Value> {
     wait_until("raas ss to show the connections", || rows(at).len() == count);
     rows(at)
@@ -82,7 +82,7 @@ fn a_file_goes_over_kernel_tcp_where_that_was_asked_for_and_both_ends_say_so() {
     let mut receiver = Running::start(daemon.command(&["recv", "7011", "--fallback", "tcp", "-o"]).arg(&target));
     receiver.wait_for("listening on ");
     let to = format!("{}:7011", daemon.ip);
-    // Nobody asked: as ever.
+    // Without asking for it: the usual error.
     assert_eq!(run(&mut without(&cluster, &["send", source, &to])).code(), 3);
     let sent = run(&mut without(&cluster, &["send", source, &to, "--fallback", "tcp"]));
     assert_eq!(sent.code(), 0, "{sent:?}");

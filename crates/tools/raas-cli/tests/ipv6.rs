@@ -29,7 +29,7 @@ fn inside(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// Whether this machine lets anybody make such a namespace; says so where not.
+/// Whether this machine lets every user make such a namespace; prints a line if not.
 fn can_run(name: &str) -> bool {
     let why = match inside("true").output() {
         Ok(out) if out.status.success() => return true,

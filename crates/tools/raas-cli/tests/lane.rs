@@ -1,4 +1,4 @@
-//! `raas lane reset`: connections go on, and who may not is refused.
+//! `raas lane reset`: connections go on, and users without the right are refused.
 
 mod rig;
 

@@ -133,7 +133,7 @@ fn nobody_reads_the_log_and_then_somebody_does() {
     fcntl_setpipe_size(&writer, 4096).unwrap();
     fill(&writer);
     let daemon = Logging::start(writer);
-    // More than the queue holds: whoever reads later learns that lines are missing.
+    // More than the queue holds: a later reader learns that lines are missing.
     daemon.log_lines(6000);
     daemon.serves();
     let (line, lines) = mpsc::channel();

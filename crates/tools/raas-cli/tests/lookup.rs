@@ -1,5 +1,5 @@
-//! An ordinary user finds the daemon of the host, is told what stands in the way, and is not taken in by a stranger.
-//! In a mount namespace of its own, whose /run and /tmp are empty, so that nothing of this machine is seen or touched.
+//! An ordinary user finds the daemon of the host, learns what stands in the way, and is not deceived by a stranger. In
+//! a mount namespace of its own, whose /run and /tmp are empty, so that nothing of this machine is seen or touched.
 
 mod rig;
 

@@ -208,7 +208,7 @@ fn an_application_may_ask_to_wait_for_less() {
     b.stop();
 }
 
-/// A peer's process that dies is told by the system, however long stillness is waited for.
+/// The system reports the death of a peer's process, however long the daemon waits for silent peers.
 #[test]
 fn a_daemon_that_dies_while_it_stands_still_ends_its_connections_at_once() {
     let cluster = Cluster::new();

@@ -4,7 +4,8 @@ mod rig;
 
 use rig::{Cluster, OpenHost, Running, WATCHDOG, run, wait_until};
 
-/// A receiver of another user. What an ended program held is given back a little later, so it may have to try again.
+/// A receiver of another user. The daemon releases what an ended program held a little later, so the receiver may have
+/// to try again.
 fn listen(host: &OpenHost, port: &str) -> Running {
     let begin = std::time::Instant::now();
     loop {

@@ -1,9 +1,9 @@
 //! The RaaS daemon inside the process: for tests, and for programs that bring their own.
 //!
-//! [`embedded`] starts a daemon with its two threads, a socket in a directory of its own that only this user can enter, and
-//! ports of the system's choice, so that it disturbs no other daemon of the host. What is different from a daemon of its own:
-//! its connections to other hosts end with the process, and a program that attaches to it must be told the socket
-//! ([`Embedded::socket`], as in `RAAS_SOCKET`).
+//! [`embedded`] starts a daemon with its two threads, a socket in a directory of its own that only this user can enter,
+//! and ports of the system's choice, so that it disturbs no other daemon of the host. It differs from a separate daemon
+//! in two ways: its connections to other hosts end with the process, and a program that attaches to it needs the path
+//! of the socket ([`Embedded::socket`], for instance in `RAAS_SOCKET`).
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -54,7 +54,7 @@ use std::path::Path;
 
 use raas::{Session, SessionError};
 use raasd::DaemonError;
-/// What a daemon in this process is made of, for those who want it at a place of their own choice.
+/// What a daemon in this process is made of, for programs that want it at a place of their own choice.
 pub use raasd::{Config, Daemon};
 
 /// The daemon could not be put inside this process.

@@ -42,7 +42,7 @@ pub(crate) struct EchoService;
 
 type Replies = Pin<Box<dyn Stream<Item = Result<EchoReply, Status>> + Send>>;
 
-/// How the connection travels, as tonic tells each request.
+/// The path of the connection, which tonic attaches to each request.
 fn path<T>(request: &Request<T>) -> Result<String, Status> {
     let info = request.extensions().get::<raas_tonic::ConnectInfo>();
     info.map(|i| format!("{:?}", i.path).to_lowercase()).ok_or_else(|| Status::internal("not over RaaS"))

@@ -114,7 +114,7 @@ fn send_beyond_the_region(rig: &mut dyn Rig) -> Outcome {
     local_error(rig, |p| p.sge(Side::A, p.options.bytes - 1, 64))
 }
 
-/// The responder's own receive is not writable: its request fails, the requester hears a remote operational error.
+/// The responder's own receive is not writable: its request fails, and the requester gets a remote operational error.
 fn receive_without_local_write(rig: &mut dyn Rig) -> Outcome {
     let mut p = Pair::connect(rig, Options { mr_access: Access::empty(), ..Options::default() })?;
     p.recv(Side::B, 5, &[p.sge(Side::B, 0, 64)])?;

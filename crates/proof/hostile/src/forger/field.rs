@@ -1,4 +1,4 @@
-//! Two network namespaces with a wire between them, made for one run by whoever runs it.
+//! Two network namespaces with a wire between them. The user of the run makes them for that run.
 //!
 //! Owns the processes that hold them: nothing is left when they end. It must never touch an interface of the host.
 
@@ -81,7 +81,7 @@ impl Field {
         command.args(["--net", "--", "sh", "-c", "ip link set lo up && cat"]);
         let holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start `unshare`")?;
         let mut field = Self { holder };
-        // What comes back was said by a process that is inside.
+        // The answer comes from a process that is inside.
         if let (Some(stdin), Some(stdout)) = (&mut field.holder.stdin, &mut field.holder.stdout) {
             stdin.write_all(b"here")?;
             std::io::Read::read_exact(stdout, &mut [0; 4]).context("the other namespace does not come up")?;

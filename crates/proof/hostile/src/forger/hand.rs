@@ -1,6 +1,6 @@
-//! The forger itself: an ordinary program of the peer's host, told by lines on its standard input what to send.
+//! The forger itself: an ordinary program of the peer's host. Lines on its standard input order it what to send.
 //!
-//! Owns the packets. Each has a right ICRC; what the forger does not know it is told, so that nothing but the daemon under
+//! Owns the packets. Each has a right ICRC. The forger is given what it does not know, so that only the daemon under
 //! attack decides what becomes of them.
 
 use std::fmt;
@@ -77,7 +77,7 @@ pub struct Order {
 
 // ---- the program
 
-/// Runs it until its input ends: from an address of this host to `to`, with as many sockets as it is told to open.
+/// Runs it until its input ends: from an address of this host to `to`, with as many sockets as the orders say.
 pub fn run(from: Ipv4Addr, to: SocketAddr, seed: u64) -> Result<()> {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut sender = Sender::at(from, 0, from)?;
@@ -219,7 +219,7 @@ impl Hand {
         Ok(Self { child, answers })
     }
 
-    /// Says a line. `Ok(Err)`: the system refused the forger what it was told to do.
+    /// Sends an order. `Ok(Err)`: the system refused what the forger was ordered to do.
     fn say(&mut self, line: &str) -> Result<std::result::Result<(), String>> {
         let stdin = self.child.stdin.as_mut().context("no input")?;
         writeln!(stdin, "{line}").context("the forger is gone")?;

@@ -66,9 +66,9 @@ impl Known {
     }
 }
 
-/// A datagram as a daemon sends it, but for what the stranger has to guess.
+/// A datagram as a daemon sends it, except for what the stranger has to guess.
 fn guess(rng: &mut SmallRng, from: SocketAddr, to: SocketAddr, known: Known, is_peer: bool) -> Vec<u8> {
-    // Whoever knows both and sends from the peer's address is the peer, for all that a packet shows.
+    // A sender that knows both and has the peer's address cannot be distinguished from the peer.
     let (knows_key, knows_token) = match rng.random_range(0..3) {
         0 => (true, false),
         1 => (false, true),

@@ -27,7 +27,7 @@ const STRIDE: usize = 6151;
 /// Content of both directions, apart from that of streams.
 const CONTENT: u64 = 0xd9;
 
-/// Both ends, until told to stop.
+/// Both ends, until they are stopped.
 #[derive(Debug)]
 pub struct Exchange {
     answered: Arc<AtomicU64>,

@@ -1,4 +1,5 @@
-//! What the hostile tenant does with datagram sockets: bytes that are never still, floods to everyone, all ports and paths.
+//! What the hostile tenant does with datagram sockets: bytes that change all the time, floods to all ports, all ports
+//! and paths.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;

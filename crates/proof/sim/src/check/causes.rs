@@ -1,7 +1,7 @@
 //! Which failures have a cause: what the world broke, when, and for whom.
 //!
-//! A cause found here is necessary, not sufficient: it can excuse a failure that had another origin, but what nothing
-//! broke is never excused.
+//! A cause found here is necessary, not sufficient: it can excuse a failure that had another origin, but a failure
+//! without any fault is never excused.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -113,7 +113,7 @@ impl Causes {
         *self.connects.entry(to).or_default() += 1;
     }
 
-    /// A daemon gave a lane up, or was told that it is lost.
+    /// A daemon gave a lane up, or learned that it is lost.
     pub(crate) fn on_lane_lost(&mut self, now: Time, host: usize, peer: usize, reason: Reason) {
         self.lane_losses.entry((host, peer)).or_default().push((now, reason));
     }
@@ -211,7 +211,7 @@ impl Causes {
         let gave_up = self.harms_since(host, peer, since) >= HARMS_OF_A_FAILURE
             || self.was_troubled(host, peer, since)
             || self.was_any_lane_lost(peer, host, since);
-        // One end's queue pair is gone before the other end hears so, and does not answer any more.
+        // One end's queue pair is gone before the other end learns that, and does not answer any more.
         let peer_reset = self.lane_resets.get(&(peer, host)).is_some_and(|r| r.iter().any(|at| *at >= since));
         self.was_broken(host, peer) || (detail.contains("RetryExcErr") && (gave_up || peer_reset))
     }
@@ -245,7 +245,7 @@ impl Causes {
             // The dial that failed may have begun for an earlier connect.
             Reason::PeerUnreachable => self.was_troubled(asked.from, host, before(asked.at, DIALS)),
             Reason::PeerLost => self.was_lane_lost(asked.from, host, asked.at, reason),
-            // Also what a connect hears that waited for rings while the lane was lost for another reason.
+            // A connect that waited for rings while the lane was lost for another reason gets this too.
             Reason::LaneFailed => self.was_any_lane_lost(asked.from, host, asked.at),
             _ => false,
         };

@@ -1,9 +1,11 @@
-//! Promises about datagrams: none that nobody sent, none altered, cut or joined, none at another socket, none more often than
-//! the network made copies of it; and each one that was sent is told in the end, as delivered or as dropped for a reason.
+//! Promises about datagrams: none that nobody sent, none altered, cut or joined, none at another socket, none more
+//! often than the network made copies of it. Each one that was sent is accounted for in the end, as delivered or as
+//! dropped for a reason.
 //!
-//! Datagrams are known by what is in them: a number in the first eight bytes, and after it bytes that follow from the number.
-//! Shorter ones follow from sender, receiver and length, and are counted together. What passes the network is looked at there
-//! too, by the layout in docs/wire.md, so that a copy that the network made is told from one that a host made.
+//! Datagrams are known by what is in them: a number in the first eight bytes, and after it bytes that follow from the
+//! number. Shorter ones follow from sender, receiver and length, and are counted together. Packets are checked in the
+//! network too, by the layout in docs/wire.md, so that a copy that the network made is not taken for one that a host
+//! made.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +30,7 @@ const ICRC_BYTES: usize = 4;
 /// The opcodes of UD are those whose highest three bits are these (IBTA 9.2.1).
 const UD_OPCODES: u8 = 0b011;
 
-/// What tells a datagram from others.
+/// What distinguishes a datagram from others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Name {
     Number(u64),
@@ -250,7 +252,7 @@ impl Checks {
         account.ports.entry(to.1).or_default().1 += 1;
     }
 
-    /// A path was told: the smaller packet of both ends, less a header.
+    /// An application learned a path: the smaller packet of both ends, less a header.
     pub(crate) fn on_path_told(&mut self, now: Time, hosts: (usize, usize), payload_max: u32) {
         let mtu = |host: usize| self.datagrams.mtus.get(host).copied().unwrap_or(0);
         let right = mtu(hosts.0).min(mtu(hosts.1)).saturating_sub(HEADER_BYTES) as u32;

@@ -1,7 +1,7 @@
-//! The checkers: what must hold in every run, told apart from the world that runs.
+//! The checkers: what must hold in every run. They are separate from the world that runs.
 //!
-//! The world tells what happened, in the terms of applications and daemons; a checker compares it with what was promised and
-//! reports a [`Violation`]. It must never look at the inside of engine or NIC, nor change a run.
+//! The world reports what happened, in the terms of applications and daemons. A checker compares it with what was
+//! promised and reports a [`Violation`]. It must never look at the inside of engine or NIC, nor change a run.
 
 mod bounds;
 mod causes;
@@ -33,9 +33,9 @@ pub struct RecordId(pub u32);
 /// An end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
-    /// Who connected.
+    /// The end that connected.
     Connector = 0,
-    /// Who listened.
+    /// The end that listened.
     Acceptor = 1,
 }
 
@@ -60,7 +60,7 @@ pub struct Violation {
     pub detail: String,
 }
 
-/// Who is who of a connection on the wire: connecting host and port, listening host and port.
+/// The two ends of a connection on the wire: connecting host and port, listening host and port.
 pub(crate) type Ports = (usize, u16, usize, u16);
 
 /// All checkers of a run.

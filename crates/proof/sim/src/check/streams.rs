@@ -13,7 +13,7 @@ struct End {
     app: Option<AppUid>,
     written: u64,
     read: u64,
-    /// It said that it writes no more, after so many bytes.
+    /// It said that it writes no more, after this many bytes.
     fin_at: Option<u64>,
     /// It reads no more, by its own will.
     stopped: bool,
@@ -134,7 +134,7 @@ impl Checks {
         }
     }
 
-    /// Where bytes that are in the wrong place come from, if that can be told.
+    /// Where bytes that are in the wrong place come from, if that can be found out.
     fn origin_of(&self, bytes: &[u8]) -> String {
         let Some(probe) = bytes.get(..8) else { return String::new() };
         for record in &self.records {
@@ -173,7 +173,7 @@ impl Checks {
         end.stopped |= !end.eof;
     }
 
-    /// `side` was told that the other end will send no more, and has read everything.
+    /// `side` learned that the other end will send no more, and has read everything.
     pub(crate) fn on_eof(&mut self, now: Time, id: RecordId, side: Side) {
         let (reader, writer) = self.ends(id, side);
         reader.eof = true;
@@ -185,7 +185,7 @@ impl Checks {
         }
     }
 
-    /// `side` was told that the writer's peer reads no more.
+    /// `side` learned that the writer's peer reads no more.
     pub(crate) fn on_told_stop(&mut self, now: Time, id: RecordId, side: Side) {
         let (_, other) = self.ends(id, side);
         if !(other.stopped || other.aborted || other.dead) {
@@ -194,7 +194,7 @@ impl Checks {
         }
     }
 
-    /// `side` was told that the connection is broken.
+    /// `side` learned that the connection was reset.
     pub(crate) fn on_reset(&mut self, now: Time, id: RecordId, side: Side, reason: Reason) {
         *self.explained.entry(reason.key()).or_default() += 1;
         let (end, other) = self.ends(id, side);

@@ -1,6 +1,6 @@
 //! The datagram sockets of a plan, and what breaks for their sake.
 //!
-//! They are drawn apart from everything else: a seed without them is the run that it was before there were any.
+//! They have random numbers of their own. So a seed without sockets gives the same run as a plan that cannot have any.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::plan::{Fault, Plan, SocketPlan};
 
 /// Ports that sockets take, from the first of the listeners on: the two have port spaces of their own.
 const PORTS: u16 = 4;
-/// What tells this draw from the others of a seed.
+/// What separates these random numbers from the others of a seed.
 const LABEL: u64 = 0xda7a_6a35;
 
 /// Sockets for about half of the plans.

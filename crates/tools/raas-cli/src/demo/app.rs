@@ -1,5 +1,5 @@
-//! An application process of the demo: does what the parent process tells it on stdin, tells what happened on stdout,
-//! and ends when the parent is gone.
+//! An application process of the demo: does what the parent process orders on stdin, reports what happened on stdout,
+//! and ends when the parent has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, Write};
@@ -20,7 +20,7 @@ use crate::exit::Failure;
 use crate::process;
 use crate::transport::{Accept, Duplex, Raas, Tcp, Transport};
 
-/// How often a running transfer tells how far it is.
+/// How often a running transfer reports how far it is.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
 /// Bytes of a file hashed at once.
 const HASH_BYTES: usize = 256 << 10;
@@ -71,7 +71,7 @@ fn read_commands() -> mpsc::Receiver<Command> {
     receiver
 }
 
-/// Writes an event. A parent that does not read any more is gone, and stdin says so.
+/// Writes an event. A parent that does not read any more has ended, and stdin shows that.
 fn tell(event: &Event) {
     if let Ok(mut line) = serde_json::to_vec(event) {
         line.push(b'\n');

@@ -89,7 +89,7 @@ impl Cleanup {
         children.iter_mut().filter(|c| c.id() == pid).for_each(kill);
     }
 
-    /// A signal ends the run: what fails from now on fails because of that, and is not told.
+    /// A signal ends the run. What fails from now on fails because of that, and is not reported.
     pub(crate) fn is_interrupted(&self) -> bool {
         self.0.is_interrupted.load(Ordering::SeqCst)
     }

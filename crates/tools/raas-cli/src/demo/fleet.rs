@@ -1,5 +1,5 @@
-//! The demo's application processes as one thing: start them, tell all of them the next step, wait until each has
-//! done it. Any of them failing or ending ends the step.
+//! The demo's application processes as one thing: start them, order all of them to do the next step, wait until each
+//! has done it. If any of them fails or ends, the step ends.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -21,7 +21,7 @@ const STREAM_TIMEOUT_SECONDS: u64 = 60;
 const TICK: Duration = Duration::from_millis(100);
 /// How long after the first error others are listened to.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Errors that are told.
+/// Errors that are reported.
 const ERRORS_MAX: usize = 8;
 /// How long applications may take to end after their last word.
 const END_LIMIT: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ pub(crate) struct Cast<'a> {
     pub(crate) hosts: [IpAddr; 2],
     /// How each host's applications connect.
     pub(crate) via: [&'a Via; 2],
-    /// Who connects to whom.
+    /// Which application connects to which.
     pub(crate) links: &'a [Link],
     /// What is sent.
     pub(crate) corpus: &'a Corpus,
@@ -229,7 +229,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Waits until each of `who` sent an event that `take` accepts; gives them in the order of `who`.
+    /// Waits until each of `who` has sent an event that `take` accepts; returns them in the order of `who`.
     fn gather<R>(
         &mut self,
         who: &[usize],

@@ -27,7 +27,7 @@ const PACE: Duration = Duration::from_millis(1);
 const HEADER_BYTES: usize = 16;
 /// First bytes of a frame.
 const MAGIC: u32 = u32::from_le_bytes(*b"RFLW");
-/// Times without a byte that are told, at least this long.
+/// Shorter times without a byte are not reported.
 const GAP_MIN_NS: u64 = 500_000;
 /// And so many of them at most.
 const GAPS_MAX: usize = 1000;
@@ -184,7 +184,7 @@ fn decode(header: &[u8; HEADER_BYTES], connection: u32, number: u32) -> io::Resu
     Err(io::Error::new(io::ErrorKind::InvalidData, format!("what should be frame {number} is none")))
 }
 
-/// What tells the payload of a frame from every other's.
+/// What makes the payload of a frame differ from that of every other frame.
 fn seed(connection: u32, number: u32, by_connector: bool) -> u64 {
     (u64::from(connection) << 33) ^ (u64::from(number) << 1) ^ u64::from(by_connector)
 }

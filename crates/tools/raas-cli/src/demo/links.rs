@@ -81,7 +81,7 @@ fn accept_all<L: Accept>(listener: &L, links: &[AppLink], timeout: Duration) -> 
     Ok(open)
 }
 
-/// Half-closes all of `open` and sees that the peers do so too and send nothing more. Those in `lost` are let go.
+/// Half-closes all of `open`, and checks that the peers do the same and send nothing more. Those in `lost` are dropped.
 pub(crate) fn close<S: Duplex>(open: &Links<S>, lost: &BTreeSet<u32>) -> Result<(), String> {
     let live = || open.iter().filter(|(connection, _)| !lost.contains(connection));
     for (connection, stream) in live() {

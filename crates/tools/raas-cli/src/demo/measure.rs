@@ -18,9 +18,9 @@ const MEASURED: u32 = 0;
 const FLOW_BEFORE: Duration = Duration::from_millis(200);
 /// And after that.
 const FLOW_AFTER: Duration = Duration::from_millis(300);
-/// The begin of a flow, in which some applications wait for others to begin, tells nothing about pauses.
+/// At the start of a flow some applications wait for others to begin, so it says nothing about pauses.
 const FLOW_BEGIN_NS: u64 = 50_000_000;
-/// Findings of a flow that are told.
+/// Findings of a flow that are reported.
 const FINDINGS_MAX: usize = 20;
 
 /// Small messages on one connection.
@@ -122,7 +122,7 @@ pub(crate) struct Measured {
     pub(crate) findings: Vec<String>,
 }
 
-/// Looks on while a transport is measured, and breaks what all its connections share, if there is such a thing.
+/// Watches while a transport is measured, and breaks what all its connections share, if they share anything.
 pub(crate) trait Observer {
     /// All connections are open and idle; `on_one_host`: both ends are on one host.
     fn on_opened(&mut self, on_one_host: bool) -> Result<(), String>;
@@ -197,7 +197,7 @@ impl Stage<'_> {
         fleet.finish()
     }
 
-    /// An application that failed because of wrong bytes is a finding, beside the failure.
+    /// An application that failed because of wrong bytes is a finding as well as a failure.
     fn heed(&mut self, fleet: &Fleet, done: Result<(), String>) -> Result<(), String> {
         if let (Err(e), true) = (&done, fleet.is_unverified()) {
             self.measured.findings.push(e.clone());

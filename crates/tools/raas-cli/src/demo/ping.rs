@@ -12,7 +12,7 @@ const WARM_UP: usize = 300;
 const WARM_UP_LIMIT: Duration = Duration::from_millis(250);
 /// Round trips that count, at most.
 const COUNTED: usize = 6000;
-/// The measurement ends after this long in any case, though not before one counted round trip.
+/// The measurement ends after this time, but not before one counted round trip.
 const LIMIT: Duration = Duration::from_secs(1);
 /// The first byte of a message: another one follows, or this was the last.
 const MORE: u8 = 1;

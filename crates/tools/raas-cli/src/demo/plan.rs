@@ -1,5 +1,5 @@
-//! Who connects to whom and which connection carries which files: decided once by the parent process, and the same for
-//! RaaS and for TCP.
+//! Which application connects to which, and which connection carries which files. The parent process decides it once,
+//! and it is the same for RaaS and for TCP.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,9 +20,9 @@ pub(crate) struct Seat {
 /// A connection and what each of its ends sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Link {
-    /// Who connects.
+    /// The application that connects.
     pub(crate) from: Seat,
-    /// Who accepts.
+    /// The application that accepts.
     pub(crate) to: Seat,
     /// Files that the connecting end sends.
     pub(crate) files_from: Vec<u32>,

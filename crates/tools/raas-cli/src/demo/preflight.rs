@@ -8,13 +8,13 @@ use super::host::{Ports, check_ports};
 use super::plan::{Link, Seat};
 use crate::process;
 
-/// Descriptors of an application beside its connections: standard streams, files being sent, listener, session.
+/// Descriptors of an application in addition to its connections: standard streams, files being sent, listener, session.
 const APP_DESCRIPTORS: u64 = 48;
-/// Descriptors of a daemon beside those of its applications.
+/// Descriptors of a daemon in addition to those of its applications.
 const DAEMON_DESCRIPTORS: u64 = 64;
 /// Descriptors that a daemon has for each application.
 const DAEMON_DESCRIPTORS_PER_APP: u64 = 8;
-/// Descriptors of this process beside two for each child.
+/// Descriptors of this process in addition to two for each child.
 const OWN_DESCRIPTORS: u64 = 48;
 
 /// Raises what may be raised, and says what is short.

@@ -1,5 +1,6 @@
-//! What the demo's parent process and its application processes say to each other: one JSON object a line, commands on
-//! the application's stdin, events on its stdout. An end of either stream means that the other process is gone.
+//! What the demo's parent process and its application processes say to each other: one JSON object on each line,
+//! commands on the application's stdin, events on its stdout. The end of either stream means that the other process has
+//! ended.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -123,7 +124,7 @@ pub(crate) struct Lost {
     pub(crate) connection: u32,
     /// When that was noticed, by the monotonic clock that all processes share.
     pub(crate) at_ns: u64,
-    /// What the application was told.
+    /// The error that the application got.
     pub(crate) error: String,
 }
 

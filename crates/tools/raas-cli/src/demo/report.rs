@@ -1,4 +1,5 @@
-//! The demo's result as one JSON object, with the keys that bind. What was not reached is null. As text: `text`.
+//! The demo's result as one JSON object, with the keys of docs/cli.md. What was not reached is null. The module `text`
+//! prints it.
 
 use std::net::IpAddr;
 

@@ -1,16 +1,16 @@
-//! The demo's result for a person: part by part, RaaS beside kernel TCP, and who is better. It fits 60 columns.
+//! The demo's result for a person: part by part, RaaS beside kernel TCP, and which is better. It fits 60 columns.
 
 use super::measure::{Kill, Measured, Small};
 use super::report::{Compared, HostUse, Report};
 use crate::table;
 
-/// Widths of a line: what, RaaS, TCP, who is better.
+/// Widths of a line: what, RaaS, TCP, which is better.
 const WHAT: usize = 25;
 const VALUE: usize = 11;
 /// Less than this apart counts as equal.
 const EQUAL: f64 = 1.05;
 
-/// The report; without any figures the errors alone are told, elsewhere.
+/// The report. It is empty if there are no figures; the errors are printed elsewhere.
 pub(super) fn of(report: &Report) -> String {
     if !report.has_figures() {
         return String::new();

@@ -2,8 +2,9 @@
 //!
 //! Work goes in *turns*: turn k of a stream is its bytes k * [`TURN_BYTES`] and on. A pool of sending threads and a
 //! pool of receiving threads each walk their connections turn by turn, in the order (turn, connection number), at both
-//! ends of every connection. That order is total, and so nobody waits in a circle: the first piece of work that is not
-//! done has both its threads at it. All connections are in use at once, and rings and socket buffers take up the slack.
+//! ends of every connection. That order is total, so threads never wait in a circle: both threads of the first piece of
+//! work that is not done work on it. All connections are in use at once. Rings and socket buffers even out the
+//! differences.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -66,11 +67,11 @@ pub(crate) fn run<S: Duplex>(
         }
         let gather = |threads: Vec<std::thread::ScopedJoinHandle<'_, Result<Vec<FileRecord>, String>>>| {
             let results = threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err("a thread panicked".into())));
-            // All threads are joined before the first error is told.
+            // All threads are joined before the first error is reported.
             results.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>, _>>().map(|parts| parts.concat())
         };
         let (sent, received) = (gather(sending), gather(receiving));
-        // The receiver's error tells more than "stopped" of a sender that it made stop, and the other way round.
+        // The receiver's error says more than the "stopped" of a sender that it made stop, and the other way round.
         match (sent, received) {
             (Ok(sent), Ok(received)) => Ok((sent, received)),
             (Err(a), Err(b)) if a == STOPPED => Err(b),

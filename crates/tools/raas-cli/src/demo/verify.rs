@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::plan::{Link, Seat};
 use super::protocol::{FileRecord, Transferred};
 
-/// Findings told at most; the rest is counted.
+/// Findings reported at most; the rest is counted.
 const FINDINGS_MAX: usize = 20;
 
 /// What was verified.

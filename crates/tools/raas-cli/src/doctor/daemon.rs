@@ -128,7 +128,7 @@ impl Serving {
         self.stat.as_ref().map(|s| (s.device.clone(), s.device_reason.clone()))
     }
 
-    /// Whether the device is the software NIC, as far as can be told.
+    /// Whether the device is the software NIC, as far as this side can know.
     pub(super) fn is_software(&self) -> bool {
         match (&self.config.device, &self.stat) {
             (DeviceChoice::SoftNic, _) => true,

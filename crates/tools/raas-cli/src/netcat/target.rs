@@ -1,5 +1,6 @@
-//! Where `raas recv` writes. A file appears under its name only when it is whole: bytes go to a file beside it, which takes
-//! the name at the end and is removed on any failure. What is no file (a terminal, a pipe, /dev/null) is written as it is.
+//! Where `raas recv` writes. A file appears under its name only when it is whole: the bytes go to a file beside it,
+//! which gets the name at the end and is removed on any failure. A target that is no file (a terminal, a pipe,
+//! /dev/null) is written directly.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -25,7 +26,7 @@ const FILE_MODE: u32 = 0o666;
 pub(super) struct Target {
     writer: File,
     name: String,
-    /// The file beside the target; none where bytes go to the target itself.
+    /// The file beside the target; none if the bytes go to the target itself.
     partial: Option<Partial>,
 }
 
@@ -145,8 +146,8 @@ struct Place {
     is_descriptor: bool,
 }
 
-/// Follows links by hand, so that the file which a link names is replaced and not the link, and a descriptor is told from
-/// the file behind it.
+/// Follows links by hand, so that the file which a link names is replaced and not the link, and so that a descriptor is
+/// not taken for the file behind it.
 fn resolve(path: &Path) -> io::Result<Place> {
     let mut path = path.to_path_buf();
     for _ in 0..LINKS_MAX {

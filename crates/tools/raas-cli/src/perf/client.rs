@@ -23,7 +23,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 const STACK_BYTES: usize = 256 << 10;
 /// Share of a latency test that warms up and is not counted: one tenth.
 const WARM_UP_DIVISOR: u32 = 10;
-/// Longest half round trip that the histogram tells apart, in nanoseconds.
+/// Longest half round trip that the histogram can hold, in nanoseconds.
 const HISTOGRAM_MAX_NS: u64 = 60_000_000_000;
 
 /// What to run.

@@ -1,5 +1,5 @@
-//! `raas perf server`: answers many clients at once, a thread for each connection. A connection that asks for
-//! something else, or sends nothing, is refused and loses nobody's time but its own.
+//! `raas perf server`: answers many clients at once, a thread for each connection. A connection that asks for something
+//! else, or sends nothing, is refused, and costs no other connection any time.
 
 use std::io;
 use std::net::SocketAddr;

@@ -37,7 +37,7 @@ pub(super) fn run(socket: Option<&Path>, as_json: bool, period: Duration) -> Res
     }
 }
 
-/// What happened from one state to the next, by second. A daemon that was started anew in between counts from 0.
+/// What happened from one state to the next, by second. A daemon that was restarted in between counts from 0.
 fn since(before: &Stat, now: &Stat, took: Duration) -> String {
     let seconds = took.as_secs_f64().max(1e-9);
     let rate = |of: fn(&Stat) -> u64| of(now).saturating_sub(of(before)) as f64 / seconds;

@@ -179,7 +179,7 @@ impl Duplex for raas::Stream {
     }
 }
 
-/// A failed read or write as a failure of the command: a lost daemon is told apart.
+/// A failed read or write as a failure of the command. A lost daemon has an exit code of its own.
 pub(crate) fn stream_failure(what: impl std::fmt::Display, e: &io::Error) -> Failure {
     let message = format!("{what}: {e}");
     match raas::StreamError::reason_of(e) {

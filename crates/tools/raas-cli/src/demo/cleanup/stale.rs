@@ -1,5 +1,5 @@
-//! Directories of demos that were killed with SIGKILL, which nobody could remove then. Each demo holds a lock on a file in its
-//! directory as long as it lives, so the lock tells a dead demo's directory from one in use.
+//! Directories of demos that were killed with SIGKILL, which nobody could remove then. Each demo holds a lock on a file
+//! in its directory as long as it lives. So the lock shows whether a directory is in use.
 
 use std::fs::{File, OpenOptions};
 use std::io;
