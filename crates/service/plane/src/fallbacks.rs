@@ -1,7 +1,7 @@
-//! Connections over kernel TCP that programs told of: rows for `raas ss`, and nothing else.
+//! Connections over kernel TCP that programs reported: rows for `raas ss`, and nothing else.
 //!
-//! Owns that table. It must never believe more of a row than its addresses: the process is the kernel's word, and the bytes of
-//! such a connection pass no part of the daemon.
+//! Owns that table. It must believe only the addresses of a row: the kernel gives the process, and the bytes of such a
+//! connection pass no part of the daemon.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
-//! Who is at the other end of a control link: Hello, then proof of the cluster key. Bytes: docs/wire.md.
+//! Identifies the other end of a control link: Hello, then proof of the cluster key. docs/wire.md has the bytes.
 //!
-//! Owns what is proven and how it is compared, no I/O. It must never send the key, nor a proof before the other side has
-//! said which challenge it has; and the accepting side proves nothing to one that has not proven itself.
+//! Owns what is proven and how it is compared, no I/O. It must never send the key, and must never send a proof before
+//! the other side has sent its challenge. The accepting side proves nothing to a peer that has not proven itself.
 
 use std::net::IpAddr;
 
@@ -18,9 +18,9 @@ const DOMAIN: &[u8] = b"raas control link 1\0";
 /// Which side of the TCP connection one is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Who opened it.
+    /// The side that opened the link.
     Dialer,
-    /// Who accepted it.
+    /// The side that accepted the link.
     Acceptor,
 }
 
@@ -35,7 +35,7 @@ pub struct Identity {
     pub challenge: [u8; CHALLENGE_BYTES],
 }
 
-/// The other side is not let in; what it is told, and what is logged.
+/// The other side is refused: what it is told, and what is logged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {detail}")]
 pub struct Refusal {
@@ -124,7 +124,7 @@ impl Handshake {
         self.peer.map_or_else(|| "the peer".into(), |p| p.address.to_string())
     }
 
-    /// Everything that both sides said, and who proves it.
+    /// The MAC over everything that both sides said, and over which side proves it.
     fn mac(&self, prover: Side, key: &ClusterKey) -> Option<Hmac<Sha256>> {
         let peer = self.peer?;
         let (dialer, acceptor) = match self.side {

@@ -4,9 +4,9 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
-/// A TCP connection to another daemon. Never used again for another. Links that this daemon dials have numbers below
-/// [`LinkId::FIRST_ACCEPTED`], which [`crate::Peers`] gives out; those that it accepted have numbers from there on, which
-/// whoever accepts gives out.
+/// A TCP connection to another daemon. A number is never used again for another link. Links that this daemon dials have
+/// numbers below [`LinkId::FIRST_ACCEPTED`], from [`crate::Peers`]. Links that it accepted have numbers from there on,
+/// from the code that accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
 

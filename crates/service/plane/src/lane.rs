@@ -27,7 +27,7 @@ pub enum LaneCommand {
         /// The peer's end.
         offer: LaneOffer,
     },
-    /// Say what arrived, as far as it was not told yet. Answered by [`LaneAnswer::RoutesTold`].
+    /// Report what arrived and was not reported yet. Answered by [`LaneAnswer::RoutesTold`].
     TellRoutes {
         /// Which peer.
         peer: IpAddr,
@@ -92,14 +92,14 @@ pub enum LaneAnswer {
         round: u64,
         /// The next part, if there is one.
         routes: Option<LaneRoutes>,
-        /// All was told and heard.
+        /// Both sides have reported everything.
         done: bool,
     },
     /// Whether what the peer said can be.
     RoutesTaken {
         /// The number of the round.
         round: u64,
-        /// Whether all was told and heard, or why the lane's connections cannot go on.
+        /// Whether both sides have reported everything, or why the lane's connections cannot go on.
         result: Result<bool, String>,
     },
 }

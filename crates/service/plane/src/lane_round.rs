@@ -1,10 +1,10 @@
 //! One lane's set-up over a control link, again and again: rounds.
 //!
-//! In a round each side sends exactly one offer, one ready and, at its end, one reset. A side that sent its reset hears
-//! nothing but the peer's reset; only then may it begin the next round. So whatever of an old round is still on its way
-//! cannot be taken for the new one, and no lane is made before the peer has given the old one up.
+//! In a round each side sends exactly one offer, one ready and, at its end, one reset. A side that sent its reset takes
+//! only the peer's reset; after that it may begin the next round. So a message of an old round that is still on its way
+//! cannot be taken for one of the new round, and no lane is made before the peer has given the old one up.
 //!
-//! Resets of both sides that say `resumes` are followed by the next round at once, in which the engines tell each other what
+//! If the resets of both sides say `resumes`, the next round follows at once. In it the engines tell each other what
 //! arrived, one message of each side at a time, between their offers and their readies.
 //!
 //! Owns that order, no I/O. It must never tell the engine about an offer that belongs to another round.
@@ -25,7 +25,7 @@ pub(crate) enum RoundAction {
         round: u64,
         offer: LaneOffer,
     },
-    /// Ask the engine what arrived, as far as it was not told yet.
+    /// Ask the engine what arrived and was not reported yet.
     TellRoutes {
         round: u64,
     },
@@ -61,7 +61,7 @@ enum State {
     /// The engine takes the peer's.
     Accepting {
         peer_ready: bool,
-        /// What the peer told already.
+        /// What the peer has reported already.
         routes: Option<LaneRoutes>,
     },
     /// The engines tell each other what arrived.
@@ -84,7 +84,7 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct LaneRound {
     state: State,
-    /// Counts rounds over all links, so that answers of the engine to older questions are told apart.
+    /// Counts rounds over all links, so that answers of the engine to older questions are recognised.
     round: u64,
     /// What names this round in our messages: lane and incarnation of our offer, else of the peer's.
     name: (u32, u32),
@@ -192,7 +192,7 @@ impl LaneRound {
         }
     }
 
-    /// The engine's answer to [`RoundAction::TellRoutes`]. `done`: it told and heard everything.
+    /// The engine's answer to [`RoundAction::TellRoutes`]. `done`: both sides have reported everything.
     pub(crate) fn on_routes_told(&mut self, round: u64, routes: Option<LaneRoutes>, done: bool) {
         let State::Resuming { peer_ready, told } = &mut self.state else { return };
         if round != self.round {
@@ -296,7 +296,7 @@ impl LaneRound {
         Ok(())
     }
 
-    /// The peer took what we told last.
+    /// The peer took our last report.
     pub(crate) fn handle_routes_taken(&mut self) -> Result<(), OutOfOrder> {
         match &mut self.state {
             State::Resuming { told, .. } if *told => {

@@ -1,12 +1,12 @@
 //! The daemon's control plane without I/O: what it decides about other daemons and about programs of its own host.
 //!
-//! No socket, thread, clock or random number: time and entropy are arguments, and whoever drives a state machine here carries
-//! out what it asks for. The daemon (`raasd`) does so with tokio; the simulator (`sim`) does so in virtual time, so that what
-//! it proves is what ships.
+//! No socket, thread, clock or random number: time and entropy are arguments, and the driver of a state machine here
+//! carries out what it asks for. The daemon (`raasd`) does so with tokio; the simulator (`sim`) does so in virtual
+//! time, so that what it proves is what ships.
 //!
-//! All state machines here are driven in the same way. `handle_*` takes what somebody else did, `on_*` an answer to what was
-//! asked for; then `poll_action` until it returns `None`, in the order in which it returns; then `deadline` says when
-//! `handle_timeout` has something to do. Time never runs backwards.
+//! All state machines here are driven in the same way. `handle_*` takes what somebody else did, and `on_*` takes an
+//! answer to what was asked for. Then the driver calls `poll_action` until it returns `None`, and carries out the
+//! actions in that order. `deadline` says when `handle_timeout` has something to do. Time never runs backwards.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -3,7 +3,8 @@
 //! A pair is two ends, each with its own number, so that a process may be paired with itself. Both processes make a
 //! segment when asked; each gets the other's; then the daemon hands out slots and is not needed any more until both
 //! sides have closed. This file owns that state and no socket: it takes requests in and gives [`PairAction`]s out. It
-//! must never forward a descriptor that was not checked, nor give a slot out again before both sides gave it back.
+//! must never forward a descriptor that was not checked, and never give a slot out again before both sides have given
+//! it back.
 
 mod ending;
 mod not_taken;
@@ -38,7 +39,7 @@ const EPHEMERAL: (u64, u64) = (32_768, 28_232);
 pub enum PairAction<F> {
     /// A message to a process, with its descriptors.
     Send {
-        /// To whom.
+        /// The client that gets it.
         client: ClientId,
         /// What.
         reply: Reply,
@@ -59,7 +60,7 @@ pub enum PairAction<F> {
 /// A connect of one process to a listener of another (or of itself).
 #[derive(Debug, Clone, Copy)]
 pub struct LocalConnect {
-    /// Who connects.
+    /// The side that connects.
     pub from: Party,
     /// Who listens.
     pub to: Party,
@@ -86,7 +87,7 @@ pub struct PairLimits {
     pub segments_per_user_max: usize,
     /// Of one pair.
     pub segments_per_pair_max: usize,
-    /// A user beside root whose shares are not bounded: the daemon's own.
+    /// The daemon's own user: like root, it has no bounded share.
     pub owner_uid: u32,
     /// Time for a process to make its segment.
     pub answer: Duration,
@@ -287,7 +288,7 @@ impl<F> Pairs<F> {
         self.shares.take(uid, ONE_SEGMENT);
     }
 
-    /// The connection is there: the listening side hears of it first.
+    /// The connection is there. The listening side gets it first.
     fn start(&mut self, key: PairKey, pending: &Pending, segment: usize, slot: u32) {
         let Some(pair) = self.pairs.get_mut(&key) else { return };
         let LocalConnect { request, port, connection, .. } = pending.connect;
@@ -316,7 +317,7 @@ impl<F> Pairs<F> {
         self.uses.insert(connection, Use { pair: key, segment, slot, side, port, accepted: false, closed: [false; 2] });
     }
 
-    /// What the listening and the connecting end are called.
+    /// The addresses of the listening and the connecting end.
     fn addresses(&self, connection: u64, port: u16) -> [SocketAddr; 2] {
         let ephemeral = u16::try_from(EPHEMERAL.0 + connection % EPHEMERAL.1).unwrap_or(u16::MAX);
         [SocketAddr::new(self.host, port), SocketAddr::new(self.host, ephemeral)]

@@ -1,12 +1,12 @@
 //! Other daemons: at most one control link to each, and the rounds of its lane.
 //!
-//! Owns who dials, which of two links of one moment is kept, and what of a link's end reaches the engine; no I/O. It must
-//! never keep anything for a link that has not proven the key but its number, nor let such a link stop it for longer than
-//! [`YIELD`].
+//! Decides which side dials, which of two simultaneous links is kept, and what the engine learns of a link's end; no
+//! I/O. Of a link that has not proven the key it must keep only the number, and such a link must never delay it for
+//! longer than [`YIELD`].
 //!
-//! Two daemons that dial each other at the same time: the accepting side decides, when it hears the other's Hello and
-//! before it proves anything. The dial of the daemon with the lower instance number goes on; the other is refused or
-//! given up. While another's handshake is under way one's own dial waits.
+//! Two daemons that dial each other at the same time: the accepting side decides, when it gets the other's Hello and
+//! before it proves anything. The dial of the daemon with the lower instance number goes on; the other dial is refused
+//! or given up. While the peer's handshake is under way, a daemon's own dial waits.
 
 mod lanes;
 
@@ -20,7 +20,7 @@ use verbs::Time;
 use crate::lane_round::LaneRound;
 use crate::{LaneCommand, LinkId};
 
-/// Pause before one dials again whom the peer told that a link exists or comes from its side.
+/// Pause before the next dial to a peer that said that a link exists, or that it dials itself.
 const REDIAL: Duration = Duration::from_millis(100);
 /// Such dials in a row, then the wish for a lane fails.
 const REDIALS_MAX: u32 = 20;
@@ -32,9 +32,9 @@ const YIELD: Duration = Duration::from_millis(500);
 pub enum PeerAction {
     /// Dial a peer's daemon. Answered by [`Peers::handle_up`] or [`Peers::handle_dial_failed`], unless it is cancelled.
     Dial {
-        /// What the link is called.
+        /// Number of the link.
         link: LinkId,
-        /// Whom.
+        /// The peer.
         peer: IpAddr,
     },
     /// Give a dial up, or the link that it became, without words.
@@ -67,7 +67,7 @@ pub enum PeerAction {
 pub enum Verdict {
     /// It may.
     Proceed,
-    /// It may not, and is told why.
+    /// It is refused, with the reason.
     Refuse(Reason, String),
 }
 
@@ -100,12 +100,13 @@ pub struct Peers {
     instance: u64,
     peers_max: usize,
     lane_setup: Duration,
-    /// A peer that speaks does so more often than this.
+    /// A peer that is not silent sends more often than this.
     pause: Duration,
     peers: BTreeMap<IpAddr, Peer>,
     /// Dials, and links that are up.
     links: BTreeMap<LinkId, IpAddr>,
-    /// Links that we accepted, that have said Hello and not yet proven the key. Bounded by who accepts them.
+    /// Links that we accepted, that have said Hello and not yet proven the key. The code that accepts them bounds their
+    /// number.
     incoming: BTreeMap<LinkId, IpAddr>,
     next_link: u64,
     /// No round of a lane had a greater number.

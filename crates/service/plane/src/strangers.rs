@@ -1,16 +1,16 @@
 //! Places for control links that have not proven the key.
 //!
-//! Owns who has one, and who gives one up when there are none left; no I/O. It must never let those of one source take the
-//! places of another as long as others have fewer, nor keep more than the limits say.
+//! Decides which links have a place, and which gives its place up when none is left; no I/O. Links of one source must
+//! never take the places of a source that has fewer, and it must never keep more than the limits say.
 //!
-//! A newcomer always gets a place: an honest daemon needs it for some milliseconds, and whoever holds one for longer is the
-//! one to go. Links of a source that is at its limit take that source's oldest place; where all places are taken it is the
-//! oldest of the source that has most. Hosts that the configuration names have places of their own.
+//! A new link always gets a place. An honest daemon needs it for some milliseconds, so a link that holds one for longer
+//! gives it up. A link of a source that is at its limit takes that source's oldest place. If all places are taken, it
+//! takes the oldest place of the source that has most. Hosts that the configuration names have places of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Where links come from, as far as it counts: who has one IPv6 address usually has 2^64 of them.
+/// Where links come from, as far as it counts: a host with one IPv6 address usually has 2^64 of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Source {
     V4(Ipv4Addr),
@@ -52,7 +52,7 @@ pub struct Entered {
 pub struct Strangers {
     places_max: usize,
     per_source_max: usize,
-    /// Whom the configuration names: by each address from which its links may come.
+    /// The hosts that the configuration names, by each address from which their links may come.
     known: BTreeMap<IpAddr, IpAddr>,
     /// By the number of the link, so the oldest come first.
     held: BTreeMap<PlaceNumber, Source>,
@@ -73,7 +73,7 @@ impl Strangers {
         self.places_max.saturating_add(hosts.len().saturating_mul(self.per_source_max))
     }
 
-    /// A place for a link from `ip`, and who had to go for it.
+    /// A place for a link from `ip`, and the link that lost its place for it.
     pub fn enter(&mut self, ip: IpAddr) -> Entered {
         let source = self.source(ip);
         let crowded = match self.by_source.get(&source) {

@@ -14,7 +14,7 @@ pub struct UserPlaces {
 }
 
 impl UserPlaces {
-    /// `owner_uid`: the daemon's own user, who is not bounded, nor is root.
+    /// `owner_uid`: the daemon's own user. Neither it nor root is bounded.
     pub fn new(per_user_max: u64, owner_uid: u32) -> Self {
         Self { held: BTreeMap::new(), per_user_max, owner_uid }
     }

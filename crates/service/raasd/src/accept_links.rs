@@ -1,7 +1,7 @@
 //! Control links that other daemons, or strangers, open.
 //!
-//! Owns the tasks that serve them. It must never keep anything for a stranger beyond its place ([`Strangers`]) and
-//! the time that a handshake may take, nor wait for one before it lets go of the descriptor.
+//! Owns the tasks that serve them. It must never keep anything for a stranger beyond its place ([`Strangers`]) and the
+//! time that a handshake may take, and must never wait for a stranger before it closes the descriptor.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ const ENDING_MAX: usize = 8;
 #[derive(Debug)]
 struct Door {
     strangers: Strangers,
-    /// How links hear that their place was given to another.
+    /// How links learn that their place was given to another.
     evictions: BTreeMap<PlaceNumber, oneshot::Sender<()>>,
     log: LogQuota,
 }
@@ -75,7 +75,7 @@ impl Drop for AtDoor {
     }
 }
 
-/// Accepts until told to stop; then the links have [`FAREWELL`] for their last words.
+/// Accepts until it is stopped. Then the links have [`FAREWELL`] for their last messages.
 pub(crate) async fn accept_links(listener: TcpListener, context: Arc<LinkContext>, stop: Shutdown) {
     let limits = &context.config.limits;
     let known = context.config.peer_sources();

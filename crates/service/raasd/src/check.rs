@@ -1,4 +1,4 @@
-//! What a start needs, found out before anything is started: limits, device, group.
+//! What a start needs, checked before anything is started: limits, device, group.
 //!
 //! Owns [`prepare`], which the start runs and `--check` runs too, so that neither accepts what the other refuses. It must
 //! never change anything that others see.

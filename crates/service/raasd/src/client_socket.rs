@@ -50,7 +50,7 @@ impl Outgoing {
     }
 }
 
-/// What programs tell the control plane.
+/// What programs send to the control plane.
 #[derive(Debug)]
 pub(crate) enum ClientInput {
     /// A program said Hello in our version.
@@ -58,7 +58,7 @@ pub(crate) enum ClientInput {
         client: ClientId,
         who: Who,
         out: mpsc::Sender<Outgoing>,
-        /// To be told when the program has closed its wake socket.
+        /// Notified when the program has closed its wake socket.
         hung_up: Arc<Notify>,
     },
     Request {
@@ -72,7 +72,7 @@ pub(crate) enum ClientInput {
     },
 }
 
-/// Who the program is: process and user are the kernel's word.
+/// The identity of the program. The kernel gives process and user.
 #[derive(Debug, Clone)]
 pub(crate) struct Who {
     pub(crate) pid: u32,
@@ -88,8 +88,8 @@ pub(crate) struct ClientContext {
     pub(crate) limits: DaemonLimits,
 }
 
-/// Accepts until told to stop; then the programs have [`FAREWELL`] to take their last messages. The runtime's types for Unix sockets serve for SEQPACKET ones too: nothing here uses
-/// their reading and writing, only their readiness.
+/// Accepts until it is stopped. Then the programs have [`FAREWELL`] to take their last messages. The runtime's types
+/// for Unix sockets serve for SEQPACKET ones too: nothing here uses their reading and writing, only their readiness.
 pub(crate) async fn accept_clients(listener: OwnedFd, context: ClientContext, stop: Shutdown) -> io::Result<()> {
     let listener = UnixListener::from_std(listener.into())?;
     let places = Arc::new(Semaphore::new(count(context.limits.clients_max).min(Semaphore::MAX_PERMITS)));
@@ -139,7 +139,7 @@ struct UserPlace {
 
 impl UserPlace {
     fn try_take(places: &Arc<Mutex<UserPlaces>>, uid: u32) -> Option<Self> {
-        // The count is whole between statements, whoever panicked.
+        // The count is consistent between statements, whichever thread panicked.
         let taken = places.lock().unwrap_or_else(PoisonError::into_inner).try_take(uid);
         taken.then(|| Self { places: Arc::clone(places), uid })
     }
@@ -192,7 +192,7 @@ async fn serve(socket: UnixStream, (pid, uid): (u32, u32), client: ClientId, con
     let (role, name) = match hello {
         Ok(hello) => hello,
         Err((reason, detail)) => {
-            // No more than a hint: the program hears the same, and could fill the log with it.
+            // Only a debug line: the program gets the same message, and could fill the log with it.
             tracing::debug!(pid, uid, %reason, detail, "refused a program");
             let _ = send_message(socket.as_fd(), &refused(reason, detail), &[]);
             return;
@@ -237,7 +237,7 @@ fn check_hello(request: Request) -> Result<(Role, String), (Reason, String)> {
     }
 }
 
-/// Why a program is not served any more.
+/// Why the daemon stops serving a program.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
     #[error(transparent)]
@@ -330,7 +330,7 @@ async fn send(socket: &UnixStream, message: Option<&Outgoing>) -> Result<(), Cha
     }
 }
 
-/// One call on a socket that was ready; none if it was not after all, which the runtime is told.
+/// One call on a socket that was ready. `None` if it was not ready after all; the runtime then waits again.
 fn attempt<T>(
     socket: &UnixStream,
     interest: Interest,

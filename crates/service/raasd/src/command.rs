@@ -1,5 +1,5 @@
-//! What the control plane tells the engine thread, and what it hears. Owns the two message types and nothing else: both
-//! channels are bounded and in order, so an answer comes after every event that the engine made before it.
+//! The messages from the control plane to the engine thread, and back. Owns the two message types and nothing else:
+//! both channels are bounded and in order, so an answer comes after every event that the engine made before it.
 
 use std::net::{IpAddr, SocketAddr};
 

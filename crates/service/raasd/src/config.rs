@@ -62,11 +62,11 @@ const GROUP_MODE: u32 = 0o660;
 /// Another host whose daemon does not simply have its one address and our port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerConfig {
-    /// The address by which applications name the host, and its daemon names itself.
+    /// The address by which applications name the host, and by which its daemon names itself.
     pub address: IpAddr,
     /// TCP port of its daemon; none means our own `peer_port`.
     pub port: Option<u16>,
-    /// Addresses from which its control link may come, beside `address`.
+    /// Addresses from which its control link may come, in addition to `address`.
     pub sources: Vec<IpAddr>,
 }
 
@@ -78,7 +78,7 @@ const STALLED_MISSES: u32 = 3;
 pub struct Heartbeat {
     /// A side that sent nothing for so long sends a heartbeat.
     pub interval: Duration,
-    /// A side that heard nothing for so many intervals gives the peer up.
+    /// A side that heard nothing for this many intervals gives the peer up.
     pub misses: u32,
 }
 
@@ -121,7 +121,8 @@ pub struct Config {
     pub key_file: Option<PathBuf>,
     /// Where to capture the device's packets.
     pub pcap: Option<PathBuf>,
-    /// What to log, in the syntax of `RUST_LOG`. The daemon itself does not use it: whoever runs it sets the logger up.
+    /// What to log, in the syntax of `RUST_LOG`. The daemon itself does not use it: the program that runs the daemon
+    /// sets the logger up.
     pub log: String,
     /// Ring size of connections that ask for none; none means the engine's default.
     pub ring_bytes: Option<u32>,
@@ -129,7 +130,8 @@ pub struct Config {
     pub local_ring_bytes: Option<u32>,
     /// Signs of life on control links.
     pub heartbeat: Heartbeat,
-    /// Networks to whose hosts programs may connect, beside this host and those of `peers`; none means private networks.
+    /// Networks to whose hosts programs may connect, in addition to this host and those of `peers`. None means private
+    /// networks.
     pub connect_to: Option<Vec<IpNet>>,
     /// Hosts that need more words.
     pub peers: Vec<PeerConfig>,
@@ -166,7 +168,7 @@ impl Config {
         }
     }
 
-    /// Reads `file`, if any, and puts `flags` over it.
+    /// Reads `file`, if any. `flags` take precedence over it.
     pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Self, ConfigError> {
         let mut config = Self::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
         if let Some(path) = file {
@@ -217,7 +219,7 @@ impl Config {
         })
     }
 
-    /// Limits that are to fit the machine get numbers; says which, and why.
+    /// Gives numbers to the limits that are to fit the machine. Returns which, and why.
     pub fn fitted(mut self, machine: Machine) -> (Self, Fit) {
         let fit = Fit::new(machine, self.engine_limits.get("apps_max").copied(), self.limits.clients_max);
         self.engine_limits.insert("apps_max", fit.apps_max);

@@ -1,6 +1,6 @@
 //! Starting and stopping: files, sockets, threads, in their order.
 //!
-//! Owns the two threads. It must never leave one of them behind, nor a socket file of a daemon that has ended.
+//! Owns the two threads. It must never leave one of them behind, or the socket file of a daemon that has ended.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -31,7 +31,7 @@ use crate::{Config, DaemonError};
 
 /// Bound of the queue from programs to the control plane.
 const CLIENT_INPUTS_MAX: usize = 256;
-/// Lines of log about hosts that cannot be reached, in a while.
+/// Lines of log about hosts that cannot be reached, for each period.
 const DIAL_LOG_LINES: u32 = 20;
 
 /// A running daemon in this process. Dropping it stops it in order.

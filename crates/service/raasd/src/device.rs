@@ -93,7 +93,7 @@ pub(crate) fn find(config: &Config) -> Result<Found, DaemonError> {
     let library = || rdmacore::library_present().map_err(|e| e.to_string());
     let is_auto = config.device == DeviceChoice::Auto;
     let mut decision = match (&config.device, &config.pcap) {
-        // A capture can only be had of the software NIC, so whoever asks for one asks for it.
+        // Only the software NIC can write captures, so a configuration with a capture means the software NIC.
         (DeviceChoice::Auto, Some(_)) => Decision {
             device: DeviceChoice::SoftNic,
             reason: "pcap captures the software NIC alone".into(),

@@ -83,7 +83,7 @@ fn is_worth_another(reason: Reason) -> bool {
     matches!(reason, Reason::PeerUnreachable | Reason::PeerBusy)
 }
 
-/// What the application hears.
+/// What the application gets.
 fn told(reason: Reason) -> Reason {
     match reason {
         Reason::Closed | Reason::PeerAuth | Reason::PeerVersion | Reason::BadAddress | Reason::PeerLimit => reason,

@@ -89,7 +89,7 @@ struct EngineThread<P> {
     events: mpsc::Sender<FromEngine>,
     /// What did not fit the queue to the control plane; commands wait until it is empty.
     held: VecDeque<FromEngine>,
-    /// Pages that were asked for: one, for the control plane asks for the next when it has the answer.
+    /// Pages that were asked for: at most one, because the control plane asks for the next when it has the answer.
     questions: VecDeque<(u64, Viewer, EnginePart)>,
     /// Not before then, while there is other work.
     question_at: Instant,
@@ -326,8 +326,8 @@ impl<P: Provider> EngineThread<P> {
         }
     }
 
-    /// Moves the engine's events into the queue to the control plane as long as it has room; what does not fit stays in
-    /// the engine, but for one that is held.
+    /// Moves the engine's events into the queue to the control plane as long as it has room. What does not fit stays in
+    /// the engine, except one event that is held here.
     fn forward_events(&mut self) -> bool {
         let mut any = false;
         while self.flush_held() {
@@ -341,7 +341,7 @@ impl<P: Provider> EngineThread<P> {
         any
     }
 
-    /// Whether nothing is held any more.
+    /// Sends the held events. Says whether none is held any more.
     fn flush_held(&mut self) -> bool {
         while let Some(next) = self.held.pop_front() {
             match self.events.try_send(next) {

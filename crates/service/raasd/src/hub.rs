@@ -1,5 +1,5 @@
-//! The control plane's centre: one task that hears programs, peers, the engine and the clock, and is the only one that
-//! changes their state.
+//! The control plane's centre: one task that takes the messages of programs, peers, the engine and the clock, and is
+//! the only one that changes their state.
 //!
 //! Owns the order between them. It must never wait for anyone but all of them together: commands that the engine's queue
 //! does not take are kept, and programs and peers are not heard meanwhile.
@@ -109,7 +109,7 @@ pub(crate) struct Hub {
     log: LogQuota,
 }
 
-/// What the hub hears.
+/// What the hub takes.
 enum Heard {
     Engine(Option<FromEngine>),
     Client(Option<ClientInput>),
@@ -121,7 +121,7 @@ enum Heard {
 }
 
 impl Hub {
-    /// Runs until told to stop, or the engine thread ends.
+    /// Runs until it is stopped, or the engine thread ends.
     pub(crate) async fn run(parts: HubParts, shutdown: &Shutdown) -> Result<(), DaemonError> {
         let HubParts { mut events, mut client_inputs, mut link_inputs, commands, bell, config, .. } = parts;
         let limits = &config.limits;
@@ -180,7 +180,7 @@ impl Hub {
             };
             match heard {
                 Heard::Engine(Some(event)) => hub.on_engine(event),
-                // The thread ended without being told to: its own error says why.
+                // The thread ended on its own: its error says why.
                 Heard::Engine(None) => return Ok(()),
                 Heard::Client(Some(input)) => hub.on_client(input),
                 Heard::Link(Some(input)) => hub.on_link(input),
@@ -241,7 +241,7 @@ impl Hub {
         self.backlog.push_back(command);
     }
 
-    /// Everyone hears that the daemon stops.
+    /// Tells all programs and peers that the daemon stops.
     async fn farewell(&mut self) {
         let clients: Vec<ClientId> = self.clients.keys().copied().collect();
         for client in clients {

@@ -22,7 +22,7 @@ pub(crate) enum Part {
     Pairs(u64),
     /// Connections over kernel TCP.
     Tcp(u64),
-    /// There is no such table: what brings such a cursor has none from here.
+    /// There is no such table: such a cursor did not come from this daemon.
     None,
 }
 
@@ -100,8 +100,8 @@ pub(crate) struct DaemonStat {
     pub(crate) fds: u32,
 }
 
-/// The host's state but for lanes and applications. An ordinary user sees sums, and none of the counters that tell a forger of
-/// packets which check stopped his last one.
+/// The host's state without lanes and applications. An ordinary user sees sums, and none of the counters that show a
+/// forger which check stopped its last packet.
 pub(crate) fn stat(engine: EngineStat, daemon: &DaemonStat, viewer: Viewer) -> Stat {
     let EngineStat { device, totals, counters } = engine;
     let of = |name: &str| counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, v)| *v);

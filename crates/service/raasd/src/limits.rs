@@ -1,8 +1,8 @@
 //! Every bound of the daemon, with its name in the configuration, its meaning, range and default.
 //!
-//! Owns the table behind `[limits]`; the bounds of the data path are the engine's own, whose check has the last word.
-//! It fits what nobody set to the machine (`machine.rs`); docs/configuration.md lists the same names. It must never hold a bound that the
-//! table does not name: bounds that nobody can set are constants beside the code that they bound.
+//! Owns the table behind `[limits]`; the bounds of the data path belong to the engine, whose check decides. It fits
+//! limits that are not set to the machine (`machine.rs`). docs/configuration.md lists the same names. It must never
+//! hold a bound that the table does not name: bounds that nobody can set are constants beside the code that they bound.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use crate::Config;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DaemonLimits {
-    /// Programs attached to the control socket at a time, tools included; 0 for as many as fit the machine.
+    /// Programs attached to the control socket at a time, tools included. 0: as many as fit the machine.
     pub clients_max: u64,
     /// Those of one user; 0 for a quarter of [`DaemonLimits::clients_max`].
     pub clients_per_user_max: u64,
-    /// Control messages that may wait for a program that does not read them; one more detaches it.
+    /// Control messages that may wait for a program that does not read them. One more detaches the program.
     pub client_queue_max: u64,
     /// Time in milliseconds for a program's first message.
     pub client_hello_ms: u64,

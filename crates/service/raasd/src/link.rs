@@ -25,10 +25,10 @@ const HANDSHAKE_FRAME_BYTES_MAX: usize = 4096;
 /// Time for the last message of a link that is being closed.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// While a peer is silent its silence is told again this often, or once in a heartbeat if that is shorter.
+/// While a peer is silent, its silence is reported again this often, or once in a heartbeat if that is shorter.
 const SILENCE_PACE: Duration = Duration::from_millis(250);
 
-/// What links tell the control plane.
+/// What links send to the control plane.
 #[derive(Debug)]
 pub(crate) enum LinkInput {
     /// A link that we accepted said Hello; it waits for the verdict.
@@ -195,7 +195,7 @@ pub(crate) async fn receive(
 ) -> Result<Identity, Refusal> {
     let mut handshake = Handshake::new(Side::Acceptor, context.identity()?);
     let first = wire.next().await?;
-    // Before it is judged: who speaks another version learns ours.
+    // Before it is judged, so that a peer of another version learns ours.
     wire.send(&handshake.hello()).await?;
     let peer = handshake.handle_hello(first)?;
     let source = source.ip().to_canonical();
@@ -257,7 +257,7 @@ async fn carry(
         let tell = (heard + heartbeat.stalled_after()).max(told + SILENCE_PACE.min(heartbeat.interval));
         let next = (spoken + heartbeat.interval).min(heard + patience).min(tell);
         tokio::select! {
-            // What the peer said while this side had no processor comes before the judgement that it was silent.
+            // What the peer sent while this side had no processor must be read before the peer is judged silent.
             biased;
             message = wire.next() => {
                 heard = Instant::now();

@@ -1,7 +1,7 @@
 //! What the machine gives: descriptors and memory, and how many programs fit.
 //!
-//! Owns the numbers behind limits that nobody set. It must never refuse a start: too little makes the limits small, and the
-//! words say why.
+//! Owns the numbers for limits that are not set. It must never refuse a start: if there is too little, the limits are
+//! small, and the text says why.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -91,8 +91,8 @@ fn mebibytes(bytes: u64) -> String {
     if bytes == u64::MAX { "an unknown amount".into() } else { format!("{} MiB", bytes >> 20) }
 }
 
-/// Raises this process's soft limit of open descriptors to the hard one; says what it is then. The start of a daemon of its
-/// own does this; a process with other work may have reasons for its limit.
+/// Raises this process's soft limit of open descriptors to the hard one; says what it is then. The command
+/// `raas daemon` does this. A process with other work may have reasons for its limit, so an embedded daemon does not.
 pub fn raise_descriptor_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

@@ -1,9 +1,8 @@
 //! Questions of `raas ss`, `raas stat` and the like that wait for their turn.
 //!
-//! Owns the order in which they are answered: users take turns, and one question is worked at at a time, so that neither the
-//! engine nor the control plane does more for questions than one page between other things. It must never hold more than one
-//! question of a program; the program's `place` tells that one is open, from the question to the moment at which the socket
-//! took the answer.
+//! Owns the order in which they are answered: users take turns, and one question is worked at at a time, so that engine
+//! and control plane do at most one page for questions between other work. It must never hold more than one question of
+//! a program. The program's `place` shows that one is open, from the question until the socket has taken the answer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use control::{Cursor, InspectQuery};
 use engine::Viewer;
 use plane::ClientId;
 
-/// Of which a program has one. Whoever holds a clone holds the program's only question, or the answer to it.
+/// A program has one of these. The holder of a clone holds the program's only question, or the answer to it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct QuestionPlace(Arc<()>);
 

@@ -1,4 +1,4 @@
-//! Telling a daemon to stop. Owns the one bit and who waits for it.
+//! Stops a daemon. Owns the one bit, and the tasks that wait for it.
 
 use std::sync::Arc;
 

@@ -101,7 +101,7 @@ impl Sleeper {
         self.bell.sleeping.prepare_sleep();
     }
 
-    /// Commands need no bell any more.
+    /// From now on commands need no bell.
     pub(crate) fn cancel(&self) {
         self.bell.sleeping.end_sleep();
     }

@@ -73,7 +73,7 @@ impl SocketGroup {
     }
 }
 
-/// Nothing lies in `directory` but what a daemon puts there.
+/// Whether `directory` holds only what a daemon puts there.
 fn is_the_daemons(directory: &Path, socket: &Path) -> io::Result<bool> {
     let socket = socket.file_name().unwrap_or_default().as_encoded_bytes().to_vec();
     for entry in std::fs::read_dir(directory)? {

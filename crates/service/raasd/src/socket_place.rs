@@ -1,7 +1,7 @@
 //! The control socket's place in the file system: directory, lock, stale files, modes.
 //!
 //! Owns the promise that one daemon serves one socket: a lock file beside it, held as long as the daemon lives. It must
-//! never remove what is not a socket, nor the socket of a daemon that lives.
+//! never remove a file that is not a socket, or the socket of a daemon that lives.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io;
@@ -154,10 +154,10 @@ fn make_directory(directory: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Whoever can write the directory can put another socket in our place; /tmp with its sticky bit is fine.
+/// A user who can write the directory can replace our socket by another. /tmp with its sticky bit is fine.
 fn check_directory(directory: &Path) -> io::Result<()> {
     let own = rustix::process::geteuid().as_raw();
-    // Who owns a link decides where it leads.
+    // The owner of a link decides where it leads.
     let link = std::fs::symlink_metadata(directory)?;
     if link.is_symlink() && link.uid() != own && link.uid() != 0 {
         return Err(refused(format!("{} is a symbolic link of user {}", directory.display(), link.uid())));

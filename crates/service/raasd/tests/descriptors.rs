@@ -1,4 +1,4 @@
-//! What a daemon has open. Alone in its process, since descriptors are counted per process.
+//! What a daemon has open. It is alone in its process, because descriptors are counted for each process.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

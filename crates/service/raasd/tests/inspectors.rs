@@ -18,7 +18,7 @@ mod hosts;
 
 use hosts::{Host, PATIENCE, bounded, eventually};
 
-/// Rows of the table: what programs may tell of kernel TCP connections costs the daemon a row each.
+/// Rows of the table: each kernel TCP connection that a program reports costs the daemon a row.
 const PROGRAMS: u64 = 8;
 const ROWS_OF_ONE: u64 = 4096;
 const ROWS: u64 = PROGRAMS * ROWS_OF_ONE;

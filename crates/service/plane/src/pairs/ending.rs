@@ -73,7 +73,7 @@ impl<F> Pairs<F> {
         }
     }
 
-    /// Takes a pair out, with its connections and shares; who waits for it is the caller's to answer.
+    /// Takes a pair out, with its connections and shares. The caller must answer the connects that wait for it.
     pub(super) fn drop_pair(&mut self, key: PairKey) -> Option<Pair<F>> {
         self.waiting.remove(&key);
         let pair = self.pairs.remove(&key)?;

@@ -1,6 +1,6 @@
 //! What a process had no descriptor for: its end of a pair, or a segment.
 //!
-//! Owns who is refused then, and by which reason. It must never touch a connection that stands.
+//! Owns which connects are refused then, and by which reason. It must never touch a connection that is established.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use control::Reason;
 use super::{Pairs, Pending};
 use crate::ClientId;
 
-/// Who had no descriptor for a segment.
+/// The side that had no descriptor for a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentLost {
     /// The program: it could not make its own, or not map the other's.
@@ -31,8 +31,8 @@ impl<F> Pairs<F> {
         Ok(())
     }
 
-    /// A segment of a pair is lost for want of a descriptor: who waits for it is refused, and another one may come in
-    /// its place. An error: the client broke the rules.
+    /// A segment of a pair is lost because there was no descriptor for it. The connects that wait for it are refused,
+    /// and another segment may come in its place. An error: the client broke the rules.
     pub fn handle_segment_not_taken(
         &mut self,
         client: ClientId,
@@ -63,7 +63,7 @@ impl<F> Pairs<F> {
     }
 }
 
-/// What a connect hears of a process, `client`, that is at its limit of open descriptors.
+/// The reason that a connect gets if the process `client` is at its limit of open descriptors.
 fn not_taken_by(client: ClientId, pending: &Pending) -> Reason {
     if pending.connect.from.client == client { Reason::AppDescriptors } else { Reason::PeerAppDescriptors }
 }

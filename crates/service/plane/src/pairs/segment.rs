@@ -16,7 +16,7 @@ pub(super) struct Segment<F> {
     pub(super) halves: [Option<Half<F>>; 2],
     /// Which ends have sent their half, or said that they cannot.
     pub(super) answered: [bool; 2],
-    /// Somebody had no descriptor for it: it is given to no connection any more.
+    /// One side had no descriptor for it: it is given to no further connection.
     pub(super) is_lost: bool,
     free: BTreeSet<u32>,
     pub(super) generations: Vec<u32>,

@@ -1,7 +1,8 @@
 //! What each user has of the host's pairs and their segments.
 //!
-//! Owns the counts. A pair is its first connecting user's, a segment that of the user for whose connect it was made: so nobody
-//! uses up another's share. It must never bound root or the daemon's user, and never keep a user who has nothing.
+//! Owns the counts. A pair is charged to the user who connected first, and a segment to the user for whose connect it
+//! was made. So no user can use up another's share. It must never bound root or the daemon's user, and must forget a
+//! user who has nothing.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Lanes: what peers say about them, what the engine answers, and what becomes of it.
 //!
-//! Owns the time that a lane may be half made. It must never count time in which one of the two daemons stood still.
+//! Owns the time limit for setting a lane up. It must never count time in which one of the two daemons stood still.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -155,8 +155,8 @@ impl Peers {
         }
     }
 
-    /// Gives up a peer that leaves a lane half made though it speaks: called when it did. One that says nothing may stand
-    /// still, and is waited for as long as its link is kept.
+    /// Gives up a peer that leaves a lane half set up although it is not silent; called when the peer has sent
+    /// something. A silent peer may stand still, and the daemon waits for it as long as its link is kept.
     fn check_setup(&mut self, now: Time, peer: IpAddr) {
         let established = self.peers.get(&peer).and_then(|p| p.established.as_ref());
         let late = |e: &&Established| e.pending_since.is_some_and(|since| since + self.lane_setup <= now);

@@ -17,7 +17,7 @@ use verbs::PathMtu;
 use super::{Config, DeviceChoice, GROUP_MODE, PeerConfig};
 use crate::limits::{LIMITS, RING_BYTES, check_range};
 
-/// Problems that are told of one file; a file with more has been told enough.
+/// Most problems that are reported for one file.
 const PROBLEMS_MAX: usize = 100;
 
 /// The keys. A key that is absent keeps its default.
@@ -339,7 +339,7 @@ impl Problems<'_> {
         self.add(at, &format!("{}{}", message.trim(), hint.map(|h| format!("; {h}")).unwrap_or_default()));
     }
 
-    /// Whether a key is missing from the table at `at` only because its value was wrong, which was told.
+    /// Whether a key is missing from the table at `at` only because its value was wrong, which was reported.
     fn follows(&self, at: usize, message: &str) -> bool {
         let Some(missing) = message.strip_prefix("missing field ") else { return false };
         let end = self.text.get(at + 1..).and_then(|rest| rest.find("\n[")).map_or(self.text.len(), |n| at + 1 + n);

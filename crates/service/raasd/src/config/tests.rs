@@ -161,7 +161,7 @@ fn all_mistakes_come_at_once_in_the_order_of_the_file() {
     let problems = load(text).unwrap_err().problems;
     let lines: Vec<usize> = problems.iter().map(|p| p.split(':').nth(1).unwrap().parse().unwrap()).collect();
     assert_eq!(lines, [1, 2, 3, 6, 7, 10, 11, 13], "{problems:#?}");
-    // Of a file that is not TOML each broken line is told, and nothing is guessed about the rest.
+    // If a file is not TOML, each broken line is reported, and nothing is guessed about the rest.
     let problems = load("listen = 127.0.0.23\nsocket = /run/x\npeer_port = 0\n").unwrap_err().problems;
     assert_eq!(problems.len(), 2, "{problems:#?}");
     assert!(problems[0].ends_with("a text stands in quotes: listen = \"127.0.0.23\""), "{problems:#?}");

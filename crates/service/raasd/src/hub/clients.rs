@@ -252,7 +252,7 @@ impl Hub {
 
     // ---- rings
 
-    /// Makes ring memory, tells the program before the engine may use it.
+    /// Makes ring memory, and announces it to the program before the engine may use it.
     pub(super) fn on_chunks_wanted(&mut self, app: AppId, ring_bytes: u32, rings: u32) {
         let Some(&id) = self.apps.get(&app) else { return };
         let bytes = u64::from(ring_bytes) * u64::from(rings);
@@ -261,7 +261,7 @@ impl Hub {
             let fd = segment.fd().try_clone_to_owned().map_err(|e| e.to_string())?;
             Ok::<_, String>((segment.into_region(), fd))
         };
-        // Both before the program hears of one.
+        // Both are made before the program learns of one.
         let (tx, rx) = match make("raas-tx").and_then(|tx| Ok((tx, make("raas-rx")?))) {
             Ok(both) => both,
             Err(error) => {
@@ -346,9 +346,9 @@ impl Hub {
         self.let_go(id, Reason::AppFault, fault);
     }
 
-    /// Usually it died, which its control socket tells behind the last that it said: who is detached before that was
-    /// heard loses what it did, as the acceptance of a connection that ended in order. So the control socket decides,
-    /// and its reader ends one that stays open.
+    /// Usually the program died. Its control socket shows that after the program's last messages. If the program were
+    /// detached before these were read, they would be lost, for instance the acceptance of a connection that ended in
+    /// order. So the control socket decides, and its reader ends a socket that stays open.
     pub(super) fn on_wake_hangup(&mut self, id: ClientId) {
         if let Some(client) = self.clients.get(&id) {
             client.hung_up.notify_one();
@@ -363,7 +363,7 @@ impl Hub {
         self.forget(id, true);
     }
 
-    /// The program is no more; `tell_engine` unless the engine knows.
+    /// Removes a program that has ended; `tell_engine` unless the engine knows.
     pub(super) fn forget(&mut self, id: ClientId, tell_engine: bool) {
         let Some(client) = self.clients.remove(&id) else { return };
         if let Stage::Attached(app) = client.stage {

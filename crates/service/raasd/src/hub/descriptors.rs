@@ -1,6 +1,7 @@
 //! Limits of open descriptors: a program's, and the daemon's own.
 //!
-//! Owns the words for the log, with the number, and who is told. It must never end a session for such a limit.
+//! Owns the text for the log, with the number, and decides which programs get it. It must never end a session for such
+//! a limit.
 
 use control::NotTaken;
 use engine::AppId;

@@ -219,7 +219,7 @@ fn a_segment_that_could_shrink_is_refused() {
                 other => panic!("{other:?}"),
             }
         };
-        // Sealed, but writable by whoever gets it: not what was asked for.
+        // Sealed, but writable by any process that gets it: not what was asked for.
         let segment = Segment::create("liar", Pair::bytes(slots, ring_bytes), Sharing::ReadWrite).unwrap();
         let request = Request::PairSegment { pair, index, slots, ring_bytes };
         send_message(liar.socket.as_fd(), &request, &[segment.fd()]).unwrap();

@@ -62,7 +62,7 @@ fn streams_go_on_over_a_lane_that_fails_again_and_again() {
             while asked < RESETS {
                 thread::sleep(Duration::from_millis(30));
                 let (host, peer) = if asked % 2 == 0 { (&a, &b) } else { (&b, &a) };
-                // Not while it is being made anew.
+                // Not while it is being reset.
                 if host.reset_lane(peer.address()) {
                     asked += 1;
                 }

@@ -19,7 +19,7 @@ pub(crate) fn read_message(stream: &mut TcpStream) -> Option<PeerMessage> {
 }
 
 pub(crate) fn write_message(stream: &mut TcpStream, message: &PeerMessage) {
-    // Whoever closed does not want it any more.
+    // The side that closed does not want it any more.
     let _ = stream.write_all(&with_length(&encode(message).unwrap()));
 }
 
@@ -82,7 +82,7 @@ impl Middle {
         self.shared.frozen.store(true, Ordering::SeqCst);
     }
 
-    /// Both sides hear this as if from each other, and what they answer to a reset is not passed on.
+    /// Both sides get this as if from each other, and their answers to a reset are not passed on.
     pub(crate) fn say_to_both(&self, message: &PeerMessage) {
         self.shared.swallow_resets.store(true, Ordering::SeqCst);
         for end in self.shared.ends.lock().unwrap().as_mut().unwrap() {
