@@ -1,11 +1,12 @@
 //! The contract between the engine and a device.
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::{
-    Access, AddressVector, AhId, Completion, CqId, DeviceAttr, Mr, MrId, PostError, QpInit, QpModify, QpStatus, Qpn,
-    RecvWr, Region, SendWr, SrqId, SrqInit, VerbsError,
+    Access, AddressVector, AhId, Completion, CqId, DeviceAttr, Mr, MrId, PathMtu, PostError, QpInit, QpModify,
+    QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, VerbsError,
 };
 
 /// Something that happened to an object outside its work requests (IBTA 11.6.3).
@@ -21,6 +22,13 @@ pub enum AsyncEvent {
         qpn: Qpn,
         /// The packet's source port.
         found: u16,
+    },
+    /// The way to that address takes packets of this path MTU at most. QPs with a larger one lose what they send.
+    PathMtu {
+        /// The peer.
+        peer: IpAddr,
+        /// What fits.
+        mtu: PathMtu,
     },
     /// First packet arrived at a QP in RTR.
     CommEstablished(Qpn),

@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -200,6 +200,12 @@ impl Nic {
         {
             self.after_event(before);
         }
+    }
+
+    /// The owner's socket was refused a packet to that address, and learned what fits. The consumer is told
+    /// ([`AsyncEvent::PathMtu`]); QPs stay as they are, since both ends of one must agree on its path MTU.
+    pub fn path_shrank(&mut self, peer: IpAddr, mtu: PathMtu) {
+        self.dev.raise(AsyncEvent::PathMtu { peer, mtu });
     }
 
     fn drop_strange_port(&mut self, qpn: Qpn, found: u16, is_first: bool) {

@@ -3,12 +3,12 @@
 
 use std::fs::File;
 use std::io::BufWriter;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use roce::wire::{ICRC_BYTES, PseudoHeader};
 use roce::{Nic, Transmit};
-use verbs::{Counters, Time};
+use verbs::{Counters, PathMtu, Time};
 
 use crate::clock::Clock;
 use crate::pcap::{PcapWriter, Seen};
@@ -23,6 +23,8 @@ const RECV_PER_CALL: usize = 8;
 const SEND_CALLS_PER_ROUND: usize = 16;
 /// Bytes built before they are sent: they should stay in the second-level cache until the kernel copies them.
 const OUTBOX_BYTES: usize = 128 * 1024;
+/// How soon an owner is told again what fits the way to a peer.
+const MTU_TOLD_AGAIN: Duration = Duration::from_secs(1);
 /// How soon a full send buffer is tried again by an owner that sleeps.
 const SEND_RETRY: Duration = Duration::from_micros(200);
 
@@ -42,6 +44,8 @@ pub(crate) struct Port {
     offload_failed: bool,
     notify: bool,
     resigned_batches: u64,
+    /// The last word about a path MTU: when, and to whom.
+    mtu_told: Option<(Time, IpAddr)>,
     /// Batches that the next receive call takes at most: more after each call that was full.
     recv_depth: usize,
 }
@@ -81,6 +85,7 @@ impl Port {
             offload_failed: false,
             notify: false,
             resigned_batches: 0,
+            mtu_told: None,
             recv_depth: 1,
         }
     }
@@ -153,6 +158,10 @@ impl Port {
                     self.split_first();
                     any = true;
                 }
+                Sent::TooLong => {
+                    self.drop_first(now);
+                    any = true;
+                }
             }
         }
         self.send_blocked = false;
@@ -201,6 +210,7 @@ impl Port {
             ("rx_socket_overflow", self.socket.drops()),
             ("rx_socket_errors", c.rx_socket_errors),
             ("tx_socket_errors", c.tx_socket_errors),
+            ("tx_too_long", c.tx_too_long),
             ("rx_syscalls", c.rx_syscalls),
             ("tx_syscalls", c.tx_syscalls),
             ("tx_would_block", c.tx_would_block),
@@ -240,6 +250,24 @@ impl Port {
             *first += n;
         }
         sent
+    }
+
+    /// The head of the outbox does not fit its way: it is lost, and the owner is told what fits.
+    fn drop_first(&mut self, now: Time) {
+        let Some(slot) = self.outbox.slots.get(self.outbox.first) else { return };
+        self.outbox.first += 1;
+        let destination = slot.transmit.destination;
+        // What is sent again does not fit either, and each look costs a socket.
+        let was_told = |(at, peer)| peer == destination.ip() && now.saturating_since(at) < MTU_TOLD_AGAIN;
+        if self.mtu_told.is_some_and(was_told) {
+            return;
+        }
+        let Some(bytes) = self.socket.path_mtu_bytes(destination) else { return };
+        // Below the least the lane is lost, which its retries will tell.
+        let mtu = PathMtu::for_link(bytes).unwrap_or(PathMtu::Mtu256);
+        self.mtu_told = Some((now, destination.ip()));
+        tracing::warn!(to = %destination.ip(), bytes, path_mtu = mtu.bytes(), "the way to a peer takes shorter packets");
+        self.nic.path_shrank(destination.ip(), mtu);
     }
 
     /// Sends the segments of the batch at the head of the outbox one by one, after the kernel said that it cannot

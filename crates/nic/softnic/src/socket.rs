@@ -26,6 +26,7 @@ pub(crate) struct SocketCounters {
     pub(crate) rx_syscalls: u64,
     pub(crate) tx_would_block: u64,
     pub(crate) tx_socket_errors: u64,
+    pub(crate) tx_too_long: u64,
     pub(crate) rx_socket_errors: u64,
     pub(crate) gso_batches: u64,
     pub(crate) gro_batches: u64,
@@ -40,6 +41,8 @@ pub(crate) enum Sent {
     WouldBlock,
     /// The kernel cannot segment the first one on its way out; nothing left.
     NoOffload,
+    /// The first one is longer than the way to its destination takes; nothing left.
+    TooLong,
 }
 
 /// The socket.
@@ -150,15 +153,49 @@ impl Socket {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => Sent::Gone(0),
             Err(e) => {
                 let batch = items.first().is_some_and(|i| i.segment_bytes.is_some());
+                // For a batch whose segments do not fit, kernels say either of two.
+                let is_too_long = match e.raw_os_error() {
+                    Some(libc::EMSGSIZE) => true,
+                    Some(libc::EINVAL) => batch && items.first().is_some_and(|i| !self.fits(i)),
+                    _ => false,
+                };
+                if is_too_long {
+                    self.counters.tx_too_long += 1;
+                    return Sent::TooLong;
+                }
                 if batch && matches!(e.raw_os_error(), Some(libc::EIO | libc::EINVAL)) {
                     return Sent::NoOffload;
                 }
-                // No route, refused by a filter, path MTU shrunk: as if lost, retransmission or its limit decides.
+                // No route, refused by a filter: as if lost, retransmission or its limit decides.
                 self.counters.tx_socket_errors += 1;
                 tracing::debug!(error = %e, to = ?items.first().map(|i| i.destination), "send refused");
                 Sent::Gone(1)
             }
         }
+    }
+
+    /// Whether the segments of a batch fit the way to its destination, as far as the kernel knows.
+    fn fits(&self, item: &Outgoing<'_>) -> bool {
+        let headers = if self.local.is_ipv4() { 28 } else { 48 };
+        let segment = item.segment_bytes.map_or(item.payload.len(), usize::from);
+        self.path_mtu_bytes(item.destination).is_none_or(|mtu| segment + headers <= mtu)
+    }
+
+    /// Longest IP packet to a destination, as far as the kernel knows: of the interface, or what a router said.
+    pub(crate) fn path_mtu_bytes(&self, mut destination: SocketAddr) -> Option<usize> {
+        // Only a connected socket can be asked.
+        let family = if self.local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let fd = rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
+        set_scope(&mut destination, self.scope_id);
+        let mut local = SocketAddr::new(self.local.ip(), 0);
+        set_scope(&mut local, self.scope_id);
+        rustix::net::bind(&fd, &local).ok()?;
+        rustix::net::connect(&fd, &destination).ok()?;
+        let (level, name) = match family {
+            AddressFamily::INET => (libc::IPPROTO_IP, libc::IP_MTU),
+            _ => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+        };
+        usize::try_from(sys::option(fd.as_fd(), level, name).ok()?).ok()
     }
 
     /// Receives up to `max` datagrams or merged batches with one system call and hands each to `each`; says how many.

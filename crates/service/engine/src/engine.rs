@@ -213,6 +213,13 @@ impl Engine {
                         self.fail_lane(nic, id, format!("the device reported {event:?}"));
                     }
                 }
+                AsyncEvent::PathMtu { peer, mtu } => {
+                    if let Some(&id) = self.peers.get(&peer.to_canonical())
+                        && self.lanes.get_mut(id).is_some_and(|lane| lane.narrow(mtu))
+                    {
+                        self.break_lane(id, format!("the way to the peer takes a path MTU of {} at most", mtu.bytes()));
+                    }
+                }
                 AsyncEvent::StrangePort { qpn, found } => {
                     if let Some(lane) = self.lane_of(qpn).and_then(|id| self.lanes.get(id)) {
                         let (peer, expected) = (lane.peer, lane.peer_port);

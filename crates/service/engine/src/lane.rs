@@ -14,7 +14,8 @@ use crate::connect::ConnectId;
 use crate::credit::{RecvCredits, SendCredits};
 use crate::datagram::DatagramPeer;
 use crate::limits::{
-    FRAME_SLOTS, LANE_FRUITLESS_AFTER, LANE_RESET_WINDOW, LANE_RESETS_FRUITLESS_MAX, LANE_RESETS_MAX, OPENS_PENDING_MAX,
+    FRAME_SLOTS, LANE_FRUITLESS_AFTER, LANE_RESET_WINDOW, LANE_RESETS_FRUITLESS_MAX, LANE_RESETS_MAX, LANE_SPENT_MAX,
+    LANE_SUSPECT_WITHIN, OPENS_PENDING_MAX,
 };
 use crate::recvpool::FrameMemory;
 use crate::redial::Redial;
@@ -69,6 +70,12 @@ pub(crate) struct Lane {
     /// First PSN sent.
     pub(crate) psn: Psn,
     pub(crate) mtu: PathMtu,
+    /// Largest that is offered, as long as the control link stands: less than the device's after the way got narrower.
+    pub(crate) mtu_max: PathMtu,
+    /// What this incarnation's offer says.
+    pub(crate) mtu_offered: PathMtu,
+    /// Queue pairs in a row whose retries were spent, each soon after it came up.
+    spent: u32,
 
     pub(crate) tx: SendCredits,
     pub(crate) rx: RecvCredits,
@@ -147,6 +154,9 @@ impl Lane {
             peer_port: 0,
             psn: Psn::new(0),
             mtu: PathMtu::Mtu256,
+            mtu_max: PathMtu::Mtu4096,
+            mtu_offered: PathMtu::Mtu256,
+            spent: 0,
             tx: SendCredits::default(),
             rx: RecvCredits::default(),
             is_stalled: false,
@@ -234,6 +244,34 @@ impl Lane {
     #[inline]
     pub(crate) fn on_progress(&mut self) {
         self.fruitless = 0;
+    }
+
+    /// The way to the peer takes this path MTU at most. True: the queue pair has a larger one, and must be made anew.
+    pub(crate) fn narrow(&mut self, mtu: PathMtu) -> bool {
+        self.mtu_max = self.mtu_max.min(mtu);
+        let current = if self.can_receive() { self.mtu } else { self.mtu_offered };
+        self.has_qp() && current > mtu
+    }
+
+    /// All retries of a send were spent. A way that swallows long packets without a word looks like that, again and again, while
+    /// the control link goes on: the next incarnation tries shorter ones, each a step. Says the path MTU if it is lowered now.
+    pub(crate) fn on_retries_spent(&mut self, now: Time) -> Option<PathMtu> {
+        if self.state == LaneState::Up && now.saturating_since(self.up_since) >= LANE_SUSPECT_WITHIN {
+            self.spent = 0;
+        }
+        self.spent += 1;
+        let lower = if self.mtu > PathMtu::Mtu1024 { PathMtu::Mtu1024 } else { PathMtu::Mtu256 };
+        if self.spent < LANE_SPENT_MAX || self.mtu <= lower {
+            return None;
+        }
+        self.mtu_max = lower;
+        Some(lower)
+    }
+
+    /// The way to the peer may be another one: the device's path MTU is tried again.
+    pub(crate) fn forget_path(&mut self) {
+        self.mtu_max = PathMtu::Mtu4096;
+        self.spent = 0;
     }
 
     /// Counts a reset. False: there were too many, and the connections end.

@@ -80,6 +80,10 @@ pub(crate) const DRAIN_POLLS: usize = 1024;
 pub(crate) const LANE_RESETS_MAX: usize = 16;
 /// See [`LANE_RESETS_MAX`].
 pub(crate) const LANE_RESET_WINDOW: Duration = Duration::from_secs(60);
+/// Queue pairs in a row that spend all their retries before the path MTU is suspected.
+pub(crate) const LANE_SPENT_MAX: u32 = 2;
+/// One that was up for so long before it spent them begins a new row. Longer than all retries take.
+pub(crate) const LANE_SUSPECT_WITHIN: Duration = Duration::from_secs(30);
 /// Resets in a row of incarnations that were up for [`LANE_FRUITLESS_AFTER`], had something to send and carried nothing in
 /// either direction; with one more the connections end.
 pub(crate) const LANE_RESETS_FRUITLESS_MAX: u32 = 3;

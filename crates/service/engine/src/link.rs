@@ -99,6 +99,8 @@ impl Engine {
         lane.state = LaneState::Offered;
         lane.incarnation = self.last_incarnation;
         lane.qpn = qpn;
+        lane.mtu_offered = self.device.mtu.min(lane.mtu_max);
+        let mtu_bytes = lane.mtu_offered.bytes() as u32;
         lane.rx = RecvCredits::new(self.config.lane_credits);
         lane.psn = psn;
         let at = self.by_qpn.partition_point(|(q, _)| *q < qpn);
@@ -110,7 +112,7 @@ impl Engine {
             psn: psn.get(),
             gid: self.device.gid.ip(),
             udp_port: self.device.udp_port,
-            mtu_bytes: self.device.mtu.bytes() as u32,
+            mtu_bytes,
             max_msg_bytes: self.device.max_msg_bytes,
             max_rd_atomic: self.device.max_rd_atomic,
             credits: self.config.lane_credits,
@@ -154,7 +156,7 @@ impl Engine {
         if lane.state != LaneState::Offered {
             return Err(VerbsError::NoSuch("lane that waits for an offer"));
         }
-        let mtu = check_offer(offer)?.min(self.device.mtu);
+        let mtu = check_offer(offer)?.min(lane.mtu_offered);
         self.learn_datagram_peer(nic, id, offer, mtu)?;
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         let av = AddressVector { udp_port: offer.udp_port, ..AddressVector::new(Gid::from(offer.gid)) };
@@ -240,6 +242,7 @@ impl Engine {
         self.drop_parked(id, reason);
         if let Some(lane) = self.lanes.get_mut(id) {
             lane.stall = None;
+            lane.forget_path();
         }
     }
 

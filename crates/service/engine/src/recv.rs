@@ -73,7 +73,7 @@ impl Engine {
             match lane {
                 Some(id) if c.status == Status::Success => self.on_sent(id, c.wr_id),
                 Some(id) => {
-                    self.break_lane(id, format!("a send ended with {:?}", c.status));
+                    self.on_send_failed(id, c.status);
                     Ok(())
                 }
                 None => Ok(()),
@@ -83,6 +83,16 @@ impl Engine {
             self.counters.violations += 1;
             self.fail_lane(nic, id, violation.to_string());
         }
+    }
+
+    fn on_send_failed(&mut self, id: LaneId, status: Status) {
+        let now = self.now;
+        let Some(lane) = self.lanes.get_mut(id).filter(|l| l.failing.is_none()) else { return };
+        let lower = if status == Status::RetryExcErr { lane.on_retries_spent(now) } else { None };
+        let next = lower.map_or_else(String::new, |mtu| {
+            format!(", as before: perhaps long packets are swallowed, so the next path MTU is {}", mtu.bytes())
+        });
+        self.break_lane(id, format!("a send ended with {status:?}{next}"));
     }
 
     /// A send, and all before it, is done: the queue has room again.

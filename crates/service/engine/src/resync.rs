@@ -77,7 +77,8 @@ impl Engine {
     /// is no lane to that peer.
     pub fn force_lane_error<P: Provider>(&mut self, nic: &mut P, peer: IpAddr) -> bool {
         let Some(&id) = self.peers.get(&peer.to_canonical()) else { return false };
-        let Some(lane) = self.lanes.get(id).filter(|l| l.has_qp()) else { return false };
+        let Some(lane) = self.lanes.get_mut(id).filter(|l| l.has_qp()) else { return false };
+        lane.forget_path();
         let _ = nic.modify_qp(lane.qpn, &QpModify::Err);
         self.break_lane(id, "an operator asked for it".into());
         true

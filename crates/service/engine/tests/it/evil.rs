@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use control::{ChunkKind, LaneOffer, Reason};
+use control::{ChunkKind, Reason};
 use engine::{AppId, Attach, Engine, EngineConfig, Event};
 use proptest::prelude::*;
 use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
@@ -11,16 +11,19 @@ use shm::EnginePage;
 use verbs::*;
 
 mod bytes;
+mod queue_pair;
 
 use crate::apps::SimApp;
+use crate::late::Late;
 use crate::world::addr;
+use queue_pair::{join, queue_pair, their_offer};
 
 const FRAMES_AT: u64 = 0;
 const GRANT: u32 = 64;
 
 struct Evil {
     now: Time,
-    nic: Nic,
+    nic: Late,
     engine: Engine,
     app: SimApp,
     app_id: AppId,
@@ -57,7 +60,7 @@ fn nic(host: usize) -> Nic {
 impl Evil {
     /// Host 0 has an engine with one application that listens on port 7; host 1 is evil. The lane is up if `ready`.
     fn new(ready: bool, credits: u32) -> Self {
-        let (mut n, mut evil) = (nic(0), nic(1));
+        let (mut n, mut evil) = (Late::new(nic(0)), nic(1));
         let page = EnginePage::format(Region::anonymous(EnginePage::BYTES as usize).unwrap(), 1).unwrap();
         let mut config = EngineConfig::new(vec![addr(0)]);
         config.lane_credits = credits;
@@ -69,61 +72,13 @@ impl Evil {
 
         let evil_cq = evil.create_cq(1000).unwrap();
         let evil_srq = evil.create_srq(&SrqInit { max_wr: 1000, max_sge: 1, limit: 0 }).unwrap();
-        let evil_qpn = evil
-            .create_qp(&QpInit {
-                qp_type: QpType::Rc,
-                send_cq: evil_cq,
-                recv_cq: evil_cq,
-                srq: Some(evil_srq),
-                max_send_wr: 500,
-                max_recv_wr: 0,
-                max_send_sge: 1,
-                max_recv_sge: 1,
-                max_inline_bytes: 0,
-                sq_sig_all: true,
-            })
-            .unwrap();
+        let evil_qpn = queue_pair(&mut evil, evil_cq, evil_srq);
         let region = Region::anonymous(1 << 20).unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let mr = evil.reg_mr(&region, 0, 1 << 20, access).unwrap();
         let offer = engine.lane_offer(&mut n, addr(1)).unwrap();
-        evil.modify_qp(evil_qpn, &QpModify::Init { access, qkey: Qkey(0) }).unwrap();
-        let rtr = RtrAttr {
-            dest_qpn: Qpn(offer.qpn),
-            rq_psn: Psn::new(offer.psn),
-            av: AddressVector::new(Gid::from(addr(0))),
-            mtu: PathMtu::Mtu1024,
-            max_dest_rd_atomic: 1,
-            min_rnr_timer: 1,
-            source_port: None,
-        };
-        evil.modify_qp(evil_qpn, &QpModify::Rtr(rtr)).unwrap();
-        let rts = RtsAttr {
-            sq_psn: Psn::new(5),
-            timeout: 14,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            max_rd_atomic: 1,
-            peer_rx_budget_bytes: None,
-        };
-        evil.modify_qp(evil_qpn, &QpModify::Rts(rts)).unwrap();
-        let theirs = LaneOffer {
-            lane: 0,
-            incarnation: 41,
-            qpn: evil_qpn.0,
-            psn: 5,
-            gid: addr(1),
-            udp_port: 4791,
-            mtu_bytes: 1024,
-            max_msg_bytes: 1 << 30,
-            max_rd_atomic: 1,
-            credits: GRANT,
-            send_bytes_max: 4096,
-            rx_budget_bytes: None,
-            ud_qpn: 78,
-            ud_qkey: 1,
-            ud_token: 1,
-        };
+        join(&mut evil, evil_qpn, &offer);
+        let theirs = their_offer(evil_qpn, 41);
         engine.lane_accept(&mut n, addr(1), &theirs).unwrap();
         let mut e = Self {
             now: Time(1),
@@ -541,6 +496,27 @@ fn receives_are_posted_before_they_are_granted_again() {
     assert_eq!(e.engine.totals().rc_qps, 1, "what came on the old queue pair does not touch the new one");
     let lane = &e.engine.lanes()[0];
     assert_eq!((lane.qpn, lane.granted), (Some(offer.qpn), offer.credits.into()));
+}
+
+#[test]
+fn a_late_completion_gives_its_receive_back() {
+    let mut e = Evil::new(true, 64);
+    (e.engine_hangs, e.nic.holds_back) = (true, true);
+    (0..20).for_each(|_| e.record(6, 1, &[]));
+    // The queue pair goes, and what it received has not been told.
+    let offer = e.engine.lane_offer(&mut e.nic, addr(1)).unwrap();
+    e.nic.holds_back = false;
+    e.engine.run(e.now, &mut e.nic);
+    let refused = e.engine.totals().counters.iter().find(|c| c.0 == "device_refusals").unwrap().1;
+    assert_eq!(refused, 0, "each entry is one of the engine's");
+    // Every entry of the grant is there for the next lane.
+    e.evil_qpn = queue_pair(&mut e.evil, e.evil_cq, e.evil_srq);
+    join(&mut e.evil, e.evil_qpn, &offer);
+    e.engine.lane_accept(&mut e.nic, addr(1), &their_offer(e.evil_qpn, 42)).unwrap();
+    (e.incarnation, e.sequence) = (42, 0);
+    (0..64).for_each(|_| e.record(6, 1, &[]));
+    let counters = e.nic.counters_detail();
+    assert_eq!((counters.rnr_naks_sent, counters.served_send), (0, 20 + 64));
 }
 
 proptest! {

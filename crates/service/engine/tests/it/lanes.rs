@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use control::Reason;
+use verbs::PathMtu;
 
 use crate::world::{World, addr};
 
@@ -202,4 +203,90 @@ fn a_device_that_changes_ports_is_told_and_connects_through_it_fail() {
     w.hosts.iter_mut().for_each(|h| h.strange_ports.clear());
     w.changed_ports.clear();
     assert!(w.connect_wait(0, a, to, 4096).is_ok(), "without the device all is well");
+}
+
+/// Longest UDP payload of a packet of this path MTU: RETH and immediate, BTH, padding, ICRC.
+const fn longest(mtu: usize) -> usize {
+    mtu + 16 + 4 + 12 + 3 + 4
+}
+
+/// Path MTU of the lane at both ends.
+fn path_mtu(w: &World) -> [u32; 2] {
+    [0, 1].map(|host: usize| w.hosts[host].engine.lanes()[0].mtu_bytes)
+}
+
+#[test]
+fn a_path_that_gets_narrower_costs_a_pause_and_no_byte() {
+    for seed in [80, 81] {
+        let mut w = World::new(2, seed);
+        let (a, b) = (w.attach(0, 64), w.attach(1, 64));
+        let (sa, sb) = w.pair(a, b, 7, 65_536);
+        w.tell(0, a, sa, |c| c.to_send = 5_000_000);
+        w.tell(1, b, sb, |c| c.to_send = 5_000_000);
+        w.until("traffic", |w| w.app(1, b).conns[&sb].received > 100_000);
+        assert_eq!(path_mtu(&w), [4096, 4096]);
+        // From now on the kernel of host 0 refuses what is longer, and says what fits. Host 1 hears it from its peer.
+        w.swallowed_above = longest(1024);
+        w.hosts[0].nic.path_shrank(addr(1), PathMtu::Mtu1024);
+        w.until("the rest", |w| {
+            w.app(1, b).conns[&sb].received == 5_000_000 && w.app(0, a).conns[&sa].received == 5_000_000
+        });
+        assert_eq!(path_mtu(&w), [1024, 1024]);
+        assert_eq!(w.counter(0, "lane_resets") + w.counter(1, "lane_resets"), 2, "one at each end");
+        // Once more, and what fits the lane as it is.
+        w.hosts[0].nic.path_shrank(addr(1), PathMtu::Mtu1024);
+        w.hosts[1].nic.path_shrank(addr(0), PathMtu::Mtu2048);
+        w.pass(Duration::from_secs(1));
+        assert_eq!(w.counter(0, "lane_resets") + w.counter(1, "lane_resets"), 2);
+        // Whoever is no peer of a lane is nobody's affair.
+        w.hosts[0].nic.path_shrank(addr(7), PathMtu::Mtu256);
+        w.settle();
+        w.assert_clean();
+        // An operator who mended the way has the lane made anew.
+        w.swallowed_above = usize::MAX;
+        for host in [0, 1] {
+            let h = &mut w.hosts[host];
+            assert!(h.engine.force_lane_error(&mut h.nic, addr(1 - host)));
+        }
+        w.tell(0, a, sa, |c| c.to_send = 6_000_000);
+        w.until("more", |w| w.app(1, b).conns[&sb].received == 6_000_000);
+        assert_eq!(path_mtu(&w), [4096, 4096]);
+    }
+}
+
+#[test]
+fn a_path_that_swallows_long_packets_is_found_out() {
+    for (swallows, expected) in [(longest(1024), 1024), (longest(256), 256)] {
+        let mut w = World::new(2, 80);
+        let (a, b) = (w.attach(0, 64), w.attach(1, 64));
+        let (sa, sb) = w.pair(a, b, 7, 65_536);
+        w.tell(0, a, sa, |c| c.to_send = 2_000_000);
+        w.until("traffic", |w| w.app(1, b).conns[&sb].received > 100_000);
+        w.swallowed_above = swallows;
+        w.until("the rest", |w| w.app(1, b).conns[&sb].received == 2_000_000);
+        assert_eq!(path_mtu(&w), [expected, expected]);
+        assert!(w.hosts[0].lane_resets.iter().any(|detail| detail.contains("long packets are swallowed")));
+        w.assert_clean();
+    }
+}
+
+#[test]
+fn an_outage_is_not_taken_for_a_narrow_path() {
+    let mut w = World::new(2, 80);
+    let (a, b) = (w.attach(0, 64), w.attach(1, 64));
+    let (sa, sb) = w.pair(a, b, 7, 65_536);
+    w.tell(0, a, sa, |c| c.to_send = 100_000_000);
+    for wanted in [1_000_000, 2_000_000, 3_000_000] {
+        w.until("traffic", |w| w.app(1, b).conns[&sb].received > wanted);
+        w.cut.insert((0, 1));
+        let resets = w.counter(0, "lane_resets");
+        w.until("a reset", |w| w.counter(0, "lane_resets") > resets);
+        w.cut.clear();
+        w.until("traffic again", |w| w.app(1, b).conns[&sb].received > wanted + 100_000);
+        // Longer than a row of failures lasts.
+        w.tell(0, a, sa, |c| c.to_send = c.sent);
+        w.pass(Duration::from_secs(40));
+        w.tell(0, a, sa, |c| c.to_send = 100_000_000);
+    }
+    assert_eq!(path_mtu(&w), [4096, 4096]);
 }

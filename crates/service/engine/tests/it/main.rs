@@ -6,6 +6,7 @@ mod datagrams;
 mod evil;
 mod hostile;
 mod lanes;
+mod late;
 mod links;
 mod many;
 mod redial;

@@ -77,6 +77,8 @@ pub(crate) struct World {
     pub(crate) delay: Duration,
     /// Packets between these hosts vanish.
     pub(crate) cut: BTreeSet<(usize, usize)>,
+    /// Longer packets vanish.
+    pub(crate) swallowed_above: usize,
     /// What these hosts send comes from another port, as behind a device that translates ports.
     pub(crate) changed_ports: BTreeMap<usize, u16>,
     /// Hosts whose daemon hangs; their NICs work.
@@ -120,6 +122,7 @@ impl World {
             weather: Weather::default(),
             delay: Duration::from_micros(5),
             cut: BTreeSet::new(),
+            swallowed_above: usize::MAX,
             changed_ports: BTreeMap::new(),
             stopped: BTreeSet::new(),
             no_links: false,
@@ -445,6 +448,9 @@ impl World {
     fn send_packet(&mut self, i: usize, to: SocketAddr, bytes: &[u8], id: u16) {
         let dest = self.hosts.iter().position(|h| h.addr == to.ip());
         if dest.is_some_and(|d| self.cut.contains(&(i.min(d), i.max(d)))) {
+            return;
+        }
+        if bytes.len() > self.swallowed_above {
             return;
         }
         let w = self.weather;

@@ -1,0 +1,101 @@
+//! An interface whose MTU shrinks under a transfer: the lane gets a path MTU that fits, and nothing is lost. In a network namespace
+//! that the test makes, without any right on the host.
+
+mod rig;
+
+use std::io::Write;
+use std::net::IpAddr;
+use std::process::{Command, Stdio};
+
+use rig::{Cluster, Daemon, Running, pattern, run, wait_until};
+
+/// Says to this program, started again, that it is inside.
+const INSIDE: &str = "RAAS_TEST_INSIDE_NAMESPACE";
+/// The two hosts, of either IP version: addresses of the namespace's loopback interface, of the ranges for private use.
+const HOSTS: [[&str; 2]; 2] = [["10.97.0.1", "10.97.0.2"], ["fd00:7261:6174::1", "fd00:7261:6174::2"]];
+const PORT: u16 = 7032;
+const FILE_BYTES: usize = 3_000_000;
+
+/// What makes a namespace with the addresses and goes on in it as `$@`.
+fn enter() -> String {
+    let [four, six] = HOSTS;
+    let four = four.map(|host| format!("ip addr add {host}/32 dev lo\n")).concat();
+    let six = six.map(|host| format!("ip -6 addr add {host}/128 dev lo nodad\n")).concat();
+    format!("set -e\nip link set lo up\n{four}{six}exec \"$@\"")
+}
+
+fn inside(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--net", "--fork", "--kill-child", "--", "sh", "-c", &enter(), "sh"]);
+    command.arg(program).stdin(Stdio::null());
+    command
+}
+
+/// Whether this machine lets anybody make such a namespace; says so where not.
+fn can_run(name: &str) -> bool {
+    let why = match inside("true").output() {
+        Ok(out) if out.status.success() => return true,
+        Ok(out) => String::from_utf8_lossy(&out.stderr).trim().to_owned(),
+        Err(e) => format!("no `unshare`: {e}"),
+    };
+    let ci = std::env::var("CI").is_ok_and(|value| value == "true");
+    assert!(!ci, "no namespace here: {why}");
+    eprintln!("SKIP {name}: no namespace here: {why}");
+    false
+}
+
+#[test]
+fn an_interface_that_gets_narrower_loses_nothing() {
+    const NAME: &str = "an_interface_that_gets_narrower_loses_nothing";
+    if std::env::var_os(INSIDE).is_some() {
+        return HOSTS.into_iter().for_each(get_narrower);
+    }
+    if !can_run(NAME) {
+        return;
+    }
+    let mut again = inside(std::env::current_exe().unwrap());
+    let ended = run(again.args(["--exact", NAME, "--nocapture"]).env(INSIDE, "1"));
+    assert_eq!(ended.code(), 0, "{ended:?}");
+    assert!(ended.stdout.contains("1 passed"), "{ended:?}");
+}
+
+fn set_mtu(bytes: &str) {
+    let set = run(Command::new("ip").args(["link", "set", "lo", "mtu", bytes]));
+    assert_eq!(set.code(), 0, "{set:?}");
+}
+
+fn lane(host: &Daemon) -> serde_json::Value {
+    run(&mut host.command(&["stat", "--json"])).json()["lanes"][0].clone()
+}
+
+/// Inside: from the first host to the second, while the interface shrinks between two parts of a file.
+fn get_narrower(hosts: [&str; 2]) {
+    set_mtu("65536");
+    let cluster = Cluster::new();
+    let [a, b] = hosts.map(|host| Daemon::start(&cluster, &cluster.key(), host.parse::<IpAddr>().unwrap()));
+    let to = std::net::SocketAddr::new(b.ip, PORT).to_string();
+    let mut receiver = Running::start(&mut b.command(&["recv", &PORT.to_string()]));
+    receiver.wait_for("listening on ");
+    let mut sender = Running::start(a.command(&["send", "-", &to]).stdin(Stdio::piped()));
+    let bytes = pattern(FILE_BYTES);
+    let (first, rest) = bytes.split_at(1_000_000);
+    let mut stdin = sender.stdin();
+    stdin.write_all(first).unwrap();
+    wait_until("the first bytes", || receiver.stdout_bytes() >= first.len());
+    assert_eq!(lane(&a)["mtu_bytes"], 4096);
+    set_mtu("1500");
+    stdin.write_all(rest).unwrap();
+    drop(stdin);
+    let sent = sender.end();
+    assert_eq!(sent.code(), 0, "{sent:?}");
+    let received = receiver.end_bytes();
+    assert!(received == bytes, "{} bytes arrived, changed or not all", received.len());
+    for host in [&a, &b] {
+        let lane = lane(host);
+        assert_eq!((&lane["mtu_bytes"], &lane["incarnation"]), (&1024.into(), &2.into()), "{lane}");
+    }
+    let why = run(&mut a.command(&["why", &b.ip.to_string()]));
+    assert!(why.stdout.contains("path MTU 1024"), "{why:?}");
+    a.stop();
+    b.stop();
+}
