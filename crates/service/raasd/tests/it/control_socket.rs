@@ -324,7 +324,7 @@ fn what_a_program_said_is_heard_although_its_wake_socket_closed_first() {
         // Session, engine page, wake socket.
         drop(client.fds.pop());
         // The engine has long seen it when the program's last words come.
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        std::thread::sleep(std::time::Duration::from_secs(1));
         client.send(&Request::Listen { request: 7, port: 0, backlog: 1, ring_bytes: 0 });
         let reply = client.next();
         assert!(matches!(reply, Some(Reply::Listening { request: 7, result: Ok(_) })), "{reply:?}");
