@@ -316,3 +316,23 @@ fn a_kill_during_a_reset_reaches_only_its_own_connections() {
         assert!(world.checks().explained.keys().all(|k| ["peer-app-died", "reset-by-peer"].contains(k)));
     }
 }
+
+/// The receiver of a transfer takes it, closes in order and dies, while its word that it took the connection from its backlog is
+/// still on the way to the daemon, which may hear of the death first.
+#[test]
+fn a_receiver_that_leaves_at_once_turns_no_complete_transfer_into_a_reset() {
+    let mut left = 0;
+    for kill_us in (200..8_000).step_by(20) {
+        let mut plan = two(kill_us, 1, &Talk::exactly(2_000));
+        plan.daemon_delay_max = Duration::from_millis(2);
+        // The sender looks at what comes back in small pieces and late: after the end, and after whatever follows it.
+        let talk = &mut plan.apps[0].talk;
+        (talk.read_max, talk.read_gap_max) = (200, Duration::from_millis(1));
+        plan.faults = vec![(at(kill_us), Fault::KillApp { app: 1 })];
+        let mut world = world(plan);
+        world.run();
+        assert_sound(&world);
+        left += u32::from(world.answers(0).connected == 1 && world.moved(0).iter().all(|m| m.0 == 2_000));
+    }
+    assert!(left > 20, "too easy: {left}");
+}
