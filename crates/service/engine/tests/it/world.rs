@@ -96,7 +96,11 @@ pub(crate) struct World {
     pub(crate) steps: u64,
 }
 
-const UDP: u16 = 4791;
+/// Each host's device has a port of its own, which its peers learn by its offer.
+fn udp_port(host: usize) -> u16 {
+    4791 + host as u16
+}
+
 /// The daemons' user.
 const OWNER: u32 = 77;
 /// A run that takes more is stuck.
@@ -446,7 +450,8 @@ impl World {
     }
 
     fn send_packet(&mut self, i: usize, to: SocketAddr, bytes: &[u8], id: u16) {
-        let dest = self.hosts.iter().position(|h| h.addr == to.ip());
+        let of = |(host, h): (usize, &Host)| SocketAddr::new(h.addr, udp_port(host));
+        let dest = self.hosts.iter().enumerate().position(|h| of(h) == to);
         if dest.is_some_and(|d| self.cut.contains(&(i.min(d), i.max(d)))) {
             return;
         }
@@ -464,7 +469,8 @@ impl World {
             } else {
                 Duration::ZERO
             };
-            let from = SocketAddr::new(self.hosts[i].addr, *self.changed_ports.get(&i).unwrap_or(&UDP));
+            let port = self.changed_ports.get(&i).copied().unwrap_or_else(|| udp_port(i));
+            let from = SocketAddr::new(self.hosts[i].addr, port);
             self.fly(self.now + self.delay + late, Arrival::Packet { from, to, bytes: bytes.to_vec(), id });
         }
     }
@@ -521,7 +527,7 @@ impl Host {
     fn new(index: usize, seed: u64, configure: &impl Fn(&mut EngineConfig)) -> Self {
         let addr = addr(index);
         let config = NicConfig {
-            local: SocketAddr::new(addr, UDP),
+            local: SocketAddr::new(addr, udp_port(index)),
             mtu: PathMtu::Mtu4096,
             limits: NicLimits::default(),
             rx_budget_bytes: seed.is_multiple_of(2).then_some(1 << 20),
