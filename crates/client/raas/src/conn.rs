@@ -196,6 +196,14 @@ impl Conn {
         }
     }
 
+    /// Of a datagram socket: see [`LaneEnd::paths_changed`].
+    pub(crate) fn paths_changed(&self) -> u64 {
+        match &self.link {
+            Link::Lane(end) => end.paths_changed(),
+            Link::Pair(_) => 0,
+        }
+    }
+
     /// The application has the connection now.
     pub(crate) fn set_owned(&self) {
         self.owned.store(true, Ordering::Relaxed);

@@ -84,7 +84,8 @@ impl From<DatagramError> for io::Error {
 /// and counted (`raas ss`). Ports of datagrams are apart from those of listeners.
 ///
 /// A datagram is one packet, so the longest is what the path to its host carries less 16 bytes ([`DatagramSocket::max_payload`]),
-/// 4080 bytes at most; a longer one is refused with [`DatagramError::TooLong`].
+/// 4080 bytes at most; a longer one is refused with [`DatagramError::TooLong`]. Where that path gets narrower, datagrams that do
+/// not fit are lost and counted (`too_long`) until the daemons know; then longer ones are refused with the new limit.
 ///
 /// ```no_run
 /// # fn main() -> std::io::Result<()> {
@@ -223,7 +224,7 @@ impl DatagramSocket {
     pub fn max_payload(&self, addr: impl ToSocketAddrs) -> io::Result<usize> {
         let to = self.resolve(addr)?;
         let max = self.ask(to.ip())?;
-        lock(&self.paths).learn(to.ip(), max);
+        self.paths().learn(to.ip(), max);
         Ok(self.cap(max))
     }
 
@@ -233,7 +234,7 @@ impl DatagramSocket {
     /// the host. It is on its way when this returns, which says nothing of its arrival.
     pub fn send_to(&self, buf: &[u8], addr: impl ToSocketAddrs) -> io::Result<usize> {
         let to = self.resolve(addr)?;
-        let mut paths = lock(&self.paths);
+        let mut paths = self.paths();
         let max = match paths.known(to.ip()) {
             Some(max) => max,
             None if self.conn.is_nonblocking() => {
@@ -262,7 +263,7 @@ impl DatagramSocket {
         to: SocketAddr,
     ) -> Poll<io::Result<usize>> {
         let to = self.resolve(to)?;
-        let mut paths = lock(&self.paths);
+        let mut paths = self.paths();
         // The waker stands before the question is asked, so that its answer is not missed.
         self.conn.wake_later(Side::Write, context)?;
         let Some(max) = self.poll_path(&mut paths, to)? else { return Poll::Pending };
@@ -310,6 +311,13 @@ impl DatagramSocket {
             _ => to.ip().to_canonical(),
         };
         Ok(SocketAddr::new(ip, to.port()))
+    }
+
+    /// What is known of the ways to other hosts, as far as it is still true.
+    fn paths(&self) -> MutexGuard<'_, Paths> {
+        let mut paths = lock(&self.paths);
+        paths.note_changes(self.conn.paths_changed());
+        paths
     }
 
     fn poll_path(&self, paths: &mut Paths, to: SocketAddr) -> io::Result<Option<usize>> {

@@ -25,6 +25,8 @@ const SEND_CALLS_PER_ROUND: usize = 16;
 const OUTBOX_BYTES: usize = 128 * 1024;
 /// How soon an owner is told again what fits the way to a peer.
 const MTU_TOLD_AGAIN: Duration = Duration::from_secs(1);
+/// Peers of which that is told within that time; of others in the second after it.
+const MTU_TOLD_MAX: usize = 64;
 /// How soon a full send buffer is tried again by an owner that sleeps.
 const SEND_RETRY: Duration = Duration::from_micros(200);
 
@@ -44,8 +46,8 @@ pub(crate) struct Port {
     offload_failed: bool,
     notify: bool,
     resigned_batches: u64,
-    /// The last word about a path MTU: when, and to whom.
-    mtu_told: Option<(Time, IpAddr)>,
+    /// The last words about path MTUs: when, and the way to whom.
+    mtu_told: Vec<(Time, IpAddr)>,
     /// Batches that the next receive call takes at most: more after each call that was full.
     recv_depth: usize,
 }
@@ -85,7 +87,7 @@ impl Port {
             offload_failed: false,
             notify: false,
             resigned_batches: 0,
-            mtu_told: None,
+            mtu_told: Vec::new(),
             recv_depth: 1,
         }
     }
@@ -258,14 +260,14 @@ impl Port {
         self.outbox.first += 1;
         let destination = slot.transmit.destination;
         // What is sent again does not fit either, and each look costs a socket.
-        let was_told = |(at, peer)| peer == destination.ip() && now.saturating_since(at) < MTU_TOLD_AGAIN;
-        if self.mtu_told.is_some_and(was_told) {
+        self.mtu_told.retain(|(at, _)| now.saturating_since(*at) < MTU_TOLD_AGAIN);
+        if self.mtu_told.len() >= MTU_TOLD_MAX || self.mtu_told.iter().any(|(_, peer)| *peer == destination.ip()) {
             return;
         }
         let Some(bytes) = self.socket.path_mtu_bytes(destination) else { return };
         // Below the least the lane is lost, which its retries will tell.
         let mtu = PathMtu::for_link(bytes).unwrap_or(PathMtu::Mtu256);
-        self.mtu_told = Some((now, destination.ip()));
+        self.mtu_told.push((now, destination.ip()));
         tracing::warn!(to = %destination.ip(), bytes, path_mtu = mtu.bytes(), "the way to a peer takes shorter packets");
         self.nic.path_shrank(destination.ip(), mtu);
     }

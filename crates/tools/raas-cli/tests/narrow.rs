@@ -6,7 +6,9 @@ mod rig;
 use std::io::Write;
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use raas::{DatagramError, DatagramSocket};
 use rig::{Cluster, Daemon, Running, pattern, run, wait_until};
 
 /// Says to this program, started again, that it is inside.
@@ -83,6 +85,10 @@ fn get_narrower(hosts: [&str; 2]) {
     stdin.write_all(first).unwrap();
     wait_until("the first bytes", || receiver.stdout_bytes() >= first.len());
     assert_eq!(lane(&a)["mtu_bytes"], 4096);
+    let sessions = [a.session("narrow"), b.session("narrow")];
+    let [near, far] = sessions.each_ref().map(|s| DatagramSocket::bind_with(s, "[::]:0").unwrap());
+    far.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    assert_eq!(exchange(&near, &far, 4080), 4080);
     set_mtu("1500");
     stdin.write_all(rest).unwrap();
     drop(stdin);
@@ -96,6 +102,28 @@ fn get_narrower(hosts: [&str; 2]) {
     }
     let why = run(&mut a.command(&["why", &b.ip.to_string()]));
     assert!(why.stdout.contains("path MTU 1024"), "{why:?}");
+    datagrams_get_shorter(&near, &far);
+    drop((near, far, sessions));
     a.stop();
     b.stop();
+}
+
+/// Bytes of the datagram that arrives next, after one of `bytes` was sent.
+fn exchange(near: &DatagramSocket, far: &DatagramSocket, bytes: usize) -> usize {
+    near.send_to(&pattern(bytes), far.local_addr().unwrap()).unwrap();
+    far.recv_from(&mut [0; 4096]).unwrap().0
+}
+
+/// A socket that learned the way while it was wide: what does not fit is refused with the new limit, after the first.
+fn datagrams_get_shorter(near: &DatagramSocket, far: &DatagramSocket) {
+    let to = far.local_addr().unwrap();
+    let mut refused = None;
+    wait_until("a refusal", || {
+        refused = near.send_to(&pattern(4080), to).err();
+        refused.is_some()
+    });
+    let refused = refused.and_then(|e| e.downcast::<DatagramError>().ok());
+    assert_eq!(refused, Some(DatagramError::TooLong { len: 4080, max: 1008, to }));
+    assert_eq!(near.max_payload(to).unwrap(), 1008);
+    assert_eq!(exchange(near, far, 1008), 1008);
 }

@@ -184,7 +184,7 @@ pub struct SlotWords {
     pub reason: Word32,
     /// Raised each time the slot is given to another connection.
     pub generation: Word32,
-    /// Lane incarnation that carries the connection.
+    /// Lane incarnation that carries the connection; of a datagram socket, datagrams that did not fit their way.
     pub epoch: Word64,
     /// 1 while the engine gives pages of the tx ring back.
     pub tx_rest: Word32,

@@ -23,9 +23,19 @@ const HOSTS_MAX: usize = 1024;
 pub(crate) struct Paths {
     known: BTreeMap<IpAddr, usize>,
     asked: BTreeMap<IpAddr, u64>,
+    /// What the engine's count of datagrams that did not fit was when `known` was last true.
+    changes: u64,
 }
 
 impl Paths {
+    /// Forgets what is known if the engine had to drop a datagram that was too long: a way got narrower.
+    pub(crate) fn note_changes(&mut self, changes: u64) {
+        if self.changes != changes {
+            self.changes = changes;
+            self.known.clear();
+        }
+    }
+
     /// The longest datagram to a host, if that is known.
     pub(crate) fn known(&self, host: IpAddr) -> Option<usize> {
         self.known.get(&host).copied()

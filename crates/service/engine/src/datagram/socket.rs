@@ -59,6 +59,8 @@ pub(crate) struct Socket {
     rx_datagrams: u64,
     rx_bytes: u64,
     drops: Drops,
+    /// Datagrams that did not fit their way, as the application is told.
+    paths_changed: u64,
 }
 
 /// What a socket is made of.
@@ -100,6 +102,7 @@ impl Socket {
             rx_datagrams: 0,
             rx_bytes: 0,
             drops: Drops::default(),
+            paths_changed: 0,
         }
     }
 
@@ -132,6 +135,11 @@ impl Socket {
 
     pub(crate) fn count_drop(&mut self, reason: DropReason) {
         self.drops.count(reason, 1);
+        if reason == DropReason::TooLong {
+            // What the application knows of the way is out of date: it asks again before it sends more.
+            self.paths_changed += 1;
+            self.words.epoch.store(self.paths_changed, Ordering::Release);
+        }
     }
 
     // ---- from the application

@@ -8,7 +8,7 @@ use std::time::Duration;
 use control::{Connection, Path, Reason};
 use engine::AppId;
 use shm::{DatagramRecord, RECORD_HEADER_BYTES, RingMemory, RingReader, RingWriter, Session, SlotWords, app_flag};
-use verbs::{Provider, QpModify, Qpn, Region};
+use verbs::{PathMtu, Provider, QpModify, Qpn, Region};
 
 use crate::world::{Weather, World, addr};
 
@@ -219,6 +219,29 @@ fn every_drop_is_counted_by_its_reason() {
     let expected = [("bad_address", 4), ("no_peer", 1), ("too_long", 2)].map(|(k, n)| (k.to_string(), n));
     assert_eq!(sender.drops, expected);
     assert!(w.receive(1, b, sb).is_empty());
+}
+
+#[test]
+fn a_way_that_gets_narrower_is_told_at_the_socket() {
+    let mut w = World::new(2, 4);
+    let [(a, sa), (b, sb)] = linked(&mut w);
+    let long = pattern(payload_max(&w, 0), 1);
+    w.hosts[0].nic.path_shrank(addr(1), PathMtu::Mtu1024);
+    // The lane is made anew, and with it what is known of the way.
+    w.until("a narrower lane", |w| w.hosts[0].engine.lanes()[0].mtu_bytes == 1024);
+    w.settle();
+    assert_eq!(w.path(0, a, 1), Ok(1024 - 16));
+    let told = |w: &mut World| w.socket(0, a, sa).words.epoch.load(Ordering::Acquire);
+    assert_eq!(told(&mut w), 0);
+    w.send(0, a, sa, TO(1, 701), &long);
+    w.send(0, a, sa, TO(1, 701), &long[..1008]);
+    w.settle();
+    assert_eq!((told(&mut w), w.drops(0, "too_long")), (1, 1));
+    assert_eq!(w.receive(1, b, sb), [(TO(0, 700), long[..1008].to_vec())], "the ring behind it goes on");
+    // What was not too long says nothing.
+    w.send(0, a, sa, TO(1, 9), b"no socket");
+    w.settle();
+    assert_eq!(told(&mut w), 1);
 }
 
 #[test]
