@@ -15,6 +15,7 @@ use crate::event::Event;
 use crate::frame::WireRing;
 use crate::immediate::check_route;
 use crate::lane::{LaneId, LaneState};
+use crate::limits::CONNECT_DISPLACED_MAX;
 use crate::recv::check_ring;
 use crate::ringpool::{RingPair, Waiter};
 use crate::table::key;
@@ -38,6 +39,8 @@ pub(crate) struct Connect {
     lane: LaneId,
     /// The virtual QP, once it has rings.
     route: Option<RouteId>,
+    /// How often its lane made room for another host's before there was an answer.
+    displaced: u32,
 }
 
 /// What a new virtual QP is made of.
@@ -111,7 +114,7 @@ impl Engine {
         self.users.check_host(uid, to.ip())?;
         self.check_way(uid, to.ip())?;
         let lane = self.lane_to(nic, to.ip()).ok_or(Reason::LocalLimit)?;
-        let connect = Connect { app, request, to, ring_bytes, kind, lane, route: None };
+        let connect = Connect { app, request, to, ring_bytes, kind, lane, route: None, displaced: 0 };
         let id = self.connects.insert(connect).ok_or(Reason::LocalLimit)?;
         if let Some(tenant) = self.apps.get_mut(app) {
             tenant.connects.insert(request, id);
@@ -188,8 +191,39 @@ impl Engine {
             Some(lane) if lane.state == LaneState::Up => self.ring_connect(id),
             // It is being reset. The rings stay free until the lane is up again.
             Some(lane) if lane.is_wanted => lane.parked.push_back(id),
-            _ => self.finish_connect(id, Err(Reason::LaneFailed)),
+            _ => self.displace_connect(id, Reason::LocalLimit),
         }
+    }
+
+    /// The lane of a connect is gone before there was an answer, because it was unused as far as the host knew that needed its
+    /// place: the connect looks for a lane again in this round or the next. After too many times it fails with `limit`.
+    pub(crate) fn displace_connect(&mut self, id: ConnectId, limit: Reason) {
+        let Some(connect) = self.connects.get_mut(id) else { return };
+        if connect.displaced >= CONNECT_DISPLACED_MAX {
+            return self.finish_connect(id, Err(limit));
+        }
+        connect.displaced += 1;
+        let (app, far) = (connect.app, Far { host: connect.to.ip(), is_outgoing: true });
+        if connect.route.take().is_some() {
+            self.start_waiting(app, Some(far));
+        }
+        self.counters.connects_displaced += 1;
+        self.displaced.push(id);
+    }
+
+    /// Connects whose lanes went look for others. Says whether there were any.
+    pub(crate) fn run_displaced<P: Provider>(&mut self, nic: &mut P) -> bool {
+        let displaced = std::mem::take(&mut self.displaced);
+        for &id in &displaced {
+            let Some(connect) = self.connects.get(id) else { continue };
+            let host = connect.to.ip();
+            let Some(uid) = self.apps.get(connect.app).map(|a| a.uid) else { continue };
+            match self.check_way(uid, host) {
+                Ok(()) => self.place_connect(nic, id),
+                Err(reason) => self.finish_connect(id, Err(reason)),
+            }
+        }
+        !displaced.is_empty()
     }
 
     fn open_connect(&mut self, id: ConnectId, rings: RingPair) {

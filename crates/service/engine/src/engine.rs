@@ -72,6 +72,8 @@ pub struct Engine {
     pub(crate) by_qpn: Vec<(Qpn, LaneId)>,
     /// Applications whose doorbells are looked at.
     pub(crate) attached: Vec<AppId>,
+    /// Connects whose lane went away before there was an answer.
+    pub(crate) displaced: Vec<ConnectId>,
     /// Connects and parked opens that have no virtual QP.
     pub(crate) waiting: u32,
 
@@ -151,6 +153,7 @@ impl Engine {
             peers: BTreeMap::new(),
             by_qpn: Vec::new(),
             attached: Vec::new(),
+            displaced: Vec::new(),
             waiting: 0,
             events: VecDeque::new(),
             lane_queue: VecDeque::new(),
@@ -187,6 +190,7 @@ impl Engine {
         worked |= self.run_device_events(nic);
         worked |= self.run_doorbells();
         worked |= self.run_timers(nic);
+        worked |= self.run_displaced(nic);
         worked |= self.run_lanes(nic);
         worked |= self.run_datagrams(nic);
         worked |= self.run_resets(nic);
@@ -215,7 +219,7 @@ impl Engine {
                 }
                 AsyncEvent::PathMtu { peer, mtu } => {
                     if let Some(&id) = self.peers.get(&peer.to_canonical())
-                        && self.lanes.get_mut(id).is_some_and(|lane| lane.narrow(mtu))
+                        && self.lanes.get_mut(id).is_some_and(|lane| lane.narrow(self.now, mtu))
                     {
                         self.break_lane(id, format!("the way to the peer takes a path MTU of {} at most", mtu.bytes()));
                     }
@@ -299,6 +303,11 @@ impl Engine {
             self.sampled = Some(self.now);
             self.counters.rnr_naks =
                 nic.counters().iter().filter(|(name, _)| name.starts_with("rnr_naks")).map(|(_, n)| n).sum();
+            for id in self.lanes.keys() {
+                if self.lanes.get_mut(id).is_some_and(|lane| lane.widen(self.now, self.device.mtu)) {
+                    self.break_lane(id, "longer packets are tried again".into());
+                }
+            }
         }
     }
 
@@ -334,6 +343,7 @@ impl Engine {
             && self.gone.is_empty()
             && self.retired.is_empty()
             && self.failing.is_empty()
+            && self.displaced.is_empty()
             && !self.datagrams.has_work()
             && !self.attached.iter().any(|a| self.apps.get(*a).is_some_and(|a| a.a2e.is_dirty()));
         if !idle {

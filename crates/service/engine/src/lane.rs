@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use verbs::{PathMtu, Psn, Qpn, Time};
 
@@ -15,7 +16,7 @@ use crate::credit::{RecvCredits, SendCredits};
 use crate::datagram::DatagramPeer;
 use crate::limits::{
     FRAME_SLOTS, LANE_FRUITLESS_AFTER, LANE_RESET_WINDOW, LANE_RESETS_FRUITLESS_MAX, LANE_RESETS_MAX, LANE_SPENT_MAX,
-    LANE_SUSPECT_WITHIN, OPENS_PENDING_MAX,
+    LANE_SUSPECT_WITHIN, LANE_WIDEN_FIRST, LANE_WIDEN_LAST, OPENS_PENDING_MAX,
 };
 use crate::recvpool::FrameMemory;
 use crate::redial::Redial;
@@ -70,8 +71,11 @@ pub(crate) struct Lane {
     /// First PSN sent.
     pub(crate) psn: Psn,
     pub(crate) mtu: PathMtu,
-    /// Largest that is offered, as long as the control link stands: less than the device's after the way got narrower.
+    /// Largest that is offered: less than the device's after the way got narrower.
     pub(crate) mtu_max: PathMtu,
+    /// When that was lowered, and how long it holds.
+    narrowed: Option<Time>,
+    widen_after: Duration,
     /// What this incarnation's offer says.
     pub(crate) mtu_offered: PathMtu,
     /// Queue pairs in a row whose retries were spent, each soon after it came up.
@@ -155,6 +159,8 @@ impl Lane {
             psn: Psn::new(0),
             mtu: PathMtu::Mtu256,
             mtu_max: PathMtu::Mtu4096,
+            narrowed: None,
+            widen_after: LANE_WIDEN_FIRST,
             mtu_offered: PathMtu::Mtu256,
             spent: 0,
             tx: SendCredits::default(),
@@ -247,14 +253,17 @@ impl Lane {
     }
 
     /// The way to the peer takes this path MTU at most. True: the queue pair has a larger one, and must be made anew.
-    pub(crate) fn narrow(&mut self, mtu: PathMtu) -> bool {
-        self.mtu_max = self.mtu_max.min(mtu);
+    pub(crate) fn narrow(&mut self, now: Time, mtu: PathMtu) -> bool {
+        if mtu < self.mtu_max {
+            (self.mtu_max, self.narrowed) = (mtu, Some(now));
+        }
         let current = if self.can_receive() { self.mtu } else { self.mtu_offered };
         self.has_qp() && current > mtu
     }
 
     /// All retries of a send were spent. A way that swallows long packets without a word looks like that, again and again, while
-    /// the control link goes on: the next incarnation tries shorter ones, each a step. Says the path MTU if it is lowered now.
+    /// the control link goes on: the next incarnation tries shorter ones, each a step. An outage that is as long looks the same, so
+    /// this does not hold for ever (`widen`). Says the path MTU if it is lowered now.
     pub(crate) fn on_retries_spent(&mut self, now: Time) -> Option<PathMtu> {
         if self.state == LaneState::Up && now.saturating_since(self.up_since) >= LANE_SUSPECT_WITHIN {
             self.spent = 0;
@@ -264,13 +273,27 @@ impl Lane {
         if self.spent < LANE_SPENT_MAX || self.mtu <= lower {
             return None;
         }
-        self.mtu_max = lower;
+        (self.mtu_max, self.narrowed) = (lower, Some(now));
         Some(lower)
+    }
+
+    /// Whether to try a path MTU of up to `device`'s again, since the way may be wide again, or never was narrow: a router's word may
+    /// be anybody's, and an outage is taken for a narrow way. Each time the next one is further off, and the first failure ends it.
+    pub(crate) fn widen(&mut self, now: Time, device: PathMtu) -> bool {
+        let is_due = self.narrowed.is_some_and(|at| now.saturating_since(at) >= self.widen_after);
+        if !is_due || self.state != LaneState::Up || self.mtu_offered >= device {
+            return false;
+        }
+        (self.mtu_max, self.narrowed) = (PathMtu::Mtu4096, None);
+        self.widen_after = (self.widen_after * 2).min(LANE_WIDEN_LAST);
+        self.spent = LANE_SPENT_MAX - 1;
+        true
     }
 
     /// The way to the peer may be another one: the device's path MTU is tried again.
     pub(crate) fn forget_path(&mut self) {
-        self.mtu_max = PathMtu::Mtu4096;
+        (self.mtu_max, self.narrowed) = (PathMtu::Mtu4096, None);
+        self.widen_after = LANE_WIDEN_FIRST;
         self.spent = 0;
     }
 

@@ -80,10 +80,18 @@ pub(crate) const DRAIN_POLLS: usize = 1024;
 pub(crate) const LANE_RESETS_MAX: usize = 16;
 /// See [`LANE_RESETS_MAX`].
 pub(crate) const LANE_RESET_WINDOW: Duration = Duration::from_secs(60);
+/// How often a connect looks for a lane again whose lane made room for another host's before there was an answer. With one
+/// more time it fails: hosts take each other's places faster than they use them.
+pub(crate) const CONNECT_DISPLACED_MAX: u32 = 8;
 /// Queue pairs in a row that spend all their retries before the path MTU is suspected.
 pub(crate) const LANE_SPENT_MAX: u32 = 2;
 /// One that was up for so long before it spent them begins a new row. Longer than all retries take.
 pub(crate) const LANE_SUSPECT_WITHIN: Duration = Duration::from_secs(30);
+/// How long a lowered path MTU holds before the device's is tried again: the first time, doubled after each time, and at most.
+/// Kernels forget what a router said after ten minutes.
+pub(crate) const LANE_WIDEN_FIRST: Duration = Duration::from_secs(5 * 60);
+/// See [`LANE_WIDEN_FIRST`].
+pub(crate) const LANE_WIDEN_LAST: Duration = Duration::from_secs(80 * 60);
 /// Resets in a row of incarnations that were up for [`LANE_FRUITLESS_AFTER`], had something to send and carried nothing in
 /// either direction; with one more the connections end.
 pub(crate) const LANE_RESETS_FRUITLESS_MAX: u32 = 3;

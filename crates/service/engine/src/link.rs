@@ -234,6 +234,8 @@ impl Engine {
     pub fn lane_lost<P: Provider>(&mut self, now: verbs::Time, nic: &mut P, peer: IpAddr, reason: Reason) {
         self.now = now;
         let Some(&id) = self.peers.get(&peer.to_canonical()) else { return };
+        // The peer's device has heard that it arrived, so the peer may have forgotten it.
+        self.handle_arrived(nic, id);
         self.note_loss(id);
         if self.lanes.get(id).is_some_and(Lane::can_answer) {
             self.sever(nic, id, reason);
@@ -354,8 +356,11 @@ impl Engine {
         vqp.in_lazy = false;
         if let Phase::Opening(connect) = vqp.phase {
             vqp.close.on_app_released();
-            if let Some(connect) = connect {
-                self.finish_connect(connect, Err(reason));
+            match connect {
+                // The peer took the lane for unused: it has not seen the Open.
+                Some(connect) if reason == Reason::Closed => self.displace_connect(connect, Reason::PeerLimit),
+                Some(connect) => self.finish_connect(connect, Err(reason)),
+                None => {}
             }
         } else if !complete && !was_reset {
             vqp.publish_reset(reason);

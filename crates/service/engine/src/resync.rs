@@ -105,7 +105,7 @@ impl Engine {
 
     /// Stops the queue pair and handles every message that arrived on it: the peer's device has confirmed them, so that the
     /// peer may have forgotten them.
-    fn handle_arrived<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
+    pub(crate) fn handle_arrived<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
         let Some(lane) = self.lanes.get(id).filter(|l| l.has_qp()) else { return };
         let _ = nic.modify_qp(lane.qpn, &QpModify::Err);
         for _ in 0..DRAIN_POLLS {

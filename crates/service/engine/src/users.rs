@@ -176,8 +176,8 @@ impl Users {
             let Some(far) = far else { return };
             let Some(use_) = held.hosts.get_mut(&far.host) else { return };
             if far.is_outgoing {
+                held.hosts_out -= u32::from(use_.outgoing == 1);
                 use_.outgoing = use_.outgoing.saturating_sub(1);
-                held.hosts_out -= u32::from(use_.outgoing == 0);
             } else {
                 use_.incoming = use_.incoming.saturating_sub(1);
             }

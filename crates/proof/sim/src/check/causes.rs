@@ -194,6 +194,11 @@ impl Causes {
             || self.troubles.iter().any(|(p, _, until)| *p == pair && lasts(*until, since))
     }
 
+    /// Whether a lane between two hosts got a new queue pair at any time.
+    pub(crate) fn was_reset_between(&self, a: usize, b: usize) -> bool {
+        [(a, b), (b, a)].iter().any(|pair| self.lane_resets.contains_key(pair))
+    }
+
     /// Packets between two hosts that were lost or spoilt since `since`, at most [`HARMS_MAX`].
     fn harms_since(&self, a: usize, b: usize, since: Time) -> usize {
         let harms = self.harms.get(&(a.min(b), a.max(b)));
@@ -236,6 +241,7 @@ impl Causes {
                 let listeners = self.listeners.get(&(host, port));
                 listeners.is_some_and(|l| l.iter().any(|l| aimed > l.backlog))
             }
+            // Also what a connect hears whose lanes made room for other hosts' too often.
             Reason::LocalLimit | Reason::PeerLimit => self.has_tight_limits,
             Reason::TimedOut => {
                 let lost = self.harms_since(asked.from, host, before(asked.at, LOOK_BACK)) > 0;

@@ -252,11 +252,12 @@ impl Checks {
         account.ports.entry(to.1).or_default().1 += 1;
     }
 
-    /// An application learned a path: the smaller packet of both ends, less a header.
+    /// An application learned a path: the smaller packet of both ends, less a header. Shorter ones are tried after an outage.
     pub(crate) fn on_path_told(&mut self, now: Time, hosts: (usize, usize), payload_max: u32) {
         let mtu = |host: usize| self.datagrams.mtus.get(host).copied().unwrap_or(0);
         let right = mtu(hosts.0).min(mtu(hosts.1)).saturating_sub(HEADER_BYTES) as u32;
-        if payload_max != right {
+        let is_narrow = payload_max < right && self.causes.was_reset_between(hosts.0, hosts.1);
+        if payload_max != right && !is_narrow {
             let detail = format!("path of {hosts:?}: datagrams of {payload_max} bytes, where {right} are right");
             self.fail(now, "datagrams", detail);
         }

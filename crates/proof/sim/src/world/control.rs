@@ -381,13 +381,29 @@ impl World {
     pub(super) fn on_lane_failed(&mut self, host: usize, peer: usize, reason: Reason, detail: &str) {
         let now = self.now;
         self.trace.text(now, || format!("lane {host} to {peer} failed: {detail}"));
-        let explained = self.checks.causes.explains_lane_failure(now, host, peer);
-        if !(detail.contains("after too many resets") && explained) {
+        let is_explained = if reason == Reason::Closed {
+            self.explains_room(host, peer)
+        } else {
+            detail.contains("after too many resets") && self.checks.causes.explains_lane_failure(now, host, peer)
+        };
+        if !is_explained {
             let detail = format!("lane of {host} to {peer} failed: {detail}");
             self.checks.fail(now, "unexplained", detail);
         }
         self.checks.causes.on_lane_lost(now, host, peer, reason);
         self.leave_round(host, peer, reason, false);
+    }
+
+    /// Whether a lane could make room for another host's: there are fewer than hosts, another one has its place, and nothing
+    /// used it.
+    fn explains_room(&mut self, host: usize, peer: usize) -> bool {
+        let lanes_max = self.plan.hosts[host].lanes_max as usize;
+        let is_short = lanes_max < self.plan.hosts.len() - 1;
+        let Some(running) = self.up(host) else { return false };
+        let lanes = running.engine.lanes();
+        let has_other = lanes.len() == lanes_max && lanes.iter().all(|lane| lane.peer.ip() != address(peer));
+        let is_used = running.engine.connections().iter().any(|row| row.peer.ip() == address(peer));
+        is_short && has_other && !is_used
     }
 
     /// The engine gave a lane's queue pair up by itself, and keeps its connections.

@@ -266,6 +266,25 @@ fn a_path_that_swallows_long_packets_is_found_out() {
         w.until("the rest", |w| w.app(1, b).conns[&sb].received == 2_000_000);
         assert_eq!(path_mtu(&w), [expected, expected]);
         assert!(w.hosts[0].lane_resets.iter().any(|detail| detail.contains("long packets are swallowed")));
+        // Longer ones are tried again, and given up after the first failure.
+        let resets = w.counter(0, "lane_resets");
+        w.pass(Duration::from_secs(301));
+        w.tell(0, a, sa, |c| c.to_send = 2_500_000);
+        w.until("still narrow", |w| w.app(1, b).conns[&sb].received == 2_500_000);
+        assert_eq!(path_mtu(&w), [expected, expected]);
+        let steps = if expected == 1024 { 2 } else { 3 };
+        assert_eq!(w.counter(0, "lane_resets"), resets + steps);
+        // The next time is twice as far off.
+        w.swallowed_above = usize::MAX;
+        for (wait, bytes, mtu, more) in
+            [(400, 2_600_000, expected, 0), (210, 2_700_000, 4096, 1), (10_000, 2_800_000, 4096, 1)]
+        {
+            w.pass(Duration::from_secs(wait));
+            w.tell(0, a, sa, |c| c.to_send = bytes);
+            w.until("more", |w| w.app(1, b).conns[&sb].received == bytes);
+            w.settle();
+            assert_eq!((path_mtu(&w), w.counter(0, "lane_resets")), ([mtu, mtu], resets + steps + more));
+        }
         w.assert_clean();
     }
 }

@@ -151,6 +151,95 @@ fn lanes_without_connections_make_room_the_longest_unused_first() {
     w.assert_clean();
 }
 
+/// Hosts whose first has lanes to so many others at most, each with an application that listens; the lanes from the last host to
+/// the first, and from the first to those between, were used once.
+fn crowded(hosts: usize, lanes_max: u32) -> (World, Vec<AppId>) {
+    let mut w = World::with(hosts, 96, |c| c.lanes_max = lanes_max);
+    let apps: Vec<_> = (0..hosts).map(|host| w.attach(host, 64)).collect();
+    for (host, app) in apps.iter().enumerate() {
+        w.app(host, *app).defaults = |c| c.close_when_done = true;
+        w.listen(host, *app, 7, 8);
+    }
+    (w, apps)
+}
+
+fn use_once(w: &mut World, apps: &[AppId], from: usize, to: usize) {
+    let slot = w.connect_wait(from, apps[from], SocketAddr::new(addr(to), 7), 4096).unwrap();
+    w.tell(from, apps[from], slot, |c| c.give_back(shm::app_flag::ABORT));
+    w.settle();
+}
+
+#[test]
+fn a_connect_whose_lane_made_room_at_the_peer_goes_over_a_new_one() {
+    let (mut w, apps) = crowded(4, 2);
+    use_once(&mut w, &apps, 3, 0);
+    use_once(&mut w, &apps, 0, 1);
+    // The Open is on its way when the other end of its lane goes, as the one that was unused for the longest time.
+    let request = w.connect(3, apps[3], SocketAddr::new(addr(0), 7), 4096);
+    let h = &mut w.hosts[3];
+    h.engine.run(w.now, &mut h.nic);
+    w.connect_wait(0, apps[0], SocketAddr::new(addr(2), 7), 4096).unwrap();
+    w.until("the answer", |w| w.hosts[3].apps[&apps[3]].answers.contains_key(&request));
+    let slot = w.app(3, apps[3]).answers[&request].expect("there is room");
+    assert_eq!(w.counter(3, "connects_displaced"), 1);
+    w.tell(3, apps[3], slot, |c| c.to_send = 10_000);
+    w.settle();
+    assert_eq!(w.counter(0, "accepts"), 2);
+    w.assert_clean();
+}
+
+#[test]
+fn a_connect_whose_lane_made_room_and_finds_none_says_whose_limit_it_was() {
+    let (mut w, apps) = crowded(3, 1);
+    use_once(&mut w, &apps, 2, 0);
+    let request = w.connect(2, apps[2], SocketAddr::new(addr(0), 7), 4096);
+    let h = &mut w.hosts[2];
+    h.engine.run(w.now, &mut h.nic);
+    // It stays, so that there is no room.
+    for host in [0, 1] {
+        w.app(host, apps[host]).defaults = |_| {};
+    }
+    w.connect_wait(0, apps[0], SocketAddr::new(addr(1), 7), 4096).unwrap();
+    w.until("the answer", |w| w.hosts[2].apps[&apps[2]].answers.contains_key(&request));
+    assert_eq!(w.app(2, apps[2]).answers[&request], Err(Reason::PeerLimit));
+    w.settle();
+    w.assert_clean();
+}
+
+#[test]
+fn a_connect_that_waits_for_rings_may_lose_its_lane() {
+    for (lanes_max, expected) in [(2, None), (1, Some(Reason::LocalLimit))] {
+        let (mut w, apps) = crowded(4, lanes_max);
+        use_once(&mut w, &apps, 0, 3);
+        if lanes_max > 1 {
+            use_once(&mut w, &apps, 0, 1);
+        }
+        // Rings of this size are not there yet.
+        let request = w.connect(0, apps[0], SocketAddr::new(addr(3), 7), 65_536);
+        let other = w.connect(0, apps[0], SocketAddr::new(addr(2), 7), 4096);
+        for request in [request, other] {
+            w.until("the answer", |w| w.hosts[0].apps[&apps[0]].answers.contains_key(&request));
+        }
+        assert_eq!(w.app(0, apps[0]).answers[&request].err(), expected);
+        assert_eq!(w.app(0, apps[0]).answers[&other].err(), None);
+        w.settle();
+        w.assert_clean();
+    }
+}
+
+/// A peer that says again and again that it had to give the lane up.
+#[test]
+fn a_connect_is_not_displaced_without_end() {
+    let (mut w, apps) = crowded(2, 2);
+    w.hosts[1].gives_lanes_up = true;
+    let answer = w.connect_wait(0, apps[0], SocketAddr::new(addr(1), 7), 4096);
+    assert_eq!(answer, Err(Reason::PeerLimit));
+    assert_eq!(w.counter(0, "connects_displaced"), 8);
+    w.hosts[1].gives_lanes_up = false;
+    w.connect_wait(0, apps[0], SocketAddr::new(addr(1), 7), 4096).unwrap();
+    w.assert_clean();
+}
+
 /// All pages, none of which looks at more than `looks` places.
 fn all<T>(looks: u32, mut page: impl FnMut(u32) -> Page<T>) -> Vec<T> {
     let (mut rows, mut at) = (Vec::new(), Some(0));

@@ -41,6 +41,8 @@ pub(crate) struct Host {
     pub(crate) strange_ports: Vec<(IpAddr, u16, u16)>,
     pub(crate) locals: Vec<Event>,
     pub(crate) refuse_chunks: bool,
+    /// Each lane is said to make room for another host's as soon as it is up.
+    pub(crate) gives_lanes_up: bool,
     pub(crate) wakes: BTreeSet<AppId>,
     next_request: u64,
     asleep: bool,
@@ -55,7 +57,7 @@ enum Link {
     Dial,
     Offer(LaneOffer),
     Ready,
-    Reset { resumes: bool },
+    Reset { resumes: bool, reason: Reason },
     Routes(LaneRoutes),
     RoutesTaken,
 }
@@ -405,7 +407,7 @@ impl World {
                 }
                 if let Some(to) = self.hosts.iter().position(|h| h.addr == peer) {
                     self.forget_round(i, to);
-                    self.send_link(i, to, Link::Reset { resumes: false });
+                    self.send_link(i, to, Link::Reset { resumes: false, reason });
                 }
             }
             Event::LaneReset { peer, detail } => {
@@ -413,7 +415,7 @@ impl World {
                 if let Some(to) = self.hosts.iter().position(|h| h.addr == peer) {
                     self.forget_round(i, to);
                     self.draining.insert((i, to));
-                    self.send_link(i, to, Link::Reset { resumes: true });
+                    self.send_link(i, to, Link::Reset { resumes: true, reason: Reason::LaneFailed });
                 }
             }
             Event::StrangePort { peer, found, expected } => h.strange_ports.push((peer, found, expected)),
@@ -557,6 +559,7 @@ impl Host {
             strange_ports: Vec::new(),
             locals: Vec::new(),
             refuse_chunks: false,
+            gives_lanes_up: false,
             wakes: BTreeSet::new(),
             next_request: 0,
             asleep: false,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use control::Reason;
+use verbs::VerbsError;
 
 use super::{Arrival, Link, World, addr};
 
@@ -15,9 +16,17 @@ impl World {
     fn offer(&mut self, i: usize, to: usize) {
         if self.offered.insert((i, to)) {
             let h = &mut self.hosts[i];
-            let offer = h.engine.lane_offer(&mut h.nic, addr(to)).unwrap();
-            self.hosts[i].ud_qpn = offer.ud_qpn;
-            self.send_link(i, to, Link::Offer(offer));
+            match h.engine.lane_offer(&mut h.nic, addr(to)) {
+                Ok(offer) => {
+                    self.hosts[i].ud_qpn = offer.ud_qpn;
+                    self.send_link(i, to, Link::Offer(offer));
+                }
+                Err(VerbsError::Full { .. }) => {
+                    self.forget_round(i, to);
+                    self.send_link(i, to, Link::Reset { resumes: false, reason: Reason::LocalLimit });
+                }
+                Err(e) => panic!("host {i} makes no lane to {to}: {e}"),
+            }
         }
     }
 
@@ -58,6 +67,9 @@ impl World {
             Link::Dial => self.offer(i, from),
             Link::Offer(offer) => {
                 self.offer(i, from);
+                if !self.offered.contains(&(i, from)) {
+                    return;
+                }
                 let h = &mut self.hosts[i];
                 h.engine.lane_accept(&mut h.nic, addr(from), &offer).unwrap();
                 if self.resuming.contains(&(i, from)) {
@@ -73,7 +85,7 @@ impl World {
                     Err(detail) => {
                         h.lane_failures.push(detail);
                         self.forget_round(i, from);
-                        return self.send_link(i, from, Link::Reset { resumes: false });
+                        return self.send_link(i, from, Link::Reset { resumes: false, reason: Reason::LaneFailed });
                     }
                 }
                 self.try_ready(i, from);
@@ -82,21 +94,28 @@ impl World {
             Link::Ready => {
                 let h = &mut self.hosts[i];
                 h.engine.lane_ready(now, &mut h.nic, addr(from));
+                if h.gives_lanes_up {
+                    h.engine.lane_lost(now, &mut h.nic, addr(from), Reason::Closed);
+                    self.forget_round(i, from);
+                    self.send_link(i, from, Link::Reset { resumes: false, reason: Reason::Closed });
+                }
             }
-            Link::Reset { resumes: true } => {
+            Link::Reset { resumes: true, reason } => {
                 self.offered.remove(&(i, from));
                 if !self.draining.remove(&(i, from)) {
                     let h = &mut self.hosts[i];
                     h.engine.lane_reset(now, &mut h.nic, addr(from));
-                    self.send_link(i, from, Link::Reset { resumes: true });
+                    self.send_link(i, from, Link::Reset { resumes: true, reason });
                 }
                 self.resuming.insert((i, from));
                 self.offer(i, from);
             }
-            Link::Reset { resumes: false } => {
+            Link::Reset { resumes: false, reason } => {
                 self.forget_round(i, from);
                 let h = &mut self.hosts[i];
-                h.engine.lane_lost(now, &mut h.nic, addr(from), Reason::LaneFailed);
+                // The peer's limit, seen from here.
+                let reason = if reason == Reason::LocalLimit { Reason::PeerLimit } else { reason };
+                h.engine.lane_lost(now, &mut h.nic, addr(from), reason);
             }
         }
     }
