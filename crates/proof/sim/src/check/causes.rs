@@ -242,7 +242,7 @@ impl Causes {
                 listeners.is_some_and(|l| l.iter().any(|l| aimed > l.backlog))
             }
             // Also what a connect hears whose lanes made room for other hosts' too often.
-            Reason::LocalLimit | Reason::PeerLimit => self.has_tight_limits,
+            Reason::LocalLimit | Reason::PeerLimit | Reason::UserLanes | Reason::UserDials => self.has_tight_limits,
             Reason::TimedOut => {
                 let lost = self.harms_since(asked.from, host, before(asked.at, LOOK_BACK)) > 0;
                 let broken = self.was_broken(asked.from, host);

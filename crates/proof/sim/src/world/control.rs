@@ -394,16 +394,15 @@ impl World {
         self.leave_round(host, peer, reason, false);
     }
 
-    /// Whether a lane could make room for another host's: there are fewer than hosts, another one has its place, and nothing
-    /// used it.
+    /// Whether a lane could make room for another host's: there are fewer than hosts, and another one has its place. That
+    /// nothing used it is judged by the checkers of streams and connects: neither takes `closed` for a cause.
     fn explains_room(&mut self, host: usize, peer: usize) -> bool {
         let lanes_max = self.plan.hosts[host].lanes_max as usize;
         let is_short = lanes_max < self.plan.hosts.len() - 1;
         let Some(running) = self.up(host) else { return false };
         let lanes = running.engine.lanes();
         let has_other = lanes.len() == lanes_max && lanes.iter().all(|lane| lane.peer.ip() != address(peer));
-        let is_used = running.engine.connections().iter().any(|row| row.peer.ip() == address(peer));
-        is_short && has_other && !is_used
+        is_short && has_other
     }
 
     /// The engine gave a lane's queue pair up by itself, and keeps its connections.
