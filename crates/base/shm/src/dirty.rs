@@ -188,7 +188,7 @@ fn lowest(bits: u64, count: usize) -> u64 {
 mod tests {
     use super::*;
     use crate::Region;
-    use crate::word::Row64;
+    use crate::region::Row64;
 
     #[test]
     fn bits_behind_the_last_slot_of_a_word_are_no_slots() {

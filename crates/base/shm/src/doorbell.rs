@@ -2,9 +2,9 @@
 //!
 //! Owns the bounds check and the public form. It must never be put over memory that is read-only or too small.
 use crate::dirty::{DirtyBitmap, row_words};
-use crate::layout::{SESSION_SLOTS_MAX, SESSION_SLOTS_MIN, check_power_of_two};
+use crate::limits::{SESSION_SLOTS_MAX, SESSION_SLOTS_MIN, check_power_of_two};
+use crate::region::Row64;
 use crate::sleep;
-use crate::word::Row64;
 use crate::{Region, RegionError, Word32};
 
 /// One end of a doorbell: a two-level dirty bitmap in a region.

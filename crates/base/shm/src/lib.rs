@@ -16,7 +16,9 @@ compile_error!("the shared layout is that of 64-bit little-endian Linux (x86-64,
 mod backoff;
 mod dirty;
 mod doorbell;
+mod flags;
 mod layout;
+mod limits;
 #[cfg(test)]
 mod models;
 mod ready;
@@ -26,19 +28,18 @@ mod rest;
 mod ring;
 mod segment;
 mod sleep;
+mod slot;
 mod sync;
 mod wake;
-mod word;
 
 pub use backoff::Backoff;
 pub use doorbell::Doorbell;
-pub use layout::{
-    EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, RING_BYTES_MAX, RING_BYTES_MIN, Session,
-    SlotWords, app_flag, engine_flag, owner_flag, slot_state, waiting,
-};
+pub use flags::{app_flag, engine_flag, owner_flag, slot_state, waiting};
+pub use layout::{EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, Session};
+pub use limits::{RING_BYTES_MAX, RING_BYTES_MIN};
 pub use ready::ReadyFd;
 pub use record::{DatagramRecord, RECORD_HEADER_BYTES};
-pub use region::{Region, RegionError};
+pub use region::{Region, RegionError, Word32, Word64};
 pub use rest::{begin_rest, end_rest, is_unused, join_rest_barrier, reset_rest, rest_barrier};
 pub use ring::{PeerFault, RingMemory, RingReader, RingWriter, check_cursor};
 pub use segment::{Segment, SegmentError, Sharing, overcommit_is_strict};
@@ -46,5 +47,5 @@ pub use sleep::{
     PairSleeper, PairWaiter, SleepFlag, arm_slot, claim_wake, end_sleep, must_wake, pair_must_wake, prepare_sleep,
     slot_is_awaited,
 };
+pub use slot::SlotWords;
 pub use wake::{Drained, MAX_DRAIN, WakeSocket};
-pub use word::{Word32, Word64};

@@ -20,7 +20,10 @@ use std::sync::Arc;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::{Word32, Word64};
+mod word;
+
+pub(crate) use word::Row64;
+pub use word::{Word32, Word64};
 
 /// A bounds, alignment or access check failed; nothing was touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

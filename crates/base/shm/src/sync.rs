@@ -3,9 +3,7 @@
 //! Owns the seam between the algorithms and the memory they run on: words of a mapping in production, loom's atomics
 //! in the models. It must never contain an algorithm. The fence is a method so that a model can leave it out and show
 //! that the protocol then fails.
-use std::sync::atomic::{self, Ordering};
-
-use crate::{Word32, Word64};
+use std::sync::atomic::Ordering;
 
 /// One shared word, `u32` or `u64`.
 pub(crate) trait AtomicWord<T> {
@@ -29,9 +27,10 @@ pub(crate) trait AtomicRow {
     fn fence_seq_cst(&self);
 }
 
+/// [`AtomicWord`] by the type's own methods.
 macro_rules! atomic_word {
     ($word:ty, $int:ty) => {
-        impl AtomicWord<$int> for $word {
+        impl $crate::sync::AtomicWord<$int> for $word {
             #[inline]
             fn load(&self, order: Ordering) -> $int {
                 <$word>::load(self, order)
@@ -54,15 +53,14 @@ macro_rules! atomic_word {
             }
             #[inline]
             fn fence_seq_cst(&self) {
-                atomic::fence(Ordering::SeqCst);
+                std::sync::atomic::fence(Ordering::SeqCst);
             }
             #[inline]
             fn fence_light(&self) {
-                atomic::compiler_fence(Ordering::SeqCst);
+                std::sync::atomic::compiler_fence(Ordering::SeqCst);
             }
         }
     };
 }
-atomic_word!(Word32, u32);
-atomic_word!(Word64, u64);
-atomic_word!(atomic::AtomicU32, u32);
+atomic_word!(std::sync::atomic::AtomicU32, u32);
+pub(crate) use atomic_word;

@@ -15,4 +15,5 @@ mod provider;
 
 pub use device::{Choice, DeviceInfo, GidInfo, GidType, PortInfo, SelectError, choose, list_devices, list_devices_at};
 pub use library::{LoadError, library_present};
-pub use provider::{OpenConfig, OpenError, RdmaCore};
+pub use open::OpenError;
+pub use provider::{OpenConfig, RdmaCore};

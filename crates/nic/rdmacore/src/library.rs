@@ -26,6 +26,11 @@ pub enum LoadError {
     },
 }
 
+/// Why the last call of the library on this thread failed.
+pub(crate) fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
 macro_rules! functions {
     ($($name:ident : fn($($arg:ty),*) -> $ret:ty;)*) => {
         /// The functions of libibverbs that are used, valid as long as `_library` is loaded.

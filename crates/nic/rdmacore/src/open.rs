@@ -3,8 +3,35 @@
 use std::ffi::CStr;
 
 use crate::abi::ibv_context;
-use crate::library::Functions;
-use crate::provider::{OpenError, errno};
+use crate::device::SelectError;
+use crate::library::{Functions, LoadError, errno};
+
+/// A device cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No library.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// No device.
+    #[error(transparent)]
+    Select(#[from] SelectError),
+    /// The library does not know the device that the kernel has.
+    #[error(
+        "libibverbs does not list {0}: install its provider (ibverbs-providers), and check that /dev/infiniband/uverbs* may be read and written by this user"
+    )]
+    NotListed(String),
+    /// A call failed.
+    #[error("{call} on {device} failed with errno {errno}")]
+    Os {
+        /// Device name.
+        device: String,
+        /// Which call.
+        call: &'static str,
+        /// Its errno.
+        errno: i32,
+    },
+}
 
 pub(crate) fn open_context(lib: &Functions, name: &str) -> Result<*mut ibv_context, OpenError> {
     let mut count = 0;

@@ -10,9 +10,9 @@ use verbs::*;
 
 use crate::abi::*;
 use crate::convert;
-use crate::device::{Choice, SelectError, choose, list_devices};
-use crate::library::{Functions, LoadError};
-use crate::open::open_context;
+use crate::device::{Choice, choose, list_devices};
+use crate::library::{Functions, errno};
+use crate::open::{OpenError, open_context};
 use crate::post::{self, RecvQueue, Scratch};
 
 /// Completions taken from the driver in one call.
@@ -31,33 +31,6 @@ pub struct OpenConfig {
     pub name: Option<String>,
     /// Address of this host: the RoCEv2 GID to be used.
     pub address: IpAddr,
-}
-
-/// A device cannot be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// No library.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// No device.
-    #[error(transparent)]
-    Select(#[from] SelectError),
-    /// The library does not know the device that the kernel has.
-    #[error(
-        "libibverbs does not list {0}: install its provider (ibverbs-providers), and check that /dev/infiniband/uverbs* may be read and written by this user"
-    )]
-    NotListed(String),
-    /// A call failed.
-    #[error("{call} on {device} failed with errno {errno}")]
-    Os {
-        /// Device name.
-        device: String,
-        /// Which call.
-        call: &'static str,
-        /// Its errno.
-        errno: i32,
-    },
 }
 
 struct QpEntry {
@@ -97,10 +70,6 @@ impl std::fmt::Debug for RdmaCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RdmaCore").field("choice", &self.choice).field("attr", &self.attr).finish_non_exhaustive()
     }
-}
-
-pub(crate) fn errno() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
 fn os(call: &'static str) -> VerbsError {

@@ -3,9 +3,32 @@
 //! Owns the layout of the batch and the ICRC of each segment. Payload bytes are copied once, straight to their place, and
 //! the ICRC is computed over that private copy, because a tenant may rewrite the source meanwhile.
 
+use std::net::SocketAddr;
+
 use crate::limits::{MAX_GSO_SEGMENTS, MAX_UDP_PAYLOAD_BYTES};
-use crate::nic::Ipv4IdMode;
 use crate::wire::{Header, ICRC_BYTES, PseudoHeader, pad_bytes};
+
+/// What the IPv4 identification field of sent segments will be, which the ICRC covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ipv4IdMode {
+    /// Segment `i` of a send has id `i`, as Linux numbers them on an unconnected socket with `IP_MTU_DISCOVER` set to
+    /// `DO`: batching is allowed.
+    #[default]
+    SegmentIndex,
+    /// One packet a send, with id 0.
+    Zero,
+}
+
+/// Where and how a built send goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transmit {
+    /// The peer's UDP address.
+    pub destination: SocketAddr,
+    /// Size of each segment except the last, if there is more than one.
+    pub segment_bytes: Option<u16>,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub traffic_class: u8,
+}
 
 /// What a batch may be.
 #[derive(Debug, Clone, Copy)]

@@ -11,8 +11,8 @@ use crate::counters::NicCounters;
 use crate::cq::{Cq, Pushed};
 use crate::limits::{MAX_EVENTS, NicLimits};
 use crate::memory::MrTable;
+use crate::path::Path;
 use crate::receive_queue::{RecvWqe, Srq};
-use crate::ud::Path;
 use crate::wire::IcrcChecker;
 
 /// Shared state of a NIC.

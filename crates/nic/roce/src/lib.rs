@@ -20,6 +20,8 @@ mod device;
 mod limits;
 mod memory;
 mod nic;
+mod number_hash;
+mod path;
 mod provider;
 mod qp;
 mod queue_pair;
@@ -28,6 +30,7 @@ mod timer;
 mod ud;
 pub mod wire;
 
+pub use batch::{Ipv4IdMode, Transmit};
 pub use counters::NicCounters;
 pub use limits::{NicLimits, PACKET_CHARGE_BYTES};
-pub use nic::{Ipv4IdMode, Nic, NicConfig, Transmit};
+pub use nic::{Nic, NicConfig};

@@ -11,7 +11,7 @@ use rand::Rng;
 use verbs::{Access, Lkey, Mr, MrId, Region, Rkey, Sge, VerbsError};
 
 use crate::limits::{MAX_MR, RECENT_KEYS};
-use crate::nic::NumberHasher;
+use crate::number_hash::NumberHasher;
 
 /// A key, bound or right does not hold; nothing was touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

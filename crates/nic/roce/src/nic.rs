@@ -3,17 +3,18 @@
 //! Owns the table of QPs and the order in which they send. It does no I/O and reads no clock.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::net::{IpAddr, SocketAddr};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use verbs::{AsyncEvent, DeviceAttr, Gid, PathMtu, QpState, Qpn, Time};
 
-use crate::batch::{Batch, BatchLimits};
+use crate::batch::{Batch, BatchLimits, Ipv4IdMode, Transmit};
 use crate::counters::NicCounters;
 use crate::device::Device;
 use crate::limits::{MAX_MESSAGE_BYTES, MAX_MR, MAX_WINDOW_PACKETS, NicLimits, RECENT_QPNS};
+use crate::number_hash::NumberHasher;
 use crate::qp::NotForUs;
 use crate::queue_pair::QueuePair;
 use crate::timer::Timers;
@@ -39,28 +40,6 @@ pub struct NicConfig {
     pub id_mode: Ipv4IdMode,
 }
 
-/// What the IPv4 identification field of sent segments will be, which the ICRC covers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Ipv4IdMode {
-    /// Segment `i` of a send has id `i`, as Linux numbers them on an unconnected socket with `IP_MTU_DISCOVER` set to
-    /// `DO`: batching is allowed.
-    #[default]
-    SegmentIndex,
-    /// One packet a send, with id 0.
-    Zero,
-}
-
-/// Where and how a built send goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Transmit {
-    /// The peer's UDP address.
-    pub destination: SocketAddr,
-    /// Size of each segment except the last, if there is more than one.
-    pub segment_bytes: Option<u16>,
-    /// IPv4 TOS or IPv6 traffic class.
-    pub traffic_class: u8,
-}
-
 /// A RoCEv2 NIC as a state machine. It implements [`verbs::Provider`]; posting and polling only touch its state.
 ///
 /// The owner feeds datagrams and time in and takes sends out:
@@ -80,25 +59,6 @@ pub struct Nic {
     recent_qpns: VecDeque<Qpn>,
     /// QPs that came to owe an acknowledgement since all was paid.
     debtors: Vec<Qpn>,
-}
-
-/// Multiplies: QP numbers and memory keys are random already, and a fixed hash keeps runs equal.
-#[derive(Debug, Default)]
-pub(crate) struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|b| self.write_u32((*b).into()));
-    }
-
-    fn write_u32(&mut self, n: u32) {
-        self.0 = (self.0 ^ u64::from(n)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 ^= self.0 >> 32;
-    }
 }
 
 impl Nic {

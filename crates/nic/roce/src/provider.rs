@@ -9,9 +9,9 @@ use verbs::{
 
 use crate::cq::Cq;
 use crate::nic::Nic;
+use crate::path::Path;
 use crate::queue_pair::QueuePair;
 use crate::receive_queue::Srq;
-use crate::ud::Path;
 
 fn in_range(what: &'static str, value: u32, min: u32, max: u32) -> Result<(), VerbsError> {
     if (min..=max).contains(&value) {

@@ -4,10 +4,9 @@ use std::net::SocketAddr;
 
 use verbs::{QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Rkey, SendWr, Time, VerbsError};
 
-use crate::batch::{Batch, Finished};
+use crate::batch::{Batch, Finished, Transmit};
 use crate::device::Device;
 use crate::limits::NicLimits;
-use crate::nic::Transmit;
 use crate::qp::{NotForUs, Qp};
 use crate::ud::{Arrival, UdQp};
 use crate::wire::{Body, Packet, PseudoHeader};

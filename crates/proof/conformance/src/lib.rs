@@ -9,11 +9,13 @@
 
 mod cases;
 mod datagrams;
+mod outcome;
 mod pair;
 mod rig;
 mod run;
 
 pub use cases::CASES;
-pub use pair::{End, Options, Pair, Side, all_access, pattern};
-pub use rig::{Difference, Rig};
-pub use run::{Case, Failure, Outcome, Report, Verdict, run_all, run_case};
+pub use outcome::{Failure, Outcome};
+pub use pair::{End, Options, Pair, all_access, pattern};
+pub use rig::{Difference, Rig, Side};
+pub use run::{Case, Report, Verdict, run_all, run_case};

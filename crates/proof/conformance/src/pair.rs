@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use verbs::*;
 
-use crate::{Failure, Outcome, Rig};
+use crate::{Failure, Outcome, Rig, Side};
 
 /// Longest time, on the rig's clock, that a completion is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -14,25 +14,6 @@ const PATIENCE_WITH_LOSS: Duration = Duration::from_millis(500);
 const QUIET: Duration = Duration::from_millis(60);
 /// Most steps of one wait: ends a rig whose clock stands still.
 const STEPS_MAX: u32 = 4_000_000;
-
-/// One of the two devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// The one that usually requests.
-    A,
-    /// The one that usually responds.
-    B,
-}
-
-impl Side {
-    /// The other one.
-    pub fn other(self) -> Self {
-        match self {
-            Self::A => Self::B,
-            Self::B => Self::A,
-        }
-    }
-}
 
 /// How the pair is made.
 #[derive(Debug, Clone)]

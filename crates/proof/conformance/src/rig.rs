@@ -4,7 +4,24 @@ use std::time::Duration;
 
 use verbs::Provider;
 
-use crate::Side;
+/// One of the two devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The one that usually requests.
+    A,
+    /// The one that usually responds.
+    B,
+}
+
+impl Side {
+    /// The other one.
+    pub fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+}
 
 /// A case in which a provider differs from the specification, or offers less.
 #[derive(Debug, Clone, Copy)]

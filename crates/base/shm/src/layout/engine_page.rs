@@ -4,7 +4,8 @@
 use std::sync::atomic::Ordering;
 
 use super::header::{EPOCH_AT, Header, Kind, word32, word64};
-use super::{LayoutError, PAGE_BYTES, check_size};
+use super::{LayoutError, check_size};
+use crate::limits::PAGE_BYTES;
 use crate::{Region, RegionError, Word32};
 
 pub(super) const ENGINE_SLEEP_AT: u64 = PAGE_BYTES;

@@ -2,10 +2,8 @@
 //!
 //! Owns its offsets. It must never look at slot contents: those belong to the two applications.
 use super::header::{Header, Kind, OwnerWords, word32, word64};
-use super::{
-    LayoutError, PAGE_BYTES, PAIR_SLOTS_MAX, PAIR_SLOTS_MIN, RING_BYTES_MAX, RING_BYTES_MIN, check_power_of_two,
-    check_size, pages,
-};
+use super::{LayoutError, check_size, pages};
+use crate::limits::{PAGE_BYTES, PAIR_SLOTS_MAX, PAIR_SLOTS_MIN, RING_BYTES_MAX, RING_BYTES_MIN, check_power_of_two};
 use crate::{Region, RegionError, RingMemory, Word32, Word64};
 
 pub(super) const SLOTS_AT: u64 = PAGE_BYTES;

@@ -2,8 +2,9 @@
 //!
 //! Owns the offsets of the session segment. It must never look at slot contents: those belong to application and engine.
 use super::header::{EPOCH_AT, Header, Kind, OwnerWords, word32, word64};
-use super::{LayoutError, PAGE_BYTES, SESSION_SLOTS_MAX, SESSION_SLOTS_MIN, check_power_of_two, check_size, pages};
-use crate::{Doorbell, Region, RegionError, Word32, Word64};
+use super::{LayoutError, check_size, pages};
+use crate::limits::{PAGE_BYTES, SESSION_SLOTS_MAX, SESSION_SLOTS_MIN, check_power_of_two};
+use crate::{Doorbell, Region, RegionError, SlotWords, Word32, Word64};
 
 pub(super) const APP_SLEEP_AT: u64 = PAGE_BYTES;
 pub(super) const APP_EPOCH_AT: u64 = PAGE_BYTES + 64;
@@ -151,41 +152,4 @@ const fn e2a_offset(slots: u32) -> u64 {
 
 const fn slots_offset(slots: u32) -> u64 {
     e2a_offset(slots) + pages(Doorbell::bytes(slots))
-}
-
-/// Words of a session slot. The first eight are the application's, the others the engine's.
-#[derive(Debug, Clone)]
-pub struct SlotWords {
-    /// Absolute offset after the last byte written to the tx ring.
-    pub tx_tail: Word64,
-    /// Absolute offset of the next byte to read from the rx ring.
-    pub rx_head: Word64,
-    /// Bits of [`crate::app_flag`].
-    pub app_flags: Word32,
-    /// Bits of [`crate::waiting`]: advice, the doorbell decides.
-    pub app_wait: Word32,
-    /// Generation of the connection that the application believes the slot holds.
-    pub app_generation: Word32,
-    /// Process that uses the slot.
-    pub app_owner_pid: Word32,
-    /// Whether something may be written behind the tail: see [`crate::begin_rest`].
-    pub tx_use: Word32,
-    /// Silence of the peer's daemon in milliseconds after which the connection is given up; 0: as long as the daemons wait.
-    pub peer_timeout_ms: Word32,
-    /// Bytes of the tx ring before it are free: the peer's application consumed them.
-    pub tx_head: Word64,
-    /// Absolute offset after the last byte that arrived.
-    pub rx_tail: Word64,
-    /// A value of [`crate::slot_state`].
-    pub state: Word32,
-    /// Bits of [`crate::engine_flag`].
-    pub engine_flags: Word32,
-    /// Why closed or reset (docs/reasons.md).
-    pub reason: Word32,
-    /// Raised each time the slot is given to another connection.
-    pub generation: Word32,
-    /// Lane incarnation that carries the connection; of a datagram socket, datagrams that did not fit their way.
-    pub epoch: Word64,
-    /// 1 while the engine gives pages of the tx ring back.
-    pub tx_rest: Word32,
 }

@@ -25,7 +25,8 @@ use crate::limits::NicLimits;
 use crate::receive_queue::ReceiveQueue;
 use crate::wire::{Body, Packet, PseudoHeader};
 use requester::Requester;
-use responder::{Fatal, Responder};
+use responder::Responder;
+use responses::Fatal;
 pub(crate) use send_queue::{Cut, SendLimits, SendQueue, SendWqe};
 
 /// The other end of a connected QP.

@@ -5,17 +5,13 @@
 
 use verbs::{Access, Completion, CqId, Psn, Qpn, RecvWr, Rkey, RtrAttr, SrqId, Status, Time, VerbsError, WcOpcode};
 
-use super::responses::Responses;
+use super::responses::{Fatal, Responses};
 use super::unreported::Unreported;
 use crate::device::Device;
 use crate::limits::{AHEAD_PACKETS_MAX, rnr_silence};
 use crate::memory::{AtomicOp, KeyFault};
 use crate::receive_queue::{ReceiveQueue, RecvWqe};
 use crate::wire::{AtomicEth, Bth, NakCode, Request, Reth};
-
-/// The QP must go into error; the NAK is queued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Fatal;
 
 /// Why a packet in order is not executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

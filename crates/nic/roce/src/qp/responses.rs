@@ -11,7 +11,6 @@ use std::collections::VecDeque;
 use verbs::{Psn, Rkey, Time};
 
 use super::Peer;
-use super::responder::Fatal;
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::limits::{MAX_DUPLICATE_JOBS, OWED_ACK_MAX};
@@ -19,6 +18,10 @@ use crate::memory::KeyFault;
 use crate::wire::{
     Aeth, Bth, CREDITS_UNLIMITED, DEFAULT_PKEY, Header, NakCode, Opcode, Request, Reth, Syndrome, pad_bytes,
 };
+
+/// The QP must go into error; the NAK is queued, or no answer can be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fatal;
 
 /// A READ or atomic that was executed.
 #[derive(Debug, Clone, Copy)]

@@ -9,37 +9,15 @@ mod sender;
 
 use std::net::SocketAddr;
 
-use verbs::{
-    AddressVector, AsyncEvent, Psn, QpInit, QpModify, QpState, QpStatus, Qpn, RecvWr, SendWr, Status, VerbsError,
-};
+use verbs::{AsyncEvent, Psn, QpInit, QpModify, QpState, QpStatus, Qpn, RecvWr, SendWr, Status, VerbsError};
 
 use crate::batch::{Batch, Finished};
 use crate::device::Device;
+use crate::path::Path;
 use crate::qp::{NotForUs, state};
 use crate::wire::{Bth, Datagram, PseudoHeader};
 use receiver::Receiver;
 use sender::Sender;
-
-/// Where an address handle leads.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Path {
-    pub(crate) address: SocketAddr,
-    pub(crate) traffic_class: u8,
-    /// Masked headers of packets that take it.
-    route: PseudoHeader,
-}
-
-impl Path {
-    /// From `local` to a port; `None` if that is of the other IP version.
-    pub(crate) fn new(av: &AddressVector, local: SocketAddr) -> Option<Self> {
-        let address = SocketAddr::new(av.gid.ip(), av.udp_port);
-        Some(Self { address, traffic_class: av.traffic_class, route: PseudoHeader::new(local, address)? })
-    }
-
-    fn leads_like(&self, other: &Self) -> bool {
-        (self.address, self.traffic_class) == (other.address, other.traffic_class)
-    }
-}
 
 /// The QP must go into error; its receive is completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

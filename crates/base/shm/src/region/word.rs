@@ -9,8 +9,8 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::sync::AtomicRow;
-use crate::{Region, RegionError};
+use super::{Region, RegionError};
+use crate::sync::{AtomicRow, atomic_word};
 
 macro_rules! word {
     ($(#[$doc:meta])* $name:ident, $int:ty, $atomic:ty) => {
@@ -143,6 +143,9 @@ word!(
     u32,
     AtomicU32
 );
+
+atomic_word!(Word32, u32);
+atomic_word!(Word64, u64);
 
 #[cold]
 #[inline(never)]

@@ -1,0 +1,60 @@
+//! Values of the flag words of docs/shm-layout.md: who may set each is said where the word is.
+
+/// Bits of `app_flags` and of a pair slot's `flags`.
+pub mod app_flag {
+    /// No bytes after the tail; stored after the final tail, with release.
+    pub const FIN: u32 = 1;
+    /// Will not read any more.
+    pub const STOP: u32 = 2;
+    /// The slot is given back.
+    pub const CLOSED: u32 = 4;
+    /// Reset: bytes in flight are dropped. In a pair's flags a FIN beside it came before it, and the reader gets the
+    /// end in order.
+    pub const ABORT: u32 = 8;
+}
+
+/// Bits of `engine_flags`.
+pub mod engine_flag {
+    /// No bytes after `rx_tail`; stored after the final tail, with release.
+    pub const FIN: u32 = 1;
+    /// The peer will not read any more.
+    pub const STOP: u32 = 2;
+    /// The connection was reset; `reason` says why. A FIN beside it stays true for the reader.
+    pub const RESET: u32 = 4;
+}
+
+/// Values of a session slot's `state`.
+pub mod slot_state {
+    /// Not in use.
+    pub const FREE: u32 = 0;
+    /// Being set up.
+    pub const CONNECTING: u32 = 1;
+    /// Usable.
+    pub const ESTABLISHED: u32 = 2;
+    /// Over; the application gives the slot back.
+    pub const CLOSED: u32 = 3;
+}
+
+/// Bits of a pair slot's `waiting`, and of `app_wait`.
+pub mod waiting {
+    /// Until there are bytes to read.
+    pub const READABLE: u32 = 1;
+    /// Until there is room to write.
+    pub const WRITABLE: u32 = 2;
+    /// Either: what FIN, STOP and ABORT end.
+    pub const ANY: u32 = READABLE | WRITABLE;
+    /// One sleep, counted in the bits above: a pair's peer answers each with one message.
+    pub const SLEEP: u32 = ANY + 1;
+}
+
+/// Bits of the `flags` of an owner word.
+pub mod owner_flag {
+    /// The end is attached.
+    pub const ATTACHED: u32 = 1;
+    /// The end said that it is gone.
+    pub const DETACHED: u32 = 2;
+    /// The end lost its rights.
+    pub const REVOKED: u32 = 4;
+    /// A restarted daemon is taking the segment over.
+    pub const ADOPTING: u32 = 8;
+}

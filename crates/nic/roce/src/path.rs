@@ -1,0 +1,29 @@
+//! Where an address handle leads.
+
+use std::net::SocketAddr;
+
+use verbs::AddressVector;
+
+use crate::wire::PseudoHeader;
+
+/// Where an address handle leads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Path {
+    pub(crate) address: SocketAddr,
+    pub(crate) traffic_class: u8,
+    /// Masked headers of packets that take it.
+    pub(crate) route: PseudoHeader,
+}
+
+impl Path {
+    /// From `local` to a port; `None` if that is of the other IP version.
+    pub(crate) fn new(av: &AddressVector, local: SocketAddr) -> Option<Self> {
+        let address = SocketAddr::new(av.gid.ip(), av.udp_port);
+        Some(Self { address, traffic_class: av.traffic_class, route: PseudoHeader::new(local, address)? })
+    }
+
+    /// Whether packets of both may leave in one send.
+    pub(crate) fn leads_like(&self, other: &Self) -> bool {
+        (self.address, self.traffic_class) == (other.address, other.traffic_class)
+    }
+}
