@@ -7,9 +7,9 @@ use std::time::Duration;
 use raasd::{Config, DaemonError, Flags, Shutdown};
 
 use crate::cli::DaemonArgs;
-use crate::exit::Failure;
 use crate::log::Log;
-use crate::out;
+use terminal::Failure;
+use terminal::out;
 
 /// How long the daemon may take to end after stdin was closed, before the process ends anyway.
 const END_LIMIT: Duration = Duration::from_secs(8);

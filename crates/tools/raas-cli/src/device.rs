@@ -6,9 +6,9 @@ use raasd::{Decision, DeviceChoice};
 use rdmacore::{Choice, DeviceInfo, GidInfo, GidType, PortInfo, SelectError};
 use serde_json::{Value, json};
 
-use crate::exit::Failure;
-use crate::out;
-use crate::table::{self, Align, Table};
+use terminal::Failure;
+use terminal::out;
+use terminal::table::{self, Align, Table};
 
 /// Lists the devices. With an address it also shows what `rdma-core` would take for it.
 pub(crate) fn run(listen: Option<IpAddr>, as_json: bool) -> Result<(), Failure> {

@@ -11,10 +11,10 @@ mod peer;
 use std::net::IpAddr;
 
 use crate::cli::DoctorArgs;
-use crate::exit::Failure;
-use crate::out;
 use crate::route;
-use crate::transport::Raas;
+use terminal::Failure;
+use terminal::out;
+use transport::Raas;
 
 use daemon::Serving;
 use finding::{Code, Findings};

@@ -8,9 +8,9 @@ use raas::{Reason, SessionError};
 use serde_json::json;
 
 use crate::cli::LaneResetArgs;
-use crate::exit::Failure;
-use crate::out;
-use crate::transport::session_failure;
+use terminal::Failure;
+use terminal::out;
+use transport::session_failure;
 
 /// Resets the lane to the host that was named, or all lanes.
 pub(crate) fn reset(args: &LaneResetArgs) -> Result<(), Failure> {

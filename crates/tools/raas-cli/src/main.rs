@@ -1,27 +1,20 @@
 //! The `raas` command. This file starts logging, runs the command and turns its failure into the exit code; nothing
 //! else exits the process in order.
 #![forbid(unsafe_code)]
-#![deny(clippy::print_stdout, clippy::print_stderr)] // see `out`
+#![deny(clippy::print_stdout, clippy::print_stderr)] // see `terminal::out`
 
 mod cli;
 mod daemon;
-mod demo;
 mod device;
 mod doctor;
-mod exit;
 mod lane;
 mod log;
 mod manual;
 mod netcat;
-mod out;
 mod perf;
-mod process;
 mod route;
-mod signals;
 mod ss;
 mod stat;
-mod table;
-mod transport;
 mod version;
 mod why;
 
@@ -36,7 +29,7 @@ use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
 use cli::{Cli, Command, FallbackTo, LaneCommand, PerfClientArgs, PerfCommand};
-use exit::Failure;
+use terminal::{Failure, out};
 use transport::{FallingBack, Raas, Tcp};
 
 /// Message size of `raas perf lat` if none is given.
@@ -73,7 +66,7 @@ fn exit(outcome: Result<(), Failure>) -> ExitCode {
 fn help(e: &clap::Error) -> ExitCode {
     let printed = e.print();
     if e.use_stderr() {
-        return ExitCode::from(exit::USAGE);
+        return ExitCode::from(terminal::USAGE);
     }
     exit(out::written(printed).map(drop))
 }

@@ -6,8 +6,8 @@ use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 
 use crate::cli::Cli;
-use crate::exit::Failure;
-use crate::out;
+use terminal::Failure;
+use terminal::out;
 
 /// Commands below commands at most.
 const DEPTH_MAX: u32 = 3;

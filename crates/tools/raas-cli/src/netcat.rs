@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::exit::Failure;
-use crate::out;
-use crate::transport::{Accept, Duplex, Transport, stream_failure};
 use target::Target;
+use terminal::Failure;
+use terminal::out;
+use transport::{Accept, Duplex, Transport, stream_failure};
 
 /// Bytes copied at once.
 const COPY_BYTES: usize = 256 << 10;

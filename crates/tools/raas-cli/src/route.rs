@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use control::{LaneRow, Reason};
 use raas::{ConnectError, ConnectOptions};
 
-use crate::exit::Failure;
-use crate::transport::{Raas, session_failure};
+use terminal::Failure;
+use transport::{Raas, session_failure};
 
 /// Port that the probe asks for: `tcpmux`, on which no program listens. One that does would see a connection that ends.
 const PROBE_PORT: u16 = 1;

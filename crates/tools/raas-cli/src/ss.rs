@@ -4,15 +4,15 @@ mod filter;
 
 use std::collections::BTreeMap;
 
-use control::{AppRow, ConnectionRow, ConnectionState, DatagramRow, PathKind};
+use control::{AppRow, ConnectionRow, ConnectionState, DatagramRow};
 use serde_json::{Map, Value, json};
 
 use crate::cli::SsArgs;
-use crate::exit::Failure;
-use crate::out;
-use crate::table::{self, Align, Table};
-use crate::transport::session_failure;
 use filter::Filter;
+use terminal::Failure;
+use terminal::out;
+use terminal::table::{self, Align, Table};
+use transport::{path_name, session_failure};
 
 /// Asks the daemon and prints its connections, of those that the command line asks for.
 pub(crate) fn run(args: &SsArgs) -> Result<(), Failure> {
@@ -58,16 +58,6 @@ impl Programs {
 
     fn cell(&self, pid: u32) -> String {
         self.name(pid).unwrap_or("-").to_owned()
-    }
-}
-
-/// The word for a path in JSON and tables.
-pub(crate) fn path_name(path: PathKind) -> &'static str {
-    match path {
-        PathKind::Shm => "shm",
-        PathKind::Lane => "lane",
-        PathKind::Leased => "leased",
-        PathKind::Tcp => "tcp",
     }
 }
 
@@ -209,6 +199,7 @@ fn to_text(rows: &[ConnectionRow], programs: &Programs) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use control::PathKind;
     use crate::cli::{PATHS, STATES};
 
     pub(super) fn connection() -> ConnectionRow {

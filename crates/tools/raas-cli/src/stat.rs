@@ -8,10 +8,10 @@ use std::time::Duration;
 use control::{LaneRow, Stat};
 use serde_json::{Map, Value, json};
 
-use crate::exit::Failure;
-use crate::out;
-use crate::table::{self, Align, Table};
-use crate::transport::session_failure;
+use terminal::Failure;
+use terminal::out;
+use terminal::table::{self, Align, Table};
+use transport::session_failure;
 
 /// Asks the daemon at `socket` and prints its state, once or, with `watch`, again and again.
 pub(crate) fn run(socket: Option<&Path>, as_json: bool, watch: Option<Duration>) -> Result<(), Failure> {

@@ -7,11 +7,10 @@ use control::{ConnectionRow, LaneRow, PathKind, Reason};
 use serde_json::{Value, json};
 
 use crate::cli::WhyArgs;
-use crate::exit::Failure;
-use crate::out;
 use crate::route::{self, Route};
-use crate::ss::path_name;
-use crate::transport::{Raas, reason_failure, session_failure};
+use terminal::Failure;
+use terminal::out;
+use transport::{Raas, path_name, reason_failure, session_failure};
 
 /// How stream bytes leave on a lane; the key of `verbs` in `raas stat`.
 const STREAM_VERB: &str = "write_imm";

@@ -4,8 +4,8 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use crate::exit::Failure;
 use crate::perf::SIZE_BYTES_MAX;
+use terminal::Failure;
 
 pub(super) fn two_addresses(text: &str) -> Result<[IpAddr; 2], String> {
     let parsed: Result<Vec<IpAddr>, _> = text.split(',').map(|part| part.trim().parse::<IpAddr>()).collect();

@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::finding::{Code, Findings};
 use crate::cli::{Cli, Command, DaemonArgs, DoctorArgs};
-use crate::exit::Failure;
-use crate::table;
-use crate::transport::{Raas, Transport};
+use terminal::Failure;
+use terminal::table;
+use transport::{Raas, Transport};
 
 /// Descriptors that a daemon with some hundred programs needs.
 const DESCRIPTORS_MIN: u64 = 4096;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use crate::table::{Align, Table};
+use terminal::table::{Align, Table};
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::daemon::Serving;
 use super::finding::{Code, Findings};
 use super::{is_own, path_mtu};
 use crate::route::{self, Route};
-use crate::transport::Raas;
+use transport::Raas;
 
 /// How long a TCP connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);

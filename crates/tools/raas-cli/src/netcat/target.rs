@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tempfile::TempPath;
 
-use crate::exit::Failure;
-use crate::signals;
+use terminal::Failure;
+use terminal::signals;
 
 /// Links that lead to a file at most, as in the kernel.
 const LINKS_MAX: usize = 40;

@@ -10,10 +10,10 @@ use hdrhistogram::Histogram;
 use raas::FallbackCause;
 
 use super::wire::{ANSWER_BYTES, Hello, Kind, REPORT_BYTES, Report, decode_answer};
-use crate::exit::Failure;
-use crate::out;
-use crate::process;
-use crate::transport::{Duplex, Transport};
+use terminal::Failure;
+use terminal::out;
+use transport::process;
+use transport::{Duplex, Transport};
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 
 use super::client::{Load, Outcome};
 use super::wire::Kind;
-use crate::exit::Failure;
-use crate::out;
-use crate::table;
-use crate::transport::{default_congestion, tcp_congestion};
+use terminal::Failure;
+use terminal::out;
+use terminal::table;
+use transport::{default_congestion, tcp_congestion};
 
 /// Prints the outcome on stdout.
 pub(crate) fn print(load: Load, outcome: &Outcome, as_json: bool) -> Result<(), Failure> {

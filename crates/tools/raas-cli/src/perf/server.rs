@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::wire::{HELLO_BYTES, Hello, Kind, Refusal, Report, encode_answer};
-use crate::exit::Failure;
-use crate::out;
-use crate::process;
-use crate::transport::{Accept, Duplex, Transport};
+use terminal::Failure;
+use terminal::out;
+use transport::process;
+use transport::{Accept, Duplex, Transport};
 
 /// Connections served at once.
 const CONNECTIONS_MAX: usize = 4096;

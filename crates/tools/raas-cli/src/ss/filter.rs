@@ -4,10 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use control::{ConnectionRow, DatagramRow};
 
-use super::{Programs, path_name, state_name};
+use super::{Programs, state_name};
 use crate::cli::SsArgs;
-use crate::exit::Failure;
 use crate::route;
+use terminal::Failure;
+use transport::path_name;
 
 /// The conditions of one command line.
 #[derive(Debug, Default)]

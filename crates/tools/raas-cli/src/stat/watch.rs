@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use control::Stat;
 
 use super::{to_json, to_text};
-use crate::exit::Failure;
-use crate::out::{self, Reader};
-use crate::table;
-use crate::transport::session_failure;
+use terminal::Failure;
+use terminal::out::{self, Reader};
+use terminal::table;
+use transport::session_failure;
 
 /// Clears a terminal and goes to its first line.
 const CLEAR: &str = "\x1b[H\x1b[2J\x1b[3J";

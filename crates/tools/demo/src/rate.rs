@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::ping::MESSAGE_BYTES;
-use crate::transport::Duplex;
+use transport::Duplex;
 
 /// How long messages are sent.
 const LIMIT: Duration = Duration::from_millis(300);
@@ -88,7 +88,7 @@ fn message(number: u64) -> [u8; MESSAGE_BYTES] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::{Accept, Tcp, Transport};
+    use transport::{Accept, Tcp, Transport};
 
     fn pair() -> (impl Duplex, impl Duplex) {
         let limit = Duration::from_secs(60);

@@ -5,34 +5,35 @@ use std::net::{Shutdown, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use control::PathKind;
 use raas::{
     AcceptError, BindError, ConnectError, ConnectOptions, FallbackCause, ListenOptions, Reason, Session, SessionError,
 };
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::{Accept, Duplex, Transport};
-use crate::exit::Failure;
+use terminal::Failure;
 
 /// Connections that may wait to be accepted.
 pub(super) const BACKLOG: u32 = 1024;
 
 /// Connections through this host's daemon.
 #[derive(Debug, Clone)]
-pub(crate) struct Raas {
+pub struct Raas {
     session: Session,
     daemon_pid: Option<u32>,
 }
 
 impl Raas {
     /// Attaches to the daemon at `socket` (by the usual rule if `None`), with this name in `raas stat`.
-    pub(crate) fn attach(socket: Option<&Path>, name: &str) -> Result<Self, Failure> {
+    pub fn attach(socket: Option<&Path>, name: &str) -> Result<Self, Failure> {
         let session = attach(socket, name).map_err(session_failure)?;
         let daemon_pid = daemon_pid(session.socket().to_path_buf());
         Ok(Self { session, daemon_pid })
     }
 
     /// The session with the daemon.
-    pub(crate) fn session(&self) -> &Session {
+    pub fn session(&self) -> &Session {
         &self.session
     }
 }
@@ -57,7 +58,7 @@ pub(super) fn daemon_pid(socket: PathBuf) -> Option<u32> {
 }
 
 /// A session's error as a failure of the command.
-pub(crate) fn session_failure(e: SessionError) -> Failure {
+pub fn session_failure(e: SessionError) -> Failure {
     match e {
         SessionError::NoDaemon { .. } | SessionError::Lost { .. } | SessionError::Silent { .. } => {
             Failure::NoDaemon(e.to_string())
@@ -70,7 +71,7 @@ pub(crate) fn session_failure(e: SessionError) -> Failure {
     }
 }
 
-pub(crate) fn reason_failure(reason: Reason, message: String) -> Failure {
+pub fn reason_failure(reason: Reason, message: String) -> Failure {
     match reason {
         Reason::DaemonLost | Reason::ShuttingDown | Reason::PeerUnreachable | Reason::PeerBusy => {
             Failure::NoDaemon(message)
@@ -124,7 +125,7 @@ impl Transport for Raas {
 
 /// A listener at this host's daemon.
 #[derive(Debug)]
-pub(crate) struct RaasAccept(raas::Listener);
+pub struct RaasAccept(raas::Listener);
 
 impl RaasAccept {
     pub(super) fn new(listener: raas::Listener) -> Self {
@@ -171,7 +172,7 @@ impl Duplex for raas::Stream {
     }
 
     fn path(&self) -> &'static str {
-        crate::ss::path_name(Self::path(self))
+        path_name(Self::path(self))
     }
 
     fn fallback(&self) -> Option<FallbackCause> {
@@ -179,8 +180,18 @@ impl Duplex for raas::Stream {
     }
 }
 
+/// The word for a path in JSON and tables.
+pub fn path_name(path: PathKind) -> &'static str {
+    match path {
+        PathKind::Shm => "shm",
+        PathKind::Lane => "lane",
+        PathKind::Leased => "leased",
+        PathKind::Tcp => "tcp",
+    }
+}
+
 /// A failed read or write as a failure of the command. A lost daemon has an exit code of its own.
-pub(crate) fn stream_failure(what: impl std::fmt::Display, e: &io::Error) -> Failure {
+pub fn stream_failure(what: impl std::fmt::Display, e: &io::Error) -> Failure {
     let message = format!("{what}: {e}");
     match raas::StreamError::reason_of(e) {
         Some(Reason::DaemonLost | Reason::ShuttingDown) => Failure::NoDaemon(message),

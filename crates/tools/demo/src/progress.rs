@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::out;
-use crate::table;
+use terminal::out;
+use terminal::table;
 
 /// How often a line is printed where there is no terminal.
 const LINE_PERIOD: Duration = Duration::from_secs(1);

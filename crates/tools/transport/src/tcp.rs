@@ -10,26 +10,26 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{set_tcp_congestion, set_tcp_nodelay};
 
 use super::{Accept, Duplex, Transport};
-use crate::exit::Failure;
+use terminal::Failure;
 
 /// Congestion controls of connections made here, the best first. Without root only some are allowed, reno always; none
 /// of these paces.
 const CONGESTION: [&str; 2] = ["cubic", "reno"];
 
 /// The congestion control that connections made here have on this machine, for this user.
-pub(crate) fn tcp_congestion() -> io::Result<&'static str> {
+pub fn tcp_congestion() -> io::Result<&'static str> {
     set_congestion(&TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?)
 }
 
 /// The congestion control that connections of others have, which set none.
-pub(crate) fn default_congestion() -> io::Result<String> {
+pub fn default_congestion() -> io::Result<String> {
     let socket = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
     Ok(rustix::net::sockopt::tcp_congestion(&socket)?.trim_end_matches('\0').to_owned())
 }
 
 /// Kernel TCP.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Tcp;
+pub struct Tcp;
 
 impl Transport for Tcp {
     type Listener = TcpAccept;
@@ -71,7 +71,7 @@ fn set_congestion(socket: impl AsFd) -> io::Result<&'static str> {
 
 /// A TCP listener.
 #[derive(Debug)]
-pub(crate) struct TcpAccept {
+pub struct TcpAccept {
     listener: TcpListener,
     local: SocketAddr,
 }
@@ -97,7 +97,7 @@ impl Accept for TcpAccept {
 
 /// A TCP connection.
 #[derive(Debug)]
-pub(crate) struct TcpDuplex {
+pub struct TcpDuplex {
     stream: TcpStream,
     peer: SocketAddr,
 }

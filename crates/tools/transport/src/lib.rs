@@ -1,7 +1,10 @@
 //! What the measuring and sending commands need from a byte stream, so that the same program runs over RaaS and over
 //! kernel TCP. Nothing here knows which of the two it is.
 
+#![forbid(unsafe_code)]
+
 mod fallback;
+pub mod process;
 mod raas;
 mod tcp;
 
@@ -9,16 +12,16 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-pub(crate) use self::fallback::FallingBack;
-pub(crate) use self::raas::{Raas, reason_failure, session_failure, stream_failure};
-pub(crate) use tcp::{Tcp, default_congestion, tcp_congestion};
+pub use self::fallback::FallingBack;
+pub use self::raas::{Raas, path_name, reason_failure, session_failure, stream_failure};
+pub use tcp::{Tcp, default_congestion, tcp_congestion};
 
 use ::raas::FallbackCause;
 
-use crate::exit::Failure;
+use terminal::Failure;
 
 /// A way to make connections.
-pub(crate) trait Transport: Clone + Send + Sync + 'static {
+pub trait Transport: Clone + Send + Sync + 'static {
     /// What waits for connections.
     type Listener: Accept<Stream = Self::Stream>;
     /// A connection.
@@ -33,7 +36,7 @@ pub(crate) trait Transport: Clone + Send + Sync + 'static {
 }
 
 /// A listener.
-pub(crate) trait Accept: Send + Sync + 'static {
+pub trait Accept: Send + Sync + 'static {
     /// What it gives.
     type Stream: Duplex;
 
@@ -44,7 +47,7 @@ pub(crate) trait Accept: Send + Sync + 'static {
 }
 
 /// A connection: one thread may receive while another sends.
-pub(crate) trait Duplex: Send + Sync + 'static {
+pub trait Duplex: Send + Sync + 'static {
     /// Receives at least one byte, or 0 after the peer's last one.
     fn recv(&self, into: &mut [u8]) -> io::Result<usize>;
     /// Sends at least one byte of `from`.

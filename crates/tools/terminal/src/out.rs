@@ -4,11 +4,11 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 
-use crate::exit::Failure;
+use crate::Failure;
 
 /// Whether anybody still reads stdout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub enum Reader {
     /// The text was taken.
     Reads,
     /// The reader closed its end: more text would be for nobody.
@@ -16,18 +16,18 @@ pub(crate) enum Reader {
 }
 
 /// Writes `text` to stdout as it is.
-pub(crate) fn print(text: impl AsRef<[u8]>) -> Result<Reader, Failure> {
+pub fn print(text: impl AsRef<[u8]>) -> Result<Reader, Failure> {
     let mut stdout = io::stdout().lock();
     written(stdout.write_all(text.as_ref()).and_then(|()| stdout.flush()))
 }
 
 /// Writes `text` and a newline to stdout.
-pub(crate) fn line(text: impl Display) -> Result<Reader, Failure> {
+pub fn line(text: impl Display) -> Result<Reader, Failure> {
     print(format!("{text}\n"))
 }
 
 /// What the outcome of a write to stdout means.
-pub(crate) fn written(outcome: io::Result<()>) -> Result<Reader, Failure> {
+pub fn written(outcome: io::Result<()>) -> Result<Reader, Failure> {
     match outcome {
         Ok(()) => Ok(Reader::Reads),
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Left),
@@ -36,6 +36,6 @@ pub(crate) fn written(outcome: io::Result<()>) -> Result<Reader, Failure> {
 }
 
 /// Writes a line to stderr.
-pub(crate) fn say(text: impl Display) {
+pub fn say(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }

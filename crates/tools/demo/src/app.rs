@@ -16,9 +16,9 @@ use super::ping;
 use super::protocol::{Command, Event, Setup, Transferred, Via};
 use super::rate;
 use super::transfer::{self, Outgoing, Shared};
-use crate::exit::Failure;
-use crate::process;
-use crate::transport::{Accept, Duplex, Raas, Tcp, Transport};
+use terminal::Failure;
+use transport::process;
+use transport::{Accept, Duplex, Raas, Tcp, Transport};
 
 /// How often a running transfer reports how far it is.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
@@ -26,7 +26,7 @@ const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
 const HASH_BYTES: usize = 256 << 10;
 
 /// Runs the application; `parent` is the process that must live for it to live.
-pub(crate) fn run(parent: u32) -> Result<(), Failure> {
+pub fn run(parent: u32) -> Result<(), Failure> {
     die_with(parent)?;
     process::raise_descriptor_limit();
     let commands = read_commands();

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::transport::Duplex;
+use transport::Duplex;
 
 /// Bytes of a message.
 pub(crate) const MESSAGE_BYTES: usize = 64;

@@ -4,7 +4,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Calls `on_signal` once, with the signal's name, when the process is asked to end. The default action of these
 /// signals is off from then on.
-pub(crate) fn watch(on_signal: impl FnOnce(&'static str) + Send + 'static) -> std::io::Result<()> {
+pub fn watch(on_signal: impl FnOnce(&'static str) + Send + 'static) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let entered = runtime.enter();
     let mut interrupt = signal(SignalKind::interrupt())?;

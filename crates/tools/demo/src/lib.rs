@@ -4,6 +4,9 @@
 //! This process starts and judges; it carries no data itself. It makes up no figure: what the daemons use is what they
 //! and the kernel say, and what arrived is what senders and receivers say independently of each other.
 
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)] // see `terminal::out`
+
 mod app;
 mod cleanup;
 mod clock;
@@ -29,12 +32,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-pub(crate) use app::run as run_app;
+pub use app::run as run_app;
 
-use crate::exit::Failure;
-use crate::out;
-use crate::table;
-use crate::transport::tcp_congestion;
 use cleanup::{Cleanup, CleanupOwner};
 use corpus::Corpus;
 use fleet::Cast;
@@ -44,6 +43,10 @@ use plan::{Link, Seat};
 use progress::Progress;
 use protocol::Via;
 use report::Report;
+use terminal::Failure;
+use terminal::out;
+use terminal::table;
+use transport::tcp_congestion;
 
 /// How long after the time limit the watchdog waits for the orderly end.
 const WATCHDOG_GRACE: Duration = Duration::from_secs(15);
@@ -52,27 +55,27 @@ const KEY_BYTES: usize = 32;
 
 /// What the demo is asked to do.
 #[derive(Debug, Clone)]
-pub(crate) struct Demo {
+pub struct Demo {
     /// Directory with the files to send; by default real files of this machine.
-    pub(crate) path: Option<PathBuf>,
+    pub path: Option<PathBuf>,
     /// Connections between the hosts.
-    pub(crate) connections: u32,
+    pub connections: u32,
     /// Application processes of each host.
-    pub(crate) apps: u32,
+    pub apps: u32,
     /// Addresses of the hosts.
-    pub(crate) hosts: [IpAddr; 2],
+    pub hosts: [IpAddr; 2],
     /// UDP port of the software NICs, and TCP port on which the daemons reach each other.
-    pub(crate) ports: (u16, u16),
+    pub ports: (u16, u16),
     /// Bound of the whole run.
-    pub(crate) seconds_max: u64,
+    pub seconds_max: u64,
     /// One JSON object on stdout.
-    pub(crate) json: bool,
+    pub json: bool,
     /// What the demo's daemons log; else `$RUST_LOG` says it, else warnings.
-    pub(crate) log: Option<String>,
+    pub log: Option<String>,
 }
 
 /// Runs the demo and prints its result.
-pub(crate) fn run(demo: &Demo) -> Result<(), Failure> {
+pub fn run(demo: &Demo) -> Result<(), Failure> {
     let begin = Instant::now();
     let deadline = begin + Duration::from_secs(demo.seconds_max);
     if demo.hosts[0] == demo.hosts[1] {
@@ -135,7 +138,7 @@ pub(crate) fn run(demo: &Demo) -> Result<(), Failure> {
 /// Cleans up and ends the process on signals, and if the run hangs beyond its time limit.
 fn guard(cleanup: &Cleanup, seconds_max: u64) -> Result<(), Failure> {
     let on_signal = Cleanup::clone(cleanup);
-    crate::signals::watch(move |_| {
+    terminal::signals::watch(move |_| {
         on_signal.interrupt();
         Progress::clear();
         std::process::exit(1);

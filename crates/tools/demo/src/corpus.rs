@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::exit::Failure;
+use terminal::Failure;
 
 /// Directory entries looked at.
 const WALK_ENTRIES_MAX: usize = 400_000;

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 /// Resident memory of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Resident {
+pub struct Resident {
     /// VmRSS: all pages, private and shared.
-    pub(crate) total_bytes: u64,
+    pub total_bytes: u64,
     /// RssShmem: the part that is shared memory, such as the rings that applications map too.
-    pub(crate) shared_bytes: u64,
+    pub shared_bytes: u64,
 }
 
 /// Resident memory of process `pid`.
-pub(crate) fn resident(pid: u32) -> Option<Resident> {
+pub fn resident(pid: u32) -> Option<Resident> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     Some(Resident {
         total_bytes: status_bytes(&status, "VmRSS:")?,
@@ -33,7 +33,7 @@ fn status_bytes(status: &str, key: &str) -> Option<u64> {
 ///
 /// Read per thread from /proc/PID/task/TID/schedstat, in nanoseconds: /proc/PID/stat counts in ticks of 10 ms. Threads
 /// that ended meanwhile are lost from the sum; daemons keep theirs.
-pub(crate) fn cpu_time(pid: u32) -> Option<Duration> {
+pub fn cpu_time(pid: u32) -> Option<Duration> {
     let mut total = Duration::ZERO;
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
         let Ok(text) = std::fs::read_to_string(task.path().join("schedstat")) else { continue };
@@ -44,13 +44,13 @@ pub(crate) fn cpu_time(pid: u32) -> Option<Duration> {
 }
 
 /// Processor time (user and system, all threads, ended ones too) of this process.
-pub(crate) fn own_cpu_time() -> Duration {
+pub fn own_cpu_time() -> Duration {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::try_from(t).unwrap_or(Duration::ZERO)
 }
 
 /// Raises the soft limit of open descriptors to the hard one: thousands of connections need more than the usual 1024.
-pub(crate) fn raise_descriptor_limit() {
+pub fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     // A refusal leaves the old limit; running out of descriptors later names itself.

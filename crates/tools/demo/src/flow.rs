@@ -15,7 +15,7 @@ use super::clock::monotonic_ns;
 use super::links::Links;
 use super::protocol::{AppLink, Flowed, Gap, Lost};
 use super::transfer::POOL_THREADS_MAX;
-use crate::transport::Duplex;
+use transport::Duplex;
 
 /// Bytes of payload in a frame. Small, so that a flow on a thousand connections fills no rings: their memory is not what it is
 /// about.
@@ -205,7 +205,7 @@ fn fill(payload: &mut [u8], seed: u64) {
 mod tests {
     use super::super::plan::Seat;
     use super::*;
-    use crate::transport::{Accept, Tcp, Transport};
+    use transport::{Accept, Tcp, Transport};
 
     type Ends = (Links<<Tcp as Transport>::Stream>, Links<<Tcp as Transport>::Stream>);
 

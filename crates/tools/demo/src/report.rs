@@ -5,38 +5,9 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use super::host::Ports;
+use super::host::{HostUse, Ports};
 use super::measure::{Bulk, Kill, Measured, Small};
 use super::ping::MESSAGE_BYTES;
-
-/// What one daemon used, as it says itself, and what the kernel says of its process.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct HostUse {
-    /// RC queue pairs while all connections were open.
-    pub(crate) rc_qps: u32,
-    /// Completion queues.
-    pub(crate) cqs: u32,
-    /// Shared receive queues.
-    pub(crate) srqs: u32,
-    /// Connections while all were open.
-    pub(crate) connections: usize,
-    /// Packets sent again over the whole run, probes among them.
-    pub(crate) retransmits: u64,
-    /// Packets sent again only to ask a silent peer whether it has all.
-    pub(crate) probes: u64,
-    /// Packets that came although they had come before.
-    pub(crate) duplicates: u64,
-    /// Packets that the kernel dropped because the receive buffer was full.
-    pub(crate) socket_overflows: u64,
-    /// Largest resident memory seen during the transfer.
-    pub(crate) rss_bytes: u64,
-    /// The part of it that is shared memory (rings).
-    pub(crate) rss_shared_bytes: u64,
-    /// Resident memory after all applications had ended.
-    pub(crate) rss_idle_bytes: u64,
-    /// Processor seconds during the transfer.
-    pub(crate) cpu_seconds: f64,
-}
 
 /// Everything that the demo found out. What was not reached stays `None`.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::host::{Ports, check_ports};
 use super::plan::{Link, Seat};
-use crate::process;
+use transport::process;
 
 /// Descriptors of an application in addition to its connections: standard streams, files being sent, listener, session.
 const APP_DESCRIPTORS: u64 = 48;

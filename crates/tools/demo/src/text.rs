@@ -1,8 +1,9 @@
 //! The demo's result for a person: part by part, RaaS beside kernel TCP, and which is better. It fits 60 columns.
 
+use super::host::HostUse;
 use super::measure::{Kill, Measured, Small};
-use super::report::{Compared, HostUse, Report};
-use crate::table;
+use super::report::{Compared, Report};
+use terminal::table;
 
 /// Widths of a line: what, RaaS, TCP, which is better.
 const WHAT: usize = 25;

@@ -2,16 +2,15 @@
 //!
 //! Every other module returns [`Failure`]; nothing but `main` turns it into a process exit.
 
+use std::io::Write;
 use std::process::ExitCode;
 
-use crate::out;
-
 /// The exit code of a command line or configuration that cannot be used.
-pub(crate) const USAGE: u8 = 2;
+pub const USAGE: u8 = 2;
 
 /// Why a command did not succeed; the variant decides the exit code, the text says what to do next.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// Something went wrong while the command ran (exit code 1).
     #[error("{0}")]
     Failed(String),
@@ -40,7 +39,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// The exit code of the process, 1 to 5.
-    pub(crate) fn code(&self) -> u8 {
+    pub fn code(&self) -> u8 {
         match self {
             Self::Failed(_) | Self::ReaderLeft => 1,
             Self::Usage(_) | Self::Configuration(_) => USAGE,
@@ -52,12 +51,12 @@ impl Failure {
     }
 
     /// [`Self::code`] for the system.
-    pub(crate) fn exit_code(&self) -> ExitCode {
+    pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code())
     }
 
     /// The message for a person.
-    pub(crate) fn words(&self) -> String {
+    pub fn words(&self) -> String {
         match self {
             Self::Configuration(lines) => lines.clone(),
             other => format!("raas: {other}"),
@@ -65,15 +64,18 @@ impl Failure {
     }
 
     /// Tells a person on stderr.
-    pub(crate) fn tell(&self) {
+    pub fn tell(&self) {
         match self {
             Self::Logged(_) | Self::ReaderLeft => {}
-            other => out::say(other.words()),
+            other => {
+                // Nobody is left to be told that stderr is gone.
+                let _ = writeln!(std::io::stderr(), "{}", other.words());
+            }
         }
     }
 
     /// A failure of this command with `what` in front of the system's or library's own words.
-    pub(crate) fn failed(what: impl std::fmt::Display, why: impl std::fmt::Display) -> Self {
+    pub fn failed(what: impl std::fmt::Display, why: impl std::fmt::Display) -> Self {
         Self::Failed(format!("{what}: {why}"))
     }
 }

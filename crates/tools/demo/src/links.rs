@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::protocol::AppLink;
-use crate::transport::{Accept, Duplex, Transport};
+use transport::{Accept, Duplex, Transport};
 
 /// First bytes of a connection: this, then its number; the acceptor answers with the same bytes.
 const MAGIC: &[u8; 4] = b"RDML";

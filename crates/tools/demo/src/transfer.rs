@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::links::Links;
 use super::protocol::{AppLink, FileRecord};
 use super::stream::{self, Arrived, FILE_HEADER_BYTES, FileDigest, STREAM_HEADER_BYTES, StreamParser, TRAILER_BYTES};
-use crate::transport::Duplex;
+use transport::Duplex;
 
 /// Bytes of a stream that are sent before the next connection's turn.
 pub(crate) const TURN_BYTES: usize = 256 << 10;

@@ -11,7 +11,7 @@ const WIDTH_MIN: u16 = 20;
 
 /// How a column is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Align {
+pub enum Align {
     /// Text.
     Left,
     /// Numbers.
@@ -20,7 +20,7 @@ pub(crate) enum Align {
 
 /// Lines of cells under a heading.
 #[derive(Debug, Clone)]
-pub(crate) struct Table {
+pub struct Table {
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<String>>,
     spare: &'static [&'static str],
@@ -28,29 +28,29 @@ pub(crate) struct Table {
 
 impl Table {
     /// A table with these headings; all-empty headings print no heading line.
-    pub(crate) fn new(columns: &[(&'static str, Align)]) -> Self {
+    pub fn new(columns: &[(&'static str, Align)]) -> Self {
         Self { columns: columns.to_vec(), rows: Vec::new(), spare: &[] }
     }
 
     /// Names the columns that are left out where there is no room for all, in the order in which they go.
-    pub(crate) fn spare(mut self, headings: &'static [&'static str]) -> Self {
+    pub fn spare(mut self, headings: &'static [&'static str]) -> Self {
         self.spare = headings;
         self
     }
 
     /// Adds a row; missing cells are empty, surplus ones are dropped.
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
+    pub fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
     /// The text for stdout: no wider than its terminal (`$COLUMNS` wins over that), of any width elsewhere.
-    pub(crate) fn render(&self) -> String {
+    pub fn render(&self) -> String {
         self.render_at(width())
     }
 
     /// The text, each line ended by a newline, none with spaces at its end. Columns that are spare go first, then cells are
     /// broken into lines.
-    pub(crate) fn render_at(&self, width: Option<u16>) -> String {
+    pub fn render_at(&self, width: Option<u16>) -> String {
         let mut shown: Vec<usize> = (0..self.columns.len()).collect();
         let mut left_out = Vec::new();
         if let Some(width) = width {
@@ -114,7 +114,7 @@ impl Table {
 }
 
 /// A line of text for stdout, broken between words where its terminal is narrower.
-pub(crate) fn paragraph(text: &str) -> String {
+pub fn paragraph(text: &str) -> String {
     paragraph_at(text, width())
 }
 
@@ -134,7 +134,7 @@ fn width() -> Option<u16> {
 }
 
 /// Bytes with a decimal unit and three digits: `999 B`, `1.50 MB`, `12.3 GB`.
-pub(crate) fn bytes(n: u64) -> String {
+pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
     if n < 1000 {
         return format!("{n} B");
@@ -150,7 +150,7 @@ pub(crate) fn bytes(n: u64) -> String {
 }
 
 /// A whole number in groups of three: `1,234,567`.
-pub(crate) fn grouped(n: u64) -> String {
+pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
     for (i, d) in digits.chars().enumerate() {

@@ -11,12 +11,12 @@ use raas::{ConnectOptions, Fallback, ListenOptions, Reason, Session, SessionErro
 
 use super::Transport;
 use super::raas::{BACKLOG, RaasAccept, attach, bind_failure, connect_failure, daemon_pid, session_failure};
-use crate::exit::Failure;
-use crate::out;
+use terminal::Failure;
+use terminal::out;
 
 /// Connections through this host's daemon, else over kernel TCP.
 #[derive(Debug, Clone)]
-pub(crate) struct FallingBack {
+pub struct FallingBack {
     /// An error is [`SessionError::NoDaemon`].
     session: Result<Session, SessionError>,
     daemon_pid: Option<u32>,
@@ -26,7 +26,7 @@ pub(crate) struct FallingBack {
 
 impl FallingBack {
     /// Attaches to the daemon at `socket`, if there is one. A daemon that refuses is a mistake to be heard of.
-    pub(crate) fn attach(socket: Option<&Path>, name: &str) -> Result<Self, Failure> {
+    pub fn attach(socket: Option<&Path>, name: &str) -> Result<Self, Failure> {
         let session = attach(socket, name);
         if let Err(e) = &session
             && !matches!(e, SessionError::NoDaemon { .. })
