@@ -199,8 +199,8 @@ fn to_text(rows: &[ConnectionRow], programs: &Programs) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use control::PathKind;
     use crate::cli::{PATHS, STATES};
+    use control::PathKind;
 
     pub(super) fn connection() -> ConnectionRow {
         ConnectionRow {
