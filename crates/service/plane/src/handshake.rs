@@ -24,7 +24,7 @@ pub enum Side {
     Acceptor,
 }
 
-/// What a side says of itself.
+/// Who a side is, by its own word; proven by what follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     /// A random number of the daemon's process.
@@ -33,6 +33,24 @@ pub struct Identity {
     pub address: IpAddr,
     /// Fresh random bytes.
     pub challenge: [u8; CHALLENGE_BYTES],
+}
+
+/// What a side says first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Introduction {
+    /// The version of the wire protocol that it speaks.
+    pub version: u32,
+    /// Its release, for messages to people.
+    pub release: String,
+    /// Who it is.
+    pub identity: Identity,
+}
+
+impl Introduction {
+    /// Of a daemon of this release.
+    pub fn of_this_release(identity: Identity) -> Self {
+        Self { version: WIRE_VERSION, release: env!("CARGO_PKG_VERSION").into(), identity }
+    }
 }
 
 /// The other side is refused: what it is told, and what is logged.
@@ -54,45 +72,54 @@ impl Refusal {
 
 /// One side's view of the exchange.
 #[derive(Debug)]
-pub struct Handshake {
+pub(crate) struct Handshake {
     side: Side,
-    own: Identity,
+    own: Introduction,
     peer: Option<Identity>,
 }
 
 impl Handshake {
-    /// `own`: what this side says of itself.
-    pub fn new(side: Side, own: Identity) -> Self {
+    pub(crate) fn new(side: Side, own: Introduction) -> Self {
         Self { side, own, peer: None }
     }
 
+    pub(crate) fn side(&self) -> Side {
+        self.side
+    }
+
+    /// Who the other side says it is, once it said so.
+    pub(crate) fn peer(&self) -> Option<Identity> {
+        self.peer
+    }
+
     /// This side's first message.
-    pub fn hello(&self) -> PeerMessage {
+    pub(crate) fn hello(&self) -> PeerMessage {
+        let Introduction { version, release, identity } = &self.own;
         PeerMessage::Hello {
-            version: WIRE_VERSION,
-            release: env!("CARGO_PKG_VERSION").into(),
-            instance: self.own.instance,
-            address: self.own.address,
-            challenge: self.own.challenge,
+            version: *version,
+            release: release.clone(),
+            instance: identity.instance,
+            address: identity.address,
+            challenge: identity.challenge,
         }
     }
 
     /// The peer's first message.
-    pub fn handle_hello(&mut self, message: PeerMessage) -> Result<Identity, Refusal> {
+    pub(crate) fn handle_hello(&mut self, message: PeerMessage) -> Result<Identity, Refusal> {
         let PeerMessage::Hello { version, release, instance, address, challenge } = message else {
             return Err(unexpected(&message, "Hello"));
         };
-        if version != WIRE_VERSION {
-            let own = env!("CARGO_PKG_VERSION");
+        let Introduction { version: own_version, release: own_release, identity: own } = &self.own;
+        if version != *own_version {
             let release: String = release.chars().take(32).collect();
             let detail = format!(
-                "{} speaks protocol version {WIRE_VERSION} (release {own}), {address} speaks {version} (release {release}): \
+                "{} speaks protocol version {own_version} (release {own_release}), {address} speaks {version} (release {release}): \
                  install the same release on both",
-                self.own.address
+                own.address
             );
             return Err(Refusal::new(Reason::PeerVersion, detail));
         }
-        if instance == self.own.instance {
+        if instance == own.instance {
             return Err(Refusal::new(Reason::BadAddress, format!("{address} leads back to this daemon itself")));
         }
         let peer = Identity { instance, address: address.to_canonical(), challenge };
@@ -101,12 +128,12 @@ impl Handshake {
     }
 
     /// This side's proof.
-    pub fn proof(&self, key: &ClusterKey) -> Option<PeerMessage> {
+    pub(crate) fn proof(&self, key: &ClusterKey) -> Option<PeerMessage> {
         Some(PeerMessage::Proof { mac: self.mac(self.side, key)?.finalize().into_bytes().into() })
     }
 
     /// The peer's proof.
-    pub fn handle_proof(&self, message: &PeerMessage, key: &ClusterKey) -> Result<(), Refusal> {
+    pub(crate) fn handle_proof(&self, message: &PeerMessage, key: &ClusterKey) -> Result<(), Refusal> {
         let PeerMessage::Proof { mac } = message else { return Err(unexpected(message, "Proof")) };
         let peer_side = match self.side {
             Side::Dialer => Side::Acceptor,
@@ -116,7 +143,7 @@ impl Handshake {
         if expected.is_some_and(|e| bool::from(e.as_slice().ct_eq(mac))) {
             return Ok(());
         }
-        let detail = format!("{} and {} have different cluster keys", self.own.address, self.peer_name());
+        let detail = format!("{} and {} have different cluster keys", self.own.identity.address, self.peer_name());
         Err(Refusal::new(Reason::PeerAuth, detail))
     }
 
@@ -128,8 +155,8 @@ impl Handshake {
     fn mac(&self, prover: Side, key: &ClusterKey) -> Option<Hmac<Sha256>> {
         let peer = self.peer?;
         let (dialer, acceptor) = match self.side {
-            Side::Dialer => (self.own, peer),
-            Side::Acceptor => (peer, self.own),
+            Side::Dialer => (self.own.identity, peer),
+            Side::Acceptor => (peer, self.own.identity),
         };
         let mut mac = Hmac::<Sha256>::new_from_slice(key.bytes()).ok()?;
         mac.update(DOMAIN);
@@ -137,7 +164,7 @@ impl Handshake {
             Side::Dialer => b"D",
             Side::Acceptor => b"A",
         });
-        mac.update(&WIRE_VERSION.to_be_bytes());
+        mac.update(&self.own.version.to_be_bytes());
         for identity in [dialer, acceptor] {
             mac.update(&identity.instance.to_be_bytes());
             mac.update(&address_bytes(identity.address));
@@ -148,7 +175,7 @@ impl Handshake {
 }
 
 /// Why the other side ended the exchange, or what it said instead of what it should.
-pub fn unexpected(message: &PeerMessage, wanted: &str) -> Refusal {
+pub(crate) fn unexpected(message: &PeerMessage, wanted: &str) -> Refusal {
     match message {
         PeerMessage::Bye { reason, detail } => {
             // Its words go into the log: cut to a line of text.
@@ -180,17 +207,16 @@ mod tests {
     use super::*;
 
     fn sides() -> (Handshake, Handshake) {
-        let identity = |n: u8| Identity {
-            instance: n.into(),
-            address: IpAddr::from([127, 0, 0, n]),
-            challenge: [n; CHALLENGE_BYTES],
+        let identity = |n: u8| {
+            let (instance, address) = (n.into(), IpAddr::from([127, 0, 0, n]));
+            Introduction::of_this_release(Identity { instance, address, challenge: [n; CHALLENGE_BYTES] })
         };
         (Handshake::new(Side::Dialer, identity(1)), Handshake::new(Side::Acceptor, identity(2)))
     }
 
     fn met() -> (Handshake, Handshake) {
         let (mut dialer, mut acceptor) = sides();
-        assert_eq!(acceptor.handle_hello(dialer.hello()).unwrap().address, dialer.own.address);
+        assert_eq!(acceptor.handle_hello(dialer.hello()).unwrap().address, dialer.own.identity.address);
         dialer.handle_hello(acceptor.hello()).unwrap();
         (dialer, acceptor)
     }
@@ -230,11 +256,11 @@ mod tests {
         assert_eq!(dialer.handle_proof(&own, &key).unwrap_err().reason, Reason::PeerAuth);
         // A proof heard once, against a fresh challenge.
         let (mut again, _) = sides();
-        again.own.challenge = [77; CHALLENGE_BYTES];
+        again.own.identity.challenge = [77; CHALLENGE_BYTES];
         again.handle_hello(acceptor.hello()).unwrap();
         assert!(again.handle_proof(&acceptor.proof(&key).unwrap(), &key).is_err());
         let mut fresh = sides().1;
-        fresh.own.challenge = [78; CHALLENGE_BYTES];
+        fresh.own.identity.challenge = [78; CHALLENGE_BYTES];
         fresh.handle_hello(dialer.hello()).unwrap();
         assert!(fresh.handle_proof(&own, &key).is_err());
     }

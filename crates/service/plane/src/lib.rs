@@ -11,27 +11,33 @@
 #![deny(missing_docs)]
 
 mod cluster_key;
+mod dialing;
 mod fallbacks;
 mod handshake;
 mod ids;
 mod lane;
 mod lane_round;
+mod opening;
 mod pairs;
 mod peers;
 mod strangers;
 mod user_places;
+mod watch;
 
 use control::ConnectionRow;
 
 pub use cluster_key::{ClusterKey, KEY_BYTES, KEY_BYTES_MAX};
+pub use dialing::{AfterAttempt, Dialing};
 pub use fallbacks::Fallbacks;
-pub use handshake::{Handshake, Identity, Refusal, Side, unexpected};
+pub use handshake::{Identity, Introduction, Refusal, Side};
 pub use ids::{ClientId, LinkId, Party};
 pub use lane::{LaneAnswer, LaneCommand};
+pub use opening::{Opening, OpeningAction};
 pub use pairs::{CONNECTING_END, LocalConnect, PAIR_SLOTS, PairAction, PairLimits, Pairs, SegmentLost};
-pub use peers::{PeerAction, Peers, Verdict};
+pub use peers::{PeerAction, PeerSources, Peers, PeersConfig, Verdict};
 pub use strangers::{Entered, Place, PlaceNumber, Strangers};
 pub use user_places::UserPlaces;
+pub use watch::{Heartbeat, Watch, WatchAction};
 
 /// Rows of connections, each with its place in its table, and the place to go on from if there are more.
 pub type ConnectionRows = (Vec<(u64, ConnectionRow)>, Option<u64>);

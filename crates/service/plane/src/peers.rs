@@ -10,7 +10,7 @@
 
 mod lanes;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use control::{PeerMessage, Reason};
 use verbs::Time;
 
 use crate::lane_round::LaneRound;
-use crate::{LaneCommand, LinkId};
+use crate::{Identity, LaneCommand, LinkId};
 
 /// Pause before the next dial to a peer that said that a link exists, or that it dials itself.
 const REDIAL: Duration = Duration::from_millis(100);
@@ -36,6 +36,8 @@ pub enum PeerAction {
         link: LinkId,
         /// The peer.
         peer: IpAddr,
+        /// No attempt goes on longer.
+        deadline: Time,
     },
     /// Give a dial up, or the link that it became, without words.
     CancelDial {
@@ -94,14 +96,30 @@ struct Peer {
     yielded: bool,
 }
 
+/// Addresses from which control links of a host may come beside its own: pairs of such a source and the host.
+pub type PeerSources = BTreeSet<(IpAddr, IpAddr)>;
+
+/// Whom a daemon knows, and its bounds.
+#[derive(Debug, Clone)]
+pub struct PeersConfig {
+    /// This daemon's random number.
+    pub instance: u64,
+    /// Other daemons known at a time.
+    pub peers_max: usize,
+    /// Time for two daemons to set up a lane, while they speak.
+    pub lane_setup: Duration,
+    /// How often a peer says something at least.
+    pub heartbeat: Duration,
+    /// Time that a connect of an application may take.
+    pub connect_timeout: Duration,
+    /// Who may speak for whom.
+    pub sources: PeerSources,
+}
+
 /// All peers of the host.
 #[derive(Debug)]
 pub struct Peers {
-    instance: u64,
-    peers_max: usize,
-    lane_setup: Duration,
-    /// A peer that is not silent sends more often than this.
-    pause: Duration,
+    config: PeersConfig,
     peers: BTreeMap<IpAddr, Peer>,
     /// Dials, and links that are up.
     links: BTreeMap<LinkId, IpAddr>,
@@ -115,13 +133,10 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// `heartbeat`: how often a peer says something at least.
-    pub fn new(instance: u64, peers_max: usize, lane_setup: Duration, heartbeat: Duration) -> Self {
+    /// Nobody is known yet.
+    pub fn new(config: PeersConfig) -> Self {
         Self {
-            instance,
-            peers_max,
-            lane_setup,
-            pause: heartbeat.saturating_mul(2),
+            config,
             peers: BTreeMap::new(),
             links: BTreeMap::new(),
             incoming: BTreeMap::new(),
@@ -137,7 +152,7 @@ impl Peers {
     }
 
     fn entry(&mut self, peer: IpAddr) -> Option<&mut Peer> {
-        if self.peers.len() >= self.peers_max && !self.peers.contains_key(&peer) {
+        if self.peers.len() >= self.config.peers_max && !self.peers.contains_key(&peer) {
             return None;
         }
         Some(self.peers.entry(peer).or_default())
@@ -179,7 +194,9 @@ impl Peers {
         self.next_link += 1;
         entry.dial = Some(link);
         self.links.insert(link, peer);
-        self.actions.push_back(PeerAction::Dial { link, peer });
+        // A little less than a connect may take, so that its failure has the true reason.
+        let deadline = now + self.config.connect_timeout * 4 / 5;
+        self.actions.push_back(PeerAction::Dial { link, peer, deadline });
     }
 
     fn forget_idle(&mut self, peer: IpAddr) {
@@ -195,13 +212,19 @@ impl Peers {
 
     // ---- links coming up
 
-    /// The Hello of a link that we accepted, before anything is proven.
-    pub fn handle_hello(&mut self, now: Time, link: LinkId, peer: IpAddr, instance: u64) -> Verdict {
+    /// The Hello of a link that we accepted from `source`, before anything is proven.
+    pub fn handle_hello(&mut self, now: Time, link: LinkId, source: IpAddr, hello: Identity) -> Verdict {
+        let Identity { instance, address: peer, .. } = hello;
+        let source = source.to_canonical();
+        if source != peer && !self.config.sources.contains(&(source, peer)) {
+            let detail = format!("{source} may not speak for {peer}: give it as a source in [[peer]]");
+            return Verdict::Refuse(Reason::BadAddress, detail);
+        }
         if let Some(entry) = self.peers.get_mut(&peer) {
             if entry.established.as_ref().is_some_and(|e| e.instance == instance) {
                 return Verdict::Refuse(Reason::Closed, "there is a link between the two daemons already".into());
             }
-            if entry.dial.is_some() && self.instance < instance {
+            if entry.dial.is_some() && self.config.instance < instance {
                 return Verdict::Refuse(Reason::Closed, "both daemons dialed: the other link is kept".into());
             }
             if let Some(dial) = entry.dial
@@ -212,7 +235,7 @@ impl Peers {
                 self.links.remove(&dial);
                 self.actions.push_back(PeerAction::CancelDial { link: dial });
             }
-        } else if self.peers.len() >= self.peers_max {
+        } else if self.peers.len() >= self.config.peers_max {
             return Verdict::Refuse(Reason::PeerLimit, "this daemon knows as many peers as it may".into());
         }
         self.incoming.insert(link, peer);

@@ -9,15 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use control::Reason;
-use plane::{Entered, LinkId, Place, PlaceNumber, Refusal, Strangers};
+use plane::{Entered, LinkId, Opening, Place, PlaceNumber, Refusal, Strangers};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::limits::count;
-use crate::link::{LinkContext, LinkInput, Wire, receive, run};
+use crate::link::{LinkContext, LinkInput, Wire, run};
 use crate::log_quota::LogQuota;
+use crate::opening::{NotOpened, open};
 use crate::shutdown::Shutdown;
 
 /// Time at the end for the last messages.
@@ -126,36 +127,39 @@ fn log_line(door: &Mutex<Door>, line: impl FnOnce(Option<u64>)) {
 
 async fn serve(stream: TcpStream, source: SocketAddr, context: Arc<LinkContext>, link: LinkId, mut at: AtDoor) {
     let Ok(mut wire) = Wire::new(stream) else { return };
+    let introduction = match context.introduction() {
+        Ok(introduction) => introduction,
+        Err(refusal) => return wire.dismiss(&refusal),
+    };
+    let opening = Opening::accept(context.now(), introduction, context.key.clone(), context.config.limits.handshake());
     let mut said_hello = false;
-    let limit = context.config.limits.handshake();
-    let received = tokio::select! {
+    let opened = tokio::select! {
         biased;
-        received = timeout(limit, receive(&mut wire, &context, link, source, &mut said_hello)) => Some(received),
+        opened = open(&mut wire, &context, (link, source.ip()), opening, &mut said_hello) => Some(opened),
         _ = &mut at.evicted => None,
     };
-    let refusal = match received {
-        Some(Ok(Ok(peer))) => {
+    let refused = match opened {
+        Some(Ok(peer)) => {
             drop(at);
             tracing::info!(peer = %peer.address, instance = peer.instance, "control link from the peer's daemon is up");
             return run(wire, &context, link, peer).await;
         }
-        Some(Ok(Err(refusal))) => refusal,
-        Some(Err(_)) => Refusal::new(Reason::TimedOut, "the handshake was not finished in time"),
-        None => {
-            wire.dismiss(&Refusal::new(Reason::PeerBusy, "too many others want a link to this daemon: try again"));
-            if said_hello {
-                let _ = context.inputs.send(LinkInput::Down { link, reason: Reason::PeerUnreachable }).await;
-            }
-            return;
-        }
+        Some(Err(refused)) => Some(refused),
+        None => None,
     };
     if said_hello {
         let _ = context.inputs.send(LinkInput::Down { link, reason: Reason::PeerUnreachable }).await;
     }
+    let Some(NotOpened { refusal, says_why }) = refused else {
+        return wire.dismiss(&Refusal::new(Reason::PeerBusy, "too many others want a link to this daemon: try again"));
+    };
     if refusal.reason != Reason::Closed {
         log_line(&at.door, |left_out| {
             tracing::warn!(%source, why = %refusal, left_out, "refused a control link");
         });
+    }
+    if !says_why {
+        return;
     }
     tokio::select! {
         biased;

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use engine::{EngineConfig, IpNet};
+use plane::{Heartbeat, PeerSources};
 use verbs::PathMtu;
 
 use crate::limits::{DaemonLimits, LIMITS, Target, check_range};
@@ -68,30 +69,6 @@ pub struct PeerConfig {
     pub port: Option<u16>,
     /// Addresses from which its control link may come, in addition to `address`.
     pub sources: Vec<IpAddr>,
-}
-
-/// Heartbeats that do not come before a peer's connections are shown as stalled.
-const STALLED_MISSES: u32 = 3;
-
-/// Signs of life on a control link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heartbeat {
-    /// A side that sent nothing for so long sends a heartbeat.
-    pub interval: Duration,
-    /// A side that heard nothing for this many intervals gives the peer up.
-    pub misses: u32,
-}
-
-impl Heartbeat {
-    /// Silence after which the peer counts as dead.
-    pub fn patience(&self) -> Duration {
-        self.interval.saturating_mul(self.misses)
-    }
-
-    /// Silence after which the peer's connections show that they wait: `stalled`.
-    pub fn stalled_after(&self) -> Duration {
-        self.interval.saturating_mul(STALLED_MISSES)
-    }
 }
 
 /// The configuration of a daemon.
@@ -279,9 +256,10 @@ impl Config {
         self.peers.iter().flat_map(of).collect()
     }
 
-    /// Whether a control link from `source` may speak for `claimed`.
-    pub(crate) fn may_speak_for(&self, source: IpAddr, claimed: IpAddr) -> bool {
-        source == claimed || self.peers.iter().any(|p| p.address == claimed && p.sources.contains(&source))
+    /// Addresses from which control links may come beside the hosts' own.
+    pub(crate) fn further_sources(&self) -> PeerSources {
+        let of = |(p, source): (&PeerConfig, &IpAddr)| (source.to_canonical(), p.address);
+        self.peers.iter().flat_map(|p| p.sources.iter().map(move |source| (p, source))).map(of).collect()
     }
 }
 

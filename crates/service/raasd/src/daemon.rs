@@ -198,6 +198,7 @@ impl Plane {
             config: Arc::clone(&config),
             key: self.key,
             instance: u64::from_ne_bytes(random()?),
+            started: tokio::time::Instant::now(),
             inputs: link_queue,
             log: Mutex::new(LogQuota::new(DIAL_LOG_LINES, std::time::Instant::now())),
         });

@@ -1,71 +1,66 @@
-//! Reaching another daemon: attempts, their pauses and their end.
-//!
-//! Owns which failures are worth another attempt. It must never try longer than a connect may take.
+//! Reaching another daemon: the sockets of a dial's attempts. Which failures are worth another one, and until when, is
+//! [`Dialing`]'s to say.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 use control::Reason;
-use plane::{Identity, LinkId, Refusal};
+use plane::{AfterAttempt, Dialing, Identity, LinkId, Opening, Refusal};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
+use verbs::Time;
 
-use crate::link::{LinkContext, LinkInput, Wire, greet, run};
-
-/// Pause before the second attempt; it doubles.
-const PAUSE: Duration = Duration::from_millis(50);
+use crate::link::{LinkContext, LinkInput, Wire, run};
+use crate::opening::open;
 
 /// Dials `peer` and carries the link. `deadline` bounds the attempts.
-pub(crate) async fn dial(context: Arc<LinkContext>, link: LinkId, peer: IpAddr, deadline: Instant) {
+pub(crate) async fn dial(context: Arc<LinkContext>, link: LinkId, peer: IpAddr, deadline: Time) {
     let address = context.config.peer_address(peer);
-    let mut pause = PAUSE;
-    let mut refusal = Refusal::new(Reason::PeerUnreachable, "not tried");
-    for attempt in 1..=context.config.limits.dial_attempts_max {
-        match attempt_once(&context, address, deadline).await {
+    let mut dialing = Dialing::new(deadline, context.config.limits.dial_attempts_max);
+    let (refusal, reason) = loop {
+        let refusal = match attempt_once(&context, link, address, deadline).await {
             Ok((wire, identity)) => {
                 tracing::info!(%peer, instance = identity.instance, "control link to the peer's daemon is up");
                 return run(wire, &context, link, identity).await;
             }
-            Err(failure) => refusal = failure,
+            Err(refusal) => refusal,
+        };
+        match dialing.handle_failed(context.now(), refusal.reason) {
+            AfterAttempt::Again(at) => tokio::time::sleep_until(context.instant(at)).await,
+            AfterAttempt::GiveUp(reason) => break (refusal, reason),
         }
-        if !is_worth_another(refusal.reason) || Instant::now() + pause >= deadline {
-            break;
-        }
-        if attempt < context.config.limits.dial_attempts_max {
-            tokio::time::sleep(pause).await;
-            pause *= 2;
-        }
-    }
+    };
     let quota = || context.log.lock().unwrap_or_else(PoisonError::into_inner).take(std::time::Instant::now());
     if refusal.reason != Reason::Closed
         && let Some(left_out) = quota()
     {
         tracing::warn!(%peer, %address, why = %refusal, left_out, "cannot reach the peer's daemon");
     }
-    let _ = context.inputs.send(LinkInput::DialFailed { link, reason: told(refusal.reason) }).await;
+    let _ = context.inputs.send(LinkInput::DialFailed { link, reason }).await;
 }
 
 async fn attempt_once(
     context: &LinkContext,
+    link: LinkId,
     address: SocketAddr,
-    deadline: Instant,
+    deadline: Time,
 ) -> Result<(Wire, Identity), Refusal> {
     let unreachable = |e: io::Error| Refusal::new(Reason::PeerUnreachable, e.to_string());
     let late = |_| Refusal::new(Reason::PeerUnreachable, "no answer in time");
-    let stream = timeout_at(deadline, connect(context.config.listen, address)).await.map_err(late)?;
-    let mut wire = Wire::new(stream.map_err(unreachable)?).map_err(unreachable)?;
-    let deadline = deadline.min(Instant::now() + context.config.limits.handshake());
-    match timeout_at(deadline, greet(&mut wire, context, address.ip())).await {
-        Ok(Ok(identity)) => Ok((wire, identity)),
-        // Somebody listens there, and went away.
-        Ok(Err(Refusal { reason: Reason::PeerLost, detail })) => Err(Refusal { reason: Reason::PeerBusy, detail }),
-        Ok(Err(refusal)) => {
-            wire.bye(&refusal).await;
-            Err(refusal)
+    let connected = timeout_at(context.instant(deadline), connect(context.config.listen, address)).await;
+    let mut wire = Wire::new(connected.map_err(late)?.map_err(unreachable)?).map_err(unreachable)?;
+    let now = context.now();
+    let limit = context.config.limits.handshake().min(deadline.saturating_since(now));
+    let opening = Opening::dial(now, context.introduction()?, context.key.clone(), address.ip(), limit);
+    match open(&mut wire, context, (link, address.ip()), opening, &mut false).await {
+        Ok(identity) => Ok((wire, identity)),
+        Err(not_opened) => {
+            if not_opened.says_why {
+                wire.bye(&not_opened.refusal).await;
+            }
+            Err(not_opened.refusal)
         }
-        Err(_) => Err(Refusal::new(Reason::PeerBusy, "the peer's daemon does not finish its part of the handshake")),
     }
 }
 
@@ -76,19 +71,4 @@ async fn connect(own: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
         socket.bind(SocketAddr::new(own, 0))?;
     }
     socket.connect(to).await
-}
-
-/// A daemon that is just starting, that died under the handshake, or that many others want, may be there a moment later.
-fn is_worth_another(reason: Reason) -> bool {
-    matches!(reason, Reason::PeerUnreachable | Reason::PeerBusy)
-}
-
-/// What the application gets.
-fn told(reason: Reason) -> Reason {
-    match reason {
-        Reason::Closed | Reason::PeerAuth | Reason::PeerVersion | Reason::BadAddress | Reason::PeerLimit => reason,
-        Reason::PeerBusy => reason,
-        Reason::LocalLimit => Reason::PeerLimit,
-        _ => Reason::PeerUnreachable,
-    }
 }

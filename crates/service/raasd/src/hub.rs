@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use control::{PeerMessage, Reason, Reply};
 use engine::AppId;
-use plane::{ClientId, Fallbacks, LinkId, PairLimits, Pairs, Peers};
+use plane::{ClientId, Fallbacks, LinkId, PairLimits, Pairs, Peers, PeersConfig};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
@@ -80,12 +80,10 @@ struct Client {
 #[derive(Debug)]
 pub(crate) struct Hub {
     link_context: Arc<LinkContext>,
-    connect_timeout: Duration,
     slots: u32,
     epoch: u64,
     engine_page: OwnedFd,
     addresses: Vec<IpAddr>,
-    started: Instant,
     clients: BTreeMap<ClientId, Client>,
     apps: BTreeMap<AppId, ClientId>,
     pairs: Pairs<OwnedFd>,
@@ -134,19 +132,23 @@ impl Hub {
             owner_uid: rustix::process::geteuid().as_raw(),
             answer: limits.pair_answer(),
         };
-        let peers =
-            Peers::new(parts.links.instance, count(limits.peers_max), limits.lane_setup(), config.heartbeat.interval);
+        let peers = Peers::new(PeersConfig {
+            instance: parts.links.instance,
+            peers_max: count(limits.peers_max),
+            lane_setup: limits.lane_setup(),
+            heartbeat: config.heartbeat.interval,
+            connect_timeout: parts.connect_timeout,
+            sources: config.further_sources(),
+        });
         let mut hub = Self {
             addresses: config.host_addresses(),
             pairs: Pairs::new(pair_limits, config.listen),
             fallbacks: Fallbacks::default(),
             peers,
             link_context: parts.links,
-            connect_timeout: parts.connect_timeout,
             slots: parts.slots,
             epoch: parts.epoch,
             engine_page: parts.engine_page,
-            started: Instant::now(),
             clients: BTreeMap::new(),
             apps: BTreeMap::new(),
             links: BTreeMap::new(),
@@ -198,13 +200,13 @@ impl Hub {
     }
 
     fn now(&self) -> Time {
-        Time::ZERO + self.started.elapsed()
+        self.link_context.now()
     }
 
     fn next_tick(&self) -> Instant {
         let next = [self.pairs.deadline(), self.peers.deadline()].into_iter().flatten().min();
         let idle = Duration::from_secs(3600);
-        self.started + next.map_or(self.started.elapsed() + idle, |t| Duration::from_nanos(t.as_nanos()))
+        self.link_context.instant(next.unwrap_or_else(|| self.now() + idle))
     }
 
     fn on_tick(&mut self) {

@@ -1,20 +1,21 @@
-//! Control links on TCP: frames, handshake, heartbeats.
+//! Control links on TCP: frames, and messages both ways once a link is up.
 //!
 //! Owns the sockets to other daemons. It must never hand a message on before the peer has proven the key, never read a
 //! long frame from a stranger, and never wait without a bound.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use control::{CHALLENGE_BYTES, FRAME_BYTES_MAX, PeerMessage, Reason, decode, encode, with_length};
-use plane::{ClusterKey, Handshake, Identity, LinkId, Refusal, Side, Verdict, unexpected};
+use plane::{ClusterKey, Identity, Introduction, LinkId, Refusal, Verdict, Watch, WatchAction};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
+use verbs::Time;
 
 use crate::Config;
 use crate::limits::count;
@@ -25,17 +26,14 @@ const HANDSHAKE_FRAME_BYTES_MAX: usize = 4096;
 /// Time for the last message of a link that is being closed.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// While a peer is silent, its silence is reported again this often, or once in a heartbeat if that is shorter.
-const SILENCE_PACE: Duration = Duration::from_millis(250);
-
-/// What links send to the control plane.
+/// What links tell the control plane.
 #[derive(Debug)]
 pub(crate) enum LinkInput {
     /// A link that we accepted said Hello; it waits for the verdict.
     Hello {
         link: LinkId,
-        peer: IpAddr,
-        instance: u64,
+        source: IpAddr,
+        hello: Identity,
         verdict: oneshot::Sender<Verdict>,
     },
     Up {
@@ -70,16 +68,28 @@ pub(crate) struct LinkContext {
     pub(crate) config: Arc<Config>,
     pub(crate) key: ClusterKey,
     pub(crate) instance: u64,
+    /// Time zero of the control plane.
+    pub(crate) started: Instant,
     pub(crate) inputs: mpsc::Sender<LinkInput>,
     /// For lines about dials, which programs can cause.
     pub(crate) log: Mutex<LogQuota>,
 }
 
 impl LinkContext {
-    pub(crate) fn identity(&self) -> Result<Identity, Refusal> {
+    pub(crate) fn now(&self) -> Time {
+        Time::ZERO + self.started.elapsed()
+    }
+
+    pub(crate) fn instant(&self, at: Time) -> Instant {
+        self.started + Duration::from_nanos(at.as_nanos())
+    }
+
+    /// What this daemon says of itself on a new link.
+    pub(crate) fn introduction(&self) -> Result<Introduction, Refusal> {
         let mut challenge = [0; CHALLENGE_BYTES];
         getrandom::fill(&mut challenge).map_err(|e| Refusal::new(Reason::LocalLimit, e.to_string()))?;
-        Ok(Identity { instance: self.instance, address: self.config.listen, challenge })
+        let identity = Identity { instance: self.instance, address: self.config.listen, challenge };
+        Ok(Introduction::of_this_release(identity))
     }
 }
 
@@ -142,15 +152,6 @@ impl Wire {
         let _ = rustix::net::send(socket, &with_length(&frame), flags);
     }
 
-    /// As [`Self::send`]; a peer that closed meanwhile may have said why.
-    async fn tell(&mut self, message: &PeerMessage) -> Result<(), Refusal> {
-        let Err(refusal) = self.send(message).await else { return Ok(()) };
-        Err(match self.next().await {
-            Ok(said) => unexpected(&said, "nothing"),
-            Err(_) => refusal,
-        })
-    }
-
     /// Says why, as far as that can be said in bounded time, and closes.
     pub(crate) async fn bye(mut self, refusal: &Refusal) {
         let bye = PeerMessage::Bye { reason: refusal.reason, detail: refusal.detail.clone() };
@@ -167,56 +168,6 @@ impl Wire {
         })
         .await;
     }
-}
-
-/// The dialing side's part. The peer must be the one that was dialed.
-pub(crate) async fn greet(wire: &mut Wire, context: &LinkContext, dialed: IpAddr) -> Result<Identity, Refusal> {
-    let mut handshake = Handshake::new(Side::Dialer, context.identity()?);
-    wire.tell(&handshake.hello()).await?;
-    let peer = handshake.handle_hello(wire.next().await?)?;
-    if peer.address != dialed {
-        let detail = format!("the daemon at {dialed} calls itself {}: use that address, or its `listen`", peer.address);
-        return Err(Refusal::new(Reason::BadAddress, detail));
-    }
-    let proof = handshake.proof(&context.key).ok_or_else(|| unexpected(&PeerMessage::Heartbeat, "Hello"))?;
-    wire.tell(&proof).await?;
-    let answer = wire.next().await?;
-    handshake.handle_proof(&answer, &context.key)?;
-    Ok(peer)
-}
-
-/// The accepting side's part. `said_hello` is set once the control plane knows of the link.
-pub(crate) async fn receive(
-    wire: &mut Wire,
-    context: &LinkContext,
-    link: LinkId,
-    source: SocketAddr,
-    said_hello: &mut bool,
-) -> Result<Identity, Refusal> {
-    let mut handshake = Handshake::new(Side::Acceptor, context.identity()?);
-    let first = wire.next().await?;
-    // Before it is judged, so that a peer of another version learns ours.
-    wire.send(&handshake.hello()).await?;
-    let peer = handshake.handle_hello(first)?;
-    let source = source.ip().to_canonical();
-    if !context.config.may_speak_for(source, peer.address) {
-        let detail = format!("{source} may not speak for {}: give it as a source in [[peer]]", peer.address);
-        return Err(Refusal::new(Reason::BadAddress, detail));
-    }
-    let (verdict, answer) = oneshot::channel();
-    let hello = LinkInput::Hello { link, peer: peer.address, instance: peer.instance, verdict };
-    let stopping = || Refusal::new(Reason::ShuttingDown, "this daemon stops");
-    context.inputs.send(hello).await.map_err(|_| stopping())?;
-    *said_hello = true;
-    match answer.await.map_err(|_| stopping())? {
-        Verdict::Proceed => {}
-        Verdict::Refuse(reason, detail) => return Err(Refusal { reason, detail }),
-    }
-    let proof = wire.next().await?;
-    handshake.handle_proof(&proof, &context.key)?;
-    let own = handshake.proof(&context.key).ok_or_else(|| unexpected(&PeerMessage::Heartbeat, "Hello"))?;
-    wire.send(&own).await?;
-    Ok(peer)
 }
 
 /// Carries messages until the link or the daemon ends.
@@ -248,45 +199,37 @@ async fn carry(
     link: LinkId,
     outgoing: &mut mpsc::Receiver<PeerMessage>,
 ) -> Result<(), Refusal> {
-    let heartbeat = context.config.heartbeat;
-    let patience = heartbeat.patience();
+    let patience = context.config.heartbeat.patience();
     let silent = |what: &str| Refusal::new(Reason::PeerLost, format!("{what} for {patience:?}"));
-    let (mut heard, mut spoken) = (Instant::now(), Instant::now());
-    let mut told = heard;
+    let mut watch = Watch::new(context.now(), context.config.heartbeat);
     loop {
-        let tell = (heard + heartbeat.stalled_after()).max(told + SILENCE_PACE.min(heartbeat.interval));
-        let next = (spoken + heartbeat.interval).min(heard + patience).min(tell);
+        let deadline = context.instant(watch.deadline());
         tokio::select! {
             // What the peer sent while this side had no processor must be read before the peer is judged silent.
             biased;
             message = wire.next() => {
-                heard = Instant::now();
+                watch.on_heard(context.now());
                 // A control plane that has ended has still left its last words in `outgoing`.
                 let _ = context.inputs.send(LinkInput::Message { link, message: message? }).await;
             }
             message = outgoing.recv() => {
                 let Some(message) = message else { return Ok(()) };
                 timeout(patience, wire.send(&message)).await.map_err(|_| silent("the peer read nothing"))??;
-                spoken = Instant::now();
+                watch.on_spoken(context.now());
             }
-            () = tokio::time::sleep_until(next) => {
-                // Time in which this side itself did not run is not the peer's silence.
-                let late = next.elapsed();
-                if late > heartbeat.interval {
-                    heard += late;
-                }
-                let now = Instant::now();
-                if now >= heard + patience {
-                    return Err(silent("the peer said nothing"));
-                }
-                if now >= heard + heartbeat.stalled_after() {
-                    let _ = context.inputs.send(LinkInput::Silent { link, silent: now - heard }).await;
-                    told = now;
-                }
-                if now >= spoken + heartbeat.interval {
-                    let beat = wire.send(&PeerMessage::Heartbeat);
-                    timeout(patience, beat).await.map_err(|_| silent("the peer read nothing"))??;
-                    spoken = Instant::now();
+            () = tokio::time::sleep_until(deadline) => {
+                for action in watch.handle_timeout(context.now()) {
+                    match action {
+                        WatchAction::GiveUp => return Err(silent("the peer said nothing")),
+                        WatchAction::TellSilence(silent) => {
+                            let _ = context.inputs.send(LinkInput::Silent { link, silent }).await;
+                        }
+                        WatchAction::Beat => {
+                            let beat = timeout(patience, wire.send(&PeerMessage::Heartbeat));
+                            beat.await.map_err(|_| silent("the peer read nothing"))??;
+                            watch.on_spoken(context.now());
+                        }
+                    }
                 }
             }
         }

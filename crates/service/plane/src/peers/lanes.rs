@@ -21,7 +21,7 @@ impl Peers {
             return;
         }
         let pause = now.saturating_since(std::mem::replace(&mut established.heard_at, now));
-        if pause > self.pause && established.pending_since.is_some() {
+        if pause > self.config.heartbeat.saturating_mul(2) && established.pending_since.is_some() {
             // One of us stood still, and nothing could go on meanwhile.
             established.pending_since = Some(now);
         }
@@ -159,7 +159,7 @@ impl Peers {
     /// something. A silent peer may stand still, and the daemon waits for it as long as its link is kept.
     fn check_setup(&mut self, now: Time, peer: IpAddr) {
         let established = self.peers.get(&peer).and_then(|p| p.established.as_ref());
-        let late = |e: &&Established| e.pending_since.is_some_and(|since| since + self.lane_setup <= now);
+        let late = |e: &&Established| e.pending_since.is_some_and(|since| since + self.config.lane_setup <= now);
         if let Some(link) = established.filter(late).map(|e| e.link) {
             tracing::warn!(%peer, "closing the link to a daemon that leaves a lane half made");
             self.give_up(peer, link, Reason::TimedOut, "the lane was not set up in time");

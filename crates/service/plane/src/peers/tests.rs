@@ -10,7 +10,14 @@ fn ip(n: u8) -> IpAddr {
 }
 
 fn peers(instance: u64) -> Peers {
-    Peers::new(instance, 2, SETUP, BEAT)
+    Peers::new(PeersConfig {
+        instance,
+        peers_max: 2,
+        lane_setup: SETUP,
+        heartbeat: BEAT,
+        connect_timeout: Duration::from_secs(10),
+        sources: [(ip(99), ip(2))].into(),
+    })
 }
 
 fn actions(peers: &mut Peers) -> Vec<PeerAction> {
@@ -34,6 +41,10 @@ fn lost(actions: &[PeerAction]) -> Vec<Reason> {
 
 fn ms(n: u64) -> Time {
     Time(n * 1_000_000)
+}
+
+fn hello(address: u8, instance: u64) -> Identity {
+    Identity { instance, address: ip(address), challenge: [0; 32] }
 }
 
 const IN: LinkId = LinkId(1 << 63);
@@ -73,9 +84,9 @@ fn simultaneous_dials_leave_one_link() {
     high.handle_wanted(ms(0), ip(1));
     let (low_dial, high_dial) = (dialed(&mut low)[0], dialed(&mut high)[0]);
     // The higher one's Hello at the lower: its own dial wins.
-    assert!(matches!(low.handle_hello(ms(1), IN, ip(2), 2), Verdict::Refuse(Reason::Closed, _)));
+    assert!(matches!(low.handle_hello(ms(1), IN, ip(2), hello(2, 2)), Verdict::Refuse(Reason::Closed, _)));
     // The lower one's Hello at the higher: goes on, the own dial is given up.
-    assert_eq!(high.handle_hello(ms(1), IN, ip(1), 1), Verdict::Proceed);
+    assert_eq!(high.handle_hello(ms(1), IN, ip(1), hello(1, 1)), Verdict::Proceed);
     assert!(matches!(actions(&mut high)[..], [PeerAction::CancelDial { link }] if link == high_dial));
     high.handle_up(ms(2), IN, ip(1), 1);
     low.handle_up(ms(2), low_dial, ip(2), 2);
@@ -90,21 +101,21 @@ fn simultaneous_dials_leave_one_link() {
 #[test]
 fn a_dial_waits_for_an_incoming_link_but_not_for_ever() {
     let mut peers = peers(1);
-    assert_eq!(peers.handle_hello(ms(0), IN, ip(2), 2), Verdict::Proceed);
+    assert_eq!(peers.handle_hello(ms(0), IN, ip(2), hello(2, 2)), Verdict::Proceed);
     peers.handle_wanted(ms(10), ip(2));
     assert!(dialed(&mut peers).is_empty());
     assert_eq!(peers.deadline(), Some(ms(510)));
     peers.handle_timeout(ms(510));
     assert_eq!(dialed(&mut peers).len(), 1, "a stranger that claims to be the peer must not stop us");
     // A second stranger does not stop the dial either.
-    assert!(matches!(peers.handle_hello(ms(511), LinkId(IN.0 + 1), ip(2), 0), Verdict::Proceed));
+    assert!(matches!(peers.handle_hello(ms(511), LinkId(IN.0 + 1), ip(2), hello(2, 0)), Verdict::Proceed));
     assert!(actions(&mut peers).is_empty());
 }
 
 #[test]
 fn an_incoming_link_that_fails_lets_the_own_dial_go_at_once() {
     let mut peers = peers(1);
-    peers.handle_hello(ms(0), IN, ip(2), 2);
+    peers.handle_hello(ms(0), IN, ip(2), hello(2, 2));
     peers.handle_wanted(ms(10), ip(2));
     peers.handle_down(ms(20), IN, Reason::PeerUnreachable);
     assert_eq!(dialed(&mut peers).len(), 1);
@@ -131,13 +142,13 @@ fn a_dial_that_the_peer_calls_a_duplicate_is_repeated_for_a_while() {
 #[test]
 fn the_end_of_a_link_reaches_the_engine_and_a_new_one_may_come() {
     let mut peers = peers(1);
-    peers.handle_hello(ms(0), IN, ip(2), 2);
+    peers.handle_hello(ms(0), IN, ip(2), hello(2, 2));
     peers.handle_up(ms(1), IN, ip(2), 2);
     peers.handle_down(ms(2), IN, Reason::PeerLost);
     assert_eq!(lost(&actions(&mut peers)), [Reason::PeerLost]);
     assert!(peers.peers.is_empty() && peers.links.is_empty() && peers.incoming.is_empty());
     let next = LinkId(IN.0 + 1);
-    assert_eq!(peers.handle_hello(ms(3), next, ip(2), 2), Verdict::Proceed);
+    assert_eq!(peers.handle_hello(ms(3), next, ip(2), hello(2, 2)), Verdict::Proceed);
     peers.handle_up(ms(4), next, ip(2), 2);
     peers.handle_wanted(ms(5), ip(2));
     assert!(matches!(actions(&mut peers)[..], [PeerAction::Engine(LaneCommand::Offer { .. })]));
@@ -146,11 +157,11 @@ fn the_end_of_a_link_reaches_the_engine_and_a_new_one_may_come() {
 #[test]
 fn a_second_link_of_one_process_is_refused_and_a_restarted_one_replaces() {
     let mut peers = peers(1);
-    peers.handle_hello(ms(0), IN, ip(2), 2);
+    peers.handle_hello(ms(0), IN, ip(2), hello(2, 2));
     peers.handle_up(ms(1), IN, ip(2), 2);
     let second = LinkId(IN.0 + 1);
-    assert!(matches!(peers.handle_hello(ms(2), second, ip(2), 2), Verdict::Refuse(Reason::Closed, _)));
-    assert_eq!(peers.handle_hello(ms(3), second, ip(2), 3), Verdict::Proceed);
+    assert!(matches!(peers.handle_hello(ms(2), second, ip(2), hello(2, 2)), Verdict::Refuse(Reason::Closed, _)));
+    assert_eq!(peers.handle_hello(ms(3), second, ip(2), hello(2, 3)), Verdict::Proceed);
     assert!(actions(&mut peers).is_empty(), "nothing happens before the proof");
     peers.handle_up(ms(4), second, ip(2), 3);
     let next = actions(&mut peers);
@@ -166,7 +177,7 @@ fn strangers_leave_nothing_behind() {
     let mut peers = peers(5);
     for n in 0..100 {
         let link = LinkId(IN.0 + u64::from(n));
-        assert_eq!(peers.handle_hello(ms(0), link, ip(n), 1), Verdict::Proceed);
+        assert_eq!(peers.handle_hello(ms(0), link, ip(n), hello(n, 1)), Verdict::Proceed);
         peers.handle_down(ms(1), link, Reason::PeerUnreachable);
     }
     assert!(peers.peers.is_empty() && peers.links.is_empty() && peers.incoming.is_empty());
@@ -181,13 +192,13 @@ fn peers_have_a_limit() {
     assert_eq!(dialed(&mut peers).len(), 2);
     peers.handle_wanted(ms(0), ip(4));
     assert_eq!(lost(&actions(&mut peers)), [Reason::LocalLimit]);
-    assert!(matches!(peers.handle_hello(ms(0), IN, ip(4), 9), Verdict::Refuse(Reason::PeerLimit, _)));
+    assert!(matches!(peers.handle_hello(ms(0), IN, ip(4), hello(4, 9)), Verdict::Refuse(Reason::PeerLimit, _)));
 }
 
 /// A peer with a lane under way since 100 ms.
 fn half_made() -> Peers {
     let mut peers = peers(1);
-    peers.handle_hello(ms(0), IN, ip(2), 2);
+    peers.handle_hello(ms(0), IN, ip(2), hello(2, 2));
     peers.handle_up(ms(0), IN, ip(2), 2);
     peers.handle_wanted(ms(100), ip(2));
     actions(&mut peers);
@@ -250,7 +261,7 @@ fn a_peer_out_of_order_loses_its_link() {
         PeerMessage::Proof { mac: [0; 32] },
     ] {
         let mut peers = peers(1);
-        peers.handle_hello(ms(0), IN, ip(2), 2);
+        peers.handle_hello(ms(0), IN, ip(2), hello(2, 2));
         peers.handle_up(ms(0), IN, ip(2), 2);
         peers.handle_message(ms(1), IN, message);
         let next = actions(&mut peers);
@@ -262,7 +273,7 @@ fn a_peer_out_of_order_loses_its_link() {
 #[test]
 fn an_orderly_goodbye_says_so() {
     let mut peers = peers(1);
-    peers.handle_hello(ms(0), IN, ip(2), 2);
+    peers.handle_hello(ms(0), IN, ip(2), hello(2, 2));
     peers.handle_up(ms(0), IN, ip(2), 2);
     peers.handle_message(ms(1), IN, PeerMessage::Bye { reason: Reason::ShuttingDown, detail: "x".into() });
     assert_eq!(lost(&actions(&mut peers)), [Reason::ShuttingDown]);
@@ -272,11 +283,28 @@ fn an_orderly_goodbye_says_so() {
 #[test]
 fn messages_of_a_link_that_is_not_the_peers_are_not_heard() {
     let mut peers = peers(1);
-    peers.handle_hello(ms(0), IN, ip(2), 2);
+    peers.handle_hello(ms(0), IN, ip(2), hello(2, 2));
     peers.handle_up(ms(0), IN, ip(2), 2);
     let unproven = LinkId(IN.0 + 1);
-    peers.handle_hello(ms(0), unproven, ip(3), 3);
+    peers.handle_hello(ms(0), unproven, ip(3), hello(3, 3));
     peers.handle_message(ms(1), unproven, PeerMessage::Proof { mac: [0; 32] });
     peers.handle_message(ms(1), LinkId(77), PeerMessage::Heartbeat);
     assert!(actions(&mut peers).is_empty());
+}
+
+#[test]
+fn who_may_not_speak_for_a_host_is_refused_before_anything_else() {
+    let mut peers = peers(1);
+    peers.handle_wanted(ms(0), ip(2));
+    actions(&mut peers);
+    let verdict = peers.handle_hello(ms(1), IN, ip(77), hello(2, 2));
+    assert!(matches!(verdict, Verdict::Refuse(Reason::BadAddress, _)), "{verdict:?}");
+    assert!(actions(&mut peers).is_empty() && peers.incoming.is_empty());
+    // A source that the configuration gives it.
+    assert_eq!(
+        peers.handle_hello(ms(2), IN, ip(99), hello(2, 2)),
+        Verdict::Refuse(Reason::Closed, "both daemons dialed: the other link is kept".into())
+    );
+    let mapped = "::ffff:127.0.0.3".parse().unwrap();
+    assert_eq!(peers.handle_hello(ms(3), IN, mapped, hello(3, 3)), Verdict::Proceed);
 }

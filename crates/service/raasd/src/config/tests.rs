@@ -68,9 +68,7 @@ sources = ["198.51.100.2"]
     let peer: IpAddr = "192.0.2.2".parse().unwrap();
     assert_eq!(config.peer_address(peer).to_string(), "192.0.2.2:4001");
     assert_eq!(config.peer_address("192.0.2.3".parse().unwrap()).to_string(), "192.0.2.3:4000");
-    assert!(config.may_speak_for("198.51.100.2".parse().unwrap(), peer));
-    assert!(config.may_speak_for(peer, peer));
-    assert!(!config.may_speak_for("198.51.100.3".parse().unwrap(), peer));
+    assert_eq!(config.further_sources(), [("198.51.100.2".parse().unwrap(), peer)].into());
     let networks: Vec<_> = config.engine_config().connect_to.iter().map(ToString::to_string).collect();
     assert_eq!(networks, ["192.0.2.0/24", "198.51.100.7/32", "2001:db8::/32", "192.0.2.2/32"], "and the [[peer]]s");
     let names: Vec<_> = config.host_addresses().iter().map(ToString::to_string).collect();

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use control::{PeerMessage, Reason};
 use plane::{LinkId, PeerAction};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 use super::Hub;
 use crate::command::Command;
@@ -16,8 +15,8 @@ impl Hub {
     pub(super) fn on_link(&mut self, input: LinkInput) {
         let now = self.now();
         match input {
-            LinkInput::Hello { link, peer, instance, verdict } => {
-                let answer = self.peers.handle_hello(now, link, peer, instance);
+            LinkInput::Hello { link, source, hello, verdict } => {
+                let answer = self.peers.handle_hello(now, link, source, hello);
                 // A link that is gone by now says so by its Down.
                 let _ = verdict.send(answer);
             }
@@ -42,9 +41,7 @@ impl Hub {
     pub(super) fn settle_peers(&mut self) {
         while let Some(action) = self.peers.poll_action() {
             match action {
-                PeerAction::Dial { link, peer } => {
-                    // A little less than a connect may take, so that its failure has the true reason.
-                    let deadline = Instant::now() + self.connect_timeout * 4 / 5;
+                PeerAction::Dial { link, peer, deadline } => {
                     let task = dial(Arc::clone(&self.link_context), link, peer, deadline);
                     self.dials.insert(link, self.dial_tasks.spawn(task));
                 }

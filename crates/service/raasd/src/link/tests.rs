@@ -28,6 +28,7 @@ async fn rig() -> Rig {
         config: Arc::new(config),
         key: ClusterKey::new(vec![7; 32]),
         instance: 1,
+        started: Instant::now(),
         inputs: send,
         log: Mutex::new(LogQuota::new(10, std::time::Instant::now())),
     };
