@@ -30,7 +30,7 @@ fn run(dialer: &mut Opening, acceptor: &mut Opening, verdict: &Verdict) -> [Vec<
     let mut ends = [Vec::new(), Vec::new()];
     loop {
         let mut moved = false;
-        for side in 0..2 {
+        for (side, end) in ends.iter_mut().enumerate() {
             let (one, other) = if side == 0 { (&mut *dialer, &mut *acceptor) } else { (&mut *acceptor, &mut *dialer) };
             while let Some(action) = one.poll_action() {
                 moved = true;
@@ -40,9 +40,9 @@ fn run(dialer: &mut Opening, acceptor: &mut Opening, verdict: &Verdict) -> [Vec<
                     OpeningAction::Refuse(refusal) => {
                         let Refusal { reason, detail } = refusal.clone();
                         other.handle_message(PeerMessage::Bye { reason, detail });
-                        ends[side].push(OpeningAction::Refuse(refusal));
+                        end.push(OpeningAction::Refuse(refusal));
                     }
-                    last => ends[side].push(last),
+                    last => end.push(last),
                 }
             }
         }
