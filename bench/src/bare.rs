@@ -1,9 +1,11 @@
 //! A bare ring: two byte rings between two processes and nothing else, the limit of a path over shared memory.
 //!
-//! Owns the memory's layout and the order of copies and cursors. It must stay as plain as it can be: each check or wait that a
-//! service needs and this has not is a cost that the comparison shall show. docs/benchmarks.md lists what it leaves out.
+//! Owns the memory's layout and the order of copies and cursors. It must stay as plain as it can be: each check or wait
+//! that a service needs and this has not is a cost that the comparison shall show. docs/benchmarks.md lists what it
+//! leaves out.
 //!
-//! Each side trusts the other. One thread a process. A side that waits asks again and again, and never sleeps in the kernel.
+//! Each side trusts the other. One thread a process. A side that waits asks again and again, and never sleeps in the
+//! kernel.
 
 use std::cell::Cell;
 use std::fs::OpenOptions;

@@ -1,6 +1,7 @@
-//! The software NIC without anything above it, with one queue pair for each connection: what sharing one queue pair is measured against.
-//! Messages are copied into registered memory, written with an immediate to the other side's slot of that connection, and copied out
-//! there. One process on each side, all queue pairs on one completion queue and one shared receive queue.
+//! The software NIC without anything above it, with one queue pair for each connection: what sharing one queue pair is
+//! measured against. Messages are copied into registered memory, written with an immediate to the other side's slot of
+//! that connection, and copied out there. One process on each side, all queue pairs on one completion queue and one
+//! shared receive queue.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, BufReader, Write};

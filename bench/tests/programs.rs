@@ -1,6 +1,6 @@
-//! The measuring programs do what they say: every test of sockbench over the kernel's sockets and bare paths, and qpbench on two
-//! loopback addresses.
-//! What they measure here is nobody's claim. Over RaaS they run in `cargo xtask bench`, which starts the daemons.
+//! The measuring programs do what they say: every test of sockbench over the kernel's sockets and bare paths, and
+//! qpbench on two loopback addresses. What they measure here is nobody's claim. Over RaaS they run in
+//! `cargo xtask bench`, which starts the daemons.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};

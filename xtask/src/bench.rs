@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: measures against rivals in alternating rounds, writes a file with values, ratios and verdicts, and
-//! prints a table. Owns the command line; each bench lives in its own module, and what figures mean stands in
+//! `cargo xtask bench`: measures against rivals in alternating rounds, writes a file with values, ratios and verdicts,
+//! and prints a table. Owns the command line; each bench lives in its own module, and what figures mean stands in
 //! docs/benchmarks.md.
 
 mod connections;
@@ -122,8 +122,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 /// How far ahead of other work a measured program runs where that is allowed.
 const PRIORITY: &str = "-20";
 
-/// The command ahead of other work of this machine, since a side that waits for a processor measures the others. Without
-/// the right to do so, as it is.
+/// The command ahead of other work of this machine, since a side that waits for a processor measures the others.
+/// Without the right to do so, as it is.
 fn with_priority<'w>(words: &[&'w str]) -> Vec<&'w str> {
     let mut all = vec![];
     if rustix::process::geteuid().is_root() {
@@ -133,8 +133,8 @@ fn with_priority<'w>(words: &[&'w str]) -> Vec<&'w str> {
     all
 }
 
-/// While it lives, this session's processes together go before those of other sessions; where the kernel groups processes by
-/// session, their own priorities do not reach beyond it.
+/// While it lives, this session's processes together go before those of other sessions; where the kernel groups
+/// processes by session, their own priorities do not reach beyond it.
 #[derive(Debug)]
 struct SessionFirst {
     /// The session's priority before, if it was changed.

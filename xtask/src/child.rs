@@ -1,5 +1,6 @@
-//! Child processes under a watchdog: each has a limit after which its whole process group is ended, so no hang outlives it.
-//! Owns spawning, reading of output and ending. It never waits without a bound and never touches a process it did not start.
+//! Child processes under a watchdog: each has a limit after which its whole process group is ended, so no hang outlives
+//! it. Owns spawning, reading of output and ending. It never waits without a bound and never touches a process it did
+//! not start.
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};

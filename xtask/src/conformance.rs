@@ -1,5 +1,5 @@
-//! Stage `conformance`: the suite of verbs semantics between two software NICs over real UDP sockets. The same bodies run in
-//! virtual time in stage `unit` and on kernel rxe in stage `vm`.
+//! Stage `conformance`: the suite of verbs semantics between two software NICs over real UDP sockets. The same bodies
+//! run in virtual time in stage `unit` and on kernel rxe in stage `vm`.
 
 use crate::child;
 use crate::programs;

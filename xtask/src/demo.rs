@@ -1,5 +1,5 @@
-//! Stage `demo`: `cargo run --release -- demo --json` exactly as a user starts it, and a check of what it says about itself.
-//! Owns the list of keys that bind; each group of demands is one case.
+//! Stage `demo`: `cargo run --release -- demo --json` exactly as a user starts it, and a check of what it says about
+//! itself. Owns the list of keys that bind; each group of demands is one case.
 
 use crate::child::{self, Ended, Stream};
 use crate::repo;

@@ -1,5 +1,6 @@
-//! Stage `hostile`: daemons under tenants, processes and strangers that misbehave. The judges are in crate `hostile`; each
-//! prints a line for each case and its seed at the end. Owns the reading of these lines; a judge that cannot be read failed.
+//! Stage `hostile`: daemons under tenants, processes and strangers that misbehave. The judges are in crate `hostile`;
+//! each prints a line for each case and its seed at the end. Owns the reading of these lines; a judge that cannot be
+//! read failed.
 
 use crate::child::{self, Ended, Stream};
 use crate::programs;

@@ -30,8 +30,8 @@ struct Tool {
 const RUSTDOC_FLAGS: (&str, &str) = ("RUSTDOCFLAGS", "-D warnings");
 
 /// Library and binary documentation are built one after the other: `raas` names a library and a binary, and their pages
-/// would land in one place at the same time. With examples among them the features are those of clippy's check, so that no
-/// dependency is checked again.
+/// would land in one place at the same time. With examples among them the features are those of clippy's check, so that
+/// no dependency is checked again.
 const TOOLS: &[Tool] = &[
     Tool { name: "fmt", args: &["fmt", "--all", "--", "--check", "-l"], env: &[] },
     Tool { name: "lockfile", args: &["metadata", "--locked", "--format-version", "1"], env: &[] },

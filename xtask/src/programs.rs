@@ -1,8 +1,9 @@
 //! The programs that stages start, built for debugging. Owns the one cargo call for all of them.
 //!
-//! Cargo builds a dependency once more for each set of features, and each choice of packages has a set of its own: `--package raas-cli`
-//! after the unit tests of the workspace compiles half of the tree again. With the whole workspace chosen, and an example among
-//! what is built (so that the features of tests count), the sets are those of stage `unit`, and little but linking is left.
+//! Cargo builds a dependency once more for each set of features, and each choice of packages has a set of its own:
+//! `--package raas-cli` after the unit tests of the workspace compiles half of the tree again. With the whole workspace
+//! chosen, and an example among what is built (so that the features of tests count), the sets are those of stage
+//! `unit`, and little but linking is left.
 
 use std::path::PathBuf;
 use std::time::Duration;

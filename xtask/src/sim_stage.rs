@@ -1,5 +1,6 @@
-//! Stage `sim`: whole hosts in virtual time, from seeds. Fixed seeds find what came back, fresh ones what nobody looked for;
-//! the first of the fresh ones is printed, and a seed that breaks a promise is printed with the command that runs it again.
+//! Stage `sim`: whole hosts in virtual time, from seeds. Fixed seeds find what came back, fresh ones what nobody looked
+//! for; the first of the fresh ones is printed, and a seed that breaks a promise is printed with the command that runs
+//! it again.
 
 use crate::child::{self, Ended, Stream};
 use crate::tally::Tally;
@@ -8,8 +9,8 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// With the command that stage `demo` builds: by itself the simulator would have its dependencies with other features, and all of
-/// the protocol's crates would be compiled twice.
+/// With the command that stage `demo` builds: by itself the simulator would have its dependencies with other features,
+/// and all of the protocol's crates would be compiled twice.
 const BUILD: &[&str] = &["build", "--release", "--package", "sim", "--package", "raas-cli"];
 /// Seeds that every run goes through.
 const FIXED: u64 = 1_500;

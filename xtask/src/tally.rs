@@ -1,5 +1,5 @@
-//! Counts of what passed, failed and was skipped, and how each is said. A skip is always loud, and under `CI=true` it is
-//! a failure: nothing may turn green by not running.
+//! Counts of what passed, failed and was skipped, and how each is said. A skip is always loud, and under `CI=true` it
+//! is a failure: nothing may turn green by not running.
 
 use std::time::{Duration, Instant};
 

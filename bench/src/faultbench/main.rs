@@ -1,5 +1,5 @@
-//! `faultbench`: how long applications wait when something fails. Two daemons as two hosts on loopback, in a network namespace
-//! of their own, since the partition takes loopback down. One JSON object on stdout.
+//! `faultbench`: how long applications wait when something fails. Two daemons as two hosts on loopback, in a network
+//! namespace of their own, since the partition takes loopback down. One JSON object on stdout.
 #![forbid(unsafe_code)]
 
 mod cluster;

@@ -82,8 +82,8 @@ fn post(end: &mut End, run: &Run, first: u32, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Lets the device work until the client has something to say. A responder gets no completions of streams, so it looks at
-/// progress alone; a device that needs no processor of ours lets it sleep.
+/// Lets the device work until the client has something to say. A responder gets no completions of streams, so it looks
+/// at progress alone; a device that needs no processor of ours lets it sleep.
 pub(crate) fn respond(end: &mut End, control: &Control) -> Result<()> {
     let mut idle = 0;
     loop {

@@ -1,8 +1,8 @@
-//! The same verbs load on the software NIC and on kernel rxe, over the same link, in alternating rounds. It measures and
-//! writes raw values; ratios and verdicts are made by `cargo xtask bench nic`.
+//! The same verbs load on the software NIC and on kernel rxe, over the same link, in alternating rounds. It measures
+//! and writes raw values; ratios and verdicts are made by `cargo xtask bench nic`.
 //!
-//! It must never change a network that is not its own: `veth` makes and removes its links, and is meant for a guest or a
-//! network namespace of its own.
+//! It must never change a network that is not its own: `veth` makes and removes its links, and is meant for a guest or
+//! a network namespace of its own.
 #![forbid(unsafe_code)]
 
 mod case;

@@ -1,6 +1,6 @@
 //! Both ends on one machine without a short cut: a veth pair in the current network namespace, with each address on its
-//! own end, and routing that sends packets between the two through the pair instead of over loopback. So rxe, whose sockets
-//! are in the initial namespace, and the software NIC use the very same link. And the serving processes.
+//! own end, and routing that sends packets between the two through the pair instead of over loopback. So rxe, whose
+//! sockets are in the initial namespace, and the software NIC use the very same link. And the serving processes.
 //!
 //! The routing rules belong to the whole namespace, so this is for a guest or for `unshare --net`.
 

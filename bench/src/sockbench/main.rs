@@ -1,5 +1,6 @@
-//! The same loads over RaaS streams, kernel TCP, Unix sockets and bare rings: ping-pong, streams of writes, and many connections.
-//! One process is the server, one the client; what each prints is one JSON object. Which rival runs when is for `cargo xtask bench`.
+//! The same loads over RaaS streams, kernel TCP, Unix sockets and bare rings: ping-pong, streams of writes, and many
+//! connections. One process is the server, one the client; what each prints is one JSON object. Which rival runs when
+//! is for `cargo xtask bench`.
 #![forbid(unsafe_code)]
 
 mod cpu;

@@ -1,8 +1,8 @@
-//! Many connections between two processes: messages on all in turn, beside the same on a few, in alternating halves of rounds; and
-//! connections that carried something and then rest.
+//! Many connections between two processes: messages on all in turn, beside the same on a few, in alternating halves of
+//! rounds; and connections that carried something and then rest.
 //!
-//! Both sides go through the connections in the same order, so a blocking read never waits for a message that the other side
-//! sends only after it was read.
+//! Both sides go through the connections in the same order, so a blocking read never waits for a message that the other
+//! side sends only after it was read.
 
 use std::io::Read;
 use std::time::{Duration, Instant};

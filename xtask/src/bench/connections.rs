@@ -1,5 +1,6 @@
-//! Bench `connections`: messages of 16 KiB on many connections between two namespaces, in turn, beside the same on a few; the same
-//! NIC with one queue pair for each connection; and what a resting connection costs the daemons. Owns the bars.
+//! Bench `connections`: messages of 16 KiB on many connections between two namespaces, in turn, beside the same on a
+//! few; the same NIC with one queue pair for each connection; and what a resting connection costs the daemons. Owns the
+//! bars.
 
 use std::time::Duration;
 
@@ -38,8 +39,8 @@ const DESCRIPTORS_MAX: f64 = 20.0;
 const LIMIT: Duration = Duration::from_secs(180);
 /// Rings of 64 KiB, so that those of 20,000 connections fit this machine's memory.
 const CONFIG: &str = "ring_bytes = 65536\n[limits]\nring_memory_per_app_max = 17179869184\n";
-/// Rings of one message. In larger ones the messages of a few connections lie behind each other and leave several in one WRITE,
-/// which those of a thousand that are written in turn never do; here neither do.
+/// Rings of one message. In larger ones the messages of a few connections lie behind each other and leave several in
+/// one WRITE, which those of a thousand that are written in turn never do; here neither do.
 const CONFIG_ALONE: &str = "ring_bytes = 16384\n";
 
 pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {

@@ -1,5 +1,5 @@
-//! Bench `faults`: how long applications wait when an application dies, a lane is reset, a partition heals. Owns the limits; the
-//! measuring is in bench/src/faultbench.
+//! Bench `faults`: how long applications wait when an application dies, a lane is reset, a partition heals. Owns the
+//! limits; the measuring is in bench/src/faultbench.
 
 use super::Args;
 use super::report::Findings;

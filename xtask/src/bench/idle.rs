@@ -1,4 +1,5 @@
-//! Bench `idle`: what two daemons that are joined by a lane cost the processor while nobody wants anything. Owns the bar.
+//! Bench `idle`: what two daemons that are joined by a lane cost the processor while nobody wants anything. Owns the
+//! bar.
 
 use std::time::{Duration, Instant};
 

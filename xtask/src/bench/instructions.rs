@@ -1,5 +1,6 @@
-//! Bench `instructions`: instructions for a message in the engine and for a packet in the NIC, counted by callgrind. Two runs of
-//! different length; what the longer one takes more is the messages' alone. Unlike times they do not depend on the machine's load.
+//! Bench `instructions`: instructions for a message in the engine and for a packet in the NIC, counted by callgrind.
+//! Two runs of different length; what the longer one takes more is the messages' alone. Unlike times they do not depend
+//! on the machine's load.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Cases by sides: in each round of a case every side runs once, in an order that turns from round to round, and the rows come
-//! from the rounds. Owns the alternation; what runs where is in place.rs and rivals.rs.
+//! Cases by sides: in each round of a case every side runs once, in an order that turns from round to round, and the
+//! rows come from the rounds. Owns the alternation; what runs where is in place.rs and rivals.rs.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What a process costs by the kernel's word: anonymous memory, page tables, its share of shared memory, descriptors. Reads /proc
-//! only.
+//! What a process costs by the kernel's word: anonymous memory, page tables, its share of shared memory, descriptors.
+//! Reads /proc only.
 
 use std::fs::read_to_string;
 

@@ -1,5 +1,5 @@
-//! Bench `nic`: the software NIC against kernel rxe, over the same veth pair in one guest, in one boot. Owns the bars; the
-//! load is in bench/src/nicbench.
+//! Bench `nic`: the software NIC against kernel rxe, over the same veth pair in one guest, in one boot. Owns the bars;
+//! the load is in bench/src/nicbench.
 
 use super::report::Findings;
 use super::stats::{Bar, Better, Kind, Row, Series};

@@ -1,5 +1,5 @@
-//! Where the two ends of a bench run: both on this host, or each in a network namespace of its own with a veth pair between.
-//! And their daemons. The namespaces belong to processes that this one started, so nothing is left behind.
+//! Where the two ends of a bench run: both on this host, or each in a network namespace of its own with a veth pair
+//! between. And their daemons. The namespaces belong to processes that this one started, so nothing is left behind.
 
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
@@ -55,7 +55,8 @@ struct Daemon {
     process: Beside,
 }
 
-/// Starts this very command again in a network namespace of its own, unless this is that already. The answer is its exit code.
+/// Starts this very command again in a network namespace of its own, unless this is that already. The answer is its
+/// exit code.
 pub(crate) fn enter_namespace() -> Result<Option<std::process::ExitStatus>> {
     if std::env::var_os(INSIDE).is_some() {
         return Ok(None);
@@ -192,8 +193,8 @@ impl Place {
         command
     }
 
-    /// From now on each end's programs keep to a processor of its own, or to none again. Of two hosts that holds for their daemons
-    /// too; the daemon of one host is on the path of neither end.
+    /// From now on each end's programs keep to a processor of its own, or to none again. Of two hosts that holds for
+    /// their daemons too; the daemon of one host is on the path of neither end.
     pub(crate) fn pin(&mut self, pinned: bool) -> Result<()> {
         let all = processor::allowed()?;
         self.pinned = if pinned { Some(processor::two_apart(&all)?) } else { None };

@@ -1,4 +1,5 @@
-//! Processes of a bench that run beside the measured one: servers, daemons, a second network namespace. Each ends with its guard.
+//! Processes of a bench that run beside the measured one: servers, daemons, a second network namespace. Each ends with
+//! its guard.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, Command, Stdio};

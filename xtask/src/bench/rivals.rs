@@ -1,5 +1,5 @@
-//! The rivals' own benchmark programs: ucx_perftest and fi_pingpong. Owns their installation, their settings and the reading of
-//! their tables.
+//! The rivals' own benchmark programs: ucx_perftest and fi_pingpong. Owns their installation, their settings and the
+//! reading of their tables.
 
 use std::process::Command;
 use std::time::Duration;
@@ -26,7 +26,8 @@ const UCX_PORT: u16 = 14_555;
 pub(crate) enum Rival {
     /// ucx_perftest: test, bytes, iterations.
     Ucx(&'static str, u32, u32),
-    /// fi_pingpong: provider, endpoint type, bytes, iterations. It has no stream; ping-pongs of large messages stand for it.
+    /// fi_pingpong: provider, endpoint type, bytes, iterations. It has no stream; ping-pongs of large messages stand
+    /// for it.
     Libfabric(&'static str, &'static str, u32, u32),
 }
 

@@ -1,5 +1,5 @@
-//! Bench `same-host`: two processes of one host, each with a processor of its own, beside a bare ring and UCX over posix shared memory,
-//! which decide; kernel sockets and libfabric shm are reported. Owns the bars.
+//! Bench `same-host`: two processes of one host, each with a processor of its own, beside a bare ring and UCX over
+//! posix shared memory, which decide; kernel sockets and libfabric shm are reported. Owns the bars.
 
 use anyhow::Result;
 use serde_json::json;
@@ -26,7 +26,8 @@ fn fabric(bytes: u32, iterations: u32) -> Side {
     Side { name: "libfabric-shm", runner: Runner::Rival(Rival::Libfabric("shm", "rdm", bytes, iterations)) }
 }
 
-/// Bytes of a bare ring for small messages, and for a stream: a ring of ours begins with the one and grows to the other.
+/// Bytes of a bare ring for small messages, and for a stream: a ring of ours begins with the one and grows to the
+/// other.
 const RING_BYTES: u64 = 256 << 10;
 const GROWN_RING_BYTES: u64 = 4 << 20;
 

@@ -66,8 +66,8 @@ pub(crate) struct Spread {
 }
 
 impl Series {
-    /// `ours / rival` of each round. Whatever the unit, so a time that is half the rival's has the ratio 0.5, and a rate
-    /// twice the rival's the ratio 2. Rounds without two positive values have none.
+    /// `ours / rival` of each round. Whatever the unit, so a time that is half the rival's has the ratio 0.5, and a
+    /// rate twice the rival's the ratio 2. Rounds without two positive values have none.
     pub(crate) fn ratios(&self) -> Vec<f64> {
         let pairs = self.ours.iter().zip(&self.rival_values);
         pairs.filter(|(a, b)| is_measured(**a) && is_measured(**b)).map(|(a, b)| a / b).collect()

@@ -1,5 +1,5 @@
-//! Bench `two-hosts`: two network namespaces joined by veth, four processes, beside a bare relay (ring, UDP, ring), kernel TCP with the
-//! same writes, UCX over TCP and libfabric over TCP. Owns the bars.
+//! Bench `two-hosts`: two network namespaces joined by veth, four processes, beside a bare relay (ring, UDP, ring),
+//! kernel TCP with the same writes, UCX over TCP and libfabric over TCP. Owns the bars.
 
 use anyhow::Result;
 use serde_json::json;

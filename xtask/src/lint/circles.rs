@@ -1,6 +1,6 @@
-//! No circle among the modules of a crate. Two modules stand beside each other if they have the same parent, and what is
-//! below a module counts as part of it. A circle is a round of modules beside each other in which each names something of
-//! the next. A module and what is below it are one: a child may use its parent and a parent its children.
+//! No circle among the modules of a crate. Two modules stand beside each other if they have the same parent, and what
+//! is below a module counts as part of it. A circle is a round of modules beside each other in which each names
+//! something of the next. A module and what is below it are one: a child may use its parent and a parent its children.
 
 use super::modules::{Id, Modules, Use};
 use crate::repo::{Package, Repo};
@@ -69,8 +69,8 @@ fn circles(modules: &Modules) -> Vec<String> {
     found
 }
 
-/// The modules beside each other that `from` and `to` are, or are below of, and their parent; `None` if one is below the
-/// other.
+/// The modules beside each other that `from` and `to` are, or are below of, and their parent; `None` if one is below
+/// the other.
 fn siblings(modules: &Modules, from: Id, to: Id) -> Option<(Id, Id, Id)> {
     let [from, to] = [from, to].map(|id| {
         let mut line: Vec<Id> = std::iter::successors(Some(id), |id| modules.parent(*id)).collect();

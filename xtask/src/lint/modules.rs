@@ -1,8 +1,9 @@
 //! The modules of one crate and who of them names whom, read from the source with `syn`. Owns the reading of files, the
 //! scopes of names and the resolving of paths through imports and re-exports; what is a circle is judged in `circles`.
 //!
-//! Code under `cfg(test)` is left out: a test may use whatever it judges. A name counts for the module that defines it, not
-//! for the one that passes it on. What needs the types (methods, fields) is not seen, and neither is what a macro makes up.
+//! Code under `cfg(test)` is left out: a test may use whatever it judges. A name counts for the module that defines it,
+//! not for the one that passes it on. What needs the types (methods, fields) is not seen, and neither is what a macro
+//! makes up.
 
 use anyhow::{Context, Result, bail};
 use proc_macro2::{TokenStream, TokenTree};
@@ -112,8 +113,8 @@ impl Modules {
         }
     }
 
-    /// Follows `rest` from `module`, which the path has reached. What nobody defines by that name was made by a macro, or is
-    /// the module itself.
+    /// Follows `rest` from `module`, which the path has reached. What nobody defines by that name was made by a macro,
+    /// or is the module itself.
     fn through(&self, module: Id, rest: &[String], seen: &mut Seen) -> Option<Id> {
         let Some((first, after)) = rest.split_first() else {
             return Some(module);
@@ -314,7 +315,8 @@ fn collect_leaves(tree: &syn::UseTree, before: &[String], found: &mut Vec<Leaf>)
     }
 }
 
-/// Collects the paths of a piece of source. Names of one word are left out: a module gets them by `use`, or they are its own.
+/// Collects the paths of a piece of source. Names of one word are left out: a module gets them by `use`, or they are
+/// its own.
 #[derive(Default)]
 struct Mentions {
     all: Vec<Mention>,

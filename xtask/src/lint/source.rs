@@ -1,5 +1,5 @@
-//! The repository's source files for the rules, and a small lexer that separates Rust code from comments and literals, so
-//! that a rule about code is not set off by a sentence. Reads only.
+//! The repository's source files for the rules, and a small lexer that separates Rust code from comments and literals,
+//! so that a rule about code is not set off by a sentence. Reads only.
 
 use crate::repo::Repo;
 use anyhow::{Context, Result};
@@ -47,7 +47,8 @@ fn starts_with_shebang(path: &Path) -> bool {
     std::fs::File::open(path).is_ok_and(|mut file| file.read_exact(&mut first).is_ok() && first == *b"#!")
 }
 
-/// Rust source with comments and the inside of string and character literals replaced by blanks; lines stay where they are.
+/// Rust source with comments and the inside of string and character literals replaced by blanks; lines stay where they
+/// are.
 pub(crate) fn code_only(text: &str) -> String {
     let letters: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());

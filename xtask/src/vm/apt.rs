@@ -1,6 +1,6 @@
 //! A private apt: its own sources, lists, cache and view of what is installed, all under one directory. Owns resolving,
-//! downloading and unpacking of packages. It installs nothing and removes nothing: the machine's own package state is only
-//! read, so it works without root too.
+//! downloading and unpacking of packages. It installs nothing and removes nothing: the machine's own package state is
+//! only read, so it works without root too.
 
 use super::sources;
 use crate::child::{self, Stream};
@@ -63,8 +63,8 @@ impl Apt {
         Ok(text.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
     }
 
-    /// Packages, as `name=version`, that must be added to this machine's for `packages` to work. Installed packages that
-    /// contradict them are left out of the private view; on the machine they stay.
+    /// Packages, as `name=version`, that must be added to this machine's for `packages` to work. Installed packages
+    /// that contradict them are left out of the private view; on the machine they stay.
     pub(super) fn missing(&self, packages: &[&str]) -> Result<Vec<String>> {
         std::fs::copy(STATUS, self.dir.join("status")).context("cannot read dpkg's status")?;
         for _ in 0..CONFLICT_ROUNDS_MAX {

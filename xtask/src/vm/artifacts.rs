@@ -1,5 +1,5 @@
-//! The guest's parts in `target/vm`: qemu, a static busybox, the layer of packages that only the guest has, and kernels.
-//! Owns what is fetched and when it is fetched again. Nothing of it is installed on the machine.
+//! The guest's parts in `target/vm`: qemu, a static busybox, the layer of packages that only the guest has, and
+//! kernels. Owns what is fetched and when it is fetched again. Nothing of it is installed on the machine.
 
 use super::apt::{self, Apt};
 use super::{bzimage, modules};

@@ -1,5 +1,5 @@
-//! The uncompressed kernel inside a bzImage: qemu starts it through its PVH entry in half the time. Owns the reading of the
-//! x86 boot header (Documentation/arch/x86/boot.rst); the decompressors are the system's programs.
+//! The uncompressed kernel inside a bzImage: qemu starts it through its PVH entry in half the time. Owns the reading of
+//! the x86 boot header (Documentation/arch/x86/boot.rst); the decompressors are the system's programs.
 
 use crate::child::{self, Stream};
 use anyhow::{Context, Result, bail, ensure};

@@ -1,6 +1,6 @@
 //! One boot: the run directory, one qemu per guest, their output and exit codes. Owns the contract with
-//! tests/vm/guest-stage2. A guest that hangs, panics or ends without an exit code is an error with its kernel log, never a
-//! silent success.
+//! tests/vm/guest-stage2. A guest that hangs, panics or ends without an exit code is an error with its kernel log,
+//! never a silent success.
 
 use super::artifacts::{Artifacts, Qemu};
 use super::initramfs;
@@ -198,8 +198,9 @@ fn qemu(artifacts: &Artifacts, boot: &Boot, dir: &Path, results: &Path, index: u
     for path in data {
         command.arg("-L").arg(path);
     }
-    // The clock is qemu's own and steady; without the word, the kernel distrusts it and perftest prints infinities. On a busy
-    // host the kernel's own test of the timer, ten ticks within a loop, fails and ends the boot: the timer works, so none.
+    // The clock is qemu's own and steady; without the word, the kernel distrusts it and perftest prints infinities. On
+    // a busy host the kernel's own test of the timer, ten ticks within a loop, fails and ends the boot: the timer
+    // works, so none.
     let kernel_line = format!(
         "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off random.trust_cpu=on tsc=reliable no_timer_check \
          guest.index={index}"

@@ -1,6 +1,6 @@
-//! Kernel modules for the guest: finds each wanted module and what it depends on, in an order in which they can be inserted,
-//! and stores them uncompressed. Owns the lists of wanted modules. Dependencies are read from the modules themselves, so no
-//! kmod is needed.
+//! Kernel modules for the guest: finds each wanted module and what it depends on, in an order in which they can be
+//! inserted, and stores them uncompressed. Owns the lists of wanted modules. Dependencies are read from the modules
+//! themselves, so no kmod is needed.
 
 use crate::child::{self, Stream};
 use anyhow::{Context, Result, bail};

@@ -1,5 +1,6 @@
-//! Which Debian suites packages come from: read from the machine's own apt sources, never from a list of our own. Owns the
-//! parsing of both source formats and the choice of the neighbouring suites that carry another kernel. Changes nothing.
+//! Which Debian suites packages come from: read from the machine's own apt sources, never from a list of our own. Owns
+//! the parsing of both source formats and the choice of the neighbouring suites that carry another kernel. Changes
+//! nothing.
 
 use anyhow::{Context, Result, bail};
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! Stage `vm`: suites that run in a guest, one boot each. Owns the registry and the reading of result lines. A suite says
-//! `PASS name`, `FAIL name: reason` or `SKIP name: reason` per case, or runs a Rust test binary; one that ends early cannot
-//! pass, because each states how many cases it has at least.
+//! Stage `vm`: suites that run in a guest, one boot each. Owns the registry and the reading of result lines. A suite
+//! says `PASS name`, `FAIL name: reason` or `SKIP name: reason` per case, or runs a Rust test binary; one that ends
+//! early cannot pass, because each states how many cases it has at least.
 
 use super::artifacts::{self, Artifacts};
 use super::guest::{self, Boot};
@@ -147,8 +147,9 @@ const SUITES: &[Suite] = &[
     },
 ];
 
-/// Fetches and unpacks what the stage's guests are made of, on a thread beside other stages: that waits for the network most of
-/// the time. What fails is tried again by the suite that needs it, which says so; a suite that comes earlier waits.
+/// Fetches and unpacks what the stage's guests are made of, on a thread beside other stages: that waits for the network
+/// most of the time. What fails is tried again by the suite that needs it, which says so; a suite that comes earlier
+/// waits.
 pub(crate) fn prepare_ahead(context: &Context) {
     let (cache, full) = (context.repo.target.join("vm"), context.full);
     std::thread::spawn(move || {
@@ -244,7 +245,8 @@ fn on_host(context: &Context, artifacts: &Artifacts, program: &str, results: &Pa
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{}:{path}", usr.join("bin").display()));
     command.env("LD_LIBRARY_PATH", artifacts.layer.join(artifacts::LIBRARIES)).env("VM_RESULTS", results);
-    // Wireshark looks for its tables where its package would have put them, and must not follow this user's preferences.
+    // Wireshark looks for its tables where its package would have put them, and must not follow this user's
+    // preferences.
     command
         .env("WIRESHARK_DATA_DIR", usr.join("share/wireshark"))
         .env("WIRESHARK_CONFIG_DIR", results.join("wireshark"));

@@ -108,8 +108,8 @@ pub enum Request {
         /// The connection.
         connection: u64,
     },
-    /// A question for a page of `raas ss` and the like. A client asks one question at a time; the daemon counts it as answered
-    /// when the client's socket has taken the answer.
+    /// A question for a page of `raas ss` and the like. A client asks one question at a time; the daemon counts it as
+    /// answered when the client's socket has taken the answer.
     Inspect {
         /// Repeated in the answer.
         request: u64,
@@ -160,8 +160,8 @@ pub enum Request {
         /// Its number.
         number: u64,
     },
-    /// Bind a datagram socket to a port of this host; datagrams have ports of their own. Answered by [`Reply::Connected`], with
-    /// a connection on a lane that has no peer. Closing its slot closes the socket.
+    /// Bind a datagram socket to a port of this host; datagrams have ports of their own. Answered by
+    /// [`Reply::Connected`], with a connection on a lane that has no peer. Closing its slot closes the socket.
     BindDatagram {
         /// Repeated in the answer.
         request: u64,

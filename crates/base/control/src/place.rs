@@ -1,7 +1,7 @@
 //! Where the daemon's socket lies: one rule for the daemon, the library and the command.
 //!
-//! Owns the order of the places: the one where a daemon serves, and those where a program looks. It must never create or
-//! look at a file.
+//! Owns the order of the places: the one where a daemon serves, and those where a program looks. It must never create
+//! or look at a file.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -38,8 +38,8 @@ fn of_user(uid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/raas-{uid}/raasd.sock"))
 }
 
-/// Where a program looks for the daemon, in this order: only at `explicit` if it is given, else only at `$RAAS_SOCKET` if it
-/// is set, else at each place where a daemon of this user or of the whole host may serve:
+/// Where a program looks for the daemon, in this order: only at `explicit` if it is given, else only at `$RAAS_SOCKET`
+/// if it is set, else at each place where a daemon of this user or of the whole host may serve:
 /// `$XDG_RUNTIME_DIR/raas/raasd.sock`, `/tmp/raas-$UID/raasd.sock` (not for root), `/run/raas/raasd.sock`.
 pub fn socket_places(explicit: Option<&Path>) -> Vec<PathBuf> {
     socket_places_from(explicit, |name| std::env::var_os(name), rustix::process::getuid().as_raw())

@@ -32,7 +32,8 @@ pub const fn index_max<K: Key>() -> u32 {
     (1 << K::INDEX_BITS) - 1
 }
 
-/// The place of a key in its slab: below the slab's largest size, and taken again by another key when the entry is gone.
+/// The place of a key in its slab: below the slab's largest size, and taken again by another key when the entry is
+/// gone.
 #[inline]
 pub fn index_of<K: Key>(key: K) -> usize {
     (key.bits() & index_max::<K>()) as usize
@@ -170,7 +171,8 @@ impl<K: Key, T> GenSlab<K, T> {
         self.entries.iter().enumerate().filter_map(move |(i, e)| e.value.as_ref().map(|v| (key(i, e), v)))
     }
 
-    /// Live entries at the `looks` places from `from` on, each with its place; and the place after them, if there are more.
+    /// Live entries at the `looks` places from `from` on, each with its place; and the place after them, if there are
+    /// more.
     pub fn page(&self, from: u32, looks: u32) -> (impl Iterator<Item = (u32, K, &T)>, Option<u32>) {
         let (from, len) = (from as usize, self.entries.len());
         let end = from.saturating_add(looks as usize).min(len);

@@ -1,4 +1,5 @@
-//! Speed of copies, rings and doorbells on one core, beside plain slices: `cargo run --release -p shm --example shm_speed`.
+//! Speed of copies, rings and doorbells on one core, beside plain slices:
+//! `cargo run --release -p shm --example shm_speed`.
 use std::hint::black_box;
 use std::time::Instant;
 

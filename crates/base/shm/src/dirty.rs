@@ -4,10 +4,10 @@
 //! cleared only to be reported, and what is not reported is marked again. It must never trust the other side: bits
 //! beyond the slots are ignored, and one call looks at each word at most twice.
 //!
-//! One bit per slot in the leaf words; bit `w` of the summary says that leaf word `w` may be non-zero. A producer sets the
-//! leaf, then the summary; the consumer clears the summary, then the leaf: so a mark that the consumer's pass over the leaf
-//! misses leaves its summary bit set after the pass. All marks are read-modify-writes with release, all clears with
-//! acquire. The fences of the sleep handshake are in `sleep`.
+//! One bit per slot in the leaf words; bit `w` of the summary says that leaf word `w` may be non-zero. A producer sets
+//! the leaf, then the summary; the consumer clears the summary, then the leaf: so a mark that the consumer's pass over
+//! the leaf misses leaves its summary bit set after the pass. All marks are read-modify-writes with release, all clears
+//! with acquire. The fences of the sleep handshake are in `sleep`.
 //!
 //! A producer that finds both bits set leaves them: read-modify-writes of words that the other side reads cost more
 //! than everything else in a small write. It publishes its cursor, fences, and looks; the consumer clears, fences, and
@@ -62,7 +62,8 @@ impl<R: AtomicRow> DirtyBitmap<R> {
         assert!(slot < self.slots, "slot {slot} of a doorbell with {} slots", self.slots);
         let leaf = slot as usize / WORD;
         let (at, bit) = (leaf_start(self.slots) + leaf, 1 << (slot as usize % WORD));
-        // PAIRS WITH the fence in `take`: bits that this producer still sees are cleared before the consumer looks at cursors.
+        // PAIRS WITH the fence in `take`: bits that this producer still sees are cleared before the consumer looks at
+        // cursors.
         self.row.fence_seq_cst();
         if self.row.load(at, Ordering::Relaxed) & bit != 0
             && self.row.load(leaf / WORD, Ordering::Relaxed) & 1 << (leaf % WORD) != 0
@@ -88,8 +89,8 @@ impl<R: AtomicRow> DirtyBitmap<R> {
         (0..summary_words(self.slots)).any(|s| self.row.load(s, Ordering::Acquire) & self.existing(s) != 0)
     }
 
-    /// Appends up to `budget` marked slots to `out` and clears them; how many. Goes on after the slot taken last, so each
-    /// marked slot is taken after at most one round over the others.
+    /// Appends up to `budget` marked slots to `out` and clears them; how many. Goes on after the slot taken last, so
+    /// each marked slot is taken after at most one round over the others.
     pub(crate) fn take(&mut self, out: &mut Vec<u32>, budget: usize) -> usize {
         let first_leaf = self.next as usize / WORD;
         let below = low_mask(self.next as usize % WORD);

@@ -9,8 +9,8 @@ use crate::{Region, RegionError, Word32};
 
 /// One end of a doorbell: a two-level dirty bitmap in a region.
 ///
-/// Any number of threads may [`ring`](Doorbell::ring); one takes. A clone is a further handle on the same bitmap with its
-/// own place in the rotation.
+/// Any number of threads may [`ring`](Doorbell::ring); one takes. A clone is a further handle on the same bitmap with
+/// its own place in the rotation.
 #[derive(Debug, Clone)]
 pub struct Doorbell(DirtyBitmap<Row64>);
 
@@ -20,8 +20,8 @@ impl Doorbell {
         row_words(slots) as u64 * 8
     }
 
-    /// Over `bytes(slots)` bytes at `offset` (a multiple of 8), which are zero or those of a doorbell in use. `slots` is a
-    /// power of two, 64..=65536.
+    /// Over `bytes(slots)` bytes at `offset` (a multiple of 8), which are zero or those of a doorbell in use. `slots`
+    /// is a power of two, 64..=65536.
     pub fn new(region: &Region, offset: u64, slots: u32) -> Result<Self, RegionError> {
         check_power_of_two("doorbell slots", slots, SESSION_SLOTS_MIN, SESSION_SLOTS_MAX)?;
         let row = Row64::new(region, offset, row_words(slots))?;
@@ -50,9 +50,9 @@ impl Doorbell {
 
     /// Takes up to `budget` dirty slots, appends them to `out` and clears them; O(dirty). Returns how many.
     ///
-    /// Cursors that the other side stored before it rang are visible afterwards. Slots not taken stay dirty; the next call
-    /// goes on after the last slot taken, so that none starves. A hostile peer can make it report any existing slots, also
-    /// clean ones, but no others.
+    /// Cursors that the other side stored before it rang are visible afterwards. Slots not taken stay dirty; the next
+    /// call goes on after the last slot taken, so that none starves. A hostile peer can make it report any existing
+    /// slots, also clean ones, but no others.
     #[inline]
     pub fn take(&mut self, out: &mut Vec<u32>, budget: usize) -> usize {
         self.0.take(out, budget)

@@ -1,8 +1,8 @@
 //! The protocols of this crate under loom: all interleavings of small cases, with the stale loads that the C11 memory
 //! model allows.
 //!
-//! Owns words that live in loom's memory, as they are or deliberately weakened. Each protocol has a model that must hold
-//! and the same model, weakened, that must fail: so a model that could not fail would show.
+//! Owns words that live in loom's memory, as they are or deliberately weakened. Each protocol has a model that must
+//! hold and the same model, weakened, that must fail: so a model that could not fail would show.
 //!
 //! Nothing blocks in a model. A party that would block says so, and at the end it is an error if one sleeps while there
 //! is work for it and nobody sent a wake.

@@ -66,8 +66,8 @@ pub(crate) fn claim_signal(told: &impl AtomicWord<u32>) -> bool {
 
 #[inline]
 pub(crate) fn clear_signal(told: &impl AtomicWord<u32>, drain: impl FnOnce()) {
-    // The descriptor first. The other way round a signal may come between: then the flag is set, the descriptor drained,
-    // and every later change finds the flag and writes nothing.
+    // The descriptor first. The other way round a signal may come between: then the flag is set, the descriptor
+    // drained, and every later change finds the flag and writes nothing.
     drain();
     told.fetch_and(!TOLD, Ordering::AcqRel);
 }

@@ -79,15 +79,16 @@ struct Mapping {
     backing: Backing,
 }
 
-// SAFETY: a Mapping is an address range that it alone unmaps, on drop; the bytes are reached only by copies and atomics,
-// which any thread may do.
+// SAFETY: a Mapping is an address range that it alone unmaps, on drop; the bytes are reached only by copies and
+// atomics, which any thread may do.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; no method hands out a reference to the bytes or changes the fields.
 unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `start` and `len` are what mmap returned in `Region::map`, and the last handle to them goes away here.
+        // SAFETY: `start` and `len` are what mmap returned in `Region::map`, and the last handle to them goes away
+        // here.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast::<c_void>(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of an own mapping: {unmapped:?}");
     }
@@ -189,9 +190,9 @@ impl Region {
 
     /// Makes the range read as zero and gives its whole pages back to the system where the kernel allows it.
     ///
-    /// Not allowed is the maker's own mapping of a segment sealed against future writes: there the zeros are stored, and
-    /// the pages stay. Fails with `PermissionDenied` on a read-only region, `InvalidInput` on a bad range. Memory that a
-    /// device has pinned must be deregistered before, or the device keeps the old pages.
+    /// Not allowed is the maker's own mapping of a segment sealed against future writes: there the zeros are stored,
+    /// and the pages stay. Fails with `PermissionDenied` on a read-only region, `InvalidInput` on a bad range. Memory
+    /// that a device has pinned must be deregistered before, or the device keeps the old pages.
     pub fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         let start = self.checked_writable(offset, len).map_err(|refused| {
             let kind = match refused {

@@ -1,8 +1,8 @@
-//! The rest handshake: how the engine gives back the pages of a transmit ring into which the application may begin to write
-//! at any time.
+//! The rest handshake: how the engine gives back the pages of a transmit ring into which the application may begin to
+//! write at any time.
 //!
-//! Owns the order in which each side says what it does and looks at what the other says. It must never make the application
-//! pay on the way of a write: it stores a word, loads a word, and needs no fence.
+//! Owns the order in which each side says what it does and looks at what the other says. It must never make the
+//! application pay on the way of a write: it stores a word, loads a word, and needs no fence.
 //!
 //! Application: store "in use", look whether the engine gives pages back, write, publish the tail, store "unused".
 //! Engine: store "giving pages back", pass [`rest_barrier`], look whether the ring is unused, and only then give pages
@@ -30,8 +30,8 @@ const IN_USE: u32 = 2;
 const AWAKE: u32 = 0;
 const RESTING: u32 = 1;
 
-/// Registers this process for [`rest_barrier`]s of others; false if the kernel does not know them, and then the process must not
-/// take part. Doing it again costs a short system call.
+/// Registers this process for [`rest_barrier`]s of others; false if the kernel does not know them, and then the process
+/// must not take part. Doing it again costs a short system call.
 pub fn join_rest_barrier() -> bool {
     membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
 }
@@ -55,8 +55,8 @@ pub fn begin_rest(words: &SlotWords) {
     announce(&words.tx_rest);
 }
 
-/// After the barrier: whether the application writes nothing, and will not before [`end_rest`]. All that it wrote before is in its
-/// tail.
+/// After the barrier: whether the application writes nothing, and will not before [`end_rest`]. All that it wrote
+/// before is in its tail.
 pub fn is_unused(words: &SlotWords) -> bool {
     unused(&words.tx_use)
 }

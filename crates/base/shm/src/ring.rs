@@ -137,8 +137,8 @@ impl RingWriter {
         Ok(Self { memory, cursors: Producer::growing(words, at, span), tx_use: None })
     }
 
-    /// Lets the engine give pages of this slot's transmit ring back while nothing is written ([`crate::begin_rest`]). The process
-    /// has joined the barrier ([`crate::join_rest_barrier`]), and this is before anything was written.
+    /// Lets the engine give pages of this slot's transmit ring back while nothing is written ([`crate::begin_rest`]).
+    /// The process has joined the barrier ([`crate::join_rest_barrier`]), and this is before anything was written.
     pub fn may_rest(mut self, words: &SlotWords) -> Result<Self, RegionError> {
         self.tx_use = Some(TxUse::new(words)?);
         Ok(self)
@@ -157,8 +157,8 @@ impl RingWriter {
         if self.tx_use.as_ref().is_some_and(TxUse::is_resting) { Ok(0) } else { self.cursors.free() }
     }
 
-    /// Keeps the engine from giving pages back until [`RingWriter::let_go`], so that what is written ahead stays. False: it is just
-    /// doing so, as if the ring were full.
+    /// Keeps the engine from giving pages back until [`RingWriter::let_go`], so that what is written ahead stays.
+    /// False: it is just doing so, as if the ring were full.
     pub fn hold(&mut self) -> bool {
         let Some(tx_use) = &mut self.tx_use else { return true };
         tx_use.is_held = tx_use.claim();
@@ -209,8 +209,8 @@ impl RingWriter {
         })
     }
 
-    /// Publishes the next `count` bytes after the tail, which were written ahead. False, and nothing done: there is not so
-    /// much room.
+    /// Publishes the next `count` bytes after the tail, which were written ahead. False, and nothing done: there is not
+    /// so much room.
     pub fn commit(&mut self, count: u64) -> bool {
         self.cursors.commit(count)
     }
@@ -294,8 +294,8 @@ impl RingReader {
         self.cursors.publish();
     }
 
-    /// Copies out up to `dst.len()` bytes and leaves them in the ring. What a second look shows may differ: the peer may
-    /// rewrite bytes that were not consumed.
+    /// Copies out up to `dst.len()` bytes and leaves them in the ring. What a second look shows may differ: the peer
+    /// may rewrite bytes that were not consumed.
     #[inline]
     pub fn peek(&mut self, dst: &mut [u8]) -> Result<usize, PeerFault> {
         let memory = &self.memory;

@@ -4,8 +4,9 @@
 //! the caller does, and bounds every block, since the other party may be hostile or dead.
 //!
 //! Sleeper: store the flag, fence, look for work once more, then block. Waker: publish work, fence, load the flag, wake
-//! if set. Both fences are sequentially consistent, so they have an order: the later party sees the store of the earlier.
-//! With release and acquire alone both may miss each other (the models in `models` show it, as does x86 hardware).
+//! if set. Both fences are sequentially consistent, so they have an order: the later party sees the store of the
+//! earlier. With release and acquire alone both may miss each other (the models in `models` show it, as does x86
+//! hardware).
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sync::AtomicWord;
@@ -90,8 +91,8 @@ impl PairWaiter {
 
     /// Says that this end is going to sleep until `interest` ([`waiting::READABLE`], [`waiting::WRITABLE`]), then asks
     /// `ready` once more. True: nothing was ready, block on the pair socket, with a bound. False: something is ready,
-    /// and the interest is already withdrawn. Each call counts as another sleep (see [`PairSleeper`]): after a wake that
-    /// came to nothing, disarm and arm again.
+    /// and the interest is already withdrawn. Each call counts as another sleep (see [`PairSleeper`]): after a wake
+    /// that came to nothing, disarm and arm again.
     #[inline]
     pub fn arm(&self, interest: u32, ready: impl FnOnce() -> bool) -> bool {
         arm(&self.waiting, interest, ready)
@@ -120,7 +121,8 @@ pub fn slot_is_awaited(app_wait: &Word32, event: u32) -> bool {
     waits_for(app_wait, event)
 }
 
-/// Says in a session slot's `app_wait` that a thread waits for `interest`; it looks at the cursors once more before it blocks.
+/// Says in a session slot's `app_wait` that a thread waits for `interest`; it looks at the cursors once more before it
+/// blocks.
 #[inline]
 pub fn arm_slot(app_wait: &Word32, interest: u32) {
     want(app_wait, interest);

@@ -1,4 +1,5 @@
-//! The words of one connection in a session segment. Owns their names and who writes each; where they lie is told by `layout`.
+//! The words of one connection in a session segment. Owns their names and who writes each; where they lie is told by
+//! `layout`.
 
 use crate::{Word32, Word64};
 
@@ -19,7 +20,8 @@ pub struct SlotWords {
     pub app_owner_pid: Word32,
     /// Whether something may be written behind the tail: see [`crate::begin_rest`].
     pub tx_use: Word32,
-    /// Silence of the peer's daemon in milliseconds after which the connection is given up; 0: as long as the daemons wait.
+    /// Silence of the peer's daemon in milliseconds after which the connection is given up; 0: as long as the daemons
+    /// wait.
     pub peer_timeout_ms: Word32,
     /// Bytes of the tx ring before it are free: the peer's application consumed them.
     pub tx_head: Word64,

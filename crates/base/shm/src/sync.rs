@@ -14,7 +14,8 @@ pub(crate) trait AtomicWord<T> {
     fn fetch_add(&self, value: T, order: Ordering) -> T;
     /// The sequentially consistent fence of the memory that this word lives in.
     fn fence_seq_cst(&self);
-    /// This side's half of a fence whose other half another process makes all processors pass: it holds back the compiler alone.
+    /// This side's half of a fence whose other half another process makes all processors pass: it holds back the
+    /// compiler alone.
     fn fence_light(&self);
 }
 

@@ -1,8 +1,8 @@
 //! Wake descriptors: a socketpair with exactly two parties.
 //!
-//! Owns the datagrams of a wake socket: one byte "wake up", four bytes "look at this slot" (little-endian). It must never
-//! block, raise SIGPIPE, or believe the other side: datagrams of any other form are dropped, and one call takes a bounded
-//! number of them.
+//! Owns the datagrams of a wake socket: one byte "wake up", four bytes "look at this slot" (little-endian). It must
+//! never block, raise SIGPIPE, or believe the other side: datagrams of any other form are dropped, and one call takes a
+//! bounded number of them.
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -31,8 +31,8 @@ pub enum Drained {
 
 /// One end of a wake socket (AF_UNIX SEQPACKET, CLOEXEC, always used with MSG_DONTWAIT and MSG_NOSIGNAL).
 ///
-/// The other end closing (or its process dying) is seen as POLLHUP and [`Drained::Hangup`]. A child made by fork without
-/// exec holds a copy of the end and hides the death of its parent.
+/// The other end closing (or its process dying) is seen as POLLHUP and [`Drained::Hangup`]. A child made by fork
+/// without exec holds a copy of the end and hides the death of its parent.
 #[derive(Debug)]
 pub struct WakeSocket {
     fd: OwnedFd,

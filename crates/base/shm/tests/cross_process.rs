@@ -1,7 +1,7 @@
 //! Two processes: an engine (the test) and an application (the same program, started again) over one session.
 //!
-//! The application sends a stream and the engine echoes it, both going to sleep whenever they find nothing. A wake that is
-//! lost shows as a wait that runs into its bound. Then the application dies, and the engine sees the hang-up.
+//! The application sends a stream and the engine echoes it, both going to sleep whenever they find nothing. A wake that
+//! is lost shows as a wait that runs into its bound. Then the application dies, and the engine sees the hang-up.
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command};
 use std::sync::atomic::Ordering;

@@ -1,5 +1,5 @@
-//! The rest handshake on real processors: a thread writes whenever it likes, another gives the ring's pages back whenever the ring
-//! is empty.
+//! The rest handshake on real processors: a thread writes whenever it likes, another gives the ring's pages back
+//! whenever the ring is empty.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

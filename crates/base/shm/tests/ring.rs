@@ -112,7 +112,8 @@ proptest! {
         }
     }
 
-    /// A ring that may grow is a queue of bytes too, which never shrinks, and is as large as said once it has carried enough.
+    /// A ring that may grow is a queue of bytes too, which never shrinks, and is as large as said once it has carried
+    /// enough.
     #[test]
     fn growing_ring_is_a_byte_queue_that_gets_larger(
         steps in proptest::collection::vec(step(), 1..300),

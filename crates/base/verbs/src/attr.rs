@@ -213,8 +213,8 @@ pub enum QpModify {
     Err,
 }
 
-/// Attributes of Init to RTR. A UD QP takes none of them: its datagrams go where their address handles say, and are as long as
-/// the port's path MTU.
+/// Attributes of Init to RTR. A UD QP takes none of them: its datagrams go where their address handles say, and are as
+/// long as the port's path MTU.
 #[derive(Debug, Clone)]
 pub struct RtrAttr {
     /// The peer's QP.
@@ -237,8 +237,8 @@ pub struct RtrAttr {
 }
 
 impl RtrAttr {
-    /// Towards QP `dest_qpn` at `av`, which starts with PSN 0 and sends from any port: path MTU 1024, 16 READs and atomics,
-    /// RNR timer 640 us.
+    /// Towards QP `dest_qpn` at `av`, which starts with PSN 0 and sends from any port: path MTU 1024, 16 READs and
+    /// atomics, RNR timer 640 us.
     pub const fn new(dest_qpn: Qpn, av: AddressVector) -> Self {
         Self {
             dest_qpn,

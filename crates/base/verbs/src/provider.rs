@@ -92,14 +92,15 @@ pub trait Provider {
     /// Deregisters a region. When it returns, no operation touches the memory any more.
     fn dereg_mr(&mut self, mr: MrId) -> Result<(), VerbsError>;
 
-    /// Whether registered memory is pinned: the device keeps the pages that it saw at registration, so that they must not be
-    /// given back to the system. True for hardware; false where a CPU reads and writes memory as the process maps it.
+    /// Whether registered memory is pinned: the device keeps the pages that it saw at registration, so that they must
+    /// not be given back to the system. True for hardware; false where a CPU reads and writes memory as the process
+    /// maps it.
     fn pins_memory(&self) -> bool {
         true
     }
 
-    /// Makes a range of a registered region read as zero, and gives its whole pages back to the system, at one instant of the
-    /// device's work on it.
+    /// Makes a range of a registered region read as zero, and gives its whole pages back to the system, at one instant
+    /// of the device's work on it.
     ///
     /// With `unreported`, the range may hold bytes that a peer placed through that QP and that [`Self::poll_cq`] has
     /// not reported yet: bytes of a WRITE that has arrived in part, of a plain WRITE after which no receive completed,

@@ -1,5 +1,5 @@
-//! The C structures of libibverbs that cross the boundary: rdma-core's public `infiniband/verbs.h`, whose layout is stable
-//! since `IBVERBS_1.1`. Sizes and offsets are asserted against those of the header on 64-bit Linux.
+//! The C structures of libibverbs that cross the boundary: rdma-core's public `infiniband/verbs.h`, whose layout is
+//! stable since `IBVERBS_1.1`. Sizes and offsets are asserted against those of the header on 64-bit Linux.
 
 #![allow(non_camel_case_types)] // the names of the C header
 

@@ -70,7 +70,8 @@ fn status(n: c_uint) -> Status {
     }
 }
 
-/// `enum ibv_wc_opcode`; it is meaningless in a failed completion, and unknown ones never come from the verbs used here.
+/// `enum ibv_wc_opcode`; it is meaningless in a failed completion, and unknown ones never come from the verbs used
+/// here.
 fn opcode(n: c_uint) -> WcOpcode {
     match n {
         1 => WcOpcode::Write,

@@ -1,8 +1,9 @@
 //! Provider 2: RDMA devices through rdma-core's libibverbs.
 //!
 //! The library is loaded when a device is opened, so the program that contains this crate builds and starts on machines
-//! without rdma-core and can say that it is missing. The few structures of its C interface that are needed are declared in
-//! `abi`; no other module sees them but `provider` and its parts. All `unsafe` of the crate is calls through that interface.
+//! without rdma-core and can say that it is missing. The few structures of its C interface that are needed are declared
+//! in `abi`; no other module sees them but `provider` and its parts. All `unsafe` of the crate is calls through that
+//! interface.
 #![deny(missing_docs)]
 
 mod abi;

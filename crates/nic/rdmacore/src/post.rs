@@ -132,8 +132,9 @@ pub(crate) fn post_send(
             scratch.sends[i].next = if i + 1 < chunk.len() { chain.wrapping_add(i + 1) } else { null_mut() };
         }
         let mut bad = null_mut();
-        // SAFETY: `qp` is alive (the provider's table holds it until destroy); the chain and its entries lie in `scratch`,
-        // which outlives the call, and inline payloads in `wrs`; the driver copies all of it before it returns.
+        // SAFETY: `qp` is alive (the provider's table holds it until destroy); the chain and its entries lie in
+        // `scratch`, which outlives the call, and inline payloads in `wrs`; the driver copies all of it before it
+        // returns.
         let errno = unsafe { post(qp, chain, &mut bad) };
         refused(errno, "ibv_post_send", first, bad as usize, chain as usize, size_of::<ibv_send_wr>(), chunk.len())?;
     }
@@ -186,8 +187,8 @@ pub(crate) fn post_recv(
             scratch.recvs[i].next = if i + 1 < chunk.len() { chain.wrapping_add(i + 1) } else { null_mut() };
         }
         let mut bad = null_mut();
-        // SAFETY: the context is open and the queue alive (the provider's tables hold both); the chain lies in `scratch`,
-        // which outlives the call; the driver copies it before it returns.
+        // SAFETY: the context is open and the queue alive (the provider's tables hold both); the chain lies in
+        // `scratch`, which outlives the call; the driver copies it before it returns.
         let errno = unsafe {
             match queue {
                 RecvQueue::Qp(qp) => (*context).ops.post_recv.map_or(libc::ENOSYS, |f| f(qp, chain, &mut bad)),

@@ -21,7 +21,8 @@ const POLL_MAX: usize = 32;
 const EVENTS_MAX: usize = 64;
 /// Inline bytes asked for; a device that offers less says so when the QP is made.
 const INLINE_MAX: u32 = 64;
-/// Page size to which the start of a registration must be aligned: addresses run from 0, and the device maps whole pages.
+/// Page size to which the start of a registration must be aligned: addresses run from 0, and the device maps whole
+/// pages.
 const PAGE: u64 = 4096;
 
 /// Which device to open.
@@ -62,8 +63,8 @@ pub struct RdmaCore {
     scratch: Scratch,
 }
 
-// SAFETY: libibverbs objects may be used from any thread; the raw pointers are owned by this value alone, and `&mut self`
-// keeps calls from running at the same time.
+// SAFETY: libibverbs objects may be used from any thread; the raw pointers are owned by this value alone, and
+// `&mut self` keeps calls from running at the same time.
 unsafe impl Send for RdmaCore {}
 
 impl std::fmt::Debug for RdmaCore {
@@ -447,8 +448,8 @@ impl Provider for RdmaCore {
         let start = usize::try_from(offset).map_err(|_| VerbsError::NoSuch("memory"))?;
         let bytes = usize::try_from(len).map_err(|_| VerbsError::NoSuch("memory"))?;
         let address = region.as_ptr().wrapping_add(start);
-        // SAFETY: the range lies in the region (checked above), which stays mapped while the entry holds it; the device's
-        // accesses to it are those of a hostile peer to shared memory, which `Region` allows for.
+        // SAFETY: the range lies in the region (checked above), which stays mapped while the entry holds it; the
+        // device's accesses to it are those of a hostile peer to shared memory, which `Region` allows for.
         let mr = unsafe { (self.lib.ibv_reg_mr_iova2)(self.pd, address.cast(), bytes, 0, access.bits()) };
         if mr.is_null() {
             return Err(os("ibv_reg_mr_iova2"));

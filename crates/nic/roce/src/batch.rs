@@ -1,7 +1,7 @@
 //! One send under construction: a UDP payload, or a GSO batch of equal segments plus at most one shorter last one.
 //!
-//! Owns the layout of the batch and the ICRC of each segment. Payload bytes are copied once, straight to their place, and
-//! the ICRC is computed over that private copy, because a tenant may rewrite the source meanwhile.
+//! Owns the layout of the batch and the ICRC of each segment. Payload bytes are copied once, straight to their place,
+//! and the ICRC is computed over that private copy, because a tenant may rewrite the source meanwhile.
 
 use std::net::SocketAddr;
 
@@ -80,7 +80,8 @@ impl<'a> Batch<'a> {
             && self.used + len <= MAX_UDP_PAYLOAD_BYTES
     }
 
-    /// Appends a packet for which [`Self::fits`] holds; `fill` writes the payload. If it fails, the batch stays as it was.
+    /// Appends a packet for which [`Self::fits`] holds; `fill` writes the payload. If it fails, the batch stays as it
+    /// was.
     pub(crate) fn push<E>(
         &mut self,
         route: &PseudoHeader,

@@ -36,8 +36,8 @@ counters! {
     drop_unknown_qp,
     /// The source address is not the QP's peer.
     drop_wrong_source,
-    /// The source port is not the one from which the QP's peer sends, a software NIC: somebody else of its host, or a device
-    /// on the way that changes ports.
+    /// The source port is not the one from which the QP's peer sends, a software NIC: somebody else of its host, or a
+    /// device on the way that changes ports.
     drop_wrong_port,
     /// The QP's state takes no such packet.
     drop_wrong_state,
@@ -83,8 +83,8 @@ counters! {
     retransmits,
     /// ACK timeouts that fired.
     timeouts,
-    /// Single packets sent again before the ACK timeout, after a silence of several round trips: they reveal a lost NAK or
-    /// last packet within milliseconds and do not count as a retry.
+    /// Single packets sent again before the ACK timeout, after a silence of several round trips: they reveal a lost NAK
+    /// or last packet within milliseconds and do not count as a retry.
     probes,
     /// NAKs sent, RNR NAKs not included.
     naks_sent,

@@ -1,15 +1,15 @@
-//! RoCEv2 as a state machine: the reliable connected and the unreliable datagram transport of the InfiniBand Architecture over UDP (IBTA volume 1,
-//! annex A17), without I/O.
+//! RoCEv2 as a state machine: the reliable connected and the unreliable datagram transport of the InfiniBand
+//! Architecture over UDP (IBTA volume 1, annex A17), without I/O.
 //!
-//! [`Nic`] is a whole RDMA device: memory keys, completion and shared receive queues, queue pairs with SEND, WRITE, READ
-//! and atomics, retries and errors, and datagram queue pairs. It implements [`verbs::Provider`]. Sockets, threads, clocks and randomness stay
-//! outside: datagrams and time are arguments, and everything replays from one seed.
+//! [`Nic`] is a whole RDMA device: memory keys, completion and shared receive queues, queue pairs with SEND, WRITE,
+//! READ and atomics, retries and errors, and datagram queue pairs. It implements [`verbs::Provider`]. Sockets, threads,
+//! clocks and randomness stay outside: datagrams and time are arguments, and everything replays from one seed.
 //!
 //! * `handle_*` puts events in: [`Nic::handle_datagram`], [`Nic::handle_batch`], [`Nic::handle_timeout`].
 //! * `poll_*` takes results out: [`Nic::poll_transmit`], and `poll_cq`, `poll_event` of the provider.
 //!
-//! Bytes from the wire never panic and never reach memory that is not registered for what they do. A packet either takes
-//! effect or is counted under the reason why not ([`NicCounters`]).
+//! Bytes from the wire never panic and never reach memory that is not registered for what they do. A packet either
+//! takes effect or is counted under the reason why not ([`NicCounters`]).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

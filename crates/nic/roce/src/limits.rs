@@ -92,8 +92,8 @@ pub(crate) const OWED_ACK_MAX: Duration = Duration::from_micros(500);
 /// Shortest silence after which the oldest unacknowledged packet is sent again, before the ACK timeout (see
 /// [`crate::NicCounters::probes`]).
 pub(crate) const PROBE_FLOOR: Duration = Duration::from_millis(1);
-/// Such probes without progress in between, each after twice the silence of the one before; then only the ACK timeout is
-/// left.
+/// Such probes without progress in between, each after twice the silence of the one before; then only the ACK timeout
+/// is left.
 pub(crate) const MAX_PROBES: u32 = 4;
 /// After an RNR NAK, how long a responder takes packets behind the refused one for leftovers of the same burst.
 pub(crate) const fn rnr_silence(code: u8) -> Duration {

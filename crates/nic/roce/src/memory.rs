@@ -32,7 +32,8 @@ struct Registration {
     access: Access,
 }
 
-/// Registered regions by key: 32 random bits, the same number for lkey and rkey of a region; rights decide what it is good for.
+/// Registered regions by key: 32 random bits, the same number for lkey and rkey of a region; rights decide what it is
+/// good for.
 #[derive(Debug)]
 pub(crate) struct MrTable {
     /// `None`: the key was given up lately.

@@ -42,9 +42,9 @@ pub struct NicConfig {
 
 /// A RoCEv2 NIC as a state machine. It implements [`verbs::Provider`]; posting and polling only touch its state.
 ///
-/// The owner feeds datagrams and time in and takes sends out:
-/// after each [`Self::handle_datagram`], [`Self::handle_timeout`] or post it calls [`Self::poll_transmit`] until that says
-/// `None`, and before [`Self::deadline`] it calls [`Self::handle_timeout`].
+/// The owner feeds datagrams and time in and takes sends out: after each [`Self::handle_datagram`],
+/// [`Self::handle_timeout`] or post it calls [`Self::poll_transmit`] until that says `None`, and before
+/// [`Self::deadline`] it calls [`Self::handle_timeout`].
 #[derive(Debug)]
 pub struct Nic {
     pub(crate) config: NicConfig,
@@ -99,8 +99,8 @@ impl Nic {
         }
     }
 
-    /// Takes one received UDP payload, BTH to ICRC. `id_guess`: the IPv4 identification that a segment at this place of a
-    /// GRO batch probably had, 0 for a packet that came alone. A wrong guess costs time and 16 of 32 check bits.
+    /// Takes one received UDP payload, BTH to ICRC. `id_guess`: the IPv4 identification that a segment at this place of
+    /// a GRO batch probably had, 0 for a packet that came alone. A wrong guess costs time and 16 of 32 check bits.
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, payload: &[u8], id_guess: u16) {
         let mut touched = None;
         self.take_segment(now, from, payload, id_guess, &mut touched);
@@ -229,8 +229,8 @@ impl Nic {
         }
     }
 
-    /// Acknowledges everything that is owed to requesters which did not ask. The owner calls it when it is about to sleep,
-    /// as [`verbs::Provider::req_notify_cq`] does by itself, or to take a QP down, and then transmits.
+    /// Acknowledges everything that is owed to requesters which did not ask. The owner calls it when it is about to
+    /// sleep, as [`verbs::Provider::req_notify_cq`] does by itself, or to take a QP down, and then transmits.
     pub fn pay_acknowledgements(&mut self) {
         for qpn in std::mem::take(&mut self.debtors) {
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };

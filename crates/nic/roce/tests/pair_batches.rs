@@ -1,5 +1,5 @@
-//! What a send holds: equal segments, one shorter at the end, ACKs that ride along, and the identification that the ICRC
-//! takes for granted.
+//! What a send holds: equal segments, one shorter at the end, ACKs that ride along, and the identification that the
+//! ICRC takes for granted.
 
 mod pair;
 

@@ -35,8 +35,8 @@ fn case(wish: &Wish) -> Case {
 }
 
 impl Case {
-    /// Posts `op`, then two more sends; the first ends with `status`, the others are flushed, both QPs are in error, and
-    /// the peer said `syndrome`.
+    /// Posts `op`, then two more sends; the first ends with `status`, the others are flushed, both QPs are in error,
+    /// and the peer said `syndrome`.
     fn expect(mut self, op: SendOp, len: u32, status: Status, syndrome: u8) {
         self.a.send(&mut self.world, 1, op, 0, len);
         self.a.send(&mut self.world, 2, SendOp::Send, 0, 10);

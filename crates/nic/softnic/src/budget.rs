@@ -4,7 +4,8 @@ use verbs::PathMtu;
 
 /// Bytes that the kernel accounts for one received packet of a full path MTU (`skb->truesize`), measured on Linux 6.18
 /// over loopback one packet at a time, the dearest way in: the data area is a power of two that has room for headers
-/// and 320 bytes of `skb_shared_info`, and the `sk_buff` takes 256. Merged packets cost a twentieth more than they hold.
+/// and 320 bytes of `skb_shared_info`, and the `sk_buff` takes 256. Merged packets cost a twentieth more than they
+/// hold.
 const fn packet_memory_bytes(mtu: PathMtu) -> u64 {
     match mtu {
         PathMtu::Mtu256 | PathMtu::Mtu512 => 1_280,

@@ -1,13 +1,14 @@
 //! The UDP port of a software NIC, held on all addresses of the host.
 //!
-//! Peers know the NIC by its address and source port. The port alone is no proof: a socket that is bound to the same port of any
-//! other address, even one that no interface has, may name the NIC's address as the source of a datagram (`IP_PKTINFO`,
-//! `IPV6_PKTINFO`), and Linux asks for no right to do so. So a second socket, which never sends and never reads, holds the port at the
-//! wildcard addresses of both IP versions. Both sockets share the port (`SO_REUSEPORT`), which Linux allows to sockets of one
-//! user only: NICs of the same user at other addresses still open, other users get EADDRINUSE.
+//! Peers know the NIC by its address and source port. The port alone is no proof: a socket that is bound to the same
+//! port of any other address, even one that no interface has, may name the NIC's address as the source of a datagram
+//! (`IP_PKTINFO`, `IPV6_PKTINFO`), and Linux asks for no right to do so. So a second socket, which never sends and
+//! never reads, holds the port at the wildcard addresses of both IP versions. Both sockets share the port
+//! (`SO_REUSEPORT`), which Linux allows to sockets of one user only: NICs of the same user at other addresses still
+//! open, other users get EADDRINUSE.
 //!
-//! Sharing would also let two NICs of one user bind the very same address and take each other's packets. A name in the abstract
-//! namespace of Unix sockets, which belongs to the network namespace as ports do, keeps that out.
+//! Sharing would also let two NICs of one user bind the very same address and take each other's packets. A name in the
+//! abstract namespace of Unix sockets, which belongs to the network namespace as ports do, keeps that out.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -59,8 +60,8 @@ impl Claim {
 }
 
 impl PortGuard {
-    /// Holds the port of `local`, whose socket shares it. Where a socket of another user has the port at some address, so that
-    /// this user can send in the name of `local`, that is logged and nothing is held.
+    /// Holds the port of `local`, whose socket shares it. Where a socket of another user has the port at some address,
+    /// so that this user can send in the name of `local`, that is logged and nothing is held.
     pub(crate) fn hold(local: SocketAddr, name: Claim) -> Self {
         let wildcard = wildcard(local.port());
         if let Err(error) = &wildcard {

@@ -13,10 +13,10 @@
 //!
 //! Counters beyond those of [`roce::NicCounters`]: `rx_socket_overflow` (datagrams that the kernel dropped at the
 //! socket, mostly because its buffer was full), `rx_socket_errors`, `tx_socket_errors` (sends that the kernel refused,
-//! which count as lost), `rx_syscalls`, `tx_syscalls`, `tx_would_block`, `gso_batches`, `gro_batches` (sends and receives
-//! of several packets at once), `gso_batches_resigned` (batches that the kernel could not segment, sent packet by
-//! packet), `udp_port_open` (1: other users of this host can send from the port at another address, and so in the name of this
-//! NIC; always on loopback), `pcap_packets` and `pcap_left_out` (with a capture).
+//! which count as lost), `rx_syscalls`, `tx_syscalls`, `tx_would_block`, `gso_batches`, `gro_batches` (sends and
+//! receives of several packets at once), `gso_batches_resigned` (batches that the kernel could not segment, sent packet
+//! by packet), `udp_port_open` (1: other users of this host can send from the port at another address, and so in the
+//! name of this NIC; always on loopback), `pcap_packets` and `pcap_left_out` (with a capture).
 #![deny(missing_docs)]
 
 mod background;

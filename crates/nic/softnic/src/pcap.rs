@@ -153,8 +153,8 @@ mod tests {
         Seen { source, destination, traffic_class: 0, id: 0, payload }
     }
 
-    /// Sum of the big-endian 16-bit words, an odd last byte padded with zero, folded (RFC 1071): all ones where the bytes
-    /// have their right checksum among them.
+    /// Sum of the big-endian 16-bit words, an odd last byte padded with zero, folded (RFC 1071): all ones where the
+    /// bytes have their right checksum among them.
     fn folded(bytes: &[u8], more: u64) -> u64 {
         let word = |w: &[u8]| u64::from(w[0]) << 8 | w.get(1).map_or(0, |low| u64::from(*low));
         let mut sum = more + bytes.chunks(2).map(word).sum::<u64>();

@@ -169,8 +169,8 @@ fn random_seed() -> Result<[u8; 32], OpenError> {
 }
 
 fn open_capture(path: PathBuf, limit_bytes: u64) -> Result<Capture, OpenError> {
-    // It shows everybody's data, and its name may lie in a directory where others can put a link. The links to own descriptors
-    // are nobody else's.
+    // It shows everybody's data, and its name may lie in a directory where others can put a link. The links to own
+    // descriptors are nobody else's.
     let own = ["/dev/fd/", "/proc/self/fd/", "/dev/stdout"].iter().any(|own| path.starts_with(own));
     let nofollow = if own { OFlags::empty() } else { OFlags::NOFOLLOW };
     let flags = nofollow.bits().cast_signed();

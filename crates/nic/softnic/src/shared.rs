@@ -112,8 +112,8 @@ impl Signals {
         }
     }
 
-    /// A call of the owner changed what there is to do: if the background thread watches and would come too late for it,
-    /// it is woken. Call with the port locked.
+    /// A call of the owner changed what there is to do: if the background thread watches and would come too late for
+    /// it, it is woken. Call with the port locked.
     pub(crate) fn on_changed(&self, port: &Port, now: Time) {
         let until = self.watches_until.load(Ordering::Relaxed);
         if until == 0 || port.sleep_bound(now).is_none_or(|bound| (now + bound).as_nanos() >= until) {

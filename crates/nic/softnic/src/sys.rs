@@ -1,10 +1,11 @@
 //! The system calls that no safe crate offers: many datagrams a call with segmentation offload, and integer socket
 //! options. It owns no socket and keeps no state.
 //!
-//! Why not `quinn-udp`: it sends one batch a call, while the First, Middles and Last of a message are three; it asks for a
-//! time stamp, a class and a destination address with every datagram; and it answers an error by retrying with other
-//! control data, while the ICRC needs to know exactly what left. Measured on loopback, two messages of 64 KiB take 18.7 us
-//! to send here and 22.9 us there, 7.3 and 8.3 us to receive; a packet of 96 bytes 1.16 and 1.49 us to receive.
+//! Why not `quinn-udp`: it sends one batch a call, while the First, Middles and Last of a message are three; it asks
+//! for a time stamp, a class and a destination address with every datagram; and it answers an error by retrying with
+//! other control data, while the ICRC needs to know exactly what left. Measured on loopback, two messages of 64 KiB
+//! take 18.7 us to send here and 22.9 us there, 7.3 and 8.3 us to receive; a packet of 96 bytes 1.16 and 1.49 us to
+//! receive.
 //!
 //! It must never hand a pointer to the kernel that outlives the call.
 
@@ -272,8 +273,8 @@ pub(crate) fn recv(
 fn written_name(name: &MaybeUninit<Name>, len: u32) -> Option<SocketAddr> {
     let mut whole = MaybeUninit::<Name>::zeroed();
     let len = (len as usize).min(size_of::<Name>());
-    // SAFETY: the kernel wrote `len` bytes, which is at most the size of both; the rest of `whole` is zero, so all of it
-    // is initialized.
+    // SAFETY: the kernel wrote `len` bytes, which is at most the size of both; the rest of `whole` is zero, so all of
+    // it is initialized.
     let whole = unsafe {
         std::ptr::copy_nonoverlapping(name.as_ptr().cast::<u8>(), whole.as_mut_ptr().cast::<u8>(), len);
         whole.assume_init()

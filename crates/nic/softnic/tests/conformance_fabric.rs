@@ -1,5 +1,5 @@
-//! The conformance suite on two hosts of a fabric in virtual time, over a perfect link and over one that loses, duplicates
-//! and reorders.
+//! The conformance suite on two hosts of a fabric in virtual time, over a perfect link and over one that loses,
+//! duplicates and reorders.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -123,7 +123,8 @@ fn one_queue_pair_reaches_several_hosts() {
     }
 }
 
-/// A flood that nobody receives is dropped and counted; what comes after it arrives, also while nobody polls the receiver.
+/// A flood that nobody receives is dropped and counted; what comes after it arrives, also while nobody polls the
+/// receiver.
 #[test]
 fn a_flood_is_dropped_and_counted() {
     let helper = SoftNicConfig { progress: Progress::Helper, ..config("127.0.0.1") };

@@ -66,8 +66,8 @@ impl Default for Options {
             qp_access: all_access(),
             mr_access: all_access(),
             mtu: PathMtu::Mtu1024,
-            // 1.07 s, 7.5 s with all retries: a guest of a busy machine stands still for seconds, each of its processors on its
-            // own, and must not look like a dead peer.
+            // 1.07 s, 7.5 s with all retries: a guest of a busy machine stands still for seconds, each of its
+            // processors on its own, and must not look like a dead peer.
             timeout: 18,
             // Not 7, which rxe takes for "without end" (rxe_comp.c).
             retry_cnt: 6,

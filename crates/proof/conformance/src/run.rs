@@ -16,8 +16,8 @@ pub struct Case {
     pub unreliable: bool,
 }
 
-/// Tries of an unreliable case over a link that loses packets. With one packet of a hundred lost, as many repeated and as many
-/// late, a case of twenty packets fails all of them once in ten thousand runs.
+/// Tries of an unreliable case over a link that loses packets. With one packet of a hundred lost, as many repeated and
+/// as many late, a case of twenty packets fails all of them once in ten thousand runs.
 const TRIES_WITH_LOSS: u32 = 12;
 
 impl fmt::Debug for Case {

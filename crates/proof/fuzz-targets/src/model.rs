@@ -1,5 +1,5 @@
-//! What an RC responder must do with the requests of its peer, in the words of the specification (IBTA 9.7.4, 9.7.5, 9.9.3) and
-//! with nothing shared with the NIC's own code.
+//! What an RC responder must do with the requests of its peer, in the words of the specification (IBTA 9.7.4, 9.7.5,
+//! 9.9.3) and with nothing shared with the NIC's own code.
 //!
 //! Owns memory, expected PSN and receives as they must be. It must never look at the NIC.
 

@@ -1,9 +1,10 @@
 //! The whole NIC, compared with the model: packets of the peer, of strangers, garbage, time and verbs, as the input
 //! says.
 //!
-//! Promises that are judged after every step: nothing panics; memory is the model's, and outside of the granted region what
-//! it was; the expected PSN and the state are the model's; receives complete as in the model; what leaves goes to the peer,
-//! has a right ICRC and acknowledges nothing that did not arrive; a stranger's packet is counted once and changes nothing.
+//! Promises that are judged after every step: nothing panics; memory is the model's, and outside of the granted region
+//! what it was; the expected PSN and the state are the model's; receives complete as in the model; what leaves goes to
+//! the peer, has a right ICRC and acknowledges nothing that did not arrive; a stranger's packet is counted once and
+//! changes nothing.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -39,7 +39,8 @@ pub(crate) fn lane_frame(bytes: &[u8]) {
     }
 }
 
-/// A datagram of a peer daemon behind the header area of its receive; and the same bytes as a record of an application's ring.
+/// A datagram of a peer daemon behind the header area of its receive; and the same bytes as a record of an
+/// application's ring.
 pub(crate) fn datagram(bytes: &[u8]) {
     if let Some((area, datagram)) = bytes.split_first_chunk::<GRH_BYTES>() {
         Grh::parse(area);

@@ -2,8 +2,8 @@
 //! two daemons, each in a network namespace of its own. Its packets have a right ICRC. The judge gives it the queue
 //! pair, the route id, and what each probe did to the victim's counters, which is more than it could find out.
 //!
-//! Owns the cases. The lane must survive, idle and busy, each byte must be one that was sent, and each forged packet must be a
-//! drop that is counted by its reason.
+//! Owns the cases. The lane must survive, idle and busy, each byte must be one that was sent, and each forged packet
+//! must be a drop that is counted by its reason.
 
 pub mod field;
 pub mod hand;

@@ -60,8 +60,8 @@ impl Held {
         })
     }
 
-    /// This account with the registered memory of the engine's own pools, as a daemon keeps it from its first lane on: no
-    /// more than two regions for lanes, and two of the UD queue pair.
+    /// This account with the registered memory of the engine's own pools, as a daemon keeps it from its first lane on:
+    /// no more than two regions for lanes, and two of the UD queue pair.
     pub fn with_pool_of_one_lane(&self, host: &Host) -> Result<Self> {
         const POOL_REGIONS: u32 = 4;
         let mut account = self.clone();
@@ -74,8 +74,8 @@ impl Held {
         Ok(account)
     }
 
-    /// Descriptors may be fewer, or one more: a question has a socket of its own, which may not be closed yet when the next
-    /// one comes. Threads of the runtime's pool end when they were idle for a while.
+    /// Descriptors may be fewer, or one more: a question has a socket of its own, which may not be closed yet when the
+    /// next one comes. Threads of the runtime's pool end when they were idle for a while.
     fn is_within(&self, before: &Self) -> bool {
         let fewer = self.fds.iter().zip(&before.fds).all(|(now, before)| now <= &(before + 1));
         let threads = self.threads.iter().zip(&before.threads).all(|(now, before)| now <= before);

@@ -199,7 +199,8 @@ fn daemons(raas: &Path, dir: &Path, rng: &mut SmallRng) -> Result<String> {
         for end in ends {
             *heard.entry(format!("{end:?}")).or_default() += 1;
         }
-        // The pool of receives stays registered for the next lane: what the first death leaves of it, no death may exceed.
+        // The pool of receives stays registered for the next lane: what the first death leaves of it, no death may
+        // exceed.
         let survivor = &hosts[1 - dying];
         let account = match &kept {
             Some(kept) => kept,

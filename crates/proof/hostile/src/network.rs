@@ -1,7 +1,8 @@
-//! Strangers on the network: any bytes to the device's UDP port and to the TCP port of the control links, from many addresses.
+//! Strangers on the network: any bytes to the device's UDP port and to the TCP port of the control links, from many
+//! addresses.
 //!
-//! Owns what they send. A stranger may get no answer on UDP, nothing of a daemon for longer than a handshake may take on
-//! TCP, and must never cost others their service.
+//! Owns what they send. A stranger may get no answer on UDP, nothing of a daemon for longer than a handshake may take
+//! on TCP, and must never cost others their service.
 
 mod datagrams;
 
@@ -261,8 +262,8 @@ fn links(host: &Host, rng: &mut SmallRng, attack: Attack) -> Result<String> {
     Ok(format!("{HALF_OPEN} links, at most {} descriptors more, all closed by the daemon", most.saturating_sub(before)))
 }
 
-/// Strangers hold as many idle links as there are places, from the daemon's own address and from many others, and dial again
-/// where they lose one. The daemon is served all the same.
+/// Strangers hold as many idle links as there are places, from the daemon's own address and from many others, and dial
+/// again where they lose one. The daemon is served all the same.
 fn locked_out(raas: &Path, dir: &Path) -> Result<String> {
     let patient = CONFIGURATION.replace("handshake_ms = 500", "handshake_ms = 3600000");
     let host = &Host::start(raas, dir, address(), &patient)?;

@@ -17,7 +17,8 @@ const PROGRAMS: u64 = 4;
 const ROWS: u64 = 4096;
 /// Tools that do not read.
 const SILENT: usize = 16;
-/// What they may cost: a page each, and as much again and 2 MiB for the allocator. The table for one of them has more than 1 MB.
+/// What they may cost: a page each, and as much again and 2 MiB for the allocator. The table for one of them has more
+/// than 1 MB.
 const GROWTH_MAX: u64 = 2 * (SILENT * PAGE_BYTES) as u64 + (2 << 20);
 
 /// Lets them attack a daemon. The daemon must detach each once its socket is full, and its memory must stay within the

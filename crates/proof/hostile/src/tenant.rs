@@ -1,7 +1,7 @@
 //! The hostile tenant: all its misdeeds, in an order that a seed decides, each for a while.
 //!
-//! Owns what keeps a daemon busy rather than what ends a session (that is `breach`). It must never stop because the daemon
-//! threw it out: it comes back under the same name.
+//! Owns what keeps a daemon busy rather than what ends a session (that is `breach`). It must never stop because the
+//! daemon threw it out: it comes back under the same name.
 
 mod datagrams;
 

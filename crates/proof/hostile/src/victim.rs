@@ -80,7 +80,8 @@ pub const STEPS: &[Step] = &[
 /// How long a victim waits for its end.
 const LONGEST_LIFE: Duration = Duration::from_secs(120);
 
-/// Goes to the step, prints `at STEP`, and waits. `cycle` never stops by itself: connects, sends, closes, again and again.
+/// Goes to the step, prints `at STEP`, and waits. `cycle` never stops by itself: connects, sends, closes, again and
+/// again.
 pub fn run(name: &str, target: Target<'_>) -> Result<()> {
     if name == "cycle" {
         return cycle(target);

@@ -1,6 +1,6 @@
-//! Two hosts on one machine: a network namespace for the software NIC, rxe in the initial one, and between them two taps
-//! whose frames pass through the relay. Taps, not veth: the kernel segments before a tap, so that each RoCEv2 packet is
-//! lost or reordered by itself.
+//! Two hosts on one machine: a network namespace for the software NIC, rxe in the initial one, and between them two
+//! taps whose frames pass through the relay. Taps, not veth: the kernel segments before a tap, so that each RoCEv2
+//! packet is lost or reordered by itself.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -2,8 +2,9 @@
 //! against rxe over a link that loses, duplicates and reorders by a seed.
 //!
 //! It needs root, the modules rdma_rxe and tun, and rdma-core, so it runs in the test VM:
-//! `cargo xtask vm -- target/debug/interop all`. Each case is one line, `PASS run/case` or `FAIL run/case: what was seen`; a case
-//! in which rxe differs as the table of differences says passes, and its line says why.
+//! `cargo xtask vm -- target/debug/interop all`. Each case is one line, `PASS run/case` or
+//! `FAIL run/case: what was seen`; a case in which rxe differs as the table of differences says passes, and its line
+//! says why.
 #![forbid(unsafe_code)]
 
 mod differences;

@@ -14,7 +14,8 @@ use crate::{ClientId, ConnectionRows, Party};
 const ROWS_PER_CLIENT_MAX: usize = 4096;
 /// Rows of all programs.
 const ROWS_MAX: usize = 65_536;
-/// The first number of a row: above those of connections that the daemon carries, below what JSON readers keep exactly (2^53).
+/// The first number of a row: above those of connections that the daemon carries, below what JSON readers keep exactly
+/// (2^53).
 const FIRST_ID: u64 = 1 << 52;
 
 #[derive(Debug)]
@@ -71,7 +72,8 @@ impl Fallbacks {
         }
     }
 
-    /// For `raas ss`: those whose users `sees` names, among the `looks` rows from `from` on. Bytes are not counted here.
+    /// For `raas ss`: those whose users `sees` names, among the `looks` rows from `from` on. Bytes are not counted
+    /// here.
     pub fn rows(&self, sees: impl Fn(u32) -> bool, from: u64, looks: u32) -> ConnectionRows {
         let mut places = self.rows.range(from..);
         let looked = places.by_ref().take(looks as usize).filter(|(_, row)| sees(row.uid));

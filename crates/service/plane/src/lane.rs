@@ -1,7 +1,7 @@
 //! What the control plane asks an engine about lanes, and what the engine answers.
 //!
-//! Owns the two vocabularies. Each question but `Reset`, `Ready`, `Lost` and `PeerSilent` gets exactly one answer, with the
-//! same round; answers come after every event that the engine made before.
+//! Owns the two vocabularies. Each question but `Reset`, `Ready`, `Lost` and `PeerSilent` gets exactly one answer, with
+//! the same round; answers come after every event that the engine made before.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -246,8 +246,8 @@ impl LaneRound {
         }
     }
 
-    /// Whether the engine's word can be about this round: while it makes a new end, or none is connected, it is about an
-    /// older lane.
+    /// Whether the engine's word can be about this round: while it makes a new end, or none is connected, it is about
+    /// an older lane.
     fn has_end(&self) -> bool {
         !matches!(self.state, State::Idle | State::Making(_) | State::Draining { .. })
     }

@@ -1,7 +1,7 @@
 //! What a start needs, checked before anything is started: limits, device, group.
 //!
-//! Owns [`prepare`], which the start runs and `--check` runs too, so that neither accepts what the other refuses. It must
-//! never change anything that others see.
+//! Owns [`prepare`], which the start runs and `--check` runs too, so that neither accepts what the other refuses. It
+//! must never change anything that others see.
 
 use std::net::{SocketAddr, TcpListener};
 

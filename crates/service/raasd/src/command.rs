@@ -84,8 +84,8 @@ pub(crate) enum Command {
     },
     /// For the lane to a peer. Where [`LaneCommand`] says so it is answered by [`FromEngine::Lane`].
     Lane(LaneCommand),
-    /// Answered by [`FromEngine::Inspected`] with the same number, when the engine has time for it. The control plane asks for
-    /// one page at a time.
+    /// Answered by [`FromEngine::Inspected`] with the same number, when the engine has time for it. The control plane
+    /// asks for one page at a time.
     Inspect {
         number: u64,
         viewer: Viewer,

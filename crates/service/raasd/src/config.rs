@@ -84,7 +84,8 @@ pub struct Config {
     pub socket_mode: u32,
     /// Group to which socket and directory are given, by name or number; none leaves them with the daemon's own.
     pub socket_group: Option<String>,
-    /// TCP port for other daemons, here and, unless [`PeerConfig::port`] says otherwise, there. 0: any free one, for tests.
+    /// TCP port for other daemons, here and, unless [`PeerConfig::port`] says otherwise, there. 0: any free one, for
+    /// tests.
     pub peer_port: u16,
     /// The device.
     pub device: DeviceChoice,

@@ -1,8 +1,8 @@
 //! The device of the daemon: which one, why, and opening it.
 //!
-//! Owns the choice behind `device = "auto"` and what to say where a device cannot be opened. It must never take a device that
-//! the kernel does in software, unless it was named: the software NIC does the same work without root or a module, and
-//! faster.
+//! Owns the choice behind `device = "auto"` and what to say where a device cannot be opened. It must never take a
+//! device that the kernel does in software, unless it was named: the software NIC does the same work without root or a
+//! module, and faster.
 
 use std::net::IpAddr;
 
@@ -51,8 +51,8 @@ fn failed(device: &DeviceChoice, what: String) -> DaemonError {
     DaemonError::Device { device: device.to_string(), what }
 }
 
-/// What `wanted` leads to on a machine with these devices, and with libibverbs or without (then, why not). Named devices are
-/// taken as they are. Hardware still has to prove itself by being opened.
+/// What `wanted` leads to on a machine with these devices, and with libibverbs or without (then, why not). Named
+/// devices are taken as they are. Hardware still has to prove itself by being opened.
 pub fn decide(
     wanted: &DeviceChoice,
     listen: IpAddr,

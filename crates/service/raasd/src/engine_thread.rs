@@ -31,9 +31,9 @@ const COMMANDS_PER_ROUND: usize = 32;
 /// Yields without work before the thread sleeps. One yield costs 0.5 us on an idle core, and a round with it looks at
 /// the device, so this is a little more than the 50 us (two round trips) after which sleeping pays.
 const IDLE_YIELDS: u32 = 100;
-/// After a round that moved ring data, but no more than this, the core is offered to the applications at once: what they read
-/// or write next is the next work of such a load, and an idle look at the device first costs them a microsecond. Rounds of
-/// streams move more, and go on.
+/// After a round that moved ring data, but no more than this, the core is offered to the applications at once: what
+/// they read or write next is the next work of such a load, and an idle look at the device first costs them a
+/// microsecond. Rounds of streams move more, and go on.
 const HAND_OVER_BYTES: u64 = 16 << 10;
 /// While the engine has other work, pages of answers to questions get one in so many parts of its time.
 const QUESTION_SHARE: u32 = 16;
@@ -161,8 +161,8 @@ impl<P: Provider> EngineThread<P> {
         busy
     }
 
-    /// Makes at most one page, after everybody else was served: a bounded number of looks, and a bounded share of the time of an
-    /// engine that has other work. Says whether there was something to do.
+    /// Makes at most one page, after everybody else was served: a bounded number of looks, and a bounded share of the
+    /// time of an engine that has other work. Says whether there was something to do.
     fn answer_question(&mut self, busy: bool) -> bool {
         if self.questions.is_empty() || !self.held.is_empty() {
             return false;
@@ -180,8 +180,8 @@ impl<P: Provider> EngineThread<P> {
         true
     }
 
-    /// Gives back what memory connections at rest do not need. The barrier interrupts processors that run applications, so it
-    /// is passed only for connections that were chosen.
+    /// Gives back what memory connections at rest do not need. The barrier interrupts processors that run applications,
+    /// so it is passed only for connections that were chosen.
     fn rest_connections(&mut self, now: Time) -> bool {
         let any = self.engine.begin_rests(now);
         if any {

@@ -1,8 +1,8 @@
 //! The control plane's centre: one task that takes the messages of programs, peers, the engine and the clock, and is
 //! the only one that changes their state.
 //!
-//! Owns the order between them. It must never wait for anyone but all of them together: commands that the engine's queue
-//! does not take are kept, and programs and peers are not heard meanwhile.
+//! Owns the order between them. It must never wait for anyone but all of them together: commands that the engine's
+//! queue does not take are kept, and programs and peers are not heard meanwhile.
 
 mod clients;
 mod descriptors;

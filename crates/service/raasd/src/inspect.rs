@@ -1,7 +1,7 @@
 //! Pages of the answers to `raas ss` and `raas stat`.
 //!
-//! Owns which tables an answer has, in which order, what of the totals an ordinary user sees, and how many bytes a page may
-//! have. It must never make a page with more than [`PAGE_BYTES`] of rows, unless one row alone has more.
+//! Owns which tables an answer has, in which order, what of the totals an ordinary user sees, and how many bytes a page
+//! may have. It must never make a page with more than [`PAGE_BYTES`] of rows, unless one row alone has more.
 
 use control::{AppRow, Cursor, FRAME_BYTES_MAX, InspectAnswer, InspectQuery, PAGE_BYTES, Stat, VerbCounts};
 use engine::{Page, Viewer};

@@ -16,8 +16,8 @@ pub const KEY_FILE_NAME: &str = "cluster.key";
 /// Reads a key file. It must belong to this user or root and be closed to everyone else.
 pub fn read(path: &Path) -> Result<ClusterKey, DaemonError> {
     let fail = |what: String| DaemonError::Key { path: path.to_path_buf(), what };
-    // A link is followed: secrets are often mounted as one, and owner and mode are those of what it leads to. A pipe is not
-    // waited for.
+    // A link is followed: secrets are often mounted as one, and owner and mode are those of what it leads to. A pipe is
+    // not waited for.
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = std::fs::OpenOptions::new().read(true).custom_flags(nonblock).open(path).map_err(|e| {
         fail(format!("{e}; make one with: head -c 32 /dev/urandom > FILE; chmod 600 FILE, and copy it to every host"))

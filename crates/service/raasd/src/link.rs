@@ -21,7 +21,8 @@ use crate::Config;
 use crate::limits::count;
 use crate::log_quota::LogQuota;
 
-/// Longest frame before the key is proven: the longest Hello, Proof or Bye, with room for longer words of later releases.
+/// Longest frame before the key is proven: the longest Hello, Proof or Bye, with room for longer words of later
+/// releases.
 const HANDSHAKE_FRAME_BYTES_MAX: usize = 4096;
 /// Time for the last message of a link that is being closed.
 const FAREWELL: Duration = Duration::from_millis(500);

@@ -1,6 +1,7 @@
 //! `socket_group`: the group whose members may use the daemon.
 //!
-//! Owns finding the group and giving a file to it. It must never give away a directory that holds what is not the daemon's.
+//! Owns finding the group and giving a file to it. It must never give away a directory that holds what is not the
+//! daemon's.
 
 use std::fmt;
 use std::fs::Permissions;
@@ -49,8 +50,8 @@ impl SocketGroup {
         })
     }
 
-    /// Lets the group enter `directory`, which holds the socket `socket`. One that was there before, and holds anything that
-    /// is not a daemon's, is left alone, with words if the group cannot enter it.
+    /// Lets the group enter `directory`, which holds the socket `socket`. One that was there before, and holds anything
+    /// that is not a daemon's, is left alone, with words if the group cannot enter it.
     pub(crate) fn enter(&self, directory: &Path, socket: &Path) -> Result<(), DaemonError> {
         let fail = |e: io::Error| self.refused(directory, &e.to_string());
         let directory = &std::fs::canonicalize(directory).map_err(fail)?;

@@ -27,7 +27,8 @@ pub(crate) struct SocketPlace {
 }
 
 impl SocketPlace {
-    /// Makes the directory if needed and takes the place. `mode` is the socket's; a group's members may enter the directory.
+    /// Makes the directory if needed and takes the place. `mode` is the socket's; a group's members may enter the
+    /// directory.
     pub(crate) fn take(path: &Path, mode: u32, group: Option<&SocketGroup>) -> Result<Self, DaemonError> {
         let fail = |what| move |source| DaemonError::Socket { socket: path.to_path_buf(), what, source };
         let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -110,8 +111,8 @@ impl Drop for SocketPlace {
     }
 }
 
-/// Where others may write to the directory (/tmp) they may have put a link, a pipe or a file of theirs in the lock's place: none
-/// of them is followed, waited for or changed.
+/// Where others may write to the directory (/tmp) they may have put a link, a pipe or a file of theirs in the lock's
+/// place: none of them is followed, waited for or changed.
 fn open_lock(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let lock = File::options().write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(path);

@@ -1,5 +1,5 @@
-//! Programs that ask for tables of tens of thousands of rows, and do not read the answers or read them in a loop: the daemon's
-//! memory stays within a bound, and others are served.
+//! Programs that ask for tables of tens of thousands of rows, and do not read the answers or read them in a loop: the
+//! daemon's memory stays within a bound, and others are served.
 //!
 //! A process of its own: it counts the memory of the whole process, daemon and programs.
 
@@ -23,8 +23,8 @@ const PROGRAMS: u64 = 8;
 const ROWS_OF_ONE: u64 = 4096;
 const ROWS: u64 = PROGRAMS * ROWS_OF_ONE;
 const SILENT: usize = 64;
-/// What the daemon may grow by for readers that do not read: a page for each, and as much again for the allocator and for what
-/// the test itself keeps. The whole table for one of them would be more than 4 MB.
+/// What the daemon may grow by for readers that do not read: a page for each, and as much again for the allocator and
+/// for what the test itself keeps. The whole table for one of them would be more than 4 MB.
 const GROWTH_MAX: u64 = 2 * (SILENT * PAGE_BYTES) as u64 + (2 << 20);
 
 /// A program at the control socket, with what it was handed.

@@ -148,8 +148,8 @@ impl Fleet {
         self.gather(&ends, |_| {}, take)
     }
 
-    /// Has bytes flow on every connection for `before`, calls `disturb`, has them flow for `after`, and stops. Gives what
-    /// each application saw that is still there.
+    /// Has bytes flow on every connection for `before`, calls `disturb`, has them flow for `after`, and stops. Gives
+    /// what each application saw that is still there.
     pub(crate) fn flow<D>(
         &mut self,
         before: Duration,

@@ -1,10 +1,11 @@
-//! Bytes that flow both ways on every connection until the demo says stop, so that something can be broken under them, and
-//! each byte compared on arrival.
+//! Bytes that flow both ways on every connection until the demo says stop, so that something can be broken under them,
+//! and each byte compared on arrival.
 //!
-//! A stream is a row of frames: number of the connection, number of the frame, length of its payload (0: the last frame), and
-//! the payload, which both ends compute from these numbers. Threads walk their connections frame by frame in the order
-//! (frame, connection), at both ends: see `transfer` for why nobody waits in a circle. A connection that fails is kept with its
-//! error and left out from then on; whether it was allowed to fail is for the parent process to say.
+//! A stream is a row of frames: number of the connection, number of the frame, length of its payload (0: the last
+//! frame), and the payload, which both ends compute from these numbers. Threads walk their connections frame by frame
+//! in the order (frame, connection), at both ends: see `transfer` for why nobody waits in a circle. A connection that
+//! fails is kept with its error and left out from then on; whether it was allowed to fail is for the parent process to
+//! say.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,8 +18,8 @@ use super::protocol::{AppLink, Flowed, Gap, Lost};
 use super::transfer::POOL_THREADS_MAX;
 use transport::Duplex;
 
-/// Bytes of payload in a frame. Small, so that a flow on a thousand connections fills no rings: their memory is not what it is
-/// about.
+/// Bytes of payload in a frame. Small, so that a flow on a thousand connections fills no rings: their memory is not
+/// what it is about.
 const PAYLOAD_BYTES: usize = 1 << 10;
 /// A thread sends on this part of its connections, then sleeps for [`PACE`], so that bytes are always under way.
 const SLICES: usize = 8;

@@ -1,5 +1,5 @@
-//! `raas demo`: two hosts on this machine, many applications, a thousand connections; small messages, a broken queue pair, a
-//! killed application and real files, every byte verified, and the same over kernel TCP beside it.
+//! `raas demo`: two hosts on this machine, many applications, a thousand connections; small messages, a broken queue
+//! pair, a killed application and real files, every byte verified, and the same over kernel TCP beside it.
 //!
 //! This process starts and judges; it carries no data itself. It makes up no figure: what the daemons use is what they
 //! and the kernel say, and what arrived is what senders and receivers say independently of each other.

@@ -1,6 +1,6 @@
-//! The demo's sequence over one transport, the same for RaaS and for kernel TCP: small messages on one host; then, between
-//! two hosts, every connection opened, small messages, files, the lane broken, an application killed, and an orderly end.
-//! What was reached is kept when something fails later.
+//! The demo's sequence over one transport, the same for RaaS and for kernel TCP: small messages on one host; then,
+//! between two hosts, every connection opened, small messages, files, the lane broken, an application killed, and an
+//! orderly end. What was reached is kept when something fails later.
 
 use std::time::{Duration, Instant};
 

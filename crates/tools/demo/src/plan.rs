@@ -60,7 +60,8 @@ pub(crate) fn plan(connections: u32, apps: u32, corpus: &Corpus) -> Vec<Link> {
         })
         .collect();
 
-    // Largest first, each to the direction with the fewest bytes; the count breaks ties, so that small files spread too.
+    // Largest first, each to the direction with the fewest bytes; the count breaks ties, so that small files spread
+    // too.
     let size = |file: u32| corpus.files.get(file as usize).map_or(0, |f| f.bytes);
     let mut transfers = corpus.transfers.clone();
     transfers.sort_by_key(|&file| Reverse(size(file)));

@@ -220,8 +220,8 @@ pub(crate) struct DaemonArgs {
     /// Address of this host that peers use
     #[arg(long, value_name = "IP")]
     pub(crate) listen: Option<IpAddr>,
-    /// Which device: `auto` (usable RDMA hardware with the address, else softnic), `softnic` (over UDP, needs nothing) or
-    /// `rdma-core[:NAME]` [default: auto]
+    /// Which device: `auto` (usable RDMA hardware with the address, else softnic), `softnic` (over UDP, needs nothing)
+    /// or `rdma-core[:NAME]` [default: auto]
     #[arg(long, value_name = "DEVICE")]
     pub(crate) device: Option<String>,
     /// TCP port on which daemons reach each other
@@ -242,8 +242,8 @@ pub(crate) struct DaemonArgs {
     /// End in order when stdin is closed, for instance because the parent process ended
     #[arg(long)]
     pub(crate) until_stdin_closes: bool,
-    /// Control socket to serve [default: $RAAS_SOCKET, else $XDG_RUNTIME_DIR/raas/raasd.sock, else /run/raas/raasd.sock for
-    /// root and /tmp/raas-$UID/raasd.sock for others]
+    /// Control socket to serve [default: $RAAS_SOCKET, else $XDG_RUNTIME_DIR/raas/raasd.sock, else /run/raas/raasd.sock
+    /// for root and /tmp/raas-$UID/raasd.sock for others]
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
 }

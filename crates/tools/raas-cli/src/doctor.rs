@@ -1,5 +1,6 @@
-//! `raas doctor`: looks for what stands in the way of RaaS on this host and toward its peers, and says how to mend it. It
-//! changes nothing; toward a peer it opens a TCP connection, has the daemon ask over the lane, and sends a few UDP datagrams.
+//! `raas doctor`: looks for what stands in the way of RaaS on this host and toward its peers, and says how to mend it.
+//! It changes nothing; toward a peer it opens a TCP connection, has the daemon ask over the lane, and sends a few UDP
+//! datagrams.
 
 mod daemon;
 mod device;

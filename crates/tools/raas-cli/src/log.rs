@@ -1,7 +1,8 @@
 //! The log of a process that must outlive it: lines go through a bounded queue to a thread that alone writes stderr.
 //!
-//! Owns stderr of the daemon. It must never fail, panic or wait for a reader in the thread that logs: what does not fit the
-//! queue, or cannot be written (a full disk, a closed pipe), is counted, and the count is written as soon as it can be.
+//! Owns stderr of the daemon. It must never fail, panic or wait for a reader in the thread that logs: what does not fit
+//! the queue, or cannot be written (a full disk, a closed pipe), is counted, and the count is written as soon as it can
+//! be.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::VecDeque;
@@ -89,7 +90,8 @@ impl Log {
         }
     }
 
-    /// Panics are lines of this log, and written before the hook returns, if stderr takes them: a panic may end the process.
+    /// Panics are lines of this log, and written before the hook returns, if stderr takes them: a panic may end the
+    /// process.
     pub(crate) fn take_panics(&self) {
         let log = self.clone();
         std::panic::set_hook(Box::new(move |info| {

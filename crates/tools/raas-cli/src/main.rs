@@ -80,8 +80,8 @@ fn arguments(mut given: Vec<OsString>) -> Vec<OsString> {
     given
 }
 
-/// Starts logging to stderr (stdout belongs to results): by the command line, else by `$RUST_LOG`, else by `default`. With a
-/// queue, a line that cannot be written holds up nobody.
+/// Starts logging to stderr (stdout belongs to results): by the command line, else by `$RUST_LOG`, else by `default`.
+/// With a queue, a line that cannot be written holds up nobody.
 fn start_log(given: Option<&str>, default: &str, queue: Option<log::Log>) -> Result<(), Failure> {
     let variable = std::env::var("RUST_LOG").ok().filter(|v| !v.is_empty());
     let filter = given.or(variable.as_deref()).unwrap_or(default);

@@ -158,7 +158,8 @@ fn in_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true")
 }
 
-/// The namespaces of a process and its /dev/shm, each by a number that is the same for two processes only if they share it.
+/// The namespaces of a process and its /dev/shm, each by a number that is the same for two processes only if they share
+/// it.
 fn isolation(pid: u32) -> Vec<(&'static str, String)> {
     let link = |name: &str| std::fs::read_link(format!("/proc/{pid}/ns/{name}")).unwrap().display().to_string();
     let shm = std::fs::metadata(format!("/proc/{pid}/root/dev/shm")).map(|m| m.dev().to_string());

@@ -1,5 +1,5 @@
-//! Two daemons that reach each other over IPv6, on addresses of a network namespace that the test makes, without any right on
-//! the host.
+//! Two daemons that reach each other over IPv6, on addresses of a network namespace that the test makes, without any
+//! right on the host.
 
 mod rig;
 

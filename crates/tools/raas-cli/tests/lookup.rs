@@ -13,7 +13,8 @@ const NOBODY: u32 = 65_534;
 /// A group of no host's list.
 const GROUP: u32 = 54_321;
 
-/// A shell script in a mount namespace with empty /run and /tmp, run as root. The place of the binary and the key stays.
+/// A shell script in a mount namespace with empty /run and /tmp, run as root. The place of the binary and the key
+/// stays.
 fn host(cluster: &Cluster, script: &str) -> Command {
     let place = cluster.dir.path();
     std::fs::set_permissions(place, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();

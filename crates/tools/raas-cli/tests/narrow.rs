@@ -1,5 +1,5 @@
-//! An interface whose MTU shrinks under a transfer: the lane gets a path MTU that fits, and nothing is lost. In a network namespace
-//! that the test makes, without any right on the host.
+//! An interface whose MTU shrinks under a transfer: the lane gets a path MTU that fits, and nothing is lost. In a
+//! network namespace that the test makes, without any right on the host.
 
 mod rig;
 

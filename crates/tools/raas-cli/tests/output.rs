@@ -1,4 +1,5 @@
-//! Stdout that nobody reads ends a command quietly, stdout that cannot be written fails it, and a closed stderr ends nothing.
+//! Stdout that nobody reads ends a command quietly, stdout that cannot be written fails it, and a closed stderr ends
+//! nothing.
 
 mod rig;
 

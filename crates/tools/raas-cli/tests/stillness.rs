@@ -1,4 +1,5 @@
-//! Daemons that stand still (SIGSTOP, a paused machine) and go on: connections wait for them, show it, and lose nothing.
+//! Daemons that stand still (SIGSTOP, a paused machine) and go on: connections wait for them, show it, and lose
+//! nothing.
 
 mod rig;
 

@@ -42,8 +42,8 @@
 //! # }
 //! ```
 //!
-//! Owns the daemon's directory and the order of the end: the session first, then the daemon, then the directory. It must
-//! never use a place or port that a daemon of the host uses, unless told to.
+//! Owns the daemon's directory and the order of the end: the session first, then the daemon, then the directory. It
+//! must never use a place or port that a daemon of the host uses, unless told to.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -72,8 +72,8 @@ pub enum EmbeddedError {
     Session(#[from] SessionError),
 }
 
-/// A daemon in this process and a session with it. Dropping it stops the daemon in order; streams that it carried to other
-/// hosts fail then, those between processes of this host go on.
+/// A daemon in this process and a session with it. Dropping it stops the daemon in order; streams that it carried to
+/// other hosts fail then, those between processes of this host go on.
 #[derive(Debug)]
 pub struct Embedded {
     session: Option<Session>,
@@ -81,8 +81,8 @@ pub struct Embedded {
     _directory: tempfile::TempDir,
 }
 
-/// Starts a daemon for `127.0.0.1` on ports of the system's choice: for connections within this process, and with others
-/// that are given its socket.
+/// Starts a daemon for `127.0.0.1` on ports of the system's choice: for connections within this process, and with
+/// others that are given its socket.
 pub fn embedded() -> Result<Embedded, EmbeddedError> {
     builder(IpAddr::V4(Ipv4Addr::LOCALHOST)).configure(|c| (c.peer_port, c.udp_port) = (0, 0)).start()
 }
@@ -100,8 +100,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// The cluster key, 32 to 1024 bytes, the same on every host. Default: one of its own, with which no other host can be
-    /// reached.
+    /// The cluster key, 32 to 1024 bytes, the same on every host. Default: one of its own, with which no other host can
+    /// be reached.
     #[must_use]
     pub fn key(mut self, key: &[u8]) -> Self {
         self.key = Some(key.to_vec());

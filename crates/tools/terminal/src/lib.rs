@@ -1,5 +1,5 @@
-//! What a command says, and how it ends: exit codes, stdout and stderr, tables, and the signals that ask it to stop. It knows
-//! neither daemons nor connections.
+//! What a command says, and how it ends: exit codes, stdout and stderr, tables, and the signals that ask it to stop. It
+//! knows neither daemons nor connections.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // see `out`
 

@@ -48,8 +48,8 @@ impl Table {
         self.render_at(width())
     }
 
-    /// The text, each line ended by a newline, none with spaces at its end. Columns that are spare go first, then cells are
-    /// broken into lines.
+    /// The text, each line ended by a newline, none with spaces at its end. Columns that are spare go first, then cells
+    /// are broken into lines.
     pub fn render_at(&self, width: Option<u16>) -> String {
         let mut shown: Vec<usize> = (0..self.columns.len()).collect();
         let mut left_out = Vec::new();

@@ -1,5 +1,5 @@
-//! RaaS as a transport, and kernel TCP where no daemon carries a connection (`--fallback tcp`). It must never take kernel TCP
-//! without a line on stderr that says why.
+//! RaaS as a transport, and kernel TCP where no daemon carries a connection (`--fallback tcp`). It must never take
+//! kernel TCP without a line on stderr that says why.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -32,8 +32,8 @@ impl EnginePage {
     /// Bytes.
     pub const BYTES: u64 = 2 * PAGE_BYTES;
 
-    /// Daemon side: writes the header into zeroed memory. A restarted daemon makes a new page: nobody can map the old one
-    /// writable again.
+    /// Daemon side: writes the header into zeroed memory. A restarted daemon makes a new page: nobody can map the old
+    /// one writable again.
     pub fn format(region: Region, epoch: u64) -> Result<Self, RegionError> {
         check_size(&region, Self::BYTES)?;
         HEADER.write(&region, epoch)?;

@@ -39,8 +39,8 @@ impl Pair {
         rings_offset(slots)
     }
 
-    /// Owner side: writes the header into zeroed memory. `slots` is a power of two, 1..=4096, `ring_bytes` one from 4 KiB
-    /// to 8 MiB.
+    /// Owner side: writes the header into zeroed memory. `slots` is a power of two, 1..=4096, `ring_bytes` one from 4
+    /// KiB to 8 MiB.
     pub fn format(region: Region, slots: u32, ring_bytes: u32) -> Result<Self, RegionError> {
         let pair = Self::over(region, slots, ring_bytes)?;
         pair.header().write(&pair.region, 0)?;

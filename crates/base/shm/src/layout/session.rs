@@ -1,6 +1,7 @@
 //! The session segment: one application and the engine.
 //!
-//! Owns the offsets of the session segment. It must never look at slot contents: those belong to application and engine.
+//! Owns the offsets of the session segment. It must never look at slot contents: those belong to application and
+//! engine.
 use super::header::{EPOCH_AT, Header, Kind, OwnerWords, word32, word64};
 use super::{LayoutError, check_size, pages};
 use crate::limits::{PAGE_BYTES, SESSION_SLOTS_MAX, SESSION_SLOTS_MIN, check_power_of_two};

@@ -85,8 +85,8 @@ fn sleeping(strength: Strength, asks: Asks) {
     assert_eq!(done, [0, 1], "each slot is reported once for one mark");
 }
 
-/// A waiter that says in a slot's waiting word that it waits, and then sleeps as the leader of its process; an engine that
-/// wakes only for slots which somebody waits for.
+/// A waiter that says in a slot's waiting word that it waits, and then sleeps as the leader of its process; an engine
+/// that wakes only for slots which somebody waits for.
 fn awaited(strength: Strength) {
     let shared = Shared::new(64, 1, strength);
     let wait = Cell32::new(strength);
@@ -141,8 +141,8 @@ fn visibility(strength: Strength) {
     }
 }
 
-/// Two threads that publish in one slot, as reader and writer of a connection do: one of them may leave the mark, and the wake, to
-/// the other. The consumer sleeps when it finds nothing.
+/// Two threads that publish in one slot, as reader and writer of a connection do: one of them may leave the mark, and
+/// the wake, to the other. The consumer sleeps when it finds nothing.
 fn shared_slot(strength: Strength) {
     let shared = Shared::new(64, 2, strength);
     let producers: Vec<_> = (0..2)

@@ -25,8 +25,8 @@ fn reader_waits(strength: Strength) {
     assert!(!asleep || woken, "lost wake: the reader sleeps, the byte is there");
 }
 
-/// Both directions at once: a writer waits for room in a full ring while the reader, which makes room, waits for bytes of
-/// the other direction on the same pair of processes. Each side first publishes, then goes to sleep.
+/// Both directions at once: a writer waits for room in a full ring while the reader, which makes room, waits for bytes
+/// of the other direction on the same pair of processes. Each side first publishes, then goes to sleep.
 fn both_wait(strength: Strength) {
     let (a_tail, b_tail) = (Cell64::new(strength), Cell64::new(strength));
     let (a_waiting, b_waiting) = (Cell32::new(strength), Cell32::new(strength));
@@ -45,8 +45,8 @@ fn both_wait(strength: Strength) {
     assert!(!b_asleep || a_wakes, "lost wake: B sleeps, A published and did not wake it");
 }
 
-/// One message for each sleep: a reader that needs two bytes is woken for the first, finds too little, sleeps again, and must
-/// be woken for the second.
+/// One message for each sleep: a reader that needs two bytes is woken for the first, finds too little, sleeps again,
+/// and must be woken for the second.
 fn each_sleep_is_answered(strength: Strength) {
     let (data, messages, waiting) = (Cell64::new(strength), Cell64::new(strength), Cell32::new(strength));
     let peer = {

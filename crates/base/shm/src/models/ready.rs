@@ -70,8 +70,8 @@ fn flag_first(world: &World) {
     world.drain();
 }
 
-/// Somebody waits for `bytes` bytes with a look after each clearing, twice at most; then it polls. With everything published
-/// and the wake socket drained, the descriptor must be readable if a byte was not seen.
+/// Somebody waits for `bytes` bytes with a look after each clearing, twice at most; then it polls. With everything
+/// published and the wake socket drained, the descriptor must be readable if a byte was not seen.
 fn nobody_polls_in_vain(strength: Strength, bytes: u64, clear: Clear) {
     let world = World::new(strength);
     if bytes > 1 {

@@ -1,4 +1,5 @@
-//! The rest handshake under loom: what the application wrote is there when its tail is, however the engine gives pages back.
+//! The rest handshake under loom: what the application wrote is there when its tail is, however the engine gives pages
+//! back.
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;

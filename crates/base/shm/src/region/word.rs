@@ -177,8 +177,8 @@ impl Row64 {
     #[inline]
     fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.words, "word {index} of a row of {}", self.words);
-        // SAFETY: `row_at` proved that `words` aligned writable words from `first` are mapped, `index` is below that, and
-        // the region is kept. Every access in this process to these words is an atomic of this size.
+        // SAFETY: `row_at` proved that `words` aligned writable words from `first` are mapped, `index` is below that,
+        // and the region is kept. Every access in this process to these words is an atomic of this size.
         unsafe { AtomicU64::from_ptr(self.first.as_ptr().add(index)) }
     }
 }

@@ -1,12 +1,13 @@
 //! At which place of a ring an absolute offset lies, for rings that may grow once.
 //!
-//! Owns the mapping and the room that it leaves. It must never name a place outside of the ring, whatever offsets it is given.
+//! Owns the mapping and the room that it leaves. It must never name a place outside of the ring, whatever offsets it is
+//! given.
 //!
-//! A growing ring uses its first bytes alone, the *first span*, until its writer chooses an offset X, the end of a lap, from which on it
-//! uses all of it: X lies just behind the first span, so the bytes before X and the first lap after it do not overlap. Why rings
-//! grow: a small ring costs little memory and stays in the caches; but what a processor has just written reaches another one several
-//! times faster out of the cache that both share than out of the writer's own, and it gets there only if more than the
-//! writer's own cache lies between writer and reader.
+//! A growing ring uses its first bytes alone, the *first span*, until its writer chooses an offset X, the end of a lap,
+//! from which on it uses all of it: X lies just behind the first span, so the bytes before X and the first lap after it
+//! do not overlap. Why rings grow: a small ring costs little memory and stays in the caches; but what a processor has
+//! just written reaches another one several times faster out of the cache that both share than out of the writer's own,
+//! and it gets there only if more than the writer's own cache lies between writer and reader.
 use std::ops::Range;
 
 use super::PeerFault;

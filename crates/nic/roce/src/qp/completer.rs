@@ -92,8 +92,8 @@ impl Requester {
         }
     }
 
-    /// Everything before packet `end` has arrived. False if the answer to a READ or atomic before it is missing; then only
-    /// what precedes that is taken as done.
+    /// Everything before packet `end` has arrived. False if the answer to a READ or atomic before it is missing; then
+    /// only what precedes that is taken as done.
     fn acknowledge(&mut self, end: u64, dev: &mut Device, now: Time) -> bool {
         let mut una = self.una;
         let mut complete = true;

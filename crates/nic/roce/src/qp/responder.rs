@@ -1,7 +1,8 @@
 //! The responder: executes request packets in order, and decides what is answered (IBTA 9.7.4, 9.7.5, 9.9.3).
 //!
 //! A packet passes the steps of the specification: PSN, place in its message, rights of the QP, lengths, receive, key,
-//! execution. Nothing is written before all checks of that packet have passed. What leaves is the affair of `responses`.
+//! execution. Nothing is written before all checks of that packet have passed. What leaves is the affair of
+//! `responses`.
 
 use verbs::{Access, Completion, CqId, Psn, Qpn, RecvWr, Rkey, RtrAttr, SrqId, Status, Time, VerbsError, WcOpcode};
 
@@ -37,8 +38,8 @@ enum Message {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gap {
     None,
-    /// A NAK was queued when packet `first` arrived. An arrival not after it belongs to a new round of the requester, in
-    /// which the missing packet was lost again. `last` is the furthest arrival.
+    /// A NAK was queued when packet `first` arrived. An arrival not after it belongs to a new round of the requester,
+    /// in which the missing packet was lost again. `last` is the furthest arrival.
     Nacked {
         first: Psn,
         last: Psn,
@@ -103,8 +104,8 @@ impl Responder {
         self.responses = Responses::new(attr.max_dest_rd_atomic);
     }
 
-    /// How far ahead of the expected request one of the peer's can be. A READ takes as many PSNs as its answer has packets
-    /// (IBTA 9.7.3.1), so that a few of them span any distance.
+    /// How far ahead of the expected request one of the peer's can be. A READ takes as many PSNs as its answer has
+    /// packets (IBTA 9.7.3.1), so that a few of them span any distance.
     fn plausible_ahead(&self, reads: u8) -> u32 {
         if !self.access.contains(Access::REMOTE_READ) {
             return AHEAD_PACKETS_MAX;

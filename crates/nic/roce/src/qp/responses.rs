@@ -1,10 +1,10 @@
 //! What a responder has to send: READ responses and atomic answers in order, then one acknowledgement (IBTA 9.7.5).
 //!
-//! An acknowledgement that was not asked for is owed: it leaves as part of the next one that was, or when the owner of the
-//! NIC is about to sleep, or after [`OWED_ACK_MAX`] (a responder may acknowledge what it executed whenever it likes).
-//! Acknowledgements coalesce: only the latest leaves, and none overtakes the answer to a READ before it, which the
-//! requester would take for lost. The answers to the last `max_dest_rd_atomic` READs and atomics are kept, so that a
-//! duplicate is answered again and no atomic runs twice.
+//! An acknowledgement that was not asked for is owed: it leaves as part of the next one that was, or when the owner of
+//! the NIC is about to sleep, or after [`OWED_ACK_MAX`] (a responder may acknowledge what it executed whenever it
+//! likes). Acknowledgements coalesce: only the latest leaves, and none overtakes the answer to a READ before it, which
+//! the requester would take for lost. The answers to the last `max_dest_rd_atomic` READs and atomics are kept, so that
+//! a duplicate is answered again and no atomic runs twice.
 
 use std::collections::VecDeque;
 
@@ -180,8 +180,8 @@ impl Responses {
         self.reply = Reply::Nak(psn, code);
     }
 
-    /// The missing packet came, late, after packet `seen` had arrived and been dropped. A NAK that has not left still has
-    /// to, if packets before `seen` are missing; true then.
+    /// The missing packet came, late, after packet `seen` had arrived and been dropped. A NAK that has not left still
+    /// has to, if packets before `seen` are missing; true then.
     pub(crate) fn keep_sequence_nak(&mut self, expected: Psn, seen: Psn) -> bool {
         if self.reply != Reply::SequenceNak {
             return false;

@@ -1,9 +1,9 @@
 //! When unanswered requests are sent again, and when the requester gives up (IBTA 9.7.6.1).
 //!
 //! Owns the retry counters and the three clocks of a requester: the local ACK timeout, the RNR wait, and the probe. The
-//! probe sends the oldest unanswered packet again after a silence of several measured round trips. A lost NAK, or a lost
-//! last packet, would else cost a whole ACK timeout, 67 ms by custom. A peer that was merely slow sees one duplicate. It
-//! does not count as a retry, and [`MAX_PROBES`] bounds it.
+//! probe sends the oldest unanswered packet again after a silence of several measured round trips. A lost NAK, or a
+//! lost last packet, would else cost a whole ACK timeout, 67 ms by custom. A peer that was merely slow sees one
+//! duplicate. It does not count as a retry, and [`MAX_PROBES`] bounds it.
 
 use std::time::Duration;
 
@@ -167,8 +167,9 @@ impl Rtt {
         }
     }
 
-    /// Before this an answer cannot be to what was just sent. A queue pair that has measured nothing yet is given a guess:
-    /// packets that overtake each other bring several NAKs for one gap at once, and each would else count as a retry.
+    /// Before this an answer cannot be to what was just sent. A queue pair that has measured nothing yet is given a
+    /// guess: packets that overtake each other bring several NAKs for one gap at once, and each would else count as a
+    /// retry.
     fn least(&self) -> Duration {
         if self.smoothed.is_zero() { PROBE_FLOOR } else { self.smoothed }
     }

@@ -112,8 +112,8 @@ impl SendWqe {
 pub(crate) enum Cut {
     /// First, Middle, Last, of one path MTU each (IBTA 9.7.2).
     Mtu,
-    /// WRITEs without immediate become as many WRITE Only packets of equal length as they need, as if they had been posted
-    /// one by one.
+    /// WRITEs without immediate become as many WRITE Only packets of equal length as they need, as if they had been
+    /// posted one by one.
     ///
     /// A First packet is longer than a Middle one by its RETH, so they cannot share a GSO batch; packets of equal
     /// length together cost the kernel one traversal. On a wire that is a socket this is worth more than the 16 bytes

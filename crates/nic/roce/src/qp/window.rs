@@ -1,8 +1,8 @@
 //! The window: how many packets and bytes of a QP may be unacknowledged.
 //!
-//! The transport has no congestion control of its own. Additive increase and multiplicative decrease by bytes keep a lossy
-//! path or a slow receiver from collapsing under go-back-N, where each loss repeats everything behind it: a smaller
-//! window also repeats less.
+//! The transport has no congestion control of its own. Additive increase and multiplicative decrease by bytes keep a
+//! lossy path or a slow receiver from collapsing under go-back-N, where each loss repeats everything behind it: a
+//! smaller window also repeats less.
 
 use crate::limits::{PACKET_CHARGE_BYTES, WINDOW_FLOOR_PACKETS};
 

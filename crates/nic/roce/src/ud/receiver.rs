@@ -1,4 +1,5 @@
-//! The receiving half of a datagram QP: a datagram fills one receive behind 40 bytes of header, or is counted and dropped.
+//! The receiving half of a datagram QP: a datagram fills one receive behind 40 bytes of header, or is counted and
+//! dropped.
 //!
 //! The sender gets no answer (IBTA 9.8.3), and a datagram that is dropped leaves the receive where it is.
 

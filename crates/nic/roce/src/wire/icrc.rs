@@ -1,7 +1,7 @@
 //! Invariant CRC (IBTA 7.8.1, annex A17.3.3): CRC-32 over the packet with its mutable fields masked by ones.
 //!
-//! Covered are 8 bytes of ones, the IP header, the UDP header, the BTH with its fifth byte masked, and the rest up to the
-//! ICRC. The IPv4 identification field is covered, although a UDP socket never shows the one of a received packet.
+//! Covered are 8 bytes of ones, the IP header, the UDP header, the BTH with its fifth byte masked, and the rest up to
+//! the ICRC. The IPv4 identification field is covered, although a UDP socket never shows the one of a received packet.
 //! [`IcrcChecker`] therefore solves for it: CRC is linear, so that a wrong guess of the id changes the CRC by the
 //! product of the difference with a known power of x, which has an inverse. 16 of the 32 bits stay a check.
 
@@ -62,8 +62,8 @@ impl PseudoHeader {
         self.is_ipv4
     }
 
-    /// The ICRC as it stands on the wire, for a packet whose bytes from BTH to padding are `packet` (at least a BTH) and
-    /// whose IPv4 identification is `id` (ignored for IPv6).
+    /// The ICRC as it stands on the wire, for a packet whose bytes from BTH to padding are `packet` (at least a BTH)
+    /// and whose IPv4 identification is `id` (ignored for IPv6).
     pub fn icrc(&self, packet: &[u8], id: u16) -> [u8; ICRC_BYTES] {
         self.crc(packet, id).to_le_bytes()
     }

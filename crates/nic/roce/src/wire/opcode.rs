@@ -1,4 +1,5 @@
-//! BTH opcodes of the reliable connected service and of unreliable datagrams (IBTA table 38): what each carries after the BTH.
+//! BTH opcodes of the reliable connected service and of unreliable datagrams (IBTA table 38): what each carries after
+//! the BTH.
 //!
 //! Owns the mapping between bytes and operations. It never looks at a packet beyond its first byte.
 
@@ -148,8 +149,8 @@ mod tests {
         }
         assert_eq!(known, Opcode::ALL.len());
         assert_eq!(known, 25);
-        // 0x15 is reserved, as are UD's SENDs of several packets; 0x20, 0x40 and 0xa0 belong to UC, RD and XRC; 0x81 is the
-        // congestion notification.
+        // 0x15 is reserved, as are UD's SENDs of several packets; 0x20, 0x40 and 0xa0 belong to UC, RD and XRC; 0x81 is
+        // the congestion notification.
         for byte in [0x15, 0x18, 0x20, 0x40, 0x60, 0x63, 0x66, 0x81, 0xa0] {
             assert!(Opcode::from_byte(byte).is_err(), "{byte:#x}");
         }

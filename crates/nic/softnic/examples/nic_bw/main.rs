@@ -3,16 +3,17 @@
 //! `nic_bw [write|write_imm|read|send|lat|mem_lat|tcp|udp_lat] [KEY=VALUE]...`
 //!
 //! The first process is the requester; it starts a second one, the responder, and talks to it over its standard input
-//! and output. `lat` WRITEs to and fro, each side spinning on memory with `sched_yield` while it polls; `mem_lat` does so
-//! without polling, so that the background thread has to make progress. `tcp` and `udp_lat` are the same without RDMA, as
-//! yardsticks.
+//! and output. `lat` WRITEs to and fro, each side spinning on memory with `sched_yield` while it polls; `mem_lat` does
+//! so without polling, so that the background thread has to make progress. `tcp` and `udp_lat` are the same without
+//! RDMA, as yardsticks.
 //!
 //! Keys: `bytes` of a message (65536; 64 for latencies), `count` of messages (50000), `depth` outstanding (32), `batch`
 //! posted in one call (1), `mtu` (what the interface allows), `gso=off`, `helper=on` (background threads), `port` (UDP,
-//! default chosen by the system), `yields` (idle polls before a side sleeps until its device wants it, 50; latencies never
-//! sleep), `window_packets` and `window_bytes`, `slots` (message buffers used in turn, 16), `rcvbuf` bytes, `pcap=FILE` (capture of the requester), `at` and `peer`
-//! (addresses, 127.0.0.1 and 127.0.0.2), `via` (command that starts the responder, such as `ip netns exec NAME`).
-//! With `NIC_BW_COUNTERS` in the environment both sides print their counters.
+//! default chosen by the system), `yields` (idle polls before a side sleeps until its device wants it, 50; latencies
+//! never sleep), `window_packets` and `window_bytes`, `slots` (message buffers used in turn, 16), `rcvbuf` bytes,
+//! `pcap=FILE` (capture of the requester), `at` and `peer` (addresses, 127.0.0.1 and 127.0.0.2), `via` (command that
+//! starts the responder, such as `ip netns exec NAME`). With `NIC_BW_COUNTERS` in the environment both sides print
+//! their counters.
 
 mod bare;
 
@@ -366,8 +367,8 @@ fn stream(end: &mut End, rkey: Rkey, plan: &Plan) -> Outcome<()> {
 
 /// WRITEs `count` messages to and fro; `first` begins and measures each round trip in nanoseconds.
 ///
-/// `lat` polls while it waits for the peer's message. `mem_lat` polls for the completion of its own message alone and then
-/// looks at memory, as perftest's ib_write_lat does: it needs `helper=on`.
+/// `lat` polls while it waits for the peer's message. `mem_lat` polls for the completion of its own message alone and
+/// then looks at memory, as perftest's ib_write_lat does: it needs `helper=on`.
 fn bounce(end: &mut End, rkey: Rkey, plan: &Plan, first: bool, mut took: impl FnMut(u64)) -> Outcome<()> {
     let polls = plan.verb != "mem_lat";
     let bytes = plan.bytes()?.max(8).next_multiple_of(8);

@@ -19,11 +19,13 @@ use net::Net;
 /// Events of one call of [`Fabric::run_until_idle`] at most.
 const EVENTS_MAX: usize = 2_000_000;
 
-/// Hosts in one process, each a whole RDMA device ([`FabricHost`] is a [`verbs::Provider`]), and the network between them.
+/// Hosts in one process, each a whole RDMA device ([`FabricHost`] is a [`verbs::Provider`]), and the network between
+/// them.
 ///
-/// Time stands still until [`Self::advance`], [`Self::step`] or [`Self::run_until_idle`] moves it: a test of retries that last
-/// seconds takes microseconds, and the same seed gives the same packets, losses, keys and QP numbers. What is posted leaves,
-/// and what is due arrives, with the next poll or move. The protocol is that of the software NIC, packet for packet.
+/// Time stands still until [`Self::advance`], [`Self::step`] or [`Self::run_until_idle`] moves it: a test of retries
+/// that last seconds takes microseconds, and the same seed gives the same packets, losses, keys and QP numbers. What is
+/// posted leaves, and what is due arrives, with the next poll or move. The protocol is that of the software NIC, packet
+/// for packet.
 ///
 /// A WRITE over a link that loses every tenth packet:
 ///
@@ -176,7 +178,8 @@ impl Fabric {
         Self { net: Arc::new(Mutex::new(Net::new(seed))) }
     }
 
-    /// A new host at an address. When it is dropped, it is gone from the network without a word, like a host that crashes.
+    /// A new host at an address. When it is dropped, it is gone from the network without a word, like a host that
+    /// crashes.
     pub fn host(&self, ip: IpAddr) -> Result<FabricHost, FabricError> {
         self.host_with(HostConfig::new(ip))
     }
@@ -211,8 +214,8 @@ impl Fabric {
         self.lock().now()
     }
 
-    /// How long until something happens by itself: a packet arrives, a timer fires. Zero if something is to be sent; `None` if
-    /// nothing will.
+    /// How long until something happens by itself: a packet arrives, a timer fires. Zero if something is to be sent;
+    /// `None` if nothing will.
     pub fn next_event(&self) -> Option<Duration> {
         self.lock().next_event()
     }

@@ -1,4 +1,5 @@
-//! Keys, bounds and access rights: a wrong one fails this request and QP alone, and touches nothing (IBTA 9.7.5.2.4, 10.6).
+//! Keys, bounds and access rights: a wrong one fails this request and QP alone, and touches nothing (IBTA 9.7.5.2.4,
+//! 10.6).
 
 use verbs::{Access, Lkey, Payload, QpState, RemoteAddr, Rkey, SendOp, Sge, Status, WcOpcode};
 

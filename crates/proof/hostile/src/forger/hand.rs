@@ -120,7 +120,8 @@ struct Sender {
 }
 
 impl Sender {
-    /// A socket that is bound to `bound`:`port` and speaks in the name of `from`, by every means that an ordinary user has.
+    /// A socket that is bound to `bound`:`port` and speaks in the name of `from`, by every means that an ordinary user
+    /// has.
     fn at(bound: Ipv4Addr, port: u16, from: Ipv4Addr) -> Result<Self> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
         socket.set_reuse_address(true)?;

@@ -1,8 +1,9 @@
 //! Strangers who send datagrams: packets with a right ICRC to the UD queue pair, with guessed queue keys and tokens.
 //!
-//! A stranger does not see the packets of two hosts. This one is given more than he could have, out of a capture: the number
-//! of the queue pair, and in turn its key or the peer's token. As long as he has to guess one of them, or sends from another
-//! address than the peer's, all that he sends must be dropped, by a reason that is counted, and reach no socket.
+//! A stranger does not see the packets of two hosts. This one is given more than he could have, out of a capture: the
+//! number of the queue pair, and in turn its key or the peer's token. As long as he has to guess one of them, or sends
+//! from another address than the peer's, all that he sends must be dropped, by a reason that is counted, and reach no
+//! socket.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;

@@ -1,7 +1,8 @@
 //! Well-behaved datagram sockets on both hosts: one asks, the other answers, and every byte is checked at both.
 //!
-//! Datagrams may be lost, so a question that is not answered in time is asked again. What must never come is one from the
-//! other's address that it did not send, or that is another than it sent. Those from elsewhere are anybody's, and thrown away.
+//! Datagrams may be lost, so a question that is not answered in time is asked again. What must never come is one from
+//! the other's address that it did not send, or that is another than it sent. Those from elsewhere are anybody's, and
+//! thrown away.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;

@@ -53,7 +53,8 @@ impl Tenant {
         Ok(Loose { socket: app.bind(0, RING_BYTES)?, tail: 0 })
     }
 
-    /// Records whose payload, and now and then whose header, is rewritten after it was published; and its own receive ring.
+    /// Records whose payload, and now and then whose header, is rewritten after it was published; and its own receive
+    /// ring.
     pub(super) fn scribble_over_datagrams(&mut self) -> Result<u64, RawError> {
         let mut writes = 0;
         let mut noise = [0; 4096];
@@ -88,7 +89,8 @@ impl Tenant {
         Ok(writes)
     }
 
-    /// Whole records as fast as they are taken: to the polite sockets, to nobody, to hosts that do not exist, too long ones.
+    /// Whole records as fast as they are taken: to the polite sockets, to nobody, to hosts that do not exist, too long
+    /// ones.
     pub(super) fn flood_datagrams(&mut self) -> Result<u64, RawError> {
         let mut app = self.attach("floods-datagrams")?;
         let mut sockets: Vec<Loose> = (0..FLOODS).map(|_| Self::loose(&mut app)).collect::<Result<_, _>>()?;

@@ -1,4 +1,5 @@
-//! Two sides with every order of their messages: rounds always come to one end, and no offer crosses into another round.
+//! Two sides with every order of their messages: rounds always come to one end, and no offer crosses into another
+//! round.
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,7 @@
 //! How connections of this host end: closed by both sides, given up, or with one of their processes.
 //!
-//! Owns what is given back then: slots, places in backlogs, shares. It must never give a slot back before both sides did.
+//! Owns what is given back then: slots, places in backlogs, shares. It must never give a slot back before both sides
+//! did.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! The two halves of a pair's segment, and whose slots are free.
 //!
-//! Owns generations: a slot that is given out again has another one. It must never give out a slot of a segment of which
-//! one half is missing.
+//! Owns generations: a slot that is given out again has another one. It must never give out a slot of a segment of
+//! which one half is missing.
 
 use std::collections::BTreeSet;
 

@@ -103,7 +103,8 @@ impl Peers {
         self.pump(now, peer);
     }
 
-    /// The engine says that the lane's queue pair failed, and keeps the connections. Without a link they are about to end.
+    /// The engine says that the lane's queue pair failed, and keeps the connections. Without a link they are about to
+    /// end.
     pub fn on_lane_reset(&mut self, now: Time, peer: IpAddr, detail: &str) {
         if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
             tracing::warn!(%peer, detail, "the lane is reset; its connections wait for a new queue pair");

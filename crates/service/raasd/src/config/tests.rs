@@ -21,7 +21,8 @@ fn problem(text: &str) -> String {
 #[test]
 fn by_default_half_a_minute_of_stillness_is_waited_for_and_shown_after_seconds() {
     let config = Config::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    // The last heartbeat may have come an interval before the peer stopped, and its next comes a little after it went on.
+    // The last heartbeat may have come an interval before the peer stopped, and its next comes a little after it went
+    // on.
     let waited = config.heartbeat.patience() - 2 * config.heartbeat.interval;
     assert!(waited >= Duration::from_secs(30), "{waited:?}");
     assert!(config.heartbeat.stalled_after() <= Duration::from_secs(5));

@@ -1,7 +1,7 @@
 //! Questions: which programs may ask, and the page that answers.
 //!
-//! Owns the way of a question from its request to the answer in the program's queue. It must never work at more than one page
-//! between two other things.
+//! Owns the way of a question from its request to the answer in the program's queue. It must never work at more than
+//! one page between two other things.
 
 use std::net::IpAddr;
 use std::time::Duration;

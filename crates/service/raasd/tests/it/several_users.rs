@@ -1,7 +1,7 @@
 //! What several users of one daemon see of each other, and what one of them can take from the others.
 //!
-//! The kernel tells the daemon the user of the thread that opens the control socket, so other users are threads here. Only root can
-//! be others: elsewhere these tests are skipped.
+//! The kernel tells the daemon the user of the thread that opens the control socket, so other users are threads here.
+//! Only root can be others: elsewhere these tests are skipped.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,5 @@
-//! Values of options that need more than a type: sizes with units, times, lists of addresses, HOST:PORT. It must never take a
-//! value outside of its limits.
+//! Values of options that need more than a type: sizes with units, times, lists of addresses, HOST:PORT. It must never
+//! take a value outside of its limits.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;

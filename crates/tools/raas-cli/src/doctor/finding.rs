@@ -1,4 +1,5 @@
-//! What `raas doctor` found: one line each, with the value that was seen and what to do. Owns their form as text and JSON.
+//! What `raas doctor` found: one line each, with the value that was seen and what to do. Owns their form as text and
+//! JSON.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! The path MTU toward a host, by datagrams that no router may cut: what is too long comes back as an ICMP message, which
-//! the kernel remembers. A network that drops those messages too looks as if it carried all.
+//! The path MTU toward a host, by datagrams that no router may cut: what is too long comes back as an ICMP message,
+//! which the kernel remembers. A network that drops those messages too looks as if it carried all.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
