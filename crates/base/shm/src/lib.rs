@@ -21,6 +21,7 @@ mod layout;
 mod limits;
 #[cfg(test)]
 mod models;
+mod process_word;
 mod ready;
 mod record;
 mod region;
@@ -37,6 +38,7 @@ pub use doorbell::Doorbell;
 pub use flags::{app_flag, engine_flag, owner_flag, slot_state, waiting};
 pub use layout::{EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, Session};
 pub use limits::{RING_BYTES_MAX, RING_BYTES_MIN};
+pub use process_word::ProcessWord;
 pub use ready::ReadyFd;
 pub use record::{DatagramRecord, RECORD_HEADER_BYTES};
 pub use region::{Region, RegionError, Word32, Word64};

@@ -113,6 +113,14 @@ impl Region {
         })
     }
 
+    /// Has the kernel empty the region in a child made by `fork`. Only of a private one.
+    pub(crate) fn wipe_on_fork(&self) -> io::Result<()> {
+        let len = self.0.len.next_multiple_of(rustix::param::page_size());
+        // SAFETY: whole pages of a mapping that `self` keeps, which mmap rounded up to them; nothing changes in this process.
+        unsafe { rustix::mm::madvise(self.as_ptr().cast::<c_void>(), len, Advice::LinuxWipeOnFork) }?;
+        Ok(())
+    }
+
     /// Maps the first `len` bytes of a descriptor, shared.
     ///
     /// The caller has checked that the object cannot shrink below `len` (else a later access raises SIGBUS).

@@ -42,7 +42,7 @@ macro_rules! word {
             }
 
             #[inline]
-            fn atomic(&self) -> &$atomic {
+            pub(crate) fn atomic(&self) -> &$atomic {
                 // SAFETY: aligned and mapped while `region` lives (see `new`), which is at least as long as `&self`.
                 // Every access in this process to these bytes as a word is an atomic of this size. In a read-only
                 // mapping only `load` comes here, with the relaxed ordering that the standard library allows there.

@@ -1,0 +1,193 @@
+//! Messages of the daemon with memory in the place of descriptors.
+//!
+//! Owns the checks of each descriptor before it is mapped. It must never map more than the named limits.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use control::{ChunkKind, Connection, Reason, Received, Reply};
+use shm::{Pair, RING_BYTES_MAX, RING_BYTES_MIN, Region, Segment, Sharing, WakeSocket};
+
+use crate::SessionFault;
+
+/// Slots of a pair segment at most.
+const PAIR_SLOTS_MAX: u32 = 4096;
+/// Bytes of a pair segment at most; its pages come into being when they are used.
+const PAIR_BYTES_MAX: u64 = 4 << 30;
+/// Bytes of a ring chunk at most.
+const CHUNK_BYTES_MAX: u64 = 16 << 30;
+
+/// The segment of another process.
+#[derive(Debug)]
+pub enum PeerSegment {
+    /// As it must be.
+    Mapped(Pair),
+    /// Not as it must be: connections on it are refused. The daemon only passed it on.
+    Refused,
+    /// This process had no descriptor for it.
+    NotTaken,
+}
+
+/// A message of the daemon of which every descriptor was looked at; see [`Reply`].
+#[derive(Debug)]
+pub enum DaemonMessage {
+    /// [`Reply::Listening`].
+    Listening {
+        /// The request.
+        request: u64,
+        /// The port, or why not.
+        result: Result<SocketAddr, Reason>,
+    },
+    /// [`Reply::Connected`].
+    Connected {
+        /// The request.
+        request: u64,
+        /// The connection, or why not.
+        result: Result<Connection, Reason>,
+    },
+    /// [`Reply::DatagramPath`].
+    DatagramPath {
+        /// The request.
+        request: u64,
+        /// Longest datagram in bytes, or why not.
+        result: Result<u32, Reason>,
+    },
+    /// [`Reply::Incoming`].
+    Incoming {
+        /// The listener's port.
+        port: u16,
+        /// The connection.
+        connection: Connection,
+    },
+    /// [`Reply::Chunk`].
+    Chunk {
+        /// Its number.
+        chunk: u32,
+        /// Direction.
+        kind: ChunkKind,
+        /// None: this process had no descriptor for it.
+        region: Option<Region>,
+    },
+    /// [`Reply::ChunkGone`].
+    ChunkGone {
+        /// Its number.
+        chunk: u32,
+    },
+    /// [`Reply::PairOpened`].
+    PairOpened {
+        /// Its number.
+        pair: u64,
+        /// The other process.
+        peer_pid: u32,
+        /// None: this process had no descriptor for it.
+        socket: Option<WakeSocket>,
+    },
+    /// [`Reply::PairSegment`].
+    PairSegment {
+        /// The pair.
+        pair: u64,
+        /// Its number among the peer's.
+        index: u32,
+        /// Slots in it.
+        slots: u32,
+        /// The memory.
+        segment: PeerSegment,
+    },
+    /// [`Reply::PairSegmentWanted`].
+    PairSegmentWanted {
+        /// The pair.
+        pair: u64,
+        /// Its number among this side's.
+        index: u32,
+        /// Slots in it.
+        slots: u32,
+        /// Bytes of each ring.
+        ring_bytes: u32,
+    },
+    /// [`Reply::Detached`].
+    Detached {
+        /// Why.
+        reason: Reason,
+    },
+}
+
+/// Looks at the descriptors of a message and maps its memory. An error means that the daemon cannot be followed any more.
+pub fn admit(received: Received<Reply>) -> Result<DaemonMessage, SessionFault> {
+    let Received { message, fds, lacks_fds } = received;
+    let one = |fds| one(fds, lacks_fds);
+    Ok(match message {
+        Reply::Listening { request, result } => DaemonMessage::Listening { request, result },
+        Reply::Connected { request, result } => DaemonMessage::Connected { request, result },
+        Reply::DatagramPath { request, result } => DaemonMessage::DatagramPath { request, result },
+        Reply::Incoming { port, connection } => DaemonMessage::Incoming { port, connection },
+        Reply::Chunk { chunk, kind, bytes } => {
+            DaemonMessage::Chunk { chunk, kind, region: chunk_region(chunk, bytes, one(fds)?)? }
+        }
+        Reply::ChunkGone { chunk } => DaemonMessage::ChunkGone { chunk },
+        Reply::PairOpened { pair, peer_pid } => {
+            let refused = |e| SessionFault::Protocol(format!("pair {pair}: {e}"));
+            let socket = one(fds)?.map(WakeSocket::from_fd).transpose().map_err(refused)?;
+            DaemonMessage::PairOpened { pair, peer_pid, socket }
+        }
+        Reply::PairSegment { pair, index, slots, ring_bytes } => {
+            let segment = peer_segment(slots, ring_bytes, one(fds)?)?;
+            DaemonMessage::PairSegment { pair, index, slots, segment }
+        }
+        Reply::PairSegmentWanted { pair, index, slots, ring_bytes } => {
+            DaemonMessage::PairSegmentWanted { pair, index, slots, ring_bytes }
+        }
+        Reply::Detached { reason, .. } => DaemonMessage::Detached { reason },
+        other @ (Reply::Welcome { .. } | Reply::Refused { .. } | Reply::Inspected { .. }) => {
+            return Err(SessionFault::Protocol(format!("unexpected {other:?}")));
+        }
+    })
+}
+
+/// The descriptor of a message that has one. None: this process had no room for it.
+fn one(fds: Vec<OwnedFd>, lacks_fds: bool) -> Result<Option<OwnedFd>, SessionFault> {
+    let count = fds.len();
+    let mut fds = fds.into_iter();
+    match (fds.next(), fds.next()) {
+        (Some(fd), None) if !lacks_fds => Ok(Some(fd)),
+        (None, _) if lacks_fds => Ok(None),
+        _ => Err(SessionFault::Protocol(format!("a message with {count} descriptors instead of one"))),
+    }
+}
+
+fn chunk_region(chunk: u32, bytes: u64, fd: Option<OwnedFd>) -> Result<Option<Region>, SessionFault> {
+    if bytes > CHUNK_BYTES_MAX {
+        let words = format!("chunk {chunk} of {bytes} bytes is longer than {CHUNK_BYTES_MAX}");
+        return Err(SessionFault::Protocol(words));
+    }
+    let segment = fd.map(|fd| Segment::accept(fd, bytes, Sharing::ReadWrite)).transpose();
+    match segment {
+        Ok(segment) => Ok(segment.map(Segment::into_region)),
+        Err(e) => Err(SessionFault::Protocol(format!("chunk {chunk}: {e}"))),
+    }
+}
+
+fn peer_segment(slots: u32, ring_bytes: u32, fd: Option<OwnedFd>) -> Result<PeerSegment, SessionFault> {
+    let bytes = pair_bytes(slots, ring_bytes)?;
+    let Some(fd) = fd else { return Ok(PeerSegment::NotTaken) };
+    let opened = Segment::accept(fd, bytes, Sharing::PeerReadOnly)
+        .ok()
+        .and_then(|segment| Pair::open(segment.into_region(), slots, ring_bytes).ok());
+    Ok(opened.map_or(PeerSegment::Refused, PeerSegment::Mapped))
+}
+
+/// Whether a ring may have this size.
+pub(crate) fn is_ring_size(bytes: u32) -> bool {
+    bytes.is_power_of_two() && (RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes)
+}
+
+/// Bytes of a pair segment that the daemon describes.
+pub(crate) fn pair_bytes(slots: u32, ring_bytes: u32) -> Result<u64, SessionFault> {
+    if !is_ring_size(ring_bytes) || !(1..=PAIR_SLOTS_MAX).contains(&slots) || !slots.is_power_of_two() {
+        return Err(SessionFault::Protocol(format!("pair segment with {slots} rings of {ring_bytes} bytes")));
+    }
+    let bytes = Pair::bytes(slots, ring_bytes);
+    if bytes > PAIR_BYTES_MAX {
+        return Err(SessionFault::Protocol(format!("pair segment of {bytes} bytes is longer than {PAIR_BYTES_MAX}")));
+    }
+    Ok(bytes)
+}

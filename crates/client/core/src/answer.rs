@@ -1,0 +1,98 @@
+//! Requests under way, and what the daemon answered.
+//!
+//! Owns which request waits for which kind of answer. It must never give an answer to another request than its own.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use control::Reason;
+
+use crate::Connection;
+
+/// A request under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub(crate) u64);
+
+impl RequestId {
+    /// Its number in the control protocol.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// Why a connection that the daemon announced is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failed {
+    /// Refused by somebody.
+    Reason(Reason),
+    /// The daemon's description of it cannot be.
+    Protocol(String),
+}
+
+/// An answer of the daemon.
+#[derive(Debug)]
+pub enum Answer {
+    /// The port that is open, or why none is.
+    Listening(Result<SocketAddr, Reason>),
+    /// The connection or datagram socket, or why there is none.
+    Connected(Result<Box<Connection>, Failed>),
+    /// The longest datagram to the host, in bytes, or why none can be sent there.
+    Path(Result<u32, Reason>),
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Listen,
+    Connect,
+    BindDatagram,
+    DatagramPath,
+}
+
+#[derive(Debug)]
+struct Pending {
+    asked: Asked,
+    answer: Option<Answer>,
+}
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    last: u64,
+    pending: BTreeMap<u64, Pending>,
+}
+
+impl Requests {
+    pub(crate) fn begin(&mut self, asked: Asked) -> RequestId {
+        self.last += 1;
+        self.pending.insert(self.last, Pending { asked, answer: None });
+        RequestId(self.last)
+    }
+
+    /// A number that no request has.
+    pub(crate) fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// What a request that waits asked for.
+    pub(crate) fn asked(&self, request: u64) -> Option<Asked> {
+        self.pending.get(&request).filter(|p| p.answer.is_none()).map(|p| p.asked)
+    }
+
+    /// Files an answer. Gives it back when nobody waits for it.
+    pub(crate) fn file(&mut self, request: u64, answer: Answer) -> Option<Answer> {
+        match self.pending.get_mut(&request) {
+            Some(pending) if pending.answer.is_none() => {
+                pending.answer = Some(answer);
+                None
+            }
+            _ => Some(answer),
+        }
+    }
+
+    /// Ends a request; its answer, if it came.
+    pub(crate) fn finish(&mut self, request: RequestId) -> Option<Answer> {
+        self.pending.remove(&request.0)?.answer
+    }
+}

@@ -1,0 +1,396 @@
+//! One end of a connection, whichever path it takes: its state, what the other side is told, how it ends.
+//!
+//! Owns the bits of this side's state, and which words say how a direction ended. It must never report an end before it
+//! looked whether the other side lives: what was stored before a death is seen after it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+
+use control::{PathKind, Reason};
+use shm::{PeerFault, app_flag};
+
+use crate::lane::LaneEnd;
+use crate::pair::PairEnd;
+use crate::{Daemon, End, Forked, Life, Side};
+
+/// Data is copied in pieces of this share of the ring.
+const PIECE_SHARE: u64 = 8;
+
+/// The peer broke the rules of the rings: a bit of the state beside those of [`Side`].
+const FAULTY: u32 = 4;
+/// The end was given back.
+const CLOSED: u32 = 8;
+
+/// The path of a connection.
+#[derive(Debug)]
+pub(crate) enum Link {
+    Lane(LaneEnd),
+    Pair(PairEnd),
+}
+
+/// Where news of a connection come from: who drains a doorbell or a pair's socket learns such numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// A slot of the session.
+    Slot(u32),
+    /// A slot of a pair.
+    PairSlot {
+        /// The pair.
+        pair: u64,
+        /// The slot.
+        slot: u32,
+    },
+}
+
+/// Number and addresses of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Name {
+    pub(crate) id: u64,
+    pub(crate) local: SocketAddr,
+    pub(crate) peer: SocketAddr,
+}
+
+/// Sizes of the rings of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RingSizes {
+    /// Bytes of the receive ring before it grows.
+    pub(crate) rx: u64,
+    pub(crate) tx: u64,
+}
+
+/// One end of a connection, without its rings. Any number of threads may use it. Dropping it closes, by a reset unless
+/// [`Endpoint::close`] was called before.
+#[derive(Debug)]
+pub struct Endpoint {
+    link: Link,
+    /// Of the pair, or of the session.
+    life: Arc<Life>,
+    daemon: Arc<Daemon>,
+    name: Name,
+    /// Longest copy between two messages to the other side.
+    pub(crate) piece_bytes: usize,
+    tx_bytes: usize,
+    /// This side wrote since [`Endpoint::take_answered`].
+    answered: AtomicBool,
+    /// Directions that this side shut, as bits of [`Side`], [`FAULTY`] and [`CLOSED`].
+    state: AtomicU32,
+}
+
+impl Endpoint {
+    pub(crate) fn new(daemon: Arc<Daemon>, name: Name, link: Link, rings: RingSizes) -> Self {
+        let life = match &link {
+            Link::Lane(_) => Arc::clone(daemon.life()),
+            Link::Pair(end) => Arc::clone(end.socket().life()),
+        };
+        Self {
+            link,
+            life,
+            daemon,
+            name,
+            piece_bytes: usize::try_from(rings.rx / PIECE_SHARE).unwrap_or(usize::MAX).max(1),
+            tx_bytes: usize::try_from(rings.tx).unwrap_or(usize::MAX),
+            answered: AtomicBool::new(false),
+            state: AtomicU32::new(0),
+        }
+    }
+
+    /// Refuses a forked child.
+    pub fn check_fork(&self) -> Result<(), Forked> {
+        self.life.check_fork()
+    }
+
+    // ---- what it is
+
+    /// Number on this host, as in `raas ss`.
+    pub fn id(&self) -> u64 {
+        self.name.id
+    }
+
+    /// This end.
+    pub fn local(&self) -> SocketAddr {
+        self.name.local
+    }
+
+    /// The other end.
+    pub fn peer(&self) -> SocketAddr {
+        self.name.peer
+    }
+
+    /// How the bytes travel.
+    pub fn path(&self) -> PathKind {
+        match self.link {
+            Link::Lane(_) => PathKind::Lane,
+            Link::Pair(_) => PathKind::Shm,
+        }
+    }
+
+    /// Whether they pass the daemon.
+    #[inline]
+    pub fn is_lane(&self) -> bool {
+        matches!(self.link, Link::Lane(_))
+    }
+
+    /// The process at the other end, if it is on this host.
+    pub fn peer_pid(&self) -> Option<u32> {
+        match &self.link {
+            Link::Lane(_) => None,
+            Link::Pair(end) => Some(end.socket().peer_pid()),
+        }
+    }
+
+    /// Where its news come from.
+    pub fn key(&self) -> Key {
+        match &self.link {
+            Link::Lane(end) => Key::Slot(end.slot()),
+            Link::Pair(end) => Key::PairSlot { pair: end.socket().id(), slot: end.slot() },
+        }
+    }
+
+    /// Bytes that the transmit ring holds when it is grown.
+    #[inline]
+    pub fn tx_bytes(&self) -> usize {
+        self.tx_bytes
+    }
+
+    // ---- state
+
+    /// Whether any of these bits of the state is set.
+    #[inline]
+    fn is(&self, bits: u32) -> bool {
+        self.state.load(Ordering::Relaxed) & bits != 0
+    }
+
+    /// Whether this side shut reading.
+    pub(crate) fn is_read_shut(&self) -> bool {
+        self.is(Side::Read.bit())
+    }
+
+    /// Whether bytes may be taken before any end is looked at: nothing ended here, and the other side lives.
+    #[inline]
+    pub fn may_take(&self) -> bool {
+        !self.is(Side::Read.bit() | FAULTY) && self.life.is_alive()
+    }
+
+    /// Whether bytes may be taken from the ring after `end` was seen.
+    pub(crate) fn may_take_before(&self, end: Option<End>) -> bool {
+        !self.is(Side::Read.bit() | FAULTY) && !matches!(end, Some(End::Forked(_)))
+    }
+
+    /// The end that this side made.
+    #[cold]
+    fn own_end(&self) -> End {
+        if self.is(FAULTY) { End::Reset(Reason::AppFault) } else { End::Finished }
+    }
+
+    /// How reading ends, if it does once the ring is empty. Look at the ring afterwards.
+    #[inline]
+    pub fn read_end(&self) -> Option<End> {
+        if self.is(Side::Read.bit() | FAULTY) {
+            return Some(self.own_end());
+        }
+        // The other side's life first: its last words are seen after it.
+        let life = self.life.end();
+        if matches!(life, Some(End::Forked(_))) {
+            return life;
+        }
+        match &self.link {
+            Link::Pair(end) => end.read_end(life),
+            Link::Lane(end) => end.read_end(life),
+        }
+    }
+
+    /// Why writing is over, if it is.
+    #[inline]
+    pub fn write_end(&self) -> Option<End> {
+        if self.is(Side::Write.bit() | FAULTY) {
+            return Some(self.own_end());
+        }
+        let life = self.life.end();
+        if matches!(life, Some(End::Forked(_))) {
+            return life;
+        }
+        match &self.link {
+            Link::Pair(end) => end.write_end(life),
+            Link::Lane(end) => end.write_end(life),
+        }
+    }
+
+    /// Why the connection is broken, if it is: in either direction, for one that ended in order stays so.
+    pub fn failure(&self) -> Option<Reason> {
+        let broken = |end: Option<End>| end.and_then(End::failure);
+        broken(self.read_end()).or_else(|| broken(self.write_end()))
+    }
+
+    /// The other side's cursor is impossible: nothing of it is believed any more.
+    #[cold]
+    pub(crate) fn on_fault(&self, _fault: PeerFault) -> End {
+        self.state.fetch_or(FAULTY, Ordering::Relaxed);
+        End::Reset(Reason::AppFault)
+    }
+
+    /// Silence of the peer's daemon, in milliseconds, after which the connection is given up; 0: as long as the daemons
+    /// wait. Between processes of one host there is no daemon that could be silent, and it changes nothing.
+    pub fn set_peer_timeout(&self, ms: u32) -> Result<(), Forked> {
+        self.check_fork()?;
+        if let Link::Lane(end) = &self.link {
+            end.set_peer_timeout(ms);
+            self.wake_engine(end.ring());
+        }
+        Ok(())
+    }
+
+    /// What [`Endpoint::set_peer_timeout`] set; 0 for none.
+    pub fn peer_timeout(&self) -> u32 {
+        match &self.link {
+            Link::Lane(end) => end.peer_timeout(),
+            Link::Pair(_) => 0,
+        }
+    }
+
+    /// Whether this side wrote since the last call: its reader is in a conversation.
+    pub fn take_answered(&self) -> bool {
+        let answered = self.answered.load(Ordering::Relaxed);
+        if answered {
+            self.answered.store(false, Ordering::Relaxed);
+        }
+        answered
+    }
+
+    /// This side writes.
+    #[inline]
+    pub(crate) fn note_answer(&self) {
+        if !self.answered.load(Ordering::Relaxed) {
+            self.answered.store(true, Ordering::Relaxed);
+        }
+    }
+
+    // ---- telling the other side
+
+    #[inline]
+    fn wake_engine(&self, is_asleep: bool) {
+        if is_asleep {
+            self.daemon.wake();
+        }
+    }
+
+    /// Bytes were written: the other side's reader is to look.
+    #[inline]
+    pub(crate) fn tell_written(&self) {
+        match &self.link {
+            Link::Pair(end) => end.wake(Side::Read.bit()),
+            Link::Lane(end) => self.wake_engine(end.ring()),
+        }
+    }
+
+    /// Room was made: the other side's writer is to look.
+    pub(crate) fn tell_room(&self) {
+        match &self.link {
+            Link::Pair(end) => end.wake(Side::Write.bit()),
+            Link::Lane(end) if end.is_datagram() => {}
+            Link::Lane(end) => self.wake_engine(end.ring()),
+        }
+    }
+
+    /// The end was read: the engine may finish the connection. A peer process needs no such word.
+    pub(crate) fn tell_end(&self) {
+        if let Link::Lane(end) = &self.link {
+            self.wake_engine(end.ring());
+        }
+    }
+
+    /// Bytes that the daemon has not taken out of the transmit ring yet, of `written` in all. Between processes there is
+    /// nobody who would take them but the reader.
+    pub(crate) fn untaken(&self, written: u64) -> u64 {
+        match &self.link {
+            Link::Pair(_) => 0,
+            Link::Lane(end) => end.untaken(written),
+        }
+    }
+
+    fn raise(&self, flags: u32) {
+        match &self.link {
+            Link::Pair(end) => end.raise(flags),
+            Link::Lane(end) => {
+                end.raise(flags);
+                self.wake_engine(end.ring());
+            }
+        }
+    }
+
+    // ---- waiting
+
+    /// Announces that somebody is going to wait for `side`. Look once more afterwards, then wait.
+    pub fn arm(&self, side: Side) {
+        match &self.link {
+            Link::Lane(end) => end.arm(side),
+            Link::Pair(end) => end.arm(side),
+        }
+        // PAIRS WITH the fence in PairEnd::wake: announced, then looked; the peer stores, then looks for announcements.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Nobody waits for `side` any more.
+    pub fn disarm(&self, side: Side) {
+        match &self.link {
+            Link::Lane(end) => end.disarm(side),
+            Link::Pair(end) => end.disarm(side),
+        }
+    }
+
+    // ---- ending
+
+    /// Notes that this side ended a direction; [`Endpoint::say_shut`] tells the other side. False: it had ended before. A
+    /// call that is under way in that direction sees it at its next look.
+    pub fn mark_shut(&self, side: Side) -> Result<bool, Forked> {
+        self.check_fork()?;
+        Ok(self.state.fetch_or(side.bit(), Ordering::AcqRel) & side.bit() == 0)
+    }
+
+    /// Tells the other side that a direction ended. For [`Side::Write`] nobody writes meanwhile: what was written lies
+    /// before the end.
+    pub fn say_shut(&self, side: Side) {
+        self.raise(match side {
+            Side::Read => app_flag::STOP,
+            Side::Write => app_flag::FIN,
+        });
+    }
+
+    /// Gives the connection back: in order, or by a reset where bytes that arrived were not read, the peer broke the rules,
+    /// or the application never had it (`is_owned` is false). What was written is still delivered unless it is a reset. In
+    /// a forked child it does nothing: slot and rings are the parent's.
+    pub(crate) fn close_with(&self, has_unread: impl FnOnce() -> bool, is_owned: bool) {
+        if self.check_fork().is_err() {
+            return;
+        }
+        let (was_shut, is_faulty) = (self.is_read_shut(), self.is(FAULTY));
+        let is_broken = matches!(self.read_end(), Some(End::Reset(_)));
+        if self.state.fetch_or(CLOSED, Ordering::AcqRel) & CLOSED != 0 {
+            return;
+        }
+        // As TCP: who closes without having read what arrived tells the peer so by a reset. Who shut reading told it then.
+        let has_unread = has_unread() && !was_shut && !is_broken;
+        let abort = if is_faulty {
+            Some(Reason::AppFault)
+        } else if has_unread || !is_owned {
+            Some(Reason::ResetByPeer)
+        } else {
+            None
+        };
+        match &self.link {
+            Link::Lane(end) => {
+                self.daemon.free_slot(end.slot());
+                self.wake_engine(end.close(abort.is_some()));
+            }
+            Link::Pair(end) => end.close(abort),
+        }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        if !self.is(CLOSED) {
+            self.close_with(|| false, false);
+        }
+    }
+}

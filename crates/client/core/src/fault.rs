@@ -1,0 +1,79 @@
+//! Why a session cannot be made, or cannot go on.
+//!
+//! Owns the words of what the daemon did wrong. It must never blame the daemon for a limit of this process.
+
+use control::{APP_VERSION, ChannelError, Reason};
+use shm::LAYOUT_VERSION;
+
+use crate::Forked;
+
+/// Why a session cannot be made, or cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionFault {
+    /// Library and daemon are of different releases.
+    #[error(
+        "version mismatch: this library speaks control protocol {APP_VERSION} and memory layout {LAYOUT_VERSION}, the \
+         daemon (release {release}) speaks {version} and {layout}: install the same release of both"
+    )]
+    Version {
+        /// Control protocol of the daemon.
+        version: u32,
+        /// Memory layout of the daemon.
+        layout: u32,
+        /// Release of the daemon.
+        release: String,
+    },
+    /// The daemon does not accept this application.
+    #[error("the daemon refused this application: {reason} ({detail})")]
+    Refused {
+        /// Why.
+        reason: Reason,
+        /// The daemon's words.
+        detail: String,
+    },
+    /// The daemon died, stopped, or put this application out.
+    #[error("the session with the daemon is over: {0}")]
+    Lost(Reason),
+    /// This process may open no more descriptors, so that the session's could not be given to it.
+    #[error("this process is at its limit of {limit} open descriptors (RLIMIT_NOFILE): close some, or raise the limit")]
+    Descriptors {
+        /// Descriptors that it may have open.
+        limit: u64,
+    },
+    /// The daemon said something that its protocol does not allow.
+    #[error("the daemon broke the control protocol: {0}")]
+    Protocol(String),
+    /// This process is a fork of the one that made the session.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+    /// A system call failed.
+    #[error("{call}: {cause}")]
+    Os {
+        /// Which.
+        call: &'static str,
+        /// Its kind.
+        kind: std::io::ErrorKind,
+        /// What the system said.
+        cause: String,
+    },
+}
+
+impl SessionFault {
+    /// A system call failed.
+    pub fn os(call: &'static str, error: &std::io::Error) -> Self {
+        Self::Os { call, kind: error.kind(), cause: error.to_string() }
+    }
+}
+
+/// What a failure of the control socket means. [`ChannelError::WouldBlock`] is none: callers look at it before.
+impl From<ChannelError> for SessionFault {
+    fn from(error: ChannelError) -> Self {
+        match error {
+            ChannelError::Closed => Self::Lost(Reason::DaemonLost),
+            ChannelError::Io(e) => Self::os("control socket", &e),
+            ChannelError::DescriptorLimit { limit } => Self::Descriptors { limit },
+            other => Self::Protocol(other.to_string()),
+        }
+    }
+}

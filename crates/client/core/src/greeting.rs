@@ -1,0 +1,142 @@
+//! The first exchange with the daemon: Hello, and Welcome or a refusal.
+//!
+//! Owns the checks of what a Welcome brings. It must never believe a daemon of another version.
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use control::{APP_VERSION, Reply, Request, Role};
+use shm::{EnginePage, LAYOUT_VERSION, Segment, Sharing, WakeSocket};
+
+use crate::{SessionFault, SessionMemory};
+
+/// The first exchange. The caller sends [`Greeting::hello`] over a fresh control socket, waits as it likes for one message,
+/// and hands it in.
+#[derive(Debug, Clone)]
+pub struct Greeting {
+    role: Role,
+    name: String,
+}
+
+/// What the daemon gave.
+#[derive(Debug)]
+pub struct Attached {
+    /// The daemon's release.
+    pub release: String,
+    /// The session's number in the daemon.
+    pub number: u64,
+    /// Addresses that name this host.
+    pub addresses: Vec<IpAddr>,
+    /// Memory and wake socket; none for [`Role::Inspector`].
+    pub session: Option<Given>,
+}
+
+/// Memory and wake socket of an application's session.
+#[derive(Debug)]
+pub struct Given {
+    /// For [`crate::Session::new`].
+    pub memory: SessionMemory,
+    /// Readable when the engine has news while this process sleeps; drained by the caller.
+    pub wake: Arc<WakeSocket>,
+}
+
+impl Greeting {
+    /// As what, and under which name for `raas stat` (the daemon keeps 64 bytes).
+    pub fn new(role: Role, name: impl Into<String>) -> Self {
+        Self { role, name: name.into() }
+    }
+
+    /// The first message. A daemon that refuses at once may close before it reads it: its reason is there to be received
+    /// all the same.
+    pub fn hello(&self) -> Request {
+        Request::Hello { version: APP_VERSION, layout: LAYOUT_VERSION, role: self.role, name: self.name.clone() }
+    }
+
+    /// The daemon's answer and its descriptors.
+    pub fn answered(self, reply: Reply, fds: Vec<OwnedFd>) -> Result<Attached, SessionFault> {
+        match reply {
+            Reply::Welcome { version, release, .. } if version != APP_VERSION => {
+                Err(SessionFault::Version { version, layout: LAYOUT_VERSION, release })
+            }
+            Reply::Welcome { release, session, slots, session_bytes, engine_page_bytes, addresses, .. } => {
+                let given = match self.role {
+                    Role::Application => Some(given(fds, slots, session_bytes, engine_page_bytes)?),
+                    Role::Inspector => None,
+                };
+                Ok(Attached { release, number: session, addresses, session: given })
+            }
+            Reply::Refused { version, layout, release, .. } if (version, layout) != (APP_VERSION, LAYOUT_VERSION) => {
+                Err(SessionFault::Version { version, layout, release })
+            }
+            Reply::Refused { reason, detail, .. } | Reply::Detached { reason, detail } => {
+                Err(SessionFault::Refused { reason, detail })
+            }
+            other => Err(SessionFault::Protocol(format!("the answer to Hello was {other:?}"))),
+        }
+    }
+}
+
+fn given(fds: Vec<OwnedFd>, slots: u32, session_bytes: u64, page_bytes: u64) -> Result<Given, SessionFault> {
+    let refused = |e: &dyn std::fmt::Display| SessionFault::Protocol(format!("session memory: {e}"));
+    let Ok([segment, page, wake]) = <[OwnedFd; 3]>::try_from(fds) else {
+        return Err(SessionFault::Protocol("Welcome without its three descriptors".into()));
+    };
+    let segment = Segment::accept(segment, session_bytes, Sharing::ReadWrite).map_err(|e| refused(&e))?;
+    let session = shm::Session::open(segment.into_region(), slots).map_err(|e| refused(&e))?;
+    let page = Segment::accept(page, page_bytes, Sharing::PeerReadOnly).map_err(|e| refused(&e))?;
+    let page = EnginePage::open(page.into_region()).map_err(|e| refused(&e))?;
+    let wake = Arc::new(WakeSocket::from_fd(wake).map_err(|e| SessionFault::os("wake socket", &e))?);
+    let memory = SessionMemory {
+        session,
+        engine_sleep: page.engine_sleep(),
+        wake: Arc::clone(&wake) as _,
+        // Where the kernel cannot make this process pass the daemon's barrier its rings keep their pages.
+        can_rest: shm::join_rest_barrier(),
+    };
+    Ok(Given { memory, wake })
+}
+
+#[cfg(test)]
+mod tests {
+    use control::Reason;
+
+    use super::*;
+
+    fn greeting() -> Greeting {
+        Greeting::new(Role::Inspector, "test")
+    }
+
+    #[test]
+    fn only_a_daemon_of_this_version_is_believed() {
+        let welcome = |version| Reply::Welcome {
+            version,
+            release: "9.9".into(),
+            session: 7,
+            slots: 64,
+            session_bytes: 0,
+            engine_page_bytes: 0,
+            addresses: Vec::new(),
+        };
+        assert_eq!(greeting().answered(welcome(APP_VERSION), Vec::new()).unwrap().number, 7);
+        let other = greeting().answered(welcome(APP_VERSION + 1), Vec::new());
+        assert!(matches!(other, Err(SessionFault::Version { version, .. }) if version == APP_VERSION + 1));
+        let lacks = Greeting::new(Role::Application, "test").answered(welcome(APP_VERSION), Vec::new());
+        assert!(matches!(lacks, Err(SessionFault::Protocol(_))));
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_reason_unless_the_versions_differ() {
+        let refusal = |layout| Reply::Refused {
+            version: APP_VERSION,
+            layout,
+            release: "1".into(),
+            reason: Reason::UserPrograms,
+            detail: "no more".into(),
+        };
+        let refused = greeting().answered(refusal(LAYOUT_VERSION), Vec::new());
+        assert!(matches!(refused, Err(SessionFault::Refused { reason: Reason::UserPrograms, .. })));
+        let other = greeting().answered(refusal(LAYOUT_VERSION + 1), Vec::new());
+        assert!(matches!(other, Err(SessionFault::Version { .. })));
+    }
+}

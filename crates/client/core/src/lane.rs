@@ -1,0 +1,160 @@
+//! The application's end of a connection through the daemon: a session slot and its doorbell.
+//!
+//! Owns the application's half of the slot. It must never store to the engine's half.
+
+use std::sync::atomic::Ordering;
+
+use control::Reason;
+use shm::{Doorbell, RingMemory, RingReader, RingWriter, SlotWords, Word32, app_flag, engine_flag};
+
+use crate::End;
+use crate::side::{Side, failure};
+
+/// Which slot, for which of its connections, and in which process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SlotUse {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    pub(crate) pid: u32,
+}
+
+/// One slot in use.
+#[derive(Debug)]
+pub(crate) struct LaneEnd {
+    slot: u32,
+    words: SlotWords,
+    a2e: Doorbell,
+    engine_sleep: Word32,
+    /// The slot is a datagram socket's: the engine looks for room when it has something to put there.
+    is_datagram: bool,
+}
+
+/// A slot that was taken, and its rings.
+#[derive(Debug)]
+pub(crate) struct OpenedLane {
+    pub(crate) end: LaneEnd,
+    pub(crate) reader: RingReader,
+    pub(crate) writer: RingWriter,
+}
+
+impl LaneEnd {
+    /// Takes the slot for a new connection: both cursors at 0, then the generation, which makes them count. `can_rest`:
+    /// the kernel makes this process pass the daemon's barrier, so its rings may give pages back.
+    pub(crate) fn open(
+        session: &shm::Session,
+        engine_sleep: Word32,
+        place: SlotUse,
+        tx: RingMemory,
+        rx: RingMemory,
+        can_rest: bool,
+    ) -> Result<OpenedLane, shm::RegionError> {
+        let words = session.slot(place.slot);
+        words.app_flags.store(0, Ordering::Relaxed);
+        words.app_wait.store(0, Ordering::Relaxed);
+        words.peer_timeout_ms.store(0, Ordering::Relaxed);
+        words.app_owner_pid.store(place.pid, Ordering::Relaxed);
+        let reader = RingReader::new(rx, words.rx_tail.clone(), words.rx_head.clone(), 0)?;
+        let writer = RingWriter::new(tx, words.tx_tail.clone(), words.tx_head.clone(), 0)?;
+        let writer = if can_rest { writer.may_rest(&words)? } else { writer };
+        words.app_generation.store(place.generation, Ordering::Release);
+        let end = Self { slot: place.slot, words, a2e: session.a2e(), engine_sleep, is_datagram: false };
+        Ok(OpenedLane { end, reader, writer })
+    }
+
+    /// As a datagram socket's.
+    pub(crate) fn of_datagrams(mut self) -> Self {
+        self.is_datagram = true;
+        self
+    }
+
+    /// Gives back a slot whose connection cannot be used.
+    pub(crate) fn refuse(session: &shm::Session, slot: u32, generation: u32) {
+        let words = session.slot(slot);
+        let flags = app_flag::FIN | app_flag::STOP | app_flag::CLOSED | app_flag::ABORT;
+        words.tx_tail.store(0, Ordering::Relaxed);
+        words.rx_head.store(0, Ordering::Relaxed);
+        words.app_flags.store(flags, Ordering::Relaxed);
+        words.app_generation.store(generation, Ordering::Release);
+        session.a2e().ring(slot);
+    }
+
+    pub(crate) fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    pub(crate) fn is_datagram(&self) -> bool {
+        self.is_datagram
+    }
+
+    /// How reading ends, if it does once the ring is empty; `life` is how the session ended, looked at before. The ring is
+    /// looked at afterwards. FIN comes after the last byte, so a reset that follows it takes nothing from the reader.
+    #[inline]
+    pub(crate) fn read_end(&self, life: Option<End>) -> Option<End> {
+        let flags = self.words.engine_flags.load(Ordering::Acquire);
+        if flags & engine_flag::FIN != 0 {
+            Some(End::Finished)
+        } else if flags & engine_flag::RESET != 0 {
+            Some(End::Reset(self.reason()))
+        } else {
+            life
+        }
+    }
+
+    /// Why writing is over, if it is; `life` as in [`LaneEnd::read_end`].
+    #[inline]
+    pub(crate) fn write_end(&self, life: Option<End>) -> Option<End> {
+        let flags = self.words.engine_flags.load(Ordering::Acquire);
+        if flags & engine_flag::RESET != 0 {
+            Some(End::Reset(self.reason()))
+        } else if flags & engine_flag::STOP != 0 {
+            Some(End::Finished)
+        } else {
+            life
+        }
+    }
+
+    #[cold]
+    fn reason(&self) -> Reason {
+        failure(self.words.reason.load(Ordering::Acquire))
+    }
+
+    /// Silence of the peer's daemon, in milliseconds, after which the engine gives the connection up; 0: as its own limit.
+    pub(crate) fn set_peer_timeout(&self, ms: u32) {
+        self.words.peer_timeout_ms.store(ms, Ordering::Relaxed);
+    }
+
+    pub(crate) fn peer_timeout(&self) -> u32 {
+        self.words.peer_timeout_ms.load(Ordering::Relaxed)
+    }
+
+    /// Tells the engine that the slot changed. True: it sleeps and must be woken.
+    #[inline]
+    pub(crate) fn ring(&self) -> bool {
+        self.a2e.mark(self.slot) && self.a2e.must_wake(&self.engine_sleep)
+    }
+
+    /// Bytes that the engine has not taken out of the transmit ring yet, of `written` in all.
+    pub(crate) fn untaken(&self, written: u64) -> u64 {
+        written.wrapping_sub(self.words.tx_head.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn arm(&self, side: Side) {
+        shm::arm_slot(&self.words.app_wait, side.bit());
+    }
+
+    pub(crate) fn disarm(&self, side: Side) {
+        self.words.app_wait.fetch_and(!side.bit(), Ordering::Relaxed);
+    }
+
+    /// Adds flags, after the final cursors. The doorbell is the caller's.
+    pub(crate) fn raise(&self, flags: u32) {
+        self.words.app_flags.fetch_or(flags, Ordering::Release);
+    }
+
+    /// Gives the slot back. True: the engine sleeps and must be woken.
+    pub(crate) fn close(&self, abort: bool) -> bool {
+        let abort = if abort { app_flag::ABORT } else { 0 };
+        self.raise(app_flag::FIN | app_flag::STOP | app_flag::CLOSED | abort);
+        self.ring()
+    }
+}

@@ -1,0 +1,67 @@
+//! What every client of the daemon does, without waiting: sessions, connections, rings, readiness, messages.
+//!
+//! The crate starts no thread, blocks on nothing, takes no lock and asks no clock. Each call looks once and says what
+//! it found; how to wait for more is the caller's part. Threads that park (`raas`), tasks (`raas::aio`), the simulator's
+//! processes, and programs that bring their own loop stand on the same code.
+//!
+//! | part | owns | the caller does |
+//! |---|---|---|
+//! | [`Greeting`] | the first exchange with the daemon | moves its two messages over the socket |
+//! | [`Session`] | requests, listeners' backlogs, chunks, pairs, slots | hands in each message of the daemon, sends what [`Session::next_outgoing`] gives |
+//! | [`Endpoint`], [`Rx`], [`Tx`] | one end of a connection and its two rings | tries, and arms before it waits |
+//! | [`Incoming`] | the framing of messages | gives it bytes |
+//! | [`Life`] | whether a session or pair still stands, in this very process | nothing |
+//!
+//! **Waiting.** A caller that finds nothing arms the side that it waits for ([`Endpoint::arm`]), looks once more, and
+//! only then waits, for the session's doorbell and wake socket or for the pair's socket. The order makes a lost wake
+//! impossible: who changes a ring looks for armed sides after the change.
+//!
+//! **Threads.** An [`Endpoint`] may be used by any number of threads; its [`Rx`] and [`Tx`] each by one at a time, which
+//! `&mut` enforces. One thread may read while another writes.
+//!
+//! **fork.** Whatever a child made by `fork` tries with its parent's session fails with [`End::Forked`] or
+//! [`SessionFault::Forked`] and touches nothing that the parent uses; dropping closes nothing. See [`Life`].
+//!
+//! **Failures.** What the daemon says is checked before memory is used by it; a message that cannot be followed is a
+//! [`SessionFault`], after which the session is of no use. What a peer process stores is checked at each look; a peer that
+//! breaks the rules ends its own connection with [`control::Reason::AppFault`].
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod admit;
+mod answer;
+mod connection;
+mod daemon;
+mod datagram;
+mod endpoint;
+mod fault;
+mod framing;
+mod greeting;
+mod inflow;
+mod lane;
+mod life;
+mod pair;
+mod pair_link;
+mod readiness;
+mod rx;
+mod segments;
+mod session;
+mod side;
+mod tx;
+
+pub use admit::{DaemonMessage, PeerSegment, admit};
+pub use answer::{Answer, Failed, RequestId};
+pub use connection::{Connection, readiness};
+pub use daemon::{Daemon, Wake};
+pub use datagram::NotARecord;
+pub use endpoint::{Endpoint, Key};
+pub use fault::SessionFault;
+pub use framing::{FramingError, Incoming, MESSAGE_BYTES_MAX, MESSAGE_HEADER_BYTES, ReceiveError, message_header};
+pub use greeting::{Attached, Given, Greeting};
+pub use life::{Forked, Life};
+pub use pair_link::{PairSocket, Woken};
+pub use readiness::Readiness;
+pub use rx::Rx;
+pub use session::{News, Outgoing, Session, SessionMemory};
+pub use side::{End, Side};
+pub use tx::{Reserved, Tx};

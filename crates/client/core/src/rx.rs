@@ -1,0 +1,183 @@
+//! Reading from a connection.
+//!
+//! Owns the consuming end of its ring, and when the writing side learns of the room. It must never report an end before the
+//! bytes that came before it were read.
+
+use shm::RingReader;
+
+use crate::inflow::Inflow;
+use crate::{End, Endpoint};
+
+/// The head is published when this share of the ring was consumed, or the reader waits.
+const PUBLISH_SHARE: u64 = 16;
+/// The writing side is told to look at the head when this share of the ring was consumed.
+const TELL_SHARE: u64 = 4;
+
+/// The consuming end of a connection, and what the writing side knows of it. Its methods take the [`Endpoint`] of the
+/// same connection.
+#[derive(Debug)]
+pub struct Rx {
+    ring: RingReader,
+    ring_bytes: u64,
+    /// The head that the writing side can see.
+    published: u64,
+    /// The head when the writing side was last told to look.
+    told: u64,
+    inflow: Inflow,
+    /// The end was told to the engine, so that it can finish the connection.
+    end_told: bool,
+}
+
+impl Rx {
+    pub(crate) fn new(ring: RingReader, ring_bytes: u64) -> Self {
+        Self { ring, ring_bytes, published: 0, told: 0, inflow: Inflow::default(), end_told: false }
+    }
+
+    #[inline]
+    fn unpublished(&self) -> u64 {
+        self.ring.head().wrapping_sub(self.published)
+    }
+
+    #[inline]
+    fn untold(&self) -> u64 {
+        self.ring.head().wrapping_sub(self.told)
+    }
+
+    /// Lets the writing side see what was consumed, without a word to it.
+    #[inline]
+    pub fn publish(&mut self) {
+        if self.unpublished() > 0 {
+            self.ring.publish();
+            self.published = self.ring.head();
+        }
+    }
+
+    /// Takes what is there, in pieces: the other side may fill the room of one while the next is copied. 0: nothing is
+    /// there. It looks at no end: call it where [`Endpoint::may_take`] says so, or let [`Rx::try_read`] do it.
+    #[inline]
+    pub fn take(&mut self, at: &Endpoint, buf: &mut [u8]) -> Result<usize, End> {
+        let mut total = 0;
+        for piece in buf.chunks_mut(at.piece_bytes) {
+            let count = self.ring.read_quietly(piece).map_err(|fault| at.on_fault(fault))?;
+            total += count;
+            self.inflow.on_taken(count as u64);
+            if self.unpublished() >= self.ring_bytes / PUBLISH_SHARE {
+                self.publish_or_tell(at);
+            }
+            if count < piece.len() {
+                break;
+            }
+        }
+        Ok(total)
+    }
+
+    /// Copies what is there and leaves it; as [`Rx::take`] without a look at ends.
+    pub fn peek(&mut self, at: &Endpoint, buf: &mut [u8]) -> Result<usize, End> {
+        self.ring.peek(buf).map_err(|fault| at.on_fault(fault))
+    }
+
+    /// Bytes that are there.
+    #[inline]
+    pub fn available(&mut self, at: &Endpoint) -> Result<u64, End> {
+        self.ring.available().map_err(|fault| at.on_fault(fault))
+    }
+
+    /// Whether a look would find something: bytes, or a ring that breaks the rules.
+    #[inline]
+    pub fn has_news(&mut self) -> bool {
+        !matches!(self.ring.available(), Ok(0))
+    }
+
+    /// Copies bytes from `ahead` after the head, of those that [`Rx::available`] last told, and leaves them; says how many.
+    pub fn peek_ahead(&self, ahead: u64, buf: &mut [u8]) -> usize {
+        self.ring.peek_ahead(ahead, buf)
+    }
+
+    /// Takes up to `count` of the bytes that [`Rx::available`] last told.
+    pub fn consume(&mut self, at: &Endpoint, count: u64) {
+        let taken = self.ring.consume_quietly(count);
+        self.inflow.on_taken(taken);
+        if self.unpublished() >= self.ring_bytes / PUBLISH_SHARE {
+            self.publish_or_tell(at);
+        }
+    }
+
+    /// One look with `attempt`, which takes or counts bytes: some, none yet (`None`), or how reading ended. What arrived
+    /// before an end is given out before it.
+    pub fn look(
+        &mut self,
+        at: &Endpoint,
+        attempt: &mut dyn FnMut(&mut Self) -> Result<usize, End>,
+    ) -> Result<Option<usize>, End> {
+        // What arrived before the end is in the ring when it is looked at after the end was seen.
+        let end = at.read_end();
+        if at.may_take_before(end) {
+            let count = attempt(self)?;
+            if count > 0 {
+                return Ok(Some(count));
+            }
+        }
+        match end {
+            Some(end) => {
+                if end == End::Finished {
+                    self.tell_end(at);
+                }
+                Err(end)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Reads what is there: some bytes, none yet (`None`), or how reading ended. `buf` is not empty.
+    pub fn try_read(&mut self, at: &Endpoint, buf: &mut [u8]) -> Result<Option<usize>, End> {
+        self.look(at, &mut |rx| rx.take(at, buf))
+    }
+
+    /// Shows the writing side the room, and lets it know of it, seldom enough that it does not wake for each byte: it has a
+    /// quarter of the ring to gain before it hears of it. A lane half full hears each time, since its news takes longer.
+    #[inline(never)]
+    fn publish_or_tell(&mut self, at: &Endpoint) {
+        let filled = self.ring.tail().wrapping_sub(self.published);
+        let half_full = at.is_lane() && filled >= self.ring_bytes / 2;
+        if half_full || self.untold() >= self.ring_bytes / TELL_SHARE {
+            self.tell_room(at);
+        } else {
+            self.publish();
+        }
+    }
+
+    /// Tells the writing side of all room there is. Before the reader waits at the latest: a writer whose ring is smaller
+    /// than the reader's may wait for what the reader thinks little.
+    pub fn tell_room(&mut self, at: &Endpoint) {
+        if self.untold() == 0 {
+            return;
+        }
+        self.publish();
+        self.told = self.published;
+        at.tell_room();
+    }
+
+    fn tell_end(&mut self, at: &Endpoint) {
+        if !self.end_told {
+            self.end_told = true;
+            self.publish();
+            at.tell_end();
+        }
+    }
+
+    /// The ring is empty and the reader is going to wait. Whether it takes a stream: much at each of its last waits, and
+    /// this side wrote nothing in between. Who waits for a stream sleeps soon, so that the daemon has the processor.
+    pub fn takes_stream(&mut self, at: &Endpoint) -> bool {
+        self.inflow.on_wait(at.take_answered())
+    }
+
+    /// Gives the connection back, as [`Endpoint`] does when it is dropped, but in order if `is_owned`: the application had
+    /// it. Bytes that arrived and were not read make it a reset, as with TCP.
+    pub fn close(&mut self, at: &Endpoint, is_owned: bool) {
+        if at.check_fork().is_err() {
+            return;
+        }
+        self.publish();
+        at.close_with(|| self.has_news(), is_owned);
+    }
+}

@@ -1,0 +1,489 @@
+//! A session with the daemon: requests under way, listeners' backlogs, chunks, pairs, slots.
+//!
+//! Owns these tables, and the checks of the daemon's descriptions before memory is used by them. It must never talk to
+//! anybody: it takes the daemon's messages and gives those for the daemon. An error of [`Session::on_message`] means that
+//! the daemon cannot be followed any more; a connection that cannot be is only refused.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use control::{ChunkKind, Connection as Described, Kind, NotTaken, Path, Reason, Request};
+use shm::{Pair, Region, RingMemory, Segment, SegmentError, Sharing, WakeSocket, Word32};
+
+use crate::admit::{is_ring_size, pair_bytes};
+use crate::answer::{Asked, Requests};
+use crate::endpoint::{Link, Name, RingSizes};
+use crate::lane::{LaneEnd, SlotUse};
+use crate::pair_link::{PairLink, PairSlot, PairSocket};
+use crate::segments::PairError;
+use crate::{
+    Answer, Connection, Daemon, DaemonMessage, Endpoint, Failed, Life, PeerSegment, RequestId, Rx, SessionFault, Tx, Wake,
+};
+
+/// Connections that may wait at one listener, whatever the daemon thinks.
+const BACKLOG_MAX: usize = 65_536;
+/// Ring chunks of one session.
+const CHUNKS_MAX: usize = 65_536;
+/// Pairs of one session.
+const PAIRS_MAX: usize = 65_536;
+
+/// What a session is made of; [`crate::Attached`] has it.
+#[derive(Debug)]
+pub struct SessionMemory {
+    /// The session segment.
+    pub session: shm::Session,
+    /// The engine's word that says that it sleeps.
+    pub engine_sleep: Word32,
+    /// How the engine is woken.
+    pub wake: Arc<dyn Wake>,
+    /// Whether rings may give pages back while they rest: this process has joined [`shm::join_rest_barrier`].
+    pub can_rest: bool,
+}
+
+/// What a message of the daemon changed, for whoever waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum News {
+    /// Nothing that anybody waits for.
+    None,
+    /// The answer to a request is here: [`Session::finish`].
+    Answered(RequestId),
+    /// A connection waits at a port: [`Session::accept`].
+    Arrived(u16),
+    /// There is a pair, whose socket is to be watched: [`Session::pair`].
+    PairOpened(u64),
+}
+
+/// A message for the daemon.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// The message.
+    pub request: Request,
+    segment: Option<Segment>,
+}
+
+impl Outgoing {
+    /// The descriptor that goes with it, if one does.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.segment.as_ref().map(Segment::fd)
+    }
+}
+
+/// A ring chunk.
+#[derive(Debug)]
+struct Chunk {
+    kind: ChunkKind,
+    /// None: this process had no room for its descriptor.
+    region: Option<Region>,
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct Session {
+    daemon: Arc<Daemon>,
+    memory: SessionMemory,
+    requests: Requests,
+    backlogs: BTreeMap<u16, VecDeque<Box<Connection>>>,
+    chunks: BTreeMap<u32, Chunk>,
+    pairs: BTreeMap<u64, PairLink>,
+    outgoing: VecDeque<Outgoing>,
+}
+
+impl Session {
+    /// A session of this process.
+    pub fn new(memory: SessionMemory) -> Result<Self, SessionFault> {
+        let life = Life::new().map_err(|e| SessionFault::os("memory that is empty after fork", &e))?;
+        let daemon = Arc::new(Daemon::new(life, Arc::clone(&memory.wake), memory.session.slots()));
+        Ok(Self {
+            daemon,
+            memory,
+            requests: Requests::default(),
+            backlogs: BTreeMap::new(),
+            chunks: BTreeMap::new(),
+            pairs: BTreeMap::new(),
+            outgoing: VecDeque::new(),
+        })
+    }
+
+    /// The daemon as the session's connections know it.
+    pub fn daemon(&self) -> &Arc<Daemon> {
+        &self.daemon
+    }
+
+    /// The session segment: doorbells and the application's sleep word.
+    pub fn memory(&self) -> &shm::Session {
+        &self.memory.session
+    }
+
+    // ---- requests: each is to be sent by the caller
+
+    /// Asks to accept connections at a port, 0 for any free one.
+    pub fn listen(&mut self, port: u16, backlog: u32, ring_bytes: u32, kind: Kind) -> (RequestId, Request) {
+        let id = self.requests.begin(Asked::Listen);
+        let request = id.number();
+        (id, match kind {
+            Kind::Stream => Request::Listen { request, port, backlog, ring_bytes },
+            Kind::Message => Request::ListenMessages { request, port, backlog, ring_bytes },
+        })
+    }
+
+    /// Closes a port; connections that wait there are reset.
+    pub fn unlisten(&mut self, port: u16) -> Request {
+        drop(self.backlogs.remove(&port));
+        self.reap_all();
+        Request::Unlisten { port }
+    }
+
+    /// Asks for a connection. As TCP does, the unspecified address of `to` means this host: `addresses` name it.
+    pub fn connect(&mut self, to: SocketAddr, ring_bytes: u32, kind: Kind) -> (RequestId, Request) {
+        let id = self.requests.begin(Asked::Connect);
+        let request = id.number();
+        (id, match kind {
+            Kind::Stream => Request::Connect { request, to, ring_bytes },
+            Kind::Message => Request::ConnectMessages { request, to, ring_bytes },
+        })
+    }
+
+    /// Gives a connect up. None: its answer is here already, and is dropped: a connection closes then.
+    pub fn cancel(&mut self, request: RequestId) -> Option<Request> {
+        let was_pending = self.is_pending(request);
+        drop(self.finish(request));
+        self.reap_all();
+        was_pending.then_some(Request::CancelConnect { request: request.number() })
+    }
+
+    /// Asks for a datagram socket at a port, 0 for any free one.
+    pub fn bind_datagram(&mut self, port: u16, ring_bytes: u32) -> (RequestId, Request) {
+        let id = self.requests.begin(Asked::BindDatagram);
+        (id, Request::BindDatagram { request: id.number(), port, ring_bytes })
+    }
+
+    /// Asks how long a datagram to a host may be.
+    pub fn datagram_path(&mut self, to: IpAddr) -> (RequestId, Request) {
+        let id = self.requests.begin(Asked::DatagramPath);
+        (id, Request::DatagramPath { request: id.number(), to })
+    }
+
+    /// A number that no request of this session has, for what the caller numbers itself.
+    pub fn number(&mut self) -> u64 {
+        self.requests.number()
+    }
+
+    /// Whether a request waits for its answer.
+    pub fn is_pending(&self, request: RequestId) -> bool {
+        self.requests.asked(request.number()).is_some()
+    }
+
+    /// Ends a request; its answer, if it came. An answer that comes afterwards finds nobody and is undone.
+    pub fn finish(&mut self, request: RequestId) -> Option<Answer> {
+        self.requests.finish(request)
+    }
+
+    /// Takes a connection that waits at a port, with the word for the daemon.
+    pub fn accept(&mut self, port: u16) -> Option<(Box<Connection>, Request)> {
+        let connection = self.backlogs.get_mut(&port)?.pop_front()?;
+        let accepted = Request::Accepted { port, connection: connection.endpoint.id() };
+        Some((connection, accepted))
+    }
+
+    /// Whether a connection waits at a port.
+    pub fn has_arrived(&self, port: u16) -> bool {
+        self.backlogs.get(&port).is_none_or(|backlog| !backlog.is_empty())
+    }
+
+    /// A message that the session has for the daemon on its own account. The caller asks after each call until there is
+    /// none.
+    pub fn next_outgoing(&mut self) -> Option<Outgoing> {
+        self.outgoing.pop_front()
+    }
+
+    fn tell(&mut self, request: Request) {
+        self.outgoing.push_back(Outgoing { request, segment: None });
+    }
+
+    // ---- pairs
+
+    /// The socket of a pair.
+    pub fn pair(&self, pair: u64) -> Option<&Arc<PairSocket>> {
+        self.pairs.get(&pair).map(PairLink::socket)
+    }
+
+    /// Finishes the slots of a pair that both sides have closed. To be called when a connection of it was closed and when
+    /// its socket was drained.
+    pub fn reap(&mut self, pair: u64) {
+        let over = self.pairs.get_mut(&pair).map(PairLink::reap).unwrap_or_default();
+        for connection in over {
+            self.tell(Request::PairClosed { connection });
+        }
+    }
+
+    fn reap_all(&mut self) {
+        let pairs: Vec<u64> = self.pairs.keys().copied().collect();
+        pairs.into_iter().for_each(|pair| self.reap(pair));
+    }
+
+    /// To be called about once a second: finishes what a lost wake left over, and forgets pairs that are of no more use.
+    pub fn sweep(&mut self) {
+        self.reap_all();
+        self.pairs.retain(|_, pair| !pair.age());
+    }
+
+    // ---- messages of the daemon
+
+    /// Follows one message of the daemon.
+    pub fn on_message(&mut self, message: DaemonMessage) -> Result<News, SessionFault> {
+        match message {
+            DaemonMessage::Listening { request, result } => Ok(self.on_listening(request, result)),
+            DaemonMessage::Connected { request, result } => {
+                let is_socket = self.requests.asked(request) == Some(Asked::BindDatagram);
+                let result = match result {
+                    Ok(described) => self.open(&described, is_socket).map(Box::new),
+                    Err(reason) => Err(Failed::Reason(reason)),
+                };
+                Ok(self.on_answer(request, Answer::Connected(result)))
+            }
+            DaemonMessage::DatagramPath { request, result } => Ok(self.on_answer(request, Answer::Path(result))),
+            DaemonMessage::Incoming { port, connection } => Ok(self.on_incoming(port, &connection)),
+            DaemonMessage::Chunk { chunk, kind, region } => self.on_chunk(chunk, kind, region),
+            DaemonMessage::ChunkGone { chunk } => {
+                // Connections that still use it hold the memory themselves.
+                drop(self.chunks.remove(&chunk));
+                Ok(News::None)
+            }
+            DaemonMessage::PairOpened { pair, peer_pid, socket } => self.on_pair(pair, peer_pid, socket),
+            DaemonMessage::PairSegment { pair, index, slots, segment } => {
+                self.on_peer_segment(pair, index, slots, segment);
+                Ok(News::None)
+            }
+            DaemonMessage::PairSegmentWanted { pair, index, slots, ring_bytes } => {
+                self.on_segment_wanted(pair, index, slots, ring_bytes)?;
+                Ok(News::None)
+            }
+            DaemonMessage::Detached { reason } => Err(SessionFault::Lost(reason)),
+        }
+    }
+
+    fn on_listening(&mut self, request: u64, result: Result<SocketAddr, Reason>) -> News {
+        // The port is open before whoever asked for it runs: connections may follow this very message.
+        if let Ok(addr) = result {
+            if self.requests.asked(request).is_some() {
+                self.backlogs.insert(addr.port(), VecDeque::new());
+            } else {
+                self.tell(Request::Unlisten { port: addr.port() });
+            }
+        }
+        self.on_answer(request, Answer::Listening(result))
+    }
+
+    fn on_answer(&mut self, request: u64, answer: Answer) -> News {
+        match self.requests.file(request, answer) {
+            None => News::Answered(RequestId(request)),
+            // Nobody waits any more: dropping a connection closes it.
+            Some(unclaimed) => {
+                drop(unclaimed);
+                self.reap_all();
+                News::None
+            }
+        }
+    }
+
+    fn on_incoming(&mut self, port: u16, described: &Described) -> News {
+        // One that cannot be opened is dropped here; its peer sees it reset or die.
+        let Ok(connection) = self.open(described, false) else { return News::None };
+        match self.backlogs.get_mut(&port).filter(|backlog| backlog.len() < BACKLOG_MAX) {
+            Some(backlog) => {
+                backlog.push_back(Box::new(connection));
+                News::Arrived(port)
+            }
+            None => {
+                drop(connection);
+                self.reap_all();
+                News::None
+            }
+        }
+    }
+
+    /// Tells the daemon what this process, at its limit of open descriptors, has no room for: connections that need it
+    /// are refused, all others go on.
+    fn not_taken(&mut self, what: NotTaken) {
+        self.tell(Request::NotTaken { what, limit: control::descriptor_limit() });
+    }
+
+    fn on_chunk(&mut self, chunk: u32, kind: ChunkKind, region: Option<Region>) -> Result<News, SessionFault> {
+        if region.is_none() {
+            self.not_taken(NotTaken::Chunk { chunk });
+        }
+        if self.chunks.len() >= CHUNKS_MAX || self.chunks.contains_key(&chunk) {
+            return Err(SessionFault::Protocol(format!("chunk {chunk} is one too many, or there already")));
+        }
+        self.chunks.insert(chunk, Chunk { kind, region });
+        Ok(News::None)
+    }
+
+    fn on_pair(&mut self, id: u64, peer_pid: u32, socket: Option<WakeSocket>) -> Result<News, SessionFault> {
+        let Some(socket) = socket else {
+            self.not_taken(NotTaken::Pair { pair: id });
+            return Ok(News::None);
+        };
+        if self.pairs.len() >= PAIRS_MAX || self.pairs.contains_key(&id) {
+            return Err(SessionFault::Protocol(format!("pair {id} is one too many, or there already")));
+        }
+        let life = Life::new().map_err(|e| SessionFault::os("memory that is empty after fork", &e))?;
+        self.pairs.insert(id, PairLink::new(id, peer_pid, socket, life));
+        Ok(News::PairOpened(id))
+    }
+
+    fn on_peer_segment(&mut self, id: u64, index: u32, slots: u32, segment: PeerSegment) {
+        let Some(pair) = self.pairs.get_mut(&id) else { return };
+        match segment {
+            PeerSegment::Mapped(segment) => pair.put_peer(index, slots, Some(segment)),
+            PeerSegment::Refused => {}
+            PeerSegment::NotTaken => {
+                pair.put_peer(index, slots, None);
+                self.not_taken(NotTaken::PairSegment { pair: id, index });
+            }
+        }
+    }
+
+    fn on_segment_wanted(&mut self, id: u64, index: u32, slots: u32, ring_bytes: u32) -> Result<(), SessionFault> {
+        let bytes = pair_bytes(slots, ring_bytes)?;
+        let Some(pair) = self.pairs.get_mut(&id) else { return Ok(()) };
+        let made = |e: &dyn std::fmt::Display| SessionFault::Protocol(format!("segment for pair {id}: {e}"));
+        let segment = match Segment::create("raas-pair", bytes, Sharing::PeerReadOnly) {
+            Ok(segment) => Some(segment),
+            Err(SegmentError::Os { source, .. }) if is_want_of_descriptors(&source) => None,
+            Err(e) => return Err(made(&e)),
+        };
+        let format = |s: &Segment| Pair::format(s.region().clone(), slots, ring_bytes);
+        let memory = segment.as_ref().map(format).transpose().map_err(|e| made(&e))?;
+        if !pair.put_own(index, slots, memory) {
+            return Err(made(&format!("{index} is in use, or not the next one")));
+        }
+        if segment.is_none() {
+            self.not_taken(NotTaken::PairSegment { pair: id, index });
+        } else {
+            let request = Request::PairSegment { pair: id, index, slots, ring_bytes };
+            self.outgoing.push_back(Outgoing { request, segment });
+        }
+        Ok(())
+    }
+
+    // ---- connections
+
+    /// Takes a connection that the daemon describes; `is_socket`: it is a datagram socket's, with no peer.
+    fn open(&mut self, described: &Described, is_socket: bool) -> Result<Connection, Failed> {
+        let name = Name { id: described.id, local: described.local, peer: described.peer };
+        match described.path {
+            Path::Lane { .. } => self.open_lane(name, described, is_socket),
+            Path::Shm { pair, slot, generation } => self.open_pair(name, described, pair, slot, generation),
+        }
+    }
+
+    fn open_lane(&mut self, name: Name, described: &Described, is_socket: bool) -> Result<Connection, Failed> {
+        let Path::Lane { slot, generation, tx_chunk, tx_offset, rx_chunk, rx_offset, ring_bytes } = described.path else {
+            return Err(Failed::Protocol("not a lane".into()));
+        };
+        let wrong = |what: &str| Failed::Protocol(format!("{}: {what}", describe(described)));
+        let session = &self.memory.session;
+        if slot >= session.slots() {
+            return Err(wrong(&format!("slot {slot} of {}", session.slots())));
+        }
+        if !is_ring_size(ring_bytes) {
+            return Err(wrong(&format!("ring of {ring_bytes} bytes")));
+        }
+        // One still in use would be two connections on one slot.
+        if !self.daemon.take_slot(slot) {
+            return Err(wrong(&format!("slot {slot} is in use")));
+        }
+        let opened = self.lane_ring(tx_chunk, ChunkKind::Tx, tx_offset, ring_bytes).and_then(|tx| {
+            let rx = self.lane_ring(rx_chunk, ChunkKind::Rx, rx_offset, ring_bytes)?;
+            let place = SlotUse { slot, generation, pid: self.daemon.life().owner() };
+            LaneEnd::open(session, self.memory.engine_sleep.clone(), place, tx, rx, self.memory.can_rest)
+                .map_err(|e| LaneRefusal::Wrong(e.to_string()))
+        });
+        match opened {
+            Ok(opened) => {
+                let end = if is_socket { opened.end.of_datagrams() } else { opened.end };
+                let rings = RingSizes { rx: ring_bytes.into(), tx: opened.writer.capacity() };
+                let endpoint = Endpoint::new(Arc::clone(&self.daemon), name, Link::Lane(end), rings);
+                Ok(Connection { endpoint, rx: Rx::new(opened.reader, rings.rx), tx: Tx::new(opened.writer) })
+            }
+            Err(refusal) => {
+                self.daemon.free_slot(slot);
+                Err(match refusal {
+                    // The daemon was told, and ends the connection.
+                    LaneRefusal::NotTaken => Failed::Reason(Reason::AppDescriptors),
+                    LaneRefusal::Wrong(what) => {
+                        LaneEnd::refuse(session, slot, generation);
+                        wrong(&what)
+                    }
+                })
+            }
+        }
+    }
+
+    fn lane_ring(&self, number: u32, kind: ChunkKind, offset: u64, bytes: u32) -> Result<RingMemory, LaneRefusal> {
+        match self.chunks.get(&number) {
+            Some(Chunk { kind: found, region: Some(region) }) if *found == kind => {
+                Ok(RingMemory { region: region.clone(), offset, bytes: bytes.into() })
+            }
+            Some(Chunk { region: None, .. }) => Err(LaneRefusal::NotTaken),
+            _ => Err(LaneRefusal::Wrong(format!("no {kind:?} chunk {number}"))),
+        }
+    }
+
+    fn open_pair(
+        &mut self,
+        name: Name,
+        described: &Described,
+        pair: u64,
+        slot: u32,
+        generation: u32,
+    ) -> Result<Connection, Failed> {
+        let connection = described.id;
+        let Some(link) = self.pairs.get_mut(&pair) else {
+            // A pair that is gone, or whose segments were no good: the other process is to blame, or dead.
+            self.tell(Request::PairClosed { connection });
+            return Err(Failed::Reason(Reason::PeerAppDied));
+        };
+        let place = PairSlot { slot, generation, connection, pid: self.daemon.life().owner() };
+        match link.open(place) {
+            Ok(opened) => {
+                let rings = RingSizes { rx: opened.rx_bytes, tx: opened.writer.capacity() };
+                let endpoint = Endpoint::new(Arc::clone(&self.daemon), name, Link::Pair(opened.end), rings);
+                Ok(Connection { endpoint, rx: Rx::new(opened.reader, rings.rx), tx: Tx::new(opened.writer) })
+            }
+            Err(e) => {
+                let lacks_segment = matches!(e, PairError::NotTaken(..));
+                let reason = if lacks_segment { Reason::PeerAppDescriptors } else { Reason::PeerLimit };
+                link.refuse(slot, generation, reason);
+                self.tell(Request::PairClosed { connection });
+                Err(match lacks_segment {
+                    true => Failed::Reason(Reason::AppDescriptors),
+                    false => Failed::Protocol(format!("{}: {e}", describe(described))),
+                })
+            }
+        }
+    }
+}
+
+/// Why a slot was not taken.
+enum LaneRefusal {
+    /// This process had no descriptor for a chunk.
+    NotTaken,
+    /// The daemon's description cannot be.
+    Wrong(String),
+}
+
+/// How a connection looks in an error message.
+fn describe(connection: &Described) -> String {
+    format!("connection {} from {} to {}", connection.id, connection.local, connection.peer)
+}
+
+/// Whether the system has no descriptor to give: this process's limit, or the machine's.
+fn is_want_of_descriptors(error: &std::io::Error) -> bool {
+    /// `EMFILE` and `ENFILE` of Linux.
+    const WANT: [i32; 2] = [24, 23];
+    error.raw_os_error().is_some_and(|errno| WANT.contains(&errno))
+}

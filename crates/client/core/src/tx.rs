@@ -1,0 +1,150 @@
+//! Writing to a connection.
+//!
+//! Owns the producing end of its ring. It must never hold bytes back: what a write took is on its way when it returns.
+
+use std::fmt;
+use std::io::IoSlice;
+use std::ops::DerefMut;
+
+use shm::RingWriter;
+
+use crate::{End, Endpoint};
+
+/// The producing end of a connection. Its methods take the [`Endpoint`] of the same connection.
+#[derive(Debug)]
+pub struct Tx {
+    ring: RingWriter,
+}
+
+impl Tx {
+    pub(crate) fn new(ring: RingWriter) -> Self {
+        Self { ring }
+    }
+
+    /// Puts in one buffer of at most a piece and tells the other side. 0: there is no room. The caller looked at
+    /// [`Endpoint::write_end`] before.
+    #[inline]
+    pub fn put_piece(&mut self, at: &Endpoint, buf: &[u8]) -> Result<usize, End> {
+        at.note_answer();
+        let count = self.ring.write(buf).map_err(|fault| at.on_fault(fault))?;
+        if count > 0 {
+            at.tell_written();
+        }
+        Ok(count)
+    }
+
+    /// Whether a buffer of so many bytes goes in as one piece.
+    #[inline]
+    pub fn is_piece(at: &Endpoint, len: usize) -> bool {
+        len <= at.piece_bytes
+    }
+
+    /// Puts in what fits and says so to the other side: at the end, and after each piece, so that the other side works on
+    /// one while the next is copied. 0: there is no room. The caller looked at [`Endpoint::write_end`] before.
+    #[inline]
+    pub fn put(&mut self, at: &Endpoint, bufs: &[IoSlice<'_>]) -> Result<usize, End> {
+        at.note_answer();
+        let (mut total, mut untold) = (0, 0);
+        'all: for buf in bufs {
+            for piece in buf.chunks(at.piece_bytes) {
+                let count = self.ring.write(piece).map_err(|fault| at.on_fault(fault))?;
+                total += count;
+                untold += count;
+                if count < piece.len() {
+                    break 'all;
+                }
+                if untold >= at.piece_bytes {
+                    at.tell_written();
+                    untold = 0;
+                }
+            }
+        }
+        if untold > 0 {
+            at.tell_written();
+        }
+        Ok(total)
+    }
+
+    /// Writes what fits: some bytes, none yet (`None`), or why writing is over. `bufs` are not all empty.
+    pub fn try_write(&mut self, at: &Endpoint, bufs: &[IoSlice<'_>]) -> Result<Option<usize>, End> {
+        if let Some(end) = at.write_end() {
+            return Err(end);
+        }
+        let count = self.put(at, bufs)?;
+        Ok((count > 0).then_some(count))
+    }
+
+    /// Whether a write of `len` bytes would find room, or a ring that breaks the rules.
+    #[inline]
+    pub fn has_room(&mut self, len: u64) -> bool {
+        !matches!(self.ring.free(), Ok(free) if free < len)
+    }
+
+    /// Bytes written that the daemon has not taken out of the ring yet; 0 between processes of one host.
+    pub fn untaken(&self, at: &Endpoint) -> u64 {
+        at.untaken(self.ring.tail())
+    }
+}
+
+/// Room in the transmit ring, kept for its holder: while it stands nothing else is written, and what is written ahead
+/// stays until it is committed. `T` is how the holder has the [`Tx`]: by reference, or by the guard of a lock.
+pub struct Reserved<T: DerefMut<Target = Tx>> {
+    tx: T,
+}
+
+impl<T: DerefMut<Target = Tx>> Reserved<T> {
+    /// One look for `len` bytes, at most [`Endpoint::tx_bytes`]: the room, `tx` back if there is none yet, or why writing is
+    /// over.
+    pub fn try_new(mut tx: T, at: &Endpoint, len: usize) -> Result<Result<Self, T>, End> {
+        if let Some(end) = at.write_end() {
+            return Err(end);
+        }
+        let free = tx.ring.free_for(len as u64).map_err(|fault| at.on_fault(fault))?;
+        if free >= len as u64 && tx.ring.hold() { Ok(Ok(Self { tx })) } else { Ok(Err(tx)) }
+    }
+
+    /// Copies `bytes` to `ahead` bytes behind what was committed. False: it lies beyond the room, and nothing was written.
+    pub fn write_ahead(&mut self, ahead: u64, bytes: &[u8]) -> bool {
+        self.tx.ring.write_ahead(ahead, bytes)
+    }
+
+    /// Sends the next `count` bytes that were written ahead. False: there is not so much room.
+    pub fn commit(&mut self, at: &Endpoint, count: u64) -> bool {
+        let is_committed = self.tx.ring.commit(count);
+        if is_committed && count > 0 {
+            at.note_answer();
+            at.tell_written();
+        }
+        is_committed
+    }
+
+    /// Sends all of `bufs`, for which the room was reserved: piece by piece, so that the other side works on one while the
+    /// next is copied.
+    pub fn put_all(&mut self, at: &Endpoint, bufs: &[IoSlice<'_>]) {
+        let mut ahead = 0;
+        for buf in bufs {
+            for piece in buf.chunks(at.piece_bytes) {
+                let is_in = self.write_ahead(ahead as u64, piece);
+                debug_assert!(is_in, "the room was reserved");
+                ahead += piece.len();
+                if ahead >= at.piece_bytes {
+                    self.commit(at, ahead as u64);
+                    ahead = 0;
+                }
+            }
+        }
+        self.commit(at, ahead as u64);
+    }
+}
+
+impl<T: DerefMut<Target = Tx>> Drop for Reserved<T> {
+    fn drop(&mut self) {
+        self.tx.ring.let_go();
+    }
+}
+
+impl<T: DerefMut<Target = Tx>> fmt::Debug for Reserved<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Reserved").field(&*self.tx).finish()
+    }
+}
