@@ -248,6 +248,15 @@ impl Endpoint {
         }
     }
 
+    /// Of a datagram socket: how many datagrams the engine dropped because they did not fit their way. When it changes, what
+    /// was known of the ways is to be asked again.
+    pub fn paths_changed(&self) -> u64 {
+        match &self.link {
+            Link::Lane(end) => end.paths_changed(),
+            Link::Pair(_) => 0,
+        }
+    }
+
     /// Whether this side wrote since the last call: its reader is in a conversation.
     pub fn take_answered(&self) -> bool {
         let answered = self.answered.load(Ordering::Relaxed);

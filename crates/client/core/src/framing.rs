@@ -164,11 +164,21 @@ mod tests {
     fn lengths_that_cannot_be_are_refused() {
         assert_eq!(message_header(5, 4), Err(FramingError::TooLong { len: 5, max: 4 }));
         let mut bytes = u32::MAX.to_le_bytes().into_iter();
-        let mut read = |buf: &mut [u8]| Ok::<_, ()>(bytes.next().map_or(0, |b| { buf[0] = b; 1 }));
+        let mut read = |buf: &mut [u8]| {
+            Ok::<_, ()>(bytes.next().map_or(0, |b| {
+                buf[0] = b;
+                1
+            }))
+        };
         let got = Incoming::default().receive(&mut [], &mut read);
         assert_eq!(got, Err(ReceiveError::Framing(FramingError::Announced(u32::MAX))));
         let mut bytes = [2, 0, 0, 0, 7].into_iter();
-        let mut read = |buf: &mut [u8]| Ok::<_, ()>(bytes.next().map_or(0, |b| { buf[0] = b; 1 }));
+        let mut read = |buf: &mut [u8]| {
+            Ok::<_, ()>(bytes.next().map_or(0, |b| {
+                buf[0] = b;
+                1
+            }))
+        };
         let got = Incoming::default().receive(&mut [0; 2], &mut read);
         assert_eq!(got, Err(ReceiveError::Framing(FramingError::Cut)));
     }

@@ -127,6 +127,11 @@ impl LaneEnd {
         self.words.peer_timeout_ms.load(Ordering::Relaxed)
     }
 
+    /// Datagrams of the socket in this slot that the engine dropped because they did not fit their way.
+    pub(crate) fn paths_changed(&self) -> u64 {
+        self.words.epoch.load(Ordering::Acquire)
+    }
+
     /// Tells the engine that the slot changed. True: it sleeps and must be woken.
     #[inline]
     pub(crate) fn ring(&self) -> bool {

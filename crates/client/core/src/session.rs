@@ -19,7 +19,8 @@ use crate::lane::{LaneEnd, SlotUse};
 use crate::pair_link::{PairLink, PairSlot, PairSocket};
 use crate::segments::PairError;
 use crate::{
-    Answer, Connection, Daemon, DaemonMessage, Endpoint, Failed, Life, PeerSegment, RequestId, Rx, SessionFault, Tx, Wake,
+    Answer, Connection, Daemon, DaemonMessage, Endpoint, Failed, Life, PeerSegment, RequestId, Rx, SessionFault, Tx,
+    Wake,
 };
 
 /// Connections that may wait at one listener, whatever the daemon thinks.
@@ -122,10 +123,13 @@ impl Session {
     pub fn listen(&mut self, port: u16, backlog: u32, ring_bytes: u32, kind: Kind) -> (RequestId, Request) {
         let id = self.requests.begin(Asked::Listen);
         let request = id.number();
-        (id, match kind {
-            Kind::Stream => Request::Listen { request, port, backlog, ring_bytes },
-            Kind::Message => Request::ListenMessages { request, port, backlog, ring_bytes },
-        })
+        (
+            id,
+            match kind {
+                Kind::Stream => Request::Listen { request, port, backlog, ring_bytes },
+                Kind::Message => Request::ListenMessages { request, port, backlog, ring_bytes },
+            },
+        )
     }
 
     /// Closes a port; connections that wait there are reset.
@@ -139,10 +143,13 @@ impl Session {
     pub fn connect(&mut self, to: SocketAddr, ring_bytes: u32, kind: Kind) -> (RequestId, Request) {
         let id = self.requests.begin(Asked::Connect);
         let request = id.number();
-        (id, match kind {
-            Kind::Stream => Request::Connect { request, to, ring_bytes },
-            Kind::Message => Request::ConnectMessages { request, to, ring_bytes },
-        })
+        (
+            id,
+            match kind {
+                Kind::Stream => Request::Connect { request, to, ring_bytes },
+                Kind::Message => Request::ConnectMessages { request, to, ring_bytes },
+            },
+        )
     }
 
     /// Gives a connect up. None: its answer is here already, and is dropped: a connection closes then.
@@ -381,7 +388,8 @@ impl Session {
     }
 
     fn open_lane(&mut self, name: Name, described: &Described, is_socket: bool) -> Result<Connection, Failed> {
-        let Path::Lane { slot, generation, tx_chunk, tx_offset, rx_chunk, rx_offset, ring_bytes } = described.path else {
+        let Path::Lane { slot, generation, tx_chunk, tx_offset, rx_chunk, rx_offset, ring_bytes } = described.path
+        else {
             return Err(Failed::Protocol("not a lane".into()));
         };
         let wrong = |what: &str| Failed::Protocol(format!("{}: {what}", describe(described)));

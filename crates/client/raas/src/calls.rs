@@ -2,11 +2,10 @@
 //!
 //! Owns whether the next message is the reply to the next request. It must never give a late reply to another call.
 
-use std::io;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
-use crate::message::{Message, MessageError};
+use crate::message_error::MessageError;
 use crate::park::lock;
 
 /// No call is under way, and each had its reply.
@@ -33,6 +32,11 @@ pub(crate) struct Call<'a> {
 }
 
 impl Calls {
+    /// The turn of a thread that calls.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
+        lock(&self.turn)
+    }
+
     /// Begins a call; fails while another one is under way, and after one that got no reply.
     pub(crate) fn begin(&self) -> Result<Call<'_>, MessageError> {
         let begun = self.state.compare_exchange(IN_STEP, CALLING, Ordering::AcqRel, Ordering::Relaxed);
@@ -55,34 +59,5 @@ impl Call<'_> {
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         self.calls.state.store(self.end, Ordering::Release);
-    }
-}
-
-impl Message {
-    /// Sends `request` and receives the next message as its reply into `reply`; says how long it is. Threads that call
-    /// take turns.
-    ///
-    /// A call that sent its request and fails before it took the reply (out of time, a buffer that is too small) leaves
-    /// the connection **out of step**: the reply may still come, so every later call fails with
-    /// [`MessageError::OutOfStep`] and sends nothing. Connect anew then. The peer must answer each message with one,
-    /// and nobody else receive here.
-    pub fn call(&self, request: &[u8], reply: &mut [u8]) -> io::Result<usize> {
-        self.call_by(request, || self.receive(reply))
-    }
-
-    /// As [`Message::call`], for a reply of any length.
-    pub fn call_vec(&self, request: &[u8]) -> io::Result<Vec<u8>> {
-        self.call_by(request, || self.receive_vec())
-    }
-
-    fn call_by<T>(&self, request: &[u8], receive: impl FnOnce() -> io::Result<Option<T>>) -> io::Result<T> {
-        let _turn = lock(&self.calls.turn);
-        let mut call = self.calls.begin()?;
-        // On an error none of it was sent.
-        self.send(request)?;
-        call.sending();
-        let reply = receive()?.ok_or(MessageError::NoReply)?;
-        call.in_step();
-        Ok(reply)
     }
 }

@@ -11,10 +11,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use control::{PathKind, Reason};
+use raas_core::{Readiness, Side};
 
-use crate::conn::{Conn, Side};
+use crate::conn::Conn;
+use crate::error::SessionError;
+use crate::fallback::{FallbackCause, NotOverTcp};
 use crate::tcp::TcpConn;
-use crate::{FallbackCause, NotOverTcp, Readiness, SessionError};
 
 /// One end of a connection.
 #[derive(Debug, Clone)]
@@ -79,35 +81,35 @@ impl Carrier {
     /// Number on this host; kernel TCP has none here.
     pub(crate) fn id(&self) -> u64 {
         match self {
-            Self::Rings(conn) => conn.id,
+            Self::Rings(conn) => conn.endpoint().id(),
             Self::Tcp(_) => 0,
         }
     }
 
     pub(crate) fn local(&self) -> SocketAddr {
         match self {
-            Self::Rings(conn) => conn.local,
+            Self::Rings(conn) => conn.endpoint().local(),
             Self::Tcp(conn) => conn.local,
         }
     }
 
     pub(crate) fn peer(&self) -> SocketAddr {
         match self {
-            Self::Rings(conn) => conn.peer,
+            Self::Rings(conn) => conn.endpoint().peer(),
             Self::Tcp(conn) => conn.peer,
         }
     }
 
     pub(crate) fn path(&self) -> PathKind {
         match self {
-            Self::Rings(conn) => conn.path(),
+            Self::Rings(conn) => conn.endpoint().path(),
             Self::Tcp(_) => PathKind::Tcp,
         }
     }
 
     pub(crate) fn peer_pid(&self) -> Option<u32> {
         match self {
-            Self::Rings(conn) => conn.peer_pid(),
+            Self::Rings(conn) => conn.endpoint().peer_pid(),
             Self::Tcp(_) => None,
         }
     }

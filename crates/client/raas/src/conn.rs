@@ -1,12 +1,12 @@
-//! One connection as the application sees it: reading, writing, waiting, closing, whichever path it takes.
+//! One connection as threads and tasks share it: the core's endpoint and rings, each ring behind a lock, and who waits.
 //!
-//! Owns the two rings and the order "state first, then ring" by which the last bytes before an end are never lost. It must
-//! never take a lock that another connection takes while there is data to read or room to write.
+//! Owns the locks, the timeouts and the mode. It must never take a lock that another connection takes while there is data to
+//! read or room to write.
 //!
 //! Reading delivers all bytes that arrived before the peer finished, reset or died; then the end is told. Writing tells a
 //! reset at once.
 
-mod inflow;
+pub(crate) mod lent;
 #[cfg(feature = "tokio")]
 mod polling;
 mod readiness;
@@ -15,147 +15,84 @@ mod waiting;
 mod writing;
 
 use std::io;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use control::{PathKind, Reason, Request};
-pub(crate) use reading::Reader;
-use shm::{PeerFault, RingReader, RingWriter, app_flag};
+use control::Reason;
+use raas_core::{Connection, End, Endpoint, Key, Rx, Side, Tx};
 
-use crate::inner::Inner;
-use crate::lane::LaneEnd;
-use crate::pair::PairEnd;
-use crate::park::{Parker, lock};
-use crate::poller::Poller;
-use crate::{SessionError, StreamError};
-
-/// Data is copied in pieces of this share of the ring.
-const PIECE_SHARE: u64 = 8;
-
-/// The peer broke the rules of the rings: a bit of a connection's state beside those of [`Side`].
-const FAULTY: u32 = 4;
-
-/// A direction of this end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    Read,
-    Write,
-}
-
-impl Side {
-    /// Its bit in `app_wait` and in a pair's `waiting`.
-    pub(crate) const fn bit(self) -> u32 {
-        match self {
-            Self::Read => shm::waiting::READABLE,
-            Self::Write => shm::waiting::WRITABLE,
-        }
-    }
-}
-
-/// How a direction ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
-    /// In order: no more bytes, or nobody who wants any.
-    Finished,
-    /// Broken.
-    Reset(Reason),
-}
-
-/// The path of a connection.
-#[derive(Debug)]
-pub(crate) enum Link {
-    Lane(LaneEnd),
-    Pair(PairEnd),
-}
+use crate::attachment::Attachment;
+use crate::bell::Bell;
+use crate::error::{SessionError, StreamError};
+use crate::park::lock;
+use crate::peer_timeout::peer_timeout_ms;
 
 /// One end of a connection. Dropping it closes.
 #[derive(Debug)]
 pub(crate) struct Conn {
-    inner: Arc<Inner>,
-    pub(crate) id: u64,
-    pub(crate) local: SocketAddr,
-    pub(crate) peer: SocketAddr,
-    link: Link,
-    read: Mutex<Reader>,
-    write: Mutex<RingWriter>,
-    /// Longest copy between two messages to the other side.
-    piece_bytes: usize,
-    tx_bytes: usize,
-    /// This side wrote since its reader last waited.
-    answered: AtomicBool,
-    parkers: [Arc<Parker>; 2],
-    pub(crate) poller: Arc<Poller>,
+    endpoint: Endpoint,
+    rx: Mutex<Rx>,
+    tx: Mutex<Tx>,
+    pub(crate) attachment: Arc<Attachment>,
+    pub(crate) bell: Arc<Bell>,
     nonblocking: AtomicBool,
-    /// Directions that this side shut, as bits of [`Side`], and [`FAULTY`].
-    state: AtomicU32,
-    /// The application has it: an incoming connection that nobody accepted is reset when dropped.
-    owned: AtomicBool,
     /// Nanoseconds, 0 for none.
     timeouts: [AtomicU64; 2],
 }
 
 impl Conn {
-    pub(crate) fn new(
-        inner: Arc<Inner>,
-        (id, local, peer): (u64, SocketAddr, SocketAddr),
-        link: Link,
-        (reader, rx_bytes): (RingReader, u64),
-        writer: RingWriter,
-    ) -> Self {
-        Self {
-            inner,
-            id,
-            local,
-            peer,
-            link,
-            read: Mutex::new(Reader::new(reader, rx_bytes)),
-            tx_bytes: usize::try_from(writer.capacity()).unwrap_or(usize::MAX),
-            write: Mutex::new(writer),
-            piece_bytes: usize::try_from(rx_bytes / PIECE_SHARE).unwrap_or(usize::MAX).max(1),
-            answered: AtomicBool::new(false),
-            parkers: Default::default(),
-            poller: Arc::default(),
+    /// The application has the connection: news of it are for whoever waits here.
+    pub(crate) fn adopt(attachment: &Arc<Attachment>, connection: Connection) -> Arc<Self> {
+        let Connection { endpoint, rx, tx } = connection;
+        let bell = Arc::default();
+        lock(&attachment.bells).set(endpoint.key(), &bell);
+        Arc::new(Self {
+            endpoint,
+            rx: Mutex::new(rx),
+            tx: Mutex::new(tx),
+            attachment: Arc::clone(attachment),
+            bell,
             nonblocking: AtomicBool::new(false),
-            state: AtomicU32::new(0),
-            owned: AtomicBool::new(false),
             timeouts: Default::default(),
-        }
+        })
+    }
+
+    /// The core's part, for what needs no ring.
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     /// Refuses a forked child.
     pub(crate) fn check_fork(&self) -> Result<(), SessionError> {
-        self.inner.check_fork()
+        Ok(self.endpoint.check_fork()?)
     }
 
-    // ---- state
-
-    /// Whether any of these bits of the state is set.
+    /// The lock of a ring. A forked child is refused where it is taken: perhaps by a thread that only the parent has.
     #[inline]
-    fn is(&self, bits: u32) -> bool {
-        self.state.load(Ordering::Relaxed) & bits != 0
-    }
-
-    /// The end that this side made.
-    fn own_end(&self) -> End {
-        if self.is(FAULTY) { End::Reset(Reason::AppFault) } else { End::Finished }
-    }
-
-    pub(crate) fn path(&self) -> PathKind {
-        match self.link {
-            Link::Lane(_) => PathKind::Lane,
-            Link::Pair(_) => PathKind::Shm,
+    fn lock_ring<'a, T>(&self, ring: &'a Mutex<T>) -> io::Result<MutexGuard<'a, T>> {
+        match ring.try_lock() {
+            Ok(guard) => Ok(guard),
+            Err(tried) => self.lock_slowly(ring, tried),
         }
     }
 
-    /// The process at the other end, if it is on this host.
-    pub(crate) fn peer_pid(&self) -> Option<u32> {
-        match &self.link {
-            Link::Lane(_) => None,
-            Link::Pair(end) => Some(end.link.peer_pid),
+    #[cold]
+    fn lock_slowly<'a, T>(
+        &self,
+        ring: &'a Mutex<T>,
+        tried: TryLockError<MutexGuard<'a, T>>,
+    ) -> io::Result<MutexGuard<'a, T>> {
+        match tried {
+            TryLockError::Poisoned(poisoned) => Ok(poisoned.into_inner()),
+            TryLockError::WouldBlock => {
+                self.check_fork()?;
+                Ok(lock(ring))
+            }
         }
     }
+
+    // ---- settings
 
     pub(crate) fn timeout(&self, side: Side) -> Option<Duration> {
         match self.timeouts[side as usize].load(Ordering::Relaxed) {
@@ -179,136 +116,66 @@ impl Conn {
     /// Between processes of one host there is no daemon that could be silent.
     pub(crate) fn set_peer_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         let ms = peer_timeout_ms(timeout)?;
-        self.inner.check_fork()?;
-        if let Link::Lane(end) = &self.link {
-            end.set_peer_timeout(ms);
-            self.wake_engine(end.ring());
-        }
-        Ok(())
+        Ok(self.endpoint.set_peer_timeout(ms).map_err(SessionError::from)?)
     }
 
     pub(crate) fn peer_timeout(&self) -> Option<Duration> {
-        match &self.link {
-            Link::Lane(end) => {
-                Some(end.peer_timeout()).filter(|ms| *ms != 0).map(|ms| Duration::from_millis(ms.into()))
-            }
-            Link::Pair(_) => None,
-        }
-    }
-
-    /// Of a datagram socket: see [`LaneEnd::paths_changed`].
-    pub(crate) fn paths_changed(&self) -> u64 {
-        match &self.link {
-            Link::Lane(end) => end.paths_changed(),
-            Link::Pair(_) => 0,
-        }
-    }
-
-    /// The application has the connection now.
-    pub(crate) fn set_owned(&self) {
-        self.owned.store(true, Ordering::Relaxed);
-    }
-
-    /// Why the connection is broken, if it is: in either direction, for one that ended in order stays so.
-    pub(crate) fn failure(&self) -> Option<Reason> {
-        let broken = |end| if let Some(End::Reset(reason)) = end { Some(reason) } else { None };
-        broken(self.read_end()).or_else(|| broken(self.write_end()))
+        Some(self.endpoint.peer_timeout()).filter(|ms| *ms != 0).map(|ms| Duration::from_millis(ms.into()))
     }
 
     // ---- ending
 
+    /// Why the connection is broken, if it is.
+    pub(crate) fn failure(&self) -> Option<Reason> {
+        self.endpoint.failure()
+    }
+
     /// Ends a direction. Bytes written before are still delivered.
     pub(crate) fn shut(&self, side: Side) -> io::Result<()> {
-        self.inner.check_fork()?;
-        if self.state.fetch_or(side.bit(), Ordering::AcqRel) & side.bit() != 0 {
+        if !self.endpoint.mark_shut(side).map_err(SessionError::from)? {
             return Ok(());
         }
-        if !self.parker(side).notify() {
-            self.inner.kick();
+        if !self.bell.parker(side).notify() {
+            self.attachment.kick();
         }
-        self.poller.tell();
+        self.bell.poller.tell();
         match side {
-            Side::Read => self.raise(app_flag::STOP),
+            Side::Read => self.endpoint.say_shut(side),
             Side::Write => {
-                // A writer that is under way sees the bit and leaves; what it wrote lies before the FIN.
-                let _ring = lock(&self.write);
-                self.raise(app_flag::FIN);
+                // A writer that is under way sees the mark and leaves; what it wrote lies before the end.
+                let _tx = self.lock_ring(&self.tx)?;
+                self.endpoint.say_shut(side);
             }
         }
         Ok(())
     }
 
-    #[inline]
-    fn wake_engine(&self, asleep: bool) {
-        if asleep {
-            self.inner.wake_engine();
-        }
-    }
-
-    fn raise(&self, flags: u32) {
-        match &self.link {
-            Link::Pair(end) => end.raise(flags),
-            Link::Lane(end) => {
-                end.raise(flags);
-                self.wake_engine(end.ring());
-            }
-        }
-    }
-
-    /// The other side's cursor is impossible: nothing of it is believed any more.
+    /// What a call fails with. A peer that broke the rules ends both directions: whoever waits in the other one hears of it.
     #[cold]
-    fn on_fault(&self, _fault: PeerFault) -> io::Error {
-        self.state.fetch_or(FAULTY, Ordering::Relaxed);
-        self.notify();
-        self.inner.kick();
-        StreamError::reset(Reason::AppFault)
-    }
-}
-
-/// Whole milliseconds, not less than asked for; 0 for none.
-pub(crate) fn peer_timeout_ms(timeout: Option<Duration>) -> io::Result<u32> {
-    match timeout {
-        Some(Duration::ZERO) => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "a peer timeout of 0 is not allowed: use None to wait as long as the daemons do",
-        )),
-        Some(t) => Ok(u32::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX)),
-        None => Ok(0),
+    fn failed(&self, end: End) -> io::Error {
+        if end == End::Reset(Reason::AppFault) {
+            self.bell.notify();
+            self.attachment.kick();
+        }
+        match end {
+            End::Finished => StreamError::broken_pipe(),
+            End::Reset(reason) => StreamError::reset(reason),
+            End::Forked(forked) => SessionError::from(forked).into(),
+        }
     }
 }
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        // The rings and the slot of a forked process's parent are the parent's.
-        if self.inner.check_fork().is_err() {
+        // The rings, the slot and the tables are those of a forked process's parent.
+        if self.check_fork().is_err() {
             return;
         }
-        let broken = matches!(self.read_end(), Some(End::Reset(_)));
-        let (shut, faulty) = (self.is(Side::Read.bit()), self.is(FAULTY));
-        let reader = self.read.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // As TCP: who closes without having read what arrived tells the peer so by a reset. Who shut reading told it then.
-        let unread = !shut && !broken && !matches!(reader.ring.available(), Ok(0));
-        reader.publish();
-        let abort = if faulty {
-            Some(Reason::AppFault)
-        } else if unread || !self.owned.load(Ordering::Relaxed) {
-            Some(Reason::ResetByPeer)
-        } else {
-            None
-        };
-        match &self.link {
-            Link::Lane(end) => {
-                self.inner.forget_slot(end.slot());
-                if end.close(abort.is_some()) {
-                    self.inner.wake_engine();
-                }
-            }
-            Link::Pair(end) => {
-                end.close(self.id, abort);
-                for connection in end.link.reap() {
-                    self.inner.tell(&Request::PairClosed { connection });
-                }
-            }
+        let key = self.endpoint.key();
+        lock(&self.attachment.bells).forget(key);
+        self.rx.get_mut().unwrap_or_else(PoisonError::into_inner).close(&self.endpoint, true);
+        if let Key::PairSlot { pair, .. } = key {
+            self.attachment.reap(pair);
         }
     }
 }

@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use control::{Kind, Request};
+use control::Kind;
+use raas_core::{Answer, Connection, Failed, RequestId, Side};
 
-use crate::conn::{Conn, Side};
-use crate::inner::Inner;
+use crate::attachment::Attachment;
+use crate::error::{ConnectError, SessionError};
 use crate::park::{Parker, lock};
 use crate::poller::{Poller, Waiter};
-use crate::tables::{Answer, Failed};
-use crate::{ConnectError, SessionError, Stream};
+use crate::stream::Stream;
 
 /// A connection under way, made by [`ConnectOptions::start`](crate::ConnectOptions::start): to be asked with
 /// [`Connecting::try_finish`], polled through [`Connecting::ready_fd`], waited for, or awaited as a future (of any
@@ -40,8 +40,8 @@ use crate::{ConnectError, SessionError, Stream};
 /// # }
 /// ```
 pub struct Connecting {
-    inner: Arc<Inner>,
-    request: u64,
+    attachment: Arc<Attachment>,
+    request: RequestId,
     to: SocketAddr,
     parker: Arc<Parker>,
     poller: Arc<Poller>,
@@ -51,32 +51,22 @@ pub struct Connecting {
 
 impl Connecting {
     /// Sends the request.
-    pub(crate) fn start(inner: &Arc<Inner>, to: SocketAddr, ring_bytes: u32, kind: Kind) -> Result<Self, ConnectError> {
-        inner.check_fork()?;
+    pub(crate) fn start(
+        attachment: &Arc<Attachment>,
+        to: SocketAddr,
+        ring_bytes: u32,
+        kind: Kind,
+    ) -> Result<Self, ConnectError> {
         // As TCP does, the unspecified address means this host.
-        let to = match inner.addresses.iter().find(|a| a.is_ipv4() == to.is_ipv4()) {
+        let to = match attachment.addresses.iter().find(|a| a.is_ipv4() == to.is_ipv4()) {
             Some(&own) if to.ip().is_unspecified() => SocketAddr::new(own, to.port()),
             _ => to,
         };
-        let request = inner.next_request();
-        let connecting = Self {
-            inner: Arc::clone(inner),
-            request,
-            to,
-            parker: Arc::default(),
-            poller: Arc::default(),
-            peer_timeout: None,
-            over: false,
-        };
-        let waiters =
-            vec![Waiter::Thread(Arc::clone(&connecting.parker)), Waiter::Poller(Arc::clone(&connecting.poller))];
-        lock(&inner.tables).begin(request, waiters);
-        let connect = match kind {
-            Kind::Stream => Request::Connect { request, to, ring_bytes },
-            Kind::Message => Request::ConnectMessages { request, to, ring_bytes },
-        };
-        inner.send(&connect, &[])?;
-        Ok(connecting)
+        let (parker, poller) = (Arc::<Parker>::default(), Arc::<Poller>::default());
+        let waiters = vec![Waiter::Thread(Arc::clone(&parker)), Waiter::Poller(Arc::clone(&poller))];
+        let request = attachment.ask(waiters, |session| session.connect(to, ring_bytes, kind))?;
+        let attachment = Arc::clone(attachment);
+        Ok(Self { attachment, request, to, parker, poller, peer_timeout: None, over: false })
     }
 
     /// The connection gets it when it is made.
@@ -87,16 +77,16 @@ impl Connecting {
 
     /// The connection if it is made by now, None if nobody has answered yet. After an answer it fails.
     pub fn try_finish(&mut self) -> Result<Option<Stream>, ConnectError> {
-        self.inner.check_fork()?;
+        self.attachment.check_fork()?;
         self.poller.clear();
-        self.inner.turn();
+        self.attachment.look();
         self.take()
     }
 
     /// A descriptor that turns readable when [`Connecting::try_finish`] has something to say. It starts the session's
     /// watcher thread; see docs/client.md.
     pub fn ready_fd(&self) -> std::io::Result<BorrowedFd<'_>> {
-        self.inner.ensure_watched()?;
+        self.attachment.ensure_watched()?;
         let fd = self.poller.fd()?;
         // The answer may have come before the descriptor was there.
         fd.signal();
@@ -118,11 +108,8 @@ impl Connecting {
             if deadline.is_some_and(|d| Instant::now() >= d) {
                 return Err(ConnectError::TimedOut { to: self.to, waited: timeout });
             }
-            let (inner, request) = (&self.inner, self.request);
-            inner.block(&self.parker, deadline, &mut || {
-                let tables = lock(&inner.tables);
-                !tables.is_pending(request) || tables.lost().is_some()
-            })?;
+            let (attachment, request) = (&self.attachment, self.request);
+            attachment.block(&self.parker, deadline, &mut || lock(&attachment.tables).is_over(request))?;
         }
     }
 
@@ -135,18 +122,18 @@ impl Connecting {
         if self.over {
             return Err(SessionError::Protocol("the connection was taken or refused before".into()).into());
         }
+        self.attachment.check_fork()?;
         let (answer, lost) = {
-            let mut tables = lock(&self.inner.tables);
-            let lost = tables.lost();
-            if tables.is_pending(self.request) && lost.is_none() {
+            let mut tables = lock(&self.attachment.tables);
+            if !tables.is_over(self.request) {
                 return Ok(None);
             }
-            (tables.finish(self.request), lost)
+            (tables.finish(self.request), tables.lost())
         };
         self.over = true;
         match (answer, lost) {
             (Some(answer), _) => {
-                let stream = Stream::from_conn(connected(answer, self.to)?);
+                let stream = Stream::adopt(&self.attachment, connected(answer, self.to)?);
                 if self.peer_timeout.is_some() {
                     // One that broke meanwhile says so when it is used.
                     let _ = stream.set_peer_timeout(self.peer_timeout);
@@ -159,9 +146,9 @@ impl Connecting {
     }
 }
 
-fn connected(answer: Answer, to: SocketAddr) -> Result<Arc<Conn>, ConnectError> {
+fn connected(answer: Answer, to: SocketAddr) -> Result<Connection, ConnectError> {
     match answer {
-        Answer::Connected(Ok(conn)) => Ok(conn),
+        Answer::Connected(Ok(connection)) => Ok(*connection),
         Answer::Connected(Err(Failed::Reason(reason))) => Err(ConnectError::refused(to, reason)),
         Answer::Connected(Err(Failed::Protocol(what))) => Err(SessionError::Protocol(what).into()),
         other => Err(SessionError::Protocol(format!("the answer to Connect was {other:?}")).into()),
@@ -172,7 +159,7 @@ impl Future for Connecting {
     type Output = Result<Stream, ConnectError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Err(e) = self.inner.ensure_watched() {
+        if let Err(e) = self.attachment.ensure_watched() {
             return Poll::Ready(Err(e.into()));
         }
         self.poller.set_waker(Side::Read, context.waker());
@@ -186,18 +173,16 @@ impl Future for Connecting {
 
 impl Drop for Connecting {
     fn drop(&mut self) {
-        if self.over || self.inner.check_fork().is_err() {
+        if self.over || self.attachment.check_fork().is_err() {
             return;
         }
-        // An answer that came after all is dropped without the lock: a connection closes then.
-        let (pending, late) = {
-            let mut tables = lock(&self.inner.tables);
-            (tables.is_pending(self.request), tables.finish(self.request))
-        };
-        drop(late);
-        if pending {
-            self.inner.tell(&Request::CancelConnect { request: self.request });
+        // An answer that came after all is dropped: a connection closes then.
+        let cancel = lock(&self.attachment.tables).cancel(self.request);
+        if let Some(cancel) = cancel {
+            self.attachment.tell(&cancel);
         }
+        // What a connection to another process that closed just now left; as in `tell`.
+        let _ = self.attachment.send_outgoing();
     }
 }
 

@@ -1,9 +1,7 @@
 //! Datagrams: packets with boundaries, and nothing else promised.
 //!
-//! Owns the records in a socket's rings, and what is refused before it enters them. It must never send a part of a datagram,
-//! nor give out one.
-
-mod paths;
+//! Owns what is refused before it enters a socket's rings, and whose datagrams are wanted. It must never send a part of a
+//! datagram, nor give out one.
 
 use std::fmt;
 use std::io;
@@ -14,70 +12,19 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use control::{Reason, Request};
-use shm::{DatagramRecord, RECORD_HEADER_BYTES, RingWriter};
+use control::Reason;
+use raas_core::{NotARecord, Readiness, Side};
+use shm::DatagramRecord;
 
-use crate::bind::wait_for_answer;
-use crate::conn::{Conn, Reader, Side};
-use crate::dial::check_ring_bytes;
-use crate::error::reason_kind;
-use crate::inner::Inner;
+use crate::answer_wait::wait_for_answer;
+use crate::attachment::Attachment;
+use crate::conn::Conn;
+use crate::conn::lent::Lent;
+use crate::datagram_error::DatagramError;
+use crate::datagram_paths::{PathFailure, Paths, begin, path_of};
+use crate::error::SessionError;
 use crate::park::{Parker, lock};
 use crate::poller::Waiter;
-use crate::tables::{Answer, Failed};
-use crate::{BindError, Readiness, Session, SessionError};
-
-use paths::{PathFailure, Paths, begin, path_of};
-
-/// What is inside the [`io::Error`] of a datagram that could not be sent or received.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DatagramError {
-    /// Longer than a packet to that host; nothing was sent. Kind: `InvalidInput`.
-    #[error(
-        "a datagram of {len} bytes to {to} is longer than the {max} that one packet there carries: send less at a time"
-    )]
-    TooLong {
-        /// Bytes of the datagram.
-        len: usize,
-        /// Bytes that would fit: [`DatagramSocket::max_payload`].
-        max: usize,
-        /// Where to.
-        to: SocketAddr,
-    },
-    /// The buffer is too small; the datagram waits for the next call. Kind: `InvalidInput`.
-    #[error("the next datagram has {len} bytes, the buffer {buffer}: it was kept, receive it with a larger one")]
-    BufferTooSmall {
-        /// Bytes of the datagram.
-        len: usize,
-        /// Bytes of the buffer.
-        buffer: usize,
-    },
-    /// There is no way to the host. Kind: as that of a failed connect for the same reason.
-    #[error("no datagram can be sent to {host}: {reason}")]
-    Unreachable {
-        /// The host.
-        host: IpAddr,
-        /// Why.
-        reason: Reason,
-    },
-    /// [`DatagramSocket::send`] without [`DatagramSocket::connect`]. Kind: `NotConnected`.
-    #[error("the socket has no address to send to: call `connect`, or use `send_to`")]
-    NotConnected,
-}
-
-crate::error::debug_says_the_words!(DatagramError);
-
-impl From<DatagramError> for io::Error {
-    fn from(e: DatagramError) -> Self {
-        let kind = match e {
-            DatagramError::TooLong { .. } | DatagramError::BufferTooSmall { .. } => io::ErrorKind::InvalidInput,
-            DatagramError::Unreachable { reason, .. } => reason_kind(reason),
-            DatagramError::NotConnected => io::ErrorKind::NotConnected,
-        };
-        Self::new(kind, e)
-    }
-}
 
 /// A socket for datagrams, used like `std::net::UdpSocket`: a datagram arrives whole or not at all. It may be lost, repeated or
 /// overtaken by another, above all where the receiver does not keep up: what finds the receiving socket's ring full is dropped
@@ -104,90 +51,20 @@ impl From<DatagramError> for io::Error {
 /// Any number of threads may use one socket; those that send (or receive) have their turns. Dropping it frees the port; what
 /// was sent before still leaves.
 pub struct DatagramSocket {
-    inner: Arc<Inner>,
+    attachment: Arc<Attachment>,
     conn: Arc<Conn>,
     local: SocketAddr,
     paths: Arc<Mutex<Paths>>,
     peer: Arc<Mutex<Option<SocketAddr>>>,
 }
 
-/// Settings of a datagram socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct DatagramOptions {
-    ring_bytes: u32,
-}
-
-impl DatagramOptions {
-    /// The defaults.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Size of the ring of each direction: a power of two from 4 KiB to 8 MiB, 0 for the daemon's default; the daemon gives
-    /// 16 KiB at least. It holds datagrams with 24 bytes more for each: those that were sent and not yet taken by the daemon,
-    /// and those that arrived and were not received.
-    #[must_use]
-    pub fn ring_bytes(mut self, bytes: u32) -> Self {
-        self.ring_bytes = bytes;
-        self
-    }
-
-    /// Binds to the first of the addresses that can be.
-    pub fn bind(&self, session: &Session, addr: impl ToSocketAddrs) -> Result<DatagramSocket, BindError> {
-        check_ring_bytes(self.ring_bytes).map_err(BindError::RingBytes)?;
-        let mut failed = Vec::new();
-        for addr in addr.to_socket_addrs().map_err(BindError::Resolve)? {
-            match self.bind_one(session, addr) {
-                Ok(socket) => return Ok(socket),
-                Err(e @ BindError::Session(_)) => return Err(e),
-                Err(e) => failed.push(e),
-            }
-        }
-        Err(BindError::of_all(failed))
-    }
-
-    fn bind_one(&self, session: &Session, addr: SocketAddr) -> Result<DatagramSocket, BindError> {
-        let inner = &session.inner;
-        if !addr.ip().is_unspecified() && !inner.addresses.contains(&addr.ip()) {
-            return Err(BindError::NotThisHost { addr, addresses: inner.addresses.clone() });
-        }
-        inner.check_fork()?;
-        let request = inner.next_request();
-        let parker = Arc::new(Parker::default());
-        lock(&inner.tables).begin(request, vec![Waiter::Thread(Arc::clone(&parker))]);
-        let bind = Request::BindDatagram { request, port: addr.port(), ring_bytes: self.ring_bytes };
-        let answer = inner
-            .send(&bind, &[])
-            .and_then(|()| wait_for_answer(inner, request, &parker, inner.timeout))
-            .inspect_err(|_| drop(lock(&inner.tables).finish(request)))?;
-        let conn = match answer {
-            Some(Answer::Connected(Ok(conn))) => conn,
-            Some(Answer::Connected(Err(Failed::Reason(reason)))) => return Err(BindError::refused(addr, reason)),
-            Some(Answer::Connected(Err(Failed::Protocol(what)))) => return Err(SessionError::Protocol(what).into()),
-            Some(other) => {
-                return Err(SessionError::Protocol(format!("the answer to BindDatagram was {other:?}")).into());
-            }
-            // An answer that still comes finds nobody, and is undone then.
-            None => return Err(SessionError::Silent { path: inner.path.clone(), waited: inner.timeout }.into()),
-        };
-        conn.set_owned();
-        let ip = if addr.ip().is_unspecified() { conn.local.ip() } else { addr.ip() };
-        let local = SocketAddr::new(ip, conn.local.port());
-        let (paths, peer) = (Arc::default(), Arc::default());
-        Ok(DatagramSocket { inner: Arc::clone(inner), conn, local, paths, peer })
-    }
-}
-
 impl DatagramSocket {
-    /// Binds, in the process-wide session. The host must be an address of this host or unspecified (`0.0.0.0`); port 0 is any
-    /// free one, which [`DatagramSocket::local_addr`] tells.
-    pub fn bind(addr: impl ToSocketAddrs) -> Result<Self, BindError> {
-        Self::bind_with(&Session::global()?, addr)
-    }
-
-    /// As [`DatagramSocket::bind`], in a session of the caller's. More settings: [`DatagramOptions`].
-    pub fn bind_with(session: &Session, addr: impl ToSocketAddrs) -> Result<Self, BindError> {
-        DatagramOptions::new().bind(session, addr)
+    /// The application has the socket, which was bound to `addr`.
+    pub(crate) fn adopt(attachment: &Arc<Attachment>, conn: Arc<Conn>, addr: SocketAddr) -> Self {
+        let told = conn.endpoint().local();
+        let ip = if addr.ip().is_unspecified() { told.ip() } else { addr.ip() };
+        let (paths, peer) = (Arc::default(), Arc::default());
+        Self { attachment: Arc::clone(attachment), conn, local: SocketAddr::new(ip, told.port()), paths, peer }
     }
 
     /// Where it is bound; if to an unspecified address, the host's first one. It does not fail, and is a `Result` as
@@ -205,9 +82,9 @@ impl DatagramSocket {
     /// Another handle on the same socket, as of `UdpSocket`: each datagram is received by one of them, settings hold
     /// for both, and the port is free when the last is dropped. Fails in a forked child.
     pub fn try_clone(&self) -> io::Result<Self> {
-        self.inner.check_fork()?;
+        self.attachment.check_fork()?;
         Ok(Self {
-            inner: Arc::clone(&self.inner),
+            attachment: Arc::clone(&self.attachment),
             conn: Arc::clone(&self.conn),
             local: self.local,
             paths: Arc::clone(&self.paths),
@@ -217,7 +94,7 @@ impl DatagramSocket {
 
     /// Its number on this host, as in `raas ss`.
     pub fn id(&self) -> u64 {
-        self.conn.id
+        self.conn.endpoint().id()
     }
 
     /// The longest datagram to a host, in bytes. Asks the daemon, which makes a link to the host if there is none.
@@ -238,7 +115,7 @@ impl DatagramSocket {
         let max = match paths.known(to.ip()) {
             Some(max) => max,
             None if self.conn.is_nonblocking() => {
-                self.inner.turn();
+                self.attachment.look();
                 self.poll_path(&mut paths, to)?.ok_or(io::ErrorKind::WouldBlock)?
             }
             None => {
@@ -249,8 +126,7 @@ impl DatagramSocket {
         };
         let record = self.record(buf, to, max)?;
         // The paths stay locked: one thread at a time waits for room.
-        let ring = self.conn.reserve(record.ring_bytes() as usize)?;
-        self.put(ring, &record, buf);
+        self.conn.reserve(record.ring_bytes() as usize)?.put_datagram(self.conn.endpoint(), &record, buf);
         Ok(buf.len())
     }
 
@@ -268,8 +144,8 @@ impl DatagramSocket {
         self.conn.wake_later(Side::Write, context)?;
         let Some(max) = self.poll_path(&mut paths, to)? else { return Poll::Pending };
         let record = self.record(buf, to, max)?;
-        let ring = ready!(self.conn.poll_reserve(context, record.ring_bytes() as usize))?;
-        self.put(ring, &record, buf);
+        let room = ready!(self.conn.poll_reserve(context, record.ring_bytes() as usize))?;
+        room.put_datagram(self.conn.endpoint(), &record, buf);
         Poll::Ready(Ok(buf.len()))
     }
 
@@ -281,8 +157,8 @@ impl DatagramSocket {
         buf: &mut [u8],
     ) -> Poll<io::Result<(usize, SocketAddr)>> {
         loop {
-            let (mut reader, bytes) = ready!(self.conn.poll_loan(context))?.ok_or(io::ErrorKind::BrokenPipe)?;
-            if let Some(taken) = self.take(&mut reader, bytes, buf)? {
+            let mut lent = ready!(self.conn.poll_loan(context))?.ok_or(io::ErrorKind::BrokenPipe)?;
+            if let Some(taken) = self.take(&mut lent, buf)? {
                 return Poll::Ready(Ok(taken));
             }
         }
@@ -306,7 +182,7 @@ impl DatagramSocket {
     fn resolve(&self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
         let none = || io::Error::new(io::ErrorKind::InvalidInput, "the address names no host");
         let to = addr.to_socket_addrs()?.next().ok_or_else(none)?;
-        let ip = match self.inner.addresses.iter().find(|a| a.is_ipv4() == to.is_ipv4()) {
+        let ip = match self.attachment.addresses.iter().find(|a| a.is_ipv4() == to.is_ipv4()) {
             Some(&own) if to.ip().is_unspecified() => own,
             _ => to.ip().to_canonical(),
         };
@@ -316,24 +192,24 @@ impl DatagramSocket {
     /// What is known of the ways to other hosts, as far as it is still true.
     fn paths(&self) -> MutexGuard<'_, Paths> {
         let mut paths = lock(&self.paths);
-        paths.note_changes(self.conn.paths_changed());
+        paths.note_changes(self.conn.endpoint().paths_changed());
         paths
     }
 
     fn poll_path(&self, paths: &mut Paths, to: SocketAddr) -> io::Result<Option<usize>> {
-        paths.poll(&self.inner, &self.conn.poller, to.ip()).map_err(|e| e.into_io(to.ip()))
+        paths.poll(&self.attachment, &self.conn.bell.poller, to.ip()).map_err(|e| e.into_io(to.ip()))
     }
 
     /// Asks for the path to a host, and waits.
     fn ask(&self, host: IpAddr) -> io::Result<usize> {
-        let inner = &self.inner;
-        let timeout = self.conn.timeout(Side::Write).unwrap_or(inner.timeout);
+        let attachment = &self.attachment;
+        let timeout = self.conn.timeout(Side::Write).unwrap_or(attachment.config.timeout);
         let parker = Arc::new(Parker::default());
-        let answer = begin(inner, host, Waiter::Thread(Arc::clone(&parker)))
-            .and_then(|request| wait_for_answer(inner, request, &parker, timeout));
+        let answer = begin(attachment, host, Waiter::Thread(Arc::clone(&parker)))
+            .and_then(|request| wait_for_answer(attachment, request, &parker, timeout));
         match answer {
             Ok(None) => Err(PathFailure::Refused(Reason::TimedOut)),
-            Ok(answer) => path_of(answer, inner),
+            Ok(answer) => path_of(answer, attachment),
             Err(e) => Err(e.into()),
         }
         .map_err(|e| e.into_io(host))
@@ -355,24 +231,14 @@ impl DatagramSocket {
         Ok(DatagramRecord { addr: to, bytes })
     }
 
-    /// Puts a datagram into the ring, which has room for its record, and tells the engine.
-    fn put(&self, mut ring: MutexGuard<'_, RingWriter>, record: &DatagramRecord, buf: &[u8]) {
-        ring.write_ahead(0, &record.to_bytes());
-        ring.write_ahead(RECORD_HEADER_BYTES as u64, buf);
-        ring.commit(record.ring_bytes());
-        ring.let_go();
-        drop(ring);
-        self.conn.tell_written();
-    }
-
     // ---- receiving
 
     /// Waits for a datagram and takes it; says its length and who sent it. If `buf` is too small the datagram is kept and the
     /// error tells its length; 4096 bytes are always enough.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         loop {
-            let (mut reader, bytes) = self.conn.loan()?.ok_or(io::ErrorKind::BrokenPipe)?;
-            if let Some(taken) = self.take(&mut reader, bytes, buf)? {
+            let mut lent = self.conn.loan()?.ok_or(io::ErrorKind::BrokenPipe)?;
+            if let Some(taken) = self.take(&mut lent, buf)? {
                 return Ok(taken);
             }
         }
@@ -384,27 +250,24 @@ impl DatagramSocket {
     }
 
     /// Takes the record at the head. `None`: it was of nobody from whom datagrams are wanted.
-    fn take(&self, reader: &mut Reader, available: u64, buf: &mut [u8]) -> io::Result<Option<(usize, SocketAddr)>> {
-        let mut header = [0; RECORD_HEADER_BYTES];
-        let read = reader.ring.peek_ahead(0, &mut header) == header.len();
-        let record = DatagramRecord::parse(&header).filter(|r| read && r.ring_bytes() <= available);
-        let record =
-            record.ok_or_else(|| SessionError::Protocol("the receive ring does not begin with a record".into()))?;
+    fn take(&self, lent: &mut Lent<'_>, buf: &mut [u8]) -> io::Result<Option<(usize, SocketAddr)>> {
+        let broken = |e: NotARecord| SessionError::Protocol(e.to_string());
+        let record = lent.rx.datagram(lent.bytes).map_err(broken)?;
         let wanted = lock(&self.peer).is_none_or(|peer| self.is_same(peer, record.addr));
         let len = usize::from(record.bytes);
         if wanted {
             let Some(place) = buf.get_mut(..len) else {
                 return Err(DatagramError::BufferTooSmall { len, buffer: buf.len() }.into());
             };
-            reader.ring.peek_ahead(RECORD_HEADER_BYTES as u64, place);
+            lent.rx.datagram_payload(place);
         }
-        self.conn.consume(reader, record.ring_bytes());
+        self.conn.consume(&mut lent.rx, record.ring_bytes());
         Ok(wanted.then_some((len, record.addr)))
     }
 
     /// Whether two addresses are one socket's; this host may have several names.
     fn is_same(&self, a: SocketAddr, b: SocketAddr) -> bool {
-        let own = |a: SocketAddr| self.inner.addresses.contains(&a.ip());
+        let own = |a: SocketAddr| self.attachment.addresses.contains(&a.ip());
         a == b || (a.port() == b.port() && own(a) && own(b))
     }
 
@@ -443,7 +306,7 @@ impl DatagramSocket {
         let longest = DatagramRecord { addr: self.local, bytes: u16::MAX }.ring_bytes();
         let room = longest.min(self.conn.tx_bytes() as u64 / 2);
         let ready = self.conn.readiness_for(room)?;
-        let asking = self.paths.try_lock().is_ok_and(|paths| paths.is_asking(&self.inner));
+        let asking = self.paths.try_lock().is_ok_and(|paths| paths.is_asking(&self.attachment));
         Ok(if asking { ready.without(Readiness::WRITE) } else { ready })
     }
 
@@ -455,8 +318,8 @@ impl DatagramSocket {
 
 impl Drop for DatagramSocket {
     fn drop(&mut self) {
-        if self.inner.check_fork().is_ok() && Arc::strong_count(&self.paths) == 1 {
-            lock(&self.paths).forget_asked(&self.inner);
+        if self.attachment.check_fork().is_ok() && Arc::strong_count(&self.paths) == 1 {
+            lock(&self.paths).forget_asked(&self.attachment);
         }
     }
 }

@@ -7,18 +7,38 @@ use std::time::{Duration, Instant};
 
 use control::Kind;
 
-use crate::fallback::Way;
-use crate::replies::{RING_BYTES_MAX, RING_BYTES_MIN};
-use crate::session::TIMEOUT_DEFAULT;
-use crate::{ConnectError, Connecting, Fallback, NotOverTcp, Session, SessionError, Stream, fallback};
+use crate::connecting::Connecting;
+use crate::error::{ConnectError, SessionError};
+use crate::fallback::{Fallback, NotOverTcp};
+use crate::fallback_tcp::{self, CarriedBy, Limits};
+use crate::ring_size::check_ring_bytes;
+use crate::session::{Session, TIMEOUT_DEFAULT};
+use crate::stream::Stream;
+
+impl Stream {
+    /// Connects, in the process-wide session, to the first of the addresses that answers.
+    pub fn connect(addr: impl ToSocketAddrs) -> Result<Self, ConnectError> {
+        Self::connect_with(&Session::global()?, addr)
+    }
+
+    /// As [`Stream::connect`], giving up after `timeout`.
+    pub fn connect_timeout(addr: &SocketAddr, timeout: Duration) -> Result<Self, ConnectError> {
+        ConnectOptions::new().timeout(timeout).connect(&Session::global()?, addr)
+    }
+
+    /// As [`Stream::connect`], in a session of the caller's. More settings: [`ConnectOptions`].
+    pub fn connect_with(session: &Session, addr: impl ToSocketAddrs) -> Result<Self, ConnectError> {
+        ConnectOptions::new().connect(session, addr)
+    }
+}
 
 /// Settings of a connection to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ConnectOptions {
     ring_bytes: u32,
-    pub(crate) timeout: Option<Duration>,
+    timeout: Option<Duration>,
     kind: Kind,
-    pub(crate) peer_timeout: Option<Duration>,
+    peer_timeout: Option<Duration>,
     pub(crate) fallback: Fallback,
 }
 
@@ -90,10 +110,10 @@ impl ConnectOptions {
         addr: impl ToSocketAddrs,
     ) -> Result<Stream, ConnectError> {
         self.check()?;
-        let way = self.fallback.way(session)?;
+        let carrier = self.fallback.carried_by(session)?;
         let mut failed = Vec::new();
         for to in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
-            match self.connect_one(&way, to) {
+            match self.connect_one(&carrier, to) {
                 Ok(stream) => return Ok(stream),
                 Err(e @ ConnectError::Session(_)) => return Err(e),
                 Err(e) => failed.push(e),
@@ -102,24 +122,27 @@ impl ConnectOptions {
         Err(ConnectError::of_all(failed))
     }
 
-    fn connect_one(&self, way: &Way, to: SocketAddr) -> Result<Stream, ConnectError> {
-        let session = match way {
-            Way::Daemon(session) => session,
-            Way::Tcp(cause) => {
-                let timeout = self.timeout.unwrap_or(TIMEOUT_DEFAULT);
-                return fallback::connect(to, *cause, (timeout, self.peer_timeout), None);
+    fn connect_one(&self, carrier: &CarriedBy, to: SocketAddr) -> Result<Stream, ConnectError> {
+        let (session, limits) = match carrier {
+            CarriedBy::Daemon(session) => (session, self.limits(session.attachment.config.timeout)),
+            CarriedBy::Tcp(cause) => {
+                return fallback_tcp::connect(to, *cause, self.limits(TIMEOUT_DEFAULT), None);
             }
         };
-        let timeout = self.timeout.unwrap_or(session.inner.timeout);
         let begun = Instant::now();
-        let connected = self.begin(session, to).and_then(|c| c.wait(timeout));
+        let connected = self.begin(session, to).and_then(|c| c.wait(limits.connect));
         connected.or_else(|failed| match self.fallback.cause_of(&failed) {
             Some(cause) => {
-                let timeouts = (timeout.saturating_sub(begun.elapsed()), self.peer_timeout);
-                fallback::connect(to, cause, timeouts, Some(&session.inner))
+                let left = limits.connect.saturating_sub(begun.elapsed());
+                fallback_tcp::connect(to, cause, Limits { connect: left, ..limits }, Some(&session.attachment))
             }
             None => Err(failed),
         })
+    }
+
+    /// The time limits, where nobody said how long to wait: `default`.
+    pub(crate) fn limits(&self, default: Duration) -> Limits {
+        Limits { connect: self.timeout.unwrap_or(default), peer: self.peer_timeout }
     }
 
     /// Starts to connect to one address and returns at once; [`ConnectOptions::timeout`] does not count here, and
@@ -134,7 +157,8 @@ impl ConnectOptions {
 
     /// Asks the daemon for a connection, whatever comes if it has none.
     pub(crate) fn begin(&self, session: &Session, to: SocketAddr) -> Result<Connecting, ConnectError> {
-        Connecting::start(&session.inner, to, self.ring_bytes, self.kind).map(|c| c.peer_timeout(self.peer_timeout))
+        Connecting::start(&session.attachment, to, self.ring_bytes, self.kind)
+            .map(|c| c.peer_timeout(self.peer_timeout))
     }
 
     pub(crate) fn check(&self) -> Result<(), ConnectError> {
@@ -144,9 +168,4 @@ impl ConnectOptions {
         check_ring_bytes(self.ring_bytes).map_err(ConnectError::RingBytes)?;
         Ok(self.fallback.check(self.kind)?)
     }
-}
-
-pub(crate) fn check_ring_bytes(bytes: u32) -> Result<(), u32> {
-    let fits = bytes.is_power_of_two() && (RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes);
-    if bytes == 0 || fits { Ok(()) } else { Err(bytes) }
 }

@@ -1,25 +1,17 @@
-//! What the leading thread does: sleeps on the descriptors, takes the doorbell, reads the sockets, notifies the others.
+//! What the leading thread needs: the doorbell of the engine, buffers, the numbers of the descriptors.
 //!
-//! Owns the engine's doorbell on this side and the buffers of the control socket; only the leader has it. It must never
-//! hold a table's lock while it drops a connection, and never let one noisy socket keep it from the others.
+//! Owns the engine's doorbell on this side; only the leader has it. It must never let one noisy socket keep the leader from
+//! the others.
 
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use control::{ChannelError, Reason, Reply, Request};
 use rustix::event::epoll;
 use rustix::io::Errno;
-use shm::{Doorbell, Drained};
+use shm::Doorbell;
 
-use crate::SessionError;
-use crate::attach::{channel_error, timespec};
-use crate::inner::Inner;
-use crate::pair::{PairLink, WAKES_SUSPICIOUS};
-use crate::park::lock;
-use crate::poller::Waiter;
-use crate::reactor::SLEEP_MAX;
+use crate::descriptor::timespec;
 
 /// The control socket, in the epoll set.
 pub(crate) const TOKEN_CONTROL: u64 = 0;
@@ -36,46 +28,50 @@ pub(crate) const TOKEN_TCP: u64 = 1 << 63;
 const EVENTS_MAX: usize = 64;
 /// Doorbell slots taken at once.
 const DOORBELL_BUDGET: usize = 256;
-/// Control messages handled in one round.
-const MESSAGES_MAX: usize = 256;
 
 /// The leader's tools.
 #[derive(Debug)]
 pub(crate) struct Driver {
     e2a: Doorbell,
-    dirty: Vec<u32>,
+    /// Takes of the doorbell in one round at most: the engine may mark slots as fast as they are taken.
+    takes_max: u32,
     /// Tokens of the descriptors that are ready.
-    ready: Vec<u64>,
-    buffer: Vec<u8>,
-    swept: Instant,
+    pub(crate) ready: Vec<u64>,
+    /// Slots with news.
+    pub(crate) dirty: Vec<u32>,
+    /// Of the control socket.
+    pub(crate) buffer: Vec<u8>,
+    pub(crate) swept: Instant,
 }
 
 impl Driver {
-    pub(crate) fn new(e2a: Doorbell) -> Self {
-        Self { e2a, dirty: Vec::new(), ready: Vec::new(), buffer: Vec::new(), swept: Instant::now() }
+    pub(crate) fn new(memory: &shm::Session) -> Self {
+        Self {
+            e2a: memory.e2a(),
+            takes_max: memory.slots().div_ceil(64).max(1),
+            ready: Vec::new(),
+            dirty: Vec::new(),
+            buffer: Vec::new(),
+            swept: Instant::now(),
+        }
     }
 
-    /// Wakes the threads that wait on the slots which the engine marked.
-    pub(crate) fn take_doorbells(&mut self, inner: &Inner) {
-        // Bounded: the engine may mark slots as fast as they are taken, and the caller looks again anyway.
-        for _ in 0..inner.memory.slots().div_ceil(64).max(1) {
+    /// Takes slots which the engine marked and hands them to `notify`.
+    pub(crate) fn take_doorbells(&mut self, mut notify: impl FnMut(&[u32])) {
+        for _ in 0..self.takes_max {
             self.dirty.clear();
             if self.e2a.take(&mut self.dirty, DOORBELL_BUDGET) == 0 {
                 return;
             }
-            let conns: Vec<_> = {
-                let slots = lock(&inner.lane_slots);
-                self.dirty.iter().filter_map(|&slot| slots.at(slot)?.upgrade()).collect()
-            };
-            conns.iter().for_each(|c| c.notify());
+            notify(&self.dirty);
         }
     }
 
     /// Sleeps in the kernel. True: some descriptor is ready.
-    pub(crate) fn sleep(&mut self, inner: &Inner, bound: Duration) -> bool {
+    pub(crate) fn sleep(&mut self, set: BorrowedFd<'_>, bound: Duration) -> bool {
         self.ready.clear();
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
-        match epoll::wait(&inner.epoll, &mut events, Some(&timespec(bound))) {
+        match epoll::wait(set, &mut events, Some(&timespec(bound))) {
             Ok((events, _)) => {
                 self.ready.extend(events.iter().map(|e| e.data.u64()));
                 !self.ready.is_empty()
@@ -88,102 +84,4 @@ impl Driver {
             }
         }
     }
-
-    /// Reads every descriptor that was ready.
-    pub(crate) fn handle_events(&mut self, inner: &Arc<Inner>) {
-        let ready = std::mem::take(&mut self.ready);
-        if ready.contains(&TOKEN_CONTROL) {
-            self.read_control(inner);
-        }
-        for &token in &ready {
-            match token {
-                TOKEN_CONTROL => {}
-                TOKEN_WAKE => self.read_wake(inner),
-                TOKEN_KICK => {
-                    // Nothing to read means that a leader before took it.
-                    let _ = rustix::io::read(&inner.kick, &mut [0; 8]);
-                }
-                token if token >= TOKEN_TCP => {
-                    let waiters = lock(&inner.tables).waiters_at(u16::try_from(token - TOKEN_TCP).unwrap_or_default());
-                    waiters.iter().for_each(Waiter::notify);
-                }
-                token => {
-                    let pair = lock(&inner.tables).pair(token - TOKEN_PAIRS);
-                    if let Some(pair) = pair {
-                        self.read_pair(inner, &pair);
-                    }
-                }
-            }
-        }
-        self.ready = ready;
-        self.take_doorbells(inner);
-    }
-
-    fn read_control(&mut self, inner: &Arc<Inner>) {
-        for _ in 0..MESSAGES_MAX {
-            if inner.lost().is_some() {
-                return;
-            }
-            match control::receive::<Reply>(inner.control.as_fd(), &mut self.buffer) {
-                Ok(received) => {
-                    if let Err(e) = inner.on_reply(received) {
-                        return inner.lose(e);
-                    }
-                }
-                Err(ChannelError::WouldBlock) => return,
-                Err(e) => return inner.lose(channel_error(e)),
-            }
-        }
-    }
-
-    fn read_wake(&mut self, inner: &Inner) {
-        self.dirty.clear();
-        match inner.wake.drain(&mut self.dirty) {
-            Ok(Drained::Hangup) | Err(_) => {
-                // The control socket, read before, may still hold the daemon's last words in the next round.
-                if inner.lost().is_none() && !control_readable(inner) {
-                    inner.lose(SessionError::Lost { reason: Reason::DaemonLost });
-                }
-            }
-            Ok(_) => {}
-        }
-    }
-
-    fn read_pair(&mut self, inner: &Arc<Inner>, pair: &Arc<PairLink>) {
-        self.dirty.clear();
-        let hangup = !matches!(pair.socket.drain(&mut self.dirty), Ok(Drained::Empty | Drained::Woken));
-        if hangup {
-            inner.unwatch_pair(pair);
-            pair.mark_dead();
-        }
-        let all = hangup || self.dirty.len() >= WAKES_SUSPICIOUS;
-        let conns = pair.conns(if all { None } else { Some(&self.dirty) });
-        conns.iter().for_each(|c| c.notify());
-        drop(conns);
-        tell_closed(inner, pair);
-    }
-
-    /// About once a second: finishes what a lost wake left over.
-    pub(crate) fn sweep(&mut self, inner: &Arc<Inner>) {
-        if self.swept.elapsed() < SLEEP_MAX {
-            return;
-        }
-        self.swept = Instant::now();
-        let pairs = lock(&inner.tables).pairs();
-        for pair in &pairs {
-            tell_closed(inner, pair);
-        }
-        lock(&inner.tables).forget_pairs();
-    }
-}
-
-fn tell_closed(inner: &Inner, pair: &PairLink) {
-    for connection in pair.reap() {
-        inner.tell(&Request::PairClosed { connection });
-    }
-}
-
-fn control_readable(inner: &Inner) -> bool {
-    use rustix::event::PollFlags;
-    crate::attach::wait_for(inner.control.as_fd(), PollFlags::IN, Instant::now()).unwrap_or(false)
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::event::epoll;
 
-use crate::attach::timespec;
+use crate::descriptor::timespec;
 
 /// See the head of this file.
 #[derive(Debug)]

@@ -3,20 +3,17 @@
 //! Owns the mapping from [`Reason`] to [`io::ErrorKind`]. It must never lose the reason: the typed error stays inside
 //! the `io::Error` and comes out again with `get_ref()` and `downcast_ref`.
 
-mod any;
-
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use control::{APP_VERSION, Reason};
+use raas_core::{Forked, SessionFault};
 use shm::LAYOUT_VERSION;
 
-pub use any::Error;
-pub(crate) use any::debug_says_the_words;
-
-use crate::{FallbackCause, NotOverTcp};
+use crate::debug_words::debug_says_the_words;
+use crate::fallback::{FallbackCause, NotOverTcp};
 
 /// The session with this host's daemon could not be made, or is over.
 #[derive(Clone, thiserror::Error)]
@@ -129,6 +126,27 @@ impl SessionError {
             Self::Descriptors { .. } => io::ErrorKind::QuotaExceeded,
             Self::Protocol(_) => io::ErrorKind::InvalidData,
             Self::Os { kind, .. } => *kind,
+        }
+    }
+}
+
+impl From<Forked> for SessionError {
+    fn from(forked: Forked) -> Self {
+        Self::Forked { owner: forked.owner }
+    }
+}
+
+impl From<SessionFault> for SessionError {
+    fn from(fault: SessionFault) -> Self {
+        match fault {
+            SessionFault::Version { version, layout, release } => Self::Version { version, layout, release },
+            SessionFault::Refused { reason, detail } => Self::Refused { reason, detail },
+            SessionFault::Lost(reason) => Self::Lost { reason },
+            SessionFault::Descriptors { limit } => Self::Descriptors { limit },
+            SessionFault::Forked(forked) => forked.into(),
+            SessionFault::Os { call, kind, cause } => Self::Os { call, kind, cause },
+            SessionFault::Protocol(what) => Self::Protocol(what),
+            other => Self::Protocol(other.to_string()),
         }
     }
 }
@@ -455,6 +473,18 @@ pub(crate) fn reason_kind(reason: Reason) -> io::ErrorKind {
         _ => K::Other,
     }
 }
+
+macro_rules! into_io {
+    ($($error:ty),*) => { $(
+        impl From<$error> for io::Error {
+            fn from(e: $error) -> Self {
+                Self::new(e.kind(), e)
+            }
+        }
+    )* };
+}
+into_io!(SessionError, ConnectError, BindError, AcceptError);
+debug_says_the_words!(SessionError, ConnectError, BindError, AcceptError, StreamError);
 
 #[cfg(test)]
 mod tests {

@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 
 pub use control::{AppRow, ConnectionRow, ConnectionState, DatagramRow, LaneRow, Stat};
 use control::{ChannelError, Cursor, InspectAnswer, InspectQuery, Reply, Request, Role};
+use raas_core::SessionFault;
 use rustix::event::PollFlags;
 
-use crate::SessionError;
-use crate::attach::{attach, channel_error, wait_for};
+use crate::control_socket::attach;
+use crate::descriptor::wait_for;
+use crate::error::SessionError;
 use crate::lookup;
 
 /// How long the daemon may take for one answer.
@@ -127,7 +129,7 @@ impl Inspector {
 
     /// One question; the answer, and where the next page begins.
     fn ask(&mut self, question: &Request) -> Result<(InspectAnswer, Option<Cursor>), SessionError> {
-        control::send_message(self.control.as_fd(), question, &[]).map_err(channel_error)?;
+        control::send_message(self.control.as_fd(), question, &[]).map_err(SessionFault::from)?;
         let deadline = Instant::now() + TIMEOUT;
         loop {
             match control::recv_message::<Reply>(self.control.as_fd(), &mut self.buffer) {
@@ -139,7 +141,7 @@ impl Inspector {
                         return Err(SessionError::Silent { path: self.path.clone(), waited: TIMEOUT });
                     }
                 }
-                Err(e) => return Err(channel_error(e)),
+                Err(e) => return Err(SessionFault::from(e).into()),
             }
         }
     }

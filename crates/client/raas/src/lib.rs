@@ -53,63 +53,73 @@
 
 #[cfg(feature = "tokio")]
 pub mod aio;
-mod attach;
+mod answer_wait;
+mod any_error;
+mod attachment;
+mod bell;
 mod bind;
 mod calls;
 mod carrier;
 mod conn;
 mod connecting;
+mod control_socket;
 mod datagram;
+mod datagram_error;
+mod datagram_making;
+mod datagram_paths;
+mod debug_words;
+mod descriptor;
 mod dial;
 mod driver;
 mod edge;
-mod entrance;
 mod error;
 mod fallback;
-mod inner;
+mod fallback_tcp;
 pub mod inspect;
-mod lane;
+mod leading;
+mod listen_options;
 mod listener;
 mod listening;
 mod loan;
 mod lookup;
 mod message;
-mod pair;
+mod message_call;
+mod message_error;
+mod message_listener;
+mod message_making;
 mod park;
 mod patience;
+mod peer_timeout;
 mod poller;
 mod reactor;
-mod readiness;
-mod replies;
+mod ring_size;
 mod session;
 mod socket_watch;
 mod stream;
 mod successor;
 mod tables;
 mod tcp;
+mod tcp_listener;
+mod tcp_row;
 mod watch;
 mod with_fd;
 
-#[cfg(test)]
-extern crate self as raas;
-#[cfg(test)]
-#[path = "../tests/it/fake_daemon/mod.rs"]
-#[allow(dead_code)] // These tests need less of it than the integration tests do.
-mod fake_daemon;
-#[cfg(test)]
-mod tests;
-
-pub use bind::ListenOptions;
+pub use any_error::Error;
 pub use connecting::Connecting;
 pub use control::{PathKind, Reason};
-pub use datagram::{DatagramError, DatagramOptions, DatagramSocket};
+pub use datagram::DatagramSocket;
+pub use datagram_error::DatagramError;
+pub use datagram_making::DatagramOptions;
 pub use dial::ConnectOptions;
-pub use error::{AcceptError, BindError, ConnectError, Error, SessionError, StreamError};
+pub use error::{AcceptError, BindError, ConnectError, SessionError, StreamError};
 pub use fallback::{Fallback, FallbackCause, NotOverTcp};
+pub use listen_options::ListenOptions;
 pub use listener::{Incoming, Listener};
 pub use loan::{Loan, LoanMut};
-pub use message::{IncomingMessages, MESSAGE_BYTES_MAX, Message, MessageError, MessageListener};
-pub use readiness::Readiness;
+pub use message::MessageStream;
+pub use message_error::MessageError;
+pub use message_listener::{IncomingMessages, MessageListener};
+pub use raas_core::{MESSAGE_BYTES_MAX, Readiness};
 pub use session::{Session, SessionBuilder};
 pub use stream::{ReadHalf, Stream, WriteHalf};
 pub use with_fd::{HasReadyFd, WithFd};

@@ -5,21 +5,22 @@
 
 use std::fmt;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use control::Request;
+use raas_core::{Readiness, Side};
 
-use crate::conn::Side;
-use crate::entrance::Entrance;
+use crate::error::{AcceptError, SessionError};
+use crate::fallback_tcp;
 use crate::listening::Listening;
 use crate::park::{Parker, lock};
 use crate::poller::Poller;
-use crate::{AcceptError, BindError, ListenOptions, Readiness, Session, SessionError, Stream, fallback};
+use crate::stream::Stream;
+use crate::tcp_listener::KernelListener;
 
 /// A port of this host on which connections are accepted. Dropping it stops that; connections which nobody accepted are
 /// reset.
@@ -29,10 +30,10 @@ use crate::{AcceptError, BindError, ListenOptions, Readiness, Session, SessionEr
 /// [`Listener::set_nonblocking`], `ready_fd` and tasks the session's watcher thread does that, and is started if there
 /// is none.
 pub struct Listener {
-    /// None: there is no daemon, and `entrance` is all there is.
+    /// None: there is no daemon, and `kernel` is all there is.
     listening: Option<Arc<Listening>>,
     /// Kernel TCP alone.
-    entrance: Option<Arc<Entrance>>,
+    kernel: Option<Arc<KernelListener>>,
     /// The next look is at kernel TCP first: the last connection came from the daemon.
     tcp_first: Arc<AtomicBool>,
     local: SocketAddr,
@@ -50,34 +51,23 @@ impl Listener {
     }
 
     /// Where there is no daemon.
-    pub(crate) fn over_tcp(entrance: Entrance, local: SocketAddr) -> Self {
-        Self::with(None, Some(Arc::new(entrance)), local, Arc::default())
+    pub(crate) fn over_tcp(kernel: KernelListener, local: SocketAddr) -> Self {
+        Self::with(None, Some(Arc::new(kernel)), local, Arc::default())
     }
 
     fn with(
         listening: Option<Arc<Listening>>,
-        entrance: Option<Arc<Entrance>>,
+        kernel: Option<Arc<KernelListener>>,
         local: SocketAddr,
         poller: Arc<Poller>,
     ) -> Self {
         let (tcp_first, nonblocking) = Default::default();
-        Self { listening, entrance, tcp_first, local, poller, nonblocking }
+        Self { listening, kernel, tcp_first, local, poller, nonblocking }
     }
 
     /// Kernel TCP, alone or beside the daemon.
-    fn entrance(&self) -> Option<&Entrance> {
-        self.listening.as_ref().map_or(self.entrance.as_deref(), |l| l.entrance.as_ref())
-    }
-
-    /// Listens, in the process-wide session. The host must be an address of this host or unspecified (`0.0.0.0`); port 0
-    /// is any free one, which [`Listener::local_addr`] tells.
-    pub fn bind(addr: impl ToSocketAddrs) -> Result<Self, BindError> {
-        Self::bind_with(&Session::global()?, addr)
-    }
-
-    /// As [`Listener::bind`], in a session of the caller's. More settings: [`ListenOptions`].
-    pub fn bind_with(session: &Session, addr: impl ToSocketAddrs) -> Result<Self, BindError> {
-        ListenOptions::new().bind(session, addr)
+    fn kernel(&self) -> Option<&KernelListener> {
+        self.listening.as_ref().map_or(self.kernel.as_deref(), |l| l.kernel.as_ref())
     }
 
     /// Waits for the next connection and takes it; also says who made it. Any number of threads may wait.
@@ -98,9 +88,9 @@ impl Listener {
     /// [`Listener::readiness`], which makes it unreadable again; as [`Stream::ready_fd`].
     pub fn ready_fd(&self) -> std::io::Result<BorrowedFd<'_>> {
         let Some(listening) = &self.listening else {
-            return self.entrance.as_ref().ok_or(ErrorKind::Unsupported)?.ready_fd();
+            return self.kernel.as_ref().ok_or(ErrorKind::Unsupported)?.ready_fd();
         };
-        listening.inner().ensure_watched()?;
+        listening.attachment().ensure_watched()?;
         let fd = self.poller.fd()?;
         // Connections may have come before the descriptor was there.
         fd.signal();
@@ -109,7 +99,7 @@ impl Listener {
 
     /// The descriptor of `ready_fd`, which was made before.
     pub(crate) fn made_fd(&self) -> std::io::Result<BorrowedFd<'_>> {
-        match &self.entrance {
+        match &self.kernel {
             Some(alone) => alone.ready_fd(),
             None => Ok(self.poller.fd()?.as_fd()),
         }
@@ -119,27 +109,27 @@ impl Listener {
     pub fn readiness(&self) -> std::io::Result<Readiness> {
         let ready = match &self.listening {
             Some(listening) => {
-                let inner = listening.inner();
-                inner.check_fork()?;
+                let attachment = listening.attachment();
+                attachment.check_fork()?;
                 self.poller.clear();
-                inner.turn();
-                let has_arrived = lock(&inner.tables).has_arrived(self.local.port());
+                attachment.look();
+                let has_arrived = lock(&attachment.tables).session.has_arrived(self.local.port());
                 has_arrived || listening.has_error()
             }
             None => {
-                self.entrance.iter().for_each(|e| e.clear());
+                self.kernel.iter().for_each(|e| e.clear());
                 false
             }
         };
-        let ready = ready || self.entrance().is_some_and(Entrance::is_ready);
+        let ready = ready || self.kernel().is_some_and(KernelListener::is_ready);
         Ok(Readiness::when(Readiness::READ, ready))
     }
 
     /// As [`Listener::accept`], for tasks: of those that poll one listener the last is woken.
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<Result<(Stream, SocketAddr), AcceptError>> {
-        let watched = match (&self.listening, &self.entrance) {
-            (Some(listening), _) => listening.inner().ensure_watched().map_err(AcceptError::from),
-            (None, Some(entrance)) => entrance.tell(&self.poller).map_err(AcceptError::Tcp),
+        let watched = match (&self.listening, &self.kernel) {
+            (Some(listening), _) => listening.attachment().ensure_watched().map_err(AcceptError::from),
+            (None, Some(kernel)) => kernel.tell(&self.poller).map_err(AcceptError::Tcp),
             (None, None) => Ok(()),
         };
         if let Err(e) = watched {
@@ -176,11 +166,11 @@ impl Listener {
     /// child.
     pub fn try_clone(&self) -> std::io::Result<Self> {
         if let Some(listening) = &self.listening {
-            listening.inner().check_fork()?;
+            listening.attachment().check_fork()?;
         }
         Ok(Self {
             listening: self.listening.clone(),
-            entrance: self.entrance.clone(),
+            kernel: self.kernel.clone(),
             tcp_first: Arc::clone(&self.tcp_first),
             local: self.local,
             poller: Arc::clone(&self.poller),
@@ -201,7 +191,7 @@ impl Listener {
                 return Err(AcceptError::TimedOut(t));
             }
             match &self.listening {
-                None => self.entrance.iter().for_each(|e| e.sleep(deadline)),
+                None => self.kernel.iter().for_each(|e| e.sleep(deadline)),
                 Some(listening) if listening.is_lost() => listening.recover(deadline),
                 Some(listening) => self.sleep(listening, deadline)?,
             }
@@ -210,19 +200,20 @@ impl Listener {
 
     /// Sleeps until a connection waits or the session is lost.
     fn sleep(&self, listening: &Listening, deadline: Option<Instant>) -> Result<(), SessionError> {
-        let (inner, port) = (listening.inner(), self.local.port());
-        let ticket = inner.next_request();
+        let (attachment, port) = (listening.attachment(), self.local.port());
+        attachment.check_fork()?;
+        let ticket = attachment.next_number();
         let parker = Arc::new(Parker::default());
-        lock(&inner.tables).wait_at(port, ticket, Arc::clone(&parker));
-        let slept = inner.block(&parker, deadline, &mut || {
-            let tables = lock(&inner.tables);
-            let ready = tables.has_arrived(port) || tables.lost().is_some();
+        lock(&attachment.tables).wait_at(port, ticket, Arc::clone(&parker));
+        let slept = attachment.block(&parker, deadline, &mut || {
+            let tables = lock(&attachment.tables);
+            let ready = tables.session.has_arrived(port) || tables.lost().is_some();
             drop(tables);
-            ready || listening.entrance.as_ref().is_some_and(Entrance::is_ready)
+            ready || listening.kernel.as_ref().is_some_and(KernelListener::is_ready)
         });
-        let passed_on = lock(&inner.tables).leave(port, ticket);
+        let passed_on = lock(&attachment.tables).leave(port, ticket);
         if passed_on {
-            inner.kick();
+            attachment.kick();
         }
         slept
     }
@@ -230,13 +221,13 @@ impl Listener {
     /// Takes a connection if one waits, once what the daemon said was heard.
     fn accept_now(&self) -> Result<Option<Accepted>, AcceptError> {
         let Some(listening) = &self.listening else { return self.take_waiting() };
-        let inner = listening.inner();
-        inner.check_fork()?;
-        inner.turn();
+        let attachment = listening.attachment();
+        attachment.check_fork()?;
+        attachment.look();
         let taken = self.take_waiting()?;
         if taken.is_none() && listening.is_lost() {
             // Nobody sleeps here who would listen again.
-            inner.ensure_watched()?;
+            attachment.ensure_watched()?;
         }
         Ok(taken)
     }
@@ -252,7 +243,7 @@ impl Listener {
         }
         match self.take_of_daemon()? {
             Some(accepted) => {
-                self.tcp_first.store(self.entrance().is_some(), Ordering::Relaxed);
+                self.tcp_first.store(self.kernel().is_some(), Ordering::Relaxed);
                 Ok(Some(accepted))
             }
             None => self.take_of_tcp(),
@@ -261,23 +252,23 @@ impl Listener {
 
     fn take_of_daemon(&self) -> Result<Option<Accepted>, AcceptError> {
         let Some(listening) = &self.listening else { return Ok(None) };
-        let inner = listening.inner();
-        inner.check_fork()?;
-        let conn = lock(&inner.tables).take_arrived(self.local.port());
-        let Some(conn) = conn else {
+        let attachment = listening.attachment();
+        attachment.check_fork()?;
+        let accepted = lock(&attachment.tables).session.accept(self.local.port());
+        let Some((connection, request)) = accepted else {
             listening.take_error()?;
             return Ok(None);
         };
-        inner.tell(&Request::Accepted { port: self.local.port(), connection: conn.id });
-        let peer = conn.peer;
-        Ok(Some((Stream::from_conn(conn), peer)))
+        attachment.tell(&request);
+        let peer = connection.endpoint.peer();
+        Ok(Some((Stream::adopt(&attachment, *connection), peer)))
     }
 
     fn take_of_tcp(&self) -> Result<Option<Accepted>, AcceptError> {
-        let Some(entrance) = self.entrance() else { return Ok(None) };
-        let Some((socket, from)) = entrance.try_accept().map_err(AcceptError::Tcp)? else { return Ok(None) };
-        let daemon = self.listening.as_ref().map(|l| l.inner());
-        let stream = fallback::accept(socket, from, daemon.as_ref()).map_err(AcceptError::Tcp)?;
+        let Some(kernel) = self.kernel() else { return Ok(None) };
+        let Some((socket, from)) = kernel.try_accept().map_err(AcceptError::Tcp)? else { return Ok(None) };
+        let daemon = self.listening.as_ref().map(|l| l.attachment());
+        let stream = fallback_tcp::accept(socket, from, daemon.as_ref()).map_err(AcceptError::Tcp)?;
         Ok(Some((stream, from)))
     }
 }

@@ -4,17 +4,16 @@
 //! never tell one loss twice, try without a pause, nor leave a port open at the daemon that no listener has.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use control::Request;
-
-use crate::entrance::Entrance;
-use crate::inner::Inner;
+use crate::attachment::{Attachment, Recover};
+use crate::error::{AcceptError, BindError, SessionError};
+use crate::listen_options::ListenOptions;
 use crate::park::lock;
 use crate::poller::Poller;
 use crate::reactor::sleep_bound;
-use crate::{AcceptError, BindError, ListenOptions, SessionError};
+use crate::tcp_listener::KernelListener;
 
 /// Pause after the first try to listen again; each further one is twice as long.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
@@ -29,7 +28,7 @@ pub(crate) struct Listening {
     options: ListenOptions,
     pub(crate) local: SocketAddr,
     /// Kernel TCP beside it, if asked for.
-    pub(crate) entrance: Option<Entrance>,
+    pub(crate) kernel: Option<KernelListener>,
     pub(crate) poller: Arc<Poller>,
     state: Mutex<State>,
     changed: Condvar,
@@ -37,7 +36,7 @@ pub(crate) struct Listening {
 
 #[derive(Debug)]
 struct State {
-    inner: Arc<Inner>,
+    attachment: Arc<Attachment>,
     /// The session is lost, and the port with it.
     is_lost: bool,
     /// What the next `accept` fails with.
@@ -56,7 +55,7 @@ impl State {
         if self.is_lost {
             return;
         }
-        if let Some(lost) = lock(&self.inner.tables).lost() {
+        if let Some(lost) = lock(&self.attachment.tables).lost() {
             tracing::warn!(%local, cause = %lost, "the daemon is lost: listening again as soon as there is one");
             (self.is_lost, self.untold) = (true, Some(lost.into()));
             (self.next_try, self.pause) = (Instant::now(), PAUSE_FIRST);
@@ -65,15 +64,15 @@ impl State {
 }
 
 impl Listening {
-    /// The port is open in `inner` for `local`.
+    /// The port is open in `attachment` for `local`.
     pub(crate) fn start(
         options: ListenOptions,
-        inner: &Arc<Inner>,
+        attachment: &Arc<Attachment>,
         local: SocketAddr,
-        entrance: Option<Entrance>,
+        kernel: Option<KernelListener>,
     ) -> Result<Arc<Self>, SessionError> {
         let state = State {
-            inner: Arc::clone(inner),
+            attachment: Arc::clone(attachment),
             is_lost: false,
             untold: None,
             told: None,
@@ -83,18 +82,19 @@ impl Listening {
         };
         let (poller, state) = (Arc::default(), Mutex::new(state));
         // From here on dropping it closes the port.
-        let listening = Arc::new(Self { options, local, entrance, poller, state, changed: Condvar::new() });
-        listening.settle_in(inner)?;
+        let listening = Arc::new(Self { options, local, kernel, poller, state, changed: Condvar::new() });
+        listening.settle_in(attachment)?;
         Ok(listening)
     }
 
     /// Has the session tell of connections that come.
-    fn settle_in(self: &Arc<Self>, inner: &Arc<Inner>) -> Result<(), SessionError> {
-        lock(&inner.tables).set_poller(self.local.port(), Arc::clone(&self.poller));
-        if let Some(entrance) = &self.entrance {
-            inner.watch_entrance(entrance, self.local.port())?;
+    fn settle_in(self: &Arc<Self>, attachment: &Arc<Attachment>) -> Result<(), SessionError> {
+        lock(&attachment.tables).set_poller(self.local.port(), Arc::clone(&self.poller));
+        if let Some(kernel) = &self.kernel {
+            attachment.watch_listener(kernel.fd(), self.local.port())?;
         }
-        inner.add_listening(self);
+        let weak: Weak<Self> = Arc::downgrade(self);
+        attachment.add_recoverable(weak);
         Ok(())
     }
 
@@ -105,8 +105,8 @@ impl Listening {
     }
 
     /// The session that the port is, or was last, open in.
-    pub(crate) fn inner(&self) -> Arc<Inner> {
-        Arc::clone(&lock(&self.state).inner)
+    pub(crate) fn attachment(&self) -> Arc<Attachment> {
+        Arc::clone(&lock(&self.state).attachment)
     }
 
     /// Whether the session is lost and the port not open again yet.
@@ -124,15 +124,9 @@ impl Listening {
         self.state().untold.take().map_or(Ok(()), Err)
     }
 
-    /// When the next try is due, of a port that is lost.
-    pub(crate) fn next_try(&self) -> Option<Instant> {
-        let state = self.state();
-        state.is_lost.then_some(state.next_try)
-    }
-
     /// Tries to listen again if it is time, else waits for it, or for another thread's try, at most until `deadline`.
     pub(crate) fn recover(self: &Arc<Self>, deadline: Option<Instant>) {
-        if self.try_recover() {
+        if self.try_again() {
             return;
         }
         let state = self.state();
@@ -141,32 +135,32 @@ impl Listening {
         }
         let due = if state.is_tried { PAUSE_MAX } else { state.next_try.saturating_duration_since(Instant::now()) };
         let bound = due.min(sleep_bound(deadline));
-        match &self.entrance {
-            Some(entrance) => {
+        match &self.kernel {
+            Some(kernel) => {
                 drop(state);
-                entrance.wait_for(bound);
+                kernel.wait_for(bound);
             }
             None => drop(self.changed.wait_timeout(state, bound).unwrap_or_else(PoisonError::into_inner)),
         }
     }
 
     /// Tries to listen again if it is time and nobody else does. False: there was nothing to try.
-    pub(crate) fn try_recover(self: &Arc<Self>) -> bool {
+    fn try_again(self: &Arc<Self>) -> bool {
         let old = {
             let mut state = self.state();
             if !state.is_lost || state.is_tried || Instant::now() < state.next_try {
                 return false;
             }
             state.is_tried = true;
-            Arc::clone(&state.inner)
+            Arc::clone(&state.attachment)
         };
         let again = self.listen_again(&old);
         let mut state = lock(&self.state);
         state.is_tried = false;
         let has_news = match again {
-            Ok(inner) => {
+            Ok(attachment) => {
                 tracing::info!(local = %self.local, "listening again");
-                (state.inner, state.is_lost, state.told) = (inner, false, None);
+                (state.attachment, state.is_lost, state.told) = (attachment, false, None);
                 true
             }
             Err(error) => {
@@ -201,33 +195,46 @@ impl Listening {
         is_new
     }
 
-    fn listen_again(self: &Arc<Self>, old: &Arc<Inner>) -> Result<Arc<Inner>, BindError> {
-        let inner = old.successor(TRY_MAX)?;
-        self.options.ask(&inner, self.local)?;
-        self.entrance.iter().for_each(|e| old.unwatch_entrance(e));
-        if let Err(e) = self.settle_in(&inner) {
-            close(&inner, self.local.port());
+    fn listen_again(self: &Arc<Self>, old: &Arc<Attachment>) -> Result<Arc<Attachment>, BindError> {
+        let attachment = old.successor(TRY_MAX)?;
+        self.options.ask(&attachment, self.local)?;
+        self.kernel.iter().for_each(|kernel| old.unwatch(kernel.fd()));
+        if let Err(e) = self.settle_in(&attachment) {
+            close(&attachment, self.local.port());
             return Err(e.into());
         }
-        Ok(inner)
+        Ok(attachment)
+    }
+}
+
+impl Recover for Listening {
+    fn try_recover(self: Arc<Self>) {
+        self.try_again();
+    }
+
+    fn next_try_in(&self, attachment: &Attachment) -> Option<Instant> {
+        let state = self.state();
+        let is_its = std::ptr::eq(Arc::as_ptr(&state.attachment), attachment);
+        (is_its && state.is_lost).then_some(state.next_try)
     }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        let inner = self.inner();
+        let attachment = self.attachment();
         // In a forked child the port is the parent's.
-        if inner.check_fork().is_err() {
+        if attachment.check_fork().is_err() {
             return;
         }
-        self.entrance.iter().for_each(|e| inner.unwatch_entrance(e));
-        close(&inner, self.local.port());
+        self.kernel.iter().for_each(|kernel| attachment.unwatch(kernel.fd()));
+        close(&attachment, self.local.port());
     }
 }
 
 /// Closes a port at the daemon; connections that wait there are reset.
-pub(crate) fn close(inner: &Inner, port: u16) {
-    let waiting = lock(&inner.tables).close_port(port);
-    drop(waiting);
-    inner.tell(&Request::Unlisten { port });
+pub(crate) fn close(attachment: &Attachment, port: u16) {
+    let request = lock(&attachment.tables).close_port(port);
+    attachment.tell(&request);
+    // What was said of connections to other processes that waited there; as in `tell`.
+    let _ = attachment.send_outgoing();
 }

@@ -6,11 +6,9 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::ops::Range;
-use std::sync::MutexGuard;
 
-use shm::RingWriter;
-
-use crate::conn::{Conn, Reader};
+use crate::conn::Conn;
+use crate::conn::lent::{Lent, Room};
 
 /// Bytes that pass from the ring to a writer at a time.
 const PASS_BYTES: usize = 4096;
@@ -19,14 +17,14 @@ const PASS_BYTES: usize = 4096;
 /// many bytes as were reserved and then 0. Dropping it without [`LoanMut::commit`] sends nothing.
 pub struct LoanMut<'a> {
     conn: &'a Conn,
-    ring: MutexGuard<'a, RingWriter>,
+    room: Room<'a>,
     bytes: usize,
     written: usize,
 }
 
 impl<'a> LoanMut<'a> {
-    pub(crate) fn new(conn: &'a Conn, ring: MutexGuard<'a, RingWriter>, bytes: usize) -> Self {
-        Self { conn, ring, bytes, written: 0 }
+    pub(crate) fn new(conn: &'a Conn, room: Room<'a>, bytes: usize) -> Self {
+        Self { conn, room, bytes, written: 0 }
     }
 
     /// Bytes that were written so far.
@@ -43,22 +41,13 @@ impl<'a> LoanMut<'a> {
     /// and nothing was written.
     pub fn patch(&mut self, at: usize, bytes: &[u8]) -> bool {
         let fits = at.checked_add(bytes.len()).is_some_and(|end| end <= self.written);
-        fits && self.ring.write_ahead(at as u64, bytes)
+        fits && self.room.write_ahead(at as u64, bytes)
     }
 
     /// Sends what was written; says how many bytes.
     pub fn commit(mut self) -> usize {
-        let sent = self.ring.commit(self.written as u64) && self.written > 0;
-        if sent {
-            self.conn.tell_written();
-        }
-        if sent { self.written } else { 0 }
-    }
-}
-
-impl Drop for LoanMut<'_> {
-    fn drop(&mut self) {
-        self.ring.let_go();
+        let is_sent = self.room.commit(self.conn.endpoint(), self.written as u64);
+        if is_sent { self.written } else { 0 }
     }
 }
 
@@ -66,7 +55,7 @@ impl Write for LoanMut<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         let count = buf.len().min(self.remaining());
         // The room was there when it was reserved, and only this side uses it up.
-        if !self.ring.write_ahead(self.written as u64, &buf[..count]) {
+        if !self.room.write_ahead(self.written as u64, &buf[..count]) {
             return Ok(0);
         }
         self.written += count;
@@ -91,13 +80,14 @@ impl fmt::Debug for LoanMut<'_> {
 /// checks something copies it first and uses the copy.
 pub struct Loan<'a> {
     conn: &'a Conn,
-    reader: MutexGuard<'a, Reader>,
+    lent: Lent<'a>,
     bytes: usize,
 }
 
 impl<'a> Loan<'a> {
-    pub(crate) fn new(conn: &'a Conn, reader: MutexGuard<'a, Reader>, bytes: u64) -> Self {
-        Self { conn, reader, bytes: usize::try_from(bytes).unwrap_or(usize::MAX) }
+    pub(crate) fn new(conn: &'a Conn, lent: Lent<'a>) -> Self {
+        let bytes = usize::try_from(lent.bytes).unwrap_or(usize::MAX);
+        Self { conn, lent, bytes }
     }
 
     /// Bytes that are lent and not taken.
@@ -113,7 +103,7 @@ impl<'a> Loan<'a> {
     /// Copies what lies `at` bytes into the loan to `buf`; says how many bytes (fewer than `buf` has at the end of the loan).
     pub fn copy_to(&self, at: usize, buf: &mut [u8]) -> usize {
         let count = buf.len().min(self.bytes.saturating_sub(at));
-        self.reader.ring.peek_ahead(at as u64, &mut buf[..count])
+        self.lent.rx.peek_ahead(at as u64, &mut buf[..count])
     }
 
     /// Passes a part of the loan to `out`, without taking it. A range beyond the loan ends with it.
@@ -134,7 +124,7 @@ impl<'a> Loan<'a> {
     /// Takes bytes from the front of the loan, at most what is lent; says how many. The sender may use their room again.
     pub fn consume(&mut self, bytes: usize) -> usize {
         let count = bytes.min(self.bytes);
-        self.conn.consume(&mut self.reader, count as u64);
+        self.conn.consume(&mut self.lent.rx, count as u64);
         self.bytes -= count;
         count
     }

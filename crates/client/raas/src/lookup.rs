@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::SessionError;
-use crate::attach::knock;
+use crate::control_socket::knock;
+use crate::error::SessionError;
 
 /// The socket of the first daemon that serves this user. A place that was named is not looked at: whoever attaches to it
 /// hears what is wrong there. `timeout` bounds the whole.

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Waker;
 
+use raas_core::Side;
 use shm::ReadyFd;
 
-use crate::conn::Side;
 use crate::park::{Parker, lock};
 
 /// See the head of this file.

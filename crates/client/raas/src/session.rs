@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::SessionError;
-use crate::inner::{Config, Inner};
+use crate::attachment::{Attachment, Config};
+use crate::error::SessionError;
 use crate::lookup;
 use crate::patience::WaitPolicy;
 
@@ -27,7 +27,7 @@ static GLOBAL: Mutex<Option<Session>> = Mutex::new(None);
 /// parent's death from peers, so let it `exec` or exit; all descriptors are close-on-exec.
 #[derive(Clone)]
 pub struct Session {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) attachment: Arc<Attachment>,
 }
 
 impl Session {
@@ -44,7 +44,7 @@ impl Session {
     pub fn global() -> Result<Self, SessionError> {
         let mut global = GLOBAL.lock().unwrap_or_else(PoisonError::into_inner);
         let session = match &*global {
-            Some(session) if session.inner.check_fork().is_ok() => session.reattach()?,
+            Some(session) if session.attachment.check_fork().is_ok() => session.reattach()?,
             _ => Self::builder().connect()?,
         };
         *global = Some(session.clone());
@@ -58,7 +58,7 @@ impl Session {
 
     /// Whether new connections can be made: the daemon is there, and this is the process that made the session.
     pub fn is_usable(&self) -> bool {
-        self.inner.check_fork().is_ok() && self.inner.daemon_is_there()
+        self.attachment.check_fork().is_ok() && self.attachment.daemon_is_there()
     }
 
     /// This session while its daemon is there; after that was lost the session in its place, attached to the daemon
@@ -67,33 +67,36 @@ impl Session {
     ///
     /// It does not wait for a daemon to come: without one it fails with [`SessionError::NoDaemon`].
     pub fn reattach(&self) -> Result<Self, SessionError> {
-        Ok(Self { inner: self.inner.successor(self.inner.timeout)? })
+        Ok(Self { attachment: self.attachment.successor(self.attachment.config.timeout)? })
     }
 
     /// The addresses that name this host, as the daemon says.
     pub fn addresses(&self) -> &[IpAddr] {
-        &self.inner.addresses
+        &self.attachment.addresses
     }
 
     /// The daemon's socket.
     pub fn socket(&self) -> &Path {
-        &self.inner.path
+        &self.attachment.config.path
     }
 
     /// The daemon's release.
     pub fn release(&self) -> &str {
-        &self.inner.release
+        &self.attachment.release
     }
 
     /// The session's number in the daemon.
     pub fn number(&self) -> u64 {
-        self.inner.number
+        self.attachment.number
     }
 }
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("socket", &self.inner.path).field("number", &self.inner.number).finish()
+        f.debug_struct("Session")
+            .field("socket", &self.attachment.config.path)
+            .field("number", &self.attachment.number)
+            .finish()
     }
 }
 
@@ -164,11 +167,11 @@ impl SessionBuilder {
         let path = lookup::find(self.socket.as_deref(), self.timeout)?;
         let name = self.name.unwrap_or_else(program_name);
         let config = Config { path, name, policy: self.policy, timeout: self.timeout };
-        let inner = Inner::connect(config, self.timeout)?;
+        let attachment = Attachment::connect(config, self.timeout)?;
         if self.background {
-            inner.ensure_watched()?;
+            attachment.ensure_watched()?;
         }
-        Ok(Session { inner })
+        Ok(Session { attachment })
     }
 }
 

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, Weak};
 
 use rustix::event::epoll;
 
-use crate::SessionError;
-use crate::attach::timespec;
+use crate::descriptor::timespec;
+use crate::error::SessionError;
 use crate::park::lock;
 use crate::poller::Poller;
 use crate::reactor::SLEEP_MAX;

@@ -4,16 +4,19 @@
 
 use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use control::{PathKind, Reason};
+use raas_core::{Connection, Readiness, Side};
 
+use crate::attachment::Attachment;
 use crate::carrier::Carrier;
-use crate::conn::{Conn, Side};
-use crate::{ConnectError, ConnectOptions, FallbackCause, Loan, LoanMut, NotOverTcp, Readiness, Session};
+use crate::conn::Conn;
+use crate::fallback::{FallbackCause, NotOverTcp};
+use crate::loan::{Loan, LoanMut};
 
 /// A connection: an ordered, reliable stream of bytes in each direction, as of a TCP socket.
 ///
@@ -25,24 +28,9 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Connects, in the process-wide session, to the first of the addresses that answers.
-    pub fn connect(addr: impl ToSocketAddrs) -> Result<Self, ConnectError> {
-        Self::connect_with(&Session::global()?, addr)
-    }
-
-    /// As [`Stream::connect`], giving up after `timeout`.
-    pub fn connect_timeout(addr: &SocketAddr, timeout: Duration) -> Result<Self, ConnectError> {
-        ConnectOptions::new().timeout(timeout).connect(&Session::global()?, addr)
-    }
-
-    /// As [`Stream::connect`], in a session of the caller's. More settings: [`ConnectOptions`].
-    pub fn connect_with(session: &Session, addr: impl ToSocketAddrs) -> Result<Self, ConnectError> {
-        ConnectOptions::new().connect(session, addr)
-    }
-
-    pub(crate) fn from_conn(conn: Arc<Conn>) -> Self {
-        conn.set_owned();
-        Self { carrier: Carrier::Rings(conn) }
+    /// The application has the connection.
+    pub(crate) fn adopt(attachment: &Arc<Attachment>, connection: Connection) -> Self {
+        Self { carrier: Carrier::Rings(Conn::adopt(attachment, connection)) }
     }
 
     /// Another handle on the same connection, as of `TcpStream`: both read and write it, settings hold for both, and it
@@ -116,7 +104,7 @@ impl Stream {
     /// ```
     pub fn loan(&self) -> io::Result<Option<Loan<'_>>> {
         let conn = self.carrier.rings(NotOverTcp::Loans)?;
-        Ok(conn.loan()?.map(|(reader, bytes)| Loan::new(conn, reader, bytes)))
+        Ok(conn.loan()?.map(|lent| Loan::new(conn, lent)))
     }
 
     /// Bytes that can be read without waiting.
@@ -268,7 +256,7 @@ impl Stream {
     }
 }
 
-macro_rules! debug {
+macro_rules! debug_by_carrier {
     ($($name:ident),*) => { $(
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -283,9 +271,9 @@ macro_rules! debug {
         }
     )* };
 }
-debug!(Stream, ReadHalf, WriteHalf);
+debug_by_carrier!(Stream, ReadHalf, WriteHalf);
 
-macro_rules! read {
+macro_rules! read_by_carrier {
     ($($name:ty),*) => { $(
         impl Read for $name {
             #[inline]
@@ -295,9 +283,9 @@ macro_rules! read {
         }
     )* };
 }
-read!(Stream, &Stream, ReadHalf, &ReadHalf);
+read_by_carrier!(Stream, &Stream, ReadHalf, &ReadHalf);
 
-macro_rules! write {
+macro_rules! write_by_carrier {
     ($($name:ty),*) => { $(
         impl Write for $name {
             #[inline]
@@ -316,7 +304,7 @@ macro_rules! write {
         }
     )* };
 }
-write!(Stream, &Stream, WriteHalf, &WriteHalf);
+write_by_carrier!(Stream, &Stream, WriteHalf, &WriteHalf);
 
 /// The reading direction of a [`Stream`].
 pub struct ReadHalf {

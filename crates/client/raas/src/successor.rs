@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::SessionError;
-use crate::inner::Inner;
+use crate::attachment::Attachment;
+use crate::error::SessionError;
 use crate::park::lock;
 
-impl Inner {
+impl Attachment {
     /// This session while its daemon is there; else the one in its place, which is made now if nobody made it before. A
     /// daemon has `within` to answer.
     pub(crate) fn successor(self: &Arc<Self>, within: Duration) -> Result<Arc<Self>, SessionError> {

@@ -9,18 +9,20 @@ mod polling;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use control::{Reason, Request};
+use control::Reason;
+use raas_core::{Readiness, Side};
 use rustix::event::{PollFd, PollFlags, epoll, poll};
 
-use crate::conn::{Side, peer_timeout_ms};
+use crate::descriptor::timespec;
 use crate::edge::Edge;
+use crate::error::StreamError;
 use crate::fallback::FallbackCause;
-use crate::inner::Inner;
-use crate::{Readiness, StreamError};
+use crate::peer_timeout::peer_timeout_ms;
+use crate::tcp_row::TcpRow;
 
 /// One end of a connection over kernel TCP. Dropping it closes.
 #[derive(Debug)]
@@ -37,16 +39,13 @@ pub(crate) struct TcpConn {
     edge: OnceLock<Edge>,
     #[cfg(feature = "tokio")]
     tasks: polling::Tasks,
-    _told: Option<Told>,
+    /// Stands while the connection does.
+    _row: Option<TcpRow>,
 }
 
 impl TcpConn {
-    pub(crate) fn new(
-        socket: TcpStream,
-        (local, peer): (SocketAddr, SocketAddr),
-        cause: FallbackCause,
-        told: Option<Told>,
-    ) -> io::Result<Self> {
+    pub(crate) fn new(socket: TcpStream, cause: FallbackCause, row: Option<TcpRow>) -> io::Result<Self> {
+        let (local, peer) = (socket.local_addr()?, socket.peer_addr()?);
         // As on the other paths a write is on its way when it returns.
         socket.set_nodelay(true)?;
         Ok(Self {
@@ -60,7 +59,7 @@ impl TcpConn {
             edge: OnceLock::new(),
             #[cfg(feature = "tokio")]
             tasks: polling::Tasks::default(),
-            _told: told,
+            _row: row,
         })
     }
 
@@ -185,7 +184,7 @@ impl TcpConn {
             edge.clear();
         }
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN | PollFlags::OUT | PollFlags::RDHUP)];
-        poll(&mut fds, Some(&crate::attach::timespec(Duration::ZERO)))?;
+        poll(&mut fds, Some(&timespec(Duration::ZERO)))?;
         let [now] = fds.map(|fd| fd.revents());
         let broken = now.contains(PollFlags::ERR) || self.failure.get().is_some();
         let ended = now.intersects(PollFlags::RDHUP | PollFlags::HUP) || self.read_shut.load(Ordering::Relaxed);
@@ -217,27 +216,5 @@ impl TcpConn {
     /// Why the connection is broken, as far as a read or write has met it.
     pub(crate) fn failure(&self) -> Option<Reason> {
         self.failure.get().copied()
-    }
-}
-
-/// The daemon's row of a connection over kernel TCP: it stands from the making of this to its end.
-#[derive(Debug)]
-pub(crate) struct Told {
-    inner: Arc<Inner>,
-    number: u64,
-}
-
-impl Told {
-    /// Tells the daemon.
-    pub(crate) fn new(inner: &Arc<Inner>, local: SocketAddr, peer: SocketAddr) -> Self {
-        let number = inner.next_request();
-        inner.tell(&Request::TcpOpened { number, local, peer });
-        Self { inner: Arc::clone(inner), number }
-    }
-}
-
-impl Drop for Told {
-    fn drop(&mut self) {
-        self.inner.tell(&Request::TcpClosed { number: self.number });
     }
 }

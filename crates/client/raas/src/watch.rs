@@ -7,23 +7,23 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::SessionError;
-use crate::inner::Inner;
+use crate::attachment::Attachment;
+use crate::error::SessionError;
 use crate::park::Parker;
 use crate::reactor::SLEEP_MAX;
 
 /// Shortest sleep between two looks at listeners that another thread may be opening again.
 const ROUND_MIN: Duration = Duration::from_millis(10);
 
-impl Inner {
+impl Attachment {
     /// Sees to it that there is a watcher.
     pub(crate) fn ensure_watched(self: &Arc<Self>) -> Result<(), SessionError> {
         self.check_fork()?;
         self.start_once(|| {
-            let inner = Arc::downgrade(self);
+            let attachment = Arc::downgrade(self);
             std::thread::Builder::new()
                 .name("raas-watcher".into())
-                .spawn(move || watch(&inner))
+                .spawn(move || watch(&attachment))
                 .map(drop)
                 .map_err(|e| SessionError::io("starting the session's watcher thread", e))
         })
@@ -31,26 +31,24 @@ impl Inner {
 }
 
 /// Takes part in the waiting like any thread that sleeps, so that somebody leads at all times.
-fn watch(session: &Weak<Inner>) {
+fn watch(session: &Weak<Attachment>) {
     let parker = Arc::new(Parker::default());
-    while let Some(inner) = session.upgrade() {
-        if Arc::strong_count(&inner) == 1 {
+    while let Some(attachment) = session.upgrade() {
+        if Arc::strong_count(&attachment) == 1 {
             return;
         }
-        let next = if inner.lost().is_some() { recover_listeners(&inner) } else { None };
+        let next = if attachment.is_over() { recover(&attachment) } else { None };
         let until = next.unwrap_or_else(|| Instant::now() + SLEEP_MAX).max(Instant::now() + ROUND_MIN);
-        if inner.block(&parker, Some(until), &mut || false).is_err() {
+        if attachment.block(&parker, Some(until), &mut || false).is_err() {
             return;
         }
     }
 }
 
-/// Listens again where nobody sleeps in `accept`. When to look again, if there is one left to be.
-fn recover_listeners(inner: &Arc<Inner>) -> Option<Instant> {
-    let listenings = inner.listenings();
-    for listening in &listenings {
-        listening.try_recover();
-    }
-    // Those that moved on belong to another session's watcher.
-    listenings.iter().filter(|l| Arc::ptr_eq(&l.inner(), inner)).filter_map(|l| l.next_try()).min()
+/// Opens again what nobody sleeps for. When to look again, if there is something left to be opened.
+fn recover(attachment: &Arc<Attachment>) -> Option<Instant> {
+    let all = attachment.recoverable();
+    all.iter().for_each(|one| Arc::clone(one).try_recover());
+    // What moved on belongs to another attachment's watcher.
+    all.iter().filter_map(|one| one.next_try_in(attachment)).min()
 }

@@ -6,7 +6,12 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
-use crate::{Connecting, DatagramSocket, Listener, Message, MessageListener, Stream};
+use crate::connecting::Connecting;
+use crate::datagram::DatagramSocket;
+use crate::listener::Listener;
+use crate::message::MessageStream;
+use crate::message_listener::MessageListener;
+use crate::stream::Stream;
 
 mod sealed {
     use std::io;
@@ -96,4 +101,4 @@ macro_rules! has_ready_fd {
         }
     )* };
 }
-has_ready_fd!(Stream, Listener, Message, MessageListener, DatagramSocket, Connecting);
+has_ready_fd!(Stream, Listener, MessageStream, MessageListener, DatagramSocket, Connecting);

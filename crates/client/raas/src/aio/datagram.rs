@@ -9,8 +9,10 @@ use std::net::SocketAddr;
 
 use tokio::net::{ToSocketAddrs, lookup_host};
 
-use super::{aside, global};
-use crate::{BindError, DatagramOptions, Session};
+use super::dialing::{aside, global};
+use crate::datagram_making::DatagramOptions;
+use crate::error::BindError;
+use crate::session::Session;
 
 /// A socket for datagrams, for tasks. One task may receive while another sends; of several in one direction the last is woken.
 ///

@@ -1,4 +1,4 @@
-//! Messages for tokio's tasks: boundaries are kept, as by [`crate::Message`].
+//! Messages for tokio's tasks: boundaries are kept, as by [`crate::MessageStream`].
 //!
 //! Owns nothing beyond the waiting. A future that is dropped loses nothing: a message is sent whole or not at all, and what was
 //! taken of one that comes is kept. It must never block a task.
@@ -10,16 +10,19 @@ use std::net::SocketAddr;
 use control::{Kind, PathKind};
 use tokio::net::ToSocketAddrs;
 
-use super::{dial, global, listen};
-use crate::message::MessageError;
-use crate::{AcceptError, BindError, ConnectError, ConnectOptions, ListenOptions, Session};
+use super::dialing::{dial, global, listen};
+use crate::dial::ConnectOptions;
+use crate::error::{AcceptError, BindError, ConnectError};
+use crate::listen_options::ListenOptions;
+use crate::message_error::MessageError;
+use crate::session::Session;
 
 /// A connection of messages, for tasks. One task may receive while another sends; of several in one direction the last is
 /// woken.
 ///
 /// ```no_run
 /// # async fn example() -> std::io::Result<()> {
-/// let message = raas::aio::Message::connect("10.0.0.2:7000").await?;
+/// let message = raas::aio::MessageStream::connect("10.0.0.2:7000").await?;
 /// message.send(b"question").await?;
 /// while let Some(answer) = message.receive_vec().await? {
 ///     println!("{} bytes", answer.len());
@@ -28,22 +31,22 @@ use crate::{AcceptError, BindError, ConnectError, ConnectOptions, ListenOptions,
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Message(crate::Message);
+pub struct MessageStream(crate::MessageStream);
 
-impl Message {
+impl MessageStream {
     /// Connects, in the process-wide session, to the first of the addresses that answers. Dropping the future gives up.
     pub async fn connect(addr: impl ToSocketAddrs) -> Result<Self, ConnectError> {
         Self::connect_with(&global().await?, addr, &ConnectOptions::new()).await
     }
 
-    /// As [`Message::connect`], in a session of the caller's and with settings, whose time limit does not count.
+    /// As [`MessageStream::connect`], in a session of the caller's and with settings, whose time limit does not count.
     pub async fn connect_with(
         session: &Session,
         addr: impl ToSocketAddrs,
         options: &ConnectOptions,
     ) -> Result<Self, ConnectError> {
         let stream = dial(Ok(session.clone()), addr, &options.kind(Kind::Message)).await?;
-        Ok(Self(crate::Message::new(stream)))
+        Ok(Self(crate::MessageStream::new(stream)))
     }
 
     /// Sends one message, which may be empty; waits while there is no room for all of it. On an error, and if the future is
@@ -53,7 +56,7 @@ impl Message {
     }
 
     /// Receives the next message and says how long it is; None at the end. If `buf` is too small the message is kept, as by
-    /// [`crate::Message::receive`].
+    /// [`crate::MessageStream::receive`].
     pub async fn receive(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         poll_fn(|context| self.0.poll_receive(context, buf)).await
     }
@@ -69,7 +72,7 @@ impl Message {
         }
     }
 
-    /// As [`crate::Message::call_vec`]: sends `request` and receives its reply. A future that is dropped (as by a
+    /// As [`crate::MessageStream::call_vec`]: sends `request` and receives its reply. A future that is dropped (as by a
     /// timeout) after it sent leaves the connection out of step too; a second call while one is under way fails so.
     pub async fn call(&self, request: &[u8]) -> io::Result<Vec<u8>> {
         let mut call = self.0.calls.begin().map_err(io::Error::from)?;
@@ -97,13 +100,13 @@ impl Message {
     }
 
     /// The connection as threads use it.
-    pub fn get_ref(&self) -> &crate::Message {
+    pub fn get_ref(&self) -> &crate::MessageStream {
         &self.0
     }
 }
 
-impl From<crate::Message> for Message {
-    fn from(message: crate::Message) -> Self {
+impl From<crate::MessageStream> for MessageStream {
+    fn from(message: crate::MessageStream) -> Self {
         Self(message)
     }
 }
@@ -129,9 +132,9 @@ impl MessageListener {
     }
 
     /// The next connection, and who made it. One task at a time waits; dropping the future loses none.
-    pub async fn accept(&self) -> Result<(Message, SocketAddr), AcceptError> {
+    pub async fn accept(&self) -> Result<(MessageStream, SocketAddr), AcceptError> {
         let (message, peer) = poll_fn(|context| self.0.poll_accept(context)).await?;
-        Ok((Message(message), peer))
+        Ok((MessageStream(message), peer))
     }
 
     /// Where it listens, as [`crate::Listener::local_addr`].

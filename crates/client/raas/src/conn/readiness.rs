@@ -5,12 +5,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::MutexGuard;
-use std::sync::TryLockError;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, TryLockError};
 
-use super::{Conn, End, Side};
-use crate::Readiness;
+use raas_core::{Readiness, Side};
+
+use super::Conn;
 
 impl Conn {
     pub(crate) fn set_nonblocking(&self, on: bool) -> io::Result<()> {
@@ -25,8 +25,8 @@ impl Conn {
 
     /// The descriptor that turns readable when the readiness changed.
     pub(crate) fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.inner.ensure_watched()?;
-        let fd = self.poller.fd()?;
+        self.attachment.ensure_watched()?;
+        let fd = self.bell.poller.fd()?;
         // What changed before it was there counts as a change: the first look is the caller's.
         fd.signal();
         Ok(fd.as_fd())
@@ -34,7 +34,7 @@ impl Conn {
 
     /// The descriptor of `ready_fd`, which was made before.
     pub(crate) fn made_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        Ok(self.poller.fd()?.as_fd())
+        Ok(self.bell.poller.fd()?.as_fd())
     }
 
     /// What can be done now; of the rest the descriptor will tell.
@@ -44,8 +44,8 @@ impl Conn {
 
     /// As [`Conn::readiness`], where writing takes `room` bytes.
     pub(crate) fn readiness_for(&self, room: u64) -> io::Result<Readiness> {
-        self.inner.check_fork()?;
-        self.poller.clear();
+        self.check_fork()?;
+        self.bell.poller.clear();
         let now = self.look(room);
         if now.contains(Readiness::READ | Readiness::WRITE) {
             return Ok(now);
@@ -62,32 +62,20 @@ impl Conn {
 
     /// Somebody is going to wait for `side` elsewhere. The caller looks after this.
     pub(super) fn announce(&self, side: Side) {
-        self.inner.turn();
-        if self.poller.is_used() {
-            self.arm(side);
+        self.attachment.look();
+        if self.bell.poller.is_used() {
+            self.endpoint.arm(side);
         }
-        // PAIRS WITH the fence in PairEnd::wake, as in Inner::block: announced, then looked.
-        fence(Ordering::SeqCst);
     }
 
     fn look(&self, room: u64) -> Readiness {
-        // The ends first: bytes that came before are in the ring after them.
-        let (read_end, write_end) = (self.read_end(), self.write_end());
-        let bytes =
-            read_end.is_some() || free(self.read.try_lock()).is_none_or(|mut r| !matches!(r.ring.available(), Ok(0)));
-        let room = write_end.is_some()
-            || free(self.write.try_lock()).is_none_or(|mut w| !matches!(w.free(), Ok(free) if free < room));
-        let broken = matches!(read_end, Some(End::Reset(_))) || matches!(write_end, Some(End::Reset(_)));
-        Readiness::when(Readiness::READ, bytes)
-            | Readiness::when(Readiness::WRITE, room)
-            | Readiness::when(Readiness::HUP, read_end.is_some())
-            | Readiness::when(Readiness::ERR, broken)
+        raas_core::readiness(&self.endpoint, free(self.rx.try_lock()), free(self.tx.try_lock()), room)
     }
 
     /// Tells the peer of all room, unless another thread is reading, which does it itself.
     pub(super) fn show_room(&self) {
-        if let Some(mut reader) = free(self.read.try_lock()) {
-            self.tell_room(&mut reader);
+        if let Some(mut rx) = free(self.rx.try_lock()) {
+            rx.tell_room(&self.endpoint);
         }
     }
 }

@@ -1,17 +1,48 @@
 //! Waiting for a connection: looking for a while, then sleeping.
 //!
-//! Owns the order of announcing and looking again. It must never sleep without having announced it.
+//! Owns the order of announcing and looking again, and for how long each kind of wait looks. It must never sleep without
+//! having announced it.
 
 use std::io;
-use std::sync::Arc;
 
-use super::{Conn, Link, Side};
-use crate::SessionError;
-use crate::park::Parker;
+use raas_core::Side;
+
+use super::Conn;
+use crate::error::SessionError;
 use crate::patience::{Look, Next, Patience, WaitPolicy};
 
 /// Yields of a reader of a stream before it sleeps.
 const STREAM_YIELDS: u32 = 3;
+
+/// What a thread waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// Bytes, in a conversation.
+    Answer,
+    /// Bytes of a stream that comes by itself.
+    Stream,
+    /// Any room.
+    Room,
+    /// Room for all of a message, a datagram or a loan.
+    WholeRoom,
+}
+
+impl Waits {
+    /// How to wait for it. The news of a lane pass through a daemon that may need this very processor, and take longer than
+    /// all spins: between hosts nobody spins. A writer whose ring is full sleeps at once: it is called when half of the ring
+    /// is free, while the daemon sends the other half. Who takes a stream sleeps soon, so that the daemon has the processor,
+    /// and more is there afterwards.
+    pub(crate) fn policy(self, is_lane: bool, set: WaitPolicy) -> WaitPolicy {
+        if !is_lane {
+            return set;
+        }
+        match self {
+            Self::Answer | Self::WholeRoom => WaitPolicy { spins: 0, ..set },
+            Self::Stream => WaitPolicy { spins: 0, yields: STREAM_YIELDS.min(set.yields) },
+            Self::Room => WaitPolicy { spins: 0, yields: 0 },
+        }
+    }
+}
 
 impl Conn {
     /// Waits until `ready`, for a while by looking, then asleep. May return early; the caller looks again.
@@ -34,8 +65,9 @@ impl Conn {
                         // The peer may be writing too, into room that it has not heard of.
                         self.show_room();
                     }
-                    self.arm(side);
-                    let slept = self.inner.block(self.parker(side), patience.deadline(), &mut || ready(Look::Glance));
+                    self.endpoint.arm(side);
+                    let parker = self.bell.parker(side);
+                    let slept = self.attachment.block(parker, patience.deadline(), &mut || ready(Look::Glance));
                     self.disarm(side);
                     return slept.map_err(SessionError::into);
                 }
@@ -43,55 +75,28 @@ impl Conn {
         }
     }
 
-    /// The news of a lane pass through a daemon that may need this very processor, and take longer than all spins. A writer
-    /// whose ring is full sleeps at once: it is called when half of the ring is free, while the daemon sends the other half.
-    pub(super) fn wait_policy(&self, side: Side) -> WaitPolicy {
-        match &self.link {
-            Link::Lane(_) if side == Side::Write => WaitPolicy { spins: 0, yields: 0 },
-            Link::Lane(_) => WaitPolicy { spins: 0, ..self.inner.policy },
-            Link::Pair(_) => self.inner.policy,
-        }
-    }
-
-    /// For readers of a stream.
-    pub(super) fn stream_policy(&self) -> WaitPolicy {
-        let policy = self.wait_policy(Side::Read);
-        match &self.link {
-            Link::Lane(_) => WaitPolicy { yields: STREAM_YIELDS.min(policy.yields), ..policy },
-            Link::Pair(_) => policy,
-        }
-    }
-
-    pub(super) fn arm(&self, side: Side) {
-        match &self.link {
-            Link::Lane(end) => end.arm(side),
-            Link::Pair(end) => end.arm(side),
-        }
-    }
-
     /// Nobody sleeps any more; with a poller the announcement stays, since the poller may rest on it.
     fn disarm(&self, side: Side) {
-        if self.poller.is_used() {
-            return;
-        }
-        match &self.link {
-            Link::Lane(end) => end.disarm(side),
-            Link::Pair(end) => end.disarm(side),
+        if !self.bell.poller.is_used() {
+            self.endpoint.disarm(side);
         }
     }
+}
 
-    pub(super) fn parker(&self, side: Side) -> &Arc<Parker> {
-        match side {
-            Side::Read => &self.parkers[0],
-            Side::Write => &self.parkers[1],
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Something changed: whoever waits looks again.
-    pub(crate) fn notify(&self) {
-        for parker in &self.parkers {
-            parker.notify();
-        }
-        self.poller.tell();
+    #[test]
+    fn between_hosts_nobody_spins() {
+        let set = WaitPolicy { spins: 64, yields: 100 };
+        let all = [Waits::Answer, Waits::Stream, Waits::Room, Waits::WholeRoom];
+        assert!(all.iter().all(|waits| waits.policy(true, set).spins == 0));
+        let yields: Vec<_> = all.iter().map(|waits| waits.policy(true, set).yields).collect();
+        assert_eq!(yields, [100, STREAM_YIELDS, 0, 100]);
+        assert!(all.iter().all(|waits| {
+            let policy = waits.policy(false, set);
+            (policy.spins, policy.yields) == (64, 100)
+        }));
     }
 }

@@ -8,11 +8,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use raas_core::Side;
 use rustix::event::epoll::EventFlags;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 
 use super::TcpConn;
-use crate::conn::Side;
 use crate::poller::Poller;
 use crate::socket_watch::Awaited;
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use control::Reason;
 use raas::{
-    AcceptError, ConnectError, ConnectOptions, Fallback, FallbackCause, ListenOptions, Listener, Message, NotOverTcp,
-    PathKind, Readiness, Session, SessionError, Stream, StreamError,
+    AcceptError, ConnectError, ConnectOptions, Fallback, FallbackCause, ListenOptions, Listener, MessageStream,
+    NotOverTcp, PathKind, Readiness, Session, SessionError, Stream, StreamError,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -286,7 +286,7 @@ fn what_tcp_cannot_do_is_refused_by_name() {
     let daemon = FakeDaemon::start();
     let session = daemon.session();
     let to = SocketAddr::from((ELSEWHERE, 1));
-    let refused = Message::connect_with(&session, to, asked()).unwrap_err();
+    let refused = MessageStream::connect_with(&session, to, asked()).unwrap_err();
     assert!(matches!(refused, ConnectError::NotOverTcp(NotOverTcp::Messages)), "{refused:?}");
     let listening = ListenOptions::new().fallback(Fallback::Tcp);
     assert!(raas::MessageListener::bind_with(&session, (HERE, 0), listening).is_err());

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use raas::{
-    ConnectError, ConnectOptions, ListenOptions, Listener, Message, MessageError, MessageListener, Readiness, Reason,
-    Session, Stream,
+    ConnectError, ConnectOptions, ListenOptions, Listener, MessageError, MessageListener, MessageStream, Readiness,
+    Reason, Session, Stream,
 };
 
 use crate::Watchdog;
@@ -16,8 +16,8 @@ use crate::world::{PATHS, pattern};
 
 struct Two {
     _daemon: FakeDaemon,
-    client: Message,
-    server: Message,
+    client: MessageStream,
+    server: MessageStream,
 }
 
 fn two(host: &str, rings: [u32; 2]) -> Two {
@@ -27,7 +27,7 @@ fn two(host: &str, rings: [u32; 2]) -> Two {
     let listener = MessageListener::bind_with(&far, "0.0.0.0:0", options).unwrap();
     let to = SocketAddr::new(host.parse().unwrap(), listener.local_addr().unwrap().port());
     let options = ConnectOptions::new().ring_bytes(rings[0]);
-    let client = Message::connect_with(&daemon.session(), to, options).unwrap();
+    let client = MessageStream::connect_with(&daemon.session(), to, options).unwrap();
     let (server, _) = listener.accept().unwrap();
     Two { _daemon: daemon, client, server }
 }
@@ -160,7 +160,7 @@ fn kinds_must_agree() {
         let refused = Stream::connect_with(&session, to(messages.local_addr().unwrap().port())).unwrap_err();
         assert!(matches!(refused, ConnectError::Refused { reason: Reason::WrongKind, .. }), "{refused}");
         let to = to(streams.local_addr().unwrap().port());
-        let refused = Message::connect_with(&session, to, ConnectOptions::new()).unwrap_err();
+        let refused = MessageStream::connect_with(&session, to, ConnectOptions::new()).unwrap_err();
         assert!(matches!(refused, ConnectError::Refused { reason: Reason::WrongKind, .. }), "{refused}");
     }
 }

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use raas::{
-    ConnectError, ConnectOptions, ListenOptions, Listener, Message, MessageError, MessageListener, Readiness, Reason,
-    Session, SessionError, Stream, WithFd,
+    ConnectError, ConnectOptions, ListenOptions, Listener, MessageError, MessageListener, MessageStream, Readiness,
+    Reason, Session, SessionError, Stream, WithFd,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -108,13 +108,13 @@ fn errors_print_their_words() {
     assert_eq!(format!("{:?}", raas::Error::from(io)), words);
 }
 
-fn message_pair(daemon: &FakeDaemon, host: &str) -> (Message, Message) {
+fn message_pair(daemon: &FakeDaemon, host: &str) -> (MessageStream, MessageStream) {
     let sessions = [daemon.session(), daemon.session()];
     let listener = MessageListener::bind_with(&sessions[1], "0.0.0.0:0", ListenOptions::new()).unwrap();
     let to = (host, listener.local_addr().unwrap().port());
     thread::scope(|s| {
         let server = s.spawn(|| listener.incoming().next().unwrap().unwrap());
-        let client = Message::connect_with(&sessions[0], to, ConnectOptions::new()).unwrap();
+        let client = MessageStream::connect_with(&sessions[0], to, ConnectOptions::new()).unwrap();
         (client, server.join().unwrap())
     })
 }
@@ -167,7 +167,7 @@ fn a_call_whose_peer_ends_says_so() {
 /// Does not compile otherwise.
 const _: () = {
     const fn is_send_and_sync<T: Send + Sync>() {}
-    is_send_and_sync::<(Session, Stream, Listener, Message, MessageListener, WithFd<Stream>)>();
+    is_send_and_sync::<(Session, Stream, Listener, MessageListener, MessageStream, WithFd<Stream>)>();
     is_send_and_sync::<(raas::ReadHalf, raas::WriteHalf, raas::Connecting, raas::DatagramSocket, raas::Error)>();
     is_send_and_sync::<(ConnectError, raas::BindError, raas::AcceptError, SessionError, raas::SessionBuilder)>();
 };

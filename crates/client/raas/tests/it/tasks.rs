@@ -4,7 +4,7 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use raas::aio::{Listener, Message, MessageListener, Stream};
+use raas::aio::{Listener, MessageListener, MessageStream, Stream};
 use raas::{
     ConnectOptions, Fallback, FallbackCause, ListenOptions, PathKind, Reason, Session, SessionError, StreamError,
 };
@@ -121,7 +121,7 @@ fn messages_keep_their_boundaries_for_tasks() {
             let listener = MessageListener::bind_with(&far, "0.0.0.0:0", options).await.unwrap();
             let to = SocketAddr::new(host.parse().unwrap(), listener.get_ref().local_addr().unwrap().port());
             let options = ConnectOptions::new().ring_bytes(4096);
-            let (client, server) = tokio::join!(Message::connect_with(&near, to, &options), listener.accept());
+            let (client, server) = tokio::join!(MessageStream::connect_with(&near, to, &options), listener.accept());
             let (client, server) = (client.unwrap(), server.unwrap().0);
             assert_eq!(client.get_ref().path(), path);
             let soon = Duration::from_millis(5);
@@ -268,7 +268,7 @@ fn a_call_that_was_given_up_leaves_the_connection_out_of_step() {
         let listener = MessageListener::bind_with(&session, "0.0.0.0:0", ListenOptions::new()).await.unwrap();
         let to = (HERE, listener.local_addr().unwrap().port());
         let options = ConnectOptions::new();
-        let (client, server) = tokio::join!(Message::connect_with(&session, to, &options), listener.accept());
+        let (client, server) = tokio::join!(MessageStream::connect_with(&session, to, &options), listener.accept());
         let (client, server) = (client.unwrap(), server.unwrap().0);
         let answering = async {
             let request = server.receive_vec().await.unwrap().unwrap();

@@ -1,35 +1,22 @@
-//! Opening the control socket: connect, Hello, Welcome.
+//! Opening the control socket and waiting for the daemon's greeting.
 //!
-//! Owns the first exchange with the daemon and its bound in time. It must never believe a daemon of another version.
+//! Owns whose socket may be believed, and the bound in time. It must never trust a socket that any user could have made.
 
-use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use control::{APP_VERSION, ChannelError, Reply, Request, Role};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use control::{ChannelError, Reply, Role};
+use raas_core::{Attached, Greeting, SessionFault};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use shm::LAYOUT_VERSION;
 
-use crate::SessionError;
+use crate::descriptor::wait_for;
+use crate::error::SessionError;
 
 /// Pause before the socket of a daemon whose backlog is full is tried again.
 const CONNECT_RETRY: Duration = Duration::from_millis(5);
-
-/// What the daemon said at the start.
-#[derive(Debug)]
-pub(crate) struct Welcome {
-    pub(crate) release: String,
-    pub(crate) session: u64,
-    pub(crate) slots: u32,
-    pub(crate) session_bytes: u64,
-    pub(crate) engine_page_bytes: u64,
-    pub(crate) addresses: Vec<IpAddr>,
-    /// Session segment, engine page, wake socket; none for an inspector.
-    pub(crate) fds: Vec<OwnedFd>,
-}
 
 /// Connects to the daemon at `path` and introduces this process. `timeout` bounds all of it.
 pub(crate) fn attach(
@@ -37,26 +24,26 @@ pub(crate) fn attach(
     role: Role,
     name: String,
     timeout: Duration,
-) -> Result<(OwnedFd, Welcome), SessionError> {
+) -> Result<(OwnedFd, Attached), SessionError> {
     let deadline = Instant::now() + timeout;
     let silent = || SessionError::Silent { path: path.to_path_buf(), waited: timeout };
     let socket = knock(path, deadline)?;
-    let hello = Request::Hello { version: APP_VERSION, layout: LAYOUT_VERSION, role, name };
+    let greeting = Greeting::new(role, name);
     // A daemon that refuses at once may close before it reads: its reason is still there to be received.
-    match control::send_message(socket.as_fd(), &hello, &[]) {
+    match control::send_message(socket.as_fd(), &greeting.hello(), &[]) {
         Ok(()) | Err(ChannelError::Closed) => {}
-        Err(e) => return Err(channel_error(e)),
+        Err(e) => return Err(SessionError::from(SessionFault::from(e))),
     }
     let mut buffer = Vec::new();
     loop {
         match control::recv_message::<Reply>(socket.as_fd(), &mut buffer) {
-            Ok((reply, fds)) => return Ok((socket, welcome(reply, fds)?)),
+            Ok((reply, fds)) => return Ok((socket, greeting.answered(reply, fds)?)),
             Err(ChannelError::WouldBlock) => {
                 if !wait_for(socket.as_fd(), PollFlags::IN, deadline)? {
                     return Err(silent());
                 }
             }
-            Err(e) => return Err(channel_error(e)),
+            Err(e) => return Err(SessionFault::from(e).into()),
         }
     }
 }
@@ -122,61 +109,6 @@ fn check_server(path: &Path, socket: &OwnedFd) -> Result<(), SessionError> {
 
 fn is_trusted(path: &Path, own: u32, server: u32) -> bool {
     server == own || server == 0 || !control::is_in_public_directory(path, own)
-}
-
-fn welcome(reply: Reply, fds: Vec<OwnedFd>) -> Result<Welcome, SessionError> {
-    match reply {
-        Reply::Welcome { version, release, .. } if version != APP_VERSION => {
-            Err(SessionError::Version { version, layout: LAYOUT_VERSION, release })
-        }
-        Reply::Welcome { release, session, slots, session_bytes, engine_page_bytes, addresses, .. } => {
-            Ok(Welcome { release, session, slots, session_bytes, engine_page_bytes, addresses, fds })
-        }
-        Reply::Refused { version, layout, release, .. } if (version, layout) != (APP_VERSION, LAYOUT_VERSION) => {
-            Err(SessionError::Version { version, layout, release })
-        }
-        Reply::Refused { reason, detail, .. } | Reply::Detached { reason, detail } => {
-            Err(SessionError::Refused { reason, detail })
-        }
-        other => Err(SessionError::Protocol(format!("the answer to Hello was {other:?}"))),
-    }
-}
-
-/// Waits until `fd` is ready or hung up; false when the deadline came first.
-pub(crate) fn wait_for(fd: BorrowedFd<'_>, what: PollFlags, deadline: Instant) -> Result<bool, SessionError> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let mut fds = [PollFd::from_borrowed_fd(fd, what)];
-        match poll(&mut fds, Some(&timespec(left))) {
-            Ok(0) if left.is_zero() => return Ok(false),
-            Ok(0) | Err(Errno::INTR) => {}
-            Ok(_) => return Ok(true),
-            Err(e) => return Err(SessionError::os("poll")(e)),
-        }
-    }
-}
-
-/// Whether the other end of `fd` is gone.
-pub(crate) fn is_hung_up(fd: BorrowedFd<'_>) -> Result<bool, SessionError> {
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
-    poll(&mut fds, Some(&timespec(Duration::ZERO))).map_err(SessionError::os("poll"))?;
-    Ok(fds[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR))
-}
-
-/// A duration as the kernel wants it; longer than a year is a year.
-pub(crate) fn timespec(duration: Duration) -> Timespec {
-    let bounded = duration.min(Duration::from_secs(365 * 86_400));
-    Timespec { tv_sec: bounded.as_secs().cast_signed(), tv_nsec: bounded.subsec_nanos().into() }
-}
-
-/// What a failure of the control socket means for the session.
-pub(crate) fn channel_error(error: ChannelError) -> SessionError {
-    match error {
-        ChannelError::Closed => SessionError::Lost { reason: control::Reason::DaemonLost },
-        ChannelError::Io(e) => SessionError::io("control socket", e),
-        ChannelError::DescriptorLimit { limit } => SessionError::Descriptors { limit },
-        other => SessionError::Protocol(other.to_string()),
-    }
 }
 
 #[cfg(test)]

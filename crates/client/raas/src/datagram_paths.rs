@@ -6,14 +6,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use control::Request;
+use raas_core::{Answer, RequestId};
 
-use super::DatagramError;
-use crate::inner::Inner;
+use crate::attachment::Attachment;
+use crate::datagram_error::DatagramError;
+use crate::error::{SessionError, StreamError};
 use crate::park::lock;
 use crate::poller::{Poller, Waiter};
-use crate::tables::Answer;
-use crate::{SessionError, StreamError};
 
 /// Hosts that one socket remembers; with one more it begins anew.
 const HOSTS_MAX: usize = 1024;
@@ -22,7 +21,7 @@ const HOSTS_MAX: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
     known: BTreeMap<IpAddr, usize>,
-    asked: BTreeMap<IpAddr, u64>,
+    asked: BTreeMap<IpAddr, RequestId>,
     /// What the engine's count of datagrams that did not fit was when `known` was last true.
     changes: u64,
 }
@@ -49,15 +48,15 @@ impl Paths {
     }
 
     /// Whether an answer is awaited.
-    pub(crate) fn is_asking(&self, inner: &Inner) -> bool {
-        let tables = lock(&inner.tables);
-        tables.lost().is_none() && self.asked.values().any(|request| tables.is_pending(*request))
+    pub(crate) fn is_asking(&self, attachment: &Attachment) -> bool {
+        let tables = lock(&attachment.tables);
+        self.asked.values().any(|request| !tables.is_over(*request))
     }
 
     /// Asks, and says what is known so far. `None`: no answer yet; `poller` is told of it.
     pub(crate) fn poll(
         &mut self,
-        inner: &Inner,
+        attachment: &Attachment,
         poller: &Arc<Poller>,
         host: IpAddr,
     ) -> Result<Option<usize>, PathFailure> {
@@ -66,28 +65,28 @@ impl Paths {
         }
         let Some(&request) = self.asked.get(&host) else {
             if self.asked.len() >= HOSTS_MAX {
-                self.forget_asked(inner);
+                self.forget_asked(attachment);
             }
-            let request = begin(inner, host, Waiter::Poller(Arc::clone(poller)))?;
+            let request = begin(attachment, host, Waiter::Poller(Arc::clone(poller)))?;
             self.asked.insert(host, request);
             return Ok(None);
         };
         let answer = {
-            let mut tables = lock(&inner.tables);
-            if tables.is_pending(request) && tables.lost().is_none() {
+            let mut tables = lock(&attachment.tables);
+            if !tables.is_over(request) {
                 return Ok(None);
             }
             tables.finish(request)
         };
         self.asked.remove(&host);
-        let max = path_of(answer, inner)?;
+        let max = path_of(answer, attachment)?;
         self.learn(host, max);
         Ok(Some(max))
     }
 
     /// Answers that still come find nobody.
-    pub(crate) fn forget_asked(&mut self, inner: &Inner) {
-        let mut tables = lock(&inner.tables);
+    pub(crate) fn forget_asked(&mut self, attachment: &Attachment) {
+        let mut tables = lock(&attachment.tables);
         for request in std::mem::take(&mut self.asked).into_values() {
             drop(tables.finish(request));
         }
@@ -119,26 +118,18 @@ impl PathFailure {
 }
 
 /// Sends the question for a host.
-pub(crate) fn begin(inner: &Inner, to: IpAddr, waiter: Waiter) -> Result<u64, SessionError> {
-    inner.check_fork()?;
-    let request = inner.next_request();
-    lock(&inner.tables).begin(request, vec![waiter]);
-    let sent = inner.send(&Request::DatagramPath { request, to }, &[]);
-    if let Err(e) = sent {
-        drop(lock(&inner.tables).finish(request));
-        return Err(e);
-    }
-    Ok(request)
+pub(crate) fn begin(attachment: &Attachment, to: IpAddr, waiter: Waiter) -> Result<RequestId, SessionError> {
+    attachment.ask(vec![waiter], |session| session.datagram_path(to))
 }
 
 /// What an answer says.
-pub(crate) fn path_of(answer: Option<Answer>, inner: &Inner) -> Result<usize, PathFailure> {
+pub(crate) fn path_of(answer: Option<Answer>, attachment: &Attachment) -> Result<usize, PathFailure> {
     match answer {
         Some(Answer::Path(Ok(max))) => Ok(max as usize),
         Some(Answer::Path(Err(reason))) => Err(PathFailure::Refused(reason)),
         Some(other) => Err(SessionError::Protocol(format!("the answer to DatagramPath was {other:?}")).into()),
         None => {
-            let lost = lock(&inner.tables).lost();
+            let lost = lock(&attachment.tables).lost();
             let gone = || SessionError::Protocol("the answer to DatagramPath is gone".into());
             Err(lost.unwrap_or_else(gone).into())
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, epoll};
 
-use crate::attach::timespec;
+use crate::descriptor::timespec;
 use crate::edge::Edge;
 use crate::poller::Poller;
 use crate::reactor::sleep_bound;
@@ -18,13 +18,13 @@ use crate::socket_watch::Awaited;
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(crate) struct Entrance {
+pub(crate) struct KernelListener {
     socket: TcpListener,
     edge: OnceLock<Edge>,
     awaited: Awaited,
 }
 
-impl Entrance {
+impl KernelListener {
     pub(crate) fn bind(addr: SocketAddr, backlog: u32) -> io::Result<Self> {
         let socket = TcpListener::bind(addr)?;
         // A second listen sets the backlog, for which the standard library has a value of its own.

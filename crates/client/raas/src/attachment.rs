@@ -1,0 +1,299 @@
+//! One attachment of this process to the daemon: its descriptors, its session, and who waits in it.
+//!
+//! Owns the control socket and the end of the session. It must never block without a bound, and never be used by a forked
+//! child.
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use control::{ChannelError, Reason, Request, Role};
+use raas_core::{Attached, Daemon, Given, RequestId, Session, SessionFault};
+use rustix::event::{EventfdFlags, PollFlags, epoll, eventfd};
+use shm::{WakeSocket, Word32};
+
+use crate::bell::Bells;
+use crate::control_socket::attach;
+use crate::descriptor::{is_hung_up, wait_for};
+use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_KICK, TOKEN_TCP, TOKEN_WAKE};
+use crate::error::SessionError;
+use crate::park::lock;
+use crate::patience::{WaitPolicy, YieldTurns};
+use crate::poller::Waiter;
+use crate::reactor::Reactor;
+use crate::tables::Tables;
+
+/// How long the control socket may be full before the daemon counts as silent.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a session is made with.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) path: PathBuf,
+    pub(crate) name: String,
+    pub(crate) policy: WaitPolicy,
+    pub(crate) timeout: Duration,
+}
+
+/// What outlives the loss of an attachment and is to be opened again in the next one.
+pub(crate) trait Recover: std::fmt::Debug + Send + Sync {
+    /// Tries to open it again if it is time.
+    fn try_recover(self: Arc<Self>);
+
+    /// When the next try is due, if it is lost and was last open in `attachment`.
+    fn next_try_in(&self, attachment: &Attachment) -> Option<Instant>;
+}
+
+/// See the head of this file; shared by all streams and listeners of the session.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    pub(crate) config: Config,
+    pub(crate) turns: YieldTurns,
+    /// What took its place when the daemon was lost.
+    pub(crate) successor: Mutex<Option<Arc<Self>>>,
+    /// What was opened in it.
+    recoverable: Mutex<Vec<Weak<dyn Recover>>>,
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) release: String,
+    pub(crate) number: u64,
+    pub(crate) daemon: Arc<Daemon>,
+    pub(crate) tables: Mutex<Tables>,
+    pub(crate) bells: Mutex<Bells>,
+    pub(crate) control: OwnedFd,
+    pub(crate) wake: Arc<WakeSocket>,
+    pub(crate) epoll: OwnedFd,
+    /// Wakes the leader, who sleeps on descriptors and not on its parker.
+    pub(crate) kick: OwnedFd,
+    pub(crate) app_sleep: Word32,
+    /// Everybody was told that the daemon is gone.
+    is_over: AtomicBool,
+    next_number: AtomicU64,
+    /// There is a watcher.
+    watched: Mutex<bool>,
+    pub(crate) reactor: Reactor,
+    pub(crate) driver: Mutex<Driver>,
+}
+
+impl Attachment {
+    /// Attaches to the daemon as an application; it has `within` to answer.
+    pub(crate) fn connect(config: Config, within: Duration) -> Result<Arc<Self>, SessionError> {
+        let (control, attached) = attach(&config.path, Role::Application, config.name.clone(), within)?;
+        let Attached { release, number, addresses, session } = attached;
+        let Some(Given { memory, wake }) = session else {
+            return Err(SessionError::Protocol("Welcome without a session".into()));
+        };
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(SessionError::os("epoll_create"))?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let kick = eventfd(0, flags).map_err(SessionError::os("eventfd"))?;
+        watch(epoll.as_fd(), kick.as_fd(), TOKEN_KICK)?;
+        watch(epoll.as_fd(), control.as_fd(), TOKEN_CONTROL)?;
+        watch(epoll.as_fd(), wake.fd(), TOKEN_WAKE)?;
+        let session = Session::new(memory)?;
+        Ok(Arc::new(Self {
+            config,
+            turns: YieldTurns::new(),
+            successor: Mutex::new(None),
+            recoverable: Mutex::default(),
+            addresses,
+            release,
+            number,
+            daemon: Arc::clone(session.daemon()),
+            app_sleep: session.memory().app_sleep(),
+            driver: Mutex::new(Driver::new(session.memory())),
+            bells: Mutex::new(Bells::new(session.memory().slots())),
+            tables: Mutex::new(Tables::new(session)),
+            control,
+            wake,
+            epoll,
+            kick,
+            is_over: AtomicBool::new(false),
+            next_number: AtomicU64::new(1),
+            watched: Mutex::new(false),
+            reactor: Reactor::default(),
+        }))
+    }
+
+    /// Refuses a forked child: descriptors, slots and rings are its parent's.
+    pub(crate) fn check_fork(&self) -> Result<(), SessionError> {
+        Ok(self.daemon.life().check_fork()?)
+    }
+
+    /// A number that nothing else of the attachment has.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    // ---- talking to the daemon
+
+    /// Begins a request that `make` describes, sends it, and has its answer told to `waiters`.
+    pub(crate) fn ask(
+        &self,
+        waiters: Vec<Waiter>,
+        make: impl FnOnce(&mut Session) -> (RequestId, Request),
+    ) -> Result<RequestId, SessionError> {
+        self.check_fork()?;
+        let (id, request) = {
+            let mut tables = lock(&self.tables);
+            let (id, request) = make(&mut tables.session);
+            tables.wait_for(id, waiters);
+            (id, request)
+        };
+        match self.send(&request, &[]) {
+            Ok(()) => Ok(id),
+            Err(e) => {
+                drop(lock(&self.tables).finish(id));
+                Err(e)
+            }
+        }
+    }
+
+    /// Sends a request; waits, with a bound, while the socket is full.
+    pub(crate) fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), SessionError> {
+        self.check_fork()?;
+        let deadline = Instant::now() + SEND_TIMEOUT;
+        loop {
+            if let Some(reason) = self.lost() {
+                return Err(SessionError::Lost { reason });
+            }
+            match control::send_message(self.control.as_fd(), request, fds) {
+                Ok(()) => return Ok(()),
+                Err(ChannelError::WouldBlock) => {
+                    if !wait_for(self.control.as_fd(), PollFlags::OUT, deadline)? {
+                        return Err(SessionError::Silent { path: self.config.path.clone(), waited: SEND_TIMEOUT });
+                    }
+                }
+                // Whoever waits for the answer finds the loss, with the daemon's last words if it had any.
+                Err(ChannelError::Closed) => return Ok(()),
+                Err(e) => return Err(SessionFault::from(e).into()),
+            }
+        }
+    }
+
+    /// Sends what the daemon need not know if it is gone.
+    pub(crate) fn tell(&self, request: &Request) {
+        // An error means that the session is over or the daemon hangs; either way it forgets this session as a whole.
+        let _ = self.send(request, &[]);
+    }
+
+    /// Sends what the session has for the daemon on its own account.
+    pub(crate) fn send_outgoing(&self) -> Result<(), SessionError> {
+        loop {
+            let next = lock(&self.tables).session.next_outgoing();
+            let Some(outgoing) = next else { return Ok(()) };
+            match outgoing.fd() {
+                // A segment that is not sent would leave a connect without an answer.
+                Some(fd) => self.send(&outgoing.request, &[fd])?,
+                None => self.tell(&outgoing.request),
+            }
+        }
+    }
+
+    /// Finishes what a connection of a pair left when it was closed.
+    pub(crate) fn reap(&self, pair: u64) {
+        lock(&self.tables).session.reap(pair);
+        // As in `tell`; descriptors are sent by the thread that follows the daemon.
+        let _ = self.send_outgoing();
+    }
+
+    // ---- the end
+
+    /// Why the daemon is gone, if it is.
+    pub(crate) fn lost(&self) -> Option<Reason> {
+        self.daemon.life().lost()
+    }
+
+    /// Whether everybody was told that it is.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// Whether the daemon is there, as far as the kernel knows now.
+    pub(crate) fn daemon_is_there(&self) -> bool {
+        self.lost().is_none() && !matches!(is_hung_up(self.control.as_fd()), Ok(true))
+    }
+
+    /// The daemon is gone, or not to be believed: everything that needs it fails now. Same-host connections go on.
+    pub(crate) fn lose(&self, error: SessionError) {
+        if self.is_over.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.daemon.life().lose(match &error {
+            SessionError::Lost { reason } | SessionError::Refused { reason, .. } => *reason,
+            _ => Reason::DaemonLost,
+        });
+        // Explicitly: a forked child may hold the descriptors open, and then closing would not take them out.
+        let _ = epoll::delete(&self.epoll, &self.control);
+        let _ = epoll::delete(&self.epoll, self.wake.fd());
+        // A daemon that lives and broke the protocol learns it this way.
+        let _ = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
+        let waiters = lock(&self.tables).lose(error);
+        waiters.iter().for_each(|w| w.notify());
+        let bells = lock(&self.bells).of_session();
+        bells.iter().for_each(|bell| bell.notify());
+        self.kick();
+    }
+
+    /// Makes the leader look again. For threads that notified somebody without being the leader: it may have been him.
+    pub(crate) fn kick(&self) {
+        if self.reactor.is_led() {
+            // It can only fail by being full, and then the leader will look.
+            let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+        }
+    }
+
+    // ---- descriptors
+
+    /// Starts to watch a descriptor; the leader knows it by `token`.
+    pub(crate) fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> Result<(), SessionError> {
+        watch(self.epoll.as_fd(), fd, token)
+    }
+
+    /// Stops watching it.
+    pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// Starts to watch a listener's socket of kernel TCP: each connection that comes wakes who waits at the port.
+    pub(crate) fn watch_listener(&self, socket: BorrowedFd<'_>, port: u16) -> Result<(), SessionError> {
+        let what = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&self.epoll, socket, epoll::EventData::new_u64(TOKEN_TCP + u64::from(port)), what)
+            .map_err(SessionError::os("epoll_ctl"))
+    }
+
+    // ---- what outlives it
+
+    /// Something is open in it that is to be opened again after a loss.
+    pub(crate) fn add_recoverable(&self, one: Weak<dyn Recover>) {
+        let mut all = lock(&self.recoverable);
+        all.retain(|r| r.strong_count() > 0);
+        all.push(one);
+    }
+
+    /// What was opened in it and is still wanted.
+    pub(crate) fn recoverable(&self) -> Vec<Arc<dyn Recover>> {
+        lock(&self.recoverable).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Whether there is a watcher.
+    pub(crate) fn is_watched(&self) -> bool {
+        *lock(&self.watched)
+    }
+
+    /// Runs `start` if it did not succeed before.
+    pub(crate) fn start_once(&self, start: impl FnOnce() -> Result<(), SessionError>) -> Result<(), SessionError> {
+        let mut watched = lock(&self.watched);
+        if !*watched {
+            start()?;
+            *watched = true;
+        }
+        Ok(())
+    }
+}
+
+fn watch(epoll: BorrowedFd<'_>, fd: BorrowedFd<'_>, token: u64) -> Result<(), SessionError> {
+    epoll::add(epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+        .map_err(SessionError::os("epoll_ctl"))
+}

@@ -1,0 +1,88 @@
+//! Settings of a datagram socket, and the making of one.
+//!
+//! Owns the request to bind until its answer. It must never leave a port bound that no socket has.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+use raas_core::{Answer, Failed};
+
+use crate::answer_wait::wait_for_answer;
+use crate::conn::Conn;
+use crate::datagram::DatagramSocket;
+use crate::error::{BindError, SessionError};
+use crate::park::Parker;
+use crate::poller::Waiter;
+use crate::ring_size::check_ring_bytes;
+use crate::session::Session;
+
+impl DatagramSocket {
+    /// Binds, in the process-wide session. The host must be an address of this host or unspecified (`0.0.0.0`); port 0 is any
+    /// free one, which [`DatagramSocket::local_addr`] tells.
+    pub fn bind(addr: impl ToSocketAddrs) -> Result<Self, BindError> {
+        Self::bind_with(&Session::global()?, addr)
+    }
+
+    /// As [`DatagramSocket::bind`], in a session of the caller's. More settings: [`DatagramOptions`].
+    pub fn bind_with(session: &Session, addr: impl ToSocketAddrs) -> Result<Self, BindError> {
+        DatagramOptions::new().bind(session, addr)
+    }
+}
+
+/// Settings of a datagram socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DatagramOptions {
+    ring_bytes: u32,
+}
+
+impl DatagramOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Size of the ring of each direction: a power of two from 4 KiB to 8 MiB, 0 for the daemon's default; the daemon gives
+    /// 16 KiB at least. It holds datagrams with 24 bytes more for each: those that were sent and not yet taken by the daemon,
+    /// and those that arrived and were not received.
+    #[must_use]
+    pub fn ring_bytes(mut self, bytes: u32) -> Self {
+        self.ring_bytes = bytes;
+        self
+    }
+
+    /// Binds to the first of the addresses that can be.
+    pub fn bind(&self, session: &Session, addr: impl ToSocketAddrs) -> Result<DatagramSocket, BindError> {
+        check_ring_bytes(self.ring_bytes).map_err(BindError::RingBytes)?;
+        let mut failed = Vec::new();
+        for addr in addr.to_socket_addrs().map_err(BindError::Resolve)? {
+            match self.bind_one(session, addr) {
+                Ok(socket) => return Ok(socket),
+                Err(e @ BindError::Session(_)) => return Err(e),
+                Err(e) => failed.push(e),
+            }
+        }
+        Err(BindError::of_all(failed))
+    }
+
+    fn bind_one(&self, session: &Session, addr: SocketAddr) -> Result<DatagramSocket, BindError> {
+        let attachment = &session.attachment;
+        if !addr.ip().is_unspecified() && !attachment.addresses.contains(&addr.ip()) {
+            return Err(BindError::NotThisHost { addr, addresses: attachment.addresses.clone() });
+        }
+        let parker = Arc::new(Parker::default());
+        let waiters = vec![Waiter::Thread(Arc::clone(&parker))];
+        let request = attachment.ask(waiters, |session| session.bind_datagram(addr.port(), self.ring_bytes))?;
+        let timeout = attachment.config.timeout;
+        let connection = match wait_for_answer(attachment, request, &parker, timeout)? {
+            Some(Answer::Connected(Ok(connection))) => *connection,
+            Some(Answer::Connected(Err(Failed::Reason(reason)))) => return Err(BindError::refused(addr, reason)),
+            Some(Answer::Connected(Err(Failed::Protocol(what)))) => return Err(SessionError::Protocol(what).into()),
+            Some(other) => {
+                return Err(SessionError::Protocol(format!("the answer to BindDatagram was {other:?}")).into());
+            }
+            // An answer that still comes finds nobody, and is undone then.
+            None => return Err(SessionError::Silent { path: attachment.config.path.clone(), waited: timeout }.into()),
+        };
+        Ok(DatagramSocket::adopt(attachment, Conn::adopt(attachment, connection), addr))
+    }
+}

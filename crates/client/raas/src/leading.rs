@@ -1,0 +1,213 @@
+//! Sleeping until something happens, and what the leading thread does meanwhile: takes the doorbell, reads the sockets,
+//! follows the daemon, notifies the others.
+//!
+//! Owns the sleep handshake with the engine. It must never hold a table's lock while it notifies, and never sleep without
+//! having announced it.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+use control::{ChannelError, Reason, Received, Reply};
+use raas_core::{News, PairSocket, SessionFault, Woken, admit};
+use rustix::event::PollFlags;
+use shm::{Drained, end_sleep, prepare_sleep};
+
+use crate::attachment::Attachment;
+use crate::descriptor::wait_for;
+use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_KICK, TOKEN_PAIRS, TOKEN_TCP, TOKEN_WAKE};
+use crate::error::SessionError;
+use crate::park::{Parker, lock};
+use crate::poller::Waiter;
+use crate::reactor::{Place, SLEEP_MAX, sleep_bound};
+
+/// Control messages handled in one round.
+const MESSAGES_MAX: usize = 256;
+
+impl Attachment {
+    /// Sleeps until `ready`, a notification of `parker`, `deadline` or [`SLEEP_MAX`]; the caller looks again. The caller
+    /// announced before that it waits.
+    pub(crate) fn block(
+        self: &Arc<Self>,
+        parker: &Arc<Parker>,
+        deadline: Option<Instant>,
+        ready: &mut dyn FnMut() -> bool,
+    ) -> Result<(), SessionError> {
+        self.check_fork()?;
+        parker.prepare();
+        // A notification that was forgotten just now came with news that are seen by this look.
+        fence(Ordering::SeqCst);
+        if ready() {
+            return Ok(());
+        }
+        let leadership = match self.reactor.enter(parker) {
+            Place::Leader(leadership) => leadership,
+            Place::Follower(ticket) => match self.reactor.follow(ticket, parker, deadline) {
+                Some(leadership) => leadership,
+                None => return Ok(()),
+            },
+        };
+        // Leadership is dropped last, so that the next leader finds the driver free.
+        let mut driver = lock(&self.driver);
+        self.lead(&mut driver, parker, deadline, ready);
+        drop(driver);
+        drop(leadership);
+        Ok(())
+    }
+
+    /// Watches the descriptors until the leader's own wait is over. A notification ends it too: who announced a sleep to a
+    /// peer and was woken must announce the next one anew.
+    fn lead(
+        self: &Arc<Self>,
+        driver: &mut Driver,
+        parker: &Parker,
+        deadline: Option<Instant>,
+        ready: &mut dyn FnMut() -> bool,
+    ) {
+        loop {
+            prepare_sleep(&self.app_sleep);
+            self.take_doorbells(driver);
+            if ready() || parker.is_notified() {
+                return end_sleep(&self.app_sleep);
+            }
+            let woken = driver.sleep(self.epoll.as_fd(), sleep_bound(deadline));
+            end_sleep(&self.app_sleep);
+            if woken {
+                self.handle_events(driver);
+            }
+            self.sweep(driver);
+            if ready() || parker.is_notified() || deadline.is_some_and(|d| Instant::now() >= d) {
+                return;
+            }
+        }
+    }
+
+    /// Does what a sleeping leader would do now, and returns: for threads that look and do not sleep. Nothing if somebody
+    /// leads.
+    pub(crate) fn look(self: &Arc<Self>) {
+        if let Some(leadership) = self.reactor.try_lead() {
+            let mut driver = lock(&self.driver);
+            self.take_doorbells(&mut driver);
+            if driver.sleep(self.epoll.as_fd(), Duration::ZERO) {
+                self.handle_events(&mut driver);
+            }
+            self.sweep(&mut driver);
+            drop(driver);
+            drop(leadership);
+        }
+    }
+
+    /// Wakes the threads that wait on the slots which the engine marked.
+    fn take_doorbells(&self, driver: &mut Driver) {
+        driver.take_doorbells(|slots| {
+            let bells = lock(&self.bells).of_slots(slots);
+            bells.iter().for_each(|bell| bell.notify());
+        });
+    }
+
+    /// Reads every descriptor that was ready.
+    fn handle_events(&self, driver: &mut Driver) {
+        let ready = std::mem::take(&mut driver.ready);
+        if ready.contains(&TOKEN_CONTROL) {
+            self.read_control(driver);
+        }
+        for &token in &ready {
+            match token {
+                TOKEN_CONTROL => {}
+                TOKEN_WAKE => self.read_wake(driver),
+                TOKEN_KICK => {
+                    // Nothing to read means that a leader before took it.
+                    let _ = rustix::io::read(&self.kick, &mut [0; 8]);
+                }
+                token if token >= TOKEN_TCP => {
+                    let waiters = lock(&self.tables).waiters_at(u16::try_from(token - TOKEN_TCP).unwrap_or_default());
+                    waiters.iter().for_each(Waiter::notify);
+                }
+                token => {
+                    let pair = lock(&self.tables).session.pair(token - TOKEN_PAIRS).cloned();
+                    if let Some(pair) = pair {
+                        self.read_pair(driver, &pair);
+                    }
+                }
+            }
+        }
+        driver.ready = ready;
+        self.take_doorbells(driver);
+    }
+
+    fn read_control(&self, driver: &mut Driver) {
+        for _ in 0..MESSAGES_MAX {
+            if self.is_over() {
+                return;
+            }
+            match control::receive::<Reply>(self.control.as_fd(), &mut driver.buffer) {
+                Ok(received) => {
+                    if let Err(e) = self.on_reply(received) {
+                        return self.lose(e);
+                    }
+                }
+                Err(ChannelError::WouldBlock) => return,
+                Err(e) => return self.lose(SessionFault::from(e).into()),
+            }
+        }
+    }
+
+    /// Follows one message of the daemon.
+    fn on_reply(&self, received: Received<Reply>) -> Result<(), SessionError> {
+        let message = admit(received)?;
+        let (news, pair) = {
+            let mut tables = lock(&self.tables);
+            let news = tables.on_message(message)?;
+            let pair = if let News::PairOpened(pair) = news { tables.session.pair(pair).cloned() } else { None };
+            (news, pair)
+        };
+        if let (News::PairOpened(id), Some(pair)) = (news, pair) {
+            let token = id.checked_add(TOKEN_PAIRS).filter(|token| *token < TOKEN_TCP);
+            let token = token.ok_or_else(|| SessionError::Protocol(format!("pair number {id} is too large")))?;
+            self.watch(pair.fd(), token)?;
+        }
+        self.send_outgoing()
+    }
+
+    fn read_wake(&self, driver: &mut Driver) {
+        driver.dirty.clear();
+        match self.wake.drain(&mut driver.dirty) {
+            Ok(Drained::Hangup) | Err(_) => {
+                // The control socket, read before, may still hold the daemon's last words in the next round.
+                if !self.is_over() && !self.is_control_readable() {
+                    self.lose(SessionError::Lost { reason: Reason::DaemonLost });
+                }
+            }
+            Ok(_) => {}
+        }
+    }
+
+    fn is_control_readable(&self) -> bool {
+        wait_for(self.control.as_fd(), PollFlags::IN, Instant::now()).unwrap_or(false)
+    }
+
+    fn read_pair(&self, driver: &mut Driver, pair: &PairSocket) {
+        driver.dirty.clear();
+        let woken = pair.drain(&mut driver.dirty);
+        if woken == Woken::HungUp {
+            self.unwatch(pair.fd());
+        }
+        let bells = match woken {
+            Woken::Slots => lock(&self.bells).of_pair_slots(pair.id(), &driver.dirty),
+            Woken::All | Woken::HungUp => lock(&self.bells).of_pair(pair.id()),
+        };
+        bells.iter().for_each(|bell| bell.notify());
+        self.reap(pair.id());
+    }
+
+    /// About once a second: finishes what a lost wake left over.
+    fn sweep(&self, driver: &mut Driver) {
+        if driver.swept.elapsed() < SLEEP_MAX {
+            return;
+        }
+        driver.swept = Instant::now();
+        lock(&self.tables).session.sweep();
+        let _ = self.send_outgoing();
+    }
+}

@@ -1,0 +1,92 @@
+//! Settings of a listener, and the asking for its port at the daemon.
+//!
+//! Owns the request to listen until its answer. It must never ask for what the daemon would refuse anyhow.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use control::Kind;
+use raas_core::Answer;
+
+use crate::answer_wait::wait_for_answer;
+use crate::attachment::Attachment;
+use crate::error::{BindError, SessionError};
+use crate::fallback::Fallback;
+use crate::park::Parker;
+use crate::poller::Waiter;
+
+/// Connections that may wait for `accept` unless [`ListenOptions::backlog`] says otherwise.
+const BACKLOG_DEFAULT: u32 = 128;
+
+/// Settings of a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListenOptions {
+    pub(crate) ring_bytes: u32,
+    pub(crate) backlog: u32,
+    pub(crate) kind: Kind,
+    pub(crate) fallback: Fallback,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self { ring_bytes: 0, backlog: BACKLOG_DEFAULT, kind: Kind::Stream, fallback: Fallback::Never }
+    }
+}
+
+impl ListenOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Size of each direction's ring of accepted connections: a power of two from 4 KiB to 8 MiB, 0 for the daemon's
+    /// default.
+    #[must_use]
+    pub fn ring_bytes(mut self, bytes: u32) -> Self {
+        self.ring_bytes = bytes;
+        self
+    }
+
+    /// Connections that may wait for `accept`; further ones are refused. Default: 128.
+    #[must_use]
+    pub fn backlog(mut self, connections: u32) -> Self {
+        self.backlog = connections;
+        self
+    }
+
+    /// With [`Fallback::Tcp`] connections over kernel TCP are accepted too, on the same address and port. Default:
+    /// [`Fallback::Never`].
+    #[must_use]
+    pub fn fallback(mut self, fallback: Fallback) -> Self {
+        self.fallback = fallback;
+        self
+    }
+
+    /// What travels on its connections: bytes or messages.
+    pub(crate) fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Opens the port of `addr` at the daemon, 0 for any free one. What is opened is to be closed by the caller.
+    pub(crate) fn ask(&self, attachment: &Arc<Attachment>, addr: SocketAddr) -> Result<SocketAddr, BindError> {
+        if !addr.ip().is_unspecified() && !attachment.addresses.contains(&addr.ip()) {
+            return Err(BindError::NotThisHost { addr, addresses: attachment.addresses.clone() });
+        }
+        let parker = Arc::new(Parker::default());
+        let waiters = vec![Waiter::Thread(Arc::clone(&parker))];
+        let Self { backlog, ring_bytes, kind, .. } = *self;
+        let request = attachment.ask(waiters, |session| session.listen(addr.port(), backlog, ring_bytes, kind))?;
+        let timeout = attachment.config.timeout;
+        match wait_for_answer(attachment, request, &parker, timeout)? {
+            Some(Answer::Listening(Ok(local))) => {
+                let ip = if addr.ip().is_unspecified() { local.ip() } else { addr.ip() };
+                Ok(SocketAddr::new(ip, local.port()))
+            }
+            Some(Answer::Listening(Err(reason))) => Err(BindError::refused(addr, reason)),
+            Some(other) => Err(SessionError::Protocol(format!("the answer to Listen was {other:?}")).into()),
+            // An answer that still comes finds nobody, and is undone then.
+            None => Err(SessionError::Silent { path: attachment.config.path.clone(), waited: timeout }.into()),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What can go wrong with a message.
+//!
+//! Owns the words and kinds. It must never say that a message was lost that is kept.
+
+use std::io;
+
+use raas_core::{FramingError, MESSAGE_BYTES_MAX, ReceiveError};
+
+use crate::debug_words::debug_says_the_words;
+
+/// What is inside the [`io::Error`] of a message that could not be sent or received.
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MessageError {
+    /// Longer than the connection carries; nothing was sent. Kind: `InvalidInput`.
+    #[error(
+        "a message of {len} bytes is longer than the {max} that this connection carries: send less, or connect with larger `ring_bytes`"
+    )]
+    TooLong {
+        /// Bytes of the message.
+        len: usize,
+        /// Bytes that would fit.
+        max: usize,
+    },
+    /// The buffer is too small; the message waits for the next call. Kind: `InvalidInput`.
+    #[error("the next message has {len} bytes, the buffer {buffer}: it was kept, receive it with a larger one")]
+    BufferTooSmall {
+        /// Bytes of the message.
+        len: usize,
+        /// Bytes of the buffer.
+        buffer: usize,
+    },
+    /// The peer ended before it answered a [`MessageStream::call`]. Kind: `UnexpectedEof`.
+    #[error("the connection ended before the reply came")]
+    NoReply,
+    /// A call on this connection has no reply, or not yet, so that the next message cannot be told from it. Nothing was
+    /// sent. Kind:
+    /// `NotConnected`.
+    #[error("an earlier call on this connection got no reply, which may still come: connect anew to call again")]
+    OutOfStep,
+    /// The peer ended in the middle of a message. Kind: `UnexpectedEof`.
+    #[error("the connection ended in the middle of a message")]
+    Cut,
+    /// The peer announced a message that no connection carries: it does not follow the framing. Kind: `InvalidData`.
+    #[error("the peer announced a message of {0} bytes, more than any connection carries ({MESSAGE_BYTES_MAX})")]
+    Announced(u32),
+}
+
+impl MessageError {
+    /// The buffer that would have been large enough, if it was that.
+    pub(crate) fn len_wanted(error: io::Error) -> io::Result<usize> {
+        match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            Some(&Self::BufferTooSmall { len, .. }) => Ok(len),
+            _ => Err(error),
+        }
+    }
+}
+
+debug_says_the_words!(MessageError);
+
+impl From<MessageError> for io::Error {
+    fn from(e: MessageError) -> Self {
+        let kind = match e {
+            MessageError::TooLong { .. } | MessageError::BufferTooSmall { .. } => io::ErrorKind::InvalidInput,
+            MessageError::Cut | MessageError::NoReply => io::ErrorKind::UnexpectedEof,
+            MessageError::OutOfStep => io::ErrorKind::NotConnected,
+            MessageError::Announced(_) => io::ErrorKind::InvalidData,
+        };
+        Self::new(kind, e)
+    }
+}
+
+impl From<FramingError> for MessageError {
+    fn from(e: FramingError) -> Self {
+        match e {
+            FramingError::TooLong { len, max } => Self::TooLong { len, max },
+            FramingError::BufferTooSmall { len, buffer } => Self::BufferTooSmall { len, buffer },
+            FramingError::Announced(len) => Self::Announced(len),
+            // `Cut`, and what a later core may find: the framing ended where it should not.
+            _ => Self::Cut,
+        }
+    }
+}
+
+/// What a receive fails with.
+pub(crate) fn receive_error(e: ReceiveError<io::Error>) -> io::Error {
+    match e {
+        ReceiveError::Framing(e) => MessageError::from(e).into(),
+        ReceiveError::Read(e) => e,
+    }
+}
