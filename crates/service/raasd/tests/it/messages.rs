@@ -1,6 +1,8 @@
 //! Messages through real daemons: boundaries on both paths, and kinds that must agree.
 
-use raas::{ConnectError, ConnectOptions, ListenOptions, Listener, Message, MessageListener, PathKind, Reason, Stream};
+use raas::{
+    ConnectError, ConnectOptions, ListenOptions, Listener, MessageListener, MessageStream, PathKind, Reason, Stream,
+};
 
 use crate::hosts::{Host, PATIENCE, bounded, pattern};
 
@@ -15,7 +17,7 @@ fn messages_keep_their_boundaries_and_kinds_must_agree() {
             let (to, other) = (listener.local_addr().unwrap(), streams.local_addr().unwrap());
             let refused = Stream::connect_with(&near, to).unwrap_err();
             assert!(matches!(refused, ConnectError::Refused { reason: Reason::WrongKind, .. }), "{refused}");
-            let refused = Message::connect_with(&near, other, ConnectOptions::new()).unwrap_err();
+            let refused = MessageStream::connect_with(&near, other, ConnectOptions::new()).unwrap_err();
             assert!(matches!(refused, ConnectError::Refused { reason: Reason::WrongKind, .. }), "{refused}");
             std::thread::scope(|scope| {
                 let server = scope.spawn(|| {
@@ -25,7 +27,7 @@ fn messages_keep_their_boundaries_and_kinds_must_agree() {
                         server.send(&message).unwrap();
                     }
                 });
-                let client = Message::connect_with(&near, to, ConnectOptions::new()).unwrap();
+                let client = MessageStream::connect_with(&near, to, ConnectOptions::new()).unwrap();
                 assert_eq!(client.path(), path);
                 client.set_read_timeout(Some(PATIENCE)).unwrap();
                 for round in 0..200u8 {

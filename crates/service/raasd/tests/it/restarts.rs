@@ -8,7 +8,8 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use raas::{
-    AcceptError, Fallback, ListenOptions, Listener, Message, MessageListener, Reason, Session, SessionError, Stream,
+    AcceptError, Fallback, ListenOptions, Listener, MessageListener, MessageStream, Reason, Session, SessionError,
+    Stream,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -146,7 +147,8 @@ fn a_listener_that_does_not_block_and_one_of_messages_go_on() {
             let accepting = scope.spawn(|| messages.accept_timeout(PATIENCE).unwrap().0);
             let mut client = None;
             eventually("the port is open again", || {
-                client = Message::connect_with(&own, messages.local_addr().unwrap(), raas::ConnectOptions::new()).ok();
+                client =
+                    MessageStream::connect_with(&own, messages.local_addr().unwrap(), raas::ConnectOptions::new()).ok();
                 client.is_some()
             });
             client.unwrap().send(b"hello").unwrap();
