@@ -1,11 +1,11 @@
 //! A bare ring: two byte rings between two processes and nothing else, the limit of a path over shared memory.
 //!
 //! Owns the memory's layout and the order of copies and cursors. It must stay as plain as it can be: each check or wait
-//! that a service needs and this has not is a cost that the comparison shall show. docs/benchmarks.md lists what it
-//! leaves out.
+//! that a service needs, and this program does not have, is a cost that the comparison must show. docs/benchmarks.md
+//! lists what it leaves out.
 //!
-//! Each side trusts the other. One thread a process. A side that waits asks again and again, and never sleeps in the
-//! kernel.
+//! Each side trusts the other. There is one thread for each process. A side that waits looks repeatedly, and never
+//! sleeps in the kernel.
 
 use std::cell::Cell;
 use std::fs::OpenOptions;
@@ -52,7 +52,7 @@ impl BareSegment {
         Ok(Self { segment, ring_bytes })
     }
 
-    /// Opens one that another process of this user made, by the path that it told.
+    /// Opens one that another process of this user made, by the path that it printed.
     pub fn open(path: &str) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let ring_bytes = file.metadata()?.len().saturating_sub(RINGS_AT) / 2;
@@ -134,7 +134,7 @@ impl Way {
         if count > 0 {
             self.pieces(count, |at, part| self.region.write(at, &from[part]).expect("a ring lies in its segment"));
             self.own.set(self.own.get() + count as u64);
-            // PAIRS WITH the acquire load in `read`: who sees the tail sees the bytes.
+            // PAIRS WITH the acquire load in `read`: a reader that sees the tail sees the bytes.
             self.tail.store(self.own.get(), Ordering::Release);
         }
         count

@@ -22,7 +22,7 @@ struct Cli {
     /// Address and port (0: any free one) of this relay's socket.
     #[arg(long)]
     local: SocketAddr,
-    /// The other relay; without it, whoever sends the first datagram.
+    /// The other relay; without it, the sender of the first datagram.
     #[arg(long)]
     peer: Option<SocketAddr>,
 }
@@ -35,7 +35,7 @@ fn main() -> Result<()> {
     }
     socket.set_nonblocking(true)?;
     let segment = BareSegment::create(RING_BYTES)?;
-    // The loop below has no end of its own: the program ends with whoever started it.
+    // The loop below has no end of its own: the program ends with the process that started it.
     std::thread::spawn(|| {
         let _ = io::copy(&mut io::stdin().lock().by_ref(), &mut io::sink());
         std::process::exit(0);
@@ -70,7 +70,7 @@ fn relay(ring: &BareRing, socket: &UdpSocket, mut connected: bool) -> Result<()>
                 }
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            // The other relay has ended: the next one that starts is connected anew.
+            // The other relay has ended: the next one that starts is connected again.
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {}
             Err(e) => return Err(e).context("receiving"),
         }
@@ -85,7 +85,7 @@ fn send(socket: &UdpSocket, bytes: &[u8]) -> Result<()> {
         match socket.send(bytes) {
             Ok(_) => return Ok(()),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::yield_now(),
-            // It tells of an earlier datagram, and this one was not sent.
+            // The error belongs to an earlier datagram, and this one was not sent.
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {}
             Err(e) => return Err(e).context("sending"),
         }

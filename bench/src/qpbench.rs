@@ -18,7 +18,7 @@ use verbs::{
     RecvWr, Region, RemoteAddr, Rkey, RtrAttr, RtsAttr, SendFlags, SendOp, SendWr, Sge, SrqId, SrqInit, Status,
 };
 
-/// UDP port, beside the daemons' own.
+/// UDP port; another one than the daemons use.
 const UDP_PORT: u16 = 14_791;
 /// Messages in flight: as many bytes as a daemon keeps on its lane.
 const WINDOW: u64 = 128;
@@ -55,7 +55,7 @@ struct Cli {
     seconds: f64,
 }
 
-/// What a side tells the other of itself.
+/// What a side sends to the other about itself.
 #[derive(Debug, Serialize, Deserialize)]
 struct Card {
     size: u32,

@@ -14,7 +14,7 @@ use crate::cluster::Cluster;
 
 /// Bytes of one write.
 const PIECE: usize = 4096;
-/// Pause between two: the flow shall show pauses, not fill the machine.
+/// Pause between two: the flow must show pauses, not fill the machine.
 const BETWEEN: Duration = Duration::from_micros(200);
 
 /// When something was read, in order.

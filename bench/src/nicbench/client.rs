@@ -61,7 +61,7 @@ impl Client {
         Ok(Self { sides, options: options.clone() })
     }
 
-    /// All rounds of a case. What fails in it is told in the result; only a lost server is an error.
+    /// All rounds of a case. The result has what failed in it; only a lost server is an error.
     pub(crate) fn case(&mut self, case: &Case, note: &str, rounds: u32, seconds: f64) -> Result<Measured> {
         let packets = if case.is_throughput() { self.packets() } else { String::new() };
         let mut measured = Measured {
@@ -96,7 +96,7 @@ impl Client {
         for round in 0..rounds as usize {
             let count = self.sides.len();
             for turn in 0..count {
-                // Who begins changes, so that a drift of the machine favours nobody.
+                // The first side changes, so that a drift of the machine favours neither.
                 let side = &mut self.sides[(round + turn) % count];
                 let (sample, counters) =
                     side.run(case, wait).with_context(|| format!("{} in round {round}", side.device.name()))?;

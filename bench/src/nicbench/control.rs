@@ -19,7 +19,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(60);
 /// Longest line.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// What one end tells the other of its queue pair and memory.
+/// What one end sends to the other about its queue pair and memory.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Card {
     pub(crate) address: SocketAddr,

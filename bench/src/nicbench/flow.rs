@@ -13,7 +13,7 @@ use crate::waiting::{Poller, Wait, YIELDS_BEFORE_SLEEP, is_readable, sleep};
 /// Where the word of the atomics lies on the responder, and the old values on the requester.
 const WORD: u64 = 0;
 
-/// Fills memory so that the data of this run can be told from that of others.
+/// Fills memory so that the data of this run differs from that of others.
 pub(crate) fn prepare(end: &End, run: &Run, is_requester: bool) -> Result<()> {
     let source = match run.load {
         Load::ReadStream => !is_requester,

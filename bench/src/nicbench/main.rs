@@ -72,7 +72,7 @@ struct Common {
     /// Devices to compare, in the order of their servers' control ports.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "softnic,rxe")]
     devices: Vec<DeviceKind>,
-    /// Rounds; in each every device runs once, and who begins changes.
+    /// Rounds; in each every device runs once, and the first one changes.
     #[arg(long, default_value_t = 9)]
     rounds: u32,
     /// Seconds that one device measures in one round of one case.

@@ -83,7 +83,7 @@ impl Poller {
         Ok(())
     }
 
-    /// Something happened: the watchdog begins anew.
+    /// Something happened: the watchdog starts again.
     pub(crate) fn on_progress(&mut self) {
         self.since = Instant::now();
     }

@@ -224,7 +224,7 @@ impl Listener {
             Self::Raas(l) => Link::raas(l.accept_timeout(PATIENCE)?.0),
             Self::Tcp(l, busy) => Link::tcp(l.accept()?.0, *busy),
             Self::Unix(l, busy, _) => Link::unix(l.accept()?.0, *busy),
-            // Whoever opens the ring finds what is written meanwhile: nobody need be waited for.
+            // A side that opens the ring finds what was written meanwhile, so no side need wait.
             Self::Bare { segment, busy, second } => Ok(Link::Bare(Box::new(segment.end(*second, wait(*busy))?))),
         }
     }

@@ -47,7 +47,7 @@ pub(crate) enum Transport {
 struct ServerArgs {
     #[arg(long, value_enum)]
     transport: Transport,
-    /// Address and port (0: any free one), or a path. Of `bare`: `new`, or the path that a relay told.
+    /// Address and port (0: any free one), or a path. For `bare`: `new`, or the path that a relay printed.
     #[arg(long)]
     at: String,
     /// Of `bare`: bytes of a new ring, a power of two.

@@ -1,4 +1,4 @@
-//! What client and server tell each other before and after a test.
+//! What client and server send to each other before and after a test.
 
 use std::io;
 
@@ -10,7 +10,7 @@ const SPEC_BYTES: usize = 9;
 /// Longest message.
 pub(crate) const SIZE_BYTES_MAX: u32 = 16 << 20;
 
-/// What the server shall do.
+/// What the server must do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Spec {
     pub(crate) test: Test,
