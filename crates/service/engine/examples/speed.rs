@@ -8,8 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use control::{ChunkKind, Connection, Path};
-use engine::{AppId, Attach, Engine, EngineConfig, Event};
+use control::{ChunkKind, Connection, Kind, Path};
+use engine::{AppId, Attach, Dial, Engine, EngineConfig, Event, Listen};
 use shm::{Doorbell, EnginePage, RingMemory, RingReader, RingWriter, Session};
 use verbs::*;
 
@@ -239,7 +239,7 @@ fn connect(connections: u32, ring_bytes: u32) -> (Host, Host) {
     let (ia, ib) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
     let slots = connections.next_power_of_two().clamp(64, 65536);
     let (mut a, mut b) = (Host::new(ia, slots), Host::new(ib, slots));
-    b.engine.listen(b.app, 7, 4096, 0).expect("port");
+    b.engine.listen(b.app, Listen { port: 7, backlog: 4096, ring_bytes: 0, kind: Kind::Stream }).expect("port");
     let oa = a.engine.lane_offer(&mut a.nic, ib).expect("offer");
     let ob = b.engine.lane_offer(&mut b.nic, ia).expect("offer");
     a.engine.lane_accept(&mut a.nic, ib, &ob).expect("accepted");
@@ -249,7 +249,7 @@ fn connect(connections: u32, ring_bytes: u32) -> (Host, Host) {
     let mut buf = vec![0; 1 << 20];
     let to = SocketAddr::new(ib, 7);
     for i in 0..connections {
-        a.engine.connect(Time(1), &mut a.nic, a.app, i.into(), to, ring_bytes);
+        a.engine.connect(Time(1), &mut a.nic, a.app, i.into(), Dial { to, ring_bytes, kind: Kind::Stream });
         if i % 1000 == 999 {
             while both(&mut a, &mut b, &mut buf) {}
         }

@@ -4,73 +4,73 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use control::Reason;
+use control::{AppRow, Reason};
 use shm::{Doorbell, Session, SlotWords, Word32, slot_state};
 use std::sync::atomic::Ordering;
 
-use crate::connect::ConnectId;
-use crate::datagram::SocketId;
 use crate::event::Attach;
+use crate::ids::{ConnectId, RouteId, SocketId};
 use crate::limits::SLOT_REUSE_DELAY;
 use crate::ringpool::RingPool;
-use crate::table::{INDEX_BITS, KEY_BITS, Key, REUSE_DELAY};
-use crate::vqp::RouteId;
 
-/// An attached application.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct AppId(pub u32);
+/// What a slot is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SlotUse {
+    Connection(RouteId),
+    Socket(SocketId),
+}
 
-impl Key for AppId {
-    const INDEX_BITS: u32 = INDEX_BITS;
-    const KEY_BITS: u32 = KEY_BITS;
-    const REUSE_DELAY: usize = REUSE_DELAY;
-
-    fn from_bits(bits: u32) -> Self {
-        Self(bits)
-    }
-    fn bits(self) -> u32 {
-        self.0
-    }
+/// A slot that was taken, as its user finds it.
+pub(crate) struct TakenSlot {
+    pub(crate) number: u32,
+    pub(crate) generation: u32,
+    pub(crate) words: Box<SlotWords>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     generation: u32,
-    route: Option<RouteId>,
-    socket: Option<SocketId>,
+    used_by: Option<SlotUse>,
+}
+
+/// Bytes that connections carried. Sums wrap.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Carried {
+    pub(crate) tx: u64,
+    pub(crate) rx: u64,
 }
 
 /// An application and what it holds.
 #[derive(Debug)]
 pub(crate) struct App {
-    pub(crate) pid: u32,
-    pub(crate) uid: u32,
-    pub(crate) name: String,
+    pid: u32,
+    uid: u32,
+    name: String,
     session: Session,
-    pub(crate) a2e: Doorbell,
-    pub(crate) e2a: Doorbell,
+    a2e: Doorbell,
+    e2a: Doorbell,
     app_sleep: Word32,
     /// Slots that were ever used, by number.
     slots: Vec<Slot>,
     free_slots: VecDeque<u32>,
     pub(crate) pool: RingPool,
     /// Virtual QPs.
-    pub(crate) connections: u32,
+    connections: u32,
     /// Connects and parked opens that have no virtual QP yet.
-    pub(crate) waiting: u32,
-    pub(crate) connects: BTreeMap<u64, ConnectId>,
-    pub(crate) listeners: BTreeSet<u16>,
+    waiting: u32,
+    connects: BTreeMap<u64, ConnectId>,
+    listeners: BTreeSet<u16>,
     /// Datagram sockets.
-    pub(crate) sockets: BTreeSet<SocketId>,
+    sockets: BTreeSet<SocketId>,
     /// Detached: only the memory is still here.
-    pub(crate) leaving: bool,
+    leaving: bool,
     /// Its connections were all reset, for it left too long ago.
-    pub(crate) is_overdue: bool,
+    is_overdue: bool,
     /// Its doorbell was rung in this round.
-    pub(crate) is_touched: bool,
+    is_touched: bool,
     /// Of connections that are over, and of others as far as they were counted.
-    pub(crate) tx_bytes: u64,
-    pub(crate) rx_bytes: u64,
+    tx_bytes: u64,
+    rx_bytes: u64,
 }
 
 impl App {
@@ -105,72 +105,202 @@ impl App {
         !self.free_slots.is_empty() || (self.slots.len() as u64) < u64::from(self.session.slots())
     }
 
-    /// Takes a slot for a connection: number, generation, words. Those freed longest ago come first.
-    pub(crate) fn take_slot(&mut self, route: RouteId) -> Option<(u32, u32, Box<SlotWords>)> {
-        self.take_slot_for(Some(route), None)
+    /// Takes a slot for a connection. Those freed longest ago come first.
+    pub(crate) fn take_slot(&mut self, route: RouteId) -> Option<TakenSlot> {
+        self.take_slot_for(SlotUse::Connection(route))
     }
 
     /// As [`App::take_slot`], for a datagram socket.
-    pub(crate) fn take_socket_slot(&mut self, socket: SocketId) -> Option<(u32, u32, Box<SlotWords>)> {
-        self.take_slot_for(None, Some(socket))
+    pub(crate) fn take_socket_slot(&mut self, socket: SocketId) -> Option<TakenSlot> {
+        self.take_slot_for(SlotUse::Socket(socket))
     }
 
-    fn take_slot_for(
-        &mut self,
-        route: Option<RouteId>,
-        socket: Option<SocketId>,
-    ) -> Option<(u32, u32, Box<SlotWords>)> {
+    fn take_slot_for(&mut self, what: SlotUse) -> Option<TakenSlot> {
         let fresh = (self.slots.len() as u64) < u64::from(self.session.slots());
         let number = if fresh && self.free_slots.len() < SLOT_REUSE_DELAY {
-            self.slots.push(Slot { generation: 1, route: None, socket: None });
+            self.slots.push(Slot { generation: 1, used_by: None });
             self.slots.len() as u32 - 1
         } else {
             self.free_slots.pop_front()?
         };
         let slot = self.slots.get_mut(number as usize)?;
-        (slot.route, slot.socket) = (route, socket);
-        Some((number, slot.generation, Box::new(self.session.slot(number))))
+        slot.used_by = Some(what);
+        Some(TakenSlot { number, generation: slot.generation, words: Box::new(self.session.slot(number)) })
     }
 
     /// Gives a slot back: the generation moves on, so that the application's stale words count no more.
     pub(crate) fn put_back_slot(&mut self, number: u32, words: &SlotWords) {
         let Some(slot) = self.slots.get_mut(number as usize) else { return };
-        (slot.route, slot.socket) = (None, None);
+        slot.used_by = None;
         slot.generation = if slot.generation == u32::MAX { 1 } else { slot.generation + 1 };
         words.generation.store(slot.generation, Ordering::Relaxed);
         words.state.store(slot_state::FREE, Ordering::Release);
         self.free_slots.push_back(number);
     }
 
-    /// The connection in a slot.
+    /// What is in a slot.
     #[inline]
-    pub(crate) fn route_at(&self, slot: u32) -> Option<RouteId> {
-        self.slots.get(slot as usize)?.route
-    }
-
-    /// The datagram socket in a slot.
-    pub(crate) fn socket_at(&self, slot: u32) -> Option<SocketId> {
-        self.slots.get(slot as usize)?.socket
+    pub(crate) fn use_of(&self, slot: u32) -> Option<SlotUse> {
+        self.slots.get(slot as usize)?.used_by
     }
 
     /// All connections.
-    pub(crate) fn routes(&self) -> impl Iterator<Item = RouteId> {
-        self.slots.iter().filter_map(|s| s.route)
+    pub(crate) fn routes(&self) -> Vec<RouteId> {
+        let route = |s: &Slot| match s.used_by {
+            Some(SlotUse::Connection(route)) => Some(route),
+            _ => None,
+        };
+        self.slots.iter().filter_map(route).collect()
     }
 
     /// Whether it sleeps and has to be woken. Clears the flag: one wake is enough until it goes to sleep again, and
     /// whoever is told here that it sleeps does wake it.
-    pub(crate) fn must_wake(&self) -> bool {
-        if !self.e2a.must_wake(&self.app_sleep) {
-            return false;
+    fn must_wake(&self) -> bool {
+        shm::claim_wake(&self.app_sleep)
+    }
+
+    // ---- who it is
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Whether it has left, and only its memory is still here.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving
+    }
+
+    /// It has left.
+    pub(crate) fn on_left(&mut self) {
+        self.leaving = true;
+    }
+
+    /// What lingered of it was given its time. Whether that was so before.
+    pub(crate) fn on_overdue(&mut self) -> bool {
+        std::mem::replace(&mut self.is_overdue, true)
+    }
+
+    // ---- what it holds
+
+    /// Connections, and what waits to become one.
+    pub(crate) fn held(&self) -> u32 {
+        self.connections + self.waiting
+    }
+
+    pub(crate) fn add_connection(&mut self) {
+        self.connections += 1;
+    }
+
+    pub(crate) fn drop_connection(&mut self) {
+        self.connections -= 1;
+    }
+
+    pub(crate) fn add_waiting(&mut self) {
+        self.waiting += 1;
+    }
+
+    pub(crate) fn drop_waiting(&mut self) {
+        self.waiting -= 1;
+    }
+
+    /// A connect under a number of the application's. False: the number is in use.
+    pub(crate) fn add_connect(&mut self, request: u64, id: ConnectId) -> bool {
+        let free = !self.connects.contains_key(&request);
+        if free {
+            self.connects.insert(request, id);
         }
-        self.app_sleep.swap(0, Ordering::AcqRel) != 0
+        free
+    }
+
+    pub(crate) fn connect_of(&self, request: u64) -> Option<ConnectId> {
+        self.connects.get(&request).copied()
+    }
+
+    pub(crate) fn drop_connect(&mut self, request: u64) {
+        self.connects.remove(&request);
+    }
+
+    pub(crate) fn connects(&self) -> Vec<ConnectId> {
+        self.connects.values().copied().collect()
+    }
+
+    pub(crate) fn add_listener(&mut self, port: u16) {
+        self.listeners.insert(port);
+    }
+
+    pub(crate) fn drop_listener(&mut self, port: u16) {
+        self.listeners.remove(&port);
+    }
+
+    pub(crate) fn listeners(&self) -> Vec<u16> {
+        self.listeners.iter().copied().collect()
+    }
+
+    pub(crate) fn add_socket(&mut self, id: SocketId) {
+        self.sockets.insert(id);
+    }
+
+    pub(crate) fn drop_socket(&mut self, id: SocketId) {
+        self.sockets.remove(&id);
+    }
+
+    /// Datagram sockets.
+    pub(crate) fn sockets_held(&self) -> u32 {
+        self.sockets.len() as u32
+    }
+
+    pub(crate) fn sockets(&self) -> Vec<SocketId> {
+        self.sockets.iter().copied().collect()
+    }
+
+    // ---- doorbells
+
+    /// Takes slots that the application marked.
+    pub(crate) fn take_doorbells(&mut self, out: &mut Vec<u32>, max: usize) {
+        self.a2e.take(out, max);
+    }
+
+    /// Whether there are any.
+    pub(crate) fn has_rung(&self) -> bool {
+        self.a2e.is_dirty()
+    }
+
+    /// Marks a slot for the application. With `awaited` it has to be woken if it sleeps; true: that is new in this round.
+    #[inline]
+    pub(crate) fn ring(&mut self, slot: u32, awaited: bool) -> bool {
+        self.e2a.ring(slot);
+        awaited && !std::mem::replace(&mut self.is_touched, true)
+    }
+
+    /// The round is over: whether it has to be woken.
+    pub(crate) fn end_round(&mut self) -> bool {
+        self.is_touched = false;
+        self.must_wake()
+    }
+
+    // ---- rows
+
+    /// Its row, with what live connections carried and is not counted yet.
+    pub(crate) fn row(&self, live: Carried) -> AppRow {
+        AppRow {
+            pid: self.pid,
+            uid: self.uid,
+            name: self.name.clone(),
+            connections: self.connections,
+            tx_bytes: self.tx_bytes.wrapping_add(live.tx),
+            rx_bytes: self.rx_bytes.wrapping_add(live.rx),
+            pinned_bytes: self.pool.bytes(),
+        }
     }
 
     /// Counts what its connections carried. A lane's reset takes back what was sent and did not arrive: sums wrap.
-    pub(crate) fn count_bytes(&mut self, tx: u64, rx: u64) {
-        self.tx_bytes = self.tx_bytes.wrapping_add(tx);
-        self.rx_bytes = self.rx_bytes.wrapping_add(rx);
+    pub(crate) fn count_bytes(&mut self, carried: Carried) {
+        self.tx_bytes = self.tx_bytes.wrapping_add(carried.tx);
+        self.rx_bytes = self.rx_bytes.wrapping_add(carried.rx);
     }
 
     /// Whether its memory may be dropped.
@@ -185,24 +315,4 @@ impl App {
             _ => Reason::PeerAppDied,
         }
     }
-}
-
-/// Writes the engine's half of a slot for a new connection or socket, and clears the application's.
-///
-/// The application's half is ignored until it stores the slot's generation in `app_generation`.
-pub(crate) fn clear_slot(words: &SlotWords, generation: u32, epoch: u32, state: u32) {
-    words.app_generation.store(0, Ordering::Relaxed);
-    words.tx_tail.store(0, Ordering::Relaxed);
-    words.rx_head.store(0, Ordering::Relaxed);
-    words.app_flags.store(0, Ordering::Relaxed);
-    words.app_wait.store(0, Ordering::Relaxed);
-    words.peer_timeout_ms.store(0, Ordering::Relaxed);
-    words.tx_head.store(0, Ordering::Relaxed);
-    words.rx_tail.store(0, Ordering::Relaxed);
-    words.engine_flags.store(0, Ordering::Relaxed);
-    words.reason.store(0, Ordering::Relaxed);
-    shm::reset_rest(words);
-    words.epoch.store(epoch.into(), Ordering::Relaxed);
-    words.generation.store(generation, Ordering::Relaxed);
-    words.state.store(state, Ordering::Release);
 }

@@ -8,11 +8,10 @@ use std::time::Duration;
 use ipnet::IpNet;
 use verbs::DeviceAttr;
 
-use crate::SetupError;
-use crate::datagram::UdPort;
+use crate::event::SetupError;
 use crate::limits::{
-    FLIGHT_BYTES_MAX, FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX, LANE_CREDITS_MIN,
-    RING_BYTES_MAX, RING_BYTES_MIN, SEND_QUEUE_DEPTH, SEND_QUEUE_DEPTH_MIN, TABLE_MAX,
+    DATAGRAM_COMPLETIONS_MAX, FLIGHT_BYTES_MAX, FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX,
+    LANE_CREDITS_MIN, RING_BYTES_MAX, RING_BYTES_MIN, SEND_QUEUE_DEPTH, SEND_QUEUE_DEPTH_MIN, TABLE_MAX,
 };
 
 /// Giving a ring's pages back and faulting them in again costs about as much as carrying its bytes, so it is done where a second
@@ -189,7 +188,7 @@ impl EngineConfig {
         }
         // As many lanes as fit the device's SRQ and CQ: neither may ever overflow.
         let per_lane = self.lane_credits + send_queue;
-        let completions = device.max_cqe.saturating_sub(UdPort::COMPLETIONS_MAX);
+        let completions = device.max_cqe.saturating_sub(DATAGRAM_COMPLETIONS_MAX);
         let fit = (device.max_srq_wr / self.lane_credits).min(completions / per_lane);
         if fit == 0 {
             return Err(SetupError::Config(format!(

@@ -1,12 +1,36 @@
 //! What goes in and out of the engine beside calls: types without behaviour.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use control::{Connection, Reason};
+use control::{Connection, Kind, Reason};
 use shm::Session;
 use verbs::VerbsError;
 
-use crate::AppId;
+use crate::ids::AppId;
+
+/// A connect that an application asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dial {
+    /// The listener, on this host or another.
+    pub to: SocketAddr,
+    /// Bytes of each ring that it asks for, rounded to what exists; 0 for the default.
+    pub ring_bytes: u32,
+    /// What the connection carries. The listener must be of the same kind.
+    pub kind: Kind,
+}
+
+/// A listener that an application asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listen {
+    /// The port, 0 for any free one.
+    pub port: u16,
+    /// Connections that may wait for `accept`, at least 1.
+    pub backlog: u32,
+    /// Bytes of each ring at most; 0 leaves it to the connecting side.
+    pub ring_bytes: u32,
+    /// What its connections carry.
+    pub kind: Kind,
+}
 
 /// What the daemon must do, or tell an application.
 #[derive(Debug)]

@@ -1,12 +1,16 @@
 //! Control frames on a lane: the bytes of docs/wire.md, section "Lane frames".
 //!
-//! Owns layout and syntax. It must never judge meaning: whether a route exists or a number is allowed is decided where
-//! the record is used. All integers are big-endian; parsing never panics, whatever the bytes are.
+//! Owns layout, syntax, and what can be said of a value alone ([`check_ring`], [`check_route`]). It must never judge meaning:
+//! whether a route exists or a number is allowed is decided where the record is used. All integers are big-endian; parsing never panics, whatever the bytes are.
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use verbs::{RemoteAddr, Rkey};
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::immediate::ROUTE_BITS;
+use crate::limits::RING_BYTES_MIN;
 
 /// Version in the header.
 pub(crate) const FRAME_VERSION: u8 = 1;
@@ -97,6 +101,13 @@ pub(crate) struct WireRing {
     pub(crate) addr: u64,
 }
 
+impl WireRing {
+    /// Where it begins.
+    pub(crate) fn remote(&self) -> RemoteAddr {
+        RemoteAddr { addr: self.addr, rkey: Rkey(self.rkey) }
+    }
+}
+
 /// Asks for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Open {
@@ -161,6 +172,24 @@ pub(crate) enum FrameError {
     Trailing(usize),
     #[error("reserved bits are set in {0}")]
     Reserved(&'static str),
+    #[error("route {0:#x} is more than {ROUTE_BITS} bits")]
+    Route(u32),
+    #[error("ring of {bytes} bytes where at most {max} and a power of two are allowed")]
+    Ring { bytes: u32, max: u32 },
+}
+
+/// Refuses a ring of the peer that arithmetic or layout cannot take: `max` is the largest that may be meant.
+pub(crate) fn check_ring(ring: &WireRing, max: u32) -> Result<(), FrameError> {
+    let fits = ring.addr.checked_add(ring.bytes.into()).is_some();
+    if !fits || !ring.bytes.is_power_of_two() || !(RING_BYTES_MIN..=max).contains(&ring.bytes) {
+        return Err(FrameError::Ring { bytes: ring.bytes, max });
+    }
+    Ok(())
+}
+
+/// Refuses a route id that the peer chose and that an immediate could not carry.
+pub(crate) const fn check_route(route: u32) -> Result<(), FrameError> {
+    if route >> ROUTE_BITS == 0 { Ok(()) } else { Err(FrameError::Route(route)) }
 }
 
 /// Takes a frame apart: header, then records.

@@ -1,19 +1,26 @@
 //! A lane: the one RC queue pair to a peer host, and what waits for it.
 //!
 //! Owns the lane's queues and numbers. It must never touch a connection: those who move connections are `pump` (sending),
-//! `recv` (receiving) and `link` (making and losing lanes).
+//! `engine::recv` (receiving) and `engine::link` (making and losing lanes).
 //!
-//! A lane that is reset loses its queue pair and all that waits for it, but not its connections: `resync` carries them over.
+//! A lane that is reset loses its queue pair and all that waits for it, but not its connections: `engine::reset` carries them
+//! over.
+
+pub(crate) mod pump;
+mod row;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use verbs::{PathMtu, Psn, Qpn, Time};
+use rand::RngExt;
+use verbs::{PathMtu, Provider, Psn, Qpn, Time, VerbsError};
 
-use crate::connect::ConnectId;
-use crate::credit::{RecvCredits, SendCredits};
-use crate::datagram::DatagramPeer;
+use crate::credit::{CreditError, RecvCredits, SendCredits};
+use crate::datagram::peer::DatagramPeer;
+use crate::frame::Header;
+use crate::ids::{AppId, ConnectId, RouteId};
+use crate::immediate::{UNIT_BYTES, UNITS_MAX};
 use crate::limits::{
     FRAME_SLOTS, LANE_FRUITLESS_AFTER, LANE_RESET_WINDOW, LANE_RESETS_FRUITLESS_MAX, LANE_RESETS_MAX, LANE_SPENT_MAX,
     LANE_SUSPECT_WITHIN, LANE_WIDEN_FIRST, LANE_WIDEN_LAST, OPENS_PENDING_MAX,
@@ -22,15 +29,9 @@ use crate::recvpool::FrameMemory;
 use crate::redial::Redial;
 use crate::resync::Resync;
 use crate::sched::Drr;
-use crate::sendq::SendQueue;
+use crate::sendq::{SendQueue, StrayCompletion};
 use crate::stall::Stall;
-use crate::table::key;
-use crate::vqp::RouteId;
-
-key!(
-    /// A peer host's lane.
-    LaneId
-);
+use crate::violation::Violation;
 
 /// How far a lane is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,98 +48,125 @@ pub(crate) enum LaneState {
 
 /// An answer that has no connection.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Nak {
-    pub(crate) route: u32,
-    pub(crate) reason: u32,
+struct Nak {
+    route: u32,
+    reason: u32,
+}
+
+/// This end of a new incarnation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OwnEnd {
+    pub(crate) incarnation: u32,
+    pub(crate) qpn: Qpn,
+    /// First PSN sent.
+    pub(crate) psn: Psn,
+    /// What the offer says.
+    pub(crate) mtu: PathMtu,
+    /// SRQ entries that the peer may use.
+    pub(crate) credits: u32,
+}
+
+/// The other end of it, and what both have agreed on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PeerEnd {
+    pub(crate) incarnation: u32,
+    pub(crate) qpn: Qpn,
+    pub(crate) port: u16,
+    pub(crate) mtu: PathMtu,
+    /// Entries of the peer's SRQ that this end may use.
+    pub(crate) credits: u32,
+    /// Longest frame that both take.
+    pub(crate) frame_bytes_max: usize,
+    /// Longest piece of ring data that both take.
+    pub(crate) piece_bytes_max: u32,
+    /// Long pieces leave as a WRITE and a WRITE with immediate (see `immediate`).
+    pub(crate) splits_pieces: bool,
 }
 
 /// The lane to one peer.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    pub(crate) peer: IpAddr,
-    pub(crate) state: LaneState,
+    peer: IpAddr,
+    state: LaneState,
     /// The daemon was asked to dial.
-    pub(crate) is_wanted: bool,
+    is_wanted: bool,
     /// Dials that failed, and when datagrams may have the host dialed again.
-    pub(crate) redial: Redial,
-    /// It was up and failed, and was not made again.
-    pub(crate) has_failed: bool,
-    pub(crate) incarnation: u32,
-    pub(crate) peer_incarnation: u32,
-    pub(crate) qpn: Qpn,
-    pub(crate) peer_qpn: Qpn,
-    pub(crate) peer_port: u16,
+    redial: Redial,
+    incarnation: u32,
+    peer_incarnation: u32,
+    qpn: Qpn,
+    peer_qpn: Qpn,
+    peer_port: u16,
     /// First PSN sent.
-    pub(crate) psn: Psn,
-    pub(crate) mtu: PathMtu,
+    psn: Psn,
+    mtu: PathMtu,
     /// Largest that is offered: less than the device's after the way got narrower.
-    pub(crate) mtu_max: PathMtu,
+    mtu_max: PathMtu,
     /// When that was lowered, and how long it holds.
     narrowed: Option<Time>,
     widen_after: Duration,
     /// What this incarnation's offer says.
-    pub(crate) mtu_offered: PathMtu,
+    mtu_offered: PathMtu,
     /// Queue pairs in a row whose retries were spent, each soon after it came up.
     spent: u32,
 
-    pub(crate) tx: SendCredits,
-    pub(crate) rx: RecvCredits,
+    tx: SendCredits,
+    rx: RecvCredits,
     /// Out of credits since the last frame that brought some.
-    pub(crate) is_stalled: bool,
-    pub(crate) sendq: SendQueue,
-    pub(crate) frames: Option<FrameMemory>,
-    pub(crate) frame_bytes_max: usize,
-    pub(crate) piece_bytes_max: u32,
-    /// Long pieces leave as a WRITE and a WRITE with immediate (see `immediate`).
-    pub(crate) splits_pieces: bool,
+    is_stalled: bool,
+    sendq: SendQueue,
+    frames: Option<FrameMemory>,
+    frame_bytes_max: usize,
+    piece_bytes_max: u32,
+    splits_pieces: bool,
     /// Number of the last frame sent, and received. They go on over the lane's incarnations.
-    pub(crate) frame_sent: u64,
-    pub(crate) frame_received: u64,
+    frame_sent: u64,
+    frame_received: u64,
 
     /// Connections with data to send.
-    pub(crate) drr: Drr,
+    drr: Drr,
     /// Connections with records to send.
-    pub(crate) control: VecDeque<RouteId>,
+    control: VecDeque<RouteId>,
     /// Connections whose Open is to be sent.
-    pub(crate) opens: VecDeque<RouteId>,
+    opens: VecDeque<RouteId>,
     /// Opens sent and not answered.
-    pub(crate) opens_sent: u32,
+    opens_sent: u32,
     /// Opens received and not answered.
-    pub(crate) opens_received: u32,
-    pub(crate) naks: VecDeque<Nak>,
+    opens_received: u32,
+    naks: VecDeque<Nak>,
     /// Connections whose consumed bytes may wait.
-    pub(crate) lazy_heads: VecDeque<RouteId>,
-    pub(crate) has_head_timer: bool,
+    lazy_heads: VecDeque<RouteId>,
+    has_head_timer: bool,
     /// The timer fired: lazy heads are due.
-    pub(crate) heads_due: bool,
+    heads_due: bool,
     /// Connections whose last record is work request `.0`.
-    pub(crate) closing: VecDeque<(u64, RouteId)>,
+    closing: VecDeque<(u64, RouteId)>,
     /// Connects that wait for the lane.
-    pub(crate) parked: VecDeque<ConnectId>,
+    parked: VecDeque<ConnectId>,
 
     /// First of the list of connections.
-    pub(crate) first: Option<RouteId>,
-    pub(crate) connections: u32,
-    /// In the engine's list of lanes with work.
-    pub(crate) is_queued: bool,
-    pub(crate) tx_bytes: u64,
-    pub(crate) rx_bytes: u64,
+    first: Option<RouteId>,
+    connections: u32,
+    /// In the list of lanes with work.
+    is_queued: bool,
+    tx_bytes: u64,
+    rx_bytes: u64,
 
     /// The peer's UD queue pair, as long as there is a link to it.
-    pub(crate) datagram: Option<DatagramPeer>,
+    datagram: Option<DatagramPeer>,
     /// Connections wait for the next incarnation.
-    pub(crate) resync: Option<Resync>,
+    resync: Option<Resync>,
     /// The queue pair failed: it is taken down at the end of the round, for this reason.
-    pub(crate) failing: Option<String>,
+    failing: Option<String>,
     /// The peer's daemon says nothing.
-    pub(crate) stall: Option<Stall>,
+    stall: Option<Stall>,
     /// Resets since the daemon knows the peer.
-    pub(crate) resets: u64,
+    resets: u64,
     reset_times: VecDeque<Time>,
     /// When this incarnation came up.
-    pub(crate) up_since: Time,
+    up_since: Time,
     /// When its last connection left, or it came up without one.
-    pub(crate) unused_since: Time,
+    unused_since: Time,
     /// Resets of incarnations that had time and carried nothing, since one did.
     fruitless: u32,
 }
@@ -150,7 +178,6 @@ impl Lane {
             state: LaneState::Down,
             is_wanted: false,
             redial: Redial::default(),
-            has_failed: false,
             incarnation: 0,
             peer_incarnation: 0,
             qpn: Qpn(0),
@@ -201,6 +228,43 @@ impl Lane {
         }
     }
 
+    // ---- what it is
+
+    pub(crate) fn peer(&self) -> IpAddr {
+        self.peer
+    }
+
+    pub(crate) fn state(&self) -> LaneState {
+        self.state
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.state == LaneState::Up
+    }
+
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.incarnation
+    }
+
+    pub(crate) fn peer_incarnation(&self) -> u32 {
+        self.peer_incarnation
+    }
+
+    /// The peer's UDP port.
+    pub(crate) fn peer_port(&self) -> u16 {
+        self.peer_port
+    }
+
+    /// The queue pair, if it has one.
+    pub(crate) fn qpn(&self) -> Option<Qpn> {
+        self.has_qp().then_some(self.qpn)
+    }
+
+    /// First PSN that this end sends.
+    pub(crate) fn psn(&self) -> Psn {
+        self.psn
+    }
+
     /// Whether it has a queue pair.
     pub(crate) fn has_qp(&self) -> bool {
         self.state != LaneState::Down
@@ -221,19 +285,128 @@ impl Lane {
         self.state == LaneState::Down && !self.is_wanted && self.parked.is_empty() && self.connections == 0
     }
 
-    /// Whether datagrams wait before they have the host dialed again.
-    pub(crate) fn holds_dials_back(&self, now: Time) -> bool {
-        self.state == LaneState::Down && !self.redial.is_due(now)
-    }
-
     /// Whether it is up and carries no connection, nor is about to.
     pub(crate) fn is_unused(&self) -> bool {
         let opening = !self.opens.is_empty() || self.opens_sent > 0 || self.opens_received > 0;
         self.state == LaneState::Up && self.connections == 0 && self.parked.is_empty() && !opening
     }
 
+    /// When its last connection left, or it came up without one.
+    pub(crate) fn unused_since(&self) -> Time {
+        self.unused_since
+    }
+
+    // ---- dials
+
+    /// Whether the daemon was asked to dial, or to make the lane anew.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.is_wanted
+    }
+
+    /// Somebody wants the lane. True: the daemon must dial.
+    pub(crate) fn want(&mut self) -> bool {
+        self.state == LaneState::Down && !std::mem::replace(&mut self.is_wanted, true)
+    }
+
+    /// A connect waits for the lane.
+    pub(crate) fn park(&mut self, connect: ConnectId) {
+        self.parked.push_back(connect);
+    }
+
+    /// Nobody wants the lane any more. The connects that waited for it.
+    pub(crate) fn give_up_parked(&mut self) -> VecDeque<ConnectId> {
+        self.is_wanted = false;
+        std::mem::take(&mut self.parked)
+    }
+
+    /// Whether a datagram may have the host dialed now.
+    pub(crate) fn may_redial(&self, now: Time) -> bool {
+        self.redial.is_due(now)
+    }
+
+    /// Whether datagrams wait before they have the host dialed again.
+    pub(crate) fn holds_dials_back(&self, now: Time) -> bool {
+        self.state == LaneState::Down && !self.redial.is_due(now)
+    }
+
+    /// What the end of the lane, or of the wish for it, says about the next dial. Before anything of the lane is forgotten.
+    pub(crate) fn note_loss(&mut self, now: Time, rng: &mut impl RngExt) {
+        if self.can_answer() && (self.is_up() || self.resync.is_some()) {
+            self.redial.on_lost(now, now.saturating_since(self.up_since), rng);
+        } else if self.is_wanted {
+            self.redial.on_failed(now, rng);
+        }
+    }
+
+    // ---- set-up
+
+    /// Makes the memory of control frames, if there is none.
+    pub(crate) fn make_frames<P: Provider>(&mut self, nic: &mut P, frame_bytes: u32) -> Result<(), VerbsError> {
+        if self.frames.is_none() {
+            self.frames = Some(FrameMemory::new(nic, FRAME_SLOTS, frame_bytes)?);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn frames(&self) -> Option<&FrameMemory> {
+        self.frames.as_ref()
+    }
+
+    /// The path MTU of the next offer.
+    pub(crate) fn mtu_to_offer(&self, device: PathMtu) -> PathMtu {
+        device.min(self.mtu_max)
+    }
+
+    /// The path MTU of the offer that was made.
+    pub(crate) fn mtu_offered(&self) -> PathMtu {
+        self.mtu_offered
+    }
+
+    /// The queue pair was made, and the peer is told of it.
+    pub(crate) fn on_offered(&mut self, own: OwnEnd) {
+        self.state = LaneState::Offered;
+        self.incarnation = own.incarnation;
+        self.qpn = own.qpn;
+        self.psn = own.psn;
+        self.mtu_offered = own.mtu;
+        self.rx = RecvCredits::new(own.credits);
+    }
+
+    /// The peer's offer was taken.
+    pub(crate) fn on_accepted(&mut self, peer: PeerEnd) {
+        self.state = LaneState::Accepted;
+        self.peer_incarnation = peer.incarnation;
+        self.peer_qpn = peer.qpn;
+        self.peer_port = peer.port;
+        self.mtu = peer.mtu;
+        self.tx = SendCredits::new(peer.credits);
+        self.frame_bytes_max = peer.frame_bytes_max;
+        self.splits_pieces = peer.splits_pieces;
+        // What is before the last part of a piece is told in the immediate.
+        let max = if peer.splits_pieces { UNITS_MAX * UNIT_BYTES } else { u32::MAX };
+        self.piece_bytes_max = peer.piece_bytes_max.min(max);
+    }
+
+    /// Connections may use it. The connects that waited for it.
+    pub(crate) fn on_ready(&mut self, now: Time) -> VecDeque<ConnectId> {
+        self.state = LaneState::Up;
+        (self.up_since, self.unused_since) = (now, now);
+        self.give_up_parked()
+    }
+
+    // ---- work
+
+    /// Enters the list of lanes with work. False: it is there already.
+    pub(crate) fn enter_queue(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_queued, true)
+    }
+
+    pub(crate) fn leave_queue(&mut self) {
+        self.is_queued = false;
+    }
+
     /// Whether a frame should leave, if it may.
-    pub(crate) fn wants_frame(&self) -> bool {
+    fn wants_frame(&self) -> bool {
         !self.control.is_empty()
             || !self.naks.is_empty()
             || (!self.opens.is_empty() && self.opens_sent < OPENS_PENDING_MAX)
@@ -242,15 +415,137 @@ impl Lane {
     }
 
     /// Whether a frame may leave.
-    pub(crate) fn allows_frame(&self) -> bool {
+    fn allows_frame(&self) -> bool {
         self.tx.allow_frame(self.rx.owed()) && self.sendq.has_frame_room()
     }
 
-    /// Something arrived, or arrived at the peer: this incarnation is of use.
-    #[inline]
-    pub(crate) fn on_progress(&mut self) {
-        self.fruitless = 0;
+    /// Whether a frame could leave at once.
+    pub(crate) fn has_frame_to_send(&self) -> bool {
+        self.is_up() && self.wants_frame() && self.allows_frame()
     }
+
+    /// A connection has records to send, and is not in that list yet.
+    pub(crate) fn push_control(&mut self, route: RouteId) {
+        self.control.push_back(route);
+    }
+
+    /// A connection has data to send, and is not in that list yet.
+    pub(crate) fn push_ready(&mut self, app: AppId, route: RouteId) {
+        self.drr.push(app, route);
+    }
+
+    /// A connection consumed bytes of which the peer may hear later, and is not in that list yet. True: the timer of such news
+    /// is to be started.
+    pub(crate) fn push_lazy_head(&mut self, route: RouteId) -> bool {
+        self.lazy_heads.push_back(route);
+        !std::mem::replace(&mut self.has_head_timer, true)
+    }
+
+    /// That timer fired.
+    pub(crate) fn on_head_timer(&mut self) {
+        self.has_head_timer = false;
+        self.heads_due = !self.lazy_heads.is_empty();
+    }
+
+    /// A connection's Open is to be sent.
+    pub(crate) fn push_open(&mut self, route: RouteId) {
+        self.opens.push_back(route);
+    }
+
+    /// The peer answered an Open.
+    pub(crate) fn on_open_answered(&mut self) {
+        self.opens_sent = self.opens_sent.saturating_sub(1);
+    }
+
+    /// An Open of the peer arrived: it waits for an answer.
+    pub(crate) fn on_open_received(&mut self) -> Result<(), Violation> {
+        if self.opens_received >= OPENS_PENDING_MAX {
+            return Err(Violation::TooManyOpens(OPENS_PENDING_MAX));
+        }
+        self.opens_received += 1;
+        Ok(())
+    }
+
+    /// After a reset an Open of the peer waits for its answer once more.
+    pub(crate) fn owe_answer_again(&mut self) {
+        self.opens_received += 1;
+    }
+
+    /// An Open of the peer is refused. False: the lane is gone, and with it the peer's interest in an answer.
+    pub(crate) fn refuse_open(&mut self, route: u32, reason: u32) -> bool {
+        let can_answer = self.can_answer();
+        if can_answer {
+            self.naks.push_back(Nak { route, reason });
+        }
+        can_answer
+    }
+
+    // ---- completions
+
+    /// A send, and all before it, is done.
+    pub(crate) fn on_sent(&mut self, seq: u64) -> Result<(), StrayCompletion> {
+        self.sendq.on_completion(seq)?;
+        self.fruitless = 0;
+        Ok(())
+    }
+
+    /// The next connection whose last record is done.
+    pub(crate) fn take_closed(&mut self) -> Option<RouteId> {
+        let (end, route) = *self.closing.front()?;
+        if !self.sendq.is_completed(end) {
+            return None;
+        }
+        self.closing.pop_front();
+        Some(route)
+    }
+
+    /// Whether connections whose last work request is `wr` must stay, since the device or the peer may still name them.
+    pub(crate) fn may_name(&self, wr: u64) -> bool {
+        self.holds_connections() || !self.sendq.is_completed(wr)
+    }
+
+    /// A message arrived: this incarnation is of use.
+    #[inline]
+    pub(crate) fn on_arrival(&mut self) -> Result<(), CreditError> {
+        self.rx.on_arrival()?;
+        self.fruitless = 0;
+        Ok(())
+    }
+
+    /// Ring data arrived.
+    #[inline]
+    pub(crate) fn count_received(&mut self, bytes: u32) {
+        self.rx_bytes += u64::from(bytes);
+    }
+
+    /// A frame arrived. False: it was handled on an earlier incarnation.
+    pub(crate) fn on_frame(&mut self, header: &Header) -> Result<bool, Violation> {
+        if header.incarnation != self.peer_incarnation {
+            return Err(Violation::Incarnation { found: header.incarnation, expected: self.peer_incarnation });
+        }
+        let expected = self.frame_received + 1;
+        if header.sequence < expected {
+            return Ok(false);
+        }
+        if header.sequence != expected {
+            return Err(Violation::Sequence { found: header.sequence, expected });
+        }
+        self.frame_received = expected;
+        self.tx.on_total(header.credits)?;
+        self.is_stalled = false;
+        Ok(true)
+    }
+
+    /// A receive of an incarnation was posted again. True: a frame is due that gives it back to the peer.
+    pub(crate) fn on_reposted(&mut self, incarnation: u32) -> bool {
+        if self.incarnation != incarnation || !self.has_qp() {
+            return false;
+        }
+        self.rx.on_reposted();
+        self.rx.is_due()
+    }
+
+    // ---- the path MTU
 
     /// The way to the peer takes this path MTU at most. True: the queue pair has a larger one, and must be made anew.
     pub(crate) fn narrow(&mut self, now: Time, mtu: PathMtu) -> bool {
@@ -295,6 +590,26 @@ impl Lane {
         (self.mtu_max, self.narrowed) = (PathMtu::Mtu4096, None);
         self.widen_after = LANE_WIDEN_FIRST;
         self.spent = 0;
+    }
+
+    // ---- failing and going on
+
+    /// The queue pair failed. False: it is known already, or there is none.
+    pub(crate) fn fail(&mut self, detail: String) -> bool {
+        let first = self.has_qp() && self.failing.is_none();
+        if first {
+            self.failing = Some(detail);
+        }
+        first
+    }
+
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failing.is_some()
+    }
+
+    /// Why the queue pair is to be taken down.
+    pub(crate) fn take_failure(&mut self) -> Option<String> {
+        self.failing.take()
     }
 
     /// Counts a reset. False: there were too many, and the connections end.
@@ -344,5 +659,128 @@ impl Lane {
         self.stall = None;
         self.first = None;
         self.connections = 0;
+    }
+
+    /// The connections wait for the next incarnation, which the daemons make by themselves. `unsent`: those whose Open never
+    /// left, the oldest last; `unanswered`: Opens of the peer that still wait for an answer.
+    pub(crate) fn keep_connections(&mut self, resync: Resync, unsent: Vec<RouteId>, unanswered: u32) {
+        self.is_wanted = true;
+        self.opens_received = unanswered;
+        self.opens.extend(unsent.into_iter().rev());
+        self.resync = Some(resync);
+    }
+
+    /// Whether connections wait for the next incarnation, so that none may be freed.
+    pub(crate) fn holds_connections(&self) -> bool {
+        self.resync.is_some()
+    }
+
+    /// What is told and heard before the connections go on; made if this end kept nothing while the peer did.
+    pub(crate) fn resync_mut(&mut self) -> &mut Resync {
+        self.resync.get_or_insert_with(Resync::nothing_kept)
+    }
+
+    /// The same, if there is any.
+    pub(crate) fn resync_if_kept(&mut self) -> Option<&mut Resync> {
+        self.resync.as_mut()
+    }
+
+    /// Both ends know what arrived at the other: connections go on.
+    pub(crate) fn take_resync_if_done(&mut self) -> Option<Resync> {
+        self.resync.take_if(|r| r.is_done())
+    }
+
+    /// Number of the last frame of the peer that was handled.
+    pub(crate) fn frames_received(&self) -> u64 {
+        self.frame_received
+    }
+
+    /// The peer says how many frames it has handled: the next is the one after.
+    pub(crate) fn on_frames_arrived(&mut self, arrived: u64) -> Result<(), Violation> {
+        if arrived > self.frame_sent && !self.resync.as_ref().is_some_and(Resync::is_fresh) {
+            return Err(Violation::FramesArrived { found: arrived, sent: self.frame_sent });
+        }
+        self.frame_sent = arrived;
+        Ok(())
+    }
+
+    /// Opens that the peer knows of still wait for its answer.
+    pub(crate) fn on_gone_on(&mut self, opens_sent: u32) {
+        self.opens_sent = opens_sent;
+    }
+
+    // ---- a silent peer
+
+    /// The peer's daemon says nothing. The list of those who do not wait for it for ever, empty at first.
+    pub(crate) fn begin_stall(&mut self) -> &mut Stall {
+        self.stall.insert(Stall::default())
+    }
+
+    pub(crate) fn end_stall(&mut self) {
+        self.stall = None;
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.stall.is_some()
+    }
+
+    /// What a connection's application wishes, as long as the peer is silent.
+    pub(crate) fn note_patience(&mut self, route: RouteId, patience: impl FnOnce() -> Option<Duration>) {
+        if let Some(stall) = &mut self.stall {
+            stall.note(route, patience());
+        }
+    }
+
+    /// A connection that does not wait for as long as the peer is silent.
+    pub(crate) fn take_impatient(&mut self, silent: Duration) -> Option<RouteId> {
+        self.stall.as_mut()?.take_due(silent)
+    }
+
+    // ---- its connections, as a list through them
+
+    pub(crate) fn first(&self) -> Option<RouteId> {
+        self.first
+    }
+
+    pub(crate) fn connections(&self) -> u32 {
+        self.connections
+    }
+
+    /// A connection joins in front. The one that was first.
+    pub(crate) fn on_linked(&mut self, route: RouteId) -> Option<RouteId> {
+        self.connections += 1;
+        self.first.replace(route)
+    }
+
+    /// A connection left.
+    pub(crate) fn on_unlinked(&mut self, now: Time) {
+        self.connections -= 1;
+        self.unused_since = now;
+    }
+
+    /// The first one left.
+    pub(crate) fn set_first(&mut self, first: Option<RouteId>) {
+        self.first = first;
+    }
+
+    // ---- datagrams
+
+    pub(crate) fn datagram(&self) -> Option<DatagramPeer> {
+        self.datagram
+    }
+
+    pub(crate) fn set_datagram(&mut self, peer: DatagramPeer) {
+        self.datagram = Some(peer);
+    }
+
+    pub(crate) fn take_datagram(&mut self) -> Option<DatagramPeer> {
+        self.datagram.take()
+    }
+
+    /// The peer has taken this host's offer. Where datagrams go.
+    pub(crate) fn on_datagram_ready(&mut self) -> Option<DatagramPeer> {
+        let peer = self.datagram.as_mut()?;
+        peer.on_ready();
+        Some(*peer)
     }
 }

@@ -6,10 +6,16 @@
 //! those of docs/wire.md (section "Lane frames") what a peer daemon sees.
 //!
 //! The way of a byte: the application copies it into its tx ring and rings the session's doorbell; [`Engine::run`] takes the
-//! doorbell (`tenant`), checks the tail (`vqp`), puts the connection into its lane's ready list (`sched`) and posts the whole
-//! readable range as WRITE_WITH_IMM with the peer's route id (`pump`, `sendq`, `credit`). The peer's engine finds the connection
-//! by the immediate (`recv`), publishes its new tail and rings its application's doorbell. What that application consumed
-//! comes back in a control frame (`frame`) and frees the tx ring.
+//! doorbell (`engine::tenant`), checks the tail (`vqp`), puts the connection into its lane's ready list (`sched`) and posts the
+//! whole readable range as WRITE_WITH_IMM with the peer's route id (`lane::pump`, `sendq`, `credit`). The peer's engine finds the
+//! connection by the immediate (`engine::recv`), publishes its new tail and rings its application's doorbell. What that
+//! application consumed comes back in a control frame (`frame`) and frees the tx ring.
+//!
+//! Modules use each other downwards only. At the bottom: names (`ids`), bounds (`limits`), bytes of the wire (`frame`, `immediate`,
+//! `datagram::header`) and rules of numbers alone (`credit`, `sched`, `sendq`, `ringpool`, `timers`, `users`, ...). On these the
+//! things, each with its own state behind its own verbs: a connection (`vqp`), a `lane`, an application (`app`), the sockets
+//! (`datagram`); then the tables of them (`vqp::table`, `lanes`, `apps`, `listeners`, `attempts`). At the top the [`Engine`], which
+//! alone sees all of them: `engine` has the order of a round, and its submodules a round or kind of call each.
 //!
 //! Limits. Everything that grows is bounded by [`EngineConfig`] or the private module `limits`; events are bounded by
 //! the tables that they are about, as long as the daemon takes them after each round. At a limit there is back
@@ -22,46 +28,46 @@
 #![deny(missing_docs)]
 
 mod app;
+mod apps;
+mod attempts;
 mod config;
-mod connect;
+mod counters;
 mod credit;
 mod datagram;
-mod dial;
 mod engine;
 mod event;
 mod frame;
+mod ids;
 mod immediate;
 mod lane;
+mod lanes;
 mod limits;
-mod link;
-mod listen;
-mod pump;
-mod recv;
+mod listeners;
+mod page;
 mod recvpool;
 mod redial;
-mod rest;
+mod rests;
 mod resync;
 mod ringpool;
 mod route_names;
 mod sched;
 mod sendq;
+mod slot;
 mod stall;
-mod stat;
 mod table;
-mod tenant;
 mod timers;
 mod users;
 mod violation;
 mod vqp;
 
-pub use app::AppId;
 pub use config::{DeviceFit, DeviceRoom, EngineConfig, private_networks};
-pub use datagram::check_datagram;
+pub use datagram::header::check_datagram;
 pub use engine::Engine;
-pub use event::{Attach, EngineTotals, Event, SetupError};
+pub use event::{Attach, Dial, EngineTotals, Event, Listen, SetupError};
 pub use frame::check_frame;
+pub use ids::AppId;
 pub use ipnet::IpNet;
 pub use limits::{
     FLIGHT_BYTES_MAX, FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX, LANE_CREDITS_MIN, TABLE_MAX,
 };
-pub use stat::{Page, Viewer};
+pub use page::{Page, Viewer};

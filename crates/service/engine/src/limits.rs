@@ -125,6 +125,8 @@ pub(crate) const DATAGRAMS_INFLIGHT_MAX: u32 = 64;
 pub(crate) const DATAGRAM_BYTES_INFLIGHT_MAX: u64 = 256 << 10;
 /// Receives of the UD queue pair, if the device allows as many: what may arrive between two rounds.
 pub(crate) const DATAGRAM_RECEIVES: u32 = 512;
+/// Completions that the UD queue pair can have in the CQ.
+pub(crate) const DATAGRAM_COMPLETIONS_MAX: u32 = DATAGRAM_RECEIVES + DATAGRAMS_INFLIGHT_MAX;
 /// Datagrams taken out of transmit rings in one round.
 pub(crate) const DATAGRAMS_PER_RUN: usize = 256;
 /// Deficit-round-robin quantum of a datagram socket, and of an application's together.

@@ -6,7 +6,7 @@
 
 use verbs::{Access, MrId, PostError, Provider, RecvWr, Region, Sge, SrqId, SrqInit, VerbsError};
 
-use crate::lane::LaneId;
+use crate::ids::LaneId;
 use crate::limits::RECV_BATCH;
 
 /// Marks the `wr_id` of receives: the other fields of a failed completion do not tell it from a send.

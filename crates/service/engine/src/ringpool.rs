@@ -10,11 +10,9 @@ use control::ChunkKind;
 use shm::RingMemory;
 use verbs::{Lkey, Mr, MrId, Region, Rkey, Time};
 
-use crate::connect::ConnectId;
-use crate::datagram::BindId;
 use crate::frame::WireRing;
+use crate::ids::{BindId, ConnectId, ParkedId};
 use crate::limits::{CHUNK_BYTES_TARGET, CHUNK_RINGS_FIRST, CHUNKS_PER_APP_MAX, RING_BYTES_MIN, RING_CLASSES};
-use crate::listen::ParkedId;
 
 /// Where a ring lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +38,13 @@ impl Place {
 pub(crate) struct RingPair {
     pub(crate) tx: Place,
     pub(crate) rx: Place,
+}
+
+impl RingPair {
+    /// Whether one of them lies in this chunk, by the daemon's number.
+    pub(crate) fn is_in(&self, chunk: u32) -> bool {
+        self.tx.chunk_number == chunk || self.rx.chunk_number == chunk
+    }
 }
 
 /// Who waits for rings.
@@ -103,7 +108,28 @@ pub(crate) struct Retired {
     pub(crate) mr: MrId,
     pub(crate) bytes: u64,
     /// So many of them were given back to the system.
-    pub(crate) emptied: u64,
+    emptied: u64,
+}
+
+/// A part of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slice {
+    pub(crate) mr: MrId,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Retired {
+    /// The next part of at most `max` bytes that has pages. `None`: all were given back.
+    pub(crate) fn next_slice(&self, max: u64) -> Option<Slice> {
+        let bytes = max.min(self.bytes - self.emptied);
+        (bytes > 0).then_some(Slice { mr: self.mr, offset: self.emptied, bytes })
+    }
+
+    /// So many bytes more were given back.
+    pub(crate) fn on_emptied(&mut self, bytes: u64) {
+        self.emptied += bytes;
+    }
 }
 
 /// Chunks that were asked for and have not come.

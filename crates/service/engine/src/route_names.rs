@@ -7,9 +7,9 @@
 
 use rand::{Rng, RngExt};
 
+use crate::ids::RouteId;
 use crate::immediate::ROUTE_BITS;
 use crate::table::Key;
-use crate::vqp::RouteId;
 
 const MASK: u32 = (1 << ROUTE_BITS) - 1;
 /// Shifting by half of the bits twice is the identity, so that the step undoes itself.

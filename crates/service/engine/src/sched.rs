@@ -13,10 +13,9 @@
 
 use std::collections::VecDeque;
 
-use crate::AppId;
+use crate::ids::{AppId, RouteId};
 use crate::limits::WORK_REQUEST_BYTES;
 use crate::table::index_of;
-use crate::vqp::RouteId;
 
 /// The ready list.
 #[derive(Debug)]

@@ -7,9 +7,7 @@ use std::collections::VecDeque;
 
 use verbs::Time;
 
-use crate::AppId;
-use crate::connect::ConnectId;
-use crate::lane::LaneId;
+use crate::ids::{AppId, ConnectId, LaneId};
 
 /// Stale entries of connects that may stay before they are swept out.
 const STALE_MAX: usize = 1024;

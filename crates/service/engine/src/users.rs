@@ -8,8 +8,8 @@ use std::net::IpAddr;
 
 use control::Reason;
 
-use crate::EngineConfig;
-use crate::lane::LaneId;
+use crate::config::EngineConfig;
+use crate::ids::LaneId;
 
 /// A user has this part of a table unless the configuration says otherwise.
 const SHARE: u32 = 4;

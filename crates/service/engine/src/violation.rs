@@ -26,7 +26,7 @@ pub(crate) enum Violation {
     FrameLength(u32),
     #[error("data for route {0:#x}, which does not exist or is on another lane")]
     DataRoute(u32),
-    #[error("record for route {0:#x}, which is on another lane or more than 28 bits")]
+    #[error("record for route {0:#x}, which is on another lane")]
     RecordRoute(u32),
     #[error("answer to an open of route {0:#x}, which is not being opened")]
     Answer(u32),
@@ -46,8 +46,6 @@ pub(crate) enum Violation {
     SecondReset { id: u64 },
     #[error("consumed bytes: {0}")]
     Cursor(#[from] PeerFault),
-    #[error("ring of {bytes} bytes where at most {max} and a power of two are allowed")]
-    RingBytes { bytes: u32, max: u32 },
     #[error("more than {0} opens without an answer")]
     TooManyOpens(u32),
     #[error("{found} frames arrived at the peer, of {sent} that were sent")]

@@ -8,30 +8,29 @@
 //! has room in the peer's, and a lane that is made anew can send again from any offset that the peer names.
 
 mod close;
+mod rest;
 mod resume;
+pub(crate) mod row;
+pub(crate) mod table;
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use control::{Connection, ConnectionState, Kind, Path, Reason};
+use control::{Connection, Kind, Path, Reason};
 use shm::{PeerFault, SlotWords, app_flag, check_cursor, engine_flag, slot_is_awaited, slot_state};
-use verbs::{Placed, RemoteAddr, Time};
+use verbs::{Placed, RemoteAddr, Rkey, Sge, Time};
 
-use crate::AppId;
-use crate::app::clear_slot;
-use crate::connect::ConnectId;
-use crate::frame::{FrameWriter, Record};
-use crate::lane::LaneId;
-use crate::ringpool::Place;
-use crate::table::key;
+use crate::app::TakenSlot;
+use crate::frame::{FrameWriter, Open, Record, WireRing, check_ring, check_route};
+use crate::ids::{AppId, ConnectId, LaneId, RouteId, SlotAt};
+use crate::rests::RestTurn;
+use crate::ringpool::RingPair;
+use crate::slot::clear_slot;
+use crate::users::Far;
 use crate::violation::Violation;
 
-pub(crate) use close::Close;
-
-key!(
-    /// Names a virtual QP in this engine; peers know it by [`Vqp::own_route`].
-    RouteId
-);
+use close::Close;
 
 /// How far the set-up is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,78 +53,104 @@ pub(crate) enum HeadReport {
     Due,
 }
 
-/// One end of a connection.
-#[derive(Debug)]
-pub(crate) struct Vqp {
-    pub(crate) id: u64,
-    /// Its route id, by which the peer names it.
-    pub(crate) own_route: u32,
+/// A lane's lists in which a connection may stand, each at most once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum List {
+    /// Of those with records to send.
+    Control,
+    /// Of those whose consumed bytes may wait.
+    LazyHead,
+    /// Of those with data to send.
+    Ready,
+}
+
+/// In which of its lane's lists a connection stands, and what is left of its turn.
+#[derive(Debug, Default)]
+struct Listed {
+    control: bool,
+    lazy_head: bool,
+    ready: bool,
+    deficit: u32,
+}
+
+/// What a new virtual QP is made of.
+pub(crate) struct NewVqp {
+    pub(crate) app: AppId,
+    pub(crate) lane: LaneId,
+    pub(crate) phase: Phase,
+    pub(crate) rings: RingPair,
+    pub(crate) ring_bytes: u32,
     pub(crate) local: SocketAddr,
     pub(crate) peer: SocketAddr,
     pub(crate) kind: Kind,
-    pub(crate) phase: Phase,
-    /// The peer knows, or will know, of the attempt.
-    pub(crate) is_open_sent: bool,
-    /// The listener at which it waits for `accept`.
-    pub(crate) backlog_port: Option<u16>,
+}
 
-    pub(crate) app: AppId,
+/// Where and as what it stands in the engine.
+pub(crate) struct Names {
+    /// Its number on this host.
+    pub(crate) id: u64,
+    /// Its route id, by which the peer names it.
+    pub(crate) own_route: u32,
+    pub(crate) slot: TakenSlot,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(crate) struct Vqp {
+    id: u64,
+    /// Its route id, by which the peer names it.
+    own_route: u32,
+    local: SocketAddr,
+    peer: SocketAddr,
+    kind: Kind,
+    phase: Phase,
+    /// The peer knows, or will know, of the attempt.
+    is_open_sent: bool,
+    /// The listener at which it waits for `accept`.
+    backlog_port: Option<u16>,
+
+    at: SlotAt,
     /// Its application connected; else it accepted.
-    pub(crate) is_outgoing: bool,
-    pub(crate) slot: u32,
-    pub(crate) generation: u32,
-    pub(crate) words: Box<SlotWords>,
+    is_outgoing: bool,
+    generation: u32,
+    words: Box<SlotWords>,
 
     /// `None` once the lane is lost; a lane that is only reset keeps its connections.
-    pub(crate) lane: Option<LaneId>,
+    lane: Option<LaneId>,
     /// Neighbours in the lane's list of connections.
-    pub(crate) previous: Option<RouteId>,
-    pub(crate) next: Option<RouteId>,
-    pub(crate) peer_route: u32,
-    pub(crate) peer_ring: RemoteAddr,
+    previous: Option<RouteId>,
+    next: Option<RouteId>,
+    peer_route: u32,
+    peer_ring: RemoteAddr,
 
-    pub(crate) tx_place: Place,
-    pub(crate) rx_place: Place,
+    rings: RingPair,
     /// Used of either ring; what was allocated may be larger.
-    pub(crate) ring_bytes: u32,
-    pub(crate) allocated_bytes: u32,
+    ring_bytes: u32,
+    allocated_bytes: u32,
 
     /// Written by the application.
-    pub(crate) tx_tail: u64,
+    tx_tail: u64,
     /// Posted to the lane.
-    pub(crate) tx_sent: u64,
+    tx_sent: u64,
     /// Consumed by the peer's application.
-    pub(crate) tx_head: u64,
+    tx_head: u64,
     /// Arrived.
-    pub(crate) rx_tail: u64,
+    rx_tail: u64,
     /// Consumed by the application.
-    pub(crate) rx_head: u64,
+    rx_head: u64,
     /// Told to the peer: it may send up to `rx_reported + ring_bytes`.
-    pub(crate) rx_reported: u64,
+    rx_reported: u64,
 
     /// Sent and received as far as its application's row has it.
-    pub(crate) tx_counted: u64,
-    pub(crate) rx_counted: u64,
+    tx_counted: u64,
+    rx_counted: u64,
 
-    pub(crate) close: Close,
-    pub(crate) head_report: HeadReport,
-    /// In the lane's list of connections with records to send.
-    pub(crate) in_control: bool,
-    /// In the lane's list of connections whose consumed bytes may wait.
-    pub(crate) in_lazy: bool,
-    /// In the lane's list of connections with data to send.
-    pub(crate) in_ready: bool,
-    pub(crate) deficit: u32,
+    close: Close,
+    head_report: HeadReport,
+    listed: Listed,
     /// Last work request that reads the tx ring, or the frame with Fin or Reset.
-    pub(crate) last_wr: u64,
-    /// When it carried something last, or its application rang.
-    pub(crate) used_at: Time,
-    /// Among those that are looked at for whether they rest.
-    pub(crate) in_rests: bool,
-    /// Bytes of either ring that are done with, of a rest that takes several turns.
-    pub(crate) rest_at: u64,
-    /// Ticks for which its rest was put off.
-    pub(crate) rest_tries: u8,
+    last_wr: u64,
+    rest: RestTurn,
 }
 
 /// A contiguous piece of a ring that may be sent.
@@ -137,32 +162,279 @@ pub(crate) struct Piece {
 }
 
 impl Vqp {
-    /// Bytes sent and received that its application's row does not have yet.
-    pub(crate) fn uncounted(&self) -> (u64, u64) {
-        (self.tx_sent.wrapping_sub(self.tx_counted), self.rx_tail.wrapping_sub(self.rx_counted))
+    /// A connection in a slot that was just taken for it.
+    pub(crate) fn new(new: NewVqp, names: Names, now: Time) -> Self {
+        let NewVqp { app, lane, phase, rings, ring_bytes, local, peer, kind } = new;
+        let Names { id, own_route, slot } = names;
+        Self {
+            id,
+            own_route,
+            local,
+            peer,
+            kind,
+            phase,
+            is_open_sent: false,
+            backlog_port: None,
+            at: SlotAt { app, slot: slot.number },
+            is_outgoing: phase != Phase::Accepting,
+            generation: slot.generation,
+            words: slot.words,
+            lane: Some(lane),
+            previous: None,
+            next: None,
+            peer_route: 0,
+            peer_ring: RemoteAddr { addr: 0, rkey: Rkey(0) },
+            rings,
+            ring_bytes,
+            allocated_bytes: ring_bytes,
+            tx_tail: 0,
+            tx_sent: 0,
+            tx_head: 0,
+            rx_tail: 0,
+            rx_head: 0,
+            rx_reported: 0,
+            tx_counted: 0,
+            rx_counted: 0,
+            close: Close::default(),
+            head_report: HeadReport::None,
+            listed: Listed::default(),
+            last_wr: 0,
+            rest: RestTurn::new(now),
+        }
     }
 
-    /// The same; they count as told.
-    pub(crate) fn take_uncounted(&mut self) -> (u64, u64) {
-        let bytes = self.uncounted();
-        (self.tx_counted, self.rx_counted) = (self.tx_sent, self.rx_tail);
-        bytes
+    // ---- what it is
+
+    /// Its number on this host.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Its application's slot.
+    #[inline]
+    pub(crate) fn at(&self) -> SlotAt {
+        self.at
+    }
+
+    #[inline]
+    pub(crate) fn app(&self) -> AppId {
+        self.at.app
+    }
+
+    #[inline]
+    pub(crate) fn lane(&self) -> Option<LaneId> {
+        self.lane
+    }
+
+    #[inline]
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    pub(crate) fn far(&self) -> Far {
+        Far { host: self.peer.ip(), is_outgoing: self.is_outgoing }
+    }
+
+    pub(crate) fn rings(&self) -> RingPair {
+        self.rings
+    }
+
+    /// Used of either ring.
+    pub(crate) fn ring_bytes(&self) -> u32 {
+        self.ring_bytes
+    }
+
+    /// The size by which its rings were allocated.
+    pub(crate) fn allocated_bytes(&self) -> u32 {
+        self.allocated_bytes
+    }
+
+    pub(crate) fn words(&self) -> &SlotWords {
+        &self.words
+    }
+
+    /// The peer's route id.
+    pub(crate) fn peer_route(&self) -> u32 {
+        self.peer_route
+    }
+
+    /// The last work request that reads its memory, or names it to the peer.
+    pub(crate) fn last_wr(&self) -> u64 {
+        self.last_wr
+    }
+
+    // ---- set-up
+
+    /// The record that asks the peer for the connection.
+    pub(crate) fn open_record(&self) -> Record {
+        Record::Open(Open {
+            route: self.own_route,
+            ring: self.rings.rx.wire_ring(self.ring_bytes),
+            to_port: self.peer.port(),
+            from_port: self.local.port(),
+            kind: self.kind.code(),
+            to_address: self.peer.ip(),
+        })
+    }
+
+    /// Whether the peer knows, or will know, of the attempt.
+    pub(crate) fn is_open_sent(&self) -> bool {
+        self.is_open_sent
+    }
+
+    /// The Open is in a frame.
+    pub(crate) fn on_open_sent(&mut self) {
+        self.is_open_sent = true;
+    }
+
+    /// The Open did not arrive: it is to be sent again.
+    pub(crate) fn on_open_lost(&mut self) {
+        self.is_open_sent = false;
+    }
+
+    /// It is the accepted end of the peer's Open, and waits at a listener.
+    pub(crate) fn on_open(&mut self, open: &Open) {
+        self.peer_ring = open.ring.remote();
+        self.peer_route = open.route;
+        self.is_open_sent = true;
+        self.backlog_port = Some(open.to_port);
+    }
+
+    /// The peer accepted. The caller knows that it is being opened.
+    pub(crate) fn on_open_ack(&mut self, peer_route: u32, ring: &WireRing) -> Result<(), Violation> {
+        check_ring(ring, self.ring_bytes)?;
+        check_route(peer_route)?;
+        self.peer_route = peer_route;
+        self.peer_ring = ring.remote();
+        // Both directions have the acceptor's size; a larger ring made here is used in its first part.
+        self.ring_bytes = ring.bytes;
+        self.phase = Phase::Open;
+        Ok(())
+    }
+
+    /// The application may use it.
+    pub(crate) fn publish_established(&self) {
+        self.words.state.store(slot_state::ESTABLISHED, Ordering::Release);
+    }
+
+    /// Which incarnation of the lane it is on, for the application to see.
+    pub(crate) fn publish_epoch(&self, epoch: u32) {
+        self.words.epoch.store(epoch.into(), Ordering::Relaxed);
+    }
+
+    /// Nobody waits for the answer any more; the application has given it back.
+    pub(crate) fn abandon(&mut self) {
+        if let Phase::Opening(_) = self.phase {
+            self.phase = Phase::Opening(None);
+        }
+        self.close.on_app_released();
+    }
+
+    // ---- the listener at which it waits
+
+    pub(crate) fn backlog_port(&self) -> Option<u16> {
+        self.backlog_port
+    }
+
+    /// It waits for `accept` no more.
+    pub(crate) fn leave_backlog(&mut self) {
+        self.backlog_port = None;
+    }
+
+    // ---- the lane's lists
+
+    /// Enters a list of its lane, at whose end the caller puts it. False: it is there already.
+    pub(crate) fn enter(&mut self, list: List) -> bool {
+        !std::mem::replace(self.place_in(list), true)
+    }
+
+    /// It was taken out of a list.
+    pub(crate) fn leave(&mut self, list: List) {
+        *self.place_in(list) = false;
+    }
+
+    /// Its lane forgot all lists.
+    pub(crate) fn leave_lists(&mut self) {
+        self.listed = Listed::default();
+    }
+
+    fn place_in(&mut self, list: List) -> &mut bool {
+        match list {
+            List::Control => &mut self.listed.control,
+            List::LazyHead => &mut self.listed.lazy_head,
+            List::Ready => &mut self.listed.ready,
+        }
+    }
+
+    /// Bytes that are left of its turn.
+    #[inline]
+    pub(crate) fn deficit(&self) -> u32 {
+        self.listed.deficit
+    }
+
+    #[inline]
+    pub(crate) fn deficit_mut(&mut self) -> &mut u32 {
+        &mut self.listed.deficit
+    }
+
+    // ---- ends
+
+    /// The application, or the engine for it, aborts. The first reason stays.
+    pub(crate) fn abort(&mut self, reason: Reason) {
+        self.close.on_abort(reason);
+    }
+
+    /// The application does not use slot and rings any more.
+    pub(crate) fn release(&mut self) {
+        self.close.on_app_released();
+    }
+
+    /// The lane's queue pair is destroyed, and with it all that the lane knows of the connection.
+    pub(crate) fn sever(&mut self) {
+        self.close.on_severed();
+        (self.lane, self.previous, self.next) = (None, None, None);
+        self.leave_lists();
+    }
+
+    /// The peer holds nothing of it, though its lane goes on.
+    pub(crate) fn end_unlinked(&mut self) {
+        self.close.on_severed();
+    }
+
+    pub(crate) fn is_app_released(&self) -> bool {
+        self.close.is_app_released()
+    }
+
+    pub(crate) fn is_reset(&self) -> bool {
+        self.close.is_reset()
+    }
+
+    /// For how long the application waits for a silent peer, if it said so.
+    pub(crate) fn peer_timeout(&self) -> Option<Duration> {
+        if self.words.app_generation.load(Ordering::Acquire) != self.generation {
+            return None;
+        }
+        match self.words.peer_timeout_ms.load(Ordering::Relaxed) {
+            0 => None,
+            ms => Some(Duration::from_millis(ms.into())),
+        }
     }
 
     /// Writes the slot for a new connection.
-    pub(crate) fn publish_new(&self, epoch: u32, state: u32) {
+    fn publish_new(&self, epoch: u32) {
+        let state = if self.is_outgoing { slot_state::CONNECTING } else { slot_state::ESTABLISHED };
         clear_slot(&self.words, self.generation, epoch, state);
     }
 
     /// What the application is told.
     pub(crate) fn connection(&self) -> Connection {
         let path = Path::Lane {
-            slot: self.slot,
+            slot: self.at.slot,
             generation: self.generation,
-            tx_chunk: self.tx_place.chunk_number,
-            tx_offset: self.tx_place.offset,
-            rx_chunk: self.rx_place.chunk_number,
-            rx_offset: self.rx_place.offset,
+            tx_chunk: self.rings.tx.chunk_number,
+            tx_offset: self.rings.tx.offset,
+            rx_chunk: self.rings.rx.chunk_number,
+            rx_offset: self.rings.rx.offset,
             ring_bytes: self.ring_bytes,
         };
         Connection { id: self.id, local: self.local, peer: self.peer, path }
@@ -170,11 +442,12 @@ impl Vqp {
 
     // ---- from the application
 
-    /// Takes the application's cursors and flags. An error means that it broke the rules.
-    pub(crate) fn on_doorbell(&mut self) -> Result<(), PeerFault> {
+    /// Takes the application's cursors and flags. Whether a cursor moved; an error means that it broke the rules.
+    pub(crate) fn on_doorbell(&mut self) -> Result<bool, PeerFault> {
         if self.words.app_generation.load(Ordering::Acquire) != self.generation {
-            return Ok(());
+            return Ok(false);
         }
+        let (head_before, tail_before) = (self.rx_head, self.tx_tail);
         // Flags first: FIN is stored after the final tail, so the tail read below is final if FIN is seen.
         let flags = self.words.app_flags.load(Ordering::Acquire);
         if !self.close.is_stop_asked() && !self.close.is_reset() {
@@ -198,7 +471,7 @@ impl Vqp {
         if flags & app_flag::CLOSED != 0 {
             self.close.on_app_released();
         }
-        Ok(())
+        Ok((self.rx_head, self.tx_tail) != (head_before, tail_before))
     }
 
     // ---- to the peer: data
@@ -219,6 +492,36 @@ impl Vqp {
         let at = self.tx_sent % ring;
         let bytes = self.tx_tail.wrapping_sub(self.tx_sent).min(ring - at).min(max.into());
         Some(Piece { at, bytes: bytes as u32 })
+    }
+
+    /// The place in the peer's ring of what is at `at` of either.
+    #[inline]
+    pub(crate) fn remote(&self, at: u64) -> RemoteAddr {
+        RemoteAddr { addr: self.peer_ring.addr + at, rkey: self.peer_ring.rkey }
+    }
+
+    /// `len` bytes of the tx ring.
+    #[inline]
+    pub(crate) fn tx_sge(&self, at: u64, len: u32) -> Sge {
+        Sge { addr: self.rings.tx.offset + at, len, lkey: self.rings.tx.lkey }
+    }
+
+    /// A piece is staged, by this work request at last.
+    #[inline]
+    pub(crate) fn on_staged(&mut self, piece: Piece, wr: u64) {
+        self.last_wr = wr;
+        self.tx_sent = self.tx_sent.wrapping_add(piece.bytes.into());
+        self.listed.deficit -= piece.bytes;
+    }
+
+    /// The frame of this work request says the last that the peer has to hear.
+    pub(crate) fn on_end_staged(&mut self, wr: u64) {
+        self.last_wr = wr;
+    }
+
+    /// Whether the peer hears of consumed bytes, if there is room.
+    pub(crate) fn has_lazy_head(&self) -> bool {
+        self.head_report == HeadReport::Lazy
     }
 
     /// Whether a thread of the application waits for this [`shm::waiting`] event, which was just published.
@@ -250,9 +553,9 @@ impl Vqp {
     /// for the length of the WRITE with immediate, which it counted, and for nothing that the peer says was before.
     #[inline]
     fn is_placed(&self, bytes: u32, before: u32, placed: Placed) -> bool {
-        let tail = self.rx_place.offset + self.rx_tail % u64::from(self.ring_bytes);
+        let tail = self.rings.rx.offset + self.rx_tail % u64::from(self.ring_bytes);
         match placed {
-            Placed::Piece { rkey, addr, len } => (rkey, addr, len) == (self.rx_place.rkey, tail, bytes.into()),
+            Placed::Piece { rkey, addr, len } => (rkey, addr, len) == (self.rings.rx.rkey, tail, bytes.into()),
             Placed::Nothing => bytes == 0,
             Placed::Untold => before == 0,
             Placed::Scattered => false,
@@ -358,7 +661,7 @@ impl Vqp {
     pub(crate) fn write_records(&mut self, frame: &mut FrameWriter<'_>, wrote_end: &mut bool) -> bool {
         let route = self.peer_route;
         if self.phase == Phase::Accepting {
-            let ring = self.rx_place.wire_ring(self.ring_bytes);
+            let ring = self.rings.rx.wire_ring(self.ring_bytes);
             if !frame.push(&Record::OpenAck { route, own_route: self.own_route, ring }) {
                 return false;
             }
@@ -405,43 +708,5 @@ impl Vqp {
     /// Whether a loss of the lane changes nothing for the application.
     pub(crate) fn is_complete(&self) -> bool {
         self.close.is_complete(self.is_consumed())
-    }
-
-    // ---- for inspection
-
-    pub(crate) fn state(&self) -> ConnectionState {
-        if matches!(self.phase, Phase::Opening(_)) {
-            ConnectionState::Connecting
-        } else if self.close.is_app_released() || self.close.is_reset() {
-            ConnectionState::Closing
-        } else if self.backlog_port.is_some() {
-            ConnectionState::Backlog
-        } else {
-            match (self.close.is_fin_asked(), self.close.is_fin_received()) {
-                (false, false) => ConnectionState::Established,
-                (true, false) => ConnectionState::FinSent,
-                (false, true) => ConnectionState::FinReceived,
-                (true, true) => ConnectionState::Closing,
-            }
-        }
-    }
-
-    /// Bytes written and not yet consumed by the peer, with what the application wrote since its last doorbell.
-    pub(crate) fn tx_queued_bytes(&self) -> u64 {
-        self.fresh(&self.words.tx_tail, self.tx_tail, self.tx_head)
-    }
-
-    /// Bytes arrived and not read, with what the application read since its last doorbell.
-    pub(crate) fn rx_queued_bytes(&self) -> u64 {
-        let unread = self.rx_tail.wrapping_sub(self.rx_head);
-        unread.saturating_sub(self.fresh(&self.words.rx_head, self.rx_head, self.rx_head).min(unread))
-    }
-
-    /// How far the application's word is beyond `from`, or `known` if the word makes no sense.
-    fn fresh(&self, word: &shm::Word64, known: u64, from: u64) -> u64 {
-        let of = |value: u64| value.wrapping_sub(from);
-        let current = self.words.app_generation.load(Ordering::Acquire) == self.generation;
-        let seen = of(word.load(Ordering::Acquire));
-        if current && seen >= of(known) && seen <= self.ring_bytes.into() { seen } else { of(known) }
     }
 }

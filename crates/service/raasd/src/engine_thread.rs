@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use control::Reason;
-use engine::{AppId, Engine, EngineConfig, Event, Viewer};
+use engine::{AppId, Dial, Engine, EngineConfig, Event, Listen, Viewer};
 use plane::{LaneAnswer, LaneCommand};
 use shm::{Backoff, Drained, EnginePage, WakeSocket};
 use tokio::sync::{mpsc, oneshot};
@@ -248,13 +248,13 @@ impl<P: Provider> EngineThread<P> {
             Command::ChunksRefused { app, ring_bytes, reason } => engine.chunks_refused(app, ring_bytes, reason),
             Command::ChunkNotTaken { app, chunk } => engine.chunk_not_taken(now, device, app, chunk),
             Command::Listen { client, app, request, port, backlog, ring_bytes, kind } => {
-                let result = engine.listen_as(app, port, backlog, ring_bytes, kind);
+                let result = engine.listen(app, Listen { port, backlog, ring_bytes, kind });
                 self.held.push_back(FromEngine::Listening { client, request, result });
             }
             Command::Unlisten { app, port } => engine.unlisten(now, device, app, port),
             Command::Accepted { app, port, connection } => engine.accepted(app, port, connection),
             Command::Connect { app, request, to, ring_bytes, kind } => {
-                engine.connect_as(now, device, app, request, to, (ring_bytes, kind));
+                engine.connect(now, device, app, request, Dial { to, ring_bytes, kind });
             }
             Command::BindDatagram { app, request, port, ring_bytes } => {
                 engine.bind_datagram(app, request, port, ring_bytes);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use control::{ChunkKind, Reason};
-use engine::{AppId, Attach};
+use control::{ChunkKind, Kind, Reason};
+use engine::{AppId, Attach, Dial, Listen};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shm::Session;
@@ -68,7 +68,7 @@ impl World {
         let (engine, tap) = (&mut running.engine, &mut running.tap);
         match request {
             Request::Listen { port, backlog, ring_bytes } => {
-                let result = engine.listen(id, port, backlog, ring_bytes).map(drop);
+                let result = engine.listen(id, Listen { port, backlog, ring_bytes, kind: Kind::Stream }).map(drop);
                 if result.is_ok() {
                     self.checks.causes.on_listening(now, uid, (host, port), backlog);
                 }
@@ -78,7 +78,9 @@ impl World {
                 engine.unlisten(now, tap, id, port);
                 self.checks.causes.on_unlistened(now, host, port);
             }
-            Request::Connect { request, to, ring_bytes } => engine.connect(now, tap, id, request, to, ring_bytes),
+            Request::Connect { request, to, ring_bytes } => {
+                engine.connect(now, tap, id, request, Dial { to, ring_bytes, kind: Kind::Stream });
+            }
             Request::Cancel { request } => engine.cancel_connect(now, tap, id, request),
             Request::Accepted { port, connection } => engine.accepted(id, port, connection),
             Request::Bind { request, port, ring_bytes } => engine.bind_datagram(id, request, port, ring_bytes),

@@ -81,9 +81,6 @@ pub(crate) struct UdPort {
 }
 
 impl UdPort {
-    /// Completions that it can have in the CQ.
-    pub(crate) const COMPLETIONS_MAX: u32 = DATAGRAM_RECEIVES + DATAGRAMS_INFLIGHT_MAX;
-
     /// Makes the queue pair, ready to send, with all its receives posted.
     pub(crate) fn new<P: Provider>(nic: &mut P, cq: CqId, qkey: Qkey) -> Result<Self, VerbsError> {
         let attr = nic.device();

@@ -12,14 +12,9 @@ use shm::{
 };
 
 use super::drops::{DropReason, Drops};
-use crate::AppId;
+use crate::app::TakenSlot;
+use crate::ids::{AppId, SlotAt};
 use crate::ringpool::RingPair;
-use crate::table::key;
-
-key!(
-    /// A datagram socket.
-    SocketId
-);
 
 /// What an application did wrong with the rings of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -34,14 +29,13 @@ pub(crate) enum SocketFault {
 #[derive(Debug)]
 pub(crate) struct Socket {
     /// Number of it on this host, among those of connections.
-    pub(crate) id: u64,
-    pub(crate) app: AppId,
-    pub(crate) slot: u32,
-    pub(crate) generation: u32,
-    pub(crate) words: Box<SlotWords>,
-    pub(crate) local: SocketAddr,
-    pub(crate) rings: RingPair,
-    pub(crate) ring_bytes: u32,
+    id: u64,
+    at: SlotAt,
+    generation: u32,
+    words: Box<SlotWords>,
+    local: SocketAddr,
+    rings: RingPair,
+    ring_bytes: u32,
     /// What the application sends.
     tx: RingReader,
     /// What it receives.
@@ -52,8 +46,8 @@ pub(crate) struct Socket {
     end: Option<u64>,
     /// The record at the head, once its header was read.
     front: Option<DatagramRecord>,
-    pub(crate) in_ready: bool,
-    pub(crate) deficit: u32,
+    in_ready: bool,
+    deficit: u32,
     tx_datagrams: u64,
     tx_bytes: u64,
     rx_datagrams: u64,
@@ -64,13 +58,10 @@ pub(crate) struct Socket {
 }
 
 /// What a socket is made of.
-#[derive(Debug)]
 pub(crate) struct NewSocket {
     pub(crate) id: u64,
     pub(crate) app: AppId,
-    pub(crate) slot: u32,
-    pub(crate) generation: u32,
-    pub(crate) words: Box<SlotWords>,
+    pub(crate) slot: TakenSlot,
     pub(crate) local: SocketAddr,
     pub(crate) rings: RingPair,
     pub(crate) ring_bytes: u32,
@@ -80,13 +71,12 @@ pub(crate) struct NewSocket {
 
 impl Socket {
     pub(crate) fn new(new: NewSocket) -> Self {
-        let NewSocket { id, app, slot, generation, words, local, rings, ring_bytes, tx, rx } = new;
+        let NewSocket { id, app, slot, local, rings, ring_bytes, tx, rx } = new;
         Self {
             id,
-            app,
-            slot,
-            generation,
-            words,
+            at: SlotAt { app, slot: slot.number },
+            generation: slot.generation,
+            words: slot.words,
             local,
             rings,
             ring_bytes,
@@ -106,10 +96,65 @@ impl Socket {
         }
     }
 
+    /// Its application's slot.
+    pub(crate) fn at(&self) -> SlotAt {
+        self.at
+    }
+
+    pub(crate) fn words(&self) -> &SlotWords {
+        &self.words
+    }
+
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.local.port()
+    }
+
+    pub(crate) fn rings(&self) -> RingPair {
+        self.rings
+    }
+
+    pub(crate) fn ring_bytes(&self) -> u32 {
+        self.ring_bytes
+    }
+
+    // ---- its turn
+
+    /// Enters the list of those that may have something to send. False: it is there already.
+    pub(crate) fn enter_ready(&mut self) -> bool {
+        let entered = !std::mem::replace(&mut self.in_ready, true);
+        if entered {
+            self.deficit = 0;
+        }
+        entered
+    }
+
+    /// It was taken out of that list.
+    pub(crate) fn leave_ready(&mut self) {
+        (self.in_ready, self.deficit) = (false, 0);
+    }
+
+    /// Bytes that are left of its turn.
+    pub(crate) fn deficit(&self) -> u32 {
+        self.deficit
+    }
+
+    pub(crate) fn deficit_mut(&mut self) -> &mut u32 {
+        &mut self.deficit
+    }
+
+    /// Takes what a datagram costs from its turn. The last one of a turn may be longer than what was left of it.
+    pub(crate) fn spend(&mut self, cost: u32) {
+        self.deficit = self.deficit.saturating_sub(cost);
+    }
+
     /// What the application is told. A socket has no peer.
     pub(crate) fn connection(&self) -> Connection {
         let path = Path::Lane {
-            slot: self.slot,
+            slot: self.at.slot,
             generation: self.generation,
             tx_chunk: self.rings.tx.chunk_number,
             tx_offset: self.rings.tx.offset,

@@ -174,3 +174,9 @@ proptest! {
         let _ = records(&frame);
     }
 }
+
+#[test]
+fn a_route_has_as_many_bits_as_an_immediate_can_carry() {
+    assert_eq!(check_route((1 << ROUTE_BITS) - 1), Ok(()));
+    assert_eq!(check_route(1 << ROUTE_BITS), Err(FrameError::Route(1 << ROUTE_BITS)));
+}

@@ -15,7 +15,7 @@ mod queue_pair;
 
 use crate::apps::SimApp;
 use crate::late::Late;
-use crate::world::addr;
+use crate::world::{addr, stream_listener};
 use queue_pair::{join, queue_pair, their_offer};
 
 const FRAMES_AT: u64 = 0;
@@ -68,7 +68,7 @@ impl Evil {
         let app = SimApp::new(64, page.engine_sleep());
         let session = app.session.clone();
         let app_id = engine.attach(Attach { pid: 1, uid: 1, name: "good".into(), session }).unwrap();
-        engine.listen(app_id, 7, 2000, 0).unwrap();
+        engine.listen(app_id, stream_listener(7, 2000, 0)).unwrap();
 
         let evil_cq = evil.create_cq(1000).unwrap();
         let evil_srq = evil.create_srq(&SrqInit { max_wr: 1000, max_sge: 1, limit: 0 }).unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use control::{ConnectionState, Reason};
 use engine::Event;
 
-use crate::world::{World, addr};
+use crate::world::{World, addr, stream_listener};
 
 fn to(host: usize, port: u16) -> SocketAddr {
     SocketAddr::new(addr(host), port)
@@ -139,12 +139,12 @@ fn ports_are_exclusive_and_come_back() {
     let mut w = World::new(2, 66);
     let (b, c) = (w.attach(1, 64), w.attach(1, 64));
     w.listen(1, b, 7, 8);
-    assert_eq!(w.hosts[1].engine.listen(c, 7, 8, 0), Err(Reason::PortInUse));
-    let any = w.hosts[1].engine.listen(c, 0, 8, 0).unwrap().port();
+    assert_eq!(w.hosts[1].engine.listen(c, stream_listener(7, 8, 0)), Err(Reason::PortInUse));
+    let any = w.hosts[1].engine.listen(c, stream_listener(0, 8, 0)).unwrap().port();
     assert!(any >= 32768);
     w.kill(1, b);
-    assert_eq!(w.hosts[1].engine.listen(c, 7, 8, 0), Ok(to(1, 7)));
-    assert_eq!(w.hosts[1].engine.listen(b, 8, 8, 0), Err(Reason::AppFault), "it is gone");
+    assert_eq!(w.hosts[1].engine.listen(c, stream_listener(7, 8, 0)), Ok(to(1, 7)));
+    assert_eq!(w.hosts[1].engine.listen(b, stream_listener(8, 8, 0)), Err(Reason::AppFault), "it is gone");
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn cancelled_connects_leave_nothing() {
 fn a_connect_to_an_own_address_is_local() {
     let mut w = World::new(1, 71);
     let (a, b) = (w.attach(0, 64), w.attach(0, 64));
-    w.hosts[0].engine.listen(b, 7, 1, 16384).unwrap();
+    w.hosts[0].engine.listen(b, stream_listener(7, 1, 16384)).unwrap();
     let request = w.connect(0, a, to(0, 7), 65536);
     w.settle();
     let Some(Event::LocalConnect { from, request: r, to: listener, port, ring_bytes, connection }) =

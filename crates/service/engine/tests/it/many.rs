@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use control::Reason;
 
-use crate::world::{Host, Weather, World};
+use crate::world::{Host, Weather, World, stream_listener};
 
 #[test]
 fn a_thousand_connections_share_one_queue_pair() {
@@ -166,11 +166,11 @@ fn a_users_applications_have_a_share_of_the_listeners() {
     let (a, b) = (w.attach_as(0, 1000, 64), w.attach_as(0, 1000, 64));
     let ports = [w.listen(0, a, 0, 1).port(), w.listen(0, b, 0, 1).port()];
     let refused = Err(Reason::UserListeners);
-    assert_eq!(w.hosts[0].engine.listen(a, 0, 1, 4096), refused);
+    assert_eq!(w.hosts[0].engine.listen(a, stream_listener(0, 1, 4096)), refused);
     let Host { engine, nic, .. } = &mut w.hosts[0];
     engine.unlisten(w.now, nic, a, ports[0]);
     w.listen(0, b, 0, 1);
-    assert_eq!(w.hosts[0].engine.listen(a, 0, 1, 4096), refused);
+    assert_eq!(w.hosts[0].engine.listen(a, stream_listener(0, 1, 4096)), refused);
     // What a program leaves behind is given back.
     w.kill(0, b);
     w.settle();

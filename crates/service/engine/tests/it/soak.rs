@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shm::app_flag;
 
-use crate::world::{Weather, World, addr};
+use crate::world::{Weather, World, addr, stream_listener};
 
 struct Life {
     w: World,
@@ -44,7 +44,7 @@ impl Life {
         let auto = self.rng.random_bool(0.7);
         self.w.app(host, app).auto_accept = auto;
         self.next_port += 1;
-        self.w.hosts[host].engine.listen(app, self.next_port, 4, 0).unwrap();
+        self.w.hosts[host].engine.listen(app, stream_listener(self.next_port, 4, 0)).unwrap();
         self.ports.push((host, self.next_port));
     }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use std::time::Duration;
 
-use crate::world::{Weather, World};
+use crate::world::{Weather, World, stream_listener};
 use control::{ConnectionState, Path};
 
 fn both_ways(w: &mut World, bytes: (u64, u64), ring: u32, write_max: usize) {
@@ -161,8 +161,8 @@ fn a_writer_that_waits_for_room_is_called_when_half_of_its_ring_is_free() {
 fn ring_sizes_are_agreed_on() {
     let mut w = World::with(2, 9, |c| c.ring_bytes_max = 1 << 20);
     let (a, b) = (w.attach(0, 64), w.attach(1, 64));
-    w.hosts[1].engine.listen(b, 7, 8, 16384).unwrap();
-    w.hosts[1].engine.listen(b, 8, 8, 0).unwrap();
+    w.hosts[1].engine.listen(b, stream_listener(7, 8, 16384)).unwrap();
+    w.hosts[1].engine.listen(b, stream_listener(8, 8, 0)).unwrap();
     let to = |port| std::net::SocketAddr::new(crate::world::addr(1), port);
     for (port, asked, expected) in [(7, 65536, 16384), (7, 5000, 8192), (8, 8 << 20, 1 << 20), (8, 0, 512 << 10)] {
         let slot = w.connect_wait(0, a, to(port), asked).unwrap();

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use control::{ChunkKind, LaneOffer, LaneRoutes, Reason};
-use engine::{AppId, Attach, Engine, EngineConfig, Event};
+use control::{ChunkKind, Kind, LaneOffer, LaneRoutes, Reason};
+use engine::{AppId, Attach, Dial, Engine, EngineConfig, Event, Listen};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
@@ -163,14 +163,14 @@ impl World {
     }
 
     pub(crate) fn listen(&mut self, host: usize, app: AppId, port: u16, backlog: u32) -> SocketAddr {
-        self.hosts[host].engine.listen(app, port, backlog, 0).unwrap()
+        self.hosts[host].engine.listen(app, stream_listener(port, backlog, 0)).unwrap()
     }
 
     pub(crate) fn connect(&mut self, host: usize, app: AppId, to: SocketAddr, ring_bytes: u32) -> u64 {
         let h = &mut self.hosts[host];
         h.next_request += 1;
         let request = h.next_request;
-        h.engine.connect(self.now, &mut h.nic, app, request, to, ring_bytes);
+        h.engine.connect(self.now, &mut h.nic, app, request, Dial { to, ring_bytes, kind: Kind::Stream });
         request
     }
 
@@ -184,7 +184,7 @@ impl World {
     /// Two hosts' applications with one connection: (slot at host 0, slot at host 1).
     pub(crate) fn pair(&mut self, a: AppId, b: AppId, port: u16, ring: u32) -> (u32, u32) {
         let to = SocketAddr::new(addr(1), port);
-        if !self.hosts[1].engine.listen(b, port, 16, 0).is_ok_and(|a| a == to) {
+        if !self.hosts[1].engine.listen(b, stream_listener(port, 16, 0)).is_ok_and(|a| a == to) {
             panic!("cannot listen on {to}");
         }
         let slot = self.connect_wait(0, a, to, ring).unwrap();
@@ -577,4 +577,9 @@ impl Host {
     pub(crate) fn mrs(&self) -> u32 {
         self.engine.totals().mrs
     }
+}
+
+/// A listener for streams.
+pub(crate) fn stream_listener(port: u16, backlog: u32, ring_bytes: u32) -> Listen {
+    Listen { port, backlog, ring_bytes, kind: Kind::Stream }
 }

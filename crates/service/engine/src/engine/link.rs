@@ -12,46 +12,43 @@ use verbs::{
     VerbsError,
 };
 
-use crate::credit::{RecvCredits, SendCredits};
-use crate::engine::Engine;
+use super::Engine;
 use crate::event::Event;
-use crate::immediate::{UNIT_BYTES, UNITS_MAX};
-use crate::lane::{Lane, LaneId, LaneState};
+use crate::ids::{LaneId, RouteId};
+use crate::lane::{Lane, LaneState, OwnEnd, PeerEnd};
 use crate::limits::{
     COMPLETIONS_PER_RUN, DRAIN_POLLS, FRAME_BYTES_MIN, FRAME_SLOTS, LANE_ACK_TIMEOUT, LANE_CREDITS_MAX,
     LANE_CREDITS_MIN, LANE_MIN_RNR_TIMER, LANE_RETRIES, LANE_RNR_RETRIES, RING_BYTES_MIN,
 };
-use crate::recvpool::{FrameMemory, RECV_WR};
+use crate::recvpool::RECV_WR;
 use crate::sendq::SendQueue;
-use crate::vqp::{Phase, RouteId};
+use crate::vqp::Phase;
 
 /// Number of the only lane between two hosts.
 pub(crate) const LANE_NUMBER: u32 = 0;
 
 impl Engine {
     /// The lane to `peer`, made if there is none. `None`: the table is full.
-    pub(crate) fn lane_to<P: Provider>(&mut self, nic: &mut P, peer: IpAddr) -> Option<LaneId> {
+    pub(super) fn lane_to<P: Provider>(&mut self, nic: &mut P, peer: IpAddr) -> Option<LaneId> {
         self.find_lane(nic, peer, true)
     }
 
     /// As [`Self::lane_to`], for a datagram, which nobody waits for: it takes no place of a host that is not to be dialed
     /// yet, or datagrams to many dead hosts would have each forget how often the others failed.
-    pub(crate) fn lane_in_passing<P: Provider>(&mut self, nic: &mut P, peer: IpAddr) -> Option<LaneId> {
+    pub(super) fn lane_in_passing<P: Provider>(&mut self, nic: &mut P, peer: IpAddr) -> Option<LaneId> {
         self.find_lane(nic, peer, false)
     }
 
     fn find_lane<P: Provider>(&mut self, nic: &mut P, peer: IpAddr, any: bool) -> Option<LaneId> {
         let peer = peer.to_canonical();
-        if let Some(&id) = self.peers.get(&peer) {
+        if let Some(id) = self.lanes.to(peer) {
             return Some(id);
         }
         if self.lanes.is_full() {
             self.evict_idle_lane(nic, any);
         }
         let sendq = SendQueue::new(self.device.sq_depth, self.config.lane_inflight_bytes_max, FRAME_SLOTS);
-        let id = self.lanes.insert(Lane::new(peer, self.config.quantum_bytes, sendq))?;
-        self.peers.insert(peer, id);
-        Some(id)
+        self.lanes.insert(Lane::new(peer, self.config.quantum_bytes, sendq))
     }
 
     /// Makes room for another peer: an entry on which nothing depends, or if somebody waits for the room (`any`) the lane that has
@@ -60,19 +57,18 @@ impl Engine {
     fn evict_idle_lane<P: Provider>(&mut self, nic: &mut P, any: bool) {
         let now = self.now;
         let idle = || self.lanes.iter().filter(|(_, l)| l.is_idle());
-        let unused = || self.lanes.iter().filter(|(_, l)| l.is_unused()).min_by_key(|(_, l)| l.unused_since);
+        let unused = || self.lanes.iter().filter(|(_, l)| l.is_unused()).min_by_key(|(_, l)| l.unused_since());
         let found = idle().find(|(_, l)| !l.holds_dials_back(now));
         let found = found.or_else(|| idle().next().or_else(unused).filter(|_| any));
         let Some((id, lane)) = found else { return };
         if lane.has_qp() {
-            let (peer, detail) = (lane.peer, "unused, and another host's needs its place".into());
+            let (peer, detail) = (lane.peer(), "unused, and another host's needs its place".into());
             self.sever(nic, id, Reason::Closed);
             self.events.push_back(Event::LaneFailed { peer, reason: Reason::Closed, detail });
         }
         self.forget_datagram_peer(nic, id, Reason::LocalLimit);
         let Some(lane) = self.lanes.remove(id) else { return };
-        self.peers.remove(&lane.peer);
-        if let Some(frames) = lane.frames {
+        if let Some(frames) = lane.frames() {
             self.dereg(nic, frames.mr);
         }
     }
@@ -96,15 +92,10 @@ impl Engine {
         self.last_incarnation = self.last_incarnation.wrapping_add(1).max(1);
         let psn = Psn::new(self.rng.random());
         let lane = self.lanes.get_mut(id).expect("found or made above");
-        lane.state = LaneState::Offered;
-        lane.incarnation = self.last_incarnation;
-        lane.qpn = qpn;
-        lane.mtu_offered = self.device.mtu.min(lane.mtu_max);
-        let mtu_bytes = lane.mtu_offered.bytes() as u32;
-        lane.rx = RecvCredits::new(self.config.lane_credits);
-        lane.psn = psn;
-        let at = self.by_qpn.partition_point(|(q, _)| *q < qpn);
-        self.by_qpn.insert(at, (qpn, id));
+        let mtu = lane.mtu_to_offer(self.device.mtu);
+        let (incarnation, credits) = (self.last_incarnation, self.config.lane_credits);
+        lane.on_offered(OwnEnd { incarnation, qpn, psn, mtu, credits });
+        self.lanes.bind(qpn, id);
         Ok(LaneOffer {
             lane: LANE_NUMBER,
             incarnation: self.last_incarnation,
@@ -112,7 +103,7 @@ impl Engine {
             psn: psn.get(),
             gid: self.device.gid.ip(),
             udp_port: self.device.udp_port,
-            mtu_bytes,
+            mtu_bytes: mtu.bytes() as u32,
             max_msg_bytes: self.device.max_msg_bytes,
             max_rd_atomic: self.device.max_rd_atomic,
             credits: self.config.lane_credits,
@@ -120,19 +111,17 @@ impl Engine {
             rx_budget_bytes: self.device.rx_budget_bytes,
             ud_qpn: self.datagrams.port.qpn().0,
             ud_qkey: self.datagrams.port.qkey().0,
-            ud_token: self.datagrams.token,
+            ud_token: self.datagrams.token(),
         })
     }
 
     fn make_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) -> Result<Qpn, VerbsError> {
         let lane = self.lanes.get_mut(id).ok_or(VerbsError::NoSuch("lane"))?;
-        if lane.frames.is_none() {
-            lane.frames = Some(FrameMemory::new(nic, FRAME_SLOTS, self.config.send_bytes_max)?);
-        }
+        lane.make_frames(nic, self.config.send_bytes_max)?;
         let qpn = nic.create_qp(&QpInit {
             qp_type: QpType::Rc,
-            send_cq: self.cq,
-            recv_cq: self.cq,
+            send_cq: self.completions.cq,
+            recv_cq: self.completions.cq,
             srq: Some(self.recv.srq()),
             max_send_wr: self.device.sq_depth as u32,
             max_recv_wr: 0,
@@ -151,14 +140,15 @@ impl Engine {
 
     /// The peer's offer: the queue pair goes to RTR and RTS. Then the daemon sends LaneReady.
     pub fn lane_accept<P: Provider>(&mut self, nic: &mut P, peer: IpAddr, offer: &LaneOffer) -> Result<(), VerbsError> {
-        let id = *self.peers.get(&peer.to_canonical()).ok_or(VerbsError::NoSuch("lane"))?;
+        let id = self.lanes.to(peer).ok_or(VerbsError::NoSuch("lane"))?;
         let lane = self.lanes.get_mut(id).ok_or(VerbsError::NoSuch("lane"))?;
-        if lane.state != LaneState::Offered {
+        if lane.state() != LaneState::Offered {
             return Err(VerbsError::NoSuch("lane that waits for an offer"));
         }
-        let mtu = check_offer(offer)?.min(lane.mtu_offered);
+        let mtu = check_offer(offer)?.min(lane.mtu_offered());
         self.learn_datagram_peer(nic, id, offer, mtu)?;
-        let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
+        let Some((lane, qpn)) = self.lanes.get_mut(id).and_then(|l| l.qpn().map(|qpn| (l, qpn))) else { return Ok(()) };
+        let psn = lane.psn();
         let av = AddressVector { udp_port: offer.udp_port, ..AddressVector::new(Gid::from(offer.gid)) };
         let max_rd_atomic = offer.max_rd_atomic.min(self.device.max_rd_atomic);
         let rtr = RtrAttr {
@@ -171,58 +161,52 @@ impl Engine {
             // A software NIC sends from its own port; foreign stacks vary theirs.
             source_port: offer.rx_budget_bytes.map(|_| offer.udp_port),
         };
-        match nic.modify_qp(lane.qpn, &QpModify::Rtr(rtr)) {
+        match nic.modify_qp(qpn, &QpModify::Rtr(rtr)) {
             // It failed before it was used: a reset follows the answer.
             Err(e @ VerbsError::WrongState { .. }) => {
-                self.break_lane(id, e.to_string());
+                self.lanes.fail(id, e.to_string());
                 return Ok(());
             }
             other => other?,
         }
-        let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         let rts = RtsAttr {
-            sq_psn: lane.psn,
+            sq_psn: psn,
             timeout: LANE_ACK_TIMEOUT,
             retry_cnt: LANE_RETRIES,
             rnr_retry: LANE_RNR_RETRIES,
             max_rd_atomic,
             peer_rx_budget_bytes: offer.rx_budget_bytes,
         };
-        nic.modify_qp(lane.qpn, &QpModify::Rts(rts))?;
-        lane.state = LaneState::Accepted;
-        lane.peer_incarnation = offer.incarnation;
-        lane.peer_qpn = Qpn(offer.qpn);
-        lane.peer_port = offer.udp_port;
-        lane.mtu = mtu;
-        lane.tx = SendCredits::new(offer.credits);
-        lane.frame_bytes_max = offer.send_bytes_max.min(self.config.send_bytes_max) as usize;
-        lane.piece_bytes_max = self.config.quantum_bytes.min(offer.max_msg_bytes).min(self.device.max_msg_bytes);
-        // Only software NICs have a budget of what they can buffer.
-        lane.splits_pieces = offer.rx_budget_bytes.is_some() && self.device.rx_budget_bytes.is_some();
-        if lane.splits_pieces {
-            lane.piece_bytes_max = lane.piece_bytes_max.min(UNITS_MAX * UNIT_BYTES);
-        }
+        nic.modify_qp(qpn, &QpModify::Rts(rts))?;
+        let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
+        lane.on_accepted(PeerEnd {
+            incarnation: offer.incarnation,
+            qpn: Qpn(offer.qpn),
+            port: offer.udp_port,
+            mtu,
+            credits: offer.credits,
+            frame_bytes_max: offer.send_bytes_max.min(self.config.send_bytes_max) as usize,
+            piece_bytes_max: self.config.quantum_bytes.min(offer.max_msg_bytes).min(self.device.max_msg_bytes),
+            // Only software NICs have a budget of what they can buffer.
+            splits_pieces: offer.rx_budget_bytes.is_some() && self.device.rx_budget_bytes.is_some(),
+        });
         Ok(())
     }
 
     /// The peer sent LaneReady: connections may use the lane.
     pub fn lane_ready<P: Provider>(&mut self, now: verbs::Time, nic: &mut P, peer: IpAddr) {
-        self.now = now;
-        let Some(&id) = self.peers.get(&peer.to_canonical()) else { return };
+        self.see(now);
+        let Some(id) = self.lanes.to(peer) else { return };
         let Some(lane) = self.lanes.get_mut(id) else { return };
-        if lane.state != LaneState::Accepted {
+        if lane.state() != LaneState::Accepted {
             return;
         }
         if lane.holds_connections() {
             return self.fail_lane(nic, id, "the lane came up before its connections could go on".into());
         }
         let Some(lane) = self.lanes.get_mut(id) else { return };
-        lane.state = LaneState::Up;
-        (lane.up_since, lane.unused_since) = (now, now);
-        lane.is_wanted = false;
-        lane.has_failed = false;
-        let parked = std::mem::take(&mut lane.parked);
-        self.queue_lane(id);
+        let parked = lane.on_ready(self.now);
+        self.lanes.queue(id);
         self.on_datagram_peer_ready(id);
         for connect in parked {
             self.place_connect(nic, connect);
@@ -232,70 +216,54 @@ impl Engine {
     /// The control link or the peer is gone, or could not be reached: the queue pair is destroyed, connections are reset with
     /// `reason`, parked connects fail with it.
     pub fn lane_lost<P: Provider>(&mut self, now: verbs::Time, nic: &mut P, peer: IpAddr, reason: Reason) {
-        self.now = now;
-        let Some(&id) = self.peers.get(&peer.to_canonical()) else { return };
+        self.see(now);
+        let Some(id) = self.lanes.to(peer) else { return };
         // The peer's device has heard that it arrived, so the peer may have forgotten it.
         self.handle_arrived(nic, id);
-        self.note_loss(id);
+        if let Some(lane) = self.lanes.get_mut(id) {
+            lane.note_loss(self.now, &mut self.rng);
+        }
         if self.lanes.get(id).is_some_and(Lane::can_answer) {
             self.sever(nic, id, reason);
         }
         self.forget_datagram_peer(nic, id, reason);
         self.drop_parked(id, reason);
         if let Some(lane) = self.lanes.get_mut(id) {
-            lane.stall = None;
+            lane.end_stall();
             lane.forget_path();
-        }
-    }
-
-    /// What the end of a lane, or of the wish for one, says about the next dial. Before anything of the lane is forgotten.
-    fn note_loss(&mut self, id: LaneId) {
-        let now = self.now;
-        let Some(lane) = self.lanes.get_mut(id) else { return };
-        if lane.can_answer() && (lane.state == LaneState::Up || lane.resync.is_some()) {
-            lane.redial.on_lost(now, now.saturating_since(lane.up_since), &mut self.rng);
-        } else if lane.is_wanted {
-            lane.redial.on_failed(now, &mut self.rng);
         }
     }
 
     fn drop_parked(&mut self, id: LaneId, reason: Reason) {
         let Some(lane) = self.lanes.get_mut(id) else { return };
-        lane.is_wanted = false;
-        for connect in std::mem::take(&mut lane.parked) {
+        for connect in lane.give_up_parked() {
             self.finish_connect(connect, Err(reason));
         }
     }
 
     /// The lane's connections end, by what the peer did or because a new queue pair would not help.
-    pub(crate) fn fail_lane<P: Provider>(&mut self, nic: &mut P, id: LaneId, detail: String) {
+    pub(super) fn fail_lane<P: Provider>(&mut self, nic: &mut P, id: LaneId, detail: String) {
         let Some(lane) = self.lanes.get(id).filter(|l| l.can_answer()) else { return };
-        let peer = lane.peer;
+        let peer = lane.peer();
         self.fail_lane_quietly(nic, id);
         self.events.push_back(Event::LaneFailed { peer, reason: Reason::LaneFailed, detail });
     }
 
     /// As [`Self::fail_lane`], where the daemon hears it as an answer.
-    pub(crate) fn fail_lane_quietly<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
+    pub(super) fn fail_lane_quietly<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
         let Some(lane) = self.lanes.get_mut(id) else { return };
-        lane.has_failed = true;
+        lane.note_loss(self.now, &mut self.rng);
         self.counters.lane_failures += 1;
-        self.note_loss(id);
         self.sever(nic, id, Reason::LaneFailed);
         self.forget_datagram_peer(nic, id, Reason::LaneFailed);
         self.drop_parked(id, Reason::LaneFailed);
     }
 
     /// Destroys the queue pair, if there is one, then ends what was on it.
-    pub(crate) fn sever<P: Provider>(&mut self, nic: &mut P, id: LaneId, reason: Reason) {
+    pub(super) fn sever<P: Provider>(&mut self, nic: &mut P, id: LaneId, reason: Reason) {
         self.destroy_lane_qp(nic, id);
         let Some(lane) = self.lanes.get_mut(id) else { return };
-        let mut routes = Vec::with_capacity(lane.connections as usize);
-        let mut next = lane.first;
-        while let Some(route) = next {
-            routes.push(route);
-            next = self.vqps.get(route).and_then(|v| v.next);
-        }
+        let routes = self.vqps.of_lane(lane);
         lane.clear();
         // Before anything is freed: rings that become free must not go to an open of this lane.
         self.drop_parked_opens(id);
@@ -305,13 +273,12 @@ impl Engine {
     }
 
     /// After this no WRITE of the peer can land on the old incarnation, and none of this end is on its way from memory.
-    pub(crate) fn destroy_lane_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
-        let Some(lane) = self.lanes.get_mut(id).filter(|l| l.has_qp()) else { return };
-        let qpn = lane.qpn;
+    pub(super) fn destroy_lane_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
+        let Some(qpn) = self.lanes.get(id).and_then(Lane::qpn) else { return };
         // In error the queue pair gives back the receives that it holds.
         let _ = nic.modify_qp(qpn, &QpModify::Err);
         for _ in 0..DRAIN_POLLS {
-            match nic.poll_cq(self.cq, &mut self.completions, COMPLETIONS_PER_RUN) {
+            match nic.poll_cq(self.completions.cq, &mut self.completions.waiting, COMPLETIONS_PER_RUN) {
                 Ok(n) if n > 0 => {}
                 _ => break,
             }
@@ -319,7 +286,7 @@ impl Engine {
         if nic.destroy_qp(qpn).is_err() {
             self.counters.device_refusals += 1;
         }
-        self.by_qpn.retain(|(q, _)| *q != qpn);
+        self.lanes.unbind(qpn);
         self.recv.release_grant();
         self.forget_completions(qpn);
         self.repost(nic);
@@ -329,7 +296,7 @@ impl Engine {
     /// receives are posted again before they can be granted again.
     fn forget_completions(&mut self, qpn: Qpn) {
         let recv = &mut self.recv;
-        self.completions.retain(|c| {
+        self.completions.waiting.retain(|c| {
             if c.qpn != qpn {
                 return true;
             }
@@ -343,19 +310,13 @@ impl Engine {
     }
 
     /// One connection of a lane that is gone. The application is told, unless all it could learn has arrived.
-    pub(crate) fn sever_vqp(&mut self, route: RouteId, reason: Reason) {
+    pub(super) fn sever_vqp(&mut self, route: RouteId, reason: Reason) {
         let Some(vqp) = self.vqps.get_mut(route) else { return };
         let complete = vqp.is_complete();
-        let was_reset = vqp.close.is_reset();
-        vqp.close.on_severed();
-        vqp.lane = None;
-        vqp.previous = None;
-        vqp.next = None;
-        vqp.in_control = false;
-        vqp.in_ready = false;
-        vqp.in_lazy = false;
-        if let Phase::Opening(connect) = vqp.phase {
-            vqp.close.on_app_released();
+        let was_reset = vqp.is_reset();
+        vqp.sever();
+        if let Phase::Opening(connect) = vqp.phase() {
+            vqp.release();
             match connect {
                 // The peer took the lane for unused: it has not seen the Open.
                 Some(connect) if reason == Reason::Closed => self.displace_connect(connect, Reason::PeerLimit),
@@ -364,40 +325,10 @@ impl Engine {
             }
         } else if !complete && !was_reset {
             vqp.publish_reset(reason);
-            let (app, slot) = (vqp.app, vqp.slot);
-            self.notify(app, slot);
+            let at = vqp.at();
+            self.notify(at);
         }
         self.try_release(route);
-    }
-
-    // ---- the lane's list of connections
-
-    /// Puts a connection into its lane's list.
-    pub(crate) fn link(&mut self, id: LaneId, route: RouteId) {
-        let Some(lane) = self.lanes.get_mut(id) else { return };
-        let old = lane.first.replace(route);
-        lane.connections += 1;
-        if let Some(first) = old.and_then(|r| self.vqps.get_mut(r)) {
-            first.previous = Some(route);
-        }
-        if let Some(vqp) = self.vqps.get_mut(route) {
-            vqp.previous = None;
-            vqp.next = old;
-        }
-    }
-
-    /// Takes a connection out of its lane's list.
-    pub(crate) fn unlink(&mut self, id: LaneId, previous: Option<RouteId>, next: Option<RouteId>) {
-        let Some(lane) = self.lanes.get_mut(id) else { return };
-        lane.connections -= 1;
-        lane.unused_since = self.now;
-        match previous.and_then(|r| self.vqps.get_mut(r)) {
-            Some(before) => before.next = next,
-            None => lane.first = next,
-        }
-        if let Some(after) = next.and_then(|r| self.vqps.get_mut(r)) {
-            after.previous = previous;
-        }
     }
 }
 

@@ -5,36 +5,46 @@
 
 use control::Reason;
 use shm::waiting;
-use verbs::{Completion, Provider, Qpn, Status, WcOpcode};
+use verbs::{Completion, Provider, Status, WcOpcode};
 
-use crate::engine::Engine;
-use crate::frame::{Record, WireRing, parse};
+use super::{Completions, Engine};
+use crate::frame::{Record, parse};
+use crate::ids::LaneId;
 use crate::immediate::Immediate;
-use crate::lane::LaneId;
-use crate::limits::{COMPLETIONS_PER_RUN, RING_BYTES_MIN};
-use crate::pump::remote_ring;
+use crate::limits::COMPLETIONS_PER_RUN;
 use crate::recvpool::RECV_WR;
 use crate::violation::Violation;
-use crate::vqp::Phase;
+use crate::vqp::{Phase, Vqp};
+
+impl Completions {
+    /// Those that wait, to be handled; what is appended meanwhile waits for the next round.
+    fn take(&mut self) -> Vec<Completion> {
+        std::mem::replace(&mut self.waiting, std::mem::take(&mut self.spare))
+    }
+
+    /// Keeps the buffer for the next time.
+    fn put_back(&mut self, empty: Vec<Completion>) {
+        self.spare = empty;
+    }
+}
 
 impl Engine {
     /// Takes completions and acts on them. Says whether there were any.
-    pub(crate) fn run_completions<P: Provider>(&mut self, nic: &mut P) -> bool {
+    pub(super) fn run_completions<P: Provider>(&mut self, nic: &mut P) -> bool {
         // Some may be left from the destruction of a queue pair, or from the last look before sleeping.
-        if self.completions.len() < COMPLETIONS_PER_RUN
-            && nic.poll_cq(self.cq, &mut self.completions, COMPLETIONS_PER_RUN).is_err()
-        {
+        let Completions { cq, waiting, .. } = &mut self.completions;
+        if waiting.len() < COMPLETIONS_PER_RUN && nic.poll_cq(*cq, waiting, COMPLETIONS_PER_RUN).is_err() {
             self.counters.device_refusals += 1;
         }
-        if self.completions.is_empty() && !self.recv.has_returning() {
+        if self.completions.waiting.is_empty() && !self.recv.has_returning() {
             return false;
         }
         // Handling one may take down a queue pair, which appends more for the next round.
-        let mut batch = std::mem::replace(&mut self.completions, std::mem::take(&mut self.completions_spare));
+        let mut batch = self.completions.take();
         for completion in batch.drain(..) {
             self.on_completion(nic, &completion);
         }
-        self.completions_spare = batch;
+        self.completions.put_back(batch);
         self.repost(nic);
         // What fails here is tried again when the queue pair was revived.
         let _ = self.datagrams.port.repost(nic);
@@ -42,28 +52,17 @@ impl Engine {
     }
 
     /// Posts consumed receives again; from then on they may be given back as credits.
-    pub(crate) fn repost<P: Provider>(&mut self, nic: &mut P) {
+    pub(super) fn repost<P: Provider>(&mut self, nic: &mut P) {
         let lanes = &mut self.lanes;
-        let queue = &mut self.lane_queue;
         self.recv.repost(nic, |id, incarnation| {
-            let Some(lane) = lanes.get_mut(id).filter(|l| l.incarnation == incarnation && l.has_qp()) else { return };
-            lane.rx.on_reposted();
-            if lane.rx.is_due() && !lane.is_queued {
-                lane.is_queued = true;
-                queue.push_back(id);
+            if lanes.get_mut(id).is_some_and(|lane| lane.on_reposted(incarnation)) {
+                lanes.queue(id);
             }
         });
     }
 
-    /// The lane of a queue pair; `None` if that was destroyed.
-    #[inline]
-    pub(crate) fn lane_of(&self, qpn: Qpn) -> Option<LaneId> {
-        let at = self.by_qpn.binary_search_by_key(&qpn, |(q, _)| *q).ok()?;
-        self.by_qpn.get(at).map(|(_, id)| *id)
-    }
-
     fn on_completion<P: Provider>(&mut self, nic: &mut P, c: &Completion) {
-        let lane = self.lane_of(c.qpn);
+        let lane = self.lanes.of_qp(c.qpn);
         if lane.is_none() && c.qpn == self.datagrams.port.qpn() {
             return self.on_datagram_completion(c);
         }
@@ -87,25 +86,20 @@ impl Engine {
 
     fn on_send_failed(&mut self, id: LaneId, status: Status) {
         let now = self.now;
-        let Some(lane) = self.lanes.get_mut(id).filter(|l| l.failing.is_none()) else { return };
+        let Some(lane) = self.lanes.get_mut(id).filter(|l| !l.is_failing()) else { return };
         let lower = if status == Status::RetryExcErr { lane.on_retries_spent(now) } else { None };
         let next = lower.map_or_else(String::new, |mtu| {
             format!(", as before: perhaps long packets are swallowed, so the next path MTU is {}", mtu.bytes())
         });
-        self.break_lane(id, format!("a send ended with {status:?}{next}"));
+        self.lanes.fail(id, format!("a send ended with {status:?}{next}"));
     }
 
     /// A send, and all before it, is done: the queue has room again.
     fn on_sent(&mut self, id: LaneId, seq: u64) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
-        lane.sendq.on_completion(seq)?;
-        lane.on_progress();
-        self.queue_lane(id);
-        while let Some(lane) = self.lanes.get_mut(id)
-            && let Some(&(end, route)) = lane.closing.front()
-            && lane.sendq.is_completed(end)
-        {
-            lane.closing.pop_front();
+        lane.on_sent(seq)?;
+        self.lanes.queue(id);
+        while let Some(route) = self.lanes.get_mut(id).and_then(|lane| lane.take_closed()) {
             self.try_release(route);
         }
         Ok(())
@@ -117,11 +111,11 @@ impl Engine {
             self.counters.device_refusals += 1;
             return Ok(());
         };
-        let live = lane.and_then(|id| self.lanes.get(id).map(|l| (id, l.incarnation)));
+        let live = lane.and_then(|id| self.lanes.get(id).map(|l| (id, l.incarnation())));
         let (Some((id, incarnation)), true) = (live, c.status == Status::Success) else {
             self.recv.give_back(entry, None);
             if let Some((id, _)) = live {
-                self.break_lane(id, format!("a receive ended with {:?}", c.status));
+                self.lanes.fail(id, format!("a receive ended with {:?}", c.status));
             }
             return Ok(());
         };
@@ -138,16 +132,15 @@ impl Engine {
         c: &Completion,
     ) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
-        lane.rx.on_arrival()?;
-        lane.on_progress();
+        lane.on_arrival()?;
         match (c.opcode, c.imm) {
             (WcOpcode::RecvWriteImm, Some(imm)) => self.on_data(id, imm, c),
             _ => {
-                let mut frame = std::mem::take(&mut self.frame_in);
+                let mut frame = std::mem::take(&mut self.scratch.frame_in);
                 let read = self.recv.read(entry, c.byte_len, &mut frame);
                 let result =
                     if read { self.on_frame(nic, id, &frame) } else { Err(Violation::FrameLength(c.byte_len)) };
-                self.frame_in = frame;
+                self.scratch.frame_in = frame;
                 result
             }
         }
@@ -157,41 +150,30 @@ impl Engine {
     #[inline]
     fn on_data(&mut self, id: LaneId, imm: u32, c: &Completion) -> Result<(), Violation> {
         let immediate = Immediate::from_bits(imm);
-        let route = self.route_names.route(immediate.route);
+        let route = self.vqps.named(immediate.route);
         let bytes = c.byte_len.saturating_add(immediate.bytes_before);
-        let vqp = self.vqps.get_mut(route).filter(|v| v.lane == Some(id)).ok_or(Violation::DataRoute(imm))?;
+        let vqp = self.vqps.on_lane(id, route).ok_or(Violation::DataRoute(imm))?;
         vqp.on_arrival(bytes, immediate.bytes_before, c.placed)?;
-        self.rests.touch(vqp, route, self.now);
-        let (app, slot, awaited) = (vqp.app, vqp.slot, vqp.is_awaited(waiting::READABLE));
+        self.rests.touch(vqp.rest_mut(), route, self.now);
+        let (at, awaited) = (vqp.at(), vqp.is_awaited(waiting::READABLE));
         if let Some(lane) = self.lanes.get_mut(id) {
-            lane.rx_bytes += u64::from(bytes);
+            lane.count_received(bytes);
         }
         self.counters.writes_received += 1;
         self.counters.data_bytes += u64::from(bytes);
-        self.mark(app, slot, awaited);
+        self.apps.mark(at, awaited);
         Ok(())
     }
 
     fn on_frame<P: Provider>(&mut self, nic: &mut P, id: LaneId, frame: &[u8]) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id).filter(|l| l.can_receive()) else { return Ok(()) };
         let (header, records) = parse(frame)?;
-        if header.incarnation != lane.peer_incarnation {
-            return Err(Violation::Incarnation { found: header.incarnation, expected: lane.peer_incarnation });
-        }
-        let expected = lane.frame_received + 1;
-        if header.sequence < expected {
-            // Handled already, on an earlier incarnation.
+        if !lane.on_frame(&header)? {
             self.counters.stale_frames += 1;
             return Ok(());
         }
-        if header.sequence != expected {
-            return Err(Violation::Sequence { found: header.sequence, expected });
-        }
-        lane.frame_received = expected;
-        lane.tx.on_total(header.credits)?;
-        lane.is_stalled = false;
         self.counters.frames_received += 1;
-        self.queue_lane(id);
+        self.lanes.queue(id);
         for record in records {
             self.on_record(nic, id, record?)?;
         }
@@ -206,12 +188,11 @@ impl Engine {
             Record::Head { route, consumed } => {
                 let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
                 if vqp.on_head(consumed)? {
-                    let (app, slot, awaited) =
-                        (vqp.app, vqp.slot, vqp.has_half_room() && vqp.is_awaited(waiting::WRITABLE));
-                    self.mark(app, slot, awaited);
-                    let route = self.route_names.route(route);
+                    let (at, awaited) = (vqp.at(), vqp.has_half_room() && vqp.is_awaited(waiting::WRITABLE));
+                    self.apps.mark(at, awaited);
+                    let route = self.vqps.named(route);
                     if let Some(vqp) = self.vqps.get_mut(route) {
-                        self.rests.touch(vqp, route, self.now);
+                        self.rests.touch(vqp.rest_mut(), route, self.now);
                     }
                     self.try_release(route);
                 }
@@ -239,35 +220,27 @@ impl Engine {
     }
 
     /// The connection that a record is about. `None`: it is over here, and the record crossed our end of it.
-    fn open_vqp(&mut self, id: LaneId, route: u32) -> Result<Option<&mut crate::vqp::Vqp>, Violation> {
-        let Some(vqp) = self.vqps.get_mut(self.route_names.route(route)) else {
+    fn open_vqp(&mut self, id: LaneId, route: u32) -> Result<Option<&mut Vqp>, Violation> {
+        let key = self.vqps.named(route);
+        let Some(vqp) = self.vqps.get_mut(key) else {
             self.counters.stale_frames += 1;
             return Ok(None);
         };
-        if vqp.lane != Some(id) {
+        if vqp.lane() != Some(id) {
             return Err(Violation::RecordRoute(route));
         }
-        if vqp.phase != Phase::Open {
-            return Err(Violation::NotOpen { id: vqp.id });
+        if vqp.phase() != Phase::Open {
+            return Err(Violation::NotOpen { id: vqp.id() });
         }
         Ok(Some(vqp))
     }
 
     fn on_peer_end(&mut self, route: u32) {
-        let route = self.route_names.route(route);
+        let route = self.vqps.named(route);
         if let Some(vqp) = self.vqps.get(route) {
-            let (app, slot) = (vqp.app, vqp.slot);
-            self.notify(app, slot);
+            let at = vqp.at();
+            self.notify(at);
         }
         self.update(route);
     }
-}
-
-/// Refuses a ring of the peer that arithmetic or layout cannot take.
-pub(crate) fn check_ring(ring: &WireRing, max: u32) -> Result<verbs::RemoteAddr, Violation> {
-    let fits = ring.addr.checked_add(ring.bytes.into()).is_some();
-    if !fits || !ring.bytes.is_power_of_two() || !(RING_BYTES_MIN..=max).contains(&ring.bytes) {
-        return Err(Violation::RingBytes { bytes: ring.bytes, max });
-    }
-    Ok(remote_ring(ring))
 }

@@ -4,21 +4,22 @@
 //! makes room (a completion, a frame with credits) puts the lane back into the engine's list. Its work in one call is bounded
 //! by the send queue, which it can fill only once.
 
-use control::Reason;
-use verbs::{PostError, Provider, Rkey, SendOp, Sge};
+use verbs::{PostError, Provider, SendOp};
 
-use crate::frame::{FrameWriter, Open, Record};
+use crate::counters::Counters;
+use crate::frame::{FrameWriter, Record};
+use crate::ids::RouteId;
 use crate::immediate::{Immediate, bytes_before};
-use crate::lane::{Lane, LaneState};
 use crate::limits::{FRAMES_PER_PUMP, OPENS_PENDING_MAX, SEND_QUEUE_RESERVED};
-use crate::stat::Counters;
-use crate::table::Table;
-use crate::vqp::{HeadReport, Phase, Piece, RouteId, Vqp};
+use crate::vqp::table::Connections;
+use crate::vqp::{List, Phase, Piece, Vqp};
+
+use super::Lane;
 
 /// One lane, and what of the engine sending needs.
 pub(crate) struct Pump<'a> {
     pub(crate) lane: &'a mut Lane,
-    pub(crate) vqps: &'a mut Table<RouteId, Vqp>,
+    pub(crate) vqps: &'a mut Connections,
     pub(crate) scratch: &'a mut Vec<u8>,
     pub(crate) counters: &'a mut Counters,
 }
@@ -36,7 +37,7 @@ enum Turn {
 impl Pump<'_> {
     /// Sends what may be sent. Says whether anything was; an error means that the queue pair is of no more use.
     pub(crate) fn run<P: Provider>(&mut self, nic: &mut P) -> Result<bool, PostError> {
-        if self.lane.state != LaneState::Up {
+        if !self.lane.is_up() {
             return Ok(false);
         }
         let before = self.lane.sendq.next();
@@ -94,7 +95,7 @@ impl Pump<'_> {
     }
 
     /// Writes records until none is owed or the frame is full. True: among them is a Fin or Reset.
-    fn fill(lane: &mut Lane, vqps: &mut Table<RouteId, Vqp>, frame: &mut FrameWriter<'_>, seq: u64) -> bool {
+    fn fill(lane: &mut Lane, vqps: &mut Connections, frame: &mut FrameWriter<'_>, seq: u64) -> bool {
         let mut has_end = false;
         while let Some(nak) = lane.naks.front() {
             if !frame.push(&Record::OpenNak { route: nak.route, reason: nak.reason }) {
@@ -110,7 +111,7 @@ impl Pump<'_> {
                 if !whole {
                     return has_end;
                 }
-                vqp.in_control = false;
+                vqp.leave(List::Control);
             }
             lane.control.pop_front();
         }
@@ -118,10 +119,10 @@ impl Pump<'_> {
             && let Some(&route) = lane.opens.front()
         {
             if let Some(vqp) = vqps.get_mut(route) {
-                if !frame.push(&open_record(vqp)) {
+                if !frame.push(&vqp.open_record()) {
                     return has_end;
                 }
-                vqp.is_open_sent = true;
+                vqp.on_open_sent();
                 lane.opens_sent += 1;
             }
             lane.opens.pop_front();
@@ -129,14 +130,14 @@ impl Pump<'_> {
         // Consumed bytes that could wait ride along.
         while let Some(&route) = lane.lazy_heads.front() {
             if let Some(vqp) = vqps.get_mut(route) {
-                if vqp.head_report == HeadReport::Lazy {
+                if vqp.has_lazy_head() {
                     let (whole, ended) = Self::emit(lane, vqp, route, frame, seq);
                     has_end |= ended;
                     if !whole {
                         return has_end;
                     }
                 }
-                vqp.in_lazy = false;
+                vqp.leave(List::LazyHead);
             }
             lane.lazy_heads.pop_front();
         }
@@ -147,22 +148,21 @@ impl Pump<'_> {
     /// Writes the records of one connection: whether all fit, and whether its completion may free the connection.
     fn emit(lane: &mut Lane, vqp: &mut Vqp, route: RouteId, frame: &mut FrameWriter<'_>, seq: u64) -> (bool, bool) {
         let mut wrote_end = false;
-        let was_accepting = vqp.phase == Phase::Accepting;
+        let was_accepting = vqp.phase() == Phase::Accepting;
         let bytes_before = frame.len();
         let whole = vqp.write_records(frame, &mut wrote_end);
-        if was_accepting && vqp.phase == Phase::Open {
+        if was_accepting && vqp.phase() == Phase::Open {
             lane.opens_received = lane.opens_received.saturating_sub(1);
             // What the application wrote meanwhile may follow.
-            if vqp.is_sendable() && !vqp.in_ready {
-                vqp.in_ready = true;
-                lane.drr.push(vqp.app, route);
+            if vqp.is_sendable() && vqp.enter(List::Ready) {
+                lane.push_ready(vqp.app(), route);
             }
         }
         // The record that the peer still had to hear may also be a Head. A connection that had nothing to say, since another
         // list served it first, is in no frame, and this one may never be sent.
         let ended = frame.len() > bytes_before && (wrote_end || vqp.is_over());
         if ended {
-            vqp.last_wr = seq;
+            vqp.on_end_staged(seq);
             lane.closing.push_back((seq, route));
         }
         (whole, ended)
@@ -176,18 +176,17 @@ impl Pump<'_> {
                 self.lane.drr.leave();
                 continue;
             };
-            self.lane.drr.begin_turn(&mut vqp.deficit);
+            self.lane.drr.begin_turn(vqp.deficit_mut());
             match self.turn(nic, route)? {
                 Turn::Blocked => break,
                 Turn::Spent(deficit) => self.lane.drr.rotate(deficit),
                 Turn::Drained => {
                     self.lane.drr.leave();
                     let Some(vqp) = self.vqps.get_mut(route) else { continue };
-                    vqp.deficit = 0;
-                    vqp.in_ready = false;
-                    if vqp.owes_records() && !vqp.in_control {
-                        vqp.in_control = true;
-                        self.lane.control.push_back(route);
+                    *vqp.deficit_mut() = 0;
+                    vqp.leave(List::Ready);
+                    if vqp.owes_records() && vqp.enter(List::Control) {
+                        self.lane.push_control(route);
                     }
                 }
             }
@@ -203,9 +202,9 @@ impl Pump<'_> {
             if !vqp.is_sendable() {
                 return Ok(Turn::Drained);
             }
-            let allowance = lane.drr.allowance(vqp.deficit);
+            let allowance = lane.drr.allowance(vqp.deficit());
             if allowance == 0 {
-                return Ok(Turn::Spent(vqp.deficit));
+                return Ok(Turn::Spent(vqp.deficit()));
             }
             let Some(piece) = vqp.next_piece(lane.piece_bytes_max.min(allowance)) else { return Ok(Turn::Drained) };
             if lane.tx.ordinary() == 0 {
@@ -235,45 +234,19 @@ impl Pump<'_> {
 /// Stages one piece as a WRITE with immediate, behind a WRITE if that is better, and takes what it costs.
 fn stage(lane: &mut Lane, vqp: &mut Vqp, piece: Piece) {
     let bytes_before = if lane.splits_pieces { bytes_before(piece.bytes) } else { 0 };
-    let from = |skipped: u32, len: u32| {
+    let from = |vqp: &Vqp, skipped: u32, len: u32| {
         let at = piece.at + u64::from(skipped);
-        let remote = verbs::RemoteAddr { addr: vqp.peer_ring.addr + at, rkey: vqp.peer_ring.rkey };
-        (remote, Sge { addr: vqp.tx_place.offset + at, len, lkey: vqp.tx_place.lkey })
+        (vqp.remote(at), vqp.tx_sge(at, len))
     };
     if bytes_before > 0 {
-        let (remote, sge) = from(0, bytes_before);
+        let (remote, sge) = from(vqp, 0, bytes_before);
         lane.sendq.stage_data(SendOp::Write(remote), sge);
     }
-    let (remote, sge) = from(bytes_before, piece.bytes - bytes_before);
-    let immediate = Immediate { route: vqp.peer_route, bytes_before };
-    vqp.last_wr = lane.sendq.stage_data(SendOp::WriteImm(remote, immediate.to_bits()), sge);
-    vqp.tx_sent = vqp.tx_sent.wrapping_add(piece.bytes.into());
-    vqp.deficit -= piece.bytes;
+    let (remote, sge) = from(vqp, bytes_before, piece.bytes - bytes_before);
+    let immediate = Immediate { route: vqp.peer_route(), bytes_before };
+    let wr = lane.sendq.stage_data(SendOp::WriteImm(remote, immediate.to_bits()), sge);
+    vqp.on_staged(piece, wr);
     lane.drr.spend(piece.bytes);
     lane.tx.take();
     lane.tx_bytes += u64::from(piece.bytes);
-}
-
-fn open_record(vqp: &Vqp) -> Record {
-    Record::Open(Open {
-        route: vqp.own_route,
-        ring: vqp.rx_place.wire_ring(vqp.ring_bytes),
-        to_port: vqp.peer.port(),
-        from_port: vqp.local.port(),
-        kind: vqp.kind.code(),
-        to_address: vqp.peer.ip(),
-    })
-}
-
-/// The reason by which a refusal of this host is told to the peer: what is a limit here is the peer's limit there.
-pub(crate) fn refusal(reason: Reason) -> u32 {
-    match reason {
-        Reason::LocalLimit => Reason::PeerLimit.code(),
-        other => other.code(),
-    }
-}
-
-/// The rkey of a ring of the peer.
-pub(crate) fn remote_ring(ring: &crate::frame::WireRing) -> verbs::RemoteAddr {
-    verbs::RemoteAddr { addr: ring.addr, rkey: Rkey(ring.rkey) }
 }

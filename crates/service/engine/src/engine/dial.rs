@@ -7,41 +7,40 @@ use std::net::IpAddr;
 
 use control::Reason;
 
-use crate::engine::Engine;
+use super::Engine;
 use crate::event::Event;
-use crate::lane::{LaneId, LaneState};
+use crate::ids::LaneId;
+use crate::lane::{Lane, LaneState};
 
 impl Engine {
     /// Whether an application of this user may have a way to another host: the operator allows the host, and if the daemon has
     /// to dial, that is within the user's share.
-    pub(crate) fn check_way(&mut self, uid: u32, host: IpAddr) -> Result<(), Reason> {
+    pub(super) fn check_way(&mut self, uid: u32, host: IpAddr) -> Result<(), Reason> {
         if !self.config.allows(host) {
             return Err(Reason::Policy);
         }
-        let known = self.peers.get(&host).and_then(|id| self.lanes.get(*id));
-        if known.is_some_and(|lane| lane.state != LaneState::Down || lane.is_wanted) {
+        let known = self.lanes.to(host).and_then(|id| self.lanes.get(id));
+        if known.is_some_and(|lane| lane.state() != LaneState::Down || lane.is_wanted()) {
             return Ok(());
         }
         let lanes = &self.lanes;
-        self.users.check_dial(uid, |id| lanes.get(id).is_some_and(|l| l.is_wanted))
+        self.users.check_dial(uid, |id| lanes.get(id).is_some_and(Lane::is_wanted))
     }
 
     /// The daemon dials the host for a datagram, unless it did so in vain a short while ago.
-    pub(crate) fn want_link_in_passing(&mut self, id: LaneId, uid: u32) {
-        if self.lanes.get(id).is_some_and(|lane| lane.redial.is_due(self.now)) {
+    pub(super) fn want_link_in_passing(&mut self, id: LaneId, uid: u32) {
+        if self.lanes.get(id).is_some_and(|lane| lane.may_redial(self.now)) {
             self.want_link(id, uid);
         }
     }
 
     /// The daemon dials the host for an application of this user, unless it does or has already.
-    pub(crate) fn want_link(&mut self, id: LaneId, uid: u32) {
+    pub(super) fn want_link(&mut self, id: LaneId, uid: u32) {
         if let Some(lane) = self.lanes.get_mut(id)
-            && lane.state == LaneState::Down
-            && !lane.is_wanted
+            && lane.want()
         {
-            lane.is_wanted = true;
             self.users.add_dial(uid, id);
-            self.events.push_back(Event::PeerWanted { peer: lane.peer });
+            self.events.push_back(Event::PeerWanted { peer: lane.peer() });
         }
     }
 }

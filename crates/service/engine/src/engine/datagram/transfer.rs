@@ -9,11 +9,12 @@ use std::net::{IpAddr, SocketAddr};
 use shm::DatagramRecord;
 use verbs::{Completion, GRH_BYTES, Grh, Provider, Status};
 
-use super::drops::DropReason;
-use super::header::Header;
 use super::path::is_host;
-use super::socket::{SocketFault, SocketId};
+use crate::datagram::drops::DropReason;
+use crate::datagram::header::Header;
+use crate::datagram::socket::SocketFault;
 use crate::engine::Engine;
+use crate::ids::SocketId;
 use crate::limits::{COMPLETIONS_PER_RUN, DATAGRAMS_PER_RUN, DRAIN_POLLS};
 use crate::recvpool::RECV_WR;
 
@@ -36,7 +37,7 @@ enum Outcome {
 
 impl Engine {
     /// Sends what sockets have, as far as the bounds of a round and of the device allow. Says whether anything was done.
-    pub(crate) fn run_datagrams<P: Provider>(&mut self, nic: &mut P) -> bool {
+    pub(in crate::engine) fn run_datagrams<P: Provider>(&mut self, nic: &mut P) -> bool {
         let mut worked = self.revive_datagrams(nic);
         let mut left = DATAGRAMS_PER_RUN;
         while left > 0
@@ -48,7 +49,7 @@ impl Engine {
             match turn {
                 Ok(Turn::Blocked) => break,
                 Ok(Turn::Spent) => {
-                    let deficit = self.datagrams.sockets.get(id).map_or(0, |s| s.deficit);
+                    let deficit = self.datagrams.sockets.get(id).map_or(0, |s| s.deficit());
                     self.datagrams.drr.rotate(deficit);
                 }
                 Ok(Turn::Drained) => {
@@ -73,8 +74,8 @@ impl Engine {
         if *left < before
             && let Some(socket) = self.datagrams.sockets.get_mut(id)
         {
-            let (app, slot, awaited) = (socket.app, socket.slot, socket.publish_room());
-            self.mark(app, slot, awaited);
+            let (at, awaited) = (socket.at(), socket.publish_room());
+            self.apps.mark(at, awaited);
         }
         turn
     }
@@ -87,11 +88,11 @@ impl Engine {
     ) -> Result<Turn, SocketFault> {
         let datagrams = &mut self.datagrams;
         let Some(socket) = datagrams.sockets.get_mut(id) else { return Ok(Turn::Drained) };
-        datagrams.drr.begin_turn(&mut socket.deficit);
+        datagrams.drr.begin_turn(socket.deficit_mut());
         while *left > 0 {
             let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Ok(Turn::Drained) };
             let Some(record) = socket.front()? else { return Ok(Turn::Drained) };
-            if self.datagrams.drr.allowance(socket.deficit) == 0 {
+            if self.datagrams.drr.allowance(socket.deficit()) == 0 {
                 return Ok(Turn::Spent);
             }
             let dropped = match self.send_datagram(nic, id, &record) {
@@ -107,7 +108,7 @@ impl Engine {
             let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Ok(Turn::Drained) };
             // The last one of a turn may be longer than what was left of it.
             let cost = u32::try_from(record.ring_bytes()).unwrap_or(u32::MAX);
-            socket.deficit = socket.deficit.saturating_sub(cost);
+            socket.spend(cost);
             self.datagrams.drr.spend(cost);
             socket.take_front(dropped);
         }
@@ -116,8 +117,8 @@ impl Engine {
 
     /// The first datagram to a host makes the daemon dial it, if the socket's user may have that.
     fn dial_for_datagrams<P: Provider>(&mut self, nic: &mut P, id: SocketId, host: IpAddr) {
-        let app = self.datagrams.sockets.get(id).map(|s| s.app);
-        let Some(uid) = app.and_then(|app| self.apps.get(app)).map(|a| a.uid) else { return };
+        let Some(app) = self.datagrams.sockets.get(id).and_then(|s| self.apps.get(s.at().app)) else { return };
+        let uid = app.uid();
         if self.check_way(uid, host).is_ok()
             && let Some(lane) = self.lane_in_passing(nic, host)
         {
@@ -131,7 +132,7 @@ impl Engine {
             return Outcome::Dropped(DropReason::BadAddress);
         }
         let is_own = self.is_own(to.ip());
-        let peer = self.peers.get(&to.ip()).copied().and_then(|lane| self.datagram_peer(lane));
+        let peer = self.lanes.to(to.ip()).and_then(|lane| self.datagram_peer(lane));
         let payload_max = match peer {
             _ if is_own => self.local_payload_max(),
             Some(peer) => self.payload_max(&peer),
@@ -152,28 +153,27 @@ impl Engine {
         if !is_own && !self.datagrams.port.has_room(record.bytes.into()) {
             return Outcome::Blocked;
         }
-        let mut payload = std::mem::take(&mut self.datagrams.scratch);
+        let mut payload = self.datagrams.take_scratch();
         let Some(socket) = self.datagrams.sockets.get(id) else { return Outcome::Blocked };
         socket.copy_payload(record, &mut payload);
-        let from = socket.local;
+        let from = socket.local();
         let dropped = match peer {
             Some(peer) if !is_own => {
                 let header = Header {
                     source_port: from.port(),
                     destination_port: to.port(),
                     bytes: record.bytes,
-                    token: self.datagrams.token,
+                    token: self.datagrams.token(),
                 };
                 let staged = self.datagrams.port.stage(&header.to_bytes(), &payload, peer.dest());
                 (!staged).then_some(DropReason::Device)
             }
             _ => self.deliver(to.port(), from, &payload),
         };
-        self.datagrams.scratch = payload;
+        self.datagrams.put_back_scratch(payload);
         match dropped {
             None => {
-                self.datagrams.sent += u64::from(!is_own);
-                self.datagrams.local += u64::from(is_own);
+                self.datagrams.count_sent(is_own);
                 Outcome::Sent
             }
             // The sender's part is done: who did not get it, and why, is the receiver's.
@@ -194,15 +194,14 @@ impl Engine {
     /// A socket has nothing more to send.
     fn on_drained(&mut self, id: SocketId) {
         let Some(socket) = self.datagrams.sockets.get_mut(id) else { return };
-        socket.deficit = 0;
-        socket.in_ready = false;
+        socket.leave_ready();
         if socket.is_closed() {
             self.release_socket(id);
         }
     }
 
     fn revive_datagrams<P: Provider>(&mut self, nic: &mut P) -> bool {
-        let completions = &mut self.completions;
+        let completions = &mut self.completions.waiting;
         let mut received = 0;
         let lost = self.datagrams.port.try_revive(self.now, nic, |nic, cq, qpn| {
             for _ in 0..DRAIN_POLLS {
@@ -222,7 +221,7 @@ impl Engine {
     // ---- receiving
 
     /// A completion of the UD queue pair.
-    pub(crate) fn on_datagram_completion(&mut self, c: &Completion) {
+    pub(in crate::engine) fn on_datagram_completion(&mut self, c: &Completion) {
         let port = &mut self.datagrams.port;
         let ok = c.status == Status::Success;
         if c.wr_id & RECV_WR == 0 {
@@ -233,13 +232,13 @@ impl Engine {
             return;
         };
         if ok {
-            let mut datagram = std::mem::take(&mut self.datagrams.arrived);
+            let mut datagram = self.datagrams.take_arrived();
             let read = self.datagrams.port.read(entry, c.byte_len, &mut datagram);
             let dropped = if read { self.on_datagram(&datagram, c) } else { Some(DropReason::Malformed) };
-            self.datagrams.arrived = datagram;
+            self.datagrams.put_back_arrived(datagram);
             match dropped {
                 Some(reason) => self.datagrams.drops.count(reason, 1),
-                None => self.datagrams.received += 1,
+                None => self.datagrams.count_received(),
             }
         } else {
             port.fail();
@@ -254,8 +253,8 @@ impl Engine {
             Some((Grh::parse(area)?, header, payload))
         });
         let Some((grh, header, payload)) = parsed else { return Some(DropReason::Malformed) };
-        let lane = self.datagrams.peers.get(&header.token).and_then(|id| Some((*id, self.lanes.get(*id)?)));
-        let linked = lane.and_then(|(id, lane)| Some((id, lane.peer, lane.datagram?)));
+        let lane = self.datagrams.lane_of(header.token).and_then(|id| Some((id, self.lanes.get(id)?)));
+        let linked = lane.and_then(|(id, lane)| Some((id, lane.peer(), lane.datagram()?)));
         let Some((id, host, peer)) = linked.filter(|(.., peer)| peer.sent(grh.source, c.src_qpn)) else {
             return Some(DropReason::Stranger);
         };
@@ -273,8 +272,8 @@ impl Engine {
         let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Some(DropReason::NoSocket) };
         match socket.deliver(from, payload) {
             Ok(true) => {
-                let (app, slot, awaited) = (socket.app, socket.slot, socket.is_awaited());
-                self.mark(app, slot, awaited);
+                let (at, awaited) = (socket.at(), socket.is_awaited());
+                self.apps.mark(at, awaited);
                 None
             }
             Ok(false) => {

@@ -7,44 +7,39 @@
 use control::{ChunkKind, Reason};
 use verbs::{Access, Provider, Region, Time, VerbsError};
 
-use crate::AppId;
-use crate::app::App;
-use crate::datagram::SocketFault;
-use crate::engine::Engine;
+use super::Engine;
+use crate::app::{App, SlotUse};
+use crate::datagram::socket::SocketFault;
 use crate::event::{Attach, Event};
+use crate::ids::{AppId, RouteId, SlotAt};
 use crate::limits::{
     CHUNKS_PER_APP_MAX, DOORBELLS_PER_APP, ORPHAN_LINGER, REST_SLICE_BYTES, RING_BYTES_MAX, RING_BYTES_MIN,
 };
-use crate::ringpool::{ChunkError, Retired, Waiter};
+use crate::ringpool::{ChunkError, Retired, Slice, Waiter};
 use crate::users::Far;
-use crate::vqp::{Phase, RouteId};
+use crate::vqp::Phase;
 
 impl Engine {
     /// Takes an application in. [`Reason::LocalLimit`] if the table is full, [`Reason::UserPrograms`] if the user's share is.
     pub fn attach(&mut self, app: Attach) -> Result<AppId, Reason> {
         let uid = app.uid;
         self.users.check_app(uid)?;
-        let id = self.apps.insert(App::new(app, self.config.ring_memory_per_app_max)).ok_or(Reason::LocalLimit)?;
+        let id = self.apps.attach(App::new(app, self.config.ring_memory_per_app_max)).ok_or(Reason::LocalLimit)?;
         self.users.add_app(uid);
-        self.attached.push(id);
         Ok(id)
     }
 
     /// The application died, left, or is thrown out. Connections that it had closed in order deliver their last bytes; all
     /// others are reset. Its memory is quarantined until [`Event::AppGone`].
     pub fn detach<P: Provider>(&mut self, now: Time, _nic: &mut P, app: AppId, reason: Reason) {
-        self.now = now;
+        self.see(now);
         self.depart(app, reason);
     }
 
     fn depart(&mut self, app: AppId, reason: Reason) {
-        let Some(tenant) = self.apps.get_mut(app).filter(|a| !a.leaving) else { return };
-        tenant.leaving = true;
-        let routes: Vec<RouteId> = tenant.routes().collect();
-        let connects: Vec<_> = tenant.connects.values().copied().collect();
-        let listeners: Vec<u16> = tenant.listeners.iter().copied().collect();
-        let sockets: Vec<_> = tenant.sockets.iter().copied().collect();
-        self.attached.retain(|id| *id != app);
+        let Some(tenant) = self.apps.leave(app) else { return };
+        let (routes, connects) = (tenant.routes(), tenant.connects());
+        let (listeners, sockets) = (tenant.listeners(), tenant.sockets());
         for connect in connects {
             self.abandon_connect(connect);
         }
@@ -64,9 +59,9 @@ impl Engine {
         for socket in sockets {
             self.orphan_socket(socket, reason);
         }
-        self.forget_asks(app);
+        self.datagrams.forget_asks(app);
         self.timers.start_orphan(self.now + ORPHAN_LINGER, app);
-        self.note_departure(app);
+        self.apps.note_departure(app);
     }
 
     /// One connection of an application that left. If it was closed in order it may linger.
@@ -75,20 +70,17 @@ impl Engine {
         if reason == Reason::AppFault {
             // Nothing that it wrote counts any more.
         } else if vqp.on_doorbell().is_err() {
-            vqp.close.on_abort(Reason::PeerAppDied);
+            vqp.abort(Reason::PeerAppDied);
         }
-        if !vqp.close.is_app_released() || reason == Reason::AppFault {
-            vqp.close.on_abort(App::reason_for_peers(reason));
+        if !vqp.is_app_released() || reason == Reason::AppFault {
+            vqp.abort(App::reason_for_peers(reason));
         }
-        vqp.close.on_app_released();
-        if let Phase::Opening(_) = vqp.phase {
-            vqp.phase = Phase::Opening(None);
-        }
+        vqp.abandon();
         self.update(route);
     }
 
     /// An application broke the rules.
-    pub(crate) fn on_app_fault(&mut self, app: AppId, fault: &dyn std::fmt::Display) {
+    pub(super) fn on_app_fault(&mut self, app: AppId, fault: &dyn std::fmt::Display) {
         self.counters.app_faults += 1;
         self.depart(app, Reason::AppFault);
         self.events.push_back(Event::AppFault { app, detail: fault.to_string() });
@@ -96,14 +88,14 @@ impl Engine {
 
     /// What still lingers after [`ORPHAN_LINGER`] is reset. A peer that does not confirm that within the same time again
     /// loses its lane: memory must not stay in quarantine for ever.
-    pub(crate) fn on_orphan_timeout<P: Provider>(&mut self, nic: &mut P, app: AppId) {
+    pub(super) fn on_orphan_timeout<P: Provider>(&mut self, nic: &mut P, app: AppId) {
         let Some(tenant) = self.apps.get_mut(app) else { return };
-        let was_overdue = std::mem::replace(&mut tenant.is_overdue, true);
+        let (was_overdue, routes) = (tenant.on_overdue(), tenant.routes());
         self.timers.start_orphan(self.now + ORPHAN_LINGER, app);
-        for route in tenant.routes().collect::<Vec<_>>() {
+        for route in routes {
             let Some(vqp) = self.vqps.get_mut(route) else { continue };
-            vqp.close.on_abort(Reason::PeerAppDied);
-            match vqp.lane {
+            vqp.abort(Reason::PeerAppDied);
+            match vqp.lane() {
                 Some(lane) if was_overdue => {
                     self.fail_lane(nic, lane, "the peer did not confirm the end of a connection".into());
                 }
@@ -115,42 +107,43 @@ impl Engine {
     // ---- doorbells
 
     /// Looks at what the applications marked. Says whether anything was.
-    pub(crate) fn run_doorbells(&mut self) -> bool {
+    pub(super) fn run_doorbells(&mut self) -> bool {
         let mut worked = false;
-        let mut at = 0;
-        while let Some(&app) = self.attached.get(at) {
-            let mut dirty = std::mem::take(&mut self.dirty);
+        let mut place = 0;
+        while let Some(app) = self.apps.attached_at(place) {
+            let mut dirty = std::mem::take(&mut self.scratch.dirty);
             dirty.clear();
             if let Some(tenant) = self.apps.get_mut(app) {
-                tenant.a2e.take(&mut dirty, DOORBELLS_PER_APP);
+                tenant.take_doorbells(&mut dirty, DOORBELLS_PER_APP);
             }
             worked |= !dirty.is_empty();
             let mut fault = None;
             for &slot in &dirty {
-                if let Err(e) = self.on_doorbell(app, slot) {
+                if let Err(e) = self.on_doorbell(SlotAt { app, slot }) {
                     fault = Some(e);
                     break;
                 }
             }
-            self.dirty = dirty;
+            self.scratch.dirty = dirty;
             match fault {
                 // It is taken out of the list, and the next one is in its place.
                 Some(fault) => self.on_app_fault(app, &fault),
-                None => at += 1,
+                None => place += 1,
             }
         }
         worked
     }
 
-    pub(crate) fn on_doorbell(&mut self, app: AppId, slot: u32) -> Result<(), SocketFault> {
-        let Some(tenant) = self.apps.get(app) else { return Ok(()) };
-        let Some(route) = tenant.route_at(slot) else {
-            // In a slot without either, the doorbell is of something that is over.
-            return tenant.socket_at(slot).map_or(Ok(()), |socket| self.on_socket(socket));
+    pub(super) fn on_doorbell(&mut self, at: SlotAt) -> Result<(), SocketFault> {
+        let route = match self.apps.get(at.app).and_then(|tenant| tenant.use_of(at.slot)) {
+            Some(SlotUse::Connection(route)) => route,
+            Some(SlotUse::Socket(socket)) => return self.on_socket(socket),
+            // The doorbell is of something that is over.
+            None => return Ok(()),
         };
         let Some(vqp) = self.vqps.get_mut(route) else { return Ok(()) };
         vqp.on_doorbell()?;
-        self.rests.touch(vqp, route, self.now);
+        self.rests.touch(vqp.rest_mut(), route, self.now);
         self.update(route);
         Ok(())
     }
@@ -168,15 +161,15 @@ impl Engine {
         ring_bytes: u32,
         region: Region,
     ) -> Result<(), VerbsError> {
-        let tenant = self.apps.get_mut(app).filter(|a| !a.leaving).ok_or(VerbsError::NoSuch("application"))?;
+        let tenant = self.apps.get_here_mut(app).ok_or(VerbsError::NoSuch("application"))?;
         tenant.pool.check_chunk(chunk, ring_bytes, &region).map_err(|e| chunk_error(e, ring_bytes, &region))?;
         let access = match kind {
             ChunkKind::Tx => Access::empty(),
             ChunkKind::Rx => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
         };
         let mr = nic.reg_mr(&region, 0, region.len(), access)?;
-        self.ring_mrs += 1;
-        self.ring_mr_bytes += region.len();
+        self.ring_memory.chunks += 1;
+        self.ring_memory.bytes += region.len();
         tenant.pool.add_chunk(chunk, kind, ring_bytes, region, mr);
         self.serve_rings(app, ring_bytes);
         Ok(())
@@ -194,24 +187,23 @@ impl Engine {
     /// end, for this one and their peers to hear why; the chunk is used for no other. What it says of a chunk that it
     /// has costs it its own connections.
     pub fn chunk_not_taken<P: Provider>(&mut self, now: Time, _nic: &mut P, app: AppId, chunk: u32) {
-        self.now = now;
-        let Some(tenant) = self.apps.get_mut(app).filter(|a| !a.leaving) else { return };
+        self.see(now);
+        let Some(tenant) = self.apps.get_here_mut(app) else { return };
         let mut retired = Vec::new();
         tenant.pool.close_chunk(chunk, &mut retired);
-        self.retired.extend(retired.into_iter().map(|r| (app, r)));
-        let routes: Vec<RouteId> = tenant.routes().collect();
-        let sockets: Vec<_> = tenant.sockets.iter().copied().collect();
+        let (routes, sockets) = (tenant.routes(), tenant.sockets());
+        self.apps.retire(app, retired);
         for route in routes {
             let Some(vqp) = self.vqps.get_mut(route) else { continue };
-            if vqp.tx_place.chunk_number != chunk && vqp.rx_place.chunk_number != chunk {
+            if !vqp.rings().is_in(chunk) {
                 continue;
             }
-            if let Phase::Opening(Some(connect)) = vqp.phase {
+            if let Phase::Opening(Some(connect)) = vqp.phase() {
                 self.fail_opening(connect, Reason::AppDescriptors);
                 continue;
             }
-            vqp.close.on_abort(Reason::PeerAppDescriptors);
-            vqp.close.on_app_released();
+            vqp.abort(Reason::PeerAppDescriptors);
+            vqp.release();
             self.update(route);
         }
         for socket in sockets {
@@ -228,7 +220,7 @@ impl Engine {
     }
 
     /// Asks the daemon for rings if somebody waits and nothing was asked; refuses all if there can be none.
-    pub(crate) fn ask_for_rings(&mut self, app: AppId, ring_bytes: u32) {
+    pub(super) fn ask_for_rings(&mut self, app: AppId, ring_bytes: u32) {
         let Some(tenant) = self.apps.get_mut(app) else { return };
         match tenant.pool.ask(ring_bytes) {
             Ok(Some(rings)) => self.events.push_back(Event::ChunksWanted { app, ring_bytes, rings }),
@@ -238,7 +230,7 @@ impl Engine {
     }
 
     /// Rings became free: who waited goes on, in order.
-    pub(crate) fn serve_rings(&mut self, app: AppId, ring_bytes: u32) {
+    pub(super) fn serve_rings(&mut self, app: AppId, ring_bytes: u32) {
         while let Some(waiter) = self.apps.get_mut(app).and_then(|a| a.pool.next_served(ring_bytes)) {
             match waiter {
                 Waiter::Connect(id) => self.serve_connect(id),
@@ -252,67 +244,53 @@ impl Engine {
     // ---- departures
 
     /// A connect, parked open or bind of an application waits, the first two for a connection with a far end.
-    pub(crate) fn start_waiting(&mut self, app: AppId, far: Option<Far>) {
-        self.waiting += 1;
-        if let Some(tenant) = self.apps.get_mut(app) {
-            tenant.waiting += 1;
-            self.users.add_connection(tenant.uid, far);
+    pub(super) fn start_waiting(&mut self, app: AppId, far: Option<Far>) {
+        if let Some(tenant) = self.apps.start_waiting(app) {
+            self.users.add_connection(tenant.uid(), far);
         }
     }
 
     /// One of them waits no more.
-    pub(crate) fn stop_waiting(&mut self, app: AppId, far: Option<Far>) {
-        self.waiting -= 1;
-        if let Some(tenant) = self.apps.get_mut(app) {
-            tenant.waiting -= 1;
-            self.users.drop_connection(tenant.uid, far);
+    pub(super) fn stop_waiting(&mut self, app: AppId, far: Option<Far>) {
+        if let Some(tenant) = self.apps.stop_waiting(app) {
+            self.users.drop_connection(tenant.uid(), far);
         }
-        self.note_departure(app);
-    }
-
-    /// Remembers an application of which nothing is in use any more.
-    pub(crate) fn note_departure(&mut self, app: AppId) {
-        if self.apps.get(app).is_some_and(App::is_gone) {
-            self.gone.push(app);
-        }
+        self.apps.note_departure(app);
     }
 
     fn dereg_chunk<P: Provider>(&mut self, nic: &mut P, retired: &Retired) {
-        self.ring_mrs = self.ring_mrs.saturating_sub(1);
-        self.ring_mr_bytes = self.ring_mr_bytes.saturating_sub(retired.bytes);
+        self.ring_memory.chunks = self.ring_memory.chunks.saturating_sub(1);
+        self.ring_memory.bytes = self.ring_memory.bytes.saturating_sub(retired.bytes);
         self.dereg(nic, retired.mr);
     }
 
     /// Deregisters what nobody uses any more. Says whether there was anything.
-    pub(crate) fn run_departures<P: Provider>(&mut self, nic: &mut P) -> bool {
-        let worked = !self.retired.is_empty() || !self.gone.is_empty();
-        while let Some((app, retired)) = self.retired.front_mut() {
-            let app = *app;
+    pub(super) fn run_departures<P: Provider>(&mut self, nic: &mut P) -> bool {
+        let worked = self.apps.has_departures();
+        while let Some((app, chunk)) = self.apps.first_retired() {
             // An application that is in no call of the library unmaps the chunk at its next one; its pages go now.
-            let stays = self.apps.get(app).is_some_and(|a| !a.leaving);
-            let left = retired.bytes - retired.emptied;
-            if stays && left > 0 && self.rests.is_on() {
-                let len = REST_SLICE_BYTES.min(left);
-                if nic.try_discard(retired.mr, retired.emptied, len, None).is_err() {
+            let slice = chunk.next_slice(REST_SLICE_BYTES).filter(|_| self.rests.is_on());
+            if let Some(Slice { mr, offset, bytes }) = slice
+                && self.apps.get_here(app).is_some()
+            {
+                if nic.try_discard(mr, offset, bytes, None).is_err() {
                     self.counters.device_refusals += 1;
                 }
-                retired.emptied += len;
+                if let Some((_, chunk)) = self.apps.first_retired() {
+                    chunk.on_emptied(bytes);
+                }
                 break;
             }
-            let Some((_, retired)) = self.retired.pop_front() else { break };
-            self.dereg_chunk(nic, &retired);
-            if stays {
-                self.events.push_back(Event::ChunkGone { app, chunk: retired.number });
+            let Some((app, chunk)) = self.apps.take_retired() else { break };
+            self.dereg_chunk(nic, &chunk);
+            if self.apps.get_here(app).is_some() {
+                self.events.push_back(Event::ChunkGone { app, chunk: chunk.number });
             }
         }
-        for app in std::mem::take(&mut self.gone) {
-            if !self.apps.get(app).is_some_and(App::is_gone) {
-                continue;
-            }
-            let Some(mut tenant) = self.apps.remove(app) else { continue };
-            self.users.drop_app(tenant.uid);
-            for retired in tenant.pool.retire_all() {
-                self.dereg_chunk(nic, &retired);
+        for (app, mut tenant) in self.apps.take_gone() {
+            self.users.drop_app(tenant.uid());
+            for chunk in tenant.pool.retire_all() {
+                self.dereg_chunk(nic, &chunk);
             }
             self.events.push_back(Event::AppGone { app });
         }

@@ -1,0 +1,32 @@
+//! What the engine counts.
+//!
+//! A list; who changes a number knows what it means. Their names in `raas stat` are given by the rows.
+
+/// Events counted since the engine was made.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// Bytes of ring data sent and received.
+    pub(crate) data_bytes: u64,
+    pub(crate) rnr_naks: u64,
+    pub(crate) credit_stalls: u64,
+    pub(crate) stale_frames: u64,
+    pub(crate) app_faults: u64,
+    pub(crate) violations: u64,
+    pub(crate) lane_failures: u64,
+    pub(crate) lane_resets: u64,
+    pub(crate) device_refusals: u64,
+    pub(crate) frames_sent: u64,
+    pub(crate) frames_received: u64,
+    pub(crate) writes_sent: u64,
+    pub(crate) writes_received: u64,
+    pub(crate) connects: u64,
+    pub(crate) connects_local: u64,
+    pub(crate) connects_failed: u64,
+    pub(crate) connects_displaced: u64,
+    pub(crate) accepts: u64,
+    pub(crate) opens_refused: u64,
+    pub(crate) closed: u64,
+    pub(crate) rests: u64,
+    pub(crate) peer_timeouts: u64,
+    pub(crate) ring_rests: u64,
+}

@@ -1,0 +1,148 @@
+//! What `raas ss` and `raas stat` show.
+//!
+//! Owns the pages of the engine's tables. A page must never look at more places of a table than its caller
+//! allows, nor have a row that its viewer may not see; no page is made in a round of the data path.
+
+use std::collections::BTreeMap;
+
+use control::{AppRow, ConnectionRow, DatagramRow, LaneRow};
+use verbs::Time;
+
+use super::Engine;
+use crate::app::{App, Carried};
+use crate::event::EngineTotals;
+use crate::ids::AppId;
+use crate::lane::Lane;
+use crate::page::{Page, Viewer};
+use crate::vqp::Vqp;
+use crate::vqp::row::LaneSeen;
+
+impl Engine {
+    /// Connections that go through lanes, at `looks` places of their table from `from` on.
+    pub fn connections_page(&self, viewer: Viewer, from: u32, looks: u32) -> Page<ConnectionRow> {
+        let (live, next) = self.vqps.page(from, looks);
+        let seen = live.filter(|(_, _, v)| self.may_see(viewer, v.app()));
+        Page { rows: seen.map(|(place, _, v)| (place, self.connection_row(v))).collect(), next }
+    }
+
+    /// Datagram sockets, likewise.
+    pub fn datagrams_page(&self, viewer: Viewer, from: u32, looks: u32) -> Page<DatagramRow> {
+        let (live, next) = self.datagrams.sockets.page(from, looks);
+        let seen = live.filter(|(_, _, s)| self.may_see(viewer, s.at().app));
+        Page { rows: seen.map(|(place, _, s)| (place, s.row(self.apps.pid(s.at().app)))).collect(), next }
+    }
+
+    /// Lanes, those that are down included, at a time: the engine may have slept since it was last told one. A user sees those
+    /// that its programs use or last had dialed, with its own connections and without the numbers of queue pairs.
+    pub fn lanes_page(&self, now: Time, viewer: Viewer, from: u32, looks: u32) -> Page<LaneRow> {
+        let now = now.max(self.now);
+        let (live, next) = self.lanes.page(from, looks);
+        let row = |(place, id, lane): (u32, _, &Lane)| match viewer {
+            Viewer::All => Some((place, lane.row(now))),
+            Viewer::User(uid) => {
+                let connections = self.users.connections_with(uid, lane.peer());
+                let own = LaneRow { qpn: None, peer_qpn: None, connections, ..lane.row(now) };
+                (connections > 0 || self.users.has_dialed(uid, id)).then_some((place, own))
+            }
+        };
+        Page { rows: live.filter_map(row).collect(), next }
+    }
+
+    /// Counts what the connections at these places carried for their applications; the next place, if there are more. The rows
+    /// of [`Engine::apps_page`] are right as of a pass over all places.
+    pub fn count_bytes(&mut self, from: u32, looks: u32) -> Option<u32> {
+        let (live, next) = self.vqps.page_mut(from, looks);
+        for v in live {
+            if let Some(tenant) = self.apps.get_mut(v.app()) {
+                tenant.count_bytes(v.take_uncounted());
+            }
+        }
+        next
+    }
+
+    /// Applications, those whose memory is in quarantine included, likewise.
+    pub fn apps_page(&self, viewer: Viewer, from: u32, looks: u32) -> Page<(AppId, AppRow)> {
+        let (live, next) = self.apps.page(from, looks);
+        let seen = live.filter(|(_, _, a)| viewer.sees(a.uid()));
+        Page { rows: seen.map(|(place, id, a)| (place, (id, a.row(Carried::default())))).collect(), next }
+    }
+
+    fn may_see(&self, viewer: Viewer, app: AppId) -> bool {
+        viewer == Viewer::All || self.apps.get(app).is_some_and(|a| viewer.sees(a.uid()))
+    }
+
+    /// All connections that go through lanes, in one go: for judges that have the engine to themselves.
+    pub fn connections(&self) -> Vec<ConnectionRow> {
+        self.vqps.iter().map(|(_, v)| self.connection_row(v)).collect()
+    }
+
+    fn connection_row(&self, v: &Vqp) -> ConnectionRow {
+        let lane = v.lane().and_then(|id| self.lanes.get(id));
+        let seen = lane.map(|l| LaneSeen { name: Some(l.name()), is_silent: l.is_silent() });
+        v.row(seen.unwrap_or_default(), self.apps.pid(v.app()))
+    }
+
+    /// All lanes in one go, those that are down included, at the engine's last time.
+    pub fn lanes(&self) -> Vec<LaneRow> {
+        self.lanes.iter().map(|(_, lane)| lane.row(self.now)).collect()
+    }
+
+    /// All applications in one go, those whose memory is in quarantine included.
+    pub fn apps(&self) -> Vec<AppRow> {
+        let mut live: BTreeMap<AppId, Carried> = BTreeMap::new();
+        for (_, v) in self.vqps.iter() {
+            let sums = live.entry(v.app()).or_default();
+            let carried = v.uncounted();
+            *sums = Carried { tx: sums.tx.wrapping_add(carried.tx), rx: sums.rx.wrapping_add(carried.rx) };
+        }
+        let row = |(id, a): (AppId, &App)| a.row(live.get(&id).copied().unwrap_or_default());
+        self.apps.iter().map(row).collect()
+    }
+
+    /// Totals of the engine.
+    pub fn totals(&self) -> EngineTotals {
+        let c = &self.counters;
+        let (recv_mrs, recv_bytes) = self.recv.registered();
+        let frames = self.lanes.iter().filter_map(|(_, l)| l.frames()).map(|f| (1, f.bytes()));
+        let datagrams = std::iter::once(self.datagrams.port.registered());
+        let (mrs, pinned_bytes) = frames
+            .chain(datagrams)
+            .chain([(self.ring_memory.chunks, self.ring_memory.bytes)])
+            .fold((recv_mrs, recv_bytes), |sum, x| (sum.0 + x.0, sum.1 + x.1));
+        let mut totals = EngineTotals {
+            rc_qps: self.lanes.queue_pairs(),
+            ud_qps: 1,
+            cqs: 1,
+            srqs: 1,
+            srq_free: self.recv.free(),
+            mrs,
+            pinned_bytes,
+            counters: vec![
+                ("rnr_naks", c.rnr_naks),
+                ("credit_stalls", c.credit_stalls),
+                ("stale_frames", c.stale_frames),
+                ("app_faults", c.app_faults),
+                ("violations", c.violations),
+                ("lane_failures", c.lane_failures),
+                ("lane_resets", c.lane_resets),
+                ("device_refusals", c.device_refusals + self.recv.failures()),
+                ("frames_sent", c.frames_sent),
+                ("frames_received", c.frames_received),
+                ("writes_sent", c.writes_sent),
+                ("writes_received", c.writes_received),
+                ("connects", c.connects),
+                ("connects_local", c.connects_local),
+                ("connects_failed", c.connects_failed),
+                ("connects_displaced", c.connects_displaced),
+                ("accepts", c.accepts),
+                ("opens_refused", c.opens_refused),
+                ("closed", c.closed),
+                ("rests", c.rests),
+                ("peer_timeouts", c.peer_timeouts),
+                ("ring_rests", c.ring_rests),
+            ],
+        };
+        totals.counters.extend(self.datagrams.counters());
+        totals
+    }
+}

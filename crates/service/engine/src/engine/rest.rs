@@ -1,0 +1,240 @@
+//! Connections that rest give the pages of their rings back to the system.
+//!
+//! Owns which connection rests, and what of its rings nobody needs: all but the bytes between head and tail. It must never
+//! give back a byte that somebody may still read: of the transmit ring while the application may be writing
+//! ([`shm::begin_rest`]), of the receive ring while the device may hold bytes of the peer that the engine has not counted
+//! ([`Provider::try_discard`]). ARCHITECTURE.md, "Resting connections", has the argument.
+//!
+//! Two steps, because a barrier of the system lies between them: [`Engine::begin_rests`] says in the slots of a few connections
+//! what is going to happen, [`Engine::finish_rests`] does it. Connections are looked at in turns of one tick, from their first
+//! use after a rest until they rest again, so that nothing is left to do when all rest.
+//!
+//! Rings that nobody has are simpler: when they were free for as long, all their pages go.
+
+use std::ops::Range;
+
+use shm::waiting;
+use verbs::{MrId, Provider, Qpn, Time};
+
+use super::Engine;
+use crate::ids::RouteId;
+use crate::limits::{REST_BYTES_PER_RUN, REST_LOOKS_PER_RUN, REST_SLICE_BYTES, RESTS_PER_RUN};
+use crate::ringpool::FreeRing;
+
+/// What one connection's turn led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// All that can be given back is.
+    Rests,
+    /// A part of its rings is done.
+    More,
+    /// Something is in the way that may go by itself.
+    PutOff,
+    /// It was used meanwhile.
+    Used,
+}
+
+impl Engine {
+    /// Chooses a few connections that have rested for long enough and tells their applications to wait with writing. True: some
+    /// are chosen; [`shm::rest_barrier`] is next, then [`Engine::finish_rests`].
+    pub fn begin_rests(&mut self, now: Time) -> bool {
+        self.see(now);
+        let now = self.now;
+        let Some(after) = self.rests.after() else { return false };
+        if !self.rests.may_begin(now) {
+            return self.rests.begun() > 0;
+        }
+        let mut bytes = 0;
+        for _ in 0..REST_LOOKS_PER_RUN {
+            if self.rests.begun() >= RESTS_PER_RUN || bytes >= REST_BYTES_PER_RUN {
+                self.rests.pause(now);
+                break;
+            }
+            let Some(route) = self.rests.take_due(now) else { break };
+            let Some(vqp) = self.vqps.get_mut(route) else { continue };
+            if self.apps.get_here(vqp.app()).is_none() {
+                // Its rings are going to be free as a whole.
+                vqp.rest_mut().leave();
+            } else if now < vqp.rest().used_at() + after {
+                vqp.rest_mut().begin_anew();
+                self.rests.look_later(route, now);
+                self.find_untold_head(route);
+            } else {
+                vqp.begin_rest();
+                bytes += 2 * REST_SLICE_BYTES.min(vqp.ring_bytes().into());
+                self.rests.begin(route);
+            }
+        }
+        self.rests.begun() > 0
+    }
+
+    /// A reader rings once for many reads. One that went to do something else before it did is not waited for: its peer may want
+    /// the room.
+    fn find_untold_head(&mut self, route: RouteId) {
+        let Some(vqp) = self.vqps.get_mut(route).filter(|vqp| vqp.has_untold_head()) else { return };
+        let at = vqp.at();
+        if let Err(fault) = self.on_doorbell(at) {
+            self.on_app_fault(at.app, &fault);
+        }
+    }
+
+    /// Gives pages back. `barrier`: [`shm::rest_barrier`] was passed; without it transmit rings keep theirs.
+    pub fn finish_rests<P: Provider>(&mut self, now: Time, nic: &mut P, barrier: bool) {
+        self.see(now);
+        let now = self.now;
+        for route in self.rests.take_begun() {
+            let Some(outcome) = self.rest(route, nic, barrier) else { continue };
+            let Some(vqp) = self.vqps.get_mut(route) else { continue };
+            match outcome {
+                Outcome::Rests => {
+                    vqp.rest_mut().leave();
+                    self.counters.rests += 1;
+                }
+                Outcome::More => {
+                    vqp.rest_mut().next_slice();
+                    self.rests.look_next(route, now);
+                }
+                Outcome::PutOff if vqp.rest_mut().put_off() => self.rests.look_later(route, now),
+                Outcome::PutOff => vqp.rest_mut().leave(),
+                Outcome::Used => {
+                    vqp.rest_mut().used(now);
+                    self.rests.look_later(route, now);
+                }
+            }
+            vqp.end_rest();
+            let (at, awaited) = (vqp.at(), vqp.is_awaited(waiting::WRITABLE));
+            if awaited {
+                self.notify(at);
+            }
+            self.update(route);
+        }
+        self.apps.collect_wakes();
+    }
+
+    /// Gives the pages of rings back that nobody has, a bounded number of bytes at a time. Neither application nor device touches
+    /// them: a connection's rings come back when nobody can.
+    pub(super) fn run_free_rings<P: Provider>(&mut self, nic: &mut P) -> bool {
+        let now = self.now;
+        if !self.rests.may_look_at_rings(now) {
+            return false;
+        }
+        let mut bytes = 0;
+        for looks in 0..REST_LOOKS_PER_RUN {
+            let Some(mut ring) = self.rests.take_due_ring(now) else { return looks > 0 };
+            let Some(tenant) = self.apps.get_mut(ring.app) else { continue };
+            let (mr, len) = match tenant.pool.look_at_free(&ring.place, ring.freed_at) {
+                FreeRing::Used => continue,
+                FreeRing::Since(freed_at) => {
+                    self.rests.look_at_ring_later(ring, freed_at, now);
+                    continue;
+                }
+                FreeRing::Rests { mr, bytes } => (mr, REST_SLICE_BYTES.min(bytes - ring.done)),
+            };
+            if nic.try_discard(mr, ring.place.offset + ring.done, len, None).is_err() {
+                self.counters.device_refusals += 1;
+            }
+            (bytes, ring.done) = (bytes + len, ring.done + len);
+            if tenant.pool.is_whole(&ring.place, ring.done) {
+                tenant.pool.on_rested(&ring.place);
+                self.counters.ring_rests += 1;
+            } else {
+                self.rests.look_at_ring_next(ring, now);
+            }
+            if bytes >= REST_BYTES_PER_RUN {
+                break;
+            }
+        }
+        self.rests.pause_rings(now);
+        true
+    }
+
+    /// One connection, between [`shm::begin_rest`] and [`shm::end_rest`]. `None`: it is over.
+    fn rest<P: Provider>(&mut self, route: RouteId, nic: &mut P, barrier: bool) -> Option<Outcome> {
+        let uncounted = !self.completions.waiting.is_empty();
+        let vqp = self.vqps.get_mut(route)?;
+        // Before the tail is read: an unused ring has no other tail until the rest ends.
+        let is_unused = barrier && vqp.is_unused();
+        let in_use = match vqp.look_in_use() {
+            Ok(Some(in_use)) => in_use,
+            Ok(None) => return Some(Outcome::Used),
+            Err(fault) => {
+                let app = vqp.app();
+                self.on_app_fault(app, &fault);
+                return None;
+            }
+        };
+        let pool = &self.apps.get(vqp.app())?.pool;
+        let (ring_bytes, rings) = (u64::from(vqp.ring_bytes()), vqp.rings());
+        let tx = pool.mr_of(&rings.tx).filter(|_| is_unused);
+        let rx = pool.mr_of(&rings.rx).filter(|_| !uncounted);
+        let qpn = vqp.lane().and_then(|id| self.lanes.get(id)).and_then(|lane| lane.qpn());
+        let turn = vqp.rest().slice();
+        let mut refused = false;
+        let mut discard = |mr: Option<MrId>, at: u64, spare: Spare, unreported: Option<Qpn>| {
+            let Some(mr) = mr else { return false };
+            spare.into_iter().flatten().filter_map(|piece| within(piece, &turn)).all(|(offset, len)| {
+                let done = nic.try_discard(mr, at + offset, len, unreported);
+                refused |= done.is_err();
+                done.unwrap_or(true)
+            })
+        };
+        let tx_done = discard(tx, rings.tx.offset, spare(&in_use.tx, ring_bytes), None);
+        let rx_done = discard(rx, rings.rx.offset, spare(&in_use.rx, ring_bytes), qpn);
+        self.counters.device_refusals += u64::from(refused);
+        Some(match tx_done && rx_done {
+            true if turn.end < ring_bytes => Outcome::More,
+            true => Outcome::Rests,
+            false => Outcome::PutOff,
+        })
+    }
+}
+
+/// Pieces of a ring, by offset and length.
+type Spare = [Option<(u64, u64)>; 2];
+
+/// What of a piece lies in this turn's part of the ring.
+fn within((offset, len): (u64, u64), turn: &Range<u64>) -> Option<(u64, u64)> {
+    let (start, end) = (offset.max(turn.start), (offset + len).min(turn.end));
+    (start < end).then(|| (start, end - start))
+}
+
+/// What of a ring lies outside of the bytes in use.
+fn spare(in_use: &Range<u64>, ring_bytes: u64) -> Spare {
+    let (tail, used) = (in_use.end, in_use.end.wrapping_sub(in_use.start));
+    if used == 0 {
+        return [Some((0, ring_bytes)), None];
+    }
+    let len = ring_bytes.saturating_sub(used);
+    let start = tail % ring_bytes;
+    let first = len.min(ring_bytes - start);
+    let piece = |offset, len| (len > 0).then_some((offset, len));
+    [piece(start, first), piece(0, len - first)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_but_what_is_used_is_spare() {
+        for head in 0..24_u64 {
+            for used in 0..=8 {
+                let head = head.wrapping_sub(9);
+                let spare = spare(&(head..head.wrapping_add(used)), 8);
+                let is_spare = |at| spare.iter().flatten().any(|&(o, n)| (o..o + n).contains(&at));
+                for at in 0..8 {
+                    let is_used = (0..used).any(|i| head.wrapping_add(i) % 8 == at);
+                    assert_eq!(is_spare(at), !is_used, "{at} of {head}+{used}: {spare:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn turns_cover_a_ring_once() {
+        let pieces = [(0, 7), (9, 30)];
+        let turns: Vec<_> = (0..40).step_by(10).map(|at| at..at + 10).collect();
+        let parts: Vec<_> = turns.iter().flat_map(|t| pieces.iter().filter_map(|p| within(*p, t))).collect();
+        assert_eq!(parts, [(0, 7), (9, 1), (10, 10), (20, 10), (30, 9)]);
+    }
+}

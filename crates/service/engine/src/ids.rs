@@ -1,0 +1,75 @@
+//! The names by which the engine's parts know each other's entries.
+//!
+//! Types without behaviour, below every table that they name. It must never use another module than `table`.
+
+use crate::table::{INDEX_BITS, KEY_BITS, Key, REUSE_DELAY};
+
+macro_rules! key {
+    ($(#[$doc:meta])* $vis:vis struct $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        $vis struct $name(u32);
+
+        impl Key for $name {
+            const INDEX_BITS: u32 = INDEX_BITS;
+            const KEY_BITS: u32 = KEY_BITS;
+            const REUSE_DELAY: usize = REUSE_DELAY;
+
+            fn from_bits(bits: u32) -> Self {
+                Self(bits)
+            }
+            fn bits(self) -> u32 {
+                self.0
+            }
+        }
+    };
+}
+
+key!(
+    /// A peer host's lane.
+    pub(crate) struct LaneId
+);
+key!(
+    /// Names a virtual QP in this engine; peers know it by its route id.
+    pub(crate) struct RouteId
+);
+key!(
+    /// A connect without an answer.
+    pub(crate) struct ConnectId
+);
+key!(
+    /// A peer's open that waits for rings.
+    pub(crate) struct ParkedId
+);
+key!(
+    /// A datagram socket.
+    pub(crate) struct SocketId
+);
+key!(
+    /// A bind of a datagram socket that waits for rings.
+    pub(crate) struct BindId
+);
+
+/// An attached application.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AppId(pub u32);
+
+impl Key for AppId {
+    const INDEX_BITS: u32 = INDEX_BITS;
+    const KEY_BITS: u32 = KEY_BITS;
+    const REUSE_DELAY: usize = REUSE_DELAY;
+
+    fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+    fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+/// A slot of an application's session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SlotAt {
+    pub(crate) app: AppId,
+    pub(crate) slot: u32,
+}

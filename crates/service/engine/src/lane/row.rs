@@ -1,0 +1,42 @@
+//! A lane as `raas stat` shows it.
+
+use std::net::SocketAddr;
+
+use control::LaneRow;
+use verbs::Time;
+
+use super::{Lane, LaneState};
+
+impl Lane {
+    /// What `raas ss` calls it.
+    pub(crate) fn name(&self) -> String {
+        format!("{}/0", self.peer)
+    }
+
+    pub(crate) fn row(&self, now: Time) -> LaneRow {
+        let state = match self.state {
+            _ if self.stall.is_some() => "stalled",
+            LaneState::Up => "up",
+            LaneState::Offered | LaneState::Accepted => "connecting",
+            LaneState::Down if self.is_wanted => "connecting",
+            LaneState::Down => "failed",
+        };
+        LaneRow {
+            name: self.name(),
+            peer: SocketAddr::new(self.peer, self.peer_port),
+            state: state.into(),
+            incarnation: self.incarnation,
+            resets: self.resets,
+            qpn: Some(if self.has_qp() { self.qpn.0 } else { 0 }),
+            peer_qpn: Some(if self.has_qp() { self.peer_qpn.0 } else { 0 }),
+            mtu_bytes: self.mtu.bytes() as u32,
+            connections: self.connections,
+            credits: self.tx.available(),
+            granted: self.rx.unused(),
+            tx_bytes: self.tx_bytes,
+            rx_bytes: self.rx_bytes,
+            dials_failed: self.redial.failures(),
+            redial_in_us: if self.holds_dials_back(now) { self.redial.wait(now).as_micros() as u64 } else { 0 },
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What of a connection's rings nobody needs, and the words by which its application is kept from writing meanwhile.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use shm::PeerFault;
+
+use super::Vqp;
+use crate::rests::RestTurn;
+
+/// The bytes of a ring that are in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct InUse {
+    pub(crate) tx: Range<u64>,
+    pub(crate) rx: Range<u64>,
+}
+
+impl Vqp {
+    /// Its place among those that are looked at for whether they rest.
+    pub(crate) fn rest_mut(&mut self) -> &mut RestTurn {
+        &mut self.rest
+    }
+
+    pub(crate) fn rest(&self) -> &RestTurn {
+        &self.rest
+    }
+
+    /// Whether the application consumed bytes and did not ring for it.
+    pub(crate) fn has_untold_head(&self) -> bool {
+        let counts = !self.close.is_stop_asked() && !self.close.is_reset();
+        counts
+            && self.words.rx_head.load(Ordering::Relaxed) != self.rx_head
+            && self.words.app_generation.load(Ordering::Relaxed) == self.generation
+    }
+
+    /// Tells the application to wait with writing.
+    pub(crate) fn begin_rest(&self) {
+        shm::begin_rest(&self.words);
+    }
+
+    /// It may write again.
+    pub(crate) fn end_rest(&self) {
+        shm::end_rest(&self.words);
+    }
+
+    /// Whether the application is not writing, after the barrier that follows [`Self::begin_rest`].
+    pub(crate) fn is_unused(&self) -> bool {
+        shm::is_unused(&self.words)
+    }
+
+    /// What is in use of both rings. An error means that the application broke the rules; `None`: it used one meanwhile.
+    pub(crate) fn look_in_use(&mut self) -> Result<Option<InUse>, PeerFault> {
+        let moved = self.on_doorbell()?;
+        Ok((!moved).then_some(InUse { tx: self.tx_head..self.tx_tail, rx: self.rx_head..self.rx_tail }))
+    }
+}

@@ -1,0 +1,86 @@
+//! A connection as `raas ss` shows it, and what it carried as `raas stat` counts it.
+
+use std::sync::atomic::Ordering;
+
+use control::{ConnectionRow, ConnectionState, PathKind, Reason};
+
+use super::{Phase, Vqp};
+use crate::app::Carried;
+
+/// Of the lane, for the row of a connection.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LaneSeen {
+    pub(crate) name: Option<String>,
+    /// Its peer's daemon says nothing.
+    pub(crate) is_silent: bool,
+}
+
+impl Vqp {
+    /// Bytes sent and received that its application's row does not have yet.
+    pub(crate) fn uncounted(&self) -> Carried {
+        let (tx, rx) = (self.tx_sent.wrapping_sub(self.tx_counted), self.rx_tail.wrapping_sub(self.rx_counted));
+        Carried { tx, rx }
+    }
+
+    /// The same; they count as told.
+    pub(crate) fn take_uncounted(&mut self) -> Carried {
+        let carried = self.uncounted();
+        (self.tx_counted, self.rx_counted) = (self.tx_sent, self.rx_tail);
+        carried
+    }
+
+    /// The row of the connection, whose application is process `app_pid`.
+    pub(crate) fn row(&self, lane: LaneSeen, app_pid: u32) -> ConnectionRow {
+        ConnectionRow {
+            id: self.id,
+            local: self.local,
+            peer: self.peer,
+            state: self.state(),
+            lane: lane.name,
+            route_id: (!matches!(self.phase, Phase::Opening(_))).then_some(self.own_route),
+            path: PathKind::Lane,
+            reason: if lane.is_silent { Reason::Stalled } else { Reason::OtherHost },
+            tx_bytes: self.tx_sent,
+            rx_bytes: self.rx_tail,
+            tx_queued_bytes: self.tx_queued_bytes(),
+            rx_queued_bytes: self.rx_queued_bytes(),
+            app_pid,
+        }
+    }
+
+    fn state(&self) -> ConnectionState {
+        if matches!(self.phase, Phase::Opening(_)) {
+            ConnectionState::Connecting
+        } else if self.close.is_app_released() || self.close.is_reset() {
+            ConnectionState::Closing
+        } else if self.backlog_port.is_some() {
+            ConnectionState::Backlog
+        } else {
+            match (self.close.is_fin_asked(), self.close.is_fin_received()) {
+                (false, false) => ConnectionState::Established,
+                (true, false) => ConnectionState::FinSent,
+                (false, true) => ConnectionState::FinReceived,
+                (true, true) => ConnectionState::Closing,
+            }
+        }
+    }
+
+    /// Bytes written and not yet consumed by the peer, with what the application wrote since its last doorbell.
+    fn tx_queued_bytes(&self) -> u64 {
+        self.fresh(&self.words.tx_tail, self.tx_tail, self.tx_head)
+    }
+
+    /// Bytes arrived and not read, with what the application read since its last doorbell.
+    fn rx_queued_bytes(&self) -> u64 {
+        let unread = self.rx_tail.wrapping_sub(self.rx_head);
+        unread.saturating_sub(self.fresh(&self.words.rx_head, self.rx_head, self.rx_head).min(unread))
+    }
+
+    /// How far the application's word is beyond `from`, or `known` if the word makes no sense.
+    fn fresh(&self, word: &shm::Word64, known: u64, from: u64) -> u64 {
+        let of = |value: u64| value.wrapping_sub(from);
+        let current = self.words.app_generation.load(Ordering::Acquire) == self.generation;
+        let seen = of(word.load(Ordering::Acquire));
+        if current && seen >= of(known) && seen <= self.ring_bytes.into() { seen } else { of(known) }
+    }
+}
