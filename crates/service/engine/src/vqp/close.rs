@@ -1,6 +1,6 @@
 //! How a connection ends.
 //!
-//! Owns the flags of both directions' ends and decides which of Fin, Stop and Reset is owed to the peer, whether data may still
+//! Owns how far either direction's end is, and an abort of both, and decides which of Fin, Stop and Reset is owed to the peer, whether data may still
 //! leave, and when nothing can touch the connection's memory any more. It must never say [`Close::is_over`] while
 //! the peer daemon may still post a WRITE to our ring, or before the application gave the slot back.
 //!
@@ -8,23 +8,189 @@
 //! that its ring is quiet. *Stop* makes the receiver drop what it has not sent and answer Fin, if it did not yet. *Reset* makes the
 //! receiver drop everything and answer Reset, unless it sent Fin or Reset before. A lane whose queue pair is
 //! destroyed ("severed") is as good as both.
+//!
+//! ```text
+//!   out:   Open -> Asked -> Sent            in:   Open -> StopOwed -> Stopped     (the application's and the engine's doing)
+//!            \       |        |                     |        |           |
+//!             v      v        v  Stop came          v        v           v        Fin came
+//!             Stopped ---> SentStopped           Ended -> EndedOwed -> EndedStopped
+//!
+//!   reset: None -> Asked -> Sent                 any -> Severed
+//!            \       |        |  Reset came
+//!             v      v        v
+//!             Received --> Exchanged
+//! ```
+//!
+//! A new incarnation of the lane may show that what was sent did not arrive: then an arrow of sending is gone back.
 
 use control::{Reason, route_flag};
 
+/// The end of the direction that this application writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Out {
+    #[default]
+    Open,
+    /// The application will write no more.
+    Asked,
+    /// The peer's application will read no more.
+    Stopped,
+    /// Fin left, after all data.
+    Sent,
+    /// Fin left, and the peer's application reads no more.
+    SentStopped,
+}
+
+/// What changes [`Out`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OutEvent {
+    AppFin,
+    StopCame,
+    FinSent,
+    FinLost,
+}
+
+impl Out {
+    fn after(self, event: OutEvent) -> Self {
+        use OutEvent::*;
+        match (self, event) {
+            (Self::Open, AppFin) => Self::Asked,
+            (Self::Open | Self::Asked, StopCame) => Self::Stopped,
+            (Self::Sent, StopCame) => Self::SentStopped,
+            (Self::Open | Self::Asked, FinSent) => Self::Sent,
+            (Self::Stopped, FinSent) => Self::SentStopped,
+            (Self::Sent, FinLost) => Self::Asked,
+            (Self::SentStopped, FinLost) => Self::Stopped,
+            (same, _) => same,
+        }
+    }
+
+    fn is_sent(self) -> bool {
+        matches!(self, Self::Sent | Self::SentStopped)
+    }
+
+    fn is_stopped(self) -> bool {
+        matches!(self, Self::Stopped | Self::SentStopped)
+    }
+}
+
+/// The end of the direction that this application reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum In {
+    #[default]
+    Open,
+    /// The application will read no more.
+    StopOwed,
+    /// Stop left.
+    Stopped,
+    /// Fin came.
+    Ended,
+    /// Fin came; the application will read no more of what was before it.
+    EndedOwed,
+    /// Fin came, and Stop left.
+    EndedStopped,
+}
+
+/// What changes [`In`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum InEvent {
+    AppStop,
+    StopSent,
+    StopLost,
+    FinCame,
+}
+
+impl In {
+    fn after(self, event: InEvent) -> Self {
+        use InEvent::*;
+        match (self, event) {
+            (Self::Open, AppStop) | (Self::Stopped, StopLost) => Self::StopOwed,
+            (Self::Ended, AppStop) | (Self::EndedStopped, StopLost) => Self::EndedOwed,
+            (Self::Open | Self::StopOwed, StopSent) => Self::Stopped,
+            (Self::Ended | Self::EndedOwed, StopSent) => Self::EndedStopped,
+            (Self::Open, FinCame) => Self::Ended,
+            (Self::StopOwed, FinCame) => Self::EndedOwed,
+            (Self::Stopped, FinCame) => Self::EndedStopped,
+            (same, _) => same,
+        }
+    }
+
+    fn is_ended(self) -> bool {
+        matches!(self, Self::Ended | Self::EndedOwed | Self::EndedStopped)
+    }
+
+    fn is_stop_owed(self) -> bool {
+        matches!(self, Self::StopOwed | Self::EndedOwed)
+    }
+
+    fn is_stop_sent(self) -> bool {
+        matches!(self, Self::Stopped | Self::EndedStopped)
+    }
+}
+
+/// The end of both directions at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Reset {
+    #[default]
+    None,
+    /// The application aborts, or the engine for it.
+    Asked(Reason),
+    /// Reset left.
+    Sent(Reason),
+    /// The peer's came. With a reason if this end was about to send one, or does so for another.
+    Received(Option<Reason>),
+    /// Both.
+    Exchanged(Option<Reason>),
+    /// The lane's queue pair is destroyed: as good as both, and nothing of before counts.
+    Severed,
+}
+
+/// What changes [`Reset`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ResetEvent {
+    Abort(Reason),
+    ResetCame,
+    ResetSent,
+    ResetLost,
+    Sever,
+}
+
+impl Reset {
+    fn after(self, event: ResetEvent) -> Self {
+        use ResetEvent::*;
+        match (self, event) {
+            (_, Sever) => Self::Severed,
+            (Self::None, Abort(reason)) => Self::Asked(reason),
+            // The first reason stays.
+            (Self::Received(None), Abort(reason)) => Self::Received(Some(reason)),
+            (Self::Exchanged(None), Abort(reason)) => Self::Exchanged(Some(reason)),
+            (Self::None, ResetCame) => Self::Received(None),
+            (Self::Asked(reason), ResetCame) => Self::Received(Some(reason)),
+            (Self::Sent(reason), ResetCame) => Self::Exchanged(Some(reason)),
+            (Self::Asked(reason), ResetSent) => Self::Sent(reason),
+            (Self::Received(reason), ResetSent) => Self::Exchanged(reason),
+            (Self::Sent(reason), ResetLost) => Self::Asked(reason),
+            (Self::Exchanged(reason), ResetLost) => Self::Received(reason),
+            (same, _) => same,
+        }
+    }
+
+    fn is_sent(self) -> bool {
+        matches!(self, Self::Sent(_) | Self::Exchanged(_))
+    }
+
+    fn has_come(self) -> bool {
+        matches!(self, Self::Received(_) | Self::Exchanged(_))
+    }
+}
+
 /// Ends of both directions.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Close {
-    fin_asked: bool,
-    fin_sent: bool,
-    fin_received: bool,
-    stop_asked: bool,
-    stop_sent: bool,
-    stop_received: bool,
-    reset_asked: Option<Reason>,
-    reset_sent: bool,
-    reset_received: bool,
-    severed: bool,
-    app_released: bool,
+    out: Out,
+    input: In,
+    reset: Reset,
+    /// The application has given slot and rings back.
+    is_released: bool,
 }
 
 impl Close {
@@ -32,59 +198,61 @@ impl Close {
 
     /// The application will write no more.
     pub(crate) fn on_app_fin(&mut self) {
-        self.fin_asked = true;
+        self.out = self.out.after(OutEvent::AppFin);
     }
 
     /// The application will read no more.
     pub(crate) fn on_app_stop(&mut self) {
-        self.stop_asked = true;
+        self.input = self.input.after(InEvent::AppStop);
     }
 
     /// The application, or the engine for it, aborts. The first reason stays.
     pub(crate) fn on_abort(&mut self, reason: Reason) {
-        self.reset_asked.get_or_insert(reason);
+        self.reset = self.reset.after(ResetEvent::Abort(reason));
     }
 
     /// The application does not use slot and rings any more.
     pub(crate) fn on_app_released(&mut self) {
-        self.app_released = true;
+        self.is_released = true;
     }
 
     /// The lane's queue pair is destroyed.
     pub(crate) fn on_severed(&mut self) {
-        self.severed = true;
+        self.reset = self.reset.after(ResetEvent::Sever);
     }
 
     // ---- what the peer said
 
     /// False: the peer ended its direction before.
     pub(crate) fn on_fin(&mut self) -> bool {
-        let first = !self.fin_received && !self.reset_received;
-        self.fin_received = true;
+        let first = !self.input.is_ended() && !self.reset.has_come();
+        self.input = self.input.after(InEvent::FinCame);
         first
     }
 
     pub(crate) fn on_stop(&mut self) {
-        self.stop_received = true;
+        self.out = self.out.after(OutEvent::StopCame);
     }
 
     /// False: the peer sent it before.
     pub(crate) fn on_reset(&mut self) -> bool {
-        !std::mem::replace(&mut self.reset_received, true)
+        let first = !self.reset.has_come();
+        self.reset = self.reset.after(ResetEvent::ResetCame);
+        first
     }
 
     // ---- what was sent
 
     pub(crate) fn fin_was_sent(&mut self) {
-        self.fin_sent = true;
+        self.out = self.out.after(OutEvent::FinSent);
     }
 
     pub(crate) fn stop_was_sent(&mut self) {
-        self.stop_sent = true;
+        self.input = self.input.after(InEvent::StopSent);
     }
 
     pub(crate) fn reset_was_sent(&mut self) {
-        self.reset_sent = true;
+        self.reset = self.reset.after(ResetEvent::ResetSent);
     }
 
     // ---- a new incarnation of the lane
@@ -92,20 +260,29 @@ impl Close {
     /// What arrived of the peer's ends, as [`control::route_flag`]s.
     pub(crate) fn arrived(&self) -> u8 {
         let bit = |is, bit| if is { bit } else { 0 };
-        bit(self.fin_received, route_flag::FIN)
-            | bit(self.stop_received, route_flag::STOP)
-            | bit(self.reset_received, route_flag::RESET)
+        bit(self.input.is_ended(), route_flag::FIN)
+            | bit(self.out.is_stopped(), route_flag::STOP)
+            | bit(self.reset.has_come(), route_flag::RESET)
     }
 
     /// What of the own ends arrived at the peer: the others are owed again. False: the peer names one that was not sent.
     pub(crate) fn on_arrived(&mut self, flags: u8) -> bool {
         let has = |bit| flags & bit != 0;
         let (fin, stop, reset) = (has(route_flag::FIN), has(route_flag::STOP), has(route_flag::RESET));
-        let invented = (fin && !self.fin_sent) || (stop && !self.stop_sent) || (reset && !self.reset_sent);
-        if !invented {
-            (self.fin_sent, self.stop_sent, self.reset_sent) = (fin, stop, reset);
+        let (fin_sent, stop_sent, reset_sent) = (self.out.is_sent(), self.input.is_stop_sent(), self.reset.is_sent());
+        if (fin && !fin_sent) || (stop && !stop_sent) || (reset && !reset_sent) {
+            return false;
         }
-        !invented
+        if !fin {
+            self.out = self.out.after(OutEvent::FinLost);
+        }
+        if !stop {
+            self.input = self.input.after(InEvent::StopLost);
+        }
+        if !reset {
+            self.reset = self.reset.after(ResetEvent::ResetLost);
+        }
+        true
     }
 
     // ---- what follows
@@ -113,12 +290,12 @@ impl Close {
     /// Whether ring data may still be sent.
     #[inline]
     pub(crate) fn may_send_data(&self) -> bool {
-        !(self.own_end() || self.stop_received || self.reset_received || self.reset_asked.is_some())
+        matches!(self.out, Out::Open | Out::Asked) && !self.is_reset()
     }
 
     /// Whether the application's tail still counts.
     pub(crate) fn app_may_write(&self) -> bool {
-        self.may_send_data() && !self.fin_asked
+        self.out == Out::Open && !self.is_reset()
     }
 
     /// Whether a WRITE of the peer may still come.
@@ -129,29 +306,31 @@ impl Close {
 
     /// Whether the peer has to hear what the application consumed.
     pub(crate) fn reports_heads(&self) -> bool {
-        !(self.stop_sent || self.is_reset())
+        !(self.input.is_stop_sent() || self.is_reset())
     }
 
     /// `drained`: everything that the application wrote has been sent.
     pub(crate) fn owes_fin(&self, drained: bool) -> bool {
-        let last = (self.fin_asked && drained) || self.stop_received;
-        last && !self.own_end() && self.reset_asked.is_none() && !self.reset_received
+        let last = match self.out {
+            Out::Asked => drained,
+            Out::Stopped => true,
+            Out::Open | Out::Sent | Out::SentStopped => false,
+        };
+        last && !self.is_reset()
     }
 
     /// `all_read`: the peer sent Fin and the application consumed everything before it.
     pub(crate) fn owes_stop(&self, all_read: bool) -> bool {
-        let pointless = self.stop_sent || all_read || self.reset_received || self.reset_sent || self.severed;
-        self.stop_asked && !pointless && self.reset_asked.is_none()
+        self.input.is_stop_owed() && !all_read && !self.is_reset()
     }
 
     /// The reason of the Reset that is owed.
     pub(crate) fn owes_reset(&self) -> Option<Reason> {
-        if self.reset_sent || self.severed {
-            None
-        } else if self.reset_received {
-            (!self.fin_sent).then_some(self.reset_asked.unwrap_or(Reason::ResetByPeer))
-        } else {
-            self.reset_asked
+        match self.reset {
+            Reset::Asked(reason) => Some(reason),
+            // Fin says all that an answer would.
+            Reset::Received(reason) => (!self.out.is_sent()).then_some(reason.unwrap_or(Reason::ResetByPeer)),
+            Reset::None | Reset::Sent(_) | Reset::Exchanged(_) | Reset::Severed => None,
         }
     }
 
@@ -159,47 +338,51 @@ impl Close {
     /// WRITEs' completions come on top. `consumed`: the peer's application consumed everything that was sent. `told`: the
     /// peer was told so of everything that arrived here.
     pub(crate) fn is_over(&self, consumed: bool, told: bool) -> bool {
-        let reset = self.reset_received || self.reset_sent || self.severed;
-        let tx_done = consumed || self.stop_received || reset;
-        let rx_done = told || self.stop_sent || reset;
-        self.own_end() && self.peer_end() && self.app_released && tx_done && rx_done && self.owes_reset().is_none()
+        let reset = !matches!(self.reset, Reset::None | Reset::Asked(_));
+        let out_done = consumed || self.out.is_stopped() || reset;
+        let in_done = told || self.input.is_stop_sent() || reset;
+        let ended = self.own_end() && self.peer_end();
+        ended && self.is_released && out_done && in_done && self.owes_reset().is_none()
     }
 
     /// Whether the connection ended in order in both directions, so that a loss of the lane changes nothing.
     pub(crate) fn is_complete(&self, consumed: bool) -> bool {
-        self.fin_sent && self.fin_received && (consumed || self.stop_received)
+        self.out.is_sent() && self.input.is_ended() && (consumed || self.out.is_stopped())
     }
 
     fn own_end(&self) -> bool {
-        self.fin_sent || self.reset_sent || self.severed
+        self.out.is_sent() || self.reset.is_sent() || self.reset == Reset::Severed
     }
 
     fn peer_end(&self) -> bool {
-        self.fin_received || self.reset_received || self.severed
+        self.input.is_ended() || self.reset.has_come() || self.reset == Reset::Severed
     }
 
     // ---- for inspection
 
     pub(crate) fn is_app_released(&self) -> bool {
-        self.app_released
+        self.is_released
     }
 
     pub(crate) fn is_reset(&self) -> bool {
-        self.reset_asked.is_some() || self.reset_received || self.reset_sent || self.severed
+        self.reset != Reset::None
     }
 
     pub(crate) fn is_fin_received(&self) -> bool {
-        self.fin_received
+        self.input.is_ended()
     }
 
-    pub(crate) fn is_fin_asked(&self) -> bool {
-        self.fin_asked
+    /// Whether this application's direction ends, at its own wish or the peer's.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.out != Out::Open
     }
 
     pub(crate) fn is_stop_asked(&self) -> bool {
-        self.stop_asked
+        self.input.is_stop_owed() || self.input.is_stop_sent()
     }
 }
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

@@ -56,7 +56,7 @@ impl Vqp {
         } else if self.backlog_port.is_some() {
             ConnectionState::Backlog
         } else {
-            match (self.close.is_fin_asked(), self.close.is_fin_received()) {
+            match (self.close.is_ending(), self.close.is_fin_received()) {
                 (false, false) => ConnectionState::Established,
                 (true, false) => ConnectionState::FinSent,
                 (false, true) => ConnectionState::FinReceived,
