@@ -398,7 +398,7 @@ impl Engine {
             return;
         }
         if let Some(lane) = lane {
-            self.vqps.unlink(lane, route, self.now);
+            self.vqps.unlink(lane.members_mut(), route, self.now);
         }
         let Some(vqp) = self.vqps.remove(route) else { return };
         let app = vqp.app();

@@ -25,6 +25,7 @@ use crate::limits::{
     FRAME_SLOTS, LANE_FRUITLESS_AFTER, LANE_RESET_WINDOW, LANE_RESETS_FRUITLESS_MAX, LANE_RESETS_MAX, LANE_SPENT_MAX,
     LANE_SUSPECT_WITHIN, LANE_WIDEN_FIRST, LANE_WIDEN_LAST, OPENS_PENDING_MAX,
 };
+use crate::members::Members;
 use crate::recvpool::FrameMemory;
 use crate::redial::Redial;
 use crate::resync::Resync;
@@ -144,9 +145,8 @@ pub(crate) struct Lane {
     /// Connects that wait for the lane.
     parked: VecDeque<ConnectId>,
 
-    /// First of the list of connections.
-    first: Option<RouteId>,
-    connections: u32,
+    /// Its connections.
+    members: Members,
     /// In the list of lanes with work.
     is_queued: bool,
     tx_bytes: u64,
@@ -165,8 +165,6 @@ pub(crate) struct Lane {
     reset_times: VecDeque<Time>,
     /// When this incarnation came up.
     up_since: Time,
-    /// When its last connection left, or it came up without one.
-    unused_since: Time,
     /// Resets of incarnations that had time and carried nothing, since one did.
     fruitless: u32,
 }
@@ -211,8 +209,7 @@ impl Lane {
             heads_due: false,
             closing: VecDeque::new(),
             parked: VecDeque::new(),
-            first: None,
-            connections: 0,
+            members: Members::new(Time::ZERO),
             is_queued: false,
             tx_bytes: 0,
             rx_bytes: 0,
@@ -223,7 +220,6 @@ impl Lane {
             resets: 0,
             reset_times: VecDeque::new(),
             up_since: Time::ZERO,
-            unused_since: Time::ZERO,
             fruitless: 0,
         }
     }
@@ -282,18 +278,18 @@ impl Lane {
 
     /// Whether nothing depends on the entry: it may make room for another peer.
     pub(crate) fn is_idle(&self) -> bool {
-        self.state == LaneState::Down && !self.is_wanted && self.parked.is_empty() && self.connections == 0
+        self.state == LaneState::Down && !self.is_wanted && self.parked.is_empty() && self.members.count() == 0
     }
 
     /// Whether it is up and carries no connection, nor is about to.
     pub(crate) fn is_unused(&self) -> bool {
         let opening = !self.opens.is_empty() || self.opens_sent > 0 || self.opens_received > 0;
-        self.state == LaneState::Up && self.connections == 0 && self.parked.is_empty() && !opening
+        self.state == LaneState::Up && self.members.count() == 0 && self.parked.is_empty() && !opening
     }
 
     /// When its last connection left, or it came up without one.
     pub(crate) fn unused_since(&self) -> Time {
-        self.unused_since
+        self.members.unused_since()
     }
 
     // ---- dials
@@ -390,7 +386,8 @@ impl Lane {
     /// Connections may use it. The connects that waited for it.
     pub(crate) fn on_ready(&mut self, now: Time) -> VecDeque<ConnectId> {
         self.state = LaneState::Up;
-        (self.up_since, self.unused_since) = (now, now);
+        self.up_since = now;
+        self.members.on_up(now);
         self.give_up_parked()
     }
 
@@ -657,8 +654,7 @@ impl Lane {
         self.fruitless = 0;
         self.resync = None;
         self.stall = None;
-        self.first = None;
-        self.connections = 0;
+        self.members.clear();
     }
 
     /// The connections wait for the next incarnation, which the daemons make by themselves. `unsent`: those whose Open never
@@ -736,31 +732,14 @@ impl Lane {
         self.stall.as_mut()?.take_due(silent)
     }
 
-    // ---- its connections, as a list through them
+    // ---- its connections
 
-    pub(crate) fn first(&self) -> Option<RouteId> {
-        self.first
+    pub(crate) fn members(&self) -> &Members {
+        &self.members
     }
 
-    pub(crate) fn connections(&self) -> u32 {
-        self.connections
-    }
-
-    /// A connection joins in front. The one that was first.
-    pub(crate) fn on_linked(&mut self, route: RouteId) -> Option<RouteId> {
-        self.connections += 1;
-        self.first.replace(route)
-    }
-
-    /// A connection left.
-    pub(crate) fn on_unlinked(&mut self, now: Time) {
-        self.connections -= 1;
-        self.unused_since = now;
-    }
-
-    /// The first one left.
-    pub(crate) fn set_first(&mut self, first: Option<RouteId>) {
-        self.first = first;
+    pub(crate) fn members_mut(&mut self) -> &mut Members {
+        &mut self.members
     }
 
     // ---- datagrams

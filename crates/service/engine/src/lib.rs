@@ -43,6 +43,7 @@ mod lane;
 mod lanes;
 mod limits;
 mod listeners;
+mod members;
 mod page;
 mod recvpool;
 mod redial;

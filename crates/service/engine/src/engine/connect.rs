@@ -198,7 +198,7 @@ impl Engine {
         tenant.add_connection();
         self.users.add_connection(tenant.uid(), Some(far));
         if let Some(lane) = self.lanes.get_mut(lane) {
-            self.vqps.link(lane, route);
+            self.vqps.link(lane.members_mut(), route);
         }
         Ok(route)
     }

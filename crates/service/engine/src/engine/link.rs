@@ -263,7 +263,7 @@ impl Engine {
     pub(super) fn sever<P: Provider>(&mut self, nic: &mut P, id: LaneId, reason: Reason) {
         self.destroy_lane_qp(nic, id);
         let Some(lane) = self.lanes.get_mut(id) else { return };
-        let routes = self.vqps.of_lane(lane);
+        let routes = self.vqps.of(lane.members());
         lane.clear();
         // Before anything is freed: rings that become free must not go to an open of this lane.
         self.drop_parked_opens(id);

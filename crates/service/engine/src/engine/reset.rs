@@ -94,7 +94,7 @@ impl Engine {
         let mut unsent = Vec::new();
         let Some(lane) = self.lanes.get_mut(id) else { return };
         lane.forget_queue_pair();
-        for route in self.vqps.of_lane(lane) {
+        for route in self.vqps.of(lane.members()) {
             let Some(vqp) = self.vqps.get_mut(route) else { break };
             vqp.leave_lists();
             resync.add(route);
@@ -254,7 +254,7 @@ impl Engine {
             return;
         }
         if let Some(lane) = self.lanes.get_mut(id) {
-            self.vqps.unlink(lane, route, self.now);
+            self.vqps.unlink(lane.members_mut(), route, self.now);
         }
         self.sever_vqp(route, Reason::LaneFailed);
     }

@@ -34,7 +34,7 @@ impl Engine {
 
     fn begin_stall(&mut self, id: LaneId) {
         let Some(lane) = self.lanes.get_mut(id).filter(|l| !l.is_silent()) else { return };
-        let routes = self.vqps.of_lane(lane);
+        let routes = self.vqps.of(lane.members());
         let stall = lane.begin_stall();
         for route in routes {
             let Some(vqp) = self.vqps.get(route) else { break };

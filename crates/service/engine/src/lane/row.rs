@@ -30,7 +30,7 @@ impl Lane {
             qpn: Some(if self.has_qp() { self.qpn.0 } else { 0 }),
             peer_qpn: Some(if self.has_qp() { self.peer_qpn.0 } else { 0 }),
             mtu_bytes: self.mtu.bytes() as u32,
-            connections: self.connections,
+            connections: self.members.count(),
             credits: self.tx.available(),
             granted: self.rx.unused(),
             tx_bytes: self.tx_bytes,

@@ -10,7 +10,7 @@ use verbs::Time;
 use super::{Names, NewVqp, Vqp};
 use crate::app::App;
 use crate::ids::{LaneId, RouteId};
-use crate::lane::Lane;
+use crate::members::Members;
 use crate::route_names::RouteNames;
 
 /// The table.
@@ -90,9 +90,9 @@ impl Connections {
     // ---- a lane's connections
 
     /// The connections of a lane, the youngest first.
-    pub(crate) fn of_lane(&self, lane: &Lane) -> Vec<RouteId> {
-        let mut routes = Vec::with_capacity(lane.connections() as usize);
-        let mut next = lane.first();
+    pub(crate) fn of(&self, members: &Members) -> Vec<RouteId> {
+        let mut routes = Vec::with_capacity(members.count() as usize);
+        let mut next = members.first();
         while let Some(route) = next {
             routes.push(route);
             next = self.table.get(route).and_then(|v| v.next);
@@ -101,8 +101,8 @@ impl Connections {
     }
 
     /// Puts a connection into its lane's list.
-    pub(crate) fn link(&mut self, lane: &mut Lane, route: RouteId) {
-        let old = lane.on_linked(route);
+    pub(crate) fn link(&mut self, members: &mut Members, route: RouteId) {
+        let old = members.push(route);
         if let Some(first) = old.and_then(|r| self.table.get_mut(r)) {
             first.previous = Some(route);
         }
@@ -113,13 +113,12 @@ impl Connections {
     }
 
     /// Takes a connection out of its lane's list.
-    pub(crate) fn unlink(&mut self, lane: &mut Lane, route: RouteId, now: Time) {
+    pub(crate) fn unlink(&mut self, members: &mut Members, route: RouteId, now: Time) {
         let Some(vqp) = self.table.get_mut(route) else { return };
         let (previous, next) = (vqp.previous.take(), vqp.next.take());
-        lane.on_unlinked(now);
-        match previous.and_then(|r| self.table.get_mut(r)) {
-            Some(before) => before.next = next,
-            None => lane.set_first(next),
+        members.remove(previous.is_none(), next, now);
+        if let Some(before) = previous.and_then(|r| self.table.get_mut(r)) {
+            before.next = next;
         }
         if let Some(after) = next.and_then(|r| self.table.get_mut(r)) {
             after.previous = previous;

@@ -10,7 +10,7 @@ use control::{Connection, Path, Reason};
 use shm::{Doorbell, RingMemory, RingReader, RingWriter, Session, SlotWords, Word32, app_flag, engine_flag};
 use verbs::Region;
 
-use crate::datagrams::SimSocket;
+use crate::sockets::SimSocket;
 
 /// Byte `offset` of a stream.
 pub(crate) fn pattern(key: u64, offset: u64) -> u8 {

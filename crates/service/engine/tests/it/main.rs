@@ -14,6 +14,7 @@ mod resets;
 mod rest;
 mod shares;
 mod soak;
+mod sockets;
 mod stalls;
 mod stream;
 mod world;
