@@ -216,13 +216,13 @@ impl Endpoint {
         }
     }
 
-    /// Why the connection is broken, if it is: in either direction, for one that ended in order stays so.
+    /// Why the connection is broken, if it is. A direction that ended in order stays so.
     pub fn failure(&self) -> Option<Reason> {
         let broken = |end: Option<End>| end.and_then(End::failure);
         broken(self.read_end()).or_else(|| broken(self.write_end()))
     }
 
-    /// The other side's cursor is impossible: nothing of it is believed any more.
+    /// The other side's cursor is impossible: from now on nothing that it writes is believed.
     #[cold]
     pub(crate) fn on_fault(&self, _fault: PeerFault) -> End {
         self.state.fetch_or(FAULTY, Ordering::Relaxed);
@@ -377,7 +377,8 @@ impl Endpoint {
         if self.state.fetch_or(CLOSED, Ordering::AcqRel) & CLOSED != 0 {
             return;
         }
-        // As TCP: who closes without having read what arrived tells the peer so by a reset. Who shut reading told it then.
+        // As in TCP, a side that closes without having read what arrived resets. If it shut down reading, the peer
+        // knows already.
         let has_unread = has_unread() && !was_shut && !is_broken;
         let abort = if is_faulty {
             Some(Reason::AppFault)

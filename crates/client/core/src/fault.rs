@@ -35,7 +35,7 @@ pub enum SessionFault {
     /// The daemon died, stopped, or put this application out.
     #[error("the session with the daemon is over: {0}")]
     Lost(Reason),
-    /// This process may open no more descriptors, so that the session's could not be given to it.
+    /// This process may open no more descriptors, so it could not get those of the session.
     #[error("this process is at its limit of {limit} open descriptors (RLIMIT_NOFILE): close some, or raise the limit")]
     Descriptors {
         /// Descriptors that it may have open.

@@ -32,7 +32,7 @@ pub enum FramingError {
     /// The peer ended in the middle of a message.
     #[error("the connection ended in the middle of a message")]
     Cut,
-    /// The peer announced a message that no connection carries: it does not follow the framing.
+    /// The peer announced a message that is longer than any connection can carry: it does not follow the framing.
     #[error("the peer announced a message of {0} bytes, more than any connection carries ({MESSAGE_BYTES_MAX})")]
     Announced(u32),
 }

@@ -138,7 +138,7 @@ impl PairEnd {
         // No FIN with an abort: one that was said before stands, and its reader keeps its end in order.
         let end = if abort.is_some() { app_flag::ABORT } else { app_flag::FIN };
         self.own.flags.fetch_or(end | app_flag::STOP | app_flag::CLOSED, Ordering::Release);
-        // Not once for each sleep: a peer that closed before stays announced until it hears of this.
+        // Not once for each sleep: a peer that closed before stays announced until it learns of this.
         if pair_must_wake(&self.peer.waiting, waiting::ANY) {
             self.wake_now();
         }

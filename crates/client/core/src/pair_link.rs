@@ -74,8 +74,8 @@ impl PairSocket {
         }
     }
 
-    /// A full socket means that the peer has more wakes waiting than it can miss (see [`WAKES_SUSPICIOUS`]); an error means
-    /// that it is gone, which the hangup of the socket tells whoever waits.
+    /// A full socket means that the peer has more wakes waiting than it can miss (see [`WAKES_SUSPICIOUS`]); an error
+    /// means that it has ended, and the hangup of the socket wakes every waiter.
     pub(crate) fn wake_slot(&self, slot: u32) {
         if self.socket.wake_slot(slot).is_err() {
             self.life.lose(Reason::PeerAppDied);
@@ -169,7 +169,7 @@ impl PairLink {
         Ok(OpenedPair { end, reader, rx_bytes, writer })
     }
 
-    /// Tells the peer that this side cannot open the slot, and why, as far as it can be told.
+    /// Reports to the peer that this side cannot open the slot, and why, as far as possible.
     pub(crate) fn refuse(&self, slot: u32, generation: u32, reason: Reason) {
         if let Ok((segment, i)) = self.own.segment(slot, self.socket.id)
             && !self.entries.contains_key(&slot)
@@ -183,7 +183,7 @@ impl PairLink {
         }
     }
 
-    /// Finishes slots that both sides have closed. Says which connections they were, for the daemon.
+    /// Finishes slots that both sides have closed. Returns their connections, for the daemon.
     pub(crate) fn reap(&mut self) -> Vec<u64> {
         let dead = !self.socket.life.is_alive();
         let mut over = Vec::new();
@@ -198,7 +198,7 @@ impl PairLink {
         over
     }
 
-    /// About once a second. Whether the pair is of no more use: the peer is gone, and so are the connections.
+    /// About once a second. Whether the pair can be dropped: the peer has ended, and no connection is left.
     pub(crate) fn age(&mut self) -> bool {
         if !self.socket.life.is_alive() {
             self.age = self.age.saturating_add(1);

@@ -17,7 +17,7 @@ impl Readiness {
     pub const READ: Self = Self(1);
     /// A write returns at once: it takes bytes, or fails.
     pub const WRITE: Self = Self(2);
-    /// The peer writes no more, or this side reads no more: what is still unread is all.
+    /// The peer writes no more, or this side reads no more: the unread bytes are the last.
     pub const HUP: Self = Self(4);
     /// The connection is broken; the failure of the connection says why. Unread bytes can still be read.
     pub const ERR: Self = Self(8);

@@ -10,7 +10,7 @@ use crate::{End, Endpoint};
 
 /// The head is published when this share of the ring was consumed, or the reader waits.
 const PUBLISH_SHARE: u64 = 16;
-/// The writing side is told to look at the head when this share of the ring was consumed.
+/// The writing side is notified to look at the head when this share of the ring was consumed.
 const TELL_SHARE: u64 = 4;
 
 /// The consuming end of a connection, and what the writing side knows of it. Its methods take the [`Endpoint`] of the
@@ -21,10 +21,10 @@ pub struct Rx {
     ring_bytes: u64,
     /// The head that the writing side can see.
     published: u64,
-    /// The head when the writing side was last told to look.
+    /// The head when the writing side was last notified.
     told: u64,
     inflow: Inflow,
-    /// The end was told to the engine, so that it can finish the connection.
+    /// The end was reported to the engine, so that it can finish the connection.
     end_told: bool,
 }
 
@@ -133,8 +133,9 @@ impl Rx {
         self.look(at, &mut |rx| rx.take(at, buf))
     }
 
-    /// Shows the writing side the room, and lets it know of it, seldom enough that it does not wake for each byte: it has a
-    /// quarter of the ring to gain before it hears of it. A lane half full hears each time, since its news takes longer.
+    /// Shows the writing side the room, and notifies it. It does this rarely, so that the writing side does not wake
+    /// for each byte: only after a quarter of the ring. On a lane whose ring is half full it does it each time, because
+    /// the notice takes longer.
     #[inline(never)]
     fn publish_or_tell(&mut self, at: &Endpoint) {
         let filled = self.ring.tail().wrapping_sub(self.published);

@@ -420,7 +420,7 @@ impl Session {
             Err(refusal) => {
                 self.daemon.free_slot(slot);
                 Err(match refusal {
-                    // The daemon was told, and ends the connection.
+                    // The daemon has the report, and ends the connection.
                     LaneRefusal::NotTaken => Failed::Reason(Reason::AppDescriptors),
                     LaneRefusal::Wrong(what) => {
                         LaneEnd::refuse(session, slot, generation);

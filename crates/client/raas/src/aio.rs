@@ -4,7 +4,7 @@
 //! stream of connections that servers take; [`MessageStream`] keeps boundaries. Tasks are woken by the session's watcher thread, or
 //! one for kernel TCP (docs/client.md); no runtime is bound to a stream, which may move from one to another.
 //!
-//! It must never block a task, but for the daemon's locks, which are held shortly.
+//! It must never block a task, except for the daemon's locks, which are held only briefly.
 //!
 //! ```no_run
 //! use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -11,8 +11,7 @@ use crate::fallback::NotOverTcp;
 use crate::message_error::MessageError;
 
 /// Any error of this library or of `std::io`, for the `main` of a program: a `main` that fails with an [`io::Error`]
-/// prints
-/// `Custom { kind: .., error: .. }` around the words, one that fails with this prints the words alone.
+/// prints `Custom { kind: .., error: .. }` around the text; one that fails with this prints only the text.
 ///
 /// ```no_run
 /// fn main() -> Result<(), raas::Error> {

@@ -65,7 +65,7 @@ pub(crate) struct Attachment {
     pub(crate) control: OwnedFd,
     pub(crate) wake: Arc<WakeSocket>,
     pub(crate) epoll: OwnedFd,
-    /// Wakes the leader, who sleeps on descriptors and not on its parker.
+    /// Wakes the leader, which sleeps on descriptors and not on its parker.
     pub(crate) kick: OwnedFd,
     pub(crate) app_sleep: Word32,
     /// Everybody was told that the daemon is gone.
@@ -165,7 +165,7 @@ impl Attachment {
                         return Err(SessionError::Silent { path: self.config.path.clone(), waited: SEND_TIMEOUT });
                     }
                 }
-                // Whoever waits for the answer finds the loss, with the daemon's last words if it had any.
+                // A waiter for the answer finds the loss, with the daemon's last message if there was one.
                 Err(ChannelError::Closed) => return Ok(()),
                 Err(e) => return Err(SessionFault::from(e).into()),
             }
@@ -256,7 +256,7 @@ impl Attachment {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Starts to watch a listener's socket of kernel TCP: each connection that comes wakes who waits at the port.
+    /// Starts to watch a listener's socket of kernel TCP: each connection that comes wakes the waiters at the port.
     pub(crate) fn watch_listener(&self, socket: BorrowedFd<'_>, port: u16) -> Result<(), SessionError> {
         let what = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&self.epoll, socket, epoll::EventData::new_u64(TOKEN_TCP + u64::from(port)), what)

@@ -27,7 +27,7 @@ impl Bell {
         }
     }
 
-    /// Something changed: whoever waits looks again.
+    /// Something changed: every waiter looks again.
     pub(crate) fn notify(&self) {
         self.reader.notify();
         self.writer.notify();

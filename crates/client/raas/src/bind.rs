@@ -19,8 +19,8 @@ use crate::tcp_listener::KernelListener;
 const FREE_PORT_TRIES: u32 = 16;
 
 impl Listener {
-    /// Listens, in the process-wide session. The host must be an address of this host or unspecified (`0.0.0.0`); port 0
-    /// is any free one, which [`Listener::local_addr`] tells.
+    /// Listens, in the process-wide session. The host must be an address of this host or unspecified (`0.0.0.0`); port
+    /// 0 is any free one, which [`Listener::local_addr`] returns.
     pub fn bind(addr: impl ToSocketAddrs) -> Result<Self, BindError> {
         Self::bind_with(&Session::global()?, addr)
     }
@@ -37,8 +37,8 @@ impl ListenOptions {
         self.listen(Ok(session.clone()), addr)
     }
 
-    /// As [`ListenOptions::bind`], for programs that go on without a daemon: `session` is what making it gave, and if it gave
-    /// that there is no daemon, and [`Fallback::Tcp`] was asked for, only connections over kernel TCP are accepted.
+    /// As [`ListenOptions::bind`], for programs that go on without a daemon. `session` is the result of making it. If
+    /// there is no daemon, and [`Fallback::Tcp`] was asked for, only connections over kernel TCP are accepted.
     pub fn listen(
         &self,
         session: Result<Session, SessionError>,
@@ -69,7 +69,7 @@ impl ListenOptions {
         Ok(Listener::over_tcp(kernel, local))
     }
 
-    /// At the daemon, and on the same port of kernel TCP if asked for. Any free port must be so at both.
+    /// At the daemon, and on the same port of kernel TCP if asked for. A free port must be free at both.
     fn bind_everywhere(&self, session: &Session, addr: SocketAddr) -> Result<Listener, BindError> {
         let attachment = &session.attachment;
         let mut tries = if addr.port() == 0 { FREE_PORT_TRIES } else { 1 };

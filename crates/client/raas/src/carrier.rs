@@ -60,7 +60,7 @@ impl Carrier {
         #[cfg(feature = "tokio")] poll_write(context: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>>;
     }
 
-    /// The rings, for what only they can do.
+    /// The rings, for operations that only they can do.
     #[inline]
     pub(crate) fn rings(&self, otherwise: NotOverTcp) -> Result<&Conn, NotOverTcp> {
         match self {

@@ -3,8 +3,8 @@
 //! Owns the locks, the timeouts and the mode. It must never take a lock that another connection takes while there is data to
 //! read or room to write.
 //!
-//! Reading delivers all bytes that arrived before the peer finished, reset or died; then the end is told. Writing tells a
-//! reset at once.
+//! Reading delivers all bytes that arrived before the peer finished, reset or died, and then reports the end. Writing
+//! reports a reset at once.
 
 pub(crate) mod lent;
 #[cfg(feature = "tokio")]

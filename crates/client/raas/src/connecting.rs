@@ -1,7 +1,7 @@
 //! A connection that is being made.
 //!
 //! Owns the request at the daemon from its sending to its answer, or its end. It must never leave an answer behind that
-//! nobody takes: dropping it cancels.
+//! nobody takes: dropping the value cancels the connect.
 
 use std::fmt;
 use std::future::Future;
@@ -23,7 +23,7 @@ use crate::stream::Stream;
 
 /// A connection under way, made by [`ConnectOptions::start`](crate::ConnectOptions::start): to be asked with
 /// [`Connecting::try_finish`], polled through [`Connecting::ready_fd`], waited for, or awaited as a future (of any
-/// runtime). It has no limit in time of its own. Dropping it gives the connection up.
+/// runtime). It has no time limit of its own. Dropping it stops the connect.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -48,7 +48,7 @@ pub(crate) fn attach(
     }
 }
 
-/// Connects to whoever serves `path`, if it may be believed.
+/// Connects to the process that serves `path`, if it may be believed.
 pub(crate) fn knock(path: &Path, deadline: Instant) -> Result<OwnedFd, SessionError> {
     let begin = Instant::now();
     let silent = || SessionError::Silent { path: path.to_path_buf(), waited: begin.elapsed() };
@@ -76,7 +76,7 @@ fn dial(path: &Path, deadline: Instant, silent: impl Fn() -> SessionError) -> Re
     }
 }
 
-/// Whom a socket that refuses this user lets in.
+/// The error for a socket that refuses this user: which users it lets in.
 fn denied(path: &Path) -> SessionError {
     use std::os::unix::fs::MetadataExt;
     let seen = std::fs::metadata(path).ok();

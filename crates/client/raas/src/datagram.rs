@@ -26,13 +26,14 @@ use crate::error::SessionError;
 use crate::park::{Parker, lock};
 use crate::poller::Waiter;
 
-/// A socket for datagrams, used like `std::net::UdpSocket`: a datagram arrives whole or not at all. It may be lost, repeated or
-/// overtaken by another, above all where the receiver does not keep up: what finds the receiving socket's ring full is dropped
-/// and counted (`raas ss`). Ports of datagrams are apart from those of listeners.
+/// A socket for datagrams, used like `std::net::UdpSocket`: a datagram arrives whole or not at all. It may be lost,
+/// repeated or overtaken by another, above all if the receiver does not keep up: a datagram that finds the receiving
+/// socket's ring full is dropped and counted (`raas ss`). Ports of datagrams are separate from those of listeners.
 ///
-/// A datagram is one packet, so the longest is what the path to its host carries less 16 bytes ([`DatagramSocket::max_payload`]),
-/// 4080 bytes at most; a longer one is refused with [`DatagramError::TooLong`]. Where that path gets narrower, datagrams that do
-/// not fit are lost and counted (`too_long`) until the daemons know; then longer ones are refused with the new limit.
+/// A datagram is one packet. So the longest one is what the path to its host carries, less 16 bytes
+/// ([`DatagramSocket::max_payload`]), 4080 bytes at most; a longer one is refused with [`DatagramError::TooLong`].
+/// Where that path gets narrower, datagrams that do not fit are lost and counted (`too_long`) until the daemons know;
+/// then longer ones are refused with the new limit.
 ///
 /// ```no_run
 /// # fn main() -> std::io::Result<()> {
@@ -45,11 +46,11 @@ use crate::poller::Waiter;
 /// # }
 /// ```
 ///
-/// The first datagram to a host waits until the two daemons have a link, or fails with [`DatagramError::Unreachable`]. Later
-/// ones do not wait for it: should the link break they are dropped, counted as `no_peer`, until it stands again.
+/// The first datagram to a host waits until the two daemons have a link, or fails with [`DatagramError::Unreachable`].
+/// Later datagrams do not wait. If the link breaks they are dropped, and counted as `no_peer`, until it is back.
 ///
-/// Any number of threads may use one socket; those that send (or receive) have their turns. Dropping it frees the port; what
-/// was sent before still leaves.
+/// Any number of threads may use one socket; those that send (or receive) take turns. Dropping the socket frees the
+/// port; what was sent before still leaves.
 pub struct DatagramSocket {
     attachment: Arc<Attachment>,
     conn: Arc<Conn>,
@@ -233,8 +234,8 @@ impl DatagramSocket {
 
     // ---- receiving
 
-    /// Waits for a datagram and takes it; says its length and who sent it. If `buf` is too small the datagram is kept and the
-    /// error tells its length; 4096 bytes are always enough.
+    /// Waits for a datagram and takes it; returns its length and its sender. If `buf` is too small, the datagram is
+    /// kept, and the error has its length. 4096 bytes are always enough.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         loop {
             let mut lent = self.conn.loan()?.ok_or(io::ErrorKind::BrokenPipe)?;
@@ -249,7 +250,7 @@ impl DatagramSocket {
         self.recv_from(buf).map(|(len, _)| len)
     }
 
-    /// Takes the record at the head. `None`: it was of nobody from whom datagrams are wanted.
+    /// Takes the record at the head. `None`: its sender is not the one from whom this socket receives.
     fn take(&self, lent: &mut Lent<'_>, buf: &mut [u8]) -> io::Result<Option<(usize, SocketAddr)>> {
         let broken = |e: NotARecord| SessionError::Protocol(e.to_string());
         let record = lent.rx.datagram(lent.bytes).map_err(broken)?;
@@ -278,13 +279,13 @@ impl DatagramSocket {
         self.conn.set_nonblocking(nonblocking)
     }
 
-    /// How long receiving waits; none (the default): without end. It then fails with `TimedOut`.
+    /// How long receiving waits before it fails with `TimedOut`. None (the default): without end.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.conn.set_timeout(Side::Read, timeout)
     }
 
-    /// How long sending waits for room, and for a link; none (the default): for room without end, for a link as long as the
-    /// session's time limit.
+    /// How long sending waits for room, and for a link. None (the default): without end for room, and for a link as
+    /// long as the session's time limit.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.conn.set_timeout(Side::Write, timeout)
     }
@@ -310,7 +311,7 @@ impl DatagramSocket {
         Ok(if asking { ready.without(Readiness::WRITE) } else { ready })
     }
 
-    /// Why the socket is of no more use, if it is not.
+    /// Why the socket cannot be used any more, if that is so.
     pub fn failure(&self) -> Option<Reason> {
         self.conn.failure()
     }

@@ -17,8 +17,8 @@ use crate::ring_size::check_ring_bytes;
 use crate::session::Session;
 
 impl DatagramSocket {
-    /// Binds, in the process-wide session. The host must be an address of this host or unspecified (`0.0.0.0`); port 0 is any
-    /// free one, which [`DatagramSocket::local_addr`] tells.
+    /// Binds, in the process-wide session. The host must be an address of this host or unspecified (`0.0.0.0`); port 0
+    /// is any free one, which [`DatagramSocket::local_addr`] returns.
     pub fn bind(addr: impl ToSocketAddrs) -> Result<Self, BindError> {
         Self::bind_with(&Session::global()?, addr)
     }

@@ -1,6 +1,7 @@
 //! What a socket knows of the ways to other hosts: how long a datagram to each may be.
 //!
-//! Owns the questions to the daemon that are under way. It must never ask twice at a time for one host, nor wait.
+//! Owns the questions to the daemon that are under way. It must never ask twice at a time for one host, and must never
+//! wait.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,7 +15,7 @@ use crate::error::{SessionError, StreamError};
 use crate::park::lock;
 use crate::poller::{Poller, Waiter};
 
-/// Hosts that one socket remembers; with one more it begins anew.
+/// Hosts that one socket remembers; with one more it forgets all and begins again.
 const HOSTS_MAX: usize = 1024;
 
 /// See the head of this file.
@@ -53,7 +54,7 @@ impl Paths {
         self.asked.values().any(|request| !tables.is_over(*request))
     }
 
-    /// Asks, and says what is known so far. `None`: no answer yet; `poller` is told of it.
+    /// Asks, and says what is known so far. `None`: no answer yet; `poller` is notified when it comes.
     pub(crate) fn poll(
         &mut self,
         attachment: &Attachment,

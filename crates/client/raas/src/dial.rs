@@ -1,4 +1,4 @@
-//! Settings of a connection to be made, and the making: addresses in turn, the time limit, kernel TCP where that was asked for.
+//! Settings of a connection, and making it: addresses in turn, the time limit, kernel TCP if the program asked for it.
 //!
 //! Owns the limits of what an application may ask for. It must never wait longer than the limit for one address.
 
@@ -70,7 +70,7 @@ impl ConnectOptions {
         self
     }
 
-    /// What to do where there is no daemon on this host (see [`ConnectOptions::dial`]) or none that can be reached at the
+    /// What to do if there is no daemon on this host (see [`ConnectOptions::dial`]), or none that can be reached at the
     /// peer. Default: [`Fallback::Never`].
     #[must_use]
     pub fn fallback(mut self, fallback: Fallback) -> Self {
@@ -89,8 +89,8 @@ impl ConnectOptions {
         self.dial(Ok(session.clone()), addr)
     }
 
-    /// As [`ConnectOptions::connect`], for programs that go on without a daemon: `session` is what making it gave, and if it
-    /// gave that there is no daemon, and [`Fallback::Tcp`] was asked for, the connection goes over kernel TCP.
+    /// As [`ConnectOptions::connect`], for programs that go on without a daemon. `session` is the result of making it.
+    /// If there is no daemon, and [`Fallback::Tcp`] was asked for, the connection goes over kernel TCP.
     ///
     /// ```no_run
     /// use raas::{ConnectOptions, Fallback, Session};
@@ -155,7 +155,7 @@ impl ConnectOptions {
         self.begin(session, to)
     }
 
-    /// Asks the daemon for a connection, whatever comes if it has none.
+    /// Asks the daemon for a connection, without any fallback.
     pub(crate) fn begin(&self, session: &Session, to: SocketAddr) -> Result<Connecting, ConnectError> {
         Connecting::start(&session.attachment, to, self.ring_bytes, self.kind)
             .map(|c| c.peer_timeout(self.peer_timeout))

@@ -28,10 +28,10 @@ impl Edge {
         self.0.as_fd()
     }
 
-    /// Unreadable until the next change. The caller looks after this.
+    /// Unreadable until the next change. Afterwards the caller looks.
     pub(crate) fn clear(&self) {
         let mut event = [const { MaybeUninit::<epoll::Event>::uninit() }; 1];
-        // A failure leaves it readable: the caller is told once more than needed.
+        // A failure leaves it readable: the caller looks once more than needed.
         let _ = epoll::wait(&self.0, &mut event, Some(&timespec(Duration::ZERO)));
     }
 }

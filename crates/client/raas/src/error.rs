@@ -27,7 +27,7 @@ pub enum SessionError {
         /// What the system said.
         cause: String,
     },
-    /// A daemon serves there, and its socket does not let this user in.
+    /// A daemon serves there, but its socket does not let this user in.
     #[error("{}", denied(path, *mode, group.as_deref()))]
     Denied {
         /// The socket.
@@ -58,12 +58,12 @@ pub enum SessionError {
         /// The daemon's words.
         detail: String,
     },
-    /// The socket at the usual place in /tmp is served by another user, who could read and change all data.
+    /// Another user serves the socket at the usual place in /tmp. That user could read and change all data.
     #[error("{} is served by user {uid}, not by you or root: remove it, or name the right socket in RAAS_SOCKET", path.display())]
     Impostor {
         /// The socket.
         path: PathBuf,
-        /// Who serves it.
+        /// The user who serves it.
         uid: u32,
     },
     /// The daemon died, stopped, or put this application out.
@@ -80,7 +80,7 @@ pub enum SessionError {
         /// How long was waited.
         waited: Duration,
     },
-    /// This process may open no more descriptors, so that the session's could not be given to it.
+    /// This process may open no more descriptors, so it could not get those of the session.
     #[error("{}", at_limit(*limit))]
     Descriptors {
         /// Descriptors that it may have open.
@@ -151,7 +151,7 @@ impl From<SessionFault> for SessionError {
     }
 }
 
-/// Whom the socket lets in, and what this user has to do to be one of them.
+/// Which users the socket lets in, and what this user must do to be one of them.
 fn denied(path: &Path, mode: Option<u32>, group: Option<&str>) -> String {
     let socket = path.display();
     let configure = "the daemon's configuration must let a group of yours in, with `socket_mode = \"0660\"` and `socket_group = \"GROUP\"`";
@@ -192,8 +192,8 @@ pub enum ConnectError {
         /// Why.
         reason: Reason,
     },
-    /// This process may open no more descriptors, so that the memory of the connection could not be given to it. What
-    /// it has goes on.
+    /// This process may open no more descriptors, so it could not get the memory of the connection. Its other
+    /// connections go on.
     #[error("connect to {to}: {}", at_limit(*limit))]
     Descriptors {
         /// Where to.
@@ -303,7 +303,7 @@ pub enum BindError {
         /// Why.
         reason: Reason,
     },
-    /// This process may open no more descriptors, so that the memory of the socket could not be given to it.
+    /// This process may open no more descriptors, so it could not get the memory of the socket.
     #[error("listen on {addr}: {}", at_limit(*limit))]
     Descriptors {
         /// Where.
@@ -378,12 +378,12 @@ impl BindError {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum AcceptError {
-    /// The daemon was lost, which is told once: the next `accept` waits until there is one again and the port is open
-    /// there. Or what serves the socket now cannot be attached to, told once too.
+    /// The daemon was lost. This is reported once: the next `accept` waits until there is a daemon again and the port
+    /// is open there. Or the listener cannot attach to what serves the socket now, which is reported once too.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// There is a daemon again, which does not open the port, as another program has it. Told once; further tries are
-    /// made while somebody accepts.
+    /// There is a daemon again, but it does not open the port, for instance because another program has it. This is
+    /// reported once. The listener goes on trying while somebody accepts.
     #[error("after the loss of the daemon: {0}")]
     NotListening(#[source] BindError),
     /// Nobody connected within the time given.

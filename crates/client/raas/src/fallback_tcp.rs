@@ -1,7 +1,7 @@
 //! Kernel TCP instead of the daemons' paths: when it may be taken, and what it cannot do.
 //!
-//! Owns the decision and its words. It must never take kernel TCP unless the caller asked for it, nor without saying so: in
-//! the log, on the stream, and to this host's daemon if there is one.
+//! Owns the decision and its messages. It must never take kernel TCP unless the caller asked for it. It must report it:
+//! in the log, on the stream, and to this host's daemon if there is one.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -19,7 +19,7 @@ use crate::stream::Stream;
 use crate::tcp::TcpConn;
 use crate::tcp_row::TcpRow;
 
-/// Who carries what an application is about to make.
+/// What carries the connection or listener that an application is about to make.
 pub(crate) enum CarriedBy {
     /// This host's daemon.
     Daemon(Session),
@@ -28,7 +28,7 @@ pub(crate) enum CarriedBy {
 }
 
 impl Fallback {
-    /// Who carries, by what making the session gave.
+    /// What carries it, by the result of making the session.
     pub(crate) fn carried_by(self, session: Result<Session, SessionError>) -> Result<CarriedBy, SessionError> {
         session.map(CarriedBy::Daemon).or_else(|error| match (self, FallbackCause::of_session(&error)) {
             (Self::Tcp, Some(cause)) => Ok(CarriedBy::Tcp(cause)),
@@ -46,8 +46,8 @@ impl Fallback {
 }
 
 impl FallbackCause {
-    /// Of the failure of a session: only that there is no daemon. One that refuses, or is of another release, is a mistake to
-    /// be heard of.
+    /// From the failure of a session: only that there is no daemon. If a daemon refuses, or is of another release, the
+    /// caller must get that error.
     fn of_session(error: &SessionError) -> Option<Self> {
         match error {
             SessionError::NoDaemon { .. } => Some(Self::NoDaemon),
@@ -56,7 +56,8 @@ impl FallbackCause {
         }
     }
 
-    /// Of the failure to connect: only that there is nobody to ask at the peer. A peer that answers is taken at its word.
+    /// From the failure to connect: only that no daemon answers at the peer. If the peer answers, the caller must get
+    /// its error.
     fn of_connect(error: &ConnectError) -> Option<Self> {
         match error {
             ConnectError::Session(e) => Self::of_session(e),
@@ -77,7 +78,7 @@ pub(crate) struct Limits {
     pub(crate) peer: Option<Duration>,
 }
 
-/// Connects over kernel TCP. `daemon`: who is told, if there is one.
+/// Connects over kernel TCP. `daemon`: gets a report of it, if there is one.
 pub(crate) fn connect(
     to: SocketAddr,
     cause: FallbackCause,

@@ -1,9 +1,9 @@
 //! Questions to the daemon, for `raas ss`, `raas stat` and tools like them.
 //!
-//! Owns the connection of an inspector, which gets no shared memory. It must never keep more rows than it has room for, nor ask
-//! for a page before it has read the one before.
+//! Owns the connection of an inspector, which gets no shared memory. It must never keep more rows than it has room for,
+//! and must never ask for a page before it has read the one before.
 //!
-//! Root and the daemon's user are told of everybody's connections, others of their own.
+//! Root and the daemon's user see all connections; other users see their own.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,7 +29,7 @@ const ROWS_MAX: usize = 4 << 20;
 /// Pages of one answer at most: each looks at some of the daemon's rows, and may have none.
 const PAGES_MAX: usize = 1 << 20;
 
-/// All connections of the host. `socket`: None for the rule of [`crate::Session::global`].
+/// All connections of the host. `socket`: None looks for the daemon as [`crate::Session::global`] does.
 pub fn connections(socket: Option<&Path>) -> Result<Vec<ConnectionRow>, SessionError> {
     let mut rows = Vec::new();
     ask_pages(socket, InspectQuery::Connections, |answer| match answer {

@@ -56,8 +56,8 @@ impl Attachment {
         Ok(())
     }
 
-    /// Watches the descriptors until the leader's own wait is over. A notification ends it too: who announced a sleep to a
-    /// peer and was woken must announce the next one anew.
+    /// Watches the descriptors until the leader's own wait is over. A notification ends it too: a thread that announced
+    /// a sleep to a peer and was woken must announce the next sleep again.
     fn lead(
         self: &Arc<Self>,
         driver: &mut Driver,

@@ -68,7 +68,7 @@ impl ListenOptions {
         self
     }
 
-    /// Opens the port of `addr` at the daemon, 0 for any free one. What is opened is to be closed by the caller.
+    /// Opens the port of `addr` at the daemon, 0 for any free one. The caller must close what was opened.
     pub(crate) fn ask(&self, attachment: &Arc<Attachment>, addr: SocketAddr) -> Result<SocketAddr, BindError> {
         if !addr.ip().is_unspecified() && !attachment.addresses.contains(&addr.ip()) {
             return Err(BindError::NotThisHost { addr, addresses: attachment.addresses.clone() });

@@ -1,7 +1,7 @@
 //! Listeners: taking connections that others make.
 //!
-//! Owns the turns of the daemon's connections and, if asked for, kernel TCP's. It must never lose a connection between
-//! threads that accept on one listener, nor let the callers of one of the two starve those of the other.
+//! Owns the turns of the daemon's connections and, if asked for, of kernel TCP's. It must never lose a connection
+//! between threads that accept on one listener. It must never let the callers of one kind starve those of the other.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -25,9 +25,9 @@ use crate::tcp_listener::KernelListener;
 /// A port of this host on which connections are accepted. Dropping it stops that; connections which nobody accepted are
 /// reset.
 ///
-/// A listener lives through the loss of its daemon: one `accept` fails and says so ([`AcceptError::Session`]), the next
+/// A listener survives the loss of its daemon: one `accept` fails and reports it ([`AcceptError::Session`]), the next
 /// ones wait until there is a daemon at the same socket again and the port is open there. With
-/// [`Listener::set_nonblocking`], `ready_fd` and tasks the session's watcher thread does that, and is started if there
+/// [`Listener::set_nonblocking`], `ready_fd` and tasks the session's watcher thread does this; it is started if there
 /// is none.
 pub struct Listener {
     /// None: there is no daemon, and `kernel` is all there is.
@@ -41,7 +41,7 @@ pub struct Listener {
     nonblocking: Arc<AtomicBool>,
 }
 
-/// A connection that was taken, and who made it.
+/// A connection that was taken, and the address of its other end.
 type Accepted = (Stream, SocketAddr);
 
 impl Listener {
@@ -65,12 +65,13 @@ impl Listener {
         Self { listening, kernel, tcp_first, local, poller, nonblocking }
     }
 
-    /// Kernel TCP, alone or beside the daemon.
+    /// Kernel TCP, alone or in addition to the daemon.
     fn kernel(&self) -> Option<&KernelListener> {
         self.listening.as_ref().map_or(self.kernel.as_deref(), |l| l.kernel.as_ref())
     }
 
-    /// Waits for the next connection and takes it; also says who made it. Any number of threads may wait.
+    /// Waits for the next connection and takes it; also returns the address of its other end. Any number of threads may
+    /// wait.
     pub fn accept(&self) -> Result<(Stream, SocketAddr), AcceptError> {
         if self.nonblocking.load(Ordering::Relaxed) {
             return self.accept_now()?.ok_or(AcceptError::WouldBlock);
@@ -226,7 +227,7 @@ impl Listener {
         attachment.look();
         let taken = self.take_waiting()?;
         if taken.is_none() && listening.is_lost() {
-            // Nobody sleeps here who would listen again.
+            // No thread sleeps here that would listen again.
             attachment.ensure_watched()?;
         }
         Ok(taken)

@@ -1,7 +1,8 @@
 //! A port that is listened on, through the losses of the daemon.
 //!
-//! Owns the session that the port is open in, the error that tells of its loss, and the tries to listen again. It must
-//! never tell one loss twice, try without a pause, nor leave a port open at the daemon that no listener has.
+//! Owns the session that the port is open in, the error that reports its loss, and the tries to listen again. It must
+//! never report one loss twice, never try without a pause, and never leave a port open at the daemon that no listener
+//! has.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -27,7 +28,7 @@ const TRY_MAX: Duration = Duration::from_secs(2);
 pub(crate) struct Listening {
     options: ListenOptions,
     pub(crate) local: SocketAddr,
-    /// Kernel TCP beside it, if asked for.
+    /// Kernel TCP in addition to it, if asked for.
     pub(crate) kernel: Option<KernelListener>,
     pub(crate) poller: Arc<Poller>,
     state: Mutex<State>,
@@ -41,7 +42,7 @@ struct State {
     is_lost: bool,
     /// What the next `accept` fails with.
     untold: Option<AcceptError>,
-    /// What the last failed try was told as, so that it is told once.
+    /// How the last failed try was reported, so that it is reported once.
     told: Option<String>,
     /// Some thread is trying.
     is_tried: bool,
@@ -87,7 +88,7 @@ impl Listening {
         Ok(listening)
     }
 
-    /// Has the session tell of connections that come.
+    /// Makes the session announce connections that come.
     fn settle_in(self: &Arc<Self>, attachment: &Arc<Attachment>) -> Result<(), SessionError> {
         lock(&attachment.tables).set_poller(self.local.port(), Arc::clone(&self.poller));
         if let Some(kernel) = &self.kernel {
@@ -114,7 +115,7 @@ impl Listening {
         self.state().is_lost
     }
 
-    /// Whether there is an error to be told.
+    /// Whether there is an error to be reported.
     pub(crate) fn has_error(&self) -> bool {
         self.state().untold.is_some()
     }

@@ -37,8 +37,8 @@ impl<'a> LoanMut<'a> {
         self.bytes - self.written
     }
 
-    /// Writes over bytes that were written before, as a length that is known only now. False: it does not lie within them,
-    /// and nothing was written.
+    /// Overwrites bytes that were written before, for instance a length that is known only now. False: it does not lie
+    /// within them, and nothing was written.
     pub fn patch(&mut self, at: usize, bytes: &[u8]) -> bool {
         let fits = at.checked_add(bytes.len()).is_some_and(|end| end <= self.written);
         fits && self.room.write_ahead(at as u64, bytes)
@@ -76,8 +76,8 @@ impl fmt::Debug for LoanMut<'_> {
 
 /// Bytes that arrived, lent by [`Stream::loan`](crate::Stream::loan); they stay until [`Loan::consume`] takes them.
 ///
-/// A peer of this host that breaks the rules can change bytes that were not taken yet: a second look may show others. Who
-/// checks something copies it first and uses the copy.
+/// A peer of this host that breaks the rules can change bytes that were not taken yet: a second look may show other
+/// bytes. So a program must copy bytes first, and check and use the copy.
 pub struct Loan<'a> {
     conn: &'a Conn,
     lent: Lent<'a>,
@@ -100,7 +100,8 @@ impl<'a> Loan<'a> {
         self.bytes == 0
     }
 
-    /// Copies what lies `at` bytes into the loan to `buf`; says how many bytes (fewer than `buf` has at the end of the loan).
+    /// Copies bytes from `at` bytes into the loan on to `buf`; returns how many (fewer than `buf` holds at the end of
+    /// the loan).
     pub fn copy_to(&self, at: usize, buf: &mut [u8]) -> usize {
         let count = buf.len().min(self.bytes.saturating_sub(at));
         self.lent.rx.peek_ahead(at as u64, &mut buf[..count])

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::control_socket::knock;
 use crate::error::SessionError;
 
-/// The socket of the first daemon that serves this user. A place that was named is not looked at: whoever attaches to it
-/// hears what is wrong there. `timeout` bounds the whole.
+/// The socket of the first daemon that serves this user. A place that was named is not checked: a program that attaches
+/// to it learns what is wrong there. `timeout` bounds the whole search.
 pub(crate) fn find(named: Option<&Path>, timeout: Duration) -> Result<PathBuf, SessionError> {
     let places = control::socket_places(named);
     if let [only] = places.as_slice() {
@@ -30,7 +30,7 @@ pub(crate) fn find(named: Option<&Path>, timeout: Duration) -> Result<PathBuf, S
     Err(together(failures))
 }
 
-/// What a place holds, for each place where [`find`] would look.
+/// What lies at each place where [`find`] would look.
 pub(crate) fn look(named: Option<&Path>, timeout: Duration) -> Vec<(PathBuf, Result<(), SessionError>)> {
     let deadline = Instant::now() + timeout;
     let tried = |path: PathBuf| {
@@ -40,7 +40,7 @@ pub(crate) fn look(named: Option<&Path>, timeout: Duration) -> Vec<(PathBuf, Res
     control::socket_places(named).into_iter().map(tried).collect()
 }
 
-/// One error of all places: a daemon that does not let this user in tells most, then a socket of another user.
+/// One error for all places: a daemon that does not let this user in says most, then a socket of another user.
 fn together(failures: Vec<SessionError>) -> SessionError {
     let denied = |e: &&SessionError| matches!(e, SessionError::Denied { .. });
     let impostor = |e: &&SessionError| matches!(e, SessionError::Impostor { .. });

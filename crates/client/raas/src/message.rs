@@ -23,9 +23,9 @@ use crate::stream::Stream;
 
 /// A connection of messages: each arrives as it was sent, whole and in order, or the connection fails.
 ///
-/// Messages have no numbers: who sends a request and receives the next message as its reply must not do so after a
-/// receive that ran out of time, since the late reply would be taken for the next one's. [`MessageStream::call`] sees to
-/// that.
+/// Messages have no numbers. So a program must not send a request and receive the next message as its reply after a
+/// receive that ran out of time: it would take the late reply for the reply to the next request.
+/// [`MessageStream::call`] sees to that.
 ///
 /// Both ends are of this kind: a [`Stream`] that connects to a [`MessageListener`], and the other way round, is refused with
 /// [`Reason::WrongKind`].

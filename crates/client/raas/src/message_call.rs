@@ -12,9 +12,9 @@ impl MessageStream {
     /// take turns.
     ///
     /// A call that sent its request and fails before it took the reply (out of time, a buffer that is too small) leaves
-    /// the connection **out of step**: the reply may still come, so every later call fails with
-    /// [`MessageError::OutOfStep`] and sends nothing. Connect anew then. The peer must answer each message with one,
-    /// and nobody else receive here.
+    /// the connection **out of step**. The reply may still come, so every later call fails with
+    /// [`MessageError::OutOfStep`] and sends nothing. The program must then connect again. The peer must answer each
+    /// message with one message, and no other caller may receive here.
     pub fn call(&self, request: &[u8], reply: &mut [u8]) -> io::Result<usize> {
         self.call_by(request, || self.receive(reply))
     }

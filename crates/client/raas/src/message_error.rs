@@ -33,15 +33,15 @@ pub enum MessageError {
     /// The peer ended before it answered a [`MessageStream::call`]. Kind: `UnexpectedEof`.
     #[error("the connection ended before the reply came")]
     NoReply,
-    /// A call on this connection has no reply, or not yet, so that the next message cannot be told from it. Nothing was
-    /// sent. Kind:
+    /// A call on this connection has had no reply yet, so the next message may be that reply. Nothing was sent. Kind:
     /// `NotConnected`.
     #[error("an earlier call on this connection got no reply, which may still come: connect anew to call again")]
     OutOfStep,
     /// The peer ended in the middle of a message. Kind: `UnexpectedEof`.
     #[error("the connection ended in the middle of a message")]
     Cut,
-    /// The peer announced a message that no connection carries: it does not follow the framing. Kind: `InvalidData`.
+    /// The peer announced a message that is longer than any connection can carry: it does not follow the framing. Kind:
+    /// `InvalidData`.
     #[error("the peer announced a message of {0} bytes, more than any connection carries ({MESSAGE_BYTES_MAX})")]
     Announced(u32),
 }

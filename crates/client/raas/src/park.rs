@@ -25,7 +25,7 @@ struct State {
 }
 
 impl Parker {
-    /// Forgets earlier notifications. The caller looks at what it waits for after this.
+    /// Forgets earlier notifications. Afterwards the caller looks at what it waits for.
     pub(crate) fn prepare(&self) {
         lock(&self.state).notified = false;
     }

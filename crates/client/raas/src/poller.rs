@@ -1,4 +1,5 @@
-//! Who is told of a change without sleeping in this library: a descriptor for poll and epoll, wakers of tasks.
+//! How a change is signalled to a program that does not sleep in this library: a descriptor for poll and epoll, wakers
+//! of tasks.
 //!
 //! Owns the descriptor, made when it is first asked for, and one waker for each direction. It must never cost anything
 //! while nobody uses it.
@@ -23,7 +24,7 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// Whether somebody wants to be told.
+    /// Whether somebody wants a signal.
     #[inline]
     pub(crate) fn is_used(&self) -> bool {
         self.used.load(Ordering::Relaxed)
@@ -40,14 +41,14 @@ impl Poller {
         Ok(self.fd.get_or_init(|| made))
     }
 
-    /// The descriptor turns unreadable until the next change. The caller announces itself and looks after this.
+    /// Makes the descriptor unreadable until the next change. Afterwards the caller announces itself and looks.
     pub(crate) fn clear(&self) {
         if let Some(fd) = self.fd.get() {
             fd.clear();
         }
     }
 
-    /// A task waits for `side`. The caller announces itself and looks after this.
+    /// A task waits for `side`. Afterwards the caller announces itself and looks.
     pub(crate) fn set_waker(&self, side: Side, waker: &Waker) {
         self.used.store(true, Ordering::Relaxed);
         let mut wakers = lock(&self.wakers);
@@ -71,12 +72,12 @@ impl Poller {
     }
 }
 
-/// Who hears of an answer or a new connection.
+/// What is notified of an answer or a new connection.
 #[derive(Debug, Clone)]
 pub(crate) enum Waiter {
     /// A thread that sleeps, or is about to.
     Thread(Arc<Parker>),
-    /// Somebody who waits elsewhere.
+    /// A program that waits elsewhere.
     Poller(Arc<Poller>),
 }
 

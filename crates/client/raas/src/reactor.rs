@@ -26,7 +26,7 @@ struct Queue {
     followers: BTreeMap<u64, Arc<Parker>>,
 }
 
-/// What a thread is that wants to sleep.
+/// The role of a thread that wants to sleep.
 #[derive(Debug)]
 pub(crate) enum Place<'a> {
     Leader(Leadership<'a>),
@@ -69,7 +69,8 @@ impl Reactor {
     /// Sleeps as a follower until notified, at most until `deadline` or [`SLEEP_MAX`]. Some: the thread now leads.
     pub(crate) fn follow(&self, ticket: u64, parker: &Parker, deadline: Option<Instant>) -> Option<Leadership<'_>> {
         parker.park(sleep_bound(deadline));
-        // Who named this thread the leader took its ticket out: the queue says it, whatever woke the thread.
+        // The thread that named this one the leader took its ticket out. So the queue shows it, whatever woke the
+        // thread.
         let still_follower = lock(&self.queue).followers.remove(&ticket).is_some();
         if still_follower { None } else { Some(Leadership(self)) }
     }

@@ -61,9 +61,9 @@ impl Session {
         self.attachment.check_fork().is_ok() && self.attachment.daemon_is_there()
     }
 
-    /// This session while its daemon is there; after that was lost the session in its place, attached to the daemon
-    /// that serves the same socket with the same settings. All who ask get the same one, and so do the listeners of
-    /// this session.
+    /// This session while its daemon is there. After the daemon was lost: the session that replaces it, attached with
+    /// the same settings to the daemon that serves the same socket. All callers get the same one, and so do the
+    /// listeners of this session.
     ///
     /// It does not wait for a daemon to come: without one it fails with [`SessionError::NoDaemon`].
     pub fn reattach(&self) -> Result<Self, SessionError> {
@@ -153,9 +153,10 @@ impl SessionBuilder {
         self
     }
 
-    /// Starts the session's watcher thread now: it answers the daemon and other processes while no thread waits in a call
-    /// of this library. Else it is started when a descriptor is asked for or a task polls. A thread that waits is then
-    /// woken by the watcher, which costs it one more switch between threads. Default: off.
+    /// Starts the session's watcher thread now: it answers the daemon and other processes while no thread waits in a
+    /// call of this library. Without this the watcher is started when a program asks for a descriptor or a task polls.
+    /// While there is a watcher, it wakes the threads that wait, which costs each wake one more switch between threads.
+    /// Default: off.
     #[must_use]
     pub fn background(mut self, on: bool) -> Self {
         self.background = on;

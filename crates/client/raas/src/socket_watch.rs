@@ -1,8 +1,8 @@
 //! The thread that wakes tasks which wait for sockets of kernel TCP.
 //!
-//! Owns an epoll set and the thread that sleeps on it: one for the whole process, for such sockets may have no session. The
-//! thread starts with the first socket that a task waits for, and ends within a second after the last is closed. It must never
-//! tell anybody under its lock, for who is told may come back at once.
+//! Owns an epoll set and the thread that sleeps on it: one for the whole process, because such sockets may have no
+//! session. The thread starts with the first socket that a task waits for, and ends within a second after the last is
+//! closed. It must never notify a waiter under its lock, because the waiter may call back at once.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -37,8 +37,8 @@ struct Followed {
     pollers: BTreeMap<u64, Arc<Poller>>,
 }
 
-/// A socket that is followed. The kernel takes it out of the set when it is closed; an event of one that nobody knows any
-/// more is of no use to anybody.
+/// A socket that is watched. The kernel takes it out of the set when it is closed. An event of a socket that is not
+/// known any more is ignored.
 #[derive(Debug)]
 pub(crate) struct Watched {
     watch: Arc<SocketWatch>,
@@ -46,7 +46,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Tells `poller` of each change of `what` from now on. The caller looks after this.
+    /// Notifies `poller` of each change of `what` from now on. Afterwards the caller looks.
     pub(crate) fn new(socket: BorrowedFd<'_>, what: epoll::EventFlags, poller: &Arc<Poller>) -> io::Result<Self> {
         let watch = SocketWatch::current()?;
         let token = {
@@ -120,7 +120,7 @@ impl SocketWatch {
 pub(crate) struct Awaited(Mutex<Option<Watched>>);
 
 impl Awaited {
-    /// Sees to it that `poller` is told of the socket's changes.
+    /// Makes sure that `poller` is notified of the socket's changes.
     pub(crate) fn ensure(
         &self,
         socket: BorrowedFd<'_>,

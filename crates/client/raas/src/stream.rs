@@ -41,7 +41,7 @@ impl Stream {
     }
 
     /// The two directions, for two threads. Dropping [`WriteHalf`] ends the writing (the peer reads to the end);
-    /// dropping [`ReadHalf`] tells the peer that nobody reads (its writes fail); the connection closes with the second.
+    /// dropping [`ReadHalf`] makes the peer's writes fail. The connection closes when the second half is dropped.
     pub fn split(self) -> (ReadHalf, WriteHalf) {
         let carrier = self.carrier;
         (ReadHalf { carrier: carrier.clone() }, WriteHalf { carrier })
@@ -166,7 +166,7 @@ impl Stream {
         self.carrier.set_nonblocking(nonblocking)
     }
 
-    /// What can be done now without waiting. For the rest the descriptor of [`Stream::ready_fd`] tells when it changes.
+    /// What can be done now without waiting. The descriptor of [`Stream::ready_fd`] signals when that changes.
     pub fn readiness(&self) -> io::Result<Readiness> {
         self.carrier.readiness()
     }

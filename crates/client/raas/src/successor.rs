@@ -1,7 +1,7 @@
 //! The session that takes the place of one whose daemon was lost.
 //!
-//! Owns the way from a lost session to the one that everybody who had it shares. It must never make two for one that
-//! was lost.
+//! Owns the way from a lost session to its successor, which all its users share. It must never make two successors of
+//! one session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ impl Attachment {
         if self.daemon_is_there() {
             return Ok(Arc::clone(self));
         }
-        // Under the lock: who comes meanwhile gets the same.
+        // Under the lock, so that callers that come meanwhile get the same one.
         let mut place = lock(&self.successor);
         let next = match &*place {
             Some(next) => next.successor(within)?,

@@ -13,7 +13,7 @@ use crate::error::SessionError;
 use crate::park::Parker;
 use crate::poller::{Poller, Waiter};
 
-/// Who waits at a port.
+/// The waiters at a port.
 #[derive(Debug, Default)]
 struct PortWaiters {
     threads: BTreeMap<u64, Arc<Parker>>,
@@ -36,7 +36,7 @@ impl Tables {
 
     // ---- the end
 
-    /// The session is over. Says whom to notify.
+    /// The session is over. Returns which waiters to notify.
     pub(crate) fn lose(&mut self, error: SessionError) -> Vec<Waiter> {
         self.lost.get_or_insert(error);
         let pending = self.waiting.values().flatten().cloned();
@@ -104,12 +104,12 @@ impl Tables {
         }
     }
 
-    /// Who waits at a port.
+    /// The waiters at a port.
     pub(crate) fn waiters_at(&self, port: u16) -> Vec<Waiter> {
         self.ports.get(&port).into_iter().flat_map(PortWaiters::everybody).collect()
     }
 
-    /// A thread waits no more. It passes a notification on that it may have taken; true: it did.
+    /// A thread stops waiting. It passes a notification on that it may have taken; true: it did.
     pub(crate) fn leave(&mut self, port: u16, ticket: u64) -> bool {
         let Some(place) = self.ports.get_mut(&port) else { return false };
         place.threads.remove(&ticket);

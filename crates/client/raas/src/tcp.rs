@@ -32,7 +32,7 @@ pub(crate) struct TcpConn {
     pub(crate) peer: SocketAddr,
     pub(crate) cause: FallbackCause,
     nonblocking: AtomicBool,
-    /// This side reads no more: what the kernel still holds is not given out.
+    /// This side reads no more: bytes that the kernel still holds are not given out.
     read_shut: AtomicBool,
     /// The first error that ended it.
     failure: OnceLock<Reason>,
@@ -91,7 +91,7 @@ impl TcpConn {
         self.read_shut.load(Ordering::Relaxed)
     }
 
-    /// What a read of `count` bytes means: the kernel tells an error once and an end afterwards.
+    /// What a read of `count` bytes means: the kernel reports an error once, and an end afterwards.
     fn end_of(&self, count: usize) -> io::Result<usize> {
         match (count, self.failure.get()) {
             (0, Some(&reason)) => Err(StreamError::reset(reason)),

@@ -1,6 +1,6 @@
 //! A stream, listener or socket together with its descriptor.
 //!
-//! Owns the promise that the descriptor is there. It must never make one for somebody who did not ask: most streams
+//! Owns the promise that the descriptor is there. It must never make one unless a program asked for it: most streams
 //! have none.
 
 use std::io;
@@ -58,12 +58,12 @@ impl<T: HasReadyFd> WithFd<T> {
         Ok(Self(inner))
     }
 
-    /// What it is the descriptor of.
+    /// The value that the descriptor belongs to.
     pub fn get_ref(&self) -> &T {
         &self.0
     }
 
-    /// What it is the descriptor of, to be changed.
+    /// The value that the descriptor belongs to, to be changed.
     pub fn get_mut(&mut self) -> &mut T {
         &mut self.0
     }

@@ -53,7 +53,7 @@ impl DatagramSocket {
         poll_fn(|context| self.0.poll_send_to(context, buf, to)).await
     }
 
-    /// Receives one datagram; says its length and who sent it. If `buf` is too small the datagram is kept.
+    /// Receives one datagram; returns its length and its sender. If `buf` is too small, the datagram is kept.
     pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         poll_fn(|context| self.0.poll_recv_from(context, buf)).await
     }

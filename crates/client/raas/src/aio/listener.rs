@@ -44,7 +44,8 @@ impl Listener {
         listen(session, addr, options).await.map(Self)
     }
 
-    /// The next connection, and who made it. One task at a time waits; dropping the future loses none.
+    /// The next connection, and the address of its other end. One task at a time waits. Dropping the future loses no
+    /// connection.
     pub async fn accept(&self) -> Result<(Stream, SocketAddr), AcceptError> {
         let (stream, peer) = poll_fn(|context| self.0.poll_accept(context)).await?;
         Ok((Stream::from(stream), peer))
@@ -72,8 +73,8 @@ impl From<crate::Listener> for Listener {
     }
 }
 
-/// Connections as they come, without end: a [`futures_core::Stream`]. The loss of the daemon is one error, of kind
-/// `ConnectionAborted`, after which servers go on; the next connection comes over the daemon that is back.
+/// Connections as they come, without end: a [`futures_core::Stream`]. The loss of the daemon is one error of kind
+/// `ConnectionAborted`, after which servers go on. The next connection comes over the next daemon.
 #[derive(Debug)]
 pub struct Incoming(crate::Listener);
 

@@ -34,7 +34,8 @@ use crate::session::Session;
 pub struct MessageStream(crate::MessageStream);
 
 impl MessageStream {
-    /// Connects, in the process-wide session, to the first of the addresses that answers. Dropping the future gives up.
+    /// Connects, in the process-wide session, to the first of the addresses that answers. Dropping the future stops the
+    /// connect.
     pub async fn connect(addr: impl ToSocketAddrs) -> Result<Self, ConnectError> {
         Self::connect_with(&global().await?, addr, &ConnectOptions::new()).await
     }
@@ -72,8 +73,9 @@ impl MessageStream {
         }
     }
 
-    /// As [`crate::MessageStream::call_vec`]: sends `request` and receives its reply. A future that is dropped (as by a
-    /// timeout) after it sent leaves the connection out of step too; a second call while one is under way fails so.
+    /// As [`crate::MessageStream::call_vec`]: sends `request` and receives its reply. A future that is dropped after it
+    /// sent (for instance by a timeout) leaves the connection out of step too. A second call fails in this way while
+    /// one is under way.
     pub async fn call(&self, request: &[u8]) -> io::Result<Vec<u8>> {
         let mut call = self.0.calls.begin().map_err(io::Error::from)?;
         // Whether it was sent is known when it is awaited to its end: a message is sent whole or not at all.
@@ -131,7 +133,8 @@ impl MessageListener {
         Ok(Self(crate::MessageListener::new(listener)))
     }
 
-    /// The next connection, and who made it. One task at a time waits; dropping the future loses none.
+    /// The next connection, and the address of its other end. One task at a time waits. Dropping the future loses no
+    /// connection.
     pub async fn accept(&self) -> Result<(MessageStream, SocketAddr), AcceptError> {
         let (message, peer) = poll_fn(|context| self.0.poll_accept(context)).await?;
         Ok((MessageStream(message), peer))

@@ -22,7 +22,8 @@ use crate::session::Session;
 pub struct Stream(crate::Stream);
 
 impl Stream {
-    /// Connects, in the process-wide session, to the first of the addresses that answers. Dropping the future gives up.
+    /// Connects, in the process-wide session, to the first of the addresses that answers. Dropping the future stops the
+    /// connect.
     pub async fn connect(addr: impl ToSocketAddrs) -> Result<Self, ConnectError> {
         Self::connect_with(&global().await?, addr, &ConnectOptions::new()).await
     }
@@ -37,7 +38,7 @@ impl Stream {
         Self::dial(Ok(session.clone()), addr, options).await
     }
 
-    /// As [`ConnectOptions::dial`]: `session` is what making it gave. Over kernel TCP the time limit counts.
+    /// As [`ConnectOptions::dial`]: `session` is the result of making it. Over kernel TCP the time limit counts.
     pub async fn dial(
         session: Result<Session, SessionError>,
         addr: impl ToSocketAddrs,
@@ -67,7 +68,7 @@ impl Stream {
     }
 
     /// The two directions, for two tasks. Dropping the writing half ends the writing (the peer reads to the end);
-    /// dropping the reading half tells the peer that nobody reads; the connection closes with the second.
+    /// dropping the reading half makes the peer's writes fail. The connection closes when the second half is dropped.
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         let (reader, writer) = self.0.split();
         (OwnedReadHalf(reader), OwnedWriteHalf(writer))

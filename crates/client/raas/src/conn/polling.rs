@@ -78,7 +78,7 @@ impl Conn {
         }
     }
 
-    /// The task is woken when something changes. The caller looks after this.
+    /// The task is woken when something changes. Afterwards the caller looks.
     pub(crate) fn wake_later(&self, side: Side, context: &Context<'_>) -> io::Result<()> {
         self.attachment.ensure_watched()?;
         self.bell.poller.set_waker(side, context.waker());

@@ -1,7 +1,7 @@
-//! Not waiting: what can be done now, and who is told when that changes.
+//! Not waiting: what can be done now, and what is notified when that changes.
 //!
-//! Owns the order "clear, announce, look again". It must never say that there is nothing before the announcement of whoever
-//! will wait for it stands.
+//! Owns the order "clear, announce, look again". It must never say that there is nothing before it has announced that
+//! somebody is going to wait.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -37,7 +37,7 @@ impl Conn {
         Ok(self.bell.poller.fd()?.as_fd())
     }
 
-    /// What can be done now; of the rest the descriptor will tell.
+    /// What can be done now. The descriptor signals the rest.
     pub(crate) fn readiness(&self) -> io::Result<Readiness> {
         self.readiness_for(1)
     }
@@ -60,7 +60,7 @@ impl Conn {
         Ok(self.look(room))
     }
 
-    /// Somebody is going to wait for `side` elsewhere. The caller looks after this.
+    /// Somebody is going to wait for `side` elsewhere. Afterwards the caller looks.
     pub(super) fn announce(&self, side: Side) {
         self.attachment.look();
         if self.bell.poller.is_used() {

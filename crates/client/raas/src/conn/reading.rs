@@ -86,7 +86,7 @@ impl Conn {
         }
     }
 
-    /// Without waiting; None: nothing is there, and whoever uses the poller is told when there is.
+    /// Does not wait. None: nothing is there, and the poller's user is notified when something is.
     pub(super) fn receive_now(&self, rx: &mut Rx, attempt: &mut Attempt<'_>) -> io::Result<Option<usize>> {
         if let Some(count) = self.receive_once(rx, attempt)? {
             return Ok(Some(count));

@@ -45,7 +45,7 @@ impl Waits {
 }
 
 impl Conn {
-    /// Waits until `ready`, for a while by looking, then asleep. May return early; the caller looks again.
+    /// Waits until `ready`: first by looking for a while, then asleep. It may return early; the caller looks again.
     pub(super) fn wait(
         &self,
         side: Side,
@@ -75,7 +75,7 @@ impl Conn {
         }
     }
 
-    /// Nobody sleeps any more; with a poller the announcement stays, since the poller may rest on it.
+    /// No thread sleeps any more. With a poller the announcement stays, because the poller may depend on it.
     fn disarm(&self, side: Side) {
         if !self.bell.poller.is_used() {
             self.endpoint.disarm(side);

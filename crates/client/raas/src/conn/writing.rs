@@ -60,7 +60,7 @@ impl Conn {
         Patience::new(policy, &self.attachment.turns, self.timeout(Side::Write))
     }
 
-    /// After a look that found no room, without waiting; None: there is still none, and whoever uses the poller is told
+    /// After a look that found no room; does not wait. None: there is still no room, and the poller's user is notified
     /// when there is.
     pub(super) fn write_now(&self, tx: &mut Tx, bufs: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
         self.announce(Side::Write);

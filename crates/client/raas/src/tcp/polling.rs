@@ -16,7 +16,7 @@ use super::TcpConn;
 use crate::poller::Poller;
 use crate::socket_watch::Awaited;
 
-/// Who waits for a connection.
+/// The tasks that wait for a connection.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
     poller: Arc<Poller>,

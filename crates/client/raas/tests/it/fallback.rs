@@ -47,7 +47,7 @@ fn not_over_tcp(error: &io::Error) -> Option<&NotOverTcp> {
     error.get_ref()?.downcast_ref()
 }
 
-/// The daemon hears of a connection after the program has it; the watchdog ends a wait without end.
+/// The daemon learns of a connection after the program has it. The watchdog ends a wait without end.
 fn wait_for(daemon: &FakeDaemon, rows: usize) {
     while daemon.facts().tcp.len() != rows {
         thread::sleep(Duration::from_millis(1));
@@ -176,7 +176,7 @@ fn one_listener_takes_connections_of_both_kinds() {
     assert!(matches!(listener.accept(), Err(AcceptError::WouldBlock)));
     drop(listener);
     assert_eq!(TcpStream::connect(to).unwrap_err().kind(), ErrorKind::ConnectionRefused);
-    // Who does not ask does not listen there.
+    // A program that does not ask for it does not listen there.
     let plain = Listener::bind_with(&sessions[1], (HERE, 0)).unwrap();
     assert_eq!(TcpStream::connect(plain.local_addr().unwrap()).unwrap_err().kind(), ErrorKind::ConnectionRefused);
 }
@@ -312,7 +312,8 @@ fn the_log_says_it() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    // For the process: one of a thread can miss what other threads log first (tracing caches who is interested).
+    // For the whole process: a subscriber of one thread can miss what other threads log first, because tracing caches
+    // the interest.
     tracing::subscriber::set_global_default(subscriber).unwrap();
     let (client, server) = two();
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();

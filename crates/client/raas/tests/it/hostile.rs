@@ -210,7 +210,7 @@ fn odd_flags_end_in_an_error_or_an_end() {
         assert_eq!(StreamError::reason_of(&error), Some(Reason::ResetByPeer), "a reset has a reason that is one");
         is_well(&c);
     }
-    // Its end in order stays one, whatever it says beside.
+    // Its end in order stays one, whatever else it says.
     let mut c = crime();
     c.words.flags.store(app_flag::ABORT | app_flag::FIN, Ordering::Relaxed);
     c.words.generation.store(c.generation, Ordering::Release);

@@ -181,7 +181,7 @@ fn a_lanes_failure_is_told_with_its_reason() {
     t.daemon.command(Command::ResetLanes(Reason::PeerLost));
     let error = t.client.read(&mut [0; 1]).unwrap_err();
     assert_eq!(StreamError::reason_of(&error), Some(Reason::PeerLost));
-    // The other end hears of it a moment later.
+    // The other end learns of it a moment later.
     let error = t.server.read(&mut [0; 1]).unwrap_err();
     assert_eq!(StreamError::reason_of(&error), Some(Reason::PeerLost));
     let error = t.server.write(&[0; 1]).unwrap_err();

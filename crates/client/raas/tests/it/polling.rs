@@ -49,7 +49,7 @@ fn calls_that_would_wait_say_so() {
         t.server.set_nonblocking(true).unwrap();
         // Without a descriptor the program looks again when it likes.
         while would_block(t.client.write(b"again")) {
-            // A reader whose ring is larger tells of little room before it waits.
+            // A reader whose ring is larger shows even little room before it waits.
             assert!(would_block((&t.server).read(&mut [0])));
             thread::yield_now();
         }
@@ -310,7 +310,7 @@ fn a_watched_session_answers_by_itself() {
     let facts = daemon.facts();
     assert_eq!(facts.sessions, 2);
     drop((stream, accepted, listener, server, client));
-    // The watcher lets go of a session that nobody has any more.
+    // The watcher drops a session that has no other user.
     while daemon.facts().sessions > 0 {
         thread::sleep(Duration::from_millis(10));
     }

@@ -168,8 +168,8 @@ fn global() {
     println!("listening on 127.0.0.1:1");
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
-    // It notices without having been told, and says that nobody serves the socket.
-    // A process that another test is just starting may hold the daemon's descriptors until it runs its program.
+    // It notices on its own, and says that nobody serves the socket. A process that another test is just starting may
+    // hold the daemon's descriptors until it runs its program.
     let started = std::time::Instant::now();
     while first.is_usable() {
         assert!(started.elapsed() < Duration::from_secs(60), "the daemon's end is not noticed");

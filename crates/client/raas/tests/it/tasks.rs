@@ -60,7 +60,7 @@ fn without_a_daemon_tasks_go_over_kernel_tcp() {
             assert!(tokio::time::timeout(soon, client.read_exact(&mut got)).await.is_err(), "nothing to read yet");
             exchange(client, server).await;
         }
-        // A reset is told as on the other paths.
+        // A reset is reported as on the other paths.
         let (client, server) = tokio::join!(Stream::dial(nobody(), to, &asked), listener.accept());
         let (mut client, server) = (client.unwrap(), server.unwrap().0);
         client.write_all(b"unread").await.unwrap();
