@@ -1,12 +1,12 @@
 //! Stage `conformance`: the suite of verbs semantics between two software NICs over real UDP sockets. The same bodies
 //! run in virtual time in stage `unit` and on kernel rxe in stage `vm`.
 
-use crate::child;
-use crate::programs;
-use crate::tally::Tally;
-use crate::test::Context;
-use crate::vm::suite::counted;
+use crate::context::Context;
 use anyhow::Result;
+use harness::child;
+use harness::programs;
+use harness::result_lines::counted;
+use harness::tally::Tally;
 use std::time::Duration;
 
 /// The suite.
@@ -15,7 +15,7 @@ const RUN_LIMIT: Duration = Duration::from_secs(10 * 60);
 const CASES_MIN: u64 = 100;
 
 pub(crate) fn run(context: &Context) -> Result<Tally> {
-    let build = programs::build(context)?;
+    let build = programs::build(&context.repo)?;
     anyhow::ensure!(build.success(), "building the suite: {}", build.describe());
     let interop = programs::path(&context.repo, "interop");
     let ended = child::run_quiet(&mut context.repo.command(&interop.to_string_lossy(), &["softnic"]), RUN_LIMIT)?;

@@ -1,11 +1,11 @@
 //! Stage `demo`: `cargo run --release -- demo --json` exactly as a user starts it, and a check of what it says about
 //! itself. Owns the list of keys that bind; each group of demands is one case.
 
-use crate::child::{self, Ended, Stream};
-use crate::repo;
-use crate::tally::Tally;
-use crate::test::Context;
+use crate::context::Context;
 use anyhow::Result;
+use harness::child::{self, Ended, Stream};
+use harness::repo;
+use harness::tally::Tally;
 use serde_json::Value;
 use std::time::Duration;
 

@@ -2,11 +2,11 @@
 //! each prints a line for each case and its seed at the end. Owns the reading of these lines; a judge that cannot be
 //! read failed.
 
-use crate::child::{self, Ended, Stream};
-use crate::programs;
-use crate::tally::{self, Tally};
-use crate::test::Context;
+use crate::context::Context;
 use anyhow::Result;
+use harness::child::{self, Ended, Stream};
+use harness::programs;
+use harness::tally::{self, Tally};
 use std::time::Duration;
 
 /// One judge; each has its own, shorter limits inside.
@@ -16,7 +16,7 @@ const JUDGES: &[(&str, u64)] = &[("siege", 25), ("kills", 28), ("network", 14), 
 
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
-    let build = programs::build(context)?;
+    let build = programs::build(&context.repo)?;
     let built = if build.success() { vec![] } else { vec![build.describe()] };
     tally.case("hostile: build", build.took, &built);
     if !build.success() {

@@ -8,11 +8,11 @@ mod modules;
 mod source;
 mod tidy;
 
-use crate::child::{self, Stream};
-use crate::repo::Repo;
-use crate::tally::Tally;
-use crate::test::Context;
+use crate::context::Context;
 use anyhow::{Result, ensure};
+use harness::child::{self, Stream};
+use harness::repo::Repo;
+use harness::tally::Tally;
 use std::process::ExitCode;
 use std::time::Duration;
 

@@ -2,19 +2,14 @@
 //! It must never be needed to build or run `raas` itself.
 #![forbid(unsafe_code)]
 
-mod bench;
-mod child;
 mod conformance;
+mod context;
 mod demo;
 mod hostile_stage;
 mod lint;
-mod programs;
-mod repo;
 mod sim_stage;
-mod tally;
 mod test;
 mod unit;
-mod vm;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -34,7 +29,7 @@ enum Task {
     /// Show circles among the modules of packages.
     Circles(lint::CirclesArgs),
     /// Measure against rivals and write ratios and verdicts.
-    Bench(bench::Args),
+    Bench(bench_harness::Args),
     /// Run a command in one or two guests with kernel soft-RoCE and return its exit code.
     Vm(vm::Args),
 }
@@ -43,7 +38,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Test(args) => test::run(&args),
         Task::Circles(args) => lint::circles(&args),
-        Task::Bench(args) => bench::run(&args),
+        Task::Bench(args) => bench_harness::run(&args),
         Task::Vm(args) => vm::run(&args),
     };
     match outcome {

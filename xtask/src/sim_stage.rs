@@ -2,10 +2,10 @@
 //! for; the first of the fresh ones is printed, and a seed that breaks a promise is printed with the command that runs
 //! it again.
 
-use crate::child::{self, Ended, Stream};
-use crate::tally::Tally;
-use crate::test::Context;
+use crate::context::Context;
 use anyhow::{Context as _, Result};
+use harness::child::{self, Ended, Stream};
+use harness::tally::Tally;
 use serde_json::Value;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,10 +1,11 @@
 //! `cargo xtask test`: the registry of stages and the run over them. Owns the order, the seconds and the closing line.
 //! A stage is listed here only when it exists: there are no empty ones.
 
-use crate::repo::Repo;
-use crate::tally::Tally;
-use crate::{conformance, demo, hostile_stage, lint, sim_stage, unit, vm};
+use crate::context::Context;
+use crate::{conformance, demo, hostile_stage, lint, sim_stage, unit};
 use anyhow::{Result, bail};
+use harness::repo::Repo;
+use harness::tally::Tally;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -19,13 +20,6 @@ pub(crate) struct Args {
     /// List the stages and stop.
     #[arg(long)]
     list: bool,
-}
-
-/// What a stage is given.
-#[derive(Debug)]
-pub(crate) struct Context {
-    pub(crate) repo: Repo,
-    pub(crate) full: bool,
 }
 
 struct Stage {
@@ -54,7 +48,11 @@ const STAGES: &[Stage] = &[
         about: "the suite of verbs semantics on the software NIC over UDP (in virtual time: stage unit; on rxe: stage vm)",
         run: conformance::run,
     },
-    Stage { name: "vm", about: "suites in guests with the stock kernel's soft-RoCE", run: vm::run_stage },
+    Stage {
+        name: "vm",
+        about: "suites in guests with the stock kernel's soft-RoCE",
+        run: |context| vm::run_stage(&context.repo, context.full),
+    },
 ];
 
 /// Runs the stages asked for; the exit code says whether all passed.
@@ -68,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let stages = chosen(&args.stages)?;
     let context = Context { repo: Repo::open()?, full: args.full };
     if stages.iter().skip(1).any(|stage| stage.name == "vm") {
-        vm::prepare_ahead(&context);
+        vm::prepare_ahead(&context.repo, context.full);
     }
     let ci = std::env::var("CI").is_ok_and(|value| value == "true");
     let mut total = Tally::default();

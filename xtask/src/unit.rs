@@ -1,11 +1,12 @@
 //! Stage `unit`: every crate's unit and integration tests (cargo-nextest where installed, else cargo test) and the doc
 //! tests. Owns the reading of the runners' closing lines; a run that cannot be read counts as failed, never as passed.
 
-use crate::child::{self, Stream};
-use crate::repo;
-use crate::tally::{Tally, skip_line};
-use crate::test::Context;
+use crate::context::Context;
 use anyhow::Result;
+use harness::child::{self, Stream};
+use harness::repo;
+use harness::result_lines::libtest_result;
+use harness::tally::{Tally, skip_line};
 use std::process::Command;
 use std::time::Duration;
 
@@ -137,21 +138,6 @@ fn nextest_summary(line: &str) -> Option<Tally> {
     Some(tally)
 }
 
-/// Reads `test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s`.
-pub(crate) fn libtest_result(line: &str) -> Option<Tally> {
-    let counts = line.trim_start().strip_prefix("test result: ")?.split_once(". ")?.1;
-    let mut tally = Tally::default();
-    for part in counts.split(';') {
-        match part.trim().split_once(' ') {
-            Some((count, "passed")) => tally.passed = count.parse().ok()?,
-            Some((count, "failed")) => tally.failed = count.parse().ok()?,
-            Some((count, "ignored")) => tally.skipped = count.parse().ok()?,
-            _ => {}
-        }
-    }
-    Some(tally)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,13 +149,6 @@ mod tests {
         let one = "     Summary [   0.006s] 1 test run: 1 passed, 0 skipped";
         assert_eq!(nextest_summary(one), Some(Tally { passed: 1, failed: 0, skipped: 0 }));
         assert_eq!(nextest_summary("Summary [ 1s] nonsense"), None);
-    }
-
-    #[test]
-    fn libtest_results_are_read() {
-        let line = "test result: FAILED. 2 passed; 1 failed; 3 ignored; 0 measured; 0 filtered out; finished in 0.1s";
-        assert_eq!(libtest_result(line), Some(Tally { passed: 2, failed: 1, skipped: 3 }));
-        assert_eq!(libtest_result("test foo ... ok"), None);
     }
 
     #[test]

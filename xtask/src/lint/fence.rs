@@ -1,8 +1,8 @@
 //! Two fences in the source text: where unsafe code may stand, and which crates may not reach the outside world.
 
 use super::source::{Source, Sources, code_only, has_word};
-use crate::repo::{Package, Repo};
 use anyhow::{Context, Result};
+use harness::repo::{Package, Repo};
 use std::path::Path;
 
 /// Crates that may contain unsafe code, each block with its SAFETY line (clippy holds them to that).

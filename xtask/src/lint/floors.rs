@@ -1,9 +1,9 @@
 //! The house's floors as a law: which crate may depend on which. The folder that a crate lies in is its floor, so a new
 //! crate's place is its folder. Owns the table of floors, and compares the house's description with what Cargo knows.
 
-use crate::child::{self, Stream};
-use crate::repo::{Dependency, Package, Repo};
 use anyhow::{Context, Result};
+use harness::child::{self, Stream};
+use harness::repo::{Dependency, Package, Repo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The repository's source files for the rules, and a small lexer that separates Rust code from comments and literals,
 //! so that a rule about code is not set off by a sentence. Reads only.
 
-use crate::repo::Repo;
 use anyhow::{Context, Result};
+use harness::repo::Repo;
 use std::path::{Path, PathBuf};
 
 /// Kinds of files that people write and the rules about words hold for.

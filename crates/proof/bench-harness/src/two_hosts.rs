@@ -4,14 +4,12 @@
 use anyhow::Result;
 use serde_json::json;
 
-use super::matrix::{self, BARE_RELAY, Case, Effort, Metric, RAAS, Runner, Side, TCP, TCP_BUSY, claim, reported};
+use super::matrix::{BARE_RELAY, Case, Metric, RAAS, Side, TCP, TCP_BUSY, claim, reported};
 use super::place::Place;
 use super::report::Findings;
-use super::rivals::{self, Rival};
-use super::same_host::without_absent;
 use super::stats::{Bar, Kind};
-use super::{Args, SECONDS};
-use crate::repo::Repo;
+use super::{Args, sockets};
+use harness::repo::Repo;
 
 const SMALL: u32 = 64;
 const MIDDLE: u32 = 64 << 10;
@@ -19,11 +17,11 @@ const LARGE: u32 = 1 << 20;
 const TINY: u32 = 8;
 
 fn ucx(test: &'static str, bytes: u32, iterations: u32) -> Side {
-    Side { name: "ucx-tcp", runner: Runner::Rival(Rival::Ucx(test, bytes, iterations)) }
+    sockets::ucx("ucx-tcp", test, bytes, iterations)
 }
 
 fn fabric(bytes: u32, iterations: u32) -> Side {
-    Side { name: "libfabric-tcp", runner: Runner::Rival(Rival::Libfabric("tcp", "msg", bytes, iterations)) }
+    sockets::libfabric("libfabric-tcp", ["tcp", "msg"], bytes, iterations)
 }
 
 fn case(name: &'static str, test: &'static str, bytes: u32) -> Case {
@@ -82,26 +80,14 @@ fn cases() -> Vec<Case> {
 }
 
 pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
-    let effort = Effort { rounds: args.rounds(), seconds: args.seconds(SECONDS) };
-    let mut findings = Findings { rounds: effort.rounds, rivals_missing: rivals::install(), ..Findings::default() };
-    findings.setting = json!({
-        "seconds": effort.seconds, "link": "veth", "mtu": args.mtu, "ucx_tls": "tcp", "tcp_congestion": "cubic",
-    });
-    let mut place = Place::two_hosts(repo, "two-hosts", args.mtu, "")?;
-    let cases: Vec<Case> = cases().into_iter().filter(|case| args.wants(case.name)).map(without_absent).collect();
-    matrix::run(&mut place, &cases, effort, &mut findings)?;
-    Ok(findings)
+    let setting = json!({ "link": "veth", "mtu": args.mtu, "ucx_tls": "tcp" });
+    sockets::run(args, setting, || Place::two_hosts(repo, "two-hosts", args.mtu, ""), cases())
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn every_claim_names_a_side_of_its_case() {
-        for case in super::cases() {
-            assert_eq!(case.sides[0].name, "raas");
-            for claim in &case.claims {
-                assert!(case.sides.iter().any(|side| side.name == claim.rival), "{}", claim.rival);
-            }
-        }
+        super::sockets::check(&super::cases());
     }
 }

@@ -1,8 +1,8 @@
 //! The uncompressed kernel inside a bzImage: qemu starts it through its PVH entry in half the time. Owns the reading of
 //! the x86 boot header (Documentation/arch/x86/boot.rst); the decompressors are the system's programs.
 
-use crate::child::{self, Stream};
 use anyhow::{Context, Result, bail, ensure};
+use harness::child::{self, Stream};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;

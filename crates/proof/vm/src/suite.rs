@@ -4,12 +4,12 @@
 
 use super::artifacts::{self, Artifacts};
 use super::guest::{self, Boot};
-use crate::child::{self, Stream};
-use crate::programs;
-use crate::tally::{Tally, skip_line};
-use crate::test::Context;
-use crate::unit;
 use anyhow::Result;
+use harness::child::{self, Stream};
+use harness::programs;
+use harness::repo::Repo;
+use harness::result_lines::counted;
+use harness::tally::Tally;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -150,8 +150,8 @@ const SUITES: &[Suite] = &[
 /// Fetches and unpacks what the stage's guests are made of, on a thread beside other stages: that waits for the network
 /// most of the time. What fails is tried again by the suite that needs it, which says so; a suite that comes earlier
 /// waits.
-pub(crate) fn prepare_ahead(context: &Context) {
-    let (cache, full) = (context.repo.target.join("vm"), context.full);
+pub fn prepare_ahead(repo: &Repo, full: bool) {
+    let cache = repo.target.join("vm");
     std::thread::spawn(move || {
         for suite in SUITES.iter().filter(|suite| full || !suite.full_only) {
             if artifacts::prepare(&cache, suite.kernel, suite.packages).is_err() {
@@ -162,12 +162,12 @@ pub(crate) fn prepare_ahead(context: &Context) {
 }
 
 /// The stage: every suite that is due.
-pub(crate) fn run(context: &Context) -> Result<Tally> {
+pub fn run(repo: &Repo, full: bool) -> Result<Tally> {
     let mut tally = Tally::default();
-    for suite in SUITES.iter().filter(|suite| context.full || !suite.full_only) {
+    for suite in SUITES.iter().filter(|suite| full || !suite.full_only) {
         let start = Instant::now();
         println!("vm suite {}: {} ({} guest(s), kernel {})", suite.name, suite.about, suite.guests, suite.kernel);
-        let counts = run_suite(context, suite)?;
+        let counts = run_suite(repo, suite)?;
         println!("vm suite {}: {counts} in {:.1} s", suite.name, start.elapsed().as_secs_f64());
         tally.add(counts);
     }
@@ -175,24 +175,24 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
 }
 
 /// Runs one suite by its name, for `cargo xtask vm --suite`.
-pub(super) fn run_named(context: &Context, name: &str) -> Result<Tally> {
+pub(super) fn run_named(repo: &Repo, name: &str) -> Result<Tally> {
     let Some(suite) = SUITES.iter().find(|suite| suite.name == name) else {
         let known: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
         anyhow::bail!("no suite named {name}; there are: {}", known.join(", "));
     };
-    run_suite(context, suite)
+    run_suite(repo, suite)
 }
 
-fn run_suite(context: &Context, suite: &Suite) -> Result<Tally> {
+fn run_suite(repo: &Repo, suite: &Suite) -> Result<Tally> {
     let mut tally = Tally::default();
     if suite.programs {
-        let built = programs::build(context)?;
+        let built = programs::build(repo)?;
         if !built.success() {
             tally.case(&format!("{}: build", suite.name), built.took, &[built.describe(), built.text(Stream::Err)]);
             return Ok(tally);
         }
     }
-    let cache = context.repo.target.join("vm");
+    let cache = repo.target.join("vm");
     let artifacts = match artifacts::prepare(&cache, suite.kernel, suite.packages) {
         Ok(artifacts) => artifacts,
         Err(error) => {
@@ -212,7 +212,7 @@ fn run_suite(context: &Context, suite: &Suite) -> Result<Tally> {
         command: suite.command.iter().map(|word| (*word).to_owned()).collect(),
     };
     let show = |index: u32, _, line: &str| println!("  {}", labelled(suite.guests, index, line));
-    let outcomes = guest::run(&artifacts, &boot, &context.repo.root, &cache.join("runs"), show)?;
+    let outcomes = guest::run(&artifacts, &boot, &repo.root, &cache.join("runs"), show)?;
     let mut trouble = vec![];
     for (index, outcome) in (1..).zip(&outcomes) {
         tally.add(counted(outcome.lines.iter().map(|(_, line)| line.as_str())));
@@ -221,7 +221,7 @@ fn run_suite(context: &Context, suite: &Suite) -> Result<Tally> {
         }
     }
     if let Some(judges) = suite.judges {
-        let mut command = on_host(context, &artifacts, judges, &results);
+        let mut command = on_host(repo, &artifacts, judges, &results);
         let ended = child::run(&mut command, JUDGES_LIMIT, |_, line| println!("  {line}"))?;
         println!("  judged in {:.1} s", ended.took.as_secs_f64());
         tally.add(counted(ended.lines.iter().map(|(_, line)| line.as_str())));
@@ -239,8 +239,8 @@ fn run_suite(context: &Context, suite: &Suite) -> Result<Tally> {
 }
 
 /// A program of the guests' packages, or a script that uses them, on the host itself.
-fn on_host(context: &Context, artifacts: &Artifacts, program: &str, results: &Path) -> Command {
-    let mut command = context.repo.command(program, &[]);
+fn on_host(repo: &Repo, artifacts: &Artifacts, program: &str, results: &Path) -> Command {
+    let mut command = repo.command(program, &[]);
     let usr = artifacts.layer.join("usr");
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{}:{path}", usr.join("bin").display()));
@@ -266,33 +266,9 @@ pub(super) fn labelled(guests: u32, index: u32, line: &str) -> String {
     if guests == 1 { line.to_owned() } else { format!("[vm{index}] {line}") }
 }
 
-/// Result lines of a suite, its own or those of Rust test binaries.
-pub(crate) fn counted<'l>(lines: impl Iterator<Item = &'l str>) -> Tally {
-    let mut tally = Tally::default();
-    for line in lines {
-        if line.starts_with("PASS ") {
-            tally.passed += 1;
-        } else if line.starts_with("FAIL ") {
-            tally.failed += 1;
-        } else if skip_line(line).is_some() {
-            tally.skipped += 1;
-        } else if let Some(counts) = unit::libtest_result(line) {
-            tally.add(counts);
-        }
-    }
-    tally
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn result_lines_are_counted() {
-        let lines =
-            ["noise", "PASS a", "FAIL b: why", "SKIP c: why", "PASSED d", "test result: ok. 2 passed; 0 failed;"];
-        assert_eq!(counted(lines.into_iter()), Tally { passed: 3, failed: 1, skipped: 1 });
-    }
 
     #[test]
     fn suites_have_unique_names_and_cases() {

@@ -1,6 +1,8 @@
 //! `cargo xtask vm`: runs a command in one or two guests that boot the distribution's stock kernel on the host's own
 //! root file system, with kernel soft-RoCE up as `rxe0`. Owns the command line; how to use it stands in docs/vm.md.
 
+#![forbid(unsafe_code)]
+
 mod apt;
 mod artifacts;
 mod bzimage;
@@ -8,21 +10,20 @@ mod guest;
 mod initramfs;
 mod modules;
 mod sources;
-pub(crate) mod suite;
+mod suite;
 
-pub(crate) use suite::{prepare_ahead, run as run_stage};
+pub use suite::{prepare_ahead, run as run_stage};
 
-use crate::child::Stream;
-use crate::repo::Repo;
-use crate::test::Context;
 use anyhow::{Result, bail};
+use harness::child::Stream;
+use harness::repo::Repo;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// What `cargo xtask vm` takes.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Args {
+pub struct Args {
     /// Guests to boot; two share a private network.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     guests: u32,
@@ -59,14 +60,14 @@ pub(crate) struct Args {
 }
 
 /// Runs the command and returns its exit code; 124 if it took too long, 125 if a guest gave none.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let context = Context { repo: Repo::open()?, full: false };
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let repo = Repo::open()?;
     if let Some(name) = &args.suite {
-        let tally = suite::run_named(&context, name)?;
+        let tally = suite::run_named(&repo, name)?;
         println!("{tally}");
         return Ok(if tally.failed + tally.skipped == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    let cache = context.repo.target.join("vm");
+    let cache = repo.target.join("vm");
     let packages: Vec<&str> = args.packages.iter().map(String::as_str).collect();
     let artifacts = artifacts::prepare(&cache, &args.kernel, &packages)?;
     if args.prepare {
@@ -88,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         },
         command: args.command.clone(),
     };
-    let outcomes = guest::run(&artifacts, &boot, &context.repo.root, &cache.join("runs"), |index, stream, line| {
+    let outcomes = guest::run(&artifacts, &boot, &repo.root, &cache.join("runs"), |index, stream, line| {
         let line = suite::labelled(boot.guests, index, line);
         match stream {
             Stream::Out => println!("{line}"),

@@ -22,28 +22,28 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Which of the child's outputs a line came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub enum Stream {
     Out,
     Err,
 }
 
 /// How a child ended.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub struct Ended {
     /// `None` if the watchdog ended it.
-    pub(crate) status: Option<ExitStatus>,
-    pub(crate) took: Duration,
+    pub status: Option<ExitStatus>,
+    pub took: Duration,
     /// What it printed, in the order read.
-    pub(crate) lines: Vec<(Stream, String)>,
+    pub lines: Vec<(Stream, String)>,
 }
 
 impl Ended {
-    pub(crate) fn success(&self) -> bool {
+    pub fn success(&self) -> bool {
         self.status.is_some_and(|status| status.success())
     }
 
     /// One sentence about an end that was not a success.
-    pub(crate) fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         match self.status {
             Some(status) => format!("{status}"),
             None => format!("still running after {:.0} s, ended by the watchdog", self.took.as_secs_f64()),
@@ -51,32 +51,33 @@ impl Ended {
     }
 
     /// Everything printed on one stream.
-    pub(crate) fn text(&self, stream: Stream) -> String {
+    pub fn text(&self, stream: Stream) -> String {
         let lines: Vec<&str> = self.lines.iter().filter(|(s, _)| *s == stream).map(|(_, line)| line.as_str()).collect();
         lines.join("\n")
     }
 }
 
 /// Runs `command` for at most `limit`, with no standard input; each line goes to `on_line` as it comes.
-pub(crate) fn run(command: &mut Command, limit: Duration, mut on_line: impl FnMut(Stream, &str)) -> Result<Ended> {
+pub fn run(command: &mut Command, limit: Duration, mut on_line: impl FnMut(Stream, &str)) -> Result<Ended> {
     let mut running = spawn(command)?;
     running.wait(&|took| took >= limit, &mut on_line)
 }
 
 /// Runs `command` and shows nothing; the caller looks at the kept lines.
-pub(crate) fn run_quiet(command: &mut Command, limit: Duration) -> Result<Ended> {
+pub fn run_quiet(command: &mut Command, limit: Duration) -> Result<Ended> {
     run(command, limit, |_, _| {})
 }
 
 /// A started child with its output readers.
-pub(crate) struct Running {
+#[derive(Debug)]
+pub struct Running {
     child: Child,
     lines: Receiver<(Stream, String)>,
     start: Instant,
 }
 
 /// Starts `command` in a process group of its own; where `setpriv` exists it dies with this process.
-pub(crate) fn spawn(command: &mut Command) -> Result<Running> {
+pub fn spawn(command: &mut Command) -> Result<Running> {
     let mut command = tied_to_parent(command);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().with_context(|| format!("cannot start {:?}", command.get_program()))?;
@@ -92,11 +93,7 @@ pub(crate) fn spawn(command: &mut Command) -> Result<Running> {
 
 impl Running {
     /// Waits for the end, or until `expired` says so of the time since the start; then the child is ended.
-    pub(crate) fn wait(
-        &mut self,
-        expired: &dyn Fn(Duration) -> bool,
-        on_line: &mut dyn FnMut(Stream, &str),
-    ) -> Result<Ended> {
+    pub fn wait(&mut self, expired: &dyn Fn(Duration) -> bool, on_line: &mut dyn FnMut(Stream, &str)) -> Result<Ended> {
         let mut kept = Vec::new();
         let mut take = |stream: Stream, line: String| {
             on_line(stream, &line);

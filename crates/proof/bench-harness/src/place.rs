@@ -11,8 +11,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::process::{Beside, READY_WITHIN};
 use super::{processor, with_priority};
-use crate::child::{self, Stream};
-use crate::repo::Repo;
+use harness::child::{self, Stream};
+use harness::repo::Repo;
 
 /// Set in the process that is already in a namespace of its own.
 const INSIDE: &str = "RAAS_BENCH_INSIDE";

@@ -12,7 +12,6 @@ use anyhow::Result;
 
 use crate::child::{self, Ended};
 use crate::repo::{self, Repo};
-use crate::test::Context;
 
 /// A cold build.
 const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
@@ -20,8 +19,8 @@ const ARGS: &[&str] =
     &["build", "--workspace", "--bin", "raas", "--bin", "hostile", "--bin", "interop", "--example", "datagram_echo"];
 
 /// Builds them; what the compiler says besides its progress is shown.
-pub(crate) fn build(context: &Context) -> Result<Ended> {
-    child::run(&mut context.repo.command("cargo", ARGS), BUILD_LIMIT, |_, line| {
+pub fn build(repo: &Repo) -> Result<Ended> {
+    child::run(&mut repo.command("cargo", ARGS), BUILD_LIMIT, |_, line| {
         if !repo::is_progress(line) {
             println!("{line}");
         }
@@ -29,6 +28,6 @@ pub(crate) fn build(context: &Context) -> Result<Ended> {
 }
 
 /// One of them.
-pub(crate) fn path(repo: &Repo, name: &str) -> PathBuf {
+pub fn path(repo: &Repo, name: &str) -> PathBuf {
     repo.target.join("debug").join(name)
 }

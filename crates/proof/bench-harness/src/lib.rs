@@ -2,12 +2,15 @@
 //! and prints a table. Owns the command line; each bench lives in its own module, and what figures mean stands in
 //! docs/benchmarks.md.
 
+#![forbid(unsafe_code)]
+
 mod connections;
 mod faults;
 mod idle;
 mod instructions;
 mod machine;
 mod matrix;
+mod measured;
 mod memory;
 mod nic;
 mod place;
@@ -16,18 +19,19 @@ mod processor;
 mod report;
 mod rivals;
 mod same_host;
+mod sockets;
 mod stats;
 mod two_hosts;
 
-use crate::repo::Repo;
 use anyhow::Result;
 use clap::ValueEnum;
+use harness::repo::Repo;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// What `cargo xtask bench` takes.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Args {
+pub struct Args {
     /// What to measure.
     #[arg(value_enum)]
     name: Name,
@@ -95,7 +99,7 @@ enum Name {
 }
 
 /// Runs the bench. The exit code says whether it was measured, not whether bars were met.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub fn run(args: &Args) -> Result<ExitCode> {
     if matches!(args.name, Name::TwoHosts | Name::Connections | Name::Idle)
         && let Some(status) = place::enter_namespace()?
     {

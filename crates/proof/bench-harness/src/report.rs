@@ -2,8 +2,8 @@
 
 use super::machine;
 use super::stats::{Row, Verdict, spread};
-use crate::repo::Repo;
 use anyhow::{Context, Result};
+use harness::repo::Repo;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -5,25 +5,25 @@ use std::time::{Duration, Instant};
 
 /// Cases counted by one stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Tally {
-    pub(crate) passed: u64,
-    pub(crate) failed: u64,
-    pub(crate) skipped: u64,
+pub struct Tally {
+    pub passed: u64,
+    pub failed: u64,
+    pub skipped: u64,
 }
 
 impl Tally {
-    pub(crate) fn add(&mut self, other: Tally) {
+    pub fn add(&mut self, other: Tally) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
     }
 
     /// Under CI a skipped case is a failed one.
-    pub(crate) fn strict(self, ci: bool) -> Tally {
+    pub fn strict(self, ci: bool) -> Tally {
         if ci { Tally { passed: self.passed, failed: self.failed + self.skipped, skipped: 0 } } else { self }
     }
 
-    pub(crate) fn case(&mut self, name: &str, took: Duration, findings: &[String]) {
+    pub fn case(&mut self, name: &str, took: Duration, findings: &[String]) {
         if findings.is_empty() {
             self.passed += 1;
             println!("ok   {name} ({:.1} s)", took.as_secs_f64());
@@ -37,13 +37,13 @@ impl Tally {
     }
 
     /// Runs `check` as one case; each line it returns is a finding, an error is one finding.
-    pub(crate) fn check(&mut self, name: &str, check: impl FnOnce() -> anyhow::Result<Vec<String>>) {
+    pub fn check(&mut self, name: &str, check: impl FnOnce() -> anyhow::Result<Vec<String>>) {
         let start = Instant::now();
         let findings = check().unwrap_or_else(|error| vec![format!("{error:#}")]);
         self.case(name, start.elapsed(), &findings);
     }
 
-    pub(crate) fn skip(&mut self, name: &str, reason: &str) {
+    pub fn skip(&mut self, name: &str, reason: &str) {
         self.skipped += 1;
         println!("SKIP {name}: {reason}");
     }
@@ -56,7 +56,7 @@ impl std::fmt::Display for Tally {
 }
 
 /// The name in a `SKIP name: reason` line that a test printed, if it is one.
-pub(crate) fn skip_line(line: &str) -> Option<(&str, &str)> {
+pub fn skip_line(line: &str) -> Option<(&str, &str)> {
     line.trim().strip_prefix("SKIP ")?.split_once(": ")
 }
 

@@ -14,8 +14,8 @@ use super::process::{Beside, READY_WITHIN};
 use super::report::Findings;
 use super::rivals::any_port;
 use super::stats::{Bar, Better, Kind, Row, Series, spread};
-use crate::child::{self, Stream};
-use crate::repo::Repo;
+use harness::child::{self, Stream};
+use harness::repo::Repo;
 
 const SIZE: u32 = 16 << 10;
 /// Numbers of connections, each measured beside [`BASE`].

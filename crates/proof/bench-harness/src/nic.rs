@@ -4,9 +4,9 @@
 use super::report::Findings;
 use super::stats::{Bar, Better, Kind, Row, Series};
 use super::{Args, with_priority};
-use crate::child::{self, Stream};
-use crate::repo::Repo;
 use anyhow::{Context, Result, bail, ensure};
+use harness::child::{self, Stream};
+use harness::repo::Repo;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;

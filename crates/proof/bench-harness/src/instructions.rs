@@ -10,8 +10,8 @@ use serde_json::json;
 use super::Args;
 use super::place::has;
 use super::report::Findings;
-use crate::child::{self, Stream};
-use crate::repo::Repo;
+use harness::child::{self, Stream};
+use harness::repo::Repo;
 
 /// Messages of the shorter and the longer run.
 const COUNTS: [u64; 2] = [20_000, 60_000];

@@ -4,9 +4,9 @@
 use super::Args;
 use super::report::Findings;
 use super::stats::{Bar, Better, Kind, Row, Series, spread};
-use crate::child::{self, Stream};
-use crate::repo::Repo;
 use anyhow::{Context, Result, ensure};
+use harness::child::{self, Stream};
+use harness::repo::Repo;
 use serde_json::{Value, json};
 use std::time::Duration;
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::matrix::Measured;
+use super::measured::Measured;
 use super::place::{End, INTERFACE, Place, at, has};
 use super::process::Beside;
-use crate::child::{self, Stream};
+use harness::child::{self, Stream};
 
 /// Debian packages with the programs.
 const PACKAGES: [&str; 2] = ["ucx-utils", "libfabric-bin"];

@@ -3,8 +3,8 @@
 //! only read, so it works without root too.
 
 use super::sources;
-use crate::child::{self, Stream};
 use anyhow::{Context, Result, bail};
+use harness::child::{self, Stream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};

@@ -4,8 +4,8 @@
 
 use super::artifacts::{Artifacts, Qemu};
 use super::initramfs;
-use crate::child::{self, Ended, Running, Stream};
 use anyhow::{Context, Result};
+use harness::child::{self, Ended, Running, Stream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -12,7 +12,7 @@ use super::process::{Beside, READY_WITHIN};
 use super::report::Findings;
 use super::rivals::any_port;
 use super::stats::{Bar, Better, Kind, Row, Series};
-use crate::repo::Repo;
+use harness::repo::Repo;
 
 /// Share of a core that a daemon may take.
 const SHARE_MAX: f64 = 0.005;

@@ -2,8 +2,8 @@
 //! inserted, and stores them uncompressed. Owns the lists of wanted modules. Dependencies are read from the modules
 //! themselves, so no kmod is needed.
 
-use crate::child::{self, Stream};
 use anyhow::{Context, Result, bail};
+use harness::child::{self, Stream};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn modules_are_ordered_after_what_they_need() -> Result<()> {
-        let dir = std::env::temp_dir().join(format!("xtask-modules-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("vm-modules-{}", std::process::id()));
         let (tree, out) = (dir.join("tree"), dir.join("out"));
         std::fs::create_dir_all(&tree)?;
         std::fs::write(tree.join("modules.builtin"), "kernel/drivers/virtio/virtio_pci.ko\n")?;

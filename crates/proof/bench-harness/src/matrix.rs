@@ -6,26 +6,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use super::measured::Measured;
 use super::place::{End, Place, at};
 use super::process::{Beside, READY_WITHIN};
 use super::report::Findings;
 use super::rivals::{Rival, any_port};
 use super::stats::{Bar, Better, Kind, Row, Series, spread};
-use crate::child::{self, Stream};
+use harness::child::{self, Stream};
 
 /// Beyond its own time a run of ours is given this long, on a machine that is busy too.
 const SLACK: Duration = Duration::from_secs(60);
-
-/// What one run of one side told; what it did not measure is none.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Measured {
-    pub(crate) half_rtt_us: Option<f64>,
-    pub(crate) p50_us: Option<f64>,
-    pub(crate) p99_us: Option<f64>,
-    pub(crate) gbit_per_s: Option<f64>,
-    pub(crate) msgs_per_s: Option<f64>,
-    pub(crate) cpu_seconds_per_gb: Option<f64>,
-}
 
 /// A figure of [`Measured`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

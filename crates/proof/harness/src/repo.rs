@@ -7,46 +7,46 @@ use std::process::Command;
 
 /// The checkout that this run works on.
 #[derive(Debug, Clone)]
-pub(crate) struct Repo {
+pub struct Repo {
     /// The workspace root.
-    pub(crate) root: PathBuf,
+    pub root: PathBuf,
     /// Cargo's target directory (`CARGO_TARGET_DIR` or `target/`).
-    pub(crate) target: PathBuf,
+    pub target: PathBuf,
     /// The workspace's packages as `cargo metadata --no-deps` prints them.
-    pub(crate) packages: Vec<Package>,
+    pub packages: Vec<Package>,
 }
 
 /// One package of the workspace.
 #[derive(Debug, Clone)]
-pub(crate) struct Package {
-    pub(crate) name: String,
+pub struct Package {
+    pub name: String,
     /// The directory of its Cargo.toml.
-    pub(crate) dir: PathBuf,
-    pub(crate) dependencies: Vec<Dependency>,
-    pub(crate) targets: Vec<Target>,
+    pub dir: PathBuf,
+    pub dependencies: Vec<Dependency>,
+    pub targets: Vec<Target>,
 }
 
 /// One line of a `[dependencies]` table.
 #[derive(Debug, Clone)]
-pub(crate) struct Dependency {
-    pub(crate) name: String,
+pub struct Dependency {
+    pub name: String,
     /// `normal`, `dev` or `build`.
-    pub(crate) kind: String,
-    pub(crate) features: Vec<String>,
-    pub(crate) default_features: bool,
+    pub kind: String,
+    pub features: Vec<String>,
+    pub default_features: bool,
 }
 
 /// One build target: a library, binary, test, bench or example.
 #[derive(Debug, Clone)]
-pub(crate) struct Target {
-    pub(crate) name: String,
-    pub(crate) kinds: Vec<String>,
-    pub(crate) source: PathBuf,
+pub struct Target {
+    pub name: String,
+    pub kinds: Vec<String>,
+    pub source: PathBuf,
 }
 
 impl Repo {
     /// Asks Cargo about the workspace that contains the current directory, or the one xtask was started from.
-    pub(crate) fn open() -> Result<Repo> {
+    pub fn open() -> Result<Repo> {
         let mut cargo = Command::new("cargo");
         cargo.args(["metadata", "--no-deps", "--format-version", "1"]);
         if let Some(dir) = std::env::var_os("CARGO_MANIFEST_DIR") {
@@ -65,14 +65,14 @@ impl Repo {
     }
 
     /// A command that starts in the repository's root, with no colour codes in its output.
-    pub(crate) fn command(&self, program: &str, args: &[&str]) -> Command {
+    pub fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(args).current_dir(&self.root).env("CARGO_TERM_COLOR", "never").env("NO_COLOR", "1");
         command
     }
 
     /// Files of the working tree that git tracks or would track, relative to the root, in order.
-    pub(crate) fn files(&self) -> Result<Vec<PathBuf>> {
+    pub fn files(&self) -> Result<Vec<PathBuf>> {
         let args = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
         let output = self.command("git", &args).output().context("cannot start git")?;
         if !output.status.success() {
@@ -91,7 +91,7 @@ impl Repo {
     }
 
     /// `path` without the root in front, for messages.
-    pub(crate) fn relative<'p>(&self, path: &'p Path) -> &'p Path {
+    pub fn relative<'p>(&self, path: &'p Path) -> &'p Path {
         path.strip_prefix(&self.root).unwrap_or(path)
     }
 }
@@ -133,7 +133,7 @@ fn text(value: &Value) -> String {
 }
 
 /// Whether a line of Cargo's is only about its progress.
-pub(crate) fn is_progress(line: &str) -> bool {
+pub fn is_progress(line: &str) -> bool {
     let first = line.split_whitespace().next().unwrap_or_default();
     matches!(first, "Compiling" | "Checking" | "Downloaded" | "Downloading" | "Updating" | "Blocking" | "Locking")
 }

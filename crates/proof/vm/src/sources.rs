@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn suites_follow_the_machine() -> Result<()> {
-        let dir = std::env::temp_dir().join(format!("xtask-sources-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("vm-sources-{}", std::process::id()));
         std::fs::create_dir_all(dir.join("sources.list.d"))?;
         std::fs::write(dir.join("sources.list.d/debian.sources"), DEB822)?;
         let bookworm = archives(&dir, "bookworm")?;

@@ -4,26 +4,20 @@
 use anyhow::Result;
 use serde_json::json;
 
-use super::matrix::{
-    self, BARE_RING, Case, Effort, Metric, RAAS, Runner, Side, TCP, TCP_BUSY, UNIX, UNIX_BUSY, claim, reported,
-};
-use super::place::{Place, has};
+use super::Args;
+use super::matrix::{BARE_RING, Case, Metric, RAAS, Side, TCP, TCP_BUSY, UNIX, UNIX_BUSY, claim, reported};
+use super::place::Place;
 use super::report::Findings;
-use super::rivals::{self, Rival};
+use super::sockets::{self, ucx};
 use super::stats::{Bar, Kind};
-use super::{Args, SECONDS};
-use crate::repo::Repo;
+use harness::repo::Repo;
 
 const SMALL: u32 = 64;
 const LARGE: u32 = 64 << 10;
 const TINY: u32 = 8;
 
-fn ucx(name: &'static str, test: &'static str, bytes: u32, iterations: u32) -> Side {
-    Side { name, runner: Runner::Rival(Rival::Ucx(test, bytes, iterations)) }
-}
-
 fn fabric(bytes: u32, iterations: u32) -> Side {
-    Side { name: "libfabric-shm", runner: Runner::Rival(Rival::Libfabric("shm", "rdm", bytes, iterations)) }
+    sockets::libfabric("libfabric-shm", ["shm", "rdm"], bytes, iterations)
 }
 
 /// Bytes of a bare ring for small messages, and for a stream: a ring of ours begins with the one and grows to the
@@ -76,37 +70,18 @@ fn cases() -> Vec<Case> {
 }
 
 pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
-    let effort = Effort { rounds: args.rounds(), seconds: args.seconds(SECONDS) };
-    let mut findings = Findings { rounds: effort.rounds, rivals_missing: rivals::install(), ..Findings::default() };
-    findings.setting = json!({
-        "seconds": effort.seconds, "ucx_tls": "posix", "tcp_congestion": "cubic",
-        "processors_client_server": Place::processors()?,
-    });
-    let mut place = Place::one_host(repo, "same-host", "")?;
-    let cases: Vec<Case> = cases().into_iter().filter(|case| args.wants(case.name)).map(without_absent).collect();
-    matrix::run(&mut place, &cases, effort, &mut findings)?;
-    Ok(findings)
-}
-
-/// The case without sides whose program is not here.
-pub(super) fn without_absent(mut case: Case) -> Case {
-    case.sides.retain(|side| match side.runner {
-        Runner::Rival(rival) => has(rival.program()),
-        Runner::Sock(..) => true,
-    });
-    case
+    let setting = json!({ "ucx_tls": "posix", "processors_client_server": Place::processors()? });
+    sockets::run(args, setting, || Place::one_host(repo, "same-host", ""), cases())
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn every_claim_names_a_side_of_its_case() {
-        for case in super::cases() {
-            assert_eq!(case.sides[0].name, "raas");
+        let cases = super::cases();
+        super::sockets::check(&cases);
+        for case in &cases {
             assert!(case.pinned && case.sides.iter().any(|side| side.name == "bare-ring"), "{}", case.name);
-            for claim in &case.claims {
-                assert!(case.sides.iter().any(|side| side.name == claim.rival), "{}", claim.rival);
-            }
         }
     }
 }

@@ -1,0 +1,9 @@
+//! What the starters of judges and measurements share: child processes under a watchdog, the workspace as Cargo and git know
+//! it, its programs, and counts of what passed. It judges nothing itself.
+#![forbid(unsafe_code)]
+
+pub mod child;
+pub mod programs;
+pub mod repo;
+pub mod result_lines;
+pub mod tally;
