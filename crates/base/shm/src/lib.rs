@@ -33,7 +33,7 @@ mod slot;
 mod sync;
 mod wake;
 
-pub use backoff::Backoff;
+pub use backoff::{Backoff, Crowding};
 pub use doorbell::Doorbell;
 pub use flags::{app_flag, engine_flag, owner_flag, slot_state, waiting};
 pub use layout::{EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, Session};

@@ -5,6 +5,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use shm::Crowding;
+
 /// Looks with a processor pause between them. The answer of a peer that is running comes within these.
 const SPINS_DEFAULT: u32 = 64;
 /// Looks with a `sched_yield` between them: about 50 us on an idle core, which is two round trips through daemons.
@@ -31,6 +33,7 @@ impl Default for WaitPolicy {
 pub(crate) struct YieldTurns {
     taken: AtomicU32,
     max: u32,
+    crowding: Crowding,
 }
 
 /// The right to yield; dropping it gives it back.
@@ -41,10 +44,13 @@ impl YieldTurns {
     /// As many as there are processors.
     pub(crate) fn new() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
-        Self { taken: AtomicU32::new(0), max: processors }
+        Self { taken: AtomicU32::new(0), max: processors, crowding: Crowding::default() }
     }
 
     fn take(&self) -> Option<YieldTurn<'_>> {
+        if self.crowding.is_crowded() {
+            return None;
+        }
         let turn = YieldTurn(self);
         // Taken before it is known whether it is there: a refused turn is given back by its drop.
         if self.taken.fetch_add(1, Ordering::Relaxed) < self.max { Some(turn) } else { None }
@@ -129,8 +135,20 @@ impl<'a> Patience<'a> {
         if looks == self.policy.spins {
             return Next::Look(Look::BeforeYield);
         }
-        std::thread::yield_now();
+        if !self.turns.crowding.yield_core() {
+            // The core came back late: one more look, then sleep.
+            self.turn = None;
+        }
         Next::Look(Look::Glance)
+    }
+}
+
+impl Drop for Patience<'_> {
+    fn drop(&mut self) {
+        // A turn that is still held means that the wait ended between yields, none of them late.
+        if self.turn.is_some() && self.looks > self.policy.spins + 1 {
+            self.turns.crowding.on_time();
+        }
     }
 }
 
@@ -141,7 +159,7 @@ mod tests {
     #[test]
     fn spins_then_yields_then_blocks_and_gives_up_at_the_deadline() {
         let policy = WaitPolicy { spins: 3, yields: 4 };
-        let turns = YieldTurns { taken: AtomicU32::new(0), max: 1 };
+        let turns = YieldTurns { taken: AtomicU32::new(0), max: 1, crowding: Crowding::with_limit(Duration::MAX) };
         let mut patience = Patience::new(policy, &turns, None);
         let looks: Vec<_> = (0..7).map(|_| patience.pause()).collect();
         let glance = Next::Look(Look::Glance);
