@@ -111,7 +111,8 @@ pub enum DaemonMessage {
     },
 }
 
-/// Looks at the descriptors of a message and maps its memory. An error means that the daemon cannot be followed any more.
+/// Checks the descriptors of a message and maps its memory. An error means that the session cannot go on with this
+/// daemon.
 pub fn admit(received: Received<Reply>) -> Result<DaemonMessage, SessionFault> {
     let Received { message, fds, lacks_fds } = received;
     let one = |fds| one(fds, lacks_fds);

@@ -1,4 +1,4 @@
-//! A connection with both its rings, for whoever uses it from one thread.
+//! A connection with both its rings, for a caller that uses it from one thread.
 //!
 //! Owns the calls that put the parts together. It must never do anything of its own between them.
 
@@ -7,8 +7,8 @@ use std::ops::DerefMut;
 
 use crate::{End, Endpoint, Forked, Readiness, Reserved, Rx, Side, Tx};
 
-/// One end of a connection. For several threads take it apart: the fields are public for that. Dropped before
-/// [`Connection::close`] it resets.
+/// One end of a connection. To use it from several threads, take it apart: the fields are public for that. Dropping it
+/// before [`Connection::close`] resets the connection.
 #[derive(Debug)]
 pub struct Connection {
     /// State, ends, waiting; for any thread.
@@ -54,9 +54,9 @@ impl Connection {
     }
 }
 
-/// What can be done now, where writing takes `room` bytes. A ring that is not given (`None`) is in use by another thread,
-/// perhaps one that waits: its direction counts as ready, for it is to be tried. To be told of what is not ready, announce it
-/// ([`Endpoint::arm`]) and ask again.
+/// What can be done now, where writing takes `room` bytes. A ring that is not given (`None`) is in use by another
+/// thread, perhaps one that waits. Its direction counts as ready: the caller should try it. To get a signal when the
+/// rest becomes ready, arm it ([`Endpoint::arm`]) and ask again.
 pub fn readiness<R, T>(at: &Endpoint, rx: Option<R>, tx: Option<T>, room: u64) -> Readiness
 where
     R: DerefMut<Target = Rx>,

@@ -14,7 +14,7 @@ use crate::{Endpoint, Reserved, Rx, Tx};
 pub struct NotARecord;
 
 impl Rx {
-    /// The record at the head, of `available` bytes that [`Rx::available`] told, more than 0.
+    /// The record at the head. `available`: the bytes that [`Rx::available`] returned, more than 0.
     pub fn datagram(&self, available: u64) -> Result<DatagramRecord, NotARecord> {
         let mut header = [0; RECORD_HEADER_BYTES];
         let is_read = self.peek_ahead(0, &mut header) == header.len();
@@ -28,7 +28,7 @@ impl Rx {
 }
 
 impl<T: DerefMut<Target = Tx>> Reserved<T> {
-    /// Puts in a datagram, for whose record the room was reserved, and tells the engine.
+    /// Puts in a datagram, for whose record the room was reserved, and rings the engine's doorbell.
     pub fn put_datagram(mut self, at: &Endpoint, record: &DatagramRecord, payload: &[u8]) {
         let is_in = self.write_ahead(0, &record.to_bytes()) && self.write_ahead(RECORD_HEADER_BYTES as u64, payload);
         debug_assert!(is_in, "the room was reserved");

@@ -1,4 +1,4 @@
-//! One end of a connection, whichever path it takes: its state, what the other side is told, how it ends.
+//! One end of a connection, whichever path it takes: its state, what the other side learns of it, how it ends.
 //!
 //! Owns the bits of this side's state, and which words say how a direction ended. It must never report an end before it
 //! looked whether the other side lives: what was stored before a death is seen after it.
@@ -29,7 +29,7 @@ pub(crate) enum Link {
     Pair(PairEnd),
 }
 
-/// Where news of a connection come from: who drains a doorbell or a pair's socket learns such numbers.
+/// Where news of a connection comes from: a caller that drains a doorbell or a pair's socket gets such numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// A slot of the session.
@@ -248,8 +248,8 @@ impl Endpoint {
         }
     }
 
-    /// Of a datagram socket: how many datagrams the engine dropped because they did not fit their way. When it changes, what
-    /// was known of the ways is to be asked again.
+    /// Of a datagram socket: how many datagrams the engine dropped because they did not fit their way. When it changes,
+    /// what was known of the ways is to be asked again.
     pub fn paths_changed(&self) -> u64 {
         match &self.link {
             Link::Lane(end) => end.paths_changed(),
@@ -308,8 +308,8 @@ impl Endpoint {
         }
     }
 
-    /// Bytes that the daemon has not taken out of the transmit ring yet, of `written` in all. Between processes there is
-    /// nobody who would take them but the reader.
+    /// Bytes that the daemon has not taken out of the transmit ring yet, of `written` in all. Between processes only
+    /// the reader takes them.
     pub(crate) fn untaken(&self, written: u64) -> u64 {
         match &self.link {
             Link::Pair(_) => 0,
@@ -339,7 +339,7 @@ impl Endpoint {
         fence(Ordering::SeqCst);
     }
 
-    /// Nobody waits for `side` any more.
+    /// Withdraws the announcement: no thread waits for `side` any more.
     pub fn disarm(&self, side: Side) {
         match &self.link {
             Link::Lane(end) => end.disarm(side),
@@ -349,8 +349,8 @@ impl Endpoint {
 
     // ---- ending
 
-    /// Notes that this side ended a direction; [`Endpoint::say_shut`] tells the other side. False: it had ended before. A
-    /// call that is under way in that direction sees it at its next look.
+    /// Notes that this side ended a direction; [`Endpoint::say_shut`] notifies the other side. False: it had ended
+    /// before. A call that is under way in that direction sees it at its next look.
     pub fn mark_shut(&self, side: Side) -> Result<bool, Forked> {
         self.check_fork()?;
         Ok(self.state.fetch_or(side.bit(), Ordering::AcqRel) & side.bit() == 0)
@@ -365,9 +365,9 @@ impl Endpoint {
         });
     }
 
-    /// Gives the connection back: in order, or by a reset where bytes that arrived were not read, the peer broke the rules,
-    /// or the application never had it (`is_owned` is false). What was written is still delivered unless it is a reset. In
-    /// a forked child it does nothing: slot and rings are the parent's.
+    /// Gives the connection back in order. It resets instead if bytes that arrived were not read, if the peer broke the
+    /// rules, or if the application never had it (`is_owned` is false). What was written is still delivered unless it
+    /// is a reset. In a forked child it does nothing: slot and rings are the parent's.
     pub(crate) fn close_with(&self, has_unread: impl FnOnce() -> bool, is_owned: bool) {
         if self.check_fork().is_err() {
             return;

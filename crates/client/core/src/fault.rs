@@ -66,7 +66,7 @@ impl SessionFault {
     }
 }
 
-/// What a failure of the control socket means. [`ChannelError::WouldBlock`] is none: callers look at it before.
+/// What a failure of the control socket means. [`ChannelError::WouldBlock`] is no failure: callers check for it before.
 impl From<ChannelError> for SessionFault {
     fn from(error: ChannelError) -> Self {
         match error {

@@ -62,8 +62,8 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Receives by `read`, which reads some bytes, or 0 at the end, or fails: the length of a message that is in `buf`, or
-    /// None at the end. What was taken before a failure is kept for the next call.
+    /// Receives by `read`, which reads some bytes, or 0 at the end, or fails: the length of a message that is in `buf`,
+    /// or None at the end. What was taken before a failure is kept for the next call.
     pub fn receive<E>(
         &mut self,
         buf: &mut [u8],

@@ -11,8 +11,8 @@ use shm::{EnginePage, LAYOUT_VERSION, Segment, Sharing, WakeSocket};
 
 use crate::{SessionFault, SessionMemory};
 
-/// The first exchange. The caller sends [`Greeting::hello`] over a fresh control socket, waits as it likes for one message,
-/// and hands it in.
+/// The first exchange. The caller sends [`Greeting::hello`] over a fresh control socket, waits as it likes for one
+/// message, and hands it in.
 #[derive(Debug, Clone)]
 pub struct Greeting {
     role: Role,
@@ -47,8 +47,8 @@ impl Greeting {
         Self { role, name: name.into() }
     }
 
-    /// The first message. A daemon that refuses at once may close before it reads it: its reason is there to be received
-    /// all the same.
+    /// The first message. A daemon that refuses at once may close before it reads it: its reason is there to be
+    /// received all the same.
     pub fn hello(&self) -> Request {
         Request::Hello { version: APP_VERSION, layout: LAYOUT_VERSION, role: self.role, name: self.name.clone() }
     }

@@ -21,8 +21,8 @@ impl Inflow {
         self.taken += bytes;
     }
 
-    /// The ring is empty and the reader is going to wait; `answered`: this side wrote since the last time. Says whether it takes a
-    /// stream.
+    /// The ring is empty and the reader is going to wait; `answered`: this side wrote since the last time. Says whether
+    /// it takes a stream.
     pub(crate) fn on_wait(&mut self, answered: bool) -> bool {
         let goes_on = std::mem::take(&mut self.taken) >= INFLOW_BYTES && !answered;
         self.waits = if goes_on { self.waits.saturating_add(1) } else { 0 };

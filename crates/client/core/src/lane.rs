@@ -10,7 +10,7 @@ use shm::{Doorbell, RingMemory, RingReader, RingWriter, SlotWords, Word32, app_f
 use crate::End;
 use crate::side::{Side, failure};
 
-/// Which slot, for which of its connections, and in which process.
+/// Names a slot, one of its connections, and a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotUse {
     pub(crate) slot: u32,
@@ -86,8 +86,9 @@ impl LaneEnd {
         self.is_datagram
     }
 
-    /// How reading ends, if it does once the ring is empty; `life` is how the session ended, looked at before. The ring is
-    /// looked at afterwards. FIN comes after the last byte, so a reset that follows it takes nothing from the reader.
+    /// How reading ends, if it does once the ring is empty; `life` is how the session ended, looked at before. The ring
+    /// is looked at afterwards. FIN comes after the last byte, so a reset that follows it takes nothing from the
+    /// reader.
     #[inline]
     pub(crate) fn read_end(&self, life: Option<End>) -> Option<End> {
         let flags = self.words.engine_flags.load(Ordering::Acquire);
@@ -118,7 +119,8 @@ impl LaneEnd {
         failure(self.words.reason.load(Ordering::Acquire))
     }
 
-    /// Silence of the peer's daemon, in milliseconds, after which the engine gives the connection up; 0: as its own limit.
+    /// Silence of the peer's daemon, in milliseconds, after which the engine gives the connection up; 0: as its own
+    /// limit.
     pub(crate) fn set_peer_timeout(&self, ms: u32) {
         self.words.peer_timeout_ms.store(ms, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
 //! What every client of the daemon does, without waiting: sessions, connections, rings, readiness, messages.
 //!
 //! The crate starts no thread, blocks on nothing, takes no lock and asks no clock. Each call looks once and says what
-//! it found; how to wait for more is the caller's part. Threads that park (`raas`), tasks (`raas::aio`), the simulator's
-//! processes, and programs that bring their own loop stand on the same code.
+//! it found; how to wait for more is the caller's part. Threads that park (`raas`), tasks (`raas::aio`), the
+//! simulator's processes, and programs that bring their own loop stand on the same code.
 //!
 //! | part | owns | the caller does |
 //! |---|---|---|
@@ -13,18 +13,18 @@
 //! | [`Life`] | whether a session or pair still stands, in this very process | nothing |
 //!
 //! **Waiting.** A caller that finds nothing arms the side that it waits for ([`Endpoint::arm`]), looks once more, and
-//! only then waits, for the session's doorbell and wake socket or for the pair's socket. The order makes a lost wake
-//! impossible: who changes a ring looks for armed sides after the change.
+//! only then waits, for the session's doorbell and wake socket or for the pair's socket. This order makes a lost wake
+//! impossible: a side that changes a ring looks for armed sides after the change.
 //!
-//! **Threads.** An [`Endpoint`] may be used by any number of threads; its [`Rx`] and [`Tx`] each by one at a time, which
-//! `&mut` enforces. One thread may read while another writes.
+//! **Threads.** An [`Endpoint`] may be used by any number of threads; its [`Rx`] and [`Tx`] each by one at a time,
+//! which `&mut` enforces. One thread may read while another writes.
 //!
 //! **fork.** Whatever a child made by `fork` tries with its parent's session fails with [`End::Forked`] or
 //! [`SessionFault::Forked`] and touches nothing that the parent uses; dropping closes nothing. See [`Life`].
 //!
-//! **Failures.** What the daemon says is checked before memory is used by it; a message that cannot be followed is a
-//! [`SessionFault`], after which the session is of no use. What a peer process stores is checked at each look; a peer that
-//! breaks the rules ends its own connection with [`control::Reason::AppFault`].
+//! **Failures.** The core checks what the daemon says before it uses memory by it. A message that cannot be true is a
+//! [`SessionFault`], and then the session cannot be used any more. The core checks what a peer process stores at each
+//! look. A peer that breaks the rules ends its own connection with [`control::Reason::AppFault`].
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

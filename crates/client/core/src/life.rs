@@ -1,10 +1,10 @@
 //! Whether a session or a pair still stands, in this very process.
 //!
-//! Owns one word in memory that the kernel empties in a child made by `fork`. It must never tell a child that what its
-//! parent made is its own.
+//! Owns one word in memory that the kernel empties in a child made by `fork`. It must never let a child take for its
+//! own what its parent made.
 //!
-//! The word is looked at by every call that moves bytes, so one load answers two questions: is the other side there, and
-//! is this the process that made it. Where the kernel cannot empty memory on `fork` (before Linux 4.14) the process
+//! The word is looked at by every call that moves bytes, so one load answers two questions: is the other side there,
+//! and is this the process that made it. Where the kernel cannot empty memory on `fork` (before Linux 4.14) the process
 //! number is compared in its place, where calls wait, drop or ask the daemon.
 
 use std::io;

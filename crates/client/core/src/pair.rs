@@ -1,7 +1,7 @@
 //! This side of one connection to another process of the host.
 //!
-//! Owns this side's words in this side's segment. It must never trust a word of the peer beyond what the ring's cursor
-//! checks and this file's masks let through, and never need the daemon once the pair stands.
+//! Owns this side's words in this side's segment. It must trust the peer's words only after the ring's cursor checks
+//! and this file's masks. It must not need the daemon once the pair is made.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,9 +69,9 @@ impl PairEnd {
         failure(self.peer.reason.load(Ordering::Acquire))
     }
 
-    /// How reading ends, if it does once the ring is empty; `life` is how the pair ended, looked at before, so that what
-    /// the peer stored before it died is seen. The ring is looked at afterwards. FIN comes after the last byte, so an abort
-    /// that follows it takes nothing from the reader.
+    /// How reading ends, if it does once the ring is empty; `life` is how the pair ended, looked at before, so that
+    /// what the peer stored before it died is seen. The ring is looked at afterwards. FIN comes after the last byte, so
+    /// an abort that follows it takes nothing from the reader.
     #[inline]
     pub(crate) fn read_end(&self, life: Option<End>) -> Option<End> {
         let flags = self.peer_flags();

@@ -1,7 +1,7 @@
 //! Another process of this host and what is shared with it.
 //!
-//! Owns the pair's wake socket and what is needed to give a slot back when both sides have closed. It must never use a slot
-//! for two connections at a time.
+//! Owns the pair's wake socket and what is needed to give a slot back when both sides have closed. It must never use a
+//! slot for two connections at a time.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -37,7 +37,7 @@ pub enum Woken {
     Slots,
     /// Every slot may have news.
     All,
-    /// The other process is gone, and every slot hears of it. The socket has nothing more to tell.
+    /// The other process has ended, and every slot gets the news. The socket has nothing more to say.
     HungUp,
 }
 
@@ -62,7 +62,7 @@ impl PairSocket {
         self.socket.fd()
     }
 
-    /// Takes what was told, without waiting: numbers of slots, added to `slots`.
+    /// Takes the numbers of slots that were sent, without waiting, and adds them to `slots`.
     pub fn drain(&self, slots: &mut Vec<u32>) -> Woken {
         match self.socket.drain(slots) {
             Ok(Drained::Empty | Drained::Woken) if slots.len() < WAKES_SUSPICIOUS => Woken::Slots,
@@ -112,7 +112,7 @@ pub(crate) struct OpenedPair {
     pub(crate) writer: RingWriter,
 }
 
-/// Which slot, for which of its connections, and in which process.
+/// Names a slot, one of its connections, and a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PairSlot {
     pub(crate) slot: u32,

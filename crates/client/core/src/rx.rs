@@ -1,7 +1,7 @@
 //! Reading from a connection.
 //!
-//! Owns the consuming end of its ring, and when the writing side learns of the room. It must never report an end before the
-//! bytes that came before it were read.
+//! Owns the consuming end of its ring, and when the writing side learns of the room. It must never report an end before
+//! the bytes that came before it were read.
 
 use shm::RingReader;
 
@@ -53,7 +53,7 @@ impl Rx {
     }
 
     /// Takes what is there, in pieces: the other side may fill the room of one while the next is copied. 0: nothing is
-    /// there. It looks at no end: call it where [`Endpoint::may_take`] says so, or let [`Rx::try_read`] do it.
+    /// there. It does not check for an end: call it if [`Endpoint::may_take`] says so, or let [`Rx::try_read`] do it.
     #[inline]
     pub fn take(&mut self, at: &Endpoint, buf: &mut [u8]) -> Result<usize, End> {
         let mut total = 0;
@@ -88,12 +88,13 @@ impl Rx {
         !matches!(self.ring.available(), Ok(0))
     }
 
-    /// Copies bytes from `ahead` after the head, of those that [`Rx::available`] last told, and leaves them; says how many.
+    /// Copies bytes from `ahead` after the head, of those that [`Rx::available`] last returned, and leaves them in the
+    /// ring; returns how many.
     pub fn peek_ahead(&self, ahead: u64, buf: &mut [u8]) -> usize {
         self.ring.peek_ahead(ahead, buf)
     }
 
-    /// Takes up to `count` of the bytes that [`Rx::available`] last told.
+    /// Takes up to `count` of the bytes that [`Rx::available`] last returned.
     pub fn consume(&mut self, at: &Endpoint, count: u64) {
         let taken = self.ring.consume_quietly(count);
         self.inflow.on_taken(taken);
@@ -102,8 +103,8 @@ impl Rx {
         }
     }
 
-    /// One look with `attempt`, which takes or counts bytes: some, none yet (`None`), or how reading ended. What arrived
-    /// before an end is given out before it.
+    /// One look with `attempt`, which takes or counts bytes: some, none yet (`None`), or how reading ended. What
+    /// arrived before an end is given out before it.
     pub fn look(
         &mut self,
         at: &Endpoint,
@@ -147,8 +148,8 @@ impl Rx {
         }
     }
 
-    /// Tells the writing side of all room there is. Before the reader waits at the latest: a writer whose ring is smaller
-    /// than the reader's may wait for what the reader thinks little.
+    /// Tells the writing side of all room there is. Before the reader waits at the latest: a writer whose ring is
+    /// smaller than the reader's may wait for what the reader thinks little.
     pub fn tell_room(&mut self, at: &Endpoint) {
         if self.untold() == 0 {
             return;
@@ -166,14 +167,15 @@ impl Rx {
         }
     }
 
-    /// The ring is empty and the reader is going to wait. Whether it takes a stream: much at each of its last waits, and
-    /// this side wrote nothing in between. Who waits for a stream sleeps soon, so that the daemon has the processor.
+    /// The ring is empty and the reader is going to wait. Says whether it takes a stream: much at each of its last
+    /// waits, while this side wrote nothing in between. A reader of a stream should sleep soon, so that the daemon has
+    /// the processor.
     pub fn takes_stream(&mut self, at: &Endpoint) -> bool {
         self.inflow.on_wait(at.take_answered())
     }
 
-    /// Gives the connection back, as [`Endpoint`] does when it is dropped, but in order if `is_owned`: the application had
-    /// it. Bytes that arrived and were not read make it a reset, as with TCP.
+    /// Gives the connection back as [`Endpoint`] does when it is dropped, but in order if the application had it
+    /// (`is_owned`). Bytes that arrived and were not read make it a reset, as with TCP.
     pub fn close(&mut self, at: &Endpoint, is_owned: bool) {
         if at.check_fork().is_err() {
             return;

@@ -1,8 +1,8 @@
 //! A session with the daemon: requests under way, listeners' backlogs, chunks, pairs, slots.
 //!
-//! Owns these tables, and the checks of the daemon's descriptions before memory is used by them. It must never talk to
-//! anybody: it takes the daemon's messages and gives those for the daemon. An error of [`Session::on_message`] means that
-//! the daemon cannot be followed any more; a connection that cannot be is only refused.
+//! Owns these tables, and the checks of the daemon's descriptions before memory is used by them. It does no I/O: it
+//! takes the daemon's messages and returns those for the daemon. An error of [`Session::on_message`] means that the
+//! session cannot go on with this daemon. A connection that cannot exist is only refused.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -43,7 +43,7 @@ pub struct SessionMemory {
     pub can_rest: bool,
 }
 
-/// What a message of the daemon changed, for whoever waits for it.
+/// What a message of the daemon changed, for the caller that waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
     /// Nothing that anybody waits for.
@@ -172,7 +172,7 @@ impl Session {
         (id, Request::DatagramPath { request: id.number(), to })
     }
 
-    /// A number that no request of this session has, for what the caller numbers itself.
+    /// A number that no request of this session has, for things that the caller numbers itself.
     pub fn number(&mut self) -> u64 {
         self.requests.number()
     }
@@ -216,8 +216,8 @@ impl Session {
         self.pairs.get(&pair).map(PairLink::socket)
     }
 
-    /// Finishes the slots of a pair that both sides have closed. To be called when a connection of it was closed and when
-    /// its socket was drained.
+    /// Finishes the slots of a pair that both sides have closed. To be called when a connection of it was closed and
+    /// when its socket was drained.
     pub fn reap(&mut self, pair: u64) {
         let over = self.pairs.get_mut(&pair).map(PairLink::reap).unwrap_or_default();
         for connection in over {
@@ -230,7 +230,7 @@ impl Session {
         pairs.into_iter().for_each(|pair| self.reap(pair));
     }
 
-    /// To be called about once a second: finishes what a lost wake left over, and forgets pairs that are of no more use.
+    /// To be called about once a second: finishes what a lost wake left over, and forgets pairs that are over.
     pub fn sweep(&mut self) {
         self.reap_all();
         self.pairs.retain(|_, pair| !pair.age());
@@ -272,7 +272,7 @@ impl Session {
     }
 
     fn on_listening(&mut self, request: u64, result: Result<SocketAddr, Reason>) -> News {
-        // The port is open before whoever asked for it runs: connections may follow this very message.
+        // The port is open before the caller that asked for it runs: connections may follow this very message.
         if let Ok(addr) = result {
             if self.requests.asked(request).is_some() {
                 self.backlogs.insert(addr.port(), VecDeque::new());
@@ -286,7 +286,7 @@ impl Session {
     fn on_answer(&mut self, request: u64, answer: Answer) -> News {
         match self.requests.file(request, answer) {
             None => News::Answered(RequestId(request)),
-            // Nobody waits any more: dropping a connection closes it.
+            // No caller waits any more: dropping a connection closes it.
             Some(unclaimed) => {
                 drop(unclaimed);
                 self.reap_all();

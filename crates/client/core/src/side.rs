@@ -28,7 +28,7 @@ impl Side {
 /// How a direction ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// In order: no more bytes come, or nobody wants any.
+    /// In order: no more bytes come, or the reader wants none.
     Finished,
     /// Broken.
     Reset(Reason),

@@ -21,7 +21,7 @@ impl Tx {
         Self { ring }
     }
 
-    /// Puts in one buffer of at most a piece and tells the other side. 0: there is no room. The caller looked at
+    /// Puts in one buffer of at most a piece, and notifies the other side. 0: there is no room. The caller must check
     /// [`Endpoint::write_end`] before.
     #[inline]
     pub fn put_piece(&mut self, at: &Endpoint, buf: &[u8]) -> Result<usize, End> {
@@ -39,8 +39,8 @@ impl Tx {
         len <= at.piece_bytes
     }
 
-    /// Puts in what fits and says so to the other side: at the end, and after each piece, so that the other side works on
-    /// one while the next is copied. 0: there is no room. The caller looked at [`Endpoint::write_end`] before.
+    /// Puts in what fits and says so to the other side: at the end, and after each piece, so that the other side works
+    /// on one while the next is copied. 0: there is no room. The caller looked at [`Endpoint::write_end`] before.
     #[inline]
     pub fn put(&mut self, at: &Endpoint, bufs: &[IoSlice<'_>]) -> Result<usize, End> {
         at.note_answer();
@@ -93,8 +93,8 @@ pub struct Reserved<T: DerefMut<Target = Tx>> {
 }
 
 impl<T: DerefMut<Target = Tx>> Reserved<T> {
-    /// One look for `len` bytes, at most [`Endpoint::tx_bytes`]: the room, `tx` back if there is none yet, or why writing is
-    /// over.
+    /// One look for `len` bytes, at most [`Endpoint::tx_bytes`]: the room, `tx` back if there is none yet, or why
+    /// writing is over.
     pub fn try_new(mut tx: T, at: &Endpoint, len: usize) -> Result<Result<Self, T>, End> {
         if let Some(end) = at.write_end() {
             return Err(end);
@@ -103,7 +103,8 @@ impl<T: DerefMut<Target = Tx>> Reserved<T> {
         if free >= len as u64 && tx.ring.hold() { Ok(Ok(Self { tx })) } else { Ok(Err(tx)) }
     }
 
-    /// Copies `bytes` to `ahead` bytes behind what was committed. False: it lies beyond the room, and nothing was written.
+    /// Copies `bytes` to `ahead` bytes behind what was committed. False: it lies beyond the room, and nothing was
+    /// written.
     pub fn write_ahead(&mut self, ahead: u64, bytes: &[u8]) -> bool {
         self.tx.ring.write_ahead(ahead, bytes)
     }
@@ -118,8 +119,8 @@ impl<T: DerefMut<Target = Tx>> Reserved<T> {
         is_committed
     }
 
-    /// Sends all of `bufs`, for which the room was reserved: piece by piece, so that the other side works on one while the
-    /// next is copied.
+    /// Sends all of `bufs`, for which the room was reserved: piece by piece, so that the other side works on one while
+    /// the next is copied.
     pub fn put_all(&mut self, at: &Endpoint, bufs: &[IoSlice<'_>]) {
         let mut ahead = 0;
         for buf in bufs {

@@ -1,7 +1,7 @@
 //! Datagrams there and back: `datagram_echo PORT` answers, `datagram_echo HOST:PORT COUNT` asks.
 //!
-//! The asker sends datagrams of many lengths, each until its answer came, compares every byte, and says how often it had to
-//! send one again. Then it sends one that is too long, which must be refused with the limit.
+//! The asker sends datagrams of many lengths, each until its answer came, compares every byte, and says how often it
+//! had to send one again. Then it sends one that is too long, which must be refused with the limit.
 
 use std::io::{Error, ErrorKind};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Latency and throughput of one connection, between two processes.
 //!
-//! `pingpong server [ADDR]` in one, `pingpong client ADDR [BYTES] [SECONDS]` in the other. The client prints half the round
-//! trip of messages of BYTES, then the throughput of a one-way stream of writes of BYTES. `--spins N` and `--yields N` before
-//! the other words set how a thread waits.
+//! `pingpong server [ADDR]` in one, `pingpong client ADDR [BYTES] [SECONDS]` in the other. The client prints half the
+//! round trip of messages of BYTES, then the throughput of a one-way stream of writes of BYTES. `--spins N` and
+//! `--yields N` before the other words set how a thread waits.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};

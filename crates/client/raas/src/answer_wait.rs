@@ -11,8 +11,8 @@ use crate::attachment::Attachment;
 use crate::error::SessionError;
 use crate::park::{Parker, lock};
 
-/// Waits for the answer to a request that was sent, and of which `parker` is told. None: it did not come in time; one that
-/// still comes finds nobody, and is undone then.
+/// Waits for the answer to a request that was sent; `parker` is notified of it. None: it did not come in time. If it
+/// still comes, it finds no waiter, and is undone.
 pub(crate) fn wait_for_answer(
     attachment: &Arc<Attachment>,
     request: RequestId,

@@ -1,7 +1,7 @@
-//! One attachment of this process to the daemon: its descriptors, its session, and who waits in it.
+//! One attachment of this process to the daemon: its descriptors, its session, and the waiters in it.
 //!
-//! Owns the control socket and the end of the session. It must never block without a bound, and never be used by a forked
-//! child.
+//! Owns the control socket and the end of the session. It must never block without a bound, and never be used by a
+//! forked child.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -68,7 +68,7 @@ pub(crate) struct Attachment {
     /// Wakes the leader, which sleeps on descriptors and not on its parker.
     pub(crate) kick: OwnedFd,
     pub(crate) app_sleep: Word32,
-    /// Everybody was told that the daemon is gone.
+    /// All waiters have been notified that the daemon is gone.
     is_over: AtomicBool,
     next_number: AtomicU64,
     /// There is a watcher.
@@ -128,7 +128,7 @@ impl Attachment {
 
     // ---- talking to the daemon
 
-    /// Begins a request that `make` describes, sends it, and has its answer told to `waiters`.
+    /// Begins a request that `make` describes, sends it, and has `waiters` notified of its answer.
     pub(crate) fn ask(
         &self,
         waiters: Vec<Waiter>,
@@ -205,7 +205,7 @@ impl Attachment {
         self.daemon.life().lost()
     }
 
-    /// Whether everybody was told that it is.
+    /// Whether all waiters have been notified that it is over.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }

@@ -1,7 +1,7 @@
-//! Who waits for news of one connection, and where to find them.
+//! The waiters for news of one connection, and where to find them.
 //!
-//! Owns a parker for each direction, a poller, and the table from the numbers under which news come. It must never keep a
-//! connection alive.
+//! Owns a parker for each direction, a poller, and the table from the numbers under which news come. It must never keep
+//! a connection alive.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -11,7 +11,7 @@ use raas_core::{Key, Side};
 use crate::park::Parker;
 use crate::poller::Poller;
 
-/// Who waits for one connection.
+/// The waiters for one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     reader: Arc<Parker>,

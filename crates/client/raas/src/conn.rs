@@ -1,7 +1,7 @@
 //! One connection as threads and tasks share it: the core's endpoint and rings, each ring behind a lock, and who waits.
 //!
-//! Owns the locks, the timeouts and the mode. It must never take a lock that another connection takes while there is data to
-//! read or room to write.
+//! Owns the locks, the timeouts and the mode. It must never take a lock that another connection takes while there is
+//! data to read or room to write.
 //!
 //! Reading delivers all bytes that arrived before the peer finished, reset or died, and then reports the end. Writing
 //! reports a reset at once.
@@ -42,7 +42,7 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    /// The application has the connection: news of it are for whoever waits here.
+    /// The application has the connection: news of it is for the waiters here.
     pub(crate) fn adopt(attachment: &Arc<Attachment>, connection: Connection) -> Arc<Self> {
         let Connection { endpoint, rx, tx } = connection;
         let bell = Arc::default();
@@ -150,7 +150,8 @@ impl Conn {
         Ok(())
     }
 
-    /// What a call fails with. A peer that broke the rules ends both directions: whoever waits in the other one hears of it.
+    /// What a call fails with. A peer that broke the rules ends both directions, so a waiter in the other one is
+    /// notified.
     #[cold]
     fn failed(&self, end: End) -> io::Error {
         if end == End::Reset(Reason::AppFault) {

@@ -1,6 +1,7 @@
 //! Opening the control socket and waiting for the daemon's greeting.
 //!
-//! Owns whose socket may be believed, and the bound in time. It must never trust a socket that any user could have made.
+//! Owns whose socket may be believed, and the bound in time. It must never trust a socket that any user could have
+//! made.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Datagrams: packets with boundaries, and nothing else promised.
 //!
-//! Owns what is refused before it enters a socket's rings, and whose datagrams are wanted. It must never send a part of a
-//! datagram, nor give out one.
+//! Decides what is refused before it enters a socket's rings, and from which sender datagrams are received. It must
+//! never send or give out a part of a datagram.
 
 use std::fmt;
 use std::io;
@@ -108,8 +108,8 @@ impl DatagramSocket {
 
     // ---- sending
 
-    /// Sends one datagram to the first of the addresses; waits while the transmit ring is full, and until there is a link to
-    /// the host. It is on its way when this returns, which says nothing of its arrival.
+    /// Sends one datagram to the first of the addresses; waits while the transmit ring is full, and until there is a
+    /// link to the host. It is on its way when this returns, which says nothing of its arrival.
     pub fn send_to(&self, buf: &[u8], addr: impl ToSocketAddrs) -> io::Result<usize> {
         let to = self.resolve(addr)?;
         let mut paths = self.paths();
@@ -171,8 +171,8 @@ impl DatagramSocket {
         self.send_to(buf, to)
     }
 
-    /// From now on [`DatagramSocket::send`] sends there, and only datagrams from there are received; others that are next in
-    /// the ring are thrown away.
+    /// From now on [`DatagramSocket::send`] sends there, and only datagrams from there are received; others that are
+    /// next in the ring are thrown away.
     pub fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<()> {
         let to = self.resolve(addr)?;
         *lock(&self.peer) = Some(to);
@@ -190,7 +190,7 @@ impl DatagramSocket {
         Ok(SocketAddr::new(ip, to.port()))
     }
 
-    /// What is known of the ways to other hosts, as far as it is still true.
+    /// What is known of the paths to other hosts, as far as it is still true.
     fn paths(&self) -> MutexGuard<'_, Paths> {
         let mut paths = lock(&self.paths);
         paths.note_changes(self.conn.endpoint().paths_changed());
@@ -274,7 +274,8 @@ impl DatagramSocket {
 
     // ---- waiting
 
-    /// Calls that would wait fail with `WouldBlock` instead. A first datagram to a host does so too, until there is a link.
+    /// Calls that would wait fail with `WouldBlock` instead. A first datagram to a host does so too, until there is a
+    /// link.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.conn.set_nonblocking(nonblocking)
     }
@@ -290,8 +291,9 @@ impl DatagramSocket {
         self.conn.set_timeout(Side::Write, timeout)
     }
 
-    /// A descriptor that turns readable when the readiness may have changed since the last [`DatagramSocket::readiness`],
-    /// which makes it unreadable again; as [`Stream::ready_fd`](crate::Stream::ready_fd).
+    /// A descriptor that turns readable when the readiness may have changed since the last
+    /// [`DatagramSocket::readiness`], which makes it unreadable again; as
+    /// [`Stream::ready_fd`](crate::Stream::ready_fd).
     pub fn ready_fd(&self) -> io::Result<BorrowedFd<'_>> {
         self.conn.ready_fd()
     }

@@ -42,7 +42,8 @@ pub enum DatagramError {
         /// Why.
         reason: Reason,
     },
-    /// [`DatagramSocket::send`](crate::DatagramSocket::send) without [`DatagramSocket::connect`](crate::DatagramSocket::connect). Kind: `NotConnected`.
+    /// [`DatagramSocket::send`](crate::DatagramSocket::send) without
+    /// [`DatagramSocket::connect`](crate::DatagramSocket::connect). Kind: `NotConnected`.
     #[error("the socket has no address to send to: call `connect`, or use `send_to`")]
     NotConnected,
 }

@@ -41,9 +41,9 @@ impl DatagramOptions {
         Self::default()
     }
 
-    /// Size of the ring of each direction: a power of two from 4 KiB to 8 MiB, 0 for the daemon's default; the daemon gives
-    /// 16 KiB at least. It holds datagrams with 24 bytes more for each: those that were sent and not yet taken by the daemon,
-    /// and those that arrived and were not received.
+    /// Size of the ring of each direction: a power of two from 4 KiB to 8 MiB, 0 for the daemon's default; the daemon
+    /// gives 16 KiB at least. It holds datagrams with 24 bytes more for each: those that were sent and not yet taken by
+    /// the daemon, and those that arrived and were not received.
     #[must_use]
     pub fn ring_bytes(mut self, bytes: u32) -> Self {
         self.ring_bytes = bytes;

@@ -62,8 +62,8 @@ impl ConnectOptions {
         self
     }
 
-    /// How long the connection waits for the other host while its daemon says nothing: [`Stream::set_peer_timeout`]. Zero is
-    /// refused.
+    /// How long the connection waits for the other host while its daemon says nothing: [`Stream::set_peer_timeout`].
+    /// Zero is refused.
     #[must_use]
     pub fn peer_timeout(mut self, timeout: Duration) -> Self {
         self.peer_timeout = Some(timeout);

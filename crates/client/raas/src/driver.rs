@@ -1,7 +1,7 @@
 //! What the leading thread needs: the doorbell of the engine, buffers, the numbers of the descriptors.
 //!
-//! Owns the engine's doorbell on this side; only the leader has it. It must never let one noisy socket keep the leader from
-//! the others.
+//! Owns the engine's doorbell on this side; only the leader has it. It must never let one noisy socket keep the leader
+//! from the others.
 
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;

@@ -1,7 +1,7 @@
 //! A descriptor that turns readable when the readiness of a socket has changed.
 //!
-//! Owns an edge-triggered epoll set of one socket: the set is itself pollable, and taking its event makes it unreadable until
-//! the next change. It must never be asked to say what changed.
+//! Owns an edge-triggered epoll set of one socket: the set is itself pollable, and taking its event makes it unreadable
+//! until the next change. It must never be asked to say what changed.
 
 use std::io;
 use std::mem::MaybeUninit;

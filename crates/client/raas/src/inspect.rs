@@ -77,8 +77,8 @@ pub fn stat(socket: Option<&Path>) -> Result<Stat, SessionError> {
     stat.ok_or_else(|| SessionError::Protocol("the answer has no first page".into()))
 }
 
-/// Breaks the queue pair of the lane to `peer`, as a failure of the device would: its connections see a pause. False: there is
-/// no lane to that host. Only root and the daemon's user may. `socket` as in [`connections`].
+/// Breaks the queue pair of the lane to `peer`, as a failure of the device would: its connections see a pause. False:
+/// there is no lane to that host. Only root and the daemon's user may. `socket` as in [`connections`].
 pub fn reset_lane(socket: Option<&Path>, peer: IpAddr) -> Result<bool, SessionError> {
     let mut inspector = Inspector::attach(socket)?;
     match inspector.ask(&Request::ResetLane { request: REQUEST, peer })? {
@@ -87,8 +87,8 @@ pub fn reset_lane(socket: Option<&Path>, peer: IpAddr) -> Result<bool, SessionEr
     }
 }
 
-/// Where a program of this user looks for its daemon, in that order, and what is there: `Ok` where one serves. Programs take
-/// the first of these. `socket` as in [`connections`].
+/// Where a program of this user looks for its daemon, in that order, and what is there: `Ok` where one serves. Programs
+/// take the first of these. `socket` as in [`connections`].
 pub fn places(socket: Option<&Path>) -> Vec<(PathBuf, Result<(), SessionError>)> {
     lookup::look(socket, TIMEOUT)
 }

@@ -1,8 +1,8 @@
 //! Sleeping until something happens, and what the leading thread does meanwhile: takes the doorbell, reads the sockets,
 //! follows the daemon, notifies the others.
 //!
-//! Owns the sleep handshake with the engine. It must never hold a table's lock while it notifies, and never sleep without
-//! having announced it.
+//! Owns the sleep handshake with the engine. It must never hold a table's lock while it notifies, and never sleep
+//! without having announced it.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use crate::reactor::{Place, SLEEP_MAX, sleep_bound};
 const MESSAGES_MAX: usize = 256;
 
 impl Attachment {
-    /// Sleeps until `ready`, a notification of `parker`, `deadline` or [`SLEEP_MAX`]; the caller looks again. The caller
-    /// announced before that it waits.
+    /// Sleeps until `ready`, a notification of `parker`, `deadline` or [`SLEEP_MAX`]; the caller looks again. The
+    /// caller announced before that it waits.
     pub(crate) fn block(
         self: &Arc<Self>,
         parker: &Arc<Parker>,
@@ -83,8 +83,8 @@ impl Attachment {
         }
     }
 
-    /// Does what a sleeping leader would do now, and returns: for threads that look and do not sleep. Nothing if somebody
-    /// leads.
+    /// Does what a sleeping leader would do now, and returns: for threads that look and do not sleep. Nothing if
+    /// somebody leads.
     pub(crate) fn look(self: &Arc<Self>) {
         if let Some(leadership) = self.reactor.try_lead() {
             let mut driver = lock(&self.driver);

@@ -1,8 +1,9 @@
 //! Sockets over RDMA as a Service: the client library.
 //!
-//! A program talks to the daemon of its host (`raas daemon`), which owns the RDMA device and shares it among all programs.
-//! [`Listener`] and [`Stream`] are used like those of `std::net`; the bytes travel through rings in shared memory: on one host
-//! straight from program to program, to other hosts through the two daemons and one queue pair between them.
+//! A program talks to the daemon of its host (`raas daemon`), which owns the RDMA device and shares it among all
+//! programs. [`Listener`] and [`Stream`] are used like those of `std::net`; the bytes travel through rings in shared
+//! memory: on one host straight from program to program, to other hosts through the two daemons and one queue pair
+//! between them.
 //!
 //! A server that sends back what it gets:
 //!

@@ -233,8 +233,8 @@ impl Listener {
         Ok(taken)
     }
 
-    /// Takes a connection if one waits: of the daemon's and of kernel TCP's in turn, so that neither's callers wait for the
-    /// other's to end.
+    /// Takes a connection if one waits: of the daemon's and of kernel TCP's in turn, so that neither's callers wait for
+    /// the other's to end.
     fn take_waiting(&self) -> Result<Option<Accepted>, AcceptError> {
         if self.tcp_first.load(Ordering::Relaxed)
             && let Some(accepted) = self.take_of_tcp()?

@@ -1,7 +1,7 @@
 //! Lent parts of a connection's rings: to write into before sending, to look at before taking.
 //!
-//! Owns how far a loan was written, and its bounds. It must never give out a reference to shared memory: the other process
-//! may change it at any time, so bytes are copied in and out, each once.
+//! Owns how far a loan was written, and its bounds. It must never give out a reference to shared memory: the other
+//! process may change it at any time, so bytes are copied in and out, each once.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -13,8 +13,8 @@ use crate::conn::lent::{Lent, Room};
 /// Bytes that pass from the ring to a writer at a time.
 const PASS_BYTES: usize = 4096;
 
-/// Room in the transmit ring, lent by [`Stream::reserve`](crate::Stream::reserve). Writing fills it in order; it takes as
-/// many bytes as were reserved and then 0. Dropping it without [`LoanMut::commit`] sends nothing.
+/// Room in the transmit ring, lent by [`Stream::reserve`](crate::Stream::reserve). Writing fills it in order; it takes
+/// as many bytes as were reserved and then 0. Dropping it without [`LoanMut::commit`] sends nothing.
 pub struct LoanMut<'a> {
     conn: &'a Conn,
     room: Room<'a>,
@@ -122,7 +122,8 @@ impl<'a> Loan<'a> {
         Ok(())
     }
 
-    /// Takes bytes from the front of the loan, at most what is lent; says how many. The sender may use their room again.
+    /// Takes bytes from the front of the loan, at most what is lent; says how many. The sender may use their room
+    /// again.
     pub fn consume(&mut self, bytes: usize) -> usize {
         let count = bytes.min(self.bytes);
         self.conn.consume(&mut self.lent.rx, count as u64);

@@ -1,7 +1,7 @@
 //! Finding the daemon: looks at each place where one may serve this user.
 //!
-//! Owns what is made of the places of [`control::socket_places`]. It must never choose a socket in a directory that anybody
-//! could have made, unless this user or root serves it.
+//! Owns what is made of the places of [`control::socket_places`]. It must never choose a socket in a directory that
+//! anybody could have made, unless this user or root serves it.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Messages: connections that keep boundaries, as `SOCK_SEQPACKET` sockets do.
 //!
-//! Owns sending whole. A message enters the ring whole or not at all; the receiving side takes it in parts if its ring is
-//! smaller. It must never give out a part of a message.
+//! Owns sending whole. A message enters the ring whole or not at all; the receiving side takes it in parts if its ring
+//! is smaller. It must never give out a part of a message.
 
 use std::fmt;
 use std::io::{self, IoSlice, Read};
@@ -27,8 +27,8 @@ use crate::stream::Stream;
 /// receive that ran out of time: it would take the late reply for the reply to the next request.
 /// [`MessageStream::call`] sees to that.
 ///
-/// Both ends are of this kind: a [`Stream`] that connects to a [`MessageListener`], and the other way round, is refused with
-/// [`Reason::WrongKind`].
+/// Both ends are of this kind: a [`Stream`] that connects to a [`MessageListener`], and the other way round, is refused
+/// with [`Reason::WrongKind`].
 ///
 /// ```no_run
 /// # fn main() -> std::io::Result<()> {
@@ -62,7 +62,8 @@ impl MessageStream {
             .map_or(0, |conn| conn.tx_bytes().saturating_sub(MESSAGE_HEADER_BYTES))
     }
 
-    /// Sends one message, which may be empty; waits while there is no room for all of it. On an error none of it was sent.
+    /// Sends one message, which may be empty; waits while there is no room for all of it. On an error none of it was
+    /// sent.
     pub fn send(&self, message: &[u8]) -> io::Result<()> {
         self.send_vectored(&[IoSlice::new(message)])
     }
@@ -86,8 +87,8 @@ impl MessageStream {
         Ok(message_header(len, self.len_max())?)
     }
 
-    /// Receives the next message and says how long it is; None at the end. If `buf` is too small the message is kept, and the
-    /// error says its size ([`MessageError::BufferTooSmall`]). Waits as [`Stream`]'s `read` does.
+    /// Receives the next message and says how long it is; None at the end. If `buf` is too small the message is kept,
+    /// and the error says its size ([`MessageError::BufferTooSmall`]). Waits as [`Stream`]'s `read` does.
     pub fn receive(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         self.receive_by(buf, &mut |part| (&self.stream).read(part))
     }

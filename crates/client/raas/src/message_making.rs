@@ -1,6 +1,6 @@
 //! The making of message connections and their listeners.
 //!
-//! Owns that both ends are told the kind. It must never make one over kernel TCP, which keeps no boundaries.
+//! Makes sure that both ends agree on the kind. It must never make one over kernel TCP, which keeps no boundaries.
 
 use std::net::ToSocketAddrs;
 

@@ -18,13 +18,13 @@ pub(crate) const TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 
 static GLOBAL: Mutex<Option<Session>> = Mutex::new(None);
 
-/// A session with this host's daemon: what streams and listeners are made in. Cloning gives another handle on it; it ends
-/// when the last handle, stream and listener is dropped.
+/// A session with this host's daemon: what streams and listeners are made in. Cloning gives another handle on it; it
+/// ends when the last handle, stream and listener is dropped.
 ///
 /// A session belongs to the process that made it. In a child made by `fork` every use of it fails with
 /// [`SessionError::Forked`] (reads and writes that need no waiting are not checked: leave the parent's streams alone);
-/// [`Session::global`] makes the child a session of its own. A child that lives on with copies of the descriptors hides its
-/// parent's death from peers, so let it `exec` or exit; all descriptors are close-on-exec.
+/// [`Session::global`] makes the child a session of its own. A child that lives on with copies of the descriptors hides
+/// its parent's death from peers, so let it `exec` or exit; all descriptors are close-on-exec.
 #[derive(Clone)]
 pub struct Session {
     pub(crate) attachment: Arc<Attachment>,
@@ -39,8 +39,9 @@ impl Session {
     /// The session that [`Stream::connect`](crate::Stream::connect) and [`Listener::bind`](crate::Listener::bind) use:
     /// made when first asked for, and again in a forked child and after the daemon was lost.
     ///
-    /// Socket: `$RAAS_SOCKET`, else the first that is served of `$XDG_RUNTIME_DIR/raas/raasd.sock`, `/tmp/raas-$UID/raasd.sock`
-    /// (not for root) and `/run/raas/raasd.sock`, where the daemon of the whole host serves.
+    /// Socket: `$RAAS_SOCKET`, else the first that is served of `$XDG_RUNTIME_DIR/raas/raasd.sock`,
+    /// `/tmp/raas-$UID/raasd.sock` (not for root) and `/run/raas/raasd.sock`, where the daemon of the whole host
+    /// serves.
     pub fn global() -> Result<Self, SessionError> {
         let mut global = GLOBAL.lock().unwrap_or_else(PoisonError::into_inner);
         let session = match &*global {
@@ -138,8 +139,8 @@ impl SessionBuilder {
         self
     }
 
-    /// How often a waiting thread then looks with a `sched_yield` between, before it sleeps. The default is about 50 us on
-    /// an idle core: waking a sleeping thread takes 15 to 25 us.
+    /// How often a waiting thread then looks with a `sched_yield` between, before it sleeps. The default is about 50 us
+    /// on an idle core: waking a sleeping thread takes 15 to 25 us.
     #[must_use]
     pub fn yields(mut self, yields: u32) -> Self {
         self.policy.yields = yields;

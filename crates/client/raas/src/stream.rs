@@ -20,9 +20,9 @@ use crate::loan::{Loan, LoanMut};
 
 /// A connection: an ordered, reliable stream of bytes in each direction, as of a TCP socket.
 ///
-/// It can be read and written at once by two threads, through `&Stream` or as the halves of [`Stream::split`]; of several
-/// readers (or writers) one at a time has its turn. Dropping it closes: what was written is still delivered, as far as the
-/// peer reads on, unless bytes that arrived were not read; then the peer sees a reset, as with TCP.
+/// It can be read and written at once by two threads, through `&Stream` or as the halves of [`Stream::split`]; of
+/// several readers (or writers) one at a time has its turn. Dropping it closes: what was written is still delivered, as
+/// far as the peer reads on, unless bytes that arrived were not read; then the peer sees a reset, as with TCP.
 pub struct Stream {
     pub(crate) carrier: Carrier,
 }
@@ -47,8 +47,8 @@ impl Stream {
         (ReadHalf { carrier: carrier.clone() }, WriteHalf { carrier })
     }
 
-    /// Ends a direction or both. After `Write` the peer reads what was written and then the end; after `Read` reads give 0
-    /// at once and the peer's writes fail. A thread that waits in that direction returns.
+    /// Ends a direction or both. After `Write` the peer reads what was written and then the end; after `Read` reads
+    /// give 0 at once and the peer's writes fail. A thread that waits in that direction returns.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         match how {
             Shutdown::Read => self.carrier.shut(Side::Read),
@@ -62,9 +62,9 @@ impl Stream {
         self.carrier.peek(buf)
     }
 
-    /// Waits until there is room for `bytes`, and lends that room: what is written to the [`LoanMut`] goes straight into the
-    /// ring, and is sent by its `commit`. More than the ring holds is refused, with the limit named. Other writers of this
-    /// stream wait meanwhile.
+    /// Waits until there is room for `bytes`, and lends that room: what is written to the [`LoanMut`] goes straight
+    /// into the ring, and is sent by its `commit`. More than the ring holds is refused, with the limit named. Other
+    /// writers of this stream wait meanwhile.
     ///
     /// ```no_run
     /// use std::io::Write;
@@ -88,8 +88,8 @@ impl Stream {
         Ok(LoanMut::new(conn, conn.reserve(bytes)?, bytes))
     }
 
-    /// Waits until bytes are there, and lends what is: to be looked at in the ring and taken by [`Loan::consume`]. None at the
-    /// end. Other readers of this stream wait meanwhile.
+    /// Waits until bytes are there, and lends what is: to be looked at in the ring and taken by [`Loan::consume`]. None
+    /// at the end. Other readers of this stream wait meanwhile.
     ///
     /// ```no_run
     /// # fn main() -> std::io::Result<()> {
@@ -133,10 +133,11 @@ impl Stream {
         self.carrier.timeout(Side::Write)
     }
 
-    /// How long this connection waits for the other host while its daemon says nothing, because it stands still, its machine
-    /// is paused, or the network is cut. Then reads and writes fail with [`Reason::PeerTimeout`], and other connections go
-    /// on. None (the default) waits as long as the daemons do (`heartbeat_ms` x `heartbeat_misses`: 40 s); a longer time than
-    /// that changes nothing, and one shorter than three heartbeats (3 s) counts as these. Zero is refused.
+    /// How long this connection waits for the other host while its daemon says nothing, because it stands still, its
+    /// machine is paused, or the network is cut. Then reads and writes fail with [`Reason::PeerTimeout`], and other
+    /// connections go on. None (the default) waits as long as the daemons do (`heartbeat_ms` x `heartbeat_misses`: 40
+    /// s); a longer time than that changes nothing, and one shorter than three heartbeats (3 s) counts as these. Zero
+    /// is refused.
     ///
     /// On one host it changes nothing: the death of the other process is seen at once. Over kernel TCP it is
     /// `TCP_USER_TIMEOUT`, which counts unacknowledged bytes alone.
@@ -172,11 +173,11 @@ impl Stream {
     }
 
     /// A descriptor for poll, epoll or an event loop: it turns readable when the readiness has changed since the last
-    /// [`Stream::readiness`], which makes it unreadable again. So: poll it, call `readiness`, and do what that says until
-    /// [`io::ErrorKind::WouldBlock`] (or call `readiness` again), then poll. It is readable at first.
+    /// [`Stream::readiness`], which makes it unreadable again. So: poll it, call `readiness`, and do what that says
+    /// until [`io::ErrorKind::WouldBlock`] (or call `readiness` again), then poll. It is readable at first.
     ///
-    /// The first one of a session starts the session's watcher thread, and each costs a descriptor; a stream that is not
-    /// asked for one has none.
+    /// The first one of a session starts the session's watcher thread, and each costs a descriptor; a stream that is
+    /// not asked for one has none.
     ///
     /// ```no_run
     /// use std::io::{ErrorKind, Read};

@@ -1,6 +1,6 @@
-//! The session and who waits for what in it: answers, connections at a port.
+//! The session, and the waiters in it: for answers, and for connections at a port.
 //!
-//! Owns the lists of waiters beside the core's tables. It must never talk to anybody: every method is short and runs under
+//! Owns the lists of waiters, in addition to the core's tables. It does no I/O: every method is short and runs under
 //! the session's lock.
 
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ impl Tables {
 
     // ---- messages of the daemon
 
-    /// Follows a message and notifies who waits for it.
+    /// Follows a message and notifies its waiters.
     pub(crate) fn on_message(&mut self, message: DaemonMessage) -> Result<News, SessionFault> {
         let news = self.session.on_message(message)?;
         match news {

@@ -1,7 +1,7 @@
 //! A connection over kernel TCP that behaves as one over rings does, as far as TCP can.
 //!
-//! Owns the socket and the translation of its errors. It must never give a reset as an orderly end: an error that was seen
-//! stays.
+//! Owns the socket and the translation of its errors. It must never give a reset as an orderly end: an error that was
+//! seen stays.
 
 #[cfg(feature = "tokio")]
 mod polling;

@@ -1,6 +1,7 @@
 //! The kernel TCP side of a listener that was asked to take such connections too.
 //!
-//! Owns the listening socket, which never blocks. It must never lose the error of an accept that leaves a connection waiting.
+//! Owns the listening socket, which never blocks. It must never lose the error of an accept that leaves a connection
+//! waiting.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,5 +1,6 @@
 //! The client and server of the example service, as `tonic_build::manual` writes them (no protoc): `Echo` of package
-//! `raas.example` with `Say` (unary), `Repeat` (server streaming) and `Chat` (both). Owns nothing by hand: not to be edited.
+//! `raas.example` with `Say` (unary), `Repeat` (server streaming) and `Chat` (both). Owns nothing by hand: not to be
+//! edited.
 #![allow(clippy::all, unreachable_pub, missing_debug_implementations)]
 /// Generated client implementations.
 pub mod echo_client {

@@ -1,7 +1,7 @@
 //! Datagrams for tokio's tasks, as by [`crate::DatagramSocket`].
 //!
-//! Owns nothing beyond the waiting. A future that is dropped loses nothing: a datagram is sent whole or not at all, and one that
-//! comes stays in the ring. It must never block a task.
+//! Owns nothing beyond the waiting. A future that is dropped loses nothing: a datagram is sent whole or not at all, and
+//! one that comes stays in the ring. It must never block a task.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,7 +14,8 @@ use crate::datagram_making::DatagramOptions;
 use crate::error::BindError;
 use crate::session::Session;
 
-/// A socket for datagrams, for tasks. One task may receive while another sends; of several in one direction the last is woken.
+/// A socket for datagrams, for tasks. One task may receive while another sends; of several in one direction the last is
+/// woken.
 ///
 /// ```no_run
 /// # async fn example() -> std::io::Result<()> {

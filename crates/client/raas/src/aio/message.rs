@@ -1,7 +1,7 @@
 //! Messages for tokio's tasks: boundaries are kept, as by [`crate::MessageStream`].
 //!
-//! Owns nothing beyond the waiting. A future that is dropped loses nothing: a message is sent whole or not at all, and what was
-//! taken of one that comes is kept. It must never block a task.
+//! Owns nothing beyond the waiting. A future that is dropped loses nothing: a message is sent whole or not at all, and
+//! what was taken of one that comes is kept. It must never block a task.
 
 use std::future::poll_fn;
 use std::io;
@@ -17,8 +17,8 @@ use crate::listen_options::ListenOptions;
 use crate::message_error::MessageError;
 use crate::session::Session;
 
-/// A connection of messages, for tasks. One task may receive while another sends; of several in one direction the last is
-/// woken.
+/// A connection of messages, for tasks. One task may receive while another sends; of several in one direction the last
+/// is woken.
 ///
 /// ```no_run
 /// # async fn example() -> std::io::Result<()> {
@@ -50,14 +50,14 @@ impl MessageStream {
         Ok(Self(crate::MessageStream::new(stream)))
     }
 
-    /// Sends one message, which may be empty; waits while there is no room for all of it. On an error, and if the future is
-    /// dropped before it is done, none of it was sent.
+    /// Sends one message, which may be empty; waits while there is no room for all of it. On an error, and if the
+    /// future is dropped before it is done, none of it was sent.
     pub async fn send(&self, message: &[u8]) -> io::Result<()> {
         poll_fn(|context| self.0.poll_send(context, message)).await
     }
 
-    /// Receives the next message and says how long it is; None at the end. If `buf` is too small the message is kept, as by
-    /// [`crate::MessageStream::receive`].
+    /// Receives the next message and says how long it is; None at the end. If `buf` is too small the message is kept,
+    /// as by [`crate::MessageStream::receive`].
     pub async fn receive(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         poll_fn(|context| self.0.poll_receive(context, buf)).await
     }

@@ -1,6 +1,6 @@
 //! Reading from a connection: trying, and waiting between the tries.
 //!
-//! Owns which waits are those of a stream. It must never wait without having told the writing side of its room.
+//! Decides which waits are those of a stream. It must never wait before it has shown the writing side its room.
 
 use std::io;
 

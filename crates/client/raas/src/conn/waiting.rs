@@ -1,7 +1,7 @@
 //! Waiting for a connection: looking for a while, then sleeping.
 //!
-//! Owns the order of announcing and looking again, and for how long each kind of wait looks. It must never sleep without
-//! having announced it.
+//! Owns the order of announcing and looking again, and for how long each kind of wait looks. It must never sleep
+//! without having announced it.
 
 use std::io;
 
@@ -28,10 +28,10 @@ pub(crate) enum Waits {
 }
 
 impl Waits {
-    /// How to wait for it. The news of a lane pass through a daemon that may need this very processor, and take longer than
-    /// all spins: between hosts nobody spins. A writer whose ring is full sleeps at once: it is called when half of the ring
-    /// is free, while the daemon sends the other half. Who takes a stream sleeps soon, so that the daemon has the processor,
-    /// and more is there afterwards.
+    /// How to wait for it. News of a lane passes through a daemon that may need this very processor, and takes longer
+    /// than all spins. So between hosts no thread spins. A writer whose ring is full sleeps at once; it is woken when
+    /// half of the ring is free, while the daemon sends the other half. A reader of a stream sleeps soon, so that the
+    /// daemon has the processor, and more bytes are there afterwards.
     pub(crate) fn policy(self, is_lane: bool, set: WaitPolicy) -> WaitPolicy {
         if !is_lane {
             return set;

@@ -1,7 +1,7 @@
 //! Writing to a connection: trying, and waiting between the tries.
 //!
-//! Owns the two ways of waiting for room: for some, and for room for a whole message. It must never send a part of what was
-//! to go whole.
+//! Owns the two ways of waiting for room: for some, and for room for a whole message. It must never send a part of what
+//! was to go whole.
 
 use std::io::{self, IoSlice};
 use std::sync::MutexGuard;
@@ -19,7 +19,8 @@ impl Conn {
         if buf.is_empty() || !Tx::is_piece(&self.endpoint, buf.len()) {
             return self.write_slices(&[IoSlice::new(buf)]);
         }
-        // One piece of one buffer goes without the loops over both, which would cost a small message more than its copy.
+        // One piece of one buffer goes without the loops over both, which would cost a small message more than its
+        // copy.
         let mut tx = self.lock_ring(&self.tx)?;
         if let Some(end) = self.endpoint.write_end() {
             return Err(self.failed(end));

@@ -1,7 +1,7 @@
 //! Reading and writing over kernel TCP for tasks: what cannot be done now wakes the task when it can.
 //!
-//! Owns the order: the waker stands before the last look. It must never depend on whether the socket blocks, which threads
-//! may set meanwhile.
+//! Owns the order: the waker stands before the last look. It must never depend on whether the socket blocks, which
+//! threads may set meanwhile.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;

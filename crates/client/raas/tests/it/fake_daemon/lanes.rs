@@ -1,6 +1,7 @@
 //! The engine's part of lane connections: moves bytes from one slot's transmit ring to the other's receive ring.
 //!
-//! Owns the engine's half of the slots. Bytes of a transmit ring are free when the peer's application has consumed them.
+//! Owns the engine's half of the slots. Bytes of a transmit ring are free when the peer's application has consumed
+//! them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

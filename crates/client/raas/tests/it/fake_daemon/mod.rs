@@ -1,8 +1,8 @@
 //! A daemon in a thread of the test: the control protocol as the library sees it, and the engine's part for connections
 //! "to another host", whose two ends are both sessions of this daemon.
 //!
-//! Owns the listeners, the sessions and their sockets. It must never look at a slot for which no doorbell rang: so a ring
-//! that the library forgets is a test that hangs.
+//! Owns the listeners, the sessions and their sockets. It must never look at a slot for which no doorbell rang: so a
+//! ring that the library forgets is a test that hangs.
 //!
 //! 127.0.0.1 is this host (pairs), 127.0.0.2 the other one (lanes); both have the same listeners.
 
@@ -30,7 +30,8 @@ use pairs::Pairs;
 pub(crate) const SLOTS: u32 = 256;
 pub(crate) const HERE: &str = "127.0.0.1";
 pub(crate) const THERE: &str = "127.0.0.2";
-/// The next free port of any daemon: a library that falls back binds it at the kernel too, below the kernel's own choices.
+/// The next free port of any daemon: a library that falls back binds it at the kernel too, below the kernel's own
+/// choices.
 static NEXT_PORT: AtomicU16 = AtomicU16::new(21_000);
 
 /// How the daemon differs from a friendly one.
