@@ -1,7 +1,8 @@
 //! What the engine itself costs: two engines in one thread on a device that only copies.
 //!
 //! `cargo run --release -p engine --example speed`. Prints nanoseconds per message and per idle round; the copies of
-//! payload into, between and out of rings are part of them, packets are not. With arguments `SIZE [COUNT]` it runs one load.
+//! payload into, between and out of rings are part of them, packets are not. With arguments `SIZE [COUNT]` it runs one
+//! load.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};

@@ -64,7 +64,7 @@ pub(crate) struct App {
     sockets: BTreeSet<SocketId>,
     /// Detached: only the memory is still here.
     leaving: bool,
-    /// Its connections were all reset, for it left too long ago.
+    /// All its connections were reset, because it left too long ago.
     is_overdue: bool,
     /// Its doorbell was rung in this round.
     is_touched: bool,
@@ -128,7 +128,7 @@ impl App {
         Some(TakenSlot { number, generation: slot.generation, words: Box::new(self.session.slot(number)) })
     }
 
-    /// Gives a slot back: the generation moves on, so that the application's stale words count no more.
+    /// Gives a slot back: the generation moves on, so that stale words of the application are ignored.
     pub(crate) fn put_back_slot(&mut self, number: u32, words: &SlotWords) {
         let Some(slot) = self.slots.get_mut(number as usize) else { return };
         slot.used_by = None;
@@ -153,8 +153,8 @@ impl App {
         self.slots.iter().filter_map(route).collect()
     }
 
-    /// Whether it sleeps and has to be woken. Clears the flag: one wake is enough until it goes to sleep again, and
-    /// whoever is told here that it sleeps does wake it.
+    /// Whether it sleeps and has to be woken. Clears the flag: one wake is enough until it goes to sleep again. A
+    /// caller that gets true must wake it.
     fn must_wake(&self) -> bool {
         shm::claim_wake(&self.app_sleep)
     }
@@ -269,7 +269,8 @@ impl App {
         self.a2e.is_dirty()
     }
 
-    /// Marks a slot for the application. With `awaited` it has to be woken if it sleeps; true: that is new in this round.
+    /// Marks a slot for the application. With `awaited` it has to be woken if it sleeps; true: that is new in this
+    /// round.
     #[inline]
     pub(crate) fn ring(&mut self, slot: u32, awaited: bool) -> bool {
         self.e2a.ring(slot);
@@ -308,7 +309,7 @@ impl App {
         self.leaving && self.connections == 0 && self.waiting == 0 && self.sockets.is_empty()
     }
 
-    /// Why it is leaving, as its peers are told.
+    /// Why it is leaving, as its peers get it.
     pub(crate) fn reason_for_peers(reason: Reason) -> Reason {
         match reason {
             Reason::ShuttingDown => Reason::ShuttingDown,

@@ -1,7 +1,7 @@
 //! The applications of this host: who is attached, who must be woken, and what is left of those that went.
 //!
-//! Owns the lists through the table of applications. It must never wake an application of which nothing was said since its last
-//! wake.
+//! Owns the lists through the table of applications. It must never wake an application of which nothing was said since
+//! its last wake.
 
 use std::collections::VecDeque;
 

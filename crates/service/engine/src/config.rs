@@ -14,8 +14,8 @@ use crate::limits::{
     LANE_CREDITS_MIN, RING_BYTES_MAX, RING_BYTES_MIN, SEND_QUEUE_DEPTH, SEND_QUEUE_DEPTH_MIN, TABLE_MAX,
 };
 
-/// Giving a ring's pages back and faulting them in again costs about as much as carrying its bytes, so it is done where a second
-/// passes in between.
+/// Giving a ring's pages back and faulting them in again costs about as much as carrying its bytes, so it is done where
+/// a second passes in between.
 const REST_AFTER: Duration = Duration::from_secs(1);
 
 /// Limits and tunables; every bound has its name here or in the crate's limits.
@@ -48,9 +48,9 @@ pub struct EngineConfig {
     pub lanes_per_user_max: u32,
     /// Hosts that are being dialed because of one user's applications; 0 for a quarter of [`EngineConfig::lanes_max`].
     pub dials_per_user_max: u32,
-    /// Networks to whose hosts applications may connect and send datagrams, beside this host itself.
+    /// Networks to whose hosts applications may connect and send datagrams, in addition to this host itself.
     pub connect_to: Vec<IpNet>,
-    /// A user beside root whose shares are not bounded: the daemon's own.
+    /// The daemon's own user: like root, it has no bounded share.
     pub owner_uid: u32,
     /// Datagram sockets.
     pub datagram_sockets_max: u32,
@@ -66,13 +66,13 @@ pub struct EngineConfig {
     pub send_bytes_max: u32,
     /// Bytes posted and not completed on a lane at most; at least four quanta and 256 KiB.
     pub lane_inflight_bytes_max: u64,
-    /// Deficit-round-robin quantum and longest piece of one WRITE, in bytes (4 KiB..=8 MiB). The default fills one GSO batch
-    /// of a software NIC; a little more would be a batch and a crumb.
+    /// Deficit-round-robin quantum and longest piece of one WRITE, in bytes (4 KiB..=8 MiB). The default fills one GSO
+    /// batch of a software NIC; a little more would be a batch and a crumb.
     pub quantum_bytes: u32,
-    /// A connect is given up after this long.
+    /// A connect fails after this long.
     pub connect_timeout: Duration,
-    /// A connection that was not used for so long gives the pages of its rings back to the system, if the device allows it.
-    /// `None`: never.
+    /// A connection that was not used for so long gives the pages of its rings back to the system, if the device allows
+    /// it. `None`: never.
     pub rest_after: Option<Duration>,
 }
 
@@ -177,7 +177,8 @@ impl EngineConfig {
         self.connect_to.iter().any(|network| network.contains(&host))
     }
 
-    /// Refuses values that a device cannot hold, and says what it holds. [`crate::Engine::new`] runs this very function.
+    /// Refuses values that a device cannot hold, and says what it holds. [`crate::Engine::new`] runs this very
+    /// function.
     pub fn check_device(&self, device: &DeviceRoom) -> Result<DeviceFit, SetupError> {
         let send_queue = SEND_QUEUE_DEPTH.min(device.max_qp_wr);
         if send_queue < SEND_QUEUE_DEPTH_MIN {
@@ -214,8 +215,8 @@ impl EngineConfig {
     }
 }
 
-/// Networks that no host of the public Internet is in: RDMA stays within a site, and a daemon that dials wherever its users say
-/// would be their way around the rules for the host's own connections to the outside.
+/// Networks that no host of the public Internet is in: RDMA stays within a site, and a daemon that dials wherever its
+/// users say would be their way around the rules for the host's own connections to the outside.
 pub fn private_networks() -> Vec<IpNet> {
     let v4 = |a: [u8; 4], bits| IpNet::new_assert(IpAddr::from(a), bits);
     let v6 = |first: u16, bits| IpNet::new_assert(IpAddr::from([first, 0, 0, 0, 0, 0, 0, 0]), bits);

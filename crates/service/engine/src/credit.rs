@@ -2,27 +2,27 @@
 //!
 //! Every SEND and every WRITE_WITH_IMM takes one entry of the receiver's shared receive queue. The receiver grants each
 //! lane a fixed number of entries, of which the sum over all lanes never exceeds the entries posted; a used entry is
-//! posted again, then given back by an absolute total in the header of any control frame. Owns these counts. It must never
-//! let a sender use an entry that it was not given, since an RNR NAK would stop every connection of the lane.
+//! posted again, then given back by an absolute total in the header of any control frame. Owns these counts. It must
+//! never let a sender use an entry that it was not given, because an RNR NAK would stop every connection of the lane.
 //!
 //! # Why two sides that ran dry come on again
 //!
-//! Let G (8 or more) be the grant of one direction. Data and ordinary frames leave one credit, the reserve; only a frame that
-//! gives back at least one credit may take it. A side *owes* the entries that it used up and posted again and has not
-//! given back, and gives back as soon as it owes G/4.
+//! Let G (8 or more) be the grant of one direction. Data and ordinary frames leave one credit, the reserve; only a
+//! frame that gives back at least one credit may take it. A side *owes* the entries that it used up and posted again
+//! and has not given back, and gives back as soon as it owes G/4.
 //!
 //! Claim: when nothing is in flight and all that arrived was handled, a side that is out of ordinary credits gets some.
-//! (1) At rest, the credits that a side has and those that the other owes it sum to G. A side with at most the
-//! reserve is owed at least G-1, more than G/4, so the other wants to give back and needs one credit for it.
-//! (2) Not both sides can be at 0 at rest. The last credit of each was spent by a frame that gave back at least one; of the two
-//! frames let F be the one *handled* first, at side B. From then on B had a credit, so B's last credit was spent after, by
-//! its own frame F', sent after F was handled. In the same way, F' being handled gave A a credit, and A's last frame F was sent before
-//! F' was: so A has a credit now. Contradiction.
-//! (3) So one side has a credit and, by (1), wants to give back if the other is dry: it sends, the other gets at least
-//! G/4 credits, and both go on.
+//! (1) At rest, the credits that a side has and those that the other owes it sum to G. A side with at most the reserve
+//! is owed at least G-1, more than G/4, so the other wants to give back and needs one credit for it. (2) Not both sides
+//! can be at 0 at rest. The last credit of each was spent by a frame that gave back at least one; of the two frames let
+//! F be the one *handled* first, at side B. From then on B had a credit, so B's last credit was spent after, by its own
+//! frame F', sent after F was handled. In the same way, F' being handled gave A a credit, and A's last frame F was sent
+//! before F' was: so A has a credit now. Contradiction. (3) So one side has a credit and, by (1), wants to give back if
+//! the other is dry: it sends, the other gets at least G/4 credits, and both go on.
 //!
-//! Nor do two idle sides answer returns with returns for ever: after a return the other owes the one entry that the frame
-//! took, and gives it back only when it owes G/4 (at least 2) or the sender is low, which after a return it is not.
+//! Nor do two idle sides answer returns with returns for ever: after a return the other owes the one entry that the
+//! frame took, and gives it back only when it owes G/4 (at least 2) or the sender is low, which after a return it is
+//! not.
 
 use crate::limits::{CREDITS_LOW, CREDITS_RESERVED};
 
@@ -126,7 +126,7 @@ impl RecvCredits {
         owed > 0 && (owed >= self.grant / 4 || self.unused() <= CREDITS_LOW)
     }
 
-    /// The total for a frame's header, which is thereby given back.
+    /// The total for a frame's header. It counts as given back from now on.
     pub(crate) fn give_back(&mut self) -> u64 {
         self.returned = self.reposted;
         self.returned

@@ -1,6 +1,8 @@
-//! What the engine holds for datagram sockets: ports, binds, sockets, the one UD queue pair of the device, and linked hosts.
+//! What the engine holds for datagram sockets: ports, binds, sockets, the one UD queue pair of the device, and linked
+//! hosts.
 //!
-//! Owns the port space of datagrams, which is apart from that of listeners. It must never hold more sockets than its limit.
+//! Owns the port space of datagrams, which is apart from that of listeners. It must never hold more sockets than its
+//! limit.
 
 pub(crate) mod drops;
 pub(crate) mod header;
@@ -63,7 +65,8 @@ pub(crate) struct Datagrams {
 }
 
 impl Datagrams {
-    /// Makes the UD queue pair. Its key has the highest bit clear, as those that are sent in packets must (IBTA 10.2.5).
+    /// Makes the UD queue pair. Its key has the highest bit clear, as those that are sent in packets must (IBTA
+    /// 10.2.5).
     pub(crate) fn new<P: Provider>(
         nic: &mut P,
         cq: CqId,
@@ -179,7 +182,7 @@ impl Datagrams {
         taken
     }
 
-    /// Nobody waits for the answers to an application's questions any more.
+    /// The application does not wait for the answers to its questions any more.
     pub(crate) fn forget_asks(&mut self, app: AppId) {
         self.asks.retain(|ask| ask.app != app);
     }

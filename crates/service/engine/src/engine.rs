@@ -1,7 +1,7 @@
 //! The engine: its state, one round of work, and the steps that all parts share.
 //!
-//! Owns the order of a round. It must never work in one round more than the limits allow, nor look at connections that
-//! have no news.
+//! Owns the order of a round. It must never do more work in one round than the limits allow, and must never look at
+//! connections that have no news.
 
 mod connect;
 mod datagram;
@@ -83,12 +83,12 @@ struct Scratch {
 
 /// The data path of one daemon on one device.
 ///
-/// One thread calls it: control messages by name, then [`Engine::run`] until it says that there is nothing to do, each time with
-/// [`Engine::begin_rests`] and, if that says so, [`Engine::finish_rests`]; then [`Engine::poll_event`] and
+/// One thread calls it: control messages by name, then [`Engine::run`] until it says that there is nothing to do, each
+/// time with [`Engine::begin_rests`] and, if that says so, [`Engine::finish_rests`]; then [`Engine::poll_event`] and
 /// [`Engine::take_wakes`]. Time is an argument; the largest seen counts.
 ///
-/// Its parts keep their own state and rules; what crosses parts is in the modules below this one, each a round or a kind of
-/// call, and nowhere else.
+/// Its parts keep their own state and rules; what crosses parts is in the modules below this one, each a round or a
+/// kind of call, and nowhere else.
 #[derive(Debug)]
 pub struct Engine {
     config: EngineConfig,
@@ -124,7 +124,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Makes CQ and SRQ on the device. `entropy` seeds packet sequence numbers, route ids and ports: secret randomness in earnest.
+    /// Makes CQ and SRQ on the device. `entropy` seeds packet sequence numbers, route ids and ports: it must be secret
+    /// randomness in production.
     pub fn new<P: Provider>(
         mut config: EngineConfig,
         nic: &mut P,
@@ -317,8 +318,8 @@ impl Engine {
         self.events.pop_front()
     }
 
-    /// Appends the applications that sleep and have news: write to each one's wake socket. Their sleep flags are cleared
-    /// already, so a wake that is not written is lost.
+    /// Appends the applications that sleep and have news: write to each one's wake socket. Their sleep flags are
+    /// cleared already, so a wake that is not written is lost.
     pub fn take_wakes(&mut self, out: &mut Vec<AppId>) {
         self.apps.take_wakes(out);
     }

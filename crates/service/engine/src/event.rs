@@ -1,4 +1,4 @@
-//! What goes in and out of the engine beside calls: types without behaviour.
+//! What goes in and out of the engine in addition to calls: types without behaviour.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -32,17 +32,17 @@ pub struct Listen {
     pub kind: Kind,
 }
 
-/// What the daemon must do, or tell an application.
+/// What the daemon must do, or must report to an application.
 #[derive(Debug)]
 pub enum Event {
-    /// A connect needs a lane to this host: dial it, then `lane_offer`, `lane_accept`, `lane_ready`, or `lane_lost` if it
-    /// cannot be reached. Not repeated until one of them was called.
+    /// A connect needs a lane to this host: dial it, then `lane_offer`, `lane_accept`, `lane_ready`, or `lane_lost` if
+    /// it cannot be reached. Not repeated until one of them was called.
     PeerWanted {
         /// The host.
         peer: IpAddr,
     },
-    /// Make `rings` rings of `ring_bytes` for tx and as many for rx, tell the application, then `add_chunk` both (or
-    /// `chunks_refused`).
+    /// Make `rings` rings of `ring_bytes` for tx and as many for rx, announce them to the application, then `add_chunk`
+    /// both (or `chunks_refused`).
     ChunksWanted {
         /// For whom.
         app: AppId,
@@ -94,15 +94,16 @@ pub enum Event {
         /// Number of the connection.
         connection: u64,
     },
-    /// The application broke the rules and was detached by the engine: tell it, close its socket.
+    /// The application broke the rules, and the engine detached it. The daemon must send it the reason and close its
+    /// socket.
     AppFault {
         /// Who.
         app: AppId,
         /// What it did, for a person.
         detail: String,
     },
-    /// The lane's QP failed and is destroyed; its connections wait. Tell the peer daemon (LaneReset that resumes), make a
-    /// new offer, exchange routes.
+    /// The lane's QP failed and is destroyed; its connections wait. Tell the peer daemon (LaneReset that resumes), make
+    /// a new offer, exchange routes.
     LaneReset {
         /// The host.
         peer: IpAddr,
@@ -114,13 +115,13 @@ pub enum Event {
     LaneFailed {
         /// The host.
         peer: IpAddr,
-        /// What the connections were told.
+        /// The reason that the connections got.
         reason: Reason,
         /// What happened, for a person.
         detail: String,
     },
-    /// Packets for the lane's queue pair come from the peer's address but not from its port, and are dropped: of somebody else
-    /// there, or changed on the way. Told once for each queue pair.
+    /// Packets for the lane's queue pair come from the peer's address but not from its port, and are dropped: of
+    /// somebody else there, or changed on the way. Told once for each queue pair.
     StrangePort {
         /// The host.
         peer: IpAddr,
@@ -129,7 +130,7 @@ pub enum Event {
         /// The peer's UDP port.
         expected: u16,
     },
-    /// No memory of a detached application is in use any more: session and chunks may be dropped.
+    /// Nothing uses the memory of a detached application any more: session and chunks may be dropped.
     AppGone {
         /// Who.
         app: AppId,

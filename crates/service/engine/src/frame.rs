@@ -1,7 +1,8 @@
 //! Control frames on a lane: the bytes of docs/wire.md, section "Lane frames".
 //!
-//! Owns layout, syntax, and what can be said of a value alone ([`check_ring`], [`check_route`]). It must never judge meaning:
-//! whether a route exists or a number is allowed is decided where the record is used. All integers are big-endian; parsing never panics, whatever the bytes are.
+//! Owns layout, syntax, and what can be said of a value alone ([`check_ring`], [`check_route`]). It must never judge
+//! meaning: whether a route exists or a number is allowed is decided where the record is used. All integers are
+//! big-endian; parsing never panics, whatever the bytes are.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -122,7 +123,7 @@ pub(crate) struct Open {
     pub(crate) to_address: IpAddr,
 }
 
-/// One thing that a frame says. `route` is the receiver's route id, but in [`Open`].
+/// One thing that a frame says. `route` is the receiver's route id, except in [`Open`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Record {
     Open(Open),
@@ -146,7 +147,7 @@ pub(crate) enum Record {
         route: u32,
         final_tail: u64,
     },
-    /// The sender's application will not read any more.
+    /// The sender's application will read no more.
     Stop {
         route: u32,
     },
@@ -210,8 +211,8 @@ pub(crate) fn parse(frame: &[u8]) -> Result<(Header, Records<'_>), FrameError> {
     Ok((header, Records { rest, left: header.records }))
 }
 
-/// Takes a control frame apart as the engine does; how many records it has, or what is wrong with it in words. For tools
-/// and fuzzers: the engine itself judges each record where it is used.
+/// Takes a control frame apart as the engine does; how many records it has, or a text that says what is wrong. This is
+/// for tools and fuzzers: the engine itself checks each record where it uses it.
 pub fn check_frame(frame: &[u8]) -> Result<usize, String> {
     let (_, records) = parse(frame).map_err(|e| e.to_string())?;
     records.map(|record| record.map(drop).map_err(|e| e.to_string())).try_fold(0, |n, record| record.map(|()| n + 1))

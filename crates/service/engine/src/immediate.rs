@@ -1,11 +1,12 @@
 //! The immediate of ring data: whose they are, and how many came before the WRITE that carries it.
 //!
-//! Owns the layout of its 32 bits. What it says of bytes is a claim of the peer's: it is checked against the grant
-//! like any length, and against where the device says that bytes were placed.
+//! Owns the layout of its 32 bits. The number of bytes in it is a claim of the peer: it is checked against the grant
+//! like any length, and against the place where the device says that bytes were put.
 //!
-//! A WRITE with immediate tells the receiver its own length only. Between software NICs long data leaves as a WRITE of whole
-//! units and a WRITE with immediate of the rest: the packets of a plain WRITE can be cut evenly, so that they share a GSO batch,
-//! those of a WRITE with immediate cannot (`roce`, send queue). The immediate then tells the units.
+//! A WRITE with immediate gives the receiver only its own length. Between software NICs long data leaves as a WRITE of
+//! whole units and a WRITE with immediate of the rest. The packets of a plain WRITE can be cut evenly, so that they
+//! share a GSO batch; those of a WRITE with immediate cannot (`roce`, send queue). The immediate then has the number of
+//! units.
 
 use crate::table::KEY_BITS;
 
@@ -36,8 +37,8 @@ impl Immediate {
     }
 }
 
-/// How much of a piece leaves as a plain WRITE before the WRITE with immediate. The rest may be nothing: a whole unit with an
-/// immediate would be longer than the others.
+/// How much of a piece leaves as a plain WRITE before the WRITE with immediate. The rest may be nothing: a whole unit
+/// with an immediate would be longer than the others.
 pub(crate) const fn bytes_before(piece_bytes: u32) -> u32 {
     if piece_bytes <= UNIT_BYTES { 0 } else { piece_bytes / UNIT_BYTES * UNIT_BYTES }
 }

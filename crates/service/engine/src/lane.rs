@@ -1,10 +1,10 @@
 //! A lane: the one RC queue pair to a peer host, and what waits for it.
 //!
-//! Owns the lane's queues and numbers. It must never touch a connection: those who move connections are `pump` (sending),
-//! `engine::recv` (receiving) and `engine::link` (making and losing lanes).
+//! Owns the lane's queues and numbers. It must never touch a connection: those who move connections are `pump`
+//! (sending), `engine::recv` (receiving) and `engine::link` (making and losing lanes).
 //!
-//! A lane that is reset loses its queue pair and all that waits for it, but not its connections: `engine::reset` carries them
-//! over.
+//! A lane that is reset loses its queue pair and all that waits for it, but not its connections: `engine::reset`
+//! carries them over.
 
 pub(crate) mod pump;
 mod row;
@@ -281,7 +281,7 @@ impl Lane {
         self.state == LaneState::Down && !self.is_wanted && self.parked.is_empty() && self.members.count() == 0
     }
 
-    /// Whether it is up and carries no connection, nor is about to.
+    /// Whether it is up, carries no connection, and is not about to carry one.
     pub(crate) fn is_unused(&self) -> bool {
         let opening = !self.opens.is_empty() || self.opens_sent > 0 || self.opens_received > 0;
         self.state == LaneState::Up && self.members.count() == 0 && self.parked.is_empty() && !opening
@@ -325,7 +325,8 @@ impl Lane {
         self.state == LaneState::Down && !self.redial.is_due(now)
     }
 
-    /// What the end of the lane, or of the wish for it, says about the next dial. Before anything of the lane is forgotten.
+    /// What the end of the lane, or of the wish for it, says about the next dial. Before anything of the lane is
+    /// forgotten.
     pub(crate) fn note_loss(&mut self, now: Time, rng: &mut impl RngExt) {
         if self.can_answer() && (self.is_up() || self.resync.is_some()) {
             self.redial.on_lost(now, now.saturating_since(self.up_since), rng);
@@ -431,8 +432,8 @@ impl Lane {
         self.drr.push(app, route);
     }
 
-    /// A connection consumed bytes of which the peer may hear later, and is not in that list yet. True: the timer of such news
-    /// is to be started.
+    /// A connection consumed bytes of which the peer may hear later, and is not in that list yet. True: the timer of
+    /// such news is to be started.
     pub(crate) fn push_lazy_head(&mut self, route: RouteId) -> bool {
         self.lazy_heads.push_back(route);
         !std::mem::replace(&mut self.has_head_timer, true)
@@ -544,7 +545,7 @@ impl Lane {
 
     // ---- the path MTU
 
-    /// The way to the peer takes this path MTU at most. True: the queue pair has a larger one, and must be made anew.
+    /// The way to the peer takes this path MTU at most. True: the queue pair has a larger one, and must be replaced.
     pub(crate) fn narrow(&mut self, now: Time, mtu: PathMtu) -> bool {
         if mtu < self.mtu_max {
             (self.mtu_max, self.narrowed) = (mtu, Some(now));
@@ -553,9 +554,9 @@ impl Lane {
         self.has_qp() && current > mtu
     }
 
-    /// All retries of a send were spent. A way that swallows long packets without a word looks like that, again and again, while
-    /// the control link goes on: the next incarnation tries shorter ones, each a step. An outage that is as long looks the same, so
-    /// this does not hold for ever (`widen`). Says the path MTU if it is lowered now.
+    /// All retries of a send were spent. A way that swallows long packets without a word looks like that, again and
+    /// again, while the control link goes on: the next incarnation tries shorter ones, each a step. An outage that is
+    /// as long looks the same, so this does not hold for ever (`widen`). Says the path MTU if it is lowered now.
     pub(crate) fn on_retries_spent(&mut self, now: Time) -> Option<PathMtu> {
         if self.state == LaneState::Up && now.saturating_since(self.up_since) >= LANE_SUSPECT_WITHIN {
             self.spent = 0;
@@ -569,8 +570,9 @@ impl Lane {
         Some(lower)
     }
 
-    /// Whether to try a path MTU of up to `device`'s again, since the way may be wide again, or never was narrow: a router's word may
-    /// be anybody's, and an outage is taken for a narrow way. Each time the next one is further off, and the first failure ends it.
+    /// Whether to try a path MTU of up to `device`'s again, since the way may be wide again, or never was narrow: a
+    /// router's word may be anybody's, and an outage is taken for a narrow way. Each time the next one is further off,
+    /// and the first failure ends it.
     pub(crate) fn widen(&mut self, now: Time, device: PathMtu) -> bool {
         let is_due = self.narrowed.is_some_and(|at| now.saturating_since(at) >= self.widen_after);
         if !is_due || self.state != LaneState::Up || self.mtu_offered >= device {
@@ -644,7 +646,7 @@ impl Lane {
         self.closing.clear();
     }
 
-    /// Forgets everything but who waits for a lane. Connections were taken out of the list before.
+    /// Forgets everything except the connects that wait for a lane. Connections were taken out of the list before.
     pub(crate) fn clear(&mut self) {
         self.forget_queue_pair();
         self.is_wanted = false;
@@ -657,8 +659,8 @@ impl Lane {
         self.members.clear();
     }
 
-    /// The connections wait for the next incarnation, which the daemons make by themselves. `unsent`: those whose Open never
-    /// left, the oldest last; `unanswered`: Opens of the peer that still wait for an answer.
+    /// The connections wait for the next incarnation, which the daemons make by themselves. `unsent`: those whose Open
+    /// never left, the oldest last; `unanswered`: Opens of the peer that still wait for an answer.
     pub(crate) fn keep_connections(&mut self, resync: Resync, unsent: Vec<RouteId>, unanswered: u32) {
         self.is_wanted = true;
         self.opens_received = unanswered;

@@ -139,7 +139,7 @@ impl Lanes {
 
     // ---- those that failed
 
-    /// The queue pair failed. What has arrived is still handled; at the end of the round the lane is reset.
+    /// The queue pair broke. What has arrived is still handled, and at the end of the round the lane is reset.
     pub(crate) fn fail(&mut self, id: LaneId, detail: String) {
         if let Some(lane) = self.table.get_mut(id)
             && lane.fail(detail)

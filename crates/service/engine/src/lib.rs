@@ -1,29 +1,32 @@
 //! The daemon's data path, without I/O: lanes, virtual queue pairs, credits, fairness.
 //!
-//! One [`Engine`] drives one device ([`verbs::Provider`]) for all applications of a host: one CQ, one SRQ, one RC queue pair
-//! ("lane") to each peer host. A connection is a *virtual queue pair*: two rings in memory shared with the application,
-//! a route id, and no device object of its own. The bytes of docs/shm-layout.md are what an application sees of it,
-//! those of docs/wire.md (section "Lane frames") what a peer daemon sees.
+//! One [`Engine`] drives one device ([`verbs::Provider`]) for all applications of a host: one CQ, one SRQ, one RC queue
+//! pair ("lane") to each peer host. A connection is a *virtual queue pair*: two rings in memory shared with the
+//! application, a route id, and no device object of its own. The bytes of docs/shm-layout.md are what an application
+//! sees of it, those of docs/wire.md (section "Lane frames") what a peer daemon sees.
 //!
-//! The way of a byte: the application copies it into its tx ring and rings the session's doorbell; [`Engine::run`] takes the
-//! doorbell (`engine::tenant`), checks the tail (`vqp`), puts the connection into its lane's ready list (`sched`) and posts the
-//! whole readable range as WRITE_WITH_IMM with the peer's route id (`lane::pump`, `sendq`, `credit`). The peer's engine finds the
-//! connection by the immediate (`engine::recv`), publishes its new tail and rings its application's doorbell. What that
-//! application consumed comes back in a control frame (`frame`) and frees the tx ring.
+//! The way of a byte: the application copies it into its tx ring and rings the session's doorbell; [`Engine::run`]
+//! takes the doorbell (`engine::tenant`), checks the tail (`vqp`), puts the connection into its lane's ready list
+//! (`sched`) and posts the whole readable range as WRITE_WITH_IMM with the peer's route id (`lane::pump`, `sendq`,
+//! `credit`). The peer's engine finds the connection by the immediate (`engine::recv`), publishes its new tail and
+//! rings its application's doorbell. What that application consumed comes back in a control frame (`frame`) and frees
+//! the tx ring.
 //!
-//! Modules use each other downwards only. At the bottom: names (`ids`), bounds (`limits`), bytes of the wire (`frame`, `immediate`,
-//! `datagram::header`) and rules of numbers alone (`credit`, `sched`, `sendq`, `ringpool`, `timers`, `users`, ...). On these the
-//! things, each with its own state behind its own verbs: a connection (`vqp`), a `lane`, an application (`app`), the sockets
-//! (`datagram`); then the tables of them (`vqp::table`, `lanes`, `apps`, `listeners`, `attempts`). At the top the [`Engine`], which
-//! alone sees all of them: `engine` has the order of a round, and its submodules a round or kind of call each.
+//! Modules use each other downwards only. At the bottom: names (`ids`), bounds (`limits`), bytes of the wire (`frame`,
+//! `immediate`, `datagram::header`) and rules of numbers alone (`credit`, `sched`, `sendq`, `ringpool`, `timers`,
+//! `users`, ...). On these the things, each with its own state behind its own verbs: a connection (`vqp`), a `lane`, an
+//! application (`app`), the sockets (`datagram`); then the tables of them (`vqp::table`, `lanes`, `apps`, `listeners`,
+//! `attempts`). At the top the [`Engine`], which alone sees all of them: `engine` has the order of a round, and its
+//! submodules a round or kind of call each.
 //!
 //! Limits. Everything that grows is bounded by [`EngineConfig`] or the private module `limits`; events are bounded by
 //! the tables that they are about, as long as the daemon takes them after each round. At a limit there is back
 //! pressure or a typed [`control::Reason`].
 //!
-//! Trust. An application's words are checked before use, and a wrong one costs it its session ([`Event::AppFault`]). A peer
-//! daemon's messages are checked too, and a wrong one costs the connections of that lane ([`Event::LaneFailed`]); but hosts that share the
-//! cluster key trust each other not to write elsewhere into the receive rings of their common lane.
+//! Trust. An application's words are checked before use, and a wrong one costs it its session ([`Event::AppFault`]). A
+//! peer daemon's messages are checked too, and a wrong one costs the connections of that lane ([`Event::LaneFailed`]);
+//! but hosts that share the cluster key trust each other not to write elsewhere into the receive rings of their common
+//! lane.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -24,13 +24,14 @@ pub(crate) const CHUNKS_PER_APP_MAX: usize = 8192;
 /// Freed slots of a session that wait at least, while unused ones are left. Few, so that a session stays in few pages.
 pub(crate) const SLOT_REUSE_DELAY: usize = 64;
 
-/// Fewest SRQ entries of a grant. With fewer, a quarter of the grant would not be a whole credit beside the reserve.
+/// Fewest SRQ entries of a grant. With fewer, a quarter of the grant would not be a whole credit in addition to the
+/// reserve.
 pub const LANE_CREDITS_MIN: u32 = 8;
 /// Most SRQ entries of a grant.
 pub const LANE_CREDITS_MAX: u32 = 1 << 16;
 /// A credit of each lane that only frames which return credits may take.
 pub(crate) const CREDITS_RESERVED: u64 = 1;
-/// The peer is short of credits when it has no more than these left.
+/// The peer is short of credits when it has at most this many left.
 pub(crate) const CREDITS_LOW: u64 = 2;
 
 /// Work requests that a lane's send queue holds, if the device allows as many.
@@ -41,11 +42,13 @@ pub(crate) const SEND_QUEUE_DEPTH_MIN: u32 = 64;
 pub(crate) const SEND_QUEUE_RESERVED: usize = 1;
 /// Work requests handed to the device in one call.
 pub(crate) const POST_BATCH: usize = 16;
-/// What a work request costs an application's turn at least, in bytes: short ones cost the device the same as long ones.
+/// What a work request costs an application's turn at least, in bytes: short ones cost the device the same as long
+/// ones.
 pub(crate) const WORK_REQUEST_BYTES: u32 = 256;
 /// Every so many work requests one is signalled, so that the send queue's accounting goes on.
 pub(crate) const SIGNAL_WRS: u32 = 16;
-/// So many times while a lane's bytes in flight fill up a work request is signalled. Each asks the peer for an acknowledgement.
+/// So many times while a lane's bytes in flight fill up a work request is signalled. Each asks the peer for an
+/// acknowledgement.
 pub(crate) const SIGNALS_PER_FLIGHT: u64 = 8;
 /// Fewest bytes in flight that a lane is allowed.
 pub const FLIGHT_BYTES_MIN: u64 = 256 << 10;
@@ -59,8 +62,8 @@ pub const FRAME_BYTES_MIN: u32 = 256;
 /// Longest SRQ entry.
 pub const FRAME_BYTES_MAX: u32 = 1 << 16;
 
-/// Opens of one direction of a lane that wait for their answer: the sender holds further ones back, the receiver fails a
-/// lane whose peer does not. It bounds the parked opens and the refusals that wait for a frame.
+/// Opens of one direction of a lane that wait for their answer: the sender holds further ones back, the receiver fails
+/// a lane whose peer does not. It bounds the parked opens and the refusals that wait for a frame.
 pub(crate) const OPENS_PENDING_MAX: u32 = 1024;
 
 /// Completions taken in one round.
@@ -80,25 +83,25 @@ pub(crate) const DRAIN_POLLS: usize = 1024;
 pub(crate) const LANE_RESETS_MAX: usize = 16;
 /// See [`LANE_RESETS_MAX`].
 pub(crate) const LANE_RESET_WINDOW: Duration = Duration::from_secs(60);
-/// How often a connect looks for a lane again whose lane made room for another host's before there was an answer. With one
-/// more time it fails: hosts take each other's places faster than they use them.
+/// How often a connect looks for a lane again whose lane made room for another host's before there was an answer. With
+/// one more time it fails: hosts take each other's places faster than they use them.
 pub(crate) const CONNECT_DISPLACED_MAX: u32 = 8;
 /// Queue pairs in a row that spend all their retries before the path MTU is suspected.
 pub(crate) const LANE_SPENT_MAX: u32 = 2;
 /// One that was up for so long before it spent them begins a new row. Longer than all retries take.
 pub(crate) const LANE_SUSPECT_WITHIN: Duration = Duration::from_secs(30);
-/// How long a lowered path MTU holds before the device's is tried again: the first time, doubled after each time, and at most.
-/// Kernels forget what a router said after ten minutes.
+/// How long a lowered path MTU holds before the device's is tried again: the first time, doubled after each time, and
+/// at most. Kernels forget what a router said after ten minutes.
 pub(crate) const LANE_WIDEN_FIRST: Duration = Duration::from_secs(5 * 60);
 /// See [`LANE_WIDEN_FIRST`].
 pub(crate) const LANE_WIDEN_LAST: Duration = Duration::from_secs(80 * 60);
-/// Resets in a row of incarnations that were up for [`LANE_FRUITLESS_AFTER`], had something to send and carried nothing in
-/// either direction; with one more the connections end.
+/// Resets in a row of incarnations that were up for [`LANE_FRUITLESS_AFTER`], had something to send and carried nothing
+/// in either direction; with one more the connections end.
 pub(crate) const LANE_RESETS_FRUITLESS_MAX: u32 = 3;
 /// See [`LANE_RESETS_FRUITLESS_MAX`].
 pub(crate) const LANE_FRUITLESS_AFTER: Duration = Duration::from_secs(1);
 
-/// Consumed bytes below a quarter of the ring are reported after this long at the latest.
+/// Consumed bytes below a quarter of the ring are reported within this time.
 pub(crate) const HEAD_LINGER: Duration = Duration::from_millis(1);
 /// Connections that a departed application closed in order may deliver their last bytes for this long.
 pub(crate) const ORPHAN_LINGER: Duration = Duration::from_secs(60);
@@ -114,7 +117,8 @@ pub(crate) const REST_SLICE_BYTES: u64 = 256 << 10;
 pub(crate) const REST_BYTES_PER_RUN: u64 = 2 * REST_SLICE_BYTES;
 /// Pause after a full round, in which others are served.
 pub(crate) const REST_PACE: Duration = Duration::from_millis(1);
-/// Ticks for which a rest is put off because something is in the way; then the connection is left alone until it is used.
+/// Ticks for which a rest is put off because something is in the way; then the connection is left alone until it is
+/// used.
 pub(crate) const REST_TRIES_MAX: u8 = 16;
 /// The device's counters are read so often for [`crate::EngineTotals`].
 pub(crate) const DEVICE_SAMPLE: Duration = Duration::from_secs(1);
@@ -146,14 +150,15 @@ pub(crate) const REDIAL_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// First port of those that connects and listens on port 0 take.
 pub(crate) const EPHEMERAL_FIRST: u16 = 32768;
 
-/// ACK timeout of a lane: 4.096 us x 2^17 = 537 ms (IBTA 9.7.6.1.3). Long, because a host whose cores are all busy looks like
-/// a dead one for some hundred milliseconds, and death is told by the control link; the software NIC probes much earlier.
+/// ACK timeout of a lane: 4.096 us x 2^17 = 537 ms (IBTA 9.7.6.1.3). It is long because a host whose cores are all busy
+/// looks like a dead one for some hundred milliseconds, and the control link shows death. The software NIC probes much
+/// earlier.
 pub(crate) const LANE_ACK_TIMEOUT: u8 = 17;
 /// Transport retries before a lane fails: not 7, which kernel rxe takes for "without end".
 pub(crate) const LANE_RETRIES: u8 = 6;
 /// RNR retries: for ever. A safety net; credits make RNR NAKs impossible.
 pub(crate) const LANE_RNR_RETRIES: u8 = 7;
-/// RNR timer code told to peers: 640 us.
+/// RNR timer code that peers get: 640 us.
 pub(crate) const LANE_MIN_RNR_TIMER: u8 = 12;
 
 const _: () = {

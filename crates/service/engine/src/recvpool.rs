@@ -2,14 +2,14 @@
 //!
 //! Owns the invariant that the sum of grants never exceeds the entries posted or in hand: a grant is made only after
 //! its entries were posted, and a consumed entry is posted again at once. It must never read more of a buffer than was
-//! received, nor hand a buffer to anyone while it is posted.
+//! received, and must never give a buffer out while it is posted.
 
 use verbs::{Access, MrId, PostError, Provider, RecvWr, Region, Sge, SrqId, SrqInit, VerbsError};
 
 use crate::ids::LaneId;
 use crate::limits::RECV_BATCH;
 
-/// Marks the `wr_id` of receives: the other fields of a failed completion do not tell it from a send.
+/// Marks the `wr_id` of receives: the other fields of a failed completion do not distinguish it from a send.
 pub(crate) const RECV_WR: u64 = 1 << 63;
 
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! When a host that could not be reached is dialed again for datagrams that go there.
 //!
-//! Owns the pauses between such dials: each failure in a row doubles the pause, up to a bound, and a part of it is random, so
-//! that many hosts that lost the same peer do not come back at one moment. It must never hold back what an application waits
-//! for: a connect, or a question for the path, dials at once, and its failure counts here too.
+//! Owns the pauses between such dials: each failure in a row doubles the pause, up to a bound, and a part of it is
+//! random, so that many hosts that lost the same peer do not come back at one moment. It must never hold back what an
+//! application waits for: a connect, or a question for the path, dials at once, and its failure counts here too.
 
 use std::time::Duration;
 
@@ -40,8 +40,8 @@ impl Redial {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// A lane that was up for `lasted` is gone. One that lasted shows that the host can be reached; several that did not are
-    /// as good as dials that failed, but the first of them costs no pause.
+    /// A lane that was up for `lasted` is gone. One that lasted shows that the host can be reached; several that did
+    /// not last count as dials that failed, but the first of them costs no pause.
     pub(crate) fn on_lost(&mut self, now: Time, lasted: Duration, rng: &mut impl RngExt) {
         if lasted >= REDIAL_PAUSE_MAX {
             *self = Self::default();

@@ -1,6 +1,7 @@
 //! What both ends of a lane tell each other after a reset, before its connections go on (docs/wire.md).
 //!
-//! Owns which connections were told and heard. It must never say that all is done before both ends have told everything.
+//! Owns which connections were told and heard. It must never say that all is done before both ends have told
+//! everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +15,14 @@ pub(crate) enum ToTell {
     ParkedOpen(u32),
 }
 
-/// What one end still has to tell and to hear.
+/// What one end still has to send and to receive.
 #[derive(Debug, Default)]
 pub(crate) struct Resync {
     /// Connections of the lane when it was reset.
     routes: Vec<RouteId>,
     /// Opens of the peer, by its route ids, that will be answered.
     parked: Vec<u32>,
-    /// Of `routes`, then of `parked`, so many were told.
+    /// How many of `routes`, and then of `parked`, were reported.
     told: usize,
     /// The last message was made, and all were confirmed.
     is_last_told: bool,

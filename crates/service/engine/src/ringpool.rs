@@ -1,8 +1,8 @@
 //! The rings of one application: places in chunks, by size class.
 //!
-//! Owns which ring is free. It must never give out a ring twice, and takes one back only from a connection that is over. A class
-//! is a power of two; each chunk holds rings of one class and direction. Chunks come from the daemon when they are
-//! asked for; what waits for them waits here, in order.
+//! Owns which ring is free. It must never give out a ring twice, and takes one back only from a connection that is
+//! over. A class is a power of two; each chunk holds rings of one class and direction. Chunks come from the daemon when
+//! they are asked for; what waits for them waits here, in order.
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The ring as the peer is told, of which it uses `bytes`.
+    /// The ring as the peer gets it; it uses `bytes` of it.
     pub(crate) fn wire_ring(&self, bytes: u32) -> WireRing {
         WireRing { bytes, rkey: self.rkey.0, addr: self.offset }
     }
@@ -66,7 +66,7 @@ struct Chunk {
     mr: Mr,
     used: u32,
     rings: Vec<RingUse>,
-    /// Its rings are given to nobody any more.
+    /// Its rings are given to no further connection.
     is_closed: bool,
     /// Keeps the memory mapped.
     region: Region,
@@ -77,7 +77,7 @@ struct Chunk {
 struct RingUse {
     is_taken: bool,
     freed_at: Time,
-    /// It was told by [`RingPool::put_back`], and [`RingPool::look_at_free`] has not let go of it.
+    /// [`RingPool::put_back`] reported it, and [`RingPool::look_at_free`] still watches it.
     is_watched: bool,
 }
 
@@ -276,7 +276,7 @@ impl RingPool {
         Some(RingMemory { region: chunk.region.clone(), offset: place.offset, bytes: bytes.into() })
     }
 
-    /// Takes back the rings of a connection that is over. Chunks that are thereby spare leave the pool.
+    /// Takes back the rings of a connection that is over. Chunks that become spare leave the pool.
     pub(crate) fn put_back(&mut self, now: Time, pair: RingPair) -> PutBack {
         let mut back = PutBack::default();
         for (kind, place) in [(ChunkKind::Tx, pair.tx), (ChunkKind::Rx, pair.rx)] {
@@ -359,8 +359,8 @@ impl RingPool {
         }
     }
 
-    /// Lets an unused chunk go if as many rings as it has, and as many as are in use, are free elsewhere: an application
-    /// that opens and closes around a chunk's edge must not register and deregister each time.
+    /// Lets an unused chunk go if as many rings as it has, and as many as are in use, are free elsewhere: an
+    /// application that opens and closes around a chunk's edge must not register and deregister each time.
     fn retire_spare(&mut self, index: usize, retired: &mut Vec<Retired>) {
         let Some(chunk) = self.chunks.get(index).and_then(Option::as_ref) else { return };
         let class = &mut self.classes[chunk.class];

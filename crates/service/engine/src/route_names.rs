@@ -1,9 +1,9 @@
 //! Route ids: how peers name connections.
 //!
-//! Owns the way between the keys of the table of connections and the ids that are said on the wire: a permutation of 28 bits
-//! that the engine's entropy chooses. Keys are counted up, so they would tell an outsider which ids are in use; it keeps
-//! what keys promise (a stale one is told from a live one for at least 1,023 lives of its index), since it maps one to one.
-//! It is a hurdle for who guesses, not a cipher. It must never give out 0, which means "none".
+//! Owns the way between the keys of the table of connections and the ids that are said on the wire: a permutation of 28
+//! bits that the engine's entropy chooses. Keys are counted up, so they would show an outsider which ids are in use.
+//! The permutation keeps what keys promise (a stale key differs from a live one for at least 1,023 uses of its index),
+//! because it maps one to one. It is a hurdle for guessers, not a cipher. It must never give out 0, which means "none".
 
 use rand::{Rng, RngExt};
 
@@ -32,7 +32,7 @@ impl RouteNames {
         Self { start: rng.random::<u32>() & MASK, rounds }
     }
 
-    /// What the peer is told.
+    /// The id that the peer gets.
     pub(crate) fn name(&self, route: RouteId) -> u32 {
         match self.permute(route.bits()) {
             // No connection has key 0, so its place is free.
@@ -69,7 +69,8 @@ impl RouteNames {
     }
 }
 
-/// Of an odd number modulo 2^32: each step of Newton's method doubles the bits that are right, of which three are at first.
+/// Of an odd number modulo 2^32: each step of Newton's method doubles the bits that are right, of which three are at
+/// first.
 const fn inverse(odd: u32) -> u32 {
     let mut x = odd;
     let mut right_bits = 3;

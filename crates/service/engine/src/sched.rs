@@ -1,15 +1,16 @@
-//! Deficit round robin over what has something to send on one lane: over applications, and over the connections of each;
-//! and in the same way over the datagram sockets of a host.
+//! Deficit round robin over what has something to send on one lane: over applications, and over the connections of
+//! each; and in the same way over the datagram sockets of a host.
 //!
 //! Owns the order of turns. It must never look at connections that are not ready, and holds keys, not indices: a
 //! connection that went away while it waited is skipped by its stale key.
 //!
 //! In its turn an application may send one quantum of bytes; so may each of its connections among themselves. So an
-//! application has the same share of the lane whether it has one connection or a thousand. Who has nothing left leaves with
-//! the rest of the quantum lost; who spent it goes to the back; a connection that the lane or the end of its application's
-//! turn stopped keeps its place and the rest of its own turn (Shreedhar and Varghese, 1995). Pieces are cut to what is left,
-//! so no turn ends with bytes to spare, and 0 left means that none has begun. Every step is O(1), and while one application
-//! sends alone nothing but a counter is added to a plain list.
+//! application has the same share of the lane whether it has one connection or a thousand. One that has nothing left to
+//! send leaves, and loses the rest of the quantum. One that spent its quantum goes to the back. A connection that was
+//! stopped by the lane, or by the end of its application's turn, keeps its place and the rest of its own turn
+//! (Shreedhar and Varghese, 1995). Pieces are cut to what is left, so no turn ends with bytes to spare, and 0 left
+//! means that none has begun. Every step is O(1), and while one application sends alone nothing but a counter is added
+//! to a plain list.
 
 use std::collections::VecDeque;
 
@@ -130,7 +131,7 @@ impl<K: Copy> Drr<K> {
 
     #[inline(never)]
     fn switch_to(&mut self, index: usize) {
-        // Both have their places since one of them was pushed beside the other.
+        // Both have their places, because one of them was pushed while the other was there.
         if let Some(place) = self.others.get_mut(self.current) {
             std::mem::swap(place, &mut self.ready);
         }
@@ -156,8 +157,8 @@ mod tests {
         backlog.iter().map(|&bytes| (1, bytes)).collect()
     }
 
-    /// Serves flows with an application and `backlog` bytes each in pieces of at most `piece`, `stop_every` bytes the lane
-    /// stops; returns bytes served per flow when `total` have been served.
+    /// Serves flows with an application and `backlog` bytes each in pieces of at most `piece`, `stop_every` bytes the
+    /// lane stops; returns bytes served per flow when `total` have been served.
     fn serve(quantum: u32, flows: &[(u32, u64)], piece: u32, total: u64, stop_every: u64) -> Vec<u64> {
         let mut drr = Drr::new(quantum);
         let mut left: Vec<u64> = flows.iter().map(|f| f.1).collect();

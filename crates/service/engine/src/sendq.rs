@@ -1,7 +1,7 @@
 //! The send queue of one lane: what is posted and not completed.
 //!
-//! Owns the count of work requests and bytes, which of them are signalled, and the slots of control frames. It must never
-//! stage more than the queue holds: callers ask [`SendQueue::has_room`] first, so that the device never refuses.
+//! Owns the count of work requests and bytes, which of them are signalled, and the slots of control frames. It must
+//! never stage more than the queue holds: callers ask [`SendQueue::has_room`] first, so that the device never refuses.
 //!
 //! Completions of an RC queue pair come in order, and that of a signalled work request speaks for all before it (IBTA
 //! 10.8.5.1). Work requests are numbered; the number is the `wr_id`.
@@ -141,7 +141,7 @@ impl SendQueue {
         self.staged.len() >= POST_BATCH
     }
 
-    /// Hands what is staged to the device. An error means that the queue pair is of no more use.
+    /// Hands what is staged to the device. An error means that the queue pair is broken.
     pub(crate) fn flush<P: Provider>(&mut self, nic: &mut P, qpn: Qpn) -> Result<(), PostError> {
         for batch in self.staged.chunks(POST_BATCH) {
             // A lone work request is the common case of low load, and the one that latency hangs on.

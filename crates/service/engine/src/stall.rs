@@ -10,7 +10,8 @@ use crate::ids::RouteId;
 /// A lane whose peer says nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Stall {
-    /// Connections that wait for a bounded time, soonest first. Entries of connections that are over go when they are due.
+    /// Connections that wait for a bounded time, soonest first. Entries of connections that are over go when they are
+    /// due.
     due: BTreeSet<(Duration, RouteId)>,
     patience: BTreeMap<RouteId, Duration>,
 }

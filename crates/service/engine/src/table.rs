@@ -1,7 +1,7 @@
 //! The tables of the engine: slabs whose keys are 18 index bits and 10 generation bits, the rest is 0.
 //!
-//! Owns the layout of their keys. A freed index waits behind [`REUSE_DELAY`] other freed ones, so a stale key is told from a
-//! live one for at least 1,023 lives of its index.
+//! Owns the layout of their keys. A freed index waits behind [`REUSE_DELAY`] other freed ones, so a stale key differs
+//! from a live one for at least 1,023 uses of its index.
 
 pub(crate) use genslab::{Key, index_of};
 

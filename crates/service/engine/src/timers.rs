@@ -1,7 +1,8 @@
 //! Deadlines.
 //!
-//! Each kind has one fixed delay, so each is a queue in order of time: starting and firing cost O(1). Entries are not taken
-//! out when what they guard is done; they are told stale by their keys. It must never hold much more than live entries.
+//! Each kind has one fixed delay, so each is a queue in order of time: starting and firing cost O(1). Entries are not
+//! taken out when what they guard is done; their keys show that they are stale. It must never hold much more than live
+//! entries.
 
 use std::collections::VecDeque;
 
@@ -32,7 +33,7 @@ fn due<K: Copy>(queue: &mut VecDeque<(Time, K)>, now: Time) -> Option<K> {
 }
 
 impl Timers {
-    /// Starts a connect's deadline. `is_live` tells which entries still guard something.
+    /// Starts a connect's deadline. `is_live` says which entries still guard something.
     pub(crate) fn start_connect(&mut self, at: Time, id: ConnectId, is_live: impl Fn(ConnectId) -> bool) {
         if self.connects.len() >= 2 * self.connects_kept + STALE_MAX {
             self.connects.retain(|&(_, id)| is_live(id));

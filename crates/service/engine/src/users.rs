@@ -1,7 +1,7 @@
 //! What the programs of each user hold of the host's tables, and which hosts they may reach.
 //!
-//! Owns the counts and their bounds. It must never bound root or the daemon's user, who could end the daemon anyway, and never
-//! keep a user who holds nothing.
+//! Owns the counts and their bounds. It must never bound root or the daemon's user, who could end the daemon anyway. It
+//! must forget a user who holds nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -91,7 +91,7 @@ impl Users {
         self.check(uid, |held| held.connections < self.connections_max, Reason::UserConnections)
     }
 
-    /// Whether a user's applications may connect to this host beside those that they connect to already.
+    /// Whether a user's applications may connect to this host in addition to those that they connect to already.
     pub(crate) fn check_host(&self, uid: u32, host: IpAddr) -> Result<(), Reason> {
         let fits = |held: &Held| {
             held.hosts_out < self.lanes_max || held.hosts.get(&host).is_some_and(|use_| use_.outgoing > 0)
@@ -99,7 +99,8 @@ impl Users {
         self.check(uid, fits, Reason::UserLanes)
     }
 
-    /// Whether the daemon may dial one more host because of a user's applications. `is_dialing` knows which dials go on.
+    /// Whether the daemon may dial one more host because of a user's applications. `is_dialing` knows which dials go
+    /// on.
     pub(crate) fn check_dial(&mut self, uid: u32, is_dialing: impl Fn(LaneId) -> bool) -> Result<(), Reason> {
         if let Some(held) = self.held.get_mut(&uid) {
             held.dials.retain(|lane| is_dialing(*lane));
@@ -151,7 +152,8 @@ impl Users {
         }
     }
 
-    /// A user's application makes the daemon dial for this lane. Forgotten when the dials are next checked after its end.
+    /// A user's application makes the daemon dial for this lane. Forgotten when the dials are next checked after its
+    /// end.
     pub(crate) fn add_dial(&mut self, uid: u32, lane: LaneId) {
         if !self.is_unbounded(uid)
             && let Some(held) = self.held.get_mut(&uid)

@@ -1,6 +1,7 @@
 //! What a peer daemon can do that fails its lane.
 //!
-//! A list, no behaviour. A violation costs the peer its lane and the connections on it, never the engine or another lane.
+//! A list, no behaviour. A violation costs the peer its lane and the connections on it, never the engine or another
+//! lane.
 
 use shm::PeerFault;
 use verbs::Placed;

@@ -1,11 +1,11 @@
 //! A virtual queue pair: one end of a connection on a lane.
 //!
-//! Owns the connection's cursors, all absolute 64-bit offsets, and says what may be sent and reported. It must never take a
-//! value of the application's or the peer's that it did not check against its own.
+//! Owns the connection's cursors, all absolute 64-bit offsets, and says what may be sent and reported. It must never
+//! take a value of the application's or the peer's that it did not check against its own.
 //!
-//! The rings are mirrored: byte `o` of a direction lies at `o % ring_bytes` of the sender's tx ring and of the receiver's
-//! rx ring. A tx ring keeps its bytes until the peer's application consumed them, so whatever fits the tx ring
-//! has room in the peer's, and a lane that is made anew can send again from any offset that the peer names.
+//! The rings are mirrored: byte `o` of a direction lies at `o % ring_bytes` of the sender's tx ring and of the
+//! receiver's rx ring. A tx ring keeps its bytes until the peer's application consumed them, so bytes that fit the tx
+//! ring have room in the peer's, and a lane that is reset can send again from any offset that the peer names.
 
 mod close;
 mod rest;
@@ -35,7 +35,7 @@ use close::Close;
 /// How far the set-up is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Open is, or will be, on its way. Without a connect nobody waits for the answer any more.
+    /// Open is, or will be, on its way. Without a connect nobody waits for the answer.
     Opening(Option<ConnectId>),
     /// Accepted here; OpenAck goes before any data.
     Accepting,
@@ -141,7 +141,7 @@ pub(crate) struct Vqp {
     /// Told to the peer: it may send up to `rx_reported + ring_bytes`.
     rx_reported: u64,
 
-    /// Sent and received as far as its application's row has it.
+    /// Bytes sent that the application's row has counted already.
     tx_counted: u64,
     rx_counted: u64,
 
@@ -426,7 +426,7 @@ impl Vqp {
         clear_slot(&self.words, self.generation, epoch, state);
     }
 
-    /// What the application is told.
+    /// The connection, as the application gets it.
     pub(crate) fn connection(&self) -> Connection {
         let path = Path::Lane {
             slot: self.at.slot,
@@ -530,8 +530,8 @@ impl Vqp {
         slot_is_awaited(&self.words.app_wait, event)
     }
 
-    /// Whether half of the tx ring is free: then a writer that waits for room is called. Earlier it would wake for each piece,
-    /// and the processor that it shares with others would go to and fro between them.
+    /// Whether half of the tx ring is free: then a writer that waits for room is called. Earlier it would wake for each
+    /// piece, and the processor that it shares with others would go to and fro between them.
     pub(crate) fn has_half_room(&self) -> bool {
         self.tx_tail.wrapping_sub(self.tx_head) <= u64::from(self.ring_bytes / 2)
     }
@@ -549,8 +549,9 @@ impl Vqp {
 
     // ---- from the peer: data and ends
 
-    /// Whether `bytes` were placed at the tail of the rx ring, as the device tells it. A device that does not tell is believed
-    /// for the length of the WRITE with immediate, which it counted, and for nothing that the peer says was before.
+    /// Whether `bytes` were placed at the tail of the rx ring, as the device reports it. If a device does not report
+    /// places, the engine believes the length of the WRITE with immediate, which the device counted, and nothing that
+    /// the peer claims was before.
     #[inline]
     fn is_placed(&self, bytes: u32, before: u32, placed: Placed) -> bool {
         let tail = self.rings.rx.offset + self.rx_tail % u64::from(self.ring_bytes);
@@ -628,9 +629,9 @@ impl Vqp {
 
     /// Decides whether the bytes consumed and not reported are worth a record now, later, or not at all.
     ///
-    /// A quarter of the ring is: the peer's application cannot stay blocked while it is missing, since it is blocked only
-    /// by a full ring, which the application here drains or already holds back itself. After Fin the peer waits for the
-    /// last byte to be consumed. Anything else may wait a little.
+    /// A quarter of the ring is: the peer's application cannot stay blocked while it is missing, since it is blocked
+    /// only by a full ring, which the application here drains or already holds back itself. After Fin the peer waits
+    /// for the last byte to be consumed. Anything else may wait a little.
     pub(crate) fn update_head_report(&mut self) -> HeadReport {
         let unreported = self.rx_head.wrapping_sub(self.rx_reported);
         self.head_report = if unreported == 0 || !self.close.reports_heads() {
@@ -700,7 +701,7 @@ impl Vqp {
         true
     }
 
-    /// Whether nobody can touch slot and rings any more, once `last_wr` is completed.
+    /// Whether slot and rings cannot be touched any more, once `last_wr` is completed.
     pub(crate) fn is_over(&self) -> bool {
         self.close.is_over(self.is_consumed(), self.rx_reported == self.rx_tail)
     }

@@ -15,7 +15,7 @@ pub(crate) enum DropReason {
     Device,
     /// Arrived, and is not what a daemon sends.
     Malformed,
-    /// Arrived from nobody to whom there is a link.
+    /// Arrived from a host to which there is no link.
     Stranger,
     /// Arrived for a port at which there is no socket.
     NoSocket,

@@ -1,7 +1,7 @@
 //! The header of a datagram between two daemons: the bytes of docs/wire.md, section "Datagrams".
 //!
-//! Owns layout and syntax. It must never judge meaning: whether the sender is linked and the port bound is decided where the
-//! datagram is taken. All integers are big-endian; parsing never panics, whatever the bytes are.
+//! Owns layout and syntax. It must never judge meaning: whether the sender is linked and the port bound is decided
+//! where the datagram is taken. All integers are big-endian; parsing never panics, whatever the bytes are.
 
 use zerocopy::big_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -66,8 +66,8 @@ impl Header {
     }
 }
 
-/// Parses a datagram as a peer daemon sent it, header and payload, and says whether it is one. For fuzzers: what parses must
-/// come out the same when it is written again.
+/// Parses a datagram as a peer daemon sent it, header and payload, and says whether it is one. For fuzzers: what parses
+/// must come out the same when it is written again.
 pub fn check_datagram(datagram: &[u8]) -> bool {
     let Some((header, payload)) = Header::parse(datagram) else { return false };
     assert_eq!([&header.to_bytes(), payload].concat(), datagram, "a parsed datagram is the same when written again");

@@ -1,10 +1,10 @@
 //! The UD queue pair: its receives, what is posted to send and not completed, and its recovery.
 //!
-//! Owns the memory of both. It must never hold more datagrams outstanding than its bounds, nor touch memory of an application:
-//! a datagram is copied in before it is posted, so an application may do with its ring what it likes.
+//! Owns the memory of both. It must never hold more datagrams outstanding than its bounds, and must never post memory
+//! of an application: a datagram is copied before it is posted, so an application may do anything with its ring.
 //!
-//! UD sends complete in order, and that of a signalled one speaks for all before it (IBTA 10.8.5.1). They are numbered; the
-//! number is the `wr_id` and, modulo the slots, the slot.
+//! UD sends complete in order, and that of a signalled one speaks for all before it (IBTA 10.8.5.1). They are numbered;
+//! the number is the `wr_id` and, modulo the slots, the slot.
 
 use std::collections::VecDeque;
 
@@ -124,7 +124,7 @@ impl UdPort {
     /// From Reset to ready to send, with receives.
     fn start<P: Provider>(&mut self, nic: &mut P) -> Result<(), VerbsError> {
         nic.modify_qp(self.qpn, &QpModify::Init { access: Access::empty(), qkey: self.qkey })?;
-        // Of these a UD queue pair takes none but the first PSN, which nobody compares.
+        // A UD queue pair takes only the first PSN of these, which nobody compares.
         let rtr = RtrAttr::new(Qpn(0), AddressVector::new(self.gid));
         nic.modify_qp(self.qpn, &QpModify::Rtr(rtr))?;
         nic.modify_qp(self.qpn, &QpModify::Rts(RtsAttr { sq_psn: Psn::new(0), ..RtsAttr::default() }))?;
@@ -168,8 +168,8 @@ impl UdPort {
         self.failed.is_some()
     }
 
-    /// Copies a datagram in, to be posted by [`UdPort::flush`]. [`UdPort::has_room`] said that it may be. False: it is longer
-    /// than a slot.
+    /// Copies a datagram in, to be posted by [`UdPort::flush`]. [`UdPort::has_room`] said that it may be. False: it is
+    /// longer than a slot.
     pub(crate) fn stage(&mut self, header: &[u8; HEADER_BYTES], payload: &[u8], dest: UdDest) -> bool {
         let bytes = (HEADER_BYTES + payload.len()) as u32;
         if bytes > self.mtu_bytes {
@@ -207,8 +207,8 @@ impl UdPort {
         let posted = nic.post_send(self.qpn, &wrs[..=last]);
         self.staged.clear();
         let Err(PostError { index, .. }) = posted else { return Ok(()) };
-        // None of those before it need be signalled, so their slots come back when the queue pair was revived. Those that were
-        // refused never were the device's, and are counted now.
+        // None of those before it need be signalled, so their slots come back when the queue pair was revived. Those
+        // that were refused never were the device's, and are counted now.
         let refused = last + 1 - index.min(last);
         for bytes in self.outstanding.drain(self.outstanding.len() - refused..) {
             self.outstanding_bytes -= u64::from(bytes);
@@ -284,8 +284,9 @@ impl UdPort {
         self.failed
     }
 
-    /// Starts a failed queue pair again, with the number and key that peers know; what was outstanding is lost. The caller
-    /// has no completion of it left in hand: `drain` takes those that are in the CQ. Says how many sends were lost.
+    /// Starts a failed queue pair again, with the number and key that peers know; what was outstanding is lost. The
+    /// caller has no completion of it left in hand: `drain` takes those that are in the CQ. Says how many sends were
+    /// lost.
     pub(crate) fn try_revive<P: Provider>(
         &mut self,
         now: Time,

@@ -1,7 +1,7 @@
 //! One datagram socket: a slot of its application's session, and two rings of records.
 //!
-//! Owns the engine's private cursors of both rings. It must never read a word of the application's twice for one decision,
-//! and never take a record that it did not check.
+//! Owns the engine's private cursors of both rings. It must never read a word of the application's twice for one
+//! decision, and never take a record that it did not check.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -151,7 +151,7 @@ impl Socket {
         self.deficit = self.deficit.saturating_sub(cost);
     }
 
-    /// What the application is told. A socket has no peer.
+    /// What the application gets. A socket has no peer.
     pub(crate) fn connection(&self) -> Connection {
         let path = Path::Lane {
             slot: self.at.slot,
@@ -232,7 +232,7 @@ impl Socket {
         }
         let mut available = self.tx.available()?;
         if let Some(end) = self.end {
-            // A record across the end would let an application that has left go on.
+            // A record across the end would let an application that has left send more.
             available = available.min(end.wrapping_sub(self.tx.head()));
         }
         if available == 0 {
@@ -273,8 +273,8 @@ impl Socket {
 
     // ---- to the application
 
-    /// Puts a datagram into the receive ring. False: it has no room. The application's cursor is checked; an error means that
-    /// it broke the rules.
+    /// Puts a datagram into the receive ring. False: it has no room. The application's cursor is checked; an error
+    /// means that it broke the rules.
     pub(crate) fn deliver(&mut self, from: SocketAddr, payload: &[u8]) -> Result<bool, PeerFault> {
         let Ok(bytes) = u16::try_from(payload.len()) else { return Ok(false) };
         if !self.has_owner() || self.end.is_some() {

@@ -1,7 +1,7 @@
 //! Connects of local applications, from the call to the answer.
 //!
-//! Owns the table of connects that have no answer yet. It must never answer one twice, nor leave one without a bound: each
-//! has a deadline from the moment of the call.
+//! Owns the table of connects that have no answer yet. It must never answer a connect twice, and never leave one
+//! without a time limit: each has a deadline from the moment of the call.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -128,8 +128,9 @@ impl Engine {
         }
     }
 
-    /// The lane of a connect is gone before there was an answer, because it was unused as far as the host knew that needed its
-    /// place: the connect looks for a lane again in this round or the next. After too many times it fails with `limit`.
+    /// The lane of a connect is gone before there was an answer, because it was unused as far as the host knew that
+    /// needed its place: the connect looks for a lane again in this round or the next. After too many times it fails
+    /// with `limit`.
     pub(super) fn displace_connect(&mut self, id: ConnectId, limit: Reason) {
         let Some(connect) = self.connects.get_mut(id) else { return };
         if connect.displaced >= CONNECT_DISPLACED_MAX {
@@ -242,7 +243,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The connect behind an Open that is being answered, if it is there still; `None` if that route is not being opened.
+    /// The connect behind an Open that is being answered, if it is there still; `None` if that route is not being
+    /// opened.
     fn take_opening(&mut self, lane: LaneId, route: RouteId) -> Option<Option<ConnectId>> {
         let vqp = self.vqps.on_lane(lane, route).filter(|v| v.is_open_sent());
         let Some(Phase::Opening(connect)) = vqp.map(|v| v.phase()) else { return None };
@@ -284,14 +286,15 @@ impl Engine {
         Some(connect)
     }
 
-    /// Gives up on a connect. There is no answer any more, unless it is already on its way as an event.
+    /// Stops a connect. Afterwards there is no answer, unless it is already on its way as an event.
     pub fn cancel_connect<P: Provider>(&mut self, now: Time, _nic: &mut P, app: AppId, request: u64) {
         self.see(now);
         let Some(id) = self.apps.get(app).and_then(|a| a.connect_of(request)) else { return };
         self.abandon_connect(id);
     }
 
-    /// Nobody waits for the connect any more. If Open was sent, the virtual QP stays until the peer answered.
+    /// The application does not wait for the connect any more. If Open was sent, the virtual QP stays until the peer
+    /// answered.
     pub(super) fn abandon_connect(&mut self, id: ConnectId) {
         let Some(route) = self.remove_connect(id).and_then(|c| c.route) else { return };
         let Some(vqp) = self.vqps.get_mut(route) else { return };

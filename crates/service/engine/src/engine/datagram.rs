@@ -1,11 +1,12 @@
 //! Datagram sockets: ports that applications bind, their rings, and the one UD queue pair of the device.
 //!
-//! Owns the port space of datagrams, which is apart from that of listeners, and sockets from bind to release. It must never let
-//! a stranger's datagrams use up what lanes rely on: receives, sends and their memory are the UD queue pair's own.
+//! Owns the port space of datagrams, which is separate from that of listeners, and sockets from bind to release. It
+//! must never let a stranger's datagrams use up what lanes rely on: receives, sends and their memory are the UD queue
+//! pair's own.
 //!
-//! Nothing is promised but boundaries: what cannot go on is dropped and counted (`drops`), never held for anyone. A datagram is
-//! copied where streams are not, out of the sender's ring and into the receiver's: so the device touches no memory of an
-//! application, and a socket's memory is free as soon as its last record is sent.
+//! Nothing is promised but boundaries: what cannot go on is dropped and counted (`drops`), never held for anyone. A
+//! datagram is copied where streams are not, out of the sender's ring and into the receiver's: so the device touches no
+//! memory of an application, and a socket's memory is free as soon as its last record is sent.
 
 mod path;
 mod transfer;
@@ -27,8 +28,8 @@ use crate::slot::clear_slot;
 impl Engine {
     // ---- bind
 
-    /// Binds a datagram socket to a port, 0 for any free one. The answer is [`Event::Connected`] with a connection that has no
-    /// peer. `ring_bytes` 0 means the default; other values are rounded to what exists.
+    /// Binds a datagram socket to a port, 0 for any free one. The answer is [`Event::Connected`] with a connection that
+    /// has no peer. `ring_bytes` 0 means the default; other values are rounded to what exists.
     pub fn bind_datagram(&mut self, app: AppId, request: u64, port: u16, ring_bytes: u32) {
         if let Err(reason) = self.try_bind(app, request, port, ring_bytes) {
             self.events.push_back(Event::Connected { app, request, result: Err(reason) });
@@ -180,7 +181,7 @@ impl Engine {
         self.release_socket(id);
     }
 
-    /// The application of a socket left. What it had sent goes out, but for that of one that broke the rules.
+    /// The application of a socket left. What it had sent goes out, unless it broke the rules.
     pub(super) fn orphan_socket(&mut self, id: SocketId, reason: Reason) {
         let Some(socket) = self.datagrams.sockets.get_mut(id) else { return };
         let (app, port) = (socket.at().app, socket.port());

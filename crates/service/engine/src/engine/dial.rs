@@ -1,7 +1,7 @@
-//! Who makes the daemon dial another host.
+//! Decides whether the daemon dials another host.
 //!
-//! Owns the only place where a dial begins. It must never let an application have a host dialed that the operator does not allow,
-//! nor its user more hosts at a time than its share.
+//! Owns the only place where a dial begins. It must never dial a host for an application that the operator does not
+//! allow, and never more hosts at a time for a user than its share.
 
 use std::net::IpAddr;
 
@@ -13,8 +13,8 @@ use crate::ids::LaneId;
 use crate::lane::{Lane, LaneState};
 
 impl Engine {
-    /// Whether an application of this user may have a way to another host: the operator allows the host, and if the daemon has
-    /// to dial, that is within the user's share.
+    /// Whether an application of this user may have a way to another host: the operator allows the host, and if the
+    /// daemon has to dial, that is within the user's share.
     pub(super) fn check_way(&mut self, uid: u32, host: IpAddr) -> Result<(), Reason> {
         if !self.config.allows(host) {
             return Err(Reason::Policy);

@@ -1,7 +1,7 @@
 //! What `raas ss` and `raas stat` show.
 //!
-//! Owns the pages of the engine's tables. A page must never look at more places of a table than its caller
-//! allows, nor have a row that its viewer may not see; no page is made in a round of the data path.
+//! Owns the pages of the engine's tables. A page must never look at more places of a table than its caller allows, and
+//! must have no row that its viewer may not see. No page is made in a round of the data path.
 
 use std::collections::BTreeMap;
 
@@ -32,8 +32,9 @@ impl Engine {
         Page { rows: seen.map(|(place, _, s)| (place, s.row(self.apps.pid(s.at().app)))).collect(), next }
     }
 
-    /// Lanes, those that are down included, at a time: the engine may have slept since it was last told one. A user sees those
-    /// that its programs use or last had dialed, with its own connections and without the numbers of queue pairs.
+    /// Lanes, those that are down included, at a time: the engine may have slept since it was last given one. A user
+    /// sees the lanes that its programs use or that were last dialed for them, with its own connections and without the
+    /// numbers of queue pairs.
     pub fn lanes_page(&self, now: Time, viewer: Viewer, from: u32, looks: u32) -> Page<LaneRow> {
         let now = now.max(self.now);
         let (live, next) = self.lanes.page(from, looks);
@@ -48,8 +49,8 @@ impl Engine {
         Page { rows: live.filter_map(row).collect(), next }
     }
 
-    /// Counts what the connections at these places carried for their applications; the next place, if there are more. The rows
-    /// of [`Engine::apps_page`] are right as of a pass over all places.
+    /// Counts what the connections at these places carried for their applications; the next place, if there are more.
+    /// The rows of [`Engine::apps_page`] are right as of a pass over all places.
     pub fn count_bytes(&mut self, from: u32, looks: u32) -> Option<u32> {
         let (live, next) = self.vqps.page_mut(from, looks);
         for v in live {

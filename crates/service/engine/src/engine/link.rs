@@ -1,7 +1,7 @@
 //! Making and losing lanes.
 //!
-//! Owns queue pairs from creation to destruction. It must never destroy one without taking its completions' receives back.
-//! What becomes of the connections of a lane that is reset: `resync`.
+//! Owns queue pairs from creation to destruction. It must never destroy one without taking its completions' receives
+//! back. What becomes of the connections of a lane that is reset: `resync`.
 
 use std::net::IpAddr;
 
@@ -33,8 +33,8 @@ impl Engine {
         self.find_lane(nic, peer, true)
     }
 
-    /// As [`Self::lane_to`], for a datagram, which nobody waits for: it takes no place of a host that is not to be dialed
-    /// yet, or datagrams to many dead hosts would have each forget how often the others failed.
+    /// As [`Self::lane_to`], for a datagram, for which nobody waits. It does not take the place of a host whose pause
+    /// is not over. Otherwise datagrams to many dead hosts would make the table forget how often each of them failed.
     pub(super) fn lane_in_passing<P: Provider>(&mut self, nic: &mut P, peer: IpAddr) -> Option<LaneId> {
         self.find_lane(nic, peer, false)
     }
@@ -51,9 +51,9 @@ impl Engine {
         self.lanes.insert(Lane::new(peer, self.config.quantum_bytes, sendq))
     }
 
-    /// Makes room for another peer: an entry on which nothing depends, or if somebody waits for the room (`any`) the lane that has
-    /// been without connections for the longest time. Else a host could speak to no more than so many others, one after the
-    /// other, nor could users be kept from holding lanes by having used them.
+    /// Makes room for another peer: an entry on which nothing depends, or, if somebody waits for the room (`any`), the
+    /// lane that has been without connections for the longest time. Otherwise a host could talk to only so many others
+    /// over time, and users could hold lanes that they do not use any more.
     fn evict_idle_lane<P: Provider>(&mut self, nic: &mut P, any: bool) {
         let now = self.now;
         let idle = || self.lanes.iter().filter(|(_, l)| l.is_idle());
@@ -213,8 +213,8 @@ impl Engine {
         }
     }
 
-    /// The control link or the peer is gone, or could not be reached: the queue pair is destroyed, connections are reset with
-    /// `reason`, parked connects fail with it.
+    /// The control link or the peer is gone, or could not be reached: the queue pair is destroyed, connections are
+    /// reset with `reason`, parked connects fail with it.
     pub fn lane_lost<P: Provider>(&mut self, now: verbs::Time, nic: &mut P, peer: IpAddr, reason: Reason) {
         self.see(now);
         let Some(id) = self.lanes.to(peer) else { return };
@@ -249,7 +249,7 @@ impl Engine {
         self.events.push_back(Event::LaneFailed { peer, reason: Reason::LaneFailed, detail });
     }
 
-    /// As [`Self::fail_lane`], where the daemon hears it as an answer.
+    /// As [`Self::fail_lane`], where the daemon learns it from the answer.
     pub(super) fn fail_lane_quietly<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
         let Some(lane) = self.lanes.get_mut(id) else { return };
         lane.note_loss(self.now, &mut self.rng);
@@ -259,7 +259,8 @@ impl Engine {
         self.drop_parked(id, Reason::LaneFailed);
     }
 
-    /// Destroys the queue pair, if there is one, then ends what was on it.
+    /// Severs the lane: destroys the queue pair, if there is one, and then ends each connection without asking the
+    /// peer.
     pub(super) fn sever<P: Provider>(&mut self, nic: &mut P, id: LaneId, reason: Reason) {
         self.destroy_lane_qp(nic, id);
         let Some(lane) = self.lanes.get_mut(id) else { return };
@@ -272,7 +273,7 @@ impl Engine {
         }
     }
 
-    /// After this no WRITE of the peer can land on the old incarnation, and none of this end is on its way from memory.
+    /// Afterwards no WRITE of the peer can land on the old incarnation, and no WRITE of this end still reads memory.
     pub(super) fn destroy_lane_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
         let Some(qpn) = self.lanes.get(id).and_then(Lane::qpn) else { return };
         // In error the queue pair gives back the receives that it holds.
@@ -309,7 +310,8 @@ impl Engine {
         });
     }
 
-    /// One connection of a lane that is gone. The application is told, unless all it could learn has arrived.
+    /// Severs one connection of a lane that is gone. The application is notified, unless everything that it could learn
+    /// has arrived.
     pub(super) fn sever_vqp(&mut self, route: RouteId, reason: Reason) {
         let Some(vqp) = self.vqps.get_mut(route) else { return };
         let complete = vqp.is_complete();

@@ -1,6 +1,6 @@
 //! Listeners of local applications, and connections that arrive for them.
 //!
-//! Owns ports and backlogs. It must never hold more for a listener than its backlog, nor let an Open go unanswered.
+//! Owns ports and backlogs. It must never hold more for a listener than its backlog, and must answer every Open.
 
 use std::net::SocketAddr;
 
@@ -204,7 +204,7 @@ impl Engine {
     }
 }
 
-/// The reason by which a refusal of this host is told to the peer: what is a limit here is the peer's limit there.
+/// The reason that the peer gets for a refusal of this host: a limit here is the peer's limit there.
 fn refusal(reason: Reason) -> u32 {
     match reason {
         Reason::LocalLimit => Reason::PeerLimit.code(),

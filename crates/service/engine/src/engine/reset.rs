@@ -1,10 +1,10 @@
 //! Lane reset: a lane gets a new queue pair, and its connections go on.
 //!
-//! Owns the way from a failed queue pair to the next incarnation (ARCHITECTURE.md, "Lane reset"; docs/wire.md, "Going on
-//! after a reset"): what had arrived is handled, the queue pair is destroyed, both ends tell each other what of each
-//! connection arrived, and all else is owed again. It must never report before the own old queue pair is destroyed, since
-//! what lands later would not be in the report; never free a connection before both ends have told everything; and never
-//! let a lane be reset without a bound.
+//! Owns the way from a broken queue pair to the next incarnation (ARCHITECTURE.md, "Lane reset"; docs/wire.md, "Going
+//! on after a reset"): what had arrived is handled, the queue pair is destroyed, both ends tell each other what of each
+//! connection arrived, and everything else is owed again. It must never report before its own old queue pair is
+//! destroyed, because what lands later would not be in the report. It must never free a connection before both ends
+//! have reported everything, and never let a lane be reset without a bound.
 
 use std::net::IpAddr;
 
@@ -43,8 +43,8 @@ impl Engine {
         }
     }
 
-    /// Puts the queue pair of the lane to a peer into error, as a failure of the device would: the lane is reset. False: there
-    /// is no lane to that peer.
+    /// Puts the queue pair of the lane to a peer into error, as a failure of the device would: the lane is reset.
+    /// False: there is no lane to that peer.
     pub fn force_lane_error<P: Provider>(&mut self, nic: &mut P, peer: IpAddr) -> bool {
         let Some(id) = self.lanes.to(peer) else { return false };
         let Some(lane) = self.lanes.get_mut(id) else { return false };
@@ -58,7 +58,7 @@ impl Engine {
     /// `failure`: what happened here, if it did not happen at the peer.
     fn reset_lane<P: Provider>(&mut self, nic: &mut P, id: LaneId, failure: Option<String>) {
         self.handle_arrived(nic, id);
-        // What had arrived may have ended the lane for good.
+        // What had arrived may have made the lane fail.
         let now = self.now;
         let Some(lane) = self.lanes.get_mut(id).filter(|l| l.has_qp()) else { return };
         let peer = lane.peer();
@@ -74,8 +74,8 @@ impl Engine {
         }
     }
 
-    /// Stops the queue pair and handles every message that arrived on it: the peer's device has confirmed them, so that the
-    /// peer may have forgotten them.
+    /// Stops the queue pair and handles every message that arrived on it: the peer's device has confirmed them, so that
+    /// the peer may have forgotten them.
     pub(super) fn handle_arrived<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
         let Some(qpn) = self.lanes.get(id).and_then(|l| l.qpn()) else { return };
         let _ = nic.modify_qp(qpn, &QpModify::Err);
@@ -86,7 +86,7 @@ impl Engine {
         }
     }
 
-    /// Takes the lane's connections out of all its queues, and notes what is to be told of them.
+    /// Takes the lane's connections out of all its queues, and notes what is to be reported of them.
     fn keep_connections(&mut self, id: LaneId) {
         let parked = self.parked_routes(id);
         let mut unanswered = parked.len() as u32;
@@ -113,7 +113,7 @@ impl Engine {
     // ---- telling
 
     /// What arrived here of the old incarnation, in parts: call again when the peer confirmed the last one. `None`: all
-    /// was told and confirmed, or the lane is not one that goes on.
+    /// was reported and confirmed, or the lane does not go on.
     pub fn lane_routes(&mut self, peer: IpAddr) -> Option<LaneRoutes> {
         let id = self.lanes.to(peer)?;
         let lane = self.lanes.get_mut(id).filter(|l| l.state() == LaneState::Accepted)?;
@@ -136,7 +136,7 @@ impl Engine {
         Some(LaneRoutes { lane: LANE_NUMBER, incarnation, frames_received, routes, is_last })
     }
 
-    /// Whether both ends told and heard everything: LaneReady may be sent.
+    /// Whether both ends have reported everything: LaneReady may be sent.
     pub fn lane_goes_on(&self, peer: IpAddr) -> bool {
         let lane = self.lanes.to(peer).and_then(|id| self.lanes.get(id));
         lane.is_some_and(|l| l.state() == LaneState::Accepted && !l.holds_connections())
@@ -144,8 +144,8 @@ impl Engine {
 
     // ---- hearing
 
-    /// What arrived at the peer of the old incarnation. An error means that it cannot be so, and says why for a person: the
-    /// lane's connections have ended with [`Reason::LaneFailed`].
+    /// What arrived at the peer of the old incarnation. An error means that it cannot be so, and says why for a person:
+    /// the lane's connections have ended with [`Reason::LaneFailed`].
     pub fn lane_take_routes<P: Provider>(
         &mut self,
         now: Time,

@@ -1,13 +1,13 @@
 //! Connections that rest give the pages of their rings back to the system.
 //!
-//! Owns which connection rests, and what of its rings nobody needs: all but the bytes between head and tail. It must never
-//! give back a byte that somebody may still read: of the transmit ring while the application may be writing
-//! ([`shm::begin_rest`]), of the receive ring while the device may hold bytes of the peer that the engine has not counted
-//! ([`Provider::try_discard`]). ARCHITECTURE.md, "Resting connections", has the argument.
+//! Owns which connection rests, and which part of its rings nobody needs: all except the bytes between head and tail.
+//! It must never give back a byte that somebody may still read: of the transmit ring while the application may be
+//! writing ([`shm::begin_rest`]), of the receive ring while the device may hold bytes of the peer that the engine has
+//! not counted ([`Provider::try_discard`]). ARCHITECTURE.md, "Resting connections", has the argument.
 //!
-//! Two steps, because a barrier of the system lies between them: [`Engine::begin_rests`] says in the slots of a few connections
-//! what is going to happen, [`Engine::finish_rests`] does it. Connections are looked at in turns of one tick, from their first
-//! use after a rest until they rest again, so that nothing is left to do when all rest.
+//! Two steps, because a barrier of the system lies between them: [`Engine::begin_rests`] says in the slots of a few
+//! connections what is going to happen, [`Engine::finish_rests`] does it. Connections are looked at in turns of one
+//! tick, from their first use after a rest until they rest again, so that nothing is left to do when all rest.
 //!
 //! Rings that nobody has are simpler: when they were free for as long, all their pages go.
 
@@ -35,8 +35,8 @@ enum Outcome {
 }
 
 impl Engine {
-    /// Chooses a few connections that have rested for long enough and tells their applications to wait with writing. True: some
-    /// are chosen; [`shm::rest_barrier`] is next, then [`Engine::finish_rests`].
+    /// Chooses a few connections that have rested for long enough, and makes their applications wait with writing.
+    /// True: some are chosen; [`shm::rest_barrier`] is next, then [`Engine::finish_rests`].
     pub fn begin_rests(&mut self, now: Time) -> bool {
         self.see(now);
         let now = self.now;
@@ -68,8 +68,8 @@ impl Engine {
         self.rests.begun() > 0
     }
 
-    /// A reader rings once for many reads. One that went to do something else before it did is not waited for: its peer may want
-    /// the room.
+    /// A reader rings once for many reads. One that went to do something else before it did is not waited for: its peer
+    /// may want the room.
     fn find_untold_head(&mut self, route: RouteId) {
         let Some(vqp) = self.vqps.get_mut(route).filter(|vqp| vqp.has_untold_head()) else { return };
         let at = vqp.at();
@@ -111,8 +111,8 @@ impl Engine {
         self.apps.collect_wakes();
     }
 
-    /// Gives the pages of rings back that nobody has, a bounded number of bytes at a time. Neither application nor device touches
-    /// them: a connection's rings come back when nobody can.
+    /// Gives the pages of free rings back, a bounded number of bytes at a time. Neither application nor device touches
+    /// them: a connection's rings become free only when neither can.
     pub(super) fn run_free_rings<P: Provider>(&mut self, nic: &mut P) -> bool {
         let now = self.now;
         if !self.rests.may_look_at_rings(now) {

@@ -1,7 +1,8 @@
 //! Peers that stand still: their daemon says nothing, and nothing has ended.
 //!
-//! Owns which connections do not wait for such a peer, and for how long the others show that they do. It must never measure
-//! silence itself: the daemon does, on the control link, and leaves out the time in which it stood still itself.
+//! Owns which connections do not wait for such a peer, and for how long the others show that they do. It must never
+//! measure silence itself: the daemon does, on the control link, and leaves out the time in which it stood still
+//! itself.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,8 +15,9 @@ use crate::ids::{LaneId, RouteId};
 use crate::vqp::Phase;
 
 impl Engine {
-    /// The daemon of a host has said nothing for this long, or (`None`) speaks again. Its connections wait, but for those whose
-    /// applications asked for less: these end with [`Reason::PeerTimeout`]. Called again and again while the silence lasts.
+    /// The daemon of a host has said nothing for this long, or (`None`) speaks again. Its connections wait, except
+    /// those whose applications asked for a shorter time: these end with [`Reason::PeerTimeout`]. To be called
+    /// repeatedly while the silence lasts.
     pub fn peer_silent(&mut self, now: Time, peer: IpAddr, silent: Option<Duration>) {
         self.see(now);
         let Some(id) = self.lanes.to(peer) else { return };
@@ -42,8 +44,8 @@ impl Engine {
         }
     }
 
-    /// The application does not wait any longer. The peer hears it when it listens again; until then nothing of the
-    /// connection's memory is free.
+    /// The application does not wait any longer. The peer learns it when it is back; until then the connection's memory
+    /// is not freed.
     fn give_up(&mut self, route: RouteId) {
         let Some(vqp) = self.vqps.get_mut(route) else { return };
         let is_over = vqp.is_complete() || vqp.is_reset() || vqp.is_app_released();

@@ -20,7 +20,8 @@ use crate::users::Far;
 use crate::vqp::Phase;
 
 impl Engine {
-    /// Takes an application in. [`Reason::LocalLimit`] if the table is full, [`Reason::UserPrograms`] if the user's share is.
+    /// Takes an application in. [`Reason::LocalLimit`] if the table is full, [`Reason::UserPrograms`] if the user's
+    /// share is.
     pub fn attach(&mut self, app: Attach) -> Result<AppId, Reason> {
         let uid = app.uid;
         self.users.check_app(uid)?;
@@ -29,8 +30,8 @@ impl Engine {
         Ok(id)
     }
 
-    /// The application died, left, or is thrown out. Connections that it had closed in order deliver their last bytes; all
-    /// others are reset. Its memory is quarantined until [`Event::AppGone`].
+    /// The application died, left, or is thrown out. Connections that it had closed in order deliver their last bytes;
+    /// all others are reset. Its memory is quarantined until [`Event::AppGone`].
     pub fn detach<P: Provider>(&mut self, now: Time, _nic: &mut P, app: AppId, reason: Reason) {
         self.see(now);
         self.depart(app, reason);
@@ -68,7 +69,7 @@ impl Engine {
     fn orphan(&mut self, route: RouteId, reason: Reason) {
         let Some(vqp) = self.vqps.get_mut(route) else { return };
         if reason == Reason::AppFault {
-            // Nothing that it wrote counts any more.
+            // From now on nothing that it wrote counts.
         } else if vqp.on_doorbell().is_err() {
             vqp.abort(Reason::PeerAppDied);
         }
@@ -86,8 +87,8 @@ impl Engine {
         self.events.push_back(Event::AppFault { app, detail: fault.to_string() });
     }
 
-    /// What still lingers after [`ORPHAN_LINGER`] is reset. A peer that does not confirm that within the same time again
-    /// loses its lane: memory must not stay in quarantine for ever.
+    /// What still lingers after [`ORPHAN_LINGER`] is reset. A peer that does not confirm that within the same time
+    /// again loses its lane: memory must not stay in quarantine for ever.
     pub(super) fn on_orphan_timeout<P: Provider>(&mut self, nic: &mut P, app: AppId) {
         let Some(tenant) = self.apps.get_mut(app) else { return };
         let (was_overdue, routes) = (tenant.on_overdue(), tenant.routes());
@@ -150,8 +151,8 @@ impl Engine {
 
     // ---- rings
 
-    /// Adds a ring chunk and registers it with the device: rx chunks may be written by peers, tx chunks only read by the
-    /// device. Chunk numbers are the daemon's, unique in the session.
+    /// Adds a ring chunk and registers it with the device: rx chunks may be written by peers, tx chunks only read by
+    /// the device. Chunk numbers are the daemon's, unique in the session.
     pub fn add_chunk<P: Provider>(
         &mut self,
         nic: &mut P,
@@ -175,7 +176,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The chunks of [`Event::ChunksWanted`] cannot be had: who waits for them is refused with `reason`.
+    /// The chunks of [`Event::ChunksWanted`] cannot be made: everything that waits for them is refused with `reason`.
     pub fn chunks_refused(&mut self, app: AppId, ring_bytes: u32, reason: Reason) {
         let Some(tenant) = self.apps.get_mut(app) else { return };
         for waiter in tenant.pool.refuse(ring_bytes) {
@@ -183,9 +184,9 @@ impl Engine {
         }
     }
 
-    /// The application could not take a chunk, since it may open no more descriptors. Connections and sockets in it
-    /// end, for this one and their peers to hear why; the chunk is used for no other. What it says of a chunk that it
-    /// has costs it its own connections.
+    /// The application could not take a chunk, because it may open no more descriptors. Connections and sockets in the
+    /// chunk end, with a reason for the application and the peers. The chunk is used for no other connection. If the
+    /// application claims this of a chunk that it has, it loses only its own connections.
     pub fn chunk_not_taken<P: Provider>(&mut self, now: Time, _nic: &mut P, app: AppId, chunk: u32) {
         self.see(now);
         let Some(tenant) = self.apps.get_here_mut(app) else { return };
@@ -229,7 +230,7 @@ impl Engine {
         }
     }
 
-    /// Rings became free: who waited goes on, in order.
+    /// Rings became free: the waiters go on, in order.
     pub(super) fn serve_rings(&mut self, app: AppId, ring_bytes: u32) {
         while let Some(waiter) = self.apps.get_mut(app).and_then(|a| a.pool.next_served(ring_bytes)) {
             match waiter {
@@ -250,7 +251,7 @@ impl Engine {
         }
     }
 
-    /// One of them waits no more.
+    /// One of them stops waiting.
     pub(super) fn stop_waiting(&mut self, app: AppId, far: Option<Far>) {
         if let Some(tenant) = self.apps.stop_waiting(app) {
             self.users.drop_connection(tenant.uid(), far);
@@ -264,7 +265,7 @@ impl Engine {
         self.dereg(nic, retired.mr);
     }
 
-    /// Deregisters what nobody uses any more. Says whether there was anything.
+    /// Deregisters memory that is not used any more. Says whether there was any.
     pub(super) fn run_departures<P: Provider>(&mut self, nic: &mut P) -> bool {
         let worked = self.apps.has_departures();
         while let Some((app, chunk)) = self.apps.first_retired() {

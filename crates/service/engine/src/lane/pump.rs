@@ -1,8 +1,8 @@
 //! The sending side of a lane: control frames and ring data, as far as credits and send queue allow.
 //!
 //! Owns what leaves in which order. It must never wait: what cannot leave now stays in its queue, and the event that
-//! makes room (a completion, a frame with credits) puts the lane back into the engine's list. Its work in one call is bounded
-//! by the send queue, which it can fill only once.
+//! makes room (a completion, a frame with credits) puts the lane back into the engine's list. Its work in one call is
+//! bounded by the send queue, which it can fill only once.
 
 use verbs::{PostError, Provider, SendOp};
 
@@ -35,7 +35,7 @@ enum Turn {
 }
 
 impl Pump<'_> {
-    /// Sends what may be sent. Says whether anything was; an error means that the queue pair is of no more use.
+    /// Sends what may be sent. Says whether anything was; an error means that the queue pair is broken.
     pub(crate) fn run<P: Provider>(&mut self, nic: &mut P) -> Result<bool, PostError> {
         if !self.lane.is_up() {
             return Ok(false);
@@ -158,8 +158,8 @@ impl Pump<'_> {
                 lane.push_ready(vqp.app(), route);
             }
         }
-        // The record that the peer still had to hear may also be a Head. A connection that had nothing to say, since another
-        // list served it first, is in no frame, and this one may never be sent.
+        // The record that the peer still had to get may also be a Head. A connection that had nothing to say, because
+        // another list served it first, is in no frame, and this frame may never be sent.
         let ended = frame.len() > bytes_before && (wrote_end || vqp.is_over());
         if ended {
             vqp.on_end_staged(seq);

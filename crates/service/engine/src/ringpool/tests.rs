@@ -80,7 +80,7 @@ fn the_last_byte_of_the_bound_counts() {
     let mut pool = RingPool::new(8191);
     pool.wait(4096, waiter(1));
     assert_eq!(pool.ask(4096), Err(()));
-    // What was asked for is as good as there.
+    // What was asked for counts as there.
     for (more, expected) in [(16_384, Ok(Some(1))), (16_383, Err(()))] {
         let mut pool = RingPool::new(4 * 8192 + more);
         (0..4).for_each(|n| pool.wait(4096, waiter(n)));

@@ -1,13 +1,14 @@
 //! How a connection ends.
 //!
-//! Owns how far either direction's end is, and an abort of both, and decides which of Fin, Stop and Reset is owed to the peer, whether data may still
-//! leave, and when nothing can touch the connection's memory any more. It must never say [`Close::is_over`] while
-//! the peer daemon may still post a WRITE to our ring, or before the application gave the slot back.
+//! Owns how far either direction's end is, and an abort of both, and decides which of Fin, Stop and Reset is owed to
+//! the peer, whether data may still leave, and when nothing can touch the connection's memory any more. It must never
+//! say [`Close::is_over`] while the peer daemon may still post a WRITE to our ring, or before the application gave the
+//! slot back.
 //!
-//! Rules. *Fin* follows the last data of its sender, and neither Fin nor Reset is followed by a WRITE: who received one of them knows
-//! that its ring is quiet. *Stop* makes the receiver drop what it has not sent and answer Fin, if it did not yet. *Reset* makes the
-//! receiver drop everything and answer Reset, unless it sent Fin or Reset before. A lane whose queue pair is
-//! destroyed ("severed") is as good as both.
+//! Rules. *Fin* follows the last data of its sender, and neither Fin nor Reset is followed by a WRITE: an end that
+//! received one of them knows that its ring is quiet. *Stop* makes the receiver drop what it has not sent and answer
+//! Fin, if it did not yet. *Reset* makes the receiver drop everything and answer Reset, unless it sent Fin or Reset
+//! before. A severed lane, whose queue pair is destroyed, counts as both.
 //!
 //! ```text
 //!   out:   Open -> Asked -> Sent            in:   Open -> StopOwed -> Stopped     (the application's and the engine's doing)
@@ -265,7 +266,8 @@ impl Close {
             | bit(self.reset.has_come(), route_flag::RESET)
     }
 
-    /// What of the own ends arrived at the peer: the others are owed again. False: the peer names one that was not sent.
+    /// What of the own ends arrived at the peer: the others are owed again. False: the peer names one that was not
+    /// sent.
     pub(crate) fn on_arrived(&mut self, flags: u8) -> bool {
         let has = |bit| flags & bit != 0;
         let (fin, stop, reset) = (has(route_flag::FIN), has(route_flag::STOP), has(route_flag::RESET));
@@ -304,7 +306,7 @@ impl Close {
         !self.peer_end()
     }
 
-    /// Whether the peer has to hear what the application consumed.
+    /// Whether the peer must learn what the application consumed.
     pub(crate) fn reports_heads(&self) -> bool {
         !(self.input.is_stop_sent() || self.is_reset())
     }
@@ -334,9 +336,9 @@ impl Close {
         }
     }
 
-    /// Whether nobody can touch the connection's memory any more, and the peer knows all that it has to; the own
-    /// WRITEs' completions come on top. `consumed`: the peer's application consumed everything that was sent. `told`: the
-    /// peer was told so of everything that arrived here.
+    /// Whether the connection's memory cannot be touched any more, and the peer knows everything that it must know. The
+    /// completions of this end's WRITEs are checked separately. `consumed`: the peer's application consumed everything
+    /// that was sent. `told`: everything that was consumed here was reported to the peer.
     pub(crate) fn is_over(&self, consumed: bool, told: bool) -> bool {
         let reset = !matches!(self.reset, Reset::None | Reset::Asked(_));
         let out_done = consumed || self.out.is_stopped() || reset;

@@ -48,7 +48,8 @@ impl Vqp {
         shm::is_unused(&self.words)
     }
 
-    /// What is in use of both rings. An error means that the application broke the rules; `None`: it used one meanwhile.
+    /// What is in use of both rings. An error means that the application broke the rules; `None`: it used one
+    /// meanwhile.
     pub(crate) fn look_in_use(&mut self) -> Result<Option<InUse>, PeerFault> {
         let moved = self.on_doorbell()?;
         Ok((!moved).then_some(InUse { tx: self.tx_head..self.tx_tail, rx: self.rx_head..self.rx_tail }))

@@ -1,7 +1,7 @@
 //! A connection that goes on over the next incarnation of its lane.
 //!
-//! Owns what one end tells the other about it, and what is taken back of what was sent. It must never take back what the
-//! peer confirmed, nor believe that something arrived that was not sent.
+//! Owns what one end tells the other about it, and which sent bytes are taken back. It must never take back what the
+//! peer confirmed, and never believe that something arrived that was not sent.
 
 use control::{RouteState, route_flag};
 
@@ -18,7 +18,7 @@ impl Vqp {
             }
             Phase::Opening(_) => None,
             Phase::Accepting | Phase::Open => {
-                // What is told here needs no Head any more.
+                // What is reported here needs no Head.
                 self.rx_reported = self.rx_head;
                 self.head_report = HeadReport::None;
                 let (rx_tail, rx_head) = (self.rx_tail, self.rx_head);
@@ -43,7 +43,7 @@ impl Vqp {
         self.on_head(peer.rx_head)
     }
 
-    /// The answer to the peer's Open did not arrive, nor anything after it. True: it is owed once more.
+    /// The answer to the peer's Open did not arrive, and nothing after it did. True: it is owed once more.
     pub(crate) fn answer_again(&mut self) -> Result<bool, Violation> {
         let route = self.peer_route;
         let nothing = RouteState { route: 0, own_route: route, rx_tail: 0, rx_head: 0, flags: 0 };

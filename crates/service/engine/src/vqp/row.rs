@@ -22,7 +22,7 @@ impl Vqp {
         Carried { tx, rx }
     }
 
-    /// The same; they count as told.
+    /// The same; they count as reported.
     pub(crate) fn take_uncounted(&mut self) -> Carried {
         let carried = self.uncounted();
         (self.tx_counted, self.rx_counted) = (self.tx_sent, self.rx_tail);

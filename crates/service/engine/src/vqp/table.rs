@@ -1,7 +1,7 @@
 //! The engine's connections: by key, by the route id that their peers know, and lane by lane.
 //!
-//! Owns the keys and the lists through the connections of a lane. It must never hold a connection in the list of a lane that is not
-//! its own.
+//! Owns the keys and the lists through the connections of a lane. It must never hold a connection in the list of a lane
+//! that is not its own.
 
 use control::Reason;
 use genslab::GenSlab;
@@ -65,8 +65,8 @@ impl Connections {
         self.last
     }
 
-    /// Makes a connection in a slot of its application, which is told of it. [`Reason::LocalLimit`] if there is none, or no
-    /// place in the table; then the rings are the caller's still.
+    /// Makes a connection in a slot of its application, which is told of it. [`Reason::LocalLimit`] if there is none,
+    /// or no place in the table; then the rings are the caller's still.
     pub(crate) fn make(&mut self, new: NewVqp, tenant: &mut App, epoch: u32, now: Time) -> Result<RouteId, Reason> {
         if !tenant.has_slot() || self.table.is_full() {
             return Err(Reason::LocalLimit);

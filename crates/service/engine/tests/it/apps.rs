@@ -1,7 +1,7 @@
 //! A simulated application: what the client library does with a session, without threads.
 //!
-//! It looks at a connection only when the engine rang its doorbell (or the test told it to do something): a lost doorbell
-//! shows as a test that does not end.
+//! It looks at a connection only when the engine rang its doorbell (or the test told it to do something): a lost
+//! doorbell shows as a test that does not end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;

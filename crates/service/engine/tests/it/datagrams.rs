@@ -96,7 +96,8 @@ fn datagrams_arrive_with_their_boundaries_and_senders() {
     assert_eq!((w.counter(0, "datagrams_sent"), w.counter(1, "datagrams_received")), (800, 800));
 }
 
-/// A wire that loses, repeats and reorders: nothing is invented, and nothing arrives more often than the wire repeated it.
+/// A wire that loses, repeats and reorders: nothing is invented, and nothing arrives more often than the wire repeated
+/// it.
 #[test]
 fn a_bad_wire_loses_and_repeats_but_invents_nothing() {
     for seed in 0..8 {

@@ -1,4 +1,5 @@
-//! A device whose completions come later than the engine looks for them when it takes a queue pair down, as hardware may have it.
+//! A device whose completions come later than the engine looks for them when it takes a queue pair down, as hardware
+//! may have it.
 
 use std::ops::{Deref, DerefMut};
 

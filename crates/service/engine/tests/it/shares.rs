@@ -1,5 +1,5 @@
-//! What one user can take of a host, and see of it: shares of lanes, dials and connections, the hosts that may be connected to,
-//! and pages of the tables.
+//! What one user can take of a host, and see of it: shares of lanes, dials and connections, the hosts that may be
+//! connected to, and pages of the tables.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -151,8 +151,8 @@ fn lanes_without_connections_make_room_the_longest_unused_first() {
     w.assert_clean();
 }
 
-/// Hosts whose first has lanes to so many others at most, each with an application that listens; the lanes from the last host to
-/// the first, and from the first to those between, were used once.
+/// Hosts whose first has lanes to so many others at most, each with an application that listens; the lanes from the
+/// last host to the first, and from the first to those between, were used once.
 fn crowded(hosts: usize, lanes_max: u32) -> (World, Vec<AppId>) {
     let mut w = World::with(hosts, 96, |c| c.lanes_max = lanes_max);
     let apps: Vec<_> = (0..hosts).map(|host| w.attach(host, 64)).collect();

@@ -1,5 +1,5 @@
-//! Random life on three hosts, from a seed: connections come and go, readers stall, applications die, lanes break, packets
-//! get lost. At the end everything is closed, and nothing may be left.
+//! Random life on three hosts, from a seed: connections come and go, readers stall, applications die, lanes break,
+//! packets get lost. At the end everything is closed, and nothing may be left.
 
 use std::time::Duration;
 

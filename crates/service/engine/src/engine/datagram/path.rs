@@ -1,7 +1,8 @@
-//! Where datagrams to other hosts go: what each linked peer told in its offer, and who asks how long a datagram may be.
+//! Where datagrams to other hosts go: what each linked peer said in its offer, and which applications ask how long a
+//! datagram may be.
 //!
-//! Owns the address handles and the questions that wait for a link. It must never keep a peer's entry longer than the link
-//! to it, nor leave a question unanswered when the lane's set-up ends, well or not.
+//! Owns the address handles and the questions that wait for a link. It must never keep a peer's entry longer than the
+//! link to it. It must answer each question when the lane's set-up ends, whether it succeeded or not.
 
 use std::net::IpAddr;
 
@@ -15,8 +16,8 @@ use crate::ids::{AppId, LaneId};
 use crate::lane::Lane;
 
 impl Engine {
-    /// Asks how long a datagram to a host may be, and for a link to it; the answer is [`Event::DatagramPath`]. It may take as
-    /// long as the daemon takes to find out that the host cannot be reached.
+    /// Asks how long a datagram to a host may be, and for a link to it; the answer is [`Event::DatagramPath`]. It may
+    /// take as long as the daemon takes to find out that the host cannot be reached.
     pub fn datagram_path<P: Provider>(&mut self, now: Time, nic: &mut P, app: AppId, request: u64, to: IpAddr) {
         self.see(now);
         let to = to.to_canonical();
@@ -55,7 +56,8 @@ impl Engine {
         Ok(None)
     }
 
-    /// Longest payload between two sockets of this host: as long as to others, so that a program need not tell them apart.
+    /// Longest payload between two sockets of this host: the same as to other hosts, so that a program need not treat
+    /// them differently.
     pub(in crate::engine) fn local_payload_max(&self) -> u32 {
         self.datagrams.port.payload_max(self.device.mtu.bytes() as u32)
     }
@@ -77,7 +79,8 @@ impl Engine {
 
     // ---- links
 
-    /// A peer's offer. What it said before stays in use if it is the same, so that datagrams go on while a lane is reset.
+    /// A peer's offer. What it said before stays in use if it is the same, so that datagrams go on while a lane is
+    /// reset.
     pub(in crate::engine) fn learn_datagram_peer<P: Provider>(
         &mut self,
         nic: &mut P,
@@ -105,7 +108,7 @@ impl Engine {
         self.answer_asks(id, Ok(self.payload_max(&peer)));
     }
 
-    /// There is no link, or none that can be used: what waits for it hears why.
+    /// There is no link, or none that can be used. Everything that waits for it gets the reason.
     pub(in crate::engine) fn forget_datagram_peer<P: Provider>(&mut self, nic: &mut P, id: LaneId, reason: Reason) {
         self.drop_datagram_peer(nic, id);
         self.answer_asks(id, Err(reason));

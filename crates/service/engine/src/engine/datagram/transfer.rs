@@ -1,8 +1,8 @@
-//! Datagrams on their way: out of transmit rings by turns, to the device or straight into a ring of this host; from the device
-//! into receive rings.
+//! Datagrams on their way: out of transmit rings by turns, to the device or straight into a ring of this host; from the
+//! device into receive rings.
 //!
-//! Owns the order of turns and every decision to drop. It must never wait: what cannot leave now stays in its ring, and the
-//! completion that makes room lets it go on. Its work in one round is bounded.
+//! Owns the order of turns and every decision to drop. It must never wait: what cannot leave now stays in its ring, and
+//! the completion that makes room lets it go on. Its work in one round is bounded.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -36,7 +36,8 @@ enum Outcome {
 }
 
 impl Engine {
-    /// Sends what sockets have, as far as the bounds of a round and of the device allow. Says whether anything was done.
+    /// Sends what sockets have, as far as the bounds of a round and of the device allow. Says whether anything was
+    /// done.
     pub(in crate::engine) fn run_datagrams<P: Provider>(&mut self, nic: &mut P) -> bool {
         let mut worked = self.revive_datagrams(nic);
         let mut left = DATAGRAMS_PER_RUN;
@@ -67,7 +68,7 @@ impl Engine {
         worked
     }
 
-    /// Sends datagrams of one socket until its turn ends, and tells its application of the room.
+    /// Sends datagrams of one socket until its turn ends, and shows its application the room.
     fn socket_turn<P: Provider>(&mut self, nic: &mut P, id: SocketId, left: &mut usize) -> Result<Turn, SocketFault> {
         let before = *left;
         let turn = self.socket_turn_quietly(nic, id, left);
@@ -176,7 +177,7 @@ impl Engine {
                 self.datagrams.count_sent(is_own);
                 Outcome::Sent
             }
-            // The sender's part is done: who did not get it, and why, is the receiver's.
+            // The sender's part is done. The receiver counts which socket did not get it, and why.
             Some(reason @ (DropReason::NoSocket | DropReason::RingFull)) => {
                 self.datagrams.drops.count(reason, 1);
                 Outcome::Sent

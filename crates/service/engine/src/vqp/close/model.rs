@@ -1,5 +1,5 @@
-//! The tables of [`super`], state by state; and the machine beside a plain model of eleven facts, over everything that can be
-//! reached.
+//! The tables of [`super`], state by state; and the machine beside a plain model of eleven facts, over everything that
+//! can be reached.
 
 use std::collections::{BTreeSet, VecDeque};
 
