@@ -1,4 +1,4 @@
-//! The applications of this host: who is attached, who must be woken, and what is left of those that went.
+//! The applications of this host: which are attached, which must be woken, and what is left of those that went.
 //!
 //! Owns the lists through the table of applications. It must never wake an application of which nothing was said since
 //! its last wake.
@@ -81,7 +81,7 @@ impl Apps {
         Some(id)
     }
 
-    /// An application leaves: its doorbells are not looked at any more. `None`: it has left already.
+    /// An application leaves: from now on its doorbells are ignored. `None`: it has left already.
     pub(crate) fn leave(&mut self, id: AppId) -> Option<&mut App> {
         let app = self.table.get_mut(id).filter(|a| !a.is_leaving())?;
         app.on_left();
@@ -154,7 +154,7 @@ impl Apps {
         }
     }
 
-    /// The round is over: who was rung and sleeps is to be woken.
+    /// The round is over: collects the applications that were rung and sleep.
     pub(crate) fn collect_wakes(&mut self) {
         for id in self.touched.drain(..) {
             if self.table.get_mut(id).is_some_and(App::end_round) {
@@ -181,7 +181,7 @@ impl Apps {
         self.retired.pop_front()
     }
 
-    /// Whether a round has something to tell or to take down.
+    /// Whether a round has something to report or to release.
     pub(crate) fn has_work(&self) -> bool {
         !self.wakes.is_empty() || !self.gone.is_empty() || !self.retired.is_empty()
     }

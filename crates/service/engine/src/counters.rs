@@ -1,6 +1,6 @@
 //! What the engine counts.
 //!
-//! A list; who changes a number knows what it means. Their names in `raas stat` are given by the rows.
+//! A list: the code that changes a number knows its meaning. The rows give the names in `raas stat`.
 
 /// Events counted since the engine was made.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! What the engine holds for datagram sockets: ports, binds, sockets, the one UD queue pair of the device, and linked
 //! hosts.
 //!
-//! Owns the port space of datagrams, which is apart from that of listeners. It must never hold more sockets than its
+//! Owns the port space of datagrams, which is separate from that of listeners. It must never hold more sockets than its
 //! limit.
 
 pub(crate) mod drops;
@@ -153,7 +153,7 @@ impl Datagrams {
         self.peers.get(&token).copied()
     }
 
-    /// A host told its number. Who came first keeps it; by chance no two daemons choose the same.
+    /// Takes the number of a host. The first host keeps it; two daemons practically never choose the same one.
     pub(crate) fn add_peer(&mut self, token: u64, lane: LaneId) {
         self.peers.entry(token).or_insert(lane);
     }

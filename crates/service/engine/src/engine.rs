@@ -183,7 +183,7 @@ impl Engine {
         })
     }
 
-    /// A call says what time it is: the largest seen counts, whoever says it.
+    /// Takes the time of a call: the largest time that any call has given counts.
     fn see(&mut self, now: Time) {
         self.now = self.now.max(now);
     }

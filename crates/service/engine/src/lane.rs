@@ -1,7 +1,7 @@
 //! A lane: the one RC queue pair to a peer host, and what waits for it.
 //!
-//! Owns the lane's queues and numbers. It must never touch a connection: those who move connections are `pump`
-//! (sending), `engine::recv` (receiving) and `engine::link` (making and losing lanes).
+//! Owns the lane's queues and numbers. It must never touch a connection: `pump` (sending), `engine::recv` (receiving)
+//! and `engine::link` (making and losing lanes) do that.
 //!
 //! A lane that is reset loses its queue pair and all that waits for it, but not its connections: `engine::reset`
 //! carries them over.
@@ -294,7 +294,7 @@ impl Lane {
 
     // ---- dials
 
-    /// Whether the daemon was asked to dial, or to make the lane anew.
+    /// Whether the daemon was asked to dial, or to replace the queue pair.
     pub(crate) fn is_wanted(&self) -> bool {
         self.is_wanted
     }
@@ -309,7 +309,7 @@ impl Lane {
         self.parked.push_back(connect);
     }
 
-    /// Nobody wants the lane any more. The connects that waited for it.
+    /// Nothing wants the lane any more. Returns the connects that waited for it.
     pub(crate) fn give_up_parked(&mut self) -> VecDeque<ConnectId> {
         self.is_wanted = false;
         std::mem::take(&mut self.parked)
@@ -325,8 +325,8 @@ impl Lane {
         self.state == LaneState::Down && !self.redial.is_due(now)
     }
 
-    /// What the end of the lane, or of the wish for it, says about the next dial. Before anything of the lane is
-    /// forgotten.
+    /// What the end of the lane, or of the wish for it, means for the next dial. To be called before anything of the
+    /// lane is forgotten.
     pub(crate) fn note_loss(&mut self, now: Time, rng: &mut impl RngExt) {
         if self.can_answer() && (self.is_up() || self.resync.is_some()) {
             self.redial.on_lost(now, now.saturating_since(self.up_since), rng);
@@ -359,7 +359,7 @@ impl Lane {
         self.mtu_offered
     }
 
-    /// The queue pair was made, and the peer is told of it.
+    /// The queue pair was made, and the peer gets its offer.
     pub(crate) fn on_offered(&mut self, own: OwnEnd) {
         self.state = LaneState::Offered;
         self.incarnation = own.incarnation;
@@ -379,7 +379,7 @@ impl Lane {
         self.tx = SendCredits::new(peer.credits);
         self.frame_bytes_max = peer.frame_bytes_max;
         self.splits_pieces = peer.splits_pieces;
-        // What is before the last part of a piece is told in the immediate.
+        // The immediate says how much came before the last part of a piece.
         let max = if peer.splits_pieces { UNITS_MAX * UNIT_BYTES } else { u32::MAX };
         self.piece_bytes_max = peer.piece_bytes_max.min(max);
     }
@@ -432,8 +432,8 @@ impl Lane {
         self.drr.push(app, route);
     }
 
-    /// A connection consumed bytes of which the peer may hear later, and is not in that list yet. True: the timer of
-    /// such news is to be started.
+    /// A connection consumed bytes that may be reported to the peer later, and is not in that list yet. True: the timer
+    /// of such reports must be started.
     pub(crate) fn push_lazy_head(&mut self, route: RouteId) -> bool {
         self.lazy_heads.push_back(route);
         !std::mem::replace(&mut self.has_head_timer, true)
@@ -673,7 +673,7 @@ impl Lane {
         self.resync.is_some()
     }
 
-    /// What is told and heard before the connections go on; made if this end kept nothing while the peer did.
+    /// What both ends report before the connections go on; made if this end kept nothing while the peer did.
     pub(crate) fn resync_mut(&mut self) -> &mut Resync {
         self.resync.get_or_insert_with(Resync::nothing_kept)
     }
@@ -709,7 +709,7 @@ impl Lane {
 
     // ---- a silent peer
 
-    /// The peer's daemon says nothing. The list of those who do not wait for it for ever, empty at first.
+    /// The peer's daemon says nothing. The list of connections with a time limit for that; empty at first.
     pub(crate) fn begin_stall(&mut self) -> &mut Stall {
         self.stall.insert(Stall::default())
     }
@@ -722,7 +722,7 @@ impl Lane {
         self.stall.is_some()
     }
 
-    /// What a connection's application wishes, as long as the peer is silent.
+    /// Notes the time limit of a connection's application while the peer is silent.
     pub(crate) fn note_patience(&mut self, route: RouteId, patience: impl FnOnce() -> Option<Duration>) {
         if let Some(stall) = &mut self.stall {
             stall.note(route, patience());

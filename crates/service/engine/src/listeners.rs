@@ -1,4 +1,4 @@
-//! Ports that applications listen on, and who waits at them.
+//! Ports that applications listen on, and the connections that wait at them.
 //!
 //! Owns backlogs, and the numbers that free ports get. It must never hold more for a listener than its backlog.
 

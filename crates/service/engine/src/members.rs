@@ -1,6 +1,6 @@
 //! The connections of one lane, as a list through them: its head and its length.
 //!
-//! The links are in the connections; who walks and changes the list is the table of those.
+//! The links are in the connections; the table of connections walks and changes the list.
 
 use verbs::Time;
 

@@ -1,4 +1,4 @@
-//! Parts of the engine's tables, for those who may see them.
+//! Parts of the engine's tables, for the users who may see them.
 
 /// Whose rows somebody may see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

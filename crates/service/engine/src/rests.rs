@@ -141,12 +141,12 @@ impl Rests {
         self.begun.is_empty() && now >= self.not_before
     }
 
-    /// How many connections were told to wait with writing.
+    /// How many connections were asked to wait with writing.
     pub(crate) fn begun(&self) -> usize {
         self.begun.len()
     }
 
-    /// A connection was told to wait with writing.
+    /// A connection was asked to wait with writing.
     pub(crate) fn begin(&mut self, route: RouteId) {
         self.begun.push(route);
     }

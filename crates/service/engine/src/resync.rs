@@ -1,13 +1,13 @@
 //! What both ends of a lane tell each other after a reset, before its connections go on (docs/wire.md).
 //!
-//! Owns which connections were told and heard. It must never say that all is done before both ends have told
+//! Owns which connections were reported by each end. It must never say that all is done before both ends have reported
 //! everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::RouteId;
 
-/// A part of what is told.
+/// A part of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ToTell {
     Connection(RouteId),
@@ -60,7 +60,7 @@ impl Resync {
 
     // ---- telling
 
-    /// Whether the last message was made. Then what was told is confirmed when this is asked.
+    /// Whether the last message was made. Then everything that was reported is confirmed when this is asked.
     pub(crate) fn confirm_told(&mut self) -> bool {
         self.is_all_told |= self.is_last_told;
         self.is_last_told
@@ -71,7 +71,7 @@ impl Resync {
         self.is_last_told
     }
 
-    /// What is told next. `None`: nothing is left.
+    /// What is to be reported next. `None`: nothing is left.
     pub(crate) fn next_to_tell(&mut self) -> Option<ToTell> {
         let next = match self.routes.get(self.told) {
             Some(&route) => Some(ToTell::Connection(route)),
@@ -108,7 +108,7 @@ impl Resync {
 
     // ---- going on
 
-    /// Whether both ends have told everything.
+    /// Whether both ends have reported everything.
     pub(crate) fn is_done(&self) -> bool {
         self.is_all_told && self.is_all_heard
     }

@@ -421,7 +421,7 @@ impl RingPool {
         std::mem::take(&mut self.classes[class].waiting)
     }
 
-    /// Everybody who waits for any size.
+    /// Everything that waits for any size.
     pub(crate) fn refuse_all(&mut self) -> Vec<Waiter> {
         (0..RING_CLASSES).flat_map(|c| self.refuse(class_bytes(c))).collect()
     }

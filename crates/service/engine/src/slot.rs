@@ -1,7 +1,7 @@
 //! The words of a slot, as a new connection or datagram socket finds them.
 //!
-//! Owns the order in which they are cleared. It must never tell an application of a slot before all else of it is
-//! written.
+//! Owns the order in which they are cleared. It must never announce a slot to an application before everything else in
+//! it is written.
 
 use std::sync::atomic::Ordering;
 

@@ -514,12 +514,12 @@ impl Vqp {
         self.listed.deficit -= piece.bytes;
     }
 
-    /// The frame of this work request says the last that the peer has to hear.
+    /// The frame of this work request has the last record that the peer must get.
     pub(crate) fn on_end_staged(&mut self, wr: u64) {
         self.last_wr = wr;
     }
 
-    /// Whether the peer hears of consumed bytes, if there is room.
+    /// Whether consumed bytes are reported to the peer, if there is room.
     pub(crate) fn has_lazy_head(&self) -> bool {
         self.head_report == HeadReport::Lazy
     }

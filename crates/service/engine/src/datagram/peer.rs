@@ -1,4 +1,5 @@
-//! What a linked peer told of its datagrams in its offer, and who asks how long a datagram to a host may be.
+//! What a linked peer said about its datagrams in its offer, and which applications ask how long a datagram to a host
+//! may be.
 
 use std::net::IpAddr;
 

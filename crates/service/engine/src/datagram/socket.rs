@@ -53,7 +53,7 @@ pub(crate) struct Socket {
     rx_datagrams: u64,
     rx_bytes: u64,
     drops: Drops,
-    /// Datagrams that did not fit their way, as the application is told.
+    /// Datagrams that did not fit their path, as the application sees it.
     paths_changed: u64,
 }
 
@@ -181,7 +181,7 @@ impl Socket {
     pub(crate) fn count_drop(&mut self, reason: DropReason) {
         self.drops.count(reason, 1);
         if reason == DropReason::TooLong {
-            // What the application knows of the way is out of date: it asks again before it sends more.
+            // What the application knows of the path is out of date: it asks again before it sends more.
             self.paths_changed += 1;
             self.words.epoch.store(self.paths_changed, Ordering::Release);
         }
