@@ -66,7 +66,7 @@ fn create(directory: &Path, path: &Path) -> io::Result<()> {
     file.sync_all()?;
     match std::fs::hard_link(&draft.0, path) {
         Ok(()) => {
-            tracing::info!(path = %path.display(), "made a cluster key; hosts that shall reach this one need a copy");
+            tracing::info!(path = %path.display(), "made a cluster key; hosts that must reach this one need a copy");
             Ok(())
         }
         // Another daemon was first: its key is as good.
