@@ -22,7 +22,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// its core by the wake. So after one late yield the parties block, and try yields again later, each time after twice the
 /// pause.
 ///
-/// Threads may share one: all state is in relaxed atomics, for a lost update costs one yield or one sleep and nothing else.
+/// Threads may share one: all state is in relaxed atomics, because a lost update costs only one yield or one sleep.
 #[derive(Debug)]
 pub struct Crowding {
     origin: Instant,

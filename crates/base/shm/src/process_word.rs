@@ -1,6 +1,6 @@
 //! A word of this process alone: the kernel empties it in a child made by `fork`.
 //!
-//! Owns the page that it lies in. It must never be 0 in the process that made it, so that 0 tells a child.
+//! Owns the page that it lies in. It must never be 0 in the process that made it, so that 0 means a child.
 use std::io;
 use std::sync::atomic::Ordering;
 

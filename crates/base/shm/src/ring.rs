@@ -193,7 +193,7 @@ impl RingWriter {
         written
     }
 
-    /// Copies `src` to `ahead` bytes after the tail without publishing it; It must end within the room that
+    /// Copies `src` to `ahead` bytes after the tail without publishing it. It must end within the room that
     /// [`RingWriter::free`] last returned, and a ring that may rest must be held. Otherwise nothing is written, and the
     /// result is false. [`RingWriter::commit`] publishes.
     pub fn write_ahead(&mut self, ahead: u64, src: &[u8]) -> bool {

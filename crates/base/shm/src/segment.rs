@@ -93,8 +93,8 @@ impl Segment {
     }
 
     /// Gives the bytes before `len` (rounded up to pages) memory now: an error here instead of SIGBUS at the first
-    /// access, where the system does not promise memory that it may not have (see [`overcommit_is_strict`]). It holds
-    /// until somebody with the descriptor punches a hole.
+    /// access, on systems that promise only memory that they have (see [`overcommit_is_strict`]). It holds until
+    /// somebody with the descriptor punches a hole.
     pub fn allocate(&self, len: u64) -> Result<(), SegmentError> {
         let (bytes, _) = mappable(len)?;
         rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), 0, bytes.min(self.region.len()))
@@ -118,7 +118,8 @@ impl Segment {
 }
 
 /// Whether the system counts every page that it promised (`vm.overcommit_memory` is 2). A memfd's pages are promised
-/// when they are first touched, and where the system is at its limit that access, by whomever, raises SIGBUS.
+/// when they are first touched. If the system is at its limit then, that access raises SIGBUS, whichever process makes
+/// it.
 pub fn overcommit_is_strict() -> bool {
     std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() == "2")
 }

@@ -1,5 +1,5 @@
-//! The words of one connection in a session segment. Owns their names and who writes each; where they lie is told by
-//! `layout`.
+//! The words of one connection in a session segment. Owns their names, and says which side writes each; `layout` has
+//! their places.
 
 use crate::{Word32, Word64};
 
@@ -20,8 +20,8 @@ pub struct SlotWords {
     pub app_owner_pid: Word32,
     /// Whether something may be written behind the tail: see [`crate::begin_rest`].
     pub tx_use: Word32,
-    /// Silence of the peer's daemon in milliseconds after which the connection is given up; 0: as long as the daemons
-    /// wait.
+    /// Silence of the peer's daemon in milliseconds after which the engine ends the connection; 0: as long as the
+    /// daemons wait.
     pub peer_timeout_ms: Word32,
     /// Bytes of the tx ring before it are free: the peer's application consumed them.
     pub tx_head: Word64,
@@ -35,7 +35,7 @@ pub struct SlotWords {
     pub reason: Word32,
     /// Raised each time the slot is given to another connection.
     pub generation: Word32,
-    /// Lane incarnation that carries the connection; of a datagram socket, datagrams that did not fit their way.
+    /// Lane incarnation that carries the connection; of a datagram socket, datagrams that did not fit their path.
     pub epoch: Word64,
     /// 1 while the engine gives pages of the tx ring back.
     pub tx_rest: Word32,

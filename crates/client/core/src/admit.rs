@@ -28,7 +28,7 @@ pub enum PeerSegment {
     NotTaken,
 }
 
-/// A message of the daemon of which every descriptor was looked at; see [`Reply`].
+/// A message of the daemon whose descriptors were all checked; see [`Reply`].
 #[derive(Debug)]
 pub enum DaemonMessage {
     /// [`Reply::Listening`].

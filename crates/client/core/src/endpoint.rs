@@ -1,7 +1,7 @@
 //! One end of a connection, whichever path it takes: its state, what the other side learns of it, how it ends.
 //!
-//! Owns the bits of this side's state, and which words say how a direction ended. It must never report an end before it
-//! looked whether the other side lives: what was stored before a death is seen after it.
+//! Owns the bits of this side's state, and which words say how a direction ended. It must check whether the other side
+//! lives before it reads the words that show an end: what was stored before a death can be seen after it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -248,8 +248,8 @@ impl Endpoint {
         }
     }
 
-    /// Of a datagram socket: how many datagrams the engine dropped because they did not fit their way. When it changes,
-    /// what was known of the ways is to be asked again.
+    /// Of a datagram socket: how many datagrams the engine dropped because they did not fit their path. When it
+    /// changes, the caller must ask again how long datagrams may be.
     pub fn paths_changed(&self) -> u64 {
         match &self.link {
             Link::Lane(end) => end.paths_changed(),

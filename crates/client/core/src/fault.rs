@@ -1,6 +1,6 @@
 //! Why a session cannot be made, or cannot go on.
 //!
-//! Owns the words of what the daemon did wrong. It must never blame the daemon for a limit of this process.
+//! Owns the texts of what the daemon did wrong. It must never blame the daemon for a limit of this process.
 
 use control::{APP_VERSION, ChannelError, Reason};
 use shm::LAYOUT_VERSION;

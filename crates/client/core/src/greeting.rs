@@ -47,8 +47,8 @@ impl Greeting {
         Self { role, name: name.into() }
     }
 
-    /// The first message. A daemon that refuses at once may close before it reads it: its reason is there to be
-    /// received all the same.
+    /// The first message. A daemon that refuses at once may close before it reads it; its reason can be received all
+    /// the same.
     pub fn hello(&self) -> Request {
         Request::Hello { version: APP_VERSION, layout: LAYOUT_VERSION, role: self.role, name: self.name.clone() }
     }

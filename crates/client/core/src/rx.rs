@@ -148,8 +148,8 @@ impl Rx {
         }
     }
 
-    /// Tells the writing side of all room there is. Before the reader waits at the latest: a writer whose ring is
-    /// smaller than the reader's may wait for what the reader thinks little.
+    /// Shows the writing side all room. To be called before the reader waits, at the latest: a writer whose ring is
+    /// smaller than the reader's may wait for room that is little for the reader.
     pub fn tell_room(&mut self, at: &Endpoint) {
         if self.untold() == 0 {
             return;

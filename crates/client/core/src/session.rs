@@ -152,7 +152,7 @@ impl Session {
         )
     }
 
-    /// Gives a connect up. None: its answer is here already, and is dropped: a connection closes then.
+    /// Stops a connect. None: its answer is here already. It is dropped, and a connection in it closes.
     pub fn cancel(&mut self, request: RequestId) -> Option<Request> {
         let was_pending = self.is_pending(request);
         drop(self.finish(request));
@@ -182,12 +182,12 @@ impl Session {
         self.requests.asked(request.number()).is_some()
     }
 
-    /// Ends a request; its answer, if it came. An answer that comes afterwards finds nobody and is undone.
+    /// Ends a request; returns its answer, if it came. An answer that comes later is undone.
     pub fn finish(&mut self, request: RequestId) -> Option<Answer> {
         self.requests.finish(request)
     }
 
-    /// Takes a connection that waits at a port, with the word for the daemon.
+    /// Takes a connection that waits at a port, with the message for the daemon.
     pub fn accept(&mut self, port: u16) -> Option<(Box<Connection>, Request)> {
         let connection = self.backlogs.get_mut(&port)?.pop_front()?;
         let accepted = Request::Accepted { port, connection: connection.endpoint.id() };
@@ -199,7 +199,7 @@ impl Session {
         self.backlogs.get(&port).is_none_or(|backlog| !backlog.is_empty())
     }
 
-    /// A message that the session has for the daemon on its own account. The caller asks after each call until there is
+    /// A message that the session itself has for the daemon. After each call the caller must take these until there is
     /// none.
     pub fn next_outgoing(&mut self) -> Option<Outgoing> {
         self.outgoing.pop_front()

@@ -31,9 +31,9 @@ use crate::poller::Waiter;
 /// socket's ring full is dropped and counted (`raas ss`). Ports of datagrams are separate from those of listeners.
 ///
 /// A datagram is one packet. So the longest one is what the path to its host carries, less 16 bytes
-/// ([`DatagramSocket::max_payload`]), 4080 bytes at most; a longer one is refused with [`DatagramError::TooLong`].
-/// Where that path gets narrower, datagrams that do not fit are lost and counted (`too_long`) until the daemons know;
-/// then longer ones are refused with the new limit.
+/// ([`DatagramSocket::max_payload`]), 4080 bytes at most; a longer one is refused with [`DatagramError::TooLong`]. If
+/// that path gets narrower, datagrams that do not fit are lost and counted (`too_long`) until the daemons know.
+/// Afterwards longer ones are refused with the new limit.
 ///
 /// ```no_run
 /// # fn main() -> std::io::Result<()> {

@@ -1,4 +1,4 @@
-//! What a socket knows of the ways to other hosts: how long a datagram to each may be.
+//! What a socket knows of the paths to other hosts: how long a datagram to each may be.
 //!
 //! Owns the questions to the daemon that are under way. It must never ask twice at a time for one host, and must never
 //! wait.

@@ -162,8 +162,8 @@ impl Nic {
         }
     }
 
-    /// The owner's socket was refused a packet to that address, and learned what fits. The consumer is told
-    /// ([`AsyncEvent::PathMtu`]); QPs stay as they are, since both ends of one must agree on its path MTU.
+    /// The kernel refused a packet to that address as too long, and the owner learned what fits. The consumer gets
+    /// [`AsyncEvent::PathMtu`]. QPs stay as they are, because both ends of one must agree on its path MTU.
     pub fn path_shrank(&mut self, peer: IpAddr, mtu: PathMtu) {
         self.dev.raise(AsyncEvent::PathMtu { peer, mtu });
     }

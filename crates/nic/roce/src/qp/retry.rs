@@ -1,8 +1,8 @@
 //! When unanswered requests are sent again, and when the requester gives up (IBTA 9.7.6.1).
 //!
 //! Owns the retry counters and the three clocks of a requester: the local ACK timeout, the RNR wait, and the probe. The
-//! probe sends the oldest unanswered packet again after a silence of several measured round trips. A lost NAK, or a
-//! lost last packet, would else cost a whole ACK timeout, 67 ms by custom. A peer that was merely slow sees one
+//! probe sends the oldest unanswered packet again after a silence of several measured round trips. Without it a lost
+//! NAK, or a lost last packet, would cost a whole ACK timeout, usually 67 ms. A peer that was merely slow sees one
 //! duplicate. It does not count as a retry, and [`MAX_PROBES`] bounds it.
 
 use std::time::Duration;

@@ -102,7 +102,7 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// So many per mille of packets lost, as many repeated and as many overtaken.
+    /// This many packets of a thousand are lost, as many are repeated, and as many are overtaken.
     pub fn per_mille(n: u32) -> Self {
         Self { loss_per_mille: n, duplicate_per_mille: n, late_per_mille: n, ..Self::default() }
     }
@@ -178,8 +178,7 @@ impl Fabric {
         Self { net: Arc::new(Mutex::new(Net::new(seed))) }
     }
 
-    /// A new host at an address. When it is dropped, it is gone from the network without a word, like a host that
-    /// crashes.
+    /// A new host at an address. When it is dropped, it leaves the network without notice, like a host that crashes.
     pub fn host(&self, ip: IpAddr) -> Result<FabricHost, FabricError> {
         self.host_with(HostConfig::new(ip))
     }
@@ -194,7 +193,7 @@ impl Fabric {
         self.lock().set_faults(faults);
     }
 
-    /// What packets from one host to another suffer from now on, whatever [`Self::set_faults`] says.
+    /// The faults of packets from one host to another from now on, whatever [`Self::set_faults`] says.
     pub fn set_link(&self, from: IpAddr, to: IpAddr, faults: Faults) {
         self.lock().set_link(from, to, faults);
     }
