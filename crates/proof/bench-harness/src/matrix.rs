@@ -119,6 +119,8 @@ pub(crate) struct Case {
     pub(crate) ring_bytes: u64,
     /// Each end has a processor of its own, which its programs do not leave.
     pub(crate) pinned: bool,
+    /// On each processor another program computes.
+    pub(crate) crowded: bool,
     pub(crate) sides: Vec<Side>,
     pub(crate) claims: Vec<Claim>,
 }
@@ -134,6 +136,7 @@ pub(crate) struct Effort {
 pub(crate) fn run(place: &mut Place, cases: &[Case], effort: Effort, findings: &mut Findings) -> Result<()> {
     for case in cases {
         place.pin(case.pinned)?;
+        let _others = if case.crowded { place.crowd()? } else { vec![] };
         let mut values: Vec<Vec<Measured>> = vec![vec![]; case.sides.len()];
         for round in 0..effort.rounds as usize {
             for step in 0..case.sides.len() {
@@ -286,7 +289,7 @@ fn figures(case: &Case, values: &[Vec<Measured>]) -> Value {
             (side.name.to_owned(), Value::Object(medians.collect()))
         })
         .collect();
-    json!({ "case": case.name, "size_bytes": case.bytes, "pinned": case.pinned, "medians": sides })
+    json!({ "case": case.name, "size_bytes": case.bytes, "pinned": case.pinned, "crowded": case.crowded, "medians": sides })
 }
 
 fn key(metric: Metric) -> &'static str {
@@ -308,8 +311,16 @@ mod tests {
     fn a_claim_compares_the_rounds_of_two_sides() {
         let claim = claim("p99", Metric::P99, "tcp", Bar::RatioAtMost(1.0), Kind::Must);
         let sides = vec![RAAS, TCP];
-        let case =
-            Case { name: "c", test: "lat", bytes: 64, ring_bytes: 4096, pinned: false, sides, claims: vec![claim] };
+        let case = Case {
+            name: "c",
+            test: "lat",
+            bytes: 64,
+            ring_bytes: 4096,
+            pinned: false,
+            crowded: false,
+            sides,
+            claims: vec![claim],
+        };
         let side = |p50: f64, p99: f64| Measured { p50_us: Some(p50), p99_us: Some(p99), ..Measured::default() };
         let values = vec![vec![side(1.0, 2.0), Measured::default()], vec![side(3.0, 4.0), side(1.0, 1.0)]];
         let found = row(&case, &claim, &values).expect("both sides are there");

@@ -210,6 +210,12 @@ impl Place {
         Ok(())
     }
 
+    /// Starts a program for each processor that does nothing but compute; each ends when it is dropped.
+    pub(crate) fn crowd(&self) -> Result<Vec<Beside>> {
+        let words = ["sh", "-c", "while :; do :; done"];
+        processor::allowed()?.iter().map(|_| Beside::start(&mut self.command(End::Client, &words))).collect()
+    }
+
     /// The processors of client and server where they are pinned.
     pub(crate) fn processors() -> Result<[usize; 2]> {
         processor::two_apart(&processor::allowed()?)

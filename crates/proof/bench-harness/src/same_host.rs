@@ -27,7 +27,7 @@ const GROWN_RING_BYTES: u64 = 4 << 20;
 
 fn case(name: &'static str, test: &'static str, bytes: u32) -> Case {
     let ring_bytes = if bytes == SMALL { RING_BYTES } else { GROWN_RING_BYTES };
-    Case { name, test, bytes, ring_bytes, pinned: true, sides: vec![RAAS, BARE_RING], claims: vec![] }
+    Case { name, test, bytes, ring_bytes, pinned: true, crowded: false, sides: vec![RAAS, BARE_RING], claims: vec![] }
 }
 
 fn cases() -> Vec<Case> {

@@ -26,7 +26,7 @@ fn fabric(bytes: u32, iterations: u32) -> Side {
 
 fn case(name: &'static str, test: &'static str, bytes: u32) -> Case {
     // The ring between an application and a bare relay has one size.
-    Case { name, test, bytes, ring_bytes: 0, pinned: false, sides: vec![RAAS], claims: vec![] }
+    Case { name, test, bytes, ring_bytes: 0, pinned: false, crowded: false, sides: vec![RAAS], claims: vec![] }
 }
 
 fn latency() -> Case {
@@ -43,6 +43,15 @@ fn latency() -> Case {
     ];
     case.claims.extend(["tcp", "tcp-busy", "ucx-tcp", "libfabric-tcp"].map(|rival| reported(MIDDLE_ONE, P50, rival)));
     case.claims.extend(["tcp", "tcp-busy"].map(|rival| reported(LATE_ONE, P99, rival)));
+    case
+}
+
+fn crowded() -> Case {
+    const BESIDE: &str = "64 B half round trip, p50, beside programs that compute";
+    let mut case = case("latency of 64 B beside programs that compute", "lat", SMALL);
+    case.crowded = true;
+    case.sides.extend([BARE_RELAY, TCP, TCP_BUSY]);
+    case.claims = ["bare-relay", "tcp", "tcp-busy"].map(|rival| reported(BESIDE, Metric::P50, rival)).to_vec();
     case
 }
 
@@ -76,7 +85,7 @@ fn cases() -> Vec<Case> {
         claim(RATE, Msgs, "tcp", RatioAtLeast(20.0), Goal),
         reported(RATE, Msgs, "ucx-tcp"),
     ];
-    vec![latency(), middle, large, rate]
+    vec![latency(), crowded(), middle, large, rate]
 }
 
 pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
