@@ -17,6 +17,8 @@ mod backoff;
 mod dirty;
 mod doorbell;
 mod flags;
+#[cfg(feature = "fork-tests")]
+mod forking;
 mod layout;
 mod limits;
 #[cfg(test)]
@@ -36,6 +38,8 @@ mod wake;
 pub use backoff::{Backoff, Crowding};
 pub use doorbell::Doorbell;
 pub use flags::{app_flag, engine_flag, owner_flag, slot_state, waiting};
+#[cfg(feature = "fork-tests")]
+pub use forking::run_in_fork;
 pub use layout::{EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, Session};
 pub use limits::{RING_BYTES_MAX, RING_BYTES_MIN};
 pub use process_word::ProcessWord;

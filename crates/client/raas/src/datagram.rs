@@ -102,7 +102,7 @@ impl DatagramSocket {
     pub fn max_payload(&self, addr: impl ToSocketAddrs) -> io::Result<usize> {
         let to = self.resolve(addr)?;
         let max = self.ask(to.ip())?;
-        self.paths().learn(to.ip(), max);
+        self.paths()?.learn(to.ip(), max);
         Ok(self.cap(max))
     }
 
@@ -112,7 +112,7 @@ impl DatagramSocket {
     /// link to the host. It is on its way when this returns, which says nothing of its arrival.
     pub fn send_to(&self, buf: &[u8], addr: impl ToSocketAddrs) -> io::Result<usize> {
         let to = self.resolve(addr)?;
-        let mut paths = self.paths();
+        let mut paths = self.paths()?;
         let max = match paths.known(to.ip()) {
             Some(max) => max,
             None if self.conn.is_nonblocking() => {
@@ -140,7 +140,7 @@ impl DatagramSocket {
         to: SocketAddr,
     ) -> Poll<io::Result<usize>> {
         let to = self.resolve(to)?;
-        let mut paths = self.paths();
+        let mut paths = self.paths()?;
         // The waker stands before the question is asked, so that its answer is not missed.
         self.conn.wake_later(Side::Write, context)?;
         let Some(max) = self.poll_path(&mut paths, to)? else { return Poll::Pending };
@@ -191,10 +191,12 @@ impl DatagramSocket {
     }
 
     /// What is known of the paths to other hosts, as far as it is still true.
-    fn paths(&self) -> MutexGuard<'_, Paths> {
+    fn paths(&self) -> io::Result<MutexGuard<'_, Paths>> {
+        // Before the lock, which a thread holds that waits for room: in a forked child there is no such thread.
+        self.attachment.check_fork()?;
         let mut paths = lock(&self.paths);
         paths.note_changes(self.conn.endpoint().paths_changed());
-        paths
+        Ok(paths)
     }
 
     fn poll_path(&self, paths: &mut Paths, to: SocketAddr) -> io::Result<Option<usize>> {

@@ -86,6 +86,10 @@ impl Attachment {
     /// Does what a sleeping leader would do now, and returns: for threads that look and do not sleep. Nothing if
     /// somebody leads.
     pub(crate) fn look(self: &Arc<Self>) {
+        // A forked child would take its parent's news.
+        if self.check_fork().is_err() {
+            return;
+        }
         if let Some(leadership) = self.reactor.try_lead() {
             let mut driver = lock(&self.driver);
             self.take_doorbells(&mut driver);

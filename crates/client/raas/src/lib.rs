@@ -91,6 +91,7 @@ mod message_making;
 mod park;
 mod patience;
 mod peer_timeout;
+mod per_process;
 mod poller;
 mod reactor;
 mod ring_size;

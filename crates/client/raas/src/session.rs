@@ -5,26 +5,28 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::attachment::{Attachment, Config};
 use crate::error::SessionError;
 use crate::lookup;
+use crate::park::lock;
 use crate::patience::WaitPolicy;
+use crate::per_process::PerProcess;
 
 /// How long the daemon may take to answer when the caller gave no time of its own.
 pub(crate) const TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 
-static GLOBAL: Mutex<Option<Session>> = Mutex::new(None);
+static GLOBAL: PerProcess<Mutex<Option<Session>>> = PerProcess::new();
 
 /// A session with this host's daemon: what streams and listeners are made in. Cloning gives another handle on it; it
 /// ends when the last handle, stream and listener is dropped.
 ///
-/// A session belongs to the process that made it. In a child made by `fork` every use of it fails with
-/// [`SessionError::Forked`] (reads and writes that need no waiting are not checked: leave the parent's streams alone);
-/// [`Session::global`] makes the child a session of its own. A child that lives on with copies of the descriptors hides
-/// its parent's death from peers, so let it `exec` or exit; all descriptors are close-on-exec.
+/// A session belongs to the process that made it. In a child made by `fork` every use of it, and of its streams, listeners
+/// and sockets, fails with [`SessionError::Forked`] and touches nothing of the parent's; dropping them closes nothing there.
+/// [`Session::global`] makes the child a session of its own. A child that lives on with copies of the descriptors hides its
+/// parent's death from peers, so let it `exec` or exit; all descriptors are close-on-exec.
 #[derive(Clone)]
 pub struct Session {
     pub(crate) attachment: Arc<Attachment>,
@@ -43,7 +45,7 @@ impl Session {
     /// `/tmp/raas-$UID/raasd.sock` (not for root) and `/run/raas/raasd.sock`, where the daemon of the whole host
     /// serves.
     pub fn global() -> Result<Self, SessionError> {
-        let mut global = GLOBAL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut global = lock(GLOBAL.get());
         let session = match &*global {
             Some(session) if session.attachment.check_fork().is_ok() => session.reattach()?,
             _ => Self::builder().connect()?,

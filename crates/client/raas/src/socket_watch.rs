@@ -15,6 +15,7 @@ use rustix::event::epoll;
 use crate::descriptor::timespec;
 use crate::error::SessionError;
 use crate::park::lock;
+use crate::per_process::PerProcess;
 use crate::poller::Poller;
 use crate::reactor::SLEEP_MAX;
 
@@ -22,7 +23,7 @@ use crate::reactor::SLEEP_MAX;
 const EVENTS_MAX: usize = 64;
 
 /// The one that new sockets go to.
-static CURRENT: Mutex<Weak<SocketWatch>> = Mutex::new(Weak::new());
+static CURRENT: PerProcess<Mutex<Weak<SocketWatch>>> = PerProcess::new();
 
 #[derive(Debug)]
 struct SocketWatch {
@@ -78,7 +79,7 @@ impl Drop for Watched {
 impl SocketWatch {
     /// The one that runs; started now if there is none, or only a parent's.
     fn current() -> io::Result<Arc<Self>> {
-        let mut current = lock(&CURRENT);
+        let mut current = lock(CURRENT.get());
         let pid = std::process::id();
         if let Some(watch) = current.upgrade().filter(|w| w.pid == pid) {
             return Ok(watch);
@@ -104,7 +105,7 @@ impl SocketWatch {
             told.iter().for_each(|poller| poller.tell());
             drop(told);
             // Under the lock by which new sockets find this thread.
-            let mut current = lock(&CURRENT);
+            let mut current = lock(CURRENT.get());
             if Arc::strong_count(&self) == 1 {
                 if Weak::as_ptr(&current) == Arc::as_ptr(&self) {
                     *current = Weak::new();

@@ -2,6 +2,7 @@
 
 mod fake_daemon;
 mod fallback;
+mod forks;
 mod hostile;
 mod lifecycles;
 mod loans;

@@ -1,0 +1,60 @@
+//! Statics of which a child made by `fork` has its own.
+//!
+//! Owns a chain of values, one for each process that the program forked through. It must never have a child wait for a lock
+//! that only its parent's threads could open.
+
+use std::sync::OnceLock;
+
+/// A value for each process, made when it is first asked for. The parents' stay where they are, untouched.
+#[derive(Debug)]
+pub(crate) struct PerProcess<T: 'static> {
+    first: OnceLock<Link<T>>,
+}
+
+#[derive(Debug)]
+struct Link<T: 'static> {
+    pid: u32,
+    value: T,
+    next: OnceLock<Box<Self>>,
+}
+
+impl<T: Default> PerProcess<T> {
+    pub(crate) const fn new() -> Self {
+        Self { first: OnceLock::new() }
+    }
+
+    /// This process's value.
+    pub(crate) fn get(&self) -> &T {
+        self.of(std::process::id())
+    }
+
+    fn of(&self, pid: u32) -> &T {
+        let mut link = self.first.get_or_init(|| Link::new(pid));
+        while link.pid != pid {
+            link = link.next.get_or_init(|| Box::new(Link::new(pid)));
+        }
+        &link.value
+    }
+}
+
+impl<T: Default> Link<T> {
+    fn new(pid: u32) -> Self {
+        Self { pid, value: T::default(), next: OnceLock::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn each_process_has_its_own() {
+        static VALUE: PerProcess<AtomicU32> = PerProcess::new();
+        for pid in [7, 8, 9] {
+            assert_eq!(VALUE.of(pid).swap(pid, Ordering::Relaxed), 0, "new in each process");
+        }
+        assert_eq!([9, 7, 8].map(|pid| VALUE.of(pid).load(Ordering::Relaxed)), [9, 7, 8]);
+    }
+}
