@@ -126,8 +126,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// How far ahead of other work a measured program runs where that is allowed.
 const PRIORITY: &str = "-20";
 
-/// The command ahead of other work of this machine, since a side that waits for a processor measures the others.
-/// Without the right to do so, as it is.
+/// The command with priority over other work of this machine, because a side that waits for a processor measures that
+/// work. Without the right to do so, the command as it is.
 fn with_priority<'w>(words: &[&'w str]) -> Vec<&'w str> {
     let mut all = vec![];
     if rustix::process::geteuid().is_root() {

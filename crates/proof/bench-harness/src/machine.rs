@@ -1,4 +1,4 @@
-//! What the machine is and how busy it is, for the file. Reads /proc only.
+//! Which machine this is and how busy it is, for the result file. It reads only /proc.
 
 use serde_json::{Value, json};
 use std::fs::read_to_string;

@@ -236,7 +236,7 @@ fn sock(place: &Place, case: &Case, transport: &str, busy: bool, seconds: f64) -
     let ended = child::run_quiet(&mut place.command(End::Client, &words), limit)?;
     ensure!(ended.success(), "client: {}\n{}", ended.describe(), ended.text(Stream::Err));
     if relays.is_none() {
-        // A server behind relays does not hear of its client's end, and is ended when this is over.
+        // A server behind relays does not learn of its client's end, so it is ended when this is over.
         server.end();
     }
     let report: Value = serde_json::from_str(&ended.text(Stream::Out)).context("the client's report is not JSON")?;
@@ -258,7 +258,7 @@ fn sock(place: &Place, case: &Case, transport: &str, busy: bool, seconds: f64) -
 }
 
 fn column(values: &[Measured], metric: Metric) -> Vec<f64> {
-    // What is not measured is no number, so that rounds stay aligned and the ratio leaves it out.
+    // A value that was not measured is NaN, so that rounds stay aligned and the ratio leaves it out.
     values.iter().map(|m| metric.of(m).unwrap_or(f64::NAN)).collect()
 }
 

@@ -1,6 +1,6 @@
 //! What one run of one side tells.
 
-/// What one run of one side told; what it did not measure is none.
+/// What one run of one side measured; what it did not measure is none.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Measured {
     pub(crate) half_rtt_us: Option<f64>,

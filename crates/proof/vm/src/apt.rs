@@ -147,7 +147,7 @@ impl Apt {
             format!("Dir::State::Lists={}", dir("lists")),
             format!("Dir::State::Status={}", dir("status")),
             format!("Dir::Cache={}", dir("cache")),
-            // The lists are ours, so they can be read as whoever runs this.
+            // The lists are ours, so the user who runs this can read them.
             "APT::Sandbox::User=".to_owned(),
             "APT::Get::AllowUnauthenticated=false".to_owned(),
             "Debug::NoLocking=true".to_owned(),

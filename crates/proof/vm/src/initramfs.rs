@@ -1,5 +1,5 @@
 //! The guest's initramfs: busybox, the modules and the two guest scripts in a cpio archive ("newc",
-//! Documentation/driver-api/early-userspace/buffer-format.rst). Written anew for each boot, so it is never stale.
+//! Documentation/driver-api/early-userspace/buffer-format.rst). It is written for each boot, so it is never stale.
 
 use anyhow::{Context, Result};
 use cpio::newc::{Builder, trailer};

@@ -147,8 +147,8 @@ const SUITES: &[Suite] = &[
     },
 ];
 
-/// Fetches and unpacks what the stage's guests are made of, on a thread beside other stages: that waits for the network
-/// most of the time. What fails is tried again by the suite that needs it, which says so; a suite that comes earlier
+/// Fetches and unpacks what the stage's guests are made of, on a thread beside other stages: it waits for the network
+/// most of the time. The suite that needs a part which failed tries again, and reports it; a suite that comes earlier
 /// waits.
 pub fn prepare_ahead(repo: &Repo, full: bool) {
     let cache = repo.target.join("vm");
