@@ -1,5 +1,4 @@
-//! The repository's source files for the rules, and a small lexer that separates Rust code from comments and literals,
-//! so that a rule about code is not set off by a sentence. Reads only.
+//! The repository's source files for the rules about files and words. Reads only.
 
 use anyhow::{Context, Result};
 use harness::repo::Repo;
@@ -47,96 +46,6 @@ fn starts_with_shebang(path: &Path) -> bool {
     std::fs::File::open(path).is_ok_and(|mut file| file.read_exact(&mut first).is_ok() && first == *b"#!")
 }
 
-/// Rust source with comments and the inside of string and character literals replaced by blanks; lines stay where they
-/// are.
-pub(crate) fn code_only(text: &str) -> String {
-    let letters: Vec<char> = text.chars().collect();
-    let mut out = String::with_capacity(text.len());
-    let mut at = 0;
-    while at < letters.len() {
-        let end = skipped_until(&letters, at);
-        if end == at {
-            out.push(letters[at]);
-            at += 1;
-        } else {
-            out.extend(letters[at..end].iter().map(|letter| if *letter == '\n' { '\n' } else { ' ' }));
-            at = end;
-        }
-    }
-    out
-}
-
-/// Where the comment or literal that starts at `at` ends; `at` itself if none starts here.
-fn skipped_until(letters: &[char], at: usize) -> usize {
-    let peek = |offset: usize| letters.get(at + offset).copied();
-    match letters[at] {
-        '/' if peek(1) == Some('/') => letters[at..].iter().position(|c| *c == '\n').map_or(letters.len(), |n| at + n),
-        '/' if peek(1) == Some('*') => block_comment_end(letters, at),
-        '"' => quoted_end(letters, at + 1, '"'),
-        'r' if !follows_word(letters, at) => raw_string_end(letters, at),
-        // A character literal, as opposed to a lifetime.
-        '\'' if peek(1) == Some('\\') || peek(2) == Some('\'') => quoted_end(letters, at + 1, '\''),
-        _ => at,
-    }
-}
-
-fn follows_word(letters: &[char], at: usize) -> bool {
-    // `br"..."` is a raw string too, so a lone `b` in front does not count as a word.
-    let before = |n: usize| at.checked_sub(n).and_then(|i| letters.get(i)).copied().unwrap_or(' ');
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    is_word(before(1)) && (before(1) != 'b' || is_word(before(2)))
-}
-
-fn block_comment_end(letters: &[char], at: usize) -> usize {
-    let mut depth = 0_usize;
-    let mut i = at;
-    while i < letters.len() {
-        match (letters[i], letters.get(i + 1)) {
-            ('/', Some('*')) => {
-                depth += 1;
-                i += 2;
-            }
-            ('*', Some('/')) => {
-                depth -= 1;
-                i += 2;
-                if depth == 0 {
-                    return i;
-                }
-            }
-            _ => i += 1,
-        }
-    }
-    letters.len()
-}
-
-fn quoted_end(letters: &[char], from: usize, quote: char) -> usize {
-    let mut i = from;
-    while i < letters.len() {
-        match letters[i] {
-            '\\' => i += 2,
-            letter if letter == quote => return i + 1,
-            _ => i += 1,
-        }
-    }
-    letters.len()
-}
-
-fn raw_string_end(letters: &[char], at: usize) -> usize {
-    let hashes = letters[at + 1..].iter().take_while(|c| **c == '#').count();
-    if letters.get(at + 1 + hashes) != Some(&'"') {
-        return at;
-    }
-    let mut i = at + 2 + hashes;
-    while i < letters.len() {
-        let tail = &letters[i + 1..];
-        if letters[i] == '"' && tail.len() >= hashes && tail[..hashes].iter().all(|c| *c == '#') {
-            return i + 1 + hashes;
-        }
-        i += 1;
-    }
-    letters.len()
-}
-
 /// Whether `word` stands in `line` with no letter, digit or underscore touching it.
 pub(crate) fn has_word(line: &str, word: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
@@ -152,25 +61,6 @@ pub(crate) fn has_word(line: &str, word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn comments_and_literals_are_blanked() {
-        let text =
-            "let a = \"unsafe \\\" x\"; // unsafe\n/* unsafe /* nested */ unsafe */ let b = r#\"unsafe \" \"#;\n";
-        let code = code_only(text);
-        assert!(!code.contains("unsafe"), "{code}");
-        assert!(code.contains("let a =") && code.contains("let b ="), "{code}");
-        assert_eq!(code.lines().count(), text.lines().count());
-    }
-
-    #[test]
-    fn lifetimes_and_characters_do_not_open_strings() {
-        let text =
-            "fn f<'a>(x: &'a str) -> char { let q = '\"'; let e = '\\''; unsafe_name(q, e, b'x', br\"unsafe\") }";
-        let code = code_only(text);
-        assert!(code.contains("unsafe_name") && !code.contains("unsafe\""), "{code}");
-        assert!(code.contains("fn f<'a>(x: &'a str)"), "{code}");
-    }
 
     #[test]
     fn words_have_edges() {

@@ -7,6 +7,8 @@
 //! never panics, whatever the bits are: keys come from peers.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
+// A length or an index that does not fit is a bug that bytes from elsewhere look for.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -30,6 +32,12 @@ pub trait Key: Copy + Eq + fmt::Debug {
 /// The largest index of `K`, and the most entries of its slabs.
 pub const fn index_max<K: Key>() -> u32 {
     (1 << K::INDEX_BITS) - 1
+}
+
+/// A place in a slab as keys have it. No slab has more places than an index has bits for.
+#[inline]
+fn index(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(u32::MAX)
 }
 
 /// The place of a key in its slab: below the slab's largest size, and taken again by another key when the entry is
@@ -116,7 +124,7 @@ impl<K: Key, T> GenSlab<K, T> {
             }
             _ if fresh => {
                 self.entries.push(Entry { generation: 1, value: None });
-                self.entries.len() as u32 - 1
+                index(self.entries.len() - 1)
             }
             _ => return None,
         };
@@ -160,14 +168,14 @@ impl<K: Key, T> GenSlab<K, T> {
         }
         let value = entry.value.take()?;
         entry.generation = if entry.generation == Self::GENERATION_MAX { 1 } else { entry.generation + 1 };
-        self.free.push_back(index as u32);
+        self.free.push_back(key.bits() & index_max::<K>());
         self.live -= 1;
         Some(value)
     }
 
     /// Live entries by index.
     pub fn iter(&self) -> impl Iterator<Item = (K, &T)> {
-        let key = |i: usize, e: &Entry<T>| K::from_bits(e.generation << K::INDEX_BITS | i as u32);
+        let key = |i: usize, e: &Entry<T>| K::from_bits(e.generation << K::INDEX_BITS | index(i));
         self.entries.iter().enumerate().filter_map(move |(i, e)| e.value.as_ref().map(|v| (key(i, e), v)))
     }
 
@@ -178,10 +186,10 @@ impl<K: Key, T> GenSlab<K, T> {
         let end = from.saturating_add(looks as usize).min(len);
         let places = self.entries.get(from..end).unwrap_or_default().iter().enumerate();
         let live = places.filter_map(move |(i, entry)| {
-            let index = (from + i) as u32;
-            Some((index, K::from_bits(entry.generation << K::INDEX_BITS | index), entry.value.as_ref()?))
+            let place = index(from + i);
+            Some((place, K::from_bits(entry.generation << K::INDEX_BITS | place), entry.value.as_ref()?))
         });
-        (live, (from < end && end < len).then_some(end as u32))
+        (live, (from < end && end < len).then_some(index(end)))
     }
 
     /// The same, to change them.
@@ -189,7 +197,7 @@ impl<K: Key, T> GenSlab<K, T> {
         let (from, len) = (from as usize, self.entries.len());
         let end = from.saturating_add(looks as usize).min(len);
         let places = self.entries.get_mut(from..end).unwrap_or_default();
-        (places.iter_mut().filter_map(|e| e.value.as_mut()), (from < end && end < len).then_some(end as u32))
+        (places.iter_mut().filter_map(|e| e.value.as_mut()), (from < end && end < len).then_some(index(end)))
     }
 
     /// Keys of live entries by index.

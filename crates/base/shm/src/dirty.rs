@@ -152,7 +152,8 @@ impl<R: AtomicRow> DirtyBitmap<R> {
         let mut taken = before & chosen;
         let mut count = 0;
         while taken != 0 {
-            let slot = (leaf * WORD) as u32 + taken.trailing_zeros();
+            // Bits beyond the last slot are a peer's; the first of them may be beyond what a slot can be called.
+            let slot = u32::try_from(leaf * WORD).map_or(self.slots, |first| first + taken.trailing_zeros());
             taken &= taken - 1;
             if slot < self.slots {
                 out.push(slot);

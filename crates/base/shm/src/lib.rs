@@ -9,6 +9,8 @@
 //! [`must_wake`], [`PairWaiter`]) are written once, over the word traits of the private module `sync`, and run in
 //! the unit tests under loom too.
 #![deny(missing_docs)]
+// A length or an index that does not fit is a bug that bytes from elsewhere look for.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]
 
 #[cfg(not(all(target_endian = "little", target_pointer_width = "64", target_os = "linux")))]
 compile_error!("the shared layout is that of 64-bit little-endian Linux (x86-64, AArch64)");

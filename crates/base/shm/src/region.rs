@@ -210,7 +210,8 @@ impl Region {
             io::Error::new(kind, refused)
         })?;
         let page = rustix::param::page_size();
-        let len = len as usize;
+        // A region is no longer than what can be addressed.
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
         // Whole pages inside the range; the mapping itself starts on a page.
         let head = (start.addr().next_multiple_of(page) - start.addr()).min(len);
         let pages = (len - head) / page * page;
@@ -248,8 +249,11 @@ impl Region {
         if len > size || offset > size - len {
             return Err(RegionError::OutOfBounds { offset, len, size });
         }
+        let Ok(bytes) = usize::try_from(offset) else {
+            return Err(RegionError::OutOfBounds { offset, len, size });
+        };
         // SAFETY: offset <= size, just checked, and size is the length of the one mapping that start points to.
-        Ok(unsafe { self.as_ptr().add(offset as usize) })
+        Ok(unsafe { self.as_ptr().add(bytes) })
     }
 
     #[inline]

@@ -173,7 +173,7 @@ fn check_object(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), SegmentError> {
         return Err(SegmentError::Refused(format!("not a memfd, but a {file_type:?}")));
     }
     // Kept even though the seals say memfd: a memfd of huge pages has seals too, and faults on it may raise SIGBUS.
-    let filesystem = rustix::fs::fstatfs(fd).map_err(os("fstatfs"))?.f_type as u64;
+    let filesystem = rustix::fs::fstatfs(fd).map_err(os("fstatfs"))?.f_type.cast_unsigned();
     match filesystem {
         TMPFS_MAGIC => {}
         HUGETLBFS_MAGIC => {

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Bytes that a datagram's receive has in front of the payload (IBTA 11.4.1.2; annex A17.4.5).
 pub const GRH_BYTES: usize = 40;
 
-const IPV4_BYTES: usize = 20;
+const IPV4_BYTES: u16 = 20;
 /// Where an IPv4 header lies: at the end, so that the payload follows it.
-const IPV4_AT: usize = GRH_BYTES - IPV4_BYTES;
+const IPV4_AT: usize = GRH_BYTES - IPV4_BYTES as usize;
 const PROTOCOL_UDP: u8 = 17;
 /// TTL or hop limit of headers that are made here: sockets do not show the real one.
 const HOP_LIMIT: u8 = 64;
@@ -30,14 +30,14 @@ pub struct Grh {
 impl Grh {
     /// Reads the area. `None`: it holds neither header.
     pub fn parse(area: &[u8; GRH_BYTES]) -> Option<Self> {
-        let ipv4 = area.last_chunk::<IPV4_BYTES>()?;
+        let ipv4 = area.last_chunk::<{ IPV4_BYTES as usize }>()?;
         let may_be_ipv6 = area[0] >> 4 == 6;
         if ipv4[0] == 0x45 && (!may_be_ipv6 || ones_sum(ipv4) == 0xffff) {
             let total = u16::from_be_bytes([ipv4[2], ipv4[3]]);
             return Some(Self {
                 source: Ipv4Addr::new(ipv4[12], ipv4[13], ipv4[14], ipv4[15]).into(),
                 destination: Ipv4Addr::new(ipv4[16], ipv4[17], ipv4[18], ipv4[19]).into(),
-                payload_len: total.checked_sub(IPV4_BYTES as u16)?,
+                payload_len: total.checked_sub(IPV4_BYTES)?,
             });
         }
         if !may_be_ipv6 {
@@ -59,7 +59,7 @@ impl Grh {
         match (self.source, self.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 let ip = &mut area[IPV4_AT..];
-                let total = self.payload_len.wrapping_add(IPV4_BYTES as u16).to_be_bytes();
+                let total = self.payload_len.wrapping_add(IPV4_BYTES).to_be_bytes();
                 ip[..10].copy_from_slice(&[0x45, 0, total[0], total[1], 0, 0, 0x40, 0, HOP_LIMIT, PROTOCOL_UDP]);
                 ip[12..16].copy_from_slice(&source.octets());
                 ip[16..].copy_from_slice(&destination.octets());
@@ -82,7 +82,8 @@ impl Grh {
 fn ones_sum(header: &[u8]) -> u16 {
     let sum: u32 = header.chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
     let folded = (sum & 0xffff) + (sum >> 16);
-    ((folded & 0xffff) + (folded >> 16)) as u16
+    let [_, _, high, low] = ((folded & 0xffff) + (folded >> 16)).to_be_bytes();
+    u16::from_be_bytes([high, low])
 }
 
 #[cfg(test)]

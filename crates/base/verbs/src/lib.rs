@@ -8,6 +8,8 @@
 //! region that was registered. An owner that restarts therefore changes keys, never addresses.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
+// A length or an index that does not fit is a bug that bytes from elsewhere look for.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]
 
 mod attr;
 mod error;

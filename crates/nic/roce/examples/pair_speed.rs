@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release -p roce --example pair_speed`
 
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros)] // it measures and prints
 use std::net::SocketAddr;
 use std::time::Instant;
 

@@ -55,13 +55,15 @@ pub(crate) struct Batch<'a> {
     used: usize,
     segment_bytes: usize,
     count: usize,
+    /// The identification of the next segment, where segments are numbered.
+    next_id: u16,
     closed: bool,
     limits: BatchLimits,
 }
 
 impl<'a> Batch<'a> {
     pub(crate) fn new(buf: &'a mut Vec<u8>, limits: BatchLimits) -> Self {
-        Self { buf, used: 0, segment_bytes: 0, count: 0, closed: false, limits }
+        Self { buf, used: 0, segment_bytes: 0, count: 0, next_id: 0, closed: false, limits }
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
@@ -101,7 +103,7 @@ impl<'a> Batch<'a> {
         fill(&mut rest[..payload_bytes])?;
         rest[payload_bytes..covered - header.len()].fill(0);
         let id = match self.limits.id_mode {
-            Ipv4IdMode::SegmentIndex => self.count as u16,
+            Ipv4IdMode::SegmentIndex => self.next_id,
             Ipv4IdMode::Zero => 0,
         };
         let icrc = route.icrc(&packet[..covered], id);
@@ -112,6 +114,7 @@ impl<'a> Batch<'a> {
         }
         self.closed = len < self.segment_bytes;
         self.count += 1;
+        self.next_id = self.next_id.wrapping_add(1);
         self.used = end;
         Ok(())
     }

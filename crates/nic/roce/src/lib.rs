@@ -12,6 +12,8 @@
 //! takes effect or is counted under the reason why not ([`NicCounters`]).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
+// A length or an index that does not fit is a bug that bytes from elsewhere look for.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]
 
 mod batch;
 mod counters;

@@ -186,7 +186,7 @@ fn each_piece(
             offset -= sge_len;
             continue;
         }
-        let piece = (sge_len - offset).min(len as u64) as usize;
+        let piece = usize::try_from(sge_len - offset).map_or(len, |left| left.min(len));
         f(sge, sge.addr.checked_add(offset).ok_or(KeyFault)?, piece)?;
         len -= piece;
         offset = 0;

@@ -113,8 +113,8 @@ impl Nic {
     /// were probably sent together and numbered from 0.
     pub fn handle_batch(&mut self, now: Time, from: SocketAddr, payload: &[u8], stride: usize) {
         let mut touched = None;
-        for (index, segment) in payload.chunks(stride.max(1)).enumerate() {
-            self.take_segment(now, from, segment, index as u16, &mut touched);
+        for (index, segment) in (0..=u16::MAX).cycle().zip(payload.chunks(stride.max(1))) {
+            self.take_segment(now, from, segment, index, &mut touched);
         }
         if let Some(qpn) = touched {
             self.after_event(qpn);

@@ -4,6 +4,7 @@
 //! payload into, between and out of rings are part of them, packets are not. With arguments `SIZE [COUNT]` it runs one
 //! load.
 
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros)] // it measures and prints
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;

@@ -12,6 +12,7 @@
 //! ```
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
+#![cfg_attr(test, allow(clippy::disallowed_types))] // tests may use atomics
 
 mod accept_links;
 mod check;

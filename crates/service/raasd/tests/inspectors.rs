@@ -2,6 +2,7 @@
 //! daemon's memory stays within a bound, and others are served.
 //!
 //! A process of its own: it counts the memory of the whole process, daemon and programs.
+#![allow(clippy::disallowed_types)] // tests may use atomics
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};

@@ -7,7 +7,7 @@ use crate::limits::{PAGE_BYTES, PAIR_SLOTS_MAX, PAIR_SLOTS_MIN, RING_BYTES_MAX, 
 use crate::{Region, RegionError, RingMemory, Word32, Word64};
 
 pub(super) const SLOTS_AT: u64 = PAGE_BYTES;
-pub(super) const SLOT_BYTES: u64 = 128;
+pub(super) const SLOT_BYTES: u32 = 128;
 pub(super) const TAIL_AT: u64 = 0;
 pub(super) const HEAD_AT: u64 = 8;
 pub(super) const FLAGS_AT: u64 = 16;
@@ -66,7 +66,7 @@ impl Pair {
             kind: Kind::Pair,
             total_bytes: Self::bytes(self.slots, self.ring_bytes),
             slots: self.slots,
-            slot_bytes: SLOT_BYTES as u32,
+            slot_bytes: SLOT_BYTES,
             slots_offset: SLOTS_AT,
             a2e_offset: 0,
             e2a_offset: 0,
@@ -78,7 +78,7 @@ impl Pair {
     /// Words of slot `i`; panics if `i >= slots()`.
     pub fn slot(&self, i: u32) -> PairWords {
         assert!(i < self.slots, "slot {i} of a pair segment with {} slots", self.slots);
-        let base = SLOTS_AT + u64::from(i) * SLOT_BYTES;
+        let base = SLOTS_AT + u64::from(i) * u64::from(SLOT_BYTES);
         let region = &self.region;
         PairWords {
             tail: word64(region, base + TAIL_AT),
@@ -121,7 +121,7 @@ impl Pair {
 }
 
 const fn rings_offset(slots: u32) -> u64 {
-    SLOTS_AT + pages(slots as u64 * SLOT_BYTES)
+    SLOTS_AT + pages(slots as u64 * SLOT_BYTES as u64)
 }
 
 /// Words of a pair slot, all of the maker of the segment.

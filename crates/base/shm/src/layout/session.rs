@@ -11,7 +11,7 @@ pub(super) const APP_SLEEP_AT: u64 = PAGE_BYTES;
 pub(super) const APP_EPOCH_AT: u64 = PAGE_BYTES + 64;
 pub(super) const A2E_AT: u64 = 2 * PAGE_BYTES;
 
-pub(super) const SLOT_BYTES: u64 = 256;
+pub(super) const SLOT_BYTES: u32 = 256;
 pub(super) const TX_TAIL_AT: u64 = 0;
 pub(super) const RX_HEAD_AT: u64 = 8;
 pub(super) const APP_FLAGS_AT: u64 = 16;
@@ -41,7 +41,7 @@ pub struct Session {
 impl Session {
     /// Bytes of a session segment with `slots` slots (a multiple of 4096).
     pub const fn bytes(slots: u32) -> u64 {
-        slots_offset(slots) + pages(slots as u64 * SLOT_BYTES)
+        slots_offset(slots) + pages(slots as u64 * SLOT_BYTES as u64)
     }
 
     /// Writes the header into zeroed memory (daemon side). `slots` is a power of two, 64..=65536.
@@ -71,7 +71,7 @@ impl Session {
             kind: Kind::Session,
             total_bytes: Self::bytes(self.slots),
             slots: self.slots,
-            slot_bytes: SLOT_BYTES as u32,
+            slot_bytes: SLOT_BYTES,
             slots_offset: slots_offset(self.slots),
             a2e_offset: A2E_AT,
             e2a_offset: e2a_offset(self.slots),
@@ -123,7 +123,7 @@ impl Session {
     /// Words of slot `i`; panics if `i >= slots()`.
     pub fn slot(&self, i: u32) -> SlotWords {
         assert!(i < self.slots, "slot {i} of a session with {} slots", self.slots);
-        let base = slots_offset(self.slots) + u64::from(i) * SLOT_BYTES;
+        let base = slots_offset(self.slots) + u64::from(i) * u64::from(SLOT_BYTES);
         let region = &self.region;
         SlotWords {
             tx_tail: word64(region, base + TX_TAIL_AT),

@@ -163,7 +163,7 @@ fn the_engine_page_and_the_pair_are_as_documented() {
         ("owner_pid", OWNER_PID_AT, 4),
         ("reserved", OWNER_PID_AT + 4, 4),
         ("grown_at", GROWN_AT_AT, 8),
-        ("zero", GROWN_AT_AT + 8, SLOT_BYTES - GROWN_AT_AT - 8),
+        ("zero", GROWN_AT_AT + 8, u64::from(SLOT_BYTES) - GROWN_AT_AT - 8),
     ];
     documented("Pair slot", &slot);
     assert_eq!(Pair::bytes(1, 4096), 4096 + 4096 + 4096);

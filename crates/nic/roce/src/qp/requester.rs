@@ -18,7 +18,7 @@ use crate::batch::Batch;
 use crate::device::Device;
 use crate::limits::NicLimits;
 use crate::memory::{KeyFault, MrTable};
-use crate::wire::{AtomicEth, Bth, DEFAULT_PKEY, Header, Opcode, Reth, pad_bytes};
+use crate::wire::{AtomicEth, Bth, DEFAULT_PKEY, Header, Opcode, Reth, pad_field, wire_len};
 
 /// Packets after which an ACK is asked for at the latest; a quarter of a smaller window, half of a smaller send queue.
 const MAX_UNREQUESTED_PACKETS: u64 = 64;
@@ -140,7 +140,7 @@ impl Requester {
     }
 
     pub(crate) fn outstanding(&self) -> u32 {
-        self.queue.len() as u32
+        self.queue.outstanding()
     }
 
     pub(crate) const fn psn_of(&self, packet: u64) -> Psn {
@@ -300,7 +300,7 @@ impl Requester {
         let mut header = Header::new(&Bth {
             opcode: opcode.byte(),
             solicited: solicits && end && wqe.flags.contains(SendFlags::SOLICITED),
-            pad: pad_bytes(payload_bytes) as u8,
+            pad: pad_field(payload_bytes),
             version: 0,
             pkey: DEFAULT_PKEY,
             dest_qpn: peer.qpn,
@@ -310,13 +310,14 @@ impl Requester {
         match wqe.op {
             SendOp::Write(remote) if wqe.is_cut => {
                 let addr = remote.addr.wrapping_add(offset.into());
-                header = header.with_reth(Reth { addr, rkey: remote.rkey, dma_len: payload_bytes as u32 });
+                header = header.with_reth(Reth { addr, rkey: remote.rkey, dma_len: wire_len(payload_bytes) });
             }
             SendOp::Write(remote) | SendOp::WriteImm(remote, _) if start => {
                 header = header.with_reth(Reth { addr: remote.addr, rkey: remote.rkey, dma_len: wqe.len });
             }
             SendOp::Read(remote) => {
-                let wanted = (packets * self.mtu as u64).min((wqe.len - offset).into()) as u32;
+                let left = wqe.len - offset;
+                let wanted = u32::try_from(packets * self.mtu as u64).map_or(left, |bytes| bytes.min(left));
                 let addr = remote.addr.wrapping_add(offset.into());
                 header = header.with_reth(Reth { addr, rkey: remote.rkey, dma_len: wanted });
             }

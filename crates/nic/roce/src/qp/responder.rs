@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::limits::{AHEAD_PACKETS_MAX, rnr_silence};
 use crate::memory::{AtomicOp, KeyFault};
 use crate::receive_queue::{ReceiveQueue, RecvWqe};
-use crate::wire::{AtomicEth, Bth, NakCode, Request, Reth};
+use crate::wire::{AtomicEth, Bth, NakCode, Request, Reth, wire_len};
 
 /// Why a packet in order is not executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +111,8 @@ impl Responder {
             return AHEAD_PACKETS_MAX;
         }
         let of_reads = u64::from(self.max_msg_bytes).div_ceil(self.mtu as u64) * u64::from(reads);
-        (u64::from(AHEAD_PACKETS_MAX) + of_reads).min(u64::from(Psn::MODULUS / 2)) as u32
+        u32::try_from(u64::from(AHEAD_PACKETS_MAX) + of_reads)
+            .map_or(Psn::MODULUS / 2, |ahead| ahead.min(Psn::MODULUS / 2))
     }
 
     /// Whether this is the first request since the QP became ready to receive.
@@ -305,7 +306,7 @@ impl Responder {
             (None, Message::Write { addr, rkey, total, remaining }) => (*addr, *rkey, *total, *remaining),
             _ => return Err(INVALID),
         };
-        let len = payload.len() as u32;
+        let len = wire_len(payload.len());
         if len > remaining || (end && len != remaining) {
             return Err(INVALID);
         }
@@ -355,7 +356,7 @@ impl Responder {
             let len = reth.dma_len.into();
             dev.mrs.check_remote(reth.rkey, reth.addr, len, Access::REMOTE_READ).map_err(|KeyFault| ACCESS)?;
         }
-        Ok(reth.dma_len.div_ceil(self.mtu as u32).max(1))
+        Ok(reth.dma_len.div_ceil(wire_len(self.mtu)).max(1))
     }
 
     fn atomic(&mut self, psn: Psn, eth: &AtomicEth, op: AtomicOp, dev: &mut Device) -> Result<(), Refusal> {

@@ -16,7 +16,7 @@ use crate::device::Device;
 use crate::limits::{MAX_DUPLICATE_JOBS, OWED_ACK_MAX};
 use crate::memory::KeyFault;
 use crate::wire::{
-    Aeth, Bth, CREDITS_UNLIMITED, DEFAULT_PKEY, Header, NakCode, Opcode, Request, Reth, Syndrome, pad_bytes,
+    Aeth, Bth, CREDITS_UNLIMITED, DEFAULT_PKEY, Header, NakCode, Opcode, Request, Reth, Syndrome, pad_field, wire_len,
 };
 
 /// The QP must go into error; the NAK is queued, or no answer can be made.
@@ -222,7 +222,7 @@ impl Responses {
         if reth.rkey != rkey || reth.addr != addr.wrapping_add(skipped) || u64::from(reth.dma_len) > left {
             return false;
         }
-        let packets = reth.dma_len.div_ceil(mtu as u32).max(1);
+        let packets = reth.dma_len.div_ceil(wire_len(mtu)).max(1);
         let answer = Answer::Read { addr: reth.addr, rkey, len: reth.dma_len };
         self.repeat(Executed { first: psn, packets, answer })
     }
@@ -357,7 +357,8 @@ fn push_answer(
         }
         Answer::Read { addr, rkey, len } => {
             let offset = u64::from(index) * peer.mtu as u64;
-            let payload = u64::from(len).saturating_sub(offset).min(peer.mtu as u64) as usize;
+            let payload =
+                usize::try_from(u64::from(len).saturating_sub(offset)).map_or(peer.mtu, |left| left.min(peer.mtu));
             let (start, end) = (index == 0, index + 1 == executed.packets);
             let mut header = response_header(peer, Opcode::read_response(start, end), psn, payload);
             if start || end {
@@ -378,7 +379,7 @@ fn response_header(peer: &Peer, opcode: Opcode, psn: Psn, payload_bytes: usize) 
     Header::new(&Bth {
         opcode: opcode.byte(),
         solicited: false,
-        pad: pad_bytes(payload_bytes) as u8,
+        pad: pad_field(payload_bytes),
         version: 0,
         pkey: DEFAULT_PKEY,
         dest_qpn: peer.qpn,

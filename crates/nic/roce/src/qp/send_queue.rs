@@ -9,6 +9,7 @@ use verbs::{Payload, SendFlags, SendOp, SendWr, Sge, VerbsError, WcOpcode};
 
 use crate::limits::PACKET_CHARGE_BYTES;
 use crate::memory::{KeyFault, MrTable};
+use crate::wire::wire_len;
 
 /// Bytes of a send work request, owned.
 #[derive(Debug)]
@@ -195,10 +196,8 @@ impl SendQueue {
             SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } => (8, 8),
             _ => (0, u64::from(self.limits.max_msg_bytes)),
         };
-        if !(min..=max).contains(&len) {
-            return Err(VerbsError::OutOfRange { what: "bytes of a message", value: len, min, max });
-        }
-        Ok(len as u32)
+        let allowed = u32::try_from(len).ok().filter(|_| (min..=max).contains(&len));
+        allowed.ok_or(VerbsError::OutOfRange { what: "bytes of a message", value: len, min, max })
     }
 
     /// Appends a work request.
@@ -218,7 +217,7 @@ impl SendQueue {
         };
         let mut flags = wr.flags;
         flags.set(SendFlags::SIGNALED, self.limits.sig_all || flags.contains(SendFlags::SIGNALED));
-        let (segment, packets) = cut.apply(&wr.op, len, mtu as u32);
+        let (segment, packets) = cut.apply(&wr.op, len, wire_len(mtu));
         let is_cut = cut == Cut::Even && packets > 1 && matches!(wr.op, SendOp::Write(_));
         let (first, charge) = (self.next_packet, self.next_charge);
         self.next_packet += packets;
@@ -231,6 +230,11 @@ impl SendQueue {
     /// Work requests that it may hold.
     pub(crate) const fn max_wr(&self) -> u32 {
         self.limits.max_wr
+    }
+
+    /// As [`Self::len`]; the depth of a queue fits.
+    pub(crate) fn outstanding(&self) -> u32 {
+        u32::try_from(self.wqes.len()).unwrap_or(u32::MAX)
     }
 
     pub(crate) fn len(&self) -> usize {

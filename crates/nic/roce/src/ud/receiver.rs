@@ -9,7 +9,7 @@ use super::{Arrival, Fatal};
 use crate::device::Device;
 use crate::memory::KeyFault;
 use crate::receive_queue::{ReceiveQueue, RecvWqe};
-use crate::wire::{Bth, Datagram};
+use crate::wire::{Bth, Datagram, wire_len};
 
 /// Bytes of a UDP header, which the IP header's length covers.
 const UDP_BYTES: usize = 8;
@@ -68,13 +68,13 @@ impl Receiver {
             counters.drop_wrong_source += 1;
             return Ok(());
         };
-        let needed = (GRH_BYTES + datagram.payload.len()) as u64;
+        let needed = wire_len(GRH_BYTES + datagram.payload.len());
         match self.next_capacity_bytes(dev) {
             None => {
                 dev.counters.drop_no_receive += 1;
                 return Ok(());
             }
-            Some(capacity) if capacity < needed => {
+            Some(capacity) if capacity < u64::from(needed) => {
                 dev.counters.drop_receive_too_short += 1;
                 return Ok(());
             }
@@ -91,7 +91,7 @@ impl Receiver {
             Err(KeyFault) => Status::LocProtErr,
         };
         dev.counters.served_datagram += u64::from(landed.is_ok());
-        let received = Received { byte_len: needed as u32, imm: datagram.imm, src_qpn: Some(datagram.deth.src_qpn) };
+        let received = Received { byte_len: needed, imm: datagram.imm, src_qpn: Some(datagram.deth.src_qpn) };
         self.complete(wqe, status, received, bth.solicited, dev);
         landed.map_err(|KeyFault| Fatal)
     }

@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::memory::KeyFault;
 use crate::path::Path;
 use crate::qp::{Cut, SendLimits, SendQueue, SendWqe};
-use crate::wire::{Bth, DEFAULT_PKEY, Deth, Header, Opcode, pad_bytes};
+use crate::wire::{Bth, DEFAULT_PKEY, Deth, Header, Opcode, pad_field, wire_len};
 
 /// A queue key with this bit stands for the sending QP's own (IBTA 10.2.5).
 const QKEY_OF_THE_QP: u32 = 1 << 31;
@@ -42,7 +42,7 @@ impl Sender {
             max_wr: init.max_send_wr,
             max_sge: init.max_send_sge,
             max_inline_bytes: init.max_inline_bytes,
-            max_msg_bytes: mtu_bytes as u32,
+            max_msg_bytes: wire_len(mtu_bytes),
             sig_all: init.sq_sig_all,
         };
         Self {
@@ -69,7 +69,7 @@ impl Sender {
     }
 
     pub(super) fn outstanding(&self) -> u32 {
-        self.queue.len() as u32
+        self.queue.outstanding()
     }
 
     pub(super) fn post(&mut self, wr: &SendWr<'_>, dev: &Device) -> Result<(), VerbsError> {
@@ -164,7 +164,7 @@ fn header(wqe: &SendWqe, target: &Target, psn: Psn, src_qpn: Qpn) -> Header {
     let header = Header::new(&Bth {
         opcode: if imm.is_some() { Opcode::DatagramImm } else { Opcode::Datagram }.byte(),
         solicited: wqe.flags.contains(SendFlags::SOLICITED),
-        pad: pad_bytes(wqe.len as usize) as u8,
+        pad: pad_field(wqe.len as usize),
         version: 0,
         pkey: DEFAULT_PKEY,
         dest_qpn: target.qpn,

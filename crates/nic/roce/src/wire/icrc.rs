@@ -7,13 +7,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::Bth;
+use super::{Bth, wire_len};
 
 /// Bytes of the ICRC at the end of a packet.
 pub const ICRC_BYTES: usize = 4;
 
 const LEAD_BYTES: usize = 8;
-const IPV4_BYTES: usize = 20;
+const IPV4_BYTES: u16 = 20;
 const IPV6_BYTES: usize = 40;
 const UDP_BYTES: usize = 8;
 const PROTOCOL_UDP: u8 = 17;
@@ -40,7 +40,7 @@ impl PseudoHeader {
                 ip[..12].copy_from_slice(&[0x45, 0xff, 0, 0, 0, 0, 0x40, 0, 0xff, PROTOCOL_UDP, 0xff, 0xff]);
                 ip[12..16].copy_from_slice(&s.octets());
                 ip[16..20].copy_from_slice(&d.octets());
-                IPV4_BYTES
+                IPV4_BYTES.into()
             }
             (IpAddr::V6(s), IpAddr::V6(d)) => {
                 // Version, class and flow label, payload length, next header, hop limit.
@@ -54,7 +54,7 @@ impl PseudoHeader {
         let udp = &mut ip[ip_bytes..ip_bytes + UDP_BYTES];
         udp[..2].copy_from_slice(&source.port().to_be_bytes());
         udp[2..4].copy_from_slice(&destination.port().to_be_bytes());
-        Some(Self { bytes, len: LEAD_BYTES + ip_bytes + UDP_BYTES, is_ipv4: ip_bytes == IPV4_BYTES })
+        Some(Self { bytes, len: LEAD_BYTES + ip_bytes + UDP_BYTES, is_ipv4: ip_bytes == usize::from(IPV4_BYTES) })
     }
 
     /// Whether the packets have an identification field.
@@ -73,10 +73,10 @@ impl PseudoHeader {
         let mut head = [0xff; LEAD_BYTES + IPV6_BYTES + UDP_BYTES + Bth::BYTES];
         head[..self.len].copy_from_slice(&self.bytes[..self.len]);
         // Lengths that no IP packet has wrap around: their ICRC is merely wrong.
-        let udp_len = (UDP_BYTES + packet.len() + ICRC_BYTES) as u16;
+        let [.., high, low] = (UDP_BYTES + packet.len() + ICRC_BYTES).to_be_bytes();
+        let udp_len = u16::from_be_bytes([high, low]);
         if self.is_ipv4 {
-            head[LEAD_BYTES + 2..LEAD_BYTES + 4]
-                .copy_from_slice(&udp_len.wrapping_add(IPV4_BYTES as u16).to_be_bytes());
+            head[LEAD_BYTES + 2..LEAD_BYTES + 4].copy_from_slice(&udp_len.wrapping_add(IPV4_BYTES).to_be_bytes());
             head[LEAD_BYTES + 4..LEAD_BYTES + 6].copy_from_slice(&id.to_be_bytes());
         } else {
             head[LEAD_BYTES + 4..LEAD_BYTES + 6].copy_from_slice(&udp_len.to_be_bytes());
@@ -146,7 +146,7 @@ impl IcrcChecker {
     fn inverse(&mut self, tail: usize) -> u32 {
         let slot = &mut self.inverses[(tail / 4) % INVERSE_CACHE];
         if slot.0 != tail {
-            *slot = (tail, gf2::x_to_minus(8 * tail as u32 + 32));
+            *slot = (tail, gf2::x_to_minus(8 * wire_len(tail) + 32));
         }
         slot.1
     }

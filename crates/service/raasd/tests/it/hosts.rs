@@ -1,4 +1,5 @@
 //! Daemons for tests: each is a host of its own, on an address that no other test has.
+#![allow(clippy::disallowed_types)] // tests may use atomics
 
 use std::io::{Read, Write};
 use std::net::IpAddr;

@@ -1,5 +1,6 @@
 //! Whole daemons in this process, on loopback addresses of their own, with applications, strangers and liars.
 
+#![allow(clippy::disallowed_types)] // tests may use atomics
 mod control_socket;
 mod datagrams;
 mod false_peer;

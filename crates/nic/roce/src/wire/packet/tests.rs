@@ -119,6 +119,7 @@ fn padding_is_removed() {
     let mut bytes = packet(0x04, &[]);
     bytes[1] |= 3 << 4;
     assert_eq!(Packet::parse(&bytes), Err(PacketFault::Truncated(16)));
+    assert!((0..9).all(|n| usize::from(pad_field(n)) == pad_bytes(n)));
     assert_eq!([pad_bytes(0), pad_bytes(1), pad_bytes(2), pad_bytes(3), pad_bytes(4)], [0, 3, 2, 1, 0]);
 }
 
