@@ -12,7 +12,8 @@ use verbs::{Region, Time};
 use crate::app::App;
 use crate::check::{AppUid, Limits};
 use crate::content::mix;
-use crate::plan::{HostPlan, Plan};
+use crate::links::ControlPlane;
+use crate::plan::{DaemonPlan, HostPlan, Plan};
 use crate::tap::Tap;
 
 /// UDP port of all NICs.
@@ -28,6 +29,7 @@ pub fn address(host: usize) -> IpAddr {
 pub(crate) struct Running {
     pub(crate) tap: Tap,
     pub(crate) engine: Engine,
+    pub(crate) control: ControlPlane,
     pub(crate) page: EnginePage,
     /// Processes that live.
     pub(crate) apps: BTreeMap<AppUid, App>,
@@ -57,17 +59,31 @@ pub(crate) struct Host {
     /// Counts its lives: events for an older one are nobody's.
     pub(crate) life: u32,
     pub(crate) running: Option<Running>,
+    /// The daemon that is installed, and runs from its next start on.
+    pub(crate) daemon: DaemonPlan,
+    /// The machine is dead too: nobody answers for it.
+    pub(crate) is_off: bool,
+    patience: Duration,
 }
 
 impl Host {
     /// A host that is not started.
     pub(crate) fn new(index: usize, plan: &Plan) -> Self {
-        Self { plan: plan.hosts[index].clone(), limits: Limits::new(index, &plan.hosts), life: 0, running: None }
+        Self {
+            plan: plan.hosts[index].clone(),
+            limits: Limits::new(index, &plan.hosts),
+            life: 0,
+            running: None,
+            daemon: plan.hosts[index].daemon.clone(),
+            is_off: false,
+            patience: plan.link_timeout,
+        }
     }
 
     /// Starts it, empty.
     pub(crate) fn start(&mut self, index: usize, seed: u64) -> Result<(), String> {
         self.life += 1;
+        self.is_off = false;
         let plan = &self.plan;
         let nic = NicConfig {
             local: SocketAddr::new(address(index), UDP_PORT),
@@ -102,9 +118,13 @@ impl Host {
             ..EngineConfig::new(vec![address(index)])
         };
         let engine = Engine::new(config, &mut tap, page.clone(), entropy(mix(key))).map_err(|e| e.to_string())?;
+        let instance = mix(key ^ mix(7)).max(1);
+        let (daemon, timeout) = (self.daemon.clone(), plan.connect_timeout);
+        let control = ControlPlane::new(address(index), instance, daemon, timeout, self.patience);
         self.running = Some(Running {
             tap,
             engine,
+            control,
             page,
             apps: BTreeMap::new(),
             uids: BTreeMap::new(),

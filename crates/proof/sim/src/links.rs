@@ -1,161 +1,190 @@
-//! Control links between daemons, reduced to what lanes need: at most one to each peer, ordered, lost as a whole.
+//! A host's control plane: the shipped state machines of `plane`, and the links that they drive.
 //!
-//! Owns which ends are up and how far each end's round of a lane is. The rules of a round are those of the daemon: each side
-//! sends one offer, one ready and at its end one reset, and hears nothing of a new round before both resets crossed. It must
-//! never act: what is to be done is returned.
+//! Owns what the daemon's tasks own: which stage each link is in, and its timer. It must never decide what `plane` decides.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
 
-use control::{LaneOffer, LaneRoutes, Reason};
+use control::{CHALLENGE_BYTES, PeerMessage, Reason};
+use plane::{
+    ClusterKey, Dialing, Heartbeat, Identity, Introduction, LaneAnswer, LinkId, Opening, Peers, PeersConfig, Place,
+    Strangers, Watch,
+};
 use verbs::Time;
 
-/// A message of a lane's set-up.
-#[derive(Debug, Clone)]
-pub(crate) enum Message {
-    Offer(LaneOffer),
-    Ready,
-    /// And whether the sender keeps the lane's connections.
-    Reset(Reason, bool),
-    Routes(LaneRoutes),
-    RoutesTaken,
-}
+use crate::plan::DaemonPlan;
+use crate::tcp::Segment;
 
-impl Message {
-    /// For the trace.
-    pub(crate) fn code(&self) -> u64 {
-        match self {
-            Self::Offer(_) => 1,
-            Self::Ready => 2,
-            Self::Reset(_, false) => 3,
-            Self::Reset(_, true) => 4,
-            Self::Routes(_) => 5,
-            Self::RoutesTaken => 6,
-        }
-    }
-}
+/// Other daemons known at a time.
+const PEERS_MAX: usize = 16;
+/// As the daemon's default of `lane_setup_ms`.
+const LANE_SETUP: Duration = Duration::from_secs(10);
+/// As the daemon's default of `handshake_ms`.
+pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
+/// As the daemon's default of `dial_attempts_max`.
+pub(crate) const DIAL_ATTEMPTS_MAX: u64 = 3;
+/// Heartbeats in the silence after which a link is given up.
+const MISSES: u32 = 5;
 
-/// How far one end is in a round.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Round {
-    #[default]
-    Idle,
-    Offered,
-    /// The engines tell each other what arrived.
-    Resuming,
-    HalfUp,
-    Up,
-    /// Our reset is sent, the peer's is not yet here.
-    Draining {
-        wanted: bool,
-        resumes: bool,
-    },
-}
-
-/// What a daemon does next about a lane.
+/// What a link's task is at.
 #[derive(Debug)]
-pub(crate) enum Step {
-    /// Make the own end, send the offer; then take the peer's if it is here.
-    Begin(Option<LaneOffer>),
-    Accept(LaneOffer),
-    /// Both ends gave the lane up and kept its connections.
-    BeginAgain,
-    /// The peer gave the lane up and kept its connections.
-    Reset(Reason),
-    Tell,
-    Take(LaneRoutes),
-    Ready,
-    Lost(Reason),
-    /// Nothing.
-    None,
-    /// The peer broke the order.
-    OutOfOrder,
+pub(crate) enum Stage {
+    /// Another attempt follows.
+    Pausing(Time),
+    Connecting,
+    Opening(Box<Opening>),
+    Up(Watch),
 }
 
-/// One end of a control link.
-#[derive(Debug, Default)]
-pub(crate) struct LinkEnd {
-    /// The link, by its number.
-    pub(crate) up: Option<u64>,
-    /// The peer's life at the other end of it.
-    pub(crate) peer_life: u32,
-    pub(crate) round: Round,
-    /// The connections of the round before go on in this one.
-    pub(crate) resumes: bool,
-    /// Number of the dial that is on its way.
-    pub(crate) dial: Option<u64>,
-    pub(crate) redials: u32,
-    /// A lane is wanted when the link is up.
-    pub(crate) wanted: bool,
-    /// Arrival of the last message to this end.
-    pub(crate) last_at: Time,
-    /// Messages to this end that wait for the path, with the number of their link.
-    pub(crate) held: VecDeque<(u64, Message)>,
+/// A link of this host.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) peer: usize,
+    /// The TCP connection, and which end of it is this host's.
+    pub(crate) end: Option<(u64, usize)>,
+    pub(crate) stage: Stage,
+    /// Of one that this host dials.
+    pub(crate) dialing: Option<Dialing>,
+    /// Of one that it accepted and that has not proven the key.
+    pub(crate) place: Option<Place>,
+    /// The control plane knows of it.
+    pub(crate) said_hello: bool,
+    /// The control plane knows that it is up.
+    pub(crate) is_known: bool,
+    /// What arrived while the verdict was awaited.
+    pub(crate) waiting: VecDeque<Segment>,
+    /// When its timer fires, as the queue has it.
+    pub(crate) timer_at: Option<Time>,
 }
 
-impl LinkEnd {
-    /// The peer's message.
-    pub(crate) fn handle(&mut self, message: Message) -> Step {
-        match (self.round, message) {
-            (Round::Idle, Message::Offer(offer)) => Step::Begin(Some(offer)),
-            (Round::Offered, Message::Offer(offer)) => Step::Accept(offer),
-            (Round::HalfUp, Message::Ready) => {
-                self.round = Round::Up;
-                Step::Ready
-            }
-            (Round::Resuming, Message::Routes(routes)) => Step::Take(routes),
-            (Round::Resuming, Message::RoutesTaken) => Step::Tell,
-            (Round::Draining { resumes: true, .. }, Message::Reset(_, true)) => Step::BeginAgain,
-            (Round::Draining { wanted, resumes }, Message::Reset(reason, _)) => {
-                self.round = Round::Idle;
-                match (resumes, wanted) {
-                    (true, _) => Step::Lost(reason),
-                    (false, true) => Step::Begin(None),
-                    (false, false) => Step::None,
-                }
-            }
-            (Round::Draining { .. }, _) => Step::None,
-            (Round::Offered | Round::Resuming | Round::HalfUp | Round::Up, Message::Reset(reason, true)) => {
-                Step::Reset(reason)
-            }
-            (Round::Offered | Round::Resuming | Round::HalfUp | Round::Up, Message::Reset(reason, false)) => {
-                self.round = Round::Idle;
-                Step::Lost(reason)
-            }
-            _ => Step::OutOfOrder,
+impl Link {
+    pub(crate) fn new(peer: usize, stage: Stage) -> Self {
+        Self {
+            peer,
+            end: None,
+            stage,
+            dialing: None,
+            place: None,
+            said_hello: false,
+            is_known: false,
+            waiting: VecDeque::new(),
+            timer_at: None,
+        }
+    }
+
+    /// When its timer has something to do.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        match &self.stage {
+            Stage::Pausing(at) => Some(*at),
+            Stage::Connecting => self.dialing.as_ref().map(Dialing::deadline),
+            Stage::Opening(opening) => opening.deadline(),
+            Stage::Up(watch) => Some(watch.deadline()),
         }
     }
 }
 
-/// All ends, by the host and its peer.
-#[derive(Debug, Default)]
-pub(crate) struct Links {
-    ends: BTreeMap<(usize, usize), LinkEnd>,
-    last_number: u64,
+/// What the control plane hears.
+#[derive(Debug)]
+pub(crate) enum Input {
+    // From links.
+    Hello { link: LinkId, source: IpAddr, hello: Identity },
+    Up { link: LinkId, peer: Identity },
+    Message { link: LinkId, message: PeerMessage },
+    Silent { link: LinkId, silent: Duration },
+    Down { link: LinkId, reason: Reason },
+    DialFailed { link: LinkId, reason: Reason },
+    // From the engine.
+    Wanted { peer: IpAddr },
+    LaneFailed { peer: IpAddr, reason: Reason },
+    LaneReset { peer: IpAddr, detail: String },
+    Answer { peer: IpAddr, answer: LaneAnswer },
 }
 
-impl Links {
-    pub(crate) fn end(&mut self, host: usize, peer: usize) -> &mut LinkEnd {
-        self.ends.entry((host, peer)).or_default()
+impl Input {
+    /// Whether the engine says it: its words and those of the links come by two queues.
+    pub(crate) fn is_engines(&self) -> bool {
+        matches!(self, Self::Wanted { .. } | Self::LaneFailed { .. } | Self::LaneReset { .. } | Self::Answer { .. })
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct ControlPlane {
+    pub(crate) peers: Peers,
+    pub(crate) links: BTreeMap<LinkId, Link>,
+    pub(crate) by_connection: BTreeMap<u64, LinkId>,
+    pub(crate) strangers: Strangers,
+    pub(crate) heartbeat: Heartbeat,
+    daemon: DaemonPlan,
+    instance: u64,
+    address: IpAddr,
+    last_accepted: u64,
+    /// When the next timer of the peers fires, as the queue has it.
+    pub(crate) timer_at: Option<Time>,
+    /// What links, and what the engine, tell the control plane arrives in order.
+    pub(crate) heard_at: [Time; 2],
+    /// What the control plane tells the engine arrives in order.
+    pub(crate) told_at: Time,
+}
+
+impl ControlPlane {
+    pub(crate) fn new(
+        address: IpAddr,
+        instance: u64,
+        daemon: DaemonPlan,
+        connect_timeout: Duration,
+        patience: Duration,
+    ) -> Self {
+        let heartbeat = Heartbeat { interval: patience / MISSES, misses: MISSES };
+        let config = PeersConfig {
+            instance,
+            peers_max: PEERS_MAX,
+            lane_setup: LANE_SETUP,
+            heartbeat: heartbeat.interval,
+            connect_timeout,
+            sources: [].into(),
+        };
+        Self {
+            peers: Peers::new(config),
+            links: BTreeMap::new(),
+            by_connection: BTreeMap::new(),
+            strangers: Strangers::new(daemon.handshakes_max, daemon.handshakes_max, BTreeMap::new()),
+            heartbeat,
+            daemon,
+            instance,
+            address,
+            last_accepted: LinkId::FIRST_ACCEPTED.0 - 1,
+            timer_at: None,
+            heard_at: [Time::ZERO; 2],
+            told_at: Time::ZERO,
+        }
     }
 
-    /// A number that no link and no dial had.
-    pub(crate) fn number(&mut self) -> u64 {
-        self.last_number += 1;
-        self.last_number
+    pub(crate) fn introduction(&self, challenge: [u8; CHALLENGE_BYTES]) -> Introduction {
+        let identity = Identity { instance: self.instance, address: self.address, challenge };
+        Introduction { version: self.daemon.wire_version, ..Introduction::of_this_release(identity) }
     }
 
-    /// A host is dead: its ends are forgotten; links of others that led to it are returned.
-    pub(crate) fn on_crash(&mut self, host: usize) -> Vec<(usize, u64)> {
-        self.ends.retain(|(h, _), _| *h != host);
-        self.ends.iter().filter(|((_, p), _)| *p == host).filter_map(|((h, _), e)| Some((*h, e.up?))).collect()
+    pub(crate) fn key(&self) -> ClusterKey {
+        ClusterKey::new(vec![self.daemon.key; 32])
     }
 
-    /// Ends between two hosts whose other end is not up by the same number.
-    pub(crate) fn half_open(&self, a: usize, b: usize) -> Vec<(usize, usize, u64)> {
-        let up = |h, p| self.ends.get(&(h, p)).and_then(|e: &LinkEnd| e.up);
-        [(a, b), (b, a)]
-            .into_iter()
-            .filter_map(|(h, p)| up(h, p).filter(|n| up(p, h) != Some(*n)).map(|n| (h, p, n)))
-            .collect()
+    /// The number of the next link that is accepted.
+    pub(crate) fn next_accepted(&mut self) -> LinkId {
+        self.last_accepted += 1;
+        LinkId(self.last_accepted)
+    }
+
+    /// Takes a link out; whoever awaits its end is the caller's to tell.
+    pub(crate) fn remove(&mut self, link: LinkId) -> Option<Link> {
+        let removed = self.links.remove(&link)?;
+        if let Some((connection, _)) = removed.end {
+            self.by_connection.remove(&connection);
+        }
+        if let Some(place) = &removed.place {
+            self.strangers.leave(place);
+        }
+        Some(removed)
     }
 }

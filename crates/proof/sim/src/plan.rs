@@ -27,6 +27,8 @@ pub struct Plan {
     pub chunk_refusals: u32,
     /// The applications.
     pub apps: Vec<AppPlan>,
+    /// Longest time that a message between the control plane and its links, or its engine, takes.
+    pub queue_delay_max: Duration,
     /// What breaks, and when.
     pub faults: Vec<(Time, Fault)>,
     /// From here on nothing breaks any more, and applications come to an end.
@@ -66,6 +68,25 @@ pub struct HostPlan {
     pub rest_after: Option<Duration>,
     /// Longest time between the two steps of that.
     pub rest_gap_max: Duration,
+    /// The daemon that it starts with.
+    pub daemon: DaemonPlan,
+}
+
+/// What of a daemon decides whether others speak with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DaemonPlan {
+    /// Version of the wire protocol.
+    pub wire_version: u32,
+    /// Which cluster key.
+    pub key: u8,
+    /// Links without proof at a time.
+    pub handshakes_max: usize,
+}
+
+impl Default for DaemonPlan {
+    fn default() -> Self {
+        Self { wire_version: control::WIRE_VERSION, key: 0, handshakes_max: 8 }
+    }
 }
 
 impl Default for HostPlan {
@@ -86,6 +107,7 @@ impl Default for HostPlan {
             wake_delay_max: Duration::from_micros(20),
             rest_after: Some(Duration::from_secs(1)),
             rest_gap_max: Duration::ZERO,
+            daemon: DaemonPlan::default(),
         }
     }
 }
@@ -159,6 +181,10 @@ pub enum Fault {
     Heal { a: usize, b: usize },
     /// The host (or its daemon, with all applications) dies. `told`: its kernel tells the peers.
     Crash { host: usize, told: bool },
+    /// The host dies when so many more control messages passed it: often in the middle of a handshake.
+    CrashAt { host: usize, messages: u32, told: bool },
+    /// Another daemon is installed: it runs from the next start on.
+    Install { host: usize, daemon: DaemonPlan },
     /// It comes back, empty.
     Restart { host: usize },
     /// The engine does not run for a while; the NIC does.
@@ -361,6 +387,7 @@ impl Plan {
             link_timeout: Duration::from_secs(5),
             daemon_delay_max: Duration::from_micros(50),
             chunk_refusals: 0,
+            queue_delay_max: Duration::from_micros(2),
             apps: Vec::new(),
             faults: Vec::new(),
             quiet_at: Time::ZERO + Duration::from_secs(1),

@@ -3,6 +3,7 @@
 //! Each kind of fault is on in a part of the seeds only, so that some runs have few and strong ones (Groce et al.,
 //! "Swarm Testing", 2012). It must never use one random number for two purposes.
 
+mod daemons;
 mod sockets;
 
 use std::time::Duration;
@@ -55,6 +56,7 @@ impl Plan {
             link_timeout: us(500_000..=5_000_000, rng),
             daemon_delay_max: us(1..=pick(&[10, 200, 3000], rng), rng),
             chunk_refusals: if rng.random_bool(0.1) { rng.random_range(1..=500) } else { 0 },
+            queue_delay_max: Duration::ZERO,
             apps: Vec::new(),
             faults: Vec::new(),
             quiet_at: Time::ZERO + Duration::from_micros(quiet_us),
@@ -65,6 +67,7 @@ impl Plan {
         apps(&mut plan, quiet_us, rng);
         faults(&mut plan, quiet_us, rng);
         sockets::draw(&mut plan, quiet_us);
+        daemons::draw(&mut plan, quiet_us);
         plan
     }
 }

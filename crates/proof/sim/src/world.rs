@@ -8,7 +8,9 @@ mod daemon;
 mod data;
 mod event;
 mod faults;
+mod lanes;
 mod rest;
+mod tcp;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,11 +25,11 @@ use crate::app::{Answers, App};
 use crate::check::{AppUid, Checks, host_of};
 use crate::content::mix;
 use crate::host::{Host, Running};
-use crate::links::Links;
 use crate::network::Network;
 use crate::plan::{Fault, Plan};
 use crate::queue::Queue;
 use crate::tap::Tap;
+use crate::tcp::Tcp;
 use crate::trace::Trace;
 
 use event::{Chunks, Event};
@@ -47,7 +49,7 @@ pub struct World {
     queue: Queue<Event>,
     hosts: Vec<Host>,
     network: Network,
-    links: Links,
+    tcp: Tcp,
     checks: Checks,
     trace: Trace,
     rng: StdRng,
@@ -59,6 +61,8 @@ pub struct World {
     answers: Vec<Answers>,
     /// Packets that are kept back, by their direction.
     held: BTreeMap<(usize, usize), Vec<Event>>,
+    /// Hosts that die after so many control messages, and whether their kernel tells.
+    fuses: BTreeMap<usize, (u32, bool)>,
     /// Nothing breaks any more.
     quiet: bool,
     /// The tables of engines are looked at now and then.
@@ -74,7 +78,7 @@ impl World {
             queue: Queue::new(),
             hosts: (0..plan.hosts.len()).map(|i| Host::new(i, &plan)).collect(),
             network: Network::new(plan.weather, rng(1)),
-            links: Links::default(),
+            tcp: Tcp::default(),
             checks: Checks::new(plan.seed, plan.has_tight_limits(), plan.hosts.iter().map(|h| h.mtu.bytes()).collect()),
             trace,
             rng: rng(2),
@@ -84,6 +88,7 @@ impl World {
             buf: Vec::new(),
             answers: vec![Answers::default(); plan.apps.len()],
             held: BTreeMap::new(),
+            fuses: BTreeMap::new(),
             quiet: false,
             samples: true,
             plan,
@@ -287,18 +292,12 @@ impl World {
             Event::Chunks { host, life, app, chunks } => self.on_chunks(host, life, app, chunks),
             Event::NoChunks { host, life, app, ring_bytes } => self.on_no_chunks(host, life, app, ring_bytes),
             Event::Hangup { host, life, app } => self.on_hangup(host, life, app),
-            Event::Dial { host, life, peer, number } => self.on_dial(host, life, peer, number),
-            Event::DialFailed { host, life, peer, number, again } => {
-                self.on_dial_failed(host, life, peer, number, again);
-            }
-            Event::Redial { host, life, peer } => self.on_redial(host, life, peer),
-            Event::LinkUp { host, life, peer, peer_life, number } => {
-                self.on_link_up(host, life, peer, peer_life, number);
-            }
-            Event::LinkGone { host, life, peer, number, only_if_cut } => {
-                self.on_link_gone(host, life, peer, number, only_if_cut);
-            }
-            Event::Link { host, life, peer, number, message } => self.on_link(host, life, peer, number, message),
+            Event::Segment { to, segment } => self.on_segment(to, *segment),
+            Event::Accept { host, life, peer, connection } => self.on_accept(host, life, peer, connection),
+            Event::LinkTimer { host, life, link } => self.on_link_timer(host, life, link),
+            Event::Plane { host, life, input } => self.on_plane(host, life, input),
+            Event::PlaneTimer { host, life } => self.on_plane_timer(host, life),
+            Event::Lane { host, life, command } => self.on_lane_command(host, life, command),
             Event::Fault(index) => {
                 let fault = self.plan.faults[index].1.clone();
                 self.on_fault(&fault);
@@ -325,6 +324,7 @@ impl World {
     fn start_host(&mut self, index: usize) {
         self.trace.note(self.now, "host {} starts", &[index as u64]);
         self.checks.datagrams.on_host_start(index);
+        self.checks.causes.on_daemon(index, &self.hosts[index].daemon);
         if let Err(why) = self.hosts[index].start(index, self.plan.seed) {
             self.checks.fail(self.now, "set-up", format!("host {index} does not start: {why}"));
         }

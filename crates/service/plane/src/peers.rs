@@ -151,6 +151,11 @@ impl Peers {
         self.actions.pop_front()
     }
 
+    /// The link to a peer that is up, if there is one.
+    pub fn link_to(&self, peer: IpAddr) -> Option<LinkId> {
+        Some(self.peers.get(&peer)?.established.as_ref()?.link)
+    }
+
     fn entry(&mut self, peer: IpAddr) -> Option<&mut Peer> {
         if self.peers.len() >= self.config.peers_max && !self.peers.contains_key(&peer) {
             return None;

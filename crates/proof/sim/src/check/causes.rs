@@ -10,6 +10,7 @@ use control::Reason;
 use verbs::Time;
 
 use super::AppUid;
+use crate::plan::DaemonPlan;
 
 /// Harms after which a queue pair may give up: its retries and the first attempt, less one.
 const HARMS_OF_A_FAILURE: usize = 6;
@@ -23,7 +24,7 @@ const RESETS_OF_A_FAILURE: usize = 3;
 /// They are looked for this far back.
 const RESETS_LOOK_BACK: Duration = Duration::from_secs(100);
 /// Longest time that a daemon dials.
-const DIALS: Duration = Duration::from_secs(5);
+const DIALS: Duration = Duration::from_secs(12);
 
 fn before(at: Time, by: Duration) -> Time {
     Time(at.as_nanos().saturating_sub(by.as_nanos() as u64))
@@ -63,6 +64,12 @@ pub(crate) struct Causes {
     breaks: BTreeSet<(usize, usize)>,
     /// Resets over which connections went on, by the host whose end it was, and the peer.
     lane_resets: BTreeMap<(usize, usize), Vec<Time>>,
+    /// The daemons that hosts run, or ran last.
+    daemons: BTreeMap<usize, DaemonPlan>,
+    /// Pairs of hosts whose daemons had different keys at some time.
+    other_key: BTreeSet<(usize, usize)>,
+    /// Pairs of hosts whose daemons spoke different versions at some time.
+    other_version: BTreeSet<(usize, usize)>,
     /// Pairs of hosts whose network was cut.
     troubles: Vec<((usize, usize), Time, Option<Time>)>,
 }
@@ -82,6 +89,9 @@ impl Causes {
             harms: BTreeMap::new(),
             breaks: BTreeSet::new(),
             lane_resets: BTreeMap::new(),
+            daemons: BTreeMap::new(),
+            other_key: BTreeSet::new(),
+            other_version: BTreeSet::new(),
             troubles: Vec::new(),
         }
     }
@@ -165,7 +175,49 @@ impl Causes {
         }
     }
 
+    /// A host's daemon starts.
+    pub(crate) fn on_daemon(&mut self, host: usize, daemon: &DaemonPlan) {
+        for (other, theirs) in self.daemons.iter().filter(|(other, _)| **other != host) {
+            let pair = (host.min(*other), host.max(*other));
+            if theirs.key != daemon.key {
+                self.other_key.insert(pair);
+            }
+            if theirs.wire_version != daemon.wire_version {
+                self.other_version.insert(pair);
+            }
+        }
+        self.daemons.insert(host, daemon.clone());
+    }
+
     // ---- what the checkers ask
+
+    /// Whether the daemons of two hosts speak with each other now, if both run.
+    pub(crate) fn fit_together(&self, a: usize, b: usize) -> bool {
+        let name = |host: usize| self.daemons.get(&host).map(|daemon| (daemon.key, daemon.wire_version));
+        name(a) == name(b)
+    }
+
+    /// Whether a host has so few places for links without proof that one may take another's.
+    fn has_few_places(&self, host: usize) -> bool {
+        self.daemons.get(&host).is_some_and(|daemon| daemon.handshakes_max < DaemonPlan::default().handshakes_max)
+    }
+
+    /// Why a lane of `host` to `peer` could be lost.
+    pub(crate) fn explains_loss(&self, now: Time, host: usize, peer: usize, reason: Reason) -> bool {
+        let pair = (host.min(peer), host.max(peer));
+        match reason {
+            Reason::PeerLost | Reason::TimedOut => self.was_troubled(host, peer, before(now, LOOK_BACK)),
+            Reason::PeerUnreachable => self.was_troubled(host, peer, before(now, DIALS)),
+            Reason::PeerBusy => self.has_few_places(peer) || self.was_troubled(host, peer, before(now, DIALS)),
+            Reason::PeerAuth => self.other_key.contains(&pair),
+            Reason::PeerVersion => self.other_version.contains(&pair),
+            Reason::LocalLimit | Reason::PeerLimit | Reason::Closed => self.has_tight_limits,
+            Reason::LaneFailed => {
+                self.explains_lane_failure(now, host, peer) || self.explains_lane_failure(now, peer, host)
+            }
+            _ => false,
+        }
+    }
 
     pub(crate) fn was_lane_lost(&self, host: usize, peer: usize, since: Time, reason: Reason) -> bool {
         let losses = self.lane_losses.get(&(host, peer));
@@ -246,10 +298,15 @@ impl Causes {
             Reason::TimedOut => {
                 let lost = self.harms_since(asked.from, host, before(asked.at, LOOK_BACK)) > 0;
                 let broken = self.was_broken(asked.from, host);
-                (troubled || lane || lost || broken) && now.saturating_since(asked.at) >= asked.timeout
+                let late = now.saturating_since(asked.at) >= asked.timeout;
+                // A peer that left a lane half made was given up by the daemon itself.
+                let given_up = self.was_lane_lost(asked.from, host, asked.at, reason);
+                (troubled || lane || lost || broken) && (late || given_up)
             }
             // The dial that failed may have begun for an earlier connect.
-            Reason::PeerUnreachable => self.was_troubled(asked.from, host, before(asked.at, DIALS)),
+            Reason::PeerUnreachable | Reason::PeerBusy | Reason::PeerAuth | Reason::PeerVersion => {
+                self.explains_loss(asked.at, asked.from, host, reason)
+            }
             Reason::PeerLost => self.was_lane_lost(asked.from, host, asked.at, reason),
             // A connect that waited for rings while the lane was lost for another reason gets this too.
             Reason::LaneFailed => self.was_any_lane_lost(asked.from, host, asked.at),

@@ -6,6 +6,7 @@
 mod bounds;
 mod causes;
 mod datagrams;
+mod links;
 mod streams;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,7 @@ pub(crate) use bounds::Limits;
 pub(crate) use causes::{Asked, Causes};
 pub use datagrams::Datagrams;
 pub(crate) use datagrams::End;
+pub(crate) use links::{LinkAtRest, Links};
 pub(crate) use streams::Record;
 
 /// Violations of one run that are kept.
@@ -73,6 +75,7 @@ pub struct Checks {
     /// Processes that are gone; their daemon may still give them connections.
     dead: BTreeSet<AppUid>,
     pub(crate) causes: Causes,
+    pub(crate) links: Links,
     /// Datagrams and their sockets.
     pub datagrams: Datagrams,
     seed: u64,
@@ -91,6 +94,7 @@ impl Checks {
             by_app: BTreeMap::new(),
             dead: BTreeSet::new(),
             causes: Causes::new(has_tight_limits),
+            links: Links::default(),
             datagrams: Datagrams::new(seed, mtus),
             seed,
             bytes_checked: 0,

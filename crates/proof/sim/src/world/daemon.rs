@@ -185,10 +185,7 @@ impl World {
         let now = self.now;
         let uid = |world: &mut Self, id: AppId| world.up(host).and_then(|r| r.uids.get(&id).copied());
         match event {
-            engine::Event::PeerWanted { peer } => match self.host_at(peer) {
-                Some(peer) => self.want_lane(host, peer),
-                None => self.checks.fail(now, "set-up", format!("host {host} wants {peer}")),
-            },
+            engine::Event::PeerWanted { peer } => self.on_lane_wanted(host, peer),
             engine::Event::ChunksWanted { app, ring_bytes, rings } => self.make_chunks(host, app, ring_bytes, rings),
             engine::Event::Connected { app, request, result } => {
                 let Some(uid) = uid(self, app) else { return };
@@ -227,16 +224,8 @@ impl World {
                 let detail = format!("host {host} threw {app:?} out, which kept to the rules: {detail}");
                 self.checks.fail(now, "unexplained", detail);
             }
-            engine::Event::LaneFailed { peer, reason, detail } => {
-                if let Some(peer) = self.host_at(peer) {
-                    self.on_lane_failed(host, peer, reason, &detail);
-                }
-            }
-            engine::Event::LaneReset { peer, detail } => {
-                if let Some(peer) = self.host_at(peer) {
-                    self.on_lane_reset(host, peer, &detail);
-                }
-            }
+            engine::Event::LaneFailed { peer, reason, detail } => self.on_lane_failed(host, peer, reason, &detail),
+            engine::Event::LaneReset { peer, detail } => self.on_lane_reset(host, peer, detail),
             engine::Event::StrangePort { peer, found, .. } => {
                 let detail = format!("host {host} saw {peer} send from port {found}, but each host sends from its own");
                 self.checks.fail(now, "unexplained", detail);

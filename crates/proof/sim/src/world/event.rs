@@ -1,11 +1,13 @@
 //! What is going to happen in the world.
 
 use engine::AppId;
+use plane::{LaneCommand, LinkId};
 use verbs::Region;
 
 use crate::app::{Reply, Request};
 use crate::check::AppUid;
-use crate::links::Message;
+use crate::links::Input;
+use crate::tcp::{EndOf, Segment};
 
 /// Something that is going to happen. `life` is that of the host it happens on.
 #[derive(Debug)]
@@ -66,44 +68,38 @@ pub(super) enum Event {
         life: u32,
         app: AppId,
     },
-    Dial {
-        host: usize,
-        life: u32,
-        peer: usize,
-        number: u64,
+    /// A segment of TCP arrives at an end of its connection.
+    Segment {
+        to: EndOf,
+        segment: Box<Segment>,
     },
-    DialFailed {
+    /// A daemon hears of a connection that its kernel accepted.
+    Accept {
         host: usize,
         life: u32,
         peer: usize,
-        number: u64,
-        again: bool,
+        connection: u64,
     },
-    Redial {
+    LinkTimer {
         host: usize,
         life: u32,
-        peer: usize,
+        link: LinkId,
     },
-    LinkUp {
+    /// The control plane hears something.
+    Plane {
         host: usize,
         life: u32,
-        peer: usize,
-        peer_life: u32,
-        number: u64,
+        input: Box<Input>,
     },
-    LinkGone {
+    PlaneTimer {
         host: usize,
         life: u32,
-        peer: usize,
-        number: u64,
-        only_if_cut: bool,
     },
-    Link {
+    /// The engine takes a command of the control plane.
+    Lane {
         host: usize,
         life: u32,
-        peer: usize,
-        number: u64,
-        message: Box<Message>,
+        command: Box<LaneCommand>,
     },
     Fault(usize),
     Start {

@@ -7,12 +7,10 @@ use verbs::{Provider, QpModify, Qpn};
 use super::World;
 use crate::check::AppUid;
 use crate::host::address;
-use crate::plan::{Break, Fault};
+use crate::plan::{Break, DaemonPlan, Fault};
 
 /// Time until a restarted host's applications are started again.
 const RESPAWN: Duration = Duration::from_millis(20);
-/// A link to a restarted host is used within this time, and found dead.
-const HEARTBEAT: Duration = Duration::from_secs(1);
 
 impl World {
     pub(super) fn on_fault(&mut self, fault: &Fault) {
@@ -22,10 +20,6 @@ impl World {
             Fault::Cut { from, to, what } => {
                 self.network.cut(from, to, what);
                 self.checks.causes.on_cut(now, from, to);
-                if what.control {
-                    self.watch_silence(from, to);
-                    self.watch_silence(to, from);
-                }
             }
             Fault::Hold { from, to } => {
                 self.held.entry((from, to)).or_default();
@@ -36,6 +30,8 @@ impl World {
             Fault::Heal { a, b } => self.heal(a, b),
             Fault::Crash { host, told } => self.crash(host, told),
             Fault::Restart { host } => self.restart(host),
+            Fault::CrashAt { host, messages, told } => _ = self.fuses.insert(host, (messages, told)),
+            Fault::Install { host, ref daemon } => self.install(host, daemon.clone()),
             Fault::PauseEngine { host, time } => self.pause(host, time, false),
             Fault::PauseHost { host, time } => self.pause(host, time, true),
             Fault::BreakDatagrams { host } => self.break_datagrams(host),
@@ -105,7 +101,12 @@ impl World {
         }
     }
 
-    fn crash(&mut self, host: usize, told: bool) {
+    /// Another daemon is installed; it runs from the next start on.
+    fn install(&mut self, host: usize, daemon: DaemonPlan) {
+        self.hosts[host].daemon = daemon;
+    }
+
+    pub(super) fn crash(&mut self, host: usize, told: bool) {
         let now = self.now;
         let Some(running) = self.hosts[host].running.take() else { return };
         self.hosts[host].life += 1;
@@ -118,15 +119,8 @@ impl World {
         for uid in running.uids.values() {
             self.checks.causes.on_owner_gone(now, *uid);
         }
-        for (peer, number) in self.links.on_crash(host) {
-            if told && !self.network.is_control_cut(host, peer) {
-                let delay = self.network.link_delay();
-                self.tell_gone(peer, host, number, delay);
-            } else {
-                let delay = self.plan.link_timeout + self.some(HEARTBEAT);
-                self.tell_gone(peer, host, number, delay);
-            }
-        }
+        self.checks.links.on_dead(host);
+        self.on_daemon_dead(host, told);
     }
 
     pub(super) fn restart(&mut self, host: usize) {
@@ -135,15 +129,6 @@ impl World {
         }
         self.checks.causes.on_back(self.now, host);
         self.start_host(host);
-        for peer in 0..self.hosts.len() {
-            let up = self.links.end(peer, host).up;
-            if peer != host
-                && let Some(number) = up
-            {
-                let delay = self.some(HEARTBEAT);
-                self.tell_gone(peer, host, number, delay);
-            }
-        }
         let again: Vec<usize> = (0..self.plan.apps.len())
             .filter(|i| self.plan.apps[*i].host == host && self.plan.apps[*i].respawn)
             .collect();
@@ -156,6 +141,7 @@ impl World {
     /// Nothing is broken from now on. Pauses end by themselves: what they put off must keep its order.
     pub(super) fn mend_everything(&mut self) {
         self.quiet = true;
+        self.fuses.clear();
         for (a, b) in self.network.cut_pairs() {
             self.heal(a, b);
         }

@@ -5,6 +5,9 @@ use std::time::Duration;
 use verbs::Time;
 
 use super::World;
+use crate::check::{End, LinkAtRest};
+use crate::host::address;
+use crate::links::Stage;
 use crate::plan::{AppPlan, SocketPlan, Talk};
 
 /// What can finish does so within this time after the last fault: links and connects time out in less. On top comes what
@@ -133,14 +136,13 @@ impl World {
         }
         let end = self.after(PROBE);
         let asks_much = self.plan.has_tight_limits();
-        let done = self.run_while(end, |w| {
-            w.probes(first) < hosts || (!asks_much && !w.checks.datagrams.missing(PROBE_PORT).is_empty())
-        });
+        let done =
+            self.run_while(end, |w| w.probes(first) < hosts || (!asks_much && !w.missing_datagrams().is_empty()));
         if !self.goes_on() {
             return;
         }
         if !done {
-            let (left, lost) = (self.left(), self.checks.datagrams.missing(PROBE_PORT));
+            let (left, lost) = (self.left(), self.missing_datagrams());
             let detail =
                 format!("probes not answered after {PROBE:?}: {left}, datagrams that did not arrive: {lost:?}");
             return self.checks.fail(self.now, "liveness", detail);
@@ -148,11 +150,39 @@ impl World {
         let may_refuse = self.plan.has_tight_limits();
         for host in 0..hosts {
             let answers = self.answers(first + host);
-            if answers.connected as usize != hosts - 1 && !may_refuse {
+            let fitting =
+                (0..hosts).filter(|peer| *peer != host && self.checks.causes.fit_together(host, *peer)).count();
+            let refused = ((answers.connected + answers.refused.values().sum::<u64>()) as usize == hosts - 1)
+                && !answers.refused.is_empty();
+            // Those that do not fit together refuse, each with its reason, which another checker looks at.
+            let is_right = answers.connected as usize == fitting && (fitting == hosts - 1 || refused);
+            if !is_right && !may_refuse {
                 let detail = format!("a probe of host {host} failed: {answers:?}");
                 self.checks.fail(self.now, "liveness", detail);
             }
         }
+    }
+
+    /// Datagrams of probes that nobody took, between hosts whose daemons speak with each other.
+    fn missing_datagrams(&self) -> Vec<(End, End)> {
+        let mut missing = self.checks.datagrams.missing(PROBE_PORT);
+        missing.retain(|(from, to)| self.checks.causes.fit_together(from.0, to.0));
+        missing
+    }
+
+    fn links_at_rest(&self) -> Vec<LinkAtRest> {
+        let mut all = Vec::new();
+        for (host, running) in self.hosts.iter().enumerate().filter_map(|(i, h)| Some((i, h.running.as_ref()?))) {
+            for (id, link) in &running.control.links {
+                all.push(LinkAtRest {
+                    hosts: (host, link.peer),
+                    connection: link.end.map(|(connection, _)| connection),
+                    is_up: matches!(link.stage, Stage::Up(_)) && link.is_known,
+                    is_the_peers: running.control.peers.link_to(address(link.peer)) == Some(*id),
+                });
+            }
+        }
+        all
     }
 
     /// Probing applications that have had all their answers and are done.
@@ -198,6 +228,8 @@ impl World {
         if !self.goes_on() {
             return;
         }
+        let links = self.links_at_rest();
+        self.checks.on_links_at_rest(self.now, &links);
         if self.network.packets != packets {
             let sent = self.network.packets - packets;
             self.checks.fail(

@@ -1,0 +1,176 @@
+//! What the control planes ask the engines about lanes, and what the engines say of them.
+
+use control::Reason;
+use plane::{LaneAnswer, LaneCommand};
+use verbs::VerbsError;
+
+use super::{Event, World};
+use crate::host::address;
+use crate::links::Input;
+
+impl World {
+    /// A command to the engine; it takes it soon.
+    pub(super) fn tell_engine(&mut self, host: usize, command: LaneCommand) {
+        let delay = self.some(self.plan.queue_delay_max);
+        let (at, life) = (self.now + delay, self.life(host));
+        let Some(running) = self.up(host) else { return };
+        running.control.told_at = running.control.told_at.max(at);
+        let at = running.control.told_at;
+        self.queue.push(at, Event::Lane { host, life, command: Box::new(command) });
+    }
+
+    pub(super) fn on_lane_command(&mut self, host: usize, life: u32, command: Box<LaneCommand>) {
+        if self.life(host) != life {
+            return;
+        }
+        if let Some(until) = self.paused(host) {
+            return self.queue.push(until, Event::Lane { host, life, command });
+        }
+        let now = self.now;
+        self.trace.text(now, || format!("engine {host}: {command:?}"));
+        let Some(running) = self.up(host) else { return };
+        let (engine, tap) = (&mut running.engine, &mut running.tap);
+        let answer = match *command {
+            LaneCommand::Offer { peer, round } => {
+                let result = engine.lane_offer(tap, peer);
+                let result = result.map_err(|error| self.refusal(host, &error));
+                Some((peer, LaneAnswer::Offered { round, result }))
+            }
+            LaneCommand::Accept { peer, round, offer } => {
+                let result = engine.lane_accept(tap, peer, &offer);
+                let result = result.map_err(|error| self.refusal(host, &error));
+                Some((peer, LaneAnswer::Accepted { round, result }))
+            }
+            LaneCommand::TellRoutes { peer, round } => {
+                let routes = engine.lane_routes(peer);
+                let done = routes.is_none() && engine.lane_goes_on(peer);
+                Some((peer, LaneAnswer::RoutesTold { round, routes, done }))
+            }
+            LaneCommand::TakeRoutes { peer, round, routes } => {
+                let result = engine.lane_take_routes(now, tap, peer, &routes).map(|()| engine.lane_goes_on(peer));
+                if let Err(detail) = &result {
+                    self.checks.fail(now, "unexplained", format!("host {host} cannot go on with {peer}: {detail}"));
+                }
+                Some((peer, LaneAnswer::RoutesTaken { round, result }))
+            }
+            LaneCommand::Reset { peer } => {
+                engine.lane_reset(now, tap, peer);
+                if let Some(other) = self.host_at(peer) {
+                    self.checks.causes.on_lane_reset(now, host, other);
+                }
+                self.on_lane_waits(host, peer);
+                None
+            }
+            LaneCommand::Ready { peer } => {
+                engine.lane_ready(now, tap, peer);
+                self.trace.note(now, "lane {} to {} is up", &[host as u64, u64::from(last_byte(peer))]);
+                self.on_lane_settled(host, peer);
+                None
+            }
+            LaneCommand::Lost { peer, reason } => {
+                engine.lane_lost(now, tap, peer, reason);
+                self.on_lane_lost(host, peer, reason);
+                None
+            }
+            LaneCommand::PeerSilent { peer, silent } => {
+                engine.peer_silent(now, peer, silent);
+                None
+            }
+        };
+        if let Some((peer, answer)) = answer {
+            self.after_engine(host);
+            self.tell_plane(host, Input::Answer { peer, answer });
+        }
+        self.after_command(host);
+    }
+
+    /// An engine refuses a lane only if its table of lanes is full.
+    fn refusal(&mut self, host: usize, error: &VerbsError) -> String {
+        if !matches!(error, VerbsError::Full { what: "table of lanes", .. }) {
+            self.checks.fail(self.now, "unexplained", format!("host {host} refuses a lane: {error}"));
+        }
+        error.to_string()
+    }
+
+    // ---- what the engine says
+
+    /// The engine wants a lane.
+    pub(super) fn on_lane_wanted(&mut self, host: usize, peer: std::net::IpAddr) {
+        if self.host_at(peer).is_none() {
+            return self.checks.fail(self.now, "set-up", format!("host {host} wants {peer}"));
+        }
+        self.on_lane_waits(host, peer);
+        self.tell_plane(host, Input::Wanted { peer });
+    }
+
+    /// The engine gave a lane up by itself.
+    pub(super) fn on_lane_failed(&mut self, host: usize, peer: std::net::IpAddr, reason: Reason, detail: &str) {
+        let now = self.now;
+        self.trace.text(now, || format!("lane {host} to {peer} failed: {detail}"));
+        self.tell_plane(host, Input::LaneFailed { peer, reason });
+        let Some(other) = self.host_at(peer) else { return };
+        let is_explained = if reason == Reason::Closed {
+            self.explains_room(host, other)
+        } else {
+            detail.contains("after too many resets") && self.checks.causes.explains_lane_failure(now, host, other)
+        };
+        if !is_explained {
+            let detail = format!("lane of {host} to {other} failed: {detail}");
+            self.checks.fail(now, "unexplained", detail);
+        }
+        self.checks.causes.on_lane_lost(now, host, other, reason);
+        self.checks.links.on_settled(host, other);
+    }
+
+    /// Whether a lane could make room for another host's: there are fewer than hosts, and another one has its place. That
+    /// nothing used it is judged by the checkers of streams and connects: neither takes `closed` for a cause.
+    fn explains_room(&mut self, host: usize, peer: usize) -> bool {
+        let lanes_max = self.plan.hosts[host].lanes_max as usize;
+        let is_short = lanes_max < self.plan.hosts.len() - 1;
+        let Some(running) = self.up(host) else { return false };
+        let lanes = running.engine.lanes();
+        let has_other = lanes.len() == lanes_max && lanes.iter().all(|lane| lane.peer.ip() != address(peer));
+        is_short && has_other
+    }
+
+    /// The engine gave a lane's queue pair up by itself, and keeps its connections.
+    pub(super) fn on_lane_reset(&mut self, host: usize, peer: std::net::IpAddr, detail: String) {
+        let now = self.now;
+        self.trace.text(now, || format!("lane {host} to {peer} is reset: {detail}"));
+        let Some(other) = self.host_at(peer) else { return };
+        if !self.checks.causes.explains_lane_reset(now, host, other, &detail) {
+            let detail = format!("lane of {host} to {other} was reset: {detail}");
+            self.checks.fail(now, "unexplained", detail);
+        }
+        self.checks.causes.on_lane_reset(now, host, other);
+        self.on_lane_waits(host, peer);
+        self.tell_plane(host, Input::LaneReset { peer, detail });
+    }
+
+    // ---- what the checkers hear
+
+    fn on_lane_waits(&mut self, host: usize, peer: std::net::IpAddr) {
+        let Some(other) = self.host_at(peer) else { return };
+        self.checks.links.on_waits(self.now, host, other);
+    }
+
+    fn on_lane_settled(&mut self, host: usize, peer: std::net::IpAddr) {
+        let Some(other) = self.host_at(peer) else { return };
+        self.checks.links.on_settled(host, other);
+    }
+
+    fn on_lane_lost(&mut self, host: usize, peer: std::net::IpAddr, reason: Reason) {
+        let now = self.now;
+        let Some(other) = self.host_at(peer) else { return };
+        self.trace.note(now, "lane {} to {} is lost, {}", &[host as u64, other as u64, reason.code().into()]);
+        self.checks.on_lane_lost(now, (host, other), reason);
+        self.checks.links.on_settled(host, other);
+    }
+}
+
+fn last_byte(ip: std::net::IpAddr) -> u8 {
+    match ip {
+        std::net::IpAddr::V4(v4) => v4.octets()[3],
+        std::net::IpAddr::V6(v6) => v6.octets()[15],
+    }
+}
