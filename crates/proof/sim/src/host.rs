@@ -1,6 +1,6 @@
 //! A host: the real NIC and the real engine, its processes, and when each of them runs next.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -44,6 +44,8 @@ pub(crate) struct Running {
     pub(crate) timer_at: Option<Time>,
     pub(crate) engine_paused_until: Time,
     pub(crate) stalled_until: Time,
+    /// Peers whose lane the engine gave up by itself, until it is asked for a new end.
+    pub(crate) given_up: BTreeSet<IpAddr>,
     pub(crate) next_chunk: u32,
     pub(crate) rounds: u64,
 }
@@ -61,6 +63,8 @@ pub(crate) struct Host {
     pub(crate) running: Option<Running>,
     /// The daemon that is installed, and runs from its next start on.
     pub(crate) daemon: DaemonPlan,
+    /// Those that ran, by the life of the host.
+    pub(crate) daemons: BTreeMap<u32, DaemonPlan>,
     /// The machine is dead too: nobody answers for it.
     pub(crate) is_off: bool,
     patience: Duration,
@@ -75,6 +79,7 @@ impl Host {
             life: 0,
             running: None,
             daemon: plan.hosts[index].daemon.clone(),
+            daemons: BTreeMap::new(),
             is_off: false,
             patience: plan.link_timeout,
         }
@@ -84,6 +89,7 @@ impl Host {
     pub(crate) fn start(&mut self, index: usize, seed: u64) -> Result<(), String> {
         self.life += 1;
         self.is_off = false;
+        self.daemons.insert(self.life, self.daemon.clone());
         let plan = &self.plan;
         let nic = NicConfig {
             local: SocketAddr::new(address(index), UDP_PORT),
@@ -134,6 +140,7 @@ impl Host {
             timer_at: None,
             engine_paused_until: Time::ZERO,
             stalled_until: Time::ZERO,
+            given_up: BTreeSet::new(),
             next_chunk: 0,
             rounds: 0,
         });

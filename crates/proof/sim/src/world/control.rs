@@ -10,6 +10,7 @@ use verbs::Time;
 use super::{Event, World};
 use crate::host::address;
 use crate::links::{ControlPlane, DIAL_ATTEMPTS_MAX, HANDSHAKE, Input, Link, Stage};
+use crate::plan::DaemonPlan;
 use crate::tcp::Segment;
 
 impl World {
@@ -275,8 +276,9 @@ impl World {
                     }
                     let number = end.map_or(0, |(connection, _)| connection);
                     self.trace.note(now, "link {} of {} to {} is up", &[number, host as u64, other as u64]);
-                    let daemons = [host, other].map(|h| self.hosts[h].daemon.clone());
-                    self.checks.on_link_up(now, (host, other), &daemons);
+                    if let Some(daemons) = end.and_then(|end| self.daemons_of(end)) {
+                        self.checks.on_link_up(now, (host, other), &daemons);
+                    }
                     self.tell_plane(host, Input::Up { link: id, peer });
                 }
                 Some(OpeningAction::Refuse(refusal)) => return self.refuse(host, id, &refusal, true),
@@ -284,6 +286,15 @@ impl World {
             }
         }
         self.arm(host, id);
+    }
+
+    /// The daemons at an end of a connection and at the other one.
+    fn daemons_of(&mut self, (connection, side): (u64, usize)) -> Option<[DaemonPlan; 2]> {
+        let mut at = |side| {
+            let end = self.tcp.end((connection, side))?;
+            self.hosts[end.host].daemons.get(&end.life?).cloned()
+        };
+        Some([at(side)?, at(1 - side)?])
     }
 
     /// A link does not come up.

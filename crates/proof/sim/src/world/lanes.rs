@@ -32,13 +32,14 @@ impl World {
         let (engine, tap) = (&mut running.engine, &mut running.tap);
         let answer = match *command {
             LaneCommand::Offer { peer, round } => {
+                running.given_up.remove(&peer);
                 let result = engine.lane_offer(tap, peer);
-                let result = result.map_err(|error| self.refusal(host, &error));
+                let result = result.map_err(|error| self.refusal(host, peer, &error));
                 Some((peer, LaneAnswer::Offered { round, result }))
             }
             LaneCommand::Accept { peer, round, offer } => {
                 let result = engine.lane_accept(tap, peer, &offer);
-                let result = result.map_err(|error| self.refusal(host, &error));
+                let result = result.map_err(|error| self.refusal(host, peer, &error));
                 Some((peer, LaneAnswer::Accepted { round, result }))
             }
             LaneCommand::TellRoutes { peer, round } => {
@@ -48,7 +49,9 @@ impl World {
             }
             LaneCommand::TakeRoutes { peer, round, routes } => {
                 let result = engine.lane_take_routes(now, tap, peer, &routes).map(|()| engine.lane_goes_on(peer));
-                if let Err(detail) = &result {
+                if let Err(detail) = &result
+                    && !running.given_up.contains(&peer)
+                {
                     self.checks.fail(now, "unexplained", format!("host {host} cannot go on with {peer}: {detail}"));
                 }
                 Some((peer, LaneAnswer::RoutesTaken { round, result }))
@@ -84,9 +87,10 @@ impl World {
         self.after_command(host);
     }
 
-    /// An engine refuses a lane only if its table of lanes is full.
-    fn refusal(&mut self, host: usize, error: &VerbsError) -> String {
-        if !matches!(error, VerbsError::Full { what: "table of lanes", .. }) {
+    /// An engine refuses a lane only if its table of lanes is full, or if it gave the lane up while the command came.
+    fn refusal(&mut self, host: usize, peer: std::net::IpAddr, error: &VerbsError) -> String {
+        let crossed = self.up(host).is_some_and(|running| running.given_up.contains(&peer));
+        if !crossed && !matches!(error, VerbsError::Full { what: "table of lanes", .. }) {
             self.checks.fail(self.now, "unexplained", format!("host {host} refuses a lane: {error}"));
         }
         error.to_string()
@@ -107,6 +111,7 @@ impl World {
     pub(super) fn on_lane_failed(&mut self, host: usize, peer: std::net::IpAddr, reason: Reason, detail: &str) {
         let now = self.now;
         self.trace.text(now, || format!("lane {host} to {peer} failed: {detail}"));
+        self.on_given_up(host, peer);
         self.tell_plane(host, Input::LaneFailed { peer, reason });
         let Some(other) = self.host_at(peer) else { return };
         let is_explained = if reason == Reason::Closed {
@@ -143,8 +148,16 @@ impl World {
             self.checks.fail(now, "unexplained", detail);
         }
         self.checks.causes.on_lane_reset(now, host, other);
+        self.on_given_up(host, peer);
         self.on_lane_waits(host, peer);
         self.tell_plane(host, Input::LaneReset { peer, detail });
+    }
+
+    /// The engine has no queue pair for a lane until the control plane asks for the next one.
+    fn on_given_up(&mut self, host: usize, peer: std::net::IpAddr) {
+        if let Some(running) = self.up(host) {
+            running.given_up.insert(peer);
+        }
     }
 
     // ---- what the checkers hear
