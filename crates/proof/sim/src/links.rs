@@ -2,17 +2,18 @@
 //!
 //! Owns what the daemon's tasks own: which stage each link is in, and its timer. It must never decide what `plane` decides.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use control::{CHALLENGE_BYTES, PeerMessage, Reason};
 use plane::{
-    ClusterKey, Dialing, Heartbeat, Identity, Introduction, LaneAnswer, LinkId, Opening, Peers, PeersConfig, Place,
-    Strangers, Watch,
+    ClusterKey, Dialing, Heartbeat, Identity, Introduction, LaneAnswer, LinkId, Opening, PairLimits, Pairs, Peers,
+    PeersConfig, Place, Strangers, Watch,
 };
 use verbs::Time;
 
+use crate::check::AppUid;
 use crate::plan::DaemonPlan;
 use crate::tcp::Segment;
 
@@ -24,6 +25,16 @@ const LANE_SETUP: Duration = Duration::from_secs(10);
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
 /// As the daemon's default of `dial_attempts_max`.
 pub(crate) const DIAL_ATTEMPTS_MAX: u64 = 3;
+/// Small enough to be met.
+const PAIR_LIMITS: PairLimits = PairLimits {
+    pairs_max: 64,
+    pairs_per_user_max: 64,
+    segments_max: 128,
+    segments_per_user_max: 128,
+    segments_per_pair_max: 4,
+    owner_uid: 0,
+    answer: Duration::from_secs(2),
+};
 /// Heartbeats in the silence after which a link is given up.
 const MISSES: u32 = 5;
 
@@ -115,6 +126,9 @@ pub(crate) struct ControlPlane {
     pub(crate) links: BTreeMap<LinkId, Link>,
     pub(crate) by_connection: BTreeMap<u64, LinkId>,
     pub(crate) strangers: Strangers,
+    pub(crate) pairs: Pairs<()>,
+    /// Processes that it knows.
+    pub(crate) clients: BTreeSet<AppUid>,
     pub(crate) heartbeat: Heartbeat,
     daemon: DaemonPlan,
     instance: u64,
@@ -150,6 +164,8 @@ impl ControlPlane {
             links: BTreeMap::new(),
             by_connection: BTreeMap::new(),
             strangers: Strangers::new(daemon.handshakes_max, daemon.handshakes_max, BTreeMap::new()),
+            pairs: Pairs::new(PAIR_LIMITS, address),
+            clients: BTreeSet::new(),
             heartbeat,
             daemon,
             instance,
@@ -168,6 +184,11 @@ impl ControlPlane {
 
     pub(crate) fn key(&self) -> ClusterKey {
         ClusterKey::new(vec![self.daemon.key; 32])
+    }
+
+    /// When one of its timers has something to do.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        [self.peers.deadline(), self.pairs.deadline()].into_iter().flatten().min()
     }
 
     /// The number of the next link that is accepted.

@@ -9,6 +9,7 @@ mod data;
 mod event;
 mod faults;
 mod lanes;
+mod pairs;
 mod rest;
 mod tcp;
 
@@ -298,6 +299,8 @@ impl World {
             Event::Plane { host, life, input } => self.on_plane(host, life, input),
             Event::PlaneTimer { host, life } => self.on_plane_timer(host, life),
             Event::Lane { host, life, command } => self.on_lane_command(host, life, command),
+            Event::OfPair { host, life, app, reply } => self.on_reply_of_pair(host, life, app, *reply),
+            Event::ToPairs { host, life, app, request } => self.on_request_of_pair(host, life, app, *request),
             Event::Fault(index) => {
                 let fault = self.plan.faults[index].1.clone();
                 self.on_fault(&fault);

@@ -64,6 +64,8 @@ pub(crate) struct Causes {
     breaks: BTreeSet<(usize, usize)>,
     /// Resets over which connections went on, by the host whose end it was, and the peer.
     lane_resets: BTreeMap<(usize, usize), Vec<Time>>,
+    /// Hosts on which a process did not make a segment that it was asked for.
+    segments_refused: BTreeSet<usize>,
     /// The daemons that hosts run, or ran last.
     daemons: BTreeMap<usize, DaemonPlan>,
     /// Pairs of hosts whose daemons had different keys at some time.
@@ -89,6 +91,7 @@ impl Causes {
             harms: BTreeMap::new(),
             breaks: BTreeSet::new(),
             lane_resets: BTreeMap::new(),
+            segments_refused: BTreeSet::new(),
             daemons: BTreeMap::new(),
             other_key: BTreeSet::new(),
             other_version: BTreeSet::new(),
@@ -173,6 +176,11 @@ impl Causes {
                 until.get_or_insert(now);
             }
         }
+    }
+
+    /// A process of a host does not make its segment for a pair.
+    pub(crate) fn on_segment_refused(&mut self, host: usize) {
+        self.segments_refused.insert(host);
     }
 
     /// A host's daemon starts.
@@ -286,7 +294,12 @@ impl Causes {
         let troubled = self.was_troubled(asked.from, host, asked.at);
         let lane =
             self.was_any_lane_lost(asked.from, host, asked.at) || self.was_any_lane_lost(host, asked.from, asked.at);
+        let is_local = asked.from == host;
         let is_explained = match reason {
+            Reason::AppDescriptors | Reason::PeerAppDescriptors if is_local => self.segments_refused.contains(&host),
+            Reason::TimedOut if is_local => self.segments_refused.contains(&host),
+            // Its listener has gone.
+            Reason::PeerAppDied if is_local => !self.was_always_listening(host, port, asked.at),
             Reason::NoListener => !self.was_always_listening(host, port, asked.at),
             Reason::BacklogFull => {
                 let aimed = self.connects.get(&(host, port)).copied().unwrap_or(0);

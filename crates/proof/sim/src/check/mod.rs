@@ -7,6 +7,7 @@ mod bounds;
 mod causes;
 mod datagrams;
 mod links;
+mod pairs;
 mod streams;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,6 +77,7 @@ pub struct Checks {
     dead: BTreeSet<AppUid>,
     pub(crate) causes: Causes,
     pub(crate) links: Links,
+    pub(crate) pairs: pairs::Pairs,
     /// Datagrams and their sockets.
     pub datagrams: Datagrams,
     seed: u64,
@@ -95,6 +97,7 @@ impl Checks {
             dead: BTreeSet::new(),
             causes: Causes::new(has_tight_limits),
             links: Links::default(),
+            pairs: pairs::Pairs::default(),
             datagrams: Datagrams::new(seed, mtus),
             seed,
             bytes_checked: 0,

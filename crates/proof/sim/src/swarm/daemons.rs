@@ -35,6 +35,9 @@ pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
     if rng.random_bool(0.15) {
         stand_still(plan, quiet_us, rng);
     }
+    if rng.random_bool(0.15) {
+        connect_locally(plan, quiet_us, rng);
+    }
     if rng.random_bool(0.1) {
         let places = pick(&[1, 2], rng);
         plan.hosts.iter_mut().for_each(|host| host.daemon.handshakes_max = places);
@@ -65,6 +68,29 @@ fn dial_at_once(plan: &mut Plan, quiet_us: u64, rng: &mut StdRng) {
                 app.connects.push(connect);
             }
         }
+    }
+}
+
+/// Processes of one host connect to each other, or to themselves.
+fn connect_locally(plan: &mut Plan, quiet_us: u64, rng: &mut StdRng) {
+    for _ in 0..up_to(&[3, 30, 150], rng) {
+        let from = rng.random_range(0..plan.apps.len());
+        let host = plan.apps[from].host;
+        let listeners = plan.apps.iter().filter(|app| app.host == host).flat_map(|app| app.listens.first());
+        let ports: Vec<u16> = listeners.map(|listen| listen.port).collect();
+        if ports.is_empty() {
+            continue;
+        }
+        let when = at(SETTLED_US + rng.random_range(0..quiet_us / 2));
+        let patience = rng.random_bool(0.1).then(|| us(1..=3000, rng));
+        let ring_bytes = pick(&[4096, 4096, 8192], rng);
+        plan.apps[from].connects.push(ConnectPlan {
+            at: when,
+            to: host,
+            port: pick(&ports, rng),
+            ring_bytes,
+            patience,
+        });
     }
 }
 

@@ -89,9 +89,13 @@ impl World {
                 PeerAction::Engine(command) => self.tell_engine(host, command),
             }
         }
+        self.arm_plane(host);
+    }
+
+    pub(super) fn arm_plane(&mut self, host: usize) {
         let life = self.life(host);
         let Some(plane) = self.plane(host) else { return };
-        if let Some(at) = plane.peers.deadline().filter(|at| plane.timer_at.is_none_or(|t| *at < t)) {
+        if let Some(at) = plane.deadline().filter(|at| plane.timer_at.is_none_or(|t| *at < t)) {
             plane.timer_at = Some(at);
             self.queue.push(at, Event::PlaneTimer { host, life });
         }
@@ -108,6 +112,8 @@ impl World {
         }
         running.control.timer_at = None;
         running.control.peers.handle_timeout(now);
+        running.control.pairs.handle_timeout(now);
+        self.settle_pairs(host);
         self.settle_plane(host);
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use control::{ChunkKind, Kind, Reason};
 use engine::{AppId, Attach, Dial, Listen};
+use plane::ClientId;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shm::Session;
@@ -50,6 +51,7 @@ impl World {
         };
         let engine_sleep = running.page.engine_sleep();
         running.uids.insert(id, uid);
+        running.control.clients.insert(uid);
         running.apps.insert(uid, App::new((uid, id, index), &plan, session, engine_sleep, timeout, rng));
         self.trace.note(now, "application {} on {} starts, plan {}", &[uid.into(), host as u64, index as u64]);
         self.wake_app(host, uid);
@@ -81,7 +83,12 @@ impl World {
             Request::Connect { request, to, ring_bytes } => {
                 engine.connect(now, tap, id, request, Dial { to, ring_bytes, kind: Kind::Stream });
             }
-            Request::Cancel { request } => engine.cancel_connect(now, tap, id, request),
+            Request::Cancel { request } => {
+                if !running.control.pairs.handle_cancel(ClientId(uid.into()), request) {
+                    engine.cancel_connect(now, tap, id, request);
+                }
+                self.settle_pairs(host);
+            }
             Request::Accepted { port, connection } => engine.accepted(id, port, connection),
             Request::Bind { request, port, ring_bytes } => engine.bind_datagram(id, request, port, ring_bytes),
             Request::Path { request, to } => engine.datagram_path(now, tap, id, request, to),
@@ -99,6 +106,9 @@ impl World {
         running.engine.detach(now, &mut running.tap, id, Reason::PeerAppDied);
         let plan = running.uids.get(&id).copied();
         if let Some(uid) = plan {
+            running.control.clients.remove(&uid);
+            running.control.pairs.handle_gone(ClientId(uid.into()));
+            self.settle_pairs(host);
             self.checks.causes.on_owner_gone(now, uid);
         }
         self.after_command(host);
@@ -214,11 +224,8 @@ impl World {
                 self.trace.note(now, "connection {} comes in at {}:{}", &[record.0.into(), host as u64, port.into()]);
                 self.reply_to(host, uid, Reply::Incoming { port, connection, record });
             }
-            engine::Event::LocalConnect { from, request, to, port, connection, .. } => {
-                let Some(running) = self.up(host) else { return };
-                running.engine.accepted(to, port, connection);
-                let Some(uid) = uid(self, from) else { return };
-                self.reply_to(host, uid, Reply::Paired { request });
+            engine::Event::LocalConnect { from, request, to, port, ring_bytes, connection } => {
+                self.on_local_connect(host, from, to, (request, port, ring_bytes, connection));
             }
             engine::Event::AppFault { app, detail } => {
                 let detail = format!("host {host} threw {app:?} out, which kept to the rules: {detail}");

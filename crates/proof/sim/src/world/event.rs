@@ -101,6 +101,20 @@ pub(super) enum Event {
         life: u32,
         command: Box<LaneCommand>,
     },
+    /// A process hears of a pair.
+    OfPair {
+        host: usize,
+        life: u32,
+        app: AppUid,
+        reply: Box<control::Reply>,
+    },
+    /// The daemon hears of a pair.
+    ToPairs {
+        host: usize,
+        life: u32,
+        app: AppUid,
+        request: Box<control::Request>,
+    },
     Fault(usize),
     Start {
         plan: usize,

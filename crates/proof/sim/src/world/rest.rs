@@ -228,6 +228,12 @@ impl World {
         if !self.goes_on() {
             return;
         }
+        for host in 0..self.hosts.len() {
+            let left = self.hosts[host].running.as_ref().map_or(0, |r| r.control.pairs.count());
+            if left > 0 {
+                self.checks.fail(self.now, "release", format!("host {host} has {left} pairs without processes"));
+            }
+        }
         let links = self.links_at_rest();
         self.checks.on_links_at_rest(self.now, &links);
         if self.network.packets != packets {
