@@ -18,6 +18,7 @@ compile_error!("the shared layout is that of 64-bit little-endian Linux (x86-64,
 mod backoff;
 mod dirty;
 mod doorbell;
+mod fault;
 mod flags;
 #[cfg(feature = "fork-tests")]
 mod forking;
@@ -39,6 +40,7 @@ mod wake;
 
 pub use backoff::{Backoff, Crowding};
 pub use doorbell::Doorbell;
+pub use fault::{refill as refill_fault_reserve, survive_faults, survived_faults};
 pub use flags::{app_flag, engine_flag, owner_flag, slot_state, waiting};
 #[cfg(feature = "fork-tests")]
 pub use forking::run_in_fork;

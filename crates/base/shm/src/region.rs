@@ -14,13 +14,15 @@
 use std::arch::asm;
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 mod word;
+
+use crate::fault::Watched;
 
 pub(crate) use word::Row64;
 pub use word::{Word32, Word64};
@@ -77,6 +79,8 @@ struct Mapping {
     len: usize,
     writable: bool,
     backing: Backing,
+    /// Of a shared one, in a process that survives faults.
+    watched: Option<Watched>,
 }
 
 // SAFETY: a Mapping is an address range that it alone unmaps, on drop; the bytes are reached only by copies and
@@ -87,6 +91,8 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Another mapping may get the address at once.
+        self.watched = None;
         // SAFETY: `start` and `len` are what mmap returned in `Region::map`, and the last handle to them goes away
         // here.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast::<c_void>(), self.len) };
@@ -142,7 +148,24 @@ impl Region {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("a region cannot have {len} bytes")));
         }
         let start = NonNull::new(mmap(len)?.cast::<u8>()).expect("mmap with no address given never returns page 0");
-        Ok(Self(Arc::new(Mapping { start, len, writable, backing })))
+        let mut mapping = Mapping { start, len, writable, backing, watched: None };
+        if backing == Backing::Shared {
+            mapping.watched = Watched::new(start, len)?;
+        }
+        Ok(Self(Arc::new(mapping)))
+    }
+
+    /// Memory of which no page can be had: each access raises SIGBUS. For tests of those who survive that.
+    #[doc(hidden)]
+    pub fn without_pages(len: usize) -> io::Result<Self> {
+        let empty = rustix::fs::memfd_create("raas-without-pages", rustix::fs::MemfdFlags::CLOEXEC)?;
+        Self::map_shared(empty.as_fd(), len, true)
+    }
+
+    /// Whether an access to it could not be served, and was [survived](crate::survive_faults): from then on this mapping is no
+    /// more that of its other holders, page by page.
+    pub fn has_faulted(&self) -> bool {
+        self.0.watched.as_ref().is_some_and(Watched::has_faulted)
     }
 
     /// Bytes.

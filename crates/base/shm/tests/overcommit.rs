@@ -34,8 +34,18 @@ fn step(name: &str) {
     if name == "filled" {
         filled.allocate(BYTES).unwrap();
     }
+    if name == "survive" {
+        shm::survive_faults().unwrap();
+    }
+    let watched = segment();
     let _held = exhaust();
     match name {
+        "survive" => {
+            for at in (0..BYTES).step_by(4096) {
+                watched.region().write(at, &[1; 8]).unwrap();
+            }
+            assert!(watched.region().has_faulted() && shm::survived_faults() > 100, "{}", shm::survived_faults());
+        }
         "read a hole" => hole.region().read(BYTES / 2, &mut [0; 8]).unwrap(),
         "write to a hole" => hole.region().write(BYTES / 2, &[1; 8]).unwrap(),
         "allocate" => assert!(hole.allocate(BYTES).is_err(), "memory that is not there"),
@@ -60,9 +70,13 @@ fn holes_raise_sigbus_and_allocated_memory_does_not() {
         return;
     }
     const SIGBUS: i32 = 7;
-    for (name, signal) in
-        [("read a hole", Some(SIGBUS)), ("write to a hole", Some(SIGBUS)), ("allocate", None), ("filled", None)]
-    {
+    for (name, signal) in [
+        ("read a hole", Some(SIGBUS)),
+        ("write to a hole", Some(SIGBUS)),
+        ("allocate", None),
+        ("filled", None),
+        ("survive", None),
+    ] {
         let mut command = Command::new(std::env::current_exe().unwrap());
         let status = command.env(STEP, name).arg("--exact").arg("holes_raise_sigbus_and_allocated_memory_does_not");
         let status = status.status().unwrap();

@@ -304,6 +304,11 @@ impl App {
         self.rx_bytes = self.rx_bytes.wrapping_add(carried.rx);
     }
 
+    /// Whether an access to its memory could not be served.
+    pub(crate) fn has_faulted(&self) -> bool {
+        self.session.has_faulted() || self.pool.has_faulted()
+    }
+
     /// Whether its memory may be dropped.
     pub(crate) fn is_gone(&self) -> bool {
         self.leaving && self.connections == 0 && self.waiting == 0 && self.sockets.is_empty()

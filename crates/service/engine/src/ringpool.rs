@@ -270,6 +270,11 @@ impl RingPool {
         Some(pair)
     }
 
+    /// See [`Region::has_faulted`].
+    pub(crate) fn has_faulted(&self) -> bool {
+        self.chunks.iter().flatten().any(|chunk| chunk.region.has_faulted())
+    }
+
     /// The memory of a ring that was taken, of which `bytes` are used.
     pub(crate) fn memory(&self, place: Place, bytes: u32) -> Option<RingMemory> {
         let chunk = self.chunks.get(place.chunk as usize)?.as_ref()?;

@@ -97,6 +97,8 @@ struct EngineThread<P> {
     lanes: BTreeSet<IpAddr>,
     origin: Instant,
     stop: bool,
+    /// Accesses to tenants' memory that could not be served, as far as they were looked at.
+    faults: u64,
 }
 
 impl<P: Provider> EngineThread<P> {
@@ -120,6 +122,7 @@ impl<P: Provider> EngineThread<P> {
             lanes: BTreeSet::new(),
             origin: Instant::now(),
             stop: false,
+            faults: shm::survived_faults(),
         }
     }
 
@@ -154,11 +157,25 @@ impl<P: Provider> EngineThread<P> {
         let mut busy = self.take_commands();
         let now = self.now();
         busy |= self.engine.run(now, &mut self.device);
+        busy |= self.check_memory();
         busy |= self.rest_connections(now);
         busy |= self.forward_events();
         self.wake_apps(to_wake);
         busy |= self.answer_question(busy);
         busy
+    }
+
+    /// Whoever gave pages of its memory back under the engine loses its session. Says whether there was anybody.
+    fn check_memory(&mut self) -> bool {
+        let faults = shm::survived_faults();
+        if faults == self.faults {
+            return false;
+        }
+        self.faults = faults;
+        if let Err(error) = shm::refill_fault_reserve() {
+            tracing::warn!(%error, "the system promises no memory for more accesses that it cannot serve");
+        }
+        self.engine.check_memory() > 0
     }
 
     /// Makes at most one page, after everybody else was served: a bounded number of looks, and a bounded share of the

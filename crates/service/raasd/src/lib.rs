@@ -48,3 +48,6 @@ pub use limits::{DaemonLimits, LIMITS, Limit};
 pub use machine::{Fit, Machine, raise_descriptor_limit};
 pub use plane::{ClusterKey, Heartbeat, KEY_BYTES, KEY_BYTES_MAX};
 pub use shutdown::Shutdown;
+
+/// For a process that is a daemon and nothing else, before it starts one.
+pub use shm::survive_faults;

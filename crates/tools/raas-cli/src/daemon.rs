@@ -41,6 +41,7 @@ pub(crate) fn run(
         let said = format!("configuration ok: host {}, socket {}", config.listen, config.socket.display());
         return out::line(format!("{said}\n{}", report_lines(&report).join("\n"))).map(drop);
     }
+    raasd::survive_faults().map_err(|e| Failure::failed("cannot prepare for memory that its tenants give back", e))?;
     queue.take_panics();
     let shutdown = Shutdown::on_signals();
     if args.until_stdin_closes {

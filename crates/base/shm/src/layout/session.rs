@@ -105,6 +105,11 @@ impl Session {
         word32(&self.region, APP_SLEEP_AT)
     }
 
+    /// See [`Region::has_faulted`].
+    pub fn has_faulted(&self) -> bool {
+        self.region.has_faulted()
+    }
+
     /// Raised by the application at each attach.
     pub fn app_epoch(&self) -> Word64 {
         word64(&self.region, APP_EPOCH_AT)

@@ -87,6 +87,17 @@ impl Engine {
         self.events.push_back(Event::AppFault { app, detail: fault.to_string() });
     }
 
+    /// Ends the applications whose memory has faulted ([`shm::Region::has_faulted`]): the engine no longer sees there
+    /// what they see. Says how many. Call it when [`shm::survived_faults`] has grown.
+    pub fn check_memory(&mut self) -> usize {
+        let faulty: Vec<_> =
+            self.apps.iter().filter(|(_, a)| !a.is_leaving() && a.has_faulted()).map(|(id, _)| id).collect();
+        for &app in &faulty {
+            self.on_app_fault(app, &"a page of its memory cannot be had: it gave pages back (punched a hole)");
+        }
+        faulty.len()
+    }
+
     /// What still lingers after [`ORPHAN_LINGER`] is reset. A peer that does not confirm that within the same time
     /// again loses its lane: memory must not stay in quarantine for ever.
     pub(super) fn on_orphan_timeout<P: Provider>(&mut self, nic: &mut P, app: AppId) {

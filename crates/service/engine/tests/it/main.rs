@@ -5,6 +5,7 @@ mod apps;
 mod close;
 mod datagrams;
 mod evil;
+mod faults;
 mod hostile;
 mod lanes;
 mod late;

@@ -41,6 +41,8 @@ pub(crate) struct Host {
     pub(crate) strange_ports: Vec<(IpAddr, u16, u16)>,
     pub(crate) locals: Vec<Event>,
     pub(crate) refuse_chunks: bool,
+    /// An access to a chunk cannot be served.
+    pub(crate) chunks_without_pages: bool,
     /// Each lane is said to make room for another host's as soon as it is up.
     pub(crate) gives_lanes_up: bool,
     pub(crate) wakes: BTreeSet<AppId>,
@@ -373,7 +375,8 @@ impl World {
                     return;
                 }
                 for kind in [ChunkKind::Tx, ChunkKind::Rx] {
-                    let region = Region::anonymous((ring_bytes * rings) as usize).unwrap();
+                    let make = if h.chunks_without_pages { Region::without_pages } else { Region::anonymous };
+                    let region = make((ring_bytes * rings) as usize).unwrap();
                     let number = sim.next_chunk;
                     sim.next_chunk += 1;
                     sim.chunks.insert(number, region.clone());
@@ -559,6 +562,7 @@ impl Host {
             strange_ports: Vec::new(),
             locals: Vec::new(),
             refuse_chunks: false,
+            chunks_without_pages: false,
             gives_lanes_up: false,
             wakes: BTreeSet::new(),
             next_request: 0,
