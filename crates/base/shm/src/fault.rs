@@ -1,20 +1,25 @@
 //! Accesses to shared mappings that the system cannot serve: SIGBUS, survived.
 //!
-//! Owns the process's SIGBUS handler, which only [`survive_faults`] installs: a daemon's, never a library user's. A memfd that
-//! cannot shrink raises SIGBUS all the same where its pages were given back (a tenant punched a hole) and the system has none
-//! left that it may promise (`vm.overcommit_memory=2`). The handler puts a private page under the access and marks the mapping
-//! ([`Region::has_faulted`](crate::Region::has_faulted)); whoever looks after the tenant ends its session. It must never
-//! swallow a fault of any other address: that is a fault of this program, and ends it as before.
+//! Owns the process's SIGBUS handler, which only [`survive_faults`] installs: a daemon's, never a library user's. A
+//! memfd that cannot shrink raises SIGBUS all the same where its pages were given back (a tenant punched a hole) and
+//! the system has none left that it may promise (`vm.overcommit_memory=2`). The handler puts a page of its own under
+//! the access and marks the mapping ([`Region::has_faulted`](crate::Region::has_faulted)); whoever looks after the
+//! tenant ends its session. It must never swallow a fault of any other address: that is a fault of this program, and
+//! ends it as before.
 //!
 //! The handler is async-signal-safe: it reads atomics, makes raw system calls, allocates nothing and takes no lock.
 
 use std::ffi::{c_int, c_void};
 use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::io::DupFlags;
+use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::segment::overcommit_is_strict;
 
@@ -22,7 +27,8 @@ use crate::segment::overcommit_is_strict;
 const MAPPINGS_MAX: usize = 1 << 16;
 /// Pages of one reserve.
 const RESERVE_PAGES: usize = 512;
-/// Reserves: together 8 MiB, more than a round of a daemon's engine touches of a tenant that it then detaches.
+/// Reserves: together 8 MiB with pages of 4 KiB, more than a round of a daemon's engine touches of a tenant that it
+/// then detaches.
 const RESERVES: usize = 4;
 
 /// A mapping that is looked after.
@@ -32,10 +38,12 @@ struct Entry {
     has_faulted: AtomicBool,
 }
 
-/// Pages that the system has promised already, for when it promises no more.
+/// Pages that the system has promised already, for when it promises no more: a memfd. Mapping pages of one that are
+/// there needs no promise, where a private page does, as does moving one (`mremap`).
 struct Reserve {
-    base: AtomicUsize,
-    /// Of these, so many are taken; beyond [`RESERVE_PAGES`]: all.
+    /// -1: none yet.
+    fd: AtomicI32,
+    /// Of its pages, so many are taken.
     taken: AtomicUsize,
 }
 
@@ -43,7 +51,7 @@ static ENTRIES: [Entry; MAPPINGS_MAX] =
     [const { Entry { start: AtomicUsize::new(0), len: AtomicUsize::new(0), has_faulted: AtomicBool::new(false) } };
         MAPPINGS_MAX];
 static RESERVED: [Reserve; RESERVES] =
-    [const { Reserve { base: AtomicUsize::new(0), taken: AtomicUsize::new(RESERVE_PAGES) } }; RESERVES];
+    [const { Reserve { fd: AtomicI32::new(-1), taken: AtomicUsize::new(RESERVE_PAGES) } }; RESERVES];
 /// Entries below this were ever used. 0: nothing is installed.
 static USED: AtomicUsize = AtomicUsize::new(0);
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
@@ -96,10 +104,11 @@ impl Drop for Watched {
     }
 }
 
-/// Makes this process survive accesses to its [`Segment`](crate::Segment)s that the system cannot serve, from those that it maps
-/// after this call. For a daemon, at its start: the handler is the whole process's. Calling it again changes nothing.
+/// Makes this process survive accesses to its [`Segment`](crate::Segment)s that the system cannot serve, from those
+/// that it maps after this call. For a daemon, at its start: the handler is the whole process's. Calling it again
+/// changes nothing.
 ///
-/// Where the system overcommits strictly it also takes 8 MiB for the pages that it will need.
+/// Where the system overcommits strictly it takes 8 MiB for the pages that it will need.
 pub fn survive_faults() -> io::Result<()> {
     static ONCE: Mutex<()> = Mutex::new(());
     let _once = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -137,20 +146,23 @@ pub fn survived_faults() -> u64 {
 pub fn refill() -> io::Result<()> {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    if !overcommit_is_strict() {
-        return Ok(());
-    }
-    let page = PAGE_BYTES.load(Ordering::Acquire);
-    for reserve in &RESERVED {
-        if reserve.taken.load(Ordering::Acquire) < RESERVE_PAGES {
-            continue;
+    let bytes = (RESERVE_PAGES * PAGE_BYTES.load(Ordering::Acquire)) as u64;
+    for reserve in RESERVED.iter().filter(|reserve| reserve.taken.load(Ordering::Acquire) >= RESERVE_PAGES) {
+        let new = rustix::fs::memfd_create("raas-reserve", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&new, bytes)?;
+        // Elsewhere a page comes when it is touched.
+        if overcommit_is_strict() {
+            rustix::fs::fallocate(&new, FallocateFlags::empty(), 0, bytes)?;
         }
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
-        // SAFETY: a new mapping at an address that the kernel chooses, so it replaces no other. It is never unmapped: page
-        // by page it moves to where it is needed.
-        let base = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), RESERVE_PAGES * page, prot, flags) }?;
-        reserve.base.store(base.addr(), Ordering::Release);
+        let old = reserve.fd.load(Ordering::Acquire);
+        if old < 0 {
+            reserve.fd.store(new.into_raw_fd(), Ordering::Release);
+        } else {
+            // SAFETY: this descriptor is the reserve's own and never closed; it is not closed here either.
+            let mut old = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(old) });
+            // The number stays, so that a handler that has just read it cannot map a stranger's file.
+            rustix::io::dup3(&new, &mut old, DupFlags::CLOEXEC)?;
+        }
         reserve.taken.store(0, Ordering::Release);
     }
     Ok(())
@@ -167,24 +179,26 @@ fn entry_at(addr: usize) -> Option<&'static Entry> {
     })
 }
 
-/// Puts a private page of zeroes at `at`, a page of a watched mapping. False: there is none.
+/// Puts a page of zeroes, which is this process's own, at `at`, a page of a watched mapping. False: there is none.
 fn patch(at: *mut c_void, page: usize) -> bool {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: `at` is a whole page of a mapping of this crate (`entry_at`), which is not unmapped meanwhile: whoever makes the
-    // access holds it. Its bytes are reached by copies and atomics alone, which do not care what is mapped there.
-    if unsafe { rustix::mm::mmap_anonymous(at, page, prot, MapFlags::PRIVATE | MapFlags::FIXED) }.is_ok() {
-        return true;
-    }
-    RESERVED.iter().any(|reserve| {
+    // Pages that were promised come first: a refused `mmap` of a private one leaves nothing at all there.
+    let promised = RESERVED.iter().any(|reserve| {
         let one_more = |taken| (taken < RESERVE_PAGES).then_some(taken + 1);
         let Ok(number) = reserve.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more) else {
             return false;
         };
-        let from = ptr::with_exposed_provenance_mut::<c_void>(reserve.base.load(Ordering::Acquire) + number * page);
-        // SAFETY: for `at` as above; `from` is a page of a reserve, which only this function takes. Should `refill` have put another
-        // one there just now, two may ask for one page: the second finds it gone, which is an error and nothing worse.
-        unsafe { rustix::mm::mremap_fixed(from, page, page, MremapFlags::MAYMOVE, at) }.is_ok()
-    })
+        let (fd, offset) = (reserve.fd.load(Ordering::Acquire), (number * page) as u64);
+        // SAFETY: the descriptor of a reserve whose pages are not all taken is open, and never closed. `at` is a
+        // whole page of a mapping of this crate (`entry_at`), which is not unmapped meanwhile: whoever makes the
+        // access holds it. Its bytes are reached by copies and atomics alone, which do not care what is mapped there.
+        unsafe {
+            let fd = BorrowedFd::borrow_raw(fd);
+            rustix::mm::mmap(at, page, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset).is_ok()
+        }
+    });
+    // SAFETY: for `at` as above.
+    promised || unsafe { rustix::mm::mmap_anonymous(at, page, prot, MapFlags::PRIVATE | MapFlags::FIXED) }.is_ok()
 }
 
 /// Whether the access at `addr` was to a watched mapping and can be made again.
@@ -202,8 +216,8 @@ fn survive(addr: usize) -> bool {
 extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     // SAFETY: errno of this thread, which the interrupted code may be about to read.
     let errno = unsafe { *libc::__errno_location() };
-    // SAFETY: the kernel hands a valid siginfo to a handler with SA_SIGINFO; `si_addr` is set where it raised SIGBUS itself, as a
-    // positive code says.
+    // SAFETY: the kernel hands a valid siginfo to a handler with SA_SIGINFO; `si_addr` is set where it raised SIGBUS
+    // itself, as a positive code says.
     let (code, addr) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
     let is_access = code == libc::BUS_ADRERR;
     if !(is_access && survive(addr)) {

@@ -122,7 +122,8 @@ impl Region {
     /// Has the kernel empty the region in a child made by `fork`. Only of a private one.
     pub(crate) fn wipe_on_fork(&self) -> io::Result<()> {
         let len = self.0.len.next_multiple_of(rustix::param::page_size());
-        // SAFETY: whole pages of a mapping that `self` keeps, which mmap rounded up to them; nothing changes in this process.
+        // SAFETY: whole pages of a mapping that `self` keeps, which mmap rounded up to them; nothing changes in this
+        // process.
         unsafe { rustix::mm::madvise(self.as_ptr().cast::<c_void>(), len, Advice::LinuxWipeOnFork) }?;
         Ok(())
     }
@@ -162,8 +163,8 @@ impl Region {
         Self::map_shared(empty.as_fd(), len, true)
     }
 
-    /// Whether an access to it could not be served, and was [survived](crate::survive_faults): from then on this mapping is no
-    /// more that of its other holders, page by page.
+    /// Whether an access to it could not be served, and was [survived](crate::survive_faults): from then on this
+    /// mapping is no more that of its other holders, page by page.
     pub fn has_faulted(&self) -> bool {
         self.0.watched.as_ref().is_some_and(Watched::has_faulted)
     }

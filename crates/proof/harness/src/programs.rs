@@ -15,8 +15,11 @@ use crate::repo::{self, Repo};
 
 /// A cold build.
 const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
-const ARGS: &[&str] =
-    &["build", "--workspace", "--bin", "raas", "--bin", "hostile", "--bin", "interop", "--example", "datagram_echo"];
+#[rustfmt::skip]
+const ARGS: &[&str] = &[
+    "build", "--workspace", "--bin", "raas", "--bin", "hostile", "--bin", "interop",
+    "--example", "datagram_echo", "--example", "holes",
+];
 
 /// Builds them; what the compiler says besides its progress is shown.
 pub fn build(repo: &Repo) -> Result<Ended> {
