@@ -40,6 +40,11 @@ impl ProcessWord {
         self.word.atomic().load(Ordering::Acquire)
     }
 
+    /// Makes it what a child would find.
+    pub fn empty(&self) {
+        self.word.store(0, Ordering::Release);
+    }
+
     /// Puts `new` in the place of `old`, if it is `old`; `new` is not 0.
     pub fn replace(&self, old: u32, new: u32) -> bool {
         debug_assert_ne!(new, 0, "0 is the value in a forked child");

@@ -69,12 +69,6 @@ impl Requests {
         RequestId(self.last)
     }
 
-    /// A number that no request has.
-    pub(crate) fn number(&mut self) -> u64 {
-        self.last += 1;
-        self.last
-    }
-
     /// What a request that waits asked for.
     pub(crate) fn asked(&self, request: u64) -> Option<Asked> {
         self.pending.get(&request).filter(|p| p.answer.is_none()).map(|p| p.asked)

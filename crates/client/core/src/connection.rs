@@ -4,7 +4,11 @@
 
 use std::io::IoSlice;
 use std::ops::DerefMut;
+use std::sync::Arc;
 
+use shm::{RingReader, RingWriter};
+
+use crate::endpoint::RingSizes;
 use crate::{End, Endpoint, Forked, Readiness, Reserved, Rx, Side, Tx};
 
 /// One end of a connection. To use it from several threads, take it apart: the fields are public for that. Dropping it
@@ -20,6 +24,11 @@ pub struct Connection {
 }
 
 impl Connection {
+    pub(crate) fn new(endpoint: Endpoint, reader: RingReader, writer: RingWriter, rings: RingSizes) -> Self {
+        let tx = Tx::new(writer, Arc::clone(endpoint.life()));
+        Self { endpoint, rx: Rx::new(reader, rings.rx), tx }
+    }
+
     /// As [`Rx::try_read`].
     pub fn try_read(&mut self, buf: &mut [u8]) -> Result<Option<usize>, End> {
         self.rx.try_read(&self.endpoint, buf)

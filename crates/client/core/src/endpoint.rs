@@ -95,6 +95,10 @@ impl Endpoint {
         }
     }
 
+    pub(crate) fn life(&self) -> &Arc<Life> {
+        &self.life
+    }
+
     /// Refuses a forked child.
     pub fn check_fork(&self) -> Result<(), Forked> {
         self.life.check_fork()

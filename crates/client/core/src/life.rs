@@ -69,6 +69,12 @@ impl Life {
         self.word.replace(ALIVE, reason.code() + 1);
     }
 
+    /// From here on everything is refused, and dropping closes nothing, as in a forked child: for whoever plays a process that
+    /// is killed in the middle of a step.
+    pub fn disown(&self) {
+        self.word.empty();
+    }
+
     /// Refuses a forked child.
     pub fn check_fork(&self) -> Result<(), Forked> {
         let is_forked = match self.word.load() {

@@ -96,6 +96,10 @@ impl Rx {
 
     /// Takes up to `count` of the bytes that [`Rx::available`] last returned.
     pub fn consume(&mut self, at: &Endpoint, count: u64) {
+        // Bytes that were lent before a fork are the parent's.
+        if at.check_fork().is_err() {
+            return;
+        }
         let taken = self.ring.consume_quietly(count);
         self.inflow.on_taken(taken);
         if self.unpublished() >= self.ring_bytes / PUBLISH_SHARE {

@@ -19,8 +19,7 @@ use crate::lane::{LaneEnd, SlotUse};
 use crate::pair_link::{PairLink, PairSlot, PairSocket};
 use crate::segments::PairError;
 use crate::{
-    Answer, Connection, Daemon, DaemonMessage, Endpoint, Failed, Life, PeerSegment, RequestId, Rx, SessionFault, Tx,
-    Wake,
+    Answer, Connection, Daemon, DaemonMessage, Endpoint, Failed, Life, PeerSegment, RequestId, SessionFault, Wake,
 };
 
 /// Connections that may wait at one listener, whatever the daemon thinks.
@@ -112,6 +111,12 @@ impl Session {
         &self.daemon
     }
 
+    /// As [`Life::disown`], of the session and all its pairs.
+    pub fn disown(&self) {
+        self.daemon.life().disown();
+        self.pairs.values().for_each(|pair| pair.socket().life().disown());
+    }
+
     /// The session segment: doorbells and the application's sleep word.
     pub fn memory(&self) -> &shm::Session {
         &self.memory.session
@@ -170,11 +175,6 @@ impl Session {
     pub fn datagram_path(&mut self, to: IpAddr) -> (RequestId, Request) {
         let id = self.requests.begin(Asked::DatagramPath);
         (id, Request::DatagramPath { request: id.number(), to })
-    }
-
-    /// A number that no request of this session has, for things that the caller numbers itself.
-    pub fn number(&mut self) -> u64 {
-        self.requests.number()
     }
 
     /// Whether a request waits for its answer.
@@ -415,7 +415,7 @@ impl Session {
                 let end = if is_socket { opened.end.of_datagrams() } else { opened.end };
                 let rings = RingSizes { rx: ring_bytes.into(), tx: opened.writer.capacity() };
                 let endpoint = Endpoint::new(Arc::clone(&self.daemon), name, Link::Lane(end), rings);
-                Ok(Connection { endpoint, rx: Rx::new(opened.reader, rings.rx), tx: Tx::new(opened.writer) })
+                Ok(Connection::new(endpoint, opened.reader, opened.writer, rings))
             }
             Err(refusal) => {
                 self.daemon.free_slot(slot);
@@ -460,7 +460,7 @@ impl Session {
             Ok(opened) => {
                 let rings = RingSizes { rx: opened.rx_bytes, tx: opened.writer.capacity() };
                 let endpoint = Endpoint::new(Arc::clone(&self.daemon), name, Link::Pair(opened.end), rings);
-                Ok(Connection { endpoint, rx: Rx::new(opened.reader, rings.rx), tx: Tx::new(opened.writer) })
+                Ok(Connection::new(endpoint, opened.reader, opened.writer, rings))
             }
             Err(e) => {
                 let lacks_segment = matches!(e, PairError::NotTaken(..));

@@ -5,20 +5,22 @@
 use std::fmt;
 use std::io::IoSlice;
 use std::ops::DerefMut;
+use std::sync::Arc;
 
 use shm::RingWriter;
 
-use crate::{End, Endpoint};
+use crate::{End, Endpoint, Life};
 
 /// The producing end of a connection. Its methods take the [`Endpoint`] of the same connection.
 #[derive(Debug)]
 pub struct Tx {
     ring: RingWriter,
+    life: Arc<Life>,
 }
 
 impl Tx {
-    pub(crate) fn new(ring: RingWriter) -> Self {
-        Self { ring }
+    pub(crate) fn new(ring: RingWriter, life: Arc<Life>) -> Self {
+        Self { ring, life }
     }
 
     /// Puts in one buffer of at most a piece, and notifies the other side. 0: there is no room. The caller must check
@@ -80,6 +82,11 @@ impl Tx {
         !matches!(self.ring.free(), Ok(free) if free < len)
     }
 
+    /// Bytes that can be written now.
+    pub fn room(&mut self, at: &Endpoint) -> Result<u64, End> {
+        self.ring.free().map_err(|fault| at.on_fault(fault))
+    }
+
     /// Bytes written that the daemon has not taken out of the ring yet; 0 between processes of one host.
     pub fn untaken(&self, at: &Endpoint) -> u64 {
         at.untaken(self.ring.tail())
@@ -89,7 +96,8 @@ impl Tx {
 /// Room in the transmit ring, kept for its holder: while it stands nothing else is written, and what is written ahead
 /// stays until it is committed. `T` is how the holder has the [`Tx`]: by reference, or by the guard of a lock.
 pub struct Reserved<T: DerefMut<Target = Tx>> {
-    tx: T,
+    /// None: given back.
+    tx: Option<T>,
 }
 
 impl<T: DerefMut<Target = Tx>> Reserved<T> {
@@ -100,18 +108,35 @@ impl<T: DerefMut<Target = Tx>> Reserved<T> {
             return Err(end);
         }
         let free = tx.ring.free_for(len as u64).map_err(|fault| at.on_fault(fault))?;
-        if free >= len as u64 && tx.ring.hold() { Ok(Ok(Self { tx })) } else { Ok(Err(tx)) }
+        if free >= len as u64 && tx.ring.hold() { Ok(Ok(Self { tx: Some(tx) })) } else { Ok(Err(tx)) }
     }
 
     /// Copies `bytes` to `ahead` bytes behind what was committed. False: it lies beyond the room, and nothing was
     /// written.
     pub fn write_ahead(&mut self, ahead: u64, bytes: &[u8]) -> bool {
-        self.tx.ring.write_ahead(ahead, bytes)
+        self.tx().is_some_and(|tx| tx.ring.write_ahead(ahead, bytes))
+    }
+
+    /// The ring, unless this is a forked child, whose parent's it is.
+    fn tx(&mut self) -> Option<&mut Tx> {
+        self.tx.as_deref_mut().filter(|tx| tx.life.check_fork().is_ok())
+    }
+
+    /// Gives the ring back. What was written ahead and not committed is not sent.
+    pub fn into_inner(mut self) -> T {
+        self.let_go();
+        self.tx.take().expect("it is given back once")
+    }
+
+    fn let_go(&mut self) {
+        if let Some(tx) = self.tx() {
+            tx.ring.let_go();
+        }
     }
 
     /// Sends the next `count` bytes that were written ahead. False: there is not so much room.
     pub fn commit(&mut self, at: &Endpoint, count: u64) -> bool {
-        let is_committed = self.tx.ring.commit(count);
+        let is_committed = self.tx().is_some_and(|tx| tx.ring.commit(count));
         if is_committed && count > 0 {
             at.note_answer();
             at.tell_written();
@@ -126,7 +151,7 @@ impl<T: DerefMut<Target = Tx>> Reserved<T> {
         for buf in bufs {
             for piece in buf.chunks(at.piece_bytes) {
                 let is_in = self.write_ahead(ahead as u64, piece);
-                debug_assert!(is_in, "the room was reserved");
+                debug_assert!(is_in || at.check_fork().is_err(), "the room was reserved");
                 ahead += piece.len();
                 if ahead >= at.piece_bytes {
                     self.commit(at, ahead as u64);
@@ -140,12 +165,12 @@ impl<T: DerefMut<Target = Tx>> Reserved<T> {
 
 impl<T: DerefMut<Target = Tx>> Drop for Reserved<T> {
     fn drop(&mut self) {
-        self.tx.ring.let_go();
+        self.let_go();
     }
 }
 
 impl<T: DerefMut<Target = Tx>> fmt::Debug for Reserved<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Reserved").field(&*self.tx).finish()
+        f.debug_tuple("Reserved").field(&self.tx.as_deref()).finish()
     }
 }

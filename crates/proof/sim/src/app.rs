@@ -1,4 +1,4 @@
-//! A simulated process: what an application and its client library do with a session.
+//! A simulated process: an application over the client core.
 //!
 //! It sleeps by the handshake of docs/shm-layout.md whenever it has nothing to do, and is woken by the engine's wake or by its
 //! own clock alone. It must never reach into the engine: it has shared memory and messages.
@@ -8,21 +8,44 @@ mod messages;
 mod sockets;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use control::Kind;
 use engine::AppId;
+use raas_core::{Answer, DaemonMessage, News, RequestId, SessionMemory, Wake};
 use rand::rngs::StdRng;
 use shm::{Doorbell, Session, Word32};
-use verbs::{Region, Time};
+use verbs::Time;
 
-use crate::check::{AppUid, Asked, Checks, Side};
+use crate::check::{AppUid, Asked, Checks, RecordId, Side};
 use crate::conn::{COPY_BYTES, Conn, Died, Fuse, earlier};
+use crate::host::address;
 use crate::plan::AppPlan;
 use sockets::Sockets;
 
 pub use messages::Answers;
 pub(crate) use messages::{Outbox, Reply, Request};
+
+/// Notes that the engine is to be woken: the world does it when the process has run.
+#[derive(Debug, Default)]
+struct EngineWake(AtomicBool);
+
+impl Wake for EngineWake {
+    fn wake(&self) -> io::Result<()> {
+        self.0.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// The library gives a connection back that the application never had.
+fn give_back(checks: &mut Checks, whose: (RecordId, Side)) {
+    checks.on_abort(whose.0, whose.1);
+    checks.on_closed(whose.0, whose.1);
+}
 
 /// A process.
 #[derive(Debug)]
@@ -33,11 +56,13 @@ pub(crate) struct App {
     plan: AppPlan,
     rng: StdRng,
     pub(crate) session: Session,
-    a2e: Doorbell,
     e2a: Doorbell,
+    /// The client's session, of which the above is the memory.
+    client: raas_core::Session,
+    engine_wake: Arc<EngineWake>,
     app_sleep: Word32,
-    engine_sleep: Word32,
-    chunks: BTreeMap<u32, Region>,
+    /// What the daemon calls the making of a port.
+    listens: BTreeMap<u16, RequestId>,
     /// By slot.
     pub(crate) conns: BTreeMap<u32, Conn>,
     open: usize,
@@ -48,16 +73,16 @@ pub(crate) struct App {
     pub(crate) asked: BTreeMap<u64, Asked>,
     patience: BTreeMap<u64, Time>,
     cancelled: BTreeSet<u64>,
-    next_request: u64,
+    /// Requests of the core, by the numbers that the daemon repeats.
+    requests: BTreeMap<u64, RequestId>,
     to_listen: Vec<usize>,
     listening: BTreeSet<u16>,
-    backlog: VecDeque<(u16, u64, u32)>,
+    /// Ports at which connections wait, in the order in which they came.
+    backlog: VecDeque<(u16, RecordId)>,
     next_accept: Time,
     sockets: Sockets,
     fuse: Fuse,
     scratch: Vec<u8>,
-    /// It rang since the engine was last told.
-    rang: bool,
     pub(crate) is_ending: bool,
     left: bool,
     pub(crate) answers: Answers,
@@ -78,6 +103,10 @@ impl App {
         timeout: Duration,
         rng: StdRng,
     ) -> Self {
+        let engine_wake = Arc::new(EngineWake::default());
+        let wake = Arc::clone(&engine_wake) as Arc<dyn Wake>;
+        let memory = SessionMemory { session: session.clone(), engine_sleep, wake, can_rest: true };
+        let client = raas_core::Session::new(memory).expect("the system has a page of memory");
         let mut to_connect: Vec<usize> = (0..plan.connects.len()).collect();
         to_connect.sort_by_key(|i| std::cmp::Reverse((plan.connects[*i].at, *i)));
         Self {
@@ -86,12 +115,12 @@ impl App {
             plan_index: whose.2,
             plan: plan.clone(),
             rng,
-            a2e: session.a2e(),
             e2a: session.e2a(),
             app_sleep: session.app_sleep(),
             session,
-            engine_sleep,
-            chunks: BTreeMap::new(),
+            client,
+            engine_wake,
+            listens: BTreeMap::new(),
             conns: BTreeMap::new(),
             open: 0,
             ready: BTreeSet::new(),
@@ -100,7 +129,7 @@ impl App {
             asked: BTreeMap::new(),
             patience: BTreeMap::new(),
             cancelled: BTreeSet::new(),
-            next_request: 0,
+            requests: BTreeMap::new(),
             to_listen: (0..plan.listens.len()).rev().collect(),
             listening: BTreeSet::new(),
             backlog: VecDeque::new(),
@@ -108,7 +137,6 @@ impl App {
             sockets: Sockets::new(plan),
             fuse: Fuse(plan.crash_after),
             scratch: vec![0; COPY_BYTES],
-            rang: false,
             is_ending: false,
             left: false,
             answers: Answers::default(),
@@ -160,38 +188,66 @@ impl App {
 
     pub(crate) fn on_reply(&mut self, now: Time, reply: Reply, checks: &mut Checks) {
         match reply {
-            Reply::Chunk { number, region } => drop(self.chunks.insert(number, region)),
-            Reply::ChunkGone { number } => drop(self.chunks.remove(&number)),
+            Reply::Chunk { number, kind, region } => {
+                let chunk = DaemonMessage::Chunk { chunk: number, kind, region: Some(region) };
+                self.hear(now, chunk, checks);
+            }
+            Reply::ChunkGone { number } => {
+                self.hear(now, DaemonMessage::ChunkGone { chunk: number }, checks);
+            }
             Reply::Listening { port, result } => {
-                if result.is_ok() {
+                let Some(id) = self.listens.remove(&port) else { return };
+                let result = result.map(|()| SocketAddr::new(address(self.plan.host), port));
+                self.hear(now, DaemonMessage::Listening { request: id.number(), result }, checks);
+                let answer = self.client.finish(id);
+                if matches!(answer, Some(Answer::Listening(Ok(_)))) {
                     self.listening.insert(port);
                 }
             }
             Reply::Paired { request } => {
                 self.asked.remove(&request);
                 self.patience.remove(&request);
+                if let Some(id) = self.requests.remove(&request) {
+                    drop(self.client.finish(id));
+                }
             }
             Reply::Connected { request, result } => self.on_connected(now, request, result, checks),
-            Reply::Bound { request, connection } => self.on_bound(now, request, &connection, checks),
-            Reply::Path { request, result } => self.on_path(now, request, result, checks),
+            Reply::Bound { request, connection } => self.on_bound(now, request, connection, checks),
+            Reply::Path { request, result } => {
+                self.hear(now, DaemonMessage::DatagramPath { request, result }, checks);
+                self.on_path(now, request, checks);
+            }
             Reply::Incoming { port, connection, record } => {
-                let id = connection.id;
-                let Some(slot) = self.adopt(now, &connection, (record, Side::Acceptor), checks) else { return };
-                if self.listening.contains(&port) {
-                    self.backlog.push_back((port, id, slot));
-                } else {
-                    self.give_up(slot, checks);
+                match self.hear(now, DaemonMessage::Incoming { port, connection }, checks) {
+                    Some(News::Arrived(port)) => {
+                        self.backlog.push_back((port, record));
+                        self.open += 1;
+                    }
+                    // Nobody listens there any more: the library gives it back at once.
+                    _ => give_back(checks, (record, Side::Acceptor)),
                 }
             }
         }
     }
 
-    // ---- a run
-
-    fn ring(&mut self, slot: u32) {
-        self.a2e.ring(slot);
-        self.rang = true;
+    /// Has the client core follow a message of the daemon.
+    fn hear(&mut self, now: Time, message: DaemonMessage, checks: &mut Checks) -> Option<News> {
+        match self.client.on_message(message) {
+            Ok(news) => Some(news),
+            Err(fault) => {
+                checks.fail(now, "connect", fault.to_string());
+                None
+            }
+        }
     }
+
+    /// The answer to a request of this process.
+    fn answer(&mut self, request: u64) -> Option<Answer> {
+        let id = self.requests.remove(&request)?;
+        self.client.finish(id)
+    }
+
+    // ---- a run
 
     /// The process runs until it has nothing to do, then sleeps.
     pub(crate) fn run(&mut self, now: Time, checks: &mut Checks, address_of: fn(usize) -> IpAddr) -> Outbox {
@@ -201,8 +257,7 @@ impl App {
         if out.died {
             return out;
         }
-        // Only who rang looks whether the engine sleeps.
-        out.wake_engine = std::mem::take(&mut self.rang) && self.a2e.must_wake(&self.engine_sleep);
+        out.wake_engine = self.engine_wake.0.swap(false, Ordering::Relaxed);
         out.again = self.next_at(now);
         shm::prepare_sleep(&self.app_sleep);
         if self.e2a.is_dirty() {
@@ -224,7 +279,7 @@ impl App {
         self.ready.extend(dirty);
         self.fuse.point()?;
         self.ask(now, checks, out, address_of)?;
-        self.accept(now, out)?;
+        self.accept(now, checks, out)?;
         self.ask_for_sockets(now, checks, out)?;
         while let Some(&(at, slot)) = self.timers.first()
             && at <= now
@@ -245,10 +300,6 @@ impl App {
             if let Some(at) = progress.again {
                 self.timers.insert((at, slot));
             }
-            if progress.changed {
-                self.ring(slot);
-                self.fuse.point()?;
-            }
         }
         Ok(())
     }
@@ -262,6 +313,8 @@ impl App {
     ) -> Result<(), Died> {
         while let Some(index) = self.to_listen.pop() {
             let l = &self.plan.listens[index];
+            let (id, _) = self.client.listen(l.port, l.backlog, l.ring_bytes, Kind::Stream);
+            self.listens.insert(l.port, id);
             out.requests.push(Request::Listen { port: l.port, backlog: l.backlog, ring_bytes: l.ring_bytes });
         }
         while let Some(&index) = self.to_connect.last()
@@ -269,15 +322,16 @@ impl App {
         {
             self.to_connect.pop();
             let c = &self.plan.connects[index];
-            self.next_request += 1;
-            let (request, to) = (self.next_request, (c.to, c.port));
+            let socket = SocketAddr::new(address_of(c.to), c.port);
+            let (id, _) = self.client.connect(socket, c.ring_bytes, Kind::Stream);
+            let (request, to) = (id.number(), (c.to, c.port));
+            self.requests.insert(request, id);
             checks.causes.on_asked(to);
             self.asked.insert(request, Asked { at: now, from: self.plan.host, to, timeout: self.timeout });
             if let Some(patience) = c.patience {
                 self.patience.insert(request, now + patience);
             }
-            let to = SocketAddr::new(address_of(c.to), c.port);
-            out.requests.push(Request::Connect { request, to, ring_bytes: c.ring_bytes });
+            out.requests.push(Request::Connect { request, to: socket, ring_bytes: c.ring_bytes });
             self.fuse.point()?;
         }
         let late: Vec<u64> = self.patience.iter().filter(|(_, at)| **at <= now).map(|(r, _)| *r).collect();
@@ -285,6 +339,9 @@ impl App {
             self.patience.remove(&request);
             self.asked.remove(&request);
             self.cancelled.insert(request);
+            if let Some(id) = self.requests.remove(&request) {
+                let _cancel = self.client.cancel(id);
+            }
             out.requests.push(Request::Cancel { request });
             self.fuse.point()?;
         }
@@ -294,12 +351,15 @@ impl App {
             if l.unlisten_at.take_if(|at| *at <= now).is_some() && self.listening.remove(&port) {
                 out.requests.push(Request::Unlisten { port });
                 // What waits is not wanted any more.
-                let (dropped, kept): (VecDeque<_>, VecDeque<_>) =
-                    self.backlog.drain(..).partition(|(at, ..)| *at == port);
-                self.backlog = kept;
-                for (_, _, slot) in dropped {
-                    self.give_up(slot, checks);
-                }
+                let _unlisten = self.client.unlisten(port);
+                let open = &mut self.open;
+                self.backlog.retain(|(at, record)| {
+                    if *at == port {
+                        give_back(checks, (*record, Side::Acceptor));
+                        *open -= 1;
+                    }
+                    *at != port
+                });
                 self.fuse.point()?;
             }
         }
@@ -310,14 +370,20 @@ impl App {
         Ok(())
     }
 
-    fn accept(&mut self, now: Time, out: &mut Outbox) -> Result<(), Died> {
+    fn accept(&mut self, now: Time, checks: &mut Checks, out: &mut Outbox) -> Result<(), Died> {
         while self.next_accept <= now
-            && let Some((port, connection, slot)) = self.backlog.pop_front()
+            && let Some((port, record)) = self.backlog.pop_front()
         {
-            out.requests.push(Request::Accepted { port, connection });
-            if let Some(conn) = self.conns.get_mut(&slot) {
+            self.open -= 1;
+            let Some((connection, _)) = self.client.accept(port) else {
+                checks.fail(now, "connect", format!("no connection waits at port {port}, where one came"));
+                return Ok(());
+            };
+            out.requests.push(Request::Accepted { port, connection: connection.endpoint.id() });
+            if let Some(slot) = self.adopt(now, *connection, (record, Side::Acceptor), checks)
+                && let Some(conn) = self.conns.get_mut(&slot)
+            {
                 conn.accepted = true;
-                self.ready.insert(slot);
             }
             let gap = self.plan.listens.iter().find(|l| l.port == port).map_or(Duration::ZERO, |l| l.accept_gap);
             self.next_accept = now + gap;
@@ -347,5 +413,12 @@ impl App {
             next = earlier(next, at);
         }
         next.map(|at| at.max(now))
+    }
+}
+
+impl Drop for App {
+    /// A process that leaves, or is killed, closes nothing: that is its daemon's part.
+    fn drop(&mut self) {
+        self.client.disown();
     }
 }

@@ -1,17 +1,16 @@
 //! One end of a connection in a simulated application: a script over two rings.
 //!
-//! It does with slot and rings what the client library does. It must never look at a connection without a reason: it runs
+//! Slot and rings are those of the client core. It must never look at a connection without a reason: it runs
 //! when the engine rang, when its own pause is over, or when it is told to come to an end, so a lost doorbell shows.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::io::IoSlice;
 use std::time::Duration;
 
-use control::{Connection, Path, Reason};
+use control::Reason;
+use raas_core::{Connection, End, Endpoint, Key, Reserved, Rx, Side as ReadOrWrite, Tx};
 use rand::RngExt;
 use rand::rngs::StdRng;
-use shm::{RingMemory, RingReader, RingWriter, Session, SlotWords, app_flag, engine_flag};
-use verbs::{Region, Time};
+use verbs::Time;
 
 use crate::check::{Checks, RecordId, Side};
 use crate::plan::{Ending, Talk};
@@ -89,10 +88,20 @@ impl Script {
 /// What a step of a connection led to.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// The slot changed: the engine must be told.
-    pub(crate) changed: bool,
     /// It wants to run again at this time, whatever the engine says.
     pub(crate) again: Option<Time>,
+}
+
+/// The transmit ring: free, or with room in which the first half of some bytes lies behind the tail.
+#[derive(Debug)]
+enum Writing {
+    Free(Box<Tx>),
+    Lent {
+        room: Reserved<Box<Tx>>,
+        bytes: usize,
+    },
+    /// While it passes from one to the other, and after the end.
+    Gone,
 }
 
 /// One end of a connection.
@@ -100,11 +109,9 @@ pub(crate) struct Progress {
 pub(crate) struct Conn {
     record: RecordId,
     side: Side,
-    words: SlotWords,
-    writer: RingWriter,
-    /// Bytes of which the first half lies behind the tail.
-    lent: Option<usize>,
-    reader: RingReader,
+    endpoint: Endpoint,
+    rx: Rx,
+    writing: Writing,
     script: Script,
     /// Taken out of the backlog, or made by a connect.
     pub(crate) accepted: bool,
@@ -120,39 +127,16 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    /// Takes a slot into use. `Err`: the daemon named rings that do not exist.
-    pub(crate) fn new(
-        session: &Session,
-        chunks: &BTreeMap<u32, Region>,
-        connection: &Connection,
-        whose: (RecordId, Side),
-        talk: &Talk,
-        rng: &mut StdRng,
-    ) -> Result<(u32, Self), String> {
-        let Path::Lane { slot, generation, tx_chunk, tx_offset, rx_chunk, rx_offset, ring_bytes } = connection.path
-        else {
-            return Err(format!("not a lane: {connection:?}"));
-        };
-        let words = session.slot(slot);
-        let ring = |chunk: u32, offset| {
-            let region = chunks.get(&chunk).ok_or(format!("chunk {chunk} was never given to the application"))?.clone();
-            Ok::<_, String>(RingMemory { region, offset, bytes: ring_bytes.into() })
-        };
-        let (rx, tx) = (ring(rx_chunk, rx_offset)?, ring(tx_chunk, tx_offset)?);
-        let text = |e: shm::RegionError| e.to_string();
-        let reader = RingReader::new(rx, words.rx_tail.clone(), words.rx_head.clone(), 0).map_err(text)?;
-        let writer = RingWriter::new(tx, words.tx_tail.clone(), words.tx_head.clone(), 0).map_err(text)?;
-        let writer = writer.may_rest(&words).map_err(text)?;
-        // Whoever runs looks at all of its connections, so all that happens to one is news.
-        shm::arm_slot(&words.app_wait, shm::waiting::ANY);
-        words.app_generation.store(generation, Ordering::Release);
+    /// Plays a script over a connection that the client core took into use; says its slot too.
+    pub(crate) fn new(connection: Connection, whose: (RecordId, Side), talk: &Talk, rng: &mut StdRng) -> (u32, Self) {
+        let Connection { endpoint, rx, tx } = connection;
+        let slot = arm(&endpoint);
         let conn = Self {
             record: whose.0,
             side: whose.1,
-            words,
-            writer,
-            lent: None,
-            reader,
+            endpoint,
+            rx,
+            writing: Writing::Free(Box::new(tx)),
             script: Script::draw(talk, rng),
             accepted: whose.1 == Side::Connector,
             sent: 0,
@@ -165,7 +149,7 @@ impl Conn {
             told_stop: false,
             closed: false,
         };
-        Ok((slot, conn))
+        (slot, conn)
     }
 
     /// Bytes written and read so far.
@@ -197,32 +181,35 @@ impl Conn {
         if is_ending {
             self.hurry(now);
         }
-        // Flags first: what arrived before the end is in the ring when it is looked at after the end was seen.
-        let flags = self.words.engine_flags.load(Ordering::Acquire);
+        // Ends first: what arrived before the end is in the ring when it is looked at after the end was seen.
+        let (read_end, write_end) = (self.endpoint.read_end(), self.endpoint.write_end());
         self.read(now, checks, buf, &mut progress);
         fuse.point()?;
         // An end in order that stands beside a reset came before it.
-        if flags & engine_flag::FIN != 0 && !self.eof && !self.stop_said && self.unread(now, checks) == 0 {
+        if read_end == Some(End::Finished) && !self.eof && !self.stop_said && self.unread(now, checks) == 0 {
             self.eof = true;
             checks.on_eof(now, self.record, self.side);
+            // The library tells the engine that the end was read at its next look.
+            let _end = self.rx.look(&self.endpoint, &mut |_| Ok(0));
         }
-        if flags & engine_flag::RESET != 0 {
-            let reason = Reason::from_code(self.words.reason.load(Ordering::Acquire));
+        if let Some(reason) = [read_end, write_end].into_iter().flatten().find_map(End::failure) {
             checks.on_reset(now, self.record, self.side, reason);
-            self.close(0, checks);
+            self.close(checks);
             fuse.point()?;
-            progress.changed = true;
             return Ok(progress);
         }
-        if flags & engine_flag::STOP != 0 && !self.told_stop {
+        if write_end == Some(End::Finished) && !self.fin_said && !self.told_stop {
             self.told_stop = true;
             checks.on_told_stop(now, self.record, self.side);
         }
         self.write(now, checks, buf, &mut progress);
         fuse.point()?;
-        self.end(checks, fuse, &mut progress)?;
+        self.end(checks, fuse)?;
         if self.closed {
             progress.again = None;
+        } else {
+            // As a thread that is going to wait.
+            self.rx.tell_room(&self.endpoint);
         }
         Ok(progress)
     }
@@ -240,8 +227,8 @@ impl Conn {
     }
 
     fn unread(&mut self, now: Time, checks: &mut Checks) -> u64 {
-        self.reader.available().unwrap_or_else(|fault| {
-            checks.fail(now, "order", format!("the engine published an impossible cursor: {fault}"));
+        self.rx.available(&self.endpoint).unwrap_or_else(|_| {
+            checks.fail(now, "order", "the engine published an impossible cursor".into());
             0
         })
     }
@@ -268,11 +255,8 @@ impl Conn {
                 return;
             }
             let want = (self.script.read_max as usize).min(buf.len());
-            let count = match self.reader.read(&mut buf[..want]) {
-                Ok(count) => count,
-                Err(fault) => {
-                    return checks.fail(now, "order", format!("the engine published an impossible cursor: {fault}"));
-                }
+            let Ok(count) = self.rx.take(&self.endpoint, &mut buf[..want]) else {
+                return checks.fail(now, "order", "the engine published an impossible cursor".into());
             };
             if count == 0 {
                 return;
@@ -280,7 +264,6 @@ impl Conn {
             checks.on_read(now, self.record, self.side, &buf[..count]);
             self.received += count as u64;
             self.next_read = now + self.script.read_gap;
-            progress.changed = true;
         }
     }
 
@@ -292,21 +275,22 @@ impl Conn {
             }
             let left = self.script.to_write - self.sent;
             let want = left.min(self.script.write_max.into()).min(buf.len() as u64) as usize;
-            let begun = self.lent;
+            let begun = if let Writing::Lent { bytes, .. } = &self.writing { Some(*bytes) } else { None };
             let want = begun.unwrap_or(want);
             checks.fill(self.record, self.side, self.sent, &mut buf[..want]);
-            let written =
-                if self.script.lends { self.write_in_place(&buf[..want]) } else { self.writer.write(&buf[..want]) };
+            let written = self.put(&buf[..want]);
             let count = match written {
-                Ok(_) if begun.is_none() && self.lent.is_some() => {
+                Ok(_) if begun.is_none() && matches!(self.writing, Writing::Lent { .. }) => {
                     // The other half comes later, and nobody tells.
                     self.next_write = now + self.script.write_gap.max(LENT);
                     continue;
                 }
                 Ok(count) => count,
-                Err(fault) => {
-                    return checks.fail(now, "order", format!("the engine published an impossible cursor: {fault}"));
+                // What ended meanwhile is seen at the next run; a fault is the engine's.
+                Err(End::Reset(Reason::AppFault)) => {
+                    return checks.fail(now, "order", "the engine published an impossible cursor".into());
                 }
+                Err(_) => return,
             };
             if count == 0 {
                 return;
@@ -314,47 +298,58 @@ impl Conn {
             checks.on_written(self.record, self.side, count as u64);
             self.sent += count as u64;
             self.next_write = now + self.script.write_gap;
-            progress.changed = true;
         }
     }
 
-    /// Every other call writes the first half of what there is room for and publishes nothing; the next one does the rest.
-    fn write_in_place(&mut self, bytes: &[u8]) -> Result<usize, shm::PeerFault> {
-        let half = bytes.len() / 2;
-        if self.lent.take().is_some() {
-            let done = self.writer.write_ahead(half as u64, &bytes[half..]) && self.writer.commit(bytes.len() as u64);
-            self.writer.let_go();
-            return Ok(if done { bytes.len() } else { 0 });
-        }
-        let room = usize::try_from(self.writer.free()?).unwrap_or(usize::MAX).min(bytes.len());
-        if room > 0 && self.writer.hold() && self.writer.write_ahead(0, &bytes[..room / 2]) {
-            self.lent = Some(room);
-        }
-        Ok(0)
+    /// Writes what there is room for. In place every other call writes the first half of that and publishes nothing; the next
+    /// one does the rest.
+    fn put(&mut self, bytes: &[u8]) -> Result<usize, End> {
+        let (writing, count) = match std::mem::replace(&mut self.writing, Writing::Gone) {
+            Writing::Lent { mut room, .. } => {
+                let half = bytes.len() / 2;
+                let is_done =
+                    room.write_ahead(half as u64, &bytes[half..]) && room.commit(&self.endpoint, bytes.len() as u64);
+                (Writing::Free(room.into_inner()), Ok(if is_done { bytes.len() } else { 0 }))
+            }
+            Writing::Free(mut tx) if !self.script.lends => {
+                let count = tx.try_write(&self.endpoint, &[IoSlice::new(bytes)]);
+                (Writing::Free(tx), count.map(Option::unwrap_or_default))
+            }
+            Writing::Free(mut tx) => {
+                let wanted = bytes.len().min(usize::try_from(tx.room(&self.endpoint)?).unwrap_or(usize::MAX));
+                match Reserved::try_new(tx, &self.endpoint, wanted)? {
+                    Ok(mut room) => {
+                        let is_lent = wanted > 0 && room.write_ahead(0, &bytes[..wanted / 2]);
+                        let lent = |room| Writing::Lent { room, bytes: wanted };
+                        (if is_lent { lent(room) } else { Writing::Free(room.into_inner()) }, Ok(0))
+                    }
+                    Err(tx) => (Writing::Free(tx), Ok(0)),
+                }
+            }
+            Writing::Gone => (Writing::Gone, Ok(0)),
+        };
+        self.writing = writing;
+        count
     }
 
     // ---- ends
 
-    fn end(&mut self, checks: &mut Checks, fuse: &mut Fuse, progress: &mut Progress) -> Result<(), Died> {
+    fn end(&mut self, checks: &mut Checks, fuse: &mut Fuse) -> Result<(), Died> {
         let all_written = self.sent == self.script.to_write || self.told_stop;
         let turned = self.sent.max(self.received) >= self.script.turn;
         match self.script.ending {
             Ending::Abort if turned => {
-                checks.on_abort(self.record, self.side);
-                self.close(app_flag::ABORT, checks);
-                progress.changed = true;
+                self.abort(checks);
                 return fuse.point();
             }
             Ending::StopReading if turned && !self.stop_said && !self.eof => {
                 self.stop_said = true;
                 checks.on_stop(self.record, self.side);
-                self.raise(app_flag::STOP);
-                progress.changed = true;
+                self.shut(ReadOrWrite::Read);
                 fuse.point()?;
             }
             Ending::CloseAfterWrite if all_written => {
-                self.close(0, checks);
-                progress.changed = true;
+                self.close(checks);
                 return fuse.point();
             }
             Ending::HoldOpen => return Ok(()),
@@ -363,33 +358,51 @@ impl Conn {
         if all_written && !self.fin_said {
             self.fin_said = true;
             checks.on_fin(self.record, self.side);
-            self.raise(app_flag::FIN);
-            progress.changed = true;
+            self.shut(ReadOrWrite::Write);
             fuse.point()?;
         }
         if self.fin_said && (self.eof || self.stop_said) {
-            self.close(0, checks);
-            progress.changed = true;
+            self.close(checks);
             fuse.point()?;
         }
         Ok(())
     }
 
-    fn raise(&self, flags: u32) {
-        self.words.app_flags.fetch_or(flags, Ordering::Release);
+    fn shut(&self, side: ReadOrWrite) {
+        if self.endpoint.mark_shut(side) == Ok(true) {
+            self.endpoint.say_shut(side);
+        }
     }
 
-    /// Gives the slot back.
-    pub(crate) fn close(&mut self, more: u32, checks: &mut Checks) {
+    /// Gives the slot back, as the library does: bytes that arrived and were not read make it a reset.
+    fn close(&mut self, checks: &mut Checks) {
+        let is_broken = self.endpoint.failure().is_some();
+        if !is_broken && !self.stop_said && self.rx.has_news() {
+            checks.on_abort(self.record, self.side);
+        }
         self.closed = true;
+        self.writing = Writing::Gone;
         checks.on_closed(self.record, self.side);
-        self.raise(app_flag::FIN | app_flag::STOP | app_flag::CLOSED | more);
+        self.rx.close(&self.endpoint, true);
     }
 
-    /// Gives it back in place of using it, as the library does with a connection that nobody waits for any more.
-    pub(crate) fn refuse(&mut self, checks: &mut Checks) {
+    /// Gives it back by a reset.
+    fn abort(&mut self, checks: &mut Checks) {
         checks.on_abort(self.record, self.side);
-        self.close(app_flag::ABORT, checks);
+        self.closed = true;
+        self.writing = Writing::Gone;
+        checks.on_closed(self.record, self.side);
+        self.rx.close(&self.endpoint, false);
+    }
+}
+
+/// All that happens to a connection is news: whoever runs looks at all of its connections. Says its slot.
+pub(crate) fn arm(endpoint: &Endpoint) -> u32 {
+    endpoint.arm(ReadOrWrite::Read);
+    endpoint.arm(ReadOrWrite::Write);
+    match endpoint.key() {
+        Key::Slot(slot) => slot,
+        Key::PairSlot { .. } => unreachable!("there are no pairs of processes here"),
     }
 }
 

@@ -1,20 +1,19 @@
 //! A datagram socket in a simulated application: a script over two rings of records.
 //!
-//! It does with slot and rings what the client library does. It must never look at its rings without a reason, so that a lost
+//! Slot and rings are those of the client core. It must never look at its rings without a reason, so that a lost
 //! doorbell shows.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::Ordering;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use control::{Connection, Path};
+use raas_core::{Connection, End as Ended, Endpoint, Reserved, Rx, Tx};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use shm::{DatagramRecord, RECORD_HEADER_BYTES, RingMemory, RingReader, RingWriter, Session, SlotWords, app_flag};
-use verbs::{Region, Time};
+use shm::DatagramRecord;
+use verbs::Time;
 
 use crate::check::{Checks, End, host_of};
-use crate::conn::{Died, Fuse, Progress, earlier};
+use crate::conn::{Died, Fuse, Progress, arm, earlier};
 use crate::host::address;
 use crate::plan::SocketPlan;
 
@@ -31,11 +30,9 @@ pub(crate) struct Socket {
     own: End,
     plan: SocketPlan,
     rng: StdRng,
-    words: SlotWords,
-    writer: RingWriter,
-    /// Bytes of ring that all records took.
-    put: u64,
-    reader: RingReader,
+    endpoint: Endpoint,
+    rx: Rx,
+    tx: Tx,
     /// Hosts whose path was told.
     paths: BTreeSet<usize>,
     /// What goes before all else.
@@ -49,37 +46,17 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Takes a slot into use. `Err`: the daemon named rings that do not exist.
-    pub(crate) fn new(
-        session: &Session,
-        chunks: &BTreeMap<u32, Region>,
-        connection: &Connection,
-        plan: &SocketPlan,
-        rng: &mut StdRng,
-    ) -> Result<(u32, Self), String> {
-        let Path::Lane { slot, generation, tx_chunk, tx_offset, rx_chunk, rx_offset, ring_bytes } = connection.path
-        else {
-            return Err(format!("not a slot: {connection:?}"));
-        };
-        let words = session.slot(slot);
-        let ring = |chunk: u32, offset| {
-            let region = chunks.get(&chunk).ok_or(format!("chunk {chunk} was never given to the application"))?.clone();
-            Ok::<_, String>(RingMemory { region, offset, bytes: ring_bytes.into() })
-        };
-        let (rx, tx) = (ring(rx_chunk, rx_offset)?, ring(tx_chunk, tx_offset)?);
-        let text = |e: shm::RegionError| e.to_string();
-        let reader = RingReader::new(rx, words.rx_tail.clone(), words.rx_head.clone(), 0).map_err(text)?;
-        let writer = RingWriter::new(tx, words.tx_tail.clone(), words.tx_head.clone(), 0).map_err(text)?;
-        shm::arm_slot(&words.app_wait, shm::waiting::ANY);
-        words.app_generation.store(generation, Ordering::Release);
+    /// Plays a script over a socket that the client core took into use; says its slot too.
+    pub(crate) fn new(connection: Connection, plan: &SocketPlan, rng: &mut StdRng) -> (u32, Self) {
+        let Connection { endpoint, rx, tx } = connection;
+        let slot = arm(&endpoint);
         let socket = Self {
-            own: (host_of(connection.local.ip()), connection.local.port()),
+            own: (host_of(endpoint.local().ip()), endpoint.local().port()),
             plan: plan.clone(),
             rng: StdRng::seed_from_u64(rng.random()),
-            words,
-            writer,
-            put: 0,
-            reader,
+            endpoint,
+            rx,
+            tx,
             paths: BTreeSet::new(),
             letters: VecDeque::new(),
             next: None,
@@ -88,7 +65,7 @@ impl Socket {
             next_read: Time::ZERO,
             closed: false,
         };
-        Ok((slot, socket))
+        (slot, socket)
     }
 
     /// Where it is bound.
@@ -115,7 +92,7 @@ impl Socket {
 
     /// Whether the daemon has taken all that was put in, and nothing more comes.
     pub(crate) fn is_idle(&self) -> bool {
-        let is_empty = self.words.tx_head.load(Ordering::Acquire) == self.put;
+        let is_empty = self.tx.untaken(&self.endpoint) == 0;
         self.closed || (is_empty && self.next.is_none() && self.letters.is_empty() && self.sent >= self.plan.count)
     }
 
@@ -153,12 +130,12 @@ impl Socket {
             self.plan.read_gap_max = Duration::ZERO;
         }
         self.receive(now, checks, buf, &mut progress);
+        self.rx.tell_room(&self.endpoint);
         fuse.point()?;
         if closes {
             self.closed = true;
-            self.words.app_flags.fetch_or(app_flag::CLOSED, Ordering::Release);
+            self.rx.close(&self.endpoint, true);
             checks.datagrams.on_closed(self.own);
-            progress.changed = true;
             return Ok(progress);
         }
         self.send(now, checks, fuse, buf, &mut progress)?;
@@ -175,35 +152,27 @@ impl Socket {
 
     fn receive(&mut self, now: Time, checks: &mut Checks, buf: &mut [u8], progress: &mut Progress) {
         loop {
-            let available = match self.reader.available() {
+            let available = match self.rx.available(&self.endpoint) {
                 Ok(0) => return,
                 Ok(available) => available,
-                Err(fault) => {
-                    return checks.fail(
-                        now,
-                        "datagrams",
-                        format!("the engine published an impossible cursor: {fault}"),
-                    );
+                Err(_) => {
+                    return checks.fail(now, "datagrams", "the engine published an impossible cursor".into());
                 }
             };
             if self.next_read > now {
                 progress.again = earlier(progress.again, self.next_read);
                 return;
             }
-            let mut header = [0; RECORD_HEADER_BYTES];
-            let read = self.reader.peek_ahead(0, &mut header) == header.len();
-            let record = DatagramRecord::parse(&header).filter(|r| read && r.ring_bytes() <= available);
-            let Some(record) = record else {
+            let Ok(record) = self.rx.datagram(available) else {
                 let own = self.own;
                 return checks.fail(now, "datagrams", format!("{available} bytes at {own:?} are no whole record"));
             };
             let payload = &mut buf[..record.bytes.into()];
-            self.reader.peek_ahead(RECORD_HEADER_BYTES as u64, payload);
+            self.rx.datagram_payload(payload);
             let from = (host_of(record.addr.ip()), record.addr.port());
             checks.on_datagram(now, from, self.own, payload);
-            self.reader.consume(record.ring_bytes());
+            self.rx.consume(&self.endpoint, record.ring_bytes());
             self.next_read = now + self.pause(self.plan.read_gap_max);
-            progress.changed = true;
         }
     }
 
@@ -222,23 +191,19 @@ impl Socket {
             }
             let addr = std::net::SocketAddr::new(address(letter.to.0), letter.to.1);
             let record = DatagramRecord { addr, bytes: letter.bytes };
-            match self.writer.free() {
-                Ok(free) if free < record.ring_bytes() => return Ok(()),
-                Ok(_) => {}
-                Err(fault) => {
-                    checks.fail(now, "datagrams", format!("the engine published an impossible cursor: {fault}"));
+            let room = match Reserved::try_new(&mut self.tx, &self.endpoint, record.ring_bytes() as usize) {
+                Ok(Ok(room)) => room,
+                Ok(Err(_)) | Err(Ended::Finished) => return Ok(()),
+                Err(end) => {
+                    checks.fail(now, "datagrams", format!("the socket ended: {end:?}"));
                     return Ok(());
                 }
-            }
+            };
             let payload = &mut buf[..letter.bytes.into()];
             checks.datagrams.on_sent(self.own, letter.to, payload);
-            self.writer.write_ahead(0, &record.to_bytes());
-            self.writer.write_ahead(RECORD_HEADER_BYTES as u64, payload);
-            self.writer.commit(record.ring_bytes());
-            self.put += record.ring_bytes();
+            room.put_datagram(&self.endpoint, &record, payload);
             self.next = None;
             self.next_send = now + self.pause(self.plan.gap_max);
-            progress.changed = true;
             fuse.point()?;
         }
         Ok(())

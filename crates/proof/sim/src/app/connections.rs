@@ -1,9 +1,10 @@
 //! How a process takes connections into use, and gives back those that it does not want.
 
 use control::{Connection, Reason};
+use raas_core::{Answer, DaemonMessage, Failed};
 use verbs::Time;
 
-use super::App;
+use super::{App, give_back};
 use crate::check::{Checks, RecordId, Side};
 use crate::conn::Conn;
 
@@ -24,54 +25,42 @@ impl App {
         if asked.is_none() && !was_cancelled {
             checks.fail(now, "connect", format!("request {request} of application {} answered twice", self.uid));
         }
-        match (result, asked) {
-            (Ok((connection, record)), asked) => {
-                let slot = self.adopt(now, &connection, (record, Side::Connector), checks);
-                if asked.is_some() {
-                    self.answers.connected += 1;
-                } else if let Some(slot) = slot {
-                    self.give_up(slot, checks);
-                }
+        let (message, record) = match result {
+            Ok((connection, record)) => (Ok(connection), Some(record)),
+            Err(reason) => (Err(reason), None),
+        };
+        // Of a connect that was given up the core drops the connection.
+        self.hear(now, DaemonMessage::Connected { request, result: message }, checks);
+        match (self.answer(request), record, asked) {
+            (Some(Answer::Connected(Ok(connection))), Some(record), Some(_)) => {
+                self.adopt(now, *connection, (record, Side::Connector), checks);
+                self.answers.connected += 1;
             }
-            (Err(reason), Some(asked)) => {
+            (Some(Answer::Connected(Err(Failed::Reason(reason)))), _, Some(asked)) => {
                 *self.answers.refused.entry(reason.key()).or_default() += 1;
                 checks.on_refused(now, &asked, reason);
             }
-            (Err(_), None) => {}
+            (Some(other), _, _) => checks.fail(now, "connect", format!("the answer to a connect was {other:?}")),
+            (None, Some(record), _) => give_back(checks, (record, Side::Connector)),
+            (None, None, _) => {}
         }
     }
 
     pub(super) fn adopt(
         &mut self,
         now: Time,
-        connection: &Connection,
+        connection: raas_core::Connection,
         whose: (RecordId, Side),
         checks: &mut Checks,
     ) -> Option<u32> {
-        match Conn::new(&self.session, &self.chunks, connection, whose, &self.plan.talk, &mut self.rng) {
-            Ok((slot, conn)) => {
-                let old = self.conns.insert(slot, conn);
-                if old.is_some_and(|c| !c.closed) {
-                    checks.fail(now, "connect", format!("slot {slot} was given to two connections"));
-                }
-                self.open += 1;
-                self.ready.insert(slot);
-                Some(slot)
-            }
-            Err(why) => {
-                checks.fail(now, "connect", why);
-                None
-            }
+        let (slot, conn) = Conn::new(connection, whose, &self.plan.talk, &mut self.rng);
+        let old = self.conns.insert(slot, conn);
+        if old.is_some_and(|c| !c.closed) {
+            checks.fail(now, "connect", format!("slot {slot} was given to two connections"));
+            return None;
         }
-    }
-
-    /// Gives a slot back that nobody here wants.
-    pub(super) fn give_up(&mut self, slot: u32, checks: &mut Checks) {
-        if let Some(conn) = self.conns.get_mut(&slot).filter(|c| !c.closed) {
-            conn.refuse(checks);
-            self.open -= 1;
-            self.ring(slot);
-            self.ready.insert(slot);
-        }
+        self.open += 1;
+        self.ready.insert(slot);
+        Some(slot)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use control::{Connection, Reason};
+use control::{ChunkKind, Connection, Reason};
 use verbs::{Region, Time};
 
 use crate::check::RecordId;
@@ -26,6 +26,7 @@ pub(crate) enum Request {
 pub(crate) enum Reply {
     Chunk {
         number: u32,
+        kind: ChunkKind,
         region: Region,
     },
     ChunkGone {

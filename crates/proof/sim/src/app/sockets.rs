@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use control::{Connection, Reason};
+use raas_core::{Answer, DaemonMessage};
 use verbs::Time;
 
 use super::{App, Outbox, Request};
@@ -69,18 +70,20 @@ impl App {
         {
             self.sockets.to_bind.pop();
             let plan = &self.plan.sockets[index];
-            self.next_request += 1;
-            self.sockets.binding.insert(self.next_request, index);
+            let (id, _) = self.client.bind_datagram(plan.port, plan.ring_bytes);
+            self.requests.insert(id.number(), id);
+            self.sockets.binding.insert(id.number(), index);
             checks.datagrams.on_bind((self.plan.host, plan.port));
             let (port, ring_bytes) = (plan.port, plan.ring_bytes);
-            out.requests.push(Request::Bind { request: self.next_request, port, ring_bytes });
+            out.requests.push(Request::Bind { request: id.number(), port, ring_bytes });
             self.fuse.point()?;
         }
         for (slot, host) in std::mem::take(&mut self.sockets.to_ask) {
-            self.next_request += 1;
+            let (id, _) = self.client.datagram_path(address(host));
+            self.requests.insert(id.number(), id);
             let asked = Asked { at: now, from: self.plan.host, to: (host, 0), timeout: self.timeout };
-            self.sockets.asking.insert(self.next_request, (slot, asked));
-            out.requests.push(Request::Path { request: self.next_request, to: address(host) });
+            self.sockets.asking.insert(id.number(), (slot, asked));
+            out.requests.push(Request::Path { request: id.number(), to: address(host) });
             self.fuse.point()?;
         }
         if let Some(&index) = self.sockets.to_bind.last() {
@@ -99,11 +102,13 @@ impl App {
         checks: &mut Checks,
     ) -> bool {
         let (Some(reason), Some(index)) = (refusal, self.sockets.binding.remove(&request)) else { return false };
+        self.hear(now, DaemonMessage::Connected { request, result: Err(*reason) }, checks);
+        drop(self.answer(request));
         checks.on_bind_refused(now, (self.plan.host, self.plan.sockets[index].port), *reason);
         true
     }
 
-    pub(super) fn on_bound(&mut self, now: Time, request: u64, connection: &Connection, checks: &mut Checks) {
+    pub(super) fn on_bound(&mut self, now: Time, request: u64, connection: Connection, checks: &mut Checks) {
         let Some(index) = self.sockets.binding.remove(&request) else {
             return checks.fail(now, "connect", format!("bind {request} of application {} answered twice", self.uid));
         };
@@ -111,38 +116,41 @@ impl App {
         if connection.local.port() != plan.port {
             checks.fail(now, "datagrams", format!("port {} was asked for, {} is given", plan.port, connection.local));
         }
-        match Socket::new(&self.session, &self.chunks, connection, plan, &mut self.rng) {
-            Ok((slot, mut socket)) => {
-                let is_taken = self.conns.get(&slot).is_some_and(|c| !c.closed);
-                if is_taken || self.sockets.open.contains_key(&slot) {
-                    checks.fail(now, "connect", format!("slot {slot} was given to a socket too"));
-                }
-                checks.datagrams.on_bound(socket.own());
-                if self.is_ending {
-                    socket.end();
-                }
-                self.sockets.to_ask.extend(socket.questions().into_iter().map(|host| (slot, host)));
-                self.sockets.open.insert(slot, socket);
-                self.ready.insert(slot);
-            }
-            Err(why) => checks.fail(now, "connect", why),
+        self.hear(now, DaemonMessage::Connected { request, result: Ok(connection) }, checks);
+        let connection = match self.answer(request) {
+            Some(Answer::Connected(Ok(connection))) => *connection,
+            other => return checks.fail(now, "connect", format!("the answer to a bind was {other:?}")),
+        };
+        let (slot, mut socket) = Socket::new(connection, &self.plan.sockets[index], &mut self.rng);
+        let is_taken = self.conns.get(&slot).is_some_and(|c| !c.closed);
+        if is_taken || self.sockets.open.contains_key(&slot) {
+            checks.fail(now, "connect", format!("slot {slot} was given to a socket too"));
         }
+        checks.datagrams.on_bound(socket.own());
+        if self.is_ending {
+            socket.end();
+        }
+        self.sockets.to_ask.extend(socket.questions().into_iter().map(|host| (slot, host)));
+        self.sockets.open.insert(slot, socket);
+        self.ready.insert(slot);
     }
 
-    pub(super) fn on_path(&mut self, now: Time, request: u64, result: Result<u32, Reason>, checks: &mut Checks) {
+    pub(super) fn on_path(&mut self, now: Time, request: u64, checks: &mut Checks) {
+        let answer = self.answer(request);
         let Some((slot, asked)) = self.sockets.asking.remove(&request) else {
             let detail = format!("question {request} of application {} answered twice", self.uid);
             return checks.fail(now, "connect", detail);
         };
-        match result {
-            Ok(payload_max) => {
+        match answer {
+            Some(Answer::Path(Ok(payload_max))) => {
                 checks.on_path_told(now, (self.plan.host, asked.to.0), payload_max);
                 if let Some(socket) = self.sockets.open.get_mut(&slot).filter(|_| !self.is_ending) {
                     socket.on_path(now, asked.to.0, payload_max);
                     self.ready.insert(slot);
                 }
             }
-            Err(reason) => checks.on_refused(now, &asked, reason),
+            Some(Answer::Path(Err(reason))) => checks.on_refused(now, &asked, reason),
+            other => checks.fail(now, "connect", format!("the answer to a question was {other:?}")),
         }
     }
 
@@ -155,10 +163,6 @@ impl App {
         }
         if let Some(at) = progress.again {
             self.timers.insert((at, slot));
-        }
-        if progress.changed {
-            self.ring(slot);
-            self.fuse.point()?;
         }
         Ok(true)
     }

@@ -153,8 +153,8 @@ impl World {
         running.next_chunk += 2;
         let Some(uid) = running.uids.get(&id).copied() else { return };
         // The application knows a chunk before it is told of a ring in it.
-        self.reply_to(host, uid, Reply::Chunk { number: first, region: tx.clone() });
-        self.reply_to(host, uid, Reply::Chunk { number: first + 1, region: rx.clone() });
+        self.reply_to(host, uid, Reply::Chunk { number: first, kind: ChunkKind::Tx, region: tx.clone() });
+        self.reply_to(host, uid, Reply::Chunk { number: first + 1, kind: ChunkKind::Rx, region: rx.clone() });
         let chunks = Box::new(Chunks { ring_bytes, tx: (first, tx), rx: (first + 1, rx) });
         self.queue.push(at, Event::Chunks { host, life, app: id, chunks });
     }
