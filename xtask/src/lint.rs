@@ -5,6 +5,7 @@ mod circles;
 mod floors;
 mod levels;
 mod modules;
+mod pages;
 mod source;
 mod tidy;
 
@@ -76,6 +77,9 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
     tally.check("lints: state machines and their lists", || levels::disallowed(&context.repo));
     tally.check("no circle among the modules of a crate", || circles::check(&context.repo));
     tally.check("floors: nothing imports upward", || Ok(floors::floors(&context.repo)));
+    tally.check("pages: the files that they name are there", || pages::paths(&context.repo));
+    tally.check("pages: versions are the code's", || pages::versions(&context.repo));
+    tally.check("pages: fuzz targets and suites are listed", || pages::lists(&context.repo));
     tally.check("floors: the table of crates is true", || floors::described(&context.repo));
     tally.check("floors: only the command knows the daemon", || Ok(floors::daemon(&context.repo.packages)));
     tally.check("floors: no I/O in the state machines", || floors::io_free(&context.repo));

@@ -127,4 +127,36 @@ mod tests {
         assert!(!Psn::new(0x80_0000).is_after(Psn::new(0)));
         assert!(Psn::new(0x7f_ffff).is_after(Psn::new(0)));
     }
+
+    /// Places at which the arithmetic wraps or changes its mind.
+    const EDGES: [u32; 4] = [0, Psn::MODULUS / 2, Psn::MODULUS - 1, 0x12_3456];
+
+    #[test]
+    fn every_distance_from_the_edges_is_told_and_halved_right() {
+        for base in EDGES.map(Psn::new) {
+            for distance in 0..Psn::MODULUS {
+                let later = base.plus(distance);
+                assert_eq!(later.since(base), distance);
+                assert_eq!(later.is_after(base), (1..Psn::MODULUS / 2).contains(&distance), "{base:?} + {distance}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_pairs_near_the_edges_agree_with_whole_numbers() {
+        const NEAR: i64 = 100;
+        let modulus = i64::from(Psn::MODULUS);
+        let near = |edge: u32| (-NEAR..=NEAR).map(move |n| (i64::from(edge) + n).rem_euclid(modulus));
+        let psn = |n: i64| Psn::new(u32::try_from(n).expect("below the modulus"));
+        for a in EDGES.into_iter().flat_map(near) {
+            for b in EDGES.into_iter().flat_map(near) {
+                assert_eq!(i64::from(psn(a).since(psn(b))), (a - b).rem_euclid(modulus));
+                let both = [psn(a).is_after(psn(b)), psn(b).is_after(psn(a))];
+                // Equal numbers, and numbers half the space apart, are not after each other; of all others one is.
+                let apart = (a - b).rem_euclid(modulus);
+                assert_eq!(both.contains(&true), apart != 0 && apart != modulus / 2, "{a} {b}");
+                assert!(!(both[0] && both[1]), "{a} {b}");
+            }
+        }
+    }
 }

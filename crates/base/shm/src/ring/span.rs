@@ -114,3 +114,6 @@ impl Span {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

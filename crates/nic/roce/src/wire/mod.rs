@@ -16,3 +16,8 @@ pub use opcode::{Opcode, UnknownOpcode};
 pub use packet::{
     Body, Datagram, Header, Packet, PacketFault, Request, Response, Unchecked, pad_bytes, pad_field, wire_len,
 };
+
+/// Bytes of a packet, or of a path MTU, as the wire tells lengths. None is near the most that these have room for.
+pub fn wire_len(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}

@@ -307,10 +307,5 @@ pub const fn pad_field(payload_len: usize) -> u8 {
     [0, 3, 2, 1][payload_len & 3]
 }
 
-/// Bytes of a packet, or of a path MTU, as the wire tells lengths. None is near the most that these have room for.
-pub fn wire_len(bytes: usize) -> u32 {
-    u32::try_from(bytes).unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests;
