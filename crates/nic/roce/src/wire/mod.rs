@@ -13,9 +13,7 @@ pub use bth::{Bth, DEFAULT_PKEY};
 pub use eth::{Aeth, AtomicEth, CREDITS_UNLIMITED, Deth, NakCode, Reth, Syndrome, ack_timeout, rnr_delay};
 pub use icrc::{Checked, ICRC_BYTES, IcrcChecker, PseudoHeader};
 pub use opcode::{Opcode, UnknownOpcode};
-pub use packet::{
-    Body, Datagram, Header, Packet, PacketFault, Request, Response, Unchecked, pad_bytes, pad_field, wire_len,
-};
+pub use packet::{Body, Datagram, Header, Packet, PacketFault, Request, Response, Unchecked, pad_bytes, pad_field};
 
 /// Bytes of a packet, or of a path MTU, as the wire tells lengths. None is near the most that these have room for.
 pub fn wire_len(bytes: usize) -> u32 {
