@@ -8,7 +8,7 @@ use harness::repo::{Package, Repo};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Packages whose modules still use each other in a circle. The list only gets shorter: one without a circle must go.
-const STILL_CIRCULAR: &[&str] = &["raas", "raasd", "sim"];
+const STILL_CIRCULAR: &[&str] = &["raasd", "sim"];
 
 /// What is wrong: each circle of a package that is not excused, and each excuse that nobody needs.
 pub(super) fn check(repo: &Repo) -> Result<Vec<String>> {
