@@ -57,6 +57,7 @@ pub enum InspectAnswer {
 /// Which path a connection takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum PathKind {
     /// Shared memory on one host.
     Shm,
@@ -71,6 +72,7 @@ pub enum PathKind {
 /// State of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum ConnectionState {
     /// Being set up.
     Connecting,
@@ -86,8 +88,35 @@ pub enum ConnectionState {
     Closing,
 }
 
+impl PathKind {
+    /// The word for it in JSON and tables.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Lane => "lane",
+            Self::Leased => "leased",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+impl ConnectionState {
+    /// The word for it in JSON and tables.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Backlog => "backlog",
+            Self::Established => "established",
+            Self::FinSent => "fin-sent",
+            Self::FinReceived => "fin-received",
+            Self::Closing => "closing",
+        }
+    }
+}
+
 /// A row of `raas ss`. Its keys are part of the JSON interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "rows"), non_exhaustive)]
 pub struct ConnectionRow {
     /// Number on this host.
     pub id: u64,
@@ -119,6 +148,7 @@ pub struct ConnectionRow {
 
 /// A datagram socket of `raas ss`. Its keys are part of the JSON interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "rows"), non_exhaustive)]
 pub struct DatagramRow {
     /// Number on this host, among those of connections.
     pub id: u64,
@@ -140,6 +170,7 @@ pub struct DatagramRow {
 
 /// A lane of `raas stat`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "rows"), non_exhaustive)]
 pub struct LaneRow {
     /// Name: the peer's address and the lane's number.
     pub name: String,
@@ -177,6 +208,7 @@ pub struct LaneRow {
 
 /// An application of `raas stat`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "rows"), non_exhaustive)]
 pub struct AppRow {
     /// Process.
     pub pid: u32,
@@ -196,6 +228,7 @@ pub struct AppRow {
 
 /// Work requests by verb.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "rows"), non_exhaustive)]
 pub struct VerbCounts {
     /// SEND.
     pub send: u64,
@@ -211,6 +244,7 @@ pub struct VerbCounts {
 
 /// The host's state; keys bind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "rows"), non_exhaustive)]
 pub struct Stat {
     /// Device in use.
     pub device: String,

@@ -237,7 +237,7 @@ impl Stream {
         match self.carrier.path() {
             PathKind::Shm => Reason::SameHost,
             PathKind::Tcp => Reason::TcpFallback,
-            PathKind::Lane | PathKind::Leased => Reason::OtherHost,
+            _ => Reason::OtherHost,
         }
     }
 

@@ -4,7 +4,7 @@ mod filter;
 
 use std::collections::BTreeMap;
 
-use control::{AppRow, ConnectionRow, ConnectionState, DatagramRow};
+use control::{AppRow, ConnectionRow, DatagramRow};
 use serde_json::{Map, Value, json};
 
 use crate::cli::SsArgs;
@@ -12,7 +12,7 @@ use filter::Filter;
 use terminal::Failure;
 use terminal::out;
 use terminal::table::{self, Align, Table};
-use transport::{path_name, session_failure};
+use transport::session_failure;
 
 /// Asks the daemon and prints its connections, of those that the command line asks for.
 pub(crate) fn run(args: &SsArgs) -> Result<(), Failure> {
@@ -61,17 +61,6 @@ impl Programs {
     }
 }
 
-fn state_name(state: ConnectionState) -> &'static str {
-    match state {
-        ConnectionState::Connecting => "connecting",
-        ConnectionState::Backlog => "backlog",
-        ConnectionState::Established => "established",
-        ConnectionState::FinSent => "fin-sent",
-        ConnectionState::FinReceived => "fin-received",
-        ConnectionState::Closing => "closing",
-    }
-}
-
 fn to_json(rows: &[ConnectionRow], datagrams: &[DatagramRow], programs: &Programs) -> Value {
     let connections: Vec<Value> = rows
         .iter()
@@ -80,10 +69,10 @@ fn to_json(rows: &[ConnectionRow], datagrams: &[DatagramRow], programs: &Program
                 "id": r.id,
                 "local": r.local,
                 "peer": r.peer,
-                "state": state_name(r.state),
+                "state": r.state.as_str(),
                 "lane": r.lane,
                 "route_id": r.route_id,
-                "path": path_name(r.path),
+                "path": r.path.as_str(),
                 "reason": r.reason.key(),
                 "tx_bytes": r.tx_bytes,
                 "rx_bytes": r.rx_bytes,
@@ -178,8 +167,8 @@ fn to_text(rows: &[ConnectionRow], programs: &Programs) -> String {
     for r in rows {
         t.row(vec![
             r.id.to_string(),
-            state_name(r.state).to_owned(),
-            path_name(r.path).to_owned(),
+            r.state.as_str().to_owned(),
+            r.path.as_str().to_owned(),
             r.local.to_string(),
             r.peer.to_string(),
             table::bytes(r.tx_bytes),
@@ -200,7 +189,7 @@ fn to_text(rows: &[ConnectionRow], programs: &Programs) -> String {
 mod tests {
     use super::*;
     use crate::cli::{PATHS, STATES};
-    use control::PathKind;
+    use control::{ConnectionState, PathKind};
 
     pub(super) fn connection() -> ConnectionRow {
         ConnectionRow {
@@ -257,8 +246,8 @@ mod tests {
     #[test]
     fn every_state_and_path_can_be_asked_for() {
         use ConnectionState::{Backlog, Closing, Connecting, Established, FinReceived, FinSent};
-        let states = [Connecting, Backlog, Established, FinSent, FinReceived, Closing].map(state_name);
+        let states = [Connecting, Backlog, Established, FinSent, FinReceived, Closing].map(ConnectionState::as_str);
         assert_eq!(states, STATES);
-        assert_eq!([PathKind::Shm, PathKind::Lane, PathKind::Leased, PathKind::Tcp].map(path_name), PATHS);
+        assert_eq!([PathKind::Shm, PathKind::Lane, PathKind::Leased, PathKind::Tcp].map(PathKind::as_str), PATHS);
     }
 }

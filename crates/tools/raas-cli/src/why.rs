@@ -10,7 +10,7 @@ use crate::cli::WhyArgs;
 use crate::route::{self, Route};
 use terminal::Failure;
 use terminal::out;
-use transport::{Raas, path_name, reason_failure, session_failure};
+use transport::{Raas, reason_failure, session_failure};
 
 /// How stream bytes leave on a lane; the key of `verbs` in `raas stat`.
 const STREAM_VERB: &str = "write_imm";
@@ -135,7 +135,7 @@ fn alternatives(path: Option<PathKind>, reason: Reason, host: IpAddr, own: &[IpA
     let tcp = match path {
         None => "for programs that ask for it (fallback = tcp), where somebody listens on kernel TCP".to_owned(),
         Some(path) => {
-            format!("taken only where a program asks for it and there is no daemon; here is {}", path_name(path))
+            format!("taken only where a program asks for it and there is no daemon; here is {}", path.as_str())
         }
     };
     let all = [(PathKind::Shm, shm), (PathKind::Lane, lane), (PathKind::Leased, leased), (PathKind::Tcp, tcp)];
@@ -160,13 +160,13 @@ impl Explanation {
     fn to_json(&self) -> Value {
         let c = self.connection.as_ref();
         let alternatives: Vec<Value> =
-            self.alternatives.iter().map(|(path, why)| json!({ "path": path_name(*path), "reason": why })).collect();
+            self.alternatives.iter().map(|(path, why)| json!({ "path": path.as_str(), "reason": why })).collect();
         json!({
             "schema": "raas.why/1",
             "id": c.map(|c| c.id),
             "local": c.map(|c| c.local),
             "peer": c.map(|c| c.peer.to_string()).unwrap_or_else(|| self.host.to_string()),
-            "path": self.path.map(path_name),
+            "path": self.path.map(PathKind::as_str),
             "verb": self.verb(),
             "device": self.device.as_ref().map(|d| &d.name),
             "device_reason": self.device.as_ref().map(|d| &d.reason),
@@ -188,7 +188,7 @@ impl Explanation {
             None => format!("a connection to {}\n", self.host),
         };
         let mut line = |name: &str, text: String| out += &format!("  {name:<8}  {text}\n");
-        line("path", self.path.map_or("none", path_name).to_owned());
+        line("path", self.path.map_or("none", PathKind::as_str).to_owned());
         line("reason", format!("{}: {}", self.reason.key(), self.reason));
         if let Some(device) = &self.device {
             let gid = device.gid.map(|gid| format!(", GID {gid}")).unwrap_or_default();
@@ -211,7 +211,7 @@ impl Explanation {
             line("probe", format!("the peer's daemon answered over the lane after {:.0} us", t.as_secs_f64() * 1e6));
         }
         for (path, why) in &self.alternatives {
-            line("not", format!("{}: {why}", path_name(*path)));
+            line("not", format!("{}: {why}", path.as_str()));
         }
         out
     }

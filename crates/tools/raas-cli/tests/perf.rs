@@ -5,7 +5,7 @@ mod rig;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use rig::{Cluster, Running, address, raas, run};
+use rig::{Cluster, Daemon, Running, address, raas, run, wait_until};
 use serde_json::Value;
 
 fn check(report: &Value, test: &str, path: &str) {
@@ -54,6 +54,28 @@ fn every_test_runs_between_hosts_on_one_host_and_over_tcp() {
 fn tcp_port(ip: &str) -> String {
     let sum: u32 = ip.split('.').map(|p| p.parse::<u32>().unwrap()).fold(0, |a, p| (a * 31 + p) % 9000);
     (20_000 + sum).to_string()
+}
+
+#[test]
+fn the_server_outlives_its_daemon() {
+    let cluster = Cluster::new();
+    let (a, b) = (cluster.daemon(), cluster.daemon());
+    let mut server = Running::start(&mut b.command(&["perf", "server", "4803"]));
+    server.wait_for("listening on ");
+    let to = format!("{}:4803", b.ip);
+    let ask = |a: &Daemon| run(&mut a.command(&["perf", "lat", &to, "--seconds", "0.1", "--json"]));
+    assert_eq!(ask(&a).code(), 0);
+    let ip = b.ip;
+    b.stop();
+    wait_until("the loss is told", || server.stderr().contains("going on"));
+    assert!(!server.has_ended());
+    let b = Daemon::start(&cluster, &cluster.key(), ip);
+    // The listener tries again by and by, and the first daemon finds the second.
+    wait_until("the server serves again", || ask(&a).code() == 0);
+    assert_eq!(server.stderr().matches("going on").count(), 1, "said once: {}", server.stderr());
+    drop(server);
+    a.stop();
+    b.stop();
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 pub use self::fallback::FallingBack;
-pub use self::raas::{Raas, path_name, reason_failure, session_failure, stream_failure};
+pub use self::raas::{Raas, reason_failure, session_failure, stream_failure};
 pub use tcp::{Tcp, default_congestion, tcp_congestion};
 
 use ::raas::FallbackCause;

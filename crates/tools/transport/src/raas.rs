@@ -5,7 +5,6 @@ use std::net::{Shutdown, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use control::PathKind;
 use raas::{
     AcceptError, BindError, ConnectError, ConnectOptions, FallbackCause, ListenOptions, Reason, Session, SessionError,
 };
@@ -172,21 +171,11 @@ impl Duplex for raas::Stream {
     }
 
     fn path(&self) -> &'static str {
-        path_name(Self::path(self))
+        Self::path(self).as_str()
     }
 
     fn fallback(&self) -> Option<FallbackCause> {
         Self::fallback(self)
-    }
-}
-
-/// The word for a path in JSON and tables.
-pub fn path_name(path: PathKind) -> &'static str {
-    match path {
-        PathKind::Shm => "shm",
-        PathKind::Lane => "lane",
-        PathKind::Leased => "leased",
-        PathKind::Tcp => "tcp",
     }
 }
 

@@ -23,6 +23,8 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often the accepting loop looks around.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Pause after an error of accepting.
+const TROUBLE_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes read at once in a one-way test.
 const READ_BYTES: usize = 256 << 10;
 
@@ -33,7 +35,17 @@ pub(crate) fn serve<T: Transport>(transport: &T, at: SocketAddr) -> Result<(), F
     out::line(format_args!("listening on {}", listener.local_addr()))?;
     let active = Arc::new(AtomicUsize::new(0));
     loop {
-        let Some(stream) = listener.accept_timeout(ACCEPT_TIMEOUT)? else { continue };
+        let stream = match listener.accept_timeout(ACCEPT_TIMEOUT) {
+            Ok(Some(stream)) => stream,
+            Ok(None) => continue,
+            // The listener goes on with the next daemon, and says each trouble once.
+            Err(e) if e.get_ref().is_some_and(|e| e.is::<raas::AcceptError>()) => {
+                out::say(format_args!("raas: {e}; going on when that is over"));
+                std::thread::sleep(TROUBLE_PAUSE);
+                continue;
+            }
+            Err(e) => return Err(e.into()),
+        };
         let place = Place::take(&active);
         let transport = transport.clone();
         let peer = stream.peer_addr();

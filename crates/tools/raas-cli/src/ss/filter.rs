@@ -4,11 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use control::{ConnectionRow, DatagramRow};
 
-use super::{Programs, state_name};
+use super::Programs;
 use crate::cli::SsArgs;
 use crate::route;
 use terminal::Failure;
-use transport::path_name;
 
 /// The conditions of one command line.
 #[derive(Debug, Default)]
@@ -43,8 +42,8 @@ impl Filter {
         };
         is_peer(row.peer)
             && any(&self.ports, |port| [row.local.port(), row.peer.port()].contains(port))
-            && any(&self.states, |state| state == state_name(row.state))
-            && any(&self.paths, |path| path == path_name(row.path))
+            && any(&self.states, |state| state == row.state.as_str())
+            && any(&self.paths, |path| path == row.path.as_str())
             && self.takes_process(row.app_pid, programs)
     }
 
