@@ -63,7 +63,8 @@ struct Card {
     udp_port: u16,
     rkey: u32,
     mtu: usize,
-    rx_budget_bytes: Option<u32>,
+    rx_budget_bytes: u32,
+    capabilities: u32,
     qpns: Vec<u32>,
 }
 
@@ -149,6 +150,7 @@ impl End {
             rkey: self.mr.rkey.0,
             mtu: device.mtu.bytes(),
             rx_budget_bytes: device.rx_budget_bytes,
+            capabilities: device.capabilities.bits(),
             qpns: self.qpns.iter().map(|qpn| qpn.0).collect(),
         }
     }
@@ -158,8 +160,7 @@ impl End {
         ensure!(peer.qpns.len() == self.qpns.len(), "the sides have different numbers of connections");
         let mtu = PathMtu::from_bytes(peer.mtu).context("the peer's path MTU is none")?.min(self.nic.device().mtu);
         // What the peer's socket buffers is shared by all.
-        let share =
-            peer.rx_budget_bytes.map(|bytes| (bytes / u32::try_from(peer.qpns.len()).unwrap_or(1)).max(64 << 10));
+        let share = (peer.rx_budget_bytes / u32::try_from(peer.qpns.len()).unwrap_or(1)).max(64 << 10);
         for (&qpn, &peer_qpn) in self.qpns.iter().zip(&peer.qpns) {
             let av = AddressVector { udp_port: peer.udp_port, ..AddressVector::new(peer.gid.into()) };
             let rtr = RtrAttr {
@@ -178,6 +179,7 @@ impl End {
                 rnr_retry: 7,
                 max_rd_atomic: 1,
                 peer_rx_budget_bytes: share,
+                peer: verbs::Capabilities::from_bits_truncate(peer.capabilities),
             };
             self.nic.modify_qp(qpn, &QpModify::Init { access: Access::all(), qkey: Qkey(0) })?;
             self.nic.modify_qp(qpn, &QpModify::Rtr(rtr))?;

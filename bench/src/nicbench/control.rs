@@ -30,7 +30,9 @@ pub(crate) struct Card {
     /// READs and atomics that it takes at once.
     pub(crate) max_rd_atomic: u8,
     /// Receive budget of a software NIC.
-    pub(crate) rx_budget_bytes: Option<u32>,
+    pub(crate) rx_budget_bytes: u32,
+    /// Bits of [`verbs::Capabilities`].
+    pub(crate) capabilities: u32,
 }
 
 /// One run of a case.

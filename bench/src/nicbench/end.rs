@@ -139,6 +139,7 @@ impl End {
             mtu: device.mtu.bytes(),
             max_rd_atomic: device.max_rd_atomic,
             rx_budget_bytes: device.rx_budget_bytes,
+            capabilities: device.capabilities.bits(),
         })
     }
 
@@ -168,6 +169,7 @@ impl End {
             rnr_retry: 7,
             max_rd_atomic,
             peer_rx_budget_bytes: peer.rx_budget_bytes,
+            peer: verbs::Capabilities::from_bits_truncate(peer.capabilities),
         };
         self.nic.modify_qp(qpn, &QpModify::Rts(rts))?;
         Ok(())

@@ -25,4 +25,4 @@ pub use unix::*;
 /// Version of the application protocol of this build.
 pub const APP_VERSION: u32 = 3;
 /// Version of the protocol between daemons (control link and frames on the lane) of this build.
-pub const WIRE_VERSION: u32 = 2;
+pub const WIRE_VERSION: u32 = 3;

@@ -129,30 +129,27 @@ pub struct LaneOffer {
     pub lane: u32,
     /// Raised with each reset.
     pub incarnation: u32,
-    /// Queue pair.
-    pub qpn: u32,
-    /// First PSN it sends.
-    pub psn: u32,
-    /// Address of its port.
-    pub gid: IpAddr,
-    /// UDP port of its port.
-    pub udp_port: u16,
-    /// Path MTU in bytes that it can take.
-    pub mtu_bytes: u32,
+    /// The end itself, as the sender's device describes it to the receiver's (docs/wire.md, "Endpoints"). It is empty in no
+    /// offer that is well-formed, and at most 128 bytes long.
+    pub endpoint: Vec<u8>,
+    /// What the sender's device does beyond the least (docs/wire.md, "Capabilities"). Bits that the receiver does not know are
+    /// ignored.
+    pub capabilities: u32,
     /// Longest message it takes.
     pub max_msg_bytes: u32,
-    /// READs and atomics it executes at a time.
-    pub max_rd_atomic: u8,
     /// SRQ entries that the receiver of this offer may use from the start.
     pub credits: u32,
     /// Longest SEND that fits an SRQ entry.
     pub send_bytes_max: u32,
-    /// Bytes in flight that its port buffers, if known.
-    pub rx_budget_bytes: Option<u32>,
-    /// Its UD queue pair, for datagrams; their path MTU is `mtu_bytes` too.
-    pub ud_qpn: u32,
-    /// Queue key of that; the highest bit is clear.
-    pub ud_qkey: u32,
+    /// Where it takes datagrams, if its device has them.
+    pub datagrams: Option<DatagramOffer>,
+}
+
+/// Where a host takes datagrams.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatagramOffer {
+    /// The port, as [`LaneOffer::endpoint`].
+    pub endpoint: Vec<u8>,
     /// Random number of the sending daemon process that stands in its datagrams.
-    pub ud_token: u64,
+    pub token: u64,
 }

@@ -107,6 +107,8 @@ reasons! {
     OtherHost = 33, "the peer is on another host: the shared lane to its daemon", "other-host";
     /// No daemon here or none that can be reached at the peer; kernel TCP was asked for as fallback.
     TcpFallback = 34, "no daemon here or at the peer to carry it: kernel TCP, as asked for", "tcp-fallback";
+    /// The device of this host, or that of the other, has no datagrams.
+    NoDatagrams = 35, "the device of one of the two hosts has no datagrams: use streams or messages", "no-datagrams";
 }
 
 impl From<u32> for Reason {

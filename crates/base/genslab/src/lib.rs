@@ -1,7 +1,7 @@
 //! A bounded slab whose keys carry a generation, so that a stale key finds nothing.
 //!
 //! The published slabs with generations have keys of 64 bits, and reuse first what was freed last. Here a key goes over
-//! the wire in the 28 bits that are free in a frame, or to an application as a device's object number. So it is as
+//! the wire in the 27 bits that are free in a frame, or to an application as a device's object number. So it is as
 //! small as its [`Key`] says. A freed index waits until all indices that were freed before it have been used again. So
 //! a stale key differs from live ones for as many uses of its index as the generation counts. No key is 0. A lookup
 //! never panics, whatever the bits are: keys come from peers.

@@ -59,6 +59,38 @@ impl PathMtu {
     }
 }
 
+bitflags::bitflags! {
+    /// What a device does beyond the least that every one does. Those of a peer's device are told by its consumer, so that
+    /// both sides know what they may rely on. Unknown bits are ignored.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct Capabilities: u32 {
+        /// Shared receive queues.
+        const SRQ = 1;
+        /// Immediate data with WRITEs and SENDs.
+        const IMMEDIATE = 1 << 1;
+        /// Unreliable datagrams.
+        const DATAGRAMS = 1 << 2;
+        /// A receive completion tells where plain WRITEs before it placed bytes ([`crate::Completion::placed`]), so that they can
+        /// be counted.
+        const COUNTS_WRITES = 1 << 3;
+        /// A plain WRITE leaves as packets of equal length, which cost less than those of a WRITE with immediate, if the peer
+        /// [`Self::COUNTS_WRITES`].
+        const EVEN_WRITES = 1 << 4;
+        /// Acknowledgements that nobody asked for are paid within a bounded time, so that peers need not ask for each.
+        const OWES_ACKS = 1 << 5;
+        /// All packets of the device come from the UDP port that its endpoints name.
+        const FIXED_PORT = 1 << 6;
+    }
+}
+
+impl Capabilities {
+    /// Of a device that speaks RoCEv2 as the IBTA has it, and no more: hardware.
+    pub const ROCE: Self = Self::SRQ.union(Self::IMMEDIATE).union(Self::DATAGRAMS);
+    /// Of the software NIC.
+    pub const SOFTWARE_NIC: Self =
+        Self::ROCE.union(Self::COUNTS_WRITES).union(Self::EVEN_WRITES).union(Self::OWES_ACKS).union(Self::FIXED_PORT);
+}
+
 /// What a device is and can hold.
 #[derive(Debug, Clone)]
 pub struct DeviceAttr {
@@ -88,9 +120,11 @@ pub struct DeviceAttr {
     pub max_qp: u32,
     /// Memory regions of the device.
     pub max_mr: u32,
-    /// Bytes in flight that the port can buffer before packets are lost, if it knows: peers of our own cap their
-    /// windows with it. `None` on hardware.
-    pub rx_budget_bytes: Option<u32>,
+    /// What it does beyond the least.
+    pub capabilities: Capabilities,
+    /// Bytes in flight that the port can buffer before packets are lost; `u32::MAX` for no bound that it knows. Peers cap
+    /// their windows with it.
+    pub rx_budget_bytes: u32,
 }
 
 /// Transport service of a QP (IBTA 9.2).
@@ -266,11 +300,13 @@ pub struct RtsAttr {
     /// READs and atomics outstanding at most.
     pub max_rd_atomic: u8,
     /// The peer's [`DeviceAttr::rx_budget_bytes`], if it gave one. It caps unacknowledged bytes. Hardware ignores it.
-    pub peer_rx_budget_bytes: Option<u32>,
+    pub peer_rx_budget_bytes: u32,
+    /// What the peer's device does beyond the least, if its consumer told. Hardware ignores it.
+    pub peer: Capabilities,
 }
 
 impl Default for RtsAttr {
-    /// From PSN 0: an ACK timeout of 67 ms, 7 retries, RNR retries for ever, 16 READs and atomics.
+    /// From PSN 0: an ACK timeout of 67 ms, 7 retries, RNR retries for ever, 16 READs and atomics; of the peer nothing is known.
     fn default() -> Self {
         Self {
             sq_psn: Psn::new(0),
@@ -278,7 +314,8 @@ impl Default for RtsAttr {
             retry_cnt: 7,
             rnr_retry: 7,
             max_rd_atomic: 16,
-            peer_rx_budget_bytes: None,
+            peer_rx_budget_bytes: u32::MAX,
+            peer: Capabilities::empty(),
         }
     }
 }

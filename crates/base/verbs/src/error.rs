@@ -29,6 +29,14 @@ pub enum VerbsError {
         /// Most allowed.
         max: u64,
     },
+    /// The other end's device is of another kind: the two cannot be connected.
+    #[error("the endpoint is of kind {found}, this device connects to kind {expected}")]
+    ForeignEndpoint {
+        /// The first byte of the endpoint.
+        found: u8,
+        /// What it would have to be.
+        expected: u8,
+    },
     /// The QP's state does not allow the call.
     #[error("QP is in state {state:?}, which does not allow {what}")]
     WrongState {

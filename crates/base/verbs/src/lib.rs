@@ -12,18 +12,22 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]
 
 mod attr;
+mod endpoint;
 mod error;
 mod grh;
 mod ids;
 mod provider;
+mod roce_endpoint;
 mod time;
 mod work;
 
 pub use attr::*;
+pub use endpoint::*;
 pub use error::*;
 pub use grh::*;
 pub use ids::*;
 pub use provider::*;
+pub use roce_endpoint::{RoceEndpoint, RocePort};
 pub use shm::Region;
 pub use time::Time;
 pub use work::*;

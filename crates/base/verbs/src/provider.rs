@@ -1,12 +1,13 @@
 //! The contract between the engine and a device.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::{
-    Access, AddressVector, AhId, Completion, CqId, DeviceAttr, Mr, MrId, PathMtu, PostError, QpInit, QpModify,
-    QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, VerbsError,
+    AcceptAttr, Access, AddressVector, AhId, Capabilities, Completion, CqId, DatagramLink, DeviceAttr, Endpoint, Link,
+    Mr, MrId, OfferAttr, PathMtu, PostError, Psn, Qkey, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, RoceEndpoint,
+    RocePort, RtrAttr, RtsAttr, SendWr, SrqId, SrqInit, UdDest, VerbsError,
 };
 
 /// Something that happened to an object outside its work requests (IBTA 11.6.3).
@@ -80,6 +81,73 @@ pub trait Provider {
     fn query_qp(&self, qpn: Qpn) -> Result<QpStatus, VerbsError>;
     /// Destroys a QP. Its outstanding work gives no more completions; completions that are in the CQ stay there.
     fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError>;
+
+    // ---- set-up of a connection, whatever the device
+
+    /// Takes an RC queue pair from Reset to Init, and says what the peer's device needs to know of it.
+    ///
+    /// The default is that of devices that speak RoCEv2.
+    fn offer(&mut self, qpn: Qpn, attr: &OfferAttr) -> Result<Endpoint, VerbsError> {
+        self.modify_qp(qpn, &QpModify::Init { access: attr.access, qkey: Qkey(0) })?;
+        let device = self.device();
+        let own = RoceEndpoint {
+            qpn,
+            psn: Psn::new(attr.entropy),
+            gid: device.gid,
+            udp_port: device.udp_port,
+            mtu: device.mtu.min(attr.mtu_max),
+            max_rd_atomic: device.max_rd_atomic,
+            rx_budget_bytes: device.rx_budget_bytes,
+        };
+        Ok(own.to_endpoint())
+    }
+
+    /// Connects a queue pair whose own endpoint is `own`, from [`Self::offer`], to the peer's: it is ready to send and to
+    /// receive. `peer` is a peer's input: what cannot be is refused, and nothing changed.
+    ///
+    /// The default is that of devices that speak RoCEv2.
+    fn accept(&mut self, qpn: Qpn, own: &Endpoint, peer: &Endpoint, attr: &AcceptAttr) -> Result<Link, VerbsError> {
+        let (own, peer) = (RoceEndpoint::parse(own)?, RoceEndpoint::parse(peer)?);
+        let mtu = own.mtu.min(peer.mtu);
+        self.modify_qp(
+            qpn,
+            &QpModify::Rtr(RtrAttr {
+                dest_qpn: peer.qpn,
+                rq_psn: peer.psn,
+                av: peer.address_vector(),
+                mtu,
+                max_dest_rd_atomic: own.max_rd_atomic,
+                min_rnr_timer: attr.min_rnr_timer,
+                source_port: attr.peer.contains(Capabilities::FIXED_PORT).then_some(peer.udp_port),
+            }),
+        )?;
+        self.modify_qp(
+            qpn,
+            &QpModify::Rts(RtsAttr {
+                sq_psn: own.psn,
+                timeout: attr.timeout,
+                retry_cnt: attr.retry_cnt,
+                rnr_retry: attr.rnr_retry,
+                max_rd_atomic: own.max_rd_atomic.min(peer.max_rd_atomic),
+                peer_rx_budget_bytes: peer.rx_budget_bytes,
+                peer: attr.peer,
+            }),
+        )?;
+        Ok(Link { peer: SocketAddr::new(peer.gid.ip(), peer.udp_port), peer_qpn: peer.qpn.0, mtu })
+    }
+
+    /// Says what peers need to know of a UD queue pair with this key.
+    fn offer_datagrams(&self, qpn: Qpn, qkey: Qkey) -> Endpoint {
+        let device = self.device();
+        RocePort { qpn, qkey, gid: device.gid, udp_port: device.udp_port }.to_endpoint()
+    }
+
+    /// Makes the way to a peer's datagram port, which is the peer's input as in [`Self::accept`].
+    fn accept_datagrams(&mut self, peer: &Endpoint) -> Result<DatagramLink, VerbsError> {
+        let peer = RocePort::parse(peer)?;
+        let ah = self.create_ah(&peer.address_vector())?;
+        Ok(DatagramLink { dest: UdDest { ah, qpn: peer.qpn, qkey: peer.qkey }, address: peer.gid.ip() })
+    }
 
     /// Makes an address handle for UD sends.
     fn create_ah(&mut self, av: &AddressVector) -> Result<AhId, VerbsError>;

@@ -29,7 +29,8 @@ impl Pair {
                 local: addresses[side],
                 mtu,
                 limits: NicLimits::default(),
-                rx_budget_bytes: None,
+                rx_budget_bytes: u32::MAX,
+                capabilities: verbs::Capabilities::ROCE,
                 name: "nic".into(),
                 max_gso_segments: 64,
                 id_mode: Ipv4IdMode::SegmentIndex,
@@ -72,7 +73,8 @@ impl Pair {
                 retry_cnt: 7,
                 rnr_retry: 7,
                 max_rd_atomic: 16,
-                peer_rx_budget_bytes: None,
+                peer_rx_budget_bytes: u32::MAX,
+                peer: verbs::Capabilities::empty(),
             };
             let nic = &mut nics[side];
             nic.modify_qp(qpns[side], &QpModify::Init { access: Access::all(), qkey: Qkey(0) })?;

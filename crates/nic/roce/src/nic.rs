@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use verbs::{AsyncEvent, DeviceAttr, Gid, PathMtu, QpState, Qpn, Time};
+use verbs::{AsyncEvent, Capabilities, DeviceAttr, Gid, PathMtu, QpState, Qpn, Time};
 
 use crate::batch::{Batch, BatchLimits, Ipv4IdMode, Transmit};
 use crate::counters::NicCounters;
@@ -31,7 +31,9 @@ pub struct NicConfig {
     /// What the NIC can hold.
     pub limits: NicLimits,
     /// Bytes in flight that the receive buffer takes. Peers of our own get this number.
-    pub rx_budget_bytes: Option<u32>,
+    pub rx_budget_bytes: u32,
+    /// What peers are told that it does beyond the least ([`verbs::DeviceAttr::capabilities`]).
+    pub capabilities: Capabilities,
     /// Device name.
     pub name: String,
     /// Segments of one send at most; 1 for a socket without GSO.
@@ -84,6 +86,7 @@ impl Nic {
             max_qp: limits.max_qp,
             max_mr: limits.max_mr,
             rx_budget_bytes: config.rx_budget_bytes,
+            capabilities: config.capabilities,
         };
         Self {
             dev: Device::new(attr, limits),

@@ -12,8 +12,9 @@ use std::time::Duration;
 use roce::{Ipv4IdMode, Nic, NicConfig};
 use rustix::fs::OFlags;
 use verbs::{
-    Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Mr, MrId, PathMtu, Payload,
-    PostError, Provider, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, Time, VerbsError,
+    Access, AddressVector, AhId, AsyncEvent, Capabilities, Completion, Counters, CqId, DeviceAttr, Mr, MrId, PathMtu,
+    Payload, PostError, Provider, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, Time,
+    VerbsError,
 };
 
 use crate::background::Background;
@@ -71,7 +72,8 @@ impl SoftNic {
             local,
             mtu,
             limits: config.limits,
-            rx_budget_bytes: Some(rx_budget_bytes(socket.rcvbuf_bytes(), mtu)),
+            rx_budget_bytes: rx_budget_bytes(socket.rcvbuf_bytes(), mtu),
+            capabilities: Capabilities::SOFTWARE_NIC,
             name: "softnic".into(),
             max_gso_segments: if batches { GSO_SEGMENTS_MAX } else { 1 },
             id_mode: if batches { Ipv4IdMode::SegmentIndex } else { Ipv4IdMode::Zero },

@@ -236,5 +236,5 @@ fn open_checks_address_and_mtu() {
     let pcap = Some("/nonexistent/folder/x.pcap".into());
     assert!(matches!(error(SoftNicConfig { pcap, ..config("127.0.0.1") }), OpenError::Capture { .. }));
     let device = first.device();
-    assert!(device.rx_budget_bytes.is_some_and(|b| b > 100_000), "{:?}", device.rx_budget_bytes);
+    assert!((100_000..u32::MAX).contains(&device.rx_budget_bytes), "{:?}", device.rx_budget_bytes);
 }

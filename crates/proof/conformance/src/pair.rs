@@ -207,7 +207,8 @@ impl<'r> Pair<'r> {
             retry_cnt: self.options.retry_cnt,
             rnr_retry: self.options.rnr_retry,
             max_rd_atomic: self.options.rd_atomic,
-            peer_rx_budget_bytes: None,
+            peer_rx_budget_bytes: u32::MAX,
+            peer: verbs::Capabilities::empty(),
         })
     }
 

@@ -71,7 +71,8 @@ impl Bench {
             local,
             mtu: PathMtu::Mtu256,
             limits: NicLimits::default(),
-            rx_budget_bytes: None,
+            rx_budget_bytes: u32::MAX,
+            capabilities: verbs::Capabilities::ROCE,
             name: "fuzzed".into(),
             max_gso_segments: 1 + usize::from(choice % 8),
             id_mode: if choice & 8 == 0 { Ipv4IdMode::SegmentIndex } else { Ipv4IdMode::Zero },
@@ -110,7 +111,8 @@ impl Bench {
             retry_cnt: 2,
             rnr_retry: 2,
             max_rd_atomic: 4,
-            peer_rx_budget_bytes: None,
+            peer_rx_budget_bytes: u32::MAX,
+            peer: verbs::Capabilities::empty(),
         };
         nic.modify_qp(qpn, &QpModify::Rts(rts)).expect("RTS");
         let fence: Vec<u8> = (0..3 * PAGE).map(|i| (i % 251) as u8).collect();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use engine::{AppId, Engine, EngineConfig};
 use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
 use shm::EnginePage;
-use verbs::{Region, Time};
+use verbs::{Capabilities, Region, Time};
 
 use crate::app::App;
 use crate::check::{AppUid, Limits};
@@ -95,8 +95,9 @@ impl Host {
             local: SocketAddr::new(address(index), UDP_PORT),
             mtu: plan.mtu,
             limits: NicLimits { window_packets: plan.window_packets, ..NicLimits::default() },
-            // Software NICs tell it, and treat each other in ways that hardware does not.
-            rx_budget_bytes: (plan.max_gso_segments > 1).then_some(RX_BUDGET_BYTES),
+            // Software NICs treat each other in ways that hardware does not.
+            rx_budget_bytes: if plan.max_gso_segments > 1 { RX_BUDGET_BYTES } else { u32::MAX },
+            capabilities: if plan.max_gso_segments > 1 { Capabilities::SOFTWARE_NIC } else { Capabilities::ROCE },
             name: format!("sim{index}"),
             max_gso_segments: plan.max_gso_segments,
             id_mode: if plan.max_gso_segments > 1 { Ipv4IdMode::SegmentIndex } else { Ipv4IdMode::Zero },

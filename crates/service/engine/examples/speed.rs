@@ -41,7 +41,8 @@ impl Copying {
             max_rd_atomic: 1,
             max_qp: 1000,
             max_mr: 1 << 20,
-            rx_budget_bytes: None,
+            rx_budget_bytes: u32::MAX,
+            capabilities: verbs::Capabilities::ROCE,
         };
         let (srq, cq, posted) = Default::default();
         Self { attr, regions: Vec::new(), srq, cq, posted, next_qpn: 1 }

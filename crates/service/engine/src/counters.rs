@@ -7,7 +7,8 @@
 pub(crate) struct Counters {
     /// Bytes of ring data sent and received.
     pub(crate) data_bytes: u64,
-    pub(crate) rnr_naks: u64,
+    /// `None`: the device does not count them.
+    pub(crate) rnr_naks: Option<u64>,
     pub(crate) credit_stalls: u64,
     pub(crate) stale_frames: u64,
     pub(crate) app_faults: u64,

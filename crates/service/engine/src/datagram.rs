@@ -12,9 +12,10 @@ pub(crate) mod socket;
 
 use std::collections::BTreeMap;
 
+use control::DatagramOffer;
 use genslab::GenSlab;
 use rand::RngExt;
-use verbs::{CqId, Provider, Qkey, VerbsError};
+use verbs::{Capabilities, CqId, Provider, Qkey, Qpn, Time, VerbsError};
 
 use crate::ids::{AppId, BindId, LaneId, SocketId};
 use crate::limits::{DATAGRAM_QUANTUM_BYTES, PATH_ASKS_PER_APP_MAX};
@@ -44,7 +45,8 @@ pub(crate) enum PortOwner {
 /// The engine's part of all datagram sockets.
 #[derive(Debug)]
 pub(crate) struct Datagrams {
-    pub(crate) port: UdPort,
+    /// None on a device without datagrams: sockets reach this host alone.
+    pub(crate) port: Option<UdPort>,
     pub(crate) sockets: GenSlab<SocketId, Socket>,
     pub(crate) binds: GenSlab<BindId, Bind>,
     sockets_max: u32,
@@ -73,9 +75,10 @@ impl Datagrams {
         sockets_max: u32,
         rng: &mut impl RngExt,
     ) -> Result<Self, VerbsError> {
+        let has_datagrams = nic.device().capabilities.contains(Capabilities::DATAGRAMS);
         let qkey = Qkey(rng.random::<u32>() >> 1);
         Ok(Self {
-            port: UdPort::new(nic, cq, qkey)?,
+            port: if has_datagrams { Some(UdPort::new(nic, cq, qkey)?) } else { None },
             sockets: GenSlab::new(sockets_max),
             binds: GenSlab::new(sockets_max),
             sockets_max,
@@ -96,7 +99,7 @@ impl Datagrams {
     /// Whether a round would send something now.
     pub(crate) fn has_work(&self) -> bool {
         // A completion, which wakes the engine, ends the wait for room.
-        self.drr.front().is_some() && (self.port.has_room(0) || self.port.has_failed())
+        self.drr.front().is_some() && self.port.as_ref().is_none_or(|port| port.has_room(0) || port.has_failed())
     }
 
     /// Counters for [`crate::EngineTotals`].
@@ -113,6 +116,37 @@ impl Datagrams {
     /// The number that stands in this host's datagrams.
     pub(crate) fn token(&self) -> u64 {
         self.token
+    }
+
+    // ---- the device's port
+
+    /// Whether the device has datagrams.
+    pub(crate) fn has_port(&self) -> bool {
+        self.port.is_some()
+    }
+
+    /// Whether it is this queue pair.
+    pub(crate) fn is_port(&self, qpn: Qpn) -> bool {
+        self.port.as_ref().is_some_and(|port| port.qpn() == qpn)
+    }
+
+    /// As peers are told.
+    pub(crate) fn offer<P: Provider>(&self, nic: &P) -> Option<DatagramOffer> {
+        let port = self.port.as_ref()?;
+        let endpoint = nic.offer_datagrams(port.qpn(), port.qkey()).into_bytes();
+        Some(DatagramOffer { endpoint, token: self.token })
+    }
+
+    /// The device says that a queue pair failed, which may be this one.
+    pub(crate) fn on_port_failed(&mut self, qpn: Qpn) {
+        if let Some(port) = self.port.as_mut().filter(|port| port.qpn() == qpn) {
+            port.fail();
+        }
+    }
+
+    /// When a failed one is to be started again.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.port.as_ref()?.deadline()
     }
 
     /// Whether there is room for one more socket.

@@ -21,7 +21,7 @@ use std::net::IpAddr;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shm::{EnginePage, Word32};
-use verbs::{AsyncEvent, Completion, CqId, Gid, MrId, PathMtu, Provider, Time};
+use verbs::{AsyncEvent, Capabilities, Completion, CqId, MrId, PathMtu, Provider, Time, VerbsError};
 
 use crate::apps::Apps;
 use crate::attempts::{Connects, ParkedOpens};
@@ -49,12 +49,9 @@ use crate::vqp::{HeadReport, List};
 /// What the engine needs to know of the device.
 #[derive(Debug, Clone)]
 struct Device {
-    gid: Gid,
-    udp_port: u16,
     mtu: PathMtu,
     max_msg_bytes: u32,
-    max_rd_atomic: u8,
-    rx_budget_bytes: Option<u32>,
+    capabilities: Capabilities,
     sq_depth: usize,
 }
 
@@ -62,6 +59,8 @@ struct Device {
 #[derive(Debug)]
 struct Completions {
     cq: CqId,
+    /// Queues that were made: all completions of an engine come through one.
+    queues: u32,
     waiting: Vec<Completion>,
     spare: Vec<Completion>,
 }
@@ -135,17 +134,23 @@ impl Engine {
         config.check()?;
         config.addresses.iter_mut().for_each(|a| *a = a.to_canonical());
         let attr = nic.device().clone();
+        for (needed, what) in [
+            (Capabilities::SRQ, "shared receive queues, which lanes need"),
+            (Capabilities::IMMEDIATE, "immediate data, which lanes need"),
+        ] {
+            if !attr.capabilities.contains(needed) {
+                return Err(VerbsError::Unsupported { device: attr.name, what }.into());
+            }
+        }
         let DeviceFit { lanes, send_queue: sq_depth } = config.check_device(&DeviceRoom::from(&attr))?;
         config.lanes_max = lanes;
         let cq = nic.create_cq(lanes * (config.lane_credits + sq_depth) + DATAGRAM_COMPLETIONS_MAX)?;
+        let queues = 1;
         let recv = RecvPool::new(nic, config.send_bytes_max, config.lane_credits, config.lanes_max)?;
         let device = Device {
-            gid: attr.gid,
-            udp_port: attr.udp_port,
             mtu: attr.mtu,
             max_msg_bytes: attr.max_msg_bytes,
-            max_rd_atomic: attr.max_rd_atomic,
-            rx_budget_bytes: attr.rx_budget_bytes,
+            capabilities: attr.capabilities,
             sq_depth: sq_depth as usize,
         };
         let mut rng = StdRng::from_seed(entropy);
@@ -170,7 +175,7 @@ impl Engine {
             users: Users::new(&config),
             datagrams,
             recv,
-            completions: Completions { cq, waiting: completions(), spare: completions() },
+            completions: Completions { cq, queues, waiting: completions(), spare: completions() },
             ring_memory: RingMemory::default(),
             timers: Timers::default(),
             rests: Rests::new(config.rest_after.filter(|_| !nic.pins_memory())),
@@ -216,8 +221,8 @@ impl Engine {
                 AsyncEvent::QpFatal(qpn) => {
                     if let Some(id) = self.lanes.of_qp(qpn) {
                         self.lanes.fail(id, format!("the device put QP {qpn} in error"));
-                    } else if qpn == self.datagrams.port.qpn() {
-                        self.datagrams.port.fail();
+                    } else {
+                        self.datagrams.on_port_failed(qpn);
                     }
                 }
                 AsyncEvent::CqError(_) | AsyncEvent::DeviceFatal => {
@@ -296,8 +301,9 @@ impl Engine {
     fn sample<P: Provider>(&mut self, nic: &P) {
         if self.sampled.is_none_or(|at| self.now.saturating_since(at) >= DEVICE_SAMPLE) {
             self.sampled = Some(self.now);
-            self.counters.rnr_naks =
-                nic.counters().iter().filter(|(name, _)| name.starts_with("rnr_naks")).map(|(_, n)| n).sum();
+            let told = nic.counters();
+            let naks = told.iter().filter(|(name, _)| name.starts_with("rnr_naks")).map(|(_, n)| *n);
+            self.counters.rnr_naks = naks.reduce(|sum, n| sum + n);
             for id in self.lanes.keys() {
                 if self.lanes.get_mut(id).is_some_and(|lane| lane.widen(self.now, self.device.mtu)) {
                     self.lanes.fail(id, "longer packets are tried again".into());
@@ -353,7 +359,7 @@ impl Engine {
 
     /// When [`Engine::run`] is needed even if nothing happens.
     pub fn deadline(&self) -> Option<Time> {
-        let revival = self.datagrams.port.deadline();
+        let revival = self.datagrams.deadline();
         [self.timers.deadline(), self.rests.deadline(), revival].into_iter().flatten().min()
     }
 

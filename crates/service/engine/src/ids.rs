@@ -1,18 +1,19 @@
 //! The names by which the engine's parts know each other's entries.
 //!
-//! Types without behaviour, below every table that they name. It must never use another module than `table`.
+//! Types without behaviour, below every table that they name. It must never use a module that has state.
 
+use crate::immediate::ROUTE_BITS;
 use crate::table::{INDEX_BITS, KEY_BITS, Key, REUSE_DELAY};
 
 macro_rules! key {
-    ($(#[$doc:meta])* $vis:vis struct $name:ident) => {
+    ($(#[$doc:meta])* $vis:vis struct $name:ident, $bits:expr) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         $vis struct $name(u32);
 
         impl Key for $name {
             const INDEX_BITS: u32 = INDEX_BITS;
-            const KEY_BITS: u32 = KEY_BITS;
+            const KEY_BITS: u32 = $bits;
             const REUSE_DELAY: usize = REUSE_DELAY;
 
             fn from_bits(bits: u32) -> Self {
@@ -27,27 +28,27 @@ macro_rules! key {
 
 key!(
     /// A peer host's lane.
-    pub(crate) struct LaneId
+    pub(crate) struct LaneId, KEY_BITS
 );
 key!(
     /// Names a virtual QP in this engine; peers know it by its route id.
-    pub(crate) struct RouteId
+    pub(crate) struct RouteId, ROUTE_BITS
 );
 key!(
     /// A connect without an answer.
-    pub(crate) struct ConnectId
+    pub(crate) struct ConnectId, KEY_BITS
 );
 key!(
     /// A peer's open that waits for rings.
-    pub(crate) struct ParkedId
+    pub(crate) struct ParkedId, KEY_BITS
 );
 key!(
     /// A datagram socket.
-    pub(crate) struct SocketId
+    pub(crate) struct SocketId, KEY_BITS
 );
 key!(
     /// A bind of a datagram socket that waits for rings.
-    pub(crate) struct BindId
+    pub(crate) struct BindId, KEY_BITS
 );
 
 /// An attached application.

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use rand::RngExt;
-use verbs::{PathMtu, Provider, Psn, Qpn, Time, VerbsError};
+use verbs::{Endpoint, Link, PathMtu, Provider, Qpn, Time, VerbsError};
 
 use crate::credit::{CreditError, RecvCredits, SendCredits};
 use crate::datagram::peer::DatagramPeer;
@@ -55,14 +55,12 @@ struct Nak {
 }
 
 /// This end of a new incarnation.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct OwnEnd {
     pub(crate) incarnation: u32,
     pub(crate) qpn: Qpn,
-    /// First PSN sent.
-    pub(crate) psn: Psn,
-    /// What the offer says.
-    pub(crate) mtu: PathMtu,
+    /// As the peer is told.
+    pub(crate) endpoint: Endpoint,
     /// SRQ entries that the peer may use.
     pub(crate) credits: u32,
 }
@@ -71,9 +69,7 @@ pub(crate) struct OwnEnd {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PeerEnd {
     pub(crate) incarnation: u32,
-    pub(crate) qpn: Qpn,
-    pub(crate) port: u16,
-    pub(crate) mtu: PathMtu,
+    pub(crate) link: Link,
     /// Entries of the peer's SRQ that this end may use.
     pub(crate) credits: u32,
     /// Longest frame that both take.
@@ -96,10 +92,10 @@ pub(crate) struct Lane {
     incarnation: u32,
     peer_incarnation: u32,
     qpn: Qpn,
-    peer_qpn: Qpn,
+    /// This end, as the peer was told.
+    own: Option<Endpoint>,
+    peer_qpn: u32,
     peer_port: u16,
-    /// First PSN sent.
-    psn: Psn,
     mtu: PathMtu,
     /// Largest that is offered: less than the device's after the way got narrower.
     mtu_max: PathMtu,
@@ -179,9 +175,9 @@ impl Lane {
             incarnation: 0,
             peer_incarnation: 0,
             qpn: Qpn(0),
-            peer_qpn: Qpn(0),
+            own: None,
+            peer_qpn: 0,
             peer_port: 0,
-            psn: Psn::new(0),
             mtu: PathMtu::Mtu256,
             mtu_max: PathMtu::Mtu4096,
             narrowed: None,
@@ -254,11 +250,6 @@ impl Lane {
     /// The queue pair, if it has one.
     pub(crate) fn qpn(&self) -> Option<Qpn> {
         self.has_qp().then_some(self.qpn)
-    }
-
-    /// First PSN that this end sends.
-    pub(crate) fn psn(&self) -> Psn {
-        self.psn
     }
 
     /// Whether it has a queue pair.
@@ -349,13 +340,9 @@ impl Lane {
         self.frames.as_ref()
     }
 
-    /// The path MTU of the next offer.
-    pub(crate) fn mtu_to_offer(&self, device: PathMtu) -> PathMtu {
-        device.min(self.mtu_max)
-    }
-
-    /// The path MTU of the offer that was made.
-    pub(crate) fn mtu_offered(&self) -> PathMtu {
+    /// The path MTU of the offer that is made next.
+    pub(crate) fn offer_mtu(&mut self, device: PathMtu) -> PathMtu {
+        self.mtu_offered = device.min(self.mtu_max);
         self.mtu_offered
     }
 
@@ -364,18 +351,22 @@ impl Lane {
         self.state = LaneState::Offered;
         self.incarnation = own.incarnation;
         self.qpn = own.qpn;
-        self.psn = own.psn;
-        self.mtu_offered = own.mtu;
+        self.own = Some(own.endpoint);
         self.rx = RecvCredits::new(own.credits);
+    }
+
+    /// The queue pair, and this end as the peer was told, if the peer's is still to come.
+    pub(crate) fn offered(&self) -> Option<(Qpn, &Endpoint)> {
+        self.own.as_ref().filter(|_| self.state == LaneState::Offered).map(|own| (self.qpn, own))
     }
 
     /// The peer's offer was taken.
     pub(crate) fn on_accepted(&mut self, peer: PeerEnd) {
         self.state = LaneState::Accepted;
         self.peer_incarnation = peer.incarnation;
-        self.peer_qpn = peer.qpn;
-        self.peer_port = peer.port;
-        self.mtu = peer.mtu;
+        self.peer_qpn = peer.link.peer_qpn;
+        self.peer_port = peer.link.peer.port();
+        self.mtu = peer.link.mtu;
         self.tx = SendCredits::new(peer.credits);
         self.frame_bytes_max = peer.frame_bytes_max;
         self.splits_pieces = peer.splits_pieces;
@@ -746,8 +737,8 @@ impl Lane {
 
     // ---- datagrams
 
-    pub(crate) fn datagram(&self) -> Option<DatagramPeer> {
-        self.datagram
+    pub(crate) fn datagram(&self) -> Option<&DatagramPeer> {
+        self.datagram.as_ref()
     }
 
     pub(crate) fn set_datagram(&mut self, peer: DatagramPeer) {
@@ -758,10 +749,10 @@ impl Lane {
         self.datagram.take()
     }
 
-    /// The peer has taken this host's offer. Where datagrams go.
-    pub(crate) fn on_datagram_ready(&mut self) -> Option<DatagramPeer> {
+    /// The peer has taken this host's offer. The path MTU of datagrams to it, if it takes any.
+    pub(crate) fn on_datagram_ready(&mut self) -> Option<PathMtu> {
         let peer = self.datagram.as_mut()?;
         peer.on_ready();
-        Some(*peer)
+        Some(peer.mtu())
     }
 }

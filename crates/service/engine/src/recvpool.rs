@@ -29,6 +29,7 @@ struct Returning {
 #[derive(Debug)]
 pub(crate) struct RecvPool {
     srq: SrqId,
+    queues: u32,
     entry_bytes: u32,
     per_grant: u32,
     blocks: Vec<Block>,
@@ -52,6 +53,7 @@ impl RecvPool {
         let srq = nic.create_srq(&SrqInit { max_wr: per_grant.saturating_mul(grants), max_sge: 1, limit: 0 })?;
         Ok(Self {
             srq,
+            queues: 1,
             entry_bytes,
             per_grant,
             blocks: Vec::new(),
@@ -65,6 +67,11 @@ impl RecvPool {
 
     pub(crate) fn srq(&self) -> SrqId {
         self.srq
+    }
+
+    /// Shared receive queues that were made.
+    pub(crate) fn queues(&self) -> u32 {
+        self.queues
     }
 
     /// Entries posted and free.
@@ -226,7 +233,8 @@ mod tests {
             local: SocketAddr::from(([10, 0, 0, 1], 4791)),
             mtu: PathMtu::Mtu1024,
             limits: roce::NicLimits::default(),
-            rx_budget_bytes: None,
+            rx_budget_bytes: u32::MAX,
+            capabilities: verbs::Capabilities::ROCE,
             name: "nic".into(),
             max_gso_segments: 1,
             id_mode: roce::Ipv4IdMode::Zero,

@@ -1,8 +1,8 @@
 //! Route ids: how peers name connections.
 //!
-//! Owns the way between the keys of the table of connections and the ids that are said on the wire: a permutation of 28
+//! Owns the way between the keys of the table of connections and the ids that are said on the wire: a permutation of 27
 //! bits that the engine's entropy chooses. Keys are counted up, so they would show an outsider which ids are in use.
-//! The permutation keeps what keys promise (a stale key differs from a live one for at least 1,023 uses of its index),
+//! The permutation keeps what keys promise (a stale key differs from a live one for at least 511 uses of its index),
 //! because it maps one to one. It is a hurdle for guessers, not a cipher. It must never give out 0, which means "none".
 
 use rand::{Rng, RngExt};
@@ -12,14 +12,14 @@ use crate::immediate::ROUTE_BITS;
 use crate::table::Key;
 
 const MASK: u32 = (1 << ROUTE_BITS) - 1;
-/// Shifting by half of the bits twice is the identity, so that the step undoes itself.
-const HALF: u32 = ROUTE_BITS / 2;
+/// A shift by half of the bits or more, done twice, leaves nothing, so that the step undoes itself.
+const HALF: u32 = ROUTE_BITS.div_ceil(2);
 
 /// The permutation: rounds of a multiplication, which carries bits up, and a shift, which carries them down.
 #[derive(Debug)]
 pub(crate) struct RouteNames {
     start: u32,
-    /// Odd factors, each with its inverse modulo 2^28.
+    /// Odd factors, each with its inverse modulo 2^27.
     rounds: [(u32, u32); 3],
 }
 
@@ -97,7 +97,7 @@ mod tests {
             let n = names(seed);
             // The key that would be called 0 is among them, as are the first and last ones.
             let special = [1, 2, MASK, MASK - 1, n.restore(0)];
-            for bits in special.into_iter().chain((0..2_000).map(|i| i * 134_217 + 1)).filter(|b| *b != 0) {
+            for bits in special.into_iter().chain((0..2_000).map(|i| i * 67_108 + 1)).filter(|b| *b != 0) {
                 let name = n.name(RouteId::from_bits(bits));
                 assert!(name != 0 && name <= MASK, "{bits:#x} is called {name:#x}");
                 assert_eq!(n.route(name).bits(), bits, "seed {seed}");
@@ -109,7 +109,7 @@ mod tests {
     fn numbers_that_are_no_names_lead_to_no_connection() {
         let n = names(1);
         let known = n.name(RouteId::from_bits(1 << 18));
-        for name in [0, known | 1 << 28, known | 1 << 31, MASK + 1, u32::MAX] {
+        for name in [0, known | 1 << 27, known | 1 << 31, MASK + 1, u32::MAX] {
             assert_eq!(n.route(name).bits(), 0, "{name:#x}");
         }
     }

@@ -27,6 +27,8 @@ pub(crate) enum Violation {
     FrameLength(u32),
     #[error("data for route {0:#x}, which does not exist or is on another lane")]
     DataRoute(u32),
+    #[error("message of operation {0:#x}, of which there are none")]
+    Operation(u32),
     #[error("record for route {0:#x}, which is on another lane")]
     RecordRoute(u32),
     #[error("answer to an open of route {0:#x}, which is not being opened")]

@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn the_proof_covers_the_documented_bytes() {
         let (dialer, _) = met();
-        let mut bytes = b"raas control link 1\0D\0\0\0\x02".to_vec();
+        let mut bytes = b"raas control link 1\0D\0\0\0\x03".to_vec();
         for n in [1u8, 2] {
             bytes.extend([0, 0, 0, 0, 0, 0, 0, n]);
             bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, n]);
@@ -276,7 +276,7 @@ mod tests {
         let refusal = dialer.handle_hello(hello).unwrap_err();
         assert_eq!(refusal.reason, Reason::PeerVersion);
         assert!(
-            refusal.detail.contains("version 2") && refusal.detail.contains("speaks 7 (release 9.9.9)"),
+            refusal.detail.contains("version 3") && refusal.detail.contains("speaks 7 (release 9.9.9)"),
             "{refusal}"
         );
         let myself = dialer.hello();

@@ -118,6 +118,8 @@ pub(crate) fn stat(engine: EngineStat, daemon: &DaemonStat, viewer: Viewer) -> S
     let own = [("pairs", daemon.pairs), ("control_links", daemon.links)];
     let other = told().filter(|(n, _)| !n.starts_with("drop_") && !n.starts_with("verbs_"));
     let own = own.iter().filter(|_| all_users);
+    let untold = ["retransmits"].into_iter().filter(|name| counters.iter().all(|(told, _)| told != name));
+    let unknown = totals.unknown.iter().copied().chain(untold).map(String::from).collect();
     Stat {
         device,
         device_reason: daemon.device_reason.clone(),
@@ -137,6 +139,7 @@ pub(crate) fn stat(engine: EngineStat, daemon: &DaemonStat, viewer: Viewer) -> S
         apps: Vec::new(),
         uptime_seconds: daemon.uptime_seconds,
         all_users,
+        unknown,
     }
 }
 

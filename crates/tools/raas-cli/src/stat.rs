@@ -27,6 +27,14 @@ fn by_name(counts: &[(String, u64)]) -> Value {
     Value::Object(counts.iter().map(|(name, n)| (name.clone(), json!(n))).collect::<Map<_, _>>())
 }
 
+/// The counters of device and engine; those that the device cannot tell are null.
+fn counters(s: &Stat) -> Value {
+    let told = s.counters.iter().map(|(name, n)| (name.clone(), json!(n)));
+    // Retransmissions have a key of their own.
+    let unknown = s.unknown.iter().filter(|name| *name != "retransmits").map(|name| (name.clone(), Value::Null));
+    Value::Object(told.chain(unknown.filter(|_| s.all_users)).collect::<Map<_, _>>())
+}
+
 fn to_json(s: &Stat) -> Value {
     json!({
         "schema": "raas.stat/1",
@@ -46,7 +54,8 @@ fn to_json(s: &Stat) -> Value {
         "drops": by_name(&s.drops),
         "verbs": s.verbs,
         "retransmits": s.retransmits,
-        "counters": by_name(&s.counters),
+        "counters": counters(s),
+        "unknown": s.unknown,
         "apps": s.apps,
     })
 }
@@ -65,14 +74,18 @@ fn to_text(s: &Stat) -> String {
         out += "\nyour own lanes and applications; those of all users, and counters, are shown to root and the daemon's user\n";
     }
     let counted = |list: &[(String, u64)]| list.iter().filter(|(_, n)| *n > 0).cloned().collect::<Vec<_>>();
-    for (title, list) in [("packets dropped, by reason", counted(&s.drops)), ("counters", counted(&s.counters))] {
+    let unknown = || s.unknown.iter().filter(|_| s.all_users).map(|name| (name.clone(), "unknown".to_string()));
+    let shown = |list: Vec<(String, u64)>| list.into_iter().map(|(name, n)| (name, table::grouped(n)));
+    let drops: Vec<_> = shown(counted(&s.drops)).collect();
+    let counters: Vec<_> = shown(counted(&s.counters)).chain(unknown()).collect();
+    for (title, list) in [("packets dropped, by reason", drops), ("counters", counters)] {
         if list.is_empty() {
             continue;
         }
         out += &format!("\n{title}\n");
         let mut t = Table::new(&[("", Align::Left), ("", Align::Right)]);
         for (name, n) in list {
-            t.row(vec![format!("  {name}"), table::grouped(n)]);
+            t.row(vec![format!("  {name}"), n]);
         }
         out += &t.render();
     }
@@ -89,7 +102,9 @@ fn resources(s: &Stat) -> String {
     row("shared receive queues", format!("{} ({} receives free)", s.srqs, table::grouped(s.srq_free)));
     row("memory regions", format!("{} ({})", s.mrs, table::bytes(s.pinned_bytes)));
     row("descriptors", s.fds.to_string());
-    row("sent again", format!("{} packets", table::grouped(s.retransmits)));
+    let is_unknown = s.unknown.iter().any(|name| name == "retransmits");
+    let again = if is_unknown { "unknown".into() } else { format!("{} packets", table::grouped(s.retransmits)) };
+    row("sent again", again);
     let v = s.verbs;
     row(
         "work requests",
@@ -229,7 +244,7 @@ mod tests {
             drops: vec![("icrc".into(), 2), ("truncated".into(), 0)],
             verbs: VerbCounts { send: 1, write: 2, write_imm: 3, read: 0, atomic: 0 },
             retransmits: 0,
-            counters: vec![("rnr_naks".into(), 0)],
+            counters: vec![("connects".into(), 0)],
             apps: vec![AppRow {
                 pid: 1,
                 uid: 0,
@@ -241,6 +256,7 @@ mod tests {
             }],
             uptime_seconds: 60,
             all_users: true,
+            unknown: vec!["rnr_naks".into()],
         }
     }
 
@@ -277,7 +293,10 @@ mod tests {
     fn text_shows_what_is_there_and_no_zeros() {
         let text = to_text(&stat());
         assert!(text.contains("1 RC, 0 UD") && text.contains("icrc") && text.contains("10.0.0.2:4790"));
-        assert!(!text.contains("truncated") && !text.contains("rnr_naks"));
+        assert!(!text.contains("truncated") && !text.contains("connects"));
+        assert!(text.lines().any(|l| l.split_whitespace().eq(["rnr_naks", "unknown"])), "{text}");
+        assert_eq!(to_json(&stat())["counters"], json!({"connects": 0, "rnr_naks": null}));
+        assert_eq!(to_json(&stat())["unknown"], json!(["rnr_naks"]));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use verbs::{CqId, Psn, Qpn, RtsAttr, SendFlags, SendOp, SendWr, Status, Time, VerbsError};
+use verbs::{Capabilities, CqId, Psn, Qpn, RtsAttr, SendFlags, SendOp, SendWr, Status, Time, VerbsError};
 
 use super::Peer;
 use super::retry::Retry;
@@ -46,7 +46,7 @@ pub(crate) struct Requester {
     /// The peer gave its receive budget, so it is a software NIC like this one. It acknowledges on its own even
     /// messages that do not ask for it. So a message asks only if somebody waits for its completion; a foreign
     /// responder may leave the others unanswered for ever. WRITEs to such a peer are cut evenly.
-    peer_is_ours: bool,
+    peer: Capabilities,
     pub(super) window: Window,
     pub(super) retry: Retry,
     /// A local error of the request that starts with this packet; it ends the QP once it is the oldest.
@@ -82,7 +82,7 @@ impl Requester {
             data_requests: VecDeque::new(),
             data_requests_sent: 0,
             unrequested: 0,
-            peer_is_ours: false,
+            peer: Capabilities::empty(),
             window: Window::new(1, 0, 256),
             retry: Retry::default(),
             fault: None,
@@ -103,9 +103,9 @@ impl Requester {
     pub(crate) fn apply(&mut self, attr: &RtsAttr, limits: &NicLimits) {
         self.max_rd_atomic = attr.max_rd_atomic.into();
         self.retry.configure(attr.timeout, attr.retry_cnt, attr.rnr_retry);
-        let budget = attr.peer_rx_budget_bytes.unwrap_or(u32::MAX);
+        let budget = attr.peer_rx_budget_bytes;
         self.window = Window::new(limits.window_packets, budget.min(limits.window_bytes).into(), self.mtu);
-        self.peer_is_ours = attr.peer_rx_budget_bytes.is_some();
+        self.peer = attr.peer;
         self.draining = false;
     }
 
@@ -135,7 +135,7 @@ impl Requester {
                 max: 0,
             });
         }
-        let cut = if self.peer_is_ours { Cut::Even } else { Cut::Mtu };
+        let cut = if self.peer.contains(Capabilities::COUNTS_WRITES) { Cut::Even } else { Cut::Mtu };
         self.queue.post(wr, self.mtu, cut)
     }
 
@@ -201,8 +201,10 @@ impl Requester {
         if !self.window.admits(packets, bytes, charge) {
             return None;
         }
-        let is_awaited =
-            !self.peer_is_ours || self.draining || self.next < self.sent || wqe.flags.contains(SendFlags::SIGNALED);
+        let is_awaited = !self.peer.contains(Capabilities::OWES_ACKS)
+            || self.draining
+            || self.next < self.sent
+            || wqe.flags.contains(SendFlags::SIGNALED);
         let ack_request = (is_awaited && self.next + 1 == wqe.end())
             || self.unrequested + 1 >= self.unrequested_max()
             || self.window.is_full(packets + 1, bytes + charge);

@@ -83,7 +83,8 @@ mod tests {
             retry_cnt: 7,
             rnr_retry: 7,
             max_rd_atomic: 1,
-            peer_rx_budget_bytes: None,
+            peer_rx_budget_bytes: u32::MAX,
+            peer: verbs::Capabilities::empty(),
         }
     }
 

@@ -41,7 +41,8 @@ pub fn rts(psn: u32) -> QpModify {
         retry_cnt: 0,
         rnr_retry: 0,
         max_rd_atomic: 0,
-        peer_rx_budget_bytes: None,
+        peer_rx_budget_bytes: u32::MAX,
+        peer: verbs::Capabilities::empty(),
     })
 }
 

@@ -113,7 +113,8 @@ impl World {
                 local: addresses[side],
                 mtu: setup.mtu,
                 limits: setup.limits.clone(),
-                rx_budget_bytes: None,
+                rx_budget_bytes: u32::MAX,
+                capabilities: verbs::Capabilities::ROCE,
                 name: format!("nic{side}"),
                 max_gso_segments: setup.max_gso_segments,
                 id_mode: setup.id_mode,
@@ -347,7 +348,9 @@ pub fn rts(wish: &Wish) -> RtsAttr {
         retry_cnt: wish.retry_cnt,
         rnr_retry: wish.rnr_retry,
         max_rd_atomic: wish.rd_atomic,
-        peer_rx_budget_bytes: wish.budget,
+        peer_rx_budget_bytes: wish.budget.unwrap_or(u32::MAX),
+        // Software NICs tell their budget, in these tests.
+        peer: if wish.budget.is_some() { verbs::Capabilities::SOFTWARE_NIC } else { verbs::Capabilities::ROCE },
     }
 }
 

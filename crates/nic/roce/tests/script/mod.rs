@@ -72,7 +72,8 @@ impl Script {
                 local,
                 mtu: PathMtu::Mtu256,
                 limits,
-                rx_budget_bytes: None,
+                rx_budget_bytes: u32::MAX,
+                capabilities: verbs::Capabilities::ROCE,
                 name: "nic".into(),
                 max_gso_segments: 1,
                 id_mode: Ipv4IdMode::Zero,
@@ -112,7 +113,8 @@ impl Script {
             retry_cnt: 3,
             rnr_retry: 3,
             max_rd_atomic: 3,
-            peer_rx_budget_bytes: own_peer_max_send_wr.map(|_| 1 << 20),
+            peer_rx_budget_bytes: own_peer_max_send_wr.map_or(u32::MAX, |_| 1 << 20),
+            peer: own_peer_max_send_wr.map_or(verbs::Capabilities::ROCE, |_| verbs::Capabilities::SOFTWARE_NIC),
         };
         nic.modify_qp(qpn, &QpModify::Rts(rts)).expect("RTS");
         let to_nic = PseudoHeader::new(peer, local).expect("one family");

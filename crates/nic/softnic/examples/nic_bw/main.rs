@@ -148,7 +148,7 @@ impl End {
 
     /// What the other process must know: port, QP number, key, budget.
     fn card(&self) -> String {
-        let budget = self.nic.device().rx_budget_bytes.unwrap_or(0);
+        let budget = self.nic.device().rx_budget_bytes;
         format!("{} {} {} {} {budget}", self.nic.local_address(), self.qpn.0, self.mr.rkey.0, 1)
     }
 
@@ -167,8 +167,10 @@ impl End {
         self.nic.modify_qp(qp, &QpModify::Rtr(rtr))?;
         // A busy machine may keep a process waiting for tenths of a second: about a second before each retry.
         let timeout = 18;
-        let peer_rx_budget_bytes = Some(budget.parse()?).filter(|b| *b != 0);
-        let rts = RtsAttr { sq_psn: psn, timeout, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: 16, peer_rx_budget_bytes };
+        let peer_rx_budget_bytes = budget.parse()?;
+        let peer = verbs::Capabilities::SOFTWARE_NIC;
+        let rts =
+            RtsAttr { sq_psn: psn, timeout, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: 16, peer_rx_budget_bytes, peer };
         self.nic.modify_qp(qp, &QpModify::Rts(rts))?;
         Ok(Rkey(rkey.parse()?))
     }

@@ -187,3 +187,51 @@ fn hosts_that_cannot_be() {
     let other = HostConfig { address: "10.0.0.1:4792".parse().unwrap(), ..HostConfig::new(A) };
     assert_eq!(fabric.host_with(other).unwrap().device().udp_port, 4792);
 }
+
+const ACCEPT: AcceptAttr =
+    AcceptAttr { peer: Capabilities::empty(), timeout: 14, retry_cnt: 7, rnr_retry: 7, min_rnr_timer: 1 };
+
+#[test]
+fn ends_that_are_set_up_by_offers_use_what_both_devices_can() {
+    let fabric = Fabric::new(3);
+    let mut ends = [end(&fabric, A, QpType::Rc), end(&fabric, B, QpType::Rc)];
+    let attr = OfferAttr { access: Access::all(), mtu_max: PathMtu::Mtu1024, entropy: 0x1234_5678 };
+    let offers = [0, 1].map(|i: usize| {
+        let End { nic, qpn, .. } = &mut ends[i];
+        assert_eq!(nic.device().capabilities, Capabilities::SOFTWARE_NIC);
+        nic.offer(*qpn, &attr).unwrap()
+    });
+    for i in 0..2 {
+        let (peer_qpn, peer) = (ends[1 - i].qpn.0, SocketAddr::new([B, A][i], ROCE_UDP_PORT));
+        let End { nic, qpn, .. } = &mut ends[i];
+        let attr = AcceptAttr { peer: Capabilities::SOFTWARE_NIC, ..ACCEPT };
+        let link = nic.accept(*qpn, &offers[i], &offers[1 - i], &attr).unwrap();
+        assert_eq!(link, Link { peer, peer_qpn, mtu: PathMtu::Mtu1024 });
+    }
+    let [a, b] = &mut ends;
+    a.write(b, 10_000);
+    assert!(fabric.run_until_idle());
+    assert_eq!(a.poll()[0].status, Status::Success);
+    // Even WRITEs are single packets for the peer, one for each path MTU; others are one message.
+    assert_eq!(b.nic.nic_counters().served_write, 10);
+}
+
+#[test]
+fn an_offer_that_cannot_be_changes_nothing() {
+    let fabric = Fabric::new(4);
+    let mut ends = [end(&fabric, A, QpType::Rc), end(&fabric, B, QpType::Rc)];
+    let attr = OfferAttr { access: Access::all(), mtu_max: PathMtu::Mtu4096, entropy: 1 };
+    let [own, good] = [0, 1].map(|i: usize| {
+        let End { nic, qpn, .. } = &mut ends[i];
+        nic.offer(*qpn, &attr).unwrap()
+    });
+    let End { nic, qpn, .. } = &mut ends[0];
+    for at in 0..good.as_bytes().len() {
+        let bytes = good.as_bytes()[..at].to_vec();
+        let Ok(cut) = Endpoint::new(bytes) else { continue };
+        assert!(nic.accept(*qpn, &own, &cut, &ACCEPT).is_err(), "{at} bytes");
+    }
+    assert_eq!(nic.query_qp(*qpn).unwrap().state, QpState::Init);
+    assert!(matches!(nic.accept_datagrams(&good), Err(VerbsError::ForeignEndpoint { found: 1, expected: 2 })));
+    nic.accept(*qpn, &own, &good, &ACCEPT).unwrap();
+}

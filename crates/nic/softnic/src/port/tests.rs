@@ -27,7 +27,8 @@ fn open(seed: u8) -> End {
         local: socket.local(),
         mtu: PathMtu::Mtu1024,
         limits: NicLimits::default(),
-        rx_budget_bytes: None,
+        rx_budget_bytes: u32::MAX,
+        capabilities: verbs::Capabilities::ROCE,
         name: "test".into(),
         max_gso_segments: GSO_SEGMENTS_MAX,
         id_mode: Ipv4IdMode::SegmentIndex,
@@ -66,8 +67,15 @@ fn connect(end: &mut End, peer_qpn: Qpn, peer: SocketAddr) {
         min_rnr_timer: 1,
         source_port: None,
     };
-    let rts =
-        RtsAttr { sq_psn: psn, timeout: 14, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: 1, peer_rx_budget_bytes: None };
+    let rts = RtsAttr {
+        sq_psn: psn,
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        max_rd_atomic: 1,
+        peer_rx_budget_bytes: u32::MAX,
+        peer: verbs::Capabilities::empty(),
+    };
     for to in [init, QpModify::Rtr(rtr), QpModify::Rts(rts)] {
         end.port.nic.modify_qp(end.qpn, &to).unwrap();
     }

@@ -64,8 +64,15 @@ impl End {
         let rtr =
             RtrAttr { dest_qpn: peer_qpn, rq_psn, av, mtu, max_dest_rd_atomic: 8, min_rnr_timer: 1, source_port: None };
         self.nic.modify_qp(qpn, &QpModify::Rtr(rtr)).unwrap();
-        let rts =
-            RtsAttr { sq_psn, timeout: 14, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: 8, peer_rx_budget_bytes: None };
+        let rts = RtsAttr {
+            sq_psn,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 8,
+            peer_rx_budget_bytes: u32::MAX,
+            peer: verbs::Capabilities::empty(),
+        };
         self.nic.modify_qp(qpn, &QpModify::Rts(rts)).unwrap();
     }
 

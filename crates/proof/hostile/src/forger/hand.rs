@@ -17,7 +17,7 @@ use socket2::{Domain, MsgHdr, Protocol, SockAddr, Socket, Type};
 use verbs::{Psn, Qpn, ROCE_UDP_PORT, Rkey};
 
 /// Units that an immediate may claim at most, 4 KiB each, above the route id.
-const CLAIM: u32 = 15 << 28;
+const CLAIM: u32 = 15 << 27;
 /// Bytes of a garbage SEND.
 const GARBAGE_BYTES: usize = 64;
 

@@ -3,34 +3,33 @@
 
 use std::net::IpAddr;
 
-use verbs::{AddressVector, AhId, Gid, PathMtu, Qkey, Qpn, UdDest};
+use verbs::{AhId, DatagramLink, Endpoint, PathMtu, Qpn, UdDest};
 
 use crate::ids::{AppId, LaneId};
 
-/// A host's UD queue pair, as its offer says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a host's offer says of its datagrams.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PeerPort {
-    pub(crate) av: AddressVector,
-    pub(crate) qpn: Qpn,
-    pub(crate) qkey: Qkey,
+    /// For the device.
+    pub(crate) endpoint: Endpoint,
     /// The number that stands in its datagrams.
     pub(crate) token: u64,
     pub(crate) mtu: PathMtu,
 }
 
-/// The UD queue pair of a linked host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The datagram port of a linked host.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DatagramPeer {
     port: PeerPort,
-    ah: AhId,
+    link: DatagramLink,
     /// The peer knows this host's too: it has taken the offer.
     is_ready: bool,
 }
 
 impl DatagramPeer {
     /// One that has not taken this host's offer yet.
-    pub(crate) fn new(port: PeerPort, ah: AhId) -> Self {
-        Self { port, ah, is_ready: false }
+    pub(crate) fn new(port: PeerPort, link: DatagramLink) -> Self {
+        Self { port, link, is_ready: false }
     }
 
     /// Whether it is where an offer says.
@@ -43,7 +42,7 @@ impl DatagramPeer {
     }
 
     pub(crate) fn dest(&self) -> UdDest {
-        UdDest { ah: self.ah, qpn: self.port.qpn, qkey: self.port.qkey }
+        self.link.dest
     }
 
     /// The number that stands in its datagrams.
@@ -53,7 +52,7 @@ impl DatagramPeer {
 
     /// The address handle of its port.
     pub(crate) fn handle(&self) -> AhId {
-        self.ah
+        self.link.dest.ah
     }
 
     /// The peer has taken this host's offer.
@@ -67,7 +66,7 @@ impl DatagramPeer {
 
     /// Whether a datagram came from this host's queue pair.
     pub(crate) fn sent(&self, source: IpAddr, qpn: Option<Qpn>) -> bool {
-        self.port.av.gid == Gid::from(source) && qpn == Some(self.port.qpn)
+        self.link.address == source && qpn == Some(self.link.dest.qpn)
     }
 }
 

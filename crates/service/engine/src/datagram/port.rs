@@ -139,11 +139,6 @@ impl UdPort {
         self.qkey
     }
 
-    /// Longest payload of a datagram to a host whose path MTU is `mtu_bytes`.
-    pub(crate) fn payload_max(&self, mtu_bytes: u32) -> u32 {
-        self.mtu_bytes.min(mtu_bytes).saturating_sub(HEADER_BYTES as u32)
-    }
-
     /// Memory regions registered, and their bytes.
     pub(crate) fn registered(&self) -> (u32, u64) {
         (2, self.receives.region.len() + self.sends.region.len())

@@ -105,21 +105,21 @@ impl Engine {
         let c = &self.counters;
         let (recv_mrs, recv_bytes) = self.recv.registered();
         let frames = self.lanes.iter().filter_map(|(_, l)| l.frames()).map(|f| (1, f.bytes()));
-        let datagrams = std::iter::once(self.datagrams.port.registered());
+        let datagrams = self.datagrams.port.iter().map(|port| port.registered());
         let (mrs, pinned_bytes) = frames
             .chain(datagrams)
             .chain([(self.ring_memory.chunks, self.ring_memory.bytes)])
             .fold((recv_mrs, recv_bytes), |sum, x| (sum.0 + x.0, sum.1 + x.1));
         let mut totals = EngineTotals {
             rc_qps: self.lanes.queue_pairs(),
-            ud_qps: 1,
-            cqs: 1,
-            srqs: 1,
+            ud_qps: self.datagrams.port.iter().len() as u32,
+            cqs: self.completions.queues,
+            srqs: self.recv.queues(),
             srq_free: self.recv.free(),
             mrs,
             pinned_bytes,
+            unknown: Vec::new(),
             counters: vec![
-                ("rnr_naks", c.rnr_naks),
                 ("credit_stalls", c.credit_stalls),
                 ("stale_frames", c.stale_frames),
                 ("app_faults", c.app_faults),
@@ -143,6 +143,10 @@ impl Engine {
                 ("ring_rests", c.ring_rests),
             ],
         };
+        match c.rnr_naks {
+            Some(naks) => totals.counters.push(("rnr_naks", naks)),
+            None => totals.unknown.push("rnr_naks"),
+        }
         totals.counters.extend(self.datagrams.counters());
         totals
     }

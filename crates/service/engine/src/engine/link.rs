@@ -8,8 +8,7 @@ use std::net::IpAddr;
 use control::{LaneOffer, Reason};
 use rand::RngExt;
 use verbs::{
-    Access, AddressVector, Gid, PathMtu, Provider, Psn, Qkey, QpInit, QpModify, QpType, Qpn, RtrAttr, RtsAttr,
-    VerbsError,
+    AcceptAttr, Access, Capabilities, Endpoint, OfferAttr, Provider, QpInit, QpModify, QpType, Qpn, VerbsError,
 };
 
 use super::Engine;
@@ -82,40 +81,31 @@ impl Engine {
             self.sever(nic, id, Reason::PeerLost);
         }
         self.recv.grant(nic)?;
-        let qpn = match self.make_qp(nic, id) {
-            Ok(qpn) => qpn,
+        let (qpn, endpoint) = match self.make_qp(nic, id) {
+            Ok(made) => made,
             Err(e) => {
                 self.recv.release_grant();
                 return Err(e);
             }
         };
         self.last_incarnation = self.last_incarnation.wrapping_add(1).max(1);
-        let psn = Psn::new(self.rng.random());
-        let lane = self.lanes.get_mut(id).expect("found or made above");
-        let mtu = lane.mtu_to_offer(self.device.mtu);
         let (incarnation, credits) = (self.last_incarnation, self.config.lane_credits);
-        lane.on_offered(OwnEnd { incarnation, qpn, psn, mtu, credits });
+        let lane = self.lanes.get_mut(id).expect("found or made above");
+        lane.on_offered(OwnEnd { incarnation, qpn, endpoint: endpoint.clone(), credits });
         self.lanes.bind(qpn, id);
         Ok(LaneOffer {
             lane: LANE_NUMBER,
-            incarnation: self.last_incarnation,
-            qpn: qpn.0,
-            psn: psn.get(),
-            gid: self.device.gid.ip(),
-            udp_port: self.device.udp_port,
-            mtu_bytes: mtu.bytes() as u32,
+            incarnation,
+            endpoint: endpoint.into_bytes(),
+            capabilities: self.device.capabilities.bits(),
             max_msg_bytes: self.device.max_msg_bytes,
-            max_rd_atomic: self.device.max_rd_atomic,
-            credits: self.config.lane_credits,
+            credits,
             send_bytes_max: self.config.send_bytes_max,
-            rx_budget_bytes: self.device.rx_budget_bytes,
-            ud_qpn: self.datagrams.port.qpn().0,
-            ud_qkey: self.datagrams.port.qkey().0,
-            ud_token: self.datagrams.token(),
+            datagrams: self.datagrams.offer(nic),
         })
     }
 
-    fn make_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) -> Result<Qpn, VerbsError> {
+    fn make_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) -> Result<(Qpn, Endpoint), VerbsError> {
         let lane = self.lanes.get_mut(id).ok_or(VerbsError::NoSuch("lane"))?;
         lane.make_frames(nic, self.config.send_bytes_max)?;
         let qpn = nic.create_qp(&QpInit {
@@ -130,65 +120,53 @@ impl Engine {
             max_inline_bytes: 0,
             sq_sig_all: false,
         })?;
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        if let Err(e) = nic.modify_qp(qpn, &QpModify::Init { access, qkey: Qkey(0) }) {
-            let _ = nic.destroy_qp(qpn);
-            return Err(e);
+        let lane = self.lanes.get_mut(id).ok_or(VerbsError::NoSuch("lane"))?;
+        let attr = OfferAttr {
+            access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+            mtu_max: lane.offer_mtu(self.device.mtu),
+            entropy: self.rng.random(),
+        };
+        match nic.offer(qpn, &attr) {
+            Ok(endpoint) => Ok((qpn, endpoint)),
+            Err(e) => {
+                let _ = nic.destroy_qp(qpn);
+                Err(e)
+            }
         }
-        Ok(qpn)
     }
 
-    /// The peer's offer: the queue pair goes to RTR and RTS. Then the daemon sends LaneReady.
+    /// The peer's offer: the queue pair is connected to it. Then the daemon sends LaneReady.
     pub fn lane_accept<P: Provider>(&mut self, nic: &mut P, peer: IpAddr, offer: &LaneOffer) -> Result<(), VerbsError> {
         let id = self.lanes.to(peer).ok_or(VerbsError::NoSuch("lane"))?;
-        let lane = self.lanes.get_mut(id).ok_or(VerbsError::NoSuch("lane"))?;
-        if lane.state() != LaneState::Offered {
-            return Err(VerbsError::NoSuch("lane that waits for an offer"));
-        }
-        let mtu = check_offer(offer)?.min(lane.mtu_offered());
-        self.learn_datagram_peer(nic, id, offer, mtu)?;
-        let Some((lane, qpn)) = self.lanes.get_mut(id).and_then(|l| l.qpn().map(|qpn| (l, qpn))) else { return Ok(()) };
-        let psn = lane.psn();
-        let av = AddressVector { udp_port: offer.udp_port, ..AddressVector::new(Gid::from(offer.gid)) };
-        let max_rd_atomic = offer.max_rd_atomic.min(self.device.max_rd_atomic);
-        let rtr = RtrAttr {
-            dest_qpn: Qpn(offer.qpn),
-            rq_psn: Psn::new(offer.psn),
-            av,
-            mtu,
-            max_dest_rd_atomic: self.device.max_rd_atomic,
+        let lane = self.lanes.get(id).ok_or(VerbsError::NoSuch("lane"))?;
+        let Some((qpn, own)) = lane.offered() else { return Err(VerbsError::NoSuch("lane that waits for an offer")) };
+        check_offer(offer)?;
+        let theirs = Capabilities::from_bits_truncate(offer.capabilities);
+        let attr = AcceptAttr {
+            peer: theirs,
+            timeout: LANE_ACK_TIMEOUT,
+            retry_cnt: LANE_RETRIES,
+            rnr_retry: LANE_RNR_RETRIES,
             min_rnr_timer: LANE_MIN_RNR_TIMER,
-            // A software NIC sends from its own port; foreign stacks vary theirs.
-            source_port: offer.rx_budget_bytes.map(|_| offer.udp_port),
         };
-        match nic.modify_qp(qpn, &QpModify::Rtr(rtr)) {
+        let link = match nic.accept(qpn, own, &Endpoint::new(offer.endpoint.clone())?, &attr) {
             // It failed before it was used: a reset follows the answer.
             Err(e @ VerbsError::WrongState { .. }) => {
                 self.lanes.fail(id, e.to_string());
                 return Ok(());
             }
             other => other?,
-        }
-        let rts = RtsAttr {
-            sq_psn: psn,
-            timeout: LANE_ACK_TIMEOUT,
-            retry_cnt: LANE_RETRIES,
-            rnr_retry: LANE_RNR_RETRIES,
-            max_rd_atomic,
-            peer_rx_budget_bytes: offer.rx_budget_bytes,
         };
-        nic.modify_qp(qpn, &QpModify::Rts(rts))?;
+        self.learn_datagram_peer(nic, id, offer.datagrams.as_ref(), link.mtu)?;
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         lane.on_accepted(PeerEnd {
             incarnation: offer.incarnation,
-            qpn: Qpn(offer.qpn),
-            port: offer.udp_port,
-            mtu,
+            link,
             credits: offer.credits,
             frame_bytes_max: offer.send_bytes_max.min(self.config.send_bytes_max) as usize,
             piece_bytes_max: self.config.quantum_bytes.min(offer.max_msg_bytes).min(self.device.max_msg_bytes),
-            // Only software NICs have a budget of what they can buffer.
-            splits_pieces: offer.rx_budget_bytes.is_some() && self.device.rx_budget_bytes.is_some(),
+            splits_pieces: theirs.contains(Capabilities::COUNTS_WRITES)
+                && self.device.capabilities.contains(Capabilities::EVEN_WRITES),
         });
         Ok(())
     }
@@ -334,8 +312,8 @@ impl Engine {
     }
 }
 
-/// Refuses an offer that this end cannot work with; the peer's path MTU.
-fn check_offer(offer: &LaneOffer) -> Result<PathMtu, VerbsError> {
+/// Refuses an offer that this end cannot work with. What its endpoints say is judged by the device.
+fn check_offer(offer: &LaneOffer) -> Result<(), VerbsError> {
     let range = |what, value: u32, min: u32, max: u32| {
         if (min..=max).contains(&value) {
             Ok(())
@@ -344,17 +322,7 @@ fn check_offer(offer: &LaneOffer) -> Result<PathMtu, VerbsError> {
         }
     };
     range("number of the offered lane", offer.lane, LANE_NUMBER, LANE_NUMBER)?;
-    range("QP number of the offer", offer.qpn, 1, Psn::MODULUS - 1)?;
-    range("PSN of the offer", offer.psn, 0, Psn::MODULUS - 1)?;
-    range("UD QP number of the offer", offer.ud_qpn, 1, Psn::MODULUS - 1)?;
-    range("queue key of the offer", offer.ud_qkey, 0, u32::MAX >> 1)?;
     range("credits of the offer", offer.credits, LANE_CREDITS_MIN, LANE_CREDITS_MAX)?;
     range("longest SEND of the offer", offer.send_bytes_max, FRAME_BYTES_MIN, u32::MAX)?;
-    range("longest message of the offer", offer.max_msg_bytes, RING_BYTES_MIN, u32::MAX)?;
-    PathMtu::from_bytes(offer.mtu_bytes as usize).ok_or(VerbsError::OutOfRange {
-        what: "path MTU of the offer",
-        value: offer.mtu_bytes.into(),
-        min: PathMtu::Mtu256.bytes() as u64,
-        max: PathMtu::Mtu4096.bytes() as u64,
-    })
+    range("longest message of the offer", offer.max_msg_bytes, RING_BYTES_MIN, u32::MAX)
 }

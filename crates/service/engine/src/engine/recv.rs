@@ -47,7 +47,9 @@ impl Engine {
         self.completions.put_back(batch);
         self.repost(nic);
         // What fails here is tried again when the queue pair was revived.
-        let _ = self.datagrams.port.repost(nic);
+        if let Some(port) = &mut self.datagrams.port {
+            let _ = port.repost(nic);
+        }
         true
     }
 
@@ -63,7 +65,7 @@ impl Engine {
 
     fn on_completion<P: Provider>(&mut self, nic: &mut P, c: &Completion) {
         let lane = self.lanes.of_qp(c.qpn);
-        if lane.is_none() && c.qpn == self.datagrams.port.qpn() {
+        if lane.is_none() && self.datagrams.is_port(c.qpn) {
             return self.on_datagram_completion(c);
         }
         let result = if c.wr_id & RECV_WR != 0 {
@@ -149,7 +151,7 @@ impl Engine {
     /// Ring data arrived.
     #[inline]
     fn on_data(&mut self, id: LaneId, imm: u32, c: &Completion) -> Result<(), Violation> {
-        let immediate = Immediate::from_bits(imm);
+        let immediate = Immediate::from_bits(imm).ok_or(Violation::Operation(imm))?;
         let route = self.vqps.named(immediate.route);
         let bytes = c.byte_len.saturating_add(immediate.bytes_before);
         let vqp = self.vqps.on_lane(id, route).ok_or(Violation::DataRoute(imm))?;

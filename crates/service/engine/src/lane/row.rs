@@ -28,7 +28,7 @@ impl Lane {
             incarnation: self.incarnation,
             resets: self.resets,
             qpn: Some(if self.has_qp() { self.qpn.0 } else { 0 }),
-            peer_qpn: Some(if self.has_qp() { self.peer_qpn.0 } else { 0 }),
+            peer_qpn: Some(if self.has_qp() { self.peer_qpn } else { 0 }),
             mtu_bytes: self.mtu.bytes() as u32,
             connections: self.members.count(),
             credits: self.tx.available(),

@@ -15,7 +15,7 @@ mod queue_pair;
 
 use crate::apps::SimApp;
 use crate::late::Late;
-use crate::world::{addr, stream_listener};
+use crate::world::{addr, offered, stream_listener};
 use queue_pair::{join, queue_pair, their_offer};
 
 const FRAMES_AT: u64 = 0;
@@ -49,7 +49,8 @@ fn nic(host: usize) -> Nic {
         local: SocketAddr::new(addr(host), 4791),
         mtu: PathMtu::Mtu1024,
         limits: NicLimits::default(),
-        rx_budget_bytes: None,
+        rx_budget_bytes: u32::MAX,
+        capabilities: verbs::Capabilities::ROCE,
         name: "sim".into(),
         max_gso_segments: 1,
         id_mode: Ipv4IdMode::Zero,
@@ -374,10 +375,11 @@ fn wrong_opens_and_answers_fail_the_lane() {
 #[test]
 fn data_where_none_may_be_fails_the_lane() {
     type Act = fn(&mut Evil, u32, RemoteAddr);
-    let cases: [(&str, Act); 10] = [
+    let cases: [(&str, Act); 11] = [
         ("does not exist", |e, route, at| e.post(SendOp::WriteImm(at, route + 1), 10)),
-        ("does not exist", |e, _, at| e.post(SendOp::WriteImm(at, u32::MAX), 10)),
-        ("more than 28 bits", |e, _, _| {
+        ("does not exist", |e, _, at| e.post(SendOp::WriteImm(at, u32::MAX >> 1), 10)),
+        ("operation 0x80000001", |e, _, at| e.post(SendOp::WriteImm(at, 1 << 31 | 1), 10)),
+        ("more than 27 bits", |e, _, _| {
             let body = e.open_body(4096, 9);
             e.record(1, 0x1234_5678, &body);
         }),
@@ -495,7 +497,8 @@ fn receives_are_posted_before_they_are_granted_again() {
     e.engine.run(e.now, &mut e.nic);
     assert_eq!(e.engine.totals().rc_qps, 1, "what came on the old queue pair does not touch the new one");
     let lane = &e.engine.lanes()[0];
-    assert_eq!((lane.qpn, lane.granted), (Some(offer.qpn), offer.credits.into()));
+    let qpn = offered(&offer).qpn;
+    assert_eq!((lane.qpn, lane.granted), (Some(qpn.0), offer.credits.into()));
 }
 
 #[test]

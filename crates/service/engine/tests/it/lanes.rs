@@ -5,7 +5,7 @@ use std::time::Duration;
 use control::Reason;
 use verbs::PathMtu;
 
-use crate::world::{World, addr};
+use crate::world::{World, addr, offered};
 
 #[test]
 fn a_lost_peer_resets_connections_and_a_new_lane_serves_new_ones() {
@@ -149,9 +149,9 @@ fn a_new_offer_gives_the_old_lane_up() {
     let free = h.engine.totals().srq_free;
     let first = h.engine.lanes()[0].clone();
     let again = h.engine.lane_offer(&mut h.nic, addr(1)).unwrap();
-    assert!(Some(again.qpn) != first.qpn && again.incarnation == first.incarnation + 1);
+    assert!(Some(offered(&again).qpn.0) != first.qpn && again.incarnation == first.incarnation + 1);
     let third = h.engine.lane_offer(&mut h.nic, addr(1)).unwrap();
-    assert!(third.qpn != again.qpn && third.incarnation == again.incarnation + 1);
+    assert!(offered(&third).qpn != offered(&again).qpn && third.incarnation == again.incarnation + 1);
     assert_eq!(h.engine.totals().rc_qps, 1);
     assert_eq!(h.engine.totals().srq_free, free, "as many receives as one grant needs");
     w.settle();
@@ -166,12 +166,17 @@ fn offers_that_cannot_be_are_refused() {
     let good = b.engine.lane_offer(&mut b.nic, addr(0)).unwrap();
     assert!(a.engine.lane_accept(&mut a.nic, addr(1), &good).is_err(), "nothing was offered");
     a.engine.lane_offer(&mut a.nic, addr(1)).unwrap();
-    let bad: [fn(&mut control::LaneOffer); 8] = [
+    let bad: [fn(&mut control::LaneOffer); 12] = [
         |o| o.lane = 1,
-        |o| o.qpn = 0,
-        |o| o.qpn = 1 << 24,
-        |o| o.psn = 1 << 24,
-        |o| o.mtu_bytes = 1500,
+        // The bytes of docs/wire.md: kind, queue pair, PSN, path MTU; none, too few, too many.
+        |o| o.endpoint[0] = 2,
+        |o| o.endpoint[1..5].fill(0),
+        |o| o.endpoint[1] = 1,
+        |o| o.endpoint[5] = 1,
+        |o| o.endpoint[28] = 7,
+        |o| o.endpoint.clear(),
+        |o| o.endpoint.truncate(33),
+        |o| o.endpoint.resize(129, 0),
         |o| o.credits = 7,
         |o| o.send_bytes_max = 255,
         |o| o.max_msg_bytes = 100,

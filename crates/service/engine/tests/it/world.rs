@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
 use shm::EnginePage;
-use verbs::{PathMtu, Region, Time};
+use verbs::{Capabilities, Endpoint, PathMtu, Region, RoceEndpoint, Time};
 
 use crate::apps::SimApp;
 
@@ -535,7 +535,8 @@ impl Host {
             local: SocketAddr::new(addr, udp_port(index)),
             mtu: PathMtu::Mtu4096,
             limits: NicLimits::default(),
-            rx_budget_bytes: seed.is_multiple_of(2).then_some(1 << 20),
+            rx_budget_bytes: if seed.is_multiple_of(2) { 1 << 20 } else { u32::MAX },
+            capabilities: if seed.is_multiple_of(2) { Capabilities::SOFTWARE_NIC } else { Capabilities::ROCE },
             name: "sim".into(),
             max_gso_segments: 16,
             id_mode: Ipv4IdMode::SegmentIndex,
@@ -586,4 +587,9 @@ impl Host {
 /// A listener for streams.
 pub(crate) fn stream_listener(port: u16, backlog: u32, ring_bytes: u32) -> Listen {
     Listen { port, backlog, ring_bytes, kind: Kind::Stream }
+}
+
+/// The queue pair that an offer is of.
+pub(crate) fn offered(offer: &LaneOffer) -> RoceEndpoint {
+    RoceEndpoint::parse(&Endpoint::new(offer.endpoint.clone()).unwrap()).unwrap()
 }

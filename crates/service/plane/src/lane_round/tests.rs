@@ -9,19 +9,12 @@ fn offer(qpn: u32) -> LaneOffer {
     LaneOffer {
         lane: 0,
         incarnation: qpn,
-        qpn,
-        psn: 1,
-        gid: "127.0.0.1".parse().unwrap(),
-        udp_port: 4791,
-        mtu_bytes: 1024,
+        endpoint: vec![1],
+        capabilities: 0,
         max_msg_bytes: 1 << 20,
-        max_rd_atomic: 16,
         credits: 8,
         send_bytes_max: 1024,
-        rx_budget_bytes: None,
-        ud_qpn: 78,
-        ud_qkey: 1,
-        ud_token: 1,
+        datagrams: None,
     }
 }
 
@@ -131,7 +124,7 @@ impl Net {
                 RoundAction::Accept { round, offer } => {
                     // An older end is gone, and cannot take an offer.
                     if round == side.round.number() && matches!(side.round.state, State::Accepting { .. }) {
-                        side.engine.peer_qpn = Some(offer.qpn);
+                        side.engine.peer_qpn = Some(offer.incarnation);
                     }
                     side.round.on_accepted(round, if fails { Err(Reason::LaneFailed) } else { Ok(()) });
                 }

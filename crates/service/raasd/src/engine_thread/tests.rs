@@ -108,7 +108,8 @@ fn start_counting(polls_left: Option<u32>, polls: Arc<AtomicU64>) -> EngineHandl
         max_rd_atomic: 1,
         max_qp: 64,
         max_mr: 64,
-        rx_budget_bytes: None,
+        capabilities: verbs::Capabilities::ROCE,
+        rx_budget_bytes: u32::MAX,
     };
     let page = Segment::create("test", EnginePage::BYTES, Sharing::PeerReadOnly).unwrap();
     let page = EnginePage::format(page.into_region(), 1).unwrap();

@@ -4,10 +4,11 @@ use std::io::Write as _;
 use std::net::{IpAddr, TcpStream};
 use std::time::Duration;
 
-use control::{CHALLENGE_BYTES, LaneOffer, PeerMessage, Reason, WIRE_VERSION, encode, with_length};
+use control::{CHALLENGE_BYTES, DatagramOffer, LaneOffer, PeerMessage, Reason, WIRE_VERSION, encode, with_length};
 use hmac::{Hmac, KeyInit, Mac};
 use raas::Stream;
 use sha2::Sha256;
+use verbs::{Capabilities, Gid, PathMtu, Psn, Qkey, Qpn, RoceEndpoint, RocePort};
 
 use crate::hosts::{Host, PATIENCE, bounded, check_echo, eventually};
 use crate::middle::{connect_from, read_message, write_message};
@@ -53,22 +54,26 @@ fn last(link: &mut TcpStream) -> PeerMessage {
 }
 
 fn offer(address: IpAddr) -> LaneOffer {
+    let gid = Gid::from(address);
+    let endpoint = RoceEndpoint {
+        qpn: Qpn(77),
+        psn: Psn::new(1),
+        gid,
+        udp_port: 4791,
+        mtu: PathMtu::Mtu1024,
+        max_rd_atomic: 1,
+        rx_budget_bytes: u32::MAX,
+    };
+    let port = RocePort { qpn: Qpn(78), qkey: Qkey(1), gid, udp_port: 4791 };
     LaneOffer {
         lane: 0,
         incarnation: 1,
-        qpn: 77,
-        psn: 1,
-        gid: address,
-        udp_port: 4791,
-        mtu_bytes: 1024,
+        endpoint: endpoint.to_endpoint().into_bytes(),
+        capabilities: Capabilities::ROCE.bits(),
         max_msg_bytes: 1 << 30,
-        max_rd_atomic: 1,
         credits: 64,
         send_bytes_max: 4096,
-        rx_budget_bytes: None,
-        ud_qpn: 78,
-        ud_qkey: 1,
-        ud_token: 1,
+        datagrams: Some(DatagramOffer { endpoint: port.to_endpoint().into_bytes(), token: 1 }),
     }
 }
 
@@ -102,13 +107,16 @@ fn offers_that_cannot_be_used_are_answered_by_a_reset() {
     bounded(|| {
         let host = Host::started();
         let us = Host::new().address();
-        let changes: [fn(&mut LaneOffer); 6] = [
-            |o| o.qpn = u32::MAX,
-            |o| o.mtu_bytes = 77,
-            |o| o.gid = IpAddr::from([0; 16]),
+        let changes: [fn(&mut LaneOffer); 8] = [
+            // Queue pair, path MTU, address and PSN of the endpoint.
+            |o| o.endpoint[1..5].fill(0xff),
+            |o| o.endpoint[28] = 77,
+            |o| o.endpoint[9..25].fill(0),
+            |o| o.endpoint[5..9].fill(0xff),
             |o| o.send_bytes_max = 0,
             |o| o.credits = 0,
-            |o| o.psn = u32::MAX,
+            |o| o.endpoint = vec![9; 5000],
+            |o| o.datagrams = Some(DatagramOffer { endpoint: Vec::new(), token: 0 }),
         ];
         for (n, change) in (1..).zip(changes) {
             let mut link = join(&host, us, n);

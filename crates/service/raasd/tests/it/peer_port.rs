@@ -91,7 +91,7 @@ fn another_version_is_refused_and_both_are_named() {
         assert!(matches!(stranger.next(), Some(PeerMessage::Hello { version: WIRE_VERSION, .. })));
         let (reason, detail) = stranger.last_reason().unwrap();
         assert_eq!(reason, Reason::PeerVersion);
-        assert!(detail.contains("version 2 ") && detail.contains("speaks 42 (release 9.9.9)"), "{detail}");
+        assert!(detail.contains("version 3 ") && detail.contains("speaks 42 (release 9.9.9)"), "{detail}");
     });
 }
 

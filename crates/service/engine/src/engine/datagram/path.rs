@@ -6,9 +6,10 @@
 
 use std::net::IpAddr;
 
-use control::{LaneOffer, Reason};
-use verbs::{AddressVector, Gid, PathMtu, Provider, Qkey, Qpn, Time, VerbsError};
+use control::{DatagramOffer, Reason};
+use verbs::{Endpoint, PathMtu, Provider, Time, VerbsError};
 
+use crate::datagram::header::HEADER_BYTES;
 use crate::datagram::peer::{DatagramPeer, PathAsk, PeerPort};
 use crate::engine::Engine;
 use crate::event::Event;
@@ -47,7 +48,10 @@ impl Engine {
         self.check_way(uid, to)?;
         let lane = self.lane_to(nic, to).ok_or(Reason::LocalLimit)?;
         if let Some(peer) = self.datagram_peer(lane) {
-            return Ok(Some(self.payload_max(&peer)));
+            return Ok(Some(self.payload_max(peer.mtu())));
+        }
+        if !self.datagrams.has_port() || self.lanes.get(lane).is_some_and(Lane::is_up) {
+            return Err(Reason::NoDatagrams);
         }
         if !self.datagrams.add_ask(PathAsk { app, request, lane }) {
             return Err(Reason::LocalLimit);
@@ -59,16 +63,17 @@ impl Engine {
     /// Longest payload between two sockets of this host: the same as to other hosts, so that a program need not treat
     /// them differently.
     pub(in crate::engine) fn local_payload_max(&self) -> u32 {
-        self.datagrams.port.payload_max(self.device.mtu.bytes() as u32)
+        self.payload_max(self.device.mtu)
     }
 
-    pub(in crate::engine) fn payload_max(&self, peer: &DatagramPeer) -> u32 {
-        self.datagrams.port.payload_max(peer.mtu().bytes() as u32)
+    /// Longest payload to a host with this path MTU.
+    pub(in crate::engine) fn payload_max(&self, mtu: PathMtu) -> u32 {
+        (self.device.mtu.min(mtu).bytes() as u32).saturating_sub(HEADER_BYTES as u32)
     }
 
     /// A linked host, if datagrams to it can be sent.
-    pub(in crate::engine) fn datagram_peer(&self, lane: LaneId) -> Option<DatagramPeer> {
-        self.lanes.get(lane)?.datagram().filter(DatagramPeer::is_ready)
+    pub(in crate::engine) fn datagram_peer(&self, lane: LaneId) -> Option<&DatagramPeer> {
+        self.lanes.get(lane)?.datagram().filter(|peer| peer.is_ready())
     }
 
     fn answer_asks(&mut self, lane: LaneId, result: Result<u32, Reason>) {
@@ -85,27 +90,36 @@ impl Engine {
         &mut self,
         nic: &mut P,
         id: LaneId,
-        offer: &LaneOffer,
+        offer: Option<&DatagramOffer>,
         mtu: PathMtu,
     ) -> Result<(), VerbsError> {
-        let av = AddressVector { udp_port: offer.udp_port, ..AddressVector::new(Gid::from(offer.gid)) };
-        let port = PeerPort { av, qpn: Qpn(offer.ud_qpn), qkey: Qkey(offer.ud_qkey), token: offer.ud_token, mtu };
+        let port = match offer.filter(|_| self.datagrams.has_port()) {
+            Some(offer) => PeerPort { endpoint: Endpoint::new(offer.endpoint.clone())?, token: offer.token, mtu },
+            None => {
+                self.drop_datagram_peer(nic, id);
+                return Ok(());
+            }
+        };
         if self.lanes.get(id).and_then(Lane::datagram).is_some_and(|known| known.is_at(&port)) {
             return Ok(());
         }
         self.drop_datagram_peer(nic, id);
-        let ah = nic.create_ah(&av)?;
-        if let Some(lane) = self.lanes.get_mut(id) {
-            lane.set_datagram(DatagramPeer::new(port, ah));
-        }
+        let link = nic.accept_datagrams(&port.endpoint)?;
         self.datagrams.add_peer(port.token, id);
+        if let Some(lane) = self.lanes.get_mut(id) {
+            lane.set_datagram(DatagramPeer::new(port, link));
+        }
         Ok(())
     }
 
     /// The peer has taken this host's offer: datagrams can be sent both ways.
     pub(in crate::engine) fn on_datagram_peer_ready(&mut self, id: LaneId) {
-        let Some(peer) = self.lanes.get_mut(id).and_then(Lane::on_datagram_ready) else { return };
-        self.answer_asks(id, Ok(self.payload_max(&peer)));
+        let path = match self.lanes.get_mut(id).and_then(Lane::on_datagram_ready) {
+            Some(mtu) => Ok(self.payload_max(mtu)),
+            // One of the two devices has no datagrams.
+            None => Err(Reason::NoDatagrams),
+        };
+        self.answer_asks(id, path);
     }
 
     /// There is no link, or none that can be used. Everything that waits for it gets the reason.

@@ -120,7 +120,8 @@ impl Engine {
     fn dial_for_datagrams<P: Provider>(&mut self, nic: &mut P, id: SocketId, host: IpAddr) {
         let Some(app) = self.datagrams.sockets.get(id).and_then(|s| self.apps.get(s.at().app)) else { return };
         let uid = app.uid();
-        if self.check_way(uid, host).is_ok()
+        if self.datagrams.has_port()
+            && self.check_way(uid, host).is_ok()
             && let Some(lane) = self.lane_in_passing(nic, host)
         {
             self.want_link_in_passing(lane, uid);
@@ -134,9 +135,10 @@ impl Engine {
         }
         let is_own = self.is_own(to.ip());
         let peer = self.lanes.to(to.ip()).and_then(|lane| self.datagram_peer(lane));
+        let peer = peer.map(|peer| (peer.dest(), peer.mtu()));
         let payload_max = match peer {
             _ if is_own => self.local_payload_max(),
-            Some(peer) => self.payload_max(&peer),
+            Some((_, mtu)) => self.payload_max(mtu),
             None => {
                 self.dial_for_datagrams(nic, id, to.ip());
                 return Outcome::Dropped(DropReason::NoPeer);
@@ -145,28 +147,31 @@ impl Engine {
         if u32::from(record.bytes) > payload_max {
             return Outcome::Dropped(DropReason::TooLong);
         }
-        if self.datagrams.port.is_batch_full() {
+        if self.datagrams.port.as_ref().is_some_and(|port| port.is_batch_full()) {
             self.flush_datagrams(nic);
         }
-        if self.datagrams.port.has_failed() && !is_own {
-            return Outcome::Dropped(DropReason::Device);
-        }
-        if !is_own && !self.datagrams.port.has_room(record.bytes.into()) {
-            return Outcome::Blocked;
+        if !is_own {
+            match &self.datagrams.port {
+                Some(port) if port.has_failed() => return Outcome::Dropped(DropReason::Device),
+                Some(port) if port.has_room(record.bytes.into()) => {}
+                Some(_) => return Outcome::Blocked,
+                None => return Outcome::Dropped(DropReason::NoPeer),
+            }
         }
         let mut payload = self.datagrams.take_scratch();
         let Some(socket) = self.datagrams.sockets.get(id) else { return Outcome::Blocked };
         socket.copy_payload(record, &mut payload);
         let from = socket.local();
         let dropped = match peer {
-            Some(peer) if !is_own => {
+            Some((dest, _)) if !is_own => {
                 let header = Header {
                     source_port: from.port(),
                     destination_port: to.port(),
                     bytes: record.bytes,
                     token: self.datagrams.token(),
                 };
-                let staged = self.datagrams.port.stage(&header.to_bytes(), &payload, peer.dest());
+                let port = self.datagrams.port.as_mut();
+                let staged = port.is_some_and(|port| port.stage(&header.to_bytes(), &payload, dest));
                 (!staged).then_some(DropReason::Device)
             }
             _ => self.deliver(to.port(), from, &payload),
@@ -187,7 +192,7 @@ impl Engine {
     }
 
     fn flush_datagrams<P: Provider>(&mut self, nic: &mut P) {
-        if let Err(refused) = self.datagrams.port.flush(nic) {
+        if let Some(Err(refused)) = self.datagrams.port.as_mut().map(|port| port.flush(nic)) {
             self.datagrams.drops.count(DropReason::Device, refused);
         }
     }
@@ -202,9 +207,10 @@ impl Engine {
     }
 
     fn revive_datagrams<P: Provider>(&mut self, nic: &mut P) -> bool {
+        let Some(port) = &mut self.datagrams.port else { return false };
         let completions = &mut self.completions.waiting;
         let mut received = 0;
-        let lost = self.datagrams.port.try_revive(self.now, nic, |nic, cq, qpn| {
+        let lost = port.try_revive(self.now, nic, |nic, cq, qpn| {
             for _ in 0..DRAIN_POLLS {
                 match nic.poll_cq(cq, completions, COMPLETIONS_PER_RUN) {
                     Ok(n) if n > 0 => {}
@@ -223,7 +229,7 @@ impl Engine {
 
     /// A completion of the UD queue pair.
     pub(in crate::engine) fn on_datagram_completion(&mut self, c: &Completion) {
-        let port = &mut self.datagrams.port;
+        let Some(port) = &mut self.datagrams.port else { return };
         let ok = c.status == Status::Success;
         if c.wr_id & RECV_WR == 0 {
             return if ok { port.on_sent(c.wr_id) } else { port.fail() };
@@ -234,7 +240,7 @@ impl Engine {
         };
         if ok {
             let mut datagram = self.datagrams.take_arrived();
-            let read = self.datagrams.port.read(entry, c.byte_len, &mut datagram);
+            let read = self.datagrams.port.as_ref().is_some_and(|port| port.read(entry, c.byte_len, &mut datagram));
             let dropped = if read { self.on_datagram(&datagram, c) } else { Some(DropReason::Malformed) };
             self.datagrams.put_back_arrived(datagram);
             match dropped {
@@ -244,7 +250,9 @@ impl Engine {
         } else {
             port.fail();
         }
-        self.datagrams.port.give_back(entry);
+        if let Some(port) = &mut self.datagrams.port {
+            port.give_back(entry);
+        }
     }
 
     /// A datagram, its header area first. Says why it is dropped, if it is.

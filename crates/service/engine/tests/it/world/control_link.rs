@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use control::Reason;
-use verbs::VerbsError;
+use control::{LaneOffer, Reason};
+use verbs::{Endpoint, RocePort, VerbsError};
 
 use super::{Arrival, Link, World, addr};
 
@@ -18,7 +18,7 @@ impl World {
             let h = &mut self.hosts[i];
             match h.engine.lane_offer(&mut h.nic, addr(to)) {
                 Ok(offer) => {
-                    self.hosts[i].ud_qpn = offer.ud_qpn;
+                    self.hosts[i].ud_qpn = datagram_port(&offer).qpn.0;
                     self.send_link(i, to, Link::Offer(offer));
                 }
                 Err(VerbsError::Full { .. }) => {
@@ -139,4 +139,10 @@ impl World {
             self.send_link(i, to, Link::Ready);
         }
     }
+}
+
+/// Where an offer says that its host takes datagrams.
+fn datagram_port(offer: &LaneOffer) -> RocePort {
+    let datagrams = offer.datagrams.as_ref().expect("every device of the tests has datagrams");
+    RocePort::parse(&Endpoint::new(datagrams.endpoint.clone()).unwrap()).unwrap()
 }
