@@ -21,7 +21,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::io::DupFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::segment::overcommit_is_strict;
+use crate::overcommit::overcommit_is_strict;
 
 /// Shared mappings that can be looked after; a process may have about as many in all (`vm.max_map_count`).
 const MAPPINGS_MAX: usize = 1 << 16;
@@ -58,13 +58,13 @@ static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 /// Entries that are free again.
-static FREE: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 /// What handled SIGBUS before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// A place in the table of mappings; given back on drop, before the mapping goes.
 #[derive(Debug)]
-pub(crate) struct Watched(u32);
+pub(crate) struct Watched(usize);
 
 impl Watched {
     /// `None`: nobody installed the handler. An error: the table is full.
@@ -75,7 +75,7 @@ impl Watched {
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
         let used = USED.load(Ordering::Relaxed);
         let at = match free.pop() {
-            Some(at) => at as usize,
+            Some(at) => at,
             None if used < MAPPINGS_MAX => used,
             None => {
                 return Err(io::Error::new(
@@ -89,17 +89,17 @@ impl Watched {
         entry.len.store(len, Ordering::Relaxed);
         entry.start.store(start.as_ptr().addr(), Ordering::Release);
         USED.store(used.max(at + 1), Ordering::Release);
-        Ok(Some(Self(at as u32)))
+        Ok(Some(Self(at)))
     }
 
     pub(crate) fn has_faulted(&self) -> bool {
-        ENTRIES[self.0 as usize].has_faulted.load(Ordering::Acquire)
+        ENTRIES[self.0].has_faulted.load(Ordering::Acquire)
     }
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        ENTRIES[self.0 as usize].start.store(0, Ordering::Release);
+        ENTRIES[self.0].start.store(0, Ordering::Release);
         FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.0);
     }
 }

@@ -26,6 +26,7 @@ mod layout;
 mod limits;
 #[cfg(test)]
 mod models;
+mod overcommit;
 mod process_word;
 mod ready;
 mod record;
@@ -46,13 +47,14 @@ pub use flags::{app_flag, engine_flag, owner_flag, slot_state, waiting};
 pub use forking::run_in_fork;
 pub use layout::{EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, Session};
 pub use limits::{RING_BYTES_MAX, RING_BYTES_MIN};
+pub use overcommit::overcommit_is_strict;
 pub use process_word::ProcessWord;
 pub use ready::ReadyFd;
 pub use record::{DatagramRecord, RECORD_HEADER_BYTES};
 pub use region::{Region, RegionError, Word32, Word64};
 pub use rest::{begin_rest, end_rest, is_unused, join_rest_barrier, reset_rest, rest_barrier};
 pub use ring::{PeerFault, RingMemory, RingReader, RingWriter, check_cursor};
-pub use segment::{Segment, SegmentError, Sharing, overcommit_is_strict};
+pub use segment::{Segment, SegmentError, Sharing};
 pub use sleep::{
     PairSleeper, PairWaiter, SleepFlag, arm_slot, claim_wake, end_sleep, must_wake, pair_must_wake, prepare_sleep,
     slot_is_awaited,

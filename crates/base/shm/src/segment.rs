@@ -93,7 +93,7 @@ impl Segment {
     }
 
     /// Gives the bytes before `len` (rounded up to pages) memory now: an error here instead of SIGBUS at the first
-    /// access, on systems that promise only memory that they have (see [`overcommit_is_strict`]). It holds until
+    /// access, on systems that promise only memory that they have (see [`crate::overcommit_is_strict`]). It holds until
     /// somebody with the descriptor punches a hole.
     pub fn allocate(&self, len: u64) -> Result<(), SegmentError> {
         let (bytes, _) = mappable(len)?;
@@ -115,13 +115,6 @@ impl Segment {
     pub fn into_region(self) -> Region {
         self.region
     }
-}
-
-/// Whether the system counts every page that it promised (`vm.overcommit_memory` is 2). A memfd's pages are promised
-/// when they are first touched. If the system is at its limit then, that access raises SIGBUS, whichever process makes
-/// it.
-pub fn overcommit_is_strict() -> bool {
-    std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() == "2")
 }
 
 /// `len` in whole pages, as the file and the mapping need it.

@@ -12,18 +12,10 @@ use std::io;
 use control::Reason;
 use shm::ProcessWord;
 
-use crate::End;
+use crate::{End, Forked};
 
 /// It stands. No reason has this code.
 const ALIVE: u32 = u32::MAX;
-
-/// This process is a child, made by `fork`, of the process that made the session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("this session belongs to process {owner}, from which this one was forked: make a new session after fork")]
-pub struct Forked {
-    /// The process that made it.
-    pub owner: u32,
-}
 
 /// See the head of this file.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use control::Reason;
 use shm::{PairSleeper, PairWaiter, PairWords, RegionError, app_flag, pair_must_wake, waiting};
 
 use crate::End;
-use crate::pair_link::PairSocket;
+use crate::pair_socket::PairSocket;
 use crate::side::{Side, failure};
 
 /// Flags of the peer that may end reading.

@@ -4,85 +4,20 @@
 //! slot for two connections at a time.
 
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use control::Reason;
-use shm::{Drained, Pair, PairWords, RingReader, RingWriter, WakeSocket, app_flag};
+use shm::{Pair, PairWords, RingReader, RingWriter, WakeSocket, app_flag};
 
 use crate::Life;
 use crate::pair::PairEnd;
+use crate::pair_socket::PairSocket;
 use crate::segments::{PairError, Segments};
 
 /// Calls of [`PairLink::age`] for which a pair whose peer died is kept although nothing uses it: messages of the daemon
 /// about connections that the peer made just before may still be on their way.
 const AGE_KEPT: u32 = 5;
-/// Wake messages drained at once from which on some may have been lost to a full socket: then everybody is woken.
-const WAKES_SUSPICIOUS: usize = 16;
-
-/// The wake socket of a pair; shared by all its connections.
-#[derive(Debug)]
-pub struct PairSocket {
-    id: u64,
-    peer_pid: u32,
-    socket: WakeSocket,
-    life: Arc<Life>,
-}
-
-/// What was read from a pair's socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Woken {
-    /// Those slots have news that were added to the caller's list.
-    Slots,
-    /// Every slot may have news.
-    All,
-    /// The other process has ended, and every slot gets the news. The socket has nothing more to say.
-    HungUp,
-}
-
-impl PairSocket {
-    /// The pair's number.
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// The process at the other end.
-    pub fn peer_pid(&self) -> u32 {
-        self.peer_pid
-    }
-
-    /// Whether the other process is there.
-    pub fn life(&self) -> &Arc<Life> {
-        &self.life
-    }
-
-    /// Readable when the other process has news.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.fd()
-    }
-
-    /// Takes the numbers of slots that were sent, without waiting, and adds them to `slots`.
-    pub fn drain(&self, slots: &mut Vec<u32>) -> Woken {
-        match self.socket.drain(slots) {
-            Ok(Drained::Empty | Drained::Woken) if slots.len() < WAKES_SUSPICIOUS => Woken::Slots,
-            Ok(Drained::Empty | Drained::Woken) => Woken::All,
-            Ok(Drained::Hangup) | Err(_) => {
-                self.life.lose(Reason::PeerAppDied);
-                Woken::HungUp
-            }
-        }
-    }
-
-    /// A full socket means that the peer has more wakes waiting than it can miss (see [`WAKES_SUSPICIOUS`]); an error
-    /// means that it has ended, and the hangup of the socket wakes every waiter.
-    pub(crate) fn wake_slot(&self, slot: u32) {
-        if self.socket.wake_slot(slot).is_err() {
-            self.life.lose(Reason::PeerAppDied);
-        }
-    }
-}
-
 /// See the head of this file.
 #[derive(Debug)]
 pub(crate) struct PairLink {
@@ -123,7 +58,7 @@ pub(crate) struct PairSlot {
 
 impl PairLink {
     pub(crate) fn new(id: u64, peer_pid: u32, socket: WakeSocket, life: Life) -> Self {
-        let socket = Arc::new(PairSocket { id, peer_pid, socket, life: Arc::new(life) });
+        let socket = Arc::new(PairSocket::new(id, peer_pid, socket, Arc::new(life)));
         Self { socket, own: Segments::default(), peer: Segments::default(), entries: BTreeMap::new(), age: 0 }
     }
 
@@ -146,7 +81,7 @@ impl PairLink {
 
     /// Takes a slot: own words fresh, then the generation, which makes them count for the peer.
     pub(crate) fn open(&mut self, place: PairSlot) -> Result<OpenedPair, PairError> {
-        let id = self.socket.id;
+        let id = self.socket.id();
         let PairSlot { slot, generation, connection, pid } = place;
         if self.entries.contains_key(&slot) {
             return Err(PairError::SlotInUse(slot, id));
@@ -171,7 +106,7 @@ impl PairLink {
 
     /// Reports to the peer that this side cannot open the slot, and why, as far as possible.
     pub(crate) fn refuse(&self, slot: u32, generation: u32, reason: Reason) {
-        if let Ok((segment, i)) = self.own.segment(slot, self.socket.id)
+        if let Ok((segment, i)) = self.own.segment(slot, self.socket.id())
             && !self.entries.contains_key(&slot)
         {
             let own = segment.slot(i);
@@ -185,7 +120,7 @@ impl PairLink {
 
     /// Finishes slots that both sides have closed. Returns their connections, for the daemon.
     pub(crate) fn reap(&mut self) -> Vec<u64> {
-        let dead = !self.socket.life.is_alive();
+        let dead = !self.socket.life().is_alive();
         let mut over = Vec::new();
         self.entries.retain(|_, entry| {
             let is_over = entry.is_closed() && (dead || entry.peer_closed());
@@ -200,7 +135,7 @@ impl PairLink {
 
     /// About once a second. Whether the pair can be dropped: the peer has ended, and no connection is left.
     pub(crate) fn age(&mut self) -> bool {
-        if !self.socket.life.is_alive() {
+        if !self.socket.life().is_alive() {
             self.age = self.age.saturating_add(1);
         }
         self.entries.is_empty() && self.age > AGE_KEPT

@@ -16,7 +16,8 @@ use crate::admit::{is_ring_size, pair_bytes};
 use crate::answer::{Asked, Requests};
 use crate::endpoint::{Link, Name, RingSizes};
 use crate::lane::{LaneEnd, SlotUse};
-use crate::pair_link::{PairLink, PairSlot, PairSocket};
+use crate::pair_link::{PairLink, PairSlot};
+use crate::pair_socket::PairSocket;
 use crate::segments::PairError;
 use crate::{
     Answer, Connection, Daemon, DaemonMessage, Endpoint, Failed, Life, PeerSegment, RequestId, SessionFault, Wake,

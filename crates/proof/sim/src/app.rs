@@ -21,9 +21,9 @@ use rand::rngs::StdRng;
 use shm::{Doorbell, Session, Word32};
 use verbs::Time;
 
+use crate::address::address;
 use crate::check::{AppUid, Asked, Checks, RecordId, Side};
 use crate::conn::{COPY_BYTES, Conn, Died, Fuse, earlier};
-use crate::host::address;
 use crate::plan::AppPlan;
 use sockets::Sockets;
 

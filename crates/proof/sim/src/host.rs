@@ -9,6 +9,7 @@ use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
 use shm::EnginePage;
 use verbs::{Capabilities, Region, Time};
 
+use crate::address::address;
 use crate::app::App;
 use crate::check::{AppUid, Limits};
 use crate::content::mix;
@@ -18,11 +19,6 @@ use crate::tap::Tap;
 
 /// UDP port of all NICs.
 pub(crate) const UDP_PORT: u16 = 4791;
-
-/// The address of a host.
-pub fn address(host: usize) -> IpAddr {
-    IpAddr::from([10, 0, 0, host as u8 + 1])
-}
 
 /// What is lost when a host dies.
 #[derive(Debug)]

@@ -5,6 +5,7 @@
 //! its plan alone, so a seed that broke a promise breaks it again. docs/testing.md tells how to use it.
 #![forbid(unsafe_code)]
 
+mod address;
 mod app;
 mod check;
 mod conn;
@@ -22,9 +23,9 @@ mod tcp;
 mod trace;
 mod world;
 
+pub use address::address;
 pub use app::Answers;
 pub use check::{Checks, Datagrams, RecordId, Side, Violation};
-pub use host::address;
 pub use plan::Plan;
 pub use run::{Outcome, run_plan, run_seed, trace_seed};
 pub use tap::Tap;

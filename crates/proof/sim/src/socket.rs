@@ -12,9 +12,9 @@ use rand::{RngExt, SeedableRng};
 use shm::DatagramRecord;
 use verbs::Time;
 
+use crate::address::address;
 use crate::check::{Checks, End, host_of};
 use crate::conn::{Died, Fuse, Progress, arm, earlier};
-use crate::host::address;
 use crate::plan::SocketPlan;
 
 /// A datagram that waits for its turn.

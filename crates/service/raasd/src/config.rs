@@ -15,7 +15,7 @@ use engine::{EngineConfig, IpNet};
 use plane::{Heartbeat, PeerSources};
 use verbs::PathMtu;
 
-use crate::limits::{DaemonLimits, LIMITS, Target, check_range};
+use crate::limits::{DaemonLimits, LIMITS, Limit, Target, check_range};
 use crate::machine::{Fit, Machine};
 
 /// TCP port on which daemons reach each other.
@@ -332,6 +332,16 @@ impl fmt::Display for ConfigError {
 }
 
 impl std::error::Error for ConfigError {}
+
+impl Limit {
+    /// Its value in a configuration.
+    pub fn value(&self, config: &Config) -> u64 {
+        match self.target {
+            Target::Engine { value, .. } => value(&config.engine_config()),
+            Target::Daemon(field) => *field(&mut config.limits.clone()),
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests;

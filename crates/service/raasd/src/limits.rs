@@ -9,8 +9,6 @@ use std::time::Duration;
 
 use engine::EngineConfig;
 
-use crate::Config;
-
 /// Bounds of the control plane; those of the data path are in [`EngineConfig`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -125,16 +123,6 @@ pub struct Limit {
     /// Whether only powers of two are allowed.
     pub power_of_two: bool,
     pub(crate) target: Target,
-}
-
-impl Limit {
-    /// Its value in a configuration.
-    pub fn value(&self, config: &Config) -> u64 {
-        match self.target {
-            Target::Engine { value, .. } => value(&config.engine_config()),
-            Target::Daemon(field) => *field(&mut config.limits.clone()),
-        }
-    }
 }
 
 /// Where a limit's value lives.

@@ -7,9 +7,9 @@ use raas_core::{Answer, DaemonMessage};
 use verbs::Time;
 
 use super::{App, Outbox, Request};
+use crate::address::address;
 use crate::check::{Asked, Checks};
 use crate::conn::Died;
-use crate::host::address;
 use crate::plan::AppPlan;
 use crate::socket::Socket;
 

@@ -8,7 +8,7 @@ use rand::RngExt;
 use verbs::Time;
 
 use super::{Event, World};
-use crate::host::address;
+use crate::address::address;
 use crate::links::{ControlPlane, DIAL_ATTEMPTS_MAX, HANDSHAKE, Input, Link, Stage};
 use crate::plan::DaemonPlan;
 use crate::tcp::Segment;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use verbs::{Provider, QpModify, Qpn};
 
 use super::World;
+use crate::address::address;
 use crate::check::AppUid;
-use crate::host::address;
 use crate::plan::{Break, DaemonPlan, Fault};
 
 /// Time until a restarted host's applications are started again.

@@ -5,7 +5,7 @@ use plane::{LaneAnswer, LaneCommand};
 use verbs::VerbsError;
 
 use super::{Event, World};
-use crate::host::address;
+use crate::address::address;
 use crate::links::Input;
 
 impl World {

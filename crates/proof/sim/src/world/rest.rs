@@ -5,8 +5,8 @@ use std::time::Duration;
 use verbs::Time;
 
 use super::World;
+use crate::address::address;
 use crate::check::{End, LinkAtRest};
-use crate::host::address;
 use crate::links::Stage;
 use crate::plan::{AppPlan, SocketPlan, Talk};
 
