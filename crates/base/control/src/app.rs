@@ -64,6 +64,8 @@ pub enum Request {
         backlog: u32,
         /// Ring size of accepted connections in bytes, 0 for the daemon's default.
         ring_bytes: u32,
+        /// What travels; connections of another kind are refused.
+        kind: Kind,
     },
     /// Stop listening; waiting connections are reset.
     Unlisten {
@@ -85,6 +87,8 @@ pub enum Request {
         to: SocketAddr,
         /// Ring size in bytes, 0 for the daemon's default.
         ring_bytes: u32,
+        /// What travels; a listener of another kind refuses.
+        kind: Kind,
     },
     /// Stop a connect.
     CancelConnect {
@@ -125,26 +129,6 @@ pub enum Request {
         request: u64,
         /// The host.
         peer: IpAddr,
-    },
-    /// As [`Request::Listen`], for connections of messages.
-    ListenMessages {
-        /// Repeated in the answer, [`Reply::Listening`].
-        request: u64,
-        /// Port, 0 for any free one.
-        port: u16,
-        /// Connections that may wait for `accept`.
-        backlog: u32,
-        /// Ring size of accepted connections in bytes, 0 for the daemon's default.
-        ring_bytes: u32,
-    },
-    /// As [`Request::Connect`], to a listener of messages.
-    ConnectMessages {
-        /// Repeated in the answer, [`Reply::Connected`].
-        request: u64,
-        /// Host and port.
-        to: SocketAddr,
-        /// Ring size in bytes, 0 for the daemon's default.
-        ring_bytes: u32,
     },
     /// The application has a connection over kernel TCP, as it asked for: for `raas ss`. Not answered.
     TcpOpened {

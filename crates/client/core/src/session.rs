@@ -128,14 +128,7 @@ impl Session {
     /// Asks to accept connections at a port, 0 for any free one.
     pub fn listen(&mut self, port: u16, backlog: u32, ring_bytes: u32, kind: Kind) -> (RequestId, Request) {
         let id = self.requests.begin(Asked::Listen);
-        let request = id.number();
-        (
-            id,
-            match kind {
-                Kind::Stream => Request::Listen { request, port, backlog, ring_bytes },
-                Kind::Message => Request::ListenMessages { request, port, backlog, ring_bytes },
-            },
-        )
+        (id, Request::Listen { request: id.number(), port, backlog, ring_bytes, kind })
     }
 
     /// Closes a port; connections that wait there are reset.
@@ -148,14 +141,7 @@ impl Session {
     /// Asks for a connection. As TCP does, the unspecified address of `to` means this host: `addresses` name it.
     pub fn connect(&mut self, to: SocketAddr, ring_bytes: u32, kind: Kind) -> (RequestId, Request) {
         let id = self.requests.begin(Asked::Connect);
-        let request = id.number();
-        (
-            id,
-            match kind {
-                Kind::Stream => Request::Connect { request, to, ring_bytes },
-                Kind::Message => Request::ConnectMessages { request, to, ring_bytes },
-            },
-        )
+        (id, Request::Connect { request: id.number(), to, ring_bytes, kind })
     }
 
     /// Stops a connect. None: its answer is here already. It is dropped, and a connection in it closes.

@@ -147,7 +147,8 @@ fn garbage_as_a_message(name: &str, target: Target<'_>) -> Result<String, RawErr
 
 /// A message that every daemon takes.
 fn listen() -> Vec<u8> {
-    encode(&Request::Listen { request: 1 << 40, port: 0, backlog: 1, ring_bytes: 0 }).unwrap_or_default()
+    encode(&Request::Listen { request: 1 << 40, port: 0, backlog: 1, ring_bytes: 0, kind: control::Kind::Stream })
+        .unwrap_or_default()
 }
 
 fn a_message_cut_short(name: &str, target: Target<'_>) -> Result<String, RawError> {
@@ -206,7 +207,9 @@ fn never_reads_the_control_socket(name: &str, target: Target<'_>) -> Result<Stri
     while start.elapsed() < crate::raw::PATIENCE {
         request += 1;
         // Port 1 is taken by the first of these or by none: each is answered.
-        match app.send(&Request::Listen { request, port: 1, backlog: 1, ring_bytes: 0 }, &[]) {
+        match app
+            .send(&Request::Listen { request, port: 1, backlog: 1, ring_bytes: 0, kind: control::Kind::Stream }, &[])
+        {
             Ok(()) => {}
             // A program whose queue is full cannot get any more messages.
             Err(e) if e.is_end() => return app.wait_for_end().map(|words| words + "closed"),

@@ -261,7 +261,7 @@ impl RawApp {
     /// Listens on any port.
     pub fn listen(&mut self, backlog: u32) -> Result<SocketAddr, RawError> {
         let request = self.number();
-        self.send(&Request::Listen { request, port: 0, backlog, ring_bytes: 0 }, &[])?;
+        self.send(&Request::Listen { request, port: 0, backlog, ring_bytes: 0, kind: control::Kind::Stream }, &[])?;
         let result = self.wait_for(|reply| match reply {
             Reply::Listening { request: r, result } if *r == request => Some(*result),
             _ => None,
@@ -272,7 +272,7 @@ impl RawApp {
     /// Asks for a connection; the number of the request.
     pub fn ask(&mut self, to: SocketAddr, ring_bytes: u32) -> Result<u64, RawError> {
         let request = self.number();
-        self.send(&Request::Connect { request, to, ring_bytes }, &[])?;
+        self.send(&Request::Connect { request, to, ring_bytes, kind: control::Kind::Stream }, &[])?;
         Ok(request)
     }
 

@@ -282,10 +282,10 @@ impl Tenant {
         let to =
             std::net::SocketAddr::new(if self.rng.random() { self.home.far.ip() } else { self.home.near.ip() }, port);
         match self.rng.random_range(0..10) {
-            0 => Request::Listen { request, port, backlog: self.rng.random(), ring_bytes },
+            0 => Request::Listen { request, port, backlog: self.rng.random(), ring_bytes, kind: control::Kind::Stream },
             1 => Request::Unlisten { port },
             2 => Request::Accepted { port, connection: self.rng.random_range(0..1000) },
-            3 => Request::Connect { request, to, ring_bytes },
+            3 => Request::Connect { request, to, ring_bytes, kind: control::Kind::Stream },
             4 => Request::CancelConnect { request },
             5 => Request::PairSegment { pair: self.rng.random_range(0..4), index: 0, slots: 64, ring_bytes },
             7 => Request::BindDatagram { request, port, ring_bytes },

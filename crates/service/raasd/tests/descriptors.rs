@@ -78,7 +78,7 @@ fn send_descriptors(daemon: &Daemon) {
     let _session = next();
     let before = open_descriptors();
     for request in 0..200 {
-        let listen = Request::Listen { request, port: 0, backlog: 1, ring_bytes: 0 };
+        let listen = Request::Listen { request, port: 0, backlog: 1, ring_bytes: 0, kind: control::Kind::Stream };
         send_message(socket.as_fd(), &listen, &[null.as_fd(); 4]).unwrap();
         assert!(matches!(next().0, Reply::Listening { .. }));
     }

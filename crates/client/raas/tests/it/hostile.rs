@@ -56,7 +56,7 @@ impl Rogue {
 
     /// Connects over shared memory; its own words of the slot, not yet opened, and the generation.
     fn connect(&mut self, to: SocketAddr) -> (PairWords, u32, u32) {
-        self.say(&Request::Connect { request: 1, to, ring_bytes: 4096 });
+        self.say(&Request::Connect { request: 1, to, ring_bytes: 4096, kind: control::Kind::Stream });
         loop {
             match self.hear() {
                 (Reply::PairOpened { .. }, mut fds) => {

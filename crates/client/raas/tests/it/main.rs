@@ -14,6 +14,7 @@ mod streams;
 mod surface;
 #[cfg(feature = "tokio")]
 mod tasks;
+mod waiting;
 mod world;
 
 /// Ends the process if a test hangs: generous, since the machine may be busy.

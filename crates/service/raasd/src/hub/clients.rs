@@ -168,12 +168,7 @@ impl Hub {
             return Err("only an attached application may ask for this".into());
         };
         match request {
-            Request::Listen { request, port, backlog, ring_bytes } => {
-                let kind = Kind::Stream;
-                self.command(Command::Listen { client: id, app, request, port, backlog, ring_bytes, kind });
-            }
-            Request::ListenMessages { request, port, backlog, ring_bytes } => {
-                let kind = Kind::Message;
+            Request::Listen { request, port, backlog, ring_bytes, kind } => {
                 self.command(Command::Listen { client: id, app, request, port, backlog, ring_bytes, kind });
             }
             Request::Unlisten { port } => self.command(Command::Unlisten { app, port }),
@@ -181,11 +176,8 @@ impl Hub {
                 self.pairs.on_accepted(id, connection);
                 self.command(Command::Accepted { app, port, connection });
             }
-            Request::Connect { request, to, ring_bytes } => {
-                self.command(Command::Connect { app, request, to, ring_bytes, kind: Kind::Stream });
-            }
-            Request::ConnectMessages { request, to, ring_bytes } => {
-                self.command(Command::Connect { app, request, to, ring_bytes, kind: Kind::Message });
+            Request::Connect { request, to, ring_bytes, kind } => {
+                self.command(Command::Connect { app, request, to, ring_bytes, kind });
             }
             Request::BindDatagram { request, port, ring_bytes } => {
                 self.command(Command::BindDatagram { app, request, port, ring_bytes });

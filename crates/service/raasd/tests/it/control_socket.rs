@@ -69,7 +69,7 @@ impl RawClient {
     }
 
     pub(crate) fn connect(&self, request: u64, to: SocketAddr, ring_bytes: u32) {
-        self.send(&Request::Connect { request, to, ring_bytes });
+        self.send(&Request::Connect { request, to, ring_bytes, kind: control::Kind::Stream });
     }
 
     /// Makes the segments that the daemon asks for until the connection is there.
@@ -196,7 +196,13 @@ fn messages_out_of_place_are_faults() {
         inspector.hello(APP_VERSION, LAYOUT_VERSION, Role::Inspector);
         assert!(matches!(inspector.next(), Some(Reply::Welcome { slots: 0, .. })));
         assert!(inspector.fds.is_empty());
-        inspector.send(&Request::Listen { request: 1, port: 0, backlog: 1, ring_bytes: 0 });
+        inspector.send(&Request::Listen {
+            request: 1,
+            port: 0,
+            backlog: 1,
+            ring_bytes: 0,
+            kind: control::Kind::Stream,
+        });
         assert_eq!(inspector.last_words().0, Reason::AppFault);
         check_service(&host);
     });
@@ -246,7 +252,8 @@ fn a_program_that_does_not_read_is_detached() {
         let mut sent = 0u64;
         let start = Instant::now();
         loop {
-            let listen = Request::Listen { request: sent, port: 0, backlog: 1, ring_bytes: 0 };
+            let listen =
+                Request::Listen { request: sent, port: 0, backlog: 1, ring_bytes: 0, kind: control::Kind::Stream };
             match send_message(client.socket.as_fd(), &listen, &[]) {
                 Ok(()) => sent += 1,
                 Err(ChannelError::WouldBlock) => std::thread::sleep(std::time::Duration::from_millis(1)),
@@ -325,7 +332,7 @@ fn what_a_program_said_is_heard_although_its_wake_socket_closed_first() {
         drop(client.fds.pop());
         // The engine has long seen it when the program's last words come.
         std::thread::sleep(std::time::Duration::from_secs(1));
-        client.send(&Request::Listen { request: 7, port: 0, backlog: 1, ring_bytes: 0 });
+        client.send(&Request::Listen { request: 7, port: 0, backlog: 1, ring_bytes: 0, kind: control::Kind::Stream });
         let reply = client.next();
         assert!(matches!(reply, Some(Reply::Listening { request: 7, result: Ok(_) })), "{reply:?}");
         // One that lives on so is put out all the same.

@@ -21,10 +21,16 @@ fn request(rng: &mut StdRng, hosts: &[SocketAddr]) -> Request {
     let mut to = hosts[rng.random_range(0..hosts.len())];
     to.set_port(port);
     match rng.random_range(0..100) {
-        0..15 => Request::Listen { request: small, port, backlog: rng.random_range(0..3), ring_bytes },
+        0..15 => Request::Listen {
+            request: small,
+            port,
+            backlog: rng.random_range(0..3),
+            ring_bytes,
+            kind: control::Kind::Stream,
+        },
         15..20 => Request::Unlisten { port },
         20..40 => Request::Accepted { port, connection },
-        40..80 => Request::Connect { request: small, to, ring_bytes },
+        40..80 => Request::Connect { request: small, to, ring_bytes, kind: control::Kind::Stream },
         80..85 => Request::CancelConnect { request: small },
         85..95 => Request::PairClosed { connection },
         95..99 => Request::Inspect { request: small, query: InspectQuery::Connections, from: Cursor::default() },

@@ -398,11 +398,8 @@ impl Daemon {
 
     fn on_request(&mut self, id: u64, request: Request, fds: Vec<OwnedFd>) {
         match request {
-            Request::Listen { request, port, ring_bytes, backlog } => {
-                self.on_listen((id, Kind::Stream), request, port, ring_bytes, backlog);
-            }
-            Request::ListenMessages { request, port, ring_bytes, backlog } => {
-                self.on_listen((id, Kind::Message), request, port, ring_bytes, backlog);
+            Request::Listen { request, port, ring_bytes, backlog, kind } => {
+                self.on_listen((id, kind), request, port, ring_bytes, backlog);
             }
             Request::Unlisten { port } => {
                 self.listeners.remove(&port);
@@ -414,11 +411,8 @@ impl Daemon {
                 }
             }
             Request::CancelConnect { .. } => self.seen.cancelled += 1,
-            Request::Connect { request, to, ring_bytes } => {
-                self.on_connect((id, Kind::Stream), request, to, ring_bytes)
-            }
-            Request::ConnectMessages { request, to, ring_bytes } => {
-                self.on_connect((id, Kind::Message), request, to, ring_bytes);
+            Request::Connect { request, to, ring_bytes, kind } => {
+                self.on_connect((id, kind), request, to, ring_bytes);
             }
             Request::PairSegment { pair, index, slots, ring_bytes } => {
                 self.pairs.on_segment(&self.apps, (pair, index), (slots, ring_bytes), fds.first().unwrap());
