@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
-use control::{APP_VERSION, ChunkKind, Kind, Reason, Received, Reply, Request, Role};
+use control::{APP_VERSION, ChunkKind, Reason, Received, Reply, Request, Role};
 use engine::{AppId, Attach};
 use plane::{ClientId, LocalConnect, PAIR_SLOTS, PairAction, Party};
 use shm::{Pair, Segment, Session, Sharing, WakeSocket};
