@@ -1,5 +1,6 @@
-//! Which lints hold where. Cargo takes the workspace's table or a crate's own, never both, so the few crates with `unsafe` code
-//! have a table of their own: this compares it with the workspace's. What the lints find is judged by the compiler and clippy.
+//! Which lints hold where. Cargo takes the workspace's table or a crate's own, never both, so the few crates with
+//! `unsafe` code have a table of their own: this compares it with the workspace's. What the lints find is judged by the
+//! compiler and clippy.
 
 use anyhow::{Context, Result};
 use harness::repo::Repo;
@@ -10,7 +11,8 @@ use std::path::Path;
 const UNSAFE_CRATES: &[&str] = &["shm", "softnic", "rdmacore"];
 /// The line of the workspace's table that they do not have.
 const FORBID: &str = "unsafe_code = \"forbid\"";
-/// Crates that are state machines, and crates whose threads share no words; each links to the list of what it may not name.
+/// Crates that are state machines, and crates whose threads share no words; each links to the list of what it may not
+/// name.
 const DISALLOWED: &[(&str, &[&str])] = &[
     ("lints/sans-io.toml", &["verbs", "genslab", "roce", "engine", "plane"]),
     ("lints/no-atomics.toml", &["control", "rdmacore", "raasd"]),

@@ -1,5 +1,6 @@
-//! What the pages say that the code decides: the files that they name, the versions, the lists of targets and benches. Owns
-//! the reading of the pages; a page that says nothing about a number is no finding, but for the pages whose subject it is.
+//! What the pages say that the code decides: the files that they name, the versions, the lists of targets and benches.
+//! Owns the reading of the pages; a page that says nothing about a number is no finding, except the pages whose subject
+//! it is.
 
 use anyhow::{Context, Result};
 use harness::repo::Repo;
@@ -34,7 +35,8 @@ pub(super) fn paths(repo: &Repo) -> Result<Vec<String>> {
     Ok(findings)
 }
 
-/// Paths between backquotes; one with a placeholder (`TARGET`, `*`, `{a,b}`) or of something that is made (`target/`) is none.
+/// Paths between backquotes; one with a placeholder (`TARGET`, `*`, `{a,b}`) or of something that is made (`target/`)
+/// is none.
 fn named(line: &str) -> Vec<&str> {
     let quoted = line.split('`').skip(1).step_by(2);
     let plain = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "/._-".contains(c));

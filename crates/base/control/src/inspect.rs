@@ -282,7 +282,7 @@ pub struct Stat {
     pub uptime_seconds: u64,
     /// The answer has lanes and applications of all users, and all counters: root or the daemon's user asks.
     pub all_users: bool,
-    /// Counters that the device in use cannot tell, by name: what else has such a name is 0 or missing here. Among them may be
-    /// `rnr_naks` and `retransmits`.
+    /// Counters that the device in use cannot report, by name. Elsewhere a counter of this name is 0 or missing. Among
+    /// them may be `rnr_naks` and `retransmits`.
     pub unknown: Vec<String>,
 }

@@ -129,11 +129,11 @@ pub struct LaneOffer {
     pub lane: u32,
     /// Raised with each reset.
     pub incarnation: u32,
-    /// The end itself, as the sender's device describes it to the receiver's (docs/wire.md, "Endpoints"). It is empty in no
-    /// offer that is well-formed, and at most 128 bytes long.
+    /// The end itself, as the sender's device describes it to the receiver's (docs/wire.md, "Endpoints"). It is empty
+    /// in no offer that is well-formed, and at most 128 bytes long.
     pub endpoint: Vec<u8>,
-    /// What the sender's device does beyond the least (docs/wire.md, "Capabilities"). Bits that the receiver does not know are
-    /// ignored.
+    /// What the sender's device does beyond the least (docs/wire.md, "Capabilities"). Bits that the receiver does not
+    /// know are ignored.
     pub capabilities: u32,
     /// Longest message it takes.
     pub max_msg_bytes: u32,

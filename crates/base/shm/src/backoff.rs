@@ -1,4 +1,5 @@
-//! Yield, then block: how long a party without work keeps its core, and how it notices that others want the core as well.
+//! Yield, then block: how long a party without work keeps its core, and how it notices that others want the core as
+//! well.
 //!
 //! Owns the count of yields and the memory of late ones. It must never spin without yielding: on a busy core the other
 //! party could not run.
@@ -6,21 +7,21 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A yield that takes longer than this gave the core to a program that does not yield. Programs that wait for each other
-/// as we do come back within 100 us.
+/// A yield that takes longer than this gave the core to a program that does not yield. Programs that wait for each
+/// other as we do come back within 100 us.
 const LATE: Duration = Duration::from_millis(1);
 /// For so long after a late yield nobody yields.
 const PAUSE_MIN: Duration = Duration::from_millis(16);
-/// And at most for so long, when it was late each time that it was tried again: a try costs a slice of the scheduler, a few
-/// milliseconds.
+/// And at most for so long, when it was late each time that it was tried again: a try costs a slice of the scheduler, a
+/// few milliseconds.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Whether a core that is yielded comes back soon.
 ///
-/// Yielding is the fastest way to wait as long as only parties that wait for each other share the cores. Where another program
-/// computes, `sched_yield` hands it the rest of its time slice, 3 to 10 ms, while a thread that *blocks* is put back on
-/// its core by the wake. So after one late yield the parties block, and try yields again later, each time after twice the
-/// pause.
+/// Yielding is the fastest way to wait as long as only parties that wait for each other share the cores. Where another
+/// program computes, `sched_yield` hands it the rest of its time slice, 3 to 10 ms, while a thread that *blocks* is put
+/// back on its core by the wake. So after one late yield the parties block, and try yields again later, each time after
+/// twice the pause.
 ///
 /// Threads may share one: all state is in relaxed atomics, because a lost update costs only one yield or one sleep.
 #[derive(Debug)]

@@ -3,9 +3,9 @@
 //! Owns the process's SIGBUS handler, which only [`survive_faults`] installs: a daemon's, never a library user's. A
 //! memfd that cannot shrink raises SIGBUS all the same where its pages were given back (a tenant punched a hole) and
 //! the system has none left that it may promise (`vm.overcommit_memory=2`). The handler puts a page of its own under
-//! the access and marks the mapping ([`Region::has_faulted`](crate::Region::has_faulted)); whoever looks after the
-//! tenant ends its session. It must never swallow a fault of any other address: that is a fault of this program, and
-//! ends it as before.
+//! the access and marks the mapping ([`Region::has_faulted`](crate::Region::has_faulted)); the engine then ends the
+//! tenant's session. It must never swallow a fault of any other address: that is a fault of this program, and ends it
+//! as without the handler.
 //!
 //! The handler is async-signal-safe: it reads atomics, makes raw system calls, allocates nothing and takes no lock.
 
@@ -104,9 +104,9 @@ impl Drop for Watched {
     }
 }
 
-/// Makes this process survive accesses to its [`Segment`](crate::Segment)s that the system cannot serve, from those
-/// that it maps after this call. For a daemon, at its start: the handler is the whole process's. Calling it again
-/// changes nothing.
+/// Makes this process survive accesses to its [`Segment`](crate::Segment)s that the system cannot serve, beginning with
+/// those that it maps after this call. It is for a daemon, at its start, because the handler belongs to the whole
+/// process. Calling it again changes nothing.
 ///
 /// Where the system overcommits strictly it takes 8 MiB for the pages that it will need.
 pub fn survive_faults() -> io::Result<()> {
@@ -189,9 +189,9 @@ fn patch(at: *mut c_void, page: usize) -> bool {
             return false;
         };
         let (fd, offset) = (reserve.fd.load(Ordering::Acquire), (number * page) as u64);
-        // SAFETY: the descriptor of a reserve whose pages are not all taken is open, and never closed. `at` is a
-        // whole page of a mapping of this crate (`entry_at`), which is not unmapped meanwhile: whoever makes the
-        // access holds it. Its bytes are reached by copies and atomics alone, which do not care what is mapped there.
+        // SAFETY: the descriptor of a reserve whose pages are not all taken is open, and never closed. `at` is a whole
+        // page of a mapping of this crate (`entry_at`), which is not unmapped meanwhile: the code that makes the access
+        // holds it. Its bytes are reached by copies and atomics alone, which do not care what is mapped there.
         unsafe {
             let fd = BorrowedFd::borrow_raw(fd);
             rustix::mm::mmap(at, page, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset).is_ok()

@@ -7,11 +7,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Exit code of a child whose code panicked.
 const PANICKED: i32 = 101;
 
-/// Runs `code` in a child made by `fork` and says with which code it exited: 0 if `code` returned, 101 if it panicked. The
-/// child has no thread but this one, so `code` must take no lock that another thread may hold, but those that it is to test.
+/// Runs `code` in a child made by `fork` and says with which code it exited: 0 if `code` returned, 101 if it panicked.
+/// The child has no thread but this one, so `code` must take no lock that another thread may hold, but those that it is
+/// to test.
 pub fn run_in_fork(code: impl FnOnce()) -> io::Result<i32> {
-    // SAFETY: the child runs `code` and `_exit` alone. It allocates, which glibc's allocator allows after `fork`, and prints
-    // only when it panics; that `code` waits for no lock of another thread is the caller's part, and would hang a test.
+    // SAFETY: the child runs `code` and `_exit` alone. It allocates, which glibc's allocator allows after `fork`, and
+    // prints only when it panics; that `code` waits for no lock of another thread is the caller's part, and would hang
+    // a test.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {

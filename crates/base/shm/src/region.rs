@@ -156,7 +156,7 @@ impl Region {
         Ok(Self(Arc::new(mapping)))
     }
 
-    /// Memory of which no page can be had: each access raises SIGBUS. For tests of those who survive that.
+    /// Memory without any page to be had: each access raises SIGBUS. It is for tests of code that survives that.
     #[doc(hidden)]
     pub fn without_pages(len: usize) -> io::Result<Self> {
         let empty = rustix::fs::memfd_create("raas-without-pages", rustix::fs::MemfdFlags::CLOEXEC)?;

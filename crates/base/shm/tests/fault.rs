@@ -33,8 +33,7 @@ fn survive() {
     holes.read(5 * PAGE, &mut bytes).unwrap();
     assert_eq!((&bytes[..7], survived_faults()), (&b"written"[..], 3), "a page is put there once");
     assert!(holes.has_faulted() && !sound.region().has_faulted());
-    // Words too, read only mappings too, and the place of a mapping that is gone tells nothing about the next one
-    // there.
+    // Words too, read only mappings too, and the place of a mapping that is gone says nothing about the next one there.
     drop(holes);
     let holes = without_pages(8);
     assert!(!holes.has_faulted());

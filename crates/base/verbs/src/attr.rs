@@ -60,8 +60,8 @@ impl PathMtu {
 }
 
 bitflags::bitflags! {
-    /// What a device does beyond the least that every one does. Those of a peer's device are told by its consumer, so that
-    /// both sides know what they may rely on. Unknown bits are ignored.
+    /// What a device does beyond the least that every one does. The consumer of a peer's device sends its capabilities,
+    /// so that both sides know what they may rely on. Unknown bits are ignored.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct Capabilities: u32 {
         /// Shared receive queues.
@@ -70,11 +70,11 @@ bitflags::bitflags! {
         const IMMEDIATE = 1 << 1;
         /// Unreliable datagrams.
         const DATAGRAMS = 1 << 2;
-        /// A receive completion tells where plain WRITEs before it placed bytes ([`crate::Completion::placed`]), so that they can
-        /// be counted.
+        /// A receive completion reports where plain WRITEs before it placed bytes ([`crate::Completion::placed`]), so
+        /// that they can be counted.
         const COUNTS_WRITES = 1 << 3;
-        /// A plain WRITE leaves as packets of equal length, which cost less than those of a WRITE with immediate, if the peer
-        /// [`Self::COUNTS_WRITES`].
+        /// A plain WRITE leaves as packets of equal length, which cost less than those of a WRITE with immediate, if
+        /// the peer [`Self::COUNTS_WRITES`].
         const EVEN_WRITES = 1 << 4;
         /// Acknowledgements that nobody asked for are paid within a bounded time, so that peers need not ask for each.
         const OWES_ACKS = 1 << 5;
@@ -122,8 +122,8 @@ pub struct DeviceAttr {
     pub max_mr: u32,
     /// What it does beyond the least.
     pub capabilities: Capabilities,
-    /// Bytes in flight that the port can buffer before packets are lost; `u32::MAX` for no bound that it knows. Peers cap
-    /// their windows with it.
+    /// Bytes in flight that the port can buffer before packets are lost; `u32::MAX` for no bound that it knows. Peers
+    /// cap their windows with it.
     pub rx_budget_bytes: u32,
 }
 
@@ -301,12 +301,13 @@ pub struct RtsAttr {
     pub max_rd_atomic: u8,
     /// The peer's [`DeviceAttr::rx_budget_bytes`], if it gave one. It caps unacknowledged bytes. Hardware ignores it.
     pub peer_rx_budget_bytes: u32,
-    /// What the peer's device does beyond the least, if its consumer told. Hardware ignores it.
+    /// What the peer's device does beyond the least, if its consumer said so. Hardware ignores it.
     pub peer: Capabilities,
 }
 
 impl Default for RtsAttr {
-    /// From PSN 0: an ACK timeout of 67 ms, 7 retries, RNR retries for ever, 16 READs and atomics; of the peer nothing is known.
+    /// From PSN 0: an ACK timeout of 67 ms, 7 retries, RNR retries for ever, 16 READs and atomics; of the peer nothing
+    /// is known.
     fn default() -> Self {
         Self {
             sq_psn: Psn::new(0),

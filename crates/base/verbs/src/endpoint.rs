@@ -1,7 +1,7 @@
-//! What two ends tell each other before a connection: bytes whose meaning is the device's own.
+//! What two ends send to each other before a connection: bytes whose meaning only the devices know.
 //!
-//! A consumer carries an [`Endpoint`] from one device to the other over some channel of its own, and looks at none of it. So
-//! devices without queue pair numbers, PSNs or UDP ports fit: their endpoints say what they need.
+//! A consumer carries an [`Endpoint`] from one device to the other over some channel of its own, and looks at none of
+//! it. So devices without queue pair numbers, PSNs or UDP ports fit: their endpoints say what they need.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -50,7 +50,8 @@ pub struct OfferAttr {
 /// How a consumer wants a connection to run.
 #[derive(Debug, Clone, Copy)]
 pub struct AcceptAttr {
-    /// What the peer's device does beyond the least, as far as both sides know: [`Capabilities`] of both that its consumer said.
+    /// What the peer's device does beyond the least, as far as both sides know: [`Capabilities`] of both that its
+    /// consumer said.
     pub peer: Capabilities,
     /// Local ACK timeout: 4.096 us x 2^timeout, 0 means never (IBTA 9.7.6.1.3).
     pub timeout: u8,
@@ -58,7 +59,7 @@ pub struct AcceptAttr {
     pub retry_cnt: u8,
     /// RNR retries, 7 means for ever.
     pub rnr_retry: u8,
-    /// Code of the RNR timer that peers are told (IBTA table 45).
+    /// Code of the RNR timer that peers get (IBTA table 45).
     pub min_rnr_timer: u8,
 }
 

@@ -102,8 +102,8 @@ pub trait Provider {
         Ok(own.to_endpoint())
     }
 
-    /// Connects a queue pair whose own endpoint is `own`, from [`Self::offer`], to the peer's: it is ready to send and to
-    /// receive. `peer` is a peer's input: what cannot be is refused, and nothing changed.
+    /// Connects a queue pair whose own endpoint is `own`, from [`Self::offer`], to the peer's: it is ready to send and
+    /// to receive. `peer` is a peer's input: what cannot be is refused, and nothing changed.
     ///
     /// The default is that of devices that speak RoCEv2.
     fn accept(&mut self, qpn: Qpn, own: &Endpoint, peer: &Endpoint, attr: &AcceptAttr) -> Result<Link, VerbsError> {

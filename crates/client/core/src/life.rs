@@ -61,8 +61,8 @@ impl Life {
         self.word.replace(ALIVE, reason.code() + 1);
     }
 
-    /// From here on everything is refused, and dropping closes nothing, as in a forked child: for whoever plays a process that
-    /// is killed in the middle of a step.
+    /// From here on everything is refused, and dropping closes nothing, as in a forked child: for a caller that plays a
+    /// process which is killed in the middle of a step.
     pub fn disown(&self) {
         self.word.empty();
     }

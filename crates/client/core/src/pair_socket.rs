@@ -1,4 +1,4 @@
-//! The socket by which two processes of a host wake each other, and by which one hears of the other's end.
+//! The socket by which two processes of a host wake each other, and by which each learns of the other's end.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Statics of which a child made by `fork` has its own.
 //!
-//! Owns a chain of values, one for each process that the program forked through. It must never have a child wait for a lock
-//! that only its parent's threads could open.
+//! Owns a chain of values, one for each process that the program forked through. It must never have a child wait for a
+//! lock that only its parent's threads could open.
 
 use std::sync::OnceLock;
 

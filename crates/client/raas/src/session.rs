@@ -23,10 +23,10 @@ static GLOBAL: PerProcess<Mutex<Option<Session>>> = PerProcess::new();
 /// A session with this host's daemon: what streams and listeners are made in. Cloning gives another handle on it; it
 /// ends when the last handle, stream and listener is dropped.
 ///
-/// A session belongs to the process that made it. In a child made by `fork` every use of it, and of its streams, listeners
-/// and sockets, fails with [`SessionError::Forked`] and touches nothing of the parent's; dropping them closes nothing there.
-/// [`Session::global`] makes the child a session of its own. A child that lives on with copies of the descriptors hides its
-/// parent's death from peers, so let it `exec` or exit; all descriptors are close-on-exec.
+/// A session belongs to the process that made it. In a child made by `fork` every use of it, and of its streams,
+/// listeners and sockets, fails with [`SessionError::Forked`] and touches nothing of the parent's; dropping them closes
+/// nothing there. [`Session::global`] makes the child a session of its own. A child that lives on with copies of the
+/// descriptors hides its parent's death from peers, so let it `exec` or exit; all descriptors are close-on-exec.
 #[derive(Clone)]
 pub struct Session {
     pub(crate) attachment: Arc<Attachment>,

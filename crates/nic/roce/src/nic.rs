@@ -32,7 +32,7 @@ pub struct NicConfig {
     pub limits: NicLimits,
     /// Bytes in flight that the receive buffer takes. Peers of our own get this number.
     pub rx_budget_bytes: u32,
-    /// What peers are told that it does beyond the least ([`verbs::DeviceAttr::capabilities`]).
+    /// What it does beyond the least, as peers get it ([`verbs::DeviceAttr::capabilities`]).
     pub capabilities: Capabilities,
     /// Device name.
     pub name: String,

@@ -1,5 +1,5 @@
-//! What the benches of sockets share, on one host and between two: which cases are run, with which sides, and in what they are
-//! found. Owns no bar.
+//! What the benches of sockets share, on one host and between two: which cases are run, with which sides, and in what
+//! they are found. Owns no bar.
 
 use anyhow::Result;
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! What the starters of judges and measurements share: child processes under a watchdog, the workspace as Cargo and git know
-//! it, its programs, and counts of what passed. It judges nothing itself.
+//! What the starters of judges and measurements share: child processes under a watchdog, the workspace as Cargo and git
+//! know it, its programs, and counts of what passed. It judges nothing itself.
 #![forbid(unsafe_code)]
 
 pub mod child;

@@ -1,5 +1,5 @@
-//! Reading what judges print: `PASS name`, `FAIL name: reason` and `SKIP name: reason`, and the closing lines of Rust's own
-//! test runner.
+//! Reading what judges print: `PASS name`, `FAIL name: reason` and `SKIP name: reason`, and the closing lines of Rust's
+//! own test runner.
 
 use crate::tally::{Tally, skip_line};
 

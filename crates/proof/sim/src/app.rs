@@ -1,7 +1,7 @@
 //! A simulated process: an application over the client core.
 //!
-//! It sleeps by the handshake of docs/shm-layout.md whenever it has nothing to do, and is woken by the engine's wake or by its
-//! own clock alone. It must never reach into the engine: it has shared memory and messages.
+//! It sleeps by the handshake of docs/shm-layout.md whenever it has nothing to do, and is woken by the engine's wake or
+//! by its own clock alone. It must never reach into the engine: it has shared memory and messages.
 
 mod connections;
 mod messages;

@@ -189,7 +189,7 @@ impl Conn {
         if read_end == Some(End::Finished) && !self.eof && !self.stop_said && self.unread(now, checks) == 0 {
             self.eof = true;
             checks.on_eof(now, self.record, self.side);
-            // The library tells the engine that the end was read at its next look.
+            // At its next look the library reports to the engine that the end was read.
             let _end = self.rx.look(&self.endpoint, &mut |_| Ok(0));
         }
         if let Some(reason) = [read_end, write_end].into_iter().flatten().find_map(End::failure) {
@@ -301,8 +301,8 @@ impl Conn {
         }
     }
 
-    /// Writes what there is room for. In place every other call writes the first half of that and publishes nothing; the next
-    /// one does the rest.
+    /// Writes what there is room for. In place every other call writes the first half of that and publishes nothing;
+    /// the next one does the rest.
     fn put(&mut self, bytes: &[u8]) -> Result<usize, End> {
         let (writing, count) = match std::mem::replace(&mut self.writing, Writing::Gone) {
             Writing::Lent { mut room, .. } => {
@@ -396,7 +396,8 @@ impl Conn {
     }
 }
 
-/// All that happens to a connection is news: whoever runs looks at all of its connections. Says its slot.
+/// Everything that happens to a connection is news: a process that runs looks at all of its connections. Returns its
+/// slot.
 pub(crate) fn arm(endpoint: &Endpoint) -> u32 {
     endpoint.arm(ReadOrWrite::Read);
     endpoint.arm(ReadOrWrite::Write);

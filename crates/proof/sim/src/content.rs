@@ -1,7 +1,7 @@
 //! The bytes that simulated applications write: a function of connection, direction and offset.
 //!
-//! A reader that knows which connection it holds can so check each byte alone, and a byte of another connection, of another
-//! direction or of another place cannot pass for the right one. It must never keep what was written.
+//! A reader that knows which connection it holds can so check each byte alone, and a byte of another connection, of
+//! another direction or of another place cannot pass for the right one. It must never keep what was written.
 
 /// Mixes 64 bits so that near inputs have far outputs (splitmix64).
 pub(crate) fn mix(x: u64) -> u64 {

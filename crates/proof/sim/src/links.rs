@@ -1,6 +1,7 @@
 //! A host's control plane: the shipped state machines of `plane`, and the links that they drive.
 //!
-//! Owns what the daemon's tasks own: which stage each link is in, and its timer. It must never decide what `plane` decides.
+//! Owns what the daemon's tasks own: which stage each link is in, and its timer. It must never decide what `plane`
+//! decides.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -136,9 +137,9 @@ pub(crate) struct ControlPlane {
     last_accepted: u64,
     /// When the next timer of the peers fires, as the queue has it.
     pub(crate) timer_at: Option<Time>,
-    /// What links, and what the engine, tell the control plane arrives in order.
+    /// What links and the engine report to the control plane arrives in order.
     pub(crate) heard_at: [Time; 2],
-    /// What the control plane tells the engine arrives in order.
+    /// What the control plane sends to the engine arrives in order.
     pub(crate) told_at: Time,
 }
 
@@ -197,7 +198,7 @@ impl ControlPlane {
         LinkId(self.last_accepted)
     }
 
-    /// Takes a link out; whoever awaits its end is the caller's to tell.
+    /// Takes a link out. The caller must notify those that wait for its end.
     pub(crate) fn remove(&mut self, link: LinkId) -> Option<Link> {
         let removed = self.links.remove(&link)?;
         if let Some((connection, _)) = removed.end {

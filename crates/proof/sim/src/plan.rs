@@ -1,6 +1,7 @@
 //! What a run is made of: hosts, their limits, the network, the applications, the faults.
 //!
-//! Types and quiet defaults only; `swarm` draws a plan from a seed, a scenario writes its own. It must never hold state.
+//! Types and quiet defaults only; `swarm` draws a plan from a seed, a scenario writes its own. It must never hold
+//! state.
 
 mod socket;
 

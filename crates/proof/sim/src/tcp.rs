@@ -1,5 +1,5 @@
-//! TCP between daemons, reduced to what control links need: connections of two ends, messages in order, and what a cut, a dead
-//! process and a dead machine do to them.
+//! TCP between daemons, reduced to what control links need: connections of two ends, messages in order, and what a cut,
+//! a dead process and a dead machine do to them.
 //!
 //! Owns which ends are open and what waits for a path. It must never look into a message, nor decide what is sent.
 

@@ -1,7 +1,7 @@
 //! The world: hosts, network and virtual time; one thread, one queue of events.
 //!
-//! Owns the order of everything. It must never ask a checker what to do, nor read a clock or a random number that does not
-//! come from the plan's seed.
+//! Owns the order of everything. It must never ask a checker what to do, nor read a clock or a random number that does
+//! not come from the plan's seed.
 
 mod control;
 mod daemon;
@@ -62,7 +62,7 @@ pub struct World {
     answers: Vec<Answers>,
     /// Packets that are kept back, by their direction.
     held: BTreeMap<(usize, usize), Vec<Event>>,
-    /// Hosts that die after so many control messages, and whether their kernel tells.
+    /// Hosts that die after this many control messages, and whether their kernel reports it.
     fuses: BTreeMap<usize, (u32, bool)>,
     /// Nothing breaks any more.
     quiet: bool,

@@ -85,7 +85,8 @@ fn silent(count: usize) -> World {
 const BUSY: u32 = 16;
 const ROUNDS: u32 = 60;
 
-/// `BUSY` connections write in turn; what that costs: processor time (the least of several measurements) and device calls.
+/// `BUSY` connections write in turn; what that costs: processor time (the least of several measurements) and device
+/// calls.
 fn traffic(world: &mut World) -> (Duration, u64) {
     let calls = |w: &World| w.tap(0).calls + w.tap(1).calls;
     let before = calls(world);
@@ -120,8 +121,8 @@ fn set_tails(world: &World, value: u64) {
     }
 }
 
-/// The cost of traffic is that of the connections that talk. That an engine does not even look at silent ones is shown by
-/// words in their slots that would cost the application its session if they were read without a doorbell.
+/// The cost of traffic is that of the connections that talk. That an engine does not even look at silent ones is shown
+/// by words in their slots that would cost the application its session if they were read without a doorbell.
 #[test]
 fn work_is_bounded_by_the_connections_that_are_ready() {
     let mut few = silent(64);

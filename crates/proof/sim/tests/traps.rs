@@ -168,7 +168,8 @@ fn a_host_that_dies_while_connections_close() {
     }
 }
 
-/// A lane is lost while connections of it end and opens of it wait for rings: what is freed must not go to those that wait.
+/// A lane is lost while connections of it end and opens of it wait for rings: what is freed must not go to those that
+/// wait.
 #[test]
 fn opens_that_wait_for_rings_when_their_lane_is_lost() {
     for step in 0..120u64 {
@@ -217,16 +218,17 @@ fn a_reader_that_stalls_beside_readers_that_do_not() {
     assert!(beside.as_nanos() < 3 * alone.as_nanos() + 20_000_000, "{alone:?} alone, {beside:?} beside");
 }
 
-/// A connection may be in the list of those with records and in that of lazy heads; the first serves it, and the second finds
-/// nothing to say. Its end must not wait for a frame that was never sent.
+/// A connection may be in the list of those with records and in that of lazy heads; the first serves it, and the second
+/// finds nothing to say. Its end must not wait for a frame that was never sent.
 #[test]
 fn an_end_waits_for_no_frame_that_does_not_exist() {
     let outcome = sim::run_seed(5018, None);
     assert_eq!(outcome.violations, []);
 }
 
-/// A completion that comes between the last look and the arming of the CQ, or a doorbell between the last look and the sleep
-/// flag, must not be slept over: with delays of a few hundred nanoseconds every interleaving of sleep and news is met.
+/// A completion that comes between the last look and the arming of the CQ, or a doorbell between the last look and the
+/// sleep flag, must not be slept over: with delays of a few hundred nanoseconds every interleaving of sleep and news is
+/// met.
 #[test]
 fn news_that_comes_while_a_side_goes_to_sleep() {
     for seed in 0..40 {
@@ -317,8 +319,8 @@ fn a_kill_during_a_reset_reaches_only_its_own_connections() {
     }
 }
 
-/// The receiver of a transfer takes it, closes in order and dies, while its word that it took the connection from its backlog is
-/// still on the way to the daemon, which may hear of the death first.
+/// The receiver of a transfer takes it, closes in order and dies, while its word that it took the connection from its
+/// backlog is still on the way to the daemon, which may hear of the death first.
 #[test]
 fn a_receiver_that_leaves_at_once_turns_no_complete_transfer_into_a_reset() {
     let mut left = 0;

@@ -188,7 +188,7 @@ pub struct EngineTotals {
     pub mrs: u32,
     /// Their bytes.
     pub pinned_bytes: u64,
-    /// Counters that the device does not tell, by the same names.
+    /// Counters that the device does not report, by the same names.
     pub unknown: Vec<&'static str>,
     /// Counters by stable name, among them `rnr_naks` (a bug if not 0), `credit_stalls`, `stale_frames`, `app_faults`.
     pub counters: Vec<(&'static str, u64)>,

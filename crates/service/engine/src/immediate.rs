@@ -2,9 +2,9 @@
 //! carries it.
 //!
 //! Owns the layout of its 32 bits: the highest is 0 for ring data, and 1 for an operation, whose tag the other 31 are.
-//! No operation exists yet, so a message of one is a breach of the protocol. The number of bytes in it is a claim of the
-//! peer: it is checked against the grant like any length, and against the place where the device says that bytes were
-//! put.
+//! No operation exists yet, so a message of one is a breach of the protocol. The number of bytes in it is a claim of
+//! the peer: it is checked against the grant like any length, and against the place where the device says that bytes
+//! were put.
 //!
 //! A WRITE with immediate gives the receiver only its own length. Between devices that can, long data leaves as a WRITE
 //! of whole units and a WRITE with immediate of the rest. The packets of a plain WRITE can be cut evenly, so that they
@@ -13,7 +13,7 @@
 
 /// Bits of a route id.
 pub(crate) const ROUTE_BITS: u32 = 27;
-/// The bit that tells an operation's tag from ring data.
+/// The bit that distinguishes an operation's tag from ring data.
 const OPERATION: u32 = 1 << 31;
 
 /// Bytes of a unit: the largest path MTU, so that units are whole packets at any.
@@ -44,8 +44,8 @@ impl Immediate {
     }
 }
 
-/// How much of a piece leaves as a plain WRITE before the WRITE with immediate. The rest may be nothing: a whole unit with an
-/// immediate would be longer than the others.
+/// How much of a piece leaves as a plain WRITE before the WRITE with immediate. The rest may be nothing: a whole unit
+/// with an immediate would be longer than the others.
 pub(crate) const fn bytes_before(piece_bytes: u32) -> u32 {
     if piece_bytes <= UNIT_BYTES { 0 } else { piece_bytes / UNIT_BYTES * UNIT_BYTES }
 }

@@ -355,7 +355,7 @@ impl Lane {
         self.rx = RecvCredits::new(own.credits);
     }
 
-    /// The queue pair, and this end as the peer was told, if the peer's is still to come.
+    /// The queue pair, and this end as the peer got it, if the peer's end is still to come.
     pub(crate) fn offered(&self) -> Option<(Qpn, &Endpoint)> {
         self.own.as_ref().filter(|_| self.state == LaneState::Offered).map(|own| (self.qpn, own))
     }

@@ -1,7 +1,7 @@
 //! Attempts to reach another daemon: their pauses and their end.
 //!
-//! Owns which failures are worth another attempt, and what the control plane hears at last. It must never try longer than it
-//! was given.
+//! Owns which failures are worth another attempt, and what the control plane hears at last. It must never try longer
+//! than it was given.
 
 use std::time::Duration;
 
@@ -51,7 +51,8 @@ impl Dialing {
     }
 }
 
-/// A daemon that is just starting, that died under the handshake, or that many others want, may be there a moment later.
+/// A daemon that is just starting, that died under the handshake, or that many others want, may be there a moment
+/// later.
 fn is_worth_another(reason: Reason) -> bool {
     matches!(reason, Reason::PeerUnreachable | Reason::PeerBusy)
 }

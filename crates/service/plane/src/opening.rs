@@ -5,8 +5,8 @@
 //! acceptor   peer's Hello -> Hello sent -> verdict of `Peers` -> peer's Proof -> Proof sent -> up
 //! ```
 //!
-//! Owns that order, the time that it may take, and by which reason it ends. It must never let a message on that is not due,
-//! nor prove anything as acceptor to one who has not proven himself.
+//! Owns that order, the time that it may take, and by which reason it ends. It must never let a message on that is not
+//! due, nor prove anything as acceptor to one who has not proven himself.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

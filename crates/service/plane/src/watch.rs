@@ -1,7 +1,7 @@
 //! Heartbeats and silence on a control link that is up.
 //!
-//! Owns when this side speaks, and when the peer's silence is told and when it is the end. It must never count time in which
-//! this side itself did not run: whoever drives it hands over what the peer said before it asks for a judgement.
+//! Owns when this side speaks, and when the peer's silence is told and when it is the end. It must never count time in
+//! which this side itself did not run: whoever drives it hands over what the peer said before it asks for a judgement.
 
 use std::time::Duration;
 

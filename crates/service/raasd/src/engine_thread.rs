@@ -165,7 +165,8 @@ impl<P: Provider> EngineThread<P> {
         busy
     }
 
-    /// Whoever gave pages of its memory back under the engine loses its session. Says whether there was anybody.
+    /// An application that gave pages of its memory back under the engine loses its session. Says whether there was
+    /// one.
     fn check_memory(&mut self) -> bool {
         let faults = shm::survived_faults();
         if faults == self.faults {

@@ -1,6 +1,7 @@
 //! The first messages of a control link, on its socket.
 //!
-//! Owns reading and sending them; their order and what follows is [`Opening`]'s. It must never wait longer than that allows.
+//! Owns reading and sending them; their order and what follows is [`Opening`]'s. It must never wait longer than that
+//! allows.
 
 use std::net::IpAddr;
 
@@ -19,7 +20,8 @@ pub(crate) struct NotOpened {
     pub(crate) says_why: bool,
 }
 
-/// Opens a link. `source` is where an accepted one came from; `said_hello` is set once the control plane knows of the link.
+/// Opens a link. `source` is where an accepted one came from; `said_hello` is set once the control plane knows of the
+/// link.
 pub(crate) async fn open(
     wire: &mut Wire,
     context: &LinkContext,

@@ -27,7 +27,7 @@ fn by_name(counts: &[(String, u64)]) -> Value {
     Value::Object(counts.iter().map(|(name, n)| (name.clone(), json!(n))).collect::<Map<_, _>>())
 }
 
-/// The counters of device and engine; those that the device cannot tell are null.
+/// The counters of device and engine; those that the device cannot report are null.
 fn counters(s: &Stat) -> Value {
     let told = s.counters.iter().map(|(name, n)| (name.clone(), json!(n)));
     // Retransmissions have a key of their own.

@@ -15,7 +15,7 @@ pub use icrc::{Checked, ICRC_BYTES, IcrcChecker, PseudoHeader};
 pub use opcode::{Opcode, UnknownOpcode};
 pub use packet::{Body, Datagram, Header, Packet, PacketFault, Request, Response, Unchecked, pad_bytes, pad_field};
 
-/// Bytes of a packet, or of a path MTU, as the wire tells lengths. None is near the most that these have room for.
+/// Bytes of a packet, or of a path MTU, as lengths on the wire. No such length is near the largest number of this type.
 pub fn wire_len(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

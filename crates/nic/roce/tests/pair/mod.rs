@@ -349,7 +349,7 @@ pub fn rts(wish: &Wish) -> RtsAttr {
         rnr_retry: wish.rnr_retry,
         max_rd_atomic: wish.rd_atomic,
         peer_rx_budget_bytes: wish.budget.unwrap_or(u32::MAX),
-        // Software NICs tell their budget, in these tests.
+        // Software NICs give their budget, in these tests.
         peer: if wish.budget.is_some() { verbs::Capabilities::SOFTWARE_NIC } else { verbs::Capabilities::ROCE },
     }
 }

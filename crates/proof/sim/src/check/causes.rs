@@ -16,8 +16,8 @@ use crate::plan::DaemonPlan;
 const HARMS_OF_A_FAILURE: usize = 6;
 /// Harms of one pair of hosts that are remembered.
 const HARMS_MAX: usize = 64;
-/// A failure's causes are looked for this far back: longer than all retries of a queue pair together take, which is seven
-/// times the four-fold ACK timeout of a lane at most.
+/// A failure's causes are looked for this far back: longer than all retries of a queue pair together take, which is
+/// seven times the four-fold ACK timeout of a lane at most.
 const LOOK_BACK: Duration = Duration::from_secs(20);
 /// Resets of a lane after which its connections may end: as many that were of no use.
 const RESETS_OF_A_FAILURE: usize = 3;

@@ -252,7 +252,8 @@ impl Checks {
         account.ports.entry(to.1).or_default().1 += 1;
     }
 
-    /// An application learned a path: the smaller packet of both ends, less a header. Shorter ones are tried after an outage.
+    /// An application learned a path: the smaller packet of both ends, less a header. Shorter ones are tried after an
+    /// outage.
     pub(crate) fn on_path_told(&mut self, now: Time, hosts: (usize, usize), payload_max: u32) {
         let mtu = |host: usize| self.datagrams.mtus.get(host).copied().unwrap_or(0);
         let right = mtu(hosts.0).min(mtu(hosts.1)).saturating_sub(HEADER_BYTES) as u32;
@@ -279,7 +280,8 @@ impl Checks {
         findings.into_iter().for_each(|f| self.fail(now, "datagrams", f));
     }
 
-    /// All programs are gone and nothing is on its way: what went in came out, or was dropped for a reason that was counted.
+    /// All programs are gone and nothing is on its way: what went in came out, or was dropped for a reason that was
+    /// counted.
     pub(crate) fn on_datagrams_at_rest(&mut self, now: Time, host: usize, engine: &Engine, tap: &Tap) {
         let account = self.datagrams.accounts.get(&host).cloned().unwrap_or_default();
         let totals = engine.totals();

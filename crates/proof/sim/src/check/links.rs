@@ -1,5 +1,5 @@
-//! Promises about control links and lanes: a wish for a lane ends in a lane or a reason, at most one link is left between two
-//! daemons, daemons that do not fit together never speak, and nothing of a handshake is left behind.
+//! Promises about control links and lanes: a wish for a lane ends in a lane or a reason, at most one link is left
+//! between two daemons, daemons that do not fit together never speak, and nothing of a handshake is left behind.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ impl Checks {
         }
     }
 
-    /// An engine was told that a lane is lost.
+    /// An engine learned that a lane is lost.
     pub(crate) fn on_lane_lost(&mut self, now: Time, (host, peer): (usize, usize), reason: Reason) {
         self.causes.on_lane_lost(now, host, peer, reason);
         if !self.causes.explains_loss(now, host, peer, reason) {

@@ -1,5 +1,5 @@
-//! Promises about connections of one host: no slot of a segment is given to a second connection while a process uses it, and
-//! each use has another generation.
+//! Promises about connections of one host: no slot of a segment is given to a second connection while a process uses
+//! it, and each use has another generation.
 
 use std::collections::{BTreeMap, BTreeSet};
 

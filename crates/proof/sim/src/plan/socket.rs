@@ -13,7 +13,8 @@ pub struct SocketPlan {
     pub port: u16,
     /// Ring size, 0 for the default.
     pub ring_bytes: u32,
-    /// Hosts and ports that it sends to, one drawn for each datagram. Port 0 and ports that nobody binds are among them.
+    /// Hosts and ports that it sends to, one drawn for each datagram. Port 0 and ports that nobody binds are among
+    /// them.
     pub to: Vec<(usize, u16)>,
     /// Datagrams that it sends.
     pub count: u32,

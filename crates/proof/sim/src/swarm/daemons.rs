@@ -1,5 +1,5 @@
-//! What concerns control planes of a plan: dials of both ends at once, daemons that are started again, in other versions or with
-//! another cluster key, deaths in the middle of handshakes, hosts that stand still.
+//! What concerns control planes of a plan: dials of both ends at once, daemons that are started again, in other
+//! versions or with another cluster key, deaths in the middle of handshakes, hosts that stand still.
 //!
 //! It is drawn apart from everything else, as datagram sockets are.
 

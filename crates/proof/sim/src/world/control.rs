@@ -24,7 +24,7 @@ impl World {
 
     // ---- the centre
 
-    /// Something is told to the control plane; it hears it soon.
+    /// Something is sent to the control plane, which gets it soon.
     pub(super) fn tell_plane(&mut self, host: usize, input: Input) {
         let delay = self.some(self.plan.queue_delay_max);
         let (at, life, queue) = (self.now + delay, self.life(host), usize::from(input.is_engines()));
@@ -170,7 +170,7 @@ impl World {
 
     // ---- links
 
-    /// The daemon hears of a connection that its kernel accepted.
+    /// The daemon learns of a connection that its kernel accepted.
     pub(super) fn on_accept(&mut self, host: usize, life: u32, peer: usize, connection: u64) {
         if self.life(host) != life {
             return;
@@ -401,7 +401,7 @@ impl World {
 
     // ---- hosts that do not run
 
-    /// A daemon that does not run hears later: until when.
+    /// A daemon that does not run gets it later: until when.
     pub(super) fn stalled(&mut self, host: usize) -> Option<Time> {
         let now = self.now;
         Some(self.up(host)?.stalled_until).filter(|until| *until > now)

@@ -11,7 +11,8 @@ use crate::host::ROUND;
 
 /// Packets of one direction that are kept back; further ones are lost.
 const HELD_MAX: usize = 10_000;
-/// The byte of a packet that routers may write, so that the ICRC leaves it out (IBTA 9.2.6): what is turned over there is no harm.
+/// The byte of a packet that routers may write, so that the ICRC leaves it out (IBTA 9.2.6): what is turned over there
+/// is no harm.
 const UNPROTECTED: usize = 4;
 /// Sends of one NIC that are taken at a time.
 const SENDS_AT_A_TIME: usize = 64;

@@ -73,7 +73,7 @@ pub(super) enum Event {
         to: EndOf,
         segment: Box<Segment>,
     },
-    /// A daemon hears of a connection that its kernel accepted.
+    /// A daemon learns of a connection that its kernel accepted.
     Accept {
         host: usize,
         life: u32,

@@ -127,8 +127,8 @@ impl World {
         self.checks.links.on_settled(host, other);
     }
 
-    /// Whether a lane could make room for another host's: there are fewer than hosts, and another one has its place. That
-    /// nothing used it is judged by the checkers of streams and connects: neither takes `closed` for a cause.
+    /// Whether a lane could make room for another host's: there are fewer than hosts, and another one has its place.
+    /// That nothing used it is judged by the checkers of streams and connects: neither takes `closed` for a cause.
     fn explains_room(&mut self, host: usize, peer: usize) -> bool {
         let lanes_max = self.plan.hosts[host].lanes_max as usize;
         let is_short = lanes_max < self.plan.hosts.len() - 1;

@@ -1,5 +1,5 @@
-//! Same-host connections: the shipped `plane::Pairs`, and processes that answer it as the client library does. Their bytes go
-//! through memory that no engine sees, so only slots, answers and ends are simulated.
+//! Same-host connections: the shipped `plane::Pairs`, and processes that answer it as the client library does. Their
+//! bytes go through memory that no engine sees, so only slots, answers and ends are simulated.
 
 use std::time::Duration;
 

@@ -10,8 +10,8 @@ use crate::check::{End, LinkAtRest};
 use crate::links::Stage;
 use crate::plan::{AppPlan, SocketPlan, Talk};
 
-/// What can finish does so within this time after the last fault: links and connects time out in less. On top comes what
-/// the bytes to be moved take on the slowest lane.
+/// What can finish does so within this time after the last fault: links and connects time out in less. On top comes
+/// what the bytes to be moved take on the slowest lane.
 const FINISH: Duration = Duration::from_secs(30);
 const SLOWEST_BYTES_PER_US: u64 = 1;
 /// On top of a link's silence: heartbeats of both ends.

@@ -1,4 +1,5 @@
-//! TCP between the daemons: segments on their way, accepts, and what a dead process, machine or path does to connections.
+//! TCP between the daemons: segments on their way, accepts, and what a dead process, machine or path does to
+//! connections.
 
 use std::time::Duration;
 
