@@ -5,6 +5,8 @@
 //!
 //! A lane that is reset loses its queue pair and all that waits for it, but not its connections: `engine::reset`
 //! carries them over.
+//!
+//! Over 600 lines because the fields are private: each short method that reads or changes them stands beside them.
 
 pub(crate) mod pump;
 mod row;

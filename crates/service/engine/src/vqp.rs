@@ -6,6 +6,8 @@
 //! The rings are mirrored: byte `o` of a direction lies at `o % ring_bytes` of the sender's tx ring and of the
 //! receiver's rx ring. A tx ring keeps its bytes until the peer's application consumed them, so bytes that fit the tx
 //! ring have room in the peer's, and a lane that is reset can send again from any offset that the peer names.
+//!
+//! Over 600 lines because the fields are private: each short method that reads or changes them stands beside them.
 
 mod close;
 mod rest;
