@@ -39,4 +39,6 @@ pub struct SlotWords {
     pub epoch: Word64,
     /// 1 while the engine gives pages of the tx ring back.
     pub tx_rest: Word32,
+    /// Number of the engine of the daemon that carries the connection or socket, from 0.
+    pub engine: Word32,
 }

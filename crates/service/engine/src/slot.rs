@@ -7,6 +7,9 @@ use std::sync::atomic::Ordering;
 
 use shm::SlotWords;
 
+/// The number of this engine among those of its daemon, which has one (docs/engines.md).
+const ENGINE: u32 = 0;
+
 /// Writes the engine's half of a slot for a new connection or socket, and clears the application's.
 ///
 /// The application's half is ignored until it stores the slot's generation in `app_generation`.
@@ -22,6 +25,7 @@ pub(crate) fn clear_slot(words: &SlotWords, generation: u32, epoch: u32, state: 
     words.engine_flags.store(0, Ordering::Relaxed);
     words.reason.store(0, Ordering::Relaxed);
     shm::reset_rest(words);
+    words.engine.store(ENGINE, Ordering::Relaxed);
     words.epoch.store(epoch.into(), Ordering::Relaxed);
     words.generation.store(generation, Ordering::Relaxed);
     words.state.store(state, Ordering::Release);

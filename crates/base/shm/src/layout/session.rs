@@ -28,6 +28,7 @@ pub(super) const REASON_AT: u64 = 152;
 pub(super) const GENERATION_AT: u64 = 156;
 pub(super) const LANE_EPOCH_AT: u64 = 160;
 pub(super) const TX_REST_AT: u64 = 168;
+pub(super) const ENGINE_AT: u64 = 172;
 
 /// The session segment: one application and the engine.
 #[derive(Debug, Clone)]
@@ -147,6 +148,7 @@ impl Session {
             generation: word32(region, base + GENERATION_AT),
             epoch: word64(region, base + LANE_EPOCH_AT),
             tx_rest: word32(region, base + TX_REST_AT),
+            engine: word32(region, base + ENGINE_AT),
         }
     }
 }

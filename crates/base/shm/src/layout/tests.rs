@@ -90,6 +90,7 @@ fn the_session_is_as_documented() {
         ("generation", GENERATION_AT, 4),
         ("epoch", LANE_EPOCH_AT, 8),
         ("tx_rest", TX_REST_AT, 4),
+        ("engine", ENGINE_AT, 4),
     ];
     documented("Session slot", &slot);
     assert_eq!(SLOT_BYTES, 256);
@@ -124,6 +125,7 @@ fn the_words_of_a_session_slot_lie_where_the_document_says() {
             ("reason", &w.reason),
             ("generation", &w.generation),
             ("tx_rest", &w.tx_rest),
+            ("engine", &w.engine),
         ];
         wide.iter().for_each(|(_, word)| word.store(0, Ordering::Relaxed));
         narrow.iter().for_each(|(_, word)| word.store(0, Ordering::Relaxed));

@@ -4,6 +4,7 @@
 mod apps;
 mod close;
 mod datagrams;
+mod devices;
 mod evil;
 mod faults;
 mod hostile;

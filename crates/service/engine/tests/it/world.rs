@@ -120,7 +120,17 @@ impl World {
     }
 
     pub(crate) fn with(hosts: usize, seed: u64, configure: impl Fn(&mut EngineConfig)) -> Self {
-        let hosts = (0..hosts).map(|i| Host::new(i, seed, &configure)).collect();
+        // Software NICs treat each other in ways that others do not.
+        let able = if seed.is_multiple_of(2) { Capabilities::SOFTWARE_NIC } else { Capabilities::ROCE };
+        Self::of((0..hosts).map(|i| Host::new(i, seed, able, &configure)).collect(), seed)
+    }
+
+    /// Hosts whose devices can do this.
+    pub(crate) fn of_devices(able: &[Capabilities], seed: u64) -> Self {
+        Self::of(able.iter().enumerate().map(|(i, able)| Host::new(i, seed, *able, &|_| {})).collect(), seed)
+    }
+
+    fn of(hosts: Vec<Host>, seed: u64) -> Self {
         Self {
             hosts,
             now: Time(1),
@@ -529,14 +539,14 @@ impl World {
 }
 
 impl Host {
-    fn new(index: usize, seed: u64, configure: &impl Fn(&mut EngineConfig)) -> Self {
+    fn new(index: usize, seed: u64, able: Capabilities, configure: &impl Fn(&mut EngineConfig)) -> Self {
         let addr = addr(index);
         let config = NicConfig {
             local: SocketAddr::new(addr, udp_port(index)),
             mtu: PathMtu::Mtu4096,
             limits: NicLimits::default(),
-            rx_budget_bytes: if seed.is_multiple_of(2) { 1 << 20 } else { u32::MAX },
-            capabilities: if seed.is_multiple_of(2) { Capabilities::SOFTWARE_NIC } else { Capabilities::ROCE },
+            rx_budget_bytes: if able == Capabilities::SOFTWARE_NIC { 1 << 20 } else { u32::MAX },
+            capabilities: able,
             name: "sim".into(),
             max_gso_segments: 16,
             id_mode: Ipv4IdMode::SegmentIndex,
