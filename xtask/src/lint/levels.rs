@@ -15,6 +15,7 @@ const FORBID: &str = "unsafe_code = \"forbid\"";
 /// name.
 const DISALLOWED: &[(&str, &[&str])] = &[
     ("lints/sans-io.toml", &["verbs", "genslab", "roce", "engine", "plane"]),
+    ("lints/never-waits.toml", &["raas-core"]),
     ("lints/no-atomics.toml", &["control", "rdmacore", "raasd"]),
 ];
 
