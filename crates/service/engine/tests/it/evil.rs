@@ -14,8 +14,9 @@ mod bytes;
 mod queue_pair;
 
 use crate::apps::SimApp;
+use crate::apps::stream_listener;
 use crate::late::Late;
-use crate::world::{addr, offered, stream_listener};
+use crate::world::{addr, offered};
 use queue_pair::{join, queue_pair, their_offer};
 
 const FRAMES_AT: u64 = 0;

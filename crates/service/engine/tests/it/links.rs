@@ -6,7 +6,8 @@ use std::time::Duration;
 use control::{ConnectionState, Reason};
 use engine::Event;
 
-use crate::world::{World, addr, stream_listener};
+use crate::apps::stream_listener;
+use crate::world::{World, addr};
 
 fn to(host: usize, port: u16) -> SocketAddr {
     SocketAddr::new(addr(host), port)

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use control::Reason;
 
-use crate::world::{Host, Weather, World, stream_listener};
+use crate::apps::stream_listener;
+use crate::world::{Host, Weather, World};
 
 #[test]
 fn a_thousand_connections_share_one_queue_pair() {

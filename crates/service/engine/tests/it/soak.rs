@@ -9,7 +9,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shm::app_flag;
 
-use crate::world::{Weather, World, addr, stream_listener};
+use crate::apps::stream_listener;
+use crate::world::{Weather, World, addr};
 
 struct Life {
     w: World,

@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 
 use std::time::Duration;
 
-use crate::world::{Weather, World, stream_listener};
+use crate::apps::stream_listener;
+use crate::world::{Weather, World};
 use control::{ConnectionState, Path};
 
 fn both_ways(w: &mut World, bytes: (u64, u64), ring: u32, write_max: usize) {

@@ -5,14 +5,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use control::{ChunkKind, Kind, LaneOffer, LaneRoutes, Reason};
-use engine::{AppId, Attach, Dial, Engine, EngineConfig, Event, Listen};
+use engine::{AppId, Attach, Dial, Engine, EngineConfig, Event};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
 use shm::EnginePage;
-use verbs::{Capabilities, Endpoint, PathMtu, Region, RoceEndpoint, Time};
+use verbs::{Capabilities, PathMtu, Region, Time};
 
-use crate::apps::SimApp;
+use crate::apps::{SimApp, stream_listener};
+
+pub(crate) use control_link::offered;
 
 mod control_link;
 
@@ -592,14 +594,4 @@ impl Host {
     pub(crate) fn mrs(&self) -> u32 {
         self.engine.totals().mrs
     }
-}
-
-/// A listener for streams.
-pub(crate) fn stream_listener(port: u16, backlog: u32, ring_bytes: u32) -> Listen {
-    Listen { port, backlog, ring_bytes, kind: Kind::Stream }
-}
-
-/// The queue pair that an offer is of.
-pub(crate) fn offered(offer: &LaneOffer) -> RoceEndpoint {
-    RoceEndpoint::parse(&Endpoint::new(offer.endpoint.clone()).unwrap()).unwrap()
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use control::{LaneOffer, Reason};
-use verbs::{Endpoint, RocePort, VerbsError};
+use verbs::{Endpoint, RoceEndpoint, RocePort, VerbsError};
 
 use super::{Arrival, Link, World, addr};
 
@@ -145,4 +145,9 @@ impl World {
 fn datagram_port(offer: &LaneOffer) -> Option<RocePort> {
     let datagrams = offer.datagrams.as_ref()?;
     Some(RocePort::parse(&Endpoint::new(datagrams.endpoint.clone()).unwrap()).unwrap())
+}
+
+/// The queue pair that an offer is of.
+pub(crate) fn offered(offer: &LaneOffer) -> RoceEndpoint {
+    RoceEndpoint::parse(&Endpoint::new(offer.endpoint.clone()).unwrap()).unwrap()
 }
