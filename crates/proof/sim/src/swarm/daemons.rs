@@ -22,7 +22,7 @@ const SETTLED_US: u64 = 250;
 pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
     let mut rng = StdRng::seed_from_u64(mix(plan.seed ^ mix(LABEL)));
     let rng = &mut rng;
-    plan.queue_delay_max = us(0..=pick(&[0, 3, 50, 1000], rng), rng);
+    plan.queue_delay_max = us(0..=pick(&[0, 0, 3, 3, 50, 50, 1000, 1000, 100_000], rng), rng);
     if rng.random_bool(0.3) {
         dial_at_once(plan, quiet_us, rng);
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use control::{NotTaken, Path, Reason};
+use control::{NotTaken, Reason};
 use engine::AppId;
 use plane::{ClientId, LocalConnect, PairAction, Party, SegmentLost};
 use rand::RngExt;
@@ -112,9 +112,7 @@ impl World {
     }
 
     fn close_of_pair(&mut self, host: usize, uid: AppUid, connection: &control::Connection) {
-        let Path::Shm { pair, slot, .. } = connection.path else { return };
         let used = self.some(Duration::from_millis(20));
-        self.checks.on_pair_slot_closed(uid, pair, slot);
         self.ask_of_pair(host, uid, control::Request::PairClosed { connection: connection.id }, used);
     }
 
@@ -137,6 +135,9 @@ impl World {
         }
         if let Some(until) = self.paused(host) {
             return self.queue.push(until, Event::ToPairs { host, life, app: uid, request: Box::new(request) });
+        }
+        if let control::Request::PairClosed { connection } = request {
+            self.checks.pairs.on_closed(uid, connection);
         }
         let client = ClientId(uid.into());
         let Some(running) = self.up(host).filter(|r| r.control.clients.contains(&uid)) else { return };
