@@ -298,3 +298,15 @@ fn the_peers_limit_is_called_so() {
     let actions: Vec<_> = std::iter::from_fn(|| round.poll_action()).collect();
     assert!(actions.contains(&RoundAction::Lost(Reason::PeerLimit)), "{actions:?}");
 }
+
+#[test]
+fn a_wish_during_a_reset_begins_the_next_round() {
+    let mut round = LaneRound::new(0);
+    round.want();
+    round.on_offer_made(1, Ok(offer(7)));
+    round.on_lane_failed(Reason::LaneFailed);
+    round.want();
+    while round.poll_action().is_some() {}
+    round.handle_reset(Reason::LaneFailed, false).unwrap();
+    assert_eq!(round.poll_action(), Some(RoundAction::MakeOffer { round: 2 }));
+}

@@ -1,6 +1,7 @@
 //! Dials, accepts, deaths and restarts between two daemons, without sockets.
 
 use super::*;
+use crate::LaneAnswer;
 
 const SETUP: Duration = Duration::from_secs(10);
 const BEAT: Duration = Duration::from_secs(1);
@@ -307,4 +308,44 @@ fn who_may_not_speak_for_a_host_is_refused_before_anything_else() {
     );
     let mapped = "::ffff:127.0.0.3".parse().unwrap();
     assert_eq!(peers.handle_hello(ms(3), IN, mapped, hello(3, 3)), Verdict::Proceed);
+}
+
+/// Two links of one process may both be under way before either has proven the key.
+#[test]
+fn of_two_links_that_prove_themselves_the_first_stays() {
+    let mut peers = peers(1);
+    let second = LinkId(IN.0 + 1);
+    for link in [IN, second] {
+        assert_eq!(peers.handle_hello(ms(0), link, ip(2), hello(2, 2)), Verdict::Proceed);
+    }
+    peers.handle_up(ms(1), IN, ip(2), 2);
+    peers.handle_up(ms(2), second, ip(2), 2);
+    let next = actions(&mut peers);
+    assert!(matches!(next[..], [PeerAction::Close { link, reason: Reason::Closed, .. }] if link == second), "{next:?}");
+    assert_eq!(peers.link_to(ip(2)), Some(IN));
+}
+
+/// The engine may answer about a round of a link that is gone.
+#[test]
+fn rounds_are_counted_over_links() {
+    let mut peers = peers(1);
+    for (at, number) in [(0, 1), (10, 2)] {
+        let link = LinkId(IN.0 + number);
+        peers.handle_hello(ms(at), link, ip(2), hello(2, 2));
+        peers.handle_up(ms(at), link, ip(2), 2);
+        peers.handle_wanted(ms(at), ip(2));
+        let asked = actions(&mut peers);
+        assert!(
+            matches!(asked[..], [PeerAction::Engine(LaneCommand::Offer { round, .. })] if round == number),
+            "{asked:?}"
+        );
+        // Of the round before.
+        let result = Err("late".into());
+        peers.on_answer(ms(at), ip(2), LaneAnswer::Offered { round: number - 1, result });
+        assert!(actions(&mut peers).is_empty());
+        if number == 1 {
+            peers.handle_down(ms(5), link, Reason::PeerLost);
+            actions(&mut peers);
+        }
+    }
 }
