@@ -60,7 +60,7 @@ pub(crate) struct RingSizes {
 }
 
 /// One end of a connection, without its rings. Any number of threads may use it. Dropping it closes, by a reset unless
-/// [`Endpoint::close`] was called before.
+/// the connection was closed before ([`Connection::close`](crate::Connection::close)).
 #[derive(Debug)]
 pub struct Endpoint {
     link: Link,

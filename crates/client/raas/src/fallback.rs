@@ -15,7 +15,8 @@ pub enum Fallback {
     /// Fail, with the error that says why. The default.
     #[default]
     Never,
-    /// Use kernel TCP, to the same address and port. The stream says so: [`Stream::path`], [`Stream::fallback`].
+    /// Use kernel TCP, to the same address and port. The stream says so: [`Stream::path`](crate::Stream::path),
+    /// [`Stream::fallback`](crate::Stream::fallback).
     Tcp,
 }
 
@@ -51,7 +52,7 @@ pub enum FallbackCause {
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotOverTcp {
-    /// [`Stream::reserve`] and [`Stream::loan`].
+    /// [`Stream::reserve`](crate::Stream::reserve) and [`Stream::loan`](crate::Stream::loan).
     #[error("loans lend the rings in shared memory, which a connection over kernel TCP has not: use read and write")]
     Loans,
     /// [`Message`](crate::MessageStream) and [`MessageListener`](crate::MessageListener).

@@ -27,8 +27,8 @@ use crate::stream::Stream;
 /// receive that ran out of time: it would take the late reply for the reply to the next request.
 /// [`MessageStream::call`] sees to that.
 ///
-/// Both ends are of this kind: a [`Stream`] that connects to a [`MessageListener`], and the other way round, is refused
-/// with [`Reason::WrongKind`].
+/// Both ends are of this kind: a [`Stream`] that connects to a [`MessageListener`](crate::MessageListener), and the
+/// other way round, is refused with [`Reason::WrongKind`].
 ///
 /// ```no_run
 /// # fn main() -> std::io::Result<()> {

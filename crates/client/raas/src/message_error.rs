@@ -30,7 +30,7 @@ pub enum MessageError {
         /// Bytes of the buffer.
         buffer: usize,
     },
-    /// The peer ended before it answered a [`MessageStream::call`]. Kind: `UnexpectedEof`.
+    /// The peer ended before it answered a [`MessageStream::call`](crate::MessageStream::call). Kind: `UnexpectedEof`.
     #[error("the connection ended before the reply came")]
     NoReply,
     /// A call on this connection has had no reply yet, so the next message may be that reply. Nothing was sent. Kind:

@@ -30,7 +30,7 @@ impl MessageStream {
 }
 
 impl MessageListener {
-    /// Listens, in the process-wide session; as [`Listener::bind`].
+    /// Listens, in the process-wide session; as [`Listener::bind`](crate::Listener::bind).
     pub fn bind(addr: impl ToSocketAddrs) -> Result<Self, BindError> {
         Self::bind_with(&Session::global()?, addr, ListenOptions::new())
     }
