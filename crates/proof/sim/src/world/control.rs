@@ -351,9 +351,10 @@ impl World {
     // ---- time
 
     fn arm(&mut self, host: usize, id: LinkId) {
-        let life = self.life(host);
+        let (life, now) = (self.life(host), self.now);
         let Some(link) = self.link(host, id) else { return };
-        if let Some(at) = link.deadline().filter(|at| link.timer_at.is_none_or(|t| *at < t)) {
+        // What passed while the host stood still is due now.
+        if let Some(at) = link.deadline().map(|at| at.max(now)).filter(|at| link.timer_at.is_none_or(|t| *at < t)) {
             link.timer_at = Some(at);
             self.queue.push(at, Event::LinkTimer { host, life, link: id });
         }
