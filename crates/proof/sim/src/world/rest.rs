@@ -37,8 +37,10 @@ impl World {
         self.mend_everything();
         self.finish_connections();
         if self.goes_on() {
-            // The last broken links are noticed.
-            self.pass(self.plan.link_timeout + NOTICE);
+            // The last broken links are noticed, by hosts that run.
+            let still = self.hosts.iter().filter_map(|host| Some(host.running.as_ref()?.stalled_until)).max();
+            let still = still.map_or(Duration::ZERO, |until| until.saturating_since(self.now));
+            self.pass(still + self.plan.link_timeout + NOTICE);
             for (index, host) in self.hosts.iter().enumerate() {
                 let Some(running) = &host.running else { continue };
                 self.checks.on_sockets_at_rest(self.now, index, &running.engine);
