@@ -170,7 +170,7 @@ pub struct Footprint {
     pub shared_bytes: u64,
     /// Open descriptors.
     pub fds: u64,
-    /// Descriptors of memfds.
+    /// Descriptors of memfds, except those that a daemon holds for pages whose memory a tenant gave back.
     pub memfds: u64,
     /// Mappings of memfds.
     pub memfd_mappings: u64,
@@ -191,7 +191,8 @@ impl Footprint {
         for entry in std::fs::read_dir(proc.join("fd"))? {
             fds += 1;
             let link = std::fs::read_link(entry?.path()).unwrap_or_default();
-            memfds += u64::from(link.to_string_lossy().starts_with("/memfd:"));
+            let name = link.to_string_lossy();
+            memfds += u64::from(name.starts_with("/memfd:") && !name.starts_with("/memfd:raas-reserve"));
         }
         let maps = std::fs::read_to_string(proc.join("maps"))?;
         Ok(Self {
