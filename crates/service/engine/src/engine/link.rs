@@ -215,7 +215,11 @@ impl Engine {
     fn drop_parked(&mut self, id: LaneId, reason: Reason) {
         let Some(lane) = self.lanes.get_mut(id) else { return };
         for connect in lane.give_up_parked() {
-            self.finish_connect(connect, Err(reason));
+            match reason {
+                // The peer took the lane for unused: it has not heard of the connect.
+                Reason::Closed => self.displace_connect(connect, Reason::PeerLimit),
+                _ => self.finish_connect(connect, Err(reason)),
+            }
         }
     }
 

@@ -227,6 +227,26 @@ fn a_connect_that_waits_for_rings_may_lose_its_lane() {
     }
 }
 
+/// One end resets the lane with its connections, while the other end takes it for unused and gives it up.
+#[test]
+fn a_connect_that_waits_for_a_lane_reset_survives_that_the_peer_gave_the_lane_up() {
+    let (mut w, apps) = crowded(2, 2);
+    use_once(&mut w, &apps, 0, 1);
+    let h = &mut w.hosts[0];
+    assert!(h.engine.force_lane_error(&mut h.nic, addr(1)));
+    h.engine.run(w.now, &mut h.nic);
+    let request = w.connect(0, apps[0], SocketAddr::new(addr(1), 7), 4096);
+    // Nobody hears of the reset: the peer's word comes first.
+    let h = &mut w.hosts[0];
+    while h.engine.poll_event().is_some() {}
+    w.break_link(0, 1, Reason::Closed);
+    w.until("the answer", |w| w.hosts[0].apps[&apps[0]].answers.contains_key(&request));
+    assert_eq!(w.app(0, apps[0]).answers[&request].err(), None);
+    assert_eq!(w.counter(0, "connects_displaced"), 1);
+    w.settle();
+    w.assert_clean();
+}
+
 /// A peer that says again and again that it had to give the lane up.
 #[test]
 fn a_connect_is_not_displaced_without_end() {
