@@ -214,6 +214,8 @@ impl Causes {
     pub(crate) fn explains_loss(&self, now: Time, host: usize, peer: usize, reason: Reason) -> bool {
         let pair = (host.min(peer), host.max(peer));
         match reason {
+            // The peer gave the link's place away before it had this host's proof, which was on its way.
+            Reason::PeerLost if self.has_few_places(peer) => true,
             Reason::PeerLost | Reason::TimedOut => self.was_troubled(host, peer, before(now, LOOK_BACK)),
             Reason::PeerUnreachable => self.was_troubled(host, peer, before(now, DIALS)),
             Reason::PeerBusy => self.has_few_places(peer) || self.was_troubled(host, peer, before(now, DIALS)),
