@@ -206,7 +206,7 @@ impl Causes {
     }
 
     /// Whether a host has so few places for links without proof that one may take another's.
-    fn has_few_places(&self, host: usize) -> bool {
+    pub(crate) fn has_few_places(&self, host: usize) -> bool {
         self.daemons.get(&host).is_some_and(|daemon| daemon.handshakes_max < DaemonPlan::default().handshakes_max)
     }
 

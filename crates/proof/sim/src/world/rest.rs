@@ -149,7 +149,7 @@ impl World {
                 format!("probes not answered after {PROBE:?}: {left}, datagrams that did not arrive: {lost:?}");
             return self.checks.fail(self.now, "liveness", detail);
         }
-        let may_refuse = self.plan.has_tight_limits();
+        let may_refuse = self.plan.has_tight_limits() || (0..hosts).any(|host| self.checks.causes.has_few_places(host));
         for host in 0..hosts {
             let answers = self.answers(first + host);
             let fitting =
