@@ -6,8 +6,7 @@
 //!
 //! Two daemons that dial each other at the same time: the accepting side decides, when it gets the other's Hello and
 //! before it proves anything. The dial of the daemon with the lower instance number goes on; the other dial is refused
-//! or given up, but a dial that had no answer for [`YIELD`] makes way in any case. While the peer's handshake is under
-//! way, a daemon's own dial waits.
+//! or given up. While the peer's handshake is under way, a daemon's own dial waits.
 
 mod lanes;
 
@@ -90,8 +89,6 @@ struct Established {
 struct Peer {
     established: Option<Established>,
     dial: Option<LinkId>,
-    /// When the last dial began.
-    dialed_at: Time,
     wanted: bool,
     redial_at: Option<Time>,
     redials: u32,
@@ -200,7 +197,7 @@ impl Peers {
         }
         let link = LinkId(self.next_link);
         self.next_link += 1;
-        (entry.dial, entry.dialed_at) = (Some(link), now);
+        entry.dial = Some(link);
         self.links.insert(link, peer);
         // A little less than a connect may take, so that its failure has the true reason.
         let deadline = now + self.config.connect_timeout * 4 / 5;
@@ -232,10 +229,7 @@ impl Peers {
             if entry.established.as_ref().is_some_and(|e| e.instance == instance) {
                 return Verdict::Refuse(Reason::Closed, "there is a link between the two daemons already".into());
             }
-            // A dial that is older had no answer: it may have begun while the peer's host was not there, and its attempt may
-            // hang for seconds, while the peer, which speaks right now, would be refused each time.
-            let is_dialing = entry.dial.is_some() && now.saturating_since(entry.dialed_at) < YIELD;
-            if is_dialing && self.config.instance < instance {
+            if entry.dial.is_some() && self.config.instance < instance {
                 return Verdict::Refuse(Reason::Closed, "both daemons dialed: the other link is kept".into());
             }
             if let Some(dial) = entry.dial

@@ -99,20 +99,6 @@ fn simultaneous_dials_leave_one_link() {
     }
 }
 
-/// The peer's host was not there when the dial began, so its attempt hangs; then the peer starts and dials by itself.
-#[test]
-fn a_dial_without_an_answer_makes_way_for_the_peers() {
-    let mut low = peers(1);
-    low.handle_wanted(ms(0), ip(2));
-    let dial = dialed(&mut low)[0];
-    assert!(matches!(low.handle_hello(ms(499), IN, ip(2), hello(2, 2)), Verdict::Refuse(Reason::Closed, _)));
-    assert_eq!(low.handle_hello(ms(500), IN, ip(2), hello(2, 2)), Verdict::Proceed);
-    assert!(matches!(actions(&mut low)[..], [PeerAction::CancelDial { link }] if link == dial));
-    low.handle_up(ms(510), IN, ip(2), 2);
-    let next = actions(&mut low);
-    assert!(matches!(next[..], [PeerAction::Engine(LaneCommand::Offer { .. })]), "the wish is served: {next:?}");
-}
-
 #[test]
 fn a_dial_waits_for_an_incoming_link_but_not_for_ever() {
     let mut peers = peers(1);
