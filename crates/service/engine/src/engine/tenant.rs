@@ -241,8 +241,12 @@ impl Engine {
         }
     }
 
-    /// Rings became free: the waiters go on, in order.
+    /// Rings became free: the waiters go on, in order. Those of an application that left are refused by its departure;
+    /// served, an open would make a connection that the departure does not know of.
     pub(super) fn serve_rings(&mut self, app: AppId, ring_bytes: u32) {
+        if self.apps.get_here(app).is_none() {
+            return;
+        }
         while let Some(waiter) = self.apps.get_mut(app).and_then(|a| a.pool.next_served(ring_bytes)) {
             match waiter {
                 Waiter::Connect(id) => self.serve_connect(id),

@@ -283,3 +283,29 @@ fn a_connection_in_the_backlog_of_a_process_that_dies_is_reset() {
     w.assert_empty();
     w.assert_clean();
 }
+
+/// A dying listener gives rings back while an open waits for rings of its: nobody would ever end that connection.
+#[test]
+fn an_open_that_waits_for_rings_of_a_listener_that_dies_is_refused() {
+    let mut w = World::new(2, 61);
+    let (a, b, other) = (w.attach(0, 64), w.attach(1, 64), w.attach(1, 64));
+    let (to_a, to_b, to_other) = (w.listen(0, a, 8, 64), w.listen(1, b, 7, 64), w.listen(1, other, 9, 64));
+    // The lane is up.
+    w.connect_wait(0, a, to_other, 4096).unwrap();
+    w.hosts[1].holds_chunks = true;
+    // More than the first chunk has rings.
+    (0..20).for_each(|_| _ = w.connect(1, b, to_a, 4096));
+    let request = w.connect(0, a, to_b, 4096);
+    w.pass(Duration::from_micros(500));
+    assert!(!w.app(0, a).answers.contains_key(&request), "it waits");
+    // The first connects get rings, and the process dies before a word of them has left.
+    w.hosts[1].make_chunks();
+    w.kill(1, b);
+    w.settle();
+    assert_eq!(w.app(0, a).answers[&request], Err(Reason::NoListener));
+    w.kill(0, a);
+    w.kill(1, other);
+    w.settle();
+    w.assert_empty();
+    w.assert_clean();
+}

@@ -17,6 +17,7 @@ use crate::apps::{SimApp, stream_listener};
 pub(crate) use control_link::offered;
 
 mod control_link;
+mod end;
 
 /// What the network does to packets, per thousand.
 #[derive(Debug, Clone, Copy, Default)]
@@ -43,6 +44,9 @@ pub(crate) struct Host {
     pub(crate) strange_ports: Vec<(IpAddr, u16, u16)>,
     pub(crate) locals: Vec<Event>,
     pub(crate) refuse_chunks: bool,
+    /// Chunks are made when the test says so.
+    pub(crate) holds_chunks: bool,
+    chunks_wanted: Vec<(AppId, u32, u32)>,
     /// An access to a chunk cannot be served.
     pub(crate) chunks_without_pages: bool,
     /// Each lane is said to make room for another host's as soon as it is up.
@@ -381,18 +385,9 @@ impl World {
                 }
             }
             Event::ChunksWanted { app, ring_bytes, rings } => {
-                let Some(sim) = h.apps.get_mut(&app) else { return };
-                if h.refuse_chunks {
-                    h.engine.chunks_refused(app, ring_bytes, Reason::LocalLimit);
-                    return;
-                }
-                for kind in [ChunkKind::Tx, ChunkKind::Rx] {
-                    let make = if h.chunks_without_pages { Region::without_pages } else { Region::anonymous };
-                    let region = make((ring_bytes * rings) as usize).unwrap();
-                    let number = sim.next_chunk;
-                    sim.next_chunk += 1;
-                    sim.chunks.insert(number, region.clone());
-                    h.engine.add_chunk(&mut h.nic, app, number, kind, ring_bytes, region).unwrap();
+                h.chunks_wanted.push((app, ring_bytes, rings));
+                if !h.holds_chunks {
+                    h.make_chunks();
                 }
             }
             Event::DatagramPath { app, request, result } => {
@@ -502,42 +497,6 @@ impl World {
             Arrival::Link { from, to, message } => self.on_link(from, to, message),
         }
     }
-
-    // ---- what must hold at the end
-
-    /// No RNR NAK, no violation, no lane failure, no fault, nothing refused by a device.
-    pub(crate) fn assert_clean(&self) {
-        for (i, h) in self.hosts.iter().enumerate() {
-            let c = h.nic.counters_detail();
-            assert_eq!((c.rnr_naks_sent, c.rnr_naks_received), (0, 0), "RNR NAKs at host {i}");
-            assert_eq!(h.lane_failures, Vec::<String>::new(), "lane failures at host {i}");
-            assert_eq!(h.faults, Vec::new(), "faults at host {i}");
-            assert_eq!(h.strange_ports, Vec::new(), "each host sends from its port");
-            for name in ["violations", "device_refusals", "app_faults"] {
-                assert_eq!(self.counter(i, name), 0, "{name} at host {i}");
-            }
-        }
-    }
-
-    /// As [`Self::assert_clean`], and no connection is left anywhere.
-    pub(crate) fn assert_empty(&self) {
-        for (i, h) in self.hosts.iter().enumerate() {
-            let left = h.engine.connections();
-            assert_eq!((left.len(), left.first()), (0, None), "connections left at host {i}");
-            assert!(h.engine.apps().iter().all(|a| a.connections == 0));
-            assert!(h.engine.lanes().iter().all(|l| l.connections == 0));
-        }
-    }
-
-    fn dump(&self) {
-        for (i, h) in self.hosts.iter().enumerate() {
-            eprintln!("host {i} at {:?} ({} steps)", self.now, self.steps);
-            h.engine.lanes().iter().for_each(|l| eprintln!("  {l:?}"));
-            h.engine.connections().iter().take(8).for_each(|c| eprintln!("  {c:?}"));
-            eprintln!("  {:?}", h.engine.totals());
-            eprintln!("  failures {:?} faults {:?}", h.lane_failures, h.faults);
-        }
-    }
 }
 
 impl Host {
@@ -575,6 +534,8 @@ impl Host {
             strange_ports: Vec::new(),
             locals: Vec::new(),
             refuse_chunks: false,
+            holds_chunks: false,
+            chunks_wanted: Vec::new(),
             chunks_without_pages: false,
             gives_lanes_up: false,
             wakes: BTreeSet::new(),
@@ -582,6 +543,25 @@ impl Host {
             asleep: false,
             holds_rests: false,
             ud_qpn: 0,
+        }
+    }
+
+    /// What the engine asked for is made, or refused.
+    pub(crate) fn make_chunks(&mut self) {
+        for (app, ring_bytes, rings) in std::mem::take(&mut self.chunks_wanted) {
+            let Some(sim) = self.apps.get_mut(&app) else { continue };
+            if self.refuse_chunks {
+                self.engine.chunks_refused(app, ring_bytes, Reason::LocalLimit);
+                continue;
+            }
+            for kind in [ChunkKind::Tx, ChunkKind::Rx] {
+                let make = if self.chunks_without_pages { Region::without_pages } else { Region::anonymous };
+                let region = make((ring_bytes * rings) as usize).unwrap();
+                let number = sim.next_chunk;
+                sim.next_chunk += 1;
+                sim.chunks.insert(number, region.clone());
+                self.engine.add_chunk(&mut self.nic, app, number, kind, ring_bytes, region).unwrap();
+            }
         }
     }
 
