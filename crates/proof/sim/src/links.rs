@@ -44,7 +44,8 @@ const MISSES: u32 = 5;
 pub(crate) enum Stage {
     /// Another attempt follows.
     Pausing(Time),
-    Connecting,
+    /// An attempt, whose TCP connection must be there by then.
+    Connecting(Time),
     Opening(Box<Opening>),
     Up(Watch),
 }
@@ -88,8 +89,7 @@ impl Link {
     /// When its timer has something to do.
     pub(crate) fn deadline(&self) -> Option<Time> {
         match &self.stage {
-            Stage::Pausing(at) => Some(*at),
-            Stage::Connecting => self.dialing.as_ref().map(Dialing::deadline),
+            Stage::Pausing(at) | Stage::Connecting(at) => Some(*at),
             Stage::Opening(opening) => opening.deadline(),
             Stage::Up(watch) => Some(watch.deadline()),
         }

@@ -10,6 +10,9 @@ use verbs::Time;
 
 /// Pause before the second attempt; it doubles.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Time of one attempt for its TCP connection. An attempt that began while the peer's host was away hangs for as long as the
+/// system sends again, and meanwhile this daemon may refuse the peer's own dials.
+const CONNECT: Duration = Duration::from_secs(1);
 
 /// What follows a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +40,17 @@ impl Dialing {
     /// No attempt goes on longer.
     pub fn deadline(&self) -> Time {
         self.deadline
+    }
+
+    /// An attempt begins: its TCP connection must be there by then.
+    pub fn connect_by(&self, now: Time) -> Time {
+        self.deadline.min(now + CONNECT)
+    }
+
+    /// An attempt has no TCP connection in time. It is not counted: the time bounds how many there are.
+    pub fn handle_late(&mut self, now: Time) -> AfterAttempt {
+        let next = now + PAUSE;
+        if next < self.deadline { AfterAttempt::Again(next) } else { AfterAttempt::GiveUp(Reason::PeerUnreachable) }
     }
 
     /// An attempt failed.
@@ -73,6 +87,26 @@ mod tests {
 
     fn ms(n: u64) -> Time {
         Time(n * 1_000_000)
+    }
+
+    #[test]
+    fn an_attempt_does_not_hang_as_long_as_the_dial_may_take() {
+        let mut dialing = Dialing::new(ms(8_000), 1);
+        let mut now = ms(10);
+        let ends: Vec<Time> = std::iter::from_fn(|| {
+            let end = dialing.connect_by(now);
+            now = match dialing.handle_late(end) {
+                AfterAttempt::Again(at) => at,
+                AfterAttempt::GiveUp(reason) => {
+                    assert_eq!(reason, Reason::PeerUnreachable);
+                    return None;
+                }
+            };
+            Some(end)
+        })
+        .collect();
+        assert_eq!(ends[..2], [ms(1_010), ms(2_060)]);
+        assert_eq!(ends.len(), 7, "the eighth ends with the time");
     }
 
     #[test]

@@ -19,14 +19,28 @@ pub(crate) async fn dial(context: Arc<LinkContext>, link: LinkId, peer: IpAddr, 
     let address = context.config.peer_address(peer);
     let mut dialing = Dialing::new(deadline, context.config.limits.dial_attempts_max);
     let (refusal, reason) = loop {
-        let refusal = match attempt_once(&context, link, address, deadline).await {
+        let unreachable = |e: io::Error| Refusal::new(Reason::PeerUnreachable, e.to_string());
+        let connect_by = context.instant(dialing.connect_by(context.now()));
+        let connected = timeout_at(connect_by, connect(context.config.listen, address)).await;
+        let is_late = connected.is_err();
+        let opened = match connected {
+            Err(_) => Err(Refusal::new(Reason::PeerUnreachable, "no answer in time")),
+            Ok(Err(e)) => Err(unreachable(e)),
+            Ok(Ok(stream)) => match Wire::new(stream) {
+                Ok(wire) => introduce(wire, &context, link, address, deadline).await,
+                Err(e) => Err(unreachable(e)),
+            },
+        };
+        let refusal = match opened {
             Ok((wire, identity)) => {
                 tracing::info!(%peer, instance = identity.instance, "control link to the peer's daemon is up");
                 return run(wire, &context, link, identity).await;
             }
             Err(refusal) => refusal,
         };
-        match dialing.handle_failed(context.now(), refusal.reason) {
+        let now = context.now();
+        let after = if is_late { dialing.handle_late(now) } else { dialing.handle_failed(now, refusal.reason) };
+        match after {
             AfterAttempt::Again(at) => tokio::time::sleep_until(context.instant(at)).await,
             AfterAttempt::GiveUp(reason) => break (refusal, reason),
         }
@@ -40,16 +54,14 @@ pub(crate) async fn dial(context: Arc<LinkContext>, link: LinkId, peer: IpAddr, 
     let _ = context.inputs.send(LinkInput::DialFailed { link, reason }).await;
 }
 
-async fn attempt_once(
+/// Says who we are on a connection that is there, and hears who the peer is.
+async fn introduce(
+    mut wire: Wire,
     context: &LinkContext,
     link: LinkId,
     address: SocketAddr,
     deadline: Time,
 ) -> Result<(Wire, Identity), Refusal> {
-    let unreachable = |e: io::Error| Refusal::new(Reason::PeerUnreachable, e.to_string());
-    let late = |_| Refusal::new(Reason::PeerUnreachable, "no answer in time");
-    let connected = timeout_at(context.instant(deadline), connect(context.config.listen, address)).await;
-    let mut wire = Wire::new(connected.map_err(late)?.map_err(unreachable)?).map_err(unreachable)?;
     let now = context.now();
     let limit = context.config.limits.handshake().min(deadline.saturating_since(now));
     let opening = Opening::dial(now, context.introduction()?, context.key.clone(), address.ip(), limit);

@@ -127,29 +127,34 @@ impl World {
         self.trace.note(now, "host {} dials {}", &[host as u64, to as u64]);
         let Some(plane) = self.plane(host) else { return };
         let dialing = Some(Dialing::new(deadline, DIAL_ATTEMPTS_MAX));
-        plane.links.insert(link, Link { dialing, ..Link::new(to, Stage::Connecting) });
+        plane.links.insert(link, Link { dialing, ..Link::new(to, Stage::Pausing(now)) });
         self.attempt(host, link);
     }
 
     fn attempt(&mut self, host: usize, id: LinkId) {
-        let life = self.life(host);
+        let (life, now) = (self.life(host), self.now);
         let Some(peer) = self.link(host, id).map(|link| link.peer) else { return };
         let connection = self.tcp.connect(host, life, peer);
         let Some(plane) = self.plane(host) else { return };
         let Some(link) = plane.links.get_mut(&id) else { return };
-        (link.stage, link.end) = (Stage::Connecting, Some((connection, 0)));
+        let Some(dialing) = &link.dialing else { return };
+        (link.stage, link.end) = (Stage::Connecting(dialing.connect_by(now)), Some((connection, 0)));
         plane.by_connection.insert(connection, id);
         self.send_segment((connection, 0), Segment::Syn);
         self.arm(host, id);
     }
 
-    fn attempt_failed(&mut self, host: usize, id: LinkId, reason: Reason) {
+    /// `reason`: none if the connection was not there in time.
+    fn attempt_failed(&mut self, host: usize, id: LinkId, reason: Option<Reason>) {
         let now = self.now;
         let Some(plane) = self.plane(host) else { return };
         let Some(link) = plane.links.get_mut(&id) else { return };
         let end = link.end.take();
         let Some(dialing) = &mut link.dialing else { return };
-        let next = dialing.handle_failed(now, reason);
+        let next = match reason {
+            Some(reason) => dialing.handle_failed(now, reason),
+            None => dialing.handle_late(now),
+        };
         if let AfterAttempt::Again(at) = next {
             link.stage = Stage::Pausing(at);
         }
@@ -207,8 +212,8 @@ impl World {
         let now = self.now;
         let Some(link) = self.link(host, id) else { return };
         match (&mut link.stage, segment) {
-            (Stage::Connecting, Segment::SynAck) => self.start_opening(host, id),
-            (Stage::Connecting, _) => self.attempt_failed(host, id, Reason::PeerUnreachable),
+            (Stage::Connecting(_), Segment::SynAck) => self.start_opening(host, id),
+            (Stage::Connecting(_), _) => self.attempt_failed(host, id, Some(Reason::PeerUnreachable)),
             (Stage::Opening(opening), segment) if opening.awaits_verdict() => link.waiting.push_back(segment),
             (Stage::Opening(opening), Segment::Message(message)) => {
                 opening.handle_message(message);
@@ -313,7 +318,7 @@ impl World {
             self.send_segment(end, Segment::Message(PeerMessage::Bye { reason, detail }));
         }
         if is_dial {
-            return self.attempt_failed(host, id, refusal.reason);
+            return self.attempt_failed(host, id, Some(refusal.reason));
         }
         self.end_link(host, id);
         if said_hello {
@@ -379,7 +384,7 @@ impl World {
         if link.deadline().is_some_and(|at| at <= now) {
             match &mut link.stage {
                 Stage::Pausing(_) => self.attempt(host, id),
-                Stage::Connecting => self.attempt_failed(host, id, Reason::PeerUnreachable),
+                Stage::Connecting(_) => self.attempt_failed(host, id, None),
                 Stage::Opening(opening) => {
                     opening.handle_timeout(now);
                     self.drive_opening(host, id);

@@ -40,9 +40,7 @@ impl World {
             // The last broken links are noticed, by hosts that run.
             let still = self.hosts.iter().filter_map(|host| Some(host.running.as_ref()?.stalled_until)).max();
             let still = still.map_or(Duration::ZERO, |until| until.saturating_since(self.now));
-            // And dials that began while their host was away come to their end (docs/status.md has this as a fault).
-            let dials = self.plan.hosts.iter().map(|host| host.connect_timeout).max().unwrap_or_default();
-            self.pass(still + self.plan.link_timeout.max(dials) + NOTICE);
+            self.pass(still + self.plan.link_timeout + NOTICE);
             for (index, host) in self.hosts.iter().enumerate() {
                 let Some(running) = &host.running else { continue };
                 self.checks.on_sockets_at_rest(self.now, index, &running.engine);
