@@ -5,56 +5,19 @@ mod rig;
 
 use std::io::Write;
 use std::net::IpAddr;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use rig::{Cluster, Daemon, Running, pattern, run, wait_until};
+use rig::{Cluster, Daemon, Running, in_namespace, pattern, run, wait_until};
 
-/// Says to this program, started again, that it is inside.
-const INSIDE: &str = "RAAS_TEST_INSIDE_NAMESPACE";
 /// The two hosts: addresses of the namespace's loopback interface, of the range for private use.
 const HOSTS: [&str; 2] = ["fd00:7261:6173::1", "fd00:7261:6173::2"];
 const PORT: u16 = 7031;
 const FILE_BYTES: usize = 3_000_000;
 
-/// What makes a namespace with the two addresses and goes on in it as `$@`.
-fn enter() -> String {
-    let addresses = HOSTS.map(|host| format!("ip -6 addr add {host}/128 dev lo nodad\n")).concat();
-    format!("set -e\nip link set lo up\n{addresses}exec \"$@\"")
-}
-
-fn inside(program: impl AsRef<std::ffi::OsStr>) -> Command {
-    let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--net", "--fork", "--kill-child", "--", "sh", "-c", &enter(), "sh"]);
-    command.arg(program).stdin(Stdio::null());
-    command
-}
-
-/// Whether this machine lets every user make such a namespace; prints a line if not.
-fn can_run(name: &str) -> bool {
-    let why = match inside("true").output() {
-        Ok(out) if out.status.success() => return true,
-        Ok(out) => String::from_utf8_lossy(&out.stderr).trim().to_owned(),
-        Err(e) => format!("no `unshare`: {e}"),
-    };
-    let ci = std::env::var("CI").is_ok_and(|value| value == "true");
-    assert!(!ci, "no namespace with IPv6 here: {why}");
-    eprintln!("SKIP {name}: no namespace with IPv6 here: {why}");
-    false
-}
-
 #[test]
 fn two_daemons_on_ipv6_carry_a_stream() {
     const NAME: &str = "two_daemons_on_ipv6_carry_a_stream";
-    if std::env::var_os(INSIDE).is_some() {
-        return carry_a_stream();
-    }
-    if !can_run(NAME) {
-        return;
-    }
-    let mut again = inside(std::env::current_exe().unwrap());
-    let ended = run(again.args(["--exact", NAME, "--nocapture"]).env(INSIDE, "1"));
-    assert_eq!(ended.code(), 0, "{ended:?}");
-    assert!(ended.stdout.contains("1 passed"), "{ended:?}");
+    in_namespace(NAME, &HOSTS, carry_a_stream);
 }
 
 /// Inside: from the first host to the second, over the lane.

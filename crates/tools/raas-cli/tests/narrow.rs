@@ -9,56 +9,17 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use raas::{DatagramError, DatagramSocket};
-use rig::{Cluster, Daemon, Running, pattern, run, wait_until};
+use rig::{Cluster, Daemon, Running, in_namespace, pattern, run, wait_until};
 
-/// Says to this program, started again, that it is inside.
-const INSIDE: &str = "RAAS_TEST_INSIDE_NAMESPACE";
 /// The two hosts, of either IP version: addresses of the namespace's loopback interface, of the ranges for private use.
 const HOSTS: [[&str; 2]; 2] = [["10.97.0.1", "10.97.0.2"], ["fd00:7261:6174::1", "fd00:7261:6174::2"]];
 const PORT: u16 = 7032;
 const FILE_BYTES: usize = 3_000_000;
 
-/// What makes a namespace with the addresses and goes on in it as `$@`.
-fn enter() -> String {
-    let [four, six] = HOSTS;
-    let four = four.map(|host| format!("ip addr add {host}/32 dev lo\n")).concat();
-    let six = six.map(|host| format!("ip -6 addr add {host}/128 dev lo nodad\n")).concat();
-    format!("set -e\nip link set lo up\n{four}{six}exec \"$@\"")
-}
-
-fn inside(program: impl AsRef<std::ffi::OsStr>) -> Command {
-    let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--net", "--fork", "--kill-child", "--", "sh", "-c", &enter(), "sh"]);
-    command.arg(program).stdin(Stdio::null());
-    command
-}
-
-/// Whether this machine lets anybody make such a namespace; says so where not.
-fn can_run(name: &str) -> bool {
-    let why = match inside("true").output() {
-        Ok(out) if out.status.success() => return true,
-        Ok(out) => String::from_utf8_lossy(&out.stderr).trim().to_owned(),
-        Err(e) => format!("no `unshare`: {e}"),
-    };
-    let ci = std::env::var("CI").is_ok_and(|value| value == "true");
-    assert!(!ci, "no namespace here: {why}");
-    eprintln!("SKIP {name}: no namespace here: {why}");
-    false
-}
-
 #[test]
 fn an_interface_that_gets_narrower_loses_nothing() {
     const NAME: &str = "an_interface_that_gets_narrower_loses_nothing";
-    if std::env::var_os(INSIDE).is_some() {
-        return HOSTS.into_iter().for_each(get_narrower);
-    }
-    if !can_run(NAME) {
-        return;
-    }
-    let mut again = inside(std::env::current_exe().unwrap());
-    let ended = run(again.args(["--exact", NAME, "--nocapture"]).env(INSIDE, "1"));
-    assert_eq!(ended.code(), 0, "{ended:?}");
-    assert!(ended.stdout.contains("1 passed"), "{ended:?}");
+    in_namespace(NAME, HOSTS.as_flattened(), || HOSTS.into_iter().for_each(get_narrower));
 }
 
 fn set_mtu(bytes: &str) {

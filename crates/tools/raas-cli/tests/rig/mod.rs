@@ -2,6 +2,8 @@
 //! other test uses.
 #![allow(dead_code, unreachable_pub)] // each test binary uses its part
 
+mod namespace;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -11,6 +13,8 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+pub use namespace::in_namespace;
 
 /// Nothing here takes longer unless it hangs.
 pub const WATCHDOG: Duration = Duration::from_secs(120);
