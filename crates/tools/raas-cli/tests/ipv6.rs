@@ -7,7 +7,8 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::process::Stdio;
 
-use rig::{Cluster, Daemon, Running, in_namespace, pattern, run, wait_until};
+use rig::namespace::in_namespace;
+use rig::{Cluster, Daemon, Running, pattern, run, wait_until};
 
 /// The two hosts: addresses of the namespace's loopback interface, of the range for private use.
 const HOSTS: [&str; 2] = ["fd00:7261:6173::1", "fd00:7261:6173::2"];

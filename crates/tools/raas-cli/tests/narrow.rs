@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use raas::{DatagramError, DatagramSocket};
-use rig::{Cluster, Daemon, Running, in_namespace, pattern, run, wait_until};
+use rig::namespace::in_namespace;
+use rig::{Cluster, Daemon, Running, pattern, run, wait_until};
 
 /// The two hosts, of either IP version: addresses of the namespace's loopback interface, of the ranges for private use.
 const HOSTS: [[&str; 2]; 2] = [["10.97.0.1", "10.97.0.2"], ["fd00:7261:6174::1", "fd00:7261:6174::2"]];

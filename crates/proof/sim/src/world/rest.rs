@@ -7,7 +7,7 @@ use verbs::Time;
 use super::World;
 use crate::address::address;
 use crate::check::{End, LinkAtRest};
-use crate::links::Stage;
+use crate::links::{HANDSHAKE, Stage};
 use crate::plan::{AppPlan, SocketPlan, Talk};
 
 /// What can finish does so within this time after the last fault: links and connects time out in less. On top comes
@@ -40,7 +40,8 @@ impl World {
             // The last broken links are noticed, by hosts that run.
             let still = self.hosts.iter().filter_map(|host| Some(host.running.as_ref()?.stalled_until)).max();
             let still = still.map_or(Duration::ZERO, |until| until.saturating_since(self.now));
-            self.pass(still + self.plan.link_timeout + NOTICE);
+            // A handshake with a machine that died ends by its time limit alone.
+            self.pass(still + self.plan.link_timeout.max(HANDSHAKE) + NOTICE);
             for (index, host) in self.hosts.iter().enumerate() {
                 let Some(running) = &host.running else { continue };
                 self.checks.on_sockets_at_rest(self.now, index, &running.engine);

@@ -2,7 +2,7 @@
 //! other test uses.
 #![allow(dead_code, unreachable_pub)] // each test binary uses its part
 
-mod namespace;
+pub mod namespace;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::IpAddr;
@@ -13,8 +13,6 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-pub use namespace::in_namespace;
 
 /// Nothing here takes longer unless it hangs.
 pub const WATCHDOG: Duration = Duration::from_secs(120);
