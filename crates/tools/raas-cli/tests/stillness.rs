@@ -144,8 +144,9 @@ fn survives(configuration: &str, seconds: f64) {
     assert!(forth.finish() > 0 && back.finish() > 0);
     let stat = run(&mut a.command(&["stat", "--json"])).json();
     let lane = &stat["lanes"][0];
+    // A daemon that had nothing in flight when its peer stopped keeps its queue pair, so one of the two may be left out.
     assert!(
-        lane["resets"].as_u64().unwrap() >= 2 && lane["state"] == "up",
+        lane["resets"].as_u64().unwrap() >= 1 && lane["state"] == "up",
         "the queue pair had time to give up: {lane}"
     );
     idle.iter().for_each(|(near, far)| assert_eq!((near.failure(), far.failure()), (None, None)));
