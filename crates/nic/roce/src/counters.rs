@@ -1,5 +1,8 @@
 //! Counters of a NIC, each with a stable name.
 
+use std::ops::Deref;
+
+use rnic::DeviceCounters;
 use verbs::Counters;
 
 use crate::wire::PacketFault;
@@ -8,12 +11,18 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// What a NIC did since it was made. `drop_*` are packets that had no effect.
         #[derive(Debug, Clone, Default, PartialEq, Eq)]
-        pub struct NicCounters { $($(#[$doc])* pub $name: u64,)* }
+        pub struct NicCounters {
+            $($(#[$doc])* pub $name: u64,)*
+            /// What does not depend on the wire.
+            pub device: DeviceCounters,
+        }
 
         impl NicCounters {
             /// All counters by name, in a fixed order.
             pub fn list(&self) -> Counters {
-                vec![$((stringify!($name), self.$name)),*]
+                let mut list = vec![$((stringify!($name), self.$name)),*];
+                list.extend(self.device.list());
+                list
             }
         }
     };
@@ -63,10 +72,6 @@ counters! {
     drop_no_receive,
     /// Datagram longer than the next receive, which stays posted.
     drop_receive_too_short,
-    /// Asynchronous events lost because nobody took them.
-    events_lost,
-    /// Completions lost to a full CQ.
-    cq_overflows,
     /// ICRCs that matched only after the IPv4 identification was solved for (16 bits checked).
     icrc_id_recovered,
     /// UDP payloads sent.
@@ -106,36 +111,14 @@ counters! {
     duplicates,
     /// Requests that came too early.
     out_of_order,
-    /// Completions with an error status.
-    completions_failed,
-    /// SEND work requests posted.
-    verbs_send,
-    /// SEND with immediate work requests posted.
-    verbs_send_imm,
-    /// WRITE work requests posted.
-    verbs_write,
-    /// WRITE with immediate work requests posted.
-    verbs_write_imm,
-    /// READ work requests posted.
-    verbs_read,
-    /// Atomic work requests posted.
-    verbs_atomic,
-    /// Datagram work requests posted, with and without immediate.
-    verbs_datagram,
-    /// Receive work requests posted, to QPs and SRQs.
-    verbs_recv,
-    /// SENDs of peers completed here.
-    served_send,
-    /// WRITEs of peers completed here.
-    served_write,
-    /// WRITEs with immediate of peers completed here.
-    served_write_imm,
-    /// READs of peers accepted here.
-    served_read,
-    /// Atomics of peers executed here.
-    served_atomic,
-    /// Datagrams completed here.
-    served_datagram,
+}
+
+impl Deref for NicCounters {
+    type Target = DeviceCounters;
+
+    fn deref(&self) -> &DeviceCounters {
+        &self.device
+    }
 }
 
 impl NicCounters {

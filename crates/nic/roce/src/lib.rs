@@ -17,17 +17,13 @@
 
 mod batch;
 mod counters;
-mod cq;
 mod device;
 mod limits;
-mod memory;
 mod nic;
-mod number_hash;
 mod path;
 mod provider;
 mod qp;
 mod queue_pair;
-mod receive_queue;
 mod timer;
 mod ud;
 pub mod wire;

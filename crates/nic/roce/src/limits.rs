@@ -64,10 +64,6 @@ pub(crate) const MAX_WINDOW_PACKETS: u32 = 1 << 22;
 /// Packets of SENDs and WRITEs that a peer can have under way behind one that was lost: 64 MiB at path MTU 1024, 5 ms
 /// at 100 Gbit/s. A packet that is further ahead was not sent by the peer, or is sent again after its ACK timeout.
 pub(crate) const AHEAD_PACKETS_MAX: u32 = 1 << 16;
-/// Memory regions of a NIC.
-pub(crate) const MAX_MR: u32 = 1 << 16;
-/// Memory keys that were given up last and are not given out again.
-pub(crate) const RECENT_KEYS: usize = 4_096;
 /// What a packet costs of a byte window beyond its payload: headers, and bookkeeping of receive buffers.
 pub const PACKET_CHARGE_BYTES: u64 = 128;
 /// The window is never cut below so many packets of the path MTU.
@@ -78,8 +74,6 @@ pub(crate) const MAX_UDP_PAYLOAD_BYTES: usize = 65_507;
 pub(crate) const MAX_GSO_SEGMENTS: usize = 128;
 /// QP numbers that were destroyed last and are not given out again.
 pub(crate) const RECENT_QPNS: usize = 4_096;
-/// Asynchronous events that wait to be taken; later ones are counted and lost.
-pub(crate) const MAX_EVENTS: usize = 65_536;
 /// Answers to duplicate READs that wait behind the answers to new ones.
 pub(crate) const MAX_DUPLICATE_JOBS: usize = 16;
 /// Largest code of the RNR timer and of the ACK timeout.

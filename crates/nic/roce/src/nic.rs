@@ -8,13 +8,13 @@ use std::net::{IpAddr, SocketAddr};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use rnic::{MAX_MR, NumberHasher};
 use verbs::{AsyncEvent, Capabilities, DeviceAttr, Gid, PathMtu, QpState, Qpn, Time};
 
 use crate::batch::{Batch, BatchLimits, Ipv4IdMode, Transmit};
 use crate::counters::NicCounters;
 use crate::device::Device;
-use crate::limits::{MAX_MESSAGE_BYTES, MAX_MR, MAX_WINDOW_PACKETS, NicLimits, RECENT_QPNS};
-use crate::number_hash::NumberHasher;
+use crate::limits::{MAX_MESSAGE_BYTES, MAX_WINDOW_PACKETS, NicLimits, RECENT_QPNS};
 use crate::qp::NotForUs;
 use crate::queue_pair::QueuePair;
 use crate::timer::Timers;
@@ -61,6 +61,8 @@ pub struct Nic {
     recent_qpns: VecDeque<Qpn>,
     /// QPs that came to owe an acknowledgement since all was paid.
     debtors: Vec<Qpn>,
+    /// Overflows of CQs that QPs were told of.
+    overflows_seen: u64,
 }
 
 impl Nic {
@@ -98,6 +100,7 @@ impl Nic {
             now: Time::ZERO,
             recent_qpns: VecDeque::new(),
             debtors: Vec::new(),
+            overflows_seen: 0,
             config,
         }
     }
@@ -245,17 +248,22 @@ impl Nic {
 
     /// Whether a CQ armed by `req_notify_cq` got its completion, or an asynchronous event came, since the last call.
     pub fn take_notify(&mut self) -> bool {
-        std::mem::take(&mut self.dev.notify)
+        self.dev.take_notify()
+    }
+
+    /// What does not depend on the wire: QPs of other transports may use the same memory, CQs and SRQs.
+    pub fn device_mut(&mut self) -> &mut rnic::Device {
+        &mut self.dev.base
     }
 
     /// Counters since the NIC was made.
-    pub const fn counters_detail(&self) -> &NicCounters {
-        &self.dev.counters
+    pub fn counters_detail(&self) -> NicCounters {
+        NicCounters { device: self.dev.base.counters.clone(), ..self.dev.counters.clone() }
     }
 
     /// Brings the list of senders, the timers and overflowed CQs in line with what just happened to a QP.
     pub(crate) fn after_event(&mut self, qpn: Qpn) {
-        if !self.dev.overflowed.is_empty() {
+        if self.overflows_seen != self.dev.overflows() {
             self.fail_overflowed();
         }
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
@@ -274,13 +282,10 @@ impl Nic {
 
     /// A CQ that overflowed takes all its QPs down. Their flushes may overflow other CQs.
     fn fail_overflowed(&mut self) {
-        while let Some(cq) = self.dev.overflowed.pop() {
-            let mut users: Vec<Qpn> = self
-                .qps
-                .iter()
-                .filter(|(_, qp)| qp.init().send_cq == cq || qp.init().recv_cq == cq)
-                .map(|(qpn, _)| *qpn)
-                .collect();
+        while self.overflows_seen != self.dev.overflows() {
+            self.overflows_seen = self.dev.overflows();
+            let mut users: Vec<Qpn> =
+                self.qps.iter().filter(|(_, qp)| self.dev.has_failed_cq(qp.init())).map(|(qpn, _)| *qpn).collect();
             users.sort_unstable();
             for qpn in users {
                 if let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.status().state != QpState::Reset) {

@@ -7,18 +7,9 @@ use verbs::{
     QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region, Rkey, SendWr, SrqId, SrqInit, VerbsError,
 };
 
-use crate::cq::Cq;
 use crate::nic::Nic;
 use crate::path::Path;
 use crate::queue_pair::QueuePair;
-use crate::receive_queue::Srq;
-
-fn in_range(what: &'static str, value: u32, min: u32, max: u32) -> Result<(), VerbsError> {
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
-    Err(VerbsError::OutOfRange { what, value: value.into(), min: min.into(), max: max.into() })
-}
 
 fn full(what: &'static str, limit: u32) -> VerbsError {
     VerbsError::Full { what, limit: limit.into() }
@@ -36,17 +27,7 @@ impl Nic {
             QpType::Uc => return Err(self.unsupported("unreliable connections")),
             _ => return Err(self.unsupported("this transport service")),
         }
-        for cq in [init.send_cq, init.recv_cq] {
-            self.dev.cqs.get(cq.0).ok_or(VerbsError::NoSuch("CQ"))?;
-        }
-        if let Some(srq) = init.srq {
-            self.dev.srqs.get(srq.0).ok_or(VerbsError::NoSuch("SRQ"))?;
-        }
-        in_range("send work requests of a QP", init.max_send_wr, 0, limits.max_qp_wr)?;
-        in_range("receive work requests of a QP", init.max_recv_wr, 0, limits.max_qp_wr)?;
-        in_range("gather entries of a send", init.max_send_sge, 0, limits.max_sge)?;
-        in_range("scatter entries of a receive", init.max_recv_sge, 0, limits.max_sge)?;
-        in_range("inline bytes of a send", init.max_inline_bytes, 0, limits.max_inline_bytes)?;
+        self.dev.check_qp(init)?;
         if self.qps.len() >= limits.max_qp as usize {
             return Err(full("the QP table", limits.max_qp));
         }
@@ -65,36 +46,19 @@ impl Provider for Nic {
     }
 
     fn create_cq(&mut self, cqe: u32) -> Result<CqId, VerbsError> {
-        in_range("completions of a CQ", cqe, 1, self.config.limits.max_cqe)?;
-        let limit = self.dev.cqs.max();
-        self.dev.cqs.insert(Cq::new(cqe)).map(CqId).ok_or_else(|| full("the CQ table", limit))
+        self.dev.create_cq(cqe)
     }
 
     fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
-        let queue = self.dev.cqs.get(cq.0).ok_or(VerbsError::NoSuch("CQ"))?;
-        if queue.users > 0 {
-            return Err(VerbsError::Busy("the CQ"));
-        }
-        self.dev.cqs.remove(cq.0);
-        Ok(())
+        self.dev.destroy_cq(cq)
     }
 
     fn create_srq(&mut self, init: &SrqInit) -> Result<SrqId, VerbsError> {
-        let limits = &self.config.limits;
-        in_range("receives of an SRQ", init.max_wr, 1, limits.max_srq_wr)?;
-        in_range("scatter entries of a receive", init.max_sge, 0, limits.max_sge)?;
-        in_range("limit of an SRQ", init.limit, 0, init.max_wr)?;
-        let limit = self.dev.srqs.max();
-        self.dev.srqs.insert(Srq::new(init)).map(SrqId).ok_or_else(|| full("the SRQ table", limit))
+        self.dev.create_srq(init)
     }
 
     fn destroy_srq(&mut self, srq: SrqId) -> Result<(), VerbsError> {
-        let queue = self.dev.srqs.get(srq.0).ok_or(VerbsError::NoSuch("SRQ"))?;
-        if queue.users > 0 {
-            return Err(VerbsError::Busy("the SRQ"));
-        }
-        self.dev.srqs.remove(srq.0);
-        Ok(())
+        self.dev.destroy_srq(srq)
     }
 
     fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, VerbsError> {
@@ -137,14 +101,7 @@ impl Provider for Nic {
     }
 
     fn reg_mr(&mut self, region: &Region, offset: u64, len: u64, access: Access) -> Result<Mr, VerbsError> {
-        // As on hardware: what a peer may write, the device must be allowed to write (IBTA 10.6.3.1).
-        if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) && !access.contains(Access::LOCAL_WRITE) {
-            return Err(self.unsupported("remote write or atomic access without local write: add Access::LOCAL_WRITE"));
-        }
-        if access.contains(Access::LOCAL_WRITE) && !region.is_writable() {
-            return Err(self.unsupported("write access to memory that is mapped read-only"));
-        }
-        self.dev.mrs.register(region, offset, len, access, &mut self.entropy)
+        self.dev.base.reg_mr(region, offset, len, access, &mut self.entropy)
     }
 
     fn dereg_mr(&mut self, mr: MrId) -> Result<(), VerbsError> {
@@ -184,22 +141,15 @@ impl Provider for Nic {
     }
 
     fn post_srq_recv(&mut self, srq: SrqId, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
-        let missing = PostError { index: 0, cause: VerbsError::NoSuch("SRQ") };
-        let queue = self.dev.srqs.get_mut(srq.0).ok_or(missing)?;
-        let counters = &mut self.dev.counters;
-        post_each(wrs, |wr| {
-            queue.post(wr)?;
-            counters.verbs_recv += 1;
-            Ok(())
-        })
+        self.dev.post_srq_recv(srq, wrs)
     }
 
     fn poll_cq(&mut self, cq: CqId, out: &mut Vec<Completion>, max: usize) -> Result<usize, VerbsError> {
-        self.dev.cqs.get_mut(cq.0).map(|queue| queue.poll(out, max)).ok_or(VerbsError::NoSuch("CQ"))
+        self.dev.poll_cq(cq, out, max)
     }
 
     fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), VerbsError> {
-        self.dev.cqs.get_mut(cq.0).map(|queue| queue.arm(solicited_only)).ok_or(VerbsError::NoSuch("CQ"))?;
+        self.dev.req_notify_cq(cq, solicited_only)?;
         // A caller that arms is about to sleep, and would be woken only for the ACKs that are owed.
         self.pay_acknowledgements();
         Ok(())

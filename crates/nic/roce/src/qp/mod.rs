@@ -9,20 +9,18 @@ mod responses;
 mod retry;
 mod send_queue;
 pub(crate) mod state;
-mod unreported;
 mod window;
 
 use std::net::{IpAddr, SocketAddr};
 
+use rnic::ReceiveQueue;
 use verbs::{
-    AsyncEvent, QpInit, QpModify, QpState, QpStatus, Qpn, RecvWr, Rkey, RtrAttr, SendOp, SendWr, Status, Time,
-    VerbsError,
+    AsyncEvent, QpInit, QpModify, QpState, QpStatus, Qpn, RecvWr, Rkey, RtrAttr, SendWr, Status, Time, VerbsError,
 };
 
 use crate::batch::{Batch, Finished};
 use crate::device::Device;
 use crate::limits::NicLimits;
-use crate::receive_queue::ReceiveQueue;
 use crate::wire::{Body, Packet, PseudoHeader};
 use requester::Requester;
 use responder::Responder;
@@ -216,15 +214,7 @@ impl Qp {
             }
             state => return Err(VerbsError::WrongState { state, what: "posting sends: move it to RTS first" }),
         }
-        let counters = &mut dev.counters;
-        *match wr.op {
-            SendOp::Send => &mut counters.verbs_send,
-            SendOp::SendImm(_) => &mut counters.verbs_send_imm,
-            SendOp::Write(_) => &mut counters.verbs_write,
-            SendOp::WriteImm(..) => &mut counters.verbs_write_imm,
-            SendOp::Read(_) => &mut counters.verbs_read,
-            _ => &mut counters.verbs_atomic,
-        } += 1;
+        dev.base.counters.on_posted(&wr.op);
         Ok(())
     }
 
@@ -234,7 +224,7 @@ impl Qp {
             return Err(VerbsError::WrongState { state: self.state, what: "posting receives: move it to Init first" });
         }
         self.responder.post(wr)?;
-        dev.counters.verbs_recv += 1;
+        dev.base.counters.verbs_recv += 1;
         if self.state == QpState::Err {
             self.responder.flush(dev);
         }

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 
+use rnic::{KeyFault, MrTable};
 use verbs::{Capabilities, CqId, Psn, Qpn, RtsAttr, SendFlags, SendOp, SendWr, Status, Time, VerbsError};
 
 use super::Peer;
@@ -17,7 +18,6 @@ use super::window::Window;
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::limits::NicLimits;
-use crate::memory::{KeyFault, MrTable};
 use crate::wire::{AtomicEth, Bth, DEFAULT_PKEY, Header, Opcode, Reth, pad_field, wire_len};
 
 /// Packets after which an ACK is asked for at the latest; a quarter of a smaller window, half of a smaller send queue.

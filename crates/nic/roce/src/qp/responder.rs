@@ -4,14 +4,12 @@
 //! execution. Nothing is written before all checks of that packet have passed. What leaves is the affair of
 //! `responses`.
 
+use rnic::{AtomicOp, KeyFault, ReceiveQueue, RecvWqe, Unreported};
 use verbs::{Access, Completion, CqId, Psn, Qpn, RecvWr, Rkey, RtrAttr, SrqId, Status, Time, VerbsError, WcOpcode};
 
 use super::responses::{Fatal, Responses};
-use super::unreported::Unreported;
 use crate::device::Device;
 use crate::limits::{AHEAD_PACKETS_MAX, rnr_silence};
-use crate::memory::{AtomicOp, KeyFault};
-use crate::receive_queue::{ReceiveQueue, RecvWqe};
 use crate::wire::{AtomicEth, Bth, NakCode, Request, Reth, wire_len};
 
 /// Why a packet in order is not executed.
@@ -228,7 +226,7 @@ impl Responder {
                 let packets = self.admit_read(&reth, dev)?;
                 self.epsn = psn.plus(packets);
                 self.responses.on_read(psn, &reth, packets);
-                dev.counters.served_read += 1;
+                dev.base.counters.served_read += 1;
                 return Ok(());
             }
             Request::CompareSwap(eth) => {
@@ -281,7 +279,7 @@ impl Responder {
     fn finish_send(&mut self, imm: Option<u32>, solicited: bool, dev: &mut Device) {
         self.responses.count_message();
         if let Message::Send { wqe, received } = std::mem::replace(&mut self.message, Message::None) {
-            dev.counters.served_send += 1;
+            dev.base.counters.served_send += 1;
             let received = u32::try_from(received).unwrap_or(u32::MAX);
             self.complete(wqe, Status::Success, WcOpcode::Recv, received, imm, solicited, dev);
         }
@@ -335,10 +333,10 @@ impl Responder {
             self.responses.count_message();
         }
         if let Some(wqe) = receive {
-            dev.counters.served_write_imm += 1;
+            dev.base.counters.served_write_imm += 1;
             self.complete(wqe, Status::Success, WcOpcode::RecvWriteImm, total, imm, solicited, dev);
         } else if end {
-            dev.counters.served_write += 1;
+            dev.base.counters.served_write += 1;
         }
         Ok(())
     }
@@ -370,7 +368,7 @@ impl Responder {
         let original = dev.mrs.atomic_remote(eth.rkey, eth.addr, op).map_err(|KeyFault| ACCESS)?;
         self.epsn = psn.plus(1);
         self.responses.on_atomic(psn, original);
-        dev.counters.served_atomic += 1;
+        dev.base.counters.served_atomic += 1;
         Ok(())
     }
 

@@ -8,13 +8,13 @@
 
 use std::collections::VecDeque;
 
+use rnic::KeyFault;
 use verbs::{Psn, Rkey, Time};
 
 use super::Peer;
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::limits::{MAX_DUPLICATE_JOBS, OWED_ACK_MAX};
-use crate::memory::KeyFault;
 use crate::wire::{
     Aeth, Bth, CREDITS_UNLIMITED, DEFAULT_PKEY, Header, NakCode, Opcode, Request, Reth, Syndrome, pad_field, wire_len,
 };

@@ -5,10 +5,10 @@
 
 use std::collections::VecDeque;
 
+use rnic::{KeyFault, MrTable};
 use verbs::{Payload, SendFlags, SendOp, SendWr, Sge, VerbsError, WcOpcode};
 
 use crate::limits::PACKET_CHARGE_BYTES;
-use crate::memory::{KeyFault, MrTable};
 use crate::wire::wire_len;
 
 /// Bytes of a send work request, owned.

@@ -101,7 +101,7 @@ impl UdQp {
             }
             state => return Err(VerbsError::WrongState { state, what: "posting sends: move it to RTS first" }),
         }
-        dev.counters.verbs_datagram += 1;
+        dev.base.counters.verbs_datagram += 1;
         Ok(())
     }
 
@@ -111,7 +111,7 @@ impl UdQp {
             return Err(VerbsError::WrongState { state: self.state, what: "posting receives: move it to Init first" });
         }
         self.receiver.post(wr)?;
-        dev.counters.verbs_recv += 1;
+        dev.base.counters.verbs_recv += 1;
         if self.state == QpState::Err {
             self.receiver.flush(dev);
         }

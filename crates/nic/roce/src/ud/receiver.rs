@@ -3,12 +3,11 @@
 //!
 //! The sender gets no answer (IBTA 9.8.3), and a datagram that is dropped leaves the receive where it is.
 
+use rnic::{KeyFault, ReceiveQueue, RecvWqe};
 use verbs::{Completion, CqId, GRH_BYTES, Grh, Placed, Qkey, QpInit, Qpn, RecvWr, SrqId, Status, VerbsError, WcOpcode};
 
 use super::{Arrival, Fatal};
 use crate::device::Device;
-use crate::memory::KeyFault;
-use crate::receive_queue::{ReceiveQueue, RecvWqe};
 use crate::wire::{Bth, Datagram, wire_len};
 
 /// Bytes of a UDP header, which the IP header's length covers.
@@ -90,7 +89,7 @@ impl Receiver {
             Ok(()) => Status::Success,
             Err(KeyFault) => Status::LocProtErr,
         };
-        dev.counters.served_datagram += u64::from(landed.is_ok());
+        dev.base.counters.served_datagram += u64::from(landed.is_ok());
         let received = Received { byte_len: needed, imm: datagram.imm, src_qpn: Some(datagram.deth.src_qpn) };
         self.complete(wqe, status, received, bth.solicited, dev);
         landed.map_err(|KeyFault| Fatal)

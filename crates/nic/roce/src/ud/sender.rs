@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
+use rnic::KeyFault;
 use verbs::{
     Completion, CqId, Payload, Placed, Psn, Qkey, QpInit, Qpn, SendFlags, SendOp, SendWr, Status, VerbsError, WcOpcode,
 };
 
 use crate::batch::Batch;
 use crate::device::Device;
-use crate::memory::KeyFault;
 use crate::path::Path;
 use crate::qp::{Cut, SendLimits, SendQueue, SendWqe};
 use crate::wire::{Bth, DEFAULT_PKEY, Deth, Header, Opcode, pad_field, wire_len};

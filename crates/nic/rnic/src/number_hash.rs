@@ -4,7 +4,7 @@ use std::hash::Hasher;
 
 /// Multiplies: QP numbers and memory keys are random already, and a fixed hash keeps runs equal.
 #[derive(Debug, Default)]
-pub(crate) struct NumberHasher(u64);
+pub struct NumberHasher(u64);
 
 impl Hasher for NumberHasher {
     fn finish(&self) -> u64 {

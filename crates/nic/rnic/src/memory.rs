@@ -15,13 +15,35 @@ use crate::number_hash::NumberHasher;
 
 /// A key, bound or right does not hold; nothing was touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct KeyFault;
+pub struct KeyFault;
+
+/// A checked piece of a registered region: the place of its bytes for somebody who moves them himself, such as the kernel
+/// in a gathered send. It keeps the memory mapped. Whether the registration still holds is asked again for each move.
+#[derive(Debug, Clone)]
+pub struct MemoryRange {
+    /// The region.
+    pub region: Region,
+    /// Offset into the region.
+    pub offset: u64,
+    /// Bytes; they lie in the region.
+    pub len: u64,
+}
 
 /// An 8-byte operation on a peer's behalf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AtomicOp {
-    CompareSwap { compare: u64, swap: u64 },
-    FetchAdd { add: u64 },
+pub enum AtomicOp {
+    /// Swaps if the value is `compare`.
+    CompareSwap {
+        /// What the value has to be.
+        compare: u64,
+        /// The new value.
+        swap: u64,
+    },
+    /// Adds modulo 2^64.
+    FetchAdd {
+        /// What to add.
+        add: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -35,7 +57,7 @@ struct Registration {
 /// Registered regions by key: 32 random bits, the same number for lkey and rkey of a region; rights decide what it is
 /// good for.
 #[derive(Debug)]
-pub(crate) struct MrTable {
+pub struct MrTable {
     /// `None`: the key was given up lately.
     by_key: HashMap<u32, Option<Registration>, BuildHasherDefault<NumberHasher>>,
     /// Keys that were given up, oldest first.
@@ -44,12 +66,13 @@ pub(crate) struct MrTable {
 }
 
 impl MrTable {
-    pub(crate) fn new(limit: u32) -> Self {
+    /// An empty table of so many regions, at most [`MAX_MR`].
+    pub fn new(limit: u32) -> Self {
         Self { by_key: HashMap::default(), recent: VecDeque::new(), limit: limit.min(MAX_MR) }
     }
 
     /// Registers a piece of a region under a key that no other region has or had recently.
-    pub(crate) fn register(
+    pub fn register(
         &mut self,
         region: &Region,
         offset: u64,
@@ -76,7 +99,7 @@ impl MrTable {
     }
 
     /// Forgets a region. No later operation reaches it.
-    pub(crate) fn deregister(&mut self, mr: MrId) -> Result<(), VerbsError> {
+    pub fn deregister(&mut self, mr: MrId) -> Result<(), VerbsError> {
         let registered = self.by_key.get_mut(&mr.0).filter(|slot| slot.is_some());
         *registered.ok_or(VerbsError::NoSuch("memory region"))? = None;
         self.recent.push_back(mr.0);
@@ -89,7 +112,7 @@ impl MrTable {
     }
 
     /// Zeroes a range and gives its whole pages back.
-    pub(crate) fn discard(&self, mr: MrId, addr: u64, len: u64) -> Result<(), VerbsError> {
+    pub fn discard(&self, mr: MrId, addr: u64, len: u64) -> Result<(), VerbsError> {
         let missing = |KeyFault| VerbsError::NoSuch("memory region with such a range");
         let (r, at) = self.resolve(mr.0, addr, len, Access::empty()).map_err(missing)?;
         r.region.discard(at, len).map_err(|_| VerbsError::NoSuch("memory region whose pages may be given back"))
@@ -110,25 +133,48 @@ impl MrTable {
     }
 
     /// Checks a peer's whole range without touching it.
-    pub(crate) fn check_remote(&self, rkey: Rkey, addr: u64, len: u64, need: Access) -> Result<(), KeyFault> {
+    pub fn check_remote(&self, rkey: Rkey, addr: u64, len: u64, need: Access) -> Result<(), KeyFault> {
         self.resolve(rkey.0, addr, len, need).map(|_| ())
     }
 
+    /// The place of a peer's whole range, after the check of [`Self::check_remote`].
+    pub fn remote_range(&self, rkey: Rkey, addr: u64, len: u64, need: Access) -> Result<MemoryRange, KeyFault> {
+        let (r, offset) = self.resolve(rkey.0, addr, len, need)?;
+        Ok(MemoryRange { region: r.region.clone(), offset, len })
+    }
+
+    /// The places of `len` bytes from `offset` of a local list, in order; `need` is [`Access::LOCAL_WRITE`] to fill them.
+    pub fn local_ranges(
+        &self,
+        sges: &[Sge],
+        offset: u64,
+        len: usize,
+        need: Access,
+        mut each: impl FnMut(MemoryRange),
+    ) -> Result<(), KeyFault> {
+        each_piece(sges, offset, len, |sge, addr, len| {
+            let len = len as u64;
+            let (r, offset) = self.resolve(sge.lkey.0, addr, len, need)?;
+            each(MemoryRange { region: r.region.clone(), offset, len });
+            Ok(())
+        })
+    }
+
     /// Copies out for a peer's READ.
-    pub(crate) fn read_remote(&self, rkey: Rkey, addr: u64, dst: &mut [u8]) -> Result<(), KeyFault> {
+    pub fn read_remote(&self, rkey: Rkey, addr: u64, dst: &mut [u8]) -> Result<(), KeyFault> {
         let (r, at) = self.resolve(rkey.0, addr, dst.len() as u64, Access::REMOTE_READ)?;
         r.region.read(at, dst).map_err(|_| KeyFault)
     }
 
     /// Copies in for a peer's WRITE.
-    pub(crate) fn write_remote(&self, rkey: Rkey, addr: u64, src: &[u8]) -> Result<(), KeyFault> {
+    pub fn write_remote(&self, rkey: Rkey, addr: u64, src: &[u8]) -> Result<(), KeyFault> {
         let (r, at) = self.resolve(rkey.0, addr, src.len() as u64, Access::REMOTE_WRITE)?;
         r.region.write(at, src).map_err(|_| KeyFault)
     }
 
     /// Runs an atomic for a peer and gives the value before. The word holds a number in host order, and is atomic with
     /// local accesses.
-    pub(crate) fn atomic_remote(&self, rkey: Rkey, addr: u64, op: AtomicOp) -> Result<u64, KeyFault> {
+    pub fn atomic_remote(&self, rkey: Rkey, addr: u64, op: AtomicOp) -> Result<u64, KeyFault> {
         let (r, at) = self.resolve(rkey.0, addr, 8, Access::REMOTE_ATOMIC)?;
         let word = r.region.word64(at).map_err(|_| KeyFault)?;
         Ok(match op {
@@ -140,7 +186,7 @@ impl MrTable {
     }
 
     /// Copies the bytes from `offset` of a gather list out.
-    pub(crate) fn gather(&self, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), KeyFault> {
+    pub fn gather(&self, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), KeyFault> {
         let mut done = 0;
         each_piece(sges, offset, dst.len(), |sge, addr, len| {
             let (r, at) = self.resolve(sge.lkey.0, addr, len as u64, Access::empty())?;
@@ -151,7 +197,7 @@ impl MrTable {
     }
 
     /// Copies bytes in at `offset` of a scatter list.
-    pub(crate) fn scatter(&self, sges: &[Sge], offset: u64, src: &[u8]) -> Result<(), KeyFault> {
+    pub fn scatter(&self, sges: &[Sge], offset: u64, src: &[u8]) -> Result<(), KeyFault> {
         let mut done = 0;
         each_piece(sges, offset, src.len(), |sge, addr, len| {
             let (r, at) = self.resolve(sge.lkey.0, addr, len as u64, Access::LOCAL_WRITE)?;
@@ -162,7 +208,7 @@ impl MrTable {
     }
 
     /// Checks all entries of a scatter list, as a READ does before it asks for data.
-    pub(crate) fn check_scatter(&self, sges: &[Sge]) -> Result<(), KeyFault> {
+    pub fn check_scatter(&self, sges: &[Sge]) -> Result<(), KeyFault> {
         sges.iter()
             .filter(|s| s.len > 0)
             .try_for_each(|s| self.resolve(s.lkey.0, s.addr, s.len.into(), Access::LOCAL_WRITE).map(|_| ()))

@@ -14,7 +14,7 @@ enum Armed {
 
 /// What became of a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pushed {
+pub enum Pushed {
     /// Queued; nobody needs to be woken.
     Quiet,
     /// Queued; the armed consumer is to be woken.
@@ -27,22 +27,23 @@ pub(crate) enum Pushed {
 
 /// A completion queue.
 #[derive(Debug)]
-pub(crate) struct Cq {
+pub struct Cq {
     entries: VecDeque<Completion>,
     capacity: usize,
     armed: Armed,
     failed: bool,
     /// QPs that use it, once for each of their queues.
-    pub(crate) users: u32,
+    users: u32,
 }
 
 impl Cq {
-    pub(crate) fn new(capacity: u32) -> Self {
+    /// An empty one of so many entries.
+    pub fn new(capacity: u32) -> Self {
         Self { entries: VecDeque::new(), capacity: capacity as usize, armed: Armed::No, failed: false, users: 0 }
     }
 
     /// Queues a completion. `solicited`: its message asked for an event; errors always do.
-    pub(crate) fn push(&mut self, completion: Completion, solicited: bool) -> Pushed {
+    pub fn push(&mut self, completion: Completion, solicited: bool) -> Pushed {
         if self.failed {
             return Pushed::Lost;
         }
@@ -64,20 +65,35 @@ impl Cq {
     }
 
     /// Arms one notification. Asking for every completion is not narrowed by asking for solicited ones later.
-    pub(crate) fn arm(&mut self, solicited_only: bool) {
+    pub fn arm(&mut self, solicited_only: bool) {
         self.armed = match (self.armed, solicited_only) {
             (Armed::Any, _) | (_, false) => Armed::Any,
             _ => Armed::Solicited,
         };
     }
 
+    /// Whether it overflowed. Its QPs cannot go on.
+    pub const fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Whether a QP uses it.
+    pub const fn is_used(&self) -> bool {
+        self.users > 0
+    }
+
+    /// Counts one queue of a QP in, or out.
+    pub(crate) fn adjust_users(&mut self, up: bool) {
+        self.users = if up { self.users + 1 } else { self.users.saturating_sub(1) };
+    }
+
     /// Whether no completion waits.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
     /// Moves up to `max` completions to `out`.
-    pub(crate) fn poll(&mut self, out: &mut Vec<Completion>, max: usize) -> usize {
+    pub fn poll(&mut self, out: &mut Vec<Completion>, max: usize) -> usize {
         let n = max.min(self.entries.len());
         let (head, tail) = self.entries.as_slices();
         let from_head = n.min(head.len());

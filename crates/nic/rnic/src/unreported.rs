@@ -8,12 +8,17 @@ use verbs::{Placed, Rkey};
 
 /// The range. WRITEs of one message, and of the plain ones before it, mostly lie in one place.
 #[derive(Debug, Default)]
-pub(crate) enum Unreported {
+pub enum Unreported {
+    /// No byte.
     #[default]
     Nothing,
+    /// In this range.
     Range {
+        /// The region.
         rkey: Rkey,
+        /// First byte.
         start: u64,
+        /// One after the last byte.
         end: u64,
         /// Each WRITE began where the one before it ended.
         is_piece: bool,
@@ -25,7 +30,7 @@ pub(crate) enum Unreported {
 impl Unreported {
     /// Bytes were placed.
     #[inline]
-    pub(crate) fn add(&mut self, placed_in: Rkey, addr: u64, len: u32) {
+    pub fn add(&mut self, placed_in: Rkey, addr: u64, len: u32) {
         if len == 0 {
             return;
         }
@@ -44,7 +49,7 @@ impl Unreported {
 
     /// What the completion reports of all bytes that were placed. Afterwards nothing is unreported.
     #[inline]
-    pub(crate) fn take(&mut self) -> Placed {
+    pub fn take(&mut self) -> Placed {
         match std::mem::take(self) {
             Self::Nothing => Placed::Nothing,
             Self::Range { rkey, start, end, is_piece: true } => Placed::Piece { rkey, addr: start, len: end - start },
@@ -53,7 +58,7 @@ impl Unreported {
     }
 
     /// Whether any of it may lie in that range.
-    pub(crate) fn touches(&self, asked: Rkey, addr: u64, len: u64) -> bool {
+    pub fn touches(&self, asked: Rkey, addr: u64, len: u64) -> bool {
         match *self {
             Self::Nothing => false,
             Self::Range { rkey, start, end, .. } => rkey == asked && start < addr.saturating_add(len) && addr < end,

@@ -6,16 +6,18 @@ use verbs::{RecvWr, Sge, SrqInit, VerbsError};
 
 /// A receive that a message may take.
 #[derive(Debug, Default)]
-pub(crate) struct RecvWqe {
-    pub(crate) wr_id: u64,
-    pub(crate) sges: Vec<Sge>,
+pub struct RecvWqe {
+    /// Of its work request.
+    pub wr_id: u64,
+    /// Where the message lands.
+    pub sges: Vec<Sge>,
     /// Bytes that fit.
-    pub(crate) capacity_bytes: u64,
+    pub capacity_bytes: u64,
 }
 
 /// A bounded queue of receives. Scatter lists are used again, so that a queue in use allocates nothing.
 #[derive(Debug)]
-pub(crate) struct ReceiveQueue {
+pub struct ReceiveQueue {
     wqes: VecDeque<RecvWqe>,
     spare: Vec<Vec<Sge>>,
     max_wr: u32,
@@ -23,11 +25,13 @@ pub(crate) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    pub(crate) fn new(max_wr: u32, max_sge: u32) -> Self {
+    /// An empty queue of so many receives with so many entries each.
+    pub fn new(max_wr: u32, max_sge: u32) -> Self {
         Self { wqes: VecDeque::new(), spare: Vec::new(), max_wr, max_sge }
     }
 
-    pub(crate) fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+    /// Adds a receive behind the others.
+    pub fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         if self.wqes.len() >= self.max_wr as usize {
             return Err(VerbsError::Full { what: "the receive queue", limit: self.max_wr.into() });
         }
@@ -42,28 +46,36 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    pub(crate) fn take(&mut self) -> Option<RecvWqe> {
+    /// Takes the oldest receive.
+    pub fn take(&mut self) -> Option<RecvWqe> {
         self.wqes.pop_front()
     }
 
     /// Bytes that fit the receive that [`Self::take`] would give.
-    pub(crate) fn next_capacity_bytes(&self) -> Option<u64> {
+    pub fn next_capacity_bytes(&self) -> Option<u64> {
         self.wqes.front().map(|wqe| wqe.capacity_bytes)
     }
 
     /// Takes the list of a completed receive back for later use.
-    pub(crate) fn recycle(&mut self, mut wqe: RecvWqe) {
+    pub fn recycle(&mut self, mut wqe: RecvWqe) {
         if self.spare.len() < self.max_wr as usize {
             wqe.sges.clear();
             self.spare.push(wqe.sges);
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Receives that wait.
+    pub fn len(&self) -> usize {
         self.wqes.len()
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.wqes.is_empty()
+    }
+
+    /// Forgets all receives.
+    pub fn clear(&mut self) {
         while let Some(wqe) = self.take() {
             self.recycle(wqe);
         }
@@ -72,25 +84,27 @@ impl ReceiveQueue {
 
 /// A shared receive queue.
 #[derive(Debug)]
-pub(crate) struct Srq {
+pub struct Srq {
     queue: ReceiveQueue,
     /// Raise the limit event when fewer receives are left; 0 once it was raised.
     limit: u32,
     /// QPs that use it.
-    pub(crate) users: u32,
+    users: u32,
 }
 
 impl Srq {
-    pub(crate) fn new(init: &SrqInit) -> Self {
+    /// An empty one.
+    pub fn new(init: &SrqInit) -> Self {
         Self { queue: ReceiveQueue::new(init.max_wr, init.max_sge), limit: init.limit, users: 0 }
     }
 
-    pub(crate) fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
+    /// Adds a receive behind the others.
+    pub fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         self.queue.post(wr)
     }
 
     /// Takes the oldest receive; also says whether the limit event is due.
-    pub(crate) fn take(&mut self) -> (Option<RecvWqe>, bool) {
+    pub fn take(&mut self) -> (Option<RecvWqe>, bool) {
         let wqe = self.queue.take();
         let limit_reached = wqe.is_some() && self.queue.len() < self.limit as usize;
         if limit_reached {
@@ -99,11 +113,23 @@ impl Srq {
         (wqe, limit_reached)
     }
 
-    pub(crate) fn next_capacity_bytes(&self) -> Option<u64> {
+    /// Bytes that fit the receive that [`Self::take`] would give.
+    pub fn next_capacity_bytes(&self) -> Option<u64> {
         self.queue.next_capacity_bytes()
     }
 
-    pub(crate) fn recycle(&mut self, wqe: RecvWqe) {
+    /// Whether a QP uses it.
+    pub const fn is_used(&self) -> bool {
+        self.users > 0
+    }
+
+    /// Counts a QP in, or out.
+    pub(crate) fn adjust_users(&mut self, up: bool) {
+        self.users = if up { self.users + 1 } else { self.users.saturating_sub(1) };
+    }
+
+    /// Takes the list of a completed receive back for later use.
+    pub fn recycle(&mut self, wqe: RecvWqe) {
         self.queue.recycle(wqe);
     }
 }

@@ -1,0 +1,28 @@
+//! What a software RNIC holds whatever its wire: registered memory with its keys, completion queues, shared and own
+//! receive queues, asynchronous events and the counters of verbs.
+//!
+//! [`Device`] is that state. Transports (`roce` over UDP, `iwarp` over TCP) get it as an argument, so that queue pairs of
+//! several wires share memory, CQs and SRQs. Like the transports it does no I/O, reads no clock and draws no randomness
+//! of its own.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+// A length or an index that does not fit is a bug that bytes from elsewhere look for.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]
+
+mod counters;
+mod cq;
+mod device;
+mod limits;
+mod memory;
+mod number_hash;
+mod receive_queue;
+mod unreported;
+
+pub use counters::DeviceCounters;
+pub use cq::{Cq, Pushed};
+pub use device::Device;
+pub use limits::{DeviceLimits, MAX_EVENTS, MAX_MR, RECENT_KEYS};
+pub use memory::{AtomicOp, KeyFault, MemoryRange, MrTable};
+pub use number_hash::NumberHasher;
+pub use receive_queue::{ReceiveQueue, RecvWqe, Srq};
+pub use unreported::Unreported;

@@ -1,0 +1,17 @@
+//! Named bounds of everything that grows.
+
+/// Memory regions of a device.
+pub const MAX_MR: u32 = 1 << 16;
+/// Memory keys that were given up last and are not given out again.
+pub const RECENT_KEYS: usize = 4_096;
+/// Asynchronous events that wait to be taken; later ones are counted and lost.
+pub const MAX_EVENTS: usize = 65_536;
+
+/// Bounds of a device's tables that [`verbs::DeviceAttr`] does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceLimits {
+    /// CQs.
+    pub max_cq: u32,
+    /// SRQs.
+    pub max_srq: u32,
+}
