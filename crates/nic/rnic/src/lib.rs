@@ -22,7 +22,7 @@ pub use counters::DeviceCounters;
 pub use cq::{Cq, Pushed};
 pub use device::Device;
 pub use limits::{DeviceLimits, MAX_EVENTS, MAX_MR, RECENT_KEYS};
-pub use memory::{AtomicOp, KeyFault, MemoryRange, MrTable};
+pub use memory::{AtomicOp, KeyFault, MemoryRange, MrTable, each_piece};
 pub use number_hash::NumberHasher;
 pub use receive_queue::{ReceiveQueue, RecvWqe, Srq};
 pub use unreported::Unreported;

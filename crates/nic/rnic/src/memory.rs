@@ -15,7 +15,14 @@ use crate::number_hash::NumberHasher;
 
 /// A key, bound or right does not hold; nothing was touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeyFault;
+pub enum KeyFault {
+    /// No region has that key.
+    Key,
+    /// The range does not lie in the region, or in the list.
+    Bounds,
+    /// The region was not registered for that use.
+    Rights,
+}
 
 /// A checked piece of a registered region: the place of its bytes for somebody who moves them himself, such as the kernel
 /// in a gathered send. It keeps the memory mapped. Whether the registration still holds is asked again for each move.
@@ -113,33 +120,41 @@ impl MrTable {
 
     /// Zeroes a range and gives its whole pages back.
     pub fn discard(&self, mr: MrId, addr: u64, len: u64) -> Result<(), VerbsError> {
-        let missing = |KeyFault| VerbsError::NoSuch("memory region with such a range");
-        let (r, at) = self.resolve(mr.0, addr, len, Access::empty()).map_err(missing)?;
+        let missing = |_: KeyFault| VerbsError::NoSuch("memory region with such a range");
+        let (r, at) = self.registered(mr.0, addr, len, Access::empty()).map_err(missing)?;
         r.region.discard(at, len).map_err(|_| VerbsError::NoSuch("memory region whose pages may be given back"))
     }
 
     fn at(&self, key: u32) -> Result<&Registration, KeyFault> {
-        self.by_key.get(&key).and_then(Option::as_ref).ok_or(KeyFault)
+        self.by_key.get(&key).and_then(Option::as_ref).ok_or(KeyFault::Key)
     }
 
     /// The registration and the offset into its region, if key, rights and bounds hold.
-    fn resolve(&self, key: u32, addr: u64, len: u64, need: Access) -> Result<(&Registration, u64), KeyFault> {
+    fn registered(&self, key: u32, addr: u64, len: u64, need: Access) -> Result<(&Registration, u64), KeyFault> {
         let registration = self.at(key)?;
-        let end = addr.checked_add(len).ok_or(KeyFault)?;
-        if end > registration.len || !registration.access.contains(need) {
-            return Err(KeyFault);
+        let end = addr.checked_add(len).ok_or(KeyFault::Bounds)?;
+        if !registration.access.contains(need) {
+            return Err(KeyFault::Rights);
+        }
+        if end > registration.len {
+            return Err(KeyFault::Bounds);
         }
         Ok((registration, registration.offset + addr))
     }
 
+    /// The region of a key and the offset into it, if key, rights and bounds hold.
+    pub fn resolve(&self, key: u32, addr: u64, len: u64, need: Access) -> Result<(&Region, u64), KeyFault> {
+        self.registered(key, addr, len, need).map(|(r, at)| (&r.region, at))
+    }
+
     /// Checks a peer's whole range without touching it.
     pub fn check_remote(&self, rkey: Rkey, addr: u64, len: u64, need: Access) -> Result<(), KeyFault> {
-        self.resolve(rkey.0, addr, len, need).map(|_| ())
+        self.registered(rkey.0, addr, len, need).map(|_| ())
     }
 
     /// The place of a peer's whole range, after the check of [`Self::check_remote`].
     pub fn remote_range(&self, rkey: Rkey, addr: u64, len: u64, need: Access) -> Result<MemoryRange, KeyFault> {
-        let (r, offset) = self.resolve(rkey.0, addr, len, need)?;
+        let (r, offset) = self.registered(rkey.0, addr, len, need)?;
         Ok(MemoryRange { region: r.region.clone(), offset, len })
     }
 
@@ -154,7 +169,7 @@ impl MrTable {
     ) -> Result<(), KeyFault> {
         each_piece(sges, offset, len, |sge, addr, len| {
             let len = len as u64;
-            let (r, offset) = self.resolve(sge.lkey.0, addr, len, need)?;
+            let (r, offset) = self.registered(sge.lkey.0, addr, len, need)?;
             each(MemoryRange { region: r.region.clone(), offset, len });
             Ok(())
         })
@@ -162,21 +177,21 @@ impl MrTable {
 
     /// Copies out for a peer's READ.
     pub fn read_remote(&self, rkey: Rkey, addr: u64, dst: &mut [u8]) -> Result<(), KeyFault> {
-        let (r, at) = self.resolve(rkey.0, addr, dst.len() as u64, Access::REMOTE_READ)?;
-        r.region.read(at, dst).map_err(|_| KeyFault)
+        let (r, at) = self.registered(rkey.0, addr, dst.len() as u64, Access::REMOTE_READ)?;
+        r.region.read(at, dst).map_err(|_| KeyFault::Bounds)
     }
 
     /// Copies in for a peer's WRITE.
     pub fn write_remote(&self, rkey: Rkey, addr: u64, src: &[u8]) -> Result<(), KeyFault> {
-        let (r, at) = self.resolve(rkey.0, addr, src.len() as u64, Access::REMOTE_WRITE)?;
-        r.region.write(at, src).map_err(|_| KeyFault)
+        let (r, at) = self.registered(rkey.0, addr, src.len() as u64, Access::REMOTE_WRITE)?;
+        r.region.write(at, src).map_err(|_| KeyFault::Bounds)
     }
 
     /// Runs an atomic for a peer and gives the value before. The word holds a number in host order, and is atomic with
     /// local accesses.
     pub fn atomic_remote(&self, rkey: Rkey, addr: u64, op: AtomicOp) -> Result<u64, KeyFault> {
-        let (r, at) = self.resolve(rkey.0, addr, 8, Access::REMOTE_ATOMIC)?;
-        let word = r.region.word64(at).map_err(|_| KeyFault)?;
+        let (r, at) = self.registered(rkey.0, addr, 8, Access::REMOTE_ATOMIC)?;
+        let word = r.region.word64(at).map_err(|_| KeyFault::Bounds)?;
         Ok(match op {
             AtomicOp::FetchAdd { add } => word.fetch_add(add, Ordering::AcqRel),
             AtomicOp::CompareSwap { compare, swap } => {
@@ -189,8 +204,8 @@ impl MrTable {
     pub fn gather(&self, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), KeyFault> {
         let mut done = 0;
         each_piece(sges, offset, dst.len(), |sge, addr, len| {
-            let (r, at) = self.resolve(sge.lkey.0, addr, len as u64, Access::empty())?;
-            r.region.read(at, &mut dst[done..done + len]).map_err(|_| KeyFault)?;
+            let (r, at) = self.registered(sge.lkey.0, addr, len as u64, Access::empty())?;
+            r.region.read(at, &mut dst[done..done + len]).map_err(|_| KeyFault::Bounds)?;
             done += len;
             Ok(())
         })
@@ -200,8 +215,8 @@ impl MrTable {
     pub fn scatter(&self, sges: &[Sge], offset: u64, src: &[u8]) -> Result<(), KeyFault> {
         let mut done = 0;
         each_piece(sges, offset, src.len(), |sge, addr, len| {
-            let (r, at) = self.resolve(sge.lkey.0, addr, len as u64, Access::LOCAL_WRITE)?;
-            r.region.write(at, &src[done..done + len]).map_err(|_| KeyFault)?;
+            let (r, at) = self.registered(sge.lkey.0, addr, len as u64, Access::LOCAL_WRITE)?;
+            r.region.write(at, &src[done..done + len]).map_err(|_| KeyFault::Bounds)?;
             done += len;
             Ok(())
         })
@@ -211,13 +226,13 @@ impl MrTable {
     pub fn check_scatter(&self, sges: &[Sge]) -> Result<(), KeyFault> {
         sges.iter()
             .filter(|s| s.len > 0)
-            .try_for_each(|s| self.resolve(s.lkey.0, s.addr, s.len.into(), Access::LOCAL_WRITE).map(|_| ()))
+            .try_for_each(|s| self.registered(s.lkey.0, s.addr, s.len.into(), Access::LOCAL_WRITE).map(|_| ()))
     }
 }
 
-/// Calls `f(entry, address, bytes)` for each piece of `len` bytes from `offset` of a list; [`KeyFault`] if the list is
-/// shorter.
-fn each_piece(
+/// Calls `f(entry, address, bytes)` for each piece of `len` bytes from `offset` of a list; [`KeyFault::Bounds`] if the
+/// list is shorter.
+pub fn each_piece(
     sges: &[Sge],
     mut offset: u64,
     mut len: usize,
@@ -233,11 +248,11 @@ fn each_piece(
             continue;
         }
         let piece = usize::try_from(sge_len - offset).map_or(len, |left| left.min(len));
-        f(sge, sge.addr.checked_add(offset).ok_or(KeyFault)?, piece)?;
+        f(sge, sge.addr.checked_add(offset).ok_or(KeyFault::Bounds)?, piece)?;
         len -= piece;
         offset = 0;
     }
-    if len == 0 { Ok(()) } else { Err(KeyFault) }
+    if len == 0 { Ok(()) } else { Err(KeyFault::Bounds) }
 }
 
 #[cfg(test)]

@@ -18,19 +18,23 @@ fn bounds_rights_and_keys() {
     let mr = mrs.register(&region, 1024, 100, all(), &mut rng).expect("registered");
     let ro = mrs.register(&region, 0, 4096, Access::REMOTE_READ, &mut rng).expect("registered");
     mrs.write_remote(mr.rkey, 90, b"0123456789").expect("last bytes");
-    assert_eq!(mrs.write_remote(mr.rkey, 91, b"0123456789"), Err(KeyFault));
-    assert_eq!(mrs.write_remote(mr.rkey, u64::MAX, b"x"), Err(KeyFault));
-    assert_eq!(mrs.write_remote(ro.rkey, 0, b"x"), Err(KeyFault));
-    assert_eq!(mrs.atomic_remote(ro.rkey, 0, AtomicOp::FetchAdd { add: 1 }), Err(KeyFault));
+    assert_eq!(mrs.write_remote(mr.rkey, 91, b"0123456789"), Err(KeyFault::Bounds));
+    assert_eq!(mrs.write_remote(mr.rkey, u64::MAX, b"x"), Err(KeyFault::Bounds));
+    assert_eq!(mrs.write_remote(ro.rkey, 0, b"x"), Err(KeyFault::Rights));
+    assert_eq!(mrs.atomic_remote(ro.rkey, 0, AtomicOp::FetchAdd { add: 1 }), Err(KeyFault::Rights));
     let mut seen = [0; 10];
     mrs.read_remote(ro.rkey, 1024 + 90, &mut seen).expect("offset of the registration");
     assert_eq!(&seen, b"0123456789");
     for bit in 0..32 {
-        assert_eq!(mrs.check_remote(Rkey(mr.rkey.0 ^ 1 << bit), 0, 1, Access::empty()), Err(KeyFault), "bit {bit}");
+        assert_eq!(
+            mrs.check_remote(Rkey(mr.rkey.0 ^ 1 << bit), 0, 1, Access::empty()),
+            Err(KeyFault::Key),
+            "bit {bit}"
+        );
     }
     mrs.deregister(mr.id).expect("is there");
     assert!(mrs.deregister(mr.id).is_err());
-    assert_eq!(mrs.read_remote(mr.rkey, 0, &mut seen), Err(KeyFault));
+    assert_eq!(mrs.read_remote(mr.rkey, 0, &mut seen), Err(KeyFault::Key));
 }
 
 #[test]
@@ -70,10 +74,10 @@ fn lists_are_walked_across_entries() {
     let mut raw = [0; 5];
     region.read(200, &mut raw).expect("inside");
     assert_eq!(&raw, b"defgh");
-    assert_eq!(mrs.scatter(&list, 1, b"abcdefghij"), Err(KeyFault));
-    assert_eq!(mrs.gather(&[sge(4090, 7)], 0, &mut [0; 7]), Err(KeyFault));
-    assert_eq!(mrs.gather(&[sge(u64::MAX, 7)], 1, &mut [0; 2]), Err(KeyFault));
-    assert_eq!(mrs.check_scatter(&[sge(4096, 1)]), Err(KeyFault));
+    assert_eq!(mrs.scatter(&list, 1, b"abcdefghij"), Err(KeyFault::Bounds));
+    assert_eq!(mrs.gather(&[sge(4090, 7)], 0, &mut [0; 7]), Err(KeyFault::Bounds));
+    assert_eq!(mrs.gather(&[sge(u64::MAX, 7)], 1, &mut [0; 2]), Err(KeyFault::Bounds));
+    assert_eq!(mrs.check_scatter(&[sge(4096, 1)]), Err(KeyFault::Bounds));
     mrs.check_scatter(&list).expect("all writable");
 }
 
@@ -87,6 +91,6 @@ fn atomics() {
     assert_eq!(mrs.atomic_remote(mr.rkey, 0, AtomicOp::CompareSwap { compare: 4, swap: 9 }), Ok(4));
     assert_eq!(mrs.atomic_remote(mr.rkey, 0, AtomicOp::CompareSwap { compare: 4, swap: 1 }), Ok(9));
     assert_eq!(mrs.atomic_remote(mr.rkey, 0, add(0)), Ok(9));
-    assert_eq!(mrs.atomic_remote(mr.rkey, 4, add(0)), Err(KeyFault), "unaligned");
-    assert_eq!(mrs.atomic_remote(mr.rkey, 16, add(0)), Err(KeyFault), "outside");
+    assert_eq!(mrs.atomic_remote(mr.rkey, 4, add(0)), Err(KeyFault::Bounds), "unaligned");
+    assert_eq!(mrs.atomic_remote(mr.rkey, 16, add(0)), Err(KeyFault::Bounds), "outside");
 }

@@ -271,7 +271,7 @@ impl Responder {
         }
         dev.mrs
             .scatter(&wqe.sges, *received, payload)
-            .map_err(|KeyFault| Refusal::Fatal(NakCode::RemoteOperational, Status::LocProtErr))?;
+            .map_err(|_: KeyFault| Refusal::Fatal(NakCode::RemoteOperational, Status::LocProtErr))?;
         *received = end;
         Ok(())
     }
@@ -311,7 +311,7 @@ impl Responder {
         // A zero-length WRITE touches no memory, so its key is not checked (IBTA C9-88). The key is checked again with
         // each packet, for all bytes that are still to come.
         if remaining > 0 {
-            dev.mrs.check_remote(rkey, addr, remaining.into(), Access::REMOTE_WRITE).map_err(|KeyFault| ACCESS)?;
+            dev.mrs.check_remote(rkey, addr, remaining.into(), Access::REMOTE_WRITE).map_err(|_: KeyFault| ACCESS)?;
         }
         let receive = match imm {
             Some(_) => Some(self.take_receive(dev).ok_or(Refusal::NotReady)?),
@@ -352,7 +352,7 @@ impl Responder {
         }
         if reth.dma_len > 0 {
             let len = reth.dma_len.into();
-            dev.mrs.check_remote(reth.rkey, reth.addr, len, Access::REMOTE_READ).map_err(|KeyFault| ACCESS)?;
+            dev.mrs.check_remote(reth.rkey, reth.addr, len, Access::REMOTE_READ).map_err(|_: KeyFault| ACCESS)?;
         }
         Ok(reth.dma_len.div_ceil(wire_len(self.mtu)).max(1))
     }
@@ -365,7 +365,7 @@ impl Responder {
         if !allowed {
             return Err(INVALID);
         }
-        let original = dev.mrs.atomic_remote(eth.rkey, eth.addr, op).map_err(|KeyFault| ACCESS)?;
+        let original = dev.mrs.atomic_remote(eth.rkey, eth.addr, op).map_err(|_: KeyFault| ACCESS)?;
         self.epsn = psn.plus(1);
         self.responses.on_atomic(psn, original);
         dev.base.counters.served_atomic += 1;

@@ -279,7 +279,7 @@ impl Responses {
             match push_answer(&executed, job.sent, self.msn, peer, batch, dev) {
                 Ok(true) => job.sent += 1,
                 Ok(false) => return Ok(()),
-                Err(KeyFault) => {
+                Err(_) => {
                     let psn = executed.first.plus(job.sent);
                     self.jobs.clear();
                     self.refuse(psn, NakCode::RemoteAccess);

@@ -84,7 +84,7 @@ impl SendWqe {
         match &self.data {
             Data::Sges(sges) => mrs.gather(sges, offset.into(), dst),
             Data::Inline(bytes) => {
-                let source = bytes.get(offset as usize..).and_then(|b| b.get(..dst.len())).ok_or(KeyFault)?;
+                let source = bytes.get(offset as usize..).and_then(|b| b.get(..dst.len())).ok_or(KeyFault::Bounds)?;
                 dst.copy_from_slice(source);
                 Ok(())
             }
@@ -95,7 +95,7 @@ impl SendWqe {
     pub(crate) fn check_writable(&self, mrs: &MrTable) -> Result<(), KeyFault> {
         match &self.data {
             Data::Sges(sges) => mrs.check_scatter(sges),
-            Data::Inline(_) => Err(KeyFault),
+            Data::Inline(_) => Err(KeyFault::Rights),
         }
     }
 
@@ -103,7 +103,7 @@ impl SendWqe {
     pub(crate) fn write(&self, mrs: &MrTable, offset: u32, src: &[u8]) -> Result<(), KeyFault> {
         match &self.data {
             Data::Sges(sges) => mrs.scatter(sges, offset.into(), src),
-            Data::Inline(_) => Err(KeyFault),
+            Data::Inline(_) => Err(KeyFault::Rights),
         }
     }
 }

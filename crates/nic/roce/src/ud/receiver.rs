@@ -87,12 +87,12 @@ impl Receiver {
             .and_then(|()| dev.mrs.scatter(&wqe.sges, GRH_BYTES as u64, datagram.payload));
         let status = match landed {
             Ok(()) => Status::Success,
-            Err(KeyFault) => Status::LocProtErr,
+            Err(_) => Status::LocProtErr,
         };
         dev.base.counters.served_datagram += u64::from(landed.is_ok());
         let received = Received { byte_len: needed, imm: datagram.imm, src_qpn: Some(datagram.deth.src_qpn) };
         self.complete(wqe, status, received, bth.solicited, dev);
-        landed.map_err(|KeyFault| Fatal)
+        landed.map_err(|_: KeyFault| Fatal)
     }
 
     fn next_capacity_bytes(&self, dev: &Device) -> Option<u64> {

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use rnic::KeyFault;
 use verbs::{
     Completion, CqId, Payload, Placed, Psn, Qkey, QpInit, Qpn, SendFlags, SendOp, SendWr, Status, VerbsError, WcOpcode,
 };
@@ -110,7 +109,7 @@ impl Sender {
                 break;
             }
             let read = |dst: &mut [u8]| wqe.read(&dev.mrs, 0, dst);
-            if let Err(KeyFault) = batch.push(&target.path.route, &header, len, read) {
+            if batch.push(&target.path.route, &header, len, read).is_err() {
                 return (way, Err(Status::LocProtErr));
             }
             way = Some(target.path);
