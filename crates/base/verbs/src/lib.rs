@@ -1,4 +1,5 @@
-//! The vocabulary of RDMA verbs and the [`Provider`] trait that devices implement.
+//! The vocabulary of RDMA verbs, and the traits that devices implement: [`Device`], which opens contexts, and
+//! [`Provider`], an open context.
 //!
 //! Names are those of the InfiniBand Architecture specification (IBTA) where it has one. The crate has no behaviour of
 //! its own: a provider (the software NIC, rdma-core) implements it. Objects are small `Copy` identifiers, never
@@ -12,6 +13,7 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]
 
 mod attr;
+mod device;
 mod endpoint;
 mod error;
 mod grh;
@@ -22,6 +24,7 @@ mod time;
 mod work;
 
 pub use attr::*;
+pub use device::Device;
 pub use endpoint::*;
 pub use error::*;
 pub use grh::*;

@@ -50,7 +50,7 @@ pub enum AsyncEvent {
 /// Counters of a device by name; names are stable and documented by the device.
 pub type Counters = Vec<(&'static str, u64)>;
 
-/// A device that executes verbs.
+/// An open context of a device, which executes verbs. A [`crate::Device`] opens one for each owner.
 ///
 /// One owner calls it (`&mut self`). A provider that works in several threads locks inside, and never holds a lock
 /// across a system call that can block. Calls do not block unless their description says so.

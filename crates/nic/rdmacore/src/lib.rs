@@ -17,4 +17,4 @@ mod provider;
 pub use device::{Choice, DeviceInfo, GidInfo, GidType, PortInfo, SelectError, choose, list_devices, list_devices_at};
 pub use library::{LoadError, library_present};
 pub use open::OpenError;
-pub use provider::{OpenConfig, RdmaCore};
+pub use provider::{OpenConfig, RdmaCore, RdmaDevice};

@@ -81,6 +81,33 @@ fn check(call: &'static str, code: c_int) -> Result<(), VerbsError> {
     if code == 0 { Ok(()) } else { Err(VerbsError::Os { call, errno: if code > 0 { code } else { errno() } }) }
 }
 
+/// A device that was chosen. Each of its contexts is one more `ibv_open_device`.
+#[derive(Debug, Clone)]
+pub struct RdmaDevice {
+    choice: Choice,
+}
+
+impl RdmaDevice {
+    /// Chooses the device and GID for the address. Nothing is opened.
+    pub fn choose(config: &OpenConfig) -> Result<Self, OpenError> {
+        Ok(Self::of(choose(&list_devices(), config.name.as_deref(), config.address)?))
+    }
+
+    /// The device of a choice that was made before.
+    pub fn of(choice: Choice) -> Self {
+        Self { choice }
+    }
+}
+
+impl Device for RdmaDevice {
+    type Context = RdmaCore;
+    type Error = OpenError;
+
+    fn open(&mut self) -> Result<RdmaCore, OpenError> {
+        RdmaCore::open_chosen(self.choice.clone())
+    }
+}
+
 impl RdmaCore {
     /// Loads libibverbs, chooses the device and GID for the address, and opens it.
     pub fn open(config: &OpenConfig) -> Result<Self, OpenError> {

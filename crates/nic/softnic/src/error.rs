@@ -18,6 +18,17 @@ pub enum OpenError {
         .0.port(), .0.ip(), .0.port()
     )]
     AddressInUse(SocketAddr),
+    /// The UDP ports after the first one end before that of this context.
+    #[error("UDP port {first} leaves no port for context {context} of the device: choose {} or less", u16::MAX - .context)]
+    NoPort {
+        /// Port of context 0.
+        first: u16,
+        /// Number of the context.
+        context: u16,
+    },
+    /// As many contexts as there are ports were opened.
+    #[error("65536 contexts of the device were opened already: make the device anew")]
+    TooManyContexts,
     /// The address is not one of this host.
     #[error(
         "{0} is no address of this host or network namespace (EADDRNOTAVAIL): choose one that `ip address` lists, or \

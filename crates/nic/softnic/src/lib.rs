@@ -23,6 +23,7 @@ mod background;
 mod budget;
 mod clock;
 mod config;
+mod device;
 mod error;
 mod fabric;
 mod guard;
@@ -35,6 +36,7 @@ mod socket;
 mod sys;
 
 pub use config::{Gso, PCAP_BYTES_DEFAULT, Progress, RCVBUF_BYTES_DEFAULT, SoftNicConfig};
+pub use device::SoftNicDevice;
 pub use error::OpenError;
 pub use fabric::{Fabric, FabricCounters, FabricError, FabricHost, Faults, HostConfig};
 pub use link::link_mtu_bytes;

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use conformance::{Difference, Rig, Side};
-use rdmacore::RdmaCore;
+use rdmacore::{RdmaCore, RdmaDevice};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softnic::{Progress, SoftNic, SoftNicConfig};
-use verbs::Provider;
+use verbs::{Device as _, Provider};
 
 use crate::differences::{RXE, RXE_REQUESTS, RXE_RESPONDS, differences};
 use crate::link::Link;
@@ -59,13 +59,15 @@ impl<A: Provider, B: Provider> Rig for RealRig<A, B> {
     }
 }
 
-fn open_rxe(link: &Link) -> RdmaCore {
-    RdmaCore::open_chosen(link.rxe()).unwrap_or_else(|e| panic!("opening rxe: {e}"))
+fn open_rxe(device: &mut RdmaDevice) -> RdmaCore {
+    device.open().unwrap_or_else(|e| panic!("opening rxe: {e}"))
 }
 
 /// Two contexts of the same rxe device.
 pub(crate) fn rxe_pair(link: &Link) -> RealRig<RdmaCore, RdmaCore> {
-    RealRig { a: open_rxe(link), b: open_rxe(link), start: Instant::now(), lossy: false, differences: differences(RXE) }
+    let mut device = RdmaDevice::of(link.rxe());
+    let (a, b) = (open_rxe(&mut device), open_rxe(&mut device));
+    RealRig { a, b, start: Instant::now(), lossy: false, differences: differences(RXE) }
 }
 
 /// Two software NICs on 127.0.0.1 and 127.0.0.2.
@@ -85,7 +87,7 @@ pub(crate) fn mixed(link: &Link, soft: Side, lossy: bool) -> Box<dyn Rig> {
         SoftNic::open(config).unwrap_or_else(|e| panic!("opening the software NIC: {e}"))
     });
     let start = Instant::now();
-    let rxe = open_rxe(link);
+    let rxe = open_rxe(&mut RdmaDevice::of(link.rxe()));
     match soft {
         Side::A => Box::new(RealRig { a: nic, b: rxe, start, lossy, differences: differences(RXE_RESPONDS) }),
         Side::B => Box::new(RealRig { a: rxe, b: nic, start, lossy, differences: differences(RXE_REQUESTS) }),

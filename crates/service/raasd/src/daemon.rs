@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use crate::accept_links::{accept_links, inputs_max};
 use crate::check::{Prepared, prepare};
 use crate::client_socket::{ClientContext, accept_clients};
-use crate::device::Device;
+use crate::device::Context;
 use crate::engine_thread::{EngineHandle, EngineParts, spawn};
 use crate::error::panic_words;
 use crate::hub::{Hub, HubParts};
@@ -138,7 +138,7 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
     let peers = TcpListener::bind(peer_address).map_err(peer_port)?;
     peers.set_nonblocking(true).map_err(peer_port)?;
     let peer_address = peers.local_addr().map_err(peer_port)?;
-    let device = device.open(&config, random()?)?;
+    let context = device.open(&config, random()?)?;
     let page = Segment::create("raas-engine", EnginePage::BYTES, Sharing::PeerReadOnly)?;
     page.allocate(EnginePage::BYTES)?;
     let engine_page = page.fd().try_clone_to_owned().map_err(DaemonError::io("dup"))?;
@@ -153,9 +153,9 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
     let slots = engine_config.connections_per_app_max.next_power_of_two().clamp(64, 65_536);
     let connect_timeout = engine_config.connect_timeout;
     let entropy = random()?;
-    let engine = match device {
-        Device::SoftNic(nic) => spawn(EngineParts { config: engine_config, device: *nic, page, entropy })?,
-        Device::RdmaCore(device) => spawn(EngineParts { config: engine_config, device: *device, page, entropy })?,
+    let engine = match context {
+        Context::SoftNic(device) => spawn(EngineParts { config: engine_config, device: *device, page, entropy })?,
+        Context::RdmaCore(device) => spawn(EngineParts { config: engine_config, device: *device, page, entropy })?,
     };
     let listener = place.listen(config.socket_mode, group.as_ref())?;
     let plane = Plane { config, key, peers, listener, engine_page, epoch, slots, connect_timeout };

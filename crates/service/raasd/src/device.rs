@@ -7,10 +7,10 @@
 use std::net::IpAddr;
 
 use engine::DeviceRoom;
-use rdmacore::{DeviceInfo, OpenConfig, RdmaCore};
+use rdmacore::{DeviceInfo, OpenConfig, RdmaCore, RdmaDevice};
 use shm::Region;
-use softnic::{Progress, SoftNic, SoftNicConfig};
-use verbs::{Access, Provider};
+use softnic::{Progress, SoftNic, SoftNicConfig, SoftNicDevice};
+use verbs::{Access, Device as _, Provider};
 
 use crate::config::DeviceChoice;
 use crate::{Config, DaemonError};
@@ -18,12 +18,12 @@ use crate::{Config, DaemonError};
 /// Bytes that hardware must register to count as usable: a daemon that may lock no memory is better off without it.
 const PROBE_BYTES: usize = 1 << 20;
 
-/// An opened device.
+/// An open context of the device, for one engine.
 #[derive(Debug)]
-pub(crate) enum Device {
-    /// The built-in software NIC.
+pub(crate) enum Context {
+    /// Of the built-in software NIC.
     SoftNic(Box<SoftNic>),
-    /// A device of rdma-core.
+    /// Of a device of rdma-core.
     RdmaCore(Box<RdmaCore>),
 }
 
@@ -43,7 +43,7 @@ pub struct Decision {
 pub(crate) struct Found {
     pub(crate) decision: Decision,
     pub(crate) room: DeviceRoom,
-    /// Hardware is opened for a look, and stays open.
+    /// A context of hardware: opened for a look, and then the engine's.
     opened: Option<Box<RdmaCore>>,
 }
 
@@ -128,16 +128,16 @@ fn softnic_room(config: &Config) -> DeviceRoom {
 }
 
 impl Found {
-    /// The device, open.
-    pub(crate) fn open(self, config: &Config, entropy: [u8; 32]) -> Result<Device, DaemonError> {
+    /// The engine's context of the device.
+    pub(crate) fn open(self, config: &Config, entropy: [u8; 32]) -> Result<Context, DaemonError> {
         let Decision { device, reason, alternatives } = &self.decision;
         tracing::info!(%device, why = %reason, "device");
         for other in alternatives {
             tracing::debug!(%other, "another device");
         }
         match self.opened {
-            Some(device) => Ok(Device::RdmaCore(device)),
-            None => open_softnic(config, entropy).map(|nic| Device::SoftNic(Box::new(nic))),
+            Some(context) => Ok(Context::RdmaCore(context)),
+            None => open_softnic(config, entropy).map(|nic| Context::SoftNic(Box::new(nic))),
         }
     }
 }
@@ -152,7 +152,7 @@ fn open_softnic(config: &Config, entropy: [u8; 32]) -> Result<SoftNic, DaemonErr
         entropy: Some(entropy),
         ..SoftNicConfig::new(config.listen)
     };
-    SoftNic::open(nic).map_err(|e| failed(&DeviceChoice::SoftNic, e.to_string()))
+    SoftNicDevice::new(nic).open().map_err(|e| failed(&DeviceChoice::SoftNic, e.to_string()))
 }
 
 fn open_rdma_core(config: &Config, shown: &DeviceChoice, name: Option<String>) -> Result<RdmaCore, DaemonError> {
@@ -161,11 +161,12 @@ fn open_rdma_core(config: &Config, shown: &DeviceChoice, name: Option<String>) -
         return Err(failed(shown, what.into()));
     }
     let open = OpenConfig { name, address: config.listen };
-    let mut device = RdmaCore::open(&open).map_err(|e| failed(shown, e.to_string()))?;
-    probe(&mut device).map_err(|what| failed(shown, what))?;
-    let choice = device.choice();
+    let opened = RdmaDevice::choose(&open).and_then(|mut device| device.open());
+    let mut context = opened.map_err(|e| failed(shown, e.to_string()))?;
+    probe(&mut context).map_err(|what| failed(shown, what))?;
+    let choice = context.choice();
     tracing::info!(device = %choice.device, port = choice.port, gid_index = choice.gid.index, why = %choice.why, "opened");
-    Ok(device)
+    Ok(context)
 }
 
 /// Registers some memory, and gives it back.

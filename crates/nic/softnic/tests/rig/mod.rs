@@ -29,9 +29,13 @@ pub(crate) fn config(address: &str) -> SoftNicConfig {
 }
 
 impl End {
-    /// Opens a NIC and makes a CQ, a QP in Reset and a registered region on it.
+    /// Opens a NIC and makes an end of it.
     pub(crate) fn open(config: SoftNicConfig) -> Self {
-        let mut nic = SoftNic::open(config).unwrap();
+        Self::of(SoftNic::open(config).unwrap())
+    }
+
+    /// Makes a CQ, a QP in Reset and a registered region on a NIC.
+    pub(crate) fn of(mut nic: SoftNic) -> Self {
         let cq = nic.create_cq(4096).unwrap();
         let init = QpInit {
             qp_type: QpType::Rc,
@@ -122,7 +126,11 @@ impl End {
 
 /// Two connected ends, both opened from their configurations.
 pub(crate) fn pair(a: SoftNicConfig, b: SoftNicConfig) -> (End, End) {
-    let (mut a, mut b) = (End::open(a), End::open(b));
+    connected(End::open(a), End::open(b))
+}
+
+/// Connects two ends.
+pub(crate) fn connected(mut a: End, mut b: End) -> (End, End) {
     let mtu = a.nic.device().mtu.min(b.nic.device().mtu);
     let (to_a, to_b) = (a.address_vector(), b.address_vector());
     let (psn_a, psn_b) = (Psn::new(0xff_fff0), Psn::new(77));
