@@ -293,7 +293,6 @@ impl Causes {
     /// `Err` with words if nothing explains the refusal of a connect.
     pub(crate) fn explain_refusal(&self, now: Time, asked: &Asked, reason: Reason) -> Result<(), String> {
         let (host, port) = asked.to;
-        let troubled = self.was_troubled(asked.from, host, asked.at);
         let lane =
             self.was_any_lane_lost(asked.from, host, asked.at) || self.was_any_lane_lost(host, asked.from, asked.at);
         let is_local = asked.from == host;
@@ -316,7 +315,9 @@ impl Causes {
                 let late = now.saturating_since(asked.at) >= asked.timeout;
                 // A peer that left a lane half made was given up by the daemon itself.
                 let given_up = self.was_lane_lost(asked.from, host, asked.at, reason);
-                (troubled || lane || lost || broken) && (late || given_up)
+                // The dial may have begun while the peer was away, and waits for it as long as it may.
+                let dialed = self.was_troubled(asked.from, host, before(asked.at, DIALS));
+                (dialed || lane || lost || broken) && (late || given_up)
             }
             // The dial that failed may have begun for an earlier connect.
             Reason::PeerUnreachable | Reason::PeerBusy | Reason::PeerAuth | Reason::PeerVersion => {

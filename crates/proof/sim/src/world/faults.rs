@@ -129,6 +129,7 @@ impl World {
         }
         self.checks.causes.on_back(self.now, host);
         self.start_host(host);
+        self.on_machine_back(host);
         let again: Vec<usize> = (0..self.plan.apps.len())
             .filter(|i| self.plan.apps[*i].host == host && self.plan.apps[*i].respawn)
             .collect();

@@ -41,6 +41,15 @@ impl World {
         }
     }
 
+    /// A machine is back: what was sent to it in the meantime is sent again.
+    pub(super) fn on_machine_back(&mut self, host: usize) {
+        for peer in (0..self.hosts.len()).filter(|peer| *peer != host) {
+            if !self.network.is_control_cut(peer, host) {
+                self.on_path_back(peer, host);
+            }
+        }
+    }
+
     /// A daemon died. A kernel that lives says so to the peers.
     pub(super) fn on_daemon_dead(&mut self, host: usize, told: bool) {
         self.hosts[host].is_off = !told;
@@ -55,6 +64,11 @@ impl World {
         let Some((host, peer)) = self.tcp.hosts(to) else { return };
         let life = self.life(host);
         if self.hosts[host].is_off {
+            // The sender's kernel repeats it, and hears from the kernel that starts next. A dial gives up sooner than
+            // its SYN is repeated.
+            if !matches!(segment, Segment::Syn) {
+                self.tcp.hold(to, segment);
+            }
             return;
         }
         let is_running = self.hosts[host].running.is_some();
