@@ -12,10 +12,7 @@ use crate::Forked;
 #[non_exhaustive]
 pub enum SessionFault {
     /// Library and daemon are of different releases.
-    #[error(
-        "version mismatch: this library speaks control protocol {APP_VERSION} and memory layout {LAYOUT_VERSION}, the \
-         daemon (release {release}) speaks {version} and {layout}: install the same release of both"
-    )]
+    #[error("{}", other_release(*version, *layout, release))]
     Version {
         /// Control protocol of the daemon.
         version: u32,
@@ -36,7 +33,7 @@ pub enum SessionFault {
     #[error("the session with the daemon is over: {0}")]
     Lost(Reason),
     /// This process may open no more descriptors, so it could not get those of the session.
-    #[error("this process is at its limit of {limit} open descriptors (RLIMIT_NOFILE): close some, or raise the limit")]
+    #[error("{}", at_descriptor_limit(*limit))]
     Descriptors {
         /// Descriptors that it may have open.
         limit: u64,
@@ -57,6 +54,22 @@ pub enum SessionFault {
         /// What the system said.
         cause: String,
     },
+}
+
+/// Words for a daemon of another release than this library.
+pub fn other_release(version: u32, layout: u32, release: &str) -> String {
+    format!(
+        "version mismatch: this library speaks control protocol {APP_VERSION} and memory layout {LAYOUT_VERSION}, the \
+         daemon (release {release}) speaks {version} and {layout}: install the same release of both"
+    )
+}
+
+/// Words for a process that may open no more descriptors.
+pub fn at_descriptor_limit(limit: u64) -> String {
+    format!(
+        "this process is at its limit of {limit} open descriptors (RLIMIT_NOFILE): close some, or raise the limit \
+         (`ulimit -n`)"
+    )
 }
 
 impl SessionFault {

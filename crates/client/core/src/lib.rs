@@ -57,7 +57,7 @@ pub use connection::{Connection, readiness};
 pub use daemon::{Daemon, Wake};
 pub use datagram::NotARecord;
 pub use endpoint::{Endpoint, Key};
-pub use fault::SessionFault;
+pub use fault::{SessionFault, at_descriptor_limit, other_release};
 pub use forked::Forked;
 pub use framing::{FramingError, Incoming, MESSAGE_BYTES_MAX, MESSAGE_HEADER_BYTES, ReceiveError, message_header};
 pub use greeting::{Attached, Given, Greeting};

@@ -5,6 +5,7 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs};
 
+use crate::addresses;
 use crate::error::{BindError, SessionError};
 use crate::fallback::{Fallback, FallbackCause};
 use crate::fallback_tcp::CarriedBy;
@@ -47,19 +48,10 @@ impl ListenOptions {
         check_ring_bytes(self.ring_bytes).map_err(BindError::RingBytes)?;
         self.fallback.check(self.kind)?;
         let carrier = self.fallback.carried_by(session)?;
-        let mut failed = Vec::new();
-        for addr in addr.to_socket_addrs().map_err(BindError::Resolve)? {
-            let bound = match &carrier {
-                CarriedBy::Daemon(session) => self.bind_everywhere(session, addr),
-                CarriedBy::Tcp(cause) => self.bind_tcp(addr, *cause),
-            };
-            match bound {
-                Ok(listener) => return Ok(listener),
-                Err(e @ BindError::Session(_)) => return Err(e),
-                Err(e) => failed.push(e),
-            }
-        }
-        Err(BindError::of_all(failed))
+        addresses::first(addr, |addr| match &carrier {
+            CarriedBy::Daemon(session) => self.bind_everywhere(session, addr),
+            CarriedBy::Tcp(cause) => self.bind_tcp(addr, *cause),
+        })
     }
 
     fn bind_tcp(&self, addr: SocketAddr, cause: FallbackCause) -> Result<Listener, BindError> {

@@ -3,16 +3,14 @@
 //! Owns the request to bind until its answer. It must never leave a port bound that no socket has.
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
 
 use raas_core::{Answer, Failed};
 
-use crate::answer_wait::wait_for_answer;
+use crate::addresses;
 use crate::conn::Conn;
 use crate::datagram::DatagramSocket;
 use crate::error::{BindError, SessionError};
-use crate::park::Parker;
-use crate::poller::Waiter;
+use crate::port_request::ask_for_port;
 use crate::ring_size::check_ring_bytes;
 use crate::session::Session;
 
@@ -53,35 +51,17 @@ impl DatagramOptions {
     /// Binds to the first of the addresses that can be.
     pub fn bind(&self, session: &Session, addr: impl ToSocketAddrs) -> Result<DatagramSocket, BindError> {
         check_ring_bytes(self.ring_bytes).map_err(BindError::RingBytes)?;
-        let mut failed = Vec::new();
-        for addr in addr.to_socket_addrs().map_err(BindError::Resolve)? {
-            match self.bind_one(session, addr) {
-                Ok(socket) => return Ok(socket),
-                Err(e @ BindError::Session(_)) => return Err(e),
-                Err(e) => failed.push(e),
-            }
-        }
-        Err(BindError::of_all(failed))
+        addresses::first(addr, |addr| self.bind_one(session, addr))
     }
 
     fn bind_one(&self, session: &Session, addr: SocketAddr) -> Result<DatagramSocket, BindError> {
         let attachment = &session.attachment;
-        if !addr.ip().is_unspecified() && !attachment.addresses.contains(&addr.ip()) {
-            return Err(BindError::NotThisHost { addr, addresses: attachment.addresses.clone() });
-        }
-        let parker = Arc::new(Parker::default());
-        let waiters = vec![Waiter::Thread(Arc::clone(&parker))];
-        let request = attachment.ask(waiters, |session| session.bind_datagram(addr.port(), self.ring_bytes))?;
-        let timeout = attachment.config.timeout;
-        let connection = match wait_for_answer(attachment, request, &parker, timeout)? {
-            Some(Answer::Connected(Ok(connection))) => *connection,
-            Some(Answer::Connected(Err(Failed::Reason(reason)))) => return Err(BindError::refused(addr, reason)),
-            Some(Answer::Connected(Err(Failed::Protocol(what)))) => return Err(SessionError::Protocol(what).into()),
-            Some(other) => {
-                return Err(SessionError::Protocol(format!("the answer to BindDatagram was {other:?}")).into());
-            }
-            // An answer that still comes finds nobody, and is undone then.
-            None => return Err(SessionError::Silent { path: attachment.config.path.clone(), waited: timeout }.into()),
+        let answer = ask_for_port(attachment, addr, |session| session.bind_datagram(addr.port(), self.ring_bytes))?;
+        let connection = match answer {
+            Answer::Connected(Ok(connection)) => *connection,
+            Answer::Connected(Err(Failed::Reason(reason))) => return Err(BindError::refused(addr, reason)),
+            Answer::Connected(Err(Failed::Protocol(what))) => return Err(SessionError::Protocol(what).into()),
+            other => return Err(SessionError::Protocol(format!("the answer to BindDatagram was {other:?}")).into()),
         };
         Ok(DatagramSocket::adopt(attachment, Conn::adopt(attachment, connection), addr))
     }

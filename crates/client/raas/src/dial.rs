@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use control::Kind;
 
+use crate::addresses;
 use crate::connecting::Connecting;
 use crate::error::{ConnectError, SessionError};
 use crate::fallback::{Fallback, NotOverTcp};
@@ -111,15 +112,7 @@ impl ConnectOptions {
     ) -> Result<Stream, ConnectError> {
         self.check()?;
         let carrier = self.fallback.carried_by(session)?;
-        let mut failed = Vec::new();
-        for to in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
-            match self.connect_one(&carrier, to) {
-                Ok(stream) => return Ok(stream),
-                Err(e @ ConnectError::Session(_)) => return Err(e),
-                Err(e) => failed.push(e),
-            }
-        }
-        Err(ConnectError::of_all(failed))
+        addresses::first(addr, |to| self.connect_one(&carrier, to))
     }
 
     fn connect_one(&self, carrier: &CarriedBy, to: SocketAddr) -> Result<Stream, ConnectError> {

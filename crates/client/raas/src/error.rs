@@ -8,9 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use control::{APP_VERSION, Reason};
-use raas_core::{Forked, SessionFault};
-use shm::LAYOUT_VERSION;
+use control::Reason;
+use raas_core::{Forked, SessionFault, at_descriptor_limit, other_release};
 
 use crate::debug_words::debug_says_the_words;
 use crate::fallback::{FallbackCause, NotOverTcp};
@@ -38,10 +37,7 @@ pub enum SessionError {
         group: Option<String>,
     },
     /// Library and daemon are of different releases.
-    #[error(
-        "version mismatch: this library speaks control protocol {APP_VERSION} and memory layout {LAYOUT_VERSION}, the \
-         daemon (release {release}) speaks {version} and {layout}: install the same release of both"
-    )]
+    #[error("{}", other_release(*version, *layout, release))]
     Version {
         /// Control protocol of the daemon.
         version: u32,
@@ -81,7 +77,7 @@ pub enum SessionError {
         waited: Duration,
     },
     /// This process may open no more descriptors, so it could not get those of the session.
-    #[error("{}", at_limit(*limit))]
+    #[error("{}", at_descriptor_limit(*limit))]
     Descriptors {
         /// Descriptors that it may have open.
         limit: u64,
@@ -167,13 +163,6 @@ fn denied(path: &Path, mode: Option<u32>, group: Option<&str>) -> String {
     }
 }
 
-fn at_limit(limit: u64) -> String {
-    format!(
-        "this process is at its limit of {limit} open descriptors (RLIMIT_NOFILE): close some, or raise the limit \
-         (`ulimit -n`)"
-    )
-}
-
 /// A connection could not be made.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -194,7 +183,7 @@ pub enum ConnectError {
     },
     /// This process may open no more descriptors, so it could not get the memory of the connection. Its other
     /// connections go on.
-    #[error("connect to {to}: {}", at_limit(*limit))]
+    #[error("connect to {to}: {}", at_descriptor_limit(*limit))]
     Descriptors {
         /// Where to.
         to: SocketAddr,
@@ -246,18 +235,6 @@ impl ConnectError {
         }
     }
 
-    /// The failures of all addresses of a name, as one.
-    pub(crate) fn of_all(mut failed: Vec<Self>) -> Self {
-        match (failed.pop(), failed.is_empty()) {
-            (None, _) => Self::Resolve(io::Error::new(io::ErrorKind::InvalidInput, "it names no host")),
-            (Some(only), true) => only,
-            (Some(last), false) => {
-                failed.push(last);
-                Self::All(failed)
-            }
-        }
-    }
-
     /// The daemons' reason, if they gave one.
     pub fn reason(&self) -> Option<Reason> {
         match self {
@@ -304,7 +281,7 @@ pub enum BindError {
         reason: Reason,
     },
     /// This process may open no more descriptors, so it could not get the memory of the socket.
-    #[error("listen on {addr}: {}", at_limit(*limit))]
+    #[error("listen on {addr}: {}", at_descriptor_limit(*limit))]
     Descriptors {
         /// Where.
         addr: SocketAddr,
@@ -344,18 +321,6 @@ impl BindError {
         match reason {
             Reason::AppDescriptors => Self::Descriptors { addr, limit: control::descriptor_limit() },
             reason => Self::Refused { addr, reason },
-        }
-    }
-
-    /// The failures of all addresses of a name, as one.
-    pub(crate) fn of_all(mut failed: Vec<Self>) -> Self {
-        match (failed.pop(), failed.is_empty()) {
-            (None, _) => Self::Resolve(io::Error::new(io::ErrorKind::InvalidInput, "it names no host")),
-            (Some(only), true) => only,
-            (Some(last), false) => {
-                failed.push(last);
-                Self::All(failed)
-            }
         }
     }
 
@@ -488,6 +453,8 @@ debug_says_the_words!(SessionError, ConnectError, BindError, AcceptError, Stream
 
 #[cfg(test)]
 mod tests {
+    use control::APP_VERSION;
+
     use super::*;
 
     #[test]

@@ -52,6 +52,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod addresses;
 #[cfg(feature = "tokio")]
 pub mod aio;
 mod answer_wait;
@@ -93,6 +94,7 @@ mod patience;
 mod peer_timeout;
 mod per_process;
 mod poller;
+mod port_request;
 mod reactor;
 mod ring_size;
 mod session;

@@ -8,12 +8,10 @@ use std::sync::Arc;
 use control::Kind;
 use raas_core::Answer;
 
-use crate::answer_wait::wait_for_answer;
 use crate::attachment::Attachment;
 use crate::error::{BindError, SessionError};
 use crate::fallback::Fallback;
-use crate::park::Parker;
-use crate::poller::Waiter;
+use crate::port_request::ask_for_port;
 
 /// Connections that may wait for `accept` unless [`ListenOptions::backlog`] says otherwise.
 const BACKLOG_DEFAULT: u32 = 128;
@@ -70,23 +68,14 @@ impl ListenOptions {
 
     /// Opens the port of `addr` at the daemon, 0 for any free one. The caller must close what was opened.
     pub(crate) fn ask(&self, attachment: &Arc<Attachment>, addr: SocketAddr) -> Result<SocketAddr, BindError> {
-        if !addr.ip().is_unspecified() && !attachment.addresses.contains(&addr.ip()) {
-            return Err(BindError::NotThisHost { addr, addresses: attachment.addresses.clone() });
-        }
-        let parker = Arc::new(Parker::default());
-        let waiters = vec![Waiter::Thread(Arc::clone(&parker))];
         let Self { backlog, ring_bytes, kind, .. } = *self;
-        let request = attachment.ask(waiters, |session| session.listen(addr.port(), backlog, ring_bytes, kind))?;
-        let timeout = attachment.config.timeout;
-        match wait_for_answer(attachment, request, &parker, timeout)? {
-            Some(Answer::Listening(Ok(local))) => {
+        match ask_for_port(attachment, addr, |session| session.listen(addr.port(), backlog, ring_bytes, kind))? {
+            Answer::Listening(Ok(local)) => {
                 let ip = if addr.ip().is_unspecified() { local.ip() } else { addr.ip() };
                 Ok(SocketAddr::new(ip, local.port()))
             }
-            Some(Answer::Listening(Err(reason))) => Err(BindError::refused(addr, reason)),
-            Some(other) => Err(SessionError::Protocol(format!("the answer to Listen was {other:?}")).into()),
-            // An answer that still comes finds nobody, and is undone then.
-            None => Err(SessionError::Silent { path: attachment.config.path.clone(), waited: timeout }.into()),
+            Answer::Listening(Err(reason)) => Err(BindError::refused(addr, reason)),
+            other => Err(SessionError::Protocol(format!("the answer to Listen was {other:?}")).into()),
         }
     }
 }

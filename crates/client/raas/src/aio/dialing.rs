@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use tokio::net::{ToSocketAddrs, lookup_host};
 
+use crate::addresses::Failures;
 use crate::dial::ConnectOptions;
 use crate::error::{BindError, ConnectError, SessionError};
 use crate::fallback_tcp::{self, CarriedBy};
@@ -22,15 +23,14 @@ pub(super) async fn dial(
 ) -> Result<crate::Stream, ConnectError> {
     options.check()?;
     let carrier = options.fallback.carried_by(session)?;
-    let mut failed = Vec::new();
+    let mut failures = Failures::new();
     for to in lookup_host(addr).await.map_err(ConnectError::Resolve)? {
         match connect_one(&carrier, to, options).await {
             Ok(stream) => return Ok(stream),
-            Err(e @ ConnectError::Session(_)) => return Err(e),
-            Err(e) => failed.push(e),
+            Err(error) => failures.add(error)?,
         }
     }
-    Err(ConnectError::of_all(failed))
+    Err(failures.into_error())
 }
 
 async fn connect_one(
