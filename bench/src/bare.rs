@@ -71,14 +71,14 @@ impl BareSegment {
     pub fn end(&self, second: bool, wait: Wait) -> io::Result<BareRing> {
         let region = self.segment.region();
         let word = |index: u64| region.word64(index * WORD_BYTES).map_err(io::Error::other);
-        let way = |index: u64| -> io::Result<Way> {
+        let direction = |index: u64| -> io::Result<Direction> {
             let at = RINGS_AT + index * self.ring_bytes;
             let (tail, head) = (word(3 * index)?, word(3 * index + 1)?);
             let closed = word(3 * index + 2)?;
             let [own, seen] = [Cell::new(0), Cell::new(0)];
-            Ok(Way { region: region.clone(), at, bytes: self.ring_bytes, tail, head, closed, own, seen })
+            Ok(Direction { region: region.clone(), at, bytes: self.ring_bytes, tail, head, closed, own, seen })
         };
-        let (tx, rx) = if second { (way(1)?, way(0)?) } else { (way(0)?, way(1)?) };
+        let (tx, rx) = if second { (direction(1)?, direction(0)?) } else { (direction(0)?, direction(1)?) };
         Ok(BareRing { tx, rx, wait })
     }
 }
@@ -98,7 +98,7 @@ fn segment_bytes(ring_bytes: u64) -> u64 {
 
 /// One direction.
 #[derive(Debug)]
-struct Way {
+struct Direction {
     region: Region,
     at: u64,
     bytes: u64,
@@ -111,7 +111,7 @@ struct Way {
     seen: Cell<u64>,
 }
 
-impl Way {
+impl Direction {
     /// Calls `copy` for each piece of `count` bytes from the own cursor on: place, and part of the buffer.
     #[inline]
     fn pieces(&self, count: usize, mut copy: impl FnMut(u64, std::ops::Range<usize>)) {
@@ -163,8 +163,8 @@ impl Way {
 /// One process's end of both rings. Dropping it closes.
 #[derive(Debug)]
 pub struct BareRing {
-    tx: Way,
-    rx: Way,
+    tx: Direction,
+    rx: Direction,
     wait: Wait,
 }
 

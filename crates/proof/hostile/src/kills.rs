@@ -17,7 +17,7 @@ use crate::breach::Target;
 use crate::held::Held;
 use crate::host::{Footprint, Host, address, eventually};
 use crate::verdict::Verdict;
-use crate::victim::{Heard, STEPS, Step};
+use crate::victim::{DeathNotice, STEPS, Step};
 use crate::witness::{End, Witness, watch};
 
 /// Deaths of applications at times that the seed decides.
@@ -147,7 +147,7 @@ fn kill(child: &mut Child) -> Result<()> {
 
 fn one_death(hosts: &[Host; 2], court: &Court, step: &Step, before: &Held) -> Result<String> {
     let mut child = victim(step.name, hosts, court, step.is_reading)?;
-    if step.heard != Heard::Nothing {
+    if step.notice != DeathNotice::Nothing {
         eventually("the witness has the connection", || {
             Ok(if court.of(step).taken() > 0 { Ok(()) } else { Err("none") })
         })?;
@@ -155,10 +155,10 @@ fn one_death(hosts: &[Host; 2], court: &Court, step: &Step, before: &Held) -> Re
     kill(&mut child)?;
     let ends = court.all_ends()?;
     let broken = |end: &End| matches!(end, End::Broken(Some(Reason::PeerAppDied | Reason::ResetByPeer)));
-    match step.heard {
-        Heard::Nothing => {}
-        Heard::Break => ensure!(ends.iter().all(broken) && ends.len() == 1, "the witness heard {ends:?}"),
-        Heard::Orderly => ensure!(ends == [End::Orderly], "the witness heard {ends:?}"),
+    match step.notice {
+        DeathNotice::Nothing => {}
+        DeathNotice::Break => ensure!(ends.iter().all(broken) && ends.len() == 1, "the witness heard {ends:?}"),
+        DeathNotice::Orderly => ensure!(ends == [End::Orderly], "the witness heard {ends:?}"),
     }
     before.wait_for(hosts)?;
     // A witness may have taken it from its backlog only after the death; the next step must not see that.

@@ -17,7 +17,7 @@ use crate::raw::{RawApp, RawConnection, dial, hello};
 
 /// What the witness at the other end must be told of a death at the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heard {
+pub enum DeathNotice {
     /// There is no connection that a witness could have taken, or it may go either way.
     Nothing,
     /// The connection breaks.
@@ -36,45 +36,45 @@ pub struct Step {
     /// Whether the witness writes rather than reads.
     pub is_reading: bool,
     /// What the witness is told.
-    pub heard: Heard,
+    pub notice: DeathNotice,
 }
 
-const fn step(name: &'static str, heard: Heard) -> Step {
-    Step { name, is_near: false, is_reading: false, heard }
+const fn step(name: &'static str, notice: DeathNotice) -> Step {
+    Step { name, is_near: false, is_reading: false, notice }
 }
 
-const fn near(name: &'static str, heard: Heard) -> Step {
-    Step { name, is_near: true, is_reading: false, heard }
+const fn near(name: &'static str, notice: DeathNotice) -> Step {
+    Step { name, is_near: true, is_reading: false, notice }
 }
 
 /// Every step.
 pub const STEPS: &[Step] = &[
-    step("dialled", Heard::Nothing),
-    step("hello-said", Heard::Nothing),
-    step("attached", Heard::Nothing),
-    step("listening", Heard::Nothing),
-    step("connect-asked", Heard::Nothing),
-    step("connect-cancelled", Heard::Nothing),
-    step("connected-slot-untouched", Heard::Break),
-    step("slot-taken", Heard::Break),
-    step("bytes-written-tail-old", Heard::Break),
-    step("tail-stored-not-rung", Heard::Break),
-    step("rung", Heard::Break),
-    step("transferring", Heard::Break),
-    Step { name: "reading", is_near: false, is_reading: true, heard: Heard::Break },
-    step("fin-stored-not-rung", Heard::Nothing),
-    step("fin-rung", Heard::Orderly),
-    step("stopped-reading", Heard::Break),
-    step("aborted", Heard::Break),
-    step("closed-not-rung", Heard::Nothing),
-    step("closed-and-rung", Heard::Orderly),
-    near("near-connect-asked", Heard::Nothing),
-    near("near-segment-wanted", Heard::Nothing),
-    near("near-connected", Heard::Break),
-    near("near-transferring", Heard::Break),
-    Step { name: "near-reading", is_near: true, is_reading: true, heard: Heard::Break },
-    near("near-fin", Heard::Orderly),
-    near("near-listening-with-backlog", Heard::Nothing),
+    step("dialled", DeathNotice::Nothing),
+    step("hello-said", DeathNotice::Nothing),
+    step("attached", DeathNotice::Nothing),
+    step("listening", DeathNotice::Nothing),
+    step("connect-asked", DeathNotice::Nothing),
+    step("connect-cancelled", DeathNotice::Nothing),
+    step("connected-slot-untouched", DeathNotice::Break),
+    step("slot-taken", DeathNotice::Break),
+    step("bytes-written-tail-old", DeathNotice::Break),
+    step("tail-stored-not-rung", DeathNotice::Break),
+    step("rung", DeathNotice::Break),
+    step("transferring", DeathNotice::Break),
+    Step { name: "reading", is_near: false, is_reading: true, notice: DeathNotice::Break },
+    step("fin-stored-not-rung", DeathNotice::Nothing),
+    step("fin-rung", DeathNotice::Orderly),
+    step("stopped-reading", DeathNotice::Break),
+    step("aborted", DeathNotice::Break),
+    step("closed-not-rung", DeathNotice::Nothing),
+    step("closed-and-rung", DeathNotice::Orderly),
+    near("near-connect-asked", DeathNotice::Nothing),
+    near("near-segment-wanted", DeathNotice::Nothing),
+    near("near-connected", DeathNotice::Break),
+    near("near-transferring", DeathNotice::Break),
+    Step { name: "near-reading", is_near: true, is_reading: true, notice: DeathNotice::Break },
+    near("near-fin", DeathNotice::Orderly),
+    near("near-listening-with-backlog", DeathNotice::Nothing),
 ];
 
 /// How long a victim waits for its end.

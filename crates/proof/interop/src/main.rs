@@ -24,7 +24,7 @@ use crate::relay::Faults;
 
 /// Which providers meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Who {
+enum Pairing {
     /// Two software NICs over loopback.
     Softnic,
     /// rxe with itself.
@@ -41,7 +41,7 @@ enum Who {
 #[command(about = "The conformance suite with a foreign judge")]
 struct Options {
     /// Which providers meet.
-    who: Who,
+    pairing: Pairing,
     /// Run only cases whose name contains this.
     #[arg(long)]
     only: Option<String>,
@@ -64,8 +64,8 @@ struct Options {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    let runs = match options.who {
-        Who::All => matrix(&options),
+    let runs = match options.pairing {
+        Pairing::All => matrix(&options),
         _ => vec![Run::of(&options)],
     };
     let mut failed = false;
@@ -95,7 +95,7 @@ fn tell(run: &str, report: &Report) {
 /// One pass over the suite.
 #[derive(Debug, Clone)]
 struct Run {
-    who: Who,
+    pairing: Pairing,
     family: Family,
     mtu: u32,
     faults: Faults,
@@ -104,15 +104,15 @@ struct Run {
 fn matrix(options: &Options) -> Vec<Run> {
     let clean = Faults::none(options.seed);
     let faulty = Faults::per_mille(options.seed, 10);
-    let mut runs = vec![Run { who: Who::Rxe, family: Family::V4, mtu: 1500, faults: clean }];
-    for who in [Who::SoftnicToRxe, Who::RxeToSoftnic] {
+    let mut runs = vec![Run { pairing: Pairing::Rxe, family: Family::V4, mtu: 1500, faults: clean }];
+    for pairing in [Pairing::SoftnicToRxe, Pairing::RxeToSoftnic] {
         for (family, mtu, faults) in [
             (Family::V4, 1500, clean),
             (Family::V6, 4200, clean),
             (Family::V4, 4200, faulty),
             (Family::V6, 1500, faulty),
         ] {
-            runs.push(Run { who, family, mtu, faults });
+            runs.push(Run { pairing, family, mtu, faults });
         }
     }
     runs
@@ -120,25 +120,25 @@ fn matrix(options: &Options) -> Vec<Run> {
 
 impl Run {
     fn of(o: &Options) -> Self {
-        Self { who: o.who, family: o.family, mtu: o.mtu, faults: Faults::per_mille(o.seed, o.faults) }
+        Self { pairing: o.pairing, family: o.family, mtu: o.mtu, faults: Faults::per_mille(o.seed, o.faults) }
     }
 
     fn title(&self) -> String {
-        let who = self.who.to_possible_value().map_or_else(String::new, |v| v.get_name().to_string());
-        format!("{who}-{:?}-mtu{}-{}", self.family, self.mtu, self.faults).to_lowercase()
+        let pairing = self.pairing.to_possible_value().map_or_else(String::new, |v| v.get_name().to_string());
+        format!("{pairing}-{:?}-mtu{}-{}", self.family, self.mtu, self.faults).to_lowercase()
     }
 
     fn report(&self, options: &Options) -> Result<Report> {
         let only = options.only.as_deref().unwrap_or_default();
         let cases: Vec<Case> = CASES.iter().copied().filter(|c| c.name.contains(only)).collect();
-        if self.who == Who::Softnic {
+        if self.pairing == Pairing::Softnic {
             return Ok(run_each(&cases, rigs::softnic_pair));
         }
         let capture = options.pcap.as_ref().map(|folder| folder.join(format!("{}.pcap", self.title())));
         let link = Link::up(self.family, self.mtu, self.faults, capture)?;
-        let report = match self.who {
-            Who::Rxe => run_each(&cases, || rigs::rxe_pair(&link)),
-            Who::RxeToSoftnic => run_each(&cases, || rigs::mixed(&link, Side::B, self.faults.any())),
+        let report = match self.pairing {
+            Pairing::Rxe => run_each(&cases, || rigs::rxe_pair(&link)),
+            Pairing::RxeToSoftnic => run_each(&cases, || rigs::mixed(&link, Side::B, self.faults.any())),
             _ => run_each(&cases, || rigs::mixed(&link, Side::A, self.faults.any())),
         };
         eprintln!("{}: {}", self.title(), link.summary());

@@ -58,7 +58,7 @@ impl Dialing {
         self.attempts_left = self.attempts_left.saturating_sub(1);
         let next = now + self.pause;
         if self.attempts_left == 0 || !is_worth_another(reason) || next >= self.deadline {
-            return AfterAttempt::GiveUp(told(reason));
+            return AfterAttempt::GiveUp(reason_for_application(reason));
         }
         self.pause *= 2;
         AfterAttempt::Again(next)
@@ -72,7 +72,7 @@ fn is_worth_another(reason: Reason) -> bool {
 }
 
 /// What the application hears.
-fn told(reason: Reason) -> Reason {
+fn reason_for_application(reason: Reason) -> Reason {
     match reason {
         Reason::Closed | Reason::PeerAuth | Reason::PeerVersion | Reason::BadAddress | Reason::PeerLimit => reason,
         Reason::PeerBusy => reason,

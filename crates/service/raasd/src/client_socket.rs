@@ -56,7 +56,7 @@ pub(crate) enum ClientInput {
     /// A program said Hello in our version.
     Opened {
         client: ClientId,
-        who: Who,
+        who: ProgramIdentity,
         out: mpsc::Sender<Outgoing>,
         /// Notified when the program has closed its wake socket.
         hung_up: Arc<Notify>,
@@ -74,7 +74,7 @@ pub(crate) enum ClientInput {
 
 /// The identity of the program. The kernel gives process and user.
 #[derive(Debug, Clone)]
-pub(crate) struct Who {
+pub(crate) struct ProgramIdentity {
     pub(crate) pid: u32,
     pub(crate) uid: u32,
     pub(crate) role: Role,
@@ -204,7 +204,12 @@ async fn serve(socket: UnixStream, (pid, uid): (u32, u32), client: ClientId, con
     }
     let (out, outgoing) = mpsc::channel(count(context.limits.client_queue_max));
     let hung_up = Arc::new(Notify::new());
-    let opened = ClientInput::Opened { client, who: Who { pid, uid, role, name }, out, hung_up: Arc::clone(&hung_up) };
+    let opened = ClientInput::Opened {
+        client,
+        who: ProgramIdentity { pid, uid, role, name },
+        out,
+        hung_up: Arc::clone(&hung_up),
+    };
     if context.inputs.send(opened).await.is_err() {
         return;
     }

@@ -24,7 +24,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 use verbs::Time;
 
-use crate::client_socket::{ClientInput, Outgoing, Who};
+use crate::client_socket::{ClientInput, Outgoing, ProgramIdentity};
 use crate::command::{Command, FromEngine};
 use crate::limits::{count, share};
 use crate::link::{LinkContext, LinkInput};
@@ -67,7 +67,7 @@ enum Stage {
 /// A program on the control socket.
 #[derive(Debug)]
 struct Client {
-    who: Who,
+    who: ProgramIdentity,
     out: mpsc::Sender<Outgoing>,
     /// Tells the reader of its control socket that its wake socket is closed.
     hung_up: Arc<Notify>,
@@ -108,7 +108,7 @@ pub(crate) struct Hub {
 }
 
 /// What the hub takes.
-enum Heard {
+enum HubInput {
     Engine(Option<FromEngine>),
     Client(Option<ClientInput>),
     Link(Option<LinkInput>),
@@ -167,33 +167,33 @@ impl Hub {
             let free = hub.backlog.is_empty();
             let tick = hub.next_tick();
             let heard = tokio::select! {
-                event = events.recv() => Heard::Engine(event),
-                input = client_inputs.recv(), if free => Heard::Client(input),
-                input = link_inputs.recv(), if free => Heard::Link(input),
+                event = events.recv() => HubInput::Engine(event),
+                input = client_inputs.recv(), if free => HubInput::Client(input),
+                input = link_inputs.recv(), if free => HubInput::Link(input),
                 permit = hub.commands.reserve(), if !free => {
                     drop(permit);
-                    Heard::Room
+                    HubInput::Room
                 }
                 // One at a time, and as often as anything else that is ready: programs that ask and ask hold nobody up.
-                () = std::future::ready(()), if free && hub.questions.is_ready() => Heard::Question,
-                Some(_) = hub.dial_tasks.join_next() => Heard::Room,
-                () = tokio::time::sleep_until(tick) => Heard::Tick,
-                () = shutdown.triggered() => Heard::Shutdown,
+                () = std::future::ready(()), if free && hub.questions.is_ready() => HubInput::Question,
+                Some(_) = hub.dial_tasks.join_next() => HubInput::Room,
+                () = tokio::time::sleep_until(tick) => HubInput::Tick,
+                () = shutdown.triggered() => HubInput::Shutdown,
             };
             match heard {
-                Heard::Engine(Some(event)) => hub.on_engine(event),
+                HubInput::Engine(Some(event)) => hub.on_engine(event),
                 // The thread ended on its own: its error says why.
-                Heard::Engine(None) => return Ok(()),
-                Heard::Client(Some(input)) => hub.on_client(input),
-                Heard::Link(Some(input)) => hub.on_link(input),
+                HubInput::Engine(None) => return Ok(()),
+                HubInput::Client(Some(input)) => hub.on_client(input),
+                HubInput::Link(Some(input)) => hub.on_link(input),
                 // Both acceptors hold a sender as long as the hub runs.
-                Heard::Client(None) | Heard::Link(None) | Heard::Shutdown => {
+                HubInput::Client(None) | HubInput::Link(None) | HubInput::Shutdown => {
                     hub.farewell().await;
                     return Ok(());
                 }
-                Heard::Question => hub.answer_next_question(),
-                Heard::Tick => hub.on_tick(),
-                Heard::Room => {}
+                HubInput::Question => hub.answer_next_question(),
+                HubInput::Tick => hub.on_tick(),
+                HubInput::Room => {}
             }
             hub.settle();
         }

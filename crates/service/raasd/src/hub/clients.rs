@@ -11,7 +11,7 @@ use shm::{Pair, Segment, Session, Sharing, WakeSocket};
 use tokio::sync::{Notify, mpsc};
 
 use super::{Client, Hub, Stage};
-use crate::client_socket::{ClientInput, Outgoing, Who};
+use crate::client_socket::{ClientInput, Outgoing, ProgramIdentity};
 use crate::command::Command;
 use crate::questions::QuestionPlace;
 
@@ -38,7 +38,7 @@ impl Hub {
                     if let Some(left_out) = self.may_log() {
                         match &fault {
                             Some(fault) => {
-                                let Who { pid, uid, name, .. } = &who;
+                                let ProgramIdentity { pid, uid, name, .. } = &who;
                                 tracing::warn!(pid, uid, name, fault, left_out, "detached a program");
                             }
                             // Tools come and go all the time.
@@ -59,7 +59,12 @@ impl Hub {
 
     // ---- attaching
 
-    fn on_opened(&mut self, client: ClientId, who: Who, (out, hung_up): (mpsc::Sender<Outgoing>, Arc<Notify>)) {
+    fn on_opened(
+        &mut self,
+        client: ClientId,
+        who: ProgramIdentity,
+        (out, hung_up): (mpsc::Sender<Outgoing>, Arc<Notify>),
+    ) {
         let stage = match who.role {
             Role::Inspector => Stage::Inspector,
             Role::Application => match self.make_session(client, &who) {
@@ -82,7 +87,7 @@ impl Hub {
     }
 
     /// Makes the session and asks the engine; says which descriptors the program gets.
-    fn make_session(&mut self, client: ClientId, who: &Who) -> io::Result<Vec<OwnedFd>> {
+    fn make_session(&mut self, client: ClientId, who: &ProgramIdentity) -> io::Result<Vec<OwnedFd>> {
         let other = |e: &dyn std::fmt::Display| io::Error::other(e.to_string());
         let bytes = Session::bytes(self.slots);
         let segment = make_segment("raas-session", bytes).map_err(|e| other(&e))?;
@@ -131,7 +136,7 @@ impl Hub {
         match result {
             Ok(app) => {
                 if let Some(left_out) = self.log.take(std::time::Instant::now()) {
-                    let Who { pid, uid, name, .. } = &client.who;
+                    let ProgramIdentity { pid, uid, name, .. } = &client.who;
                     tracing::info!(pid, uid, name, left_out, "a program attached");
                 }
                 let stage = std::mem::replace(&mut client.stage, Stage::Attached(app));
@@ -335,7 +340,7 @@ impl Hub {
         {
             tracing::warn!(pid = who.pid, uid = who.uid, name = who.name, fault, left_out, "detached a program");
         }
-        self.let_go(id, Reason::AppFault, fault);
+        self.detach(id, Reason::AppFault, fault);
     }
 
     /// Usually the program died. Its control socket shows that after the program's last messages. If the program were
@@ -348,7 +353,7 @@ impl Hub {
     }
 
     /// Detaches a program, with words for it but none in the log.
-    pub(super) fn let_go(&mut self, id: ClientId, reason: Reason, fault: &str) {
+    pub(super) fn detach(&mut self, id: ClientId, reason: Reason, fault: &str) {
         let Some(client) = self.clients.get(&id) else { return };
         let reply = Reply::Detached { reason, detail: fault.into() };
         let _ = client.out.try_send(Outgoing::new(reply, Vec::new()));

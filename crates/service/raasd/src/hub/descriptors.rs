@@ -8,7 +8,7 @@ use engine::AppId;
 use plane::{ClientId, SegmentLost};
 
 use super::{Client, Hub};
-use crate::client_socket::Who;
+use crate::client_socket::ProgramIdentity;
 use crate::command::Command;
 
 impl Hub {
@@ -17,7 +17,7 @@ impl Hub {
         if let Some(Client { who, .. }) = self.clients.get(&id)
             && let Some(left_out) = self.log.take(std::time::Instant::now())
         {
-            let Who { pid, uid, name, .. } = who;
+            let ProgramIdentity { pid, uid, name, .. } = who;
             let words = "a program is at its limit of open descriptors: a connection is refused, its others go on";
             tracing::warn!(pid, uid, name, limit, ?what, left_out, "{words}");
         }

@@ -47,7 +47,7 @@ impl Hub {
         let Some(client) = self.clients.get(&id) else { return };
         let (pid, own) = (client.who.pid, self.owner_uid);
         if !self.is_operator(client.who.uid) {
-            return self.let_go(id, Reason::Policy, &format!("only root and user {own} may reset a lane"));
+            return self.detach(id, Reason::Policy, &format!("only root and user {own} may reset a lane"));
         }
         tracing::info!(pid, %peer, "an operator resets a lane");
         self.command(Command::ResetLane { client: id, request, peer });
