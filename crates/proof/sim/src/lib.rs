@@ -15,7 +15,6 @@ mod host;
 mod links;
 mod network;
 pub mod plan;
-mod queue;
 mod run;
 mod socket;
 mod swarm;

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use netmodel::{Bottleneck, Passage};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use verbs::Time;
@@ -19,18 +20,13 @@ pub(crate) struct Delivery {
     pub(crate) corrupt: Option<u32>,
 }
 
-#[derive(Debug, Default)]
-struct Path {
-    busy_until: Time,
-}
-
 /// The network.
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) weather: Weather,
     rng: StdRng,
     /// Directed.
-    paths: BTreeMap<(usize, usize), Path>,
+    paths: BTreeMap<(usize, usize), Bottleneck>,
     data_cut: BTreeSet<(usize, usize)>,
     control_cut: BTreeSet<(usize, usize)>,
     pub(crate) packets: u64,
@@ -87,18 +83,13 @@ impl Network {
 
     /// When the last bit of a packet is on the path; `None` if its queue is full.
     fn pass(&mut self, now: Time, from: usize, to: usize, bytes: usize) -> Option<Time> {
-        let rate = u64::from(self.weather.bytes_per_us);
-        if rate == 0 {
-            return Some(now);
+        let shape = self.weather.path();
+        let path = self.paths.entry((from, to)).or_insert_with(|| Bottleneck::new(shape));
+        path.set_shape(shape);
+        match path.offer(now, bytes) {
+            Passage::Sent { at, .. } => Some(at),
+            Passage::Full => None,
         }
-        let path = self.paths.entry((from, to)).or_default();
-        let waiting = path.busy_until.saturating_since(now).as_nanos() as u64 * rate / 1000;
-        if waiting + bytes as u64 > u64::from(self.weather.queue_bytes) {
-            return None;
-        }
-        let start = path.busy_until.max(now);
-        path.busy_until = start + Duration::from_nanos(bytes as u64 * 1000 / rate);
-        Some(path.busy_until)
     }
 
     // ---- cuts

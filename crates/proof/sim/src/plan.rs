@@ -7,6 +7,7 @@ mod socket;
 
 use std::time::Duration;
 
+use netmodel::QueueShape;
 use verbs::{PathMtu, Status, Time};
 
 pub use socket::SocketPlan;
@@ -146,6 +147,14 @@ impl Default for Weather {
             bytes_per_us: 0,
             queue_bytes: 4 << 20,
         }
+    }
+}
+
+impl Weather {
+    /// The transmitter of a path.
+    pub(crate) fn path(&self) -> QueueShape {
+        let rate_bits_per_s = u64::from(self.bytes_per_us) * 8_000_000;
+        QueueShape { rate_bits_per_s, bytes_max: self.queue_bytes.into(), ..QueueShape::default() }
     }
 }
 

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use engine::Engine;
+use netmodel::Schedule;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shm::SlotWords;
@@ -28,7 +29,6 @@ use crate::content::mix;
 use crate::host::{Host, Running};
 use crate::network::Network;
 use crate::plan::{Fault, Plan};
-use crate::queue::Queue;
 use crate::tap::Tap;
 use crate::tcp::Tcp;
 use crate::trace::Trace;
@@ -47,7 +47,7 @@ const SAMPLE_ROUNDS: u64 = 64;
 pub struct World {
     plan: Plan,
     now: Time,
-    queue: Queue<Event>,
+    queue: Schedule<Event>,
     hosts: Vec<Host>,
     network: Network,
     tcp: Tcp,
@@ -76,7 +76,7 @@ impl World {
         let rng = |label: u64| StdRng::seed_from_u64(mix(plan.seed ^ mix(label)));
         let mut world = Self {
             now: Time(1),
-            queue: Queue::new(),
+            queue: Schedule::new(),
             hosts: (0..plan.hosts.len()).map(|i| Host::new(i, &plan)).collect(),
             network: Network::new(plan.weather, rng(1)),
             tcp: Tcp::default(),

@@ -33,33 +33,49 @@ impl<E> Ord for Entry<E> {
     }
 }
 
-/// The queue of events.
+/// Events in order of their times.
 #[derive(Debug)]
-pub(crate) struct Queue<E> {
+pub struct Schedule<E> {
     heap: BinaryHeap<Entry<E>>,
     seq: u64,
 }
 
-impl<E> Queue<E> {
-    pub(crate) fn new() -> Self {
+impl<E> Default for Schedule<E> {
+    fn default() -> Self {
         Self { heap: BinaryHeap::new(), seq: 0 }
     }
+}
 
-    pub(crate) fn push(&mut self, at: Time, event: E) {
+impl<E> Schedule<E> {
+    /// Empty.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Puts an event in.
+    pub fn push(&mut self, at: Time, event: E) {
         self.seq += 1;
         self.heap.push(Entry { at, seq: self.seq, event });
     }
 
-    pub(crate) fn next_at(&self) -> Option<Time> {
+    /// When the earliest happens.
+    pub fn next_at(&self) -> Option<Time> {
         self.heap.peek().map(|e| e.at)
     }
 
-    pub(crate) fn pop(&mut self) -> Option<(Time, E)> {
+    /// Takes the earliest out.
+    pub fn pop(&mut self) -> Option<(Time, E)> {
         self.heap.pop().map(|e| (e.at, e.event))
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// How many there are.
+    pub fn len(&self) -> usize {
         self.heap.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.heap.is_empty()
     }
 }
 
@@ -69,7 +85,7 @@ mod tests {
 
     #[test]
     fn time_then_order_of_arrival() {
-        let mut q = Queue::new();
+        let mut q = Schedule::new();
         for (at, name) in [(5, 'c'), (1, 'a'), (5, 'd'), (1, 'b')] {
             q.push(Time(at), name);
         }
