@@ -208,7 +208,7 @@ pub struct AddressVector {
     pub gid: Gid,
     /// The peer's UDP port, 4791 for foreign stacks. Only the software NIC honours another value.
     pub udp_port: u16,
-    /// IPv4 TTL, IPv6 hop limit.
+    /// IPv4 TTL, IPv6 hop limit; 0 leaves it to the system.
     pub hop_limit: u8,
     /// IPv4 TOS, IPv6 traffic class.
     pub traffic_class: u8,

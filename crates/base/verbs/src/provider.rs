@@ -14,8 +14,16 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// The QP went into error.
+    /// The QP went into error, for another reason than the two below.
     QpFatal(Qpn),
+    /// The QP went into error because the peer's request broke a rule of the transport or was not supported (invalid
+    /// request local work queue error, IBTA 11.6.3.2).
+    QpRequestError(Qpn),
+    /// The QP went into error because the peer's request had a key, bounds or rights that do not hold (local access
+    /// violation work queue error, IBTA 11.6.3.2).
+    QpAccessError(Qpn),
+    /// Everything that the QP had begun to send before it was moved to SQD is answered.
+    SqDrained(Qpn),
     /// A packet of the peer's address came to the QP from another UDP port than [`crate::RtrAttr::source_port`]. The
     /// event comes once for each time that the QP is connected.
     StrangePort {
@@ -72,6 +80,13 @@ pub trait Provider {
     fn create_srq(&mut self, init: &SrqInit) -> Result<SrqId, VerbsError>;
     /// Destroys an SRQ that no QP uses.
     fn destroy_srq(&mut self, srq: SrqId) -> Result<(), VerbsError>;
+    /// Arms the limit of an SRQ again, or for the first time: [`AsyncEvent::SrqLimit`] comes once when fewer receives
+    /// than `limit` are left. If fewer are left already, it comes with the next receive that is taken. 0 disarms it.
+    fn arm_srq(&mut self, srq: SrqId, limit: u32) -> Result<(), VerbsError> {
+        let _ = (srq, limit);
+        let device = self.device().name.clone();
+        Err(VerbsError::Unsupported { device, what: "arming the limit of a shared receive queue" })
+    }
 
     /// Makes a QP in state Reset with a number that was not used recently.
     fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, VerbsError>;

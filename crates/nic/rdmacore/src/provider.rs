@@ -258,7 +258,10 @@ impl RdmaCore {
         let cq = || self.cqs.iter().find(|(_, p)| p.cast() == event.element).map(|(&c, _)| c);
         match event.event_type {
             0 => cq().map(AsyncEvent::CqError),
-            1..=3 => qpn().map(AsyncEvent::QpFatal),
+            1 => qpn().map(AsyncEvent::QpFatal),
+            2 => qpn().map(AsyncEvent::QpRequestError),
+            3 => qpn().map(AsyncEvent::QpAccessError),
+            5 => qpn().map(AsyncEvent::SqDrained),
             4 => qpn().map(AsyncEvent::CommEstablished),
             8 => Some(AsyncEvent::DeviceFatal),
             9 => Some(AsyncEvent::PortUp),
@@ -353,6 +356,14 @@ impl Provider for RdmaCore {
         check("ibv_destroy_srq", unsafe { (self.lib.ibv_destroy_srq)(srq) })?;
         self.srqs.remove(&id);
         Ok(())
+    }
+
+    fn arm_srq(&mut self, id: SrqId, limit: u32) -> Result<(), VerbsError> {
+        const IBV_SRQ_LIMIT: c_int = 1 << 1;
+        let srq = self.srq(id)?;
+        let mut attr = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit };
+        // SAFETY: the SRQ is alive; the attributes live during the call, which reads only what the mask names.
+        check("ibv_modify_srq", unsafe { (self.lib.ibv_modify_srq)(srq, &mut attr, IBV_SRQ_LIMIT) })
     }
 
     fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, VerbsError> {

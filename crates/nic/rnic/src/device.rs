@@ -90,6 +90,11 @@ impl Device {
         self.srqs.insert(Srq::new(init)).map(SrqId).ok_or_else(|| full("the SRQ table", limit))
     }
 
+    /// [`verbs::Provider::arm_srq`].
+    pub fn arm_srq(&mut self, srq: SrqId, limit: u32) -> Result<(), VerbsError> {
+        self.srqs.get_mut(srq.0).ok_or(VerbsError::NoSuch("SRQ"))?.arm(limit)
+    }
+
     /// [`verbs::Provider::destroy_srq`].
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), VerbsError> {
         let queue = self.srqs.get(srq.0).ok_or(VerbsError::NoSuch("SRQ"))?;

@@ -103,6 +103,17 @@ impl Srq {
         self.queue.post(wr)
     }
 
+    /// Arms the limit event, which comes once; 0 disarms it.
+    pub fn arm(&mut self, limit: u32) -> Result<(), VerbsError> {
+        let max = self.queue.max_wr;
+        if limit > max {
+            let (value, max) = (limit.into(), max.into());
+            return Err(VerbsError::OutOfRange { what: "limit of an SRQ", value, min: 0, max });
+        }
+        self.limit = limit;
+        Ok(())
+    }
+
     /// Takes the oldest receive; also says whether the limit event is due.
     pub fn take(&mut self) -> (Option<RecvWqe>, bool) {
         let wqe = self.queue.take();

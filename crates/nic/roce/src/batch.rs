@@ -28,6 +28,8 @@ pub struct Transmit {
     pub segment_bytes: Option<u16>,
     /// IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
+    /// IPv4 TTL or IPv6 hop limit; 0 for the system's own.
+    pub hop_limit: u8,
 }
 
 /// What a batch may be.

@@ -39,7 +39,7 @@ counters! {
     drop_version,
     /// Partition key does not match.
     drop_pkey,
-    /// Opcode reserved or of a service that is not spoken.
+    /// Opcode of a service that is not spoken. Unknown ones of the reliable connected service are answered.
     drop_unknown_opcode,
     /// No QP has that number.
     drop_unknown_qp,

@@ -19,7 +19,7 @@ use crate::qp::NotForUs;
 use crate::queue_pair::QueuePair;
 use crate::timer::Timers;
 use crate::ud::Arrival;
-use crate::wire::{Checked, Unchecked};
+use crate::wire::{Checked, Opcode, Unchecked};
 
 /// How to make a [`Nic`].
 #[derive(Debug, Clone)]
@@ -142,7 +142,7 @@ impl Nic {
             return;
         };
         let local = self.config.local;
-        let route = match qp.route_from(from, local, unchecked.opcode.is_datagram()) {
+        let route = match qp.route_from(from, local, unchecked.opcode.is_some_and(Opcode::is_datagram)) {
             Ok(route) => route,
             Err(NotForUs::Service) => return self.dev.counters.drop_wrong_service += 1,
             Err(NotForUs::Source) => return self.dev.counters.drop_wrong_source += 1,

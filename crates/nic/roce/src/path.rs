@@ -11,6 +11,7 @@ use crate::wire::PseudoHeader;
 pub(crate) struct Path {
     pub(crate) address: SocketAddr,
     pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
     /// Masked headers of packets that take it.
     pub(crate) route: PseudoHeader,
 }
@@ -19,11 +20,13 @@ impl Path {
     /// From `local` to a port; `None` if that is of the other IP version.
     pub(crate) fn new(av: &AddressVector, local: SocketAddr) -> Option<Self> {
         let address = SocketAddr::new(av.gid.ip(), av.udp_port);
-        Some(Self { address, traffic_class: av.traffic_class, route: PseudoHeader::new(local, address)? })
+        let (traffic_class, hop_limit) = (av.traffic_class, av.hop_limit);
+        Some(Self { address, traffic_class, hop_limit, route: PseudoHeader::new(local, address)? })
     }
 
     /// Whether packets of both may leave in one send.
     pub(crate) fn leads_like(&self, other: &Self) -> bool {
-        (self.address, self.traffic_class) == (other.address, other.traffic_class)
+        let way = |path: &Self| (path.address, path.traffic_class, path.hop_limit);
+        way(self) == way(other)
     }
 }

@@ -61,6 +61,10 @@ impl Provider for Nic {
         self.dev.destroy_srq(srq)
     }
 
+    fn arm_srq(&mut self, srq: SrqId, limit: u32) -> Result<(), VerbsError> {
+        self.dev.arm_srq(srq, limit)
+    }
+
     fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, VerbsError> {
         self.check_qp(init)?;
         let qpn = self.fresh_qpn();

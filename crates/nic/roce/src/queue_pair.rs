@@ -160,23 +160,23 @@ impl QueuePair {
 
     /// Fills a batch; says what it came to and where it goes.
     pub(crate) fn fill(&mut self, batch: Batch<'_>, dev: &mut Device, now: Time) -> Option<(Finished, Transmit)> {
-        let (finished, destination, traffic_class) = match &mut self.service {
+        let (finished, destination, traffic_class, hop_limit) = match &mut self.service {
             Service::Connected(qp) => {
                 let (finished, peer) = qp.fill(batch, dev, now)?;
-                (finished, peer.address, peer.traffic_class)
+                (finished, peer.address, peer.traffic_class, peer.hop_limit)
             }
             Service::Datagram(qp) => {
                 let (finished, path) = qp.fill(batch, dev)?;
-                (finished, path.address, path.traffic_class)
+                (finished, path.address, path.traffic_class, path.hop_limit)
             }
         };
-        Some((finished, Transmit { destination, segment_bytes: finished.segment_bytes, traffic_class }))
+        Some((finished, Transmit { destination, segment_bytes: finished.segment_bytes, traffic_class, hop_limit }))
     }
 
     /// A CQ of the QP overflowed: it cannot go on.
     pub(crate) fn on_fatal(&mut self, dev: &mut Device) {
         match &mut self.service {
-            Service::Connected(qp) => qp.on_fatal(None, dev),
+            Service::Connected(qp) => qp.on_lost_completion(dev),
             Service::Datagram(qp) => qp.on_fatal(dev),
         }
     }

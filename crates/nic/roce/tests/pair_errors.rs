@@ -49,7 +49,12 @@ impl Case {
         assert_eq!((self.a.state(&self.world), self.b.state(&self.world)), (QpState::Err, QpState::Err));
         let (a, b) = (self.a.qpn, self.b.qpn);
         assert_eq!(events(&mut self.world, 0), [AsyncEvent::QpFatal(a)]);
-        assert_eq!(events(&mut self.world, 1), [AsyncEvent::QpFatal(b)]);
+        let cause = match syndrome {
+            NAK_ACCESS => AsyncEvent::QpAccessError(b),
+            NAK_INVALID => AsyncEvent::QpRequestError(b),
+            _ => AsyncEvent::QpFatal(b),
+        };
+        assert_eq!(events(&mut self.world, 1), [cause]);
     }
 }
 

@@ -19,7 +19,7 @@ fn literal_bytes_of_an_ack_and_a_write() {
     let mut s = Script::new();
     s.write(THEIR_PSN, true);
     let packets = s.packets();
-    assert_eq!(packets[0][..16], [0x11, 0x40, 0xff, 0xff, 0, 0x11, 0x22, 0x33, 0, 0, 0, 100, 0x1f, 0, 0, 1]);
+    assert_eq!(packets[0][..16], [0x11, 0x40, 0xff, 0xff, 0, 0x11, 0x22, 0x33, 0, 0, 0, 100, 0, 0, 0, 1]);
     let mut written = [0; 8];
     s.region.read(0, &mut written).expect("inside");
     assert_eq!(written, [7; 8]);

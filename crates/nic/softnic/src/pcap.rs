@@ -16,6 +16,7 @@ const LINKTYPE_RAW: u32 = 101;
 const SNAPLEN: u32 = 65_575;
 const FILE_HEADER_BYTES: u64 = 24;
 const RECORD_HEADER_BYTES: u64 = 16;
+/// Shown where the packet's own is not known.
 const HOP_LIMIT: u8 = 64;
 
 /// A packet as the socket saw it, with what its headers said.
@@ -24,6 +25,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) source: SocketAddr,
     pub(crate) destination: SocketAddr,
     pub(crate) traffic_class: u8,
+    /// 0 where it is not known.
+    pub(crate) hop_limit: u8,
     /// IPv4 identification: the packet's place in its batch.
     pub(crate) id: u16,
     pub(crate) payload: &'a [u8],
@@ -120,7 +123,7 @@ fn append_packet(out: &mut Vec<u8>, packet: &Seen<'_>) -> bool {
                 ecn: IpEcn::try_new(packet.traffic_class & 3).unwrap_or_default(),
                 identification: packet.id,
                 dont_fragment: true,
-                time_to_live: HOP_LIMIT,
+                time_to_live: shown(packet.hop_limit),
                 source: source.octets(),
                 destination: destination.octets(),
                 ..Ipv4Header::default()
@@ -130,7 +133,7 @@ fn append_packet(out: &mut Vec<u8>, packet: &Seen<'_>) -> bool {
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
             let header = Ipv6Header {
                 traffic_class: packet.traffic_class,
-                hop_limit: HOP_LIMIT,
+                hop_limit: shown(packet.hop_limit),
                 source: source.octets(),
                 destination: destination.octets(),
                 ..Ipv6Header::default()
@@ -143,6 +146,10 @@ fn append_packet(out: &mut Vec<u8>, packet: &Seen<'_>) -> bool {
     builder.write(out, packet.payload).is_ok()
 }
 
+const fn shown(hop_limit: u8) -> u8 {
+    if hop_limit == 0 { HOP_LIMIT } else { hop_limit }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,7 +157,7 @@ mod tests {
     fn seen<'a>(source: &str, destination: &str, payload: &'a [u8]) -> Seen<'a> {
         let source = source.parse().unwrap();
         let destination = destination.parse().unwrap();
-        Seen { source, destination, traffic_class: 0, id: 0, payload }
+        Seen { source, destination, traffic_class: 0, hop_limit: 0, id: 0, payload }
     }
 
     /// Sum of the big-endian 16-bit words, an odd last byte padded with zero, folded (RFC 1071): all ones where the

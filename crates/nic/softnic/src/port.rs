@@ -73,7 +73,7 @@ impl Port {
         let local = socket.local();
         let empty = || Slot {
             bytes: Vec::new(),
-            transmit: Transmit { destination: local, segment_bytes: None, traffic_class: 0 },
+            transmit: Transmit { destination: local, segment_bytes: None, traffic_class: 0, hop_limit: 0 },
         };
         let slots = std::iter::repeat_with(empty).take(MESSAGES_PER_CALL).collect();
         Self {
@@ -119,7 +119,7 @@ impl Port {
             let depth = *recv_depth;
             let got = socket.recv(depth, |source, payload, stride| {
                 if let Some(capture) = capture {
-                    let packet = Seen { source, destination: *local, traffic_class: 0, id: 0, payload };
+                    let packet = Seen { source, destination: *local, traffic_class: 0, hop_limit: 0, id: 0, payload };
                     capture.capture(packet, stride);
                 }
                 match stride {
@@ -287,8 +287,8 @@ impl Port {
         for segment in slot.bytes.chunks_mut(segment_bytes) {
             let Some((packet, icrc)) = segment.split_last_chunk_mut::<ICRC_BYTES>() else { continue };
             *icrc = header.icrc(packet, 0);
-            let traffic_class = slot.transmit.traffic_class;
-            let mut item = [Outgoing { payload: segment, destination, segment_bytes: None, traffic_class }];
+            let Transmit { traffic_class, hop_limit, .. } = slot.transmit;
+            let mut item = [Outgoing { payload: segment, destination, segment_bytes: None, traffic_class, hop_limit }];
             let sent = self.socket.send(&mut item);
             if let (Sent::Gone(1), Some(capture)) = (sent, &mut self.capture) {
                 capture.capture(seen(self.local, &item[0]), None);
@@ -298,8 +298,8 @@ impl Port {
 }
 
 fn seen<'a>(source: SocketAddr, item: &Outgoing<'a>) -> Seen<'a> {
-    let Outgoing { payload, destination, traffic_class, .. } = *item;
-    Seen { source, destination, traffic_class, id: 0, payload }
+    let Outgoing { payload, destination, traffic_class, hop_limit, .. } = *item;
+    Seen { source, destination, traffic_class, hop_limit, id: 0, payload }
 }
 
 impl Outbox {
@@ -337,6 +337,7 @@ impl Slot {
             destination: self.transmit.destination,
             segment_bytes: self.transmit.segment_bytes,
             traffic_class: self.transmit.traffic_class,
+            hop_limit: self.transmit.hop_limit,
         }
     }
 }

@@ -202,6 +202,10 @@ impl Provider for SoftNic {
         self.port().nic.destroy_srq(srq)
     }
 
+    fn arm_srq(&mut self, srq: SrqId, limit: u32) -> Result<(), VerbsError> {
+        self.port().nic.arm_srq(srq, limit)
+    }
+
     fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, VerbsError> {
         self.port().nic.create_qp(init)
     }

@@ -54,6 +54,8 @@ pub(crate) struct Socket {
     scope_id: u32,
     rcvbuf_bytes: usize,
     gso: bool,
+    /// Hop limit of packets that say none.
+    hop_limit: i32,
     buffers: RecvBuffers,
     incoming: [Incoming; MESSAGES_PER_CALL],
     pub(crate) counters: SocketCounters,
@@ -82,6 +84,11 @@ impl Socket {
             tracing::debug!(%error, "UDP_GRO is not available");
         }
         // Setting the size to zero changes nothing but shows whether the option exists.
+        let (level, name) = match family {
+            AddressFamily::INET => (libc::IPPROTO_IP, libc::IP_TTL),
+            _ => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
+        };
+        let hop_limit = sys::option(fd.as_fd(), level, name).map_err(|e| OpenError::os("getsockopt(IP_TTL)", e))?;
         let gso = sys::set_option(fd.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         // Last, so that no packet arrives at a socket that is not set up.
         let is_guarded = guard::is_wanted(address);
@@ -108,6 +115,7 @@ impl Socket {
             scope_id,
             rcvbuf_bytes,
             gso,
+            hop_limit,
             buffers: RecvBuffers::new(),
             incoming: [Incoming::EMPTY; MESSAGES_PER_CALL],
             counters: SocketCounters::default(),
@@ -139,6 +147,8 @@ impl Socket {
         if self.scope_id != 0 {
             items.iter_mut().for_each(|item| set_scope(&mut item.destination, self.scope_id));
         }
+        // What the socket does anyhow needs no control message.
+        items.iter_mut().filter(|item| i32::from(item.hop_limit) == self.hop_limit).for_each(|item| item.hop_limit = 0);
         self.counters.tx_syscalls += 1;
         match sys::send(self.fd.as_fd(), items) {
             Ok(sent) => {

@@ -20,9 +20,9 @@ pub(crate) const MESSAGES_PER_CALL: usize = 16;
 /// Bytes of one receive buffer: the longest UDP payload, merged or not, fits.
 pub(crate) const RECV_BUFFER_BYTES: usize = 65_536;
 
-/// Room for the control messages of one datagram: sent are a segment size and a traffic class, received a segment
-/// size.
-const CONTROL_BYTES: usize = 64;
+/// Room for the control messages of one datagram: sent are a segment size, a traffic class and a hop limit, received a
+/// segment size. Each takes 24 bytes at most.
+const CONTROL_BYTES: usize = 72;
 
 /// One datagram to send, or a batch of equal segments that may end with a shorter one.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +35,8 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) segment_bytes: Option<u16>,
     /// IPv4 TOS or IPv6 traffic class.
     pub(crate) traffic_class: u8,
+    /// IPv4 TTL or IPv6 hop limit; 0 for that of the socket.
+    pub(crate) hop_limit: u8,
 }
 
 impl Outgoing<'_> {
@@ -44,6 +46,7 @@ impl Outgoing<'_> {
         destination: SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)),
         segment_bytes: None,
         traffic_class: 0,
+        hop_limit: 0,
     };
 }
 
@@ -170,6 +173,13 @@ fn fill_control(control: &mut Control, item: &Outgoing<'_>) -> usize {
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
         };
         at = push_control(control, at, level, kind, &i32::from(item.traffic_class).to_ne_bytes());
+    }
+    if item.hop_limit != 0 {
+        let (level, kind) = match item.destination {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TTL),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT),
+        };
+        at = push_control(control, at, level, kind, &i32::from(item.hop_limit).to_ne_bytes());
     }
     at
 }

@@ -86,6 +86,9 @@ impl Provider for Tap {
     fn destroy_srq(&mut self, srq: SrqId) -> Result<(), VerbsError> {
         self.nic.destroy_srq(srq)
     }
+    fn arm_srq(&mut self, srq: SrqId, limit: u32) -> Result<(), VerbsError> {
+        self.nic.arm_srq(srq, limit)
+    }
     fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, VerbsError> {
         let qpn = self.nic.create_qp(init)?;
         self.qps.insert(qpn);

@@ -218,7 +218,7 @@ impl Engine {
         for done in 0..ASYNC_EVENTS_PER_RUN {
             let Some(event) = nic.poll_event() else { return done > 0 };
             match event {
-                AsyncEvent::QpFatal(qpn) => {
+                AsyncEvent::QpFatal(qpn) | AsyncEvent::QpRequestError(qpn) | AsyncEvent::QpAccessError(qpn) => {
                     if let Some(id) = self.lanes.of_qp(qpn) {
                         self.lanes.fail(id, format!("the device put QP {qpn} in error"));
                     } else {

@@ -4,7 +4,7 @@
 
 use verbs::{Completion, Placed, Psn, SendFlags, SendOp, Status, Time, WcOpcode};
 
-use super::requester::Requester;
+use super::requester::{DataRequest, Requester};
 use super::retry::Due;
 use super::send_queue::SendWqe;
 use crate::device::Device;
@@ -12,6 +12,39 @@ use crate::wire::{Aeth, NakCode, Response, Syndrome, rnr_delay};
 
 /// The oldest request failed with this status, and with it the QP.
 pub(crate) type Failed = Status;
+
+/// One packet of the answer to a READ or atomic.
+struct Answer<'a> {
+    /// First or only.
+    start: bool,
+    /// Last or only.
+    end: bool,
+    aeth: Option<Aeth>,
+    data: &'a [u8],
+    is_atomic: bool,
+}
+
+impl Answer<'_> {
+    const fn is_to(&self, op: &SendOp) -> bool {
+        match op {
+            SendOp::Read(_) => !self.is_atomic,
+            SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } => self.is_atomic,
+            _ => false,
+        }
+    }
+
+    /// Whether its opcode is one that this packet of the answer may have (IBTA 9.7.5.2.7). An answer begins with First
+    /// or Only and ends with Last or Only. One that was asked for again from its middle on begins there with either
+    /// First or Middle: responders differ.
+    const fn is_in_place(&self, packet: u64, request: DataRequest) -> bool {
+        self.end == (packet + 1 == request.end) && (self.start || packet != request.first)
+    }
+
+    /// Negative answers are packets of their own (IBTA 9.7.5.1.2).
+    fn is_positive(&self) -> bool {
+        self.aeth.is_none_or(|aeth| matches!(aeth.syndrome, Syndrome::Ack(_)))
+    }
+}
 
 impl Requester {
     /// Takes one response packet.
@@ -27,6 +60,9 @@ impl Requester {
         if packet >= self.sent {
             // Behind `una`, or never sent.
             let stale = ahead >= Psn::MODULUS / 2;
+            if stale && let Response::Acknowledge(aeth) = response {
+                self.credits.on_acknowledge(*aeth);
+            }
             *(if stale { &mut dev.counters.stale_responses } else { &mut dev.counters.drop_unexpected_response }) += 1;
             return Ok(());
         }
@@ -39,14 +75,21 @@ impl Requester {
     }
 
     fn dispatch(&mut self, packet: u64, response: &Response<'_>, dev: &mut Device, now: Time) -> Result<(), Failed> {
+        if let Response::Acknowledge(aeth) | Response::Atomic(aeth, _) | Response::Read { aeth: Some(aeth), .. } =
+            response
+        {
+            self.credits.on_acknowledge(*aeth);
+        }
         match response {
             Response::Acknowledge(aeth) => self.on_acknowledge(packet, *aeth, dev, now),
-            Response::Read { payload, .. } => {
-                self.on_data(packet, payload, |op| matches!(op, SendOp::Read(_)), dev, now)
+            Response::Read { start, end, aeth, payload } => {
+                let answer = Answer { start: *start, end: *end, aeth: *aeth, data: payload, is_atomic: false };
+                self.on_data(packet, &answer, dev, now)
             }
-            Response::Atomic(_, original) => {
-                let is_atomic = |op: &SendOp| matches!(op, SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. });
-                self.on_data(packet, &original.to_ne_bytes(), is_atomic, dev, now)
+            Response::Atomic(aeth, original) => {
+                let data = &original.to_ne_bytes();
+                let answer = Answer { start: true, end: true, aeth: Some(*aeth), data, is_atomic: true };
+                self.on_data(packet, &answer, dev, now)
             }
         }
     }
@@ -114,27 +157,21 @@ impl Requester {
     }
 
     /// Data of the answer at `packet`, which must be the next one that the oldest READ or atomic waits for.
-    fn on_data(
-        &mut self,
-        packet: u64,
-        data: &[u8],
-        answers: impl Fn(&SendOp) -> bool,
-        dev: &mut Device,
-        now: Time,
-    ) -> Result<(), Failed> {
+    fn on_data(&mut self, packet: u64, answer: &Answer<'_>, dev: &mut Device, now: Time) -> Result<(), Failed> {
         if !self.acknowledge(packet, dev, now) {
             self.on_answer_missing(dev, now);
             return Ok(());
         }
-        let Some(head) = self.queue.head().filter(|h| answers(&h.op)) else {
+        let Some(head) = self.queue.head().filter(|h| answer.is_to(&h.op)) else {
             dev.counters.drop_unexpected_response += 1;
             return Ok(());
         };
         let (offset, len) = head.slice_of(packet);
-        if data.len() != len {
+        let is_in_place = self.data_requests.front().is_some_and(|request| answer.is_in_place(packet, *request));
+        if answer.data.len() != len || !is_in_place || !answer.is_positive() {
             return Err(Status::BadRespErr);
         }
-        head.write(&dev.mrs, offset, data).map_err(|_| Status::LocProtErr)?;
+        head.write(&dev.mrs, offset, answer.data).map_err(|_| Status::LocProtErr)?;
         self.advance(packet + 1, dev, now);
         Ok(())
     }
@@ -155,7 +192,7 @@ impl Requester {
         if self.next <= una {
             (self.next, self.cursor) = (una, 0);
         }
-        while self.data_requests.front().is_some_and(|end| *end <= una) {
+        while self.data_requests.front().is_some_and(|request| request.end <= una) {
             self.data_requests.pop_front();
             self.data_requests_sent = self.data_requests_sent.saturating_sub(1);
         }

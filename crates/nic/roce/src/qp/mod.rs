@@ -3,6 +3,7 @@
 //! Owns what happens to both halves together: transitions, errors, flushing, and the order in which they send.
 
 mod completer;
+mod credits;
 mod requester;
 mod responder;
 mod responses;
@@ -24,7 +25,6 @@ use crate::limits::NicLimits;
 use crate::wire::{Body, Packet, PseudoHeader};
 use requester::Requester;
 use responder::Responder;
-use responses::Fatal;
 pub(crate) use send_queue::{Cut, SendLimits, SendQueue, SendWqe};
 
 /// The other end of a connected QP.
@@ -34,6 +34,7 @@ pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) ip: IpAddr,
     pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
     pub(crate) mtu: usize,
     /// Masked headers of packets to it.
     pub(crate) route: PseudoHeader,
@@ -54,6 +55,7 @@ impl Peer {
             address,
             ip,
             traffic_class: attr.av.traffic_class,
+            hop_limit: attr.av.hop_limit,
             mtu: attr.mtu.bytes(),
             route: PseudoHeader::new(local, address)?,
             source_port: attr.source_port,
@@ -169,7 +171,12 @@ impl Qp {
                     _ => self.requester.apply(attr, limits),
                 }
             }
-            QpModify::Sqd => self.requester.drain(),
+            QpModify::Sqd => {
+                self.requester.drain();
+                if self.requester.take_drained() {
+                    dev.raise(AsyncEvent::SqDrained(self.qpn));
+                }
+            }
             QpModify::Err if self.state != QpState::Err => self.fail(None, dev),
             QpModify::Reset => {
                 self.requester.reset();
@@ -243,8 +250,8 @@ impl Qp {
                 if self.state == QpState::Rtr && self.responder.note_first_packet() {
                     dev.raise(AsyncEvent::CommEstablished(self.qpn));
                 }
-                if let Err(Fatal) = self.responder.handle_request(&packet.bth, request, dev, now) {
-                    self.on_fatal(None, dev);
+                if let Err(fatal) = self.responder.handle_request(&packet.bth, request, dev, now) {
+                    self.on_fatal(None, fatal.event(self.qpn), dev);
                 }
             }
             Body::Response(_) if self.state == QpState::Rtr => dev.counters.drop_wrong_state += 1,
@@ -267,7 +274,9 @@ impl Qp {
 
     fn settle(&mut self, outcome: Result<(), Status>, dev: &mut Device) {
         if let Some(status) = outcome.err().or_else(|| self.requester.due_fault()) {
-            self.on_fatal(Some(status), dev);
+            self.on_fatal(Some(status), AsyncEvent::QpFatal(self.qpn), dev);
+        } else if self.state == QpState::Sqd && self.requester.take_drained() {
+            dev.raise(AsyncEvent::SqDrained(self.qpn));
         }
     }
 
@@ -304,7 +313,7 @@ impl Qp {
         let peer = self.peer.as_ref()?;
         let sends = matches!(self.state, QpState::Rts | QpState::Sqd);
         let mut answered = Ok(());
-        let expected = self.responder.expected_psn();
+        let expected = self.responder.acknowledged();
         if self.responder_first {
             answered = self.responder.responses.fill(peer, expected, &mut batch, dev);
         }
@@ -317,19 +326,24 @@ impl Qp {
         self.responder_first = self.responder.responses.has_work();
         let is_empty = batch.is_empty();
         let finished = batch.finish();
-        if answered.is_err() {
-            self.on_fatal(None, dev);
+        if let Err(fatal) = answered {
+            self.on_fatal(None, fatal.event(self.qpn), dev);
         } else if sends {
             self.settle(Ok(()), dev);
         }
         if is_empty { None } else { self.peer.as_ref().map(|peer| (finished, peer)) }
     }
 
-    /// The QP cannot go on: `status` is the oldest send's, if the requester is at fault.
-    pub(crate) fn on_fatal(&mut self, status: Option<Status>, dev: &mut Device) {
+    /// A CQ of the QP overflowed: it cannot go on.
+    pub(crate) fn on_lost_completion(&mut self, dev: &mut Device) {
+        self.on_fatal(None, AsyncEvent::QpFatal(self.qpn), dev);
+    }
+
+    /// The QP cannot go on: `status` is the oldest send's, if the requester is at fault. `event` tells the consumer.
+    fn on_fatal(&mut self, status: Option<Status>, event: AsyncEvent, dev: &mut Device) {
         if self.state != QpState::Err {
             self.fail(status, dev);
-            dev.raise(AsyncEvent::QpFatal(self.qpn));
+            dev.raise(event);
         }
     }
 

@@ -12,6 +12,7 @@ use rnic::{KeyFault, MrTable};
 use verbs::{Capabilities, CqId, Psn, Qpn, RtsAttr, SendFlags, SendOp, SendWr, Status, Time, VerbsError};
 
 use super::Peer;
+use super::credits::Credits;
 use super::retry::Retry;
 use super::send_queue::{Cut, SendLimits, SendQueue, SendWqe};
 use super::window::Window;
@@ -37,9 +38,9 @@ pub(crate) struct Requester {
     pub(super) sent: u64,
     /// Index in the queue of the request that `next` belongs to.
     pub(super) cursor: usize,
-    /// Ends of the READ and atomic requests that were sent and not answered, oldest first. A READ sent again keeps to
-    /// them, because a responder takes a duplicate only within the bounds of the original.
-    pub(super) data_requests: VecDeque<u64>,
+    /// The READ and atomic requests that were sent and not answered, oldest first. A READ sent again keeps to their
+    /// ends, because a responder takes a duplicate only within the bounds of the original.
+    pub(super) data_requests: VecDeque<DataRequest>,
     /// How many of them were sent since the last time of going back.
     pub(super) data_requests_sent: usize,
     unrequested: u64,
@@ -47,15 +48,26 @@ pub(crate) struct Requester {
     /// messages that do not ask for it. So a message asks only if somebody waits for its completion; a foreign
     /// responder may leave the others unanswered for ever. WRITEs to such a peer are cut evenly.
     peer: Capabilities,
+    pub(super) credits: Credits,
     pub(super) window: Window,
     pub(super) retry: Retry,
     /// A local error of the request that starts with this packet; it ends the QP once it is the oldest.
     fault: Option<(u64, Status)>,
     draining: bool,
+    /// Whether the end of draining is still to be told.
+    drain_untold: bool,
     /// The packet at `una` is to be sent once more, alone, and `next` stays.
     probe_pending: bool,
     /// The packet that was sent so, until it is known whether it had been lost.
     pub(super) probed: Option<u64>,
+}
+
+/// The packets of the answer to one READ or atomic request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DataRequest {
+    pub(super) first: u64,
+    /// The packet after its last.
+    pub(super) end: u64,
 }
 
 /// One request packet to send.
@@ -83,10 +95,12 @@ impl Requester {
             data_requests_sent: 0,
             unrequested: 0,
             peer: Capabilities::empty(),
+            credits: Credits::default(),
             window: Window::new(1, 0, 256),
             retry: Retry::default(),
             fault: None,
             draining: false,
+            drain_untold: false,
             probe_pending: false,
             probed: None,
         }
@@ -96,22 +110,31 @@ impl Requester {
     pub(crate) fn start(&mut self, attr: &RtsAttr, mtu: usize, limits: &NicLimits) {
         self.psn_base = attr.sq_psn;
         self.mtu = mtu;
+        let budget = attr.peer_rx_budget_bytes.min(limits.window_bytes);
+        self.window = Window::new(limits.window_packets, budget.into(), mtu);
         self.apply(attr, limits);
     }
 
-    /// Takes the attributes that may change while the QP runs.
+    /// Takes the attributes that may change while the QP runs. What the window has learned of the path stays.
     pub(crate) fn apply(&mut self, attr: &RtsAttr, limits: &NicLimits) {
         self.max_rd_atomic = attr.max_rd_atomic.into();
         self.retry.configure(attr.timeout, attr.retry_cnt, attr.rnr_retry);
         let budget = attr.peer_rx_budget_bytes;
-        self.window = Window::new(limits.window_packets, budget.min(limits.window_bytes).into(), self.mtu);
+        self.window.limit(limits.window_packets, budget.min(limits.window_bytes).into());
         self.peer = attr.peer;
-        self.draining = false;
+        (self.draining, self.drain_untold) = (false, false);
     }
 
     /// Finishes what was begun and begins nothing.
     pub(crate) const fn drain(&mut self) {
         self.draining = true;
+        self.drain_untold = true;
+    }
+
+    /// Whether all that was begun is answered; true once.
+    pub(crate) fn take_drained(&mut self) -> bool {
+        let is_idle = self.una == self.sent && self.queue.head().is_none_or(|head| head.first == self.una);
+        is_idle && std::mem::take(&mut self.drain_untold)
     }
 
     /// Forgets all work without completions.
@@ -121,8 +144,9 @@ impl Requester {
         self.data_requests.clear();
         self.data_requests_sent = 0;
         self.retry = Retry::default();
+        self.credits = Credits::default();
         self.fault = None;
-        (self.draining, self.probe_pending, self.probed) = (false, false, None);
+        (self.draining, self.drain_untold, self.probe_pending, self.probed) = (false, false, false, None);
     }
 
     pub(crate) fn post(&mut self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
@@ -187,7 +211,9 @@ impl Requester {
         let wqe = self.queue.at(self.cursor)?;
         let begins = self.next == wqe.first && self.next >= self.sent;
         let fenced = wqe.flags.contains(SendFlags::FENCE) && !self.data_requests.is_empty();
+        let is_short = wqe.takes_receive() && self.credits.is_short(begins);
         let blocked = self.retry.is_waiting()
+            || (begins && is_short && self.next > self.una)
             || self.fault.is_some_and(|(first, _)| self.next >= first)
             || (begins && (self.draining || fenced));
         if blocked {
@@ -205,7 +231,7 @@ impl Requester {
             || self.draining
             || self.next < self.sent
             || wqe.flags.contains(SendFlags::SIGNALED);
-        let ack_request = (is_awaited && self.next + 1 == wqe.end())
+        let ack_request = ((is_awaited || is_short) && self.next + 1 == wqe.end())
             || self.unrequested + 1 >= self.unrequested_max()
             || self.window.is_full(packets + 1, bytes + charge);
         Some(Step::Data { ack_request })
@@ -221,8 +247,8 @@ impl Requester {
     /// in pieces, because its answer comes as fast as the peer can send and nothing else holds it back.
     fn data_request_packets(&self, wqe: &SendWqe, packets: u64, bytes: u64) -> Option<u64> {
         let room = self.window.room_packets(packets, bytes);
-        if let Some(end) = self.data_requests.get(self.data_requests_sent) {
-            let again = end.saturating_sub(self.next);
+        if let Some(request) = self.data_requests.get(self.data_requests_sent) {
+            let again = request.end.saturating_sub(self.next);
             return (again > 0 && (packets == 0 || again <= room)).then_some(again);
         }
         let remaining = wqe.end() - self.next;
@@ -279,6 +305,9 @@ impl Requester {
             return false;
         }
         let (end, wants_data) = (wqe.end(), wqe.wants_data());
+        if self.next >= self.sent && (wants_data || wqe.is_cut || self.next == wqe.first) {
+            self.credits.on_message();
+        }
         if wants_data {
             self.on_data_requested(self.next + packets);
         }
@@ -341,7 +370,7 @@ impl Requester {
 
     fn on_data_requested(&mut self, end: u64) {
         if self.data_requests_sent == self.data_requests.len() {
-            self.data_requests.push_back(end);
+            self.data_requests.push_back(DataRequest { first: self.next, end });
         }
         self.data_requests_sent += 1;
     }

@@ -7,10 +7,10 @@
 use rnic::{AtomicOp, KeyFault, ReceiveQueue, RecvWqe, Unreported};
 use verbs::{Access, Completion, CqId, Psn, Qpn, RecvWr, Rkey, RtrAttr, SrqId, Status, Time, VerbsError, WcOpcode};
 
-use super::responses::{Fatal, Responses};
+use super::responses::{Acknowledged, Fatal, Responses};
 use crate::device::Device;
 use crate::limits::{AHEAD_PACKETS_MAX, rnr_silence};
-use crate::wire::{AtomicEth, Bth, NakCode, Request, Reth, wire_len};
+use crate::wire::{AtomicEth, Bth, CREDITS_UNLIMITED, NakCode, Request, Reth, credit_code, wire_len};
 
 /// Why a packet in order is not executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,10 +36,11 @@ enum Message {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gap {
     None,
-    /// A NAK was queued when packet `first` arrived. An arrival not after it belongs to a new round of the requester,
-    /// in which the missing packet was lost again. `last` is the furthest arrival.
+    /// A NAK was queued. The requester then begins a new round with the missing packet, so an arrival that is not after
+    /// the one before it, `latest`, belongs to a new round, whose first packets were lost: the NAK is repeated. `last`
+    /// is the furthest arrival.
     Nacked {
-        first: Psn,
+        latest: Psn,
         last: Psn,
     },
     /// After an RNR NAK what follows the refused packet is expected, and ignored, until the requester's wait is over.
@@ -127,6 +128,12 @@ impl Responder {
         self.epsn
     }
 
+    /// What an acknowledgement says. Receives of an SRQ are no credits of one QP (IBTA 9.7.7.2).
+    pub(crate) fn acknowledged(&self) -> Acknowledged {
+        let credits = if self.srq.is_some() { CREDITS_UNLIMITED } else { credit_code(self.queue.len()) };
+        Acknowledged { expected: self.epsn, credits }
+    }
+
     pub(crate) fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
         match self.srq {
             Some(_) => Err(VerbsError::Busy("the receive queue is an SRQ, post there: it")),
@@ -177,7 +184,7 @@ impl Responder {
             Err(Refusal::Fatal(code, status)) => {
                 self.abandon_message(status, dev);
                 self.responses.refuse(self.epsn, code);
-                Err(Fatal)
+                Err(Fatal(code))
             }
         }
     }
@@ -185,18 +192,14 @@ impl Responder {
     fn on_gap(&mut self, psn: Psn, dev: &mut Device, now: Time) {
         dev.counters.out_of_order += 1;
         dev.counters.drop_out_of_order += 1;
-        let nak = match &mut self.gap {
-            Gap::None => true,
-            Gap::NotReady(until) => now >= *until,
-            Gap::Nacked { first, last } => {
-                if psn.is_after(*last) {
-                    *last = psn;
-                }
-                !psn.is_after(*first)
-            }
+        let (nak, last) = match self.gap {
+            Gap::None => (true, psn),
+            Gap::NotReady(until) if now < until => return,
+            Gap::NotReady(_) => (true, psn),
+            Gap::Nacked { latest, last } => (!psn.is_after(latest), if psn.is_after(last) { psn } else { last }),
         };
+        self.gap = Gap::Nacked { latest: psn, last };
         if nak {
-            self.gap = Gap::Nacked { first: psn, last: psn };
             self.responses.refuse_sequence();
         }
     }
@@ -236,6 +239,7 @@ impl Responder {
             Request::FetchAdd(eth) => {
                 return self.atomic(psn, &eth, AtomicOp::FetchAdd { add: eth.swap_or_add }, dev);
             }
+            Request::Unsupported(_) => return Err(INVALID),
         }
         if bth.ack_request {
             self.responses.acknowledge_latest();

@@ -9,19 +9,28 @@
 use std::collections::VecDeque;
 
 use rnic::KeyFault;
-use verbs::{Psn, Rkey, Time};
+use verbs::{AsyncEvent, Psn, Qpn, Rkey, Time};
 
 use super::Peer;
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::limits::{MAX_DUPLICATE_JOBS, OWED_ACK_MAX};
-use crate::wire::{
-    Aeth, Bth, CREDITS_UNLIMITED, DEFAULT_PKEY, Header, NakCode, Opcode, Request, Reth, Syndrome, pad_field, wire_len,
-};
+use crate::wire::{Aeth, Bth, DEFAULT_PKEY, Header, NakCode, Opcode, Request, Reth, Syndrome, pad_field, wire_len};
 
-/// The QP must go into error; the NAK is queued, or no answer can be made.
+/// The QP must go into error for this reason; the NAK is queued, or no answer can be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Fatal;
+pub(crate) struct Fatal(pub(crate) NakCode);
+
+impl Fatal {
+    /// What the consumer is told.
+    pub(crate) const fn event(self, qpn: Qpn) -> AsyncEvent {
+        match self.0 {
+            NakCode::InvalidRequest => AsyncEvent::QpRequestError(qpn),
+            NakCode::RemoteAccess => AsyncEvent::QpAccessError(qpn),
+            NakCode::SequenceError | NakCode::RemoteOperational => AsyncEvent::QpFatal(qpn),
+        }
+    }
+}
 
 /// A READ or atomic that was executed.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +73,15 @@ enum Reply {
     SequenceNak,
     RnrNak(Psn, u8),
     Nak(Psn, NakCode),
+}
+
+/// What the responder can say of itself in an acknowledgement.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Acknowledged {
+    /// The next PSN that it executes.
+    pub(crate) expected: Psn,
+    /// Code of the receives that are posted to the QP's own queue.
+    pub(crate) credits: u8,
 }
 
 /// Answers and acknowledgement of one QP.
@@ -207,6 +225,8 @@ impl Responses {
             }
             Request::Read(reth) => self.repeat_read(psn, reth, mtu),
             Request::CompareSwap(_) | Request::FetchAdd(_) => self.repeat_atomic(psn),
+            // It was never executed, or the QP would be in error.
+            Request::Unsupported(_) => false,
         };
         if !answered {
             dev.counters.drop_stale_duplicate += 1;
@@ -270,34 +290,36 @@ impl Responses {
     pub(crate) fn fill(
         &mut self,
         peer: &Peer,
-        expected: Psn,
+        state: Acknowledged,
         batch: &mut Batch<'_>,
         dev: &mut Device,
     ) -> Result<(), Fatal> {
+        let aeth = Aeth { syndrome: Syndrome::Ack(state.credits), msn: self.msn };
         while let Some(job) = self.jobs.front_mut() {
             let executed = job.executed;
-            match push_answer(&executed, job.sent, self.msn, peer, batch, dev) {
+            match push_answer(&executed, job.sent, aeth, peer, batch, dev) {
                 Ok(true) => job.sent += 1,
                 Ok(false) => return Ok(()),
                 Err(_) => {
                     let psn = executed.first.plus(job.sent);
                     self.jobs.clear();
                     self.refuse(psn, NakCode::RemoteAccess);
-                    return Err(Fatal);
+                    return Err(Fatal(NakCode::RemoteAccess));
                 }
             }
             if job.sent == executed.packets {
                 self.jobs.pop_front();
             }
         }
-        self.push_reply(peer, expected, batch, dev);
+        self.push_reply(peer, state, batch, dev);
         Ok(())
     }
 
-    fn push_reply(&mut self, peer: &Peer, expected: Psn, batch: &mut Batch<'_>, dev: &mut Device) {
+    fn push_reply(&mut self, peer: &Peer, state: Acknowledged, batch: &mut Batch<'_>, dev: &mut Device) {
+        let expected = state.expected;
         let before = |psn: Psn| psn.plus(Psn::MODULUS - 1);
         let counters = &mut dev.counters;
-        let ack = Syndrome::Ack(CREDITS_UNLIMITED);
+        let ack = Syndrome::Ack(state.credits);
         if self.ack_precedes_nak && self.reply == Reply::SequenceNak {
             if !push_acknowledge(peer, before(expected), ack, self.msn, batch) {
                 return;
@@ -339,13 +361,12 @@ fn push_acknowledge(peer: &Peer, psn: Psn, syndrome: Syndrome, msn: u32, batch: 
 fn push_answer(
     executed: &Executed,
     index: u32,
-    msn: u32,
+    aeth: Aeth,
     peer: &Peer,
     batch: &mut Batch<'_>,
     dev: &Device,
 ) -> Result<bool, KeyFault> {
     let psn = executed.first.plus(index);
-    let aeth = Aeth { syndrome: Syndrome::Ack(CREDITS_UNLIMITED), msn };
     match executed.answer {
         Answer::Atomic { original } => {
             let header =

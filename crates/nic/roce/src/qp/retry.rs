@@ -45,6 +45,9 @@ pub(crate) enum Due {
 impl Retry {
     pub(crate) fn configure(&mut self, timeout_code: u8, retry_cnt: u8, rnr_retry: u8) {
         self.timeout = ack_timeout(timeout_code);
+        if self.timeout.is_none() {
+            (self.ack_deadline, self.probe_at) = (None, None);
+        }
         (self.retry_cnt, self.rnr_retry) = (retry_cnt, rnr_retry);
         (self.retries_left, self.rnr_left) = (retry_cnt, rnr_retry);
     }
@@ -96,11 +99,12 @@ impl Retry {
         }
     }
 
-    /// Packets before `una` are answered; `waiting` says whether others are not.
+    /// Packets before `una` are answered; `waiting` says whether others are not. An RNR wait is over: it was for the
+    /// packet at the `una` before, which the peer has taken after all.
     pub(crate) fn on_progress(&mut self, una: u64, waiting: bool, now: Time) {
         self.rtt.on_answered(una, now);
         (self.retries_left, self.rnr_left, self.probes) = (self.retry_cnt, self.rnr_retry, 0);
-        (self.ack_deadline, self.probe_at) = (None, None);
+        (self.ack_deadline, self.probe_at, self.rnr_until) = (None, None, None);
         if waiting {
             self.on_sent(now);
         }

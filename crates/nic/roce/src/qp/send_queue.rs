@@ -49,6 +49,11 @@ impl SendWqe {
         matches!(self.op, SendOp::Read(_) | SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. })
     }
 
+    /// Whether it takes a receive of the peer.
+    pub(crate) const fn takes_receive(&self) -> bool {
+        matches!(self.op, SendOp::Send | SendOp::SendImm(_) | SendOp::WriteImm(..))
+    }
+
     pub(crate) const fn opcode(&self) -> WcOpcode {
         match self.op {
             SendOp::Write(_) | SendOp::WriteImm(..) => WcOpcode::Write,

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   Reset -> Init -> Rtr -> Rts <-> Sqd        any -> Err        any -> Reset
-//!             |              ^
+//!             |              ^ |
+//!             |              | +-> Rts (timers, retries and the peer's budget may change)
 //!             |              +--- Sqe (a datagram QP whose send failed, which goes there by itself)
 //!             +-> Init (rights may change until Rtr)
 //! ```
@@ -18,7 +19,7 @@ pub(crate) fn transition(from: QpState, to: &QpModify) -> Result<QpState, VerbsE
         (_, QpModify::Err) => return Ok(QpState::Err),
         (QpState::Reset | QpState::Init, QpModify::Init { .. }) => return Ok(QpState::Init),
         (QpState::Init, QpModify::Rtr(_)) => return Ok(QpState::Rtr),
-        (QpState::Rtr | QpState::Sqd | QpState::Sqe, QpModify::Rts(_)) => return Ok(QpState::Rts),
+        (QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe, QpModify::Rts(_)) => return Ok(QpState::Rts),
         (QpState::Rts, QpModify::Sqd) => return Ok(QpState::Sqd),
         (_, QpModify::Init { .. }) => ("a transition to Init", from),
         (_, QpModify::Rtr(_)) => ("a transition to RTR", from),
@@ -98,7 +99,7 @@ mod tests {
             (Reset, [Some(Reset), Some(Init), None, None, None, Some(Err)]),
             (Init, [Some(Reset), Some(Init), Some(Rtr), None, None, Some(Err)]),
             (Rtr, [Some(Reset), None, None, Some(Rts), None, Some(Err)]),
-            (Rts, [Some(Reset), None, None, None, Some(Sqd), Some(Err)]),
+            (Rts, [Some(Reset), None, None, Some(Rts), Some(Sqd), Some(Err)]),
             (Sqd, [Some(Reset), None, None, Some(Rts), None, Some(Err)]),
             (Sqe, [Some(Reset), None, None, Some(Rts), None, Some(Err)]),
             (Err, [Some(Reset), None, None, None, None, Some(Err)]),

@@ -39,6 +39,14 @@ impl Window {
         }
     }
 
+    /// Other bounds while the QP runs.
+    pub(crate) fn limit(&mut self, cap_packets: u32, cap_bytes: u64) {
+        let was_open = self.bytes == self.cap_bytes;
+        self.cap_packets = u64::from(cap_packets).max(1);
+        self.cap_bytes = cap_bytes.max(self.packet_bytes);
+        self.bytes = if was_open { self.cap_bytes } else { self.bytes.min(self.cap_bytes) };
+    }
+
     /// Whether a packet of `charge` bytes may join `packets` with `bytes` that are in flight. One always may.
     pub(crate) const fn admits(&self, packets: u64, bytes: u64, charge: u64) -> bool {
         packets == 0 || (packets < self.cap_packets && bytes + charge <= self.bytes)

@@ -80,6 +80,8 @@ impl UdQp {
                 self.receiver.set_qkey(*qkey);
             }
             QpModify::Rts(attr) if self.state == QpState::Rtr => self.sender.start(attr.sq_psn),
+            // Each datagram is done when it was sent.
+            QpModify::Sqd => dev.raise(AsyncEvent::SqDrained(self.qpn)),
             QpModify::Err if self.state != QpState::Err => self.fail(dev),
             QpModify::Reset => {
                 self.sender.reset();

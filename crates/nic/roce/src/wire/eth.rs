@@ -135,6 +135,23 @@ pub enum Syndrome {
 /// Credit field of an end that does not count credits, as an SRQ must not.
 pub const CREDITS_UNLIMITED: u8 = 0x1f;
 
+/// Receives that each credit code stands for (IBTA table 44).
+const CREDITS: [u32; 31] = [
+    0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1_024, 1_536, 2_048, 3_072, 4_096,
+    6_144, 8_192, 12_288, 16_384, 24_576, 32_768,
+];
+
+/// The receives that a credit code stands for; `None` for [`CREDITS_UNLIMITED`].
+pub fn credits_of(code: u8) -> Option<u32> {
+    CREDITS.get(usize::from(code & 0x1f)).copied()
+}
+
+/// The code of the largest number that is not above `receives`.
+pub fn credit_code(receives: usize) -> u8 {
+    let above = CREDITS.partition_point(|&credits| credits as usize <= receives);
+    u8::try_from(above.saturating_sub(1)).unwrap_or(0)
+}
+
 impl Syndrome {
     const fn from_byte(b: u8) -> Self {
         match b >> 5 {
@@ -254,6 +271,15 @@ mod tests {
             assert_eq!(aeth.to_bytes(), [byte, 0x12, 0x34, 0x56]);
             assert_eq!(Aeth::parse(&aeth.to_bytes()), aeth);
         }
+    }
+
+    #[test]
+    fn credit_codes() {
+        for (receives, code, credits) in [(0, 0, 0), (1, 1, 1), (5, 4, 4), (6, 5, 6), (511, 17, 384), (512, 18, 512)] {
+            assert_eq!((credit_code(receives), credits_of(code)), (code, Some(credits)));
+        }
+        assert_eq!((credit_code(usize::MAX), credits_of(30)), (30, Some(32_768)));
+        assert_eq!(credits_of(CREDITS_UNLIMITED), None);
     }
 
     #[test]

@@ -8,6 +8,13 @@
 #[error("opcode {0:#04x} is neither of the reliable connected service nor an unreliable datagram")]
 pub struct UnknownOpcode(pub u8);
 
+impl UnknownOpcode {
+    /// Whether it is of the reliable connected service, whose responders answer what they do not support.
+    pub const fn is_connected(self) -> bool {
+        self.0 >> 5 == 0
+    }
+}
+
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $byte:literal, $ext:literal;)*) => {
         /// Opcode of a packet.

@@ -61,6 +61,8 @@ pub enum Request<'a> {
     CompareSwap(AtomicEth),
     /// Fetch and add.
     FetchAdd(AtomicEth),
+    /// Of the reliable connected service, with an opcode that is reserved or not supported here.
+    Unsupported(u8),
 }
 
 /// A response, as the requester sees it.
@@ -68,6 +70,10 @@ pub enum Request<'a> {
 pub enum Response<'a> {
     /// Part of a READ response; the AETH is there on all but middle packets.
     Read {
+        /// First or only.
+        start: bool,
+        /// Last or only.
+        end: bool,
         /// Acknowledgement of everything before.
         aeth: Option<Aeth>,
         /// Bytes without padding.
@@ -115,8 +121,8 @@ pub struct Packet<'a> {
 pub struct Unchecked<'a> {
     /// Base transport header.
     pub bth: Bth,
-    /// Its opcode.
-    pub opcode: Opcode,
+    /// Its opcode; `None` for one of the reliable connected service that is not supported, which the QP answers.
+    pub opcode: Option<Opcode>,
     /// The bytes that the ICRC covers, BTH first.
     pub covered: &'a [u8],
     /// The ICRC.
@@ -138,13 +144,21 @@ impl<'a> Unchecked<'a> {
         if !bth.pkey_matches() {
             return Err(PacketFault::Pkey(bth.pkey));
         }
-        let opcode = Opcode::from_byte(bth.opcode).map_err(|unknown| PacketFault::Opcode(unknown.0))?;
+        let opcode = match Opcode::from_byte(bth.opcode) {
+            Ok(opcode) => Some(opcode),
+            Err(unknown) if unknown.is_connected() => None,
+            Err(unknown) => return Err(PacketFault::Opcode(unknown.0)),
+        };
         Ok(Self { bth, opcode, covered, icrc: *icrc })
     }
 
     /// Splits extension headers, payload and padding.
     pub fn into_packet(self) -> Result<Packet<'a>, PacketFault> {
-        let body = parse_body(self.opcode, &self.bth, self.covered)
+        let Some(opcode) = self.opcode else {
+            let body = Body::Request(Request::Unsupported(self.bth.opcode));
+            return Ok(Packet { bth: self.bth, body });
+        };
+        let body = parse_body(opcode, &self.bth, self.covered)
             .ok_or(PacketFault::Truncated(self.covered.len() + ICRC_BYTES))?;
         Ok(Packet { bth: self.bth, body })
     }
@@ -224,9 +238,10 @@ fn parse_body<'a>(opcode: Opcode, bth: &Bth, covered: &'a [u8]) -> Option<Body<'
 fn parse_response<'a>(opcode: Opcode, mut r: Reader<'a>) -> Option<Response<'a>> {
     match opcode {
         Opcode::ReadResponseFirst | Opcode::ReadResponseLast | Opcode::ReadResponseOnly => {
-            Some(Response::Read { aeth: Some(r.aeth()?), payload: r.0 })
+            let (start, end) = (opcode != Opcode::ReadResponseLast, opcode != Opcode::ReadResponseFirst);
+            Some(Response::Read { start, end, aeth: Some(r.aeth()?), payload: r.0 })
         }
-        Opcode::ReadResponseMiddle => Some(Response::Read { aeth: None, payload: r.0 }),
+        Opcode::ReadResponseMiddle => Some(Response::Read { start: false, end: false, aeth: None, payload: r.0 }),
         Opcode::Acknowledge => Some(Response::Acknowledge(r.aeth()?)),
         Opcode::AtomicAcknowledge => Some(Response::Atomic(r.aeth()?, r.take().copied().map(u64::from_be_bytes)?)),
         _ => None,

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use roce::wire::{Aeth, Body, CREDITS_UNLIMITED, DEFAULT_PKEY, Response};
+use roce::wire::{Aeth, Body, DEFAULT_PKEY, Response};
 use roce::wire::{AtomicEth, Bth, Header, NakCode, Opcode, Packet, PseudoHeader, Reth, Syndrome};
 use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
 use verbs::*;
@@ -30,8 +30,9 @@ pub struct Script {
 /// Opcode, PSN, and the AETH if there is one.
 pub type Line = (Opcode, u32, Option<Aeth>);
 
+/// Of an end that has no receive posted.
 pub fn ack(msn: u32) -> Option<Aeth> {
-    Some(Aeth { syndrome: Syndrome::Ack(CREDITS_UNLIMITED), msn })
+    Some(Aeth { syndrome: Syndrome::Ack(0), msn })
 }
 
 pub fn nak(code: NakCode, msn: u32) -> Option<Aeth> {

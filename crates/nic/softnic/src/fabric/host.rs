@@ -95,6 +95,10 @@ impl Provider for FabricHost {
         self.call(|nic| nic.destroy_srq(srq))
     }
 
+    fn arm_srq(&mut self, srq: SrqId, limit: u32) -> Result<(), VerbsError> {
+        self.call(|nic| nic.arm_srq(srq, limit))
+    }
+
     fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, VerbsError> {
         self.call(|nic| nic.create_qp(init))
     }

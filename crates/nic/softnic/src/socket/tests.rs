@@ -14,7 +14,7 @@ fn open(address: IpAddr) -> Socket {
 }
 
 fn out(payload: &[u8], destination: SocketAddr, segment_bytes: Option<u16>) -> Outgoing<'_> {
-    Outgoing { payload, destination, segment_bytes, traffic_class: 0 }
+    Outgoing { payload, destination, segment_bytes, traffic_class: 0, hop_limit: 0 }
 }
 
 /// Receives until `bytes` came; each datagram or merged batch with its source and stride.
@@ -176,9 +176,27 @@ fn traffic_class_reaches_the_header() {
         let (mut a, b) = (open(address), open(address));
         sys::set_option(b.as_fd(), level, option, 1).unwrap();
         let (to, payload) = (b.local(), [9; 3000]);
-        let item = Outgoing { payload: &payload, destination: to, segment_bytes: Some(1000), traffic_class: 0xb8 };
+        let item = Outgoing { traffic_class: 0xb8, ..out(&payload, to, Some(1000)) };
         assert_eq!(a.send(&mut [item]), Sent::Gone(1));
-        assert_eq!(received_class(&b), Some(0xb8), "{address}");
+        let kinds = [(libc::IPPROTO_IP, libc::IP_TOS), (libc::IPPROTO_IPV6, libc::IPV6_TCLASS)];
+        assert_eq!(received_control(&b, kinds), Some(0xb8), "{address}");
+    }
+}
+
+#[test]
+fn hop_limit_reaches_the_header() {
+    let families = [(LO, libc::IPPROTO_IP, libc::IP_RECVTTL), (LO6, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT)];
+    for (address, level, option) in families {
+        let (mut a, b) = (open(address), open(address));
+        sys::set_option(b.as_fd(), level, option, 1).unwrap();
+        let default = u8::try_from(a.hop_limit).unwrap();
+        let (to, payload) = (b.local(), [9; 3000]);
+        for (hop_limit, expected) in [(7, 7), (0, default), (default, default), (255, 255)] {
+            let item = Outgoing { traffic_class: 0xb8, hop_limit, ..out(&payload, to, Some(1000)) };
+            assert_eq!(a.send(&mut [item]), Sent::Gone(1));
+            let kinds = [(libc::IPPROTO_IP, libc::IP_TTL), (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT)];
+            assert_eq!(received_control(&b, kinds), Some(expected), "{address}");
+        }
     }
 }
 
@@ -192,8 +210,8 @@ fn segment_size_is_found_among_other_control_messages() {
     assert_eq!(receive(&mut b, 3000)[0].2, Some(1000));
 }
 
-/// The traffic class that came as a control message with the next datagram.
-fn received_class(socket: &Socket) -> Option<u8> {
+/// The first byte of the control message of one of these kinds that came with the next datagram.
+fn received_control(socket: &Socket, kinds: [(i32, i32); 2]) -> Option<u8> {
     use std::os::fd::AsRawFd;
     let mut payload = [0_u8; 65_536];
     let mut control = [0_u64; 16];
@@ -212,8 +230,8 @@ fn received_class(socket: &Socket) -> Option<u8> {
     while !next.is_null() {
         // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give whole headers inside of `control`.
         let kind = unsafe { ((*next).cmsg_level, (*next).cmsg_type) };
-        if kind == (libc::IPPROTO_IP, libc::IP_TOS) || kind == (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) {
-            // SAFETY: both control messages hold at least a byte; on this little-endian reading the class is the first.
+        if kinds.contains(&kind) {
+            // SAFETY: the control messages asked for hold at least a byte; on a little-endian machine it is the lowest.
             return Some(unsafe { *libc::CMSG_DATA(next) });
         }
         // SAFETY: as above.

@@ -57,6 +57,10 @@ impl Provider for Late {
         self.nic.destroy_srq(srq)
     }
 
+    fn arm_srq(&mut self, srq: SrqId, limit: u32) -> Result<(), VerbsError> {
+        self.nic.arm_srq(srq, limit)
+    }
+
     fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, VerbsError> {
         self.nic.create_qp(init)
     }

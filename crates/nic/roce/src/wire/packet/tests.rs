@@ -87,7 +87,7 @@ fn responses() {
     for (opcode, start, end) in [(0x0d, true, false), (0x0e, false, false), (0x0f, false, true), (0x10, true, true)] {
         let with = start || end;
         let bytes = packet(opcode, &[if with { &aeth_bytes[..] } else { &[] }, b"abcd"]);
-        let expected = Response::Read { aeth: with.then_some(aeth), payload: b"abcd" };
+        let expected = Response::Read { start, end, aeth: with.then_some(aeth), payload: b"abcd" };
         assert_eq!(body(&bytes), Body::Response(expected), "{opcode:#x}");
         assert_eq!(Opcode::read_response(start, end).byte(), opcode);
     }
