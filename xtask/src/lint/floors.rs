@@ -25,7 +25,7 @@ const TEST_SUITE: &str = "conformance";
 const HOUSE: &str = "ARCHITECTURE.md";
 
 /// Crates without I/O.
-const PURE: &[&str] = &["rnic", "roce", "engine", "plane", "verbs", "netmodel"];
+const PURE: &[&str] = &["rnic", "roce", "iwarp", "engine", "plane", "verbs", "netmodel"];
 /// Crates that bring sockets, an event loop or the system's randomness.
 const IO_CRATES: &[&str] = &["tokio", "mio", "async-std", "smol", "socket2", "quinn-udp", "getrandom"];
 /// Features of `rand` that reach for the system's randomness; they are in its default set.

@@ -1,0 +1,18 @@
+//! iWARP as a state machine: MPA (RFC 5044, RFC 6581), DDP (RFC 5041) and RDMAP (RFC 5040, RFC 7306) over a TCP
+//! connection, without I/O.
+//!
+//! What is spoken, what is not, and which error answers what: docs/iwarp.md.
+//!
+//! Memory, completion and receive queues are those of [`rnic::Device`]. Sockets, threads, clocks and randomness stay
+//! outside; bytes and time are arguments, and everything replays. Bytes of a peer never panic and never reach memory
+//! that is not registered for what they do. A frame that breaks a rule costs its own stream, with the Terminate message
+//! that the RFCs name for it.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+// A length or an index that does not fit is a bug that bytes from elsewhere look for.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]
+
+pub mod ddp;
+pub mod mpa;
+pub mod rdmap;
+pub mod terminate;
