@@ -153,6 +153,38 @@ fn many_connections_take_turns_and_rest() {
 }
 
 #[test]
+fn streams_at_the_same_time_are_measured_where_they_arrive() {
+    for (transport, count) in [("tcp", "1"), ("tcp", "20")] {
+        let words = ["--test", "streams", "--size", "65536", "--connections", count, "--seconds", "0.2"];
+        let mut server = Running::start(SOCKBENCH, &["server", "--transport", transport, "--at", "127.0.0.1:0"]);
+        let to = server.line("ready ");
+        let words = [&["client", "--transport", transport, "--to", &to, "--warm-up", "0.05"], &words[..]].concat();
+        let report = Running::start(SOCKBENCH, &words).end();
+        server.end();
+        let report: Value = serde_json::from_str(&report).unwrap_or_else(|e| panic!("{e}: {report}"));
+        for key in ["gbit_per_s", "fairness", "fastest_gbit_per_s", "bytes"] {
+            assert!(report[key].as_f64().is_some_and(|value| value > 0.0), "{key}: {report}");
+        }
+        assert_eq!(report["connections"].to_string(), count);
+        assert!(report["seconds"].as_f64().is_some_and(|seconds| seconds >= 0.2), "{report}");
+    }
+}
+
+#[test]
+fn a_congestion_control_that_the_kernel_lacks_is_named() {
+    let list = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
+    if list.split_whitespace().any(|name| name == "bbr") {
+        let report = sockbench("tcp-bbr", "127.0.0.1:0", false, &["--test", "lat", "--size", "8", "--seconds", "0.1"]);
+        assert!(report["trips"].as_u64().is_some_and(|trips| trips > 0), "{report}");
+        return;
+    }
+    let words = ["server", "--transport", "tcp-bbr", "--at", "127.0.0.1:0"];
+    let refused = Command::new(SOCKBENCH).args(words).output().expect("it starts");
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && told.contains("no TCP bbr") && told.contains("tcp_bbr"), "{told}");
+}
+
+#[test]
 fn a_queue_pair_for_each_connection_carries_its_messages() {
     let program = env!("CARGO_BIN_EXE_qpbench");
     let pid = std::process::id();

@@ -11,8 +11,8 @@ use rustix::net::sockopt;
 
 use crate::Transport;
 
-/// The default of many hosts now is bbr, which paces.
-const CONGESTION: &str = "cubic";
+/// The kernel's list of what a connection may ask for.
+const CONGESTION_LIST: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 /// Nothing is silent for longer unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Questions to the kernel between two looks at the clock.
@@ -38,9 +38,9 @@ impl Link {
         let what = || format!("connecting to {to}");
         Ok(match transport {
             Transport::Raas => Self::raas(raas::Stream::connect(to).with_context(what)?)?,
-            Transport::Tcp => {
+            Transport::Tcp | Transport::TcpBbr => {
                 let address: SocketAddr = to.parse().with_context(what)?;
-                let socket = kernel_socket(address)?;
+                let socket = kernel_socket(address, transport)?;
                 rustix::net::connect(&socket, &address).with_context(what)?;
                 Self::tcp(TcpStream::from(socket), busy)?
             }
@@ -163,11 +163,20 @@ fn ask(mut act: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-fn kernel_socket(address: SocketAddr) -> Result<rustix::fd::OwnedFd> {
+/// How kernel TCP finds its rate. It is always said, because the default of a host may be either.
+fn congestion(transport: Transport) -> &'static str {
+    if transport == Transport::TcpBbr { "bbr" } else { "cubic" }
+}
+
+fn kernel_socket(address: SocketAddr, transport: Transport) -> Result<rustix::fd::OwnedFd> {
     let family = if address.is_ipv4() { rustix::net::AddressFamily::INET } else { rustix::net::AddressFamily::INET6 };
     let flags = rustix::net::SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(family, rustix::net::SocketType::STREAM, flags, None)?;
-    sockopt::set_tcp_congestion(&socket, CONGESTION).context("TCP with cubic")?;
+    let name = congestion(transport);
+    sockopt::set_tcp_congestion(&socket, name).with_context(|| {
+        let list = std::fs::read_to_string(CONGESTION_LIST).unwrap_or_default();
+        format!("this kernel has no TCP {name}, only {}: load its module tcp_{name}", list.trim())
+    })?;
     Ok(socket)
 }
 
@@ -194,9 +203,9 @@ impl Listener {
                 let listener = raas::ListenOptions::new().backlog(BACKLOG).bind(&session, at).with_context(what)?;
                 Self::Raas(listener)
             }
-            Transport::Tcp => {
+            Transport::Tcp | Transport::TcpBbr => {
                 let address: SocketAddr = at.parse().with_context(what)?;
-                let socket = kernel_socket(address)?;
+                let socket = kernel_socket(address, transport)?;
                 rustix::net::bind(&socket, &address).with_context(what)?;
                 rustix::net::listen(&socket, KERNEL_BACKLOG).with_context(what)?;
                 Self::Tcp(TcpListener::from(socket), busy)

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::link::{Link, Listener};
 use crate::wire::{Spec, read_u64, write_u64};
-use crate::{Test, cpu, many};
+use crate::{Test, cpu, many, streams};
 
 /// Round trips that are timed together where the clock itself would count.
 const BATCH: u32 = 64;
@@ -48,6 +48,7 @@ pub(crate) fn serve(listener: &Listener) -> Result<()> {
             Ok(())
         }
         Test::Many | Test::Hold => many::serve(listener, &link, spec),
+        Test::Streams => streams::serve(listener, &link, spec),
     }
 }
 

@@ -7,6 +7,7 @@ mod cpu;
 mod link;
 mod load;
 mod many;
+mod streams;
 mod wire;
 
 use std::time::Duration;
@@ -37,6 +38,8 @@ pub(crate) enum Transport {
     Raas,
     /// Kernel TCP: cubic, no delay.
     Tcp,
+    /// Kernel TCP: bbr, no delay.
+    TcpBbr,
     /// A Unix stream socket.
     Unix,
     /// A bare ring in shared memory, or one toward a bare relay.
@@ -78,7 +81,10 @@ struct ClientArgs {
     /// Of `bw`: so many messages, whatever time they take.
     #[arg(long)]
     messages: Option<u64>,
-    /// Of `many`: connections.
+    /// Of `streams`: seconds before those that are measured.
+    #[arg(long, default_value_t = 0.0)]
+    warm_up: f64,
+    /// Of `many`, `hold` and `streams`: connections.
     #[arg(long, default_value_t = 1)]
     connections: u32,
     /// Of `many`: connections of the other half of each round.
@@ -103,6 +109,8 @@ pub(crate) enum Test {
     Many,
     /// Opens connections, carries 64 KiB each way on each, and holds them until stdin ends.
     Hold,
+    /// Streams in one direction on connections that are all written at the same time, measured where they are read.
+    Streams,
 }
 
 fn main() -> Result<()> {
@@ -113,8 +121,16 @@ fn main() -> Result<()> {
             load::serve(&listener)
         }
         Role::Client(args) => {
-            let to = || link::Link::connect(args.transport, &args.to, args.busy);
-            let spec = wire::Spec { test: args.test, size_bytes: args.size, connections: args.connections };
+            let (transport, address, busy) = (args.transport, args.to.clone(), args.busy);
+            let to = move || link::Link::connect(transport, &address, busy);
+            let millis = |seconds: f64| (seconds * 1e3) as u32;
+            let spec = wire::Spec {
+                test: args.test,
+                size_bytes: args.size,
+                connections: args.connections,
+                warm_up_ms: millis(args.warm_up),
+                measured_ms: millis(args.seconds),
+            };
             let duration = Duration::from_secs_f64(args.seconds);
             let one = matches!(args.test, Test::Lat | Test::Bw);
             anyhow::ensure!(one || args.transport != Transport::Bare, "a bare ring carries one connection");
@@ -125,6 +141,7 @@ fn main() -> Result<()> {
                 }
                 Test::Many => many::compare(&to, spec, duration, args.base, args.rounds)?,
                 Test::Hold => return many::hold(&to, spec),
+                Test::Streams => streams::run(&(std::sync::Arc::new(to) as streams::Connect), spec)?,
             };
             println!("{report}");
             Ok(())

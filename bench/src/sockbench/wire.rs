@@ -6,7 +6,7 @@ use crate::Test;
 use crate::link::Link;
 
 /// Bytes of a [`Spec`].
-const SPEC_BYTES: usize = 9;
+const SPEC_BYTES: usize = 17;
 /// Longest message.
 pub(crate) const SIZE_BYTES_MAX: u32 = 16 << 20;
 
@@ -16,28 +16,34 @@ pub(crate) struct Spec {
     pub(crate) test: Test,
     pub(crate) size_bytes: u32,
     pub(crate) connections: u32,
+    /// Of `streams`: how long they run before they are measured.
+    pub(crate) warm_up_ms: u32,
+    /// Of `streams`: how long they are measured.
+    pub(crate) measured_ms: u32,
 }
+
+/// All tests, by their number on the wire.
+const TESTS: [Test; 5] = [Test::Lat, Test::Bw, Test::Many, Test::Hold, Test::Streams];
 
 impl Spec {
     fn encode(self) -> [u8; SPEC_BYTES] {
-        let mut bytes = [0; SPEC_BYTES];
-        bytes[0] = match self.test {
-            Test::Lat => 0,
-            Test::Bw => 1,
-            Test::Many => 2,
-            Test::Hold => 3,
-        };
-        bytes[1..5].copy_from_slice(&self.size_bytes.to_le_bytes());
-        bytes[5..].copy_from_slice(&self.connections.to_le_bytes());
+        let test = TESTS.iter().position(|test| *test == self.test).unwrap_or_default();
+        let words = [self.size_bytes, self.connections, self.warm_up_ms, self.measured_ms];
+        let mut bytes = [test as u8; SPEC_BYTES];
+        for (place, word) in bytes[1..].chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
         bytes
     }
 
     fn decode(bytes: [u8; SPEC_BYTES]) -> Option<Self> {
-        let [test, a, b, c, d, e, f, g, h] = bytes;
-        let test = [Test::Lat, Test::Bw, Test::Many, Test::Hold].into_iter().nth(test.into())?;
-        let size_bytes = u32::from_le_bytes([a, b, c, d]);
-        let connections = u32::from_le_bytes([e, f, g, h]);
-        (1..=SIZE_BYTES_MAX).contains(&size_bytes).then_some(Self { test, size_bytes, connections })
+        let [test, ref words @ ..] = bytes;
+        let test = *TESTS.get(usize::from(test))?;
+        let mut words = words.chunks_exact(4).filter_map(|word| Some(u32::from_le_bytes(word.try_into().ok()?)));
+        let mut next = || words.next();
+        let (size_bytes, connections, warm_up_ms, measured_ms) = (next()?, next()?, next()?, next()?);
+        let spec = Self { test, size_bytes, connections, warm_up_ms, measured_ms };
+        (1..=SIZE_BYTES_MAX).contains(&size_bytes).then_some(spec)
     }
 
     /// Tells the server; its answer is its process.
@@ -72,8 +78,8 @@ mod tests {
 
     #[test]
     fn what_is_told_is_heard() {
-        for test in [Test::Lat, Test::Bw, Test::Many, Test::Hold] {
-            let spec = Spec { test, size_bytes: 65_536, connections: 20_000 };
+        for test in TESTS {
+            let spec = Spec { test, size_bytes: 65_536, connections: 20_000, warm_up_ms: 7, measured_ms: 1 << 20 };
             assert_eq!(Spec::decode(spec.encode()), Some(spec));
         }
         assert_eq!(Spec::decode([9; SPEC_BYTES]), None);

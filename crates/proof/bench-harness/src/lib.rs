@@ -8,6 +8,7 @@ mod connections;
 mod faults;
 mod idle;
 mod instructions;
+mod loss;
 mod machine;
 mod matrix;
 mod measured;
@@ -16,6 +17,7 @@ mod nic;
 mod place;
 mod process;
 mod processor;
+mod relay;
 mod report;
 mod rivals;
 mod same_host;
@@ -53,7 +55,10 @@ pub struct Args {
     /// Of `nic`: 1 has both ends on a veth pair in one guest, 2 has them in two guests.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     guests: u32,
-    /// Of `two-hosts` and `connections`: MTU of the link; 1500 gives packets of 1024 bytes, 4200 of 4096.
+    /// Of `loss`: megabits a second of the link.
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rate_mbit: u32,
+    /// Of `two-hosts`, `connections` and `loss`: MTU of the link; 1500 gives packets of 1024 bytes, 4200 of 4096.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(576..=9000))]
     mtu: u32,
 }
@@ -94,13 +99,15 @@ enum Name {
     Connections,
     /// Processor time of daemons that nobody uses.
     Idle,
+    /// Streams over a link that loses and delays packets, beside kernel TCP with cubic and with bbr.
+    Loss,
     /// Instructions for a message and for a packet, by callgrind.
     Instructions,
 }
 
 /// Runs the bench. The exit code says whether it was measured, not whether bars were met.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    if matches!(args.name, Name::TwoHosts | Name::Connections | Name::Idle)
+    if matches!(args.name, Name::TwoHosts | Name::Connections | Name::Idle | Name::Loss)
         && let Some(status) = place::enter_namespace()?
     {
         return Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)));
@@ -115,6 +122,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Name::TwoHosts => ("two-hosts", two_hosts::run(&repo, args)?),
         Name::Connections => ("connections", connections::run(&repo, args)?),
         Name::Idle => ("idle", idle::run(&repo, args)?),
+        Name::Loss => ("loss", loss::run(&repo, args)?),
         Name::Instructions => ("instructions", instructions::run(&repo, args)?),
     };
     let path = origin.write(&repo, name, &findings, args.json.as_deref())?;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::process::{Beside, READY_WITHIN};
+use super::relay::{FAR, Relay};
 use super::{processor, with_priority};
 use harness::child::{self, Stream};
 use harness::repo::Repo;
@@ -24,6 +25,9 @@ const MOUNT_SYS: &str = "mount -t sysfs none /sys 2>/dev/null";
 const ADDRESSES: [&str; 2] = ["10.79.0.1", "10.79.0.2"];
 /// Addresses where both ends are on this host.
 const LOCAL: [&str; 2] = ["127.0.0.1", "127.0.0.1"];
+/// Most that a kernel connection may buffer: 100 ms at 5 Gbit/s.
+const TCP_BUFFERS: [(&str, &str); 2] =
+    [("net/ipv4/tcp_rmem", "4096 131072 67108864"), ("net/ipv4/tcp_wmem", "4096 65536 67108864")];
 const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 const SETUP_LIMIT: Duration = Duration::from_secs(20);
 
@@ -80,25 +84,73 @@ impl Place {
         Ok(place)
     }
 
-    /// Each end in a namespace with its daemon.
+    /// Each end in a namespace with its daemon, joined by a veth pair.
     pub(crate) fn two_hosts(repo: &Repo, name: &str, mtu: u32, config: &str) -> Result<Self> {
+        let mut place = Self::two_namespaces(repo, name)?;
+        let pid = place.other_pid();
+        let add = ["link", "add", INTERFACE, "type", "veth", "peer", "name", INTERFACE, "netns", pid.as_str()];
+        place.set_up(End::Client, &add)?;
+        place.bring_up(mtu)?;
+        place.start_daemons(config)?;
+        Ok(place)
+    }
+
+    /// Each end in a namespace, joined by a relay of ours between two taps; without daemons.
+    pub(crate) fn two_hosts_by_relay(repo: &Repo, name: &str, mtu: u32) -> Result<(Self, Relay)> {
+        let mut place = Self::two_namespaces(repo, name)?;
+        let relay = Relay::start(&place)?;
+        let pid = place.other_pid();
+        place.set_up(End::Client, &["link", "set", FAR, "netns", pid.as_str(), "name", INTERFACE])?;
+        place.bring_up(mtu)?;
+        place.grow_tcp_buffers()?;
+        Ok((place, relay))
+    }
+
+    fn two_namespaces(repo: &Repo, name: &str) -> Result<Self> {
         let mut place = Self::new(repo, name)?;
         let script = format!("{MOUNT_SYS}; echo here; cat");
         let mut other = Beside::start(Command::new("unshare").args(["--net", "--mount", "sh", "-c", &script]))?;
         other.wait_line("here", READY_WITHIN)?;
-        let pid = other.pid().to_string();
         place.other = Some(other);
-        let add = ["link", "add", INTERFACE, "type", "veth", "peer", "name", INTERFACE, "netns", pid.as_str()];
-        place.set_up(End::Client, &add)?;
-        for (end, address) in [(End::Client, ADDRESSES[0]), (End::Server, ADDRESSES[1])] {
-            place.set_up(end, &["link", "set", "lo", "up"])?;
-            place.set_up(end, &["address", "add", &format!("{address}/24"), "dev", INTERFACE])?;
-            place.set_up(end, &["link", "set", INTERFACE, "mtu", &mtu.to_string(), "up"])?;
-        }
-        for (end, address) in [(End::Client, ADDRESSES[0]), (End::Server, ADDRESSES[1])] {
-            place.start_daemon(address, end, config)?;
-        }
         Ok(place)
+    }
+
+    fn other_pid(&self) -> String {
+        self.other.as_ref().map_or_else(String::new, |other| other.pid().to_string())
+    }
+
+    fn bring_up(&self, mtu: u32) -> Result<()> {
+        for (end, address) in [(End::Client, ADDRESSES[0]), (End::Server, ADDRESSES[1])] {
+            self.set_up(end, &["link", "set", "lo", "up"])?;
+            self.set_up(end, &["address", "add", &format!("{address}/24"), "dev", INTERFACE])?;
+            self.set_up(end, &["link", "set", INTERFACE, "mtu", &mtu.to_string(), "up"])?;
+        }
+        Ok(())
+    }
+
+    /// Lets a kernel connection have as much under way as a long fast line holds.
+    fn grow_tcp_buffers(&self) -> Result<()> {
+        let script: String = TCP_BUFFERS.map(|(name, value)| format!("echo {value} > /proc/sys/{name}")).join(" && ");
+        for end in [End::Client, End::Server] {
+            let ended = child::run_quiet(&mut self.command(end, &["sh", "-c", &script]), SETUP_LIMIT)?;
+            ensure!(ended.success(), "{script}: {}", ended.text(Stream::Err));
+        }
+        Ok(())
+    }
+
+    /// A daemon at each end.
+    pub(crate) fn start_daemons(&mut self, config: &str) -> Result<()> {
+        for (end, address) in [(End::Client, ADDRESSES[0]), (End::Server, ADDRESSES[1])] {
+            self.start_daemon(address, end, config)?;
+        }
+        Ok(())
+    }
+
+    /// Ends them.
+    pub(crate) fn stop_daemons(&mut self) {
+        for daemon in self.daemons.drain(..) {
+            daemon.process.end();
+        }
     }
 
     fn new(repo: &Repo, name: &str) -> Result<Self> {
@@ -229,9 +281,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        for daemon in self.daemons.drain(..) {
-            daemon.process.end();
-        }
+        self.stop_daemons();
         // What is left lies in the system's directory for such things.
         let _ = std::fs::remove_dir_all(&self.dir);
     }

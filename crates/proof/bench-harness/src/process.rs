@@ -1,7 +1,7 @@
 //! Processes of a bench that run beside the measured one: servers, daemons, a second network namespace. Each ends with
 //! its guard.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -47,6 +47,12 @@ impl Beside {
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Writes a line to its stdin.
+    pub(crate) fn say(&mut self, line: &str) -> Result<()> {
+        let stdin = self.stdin.as_mut().context("a program whose stdin is closed hears nothing")?;
+        writeln!(stdin, "{line}").with_context(|| format!("it has ended before `{line}`: {}", self.said.join("\n")))
     }
 
     /// The rest of the first line that begins with `prefix`.
@@ -99,6 +105,9 @@ mod tests {
         let mut cat = Beside::start(Command::new("sh").args(["-c", "echo noise; echo ready 7; cat"]))?;
         assert_eq!(cat.wait_line("ready ", READY_WITHIN)?, "7");
         cat.end();
+        let mut echo = Beside::start(&mut Command::new("cat"))?;
+        echo.say("again 8")?;
+        assert_eq!(echo.wait_line("again ", READY_WITHIN)?, "8");
         let mut short = Beside::start(Command::new("sh").args(["-c", "echo why; exit 1"]))?;
         let told = short.wait_line("ready ", READY_WITHIN).expect_err("it never gets ready").to_string();
         assert!(told.contains("why"), "{told}");
