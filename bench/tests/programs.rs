@@ -2,59 +2,12 @@
 //! qpbench on two loopback addresses. What they measure here is nobody's claim. Over RaaS they run in
 //! `cargo xtask bench`, which starts the daemons.
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+mod running;
 
+use std::process::Command;
+
+use running::Running;
 use serde_json::Value;
-
-/// Nothing here takes longer unless it hangs.
-const WATCHDOG: Duration = Duration::from_secs(120);
-
-/// A running program, killed when dropped.
-struct Running {
-    child: Child,
-    out: BufReader<ChildStdout>,
-}
-
-impl Running {
-    fn start(program: &str, words: &[&str]) -> Self {
-        let mut child =
-            Command::new(program).args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
-        let out = BufReader::new(child.stdout.take().expect("stdout is piped"));
-        Self { child, out }
-    }
-
-    /// The rest of its next line, which begins with `prefix`.
-    fn line(&mut self, prefix: &str) -> String {
-        let mut line = String::new();
-        self.out.read_line(&mut line).expect("a line");
-        line.trim().strip_prefix(prefix).unwrap_or_else(|| panic!("not `{prefix}`: `{line}`")).to_owned()
-    }
-
-    /// Closes its stdin, waits for its end in order, and gives what else it printed.
-    fn end(mut self) -> String {
-        drop(self.child.stdin.take());
-        let mut rest = String::new();
-        self.out.read_to_string(&mut rest).expect("text");
-        let begin = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().expect("a child") {
-                assert!(status.success(), "{status}: {rest}");
-                return rest;
-            }
-            assert!(begin.elapsed() < WATCHDOG, "hangs: {rest}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 const SOCKBENCH: &str = env!("CARGO_BIN_EXE_sockbench");
 

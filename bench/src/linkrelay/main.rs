@@ -1,8 +1,10 @@
 //! A wire of a bench: a relay between two taps, which loses, delays, reorders, queues and marks frames by a model
 //! (crate `netmodel`) and a seed. It has no offloads: a tap gets each packet by itself, as a wire does.
 //!
-//! It makes both taps in its own network namespace; whoever started it moves one of them into another. On its stdin it
-//! takes lines: `set SETTINGS`, with settings as JSON, and `stats`. It ends with its stdin.
+//! It makes both taps in its own network namespace; whoever started it moves one of them into another, and gives both a
+//! long queue (`txqueuelen`): the relay's own queue is the one that counts, and theirs must hold what comes while the
+//! relay waits for a processor. On its stdin it takes lines: `set SETTINGS`, with settings as JSON, and `stats`. It ends
+//! with its stdin.
 #![forbid(unsafe_code)]
 
 mod ecn;
@@ -60,7 +62,7 @@ fn main() -> Result<()> {
 fn run(mut relay: Relay<Tap>, lines: &Receiver<String>, mut clock: impl FnMut() -> Time) -> Result<()> {
     loop {
         match lines.try_recv() {
-            Ok(line) => obey(&mut relay, &line),
+            Ok(line) => obey(&mut relay, clock(), &line),
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => return Ok(()),
         }
@@ -71,16 +73,16 @@ fn run(mut relay: Relay<Tap>, lines: &Receiver<String>, mut clock: impl FnMut() 
 }
 
 /// Does what a line says, and prints the answer: `set`, `stats JSON` or `error WHY`.
-fn obey(relay: &mut Relay<Tap>, line: &str) {
+fn obey(relay: &mut Relay<Tap>, now: Time, line: &str) {
     match line.split_once(' ').unwrap_or((line, "")) {
         ("set", json) => match serde_json::from_str(json) {
             Ok(settings) => {
-                relay.set(settings);
+                relay.set(now, settings);
                 println!("set");
             }
             Err(e) => println!("error these are no settings of a link: {e}: {json}"),
         },
-        ("stats", "") => println!("stats {}", relay.stats()),
+        ("stats", "") => println!("stats {}", relay.stats(now)),
         _ => println!("error there is `set SETTINGS` and `stats`, not: {line}"),
     }
 }

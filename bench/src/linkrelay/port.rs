@@ -8,9 +8,6 @@ use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
-/// Frames that a tap holds until the relay reads them. The relay's own queue is the one that counts, so this one must
-/// hold what comes while the relay waits for a processor.
-const TAP_FRAMES: u32 = 8192;
 /// Longest sleep, so that commands are seen.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 /// A wait for a time that is nearer than this yields instead of sleeping, because a wake takes as long.
@@ -33,7 +30,6 @@ impl Tap {
         let device = device.with_context(|| {
             format!("making the tap {name}: this needs /dev/net/tun (module tun) and the right to configure a network")
         })?;
-        device.set_tx_queue_len(TAP_FRAMES).with_context(|| format!("a longer queue for {name}"))?;
         device.set_nonblocking(true)?;
         Ok(Self(device))
     }

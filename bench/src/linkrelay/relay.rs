@@ -51,9 +51,12 @@ pub(crate) struct Relay<P> {
     spare: Vec<Vec<u8>>,
     buffer: Box<[u8]>,
     lateness: Lateness,
+    /// When the settings were made.
+    since: Time,
 }
 
 impl<P: Port> Relay<P> {
+    /// With settings from time zero on.
     pub(crate) fn new(ports: [P; 2], settings: Settings) -> Self {
         Self {
             ports,
@@ -61,6 +64,7 @@ impl<P: Port> Relay<P> {
             spare: vec![],
             buffer: vec![0; FRAME_MAX].into(),
             lateness: Lateness::new(),
+            since: Time::ZERO,
         }
     }
 
@@ -69,12 +73,12 @@ impl<P: Port> Relay<P> {
     }
 
     /// From here on the link is like this. Counts begin anew; frames under way arrive as they would have.
-    pub(crate) fn set(&mut self, settings: Settings) {
+    pub(crate) fn set(&mut self, now: Time, settings: Settings) {
         for (direction, way) in self.ways.iter_mut().enumerate() {
             way.link.set_shape(settings.shape(direction));
             (way.bytes, way.refused, way.overrun) = (0, 0, 0);
         }
-        self.lateness = Lateness::new();
+        (self.lateness, self.since) = (Lateness::new(), now);
     }
 
     /// Takes what came and hands over what is due; says whether there was anything.
@@ -94,10 +98,12 @@ impl<P: Port> Relay<P> {
         self.ways.iter().filter_map(|way| way.line.next_at()).min()
     }
 
-    pub(crate) fn stats(&self) -> Value {
+    /// What happened since the settings were made.
+    pub(crate) fn stats(&self, now: Time) -> Value {
         let ways =
             self.ways.each_ref().map(|way| stats::direction(way.link.counts(), way.bytes, way.refused, way.overrun));
-        json!({ "there": ways[0], "back": ways[1], "late": self.lateness.to_json() })
+        let seconds = now.saturating_since(self.since).as_secs_f64();
+        json!({ "seconds": seconds, "there": ways[0], "back": ways[1], "late": self.lateness.to_json() })
     }
 
     fn take(&mut self, from: usize, clock: &mut impl FnMut() -> Time) -> io::Result<bool> {

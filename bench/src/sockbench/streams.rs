@@ -2,9 +2,8 @@
 //! arrives within a time is counted where it arrives, for each connection, so that nothing need drain: over a lossy
 //! line that would take longer than the measurement. Each word of a stream says where it belongs, and is compared.
 
-use std::io::Read;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -91,14 +90,19 @@ pub(crate) type Connect = Arc<dyn Fn() -> Result<Link> + Send + Sync>;
 /// may hang in a write over a line that is slow, and nobody waits for them.
 pub(crate) fn run(connect: &Connect, spec: Spec) -> Result<Value> {
     ensure!(spec.connections > 0, "streams need a connection");
-    ensure!(spec.size_bytes as usize % WORD == 0, "writes are whole words of {WORD} bytes, not {}", spec.size_bytes);
+    ensure!(
+        (spec.size_bytes as usize).is_multiple_of(WORD),
+        "writes are whole words of {WORD} bytes, not {}",
+        spec.size_bytes
+    );
     let control = connect()?;
     spec.agree(&control)?;
+    let all_open = Arc::new(Barrier::new(spec.connections as usize));
     for index in 0..spec.connections {
-        let connect = connect.clone();
+        let (connect, all_open) = (connect.clone(), all_open.clone());
         std::thread::spawn(move || {
             // The server would wait for this connection, so the test is over.
-            if let Err(e) = write_on(&connect, spec) {
+            if let Err(e) = write_on(&connect, &all_open, spec) {
                 eprintln!("stream {index}: {e:#}");
                 std::process::exit(1);
             }
@@ -110,9 +114,10 @@ pub(crate) fn run(connect: &Connect, spec: Spec) -> Result<Value> {
     Ok(report(&control.path(), nanos, &bytes))
 }
 
-/// Writes for ever.
-fn write_on(connect: &Connect, spec: Spec) -> Result<()> {
+/// Writes for ever, from when all connections are open: over a full link further ones would take seconds to open.
+fn write_on(connect: &Connect, all_open: &Barrier, spec: Spec) -> Result<()> {
     let link = connect()?;
+    all_open.wait();
     let mut message = vec![0; spec.size_bytes as usize];
     let mut at = 0;
     loop {

@@ -59,6 +59,10 @@ impl World {
         self.relay.ports[from].incoming.push_back(frame);
     }
 
+    fn stats(&self) -> Value {
+        self.relay.stats(Time(self.now))
+    }
+
     /// One turn; the frames that port `to` got.
     fn turn(&mut self, to: usize) -> Vec<Vec<u8>> {
         let now = Time(self.now);
@@ -85,7 +89,7 @@ fn frames_arrive_whole_once_and_in_order() {
     sent.iter().for_each(|f| world.send(1, f.clone()));
     assert_eq!(world.drain(1), sent);
     world.drain(0);
-    assert_eq!(world.relay.stats()["back"]["frames"], 1000);
+    assert_eq!(world.stats()["back"]["frames"], 1000);
     assert_eq!(world.relay.ways.each_ref().map(|way| way.held_bytes), [0, 0]);
 }
 
@@ -123,7 +127,7 @@ fn each_frame_leaves_after_its_delay_and_at_most_a_turn_later() {
         let took = at - n * STEP_NS;
         assert!((DELAY_NS..=DELAY_NS + STEP_NS).contains(&took), "frame {n} took {took} ns");
     }
-    let late = world.relay.stats()["late"]["max_us"].as_f64().expect("a lateness");
+    let late = world.stats()["late"]["max_us"].as_f64().expect("a lateness");
     assert!(late * 1e3 <= STEP_NS as f64 * 1.01, "{late} us late");
 }
 
@@ -151,7 +155,7 @@ fn a_full_queue_drops_what_comes_last() {
     (0..150).for_each(|n| world.send(0, frame(n, 100)));
     let got: Vec<u64> = world.drain(1).iter().map(|f| number(f)).collect();
     assert_eq!(got, (0..100).collect::<Vec<_>>());
-    assert_eq!(world.relay.stats()["there"]["queue_full"], 50);
+    assert_eq!(world.stats()["there"]["queue_full"], 50);
 }
 
 #[test]
@@ -191,11 +195,11 @@ fn new_settings_hold_for_new_frames_and_counts_begin_anew() {
     let mut world = World::new(r#"{"delay_ns": 1000000}"#);
     world.send(0, frame(1, 60));
     assert!(world.turn(1).is_empty());
-    world.relay.set(settings(r#"{"loss_per_million": 1000000}"#));
+    world.relay.set(Time(world.now), settings(r#"{"loss_per_million": 1000000}"#));
     world.send(0, frame(2, 60));
     let got: Vec<u64> = world.drain(1).iter().map(|f| number(f)).collect();
     assert_eq!(got, [1]);
-    let stats = world.relay.stats();
+    let stats = world.stats();
     assert_eq!((&stats["there"]["frames"], &stats["there"]["lost"]), (&json!(1), &json!(1)));
 }
 
@@ -208,7 +212,7 @@ fn what_is_under_way_is_bounded_and_counted() {
         world.send(0, frame(n, LEN));
         world.turn(1);
     }
-    assert_eq!(world.relay.stats()["there"]["overrun"], 10);
+    assert_eq!(world.stats()["there"]["overrun"], 10);
     world.now += 10_000_000_000;
     assert_eq!(world.drain(1).len(), fits);
 }
@@ -219,5 +223,5 @@ fn a_port_that_takes_nothing_loses_frames_and_says_so() {
     world.relay.ports[1].closed = true;
     world.send(0, frame(1, 60));
     assert!(world.turn(1).is_empty());
-    assert_eq!(world.relay.stats()["there"]["refused"], 1);
+    assert_eq!(world.stats()["there"]["refused"], 1);
 }

@@ -25,6 +25,8 @@ const MOUNT_SYS: &str = "mount -t sysfs none /sys 2>/dev/null";
 const ADDRESSES: [&str; 2] = ["10.79.0.1", "10.79.0.2"];
 /// Addresses where both ends are on this host.
 const LOCAL: [&str; 2] = ["127.0.0.1", "127.0.0.1"];
+/// Frames that a tap holds until the relay reads them: what comes while it waits for a processor.
+const TAP_FRAMES: &str = "8192";
 /// Most that a kernel connection may buffer: 100 ms at 5 Gbit/s.
 const TCP_BUFFERS: [(&str, &str); 2] =
     [("net/ipv4/tcp_rmem", "4096 131072 67108864"), ("net/ipv4/tcp_wmem", "4096 65536 67108864")];
@@ -97,11 +99,14 @@ impl Place {
 
     /// Each end in a namespace, joined by a relay of ours between two taps; without daemons.
     pub(crate) fn two_hosts_by_relay(repo: &Repo, name: &str, mtu: u32) -> Result<(Self, Relay)> {
-        let mut place = Self::two_namespaces(repo, name)?;
+        let place = Self::two_namespaces(repo, name)?;
         let relay = Relay::start(&place)?;
         let pid = place.other_pid();
         place.set_up(End::Client, &["link", "set", FAR, "netns", pid.as_str(), "name", INTERFACE])?;
         place.bring_up(mtu)?;
+        for end in [End::Client, End::Server] {
+            place.set_up(end, &["link", "set", INTERFACE, "txqueuelen", TAP_FRAMES])?;
+        }
         place.grow_tcp_buffers()?;
         Ok((place, relay))
     }
