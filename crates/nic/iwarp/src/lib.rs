@@ -12,7 +12,16 @@
 // A length or an index that does not fit is a bug that bytes from elsewhere look for.
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap))]
 
+mod counters;
 pub mod ddp;
+mod limits;
 pub mod mpa;
+mod qp;
 pub mod rdmap;
 pub mod terminate;
+mod transfer;
+
+pub use counters::WireCounters;
+pub use limits::{LINGER_MAX, MAX_MESSAGE_BYTES, SEGMENT_PAYLOAD_MAX, STARTUP_MAX};
+pub use qp::{Ending, Extensions, Qp, QpAttr, QpEvent};
+pub use transfer::{Gather, GatherPiece, Scatter};

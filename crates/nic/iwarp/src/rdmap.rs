@@ -148,8 +148,8 @@ impl ReadRequest {
     }
 }
 
-/// What an Atomic Request does (RFC 7306 section 5.1). Masks with all bits set make them the atomics of verbs; only
-/// those are sent and executed.
+/// What an Atomic Request does (RFC 7306 section 5.1). The atomics of verbs are FetchAdd with mask 0 and CmpSwap with
+/// all bits of both masks set; only those are sent and executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtomicCode {
     /// Adds.

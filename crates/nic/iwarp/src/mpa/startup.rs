@@ -147,6 +147,9 @@ pub enum StartupFault {
     /// More bytes than the frame came before its sender may send any.
     #[error("the peer sent {0} bytes behind its MPA frame, before it may send any")]
     Trailing(usize),
+    /// The reply does not say what RFC 6581 asks for.
+    #[error("the peer answered a request of MPA revision 2 without the words of RFC 6581")]
+    NotEnhanced,
     /// The peer wants to have more READs outstanding than this end executes.
     #[error("the peer wants {wanted} READs outstanding, this end executes {allowed} at a time")]
     InsufficientIrd {

@@ -1,0 +1,193 @@
+//! Each operation once, between two queue pairs.
+
+mod pair;
+
+use iwarp::{Ending, Extensions, QpEvent};
+use pair::{Pair, Setup};
+use verbs::*;
+
+fn statuses(completions: &[Completion]) -> Vec<(u64, Status, WcOpcode)> {
+    completions.iter().map(|c| (c.wr_id, c.status, c.opcode)).collect()
+}
+
+#[test]
+fn both_ends_learn_of_the_connection_and_of_each_others_private_data() {
+    let mut pair = Pair::new(&Setup { wants_crc: [false, true], ..Setup::default() });
+    let established = |private_data: &[u8]| QpEvent::Established { private_data: private_data.to_vec(), has_crc: true };
+    assert_eq!(pair.ends[0].events, [established(b"reply")]);
+    assert_eq!(pair.ends[1].events, [established(b"")]);
+    assert_eq!(pair.ends.each_mut().map(|end| end.async_events().len()), [0, 0]);
+}
+
+#[test]
+fn every_operation_in_both_directions() {
+    for wants_crc in [false, true] {
+        let mut pair = Pair::new(&Setup { wants_crc: [wants_crc; 2], ..Setup::default() });
+        for (from, to) in [(0, 1), (1, 0)] {
+            every_operation(&mut pair, from, to);
+        }
+    }
+}
+
+fn every_operation(pair: &mut Pair, from: usize, to: usize) {
+    let data: Vec<u8> = (0..100_000u32).map(|i| (i * 7) as u8).collect();
+    pair.ends[from].fill(0, &data);
+    pair.ends[to].fill(600_000, &42u64.to_ne_bytes());
+    let remote = |pair: &Pair, addr| pair.ends[to].remote(addr);
+    let (write, read, word) = (remote(pair, 200_000), remote(pair, 200_000), remote(pair, 600_000));
+    for (wr_id, addr) in [(100, 400_000), (101, 0), (102, 500_000)] {
+        pair.ends[to].recv(wr_id, addr, 70_000);
+    }
+    let end = &mut pair.ends[from];
+    let (big, small, back) = (end.sge(0, 100_000), end.sge(10, 1_000), end.sge(700_000, 100_000));
+    let (old, older) = (end.sge(900_000, 8), end.sge(900_008, 8));
+    let solicited = SendFlags::SIGNALED | SendFlags::SOLICITED;
+    end.send(1, SendOp::Write(write), &[big]).unwrap();
+    end.send(2, SendOp::Send, &[small, end.sge(0, 66_000)]).unwrap();
+    end.send(3, SendOp::WriteImm(remote_of(write, 100_000), 0xa1b2_c3d4), &[small]).unwrap();
+    end.send_flagged(4, SendOp::SendImm(7), &[small], solicited).unwrap();
+    end.send_flagged(5, SendOp::Read(read), &[back], SendFlags::SIGNALED | SendFlags::FENCE).unwrap();
+    end.send(6, SendOp::FetchAdd { remote: word, add: 3 }, &[old]).unwrap();
+    end.send(7, SendOp::CmpSwap { remote: word, compare: 45, swap: 99 }, &[older]).unwrap();
+    end.send(8, SendOp::Read(read), &[]).unwrap();
+    pair.settle();
+
+    let sent = pair.ends[from].completions();
+    let expected = [
+        (1, WcOpcode::Write),
+        (2, WcOpcode::Send),
+        (3, WcOpcode::Write),
+        (4, WcOpcode::Send),
+        (5, WcOpcode::Read),
+        (6, WcOpcode::FetchAdd),
+        (7, WcOpcode::CmpSwap),
+        (8, WcOpcode::Read),
+    ];
+    assert_eq!(statuses(&sent), expected.map(|(id, opcode)| (id, Status::Success, opcode)));
+    let rkey = pair.ends[to].mr.rkey;
+    let got = pair.ends[to].completions();
+    let fields = |c: &Completion| (c.wr_id, c.opcode, c.byte_len, c.imm, c.placed);
+    let expected = [
+        (100, WcOpcode::Recv, 67_000, None, Placed::Piece { rkey, addr: 200_000, len: 100_000 }),
+        (101, WcOpcode::RecvWriteImm, 1_000, Some(0xa1b2_c3d4), Placed::Piece { rkey, addr: 300_000, len: 1_000 }),
+        (102, WcOpcode::Recv, 1_000, Some(7), Placed::Nothing),
+    ];
+    assert_eq!(got.iter().map(fields).collect::<Vec<_>>(), expected);
+
+    let end = &pair.ends[to];
+    assert_eq!(end.bytes(200_000, 100_000), data);
+    assert_eq!(end.bytes(300_000, 1_000), data[10..1_010]);
+    assert_eq!(end.bytes(400_000, 1_000), data[10..1_010]);
+    assert_eq!(end.bytes(401_000, 66_000), data[..66_000]);
+    assert_eq!(end.bytes(500_000, 1_000), data[10..1_010]);
+    assert_eq!(end.bytes(600_000, 8), 99u64.to_ne_bytes());
+    let end = &pair.ends[from];
+    assert_eq!(end.bytes(700_000, 100_000), data);
+    assert_eq!(
+        (end.bytes(900_000, 8), end.bytes(900_008, 8)),
+        (42u64.to_ne_bytes().into(), 45u64.to_ne_bytes().into())
+    );
+}
+
+fn remote_of(remote: RemoteAddr, more: u64) -> RemoteAddr {
+    RemoteAddr { addr: remote.addr + more, ..remote }
+}
+
+#[test]
+fn a_write_with_immediate_of_no_bytes_says_so_after_one_of_many() {
+    let mut pair = Pair::new(&Setup::default());
+    for wr_id in [1, 2, 3] {
+        pair.ends[1].recv(wr_id, 0, 0);
+    }
+    let remote = pair.ends[1].remote(0);
+    let end = &mut pair.ends[0];
+    end.send(1, SendOp::Write(remote), &[end.sge(0, 500)]).unwrap();
+    end.send(2, SendOp::WriteImm(remote, 5), &[]).unwrap();
+    end.send_inline(3, SendOp::WriteImm(remote, 6), b"abc").unwrap();
+    end.send_inline(4, SendOp::Send, b"").unwrap();
+    pair.settle();
+    let got = pair.ends[1].completions();
+    let fields: Vec<_> = got.iter().map(|c| (c.opcode, c.byte_len, c.imm)).collect();
+    let (written, received) = (WcOpcode::RecvWriteImm, WcOpcode::Recv);
+    assert_eq!(fields, [(written, 0, Some(5)), (written, 3, Some(6)), (received, 0, None)]);
+    let counters = &pair.ends[1].dev.counters;
+    assert_eq!((counters.served_write_imm, counters.served_send), (2, 1));
+}
+
+#[test]
+fn work_that_was_posted_before_the_connection_waits_for_it() {
+    let mut pair = Pair::unconnected(&Setup::default());
+    pair.ends[1].recv(9, 100, 10);
+    for side in [0, 1] {
+        pair.ends[side].recv(9, 100, 10);
+        pair.ends[side].send_inline(1, SendOp::Send, b"early").unwrap();
+    }
+    assert!(!pair.step(0, 99, 99) && !pair.step(1, 99, 99), "there is no connection");
+    pair.connect(b"", b"");
+    pair.settle();
+    for side in [0, 1] {
+        assert_eq!(pair.ends[side].completions().len(), 2);
+        assert_eq!(pair.ends[side].bytes(100, 5), b"early");
+    }
+}
+
+#[test]
+fn receives_of_a_shared_queue_serve_the_stream() {
+    let mut pair = Pair::new(&Setup { has_srq: true, ..Setup::default() });
+    pair.ends[1].recv(5, 0, 100);
+    pair.ends[1].recv(6, 100, 100);
+    pair.ends[0].send_inline(1, SendOp::Send, b"first").unwrap();
+    pair.settle();
+    let got = pair.ends[1].completions();
+    assert_eq!(statuses(&got), [(5, Status::Success, WcOpcode::Recv)]);
+    let end = &mut pair.ends[1];
+    end.qp.abort(&mut end.dev);
+    pair.settle();
+    assert_eq!(pair.ends[1].completions(), [], "a receive of the SRQ stays there");
+    assert_eq!(pair.ends[1].async_events(), [AsyncEvent::LastWqeReached(Qpn(11))]);
+}
+
+#[test]
+fn what_the_peer_does_not_do_is_refused_when_posted() {
+    let mut pair = Pair::new(&Setup { extensions: Extensions::empty(), ..Setup::default() });
+    let remote = pair.ends[1].remote(0);
+    let sge = pair.ends[0].sge(0, 8);
+    let named = [
+        (SendOp::SendImm(1), "SEND with immediate toward this peer over TCP: use SEND"),
+        (SendOp::WriteImm(remote, 1), "WRITE with immediate toward a peer without RFC 7306: use WRITE and SEND"),
+        (SendOp::FetchAdd { remote, add: 1 }, "atomics toward a peer without RFC 7306"),
+        (SendOp::CmpSwap { remote, compare: 1, swap: 1 }, "atomics toward a peer without RFC 7306"),
+    ];
+    for (op, what) in named {
+        let refused = Err(VerbsError::Unsupported { device: "end0".to_owned(), what });
+        assert_eq!(pair.ends[0].send(1, op, &[sge]), refused);
+    }
+    let end = &mut pair.ends[0];
+    end.send(1, SendOp::Write(remote), &[sge]).expect("RFC 5040");
+    pair.settle();
+    assert_eq!(pair.ends[0].completions().len(), 1);
+}
+
+#[test]
+fn no_more_reads_are_outstanding_than_the_peer_executes() {
+    let mut pair = Pair::new(&Setup { ird: 2, ord: 16, ..Setup::default() });
+    let remote = pair.ends[1].remote(0);
+    let end = &mut pair.ends[0];
+    for wr_id in 0..20 {
+        end.send(wr_id, SendOp::Read(remote), &[end.sge(wr_id * 64, 64)]).unwrap();
+    }
+    pair.settle_by(|| 9);
+    let done = pair.ends[0].completions();
+    assert!(done.iter().all(|c| c.status == Status::Success) && done.len() == 20);
+}
+
+#[test]
+fn a_read_toward_a_peer_that_executes_none_fails_and_does_not_wait() {
+    let mut pair = Pair::new(&Setup { ird: 0, ..Setup::default() });
+    let remote = pair.ends[1].remote(0);
+    let end = &mut pair.ends[0];
+    end.send(1, SendOp::Read(remote), &[end.sge(0, 8)]).unwrap();
+    pair.settle();
+    assert_eq!(statuses(&pair.ends[0].completions()), [(1, Status::LocQpOpErr, WcOpcode::Read)]);
+    assert_eq!(pair.ends[0].ending(), Some(Ending::Local));
+}
