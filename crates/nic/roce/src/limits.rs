@@ -3,7 +3,8 @@
 use crate::wire::rnr_delay;
 use std::time::Duration;
 
-/// What a [`crate::Nic`] can hold. The defaults suit a daemon with a few peers; a simulator may take less.
+/// What a [`crate::Nic`] can hold. The defaults suit a daemon with some thousand peers: nothing
+/// is allocated before it is used. A simulator may take less.
 #[derive(Debug, Clone)]
 pub struct NicLimits {
     /// QPs.
@@ -46,7 +47,7 @@ impl Default for NicLimits {
             max_mr: 65_536,
             max_qp_wr: 32_768,
             max_srq_wr: 65_536,
-            max_cqe: 262_144,
+            max_cqe: 4 << 20,
             max_sge: 16,
             max_inline_bytes: 1_024,
             max_rd_atomic: 16,

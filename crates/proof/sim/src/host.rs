@@ -113,6 +113,7 @@ impl Host {
             ring_memory_per_app_max: plan.ring_memory_per_app_max,
             lanes_max: plan.lanes_max,
             lane_credits: plan.lane_credits,
+            srq_bytes_max: plan.srq_bytes_max,
             send_bytes_max: plan.send_bytes_max,
             lane_inflight_bytes_max: plan.lane_inflight_bytes_max,
             quantum_bytes: plan.quantum_bytes,

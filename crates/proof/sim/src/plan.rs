@@ -40,8 +40,10 @@ pub struct Plan {
 /// One host.
 #[derive(Debug, Clone)]
 pub struct HostPlan {
-    /// SRQ entries granted to each lane.
+    /// Most SRQ entries granted to one lane.
     pub lane_credits: u32,
+    /// Bytes of all SRQ entries.
+    pub srq_bytes_max: u64,
     /// Size of an SRQ entry.
     pub send_bytes_max: u32,
     /// Deficit-round-robin quantum.
@@ -95,6 +97,7 @@ impl Default for HostPlan {
     fn default() -> Self {
         Self {
             lane_credits: 64,
+            srq_bytes_max: 16 << 20,
             send_bytes_max: 1024,
             quantum_bytes: 16 << 10,
             lane_inflight_bytes_max: 1 << 20,

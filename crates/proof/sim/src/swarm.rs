@@ -80,9 +80,14 @@ fn host(rng: &mut StdRng) -> HostPlan {
     let is_slow = window_packets * (mtu.bytes() as u32) < 4 * SMALL_WINDOW_BYTES;
     let inflight = if is_slow { 256 << 10 } else { pick(&[256 << 10, 1 << 20, 2 << 20], rng) };
     let timeout_us = if is_slow { 5_000_000 } else { pick(&[1_000_000, 10_000_000], rng) };
+    let lane_credits = pick(&[8, 8, 9, 12, 32, 64, 512], rng);
+    let send_bytes_max = pick(&[256, 512, 1024, 4096], rng);
+    // On a third of the hosts lanes want more receives than there are; as many as 8 lanes need for certain.
+    let receives: u64 = if quantum_bytes == 8192 { 192 } else { 4096 };
     HostPlan {
-        lane_credits: pick(&[8, 8, 9, 12, 32, 64, 512], rng),
-        send_bytes_max: pick(&[256, 512, 1024, 4096], rng),
+        lane_credits,
+        srq_bytes_max: receives * u64::from(send_bytes_max),
+        send_bytes_max,
         quantum_bytes,
         lane_inflight_bytes_max: inflight.max(4 * u64::from(quantum_bytes)),
         ring_bytes_default: pick(&[4096, 8192, 32 << 10, 64 << 10], rng),

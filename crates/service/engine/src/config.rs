@@ -11,7 +11,8 @@ use verbs::DeviceAttr;
 use crate::event::SetupError;
 use crate::limits::{
     DATAGRAM_COMPLETIONS_MAX, FLIGHT_BYTES_MAX, FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX,
-    LANE_CREDITS_MIN, RING_BYTES_MAX, RING_BYTES_MIN, SEND_QUEUE_DEPTH, SEND_QUEUE_DEPTH_MIN, TABLE_MAX,
+    LANE_CREDITS_MIN, RING_BYTES_MAX, RING_BYTES_MIN, SEND_QUEUE_DEPTH, SEND_QUEUE_DEPTH_MIN, SRQ_BYTES_MAX,
+    SRQ_BYTES_MIN, TABLE_MAX,
 };
 
 /// Giving a ring's pages back and faulting them in again costs about as much as carrying its bytes, so it is done where
@@ -60,10 +61,13 @@ pub struct EngineConfig {
     pub ring_memory_per_app_max: u64,
     /// Peer hosts.
     pub lanes_max: u32,
-    /// SRQ entries granted to each lane (8..=65,536).
+    /// Most SRQ entries granted to one lane (8..=65,536). A lane that is not used has 8.
     pub lane_credits: u32,
     /// Size of an SRQ entry in bytes: longest SEND (256..=65,536).
     pub send_bytes_max: u32,
+    /// Bytes of all receive buffers of the SRQ, which are made as lanes need them (64 KiB..=1 TiB). Half of it is kept
+    /// for the fewest entries of each lane, so it bounds the number of lanes too.
+    pub srq_bytes_max: u64,
     /// Bytes posted and not completed on a lane at most; at least four quanta and 256 KiB.
     pub lane_inflight_bytes_max: u64,
     /// Deficit-round-robin quantum and longest piece of one WRITE, in bytes (4 KiB..=8 MiB). The default fills one GSO
@@ -100,6 +104,8 @@ impl From<&DeviceAttr> for DeviceRoom {
 pub struct DeviceFit {
     /// Lanes: those configured, or as many as fit.
     pub lanes: u32,
+    /// Entries of the SRQ.
+    pub receives: u32,
     /// Work requests of each lane's send queue.
     pub(crate) send_queue: u32,
 }
@@ -126,8 +132,9 @@ impl EngineConfig {
             datagram_sockets_max: 4096,
             backlog_max: 4096,
             ring_memory_per_app_max: 16 << 30,
-            lanes_max: 64,
+            lanes_max: 4096,
             lane_credits: 512,
+            srq_bytes_max: 256 << 20,
             send_bytes_max: 4096,
             lane_inflight_bytes_max: 2 << 20,
             quantum_bytes: 60 << 10,
@@ -156,6 +163,7 @@ impl EngineConfig {
         range("quantum_bytes", self.quantum_bytes.into(), RING_BYTES_MIN.into(), RING_BYTES_MAX.into())?;
         range("lane_credits", self.lane_credits.into(), LANE_CREDITS_MIN.into(), LANE_CREDITS_MAX.into())?;
         range("send_bytes_max", self.send_bytes_max.into(), FRAME_BYTES_MIN.into(), FRAME_BYTES_MAX.into())?;
+        range("srq_bytes_max", self.srq_bytes_max, SRQ_BYTES_MIN, SRQ_BYTES_MAX)?;
         let inflight_min = (4 * u64::from(self.quantum_bytes)).max(FLIGHT_BYTES_MIN);
         range("lane_inflight_bytes_max", self.lane_inflight_bytes_max, inflight_min, FLIGHT_BYTES_MAX)?;
         for (what, value) in [
@@ -187,17 +195,25 @@ impl EngineConfig {
                 device.name
             )));
         }
-        // As many lanes as fit the device's SRQ and CQ: neither may ever overflow.
-        let per_lane = self.lane_credits + send_queue;
+        // As many lanes as fit the device's SRQ and CQ: neither may ever overflow. Of the receives a lane always has the
+        // fewest, and as many again are for lanes that use more.
         let completions = device.max_cqe.saturating_sub(DATAGRAM_COMPLETIONS_MAX);
-        let fit = (device.max_srq_wr / self.lane_credits).min(completions / per_lane);
+        let buffers = self.srq_bytes_max / u64::from(self.send_bytes_max);
+        let receives = u32::try_from(buffers).unwrap_or(u32::MAX).min(device.max_srq_wr).min(completions / 2);
+        let fit = (receives / (2 * LANE_CREDITS_MIN)).min((completions - receives) / send_queue);
         if fit == 0 {
             return Err(SetupError::Config(format!(
-                "lane_credits is {}: device {} has {} SRQ entries and {} CQ entries",
-                self.lane_credits, device.name, device.max_srq_wr, device.max_cqe
+                "srq_bytes_max is {}: a lane takes {} receives of {} bytes, and device {} has {} SRQ entries and {} CQ \
+                 entries; raise srq_bytes_max or lower send_bytes_max",
+                self.srq_bytes_max,
+                2 * LANE_CREDITS_MIN,
+                self.send_bytes_max,
+                device.name,
+                device.max_srq_wr,
+                device.max_cqe
             )));
         }
-        Ok(DeviceFit { lanes: self.lanes_max.min(fit), send_queue })
+        Ok(DeviceFit { lanes: self.lanes_max.min(fit), receives, send_queue })
     }
 
     /// The ring size that an application gets which asks for `asked` bytes (0: no wish).
@@ -264,10 +280,29 @@ mod tests {
         refused(|c| c.addresses.clear(), "addresses");
         refused(|c| c.ring_bytes_default = 5000, "ring_bytes_default");
         refused(|c| c.lane_credits = 7, "lane_credits");
+        refused(|c| c.srq_bytes_max = 1000, "srq_bytes_max");
         refused(|c| c.lane_inflight_bytes_max = 65536, "lane_inflight_bytes_max");
         refused(|c| c.send_bytes_max = 100, "send_bytes_max");
         refused(|c| c.lanes_max = 0, "lanes_max");
         refused(|c| c.connections_max = 1 << 20, "connections_max");
+    }
+
+    #[test]
+    fn lanes_are_as_many_as_bytes_and_device_hold() {
+        let room = |max_srq_wr, max_cqe| DeviceRoom { name: "d".into(), max_qp_wr: 256, max_srq_wr, max_cqe };
+        let fit = |change: fn(&mut EngineConfig), room| {
+            let mut c = config();
+            c.lanes_max = 4096;
+            change(&mut c);
+            c.check_device(&room).map(|f| (f.lanes, f.receives))
+        };
+        assert_eq!(fit(|_| (), room(1 << 20, 4 << 20)).unwrap(), (4096, 65_536));
+        assert_eq!(fit(|c| c.srq_bytes_max = 1 << 20, room(1 << 20, 4 << 20)).unwrap(), (16, 256));
+        assert_eq!(fit(|_| (), room(32_767, 4 << 20)).unwrap(), (2047, 32_767), "half is for lanes that speak");
+        let (lanes, receives) = fit(|_| (), room(1 << 20, 32_768)).unwrap();
+        assert!(lanes > 1 && lanes * 256 + receives + DATAGRAM_COMPLETIONS_MAX <= 32_768, "{lanes} {receives}");
+        let refused = fit(|c| c.send_bytes_max = 65_536, room(15, 4 << 20)).unwrap_err().to_string();
+        assert!(refused.contains("srq_bytes_max") && refused.contains("15 SRQ entries"), "{refused}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub(crate) struct Counters {
     /// `None`: the device does not count them.
     pub(crate) rnr_naks: Option<u64>,
     pub(crate) credit_stalls: u64,
+    pub(crate) credit_shortages: u64,
     pub(crate) stale_frames: u64,
     pub(crate) app_faults: u64,
     pub(crate) violations: u64,

@@ -4,6 +4,7 @@
 //! connections that have no news.
 
 mod connect;
+mod credits;
 mod datagram;
 mod dial;
 mod inspect;
@@ -110,6 +111,7 @@ pub struct Engine {
     datagrams: Datagrams,
 
     recv: RecvPool,
+    shortage: credits::Shortage,
     completions: Completions,
     ring_memory: RingMemory,
     timers: Timers,
@@ -142,11 +144,11 @@ impl Engine {
                 return Err(VerbsError::Unsupported { device: attr.name, what }.into());
             }
         }
-        let DeviceFit { lanes, send_queue: sq_depth } = config.check_device(&DeviceRoom::from(&attr))?;
+        let DeviceFit { lanes, receives, send_queue: sq_depth } = config.check_device(&DeviceRoom::from(&attr))?;
         config.lanes_max = lanes;
-        let cq = nic.create_cq(lanes * (config.lane_credits + sq_depth) + DATAGRAM_COMPLETIONS_MAX)?;
+        let cq = nic.create_cq(lanes * sq_depth + receives + DATAGRAM_COMPLETIONS_MAX)?;
         let queues = 1;
-        let recv = RecvPool::new(nic, config.send_bytes_max, config.lane_credits, config.lanes_max)?;
+        let recv = RecvPool::new(nic, config.send_bytes_max, receives, lanes)?;
         let device = Device {
             mtu: attr.mtu,
             max_msg_bytes: attr.max_msg_bytes,
@@ -175,6 +177,7 @@ impl Engine {
             users: Users::new(&config),
             datagrams,
             recv,
+            shortage: credits::Shortage::default(),
             completions: Completions { cq, queues, waiting: completions(), spare: completions() },
             ring_memory: RingMemory::default(),
             timers: Timers::default(),
@@ -270,6 +273,7 @@ impl Engine {
             self.on_orphan_timeout(nic, app);
             worked = true;
         }
+        worked |= self.run_credit_periods();
         let connects = &self.connects;
         self.timers.skip_stale(|id| connects.contains(id));
         worked

@@ -25,6 +25,8 @@ const KIND_HEAD: u8 = 4;
 const KIND_FIN: u8 = 5;
 const KIND_STOP: u8 = 6;
 const KIND_RESET: u8 = 7;
+const KIND_RECLAIM: u8 = 8;
+const KIND_YIELD: u8 = 9;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -77,6 +79,13 @@ struct WireReason {
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
+struct WireCredits {
+    count: U32,
+    reserved: U32,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
 struct WireOffset {
     offset: U64,
 }
@@ -90,7 +99,7 @@ pub(crate) struct Header {
     pub(crate) incarnation: u32,
     /// Counts the frames of the incarnation from 1.
     pub(crate) sequence: u64,
-    /// SRQ entries given back to the receiver since the incarnation began.
+    /// SRQ entries given to the receiver since the incarnation began, beyond those of the offer.
     pub(crate) credits: u64,
 }
 
@@ -123,7 +132,8 @@ pub(crate) struct Open {
     pub(crate) to_address: IpAddr,
 }
 
-/// One thing that a frame says. `route` is the receiver's route id, except in [`Open`].
+/// One thing that a frame says. `route` is the receiver's route id, except in [`Open`]; Reclaim and Yield are about the
+/// lane, and have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Record {
     Open(Open),
@@ -155,6 +165,14 @@ pub(crate) enum Record {
     Reset {
         route: u32,
         reason: u32,
+    },
+    /// The receiver of the record is to hold no more than so many credits.
+    Reclaim {
+        most: u32,
+    },
+    /// The sender of the record gives up so many credits that it did not use.
+    Yield {
+        count: u32,
     },
 }
 
@@ -294,6 +312,9 @@ fn parse_body(head: &WireRecord, body: &[u8]) -> Result<Record, FrameError> {
         KIND_RESET => {
             Record::Reset { route, reason: WireReason::ref_from_bytes(body).map_err(|_| length)?.reason.get() }
         }
+        KIND_RECLAIM | KIND_YIELD if route != 0 => return Err(FrameError::Reserved("record")),
+        KIND_RECLAIM => Record::Reclaim { most: WireCredits::ref_from_bytes(body).map_err(|_| length)?.count.get() },
+        KIND_YIELD => Record::Yield { count: WireCredits::ref_from_bytes(body).map_err(|_| length)?.count.get() },
         kind => return Err(FrameError::Kind(kind)),
     })
 }
@@ -358,11 +379,17 @@ impl<'a> FrameWriter<'a> {
             Record::Fin { route, final_tail } => self.append_offset(KIND_FIN, route, final_tail),
             Record::Stop { route } => self.append(KIND_STOP, route, &[]),
             Record::Reset { route, reason } => self.append_reason(KIND_RESET, route, reason),
+            Record::Reclaim { most } => self.append_credits(KIND_RECLAIM, most),
+            Record::Yield { count } => self.append_credits(KIND_YIELD, count),
         }
     }
 
     fn append_reason(&mut self, kind: u8, route: u32, reason: u32) -> bool {
         self.append(kind, route, WireReason { reason: reason.into(), reserved: 0.into() }.as_bytes())
+    }
+
+    fn append_credits(&mut self, kind: u8, count: u32) -> bool {
+        self.append(kind, 0, WireCredits { count: count.into(), reserved: 0.into() }.as_bytes())
     }
 
     fn append_offset(&mut self, kind: u8, route: u32, offset: u64) -> bool {

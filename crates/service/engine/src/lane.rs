@@ -111,6 +111,8 @@ pub(crate) struct Lane {
 
     tx: SendCredits,
     rx: RecvCredits,
+    /// The grant's size is looked at when a period ends.
+    has_credit_timer: bool,
     /// Out of credits since the last frame that brought some.
     is_stalled: bool,
     sendq: SendQueue,
@@ -188,6 +190,7 @@ impl Lane {
             spent: 0,
             tx: SendCredits::default(),
             rx: RecvCredits::default(),
+            has_credit_timer: false,
             is_stalled: false,
             sendq,
             frames: None,
@@ -403,6 +406,7 @@ impl Lane {
             || (!self.opens.is_empty() && self.opens_sent < OPENS_PENDING_MAX)
             || (self.heads_due && !self.lazy_heads.is_empty())
             || self.rx.is_due()
+            || self.tx.has_excess()
     }
 
     /// Whether a frame may leave.
@@ -497,8 +501,8 @@ impl Lane {
 
     /// A message arrived: this incarnation is of use.
     #[inline]
-    pub(crate) fn on_arrival(&mut self) -> Result<(), CreditError> {
-        self.rx.on_arrival()?;
+    pub(crate) fn on_arrival(&mut self, now: Time) -> Result<(), CreditError> {
+        self.rx.on_arrival(now)?;
         self.fruitless = 0;
         Ok(())
     }
@@ -527,13 +531,52 @@ impl Lane {
         Ok(true)
     }
 
-    /// A receive of an incarnation was posted again. True: a frame is due that gives it back to the peer.
-    pub(crate) fn on_reposted(&mut self, incarnation: u32) -> bool {
-        if self.incarnation != incarnation || !self.has_qp() {
-            return false;
-        }
-        self.rx.on_reposted();
+    // ---- receive credits
+
+    /// A receive of an incarnation was posted again. By how many entries the grant gets smaller.
+    pub(crate) fn on_reposted(&mut self, incarnation: u32) -> u64 {
+        if self.incarnation == incarnation && self.has_qp() { self.rx.on_reposted() } else { 0 }
+    }
+
+    /// Whether a frame is due for the credits' sake.
+    pub(crate) fn has_credits_due(&self) -> bool {
         self.rx.is_due()
+    }
+
+    /// The entries that this lane's peer uses, or may use.
+    pub(crate) fn receive_credits(&mut self) -> &mut RecvCredits {
+        &mut self.rx
+    }
+
+    /// The same, to look at.
+    pub(crate) fn granted(&self) -> u64 {
+        self.rx.granted()
+    }
+
+    /// Whether the grant is larger than the fewest.
+    pub(crate) fn has_raised_grant(&self) -> bool {
+        self.rx.is_raised()
+    }
+
+    /// Since when the peer holds credits that it was asked to give up.
+    pub(crate) fn reclaimed_at(&self) -> Option<Time> {
+        self.rx.reclaimed_at()
+    }
+
+    /// The grant is larger than the fewest. True: the timer that looks at its size must be started.
+    pub(crate) fn watch_credits(&mut self) -> bool {
+        self.rx.is_raised() && !std::mem::replace(&mut self.has_credit_timer, true)
+    }
+
+    /// That timer fired. By how many entries the grant gets smaller at once.
+    pub(crate) fn on_credit_period(&mut self, now: Time) -> u64 {
+        self.has_credit_timer = false;
+        self.rx.on_period(now)
+    }
+
+    /// The peer wants credits back.
+    pub(crate) fn on_reclaim(&mut self, most: u32) -> Result<(), CreditError> {
+        self.tx.on_reclaim(most)
     }
 
     // ---- the path MTU

@@ -24,8 +24,8 @@ pub(crate) const CHUNKS_PER_APP_MAX: usize = 8192;
 /// Freed slots of a session that wait at least, while unused ones are left. Few, so that a session stays in few pages.
 pub(crate) const SLOT_REUSE_DELAY: usize = 64;
 
-/// Fewest SRQ entries of a grant. With fewer, a quarter of the grant would not be a whole credit in addition to the
-/// reserve.
+/// Fewest SRQ entries of a grant, which every lane has, whether it is used or not. A few small messages a second need no
+/// more, and each costs little of a frame that gives them back.
 pub const LANE_CREDITS_MIN: u32 = 8;
 /// Most SRQ entries of a grant.
 pub const LANE_CREDITS_MAX: u32 = 1 << 16;
@@ -33,6 +33,24 @@ pub const LANE_CREDITS_MAX: u32 = 1 << 16;
 pub(crate) const CREDITS_RESERVED: u64 = 1;
 /// The peer is short of credits when it has at most this many left.
 pub(crate) const CREDITS_LOW: u64 = 2;
+/// Credits that are not given back by a frame of their own while there are fewer.
+pub(crate) const CREDITS_DUE_MIN: u64 = 4;
+/// A grant of which half was used in this time gets larger, and one of which less than a quarter was used gets smaller.
+/// Longer than round trips, so that a grant grows with each of them.
+pub(crate) const CREDITS_PERIOD: Duration = Duration::from_secs(1);
+/// How often lanes are asked for entries at most, while others want them and there are none.
+pub(crate) const RECLAIM_PACE: Duration = Duration::from_millis(10);
+/// A peer that holds entries for so long after it was asked for them, while others want them, has its lane reset.
+pub(crate) const RECLAIM_WITHIN: Duration = Duration::from_secs(5);
+/// Entries whose buffers are one memory region.
+pub(crate) const RECV_BLOCK_ENTRIES: u32 = 64;
+/// Entries that are posted and granted to nobody, at most a quarter of all: a peer that uses more than it was given uses
+/// these until the engine sees it, and not those of other lanes.
+pub(crate) const RECV_SLACK: u32 = 256;
+/// Least bytes of all receive buffers.
+pub const SRQ_BYTES_MIN: u64 = 64 << 10;
+/// Most bytes of all receive buffers.
+pub const SRQ_BYTES_MAX: u64 = 1 << 40;
 
 /// Work requests that a lane's send queue holds, if the device allows as many.
 pub(crate) const SEND_QUEUE_DEPTH: u32 = 256;
@@ -165,5 +183,5 @@ const _: () = {
     assert!(RING_BYTES_MIN << (RING_CLASSES - 1) == RING_BYTES_MAX);
     assert!(FRAME_SLOTS as u32 > SIGNAL_WRS);
     assert!(SEND_QUEUE_DEPTH_MIN as usize > SIGNAL_WRS as usize + SEND_QUEUE_RESERVED);
-    assert!(LANE_CREDITS_MIN as u64 / 4 >= 1 && LANE_CREDITS_MIN as u64 > CREDITS_LOW + CREDITS_RESERVED);
+    assert!(LANE_CREDITS_MIN as u64 >= CREDITS_DUE_MIN + CREDITS_RESERVED && CREDITS_DUE_MIN > CREDITS_LOW);
 };

@@ -1,13 +1,14 @@
 //! The shared receive queue: its buffers, what is posted, and what is granted to lanes.
 //!
-//! Owns the invariant that the sum of grants never exceeds the entries posted or in hand: a grant is made only after
-//! its entries were posted, and a consumed entry is posted again at once. It must never read more of a buffer than was
-//! received, and must never give a buffer out while it is posted.
+//! Owns the invariant that the sum of grants never exceeds the entries posted or in hand: a grant is made or grows only
+//! after its entries were posted, and a consumed entry is posted again at once. Buffers are bounded by bytes: of these
+//! each lane has the fewest entries for certain, and the rest goes to lanes that use it. It must never read more of a
+//! buffer than was received, and must never give a buffer out while it is posted.
 
 use verbs::{Access, MrId, PostError, Provider, RecvWr, Region, Sge, SrqId, SrqInit, VerbsError};
 
 use crate::ids::LaneId;
-use crate::limits::RECV_BATCH;
+use crate::limits::{LANE_CREDITS_MIN, RECV_BATCH, RECV_BLOCK_ENTRIES, RECV_SLACK};
 
 /// Marks the `wr_id` of receives: the other fields of a failed completion do not distinguish it from a send.
 pub(crate) const RECV_WR: u64 = 1 << 63;
@@ -31,35 +32,44 @@ pub(crate) struct RecvPool {
     srq: SrqId,
     queues: u32,
     entry_bytes: u32,
-    per_grant: u32,
     blocks: Vec<Block>,
-    /// Entries of blocks that were never posted: left over from a grant that failed.
+    /// Entries of blocks that were never posted.
     spare: Vec<u32>,
     /// Entries posted or in hand.
     entries: u64,
+    /// Lanes with a grant, and the sum of their grants.
+    lanes: u64,
     granted: u64,
+    /// Entries that lanes may have beyond the fewest, all together.
+    extra_max: u64,
+    /// Entries that are posted beyond those granted.
+    slack: u64,
     returning: Vec<Returning>,
     failures: u64,
 }
 
 impl RecvPool {
-    /// Makes the SRQ for `grants` grants of `per_grant` entries.
+    /// Makes the SRQ for `entries` entries at most and as many as `lanes` lanes, which have room for the fewest each.
     pub(crate) fn new<P: Provider>(
         nic: &mut P,
         entry_bytes: u32,
-        per_grant: u32,
-        grants: u32,
+        entries: u32,
+        lanes: u32,
     ) -> Result<Self, VerbsError> {
-        let srq = nic.create_srq(&SrqInit { max_wr: per_grant.saturating_mul(grants), max_sge: 1, limit: 0 })?;
+        let srq = nic.create_srq(&SrqInit { max_wr: entries, max_sge: 1, limit: 0 })?;
+        let slack = u64::from(RECV_SLACK.min(entries / 4));
+        let extra_max = u64::from(entries).saturating_sub(slack + u64::from(lanes) * u64::from(LANE_CREDITS_MIN));
         Ok(Self {
             srq,
             queues: 1,
             entry_bytes,
-            per_grant,
             blocks: Vec::new(),
             spare: Vec::new(),
             entries: 0,
+            lanes: 0,
             granted: 0,
+            extra_max,
+            slack,
             returning: Vec::new(),
             failures: 0,
         })
@@ -89,49 +99,81 @@ impl RecvPool {
         (self.blocks.len() as u32, self.blocks.iter().map(|b| b.region.len()).sum())
     }
 
-    /// Posts what a further grant needs, and counts it as given.
-    pub(crate) fn grant<P: Provider>(&mut self, nic: &mut P) -> Result<(), VerbsError> {
-        let needed = (self.granted + u64::from(self.per_grant)).saturating_sub(self.entries);
-        if needed > self.spare.len() as u64 {
-            self.add_block(nic)?;
+    /// Posts what the first grant of a lane needs, and counts it as given. How many entries it has.
+    pub(crate) fn grant<P: Provider>(&mut self, nic: &mut P) -> Result<u32, VerbsError> {
+        self.provide(nic, LANE_CREDITS_MIN.into())?;
+        self.lanes += 1;
+        self.granted += u64::from(LANE_CREDITS_MIN);
+        Ok(LANE_CREDITS_MIN)
+    }
+
+    /// Makes a lane's grant larger, by `wanted` entries at most. By how many.
+    pub(crate) fn grow<P: Provider>(&mut self, nic: &mut P, wanted: u64) -> u64 {
+        let by = wanted.min(self.extra_max.saturating_sub(self.extra()));
+        if by == 0 || self.provide(nic, by).is_err() {
+            return 0;
         }
-        for _ in 0..needed {
-            let Some(&entry) = self.spare.last() else { break };
+        self.granted += by;
+        by
+    }
+
+    /// Entries that lanes have beyond the fewest.
+    fn extra(&self) -> u64 {
+        self.granted.saturating_sub(self.lanes * u64::from(LANE_CREDITS_MIN))
+    }
+
+    /// What each of so many lanes may have when they share all there is.
+    pub(crate) fn share(&self, of: u64) -> u64 {
+        u64::from(LANE_CREDITS_MIN) + self.extra_max / of.max(1)
+    }
+
+    /// A lane's grant got smaller: the entries serve others.
+    pub(crate) fn release(&mut self, entries: u64) {
+        self.granted = self.granted.saturating_sub(entries);
+    }
+
+    /// A lane's queue pair is destroyed: its grant, of so many entries, serves the next lane.
+    pub(crate) fn release_lane(&mut self, entries: u64) {
+        self.release(entries);
+        self.lanes = self.lanes.saturating_sub(1);
+    }
+
+    /// Posts entries until `more` are posted beyond those that are granted, and the slack.
+    fn provide<P: Provider>(&mut self, nic: &mut P, more: u64) -> Result<(), VerbsError> {
+        while self.entries < self.granted + more + self.slack {
+            let Some(&entry) = self.spare.last() else {
+                self.add_block(nic)?;
+                continue;
+            };
             let sges = [self.sge(entry)];
             nic.post_srq_recv(self.srq, &[RecvWr { wr_id: RECV_WR | u64::from(entry), sges: &sges }])
                 .map_err(|e| e.cause)?;
             self.spare.pop();
             self.entries += 1;
         }
-        self.granted += u64::from(self.per_grant);
         Ok(())
     }
 
-    /// A lane's queue pair is destroyed: its entries serve the next lane.
-    pub(crate) fn release_grant(&mut self) {
-        self.granted = self.granted.saturating_sub(self.per_grant.into());
-    }
-
     fn add_block<P: Provider>(&mut self, nic: &mut P) -> Result<(), VerbsError> {
-        let bytes = u64::from(self.entry_bytes) * u64::from(self.per_grant);
+        let bytes = u64::from(self.entry_bytes) * u64::from(RECV_BLOCK_ENTRIES);
         let region = Region::anonymous(bytes as usize)
             .map_err(|e| VerbsError::Os { call: "mmap", errno: e.raw_os_error().unwrap_or(0) })?;
         let mr = nic.reg_mr(&region, 0, bytes, Access::LOCAL_WRITE)?;
-        let first = self.blocks.len() as u32 * self.per_grant;
+        let first = self.blocks.len() as u32 * RECV_BLOCK_ENTRIES;
         self.blocks.push(Block { region, sge: Sge { addr: 0, len: self.entry_bytes, lkey: mr.lkey } });
-        self.spare.extend((first..first + self.per_grant).rev());
+        self.spare.extend((first..first + RECV_BLOCK_ENTRIES).rev());
         Ok(())
     }
 
     fn sge(&self, entry: u32) -> Sge {
-        let block = &self.blocks[(entry / self.per_grant) as usize];
-        Sge { addr: u64::from(entry % self.per_grant) * u64::from(self.entry_bytes), ..block.sge }
+        let block = &self.blocks[(entry / RECV_BLOCK_ENTRIES) as usize];
+        Sge { addr: u64::from(entry % RECV_BLOCK_ENTRIES) * u64::from(self.entry_bytes), ..block.sge }
     }
 
     /// The entry that a receive completion is of. `None`: no such entry was ever posted.
     pub(crate) fn entry_of(&self, wr_id: u64) -> Option<u32> {
         let entry = u32::try_from(wr_id & !RECV_WR).ok()?;
-        ((entry / self.per_grant) < self.blocks.len() as u32).then_some(entry)
+        ((entry / RECV_BLOCK_ENTRIES) < self.blocks.len() as u32).then_some(entry)
     }
 
     /// Copies out what a SEND left in an entry; false if it is said to be longer than the entry.
@@ -141,7 +183,7 @@ impl RecvPool {
         }
         out.clear();
         out.resize(bytes as usize, 0);
-        let block = &self.blocks[(entry / self.per_grant) as usize];
+        let block = &self.blocks[(entry / RECV_BLOCK_ENTRIES) as usize];
         block.region.read(self.sge(entry).addr, out).is_ok()
     }
 
@@ -165,8 +207,9 @@ impl RecvPool {
         nic.post_srq_recv(self.srq, &wrs[..batch.len()])
     }
 
-    /// Posts consumed entries again; calls `reposted` for each with the lane that consumed it.
-    pub(crate) fn repost<P: Provider>(&mut self, nic: &mut P, mut reposted: impl FnMut(LaneId, u32)) {
+    /// Posts consumed entries again; calls `reposted` for each with the lane that consumed it, which says by how much its
+    /// grant gets smaller.
+    pub(crate) fn repost<P: Provider>(&mut self, nic: &mut P, mut reposted: impl FnMut(LaneId, u32) -> u64) {
         while !self.returning.is_empty() {
             let count = self.returning.len().min(RECV_BATCH);
             let result = match count {
@@ -177,7 +220,7 @@ impl RecvPool {
             let done = result.as_ref().map_or_else(|e| e.index.min(count), |()| count);
             for r in self.returning.drain(..done) {
                 if let Some((lane, incarnation)) = r.lane {
-                    reposted(lane, incarnation);
+                    self.granted = self.granted.saturating_sub(reposted(lane, incarnation));
                 }
             }
             if result.is_err() {

@@ -20,6 +20,7 @@ pub(crate) struct Timers {
     /// After the last sweep.
     connects_kept: usize,
     heads: VecDeque<(Time, LaneId)>,
+    credits: VecDeque<(Time, LaneId)>,
     orphans: VecDeque<(Time, AppId)>,
 }
 
@@ -46,6 +47,10 @@ impl Timers {
         self.heads.push_back((at, lane));
     }
 
+    pub(crate) fn start_credits(&mut self, at: Time, lane: LaneId) {
+        self.credits.push_back((at, lane));
+    }
+
     pub(crate) fn start_orphan(&mut self, at: Time, app: AppId) {
         self.orphans.push_back((at, app));
     }
@@ -56,6 +61,10 @@ impl Timers {
 
     pub(crate) fn due_heads(&mut self, now: Time) -> Option<LaneId> {
         due(&mut self.heads, now)
+    }
+
+    pub(crate) fn due_credits(&mut self, now: Time) -> Option<LaneId> {
+        due(&mut self.credits, now)
     }
 
     pub(crate) fn due_orphan(&mut self, now: Time) -> Option<AppId> {
@@ -73,8 +82,9 @@ impl Timers {
     pub(crate) fn deadline(&self) -> Option<Time> {
         let connect = self.connects.front().map(|e| e.0);
         let heads = self.heads.front().map(|e| e.0);
+        let credits = self.credits.front().map(|e| e.0);
         let orphan = self.orphans.front().map(|e| e.0);
-        [connect, heads, orphan].into_iter().flatten().min()
+        [connect, heads, credits, orphan].into_iter().flatten().min()
     }
 }
 
@@ -96,6 +106,9 @@ mod tests {
         t.start_heads(Time(5), LaneId::from_bits(1));
         t.start_orphan(Time(7), AppId(1));
         assert_eq!(t.deadline(), Some(Time(5)));
+        t.start_credits(Time(4), LaneId::from_bits(2));
+        assert_eq!((t.deadline(), t.due_credits(Time(3))), (Some(Time(4)), None));
+        assert_eq!(t.due_credits(Time(4)), Some(LaneId::from_bits(2)));
         assert_eq!(t.due_heads(Time(4)), None);
         assert_eq!(t.due_heads(Time(5)), Some(LaneId::from_bits(1)));
         assert_eq!(t.due_orphan(Time(9)), Some(AppId(1)));

@@ -27,13 +27,18 @@ pub(crate) struct Prepared {
 /// Checks limits, device and group of a configuration.
 pub(crate) fn prepare(config: Config) -> Result<Prepared, DaemonError> {
     config.check_limits().map_err(limit)?;
-    let (mut config, fit) = config.fitted(Machine::here());
+    let (mut config, mut fit) = config.fitted(Machine::here());
     let group = config.socket_group.as_deref().map(group_of).transpose()?;
     let device = device::find(&config)?;
-    config.engine_config().check_device(&device.room).map_err(|e| match e {
+    let engine = config.engine_config();
+    let room = engine.check_device(&device.room).map_err(|e| match e {
         SetupError::Config(what) => limit(what),
         other => other.into(),
     })?;
+    if room.lanes < engine.lanes_max {
+        let (wanted, held) = (engine.lanes_max, room.lanes);
+        fit.words.push(format!("lanes_max {held}, not {wanted}: what srq_bytes_max and {} hold", device.room.name));
+    }
     config.device = device.decision.device.clone();
     config.device_reason.clone_from(&device.decision.reason);
     Ok(Prepared { config, fit, device, group })
@@ -82,12 +87,26 @@ mod tests {
         config.set_limit("lane_credits", u64::from(engine::LANE_CREDITS_MAX)).unwrap();
         config.set_limit("connections_max", u64::from(engine::TABLE_MAX)).unwrap();
         let report = check(&config);
-        // The software NIC has as many SRQ entries as one lane of this size takes, and completions for it.
+        // That many for one lane is what a lane may ask for, and not what it has.
         assert!(report.is_ok(), "{report:?}");
         assert!(config.set_limit("connections_max", 1_000_000).unwrap_err().contains("connections_max"));
         config.engine_limits.insert("connections_max", 1_000_000);
         let refused = check(&config).unwrap_err().to_string();
         assert!(refused.contains("connections_max is 1000000"), "{refused}");
+    }
+
+    #[test]
+    fn lanes_that_receive_buffers_do_not_hold_are_told() {
+        let mut config = config();
+        assert!(config.set_limit("srq_bytes_max", 1 << 60).unwrap_err().contains("srq_bytes_max"));
+        config.set_limit("lanes_max", 4096).unwrap();
+        config.set_limit("srq_bytes_max", 8 << 20).unwrap();
+        let words = check(&config).unwrap().fit.words.join("\n");
+        assert!(words.contains("srq_bytes_max 8388608: as configured"), "{words}");
+        assert!(words.contains("lanes_max 128, not 4096"), "{words}");
+        config.set_limit("srq_bytes_max", 1000).unwrap();
+        let refused = check(&config).unwrap_err().to_string();
+        assert!(refused.contains("srq_bytes_max is 1000"), "{refused}");
     }
 
     #[test]

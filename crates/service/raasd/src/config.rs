@@ -199,8 +199,10 @@ impl Config {
 
     /// Gives numbers to the limits that are to fit the machine. Returns which, and why.
     pub fn fitted(mut self, machine: Machine) -> (Self, Fit) {
-        let fit = Fit::new(machine, self.engine_limits.get("apps_max").copied(), self.limits.clients_max);
+        let set = |key| self.engine_limits.get(key).copied().filter(|n| *n > 0);
+        let fit = Fit::new(machine, set("apps_max"), self.limits.clients_max, set("srq_bytes_max"));
         self.engine_limits.insert("apps_max", fit.apps_max);
+        self.engine_limits.insert("srq_bytes_max", fit.srq_bytes_max);
         self.limits.clients_max = fit.clients_max;
         (self, fit)
     }
@@ -220,7 +222,7 @@ impl Config {
 
     /// The data path's part; of limits that are to fit the machine, and were not yet [`Self::fitted`], 0.
     pub fn engine_config(&self) -> EngineConfig {
-        let mut engine = EngineConfig { apps_max: 0, ..EngineConfig::new(self.host_addresses()) };
+        let mut engine = EngineConfig { apps_max: 0, srq_bytes_max: 0, ..EngineConfig::new(self.host_addresses()) };
         for limit in LIMITS {
             if let (Target::Engine { set, .. }, Some(&value)) = (limit.target, self.engine_limits.get(limit.key)) {
                 set(&mut engine, value);

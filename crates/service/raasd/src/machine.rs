@@ -15,6 +15,10 @@ const MEMORY_PER_APP: u64 = 1 << 20;
 const APPS_PLENTY: u64 = 4096;
 /// Fewest applications for which room is made; with fewer there is no point in a daemon.
 const APPS_FEWEST: u64 = 16;
+/// The part of the memory that receive buffers may take, unless that is more than [`SRQ_BYTES_PLENTY`].
+const SRQ_PART: u64 = 16;
+/// Receive buffers for 4,096 lanes at rest, and as many again for lanes that speak.
+const SRQ_BYTES_PLENTY: u64 = 256 << 20;
 /// Most of either limit.
 const MOST: u64 = 65_536;
 
@@ -48,6 +52,8 @@ pub struct Fit {
     pub apps_max: u64,
     /// `clients_max`: as set, or as fits.
     pub clients_max: u64,
+    /// `srq_bytes_max`: as set, or as fits.
+    pub srq_bytes_max: u64,
     /// What was chosen and why, a line for each limit.
     pub words: Vec<String>,
     /// A limit that was set and does not fit, and what to do.
@@ -55,8 +61,8 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// `apps` and `clients` are what somebody set; 0 or none is to fit.
-    pub(crate) fn new(machine: Machine, apps: Option<u64>, clients: u64) -> Self {
+    /// `apps`, `clients` and `srq_bytes` are what somebody set; 0 or none is to fit.
+    pub(crate) fn new(machine: Machine, apps: Option<u64>, clients: u64, srq_bytes: Option<u64>) -> Self {
         let by_descriptors = machine.descriptors.saturating_sub(DESCRIPTORS_RESERVED) / DESCRIPTORS_PER_APP;
         let by_memory = machine.memory_bytes / MEMORY_PER_APP;
         let room = by_descriptors.min(by_memory);
@@ -78,8 +84,19 @@ impl Fit {
                 "apps_max is {apps_max}, but {held}: raise the descriptor limit (LimitNOFILE=, ulimit -Hn) or lower apps_max"
             )
         });
-        let words = vec![format!("apps_max {apps_max}: {why}"), format!("clients_max {clients_max}: {of_clients}")];
-        Self { apps_max, clients_max, words, too_much }
+        let fitting = (machine.memory_bytes / SRQ_PART).clamp(engine::SRQ_BYTES_MIN, SRQ_BYTES_PLENTY);
+        let srq_bytes_max = srq_bytes.unwrap_or(fitting);
+        let of_srq = match srq_bytes {
+            Some(_) => "as configured".into(),
+            None if fitting == SRQ_BYTES_PLENTY => "the default".into(),
+            None => format!("a part in {SRQ_PART} of {} of memory", mebibytes(machine.memory_bytes)),
+        };
+        let words = vec![
+            format!("apps_max {apps_max}: {why}"),
+            format!("clients_max {clients_max}: {of_clients}"),
+            format!("srq_bytes_max {srq_bytes_max}: {of_srq}"),
+        ];
+        Self { apps_max, clients_max, srq_bytes_max, words, too_much }
     }
 }
 
@@ -121,8 +138,9 @@ mod tests {
 
     #[test]
     fn limits_fit_descriptors_and_memory() {
-        let fit = |descriptors, memory: u64| Fit::new(Machine::new(descriptors, memory), None, 0);
+        let fit = |descriptors, memory: u64| Fit::new(Machine::new(descriptors, memory), None, 0, None);
         let plenty = fit(1 << 20, 64 << 30);
+        assert_eq!((plenty.srq_bytes_max, fit(1 << 20, 1 << 30).srq_bytes_max), (SRQ_BYTES_PLENTY, 64 << 20));
         assert_eq!((plenty.apps_max, plenty.clients_max), (APPS_PLENTY, 2 * APPS_PLENTY));
         assert!(plenty.apps_max.div_ceil(4) >= 300, "300 processes of one ordinary user");
         let few = fit(1024, 64 << 30);
@@ -136,9 +154,9 @@ mod tests {
 
     #[test]
     fn what_was_set_stays_and_is_told_where_it_does_not_fit() {
-        let fit = Fit::new(Machine::new(4096, 8 << 30), Some(7), 9);
-        assert_eq!((fit.apps_max, fit.clients_max, fit.too_much), (7, 9, None));
-        let fit = Fit::new(Machine::new(4096, 8 << 30), Some(60_000), 0);
+        let fit = Fit::new(Machine::new(4096, 8 << 30), Some(7), 9, Some(1 << 20));
+        assert_eq!((fit.apps_max, fit.clients_max, fit.srq_bytes_max, fit.too_much), (7, 9, 1 << 20, None));
+        let fit = Fit::new(Machine::new(4096, 8 << 30), Some(60_000), 0, None);
         assert_eq!((fit.apps_max, fit.clients_max), (60_000, MOST));
         assert!(fit.too_much.unwrap().contains("apps_max is 60000"));
     }

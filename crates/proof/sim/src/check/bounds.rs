@@ -18,10 +18,13 @@ pub(crate) struct Limits {
     /// The largest grant of any host: what a peer may have given.
     credits_max: u64,
     ring_memory_per_app_max: u64,
+    receives_max: u64,
 }
 
-/// Regions that a lane's frames and a grant's receives take.
-const REGIONS_PER_LANE: usize = 2;
+/// Regions that a lane's frames take.
+const REGIONS_PER_LANE: usize = 1;
+/// Receives whose buffers are one region.
+const RECEIVES_PER_REGION: usize = 64;
 /// Memory regions of the UD queue pair: receives and sends.
 const REGIONS_PER_UD_QP: usize = 2;
 
@@ -39,6 +42,7 @@ impl Limits {
             lane_credits: plan.lane_credits.into(),
             credits_max: plans.iter().map(|p| p.lane_credits).max().unwrap_or(0).into(),
             ring_memory_per_app_max: plan.ring_memory_per_app_max,
+            receives_max: plan.srq_bytes_max / u64::from(plan.send_bytes_max),
         }
     }
 }
@@ -73,6 +77,7 @@ impl Checks {
         let connections: u64 = apps.iter().map(|a| u64::from(a.connections)).sum();
         bound("connections", connections, limits.connections_max.into());
         bound("lanes", lanes.len() as u64, limits.lanes_max.into());
+        bound("receives", totals.srq_free, limits.receives_max);
         bound("queue pairs", tap.qps.len() as u64, u64::from(limits.lanes_max) + u64::from(totals.ud_qps));
         for app in &apps {
             bound("ring memory of one application", app.pinned_bytes, limits.ring_memory_per_app_max);
@@ -108,9 +113,11 @@ impl Checks {
         let totals = engine.totals();
         let in_use = lanes.iter().filter(|l| l.qpn.is_some_and(|qpn| qpn != 0)).count();
         left("queue pairs", tap.qps.len(), in_use + totals.ud_qps as usize);
-        let regions_max = limits.lanes_max as usize * REGIONS_PER_LANE + totals.ud_qps as usize * REGIONS_PER_UD_QP;
+        let regions_max = limits.lanes_max as usize * REGIONS_PER_LANE
+            + (totals.srq_free as usize).div_ceil(RECEIVES_PER_REGION)
+            + totals.ud_qps as usize * REGIONS_PER_UD_QP;
         left("regions beyond those of lanes", tap.mrs.len().saturating_sub(regions_max), 0);
-        let granted = u64::from(totals.rc_qps) * limits.lane_credits;
+        let granted: u64 = lanes.iter().map(|l| l.granted).sum();
         if totals.srq_free < granted {
             self.fail(now, "credits", format!("host {host}: {} receives for {granted} granted", totals.srq_free));
         }

@@ -121,6 +121,7 @@ impl Engine {
             unknown: Vec::new(),
             counters: vec![
                 ("credit_stalls", c.credit_stalls),
+                ("credit_shortages", c.credit_shortages),
                 ("stale_frames", c.stale_frames),
                 ("app_faults", c.app_faults),
                 ("violations", c.violations),

@@ -80,16 +80,16 @@ impl Engine {
         if self.lanes.get(id).is_some_and(Lane::has_qp) {
             self.sever(nic, id, Reason::PeerLost);
         }
-        self.recv.grant(nic)?;
+        let credits = self.recv.grant(nic)?;
         let (qpn, endpoint) = match self.make_qp(nic, id) {
             Ok(made) => made,
             Err(e) => {
-                self.recv.release_grant();
+                self.recv.release_lane(credits.into());
                 return Err(e);
             }
         };
         self.last_incarnation = self.last_incarnation.wrapping_add(1).max(1);
-        let (incarnation, credits) = (self.last_incarnation, self.config.lane_credits);
+        let incarnation = self.last_incarnation;
         let lane = self.lanes.get_mut(id).expect("found or made above");
         lane.on_offered(OwnEnd { incarnation, qpn, endpoint: endpoint.clone(), credits });
         self.lanes.bind(qpn, id);
@@ -257,7 +257,8 @@ impl Engine {
 
     /// Afterwards no WRITE of the peer can land on the old incarnation, and no WRITE of this end still reads memory.
     pub(super) fn destroy_lane_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
-        let Some(qpn) = self.lanes.get(id).and_then(Lane::qpn) else { return };
+        let Some((lane, qpn)) = self.lanes.get(id).and_then(|lane| Some((lane, lane.qpn()?))) else { return };
+        let granted = lane.granted();
         // In error the queue pair gives back the receives that it holds.
         let _ = nic.modify_qp(qpn, &QpModify::Err);
         for _ in 0..DRAIN_POLLS {
@@ -270,7 +271,7 @@ impl Engine {
             self.counters.device_refusals += 1;
         }
         self.lanes.unbind(qpn);
-        self.recv.release_grant();
+        self.recv.release_lane(granted);
         self.forget_completions(qpn);
         self.repost(nic);
     }

@@ -53,16 +53,6 @@ impl Engine {
         true
     }
 
-    /// Posts consumed receives again; from then on they may be given back as credits.
-    pub(super) fn repost<P: Provider>(&mut self, nic: &mut P) {
-        let lanes = &mut self.lanes;
-        self.recv.repost(nic, |id, incarnation| {
-            if lanes.get_mut(id).is_some_and(|lane| lane.on_reposted(incarnation)) {
-                lanes.queue(id);
-            }
-        });
-    }
-
     fn on_completion<P: Provider>(&mut self, nic: &mut P, c: &Completion) {
         let lane = self.lanes.of_qp(c.qpn);
         if lane.is_none() && self.datagrams.is_port(c.qpn) {
@@ -134,7 +124,7 @@ impl Engine {
         c: &Completion,
     ) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
-        lane.on_arrival()?;
+        lane.on_arrival(self.now)?;
         match (c.opcode, c.imm) {
             (WcOpcode::RecvWriteImm, Some(imm)) => self.on_data(id, imm, c),
             _ => {
@@ -218,6 +208,8 @@ impl Engine {
                 self.on_peer_end(route);
                 Ok(())
             }
+            Record::Reclaim { most } => self.on_reclaim(id, most),
+            Record::Yield { count } => self.on_yield(id, count),
         }
     }
 

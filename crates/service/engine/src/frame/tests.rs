@@ -52,7 +52,7 @@ fn record_bytes() {
         to_address: "10.1.2.3".parse().unwrap(),
     });
     #[rustfmt::skip]
-    let cases: [(Record, &[u8]); 7] = [
+    let cases: [(Record, &[u8]); 9] = [
         (open, &[
             1, 0, 0, 48, 0x00, 0x10, 0x00, 0x01,
             0x00, 0x04, 0x00, 0x00, 0x11, 0x22, 0x33, 0x44,
@@ -70,6 +70,8 @@ fn record_bytes() {
         (Record::Fin { route: 6, final_tail: 1 << 32 }, &[5, 0, 0, 16, 0, 0, 0, 6, 0, 0, 0, 1, 0, 0, 0, 0]),
         (Record::Stop { route: 7 }, &[6, 0, 0, 8, 0, 0, 0, 7]),
         (Record::Reset { route: 8, reason: 10 }, &[7, 0, 0, 16, 0, 0, 0, 8, 0, 0, 0, 10, 0, 0, 0, 0]),
+        (Record::Reclaim { most: 8 }, &[8, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0]),
+        (Record::Yield { count: 503 }, &[9, 0, 0, 16, 0, 0, 0, 0, 0, 0, 1, 0xf7, 0, 0, 0, 0]),
     ];
     for (record, bytes) in cases {
         let frame = build(&[record]);
@@ -146,6 +148,8 @@ fn any_record() -> impl Strategy<Value = Record> {
         (any::<u32>(), any::<u64>()).prop_map(|(route, final_tail)| Record::Fin { route, final_tail }),
         any::<u32>().prop_map(|route| Record::Stop { route }),
         (any::<u32>(), any::<u32>()).prop_map(|(route, reason)| Record::Reset { route, reason }),
+        any::<u32>().prop_map(|most| Record::Reclaim { most }),
+        any::<u32>().prop_map(|count| Record::Yield { count }),
     ]
 }
 

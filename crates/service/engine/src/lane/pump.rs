@@ -97,6 +97,13 @@ impl Pump<'_> {
     /// Writes records until none is owed or the frame is full. True: among them is a Fin or Reset.
     fn fill(lane: &mut Lane, vqps: &mut Connections, frame: &mut FrameWriter<'_>, seq: u64) -> bool {
         let mut has_end = false;
+        // First, so that they fit any frame.
+        if let Some(most) = lane.rx.take_reclaim() {
+            frame.push(&Record::Reclaim { most });
+        }
+        if let Some(count) = lane.tx.give_up() {
+            frame.push(&Record::Yield { count });
+        }
         while let Some(nak) = lane.naks.front() {
             if !frame.push(&Record::OpenNak { route: nak.route, reason: nak.reason }) {
                 return has_end;

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros)] // a test may print
 mod apps;
 mod close;
+mod credits;
 mod datagrams;
 mod devices;
 mod evil;

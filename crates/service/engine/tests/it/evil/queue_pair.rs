@@ -1,6 +1,7 @@
 //! The evil host's end of a lane.
 
 use control::{DatagramOffer, LaneOffer};
+use engine::Engine;
 use roce::Nic;
 use verbs::*;
 
@@ -42,7 +43,11 @@ pub(super) fn join(evil: &mut Nic, qpn: Qpn, offer: &LaneOffer) {
 }
 
 pub(super) fn their_offer(qpn: Qpn, incarnation: u32) -> LaneOffer {
-    let gid = Gid::from(addr(1));
+    offer_of(1, qpn, incarnation)
+}
+
+fn offer_of(host: usize, qpn: Qpn, incarnation: u32) -> LaneOffer {
+    let gid = Gid::from(addr(host));
     let endpoint = RoceEndpoint {
         qpn,
         psn: Psn::new(5),
@@ -62,5 +67,55 @@ pub(super) fn their_offer(qpn: Qpn, incarnation: u32) -> LaneOffer {
         credits: GRANT,
         send_bytes_max: 4096,
         datagrams: Some(DatagramOffer { endpoint: port.to_endpoint().into_bytes(), token: 1 }),
+    }
+}
+
+/// Another peer of the engine, host 2, which sends as many frames as it is told.
+pub(super) struct Second {
+    pub(super) nic: Nic,
+    qpn: Qpn,
+    srq: SrqId,
+    region: Region,
+    lkey: Lkey,
+    sequence: u64,
+}
+
+impl Second {
+    const INCARNATION: u32 = 77;
+
+    /// Its lane is up.
+    pub(super) fn new(now: Time, engine: &mut Engine, of_engine: &mut impl Provider) -> Self {
+        let mut nic = super::nic(2);
+        let cq = nic.create_cq(1000).unwrap();
+        let srq = nic.create_srq(&SrqInit { max_wr: 1000, max_sge: 1, limit: 0 }).unwrap();
+        let qpn = queue_pair(&mut nic, cq, srq);
+        let region = Region::anonymous(1 << 20).unwrap();
+        let lkey = nic.reg_mr(&region, 0, 1 << 20, Access::LOCAL_WRITE).unwrap().lkey;
+        let offer = engine.lane_offer(of_engine, addr(2)).unwrap();
+        join(&mut nic, qpn, &offer);
+        engine.lane_accept(of_engine, addr(2), &offer_of(2, qpn, Self::INCARNATION)).unwrap();
+        engine.lane_ready(now, of_engine, addr(2));
+        let mut second = Self { nic, qpn, srq, region, lkey, sequence: 0 };
+        (0..GRANT).for_each(|_| second.post_recv());
+        second
+    }
+
+    fn post_recv(&mut self) {
+        let sges = [Sge { addr: 1 << 19, len: 4096, lkey: self.lkey }];
+        self.nic.post_srq_recv(self.srq, &[RecvWr { wr_id: 0, sges: &sges }]).unwrap();
+    }
+
+    /// Posts a frame without records.
+    pub(super) fn speak(&mut self) {
+        self.sequence += 1;
+        let mut frame = vec![1, 0, 0, 0];
+        frame.extend(Self::INCARNATION.to_be_bytes());
+        frame.extend(self.sequence.to_be_bytes());
+        frame.extend(0u64.to_be_bytes());
+        self.region.write(0, &frame).unwrap();
+        let sges = [Sge { addr: 0, len: frame.len() as u32, lkey: self.lkey }];
+        let flags = SendFlags::SIGNALED;
+        let wr = SendWr { wr_id: 0, op: SendOp::Send, payload: Payload::Sges(&sges), flags, dest: None };
+        let _ = self.nic.post_send(self.qpn, &[wr]);
     }
 }
