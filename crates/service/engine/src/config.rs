@@ -65,7 +65,7 @@ pub struct EngineConfig {
     pub lane_credits: u32,
     /// Size of an SRQ entry in bytes: longest SEND (256..=65,536).
     pub send_bytes_max: u32,
-    /// Bytes of all receive buffers of the SRQ, which are made as lanes need them (64 KiB..=1 TiB). Half of it is kept
+    /// Bytes of all receive buffers of the SRQ, which are made as lanes need them (4 KiB..=1 TiB). Half of it is kept
     /// for the fewest entries of each lane, so it bounds the number of lanes too.
     pub srq_bytes_max: u64,
     /// Bytes posted and not completed on a lane at most; at least four quanta and 256 KiB.

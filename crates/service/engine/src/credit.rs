@@ -30,12 +30,16 @@
 
 use verbs::Time;
 
-use crate::limits::{CREDITS_DUE_MIN, CREDITS_LOW, CREDITS_PERIOD, CREDITS_RESERVED, LANE_CREDITS_MAX, LANE_CREDITS_MIN};
+use crate::limits::{
+    CREDITS_DUE_MIN, CREDITS_LOW, CREDITS_PERIOD, CREDITS_RESERVED, LANE_CREDITS_MAX, LANE_CREDITS_MIN,
+};
 
 /// The peer broke the credit rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CreditError {
-    #[error("credit total went from {from} to {to} with {available} credits unused, of which {LANE_CREDITS_MAX} are allowed")]
+    #[error(
+        "credit total went from {from} to {to} with {available} credits unused, of which {LANE_CREDITS_MAX} are allowed"
+    )]
     Total { from: u64, to: u64, available: u64 },
     #[error("message number {0} came without a credit")]
     Overrun(u64),
@@ -201,7 +205,8 @@ impl RecvCredits {
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         let owed = self.owed();
-        self.is_reclaim_due || (owed > 0 && (owed >= (self.granted / 4).max(CREDITS_DUE_MIN) || self.unused <= CREDITS_LOW))
+        self.is_reclaim_due
+            || (owed > 0 && (owed >= (self.granted / 4).max(CREDITS_DUE_MIN) || self.unused <= CREDITS_LOW))
     }
 
     /// The total for a frame's header. It counts as given back from now on.

@@ -48,7 +48,7 @@ pub(crate) const RECV_BLOCK_ENTRIES: u32 = 64;
 /// these until the engine sees it, and not those of other lanes.
 pub(crate) const RECV_SLACK: u32 = 256;
 /// Least bytes of all receive buffers.
-pub const SRQ_BYTES_MIN: u64 = 64 << 10;
+pub const SRQ_BYTES_MIN: u64 = 4 << 10;
 /// Most bytes of all receive buffers.
 pub const SRQ_BYTES_MAX: u64 = 1 << 40;
 

@@ -86,7 +86,8 @@ impl Engine {
             let Some(lane) = self.lanes.get_mut(id) else { continue };
             let granted = lane.granted();
             if lane.reclaimed_at().is_some_and(|at| now.saturating_since(at) >= RECLAIM_WITHIN) {
-                let detail = format!("the peer keeps {granted} receive credits for which it was asked, and others want them");
+                let detail =
+                    format!("the peer keeps {granted} receive credits for which it was asked, and others want them");
                 self.lanes.fail(id, detail);
             } else if granted > share {
                 self.recv.release(lane.receive_credits().shrink(now, share));
