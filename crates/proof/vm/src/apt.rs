@@ -63,6 +63,18 @@ impl Apt {
         Ok(text.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
     }
 
+    /// The version of `package` that would be installed and the names of the packages that it depends on; none if no
+    /// source has it.
+    pub(super) fn candidate(&self, package: &str) -> Result<Option<(String, Vec<String>)>> {
+        let mut show = self.command("apt-cache", &["show", "--no-all-versions", package]);
+        let ended = child::run_quiet(&mut show, RESOLVE_LIMIT)?;
+        let text = ended.text(Stream::Out);
+        let Some(version) = field(&text, "Version").filter(|_| ended.success()) else { return Ok(None) };
+        let depends = field(&text, "Depends").unwrap_or_default().split(',');
+        let names = depends.filter_map(|entry| entry.split_whitespace().next()).map(str::to_owned).collect();
+        Ok(Some((version.to_owned(), names)))
+    }
+
     /// Packages, as `name=version`, that must be added to this machine's for `packages` to work. Installed packages
     /// that contradict them are left out of the private view; on the machine they stay.
     pub(super) fn missing(&self, packages: &[&str]) -> Result<Vec<String>> {

@@ -2,7 +2,7 @@
 //! kernels. Owns what is fetched and when it is fetched again. Nothing of it is installed on the machine.
 
 use super::apt::{self, Apt};
-use super::{bzimage, modules};
+use super::{bzimage, modules, siw};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 use std::cmp::Ordering;
@@ -27,6 +27,10 @@ const GUEST_PACKAGES: &[&str] = &[
     "iputils-ping",
 ];
 
+/// Packages that are taken without what they depend on: rdma-core drags in udev and systemd, and the bindings need only
+/// the libraries of [`GUEST_PACKAGES`].
+const ALONE: &[&str] = &["python3-pyverbs"];
+
 /// Everything that a boot needs.
 #[derive(Debug, Clone)]
 pub(super) struct Artifacts {
@@ -35,6 +39,27 @@ pub(super) struct Artifacts {
     /// Root of the packages laid over the host's root in the guest.
     pub(super) layer: PathBuf,
     pub(super) kernel: Kernel,
+    /// The module of the kernel's software iWARP device, where the guest has that one.
+    pub(super) siw: Option<PathBuf>,
+}
+
+/// The kernel's software RDMA device that a guest has on `eth0`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Device {
+    /// Soft-RoCE, which stock kernels have.
+    Rxe,
+    /// Software iWARP, which is built from the kernel's source package.
+    Siw,
+}
+
+impl Device {
+    /// The name of the device in the guest; without the number it is the type that `rdma link add` takes.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Device::Rxe => "rxe0",
+            Device::Siw => "siw0",
+        }
+    }
 }
 
 /// How qemu is started.
@@ -57,7 +82,7 @@ pub(super) struct Kernel {
 }
 
 /// Fetches what is missing in `dir`. One process at a time; others wait for it.
-pub(super) fn prepare(dir: &Path, kernel: &str, packages: &[&str]) -> Result<Artifacts> {
+pub(super) fn prepare(dir: &Path, kernel: &str, packages: &[&str], device: Device) -> Result<Artifacts> {
     for program in apt::NEEDED {
         ensure!(on_path(program), "{program} is not on PATH: guests are made of Debian packages");
     }
@@ -67,17 +92,18 @@ pub(super) fn prepare(dir: &Path, kernel: &str, packages: &[&str]) -> Result<Art
     let mut store = Store { dir, apt: None };
     let recipe = dir.join("recipe");
     if std::fs::read_to_string(&recipe).is_ok_and(|text| text != RECIPE) {
-        for part in ["qemu", "busybox", "layer", "kernel-6.1", "kernel-6.12"] {
+        for part in ["qemu", "busybox", "layer", "kernel-6.1", "kernel-6.12", "siw-6.1", "siw-6.12"] {
             remove(&dir.join(part))?;
         }
     }
     std::fs::write(&recipe, RECIPE)?;
-    Ok(Artifacts {
-        qemu: store.qemu()?,
-        busybox: store.busybox()?,
-        layer: store.layer(packages)?,
-        kernel: store.kernel(kernel)?,
-    })
+    let (qemu, busybox, layer) = (store.qemu()?, store.busybox()?, store.layer(packages)?);
+    let unpacked = store.kernel(kernel)?;
+    let siw = match device {
+        Device::Rxe => None,
+        Device::Siw => Some(store.siw(kernel, &unpacked.package)?),
+    };
+    Ok(Artifacts { qemu, busybox, layer, kernel: unpacked, siw })
 }
 
 struct Store<'d> {
@@ -114,9 +140,16 @@ impl Store<'_> {
     }
 
     fn layer(&mut self, more: &[&str]) -> Result<PathBuf> {
-        let wanted: Vec<&str> = GUEST_PACKAGES.iter().chain(more).copied().collect();
+        let (alone, more): (Vec<&str>, Vec<&str>) = more.iter().partition(|package| ALONE.contains(package));
+        let wanted: Vec<&str> = GUEST_PACKAGES.iter().copied().chain(more).collect();
         self.unpacked("layer", &wanted)?;
         let root = self.dir.join("layer");
+        for package in alone {
+            // The package's list of documents is there once it is unpacked.
+            if !root.join("usr/share/doc").join(package).exists() {
+                self.apt()?.unpack(&[package.to_owned()], &root)?;
+            }
+        }
         apt::drop_merged_links(&root)?;
         Ok(root)
     }
@@ -177,6 +210,26 @@ impl Store<'_> {
     }
 }
 
+impl Store<'_> {
+    /// The module for the kernel of `package`, built again when that one changes.
+    fn siw(&mut self, series: &str, package: &str) -> Result<PathBuf> {
+        let dir = self.dir.join(format!("siw-{series}"));
+        let (module, recipe) = (dir.join("siw.ko"), siw::recipe(package));
+        if module.exists() && std::fs::read_to_string(dir.join("recipe")).is_ok_and(|text| text == recipe) {
+            return Ok(module);
+        }
+        // The build tools must not see a relative path.
+        let making = self.dir.canonicalize()?.join(format!("siw-{series}.new"));
+        remove(&making)?;
+        eprintln!("vm: building siw for {package}");
+        siw::build(self.apt()?, package, series, &making).context("cannot build the kernel's siw")?;
+        std::fs::write(making.join("recipe"), recipe)?;
+        remove(&dir)?;
+        std::fs::rename(&making, &dir)?;
+        Ok(module)
+    }
+}
+
 /// The newest of these packages that is the distribution's ordinary kernel.
 fn newest_stock(packages: &[String]) -> Option<&str> {
     let special = ["-cloud-", "-rt-", "-dbg", "-unsigned"];
@@ -217,7 +270,7 @@ fn remove(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn on_path(program: &str) -> bool {
+pub(super) fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }

@@ -2,7 +2,7 @@
 //! tests/vm/guest-stage2. A guest that hangs, panics or ends without an exit code is an error with its kernel log,
 //! never a silent success.
 
-use super::artifacts::{Artifacts, Qemu};
+use super::artifacts::{Artifacts, Device, Qemu};
 use super::initramfs;
 use anyhow::{Context, Result};
 use harness::child::{self, Ended, Running, Stream};
@@ -28,6 +28,7 @@ const PASSED_ENV: &[&str] = &["RAAS_", "RUST_", "PROPTEST_", "NEXTEST"];
 pub(super) struct Boot {
     /// 1 or 2.
     pub(super) guests: u32,
+    pub(super) device: Device,
     pub(super) cpus: u32,
     pub(super) memory_mib: u32,
     /// MTU of eth0; 4096-byte RDMA packets need at least 4200.
@@ -58,7 +59,8 @@ pub(super) fn run(
     let dir = run_directory(runs)?;
     std::fs::create_dir_all(&boot.results)?;
     let results = boot.results.canonicalize()?;
-    let image = initramfs::build(&artifacts.busybox, &artifacts.kernel.modules, &root.join("tests/vm"))?;
+    let (kernel, siw) = (&artifacts.kernel, artifacts.siw.as_deref());
+    let image = initramfs::build(&artifacts.busybox, &kernel.modules, siw, &root.join("tests/vm"))?;
     std::fs::write(dir.join("initramfs"), image)?;
     let mut guests = vec![];
     for index in 1..=boot.guests {
@@ -180,7 +182,7 @@ fn environment(boot: &Boot, index: u32, root: &Path) -> String {
         ("VM_IP6", format!("fd00:77::{index}")),
         ("VM_PEER_IP6", format!("fd00:77::{peer}")),
         ("VM_MTU", boot.mtu.to_string()),
-        ("VM_RDMA_DEVICE", "rxe0".to_owned()),
+        ("VM_RDMA_DEVICE", boot.device.name().to_owned()),
         ("VM_RESULTS", "/run/results".to_owned()),
         ("VM_CWD", root.display().to_string()),
     ];
@@ -257,6 +259,7 @@ mod tests {
     fn each_guest_knows_itself_and_its_peer() {
         let boot = Boot {
             guests: 2,
+            device: Device::Rxe,
             cpus: 1,
             memory_mib: 512,
             mtu: 1500,
@@ -266,7 +269,8 @@ mod tests {
         };
         let second = environment(&boot, 2, Path::new("/repo"));
         assert!(second.contains("VM_IP='192.168.77.2'") && second.contains("VM_PEER_IP='192.168.77.1'"), "{second}");
-        let alone = environment(&Boot { guests: 1, ..boot }, 1, Path::new("/repo"));
-        assert!(alone.contains("VM_PEER_IP='192.168.77.1'"), "{alone}");
+        assert!(second.contains("VM_RDMA_DEVICE='rxe0'"), "{second}");
+        let alone = environment(&Boot { guests: 1, device: Device::Siw, ..boot }, 1, Path::new("/repo"));
+        assert!(alone.contains("VM_PEER_IP='192.168.77.1'") && alone.contains("VM_RDMA_DEVICE='siw0'"), "{alone}");
     }
 }

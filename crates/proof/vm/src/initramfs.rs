@@ -11,8 +11,9 @@ const PROGRAM: u32 = 0o100_755;
 /// Mount points that the first script uses.
 const DIRECTORIES: &[&str] = &["bin", "modules", "proc", "sys", "dev", "host", "layer", "rw", "root"];
 
-/// Builds the archive from the static `busybox`, the collected `modules` directory and the scripts in `scripts`.
-pub(super) fn build(busybox: &Path, modules: &Path, scripts: &Path) -> Result<Vec<u8>> {
+/// Builds the archive from the static `busybox`, the collected `modules` directory, the module `more` that is inserted
+/// after those, and the scripts in `scripts`.
+pub(super) fn build(busybox: &Path, modules: &Path, more: Option<&Path>, scripts: &Path) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     for name in DIRECTORIES {
         archive.add(name, DIRECTORY, &[])?;
@@ -23,6 +24,9 @@ pub(super) fn build(busybox: &Path, modules: &Path, scripts: &Path) -> Result<Ve
     for entry in std::fs::read_dir(modules).with_context(|| format!("cannot read {}", modules.display()))? {
         let entry = entry?;
         archive.add_file(&format!("modules/{}", entry.file_name().to_string_lossy()), &entry.path())?;
+    }
+    if let Some(more) = more {
+        archive.add_file("modules/more.ko", more)?;
     }
     Ok(trailer(archive.bytes)?)
 }
@@ -61,10 +65,10 @@ mod tests {
         let dir = tempfile::tempdir()?;
         let modules = dir.path().join("modules");
         std::fs::create_dir(&modules)?;
-        for (name, text) in [("busybox", "b"), ("guest-init", "i"), ("guest-stage2", "s"), ("modules/x.ko", "odd")] {
+        for (name, text) in [("busybox", "b"), ("guest-init", "i"), ("guest-stage2", "s"), ("modules/x.ko", "odd"), ("y.ko", "more")] {
             std::fs::write(dir.path().join(name), text)?;
         }
-        let bytes = build(&dir.path().join("busybox"), &modules, dir.path())?;
+        let bytes = build(&dir.path().join("busybox"), &modules, Some(&dir.path().join("y.ko")), dir.path())?;
         let mut found = vec![];
         let mut rest = &bytes[..];
         loop {
@@ -81,7 +85,8 @@ mod tests {
         assert!(found.contains(&("proc".to_owned(), DIRECTORY, String::new())), "{found:?}");
         assert!(found.contains(&("init".to_owned(), PROGRAM, "i".to_owned())), "{found:?}");
         assert!(found.contains(&("modules/x.ko".to_owned(), PROGRAM, "odd".to_owned())), "{found:?}");
-        assert_eq!(found.len(), DIRECTORIES.len() + 4);
+        assert!(found.contains(&("modules/more.ko".to_owned(), PROGRAM, "more".to_owned())), "{found:?}");
+        assert_eq!(found.len(), DIRECTORIES.len() + 5);
         Ok(())
     }
 }

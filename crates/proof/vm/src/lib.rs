@@ -1,5 +1,5 @@
 //! `cargo xtask vm`: runs a command in one or two guests that boot the distribution's stock kernel on the host's own
-//! root file system, with kernel soft-RoCE up as `rxe0`. Owns the command line; how to use it stands in docs/vm.md.
+//! root file system, with kernel soft-RoCE up as `rxe0` or software iWARP as `siw0`. Owns the command line; how to use it stands in docs/vm.md.
 
 #![forbid(unsafe_code)]
 
@@ -9,12 +9,14 @@ mod bzimage;
 mod guest;
 mod initramfs;
 mod modules;
+mod siw;
 mod sources;
 mod suite;
 
 pub use suite::{prepare_ahead, run as run_stage};
 
 use anyhow::{Result, bail};
+use artifacts::Device;
 use harness::child::Stream;
 use harness::repo::Repo;
 use std::path::PathBuf;
@@ -30,6 +32,9 @@ pub struct Args {
     /// Kernel series.
     #[arg(long, default_value = "6.1", value_parser = ["6.1", "6.12"])]
     kernel: String,
+    /// The kernel's software RDMA device on eth0; siw is built from the kernel's source package first.
+    #[arg(long, value_enum, default_value = "rxe")]
+    device: Device,
     /// Processors per guest.
     #[arg(long, default_value_t = 2)]
     cpus: u32,
@@ -69,7 +74,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let cache = repo.target.join("vm");
     let packages: Vec<&str> = args.packages.iter().map(String::as_str).collect();
-    let artifacts = artifacts::prepare(&cache, &args.kernel, &packages)?;
+    let artifacts = artifacts::prepare(&cache, &args.kernel, &packages, args.device)?;
     if args.prepare {
         println!("vm: ready, {}", artifacts.kernel.package);
         return Ok(ExitCode::SUCCESS);
@@ -79,6 +84,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let boot = guest::Boot {
         guests: args.guests,
+        device: args.device,
         cpus: args.cpus,
         memory_mib: args.memory_mib,
         mtu: args.mtu,

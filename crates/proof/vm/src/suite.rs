@@ -2,7 +2,7 @@
 //! says `PASS name`, `FAIL name: reason` or `SKIP name: reason` per case, or runs a Rust test binary; one that ends
 //! early cannot pass, because each states how many cases it has at least.
 
-use super::artifacts::{self, Artifacts};
+use super::artifacts::{self, Artifacts, Device};
 use super::guest::{self, Boot};
 use anyhow::Result;
 use harness::child::{self, Stream};
@@ -21,6 +21,7 @@ struct Suite {
     guests: u32,
     /// Kernel series, `6.1` or `6.12`.
     kernel: &'static str,
+    device: Device,
     /// MTU of the guests' network.
     mtu: u32,
     /// Packages that the guest needs beyond the usual ones.
@@ -45,12 +46,16 @@ const INTEROP_JUDGEMENTS: u64 = 8 * 2 + 23;
 /// The judges of one suite's results.
 const JUDGES_LIMIT: Duration = Duration::from_secs(10 * 60);
 
+/// What the suites of siw need: the dissector, and librdmacm for the script that is their application.
+const SIW_PACKAGES: &[&str] = &["tshark", "python3-pyverbs"];
+
 const SUITES: &[Suite] = &[
     Suite {
         name: "rxe-smoke",
         about: "kernel rxe talks to itself in one guest",
         guests: 1,
         kernel: "6.1",
+        device: Device::Rxe,
         mtu: 1500,
         packages: &[],
         programs: false,
@@ -65,6 +70,7 @@ const SUITES: &[Suite] = &[
         about: "kernel rxe talks between two guests",
         guests: 2,
         kernel: "6.1",
+        device: Device::Rxe,
         mtu: 1500,
         packages: &[],
         programs: false,
@@ -80,6 +86,7 @@ const SUITES: &[Suite] = &[
                 independent ICRC check judge every packet",
         guests: 1,
         kernel: "6.1",
+        device: Device::Rxe,
         mtu: 1500,
         packages: &["tshark"],
         programs: true,
@@ -94,6 +101,7 @@ const SUITES: &[Suite] = &[
         about: "the same judged by the newer kernel, whose rxe was rewritten in part",
         guests: 1,
         kernel: "6.12",
+        device: Device::Rxe,
         mtu: 1500,
         packages: &["tshark"],
         programs: true,
@@ -108,6 +116,7 @@ const SUITES: &[Suite] = &[
         about: "the service on rdma-core between two guests: real files both ways, every SHA-256 compared",
         guests: 2,
         kernel: "6.1",
+        device: Device::Rxe,
         mtu: 4200,
         packages: &[],
         programs: true,
@@ -122,6 +131,7 @@ const SUITES: &[Suite] = &[
         about: "the service with rxe on one host and the software NIC on the other",
         guests: 2,
         kernel: "6.1",
+        device: Device::Rxe,
         mtu: 1500,
         packages: &[],
         programs: true,
@@ -136,6 +146,7 @@ const SUITES: &[Suite] = &[
         about: "what a daemon does with memory that the system promised to nobody",
         guests: 1,
         kernel: "6.1",
+        device: Device::Rxe,
         mtu: 1500,
         packages: &[],
         programs: true,
@@ -146,10 +157,26 @@ const SUITES: &[Suite] = &[
         full_only: false,
     },
     Suite {
+        name: "siw-smoke",
+        about: "kernel siw (iWARP) talks to itself in one guest; tshark and an independent CRC check judge every FPDU",
+        guests: 1,
+        kernel: "6.1",
+        device: Device::Siw,
+        mtu: 1500,
+        packages: SIW_PACKAGES,
+        programs: false,
+        command: &["tests/vm/siw-tools"],
+        judges: Some("tests/vm/siw-judges"),
+        cases_min: 12,
+        timeout_s: 600,
+        full_only: false,
+    },
+    Suite {
         name: "rxe-smoke-6.12",
         about: "the same with the newer kernel",
         guests: 1,
         kernel: "6.12",
+        device: Device::Rxe,
         mtu: 1500,
         packages: &[],
         programs: false,
@@ -168,7 +195,7 @@ pub fn prepare_ahead(repo: &Repo, full: bool) {
     let cache = repo.target.join("vm");
     std::thread::spawn(move || {
         for suite in SUITES.iter().filter(|suite| full || !suite.full_only) {
-            if artifacts::prepare(&cache, suite.kernel, suite.packages).is_err() {
+            if artifacts::prepare(&cache, suite.kernel, suite.packages, suite.device).is_err() {
                 return;
             }
         }
@@ -207,7 +234,7 @@ fn run_suite(repo: &Repo, suite: &Suite) -> Result<Tally> {
         }
     }
     let cache = repo.target.join("vm");
-    let artifacts = match artifacts::prepare(&cache, suite.kernel, suite.packages) {
+    let artifacts = match artifacts::prepare(&cache, suite.kernel, suite.packages, suite.device) {
         Ok(artifacts) => artifacts,
         Err(error) => {
             // Without the guest's parts no case can run: that is a skip, which is loud and fails in CI.
@@ -218,6 +245,7 @@ fn run_suite(repo: &Repo, suite: &Suite) -> Result<Tally> {
     let results = fresh(cache.join("results").join(suite.name))?;
     let boot = Boot {
         guests: suite.guests,
+        device: suite.device,
         cpus: 2,
         memory_mib: if suite.guests == 1 { 2048 } else { 1024 },
         mtu: suite.mtu,
