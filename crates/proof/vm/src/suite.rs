@@ -49,6 +49,13 @@ const JUDGES_LIMIT: Duration = Duration::from_secs(10 * 60);
 /// What the suites of siw need: the dissector, and librdmacm for the script that is their application.
 const SIW_PACKAGES: &[&str] = &["tshark", "python3-pyverbs"];
 
+/// Both ends of ten connections of the exercise and of its four rounds, of rping and two programs of perftest; the capture.
+const SIW_CASES: u64 = 2 * (10 + 4 + 1 + 2) + 1;
+/// With five broken rules, an rping and four programs more.
+const SIW_CASES_LONG: u64 = SIW_CASES + 2 * (5 + 1 + 4);
+/// Of one capture the FPDUs, five opcodes, and what tshark says.
+const SIW_JUDGEMENTS: u64 = 1 + 5 + 1;
+
 const SUITES: &[Suite] = &[
     Suite {
         name: "rxe-smoke",
@@ -167,9 +174,24 @@ const SUITES: &[Suite] = &[
         programs: false,
         command: &["tests/vm/siw-tools"],
         judges: Some("tests/vm/siw-judges"),
-        cases_min: 12,
+        cases_min: SIW_CASES + SIW_JUDGEMENTS,
         timeout_s: 600,
         full_only: false,
+    },
+    Suite {
+        name: "siw-smoke-6.12",
+        about: "the same and more with the newer kernel's siw",
+        guests: 1,
+        kernel: "6.12",
+        device: Device::Siw,
+        mtu: 1500,
+        packages: SIW_PACKAGES,
+        programs: false,
+        command: &["tests/vm/siw-tools", "long"],
+        judges: Some("tests/vm/siw-judges"),
+        cases_min: SIW_CASES_LONG + SIW_JUDGEMENTS,
+        timeout_s: 600,
+        full_only: true,
     },
     Suite {
         name: "rxe-smoke-6.12",
