@@ -65,7 +65,9 @@ mod tests {
         let dir = tempfile::tempdir()?;
         let modules = dir.path().join("modules");
         std::fs::create_dir(&modules)?;
-        for (name, text) in [("busybox", "b"), ("guest-init", "i"), ("guest-stage2", "s"), ("modules/x.ko", "odd"), ("y.ko", "more")] {
+        for (name, text) in
+            [("busybox", "b"), ("guest-init", "i"), ("guest-stage2", "s"), ("modules/x.ko", "odd"), ("y.ko", "more")]
+        {
             std::fs::write(dir.path().join(name), text)?;
         }
         let bytes = build(&dir.path().join("busybox"), &modules, Some(&dir.path().join("y.ko")), dir.path())?;

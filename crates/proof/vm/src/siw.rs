@@ -56,7 +56,8 @@ pub(super) fn build(apt: &Apt, kernel_package: &str, series: &str, dir: &Path) -
     let beside = depends.iter().filter(|name| name.starts_with("linux-headers-") || name.starts_with("linux-kbuild-"));
     packages.extend(beside.map(|name| format!("{name}={version}")));
     // Libraries of the build's own programs that this machine lacks.
-    let kbuild: Vec<&str> = packages.iter().map(String::as_str).filter(|name| name.starts_with("linux-kbuild-")).collect();
+    let kbuild: Vec<&str> =
+        packages.iter().map(String::as_str).filter(|name| name.starts_with("linux-kbuild-")).collect();
     let more = apt.missing(&kbuild)?;
     packages.extend(more.into_iter().filter(|name| name.starts_with("lib")));
     let tree = dir.join("tree");
