@@ -101,6 +101,7 @@ impl Qp {
             is_large = left >= LARGE_PAYLOAD;
             if let Err(fault) = self.places(&segment, done, left, dev, out) {
                 out.clear();
+                out.buffer_bytes = READ_AHEAD;
                 self.on_refused(
                     Refused { fault, offender: Some(offender_of(segment.header, segment.payload, &[])) },
                     dev,
