@@ -259,8 +259,8 @@ impl AtomicResponse {
     }
 }
 
-/// What an immediate belongs to. RFC 7306 gives Immediate Data eight bytes whose meaning is the upper layer's. The first
-/// four are the immediate of verbs; the last four say this. Zero is what other implementations send.
+/// What an immediate belongs to. RFC 7306 gives Immediate Data eight bytes whose meaning is the upper layer's. The
+/// first four are the immediate of verbs; the last four say this. Zero is what other implementations send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImmediateOf {
     /// The RDMA Write before it: 0.

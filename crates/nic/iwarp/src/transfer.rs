@@ -1,5 +1,5 @@
-//! What goes to and comes from the socket in one system call: lists of places, so that the kernel copies straight out of
-//! and into registered memory.
+//! What goes to and comes from the socket in one system call: lists of places, so that the kernel copies straight out
+//! of and into registered memory.
 
 use std::ops::Range;
 

@@ -75,8 +75,8 @@ fn an_abort_flushes_and_tells_the_peer() {
     assert_eq!(end.qp.status().state, QpState::Err);
 }
 
-/// A frame that was begun is finished with the bytes of its time, though its buffer belongs to the consumer again: or the
-/// Terminate message would be read as payload.
+/// A frame that was begun is finished with the bytes of its time, though its buffer belongs to the consumer again: or
+/// the Terminate message would be read as payload.
 #[test]
 fn an_abort_amid_a_frame_finishes_the_frame() {
     for wants_crc in [false, true] {

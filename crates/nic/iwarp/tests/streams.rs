@@ -1,5 +1,5 @@
-//! Any operations in both directions at a time, over a byte stream that cuts anywhere: everything completes in order, and
-//! every byte is where it belongs.
+//! Any operations in both directions at a time, over a byte stream that cuts anywhere: everything completes in order,
+//! and every byte is where it belongs.
 
 mod pair;
 

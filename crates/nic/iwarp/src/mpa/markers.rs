@@ -53,8 +53,8 @@ mod tests {
         frame
     }
 
-    /// The annotated dumps of RFC 5044 section 4.5: the first frame of a stream, with its marker in front; and one whose
-    /// marker stands 20 bytes into it.
+    /// The annotated dumps of RFC 5044 section 4.5: the first frame of a stream, with its marker in front; and one
+    /// whose marker stands 20 bytes into it.
     #[test]
     fn the_frames_of_the_specification() {
         let mut out = Vec::new();

@@ -1,7 +1,7 @@
 //! The exchange before the first frame (RFC 5044 section 7.1, RFC 6581 section 5): request, reply, private data.
 //!
-//! Owns the layout of both, and what of a peer's bytes is refused. Bytes come in any pieces; [`Startup::parse`] says how
-//! many are missing.
+//! Owns the layout of both, and what of a peer's bytes is refused. Bytes come in any pieces; [`Startup::parse`] says
+//! how many are missing.
 
 /// Longest private data that a request or a reply carries.
 pub const PRIVATE_DATA_MAX: usize = 512;
@@ -32,6 +32,15 @@ pub enum FrameKind {
     Request,
     /// From the other one.
     Reply,
+}
+
+impl std::fmt::Display for FrameKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Request => "request",
+            Self::Reply => "reply",
+        })
+    }
 }
 
 impl FrameKind {
@@ -133,7 +142,7 @@ pub enum Parsed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StartupFault {
     /// The first bytes are no MPA frame of this kind.
-    #[error("not an MPA {} frame: the peer does not speak iWARP, or speaks out of turn", match .0 { FrameKind::Request => "request", FrameKind::Reply => "reply" })]
+    #[error("not an MPA {0} frame: the peer does not speak iWARP, or speaks out of turn")]
     Key(FrameKind),
     /// Another revision than 1 and 2, or a reply of a later one than its request.
     #[error("MPA revision {0} is not spoken: 1 and 2 are")]

@@ -147,8 +147,8 @@ impl Frames {
         self.push_own(&Plan { header, control: &control[..bytes], body: Body::None, ends: None });
     }
 
-    /// Builds a frame and appends it. Nothing is appended if its payload cannot be read, which is asked only where it is
-    /// copied.
+    /// Builds a frame and appends it. Nothing is appended if its payload cannot be read, which is asked only where it
+    /// is copied.
     pub(super) fn push(&mut self, plan: &Plan<'_>, requests: &SendQueue, mrs: &MrTable) -> Result<(), LocalFault> {
         let frame = self.frame(plan);
         self.append(frame, |payload| read_body(plan.body, payload, requests, mrs))
@@ -268,8 +268,8 @@ impl Frames {
         finished(if frame.is_fpdu { Sent::Frame { ends: frame.ends } } else { Sent::Startup });
     }
 
-    /// Drops what was not begun. The rest of a frame that was is copied, because its work request is about to end. False
-    /// if it cannot be read: then no frame can follow it, and nothing is left.
+    /// Drops what was not begun. The rest of a frame that was is copied, because its work request is about to end.
+    /// False if it cannot be read: then no frame can follow it, and nothing is left.
     pub(super) fn abandon(&mut self, requests: &SendQueue, mrs: &MrTable) -> bool {
         let kept = usize::from(self.sent > 0);
         if let Some(dropped) = self.queue.get(kept) {

@@ -1,7 +1,7 @@
 //! The exchange before the first frame, from both ends (RFC 5044 section 7.1, RFC 6581).
 //!
-//! The active end always speaks revision 2 and asks for a peer-to-peer connection: it sends a Write without bytes as soon
-//! as it has the reply, so that the passive end, which may not send before it got a frame, can.
+//! The active end always speaks revision 2 and asks for a peer-to-peer connection: it sends a Write without bytes as
+//! soon as it has the reply, so that the passive end, which may not send before it got a frame, can.
 
 use rnic::Device;
 use verbs::{QpState, Status, VerbsError};

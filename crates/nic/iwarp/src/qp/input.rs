@@ -1,7 +1,7 @@
 //! Frames out of the byte stream, which cuts anywhere.
 //!
-//! Owns what has come of the current frame, and where the next bytes go. Without CRC, payload goes straight to its place,
-//! by the kernel or by a copy if it came behind a header. With CRC, a frame is held until it is whole and right.
+//! Owns what has come of the current frame, and where the next bytes go. Without CRC, payload goes straight to its
+//! place, by the kernel or by a copy if it came behind a header. With CRC, a frame is held until it is whole and right.
 
 use rnic::{Device, KeyFault};
 use verbs::{Access, Status};

@@ -1,7 +1,7 @@
 //! What leaves next: requests of this end, answers to the peer's, and the frames of which they are made.
 //!
-//! Messages take turns, and none is interleaved with another, because receivers need not take that (RFC 5041 section 5.2
-//! orders segments of a stream, and siw places by it).
+//! Messages take turns, and none is interleaved with another, because receivers need not take that (RFC 5041 section
+//! 5.2 orders segments of a stream, and siw places by it).
 
 use rnic::Device;
 use verbs::{RemoteAddr, SendFlags, SendOp, Status};
@@ -40,8 +40,8 @@ fn segment_bytes(len: u32, offset: u32) -> u32 {
 }
 
 impl Qp {
-    /// Says what is to be written now, from the first byte that was not reported by [`Self::sent`]. `out` is filled anew.
-    /// Nothing: there is nothing to send.
+    /// Says what is to be written now, from the first byte that was not reported by [`Self::sent`]. `out` is filled
+    /// anew. Nothing: there is nothing to send.
     pub fn poll_transmit(&mut self, dev: &mut Device, out: &mut Gather) {
         // A fault ends the stream, after which all that is left can be offered: so the second round has none.
         for _ in 0..2 {
