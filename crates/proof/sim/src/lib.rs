@@ -12,6 +12,7 @@ mod check;
 mod conn;
 mod content;
 mod host;
+pub mod incast;
 mod links;
 mod network;
 pub mod plan;

@@ -10,7 +10,10 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use verbs::Time;
 
-use crate::plan::{Cut, Weather};
+use crate::plan::{Cut, Switch, Weather};
+
+/// Bytes of a packet on an Ethernet beside its UDP payload: headers of Ethernet, IPv4 and UDP; preamble, check sum, gap.
+const FRAMING_BYTES: usize = 14 + 20 + 8 + 24;
 
 /// What becomes of one copy of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,10 +30,15 @@ pub(crate) struct Network {
     rng: StdRng,
     /// Directed.
     paths: BTreeMap<(usize, usize), Bottleneck>,
+    switch: Option<Switch>,
+    /// Of each host that has sent, and at each port that has been sent to.
+    transmitters: [BTreeMap<usize, Bottleneck>; 2],
     data_cut: BTreeSet<(usize, usize)>,
     control_cut: BTreeSet<(usize, usize)>,
     pub(crate) packets: u64,
     pub(crate) lost: u64,
+    /// Packets that found a long queue at a port of the switch.
+    pub(crate) marked: u64,
 }
 
 fn pair(a: usize, b: usize) -> (usize, usize) {
@@ -38,15 +46,18 @@ fn pair(a: usize, b: usize) -> (usize, usize) {
 }
 
 impl Network {
-    pub(crate) fn new(weather: Weather, rng: StdRng) -> Self {
+    pub(crate) fn new(weather: Weather, switch: Option<Switch>, rng: StdRng) -> Self {
         Self {
             weather,
             rng,
             paths: BTreeMap::new(),
+            switch,
+            transmitters: Default::default(),
             data_cut: BTreeSet::new(),
             control_cut: BTreeSet::new(),
             packets: 0,
             lost: 0,
+            marked: 0,
         }
     }
 
@@ -56,7 +67,28 @@ impl Network {
         of_ten_thousand > 0 && self.rng.random_range(0..10_000) < of_ten_thousand
     }
 
-    /// A packet of `bytes` leaves `from` for `to`: no, one or two copies arrive.
+    /// Whether packets arrive at a switch, and go on from there.
+    pub(crate) fn has_switch(&self) -> bool {
+        self.switch.is_some()
+    }
+
+    /// A packet that arrived at the switch goes on to its host: when it arrives there; `None` if the queue is full.
+    pub(crate) fn forward(&mut self, now: Time, to: usize, bytes: usize) -> Option<Time> {
+        let Some(switch) = self.switch else { return Some(now) };
+        let port = self.transmitters[1].entry(to).or_insert_with(|| Bottleneck::new(switch.port));
+        match port.offer(now, bytes + FRAMING_BYTES) {
+            Passage::Sent { at, mark } => {
+                self.marked += u64::from(mark);
+                Some(at)
+            }
+            Passage::Full => {
+                self.lost += 1;
+                None
+            }
+        }
+    }
+
+    /// A packet of `bytes` leaves `from` for `to`: no, one or two copies arrive, at `to` or at the switch before it.
     pub(crate) fn send(&mut self, now: Time, from: usize, to: usize, bytes: usize) -> [Option<Delivery>; 2] {
         self.packets += 1;
         let weather = self.weather;
@@ -81,15 +113,19 @@ impl Network {
         Delivery { at, corrupt }
     }
 
-    /// When the last bit of a packet is on the path; `None` if its queue is full.
+    /// When the last bit of a packet is on the path; `None` if a queue is full.
     fn pass(&mut self, now: Time, from: usize, to: usize, bytes: usize) -> Option<Time> {
+        let sent = |passage| match passage {
+            Passage::Sent { at, .. } => Some(at),
+            Passage::Full => None,
+        };
         let shape = self.weather.path();
         let path = self.paths.entry((from, to)).or_insert_with(|| Bottleneck::new(shape));
         path.set_shape(shape);
-        match path.offer(now, bytes) {
-            Passage::Sent { at, .. } => Some(at),
-            Passage::Full => None,
-        }
+        let at = sent(path.offer(now, bytes))?;
+        let Some(switch) = self.switch else { return Some(at) };
+        let host = self.transmitters[0].entry(from).or_insert_with(|| Bottleneck::new(switch.host));
+        sent(host.offer(at, bytes + FRAMING_BYTES))
     }
 
     // ---- cuts
@@ -138,7 +174,23 @@ mod tests {
     use rand::SeedableRng;
 
     fn network(weather: Weather) -> Network {
-        Network::new(weather, StdRng::seed_from_u64(1))
+        Network::new(weather, None, StdRng::seed_from_u64(1))
+    }
+
+    #[test]
+    fn those_who_send_to_one_host_share_the_port_of_its_switch() {
+        // A byte in a microsecond; two packets may wait.
+        let switch = Switch::of_rate(8_000_000, 2);
+        let mut n = Network::new(Weather::default(), Some(switch), StdRng::seed_from_u64(1));
+        let bytes = 1000 - FRAMING_BYTES;
+        for from in 0..3 {
+            let [first, _] = n.send(Time(0), from, 3, bytes);
+            assert_eq!(first.map(|d| d.at.as_nanos()), Some(1_005_000), "each host has a transmitter of its own");
+        }
+        let at_port = |n: &mut Network, to| n.forward(Time(1_005_000), to, bytes).map(Time::as_nanos);
+        assert_eq!([at_port(&mut n, 3), at_port(&mut n, 3)], [Some(2_005_000), Some(3_005_000)]);
+        assert_eq!((at_port(&mut n, 3), n.lost), (None, 1));
+        assert_eq!(at_port(&mut n, 0), Some(2_005_000), "another host has another port");
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub struct Plan {
     pub hosts: Vec<HostPlan>,
     /// The network at the start.
     pub weather: Weather,
+    /// What joins the hosts, if it has limits of its own: then many that send to one host share its port.
+    pub switch: Option<Switch>,
     /// Silence after which an end of a control link gives it up.
     pub link_timeout: Duration,
     /// Longest time that a message between application and daemon takes.
@@ -114,6 +116,27 @@ impl Default for HostPlan {
             rest_gap_max: Duration::ZERO,
             daemon: DaemonPlan::default(),
         }
+    }
+}
+
+/// A switch with a port for each host. It holds through the whole run, also when everything else is mended. A packet
+/// waits for the transmitter of its host, travels [`Weather::delay`], and waits for the port of the host that it goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Switch {
+    /// The transmitter of each host.
+    pub host: QueueShape,
+    /// The transmitter of the switch at each port, which all that send to its host share.
+    pub port: QueueShape,
+}
+
+impl Switch {
+    /// Packets that wait for the transmitter of a host: the length of a Linux interface's queue.
+    const HOST_PACKETS_MAX: u32 = 1000;
+
+    /// The same rate everywhere; at most so many packets wait at a port of the switch.
+    pub fn of_rate(rate_bits_per_s: u64, packets_max: u32) -> Self {
+        let port = QueueShape { rate_bits_per_s, packets_max, ..QueueShape::default() };
+        Self { host: QueueShape { packets_max: Self::HOST_PACKETS_MAX, ..port }, port }
     }
 }
 
@@ -397,6 +420,7 @@ impl Plan {
             seed,
             hosts: vec![HostPlan::default(); hosts],
             weather: Weather::default(),
+            switch: None,
             link_timeout: Duration::from_secs(5),
             daemon_delay_max: Duration::from_micros(50),
             chunk_refusals: 0,

@@ -53,6 +53,7 @@ impl Plan {
             seed,
             hosts,
             weather: weather(rng),
+            switch: None,
             link_timeout: us(500_000..=5_000_000, rng),
             daemon_delay_max: us(1..=pick(&[10, 200, 3000], rng), rng),
             chunk_refusals: if rng.random_bool(0.1) { rng.random_range(1..=500) } else { 0 },

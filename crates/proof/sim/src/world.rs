@@ -78,7 +78,7 @@ impl World {
             now: Time(1),
             queue: Schedule::new(),
             hosts: (0..plan.hosts.len()).map(|i| Host::new(i, &plan)).collect(),
-            network: Network::new(plan.weather, rng(1)),
+            network: Network::new(plan.weather, plan.switch, rng(1)),
             tcp: Tcp::default(),
             checks: Checks::new(plan.seed, plan.has_tight_limits(), plan.hosts.iter().map(|h| h.mtu.bytes()).collect()),
             trace,
@@ -284,6 +284,7 @@ impl World {
     fn on_event(&mut self, event: Event) {
         match event {
             Event::Packet { from, to, bytes, id, whole } => self.on_packet((from, to), bytes, id, whole),
+            Event::AtSwitch { to, packet } => self.on_switch(to, *packet),
             Event::Engine { host, life } => self.on_engine(host, life),
             Event::Timer { host, life } => self.on_timer(host, life),
             Event::Rest { host, life } => self.on_rest(host, life),

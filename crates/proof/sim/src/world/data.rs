@@ -108,11 +108,26 @@ impl World {
                 *byte ^= 1 << (bit % 8);
             }
             let whole = delivery.corrupt.is_none_or(|bit| bit as usize / 8 == UNPROTECTED);
-            let packet = Event::Packet { from, to, bytes, id, whole };
+            let mut packet = Event::Packet { from, to, bytes, id, whole };
+            if self.network.has_switch() {
+                packet = Event::AtSwitch { to, packet: Box::new(packet) };
+            }
             match self.held.get_mut(&(from, to)) {
                 Some(held) if held.len() < HELD_MAX => held.push(packet),
                 Some(_) => {}
                 None => self.queue.push(delivery.at, packet),
+            }
+        }
+    }
+
+    /// A packet is at the switch, and goes on if there is room at the port.
+    pub(super) fn on_switch(&mut self, to: usize, packet: Event) {
+        let Event::Packet { from, ref bytes, .. } = packet else { return };
+        match self.network.forward(self.now, to, bytes.len()) {
+            Some(at) => self.queue.push(at, packet),
+            None => {
+                self.trace.note(self.now, "packet {} to {} finds no room at the switch", &[from as u64, to as u64]);
+                self.checks.causes.on_harm(self.now, from, to);
             }
         }
     }

@@ -20,6 +20,11 @@ pub(super) enum Event {
         /// As it was sent.
         whole: bool,
     },
+    /// A packet arrives at the switch before the host that it goes to.
+    AtSwitch {
+        to: usize,
+        packet: Box<Event>,
+    },
     Engine {
         host: usize,
         life: u32,
