@@ -9,7 +9,7 @@ mod cursors;
 mod span;
 
 pub(crate) use cursors::{Consumer, Producer};
-pub(crate) use span::Span;
+pub use span::Span;
 
 use crate::rest::TxUse;
 use crate::{Region, RegionError, SlotWords, Word64};
@@ -137,6 +137,21 @@ impl RingWriter {
         Ok(Self { memory, cursors: Producer::growing(words, at, span), tx_use: None })
     }
 
+    /// As [`RingWriter::growing`], of a ring whose engine chooses where it grows, and stores that to `grown_at`.
+    pub fn growing_when_told(
+        memory: RingMemory,
+        first_bytes: u64,
+        (tail, head, grown_at): (Word64, Word64, Word64),
+        at: u64,
+    ) -> Result<Self, RegionError> {
+        let span = memory.growing_span(first_bytes)?;
+        if !memory.region.is_writable() {
+            return Err(RegionError::ReadOnly);
+        }
+        let cursors = Producer::growing_when_told((tail.writable()?, head, grown_at), at, span);
+        Ok(Self { memory, cursors, tx_use: None })
+    }
+
     /// Lets the engine give pages of this slot's transmit ring back while nothing is written ([`crate::begin_rest`]).
     /// The process has joined the barrier ([`crate::join_rest_barrier`]), and this is before anything was written.
     pub fn may_rest(mut self, words: &SlotWords) -> Result<Self, RegionError> {
@@ -262,6 +277,12 @@ impl RingReader {
         let span = memory.growing_span(first_bytes)?;
         let words = (tail, head.writable()?, grown_at);
         Ok(Self { memory, cursors: Consumer::growing(words, at, span) })
+    }
+
+    /// Most bytes that it holds as far as it has grown.
+    #[inline]
+    pub fn span_bytes(&self) -> u64 {
+        self.cursors.span.fill_max()
     }
 
     /// Bytes that can be read now.

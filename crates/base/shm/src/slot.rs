@@ -39,6 +39,10 @@ pub struct SlotWords {
     pub epoch: Word64,
     /// 1 while the engine gives pages of the tx ring back.
     pub tx_rest: Word32,
+    /// Absolute offset from which on the tx ring uses all of its bytes; 0: not yet.
+    pub tx_grown_at: Word64,
+    /// The same of the rx ring.
+    pub rx_grown_at: Word64,
     /// Number of the engine of the daemon that carries the connection or socket, from 0.
     pub engine: Word32,
 }

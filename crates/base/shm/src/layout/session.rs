@@ -29,6 +29,8 @@ pub(super) const GENERATION_AT: u64 = 156;
 pub(super) const LANE_EPOCH_AT: u64 = 160;
 pub(super) const TX_REST_AT: u64 = 168;
 pub(super) const ENGINE_AT: u64 = 172;
+pub(super) const TX_GROWN_AT: u64 = 176;
+pub(super) const RX_GROWN_AT: u64 = 184;
 
 /// The session segment: one application and the engine.
 #[derive(Debug, Clone)]
@@ -148,6 +150,8 @@ impl Session {
             generation: word32(region, base + GENERATION_AT),
             epoch: word64(region, base + LANE_EPOCH_AT),
             tx_rest: word32(region, base + TX_REST_AT),
+            tx_grown_at: word64(region, base + TX_GROWN_AT),
+            rx_grown_at: word64(region, base + RX_GROWN_AT),
             engine: word32(region, base + ENGINE_AT),
         }
     }

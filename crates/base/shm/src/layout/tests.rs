@@ -91,6 +91,8 @@ fn the_session_is_as_documented() {
         ("epoch", LANE_EPOCH_AT, 8),
         ("tx_rest", TX_REST_AT, 4),
         ("engine", ENGINE_AT, 4),
+        ("tx_grown_at", TX_GROWN_AT, 8),
+        ("rx_grown_at", RX_GROWN_AT, 8),
     ];
     documented("Session slot", &slot);
     assert_eq!(SLOT_BYTES, 256);
@@ -112,6 +114,8 @@ fn the_words_of_a_session_slot_lie_where_the_document_says() {
             ("tx_head", &w.tx_head),
             ("rx_tail", &w.rx_tail),
             ("epoch", &w.epoch),
+            ("tx_grown_at", &w.tx_grown_at),
+            ("rx_grown_at", &w.rx_grown_at),
         ];
         let narrow = [
             ("app_flags", &w.app_flags),

@@ -5,6 +5,7 @@ use loom::thread;
 
 use super::{Cell64, Strength, explore, must_fail};
 use crate::ring::{Consumer, Producer, Span};
+use crate::sync::AtomicWord;
 
 const RING_BYTES: usize = 2;
 
@@ -96,6 +97,43 @@ fn growth_is_visible_before_the_bytes_after_it() {
 #[test]
 fn growth_behind_relaxed_cursors_is_missed() {
     must_fail("Causality violation", 3, || growing(Strength::Relaxed));
+}
+
+/// A ring whose place of growth the reader's side chooses, as an engine does: a writer that uses more than the first
+/// span knows the place, and the bytes that it writes over were read.
+fn growing_when_told(strength: Strength) {
+    let bytes: Arc<[UnsafeCell<u8>; GROWN_BYTES]> = Arc::new(std::array::from_fn(|_| UnsafeCell::new(0)));
+    let words = || Cell64::new(strength);
+    let (tail, head, grown_at) = (words(), words(), words());
+    let mut span = Span::growing(RING_BYTES as u64, GROWN_BYTES as u64);
+    let mut consumer = Consumer::growing((tail.clone(), head.clone(), grown_at.clone()), 0, span);
+    let mut producer = Producer::growing_when_told((tail, head, grown_at.clone()), 0, span);
+    let theirs = bytes.clone();
+    let src = [1, 2, 3, 4, 5, 6];
+    let sent = write(&mut producer, &theirs[..], &src[..2]);
+    let writer = thread::spawn(move || {
+        let count = write(&mut producer, &theirs[..], &src[sent..]);
+        (producer, sent + count)
+    });
+    grown_at.store(span.grow_beyond(0).unwrap(), std::sync::atomic::Ordering::Relaxed);
+    let mut seen = read(&mut consumer, &bytes[..], 1);
+    let (mut producer, mut sent) = writer.join().unwrap();
+    while sent < src.len() {
+        sent += write(&mut producer, &bytes[..], &src[sent..]);
+        seen.extend(read(&mut consumer, &bytes[..], 6));
+    }
+    seen.extend(read(&mut consumer, &bytes[..], 6));
+    assert_eq!(seen, src);
+}
+
+#[test]
+fn a_writer_that_is_told_where_its_ring_grows_loses_nothing() {
+    explore(3, || growing_when_told(Strength::AsWritten));
+}
+
+#[test]
+fn a_told_writer_behind_relaxed_cursors_races() {
+    must_fail("Causality violation", 3, || growing_when_told(Strength::Relaxed));
 }
 
 #[test]

@@ -8,13 +8,23 @@ use super::span::Span;
 use super::{PeerFault, check_cursor};
 use crate::sync::AtomicWord;
 
+/// How a ring of this producer grows, and the word that shows the place to the other side.
+#[derive(Debug)]
+enum Growth<W> {
+    /// It does not.
+    Never,
+    /// The producer chooses, and stores the place there.
+    Chosen(W),
+    /// The engine chooses for it, and stores the place there.
+    Told(W),
+}
+
 /// The cursor algorithm of the producing end, over any memory.
 #[derive(Debug)]
 pub(crate) struct Producer<W> {
     tail_word: W,
     head_word: W,
-    /// Where the writer of a growing ring stores that it grew.
-    grown_word: Option<W>,
+    growth: Growth<W>,
     pub(super) tail: u64,
     pub(super) head: u64,
     span: Span,
@@ -28,14 +38,22 @@ impl<W: AtomicWord<u64>> Producer<W> {
     pub(crate) fn new(tail_word: W, head_word: W, tail: u64, head: u64, ring_bytes: u64) -> Self {
         tail_word.store(tail, Ordering::Release);
         let span = Span::fixed(ring_bytes);
-        Self { tail_word, head_word, grown_word: None, tail, head, span, place: 0, run: 0 }
+        Self { tail_word, head_word, growth: Growth::Never, tail, head, span, place: 0, run: 0 }
     }
 
     /// As `new`, for an empty ring that may grow. The words start at their first values.
     pub(crate) fn growing((tail_word, head_word, grown_word): (W, W, W), at: u64, span: Span) -> Self {
         grown_word.store(0, Ordering::Relaxed);
         tail_word.store(at, Ordering::Release);
-        Self { tail_word, head_word, grown_word: Some(grown_word), tail: at, head: at, span, place: 0, run: 0 }
+        let growth = Growth::Chosen(grown_word);
+        Self { tail_word, head_word, growth, tail: at, head: at, span, place: 0, run: 0 }
+    }
+
+    /// As `growing`, of a ring whose engine stores to `grown_word` where it grows.
+    pub(crate) fn growing_when_told((tail_word, head_word, grown_word): (W, W, W), at: u64, span: Span) -> Self {
+        tail_word.store(at, Ordering::Release);
+        let growth = Growth::Told(grown_word);
+        Self { tail_word, head_word, growth, tail: at, head: at, span, place: 0, run: 0 }
     }
 
     #[inline]
@@ -44,6 +62,13 @@ impl<W: AtomicWord<u64>> Producer<W> {
         // this head are done, they may be written over.
         let seen = self.head_word.load(Ordering::Acquire);
         self.head = check_cursor("head", self.head, seen, self.tail, self.span.full())?;
+        if self.span.may_grow()
+            && let Growth::Told(word) = &self.growth
+        {
+            // The place lies beyond all that this producer may have written before it knows it, so it may see it early.
+            self.span.on_told_ahead(word.load(Ordering::Relaxed), self.tail)?;
+            self.run = 0;
+        }
         Ok(self.known_free())
     }
 
@@ -63,7 +88,7 @@ impl<W: AtomicWord<u64>> Producer<W> {
     }
 
     fn grow(&mut self) {
-        if let Some(word) = &self.grown_word
+        if let Growth::Chosen(word) = &self.growth
             && let Some(at) = self.span.grow(self.tail)
         {
             // PAIRS WITH the acquire load of the tail in Consumer::available: a thread that sees a tail beyond `at`
@@ -147,7 +172,7 @@ pub(crate) struct Consumer<W> {
     grown_word: Option<W>,
     pub(super) tail: u64,
     pub(super) head: u64,
-    span: Span,
+    pub(super) span: Span,
 }
 
 impl<W: AtomicWord<u64>> Consumer<W> {

@@ -16,42 +16,45 @@ use super::PeerFault;
 const AHEAD_MAX: u64 = 1 << 63;
 
 /// The part of a ring that is in use. Sizes are powers of two, `first <= full`.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Span {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
     first: u64,
     full: u64,
     grown_at: Option<u64>,
 }
 
 impl Span {
-    pub(crate) const fn fixed(bytes: u64) -> Self {
+    /// Of a ring that is used whole from the start.
+    pub const fn fixed(bytes: u64) -> Self {
         Self { first: bytes, full: bytes, grown_at: None }
     }
 
-    pub(crate) const fn growing(first: u64, full: u64) -> Self {
+    /// Of a ring that uses its first bytes until it grows.
+    pub const fn growing(first: u64, full: u64) -> Self {
         Self { first, full, grown_at: None }
     }
 
+    /// Whether it can still grow.
     #[inline]
-    pub(crate) fn may_grow(&self) -> bool {
+    pub fn may_grow(&self) -> bool {
         self.grown_at.is_none() && self.first < self.full
     }
 
     /// Bytes of the whole ring.
     #[inline]
-    pub(crate) fn full(&self) -> u64 {
+    pub fn full(&self) -> u64 {
         self.full
     }
 
     /// Most bytes that may lie between head and tail.
     #[inline]
-    pub(crate) fn fill_max(&self) -> u64 {
+    pub fn fill_max(&self) -> u64 {
         if self.grown_at.is_none() { self.first } else { self.full }
     }
 
     /// Bytes that may be written after `tail` while those from `head` on are not consumed.
     #[inline]
-    pub(crate) fn room(&self, tail: u64, head: u64) -> u64 {
+    pub fn room(&self, tail: u64, head: u64) -> u64 {
         let fill = tail.wrapping_sub(head);
         let Some(at) = self.grown_at else { return self.first.saturating_sub(fill) };
         let before = at.wrapping_sub(head);
@@ -74,8 +77,32 @@ impl Span {
         Some(at)
     }
 
+    /// Grows a ring whose reader consumed all before `head`, in the name of a writer that cannot be asked: at the first
+    /// end of a lap that it cannot have passed. Returns that place.
+    pub fn grow_beyond(&mut self, head: u64) -> Option<u64> {
+        self.grow(head.checked_add(self.first)?)
+    }
+
+    /// Where it grew.
+    #[inline]
+    pub fn grown_at(&self) -> Option<u64> {
+        self.grown_at
+    }
+
+    /// Takes what [`Self::grow_beyond`] returned (0: nothing), for a writer at `tail`.
+    pub(crate) fn on_told_ahead(&mut self, at: u64, tail: u64) -> Result<(), PeerFault> {
+        if at == 0 || !self.may_grow() {
+            return Ok(());
+        }
+        if at & (self.first - 1) != 0 || at.wrapping_sub(tail) > 2 * self.first {
+            return Err(PeerFault::Cursor { what: "grown_at", from: tail, to: at, ring_bytes: self.first });
+        }
+        self.grown_at = Some(at);
+        Ok(())
+    }
+
     /// Takes what the writer stored (0: nothing), for a reader at `head`.
-    pub(crate) fn on_told(&mut self, at: u64, head: u64) -> Result<(), PeerFault> {
+    pub fn on_told(&mut self, at: u64, head: u64) -> Result<(), PeerFault> {
         if at == 0 || !self.may_grow() {
             return Ok(());
         }
@@ -90,7 +117,7 @@ impl Span {
 
     /// Where `offset` lies, and how many bytes from there on lie together.
     #[inline]
-    pub(crate) fn place(&self, offset: u64) -> (u64, u64) {
+    pub fn place(&self, offset: u64) -> (u64, u64) {
         if let Some(at) = self.grown_at {
             let beyond = offset.wrapping_sub(at);
             if beyond < AHEAD_MAX {

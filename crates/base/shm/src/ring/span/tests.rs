@@ -56,6 +56,20 @@ fn walk(start: u64, first: u64, full: u64) -> usize {
             }
             next.push(State { grown_at: Some(at), ..state });
         }
+        // An engine that knows only this head chooses for a writer that may be anywhere up to the end of its room.
+        let mut engine = span;
+        if head >= start
+            && let Some(at) = engine.grow_beyond(head)
+        {
+            for read in state.read..=state.written {
+                let mut readers = span;
+                assert_eq!(readers.on_told(at, start.wrapping_add(read)), Ok(()), "{state:?}");
+            }
+            let mut writers = span;
+            assert_eq!((writers.on_told_ahead(at, tail), writers), (Ok(()), engine), "{state:?}");
+            assert!(tail <= at, "the place is behind the writer: {state:?}");
+            next.push(State { grown_at: Some(at), ..state });
+        }
         ahead.extend(next.into_iter().filter(|next| next.written <= LAPS * full && seen.insert(*next)));
     }
     seen.len()
