@@ -212,8 +212,10 @@ pub enum Path {
         rx_chunk: u32,
         /// Offset of the ring in it.
         rx_offset: u64,
-        /// Bytes of each ring.
+        /// Bytes of each ring that are used at first.
         ring_bytes: u32,
+        /// Bytes of each ring when it has grown: as many if it does not grow.
+        grown_bytes: u32,
     },
     /// Rings shared with a process on this host. The pair, and the segments of both sides that hold the slot, were sent
     /// before. The listening side gets the connection no later than the connecting side.

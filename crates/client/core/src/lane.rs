@@ -18,6 +18,15 @@ pub(crate) struct SlotUse {
     pub(crate) pid: u32,
 }
 
+/// The rings of a slot.
+#[derive(Debug)]
+pub(crate) struct LaneRings {
+    pub(crate) tx: RingMemory,
+    pub(crate) rx: RingMemory,
+    /// Used of either until it grows.
+    pub(crate) first_bytes: u64,
+}
+
 /// One slot in use.
 #[derive(Debug)]
 pub(crate) struct LaneEnd {
@@ -44,8 +53,7 @@ impl LaneEnd {
         session: &shm::Session,
         engine_sleep: Word32,
         place: SlotUse,
-        tx: RingMemory,
-        rx: RingMemory,
+        rings: LaneRings,
         can_rest: bool,
     ) -> Result<OpenedLane, shm::RegionError> {
         let words = session.slot(place.slot);
@@ -53,8 +61,11 @@ impl LaneEnd {
         words.app_wait.store(0, Ordering::Relaxed);
         words.peer_timeout_ms.store(0, Ordering::Relaxed);
         words.app_owner_pid.store(place.pid, Ordering::Relaxed);
-        let reader = RingReader::new(rx, words.rx_tail.clone(), words.rx_head.clone(), 0)?;
-        let writer = RingWriter::new(tx, words.tx_tail.clone(), words.tx_head.clone(), 0)?;
+        let LaneRings { tx, rx, first_bytes } = rings;
+        let received = (words.rx_tail.clone(), words.rx_head.clone(), words.rx_grown_at.clone());
+        let reader = RingReader::growing(rx, first_bytes, received, 0)?;
+        let sent = (words.tx_tail.clone(), words.tx_head.clone(), words.tx_grown_at.clone());
+        let writer = RingWriter::growing_when_told(tx, first_bytes, sent, 0)?;
         let writer = if can_rest { writer.may_rest(&words)? } else { writer };
         words.app_generation.store(place.generation, Ordering::Release);
         let end = Self { slot: place.slot, words, a2e: session.a2e(), engine_sleep, is_datagram: false };

@@ -38,6 +38,13 @@ impl Rx {
         self.ring.head().wrapping_sub(self.published)
     }
 
+    /// A share of the ring: on one host of what was used of it at first, since a look at the head costs little there.
+    #[inline]
+    fn share_of(&self, at: &Endpoint, share: u64) -> u64 {
+        let bytes = if at.is_lane() { self.ring.span_bytes() } else { self.ring_bytes };
+        bytes / share
+    }
+
     #[inline]
     fn untold(&self) -> u64 {
         self.ring.head().wrapping_sub(self.told)
@@ -61,7 +68,7 @@ impl Rx {
             let count = self.ring.read_quietly(piece).map_err(|fault| at.on_fault(fault))?;
             total += count;
             self.inflow.on_taken(count as u64);
-            if self.unpublished() >= self.ring_bytes / PUBLISH_SHARE {
+            if self.unpublished() >= self.share_of(at, PUBLISH_SHARE) {
                 self.publish_or_tell(at);
             }
             if count < piece.len() {
@@ -102,7 +109,7 @@ impl Rx {
         }
         let taken = self.ring.consume_quietly(count);
         self.inflow.on_taken(taken);
-        if self.unpublished() >= self.ring_bytes / PUBLISH_SHARE {
+        if self.unpublished() >= self.share_of(at, PUBLISH_SHARE) {
             self.publish_or_tell(at);
         }
     }
@@ -144,8 +151,8 @@ impl Rx {
     #[inline(never)]
     fn publish_or_tell(&mut self, at: &Endpoint) {
         let filled = self.ring.tail().wrapping_sub(self.published);
-        let half_full = at.is_lane() && filled >= self.ring_bytes / 2;
-        if half_full || self.untold() >= self.ring_bytes / TELL_SHARE {
+        let half_full = at.is_lane() && filled >= self.share_of(at, 2);
+        if half_full || self.untold() >= self.share_of(at, TELL_SHARE) {
             self.tell_room(at);
         } else {
             self.publish();

@@ -15,7 +15,7 @@ use shm::{Pair, Region, RingMemory, Segment, SegmentError, Sharing, WakeSocket, 
 use crate::admit::{is_ring_size, pair_bytes};
 use crate::answer::{Asked, Requests};
 use crate::endpoint::{Link, Name, RingSizes};
-use crate::lane::{LaneEnd, SlotUse};
+use crate::lane::{LaneEnd, LaneRings, SlotUse};
 use crate::pair_link::{PairLink, PairSlot};
 use crate::pair_socket::PairSocket;
 use crate::segments::PairError;
@@ -375,7 +375,8 @@ impl Session {
     }
 
     fn open_lane(&mut self, name: Name, described: &Described, is_socket: bool) -> Result<Connection, Failed> {
-        let Path::Lane { slot, generation, tx_chunk, tx_offset, rx_chunk, rx_offset, ring_bytes } = described.path
+        let Path::Lane { slot, generation, tx_chunk, tx_offset, rx_chunk, rx_offset, ring_bytes, grown_bytes } =
+            described.path
         else {
             return Err(Failed::Protocol("not a lane".into()));
         };
@@ -384,23 +385,25 @@ impl Session {
         if slot >= session.slots() {
             return Err(wrong(&format!("slot {slot} of {}", session.slots())));
         }
-        if !is_ring_size(ring_bytes) {
-            return Err(wrong(&format!("ring of {ring_bytes} bytes")));
+        if !is_ring_size(ring_bytes) || !is_ring_size(grown_bytes) || grown_bytes < ring_bytes {
+            return Err(wrong(&format!("ring of {ring_bytes} bytes that grows to {grown_bytes}")));
         }
         // One still in use would be two connections on one slot.
         if !self.daemon.take_slot(slot) {
             return Err(wrong(&format!("slot {slot} is in use")));
         }
-        let opened = self.lane_ring(tx_chunk, ChunkKind::Tx, tx_offset, ring_bytes).and_then(|tx| {
-            let rx = self.lane_ring(rx_chunk, ChunkKind::Rx, rx_offset, ring_bytes)?;
+        let opened = self.lane_ring(tx_chunk, ChunkKind::Tx, tx_offset, grown_bytes).and_then(|tx| {
+            let rx = self.lane_ring(rx_chunk, ChunkKind::Rx, rx_offset, grown_bytes)?;
             let place = SlotUse { slot, generation, pid: self.daemon.life().owner() };
-            LaneEnd::open(session, self.memory.engine_sleep.clone(), place, tx, rx, self.memory.can_rest)
+            let rings = LaneRings { tx, rx, first_bytes: ring_bytes.into() };
+            LaneEnd::open(session, self.memory.engine_sleep.clone(), place, rings, self.memory.can_rest)
                 .map_err(|e| LaneRefusal::Wrong(e.to_string()))
         });
         match opened {
             Ok(opened) => {
                 let end = if is_socket { opened.end.of_datagrams() } else { opened.end };
-                let rings = RingSizes { rx: ring_bytes.into(), tx: opened.writer.capacity() };
+                // What a message may have must not depend on whether the rings grow.
+                let rings = RingSizes { rx: ring_bytes.into(), tx: ring_bytes.into() };
                 let endpoint = Endpoint::new(Arc::clone(&self.daemon), name, Link::Lane(end), rings);
                 Ok(Connection::new(endpoint, opened.reader, opened.writer, rings))
             }

@@ -53,7 +53,8 @@ fn world(can_rest: bool) -> World {
 
 fn described(slot: u32, tx_chunk: u32) -> Described {
     let addr = "127.0.0.2:7".parse().unwrap();
-    let path = Path::Lane { slot, generation: 3, tx_chunk, tx_offset: 0, rx_chunk: 1, rx_offset: 0, ring_bytes: RING };
+    let (tx_offset, rx_offset, ring_bytes, grown_bytes) = (0, 0, RING, RING);
+    let path = Path::Lane { slot, generation: 3, tx_chunk, tx_offset, rx_chunk: 1, rx_offset, ring_bytes, grown_bytes };
     Described { id: 9, local: addr, peer: addr, path }
 }
 

@@ -311,7 +311,7 @@ impl RawApp {
 
     /// Words and rings of a connection that was announced.
     pub fn open(&self, connection: &Connection) -> Result<RawConnection, RawError> {
-        let control::Path::Lane { slot, generation, tx_chunk, tx_offset, rx_chunk, rx_offset, ring_bytes } =
+        let control::Path::Lane { slot, generation, tx_chunk, tx_offset, rx_chunk, rx_offset, ring_bytes, .. } =
             connection.path
         else {
             return Err(RawError::Unexpected("a same-host connection where one over a lane was asked for".into()));

@@ -104,6 +104,7 @@ impl Host {
         let page = EnginePage::format(memory, self.life.into()).map_err(|e| e.to_string())?;
         let config = EngineConfig {
             ring_bytes_default: plan.ring_bytes_default,
+            ring_bytes_grown: plan.ring_bytes_grown,
             connections_max: plan.connections_max,
             connections_per_app_max: plan.connections_max,
             // Users' shares refuse what the plan's limits allow; they are judged in the engine's own tests.

@@ -54,6 +54,8 @@ pub struct HostPlan {
     pub lane_inflight_bytes_max: u64,
     /// Ring size where nobody says one.
     pub ring_bytes_default: u32,
+    /// To which they may grow.
+    pub ring_bytes_grown: u32,
     /// Connections of the host.
     pub connections_max: u32,
     /// Peer hosts.
@@ -104,6 +106,7 @@ impl Default for HostPlan {
             quantum_bytes: 16 << 10,
             lane_inflight_bytes_max: 1 << 20,
             ring_bytes_default: 16 << 10,
+            ring_bytes_grown: 64 << 10,
             connections_max: 4096,
             lanes_max: 8,
             ring_memory_per_app_max: 256 << 20,

@@ -85,13 +85,15 @@ fn host(rng: &mut StdRng) -> HostPlan {
     let send_bytes_max = pick(&[256, 512, 1024, 4096], rng);
     // On a third of the hosts lanes want more receives than there are; as many as 8 lanes need for certain.
     let receives: u64 = if quantum_bytes == 8192 { 192 } else { 4096 };
+    let ring_bytes_default = pick(&[4096, 8192, 32 << 10, 64 << 10], rng);
     HostPlan {
         lane_credits,
         srq_bytes_max: receives * u64::from(send_bytes_max),
         send_bytes_max,
         quantum_bytes,
         lane_inflight_bytes_max: inflight.max(4 * u64::from(quantum_bytes)),
-        ring_bytes_default: pick(&[4096, 8192, 32 << 10, 64 << 10], rng),
+        ring_bytes_default,
+        ring_bytes_grown: ring_bytes_default * pick(&[1, 2, 4], rng),
         connect_timeout: us(timeout_us..=10_000_000, rng),
         mtu,
         max_gso_segments: pick(&[1, 4, 16], rng),

@@ -292,7 +292,7 @@ impl World {
             Event::ToDaemon { host, life, app, request } => self.on_request(host, life, app, request),
             Event::ToApp { host, life, app, reply } => self.on_reply(host, life, app, *reply),
             Event::Chunks { host, life, app, chunks } => self.on_chunks(host, life, app, chunks),
-            Event::NoChunks { host, life, app, ring_bytes } => self.on_no_chunks(host, life, app, ring_bytes),
+            Event::NoChunks { host, life, app, size } => self.on_no_chunks(host, life, app, size),
             Event::Hangup { host, life, app } => self.on_hangup(host, life, app),
             Event::Segment { to, segment } => self.on_segment(to, *segment),
             Event::Accept { host, life, peer, connection } => self.on_accept(host, life, peer, connection),

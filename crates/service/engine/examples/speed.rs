@@ -195,12 +195,12 @@ impl Host {
         while let Some(event) = self.engine.poll_event() {
             worked = true;
             match event {
-                Event::ChunksWanted { app, ring_bytes, rings } => {
+                Event::ChunksWanted { app, size, rings } => {
                     for kind in [ChunkKind::Tx, ChunkKind::Rx] {
-                        let region = Region::anonymous((ring_bytes * rings) as usize).expect("memory");
+                        let region = Region::anonymous(size.grown as usize * rings as usize).expect("memory");
                         let number = self.chunks.len() as u32;
                         self.chunks.push(region.clone());
-                        self.engine.add_chunk(&mut self.nic, app, number, kind, ring_bytes, region).expect("chunk");
+                        self.engine.add_chunk(&mut self.nic, app, number, kind, size, region).expect("chunk");
                     }
                 }
                 Event::Connected { result, .. } => self.adopt(&result.expect("connected")),
@@ -215,17 +215,20 @@ impl Host {
     }
 
     fn adopt(&mut self, c: &Connection) {
-        let Path::Lane { slot, generation, tx_chunk, tx_offset, rx_chunk, rx_offset, ring_bytes } = c.path else {
+        let Path::Lane { slot, generation, tx_chunk, tx_offset, rx_chunk, rx_offset, ring_bytes, grown_bytes } = c.path
+        else {
             return;
         };
         let ring = |chunk: u32, offset| RingMemory {
             region: self.chunks[chunk as usize].clone(),
             offset,
-            bytes: ring_bytes.into(),
+            bytes: grown_bytes.into(),
         };
         let w = self.session.slot(slot);
-        let reader = RingReader::new(ring(rx_chunk, rx_offset), w.rx_tail, w.rx_head, 0).expect("ring");
-        let writer = RingWriter::new(ring(tx_chunk, tx_offset), w.tx_tail, w.tx_head, 0).expect("ring");
+        let (first, rx, tx) =
+            (ring_bytes.into(), (w.rx_tail, w.rx_head, w.rx_grown_at), (w.tx_tail, w.tx_head, w.tx_grown_at));
+        let reader = RingReader::growing(ring(rx_chunk, rx_offset), first, rx, 0).expect("ring");
+        let writer = RingWriter::growing_when_told(ring(tx_chunk, tx_offset), first, tx, 0).expect("ring");
         w.app_generation.store(generation, Ordering::Release);
         self.conns.push((slot, reader, writer));
     }

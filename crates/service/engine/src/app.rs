@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use crate::event::Attach;
 use crate::ids::{ConnectId, RouteId, SocketId};
 use crate::limits::SLOT_REUSE_DELAY;
+use crate::ring_size::RingSize;
 use crate::ringpool::RingPool;
 
 /// What a slot is used for.
@@ -74,7 +75,7 @@ pub(crate) struct App {
 }
 
 impl App {
-    pub(crate) fn new(attach: Attach, ring_memory_max: u64) -> Self {
+    pub(crate) fn new(attach: Attach, ring_memory_max: u64, growing: RingSize) -> Self {
         let Attach { pid, uid, name, session } = attach;
         Self {
             pid,
@@ -86,7 +87,7 @@ impl App {
             session,
             slots: Vec::new(),
             free_slots: VecDeque::new(),
-            pool: RingPool::new(ring_memory_max),
+            pool: RingPool::new(ring_memory_max, growing),
             connections: 0,
             waiting: 0,
             connects: BTreeMap::new(),

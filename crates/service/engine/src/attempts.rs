@@ -9,6 +9,7 @@ use genslab::GenSlab;
 
 use crate::frame::Open;
 use crate::ids::{AppId, ConnectId, LaneId, ParkedId, RouteId};
+use crate::ring_size::RingSize;
 
 /// Connects without an answer.
 pub(crate) type Connects = GenSlab<ConnectId, Connect>;
@@ -21,7 +22,7 @@ pub(crate) struct Connect {
     pub(crate) app: AppId,
     pub(crate) request: u64,
     pub(crate) to: SocketAddr,
-    pub(crate) ring_bytes: u32,
+    pub(crate) size: RingSize,
     pub(crate) kind: Kind,
     pub(crate) lane: LaneId,
     /// The virtual QP, once it has rings.
@@ -37,5 +38,7 @@ pub(crate) struct ParkedOpen {
     pub(crate) from: IpAddr,
     pub(crate) open: Open,
     pub(crate) app: AppId,
-    pub(crate) ring_bytes: u32,
+    /// The rings as they are allocated, and as they will be used.
+    pub(crate) allocated: RingSize,
+    pub(crate) size: RingSize,
 }

@@ -14,6 +14,7 @@ use crate::limits::{
     LANE_CREDITS_MIN, RING_BYTES_MAX, RING_BYTES_MIN, SEND_QUEUE_DEPTH, SEND_QUEUE_DEPTH_MIN, SRQ_BYTES_MAX,
     SRQ_BYTES_MIN, TABLE_MAX,
 };
+use crate::ring_size::RingSize;
 
 /// Giving a ring's pages back and faulting them in again costs about as much as carrying its bytes, so it is done where
 /// a second passes in between.
@@ -26,6 +27,9 @@ pub struct EngineConfig {
     pub addresses: Vec<IpAddr>,
     /// Ring size in bytes when the application names none (power of two, 4 KiB..=8 MiB).
     pub ring_bytes_default: u32,
+    /// Size in bytes to which a ring of [`EngineConfig::ring_bytes_default`] may grow between hosts when it carries a
+    /// stream; no more than that size: rings do not grow. Over a device that pins memory they never do.
+    pub ring_bytes_grown: u32,
     /// Size in bytes to which a ring between two applications of this host may grow, when the application names none.
     pub local_ring_bytes_default: u32,
     /// Largest ring in bytes that an application gets (power of two, 4 KiB..=8 MiB).
@@ -116,6 +120,7 @@ impl EngineConfig {
         Self {
             addresses,
             ring_bytes_default: 512 << 10,
+            ring_bytes_grown: 4 << 20,
             local_ring_bytes_default: 4 << 20,
             ring_bytes_max: RING_BYTES_MAX,
             apps_max: 256,
@@ -158,6 +163,7 @@ impl EngineConfig {
             return Err(SetupError::Config("addresses is empty: name at least one address of this host".into()));
         }
         ring("ring_bytes_default", self.ring_bytes_default)?;
+        ring("ring_bytes_grown", self.ring_bytes_grown)?;
         ring("local_ring_bytes_default", self.local_ring_bytes_default)?;
         ring("ring_bytes_max", self.ring_bytes_max)?;
         range("quantum_bytes", self.quantum_bytes.into(), RING_BYTES_MIN.into(), RING_BYTES_MAX.into())?;
@@ -216,7 +222,30 @@ impl EngineConfig {
         Ok(DeviceFit { lanes: self.lanes_max.min(fit), receives, send_queue })
     }
 
-    /// The ring size that an application gets which asks for `asked` bytes (0: no wish).
+    /// The rings that an application gets which asks for `asked` bytes (0: no wish).
+    pub(crate) fn ring_size(&self, asked: u32) -> RingSize {
+        if asked == 0 { self.growing_rings() } else { RingSize::fixed(self.ring_bytes(asked)) }
+    }
+
+    /// The rings of those who have no wish.
+    pub(crate) fn growing_rings(&self) -> RingSize {
+        let first = self.ring_bytes(0);
+        RingSize { first, grown: self.rounded(self.ring_bytes_grown).max(first) }
+    }
+
+    /// The rings of a connection that comes to a listener, as they are allocated and as they are used. `first` is what
+    /// both ends agree on, and `asked` is what the opener has.
+    pub(crate) fn accepted_rings(&self, first: u32, asked: RingSize) -> (RingSize, RingSize) {
+        let own = self.growing_rings();
+        // Who asks for a size gets rings of that size.
+        if first == asked.first && asked.grows() && own.grows() && first <= own.first {
+            let grown = own.grown.min(asked.grown);
+            return (own, RingSize { first, grown });
+        }
+        (RingSize::fixed(first), RingSize::fixed(first))
+    }
+
+    /// The ring size in bytes that an application gets which asks for `asked` bytes (0: no wish).
     pub(crate) fn ring_bytes(&self, asked: u32) -> u32 {
         self.rounded(if asked == 0 { self.ring_bytes_default } else { asked })
     }

@@ -31,4 +31,5 @@ pub(crate) struct Counters {
     pub(crate) rests: u64,
     pub(crate) peer_timeouts: u64,
     pub(crate) ring_rests: u64,
+    pub(crate) rings_grown: u64,
 }

@@ -19,6 +19,7 @@ use verbs::{Capabilities, CqId, Provider, Qkey, Qpn, Time, VerbsError};
 
 use crate::ids::{AppId, BindId, LaneId, SocketId};
 use crate::limits::{DATAGRAM_QUANTUM_BYTES, PATH_ASKS_PER_APP_MAX};
+use crate::ring_size::RingSize;
 use crate::sched::Drr;
 
 use drops::Drops;
@@ -32,7 +33,7 @@ pub(crate) struct Bind {
     pub(crate) app: AppId,
     pub(crate) request: u64,
     pub(crate) port: u16,
-    pub(crate) ring_bytes: u32,
+    pub(crate) size: RingSize,
 }
 
 /// Who has a port.

@@ -7,6 +7,7 @@ mod connect;
 mod credits;
 mod datagram;
 mod dial;
+mod growth;
 mod inspect;
 mod link;
 mod listen;
@@ -135,6 +136,10 @@ impl Engine {
     ) -> Result<Self, SetupError> {
         config.check()?;
         config.addresses.iter_mut().for_each(|a| *a = a.to_canonical());
+        if nic.pins_memory() {
+            // It would pin a ring's further pages from the start.
+            config.ring_bytes_grown = config.ring_bytes_default;
+        }
         let attr = nic.device().clone();
         for (needed, what) in [
             (Capabilities::SRQ, "shared receive queues, which lanes need"),
@@ -424,7 +429,7 @@ impl Engine {
         let back = tenant.pool.put_back(self.now, vqp.rings());
         self.note_put_back(app, back);
         self.counters.closed += 1;
-        self.serve_rings(app, vqp.allocated_bytes());
+        self.serve_rings(app, vqp.allocated());
         self.apps.note_departure(app);
     }
 

@@ -6,6 +6,7 @@ use control::{Connection, Kind, Reason};
 use shm::Session;
 use verbs::VerbsError;
 
+use crate::RingSize;
 use crate::ids::AppId;
 
 /// A connect that an application asks for.
@@ -41,13 +42,13 @@ pub enum Event {
         /// The host.
         peer: IpAddr,
     },
-    /// Make `rings` rings of `ring_bytes` for tx and as many for rx, announce them to the application, then `add_chunk`
+    /// Make `rings` rings of `size.grown` bytes for tx and as many for rx, announce them to the application, then `add_chunk`
     /// both (or `chunks_refused`).
     ChunksWanted {
         /// For whom.
         app: AppId,
-        /// Bytes of one ring.
-        ring_bytes: u32,
+        /// Of one ring. The pages of bytes beyond `first` are not to be allocated ahead.
+        size: RingSize,
         /// Rings of each of the two chunks.
         rings: u32,
     },

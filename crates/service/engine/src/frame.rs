@@ -12,6 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::immediate::ROUTE_BITS;
 use crate::limits::RING_BYTES_MIN;
+use crate::ring_size::RingSize;
 
 /// Version in the header.
 pub(crate) const FRAME_VERSION: u8 = 1;
@@ -27,6 +28,9 @@ const KIND_STOP: u8 = 6;
 const KIND_RESET: u8 = 7;
 const KIND_RECLAIM: u8 = 8;
 const KIND_YIELD: u8 = 9;
+const KIND_GROW: u8 = 10;
+const KIND_GROW_ANSWER: u8 = 11;
+const KIND_GROWN_AT: u8 = 12;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -58,6 +62,8 @@ struct WireOpen {
     from_port: U16,
     kind: U32,
     to_address: [u8; 16],
+    grown_bytes: U32,
+    reserved: U32,
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -66,7 +72,7 @@ struct WireOpenAck {
     route: U32,
     ring_bytes: U32,
     rkey: U32,
-    reserved: U32,
+    grown_bytes: U32,
     addr: U64,
 }
 
@@ -106,7 +112,7 @@ pub(crate) struct Header {
 /// A ring that the receiver of the record may write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WireRing {
-    pub(crate) bytes: u32,
+    pub(crate) size: RingSize,
     pub(crate) rkey: u32,
     pub(crate) addr: u64,
 }
@@ -174,6 +180,20 @@ pub(crate) enum Record {
     Yield {
         count: u32,
     },
+    /// Asks for a larger receive ring.
+    Grow {
+        route: u32,
+    },
+    /// Whether there is one.
+    GrowAnswer {
+        route: u32,
+        allowed: bool,
+    },
+    /// From this offset on the sender of the record uses all of the receive ring.
+    GrownAt {
+        route: u32,
+        at: u64,
+    },
 }
 
 /// Bytes that are no frame of this version.
@@ -193,15 +213,20 @@ pub(crate) enum FrameError {
     Reserved(&'static str),
     #[error("route {0:#x} is more than {ROUTE_BITS} bits")]
     Route(u32),
-    #[error("ring of {bytes} bytes where at most {max} and a power of two are allowed")]
-    Ring { bytes: u32, max: u32 },
+    #[error("ring of {} bytes that grows to {}, where a power of two of at most {} and {} is allowed",
+            size.first, size.grown, max.first, max.grown)]
+    Ring { size: RingSize, max: RingSize },
+    #[error("answer {0} to a question for yes or no")]
+    Answer(u32),
 }
 
 /// Refuses a ring of the peer that arithmetic or layout cannot take: `max` is the largest that may be meant.
-pub(crate) fn check_ring(ring: &WireRing, max: u32) -> Result<(), FrameError> {
-    let fits = ring.addr.checked_add(ring.bytes.into()).is_some();
-    if !fits || !ring.bytes.is_power_of_two() || !(RING_BYTES_MIN..=max).contains(&ring.bytes) {
-        return Err(FrameError::Ring { bytes: ring.bytes, max });
+pub(crate) fn check_ring(ring: &WireRing, max: RingSize) -> Result<(), FrameError> {
+    let RingSize { first, grown } = ring.size;
+    let is_size = |bytes: u32, max| bytes.is_power_of_two() && (RING_BYTES_MIN..=max).contains(&bytes);
+    let fits = ring.addr.checked_add(grown.into()).is_some() && first <= grown;
+    if !fits || !is_size(first, max.first) || !is_size(grown, max.grown.max(first)) {
+        return Err(FrameError::Ring { size: ring.size, max });
     }
     Ok(())
 }
@@ -286,7 +311,11 @@ fn parse_body(head: &WireRecord, body: &[u8]) -> Result<Record, FrameError> {
             let o = WireOpen::ref_from_bytes(body).map_err(|_| length)?;
             Record::Open(Open {
                 route,
-                ring: WireRing { bytes: o.ring_bytes.get(), rkey: o.rkey.get(), addr: o.addr.get() },
+                ring: WireRing {
+                    size: RingSize { first: o.ring_bytes.get(), grown: o.grown_bytes.get() },
+                    rkey: o.rkey.get(),
+                    addr: o.addr.get(),
+                },
                 to_port: o.to_port.get(),
                 from_port: o.from_port.get(),
                 kind: o.kind.get(),
@@ -295,7 +324,8 @@ fn parse_body(head: &WireRecord, body: &[u8]) -> Result<Record, FrameError> {
         }
         KIND_OPEN_ACK => {
             let a = WireOpenAck::ref_from_bytes(body).map_err(|_| length)?;
-            let ring = WireRing { bytes: a.ring_bytes.get(), rkey: a.rkey.get(), addr: a.addr.get() };
+            let size = RingSize { first: a.ring_bytes.get(), grown: a.grown_bytes.get() };
+            let ring = WireRing { size, rkey: a.rkey.get(), addr: a.addr.get() };
             Record::OpenAck { route, own_route: a.route.get(), ring }
         }
         KIND_OPEN_NAK => {
@@ -315,6 +345,15 @@ fn parse_body(head: &WireRecord, body: &[u8]) -> Result<Record, FrameError> {
         KIND_RECLAIM | KIND_YIELD if route != 0 => return Err(FrameError::Reserved("record")),
         KIND_RECLAIM => Record::Reclaim { most: WireCredits::ref_from_bytes(body).map_err(|_| length)?.count.get() },
         KIND_YIELD => Record::Yield { count: WireCredits::ref_from_bytes(body).map_err(|_| length)?.count.get() },
+        KIND_GROW if body.is_empty() => Record::Grow { route },
+        KIND_GROW => return Err(length),
+        KIND_GROW_ANSWER => match WireReason::ref_from_bytes(body).map_err(|_| length)?.reason.get() {
+            allowed @ (0 | 1) => Record::GrowAnswer { route, allowed: allowed == 1 },
+            other => return Err(FrameError::Answer(other)),
+        },
+        KIND_GROWN_AT => {
+            Record::GrownAt { route, at: WireOffset::ref_from_bytes(body).map_err(|_| length)?.offset.get() }
+        }
         kind => return Err(FrameError::Kind(kind)),
     })
 }
@@ -354,22 +393,24 @@ impl<'a> FrameWriter<'a> {
                     IpAddr::V6(v6) => v6,
                 };
                 let body = WireOpen {
-                    ring_bytes: o.ring.bytes.into(),
+                    ring_bytes: o.ring.size.first.into(),
                     rkey: o.ring.rkey.into(),
                     addr: o.ring.addr.into(),
                     to_port: o.to_port.into(),
                     from_port: o.from_port.into(),
                     kind: o.kind.into(),
                     to_address: to.octets(),
+                    grown_bytes: o.ring.size.grown.into(),
+                    reserved: 0.into(),
                 };
                 self.append(KIND_OPEN, o.route, body.as_bytes())
             }
             Record::OpenAck { route, own_route, ring } => {
                 let body = WireOpenAck {
                     route: own_route.into(),
-                    ring_bytes: ring.bytes.into(),
+                    ring_bytes: ring.size.first.into(),
                     rkey: ring.rkey.into(),
-                    reserved: 0.into(),
+                    grown_bytes: ring.size.grown.into(),
                     addr: ring.addr.into(),
                 };
                 self.append(KIND_OPEN_ACK, route, body.as_bytes())
@@ -381,6 +422,9 @@ impl<'a> FrameWriter<'a> {
             Record::Reset { route, reason } => self.append_reason(KIND_RESET, route, reason),
             Record::Reclaim { most } => self.append_credits(KIND_RECLAIM, most),
             Record::Yield { count } => self.append_credits(KIND_YIELD, count),
+            Record::Grow { route } => self.append(KIND_GROW, route, &[]),
+            Record::GrowAnswer { route, allowed } => self.append_reason(KIND_GROW_ANSWER, route, allowed.into()),
+            Record::GrownAt { route, at } => self.append_offset(KIND_GROWN_AT, route, at),
         }
     }
 

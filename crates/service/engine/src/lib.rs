@@ -52,6 +52,7 @@ mod recvpool;
 mod redial;
 mod rests;
 mod resync;
+mod ring_size;
 mod ringpool;
 mod route_names;
 mod sched;
@@ -76,3 +77,4 @@ pub use limits::{
     SRQ_BYTES_MAX, SRQ_BYTES_MIN, TABLE_MAX,
 };
 pub use page::{Page, Viewer};
+pub use ring_size::RingSize;

@@ -1,8 +1,9 @@
 //! The rings of one application: places in chunks, by size class.
 //!
 //! Owns which ring is free. It must never give out a ring twice, and takes one back only from a connection that is
-//! over. A class is a power of two; each chunk holds rings of one class and direction. Chunks come from the daemon when
-//! they are asked for; what waits for them waits here, in order.
+//! over. A class is a size, a power of two, or the one size of rings that grow; each chunk holds rings of one class and
+//! direction. Chunks come from the daemon when they are asked for; what waits for them waits here, in order. A ring that
+//! may grow counts with the bytes that it uses: the pages of the others do not exist.
 
 use std::collections::VecDeque;
 
@@ -13,6 +14,7 @@ use verbs::{Lkey, Mr, MrId, Region, Rkey, Time};
 use crate::frame::WireRing;
 use crate::ids::{BindId, ConnectId, ParkedId};
 use crate::limits::{CHUNK_BYTES_TARGET, CHUNK_RINGS_FIRST, CHUNKS_PER_APP_MAX, RING_BYTES_MIN, RING_CLASSES};
+use crate::ring_size::RingSize;
 
 /// Where a ring lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,9 +29,9 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The ring as the peer gets it; it uses `bytes` of it.
-    pub(crate) fn wire_ring(&self, bytes: u32) -> WireRing {
-        WireRing { bytes, rkey: self.rkey.0, addr: self.offset }
+    /// The ring as the peer gets it; it uses so much of it.
+    pub(crate) fn wire_ring(&self, size: RingSize) -> WireRing {
+        WireRing { size, rkey: self.rkey.0, addr: self.offset }
     }
 }
 
@@ -63,7 +65,10 @@ struct Chunk {
     number: u32,
     kind: ChunkKind,
     class: usize,
+    size: RingSize,
     mr: Mr,
+    /// Bytes that count.
+    counted: u64,
     used: u32,
     rings: Vec<RingUse>,
     /// Its rings are given to no further connection.
@@ -76,6 +81,10 @@ struct Chunk {
 #[derive(Debug, Clone, Copy, Default)]
 struct RingUse {
     is_taken: bool,
+    /// It counts with all of its bytes.
+    is_grown: bool,
+    /// All of its bytes may have pages.
+    was_grown: bool,
     freed_at: Time,
     /// [`RingPool::put_back`] reported it, and [`RingPool::look_at_free`] still watches it.
     is_watched: bool,
@@ -161,7 +170,9 @@ pub(crate) enum ChunkError {
 #[derive(Debug)]
 pub(crate) struct RingPool {
     chunks: Vec<Option<Chunk>>,
-    classes: [Class; RING_CLASSES],
+    /// By the power of two, and at last the rings that grow.
+    classes: [Class; RING_CLASSES + 1],
+    growing: RingSize,
     bytes: u64,
     bytes_max: u64,
 }
@@ -173,22 +184,31 @@ const fn direction(kind: ChunkKind) -> usize {
     }
 }
 
-/// The class of rings of `ring_bytes`.
-fn class_of(ring_bytes: u32) -> Option<usize> {
-    let class = (ring_bytes.checked_ilog2()?).checked_sub(RING_BYTES_MIN.ilog2())? as usize;
-    (ring_bytes.is_power_of_two() && class < RING_CLASSES).then_some(class)
-}
-
-const fn class_bytes(class: usize) -> u32 {
-    RING_BYTES_MIN << class
+impl Chunk {
+    /// Bytes of a free ring that may have pages.
+    fn paged_bytes(&mut self, place: &Place) -> u64 {
+        let RingSize { first, grown } = self.size;
+        let was_grown = self.ring_at(place).is_some_and(|ring| ring.was_grown);
+        if was_grown { grown.into() } else { first.into() }
+    }
 }
 
 impl RingPool {
-    pub(crate) fn new(bytes_max: u64) -> Self {
-        Self { chunks: Vec::new(), classes: Default::default(), bytes: 0, bytes_max }
+    /// Of at most `bytes_max` bytes; rings that grow are all of the size `growing`.
+    pub(crate) fn new(bytes_max: u64, growing: RingSize) -> Self {
+        Self { chunks: Vec::new(), classes: Default::default(), growing, bytes: 0, bytes_max }
     }
 
-    /// Bytes of all chunks.
+    /// The class of rings of this size.
+    fn class_of(&self, size: RingSize) -> Option<usize> {
+        if size.grows() {
+            return (size == self.growing).then_some(RING_CLASSES);
+        }
+        let class = (size.first.checked_ilog2()?).checked_sub(RING_BYTES_MIN.ilog2())? as usize;
+        (size.first.is_power_of_two() && class < RING_CLASSES).then_some(class)
+    }
+
+    /// Bytes of all chunks that count.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -200,9 +220,9 @@ impl RingPool {
     }
 
     /// Checks a chunk before it is registered; how many rings it has.
-    pub(crate) fn check_chunk(&self, number: u32, ring_bytes: u32, region: &Region) -> Result<u32, ChunkError> {
-        class_of(ring_bytes).ok_or(ChunkError::RingBytes)?;
-        let rings = region.len() / u64::from(ring_bytes);
+    pub(crate) fn check_chunk(&self, number: u32, size: RingSize, region: &Region) -> Result<u32, ChunkError> {
+        self.class_of(size).ok_or(ChunkError::RingBytes)?;
+        let rings = region.len() / u64::from(size.grown);
         if rings == 0 || rings > u64::from(u32::MAX) {
             return Err(ChunkError::Length);
         }
@@ -216,20 +236,21 @@ impl RingPool {
     }
 
     /// Adds a chunk that [`Self::check_chunk`] passed and the device registered.
-    pub(crate) fn add_chunk(&mut self, number: u32, kind: ChunkKind, ring_bytes: u32, region: Region, mr: Mr) {
-        let Some(class) = class_of(ring_bytes) else { return };
-        let rings = (region.len() / u64::from(ring_bytes)) as u32;
+    pub(crate) fn add_chunk(&mut self, number: u32, kind: ChunkKind, size: RingSize, region: Region, mr: Mr) {
+        let Some(class) = self.class_of(size) else { return };
+        let rings = (region.len() / u64::from(size.grown)) as u32;
         let index = self.chunks.iter().position(Option::is_none).unwrap_or(self.chunks.len());
         if index == self.chunks.len() {
             self.chunks.push(None);
         }
-        self.bytes += region.len();
+        let counted = u64::from(rings) * u64::from(size.first);
+        self.bytes += counted;
         let c = &mut self.classes[class];
         // The lowest ring is taken first, so that a chunk that is hardly used stays in few pages.
         c.free[direction(kind)].extend((0..rings).rev().map(|i| Place {
             chunk: index as u32,
             chunk_number: number,
-            offset: u64::from(i) * u64::from(ring_bytes),
+            offset: u64::from(i) * u64::from(size.grown),
             lkey: mr.lkey,
             rkey: mr.rkey,
         }));
@@ -243,7 +264,8 @@ impl RingPool {
             }
         }
         let rings = vec![RingUse::default(); rings as usize];
-        self.chunks[index] = Some(Chunk { number, kind, class, mr, used: 0, rings, is_closed: false, region });
+        self.chunks[index] =
+            Some(Chunk { number, kind, class, size, mr, counted, used: 0, rings, is_closed: false, region });
     }
 
     /// The memory region of a ring.
@@ -252,8 +274,9 @@ impl RingPool {
     }
 
     /// Takes a tx and an rx ring.
-    pub(crate) fn take(&mut self, ring_bytes: u32) -> Option<RingPair> {
-        let class = &mut self.classes[class_of(ring_bytes)?];
+    pub(crate) fn take(&mut self, size: RingSize) -> Option<RingPair> {
+        let class = self.class_of(size)?;
+        let class = &mut self.classes[class];
         if class.free.iter().any(Vec::is_empty) {
             return None;
         }
@@ -268,6 +291,30 @@ impl RingPool {
             }
         }
         Some(pair)
+    }
+
+    /// Lets a ring that was taken use all of its bytes. False: the application's memory does not allow it.
+    pub(crate) fn grow(&mut self, place: &Place) -> bool {
+        let left = self.bytes_max.saturating_sub(self.bytes);
+        let Some(chunk) = self.chunks.get_mut(place.chunk as usize).and_then(Option::as_mut) else { return false };
+        let more = chunk.size.more();
+        let Some(ring) = chunk.ring_at(place).filter(|ring| more <= left || ring.is_grown) else { return false };
+        if !std::mem::replace(&mut ring.is_grown, true) {
+            ring.was_grown = true;
+            chunk.counted += more;
+            self.bytes += more;
+        }
+        true
+    }
+
+    /// A ring that was to grow does not use its further bytes after all.
+    pub(crate) fn shrink(&mut self, place: &Place) {
+        let Some(chunk) = self.chunks.get_mut(place.chunk as usize).and_then(Option::as_mut) else { return };
+        let more = chunk.size.more();
+        if chunk.ring_at(place).is_some_and(|ring| std::mem::take(&mut ring.is_grown)) {
+            chunk.counted -= more;
+            self.bytes -= more;
+        }
     }
 
     /// See [`Region::has_faulted`].
@@ -285,6 +332,7 @@ impl RingPool {
     pub(crate) fn put_back(&mut self, now: Time, pair: RingPair) -> PutBack {
         let mut back = PutBack::default();
         for (kind, place) in [(ChunkKind::Tx, pair.tx), (ChunkKind::Rx, pair.rx)] {
+            self.shrink(&place);
             let Some(chunk) = self.chunks.get_mut(place.chunk as usize).and_then(Option::as_mut) else { continue };
             chunk.used -= 1;
             let (class, spare, is_closed) = (chunk.class, chunk.used == 0, chunk.is_closed);
@@ -317,7 +365,7 @@ impl RingPool {
         if chunk.number != place.chunk_number {
             return FreeRing::Used;
         }
-        let (mr, bytes) = (chunk.mr.id, class_bytes(chunk.class).into());
+        let (mr, bytes) = (chunk.mr.id, chunk.paged_bytes(place));
         let Some(ring) = chunk.ring_at(place) else { return FreeRing::Used };
         if !ring.is_taken && ring.freed_at > since {
             return FreeRing::Since(ring.freed_at);
@@ -330,16 +378,16 @@ impl RingPool {
     }
 
     /// Whether so many bytes are all of a ring.
-    pub(crate) fn is_whole(&self, place: &Place, bytes: u64) -> bool {
-        let chunk = self.chunks.get(place.chunk as usize).and_then(Option::as_ref);
-        chunk.is_none_or(|chunk| bytes >= class_bytes(chunk.class).into())
+    pub(crate) fn is_whole(&mut self, place: &Place, bytes: u64) -> bool {
+        let chunk = self.chunks.get_mut(place.chunk as usize).and_then(Option::as_mut);
+        chunk.is_none_or(|chunk| bytes >= chunk.paged_bytes(place))
     }
 
     /// The pages of a free ring are gone.
     pub(crate) fn on_rested(&mut self, place: &Place) {
         let chunk = self.chunks.get_mut(place.chunk as usize).and_then(Option::as_mut);
         if let Some(ring) = chunk.and_then(|c| c.ring_at(place)) {
-            ring.is_watched = false;
+            (ring.is_watched, ring.was_grown) = (false, false);
         }
     }
 
@@ -359,7 +407,7 @@ impl RingPool {
 
     fn retire(&mut self, index: usize, retired: &mut Vec<Retired>) {
         if let Some(chunk) = self.chunks[index].take() {
-            self.bytes -= chunk.region.len();
+            self.bytes -= chunk.counted;
             retired.push(chunk.into());
         }
     }
@@ -386,22 +434,22 @@ impl RingPool {
     }
 
     /// Puts somebody at the end of the queue for rings.
-    pub(crate) fn wait(&mut self, ring_bytes: u32, waiter: Waiter) {
-        if let Some(class) = class_of(ring_bytes) {
+    pub(crate) fn wait(&mut self, size: RingSize, waiter: Waiter) {
+        if let Some(class) = self.class_of(size) {
             self.classes[class].waiting.push_back(waiter);
         }
     }
 
     /// How many rings of each direction the daemon should make now, if somebody waits and nothing was asked. `Err`: the
     /// application's memory does not allow any.
-    pub(crate) fn ask(&mut self, ring_bytes: u32) -> Result<Option<u32>, ()> {
+    pub(crate) fn ask(&mut self, size: RingSize) -> Result<Option<u32>, ()> {
         let reserved: u64 = self.classes.iter().filter_map(|c| c.asked).map(|a| a.bytes).sum();
-        let Some(index) = class_of(ring_bytes) else { return Err(()) };
+        let Some(index) = self.class_of(size) else { return Err(()) };
         let class = &mut self.classes[index];
         if class.waiting.is_empty() || class.asked.is_some() {
             return Ok(None);
         }
-        let ring = u64::from(ring_bytes);
+        let ring = u64::from(size.first);
         let left = self.bytes_max.saturating_sub(self.bytes + reserved) / (2 * ring);
         let target = (CHUNK_BYTES_TARGET / ring).max(1);
         let wanted = u64::from(class.in_use.max(CHUNK_RINGS_FIRST)).max(class.waiting.len() as u64);
@@ -414,21 +462,23 @@ impl RingPool {
     }
 
     /// The first in the queue, if there are rings for it.
-    pub(crate) fn next_served(&mut self, ring_bytes: u32) -> Option<Waiter> {
-        let class = &mut self.classes[class_of(ring_bytes)?];
+    pub(crate) fn next_served(&mut self, size: RingSize) -> Option<Waiter> {
+        let class = self.class_of(size)?;
+        let class = &mut self.classes[class];
         if class.free.iter().any(Vec::is_empty) { None } else { class.waiting.pop_front() }
     }
 
     /// Everybody in the queue: there will be no rings.
-    pub(crate) fn refuse(&mut self, ring_bytes: u32) -> VecDeque<Waiter> {
-        let Some(class) = class_of(ring_bytes) else { return VecDeque::new() };
+    pub(crate) fn refuse(&mut self, size: RingSize) -> VecDeque<Waiter> {
+        let Some(class) = self.class_of(size) else { return VecDeque::new() };
         self.classes[class].asked = None;
         std::mem::take(&mut self.classes[class].waiting)
     }
 
     /// Everything that waits for any size.
     pub(crate) fn refuse_all(&mut self) -> Vec<Waiter> {
-        (0..RING_CLASSES).flat_map(|c| self.refuse(class_bytes(c))).collect()
+        let sizes = (0..RING_CLASSES).map(|class| RingSize::fixed(RING_BYTES_MIN << class)).chain([self.growing]);
+        sizes.flat_map(|size| self.refuse(size)).collect()
     }
 }
 
@@ -440,7 +490,7 @@ impl From<Chunk> for Retired {
 
 impl Chunk {
     fn ring_at(&mut self, place: &Place) -> Option<&mut RingUse> {
-        self.rings.get_mut((place.offset / u64::from(class_bytes(self.class))) as usize)
+        self.rings.get_mut((place.offset / u64::from(self.size.grown)) as usize)
     }
 }
 

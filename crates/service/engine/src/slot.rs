@@ -25,6 +25,8 @@ pub(crate) fn clear_slot(words: &SlotWords, generation: u32, epoch: u32, state: 
     words.engine_flags.store(0, Ordering::Relaxed);
     words.reason.store(0, Ordering::Relaxed);
     shm::reset_rest(words);
+    words.tx_grown_at.store(0, Ordering::Relaxed);
+    words.rx_grown_at.store(0, Ordering::Relaxed);
     words.engine.store(ENGINE, Ordering::Relaxed);
     words.epoch.store(epoch.into(), Ordering::Relaxed);
     words.generation.store(generation, Ordering::Relaxed);

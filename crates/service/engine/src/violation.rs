@@ -45,6 +45,8 @@ pub(crate) enum Violation {
     NotPlaced { id: u64, bytes: u32, at: u64, placed: Placed },
     #[error("end of connection {id} at {final_tail}, but {arrived} bytes arrived, or it had ended before")]
     Fin { id: u64, final_tail: u64, arrived: u64 },
+    #[error("connection {id}, about larger rings: {what}")]
+    Growth { id: u64, what: &'static str },
     #[error("second reset of connection {id}")]
     SecondReset { id: u64 },
     #[error("consumed bytes: {0}")]

@@ -10,6 +10,7 @@
 //! Over 600 lines because the fields are private: each short method that reads or changes them stands beside them.
 
 mod close;
+mod growth;
 mod rest;
 mod resume;
 pub(crate) mod row;
@@ -20,19 +21,21 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use control::{Connection, Kind, Path, Reason};
-use shm::{PeerFault, SlotWords, app_flag, check_cursor, engine_flag, slot_is_awaited, slot_state};
+use shm::{PeerFault, SlotWords, Span, app_flag, check_cursor, engine_flag, slot_is_awaited, slot_state};
 use verbs::{Placed, RemoteAddr, Rkey, Sge, Time};
 
 use crate::app::TakenSlot;
 use crate::frame::{FrameWriter, Open, Record, WireRing, check_ring, check_route};
 use crate::ids::{AppId, ConnectId, LaneId, RouteId, SlotAt};
 use crate::rests::RestTurn;
+use crate::ring_size::RingSize;
 use crate::ringpool::RingPair;
 use crate::slot::clear_slot;
 use crate::users::Far;
 use crate::violation::Violation;
 
 use close::Close;
+use growth::Growth;
 
 /// How far the set-up is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +84,9 @@ pub(crate) struct NewVqp {
     pub(crate) lane: LaneId,
     pub(crate) phase: Phase,
     pub(crate) rings: RingPair,
-    pub(crate) ring_bytes: u32,
+    /// As they are used, and as they were allocated.
+    pub(crate) size: RingSize,
+    pub(crate) allocated: RingSize,
     pub(crate) local: SocketAddr,
     pub(crate) peer: SocketAddr,
     pub(crate) kind: Kind,
@@ -127,8 +132,11 @@ pub(crate) struct Vqp {
 
     rings: RingPair,
     /// Used of either ring; what was allocated may be larger.
-    ring_bytes: u32,
-    allocated_bytes: u32,
+    size: RingSize,
+    allocated: RingSize,
+    tx_span: Span,
+    rx_span: Span,
+    growth: Growth,
 
     /// Written by the application.
     tx_tail: u64,
@@ -166,7 +174,7 @@ pub(crate) struct Piece {
 impl Vqp {
     /// A connection in a slot that was just taken for it.
     pub(crate) fn new(new: NewVqp, names: Names, now: Time) -> Self {
-        let NewVqp { app, lane, phase, rings, ring_bytes, local, peer, kind } = new;
+        let NewVqp { app, lane, phase, rings, size, allocated, local, peer, kind } = new;
         let Names { id, own_route, slot } = names;
         Self {
             id,
@@ -187,8 +195,11 @@ impl Vqp {
             peer_route: 0,
             peer_ring: RemoteAddr { addr: 0, rkey: Rkey(0) },
             rings,
-            ring_bytes,
-            allocated_bytes: ring_bytes,
+            size,
+            allocated,
+            tx_span: size.span(),
+            rx_span: size.span(),
+            growth: Growth::default(),
             tx_tail: 0,
             tx_sent: 0,
             tx_head: 0,
@@ -241,14 +252,9 @@ impl Vqp {
         self.rings
     }
 
-    /// Used of either ring.
-    pub(crate) fn ring_bytes(&self) -> u32 {
-        self.ring_bytes
-    }
-
     /// The size by which its rings were allocated.
-    pub(crate) fn allocated_bytes(&self) -> u32 {
-        self.allocated_bytes
+    pub(crate) fn allocated(&self) -> RingSize {
+        self.allocated
     }
 
     pub(crate) fn words(&self) -> &SlotWords {
@@ -271,7 +277,7 @@ impl Vqp {
     pub(crate) fn open_record(&self) -> Record {
         Record::Open(Open {
             route: self.own_route,
-            ring: self.rings.rx.wire_ring(self.ring_bytes),
+            ring: self.rings.rx.wire_ring(self.size),
             to_port: self.peer.port(),
             from_port: self.local.port(),
             kind: self.kind.code(),
@@ -304,12 +310,13 @@ impl Vqp {
 
     /// The peer accepted. The caller knows that it is being opened.
     pub(crate) fn on_open_ack(&mut self, peer_route: u32, ring: &WireRing) -> Result<(), Violation> {
-        check_ring(ring, self.ring_bytes)?;
+        check_ring(ring, self.size)?;
         check_route(peer_route)?;
         self.peer_route = peer_route;
         self.peer_ring = ring.remote();
         // Both directions have the acceptor's size; a larger ring made here is used in its first part.
-        self.ring_bytes = ring.bytes;
+        self.size = ring.size;
+        (self.tx_span, self.rx_span) = (self.size.span(), self.size.span());
         self.phase = Phase::Open;
         Ok(())
     }
@@ -437,7 +444,8 @@ impl Vqp {
             tx_offset: self.rings.tx.offset,
             rx_chunk: self.rings.rx.chunk_number,
             rx_offset: self.rings.rx.offset,
-            ring_bytes: self.ring_bytes,
+            ring_bytes: self.size.first,
+            grown_bytes: self.size.grown,
         };
         Connection { id: self.id, local: self.local, peer: self.peer, path }
     }
@@ -454,12 +462,12 @@ impl Vqp {
         let flags = self.words.app_flags.load(Ordering::Acquire);
         if !self.close.is_stop_asked() && !self.close.is_reset() {
             let head = self.words.rx_head.load(Ordering::Acquire);
-            self.rx_head = check_cursor("rx_head", self.rx_head, head, self.rx_tail, self.ring_bytes.into())?;
+            self.rx_head = check_cursor("rx_head", self.rx_head, head, self.rx_tail, self.rx_span.full())?;
         }
         if self.close.app_may_write() {
             let tail = self.words.tx_tail.load(Ordering::Acquire);
-            let limit = self.tx_head.wrapping_add(self.ring_bytes.into());
-            self.tx_tail = check_cursor("tx_tail", self.tx_tail, tail, limit, self.ring_bytes.into())?;
+            let limit = self.tx_tail.wrapping_add(self.tx_span.room(self.tx_tail, self.tx_head));
+            self.tx_tail = check_cursor("tx_tail", self.tx_tail, tail, limit, self.tx_span.full())?;
         }
         if flags & app_flag::ABORT != 0 {
             self.close.on_abort(Reason::ResetByPeer);
@@ -481,7 +489,7 @@ impl Vqp {
     /// Whether there is data that may leave, now that both ends know each other.
     #[inline]
     pub(crate) fn is_sendable(&self) -> bool {
-        self.phase == Phase::Open && self.tx_sent != self.tx_tail && self.close.may_send_data()
+        self.phase == Phase::Open && self.tx_sent != self.sendable_end() && self.close.may_send_data()
     }
 
     /// The next contiguous piece of at most `max` bytes.
@@ -490,9 +498,8 @@ impl Vqp {
         if !self.is_sendable() {
             return None;
         }
-        let ring = u64::from(self.ring_bytes);
-        let at = self.tx_sent % ring;
-        let bytes = self.tx_tail.wrapping_sub(self.tx_sent).min(ring - at).min(max.into());
+        let (at, together) = self.tx_span.place(self.tx_sent);
+        let bytes = self.sendable_end().wrapping_sub(self.tx_sent).min(together).min(max.into());
         Some(Piece { at, bytes: bytes as u32 })
     }
 
@@ -535,12 +542,12 @@ impl Vqp {
     /// Whether half of the tx ring is free: then a writer that waits for room is called. Earlier it would wake for each
     /// piece, and the processor that it shares with others would go to and fro between them.
     pub(crate) fn has_half_room(&self) -> bool {
-        self.tx_tail.wrapping_sub(self.tx_head) <= u64::from(self.ring_bytes / 2)
+        self.tx_tail.wrapping_sub(self.tx_head) <= self.tx_span.fill_max() / 2
     }
 
     /// The peer consumed bytes. True: the application has news.
     pub(crate) fn on_head(&mut self, consumed: u64) -> Result<bool, Violation> {
-        let head = check_cursor("Head", self.tx_head, consumed, self.tx_sent, self.ring_bytes.into())?;
+        let head = check_cursor("Head", self.tx_head, consumed, self.tx_sent, self.tx_span.full())?;
         if head == self.tx_head {
             return Ok(false);
         }
@@ -556,8 +563,10 @@ impl Vqp {
     /// the peer claims was before.
     #[inline]
     fn is_placed(&self, bytes: u32, before: u32, placed: Placed) -> bool {
-        let tail = self.rings.rx.offset + self.rx_tail % u64::from(self.ring_bytes);
+        let (place, together) = self.rx_span.place(self.rx_tail);
+        let tail = self.rings.rx.offset + place;
         match placed {
+            _ if u64::from(bytes) > together => false,
             Placed::Piece { rkey, addr, len } => (rkey, addr, len) == (self.rings.rx.rkey, tail, bytes.into()),
             Placed::Nothing => bytes == 0,
             Placed::Untold => before == 0,
@@ -571,7 +580,7 @@ impl Vqp {
         if self.phase != Phase::Open || !self.close.may_receive() {
             return Err(Violation::DataAfterEnd { id: self.id });
         }
-        let granted = self.rx_reported.wrapping_add(self.ring_bytes.into()).wrapping_sub(self.rx_tail);
+        let granted = self.rx_span.room(self.rx_tail, self.rx_reported);
         if u64::from(bytes) > granted {
             return Err(Violation::DataBeyondGrant { id: self.id, bytes, granted });
         }
@@ -638,7 +647,7 @@ impl Vqp {
         let unreported = self.rx_head.wrapping_sub(self.rx_reported);
         self.head_report = if unreported == 0 || !self.close.reports_heads() {
             HeadReport::None
-        } else if unreported >= u64::from(self.ring_bytes / 4) || self.is_all_read() {
+        } else if unreported >= self.rx_span.fill_max() / 4 || self.is_all_read() {
             HeadReport::Due
         } else {
             HeadReport::Lazy
@@ -653,6 +662,7 @@ impl Vqp {
             Phase::Accepting => true,
             Phase::Open => {
                 self.head_report == HeadReport::Due
+                    || self.growth.owes()
                     || self.close.owes_stop(self.is_all_read())
                     || self.close.owes_fin(self.tx_sent == self.tx_tail)
                     || self.close.owes_reset().is_some()
@@ -664,7 +674,7 @@ impl Vqp {
     pub(crate) fn write_records(&mut self, frame: &mut FrameWriter<'_>, wrote_end: &mut bool) -> bool {
         let route = self.peer_route;
         if self.phase == Phase::Accepting {
-            let ring = self.rings.rx.wire_ring(self.ring_bytes);
+            let ring = self.rings.rx.wire_ring(self.size);
             if !frame.push(&Record::OpenAck { route, own_route: self.own_route, ring }) {
                 return false;
             }
@@ -672,6 +682,9 @@ impl Vqp {
         }
         if self.phase != Phase::Open {
             return true;
+        }
+        if !self.write_growth(frame) {
+            return false;
         }
         if self.head_report != HeadReport::None && self.close.reports_heads() {
             if !frame.push(&Record::Head { route, consumed: self.rx_head }) {

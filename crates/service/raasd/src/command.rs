@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use control::{AppRow, ConnectionRow, DatagramRow, Kind, LaneRow, Reason};
-use engine::{AppId, Attach, EngineTotals, Event, Page, Viewer};
+use engine::{AppId, Attach, EngineTotals, Event, Page, RingSize, Viewer};
 use plane::{ClientId, LaneAnswer, LaneCommand};
 use shm::{Region, WakeSocket};
 use verbs::Counters;
@@ -25,13 +25,13 @@ pub(crate) enum Command {
     /// Both directions of a set of rings: number in the session, and memory.
     AddChunks {
         app: AppId,
-        ring_bytes: u32,
+        size: RingSize,
         tx: (u32, Region),
         rx: (u32, Region),
     },
     ChunksRefused {
         app: AppId,
-        ring_bytes: u32,
+        size: RingSize,
         reason: Reason,
     },
     /// The application had no descriptor for it.

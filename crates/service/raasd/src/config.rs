@@ -104,6 +104,8 @@ pub struct Config {
     pub log: String,
     /// Ring size of connections that ask for none; none means the engine's default.
     pub ring_bytes: Option<u32>,
+    /// Size to which rings of connections between hosts that ask for none may grow; none means the engine's default.
+    pub grown_ring_bytes: Option<u32>,
     /// Size to which rings of same-host connections that ask for none may grow; none means the engine's default.
     pub local_ring_bytes: Option<u32>,
     /// Signs of life on control links.
@@ -137,6 +139,7 @@ impl Config {
             pcap: None,
             log: "info".into(),
             ring_bytes: None,
+            grown_ring_bytes: None,
             local_ring_bytes: None,
             heartbeat: Heartbeat { interval: Duration::from_secs(1), misses: 40 },
             connect_to: None,
@@ -231,10 +234,14 @@ impl Config {
         if let Some(bytes) = self.ring_bytes {
             engine.ring_bytes_default = bytes;
         }
+        if let Some(bytes) = self.grown_ring_bytes {
+            engine.ring_bytes_grown = bytes;
+        }
         if let Some(bytes) = self.local_ring_bytes {
             engine.local_ring_bytes_default = bytes;
         }
         engine.ring_bytes_default = engine.ring_bytes_default.min(engine.ring_bytes_max);
+        engine.ring_bytes_grown = engine.ring_bytes_grown.min(engine.ring_bytes_max);
         engine.local_ring_bytes_default = engine.local_ring_bytes_default.min(engine.ring_bytes_max);
         if let Some(networks) = &self.connect_to {
             engine.connect_to.clone_from(networks);

@@ -147,8 +147,11 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
         .map_err(|e| DaemonError::Io { what: "engine page", source: std::io::Error::other(e) })?;
     let mut engine_config = config.engine_config();
     if shm::overcommit_is_strict() {
-        tracing::warn!("vm.overcommit_memory is 2: rings have all their memory from the start, and do not rest");
+        tracing::warn!(
+            "vm.overcommit_memory is 2: rings have all their memory from the start, and neither rest nor grow"
+        );
         engine_config.rest_after = None;
+        engine_config.ring_bytes_grown = engine_config.ring_bytes_default;
     }
     let slots = engine_config.connections_per_app_max.next_power_of_two().clamp(64, 65_536);
     let connect_timeout = engine_config.connect_timeout;

@@ -253,17 +253,17 @@ impl<P: Provider> EngineThread<P> {
                 engine.detach(now, device, app, reason);
                 self.forget_wake(app);
             }
-            Command::AddChunks { app, ring_bytes, tx, rx } => {
+            Command::AddChunks { app, size, tx, rx } => {
                 use control::ChunkKind::{Rx, Tx};
                 let added = engine
-                    .add_chunk(device, app, rx.0, Rx, ring_bytes, rx.1)
-                    .and_then(|()| engine.add_chunk(device, app, tx.0, Tx, ring_bytes, tx.1));
+                    .add_chunk(device, app, rx.0, Rx, size, rx.1)
+                    .and_then(|()| engine.add_chunk(device, app, tx.0, Tx, size, tx.1));
                 if let Err(error) = added {
-                    tracing::warn!(?app, ring_bytes, %error, "the device does not take more ring memory");
-                    engine.chunks_refused(app, ring_bytes, Reason::LocalLimit);
+                    tracing::warn!(?app, ?size, %error, "the device does not take more ring memory");
+                    engine.chunks_refused(app, size, Reason::LocalLimit);
                 }
             }
-            Command::ChunksRefused { app, ring_bytes, reason } => engine.chunks_refused(app, ring_bytes, reason),
+            Command::ChunksRefused { app, size, reason } => engine.chunks_refused(app, size, reason),
             Command::ChunkNotTaken { app, chunk } => engine.chunk_not_taken(now, device, app, chunk),
             Command::Listen { client, app, request, port, backlog, ring_bytes, kind } => {
                 let result = engine.listen(app, Listen { port, backlog, ring_bytes, kind });

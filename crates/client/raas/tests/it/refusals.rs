@@ -144,6 +144,7 @@ fn a_daemon_that_talks_nonsense_ends_the_session() {
                 rx_chunk: 6,
                 rx_offset: 3,
                 ring_bytes: 12,
+                grown_bytes: 12,
             },
         }),
     };

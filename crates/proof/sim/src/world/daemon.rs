@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use control::{ChunkKind, Kind, Reason};
-use engine::{AppId, Attach, Dial, Listen};
+use engine::{AppId, Attach, Dial, Listen, RingSize};
 use plane::ClientId;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -137,14 +137,14 @@ impl World {
 
     // ---- chunks
 
-    fn make_chunks(&mut self, host: usize, id: AppId, ring_bytes: u32, rings: u32) {
+    fn make_chunks(&mut self, host: usize, id: AppId, size: RingSize, rings: u32) {
         let (now, life) = (self.now, self.life(host));
         let max = self.plan.daemon_delay_max;
         let at = now + self.some(max) + Duration::from_nanos(1);
         if self.rng.random_range(0..1000) < self.plan.chunk_refusals && !self.quiet {
-            return self.queue.push(at, Event::NoChunks { host, life, app: id, ring_bytes });
+            return self.queue.push(at, Event::NoChunks { host, life, app: id, size });
         }
-        let bytes = ring_bytes as usize * rings as usize;
+        let bytes = size.grown as usize * rings as usize;
         let (Ok(tx), Ok(rx)) = (Region::anonymous(bytes), Region::anonymous(bytes)) else {
             return self.checks.fail(now, "set-up", "no memory for rings".into());
         };
@@ -155,7 +155,7 @@ impl World {
         // The application knows a chunk before it is told of a ring in it.
         self.reply_to(host, uid, Reply::Chunk { number: first, kind: ChunkKind::Tx, region: tx.clone() });
         self.reply_to(host, uid, Reply::Chunk { number: first + 1, kind: ChunkKind::Rx, region: rx.clone() });
-        let chunks = Box::new(Chunks { ring_bytes, tx: (first, tx), rx: (first + 1, rx) });
+        let chunks = Box::new(Chunks { size, tx: (first, tx), rx: (first + 1, rx) });
         self.queue.push(at, Event::Chunks { host, life, app: id, chunks });
     }
 
@@ -163,15 +163,15 @@ impl World {
         if let Some(until) = self.paused(host) {
             return self.queue.push(until, Event::Chunks { host, life, app: id, chunks });
         }
-        let Chunks { ring_bytes, tx, rx } = *chunks;
+        let Chunks { size, tx, rx } = *chunks;
         let Some(running) = self.up_in(host, life) else { return };
         let (engine, tap) = (&mut running.engine, &mut running.tap);
         let added = engine
-            .add_chunk(tap, id, rx.0, ChunkKind::Rx, ring_bytes, rx.1)
-            .and_then(|()| engine.add_chunk(tap, id, tx.0, ChunkKind::Tx, ring_bytes, tx.1));
+            .add_chunk(tap, id, rx.0, ChunkKind::Rx, size, rx.1)
+            .and_then(|()| engine.add_chunk(tap, id, tx.0, ChunkKind::Tx, size, tx.1));
         if added.is_err() {
             // Only of an application that left meanwhile.
-            engine.chunks_refused(id, ring_bytes, Reason::LocalLimit);
+            engine.chunks_refused(id, size, Reason::LocalLimit);
             if let Some(uid) = running.uids.get(&id).filter(|uid| running.apps.contains_key(uid)) {
                 let detail = format!("chunks of application {uid} were refused: {added:?}");
                 self.checks.fail(self.now, "bounds", detail);
@@ -180,12 +180,12 @@ impl World {
         self.after_command(host);
     }
 
-    pub(super) fn on_no_chunks(&mut self, host: usize, life: u32, id: AppId, ring_bytes: u32) {
+    pub(super) fn on_no_chunks(&mut self, host: usize, life: u32, id: AppId, size: RingSize) {
         if let Some(until) = self.paused(host) {
-            return self.queue.push(until, Event::NoChunks { host, life, app: id, ring_bytes });
+            return self.queue.push(until, Event::NoChunks { host, life, app: id, size });
         }
         let Some(running) = self.up_in(host, life) else { return };
-        running.engine.chunks_refused(id, ring_bytes, Reason::LocalLimit);
+        running.engine.chunks_refused(id, size, Reason::LocalLimit);
         self.after_command(host);
     }
 
@@ -196,7 +196,7 @@ impl World {
         let uid = |world: &mut Self, id: AppId| world.up(host).and_then(|r| r.uids.get(&id).copied());
         match event {
             engine::Event::PeerWanted { peer } => self.on_lane_wanted(host, peer),
-            engine::Event::ChunksWanted { app, ring_bytes, rings } => self.make_chunks(host, app, ring_bytes, rings),
+            engine::Event::ChunksWanted { app, size, rings } => self.make_chunks(host, app, size, rings),
             engine::Event::Connected { app, request, result } => {
                 let Some(uid) = uid(self, app) else { return };
                 let result = match result {

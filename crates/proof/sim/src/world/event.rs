@@ -1,6 +1,6 @@
 //! What is going to happen in the world.
 
-use engine::AppId;
+use engine::{AppId, RingSize};
 use plane::{LaneCommand, LinkId};
 use verbs::Region;
 
@@ -65,7 +65,7 @@ pub(super) enum Event {
         host: usize,
         life: u32,
         app: AppId,
-        ring_bytes: u32,
+        size: RingSize,
     },
     /// The daemon notices that a process is gone.
     Hangup {
@@ -129,7 +129,7 @@ pub(super) enum Event {
 /// Ring chunks that a daemon made, with their numbers.
 #[derive(Debug)]
 pub(super) struct Chunks {
-    pub(super) ring_bytes: u32,
+    pub(super) size: RingSize,
     pub(super) tx: (u32, Region),
     pub(super) rx: (u32, Region),
 }

@@ -161,6 +161,7 @@ impl Socket {
             rx_chunk: self.rings.rx.chunk_number,
             rx_offset: self.rings.rx.offset,
             ring_bytes: self.ring_bytes,
+            grown_bytes: self.ring_bytes,
         };
         Connection { id: self.id, local: self.local, peer: SocketAddr::from(([0, 0, 0, 0], 0)), path }
     }

@@ -45,7 +45,7 @@ impl Engine {
             let ring_bytes = self.config.local_ring_bytes(ring_bytes);
             return self.connect_local(app, request, Dial { to, ring_bytes, kind });
         }
-        let (uid, ring_bytes) = (tenant.uid(), self.config.ring_bytes(ring_bytes));
+        let (uid, size) = (tenant.uid(), self.config.ring_size(ring_bytes));
         if tenant.held() >= self.config.connections_per_app_max || self.is_full() {
             return Err(Reason::LocalLimit);
         }
@@ -53,7 +53,7 @@ impl Engine {
         self.users.check_host(uid, to.ip())?;
         self.check_way(uid, to.ip())?;
         let lane = self.lane_to(nic, to.ip()).ok_or(Reason::LocalLimit)?;
-        let connect = Connect { app, request, to, ring_bytes, kind, lane, route: None, displaced: 0 };
+        let connect = Connect { app, request, to, size, kind, lane, route: None, displaced: 0 };
         let id = self.connects.insert(connect).ok_or(Reason::LocalLimit)?;
         if let Some(tenant) = self.apps.get_mut(app) {
             tenant.add_connect(request, id);
@@ -106,13 +106,13 @@ impl Engine {
     /// The lane is up: rings, then Open.
     fn ring_connect(&mut self, id: ConnectId) {
         let Some(connect) = self.connects.get(id) else { return };
-        let (app, ring_bytes) = (connect.app, connect.ring_bytes);
+        let (app, size) = (connect.app, connect.size);
         let Some(tenant) = self.apps.get_mut(app) else { return };
-        match tenant.pool.take(ring_bytes) {
+        match tenant.pool.take(size) {
             Some(rings) => self.open_connect(id, rings),
             None => {
-                tenant.pool.wait(ring_bytes, Waiter::Connect(id));
-                self.ask_for_rings(app, ring_bytes);
+                tenant.pool.wait(size, Waiter::Connect(id));
+                self.ask_for_rings(app, size);
             }
         }
     }
@@ -162,11 +162,11 @@ impl Engine {
 
     fn open_connect(&mut self, id: ConnectId, rings: RingPair) {
         let Some(connect) = self.connects.get(id) else { return };
-        let (app, lane, to, ring_bytes) = (connect.app, connect.lane, connect.to, connect.ring_bytes);
+        let (app, lane, to, size) = (connect.app, connect.lane, connect.to, connect.size);
         let kind = connect.kind;
         let local = SocketAddr::new(self.local_address(), self.ports.next_port());
         let phase = Phase::Opening(Some(id));
-        let new = NewVqp { app, lane, phase, rings, ring_bytes, local, peer: to, kind };
+        let new = NewVqp { app, lane, phase, rings, size, allocated: size, local, peer: to, kind };
         match self.add_vqp(new) {
             Ok(route) => {
                 if let Some(connect) = self.connects.get_mut(id) {

@@ -22,6 +22,7 @@ use crate::datagram::{Bind, PortOwner};
 use crate::event::Event;
 use crate::ids::{AppId, BindId, SlotAt, SocketId};
 use crate::limits::DATAGRAM_RING_BYTES_MIN;
+use crate::ring_size::RingSize;
 use crate::ringpool::{RingPair, Waiter};
 use crate::slot::clear_slot;
 
@@ -57,17 +58,17 @@ impl Engine {
             return Err(Reason::PortInUse);
         }
         let asked = if ring_bytes == 0 { 0 } else { ring_bytes.max(DATAGRAM_RING_BYTES_MIN) };
-        let ring_bytes = self.config.ring_bytes(asked);
-        let bind = Bind { app, request, port, ring_bytes };
+        let size = RingSize::fixed(self.config.ring_bytes(asked));
+        let bind = Bind { app, request, port, size };
         let tenant = self.apps.get_mut(app).ok_or(Reason::AppFault)?;
-        if let Some(rings) = tenant.pool.take(ring_bytes) {
+        if let Some(rings) = tenant.pool.take(size) {
             return self.open_socket(bind, rings);
         }
         let id = self.datagrams.binds.insert(bind).ok_or(Reason::LocalLimit)?;
-        tenant.pool.wait(ring_bytes, Waiter::Bind(id));
+        tenant.pool.wait(size, Waiter::Bind(id));
         self.start_waiting(app, None);
         self.take_port(app, port, PortOwner::Bind(id));
-        self.ask_for_rings(app, ring_bytes);
+        self.ask_for_rings(app, size);
         Ok(())
     }
 
@@ -91,7 +92,7 @@ impl Engine {
     /// Rings are there for a bind that waited for them.
     pub(super) fn serve_bind(&mut self, id: BindId) {
         let Some(bind) = self.take_bind(id) else { return };
-        let rings = self.apps.get_mut(bind.app).and_then(|a| a.pool.take(bind.ring_bytes));
+        let rings = self.apps.get_mut(bind.app).and_then(|a| a.pool.take(bind.size));
         let result = rings.ok_or(Reason::LocalLimit).and_then(|rings| self.open_socket(bind, rings));
         if let Err(reason) = result {
             self.events.push_back(Event::Connected { app: bind.app, request: bind.request, result: Err(reason) });
@@ -124,10 +125,10 @@ impl Engine {
     }
 
     fn try_open_socket(&mut self, bind: Bind, rings: RingPair) -> Result<(), Reason> {
-        let Bind { app, request, port, ring_bytes } = bind;
+        let Bind { app, request, port, size } = bind;
         let local = SocketAddr::new(self.local_address(), port);
         let tenant = self.apps.get_mut(app).ok_or(Reason::AppFault)?;
-        let memory = |place| tenant.pool.memory(place, ring_bytes).ok_or(Reason::LocalLimit);
+        let memory = |place| tenant.pool.memory(place, size.first).ok_or(Reason::LocalLimit);
         let (tx_memory, rx_memory) = (memory(rings.tx)?, memory(rings.rx)?);
         if !tenant.has_slot() || self.datagrams.sockets.is_full() {
             return Err(Reason::LocalLimit);
@@ -140,7 +141,7 @@ impl Engine {
             let cursors = "the pool's places lie in their chunks, and the daemon's own mapping is writable";
             let tx = RingReader::new(tx_memory, words.tx_tail.clone(), words.tx_head.clone(), 0).expect(cursors);
             let rx = RingWriter::new(rx_memory, words.rx_tail.clone(), words.rx_head.clone(), 0).expect(cursors);
-            Socket::new(NewSocket { id, app, slot, local, rings, ring_bytes, tx, rx })
+            Socket::new(NewSocket { id, app, slot, local, rings, ring_bytes: size.first, tx, rx })
         });
         let socket = socket.ok_or(Reason::LocalLimit)?;
         tenant.add_socket(socket);
@@ -209,7 +210,7 @@ impl Engine {
         tenant.put_back_slot(slot, socket.words());
         let back = tenant.pool.put_back(self.now, socket.rings());
         self.note_put_back(app, back);
-        self.serve_rings(app, socket.ring_bytes());
+        self.serve_rings(app, RingSize::fixed(socket.ring_bytes()));
         self.apps.note_departure(app);
     }
 

@@ -142,6 +142,7 @@ impl Engine {
                 ("rests", c.rests),
                 ("peer_timeouts", c.peer_timeouts),
                 ("ring_rests", c.ring_rests),
+                ("rings_grown", c.rings_grown),
             ],
         };
         match c.rnr_naks {

@@ -15,6 +15,7 @@ use crate::ids::{AppId, LaneId, ParkedId};
 use crate::lane::Lane;
 use crate::limits::RING_BYTES_MAX;
 use crate::listeners::Listener;
+use crate::ring_size::RingSize;
 use crate::ringpool::{RingPair, Waiter};
 use crate::users::Far;
 use crate::violation::Violation;
@@ -88,7 +89,7 @@ impl Engine {
     // ---- a peer's open
 
     pub(super) fn on_open<P: Provider>(&mut self, _nic: &mut P, id: LaneId, open: &Open) -> Result<(), Violation> {
-        check_ring(&open.ring, RING_BYTES_MAX)?;
+        check_ring(&open.ring, RingSize::fixed(RING_BYTES_MAX))?;
         check_route(open.route)?;
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         lane.on_open_received()?;
@@ -107,41 +108,36 @@ impl Engine {
             return Err(Reason::BacklogFull);
         }
         let app = listener.app();
-        let ring_bytes = listener.ring_bytes_for(open.ring.bytes).min(self.config.ring_bytes_max);
+        let first = listener.ring_bytes_for(open.ring.size.first).min(self.config.ring_bytes_max);
+        let (allocated, size) = self.config.accepted_rings(first, open.ring.size);
         let full = self.is_full();
         let tenant = self.apps.get_mut(app).ok_or(Reason::NoListener)?;
         if full || tenant.held() >= self.config.connections_per_app_max {
             return Err(Reason::LocalLimit);
         }
         self.users.check_connection(tenant.uid())?;
-        if let Some(rings) = tenant.pool.take(ring_bytes) {
-            return self.accept(lane, open, app, ring_bytes, rings);
+        if let Some(rings) = tenant.pool.take(allocated) {
+            return self.accept(&ParkedOpen { lane, from, open: *open, app, allocated, size }, rings);
         }
-        let parked = ParkedOpen { lane, from, open: *open, app, ring_bytes };
+        let parked = ParkedOpen { lane, from, open: *open, app, allocated, size };
         let id = self.parked_opens.insert(parked).ok_or(Reason::LocalLimit)?;
-        tenant.pool.wait(ring_bytes, Waiter::Open(id));
+        tenant.pool.wait(allocated, Waiter::Open(id));
         self.start_waiting(app, Some(Far { host: from, is_outgoing: false }));
         if let Some(listener) = self.listeners.get_mut(open.to_port) {
             listener.add_parked();
         }
-        self.ask_for_rings(app, ring_bytes);
+        self.ask_for_rings(app, allocated);
         Ok(())
     }
 
-    fn accept(
-        &mut self,
-        lane: LaneId,
-        open: &Open,
-        app: AppId,
-        ring_bytes: u32,
-        rings: RingPair,
-    ) -> Result<(), Reason> {
+    fn accept(&mut self, parked: &ParkedOpen, rings: RingPair) -> Result<(), Reason> {
+        let ParkedOpen { lane, app, allocated, size, ref open, .. } = *parked;
         let peer = self.lanes.get(lane).map(Lane::peer).ok_or(Reason::LaneFailed)?;
         let to = open.to_address;
         let local = SocketAddr::new(if self.is_own(to) { to } else { self.local_address() }, open.to_port);
         let peer = SocketAddr::new(peer, open.from_port);
         let (phase, kind) = (Phase::Accepting, self.listeners.get(open.to_port).map_or(Kind::Stream, Listener::kind));
-        let route = self.add_vqp(NewVqp { app, lane, phase, rings, ring_bytes, local, peer, kind })?;
+        let route = self.add_vqp(NewVqp { app, lane, phase, rings, size, allocated, local, peer, kind })?;
         let vqp = self.vqps.get_mut(route).expect("made above");
         vqp.on_open(open);
         let (connection, port) = (vqp.connection(), open.to_port);
@@ -164,9 +160,9 @@ impl Engine {
     /// Rings are there for an open that waited for them.
     pub(super) fn serve_open(&mut self, id: ParkedId) {
         let Some(parked) = self.take_parked(id) else { return };
-        let rings = self.apps.get_mut(parked.app).and_then(|a| a.pool.take(parked.ring_bytes));
+        let rings = self.apps.get_mut(parked.app).and_then(|a| a.pool.take(parked.allocated));
         let result = match rings {
-            Some(rings) => self.accept(parked.lane, &parked.open, parked.app, parked.ring_bytes, rings),
+            Some(rings) => self.accept(&parked, rings),
             None => Err(Reason::LocalLimit),
         };
         if let Err(reason) = result {

@@ -202,6 +202,12 @@ impl Engine {
                 self.on_peer_end(route);
                 Ok(())
             }
+            Record::Grow { route } => self.on_grow(id, route),
+            Record::GrowAnswer { route, allowed } => self.on_grow_answer(id, route, allowed),
+            Record::GrownAt { route, at } => {
+                let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
+                vqp.on_grown_at(at)
+            }
             Record::Reset { route, reason } => {
                 let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
                 vqp.on_reset(Reason::from_code(reason))?;
@@ -214,7 +220,7 @@ impl Engine {
     }
 
     /// The connection that a record is about. `None`: it is over here, and the record crossed our end of it.
-    fn open_vqp(&mut self, id: LaneId, route: u32) -> Result<Option<&mut Vqp>, Violation> {
+    pub(super) fn open_vqp(&mut self, id: LaneId, route: u32) -> Result<Option<&mut Vqp>, Violation> {
         let key = self.vqps.named(route);
         let Some(vqp) = self.vqps.get_mut(key) else {
             self.counters.stale_frames += 1;

@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 
-use shm::waiting;
+use shm::{Span, waiting};
 use verbs::{MrId, Provider, Qpn, Time};
 
 use super::Engine;
@@ -61,7 +61,7 @@ impl Engine {
                 self.find_untold_head(route);
             } else {
                 vqp.begin_rest();
-                bytes += 2 * REST_SLICE_BYTES.min(vqp.ring_bytes().into());
+                bytes += 2 * REST_SLICE_BYTES.min(vqp.used_extent());
                 self.rests.begin(route);
             }
         }
@@ -164,7 +164,7 @@ impl Engine {
             }
         };
         let pool = &self.apps.get(vqp.app())?.pool;
-        let (ring_bytes, rings) = (u64::from(vqp.ring_bytes()), vqp.rings());
+        let (extent, rings) = (vqp.used_extent(), vqp.rings());
         let tx = pool.mr_of(&rings.tx).filter(|_| is_unused);
         let rx = pool.mr_of(&rings.rx).filter(|_| !uncounted);
         let qpn = vqp.lane().and_then(|id| self.lanes.get(id)).and_then(|lane| lane.qpn());
@@ -178,19 +178,19 @@ impl Engine {
                 done.unwrap_or(true)
             })
         };
-        let tx_done = discard(tx, rings.tx.offset, spare(&in_use.tx, ring_bytes), None);
-        let rx_done = discard(rx, rings.rx.offset, spare(&in_use.rx, ring_bytes), qpn);
+        let tx_done = discard(tx, rings.tx.offset, spare(&in_use.tx, vqp.tx_span()), None);
+        let rx_done = discard(rx, rings.rx.offset, spare(&in_use.rx, vqp.rx_span()), qpn);
         self.counters.device_refusals += u64::from(refused);
         Some(match tx_done && rx_done {
-            true if turn.end < ring_bytes => Outcome::More,
+            true if turn.end < extent => Outcome::More,
             true => Outcome::Rests,
             false => Outcome::PutOff,
         })
     }
 }
 
-/// Pieces of a ring, by offset and length.
-type Spare = [Option<(u64, u64)>; 2];
+/// Pieces of a ring, by offset and length: at most one more than those in use.
+type Spare = [Option<(u64, u64)>; 4];
 
 /// What of a piece lies in this turn's part of the ring.
 fn within((offset, len): (u64, u64), turn: &Range<u64>) -> Option<(u64, u64)> {
@@ -198,17 +198,25 @@ fn within((offset, len): (u64, u64), turn: &Range<u64>) -> Option<(u64, u64)> {
     (start < end).then(|| (start, end - start))
 }
 
-/// What of a ring lies outside of the bytes in use.
-fn spare(in_use: &Range<u64>, ring_bytes: u64) -> Spare {
-    let (tail, used) = (in_use.end, in_use.end.wrapping_sub(in_use.start));
-    if used == 0 {
-        return [Some((0, ring_bytes)), None];
+/// What of a ring, as far as it has grown, lies outside of the bytes in use.
+fn spare(in_use: &Range<u64>, span: Span) -> Spare {
+    let mut used = [None; 3];
+    let (mut at, mut left) = (in_use.start, in_use.end.wrapping_sub(in_use.start));
+    for piece in &mut used {
+        let (place, together) = span.place(at);
+        let len = together.min(left);
+        *piece = (len > 0).then_some((place, place + len));
+        (at, left) = (at.wrapping_add(len), left - len);
     }
-    let len = ring_bytes.saturating_sub(used);
-    let start = tail % ring_bytes;
-    let first = len.min(ring_bytes - start);
-    let piece = |offset, len| (len > 0).then_some((offset, len));
-    [piece(start, first), piece(0, len - first)]
+    used.sort_unstable_by_key(|piece| piece.map_or(u64::MAX, |(start, _)| start));
+    let (mut spare, mut from) = ([None; 4], 0);
+    let end = span.fill_max();
+    for (gap, next) in spare.iter_mut().zip(used.into_iter().chain([None])) {
+        let (start, after) = next.unwrap_or((end, end));
+        *gap = (from < start).then_some((from, start - from));
+        from = after;
+    }
+    spare
 }
 
 #[cfg(test)]
@@ -220,7 +228,7 @@ mod tests {
         for head in 0..24_u64 {
             for used in 0..=8 {
                 let head = head.wrapping_sub(9);
-                let spare = spare(&(head..head.wrapping_add(used)), 8);
+                let spare = spare(&(head..head.wrapping_add(used)), Span::fixed(8));
                 let is_spare = |at| spare.iter().flatten().any(|&(o, n)| (o..o + n).contains(&at));
                 for at in 0..8 {
                     let is_used = (0..used).any(|i| head.wrapping_add(i) % 8 == at);

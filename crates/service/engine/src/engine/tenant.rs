@@ -15,6 +15,7 @@ use crate::ids::{AppId, RouteId, SlotAt};
 use crate::limits::{
     CHUNKS_PER_APP_MAX, DOORBELLS_PER_APP, ORPHAN_LINGER, REST_SLICE_BYTES, RING_BYTES_MAX, RING_BYTES_MIN,
 };
+use crate::ring_size::RingSize;
 use crate::ringpool::{ChunkError, Retired, Slice, Waiter};
 use crate::users::Far;
 use crate::vqp::Phase;
@@ -25,7 +26,8 @@ impl Engine {
     pub fn attach(&mut self, app: Attach) -> Result<AppId, Reason> {
         let uid = app.uid;
         self.users.check_app(uid)?;
-        let id = self.apps.attach(App::new(app, self.config.ring_memory_per_app_max)).ok_or(Reason::LocalLimit)?;
+        let app = App::new(app, self.config.ring_memory_per_app_max, self.config.growing_rings());
+        let id = self.apps.attach(app).ok_or(Reason::LocalLimit)?;
         self.users.add_app(uid);
         Ok(id)
     }
@@ -156,6 +158,9 @@ impl Engine {
         let Some(vqp) = self.vqps.get_mut(route) else { return Ok(()) };
         vqp.on_doorbell()?;
         self.rests.touch(vqp.rest_mut(), route, self.now);
+        if vqp.wants_growth() {
+            self.grow(route);
+        }
         self.update(route);
         Ok(())
     }
@@ -170,11 +175,11 @@ impl Engine {
         app: AppId,
         chunk: u32,
         kind: ChunkKind,
-        ring_bytes: u32,
+        size: RingSize,
         region: Region,
     ) -> Result<(), VerbsError> {
         let tenant = self.apps.get_here_mut(app).ok_or(VerbsError::NoSuch("application"))?;
-        tenant.pool.check_chunk(chunk, ring_bytes, &region).map_err(|e| chunk_error(e, ring_bytes, &region))?;
+        tenant.pool.check_chunk(chunk, size, &region).map_err(|e| chunk_error(e, size, &region))?;
         let access = match kind {
             ChunkKind::Tx => Access::empty(),
             ChunkKind::Rx => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
@@ -182,15 +187,15 @@ impl Engine {
         let mr = nic.reg_mr(&region, 0, region.len(), access)?;
         self.ring_memory.chunks += 1;
         self.ring_memory.bytes += region.len();
-        tenant.pool.add_chunk(chunk, kind, ring_bytes, region, mr);
-        self.serve_rings(app, ring_bytes);
+        tenant.pool.add_chunk(chunk, kind, size, region, mr);
+        self.serve_rings(app, size);
         Ok(())
     }
 
     /// The chunks of [`Event::ChunksWanted`] cannot be made: everything that waits for them is refused with `reason`.
-    pub fn chunks_refused(&mut self, app: AppId, ring_bytes: u32, reason: Reason) {
+    pub fn chunks_refused(&mut self, app: AppId, size: RingSize, reason: Reason) {
         let Some(tenant) = self.apps.get_mut(app) else { return };
-        for waiter in tenant.pool.refuse(ring_bytes) {
+        for waiter in tenant.pool.refuse(size) {
             self.refuse_waiter(waiter, reason);
         }
     }
@@ -232,29 +237,29 @@ impl Engine {
     }
 
     /// Asks the daemon for rings if somebody waits and nothing was asked; refuses all if there can be none.
-    pub(super) fn ask_for_rings(&mut self, app: AppId, ring_bytes: u32) {
+    pub(super) fn ask_for_rings(&mut self, app: AppId, size: RingSize) {
         let Some(tenant) = self.apps.get_mut(app) else { return };
-        match tenant.pool.ask(ring_bytes) {
-            Ok(Some(rings)) => self.events.push_back(Event::ChunksWanted { app, ring_bytes, rings }),
+        match tenant.pool.ask(size) {
+            Ok(Some(rings)) => self.events.push_back(Event::ChunksWanted { app, size, rings }),
             Ok(None) => {}
-            Err(()) => self.chunks_refused(app, ring_bytes, Reason::LocalLimit),
+            Err(()) => self.chunks_refused(app, size, Reason::LocalLimit),
         }
     }
 
     /// Rings became free: the waiters go on, in order. Those of an application that left are refused by its departure;
     /// served, an open would make a connection that the departure does not know of.
-    pub(super) fn serve_rings(&mut self, app: AppId, ring_bytes: u32) {
+    pub(super) fn serve_rings(&mut self, app: AppId, size: RingSize) {
         if self.apps.get_here(app).is_none() {
             return;
         }
-        while let Some(waiter) = self.apps.get_mut(app).and_then(|a| a.pool.next_served(ring_bytes)) {
+        while let Some(waiter) = self.apps.get_mut(app).and_then(|a| a.pool.next_served(size)) {
             match waiter {
                 Waiter::Connect(id) => self.serve_connect(id),
                 Waiter::Open(id) => self.serve_open(id),
                 Waiter::Bind(id) => self.serve_bind(id),
             }
         }
-        self.ask_for_rings(app, ring_bytes);
+        self.ask_for_rings(app, size);
     }
 
     // ---- departures
@@ -314,19 +319,19 @@ impl Engine {
     }
 }
 
-fn chunk_error(e: ChunkError, ring_bytes: u32, region: &Region) -> VerbsError {
+fn chunk_error(e: ChunkError, size: RingSize, region: &Region) -> VerbsError {
     match e {
         ChunkError::RingBytes => VerbsError::OutOfRange {
             what: "ring size of the chunk",
-            value: ring_bytes.into(),
+            value: size.grown.into(),
             min: RING_BYTES_MIN.into(),
             max: RING_BYTES_MAX.into(),
         },
         ChunkError::Length => VerbsError::OutOfRange {
             what: "length of the chunk",
             value: region.len(),
-            min: ring_bytes.into(),
-            max: u64::from(u32::MAX) * u64::from(ring_bytes),
+            min: size.grown.into(),
+            max: u64::from(u32::MAX) * u64::from(size.grown),
         },
         ChunkError::Duplicate => VerbsError::Busy("number of the chunk"),
         ChunkError::Full => VerbsError::Full { what: "list of chunks", limit: CHUNKS_PER_APP_MAX as u64 },

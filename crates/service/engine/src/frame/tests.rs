@@ -3,7 +3,11 @@
 use super::*;
 use proptest::prelude::*;
 
-const RING: WireRing = WireRing { bytes: 0x0004_0000, rkey: 0x1122_3344, addr: 0x0102_0304_0506_0708 };
+const RING: WireRing = WireRing {
+    size: RingSize { first: 0x0004_0000, grown: 0x0010_0000 },
+    rkey: 0x1122_3344,
+    addr: 0x0102_0304_0506_0708,
+};
 
 fn build(records: &[Record]) -> Vec<u8> {
     let mut buf = vec![0xee; 7];
@@ -52,18 +56,19 @@ fn record_bytes() {
         to_address: "10.1.2.3".parse().unwrap(),
     });
     #[rustfmt::skip]
-    let cases: [(Record, &[u8]); 9] = [
+    let cases: [(Record, &[u8]); 12] = [
         (open, &[
-            1, 0, 0, 48, 0x00, 0x10, 0x00, 0x01,
+            1, 0, 0, 56, 0x00, 0x10, 0x00, 0x01,
             0x00, 0x04, 0x00, 0x00, 0x11, 0x22, 0x33, 0x44,
             0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08,
             0x1f, 0x90, 0x80, 0x01, 0, 0, 0, 0,
             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3,
+            0x00, 0x10, 0x00, 0x00, 0, 0, 0, 0,
         ]),
         (Record::OpenAck { route: 2, own_route: 3, ring: RING }, &[
             2, 0, 0, 32, 0, 0, 0, 2,
-            0, 0, 0, 3, 0x00, 0x04, 0x00, 0x00, 0x11, 0x22, 0x33, 0x44, 0, 0, 0, 0,
-            0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08,
+            0, 0, 0, 3, 0x00, 0x04, 0x00, 0x00, 0x11, 0x22, 0x33, 0x44,
+            0x00, 0x10, 0x00, 0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08,
         ]),
         (Record::OpenNak { route: 4, reason: 2 }, &[3, 0, 0, 16, 0, 0, 0, 4, 0, 0, 0, 2, 0, 0, 0, 0]),
         (Record::Head { route: 5, consumed: 0x99 }, &[4, 0, 0, 16, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0x99]),
@@ -72,6 +77,9 @@ fn record_bytes() {
         (Record::Reset { route: 8, reason: 10 }, &[7, 0, 0, 16, 0, 0, 0, 8, 0, 0, 0, 10, 0, 0, 0, 0]),
         (Record::Reclaim { most: 8 }, &[8, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0]),
         (Record::Yield { count: 503 }, &[9, 0, 0, 16, 0, 0, 0, 0, 0, 0, 1, 0xf7, 0, 0, 0, 0]),
+        (Record::Grow { route: 9 }, &[10, 0, 0, 8, 0, 0, 0, 9]),
+        (Record::GrowAnswer { route: 1, allowed: true }, &[11, 0, 0, 16, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0]),
+        (Record::GrownAt { route: 2, at: 1 << 19 }, &[12, 0, 0, 16, 0, 0, 0, 2, 0, 0, 0, 0, 0, 8, 0, 0]),
     ];
     for (record, bytes) in cases {
         let frame = build(&[record]);
@@ -124,13 +132,16 @@ fn malformed_frames_are_named() {
     assert_eq!(changed(HEADER_BYTES, 99), Err(FrameError::Kind(99)));
     assert_eq!(changed(HEADER_BYTES, 6), Err(FrameError::Length { kind: 6, bytes: 16 }));
     assert_eq!(changed(HEADER_BYTES + 1, 1), Err(FrameError::Reserved("record")));
+    let mut answer = build(&[Record::GrowAnswer { route: 1, allowed: false }]);
+    answer[HEADER_BYTES + 11] = 2;
+    assert_eq!(records(&answer), Err(FrameError::Answer(2)));
     assert_eq!(changed(HEADER_BYTES + 3, 7), Err(FrameError::Length { kind: 4, bytes: 7 }));
     assert_eq!(changed(HEADER_BYTES + 3, 8), Err(FrameError::Length { kind: 4, bytes: 8 }));
 }
 
 fn any_record() -> impl Strategy<Value = Record> {
-    let ring =
-        (any::<u32>(), any::<u32>(), any::<u64>()).prop_map(|(bytes, rkey, addr)| WireRing { bytes, rkey, addr });
+    let ring = (any::<u32>(), any::<u32>(), any::<u32>(), any::<u64>())
+        .prop_map(|(first, grown, rkey, addr)| WireRing { size: RingSize { first, grown }, rkey, addr });
     prop_oneof![
         (any::<u32>(), ring.clone(), any::<u16>(), any::<u16>(), any::<u32>()).prop_map(
             |(route, ring, to, from, a)| {
@@ -150,6 +161,9 @@ fn any_record() -> impl Strategy<Value = Record> {
         (any::<u32>(), any::<u32>()).prop_map(|(route, reason)| Record::Reset { route, reason }),
         any::<u32>().prop_map(|most| Record::Reclaim { most }),
         any::<u32>().prop_map(|count| Record::Yield { count }),
+        any::<u32>().prop_map(|route| Record::Grow { route }),
+        (any::<u32>(), any::<bool>()).prop_map(|(route, allowed)| Record::GrowAnswer { route, allowed }),
+        (any::<u32>(), any::<u64>()).prop_map(|(route, at)| Record::GrownAt { route, at }),
     ]
 }
 

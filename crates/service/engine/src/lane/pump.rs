@@ -156,14 +156,16 @@ impl Pump<'_> {
     fn emit(lane: &mut Lane, vqp: &mut Vqp, route: RouteId, frame: &mut FrameWriter<'_>, seq: u64) -> (bool, bool) {
         let mut wrote_end = false;
         let was_accepting = vqp.phase() == Phase::Accepting;
+        let was_sendable = vqp.is_sendable();
         let bytes_before = frame.len();
         let whole = vqp.write_records(frame, &mut wrote_end);
         if was_accepting && vqp.phase() == Phase::Open {
             lane.opens_received = lane.opens_received.saturating_sub(1);
-            // What the application wrote meanwhile may follow.
-            if vqp.is_sendable() && vqp.enter(List::Ready) {
-                lane.push_ready(vqp.app(), route);
-            }
+        }
+        // What the application wrote meanwhile may follow, behind an OpenAck or the place from which on its ring is
+        // larger.
+        if !was_sendable && vqp.is_sendable() && vqp.enter(List::Ready) {
+            lane.push_ready(vqp.app(), route);
         }
         // The record that the peer still had to get may also be a Head. A connection that had nothing to say, because
         // another list served it first, is in no frame, and this frame may never be sent.

@@ -5,15 +5,18 @@ use crate::table::Key;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
+/// Of a pool without rings that grow.
+const FIXED: RingSize = RingSize::fixed(4096);
+
 fn mr(n: u32, region: &Region) -> Mr {
     Mr { id: MrId(n), lkey: Lkey(n), rkey: Rkey(n + 1000), len: region.len() }
 }
 
 fn add(pool: &mut RingPool, number: u32, kind: ChunkKind, ring_bytes: u32, rings: u32) {
     let region = Region::anonymous((ring_bytes * rings) as usize).unwrap();
-    assert_eq!(pool.check_chunk(number, ring_bytes, &region), Ok(rings));
+    assert_eq!(pool.check_chunk(number, RingSize::fixed(ring_bytes), &region), Ok(rings));
     let mr = mr(number, &region);
-    pool.add_chunk(number, kind, ring_bytes, region, mr);
+    pool.add_chunk(number, kind, RingSize::fixed(ring_bytes), region, mr);
 }
 
 fn add_both(pool: &mut RingPool, number: u32, ring_bytes: u32, rings: u32) {
@@ -27,76 +30,76 @@ fn waiter(n: u32) -> Waiter {
 
 #[test]
 fn chunks_are_checked() {
-    let mut pool = RingPool::new(u64::MAX);
+    let mut pool = RingPool::new(u64::MAX, FIXED);
     let region = Region::anonymous(8192).unwrap();
     for bytes in [0, 1, 2048, 4097, 16 << 20] {
-        assert_eq!(pool.check_chunk(1, bytes, &region), Err(ChunkError::RingBytes), "{bytes}");
+        assert_eq!(pool.check_chunk(1, RingSize::fixed(bytes), &region), Err(ChunkError::RingBytes), "{bytes}");
     }
-    assert_eq!(pool.check_chunk(1, 16384, &region), Err(ChunkError::Length));
+    assert_eq!(pool.check_chunk(1, RingSize::fixed(16384), &region), Err(ChunkError::Length));
     add(&mut pool, 1, ChunkKind::Tx, 4096, 2);
-    assert_eq!(pool.check_chunk(1, 4096, &region), Err(ChunkError::Duplicate));
+    assert_eq!(pool.check_chunk(1, RingSize::fixed(4096), &region), Err(ChunkError::Duplicate));
     assert_eq!(pool.bytes(), 8192);
 }
 
 #[test]
 fn rings_are_asked_for_once_and_served_in_order() {
-    let mut pool = RingPool::new(1 << 20);
-    assert_eq!(pool.ask(4096), Ok(None), "nobody waits");
-    pool.wait(4096, waiter(1));
-    pool.wait(4096, waiter(2));
-    assert_eq!(pool.ask(4096), Ok(Some(CHUNK_RINGS_FIRST)));
-    assert_eq!(pool.ask(4096), Ok(None), "asked already");
+    let mut pool = RingPool::new(1 << 20, FIXED);
+    assert_eq!(pool.ask(RingSize::fixed(4096)), Ok(None), "nobody waits");
+    pool.wait(RingSize::fixed(4096), waiter(1));
+    pool.wait(RingSize::fixed(4096), waiter(2));
+    assert_eq!(pool.ask(RingSize::fixed(4096)), Ok(Some(CHUNK_RINGS_FIRST)));
+    assert_eq!(pool.ask(RingSize::fixed(4096)), Ok(None), "asked already");
     add(&mut pool, 1, ChunkKind::Tx, 4096, 1);
-    assert_eq!(pool.next_served(4096), None, "no rx ring yet");
+    assert_eq!(pool.next_served(RingSize::fixed(4096)), None, "no rx ring yet");
     add(&mut pool, 2, ChunkKind::Rx, 4096, 1);
-    assert_eq!(pool.next_served(4096), Some(waiter(1)));
-    assert!(pool.take(4096).is_some());
-    assert_eq!(pool.next_served(4096), None);
-    assert_eq!(pool.ask(4096), Ok(Some(CHUNK_RINGS_FIRST)), "one still waits");
-    assert_eq!(pool.refuse(4096), [waiter(2)]);
+    assert_eq!(pool.next_served(RingSize::fixed(4096)), Some(waiter(1)));
+    assert!(pool.take(RingSize::fixed(4096)).is_some());
+    assert_eq!(pool.next_served(RingSize::fixed(4096)), None);
+    assert_eq!(pool.ask(RingSize::fixed(4096)), Ok(Some(CHUNK_RINGS_FIRST)), "one still waits");
+    assert_eq!(pool.refuse(RingSize::fixed(4096)), [waiter(2)]);
 }
 
 #[test]
 fn memory_is_bounded_with_what_was_asked_for() {
-    let mut pool = RingPool::new(6 * 8192);
-    pool.wait(4096, waiter(1));
-    assert_eq!(pool.ask(4096), Ok(Some(4)));
-    pool.wait(8192, waiter(2));
-    assert_eq!(pool.ask(8192), Ok(Some(1)));
-    pool.wait(16384, waiter(3));
-    assert_eq!(pool.ask(16384), Err(()));
+    let mut pool = RingPool::new(6 * 8192, FIXED);
+    pool.wait(RingSize::fixed(4096), waiter(1));
+    assert_eq!(pool.ask(RingSize::fixed(4096)), Ok(Some(4)));
+    pool.wait(RingSize::fixed(8192), waiter(2));
+    assert_eq!(pool.ask(RingSize::fixed(8192)), Ok(Some(1)));
+    pool.wait(RingSize::fixed(16384), waiter(3));
+    assert_eq!(pool.ask(RingSize::fixed(16384)), Err(()));
     assert_eq!(pool.refuse_all().len(), 3);
-    assert_eq!(pool.ask(5000), Err(()));
+    assert_eq!(pool.ask(RingSize::fixed(5000)), Err(()));
 }
 
 #[test]
 fn the_last_byte_of_the_bound_counts() {
     // A pair of rings is two: three pairs fit exactly, and one byte less is one pair less.
     for (bytes_max, rings) in [(3 * 8192, 3), (3 * 8192 - 1, 2), (8192, 1)] {
-        let mut pool = RingPool::new(bytes_max);
-        (0..4).for_each(|n| pool.wait(4096, waiter(n)));
-        assert_eq!(pool.ask(4096), Ok(Some(rings)), "{bytes_max} bytes");
+        let mut pool = RingPool::new(bytes_max, FIXED);
+        (0..4).for_each(|n| pool.wait(RingSize::fixed(4096), waiter(n)));
+        assert_eq!(pool.ask(RingSize::fixed(4096)), Ok(Some(rings)), "{bytes_max} bytes");
     }
-    let mut pool = RingPool::new(8191);
-    pool.wait(4096, waiter(1));
-    assert_eq!(pool.ask(4096), Err(()));
+    let mut pool = RingPool::new(8191, FIXED);
+    pool.wait(RingSize::fixed(4096), waiter(1));
+    assert_eq!(pool.ask(RingSize::fixed(4096)), Err(()));
     // What was asked for counts as there.
     for (more, expected) in [(16_384, Ok(Some(1))), (16_383, Err(()))] {
-        let mut pool = RingPool::new(4 * 8192 + more);
-        (0..4).for_each(|n| pool.wait(4096, waiter(n)));
-        assert_eq!(pool.ask(4096), Ok(Some(4)));
-        pool.wait(8192, waiter(9));
-        assert_eq!(pool.ask(8192), expected, "{more} bytes more");
+        let mut pool = RingPool::new(4 * 8192 + more, FIXED);
+        (0..4).for_each(|n| pool.wait(RingSize::fixed(4096), waiter(n)));
+        assert_eq!(pool.ask(RingSize::fixed(4096)), Ok(Some(4)));
+        pool.wait(RingSize::fixed(8192), waiter(9));
+        assert_eq!(pool.ask(RingSize::fixed(8192)), expected, "{more} bytes more");
     }
 }
 
 #[test]
 fn an_unused_chunk_goes_only_when_others_suffice() {
-    let mut pool = RingPool::new(u64::MAX);
+    let mut pool = RingPool::new(u64::MAX, FIXED);
     add_both(&mut pool, 1, 4096, 2);
     add_both(&mut pool, 3, 4096, 2);
-    let taken: Vec<_> = (0..4).map(|_| pool.take(4096).unwrap()).collect();
-    assert!(pool.take(4096).is_none());
+    let taken: Vec<_> = (0..4).map(|_| pool.take(RingSize::fixed(4096)).unwrap()).collect();
+    assert!(pool.take(RingSize::fixed(4096)).is_none());
     let mut retired = Vec::new();
     let mut put_back = |pool: &mut RingPool, pair| retired.extend(pool.put_back(Time(1), pair).retired);
     let (last, first): (Vec<_>, Vec<_>) = taken.iter().partition(|p| p.tx.chunk_number == 1);
@@ -114,16 +117,16 @@ fn an_unused_chunk_goes_only_when_others_suffice() {
 
 #[test]
 fn a_ring_that_came_back_is_watched_once_until_it_rests_or_is_used() {
-    let mut pool = RingPool::new(u64::MAX);
+    let mut pool = RingPool::new(u64::MAX, FIXED);
     add_both(&mut pool, 1, 4096, 2);
-    let pair = pool.take(4096).unwrap();
+    let pair = pool.take(RingSize::fixed(4096)).unwrap();
     assert_eq!(pool.put_back(Time(5), pair).used, [pair.tx, pair.rx]);
-    assert_eq!(pool.take(4096), Some(pair));
+    assert_eq!(pool.take(RingSize::fixed(4096)), Some(pair));
     assert!(pool.put_back(Time(9), pair).used.is_empty(), "watched already");
     assert_eq!(pool.look_at_free(&pair.tx, Time(5)), FreeRing::Since(Time(9)));
     assert_eq!(pool.look_at_free(&pair.tx, Time(9)), FreeRing::Rests { mr: MrId(1), bytes: 4096 });
     pool.on_rested(&pair.tx);
-    assert_eq!(pool.take(4096), Some(pair));
+    assert_eq!(pool.take(RingSize::fixed(4096)), Some(pair));
     assert_eq!(pool.look_at_free(&pair.rx, Time(9)), FreeRing::Used);
     assert_eq!(pool.put_back(Time(10), pair).used, [pair.tx, pair.rx], "both are let go of");
     pool.retire_all();
@@ -131,17 +134,44 @@ fn a_ring_that_came_back_is_watched_once_until_it_rests_or_is_used() {
     assert_eq!(pool.look_at_free(&pair.tx, Time(10)), FreeRing::Used, "another chunk has its place");
 }
 
+#[test]
+fn a_ring_that_grows_counts_with_what_it_uses() {
+    let size = RingSize { first: 4096, grown: 16384 };
+    let mut pool = RingPool::new(2 * 4096 + 12_288, size);
+    pool.wait(size, waiter(1));
+    assert_eq!(pool.ask(size), Ok(Some(2)), "five rings of the first size have room");
+    assert_eq!(pool.ask(RingSize { first: 4096, grown: 8192 }), Err(()), "no other size grows");
+    for (number, kind) in [(1, ChunkKind::Tx), (2, ChunkKind::Rx)] {
+        let region = Region::anonymous(16384).unwrap();
+        assert_eq!(pool.check_chunk(number, size, &region), Ok(1));
+        let mr = mr(number, &region);
+        pool.add_chunk(number, kind, size, region, mr);
+    }
+    assert_eq!((pool.take(FIXED), pool.bytes()), (None, 8192));
+    let pair = pool.take(size).unwrap();
+    assert!(pool.grow(&pair.rx) && pool.grow(&pair.rx), "the second time nothing more counts");
+    assert_eq!((pool.grow(&pair.tx), pool.bytes()), (false, 8192 + 12_288));
+    pool.shrink(&pair.rx);
+    assert!(pool.grow(&pair.tx));
+    pool.put_back(Time(1), pair);
+    assert_eq!(pool.bytes(), 8192);
+    let pages = |pool: &mut RingPool, place| pool.look_at_free(&place, Time(1));
+    assert_eq!(pages(&mut pool, pair.tx), FreeRing::Rests { mr: MrId(1), bytes: 16384 });
+    pool.on_rested(&pair.tx);
+    assert_eq!(pages(&mut pool, pair.tx), FreeRing::Rests { mr: MrId(1), bytes: 4096 });
+}
+
 proptest! {
     #[test]
     fn no_ring_is_in_two_hands(steps in proptest::collection::vec((0u8..4, any::<u32>()), 1..200)) {
-        let mut pool = RingPool::new(u64::MAX);
+        let mut pool = RingPool::new(u64::MAX, FIXED);
         let mut held: Vec<RingPair> = Vec::new();
         let mut retired = Vec::new();
         let mut number = 0;
         for (what, n) in steps {
             match what {
                 0 => { add_both(&mut pool, number, 4096, n % 5 + 1); number += 2; }
-                1 | 2 => held.extend(pool.take(4096)),
+                1 | 2 => held.extend(pool.take(RingSize::fixed(4096))),
                 _ if !held.is_empty() => {
                     let pair = held.swap_remove(n as usize % held.len());
                     retired.extend(pool.put_back(Time(1), pair).retired);
@@ -159,15 +189,15 @@ proptest! {
 
 #[test]
 fn a_chunk_that_was_not_taken_is_used_no_more_and_leaves_with_its_last_ring() {
-    let mut pool = RingPool::new(u64::MAX);
+    let mut pool = RingPool::new(u64::MAX, FIXED);
     add_both(&mut pool, 1, 4096, 2);
-    let in_use = pool.take(4096).unwrap();
+    let in_use = pool.take(RingSize::fixed(4096)).unwrap();
     let mut retired = Vec::new();
     pool.close_chunk(2, &mut retired);
     assert!(retired.is_empty(), "a ring of it is in use");
-    assert!(pool.take(4096).is_none(), "no rx ring is left");
+    assert!(pool.take(RingSize::fixed(4096)).is_none(), "no rx ring is left");
     add(&mut pool, 3, ChunkKind::Rx, 4096, 1);
-    let other = pool.take(4096).unwrap();
+    let other = pool.take(RingSize::fixed(4096)).unwrap();
     assert_eq!((other.tx.chunk_number, other.rx.chunk_number), (1, 3));
     retired.extend(pool.put_back(Time::ZERO, in_use).retired);
     assert_eq!(retired.iter().map(|r| r.number).collect::<Vec<_>>(), [2]);

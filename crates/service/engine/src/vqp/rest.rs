@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use shm::PeerFault;
+use shm::{PeerFault, Span};
 
 use super::Vqp;
 use crate::rests::RestTurn;
@@ -16,6 +16,19 @@ pub(crate) struct InUse {
 }
 
 impl Vqp {
+    pub(crate) fn tx_span(&self) -> Span {
+        self.tx_span
+    }
+
+    pub(crate) fn rx_span(&self) -> Span {
+        self.rx_span
+    }
+
+    /// Bytes of the larger of its rings, as far as they have grown.
+    pub(crate) fn used_extent(&self) -> u64 {
+        self.tx_span.fill_max().max(self.rx_span.fill_max())
+    }
+
     /// Its place among those that are looked at for whether they rest.
     pub(crate) fn rest_mut(&mut self) -> &mut RestTurn {
         &mut self.rest

@@ -81,6 +81,6 @@ impl Vqp {
         let of = |value: u64| value.wrapping_sub(from);
         let current = self.words.app_generation.load(Ordering::Acquire) == self.generation;
         let seen = of(word.load(Ordering::Acquire));
-        if current && seen >= of(known) && seen <= self.ring_bytes.into() { seen } else { of(known) }
+        if current && seen >= of(known) && seen <= self.tx_span.full() { seen } else { of(known) }
     }
 }

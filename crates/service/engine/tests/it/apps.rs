@@ -57,19 +57,21 @@ pub(crate) struct SimConn {
 
 impl SimConn {
     fn new(session: &Session, chunks: &BTreeMap<u32, Region>, connection: Connection, opener: bool) -> Self {
-        let Path::Lane { slot, generation, tx_chunk, tx_offset, rx_chunk, rx_offset, ring_bytes } = connection.path
+        let Path::Lane { slot, generation, tx_chunk, tx_offset, rx_chunk, rx_offset, ring_bytes, grown_bytes } =
+            connection.path
         else {
             panic!("not a lane: {connection:?}")
         };
         let words = session.slot(slot);
-        let ring = |chunk: u32, offset| RingMemory { region: chunks[&chunk].clone(), offset, bytes: ring_bytes.into() };
+        let ring =
+            |chunk: u32, offset| RingMemory { region: chunks[&chunk].clone(), offset, bytes: grown_bytes.into() };
         words.app_flags.store(0, Ordering::Relaxed);
         // All that happens to a connection is news for its application.
         shm::arm_slot(&words.app_wait, shm::waiting::ANY);
-        let reader =
-            RingReader::new(ring(rx_chunk, rx_offset), words.rx_tail.clone(), words.rx_head.clone(), 0).unwrap();
-        let writer =
-            RingWriter::new(ring(tx_chunk, tx_offset), words.tx_tail.clone(), words.tx_head.clone(), 0).unwrap();
+        let received = (words.rx_tail.clone(), words.rx_head.clone(), words.rx_grown_at.clone());
+        let reader = RingReader::growing(ring(rx_chunk, rx_offset), ring_bytes.into(), received, 0).unwrap();
+        let sent = (words.tx_tail.clone(), words.tx_head.clone(), words.tx_grown_at.clone());
+        let writer = RingWriter::growing_when_told(ring(tx_chunk, tx_offset), ring_bytes.into(), sent, 0).unwrap();
         let writer = writer.may_rest(&words).unwrap();
         words.app_generation.store(generation, Ordering::Release);
         // Ports name the connection on both ends.

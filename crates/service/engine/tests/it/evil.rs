@@ -152,6 +152,10 @@ impl Evil {
     }
 
     fn open_body(&self, ring_bytes: u32, port: u16) -> Vec<u8> {
+        self.growing_body(ring_bytes, ring_bytes, port)
+    }
+
+    fn growing_body(&self, ring_bytes: u32, grown_bytes: u32, port: u16) -> Vec<u8> {
         let mut b = Vec::new();
         b.extend(ring_bytes.to_be_bytes());
         b.extend(self.rkey.to_be_bytes());
@@ -161,6 +165,8 @@ impl Evil {
         b.extend([0; 4]);
         b.extend([0; 10]);
         b.extend([0xff, 0xff, 10, 0, 0, 1]);
+        b.extend(grown_bytes.to_be_bytes());
+        b.extend([0; 4]);
         b
     }
 
@@ -170,7 +176,11 @@ impl Evil {
     }
 
     fn open_with(&mut self, ring_bytes: u32) -> (u32, RemoteAddr) {
-        let body = self.open_body(ring_bytes, 7);
+        self.open_growing(ring_bytes, ring_bytes)
+    }
+
+    fn open_growing(&mut self, ring_bytes: u32, grown_bytes: u32) -> (u32, RemoteAddr) {
+        let body = self.growing_body(ring_bytes, grown_bytes, 7);
         self.record(1, 0x0010_0005, &body);
         let ack = self.received().into_iter().find(|f| f[24] == 2).expect("an OpenAck");
         let word = |at: usize| u32::from_be_bytes(ack[at..at + 4].try_into().unwrap());
@@ -236,13 +246,13 @@ impl Evil {
     fn events(&mut self) {
         while let Some(event) = self.engine.poll_event() {
             match event {
-                Event::ChunksWanted { app, ring_bytes, rings } => {
+                Event::ChunksWanted { app, size, rings } => {
                     for kind in [ChunkKind::Tx, ChunkKind::Rx] {
-                        let region = Region::anonymous((ring_bytes * rings) as usize).unwrap();
+                        let region = Region::anonymous(size.grown as usize * rings as usize).unwrap();
                         let n = self.app.next_chunk;
                         self.app.next_chunk += 1;
                         self.app.chunks.insert(n, region.clone());
-                        self.engine.add_chunk(&mut self.nic, app, n, kind, ring_bytes, region).unwrap();
+                        self.engine.add_chunk(&mut self.nic, app, n, kind, size, region).unwrap();
                     }
                 }
                 Event::Incoming { connection, .. } => {
@@ -374,17 +384,62 @@ fn wrong_opens_and_answers_fail_the_lane() {
     // The answers of a lane that is not up yet cannot leave: nobody may ask more than the limit.
     let mut e = Evil::with(false, |c| c.send_bytes_max = 16 << 10);
     let body = e.open_body(4096, 9);
-    let many: Vec<u8> = (0..300).flat_map(|i| record(1, i, &body)).collect();
+    let many: Vec<u8> = (0..280).flat_map(|i| record(1, i, &body)).collect();
     for _ in 0..3 {
-        let mut f = e.header(300, 0);
+        let mut f = e.header(280, 0);
         f.extend(&many);
         e.send(&f);
         e.assert_fine();
     }
-    let mut f = e.header(300, 0);
+    let mut f = e.header(280, 0);
     f.extend(&many);
     e.send(&f);
     e.assert_failed("more than 1024 opens");
+}
+
+#[test]
+fn words_about_growth_that_nobody_may_say_fail_the_lane() {
+    type Act = fn(&mut Evil, u32);
+    let cases: [(&str, Act); 7] = [
+        ("answer that nobody waits for", |e, route| e.record(11, route, &reason(1))),
+        ("yes or no", |e, route| e.record(11, route, &reason(2))),
+        ("not allowed", |e, route| e.record(12, route, &4096u64.to_be_bytes())),
+        ("no lap ends at", |e, route| {
+            e.record(10, route, &[]);
+            e.assert_fine();
+            e.record(12, route, &4097u64.to_be_bytes());
+        }),
+        ("no lap ends at", |e, route| {
+            e.record(10, route, &[]);
+            e.assert_fine();
+            e.record(12, route, &8192u64.to_be_bytes());
+        }),
+        ("has grown", |e, route| {
+            e.record(10, route, &[]);
+            e.assert_fine();
+            e.record(12, route, &4096u64.to_be_bytes());
+            e.record(12, route, &4096u64.to_be_bytes());
+            e.assert_fine();
+            e.record(10, route, &[]);
+        }),
+        ("not allowed", |e, route| {
+            e.record(10, route, &[]);
+            e.assert_fine();
+            e.record(12, route, &4096u64.to_be_bytes());
+            e.record(12, route, &0u64.to_be_bytes());
+        }),
+    ];
+    for (why, act) in cases {
+        let mut e = Evil::new(true, 64);
+        let (route, _) = e.open_growing(4096, 16384);
+        act(&mut e, route);
+        e.assert_failed(why);
+    }
+    // Of a connection whose rings do not grow.
+    let mut e = Evil::new(true, 64);
+    let (route, _) = e.open();
+    e.record(10, route, &[]);
+    e.assert_failed("does not grow");
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod datagrams;
 mod devices;
 mod evil;
 mod faults;
+mod growth;
 mod hostile;
 mod lanes;
 mod late;

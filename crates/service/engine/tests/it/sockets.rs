@@ -19,7 +19,7 @@ pub(crate) struct SimSocket {
 
 impl SimSocket {
     pub(crate) fn new(session: &Session, chunks: &BTreeMap<u32, Region>, connection: &Connection) -> (u32, Self) {
-        let Path::Lane { slot, generation, tx_chunk, tx_offset, rx_chunk, rx_offset, ring_bytes } = connection.path
+        let Path::Lane { slot, generation, tx_chunk, tx_offset, rx_chunk, rx_offset, ring_bytes, .. } = connection.path
         else {
             panic!("not a slot: {connection:?}")
         };

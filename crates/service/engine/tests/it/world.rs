@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use control::{ChunkKind, Kind, LaneOffer, LaneRoutes, Reason};
-use engine::{AppId, Attach, Dial, Engine, EngineConfig, Event};
+use engine::{AppId, Attach, Dial, Engine, EngineConfig, Event, RingSize};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
@@ -46,7 +46,7 @@ pub(crate) struct Host {
     pub(crate) refuse_chunks: bool,
     /// Chunks are made when the test says so.
     pub(crate) holds_chunks: bool,
-    chunks_wanted: Vec<(AppId, u32, u32)>,
+    chunks_wanted: Vec<(AppId, RingSize, u32)>,
     /// An access to a chunk cannot be served.
     pub(crate) chunks_without_pages: bool,
     /// Each lane is said to make room for another host's as soon as it is up.
@@ -384,8 +384,8 @@ impl World {
                     }
                 }
             }
-            Event::ChunksWanted { app, ring_bytes, rings } => {
-                h.chunks_wanted.push((app, ring_bytes, rings));
+            Event::ChunksWanted { app, size, rings } => {
+                h.chunks_wanted.push((app, size, rings));
                 if !h.holds_chunks {
                     h.make_chunks();
                 }
@@ -548,19 +548,19 @@ impl Host {
 
     /// What the engine asked for is made, or refused.
     pub(crate) fn make_chunks(&mut self) {
-        for (app, ring_bytes, rings) in std::mem::take(&mut self.chunks_wanted) {
+        for (app, size, rings) in std::mem::take(&mut self.chunks_wanted) {
             let Some(sim) = self.apps.get_mut(&app) else { continue };
             if self.refuse_chunks {
-                self.engine.chunks_refused(app, ring_bytes, Reason::LocalLimit);
+                self.engine.chunks_refused(app, size, Reason::LocalLimit);
                 continue;
             }
             for kind in [ChunkKind::Tx, ChunkKind::Rx] {
                 let make = if self.chunks_without_pages { Region::without_pages } else { Region::anonymous };
-                let region = make((ring_bytes * rings) as usize).unwrap();
+                let region = make(size.grown as usize * rings as usize).unwrap();
                 let number = sim.next_chunk;
                 sim.next_chunk += 1;
                 sim.chunks.insert(number, region.clone());
-                self.engine.add_chunk(&mut self.nic, app, number, kind, ring_bytes, region).unwrap();
+                self.engine.add_chunk(&mut self.nic, app, number, kind, size, region).unwrap();
             }
         }
     }

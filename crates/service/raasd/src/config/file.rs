@@ -37,6 +37,7 @@ struct File {
     pcap: Option<FilePath>,
     log: Option<String>,
     ring_bytes: Option<RingBytes>,
+    grown_ring_bytes: Option<RingBytes>,
     local_ring_bytes: Option<RingBytes>,
     connect_to: Option<Vec<Network>>,
     heartbeat_ms: Option<Ranged<10, 3_600_000>>,
@@ -278,6 +279,7 @@ fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
     config.pcap = file.pcap.map(|p| p.0).or(config.pcap.take());
     set(&mut config.log, file.log);
     config.ring_bytes = file.ring_bytes.map(|b| b.0).or(config.ring_bytes);
+    config.grown_ring_bytes = file.grown_ring_bytes.map(|b| b.0).or(config.grown_ring_bytes);
     config.local_ring_bytes = file.local_ring_bytes.map(|b| b.0).or(config.local_ring_bytes);
     let networks = file.connect_to.map(|list| list.into_iter().map(|n| n.0).collect());
     config.connect_to = networks.or(config.connect_to.take());

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use control::{APP_VERSION, ChunkKind, Reason, Received, Reply, Request, Role};
-use engine::{AppId, Attach};
+use engine::{AppId, Attach, RingSize};
 use plane::{ClientId, LocalConnect, PAIR_SLOTS, PairAction, Party};
 use shm::{Pair, Segment, Session, Sharing, WakeSocket};
 use tokio::sync::{Notify, mpsc};
@@ -250,9 +250,9 @@ impl Hub {
     // ---- rings
 
     /// Makes ring memory, and announces it to the program before the engine may use it.
-    pub(super) fn on_chunks_wanted(&mut self, app: AppId, ring_bytes: u32, rings: u32) {
+    pub(super) fn on_chunks_wanted(&mut self, app: AppId, size: RingSize, rings: u32) {
         let Some(&id) = self.apps.get(&app) else { return };
-        let bytes = u64::from(ring_bytes) * u64::from(rings);
+        let bytes = u64::from(size.grown) * u64::from(rings);
         let make = |name| {
             let segment = make_segment(name, bytes).map_err(|e| e.to_string())?;
             let fd = segment.fd().try_clone_to_owned().map_err(|e| e.to_string())?;
@@ -265,7 +265,7 @@ impl Hub {
                 if let Some(left_out) = self.may_log() {
                     tracing::warn!(bytes, %error, left_out, "no memory for rings");
                 }
-                return self.command(Command::ChunksRefused { app, ring_bytes, reason: Reason::LocalLimit });
+                return self.command(Command::ChunksRefused { app, size, reason: Reason::LocalLimit });
             }
         };
         let mut sent = Vec::new();
@@ -277,7 +277,7 @@ impl Hub {
             sent.push((chunk, region));
         }
         if let (Some(rx), Some(tx)) = (sent.pop(), sent.pop()) {
-            self.command(Command::AddChunks { app, ring_bytes, tx, rx });
+            self.command(Command::AddChunks { app, size, tx, rx });
         }
     }
 

@@ -30,7 +30,7 @@ impl Hub {
         let now = self.now();
         match event {
             Event::PeerWanted { peer } => self.peers.handle_wanted(now, peer),
-            Event::ChunksWanted { app, ring_bytes, rings } => self.on_chunks_wanted(app, ring_bytes, rings),
+            Event::ChunksWanted { app, size, rings } => self.on_chunks_wanted(app, size, rings),
             Event::Connected { app, request, result } => {
                 if let Some(&client) = self.apps.get(&app) {
                     self.send(client, Reply::Connected { request, result }, Vec::new());

@@ -130,7 +130,8 @@ fn open(app: &mut App, id: u64, ring_bytes: u32) -> (End, Path) {
     words.generation.store(generation, Ordering::Relaxed);
     words.state.store(slot_state::ESTABLISHED, Ordering::Release);
     let offset = u64::from(ring_bytes);
-    let path = Path::Lane { slot, generation, tx_chunk, tx_offset: offset, rx_chunk, rx_offset: offset, ring_bytes };
+    let (tx_offset, rx_offset, grown_bytes) = (offset, offset, ring_bytes);
+    let path = Path::Lane { slot, generation, tx_chunk, tx_offset, rx_chunk, rx_offset, ring_bytes, grown_bytes };
     let ring_bytes = offset;
     let end = End {
         app: id,

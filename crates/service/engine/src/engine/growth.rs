@@ -1,0 +1,52 @@
+//! Rings that grow: memory for them, and what peers say about it.
+//!
+//! Owns the counting of a ring's further bytes. It must never let a ring grow that its application's memory has no room
+//! for.
+
+use super::Engine;
+use crate::ids::{LaneId, RouteId};
+use crate::violation::Violation;
+
+impl Engine {
+    /// A connection's transmit ring is full, and carries a stream.
+    pub(super) fn grow(&mut self, route: RouteId) {
+        let Some(vqp) = self.vqps.get_mut(route) else { return };
+        let Some(tenant) = self.apps.get_mut(vqp.app()) else { return };
+        if tenant.pool.grow(&vqp.rings().tx) {
+            vqp.ask_to_grow();
+        } else {
+            vqp.stay_small();
+        }
+    }
+
+    /// The peer asks for a larger receive ring.
+    pub(super) fn on_grow(&mut self, id: LaneId, route: u32) -> Result<(), Violation> {
+        let key = self.vqps.named(route);
+        let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
+        if vqp.on_grow()? {
+            let (app, place) = (vqp.app(), vqp.rings().rx);
+            let allowed = self.apps.get_mut(app).is_some_and(|tenant| tenant.pool.grow(&place));
+            if let Some(vqp) = self.vqps.get_mut(key) {
+                vqp.answer_growth(allowed);
+            }
+        }
+        self.update(key);
+        Ok(())
+    }
+
+    /// The peer has, or has not, a larger receive ring.
+    pub(super) fn on_grow_answer(&mut self, id: LaneId, route: u32, allowed: bool) -> Result<(), Violation> {
+        let key = self.vqps.named(route);
+        let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
+        let (app, place, at) = (vqp.app(), vqp.rings().tx, vqp.at());
+        if vqp.on_grow_answer(allowed)? {
+            self.counters.rings_grown += 1;
+            // There is more room than the application knows.
+            self.notify(at);
+        } else if let Some(tenant) = self.apps.get_mut(app) {
+            tenant.pool.shrink(&place);
+        }
+        self.update(key);
+        Ok(())
+    }
+}

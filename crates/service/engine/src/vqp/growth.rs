@@ -1,0 +1,184 @@
+//! How the rings of a connection grow, each direction by itself (docs/wire.md, "Rings that grow").
+//!
+//! Owns the two state machines and the place from which on each ring uses all of its bytes. It must never let data
+//! beyond that place leave before the peer was told it, and never take a place of the peer's at which an honest sender
+//! could not have chosen it.
+
+use std::sync::atomic::Ordering;
+
+use super::Vqp;
+use crate::frame::{FrameWriter, Record};
+use crate::violation::Violation;
+
+/// The direction to the peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum TxGrowth {
+    #[default]
+    Small,
+    /// The peer is to be asked for a larger ring.
+    Asking,
+    /// It was asked.
+    Asked,
+    /// It has no memory for it.
+    Refused,
+    /// From this offset on all of the ring is used; the peer is to be told.
+    Telling(u64),
+    Grown,
+}
+
+/// The direction from the peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum RxGrowth {
+    #[default]
+    Small,
+    /// The peer asked, and gets this answer.
+    Answering(bool),
+    /// It was allowed, and has not said from where on.
+    Allowed,
+    Refused,
+    Grown,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Growth {
+    pub(super) tx: TxGrowth,
+    pub(super) rx: RxGrowth,
+}
+
+impl Growth {
+    /// Whether there is a record to send.
+    pub(super) fn owes(&self) -> bool {
+        matches!(self.tx, TxGrowth::Asking | TxGrowth::Telling(_)) || matches!(self.rx, RxGrowth::Answering(_))
+    }
+
+    /// The lane is a new one: what was not known to have arrived is said again.
+    pub(super) fn on_resumed(&mut self, grown_at: Option<u64>) {
+        self.tx = match (self.tx, grown_at) {
+            (TxGrowth::Telling(at), _) | (TxGrowth::Grown, Some(at)) => TxGrowth::Telling(at),
+            // The question or its answer was lost.
+            (TxGrowth::Asked, _) => TxGrowth::Asking,
+            (other, _) => other,
+        };
+        if let RxGrowth::Answering(allowed) = self.rx {
+            // The peer asks again.
+            self.rx = if allowed { RxGrowth::Allowed } else { RxGrowth::Refused };
+        }
+    }
+}
+
+impl Vqp {
+    // ---- to the peer
+
+    /// Whether the transmit ring is full and has carried as many bytes as it would hold: it carries a stream.
+    pub(crate) fn wants_growth(&self) -> bool {
+        self.growth.tx == TxGrowth::Small
+            && self.tx_span.may_grow()
+            && self.tx_tail >= self.tx_span.full()
+            && self.tx_span.room(self.tx_tail, self.tx_head) == 0
+            && self.close.may_send_data()
+    }
+
+    /// There is memory for a larger transmit ring: the peer is asked whether it has some too.
+    pub(crate) fn ask_to_grow(&mut self) {
+        self.growth.tx = TxGrowth::Asking;
+    }
+
+    /// There is none.
+    pub(crate) fn stay_small(&mut self) {
+        self.growth.tx = TxGrowth::Refused;
+    }
+
+    /// The peer's answer. False: the memory for a larger transmit ring is not needed.
+    pub(crate) fn on_grow_answer(&mut self, allowed: bool) -> Result<bool, Violation> {
+        if self.growth.tx != TxGrowth::Asked {
+            return Err(Violation::Growth { id: self.id, what: "an answer that nobody waits for" });
+        }
+        let Some(at) = self.tx_span.grow_beyond(self.tx_head).filter(|_| allowed) else {
+            self.growth.tx = TxGrowth::Refused;
+            return Ok(false);
+        };
+        self.growth.tx = TxGrowth::Telling(at);
+        self.words.tx_grown_at.store(at, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// The end of what may be sent now: data beyond the place of growth follows the record that names it.
+    #[inline]
+    pub(super) fn sendable_end(&self) -> u64 {
+        match self.growth.tx {
+            TxGrowth::Telling(at) if self.tx_tail.wrapping_sub(self.tx_sent) > at.wrapping_sub(self.tx_sent) => at,
+            _ => self.tx_tail,
+        }
+    }
+
+    // ---- from the peer
+
+    /// The peer asks for a larger receive ring. True: memory for it is to be looked for; [`Self::answer_growth`] has
+    /// the result. Otherwise the answer is known.
+    pub(crate) fn on_grow(&mut self) -> Result<bool, Violation> {
+        match self.growth.rx {
+            _ if !self.rx_span.may_grow() => {
+                Err(Violation::Growth { id: self.id, what: "a question for a ring that does not grow, or has grown" })
+            }
+            RxGrowth::Small => Ok(true),
+            RxGrowth::Answering(allowed) => {
+                self.answer_growth(allowed);
+                Ok(false)
+            }
+            RxGrowth::Allowed | RxGrowth::Refused => {
+                self.answer_growth(self.growth.rx == RxGrowth::Allowed);
+                Ok(false)
+            }
+            RxGrowth::Grown => Err(Violation::Growth { id: self.id, what: "a question after growth" }),
+        }
+    }
+
+    pub(crate) fn answer_growth(&mut self, allowed: bool) {
+        self.growth.rx = RxGrowth::Answering(allowed);
+    }
+
+    /// The peer says from where on it uses all of the receive ring.
+    pub(crate) fn on_grown_at(&mut self, at: u64) -> Result<(), Violation> {
+        if self.growth.rx == RxGrowth::Grown && self.rx_span.grown_at() == Some(at) {
+            return Ok(());
+        }
+        let wrong = |what| Violation::Growth { id: self.id, what };
+        if self.growth.rx != RxGrowth::Allowed {
+            return Err(wrong("a place of growth that was not allowed"));
+        }
+        // The sender's head is one that was reported, and its data beyond the place follows this record.
+        let mut span = self.rx_span;
+        span.on_told(at, self.rx_reported).map_err(|_| wrong("a place of growth that no lap ends at"))?;
+        if span.grown_at().is_none_or(|at| at.wrapping_sub(self.rx_tail) > 2 * u64::from(self.size.first)) {
+            return Err(wrong("a place of growth behind what arrived"));
+        }
+        self.rx_span = span;
+        self.growth.rx = RxGrowth::Grown;
+        // PAIRS WITH the acquire load of the tail in the application: it sees a tail beyond the place after the place.
+        self.words.rx_grown_at.store(at, Ordering::Relaxed);
+        Ok(())
+    }
+
+    // ---- records
+
+    /// Writes what is owed about growth. False: the frame is full.
+    pub(super) fn write_growth(&mut self, frame: &mut FrameWriter<'_>) -> bool {
+        let route = self.peer_route;
+        if let RxGrowth::Answering(allowed) = self.growth.rx {
+            if !frame.push(&Record::GrowAnswer { route, allowed }) {
+                return false;
+            }
+            self.growth.rx = if allowed { RxGrowth::Allowed } else { RxGrowth::Refused };
+        }
+        let (record, after) = match self.growth.tx {
+            TxGrowth::Asking => (Record::Grow { route }, TxGrowth::Asked),
+            TxGrowth::Telling(at) => (Record::GrownAt { route, at }, TxGrowth::Grown),
+            _ => return true,
+        };
+        let written = frame.push(&record);
+        if written {
+            self.growth.tx = after;
+        }
+        written
+    }
+}
