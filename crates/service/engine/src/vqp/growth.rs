@@ -93,7 +93,8 @@ impl Vqp {
         if self.growth.tx != TxGrowth::Asked {
             return Err(Violation::Growth { id: self.id, what: "an answer that nobody waits for" });
         }
-        let Some(at) = self.tx_span.grow_beyond(self.tx_head).filter(|_| allowed) else {
+        let grown_at = if allowed { self.tx_span.grow_beyond(self.tx_head) } else { None };
+        let Some(at) = grown_at else {
             self.growth.tx = TxGrowth::Refused;
             return Ok(false);
         };

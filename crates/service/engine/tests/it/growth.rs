@@ -74,11 +74,18 @@ fn a_host_whose_rings_do_not_grow_and_one_whose_do_agree() {
 
 #[test]
 fn memory_that_an_application_may_not_have_is_not_taken() {
-    // Two pairs of rings, and no byte for growth.
-    let (mut w, a, b) = world(304, |c| c.ring_memory_per_app_max = u64::from(4 * 2 * FIRST));
-    stream(&mut w, a, b, 600_000);
-    assert_eq!((grown(&w, 0), grown(&w, 1)), (0, 0));
-    w.assert_clean();
+    // Four pairs of rings, and no byte for growth, at both hosts or one.
+    for without in [&[0, 1][..], &[0], &[1]] {
+        let (mut w, a, b) = world(304, |c| {
+            if without.iter().any(|host| c.addresses.contains(&addr(*host))) {
+                c.ring_memory_per_app_max = u64::from(4 * 2 * FIRST);
+            }
+        });
+        stream(&mut w, a, b, 600_000);
+        assert_eq!((grown(&w, 0), grown(&w, 1)), (0, 0), "without memory: {without:?}");
+        assert_eq!(w.counter(0, "violations") + w.counter(1, "violations"), 0);
+        w.assert_clean();
+    }
 }
 
 #[test]
