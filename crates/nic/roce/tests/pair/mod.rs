@@ -38,6 +38,8 @@ pub struct Setup {
     pub delay: Duration,
     /// Bytes per second of each direction; `None` for no limit.
     pub rate: Option<u64>,
+    /// Packets that wait for the line at most, where there is a rate; others are lost.
+    pub queue_packets: usize,
 }
 
 impl Default for Setup {
@@ -52,6 +54,7 @@ impl Default for Setup {
             limits: NicLimits::default(),
             delay: Duration::from_micros(10),
             rate: None,
+            queue_packets: usize::MAX,
         }
     }
 }
@@ -94,6 +97,8 @@ pub struct World {
     pub record: bool,
     flying: BTreeMap<(Time, u64), Flying>,
     line_free: [Time; 2],
+    /// Packets that found the line's queue full.
+    pub overflowed: u64,
     sequence: u64,
     rng: SmallRng,
     /// Decides the fate of single packets before the weather does: false drops.
@@ -134,6 +139,7 @@ impl World {
             record: false,
             flying: BTreeMap::new(),
             line_free: [Time::ZERO; 2],
+            overflowed: 0,
             sequence: 0,
             filter: None,
         }
@@ -169,7 +175,15 @@ impl World {
             }
             let mut at = self.now.max(self.line_free[from]);
             if let Some(rate) = self.setup.rate {
-                at = at + Duration::from_nanos((bytes.len() as u64 + 60) * 1_000_000_000 / rate);
+                let line = |len: usize| Duration::from_nanos((len as u64 + 60) * 1_000_000_000 / rate);
+                // Those before it are taken to be as long as it is.
+                if at - self.now
+                    > line(bytes.len()).saturating_mul(u32::try_from(self.setup.queue_packets).unwrap_or(u32::MAX))
+                {
+                    self.overflowed += 1;
+                    continue;
+                }
+                at = at + line(bytes.len());
                 self.line_free[from] = at;
             }
             at = at + self.setup.delay;
