@@ -80,6 +80,9 @@ bitflags::bitflags! {
         const OWES_ACKS = 1 << 5;
         /// All packets of the device come from the UDP port that its endpoints name.
         const FIXED_PORT = 1 << 6;
+        /// It keeps packets that arrive before one that is missing, and says which it has, to a peer that does the
+        /// same. So only what was lost is sent again.
+        const SELECTIVE_REPEAT = 1 << 7;
     }
 }
 
@@ -87,8 +90,12 @@ impl Capabilities {
     /// Of a device that speaks RoCEv2 as the IBTA has it, and no more: hardware.
     pub const ROCE: Self = Self::SRQ.union(Self::IMMEDIATE).union(Self::DATAGRAMS);
     /// Of the software NIC.
-    pub const SOFTWARE_NIC: Self =
-        Self::ROCE.union(Self::COUNTS_WRITES).union(Self::EVEN_WRITES).union(Self::OWES_ACKS).union(Self::FIXED_PORT);
+    pub const SOFTWARE_NIC: Self = Self::ROCE
+        .union(Self::COUNTS_WRITES)
+        .union(Self::EVEN_WRITES)
+        .union(Self::OWES_ACKS)
+        .union(Self::FIXED_PORT)
+        .union(Self::SELECTIVE_REPEAT);
 }
 
 /// What a device is and can hold.

@@ -21,6 +21,8 @@ pub(crate) struct Device {
     /// Of the wire; those of `base` are beside them.
     pub(crate) counters: NicCounters,
     pub(crate) icrc: IcrcChecker,
+    /// Bytes of early packets that all QPs keep.
+    pub(crate) held_bytes: u64,
 }
 
 impl Device {
@@ -30,6 +32,7 @@ impl Device {
             ahs: GenSlab::new(limits.max_ah),
             counters: NicCounters::default(),
             icrc: IcrcChecker::default(),
+            held_bytes: 0,
         }
     }
 }

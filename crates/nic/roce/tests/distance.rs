@@ -56,20 +56,37 @@ fn run(round_trip: Duration, loss: u32, to_own: bool, span: Duration) -> Figures
     }
 }
 
-/// `cargo nextest run -p roce --test distance --no-capture table` prints it.
+/// `cargo nextest run -p roce --test distance --no-capture` prints it.
 #[test]
-fn table() {
+fn throughput_over_distance_and_loss() {
     println!("round trip, loss %, to our own: % of the line, packets sent per packet, timeouts");
-    for to_own in [true, false] {
-        for (millis, span) in [(1, 2), (10, 4), (100, 12)] {
-            for loss in [0, 1, 10, 50] {
-                let f = run(Duration::from_millis(millis), loss, to_own, Duration::from_secs(span));
-                let loss = f64::from(loss) / 10.0;
-                println!(
-                    "{millis:>4} ms {loss:>4} % {to_own:>5}: {:6.2} % {:6.2} {:4}",
-                    f.percent, f.sent_ratio, f.timeouts
-                );
-            }
+    for (to_own, millis, span, least) in [
+        (true, 0.1, 0.3, [85, 85, 85, 80]),
+        (true, 1.0, 0.7, [80, 80, 80, 70]),
+        (true, 10.0, 2.0, [70, 70, 65, 60]),
+        (true, 100.0, 8.0, [55, 50, 45, 30]),
+        (false, 0.1, 0.3, [65, 60, 30, 8]),
+        (false, 1.0, 1.0, [45, 40, 20, 5]),
+        (false, 10.0, 2.0, [8, 4, 2, 0]),
+        (false, 100.0, 8.0, [1, 0, 0, 0]),
+    ] {
+        for (loss, least) in [0, 1, 10, 50].into_iter().zip(least) {
+            let f = run(Duration::from_secs_f64(millis / 1e3), loss, to_own, Duration::from_secs_f64(span));
+            let percent_lost = f64::from(loss) / 10.0;
+            println!(
+                "{millis:>5} ms {percent_lost:>4} % {to_own:>5}: {:6.2} % {:6.2} {:4}",
+                f.percent, f.sent_ratio, f.timeouts
+            );
+            assert!(f.percent >= f64::from(least), "{millis} ms, loss {percent_lost} %, {to_own}: {f:?}");
         }
+    }
+}
+
+/// A round trip longer than the ACK timeout is learned from the first flight, and the timeout follows it.
+#[test]
+fn a_round_trip_longer_than_the_timeout_is_learned() {
+    for to_own in [true, false] {
+        let f = run(Duration::from_millis(100), 0, to_own, Duration::from_secs(2));
+        assert!(f.timeouts <= 1, "{f:?}");
     }
 }

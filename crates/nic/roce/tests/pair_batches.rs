@@ -12,6 +12,12 @@ fn a_long_write_fills_batches() {
     let limits = roce::NicLimits { window_packets: 1000, window_bytes: 4 << 20, ..Default::default() };
     let mut world = World::new(Setup { limits, ..Setup::default() });
     let [a, b] = connect(&mut world);
+    // The window opens.
+    for _ in 0..3 {
+        a.send(&mut world, 1, SendOp::Write(b.remote(0)), 0, 256 * 1024);
+        a.wait_ok(&mut world);
+    }
+    world.sends.clear();
     a.send(&mut world, 1, SendOp::Write(b.remote(0)), 0, 256 * 1024);
     a.wait_ok(&mut world);
     // First and one shorter Middle; 62 Middles of 1040 bytes are what 65,507 bytes hold.
@@ -165,6 +171,8 @@ fn the_window_holds_and_the_budget_caps_it() {
         let mut world = World::new(Setup::default());
         let wish = Wish { budget, ..Wish::default() };
         let [a, b] = connect_with(&mut world, [&wish, &Wish::default()]);
+        a.send(&mut world, 1, SendOp::Write(b.remote(0)), 0, 1_000_000);
+        a.wait_ok(&mut world);
         a.send(&mut world, 1, SendOp::Write(b.remote(0)), 0, 1_000_000);
         let mut buf = Vec::new();
         let (mut packets, mut last) = (0, Vec::new());

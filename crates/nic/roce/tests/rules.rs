@@ -197,7 +197,8 @@ fn timers_change_while_the_qp_runs() {
     s.nic.modify_qp(s.qpn, &QpModify::Rts(rts())).expect("RTS to RTS");
     s.post(SendOp::Write(s.remote()), 8);
     assert_eq!(s.psns(), [201], "its PSN goes on");
-    s.wait(Duration::from_secs(1));
+    // The round trip was 100 s, and stretches the timeout as far as it goes.
+    s.wait(Duration::from_secs(2));
     assert_eq!(s.nic.counters_detail().timeouts, 1);
 }
 

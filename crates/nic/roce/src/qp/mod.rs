@@ -4,6 +4,11 @@
 
 mod completer;
 mod credits;
+mod flow;
+mod held;
+mod path_model;
+mod ranges;
+mod recovery;
 mod requester;
 mod responder;
 mod responses;
@@ -16,7 +21,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use rnic::ReceiveQueue;
 use verbs::{
-    AsyncEvent, QpInit, QpModify, QpState, QpStatus, Qpn, RecvWr, Rkey, RtrAttr, SendWr, Status, Time, VerbsError,
+    AsyncEvent, Capabilities, QpInit, QpModify, QpState, QpStatus, Qpn, RecvWr, Rkey, RtrAttr, SendWr, Status, Time,
+    VerbsError,
 };
 
 use crate::batch::{Batch, Finished};
@@ -166,6 +172,7 @@ impl Qp {
             }
             QpModify::Rts(attr) => {
                 state::check_rts(attr, limits.max_rd_atomic)?;
+                self.responder.set_selective(attr.peer.contains(Capabilities::SELECTIVE_REPEAT));
                 match &self.peer {
                     Some(peer) if self.state == QpState::Rtr => self.requester.start(attr, peer.mtu, limits),
                     _ => self.requester.apply(attr, limits),
@@ -313,15 +320,14 @@ impl Qp {
         let peer = self.peer.as_ref()?;
         let sends = matches!(self.state, QpState::Rts | QpState::Sqd);
         let mut answered = Ok(());
-        let expected = self.responder.acknowledged();
         if self.responder_first {
-            answered = self.responder.responses.fill(peer, expected, &mut batch, dev);
+            answered = self.responder.fill(peer, &mut batch, dev);
         }
         if sends {
             self.requester.fill(peer, &mut batch, dev, now);
         }
         if !self.responder_first {
-            answered = self.responder.responses.fill(peer, expected, &mut batch, dev);
+            answered = self.responder.fill(peer, &mut batch, dev);
         }
         self.responder_first = self.responder.responses.has_work();
         let is_empty = batch.is_empty();

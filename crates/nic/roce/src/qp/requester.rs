@@ -13,12 +13,13 @@ use verbs::{Capabilities, CqId, Psn, Qpn, RtsAttr, SendFlags, SendOp, SendWr, St
 
 use super::Peer;
 use super::credits::Credits;
+use super::flow::Flow;
+use super::recovery::Recovery;
 use super::retry::Retry;
 use super::send_queue::{Cut, SendLimits, SendQueue, SendWqe};
-use super::window::Window;
 use crate::batch::Batch;
 use crate::device::Device;
-use crate::limits::NicLimits;
+use crate::limits::{FAR_PACKETS_MAX, NicLimits, SPAN_BYTES_MAX};
 use crate::wire::{AtomicEth, Bth, DEFAULT_PKEY, Header, Opcode, Reth, pad_field, wire_len};
 
 /// Packets after which an ACK is asked for at the latest; a quarter of a smaller window, half of a smaller send queue.
@@ -49,7 +50,9 @@ pub(crate) struct Requester {
     /// responder may leave the others unanswered for ever. WRITEs to such a peer are cut evenly.
     peer: Capabilities,
     pub(super) credits: Credits,
-    pub(super) window: Window,
+    pub(super) flow: Flow,
+    /// What of the flight arrived early or is lost.
+    pub(super) recovery: Recovery,
     pub(super) retry: Retry,
     /// A local error of the request that starts with this packet; it ends the QP once it is the oldest.
     fault: Option<(u64, Status)>,
@@ -76,6 +79,8 @@ enum Step {
     Data { ack_request: bool },
     /// A request whose answer takes so many packets.
     WantsData { packets: u64 },
+    /// This packet once more, which was lost.
+    Again { packet: u64 },
 }
 
 impl Requester {
@@ -96,7 +101,8 @@ impl Requester {
             unrequested: 0,
             peer: Capabilities::empty(),
             credits: Credits::default(),
-            window: Window::new(1, 0, 256),
+            flow: Flow::new(1, 0, 0, 256),
+            recovery: Recovery::default(),
             retry: Retry::default(),
             fault: None,
             draining: false,
@@ -111,7 +117,7 @@ impl Requester {
         self.psn_base = attr.sq_psn;
         self.mtu = mtu;
         let budget = attr.peer_rx_budget_bytes.min(limits.window_bytes);
-        self.window = Window::new(limits.window_packets, budget.into(), mtu);
+        self.flow = Flow::new(limits.window_packets, budget.into(), attr.peer_rx_budget_bytes, mtu);
         self.apply(attr, limits);
     }
 
@@ -120,7 +126,8 @@ impl Requester {
         self.max_rd_atomic = attr.max_rd_atomic.into();
         self.retry.configure(attr.timeout, attr.retry_cnt, attr.rnr_retry);
         let budget = attr.peer_rx_budget_bytes;
-        self.window.limit(limits.window_packets, budget.min(limits.window_bytes).into());
+        let is_selective = attr.peer.contains(Capabilities::SELECTIVE_REPEAT);
+        self.flow.limit(limits.window_packets, budget.min(limits.window_bytes).into(), budget, is_selective);
         self.peer = attr.peer;
         (self.draining, self.drain_untold) = (false, false);
     }
@@ -145,6 +152,8 @@ impl Requester {
         self.data_requests_sent = 0;
         self.retry = Retry::default();
         self.credits = Credits::default();
+        self.flow.reset();
+        self.recovery.clear();
         self.fault = None;
         (self.draining, self.drain_untold, self.probe_pending, self.probed) = (false, false, false, None);
     }
@@ -177,11 +186,27 @@ impl Requester {
     }
 
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.retry.deadline()
+        match (self.retry.deadline(), self.flow.paced_until()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Packets and window bytes that were sent and that nothing is known of.
+    pub(super) fn in_flight(&self) -> (u64, u64) {
+        let (packets, bytes) = self.unanswered();
+        let (known_packets, known_bytes) = self.recovery.not_in_flight();
+        (packets.saturating_sub(known_packets), bytes.saturating_sub(known_bytes))
+    }
+
+    /// Whether the peer may be at its bound of packets to keep, as all in flight, and more, wait for the oldest.
+    fn is_span_full(&self) -> bool {
+        let (packets, bytes) = self.unanswered();
+        packets >= FAR_PACKETS_MAX || bytes >= SPAN_BYTES_MAX
     }
 
     /// Packets and window bytes between `una` and `next`.
-    pub(super) fn in_flight(&self) -> (u64, u64) {
+    fn unanswered(&self) -> (u64, u64) {
         let charge = |wqe: Option<&SendWqe>, packet| wqe.map(|w| w.charge_before(packet));
         let Some(from) = charge(self.queue.head(), self.una) else { return (0, 0) };
         // At the end of the queue there is no request to ask; its last one knows what is before the end.
@@ -208,6 +233,16 @@ impl Requester {
     }
 
     fn next_step(&self) -> Option<Step> {
+        if self.flow.is_paced() {
+            return None;
+        }
+        if let Some(packet) = self.recovery.next_lost() {
+            let (packets, bytes) = self.in_flight();
+            let charge = self.queue.charge(&(packet..packet + 1));
+            let is_faulty = self.fault.is_some_and(|(first, _)| packet >= first);
+            let is_blocked = self.retry.is_waiting() || is_faulty || !self.flow.admits(packets, bytes, charge);
+            return (!is_blocked).then_some(Step::Again { packet });
+        }
         let wqe = self.queue.at(self.cursor)?;
         let begins = self.next == wqe.first && self.next >= self.sent;
         let fenced = wqe.flags.contains(SendFlags::FENCE) && !self.data_requests.is_empty();
@@ -224,7 +259,7 @@ impl Requester {
             return self.data_request_packets(wqe, packets, bytes).map(|packets| Step::WantsData { packets });
         }
         let charge = wqe.charge_before(self.next + 1) - wqe.charge_before(self.next);
-        if !self.window.admits(packets, bytes, charge) {
+        if !self.flow.admits(packets, bytes, charge) || self.is_span_full() {
             return None;
         }
         let is_awaited = !self.peer.contains(Capabilities::OWES_ACKS)
@@ -233,55 +268,65 @@ impl Requester {
             || wqe.flags.contains(SendFlags::SIGNALED);
         let ack_request = ((is_awaited || is_short) && self.next + 1 == wqe.end())
             || self.unrequested + 1 >= self.unrequested_max()
-            || self.window.is_full(packets + 1, bytes + charge);
+            || self.flow.is_full(packets + 1, bytes + charge);
         Some(Step::Data { ack_request })
     }
 
     /// Packets after which an ACK is asked for at the latest.
     fn unrequested_max(&self) -> u64 {
         let queue = u64::from(self.queue.max_wr() / 2);
-        (self.window.packets() / 4).min(queue).clamp(1, MAX_UNREQUESTED_PACKETS)
+        (self.flow.packets() / 4).min(queue).clamp(1, MAX_UNREQUESTED_PACKETS)
     }
 
     /// How many answer packets the next READ or atomic request may ask for. A READ longer than the window is asked for
     /// in pieces, because its answer comes as fast as the peer can send and nothing else holds it back.
     fn data_request_packets(&self, wqe: &SendWqe, packets: u64, bytes: u64) -> Option<u64> {
-        let room = self.window.room_packets(packets, bytes);
+        let room = self.flow.room_packets(packets, bytes);
         if let Some(request) = self.data_requests.get(self.data_requests_sent) {
             let again = request.end.saturating_sub(self.next);
             return (again > 0 && (packets == 0 || again <= room)).then_some(again);
         }
         let remaining = wqe.end() - self.next;
-        let worthwhile = remaining.min((self.window.packets() / 4).max(1));
+        let worthwhile = remaining.min((self.flow.packets() / 4).max(1));
         (self.data_requests.len() < self.max_rd_atomic && room >= worthwhile).then_some(remaining.min(room))
     }
 
     /// Sends as much as rules and batch allow.
     pub(crate) fn fill(&mut self, peer: &Peer, batch: &mut Batch<'_>, dev: &mut Device, now: Time) {
+        self.flow.on_time(now);
         if self.probe_pending {
             self.send_probe(peer, batch, dev, now);
         }
         while let Some(step) = self.next_step() {
-            if !self.send(&step, peer, batch, dev, now) {
+            let is_sent = match step {
+                Step::Again { packet } => self.send_again(packet, peer, batch, dev, now),
+                Step::Data { ack_request } => self.send(1, ack_request, peer, batch, dev, now),
+                Step::WantsData { packets } => self.send(packets, true, peer, batch, dev, now),
+            };
+            if !is_sent {
                 return;
             }
+        }
+        let (packets, bytes) = self.in_flight();
+        if !self.flow.is_paced() && !self.flow.is_full(packets, bytes) {
+            self.flow.model.on_exhausted(bytes);
         }
     }
 
     fn send_probe(&mut self, peer: &Peer, batch: &mut Batch<'_>, dev: &mut Device, now: Time) {
-        if self.next == self.una {
+        if self.next == self.una || self.recovery.next_lost().is_some() {
             // Going back has overtaken the probe.
             self.probe_pending = false;
             return;
         }
         let place = (self.next, self.cursor, self.data_requests_sent);
         (self.next, self.cursor, self.data_requests_sent) = (self.una, 0, 0);
-        let step = self.next_step().map(|step| match step {
-            Step::Data { .. } => Step::Data { ack_request: true },
-            wants_data => wants_data,
-        });
-        let is_data = matches!(step, Some(Step::Data { .. }));
-        if step.is_none_or(|step| self.send(&step, peer, batch, dev, now)) {
+        let (is_data, is_sent) = match self.next_step() {
+            Some(Step::Data { .. }) => (true, self.send(1, true, peer, batch, dev, now)),
+            Some(Step::WantsData { packets }) => (false, self.send(packets, true, peer, batch, dev, now)),
+            Some(Step::Again { .. }) | None => (false, true),
+        };
+        if is_sent {
             self.probe_pending = false;
             // The answer to a READ shows by itself what was lost.
             self.probed = is_data.then_some(self.una);
@@ -289,36 +334,73 @@ impl Requester {
         (self.next, self.cursor, self.data_requests_sent) = place;
     }
 
-    /// Sends one packet; false if the batch has no place for it, or its memory is not what it should be.
-    fn send(&mut self, step: &Step, peer: &Peer, batch: &mut Batch<'_>, dev: &mut Device, now: Time) -> bool {
+    /// Sends the packet at `next`, or asks for `packets` of an answer; false if the batch has no place for it, or its
+    /// memory is not what it should be.
+    fn send(
+        &mut self,
+        packets: u64,
+        ack_request: bool,
+        peer: &Peer,
+        batch: &mut Batch<'_>,
+        dev: &mut Device,
+        now: Time,
+    ) -> bool {
+        let at = self.next;
         let Some(wqe) = self.queue.at(self.cursor) else { return false };
-        let (packets, requests_ack) = match *step {
-            Step::Data { ack_request } => (1, ack_request),
-            Step::WantsData { packets } => (packets, true),
-        };
-        let packet = self.encode(peer, wqe, packets, requests_ack);
-        if !batch.fits(packet.header.as_bytes().len(), packet.payload_bytes) {
-            return false;
+        let (first, end, wants_data, is_cut) = (wqe.first, wqe.end(), wqe.wants_data(), wqe.is_cut);
+        let packet = self.encode(peer, wqe, at, packets, ack_request);
+        let is_new = at >= self.sent;
+        match packet.write(peer, wqe, batch, &dev.mrs) {
+            Some(Ok(())) => {}
+            Some(Err(_)) => {
+                self.fault = Some((first, Status::LocProtErr));
+                return false;
+            }
+            None => return false,
         }
-        if packet.write(peer, wqe, batch, &dev.mrs).is_err() {
-            self.fault = Some((wqe.first, Status::LocProtErr));
-            return false;
-        }
-        let (end, wants_data) = (wqe.end(), wqe.wants_data());
-        if self.next >= self.sent && (wants_data || wqe.is_cut || self.next == wqe.first) {
+        if is_new && (wants_data || is_cut || at == first) {
             self.credits.on_message();
         }
+        let bytes =
+            if wants_data { packets * self.mtu as u64 } else { wqe.charge_before(at + 1) - wqe.charge_before(at) };
         if wants_data {
-            self.on_data_requested(self.next + packets);
+            self.on_data_requested(at + packets);
         }
-        self.on_sent(packets, end, requests_ack, dev, now);
+        self.flow.on_sent(bytes, at == self.una, now);
+        self.on_sent(packets, end, ack_request, dev, now);
         true
     }
 
-    /// Builds the packet at `next`. `packets`: how many its answer has, for a READ.
-    fn encode(&self, peer: &Peer, wqe: &SendWqe, packets: u64, ack_request: bool) -> RequestPacket {
-        let (start, end) = (self.next == wqe.first, self.next + 1 == wqe.end());
-        let (offset, len) = wqe.slice_of(self.next);
+    /// Sends a lost packet once more, or asks once more for the answer that it is part of; false as for [`Self::send`].
+    fn send_again(&mut self, lost: u64, peer: &Peer, batch: &mut Batch<'_>, dev: &mut Device, now: Time) -> bool {
+        let Some(wqe) = self.queue.at(self.queue.index_of(lost)) else { return false };
+        let range = match self.data_requests.iter().find(|request| lost < request.end) {
+            Some(request) if wqe.wants_data() => request.first.max(self.una)..request.end,
+            _ => lost..lost + 1,
+        };
+        let (first, bytes) = (wqe.first, self.queue.charge(&range));
+        let packet = self.encode(peer, wqe, range.start, range.end - range.start, wqe.wants_data());
+        match packet.write(peer, wqe, batch, &dev.mrs) {
+            Some(Ok(())) => {}
+            Some(Err(_)) => {
+                self.fault = Some((first, Status::LocProtErr));
+                return false;
+            }
+            None => return false,
+        }
+        let (_, in_flight) = self.in_flight();
+        self.flow.model.on_sent_again(range.clone(), in_flight);
+        self.recovery.on_sent_again(range, self.next, &self.queue);
+        self.flow.on_sent(bytes, false, now);
+        dev.counters.retransmits += 1;
+        self.retry.on_sent(now);
+        true
+    }
+
+    /// Builds the packet at `at`. `packets`: how many its answer has, for a READ.
+    fn encode(&self, peer: &Peer, wqe: &SendWqe, at: u64, packets: u64, ack_request: bool) -> RequestPacket {
+        let (start, end) = (at == wqe.first, at + 1 == wqe.end());
+        let (offset, len) = wqe.slice_of(at);
         let imm = wqe.imm();
         let (opcode, payload_bytes, solicits) = match wqe.op {
             SendOp::Write(_) if wqe.is_cut => (Opcode::WriteOnly, len, false),
@@ -336,7 +418,7 @@ impl Requester {
             pkey: DEFAULT_PKEY,
             dest_qpn: peer.qpn,
             ack_request,
-            psn: self.psn_of(self.next),
+            psn: self.psn_of(at),
         });
         match wqe.op {
             SendOp::Write(remote) if wqe.is_cut => {
@@ -385,7 +467,7 @@ impl Requester {
         self.sent = self.sent.max(self.next);
         if is_new {
             if ack_requested {
-                self.retry.sample_from(self.next, now);
+                self.flow.model.begin(self.next, now);
             }
         } else {
             dev.counters.retransmits += 1;
@@ -402,11 +484,17 @@ struct RequestPacket {
 }
 
 impl RequestPacket {
-    /// Copies it into the batch. A READ's or atomic's landing place is checked before the peer is asked.
-    fn write(&self, peer: &Peer, wqe: &SendWqe, batch: &mut Batch<'_>, mrs: &MrTable) -> Result<(), KeyFault> {
-        if wqe.wants_data() {
-            wqe.check_writable(mrs)?;
+    /// Copies it into the batch; `None` if that has no place for it. A READ's or atomic's landing place is checked before
+    /// the peer is asked.
+    fn write(&self, peer: &Peer, wqe: &SendWqe, batch: &mut Batch<'_>, mrs: &MrTable) -> Option<Result<(), KeyFault>> {
+        if !batch.fits(self.header.as_bytes().len(), self.payload_bytes) {
+            return None;
         }
-        batch.push(&peer.route, &self.header, self.payload_bytes, |dst| wqe.read(mrs, self.offset, dst))
+        if wqe.wants_data()
+            && let Err(fault) = wqe.check_writable(mrs)
+        {
+            return Some(Err(fault));
+        }
+        Some(batch.push(&peer.route, &self.header, self.payload_bytes, |dst| wqe.read(mrs, self.offset, dst)))
     }
 }

@@ -7,7 +7,10 @@
 use rnic::{AtomicOp, KeyFault, ReceiveQueue, RecvWqe, Unreported};
 use verbs::{Access, Completion, CqId, Psn, Qpn, RecvWr, Rkey, RtrAttr, SrqId, Status, Time, VerbsError, WcOpcode};
 
+use super::Peer;
+use super::held::Held;
 use super::responses::{Acknowledged, Fatal, Responses};
+use crate::batch::Batch;
 use crate::device::Device;
 use crate::limits::{AHEAD_PACKETS_MAX, rnr_silence};
 use crate::wire::{AtomicEth, Bth, CREDITS_UNLIMITED, NakCode, Request, Reth, credit_code, wire_len};
@@ -64,6 +67,9 @@ pub(crate) struct Responder {
     message: Message,
     unreported: Unreported,
     gap: Gap,
+    /// Whether the peer repeats selectively, and takes selective acknowledgements.
+    is_selective: bool,
+    held: Held,
     established: bool,
     pub(super) responses: Responses,
 }
@@ -84,6 +90,8 @@ impl Responder {
             message: Message::None,
             unreported: Unreported::default(),
             gap: Gap::None,
+            is_selective: false,
+            held: Held::default(),
             established: false,
             responses: Responses::default(),
         }
@@ -99,8 +107,14 @@ impl Responder {
         self.mtu = attr.mtu.bytes();
         self.rnr_code = attr.min_rnr_timer;
         self.epsn = attr.rq_psn;
+        self.held = Held::new(attr.rq_psn);
         self.ahead_max = self.plausible_ahead(attr.max_dest_rd_atomic);
         self.responses = Responses::new(attr.max_dest_rd_atomic);
+    }
+
+    /// Whether the peer repeats selectively.
+    pub(crate) const fn set_selective(&mut self, is_selective: bool) {
+        self.is_selective = is_selective;
     }
 
     /// How far ahead of the expected request one of the peer's can be. A READ takes as many PSNs as its answer has
@@ -119,6 +133,12 @@ impl Responder {
         !std::mem::replace(&mut self.established, true)
     }
 
+    /// Fills a batch with answers and the acknowledgement.
+    pub(crate) fn fill(&mut self, peer: &Peer, batch: &mut Batch<'_>, dev: &mut Device) -> Result<(), Fatal> {
+        let state = self.acknowledged();
+        self.responses.fill(peer, state, &mut self.held, batch, dev)
+    }
+
     /// Whether the range may hold bytes that were placed and that no completion has reported.
     pub(crate) fn has_unreported(&self, rkey: Rkey, addr: u64, len: u64) -> bool {
         self.unreported.touches(rkey, addr, len)
@@ -129,7 +149,7 @@ impl Responder {
     }
 
     /// What an acknowledgement says. Receives of an SRQ are no credits of one QP (IBTA 9.7.7.2).
-    pub(crate) fn acknowledged(&self) -> Acknowledged {
+    fn acknowledged(&self) -> Acknowledged {
         let credits = if self.srq.is_some() { CREDITS_UNLIMITED } else { credit_code(self.queue.len()) };
         Acknowledged { expected: self.epsn, credits }
     }
@@ -153,6 +173,9 @@ impl Responder {
         if ahead >= Psn::MODULUS / 2 {
             dev.counters.duplicates += 1;
             self.responses.on_duplicate(bth.psn, request, self.mtu, dev);
+            if !self.held.is_empty() {
+                self.responses.report();
+            }
             return Ok(());
         }
         if ahead > self.ahead_max {
@@ -161,9 +184,24 @@ impl Responder {
             return Ok(());
         }
         if ahead > 0 {
-            self.on_gap(bth.psn, dev, now);
+            dev.counters.out_of_order += 1;
+            if self.is_selective {
+                self.on_early(bth, request, dev, now);
+            } else {
+                dev.counters.drop_out_of_order += 1;
+                self.on_gap(bth.psn, now);
+            }
             return Ok(());
         }
+        self.on_expected(bth, request, dev, now)?;
+        if !self.held.is_empty() {
+            self.execute_held(dev, now)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the packet that is expected.
+    fn on_expected(&mut self, bth: &Bth, request: &Request<'_>, dev: &mut Device, now: Time) -> Result<(), Fatal> {
         let was_gap = std::mem::replace(&mut self.gap, Gap::None);
         self.responses.forget_rnr_nak();
         match self.execute(bth, request, dev, now) {
@@ -189,9 +227,37 @@ impl Responder {
         }
     }
 
-    fn on_gap(&mut self, psn: Psn, dev: &mut Device, now: Time) {
-        dev.counters.out_of_order += 1;
-        dev.counters.drop_out_of_order += 1;
+    /// Executes kept requests whose turn it is. The peer is told at once: it waits for what was missing.
+    fn execute_held(&mut self, dev: &mut Device, now: Time) -> Result<(), Fatal> {
+        while self.gap == Gap::None
+            && let Some(held) = self.held.take(self.epsn, &mut dev.held_bytes)
+        {
+            self.on_expected(&held.bth, &held.request(), dev, now)?;
+        }
+        if self.held.is_empty() {
+            self.responses.acknowledge_latest();
+        } else {
+            self.responses.report();
+        }
+        Ok(())
+    }
+
+    /// A packet is missing before this one, from a peer that repeats selectively.
+    fn on_early(&mut self, bth: &Bth, request: &Request<'_>, dev: &mut Device, now: Time) {
+        if self.held.keep(self.epsn, bth, request, &mut dev.held_bytes) {
+            dev.counters.held += 1;
+        } else {
+            dev.counters.drop_out_of_order += 1;
+        }
+        // After an RNR NAK the requester sends all again without being told.
+        let is_waited_for = !matches!(self.gap, Gap::NotReady(until) if now < until);
+        if is_waited_for && (self.held.is_to_be_told() || bth.ack_request) {
+            self.responses.report();
+        }
+    }
+
+    /// A packet is missing before this one.
+    fn on_gap(&mut self, psn: Psn, now: Time) {
         let (nak, last) = match self.gap {
             Gap::None => (true, psn),
             Gap::NotReady(until) if now < until => return,
@@ -414,6 +480,7 @@ impl Responder {
     /// Into error: the receive in progress and all posted ones complete as flushed. Receives of an SRQ stay there.
     pub(crate) fn flush(&mut self, dev: &mut Device) {
         self.abandon_message(Status::WrFlushErr, dev);
+        self.held.clear(&mut dev.held_bytes);
         while let Some(wqe) = self.queue.take() {
             self.complete(wqe, Status::WrFlushErr, WcOpcode::Recv, 0, None, false, dev);
         }
@@ -429,6 +496,8 @@ impl Responder {
         }
         self.queue.clear();
         self.unreported.take();
+        self.held.clear(&mut dev.held_bytes);
+        self.is_selective = false;
         self.gap = Gap::None;
         self.established = false;
         self.responses = Responses::default();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use verbs::Time;
 
-use crate::limits::{MAX_PROBES, MAX_RETRY, PROBE_FLOOR};
+use crate::limits::{MAX_PROBES, MAX_RETRY, PROBE_FLOOR, STRETCHED_TIMEOUT_MAX};
 use crate::wire::ack_timeout;
 
 /// Counters and clocks of one requester.
@@ -92,6 +92,8 @@ impl Retry {
     /// Something was sent: its answer is awaited.
     pub(crate) fn on_sent(&mut self, now: Time) {
         let Some(timeout) = self.timeout else { return };
+        // A timeout that is shorter than the way there and back says nothing.
+        let timeout = timeout.max(self.rtt.patience().min(STRETCHED_TIMEOUT_MAX));
         let ack_deadline = *self.ack_deadline.get_or_insert(now + timeout);
         if self.probe_at.is_none() && self.probes < MAX_PROBES {
             let at = now + self.rtt.silence().saturating_mul(1 << self.probes);
@@ -99,10 +101,15 @@ impl Retry {
         }
     }
 
-    /// Packets before `una` are answered; `waiting` says whether others are not. An RNR wait is over: it was for the
-    /// packet at the `una` before, which the peer has taken after all.
-    pub(crate) fn on_progress(&mut self, una: u64, waiting: bool, now: Time) {
-        self.rtt.on_answered(una, now);
+    /// A packet was answered so long after it was first sent. Where it was sent again meanwhile that is too long, and
+    /// the timers that follow from it are too patient; of two copies the later would make them too hasty.
+    pub(crate) fn learn(&mut self, rtt: Duration) {
+        self.rtt.add(rtt);
+    }
+
+    /// Some packets are answered; `waiting` says whether others are not. An RNR wait is over: it was for the oldest
+    /// packet, which the peer has taken after all.
+    pub(crate) fn on_progress(&mut self, waiting: bool, now: Time) {
         (self.retries_left, self.rnr_left, self.probes) = (self.retry_cnt, self.rnr_retry, 0);
         (self.ack_deadline, self.probe_at, self.rnr_until) = (None, None, None);
         if waiting {
@@ -110,9 +117,12 @@ impl Retry {
         }
     }
 
-    /// Measures the time until everything before packet `end` is answered.
-    pub(crate) fn sample_from(&mut self, end: u64, now: Time) {
-        self.rtt.begin(end, now);
+    /// The peer took something, though not the oldest packet: it is there.
+    pub(crate) fn on_heard(&mut self, now: Time) {
+        if self.rnr_until.is_none() {
+            (self.ack_deadline, self.probe_at) = (None, None);
+            self.on_sent(now);
+        }
     }
 
     /// Counts a retry; false if none is left.
@@ -142,7 +152,6 @@ impl Retry {
 
     pub(crate) fn on_went_back(&mut self, una: u64, now: Time) {
         self.went_back = Some((una, now));
-        self.rtt.sample = None;
     }
 }
 
@@ -151,24 +160,21 @@ impl Retry {
 struct Rtt {
     smoothed: Duration,
     deviation: Duration,
-    sample: Option<(u64, Time)>,
 }
 
 impl Rtt {
-    fn begin(&mut self, end: u64, now: Time) {
-        self.sample.get_or_insert((end, now));
-    }
-
-    fn on_answered(&mut self, una: u64, now: Time) {
-        let Some((_, start)) = self.sample.filter(|(end, _)| *end <= una) else { return };
-        self.sample = None;
-        let rtt = now.saturating_since(start);
+    fn add(&mut self, rtt: Duration) {
         if self.smoothed.is_zero() {
             (self.smoothed, self.deviation) = (rtt, rtt / 2);
         } else {
             self.deviation = (self.deviation * 3 + rtt.abs_diff(self.smoothed)) / 4;
             self.smoothed = (self.smoothed * 7 + rtt) / 8;
         }
+    }
+
+    /// After this an answer is overdue; nothing before there is a measurement.
+    fn patience(&self) -> Duration {
+        self.smoothed * 2 + self.deviation * 4
     }
 
     /// Before this an answer cannot be to what was just sent. A queue pair that has measured nothing yet is given a
@@ -183,7 +189,7 @@ impl Rtt {
         if self.smoothed.is_zero() {
             return PROBE_FLOOR * 4;
         }
-        (self.smoothed * 2 + self.deviation * 4).max(PROBE_FLOOR)
+        self.patience().max(PROBE_FLOOR)
     }
 }
 
@@ -213,7 +219,7 @@ mod tests {
         assert_eq!(retry.take_due(Time(67_108_864)), Due::Timeout);
         assert_eq!(retry.deadline(), None);
         assert!(retry.try_retry() && retry.try_retry() && !retry.try_retry());
-        retry.on_progress(1, false, Time(70 * MS));
+        retry.on_progress(false, Time(70 * MS));
         assert!(retry.try_retry(), "progress fills the counter");
     }
 
@@ -236,10 +242,9 @@ mod tests {
     #[test]
     fn measured_round_trips_shape_the_probe() {
         let mut retry = retry();
-        retry.sample_from(1, Time(0));
-        retry.on_progress(1, false, Time(20 * MS));
+        retry.learn(Duration::from_millis(10));
         retry.on_sent(Time(20 * MS));
-        assert_eq!(retry.deadline(), Some(Time((20 + 40 + 40) * MS).min(Time(20 * MS + 67_108_864))));
+        assert_eq!(retry.deadline(), Some(Time((20 + 20 + 20) * MS)));
         let mut quick = Retry::default();
         quick.configure(0, 2, 1);
         quick.on_sent(Time(0));
@@ -247,10 +252,24 @@ mod tests {
     }
 
     #[test]
+    fn a_round_trip_longer_than_the_timeout_stretches_it() {
+        let mut retry = retry();
+        retry.learn(Duration::from_millis(100));
+        (retry.probes, retry.probe_at) = (MAX_PROBES, None);
+        retry.on_sent(Time(0));
+        assert_eq!(retry.deadline(), Some(Time(400 * MS)));
+        retry.on_progress(false, Time(1));
+        retry.learn(Duration::from_secs(100));
+        retry.probes = MAX_PROBES;
+        retry.on_sent(Time(0));
+        assert_eq!(retry.deadline(), Some(Time(2_000 * MS)), "not for ever");
+    }
+
+    #[test]
     fn going_back_twice_within_a_round_trip_is_once() {
         let mut retry = retry();
-        retry.sample_from(1, Time(0));
-        retry.on_progress(1, true, Time(10));
+        retry.learn(Duration::from_nanos(10));
+        retry.on_progress(true, Time(10));
         retry.on_went_back(1, Time(100));
         assert!(!retry.may_go_back(1, Time(109)));
         assert!(retry.may_go_back(1, Time(110)) && retry.may_go_back(2, Time(101)));
@@ -259,7 +278,6 @@ mod tests {
     #[test]
     fn several_naks_at_once_count_once_before_anything_is_measured() {
         let mut retry = retry();
-        retry.sample_from(1, Time(0));
         assert!(retry.may_go_back(1, Time(100)));
         retry.on_went_back(1, Time(100));
         assert!(!retry.may_go_back(1, Time(100)) && !retry.may_go_back(1, Time(50_000)));

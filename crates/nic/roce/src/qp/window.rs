@@ -4,7 +4,7 @@
 //! lossy path or a slow receiver from collapsing under go-back-N, where each loss repeats everything behind it: a
 //! smaller window also repeats less.
 
-use crate::limits::{PACKET_CHARGE_BYTES, WINDOW_FLOOR_PACKETS};
+use crate::limits::{INITIAL_PACKETS, PACKET_CHARGE_BYTES, WINDOW_FLOOR_PACKETS};
 
 /// Packets by which a window grows per window acknowledged, once it has met a loss.
 const INCREASE_PACKETS: u64 = 8;
@@ -25,7 +25,8 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// A window that starts wide open. `cap_bytes` is at least one packet.
+    /// A window that starts with [`INITIAL_PACKETS`] and doubles in each round trip until it meets a loss. `cap_bytes`
+    /// is at least one packet.
     pub(crate) fn new(cap_packets: u32, cap_bytes: u64, mtu: usize) -> Self {
         let packet_bytes = mtu as u64 + PACKET_CHARGE_BYTES;
         let cap_bytes = cap_bytes.max(packet_bytes);
@@ -33,40 +34,39 @@ impl Window {
             cap_packets: u64::from(cap_packets).max(1),
             cap_bytes,
             packet_bytes,
-            bytes: cap_bytes,
-            threshold: cap_bytes,
+            bytes: (INITIAL_PACKETS * packet_bytes).min(cap_bytes),
+            threshold: u64::MAX,
             cut_until: 0,
         }
     }
 
     /// Other bounds while the QP runs.
     pub(crate) fn limit(&mut self, cap_packets: u32, cap_bytes: u64) {
-        let was_open = self.bytes == self.cap_bytes;
         self.cap_packets = u64::from(cap_packets).max(1);
         self.cap_bytes = cap_bytes.max(self.packet_bytes);
-        self.bytes = if was_open { self.cap_bytes } else { self.bytes.min(self.cap_bytes) };
+        self.bytes = self.bytes.min(self.cap_bytes);
     }
 
-    /// Whether a packet of `charge` bytes may join `packets` with `bytes` that are in flight. One always may.
-    pub(crate) const fn admits(&self, packets: u64, bytes: u64, charge: u64) -> bool {
-        packets == 0 || (packets < self.cap_packets && bytes + charge <= self.bytes)
+    /// The path holds so much, which may be more than the bounds.
+    pub(crate) fn raise(&mut self, cap_packets: u64, cap_bytes: u64) {
+        if cap_bytes > self.cap_bytes {
+            (self.cap_packets, self.cap_bytes) = (cap_packets, cap_bytes);
+        }
     }
 
-    /// Whether a full packet would not be admitted: the last one before must ask for an ACK.
-    pub(crate) const fn is_full(&self, packets: u64, bytes: u64) -> bool {
-        !self.admits(packets, bytes, self.packet_bytes)
+    /// Packets that may be in flight.
+    pub(crate) const fn cap_packets(&self) -> u64 {
+        self.cap_packets
     }
 
-    /// Full packets that may join what is in flight.
-    pub(crate) fn room_packets(&self, packets: u64, bytes: u64) -> u64 {
-        let by_bytes = self.bytes.saturating_sub(bytes) / self.packet_bytes;
-        let room = by_bytes.min(self.cap_packets.saturating_sub(packets));
-        if packets == 0 { room.max(1) } else { room }
+    /// Bytes that may be in flight.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
     }
 
-    /// Full packets that the window holds now.
-    pub(crate) fn packets(&self) -> u64 {
-        (self.bytes / self.packet_bytes).clamp(1, self.cap_packets)
+    /// What a full packet is charged.
+    pub(crate) const fn packet_bytes(&self) -> u64 {
+        self.packet_bytes
     }
 
     pub(crate) fn on_acked(&mut self, bytes: u64) {
@@ -110,42 +110,49 @@ mod tests {
     const PACKET: u64 = 1024 + PACKET_CHARGE_BYTES;
 
     #[test]
-    fn one_packet_always_goes() {
-        let window = Window::new(4, 1, 1024);
-        assert!(window.admits(0, 0, PACKET));
-        assert!(!window.admits(1, PACKET, 1));
-        assert_eq!(window.room_packets(0, 0), 1);
+    fn it_doubles_in_each_round_trip_from_a_few_packets() {
+        let mut window = Window::new(1000, 100 * PACKET, 1024);
+        let mut rounds = Vec::new();
+        while window.bytes() < 100 * PACKET {
+            rounds.push(window.bytes() / PACKET);
+            window.on_acked(window.bytes());
+        }
+        assert_eq!(rounds, [64]);
+        assert_eq!(Window::new(1000, 1, 1024).bytes(), PACKET, "one packet at least");
     }
 
     #[test]
-    fn caps_hold() {
-        let window = Window::new(4, 100 * PACKET, 1024);
-        assert!(window.admits(3, 3 * PACKET, PACKET));
-        assert!(!window.admits(4, 4 * PACKET, 1));
-        assert!(window.is_full(4, 0) && !window.is_full(3, 3 * PACKET));
-        let window = Window::new(400, 10 * PACKET, 1024);
-        assert!(window.admits(9, 9 * PACKET, PACKET) && !window.admits(9, 9 * PACKET + 1, PACKET));
-        assert_eq!(window.room_packets(3, 3 * PACKET), 7);
+    fn bounds_change_while_it_runs() {
+        let mut window = Window::new(1000, 100 * PACKET, 1024);
+        window.limit(10, 20 * PACKET);
+        assert_eq!((window.cap_packets(), window.bytes()), (10, 20 * PACKET));
+        window.raise(500, 10 * PACKET);
+        window.on_acked(100 * PACKET);
+        assert_eq!((window.cap_packets(), window.bytes()), (10, 20 * PACKET), "a path that holds less changes nothing");
+        window.raise(500, 40 * PACKET);
+        window.on_acked(100 * PACKET);
+        assert_eq!((window.cap_packets(), window.bytes()), (500, 40 * PACKET));
     }
 
     #[test]
     fn a_flight_is_cut_once_and_grows_back() {
         let mut window = Window::new(1000, 100 * PACKET, 1024);
+        window.on_acked(100 * PACKET);
         window.on_loss(5, 100);
-        assert_eq!(window.packets(), 70);
+        assert_eq!(window.bytes() / PACKET, 70);
         window.on_loss(50, 120);
-        assert_eq!(window.packets(), 70, "same flight");
+        assert_eq!(window.bytes() / PACKET, 70, "same flight");
         window.on_loss(100, 170);
-        assert_eq!(window.packets(), 49);
+        assert_eq!(window.bytes() / PACKET, 49);
         for _ in 0..10_000 {
             window.on_acked(PACKET);
         }
-        assert_eq!(window.packets(), 100);
+        assert_eq!(window.bytes() / PACKET, 100);
         window.on_timeout(500);
-        assert_eq!(window.packets(), WINDOW_FLOOR_PACKETS);
+        assert_eq!(window.bytes() / PACKET, WINDOW_FLOOR_PACKETS);
         for n in 500..600 {
             window.on_loss(n, n + 1);
         }
-        assert_eq!(window.packets(), WINDOW_FLOOR_PACKETS, "never below the floor");
+        assert_eq!(window.bytes() / PACKET, WINDOW_FLOOR_PACKETS, "never below the floor");
     }
 }

@@ -1,5 +1,5 @@
 //! BTH opcodes of the reliable connected service and of unreliable datagrams (IBTA table 38): what each carries after
-//! the BTH.
+//! the BTH. One more is of our own, from those that the IBTA leaves to manufacturers (0xc0 to 0xff).
 //!
 //! Owns the mapping between bytes and operations. It never looks at a packet beyond its first byte.
 
@@ -90,6 +90,8 @@ opcodes! {
     Datagram = 0x64, 8;
     /// Datagram with immediate (DETH, then ImmDt).
     DatagramImm = 0x65, 12;
+    /// Acknowledgement with the packets that arrived early (AETH, then runs), of our own.
+    SelectiveAcknowledge = 0xd1, 4;
 }
 
 impl Opcode {
@@ -155,7 +157,7 @@ mod tests {
             }
         }
         assert_eq!(known, Opcode::ALL.len());
-        assert_eq!(known, 25);
+        assert_eq!(known, 26);
         // 0x15 is reserved, as are UD's SENDs of several packets; 0x20, 0x40 and 0xa0 belong to UC, RD and XRC; 0x81 is
         // the congestion notification.
         for byte in [0x15, 0x18, 0x20, 0x40, 0x60, 0x63, 0x66, 0x81, 0xa0] {
