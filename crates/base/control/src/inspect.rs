@@ -132,6 +132,8 @@ pub struct ConnectionRow {
     pub route_id: Option<u32>,
     /// Path.
     pub path: PathKind,
+    /// What carries the lane: `roce` or `iwarp`; none without a lane that was connected.
+    pub wire: Option<String>,
     /// Why this path.
     pub reason: Reason,
     /// Bytes sent since the connection was made.
@@ -186,6 +188,10 @@ pub struct LaneRow {
     pub qpn: Option<u32>,
     /// Peer queue pair; as above.
     pub peer_qpn: Option<u32>,
+    /// What carries it: `roce` or `iwarp`; none while it is not connected.
+    pub wire: Option<String>,
+    /// Why this wire, in a clause for people.
+    pub wire_reason: Option<String>,
     /// Payload bytes of a packet.
     pub mtu_bytes: u32,
     /// Connections on it; for an ordinary user its own.

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::{Access, Capabilities, PathMtu, UdDest, VerbsError};
+use crate::{Access, Capabilities, PathMtu, UdDest, VerbsError, Wire, WirePolicy};
 
 /// Longest [`Endpoint`] in bytes.
 pub const ENDPOINT_BYTES_MAX: usize = 128;
@@ -45,6 +45,8 @@ pub struct OfferAttr {
     pub mtu_max: PathMtu,
     /// A random number, from which the device takes what an outsider must not guess (over RoCE the first PSN).
     pub entropy: u32,
+    /// Which wires may carry the connection, of those that the device has. Hardware has one, and ignores it.
+    pub wire: WirePolicy,
 }
 
 /// How a consumer wants a connection to run.
@@ -72,6 +74,10 @@ pub struct Link {
     pub peer_qpn: u32,
     /// Path MTU of both directions.
     pub mtu: PathMtu,
+    /// What carries it.
+    pub wire: Wire,
+    /// Why this wire, in a clause for people.
+    pub wire_reason: &'static str,
 }
 
 /// Another host's datagram port.

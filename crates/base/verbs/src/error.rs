@@ -37,6 +37,16 @@ pub enum VerbsError {
         /// What it would have to be.
         expected: u8,
     },
+    /// The two ends have no wire in common.
+    #[error(
+        "this end may use {own}, the peer's {peer}: set `wire` to the same on both hosts, or to \"auto\" on one of them"
+    )]
+    NoCommonWire {
+        /// What this end offers.
+        own: String,
+        /// What the peer's end offers.
+        peer: String,
+    },
     /// The QP's state does not allow the call.
     #[error("QP is in state {state:?}, which does not allow {what}")]
     WrongState {

@@ -21,6 +21,7 @@ mod ids;
 mod provider;
 mod roce_endpoint;
 mod time;
+mod wire;
 mod work;
 
 pub use attr::*;
@@ -33,4 +34,5 @@ pub use provider::*;
 pub use roce_endpoint::{RoceEndpoint, RocePort};
 pub use shm::Region;
 pub use time::Time;
+pub use wire::{Wire, WirePolicy};
 pub use work::*;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::{
     AcceptAttr, Access, AddressVector, AhId, Capabilities, Completion, CqId, DatagramLink, DeviceAttr, Endpoint, Link,
     Mr, MrId, OfferAttr, PathMtu, PostError, Psn, Qkey, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, RoceEndpoint,
-    RocePort, RtrAttr, RtsAttr, SendWr, SrqId, SrqInit, UdDest, VerbsError,
+    RocePort, RtrAttr, RtsAttr, SendWr, SrqId, SrqInit, UdDest, VerbsError, Wire,
 };
 
 /// Something that happened to an object outside its work requests (IBTA 11.6.3).
@@ -148,7 +148,13 @@ pub trait Provider {
                 peer: attr.peer,
             }),
         )?;
-        Ok(Link { peer: SocketAddr::new(peer.gid.ip(), peer.udp_port), peer_qpn: peer.qpn.0, mtu })
+        Ok(Link {
+            peer: SocketAddr::new(peer.gid.ip(), peer.udp_port),
+            peer_qpn: peer.qpn.0,
+            mtu,
+            wire: Wire::Roce,
+            wire_reason: "the device has no other wire",
+        })
     }
 
     /// Says what peers need to know of a UD queue pair with this key.

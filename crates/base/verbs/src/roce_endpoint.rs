@@ -3,8 +3,9 @@
 //! Owns their layout and the check of each value. Parsing never panics: the bytes are a peer's.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::ops::RangeInclusive;
 
-use crate::{AddressVector, Endpoint, Gid, PathMtu, Psn, Qkey, Qpn, VerbsError};
+use crate::{AddressVector, ENDPOINT_BYTES_MAX, Endpoint, Gid, PathMtu, Psn, Qkey, Qpn, VerbsError};
 
 /// First byte of an endpoint: a reliable connection over RoCEv2.
 const KIND_RC: u8 = 1;
@@ -50,14 +51,16 @@ pub struct RocePort {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn new(endpoint: &'a Endpoint, kind: u8, bytes: usize) -> Result<Self, VerbsError> {
+    /// `len`: what is allowed.
+    fn new(endpoint: &'a Endpoint, kind: u8, len: RangeInclusive<usize>) -> Result<Self, VerbsError> {
         let (&found, rest) = endpoint.as_bytes().split_first().unwrap_or((&0, &[]));
         if found != kind {
             return Err(VerbsError::ForeignEndpoint { found, expected: kind });
         }
-        if endpoint.as_bytes().len() != bytes {
-            let (value, bytes) = (endpoint.as_bytes().len() as u64, bytes as u64);
-            return Err(VerbsError::OutOfRange { what: "length of the endpoint", value, min: bytes, max: bytes });
+        if !len.contains(&endpoint.as_bytes().len()) {
+            let value = endpoint.as_bytes().len() as u64;
+            let (min, max) = (*len.start() as u64, *len.end() as u64);
+            return Err(VerbsError::OutOfRange { what: "length of the endpoint", value, min, max });
         }
         Ok(Self(rest))
     }
@@ -111,9 +114,46 @@ impl RoceEndpoint {
         Endpoint::new(bytes).expect("34 bytes are no more than 128")
     }
 
-    /// What a peer's bytes say, if they can be so.
+    /// The same, and the further wires of its device behind it: each is a kind, a length and so many bytes, as
+    /// [`Self::further_wires`] gives them back.
+    pub fn to_endpoint_with(self, further: &[(u8, &[u8])]) -> Result<Endpoint, VerbsError> {
+        let mut bytes = self.to_endpoint().into_bytes();
+        for (kind, body) in further {
+            let long = VerbsError::OutOfRange {
+                what: "length of a wire's part of an endpoint",
+                value: body.len() as u64,
+                min: 0,
+                max: u8::MAX.into(),
+            };
+            bytes.extend([*kind, u8::try_from(body.len()).map_err(|_| long)?]);
+            bytes.extend_from_slice(body);
+        }
+        Endpoint::new(bytes)
+    }
+
+    /// The parts of an endpoint behind the one of RoCEv2. A device skips kinds that it does not know.
+    pub fn further_wires(endpoint: &Endpoint) -> Result<Vec<(u8, &[u8])>, VerbsError> {
+        let mut rest = endpoint.as_bytes().get(RC_BYTES..).unwrap_or(&[]);
+        let mut further = Vec::new();
+        while let Some((&kind, after)) = rest.split_first() {
+            let cut = || VerbsError::OutOfRange {
+                what: "length of a wire's part of the endpoint",
+                value: after.first().map_or(1, |len| u64::from(*len)),
+                min: 0,
+                max: after.len().saturating_sub(1) as u64,
+            };
+            let (&len, after_len) = after.split_first().ok_or_else(cut)?;
+            let (body, next) = after_len.split_at_checked(len.into()).ok_or_else(cut)?;
+            further.push((kind, body));
+            rest = next;
+        }
+        Ok(further)
+    }
+
+    /// What a peer's bytes say, if they can be so. Further wires behind it ([`Self::further_wires`]) are left aside.
     pub fn parse(endpoint: &Endpoint) -> Result<Self, VerbsError> {
-        let mut r = Reader::new(endpoint, KIND_RC, RC_BYTES)?;
+        let mut r = Reader::new(endpoint, KIND_RC, RC_BYTES..=ENDPOINT_BYTES_MAX)?;
+        Self::further_wires(endpoint)?;
         let qpn = Qpn(range("QP number of the offer", r.u32(), 1, Psn::MODULUS - 1)?);
         let psn = Psn::new(range("PSN of the offer", r.u32(), 0, Psn::MODULUS - 1)?);
         let (gid, udp_port, mtu_bytes) = (r.gid(), r.u16(), r.u16());
@@ -147,7 +187,7 @@ impl RocePort {
 
     /// What a peer's bytes say, if they can be so.
     pub fn parse(endpoint: &Endpoint) -> Result<Self, VerbsError> {
-        let mut r = Reader::new(endpoint, KIND_UD, UD_BYTES)?;
+        let mut r = Reader::new(endpoint, KIND_UD, UD_BYTES..=UD_BYTES)?;
         let qpn = Qpn(range("UD QP number of the offer", r.u32(), 1, Psn::MODULUS - 1)?);
         let qkey = Qkey(range("queue key of the offer", r.u32(), 0, u32::MAX >> 1)?);
         Ok(Self { qpn, qkey, gid: r.gid(), udp_port: r.u16() })
@@ -207,9 +247,27 @@ mod tests {
         for len in 1..=ENDPOINT_LENGTHS {
             let mut bytes = good.clone();
             bytes.resize(len, 0);
-            assert_eq!(RoceEndpoint::parse(&Endpoint::new(bytes).unwrap()).is_ok(), len == good.len(), "{len}");
+            // Zeros behind it are whole parts of kind 0 and no bytes.
+            let whole = len >= good.len() && (len - good.len()).is_multiple_of(2);
+            assert_eq!(RoceEndpoint::parse(&Endpoint::new(bytes).unwrap()).is_ok(), whole, "{len}");
         }
         assert!(Endpoint::new(Vec::new()).is_err() && Endpoint::new(vec![1; 129]).is_err());
+    }
+
+    #[test]
+    fn further_wires_lie_behind_and_must_be_whole() {
+        let end = rc("10.0.0.1");
+        let both = end.to_endpoint_with(&[(3, &[7; 5]), (9, &[])]).unwrap();
+        assert_eq!(RoceEndpoint::parse(&both), Ok(end));
+        assert_eq!(RoceEndpoint::further_wires(&both), Ok(vec![(3, &[7; 5][..]), (9, &[][..])]));
+        assert_eq!(RoceEndpoint::further_wires(&end.to_endpoint()), Ok(vec![]));
+        for cut in 1..9 {
+            let bytes = both.as_bytes()[..both.as_bytes().len() - cut].to_vec();
+            let parsed = RoceEndpoint::parse(&Endpoint::new(bytes).unwrap());
+            // Without the last part, and without both, it is whole again.
+            assert_eq!(parsed.is_ok(), cut == 2, "{cut} bytes are missing: {parsed:?}");
+        }
+        assert!(end.to_endpoint_with(&[(3, &[0; 200])]).is_err(), "longer than an endpoint may be");
     }
 
     const ENDPOINT_LENGTHS: usize = crate::ENDPOINT_BYTES_MAX;

@@ -21,8 +21,8 @@ fn both_ends_learn_of_the_connection_and_of_each_others_private_data() {
 
 #[test]
 fn every_operation_in_both_directions() {
-    for wants_crc in [false, true] {
-        let mut pair = Pair::new(&Setup { wants_crc: [wants_crc; 2], ..Setup::default() });
+    for (wants_crc, confirms) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut pair = Pair::new(&Setup { wants_crc: [wants_crc; 2], confirms, ..Setup::default() });
         for (from, to) in [(0, 1), (1, 0)] {
             every_operation(&mut pair, from, to);
         }

@@ -32,3 +32,4 @@ pub use batch::{Ipv4IdMode, Transmit};
 pub use counters::NicCounters;
 pub use limits::{NicLimits, PACKET_CHARGE_BYTES};
 pub use nic::{Nic, NicConfig};
+pub use qp::LentQp;

@@ -9,13 +9,13 @@ use std::net::{IpAddr, SocketAddr};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rnic::{MAX_MR, NumberHasher};
-use verbs::{AsyncEvent, Capabilities, DeviceAttr, Gid, PathMtu, QpState, Qpn, Time};
+use verbs::{AsyncEvent, Capabilities, DeviceAttr, Gid, PathMtu, QpState, Qpn, Time, VerbsError};
 
 use crate::batch::{Batch, BatchLimits, Ipv4IdMode, Transmit};
 use crate::counters::NicCounters;
 use crate::device::Device;
 use crate::limits::{MAX_MESSAGE_BYTES, MAX_WINDOW_PACKETS, NicLimits, RECENT_QPNS};
-use crate::qp::NotForUs;
+use crate::qp::{LentQp, NotForUs};
 use crate::queue_pair::QueuePair;
 use crate::timer::Timers;
 use crate::ud::Arrival;
@@ -251,9 +251,28 @@ impl Nic {
         self.dev.take_notify()
     }
 
+    /// Lends a connected QP that was offered (state Init) to the transport of another wire: how it was made, what peers may
+    /// do through it, and the receives that wait. Its number and its places in CQs and SRQ stay taken here, and no packet
+    /// reaches it. When the other transport has ended, it goes to Reset or is destroyed here as any other QP.
+    pub fn lend_qp(&mut self, qpn: Qpn) -> Result<LentQp, VerbsError> {
+        self.qps.get_mut(&qpn).ok_or(VerbsError::NoSuch("QP"))?.lend()
+    }
+
+    /// Takes down QPs of a CQ that overflowed through another transport.
+    pub fn settle_overflows(&mut self) {
+        if self.overflows_seen != self.dev.overflows() {
+            self.fail_overflowed();
+        }
+    }
+
     /// What does not depend on the wire: QPs of other transports may use the same memory, CQs and SRQs.
     pub fn device_mut(&mut self) -> &mut rnic::Device {
         &mut self.dev.base
+    }
+
+    /// As [`Self::device_mut`], to look at.
+    pub fn base(&self) -> &rnic::Device {
+        &self.dev.base
     }
 
     /// Counters since the NIC was made.
@@ -263,9 +282,7 @@ impl Nic {
 
     /// Brings the list of senders, the timers and overflowed CQs in line with what just happened to a QP.
     pub(crate) fn after_event(&mut self, qpn: Qpn) {
-        if self.overflows_seen != self.dev.overflows() {
-            self.fail_overflowed();
-        }
+        self.settle_overflows();
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         if !qp.scheduled && qp.has_work() {
             qp.scheduled = true;

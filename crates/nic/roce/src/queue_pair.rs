@@ -7,7 +7,7 @@ use verbs::{QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Rkey, SendWr, Time,
 use crate::batch::{Batch, Finished, Transmit};
 use crate::device::Device;
 use crate::limits::NicLimits;
-use crate::qp::{NotForUs, Qp};
+use crate::qp::{LentQp, NotForUs, Qp};
 use crate::ud::{Arrival, UdQp};
 use crate::wire::{Body, Packet, PseudoHeader};
 
@@ -59,6 +59,14 @@ impl QueuePair {
             Service::Connected(qp) => qp.has_unreported(rkey, addr, len),
             // A datagram goes to a posted receive, and its completion comes at once.
             Service::Datagram(_) => false,
+        }
+    }
+
+    /// Gives what it holds to the transport of another wire; only a connected one in Init.
+    pub(crate) fn lend(&mut self) -> Result<LentQp, VerbsError> {
+        match &mut self.service {
+            Service::Connected(qp) => qp.lend(),
+            Service::Datagram(_) => Err(VerbsError::NoSuch("connected QP")),
         }
     }
 

@@ -2,7 +2,6 @@
 //! completions, and timers run while the owner sleeps. It leaves the port alone while the owner works on it, never
 //! blocks with the lock held, and never keeps the owner waiting for more than one round of progress.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -97,7 +96,7 @@ fn run(shared: &Shared, signals: &Signals) {
         let wants_room = port.is_send_blocked();
         signals.begin_watch(now + bound);
         drop(port);
-        watch(signals, shared.socket(), wants_room, bound);
+        watch(signals, shared, wants_room, bound);
         signals.end_watch();
     }
 }
@@ -115,11 +114,13 @@ fn nap(signals: &Signals, length: Duration) {
 }
 
 /// Sleeps until something arrives, there is room to send if that is wanted, or the time is over.
-fn watch(signals: &Signals, socket: BorrowedFd<'_>, wants_room: bool, length: Duration) {
-    let mut interest = PollFlags::IN;
-    interest.set(PollFlags::OUT, wants_room);
-    let mut fds =
-        [PollFd::from_borrowed_fd(socket, interest), PollFd::from_borrowed_fd(signals.wake_fd(), PollFlags::IN)];
+fn watch(signals: &Signals, shared: &Shared, wants_room: bool, length: Duration) {
+    let room = if wants_room { PollFlags::OUT } else { PollFlags::empty() };
+    let mut fds = [
+        PollFd::from_borrowed_fd(shared.input(), PollFlags::IN),
+        PollFd::from_borrowed_fd(signals.wake_fd(), PollFlags::IN),
+        PollFd::from_borrowed_fd(shared.socket(), room),
+    ];
     wait(&mut fds, length);
     if !fds[1].revents().is_empty() {
         signals.clear_wake();

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use verbs::{PathMtu, ROCE_UDP_PORT};
+use verbs::{PathMtu, ROCE_UDP_PORT, Wire, WirePolicy};
 
 /// Receive buffer that is asked for by default, in bytes of packet memory; the system's `net.core.rmem_max` caps it for
 /// processes without CAP_NET_ADMIN.
@@ -44,6 +44,9 @@ pub struct SoftNicConfig {
     pub udp_port: u16,
     /// Largest path MTU; `None` takes what the interface allows.
     pub mtu: Option<PathMtu>,
+    /// Which wires connections may use that are set up by [`verbs::Provider::offer`] and `accept`: UDP (RoCEv2, the
+    /// default), TCP (iWARP), or both, and then each connection the one that both ends' devices choose.
+    pub wire: WirePolicy,
     /// Who makes progress.
     pub progress: Progress,
     /// Whether several packets may leave in one send.
@@ -62,12 +65,13 @@ pub struct SoftNicConfig {
 }
 
 impl SoftNicConfig {
-    /// The NIC of `address` at UDP port 4791 with everything else at its default.
+    /// The NIC of `address` at port 4791 with everything else at its default.
     pub fn new(address: IpAddr) -> Self {
         Self {
             address,
             udp_port: ROCE_UDP_PORT,
             mtu: None,
+            wire: WirePolicy::Only(Wire::Roce),
             progress: Progress::default(),
             gso: Gso::default(),
             pcap: None,

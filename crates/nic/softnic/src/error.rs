@@ -29,6 +29,13 @@ pub enum OpenError {
     /// As many contexts as there are ports were opened.
     #[error("65536 contexts of the device were opened already: make the device anew")]
     TooManyContexts,
+    /// Another socket listens there.
+    #[error(
+        "TCP port {} of {} is taken (EADDRINUSE), so the wire over TCP cannot listen (`ss -ltnp sport = :{}`): stop that \
+         program, choose another UDP port, whose number it takes, or set wire = \"roce\"",
+        .0.port(), .0.ip(), .0.port()
+    )]
+    TcpPortInUse(SocketAddr),
     /// The address is not one of this host.
     #[error(
         "{0} is no address of this host or network namespace (EADDRNOTAVAIL): choose one that `ip address` lists, or \

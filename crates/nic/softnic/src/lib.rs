@@ -34,6 +34,7 @@ mod provider;
 mod shared;
 mod socket;
 mod sys;
+mod tcp;
 
 pub use config::{Gso, PCAP_BYTES_DEFAULT, Progress, RCVBUF_BYTES_DEFAULT, SoftNicConfig};
 pub use device::SoftNicDevice;

@@ -14,6 +14,9 @@ use crate::clock::Clock;
 use crate::pcap::{PcapWriter, Seen};
 use crate::socket::{Sent, Socket};
 use crate::sys::{MESSAGES_PER_CALL, Outgoing};
+use crate::tcp::{Looked, TcpWire};
+
+mod verbs_calls;
 
 /// Receive calls of one round of progress, each up to [`RECV_PER_CALL`] merged batches.
 const RECV_CALLS_PER_ROUND: usize = 4;
@@ -27,6 +30,8 @@ const OUTBOX_BYTES: usize = 128 * 1024;
 const MTU_TOLD_AGAIN: Duration = Duration::from_secs(1);
 /// Peers of which that is told within that time; of others in the second after it.
 const MTU_TOLD_MAX: usize = 64;
+/// How long the listener of the TCP wire waits for a look while no connection is expected and its owner does not sleep.
+const TCP_LOOK_PAUSE: Duration = Duration::from_micros(200);
 /// How soon a full send buffer is tried again by an owner that sleeps.
 const SEND_RETRY: Duration = Duration::from_micros(200);
 
@@ -37,6 +42,10 @@ pub(crate) type Capture = PcapWriter<BufWriter<File>>;
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) nic: Nic,
+    /// The wire over TCP, if connections may use it.
+    pub(crate) tcp: Option<TcpWire>,
+    /// When the TCP wire is looked at again although nothing is expected there.
+    tcp_look_at: Time,
     socket: Socket,
     capture: Option<Capture>,
     outbox: Outbox,
@@ -69,7 +78,7 @@ struct Slot {
 }
 
 impl Port {
-    pub(crate) fn new(nic: Nic, socket: Socket, capture: Option<Capture>, clock: Clock) -> Self {
+    pub(crate) fn new(nic: Nic, tcp: Option<TcpWire>, socket: Socket, capture: Option<Capture>, clock: Clock) -> Self {
         let local = socket.local();
         let empty = || Slot {
             bytes: Vec::new(),
@@ -78,6 +87,8 @@ impl Port {
         let slots = std::iter::repeat_with(empty).take(MESSAGES_PER_CALL).collect();
         Self {
             nic,
+            tcp,
+            tcp_look_at: Time::ZERO,
             socket,
             capture,
             outbox: Outbox { slots, first: 0, end: 0 },
@@ -113,6 +124,34 @@ impl Port {
 
     /// Takes what arrived, up to a bound, and fires timers that are due. Says whether anything was done.
     pub(crate) fn receive(&mut self, now: Time) -> bool {
+        let looked = self.look_at_tcp(now);
+        let mut any = looked.any;
+        if looked.udp {
+            any |= self.receive_datagrams(now);
+        }
+        if self.nic.deadline().is_some_and(|at| at <= now) {
+            self.nic.handle_timeout(now);
+            any = true;
+        }
+        self.notify |= self.nic.take_notify();
+        any
+    }
+
+    /// Input of the TCP wire; also says whether datagrams may wait.
+    fn look_at_tcp(&mut self, now: Time) -> Looked {
+        let Self { nic, tcp, tcp_look_at, .. } = self;
+        match tcp {
+            Some(tcp) if tcp.is_active() || *tcp_look_at <= now => {
+                *tcp_look_at = now + TCP_LOOK_PAUSE;
+                let looked = tcp.receive(now, nic.device_mut());
+                nic.settle_overflows();
+                looked
+            }
+            _ => Looked { any: false, udp: true },
+        }
+    }
+
+    fn receive_datagrams(&mut self, now: Time) -> bool {
         let mut any = false;
         let Self { nic, socket, capture, local, recv_depth, .. } = self;
         for _ in 0..RECV_CALLS_PER_ROUND {
@@ -135,16 +174,21 @@ impl Port {
                 break;
             }
         }
-        if self.nic.deadline().is_some_and(|at| at <= now) {
-            self.nic.handle_timeout(now);
-            any = true;
+        any
+    }
+
+    /// Sends what the protocols have to send, up to a bound or until the sockets are full. Says whether anything left.
+    pub(crate) fn transmit(&mut self, now: Time) -> bool {
+        let mut any = false;
+        if let Some(tcp) = &mut self.tcp {
+            any = tcp.transmit(now, self.nic.device_mut());
         }
+        any |= self.transmit_datagrams(now);
         self.notify |= self.nic.take_notify();
         any
     }
 
-    /// Sends what the protocol has to send, up to a bound or until the socket is full. Says whether anything left.
-    pub(crate) fn transmit(&mut self, now: Time) -> bool {
+    fn transmit_datagrams(&mut self, now: Time) -> bool {
         let mut any = false;
         for _ in 0..SEND_CALLS_PER_ROUND {
             if self.outbox.is_empty() && !self.outbox.fill(&mut self.nic, now) {
@@ -167,13 +211,17 @@ impl Port {
             }
         }
         self.send_blocked = false;
-        self.notify |= self.nic.take_notify();
         any
     }
 
-    /// Whether something waits to be sent.
+    /// Whether datagrams wait to be sent.
     pub(crate) fn has_output(&self) -> bool {
         !self.outbox.is_empty() || self.nic.has_transmit()
+    }
+
+    /// Whether the TCP wire has something to send.
+    pub(crate) fn has_tcp_work(&self) -> bool {
+        self.tcp.as_ref().is_some_and(|tcp| tcp.has_output())
     }
 
     /// Whether output waits for room in the socket's send buffer.
@@ -193,10 +241,9 @@ impl Port {
         }
         let timer = self.nic.deadline().map(|at| at.saturating_since(now));
         let output = self.has_output().then_some(if self.send_blocked { SEND_RETRY } else { Duration::ZERO });
-        match (timer, output) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let tcp_timer = self.tcp.as_ref().and_then(TcpWire::deadline).map(|at| at.saturating_since(now));
+        let tcp_work = self.has_tcp_work().then_some(Duration::ZERO);
+        [timer, output, tcp_timer, tcp_work].into_iter().flatten().min()
     }
 
     pub(crate) fn flush_capture(&mut self) {
@@ -221,6 +268,9 @@ impl Port {
             ("gso_batches_resigned", self.resigned_batches),
             ("udp_port_open", self.socket.is_port_open().into()),
         ]);
+        if let Some(tcp) = &self.tcp {
+            tcp.append_counters(out);
+        }
         if let Some(capture) = &self.capture {
             out.extend([("pcap_packets", capture.packets), ("pcap_left_out", capture.left_out)]);
         }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::BufWriter;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
@@ -12,9 +12,9 @@ use std::time::Duration;
 use roce::{Ipv4IdMode, Nic, NicConfig};
 use rustix::fs::OFlags;
 use verbs::{
-    Access, AddressVector, AhId, AsyncEvent, Capabilities, Completion, Counters, CqId, DeviceAttr, Mr, MrId, PathMtu,
-    Payload, PostError, Provider, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, Time,
-    VerbsError,
+    AcceptAttr, Access, AddressVector, AhId, AsyncEvent, Capabilities, Completion, Counters, CqId, DeviceAttr,
+    Endpoint, Link, Mr, MrId, OfferAttr, PathMtu, Payload, PostError, Provider, QpInit, QpModify, QpStatus, Qpn,
+    RecvWr, Region, SendWr, SrqId, SrqInit, Time, VerbsError, Wire, WirePolicy,
 };
 
 use crate::background::Background;
@@ -25,6 +25,7 @@ use crate::pcap::PcapWriter;
 use crate::port::{Capture, Port};
 use crate::shared::{Shared, Signals};
 use crate::socket::{GSO_SEGMENTS_MAX, Socket};
+use crate::tcp::TcpWire;
 use crate::{Gso, OpenError, Progress, SoftNicConfig};
 
 /// Posts without a poll in between leave together: the first at once, those behind it with the next poll, or when so
@@ -49,6 +50,7 @@ pub struct SoftNic {
     shared: Arc<Shared>,
     device: DeviceAttr,
     local: SocketAddr,
+    wire: WirePolicy,
     polls_without_io: u32,
     gathered: Gathered,
 }
@@ -80,14 +82,16 @@ impl SoftNic {
         };
         let entropy = config.entropy.map_or_else(random_seed, Ok)?;
         let capture = config.pcap.map(|path| open_capture(path, config.pcap_limit_bytes)).transpose()?;
+        let tcp = open_tcp(config.wire, &socket, config.udp_port == 0, &entropy)?;
         let nic = Nic::new(nic_config, entropy);
         let device = nic.device().clone();
         let clock = Clock::start();
         let signals = (config.progress == Progress::Helper).then(Signals::new).transpose()?;
         let needs_thread = signals.is_some();
-        let shared = Arc::new(Shared::new(Port::new(nic, socket, capture, clock), clock, signals)?);
+        let shared = Arc::new(Shared::new(Port::new(nic, tcp, socket, capture, clock), clock, signals)?);
         let background = needs_thread.then(|| Background::start(Arc::clone(&shared))).transpose()?;
-        Ok(Self { background, shared, device, local, polls_without_io: 0, gathered: Gathered::default() })
+        let gathered = Gathered::default();
+        Ok(Self { background, shared, device, local, wire: config.wire, polls_without_io: 0, gathered })
     }
 
     /// Address and UDP port that the NIC is bound to.
@@ -115,6 +119,28 @@ impl SoftNic {
             signals.signal_owner();
         }
         signals.on_changed(port, now);
+    }
+}
+
+/// The wire over TCP, if the policy allows it. Where both wires are allowed, one that cannot listen is done without.
+fn open_tcp(
+    policy: WirePolicy,
+    socket: &Socket,
+    may_move: bool,
+    entropy: &[u8; 32],
+) -> Result<Option<TcpWire>, OpenError> {
+    if !policy.allows(Wire::Iwarp) {
+        return Ok(None);
+    }
+    // Another stream of the same seed, so that tokens tell nothing of keys.
+    let mut seed = *entropy;
+    seed.iter_mut().for_each(|byte| *byte ^= 0xa5);
+    match TcpWire::open(socket.local(), may_move, socket.as_fd(), seed) {
+        Err(error) if policy == WirePolicy::Auto => {
+            tracing::warn!(%error, "without the wire over TCP: all connections use RoCEv2");
+            Ok(None)
+        }
+        other => other.map(Some),
     }
 }
 
@@ -216,14 +242,14 @@ impl Provider for SoftNic {
         let now = port.now();
         port.nic.pay_acknowledgements();
         port.transmit(now);
-        port.nic.modify_qp(qpn, to)?;
+        port.modify_qp(qpn, to)?;
         port.transmit(now);
         self.on_output_only(&mut port, now);
         Ok(())
     }
 
     fn query_qp(&self, qpn: Qpn) -> Result<QpStatus, VerbsError> {
-        self.port().nic.query_qp(qpn)
+        self.port().query_qp(qpn)
     }
 
     fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
@@ -231,7 +257,20 @@ impl Provider for SoftNic {
         let now = port.now();
         port.nic.pay_acknowledgements();
         port.transmit(now);
-        port.nic.destroy_qp(qpn)
+        port.destroy_qp(qpn)
+    }
+
+    fn offer(&mut self, qpn: Qpn, attr: &OfferAttr) -> Result<Endpoint, VerbsError> {
+        self.port().offer(qpn, attr, self.wire)
+    }
+
+    fn accept(&mut self, qpn: Qpn, own: &Endpoint, peer: &Endpoint, attr: &AcceptAttr) -> Result<Link, VerbsError> {
+        let mut port = self.port();
+        let link = port.accept(qpn, own, peer, attr)?;
+        let now = port.now();
+        port.transmit(now);
+        self.on_output_only(&mut port, now);
+        Ok(link)
     }
 
     fn create_ah(&mut self, av: &AddressVector) -> Result<AhId, VerbsError> {
@@ -256,12 +295,12 @@ impl Provider for SoftNic {
 
     /// Under the port's lock, so that no packet is placed meanwhile.
     fn try_discard(&mut self, mr: MrId, offset: u64, len: u64, unreported: Option<Qpn>) -> Result<bool, VerbsError> {
-        self.port().nic.try_discard(mr, offset, len, unreported)
+        self.port().try_discard(mr, offset, len, unreported)
     }
 
     fn post_send(&mut self, qpn: Qpn, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         let mut port = self.shared.lock();
-        let posted = port.nic.post_send(qpn, wrs);
+        let posted = port.post_send(qpn, wrs);
         let is_helped = self.shared.signals().is_some();
         if self.gathered.must_leave(wrs) || is_helped {
             let now = port.now();
@@ -272,7 +311,7 @@ impl Provider for SoftNic {
     }
 
     fn post_recv(&mut self, qpn: Qpn, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
-        self.port().nic.post_recv(qpn, wrs)
+        self.port().post_recv(qpn, wrs)
     }
 
     fn post_srq_recv(&mut self, srq: SrqId, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {

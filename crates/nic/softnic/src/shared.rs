@@ -24,6 +24,8 @@ pub(crate) struct Shared {
     port: Mutex<Port>,
     /// A second descriptor of the port's socket, to wait on without the lock.
     socket: OwnedFd,
+    /// Likewise of the set that has the socket and all of the TCP wire in it.
+    all: Option<OwnedFd>,
     clock: Clock,
     background: Option<Signals>,
 }
@@ -50,7 +52,9 @@ pub(crate) struct Signals {
 impl Shared {
     pub(crate) fn new(port: Port, clock: Clock, background: Option<Signals>) -> Result<Self, OpenError> {
         let socket = port.socket().as_fd().try_clone_to_owned().map_err(|e| OpenError::os("dup", e))?;
-        Ok(Self { port: Mutex::new(port), socket, clock, background })
+        let dup = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(|e| OpenError::os("dup", e));
+        let all = port.tcp.as_ref().map(|tcp| dup(tcp.epoll())).transpose()?;
+        Ok(Self { port: Mutex::new(port), socket, all, clock, background })
     }
 
     /// The port, for the owner.
@@ -77,10 +81,15 @@ impl Shared {
 
     /// What the owner waits on.
     pub(crate) fn wait_fd(&self) -> BorrowedFd<'_> {
-        self.background.as_ref().map_or(self.socket.as_fd(), |s| s.event.as_fd())
+        self.background.as_ref().map_or_else(|| self.input(), |s| s.event.as_fd())
     }
 
-    /// The port's socket, to wait on.
+    /// Readable when something arrived on a wire.
+    pub(crate) fn input(&self) -> BorrowedFd<'_> {
+        self.all.as_ref().unwrap_or(&self.socket).as_fd()
+    }
+
+    /// The port's socket, to wait for room on.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

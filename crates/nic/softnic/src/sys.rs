@@ -9,6 +9,8 @@
 //!
 //! It must never hand a pointer to the kernel that outlives the call.
 
+pub(crate) mod pieces;
+
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};

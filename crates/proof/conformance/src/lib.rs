@@ -16,6 +16,6 @@ mod run;
 
 pub use cases::CASES;
 pub use outcome::{Failure, Outcome};
-pub use pair::{End, Options, Pair, all_access, pattern};
+pub use pair::{End, Options, Pair, Step, all_access, pattern};
 pub use rig::{Difference, Rig, Side};
 pub use run::{Case, Report, Verdict, run_all, run_case};

@@ -107,6 +107,19 @@ pub struct Pair<'r> {
     pub options: Options,
     a: End,
     b: End,
+    /// What each side offered, where connections are set up by endpoints.
+    endpoints: [Option<Endpoint>; 2],
+}
+
+/// A step of an end on its way from Reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// To Init.
+    Init,
+    /// To ready-to-receive. Where ends are set up by endpoints there is no such state, and nothing happens.
+    Rtr,
+    /// To ready-to-send.
+    Rts,
 }
 
 impl std::fmt::Debug for Pair<'_> {
@@ -156,7 +169,7 @@ impl<'r> Pair<'r> {
     pub fn create(rig: &'r mut dyn Rig, options: Options) -> Result<Self, Failure> {
         let a = make_end(rig.device(Side::A), &options, Psn::new(0xff_fff0))?;
         let b = make_end(rig.device(Side::B), &options, Psn::new(0x12_3456))?;
-        let mut pair = Self { rig, options, a, b };
+        let mut pair = Self { rig, options, a, b, endpoints: [None, None] };
         if pair.options.qp_type == QpType::Ud {
             pair.a.ah = Some(pair.address_handle(Side::A, Side::B)?);
             pair.b.ah = Some(pair.address_handle(Side::B, Side::A)?);
@@ -214,11 +227,69 @@ impl<'r> Pair<'r> {
 
     /// Moves an end from Reset to RTS.
     pub fn to_rts(&mut self, side: Side) -> Outcome {
+        [Step::Init, Step::Rtr, Step::Rts].into_iter().try_for_each(|step| self.step(side, step))
+    }
+
+    /// Takes an end one step further.
+    pub fn step(&mut self, side: Side, step: Step) -> Outcome {
         let qpn = self.end(side).qpn;
-        for to in [self.init(), self.rtr(side), self.rts(side)] {
-            self.device(side).modify_qp(qpn, &to)?;
+        let wire = self.rig.wire().filter(|_| self.options.qp_type == QpType::Rc);
+        if let Some(wire) = wire {
+            return match step {
+                Step::Init => self.offer(side, wire),
+                Step::Rtr => Ok(()),
+                Step::Rts => self.accept(side, wire),
+            };
         }
+        let to = match step {
+            Step::Init => self.init(),
+            Step::Rtr => self.rtr(side),
+            Step::Rts => self.rts(side),
+        };
+        self.device(side).modify_qp(qpn, &to)?;
         Ok(())
+    }
+
+    /// Makes the endpoint of an end that is in Reset.
+    fn offer(&mut self, side: Side, wire: Wire) -> Outcome {
+        if self.state(side)? != QpState::Reset {
+            return Ok(());
+        }
+        let qpn = self.end(side).qpn;
+        let (access, mtu_max) = (self.options.qp_access, self.options.mtu);
+        let attr = OfferAttr { access, mtu_max, entropy: qpn.0, wire: WirePolicy::Only(wire) };
+        self.endpoints[side as usize] = Some(self.device(side).offer(qpn, &attr)?);
+        Ok(())
+    }
+
+    /// Connects an end to what the other one offers.
+    fn accept(&mut self, side: Side, wire: Wire) -> Outcome {
+        self.offer(side.other(), wire)?;
+        let attr = AcceptAttr {
+            peer: Capabilities::SOFTWARE_NIC,
+            timeout: self.options.timeout,
+            retry_cnt: self.options.retry_cnt,
+            rnr_retry: self.options.rnr_retry,
+            min_rnr_timer: self.options.min_rnr_timer,
+        };
+        let of = |side: Side| self.endpoints[side as usize].clone();
+        let (Some(own), Some(peer)) = (of(side), of(side.other())) else {
+            return Err(Failure(format!("{side:?} has no endpoint")));
+        };
+        let qpn = self.end(side).qpn;
+        let link = self.device(side).accept(qpn, &own, &peer, &attr)?;
+        if link.wire == wire {
+            return Ok(());
+        }
+        Err(Failure(format!("{side:?} is connected over {}, {wire} was asked for", link.wire)))
+    }
+
+    /// The state of RTR, if the rig has it.
+    pub fn needs_rtr(&self) -> Outcome {
+        match self.rig.wire() {
+            Some(wire) => Err(Failure(format!("{wire} has no state between Init and RTS"))),
+            None => Ok(()),
+        }
     }
 
     /// Replaces a side's QP by a new one on another SRQ. The pair must not be connected yet.

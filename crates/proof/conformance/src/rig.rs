@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use verbs::Provider;
+use verbs::{Provider, Wire};
 
 /// One of the two devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +55,12 @@ pub trait Rig {
 
     /// Cases in which this provider differs.
     fn differences(&self) -> &[Difference];
+
+    /// The wire that connections are set up on by endpoints ([`Provider::offer`] and [`Provider::accept`]); `None`: they
+    /// are set up by transitions, as RoCEv2 has them.
+    fn wire(&self) -> Option<Wire> {
+        None
+    }
 }
 
 impl<R: Rig + ?Sized> Rig for Box<R> {
@@ -80,5 +86,9 @@ impl<R: Rig + ?Sized> Rig for Box<R> {
 
     fn differences(&self) -> &[Difference] {
         (**self).differences()
+    }
+
+    fn wire(&self) -> Option<Wire> {
+        (**self).wire()
     }
 }

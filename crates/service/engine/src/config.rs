@@ -2,11 +2,12 @@
 //!
 //! It must never hold state, and nothing outside [`EngineConfig::check`] may rely on a value that it did not pass.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use verbs::DeviceAttr;
+use verbs::{DeviceAttr, WirePolicy};
 
 use crate::event::SetupError;
 use crate::limits::{
@@ -77,6 +78,10 @@ pub struct EngineConfig {
     /// Deficit-round-robin quantum and longest piece of one WRITE, in bytes (4 KiB..=8 MiB). The default fills one GSO
     /// batch of a software NIC; a little more would be a batch and a crumb.
     pub quantum_bytes: u32,
+    /// What may carry the lanes, of what the devices of both ends have.
+    pub wire: WirePolicy,
+    /// The same for single hosts, which goes over [`EngineConfig::wire`].
+    pub wires: BTreeMap<IpAddr, WirePolicy>,
     /// A connect fails after this long.
     pub connect_timeout: Duration,
     /// A connection that was not used for so long gives the pages of its rings back to the system, if the device allows
@@ -143,9 +148,16 @@ impl EngineConfig {
             send_bytes_max: 4096,
             lane_inflight_bytes_max: 2 << 20,
             quantum_bytes: 60 << 10,
+            wire: WirePolicy::Auto,
+            wires: BTreeMap::new(),
             connect_timeout: Duration::from_secs(10),
             rest_after: Some(REST_AFTER),
         }
+    }
+
+    /// What may carry the lane to that host.
+    pub(crate) fn wire_to(&self, peer: IpAddr) -> WirePolicy {
+        self.wires.get(&peer.to_canonical()).copied().unwrap_or(self.wire)
     }
 
     /// Refuses values that the engine cannot work with on any device. [`crate::Engine::new`] runs this very function.

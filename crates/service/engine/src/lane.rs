@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use rand::RngExt;
-use verbs::{Endpoint, Link, PathMtu, Provider, Qpn, Time, VerbsError};
+use verbs::{Endpoint, Link, PathMtu, Provider, Qpn, Time, VerbsError, Wire};
 
 use crate::credit::{CreditError, RecvCredits, SendCredits};
 use crate::datagram::peer::DatagramPeer;
@@ -98,6 +98,8 @@ pub(crate) struct Lane {
     own: Option<Endpoint>,
     peer_qpn: u32,
     peer_port: u16,
+    /// What carries the queue pair, and why.
+    wire: Option<(Wire, &'static str)>,
     mtu: PathMtu,
     /// Largest that is offered: less than the device's after the way got narrower.
     mtu_max: PathMtu,
@@ -181,6 +183,7 @@ impl Lane {
             qpn: Qpn(0),
             own: None,
             peer_qpn: 0,
+            wire: None,
             peer_port: 0,
             mtu: PathMtu::Mtu256,
             mtu_max: PathMtu::Mtu4096,
@@ -353,6 +356,7 @@ impl Lane {
 
     /// The queue pair was made, and the peer gets its offer.
     pub(crate) fn on_offered(&mut self, own: OwnEnd) {
+        self.wire = None;
         self.state = LaneState::Offered;
         self.incarnation = own.incarnation;
         self.qpn = own.qpn;
@@ -370,6 +374,7 @@ impl Lane {
         self.state = LaneState::Accepted;
         self.peer_incarnation = peer.incarnation;
         self.peer_qpn = peer.link.peer_qpn;
+        self.wire = Some((peer.link.wire, peer.link.wire_reason));
         self.peer_port = peer.link.peer.port();
         self.mtu = peer.link.mtu;
         self.tx = SendCredits::new(peer.credits);

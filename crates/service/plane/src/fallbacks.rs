@@ -86,6 +86,7 @@ impl Fallbacks {
                 lane: None,
                 route_id: None,
                 path: PathKind::Tcp,
+                wire: None,
                 reason: Reason::TcpFallback,
                 tx_bytes: 0,
                 rx_bytes: 0,

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use engine::{EngineConfig, IpNet};
 use plane::{Heartbeat, PeerSources};
-use verbs::PathMtu;
+use verbs::{PathMtu, Wire, WirePolicy};
 
 use crate::limits::{DaemonLimits, LIMITS, Limit, Target, check_range};
 use crate::machine::{Fit, Machine};
@@ -69,6 +69,8 @@ pub struct PeerConfig {
     pub port: Option<u16>,
     /// Addresses from which its control link may come, in addition to `address`.
     pub sources: Vec<IpAddr>,
+    /// What may carry the lane to it; none means the daemon's own `wire`.
+    pub wire: Option<WirePolicy>,
 }
 
 /// The configuration of a daemon.
@@ -91,7 +93,9 @@ pub struct Config {
     pub device: DeviceChoice,
     /// Why this device, once it is chosen.
     pub(crate) device_reason: String,
-    /// UDP port of the software NIC.
+    /// What may carry lanes, unless [`PeerConfig::wire`] says otherwise.
+    pub wire: WirePolicy,
+    /// UDP port of the software NIC, and TCP port of its other wire.
     pub udp_port: u16,
     /// Largest path MTU; none takes what the interface allows.
     pub mtu: Option<PathMtu>,
@@ -133,6 +137,7 @@ impl Config {
             peer_port: PEER_PORT,
             device: DeviceChoice::Auto,
             device_reason: String::new(),
+            wire: WirePolicy::Auto,
             udp_port: verbs::ROCE_UDP_PORT,
             mtu: None,
             key_file: None,
@@ -247,8 +252,24 @@ impl Config {
             engine.connect_to.clone_from(networks);
         }
         engine.connect_to.extend(self.peers.iter().map(|peer| IpNet::from(peer.address)));
+        engine.wire = self.wire;
+        engine.wires = self.peers.iter().filter_map(|p| Some((p.address.to_canonical(), p.wire?))).collect();
         engine.owner_uid = rustix::process::geteuid().as_raw();
         engine
+    }
+
+    /// What the device has to have so that each lane finds its wire.
+    pub(crate) fn device_wire(&self) -> WirePolicy {
+        let differs = self.peers.iter().any(|peer| peer.wire.is_some_and(|wire| wire != self.wire));
+        if differs { WirePolicy::Auto } else { self.wire }
+    }
+
+    /// The entry that needs the wire over TCP, which the software NIC alone has: `wire`, or that of a host.
+    pub(crate) fn needs_tcp_wire(&self) -> Option<String> {
+        let tcp = WirePolicy::Only(Wire::Iwarp);
+        let peer = self.peers.iter().find(|peer| peer.wire == Some(tcp));
+        let of_peer = || peer.map(|peer| format!("wire = \"iwarp\" of peer {}", peer.address));
+        if self.wire == tcp { Some("wire = \"iwarp\"".into()) } else { of_peer() }
     }
 
     /// Where the daemon of `peer` listens.
@@ -282,6 +303,8 @@ pub struct Flags {
     pub socket: Option<PathBuf>,
     /// `--device`
     pub device: Option<String>,
+    /// `--wire`
+    pub wire: Option<String>,
     /// `--pcap`
     pub pcap: Option<PathBuf>,
     /// `--peer-port`
@@ -302,6 +325,9 @@ impl Flags {
         }
         if let Some(device) = &self.device {
             config.device = device.parse().map_err(|e| ConfigError::one(format!("--device: {e}")))?;
+        }
+        if let Some(wire) = &self.wire {
+            config.wire = wire.parse().map_err(|e| ConfigError::one(format!("--wire: {e}")))?;
         }
         if let Some(socket) = &self.socket {
             config.socket.clone_from(socket);

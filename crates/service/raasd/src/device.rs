@@ -99,8 +99,18 @@ pub(crate) fn find(config: &Config) -> Result<Found, DaemonError> {
             reason: "pcap captures the software NIC alone".into(),
             alternatives: Vec::new(),
         },
+        (DeviceChoice::Auto, None) if config.needs_tcp_wire().is_some() => Decision {
+            device: DeviceChoice::SoftNic,
+            reason: "the software NIC alone has the wire over TCP (wire = \"iwarp\")".into(),
+            alternatives: Vec::new(),
+        },
         (wanted, _) => decide(wanted, config.listen, &rdmacore::list_devices(), library),
     };
+    if let (DeviceChoice::RdmaCore(_), Some(entry)) = (&decision.device, config.needs_tcp_wire()) {
+        let what =
+            format!("{entry} is spoken by the software NIC alone: set device = \"softnic\", or leave the wire out");
+        return Err(failed(&decision.device, what));
+    }
     let opened = match &decision.device {
         DeviceChoice::RdmaCore(name) => match open_rdma_core(config, &decision.device, name.clone()) {
             Ok(device) => Some(Box::new(device)),
@@ -147,6 +157,7 @@ fn open_softnic(config: &Config, entropy: [u8; 32]) -> Result<SoftNic, DaemonErr
     let nic = SoftNicConfig {
         udp_port: config.udp_port,
         mtu: config.mtu,
+        wire: config.device_wire(),
         progress: Progress::Inline,
         pcap: config.pcap.clone(),
         entropy: Some(entropy),

@@ -177,6 +177,7 @@ mod tests {
             lane: Some("2001:db8::2/0".into()),
             route_id: Some(u32::MAX),
             path: PathKind::Lane,
+            wire: None,
             reason: Reason::OtherHost,
             tx_bytes: u64::MAX,
             rx_bytes: u64::MAX,

@@ -224,10 +224,13 @@ pub(crate) struct DaemonArgs {
     /// or `rdma-core[:NAME]` [default: auto]
     #[arg(long, value_name = "DEVICE")]
     pub(crate) device: Option<String>,
+    /// What may carry lanes: `auto`, `roce` (UDP) or `iwarp` (TCP, between software NICs) [default: auto]
+    #[arg(long, value_name = "WIRE")]
+    pub(crate) wire: Option<String>,
     /// TCP port on which daemons reach each other
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) peer_port: Option<u16>,
-    /// UDP port of the software NIC [default: 4791, that of RoCEv2]
+    /// UDP port of the software NIC, and TCP port of its other wire [default: 4791, that of RoCEv2]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) udp_port: Option<u16>,
     /// File with the key that all daemons of the cluster share

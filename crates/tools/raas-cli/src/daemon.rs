@@ -26,6 +26,7 @@ pub(crate) fn run(
         listen: args.listen,
         socket: args.socket,
         device: args.device,
+        wire: args.wire,
         pcap: args.pcap,
         peer_port: args.peer_port,
         udp_port: args.udp_port,

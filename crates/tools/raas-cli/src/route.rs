@@ -24,7 +24,7 @@ pub(crate) enum Route {
     /// Another host's daemon answered over the lane.
     Lane {
         /// The lane, unless it was lost right afterwards.
-        lane: Option<LaneRow>,
+        lane: Option<Box<LaneRow>>,
         /// From the question to the answer, when the lane was there.
         round_trip: Duration,
     },
@@ -65,7 +65,7 @@ pub(crate) fn probe(raas: &Raas, host: IpAddr) -> Result<Route, Failure> {
     let stat = raas::inspect::stat(Some(raas.session().socket())).map_err(session_failure)?;
     let lane =
         stat.lanes.into_iter().find(|lane| lane.name.split('/').next() == Some(&host.to_canonical().to_string()));
-    Ok(Route::Lane { lane, round_trip })
+    Ok(Route::Lane { lane: lane.map(Box::new), round_trip })
 }
 
 /// Whether the peer's daemon answers, or why not.

@@ -83,7 +83,7 @@ fn of_host(raas: &Raas, host: IpAddr) -> Result<Explanation, Failure> {
     match route::probe(raas, host)? {
         Route::SameHost => explain(raas, None, host, Some(PathKind::Shm), Reason::SameHost, None, None),
         Route::Lane { lane, round_trip } => {
-            explain(raas, None, host, Some(PathKind::Lane), Reason::OtherHost, lane, Some(round_trip))
+            explain(raas, None, host, Some(PathKind::Lane), Reason::OtherHost, lane.map(|lane| *lane), Some(round_trip))
         }
         Route::None(reason) => {
             let stat = raas::inspect::stat(Some(raas.session().socket())).map_err(session_failure)?;
@@ -173,6 +173,8 @@ impl Explanation {
             "gid": self.device.as_ref().and_then(|d| d.gid),
             "gid_index": self.device.as_ref().and_then(|d| d.gid_index),
             "lane": self.lane.as_ref().filter(|_| self.path.is_some()),
+            "wire": self.lane.as_ref().and_then(|l| l.wire.as_ref()),
+            "wire_reason": self.lane.as_ref().and_then(|l| l.wire_reason.as_ref()),
             "dials_failed": self.lane.as_ref().map(|l| l.dials_failed),
             "redial_in_us": self.lane.as_ref().map(|l| l.redial_in_us),
             "round_trip_us": self.round_trip.map(|t| t.as_secs_f64() * 1e6),
@@ -205,6 +207,9 @@ impl Explanation {
             let numbers = l.qpn.zip(l.peer_qpn);
             let pair = numbers.map_or(String::new(), |(ours, theirs)| format!(" queue pair {ours} to {theirs},"));
             let (mtu, others) = (l.mtu_bytes, l.connections);
+            if let Some((wire, why)) = l.wire.as_ref().zip(l.wire_reason.as_ref()) {
+                line("wire", format!("{wire}: {why}"));
+            }
             line("lane", format!("{}, {},{pair} path MTU {mtu}, {others} connections", l.name, l.state));
         }
         if let Some(t) = self.round_trip {

@@ -8,7 +8,7 @@ use verbs::{AsyncEvent, SendOp, Status, Time};
 use super::events::{Ending, QpEvent};
 use super::send_queue::wants_data;
 use super::state::{State, Wait};
-use super::{Qp, Shutdown};
+use super::{Failing, Qp, Shutdown};
 use crate::ddp::Header;
 use crate::rdmap::{Opcode, QUEUE_REQUEST, QUEUE_SEND};
 use crate::terminate::{Cause, Code, Terminate};
@@ -41,6 +41,7 @@ impl Qp {
     /// The peer closed its end of the TCP connection.
     pub fn on_eof(&mut self, dev: &mut Device) {
         self.has_seen_end = true;
+        self.failing = self.failing.or_else(|| self.oldest(Status::RetryExcErr));
         match self.state {
             State::Open | State::Closing
                 if self.input.is_between_frames()
@@ -62,6 +63,7 @@ impl Qp {
 
     /// The TCP connection failed: nothing can be sent or received any more.
     pub fn broke(&mut self, dev: &mut Device) {
+        self.failing = self.failing.or_else(|| self.oldest(Status::RetryExcErr));
         self.end(Ending::Broken, None, Status::WrFlushErr, dev);
         self.frames.clear();
         self.state = State::Over;
@@ -171,7 +173,7 @@ impl Qp {
     }
 
     /// The work request of which the peer's Terminate message complains, if it is still there, and how it ends.
-    pub(super) fn blamed(&self, terminate: &Terminate) -> Option<(u64, Status)> {
+    pub(super) fn blamed(&self, terminate: &Terminate) -> Option<Failing> {
         let offender = terminate.offender?;
         let found = self.sends.iter().find(|(_, wqe)| match offender.header {
             Header::Untagged(header) if header.queue == QUEUE_REQUEST => wants_data(&wqe.op) && wqe.msn == header.msn,
@@ -189,7 +191,10 @@ impl Qp {
                 _ => false,
             },
         });
-        found.map(|(number, _)| (number, status_of(terminate.code, &offender.header)))
+        let status = status_of(terminate.code, &offender.header);
+        // Messages are executed in order, so those before it were.
+        let is_executed_before = self.attr.confirms;
+        found.map(|(number, _)| Failing { number, status, is_executed_before })
     }
 }
 

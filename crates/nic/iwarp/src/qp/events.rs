@@ -37,6 +37,9 @@ pub struct QpAttr {
     pub wants_crc: bool,
     /// What both ends do beyond RFC 5040.
     pub extensions: Extensions,
+    /// A send completes when the peer's device has executed it, as the IBTA has it, and not when TCP has taken it
+    /// (RFC 5040 section 5.1). Only if both ends have this: each executes one READ of no bytes beyond [`Self::ird`].
+    pub confirms: bool,
 }
 
 /// What happened to a stream.

@@ -3,10 +3,11 @@
 use rnic::{AtomicOp, Device, KeyFault};
 use verbs::{Access, Rkey, Status};
 
-use super::Qp;
 use super::events::Ending;
 use super::receive::{Fault, Segment};
+use super::requests::Answered;
 use super::responses::Response;
+use super::{Failing, Qp};
 use crate::rdmap::{AtomicCode, AtomicRequest, AtomicResponse, Immediate, Opcode, ReadRequest};
 use crate::terminate::{Cause, Terminate};
 
@@ -18,11 +19,11 @@ impl Qp {
     pub(super) fn execute(&mut self, segment: &Segment, control: &[u8], dev: &mut Device) -> Result<(), Fault> {
         match segment.opcode {
             Opcode::Write => self.receiver.on_write(segment, dev),
-            Opcode::ReadResponse => {
-                if let Some(number) = self.requests.on_data(segment.payload, segment.header.is_last()) {
-                    self.finish(number, dev);
-                }
-            }
+            Opcode::ReadResponse => match self.requests.on_data(segment.payload, segment.header.is_last()) {
+                Some(Answered::Request(number)) => self.finish(number, dev),
+                Some(Answered::Before(number)) => self.on_confirmed(number, dev),
+                None => {}
+            },
             Opcode::Send | Opcode::SendSolicited | Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate => {
                 self.receiver.on_send(segment, dev);
             }
@@ -88,7 +89,7 @@ impl Qp {
         self.receiver.count_atomic_response();
         let sges = self.sends.get(number).map_or(&[][..], |wqe| wqe.sges());
         if dev.mrs.scatter(sges, 0, &response.original.to_ne_bytes()).is_err() {
-            self.failing = Some((number, Status::LocProtErr));
+            self.failing = Some(Failing { number, status: Status::LocProtErr, is_executed_before: false });
             return Err(Cause::DdpLocal);
         }
         self.finish(number, dev);
@@ -98,7 +99,7 @@ impl Qp {
     fn on_terminate(&mut self, control: &[u8], dev: &mut Device) -> Result<(), Cause> {
         let terminate = Terminate::parse(control).map_err(|_| Cause::RdmapStream)?;
         self.counters.tcp_terminates_received += 1;
-        self.failing = self.blamed(&terminate);
+        self.failing = self.blamed(&terminate).or_else(|| self.oldest(Status::RemOpErr));
         self.end(Ending::TerminatedByPeer(terminate), None, Status::WrFlushErr, dev);
         Ok(())
     }

@@ -6,9 +6,9 @@
 use rnic::{Device, KeyFault};
 use verbs::{Access, Status};
 
-use super::Qp;
 use super::events::Ending;
 use super::receive::{Fault, Place, Segment};
+use super::{Failing, Qp};
 use crate::ddp::{Control, Header};
 use crate::limits::{LARGE_PAYLOAD, READ_AHEAD, READ_BEHIND, READ_CHECKED};
 use crate::mpa::{CRC_BYTES, LENGTH_BYTES, crc, fpdu_bytes, trailer_bytes};
@@ -260,7 +260,7 @@ impl Qp {
                 let sges = self.sends.get(number).map_or(&[][..], |wqe| wqe.sges());
                 let at = u64::from(offset) + done as u64;
                 dev.mrs.scatter(sges, at, bytes).map_err(|_: KeyFault| {
-                    self.failing = Some((number, Status::LocProtErr));
+                    self.failing = Some(Failing { number, status: Status::LocProtErr, is_executed_before: false });
                     Fault::from(Cause::DdpLocal)
                 })
             }

@@ -3,6 +3,7 @@
 //! Owns what happens to all parts of it together: work requests in, completions out, and how it ends. Bytes come and go
 //! through [`Qp::want`], [`Qp::received`], [`Qp::poll_transmit`] and [`Qp::sent`].
 
+mod confirmation;
 mod ending;
 mod events;
 mod execute;
@@ -26,6 +27,7 @@ use verbs::{
 };
 
 use crate::counters::WireCounters;
+use confirmation::Confirmation;
 pub use events::{Ending, Extensions, QpAttr, QpEvent};
 use frames::Frames;
 use input::Input;
@@ -33,7 +35,7 @@ use receive::Receiver;
 use requests::Requests;
 use responses::Responses;
 use schedule::Cursor;
-use send_queue::{SendLimits, SendQueue, SendWqe};
+use send_queue::{SendLimits, SendQueue, SendWqe, wants_data};
 use state::{State, Wait};
 
 /// Numbers of the next message of each queue that this end sends to.
@@ -50,6 +52,15 @@ enum Shutdown {
     No,
     Due,
     Told,
+}
+
+/// The work request that a fault is about, and how it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Failing {
+    number: u64,
+    status: Status,
+    /// The peer has executed all before it.
+    is_executed_before: bool,
 }
 
 /// A queue pair, and the stream that carries it.
@@ -77,8 +88,8 @@ pub struct Qp {
     frames: Frames,
     receiver: Receiver,
     input: Input,
-    /// The work request that a fault is about, and how it ends.
-    failing: Option<(u64, Status)>,
+    confirmation: Confirmation,
+    failing: Option<Failing>,
     events: VecDeque<QpEvent>,
     counters: WireCounters,
 }
@@ -106,10 +117,11 @@ impl Qp {
             is_response_next: false,
             next_msn: NextMsn { send: 1, request: 1, atomic_response: 1 },
             requests: Requests::new(attr.ord),
-            responses: Responses::new(attr.ird),
+            responses: Responses::new(attr.ird, attr.confirms),
             frames: Frames::default(),
             receiver: Receiver::new(&attr, receives),
             input: Input::new(),
+            confirmation: Confirmation::default(),
             failing: None,
             events: VecDeque::new(),
             counters: WireCounters::default(),
@@ -216,13 +228,32 @@ impl Qp {
         self.sends.recycle(wqe);
     }
 
+    /// The peer executed all work requests before that one.
+    fn on_confirmed(&mut self, before: u64, dev: &mut Device) {
+        self.confirmation.on_answered();
+        for number in self.sends.first()..before {
+            if let Some(wqe) = self.sends.get_mut(number).filter(|wqe| !wants_data(&wqe.op)) {
+                wqe.is_done = true;
+            }
+        }
+        self.complete_done(dev);
+    }
+
+    /// The oldest work request as the one that a broken connection is about.
+    fn oldest(&self, status: Status) -> Option<Failing> {
+        let number = self.sends.first();
+        let is_known = self.attr.confirms && !self.sends.is_empty();
+        is_known.then_some(Failing { number, status, is_executed_before: false })
+    }
+
     fn flush_sends(&mut self, dev: &mut Device) {
         let failing = self.failing.take();
         loop {
             let number = self.sends.first();
             let Some(wqe) = self.sends.pop() else { break };
             let status = match failing {
-                Some((failed, status)) if failed == number => status,
+                Some(failed) if failed.number == number => failed.status,
+                Some(failed) if number < failed.number && failed.is_executed_before => Status::Success,
                 _ => Status::WrFlushErr,
             };
             self.complete(wqe, status, dev);

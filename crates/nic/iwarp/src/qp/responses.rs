@@ -20,11 +20,13 @@ pub(super) enum Response {
 pub(super) struct Responses {
     queue: VecDeque<Response>,
     limit: u16,
+    /// One more, which confirms the peer's sends.
+    confirms: bool,
 }
 
 impl Responses {
-    pub(super) const fn new(limit: u16) -> Self {
-        Self { queue: VecDeque::new(), limit }
+    pub(super) const fn new(limit: u16, confirms: bool) -> Self {
+        Self { queue: VecDeque::new(), limit, confirms }
     }
 
     pub(super) const fn limit(&self) -> u16 {
@@ -32,7 +34,7 @@ impl Responses {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.queue.len() < usize::from(self.limit)
+        self.queue.len() < usize::from(self.limit) + usize::from(self.confirms)
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -6,11 +6,11 @@
 use rnic::Device;
 use verbs::{RemoteAddr, SendFlags, SendOp, Status};
 
-use super::Qp;
 use super::events::Ending;
 use super::frames::{Body, LocalFault, Plan, Sent};
 use super::responses::{Response, source};
 use super::send_queue::wants_data;
+use super::{Failing, Qp};
 use crate::ddp::{Header, Tagged, Untagged};
 use crate::limits::SEGMENT_PAYLOAD_MAX;
 use crate::rdmap::{
@@ -73,11 +73,12 @@ impl Qp {
     pub fn sent(&mut self, dev: &mut Device, bytes: u64) {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let (sends, counters) = (&mut self.sends, &mut self.counters);
+        let confirms = self.attr.confirms;
         self.frames.sent(bytes, |sent| {
             let Sent::Frame { ends } = sent else { return };
             counters.tcp_frames_sent += 1;
             if let Some(wqe) = ends.and_then(|number| sends.get_mut(number)) {
-                wqe.is_done = true;
+                wqe.is_done = !confirms;
             }
         });
         self.complete_done(dev);
@@ -86,8 +87,8 @@ impl Qp {
 
     fn on_local_fault(&mut self, fault: LocalFault, dev: &mut Device) {
         let cause = match fault.request {
-            Some(failing) => {
-                self.failing = Some(failing);
+            Some((number, status)) => {
+                self.failing = Some(Failing { number, status, is_executed_before: false });
                 Cause::RdmapLocal
             }
             // Memory that the peer reads is gone: its key names nothing any more.
@@ -106,6 +107,9 @@ impl Qp {
         }
         if self.cursor != Cursor::Start {
             return self.build_request(dev);
+        }
+        if self.confirmation.is_due() {
+            return self.build_confirmation(dev);
         }
         self.is_response_next = !self.is_response_next;
         if self.is_response_next && self.build_response(dev)? {
@@ -162,7 +166,7 @@ impl Qp {
         let (op, len) = (wqe.op, wqe.len);
         let is_solicited = wqe.flags.contains(SendFlags::SOLICITED);
         match (op, self.cursor) {
-            (_, Cursor::Start) if wqe.flags.contains(SendFlags::FENCE) && !self.requests.is_empty() => Ok(false),
+            (_, Cursor::Start) if wqe.flags.contains(SendFlags::FENCE) && !self.requests.lets_fence_pass() => Ok(false),
             (_, Cursor::Start) if wants_data(&op) => {
                 let failed = |status| LocalFault { request: Some((number, status)) };
                 if self.requests.limit() == 0 {
@@ -181,7 +185,7 @@ impl Qp {
                 self.build_immediate(Immediate::new(value, ImmediateOf::Send), false, None, dev)
             }
             (SendOp::WriteImm(_, value), Cursor::Immediate) => {
-                self.next += 1;
+                self.on_whole(number);
                 self.cursor = Cursor::Start;
                 self.build_immediate(Immediate::new(value, ImmediateOf::Write), is_solicited, Some(number), dev)
             }
@@ -226,7 +230,7 @@ impl Qp {
             (false, _) => Cursor::Payload(offset + bytes),
             (true, true) => Cursor::Immediate,
             (true, false) => {
-                self.next += 1;
+                self.on_whole(number);
                 Cursor::Start
             }
         };
@@ -247,6 +251,27 @@ impl Qp {
         let header = Untagged { is_last: true, ulp: opcode.control(), ulp_word: 0, queue: QUEUE_SEND, msn, offset: 0 };
         let header = Header::Untagged(header);
         self.push(&Plan { header, control: &immediate.to_bytes(), body: Body::None, ends }, dev)
+    }
+
+    /// All frames of a work request without an answer are built.
+    fn on_whole(&mut self, number: u64) {
+        self.next += 1;
+        let is_signalled = self.sends.get(number).is_some_and(|wqe| wqe.flags.contains(SendFlags::SIGNALED));
+        if self.attr.confirms {
+            self.confirmation.on_whole(is_signalled, self.attr.init.max_send_wr);
+        }
+    }
+
+    /// A READ of no bytes: its answer says that the peer executed everything before it.
+    fn build_confirmation(&mut self, dev: &Device) -> Result<bool, LocalFault> {
+        self.confirmation.on_asked();
+        self.requests.push_confirmation(self.next);
+        let msn = next_msn(&mut self.next_msn.request);
+        let ulp = Opcode::ReadRequest.control();
+        let header = Untagged { is_last: true, ulp, ulp_word: 0, queue: QUEUE_REQUEST, msn, offset: 0 };
+        let request = ReadRequest { sink_stag: 0, sink_offset: 0, len: 0, source_stag: 0, source_offset: 0 };
+        let header = Header::Untagged(header);
+        self.push(&Plan { header, control: &request.to_bytes(), body: Body::None, ends: None }, dev)
     }
 
     fn build_data_request(

@@ -18,6 +18,7 @@ pub struct Setup {
     pub access: Access,
     pub extensions: Extensions,
     pub wants_crc: [bool; 2],
+    pub confirms: bool,
     pub ird: u16,
     pub ord: u16,
     pub has_srq: bool,
@@ -29,6 +30,7 @@ impl Default for Setup {
             access: Access::all(),
             extensions: Extensions::all(),
             wants_crc: [false; 2],
+            confirms: false,
             ird: 16,
             ord: 16,
             has_srq: false,
@@ -91,6 +93,7 @@ impl End {
             ord: setup.ord,
             wants_crc: setup.wants_crc[usize::from(side)],
             extensions: setup.extensions,
+            confirms: setup.confirms,
         };
         let qp = Qp::new(attr, ReceiveQueue::new(128, 4));
         Self { dev, qp, cq, srq, region, mr, local, events: Vec::new(), is_shut: false, rng }

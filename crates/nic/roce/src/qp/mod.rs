@@ -21,8 +21,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use rnic::ReceiveQueue;
 use verbs::{
-    AsyncEvent, Capabilities, QpInit, QpModify, QpState, QpStatus, Qpn, RecvWr, Rkey, RtrAttr, SendWr, Status, Time,
-    VerbsError,
+    Access, AsyncEvent, Capabilities, QpInit, QpModify, QpState, QpStatus, Qpn, RecvWr, Rkey, RtrAttr, SendWr, Status,
+    Time, VerbsError,
 };
 
 use crate::batch::{Batch, Finished};
@@ -79,6 +79,17 @@ impl Peer {
         }
         &self.inbound.1
     }
+}
+
+/// What a connected QP in Init holds, for the transport of another wire ([`crate::Nic::lend_qp`]).
+#[derive(Debug)]
+pub struct LentQp {
+    /// How it was made.
+    pub init: QpInit,
+    /// What peers may do through it.
+    pub access: Access,
+    /// Receives that were posted to it.
+    pub receives: ReceiveQueue,
 }
 
 /// Why a packet is not for a QP.
@@ -211,6 +222,18 @@ impl Qp {
             return Err(NotForUs::State);
         }
         Ok(peer.inbound_route(from.port(), local))
+    }
+
+    /// Gives what a QP in Init holds to the transport of another wire.
+    pub(crate) fn lend(&mut self) -> Result<LentQp, VerbsError> {
+        if self.state != QpState::Init {
+            return Err(VerbsError::WrongState {
+                state: self.state,
+                what: "taking it to another wire: offer it first",
+            });
+        }
+        let (access, receives) = self.responder.lend(&self.init);
+        Ok(LentQp { init: self.init.clone(), access, receives })
     }
 
     /// Gives back what is taken from shared objects, before the QP is dropped.

@@ -5,7 +5,9 @@
 //! `responses`.
 
 use rnic::{AtomicOp, KeyFault, ReceiveQueue, RecvWqe, Unreported};
-use verbs::{Access, Completion, CqId, Psn, Qpn, RecvWr, Rkey, RtrAttr, SrqId, Status, Time, VerbsError, WcOpcode};
+use verbs::{
+    Access, Completion, CqId, Psn, QpInit, Qpn, RecvWr, Rkey, RtrAttr, SrqId, Status, Time, VerbsError, WcOpcode,
+};
 
 use super::Peer;
 use super::held::Held;
@@ -159,6 +161,12 @@ impl Responder {
             Some(_) => Err(VerbsError::Busy("the receive queue is an SRQ, post there: it")),
             None => self.queue.post(wr),
         }
+    }
+
+    /// What peers may do, and the receives that wait; an empty queue of the same size takes their place.
+    pub(crate) fn lend(&mut self, init: &QpInit) -> (Access, ReceiveQueue) {
+        let max_wr = if self.srq.is_some() { 0 } else { init.max_recv_wr };
+        (self.access, std::mem::replace(&mut self.queue, ReceiveQueue::new(max_wr, init.max_recv_sge)))
     }
 
     /// Takes one request packet.

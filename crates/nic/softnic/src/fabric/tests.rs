@@ -195,7 +195,8 @@ const ACCEPT: AcceptAttr =
 fn ends_that_are_set_up_by_offers_use_what_both_devices_can() {
     let fabric = Fabric::new(3);
     let mut ends = [end(&fabric, A, QpType::Rc), end(&fabric, B, QpType::Rc)];
-    let attr = OfferAttr { access: Access::all(), mtu_max: PathMtu::Mtu1024, entropy: 0x1234_5678 };
+    let attr =
+        OfferAttr { access: Access::all(), mtu_max: PathMtu::Mtu1024, entropy: 0x1234_5678, wire: WirePolicy::Auto };
     let offers = [0, 1].map(|i: usize| {
         let End { nic, qpn, .. } = &mut ends[i];
         assert_eq!(nic.device().capabilities, Capabilities::SOFTWARE_NIC);
@@ -206,7 +207,7 @@ fn ends_that_are_set_up_by_offers_use_what_both_devices_can() {
         let End { nic, qpn, .. } = &mut ends[i];
         let attr = AcceptAttr { peer: Capabilities::SOFTWARE_NIC, ..ACCEPT };
         let link = nic.accept(*qpn, &offers[i], &offers[1 - i], &attr).unwrap();
-        assert_eq!(link, Link { peer, peer_qpn, mtu: PathMtu::Mtu1024 });
+        assert_eq!((link.peer, link.peer_qpn, link.mtu, link.wire), (peer, peer_qpn, PathMtu::Mtu1024, Wire::Roce));
     }
     let [a, b] = &mut ends;
     a.write(b, 10_000);
@@ -220,7 +221,7 @@ fn ends_that_are_set_up_by_offers_use_what_both_devices_can() {
 fn an_offer_that_cannot_be_changes_nothing() {
     let fabric = Fabric::new(4);
     let mut ends = [end(&fabric, A, QpType::Rc), end(&fabric, B, QpType::Rc)];
-    let attr = OfferAttr { access: Access::all(), mtu_max: PathMtu::Mtu4096, entropy: 1 };
+    let attr = OfferAttr { access: Access::all(), mtu_max: PathMtu::Mtu4096, entropy: 1, wire: WirePolicy::Auto };
     let [own, good] = [0, 1].map(|i: usize| {
         let End { nic, qpn, .. } = &mut ends[i];
         nic.offer(*qpn, &attr).unwrap()

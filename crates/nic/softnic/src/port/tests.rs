@@ -50,7 +50,7 @@ fn open(seed: u8) -> End {
     let qpn = nic.create_qp(&init).unwrap();
     let region = Region::anonymous(BYTES as usize).unwrap();
     let mr = nic.reg_mr(&region, 0, BYTES.into(), Access::all()).unwrap();
-    End { port: Port::new(nic, socket, None, Clock::start()), cq, qpn, region, mr }
+    End { port: Port::new(nic, None, socket, None, Clock::start()), cq, qpn, region, mr }
 }
 
 fn connect(end: &mut End, peer_qpn: Qpn, peer: SocketAddr) {

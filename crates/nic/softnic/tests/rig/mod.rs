@@ -19,6 +19,7 @@ pub(crate) struct End {
     pub(crate) qpn: Qpn,
     pub(crate) region: Region,
     pub(crate) mr: Mr,
+    pub(crate) wire: WirePolicy,
 }
 
 /// A NIC at an address that is not this test's alone, so the system chooses the port.
@@ -31,7 +32,8 @@ pub(crate) fn config(address: &str) -> SoftNicConfig {
 impl End {
     /// Opens a NIC and makes an end of it.
     pub(crate) fn open(config: SoftNicConfig) -> Self {
-        Self::of(SoftNic::open(config).unwrap())
+        let wire = config.wire;
+        Self { wire, ..Self::of(SoftNic::open(config).unwrap()) }
     }
 
     /// Makes a CQ, a QP in Reset and a registered region on a NIC.
@@ -52,7 +54,7 @@ impl End {
         let qpn = nic.create_qp(&init).unwrap();
         let region = Region::anonymous(REGION_BYTES as usize).unwrap();
         let mr = nic.reg_mr(&region, 0, REGION_BYTES, Access::all()).unwrap();
-        Self { nic, cq, qpn, region, mr }
+        Self { nic, cq, qpn, region, mr, wire: WirePolicy::Only(Wire::Roce) }
     }
 
     pub(crate) fn address_vector(&self) -> AddressVector {
@@ -78,6 +80,12 @@ impl End {
             peer: verbs::Capabilities::empty(),
         };
         self.nic.modify_qp(qpn, &QpModify::Rts(rts)).unwrap();
+    }
+
+    /// What the peer needs to know of the QP, which goes to Init.
+    pub(crate) fn offer(&mut self) -> Endpoint {
+        let attr = OfferAttr { access: Access::all(), mtu_max: PathMtu::Mtu4096, entropy: 7, wire: WirePolicy::Auto };
+        self.nic.offer(self.qpn, &attr).unwrap()
     }
 
     pub(crate) fn sge(&self, addr: u64, len: u32) -> Sge {
@@ -131,12 +139,30 @@ pub(crate) fn pair(a: SoftNicConfig, b: SoftNicConfig) -> (End, End) {
 
 /// Connects two ends.
 pub(crate) fn connected(mut a: End, mut b: End) -> (End, End) {
+    if a.wire == WirePolicy::Only(Wire::Iwarp) {
+        let link = connect_by_endpoints(&mut a, &mut b, ACCEPT);
+        assert_eq!(link.wire, Wire::Iwarp);
+        return (a, b);
+    }
     let mtu = a.nic.device().mtu.min(b.nic.device().mtu);
     let (to_a, to_b) = (a.address_vector(), b.address_vector());
     let (psn_a, psn_b) = (Psn::new(0xff_fff0), Psn::new(77));
     a.connect(b.qpn, to_b, mtu, psn_a, psn_b);
     b.connect(a.qpn, to_a, mtu, psn_b, psn_a);
     (a, b)
+}
+
+/// How connections are accepted: a peer that is gone is given up after the least silence.
+pub(crate) const ACCEPT: AcceptAttr =
+    AcceptAttr { peer: Capabilities::SOFTWARE_NIC, timeout: 14, retry_cnt: 7, rnr_retry: 7, min_rnr_timer: 1 };
+
+/// Offers at both ends and accepts at both; gives what the first end says of the connection.
+pub(crate) fn connect_by_endpoints(a: &mut End, b: &mut End, attr: AcceptAttr) -> Link {
+    let (of_a, of_b) = (a.offer(), b.offer());
+    let link = a.nic.accept(a.qpn, &of_a, &of_b, &attr).unwrap();
+    let other = b.nic.accept(b.qpn, &of_b, &of_a, &attr).unwrap();
+    assert_eq!((link.wire, link.mtu), (other.wire, other.mtu));
+    link
 }
 
 /// Polls both ends until each has given so many completions.

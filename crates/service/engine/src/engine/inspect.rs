@@ -79,7 +79,7 @@ impl Engine {
 
     fn connection_row(&self, v: &Vqp) -> ConnectionRow {
         let lane = v.lane().and_then(|id| self.lanes.get(id));
-        let seen = lane.map(|l| LaneSeen { name: Some(l.name()), is_silent: l.is_silent() });
+        let seen = lane.map(|l| LaneSeen { name: Some(l.name()), wire: l.wire(), is_silent: l.is_silent() });
         v.row(seen.unwrap_or_default(), self.apps.pid(v.app()))
     }
 

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use control::{LaneOffer, Reason};
 use rand::RngExt;
 use verbs::{
-    AcceptAttr, Access, Capabilities, Endpoint, OfferAttr, Provider, QpInit, QpModify, QpType, Qpn, VerbsError,
+    AcceptAttr, Access, Capabilities, Endpoint, OfferAttr, Provider, QpInit, QpModify, QpType, Qpn, VerbsError, Wire,
 };
 
 use super::Engine;
@@ -121,10 +121,12 @@ impl Engine {
             sq_sig_all: false,
         })?;
         let lane = self.lanes.get_mut(id).ok_or(VerbsError::NoSuch("lane"))?;
+        let peer = lane.peer();
         let attr = OfferAttr {
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
             mtu_max: lane.offer_mtu(self.device.mtu),
             entropy: self.rng.random(),
+            wire: self.config.wire_to(peer),
         };
         match nic.offer(qpn, &attr) {
             Ok(endpoint) => Ok((qpn, endpoint)),
@@ -165,7 +167,9 @@ impl Engine {
             credits: offer.credits,
             frame_bytes_max: offer.send_bytes_max.min(self.config.send_bytes_max) as usize,
             piece_bytes_max: self.config.quantum_bytes.min(offer.max_msg_bytes).min(self.device.max_msg_bytes),
-            splits_pieces: theirs.contains(Capabilities::COUNTS_WRITES)
+            // Over TCP a WRITE is as long as it is.
+            splits_pieces: link.wire == Wire::Roce
+                && theirs.contains(Capabilities::COUNTS_WRITES)
                 && self.device.capabilities.contains(Capabilities::EVEN_WRITES),
         });
         Ok(())

@@ -5,7 +5,7 @@
 
 use control::Reason;
 use shm::waiting;
-use verbs::{Completion, Provider, Status, WcOpcode};
+use verbs::{Completion, Provider, Status, WcOpcode, Wire};
 
 use super::{Completions, Engine};
 use crate::frame::{Record, parse};
@@ -79,7 +79,9 @@ impl Engine {
     fn on_send_failed(&mut self, id: LaneId, status: Status) {
         let now = self.now;
         let Some(lane) = self.lanes.get_mut(id).filter(|l| !l.is_failing()) else { return };
-        let lower = if status == Status::RetryExcErr { lane.on_retries_spent(now) } else { None };
+        // Over TCP the kernel finds the path MTU itself.
+        let may_be_mtu = status == Status::RetryExcErr && lane.wire() == Some(Wire::Roce);
+        let lower = if may_be_mtu { lane.on_retries_spent(now) } else { None };
         let next = lower.map_or_else(String::new, |mtu| {
             format!(", as before: perhaps long packets are swallowed, so the next path MTU is {}", mtu.bytes())
         });

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use control::LaneRow;
-use verbs::Time;
+use verbs::{Time, Wire};
 
 use super::{Lane, LaneState};
 
@@ -11,6 +11,11 @@ impl Lane {
     /// What `raas ss` calls it.
     pub(crate) fn name(&self) -> String {
         format!("{}/0", self.peer)
+    }
+
+    /// What carries it; `None` while it has no queue pair that was connected.
+    pub(crate) fn wire(&self) -> Option<Wire> {
+        self.wire.map(|(wire, _)| wire)
     }
 
     pub(crate) fn row(&self, now: Time) -> LaneRow {
@@ -29,6 +34,8 @@ impl Lane {
             resets: self.resets,
             qpn: Some(if self.has_qp() { self.qpn.0 } else { 0 }),
             peer_qpn: Some(if self.has_qp() { self.peer_qpn } else { 0 }),
+            wire: self.wire.map(|(wire, _)| wire.to_string()),
+            wire_reason: self.wire.map(|(_, why)| why.into()),
             mtu_bytes: self.mtu.bytes() as u32,
             connections: self.members.count(),
             credits: self.tx.available(),

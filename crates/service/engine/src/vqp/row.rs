@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use control::{ConnectionRow, ConnectionState, PathKind, Reason};
+use verbs::Wire;
 
 use super::{Phase, Vqp};
 use crate::app::Carried;
@@ -11,6 +12,8 @@ use crate::app::Carried;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LaneSeen {
     pub(crate) name: Option<String>,
+    /// What carries it.
+    pub(crate) wire: Option<Wire>,
     /// Its peer's daemon says nothing.
     pub(crate) is_silent: bool,
 }
@@ -39,6 +42,7 @@ impl Vqp {
             lane: lane.name,
             route_id: (!matches!(self.phase, Phase::Opening(_))).then_some(self.own_route),
             path: PathKind::Lane,
+            wire: lane.wire.map(|wire| wire.to_string()),
             reason: if lane.is_silent { Reason::Stalled } else { Reason::OtherHost },
             tx_bytes: self.tx_sent,
             rx_bytes: self.rx_tail,

@@ -71,6 +71,7 @@ impl<F> Pairs<F> {
             lane: None,
             route_id: None,
             path: PathKind::Shm,
+            wire: None,
             reason: Reason::SameHost,
             tx_bytes: own.tail,
             rx_bytes: other.tail,

@@ -12,7 +12,7 @@ use engine::IpNet;
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
-use verbs::PathMtu;
+use verbs::{PathMtu, WirePolicy};
 
 use super::{Config, DeviceChoice, GROUP_MODE, PeerConfig};
 use crate::limits::{LIMITS, RING_BYTES, check_range};
@@ -31,6 +31,7 @@ struct File {
     socket_group: Option<Group>,
     peer_port: Option<Ranged<1, 65_535>>,
     device: Option<Device>,
+    wire: Option<WireName>,
     udp_port: Option<Ranged<1, 65_535>>,
     mtu: Option<Mtu>,
     key_file: Option<FilePath>,
@@ -54,6 +55,7 @@ struct Peer {
     port: Option<Ranged<1, 65_535>>,
     #[serde(default)]
     sources: Vec<HostAddress>,
+    wire: Option<WireName>,
 }
 
 /// A whole number of this range.
@@ -134,6 +136,11 @@ from_text!(
         let mode = u32::from_str_radix(&text, 8).ok().filter(|m| *m <= 0o777 && m & 0o600 == 0o600);
         mode.ok_or_else(|| format!("\"{text}\" is not allowed, octal modes from \"0600\" to \"0777\" are"))
     }
+);
+from_text!(
+    /// What may carry lanes.
+    WireName(WirePolicy),
+    |text| text.parse()
 );
 from_text!(
     /// A device.
@@ -273,6 +280,7 @@ fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
     config.socket_group = file.socket_group.map(|g| g.0).or(config.socket_group.take());
     set(&mut config.peer_port, file.peer_port.and_then(Ranged::get));
     set(&mut config.device, file.device.map(|d| d.0));
+    set(&mut config.wire, file.wire.map(|w| w.0));
     set(&mut config.udp_port, file.udp_port.and_then(Ranged::get));
     config.mtu = file.mtu.map(|m| m.0).or(config.mtu);
     config.key_file = file.key_file.map(|p| p.0).or(config.key_file.take());
@@ -287,7 +295,8 @@ fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
     set(&mut config.heartbeat.misses, file.heartbeat_misses.and_then(Ranged::get));
     for peer in file.peer.unwrap_or_default() {
         let sources = peer.sources.into_iter().map(|a| a.0).collect();
-        config.peers.push(PeerConfig { address: peer.address.0, port: peer.port.and_then(Ranged::get), sources });
+        let (address, port) = (peer.address.0, peer.port.and_then(Ranged::get));
+        config.peers.push(PeerConfig { address, port, sources, wire: peer.wire.map(|w| w.0) });
     }
     if let Some(limits) = file.limits {
         take_limits(config, &limits, problems);

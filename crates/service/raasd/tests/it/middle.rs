@@ -52,7 +52,12 @@ impl Middle {
     pub(crate) fn between(dialer: &mut Host, acceptor: &Host) -> Self {
         let listener = TcpListener::bind((acceptor.address(), 0)).unwrap();
         let port = Some(listener.local_addr().unwrap().port());
-        dialer.config.peers.push(raasd::PeerConfig { address: acceptor.address(), port, sources: Vec::new() });
+        dialer.config.peers.push(raasd::PeerConfig {
+            address: acceptor.address(),
+            port,
+            sources: Vec::new(),
+            wire: None,
+        });
         let (source, to) = (dialer.address(), acceptor.daemon.as_ref().unwrap().peer_address());
         let shared = Arc::new(Shared::default());
         let middle = Self { shared: Arc::clone(&shared) };

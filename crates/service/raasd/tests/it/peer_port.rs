@@ -130,6 +130,7 @@ fn a_replayed_handshake_is_refused() {
             address: victim.address(),
             port: Some(middle.port()),
             sources: vec![],
+            wire: None,
         });
         honest.start();
         let port = victim.echo(&victim.session());

@@ -159,6 +159,7 @@ fn load(args: DaemonArgs, place: &Path) -> Option<Config> {
         listen: args.listen,
         socket: args.socket,
         device: args.device,
+        wire: args.wire,
         pcap: None,
         peer_port: args.peer_port,
         udp_port: args.udp_port,

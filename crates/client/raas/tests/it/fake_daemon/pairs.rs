@@ -188,6 +188,7 @@ pub(crate) fn row(id: u64) -> ConnectionRow {
         lane: None,
         route_id: None,
         path: PathKind::Shm,
+        wire: None,
         reason: Reason::SameHost,
         tx_bytes: 0,
         rx_bytes: 0,

@@ -1,4 +1,4 @@
-//! Every verb over real sockets, in both progress modes and over both IP versions.
+//! Every verb over real sockets, in both progress modes, over both IP versions and both wires.
 
 mod rig;
 
@@ -9,12 +9,19 @@ use verbs::*;
 /// Configurations that must all behave the same.
 fn variants() -> Vec<(&'static str, SoftNicConfig)> {
     let with = |address: &str, progress, gso, mtu| SoftNicConfig { progress, gso, mtu, ..config(address) };
+    let tcp = |address: &str, progress| SoftNicConfig {
+        wire: WirePolicy::Only(Wire::Iwarp),
+        ..with(address, progress, Gso::Auto, None)
+    };
     vec![
         ("inline", with("127.0.0.1", Progress::Inline, Gso::Auto, None)),
         ("background thread", with("127.0.0.1", Progress::Helper, Gso::Auto, None)),
         ("no batches, smallest MTU", with("127.0.0.1", Progress::Inline, Gso::Off, Some(PathMtu::Mtu256))),
         ("IPv6", with("::1", Progress::Inline, Gso::Auto, Some(PathMtu::Mtu1024))),
         ("IPv6, no batches", with("::1", Progress::Helper, Gso::Off, None)),
+        ("TCP", tcp("127.0.0.1", Progress::Inline)),
+        ("TCP, background thread", tcp("127.0.0.1", Progress::Helper)),
+        ("TCP, IPv6", tcp("::1", Progress::Inline)),
     ]
 }
 

@@ -1,0 +1,325 @@
+//! Endpoints that list wires, and the rule by which two ends choose one. The bytes are in docs/wire.md, "Endpoints".
+//!
+//! Owns the part about TCP and the rule, which must give both ends the same answer. Parsing never panics: the bytes are
+//! a peer's.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use verbs::{Endpoint, Gid, PathMtu, Psn, Qpn, RoceEndpoint, VerbsError, Wire, WirePolicy};
+
+/// First byte of an endpoint, or of its part, that is a stream over TCP.
+const KIND_TCP: u8 = 3;
+/// Bytes of the part behind its kind (and, behind a RoCEv2 endpoint, its length).
+const PART_BYTES: usize = 44;
+/// Bytes by which the two ends of a connection know each other.
+pub(crate) const TOKEN_BYTES: usize = 16;
+
+/// The device would rather have the connection over TCP.
+const FLAG_PREFERRED: u8 = 1;
+/// The device wants a CRC with each FPDU (RFC 5044).
+const FLAG_CRC: u8 = 1 << 1;
+/// The device has immediate data and atomics (RFC 7306).
+const FLAG_EXTENDED: u8 = 1 << 2;
+/// The device answers zero-length READs, by which a completion means that the peer has everything.
+const FLAG_CONFIRMS: u8 = 1 << 3;
+
+/// Smallest MULPDU that a peer may ask for: a header and some bytes (RFC 5044 4.2 asks for 128 at least).
+const FPDU_MIN: u16 = 128;
+
+/// Proof that a TCP connection belongs to a queue pair: it went to the peer over the channel of the consumers.
+#[derive(Clone, Copy, Eq)]
+pub(crate) struct Token(pub(crate) [u8; TOKEN_BYTES]);
+
+impl PartialEq for Token {
+    /// In the same time wherever they differ.
+    fn eq(&self, other: &Self) -> bool {
+        self.0.iter().zip(&other.0).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// What an endpoint says of TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TcpPart {
+    pub(crate) qpn: Qpn,
+    pub(crate) gid: Gid,
+    /// Of the listener.
+    pub(crate) port: u16,
+    /// What the peer has to show.
+    pub(crate) token: Token,
+    /// The device would rather have TCP.
+    pub(crate) is_preferred: bool,
+    pub(crate) wants_crc: bool,
+    /// RFC 7306 is spoken.
+    pub(crate) is_extended: bool,
+    /// Zero-length READs are answered beyond what `max_rd_atomic` says.
+    pub(crate) confirms: bool,
+    /// Longest MULPDU that the device takes.
+    pub(crate) fpdu_bytes: u16,
+    /// READs and atomics that it executes at a time.
+    pub(crate) max_rd_atomic: u8,
+    /// Largest path MTU, for datagrams beside the connection.
+    pub(crate) mtu: PathMtu,
+}
+
+impl TcpPart {
+    fn to_bytes(self) -> [u8; PART_BYTES] {
+        let ip = match self.gid.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let flag = |is: bool, bit: u8| if is { bit } else { 0 };
+        let flags = flag(self.is_preferred, FLAG_PREFERRED)
+            | flag(self.wants_crc, FLAG_CRC)
+            | flag(self.is_extended, FLAG_EXTENDED)
+            | flag(self.confirms, FLAG_CONFIRMS);
+        let mut bytes = [0; PART_BYTES];
+        bytes[..4].copy_from_slice(&self.qpn.0.to_be_bytes());
+        bytes[4..20].copy_from_slice(&ip.octets());
+        bytes[20..22].copy_from_slice(&self.port.to_be_bytes());
+        bytes[22..38].copy_from_slice(&self.token.0);
+        bytes[38] = flags;
+        bytes[39] = self.max_rd_atomic;
+        bytes[40..42].copy_from_slice(&self.fpdu_bytes.to_be_bytes());
+        bytes[42..44].copy_from_slice(&(self.mtu.bytes() as u16).to_be_bytes());
+        bytes
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, VerbsError> {
+        let wrong = |what, value: u64, min: u64, max: u64| VerbsError::OutOfRange { what, value, min, max };
+        let length = || wrong("length of the TCP endpoint", bytes.len() as u64, PART_BYTES as u64, PART_BYTES as u64);
+        let bytes: &[u8; PART_BYTES] = bytes.try_into().map_err(|_| length())?;
+        let u16_at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        let qpn = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        if !(1..Psn::MODULUS).contains(&qpn) {
+            return Err(wrong("QP number of the offer", qpn.into(), 1, u64::from(Psn::MODULUS) - 1));
+        }
+        let (port, fpdu_bytes, mtu_bytes) = (u16_at(20), u16_at(40), u16_at(42));
+        if port == 0 {
+            return Err(wrong("TCP port of the offer", 0, 1, u16::MAX.into()));
+        }
+        if fpdu_bytes < FPDU_MIN {
+            return Err(wrong("longest MULPDU of the offer", fpdu_bytes.into(), FPDU_MIN.into(), u16::MAX.into()));
+        }
+        let mtu = PathMtu::from_bytes(mtu_bytes.into()).ok_or_else(|| {
+            let [min, max] = [PathMtu::Mtu256, PathMtu::Mtu4096].map(|mtu| mtu.bytes() as u64);
+            wrong("path MTU of the offer", mtu_bytes.into(), min, max)
+        })?;
+        let mut ip = [0; 16];
+        ip.copy_from_slice(&bytes[4..20]);
+        let mut token = [0; TOKEN_BYTES];
+        token.copy_from_slice(&bytes[22..38]);
+        let flags = bytes[38];
+        Ok(Self {
+            qpn: Qpn(qpn),
+            gid: Gid::from(IpAddr::V6(Ipv6Addr::from(ip)).to_canonical()),
+            port,
+            token: Token(token),
+            is_preferred: flags & FLAG_PREFERRED != 0,
+            wants_crc: flags & FLAG_CRC != 0,
+            is_extended: flags & FLAG_EXTENDED != 0,
+            confirms: flags & FLAG_CONFIRMS != 0,
+            fpdu_bytes,
+            max_rd_atomic: bytes[39],
+            mtu,
+        })
+    }
+
+    /// Where the listener is.
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.gid.ip(), self.port)
+    }
+
+    /// Whether this end connects and the other one listens: the one with the smaller address and QP number.
+    pub(crate) fn connects_to(&self, peer: &Self) -> bool {
+        (self.gid.0, self.port, self.qpn) < (peer.gid.0, peer.port, peer.qpn)
+    }
+}
+
+/// The wires of an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wires {
+    pub(crate) roce: Option<RoceEndpoint>,
+    pub(crate) tcp: Option<TcpPart>,
+}
+
+impl Wires {
+    /// What a policy leaves of them.
+    pub(crate) fn allowed(self, policy: WirePolicy) -> Self {
+        Self {
+            roce: self.roce.filter(|_| policy.allows(Wire::Roce)),
+            tcp: self.tcp.filter(|_| policy.allows(Wire::Iwarp)),
+        }
+    }
+
+    /// As the peer is told; `None` if there is no wire.
+    pub(crate) fn to_endpoint(self) -> Option<Result<Endpoint, VerbsError>> {
+        match (self.roce, self.tcp) {
+            (Some(roce), Some(tcp)) => Some(roce.to_endpoint_with(&[(KIND_TCP, &tcp.to_bytes())])),
+            (Some(roce), None) => Some(Ok(roce.to_endpoint())),
+            (None, Some(tcp)) => Some(Endpoint::new([&[KIND_TCP][..], &tcp.to_bytes()].concat())),
+            (None, None) => None,
+        }
+    }
+
+    /// What a peer's bytes say, if they can be so.
+    pub(crate) fn parse(endpoint: &Endpoint) -> Result<Self, VerbsError> {
+        if let Some((&KIND_TCP, part)) = endpoint.as_bytes().split_first() {
+            return Ok(Self { roce: None, tcp: Some(TcpPart::parse(part)?) });
+        }
+        let roce = RoceEndpoint::parse(endpoint)?;
+        let further = RoceEndpoint::further_wires(endpoint)?;
+        let tcp = further.iter().find(|(kind, _)| *kind == KIND_TCP).map(|(_, part)| TcpPart::parse(part));
+        Ok(Self { roce: Some(roce), tcp: tcp.transpose()? })
+    }
+
+    fn names(&self) -> String {
+        let names = [self.roce.map(|_| "RoCEv2"), self.tcp.map(|_| "iWARP")];
+        names.into_iter().flatten().collect::<Vec<_>>().join(" or ")
+    }
+}
+
+/// What carries a connection between two ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Choice {
+    Roce(RoceEndpoint, RoceEndpoint),
+    Tcp(TcpPart, TcpPart),
+}
+
+/// The wire that both ends choose, each by itself, and why: TCP if both prefer it, else RoCEv2 if both have it, else
+/// what both have.
+pub(crate) fn choose(own: &Wires, peer: &Wires) -> Result<(Choice, &'static str), VerbsError> {
+    let roce = own.roce.zip(peer.roce).map(|(own, peer)| Choice::Roce(own, peer));
+    let tcp = own.tcp.zip(peer.tcp);
+    let both_prefer = tcp.is_some_and(|(own, peer)| own.is_preferred && peer.is_preferred);
+    let tcp = tcp.map(|(own, peer)| Choice::Tcp(own, peer));
+    match (tcp, roce) {
+        (Some(tcp), _) if both_prefer => {
+            Ok((tcp, "both ends are software NICs, which move bytes at least cost over TCP"))
+        }
+        (Some(_), Some(roce)) => Ok((roce, "both ends have it, and TCP is not preferred by both")),
+        (Some(tcp), None) if own.roce.is_none() => Ok((tcp, "this end is configured to use TCP alone")),
+        (Some(tcp), None) => Ok((tcp, "the peer's end is configured to use TCP alone")),
+        (None, Some(roce)) if own.tcp.is_none() => Ok((roce, "this end offers RoCEv2 alone")),
+        (None, Some(roce)) => Ok((roce, "the peer's device offers RoCEv2 alone")),
+        (None, None) => Err(VerbsError::NoCommonWire { own: own.names(), peer: peer.names() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn roce() -> RoceEndpoint {
+        RoceEndpoint {
+            qpn: Qpn(0x12_3456),
+            psn: Psn::new(7),
+            gid: Gid::from(IpAddr::from([10, 0, 0, 1])),
+            udp_port: 4791,
+            mtu: PathMtu::Mtu1024,
+            max_rd_atomic: 16,
+            rx_budget_bytes: 9,
+        }
+    }
+
+    fn tcp(last: u8) -> TcpPart {
+        TcpPart {
+            qpn: Qpn(0x12_3456),
+            gid: Gid::from(IpAddr::from([10, 0, 0, last])),
+            port: 4791,
+            token: Token([last; 16]),
+            is_preferred: true,
+            wants_crc: false,
+            is_extended: true,
+            confirms: true,
+            fpdu_bytes: 0xfff0,
+            max_rd_atomic: 16,
+            mtu: PathMtu::Mtu2048,
+        }
+    }
+
+    fn both(last: u8) -> Wires {
+        Wires { roce: Some(roce()), tcp: Some(tcp(last)) }
+    }
+
+    const ROCE: WirePolicy = WirePolicy::Only(Wire::Roce);
+    const TCP: WirePolicy = WirePolicy::Only(Wire::Iwarp);
+
+    #[test]
+    fn each_set_of_wires_is_read_back() {
+        for policy in [WirePolicy::Auto, ROCE, TCP] {
+            let wires = both(3).allowed(policy);
+            let endpoint = wires.to_endpoint().expect("a wire is left").unwrap();
+            assert_eq!(Wires::parse(&endpoint), Ok(wires), "{policy}");
+            // A device that knows RoCEv2 alone takes what it knows.
+            assert_eq!(RoceEndpoint::parse(&endpoint).is_ok(), policy != TCP);
+        }
+        assert!(Wires { roce: None, tcp: None }.to_endpoint().is_none());
+    }
+
+    #[test]
+    fn literal_bytes_of_the_tcp_part() {
+        let wires = both(3).allowed(TCP);
+        let bytes = wires.to_endpoint().unwrap().unwrap().into_bytes();
+        let mut expected = vec![3, 0, 0x12, 0x34, 0x56];
+        expected.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 3, 0x12, 0xb7]);
+        expected.extend([3; 16]);
+        expected.extend([0b1101, 16, 0xff, 0xf0, 8, 0]);
+        assert_eq!(bytes, expected);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let good = both(3).allowed(TCP).to_endpoint().unwrap().unwrap().into_bytes();
+        let what = |at: usize, byte: &[u8]| {
+            let mut bytes = good.clone();
+            bytes[at..at + byte.len()].copy_from_slice(byte);
+            match Wires::parse(&Endpoint::new(bytes).unwrap()) {
+                Err(VerbsError::OutOfRange { what, .. }) => what,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(what(1, &[1]), "QP number of the offer");
+        assert_eq!(what(21, &[0, 0]), "TCP port of the offer");
+        assert_eq!(what(41, &[0, 127]), "longest MULPDU of the offer");
+        assert_eq!(what(43, &[8, 1]), "path MTU of the offer");
+        for len in 1..128 {
+            let mut bytes = good.clone();
+            bytes.resize(len, 0);
+            assert_eq!(Wires::parse(&Endpoint::new(bytes).unwrap()).is_ok(), len == good.len(), "{len}");
+        }
+    }
+
+    #[test]
+    fn both_ends_choose_the_same() {
+        let lazy = |last| Wires { tcp: Some(TcpPart { is_preferred: false, ..tcp(last) }), ..both(last) };
+        let table = [
+            (both(1), both(2), Some(Wire::Iwarp)),
+            (both(1), lazy(2), Some(Wire::Roce)),
+            (both(1), both(2).allowed(ROCE), Some(Wire::Roce)),
+            (both(1), both(2).allowed(TCP), Some(Wire::Iwarp)),
+            (lazy(1), lazy(2).allowed(TCP), Some(Wire::Iwarp)),
+            (both(1).allowed(ROCE), both(2).allowed(TCP), None),
+        ];
+        for (a, b, expected) in table {
+            for (own, peer) in [(a, b), (b, a)] {
+                let chosen = choose(&own, &peer);
+                match (&chosen, expected) {
+                    (Ok((Choice::Roce(..), _)), Some(Wire::Roce)) => {}
+                    (Ok((Choice::Tcp(o, p), _)), Some(Wire::Iwarp)) => {
+                        assert_ne!(o.connects_to(p), p.connects_to(o), "one end connects");
+                    }
+                    (Err(VerbsError::NoCommonWire { .. }), None) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        let error = choose(&both(1).allowed(ROCE), &both(2).allowed(TCP)).unwrap_err().to_string();
+        assert!(error.contains("RoCEv2") && error.contains("iWARP"), "{error}");
+    }
+}

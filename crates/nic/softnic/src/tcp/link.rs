@@ -1,0 +1,363 @@
+//! One queue pair on TCP: its connection from the first SYN to the last byte, and the bytes between socket and machine.
+//!
+//! Owns the socket. The machine ([`iwarp::Qp`]) says what leaves and where what comes goes; nothing here knows a frame.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use iwarp::mpa::Startup;
+use iwarp::{Gather, GatherPiece, Qp, QpEvent, Scatter};
+use rnic::Device;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use verbs::{Qpn, Time};
+
+use super::endpoint::{TOKEN_BYTES, TcpPart};
+use super::{TcpCounters, socket};
+use crate::sys::pieces::{self, Piece};
+
+/// Calls in one direction of one connection in one round of progress.
+const CALLS_PER_ROUND: usize = 16;
+/// Longest time from the choice of the wire to the end of MPA's startup, however patient the connection is later.
+const ESTABLISH_MIN: Duration = Duration::from_secs(10);
+/// Bytes of private data: number and token of the end that is meant, and of the one that speaks.
+pub(crate) const HELLO_BYTES: usize = 2 * (4 + TOKEN_BYTES);
+
+/// Where the connection is.
+#[derive(Debug)]
+enum Stage {
+    /// The peer connects.
+    Waiting,
+    /// The SYN is on its way.
+    Connecting(OwnedFd),
+    /// MPA, and then the stream.
+    Open(OwnedFd),
+    /// Nothing comes or goes any more.
+    Over,
+}
+
+/// A queue pair and its connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) qp: Qp,
+    qpn: Qpn,
+    own: TcpPart,
+    peer: TcpPart,
+    local: SocketAddr,
+    silence: Option<Duration>,
+    stage: Stage,
+    /// MPA's startup has to be over by then; `None`: it is.
+    establish_by: Option<Time>,
+    /// What the epoll set looks for.
+    interest: EventFlags,
+    /// The machine takes bytes of the peer.
+    is_reading: bool,
+    /// The send buffer is full.
+    is_blocked: bool,
+    /// The machine may have something to send.
+    may_send: bool,
+    /// The link is in the list of those that may have something to send.
+    pub(crate) is_scheduled: bool,
+}
+
+/// What the calls of a link share.
+pub(crate) struct Shared<'a> {
+    pub(crate) epoll: &'a OwnedFd,
+    pub(crate) gather: &'a mut Gather,
+    pub(crate) scatter: &'a mut Scatter,
+    /// Takes what lies behind a payload.
+    pub(crate) buffer: &'a mut Vec<u8>,
+    pub(crate) counters: &'a mut TcpCounters,
+    pub(crate) now: Time,
+}
+
+/// The private data by which an end says whom it means and who it is.
+pub(crate) fn hello(to: &TcpPart, from: &TcpPart) -> [u8; HELLO_BYTES] {
+    let mut bytes = [0; HELLO_BYTES];
+    for (half, part) in bytes.chunks_exact_mut(HELLO_BYTES / 2).zip([to, from]) {
+        half[..4].copy_from_slice(&part.qpn.0.to_be_bytes());
+        half[4..].copy_from_slice(&part.token.0);
+    }
+    bytes
+}
+
+impl Link {
+    /// A link that begins to connect, or waits for the peer to.
+    pub(crate) fn new(
+        qp: Qp,
+        own: TcpPart,
+        peer: TcpPart,
+        local: SocketAddr,
+        silence: Option<Duration>,
+        now: Time,
+    ) -> Self {
+        Self {
+            qp,
+            qpn: own.qpn,
+            own,
+            peer,
+            local,
+            silence,
+            stage: Stage::Waiting,
+            establish_by: Some(now + silence.unwrap_or(ESTABLISH_MIN).max(ESTABLISH_MIN)),
+            interest: EventFlags::empty(),
+            is_reading: true,
+            is_blocked: false,
+            may_send: false,
+            is_scheduled: false,
+        }
+    }
+
+    /// Begins, if this is the end that connects.
+    pub(crate) fn begin(&mut self, dev: &mut Device, shared: &mut Shared<'_>) {
+        if !self.own.connects_to(&self.peer) {
+            return;
+        }
+        shared.counters.tcp_connects += 1;
+        match socket::connect(self.local, self.peer.address(), self.silence) {
+            Ok(fd) => {
+                let watched = self.watch_new(&fd, EventFlags::OUT, shared);
+                self.stage = Stage::Connecting(fd);
+                if let Err(error) = watched {
+                    self.fail(error, dev, shared);
+                }
+            }
+            Err(error) => self.fail(error, dev, shared),
+        }
+    }
+
+    /// Whether a request that was shown at the listener is the peer's.
+    pub(crate) fn is_meant_by(&self, private_data: &[u8]) -> bool {
+        *private_data == hello(&self.own, &self.peer)
+    }
+
+    /// The peer's connection, which began with this request.
+    pub(crate) fn adopt(&mut self, fd: OwnedFd, request: &Startup, dev: &mut Device, shared: &mut Shared<'_>) {
+        if !matches!(self.stage, Stage::Waiting) || self.own.connects_to(&self.peer) {
+            shared.counters.tcp_refused += 1;
+            return;
+        }
+        let opened = socket::set_options(&fd, self.silence)
+            .and_then(|()| self.watch_new(&fd, EventFlags::IN | EventFlags::RDHUP, shared));
+        self.stage = Stage::Open(fd);
+        if let Err(error) = opened {
+            return self.fail(error, dev, shared);
+        }
+        shared.counters.tcp_accepts += 1;
+        if let Err(error) = self.qp.accept(request, &hello(&self.peer, &self.own)) {
+            tracing::warn!(peer = %self.peer.address(), qpn = %self.qpn, %error, "the peer's MPA request cannot be taken");
+            return self.fail(Errno::PROTO, dev, shared);
+        }
+        self.may_send = true;
+        self.settle(dev, shared);
+    }
+
+    /// What the epoll set says of the connection.
+    pub(crate) fn on_ready(&mut self, flags: EventFlags, dev: &mut Device, shared: &mut Shared<'_>) {
+        if let Stage::Connecting(fd) = &self.stage {
+            match socket::connected(fd) {
+                None => return,
+                Some(Err(error)) => return self.fail(error, dev, shared),
+                Some(Ok(())) => {
+                    let Stage::Connecting(fd) = std::mem::replace(&mut self.stage, Stage::Over) else { return };
+                    self.stage = Stage::Open(fd);
+                    if self.qp.connect(&hello(&self.peer, &self.own)).is_err() {
+                        return self.fail(Errno::PROTO, dev, shared);
+                    }
+                }
+            }
+        }
+        if flags.contains(EventFlags::OUT) {
+            self.is_blocked = false;
+        }
+        if flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
+            self.receive(dev, shared);
+        }
+        self.may_send = true;
+        self.settle(dev, shared);
+    }
+
+    /// Takes what came, up to a bound. Says whether anything did.
+    pub(crate) fn receive(&mut self, dev: &mut Device, shared: &mut Shared<'_>) -> bool {
+        let mut any = false;
+        for _ in 0..CALLS_PER_ROUND {
+            let Stage::Open(fd) = &self.stage else { break };
+            self.qp.want(dev, shared.scatter);
+            self.is_reading = !shared.scatter.is_empty();
+            if !self.is_reading {
+                break;
+            }
+            let behind = shared.scatter.buffer_bytes;
+            if shared.buffer.len() < behind {
+                shared.buffer.resize(behind, 0);
+            }
+            let Some(buffer) = shared.buffer.get_mut(..behind) else { break };
+            shared.counters.tcp_rx_syscalls += 1;
+            let into = shared.scatter.pieces.iter().map(|p| (&p.region, p.offset, p.len as usize));
+            match pieces::recv(fd.as_fd(), into, buffer) {
+                Ok(0) => {
+                    self.qp.on_eof(dev);
+                    any = true;
+                    break;
+                }
+                Ok(got) => {
+                    any = true;
+                    shared.counters.tcp_rx_bytes += got as u64;
+                    let memory = shared.scatter.memory_bytes();
+                    let placed = memory.min(got as u64);
+                    let rest = got - placed as usize;
+                    self.qp.received(dev, placed, buffer.get(..rest).unwrap_or(&[]));
+                    if (got as u64) < memory + behind as u64 {
+                        break;
+                    }
+                }
+                Err(error) => match Errno::from_io_error(&error) {
+                    Some(Errno::WOULDBLOCK) => break,
+                    Some(Errno::INTR) => {}
+                    other => {
+                        self.fail(other.unwrap_or(Errno::FAULT), dev, shared);
+                        break;
+                    }
+                },
+            }
+        }
+        any
+    }
+
+    /// Sends what there is, up to a bound or until the socket is full. Says whether anything left.
+    pub(crate) fn transmit(&mut self, dev: &mut Device, shared: &mut Shared<'_>) -> bool {
+        let mut any = false;
+        for _ in 0..CALLS_PER_ROUND {
+            if self.is_blocked {
+                break;
+            }
+            let Stage::Open(fd) = &self.stage else { break };
+            self.qp.poll_transmit(dev, shared.gather);
+            let gather = &*shared.gather;
+            if gather.is_empty() {
+                self.may_send = false;
+                break;
+            }
+            shared.counters.tcp_tx_syscalls += 1;
+            let gathered = gather.pieces().iter().map(|piece| match piece {
+                GatherPiece::Own(range) => Piece::Own(gather.own_bytes(range)),
+                GatherPiece::Memory(range) => Piece::Mapped(&range.region, range.offset, range.len as usize),
+            });
+            match pieces::send(fd.as_fd(), gathered) {
+                Ok(sent) => {
+                    any = true;
+                    shared.counters.tcp_tx_bytes += sent as u64;
+                    // One call takes no more than so many pieces; only a full buffer takes less than those.
+                    self.is_blocked = (sent as u64) < gather.bytes() && gather.pieces().len() <= pieces::PIECES_MAX;
+                    self.qp.sent(dev, sent as u64);
+                }
+                Err(error) => match Errno::from_io_error(&error) {
+                    Some(Errno::WOULDBLOCK) => {
+                        shared.counters.tcp_tx_would_block += 1;
+                        self.is_blocked = true;
+                    }
+                    Some(Errno::INTR) => {}
+                    other => {
+                        self.fail(other.unwrap_or(Errno::FAULT), dev, shared);
+                        break;
+                    }
+                },
+            }
+        }
+        self.settle(dev, shared);
+        any
+    }
+
+    /// Brings the epoll set, and the connection's end, in line with what the machine says.
+    pub(crate) fn settle(&mut self, dev: &mut Device, shared: &mut Shared<'_>) {
+        while let Some(event) = self.qp.poll_event() {
+            self.on_event(event, dev, shared);
+        }
+        if self.qp.is_over() {
+            return self.close();
+        }
+        let Stage::Open(fd) = &self.stage else { return };
+        if self.qp.is_shutdown_due() {
+            let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
+        }
+        let mut interest = EventFlags::empty();
+        interest.set(EventFlags::IN | EventFlags::RDHUP, self.is_reading);
+        interest.set(EventFlags::OUT, self.is_blocked);
+        if interest != self.interest {
+            let data = EventData::new_u64(super::Watched::Link(self.qpn).to_u64());
+            if epoll::modify(shared.epoll, fd, data, interest).is_ok() {
+                self.interest = interest;
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: QpEvent, dev: &mut Device, shared: &mut Shared<'_>) {
+        match event {
+            QpEvent::Established { private_data, .. } => {
+                self.establish_by = None;
+                // Of the passive end the listener has seen it already.
+                let is_right = !self.own.connects_to(&self.peer) || private_data == hello(&self.own, &self.peer);
+                if !is_right {
+                    tracing::warn!(peer = %self.peer.address(), qpn = %self.qpn, "another queue pair answered in the peer's place");
+                    self.fail(Errno::PROTO, dev, shared);
+                }
+            }
+            QpEvent::Ended(ending) => {
+                self.establish_by = None;
+                tracing::debug!(peer = %self.peer.address(), qpn = %self.qpn, %ending, "a queue pair on TCP ended");
+            }
+            _ => {}
+        }
+    }
+
+    /// A verbs call gave the machine something to do.
+    pub(crate) fn on_call(&mut self, dev: &mut Device, shared: &mut Shared<'_>) {
+        self.may_send = true;
+        self.settle(dev, shared);
+    }
+
+    /// Whether the machine may have something to send and the socket may take it.
+    pub(crate) fn has_output(&self) -> bool {
+        self.may_send && !self.is_blocked && matches!(self.stage, Stage::Open(_))
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        match (self.establish_by, self.qp.deadline()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Fires what is due.
+    pub(crate) fn handle_timeout(&mut self, dev: &mut Device, shared: &mut Shared<'_>) {
+        if self.establish_by.is_some_and(|by| by <= shared.now) {
+            return self.fail(Errno::TIMEDOUT, dev, shared);
+        }
+        self.qp.handle_timeout(dev, shared.now);
+        self.may_send = true;
+        self.settle(dev, shared);
+    }
+
+    /// The connection is broken: the queue pair goes to error.
+    fn fail(&mut self, error: Errno, dev: &mut Device, shared: &mut Shared<'_>) {
+        shared.counters.tcp_broken += 1;
+        tracing::debug!(peer = %self.peer.address(), qpn = %self.qpn, %error, "the TCP connection of a queue pair broke");
+        self.establish_by = None;
+        self.qp.broke(dev);
+        self.close();
+    }
+
+    /// Gives the socket up. What TCP holds still goes to the peer.
+    fn close(&mut self) {
+        self.establish_by = None;
+        self.is_blocked = false;
+        self.stage = Stage::Over;
+    }
+
+    fn watch_new(&mut self, fd: &OwnedFd, interest: EventFlags, shared: &Shared<'_>) -> rustix::io::Result<()> {
+        self.interest = interest;
+        let data = EventData::new_u64(super::Watched::Link(self.qpn).to_u64());
+        epoll::add(shared.epoll, fd, data, interest)
+    }
+}

@@ -1,0 +1,484 @@
+//! The second wire: streams over TCP (iWARP), on the same memory, CQs and SRQs as RoCEv2.
+//!
+//! Owns the listener, the table of queue pairs that are on TCP, and the epoll set that both wires are waited on with.
+//! Bytes of strangers reach a queue pair only after they have shown its token; until then they cost a place in
+//! [`strangers`], which is bounded.
+
+mod endpoint;
+mod link;
+mod socket;
+mod strangers;
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use iwarp::mpa::{FrameKind, Parsed, Startup};
+use iwarp::{Extensions, Gather, Qp, QpAttr, Scatter, WireCounters};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use rnic::{Device, NumberHasher};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use verbs::{AcceptAttr, Counters, QpState, Qpn, Time};
+
+use crate::OpenError;
+use link::Link;
+use strangers::Strangers;
+
+use endpoint::{TOKEN_BYTES, Token};
+
+pub(crate) use endpoint::{Choice, TcpPart, Wires, choose};
+pub(crate) use socket::silence_max;
+
+/// Connections taken from the listener in one round of progress.
+const ACCEPTS_PER_ROUND: usize = 16;
+/// Events of one look at the epoll set.
+const EVENTS_PER_LOOK: usize = 64;
+/// Longest MPA request that can be one of ours: what is longer is not read to its end.
+const REQUEST_BYTES_MAX: usize = 256;
+/// Pieces and bytes of one gathered send; one frame more may be in it.
+const GATHER_PIECES: usize = 40;
+const GATHER_BYTES: u64 = 1 << 20;
+/// Longest MULPDU: what an FPDU's length field can say.
+pub(crate) const FPDU_BYTES: u16 = u16::MAX;
+
+/// What the epoll set tells apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Watched {
+    Udp,
+    Listener,
+    Stranger(u32),
+    Link(Qpn),
+}
+
+impl Watched {
+    fn to_u64(self) -> u64 {
+        match self {
+            Self::Udp => 0,
+            Self::Listener => 1,
+            Self::Stranger(number) => 2 << 32 | u64::from(number),
+            Self::Link(qpn) => 3 << 32 | u64::from(qpn.0),
+        }
+    }
+
+    fn from_u64(word: u64) -> Self {
+        let low = word as u32;
+        match word >> 32 {
+            2 => Self::Stranger(low),
+            3 => Self::Link(Qpn(low)),
+            _ if low == 0 => Self::Udp,
+            _ => Self::Listener,
+        }
+    }
+}
+
+/// What the wire did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct TcpCounters {
+    pub(crate) tcp_tx_bytes: u64,
+    pub(crate) tcp_rx_bytes: u64,
+    pub(crate) tcp_tx_syscalls: u64,
+    pub(crate) tcp_rx_syscalls: u64,
+    pub(crate) tcp_tx_would_block: u64,
+    /// Connections that this end began.
+    pub(crate) tcp_connects: u64,
+    /// Connections of peers that became queue pairs'.
+    pub(crate) tcp_accepts: u64,
+    /// Connections whose first bytes belonged to no queue pair, or that came too late.
+    pub(crate) tcp_refused: u64,
+    /// Strangers that had to go because there were too many, or that took too long.
+    pub(crate) tcp_strangers_dropped: u64,
+    /// Connections of queue pairs that broke.
+    pub(crate) tcp_broken: u64,
+}
+
+impl TcpCounters {
+    fn append(&self, out: &mut Counters) {
+        out.extend([
+            ("tcp_tx_bytes", self.tcp_tx_bytes),
+            ("tcp_rx_bytes", self.tcp_rx_bytes),
+            ("tcp_tx_syscalls", self.tcp_tx_syscalls),
+            ("tcp_rx_syscalls", self.tcp_rx_syscalls),
+            ("tcp_tx_would_block", self.tcp_tx_would_block),
+            ("tcp_connects", self.tcp_connects),
+            ("tcp_accepts", self.tcp_accepts),
+            ("tcp_refused", self.tcp_refused),
+            ("tcp_strangers_dropped", self.tcp_strangers_dropped),
+            ("tcp_broken", self.tcp_broken),
+        ]);
+    }
+}
+
+/// A queue pair that was offered and has no wire yet.
+#[derive(Debug)]
+struct Offer {
+    token: Token,
+    /// A connection that has shown the token before the consumer brought the peer's endpoint.
+    early: Option<(OwnedFd, Startup)>,
+}
+
+/// The wire.
+#[derive(Debug)]
+pub(crate) struct TcpWire {
+    listener: OwnedFd,
+    /// Of the listener.
+    local: SocketAddr,
+    epoll: OwnedFd,
+    entropy: StdRng,
+    offers: HashMap<Qpn, Offer, BuildHasherDefault<NumberHasher>>,
+    links: HashMap<Qpn, Link, BuildHasherDefault<NumberHasher>>,
+    /// Links with something to send.
+    sending: VecDeque<Qpn>,
+    strangers: Strangers,
+    /// No deadline is before it.
+    due: Option<Time>,
+    overflows_seen: u64,
+    gather: Gather,
+    scatter: Scatter,
+    buffer: Vec<u8>,
+    pub(crate) counters: TcpCounters,
+    /// Of the machines, those that are gone included.
+    past: WireCounters,
+}
+
+/// What a look at the epoll set found.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Looked {
+    /// Something was done.
+    pub(crate) any: bool,
+    /// Datagrams wait.
+    pub(crate) udp: bool,
+}
+
+macro_rules! shared {
+    ($self:ident, $now:expr) => {
+        link::Shared {
+            epoll: &$self.epoll,
+            gather: &mut $self.gather,
+            scatter: &mut $self.scatter,
+            buffer: &mut $self.buffer,
+            counters: &mut $self.counters,
+            now: $now,
+        }
+    };
+}
+
+impl TcpWire {
+    /// Listens at the address and port of a NIC. `may_move`: the system chose the port, so another one will do.
+    pub(crate) fn open(
+        local: SocketAddr,
+        may_move: bool,
+        udp: BorrowedFd<'_>,
+        entropy: [u8; 32],
+    ) -> Result<Self, OpenError> {
+        let (listener, local) = socket::listen(local, may_move)?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|e| OpenError::os("epoll_create1", e))?;
+        let watch = |fd: BorrowedFd<'_>, what: Watched| {
+            epoll::add(&epoll, fd, EventData::new_u64(what.to_u64()), EventFlags::IN)
+                .map_err(|e| OpenError::os("epoll_ctl", e))
+        };
+        watch(udp, Watched::Udp)?;
+        watch(listener.as_fd(), Watched::Listener)?;
+        Ok(Self {
+            listener,
+            local,
+            epoll,
+            entropy: StdRng::from_seed(entropy),
+            offers: HashMap::default(),
+            links: HashMap::default(),
+            sending: VecDeque::new(),
+            strangers: Strangers::default(),
+            due: None,
+            overflows_seen: 0,
+            gather: Gather::new(GATHER_PIECES, GATHER_BYTES),
+            scatter: Scatter::new(),
+            buffer: Vec::new(),
+            counters: TcpCounters::default(),
+            past: WireCounters::default(),
+        })
+    }
+
+    /// Readable when this wire or the UDP socket has something.
+    pub(crate) fn epoll(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.local.port()
+    }
+
+    /// Whether a connection is there or may come, so that each round of progress looks.
+    pub(crate) fn is_active(&self) -> bool {
+        !(self.links.is_empty() && self.offers.is_empty() && self.strangers.is_empty())
+    }
+
+    /// The queue pair, if it is on this wire.
+    pub(crate) fn qp(&mut self, qpn: Qpn) -> Option<&mut Qp> {
+        self.links.get_mut(&qpn).map(|link| &mut link.qp)
+    }
+
+    pub(crate) fn qp_ref(&self, qpn: Qpn) -> Option<&Qp> {
+        self.links.get(&qpn).map(|link| &link.qp)
+    }
+
+    // ---- from offer to link
+
+    /// A token for the endpoint of a queue pair.
+    pub(crate) fn offer(&mut self, qpn: Qpn) -> Token {
+        let mut token = [0; TOKEN_BYTES];
+        self.entropy.fill_bytes(&mut token);
+        let token = Token(token);
+        self.offers.insert(qpn, Offer { token, early: None });
+        token
+    }
+
+    /// The queue pair goes to another wire, or nowhere.
+    pub(crate) fn forget_offer(&mut self, qpn: Qpn) {
+        self.offers.remove(&qpn);
+    }
+
+    /// Puts a queue pair on this wire.
+    pub(crate) fn connect(
+        &mut self,
+        now: Time,
+        dev: &mut Device,
+        qp: Qp,
+        (own, peer): (TcpPart, TcpPart),
+        attr: &AcceptAttr,
+    ) {
+        let early = self.offers.remove(&own.qpn).and_then(|offer| offer.early);
+        let mut link = Link::new(qp, own, peer, self.local, silence_max(attr), now);
+        let mut shared = shared!(self, now);
+        match early {
+            Some((fd, request)) if link.is_meant_by(&request.private_data) => {
+                link.adopt(fd, &request, dev, &mut shared);
+            }
+            early => {
+                shared.counters.tcp_refused += u64::from(early.is_some());
+                link.begin(dev, &mut shared);
+            }
+        }
+        self.links.insert(own.qpn, link);
+        self.after_event(own.qpn);
+    }
+
+    /// What the machine of a queue pair is made of.
+    pub(crate) fn attr(own: &TcpPart, peer: &TcpPart, lent: &roce::LentQp, max_msg_bytes: u32) -> QpAttr {
+        QpAttr {
+            qpn: own.qpn,
+            init: lent.init.clone(),
+            access: lent.access,
+            max_msg_bytes,
+            ird: own.max_rd_atomic.into(),
+            ord: own.max_rd_atomic.min(peer.max_rd_atomic).into(),
+            wants_crc: own.wants_crc || peer.wants_crc,
+            extensions: if own.is_extended && peer.is_extended { Extensions::all() } else { Extensions::empty() },
+            confirms: own.confirms && peer.confirms,
+        }
+    }
+
+    /// Takes a queue pair off the wire. What it sent last still goes to the peer.
+    pub(crate) fn remove(&mut self, qpn: Qpn, dev: &mut Device, now: Time) {
+        self.offers.remove(&qpn);
+        let Some(mut link) = self.links.remove(&qpn) else { return };
+        link.transmit(dev, &mut shared!(self, now));
+        link.qp.release(dev);
+        self.past.add(&link.qp.take_counters());
+        self.sending.retain(|q| *q != qpn);
+    }
+
+    // ---- progress
+
+    /// One bounded round of input: connections, bytes, timers.
+    pub(crate) fn receive(&mut self, now: Time, dev: &mut Device) -> Looked {
+        let mut looked = Looked::default();
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut slots = [const { MaybeUninit::<Event>::uninit() }; EVENTS_PER_LOOK];
+        // An interrupted look only means that the next one finds it.
+        let events = epoll::wait(&self.epoll, &mut slots, Some(&zero)).map_or(&mut [][..], |(events, _)| events);
+        for event in events.iter() {
+            let (data, flags) = (event.data, event.flags);
+            match Watched::from_u64(data.u64()) {
+                Watched::Udp => looked.udp = true,
+                Watched::Listener => self.take_connections(now),
+                Watched::Stranger(number) => self.hear_stranger(now, number, dev),
+                Watched::Link(qpn) => {
+                    if let Some(link) = self.links.get_mut(&qpn) {
+                        link.on_ready(flags, dev, &mut shared!(self, now));
+                        self.after_event(qpn);
+                    }
+                }
+            }
+            looked.any |= Watched::from_u64(data.u64()) != Watched::Udp;
+        }
+        looked.any |= self.fire(now, dev);
+        self.fail_overflowed(dev, now);
+        looked
+    }
+
+    /// Sends what waits, up to a bound for each link. Says whether anything left.
+    pub(crate) fn transmit(&mut self, now: Time, dev: &mut Device) -> bool {
+        let mut any = false;
+        for _ in 0..self.sending.len() {
+            let Some(qpn) = self.sending.pop_front() else { break };
+            let Some(link) = self.links.get_mut(&qpn) else { continue };
+            link.is_scheduled = false;
+            any |= link.transmit(dev, &mut shared!(self, now));
+            self.after_event(qpn);
+        }
+        any
+    }
+
+    /// Whether [`Self::transmit`] would send something.
+    pub(crate) fn has_output(&self) -> bool {
+        self.sending.iter().any(|qpn| self.links.get(qpn).is_some_and(Link::has_output))
+    }
+
+    /// When [`Self::receive`] has to be called for a timer; perhaps nothing is due yet.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.due
+    }
+
+    fn fire(&mut self, now: Time, dev: &mut Device) -> bool {
+        if self.due.is_none_or(|due| due > now) {
+            return false;
+        }
+        self.counters.tcp_strangers_dropped += self.strangers.expire(now);
+        let late: Vec<Qpn> =
+            self.links.iter().filter(|(_, l)| l.deadline().is_some_and(|at| at <= now)).map(|(q, _)| *q).collect();
+        for qpn in late {
+            if let Some(link) = self.links.get_mut(&qpn) {
+                link.handle_timeout(dev, &mut shared!(self, now));
+                self.after_event(qpn);
+            }
+        }
+        let links = self.links.values().filter_map(Link::deadline);
+        self.due = links.chain(self.strangers.deadline()).min();
+        true
+    }
+
+    /// Brings the lists, and the next look at timers, in line with what happened to a link.
+    pub(crate) fn after_event(&mut self, qpn: Qpn) {
+        let Some(link) = self.links.get_mut(&qpn) else { return };
+        self.past.add(&link.qp.take_counters());
+        if !link.is_scheduled && link.has_output() {
+            link.is_scheduled = true;
+            self.sending.push_back(qpn);
+        }
+        if let Some(at) = link.deadline() {
+            self.due = Some(self.due.map_or(at, |due| due.min(at)));
+        }
+    }
+
+    /// A verbs call changed a queue pair on this wire.
+    pub(crate) fn on_call(&mut self, qpn: Qpn, dev: &mut Device, now: Time) {
+        if let Some(link) = self.links.get_mut(&qpn) {
+            link.on_call(dev, &mut shared!(self, now));
+            self.after_event(qpn);
+            self.fail_overflowed(dev, now);
+        }
+    }
+
+    /// A CQ that overflowed takes its queue pairs down.
+    pub(crate) fn fail_overflowed(&mut self, dev: &mut Device, now: Time) {
+        while self.overflows_seen != dev.overflows() {
+            self.overflows_seen = dev.overflows();
+            let mut users: Vec<Qpn> =
+                self.links.iter().filter(|(_, l)| dev.has_failed_cq(l.qp.init())).map(|(qpn, _)| *qpn).collect();
+            users.sort_unstable();
+            for qpn in users {
+                let Some(link) = self.links.get_mut(&qpn) else { continue };
+                if link.qp.status().state != QpState::Err {
+                    link.qp.fatal(dev);
+                    link.on_call(dev, &mut shared!(self, now));
+                    self.after_event(qpn);
+                }
+            }
+        }
+    }
+
+    // ---- strangers
+
+    fn take_connections(&mut self, now: Time) {
+        for _ in 0..ACCEPTS_PER_ROUND {
+            let Some((fd, from)) = socket::accept(&self.listener) else { break };
+            let (number, gone) = self.strangers.add(now, fd, from);
+            self.counters.tcp_strangers_dropped += gone;
+            let data = EventData::new_u64(Watched::Stranger(number).to_u64());
+            let Some(stranger) = self.strangers.get_mut(number) else { continue };
+            if epoll::add(&self.epoll, &stranger.fd, data, EventFlags::IN).is_err() {
+                self.strangers.take(number);
+                self.counters.tcp_strangers_dropped += 1;
+            }
+        }
+        if let Some(at) = self.strangers.deadline() {
+            self.due = Some(self.due.map_or(at, |due| due.min(at)));
+        }
+    }
+
+    /// Reads of a stranger's MPA request what is there; the last byte decides whose it is.
+    fn hear_stranger(&mut self, now: Time, number: u32, dev: &mut Device) {
+        let Some(stranger) = self.strangers.get_mut(number) else { return };
+        loop {
+            let missing = match Startup::parse(FrameKind::Request, &stranger.received) {
+                Ok(Parsed::Whole(request, _)) => return self.admit(now, number, request, dev),
+                Ok(Parsed::More(bytes)) if bytes <= REQUEST_BYTES_MAX => bytes - stranger.received.len(),
+                _ => break,
+            };
+            // Never more than the request, so that what follows belongs to the queue pair.
+            let mut bytes = [0; REQUEST_BYTES_MAX];
+            match rustix::net::recv(&stranger.fd, &mut bytes[..missing], rustix::net::RecvFlags::DONTWAIT) {
+                Ok((got, _)) if got > 0 => stranger.received.extend_from_slice(&bytes[..got]),
+                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => return,
+                _ => break,
+            }
+        }
+        self.refuse(number);
+    }
+
+    fn refuse(&mut self, number: u32) {
+        self.counters.tcp_refused += 1;
+        if let Some(stranger) = self.strangers.take(number) {
+            tracing::debug!(from = %stranger.from, "a TCP connection that belongs to no queue pair");
+        }
+    }
+
+    /// Gives a stranger that shows a token to the queue pair.
+    fn admit(&mut self, now: Time, number: u32, request: Startup, dev: &mut Device) {
+        let Some(qpn) = self.meant(&request) else { return self.refuse(number) };
+        let Some(stranger) = self.strangers.take(number) else { return };
+        // The link watches it under its own name.
+        let _ = epoll::delete(&self.epoll, &stranger.fd);
+        if let Some(link) = self.links.get_mut(&qpn) {
+            link.adopt(stranger.fd, &request, dev, &mut shared!(self, now));
+            return self.after_event(qpn);
+        }
+        if let Some(offer) = self.offers.get_mut(&qpn) {
+            offer.early = Some((stranger.fd, request));
+        }
+    }
+
+    /// The queue pair that a request shows the token of.
+    fn meant(&self, request: &Startup) -> Option<Qpn> {
+        let hello = request.private_data.as_slice();
+        let (number, rest) = hello.split_first_chunk::<4>()?;
+        let qpn = Qpn(u32::from_be_bytes(*number));
+        if hello.len() != link::HELLO_BYTES {
+            return None;
+        }
+        if let Some(link) = self.links.get(&qpn) {
+            return link.is_meant_by(hello).then_some(qpn);
+        }
+        let shown = Token(*rest.first_chunk::<TOKEN_BYTES>()?);
+        self.offers.get(&qpn).filter(|offer| offer.token == shown).map(|_| qpn)
+    }
+
+    pub(crate) fn append_counters(&self, out: &mut Counters) {
+        self.counters.append(out);
+        out.extend(self.past.list());
+        out.push(("tcp_links", self.links.len() as u64));
+    }
+}

@@ -1,0 +1,145 @@
+//! TCP sockets of the second wire: the listener, connections out and in, and their options. Nothing here blocks.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use verbs::AcceptAttr;
+
+use crate::OpenError;
+
+/// Connections that wait in the kernel to be accepted.
+const BACKLOG: i32 = 128;
+/// A peer that acknowledges nothing for less than this is not given up: retransmissions begin after 200 ms, and the
+/// second comes after 600 ms.
+const SILENCE_MIN: Duration = Duration::from_secs(1);
+/// Longest silence that TCP_USER_TIMEOUT can express.
+const SILENCE_MAX: Duration = Duration::from_millis(i32::MAX as u64);
+/// Pause between two probes of a connection on which nothing moves.
+const PROBE_PAUSE: Duration = Duration::from_secs(1);
+/// Probes without an answer after which the kernel gives up; TCP_USER_TIMEOUT comes first where it is set.
+const PROBES: u32 = 8;
+
+/// How long a peer may acknowledge nothing before the connection breaks: what a RoCEv2 requester waits, which is the ACK
+/// timeout once for each try (IBTA 9.7.6.1.3). `None`: for ever.
+pub(crate) fn silence_max(attr: &AcceptAttr) -> Option<Duration> {
+    if attr.timeout == 0 {
+        return None;
+    }
+    let tries = 1 + u32::from(attr.retry_cnt);
+    let once = Duration::from_nanos(4_096_u64 << attr.timeout.min(31));
+    Some((once * tries).clamp(SILENCE_MIN, SILENCE_MAX))
+}
+
+fn stream_socket(address: IpAddr) -> rustix::io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+}
+
+/// A listener at the address and port of a NIC, or at a port that the system chooses if that one is free for UDP alone.
+pub(crate) fn listen(local: SocketAddr, may_move: bool) -> Result<(OwnedFd, SocketAddr), OpenError> {
+    let at = |wanted: SocketAddr| {
+        let fd = stream_socket(wanted.ip()).map_err(|e| OpenError::os("socket(SOCK_STREAM)", e))?;
+        // Connections of a NIC that is gone may still be in TIME_WAIT there.
+        sockopt::set_socket_reuseaddr(&fd, true).map_err(|e| OpenError::os("setsockopt(SO_REUSEADDR)", e))?;
+        match rustix::net::bind(&fd, &wanted).and_then(|()| rustix::net::listen(&fd, BACKLOG)) {
+            Ok(()) => Ok(fd),
+            Err(Errno::ADDRINUSE) => Err(OpenError::TcpPortInUse(wanted)),
+            Err(Errno::ADDRNOTAVAIL) => Err(OpenError::AddressNotAvailable(wanted.ip())),
+            Err(e) => Err(OpenError::os("listen", e)),
+        }
+    };
+    let fd = match at(local) {
+        Err(OpenError::TcpPortInUse(_)) if may_move => at(with_port(local, 0))?,
+        other => other?,
+    };
+    let bound = rustix::net::getsockname(&fd).ok().and_then(|a| SocketAddr::try_from(a).ok());
+    Ok((fd, bound.ok_or_else(|| OpenError::os("getsockname", io::ErrorKind::InvalidData))?))
+}
+
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+/// Begins to connect from the address of a NIC; `scope_id` is the interface of link-local addresses.
+pub(crate) fn connect(local: SocketAddr, peer: SocketAddr, silence: Option<Duration>) -> rustix::io::Result<OwnedFd> {
+    let fd = stream_socket(peer.ip())?;
+    set_options(&fd, silence)?;
+    rustix::net::bind(&fd, &with_port(local, 0))?;
+    let peer = match (local, peer) {
+        (SocketAddr::V6(own), SocketAddr::V6(far)) if far.ip().is_unicast_link_local() => {
+            SocketAddrV6::new(*far.ip(), far.port(), 0, own.scope_id()).into()
+        }
+        (_, peer) => peer,
+    };
+    match rustix::net::connect(&fd, &peer) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),
+        Err(e) => Err(e),
+    }
+}
+
+/// Takes a connection that waits, with the peer's address; `None`: there is none.
+pub(crate) fn accept(listener: &OwnedFd) -> Option<(OwnedFd, SocketAddr)> {
+    // One that was reset before it was taken, or that is too much for the process, says nothing about the next.
+    let (fd, from) = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()?;
+    let from = from.and_then(|a| SocketAddr::try_from(a).ok())?;
+    Some((fd, from))
+}
+
+/// What every connection of a queue pair has: small messages leave at once, and a peer that is gone breaks it.
+pub(crate) fn set_options(fd: &OwnedFd, silence: Option<Duration>) -> rustix::io::Result<()> {
+    sockopt::set_tcp_nodelay(fd, true)?;
+    let Some(silence) = silence else { return Ok(()) };
+    sockopt::set_tcp_user_timeout(fd, u32::try_from(silence.as_millis()).unwrap_or(u32::MAX))?;
+    // Where nothing moves there is nothing to be acknowledged, and only probes find out.
+    sockopt::set_tcp_keepidle(fd, silence.max(PROBE_PAUSE))?;
+    sockopt::set_tcp_keepintvl(fd, PROBE_PAUSE)?;
+    sockopt::set_tcp_keepcnt(fd, PROBES)?;
+    sockopt::set_socket_keepalive(fd, true)
+}
+
+/// How a connection attempt ended; `None`: it goes on.
+pub(crate) fn connected(fd: &OwnedFd) -> Option<rustix::io::Result<()>> {
+    match sockopt::socket_error(fd) {
+        Ok(Ok(())) => {}
+        Ok(Err(e)) | Err(e) => return Some(Err(e)),
+    }
+    match rustix::net::getpeername(fd) {
+        Ok(_) => Some(Ok(())),
+        Err(Errno::NOTCONN) => None,
+        Err(e) => Some(Err(e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbs::Capabilities;
+
+    #[test]
+    fn the_silence_is_that_of_all_tries() {
+        let attr = |timeout, retry_cnt| AcceptAttr {
+            peer: Capabilities::empty(),
+            timeout,
+            retry_cnt,
+            rnr_retry: 7,
+            min_rnr_timer: 1,
+        };
+        assert_eq!(silence_max(&attr(0, 7)), None);
+        assert_eq!(silence_max(&attr(17, 6)), Some(Duration::from_nanos((4_096 << 17) * 7)));
+        assert_eq!(silence_max(&attr(1, 0)), Some(SILENCE_MIN));
+        assert_eq!(silence_max(&attr(31, 7)), Some(Duration::from_nanos((4_096 << 31) * 8)));
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_told_or_moved() {
+        let (_held, at) = listen("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        assert!(matches!(listen(at, false), Err(OpenError::TcpPortInUse(wanted)) if wanted == at));
+        let (_other, moved) = listen(at, true).unwrap();
+        assert!(moved.ip() == at.ip() && moved.port() != at.port());
+    }
+}
