@@ -6,6 +6,7 @@
 
 mod connections;
 mod faults;
+mod handovers;
 mod idle;
 mod instructions;
 mod loss;
@@ -14,6 +15,7 @@ mod matrix;
 mod measured;
 mod memory;
 mod nic;
+mod perf;
 mod place;
 mod process;
 mod processor;
@@ -23,6 +25,7 @@ mod rivals;
 mod same_host;
 mod sockets;
 mod stats;
+mod threads;
 mod two_hosts;
 
 use anyhow::Result;
@@ -97,6 +100,8 @@ enum Name {
     TwoHosts,
     /// Many connections beside a few, beside a queue pair for each, and what a resting one costs.
     Connections,
+    /// Sleeps, yields and wakes of a transfer: who switches, and who wakes whom.
+    Handovers,
     /// Processor time of daemons that nobody uses.
     Idle,
     /// Streams over a link that loses and delays packets, beside kernel TCP with cubic and with bbr.
@@ -107,7 +112,7 @@ enum Name {
 
 /// Runs the bench. The exit code says whether it was measured, not whether bars were met.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    if matches!(args.name, Name::TwoHosts | Name::Connections | Name::Idle | Name::Loss)
+    if matches!(args.name, Name::TwoHosts | Name::Connections | Name::Idle | Name::Loss | Name::Handovers)
         && let Some(status) = place::enter_namespace()?
     {
         return Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)));
@@ -122,6 +127,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Name::TwoHosts => ("two-hosts", two_hosts::run(&repo, args)?),
         Name::Connections => ("connections", connections::run(&repo, args)?),
         Name::Idle => ("idle", idle::run(&repo, args)?),
+        Name::Handovers => ("handovers", handovers::run(&repo, args)?),
         Name::Loss => ("loss", loss::run(&repo, args)?),
         Name::Instructions => ("instructions", instructions::run(&repo, args)?),
     };

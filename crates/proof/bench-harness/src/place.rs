@@ -19,8 +19,9 @@ use harness::repo::Repo;
 const INSIDE: &str = "RAAS_BENCH_INSIDE";
 /// The veth pair has this name on both sides, each in its namespace.
 pub(crate) const INTERFACE: &str = "bench0";
-/// Rivals look for interfaces in /sys, which shows those of the namespace that it was mounted in.
-const MOUNT_SYS: &str = "mount -t sysfs none /sys 2>/dev/null";
+/// Rivals look for interfaces in /sys, which shows those of the namespace that it was mounted in. `perf` looks for the
+/// kernel's events in a place below it.
+const MOUNT_SYS: &str = "mount -t sysfs none /sys 2>/dev/null; mount -t tracefs none /sys/kernel/tracing 2>/dev/null";
 /// Addresses of the two ends.
 const ADDRESSES: [&str; 2] = ["10.79.0.1", "10.79.0.2"];
 /// Addresses where both ends are on this host.
