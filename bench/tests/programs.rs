@@ -124,6 +124,27 @@ fn streams_at_the_same_time_are_measured_where_they_arrive() {
 }
 
 #[test]
+fn a_client_says_how_far_it_is_while_it_runs() {
+    for test in ["lat", "bw"] {
+        let mut server = Running::start(SOCKBENCH, &["server", "--transport", "tcp", "--at", "127.0.0.1:0"]);
+        let to = server.line("ready ");
+        let words = ["client", "--transport", "tcp", "--to", &to, "--test", test, "--size", "64", "--seconds", "1"];
+        let mut client = Running::start(SOCKBENCH, &words);
+        let mut messages = || -> u64 {
+            client.say("");
+            client.line("messages ").parse().expect("a number")
+        };
+        let first = messages();
+        while messages() == first {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let report: Value = serde_json::from_str(&client.end()).expect("a report");
+        assert!(report["path"] == "tcp", "{report}");
+        server.end();
+    }
+}
+
+#[test]
 fn a_congestion_control_that_the_kernel_lacks_is_named() {
     let list = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
     if list.split_whitespace().any(|name| name == "bbr") {

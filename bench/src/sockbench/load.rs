@@ -1,5 +1,7 @@
 //! Ping-pong and streams on one connection, and the serving side of every test.
 
+use std::io::BufRead;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -19,6 +21,23 @@ const LARGE_BYTES: u32 = 4096;
 const RECEIVE_BYTES: u32 = 64 << 10;
 /// Share of the time that warms up, that is measured in batches, and that is measured one by one: tenths.
 const TENTHS: [u32; 3] = [1, 5, 4];
+
+/// Messages of a ping-pong or a stream so far; each way of a ping-pong is one.
+static MESSAGES: AtomicU64 = AtomicU64::new(0);
+
+fn note(messages: u64) {
+    // Only this thread writes it.
+    MESSAGES.store(MESSAGES.load(Ordering::Relaxed) + messages, Ordering::Relaxed);
+}
+
+/// Answers each line on stdin with `messages N`, until it ends.
+fn tell_messages() {
+    std::thread::spawn(|| {
+        for _ in std::io::stdin().lock().lines().map_while(Result::ok) {
+            println!("messages {}", MESSAGES.load(Ordering::Relaxed));
+        }
+    });
+}
 
 /// Serves one client to its end.
 pub(crate) fn serve(listener: &Listener) -> Result<()> {
@@ -65,6 +84,7 @@ pub(crate) fn run(link: &Link, spec: Spec, until: Until, cpu_of: &[u32]) -> Resu
     let server = spec.agree(link)?;
     let mut pids = vec![std::process::id(), server];
     pids.extend(cpu_of);
+    tell_messages();
     let before = cpu::of(&pids);
     let mut report = match (spec.test, until) {
         (Test::Lat, Until::Time(duration)) => ping_pong(link, spec, duration)?,
@@ -85,7 +105,9 @@ fn ping_pong(link: &Link, spec: Spec, duration: Duration) -> Result<Value> {
     let mut message = vec![0x5a; spec.size_bytes as usize];
     let mut trip = || -> std::io::Result<()> {
         link.write_all(&message)?;
-        link.read_exact(&mut message)
+        link.read_exact(&mut message)?;
+        note(2);
+        Ok(())
     };
     let phase = |tenths: u32| Instant::now() + duration * tenths / 10;
     let [warm_up, batched, single] = TENTHS;
@@ -138,6 +160,7 @@ fn stream(link: &Link, spec: Spec, until: Until) -> Result<Value> {
             link.write_all(&message)?;
         }
         sent += u64::from(writes);
+        note(writes.into());
     }
     link.finish()?;
     let bytes = read_u64(link)?;

@@ -2,7 +2,7 @@
 //! kernel TCP between two namespaces. Owns the cases and the table. It has no bar.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -31,13 +31,12 @@ const LIMIT: Duration = Duration::from_secs(120);
 const COLUMNS: [&str; 9] =
     ["ran_us", "queued_us", "slept", "gave_way", "yields", "futexes", "waits", "sends", "receives"];
 
-/// Figures of a second, by what they are about.
+/// Figures of a message, by what they are about.
 type Figures = BTreeMap<(String, String), f64>;
 
 /// One run of one side.
 #[derive(Debug, Default)]
 struct Run {
-    gb_per_s: f64,
     msgs_per_s: f64,
     /// Of each thread (`process thread`) and column.
     threads: Figures,
@@ -67,9 +66,9 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
             }
         }
         println!("{case}: {rounds} rounds done");
-        findings.rows.extend(rows(case, &runs));
+        findings.rows.extend(rows(case, bytes, &runs));
         for (transport, runs) in TRANSPORTS.iter().zip(&runs) {
-            let figure = figure(case, transport, runs);
+            let figure = figure(case, transport, bytes, runs);
             println!("{}", markdown(&figure));
             findings.figures.push(figure);
         }
@@ -101,59 +100,85 @@ impl Look<'_> {
         if transport == "raas" {
             processes.extend(["client daemon", "server daemon"].into_iter().zip(place.daemon_pids()));
         }
-        let mut run = self.look(&processes)?;
-        let report = client.wait_line("{", LIMIT).context("the client's report")?;
-        let report: Value = serde_json::from_str(&format!("{{{report}")).context("the client's report is not JSON")?;
+        let run = self.look(&processes, &mut client)?;
+        client.wait_line("{", LIMIT).context("the client's report")?;
         server.end();
-        // Each way of a ping-pong is a message.
-        let trips = report["half_rtt_us"].as_f64().map(|us| 1e6 / us);
-        run.msgs_per_s = report["msgs_per_s"].as_f64().or(trips).context("the client measured nothing")?;
-        run.gb_per_s = run.msgs_per_s * f64::from(bytes) / 1e9;
         Ok(run)
     }
 
-    /// All figures, of a second.
-    fn look(&self, processes: &[(&'static str, u32)]) -> Result<Run> {
+    /// All figures, of a message of the time in which they were counted.
+    fn look(&self, processes: &[(&'static str, u32)], client: &mut Beside) -> Result<Run> {
         let mut run = Run::default();
+        let mut names = BTreeMap::new();
         let with_daemons = processes.len() > TRANSPORTS.len();
         let counters = || if with_daemons { self.counters() } else { Ok(Figures::new()) };
         let snapshot = || processes.iter().map(|(_, pid)| threads::of(*pid)).collect::<Result<Vec<_>>>();
-        let (counted, before, begin) = (counters()?, snapshot()?, std::time::Instant::now());
+        let counted = counters()?;
+        let (before, begin, first) = (snapshot()?, Instant::now(), messages(client)?);
         std::thread::sleep(Duration::from_secs_f64(self.seconds));
-        let (after, took) = (snapshot()?, begin.elapsed().as_secs_f64());
-        for (key, value) in counters()? {
-            let added = value - counted.get(&key).copied().unwrap_or_default();
-            *run.counters.entry(key).or_default() += added / begin.elapsed().as_secs_f64();
-        }
-        let mut names = BTreeMap::new();
+        let (after, took, last) = (snapshot()?, begin.elapsed(), messages(client)?);
+        let count = (last - first).max(1.0);
+        run.msgs_per_s = count / took.as_secs_f64();
+        // Asking a daemon takes a moment, in which it goes on.
+        let later = counters()?.into_iter();
+        let since = |key: &_, value: f64| value - counted.get(key).copied().unwrap_or_default();
+        let all_count = count * begin.elapsed().as_secs_f64() / took.as_secs_f64();
+        run.counters = later
+            .map(|(key, value)| {
+                let added = since(&key, value);
+                (key, added / all_count)
+            })
+            .collect();
         for (((role, _), before), after) in processes.iter().zip(&before).zip(&after) {
             for (id, thread) in after {
                 let name = format!("{role} {}", thread.name);
-                add(&mut run.threads, &name, &thread.since(before.get(id)), took);
+                add(&mut run.threads, &name, &thread.since(before.get(id)), count);
                 names.insert(*id, name);
             }
         }
         if self.with_perf {
             let pids: Vec<u32> = processes.iter().map(|(_, pid)| *pid).collect();
-            for (id, calls) in perf::calls(&pids, self.seconds)? {
-                let Some(name) = names.get(&id) else { continue };
-                for (kind, count) in calls {
-                    *run.threads.entry((name.clone(), kind.to_owned())).or_default() += count / self.seconds;
-                }
-            }
-            let file = self.place.file("perf.data");
-            for ((waker, woken), count) in perf::wakes(&file, self.seconds)? {
-                let Some(woken) = names.get(&woken) else { continue };
-                let waker = match waker {
-                    0 => "an interrupt",
-                    _ => names.get(&waker).map_or("another program", String::as_str),
-                };
-                *run.wakes.entry((waker.to_owned(), woken.clone())).or_default() += count / self.seconds;
-            }
+            self.look_with_perf(&pids, &names, client, &mut run)?;
         }
         // The load must have lasted to the end of the last look.
         snapshot().context("the load ended before it was looked at")?;
         Ok(run)
+    }
+
+    fn look_with_perf(
+        &self,
+        pids: &[u32],
+        names: &BTreeMap<u32, String>,
+        client: &mut Beside,
+        run: &mut Run,
+    ) -> Result<()> {
+        let (calls, count) = self.counting(client, || perf::calls(pids, self.seconds))?;
+        for (id, calls) in calls {
+            let Some(name) = names.get(&id) else { continue };
+            for (kind, calls) in calls {
+                *run.threads.entry((name.clone(), kind.to_owned())).or_default() += calls / count;
+            }
+        }
+        let file = self.place.file("perf.data");
+        let ((), count) = self.counting(client, || perf::record_wakes(&file, self.seconds))?;
+        for ((waker, woken), wakes) in perf::wakes(&file)? {
+            let Some(woken) = names.get(&woken) else { continue };
+            let waker = match waker {
+                0 => "an interrupt",
+                _ => names.get(&waker).map_or("another program", String::as_str),
+            };
+            *run.wakes.entry((waker.to_owned(), woken.clone())).or_default() += wakes / count;
+        }
+        Ok(())
+    }
+
+    /// Runs `perf`, which looks for the seconds of a look, and says how many messages that were: it takes time to start
+    /// and to end too.
+    fn counting<T>(&self, client: &mut Beside, perf: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
+        let (begin, first) = (Instant::now(), messages(client)?);
+        let found = perf()?;
+        let count = messages(client)? - first;
+        Ok((found, (count * self.seconds / begin.elapsed().as_secs_f64()).max(1.0)))
     }
 
     /// All counters of both daemons.
@@ -172,25 +197,32 @@ impl Look<'_> {
     }
 }
 
+/// Messages so far.
+fn messages(client: &mut Beside) -> Result<f64> {
+    client.say("")?;
+    client.wait_line("messages ", LIMIT)?.parse().context("a number of messages")
+}
+
 /// Threads of one name count together.
-fn add(figures: &mut Figures, name: &str, thread: &Thread, seconds: f64) {
+fn add(figures: &mut Figures, name: &str, thread: &Thread, messages: f64) {
     let values = [thread.ran_ns / 1e3, thread.queued_ns / 1e3, thread.slept, thread.gave_way];
     for (column, value) in COLUMNS.iter().zip(values) {
-        *figures.entry((name.to_owned(), (*column).to_owned())).or_default() += value / seconds;
+        *figures.entry((name.to_owned(), (*column).to_owned())).or_default() += value / messages;
     }
 }
 
-/// Everything that all threads did, of RaaS beside TCP, for a gigabyte and for a message.
-fn rows(case: &str, runs: &[Vec<Run>; 2]) -> Vec<Row> {
-    let units: [(&str, fn(&Run) -> f64); 2] = [("GB", |run| run.gb_per_s), ("message", |run| run.msgs_per_s)];
+/// Everything that all threads did, of RaaS beside TCP: of a message, of a stream for a gigabyte too.
+fn rows(case: &str, bytes: u32, runs: &[Vec<Run>; 2]) -> Vec<Row> {
+    let units: &[(&str, f64)] = if is_stream(bytes) { &[("message", 1.0), ("GB", 1e9)] } else { &[("message", 1.0)] };
     let what: [(&str, &[&str]); 3] =
         [("sleeps", &["slept"]), ("switches", &["slept", "gave_way"]), ("yields", &["yields"])];
     let mut rows = vec![];
-    for (unit, per_s) in units {
+    for (unit, bytes_of_unit) in units {
+        let scale = if *unit == "GB" { bytes_of_unit / f64::from(bytes) } else { 1.0 };
         for (name, columns) in what {
             let value = |run: &Run| {
                 let of = run.threads.iter().filter(|((_, column), _)| columns.contains(&column.as_str()));
-                of.map(|(_, value)| value).sum::<f64>() / per_s(run)
+                of.map(|(_, value)| value * scale).sum::<f64>()
             };
             let [ours, rival] = runs.each_ref().map(|runs| runs.iter().map(value).collect());
             let series = Series {
@@ -207,50 +239,54 @@ fn rows(case: &str, runs: &[Vec<Run>; 2]) -> Vec<Row> {
     rows
 }
 
+/// Whether messages are so long that gigabytes count.
+fn is_stream(bytes: u32) -> bool {
+    bytes >= 4096
+}
+
 /// Medians of the rounds, of a gigabyte and of a message.
-fn figure(case: &str, transport: &str, runs: &[Run]) -> Value {
+fn figure(case: &str, transport: &str, bytes: u32, runs: &[Run]) -> Value {
     let medians = |of: fn(&Run) -> &Figures| {
         let keys: BTreeSet<&(String, String)> = runs.iter().flat_map(|run| of(run).keys()).collect();
-        let list = keys.into_iter().map(|key| {
-            let each = |per_s: fn(&Run) -> f64| {
-                let values = runs.iter().map(|run| of(run).get(key).copied().unwrap_or_default() / per_s(run));
-                spread(&values.collect::<Vec<_>>()).map_or(0.0, |s| s.median)
-            };
-            json!({ "of": key.0, "what": key.1, "a_gb": each(|run| run.gb_per_s), "a_message": each(|run| run.msgs_per_s) })
+        let list = keys.into_iter().filter_map(|key| {
+            let values: Vec<f64> = runs.iter().map(|run| of(run).get(key).copied().unwrap_or_default()).collect();
+            let median = spread(&values)?.median;
+            let of_gb = median * 1e9 / f64::from(bytes);
+            (median > 0.0).then(|| json!({ "of": key.0, "what": key.1, "a_gb": of_gb, "a_message": median }))
         });
-        list.filter(|line| line["a_gb"].as_f64().is_some_and(|value| value > 0.0)).collect::<Vec<_>>()
+        list.collect::<Vec<_>>()
     };
-    let rate = |of: fn(&Run) -> f64| spread(&runs.iter().map(of).collect::<Vec<_>>()).map(|s| s.median);
+    let rate = spread(&runs.iter().map(|run| run.msgs_per_s).collect::<Vec<_>>()).map(|s| s.median);
     json!({
-        "case": case, "transport": transport, "gb_per_s": rate(|run| run.gb_per_s),
-        "msgs_per_s": rate(|run| run.msgs_per_s), "threads": medians(|run| &run.threads),
-        "wakes": medians(|run| &run.wakes), "counters": medians(|run| &run.counters),
+        "case": case, "transport": transport, "size_bytes": bytes, "msgs_per_s": rate,
+        "threads": medians(|run| &run.threads), "wakes": medians(|run| &run.wakes),
+        "counters": medians(|run| &run.counters),
     })
 }
 
 /// The tables of docs/benchmarks.md: of streams for a gigabyte, of small messages for a thousand of them.
 fn markdown(figure: &Value) -> String {
-    let of_gb = figure["case"].as_str().is_some_and(|case| case.contains("stream"));
-    let (key, scale, unit) = if of_gb { ("a_gb", 1.0, "a GB") } else { ("a_message", 1e3, "a thousand messages") };
-    let lines = |list: &Value| list.as_array().cloned().unwrap_or_default();
-    let mut out = format!("\n{} over {}, {unit}\n\n| thread |", figure["case"], figure["transport"]);
+    let bytes = figure["size_bytes"].as_u64().and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or_default();
+    let (key, scale, unit) =
+        if is_stream(bytes) { ("a_gb", 1.0, "a GB") } else { ("a_message", 1e3, "a thousand messages") };
+    let lines = |list: &str| figure[list].as_array().cloned().unwrap_or_default();
+    let word = |line: &Value, key: &str| line[key].as_str().unwrap_or_default().to_owned();
+    let count = |line: &Value| line[key].as_f64().unwrap_or_default() * scale;
+    let mut out = format!("\n{} over {}, {unit}\n\n| thread |", word(figure, "case"), word(figure, "transport"));
     let heads = COLUMNS.map(|column| format!(" {} |", column.replace("_us", ", us").replace('_', " ")));
     out += &format!("{}\n|{}\n", heads.concat(), "---|".repeat(COLUMNS.len() + 1));
     let mut threads: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
-    for line in lines(&figure["threads"]) {
-        let (of, what) = (line["of"].as_str().unwrap_or_default(), line["what"].as_str().unwrap_or_default());
-        threads.entry(of.to_owned()).or_default().insert(what.to_owned(), line[key].as_f64().unwrap_or_default());
+    for line in lines("threads") {
+        threads.entry(word(&line, "of")).or_default().insert(word(&line, "what"), count(&line));
     }
     for (name, columns) in threads {
         let cells =
-            COLUMNS.map(|column| columns.get(column).map_or(" - |".into(), |v| format!(" {} |", short(v * scale))));
+            COLUMNS.map(|column| columns.get(column).map_or(" - |".to_owned(), |v| format!(" {} |", short(*v))));
         out += &format!("| {name} |{}\n", cells.concat());
     }
     out += &format!("\n| waker | woken | {unit} |\n|---|---|---|\n");
-    for line in lines(&figure["wakes"]) {
-        let count = line[key].as_f64().unwrap_or_default() * scale;
-        let word = |key: &str| line[key].as_str().unwrap_or_default().to_owned();
-        out += &format!("| {} | {} | {} |\n", word("of"), word("what"), short(count));
+    for line in lines("wakes") {
+        out += &format!("| {} | {} | {} |\n", word(&line, "of"), word(&line, "what"), short(count(&line)));
     }
     out
 }
@@ -267,10 +303,13 @@ fn short(value: f64) -> String {
 mod tests {
     use super::*;
 
+    const BYTES: u32 = 64 << 10;
+
+    /// Figures of a GB, though they are kept for a message.
     fn run(slept: f64, yields: f64) -> Run {
         let key = |what: &str| ("client daemon raas-engine".to_owned(), what.to_owned());
+        let [slept, yields] = [slept, yields].map(|value| value * f64::from(BYTES) / 1e9);
         Run {
-            gb_per_s: 2.0,
             msgs_per_s: 1000.0,
             threads: BTreeMap::from([(key("slept"), slept), (key("gave_way"), slept), (key("yields"), yields)]),
             wakes: BTreeMap::from([(("client program sockbench".into(), "client daemon raas-engine".into()), slept)]),
@@ -280,29 +319,24 @@ mod tests {
 
     #[test]
     fn figures_are_of_a_gigabyte_and_of_a_message() {
-        let rows = rows("c", &[vec![run(10.0, 6.0)], vec![run(4.0, 0.0)]]);
-        let found: Vec<_> = rows.iter().map(|row| (row.series.case.as_str(), row.series.ours[0])).collect();
-        assert_eq!(
-            found,
-            [
-                ("c: sleeps a GB", 5.0),
-                ("c: switches a GB", 10.0),
-                ("c: yields a GB", 3.0),
-                ("c: sleeps a message", 0.01),
-                ("c: switches a message", 0.02),
-                ("c: yields a message", 0.006),
-            ]
-        );
-        assert_eq!(rows[0].series.rival_values, [2.0]);
+        let runs = [vec![run(5.0, 3.0)], vec![run(2.0, 0.0)]];
+        let rows = rows("c", BYTES, &runs);
+        let find = |name: &str| rows.iter().find(|row| row.series.case == name).map(|row| row.series.clone());
+        let found = |name: &str| find(name).map(|series| (series.ours[0] * 1e6).round() / 1e6);
+        assert_eq!([found("c: sleeps a GB"), found("c: switches a GB")], [Some(5.0), Some(10.0)]);
+        assert_eq!([found("c: yields a GB"), found("c: yields a message")], [Some(3.0), Some(0.000_197)]);
+        assert_eq!(find("c: sleeps a GB").map(|series| series.rival_values[0].round()), Some(2.0));
+        assert!(super::rows("c", 8, &runs).iter().all(|row| !row.series.case.contains("GB")));
     }
 
     #[test]
     fn the_table_has_a_line_for_each_thread_and_each_wake() {
-        let figure = figure("stream of 64 KiB", "raas", &[run(10.0, 6.0), run(10.0, 0.0), run(30.0, 0.0)]);
+        let figure = figure("stream of 64 KiB", "raas", BYTES, &[run(5.0, 6.0), run(5.0, 0.0), run(9.0, 0.0)]);
         let table = markdown(&figure);
         assert!(table.contains("| client daemon raas-engine | - | - | 5.0 | 5.0 | - |"), "{table}");
         assert!(table.contains("| client program sockbench | client daemon raas-engine | 5.0 |"), "{table}");
-        let small = markdown(&json!({"case": "messages", "wakes": figure["wakes"]}));
-        assert!(small.contains("a thousand messages") && small.contains("| 10.0 |"), "{small}");
+        let wake = json!({"of": "a", "what": "b", "a_message": 0.01});
+        let small = markdown(&json!({"case": "messages", "size_bytes": 8, "wakes": [wake]}));
+        assert!(small.contains("a thousand messages") && small.contains("| a | b | 10.0 |"), "{small}");
     }
 }

@@ -73,16 +73,24 @@ fn parse_calls(text: &str) -> BTreeMap<u32, BTreeMap<&'static str, f64>> {
     threads
 }
 
-/// How often each thread (0: an idle processor, so an interrupt) woke which other one in so many seconds, on the whole
-/// machine.
-pub(super) fn wakes(file: &Path, seconds: f64) -> Result<BTreeMap<(u32, u32), f64>> {
-    let (seconds, file) = (seconds.to_string(), file.to_str().context("a path of this bench is UTF-8")?);
+/// Writes down all wakes of the machine for so many seconds.
+pub(super) fn record_wakes(file: &Path, seconds: f64) -> Result<()> {
+    let (seconds, file) = (seconds.to_string(), text(file)?);
     let mut command = Command::new("perf");
     command.args(["record", "--quiet", "--all-cpus", "--event", WAKING, "--output", file]);
     let ended = child::run_quiet(command.args(["--", "sleep", &seconds]), LIMIT)?;
     ensure!(ended.success(), "perf record: {}\n{}", ended.describe(), ended.text(Stream::Err));
+    Ok(())
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))
+}
+
+/// How often each thread (0: an idle processor, so an interrupt) woke which other one while it was written down.
+pub(super) fn wakes(file: &Path) -> Result<BTreeMap<(u32, u32), f64>> {
     let mut command = Command::new("perf");
-    let ended = child::run_quiet(command.args(["script", "--input", file, "--fields", "tid,trace"]), LIMIT)?;
+    let ended = child::run_quiet(command.args(["script", "--input", text(file)?, "--fields", "tid,trace"]), LIMIT)?;
     ensure!(ended.success(), "perf script: {}\n{}", ended.describe(), ended.text(Stream::Err));
     Ok(parse_wakes(&ended.text(Stream::Out)))
 }
