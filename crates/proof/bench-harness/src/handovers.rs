@@ -24,8 +24,8 @@ const TRANSPORTS: [&str; 2] = ["raas", "tcp"];
 const SECONDS: f64 = 0.5;
 /// Before the first look: rings grow, windows open.
 const WARM_UP: Duration = Duration::from_millis(400);
-/// The load lasts longer than the looks by this, because the programs that look take time to start.
-const LOAD_EXTRA: f64 = 4.0;
+/// The load would last so long; it is ended when all was looked at.
+const LOAD_SECONDS: &str = "300";
 const LIMIT: Duration = Duration::from_secs(120);
 /// The figures of a thread, in the order of the table.
 const COLUMNS: [&str; 9] =
@@ -91,19 +91,16 @@ impl Look<'_> {
         let words = [program.as_str(), "server", "--transport", transport, "--at", &listen];
         let mut server = Beside::start(&mut place.command(End::Server, &words))?;
         let to = server.wait_line("ready ", READY_WITHIN)?;
-        let (load, size) = ((self.seconds * 3.0 + LOAD_EXTRA).to_string(), bytes.to_string());
+        let size = bytes.to_string();
         let words = [program.as_str(), "client", "--transport", transport, "--to", &to, "--test", test];
-        let words = [&words[..], &["--size", &size, "--seconds", &load]].concat();
+        let words = [&words[..], &["--size", &size, "--seconds", LOAD_SECONDS]].concat();
         let mut client = Beside::start(&mut place.command(End::Client, &words))?;
         std::thread::sleep(WARM_UP);
         let mut processes = vec![("client program", client.pid()), ("server program", server.pid())];
         if transport == "raas" {
             processes.extend(["client daemon", "server daemon"].into_iter().zip(place.daemon_pids()));
         }
-        let run = self.look(&processes, &mut client)?;
-        client.wait_line("{", LIMIT).context("the client's report")?;
-        server.end();
-        Ok(run)
+        self.look(&processes, &mut client)
     }
 
     /// All figures, of a message of the time in which they were counted.
@@ -152,7 +149,9 @@ impl Look<'_> {
         client: &mut Beside,
         run: &mut Run,
     ) -> Result<()> {
-        let (calls, count) = self.counting(client, || perf::calls(pids, self.seconds))?;
+        let file = self.place.file("perf.txt");
+        let ([first, last], calls) = perf::calls(pids, &file, self.seconds, || messages(client))?;
+        let count = (last - first).max(1.0);
         for (id, calls) in calls {
             let Some(name) = names.get(&id) else { continue };
             for (kind, calls) in calls {
@@ -160,8 +159,9 @@ impl Look<'_> {
             }
         }
         let file = self.place.file("perf.data");
-        let ((), count) = self.counting(client, || perf::record_wakes(&file, self.seconds))?;
-        for ((waker, woken), wakes) in perf::wakes(&file)? {
+        let ([first, last], wakes) = perf::wakes(&file, self.seconds, || messages(client))?;
+        let count = (last - first).max(1.0);
+        for ((waker, woken), wakes) in wakes {
             let Some(woken) = names.get(&woken) else { continue };
             let waker = match waker {
                 0 => "an interrupt",
@@ -170,15 +170,6 @@ impl Look<'_> {
             *run.wakes.entry((waker.to_owned(), woken.clone())).or_default() += wakes / count;
         }
         Ok(())
-    }
-
-    /// Runs `perf`, which looks for the seconds of a look, and says how many messages that were: it takes time to start
-    /// and to end too.
-    fn counting<T>(&self, client: &mut Beside, perf: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
-        let (begin, first) = (Instant::now(), messages(client)?);
-        let found = perf()?;
-        let count = messages(client)? - first;
-        Ok((found, (count * self.seconds / begin.elapsed().as_secs_f64()).max(1.0)))
     }
 
     /// All counters of both daemons.

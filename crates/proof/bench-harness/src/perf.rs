@@ -9,6 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::place::has;
+use super::process::Beside;
+use super::with_priority;
 use harness::child::{self, Stream};
 
 /// Kinds of calls, and the system calls of each.
@@ -19,6 +21,11 @@ pub(super) const CALLS: [(&str, &[&str]); 5] = [
     ("sends", &["sendmmsg", "sendmsg", "sendto", "write", "writev"]),
     ("receives", &["recvmmsg", "recvmsg", "recvfrom", "read", "readv"]),
 ];
+/// Calls of each thread, by kind.
+pub(super) type Calls = BTreeMap<u32, BTreeMap<&'static str, f64>>;
+/// How often one thread woke another, by waker and woken.
+pub(super) type Wakes = BTreeMap<(u32, u32), f64>;
+
 /// Where the kernel lists them.
 const EVENTS: &str = "/sys/kernel/tracing/events/syscalls";
 const WAKING: &str = "sched:sched_waking";
@@ -29,8 +36,7 @@ pub(super) fn missing() -> Option<String> {
     if !has("perf") {
         return Some("the program perf is not here".to_owned());
     }
-    let mut command = Command::new("perf");
-    let tried = child::run_quiet(command.args(["stat", "--all-cpus", "--event", WAKING, "true"]), LIMIT);
+    let tried = child::run_quiet(&mut perf(&["stat", "--all-cpus", "--event", WAKING, "true"]), LIMIT);
     match tried {
         Ok(ended) if ended.success() && Path::new(EVENTS).is_dir() => None,
         Ok(ended) if ended.success() => Some(format!("{EVENTS} is not there")),
@@ -39,24 +45,51 @@ pub(super) fn missing() -> Option<String> {
     }
 }
 
+/// Ahead of other work, as the measured programs are: they leave it nothing.
+fn perf(words: &[&str]) -> Command {
+    let words = [&["perf"], words].concat();
+    let words = with_priority(&words);
+    let (program, arguments) = words.split_first().unwrap_or((&"perf", &[]));
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command
+}
+
+/// Counts for so many seconds, and calls `measure` when that begins and when it ends: `perf` needs time to start and
+/// to end too.
+fn counting<T>(words: &[&str], seconds: f64, mut measure: impl FnMut() -> Result<T>) -> Result<[T; 2]> {
+    let script = format!("echo begin; sleep {seconds}; echo end");
+    let mut process = Beside::start(perf(words).args(["--", "sh", "-c", &script]))?;
+    process.wait_line("begin", LIMIT).context("perf")?;
+    let begin = measure()?;
+    process.wait_line("end", LIMIT).context("perf")?;
+    let end = measure()?;
+    process.end();
+    Ok([begin, end])
+}
+
 /// Calls that each thread of the processes makes in so many seconds, by kind.
-pub(super) fn calls(pids: &[u32], seconds: f64) -> Result<BTreeMap<u32, BTreeMap<&'static str, f64>>> {
+pub(super) fn calls<T>(
+    pids: &[u32],
+    file: &Path,
+    seconds: f64,
+    measure: impl FnMut() -> Result<T>,
+) -> Result<([T; 2], Calls)> {
     let names = CALLS.iter().flat_map(|(_, calls)| calls.iter());
     let there = names.filter(|call| Path::new(EVENTS).join(format!("sys_enter_{call}")).is_dir());
     let events = there.map(|call| format!("syscalls:sys_enter_{call}")).collect::<Vec<_>>().join(",");
     let pids = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-    let seconds = seconds.to_string();
-    let mut command = Command::new("perf");
-    command.args(["stat", "--field-separator", ",", "--per-thread", "--pid", &pids, "--event", &events]);
-    let ended = child::run_quiet(command.args(["--", "sleep", &seconds]), LIMIT)?;
-    let text = ended.text(Stream::Err);
-    ensure!(ended.success(), "perf stat: {}\n{text}", ended.describe());
-    Ok(parse_calls(&text))
+    let words = ["stat", "--field-separator", ",", "--per-thread", "--pid", &pids, "--event", &events];
+    let measured = counting(&[&words[..], &["--output", text(file)?]].concat(), seconds, measure)?;
+    let text = std::fs::read_to_string(file).context("perf stat wrote nothing")?;
+    let found = parse_calls(&text);
+    ensure!(!found.is_empty(), "perf stat counted nothing: {text}");
+    Ok((measured, found))
 }
 
 /// Lines `name-number,count,,syscalls:sys_enter_call,...`.
-fn parse_calls(text: &str) -> BTreeMap<u32, BTreeMap<&'static str, f64>> {
-    let mut threads: BTreeMap<u32, BTreeMap<&'static str, f64>> = BTreeMap::new();
+fn parse_calls(text: &str) -> Calls {
+    let mut threads = Calls::new();
     for line in text.lines() {
         let mut cells = line.split(',');
         let (Some(thread), Some(count), _, Some(event)) = (cells.next(), cells.next(), cells.next(), cells.next())
@@ -73,31 +106,23 @@ fn parse_calls(text: &str) -> BTreeMap<u32, BTreeMap<&'static str, f64>> {
     threads
 }
 
-/// Writes down all wakes of the machine for so many seconds.
-pub(super) fn record_wakes(file: &Path, seconds: f64) -> Result<()> {
-    let (seconds, file) = (seconds.to_string(), text(file)?);
-    let mut command = Command::new("perf");
-    command.args(["record", "--quiet", "--all-cpus", "--event", WAKING, "--output", file]);
-    let ended = child::run_quiet(command.args(["--", "sleep", &seconds]), LIMIT)?;
-    ensure!(ended.success(), "perf record: {}\n{}", ended.describe(), ended.text(Stream::Err));
-    Ok(())
-}
-
 fn text(path: &Path) -> Result<&str> {
     path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))
 }
 
-/// How often each thread (0: an idle processor, so an interrupt) woke which other one while it was written down.
-pub(super) fn wakes(file: &Path) -> Result<BTreeMap<(u32, u32), f64>> {
-    let mut command = Command::new("perf");
-    let ended = child::run_quiet(command.args(["script", "--input", text(file)?, "--fields", "tid,trace"]), LIMIT)?;
+/// How often each thread (0: an idle processor, so an interrupt) woke which other one in so many seconds, on the whole
+/// machine.
+pub(super) fn wakes<T>(file: &Path, seconds: f64, measure: impl FnMut() -> Result<T>) -> Result<([T; 2], Wakes)> {
+    let words = ["record", "--quiet", "--all-cpus", "--event", WAKING, "--output", text(file)?];
+    let measured = counting(&words, seconds, measure)?;
+    let ended = child::run_quiet(&mut perf(&["script", "--input", text(file)?, "--fields", "tid,trace"]), LIMIT)?;
     ensure!(ended.success(), "perf script: {}\n{}", ended.describe(), ended.text(Stream::Err));
-    Ok(parse_wakes(&ended.text(Stream::Out)))
+    Ok((measured, parse_wakes(&ended.text(Stream::Out))))
 }
 
 /// Lines `waker comm=name pid=woken prio=...`.
-fn parse_wakes(text: &str) -> BTreeMap<(u32, u32), f64> {
-    let mut wakes = BTreeMap::new();
+fn parse_wakes(text: &str) -> Wakes {
+    let mut wakes = Wakes::new();
     for line in text.lines() {
         let waker = line.split_whitespace().next().and_then(|word| word.parse().ok());
         // A name may have blanks and signs in it, so the last such word counts.
