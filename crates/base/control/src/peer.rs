@@ -54,6 +54,9 @@ pub enum PeerMessage {
         /// The sender keeps the lane's connections, to go on with them on the next incarnation. They go on if both ends
         /// say so. Otherwise they end with `reason`.
         resumes: bool,
+        /// The sender has nothing to send. If both ends say so, the next round does not follow at once, but when either
+        /// end needs it.
+        rests: bool,
     },
     /// Sent when nothing else was sent for a while. If it stays away, the peer may be dead.
     Heartbeat,

@@ -119,6 +119,7 @@ impl Host {
             lane_inflight_bytes_max: plan.lane_inflight_bytes_max,
             quantum_bytes: plan.quantum_bytes,
             connect_timeout: plan.connect_timeout,
+            lane_rest_after: plan.lane_rest_after,
             rest_after: plan.rest_after,
             ..EngineConfig::new(vec![address(index)])
         };

@@ -110,13 +110,21 @@ pub(crate) enum Input {
     Wanted { peer: IpAddr },
     LaneFailed { peer: IpAddr, reason: Reason },
     LaneReset { peer: IpAddr, detail: String },
+    LaneRests { peer: IpAddr },
     Answer { peer: IpAddr, answer: LaneAnswer },
 }
 
 impl Input {
     /// Whether the engine says it: its words and those of the links come by two queues.
     pub(crate) fn is_engines(&self) -> bool {
-        matches!(self, Self::Wanted { .. } | Self::LaneFailed { .. } | Self::LaneReset { .. } | Self::Answer { .. })
+        matches!(
+            self,
+            Self::Wanted { .. }
+                | Self::LaneFailed { .. }
+                | Self::LaneReset { .. }
+                | Self::LaneRests { .. }
+                | Self::Answer { .. }
+        )
     }
 }
 

@@ -72,6 +72,8 @@ pub struct HostPlan {
     pub window_packets: u32,
     /// Longest delay between a wake-up and the run that follows.
     pub wake_delay_max: Duration,
+    /// Lanes not used for so long give their queue pair up.
+    pub lane_rest_after: Option<Duration>,
     /// Connections not used for so long give the pages of their rings back.
     pub rest_after: Option<Duration>,
     /// Longest time between the two steps of that.
@@ -115,6 +117,7 @@ impl Default for HostPlan {
             max_gso_segments: 16,
             window_packets: 256,
             wake_delay_max: Duration::from_micros(20),
+            lane_rest_after: None,
             rest_after: Some(Duration::from_secs(1)),
             rest_gap_max: Duration::ZERO,
             daemon: DaemonPlan::default(),

@@ -21,6 +21,12 @@ use crate::ring_size::RingSize;
 /// a second passes in between.
 const REST_AFTER: Duration = Duration::from_secs(1);
 
+/// A lane that rests costs its next message some messages of the daemons, so it rests where minutes pass between uses.
+const LANE_REST_AFTER: Duration = Duration::from_secs(60);
+
+/// Shorter times would end in the middle of what goes over a slow lane, again and again.
+const LANE_REST_MIN: Duration = Duration::from_millis(100);
+
 /// Limits and tunables; every bound has its name here or in the crate's limits.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
@@ -84,6 +90,8 @@ pub struct EngineConfig {
     pub wires: BTreeMap<IpAddr, WirePolicy>,
     /// A connect fails after this long.
     pub connect_timeout: Duration,
+    /// A lane over which nothing went for so long gives its queue pair up until something is to be sent. `None`: never.
+    pub lane_rest_after: Option<Duration>,
     /// A connection that was not used for so long gives the pages of its rings back to the system, if the device allows
     /// it. `None`: never.
     pub rest_after: Option<Duration>,
@@ -151,6 +159,7 @@ impl EngineConfig {
             wire: WirePolicy::Auto,
             wires: BTreeMap::new(),
             connect_timeout: Duration::from_secs(10),
+            lane_rest_after: Some(LANE_REST_AFTER),
             rest_after: Some(REST_AFTER),
         }
     }
@@ -182,6 +191,13 @@ impl EngineConfig {
         range("lane_credits", self.lane_credits.into(), LANE_CREDITS_MIN.into(), LANE_CREDITS_MAX.into())?;
         range("send_bytes_max", self.send_bytes_max.into(), FRAME_BYTES_MIN.into(), FRAME_BYTES_MAX.into())?;
         range("srq_bytes_max", self.srq_bytes_max, SRQ_BYTES_MIN, SRQ_BYTES_MAX)?;
+        if self.lane_rest_after.is_some_and(|after| after < LANE_REST_MIN) {
+            return Err(SetupError::Config(format!(
+                "lane_rest_ms is {}: use 0, for never, or at least {}",
+                self.lane_rest_after.unwrap_or_default().as_millis(),
+                LANE_REST_MIN.as_millis()
+            )));
+        }
         let inflight_min = (4 * u64::from(self.quantum_bytes)).max(FLIGHT_BYTES_MIN);
         range("lane_inflight_bytes_max", self.lane_inflight_bytes_max, inflight_min, FLIGHT_BYTES_MAX)?;
         for (what, value) in [
@@ -320,6 +336,7 @@ mod tests {
         };
         refused(|c| c.addresses.clear(), "addresses");
         refused(|c| c.ring_bytes_default = 5000, "ring_bytes_default");
+        refused(|c| c.lane_rest_after = Some(Duration::from_micros(99)), "lane_rest_ms");
         refused(|c| c.lane_credits = 7, "lane_credits");
         refused(|c| c.srq_bytes_max = 1000, "srq_bytes_max");
         refused(|c| c.lane_inflight_bytes_max = 65536, "lane_inflight_bytes_max");

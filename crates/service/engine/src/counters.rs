@@ -16,8 +16,11 @@ pub(crate) struct Counters {
     pub(crate) violations: u64,
     pub(crate) lane_failures: u64,
     pub(crate) lane_resets: u64,
+    pub(crate) lane_rests: u64,
     pub(crate) device_refusals: u64,
     pub(crate) frames_sent: u64,
+    /// Records about connections in these.
+    pub(crate) records_sent: u64,
     pub(crate) frames_received: u64,
     pub(crate) writes_sent: u64,
     pub(crate) writes_received: u64,

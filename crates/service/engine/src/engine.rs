@@ -9,6 +9,7 @@ mod datagram;
 mod dial;
 mod growth;
 mod inspect;
+mod lane_rest;
 mod link;
 mod listen;
 mod recv;
@@ -270,6 +271,7 @@ impl Engine {
             if let Some(lane) = self.lanes.get_mut(id) {
                 lane.on_head_timer();
             }
+            self.wake_lane(id);
             self.lanes.queue(id);
             worked = true;
         }
@@ -279,6 +281,7 @@ impl Engine {
             worked = true;
         }
         worked |= self.run_credit_periods();
+        worked |= self.run_lane_rests(nic);
         let connects = &self.connects;
         self.timers.skip_stale(|id| connects.contains(id));
         worked
@@ -291,8 +294,14 @@ impl Engine {
             let Some(lane) = self.lanes.get_mut(id) else { continue };
             let scratch = &mut self.scratch.frame_out;
             let mut pump = Pump { lane, vqps: &mut self.vqps, scratch, counters: &mut self.counters };
+            let before = (pump.counters.writes_sent, pump.counters.records_sent);
             match pump.run(nic) {
-                Ok(sent) => worked |= sent,
+                Ok(sent) => {
+                    worked |= sent;
+                    if before != (self.counters.writes_sent, self.counters.records_sent) {
+                        lane.on_used(self.now);
+                    }
+                }
                 Err(e) => {
                     self.lanes.fail(id, e.to_string());
                     worked = true;
@@ -400,6 +409,7 @@ impl Engine {
                 has_work = true;
             }
             if has_work {
+                self.wake_lane(id);
                 self.lanes.queue(id);
             }
         }
@@ -410,7 +420,12 @@ impl Engine {
     fn try_release(&mut self, route: RouteId) {
         let Some(vqp) = self.vqps.get(route) else { return };
         let lane = vqp.lane().and_then(|id| self.lanes.get_mut(id));
-        if !vqp.is_over() || lane.as_ref().is_some_and(|l| l.may_name(vqp.last_wr())) {
+        let is_over = vqp.is_over();
+        if !is_over || lane.as_ref().is_some_and(|l| l.may_name(vqp.last_wr())) {
+            // The ends of a lane that rests tell each other what is over when it wakes.
+            if let Some(id) = vqp.lane().filter(|_| is_over) {
+                self.wake_lane(id);
+            }
             return;
         }
         if let Some(lane) = lane {

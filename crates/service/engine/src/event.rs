@@ -111,6 +111,12 @@ pub enum Event {
         /// What happened, for a person.
         detail: String,
     },
+    /// The lane was not used for long: its QP is destroyed, and its connections keep everything. Tell the peer daemon
+    /// (LaneReset that resumes and rests). [`Event::PeerWanted`] comes when something is to be sent.
+    LaneRests {
+        /// The host.
+        peer: IpAddr,
+    },
     /// The lane's QP failed and is destroyed; its connections were reset. Tell the peer daemon (LaneReset), make a new
     /// lane when wanted.
     LaneFailed {

@@ -196,6 +196,13 @@ pub(crate) enum Record {
     },
 }
 
+impl Record {
+    /// Whether it says nothing about a connection.
+    pub(crate) fn is_about_credits(&self) -> bool {
+        matches!(self, Self::Reclaim { .. } | Self::Yield { .. })
+    }
+}
+
 /// Bytes that are no frame of this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
@@ -377,6 +384,11 @@ impl<'a> FrameWriter<'a> {
     /// Bytes so far, with the header.
     pub(crate) fn len(&self) -> usize {
         self.buf.len()
+    }
+
+    /// Records so far.
+    pub(crate) fn records(&self) -> u16 {
+        self.records
     }
 
     /// Whether no record was written.

@@ -9,6 +9,7 @@
 //! Over 600 lines because the fields are private: each short method that reads or changes them stands beside them.
 
 pub(crate) mod pump;
+mod rest;
 mod row;
 
 use std::collections::VecDeque;
@@ -158,6 +159,18 @@ pub(crate) struct Lane {
     datagram: Option<DatagramPeer>,
     /// Connections wait for the next incarnation.
     resync: Option<Resync>,
+    /// No queue pair, because nothing used it; connections keep everything.
+    is_resting: bool,
+    /// When something last went over it that was more than credits.
+    used_at: Time,
+    /// The timer of rests is running.
+    has_rest_timer: bool,
+    /// The last work request that was more than credits.
+    last_use: u64,
+    /// A completion is wanted for it.
+    is_flush_due: bool,
+    /// The work request that was sent for that.
+    flush: u64,
     /// The queue pair failed: it is taken down at the end of the round, for this reason.
     failing: Option<String>,
     /// The peer's daemon says nothing.
@@ -219,6 +232,12 @@ impl Lane {
             rx_bytes: 0,
             datagram: None,
             resync: None,
+            is_resting: false,
+            used_at: Time::ZERO,
+            has_rest_timer: false,
+            is_flush_due: false,
+            last_use: 0,
+            flush: 0,
             failing: None,
             stall: None,
             resets: 0,
@@ -300,6 +319,7 @@ impl Lane {
 
     /// Somebody wants the lane. True: the daemon must dial.
     pub(crate) fn want(&mut self) -> bool {
+        self.is_resting = false;
         self.state == LaneState::Down && !std::mem::replace(&mut self.is_wanted, true)
     }
 
@@ -344,6 +364,11 @@ impl Lane {
         Ok(())
     }
 
+    /// The memory of control frames, of a lane without a queue pair.
+    pub(crate) fn take_frames(&mut self) -> Option<FrameMemory> {
+        if self.has_qp() { None } else { self.frames.take() }
+    }
+
     pub(crate) fn frames(&self) -> Option<&FrameMemory> {
         self.frames.as_ref()
     }
@@ -358,6 +383,7 @@ impl Lane {
     pub(crate) fn on_offered(&mut self, own: OwnEnd) {
         self.wire = None;
         self.state = LaneState::Offered;
+        self.is_resting = false;
         self.incarnation = own.incarnation;
         self.qpn = own.qpn;
         self.own = Some(own.endpoint);
@@ -388,7 +414,7 @@ impl Lane {
     /// Connections may use it. The connects that waited for it.
     pub(crate) fn on_ready(&mut self, now: Time) -> VecDeque<ConnectId> {
         self.state = LaneState::Up;
-        self.up_since = now;
+        (self.up_since, self.used_at) = (now, now);
         self.members.on_up(now);
         self.give_up_parked()
     }
@@ -412,6 +438,7 @@ impl Lane {
             || (self.heads_due && !self.lazy_heads.is_empty())
             || self.rx.is_due()
             || self.tx.has_excess()
+            || self.is_flush_due
     }
 
     /// Whether a frame may leave.
@@ -672,6 +699,7 @@ impl Lane {
     pub(crate) fn forget_queue_pair(&mut self) {
         self.state = LaneState::Down;
         self.failing = None;
+        self.is_flush_due = false;
         self.tx = SendCredits::default();
         self.rx = RecvCredits::default();
         self.is_stalled = false;
@@ -691,6 +719,7 @@ impl Lane {
     pub(crate) fn clear(&mut self) {
         self.forget_queue_pair();
         self.is_wanted = false;
+        self.is_resting = false;
         self.frame_sent = 0;
         self.frame_received = 0;
         self.reset_times.clear();
@@ -700,10 +729,11 @@ impl Lane {
         self.members.clear();
     }
 
-    /// The connections wait for the next incarnation, which the daemons make by themselves. `unsent`: those whose Open
+    /// The connections wait for the next incarnation, which the daemons make by themselves, or for their next use, if the
+    /// lane `rests`. `unsent`: those whose Open
     /// never left, the oldest last; `unanswered`: Opens of the peer that still wait for an answer.
-    pub(crate) fn keep_connections(&mut self, resync: Resync, unsent: Vec<RouteId>, unanswered: u32) {
-        self.is_wanted = true;
+    pub(crate) fn keep_connections(&mut self, resync: Resync, unsent: Vec<RouteId>, unanswered: u32, rests: bool) {
+        (self.is_wanted, self.is_resting) = (!rests, rests);
         self.opens_received = unanswered;
         self.opens.extend(unsent.into_iter().rev());
         self.resync = Some(resync);

@@ -138,6 +138,8 @@ pub(crate) const REST_PACE: Duration = Duration::from_millis(1);
 /// Ticks for which a rest is put off because something is in the way; then the connection is left alone until it is
 /// used.
 pub(crate) const REST_TRIES_MAX: u8 = 16;
+/// Looks at a lane in the time after which it rests.
+pub(crate) const LANE_REST_TICKS: u32 = 4;
 /// The device's counters are read so often for [`crate::EngineTotals`].
 pub(crate) const DEVICE_SAMPLE: Duration = Duration::from_secs(1);
 

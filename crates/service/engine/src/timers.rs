@@ -21,6 +21,7 @@ pub(crate) struct Timers {
     connects_kept: usize,
     heads: VecDeque<(Time, LaneId)>,
     credits: VecDeque<(Time, LaneId)>,
+    lane_rests: VecDeque<(Time, LaneId)>,
     orphans: VecDeque<(Time, AppId)>,
 }
 
@@ -51,6 +52,10 @@ impl Timers {
         self.credits.push_back((at, lane));
     }
 
+    pub(crate) fn start_lane_rest(&mut self, at: Time, lane: LaneId) {
+        self.lane_rests.push_back((at, lane));
+    }
+
     pub(crate) fn start_orphan(&mut self, at: Time, app: AppId) {
         self.orphans.push_back((at, app));
     }
@@ -65,6 +70,10 @@ impl Timers {
 
     pub(crate) fn due_credits(&mut self, now: Time) -> Option<LaneId> {
         due(&mut self.credits, now)
+    }
+
+    pub(crate) fn due_lane_rest(&mut self, now: Time) -> Option<LaneId> {
+        due(&mut self.lane_rests, now)
     }
 
     pub(crate) fn due_orphan(&mut self, now: Time) -> Option<AppId> {
@@ -84,7 +93,8 @@ impl Timers {
         let heads = self.heads.front().map(|e| e.0);
         let credits = self.credits.front().map(|e| e.0);
         let orphan = self.orphans.front().map(|e| e.0);
-        [connect, heads, credits, orphan].into_iter().flatten().min()
+        let rest = self.lane_rests.front().map(|e| e.0);
+        [connect, heads, credits, rest, orphan].into_iter().flatten().min()
     }
 }
 

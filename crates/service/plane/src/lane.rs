@@ -1,6 +1,6 @@
 //! What the control plane asks an engine about lanes, and what the engine answers.
 //!
-//! Owns the two vocabularies. Each question but `Reset`, `Ready`, `Lost` and `PeerSilent` gets exactly one answer, with
+//! Owns the two vocabularies. Each question but `Reset`, `Rest`, `Ready`, `Lost` and `PeerSilent` gets exactly one answer, with
 //! the same round; answers come after every event that the engine made before.
 
 use std::net::IpAddr;
@@ -45,6 +45,12 @@ pub enum LaneCommand {
     },
     /// The peer gave its queue pair up: so does this side, and keeps the connections.
     Reset {
+        /// Which peer.
+        peer: IpAddr,
+    },
+    /// The peer gave its queue pair up because it has nothing to send: so does this side, and keeps the connections until
+    /// either side needs the lane.
+    Rest {
         /// Which peer.
         peer: IpAddr,
     },

@@ -4,7 +4,8 @@
 //! only the peer's reset; after that it may begin the next round. So a message of an old round that is still on its way
 //! cannot be taken for one of the new round, and no lane is made before the peer has given the old one up.
 //!
-//! If the resets of both sides say `resumes`, the next round follows at once. In it the engines tell each other what
+//! If the resets of both sides say `resumes`, the next round follows at once; if both say `rests` too, it follows when
+//! either side needs it. In it the engines tell each other what
 //! arrived, one message of each side at a time, between their offers and their readies.
 //!
 //! Owns that order, no I/O. It must never tell the engine about an offer that belongs to another round.
@@ -36,6 +37,8 @@ pub(crate) enum RoundAction {
     },
     /// The peer gave the lane's queue pair up: so does the engine, and keeps its connections.
     Reset,
+    /// As `Reset`, because the peer has nothing to send; the engine says so if it has.
+    Rest,
     /// Both sides can use the lane.
     Ready,
     /// Tell the engine that the lane, or the wish for one, failed.
@@ -77,7 +80,10 @@ enum State {
     Draining {
         wanted: bool,
         resumes: bool,
+        rests: bool,
     },
+    /// Neither side has a queue pair, and both keep the connections until one of them is used.
+    Resting,
 }
 
 /// The rounds of one lane on one link.
@@ -110,13 +116,14 @@ impl LaneRound {
 
     /// Whether something is under way that must end in bounded time.
     pub(crate) fn is_pending(&self) -> bool {
-        !matches!(self.state, State::Idle | State::Up)
+        !matches!(self.state, State::Idle | State::Resting | State::Up)
     }
 
     /// The engine wants a lane.
     pub(crate) fn want(&mut self) {
         match &mut self.state {
             State::Idle => self.begin(None, false),
+            State::Resting => self.begin(None, true),
             State::Draining { wanted, .. } => *wanted = true,
             _ => {}
         }
@@ -151,7 +158,7 @@ impl LaneRound {
                 self.state = State::Idle;
                 // A peer whose offer we have, or whose offer is on its way, waits for ours.
                 if peer_offer.is_some() || self.resumes {
-                    self.send_reset(reason, false);
+                    self.send_reset(reason, false, false);
                 }
             }
         }
@@ -178,7 +185,7 @@ impl LaneRound {
             Ok(()) => self.ready(peer_ready),
             Err(reason) => {
                 self.actions.push_back(RoundAction::Lost(reason));
-                self.send_reset(reason, false);
+                self.send_reset(reason, false, false);
             }
         }
     }
@@ -222,7 +229,7 @@ impl LaneRound {
             }
             Err(reason) => {
                 self.actions.push_back(RoundAction::Lost(reason));
-                self.send_reset(reason, false);
+                self.send_reset(reason, false, false);
             }
         }
     }
@@ -235,33 +242,41 @@ impl LaneRound {
     /// The engine says that the lane failed; it has reset the connections itself.
     pub(crate) fn on_lane_failed(&mut self, reason: Reason) {
         if self.has_end() {
-            self.send_reset(reason, false);
+            self.send_reset(reason, false, false);
         }
     }
 
     /// The engine says that the queue pair failed; it keeps the connections.
     pub(crate) fn on_lane_reset(&mut self) {
         if self.has_end() {
-            self.send_reset(Reason::LaneFailed, true);
+            self.send_reset(Reason::LaneFailed, true, false);
+        }
+    }
+
+    /// The engine says that the lane is not used; it gave the queue pair up, and keeps the connections.
+    pub(crate) fn on_lane_rests(&mut self) {
+        if self.has_end() {
+            self.send_reset(Reason::LaneFailed, true, true);
         }
     }
 
     /// Whether the engine's word can be about this round: while it makes a new end, or none is connected, it is about
     /// an older lane.
     fn has_end(&self) -> bool {
-        !matches!(self.state, State::Idle | State::Making(_) | State::Draining { .. })
+        !matches!(self.state, State::Idle | State::Resting | State::Making(_) | State::Draining { .. })
     }
 
-    fn send_reset(&mut self, reason: Reason, resumes: bool) {
+    fn send_reset(&mut self, reason: Reason, resumes: bool, rests: bool) {
         let (lane, incarnation) = self.name;
-        self.actions.push_back(RoundAction::Send(PeerMessage::LaneReset { lane, incarnation, reason, resumes }));
-        self.state = State::Draining { wanted: false, resumes };
+        self.actions.push_back(RoundAction::Send(PeerMessage::LaneReset { lane, incarnation, reason, resumes, rests }));
+        self.state = State::Draining { wanted: false, resumes, rests };
     }
 
     /// The peer's offer.
     pub(crate) fn handle_offer(&mut self, offer: LaneOffer) -> Result<(), OutOfOrder> {
         match &mut self.state {
             State::Idle => self.begin(Some(offer), false),
+            State::Resting => self.begin(Some(offer), true),
             State::Making(peer_offer @ None) => *peer_offer = Some(offer),
             State::Offered => self.accept(offer),
             State::Draining { .. } => {}
@@ -310,13 +325,17 @@ impl LaneRound {
     }
 
     /// The peer gave the lane up, or confirms that we did.
-    pub(crate) fn handle_reset(&mut self, reason: Reason, resumes: bool) -> Result<(), OutOfOrder> {
+    pub(crate) fn handle_reset(&mut self, reason: Reason, resumes: bool, rests: bool) -> Result<(), OutOfOrder> {
         // Its limit is the peer's limit here.
         let reason = if reason == Reason::LocalLimit { Reason::PeerLimit } else { reason };
         match self.state {
             State::Idle => return Err(self.out_of_order("a reset")),
+            State::Resting if resumes => return Err(self.out_of_order("a reset that resumes")),
+            State::Draining { resumes: true, rests: true, wanted: false } if resumes && rests => {
+                self.state = State::Resting;
+            }
             State::Draining { resumes: true, .. } if resumes => self.begin(None, true),
-            State::Draining { wanted, resumes: kept } => {
+            State::Draining { wanted, resumes: kept, .. } => {
                 self.state = State::Idle;
                 if kept {
                     self.actions.push_back(RoundAction::Lost(reason));
@@ -325,14 +344,19 @@ impl LaneRound {
                     self.want();
                 }
             }
+            _ if resumes && rests => {
+                self.actions.push_back(RoundAction::Rest);
+                self.send_reset(reason, true, true);
+                self.state = State::Resting;
+            }
             _ if resumes => {
                 self.actions.push_back(RoundAction::Reset);
-                self.send_reset(reason, true);
+                self.send_reset(reason, true, false);
                 self.begin(None, true);
             }
             _ => {
                 self.actions.push_back(RoundAction::Lost(reason));
-                self.send_reset(reason, false);
+                self.send_reset(reason, false, false);
                 self.state = State::Idle;
             }
         }
@@ -347,6 +371,7 @@ impl LaneRound {
             State::Resuming { .. } => "being resumed",
             State::Up => "up",
             State::Draining { .. } => "being reset",
+            State::Resting => "resting",
         };
         OutOfOrder { message, state }
     }

@@ -311,6 +311,7 @@ impl<P: Provider> EngineThread<P> {
                 (peer, LaneAnswer::RoutesTaken { round, result: taken.map(|()| engine.lane_goes_on(peer)) })
             }
             LaneCommand::Reset { peer } => return engine.lane_reset(now, device, peer),
+            LaneCommand::Rest { peer } => return engine.lane_rest(now, device, peer),
             LaneCommand::Ready { peer } => return engine.lane_ready(now, device, peer),
             LaneCommand::Lost { peer, reason } => {
                 engine.lane_lost(now, device, peer, reason);

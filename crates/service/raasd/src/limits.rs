@@ -196,6 +196,17 @@ pub const LIMITS: &[Limit] = &[
             value: |c| u64::try_from(c.connect_timeout.as_millis()).unwrap_or(u64::MAX),
         },
     },
+    Limit {
+        key: "lane_rest_ms",
+        // 0, or longer than a message takes on any path; the configuration's check refuses what is in between.
+        min: 0,
+        max: HOUR_MS,
+        power_of_two: false,
+        target: Target::Engine {
+            set: |c, v| c.lane_rest_after = (v > 0).then(|| Duration::from_millis(v)),
+            value: |c| c.lane_rest_after.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
+        },
+    },
     daemon_limit!(clients_max, 0, 65_536),
     daemon_limit!(clients_per_user_max, 0, 65_536),
     daemon_limit!(client_queue_max, 16, 1 << 20),

@@ -61,6 +61,7 @@ impl World {
             Input::Wanted { peer } => plane.peers.handle_wanted(now, peer),
             Input::LaneFailed { peer, reason } => plane.peers.on_lane_failed(now, peer, reason),
             Input::LaneReset { peer, detail } => plane.peers.on_lane_reset(now, peer, &detail),
+            Input::LaneRests { peer } => plane.peers.on_lane_rests(now, peer),
             Input::Answer { peer, answer } => plane.peers.on_answer(now, peer, answer),
         }
         self.settle_plane(host);

@@ -233,6 +233,7 @@ impl World {
             }
             engine::Event::LaneFailed { peer, reason, detail } => self.on_lane_failed(host, peer, reason, &detail),
             engine::Event::LaneReset { peer, detail } => self.on_lane_reset(host, peer, detail),
+            engine::Event::LaneRests { peer } => self.on_lane_rests(host, peer),
             engine::Event::StrangePort { peer, found, .. } => {
                 let detail = format!("host {host} saw {peer} send from port {found}, but each host sends from its own");
                 self.checks.fail(now, "unexplained", detail);

@@ -64,6 +64,13 @@ impl World {
                 self.on_lane_waits(host, peer);
                 None
             }
+            LaneCommand::Rest { peer } => {
+                engine.lane_rest(now, tap, peer);
+                if let Some(other) = self.host_at(peer) {
+                    self.checks.causes.on_lane_reset(now, host, other);
+                }
+                None
+            }
             LaneCommand::Ready { peer } => {
                 engine.lane_ready(now, tap, peer);
                 self.trace.note(now, "lane {} to {} is up", &[host as u64, u64::from(last_byte(peer))]);
@@ -151,6 +158,16 @@ impl World {
         self.on_given_up(host, peer);
         self.on_lane_waits(host, peer);
         self.tell_plane(host, Input::LaneReset { peer, detail });
+    }
+
+    /// The engine gave a lane's queue pair up because nothing used it.
+    pub(super) fn on_lane_rests(&mut self, host: usize, peer: std::net::IpAddr) {
+        let now = self.now;
+        self.trace.text(now, || format!("lane {host} to {peer} rests"));
+        let Some(other) = self.host_at(peer) else { return };
+        self.checks.causes.on_lane_reset(now, host, other);
+        self.on_given_up(host, peer);
+        self.tell_plane(host, Input::LaneRests { peer });
     }
 
     /// The engine has no queue pair for a lane until the control plane asks for the next one.

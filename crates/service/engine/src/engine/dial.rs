@@ -20,7 +20,7 @@ impl Engine {
             return Err(Reason::Policy);
         }
         let known = self.lanes.to(host).and_then(|id| self.lanes.get(id));
-        if known.is_some_and(|lane| lane.state() != LaneState::Down || lane.is_wanted()) {
+        if known.is_some_and(|lane| lane.state() != LaneState::Down || lane.is_wanted() || lane.is_resting()) {
             return Ok(());
         }
         let lanes = &self.lanes;

@@ -127,6 +127,7 @@ impl Engine {
                 ("violations", c.violations),
                 ("lane_failures", c.lane_failures),
                 ("lane_resets", c.lane_resets),
+                ("lane_rests", c.lane_rests),
                 ("device_refusals", c.device_refusals + self.recv.failures()),
                 ("frames_sent", c.frames_sent),
                 ("frames_received", c.frames_received),

@@ -189,6 +189,7 @@ impl Engine {
         let Some(lane) = self.lanes.get_mut(id) else { return };
         let parked = lane.on_ready(self.now);
         self.lanes.queue(id);
+        self.watch_lane_rest(id);
         self.on_datagram_peer_ready(id);
         for connect in parked {
             self.place_connect(nic, connect);

@@ -152,6 +152,7 @@ impl Engine {
         let (at, awaited) = (vqp.at(), vqp.is_awaited(waiting::READABLE));
         if let Some(lane) = self.lanes.get_mut(id) {
             lane.count_received(bytes);
+            lane.touch(self.now);
         }
         self.counters.writes_received += 1;
         self.counters.data_bytes += u64::from(bytes);
@@ -169,7 +170,12 @@ impl Engine {
         self.counters.frames_received += 1;
         self.lanes.queue(id);
         for record in records {
-            self.on_record(nic, id, record?)?;
+            let record = record?;
+            let now = self.now;
+            if let Some(lane) = self.lanes.get_mut(id).filter(|_| !record.is_about_credits()) {
+                lane.touch(now);
+            }
+            self.on_record(nic, id, record)?;
         }
         Ok(())
     }

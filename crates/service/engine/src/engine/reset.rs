@@ -68,7 +68,7 @@ impl Engine {
         }
         self.counters.lane_resets += 1;
         self.destroy_lane_qp(nic, id);
-        self.keep_connections(id);
+        self.keep_connections(id, false);
         if let Some(detail) = failure {
             self.events.push_back(Event::LaneReset { peer, detail });
         }
@@ -87,7 +87,7 @@ impl Engine {
     }
 
     /// Takes the lane's connections out of all its queues, and notes what is to be reported of them.
-    fn keep_connections(&mut self, id: LaneId) {
+    pub(super) fn keep_connections(&mut self, id: LaneId, rests: bool) {
         let parked = self.parked_routes(id);
         let mut unanswered = parked.len() as u32;
         let mut resync = Resync::new(parked);
@@ -107,7 +107,7 @@ impl Engine {
                 }
             }
         }
-        lane.keep_connections(resync, unsent, unanswered);
+        lane.keep_connections(resync, unsent, unanswered, rests);
     }
 
     // ---- telling

@@ -77,8 +77,11 @@ impl Pump<'_> {
         let Some(slot) = self.lane.sendq.take_frame_slot() else { return false };
         let seq = self.lane.sendq.next();
         let mut writer = FrameWriter::new(self.scratch, self.lane.frame_bytes_max);
+        let about_credits = Self::fill_credits(self.lane, &mut writer);
         let has_end = Self::fill(self.lane, self.vqps, &mut writer, seq);
-        if writer.is_empty() && !self.lane.rx.is_due() {
+        self.counters.records_sent += u64::from(writer.records() - about_credits);
+        let is_flush = self.lane.take_flush();
+        if writer.is_empty() && !self.lane.rx.is_due() && !is_flush {
             self.lane.sendq.put_frame_slot(slot);
             return false;
         }
@@ -88,22 +91,26 @@ impl Pump<'_> {
         let sge = self.lane.frames.as_ref().and_then(|f| f.put(slot, self.scratch));
         let sge = sge.expect("the lane has frame memory while it is up, and the writer keeps to the slot's size");
         // Ends are signalled: the connection's memory is free when they are completed.
-        self.lane.sendq.stage_frame(sge, slot, has_end);
+        self.lane.sendq.stage_frame(sge, slot, has_end || is_flush);
         self.lane.tx.take();
         self.counters.frames_sent += 1;
         true
     }
 
-    /// Writes records until none is owed or the frame is full. True: among them is a Fin or Reset.
-    fn fill(lane: &mut Lane, vqps: &mut Connections, frame: &mut FrameWriter<'_>, seq: u64) -> bool {
-        let mut has_end = false;
-        // First, so that they fit any frame.
+    /// Writes what is to be said about credits, first, so that it fits any frame. How many records that is.
+    fn fill_credits(lane: &mut Lane, frame: &mut FrameWriter<'_>) -> u16 {
         if let Some(most) = lane.rx.take_reclaim() {
             frame.push(&Record::Reclaim { most });
         }
         if let Some(count) = lane.tx.give_up() {
             frame.push(&Record::Yield { count });
         }
+        frame.records()
+    }
+
+    /// Writes records until none is owed or the frame is full. True: among them is a Fin or Reset.
+    fn fill(lane: &mut Lane, vqps: &mut Connections, frame: &mut FrameWriter<'_>, seq: u64) -> bool {
+        let mut has_end = false;
         while let Some(nak) = lane.naks.front() {
             if !frame.push(&Record::OpenNak { route: nak.route, reason: nak.reason }) {
                 return has_end;

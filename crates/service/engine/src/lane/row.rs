@@ -23,6 +23,7 @@ impl Lane {
             _ if self.stall.is_some() => "stalled",
             LaneState::Up => "up",
             LaneState::Offered | LaneState::Accepted => "connecting",
+            LaneState::Down if self.is_resting => "resting",
             LaneState::Down if self.is_wanted => "connecting",
             LaneState::Down => "failed",
         };

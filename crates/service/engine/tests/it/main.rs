@@ -10,6 +10,7 @@ mod evil;
 mod faults;
 mod growth;
 mod hostile;
+mod lane_rest;
 mod lanes;
 mod late;
 mod links;

@@ -66,6 +66,7 @@ enum Link {
     Offer(LaneOffer),
     Ready,
     Reset { resumes: bool, reason: Reason },
+    Rest,
     Routes(LaneRoutes),
     RoutesTaken,
 }
@@ -100,6 +101,8 @@ pub(crate) struct World {
     draining: BTreeSet<(usize, usize)>,
     /// Ends whose connections wait for the next incarnation.
     resuming: BTreeSet<(usize, usize)>,
+    /// Ends that rest, and wanted the lane again before the other knew.
+    woken: BTreeSet<(usize, usize)>,
     /// What host 1 says wrongly, once, of what arrived.
     pub(crate) twist: Option<fn(&mut LaneRoutes)>,
     buf: Vec<u8>,
@@ -153,6 +156,7 @@ impl World {
             offered: BTreeSet::new(),
             draining: BTreeSet::new(),
             resuming: BTreeSet::new(),
+            woken: BTreeSet::new(),
             twist: None,
             buf: Vec::new(),
             steps: 0,
@@ -426,6 +430,13 @@ impl World {
                     self.forget_round(i, to);
                     self.draining.insert((i, to));
                     self.send_link(i, to, Link::Reset { resumes: true, reason: Reason::LaneFailed });
+                }
+            }
+            Event::LaneRests { peer } => {
+                if let Some(to) = self.hosts.iter().position(|h| h.addr == peer) {
+                    self.forget_round(i, to);
+                    self.draining.insert((i, to));
+                    self.send_link(i, to, Link::Rest);
                 }
             }
             Event::StrangePort { peer, found, expected } => h.strange_ports.push((peer, found, expected)),

@@ -64,6 +64,8 @@ struct Side {
 
 struct Net {
     sides: [Side; 2],
+    /// Engines that want the lane, and did not say so yet.
+    wakes: [bool; 2],
     seed: u64,
 }
 
@@ -75,7 +77,7 @@ impl Net {
             inbox: VecDeque::new(),
             next_qpn: n * 1_000_000,
         };
-        Self { sides: [side(1), side(2)], seed: seed.wrapping_mul(2).wrapping_add(1) }
+        Self { sides: [side(1), side(2)], wakes: [false; 2], seed: seed.wrapping_mul(2).wrapping_add(1) }
     }
 
     fn random(&mut self, n: u64) -> u64 {
@@ -101,6 +103,13 @@ impl Net {
                     engine.lost.push(reason);
                 }
                 RoundAction::Reset => self.sides[i].engine.reset(),
+                RoundAction::Rest => {
+                    self.sides[i].engine.reset();
+                    // Now and then it had something to send.
+                    if self.random(3) == 0 {
+                        self.wakes[i] = true;
+                    }
+                }
                 question => self.sides[i].engine.questions.push_back(question),
             }
         }
@@ -109,6 +118,10 @@ impl Net {
     /// One step of side `i`: a message, or an answer of its engine. False: nothing to do.
     fn step(&mut self, i: usize, engine_first: bool, may_fail: bool) -> bool {
         let fails = may_fail && self.random(8) == 0;
+        if std::mem::take(&mut self.wakes[i]) {
+            self.want(i);
+            return true;
+        }
         let side = &mut self.sides[i];
         if (engine_first || side.inbox.is_empty())
             && let Some(question) = side.engine.questions.pop_front()
@@ -150,7 +163,9 @@ impl Net {
             match message {
                 PeerMessage::LaneOffer(offer) => side.round.handle_offer(offer),
                 PeerMessage::LaneReady { .. } => side.round.handle_ready(),
-                PeerMessage::LaneReset { reason, resumes, .. } => side.round.handle_reset(reason, resumes),
+                PeerMessage::LaneReset { reason, resumes, rests, .. } => {
+                    side.round.handle_reset(reason, resumes, rests)
+                }
                 PeerMessage::LaneRoutes(routes) => side.round.handle_routes(routes),
                 PeerMessage::LaneRoutesTaken { .. } => side.round.handle_routes_taken(),
                 other => panic!("{other:?}"),
@@ -179,6 +194,16 @@ impl Net {
         self.drain(i);
     }
 
+    /// The engine gives its end up because nothing uses it.
+    fn rest(&mut self, i: usize) {
+        // The engine tells only of an end that it has.
+        if self.sides[i].engine.ready {
+            self.sides[i].engine.reset();
+            self.sides[i].round.on_lane_rests();
+            self.drain(i);
+        }
+    }
+
     fn assert_up(&self) {
         let [a, b] = &self.sides;
         assert!(a.engine.ready && b.engine.ready, "{:?} {:?}", a.round, b.round);
@@ -202,7 +227,7 @@ fn wishes_and_failures_at_any_moment_end_in_one_lane() {
         let mut net = Net::new(seed);
         for _ in 0..60 {
             let i = usize::from(net.random(2) == 1);
-            match net.random(12) {
+            match net.random(14) {
                 0 => net.want(i),
                 10 | 11 => {
                     // The engine tells only of an end that it has.
@@ -212,6 +237,7 @@ fn wishes_and_failures_at_any_moment_end_in_one_lane() {
                         net.drain(i);
                     }
                 }
+                12 | 13 => net.rest(i),
                 1 => {
                     let engine = &mut net.sides[i].engine;
                     (engine.peer_qpn, engine.ready, engine.resumes) = (None, false, None);
@@ -249,6 +275,44 @@ fn a_reset_that_resumes_comes_up_again_with_what_arrived() {
 }
 
 #[test]
+fn a_lane_that_rests_comes_up_again_whoever_wakes_first() {
+    for seed in 0..2000 {
+        let mut net = Net::new(seed);
+        net.want(0);
+        net.settle();
+        // Either end rests, or both at once; either wants it again, or both, before or after the other knows.
+        for i in 0..2 {
+            if seed % 3 == 2 || seed % 3 == i as u64 {
+                net.rest(i);
+            }
+        }
+        for _ in 0..seed % 7 {
+            let i = usize::from(net.random(2) == 1);
+            net.step(i, true, false);
+        }
+        if seed % 5 == 0 {
+            net.settle();
+            let is_up = net.sides.iter().all(|s| s.round.state == State::Up);
+            let rests = net.sides.iter().all(|s| s.round.state == State::Resting && !s.round.is_pending());
+            assert!(is_up || rests, "{:?} {:?}", net.sides[0].round, net.sides[1].round);
+        }
+        for i in 0..2 {
+            if seed % 4 < 2 || seed % 2 == i as u64 {
+                net.want(i);
+            }
+        }
+        net.settle();
+        // A wish that came while the lane was up is met by that lane.
+        if net.sides.iter().any(|s| s.round.state == State::Resting) {
+            net.want(1);
+            net.settle();
+        }
+        net.assert_up();
+        assert!(net.sides.iter().all(|s| s.engine.lost.is_empty()));
+    }
+}
+
+#[test]
 fn who_keeps_connections_alone_is_told_that_they_are_lost() {
     let mut round = LaneRound::new(0);
     round.want();
@@ -257,7 +321,7 @@ fn who_keeps_connections_alone_is_told_that_they_are_lost() {
     round.on_accepted(1, Ok(()));
     round.handle_ready().unwrap();
     round.on_lane_reset();
-    round.handle_reset(Reason::LaneFailed, false).unwrap();
+    round.handle_reset(Reason::LaneFailed, false, false).unwrap();
     let actions: Vec<_> = std::iter::from_fn(|| round.poll_action()).collect();
     assert_eq!(actions.last(), Some(&RoundAction::Lost(Reason::LaneFailed)), "{actions:?}");
     assert!(!round.is_pending());
@@ -279,7 +343,7 @@ fn an_old_answer_of_the_engine_is_not_taken() {
 fn a_peer_out_of_order_is_refused() {
     let mut round = LaneRound::new(0);
     assert_eq!(
-        round.handle_reset(Reason::LaneFailed, false).unwrap_err().to_string(),
+        round.handle_reset(Reason::LaneFailed, false, false).unwrap_err().to_string(),
         "the peer sent a reset while the lane is idle"
     );
     assert!(round.handle_ready().is_err());
@@ -294,7 +358,7 @@ fn the_peers_limit_is_called_so() {
     let mut round = LaneRound::new(0);
     round.want();
     round.on_offer_made(1, Ok(offer(1)));
-    round.handle_reset(Reason::LocalLimit, false).unwrap();
+    round.handle_reset(Reason::LocalLimit, false, false).unwrap();
     let actions: Vec<_> = std::iter::from_fn(|| round.poll_action()).collect();
     assert!(actions.contains(&RoundAction::Lost(Reason::PeerLimit)), "{actions:?}");
 }
@@ -307,6 +371,6 @@ fn a_wish_during_a_reset_begins_the_next_round() {
     round.on_lane_failed(Reason::LaneFailed);
     round.want();
     while round.poll_action().is_some() {}
-    round.handle_reset(Reason::LaneFailed, false).unwrap();
+    round.handle_reset(Reason::LaneFailed, false, false).unwrap();
     assert_eq!(round.poll_action(), Some(RoundAction::MakeOffer { round: 2 }));
 }

@@ -32,7 +32,9 @@ impl Peers {
         let handled = match message {
             PeerMessage::LaneOffer(offer) => established.round.handle_offer(offer),
             PeerMessage::LaneReady { .. } => established.round.handle_ready(),
-            PeerMessage::LaneReset { reason, resumes, .. } => established.round.handle_reset(reason, resumes),
+            PeerMessage::LaneReset { reason, resumes, rests, .. } => {
+                established.round.handle_reset(reason, resumes, rests)
+            }
             PeerMessage::LaneRoutes(routes) => established.round.handle_routes(routes),
             PeerMessage::LaneRoutesTaken { .. } => established.round.handle_routes_taken(),
             PeerMessage::Heartbeat => Ok(()),
@@ -113,6 +115,14 @@ impl Peers {
         }
     }
 
+    /// The engine says that the lane was not used for long: it gave the queue pair up, and keeps the connections.
+    pub fn on_lane_rests(&mut self, now: Time, peer: IpAddr) {
+        if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
+            established.round.on_lane_rests();
+            self.pump(now, peer);
+        }
+    }
+
     /// The engine says that the lane failed.
     pub fn on_lane_failed(&mut self, now: Time, peer: IpAddr, reason: Reason) {
         if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
@@ -136,6 +146,10 @@ impl Peers {
                 RoundAction::Reset => {
                     tracing::info!(%peer, "the peer resets the lane; its connections wait for a new queue pair");
                     PeerAction::Engine(LaneCommand::Reset { peer })
+                }
+                RoundAction::Rest => {
+                    tracing::debug!(%peer, "the lane rests");
+                    PeerAction::Engine(LaneCommand::Rest { peer })
                 }
                 RoundAction::Ready => {
                     tracing::info!(%peer, "lane is up");

@@ -258,7 +258,7 @@ fn a_lane_half_made_waits_for_a_peer_that_stands_still() {
 fn a_peer_out_of_order_loses_its_link() {
     for message in [
         PeerMessage::LaneReady { lane: 0, incarnation: 0 },
-        PeerMessage::LaneReset { lane: 0, incarnation: 0, reason: Reason::LaneFailed, resumes: false },
+        PeerMessage::LaneReset { lane: 0, incarnation: 0, reason: Reason::LaneFailed, resumes: false, rests: false },
         PeerMessage::Proof { mac: [0; 32] },
     ] {
         let mut peers = peers(1);

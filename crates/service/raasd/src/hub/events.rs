@@ -66,6 +66,7 @@ impl Hub {
                 }
                 self.peers.on_lane_failed(now, peer, reason);
             }
+            Event::LaneRests { peer } => self.peers.on_lane_rests(now, peer),
             Event::LaneReset { peer, detail } => {
                 self.peers.on_lane_reset(now, peer, &detail);
             }

@@ -89,7 +89,8 @@ fn messages_out_of_order_end_the_link() {
         let host = Host::started();
         let us = Host::new().address();
         let ready = PeerMessage::LaneReady { lane: 0, incarnation: 0 };
-        let reset = PeerMessage::LaneReset { lane: 0, incarnation: 0, reason: Reason::Closed, resumes: false };
+        let reset =
+            PeerMessage::LaneReset { lane: 0, incarnation: 0, reason: Reason::Closed, resumes: false, rests: false };
         let hello =
             PeerMessage::Hello { version: 1, release: String::new(), instance: 1, address: us, challenge: [0; 32] };
         for (n, message) in (1..).zip([ready, reset, hello, PeerMessage::Proof { mac: [0; 32] }]) {

@@ -90,7 +90,13 @@ fn a_reset_lane_is_made_anew_on_the_same_link() {
         let world = World::new();
         let (stream, accepted) = world.connect();
         let before = world.a.stat().lanes[0].qpn;
-        let reset = PeerMessage::LaneReset { lane: 0, incarnation: 1, reason: Reason::LaneFailed, resumes: false };
+        let reset = PeerMessage::LaneReset {
+            lane: 0,
+            incarnation: 1,
+            reason: Reason::LaneFailed,
+            resumes: false,
+            rests: false,
+        };
         world.middle.say_to_both(&reset);
         assert_eq!((reset_reason(stream), reset_reason(accepted)), (Reason::LaneFailed, Reason::LaneFailed));
         world.check_service();

@@ -9,6 +9,10 @@ use super::{Arrival, Link, World, addr};
 
 impl World {
     pub(super) fn dial(&mut self, i: usize, to: usize) {
+        if self.draining.contains(&(i, to)) {
+            self.woken.insert((i, to));
+            return;
+        }
         self.send_link(i, to, Link::Dial);
         self.offer(i, to);
     }
@@ -34,6 +38,7 @@ impl World {
         self.offered.remove(&(i, to));
         self.draining.remove(&(i, to));
         self.resuming.remove(&(i, to));
+        self.woken.remove(&(i, to));
     }
 
     pub(super) fn send_link(&mut self, from: usize, to: usize, message: Link) {
@@ -60,7 +65,7 @@ impl World {
     pub(super) fn on_link(&mut self, from: usize, i: usize, message: Link) {
         let now = self.now;
         self.hosts[i].wake();
-        if self.draining.contains(&(i, from)) && !matches!(message, Link::Reset { .. }) {
+        if self.draining.contains(&(i, from)) && !matches!(message, Link::Reset { .. } | Link::Rest) {
             return;
         }
         match message {
@@ -98,6 +103,18 @@ impl World {
                     h.engine.lane_lost(now, &mut h.nic, addr(from), Reason::Closed);
                     self.forget_round(i, from);
                     self.send_link(i, from, Link::Reset { resumes: false, reason: Reason::Closed });
+                }
+            }
+            Link::Rest => {
+                self.offered.remove(&(i, from));
+                if !self.draining.remove(&(i, from)) {
+                    let h = &mut self.hosts[i];
+                    h.engine.lane_rest(now, &mut h.nic, addr(from));
+                    self.send_link(i, from, Link::Rest);
+                }
+                self.resuming.insert((i, from));
+                if self.woken.remove(&(i, from)) {
+                    self.offer(i, from);
                 }
             }
             Link::Reset { resumes: true, reason } => {

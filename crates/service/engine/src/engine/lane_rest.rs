@@ -1,0 +1,89 @@
+//! Lanes at rest: a lane over which nothing goes gives its queue pair up, and gets a new one when something is to be
+//! sent.
+//!
+//! Owns when that happens. It must never let a lane rest while it has something to send, or while it is not known
+//! whether everything arrived. Both ends may rest and wake at the same moment: a rest is a reset in which nobody asks
+//! for the next round (`reset`), so whatever crosses is told and sent again when the lane goes on.
+
+use std::net::IpAddr;
+
+use verbs::{Provider, Time};
+
+use super::Engine;
+use crate::event::Event;
+use crate::ids::LaneId;
+use crate::limits::{LANE_REST_TICKS, TIMERS_PER_RUN};
+
+impl Engine {
+    /// A lane came up: it is looked at now and then.
+    pub(super) fn watch_lane_rest(&mut self, id: LaneId) {
+        let Some(after) = self.config.lane_rest_after else { return };
+        if self.lanes.get_mut(id).is_some_and(|lane| lane.watch_rest()) {
+            self.timers.start_lane_rest(self.now + after / LANE_REST_TICKS, id);
+        }
+    }
+
+    /// Lanes that nothing uses rest. Says whether there were any to look at.
+    pub(super) fn run_lane_rests<P: Provider>(&mut self, nic: &mut P) -> bool {
+        let (Some(after), now) = (self.config.lane_rest_after, self.now) else { return false };
+        let mut worked = false;
+        for _ in 0..TIMERS_PER_RUN {
+            let Some(id) = self.timers.due_lane_rest(now) else { break };
+            worked = true;
+            let Some(lane) = self.lanes.get_mut(id) else { continue };
+            lane.on_rest_timer();
+            let unused = now.saturating_since(lane.used_at());
+            if lane.is_up() && lane.is_quiet() && unused >= after / LANE_REST_TICKS {
+                if !lane.is_delivered() {
+                    if lane.want_flush() {
+                        self.lanes.queue(id);
+                    }
+                } else if unused >= after {
+                    let peer = lane.peer();
+                    // First, so that a wish for the next queue pair comes after it.
+                    self.events.push_back(Event::LaneRests { peer });
+                    self.rest_lane(nic, id);
+                }
+            }
+            self.watch_lane_rest(id);
+        }
+        worked
+    }
+
+    /// The peer gave the lane's queue pair up because it has nothing to send; so does this end. If this end has something
+    /// to send, [`Event::PeerWanted`] follows.
+    pub fn lane_rest<P: Provider>(&mut self, now: Time, nic: &mut P, peer: IpAddr) {
+        self.see(now);
+        if let Some(id) = self.lanes.to(peer) {
+            self.rest_lane(nic, id);
+        }
+    }
+
+    fn rest_lane<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
+        let is_still = |engine: &Self| engine.lanes.get(id).is_some_and(|l| l.is_quiet() && l.is_delivered());
+        let was_still = is_still(self);
+        self.handle_arrived(nic, id);
+        // What had arrived may have made the lane fail, or may want an answer.
+        let Some(lane) = self.lanes.get(id).filter(|l| l.has_qp()) else { return };
+        let stays = was_still && lane.is_quiet();
+        self.counters.lane_rests += 1;
+        self.destroy_lane_qp(nic, id);
+        self.keep_connections(id, true);
+        if !stays {
+            self.wake_lane(id);
+        }
+        let frames = self.lanes.get_mut(id).and_then(|lane| lane.take_frames());
+        if let Some(frames) = frames {
+            self.dereg(nic, frames.mr);
+        }
+    }
+
+    /// Something is to be sent over a lane: if it rests, the daemons make its next queue pair.
+    pub(super) fn wake_lane(&mut self, id: LaneId) {
+        let Some(lane) = self.lanes.get_mut(id).filter(|lane| lane.is_resting()) else { return };
+        let peer = lane.peer();
+        if lane.want() {
+            self.events.push_back(Event::PeerWanted { peer });
+        }
+    }
+}
