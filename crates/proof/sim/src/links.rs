@@ -19,7 +19,7 @@ use crate::plan::DaemonPlan;
 use crate::tcp::Segment;
 
 /// Other daemons known at a time.
-const PEERS_MAX: usize = 16;
+const PEERS_MAX: usize = 4096;
 /// As the daemon's default of `lane_setup_ms`.
 const LANE_SETUP: Duration = Duration::from_secs(10);
 /// As the daemon's default of `handshake_ms`.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use clap::Parser;
 use serde::Serialize;
-use sim::{Outcome, Trace, run_seed, trace_seed};
+use sim::{Outcome, Trace, run_crowd, run_seed, trace_crowd, trace_seed};
 
 /// A promise did not hold.
 const BROKEN: u8 = 5;
@@ -33,12 +33,24 @@ struct Args {
     /// Seeds run at the same time.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
     jobs: u64,
+    /// Runs of so many hosts, in place of plans of a few hosts with all kinds of faults.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(8..=100_000))]
+    hosts: Option<u64>,
     /// Write the trace even if every promise holds.
     #[arg(long)]
     trace: bool,
     /// One JSON object in place of words.
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    fn run(&self, seed: u64) -> Outcome {
+        match self.hosts {
+            Some(hosts) => run_crowd(seed, hosts as usize, self.steps),
+            None => run_seed(seed, self.steps),
+        }
+    }
 }
 
 /// What several seeds came to.
@@ -76,7 +88,7 @@ fn run(args: &Args) -> anyhow::Result<bool> {
     if args.count.is_some() || args.seconds.is_some() {
         return sweep(args);
     }
-    let mut outcome = run_seed(args.seed, args.steps);
+    let mut outcome = args.run(args.seed);
     write_trace(args, &mut outcome)?;
     print(args, &outcome, &outcome)?;
     Ok(outcome.violations.is_empty())
@@ -88,8 +100,11 @@ fn write_trace(args: &Args, outcome: &mut Outcome) -> anyhow::Result<()> {
         return Ok(());
     }
     let path = Trace::path(outcome.seed);
-    let again = trace_seed(outcome.seed, args.steps, &path)
-        .with_context(|| format!("cannot write the trace {}", path.display()))?;
+    let again = match args.hosts {
+        Some(hosts) => trace_crowd(outcome.seed, hosts as usize, args.steps, &path),
+        None => trace_seed(outcome.seed, args.steps, &path),
+    };
+    let again = again.with_context(|| format!("cannot write the trace {}", path.display()))?;
     if again.trace_hash != outcome.trace_hash {
         eprintln!("sim: seed {} did something else the second time: the simulation is not deterministic", outcome.seed);
     }
@@ -113,7 +128,7 @@ fn sweep(args: &Args) -> anyhow::Result<bool> {
                 if index >= count || index > lowest_bad.load(Ordering::Relaxed) || (late && index > 0) {
                     return totals;
                 }
-                let outcome = run_seed(args.seed.wrapping_add(index), args.steps);
+                let outcome = args.run(args.seed.wrapping_add(index));
                 if !outcome.violations.is_empty() {
                     lowest_bad.fetch_min(index, Ordering::Relaxed);
                 }
@@ -246,7 +261,8 @@ fn print(args: &Args, json: &impl Serialize, outcome: &Outcome) -> anyhow::Resul
         println!("  trace: {}", path.display());
     }
     if !outcome.violations.is_empty() {
-        println!("  again: cargo run --release -p sim -- --seed {}", outcome.seed);
+        let hosts = args.hosts.map_or_else(String::new, |hosts| format!(" --hosts {hosts}"));
+        println!("  again: cargo run --release -p sim -- --seed {}{hosts}", outcome.seed);
     }
     Ok(())
 }

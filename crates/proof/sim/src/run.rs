@@ -56,6 +56,18 @@ pub fn trace_seed(seed: u64, steps: Option<u64>, path: &Path) -> std::io::Result
     Ok(outcome)
 }
 
+/// Runs the seed of a crowd of so many hosts, at most `steps` events of it.
+pub fn run_crowd(seed: u64, hosts: usize, steps: Option<u64>) -> Outcome {
+    run_plan(Plan::crowd(seed, hosts), steps, Trace::silent())
+}
+
+/// As [`run_crowd`], and writes the trace to `path`.
+pub fn trace_crowd(seed: u64, hosts: usize, steps: Option<u64>, path: &Path) -> std::io::Result<Outcome> {
+    let mut outcome = run_plan(Plan::crowd(seed, hosts), steps, Trace::to_file(path)?);
+    outcome.trace_file = Some(path.to_owned());
+    Ok(outcome)
+}
+
 /// Runs a plan to its end.
 pub fn run_plan(plan: Plan, steps: Option<u64>, trace: Trace) -> Outcome {
     let seed = plan.seed;

@@ -13,7 +13,8 @@ use shm::DatagramRecord;
 use verbs::Time;
 
 use crate::address::address;
-use crate::check::{Checks, End, host_of};
+use crate::address::host_of;
+use crate::check::{Checks, End};
 use crate::conn::{Died, Fuse, Progress, arm, earlier};
 use crate::plan::SocketPlan;
 

@@ -23,8 +23,9 @@ use rand::{RngExt, SeedableRng};
 use shm::SlotWords;
 use verbs::Time;
 
+use crate::address::host_of;
 use crate::app::{Answers, App};
-use crate::check::{AppUid, Checks, host_of};
+use crate::check::{AppUid, Checks};
 use crate::content::mix;
 use crate::host::{Host, Running};
 use crate::network::Network;
@@ -38,6 +39,8 @@ use event::{Chunks, Event};
 /// A run that takes more steps does not come to rest.
 const STEPS_MAX: u64 = 20_000_000;
 /// Events on their way at a time.
+/// Events between two questions whether a run goes on.
+const ASKED_EVERY: u64 = 64;
 const FLYING_MAX: usize = 200_000;
 /// Every so many rounds of an engine its tables are looked at.
 const SAMPLE_ROUNDS: u64 = 64;
@@ -251,10 +254,11 @@ impl World {
 
     /// Runs until `end` as long as `on` says so (asked now and then). True: `on` said no before the end.
     pub fn run_while(&mut self, end: Time, mut on: impl FnMut(&Self) -> bool) -> bool {
-        const ASKED_EVERY: u64 = 64;
+        // A question may look at all hosts.
+        let asked_every = ASKED_EVERY.max(8 * self.hosts.len() as u64);
         while self.is_sound() {
             let Some(at) = self.queue.next_at().filter(|at| *at <= end) else { return !on(self) };
-            if self.steps.is_multiple_of(ASKED_EVERY) && !on(self) {
+            if self.steps.is_multiple_of(asked_every) && !on(self) {
                 return true;
             }
             if self.steps >= self.steps_max {

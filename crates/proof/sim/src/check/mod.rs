@@ -16,6 +16,8 @@ use control::{Connection, Reason};
 use serde::Serialize;
 use verbs::Time;
 
+use crate::address::host_of;
+
 pub(crate) use bounds::Limits;
 pub(crate) use causes::{Asked, Causes};
 pub use datagrams::Datagrams;
@@ -203,13 +205,5 @@ impl Checks {
         for finding in findings {
             self.fail(now, "liveness", finding);
         }
-    }
-}
-
-/// Hosts are numbered by the last byte of their address.
-pub(crate) fn host_of(ip: std::net::IpAddr) -> usize {
-    match ip {
-        std::net::IpAddr::V4(v4) => usize::from(v4.octets()[3]).wrapping_sub(1),
-        std::net::IpAddr::V6(_) => usize::MAX,
     }
 }
