@@ -178,7 +178,7 @@ fn both_ends_rest_and_wake_at_any_moment_and_nothing_is_lost() {
             // What is written next meets each step of the rest of both ends.
             p.w.pass(Duration::from_micros((round * 37 + seed * 13) % 600));
             for host in [0, 1] {
-                if (round + host as u64 + seed) % 3 != 0 {
+                if !(round + host as u64 + seed).is_multiple_of(3) {
                     let bytes = 1 + (round * 977) % 30_000;
                     p.send(host, bytes);
                     sent[host] += bytes;

@@ -529,6 +529,8 @@ impl Host {
         let page = EnginePage::format(Region::anonymous(EnginePage::BYTES as usize).unwrap(), 1).unwrap();
         let mut config = EngineConfig::new(vec![addr]);
         config.owner_uid = OWNER;
+        // Tests let minutes pass in which nothing goes over a lane; `lane_rest` has those of rests.
+        config.lane_rest_after = None;
         configure(&mut config);
         let engine = Engine::new(config, &mut nic, page.clone(), entropy).unwrap();
         Self {
