@@ -1,10 +1,10 @@
-//! Where an address handle leads.
+//! Where an address handle leads, and where packets come from.
 
 use std::net::SocketAddr;
 
 use verbs::AddressVector;
 
-use crate::wire::PseudoHeader;
+use crate::wire::{IdGuess, PseudoHeader};
 
 /// Where an address handle leads.
 #[derive(Debug, Clone, Copy)]
@@ -28,5 +28,22 @@ impl Path {
     pub(crate) fn leads_like(&self, other: &Self) -> bool {
         let way = |path: &Self| (path.address, path.traffic_class, path.hop_limit);
         way(self) == way(other)
+    }
+}
+
+/// Where packets to a QP come from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Inbound {
+    pub(crate) source: SocketAddr,
+    /// Masked headers of packets from there.
+    pub(crate) route: PseudoHeader,
+    /// Their IPv4 identifications.
+    pub(crate) ids: IdGuess,
+}
+
+impl Inbound {
+    /// From a port to `local`; `None` if they are of different IP versions.
+    pub(crate) fn new(source: SocketAddr, local: SocketAddr) -> Option<Self> {
+        Some(Self { source, route: PseudoHeader::new(source, local)?, ids: IdGuess::default() })
     }
 }

@@ -7,9 +7,10 @@ use verbs::{QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Rkey, SendWr, Time,
 use crate::batch::{Batch, Finished, Transmit};
 use crate::device::Device;
 use crate::limits::NicLimits;
+use crate::path::Inbound;
 use crate::qp::{LentQp, NotForUs, Qp};
 use crate::ud::{Arrival, UdQp};
-use crate::wire::{Body, Packet, PseudoHeader};
+use crate::wire::{Body, Packet};
 
 #[derive(Debug)]
 enum Service {
@@ -107,21 +108,21 @@ impl QueuePair {
         }
     }
 
-    /// The masked headers of a packet from `from`, if it may come from there. `is_datagram`: its opcode's service.
-    pub(crate) fn route_from(
+    /// What is known of packets from `from`, if they may come from there. `is_datagram`: the opcode's service.
+    pub(crate) fn inbound_from(
         &mut self,
         from: SocketAddr,
         local: SocketAddr,
         is_datagram: bool,
-    ) -> Result<&PseudoHeader, NotForUs> {
+    ) -> Result<&mut Inbound, NotForUs> {
         match &mut self.service {
-            Service::Connected(qp) if !is_datagram => qp.route_from(from, local),
-            Service::Datagram(qp) if is_datagram => qp.route_from(from, local),
+            Service::Connected(qp) if !is_datagram => qp.inbound_from(from, local),
+            Service::Datagram(qp) if is_datagram => qp.inbound_from(from, local),
             _ => Err(NotForUs::Service),
         }
     }
 
-    /// Takes a packet for which [`Self::route_from`] gave the route of its ICRC.
+    /// Takes a packet for which [`Self::inbound_from`] gave the route of its ICRC.
     pub(crate) fn handle_packet(&mut self, packet: &Packet<'_>, arrival: Arrival, dev: &mut Device, now: Time) {
         match (&mut self.service, &packet.body) {
             (Service::Datagram(qp), Body::Datagram(datagram)) => {

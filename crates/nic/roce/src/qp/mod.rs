@@ -28,6 +28,7 @@ use verbs::{
 use crate::batch::{Batch, Finished};
 use crate::device::Device;
 use crate::limits::NicLimits;
+use crate::path::Inbound;
 use crate::wire::{Body, Packet, PseudoHeader};
 use requester::Requester;
 use responder::Responder;
@@ -48,8 +49,8 @@ pub(crate) struct Peer {
     source_port: Option<u16>,
     /// A packet came from another port.
     has_strange_port: bool,
-    /// Source port of its last packet, and masked headers of packets from there.
-    inbound: (u16, PseudoHeader),
+    /// Whence its last packet came.
+    inbound: Inbound,
 }
 
 impl Peer {
@@ -66,18 +67,18 @@ impl Peer {
             route: PseudoHeader::new(local, address)?,
             source_port: attr.source_port,
             has_strange_port: false,
-            inbound: (address.port(), PseudoHeader::new(address, local)?),
+            inbound: Inbound::new(address, local)?,
         })
     }
 
-    /// Masked headers of packets that come from `port` of the peer, which hardware varies and a NIC of ours does not.
-    fn inbound_route(&mut self, port: u16, local: SocketAddr) -> &PseudoHeader {
-        if self.inbound.0 != port
-            && let Some(header) = PseudoHeader::new(SocketAddr::new(self.ip, port), local)
+    /// What is known of packets that come from `port` of the peer, which hardware varies and a NIC of ours does not.
+    fn inbound_from(&mut self, port: u16, local: SocketAddr) -> &mut Inbound {
+        if self.inbound.source.port() != port
+            && let Some(inbound) = Inbound::new(SocketAddr::new(self.ip, port), local)
         {
-            self.inbound = (port, header);
+            self.inbound = Inbound { ids: self.inbound.ids, ..inbound };
         }
-        &self.inbound.1
+        &mut self.inbound
     }
 }
 
@@ -207,8 +208,8 @@ impl Qp {
         Ok(())
     }
 
-    /// The masked headers of a packet from `from`, if it may come from there.
-    pub(crate) fn route_from(&mut self, from: SocketAddr, local: SocketAddr) -> Result<&PseudoHeader, NotForUs> {
+    /// What is known of packets from `from`, if they may come from there.
+    pub(crate) fn inbound_from(&mut self, from: SocketAddr, local: SocketAddr) -> Result<&mut Inbound, NotForUs> {
         let is_connected = self.is_connected();
         let peer = self.peer.as_mut().ok_or(NotForUs::State)?;
         if peer.ip != from.ip().to_canonical() {
@@ -221,7 +222,7 @@ impl Qp {
         if !is_connected {
             return Err(NotForUs::State);
         }
-        Ok(peer.inbound_route(from.port(), local))
+        Ok(peer.inbound_from(from.port(), local))
     }
 
     /// Gives what a QP in Init holds to the transport of another wire.

@@ -13,9 +13,9 @@ use verbs::{AsyncEvent, Psn, QpInit, QpModify, QpState, QpStatus, Qpn, RecvWr, S
 
 use crate::batch::{Batch, Finished};
 use crate::device::Device;
-use crate::path::Path;
+use crate::path::{Inbound, Path};
 use crate::qp::{NotForUs, state};
-use crate::wire::{Bth, Datagram, PseudoHeader};
+use crate::wire::{Bth, Datagram};
 use receiver::Receiver;
 use sender::Sender;
 
@@ -40,8 +40,8 @@ pub(crate) struct UdQp {
     state: QpState,
     sender: Sender,
     receiver: Receiver,
-    /// Source of the last packet, and masked headers of packets from there.
-    inbound: Option<(SocketAddr, PseudoHeader)>,
+    /// Whence the last packet came.
+    inbound: Option<Inbound>,
 }
 
 impl UdQp {
@@ -120,16 +120,15 @@ impl UdQp {
         Ok(())
     }
 
-    /// The masked headers of a packet from `from`, if datagrams are taken now.
-    pub(crate) fn route_from(&mut self, from: SocketAddr, local: SocketAddr) -> Result<&PseudoHeader, NotForUs> {
+    /// What is known of packets from `from`, if datagrams are taken now.
+    pub(crate) fn inbound_from(&mut self, from: SocketAddr, local: SocketAddr) -> Result<&mut Inbound, NotForUs> {
         if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
             return Err(NotForUs::State);
         }
-        if self.inbound.as_ref().is_none_or(|(source, _)| *source != from) {
-            let header = PseudoHeader::new(from, local).ok_or(NotForUs::Source)?;
-            self.inbound = Some((from, header));
+        if self.inbound.is_none_or(|inbound| inbound.source != from) {
+            self.inbound = Inbound::new(from, local);
         }
-        self.inbound.as_ref().map(|(_, header)| header).ok_or(NotForUs::Source)
+        self.inbound.as_mut().ok_or(NotForUs::Source)
     }
 
     /// Takes a datagram with a right ICRC.

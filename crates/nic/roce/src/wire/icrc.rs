@@ -20,10 +20,16 @@ const PROTOCOL_UDP: u8 = 17;
 /// Bytes before the end of the IPv4 identification field.
 const THROUGH_IPV4_ID_BYTES: usize = LEAD_BYTES + 6;
 
-/// The masked IP and UDP headers of packets from one address to another.
+/// The masked IP and UDP headers of packets from one address to another, as what they do to the CRC.
+///
+/// The headers of two packets differ in their lengths and in the IPv4 identification. CRC is linear: what a byte at a
+/// place adds to it depends on the byte and on the distance from there to the end of the headers. So the CRC of the
+/// headers with zeros in those fields is kept, and tables have the rest.
 #[derive(Debug, Clone, Copy)]
 pub struct PseudoHeader {
-    bytes: [u8; LEAD_BYTES + IPV6_BYTES + UDP_BYTES],
+    /// CRC of the headers with zeros for lengths and identification.
+    crc: u32,
+    /// Bytes that it covers.
     len: usize,
     is_ipv4: bool,
 }
@@ -54,7 +60,11 @@ impl PseudoHeader {
         let udp = &mut ip[ip_bytes..ip_bytes + UDP_BYTES];
         udp[..2].copy_from_slice(&source.port().to_be_bytes());
         udp[2..4].copy_from_slice(&destination.port().to_be_bytes());
-        Some(Self { bytes, len: LEAD_BYTES + ip_bytes + UDP_BYTES, is_ipv4: ip_bytes == usize::from(IPV4_BYTES) })
+        // Length; the checksum is masked.
+        udp[4..6].fill(0);
+        let len = LEAD_BYTES + ip_bytes + UDP_BYTES;
+        let is_ipv4 = ip_bytes == usize::from(IPV4_BYTES);
+        Some(Self { crc: crc32fast::hash(&bytes[..len]), len, is_ipv4 })
     }
 
     /// Whether the packets have an identification field.
@@ -68,37 +78,117 @@ impl PseudoHeader {
         self.crc(packet, id).to_le_bytes()
     }
 
+    /// CRC of the headers of a packet with so many bytes from BTH to padding.
+    fn headers_crc(&self, packet_bytes: usize, id: u16) -> u32 {
+        // Lengths that no IP packet has wrap around: their ICRC is merely wrong.
+        let [.., high, low] = (UDP_BYTES + packet_bytes + ICRC_BYTES).to_be_bytes();
+        let udp_len = u16::from_be_bytes([high, low]);
+        let crc = self.crc ^ UDP_LENGTH.of(udp_len);
+        if self.is_ipv4 {
+            crc ^ IPV4_LENGTH.of(udp_len.wrapping_add(IPV4_BYTES)) ^ IPV4_ID.of(id)
+        } else {
+            crc ^ IPV6_LENGTH.of(udp_len)
+        }
+    }
+
     fn crc(&self, packet: &[u8], id: u16) -> u32 {
         const MASKED_BTH_BYTE: usize = 4;
-        let mut head = [0xff; LEAD_BYTES + IPV6_BYTES + UDP_BYTES + Bth::BYTES];
-        head[..self.len].copy_from_slice(&self.bytes[..self.len]);
-        // Lengths that no IP packet has wrap around: their ICRC is merely wrong.
-        let [.., high, low] = (UDP_BYTES + packet.len() + ICRC_BYTES).to_be_bytes();
-        let udp_len = u16::from_be_bytes([high, low]);
-        if self.is_ipv4 {
-            head[LEAD_BYTES + 2..LEAD_BYTES + 4].copy_from_slice(&udp_len.wrapping_add(IPV4_BYTES).to_be_bytes());
-            head[LEAD_BYTES + 4..LEAD_BYTES + 6].copy_from_slice(&id.to_be_bytes());
-        } else {
-            head[LEAD_BYTES + 4..LEAD_BYTES + 6].copy_from_slice(&udp_len.to_be_bytes());
-        }
-        head[self.len - 4..self.len - 2].copy_from_slice(&udp_len.to_be_bytes());
+        let mut hasher = crc32fast::Hasher::new_with_initial(self.headers_crc(packet.len(), id));
         let (bth, rest) = packet.split_at(packet.len().min(Bth::BYTES));
-        head[self.len..self.len + bth.len()].copy_from_slice(bth);
-        head[self.len + MASKED_BTH_BYTE] = 0xff;
-        let mut hasher = crc32fast::Hasher::new();
-        hasher.update(&head[..self.len + bth.len()]);
+        let mut masked = [0; Bth::BYTES];
+        masked[..bth.len()].copy_from_slice(bth);
+        masked[MASKED_BTH_BYTE] = 0xff;
+        hasher.update(&masked[..bth.len()]);
         hasher.update(rest);
         hasher.finalize()
     }
 }
 
-/// How a packet's ICRC was found right.
+/// What a field of two bytes adds to the CRC of the headers, by its high and its low byte.
+struct Field([[u32; 256]; 2]);
+
+/// Length of the UDP header and what follows: only the checksum is behind it.
+static UDP_LENGTH: Field = Field::before(2);
+/// Length of the IPv4 packet: 16 bytes of its header and the UDP header are behind it.
+static IPV4_LENGTH: Field = Field::before(16 + UDP_BYTES);
+/// Identification of the IPv4 packet.
+static IPV4_ID: Field = Field::before(14 + UDP_BYTES);
+/// Length of what follows the IPv6 header.
+static IPV6_LENGTH: Field = Field::before(34 + UDP_BYTES);
+
+impl Field {
+    /// Of a field behind which the headers go on for so many bytes.
+    const fn before(bytes: usize) -> Self {
+        let mut tables = [[0; 256]; 2];
+        let mut value = 0;
+        while value < 256 {
+            tables[0][value] = Self::contribution(value, bytes + 1);
+            tables[1][value] = Self::contribution(value, bytes);
+            value += 1;
+        }
+        Self(tables)
+    }
+
+    /// What a byte adds that so many others follow.
+    #[allow(clippy::cast_possible_truncation)] // A byte.
+    const fn contribution(byte: usize, followers: usize) -> u32 {
+        let mut crc = byte as u32;
+        let mut bit = 0;
+        while bit < 8 * (followers + 1) {
+            crc = crc >> 1 ^ gf2::POLYNOMIAL & 0u32.wrapping_sub(crc & 1);
+            bit += 1;
+        }
+        crc
+    }
+
+    fn of(&self, value: u16) -> u32 {
+        let [high, low] = value.to_be_bytes();
+        self.0[0][usize::from(high)] ^ self.0[1][usize::from(low)]
+    }
+}
+
+/// How a packet's ICRC was found right, and its IPv4 identification (0 over IPv6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checked {
-    /// With the expected identification, or over IPv6: all 32 bits were checked.
-    Full,
-    /// With this other identification, solved from the ICRC itself: 16 bits were checked.
+    /// With an expected identification, or over IPv6: all 32 bits were checked.
+    Full(u16),
+    /// With another identification, solved from the ICRC itself: 16 bits were checked.
     WithId(u16),
+}
+
+impl Checked {
+    /// The identification.
+    pub const fn id(self) -> u16 {
+        match self {
+            Self::Full(id) | Self::WithId(id) => id,
+        }
+    }
+}
+
+/// Which IPv4 identifications packets from a peer have: Linux numbers the segments of a send 0, 1, 2, ..., and devices
+/// on the way may hand them out one by one.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct IdGuess {
+    last: u16,
+    /// A packet that came alone, or first of several, continued the numbers of those before.
+    goes_on: bool,
+}
+
+impl IdGuess {
+    /// The likeliest for the packet at this place of what was received at once, and the next likely ones. One that is
+    /// solved for and is among them had all of its 32 bits checked.
+    pub const fn likely(self, place: u16) -> [u16; 3] {
+        let next = self.last.wrapping_add(1);
+        if place > 0 || self.goes_on { [next, 0, place] } else { [place, next, 0] }
+    }
+
+    /// The packet at that place had this one.
+    pub const fn found(&mut self, place: u16, id: u16) {
+        self.last = id;
+        if place == 0 {
+            self.goes_on = id != 0;
+        }
+    }
 }
 
 /// Checks ICRCs of received packets; keeps constants of recent packet lengths.
@@ -118,18 +208,19 @@ impl Default for IcrcChecker {
 }
 
 impl IcrcChecker {
-    /// Checks `packet` (BTH to padding) against the ICRC that followed it. `id_guess` is the IPv4 identification that
-    /// the packet probably had. `None`: the packet is damaged.
+    /// Checks `packet` (BTH to padding) against the ICRC that followed it. `likely` are the IPv4 identifications that
+    /// the packet may have, the likeliest first. `None`: the packet is damaged.
     pub fn check(
         &mut self,
         header: &PseudoHeader,
         packet: &[u8],
         icrc: [u8; ICRC_BYTES],
-        id_guess: u16,
+        likely: [u16; 3],
     ) -> Option<Checked> {
-        let difference = header.crc(packet, id_guess) ^ u32::from_le_bytes(icrc);
+        let [guess, others @ ..] = likely;
+        let difference = header.crc(packet, guess) ^ u32::from_le_bytes(icrc);
         if difference == 0 {
-            return Some(Checked::Full);
+            return Some(Checked::Full(if header.is_ipv4 { guess } else { 0 }));
         }
         if !header.is_ipv4 {
             return None;
@@ -140,7 +231,8 @@ impl IcrcChecker {
         if delta & 0xffff != 0 {
             return None;
         }
-        Some(Checked::WithId(id_guess ^ ((delta >> 16) as u16).swap_bytes()))
+        let id = guess ^ ((delta >> 16) as u16).swap_bytes();
+        Some(if others.contains(&id) { Checked::Full(id) } else { Checked::WithId(id) })
     }
 
     fn inverse(&mut self, tail: usize) -> u32 {
@@ -154,7 +246,7 @@ impl IcrcChecker {
 
 /// Polynomials over GF(2) modulo the CRC-32 polynomial, in reflected bit order: bit 31 is the coefficient of x^0.
 mod gf2 {
-    const POLYNOMIAL: u32 = 0xedb8_8320;
+    pub(super) const POLYNOMIAL: u32 = 0xedb8_8320;
     const ONE: u32 = 1 << 31;
     const X: u32 = 1 << 30;
 

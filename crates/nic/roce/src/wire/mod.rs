@@ -13,7 +13,7 @@ mod selective;
 pub use bth::{Bth, DEFAULT_PKEY};
 pub use eth::{Aeth, AtomicEth, CREDITS_UNLIMITED, Deth, NakCode, Reth, Syndrome};
 pub use eth::{ack_timeout, credit_code, credits_of, rnr_delay};
-pub use icrc::{Checked, ICRC_BYTES, IcrcChecker, PseudoHeader};
+pub use icrc::{Checked, ICRC_BYTES, IcrcChecker, IdGuess, PseudoHeader};
 pub use opcode::{Opcode, UnknownOpcode};
 pub use packet::{Body, Datagram, Header, Packet, PacketFault, Request, Response, Unchecked, pad_bytes, pad_field};
 pub use selective::{Report, SELECTIVE_BYTES_MAX, write_report};

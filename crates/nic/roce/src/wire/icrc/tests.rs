@@ -59,9 +59,9 @@ fn any_id_is_recovered_exactly() {
         let packet: Vec<u8> = (0..len as u32).map(|i| (i * 31 + 5) as u8).collect();
         for id in (0..=u16::MAX).step_by(if len == 36 { 1 } else { 251 }) {
             let icrc = header.icrc(&packet, id);
-            assert_eq!(checker.check(&header, &packet, icrc, id), Some(Checked::Full));
-            let expected = if id == 5 { Checked::Full } else { Checked::WithId(id) };
-            assert_eq!(checker.check(&header, &packet, icrc, 5), Some(expected), "len {len} id {id}");
+            assert_eq!(checker.check(&header, &packet, icrc, [id; 3]), Some(Checked::Full(id)));
+            let expected = if [5, 0, 9].contains(&id) { Checked::Full(id) } else { Checked::WithId(id) };
+            assert_eq!(checker.check(&header, &packet, icrc, [5, 0, 9]), Some(expected), "len {len} id {id}");
         }
     }
 }
@@ -76,11 +76,11 @@ fn damage_is_refused() {
         let mut bad = WRITE;
         bad[bit / 8] ^= 1 << (bit % 8);
         let masked = bit / 8 == 4;
-        assert_eq!(checker.check(&header, &bad, icrc, 0).is_some(), masked, "bit {bit}");
-        assert_eq!(checker.check(&v6, &bad, icrc6, 0).is_some(), masked, "bit {bit} over IPv6");
+        assert_eq!(checker.check(&header, &bad, icrc, [0; 3]).is_some(), masked, "bit {bit}");
+        assert_eq!(checker.check(&v6, &bad, icrc6, [0; 3]).is_some(), masked, "bit {bit} over IPv6");
     }
     // Over IPv6 nothing is solved for: an ICRC that an IPv4 id could explain is wrong.
-    assert_eq!(checker.check(&v6, &WRITE, icrc, 0), None);
+    assert_eq!(checker.check(&v6, &WRITE, icrc, [0; 3]), None);
 }
 
 #[test]
@@ -92,4 +92,66 @@ fn only_ipv4_has_an_identification() {
     assert_eq!(six.icrc(&WRITE, 1), six.icrc(&WRITE, 2), "ignored");
     assert_ne!(four.icrc(&WRITE, 1), four.icrc(&WRITE, 2));
     assert_eq!(four.icrc(&WRITE, 1), mapped.icrc(&WRITE, 1));
+}
+
+/// The headers as bytes, hashed whole, as the specification has it.
+fn by_the_book(source: &str, destination: &str, packet: &[u8], id: u16) -> [u8; 4] {
+    let (source, destination): (SocketAddr, SocketAddr) =
+        (source.parse().expect("an address"), destination.parse().expect("an address"));
+    let udp_len = u16::try_from(8 + packet.len() + 4).expect("short");
+    let mut bytes = vec![0xff; 8];
+    match (source.ip(), destination.ip()) {
+        (IpAddr::V4(s), IpAddr::V4(d)) => {
+            bytes.extend([0x45, 0xff]);
+            bytes.extend((udp_len + 20).to_be_bytes());
+            bytes.extend(id.to_be_bytes());
+            bytes.extend([0x40, 0, 0xff, 17, 0xff, 0xff]);
+            bytes.extend(s.octets().into_iter().chain(d.octets()));
+        }
+        (IpAddr::V6(s), IpAddr::V6(d)) => {
+            bytes.extend([0x6f, 0xff, 0xff, 0xff]);
+            bytes.extend(udp_len.to_be_bytes());
+            bytes.extend([17, 0xff]);
+            bytes.extend(s.octets().into_iter().chain(d.octets()));
+        }
+        _ => panic!("two families"),
+    }
+    bytes.extend(source.port().to_be_bytes().into_iter().chain(destination.port().to_be_bytes()));
+    bytes.extend(udp_len.to_be_bytes());
+    bytes.extend([0xff; 2]);
+    let bth = bytes.len();
+    bytes.extend(packet);
+    bytes[bth + 4] = 0xff;
+    crc32fast::hash(&bytes).to_le_bytes()
+}
+
+#[test]
+fn headers_that_are_kept_give_what_whole_ones_give() {
+    for (source, destination) in [("10.1.2.3:1", "192.168.255.254:4791"), ("[fd00::1]:65535", "[2001:db8::9]:4791")] {
+        let header = header(source, destination);
+        for len in (12..4_200).step_by(4) {
+            let packet: Vec<u8> = (0..len as u32).map(|i| (i * 13 + 7) as u8).collect();
+            let id = (len * 7919) as u16;
+            assert_eq!(header.icrc(&packet, id), by_the_book(source, destination, &packet, id), "{len} bytes");
+        }
+    }
+}
+
+#[test]
+fn numbers_of_segments_are_foreseen() {
+    let (mut guess, mut surprises, mut solved) = (IdGuess::default(), 0, 0);
+    let mut see = |place: u16, id: u16| {
+        let likely = guess.likely(place);
+        solved += u32::from(likely[0] != id);
+        surprises += u32::from(!likely.contains(&id));
+        guess.found(place, id);
+    };
+    (0..100).for_each(|_| see(0, 0));
+    (0..100).for_each(|_| (0..62).for_each(|id| see(id, id)));
+    // One by one, as a path delivers that segments.
+    (0..100).for_each(|_| (0..62).for_each(|id| see(0, id)));
+    // Merged again at other places.
+    (0..100).for_each(|_| (0..62).for_each(|id| see(id % 7, id)));
+    assert_eq!(surprises, 0);
+    assert!(solved <= 420, "two of a send at most: {solved}");
 }
