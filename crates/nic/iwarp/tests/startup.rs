@@ -93,15 +93,12 @@ fn what_is_no_reply_ends_the_attempt_by_name() {
     revision_3[17] = 3;
     let mut long = bytes(reply());
     long[18] = 3;
-    let mut trailing = bytes(reply());
-    trailing.extend([0; 3]);
     let irds = StartupFault::InsufficientIrd { wanted: 17, allowed: 16 };
-    let table: [(Vec<u8>, StartupFault, Cause); 8] = [
+    let table: [(Vec<u8>, StartupFault, Cause); 7] = [
         (http, StartupFault::Key(FrameKind::Reply), Cause::Startup),
         (bytes(request()), StartupFault::Key(FrameKind::Reply), Cause::Startup),
         (revision_3, StartupFault::Revision(3), Cause::Startup),
         (long, StartupFault::PrivateDataTooLong(0x304), Cause::Startup),
-        (trailing, StartupFault::Trailing(3), Cause::Startup),
         (
             bytes(Startup { revision: Revision::One, enhanced: None, ..reply() }),
             StartupFault::NotEnhanced,
@@ -123,6 +120,17 @@ fn what_is_no_reply_ends_the_attempt_by_name() {
         assert_eq!(raw.end.completions()[0].status, Status::WrFlushErr);
         assert_eq!(raw.end.qp.take_counters().tcp_startups_failed, 1);
     }
+}
+
+/// A peer may not send before it got a frame, but it does no harm.
+#[test]
+fn a_frame_right_behind_the_reply_is_taken() {
+    let mut raw = connecting(&Setup::default());
+    raw.end.recv(1, 0, 10);
+    let mut bytes = reply().to_bytes();
+    bytes.extend(frame(&untagged(Opcode::Send, 0, 1, 0), b"early"));
+    raw.input(&bytes);
+    assert_eq!((raw.end.bytes(0, 5), raw.end.completions().len()), (b"early".to_vec(), 1));
 }
 
 #[test]

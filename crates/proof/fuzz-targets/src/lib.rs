@@ -7,6 +7,7 @@
 #![deny(missing_docs)]
 
 mod input;
+mod iwarp_stream;
 mod model;
 mod nic;
 mod parsers;
@@ -30,6 +31,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "peer_message", run: parsers::peer_message },
     Target { name: "configuration", run: parsers::configuration },
     Target { name: "nic", run: nic::nic },
+    Target { name: "mpa_startup", run: iwarp_stream::mpa_startup },
+    Target { name: "iwarp_stream", run: iwarp_stream::iwarp_stream },
 ];
 
 /// The target of that name; panics if there is none.

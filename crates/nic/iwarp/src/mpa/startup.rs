@@ -153,9 +153,6 @@ pub enum StartupFault {
     /// The words of RFC 6581 are announced and missing.
     #[error("private data of {0} bytes lacks the four bytes of RFC 6581 that the frame announces")]
     EnhancedMissing(u16),
-    /// More bytes than the frame came before its sender may send any.
-    #[error("the peer sent {0} bytes behind its MPA frame, before it may send any")]
-    Trailing(usize),
     /// The reply does not say what RFC 6581 asks for.
     #[error("the peer answered a request of MPA revision 2 without the words of RFC 6581")]
     NotEnhanced,

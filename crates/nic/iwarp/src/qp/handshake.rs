@@ -117,12 +117,10 @@ impl Qp {
         }
     }
 
-    /// Bytes of the reply came; true once it is judged.
-    pub(super) fn on_reply(&mut self, bytes: &[u8], dev: &mut Device) -> bool {
+    /// Bytes of the reply came. When it is whole, it is judged.
+    pub(super) fn on_reply(&mut self, bytes: &[u8], dev: &mut Device) {
         let reply = match Startup::parse(FrameKind::Reply, bytes) {
-            Ok(Parsed::More(_)) => return false,
-            // The peer sends nothing before it got a frame.
-            Ok(Parsed::Whole(_, end)) if bytes.len() > end => Err(StartupFault::Trailing(bytes.len() - end)),
+            Ok(Parsed::More(_)) => return,
             Ok(Parsed::Whole(reply, _)) => Ok(reply),
             Err(fault) => Err(fault),
         };
@@ -138,7 +136,6 @@ impl Qp {
                 self.end_startup(Ending::Startup(fault), Some(Terminate::new(cause, None)), dev);
             }
         }
-        true
     }
 
     fn end_startup(&mut self, ending: Ending, terminate: Option<Terminate>, dev: &mut Device) {

@@ -11,7 +11,7 @@ use super::receive::{Fault, Place, Segment};
 use super::{Failing, Qp};
 use crate::ddp::{Control, Header};
 use crate::limits::{LARGE_PAYLOAD, READ_AHEAD, READ_BEHIND, READ_CHECKED};
-use crate::mpa::{CRC_BYTES, LENGTH_BYTES, crc, fpdu_bytes, trailer_bytes};
+use crate::mpa::{CRC_BYTES, FrameKind, LENGTH_BYTES, Parsed, Startup, crc, fpdu_bytes, trailer_bytes};
 use crate::rdmap::{Opcode, ReadRequest};
 use crate::terminate::{Cause, Offender, Terminate};
 use crate::transfer::Scatter;
@@ -91,6 +91,11 @@ impl Qp {
             out.buffer_bytes = READ_AHEAD;
             return;
         }
+        if self.input.phase == Phase::Startup {
+            // Not more than the frame: what follows may go to another place.
+            out.buffer_bytes = startup_bytes(&self.input.pending) - self.input.pending.len();
+            return;
+        }
         if self.input.has_crc {
             out.buffer_bytes = READ_CHECKED;
             return;
@@ -155,26 +160,29 @@ impl Qp {
             let done = done.saturating_add(placed).min(segment.payload as usize);
             self.input.phase = after(segment, done);
         }
-        let outcome = if self.input.phase == Phase::Startup {
-            self.on_startup_bytes(buffer, dev);
-            Ok(())
-        } else if self.input.has_crc {
-            self.take_checked(buffer, dev)
-        } else {
-            self.take(buffer, dev)
-        };
+        let buffer = if self.input.phase == Phase::Startup { self.take_startup(buffer, dev) } else { buffer };
+        let outcome = if self.input.has_crc { self.take_checked(buffer, dev) } else { self.take(buffer, dev) };
         if let Err(refused) = outcome {
             self.on_refused(refused, dev);
         }
         self.close_if_done(dev);
     }
 
-    fn on_startup_bytes(&mut self, buffer: &[u8], dev: &mut Device) {
+    /// Takes bytes of the reply, and of what follows it.
+    fn take_startup<'b>(&mut self, bytes: &'b [u8], dev: &mut Device) -> &'b [u8] {
+        let mut rest = bytes;
         let mut pending = std::mem::take(&mut self.input.pending);
-        pending.extend_from_slice(buffer);
-        if !self.on_reply(&pending, dev) && self.state.receives() {
+        while self.input.phase == Phase::Startup && self.state.receives() && !rest.is_empty() {
+            let wanted = startup_bytes(&pending);
+            let (now, later) = rest.split_at(rest.len().min(wanted - pending.len()));
+            pending.extend_from_slice(now);
+            rest = later;
+            self.on_reply(&pending, dev);
+        }
+        if self.input.phase == Phase::Startup {
             self.input.pending = pending;
         }
+        rest
     }
 
     fn take(&mut self, mut bytes: &[u8], dev: &mut Device) -> Result<(), Refused> {
@@ -329,6 +337,15 @@ impl Qp {
         let Refused { fault: Fault { cause, receive }, offender } = refused;
         let ending = if cause == Cause::DdpLocal { Ending::Local } else { Ending::Violated(cause) };
         self.end(ending, Some(Terminate::new(cause, offender)), receive, dev);
+    }
+}
+
+/// Bytes that must be there before more can be said of a reply of which `pending` has come. Always more than have come.
+fn startup_bytes(pending: &[u8]) -> usize {
+    match Startup::parse(FrameKind::Reply, pending) {
+        Ok(Parsed::More(wanted)) => wanted,
+        // It was judged when its last byte came.
+        Ok(Parsed::Whole(..)) | Err(_) => pending.len() + 1,
     }
 }
 
