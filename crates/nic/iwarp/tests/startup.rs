@@ -193,9 +193,13 @@ fn the_first_message_is_chosen_among_those_that_are_offered() {
 #[test]
 fn a_read_request_of_no_bytes_may_be_the_first_message() {
     let enhanced = Enhanced { rtr_write: false, rtr_read: true, ..request().enhanced.unwrap() };
-    let mut raw = Raw::accepted(&Setup::default(), &Startup { enhanced: Some(enhanced), ..request() });
-    raw.input(&frame(&untagged(Opcode::ReadRequest, 1, 1, 0), &[0; 28]));
-    assert_eq!(raw.output(), frame_without_crc(&tagged(Opcode::ReadResponse, true, 0, 0)));
+    // The peer need not have the right to read.
+    for access in [Access::all(), Access::empty()] {
+        let setup = Setup { access, ..Setup::default() };
+        let mut raw = Raw::accepted(&setup, &Startup { enhanced: Some(enhanced), ..request() });
+        raw.input(&frame(&untagged(Opcode::ReadRequest, 1, 1, 0), &[0; 28]));
+        assert_eq!(raw.output(), frame_without_crc(&tagged(Opcode::ReadResponse, true, 0, 0)));
+    }
 }
 
 #[test]

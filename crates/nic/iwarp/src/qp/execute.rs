@@ -40,14 +40,15 @@ impl Qp {
     }
 
     fn on_read_request(&mut self, request: ReadRequest, dev: &mut Device) -> Result<(), Cause> {
-        if !self.receiver.allows(Access::REMOTE_READ) {
-            return Err(Cause::RdmapRights);
-        }
-        if request.len > self.receiver.max_msg_bytes() {
-            return Err(Cause::RdmapBounds);
-        }
-        // A READ of no bytes touches no memory, so its key is not looked at.
+        // A READ of no bytes touches no memory, so neither its key nor the right is looked at: it may be the first message
+        // of a peer that has no right to read (RFC 6581 section 5.1).
         if request.len > 0 {
+            if !self.receiver.allows(Access::REMOTE_READ) {
+                return Err(Cause::RdmapRights);
+            }
+            if request.len > self.receiver.max_msg_bytes() {
+                return Err(Cause::RdmapBounds);
+            }
             let key = Rkey(request.source_stag);
             check_remote(key, request.source_offset, request.len.into(), Access::REMOTE_READ, dev)?;
         }

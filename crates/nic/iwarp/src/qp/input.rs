@@ -280,7 +280,10 @@ impl Qp {
 
     fn complete_segment(&mut self, segment: &Segment, dev: &mut Device) -> Result<(), Refused> {
         self.counters.tcp_frames_received += 1;
-        self.input.last_payload = segment.payload as usize;
+        // Immediate Data behind a large Write says nothing of the next one.
+        if segment.place != Place::Control {
+            self.input.last_payload = segment.payload as usize;
+        }
         self.on_frame();
         let control = std::mem::take(&mut self.input.control);
         let outcome = self.execute(segment, &control, dev);
