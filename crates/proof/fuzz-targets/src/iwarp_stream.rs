@@ -131,6 +131,7 @@ impl Bench {
             ord: 2,
             wants_crc: has_crc,
             extensions: Extensions::from_bits_truncate(!(choice >> 3)),
+            confirms: choice & 0x40 != 0,
         };
         let qp = Qp::new(attr, ReceiveQueue::new(16, 1));
         let mut bench = Self {
