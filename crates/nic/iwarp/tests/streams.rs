@@ -171,8 +171,8 @@ impl Plan {
     }
 }
 
-fn run(wants_crc: bool, has_srq: bool, ird: u16, ops: [Vec<Op>; 2], cuts: &[usize], gap: usize) {
-    let setup = Setup { wants_crc: [wants_crc, false], has_srq, ird, ..Setup::default() };
+fn run(wants_crc: bool, confirms: bool, has_srq: bool, ird: u16, ops: [Vec<Op>; 2], cuts: &[usize], gap: usize) {
+    let setup = Setup { wants_crc: [wants_crc, false], confirms, has_srq, ird, ..Setup::default() };
     let mut pair = Pair::unconnected(&setup);
     for side in [0, 1] {
         pair.ends[side].fill(0, &pattern(side));
@@ -212,6 +212,7 @@ proptest! {
     #[test]
     fn any_operations_over_any_cuts(
         wants_crc in any::<bool>(),
+        confirms in any::<bool>(),
         has_srq in any::<bool>(),
         ird in 1..4u16,
         first in ops(),
@@ -219,7 +220,7 @@ proptest! {
         cuts in cuts(),
         gap in 0..12usize,
     ) {
-        run(wants_crc, has_srq, ird, [first, second], &cuts, gap);
+        run(wants_crc, confirms, has_srq, ird, [first, second], &cuts, gap);
     }
 }
 
@@ -230,8 +231,8 @@ fn one_byte_at_a_time() {
     let all: Vec<Op> = (0..28)
         .map(|i| Op { kind: kinds[i % 7], len: i as u32 * 5, from: i as u32, is_inline: i % 2 == 0, has_fence: false })
         .collect();
-    for wants_crc in [false, true] {
-        run(wants_crc, false, 2, [all.clone(), all.clone()], &[1], 1);
+    for (wants_crc, confirms) in [(false, true), (true, false)] {
+        run(wants_crc, confirms, false, 2, [all.clone(), all.clone()], &[1], 1);
     }
 }
 
