@@ -26,3 +26,5 @@ pub use unix::*;
 pub const APP_VERSION: u32 = 3;
 /// Version of the protocol between daemons (control link and frames on the lane) of this build.
 pub const WIRE_VERSION: u32 = 3;
+/// First port of those that nobody chose: of connects, and of listens and binds on port 0. The last one is 65,535.
+pub const EPHEMERAL_PORT_FIRST: u16 = 32_768;

@@ -46,7 +46,7 @@ pub use flags::{app_flag, engine_flag, owner_flag, slot_state, waiting};
 #[cfg(feature = "fork-tests")]
 pub use forking::run_in_fork;
 pub use layout::{EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, Session};
-pub use limits::{RING_BYTES_MAX, RING_BYTES_MIN};
+pub use limits::{RING_BYTES_MAX, RING_BYTES_MIN, round_ring_bytes};
 pub use overcommit::overcommit_is_strict;
 pub use process_word::ProcessWord;
 pub use ready::ReadyFd;

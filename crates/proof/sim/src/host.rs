@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use engine::{AppId, Engine, EngineConfig};
+use plane::{Admission, AdmissionConfig};
 use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
 use shm::EnginePage;
 use verbs::{Capabilities, Region, Time};
@@ -106,10 +107,6 @@ impl Host {
             ring_bytes_default: plan.ring_bytes_default,
             ring_bytes_grown: plan.ring_bytes_grown,
             connections_max: plan.connections_max,
-            connections_per_app_max: plan.connections_max,
-            // Users' shares refuse what the plan's limits allow; they are judged in the engine's own tests.
-            connections_per_user_max: plan.connections_max + 1,
-            lanes_per_user_max: plan.lanes_max + 1,
             dials_per_user_max: plan.lanes_max + 1,
             ring_memory_per_app_max: plan.ring_memory_per_app_max,
             lanes_max: plan.lanes_max,
@@ -125,8 +122,18 @@ impl Host {
         };
         let engine = Engine::new(config, &mut tap, page.clone(), entropy(mix(key))).map_err(|e| e.to_string())?;
         let instance = mix(key ^ mix(7)).max(1);
+        let admission = AdmissionConfig {
+            connections_max: plan.connections_max,
+            connections_per_app_max: plan.connections_max,
+            lanes_max: plan.lanes_max,
+            // Users' shares refuse what the plan's limits allow; they are judged in tests of their own.
+            connections_per_user_max: plan.connections_max + 1,
+            lanes_per_user_max: plan.lanes_max + 1,
+            ..AdmissionConfig::new(vec![address(index)])
+        };
+        let admission = Admission::new(admission, mix(key ^ mix(8)) as u16).map_err(|e| e.to_string())?;
         let (daemon, timeout) = (self.daemon.clone(), plan.connect_timeout);
-        let control = ControlPlane::new(address(index), instance, daemon, timeout, self.patience);
+        let control = ControlPlane::new(address(index), instance, daemon, timeout, self.patience, admission);
         self.running = Some(Running {
             tap,
             engine,

@@ -8,9 +8,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use control::{CHALLENGE_BYTES, PeerMessage, Reason};
+use engine::{AppId, OpenId};
 use plane::{
-    ClusterKey, Dialing, Heartbeat, Identity, Introduction, LaneAnswer, LinkId, Opening, PairLimits, Pairs, Peers,
-    PeersConfig, Place, Strangers, Watch,
+    Admission, ClientId, ClusterKey, ConnectionOver, Dialing, Heartbeat, Identity, Introduction, Knock, LaneAnswer,
+    LinkId, Opening, PairLimits, Pairs, Peers, PeersConfig, Place, Strangers, Watch,
 };
 use verbs::Time;
 
@@ -107,6 +108,10 @@ pub(crate) enum Input {
     Down { link: LinkId, reason: Reason },
     DialFailed { link: LinkId, reason: Reason },
     // From the engine.
+    Knock { open: OpenId, knock: Knock },
+    ConnectionOver { client: ClientId, over: ConnectionOver },
+    SocketOver { client: ClientId, socket: u64 },
+    ProgramGone { client: ClientId },
     Wanted { peer: IpAddr },
     LaneFailed { peer: IpAddr, reason: Reason },
     LaneReset { peer: IpAddr, detail: String },
@@ -117,13 +122,14 @@ pub(crate) enum Input {
 impl Input {
     /// Whether the engine says it: its words and those of the links come by two queues.
     pub(crate) fn is_engines(&self) -> bool {
-        matches!(
+        !matches!(
             self,
-            Self::Wanted { .. }
-                | Self::LaneFailed { .. }
-                | Self::LaneReset { .. }
-                | Self::LaneRests { .. }
-                | Self::Answer { .. }
+            Self::Hello { .. }
+                | Self::Up { .. }
+                | Self::Message { .. }
+                | Self::Silent { .. }
+                | Self::Down { .. }
+                | Self::DialFailed { .. }
         )
     }
 }
@@ -132,6 +138,11 @@ impl Input {
 #[derive(Debug)]
 pub(crate) struct ControlPlane {
     pub(crate) peers: Peers,
+    pub(crate) admission: Admission,
+    /// Programs by the engine's names.
+    pub(crate) names: BTreeMap<AppId, ClientId>,
+    /// Numbers of connections and sockets that the engine got and did not give back.
+    pub(crate) numbers: BTreeSet<u64>,
     pub(crate) links: BTreeMap<LinkId, Link>,
     pub(crate) by_connection: BTreeMap<u64, LinkId>,
     pub(crate) strangers: Strangers,
@@ -158,6 +169,7 @@ impl ControlPlane {
         daemon: DaemonPlan,
         connect_timeout: Duration,
         patience: Duration,
+        admission: Admission,
     ) -> Self {
         let heartbeat = Heartbeat { interval: patience / MISSES, misses: MISSES };
         let config = PeersConfig {
@@ -170,6 +182,9 @@ impl ControlPlane {
         };
         Self {
             peers: Peers::new(config),
+            admission,
+            names: BTreeMap::new(),
+            numbers: BTreeSet::new(),
             links: BTreeMap::new(),
             by_connection: BTreeMap::new(),
             strangers: Strangers::new(daemon.handshakes_max, daemon.handshakes_max, BTreeMap::new()),

@@ -3,6 +3,7 @@
 //! Owns the order of everything. It must never ask a checker what to do, nor read a clock or a random number that does
 //! not come from the plan's seed.
 
+mod admission;
 mod control;
 mod daemon;
 mod data;
@@ -289,6 +290,7 @@ impl World {
         match event {
             Event::Packet { from, to, bytes, id, whole } => self.on_packet((from, to), bytes, id, whole),
             Event::AtSwitch { to, packet } => self.on_switch(to, *packet),
+            Event::Admit { host, life, open, answer } => self.on_admit(host, life, open, *answer),
             Event::Engine { host, life } => self.on_engine(host, life),
             Event::Timer { host, life } => self.on_timer(host, life),
             Event::Rest { host, life } => self.on_rest(host, life),

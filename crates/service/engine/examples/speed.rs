@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use control::{ChunkKind, Connection, Kind, Path};
-use engine::{AppId, Attach, Dial, Engine, EngineConfig, Event, Listen};
+use engine::{Admission, AppId, Attach, Dial, Engine, EngineConfig, Event};
 use shm::{Doorbell, EnginePage, RingMemory, RingReader, RingWriter, Session};
 use verbs::*;
 
@@ -175,6 +175,8 @@ struct Host {
     a2e: Doorbell,
     chunks: Vec<Region>,
     conns: Vec<(u32, RingReader, RingWriter)>,
+    /// Connections of the other host.
+    admitted: u64,
 }
 
 impl Host {
@@ -187,7 +189,7 @@ impl Host {
         let session = Session::format(region, slots, 1).expect("session");
         let attach = Attach { pid: 1, uid: 1, name: "app".into(), session: session.clone() };
         let app = engine.attach(attach).expect("attached");
-        Self { nic, engine, app, a2e: session.a2e(), session, chunks: Vec::new(), conns: Vec::new() }
+        Self { nic, engine, app, a2e: session.a2e(), session, chunks: Vec::new(), conns: Vec::new(), admitted: 0 }
     }
 
     fn run(&mut self) -> bool {
@@ -207,6 +209,12 @@ impl Host {
                 Event::Incoming { connection, app, port } => {
                     self.engine.accepted(app, port, connection.id);
                     self.adopt(&connection);
+                }
+                Event::Knock { open, from, to_port: port, ring_bytes, .. } => {
+                    self.admitted += 1;
+                    let (app, connection, kind) = (self.app, self.admitted, Kind::Stream);
+                    let answer = Ok(Admission { app, connection, ring_bytes, kind, from, port });
+                    self.engine.admit(Time(1), &mut self.nic, open, answer);
                 }
                 other => println!("{other:?}"),
             }
@@ -245,7 +253,6 @@ fn connect(connections: u32, ring_bytes: u32) -> (Host, Host) {
     let (ia, ib) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
     let slots = connections.next_power_of_two().clamp(64, 65536);
     let (mut a, mut b) = (Host::new(ia, slots), Host::new(ib, slots));
-    b.engine.listen(b.app, Listen { port: 7, backlog: 4096, ring_bytes: 0, kind: Kind::Stream }).expect("port");
     let oa = a.engine.lane_offer(&mut a.nic, ib).expect("offer");
     let ob = b.engine.lane_offer(&mut b.nic, ia).expect("offer");
     a.engine.lane_accept(&mut a.nic, ib, &ob).expect("accepted");
@@ -255,7 +262,9 @@ fn connect(connections: u32, ring_bytes: u32) -> (Host, Host) {
     let mut buf = vec![0; 1 << 20];
     let to = SocketAddr::new(ib, 7);
     for i in 0..connections {
-        a.engine.connect(Time(1), &mut a.nic, a.app, i.into(), Dial { to, ring_bytes, kind: Kind::Stream });
+        let local = SocketAddr::new(ia, 40_000);
+        let dial = Dial { connection: i.into(), to, local, ring_bytes, kind: Kind::Stream };
+        a.engine.connect(Time(1), &mut a.nic, a.app, i.into(), dial);
         if i % 1000 == 999 {
             while both(&mut a, &mut b, &mut buf) {}
         }

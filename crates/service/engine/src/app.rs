@@ -60,7 +60,8 @@ pub(crate) struct App {
     /// Connects and parked opens that have no virtual QP yet.
     waiting: u32,
     connects: BTreeMap<u64, ConnectId>,
-    listeners: BTreeSet<u16>,
+    /// Connections that wait for `accept`, by port and number.
+    backlogs: BTreeMap<(u16, u64), RouteId>,
     /// Datagram sockets.
     sockets: BTreeSet<SocketId>,
     /// Detached: only the memory is still here.
@@ -91,7 +92,7 @@ impl App {
             connections: 0,
             waiting: 0,
             connects: BTreeMap::new(),
-            listeners: BTreeSet::new(),
+            backlogs: BTreeMap::new(),
             sockets: BTreeSet::new(),
             leaving: false,
             is_overdue: false,
@@ -187,11 +188,6 @@ impl App {
 
     // ---- what it holds
 
-    /// Connections, and what waits to become one.
-    pub(crate) fn held(&self) -> u32 {
-        self.connections + self.waiting
-    }
-
     pub(crate) fn add_connection(&mut self) {
         self.connections += 1;
     }
@@ -229,16 +225,25 @@ impl App {
         self.connects.values().copied().collect()
     }
 
-    pub(crate) fn add_listener(&mut self, port: u16) {
-        self.listeners.insert(port);
+    /// A connection waits for `accept` at a port.
+    pub(crate) fn enter_backlog(&mut self, port: u16, connection: u64, route: RouteId) {
+        self.backlogs.insert((port, connection), route);
     }
 
-    pub(crate) fn drop_listener(&mut self, port: u16) {
-        self.listeners.remove(&port);
+    /// A connection waits no more. `None`: it did not.
+    pub(crate) fn leave_backlog(&mut self, port: u16, connection: u64) -> Option<RouteId> {
+        self.backlogs.remove(&(port, connection))
     }
 
-    pub(crate) fn listeners(&self) -> Vec<u16> {
-        self.listeners.iter().copied().collect()
+    /// Takes out what waits at a port.
+    pub(crate) fn take_backlog(&mut self, port: u16) -> Vec<RouteId> {
+        let waiting: Vec<_> = self.backlogs.range((port, 0)..=(port, u64::MAX)).map(|(key, _)| *key).collect();
+        waiting.iter().filter_map(|key| self.backlogs.remove(key)).collect()
+    }
+
+    /// Takes out what waits anywhere.
+    pub(crate) fn take_backlogs(&mut self) -> Vec<RouteId> {
+        std::mem::take(&mut self.backlogs).into_values().collect()
     }
 
     pub(crate) fn add_socket(&mut self, id: SocketId) {
@@ -247,11 +252,6 @@ impl App {
 
     pub(crate) fn drop_socket(&mut self, id: SocketId) {
         self.sockets.remove(&id);
-    }
-
-    /// Datagram sockets.
-    pub(crate) fn sockets_held(&self) -> u32 {
-        self.sockets.len() as u32
     }
 
     pub(crate) fn sockets(&self) -> Vec<SocketId> {

@@ -22,8 +22,6 @@ pub(crate) struct Apps {
     wakes: Vec<AppId>,
     gone: Vec<AppId>,
     retired: VecDeque<(AppId, Retired)>,
-    /// Connects, parked opens and binds of all, which have no connection.
-    waiting: u32,
 }
 
 impl Apps {
@@ -35,7 +33,6 @@ impl Apps {
             wakes: Vec::new(),
             gone: Vec::new(),
             retired: VecDeque::new(),
-            waiting: 0,
         }
     }
 
@@ -122,24 +119,18 @@ impl Apps {
 
     // ---- what waits
 
-    pub(crate) fn waiting(&self) -> u32 {
-        self.waiting
-    }
-
     /// A connect, parked open or bind of an application waits.
-    pub(crate) fn start_waiting(&mut self, id: AppId) -> Option<&App> {
-        self.waiting += 1;
-        let app = self.table.get_mut(id)?;
-        app.add_waiting();
-        Some(app)
+    pub(crate) fn start_waiting(&mut self, id: AppId) {
+        if let Some(app) = self.table.get_mut(id) {
+            app.add_waiting();
+        }
     }
 
     /// It waits no more.
-    pub(crate) fn stop_waiting(&mut self, id: AppId) -> Option<&App> {
-        self.waiting -= 1;
-        let app = self.table.get_mut(id)?;
-        app.drop_waiting();
-        Some(app)
+    pub(crate) fn stop_waiting(&mut self, id: AppId) {
+        if let Some(app) = self.table.get_mut(id) {
+            app.drop_waiting();
+        }
     }
 
     // ---- doorbells and wakes

@@ -37,37 +37,20 @@ pub struct EngineConfig {
     /// Size in bytes to which a ring of [`EngineConfig::ring_bytes_default`] may grow between hosts when it carries a
     /// stream; no more than that size: rings do not grow. Over a device that pins memory they never do.
     pub ring_bytes_grown: u32,
-    /// Size in bytes to which a ring between two applications of this host may grow, when the application names none.
-    pub local_ring_bytes_default: u32,
     /// Largest ring in bytes that an application gets (power of two, 4 KiB..=8 MiB).
     pub ring_bytes_max: u32,
     /// Applications attached at a time, those whose memory is still in quarantine included.
     pub apps_max: u32,
-    /// Those of one user; 0 for a quarter of [`EngineConfig::apps_max`].
-    pub apps_per_user_max: u32,
     /// Connections of the host that go through lanes, and connects that wait (at most 1,048,575).
     pub connections_max: u32,
-    /// Connections and waiting connects of one application.
-    pub connections_per_app_max: u32,
-    /// Listeners of the host.
-    pub listeners_max: u32,
-    /// Those of one user's applications; 0 for a quarter of [`EngineConfig::listeners_max`].
-    pub listeners_per_user_max: u32,
-    /// Connections to other hosts of one user's applications, with what waits; 0 for a quarter of
-    /// [`EngineConfig::connections_max`].
-    pub connections_per_user_max: u32,
-    /// Other hosts to which one user's applications connect; 0 for a quarter of [`EngineConfig::lanes_max`].
-    pub lanes_per_user_max: u32,
     /// Hosts that are being dialed because of one user's applications; 0 for a quarter of [`EngineConfig::lanes_max`].
     pub dials_per_user_max: u32,
     /// Networks to whose hosts applications may connect and send datagrams, in addition to this host itself.
     pub connect_to: Vec<IpNet>,
-    /// The daemon's own user: like root, it has no bounded share.
+    /// The daemon's own user: like root, it has no bounded share of dials.
     pub owner_uid: u32,
     /// Datagram sockets.
     pub datagram_sockets_max: u32,
-    /// Connections that may wait at one listener, whatever it asks for.
-    pub backlog_max: u32,
     /// Memory of one application's rings at most, in bytes.
     pub ring_memory_per_app_max: u64,
     /// Peer hosts.
@@ -134,21 +117,13 @@ impl EngineConfig {
             addresses,
             ring_bytes_default: 512 << 10,
             ring_bytes_grown: 4 << 20,
-            local_ring_bytes_default: 4 << 20,
             ring_bytes_max: RING_BYTES_MAX,
             apps_max: 256,
-            apps_per_user_max: 0,
             connections_max: 65_536,
-            connections_per_app_max: 65_536,
-            listeners_max: 4096,
-            listeners_per_user_max: 0,
-            connections_per_user_max: 0,
-            lanes_per_user_max: 0,
             dials_per_user_max: 0,
             connect_to: private_networks(),
             owner_uid: 0,
             datagram_sockets_max: 4096,
-            backlog_max: 4096,
             ring_memory_per_app_max: 16 << 30,
             lanes_max: 4096,
             lane_credits: 512,
@@ -171,22 +146,20 @@ impl EngineConfig {
 
     /// Refuses values that the engine cannot work with on any device. [`crate::Engine::new`] runs this very function.
     pub fn check(&self) -> Result<(), SetupError> {
-        let ring = |what: &str, bytes: u32| {
-            if bytes.is_power_of_two() && (RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes) {
-                Ok(())
-            } else {
-                Err(SetupError::Config(format!(
-                    "{what} is {bytes}: use a power of two from {RING_BYTES_MIN} to {RING_BYTES_MAX}"
-                )))
-            }
-        };
         if self.addresses.is_empty() {
             return Err(SetupError::Config("addresses is empty: name at least one address of this host".into()));
         }
-        ring("ring_bytes_default", self.ring_bytes_default)?;
-        ring("ring_bytes_grown", self.ring_bytes_grown)?;
-        ring("local_ring_bytes_default", self.local_ring_bytes_default)?;
-        ring("ring_bytes_max", self.ring_bytes_max)?;
+        for (what, bytes) in [
+            ("ring_bytes_default", self.ring_bytes_default),
+            ("ring_bytes_grown", self.ring_bytes_grown),
+            ("ring_bytes_max", self.ring_bytes_max),
+        ] {
+            if !bytes.is_power_of_two() || !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes) {
+                return Err(SetupError::Config(format!(
+                    "{what} is {bytes}: use a power of two from {RING_BYTES_MIN} to {RING_BYTES_MAX}"
+                )));
+            }
+        }
         range("quantum_bytes", self.quantum_bytes.into(), RING_BYTES_MIN.into(), RING_BYTES_MAX.into())?;
         range("lane_credits", self.lane_credits.into(), LANE_CREDITS_MIN.into(), LANE_CREDITS_MAX.into())?;
         range("send_bytes_max", self.send_bytes_max.into(), FRAME_BYTES_MIN.into(), FRAME_BYTES_MAX.into())?;
@@ -203,10 +176,7 @@ impl EngineConfig {
         for (what, value) in [
             ("apps_max", self.apps_max),
             ("connections_max", self.connections_max),
-            ("connections_per_app_max", self.connections_per_app_max),
-            ("listeners_max", self.listeners_max),
             ("datagram_sockets_max", self.datagram_sockets_max),
-            ("backlog_max", self.backlog_max),
             ("lanes_max", self.lanes_max),
         ] {
             range(what, value.into(), 1, TABLE_MAX.into())?;
@@ -278,13 +248,8 @@ impl EngineConfig {
         self.rounded(if asked == 0 { self.ring_bytes_default } else { asked })
     }
 
-    /// The same for a connection to another application of this host.
-    pub(crate) fn local_ring_bytes(&self, asked: u32) -> u32 {
-        self.rounded(if asked == 0 { self.local_ring_bytes_default } else { asked })
-    }
-
     fn rounded(&self, wanted: u32) -> u32 {
-        wanted.clamp(RING_BYTES_MIN, self.ring_bytes_max).next_power_of_two().min(self.ring_bytes_max)
+        shm::round_ring_bytes(wanted, self.ring_bytes_max)
     }
 }
 

@@ -25,7 +25,6 @@ pub(crate) struct Counters {
     pub(crate) writes_sent: u64,
     pub(crate) writes_received: u64,
     pub(crate) connects: u64,
-    pub(crate) connects_local: u64,
     pub(crate) connects_failed: u64,
     pub(crate) connects_displaced: u64,
     pub(crate) accepts: u64,

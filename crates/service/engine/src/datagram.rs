@@ -12,7 +12,7 @@ pub(crate) mod socket;
 
 use std::collections::BTreeMap;
 
-use control::DatagramOffer;
+use control::{DatagramOffer, EPHEMERAL_PORT_FIRST};
 use genslab::GenSlab;
 use rand::RngExt;
 use verbs::{Capabilities, CqId, Provider, Qkey, Qpn, Time, VerbsError};
@@ -32,6 +32,8 @@ use socket::Socket;
 pub(crate) struct Bind {
     pub(crate) app: AppId,
     pub(crate) request: u64,
+    /// Number of the socket.
+    pub(crate) socket: u64,
     pub(crate) port: u16,
     pub(crate) size: RingSize,
 }
@@ -52,6 +54,8 @@ pub(crate) struct Datagrams {
     pub(crate) binds: GenSlab<BindId, Bind>,
     sockets_max: u32,
     ports: BTreeMap<u16, PortOwner>,
+    /// Where the search for a port that nobody chose begins.
+    next_free: u16,
     /// Sockets with something to send.
     pub(crate) drr: Drr<SocketId>,
     /// Linked hosts by the number that stands in their datagrams.
@@ -84,6 +88,7 @@ impl Datagrams {
             binds: GenSlab::new(sockets_max),
             sockets_max,
             ports: BTreeMap::new(),
+            next_free: rng.random_range(EPHEMERAL_PORT_FIRST..=u16::MAX),
             drr: Drr::new(DATAGRAM_QUANTUM_BYTES),
             peers: BTreeMap::new(),
             asks: Vec::new(),
@@ -172,13 +177,20 @@ impl Datagrams {
         self.ports.insert(port, owner);
     }
 
-    /// Frees a port, if it is still this owner's. Whether it was.
-    pub(crate) fn free_port(&mut self, port: u16, owner: PortOwner) -> bool {
-        let is_own = self.ports.get(&port) == Some(&owner);
-        if is_own {
+    /// The next port that nobody chose and that is not taken, if there is one: one that was given up lately stays
+    /// unused for as long as possible.
+    pub(crate) fn free_port(&mut self) -> Option<u16> {
+        let first = self.next_free;
+        let port = (first..=u16::MAX).chain(EPHEMERAL_PORT_FIRST..first).find(|port| !self.is_taken(*port))?;
+        self.next_free = port.checked_add(1).unwrap_or(EPHEMERAL_PORT_FIRST);
+        Some(port)
+    }
+
+    /// Frees a port, if it is still this owner's.
+    pub(crate) fn give_up_port(&mut self, port: u16, owner: PortOwner) {
+        if self.ports.get(&port) == Some(&owner) {
             self.ports.remove(&port);
         }
-        is_own
     }
 
     // ---- linked hosts

@@ -21,8 +21,8 @@ mod tenant;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 use shm::{EnginePage, Word32};
 use verbs::{AsyncEvent, Capabilities, Completion, CqId, MrId, PathMtu, Provider, Time, VerbsError};
 
@@ -31,21 +31,19 @@ use crate::attempts::{Connects, ParkedOpens};
 use crate::config::{DeviceFit, DeviceRoom, EngineConfig};
 use crate::counters::Counters;
 use crate::datagram::Datagrams;
+use crate::dials::Dials;
 use crate::event::{Event, SetupError};
 use crate::ids::{AppId, ConnectId, RouteId, SlotAt};
 use crate::lane::pump::Pump;
 use crate::lanes::Lanes;
 use crate::limits::{
-    ASYNC_EVENTS_PER_RUN, COMPLETIONS_PER_RUN, DATAGRAM_COMPLETIONS_MAX, DEVICE_SAMPLE, EPHEMERAL_FIRST, HEAD_LINGER,
-    TIMERS_PER_RUN,
+    ASYNC_EVENTS_PER_RUN, COMPLETIONS_PER_RUN, DATAGRAM_COMPLETIONS_MAX, DEVICE_SAMPLE, HEAD_LINGER, TIMERS_PER_RUN,
 };
-use crate::listeners::{Ephemeral, Listeners};
 use crate::recvpool::RecvPool;
 use crate::rests::Rests;
 use crate::ringpool::PutBack;
 use crate::route_names::RouteNames;
 use crate::timers::Timers;
-use crate::users::Users;
 use crate::vqp::table::Connections;
 use crate::vqp::{HeadReport, List};
 
@@ -107,9 +105,7 @@ pub struct Engine {
     /// Connects whose lane went away before there was an answer.
     displaced: Vec<ConnectId>,
     parked_opens: ParkedOpens,
-    listeners: Listeners,
-    ports: Ephemeral,
-    users: Users,
+    dials: Dials,
     datagrams: Datagrams,
 
     recv: RecvPool,
@@ -162,7 +158,6 @@ impl Engine {
             sq_depth: sq_depth as usize,
         };
         let mut rng = StdRng::from_seed(entropy);
-        let ports = Ephemeral::new(rng.random_range(EPHEMERAL_FIRST..=u16::MAX));
         let names = RouteNames::new(&mut rng);
         let datagrams = Datagrams::new(nic, cq, config.datagram_sockets_max, &mut rng)?;
         let completions = || Vec::with_capacity(COMPLETIONS_PER_RUN);
@@ -178,9 +173,7 @@ impl Engine {
             connects: Connects::new(config.connections_max),
             displaced: Vec::new(),
             parked_opens: ParkedOpens::new(config.connections_max),
-            listeners: Listeners::default(),
-            ports,
-            users: Users::new(&config),
+            dials: Dials::new(&config),
             datagrams,
             recv,
             shortage: credits::Shortage::default(),
@@ -433,12 +426,12 @@ impl Engine {
         }
         let Some(vqp) = self.vqps.remove(route) else { return };
         let app = vqp.app();
-        if let Some(listener) = vqp.backlog_port().and_then(|port| self.listeners.get_mut(port)) {
-            listener.remove(vqp.id());
-        }
+        self.events.extend(vqp.over());
         let Some(tenant) = self.apps.get_mut(app) else { return };
         tenant.drop_connection();
-        self.users.drop_connection(tenant.uid(), Some(vqp.far()));
+        if let Some(port) = vqp.backlog_port() {
+            tenant.leave_backlog(port, vqp.id());
+        }
         tenant.count_bytes(vqp.uncounted());
         tenant.put_back_slot(vqp.at().slot, vqp.words());
         let back = tenant.pool.put_back(self.now, vqp.rings());

@@ -7,30 +7,49 @@ use shm::Session;
 use verbs::VerbsError;
 
 use crate::RingSize;
-use crate::ids::AppId;
+use crate::ids::{AppId, OpenId};
 
-/// A connect that an application asks for.
+/// A connect of an application to another host, as the control plane admitted it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dial {
-    /// The listener, on this host or another.
+    /// Number of the connection.
+    pub connection: u64,
+    /// The listener.
     pub to: SocketAddr,
+    /// This end.
+    pub local: SocketAddr,
     /// Bytes of each ring that it asks for, rounded to what exists; 0 for the default.
     pub ring_bytes: u32,
     /// What the connection carries. The listener must be of the same kind.
     pub kind: Kind,
 }
 
-/// A listener that an application asks for.
+/// A bind of a datagram socket, as the control plane admitted it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Listen {
+pub struct DatagramBind {
+    /// Number of the socket.
+    pub socket: u64,
     /// The port, 0 for any free one.
     pub port: u16,
-    /// Connections that may wait for `accept`, at least 1.
-    pub backlog: u32,
-    /// Bytes of each ring at most; 0 leaves it to the connecting side.
+    /// Bytes of each ring that it asks for, rounded to what exists; 0 for the default.
     pub ring_bytes: u32,
-    /// What its connections carry.
+}
+
+/// A connection that another host asks for, as the control plane admitted it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admission {
+    /// Whose listener.
+    pub app: AppId,
+    /// Number of the connection.
+    pub connection: u64,
+    /// Bytes of each ring that the listener allows: a power of two, no more than the peer asked for.
+    pub ring_bytes: u32,
+    /// What the connection carries.
     pub kind: Kind,
+    /// The other host, as in [`Event::Knock`].
+    pub from: IpAddr,
+    /// The listener's port, as in [`Event::Knock`].
+    pub port: u16,
 }
 
 /// What the daemon must do, or must report to an application.
@@ -79,21 +98,38 @@ pub enum Event {
         /// The connection.
         connection: Connection,
     },
-    /// A connect to a listener of this host: the daemon pairs the two processes. The backlog place is taken until
-    /// `accepted` is called with `connection`.
-    LocalConnect {
-        /// The connecting application.
-        from: AppId,
-        /// Its connect, which the daemon answers.
-        request: u64,
-        /// The listening application.
-        to: AppId,
+    /// A peer asks for a connection: `admit` it, or refuse it with a reason.
+    Knock {
+        /// Which, for the answer.
+        open: OpenId,
+        /// The peer.
+        from: IpAddr,
         /// The listener's port.
-        port: u16,
-        /// Bytes of each ring.
+        to_port: u16,
+        /// What the connection carries, as the peer says it.
+        kind: u32,
+        /// Bytes of each ring that the peer asks for.
         ring_bytes: u32,
-        /// Number of the connection.
+    },
+    /// Nothing of a connection is in use any more, or it did not come about. Comes exactly once for each number that
+    /// `connect` or `admit` got, and may come after [`Event::AppGone`].
+    ConnectionOver {
+        /// Whose.
+        app: AppId,
+        /// Its number.
         connection: u64,
+        /// The other host.
+        peer: IpAddr,
+        /// The port of the listener that it came to; none if the application connected.
+        port: Option<u16>,
+    },
+    /// Nothing of a datagram socket is in use any more, or it did not come about. Comes exactly once for each number
+    /// that `bind_datagram` got.
+    SocketOver {
+        /// Whose.
+        app: AppId,
+        /// Its number.
+        socket: u64,
     },
     /// The application broke the rules, and the engine detached it. The daemon must send it the reason and close its
     /// socket.

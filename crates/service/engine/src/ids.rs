@@ -39,8 +39,8 @@ key!(
     pub(crate) struct ConnectId, KEY_BITS
 );
 key!(
-    /// A peer's open that waits for rings.
-    pub(crate) struct ParkedId, KEY_BITS
+    /// A peer's open without an answer.
+    pub struct OpenId, KEY_BITS
 );
 key!(
     /// A datagram socket.

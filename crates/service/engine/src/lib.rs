@@ -14,8 +14,8 @@
 //!
 //! Modules use each other downwards only. At the bottom: names (`ids`), bounds (`limits`), bytes of the wire (`frame`,
 //! `immediate`, `datagram::header`) and rules of numbers alone (`credit`, `sched`, `sendq`, `ringpool`, `timers`,
-//! `users`, ...). On these the things, each with its own state behind its own verbs: a connection (`vqp`), a `lane`, an
-//! application (`app`), the sockets (`datagram`); then the tables of them (`vqp::table`, `lanes`, `apps`, `listeners`,
+//! `dials`, ...). On these the things, each with its own state behind its own verbs: a connection (`vqp`), a `lane`, an
+//! application (`app`), the sockets (`datagram`); then the tables of them (`vqp::table`, `lanes`, `apps`,
 //! `attempts`). At the top the [`Engine`], which alone sees all of them: `engine` has the order of a round, and its
 //! submodules a round or kind of call each.
 //!
@@ -37,6 +37,7 @@ mod config;
 mod counters;
 mod credit;
 mod datagram;
+mod dials;
 mod engine;
 mod event;
 mod frame;
@@ -45,7 +46,6 @@ mod immediate;
 mod lane;
 mod lanes;
 mod limits;
-mod listeners;
 mod members;
 mod page;
 mod recvpool;
@@ -61,20 +61,19 @@ mod slot;
 mod stall;
 mod table;
 mod timers;
-mod users;
 mod violation;
 mod vqp;
 
 pub use config::{DeviceFit, DeviceRoom, EngineConfig, private_networks};
 pub use datagram::header::check_datagram;
 pub use engine::Engine;
-pub use event::{Attach, Dial, EngineTotals, Event, Listen, SetupError};
+pub use event::{Admission, Attach, DatagramBind, Dial, EngineTotals, Event, SetupError};
 pub use frame::check_frame;
-pub use ids::AppId;
+pub use ids::{AppId, OpenId};
 pub use ipnet::IpNet;
 pub use limits::{
     FLIGHT_BYTES_MAX, FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX, LANE_CREDITS_MIN,
     SRQ_BYTES_MAX, SRQ_BYTES_MIN, TABLE_MAX,
 };
-pub use page::{Page, Viewer};
+pub use page::{LaneView, Page, Viewer};
 pub use ring_size::RingSize;

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Smallest and largest ring in bytes (docs/shm-layout.md).
 pub(crate) use shm::{RING_BYTES_MAX, RING_BYTES_MIN};
 
-/// Most entries of any of the engine's tables: connections, applications, lanes, listeners.
+/// Most entries of any of the engine's tables: connections, applications, lanes.
 pub const TABLE_MAX: u32 = crate::table::INDEX_MAX;
 /// Most bytes that may be in flight on a lane.
 pub const FLIGHT_BYTES_MAX: u64 = 1 << 40;
@@ -166,9 +166,6 @@ pub(crate) const PATH_ASKS_PER_APP_MAX: usize = 1024;
 pub(crate) const REDIAL_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Longest such pause.
 pub(crate) const REDIAL_PAUSE_MAX: Duration = Duration::from_secs(10);
-
-/// First port of those that connects and listens on port 0 take.
-pub(crate) const EPHEMERAL_FIRST: u16 = 32768;
 
 /// ACK timeout of a lane: 4.096 us x 2^17 = 537 ms (IBTA 9.7.6.1.3). It is long because a host whose cores are all busy
 /// looks like a dead one for some hundred milliseconds, and the control link shows death. The software NIC probes much

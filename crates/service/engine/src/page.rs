@@ -1,5 +1,7 @@
 //! Parts of the engine's tables, for the users who may see them.
 
+use control::LaneRow;
+
 /// Whose rows somebody may see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Viewer {
@@ -23,4 +25,13 @@ pub struct Page<T> {
     pub rows: Vec<(u32, T)>,
     /// The place after those that were looked at, if there are more.
     pub next: Option<u32>,
+}
+
+/// A lane as a viewer sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneView {
+    /// Its row.
+    pub row: LaneRow,
+    /// Whether the daemon dialed for this lane because of the viewer's programs, the last time that it dialed for them.
+    pub is_dialed: bool,
 }

@@ -12,7 +12,7 @@ use shm::RingMemory;
 use verbs::{Lkey, Mr, MrId, Region, Rkey, Time};
 
 use crate::frame::WireRing;
-use crate::ids::{BindId, ConnectId, ParkedId};
+use crate::ids::{BindId, ConnectId, OpenId};
 use crate::limits::{CHUNK_BYTES_TARGET, CHUNK_RINGS_FIRST, CHUNKS_PER_APP_MAX, RING_BYTES_MIN, RING_CLASSES};
 use crate::ring_size::RingSize;
 
@@ -55,7 +55,7 @@ pub(crate) enum Waiter {
     /// A connect of the application.
     Connect(ConnectId),
     /// A peer's open for one of its listeners.
-    Open(ParkedId),
+    Open(OpenId),
     /// A bind of a datagram socket.
     Bind(BindId),
 }

@@ -25,13 +25,13 @@ use shm::{PeerFault, SlotWords, Span, app_flag, check_cursor, engine_flag, slot_
 use verbs::{Placed, RemoteAddr, Rkey, Sge, Time};
 
 use crate::app::TakenSlot;
+use crate::event::Event;
 use crate::frame::{FrameWriter, Open, Record, WireRing, check_ring, check_route};
 use crate::ids::{AppId, ConnectId, LaneId, RouteId, SlotAt};
 use crate::rests::RestTurn;
 use crate::ring_size::RingSize;
 use crate::ringpool::RingPair;
 use crate::slot::clear_slot;
-use crate::users::Far;
 use crate::violation::Violation;
 
 use close::Close;
@@ -80,6 +80,8 @@ struct Listed {
 
 /// What a new virtual QP is made of.
 pub(crate) struct NewVqp {
+    /// Its number on this host.
+    pub(crate) id: u64,
     pub(crate) app: AppId,
     pub(crate) lane: LaneId,
     pub(crate) phase: Phase,
@@ -94,8 +96,6 @@ pub(crate) struct NewVqp {
 
 /// Where and as what it stands in the engine.
 pub(crate) struct Names {
-    /// Its number on this host.
-    pub(crate) id: u64,
     /// Its route id, by which the peer names it.
     pub(crate) own_route: u32,
     pub(crate) slot: TakenSlot,
@@ -105,6 +105,8 @@ pub(crate) struct Names {
 #[derive(Debug)]
 pub(crate) struct Vqp {
     id: u64,
+    /// The number is another attempt's.
+    has_lost_number: bool,
     /// Its route id, by which the peer names it.
     own_route: u32,
     local: SocketAddr,
@@ -174,10 +176,11 @@ pub(crate) struct Piece {
 impl Vqp {
     /// A connection in a slot that was just taken for it.
     pub(crate) fn new(new: NewVqp, names: Names, now: Time) -> Self {
-        let NewVqp { app, lane, phase, rings, size, allocated, local, peer, kind } = new;
-        let Names { id, own_route, slot } = names;
+        let NewVqp { id, app, lane, phase, rings, size, allocated, local, peer, kind } = new;
+        let Names { own_route, slot } = names;
         Self {
             id,
+            has_lost_number: false,
             own_route,
             local,
             peer,
@@ -244,8 +247,16 @@ impl Vqp {
         self.phase
     }
 
-    pub(crate) fn far(&self) -> Far {
-        Far { host: self.peer.ip(), is_outgoing: self.is_outgoing }
+    /// The number goes on with another attempt of the same connect.
+    pub(crate) fn give_up_number(&mut self) {
+        self.has_lost_number = true;
+    }
+
+    /// What the daemon learns when nothing of it is in use, unless its number goes on.
+    pub(crate) fn over(&self) -> Option<Event> {
+        let port = (!self.is_outgoing).then_some(self.local.port());
+        let (app, connection, peer) = (self.at.app, self.id, self.peer.ip());
+        (!self.has_lost_number).then_some(Event::ConnectionOver { app, connection, peer, port })
     }
 
     pub(crate) fn rings(&self) -> RingPair {

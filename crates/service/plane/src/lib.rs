@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod admission;
 mod cluster_key;
 mod dialing;
 mod fallbacks;
@@ -26,6 +27,10 @@ mod watch;
 
 use control::ConnectionRow;
 
+pub use admission::{
+    Admission, AdmissionConfig, AdmissionConfigError, AdmissionCounters, Admitted, Connect, Connecting, ConnectionOver,
+    Knock, Listen,
+};
 pub use cluster_key::{ClusterKey, KEY_BYTES, KEY_BYTES_MAX};
 pub use dialing::{AfterAttempt, Dialing};
 pub use fallbacks::Fallbacks;

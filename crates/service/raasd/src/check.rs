@@ -30,7 +30,7 @@ pub(crate) fn prepare(config: Config) -> Result<Prepared, DaemonError> {
     let (mut config, mut fit) = config.fitted(Machine::here());
     let group = config.socket_group.as_deref().map(group_of).transpose()?;
     let device = device::find(&config)?;
-    let engine = config.engine_config();
+    let engine = config.data_path().engine;
     let room = engine.check_device(&device.room).map_err(|e| match e {
         SetupError::Config(what) => limit(what),
         other => other.into(),
@@ -90,7 +90,7 @@ mod tests {
         // That many for one lane is what a lane may ask for, and not what it has.
         assert!(report.is_ok(), "{report:?}");
         assert!(config.set_limit("connections_max", 1_000_000).unwrap_err().contains("connections_max"));
-        config.engine_limits.insert("connections_max", 1_000_000);
+        config.path_limits.insert("connections_max", 1_000_000);
         let refused = check(&config).unwrap_err().to_string();
         assert!(refused.contains("connections_max is 1000000"), "{refused}");
     }

@@ -1,10 +1,12 @@
 //! The messages from the control plane to the engine thread, and back. Owns the two message types and nothing else:
 //! both channels are bounded and in order, so an answer comes after every event that the engine made before it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-use control::{AppRow, ConnectionRow, DatagramRow, Kind, LaneRow, Reason};
-use engine::{AppId, Attach, EngineTotals, Event, Page, RingSize, Viewer};
+use control::{AppRow, ConnectionRow, DatagramRow, Reason};
+use engine::{
+    Admission, AppId, Attach, DatagramBind, Dial, EngineTotals, Event, LaneView, OpenId, Page, RingSize, Viewer,
+};
 use plane::{ClientId, LaneAnswer, LaneCommand};
 use shm::{Region, WakeSocket};
 use verbs::Counters;
@@ -39,16 +41,7 @@ pub(crate) enum Command {
         app: AppId,
         chunk: u32,
     },
-    /// Answered by [`FromEngine::Listening`].
-    Listen {
-        client: ClientId,
-        app: AppId,
-        request: u64,
-        port: u16,
-        backlog: u32,
-        ring_bytes: u32,
-        kind: Kind,
-    },
+    /// Ends what waits at a port.
     Unlisten {
         app: AppId,
         port: u16,
@@ -58,12 +51,16 @@ pub(crate) enum Command {
         port: u16,
         connection: u64,
     },
+    /// Answered by [`Event::Connected`].
     Connect {
         app: AppId,
         request: u64,
-        to: SocketAddr,
-        ring_bytes: u32,
-        kind: Kind,
+        dial: Dial,
+    },
+    /// The answer to [`Event::Knock`].
+    Admit {
+        open: OpenId,
+        answer: Result<Admission, Reason>,
     },
     CancelConnect {
         app: AppId,
@@ -73,8 +70,7 @@ pub(crate) enum Command {
     BindDatagram {
         app: AppId,
         request: u64,
-        port: u16,
-        ring_bytes: u32,
+        bind: DatagramBind,
     },
     /// Answered by [`Event::DatagramPath`].
     DatagramPath {
@@ -107,11 +103,6 @@ pub(crate) enum FromEngine {
     Attached {
         client: ClientId,
         result: Result<AppId, Reason>,
-    },
-    Listening {
-        client: ClientId,
-        request: u64,
-        result: Result<SocketAddr, Reason>,
     },
     Lane {
         peer: IpAddr,
@@ -152,7 +143,7 @@ pub(crate) enum EngineView {
     Connections(Page<ConnectionRow>),
     Datagrams(Page<DatagramRow>),
     Totals(Box<EngineStat>),
-    Lanes(Page<LaneRow>),
+    Lanes(Page<LaneView>),
     /// The next place, if there is more to count.
     Bytes(Option<u32>),
     Apps(Page<(AppId, AppRow)>),

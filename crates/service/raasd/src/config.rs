@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use engine::{EngineConfig, IpNet};
-use plane::{Heartbeat, PeerSources};
+use plane::{AdmissionConfig, Heartbeat, PeerSources};
 use verbs::{PathMtu, Wire, WirePolicy};
 
-use crate::limits::{DaemonLimits, LIMITS, Limit, Target, check_range};
+use crate::limits::{DaemonLimits, DataPath, LIMITS, Limit, Target, check_range};
 use crate::machine::{Fit, Machine};
 
 /// TCP port on which daemons reach each other.
@@ -122,7 +122,7 @@ pub struct Config {
     /// Bounds of the control plane.
     pub limits: DaemonLimits,
     /// Bounds of the data path that differ from their defaults, by their names in [`LIMITS`].
-    pub(crate) engine_limits: BTreeMap<&'static str, u64>,
+    pub(crate) path_limits: BTreeMap<&'static str, u64>,
 }
 
 impl Config {
@@ -150,7 +150,7 @@ impl Config {
             connect_to: None,
             peers: Vec::new(),
             limits: DaemonLimits::default(),
-            engine_limits: BTreeMap::new(),
+            path_limits: BTreeMap::new(),
         }
     }
 
@@ -188,18 +188,21 @@ impl Config {
             return Err(format!("`{key}`: {value} is not a power of two"));
         }
         match limit.target {
-            Target::Engine { .. } => {
-                self.engine_limits.insert(limit.key, value);
+            Target::DataPath { .. } => {
+                self.path_limits.insert(limit.key, value);
             }
             Target::Daemon(field) => *field(&mut self.limits) = value,
         }
         Ok(())
     }
 
-    /// All limits, each and together, as the start of the daemon checks them: by the engine's own check.
+    /// All limits, each and together, as the start of the daemon checks them: by the checks of those who
+    /// work with them.
     pub(crate) fn check_limits(&self) -> Result<(), String> {
         let (fitted, _) = self.clone().fitted(Machine::here());
-        fitted.engine_config().check().map_err(|e| match e {
+        let DataPath { admission, engine } = fitted.data_path();
+        admission.check().map_err(|e| e.to_string())?;
+        engine.check().map_err(|e| match e {
             engine::SetupError::Config(what) => what,
             other => other.to_string(),
         })
@@ -207,10 +210,10 @@ impl Config {
 
     /// Gives numbers to the limits that are to fit the machine. Returns which, and why.
     pub fn fitted(mut self, machine: Machine) -> (Self, Fit) {
-        let set = |key| self.engine_limits.get(key).copied().filter(|n| *n > 0);
+        let set = |key| self.path_limits.get(key).copied().filter(|n| *n > 0);
         let fit = Fit::new(machine, set("apps_max"), self.limits.clients_max, set("srq_bytes_max"));
-        self.engine_limits.insert("apps_max", fit.apps_max);
-        self.engine_limits.insert("srq_bytes_max", fit.srq_bytes_max);
+        self.path_limits.insert("apps_max", fit.apps_max);
+        self.path_limits.insert("srq_bytes_max", fit.srq_bytes_max);
         self.limits.clients_max = fit.clients_max;
         (self, fit)
     }
@@ -228,14 +231,19 @@ impl Config {
         all
     }
 
-    /// The data path's part; of limits that are to fit the machine, and were not yet [`Self::fitted`], 0.
-    pub fn engine_config(&self) -> EngineConfig {
-        let mut engine = EngineConfig { apps_max: 0, srq_bytes_max: 0, ..EngineConfig::new(self.host_addresses()) };
+    /// The parts of control plane and engine in connections; of limits that are to fit the machine, and were not yet
+    /// [`Self::fitted`], 0.
+    pub fn data_path(&self) -> DataPath {
+        let addresses = self.host_addresses();
+        let admission = AdmissionConfig { apps_max: 0, ..AdmissionConfig::new(addresses.clone()) };
+        let engine = EngineConfig { apps_max: 0, srq_bytes_max: 0, ..EngineConfig::new(addresses) };
+        let mut path = DataPath { admission, engine };
         for limit in LIMITS {
-            if let (Target::Engine { set, .. }, Some(&value)) = (limit.target, self.engine_limits.get(limit.key)) {
-                set(&mut engine, value);
+            if let (Target::DataPath { set, .. }, Some(&value)) = (limit.target, self.path_limits.get(limit.key)) {
+                set(&mut path, value);
             }
         }
+        let DataPath { admission, engine } = &mut path;
         if let Some(bytes) = self.ring_bytes {
             engine.ring_bytes_default = bytes;
         }
@@ -243,19 +251,20 @@ impl Config {
             engine.ring_bytes_grown = bytes;
         }
         if let Some(bytes) = self.local_ring_bytes {
-            engine.local_ring_bytes_default = bytes;
+            admission.local_ring_bytes_default = bytes;
         }
         engine.ring_bytes_default = engine.ring_bytes_default.min(engine.ring_bytes_max);
         engine.ring_bytes_grown = engine.ring_bytes_grown.min(engine.ring_bytes_max);
-        engine.local_ring_bytes_default = engine.local_ring_bytes_default.min(engine.ring_bytes_max);
+        admission.local_ring_bytes_default = admission.local_ring_bytes_default.min(admission.ring_bytes_max);
         if let Some(networks) = &self.connect_to {
             engine.connect_to.clone_from(networks);
         }
         engine.connect_to.extend(self.peers.iter().map(|peer| IpNet::from(peer.address)));
         engine.wire = self.wire;
         engine.wires = self.peers.iter().filter_map(|p| Some((p.address.to_canonical(), p.wire?))).collect();
-        engine.owner_uid = rustix::process::geteuid().as_raw();
-        engine
+        let owner_uid = rustix::process::geteuid().as_raw();
+        (admission.owner_uid, engine.owner_uid) = (owner_uid, owner_uid);
+        path
     }
 
     /// What the device has to have so that each lane finds its wire.
@@ -372,7 +381,7 @@ impl Limit {
     /// Its value in a configuration.
     pub fn value(&self, config: &Config) -> u64 {
         match self.target {
-            Target::Engine { value, .. } => value(&config.engine_config()),
+            Target::DataPath { value, .. } => value(&config.data_path()),
             Target::Daemon(field) => *field(&mut config.limits.clone()),
         }
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use plane::ClusterKey;
+use plane::{Admission, ClusterKey};
 use shm::{EnginePage, Segment, Sharing};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -23,11 +23,12 @@ use crate::engine_thread::{EngineHandle, EngineParts, spawn};
 use crate::error::panic_words;
 use crate::hub::{Hub, HubParts};
 use crate::key;
+use crate::limits::DataPath;
 use crate::link::LinkContext;
 use crate::log_quota::LogQuota;
 use crate::shutdown::Shutdown;
 use crate::socket_place::SocketPlace;
-use crate::{Config, DaemonError};
+use crate::{Config, ConfigError, DaemonError};
 
 /// Bound of the queue from programs to the control plane.
 const CLIENT_INPUTS_MAX: usize = 256;
@@ -145,7 +146,7 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
     let epoch = u64::from_ne_bytes(random()?).max(1);
     let page = EnginePage::format(page.into_region(), epoch)
         .map_err(|e| DaemonError::Io { what: "engine page", source: std::io::Error::other(e) })?;
-    let mut engine_config = config.engine_config();
+    let DataPath { admission, engine: mut engine_config } = config.data_path();
     if shm::overcommit_is_strict() {
         tracing::warn!(
             "vm.overcommit_memory is 2: rings have all their memory from the start, and neither rest nor grow"
@@ -153,15 +154,17 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
         engine_config.rest_after = None;
         engine_config.ring_bytes_grown = engine_config.ring_bytes_default;
     }
-    let slots = engine_config.connections_per_app_max.next_power_of_two().clamp(64, 65_536);
+    let slots = admission.connections_per_app_max.next_power_of_two().clamp(64, 65_536);
     let connect_timeout = engine_config.connect_timeout;
+    let admission = Admission::new(admission, u16::from_ne_bytes(random()?))
+        .map_err(|e| DaemonError::from(ConfigError::one(format!("limits: {e}"))))?;
     let entropy = random()?;
     let engine = match context {
         Context::SoftNic(device) => spawn(EngineParts { config: engine_config, device: *device, page, entropy })?,
         Context::RdmaCore(device) => spawn(EngineParts { config: engine_config, device: *device, page, entropy })?,
     };
     let listener = place.listen(config.socket_mode, group.as_ref())?;
-    let plane = Plane { config, key, peers, listener, engine_page, epoch, slots, connect_timeout };
+    let plane = Plane { config, key, peers, listener, engine_page, epoch, slots, connect_timeout, admission };
     let ready_at = Ready { socket: plane.config.socket.clone(), peer_address };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -185,6 +188,7 @@ struct Plane {
     epoch: u64,
     slots: u32,
     connect_timeout: Duration,
+    admission: Admission,
 }
 
 impl Plane {
@@ -218,6 +222,7 @@ impl Plane {
             config,
             links,
             connect_timeout: self.connect_timeout,
+            admission: self.admission,
             slots: self.slots,
             epoch: self.epoch,
             engine_page: self.engine_page,

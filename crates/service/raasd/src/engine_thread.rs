@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use control::Reason;
-use engine::{AppId, Dial, Engine, EngineConfig, Event, Listen, Viewer};
+use engine::{AppId, Engine, EngineConfig, Event, Viewer};
 use plane::{LaneAnswer, LaneCommand};
 use shm::{Backoff, Drained, EnginePage, WakeSocket};
 use tokio::sync::{mpsc, oneshot};
@@ -265,18 +265,11 @@ impl<P: Provider> EngineThread<P> {
             }
             Command::ChunksRefused { app, size, reason } => engine.chunks_refused(app, size, reason),
             Command::ChunkNotTaken { app, chunk } => engine.chunk_not_taken(now, device, app, chunk),
-            Command::Listen { client, app, request, port, backlog, ring_bytes, kind } => {
-                let result = engine.listen(app, Listen { port, backlog, ring_bytes, kind });
-                self.held.push_back(FromEngine::Listening { client, request, result });
-            }
             Command::Unlisten { app, port } => engine.unlisten(now, device, app, port),
             Command::Accepted { app, port, connection } => engine.accepted(app, port, connection),
-            Command::Connect { app, request, to, ring_bytes, kind } => {
-                engine.connect(now, device, app, request, Dial { to, ring_bytes, kind });
-            }
-            Command::BindDatagram { app, request, port, ring_bytes } => {
-                engine.bind_datagram(app, request, port, ring_bytes);
-            }
+            Command::Connect { app, request, dial } => engine.connect(now, device, app, request, dial),
+            Command::Admit { open, answer } => engine.admit(now, device, open, answer),
+            Command::BindDatagram { app, request, bind } => engine.bind_datagram(app, request, bind),
             Command::DatagramPath { app, request, to } => engine.datagram_path(now, device, app, request, to),
             Command::CancelConnect { app, request } => engine.cancel_connect(now, device, app, request),
             Command::Lane(command) => self.execute_for_lane(now, command),

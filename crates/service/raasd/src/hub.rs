@@ -4,6 +4,7 @@
 //! Owns the order between them. It must never wait for anyone but all of them together: commands that the engine's
 //! queue does not take are kept, and programs and peers are not heard meanwhile.
 
+mod admission;
 mod clients;
 mod descriptors;
 mod events;
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use control::{PeerMessage, Reason, Reply};
 use engine::AppId;
-use plane::{ClientId, Fallbacks, LinkId, PairLimits, Pairs, Peers, PeersConfig};
+use plane::{Admission, ClientId, Fallbacks, LinkId, PairLimits, Pairs, Peers, PeersConfig};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
@@ -45,6 +46,7 @@ pub(crate) struct HubParts {
     pub(crate) config: Arc<Config>,
     pub(crate) links: Arc<LinkContext>,
     pub(crate) connect_timeout: Duration,
+    pub(crate) admission: Admission,
     pub(crate) slots: u32,
     pub(crate) epoch: u64,
     pub(crate) engine_page: OwnedFd,
@@ -85,6 +87,8 @@ pub(crate) struct Hub {
     engine_page: OwnedFd,
     addresses: Vec<IpAddr>,
     clients: BTreeMap<ClientId, Client>,
+    admission: Admission,
+    /// Programs by the engine's names, until nothing of them is left there.
     apps: BTreeMap<AppId, ClientId>,
     pairs: Pairs<OwnedFd>,
     fallbacks: Fallbacks,
@@ -145,6 +149,7 @@ impl Hub {
             pairs: Pairs::new(pair_limits, config.listen),
             fallbacks: Fallbacks::default(),
             peers,
+            admission: parts.admission,
             link_context: parts.links,
             slots: parts.slots,
             epoch: parts.epoch,

@@ -3,8 +3,11 @@
 //! Owns which tables an answer has, in which order, what of the totals an ordinary user sees, and how many bytes a page
 //! may have. It must never make a page with more than [`PAGE_BYTES`] of rows, unless one row alone has more.
 
-use control::{AppRow, Cursor, FRAME_BYTES_MAX, InspectAnswer, InspectQuery, PAGE_BYTES, Stat, VerbCounts};
-use engine::{Page, Viewer};
+use std::net::IpAddr;
+
+use control::{AppRow, Cursor, FRAME_BYTES_MAX, InspectAnswer, InspectQuery, LaneRow, PAGE_BYTES, Stat, VerbCounts};
+use engine::{LaneView, Page, Viewer};
+use plane::AdmissionCounters;
 use serde::Serialize;
 
 use crate::command::{EnginePart, EngineStat};
@@ -97,13 +100,18 @@ pub(crate) struct DaemonStat {
     pub(crate) device_reason: String,
     pub(crate) pairs: u64,
     pub(crate) links: u64,
+    pub(crate) admission: AdmissionCounters,
     pub(crate) fds: u32,
 }
 
 /// The host's state without lanes and applications. An ordinary user sees sums, and none of the counters that show a
 /// forger which check stopped its last packet.
 pub(crate) fn stat(engine: EngineStat, daemon: &DaemonStat, viewer: Viewer) -> Stat {
-    let EngineStat { device, totals, counters } = engine;
+    let EngineStat { device, mut totals, counters } = engine;
+    // Of the connects that were not made the engine saw those that were admitted.
+    for (_, failed) in totals.counters.iter_mut().filter(|(name, _)| *name == "connects_failed") {
+        *failed += daemon.admission.connects_refused;
+    }
     let of = |name: &str| counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, v)| *v);
     let verbs = VerbCounts {
         send: of("verbs_send"),
@@ -115,7 +123,8 @@ pub(crate) fn stat(engine: EngineStat, daemon: &DaemonStat, viewer: Viewer) -> S
     let all_users = viewer == Viewer::All;
     let told = || counters.iter().chain(&totals.counters).filter(|_| all_users);
     let drops = told().filter_map(|(n, v)| Some((n.strip_prefix("drop_")?.to_string(), *v))).collect();
-    let own = [("pairs", daemon.pairs), ("control_links", daemon.links)];
+    let AdmissionCounters { connects_local, .. } = daemon.admission;
+    let own = [("pairs", daemon.pairs), ("control_links", daemon.links), ("connects_local", connects_local)];
     let other = told().filter(|(n, _)| !n.starts_with("drop_") && !n.starts_with("verbs_"));
     let own = own.iter().filter(|_| all_users);
     let untold = ["retransmits"].into_iter().filter(|name| counters.iter().all(|(told, _)| told != name));
@@ -141,6 +150,19 @@ pub(crate) fn stat(engine: EngineStat, daemon: &DaemonStat, viewer: Viewer) -> S
         all_users,
         unknown,
     }
+}
+
+/// Rows of lanes that a viewer may see. A user sees those that its programs use, with its own connections, and those
+/// that were last dialed for them.
+pub(crate) fn lanes(page: Page<LaneView>, viewer: Viewer, own: impl Fn(u32, IpAddr) -> u32) -> Page<LaneRow> {
+    let row = |(place, view): (u32, LaneView)| match viewer {
+        Viewer::All => Some((place, view.row)),
+        Viewer::User(uid) => {
+            let connections = own(uid, view.row.peer.ip());
+            (connections > 0 || view.is_dialed).then_some((place, LaneRow { connections, ..view.row }))
+        }
+    };
+    Page { rows: page.rows.into_iter().filter_map(row).collect(), next: page.next }
 }
 
 /// Rows of applications, with their same-host connections.
@@ -234,17 +256,30 @@ mod tests {
     fn totals() -> EngineStat {
         EngineStat {
             device: "softnic".into(),
-            totals: engine::EngineTotals { counters: vec![("rnr_naks", 0)], srq_free: 7, ..Default::default() },
+            totals: engine::EngineTotals {
+                counters: vec![("rnr_naks", 0), ("connects_failed", 2)],
+                srq_free: 7,
+                ..Default::default()
+            },
             counters: vec![("drop_bad_icrc", 3), ("verbs_write_imm", 7), ("retransmits", 2), ("tx_packets", 9)],
         }
     }
 
     #[test]
     fn counters_are_split_by_kind_and_users_get_none_that_help_a_forger() {
-        let daemon = DaemonStat { uptime_seconds: 5, device_reason: "no hardware".into(), pairs: 1, links: 2, fds: 3 };
+        let admission = AdmissionCounters { connects_local: 4, connects_refused: 5 };
+        let device_reason = "no hardware".into();
+        let daemon = DaemonStat { uptime_seconds: 5, device_reason, pairs: 1, links: 2, admission, fds: 3 };
         let all = stat(totals(), &daemon, Viewer::All);
         assert_eq!(all.drops, [("bad_icrc".to_string(), 3)]);
-        for counter in [("tx_packets", 9), ("rnr_naks", 0), ("pairs", 1), ("control_links", 2)] {
+        for counter in [
+            ("tx_packets", 9),
+            ("rnr_naks", 0),
+            ("pairs", 1),
+            ("control_links", 2),
+            ("connects_local", 4),
+            ("connects_failed", 7),
+        ] {
             assert!(all.counters.contains(&(counter.0.into(), counter.1)), "{counter:?}");
         }
         let own = stat(totals(), &daemon, Viewer::User(5));
@@ -252,6 +287,42 @@ mod tests {
         for stat in [all, own] {
             assert_eq!((stat.verbs.write_imm, stat.retransmits, stat.srq_free, stat.fds), (7, 2, 7, 3));
         }
+    }
+
+    #[test]
+    fn users_see_the_lanes_that_they_use_or_had_dialed_with_their_own_connections() {
+        let view = |n: u8, is_dialed| {
+            let row = LaneRow {
+                name: format!("10.0.0.{n}/0"),
+                peer: ([10, 0, 0, n], 4791).into(),
+                state: "up".into(),
+                incarnation: 1,
+                resets: 0,
+                qpn: None,
+                peer_qpn: None,
+                wire: None,
+                wire_reason: None,
+                mtu_bytes: 1024,
+                connections: 40,
+                credits: 0,
+                granted: 0,
+                tx_bytes: 0,
+                rx_bytes: 0,
+                dials_failed: 0,
+                redial_in_us: 0,
+            };
+            (u32::from(n), LaneView { row, is_dialed })
+        };
+        let page = || Page { rows: vec![view(1, false), view(2, false), view(3, true)], next: Some(4) };
+        let seen = |viewer| {
+            let own = |uid, peer: IpAddr| if uid == 5 && peer == IpAddr::from([10, 0, 0, 2]) { 7 } else { 0 };
+            let page = lanes(page(), viewer, own);
+            assert_eq!(page.next, Some(4));
+            page.rows.into_iter().map(|(place, row)| (place, row.connections)).collect::<Vec<_>>()
+        };
+        assert_eq!(seen(Viewer::All), [(1, 40), (2, 40), (3, 40)]);
+        assert_eq!(seen(Viewer::User(5)), [(2, 7), (3, 0)]);
+        assert_eq!(seen(Viewer::User(6)), [(3, 0)]);
     }
 
     #[test]

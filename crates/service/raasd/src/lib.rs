@@ -44,7 +44,7 @@ pub use daemon::{Daemon, run};
 pub use device::{Decision, decide};
 pub use error::DaemonError;
 pub use key::{KEY_FILE_NAME, read as read_cluster_key};
-pub use limits::{DaemonLimits, LIMITS, Limit};
+pub use limits::{DaemonLimits, DataPath, LIMITS, Limit};
 pub use machine::{Fit, Machine, raise_descriptor_limit};
 pub use plane::{ClusterKey, Heartbeat, KEY_BYTES, KEY_BYTES_MAX};
 pub use shutdown::Shutdown;

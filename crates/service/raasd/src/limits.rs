@@ -8,8 +8,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use engine::EngineConfig;
+use plane::AdmissionConfig;
 
-/// Bounds of the control plane; those of the data path are in [`EngineConfig`].
+/// Bounds of the control plane; those of connections are in [`DataPath`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DaemonLimits {
@@ -111,6 +112,15 @@ pub(crate) fn count(limit: u64) -> usize {
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
+/// What the limits of connections are set in: what the control plane grants, and what the engine holds.
+#[derive(Debug, Clone)]
+pub struct DataPath {
+    /// Who gets what.
+    pub admission: AdmissionConfig,
+    /// The engine's tables and tunables.
+    pub engine: EngineConfig,
+}
+
 /// One name under `[limits]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Limit {
@@ -128,24 +138,28 @@ pub struct Limit {
 /// Where a limit's value lives.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Target {
-    Engine { set: fn(&mut EngineConfig, u64), value: fn(&EngineConfig) -> u64 },
+    DataPath { set: fn(&mut DataPath, u64), value: fn(&DataPath) -> u64 },
     Daemon(fn(&mut DaemonLimits) -> &mut u64),
 }
 
-macro_rules! engine_limit {
-    ($key:ident, $min:expr, $max:expr) => {
-        engine_limit!($key, $min, $max, false)
+/// A limit of the parts that are named, which have the same value.
+macro_rules! limit_of {
+    ($first:ident $(and $second:ident)?, $key:ident, $min:expr, $max:expr) => {
+        limit_of!($first $(and $second)?, $key, $min, $max, false)
     };
-    ($key:ident, $min:expr, $max:expr, $power:expr) => {
+    ($first:ident $(and $second:ident)?, $key:ident, $min:expr, $max:expr, $power:expr) => {
         Limit {
             key: stringify!($key),
             min: $min,
             max: $max,
             power_of_two: $power,
-            target: Target::Engine {
+            target: Target::DataPath {
                 // The table's range fits the field's type; a test sets every limit to its maximum.
-                set: |c, v| c.$key = v.try_into().unwrap_or(c.$key),
-                value: |c| c.$key.into(),
+                set: |c, v| {
+                    c.$first.$key = v.try_into().unwrap_or(c.$first.$key);
+                    $(c.$second.$key = c.$first.$key;)?
+                },
+                value: |c| c.$first.$key.into(),
             },
         }
     };
@@ -167,33 +181,33 @@ const HOUR_MS: u64 = 3_600_000;
 
 /// Every name under `[limits]`.
 pub const LIMITS: &[Limit] = &[
-    engine_limit!(ring_bytes_max, shm::RING_BYTES_MIN as u64, shm::RING_BYTES_MAX as u64, true),
-    engine_limit!(apps_max, 0, 65_536),
-    engine_limit!(apps_per_user_max, 0, 65_536),
-    engine_limit!(connections_max, 1, engine::TABLE_MAX as u64),
-    engine_limit!(connections_per_user_max, 0, engine::TABLE_MAX as u64),
-    engine_limit!(connections_per_app_max, 1, 65_536),
-    engine_limit!(listeners_max, 1, 65_536),
-    engine_limit!(listeners_per_user_max, 0, 65_536),
-    engine_limit!(datagram_sockets_max, 1, 65_536),
-    engine_limit!(backlog_max, 1, 65_536),
-    engine_limit!(ring_memory_per_app_max, 1 << 20, 1 << 44),
-    engine_limit!(lanes_max, 1, 65_536),
-    engine_limit!(lanes_per_user_max, 0, 65_536),
-    engine_limit!(dials_per_user_max, 0, 65_536),
-    engine_limit!(lane_credits, engine::LANE_CREDITS_MIN as u64, engine::LANE_CREDITS_MAX as u64),
-    engine_limit!(srq_bytes_max, 0, engine::SRQ_BYTES_MAX),
-    engine_limit!(send_bytes_max, engine::FRAME_BYTES_MIN as u64, engine::FRAME_BYTES_MAX as u64),
-    engine_limit!(lane_inflight_bytes_max, engine::FLIGHT_BYTES_MIN, engine::FLIGHT_BYTES_MAX),
-    engine_limit!(quantum_bytes, shm::RING_BYTES_MIN as u64, shm::RING_BYTES_MAX as u64),
+    limit_of!(engine and admission, ring_bytes_max, shm::RING_BYTES_MIN as u64, shm::RING_BYTES_MAX as u64, true),
+    limit_of!(engine and admission, apps_max, 0, 65_536),
+    limit_of!(admission, apps_per_user_max, 0, 65_536),
+    limit_of!(engine and admission, connections_max, 1, engine::TABLE_MAX as u64),
+    limit_of!(admission, connections_per_user_max, 0, engine::TABLE_MAX as u64),
+    limit_of!(admission, connections_per_app_max, 1, 65_536),
+    limit_of!(admission, listeners_max, 1, 65_536),
+    limit_of!(admission, listeners_per_user_max, 0, 65_536),
+    limit_of!(engine, datagram_sockets_max, 1, 65_536),
+    limit_of!(admission, backlog_max, 1, 65_536),
+    limit_of!(engine, ring_memory_per_app_max, 1 << 20, 1 << 44),
+    limit_of!(engine and admission, lanes_max, 1, 65_536),
+    limit_of!(admission, lanes_per_user_max, 0, 65_536),
+    limit_of!(engine, dials_per_user_max, 0, 65_536),
+    limit_of!(engine, lane_credits, engine::LANE_CREDITS_MIN as u64, engine::LANE_CREDITS_MAX as u64),
+    limit_of!(engine, srq_bytes_max, 0, engine::SRQ_BYTES_MAX),
+    limit_of!(engine, send_bytes_max, engine::FRAME_BYTES_MIN as u64, engine::FRAME_BYTES_MAX as u64),
+    limit_of!(engine, lane_inflight_bytes_max, engine::FLIGHT_BYTES_MIN, engine::FLIGHT_BYTES_MAX),
+    limit_of!(engine, quantum_bytes, shm::RING_BYTES_MIN as u64, shm::RING_BYTES_MAX as u64),
     Limit {
         key: "connect_timeout_ms",
         min: 10,
         max: HOUR_MS,
         power_of_two: false,
-        target: Target::Engine {
-            set: |c, v| c.connect_timeout = Duration::from_millis(v),
-            value: |c| u64::try_from(c.connect_timeout.as_millis()).unwrap_or(u64::MAX),
+        target: Target::DataPath {
+            set: |c, v| c.engine.connect_timeout = Duration::from_millis(v),
+            value: |c| u64::try_from(c.engine.connect_timeout.as_millis()).unwrap_or(u64::MAX),
         },
     },
     Limit {
@@ -202,9 +216,9 @@ pub const LIMITS: &[Limit] = &[
         min: 0,
         max: HOUR_MS,
         power_of_two: false,
-        target: Target::Engine {
-            set: |c, v| c.lane_rest_after = (v > 0).then(|| Duration::from_millis(v)),
-            value: |c| c.lane_rest_after.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
+        target: Target::DataPath {
+            set: |c, v| c.engine.lane_rest_after = (v > 0).then(|| Duration::from_millis(v)),
+            value: |c| c.engine.lane_rest_after.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
         },
     },
     daemon_limit!(clients_max, 0, 65_536),

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use control::{ChunkKind, Kind, Reason};
-use engine::{AppId, Attach, Dial, Listen, RingSize};
-use plane::ClientId;
+use control::{ChunkKind, Reason};
+use engine::{AppId, Attach, RingSize};
+use plane::{ClientId, ConnectionOver, Knock};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shm::Session;
@@ -14,6 +14,7 @@ use super::{Chunks, Event, World};
 use crate::app::{App, Reply, Request};
 use crate::check::AppUid;
 use crate::content::mix;
+use crate::links::Input;
 
 impl World {
     // ---- processes come
@@ -45,12 +46,15 @@ impl World {
             Err(why) => return self.checks.fail(now, "set-up", format!("no session: {why}")),
         };
         let attach = Attach { pid: 1000 + uid, uid: 1, name: format!("app{uid}"), session: session.clone() };
-        let id = match running.engine.attach(attach) {
+        let client = ClientId(uid.into());
+        let admitted = running.control.admission.attach(client, attach.uid);
+        let id = match admitted.and_then(|()| running.engine.attach(attach)) {
             Ok(id) => id,
             Err(why) => return self.checks.fail(now, "set-up", format!("application {uid} was not taken in: {why}")),
         };
         let engine_sleep = running.page.engine_sleep();
         running.uids.insert(id, uid);
+        running.control.names.insert(id, client);
         running.control.clients.insert(uid);
         running.apps.insert(uid, App::new((uid, id, index), &plan, session, engine_sleep, timeout, rng));
         self.trace.note(now, "application {} on {} starts, plan {}", &[uid.into(), host as u64, index as u64]);
@@ -69,30 +73,15 @@ impl World {
         let Some(id) = running.uids.iter().find(|(_, u)| **u == uid).map(|(id, _)| *id) else { return };
         let (engine, tap) = (&mut running.engine, &mut running.tap);
         match request {
-            Request::Listen { port, backlog, ring_bytes } => {
-                let result = engine.listen(id, Listen { port, backlog, ring_bytes, kind: Kind::Stream }).map(drop);
-                if result.is_ok() {
-                    self.checks.causes.on_listening(now, uid, (host, port), backlog);
-                }
-                self.reply_to(host, uid, Reply::Listening { port, result });
-            }
-            Request::Unlisten { port } => {
-                engine.unlisten(now, tap, id, port);
-                self.checks.causes.on_unlistened(now, host, port);
-            }
-            Request::Connect { request, to, ring_bytes } => {
-                engine.connect(now, tap, id, request, Dial { to, ring_bytes, kind: Kind::Stream });
-            }
             Request::Cancel { request } => {
                 if !running.control.pairs.handle_cancel(ClientId(uid.into()), request) {
                     engine.cancel_connect(now, tap, id, request);
                 }
                 self.settle_pairs(host);
             }
-            Request::Accepted { port, connection } => engine.accepted(id, port, connection),
-            Request::Bind { request, port, ring_bytes } => engine.bind_datagram(id, request, port, ring_bytes),
             Request::Path { request, to } => engine.datagram_path(now, tap, id, request, to),
             Request::Bye => return self.kill(host, uid),
+            for_plane => self.on_admission_request(host, (uid, id), for_plane),
         }
         self.after_command(host);
     }
@@ -107,6 +96,7 @@ impl World {
         let plan = running.uids.get(&id).copied();
         if let Some(uid) = plan {
             running.control.clients.remove(&uid);
+            running.control.admission.handle_left(ClientId(uid.into()));
             running.control.pairs.handle_gone(ClientId(uid.into()));
             self.settle_pairs(host);
             self.checks.causes.on_owner_gone(now, uid);
@@ -224,8 +214,15 @@ impl World {
                 self.trace.note(now, "connection {} comes in at {}:{}", &[record.0.into(), host as u64, port.into()]);
                 self.reply_to(host, uid, Reply::Incoming { port, connection, record });
             }
-            engine::Event::LocalConnect { from, request, to, port, ring_bytes, connection } => {
-                self.on_local_connect(host, from, to, (request, port, ring_bytes, connection));
+            engine::Event::Knock { open, from, to_port, kind, ring_bytes } => {
+                self.tell_plane(host, Input::Knock { open, knock: Knock { from, to_port, kind, ring_bytes } });
+            }
+            engine::Event::ConnectionOver { app, connection, peer, port } => {
+                let over = ConnectionOver { connection, peer, port };
+                self.on_over(host, app, |client| Input::ConnectionOver { client, over });
+            }
+            engine::Event::SocketOver { app, socket } => {
+                self.on_over(host, app, |client| Input::SocketOver { client, socket });
             }
             engine::Event::AppFault { app, detail } => {
                 let detail = format!("host {host} threw {app:?} out, which kept to the rules: {detail}");
@@ -239,6 +236,7 @@ impl World {
                 self.checks.fail(now, "unexplained", detail);
             }
             engine::Event::AppGone { app } => {
+                self.on_over(host, app, |client| Input::ProgramGone { client });
                 let Some(running) = self.up(host) else { return };
                 if let Some(uid) = running.uids.remove(&app)
                     && running.apps.contains_key(&uid)

@@ -1,6 +1,7 @@
 //! What is going to happen in the world.
 
-use engine::{AppId, RingSize};
+use control::Reason;
+use engine::{Admission, AppId, OpenId, RingSize};
 use plane::{LaneCommand, LinkId};
 use verbs::Region;
 
@@ -105,6 +106,13 @@ pub(super) enum Event {
         host: usize,
         life: u32,
         command: Box<LaneCommand>,
+    },
+    /// The engine takes the control plane's answer to a peer that asks for a connection.
+    Admit {
+        host: usize,
+        life: u32,
+        open: OpenId,
+        answer: Box<Result<Admission, Reason>>,
     },
     /// A process hears of a pair.
     OfPair {

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use control::{NotTaken, Reason};
-use engine::AppId;
 use plane::{ClientId, LocalConnect, PairAction, Party, SegmentLost};
 use rand::RngExt;
 use shm::Pair;
@@ -19,14 +18,19 @@ const SEGMENTS_PER_FAULT: u32 = 12;
 
 impl World {
     /// A connect of one process of a host to another one. Numbers: request, port, ring bytes, connection.
-    pub(super) fn on_local_connect(&mut self, host: usize, from: AppId, to: AppId, connect: (u64, u16, u32, u64)) {
+    pub(super) fn on_local_connect(
+        &mut self,
+        host: usize,
+        from: ClientId,
+        to: ClientId,
+        connect: (u64, u16, u32, u64),
+    ) {
         let now = self.now;
         let (request, port, ring_bytes, connection) = connect;
         let Some(running) = self.up(host) else { return };
-        let party = |app: AppId| {
-            let uid = *running.uids.get(&app)?;
-            let attached = running.control.clients.contains(&uid);
-            attached.then_some(Party { client: ClientId(uid.into()), pid: 1000 + uid, uid: 1 })
+        let party = |client: ClientId| {
+            let uid = client.0 as AppUid;
+            running.control.clients.contains(&uid).then_some(Party { client, pid: 1000 + uid, uid: 1 })
         };
         match (party(from), party(to)) {
             (Some(from), Some(to)) => {
@@ -37,7 +41,7 @@ impl World {
                 let result = Err(Reason::PeerAppDied);
                 self.send_of_pair(host, from.client, control::Reply::Connected { request, result });
             }
-            (None, _) => running.engine.accepted(to, port, connection),
+            (None, _) => _ = running.control.admission.accepted(to, port, connection),
         }
         self.settle_pairs(host);
     }
@@ -48,11 +52,7 @@ impl World {
                 PairAction::Send { client, reply, fds: _ } => self.send_of_pair(host, client, reply),
                 PairAction::Return { client, port, connection } => {
                     let Some(running) = self.up(host) else { return };
-                    let is_client = |uid: &AppUid| u64::from(*uid) == client.0;
-                    let app = running.uids.iter().find(|(_, uid)| is_client(uid)).map(|(app, _)| *app);
-                    if let Some(app) = app.filter(|_| running.control.clients.iter().any(is_client)) {
-                        running.engine.accepted(app, port, connection);
-                    }
+                    running.control.admission.accepted(client, port, connection);
                 }
             }
         }
@@ -165,10 +165,7 @@ impl World {
             }
             control::Request::Accepted { port, connection } => {
                 pairs.on_accepted(client, connection);
-                let app = running.uids.iter().find(|(_, u)| **u == uid).map(|(app, _)| *app);
-                if let Some(app) = app {
-                    running.engine.accepted(app, port, connection);
-                }
+                running.control.admission.accepted(client, port, connection);
                 None
             }
             other => Some(format!("{other:?} is nothing of pairs")),

@@ -236,6 +236,12 @@ impl World {
             return;
         }
         for host in 0..self.hosts.len() {
+            let numbers = self.hosts[host].running.as_ref().map_or(0, |r| r.control.numbers.len());
+            let admission = self.hosts[host].running.as_ref().map(|r| &r.control.admission);
+            if numbers > 0 || admission.is_some_and(|admission| admission.connections() > 0) {
+                let detail = format!("host {host}: {numbers} numbers did not come back: {admission:?}");
+                self.checks.fail(self.now, "release", detail);
+            }
             let left = self.hosts[host].running.as_ref().map_or(0, |r| r.control.pairs.count());
             if left > 0 {
                 self.checks.fail(self.now, "release", format!("host {host} has {left} pairs without processes"));

@@ -109,6 +109,11 @@ impl Socket {
         self.local
     }
 
+    /// Its number on this host.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.local.port()
     }

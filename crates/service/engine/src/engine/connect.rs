@@ -3,7 +3,7 @@
 //! Owns the table of connects that have no answer yet. It must never answer a connect twice, and never leave one
 //! without a time limit: each has a deadline from the moment of the call.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use control::{Connection, Reason};
 use verbs::{Provider, Time};
@@ -17,71 +17,43 @@ use crate::ids::{AppId, ConnectId, LaneId, RouteId};
 use crate::lane::Lane;
 use crate::limits::CONNECT_DISPLACED_MAX;
 use crate::ringpool::{RingPair, Waiter};
-use crate::users::Far;
 use crate::violation::Violation;
 use crate::vqp::{NewVqp, Phase};
 
 impl Engine {
-    /// Connects to a port of a host; the answer is [`Event::Connected`], or [`Event::LocalConnect`] for this host.
+    /// Connects to a port of another host; the answer is [`Event::Connected`].
     pub fn connect<P: Provider>(&mut self, now: Time, nic: &mut P, app: AppId, request: u64, dial: Dial) {
         self.see(now);
         if let Err(reason) = self.try_connect(nic, app, request, dial) {
             self.counters.connects_failed += 1;
             self.events.push_back(Event::Connected { app, request, result: Err(reason) });
+            self.note_not_connected(app, dial.connection, dial.to.ip());
         }
     }
 
     fn try_connect<P: Provider>(&mut self, nic: &mut P, app: AppId, request: u64, dial: Dial) -> Result<(), Reason> {
-        let Dial { to, ring_bytes, kind } = dial;
-        let to = SocketAddr::new(to.ip().to_canonical(), to.port());
+        let Dial { connection, to, local, ring_bytes, kind } = dial;
         let Some(tenant) = self.apps.get_here(app) else { return Err(Reason::AppFault) };
         if tenant.connect_of(request).is_some() {
             return Err(Reason::AppFault);
         }
-        if to.port() == 0 || to.ip().is_unspecified() || to.ip().is_multicast() || is_broadcast(to.ip()) {
-            return Err(Reason::BadAddress);
-        }
-        if self.is_own(to.ip()) {
-            let ring_bytes = self.config.local_ring_bytes(ring_bytes);
-            return self.connect_local(app, request, Dial { to, ring_bytes, kind });
-        }
-        let (uid, size) = (tenant.uid(), self.config.ring_size(ring_bytes));
-        if tenant.held() >= self.config.connections_per_app_max || self.is_full() {
-            return Err(Reason::LocalLimit);
-        }
-        self.users.check_connection(uid)?;
-        self.users.check_host(uid, to.ip())?;
-        self.check_way(uid, to.ip())?;
+        self.check_way(tenant.uid(), to.ip())?;
+        let size = self.config.ring_size(ring_bytes);
         let lane = self.lane_to(nic, to.ip()).ok_or(Reason::LocalLimit)?;
-        let connect = Connect { app, request, to, size, kind, lane, route: None, displaced: 0 };
+        let connect = Connect { app, request, connection, local, to, size, kind, lane, route: None, displaced: 0 };
         let id = self.connects.insert(connect).ok_or(Reason::LocalLimit)?;
         if let Some(tenant) = self.apps.get_mut(app) {
             tenant.add_connect(request, id);
         }
-        self.start_waiting(app, Some(Far { host: to.ip(), is_outgoing: true }));
+        self.start_waiting(app);
         self.timers.start_connect(self.now + self.config.connect_timeout, id, |id| self.connects.contains(id));
         self.place_connect(nic, id);
         Ok(())
     }
 
-    /// Whether no further connection fits this host's daemon.
-    pub(super) fn is_full(&self) -> bool {
-        self.vqps.len() + self.apps.waiting() >= self.config.connections_max
-    }
-
-    fn connect_local(&mut self, from: AppId, request: u64, dial: Dial) -> Result<(), Reason> {
-        let port = dial.to.port();
-        let listener = self.listeners.get_mut(port).ok_or(Reason::NoListener)?;
-        listener.check_kind(dial.kind.code())?;
-        if !listener.has_place(self.config.backlog_max) {
-            return Err(Reason::BacklogFull);
-        }
-        let connection = self.vqps.next_number();
-        listener.take_place(connection);
-        let (to, ring_bytes) = (listener.app(), listener.ring_bytes_for(dial.ring_bytes));
-        self.counters.connects_local += 1;
-        self.events.push_back(Event::LocalConnect { from, request, to, port, ring_bytes, connection });
-        Ok(())
+    /// Nothing comes of a connect that the control plane admitted.
+    fn note_not_connected(&mut self, app: AppId, connection: u64, peer: IpAddr) {
+        self.events.push_back(Event::ConnectionOver { app, connection, peer, port: None });
     }
 
     /// Lets a connect go on: to its rings if the lane is up, else it waits for the lane.
@@ -137,9 +109,13 @@ impl Engine {
             return self.finish_connect(id, Err(limit));
         }
         connect.displaced += 1;
-        let (app, far) = (connect.app, Far { host: connect.to.ip(), is_outgoing: true });
-        if connect.route.take().is_some() {
-            self.start_waiting(app, Some(far));
+        let app = connect.app;
+        if let Some(route) = connect.route.take() {
+            // The number goes on with the connect.
+            if let Some(vqp) = self.vqps.get_mut(route) {
+                vqp.give_up_number();
+            }
+            self.start_waiting(app);
         }
         self.counters.connects_displaced += 1;
         self.displaced.push(id);
@@ -162,17 +138,15 @@ impl Engine {
 
     fn open_connect(&mut self, id: ConnectId, rings: RingPair) {
         let Some(connect) = self.connects.get(id) else { return };
-        let (app, lane, to, size) = (connect.app, connect.lane, connect.to, connect.size);
-        let kind = connect.kind;
-        let local = SocketAddr::new(self.local_address(), self.ports.next_port());
+        let &Connect { connection, app, lane, to, local, size, kind, .. } = connect;
         let phase = Phase::Opening(Some(id));
-        let new = NewVqp { app, lane, phase, rings, size, allocated: size, local, peer: to, kind };
+        let new = NewVqp { id: connection, app, lane, phase, rings, size, allocated: size, local, peer: to, kind };
         match self.add_vqp(new) {
             Ok(route) => {
                 if let Some(connect) = self.connects.get_mut(id) {
                     connect.route = Some(route);
                 }
-                self.stop_waiting(app, Some(Far { host: to.ip(), is_outgoing: true }));
+                self.stop_waiting(app);
                 if let Some(lane) = self.lanes.get_mut(lane) {
                     lane.push_open(route);
                 }
@@ -185,7 +159,6 @@ impl Engine {
     /// Makes a virtual QP in a slot of its application; on failure the rings go back.
     pub(super) fn add_vqp(&mut self, new: NewVqp) -> Result<RouteId, Reason> {
         let (app, lane, rings) = (new.app, new.lane, new.rings);
-        let far = Far { host: new.peer.ip(), is_outgoing: new.phase != Phase::Accepting };
         let epoch = self.lanes.get(lane).map_or(0, Lane::incarnation);
         let tenant = self.apps.get_mut(app).ok_or(Reason::PeerAppDied)?;
         let route = match self.vqps.make(new, tenant, epoch, self.now) {
@@ -197,7 +170,6 @@ impl Engine {
             }
         };
         tenant.add_connection();
-        self.users.add_connection(tenant.uid(), Some(far));
         if let Some(lane) = self.lanes.get_mut(lane) {
             self.vqps.link(lane.members_mut(), route);
         }
@@ -281,7 +253,8 @@ impl Engine {
             tenant.drop_connect(connect.request);
         }
         if connect.route.is_none() {
-            self.stop_waiting(connect.app, Some(Far { host: connect.to.ip(), is_outgoing: true }));
+            self.note_not_connected(connect.app, connect.connection, connect.to.ip());
+            self.stop_waiting(connect.app);
         }
         Some(connect)
     }
@@ -317,8 +290,4 @@ impl Engine {
         self.counters.connects_failed += 1;
         self.events.push_back(Event::Connected { app, request, result: Err(reason) });
     }
-}
-
-fn is_broadcast(ip: IpAddr) -> bool {
-    matches!(ip, IpAddr::V4(v4) if v4.is_broadcast())
 }

@@ -19,7 +19,7 @@ use shm::{RingReader, RingWriter};
 use super::Engine;
 use crate::datagram::socket::{NewSocket, Socket, SocketFault};
 use crate::datagram::{Bind, PortOwner};
-use crate::event::Event;
+use crate::event::{DatagramBind, Event};
 use crate::ids::{AppId, BindId, SlotAt, SocketId};
 use crate::limits::DATAGRAM_RING_BYTES_MIN;
 use crate::ring_size::RingSize;
@@ -30,22 +30,26 @@ impl Engine {
     // ---- bind
 
     /// Binds a datagram socket to a port, 0 for any free one. The answer is [`Event::Connected`] with a connection that
-    /// has no peer. `ring_bytes` 0 means the default; other values are rounded to what exists.
-    pub fn bind_datagram(&mut self, app: AppId, request: u64, port: u16, ring_bytes: u32) {
-        if let Err(reason) = self.try_bind(app, request, port, ring_bytes) {
-            self.events.push_back(Event::Connected { app, request, result: Err(reason) });
+    /// has no peer.
+    pub fn bind_datagram(&mut self, app: AppId, request: u64, bind: DatagramBind) {
+        if let Err(reason) = self.try_bind(app, request, bind) {
+            self.note_not_bound(app, request, bind.socket, reason);
         }
     }
 
-    fn try_bind(&mut self, app: AppId, request: u64, port: u16, ring_bytes: u32) -> Result<(), Reason> {
-        let tenant = self.apps.get_here(app).ok_or(Reason::AppFault)?;
-        let held = tenant.held() + tenant.sockets_held();
-        if held >= self.config.connections_per_app_max || self.datagrams.is_full() {
+    fn note_not_bound(&mut self, app: AppId, request: u64, socket: u64, reason: Reason) {
+        self.events.push_back(Event::Connected { app, request, result: Err(reason) });
+        self.events.push_back(Event::SocketOver { app, socket });
+    }
+
+    fn try_bind(&mut self, app: AppId, request: u64, bind: DatagramBind) -> Result<(), Reason> {
+        let DatagramBind { socket, port, ring_bytes } = bind;
+        self.apps.get_here(app).ok_or(Reason::AppFault)?;
+        if self.datagrams.is_full() {
             return Err(Reason::LocalLimit);
         }
-        self.users.check_listener(tenant.uid())?;
         let port = match port {
-            0 => self.ports.free_port(|port| self.datagrams.is_taken(port)).ok_or(Reason::LocalLimit)?,
+            0 => self.datagrams.free_port().ok_or(Reason::LocalLimit)?,
             port => port,
         };
         // Its owner may have closed it, and the doorbell that says so is not looked at yet.
@@ -59,34 +63,17 @@ impl Engine {
         }
         let asked = if ring_bytes == 0 { 0 } else { ring_bytes.max(DATAGRAM_RING_BYTES_MIN) };
         let size = RingSize::fixed(self.config.ring_bytes(asked));
-        let bind = Bind { app, request, port, size };
+        let bind = Bind { app, request, socket, port, size };
         let tenant = self.apps.get_mut(app).ok_or(Reason::AppFault)?;
         if let Some(rings) = tenant.pool.take(size) {
             return self.open_socket(bind, rings);
         }
         let id = self.datagrams.binds.insert(bind).ok_or(Reason::LocalLimit)?;
         tenant.pool.wait(size, Waiter::Bind(id));
-        self.start_waiting(app, None);
-        self.take_port(app, port, PortOwner::Bind(id));
+        self.start_waiting(app);
+        self.datagrams.take_port(port, PortOwner::Bind(id));
         self.ask_for_rings(app, size);
         Ok(())
-    }
-
-    /// A port counts as a listener in its user's share.
-    fn take_port(&mut self, app: AppId, port: u16, owner: PortOwner) {
-        self.datagrams.take_port(port, owner);
-        if let Some(tenant) = self.apps.get(app) {
-            self.users.add_listener(tenant.uid());
-        }
-    }
-
-    /// The port is free, if it is still this owner's.
-    fn give_up_port(&mut self, app: AppId, port: u16, owner: PortOwner) {
-        if self.datagrams.free_port(port, owner)
-            && let Some(tenant) = self.apps.get(app)
-        {
-            self.users.drop_listener(tenant.uid());
-        }
     }
 
     /// Rings are there for a bind that waited for them.
@@ -95,21 +82,21 @@ impl Engine {
         let rings = self.apps.get_mut(bind.app).and_then(|a| a.pool.take(bind.size));
         let result = rings.ok_or(Reason::LocalLimit).and_then(|rings| self.open_socket(bind, rings));
         if let Err(reason) = result {
-            self.events.push_back(Event::Connected { app: bind.app, request: bind.request, result: Err(reason) });
+            self.note_not_bound(bind.app, bind.request, bind.socket, reason);
         }
     }
 
     /// There will be no rings for a bind.
     pub(super) fn refuse_bind(&mut self, id: BindId, reason: Reason) {
-        if let Some(Bind { app, request, .. }) = self.take_bind(id) {
-            self.events.push_back(Event::Connected { app, request, result: Err(reason) });
+        if let Some(Bind { app, request, socket, .. }) = self.take_bind(id) {
+            self.note_not_bound(app, request, socket, reason);
         }
     }
 
     fn take_bind(&mut self, id: BindId) -> Option<Bind> {
         let bind = self.datagrams.binds.remove(id)?;
-        self.give_up_port(bind.app, bind.port, PortOwner::Bind(id));
-        self.stop_waiting(bind.app, None);
+        self.datagrams.give_up_port(bind.port, PortOwner::Bind(id));
+        self.stop_waiting(bind.app);
         Some(bind)
     }
 
@@ -125,7 +112,7 @@ impl Engine {
     }
 
     fn try_open_socket(&mut self, bind: Bind, rings: RingPair) -> Result<(), Reason> {
-        let Bind { app, request, port, size } = bind;
+        let Bind { app, request, socket: id, port, size } = bind;
         let local = SocketAddr::new(self.local_address(), port);
         let tenant = self.apps.get_mut(app).ok_or(Reason::AppFault)?;
         let memory = |place| tenant.pool.memory(place, size.first).ok_or(Reason::LocalLimit);
@@ -133,7 +120,6 @@ impl Engine {
         if !tenant.has_slot() || self.datagrams.sockets.is_full() {
             return Err(Reason::LocalLimit);
         }
-        let id = self.vqps.next_number();
         let socket = self.datagrams.sockets.insert_with(|key| {
             let slot = tenant.take_socket_slot(key).expect("a slot is free, as asked above");
             let words = &slot.words;
@@ -145,7 +131,7 @@ impl Engine {
         });
         let socket = socket.ok_or(Reason::LocalLimit)?;
         tenant.add_socket(socket);
-        self.take_port(app, port, PortOwner::Socket(socket));
+        self.datagrams.take_port(port, PortOwner::Socket(socket));
         let Some(made) = self.datagrams.sockets.get(socket) else { return Err(Reason::LocalLimit) };
         self.events.push_back(Event::Connected { app, request, result: Ok(made.connection()) });
         Ok(())
@@ -157,8 +143,8 @@ impl Engine {
     pub(super) fn on_socket(&mut self, id: SocketId) -> Result<(), SocketFault> {
         let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Ok(()) };
         if socket.on_doorbell()? {
-            let (app, port) = (socket.at().app, socket.port());
-            self.give_up_port(app, port, PortOwner::Socket(id));
+            let port = socket.port();
+            self.datagrams.give_up_port(port, PortOwner::Socket(id));
         }
         self.queue_socket(id);
         Ok(())
@@ -185,11 +171,11 @@ impl Engine {
     /// The application of a socket left. What it had sent goes out, unless it broke the rules.
     pub(super) fn orphan_socket(&mut self, id: SocketId, reason: Reason) {
         let Some(socket) = self.datagrams.sockets.get_mut(id) else { return };
-        let (app, port) = (socket.at().app, socket.port());
+        let port = socket.port();
         if reason == Reason::AppFault || socket.close().is_err() {
             return self.release_socket(id);
         }
-        self.give_up_port(app, port, PortOwner::Socket(id));
+        self.datagrams.give_up_port(port, PortOwner::Socket(id));
         self.queue_socket(id);
     }
 
@@ -204,7 +190,8 @@ impl Engine {
     fn release_socket(&mut self, id: SocketId) {
         let Some(socket) = self.datagrams.sockets.remove(id) else { return };
         let SlotAt { app, slot } = socket.at();
-        self.give_up_port(app, socket.port(), PortOwner::Socket(id));
+        self.datagrams.give_up_port(socket.port(), PortOwner::Socket(id));
+        self.events.push_back(Event::SocketOver { app, socket: socket.id() });
         let Some(tenant) = self.apps.get_mut(app) else { return };
         tenant.drop_socket(id);
         tenant.put_back_slot(slot, socket.words());

@@ -24,7 +24,7 @@ impl Engine {
             return Ok(());
         }
         let lanes = &self.lanes;
-        self.users.check_dial(uid, |id| lanes.get(id).is_some_and(Lane::is_wanted))
+        self.dials.check(uid, |id| lanes.get(id).is_some_and(Lane::is_wanted))
     }
 
     /// The daemon dials the host for a datagram, unless it did so in vain a short while ago.
@@ -39,7 +39,7 @@ impl Engine {
         if let Some(lane) = self.lanes.get_mut(id)
             && lane.want()
         {
-            self.users.add_dial(uid, id);
+            self.dials.add(uid, id);
             self.events.push_back(Event::PeerWanted { peer: lane.peer() });
         }
     }

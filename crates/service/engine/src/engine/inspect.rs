@@ -13,7 +13,7 @@ use crate::app::{App, Carried};
 use crate::event::EngineTotals;
 use crate::ids::AppId;
 use crate::lane::Lane;
-use crate::page::{Page, Viewer};
+use crate::page::{LaneView, Page, Viewer};
 use crate::vqp::Vqp;
 use crate::vqp::row::LaneSeen;
 
@@ -32,21 +32,19 @@ impl Engine {
         Page { rows: seen.map(|(place, _, s)| (place, s.row(self.apps.pid(s.at().app)))).collect(), next }
     }
 
-    /// Lanes, those that are down included, at a time: the engine may have slept since it was last given one. A user
-    /// sees the lanes that its programs use or that were last dialed for them, with its own connections and without the
-    /// numbers of queue pairs.
-    pub fn lanes_page(&self, now: Time, viewer: Viewer, from: u32, looks: u32) -> Page<LaneRow> {
+    /// Lanes, those that are down included, at a time: the engine may have slept since it was last given one. For a user
+    /// the rows have no connections, because the control plane counts those of users, and no numbers of queue pairs.
+    pub fn lanes_page(&self, now: Time, viewer: Viewer, from: u32, looks: u32) -> Page<LaneView> {
         let now = now.max(self.now);
         let (live, next) = self.lanes.page(from, looks);
         let row = |(place, id, lane): (u32, _, &Lane)| match viewer {
-            Viewer::All => Some((place, lane.row(now))),
+            Viewer::All => (place, LaneView { row: lane.row(now), is_dialed: lane.is_wanted() }),
             Viewer::User(uid) => {
-                let connections = self.users.connections_with(uid, lane.peer());
-                let own = LaneRow { qpn: None, peer_qpn: None, connections, ..lane.row(now) };
-                (connections > 0 || self.users.has_dialed(uid, id)).then_some((place, own))
+                let row = LaneRow { qpn: None, peer_qpn: None, connections: 0, ..lane.row(now) };
+                (place, LaneView { row, is_dialed: self.dials.has(uid, id) })
             }
         };
-        Page { rows: live.filter_map(row).collect(), next }
+        Page { rows: live.map(row).collect(), next }
     }
 
     /// Counts what the connections at these places carried for their applications; the next place, if there are more.
@@ -134,7 +132,6 @@ impl Engine {
                 ("writes_sent", c.writes_sent),
                 ("writes_received", c.writes_received),
                 ("connects", c.connects),
-                ("connects_local", c.connects_local),
                 ("connects_failed", c.connects_failed),
                 ("connects_displaced", c.connects_displaced),
                 ("accepts", c.accepts),

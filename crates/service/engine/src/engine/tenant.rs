@@ -17,19 +17,13 @@ use crate::limits::{
 };
 use crate::ring_size::RingSize;
 use crate::ringpool::{ChunkError, Retired, Slice, Waiter};
-use crate::users::Far;
 use crate::vqp::Phase;
 
 impl Engine {
-    /// Takes an application in. [`Reason::LocalLimit`] if the table is full, [`Reason::UserPrograms`] if the user's
-    /// share is.
+    /// Takes an application in. [`Reason::LocalLimit`] if the table is full.
     pub fn attach(&mut self, app: Attach) -> Result<AppId, Reason> {
-        let uid = app.uid;
-        self.users.check_app(uid)?;
         let app = App::new(app, self.config.ring_memory_per_app_max, self.config.growing_rings());
-        let id = self.apps.attach(app).ok_or(Reason::LocalLimit)?;
-        self.users.add_app(uid);
-        Ok(id)
+        self.apps.attach(app).ok_or(Reason::LocalLimit)
     }
 
     /// The application died, left, or is thrown out. Connections that it had closed in order deliver their last bytes;
@@ -42,7 +36,7 @@ impl Engine {
     fn depart(&mut self, app: AppId, reason: Reason) {
         let Some(tenant) = self.apps.leave(app) else { return };
         let (routes, connects) = (tenant.routes(), tenant.connects());
-        let (listeners, sockets) = (tenant.listeners(), tenant.sockets());
+        let sockets = tenant.sockets();
         for connect in connects {
             self.abandon_connect(connect);
         }
@@ -51,13 +45,15 @@ impl Engine {
                 self.refuse_waiter(waiter, Reason::NoListener);
             }
         }
-        // Connections before listeners: one that the application took and closed in order may still stand in the
-        // backlog, since the word that it was taken comes by another way.
+        // One that the application took and closed in order may still stand in a backlog, since the word that it was
+        // taken comes by another way. So how it ends is decided as for all others.
+        for route in self.apps.get_mut(app).map(App::take_backlogs).unwrap_or_default() {
+            if let Some(vqp) = self.vqps.get_mut(route) {
+                vqp.leave_backlog();
+            }
+        }
         for route in routes {
             self.orphan(route, reason);
-        }
-        for port in listeners {
-            self.close_listener(app, port);
         }
         for socket in sockets {
             self.orphan_socket(socket, reason);
@@ -264,18 +260,14 @@ impl Engine {
 
     // ---- departures
 
-    /// A connect, parked open or bind of an application waits, the first two for a connection with a far end.
-    pub(super) fn start_waiting(&mut self, app: AppId, far: Option<Far>) {
-        if let Some(tenant) = self.apps.start_waiting(app) {
-            self.users.add_connection(tenant.uid(), far);
-        }
+    /// A connect, parked open or bind of an application waits: its memory is kept meanwhile.
+    pub(super) fn start_waiting(&mut self, app: AppId) {
+        self.apps.start_waiting(app);
     }
 
     /// One of them stops waiting.
-    pub(super) fn stop_waiting(&mut self, app: AppId, far: Option<Far>) {
-        if let Some(tenant) = self.apps.stop_waiting(app) {
-            self.users.drop_connection(tenant.uid(), far);
-        }
+    pub(super) fn stop_waiting(&mut self, app: AppId) {
+        self.apps.stop_waiting(app);
         self.apps.note_departure(app);
     }
 
@@ -309,7 +301,9 @@ impl Engine {
             }
         }
         for (app, mut tenant) in self.apps.take_gone() {
-            self.users.drop_app(tenant.uid());
+            if self.apps.iter().all(|(_, other)| other.uid() != tenant.uid()) {
+                self.dials.forget(tenant.uid());
+            }
             for chunk in tenant.pool.retire_all() {
                 self.dereg_chunk(nic, &chunk);
             }

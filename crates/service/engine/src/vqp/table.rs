@@ -18,13 +18,11 @@ use crate::route_names::RouteNames;
 pub(crate) struct Connections {
     table: GenSlab<RouteId, Vqp>,
     names: RouteNames,
-    /// Number of the last connection or socket of the host.
-    last: u64,
 }
 
 impl Connections {
     pub(crate) fn new(max: u32, names: RouteNames) -> Self {
-        Self { table: GenSlab::new(max), names, last: 0 }
+        Self { table: GenSlab::new(max), names }
     }
 
     #[inline]
@@ -43,10 +41,6 @@ impl Connections {
         self.names.route(name)
     }
 
-    pub(crate) fn len(&self) -> u32 {
-        self.table.len()
-    }
-
     pub(crate) fn iter(&self) -> impl Iterator<Item = (RouteId, &Vqp)> {
         self.table.iter()
     }
@@ -59,23 +53,16 @@ impl Connections {
         self.table.page_mut(from, looks)
     }
 
-    /// A number for a connection or socket of this host: no two have the same.
-    pub(crate) fn next_number(&mut self) -> u64 {
-        self.last += 1;
-        self.last
-    }
-
     /// Makes a connection in a slot of its application, which is told of it. [`Reason::LocalLimit`] if there is none,
     /// or no place in the table; then the rings are the caller's still.
     pub(crate) fn make(&mut self, new: NewVqp, tenant: &mut App, epoch: u32, now: Time) -> Result<RouteId, Reason> {
         if !tenant.has_slot() || self.table.is_full() {
             return Err(Reason::LocalLimit);
         }
-        let id = self.next_number();
         let names = &self.names;
         let made = self.table.insert_with(|route| {
             let slot = tenant.take_slot(route).expect("a slot is free, as asked above");
-            let vqp = Vqp::new(new, Names { id, own_route: names.name(route), slot }, now);
+            let vqp = Vqp::new(new, Names { own_route: names.name(route), slot }, now);
             vqp.publish_new(epoch);
             vqp
         });

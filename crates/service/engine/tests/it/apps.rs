@@ -6,8 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
-use control::{Connection, Kind, Path, Reason};
-use engine::Listen;
+use control::{Connection, Path, Reason};
 use shm::{Doorbell, RingMemory, RingReader, RingWriter, Session, SlotWords, Word32, app_flag, engine_flag};
 use verbs::Region;
 
@@ -277,9 +276,4 @@ impl SimApp {
     pub(crate) fn sleep(&self) {
         shm::prepare_sleep(&self.session.app_sleep());
     }
-}
-
-/// A listener for streams.
-pub(crate) fn stream_listener(port: u16, backlog: u32, ring_bytes: u32) -> Listen {
-    Listen { port, backlog, ring_bytes, kind: Kind::Stream }
 }

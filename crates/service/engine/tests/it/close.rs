@@ -209,7 +209,7 @@ fn ends_of_every_kind_in_bad_weather() {
 
 #[test]
 fn slots_and_routes_are_used_again_without_confusion() {
-    let mut w = World::with(2, 29, |c| c.connections_max = 8);
+    let mut w = World::with(2, 29, |c| c.connections_max(8));
     let (a, b) = (w.attach(0, 64), w.attach(1, 64));
     w.app(0, a).defaults = |c| (c.to_send, c.fin_after, c.close_when_done) = (5000, true, true);
     w.app(1, b).defaults = |c| (c.to_send, c.fin_after, c.close_when_done) = (3000, true, true);

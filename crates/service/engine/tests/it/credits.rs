@@ -49,7 +49,10 @@ fn a_lane_that_speaks_gets_more_and_gives_it_back_when_it_is_silent() {
 
 #[test]
 fn lanes_that_all_speak_share_what_there_is() {
-    let mut w = World::with(7, 202, |c| (c.lanes_max, c.srq_bytes_max) = (8, 256 << 12));
+    let mut w = World::with(7, 202, |c| {
+        c.lanes_max(8);
+        c.engine.srq_bytes_max = 256 << 12;
+    });
     let server = w.attach(0, 256);
     let to = w.listen(0, server, 7, 256);
     w.app(0, server).defaults = |c| (c.to_send, c.fin_after, c.close_when_done) = (400_000, true, true);

@@ -21,7 +21,7 @@ fn payload_max(w: &World, host: usize) -> usize {
 impl World {
     pub(crate) fn bind(&mut self, host: usize, app: AppId, port: u16, ring_bytes: u32) -> Result<u32, Reason> {
         let request = 1 << 32 | u64::from(port) << 8 | self.hosts[host].apps[&app].answers.len() as u64;
-        self.hosts[host].engine.bind_datagram(app, request, port, ring_bytes);
+        self.hosts[host].bind(app, request, port, ring_bytes);
         self.until("answer to a bind", |w| w.hosts[host].apps[&app].answers.contains_key(&request));
         self.app(host, app).answers[&request]
     }
@@ -235,7 +235,7 @@ fn ports_that_nobody_asked_for_follow_each_other() {
 
 #[test]
 fn binds_that_get_no_rings_are_refused() {
-    let mut w = World::with(1, 6, |c| c.datagram_sockets_max = 2);
+    let mut w = World::with(1, 6, |c| c.engine.datagram_sockets_max = 2);
     let a = w.attach(0, 64);
     w.hosts[0].refuse_chunks = true;
     assert_eq!(w.bind(0, a, 5, 0), Err(Reason::LocalLimit));

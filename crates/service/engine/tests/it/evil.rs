@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use control::{ChunkKind, Reason};
+use control::{ChunkKind, Kind, Reason};
 use engine::{AppId, Attach, Engine, EngineConfig, Event};
+use plane::{AdmissionConfig, ConnectionOver, Knock, Listen};
 use proptest::prelude::*;
 use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
 use shm::EnginePage;
@@ -15,8 +16,8 @@ mod credits;
 mod queue_pair;
 
 use crate::apps::SimApp;
-use crate::apps::stream_listener;
 use crate::late::Late;
+use crate::world::desk::Desk;
 use crate::world::{addr, offered};
 use queue_pair::{Second, join, queue_pair, their_offer};
 
@@ -29,6 +30,7 @@ struct Evil {
     engine: Engine,
     app: SimApp,
     app_id: AppId,
+    desk: Desk,
     evil: Nic,
     second: Option<Second>,
     evil_qpn: Qpn,
@@ -76,7 +78,10 @@ impl Evil {
         let app = SimApp::new(64, page.engine_sleep());
         let session = app.session.clone();
         let app_id = engine.attach(Attach { pid: 1, uid: 1, name: "good".into(), session }).unwrap();
-        engine.listen(app_id, stream_listener(7, 2000, 0)).unwrap();
+        let mut desk = Desk::new(AdmissionConfig::new(vec![addr(0)]));
+        let client = desk.attach(1);
+        desk.on_attached(client, app_id);
+        desk.listen(app_id, Listen { port: 7, backlog: 2000, ring_bytes: 0, kind: Kind::Stream }).unwrap();
 
         let evil_cq = evil.create_cq(1000).unwrap();
         let evil_srq = evil.create_srq(&SrqInit { max_wr: 1000, max_sge: 1, limit: 0 }).unwrap();
@@ -94,6 +99,7 @@ impl Evil {
             engine,
             app,
             app_id,
+            desk,
             evil,
             second: None,
             evil_qpn,
@@ -262,6 +268,13 @@ impl Evil {
                 }
                 Event::LaneFailed { detail, .. } | Event::LaneReset { detail, .. } => self.failures.push(detail),
                 Event::Connected { .. } => {}
+                Event::Knock { open, from, to_port, kind, ring_bytes } => {
+                    let answer = self.desk.on_knock(&Knock { from, to_port, kind, ring_bytes });
+                    self.engine.admit(self.now, &mut self.nic, open, answer);
+                }
+                Event::ConnectionOver { app, connection, peer, port } => {
+                    self.desk.on_connection_over(app, ConnectionOver { connection, peer, port });
+                }
                 other => panic!("unexpected {other:?}"),
             }
         }

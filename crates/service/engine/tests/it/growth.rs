@@ -3,15 +3,16 @@
 use control::Path;
 use engine::AppId;
 
+use crate::world::desk::HostConfig;
 use crate::world::{World, addr};
 
 const FIRST: u32 = 4096;
 const GROWN: u32 = 32 << 10;
 
 /// Hosts whose rings grow, and a connection that asked for no size: both applications and slots.
-fn world(seed: u64, configure: impl Fn(&mut engine::EngineConfig)) -> (World, (AppId, u32), (AppId, u32)) {
+fn world(seed: u64, configure: impl Fn(&mut HostConfig)) -> (World, (AppId, u32), (AppId, u32)) {
     let mut w = World::with(2, seed, |c| {
-        (c.ring_bytes_default, c.ring_bytes_grown) = (FIRST, GROWN);
+        (c.engine.ring_bytes_default, c.engine.ring_bytes_grown) = (FIRST, GROWN);
         configure(c);
     });
     let (a, b) = (w.attach(0, 64), w.attach(1, 64));
@@ -51,7 +52,7 @@ fn a_stream_grows_both_rings_once_and_loses_nothing() {
 
 #[test]
 fn who_asks_for_a_size_keeps_it() {
-    let mut w = World::with(2, 302, |c| (c.ring_bytes_default, c.ring_bytes_grown) = (FIRST, GROWN));
+    let mut w = World::with(2, 302, |c| (c.engine.ring_bytes_default, c.engine.ring_bytes_grown) = (FIRST, GROWN));
     let (a, b) = (w.attach(0, 64), w.attach(1, 64));
     let (sa, sb) = w.pair(a, b, 7, 8192);
     stream(&mut w, (a, sa), (b, sb), 600_000);
@@ -62,8 +63,8 @@ fn who_asks_for_a_size_keeps_it() {
 #[test]
 fn a_host_whose_rings_do_not_grow_and_one_whose_do_agree() {
     let mut w = World::with(2, 303, |c| {
-        let second = c.addresses.contains(&addr(1));
-        (c.ring_bytes_default, c.ring_bytes_grown) = (FIRST, if second { FIRST } else { GROWN });
+        let second = c.engine.addresses.contains(&addr(1));
+        (c.engine.ring_bytes_default, c.engine.ring_bytes_grown) = (FIRST, if second { FIRST } else { GROWN });
     });
     let (a, b) = (w.attach(0, 64), w.attach(1, 64));
     let (sa, sb) = w.pair(a, b, 7, 0);
@@ -77,8 +78,8 @@ fn memory_that_an_application_may_not_have_is_not_taken() {
     // Four pairs of rings, and no byte for growth, at both hosts or one.
     for without in [&[0, 1][..], &[0], &[1]] {
         let (mut w, a, b) = world(304, |c| {
-            if without.iter().any(|host| c.addresses.contains(&addr(*host))) {
-                c.ring_memory_per_app_max = u64::from(4 * 2 * FIRST);
+            if without.iter().any(|host| c.engine.addresses.contains(&addr(*host))) {
+                c.engine.ring_memory_per_app_max = u64::from(4 * 2 * FIRST);
             }
         });
         stream(&mut w, a, b, 600_000);

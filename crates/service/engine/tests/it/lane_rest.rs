@@ -26,7 +26,7 @@ impl Pair {
 
     fn with(seed: u64, after: [Option<Duration>; 2]) -> Self {
         let of = |c: &engine::EngineConfig| after[usize::from(c.addresses[0] == addr(1))];
-        let mut w = World::with(2, seed, |c| c.lane_rest_after = of(c));
+        let mut w = World::with(2, seed, |c| c.engine.lane_rest_after = of(&c.engine));
         let (a, b) = (w.attach(0, 64), w.attach(1, 64));
         let (sa, sb) = w.pair(a, b, 7, RING);
         Self { w, apps: [a, b], slots: [sa, sb] }

@@ -98,7 +98,7 @@ fn connects_that_wait_for_a_lane_fail_with_its_reason() {
 
 #[test]
 fn many_peers_share_the_receive_queue_within_their_grants() {
-    let mut w = World::with(6, 84, |c| c.lane_credits = 16);
+    let mut w = World::with(6, 84, |c| c.engine.lane_credits = 16);
     let server = w.attach(0, 256);
     let to = w.listen(0, server, 7, 64);
     w.app(0, server).defaults = |c| (c.to_send, c.fin_after, c.close_when_done) = (200_000, true, true);
@@ -123,7 +123,7 @@ fn many_peers_share_the_receive_queue_within_their_grants() {
 
 #[test]
 fn more_peers_than_lanes() {
-    let mut w = World::with(4, 85, |c| c.lanes_max = 2);
+    let mut w = World::with(4, 85, |c| c.lanes_max(2));
     let a = w.attach(0, 64);
     let listeners: Vec<_> = (1..4).map(|h| w.attach(h, 64)).collect();
     for (i, app) in listeners.iter().enumerate() {

@@ -4,9 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use control::{ConnectionState, Reason};
-use engine::Event;
 
-use crate::apps::stream_listener;
+use crate::world::desk::Local;
 use crate::world::{World, addr};
 
 fn to(host: usize, port: u16) -> SocketAddr {
@@ -82,9 +81,9 @@ fn a_full_backlog_refuses_until_one_is_accepted() {
     assert_eq!(w.connect_wait(0, a, to, 4096), Err(Reason::BacklogFull));
     assert_eq!(w.hosts[1].engine.connections()[0].state, ConnectionState::Backlog);
     let (_, port, id) = w.app(1, b).incoming[0];
-    w.hosts[1].engine.accepted(b, port, id);
+    w.hosts[1].accepted(b, port, id);
     assert_eq!(w.hosts[1].engine.connections()[0].state, ConnectionState::Established);
-    w.hosts[1].engine.accepted(b, port, id);
+    w.hosts[1].accepted(b, port, id);
     w.connect_wait(0, a, to, 4096).unwrap();
     assert_eq!(w.connect_wait(0, a, to, 4096), Err(Reason::BacklogFull));
     assert_eq!((w.counter(0, "connects"), w.counter(0, "connects_failed")), (3, 2));
@@ -129,7 +128,7 @@ fn data_may_come_before_accept() {
     w.tell(0, a, sa, |c| c.to_send = 8192);
     w.settle();
     let (_, port, id) = w.app(1, b).incoming[0];
-    w.hosts[1].engine.accepted(b, port, id);
+    w.hosts[1].accepted(b, port, id);
     w.tell(1, b, sb, |c| c.read_limit = u64::MAX);
     w.until("bytes", |w| w.app(1, b).conns[&sb].received == 8192);
     w.assert_clean();
@@ -140,12 +139,12 @@ fn ports_are_exclusive_and_come_back() {
     let mut w = World::new(2, 66);
     let (b, c) = (w.attach(1, 64), w.attach(1, 64));
     w.listen(1, b, 7, 8);
-    assert_eq!(w.hosts[1].engine.listen(c, stream_listener(7, 8, 0)), Err(Reason::PortInUse));
-    let any = w.hosts[1].engine.listen(c, stream_listener(0, 8, 0)).unwrap().port();
+    assert_eq!(w.hosts[1].listen(c, 7, 8, 0), Err(Reason::PortInUse));
+    let any = w.hosts[1].listen(c, 0, 8, 0).unwrap().port();
     assert!(any >= 32768);
     w.kill(1, b);
-    assert_eq!(w.hosts[1].engine.listen(c, stream_listener(7, 8, 0)), Ok(to(1, 7)));
-    assert_eq!(w.hosts[1].engine.listen(b, stream_listener(8, 8, 0)), Err(Reason::AppFault), "it is gone");
+    assert_eq!(w.hosts[1].listen(c, 7, 8, 0), Ok(to(1, 7)));
+    assert_eq!(w.hosts[1].listen(b, 8, 8, 0), Err(Reason::AppFault), "it is gone");
 }
 
 #[test]
@@ -159,8 +158,8 @@ fn unlisten_resets_what_waits_and_keeps_what_was_accepted() {
     let (_, port, id) = w.app(1, b).incoming[0];
     let now = w.now;
     let h = &mut w.hosts[1];
-    h.engine.accepted(b, port, id);
-    h.engine.unlisten(now, &mut h.nic, b, 7);
+    h.accepted(b, port, id);
+    h.unlisten(now, b, 7);
     w.settle();
     assert_eq!(w.app(0, a).conns[&first].reset, None);
     assert_eq!(w.app(0, a).conns[&second].reset, Some(Reason::ResetByPeer));
@@ -238,17 +237,14 @@ fn cancelled_connects_leave_nothing() {
 fn a_connect_to_an_own_address_is_local() {
     let mut w = World::new(1, 71);
     let (a, b) = (w.attach(0, 64), w.attach(0, 64));
-    w.hosts[0].engine.listen(b, stream_listener(7, 1, 16384)).unwrap();
+    w.hosts[0].listen(b, 7, 1, 16384).unwrap();
     let request = w.connect(0, a, to(0, 7), 65536);
     w.settle();
-    let Some(Event::LocalConnect { from, request: r, to: listener, port, ring_bytes, connection }) =
-        w.hosts[0].locals.pop()
-    else {
-        panic!("no local connect")
-    };
-    assert_eq!((from, r, listener, port, ring_bytes), (a, request, b, 7, 16384));
+    let local = w.hosts[0].locals.pop().unwrap();
+    let connection = local.connection;
+    assert_eq!(local, Local { from: a, request, to: b, port: 7, ring_bytes: 16384, connection });
     assert_eq!(w.connect_wait(0, a, to(0, 7), 0), Err(Reason::BacklogFull));
-    w.hosts[0].engine.accepted(b, 7, connection);
+    w.hosts[0].accepted(b, 7, connection);
     w.connect(0, a, to(0, 7), 0);
     w.settle();
     assert_eq!(w.hosts[0].locals.len(), 1);

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use control::Reason;
 
-use crate::apps::stream_listener;
-use crate::world::{Host, Weather, World};
+use crate::world::{Weather, World};
 
 #[test]
 fn a_thousand_connections_share_one_queue_pair() {
@@ -40,7 +39,7 @@ fn a_thousand_connections_share_one_queue_pair() {
 
 #[test]
 fn busy_connections_get_equal_shares() {
-    let mut w = World::with(2, 41, |c| c.quantum_bytes = 16384);
+    let mut w = World::with(2, 41, |c| c.engine.quantum_bytes = 16384);
     let (a, b) = (w.attach(0, 512), w.attach(1, 512));
     w.app(0, a).defaults = |c| c.to_send = u64::MAX / 2;
     let to = w.listen(1, b, 7, 300);
@@ -60,7 +59,7 @@ fn busy_connections_get_equal_shares() {
 #[test]
 fn an_application_with_a_hundred_connections_gets_no_more_than_one_with_one() {
     // Less in flight than a ring holds, so that the one connection never runs dry while others have their turns.
-    let mut w = World::with(2, 46, |c| (c.quantum_bytes, c.lane_inflight_bytes_max) = (16384, 256 << 10));
+    let mut w = World::with(2, 46, |c| (c.engine.quantum_bytes, c.engine.lane_inflight_bytes_max) = (16384, 256 << 10));
     let (many, one) = ((w.attach(0, 512), w.attach(1, 512)), (w.attach(0, 64), w.attach(1, 64)));
     for (port, (a, b), connections) in [(7, many, 100), (8, one, 1)] {
         w.app(0, a).defaults = |c| c.to_send = u64::MAX / 2;
@@ -105,7 +104,7 @@ fn a_small_sender_is_not_held_up_by_large_ones() {
 #[test]
 fn the_smallest_grant_on_both_sides_never_deadlocks() {
     for seed in 0..8 {
-        let mut w = World::with(2, 400 + seed, |c| c.lane_credits = 8);
+        let mut w = World::with(2, 400 + seed, |c| c.engine.lane_credits = 8);
         if seed % 2 == 1 {
             w.weather = Weather { loss: 10, duplicate: 10, reorder: 20 };
         }
@@ -127,7 +126,7 @@ fn the_smallest_grant_on_both_sides_never_deadlocks() {
 
 #[test]
 fn an_idle_lane_falls_silent() {
-    let mut w = World::with(2, 43, |c| c.lane_credits = 8);
+    let mut w = World::with(2, 43, |c| c.engine.lane_credits = 8);
     let (a, b) = (w.attach(0, 64), w.attach(1, 64));
     let (sa, sb) = w.pair(a, b, 7, 4096);
     w.tell(0, a, sa, |c| c.to_send = 50_000);
@@ -144,7 +143,7 @@ fn an_idle_lane_falls_silent() {
 
 #[test]
 fn full_tables_refuse_with_a_reason_and_recover() {
-    let mut w = World::with(2, 44, |c| c.connections_max = 10);
+    let mut w = World::with(2, 44, |c| c.connections_max(10));
     let (a, b) = (w.attach(0, 64), w.attach(1, 64));
     let to = w.listen(1, b, 7, 64);
     let slots: Vec<u32> = (0..10).map(|_| w.connect_wait(0, a, to, 4096).unwrap()).collect();
@@ -162,16 +161,15 @@ fn full_tables_refuse_with_a_reason_and_recover() {
 
 #[test]
 fn a_users_applications_have_a_share_of_the_listeners() {
-    let mut w = World::with(2, 47, |c| c.listeners_max = 8);
+    let mut w = World::with(2, 47, |c| c.admission.listeners_max = 8);
     // Both are of one user, who has a quarter of eight.
     let (a, b) = (w.attach_as(0, 1000, 64), w.attach_as(0, 1000, 64));
     let ports = [w.listen(0, a, 0, 1).port(), w.listen(0, b, 0, 1).port()];
     let refused = Err(Reason::UserListeners);
-    assert_eq!(w.hosts[0].engine.listen(a, stream_listener(0, 1, 4096)), refused);
-    let Host { engine, nic, .. } = &mut w.hosts[0];
-    engine.unlisten(w.now, nic, a, ports[0]);
+    assert_eq!(w.hosts[0].listen(a, 0, 1, 4096), refused);
+    w.hosts[0].unlisten(w.now, a, ports[0]);
     w.listen(0, b, 0, 1);
-    assert_eq!(w.hosts[0].engine.listen(a, stream_listener(0, 1, 4096)), refused);
+    assert_eq!(w.hosts[0].listen(a, 0, 1, 4096), refused);
     // What a program leaves behind is given back.
     w.kill(0, b);
     w.settle();
@@ -183,7 +181,7 @@ fn a_users_applications_have_a_share_of_the_listeners() {
 #[test]
 fn the_peers_limits_are_told_as_the_peers() {
     let mut w = World::new(2, 45);
-    w.hosts[1] = World::with(2, 45, |c| c.connections_per_app_max = 3).hosts.remove(1);
+    w.hosts[1] = World::with(2, 45, |c| c.admission.connections_per_app_max = 3).hosts.remove(1);
     let (a, b) = (w.attach(0, 64), w.attach(1, 64));
     let to = w.listen(1, b, 7, 64);
     (0..3).for_each(|_| _ = w.connect_wait(0, a, to, 4096).unwrap());
@@ -209,7 +207,7 @@ fn sessions_run_out_of_slots() {
 
 #[test]
 fn ring_memory_is_bounded_and_refused_on_either_side() {
-    let mut w = World::with(2, 47, |c| c.ring_memory_per_app_max = 6 * 8192);
+    let mut w = World::with(2, 47, |c| c.engine.ring_memory_per_app_max = 6 * 8192);
     let (a, b) = (w.attach(0, 64), w.attach(1, 64));
     let to = w.listen(1, b, 7, 64);
     for _ in 0..6 {

@@ -46,7 +46,7 @@ fn datagrams_to_a_dead_host_have_it_dialed_ever_more_rarely() {
     }
     assert!((9..=20).contains(&dials.len()), "{} dials in 60 s", dials.len());
     assert_eq!(w.counter(0, "drop_datagram_no_peer"), 6000, "each datagram is counted");
-    let row = w.hosts[0].engine.lanes_page(w.now, Viewer::All, 0, 1).rows[0].1.clone();
+    let row = w.hosts[0].engine.lanes_page(w.now, Viewer::All, 0, 1).rows[0].1.row.clone();
     assert_eq!(row.dials_failed as usize, dials.len());
     assert!(row.redial_in_us > 0 && Duration::from_micros(row.redial_in_us) <= PAUSE_MAX, "{row:?}");
 }
@@ -70,7 +70,7 @@ fn connects_and_questions_dial_at_once_and_count() {
 
 #[test]
 fn many_dead_hosts_do_not_make_each_other_forgotten() {
-    let mut w = World::with(2, 22, |c| c.lanes_max = 2);
+    let mut w = World::with(2, 22, |c| c.lanes_max(2));
     let from = sender(&mut w);
     let hosts: Vec<_> = (0..5).map(DEAD).collect();
     send_for(&mut w, from, &hosts, Duration::from_secs(20));
@@ -97,5 +97,5 @@ fn a_host_that_is_back_is_found_and_one_that_was_up_for_long_is_dialed_at_once()
     assert_eq!(lose(&mut w), 1, "it was up for a moment; that happens once");
     assert_eq!(lose(&mut w), 0, "and again: a pause");
     send_for(&mut w, (app, slot), &[SocketAddr::new(addr(1), 9)], 2 * PAUSE_MIN);
-    assert_eq!(w.hosts[0].engine.lanes_page(w.now, Viewer::All, 0, 1).rows[0].1.state, "up");
+    assert_eq!(w.hosts[0].engine.lanes_page(w.now, Viewer::All, 0, 1).rows[0].1.row.state, "up");
 }

@@ -268,7 +268,7 @@ fn an_end_that_the_peers_device_confirmed_is_handled_before_the_reset() {
 #[test]
 fn more_connections_than_one_message_names_go_on() {
     const COUNT: usize = 2500;
-    let mut w = World::with(2, 276, |c| c.ring_bytes_max = 4096);
+    let mut w = World::with(2, 276, |c| c.ring_bytes_max(4096));
     let (a, b) = (w.attach(0, 4096), w.attach(1, 4096));
     let to = w.listen(1, b, 7, 4096);
     for _ in 0..COUNT {

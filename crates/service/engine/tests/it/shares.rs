@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use control::Reason;
-use engine::{AppId, Page, Viewer};
+use engine::{AppId, LaneView, Page, Viewer};
 
 use crate::world::{World, addr};
 
@@ -22,13 +22,16 @@ const STEP: Duration = Duration::from_nanos(100);
 
 fn refusal(w: &mut World, app: AppId, to: SocketAddr) -> Option<Reason> {
     let request = w.connect(0, app, to, 4096);
-    w.pass(STEP);
+    // What the control plane refuses gives the engine nothing to do.
+    if !w.app(0, app).answers.contains_key(&request) {
+        w.pass(STEP);
+    }
     w.app(0, app).answers.get(&request).and_then(|answer| answer.err())
 }
 
 #[test]
 fn who_dials_hosts_that_do_not_answer_leaves_lanes_to_others() {
-    let mut w = World::with(3, 90, |c| c.lanes_max = 16);
+    let mut w = World::with(3, 90, |c| c.lanes_max(16));
     let (hostile, again) = (w.attach_as(0, USER, 64), w.attach_as(0, USER, 64));
     let polite = w.attach_as(0, OTHER, 64);
     let server = w.attach(1, 64);
@@ -55,7 +58,10 @@ fn who_dials_hosts_that_do_not_answer_leaves_lanes_to_others() {
 
 #[test]
 fn dials_have_a_share_of_their_own_also_those_for_datagrams() {
-    let mut w = World::with(1, 91, |c| (c.lanes_max, c.dials_per_user_max) = (64, 3));
+    let mut w = World::with(1, 91, |c| {
+        c.lanes_max(64);
+        c.engine.dials_per_user_max = 3;
+    });
     let app = w.attach_as(0, USER, 64);
     let socket = w.bind(0, app, 700, 0).unwrap();
     w.no_links = true;
@@ -79,7 +85,7 @@ fn dials_have_a_share_of_their_own_also_those_for_datagrams() {
 
 #[test]
 fn only_hosts_that_the_operator_allows_are_dialed() {
-    let mut w = World::with(2, 92, |c| c.connect_to = vec!["10.0.0.0/24".parse().unwrap()]);
+    let mut w = World::with(2, 92, |c| c.engine.connect_to = vec!["10.0.0.0/24".parse().unwrap()]);
     let app = w.attach(0, 64);
     let server = w.attach(1, 64);
     let to = w.listen(1, server, 7, 8);
@@ -103,7 +109,7 @@ fn only_hosts_that_the_operator_allows_are_dialed() {
 
 #[test]
 fn connections_have_a_share_that_comes_back() {
-    let mut w = World::with(2, 93, |c| c.connections_max = 32);
+    let mut w = World::with(2, 93, |c| c.connections_max(32));
     let (first, second) = (w.attach_as(0, USER, 64), w.attach_as(0, USER, 64));
     let other = w.attach_as(0, OTHER, 64);
     let server = w.attach_as(1, USER, 64);
@@ -130,7 +136,7 @@ fn connections_have_a_share_that_comes_back() {
 
 #[test]
 fn lanes_without_connections_make_room_the_longest_unused_first() {
-    let mut w = World::with(5, 94, |c| c.lanes_max = 2);
+    let mut w = World::with(5, 94, |c| c.lanes_max(2));
     let app = w.attach(0, 64);
     for host in 1..5 {
         let server = w.attach(host, 64);
@@ -154,7 +160,7 @@ fn lanes_without_connections_make_room_the_longest_unused_first() {
 /// Hosts whose first has lanes to so many others at most, each with an application that listens; the lanes from the
 /// last host to the first, and from the first to those between, were used once.
 fn crowded(hosts: usize, lanes_max: u32) -> (World, Vec<AppId>) {
-    let mut w = World::with(hosts, 96, |c| c.lanes_max = lanes_max);
+    let mut w = World::with(hosts, 96, |c| c.lanes_max(lanes_max));
     let apps: Vec<_> = (0..hosts).map(|host| w.attach(host, 64)).collect();
     for (host, app) in apps.iter().enumerate() {
         w.app(host, *app).defaults = |c| c.close_when_done = true;
@@ -289,7 +295,7 @@ fn pages_show_a_user_its_own_rows_and_no_queue_pairs() {
     w.settle();
     let (now, engine) = (w.now, &mut w.hosts[0].engine);
     for (viewer, expected) in
-        [(Viewer::All, [13, 2, 2, 2]), (Viewer::User(USER), [10, 1, 1, 1]), (Viewer::User(7), [0; 4])]
+        [(Viewer::All, [13, 2, 2, 2]), (Viewer::User(USER), [10, 1, 2, 1]), (Viewer::User(7), [0, 0, 2, 0])]
     {
         let connections = all(4, |at| engine.connections_page(viewer, at, 4));
         let datagrams = all(1, |at| engine.datagrams_page(viewer, at, 1));
@@ -310,9 +316,11 @@ fn pages_show_a_user_its_own_rows_and_no_queue_pairs() {
                     .chain(&all(4, |at| engine.connections_page(viewer, at, 4)))
                     .all(|c| c.app_pid == apps[0].pid)
             );
-            assert_eq!((lanes[0].qpn, lanes[0].peer_qpn, lanes[0].connections), (None, None, 10));
+            let of_users = |l: &LaneView| (l.row.qpn, l.row.peer_qpn, l.row.connections) == (None, None, 0);
+            assert!(lanes.iter().all(of_users), "the control plane knows the connections of a user");
+            assert_eq!(lanes.iter().map(|l| l.is_dialed).collect::<Vec<_>>(), [true, false]);
         } else if viewer == Viewer::All {
-            assert!(lanes.iter().all(|l| l.qpn.is_some_and(|q| q > 0) && l.peer_qpn.is_some_and(|q| q > 0)));
+            assert!(lanes.iter().all(|l| l.row.qpn.is_some_and(|q| q > 0) && l.row.peer_qpn.is_some_and(|q| q > 0)));
         }
     }
     w.assert_clean();

@@ -9,7 +9,6 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shm::app_flag;
 
-use crate::apps::stream_listener;
 use crate::world::{Weather, World, addr};
 
 struct Life {
@@ -28,10 +27,10 @@ impl Life {
         let credits = rng.random_range(8..40);
         let memory = rng.random_range(1..20u64) << 18;
         let mut w = World::with(3, seed, |c| {
-            c.lane_credits = credits;
-            c.quantum_bytes = 8192;
-            c.ring_memory_per_app_max = memory;
-            c.backlog_max = 5;
+            c.engine.lane_credits = credits;
+            c.engine.quantum_bytes = 8192;
+            c.engine.ring_memory_per_app_max = memory;
+            c.admission.backlog_max = 5;
         });
         w.weather = Weather { loss: rng.random_range(0..30), duplicate: 10, reorder: rng.random_range(0..60) };
         let mut life = Self { w, rng, apps: Vec::new(), next_port: 1, ports: Vec::new(), breaks, lanes_broken: false };
@@ -45,7 +44,7 @@ impl Life {
         let auto = self.rng.random_bool(0.7);
         self.w.app(host, app).auto_accept = auto;
         self.next_port += 1;
-        self.w.hosts[host].engine.listen(app, stream_listener(self.next_port, 4, 0)).unwrap();
+        self.w.hosts[host].listen(app, self.next_port, 4, 0).unwrap();
         self.ports.push((host, self.next_port));
     }
 
@@ -101,7 +100,7 @@ impl Life {
             91..95 => {
                 let Some((host, app)) = self.one_app() else { return };
                 for (_, port, id) in self.w.app(host, app).incoming.clone() {
-                    self.w.hosts[host].engine.accepted(app, port, id);
+                    self.w.hosts[host].accepted(app, port, id);
                 }
             }
             95 => {

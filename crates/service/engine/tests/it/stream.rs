@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 
 use std::time::Duration;
 
-use crate::apps::stream_listener;
 use crate::world::{Weather, World};
 use control::{ConnectionState, Path};
 
@@ -141,7 +140,7 @@ fn bytes_that_nobody_waits_for_wake_nobody() {
 #[test]
 fn a_writer_that_waits_for_room_is_called_when_half_of_its_ring_is_free() {
     // Without rests: one that ends tells all that wait.
-    let mut w = World::with(2, 8, |c| c.rest_after = None);
+    let mut w = World::with(2, 8, |c| c.engine.rest_after = None);
     let (a, b) = (w.attach(0, 64), w.attach(1, 64));
     let (sa, sb) = w.pair(a, b, 7, 8192);
     w.tell(1, b, sb, |c| c.read_limit = 0);
@@ -160,10 +159,10 @@ fn a_writer_that_waits_for_room_is_called_when_half_of_its_ring_is_free() {
 
 #[test]
 fn ring_sizes_are_agreed_on() {
-    let mut w = World::with(2, 9, |c| c.ring_bytes_max = 1 << 20);
+    let mut w = World::with(2, 9, |c| c.ring_bytes_max(1 << 20));
     let (a, b) = (w.attach(0, 64), w.attach(1, 64));
-    w.hosts[1].engine.listen(b, stream_listener(7, 8, 16384)).unwrap();
-    w.hosts[1].engine.listen(b, stream_listener(8, 8, 0)).unwrap();
+    w.hosts[1].listen(b, 7, 8, 16384).unwrap();
+    w.hosts[1].listen(b, 8, 8, 0).unwrap();
     let to = |port| std::net::SocketAddr::new(crate::world::addr(1), port);
     for (port, asked, expected) in [(7, 65536, 16384), (7, 5000, 8192), (8, 8 << 20, 1 << 20), (8, 0, 512 << 10)] {
         let slot = w.connect_wait(0, a, to(port), asked).unwrap();

@@ -5,18 +5,21 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use control::{ChunkKind, Kind, LaneOffer, LaneRoutes, Reason};
-use engine::{AppId, Attach, Dial, Engine, EngineConfig, Event, RingSize};
+use engine::{AppId, Attach, Engine, Event, RingSize};
+use plane::Connect;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
 use shm::EnginePage;
 use verbs::{Capabilities, PathMtu, Region, Time};
 
-use crate::apps::{SimApp, stream_listener};
+use crate::apps::SimApp;
 
 pub(crate) use control_link::offered;
+use desk::{Desk, HostConfig, Local};
 
 mod control_link;
+pub(crate) mod desk;
 mod end;
 
 /// What the network does to packets, per thousand.
@@ -32,6 +35,7 @@ pub(crate) struct Host {
     pub(crate) addr: IpAddr,
     pub(crate) nic: Nic,
     pub(crate) engine: Engine,
+    pub(crate) desk: Desk,
     page: EnginePage,
     pub(crate) apps: BTreeMap<AppId, SimApp>,
     pub(crate) faults: Vec<(AppId, String)>,
@@ -42,7 +46,7 @@ pub(crate) struct Host {
     pub(crate) wanted: Vec<(Time, IpAddr)>,
     /// Peer, port that was seen, port that was expected.
     pub(crate) strange_ports: Vec<(IpAddr, u16, u16)>,
-    pub(crate) locals: Vec<Event>,
+    pub(crate) locals: Vec<Local>,
     pub(crate) refuse_chunks: bool,
     /// Chunks are made when the test says so.
     pub(crate) holds_chunks: bool,
@@ -128,7 +132,7 @@ impl World {
         Self::with(hosts, seed, |_| {})
     }
 
-    pub(crate) fn with(hosts: usize, seed: u64, configure: impl Fn(&mut EngineConfig)) -> Self {
+    pub(crate) fn with(hosts: usize, seed: u64, configure: impl Fn(&mut HostConfig)) -> Self {
         // Software NICs treat each other in ways that others do not.
         let able = if seed.is_multiple_of(2) { Capabilities::SOFTWARE_NIC } else { Capabilities::ROCE };
         Self::of((0..hosts).map(|i| Host::new(i, seed, able, &configure)).collect(), seed)
@@ -175,7 +179,9 @@ impl World {
         let app = SimApp::new(slots, h.page.engine_sleep());
         let session = app.session.clone();
         let pid = 1000 + h.apps.len() as u32;
+        let client = h.desk.attach(uid);
         let id = h.engine.attach(Attach { pid, uid, name: format!("app{pid}"), session }).unwrap();
+        h.desk.on_attached(client, id);
         h.apps.insert(id, app);
         id
     }
@@ -185,14 +191,14 @@ impl World {
     }
 
     pub(crate) fn listen(&mut self, host: usize, app: AppId, port: u16, backlog: u32) -> SocketAddr {
-        self.hosts[host].engine.listen(app, stream_listener(port, backlog, 0)).unwrap()
+        self.hosts[host].listen(app, port, backlog, 0).unwrap()
     }
 
     pub(crate) fn connect(&mut self, host: usize, app: AppId, to: SocketAddr, ring_bytes: u32) -> u64 {
         let h = &mut self.hosts[host];
         h.next_request += 1;
         let request = h.next_request;
-        h.engine.connect(self.now, &mut h.nic, app, request, Dial { to, ring_bytes, kind: Kind::Stream });
+        h.connect(self.now, app, request, Connect { to, ring_bytes, kind: Kind::Stream });
         request
     }
 
@@ -206,7 +212,7 @@ impl World {
     /// Two hosts' applications with one connection: (slot at host 0, slot at host 1).
     pub(crate) fn pair(&mut self, a: AppId, b: AppId, port: u16, ring: u32) -> (u32, u32) {
         let to = SocketAddr::new(addr(1), port);
-        if !self.hosts[1].engine.listen(b, stream_listener(port, 16, 0)).is_ok_and(|a| a == to) {
+        if !self.hosts[1].listen(b, port, 16, 0).is_ok_and(|a| a == to) {
             panic!("cannot listen on {to}");
         }
         let slot = self.connect_wait(0, a, to, ring).unwrap();
@@ -236,6 +242,7 @@ impl World {
     pub(crate) fn kill_with(&mut self, host: usize, app: AppId, last: impl FnOnce(&mut SimApp)) -> SimApp {
         last(self.app(host, app));
         let h = &mut self.hosts[host];
+        h.desk.left(app);
         h.engine.detach(self.now, &mut h.nic, app, Reason::Closed);
         h.apps.remove(&app).unwrap()
     }
@@ -374,6 +381,7 @@ impl World {
 
     fn on_event(&mut self, i: usize, event: Event) {
         let h = &mut self.hosts[i];
+        let Some(event) = h.on_admission_event(self.now, event) else { return };
         match event {
             Event::PeerWanted { peer } => {
                 h.wanted.push((self.now, peer));
@@ -409,11 +417,13 @@ impl World {
                 let slot = sim.adopt(connection, false);
                 sim.incoming.push((slot, port, id));
                 if sim.auto_accept {
-                    h.engine.accepted(app, port, id);
+                    h.accepted(app, port, id);
                 }
             }
-            Event::LocalConnect { .. } => h.locals.push(event),
-            Event::AppFault { app, detail } => h.faults.push((app, detail)),
+            Event::AppFault { app, detail } => {
+                h.desk.left(app);
+                h.faults.push((app, detail));
+            }
             Event::LaneFailed { peer, reason, detail } => {
                 // An unused lane that makes room for another one has not failed.
                 if reason != Reason::Closed {
@@ -440,7 +450,7 @@ impl World {
                 }
             }
             Event::StrangePort { peer, found, expected } => h.strange_ports.push((peer, found, expected)),
-            Event::AppGone { app } => h.gone.push(app),
+            Event::Knock { .. } | Event::ConnectionOver { .. } | Event::SocketOver { .. } | Event::AppGone { .. } => {}
             Event::ChunkGone { app, chunk } => {
                 let Some(sim) = h.apps.get_mut(&app) else { return };
                 sim.chunks_gone.push(chunk);
@@ -511,7 +521,7 @@ impl World {
 }
 
 impl Host {
-    fn new(index: usize, seed: u64, able: Capabilities, configure: &impl Fn(&mut EngineConfig)) -> Self {
+    fn new(index: usize, seed: u64, able: Capabilities, configure: &impl Fn(&mut HostConfig)) -> Self {
         let addr = addr(index);
         let config = NicConfig {
             local: SocketAddr::new(addr, udp_port(index)),
@@ -527,16 +537,17 @@ impl Host {
         entropy[..8].copy_from_slice(&seed.to_le_bytes());
         let mut nic = Nic::new(config, entropy);
         let page = EnginePage::format(Region::anonymous(EnginePage::BYTES as usize).unwrap(), 1).unwrap();
-        let mut config = EngineConfig::new(vec![addr]);
-        config.owner_uid = OWNER;
+        let mut config = HostConfig::new(addr, OWNER);
         // Tests let minutes pass in which nothing goes over a lane; `lane_rest` has those of rests.
-        config.lane_rest_after = None;
+        config.engine.lane_rest_after = None;
         configure(&mut config);
-        let engine = Engine::new(config, &mut nic, page.clone(), entropy).unwrap();
+        let desk = Desk::new(config.admission);
+        let engine = Engine::new(config.engine, &mut nic, page.clone(), entropy).unwrap();
         Self {
             addr,
             nic,
             engine,
+            desk,
             page,
             apps: BTreeMap::new(),
             faults: Vec::new(),

@@ -64,13 +64,13 @@ sources = ["198.51.100.2"]
     assert_eq!((config.socket_mode, config.peer_port, config.udp_port), (0o666, 4000, 4801));
     assert_eq!((config.mtu, config.ring_bytes), (Some(PathMtu::Mtu1024), Some(65_536)));
     assert_eq!(config.heartbeat.patience(), Duration::from_secs(1));
-    assert_eq!(config.engine_limits, BTreeMap::from([("apps_max", 7), ("connect_timeout_ms", 1500)]));
+    assert_eq!(config.path_limits, BTreeMap::from([("apps_max", 7), ("connect_timeout_ms", 1500)]));
     assert_eq!(config.limits.clients_max, 9);
     let peer: IpAddr = "192.0.2.2".parse().unwrap();
     assert_eq!(config.peer_address(peer).to_string(), "192.0.2.2:4001");
     assert_eq!(config.peer_address("192.0.2.3".parse().unwrap()).to_string(), "192.0.2.3:4000");
     assert_eq!(config.further_sources(), [("198.51.100.2".parse().unwrap(), peer)].into());
-    let networks: Vec<_> = config.engine_config().connect_to.iter().map(ToString::to_string).collect();
+    let networks: Vec<_> = config.data_path().engine.connect_to.iter().map(ToString::to_string).collect();
     assert_eq!(networks, ["192.0.2.0/24", "198.51.100.7/32", "2001:db8::/32", "192.0.2.2/32"], "and the [[peer]]s");
     let names: Vec<_> = config.host_addresses().iter().map(ToString::to_string).collect();
     assert_eq!(names, ["192.0.2.1", "192.0.2.9", "2001:db8::1", "127.0.0.1", "::1"]);

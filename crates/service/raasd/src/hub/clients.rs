@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use control::{APP_VERSION, ChunkKind, Reason, Received, Reply, Request, Role};
 use engine::{AppId, Attach, RingSize};
-use plane::{ClientId, LocalConnect, PAIR_SLOTS, PairAction, Party};
+use plane::{ClientId, Connect, Listen, PAIR_SLOTS, PairAction, Party};
 use shm::{Pair, Segment, Session, Sharing, WakeSocket};
 use tokio::sync::{Notify, mpsc};
 
@@ -67,13 +67,10 @@ impl Hub {
     ) {
         let stage = match who.role {
             Role::Inspector => Stage::Inspector,
-            Role::Application => match self.make_session(client, &who) {
+            Role::Application => match self.admit_program(client, &who) {
                 Ok(fds) => Stage::Attaching(fds),
-                Err(error) => {
-                    if let Some(left_out) = self.may_log() {
-                        tracing::warn!(pid = who.pid, %error, left_out, "no session for a program");
-                    }
-                    let _ = out.try_send(Outgoing::new(self.refused(Reason::LocalLimit), Vec::new()));
+                Err(reason) => {
+                    let _ = out.try_send(Outgoing::new(self.refused(reason), Vec::new()));
                     return;
                 }
             },
@@ -84,6 +81,24 @@ impl Hub {
         if inspector {
             self.send(client, self.welcome(client, true), Vec::new());
         }
+    }
+
+    /// Takes a program in, if it may come; says which descriptors it gets.
+    fn admit_program(&mut self, client: ClientId, who: &ProgramIdentity) -> Result<Vec<OwnedFd>, Reason> {
+        let pid = who.pid;
+        if let Err(reason) = self.admission.attach(client, who.uid) {
+            if let Some(left_out) = self.may_log() {
+                tracing::warn!(pid, %reason, left_out, "no more programs are taken in");
+            }
+            return Err(reason);
+        }
+        self.make_session(client, who).map_err(|error| {
+            self.admission.on_program_gone(client);
+            if let Some(left_out) = self.may_log() {
+                tracing::warn!(pid, %error, left_out, "no session for a program");
+            }
+            Reason::LocalLimit
+        })
     }
 
     /// Makes the session and asks the engine; says which descriptors the program gets.
@@ -128,8 +143,12 @@ impl Hub {
     pub(super) fn on_attached(&mut self, id: ClientId, result: Result<AppId, Reason>) {
         let Some(client) = self.clients.get_mut(&id) else {
             // It left meanwhile.
-            if let Ok(app) = result {
-                self.command(Command::Detach { app, reason: Reason::PeerAppDied });
+            match result {
+                Ok(app) => {
+                    self.apps.insert(app, id);
+                    self.command(Command::Detach { app, reason: Reason::PeerAppDied });
+                }
+                Err(_) => self.admission.on_program_gone(id),
             }
             return;
         };
@@ -150,7 +169,16 @@ impl Hub {
                 }
                 self.send(id, self.refused(reason), Vec::new());
                 self.forget(id, false);
+                self.admission.on_program_gone(id);
             }
+        }
+    }
+
+    /// The engine's name of a program.
+    pub(super) fn app_of(&self, client: ClientId) -> Option<AppId> {
+        match self.clients.get(&client)?.stage {
+            Stage::Attached(app) => Some(app),
+            Stage::Attaching(_) | Stage::Inspector => None,
         }
     }
 
@@ -174,18 +202,15 @@ impl Hub {
         };
         match request {
             Request::Listen { request, port, backlog, ring_bytes, kind } => {
-                self.command(Command::Listen { client: id, app, request, port, backlog, ring_bytes, kind });
+                self.on_listen(id, request, Listen { port, backlog, ring_bytes, kind });
             }
-            Request::Unlisten { port } => self.command(Command::Unlisten { app, port }),
-            Request::Accepted { port, connection } => {
-                self.pairs.on_accepted(id, connection);
-                self.command(Command::Accepted { app, port, connection });
-            }
+            Request::Unlisten { port } => self.on_unlisten(id, app, port),
+            Request::Accepted { port, connection } => self.on_accepted(id, app, port, connection),
             Request::Connect { request, to, ring_bytes, kind } => {
-                self.command(Command::Connect { app, request, to, ring_bytes, kind });
+                self.on_connect(party, app, request, Connect { to, ring_bytes, kind });
             }
             Request::BindDatagram { request, port, ring_bytes } => {
-                self.command(Command::BindDatagram { app, request, port, ring_bytes });
+                self.on_bind(id, app, request, (port, ring_bytes));
             }
             Request::DatagramPath { request, to } => self.command(Command::DatagramPath { app, request, to }),
             Request::CancelConnect { request } => {
@@ -283,41 +308,12 @@ impl Hub {
 
     // ---- pairs
 
-    pub(super) fn on_local_connect(&mut self, from: AppId, to: AppId, connect: (u64, u16, u32, u64)) {
-        let (request, port, ring_bytes, connection) = connect;
-        let party = |app| {
-            let client = *self.apps.get(&app)?;
-            let who = &self.clients.get(&client)?.who;
-            Some(Party { client, pid: who.pid, uid: who.uid })
-        };
-        let (from_party, to_party) = (party(from), party(to));
-        match (from_party, to_party) {
-            (Some(from), Some(to)) => {
-                let now = self.now();
-                let wake = || {
-                    let made = WakeSocket::pair().map(|(a, b)| (a.into_fd(), b.into_fd()));
-                    made.inspect_err(|error| tracing::warn!(%error, "no wake socket for two processes")).ok()
-                };
-                let connect = LocalConnect { from, to, request, port, ring_bytes, connection };
-                self.pairs.handle_connect(now, connect, wake);
-            }
-            (Some(from), None) => {
-                let result = Err(Reason::PeerAppDied);
-                self.send(from.client, Reply::Connected { request, result }, Vec::new());
-            }
-            (None, _) => self.command(Command::Accepted { app: to, port, connection }),
-        }
-    }
-
     pub(super) fn settle_pairs(&mut self) {
         while let Some(action) = self.pairs.poll_action() {
             match action {
                 PairAction::Send { client, reply, fds } => self.send(client, reply, fds),
                 PairAction::Return { client, port, connection } => {
-                    if let Some(Stage::Attached(app)) = self.clients.get(&client).map(|c| &c.stage) {
-                        let app = *app;
-                        self.command(Command::Accepted { app, port, connection });
-                    }
+                    self.admission.accepted(client, port, connection);
                 }
             }
         }
@@ -363,11 +359,11 @@ impl Hub {
     /// Removes a program that has ended; `tell_engine` unless the engine knows.
     pub(super) fn forget(&mut self, id: ClientId, tell_engine: bool) {
         let Some(client) = self.clients.remove(&id) else { return };
-        if let Stage::Attached(app) = client.stage {
-            self.apps.remove(&app);
-            if tell_engine {
-                self.command(Command::Detach { app, reason: Reason::PeerAppDied });
-            }
+        self.admission.handle_left(id);
+        if let Stage::Attached(app) = client.stage
+            && tell_engine
+        {
+            self.command(Command::Detach { app, reason: Reason::PeerAppDied });
         }
         self.questions.handle_gone(id, client.who.uid);
         self.pairs.handle_gone(id);

@@ -2,6 +2,7 @@
 
 use control::{Reason, Reply};
 use engine::Event;
+use plane::{ConnectionOver, Knock};
 
 use super::{Hub, Stage};
 use crate::command::FromEngine;
@@ -11,9 +12,6 @@ impl Hub {
         let now = self.now();
         match from {
             FromEngine::Attached { client, result } => self.on_attached(client, result),
-            FromEngine::Listening { client, request, result } => {
-                self.send(client, Reply::Listening { request, result }, Vec::new());
-            }
             FromEngine::Lane { peer, answer } => self.peers.on_answer(now, peer, answer),
             FromEngine::Inspected { number, view } => self.on_inspected(number, view),
             FromEngine::LaneWasReset { client, request, found } => self.on_lane_was_reset(client, request, found),
@@ -46,11 +44,15 @@ impl Hub {
                     self.send(client, Reply::Incoming { port, connection }, Vec::new());
                 }
             }
-            Event::LocalConnect { from, request, to, port, ring_bytes, connection } => {
-                self.on_local_connect(from, to, (request, port, ring_bytes, connection));
+            Event::Knock { open, from, to_port, kind, ring_bytes } => {
+                self.on_knock(open, &Knock { from, to_port, kind, ring_bytes });
             }
+            Event::ConnectionOver { app, connection, peer, port } => {
+                self.on_connection_over(app, ConnectionOver { connection, peer, port });
+            }
+            Event::SocketOver { app, .. } => self.on_socket_over(app),
             Event::AppFault { app, detail } => {
-                if let Some(client) = self.apps.remove(&app) {
+                if let Some(&client) = self.apps.get(&app) {
                     // The engine has detached it already.
                     if let Some(client) = self.clients.get_mut(&client) {
                         client.stage = Stage::Inspector;
@@ -78,7 +80,7 @@ impl Hub {
                  the drops of `raas stat`): another user of that host forges them, or something between the hosts changes ports, which \
                  lanes between software NICs do not survive"
             ),
-            Event::AppGone { app } => tracing::debug!(?app, "nothing of a detached program is in use any more"),
+            Event::AppGone { app } => self.on_app_gone(app),
             Event::ChunkGone { app, chunk } => {
                 if let Some(&client) = self.apps.get(&app) {
                     self.send(client, Reply::ChunkGone { chunk }, Vec::new());

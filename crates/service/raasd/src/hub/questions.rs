@@ -104,6 +104,8 @@ impl Hub {
                 self.answer_page(question, InspectAnswer::Stat(Box::new(stat)), None);
             }
             EngineView::Lanes(page) => {
+                let admission = &self.admission;
+                let page = inspect::lanes(page, question.viewer, |uid, peer| admission.connections_with(uid, peer));
                 let (lanes, next) = inspect::cut_page(page);
                 self.answer_page(question, InspectAnswer::StatRows { lanes, apps: Vec::new() }, next);
             }
@@ -150,6 +152,7 @@ impl Hub {
             uptime_seconds: self.now().as_nanos() / 1_000_000_000,
             pairs: self.pairs.count(),
             links: u64::try_from(self.links.len()).unwrap_or(u64::MAX),
+            admission: self.admission.counters(),
             fds,
         }
     }

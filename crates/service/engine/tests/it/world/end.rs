@@ -23,6 +23,8 @@ impl World {
             let left = h.engine.connections();
             assert_eq!((left.len(), left.first()), (0, None), "connections left at host {i}");
             assert!(h.engine.apps().iter().all(|a| a.connections == 0));
+            let (counted, sockets) = (h.desk.admission.connections(), h.engine.datagram_sockets().len());
+            assert_eq!((counted, h.desk.numbers()), (0, sockets), "admitted connections left at host {i}");
             assert!(h.engine.lanes().iter().all(|l| l.connections == 0));
         }
     }

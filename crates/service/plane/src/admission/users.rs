@@ -1,28 +1,26 @@
-//! What the programs of each user hold of the host's tables, and which hosts they may reach.
+//! What the programs of each user hold of the host's tables.
 //!
 //! Owns the counts and their bounds. It must never bound root or the daemon's user, who could end the daemon anyway. It
 //! must forget a user who holds nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use control::Reason;
 
-use crate::config::EngineConfig;
-use crate::ids::LaneId;
+use super::AdmissionConfig;
 
 /// A user has this part of a table unless the configuration says otherwise.
 const SHARE: u32 = 4;
 
 /// See the head of this file. At most as many users as there are applications.
 #[derive(Debug)]
-pub(crate) struct Users {
+pub(super) struct Users {
     held: BTreeMap<u32, Held>,
     apps_max: u32,
     listeners_max: u32,
     connections_max: u32,
     lanes_max: u32,
-    dials_max: u32,
     owner_uid: u32,
 }
 
@@ -36,8 +34,6 @@ struct Held {
     hosts: BTreeMap<IpAddr, HostUse>,
     /// Of these, hosts to which the user's programs connect.
     hosts_out: u32,
-    /// Lanes for which the daemon dials, or did when this was last looked at.
-    dials: BTreeSet<LaneId>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -48,10 +44,10 @@ struct HostUse {
 
 /// The other host of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Far {
-    pub(crate) host: IpAddr,
+pub(super) struct Far {
+    pub(super) host: IpAddr,
     /// This host's application connects, or did.
-    pub(crate) is_outgoing: bool,
+    pub(super) is_outgoing: bool,
 }
 
 impl Held {
@@ -61,7 +57,7 @@ impl Held {
 }
 
 impl Users {
-    pub(crate) fn new(config: &EngineConfig) -> Self {
+    pub(super) fn new(config: &AdmissionConfig) -> Self {
         let share = |asked: u32, of: u32| if asked == 0 { of.div_ceil(SHARE) } else { asked };
         Self {
             held: BTreeMap::new(),
@@ -69,7 +65,6 @@ impl Users {
             listeners_max: share(config.listeners_per_user_max, config.listeners_max),
             connections_max: share(config.connections_per_user_max, config.connections_max),
             lanes_max: share(config.lanes_per_user_max, config.lanes_max),
-            dials_max: share(config.dials_per_user_max, config.lanes_max),
             owner_uid: config.owner_uid,
         }
     }
@@ -77,35 +72,26 @@ impl Users {
     // ---- may they?
 
     /// Whether a user may have one more application.
-    pub(crate) fn check_app(&self, uid: u32) -> Result<(), Reason> {
+    pub(super) fn check_app(&self, uid: u32) -> Result<(), Reason> {
         self.check(uid, |held| held.apps < self.apps_max, Reason::UserPrograms)
     }
 
     /// Whether a user's applications may have one more listener.
-    pub(crate) fn check_listener(&self, uid: u32) -> Result<(), Reason> {
+    pub(super) fn check_listener(&self, uid: u32) -> Result<(), Reason> {
         self.check(uid, |held| held.listeners < self.listeners_max, Reason::UserListeners)
     }
 
     /// Whether a user's applications may have one more connection to another host.
-    pub(crate) fn check_connection(&self, uid: u32) -> Result<(), Reason> {
+    pub(super) fn check_connection(&self, uid: u32) -> Result<(), Reason> {
         self.check(uid, |held| held.connections < self.connections_max, Reason::UserConnections)
     }
 
     /// Whether a user's applications may connect to this host in addition to those that they connect to already.
-    pub(crate) fn check_host(&self, uid: u32, host: IpAddr) -> Result<(), Reason> {
+    pub(super) fn check_host(&self, uid: u32, host: IpAddr) -> Result<(), Reason> {
         let fits = |held: &Held| {
             held.hosts_out < self.lanes_max || held.hosts.get(&host).is_some_and(|use_| use_.outgoing > 0)
         };
         self.check(uid, fits, Reason::UserLanes)
-    }
-
-    /// Whether the daemon may dial one more host because of a user's applications. `is_dialing` knows which dials go
-    /// on.
-    pub(crate) fn check_dial(&mut self, uid: u32, is_dialing: impl Fn(LaneId) -> bool) -> Result<(), Reason> {
-        if let Some(held) = self.held.get_mut(&uid) {
-            held.dials.retain(|lane| is_dialing(*lane));
-        }
-        self.check(uid, |held| (held.dials.len() as u64) < u64::from(self.dials_max), Reason::UserDials)
     }
 
     fn check(&self, uid: u32, fits: impl FnOnce(&Held) -> bool, or: Reason) -> Result<(), Reason> {
@@ -118,31 +104,25 @@ impl Users {
     }
 
     /// Connections of a user with a host, and what waits to become one.
-    pub(crate) fn connections_with(&self, uid: u32, host: IpAddr) -> u32 {
+    pub(super) fn connections_with(&self, uid: u32, host: IpAddr) -> u32 {
         let use_ = self.held.get(&uid).and_then(|held| held.hosts.get(&host));
         use_.map_or(0, |use_| use_.outgoing.saturating_add(use_.incoming))
     }
 
-    /// Whether the daemon dialed for this lane because of a user, the last time that it dialed for him.
-    pub(crate) fn has_dialed(&self, uid: u32, lane: LaneId) -> bool {
-        self.held.get(&uid).is_some_and(|held| held.dials.contains(&lane))
-    }
-
     // ---- they do
 
-    pub(crate) fn add_app(&mut self, uid: u32) {
+    pub(super) fn add_app(&mut self, uid: u32) {
         self.held.entry(uid).or_default().apps += 1;
     }
 
-    pub(crate) fn add_listener(&mut self, uid: u32) {
+    pub(super) fn add_listener(&mut self, uid: u32) {
         self.held.entry(uid).or_default().listeners += 1;
     }
 
-    /// One that waits counts too. None: what waits is no connection with another host.
-    pub(crate) fn add_connection(&mut self, uid: u32, far: Option<Far>) {
+    /// One that waits counts too.
+    pub(super) fn add_connection(&mut self, uid: u32, far: Far) {
         let held = self.held.entry(uid).or_default();
         held.connections += 1;
-        let Some(far) = far else { return };
         let use_ = held.hosts.entry(far.host).or_default();
         if far.is_outgoing {
             held.hosts_out += u32::from(use_.outgoing == 0);
@@ -152,30 +132,19 @@ impl Users {
         }
     }
 
-    /// A user's application makes the daemon dial for this lane. Forgotten when the dials are next checked after its
-    /// end.
-    pub(crate) fn add_dial(&mut self, uid: u32, lane: LaneId) {
-        if !self.is_unbounded(uid)
-            && let Some(held) = self.held.get_mut(&uid)
-        {
-            held.dials.insert(lane);
-        }
-    }
-
     // ---- they do no more
 
-    pub(crate) fn drop_app(&mut self, uid: u32) {
+    pub(super) fn drop_app(&mut self, uid: u32) {
         self.release(uid, |held| held.apps = held.apps.saturating_sub(1));
     }
 
-    pub(crate) fn drop_listener(&mut self, uid: u32) {
+    pub(super) fn drop_listener(&mut self, uid: u32) {
         self.release(uid, |held| held.listeners = held.listeners.saturating_sub(1));
     }
 
-    pub(crate) fn drop_connection(&mut self, uid: u32, far: Option<Far>) {
+    pub(super) fn drop_connection(&mut self, uid: u32, far: Far) {
         self.release(uid, |held| {
             held.connections = held.connections.saturating_sub(1);
-            let Some(far) = far else { return };
             let Some(use_) = held.hosts.get_mut(&far.host) else { return };
             if far.is_outgoing {
                 held.hosts_out -= u32::from(use_.outgoing == 1);
@@ -202,10 +171,9 @@ impl Users {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Key;
 
-    fn config() -> EngineConfig {
-        let mut config = EngineConfig::new(vec!["10.0.0.1".parse().unwrap()]);
+    fn config() -> AdmissionConfig {
+        let mut config = AdmissionConfig::new(vec!["10.0.0.1".parse().unwrap()]);
         config.owner_uid = 77;
         config
     }
@@ -246,7 +214,7 @@ mod tests {
         let went = [1, 1, 4].map(|n| far(n, true));
         for one in came.iter().chain(&went) {
             users.check_connection(5).unwrap();
-            users.add_connection(5, Some(*one));
+            users.add_connection(5, *one);
         }
         assert_eq!(users.check_connection(5), Err(Reason::UserConnections));
         assert_eq!(users.check_host(5, far(9, true).host), Err(Reason::UserLanes));
@@ -254,33 +222,14 @@ mod tests {
         users.check_host(5, far(4, true).host).unwrap();
         users.check_host(6, far(9, true).host).unwrap();
         assert_eq!([1, 2, 9].map(|n| users.connections_with(5, far(n, true).host)), [3, 1, 0]);
-        users.drop_connection(5, Some(went[0]));
+        users.drop_connection(5, went[0]);
         assert_eq!(users.check_host(5, far(9, true).host), Err(Reason::UserLanes), "another one is left");
-        users.drop_connection(5, Some(went[1]));
+        users.drop_connection(5, went[1]);
         users.check_host(5, far(9, true).host).unwrap();
         users.check_connection(5).unwrap();
         for one in came.iter().chain(&went[2..]) {
-            users.drop_connection(5, Some(*one));
+            users.drop_connection(5, *one);
         }
         assert!(users.held.is_empty(), "who holds nothing is forgotten");
-    }
-
-    #[test]
-    fn dials_that_are_over_count_no_more() {
-        let mut config = config();
-        config.dials_per_user_max = 2;
-        let mut users = Users::new(&config);
-        users.add_app(5);
-        for lane in [1, 2] {
-            users.check_dial(5, |_| true).unwrap();
-            users.add_dial(5, LaneId::from_bits(lane));
-        }
-        assert_eq!(users.check_dial(5, |_| true), Err(Reason::UserDials));
-        users.check_dial(6, |_| true).unwrap();
-        users.check_dial(5, |lane| lane.bits() == 1).unwrap();
-        users.add_dial(5, LaneId::from_bits(3));
-        assert_eq!(users.check_dial(5, |_| true), Err(Reason::UserDials));
-        users.check_dial(0, |_| true).unwrap();
-        users.check_dial(77, |_| true).unwrap();
     }
 }

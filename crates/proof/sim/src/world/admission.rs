@@ -1,0 +1,125 @@
+//! Ports and connections: the shipped `plane::Admission`, and how its decisions come to processes and engines.
+
+use control::{Kind, Reason};
+use engine::{Admission, AppId, DatagramBind, Dial, OpenId};
+use plane::{Admitted, ClientId, Connect, Connecting, ConnectionOver, Knock, Listen};
+
+use super::{Event, World};
+use crate::app::{Reply, Request};
+use crate::check::AppUid;
+use crate::links::Input;
+
+impl World {
+    /// A request for a port or a connection. Requests come to control plane and engine in one step: nothing comes
+    /// between the two in the daemon either.
+    pub(super) fn on_admission_request(&mut self, host: usize, (uid, app): (AppUid, AppId), request: Request) {
+        let now = self.now;
+        let Some(running) = self.up(host) else { return };
+        let client = ClientId(uid.into());
+        let (engine, tap, admission) = (&mut running.engine, &mut running.tap, &mut running.control.admission);
+        match request {
+            Request::Listen { port, backlog, ring_bytes } => {
+                let listen = Listen { port, backlog, ring_bytes, kind: Kind::Stream };
+                let result = admission.listen(client, listen).map(drop);
+                if result.is_ok() {
+                    self.checks.causes.on_listening(now, uid, (host, port), backlog);
+                }
+                self.reply_to(host, uid, Reply::Listening { port, result });
+            }
+            Request::Unlisten { port } => {
+                if admission.unlisten(client, port) {
+                    engine.unlisten(now, tap, app, port);
+                }
+                self.checks.causes.on_unlistened(now, host, port);
+            }
+            Request::Accepted { port, connection } => {
+                if admission.accepted(client, port, connection) {
+                    engine.accepted(app, port, connection);
+                }
+            }
+            Request::Connect { request, to, ring_bytes } => {
+                match admission.connect(client, Connect { to, ring_bytes, kind: Kind::Stream }) {
+                    Ok(Connecting::ThroughLane { to, local, ring_bytes, connection }) => {
+                        running.control.numbers.insert(connection);
+                        let dial = Dial { connection, to, local, ring_bytes, kind: Kind::Stream };
+                        engine.connect(now, tap, app, request, dial);
+                    }
+                    Ok(Connecting::Here { to, port, ring_bytes, connection }) => {
+                        self.on_local_connect(host, client, to, (request, port, ring_bytes, connection));
+                    }
+                    Err(reason) => self.refuse_connect(host, uid, request, reason),
+                }
+            }
+            Request::Bind { request, port, ring_bytes } => match admission.bind(client) {
+                Ok(socket) => {
+                    running.control.numbers.insert(socket);
+                    let bind = DatagramBind { socket, port, ring_bytes };
+                    engine.bind_datagram(app, request, bind);
+                }
+                Err(reason) => self.refuse_connect(host, uid, request, reason),
+            },
+            Request::Cancel { .. } | Request::Path { .. } | Request::Bye => {}
+        }
+    }
+
+    /// The control plane refuses a connect, or a bind.
+    fn refuse_connect(&mut self, host: usize, uid: AppUid, request: u64, reason: Reason) {
+        self.trace.note(self.now, "connect {} of {} is refused, {}", &[request, uid.into(), reason.code().into()]);
+        self.reply_to(host, uid, Reply::Connected { request, result: Err(reason) });
+    }
+
+    /// The control plane hears of the engine that another host asks for a connection. The engine gets the answer before
+    /// anything that the control plane decides later.
+    pub(super) fn on_knock(&mut self, host: usize, open: OpenId, knock: &Knock) {
+        let &Knock { from, to_port: port, .. } = knock;
+        let Some(running) = self.up(host) else { return };
+        let control = &mut running.control;
+        let answer = control.admission.handle_knock(knock).map(|admitted| {
+            let Admitted { client, connection, ring_bytes, kind } = admitted;
+            let app = control.names.iter().find(|(_, c)| **c == client).map(|(app, _)| *app);
+            control.numbers.insert(connection);
+            let app = app.expect("a program that listens is the engine's");
+            Admission { app, connection, ring_bytes, kind, from, port }
+        });
+        let life = self.life(host);
+        self.on_admit(host, life, open, answer);
+    }
+
+    pub(super) fn on_admit(&mut self, host: usize, life: u32, open: OpenId, answer: Result<Admission, Reason>) {
+        if let Some(until) = self.paused(host) {
+            return self.queue.push(until, Event::Admit { host, life, open, answer: Box::new(answer) });
+        }
+        let now = self.now;
+        let Some(running) = self.up_in(host, life) else { return };
+        running.engine.admit(now, &mut running.tap, open, answer);
+        self.after_command(host);
+    }
+
+    // ---- what the engine says is over
+
+    /// Something of a program is over, which the control plane hears in order.
+    pub(super) fn on_over(&mut self, host: usize, app: AppId, over: impl FnOnce(ClientId) -> Input) {
+        let Some(client) = self.up(host).and_then(|r| r.control.names.get(&app).copied()) else { return };
+        self.tell_plane(host, over(client));
+    }
+
+    pub(super) fn on_connection_over(&mut self, host: usize, client: ClientId, over: ConnectionOver) {
+        let Some(running) = self.up(host) else { return };
+        running.control.admission.on_connection_over(client, over);
+        self.take_number(host, over.connection);
+    }
+
+    pub(super) fn on_socket_over(&mut self, host: usize, client: ClientId, socket: u64) {
+        let Some(running) = self.up(host) else { return };
+        running.control.admission.on_socket_over(client);
+        self.take_number(host, socket);
+    }
+
+    /// Each number that the engine got comes back once.
+    fn take_number(&mut self, host: usize, number: u64) {
+        if self.up(host).is_some_and(|r| !r.control.numbers.remove(&number)) {
+            let detail = format!("host {host}: number {number} is over twice, or was never the engine's");
+            self.checks.fail(self.now, "release", detail);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Ports, backlogs, numbers and shares as programs, other hosts and the engine meet them.
+
+use super::*;
+
+const ROOT: u32 = 0;
+const USER: u32 = 1000;
+const A: ClientId = ClientId(1);
+const B: ClientId = ClientId(2);
+
+fn host(n: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, n])
+}
+
+/// A host 10.0.0.1 with programs A of a user and B of root.
+fn admission(change: impl FnOnce(&mut AdmissionConfig)) -> Admission {
+    let mut config = AdmissionConfig::new(vec![host(1)]);
+    config.owner_uid = 77;
+    change(&mut config);
+    let mut admission = Admission::new(config, 9).unwrap();
+    admission.attach(A, USER).unwrap();
+    admission.attach(B, ROOT).unwrap();
+    admission
+}
+
+fn at(port: u16, backlog: u32) -> Listen {
+    Listen { port, backlog, ring_bytes: 0, kind: Kind::Stream }
+}
+
+fn to(n: u8, port: u16) -> Connect {
+    Connect { to: SocketAddr::new(host(n), port), ring_bytes: 4096, kind: Kind::Stream }
+}
+
+fn knock(to_port: u16) -> Knock {
+    Knock { from: host(2), to_port, kind: Kind::Stream.code(), ring_bytes: 4096 }
+}
+
+fn number(connecting: Result<Connecting, Reason>) -> u64 {
+    match connecting.unwrap() {
+        Connecting::Here { connection, .. } | Connecting::ThroughLane { connection, .. } => connection,
+    }
+}
+
+fn over(connection: u64, peer: u8, port: Option<u16>) -> ConnectionOver {
+    ConnectionOver { connection, peer: host(peer), port }
+}
+
+#[test]
+fn a_port_is_one_programs_until_it_stops_or_leaves() {
+    let mut a = admission(|_| {});
+    assert_eq!(a.listen(A, at(7, 1)), Ok(SocketAddr::new(host(1), 7)));
+    assert_eq!(a.listen(B, at(7, 1)), Err(Reason::PortInUse));
+    assert!(!a.unlisten(B, 7), "it is not its port");
+    assert_eq!(a.handle_knock(&knock(8)), Err(Reason::NoListener));
+    let any = a.listen(B, at(0, 1)).unwrap().port();
+    assert!(any >= control::EPHEMERAL_PORT_FIRST);
+    assert!(!a.unlisten(A, 7), "nothing waits there");
+    a.listen(B, at(7, 1)).unwrap();
+    a.handle_left(B);
+    for port in [7, any] {
+        a.listen(A, at(port, 1)).unwrap();
+    }
+    assert_eq!(a.listen(B, at(9, 1)), Err(Reason::AppFault), "it has left");
+}
+
+#[test]
+fn a_backlog_is_full_until_a_place_is_given_up() {
+    let mut a = admission(|_| {});
+    a.listen(A, at(7, 2)).unwrap();
+    let far = a.handle_knock(&knock(7)).unwrap();
+    let near = number(a.connect(B, to(1, 7)));
+    assert_eq!((far.client, far.ring_bytes), (A, 4096));
+    assert_ne!(far.connection, near);
+    assert_eq!(a.handle_knock(&knock(7)), Err(Reason::BacklogFull));
+    assert_eq!(a.connect(B, to(1, 7)), Err(Reason::BacklogFull));
+    assert!(!a.accepted(B, 7, near) && !a.accepted(A, 7, 99), "not its listener, no such connection");
+    assert!(!a.accepted(A, 7, near), "the engine knows nothing of connections within the host");
+    assert!(a.accepted(A, 7, far.connection) && !a.accepted(A, 7, far.connection));
+    let again = a.handle_knock(&knock(7)).unwrap();
+    number(a.connect(B, to(1, 7)));
+    // One that ends before the program took it leaves its place too.
+    a.on_connection_over(A, over(again.connection, 2, Some(7)));
+    a.handle_knock(&knock(7)).unwrap();
+    assert!(a.unlisten(A, 7), "the engine has one that waits");
+    assert_eq!(a.handle_knock(&knock(7)), Err(Reason::NoListener));
+}
+
+#[test]
+fn the_backlog_of_a_port_is_not_that_of_its_listener_before() {
+    let mut a = admission(|_| {});
+    a.listen(A, at(7, 1)).unwrap();
+    let old = a.handle_knock(&knock(7)).unwrap();
+    assert!(a.unlisten(A, 7));
+    a.listen(A, at(7, 1)).unwrap();
+    let new = a.handle_knock(&knock(7)).unwrap();
+    a.on_connection_over(A, over(old.connection, 2, Some(7)));
+    assert_eq!(a.handle_knock(&knock(7)), Err(Reason::BacklogFull));
+    assert!(a.accepted(A, 7, new.connection));
+}
+
+#[test]
+fn kinds_and_addresses_that_do_not_fit_are_refused() {
+    let mut a = admission(|_| {});
+    a.listen(A, at(7, 4)).unwrap();
+    let messages = Kind::Message;
+    assert_eq!(a.handle_knock(&Knock { kind: messages.code(), ..knock(7) }), Err(Reason::WrongKind));
+    assert_eq!(a.handle_knock(&Knock { kind: u32::MAX, ..knock(7) }), Err(Reason::WrongKind));
+    assert_eq!(a.connect(B, Connect { kind: messages, ..to(1, 7) }), Err(Reason::WrongKind));
+    for bad in ["10.0.0.2:0", "0.0.0.0:7", "224.0.0.1:7", "255.255.255.255:7", "[ff02::1]:7"] {
+        let bad = Connect { to: bad.parse().unwrap(), ..to(2, 7) };
+        assert_eq!(a.connect(B, bad), Err(Reason::BadAddress), "{bad:?}");
+    }
+    let mapped = Connect { to: "[::ffff:10.0.0.1]:7".parse().unwrap(), ..to(1, 7) };
+    assert!(matches!(a.connect(B, mapped), Ok(Connecting::Here { to: A, port: 7, .. })));
+    assert_eq!(a.counters(), AdmissionCounters { connects_local: 1, connects_refused: 6 });
+}
+
+#[test]
+fn connections_count_until_the_engine_says_that_they_are_over() {
+    let mut a = admission(|c| (c.connections_max, c.connections_per_app_max, c.connections_per_user_max) = (4, 2, 4));
+    a.listen(A, at(7, 9)).unwrap();
+    let out = number(a.connect(A, to(2, 7)));
+    let came = a.handle_knock(&knock(7)).unwrap().connection;
+    assert_eq!(a.handle_knock(&knock(7)), Err(Reason::LocalLimit), "the program has as many as it may");
+    assert_eq!(a.bind(A), Err(Reason::LocalLimit));
+    (0..2).for_each(|_| _ = number(a.connect(B, to(2, 7))));
+    assert_eq!((a.connections(), a.connections_with(USER, host(2))), (4, 2));
+    a.attach(ClientId(3), ROOT).unwrap();
+    assert_eq!(a.connect(ClientId(3), to(2, 7)), Err(Reason::LocalLimit), "the host is full");
+    a.on_connection_over(A, over(out, 2, None));
+    a.on_connection_over(A, over(came, 2, Some(7)));
+    assert_eq!((a.connections(), a.connections_with(USER, host(2))), (2, 0));
+    number(a.connect(ClientId(3), to(2, 7)));
+}
+
+#[test]
+fn users_have_shares_of_hosts_connections_listeners_and_programs() {
+    let mut a = admission(|c| {
+        (c.apps_per_user_max, c.listeners_per_user_max) = (1, 2);
+        (c.connections_per_user_max, c.lanes_per_user_max) = (3, 1);
+    });
+    assert_eq!(a.attach(ClientId(3), USER), Err(Reason::UserPrograms));
+    a.attach(ClientId(4), 77).unwrap();
+    let first = number(a.connect(A, to(2, 7)));
+    assert_eq!(a.connect(A, to(3, 7)), Err(Reason::UserLanes));
+    (0..2).for_each(|_| _ = number(a.connect(A, to(2, 7))));
+    assert_eq!(a.connect(A, to(2, 7)), Err(Reason::UserConnections));
+    for n in 2..9 {
+        number(a.connect(B, to(n, 7)));
+        number(a.connect(ClientId(4), to(n, 7)));
+    }
+    a.on_connection_over(A, over(first, 2, None));
+    number(a.connect(A, to(2, 7)));
+    // A datagram socket counts as a listener.
+    a.listen(A, at(7, 1)).unwrap();
+    a.bind(A).unwrap();
+    assert_eq!(a.bind(A), Err(Reason::UserListeners));
+    assert_eq!(a.listen(A, at(8, 1)), Err(Reason::UserListeners));
+    a.on_socket_over(A);
+    a.listen(A, at(8, 1)).unwrap();
+}
+
+#[test]
+fn a_program_holds_its_place_until_nothing_of_it_is_in_use() {
+    let mut a = admission(|c| c.apps_max = 2);
+    a.listen(A, at(7, 4)).unwrap();
+    let came = a.handle_knock(&knock(7)).unwrap().connection;
+    a.handle_left(A);
+    assert_eq!(a.attach(ClientId(3), ROOT), Err(Reason::LocalLimit), "its memory is in quarantine");
+    // The engine forgot the program before it got what had been admitted.
+    a.on_program_gone(A);
+    assert!(a.knows(A));
+    a.on_connection_over(A, over(came, 2, Some(7)));
+    assert!(!a.knows(A) && a.connections() == 0);
+    a.attach(ClientId(3), ROOT).unwrap();
+    // One that no engine took in.
+    a.on_program_gone(ClientId(3));
+    assert!(!a.knows(ClientId(3)));
+}

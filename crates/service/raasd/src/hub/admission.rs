@@ -1,0 +1,117 @@
+//! Requests for ports and connections: what `plane::Admission` decides, carried out by pairs and engine.
+
+use control::{Reason, Reply};
+use engine::{Admission, AppId, DatagramBind, Dial, OpenId};
+use plane::{Admitted, ClientId, Connect, Connecting, ConnectionOver, Knock, Listen, LocalConnect, Party};
+use shm::WakeSocket;
+
+use super::Hub;
+use crate::command::Command;
+
+impl Hub {
+    pub(super) fn on_listen(&mut self, client: ClientId, request: u64, listen: Listen) {
+        let result = self.admission.listen(client, listen);
+        self.send(client, Reply::Listening { request, result }, Vec::new());
+    }
+
+    pub(super) fn on_unlisten(&mut self, client: ClientId, app: AppId, port: u16) {
+        if self.admission.unlisten(client, port) {
+            self.command(Command::Unlisten { app, port });
+        }
+    }
+
+    pub(super) fn on_accepted(&mut self, client: ClientId, app: AppId, port: u16, connection: u64) {
+        self.pairs.on_accepted(client, connection);
+        if self.admission.accepted(client, port, connection) {
+            self.command(Command::Accepted { app, port, connection });
+        }
+    }
+
+    pub(super) fn on_connect(&mut self, from: Party, app: AppId, request: u64, connect: Connect) {
+        match self.admission.connect(from.client, connect) {
+            Ok(Connecting::ThroughLane { to, local, ring_bytes, connection }) => {
+                let dial = Dial { connection, to, local, ring_bytes, kind: connect.kind };
+                self.command(Command::Connect { app, request, dial });
+            }
+            Ok(Connecting::Here { to, port, ring_bytes, connection }) => {
+                let Some(listener) =
+                    self.clients.get(&to).map(|c| Party { client: to, pid: c.who.pid, uid: c.who.uid })
+                else {
+                    self.admission.accepted(to, port, connection);
+                    return self.refuse_connect(from.client, request, Reason::PeerAppDied);
+                };
+                let wake = || {
+                    let made = WakeSocket::pair().map(|(a, b)| (a.into_fd(), b.into_fd()));
+                    made.inspect_err(|error| tracing::warn!(%error, "no wake socket for two processes")).ok()
+                };
+                let connect = LocalConnect { from, to: listener, request, port, ring_bytes, connection };
+                self.pairs.handle_connect(self.link_context.now(), connect, wake);
+            }
+            Err(reason) => self.refuse_connect(from.client, request, reason),
+        }
+    }
+
+    /// Refuses a connect, or a bind of a datagram socket.
+    fn refuse_connect(&mut self, client: ClientId, request: u64, reason: Reason) {
+        self.send(client, Reply::Connected { request, result: Err(reason) }, Vec::new());
+    }
+
+    pub(super) fn on_bind(&mut self, client: ClientId, app: AppId, request: u64, (port, ring_bytes): (u16, u32)) {
+        match self.admission.bind(client) {
+            Ok(socket) => {
+                let bind = DatagramBind { socket, port, ring_bytes };
+                self.command(Command::BindDatagram { app, request, bind });
+            }
+            Err(reason) => self.refuse_connect(client, request, reason),
+        }
+    }
+
+    // ---- what the engine says
+
+    /// Another host asks for a connection.
+    pub(super) fn on_knock(&mut self, open: OpenId, knock: &Knock) {
+        let &Knock { from, to_port: port, .. } = knock;
+        let answer = self.admission.handle_knock(knock).and_then(|admitted| {
+            let Admitted { client, connection, ring_bytes, kind } = admitted;
+            match self.app_of(client) {
+                Some(app) => Ok(Admission { app, connection, ring_bytes, kind, from, port }),
+                None => {
+                    let over = ConnectionOver { connection, peer: from, port: Some(port) };
+                    self.admission.on_connection_over(client, over);
+                    Err(Reason::NoListener)
+                }
+            }
+        });
+        self.command(Command::Admit { open, answer });
+    }
+
+    pub(super) fn on_connection_over(&mut self, app: AppId, over: ConnectionOver) {
+        if let Some(&client) = self.apps.get(&app) {
+            self.admission.on_connection_over(client, over);
+            self.forget_app(app, client);
+        }
+    }
+
+    pub(super) fn on_socket_over(&mut self, app: AppId) {
+        if let Some(&client) = self.apps.get(&app) {
+            self.admission.on_socket_over(client);
+            self.forget_app(app, client);
+        }
+    }
+
+    /// The engine has nothing of a program any more.
+    pub(super) fn on_app_gone(&mut self, app: AppId) {
+        tracing::debug!(?app, "nothing of a detached program is in use any more");
+        if let Some(&client) = self.apps.get(&app) {
+            self.admission.on_program_gone(client);
+            self.forget_app(app, client);
+        }
+    }
+
+    /// Forgets the engine's name of a program of which nothing is left.
+    fn forget_app(&mut self, app: AppId, client: ClientId) {
+        if !self.admission.knows(client) {
+            self.apps.remove(&app);
+        }
+    }
+}
