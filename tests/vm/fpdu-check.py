@@ -2,8 +2,10 @@
 """Checks every MPA frame and FPDU of the iWARP connections in classic pcap files of Ethernet frames, IPv4 and IPv6.
 
 Independent of the project's code: TCP is put together, MPA, DDP and RDMAP headers are read and the CRC32C is computed here
-(RFC 5044, 6581, 5041, 5040). Prints `PASS file` or `FAIL file: ...` per file, and with --opcodes a PASS or FAIL per opcode.
+(RFC 5044, 6581, 5041, 5040). Prints `PASS file` or `FAIL file: ...` per file, with --opcodes a PASS or FAIL for each that must
+be there, and with --terminates the same for the first four bytes of Terminate messages.
 --active FROM-TO and --passive FROM-TO name the listening ports (TO excluded) at which that end must pad with zeros.
+--spoiled PORT: the connections to that port hold a CRC that was spoiled on purpose.
 --counts OUT writes the number of FPDUs of each opcode.
 --vectors OUT writes the start frames and the shortest FPDU of each kind as hexadecimal lines, for tests of codecs.
 """
@@ -111,8 +113,8 @@ def start_frame(data, key):
 class Way:
     """One direction of a connection after its start frames."""
 
-    def __init__(self, seen, crc, strict):
-        self.seen, self.crc, self.strict = seen, crc, strict
+    def __init__(self, seen, crc, strict, spoiled):
+        self.seen, self.crc, self.strict, self.spoiled = seen, crc, strict, spoiled
         self.messages = collections.Counter()
         self.offset = {}
         self.open = {}
@@ -141,7 +143,9 @@ class Way:
             self.seen.odd_padding += 1
         wanted = crc32c(data[:padded]) if self.crc else bytes(4)
         if data[padded : padded + 4] != wanted:
-            raise Bad(f"CRC of {name} is {data[padded:padded + 4].hex()}, not {wanted.hex()}")
+            if not self.spoiled:
+                raise Bad(f"CRC of {name} is {data[padded:padded + 4].hex()}, not {wanted.hex()}")
+            self.seen.spoiled += 1
         if control & 0x80:
             self.tagged(name, control, data, length - TAGGED_HEADER)
         else:
@@ -184,11 +188,12 @@ class Seen:
         self.terminates = collections.Counter()
         self.starts = collections.Counter()
         self.vectors = {}
-        self.cut = self.odd_padding = 0
+        self.cut = self.odd_padding = self.spoiled = 0
 
     def take(self, name, crc, data):
         self.opcodes[name] += 1
-        self.vector(f"{name}{'-crc' if crc else ''}", data)
+        code = f"-{data[20:24].hex()}" if name == "terminate" else ""
+        self.vector(f"{name}{code}{'-crc' if crc else ''}", data)
 
     def vector(self, name, data):
         if name not in self.vectors or len(data) < len(self.vectors[name]):
@@ -204,7 +209,7 @@ class Seen:
         self.vector(kind, data)
 
 
-def check(path, seen, strict):
+def check(path, seen, strict, spoiled_port):
     with open(path, "rb") as file:
         found = streams(file.read())
     for (way, count), data in found.items():
@@ -225,7 +230,7 @@ def check(path, seen, strict):
             continue
         crc = bool((flags | reply_flags) & CRC)
         for side, bytes_left in (("active", rest), ("passive", reply_rest)):
-            judge = Way(seen, crc, way[1][1] in strict.get(side, ()))
+            judge = Way(seen, crc, way[1][1] in strict.get(side, ()), side == "active" and way[1][1] == spoiled_port)
             while True:
                 try:
                     taken = judge.fpdu(bytes_left)
@@ -247,14 +252,17 @@ def main():
     for side in ("active", "passive"):
         if f"--{side}" in options:
             strict[side] = range(*map(int, options[f"--{side}"].split("-")))
+    spoiled_port = int(options.get("--spoiled", 0))
     every = Seen()
     bad = 0
     for path in arguments:
         seen, name = Seen(), path.rsplit("/", 1)[-1]
         try:
-            check(path, seen, strict)
+            check(path, seen, strict, spoiled_port)
             if not seen.opcodes:
                 raise Bad("no FPDU")
+            if spoiled_port and not seen.spoiled:
+                raise Bad(f"no wrong CRC toward port {spoiled_port}")
         except (Bad, ValueError, struct.error, IndexError) as error:
             print(f"FAIL fpdu/{name}: {error}")
             bad = 1
@@ -264,6 +272,7 @@ def main():
         print(f"PASS fpdu/{name} ({text}; terminates {ends or 'none'}; {seen.cut} streams end within an FPDU; "
               f"{seen.odd_padding} with padding that is not zero)")
         every.opcodes += seen.opcodes
+        every.terminates += seen.terminates
         for kind, data in seen.vectors.items():
             every.vector(kind, data)
     for kind in options["--opcodes"].split(",") if "--opcodes" in options else ():
@@ -271,6 +280,12 @@ def main():
             print(f"PASS fpdu/{kind} ({every.opcodes[kind]})")
         else:
             print(f"FAIL fpdu/{kind}: never seen")
+            bad = 1
+    for code in options["--terminates"].split(",") if "--terminates" in options else ():
+        if every.terminates[code]:
+            print(f"PASS fpdu/terminate-{code} ({every.terminates[code]})")
+        else:
+            print(f"FAIL fpdu/terminate-{code}: never seen, but {dict(every.terminates)}")
             bad = 1
     if "--counts" in options:
         with open(options["--counts"], "w") as file:

@@ -17,7 +17,7 @@ use crate::repo::{self, Repo};
 const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 #[rustfmt::skip]
 const ARGS: &[&str] = &[
-    "build", "--workspace", "--bin", "raas", "--bin", "hostile", "--bin", "interop",
+    "build", "--workspace", "--bin", "raas", "--bin", "hostile", "--bin", "interop", "--bin", "iwarp_peer",
     "--example", "datagram_echo", "--example", "holes",
 ];
 

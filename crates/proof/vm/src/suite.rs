@@ -56,6 +56,13 @@ const SIW_CASES_LONG: u64 = SIW_CASES + 2 * (5 + 1 + 4);
 /// Of one capture the FPDUs, five opcodes, and what tshark says.
 const SIW_JUDGEMENTS: u64 = 1 + 5 + 1;
 
+/// Both ends of 13 connections in each direction, and of the two rounds.
+const SIW_INTEROP_ROUND: u64 = 2 * 2 * (13 + 1);
+/// One round, both ends of three more exercises with their rounds, of two rpings, and the capture.
+const SIW_INTEROP_CASES: u64 = SIW_INTEROP_ROUND + 2 * (3 + 3 + 2) + 1;
+/// With the five Terminate messages that our end must send.
+const SIW_INTEROP_JUDGEMENTS: u64 = SIW_JUDGEMENTS + 5;
+
 const SUITES: &[Suite] = &[
     Suite {
         name: "rxe-smoke",
@@ -177,6 +184,36 @@ const SUITES: &[Suite] = &[
         cases_min: SIW_CASES + SIW_JUDGEMENTS,
         timeout_s: 600,
         full_only: false,
+    },
+    Suite {
+        name: "siw-interop",
+        about: "our TCP wire against siw in both directions, rping too; tshark and an independent CRC check judge every FPDU",
+        guests: 1,
+        kernel: "6.1",
+        device: Device::Siw,
+        mtu: 1500,
+        packages: SIW_PACKAGES,
+        programs: true,
+        command: &["tests/vm/siw-interop"],
+        judges: Some("tests/vm/siw-judges"),
+        cases_min: SIW_INTEROP_CASES + SIW_INTEROP_JUDGEMENTS,
+        timeout_s: 600,
+        full_only: false,
+    },
+    Suite {
+        name: "siw-interop-6.12",
+        about: "the same with the newer kernel's siw, and with the segments of Ethernet too",
+        guests: 1,
+        kernel: "6.12",
+        device: Device::Siw,
+        mtu: 1500,
+        packages: SIW_PACKAGES,
+        programs: true,
+        command: &["tests/vm/siw-interop", "long"],
+        judges: Some("tests/vm/siw-judges"),
+        cases_min: SIW_INTEROP_CASES + SIW_INTEROP_ROUND + SIW_INTEROP_JUDGEMENTS,
+        timeout_s: 600,
+        full_only: true,
     },
     Suite {
         name: "siw-smoke-6.12",

@@ -77,7 +77,11 @@ pub(crate) fn drive(options: &Options) -> Result<String> {
     let (source, sink) = (host.offered(SIZE_MAX)?, host.offered(SIZE_MAX)?);
     host.connect(SocketAddr::new(options.address, options.port), &[])?;
     for number in 0..options.count {
-        let ping: Vec<u8> = (0..options.size).map(|at| (at as u32 + number) as u8).collect();
+        // rping sends the string back that it has read, up to its end.
+        let mut ping: Vec<u8> = (0..options.size).map(|at| b'!' + ((at as u32 + number) % 90) as u8).collect();
+        if let Some(last) = ping.last_mut() {
+            *last = 0;
+        }
         source.fill(&ping)?;
         host.send(&info(&source, options.size))?;
         ensure!(host.receive()?.len() == INFO_BYTES, "no answer to the offer");
