@@ -58,8 +58,9 @@ const SIW_JUDGEMENTS: u64 = 1 + 5 + 1;
 
 /// Both ends of 13 connections in each direction, and of the two rounds.
 const SIW_INTEROP_ROUND: u64 = 2 * 2 * (13 + 1);
-/// One round, both ends of three more exercises with their rounds, of two rpings, and the capture.
-const SIW_INTEROP_CASES: u64 = SIW_INTEROP_ROUND + 2 * (3 + 3 + 2) + 1;
+/// One round, both ends of three more exercises with their rounds, of two rpings, of three programs of perftest, and the
+/// capture.
+const SIW_INTEROP_CASES: u64 = SIW_INTEROP_ROUND + 2 * (3 + 3 + 2 + 3) + 1;
 /// With the five Terminate messages that our end must send.
 const SIW_INTEROP_JUDGEMENTS: u64 = SIW_JUDGEMENTS + 5;
 

@@ -289,12 +289,23 @@ impl Host {
 
     /// The next message.
     pub(crate) fn receive(&mut self) -> Result<Vec<u8>> {
+        match self.next_message()? {
+            Some(bytes) => Ok(bytes),
+            None => bail!("the connection ended before a message: {:?}", self.ending),
+        }
+    }
+
+    /// The next message; none if the connection ended.
+    pub(crate) fn next_message(&mut self) -> Result<Option<Vec<u8>>> {
         let completion = self.until("a message", |host| host.received.pop_front())?;
+        if completion.status == Status::WrFlushErr {
+            return Ok(None);
+        }
         ensure!(completion.status == Status::Success, "a receive ended with {:?}", completion.status);
         let at = usize::try_from(completion.wr_id)?;
         let bytes = self.receives[at].bytes(completion.byte_len as usize)?;
         self.post_receive(at)?;
-        Ok(bytes)
+        Ok(Some(bytes))
     }
 
     /// Spoils the CRC of the next frame.

@@ -1,13 +1,14 @@
 //! Our TCP wire as one end of a connection whose other end is the kernel's siw: crate `iwarp` on a plain TCP socket, without
 //! the software NIC.
 //!
-//! `serve` and `drive` are the two roles of the exercise that tests/vm/siw-app describes and plays on siw. `rping-server`
-//! and `rping-client` speak the protocol of that program. Each case is one line,
+//! `serve` and `drive` are the two roles of the exercise that tests/vm/siw-app describes and plays on siw. `rping-server`,
+//! `rping-client` and `perftest-server` speak the protocols of those programs. Each case is one line,
 //! `PASS name` or `FAIL name: reason`. It runs in the test VM: `cargo xtask vm --suite siw-interop`.
 #![forbid(unsafe_code)]
 
 mod exercise;
 mod host;
+mod perftest;
 mod rping;
 mod wire;
 
@@ -44,6 +45,8 @@ enum Role {
     RpingServer(rping::Options),
     /// The client of rping.
     RpingClient(rping::Options),
+    /// The server of a bandwidth program of perftest, for one client.
+    PerftestServer(perftest::Options),
 }
 
 fn main() -> Result<ExitCode> {
@@ -52,6 +55,7 @@ fn main() -> Result<ExitCode> {
         Role::Drive { address, port, cases } => drive(address, port, &cases)?,
         Role::RpingServer(options) => told("rping-server", &rping::serve(&options)),
         Role::RpingClient(options) => told("rping-client", &rping::drive(&options)),
+        Role::PerftestServer(options) => told("perftest-server", &perftest::serve(&options)),
     };
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
