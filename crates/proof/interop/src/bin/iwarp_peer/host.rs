@@ -121,6 +121,8 @@ impl Host {
             wants_crc: setup.wants_crc,
             // siw has nothing of RFC 7306.
             extensions: Extensions::empty(),
+            // siw answers a READ of no bytes with stale ones if it has another READ to answer (`siw_activate_tx`).
+            confirms: false,
         };
         let mut memory = |dev: &mut Device, len: usize, access| -> Result<Memory> {
             let region = Region::anonymous(len)?;
