@@ -29,6 +29,27 @@ fn every_operation_in_both_directions() {
     }
 }
 
+/// A peer that may not READ anything still confirms what was sent to it, and what it executed is in its memory by then.
+#[test]
+fn sends_are_confirmed_without_a_right_to_read() {
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let mut pair = Pair::new(&Setup { access, confirms: true, ..Setup::default() });
+    pair.ends[0].fill(0, &[7; 1_000]);
+    let (to, sge) = (pair.ends[1].remote(5_000), pair.ends[0].sge(0, 1_000));
+    pair.ends[0].send(1, SendOp::Write(to), &[sge]).unwrap();
+    pair.settle();
+    let done = pair.ends[0].completions();
+    assert_eq!(done.iter().map(|c| (c.wr_id, c.status)).collect::<Vec<_>>(), [(1, Status::Success)]);
+    let mut landed = [0; 1_000];
+    pair.ends[1].region.read(5_000, &mut landed).unwrap();
+    assert_eq!(landed, [7; 1_000]);
+    // A READ of the consumer is refused as before.
+    let (from, back) = (pair.ends[1].remote(0), pair.ends[0].sge(2_000, 8));
+    pair.ends[0].send(2, SendOp::Read(from), &[back]).unwrap();
+    pair.settle();
+    assert_eq!(pair.ends[0].completions()[0].status, Status::RemAccessErr);
+}
+
 fn every_operation(pair: &mut Pair, from: usize, to: usize) {
     let data: Vec<u8> = (0..100_000u32).map(|i| (i * 7) as u8).collect();
     pair.ends[from].fill(0, &data);

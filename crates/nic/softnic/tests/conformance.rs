@@ -4,7 +4,7 @@ mod rig;
 
 use std::time::{Duration, Instant};
 
-use conformance::{CASES, Difference, Rig, Side, run_all};
+use conformance::{CASES, Difference, ON_IWARP, Rig, Side, run_all};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softnic::{Progress, SoftNic, SoftNicConfig};
 use verbs::{Provider, Wire, WirePolicy};
@@ -61,7 +61,7 @@ impl Rig for Loopback {
     }
 
     fn differences(&self) -> &[Difference] {
-        if self.wire == Some(Wire::Iwarp) { ON_TCP } else { &[] }
+        if self.wire == Some(Wire::Iwarp) { ON_IWARP } else { &[] }
     }
 
     fn wire(&self) -> Option<Wire> {
@@ -69,32 +69,10 @@ impl Rig for Loopback {
     }
 }
 
-/// Where iWARP differs from what the IBTA has (docs/conformance.md).
-const ON_TCP: &[Difference] = &[
-    differs("state.responder_works_in_rtr", NO_RTR),
-    differs("access.send_with_wrong_lkey", TOLD_OF_FAULT),
-    differs("access.send_beyond_the_region", TOLD_OF_FAULT),
-    differs("length.full_send_queue_refused", NO_RNR),
-    differs("retry.late_receive_succeeds", NO_RNR),
-    differs("retry.late_receive_for_write_imm", NO_RNR),
-    differs("retry.later_messages_wait_behind_rnr", NO_RNR),
-    Difference { case: "retry.peer_without_qp", reason: TOLD_OF_END, sometimes: true },
-    Difference { case: "retry.peer_in_error", reason: TOLD_OF_END, sometimes: true },
-    Difference { case: "flush.nothing_lands_after_error", reason: TOLD_OF_END, sometimes: true },
-];
-const NO_RTR: &str = "RFC 5040 has no state in which an end receives and does not send";
-const TOLD_OF_FAULT: &str = "the end at fault sends a Terminate message, which flushes the peer's receives";
-const NO_RNR: &str = "a message that finds no receive ends the stream: there is no RNR NAK";
-const TOLD_OF_END: &str = "a peer that ends tells this end, which may learn of it before the post";
-
-const fn differs(case: &'static str, reason: &'static str) -> Difference {
-    Difference { case, reason, sometimes: false }
-}
-
 fn conforms(progress: Progress, wire: Option<Wire>) {
     let report = run_all(&CASES, || Loopback::open(progress, wire));
     assert!(report.failures().is_empty(), "{report}");
-    let differ = if wire == Some(Wire::Iwarp) { ON_TCP.len() } else { 0 };
+    let differ = if wire == Some(Wire::Iwarp) { ON_IWARP.len() } else { 0 };
     assert!(report.counts().0 >= CASES.len() - differ, "{report}");
 }
 

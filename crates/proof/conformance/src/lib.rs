@@ -9,12 +9,14 @@
 
 mod cases;
 mod datagrams;
+mod iwarp;
 mod outcome;
 mod pair;
 mod rig;
 mod run;
 
 pub use cases::CASES;
+pub use iwarp::ON_IWARP;
 pub use outcome::{Failure, Outcome};
 pub use pair::{End, Options, Pair, Step, all_access, pattern};
 pub use rig::{Difference, Rig, Side};

@@ -27,6 +27,8 @@ use crate::relay::Faults;
 enum Pairing {
     /// Two software NICs over loopback.
     Softnic,
+    /// The same over TCP.
+    SoftnicTcp,
     /// rxe with itself.
     Rxe,
     /// The software NIC requests, rxe responds.
@@ -133,6 +135,9 @@ impl Run {
         let cases: Vec<Case> = CASES.iter().copied().filter(|c| c.name.contains(only)).collect();
         if self.pairing == Pairing::Softnic {
             return Ok(run_each(&cases, rigs::softnic_pair));
+        }
+        if self.pairing == Pairing::SoftnicTcp {
+            return Ok(run_each(&cases, rigs::softnic_pair_on_tcp));
         }
         let capture = options.pcap.as_ref().map(|folder| folder.join(format!("{}.pcap", self.title())));
         let link = Link::up(self.family, self.mtu, self.faults, capture)?;

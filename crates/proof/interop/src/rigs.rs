@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use conformance::{Difference, Rig, Side};
+use conformance::{Difference, ON_IWARP, Rig, Side};
 use rdmacore::{RdmaCore, RdmaDevice};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softnic::{Progress, SoftNic, SoftNicConfig};
-use verbs::{Device as _, Provider};
+use verbs::{Device as _, Provider, Wire, WirePolicy};
 
 use crate::differences::{RXE, RXE_REQUESTS, RXE_RESPONDS, differences};
 use crate::link::Link;
@@ -21,6 +21,7 @@ pub(crate) struct RealRig<A, B> {
     start: Instant,
     lossy: bool,
     differences: Vec<Difference>,
+    wire: Option<Wire>,
 }
 
 impl<A: Provider, B: Provider> Rig for RealRig<A, B> {
@@ -57,6 +58,10 @@ impl<A: Provider, B: Provider> Rig for RealRig<A, B> {
     fn differences(&self) -> &[Difference] {
         &self.differences
     }
+
+    fn wire(&self) -> Option<Wire> {
+        self.wire
+    }
 }
 
 fn open_rxe(device: &mut RdmaDevice) -> RdmaCore {
@@ -67,16 +72,27 @@ fn open_rxe(device: &mut RdmaDevice) -> RdmaCore {
 pub(crate) fn rxe_pair(link: &Link) -> RealRig<RdmaCore, RdmaCore> {
     let mut device = RdmaDevice::of(link.rxe());
     let (a, b) = (open_rxe(&mut device), open_rxe(&mut device));
-    RealRig { a, b, start: Instant::now(), lossy: false, differences: differences(RXE) }
+    RealRig { a, b, start: Instant::now(), lossy: false, differences: differences(RXE), wire: None }
 }
 
 /// Two software NICs on 127.0.0.1 and 127.0.0.2.
 pub(crate) fn softnic_pair() -> RealRig<SoftNic, SoftNic> {
+    softnics(None)
+}
+
+/// The same, connected over TCP.
+pub(crate) fn softnic_pair_on_tcp() -> RealRig<SoftNic, SoftNic> {
+    RealRig { differences: ON_IWARP.to_vec(), ..softnics(Some(Wire::Iwarp)) }
+}
+
+fn softnics(wire: Option<Wire>) -> RealRig<SoftNic, SoftNic> {
     let open = |last| {
-        let config = SoftNicConfig { progress: Progress::Helper, ..SoftNicConfig::new([127, 0, 0, last].into()) };
+        let policy = WirePolicy::Only(wire.unwrap_or_default());
+        let config = SoftNicConfig::new([127, 0, 0, last].into());
+        let config = SoftNicConfig { progress: Progress::Helper, wire: policy, ..config };
         SoftNic::open(config).unwrap_or_else(|e| panic!("opening the software NIC: {e}"))
     };
-    RealRig { a: open(1), b: open(2), start: Instant::now(), lossy: false, differences: Vec::new() }
+    RealRig { a: open(1), b: open(2), start: Instant::now(), lossy: false, differences: Vec::new(), wire }
 }
 
 /// The software NIC on `soft` and rxe on the other side, over the link.
@@ -89,7 +105,11 @@ pub(crate) fn mixed(link: &Link, soft: Side, lossy: bool) -> Box<dyn Rig> {
     let start = Instant::now();
     let rxe = open_rxe(&mut RdmaDevice::of(link.rxe()));
     match soft {
-        Side::A => Box::new(RealRig { a: nic, b: rxe, start, lossy, differences: differences(RXE_RESPONDS) }),
-        Side::B => Box::new(RealRig { a: rxe, b: nic, start, lossy, differences: differences(RXE_REQUESTS) }),
+        Side::A => {
+            Box::new(RealRig { a: nic, b: rxe, start, lossy, differences: differences(RXE_RESPONDS), wire: None })
+        }
+        Side::B => {
+            Box::new(RealRig { a: rxe, b: nic, start, lossy, differences: differences(RXE_REQUESTS), wire: None })
+        }
     }
 }

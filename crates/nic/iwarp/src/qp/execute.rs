@@ -54,7 +54,8 @@ impl Qp {
         }
         self.receiver.count_request();
         self.responses.push(Response::Data { request, done: 0 });
-        dev.counters.served_read += 1;
+        let is_confirmation = self.attr.confirms && request.len == 0;
+        dev.counters.served_read += u64::from(!is_confirmation);
         Ok(())
     }
 

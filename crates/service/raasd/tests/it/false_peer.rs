@@ -8,7 +8,7 @@ use control::{CHALLENGE_BYTES, DatagramOffer, LaneOffer, PeerMessage, Reason, WI
 use hmac::{Hmac, KeyInit, Mac};
 use raas::Stream;
 use sha2::Sha256;
-use verbs::{Capabilities, Gid, PathMtu, Psn, Qkey, Qpn, RoceEndpoint, RocePort};
+use verbs::{Capabilities, Gid, PathMtu, Psn, Qkey, Qpn, RoceEndpoint, RocePort, Wire};
 
 use crate::hosts::{Host, PATIENCE, bounded, check_echo, eventually};
 use crate::middle::{connect_from, read_message, write_message};
@@ -139,7 +139,8 @@ fn offers_that_cannot_be_used_are_answered_by_a_reset() {
 #[test]
 fn a_second_offer_and_a_second_link() {
     bounded(|| {
-        let host = Host::started();
+        // What is offered to it is RoCEv2.
+        let host = Host::started_on(Wire::Roce);
         let us = Host::new().address();
         let mut link = join(&host, us, 5);
         write_message(&mut link, &PeerMessage::LaneOffer(offer(us)));

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use raas::{Listener, Session, Stream};
 use raasd::{Config, Daemon};
 use tempfile::TempDir;
+use verbs::{Wire, WirePolicy};
 
 /// Longer than anything takes on a loaded machine; only a hang reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,6 +34,7 @@ impl Host {
         let mut config = Config::new(address);
         config.socket = dir.path().join("raasd.sock");
         config.key_file = Some(dir.path().join("key"));
+        config.wire = wire();
         let host = Self { daemon: None, config, dir };
         host.write_key([42; 32]);
         host
@@ -71,6 +73,14 @@ impl Host {
         raas::inspect::stat(Some(&self.config.socket)).unwrap()
     }
 
+    /// A host whose lanes use that wire, started.
+    pub(crate) fn started_on(wire: Wire) -> Self {
+        let mut host = Self::new();
+        host.config.wire = WirePolicy::Only(wire);
+        host.start();
+        host
+    }
+
     /// Whether there was a lane to that host to break.
     pub(crate) fn reset_lane(&self, peer: IpAddr) -> bool {
         raas::inspect::reset_lane(Some(&self.config.socket), peer).unwrap()
@@ -104,6 +114,12 @@ impl Host {
         });
         port
     }
+}
+
+/// What carries the lanes of all tests that do not say it: `RAAS_TEST_WIRE=iwarp cargo nextest run -p raasd` runs them
+/// over TCP.
+fn wire() -> WirePolicy {
+    std::env::var("RAAS_TEST_WIRE").map_or_else(|_| WirePolicy::default(), |name| name.parse().unwrap())
 }
 
 /// The log of the daemons, for `RUST_LOG=... cargo test`.

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use raas::{Session, Stream};
+use verbs::Wire;
 
 use crate::hosts::{Host, PATIENCE, bounded, check_echo, eventually, pattern};
 
@@ -42,8 +43,17 @@ fn resets(host: &Host) -> u64 {
 
 #[test]
 fn streams_go_on_over_a_lane_that_fails_again_and_again() {
-    bounded(|| {
-        let (a, b) = (Host::started(), Host::started());
+    streams_go_on(Wire::Roce);
+}
+
+#[test]
+fn streams_go_on_over_a_lane_on_tcp_that_fails_again_and_again() {
+    streams_go_on(Wire::Iwarp);
+}
+
+fn streams_go_on(wire: Wire) {
+    bounded(move || {
+        let (a, b) = (Host::started_on(wire), Host::started_on(wire));
         let (client, server) = (a.session(), b.session());
         let to = (b.address(), b.echo(&server)).into();
         check_echo(Stream::connect_with(&client, to).unwrap(), 1000, 9);
@@ -76,6 +86,7 @@ fn streams_go_on_over_a_lane_that_fails_again_and_again() {
         eventually("both ends count the same", || resets(&a) == resets(&b));
         let stat = a.stat();
         assert_eq!((stat.rc_qps, a.links(), stat.lanes[0].state.as_str()), (1, 1, "up"));
+        assert_eq!(stat.lanes[0].wire.as_deref(), Some(wire.name()));
         assert_ne!(stat.lanes[0].qpn, before);
         check_echo(Stream::connect_with(&client, to).unwrap(), 50_000, 3);
     });

@@ -16,3 +16,4 @@ mod restarts;
 mod same_host;
 mod several_users;
 mod two_hosts;
+mod wires;

@@ -232,6 +232,10 @@ impl Daemon {
         let mut command = raas();
         command.args(["daemon", "--listen", &ip.to_string(), "--until-stdin-closes"]);
         command.arg("--socket").arg(&socket).arg("--key-file").arg(key).stdin(Stdio::piped());
+        // `RAAS_TEST_WIRE=iwarp cargo nextest run -p raas-cli` runs them over TCP.
+        if let Ok(wire) = std::env::var("RAAS_TEST_WIRE") {
+            command.args(["--wire", &wire]);
+        }
         let mut process = Running::start(&mut command);
         process.wait_for(&format!("ready socket={}", socket.display()));
         Self { ip, socket, process }
