@@ -19,7 +19,11 @@ use harness::repo::Repo;
 /// A load: name, test of sockbench, bytes of a message.
 const CASES: [(&str, &str, u32); 3] =
     [("stream of 64 KiB", "bw", 64 << 10), ("messages of 8 B", "bw", 8), ("ping-pong of 64 B", "lat", 64)];
-const TRANSPORTS: [&str; 2] = ["raas", "tcp"];
+/// Who carries it: name, transport of sockbench, configuration of daemons.
+const SIDES: [(&str, &str, &str); 3] =
+    [("raas roce", "raas", "wire = \"roce\"\n"), ("raas iwarp", "raas", "wire = \"iwarp\"\n"), ("tcp", "tcp", "")];
+/// The rival among them.
+const TCP: usize = 2;
 /// Seconds of each look.
 const SECONDS: f64 = 0.5;
 /// Before the first look: rings grow, windows open.
@@ -48,7 +52,8 @@ struct Run {
 
 pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     let (rounds, seconds) = (args.rounds(), args.seconds(SECONDS));
-    let place = Place::two_hosts(repo, "handovers", args.mtu, "")?;
+    let mut place = Place::two_hosts(repo, "handovers", args.mtu, "")?;
+    place.stop_daemons();
     let mut findings = Findings { rounds, ..Findings::default() };
     let missing = perf::missing();
     if let Some(why) = &missing {
@@ -56,19 +61,24 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     }
     findings.setting = json!({ "seconds": seconds, "link": "veth", "mtu": args.mtu, "perf_missing": missing });
     for (case, test, bytes) in CASES.into_iter().filter(|(case, ..)| args.wants(case)) {
-        let mut runs = [vec![], vec![]];
+        let mut runs = [const { vec![] }; SIDES.len()];
         for round in 0..rounds as usize {
-            for step in 0..TRANSPORTS.len() {
-                let which = (round + step) % TRANSPORTS.len();
+            for step in 0..SIDES.len() {
+                let which = (round + step) % SIDES.len();
+                let (name, transport, config) = SIDES[which];
+                if transport == "raas" {
+                    place.start_daemons(config)?;
+                }
                 let look = Look { place: &place, seconds, with_perf: missing.is_none() };
-                let run = look.run(TRANSPORTS[which], test, bytes);
-                runs[which].push(run.with_context(|| format!("{case} over {}", TRANSPORTS[which]))?);
+                let run = look.run(transport, test, bytes);
+                place.stop_daemons();
+                runs[which].push(run.with_context(|| format!("{case} over {name}"))?);
             }
         }
         println!("{case}: {rounds} rounds done");
         findings.rows.extend(rows(case, bytes, &runs));
-        for (transport, runs) in TRANSPORTS.iter().zip(&runs) {
-            let figure = figure(case, transport, bytes, runs);
+        for ((name, ..), runs) in SIDES.iter().zip(&runs) {
+            let figure = figure(case, name, bytes, runs);
             println!("{}", markdown(&figure));
             findings.figures.push(figure);
         }
@@ -107,7 +117,7 @@ impl Look<'_> {
     fn look(&self, processes: &[(&'static str, u32)], client: &mut Beside) -> Result<Run> {
         let mut run = Run::default();
         let mut names = BTreeMap::new();
-        let with_daemons = processes.len() > TRANSPORTS.len();
+        let with_daemons = !self.place.daemon_pids().is_empty();
         let counters = || if with_daemons { self.counters() } else { Ok(Figures::new()) };
         let snapshot = || processes.iter().map(|(_, pid)| threads::of(*pid)).collect::<Result<Vec<_>>>();
         let counted = counters()?;
@@ -203,7 +213,7 @@ fn add(figures: &mut Figures, name: &str, thread: &Thread, messages: f64) {
 }
 
 /// Everything that all threads did, of RaaS beside TCP: of a message, of a stream for a gigabyte too.
-fn rows(case: &str, bytes: u32, runs: &[Vec<Run>; 2]) -> Vec<Row> {
+fn rows(case: &str, bytes: u32, runs: &[Vec<Run>; SIDES.len()]) -> Vec<Row> {
     let units: &[(&str, f64)] = if is_stream(bytes) { &[("message", 1.0), ("GB", 1e9)] } else { &[("message", 1.0)] };
     let what: [(&str, &[&str]); 3] =
         [("sleeps", &["slept"]), ("switches", &["slept", "gave_way"]), ("yields", &["yields"])];
@@ -215,16 +225,18 @@ fn rows(case: &str, bytes: u32, runs: &[Vec<Run>; 2]) -> Vec<Row> {
                 let of = run.threads.iter().filter(|((_, column), _)| columns.contains(&column.as_str()));
                 of.map(|(_, value)| value * scale).sum::<f64>()
             };
-            let [ours, rival] = runs.each_ref().map(|runs| runs.iter().map(value).collect());
-            let series = Series {
-                case: format!("{case}: {name} a {unit}"),
-                unit: name.to_owned(),
-                better: Better::Lower,
-                ours,
-                rival: TRANSPORTS[1].to_owned(),
-                rival_values: rival,
-            };
-            rows.push(Row { series, bar: None });
+            let values = runs.each_ref().map(|runs| runs.iter().map(value).collect::<Vec<f64>>());
+            rows.extend(SIDES.iter().zip(&values).take(TCP).map(|((side, ..), ours)| Row {
+                series: Series {
+                    case: format!("{side}, {case}: {name} a {unit}"),
+                    unit: name.to_owned(),
+                    better: Better::Lower,
+                    ours: ours.clone(),
+                    rival: SIDES[TCP].0.to_owned(),
+                    rival_values: values[TCP].clone(),
+                },
+                bar: None,
+            }));
         }
     }
     rows
@@ -236,7 +248,7 @@ fn is_stream(bytes: u32) -> bool {
 }
 
 /// Medians of the rounds, of a gigabyte and of a message.
-fn figure(case: &str, transport: &str, bytes: u32, runs: &[Run]) -> Value {
+fn figure(case: &str, side: &str, bytes: u32, runs: &[Run]) -> Value {
     let medians = |of: fn(&Run) -> &Figures| {
         let keys: BTreeSet<&(String, String)> = runs.iter().flat_map(|run| of(run).keys()).collect();
         let list = keys.into_iter().filter_map(|key| {
@@ -249,7 +261,7 @@ fn figure(case: &str, transport: &str, bytes: u32, runs: &[Run]) -> Value {
     };
     let rate = spread(&runs.iter().map(|run| run.msgs_per_s).collect::<Vec<_>>()).map(|s| s.median);
     json!({
-        "case": case, "transport": transport, "size_bytes": bytes, "msgs_per_s": rate,
+        "case": case, "side": side, "size_bytes": bytes, "msgs_per_s": rate,
         "threads": medians(|run| &run.threads), "wakes": medians(|run| &run.wakes),
         "counters": medians(|run| &run.counters),
     })
@@ -263,7 +275,7 @@ fn markdown(figure: &Value) -> String {
     let lines = |list: &str| figure[list].as_array().cloned().unwrap_or_default();
     let word = |line: &Value, key: &str| line[key].as_str().unwrap_or_default().to_owned();
     let count = |line: &Value| line[key].as_f64().unwrap_or_default() * scale;
-    let mut out = format!("\n{} over {}, {unit}\n\n| thread |", word(figure, "case"), word(figure, "transport"));
+    let mut out = format!("\n{} over {}, {unit}\n\n| thread |", word(figure, "case"), word(figure, "side"));
     let heads = COLUMNS.map(|column| format!(" {} |", column.replace("_us", ", us").replace('_', " ")));
     out += &format!("{}\n|{}\n", heads.concat(), "---|".repeat(COLUMNS.len() + 1));
     let mut threads: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
@@ -310,13 +322,13 @@ mod tests {
 
     #[test]
     fn figures_are_of_a_gigabyte_and_of_a_message() {
-        let runs = [vec![run(5.0, 3.0)], vec![run(2.0, 0.0)]];
+        let runs = [vec![run(5.0, 3.0)], vec![run(4.0, 3.0)], vec![run(2.0, 0.0)]];
         let rows = rows("c", BYTES, &runs);
-        let find = |name: &str| rows.iter().find(|row| row.series.case == name).map(|row| row.series.clone());
+        let find = |name: &str| rows.iter().find(|row| row.series.case.ends_with(name)).map(|row| row.series.clone());
         let found = |name: &str| find(name).map(|series| (series.ours[0] * 1e6).round() / 1e6);
-        assert_eq!([found("c: sleeps a GB"), found("c: switches a GB")], [Some(5.0), Some(10.0)]);
-        assert_eq!([found("c: yields a GB"), found("c: yields a message")], [Some(3.0), Some(0.000_197)]);
-        assert_eq!(find("c: sleeps a GB").map(|series| series.rival_values[0].round()), Some(2.0));
+        assert_eq!([found("roce, c: sleeps a GB"), found("roce, c: switches a GB")], [Some(5.0), Some(10.0)]);
+        assert_eq!([found("roce, c: yields a GB"), found("roce, c: yields a message")], [Some(3.0), Some(0.000_197)]);
+        assert_eq!(find("roce, c: sleeps a GB").map(|series| series.rival_values[0].round()), Some(2.0));
         assert!(super::rows("c", 8, &runs).iter().all(|row| !row.series.case.contains("GB")));
     }
 

@@ -50,7 +50,10 @@ enum Side {
     Tcp { congestion: &'static str, transport: &'static str },
 }
 
-const WIRES: [Side; 1] = [Side::Raas { wire: "roce", config: "" }];
+const WIRES: [Side; 2] = [
+    Side::Raas { wire: "roce", config: "wire = \"roce\"\n" },
+    Side::Raas { wire: "iwarp", config: "wire = \"iwarp\"\n" },
+];
 const RIVALS: [Side; 2] =
     [Side::Tcp { congestion: "cubic", transport: "tcp" }, Side::Tcp { congestion: "bbr", transport: "tcp-bbr" }];
 /// The rival of the bars: in each round the one that did better.
@@ -325,25 +328,25 @@ mod tests {
     fn the_rival_of_a_round_is_the_tcp_that_did_better_in_it() {
         let sides = [&WIRES[..], &RIVALS].concat();
         let alternate = |even: f64, odd: f64| (0..9).map(|n| run(if n % 2 == 0 { even } else { odd })).collect();
-        let runs = vec![alternate(0.8, 0.8), alternate(1.0, 0.1), alternate(0.2, 0.9)];
+        let runs = vec![alternate(0.81, 0.81), alternate(0.5, 0.5), alternate(1.0, 0.1), alternate(0.2, 0.9)];
         let rows = rows(cell(10_000, 1_000), &sides, &runs);
-        assert_eq!(rows.len(), 1);
+        assert_eq!(rows.len(), 2);
         assert_eq!(rows[0].series.rival_values[..2], [1.0, 0.9]);
-        assert_eq!(rows[0].verdict(), Some(Verdict::Met));
+        assert_eq!(rows.iter().map(Row::verdict).collect::<Vec<_>>(), [Some(Verdict::Met), Some(Verdict::Missed)]);
     }
 
     #[test]
     fn a_run_that_failed_misses_its_bar() {
         let sides = [&WIRES[..], &RIVALS].concat();
-        let runs = vec![vec![run(NOTHING); 9], vec![run(0.1); 9], vec![run(0.1); 9]];
+        let runs = vec![vec![run(NOTHING); 9], vec![run(0.1); 9], vec![run(0.1); 9], vec![run(0.1); 9]];
         assert_eq!(rows(cell(0, 100), &sides, &runs)[0].verdict(), Some(Verdict::Missed));
     }
 
     #[test]
     fn without_a_rival_nothing_is_judged() {
         let sides = [&WIRES[..], &RIVALS[..1]].concat();
-        let runs = vec![vec![run(1.0); 9], vec![run(0.1); 9]];
-        assert_eq!(rows(cell(0, 100), &sides, &runs)[0].bar, None);
+        let runs = vec![vec![run(1.0); 9]; 3];
+        assert!(rows(cell(0, 100), &sides, &runs).iter().all(|row| row.bar.is_none()));
     }
 
     #[test]
@@ -363,8 +366,8 @@ mod tests {
     #[test]
     fn a_figure_tells_of_every_side() {
         let sides = [&WIRES[..], &RIVALS].concat();
-        let told = figure(cell(0, 100), &sides, &vec![vec![run(1.0); 3]; 3]);
-        for side in ["raas roce", "tcp cubic", "tcp bbr"] {
+        let told = figure(cell(0, 100), &sides, &vec![vec![run(1.0); 3]; 4]);
+        for side in ["raas roce", "raas iwarp", "tcp cubic", "tcp bbr"] {
             assert_eq!(told["sides"][side]["gbit_per_s"], 1.0, "{told}");
             assert_eq!(told["sides"][side]["failed"], 0);
         }
