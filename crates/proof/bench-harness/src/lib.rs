@@ -15,6 +15,7 @@ mod matrix;
 mod measured;
 mod memory;
 mod nic;
+mod peers;
 mod perf;
 mod place;
 mod process;
@@ -104,6 +105,8 @@ enum Name {
     Handovers,
     /// Processor time of daemons that nobody uses.
     Idle,
+    /// One daemon with up to 200 others.
+    Peers,
     /// Streams over a link that loses and delays packets, beside kernel TCP with cubic and with bbr.
     Loss,
     /// Instructions for a message and for a packet, by callgrind.
@@ -128,6 +131,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Name::Connections => ("connections", connections::run(&repo, args)?),
         Name::Idle => ("idle", idle::run(&repo, args)?),
         Name::Handovers => ("handovers", handovers::run(&repo, args)?),
+        Name::Peers => ("peers", peers::run(&repo, args)?),
         Name::Loss => ("loss", loss::run(&repo, args)?),
         Name::Instructions => ("instructions", instructions::run(&repo, args)?),
     };
