@@ -20,11 +20,14 @@ const IDLE: Duration = Duration::from_millis(3500);
 /// Messages that each connection carries each way: so many that the lane's credits grow.
 const MESSAGES: usize = 100;
 const MESSAGE: [u8; 64] = [0x5a; 64];
+/// How long the processor time of links is looked at: some heartbeats.
+const LOOK: Duration = Duration::from_secs(3);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
-/// Bytes of memory for an idle and for a resting lane, and milliseconds of a wake, each for so many rounds.
+/// Bytes of memory for an idle and for a resting lane, milliseconds of a wake, and the share of a core that one peer
+/// takes whose lane rests: heartbeats both ways. At most three rounds.
 pub(crate) fn measure(raas: &Path, peers: usize, rounds: u32) -> Result<Value> {
-    let (mut idle, mut resting, mut wakes) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut idle, mut resting, mut wakes, mut cores) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds.min(3) {
         let cluster = Cluster::start(raas, 0, peers, CONFIG)?;
         let mut pairs = Vec::new();
@@ -44,6 +47,10 @@ pub(crate) fn measure(raas: &Path, peers: usize, rounds: u32) -> Result<Value> {
         idle.push(each(memory(cluster.center.pid())?));
         wait_for(&cluster.center, "resting", peers)?;
         resting.push(each(memory(cluster.center.pid())?));
+        let (used, begin) = (processor_seconds(cluster.center.pid())?, Instant::now());
+        std::thread::sleep(LOOK);
+        let used = processor_seconds(cluster.center.pid())? - used;
+        cores.push(used / begin.elapsed().as_secs_f64() / peers as f64);
         for (near, far) in &mut pairs {
             let begin = Instant::now();
             near.write_all(&MESSAGE)?;
@@ -51,7 +58,7 @@ pub(crate) fn measure(raas: &Path, peers: usize, rounds: u32) -> Result<Value> {
             wakes.push(begin.elapsed().as_secs_f64() * 1000.0);
         }
     }
-    Ok(json!({ "peers": peers, "idle_bytes": idle, "resting_bytes": resting, "wake_ms": wakes }))
+    Ok(json!({ "peers": peers, "idle_bytes": idle, "resting_bytes": resting, "wake_ms": wakes, "cores": cores }))
 }
 
 fn pair(center: &Host, peer: &Host) -> Result<(Stream, Stream)> {
@@ -96,6 +103,16 @@ fn wait_for(host: &Host, state: &str, lanes: usize) -> Result<()> {
         }
         std::thread::sleep(BETWEEN_LOOKS);
     }
+}
+
+fn processor_seconds(pid: u32) -> Result<f64> {
+    let mut ns = 0.0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).context("a daemon's threads")?.flatten() {
+        let text = read_to_string(task.path().join("schedstat"))?;
+        let first: f64 = text.split_whitespace().next().and_then(|word| word.parse().ok()).context("schedstat")?;
+        ns += first;
+    }
+    Ok(ns / 1e9)
 }
 
 /// Memory of a process that is its own, and the page tables for it.

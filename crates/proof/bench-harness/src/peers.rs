@@ -88,6 +88,11 @@ fn findings(file: &Value) -> Result<Findings> {
         bar: Some((Bar::RatioAtLeast(SHARE_MIN), Kind::Must)),
     });
     let idle = &file["idle"];
+    let cores = numbers(&idle["cores"]);
+    let median = spread(&cores).context("the cost of a link has no values")?.median;
+    findings
+        .figures
+        .push(json!({ "case": "a peer whose lane rests", "unit": "cores", "values": cores, "median": median }));
     for (case, unit, values, limit) in [
         ("memory of an idle lane", "bytes", numbers(&idle["idle_bytes"]), IDLE_BYTES_MAX),
         ("memory of a resting lane", "bytes", numbers(&idle["resting_bytes"]), IDLE_BYTES_MAX),
@@ -116,7 +121,7 @@ mod tests {
         let case = |peers: u32, value: f64| json!({"peers": peers, "gbit_per_s": vec![value; 9]});
         json!({
             "rounds": 9, "connections": 400, "cases": [case(1, 9.0), case(16, 8.0), case(64, 7.0), case(200, most)],
-            "idle": {"idle_bytes": vec![idle; 9], "resting_bytes": vec![1.0; 9], "wake_ms": vec![2.0; 9]},
+            "idle": {"idle_bytes": vec![idle; 9], "resting_bytes": vec![1.0; 9], "wake_ms": vec![2.0; 9], "cores": [0.0001]},
         })
     }
 
@@ -126,7 +131,7 @@ mod tests {
         let (met, missed) = (Some(Verdict::Met), Some(Verdict::Missed));
         assert_eq!(verdicts(file(6.5, 40_000.0))?, [met, met, met, met]);
         assert_eq!(verdicts(file(6.3, 70_000.0))?, [missed, missed, met, met]);
-        assert_eq!(findings(&file(6.5, 1.0))?.figures.len(), 4);
+        assert_eq!(findings(&file(6.5, 1.0))?.figures.len(), 5);
         assert!(findings(&json!({"rounds": 1, "cases": []})).is_err());
         Ok(())
     }

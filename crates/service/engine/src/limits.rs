@@ -73,6 +73,9 @@ pub const FLIGHT_BYTES_MIN: u64 = 256 << 10;
 /// Control frames of a lane that may be posted and not completed. More than [`SIGNAL_WRS`], so that one of them, or a
 /// later work request, is signalled before they are used up.
 pub(crate) const FRAME_SLOTS: u16 = 32;
+/// Longest control frame that is sent: one packet of the usual path MTU. An idle lane holds memory for [`FRAME_SLOTS`] of
+/// them.
+pub(crate) const FRAME_SENT_BYTES_MAX: u32 = 1024;
 /// Control frames made for one lane in one round before and again after its data.
 pub(crate) const FRAMES_PER_PUMP: usize = 8;
 /// Shortest SRQ entry that a lane works with, on either side.

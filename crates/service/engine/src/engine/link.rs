@@ -16,8 +16,8 @@ use crate::event::Event;
 use crate::ids::{LaneId, RouteId};
 use crate::lane::{Lane, LaneState, OwnEnd, PeerEnd};
 use crate::limits::{
-    COMPLETIONS_PER_RUN, DRAIN_POLLS, FRAME_BYTES_MIN, FRAME_SLOTS, LANE_ACK_TIMEOUT, LANE_CREDITS_MAX,
-    LANE_CREDITS_MIN, LANE_MIN_RNR_TIMER, LANE_RETRIES, LANE_RNR_RETRIES, RING_BYTES_MIN,
+    COMPLETIONS_PER_RUN, DRAIN_POLLS, FRAME_BYTES_MIN, FRAME_SENT_BYTES_MAX, FRAME_SLOTS, LANE_ACK_TIMEOUT,
+    LANE_CREDITS_MAX, LANE_CREDITS_MIN, LANE_MIN_RNR_TIMER, LANE_RETRIES, LANE_RNR_RETRIES, RING_BYTES_MIN,
 };
 use crate::recvpool::RECV_WR;
 use crate::sendq::SendQueue;
@@ -107,7 +107,7 @@ impl Engine {
 
     fn make_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) -> Result<(Qpn, Endpoint), VerbsError> {
         let lane = self.lanes.get_mut(id).ok_or(VerbsError::NoSuch("lane"))?;
-        lane.make_frames(nic, self.config.send_bytes_max)?;
+        lane.make_frames(nic, self.config.send_bytes_max.min(FRAME_SENT_BYTES_MAX))?;
         let qpn = nic.create_qp(&QpInit {
             qp_type: QpType::Rc,
             send_cq: self.completions.cq,
@@ -165,7 +165,7 @@ impl Engine {
             incarnation: offer.incarnation,
             link,
             credits: offer.credits,
-            frame_bytes_max: offer.send_bytes_max.min(self.config.send_bytes_max) as usize,
+            frame_bytes_max: offer.send_bytes_max.min(self.config.send_bytes_max).min(FRAME_SENT_BYTES_MAX) as usize,
             piece_bytes_max: self.config.quantum_bytes.min(offer.max_msg_bytes).min(self.device.max_msg_bytes),
             // Over TCP a WRITE is as long as it is.
             splits_pieces: link.wire == Wire::Roce
