@@ -20,6 +20,10 @@ const IDLE: Duration = Duration::from_millis(3500);
 /// Messages that each connection carries each way: so many that the lane's credits grow.
 const MESSAGES: usize = 100;
 const MESSAGE: [u8; 64] = [0x5a; 64];
+/// Messages of a quarter of a ring each, so that each brings a frame, and more of them than the receives of one lane and
+/// those that belong to none: every page of these has been touched before anything is compared.
+const WARM_UP: usize = 2000;
+const WARM_UP_MESSAGE: [u8; 1024] = [0x5a; 1024];
 /// How long the processor time of links is looked at: some heartbeats.
 const LOOK: Duration = Duration::from_secs(3);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
@@ -34,13 +38,14 @@ pub(crate) fn measure(raas: &Path, peers: usize, rounds: u32) -> Result<Value> {
         // What the first lane makes is not of a lane.
         let (first, others) = cluster.peers.split_first().context("no peers")?;
         pairs.push(pair(&cluster.center, first)?);
+        carry(&mut pairs, &WARM_UP_MESSAGE, WARM_UP)?;
         std::thread::sleep(IDLE);
         let before = memory(cluster.center.pid())?;
         for peer in others {
             pairs.push(pair(&cluster.center, peer)?);
         }
         // The first of them may rest meanwhile.
-        carry(&mut pairs)?;
+        carry(&mut pairs, &MESSAGE, MESSAGES)?;
         std::thread::sleep(IDLE);
         wait_for(&cluster.center, "up", peers)?;
         let each = |after: f64| ((after - before) / others.len() as f64).max(1.0);
@@ -70,20 +75,21 @@ fn pair(center: &Host, peer: &Host) -> Result<(Stream, Stream)> {
         stream.set_write_timeout(Some(PATIENCE))?;
     }
     let mut pairs = [(near, far)];
-    carry(&mut pairs)?;
+    carry(&mut pairs, &MESSAGE, MESSAGES)?;
     let [pair] = pairs;
     Ok(pair)
 }
 
-fn carry(pairs: &mut [(Stream, Stream)]) -> Result<()> {
-    let mut message = MESSAGE;
+/// So many messages each way.
+fn carry(pairs: &mut [(Stream, Stream)], message: &[u8], messages: usize) -> Result<()> {
+    let mut read = message.to_vec();
     for (near, far) in pairs {
-        for _ in 0..MESSAGES {
-            near.write_all(&MESSAGE)?;
-            far.read_exact(&mut message)?;
-            far.write_all(&message)?;
-            near.read_exact(&mut message)?;
-            ensure!(message == MESSAGE, "other bytes came back");
+        for _ in 0..messages {
+            near.write_all(message)?;
+            far.read_exact(&mut read)?;
+            far.write_all(&read)?;
+            near.read_exact(&mut read)?;
+            ensure!(read == message, "other bytes came back");
         }
     }
     Ok(())
