@@ -14,7 +14,7 @@ use crate::PATIENCE;
 use crate::cluster::{Cluster, Host};
 
 /// A lane of these daemons rests after this long: after its credits went back, which takes two seconds.
-const CONFIG: &str = "ring_bytes = 4096\n[limits]\nlane_rest_ms = 6000\n";
+const CONFIG: &str = "ring_bytes = 4096\n[limits]\nlane_rest_ms = 15000\n";
 /// From the last use to the look at lanes that are idle and not yet at rest.
 const IDLE: Duration = Duration::from_millis(3500);
 /// Messages that each connection carries each way: so many that the lane's credits grow.
