@@ -109,6 +109,10 @@ counters! {
     stale_responses,
     /// Requests that had been executed before.
     duplicates,
+    /// Congestion notifications sent.
+    notifications_sent,
+    /// Congestion notifications received.
+    notifications_received,
     /// Requests that came too early.
     out_of_order,
     /// Of them, kept until their turn, from peers that repeat selectively.

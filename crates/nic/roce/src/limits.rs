@@ -67,6 +67,12 @@ pub(crate) const MAX_WINDOW_PACKETS: u32 = 1 << 22;
 pub(crate) const AHEAD_PACKETS_MAX: u32 = 1 << 16;
 /// What a packet costs of a byte window beyond its payload: headers, and bookkeeping of receive buffers.
 pub const PACKET_CHARGE_BYTES: u64 = 128;
+/// The bits of a traffic class that are of ECN, and their value for a packet that may be marked (RFC 3168, ECT(0)).
+pub(crate) const ECN_BITS: u8 = 0b11;
+/// See [`ECN_BITS`].
+pub(crate) const ECN_CAPABLE: u8 = 0b10;
+/// A QP notifies its peer of marks once in this time at most.
+pub(crate) const NOTIFICATIONS_APART: Duration = Duration::from_micros(50);
 /// Packets of the path MTU that a new queue pair has in flight before the first of them is answered.
 pub(crate) const INITIAL_PACKETS: u64 = 64;
 /// From this round trip on a path is far: what is in flight follows from measured rate and delay. Below it the host's

@@ -42,6 +42,15 @@ pub struct NicConfig {
     pub id_mode: Ipv4IdMode,
 }
 
+/// What is known of a received packet beside its bytes.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// Its place in what was received at once.
+    place: u16,
+    /// A switch on the way was congested.
+    is_marked: bool,
+}
+
 /// A RoCEv2 NIC as a state machine. It implements [`verbs::Provider`]; posting and polling only touch its state.
 ///
 /// The owner feeds datagrams and time in and takes sends out: after each [`Self::handle_datagram`],
@@ -110,7 +119,7 @@ impl Nic {
     /// time and 16 of 32 check bits.
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, payload: &[u8], place: u16) {
         let mut touched = None;
-        self.take_segment(now, from, payload, place, &mut touched);
+        self.take_segment(now, from, payload, Seen { place, is_marked: false }, &mut touched);
         if let Some(qpn) = touched {
             self.after_event(qpn);
         }
@@ -119,13 +128,23 @@ impl Nic {
     /// Takes several segments that were received in one call: each `stride` bytes long, the last perhaps shorter. They
     /// were probably sent together and numbered from 0.
     pub fn handle_batch(&mut self, now: Time, from: SocketAddr, payload: &[u8], stride: usize) {
+        self.take_batch(now, from, payload, stride, false);
+    }
+
+    /// The same for segments, or one alone, whose IP headers are marked with Congestion Experienced: their senders are
+    /// notified.
+    pub fn handle_marked(&mut self, now: Time, from: SocketAddr, payload: &[u8], stride: usize) {
+        self.take_batch(now, from, payload, stride, true);
+    }
+
+    fn take_batch(&mut self, now: Time, from: SocketAddr, payload: &[u8], stride: usize, is_marked: bool) {
         let mut touched = None;
         let mut segments = payload.chunks(stride.max(1)).peekable();
-        let mut place = 0;
+        let mut place = 0_u16;
         while let Some(segment) = segments.next() {
             // The header of the next one is on its way into the cache while the CRC of this one is computed.
             std::hint::black_box(segments.peek().and_then(|next| next.first()).copied());
-            self.take_segment(now, from, segment, place, &mut touched);
+            self.take_segment(now, from, segment, Seen { place, is_marked }, &mut touched);
             place = place.wrapping_add(1);
         }
         if let Some(qpn) = touched {
@@ -134,7 +153,7 @@ impl Nic {
     }
 
     /// Takes one segment. `touched` is the QP that is still to be brought in line, before another one is.
-    fn take_segment(&mut self, now: Time, from: SocketAddr, payload: &[u8], place: u16, touched: &mut Option<Qpn>) {
+    fn take_segment(&mut self, now: Time, from: SocketAddr, payload: &[u8], seen: Seen, touched: &mut Option<Qpn>) {
         self.now = self.now.max(now);
         self.dev.counters.rx_packets += 1;
         self.dev.counters.rx_bytes += payload.len() as u64;
@@ -155,11 +174,11 @@ impl Nic {
             Err(NotForUs::Port { is_first }) => return self.drop_strange_port(qpn, from.port(), is_first),
             Err(NotForUs::State) => return self.dev.counters.drop_wrong_state += 1,
         };
-        let likely = inbound.ids.likely(place);
+        let likely = inbound.ids.likely(seen.place);
         let Some(checked) = self.dev.icrc.check(&inbound.route, unchecked.covered, unchecked.icrc, likely) else {
             return self.dev.counters.drop_bad_icrc += 1;
         };
-        inbound.ids.found(place, checked.id());
+        inbound.ids.found(seen.place, checked.id());
         if let Checked::WithId(_) = checked {
             self.dev.counters.icrc_id_recovered += 1;
         }
@@ -167,6 +186,9 @@ impl Nic {
             Ok(packet) => {
                 let arrival = Arrival { from, to: local, udp_payload_bytes: payload.len() };
                 qp.handle_packet(&packet, arrival, &mut self.dev, now);
+                if seen.is_marked {
+                    qp.on_mark(now);
+                }
             }
             Err(fault) => return self.dev.counters.on_fault(fault),
         }

@@ -128,8 +128,17 @@ impl QueuePair {
             (Service::Datagram(qp), Body::Datagram(datagram)) => {
                 qp.handle_datagram(&packet.bth, datagram, arrival, dev);
             }
-            (Service::Connected(qp), Body::Request(_) | Body::Response(_)) => qp.handle_packet(packet, dev, now),
+            (Service::Connected(qp), Body::Request(_) | Body::Response(_) | Body::Congestion) => {
+                qp.handle_packet(packet, dev, now)
+            }
             _ => dev.counters.drop_wrong_service += 1,
+        }
+    }
+
+    /// A packet of the peer was marked on the way. Who sends datagrams is not told: they keep no rate.
+    pub(crate) fn on_mark(&mut self, now: Time) {
+        if let Service::Connected(qp) = &mut self.service {
+            qp.on_mark(now);
         }
     }
 

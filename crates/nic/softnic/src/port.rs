@@ -12,7 +12,7 @@ use verbs::{Counters, PathMtu, Time};
 
 use crate::clock::Clock;
 use crate::pcap::{PcapWriter, Seen};
-use crate::socket::{Sent, Socket};
+use crate::socket::{ECN_CAPABLE, Sent, Socket};
 use crate::sys::{MESSAGES_PER_CALL, Outgoing};
 use crate::tcp::{Looked, TcpWire};
 
@@ -156,12 +156,13 @@ impl Port {
         let Self { nic, socket, capture, local, recv_depth, .. } = self;
         for _ in 0..RECV_CALLS_PER_ROUND {
             let depth = *recv_depth;
-            let got = socket.recv(depth, |source, payload, stride| {
+            let got = socket.recv(depth, |source, payload, stride, is_marked| {
                 if let Some(capture) = capture {
                     let packet = Seen { source, destination: *local, traffic_class: 0, hop_limit: 0, id: 0, payload };
                     capture.capture(packet, stride);
                 }
                 match stride {
+                    stride if is_marked => nic.handle_marked(now, source, payload, stride.unwrap_or(payload.len())),
                     Some(stride) => nic.handle_batch(now, source, payload, stride),
                     None => nic.handle_datagram(now, source, payload, 0),
                 }
@@ -338,6 +339,7 @@ impl Port {
             let Some((packet, icrc)) = segment.split_last_chunk_mut::<ICRC_BYTES>() else { continue };
             *icrc = header.icrc(packet, 0);
             let Transmit { traffic_class, hop_limit, .. } = slot.transmit;
+            let traffic_class = Some(traffic_class);
             let mut item = [Outgoing { payload: segment, destination, segment_bytes: None, traffic_class, hop_limit }];
             let sent = self.socket.send(&mut item);
             if let (Sent::Gone(1), Some(capture)) = (sent, &mut self.capture) {
@@ -349,6 +351,8 @@ impl Port {
 
 fn seen<'a>(source: SocketAddr, item: &Outgoing<'a>) -> Seen<'a> {
     let Outgoing { payload, destination, traffic_class, hop_limit, .. } = *item;
+    // The socket's own, if the item says none.
+    let traffic_class = traffic_class.unwrap_or(ECN_CAPABLE);
     Seen { source, destination, traffic_class, hop_limit, id: 0, payload }
 }
 
@@ -386,7 +390,7 @@ impl Slot {
             payload: &self.bytes,
             destination: self.transmit.destination,
             segment_bytes: self.transmit.segment_bytes,
-            traffic_class: self.transmit.traffic_class,
+            traffic_class: Some(self.transmit.traffic_class),
             hop_limit: self.transmit.hop_limit,
         }
     }

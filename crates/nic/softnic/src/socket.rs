@@ -16,6 +16,9 @@ use crate::sys::{self, Incoming, MESSAGES_PER_CALL, Outgoing, RecvBuffers};
 /// a batch of packets of 1 KiB ends at 65,507 bytes before it ends at this number.
 pub(crate) const GSO_SEGMENTS_MAX: usize = 64;
 
+/// The traffic class of packets that may be marked (RFC 3168, ECT(0)), which those of connections have.
+pub(crate) const ECN_CAPABLE: u8 = 0b10;
+
 /// Send buffer that is asked for, in bytes of packet memory.
 const SNDBUF_BYTES: usize = 4 << 20;
 
@@ -88,6 +91,7 @@ impl Socket {
             AddressFamily::INET => (libc::IPPROTO_IP, libc::IP_TTL),
             _ => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
         };
+        ask_for_marks(&fd, address)?;
         let hop_limit = sys::option(fd.as_fd(), level, name).map_err(|e| OpenError::os("getsockopt(IP_TTL)", e))?;
         let gso = sys::set_option(fd.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         // Last, so that no packet arrives at a socket that is not set up.
@@ -148,7 +152,12 @@ impl Socket {
             items.iter_mut().for_each(|item| set_scope(&mut item.destination, self.scope_id));
         }
         // What the socket does anyhow needs no control message.
-        items.iter_mut().filter(|item| i32::from(item.hop_limit) == self.hop_limit).for_each(|item| item.hop_limit = 0);
+        for item in items.iter_mut() {
+            if i32::from(item.hop_limit) == self.hop_limit {
+                item.hop_limit = 0;
+            }
+            item.traffic_class = item.traffic_class.filter(|class| *class != ECN_CAPABLE);
+        }
         self.counters.tx_syscalls += 1;
         match sys::send(self.fd.as_fd(), items) {
             Ok(sent) => {
@@ -209,7 +218,7 @@ impl Socket {
     }
 
     /// Receives up to `max` datagrams or merged batches with one system call and hands each to `each`; says how many.
-    pub(crate) fn recv(&mut self, max: usize, mut each: impl FnMut(SocketAddr, &[u8], Option<usize>)) -> usize {
+    pub(crate) fn recv(&mut self, max: usize, mut each: impl FnMut(SocketAddr, &[u8], Option<usize>, bool)) -> usize {
         self.counters.rx_syscalls += 1;
         let got = match sys::recv(self.fd.as_fd(), &mut self.buffers, &mut self.incoming, max) {
             Ok(got) => got,
@@ -227,7 +236,7 @@ impl Socket {
             let Some(source) = incoming.source else { continue };
             let stride = incoming.stride.filter(|s| *s < payload.len());
             self.counters.gro_batches += u64::from(stride.is_some());
-            each(source, payload, stride);
+            each(source, payload, stride, incoming.is_marked);
         }
         got
     }
@@ -262,6 +271,16 @@ fn forbid_fragments(fd: &OwnedFd, address: IpAddr) -> Result<(), OpenError> {
     set_and_check(fd, "IPV6_DONTFRAG", libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG)?;
     // Linux rxe sends without UDP checksum, which IPv6 sockets drop silently unless told otherwise.
     set_and_check(fd, "UDP_NO_CHECK6_RX", libc::SOL_UDP, libc::UDP_NO_CHECK6_RX)
+}
+
+/// Packets that say nothing else may be marked instead of dropped, which connections want, and marks are shown.
+fn ask_for_marks(fd: &OwnedFd, address: IpAddr) -> Result<(), OpenError> {
+    let (level, class, received, name) = match address {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_RECVTOS, "setsockopt(IP_TOS)"),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_RECVTCLASS, "setsockopt(IPV6_TCLASS)"),
+    };
+    sys::set_option(fd.as_fd(), level, class, ECN_CAPABLE.into()).map_err(|e| OpenError::os(name, e))?;
+    sys::set_option(fd.as_fd(), level, received, 1).map_err(|e| OpenError::os(name, e))
 }
 
 fn set_and_check(fd: &OwnedFd, option: &'static str, level: i32, name: i32) -> Result<(), OpenError> {

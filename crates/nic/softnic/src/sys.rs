@@ -23,7 +23,7 @@ pub(crate) const MESSAGES_PER_CALL: usize = 16;
 pub(crate) const RECV_BUFFER_BYTES: usize = 65_536;
 
 /// Room for the control messages of one datagram: sent are a segment size, a traffic class and a hop limit, received a
-/// segment size. Each takes 24 bytes at most.
+/// segment size and a traffic class. Each takes 24 bytes at most.
 const CONTROL_BYTES: usize = 72;
 
 /// One datagram to send, or a batch of equal segments that may end with a shorter one.
@@ -35,8 +35,8 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) destination: SocketAddr,
     /// Bytes of each segment, if it is a batch.
     pub(crate) segment_bytes: Option<u16>,
-    /// IPv4 TOS or IPv6 traffic class.
-    pub(crate) traffic_class: u8,
+    /// IPv4 TOS or IPv6 traffic class; `None` for that of the socket.
+    pub(crate) traffic_class: Option<u8>,
     /// IPv4 TTL or IPv6 hop limit; 0 for that of the socket.
     pub(crate) hop_limit: u8,
 }
@@ -47,7 +47,7 @@ impl Outgoing<'_> {
         payload: &[],
         destination: SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)),
         segment_bytes: None,
-        traffic_class: 0,
+        traffic_class: None,
         hop_limit: 0,
     };
 }
@@ -61,11 +61,13 @@ pub(crate) struct Incoming {
     pub(crate) len: usize,
     /// Bytes of each segment except the last, if the kernel merged several.
     pub(crate) stride: Option<usize>,
+    /// A queue on the way marked it with Congestion Experienced.
+    pub(crate) is_marked: bool,
 }
 
 impl Incoming {
     /// Nothing received.
-    pub(crate) const EMPTY: Self = Self { source: None, len: 0, stride: None };
+    pub(crate) const EMPTY: Self = Self { source: None, len: 0, stride: None, is_marked: false };
 }
 
 /// Receive buffers of one call, side by side.
@@ -169,12 +171,12 @@ fn fill_control(control: &mut Control, item: &Outgoing<'_>) -> usize {
     if let Some(segment) = item.segment_bytes {
         at = push_control(control, at, libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
     }
-    if item.traffic_class != 0 {
+    if let Some(traffic_class) = item.traffic_class {
         let (level, kind) = match item.destination {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
         };
-        at = push_control(control, at, level, kind, &i32::from(item.traffic_class).to_ne_bytes());
+        at = push_control(control, at, level, kind, &i32::from(traffic_class).to_ne_bytes());
     }
     if item.hop_limit != 0 {
         let (level, kind) = match item.destination {
@@ -275,8 +277,8 @@ pub(crate) fn recv(
         let name_len = header.msg_hdr.msg_namelen;
         let source =
             if name_len as usize >= size_of::<libc::sockaddr_in>() { written_name(&names[i], name_len) } else { None };
-        let stride = stride_of(&header.msg_hdr);
-        *slot = Incoming { source, len: (header.msg_len as usize).min(RECV_BUFFER_BYTES), stride };
+        let (stride, is_marked) = told_of(&header.msg_hdr);
+        *slot = Incoming { source, len: (header.msg_len as usize).min(RECV_BUFFER_BYTES), stride, is_marked };
     }
     Ok(received)
 }
@@ -294,24 +296,38 @@ fn written_name(name: &MaybeUninit<Name>, len: u32) -> Option<SocketAddr> {
     address_of(&whole, len as u32)
 }
 
-/// The segment size in the control messages that the kernel wrote.
-fn stride_of(header: &libc::msghdr) -> Option<usize> {
+/// The segment size in the control messages that the kernel wrote, and whether the traffic class has the mark.
+fn told_of(header: &libc::msghdr) -> (Option<usize>, bool) {
+    const CONGESTION_EXPERIENCED: u8 = 0b11;
+    let (mut stride, mut is_marked) = (None, false);
     // SAFETY: the kernel set `msg_controllen` to the bytes that it wrote at `msg_control`, which still lives.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !next.is_null() {
         // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give only pointers to whole headers inside of the control buffer.
         let control = unsafe { next.read_unaligned() };
-        let wanted = size_of::<libc::cmsghdr>() + size_of::<i32>();
-        if control.cmsg_level == libc::SOL_UDP && control.cmsg_type == libc::UDP_GRO && control.cmsg_len >= wanted as _
-        {
-            // SAFETY: `cmsg_len`, which the kernel keeps inside of the buffer, covers an int of data.
-            let bytes = unsafe { libc::CMSG_DATA(next).cast::<i32>().read_unaligned() };
-            return usize::try_from(bytes).ok().filter(|b| *b > 0);
+        let holds = |bytes: usize| control.cmsg_len >= (size_of::<libc::cmsghdr>() + bytes) as _;
+        match (control.cmsg_level, control.cmsg_type) {
+            (libc::SOL_UDP, libc::UDP_GRO) if holds(size_of::<i32>()) => {
+                // SAFETY: `cmsg_len`, which the kernel keeps inside of the buffer, covers an int of data.
+                let bytes = unsafe { libc::CMSG_DATA(next).cast::<i32>().read_unaligned() };
+                stride = usize::try_from(bytes).ok().filter(|b| *b > 0);
+            }
+            (libc::IPPROTO_IP, libc::IP_TOS) if holds(1) => {
+                // SAFETY: `cmsg_len`, which the kernel keeps inside of the buffer, covers a byte of data.
+                let class = unsafe { libc::CMSG_DATA(next).read() };
+                is_marked = class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED;
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) if holds(size_of::<i32>()) => {
+                // SAFETY: `cmsg_len`, which the kernel keeps inside of the buffer, covers an int of data.
+                let class = unsafe { libc::CMSG_DATA(next).cast::<i32>().read_unaligned() };
+                is_marked = class as u8 & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED;
+            }
+            _ => {}
         }
         // SAFETY: as for CMSG_FIRSTHDR; `next` came from it.
         next = unsafe { libc::CMSG_NXTHDR(header, next) };
     }
-    None
+    (stride, is_marked)
 }
 
 /// Sets an integer socket option.

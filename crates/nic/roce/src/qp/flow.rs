@@ -9,9 +9,12 @@ use std::time::Duration;
 
 use verbs::Time;
 
+use super::notified::Notified;
 use super::path_model::PathModel;
 use super::window::Window;
-use crate::limits::{FAR_PACKETS_MAX, FAR_ROUND_TRIP, FAR_WINDOW_MAX, INITIAL_PACKETS, PACE_BURST};
+use crate::limits::{
+    FAR_PACKETS_MAX, FAR_ROUND_TRIP, FAR_WINDOW_MAX, INITIAL_PACKETS, PACE_BURST, WINDOW_FLOOR_PACKETS,
+};
 
 /// Window, model and pace of one requester.
 #[derive(Debug)]
@@ -19,6 +22,7 @@ pub(crate) struct Flow {
     window: Window,
     pub(super) model: PathModel,
     pace: Pace,
+    notified: Notified,
     /// Bytes that the peer buffers.
     budget: u64,
     mtu: usize,
@@ -59,6 +63,7 @@ impl Flow {
             window: Window::new(cap_packets, cap_bytes, mtu),
             model: PathModel::default(),
             pace: Pace::default(),
+            notified: Notified::default(),
             budget: budget.into(),
             mtu,
             is_selective: false,
@@ -82,14 +87,17 @@ impl Flow {
 
     /// Packets and bytes that may be in flight.
     fn bounds(&self) -> (u64, u64) {
+        let least = WINDOW_FLOOR_PACKETS * self.window.packet_bytes();
         if !self.is_modelled() {
-            return (self.window.cap_packets(), self.window.bytes());
+            let bytes = self.window.bytes();
+            return (self.window.cap_packets(), self.notified.of(bytes).max(least.min(bytes)));
         }
         let fits = self.model.fits();
         let most = fits.saturating_add(self.budget).min(FAR_WINDOW_MAX);
-        let least = INITIAL_PACKETS * self.window.packet_bytes();
+        let start = INITIAL_PACKETS * self.window.packet_bytes();
         let burst = self.model.pace() / u64::try_from(1_000_000_000 / PACE_BURST.as_nanos()).unwrap_or(1);
-        (FAR_PACKETS_MAX, self.model.window().saturating_add(burst).clamp(least, most.max(least)))
+        let bytes = self.model.window().saturating_add(burst).clamp(start, most.max(start));
+        (FAR_PACKETS_MAX, self.notified.of(bytes).max(least))
     }
 
     /// Whether a packet of `charge` bytes may join `packets` with `bytes` that are in flight. One always may.
@@ -127,8 +135,14 @@ impl Flow {
         self.pace.until
     }
 
+    /// The peer saw a mark of congestion.
+    pub(crate) fn on_notification(&mut self, now: Time) {
+        self.notified.on_notification(now);
+    }
+
     /// The time moved on.
     pub(crate) fn on_time(&mut self, now: Time) {
+        self.notified.on_time(now);
         if self.pace.until.is_some_and(|until| until <= now) {
             self.pace.until = None;
         }
@@ -138,7 +152,7 @@ impl Flow {
     pub(crate) fn on_sent(&mut self, bytes: u64, is_first: bool, now: Time) {
         self.model.on_sent(is_first, now);
         if self.is_modelled() {
-            self.pace.on_sent(bytes, self.model.pace(), now);
+            self.pace.on_sent(bytes, self.notified.of(self.model.pace()), now);
         }
     }
 

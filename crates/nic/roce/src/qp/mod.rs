@@ -6,6 +6,7 @@ mod completer;
 mod credits;
 mod flow;
 mod held;
+mod notified;
 mod path_model;
 mod ranges;
 mod recovery;
@@ -27,7 +28,7 @@ use verbs::{
 
 use crate::batch::{Batch, Finished};
 use crate::device::Device;
-use crate::limits::NicLimits;
+use crate::limits::{ECN_BITS, ECN_CAPABLE, NicLimits};
 use crate::path::Inbound;
 use crate::wire::{Body, Packet, PseudoHeader};
 use requester::Requester;
@@ -179,7 +180,11 @@ impl Qp {
                     device: dev.attr.name.clone(),
                     what: "a peer of the other IP version: give the port an address of the peer's version",
                 };
-                self.peer = Some(Peer::new(attr, local).ok_or_else(other_version)?);
+                let mut peer = Peer::new(attr, local).ok_or_else(other_version)?;
+                if dev.attr.capabilities.contains(Capabilities::CONGESTION_CONTROL) {
+                    peer.traffic_class = peer.traffic_class & !ECN_BITS | ECN_CAPABLE;
+                }
+                self.peer = Some(peer);
                 self.responder.start(attr);
             }
             QpModify::Rts(attr) => {
@@ -290,8 +295,17 @@ impl Qp {
                 let outcome = self.requester.handle_response(packet.bth.psn, response, dev, now);
                 self.settle(outcome, dev);
             }
+            Body::Congestion => {
+                dev.counters.notifications_received += 1;
+                self.requester.flow.on_notification(now);
+            }
             Body::Datagram(_) => dev.counters.drop_wrong_service += 1,
         }
+    }
+
+    /// A packet of the peer was marked on the way: the peer is notified.
+    pub(crate) fn on_mark(&mut self, now: Time) {
+        self.responder.responses.notify(now);
     }
 
     /// Fires what is due.

@@ -15,7 +15,7 @@ use super::Peer;
 use super::held::Held;
 use crate::batch::Batch;
 use crate::device::Device;
-use crate::limits::{MAX_DUPLICATE_JOBS, OWED_ACK_MAX};
+use crate::limits::{MAX_DUPLICATE_JOBS, NOTIFICATIONS_APART, OWED_ACK_MAX};
 use crate::wire::{
     Aeth, Bth, DEFAULT_PKEY, Header, NakCode, Opcode, Request, Reth, SELECTIVE_BYTES_MAX, Syndrome, pad_field, wire_len,
 };
@@ -101,11 +101,21 @@ pub(crate) struct Responses {
     /// An acknowledgement goes before the NAK that is to leave.
     ack_precedes_nak: bool,
     msn: u32,
+    /// The peer is to be notified of congestion, and when it was last.
+    notification: (bool, Option<Time>),
 }
 
 impl Responses {
     pub(crate) fn new(max_dest_rd_atomic: u8) -> Self {
         Self { max_executed: max_dest_rd_atomic.into(), ..Self::default() }
+    }
+
+    /// A packet was marked on the way.
+    pub(crate) fn notify(&mut self, now: Time) {
+        let (due, last) = &mut self.notification;
+        if last.is_none_or(|at| now.saturating_since(at) >= NOTIFICATIONS_APART) {
+            (*due, *last) = (true, Some(now));
+        }
     }
 
     /// Counts a completed message.
@@ -285,13 +295,14 @@ impl Responses {
 
     /// Whether [`Self::fill`] would send something.
     pub(crate) fn has_work(&self) -> bool {
-        !self.jobs.is_empty() || self.reply != Reply::None
+        !self.jobs.is_empty() || self.reply != Reply::None || self.notification.0
     }
 
     /// Forgets everything except a NAK that tells the peer why the QP went into error.
     pub(crate) fn abort(&mut self) {
         self.executed.clear();
         self.owed = None;
+        self.notification.0 = false;
         if !matches!(self.reply, Reply::Nak(..)) {
             self.jobs.clear();
             self.reply = Reply::None;
@@ -308,6 +319,15 @@ impl Responses {
         dev: &mut Device,
     ) -> Result<(), Fatal> {
         let aeth = Aeth { syndrome: Syndrome::Ack(state.credits), msn: self.msn };
+        if self.notification.0 {
+            let header = Header::congestion_notification(peer.qpn);
+            if !batch.fits(header.as_bytes().len(), 0) {
+                return Ok(());
+            }
+            let Ok(()) = batch.push(&peer.route, &header, 0, |_| Ok::<(), std::convert::Infallible>(()));
+            self.notification.0 = false;
+            dev.counters.notifications_sent += 1;
+        }
         while let Some(job) = self.jobs.front_mut() {
             let executed = job.executed;
             match push_answer(&executed, job.sent, aeth, peer, batch, dev) {

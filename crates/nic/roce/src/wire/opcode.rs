@@ -90,6 +90,8 @@ opcodes! {
     Datagram = 0x64, 8;
     /// Datagram with immediate (DETH, then ImmDt).
     DatagramImm = 0x65, 12;
+    /// Notification of congestion (16 reserved bytes; annex A17.9.3).
+    CongestionNotification = 0x81, 16;
     /// Acknowledgement with the packets that arrived early (AETH, then runs), of our own.
     SelectiveAcknowledge = 0xd1, 4;
 }
@@ -157,10 +159,9 @@ mod tests {
             }
         }
         assert_eq!(known, Opcode::ALL.len());
-        assert_eq!(known, 26);
-        // 0x15 is reserved, as are UD's SENDs of several packets; 0x20, 0x40 and 0xa0 belong to UC, RD and XRC; 0x81 is
-        // the congestion notification.
-        for byte in [0x15, 0x18, 0x20, 0x40, 0x60, 0x63, 0x66, 0x81, 0xa0] {
+        assert_eq!(known, 27);
+        // 0x15 is reserved, as are UD's SENDs of several packets; 0x20, 0x40 and 0xa0 belong to UC, RD and XRC.
+        for byte in [0x15, 0x18, 0x20, 0x40, 0x60, 0x63, 0x66, 0x80, 0xa0] {
             assert!(Opcode::from_byte(byte).is_err(), "{byte:#x}");
         }
     }

@@ -3,9 +3,9 @@
 //! A parsed packet has the headers its opcode promises and a payload without padding. Whether it fits the state of a
 //! QP is the QP's affair.
 
-use verbs::Rkey;
+use verbs::{Psn, Qpn, Rkey};
 
-use super::{Aeth, AtomicEth, Bth, Deth, ICRC_BYTES, Opcode, Report, Reth};
+use super::{Aeth, AtomicEth, Bth, DEFAULT_PKEY, Deth, ICRC_BYTES, Opcode, Report, Reth};
 
 /// Why bytes are not a packet of ours; each is a counted drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -107,6 +107,8 @@ pub enum Body<'a> {
     Response(Response<'a>),
     /// For a datagram QP.
     Datagram(Datagram<'a>),
+    /// For the requester: its packets were marked on the way.
+    Congestion,
 }
 
 /// A parsed packet.
@@ -232,6 +234,10 @@ fn parse_body<'a>(opcode: Opcode, bth: &Bth, covered: &'a [u8]) -> Option<Body<'
             let deth = r.deth()?;
             return Some(Body::Datagram(Datagram { deth, imm: Some(r.word()?), payload: r.0 }));
         }
+        Opcode::CongestionNotification => {
+            r.take::<16>()?;
+            return Some(Body::Congestion);
+        }
         response => return Some(Body::Response(parse_response(response, r)?)),
     };
     Some(Body::Request(request))
@@ -265,6 +271,24 @@ impl Header {
         let mut bytes = [0; Bth::BYTES + AtomicEth::BYTES];
         bytes[..Bth::BYTES].copy_from_slice(&bth.to_bytes());
         Self { bytes, len: Bth::BYTES }
+    }
+
+    /// All of a congestion notification to a QP: BECN is set, the PSN is 0, and 16 bytes are reserved (annex A17.9.3).
+    pub fn congestion_notification(dest_qpn: Qpn) -> Self {
+        const BECN: u8 = 0x40;
+        let bth = Bth {
+            opcode: Opcode::CongestionNotification.byte(),
+            solicited: false,
+            pad: 0,
+            version: 0,
+            pkey: DEFAULT_PKEY,
+            dest_qpn,
+            ack_request: false,
+            psn: Psn::new(0),
+        };
+        let mut header = Self::new(&bth).with(&[0; 16]);
+        header.bytes[4] |= BECN;
+        header
     }
 
     fn with(mut self, extension: &[u8]) -> Self {

@@ -50,6 +50,11 @@ impl Script {
         Self::connected(None, true, access, NicLimits { window_packets: 8, ..NicLimits::default() })
     }
 
+    /// The same; the device does more, and the way has a traffic class.
+    pub fn with_capabilities(capabilities: verbs::Capabilities, traffic_class: u8) -> Self {
+        Self::made(None, true, Access::all(), NicLimits::default(), capabilities, traffic_class)
+    }
+
     /// The same; the device holds less.
     pub fn with_limits(limits: NicLimits) -> Self {
         Self::connected(None, true, Access::all(), limits)
@@ -66,6 +71,17 @@ impl Script {
     }
 
     fn connected(own_peer_max_send_wr: Option<u32>, sq_sig_all: bool, access: Access, limits: NicLimits) -> Self {
+        Self::made(own_peer_max_send_wr, sq_sig_all, access, limits, verbs::Capabilities::ROCE, 0)
+    }
+
+    fn made(
+        own_peer_max_send_wr: Option<u32>,
+        sq_sig_all: bool,
+        access: Access,
+        limits: NicLimits,
+        capabilities: verbs::Capabilities,
+        traffic_class: u8,
+    ) -> Self {
         let local: SocketAddr = "10.0.0.2:4791".parse().expect("an address");
         let peer: SocketAddr = "10.0.0.1:4791".parse().expect("an address");
         let mut nic = Nic::new(
@@ -74,7 +90,7 @@ impl Script {
                 mtu: PathMtu::Mtu256,
                 limits,
                 rx_budget_bytes: u32::MAX,
-                capabilities: verbs::Capabilities::ROCE,
+                capabilities,
                 name: "nic".into(),
                 max_gso_segments: 1,
                 id_mode: Ipv4IdMode::Zero,
@@ -101,7 +117,7 @@ impl Script {
         let rtr = RtrAttr {
             dest_qpn: PEER_QPN,
             rq_psn: Psn::new(THEIR_PSN),
-            av: AddressVector::new(Gid::from(peer.ip())),
+            av: AddressVector { traffic_class, ..AddressVector::new(Gid::from(peer.ip())) },
             mtu: PathMtu::Mtu256,
             max_dest_rd_atomic: 3,
             min_rnr_timer: 10,
@@ -202,7 +218,7 @@ impl Script {
                     Response::Acknowledge(aeth) | Response::Atomic(aeth, _) | Response::Selective(aeth, _),
                 ) => Some(aeth),
                 Body::Response(Response::Read { aeth, .. }) => aeth,
-                Body::Request(_) | Body::Datagram(_) => None,
+                Body::Request(_) | Body::Datagram(_) | Body::Congestion => None,
             };
             (Opcode::from_byte(packet.bth.opcode).expect("known"), packet.bth.psn.get(), aeth)
         };

@@ -14,7 +14,7 @@ fn open(address: IpAddr) -> Socket {
 }
 
 fn out(payload: &[u8], destination: SocketAddr, segment_bytes: Option<u16>) -> Outgoing<'_> {
-    Outgoing { payload, destination, segment_bytes, traffic_class: 0, hop_limit: 0 }
+    Outgoing { payload, destination, segment_bytes, traffic_class: None, hop_limit: 0 }
 }
 
 /// Receives until `bytes` came; each datagram or merged batch with its source and stride.
@@ -23,7 +23,7 @@ fn receive(socket: &mut Socket, bytes: usize) -> Vec<(SocketAddr, Vec<u8>, Optio
     let mut all: Vec<(SocketAddr, Vec<u8>, Option<usize>)> = Vec::new();
     while all.iter().map(|(_, p, _)| p.len()).sum::<usize>() < bytes {
         assert!(begin.elapsed() < PATIENCE, "only {} datagrams came", all.len());
-        socket.recv(MESSAGES_PER_CALL, |from, payload, stride| all.push((from, payload.to_vec(), stride)));
+        socket.recv(MESSAGES_PER_CALL, |from, payload, stride, _| all.push((from, payload.to_vec(), stride)));
     }
     all
 }
@@ -113,7 +113,7 @@ fn a_gone_peer_does_not_hurt() {
     let gone = open(LO).local();
     for _ in 0..50 {
         assert_eq!(a.send(&mut [out(b"anyone?", gone, None)]), Sent::Gone(1));
-        assert_eq!(a.recv(1, |_, _, _| ()), 0);
+        assert_eq!(a.recv(1, |_, _, _, _| ()), 0);
     }
     let mut b = open(LO);
     let to = b.local();
@@ -146,7 +146,7 @@ fn overflow_is_counted() {
         sender.send_to(&[0; 1040], b.local()).unwrap();
     }
     let mut received = 0;
-    while b.recv(MESSAGES_PER_CALL, |_, _, _| received += 1) > 0 {}
+    while b.recv(MESSAGES_PER_CALL, |_, _, _, _| received += 1) > 0 {}
     assert!(received > 0 && received < total);
     assert_eq!(b.drops(), total - received);
 }
@@ -164,7 +164,7 @@ fn the_announced_budget_fits_the_buffer() {
             sender.send_to(&packet, b.local()).unwrap();
         }
         let mut received = 0;
-        while b.recv(MESSAGES_PER_CALL, |_, _, _| received += 1) > 0 {}
+        while b.recv(MESSAGES_PER_CALL, |_, _, _, _| received += 1) > 0 {}
         assert_eq!((received, b.drops()), (count, 0), "{mtu:?}");
     }
 }
@@ -176,10 +176,35 @@ fn traffic_class_reaches_the_header() {
         let (mut a, b) = (open(address), open(address));
         sys::set_option(b.as_fd(), level, option, 1).unwrap();
         let (to, payload) = (b.local(), [9; 3000]);
-        let item = Outgoing { traffic_class: 0xb8, ..out(&payload, to, Some(1000)) };
+        let item = Outgoing { traffic_class: Some(0xb8), ..out(&payload, to, Some(1000)) };
         assert_eq!(a.send(&mut [item]), Sent::Gone(1));
         let kinds = [(libc::IPPROTO_IP, libc::IP_TOS), (libc::IPPROTO_IPV6, libc::IPV6_TCLASS)];
         assert_eq!(received_control(&b, kinds), Some(0xb8), "{address}");
+    }
+}
+
+#[test]
+fn marks_of_congestion_are_told_and_packets_may_be_marked() {
+    for address in [LO, LO6] {
+        let (mut a, mut b) = (open(address), open(address));
+        let (to, payload) = (b.local(), [9; 3000]);
+        for (class, expected) in
+            [(None, false), (Some(0), false), (Some(2), false), (Some(0xb9), false), (Some(3), true)]
+        {
+            for segment in [None, Some(1000)] {
+                let item = Outgoing { traffic_class: class, ..out(&payload, to, segment) };
+                assert_eq!(a.send(&mut [item]), Sent::Gone(1));
+                let mut told = Vec::new();
+                while b.recv(MESSAGES_PER_CALL, |_, _, _, is_marked| told.push(is_marked)) > 0 {}
+                assert!(!told.is_empty() && told.iter().all(|is| *is == expected), "{address} {class:?}: {told:?}");
+            }
+        }
+        let kinds = [(libc::IPPROTO_IP, libc::IP_TOS), (libc::IPPROTO_IPV6, libc::IPV6_TCLASS)];
+        for (class, expected) in [(None, 2), (Some(2), 2), (Some(0), 0)] {
+            let item = Outgoing { traffic_class: class, ..out(&payload, to, None) };
+            assert_eq!(a.send(&mut [item]), Sent::Gone(1));
+            assert_eq!(received_control(&b, kinds), Some(expected), "{address}");
+        }
     }
 }
 
@@ -192,7 +217,7 @@ fn hop_limit_reaches_the_header() {
         let default = u8::try_from(a.hop_limit).unwrap();
         let (to, payload) = (b.local(), [9; 3000]);
         for (hop_limit, expected) in [(7, 7), (0, default), (default, default), (255, 255)] {
-            let item = Outgoing { traffic_class: 0xb8, hop_limit, ..out(&payload, to, Some(1000)) };
+            let item = Outgoing { traffic_class: Some(0xb8), hop_limit, ..out(&payload, to, Some(1000)) };
             assert_eq!(a.send(&mut [item]), Sent::Gone(1));
             let kinds = [(libc::IPPROTO_IP, libc::IP_TTL), (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT)];
             assert_eq!(received_control(&b, kinds), Some(expected), "{address}");
