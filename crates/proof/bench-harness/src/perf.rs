@@ -64,7 +64,7 @@ fn counting<T>(words: &[&str], seconds: f64, mut measure: impl FnMut() -> Result
     let begin = measure()?;
     process.wait_line("end", LIMIT).context("perf")?;
     let end = measure()?;
-    process.end();
+    process.finish(LIMIT).context("perf")?;
     Ok([begin, end])
 }
 

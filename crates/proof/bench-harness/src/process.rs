@@ -75,6 +75,22 @@ impl Beside {
         }
     }
 
+    /// Closes its stdin and waits for its end, which must be in order.
+    pub(crate) fn finish(mut self, within: Duration) -> Result<()> {
+        drop(self.stdin.take());
+        let begin = Instant::now();
+        let status = loop {
+            match self.child.try_wait()? {
+                Some(status) => break status,
+                None if begin.elapsed() > within => bail!("it did not end within {within:?}: {}", self.said.join("\n")),
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        self.said.extend(self.lines.iter().take(LINES_MAX));
+        anyhow::ensure!(status.success(), "{status}: {}", self.said.join("\n"));
+        Ok(())
+    }
+
     /// Closes its stdin and waits for its end.
     pub(crate) fn end(mut self) {
         drop(self.stdin.take());
@@ -108,6 +124,10 @@ mod tests {
         let mut echo = Beside::start(&mut Command::new("cat"))?;
         echo.say("again 8")?;
         assert_eq!(echo.wait_line("again ", READY_WITHIN)?, "8");
+        echo.finish(READY_WITHIN)?;
+        let failing = Beside::start(Command::new("sh").args(["-c", "cat; echo why; exit 1"]))?;
+        let told = failing.finish(READY_WITHIN).expect_err("it fails").to_string();
+        assert!(told.contains("why"), "{told}");
         let mut short = Beside::start(Command::new("sh").args(["-c", "echo why; exit 1"]))?;
         let told = short.wait_line("ready ", READY_WITHIN).expect_err("it never gets ready").to_string();
         assert!(told.contains("why"), "{told}");
