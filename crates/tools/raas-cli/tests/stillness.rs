@@ -21,6 +21,7 @@ fn daemon(cluster: &Cluster, configuration: &str) -> Daemon {
     let mut command = raas();
     command.args(["daemon", "--listen", &ip.to_string(), "--until-stdin-closes", "--config"]).arg(&file);
     command.arg("--socket").arg(&socket).arg("--key-file").arg(cluster.key()).stdin(Stdio::piped());
+    rig::on_wire(&mut command);
     let mut process = rig::Running::start(&mut command);
     process.wait_for(&format!("ready socket={}", socket.display()));
     Daemon { ip, socket, process }
@@ -145,8 +146,10 @@ fn survives(configuration: &str, seconds: f64) {
     let stat = run(&mut a.command(&["stat", "--json"])).json();
     let lane = &stat["lanes"][0];
     // A daemon that had nothing in flight when its peer stopped keeps its queue pair, so one of the two may be left out.
+    // On TCP the kernel of the daemon that stands still answers for it.
+    let least = u64::from(lane["wire"] != "iwarp");
     assert!(
-        lane["resets"].as_u64().unwrap() >= 1 && lane["state"] == "up",
+        lane["resets"].as_u64().unwrap() >= least && lane["state"] == "up",
         "the queue pair had time to give up: {lane}"
     );
     idle.iter().for_each(|(near, far)| assert_eq!((near.failure(), far.failure()), (None, None)));

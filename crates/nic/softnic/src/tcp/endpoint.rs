@@ -199,7 +199,7 @@ pub(crate) fn choose(own: &Wires, peer: &Wires) -> Result<(Choice, &'static str)
     let both_prefer = tcp.is_some_and(|(own, peer)| own.is_preferred && peer.is_preferred);
     let tcp = tcp.map(|(own, peer)| Choice::Tcp(own, peer));
     match (tcp, roce) {
-        (Some(tcp), _) if both_prefer => {
+        (Some(tcp), Some(_)) if both_prefer => {
             Ok((tcp, "both ends are software NICs, which move bytes at least cost over TCP"))
         }
         (Some(_), Some(roce)) => Ok((roce, "both ends have it, and TCP is not preferred by both")),

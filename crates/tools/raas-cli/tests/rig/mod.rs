@@ -226,16 +226,20 @@ pub struct Daemon {
     pub process: Running,
 }
 
+/// What carries the lanes of daemons under test: `RAAS_TEST_WIRE=iwarp cargo nextest run -p raas-cli` runs them over TCP.
+pub fn on_wire(daemon: &mut Command) {
+    if let Ok(wire) = std::env::var("RAAS_TEST_WIRE") {
+        daemon.args(["--wire", &wire]);
+    }
+}
+
 impl Daemon {
     pub fn start(cluster: &Cluster, key: &Path, ip: IpAddr) -> Self {
         let socket = cluster.dir.path().join(format!("{ip}.sock"));
         let mut command = raas();
         command.args(["daemon", "--listen", &ip.to_string(), "--until-stdin-closes"]);
         command.arg("--socket").arg(&socket).arg("--key-file").arg(key).stdin(Stdio::piped());
-        // `RAAS_TEST_WIRE=iwarp cargo nextest run -p raas-cli` runs them over TCP.
-        if let Ok(wire) = std::env::var("RAAS_TEST_WIRE") {
-            command.args(["--wire", &wire]);
-        }
+        on_wire(&mut command);
         let mut process = Running::start(&mut command);
         process.wait_for(&format!("ready socket={}", socket.display()));
         Self { ip, socket, process }
