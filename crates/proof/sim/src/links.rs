@@ -10,8 +10,8 @@ use std::time::Duration;
 use control::{CHALLENGE_BYTES, PeerMessage, Reason};
 use engine::{AppId, OpenId};
 use plane::{
-    Admission, ClientId, ClusterKey, ConnectionOver, Dialing, Heartbeat, Identity, Introduction, Knock, LaneAnswer,
-    LinkId, Opening, PairLimits, Pairs, Peers, PeersConfig, Place, Strangers, Watch,
+    Admission, ClientId, ClusterKey, ConnectRequest, ConnectionOver, Dialing, Heartbeat, Identity, Introduction,
+    LaneAnswer, LinkId, Opening, PairLimits, Pairs, Peers, PeersConfig, Place, Strangers, Watch,
 };
 use verbs::Time;
 
@@ -108,7 +108,7 @@ pub(crate) enum Input {
     Down { link: LinkId, reason: Reason },
     DialFailed { link: LinkId, reason: Reason },
     // From the engine.
-    Knock { open: OpenId, knock: Knock },
+    ConnectRequest { open: OpenId, asked: ConnectRequest },
     ConnectionOver { client: ClientId, over: ConnectionOver },
     SocketOver { client: ClientId, socket: u64 },
     ProgramGone { client: ClientId },

@@ -210,7 +210,7 @@ impl Host {
                     self.engine.accepted(app, port, connection.id);
                     self.adopt(&connection);
                 }
-                Event::Knock { open, from, to_port: port, ring_bytes, .. } => {
+                Event::ConnectRequest { open, from, to_port: port, ring_bytes, .. } => {
                     self.admitted += 1;
                     let (app, connection, kind) = (self.app, self.admitted, Kind::Stream);
                     let answer = Ok(Admission { app, connection, ring_bytes, kind, from, port });

@@ -46,9 +46,9 @@ pub struct Admission {
     pub ring_bytes: u32,
     /// What the connection carries.
     pub kind: Kind,
-    /// The other host, as in [`Event::Knock`].
+    /// The other host, as in [`Event::ConnectRequest`].
     pub from: IpAddr,
-    /// The listener's port, as in [`Event::Knock`].
+    /// The listener's port, as in [`Event::ConnectRequest`].
     pub port: u16,
 }
 
@@ -99,7 +99,7 @@ pub enum Event {
         connection: Connection,
     },
     /// A peer asks for a connection: `admit` it, or refuse it with a reason.
-    Knock {
+    ConnectRequest {
         /// Which, for the answer.
         open: OpenId,
         /// The peer.

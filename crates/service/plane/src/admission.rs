@@ -22,7 +22,7 @@ use listeners::{Came, Ephemeral, Listener, Listeners};
 use users::{Far, Users};
 
 pub use config::{AdmissionConfig, AdmissionConfigError};
-pub use question::{Admitted, Connect, Connecting, ConnectionOver, Knock, Listen};
+pub use question::{Admitted, Connect, ConnectRequest, Connecting, ConnectionOver, Listen};
 
 /// What a program holds.
 #[derive(Debug)]
@@ -233,8 +233,8 @@ impl Admission {
     }
 
     /// Another host asks for a connection.
-    pub fn handle_knock(&mut self, knock: &Knock) -> Result<Admitted, Reason> {
-        let &Knock { from, to_port, kind, ring_bytes } = knock;
+    pub fn handle_connect_request(&mut self, asked: &ConnectRequest) -> Result<Admitted, Reason> {
+        let &ConnectRequest { from, to_port, kind, ring_bytes } = asked;
         let ring_bytes_max = self.config.ring_bytes_max;
         let listener = self.listeners.get_mut(to_port).ok_or(Reason::NoListener)?;
         listener.check(kind)?;

@@ -28,8 +28,8 @@ mod watch;
 use control::ConnectionRow;
 
 pub use admission::{
-    Admission, AdmissionConfig, AdmissionConfigError, AdmissionCounters, Admitted, Connect, Connecting, ConnectionOver,
-    Knock, Listen,
+    Admission, AdmissionConfig, AdmissionConfigError, AdmissionCounters, Admitted, Connect, ConnectRequest, Connecting,
+    ConnectionOver, Listen,
 };
 pub use cluster_key::{ClusterKey, KEY_BYTES, KEY_BYTES_MAX};
 pub use dialing::{AfterAttempt, Dialing};

@@ -57,7 +57,7 @@ pub(crate) enum Command {
         request: u64,
         dial: Dial,
     },
-    /// The answer to [`Event::Knock`].
+    /// The answer to [`Event::ConnectRequest`].
     Admit {
         open: OpenId,
         answer: Result<Admission, Reason>,

@@ -2,7 +2,7 @@
 
 use control::{Kind, Reason};
 use engine::{Admission, AppId, DatagramBind, Dial, OpenId};
-use plane::{Admitted, ClientId, Connect, Connecting, ConnectionOver, Knock, Listen};
+use plane::{Admitted, ClientId, Connect, ConnectRequest, Connecting, ConnectionOver, Listen};
 
 use super::{Event, World};
 use crate::app::{Reply, Request};
@@ -70,11 +70,11 @@ impl World {
 
     /// The control plane hears of the engine that another host asks for a connection. The engine gets the answer before
     /// anything that the control plane decides later.
-    pub(super) fn on_knock(&mut self, host: usize, open: OpenId, knock: &Knock) {
-        let &Knock { from, to_port: port, .. } = knock;
+    pub(super) fn on_connect_request(&mut self, host: usize, open: OpenId, asked: &ConnectRequest) {
+        let &ConnectRequest { from, to_port: port, .. } = asked;
         let Some(running) = self.up(host) else { return };
         let control = &mut running.control;
-        let answer = control.admission.handle_knock(knock).map(|admitted| {
+        let answer = control.admission.handle_connect_request(asked).map(|admitted| {
             let Admitted { client, connection, ring_bytes, kind } = admitted;
             let app = control.names.iter().find(|(_, c)| **c == client).map(|(app, _)| *app);
             control.numbers.insert(connection);

@@ -58,7 +58,7 @@ impl World {
             Input::Silent { link, silent } => plane.peers.handle_silent(link, silent),
             Input::Down { link, reason } => plane.peers.handle_down(now, link, reason),
             Input::DialFailed { link, reason } => plane.peers.handle_dial_failed(now, link, reason),
-            Input::Knock { open, knock } => self.on_knock(host, open, &knock),
+            Input::ConnectRequest { open, asked } => self.on_connect_request(host, open, &asked),
             Input::ConnectionOver { client, over } => self.on_connection_over(host, client, over),
             Input::SocketOver { client, socket } => self.on_socket_over(host, client, socket),
             Input::ProgramGone { client } => plane.admission.on_program_gone(client),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use control::{ChunkKind, Reason};
 use engine::{AppId, Attach, RingSize};
-use plane::{ClientId, ConnectionOver, Knock};
+use plane::{ClientId, ConnectRequest, ConnectionOver};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shm::Session;
@@ -214,8 +214,11 @@ impl World {
                 self.trace.note(now, "connection {} comes in at {}:{}", &[record.0.into(), host as u64, port.into()]);
                 self.reply_to(host, uid, Reply::Incoming { port, connection, record });
             }
-            engine::Event::Knock { open, from, to_port, kind, ring_bytes } => {
-                self.tell_plane(host, Input::Knock { open, knock: Knock { from, to_port, kind, ring_bytes } });
+            engine::Event::ConnectRequest { open, from, to_port, kind, ring_bytes } => {
+                self.tell_plane(
+                    host,
+                    Input::ConnectRequest { open, asked: ConnectRequest { from, to_port, kind, ring_bytes } },
+                );
             }
             engine::Event::ConnectionOver { app, connection, peer, port } => {
                 let over = ConnectionOver { connection, peer, port };

@@ -1,6 +1,6 @@
 //! Connections that other hosts ask for: from the Open to the listener's application.
 //!
-//! The control plane has the listeners and decides; this asks it ([`Event::Knock`]) and carries the answer out. It must
+//! The control plane has the listeners and decides; this asks it ([`Event::ConnectRequest`]) and carries the answer out. It must
 //! answer every Open, and must reset what waits at a listener that is closed.
 
 use std::net::SocketAddr;
@@ -66,14 +66,20 @@ impl Engine {
         match self.parked_opens.insert(ParkedOpen { lane: id, open: *open, admitted: None }) {
             Some(asked) => {
                 let &Open { to_port, kind, ring, .. } = open;
-                self.events.push_back(Event::Knock { open: asked, from, to_port, kind, ring_bytes: ring.size.first });
+                self.events.push_back(Event::ConnectRequest {
+                    open: asked,
+                    from,
+                    to_port,
+                    kind,
+                    ring_bytes: ring.size.first,
+                });
             }
             None => self.refuse_open(id, open.route, Reason::LocalLimit),
         }
         Ok(())
     }
 
-    /// The control plane's answer to [`Event::Knock`]. What it admitted comes to an end here if the lane is gone
+    /// The control plane's answer to [`Event::ConnectRequest`]. What it admitted comes to an end here if the lane is gone
     /// meanwhile, or the application.
     pub fn admit<P: Provider>(&mut self, now: Time, _nic: &mut P, open: OpenId, answer: Result<Admission, Reason>) {
         self.see(now);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use control::{ChunkKind, Kind, Reason};
 use engine::{AppId, Attach, Engine, EngineConfig, Event};
-use plane::{AdmissionConfig, ConnectionOver, Knock, Listen};
+use plane::{AdmissionConfig, ConnectRequest, ConnectionOver, Listen};
 use proptest::prelude::*;
 use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
 use shm::EnginePage;
@@ -268,8 +268,8 @@ impl Evil {
                 }
                 Event::LaneFailed { detail, .. } | Event::LaneReset { detail, .. } => self.failures.push(detail),
                 Event::Connected { .. } => {}
-                Event::Knock { open, from, to_port, kind, ring_bytes } => {
-                    let answer = self.desk.on_knock(&Knock { from, to_port, kind, ring_bytes });
+                Event::ConnectRequest { open, from, to_port, kind, ring_bytes } => {
+                    let answer = self.desk.on_connect_request(&ConnectRequest { from, to_port, kind, ring_bytes });
                     self.engine.admit(self.now, &mut self.nic, open, answer);
                 }
                 Event::ConnectionOver { app, connection, peer, port } => {

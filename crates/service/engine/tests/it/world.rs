@@ -450,12 +450,12 @@ impl World {
                 }
             }
             Event::StrangePort { peer, found, expected } => h.strange_ports.push((peer, found, expected)),
-            Event::Knock { .. } | Event::ConnectionOver { .. } | Event::SocketOver { .. } | Event::AppGone { .. } => {}
             Event::ChunkGone { app, chunk } => {
                 let Some(sim) = h.apps.get_mut(&app) else { return };
                 sim.chunks_gone.push(chunk);
                 sim.chunks.remove(&chunk);
             }
+            _ => unreachable!("the desk takes what is said of ports and connections"),
         }
     }
 
@@ -592,10 +592,5 @@ impl Host {
     fn wake(&mut self) {
         self.engine.end_sleep();
         self.asleep = false;
-    }
-
-    /// Memory regions that the device still has registered for applications.
-    pub(crate) fn mrs(&self) -> u32 {
-        self.engine.totals().mrs
     }
 }

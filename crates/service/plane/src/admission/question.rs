@@ -60,7 +60,7 @@ pub enum Connecting {
 
 /// A connection that another host asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Knock {
+pub struct ConnectRequest {
     /// The host.
     pub from: IpAddr,
     /// The listener's port.

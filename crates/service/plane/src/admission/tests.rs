@@ -30,8 +30,8 @@ fn to(n: u8, port: u16) -> Connect {
     Connect { to: SocketAddr::new(host(n), port), ring_bytes: 4096, kind: Kind::Stream }
 }
 
-fn knock(to_port: u16) -> Knock {
-    Knock { from: host(2), to_port, kind: Kind::Stream.code(), ring_bytes: 4096 }
+fn asked(to_port: u16) -> ConnectRequest {
+    ConnectRequest { from: host(2), to_port, kind: Kind::Stream.code(), ring_bytes: 4096 }
 }
 
 fn number(connecting: Result<Connecting, Reason>) -> u64 {
@@ -50,7 +50,7 @@ fn a_port_is_one_programs_until_it_stops_or_leaves() {
     assert_eq!(a.listen(A, at(7, 1)), Ok(SocketAddr::new(host(1), 7)));
     assert_eq!(a.listen(B, at(7, 1)), Err(Reason::PortInUse));
     assert!(!a.unlisten(B, 7), "it is not its port");
-    assert_eq!(a.handle_knock(&knock(8)), Err(Reason::NoListener));
+    assert_eq!(a.handle_connect_request(&asked(8)), Err(Reason::NoListener));
     let any = a.listen(B, at(0, 1)).unwrap().port();
     assert!(any >= control::EPHEMERAL_PORT_FIRST);
     assert!(!a.unlisten(A, 7), "nothing waits there");
@@ -66,34 +66,34 @@ fn a_port_is_one_programs_until_it_stops_or_leaves() {
 fn a_backlog_is_full_until_a_place_is_given_up() {
     let mut a = admission(|_| {});
     a.listen(A, at(7, 2)).unwrap();
-    let far = a.handle_knock(&knock(7)).unwrap();
+    let far = a.handle_connect_request(&asked(7)).unwrap();
     let near = number(a.connect(B, to(1, 7)));
     assert_eq!((far.client, far.ring_bytes), (A, 4096));
     assert_ne!(far.connection, near);
-    assert_eq!(a.handle_knock(&knock(7)), Err(Reason::BacklogFull));
+    assert_eq!(a.handle_connect_request(&asked(7)), Err(Reason::BacklogFull));
     assert_eq!(a.connect(B, to(1, 7)), Err(Reason::BacklogFull));
     assert!(!a.accepted(B, 7, near) && !a.accepted(A, 7, 99), "not its listener, no such connection");
     assert!(!a.accepted(A, 7, near), "the engine knows nothing of connections within the host");
     assert!(a.accepted(A, 7, far.connection) && !a.accepted(A, 7, far.connection));
-    let again = a.handle_knock(&knock(7)).unwrap();
+    let again = a.handle_connect_request(&asked(7)).unwrap();
     number(a.connect(B, to(1, 7)));
     // One that ends before the program took it leaves its place too.
     a.on_connection_over(A, over(again.connection, 2, Some(7)));
-    a.handle_knock(&knock(7)).unwrap();
+    a.handle_connect_request(&asked(7)).unwrap();
     assert!(a.unlisten(A, 7), "the engine has one that waits");
-    assert_eq!(a.handle_knock(&knock(7)), Err(Reason::NoListener));
+    assert_eq!(a.handle_connect_request(&asked(7)), Err(Reason::NoListener));
 }
 
 #[test]
 fn the_backlog_of_a_port_is_not_that_of_its_listener_before() {
     let mut a = admission(|_| {});
     a.listen(A, at(7, 1)).unwrap();
-    let old = a.handle_knock(&knock(7)).unwrap();
+    let old = a.handle_connect_request(&asked(7)).unwrap();
     assert!(a.unlisten(A, 7));
     a.listen(A, at(7, 1)).unwrap();
-    let new = a.handle_knock(&knock(7)).unwrap();
+    let new = a.handle_connect_request(&asked(7)).unwrap();
     a.on_connection_over(A, over(old.connection, 2, Some(7)));
-    assert_eq!(a.handle_knock(&knock(7)), Err(Reason::BacklogFull));
+    assert_eq!(a.handle_connect_request(&asked(7)), Err(Reason::BacklogFull));
     assert!(a.accepted(A, 7, new.connection));
 }
 
@@ -102,8 +102,8 @@ fn kinds_and_addresses_that_do_not_fit_are_refused() {
     let mut a = admission(|_| {});
     a.listen(A, at(7, 4)).unwrap();
     let messages = Kind::Message;
-    assert_eq!(a.handle_knock(&Knock { kind: messages.code(), ..knock(7) }), Err(Reason::WrongKind));
-    assert_eq!(a.handle_knock(&Knock { kind: u32::MAX, ..knock(7) }), Err(Reason::WrongKind));
+    assert_eq!(a.handle_connect_request(&ConnectRequest { kind: messages.code(), ..asked(7) }), Err(Reason::WrongKind));
+    assert_eq!(a.handle_connect_request(&ConnectRequest { kind: u32::MAX, ..asked(7) }), Err(Reason::WrongKind));
     assert_eq!(a.connect(B, Connect { kind: messages, ..to(1, 7) }), Err(Reason::WrongKind));
     for bad in ["10.0.0.2:0", "0.0.0.0:7", "224.0.0.1:7", "255.255.255.255:7", "[ff02::1]:7"] {
         let bad = Connect { to: bad.parse().unwrap(), ..to(2, 7) };
@@ -119,8 +119,8 @@ fn connections_count_until_the_engine_says_that_they_are_over() {
     let mut a = admission(|c| (c.connections_max, c.connections_per_app_max, c.connections_per_user_max) = (4, 2, 4));
     a.listen(A, at(7, 9)).unwrap();
     let out = number(a.connect(A, to(2, 7)));
-    let came = a.handle_knock(&knock(7)).unwrap().connection;
-    assert_eq!(a.handle_knock(&knock(7)), Err(Reason::LocalLimit), "the program has as many as it may");
+    let came = a.handle_connect_request(&asked(7)).unwrap().connection;
+    assert_eq!(a.handle_connect_request(&asked(7)), Err(Reason::LocalLimit), "the program has as many as it may");
     assert_eq!(a.bind(A), Err(Reason::LocalLimit));
     (0..2).for_each(|_| _ = number(a.connect(B, to(2, 7))));
     assert_eq!((a.connections(), a.connections_with(USER, host(2))), (4, 2));
@@ -163,7 +163,7 @@ fn users_have_shares_of_hosts_connections_listeners_and_programs() {
 fn a_program_holds_its_place_until_nothing_of_it_is_in_use() {
     let mut a = admission(|c| c.apps_max = 2);
     a.listen(A, at(7, 4)).unwrap();
-    let came = a.handle_knock(&knock(7)).unwrap().connection;
+    let came = a.handle_connect_request(&asked(7)).unwrap().connection;
     a.handle_left(A);
     assert_eq!(a.attach(ClientId(3), ROOT), Err(Reason::LocalLimit), "its memory is in quarantine");
     // The engine forgot the program before it got what had been admitted.

@@ -2,7 +2,7 @@
 
 use control::{Reason, Reply};
 use engine::{Admission, AppId, DatagramBind, Dial, OpenId};
-use plane::{Admitted, ClientId, Connect, Connecting, ConnectionOver, Knock, Listen, LocalConnect, Party};
+use plane::{Admitted, ClientId, Connect, ConnectRequest, Connecting, ConnectionOver, Listen, LocalConnect, Party};
 use shm::WakeSocket;
 
 use super::Hub;
@@ -69,9 +69,9 @@ impl Hub {
     // ---- what the engine says
 
     /// Another host asks for a connection.
-    pub(super) fn on_knock(&mut self, open: OpenId, knock: &Knock) {
-        let &Knock { from, to_port: port, .. } = knock;
-        let answer = self.admission.handle_knock(knock).and_then(|admitted| {
+    pub(super) fn on_connect_request(&mut self, open: OpenId, asked: &ConnectRequest) {
+        let &ConnectRequest { from, to_port: port, .. } = asked;
+        let answer = self.admission.handle_connect_request(asked).and_then(|admitted| {
             let Admitted { client, connection, ring_bytes, kind } = admitted;
             match self.app_of(client) {
                 Some(app) => Ok(Admission { app, connection, ring_bytes, kind, from, port }),

@@ -2,7 +2,7 @@
 
 use control::{Reason, Reply};
 use engine::Event;
-use plane::{ConnectionOver, Knock};
+use plane::{ConnectRequest, ConnectionOver};
 
 use super::{Hub, Stage};
 use crate::command::FromEngine;
@@ -44,8 +44,8 @@ impl Hub {
                     self.send(client, Reply::Incoming { port, connection }, Vec::new());
                 }
             }
-            Event::Knock { open, from, to_port, kind, ring_bytes } => {
-                self.on_knock(open, &Knock { from, to_port, kind, ring_bytes });
+            Event::ConnectRequest { open, from, to_port, kind, ring_bytes } => {
+                self.on_connect_request(open, &ConnectRequest { from, to_port, kind, ring_bytes });
             }
             Event::ConnectionOver { app, connection, peer, port } => {
                 self.on_connection_over(app, ConnectionOver { connection, peer, port });

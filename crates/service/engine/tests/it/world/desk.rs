@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use control::{Kind, Reason};
 use engine::{Admission as Granted, AppId, DatagramBind, Dial, EngineConfig, Event, OpenId};
-use plane::{Admission, AdmissionConfig, ClientId, Connect, Connecting, ConnectionOver, Knock, Listen};
+use plane::{Admission, AdmissionConfig, ClientId, Connect, ConnectRequest, Connecting, ConnectionOver, Listen};
 use verbs::Time;
 
 use super::Host;
@@ -88,12 +88,12 @@ impl Desk {
     }
 
     /// Answers an engine's question.
-    pub(crate) fn on_knock(&mut self, knock: &Knock) -> Result<Granted, Reason> {
-        let admitted = self.admission.handle_knock(knock)?;
+    pub(crate) fn on_connect_request(&mut self, asked: &ConnectRequest) -> Result<Granted, Reason> {
+        let admitted = self.admission.handle_connect_request(asked)?;
         let (app, connection) = (self.app(admitted.client), admitted.connection);
         self.numbers.insert(connection, app);
         let (ring_bytes, kind) = (admitted.ring_bytes, admitted.kind);
-        Ok(Granted { app, connection, ring_bytes, kind, from: knock.from, port: knock.to_port })
+        Ok(Granted { app, connection, ring_bytes, kind, from: asked.from, port: asked.to_port })
     }
 
     pub(crate) fn on_connection_over(&mut self, app: AppId, over: ConnectionOver) {
@@ -173,8 +173,8 @@ impl Host {
     /// Takes what the engine says of ports and connections; anything else is given back.
     pub(super) fn on_admission_event(&mut self, now: Time, event: Event) -> Option<Event> {
         match event {
-            Event::Knock { open, from, to_port, kind, ring_bytes } => {
-                self.on_knock(now, open, &Knock { from, to_port, kind, ring_bytes });
+            Event::ConnectRequest { open, from, to_port, kind, ring_bytes } => {
+                self.on_connect_request(now, open, &ConnectRequest { from, to_port, kind, ring_bytes });
             }
             Event::ConnectionOver { app, connection, peer, port } => {
                 self.desk.on_connection_over(app, ConnectionOver { connection, peer, port });
@@ -189,8 +189,8 @@ impl Host {
         None
     }
 
-    fn on_knock(&mut self, now: Time, open: OpenId, knock: &Knock) {
-        let answer = self.desk.on_knock(knock);
+    fn on_connect_request(&mut self, now: Time, open: OpenId, asked: &ConnectRequest) {
+        let answer = self.desk.on_connect_request(asked);
         self.engine.admit(now, &mut self.nic, open, answer);
     }
 }

@@ -1,6 +1,6 @@
 //! What must hold at the end of a test.
 
-use super::World;
+use super::{Host, World};
 
 impl World {
     /// No RNR NAK, no violation, no lane failure, no fault, nothing refused by a device.
@@ -37,5 +37,12 @@ impl World {
             eprintln!("  {:?}", h.engine.totals());
             eprintln!("  failures {:?} faults {:?}", h.lane_failures, h.faults);
         }
+    }
+}
+
+impl Host {
+    /// Memory regions that the device still has registered for applications.
+    pub(crate) fn mrs(&self) -> u32 {
+        self.engine.totals().mrs
     }
 }
