@@ -132,7 +132,7 @@ struct Bench {
 
 pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     let (rounds, seconds) = (args.rounds(), args.seconds(SECONDS));
-    let (place, relay) = Place::two_hosts_by_relay(repo, "loss", args.mtu)?;
+    let (place, relay) = Relay::two_hosts(repo, "loss", args.mtu)?;
     let mut bench = Bench { place, relay, rate_bits_per_s: u64::from(args.rate_mbit) * 1_000_000, seconds };
     let mut findings = Findings { rounds, ..Findings::default() };
     let rivals = rivals(&mut findings.rivals_missing);

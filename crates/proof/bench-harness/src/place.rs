@@ -10,7 +10,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::process::{Beside, READY_WITHIN};
-use super::relay::{FAR, Relay};
 use super::{processor, with_priority};
 use harness::child::{self, Stream};
 use harness::repo::Repo;
@@ -26,8 +25,6 @@ const MOUNT_SYS: &str = "mount -t sysfs none /sys 2>/dev/null; mount -t tracefs 
 const ADDRESSES: [&str; 2] = ["10.79.0.1", "10.79.0.2"];
 /// Addresses where both ends are on this host.
 const LOCAL: [&str; 2] = ["127.0.0.1", "127.0.0.1"];
-/// Frames that a tap holds until the relay reads them: what comes while it waits for a processor.
-const TAP_FRAMES: &str = "8192";
 /// Most that a kernel connection may buffer: 100 ms at 5 Gbit/s.
 const TCP_BUFFERS: [(&str, &str); 2] =
     [("net/ipv4/tcp_rmem", "4096 131072 67108864"), ("net/ipv4/tcp_wmem", "4096 65536 67108864")];
@@ -98,21 +95,7 @@ impl Place {
         Ok(place)
     }
 
-    /// Each end in a namespace, joined by a relay of ours between two taps; without daemons.
-    pub(crate) fn two_hosts_by_relay(repo: &Repo, name: &str, mtu: u32) -> Result<(Self, Relay)> {
-        let place = Self::two_namespaces(repo, name)?;
-        let relay = Relay::start(&place)?;
-        let pid = place.other_pid();
-        place.set_up(End::Client, &["link", "set", FAR, "netns", pid.as_str(), "name", INTERFACE])?;
-        place.bring_up(mtu)?;
-        for end in [End::Client, End::Server] {
-            place.set_up(end, &["link", "set", INTERFACE, "txqueuelen", TAP_FRAMES])?;
-        }
-        place.grow_tcp_buffers()?;
-        Ok((place, relay))
-    }
-
-    fn two_namespaces(repo: &Repo, name: &str) -> Result<Self> {
+    pub(super) fn two_namespaces(repo: &Repo, name: &str) -> Result<Self> {
         let mut place = Self::new(repo, name)?;
         let script = format!("{MOUNT_SYS}; echo here; cat");
         let mut other = Beside::start(Command::new("unshare").args(["--net", "--mount", "sh", "-c", &script]))?;
@@ -121,11 +104,11 @@ impl Place {
         Ok(place)
     }
 
-    fn other_pid(&self) -> String {
+    pub(super) fn other_pid(&self) -> String {
         self.other.as_ref().map_or_else(String::new, |other| other.pid().to_string())
     }
 
-    fn bring_up(&self, mtu: u32) -> Result<()> {
+    pub(super) fn bring_up(&self, mtu: u32) -> Result<()> {
         for (end, address) in [(End::Client, ADDRESSES[0]), (End::Server, ADDRESSES[1])] {
             self.set_up(end, &["link", "set", "lo", "up"])?;
             self.set_up(end, &["address", "add", &format!("{address}/24"), "dev", INTERFACE])?;
@@ -135,7 +118,7 @@ impl Place {
     }
 
     /// Lets a kernel connection have as much under way as a long fast line holds.
-    fn grow_tcp_buffers(&self) -> Result<()> {
+    pub(super) fn grow_tcp_buffers(&self) -> Result<()> {
         let script: String = TCP_BUFFERS.map(|(name, value)| format!("echo {value} > /proc/sys/{name}")).join(" && ");
         for end in [End::Client, End::Server] {
             let ended = child::run_quiet(&mut self.command(end, &["sh", "-c", &script]), SETUP_LIMIT)?;
@@ -178,7 +161,7 @@ impl Place {
         })
     }
 
-    fn set_up(&self, end: End, words: &[&str]) -> Result<()> {
+    pub(super) fn set_up(&self, end: End, words: &[&str]) -> Result<()> {
         let ended = child::run_quiet(&mut self.command(end, &[&["ip"], words].concat()), SETUP_LIMIT)?;
         ensure!(ended.success(), "ip {}: {}", words.join(" "), ended.text(Stream::Err));
         Ok(())

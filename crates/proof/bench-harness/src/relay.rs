@@ -7,9 +7,12 @@ use serde_json::{Value, json};
 
 use super::place::{End, INTERFACE, Place, has};
 use super::process::{Beside, READY_WITHIN};
+use harness::repo::Repo;
 
 /// Name of the tap that moves into the server's namespace, until it is there.
-pub(super) const FAR: &str = "bench-far";
+const FAR: &str = "bench-far";
+/// Frames that a tap holds until the relay reads them: what comes while it waits for a processor.
+const TAP_FRAMES: &str = "8192";
 /// The relay goes before every other program of the machine: a frame that waits for a processor is late.
 const AT_ONCE: [&str; 3] = ["chrt", "--fifo", "1"];
 
@@ -70,8 +73,22 @@ pub(super) struct Relay {
 }
 
 impl Relay {
+    /// Each end in a namespace, joined by a relay between two taps; without daemons.
+    pub(super) fn two_hosts(repo: &Repo, name: &str, mtu: u32) -> Result<(Place, Self)> {
+        let place = Place::two_namespaces(repo, name)?;
+        let relay = Self::start(&place)?;
+        let pid = place.other_pid();
+        place.set_up(End::Client, &["link", "set", FAR, "netns", pid.as_str(), "name", INTERFACE])?;
+        place.bring_up(mtu)?;
+        for end in [End::Client, End::Server] {
+            place.set_up(end, &["link", "set", INTERFACE, "txqueuelen", TAP_FRAMES])?;
+        }
+        place.grow_tcp_buffers()?;
+        Ok((place, relay))
+    }
+
     /// Starts it at the client's end; both of its taps are there.
-    pub(super) fn start(place: &Place) -> Result<Self> {
+    fn start(place: &Place) -> Result<Self> {
         let program = place.program("linkrelay");
         let at_once = has(AT_ONCE[0]) && may(&AT_ONCE);
         let first: &[&str] = if at_once { &AT_ONCE } else { &[] };

@@ -2,6 +2,7 @@
 //! kernels. Owns what is fetched and when it is fetched again. Nothing of it is installed on the machine.
 
 use super::apt::{self, Apt};
+use super::programs::on_path;
 use super::{bzimage, modules, siw};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
@@ -268,11 +269,6 @@ fn remove(path: &Path) -> Result<()> {
         std::fs::remove_dir_all(path).with_context(|| format!("cannot remove {}", path.display()))?;
     }
     Ok(())
-}
-
-pub(super) fn on_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
 #[cfg(test)]

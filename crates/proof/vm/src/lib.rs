@@ -9,6 +9,7 @@ mod bzimage;
 mod guest;
 mod initramfs;
 mod modules;
+mod programs;
 mod siw;
 mod sources;
 mod suite;

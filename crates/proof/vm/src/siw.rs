@@ -43,7 +43,7 @@ pub(super) fn recipe(kernel_package: &str) -> String {
 /// and returns its path. The packages' files are removed again.
 pub(super) fn build(apt: &Apt, kernel_package: &str, series: &str, dir: &Path) -> Result<PathBuf> {
     for program in ["make", "gcc", "xz"] {
-        ensure!(super::artifacts::on_path(program), "{program} is not on PATH: siw is built from the kernel's source");
+        ensure!(super::programs::on_path(program), "{program} is not on PATH: siw is built from the kernel's source");
     }
     let headers = kernel_package.replacen("linux-image-", "linux-headers-", 1);
     let Some((version, depends)) = apt.candidate(&headers)? else {
@@ -117,7 +117,7 @@ fn compile(tree: &Path, headers: &str, source: &Path) -> Result<()> {
     let mut make = Command::new("make");
     make.arg("-C").arg(&headers).arg(format!("M={}", source.display()));
     // Debian's compiler for its kernels by its versioned name, if it is there under that name.
-    if !compiler(&variables).is_some_and(super::artifacts::on_path) {
+    if !compiler(&variables).is_some_and(super::programs::on_path) {
         make.arg("CC=gcc");
     }
     // Types for tracing programs are not needed, and making them takes one more program.

@@ -1,4 +1,6 @@
 //! A peer daemon that breaks the rules: a bare NIC that sends what it likes to an engine.
+//!
+//! Over 600 lines because each broken rule is a case of one peer, whose set-up stands here once.
 
 use std::net::SocketAddr;
 use std::time::Duration;

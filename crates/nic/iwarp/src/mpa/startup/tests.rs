@@ -1,3 +1,5 @@
+//! Literal bytes of requests and replies, and what is none.
+
 use super::*;
 
 fn request() -> Startup {
