@@ -336,10 +336,10 @@ impl Requester {
                     return Err(Status::RetryExcErr);
                 }
                 self.flow.on_timeout(self.sent);
-                if self.recovery.is_idle() {
+                self.recovery.lose_all(self.una..self.next, true, &self.queue);
+                // What the peer said of the oldest packet may be of no value any more.
+                if self.recovery.next_lost() != Some(self.una) {
                     self.go_back(now);
-                } else {
-                    self.recovery.lose_all(self.una..self.next, true, &self.queue);
                 }
             }
         }

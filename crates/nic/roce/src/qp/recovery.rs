@@ -83,6 +83,11 @@ impl Recovery {
         self.lost.first()
     }
 
+    /// Whether one packet at most is to be sent again.
+    pub(crate) const fn is_last_lost(&self) -> bool {
+        self.lost_count.packets <= 1
+    }
+
     /// Takes a report: all before `received` have arrived, and so have `arrived`, one after the other in order from
     /// `told_from` on, and the packet before `highest`. Only what is in `flight` counts.
     pub(crate) fn on_report(

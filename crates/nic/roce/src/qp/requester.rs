@@ -379,7 +379,8 @@ impl Requester {
             _ => lost..lost + 1,
         };
         let (first, bytes) = (wqe.first, self.queue.charge(&range));
-        let packet = self.encode(peer, wqe, range.start, range.end - range.start, wqe.wants_data());
+        let ack_request = wqe.wants_data() || self.recovery.is_last_lost();
+        let packet = self.encode(peer, wqe, range.start, range.end - range.start, ack_request);
         match packet.write(peer, wqe, batch, &dev.mrs) {
             Some(Ok(())) => {}
             Some(Err(_)) => {
