@@ -10,7 +10,7 @@ use std::time::Duration;
 use verbs::Time;
 
 use super::notified::Notified;
-use super::path_model::PathModel;
+use super::path_model::{PathModel, rate_of};
 use super::window::Window;
 use crate::limits::{
     FAR_PACKETS_MAX, FAR_ROUND_TRIP, FAR_WINDOW_MAX, INITIAL_PACKETS, PACE_BURST, WINDOW_FLOOR_PACKETS,
@@ -125,6 +125,17 @@ impl Flow {
         (bytes / self.window.packet_bytes()).clamp(1, packets)
     }
 
+    /// Bytes a second to send with; 0 for no limit. A first measurement may be of a message that was small, or waited
+    /// for something else than the path: at least the first window leaves in each round trip, or the rate could take
+    /// hundreds of them to grow.
+    fn pace_rate(&self) -> u64 {
+        let least = self.model.shortest().map_or(0, |rtt| rate_of(INITIAL_PACKETS * self.window.packet_bytes(), rtt));
+        match self.model.pace() {
+            0 => 0,
+            pace => pace.max(least),
+        }
+    }
+
     /// Whether the pace forbids sending.
     pub(crate) const fn is_paced(&self) -> bool {
         self.pace.until.is_some()
@@ -152,7 +163,7 @@ impl Flow {
     pub(crate) fn on_sent(&mut self, bytes: u64, is_first: bool, now: Time) {
         self.model.on_sent(is_first, now);
         if self.is_modelled() {
-            self.pace.on_sent(bytes, self.notified.of(self.model.pace()), now);
+            self.pace.on_sent(bytes, self.notified.of(self.pace_rate()), now);
         }
     }
 

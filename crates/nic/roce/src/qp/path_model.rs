@@ -261,7 +261,7 @@ impl PathModel {
 }
 
 /// Bytes a second.
-fn rate_of(bytes: u64, time: Duration) -> u64 {
+pub(super) fn rate_of(bytes: u64, time: Duration) -> u64 {
     let nanos = time.as_nanos().max(1);
     u64::try_from(u128::from(bytes) * 1_000_000_000 / nanos).unwrap_or(u64::MAX)
 }
