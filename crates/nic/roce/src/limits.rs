@@ -65,6 +65,8 @@ pub(crate) const MAX_WINDOW_PACKETS: u32 = 1 << 22;
 /// Packets of SENDs and WRITEs that a peer can have under way behind one that was lost: 64 MiB at path MTU 1024, 5 ms
 /// at 100 Gbit/s. A packet that is further ahead was not sent by the peer, or is sent again after its ACK timeout.
 pub(crate) const AHEAD_PACKETS_MAX: u32 = 1 << 16;
+/// A packet that comes so many places late at most was overtaken on its way, and does not begin a new round.
+pub(crate) const OVERTAKEN_PACKETS_MAX: u32 = 32;
 /// What a packet costs of a byte window beyond its payload: headers, and bookkeeping of receive buffers.
 pub const PACKET_CHARGE_BYTES: u64 = 128;
 /// The bits of a traffic class that are of ECN, and their value for a packet that may be marked (RFC 3168, ECT(0)).

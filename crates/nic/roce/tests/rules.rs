@@ -32,16 +32,19 @@ fn an_rnr_wait_ends_with_progress() {
 #[test]
 fn a_nak_is_repeated_when_the_first_packets_of_a_new_round_are_lost() {
     let mut s = Script::new();
-    (101..106).for_each(|psn| s.write(psn, true));
+    (101..160).for_each(|psn| s.write(psn, true));
     let again = [(Opcode::Acknowledge, 100, nak(NakCode::SequenceError, 0))];
     assert_eq!(s.lines(), again);
-    // Of the new round 100, 101 and 102 are lost.
-    s.write(103, true);
+    // Of the new round 100 to 109 are lost.
+    s.write(110, true);
     assert_eq!(s.lines(), again);
-    (104..108).for_each(|psn| s.write(psn, true));
+    (111..160).for_each(|psn| s.write(psn, true));
     assert_eq!(s.lines(), [], "one for each round");
-    s.write(107, true);
-    assert_eq!(s.lines(), again, "of the next round only the last packet arrived");
+    s.write(120, true);
+    assert_eq!(s.lines(), again, "of the next round 120 is the first to arrive");
+    // Packets that overtake each other are of one round.
+    [150, 130, 131, 149, 148, 160].into_iter().for_each(|psn| s.write(psn, true));
+    assert_eq!(s.lines(), []);
     (100..108).for_each(|psn| s.write(psn, true));
     assert_eq!(s.lines(), [(Opcode::Acknowledge, 107, ack(8))]);
 }

@@ -14,7 +14,7 @@ use super::held::Held;
 use super::responses::{Acknowledged, Fatal, Responses};
 use crate::batch::Batch;
 use crate::device::Device;
-use crate::limits::{AHEAD_PACKETS_MAX, rnr_silence};
+use crate::limits::{AHEAD_PACKETS_MAX, OVERTAKEN_PACKETS_MAX, rnr_silence};
 use crate::wire::{AtomicEth, Bth, CREDITS_UNLIMITED, NakCode, Request, Reth, credit_code, wire_len};
 
 /// Why a packet in order is not executed.
@@ -41,11 +41,11 @@ enum Message {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gap {
     None,
-    /// A NAK was queued. The requester then begins a new round with the missing packet, so an arrival that is not after
-    /// the one before it, `latest`, belongs to a new round, whose first packets were lost: the NAK is repeated. `last`
-    /// is the furthest arrival.
+    /// A NAK was queued when packet `first` arrived. The requester then begins a new round with the missing packet. So
+    /// an arrival that is not after `first`, or that lies further before `last`, the furthest arrival of this round,
+    /// than packets overtake each other, belongs to a new round, whose first packets were lost: the NAK is repeated.
     Nacked {
-        latest: Psn,
+        first: Psn,
         last: Psn,
     },
     /// After an RNR NAK what follows the refused packet is expected, and ignored, until the requester's wait is over.
@@ -266,16 +266,20 @@ impl Responder {
 
     /// A packet is missing before this one.
     fn on_gap(&mut self, psn: Psn, now: Time) {
-        let (nak, last) = match self.gap {
-            Gap::None => (true, psn),
-            Gap::NotReady(until) if now < until => return,
-            Gap::NotReady(_) => (true, psn),
-            Gap::Nacked { latest, last } => (!psn.is_after(latest), if psn.is_after(last) { psn } else { last }),
-        };
-        self.gap = Gap::Nacked { latest: psn, last };
-        if nak {
-            self.responses.refuse_sequence();
+        if let Gap::Nacked { first, last } = &mut self.gap {
+            let overtaken = last.is_after(psn) && last.since(psn) <= OVERTAKEN_PACKETS_MAX;
+            if psn.is_after(*first) && (psn.is_after(*last) || psn == *last || overtaken) {
+                if psn.is_after(*last) {
+                    *last = psn;
+                }
+                return;
+            }
         }
+        if matches!(self.gap, Gap::NotReady(until) if now < until) {
+            return;
+        }
+        self.gap = Gap::Nacked { first: psn, last: psn };
+        self.responses.refuse_sequence();
     }
 
     fn execute(&mut self, bth: &Bth, request: &Request<'_>, dev: &mut Device, now: Time) -> Result<(), Refusal> {
