@@ -62,9 +62,21 @@ pub struct Args {
     /// Of `loss`: megabits a second of the link.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rate_mbit: u32,
+    /// Of `two-hosts`: the wire of the lanes.
+    #[arg(long, value_enum, default_value_t = Wire::Roce)]
+    wire: Wire,
     /// Of `two-hosts`, `connections` and `loss`: MTU of the link; 1500 gives packets of 1024 bytes, 4200 of 4096.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(576..=9000))]
     mtu: u32,
+}
+
+/// What carries the lanes of two software NICs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Wire {
+    /// RoCEv2 over UDP.
+    Roce,
+    /// iWARP over TCP.
+    Iwarp,
 }
 
 /// Rounds of a full and of a quick run.
@@ -127,6 +139,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Name::Nic => (if args.guests == 2 { "nic-two-guests" } else { "nic" }, nic::run(&repo, args)?),
         Name::Faults => ("faults", faults::run(&repo, args)?),
         Name::SameHost => ("same-host", same_host::run(&repo, args)?),
+        Name::TwoHosts if args.wire == Wire::Iwarp => ("two-hosts-iwarp", two_hosts::run(&repo, args)?),
         Name::TwoHosts => ("two-hosts", two_hosts::run(&repo, args)?),
         Name::Connections => ("connections", connections::run(&repo, args)?),
         Name::Idle => ("idle", idle::run(&repo, args)?),

@@ -8,7 +8,7 @@ use super::matrix::{BARE_RELAY, Case, Metric, RAAS, Side, TCP, TCP_BUSY, claim, 
 use super::place::Place;
 use super::report::Findings;
 use super::stats::{Bar, Kind};
-use super::{Args, sockets};
+use super::{Args, Wire, sockets};
 use harness::repo::Repo;
 
 const SMALL: u32 = 64;
@@ -55,7 +55,8 @@ fn crowded() -> Case {
     case
 }
 
-fn cases() -> Vec<Case> {
+/// The bars toward UCX over TCP are those of the wire.
+fn cases(wire: Wire) -> Vec<Case> {
     use Bar::RatioAtLeast;
     use Kind::{Goal, Must};
     use Metric::{Gbit, Msgs};
@@ -65,8 +66,11 @@ fn cases() -> Vec<Case> {
     middle.claims = vec![
         claim("64 KiB stream", Gbit, "tcp", RatioAtLeast(0.6), Must),
         claim("64 KiB stream", Gbit, "tcp", RatioAtLeast(1.0), Goal),
-        claim("64 KiB stream", Gbit, "ucx-tcp", RatioAtLeast(2.0), Must),
-        claim("64 KiB stream", Gbit, "ucx-tcp", RatioAtLeast(4.0), Goal),
+        match wire {
+            Wire::Roce => claim("64 KiB stream", Gbit, "ucx-tcp", RatioAtLeast(2.0), Must),
+            Wire::Iwarp => claim("64 KiB stream", Gbit, "ucx-tcp", RatioAtLeast(0.85), Must),
+        },
+        claim("64 KiB stream", Gbit, "ucx-tcp", RatioAtLeast(if wire == Wire::Roce { 4.0 } else { 1.0 }), Goal),
         reported("64 KiB stream", Gbit, "libfabric-tcp"),
     ];
     let mut large = case("stream of 1 MiB", "bw", LARGE);
@@ -74,8 +78,10 @@ fn cases() -> Vec<Case> {
     large.claims = vec![
         claim("1 MiB stream", Gbit, "tcp", RatioAtLeast(0.4), Must),
         claim("1 MiB stream", Gbit, "tcp", RatioAtLeast(1.0), Goal),
-        claim("1 MiB stream", Gbit, "ucx-tcp", RatioAtLeast(2.0), Must),
-        claim("1 MiB stream", Gbit, "ucx-tcp", RatioAtLeast(4.0), Goal),
+        match wire {
+            Wire::Roce => claim("1 MiB stream", Gbit, "ucx-tcp", RatioAtLeast(2.0), Must),
+            Wire::Iwarp => reported("1 MiB stream", Gbit, "ucx-tcp"),
+        },
         reported("1 MiB stream", Gbit, "libfabric-tcp"),
     ];
     let mut rate = case("rate of 8 B", "bw", TINY);
@@ -89,14 +95,21 @@ fn cases() -> Vec<Case> {
 }
 
 pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
-    let setting = json!({ "link": "veth", "mtu": args.mtu, "ucx_tls": "tcp" });
-    sockets::run(args, setting, || Place::two_hosts(repo, "two-hosts", args.mtu, ""), cases())
+    let wire = match args.wire {
+        Wire::Roce => "roce",
+        Wire::Iwarp => "iwarp",
+    };
+    let setting = json!({ "link": "veth", "mtu": args.mtu, "ucx_tls": "tcp", "wire": wire });
+    let config = format!("wire = \"{wire}\"\n");
+    sockets::run(args, setting, || Place::two_hosts(repo, "two-hosts", args.mtu, &config), cases(args.wire))
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn every_claim_names_a_side_of_its_case() {
-        super::sockets::check(&super::cases());
+        for wire in [super::Wire::Roce, super::Wire::Iwarp] {
+            super::sockets::check(&super::cases(wire));
+        }
     }
 }
