@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
+/// Where packages have their libraries, below the root.
+pub(super) const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 const UPDATE_LIMIT: Duration = Duration::from_secs(300);
 const RESOLVE_LIMIT: Duration = Duration::from_secs(120);
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(900);

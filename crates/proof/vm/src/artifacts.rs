@@ -1,7 +1,7 @@
 //! The guest's parts in `target/vm`: qemu, a static busybox, the layer of packages that only the guest has, and
 //! kernels. Owns what is fetched and when it is fetched again. Nothing of it is installed on the machine.
 
-use super::apt::{self, Apt};
+use super::apt::{self, Apt, LIBRARIES};
 use super::programs::on_path;
 use super::{bzimage, modules, siw};
 use anyhow::{Context, Result, bail, ensure};
@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 const RECIPE: &str = "1";
 const QEMU: &str = "qemu-system-x86_64";
 const QEMU_PACKAGE: &str = "qemu-system-x86";
-pub(super) const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// What every guest has: RDMA's own tools, addresses and captures.
 const GUEST_PACKAGES: &[&str] = &[
     "ibverbs-providers",

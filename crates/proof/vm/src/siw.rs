@@ -122,7 +122,7 @@ fn compile(tree: &Path, headers: &str, source: &Path) -> Result<()> {
     }
     // Types for tracing programs are not needed, and making them takes one more program.
     make.args(["-j2", "CONFIG_RDMA_SIW=m", "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"]).env("LC_ALL", "C");
-    make.env("LD_LIBRARY_PATH", tree.join(super::artifacts::LIBRARIES));
+    make.env("LD_LIBRARY_PATH", tree.join(super::apt::LIBRARIES));
     let done = child::run_quiet(&mut make, BUILD_LIMIT)?;
     if !done.success() {
         bail!("building siw: {}\n{}\n{}", done.describe(), done.text(Stream::Out), done.text(Stream::Err));

@@ -346,7 +346,7 @@ fn on_host(repo: &Repo, artifacts: &Artifacts, program: &str, results: &Path) ->
     let usr = artifacts.layer.join("usr");
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{}:{path}", usr.join("bin").display()));
-    command.env("LD_LIBRARY_PATH", artifacts.layer.join(artifacts::LIBRARIES)).env("VM_RESULTS", results);
+    command.env("LD_LIBRARY_PATH", artifacts.layer.join(super::apt::LIBRARIES)).env("VM_RESULTS", results);
     // Wireshark looks for its tables where its package would have put them, and must not follow this user's
     // preferences.
     command
