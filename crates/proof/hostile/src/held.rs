@@ -40,8 +40,9 @@ impl Held {
             rc_qps: stats.iter().map(|s| s.rc_qps).collect(),
             cqs: stats.iter().map(|s| s.cqs).collect(),
             srqs: stats.iter().map(|s| s.srqs).collect(),
-            mrs: stats.iter().map(|s| s.mrs).collect(),
-            pinned: stats.iter().map(|s| s.pinned_bytes).collect(),
+            // Receives come when lanes need them, and stay, up to a bound: nobody holds them.
+            mrs: stats.iter().map(|s| s.mrs - u32::try_from(counter(s, "srq_regions")).unwrap_or(0)).collect(),
+            pinned: stats.iter().map(|s| s.pinned_bytes - counter(s, "srq_bytes")).collect(),
             memfds: prints.iter().map(|p| p.memfds).collect(),
             memfd_mappings: prints.iter().map(|p| p.memfd_mappings).collect(),
             threads: prints.iter().map(|p| p.threads).collect(),

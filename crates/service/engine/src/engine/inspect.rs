@@ -141,6 +141,8 @@ impl Engine {
                 ("peer_timeouts", c.peer_timeouts),
                 ("ring_rests", c.ring_rests),
                 ("rings_grown", c.rings_grown),
+                ("srq_regions", recv_mrs.into()),
+                ("srq_bytes", recv_bytes),
             ],
         };
         match c.rnr_naks {
