@@ -21,9 +21,6 @@ use crate::ring_size::RingSize;
 /// a second passes in between.
 const REST_AFTER: Duration = Duration::from_secs(1);
 
-/// A lane that rests costs its next message some messages of the daemons, so it rests where minutes pass between uses.
-const LANE_REST_AFTER: Duration = Duration::from_secs(60);
-
 /// Shorter times would end in the middle of what goes over a slow lane, again and again.
 const LANE_REST_MIN: Duration = Duration::from_millis(100);
 
@@ -134,7 +131,7 @@ impl EngineConfig {
             wire: WirePolicy::Auto,
             wires: BTreeMap::new(),
             connect_timeout: Duration::from_secs(10),
-            lane_rest_after: Some(LANE_REST_AFTER),
+            lane_rest_after: None,
             rest_after: Some(REST_AFTER),
         }
     }
