@@ -69,6 +69,11 @@ impl RingMemory {
         Ok(())
     }
 
+    fn span_to_write(&self, first_bytes: u64) -> Result<Span, RegionError> {
+        let span = self.growing_span(first_bytes)?;
+        if self.region.is_writable() { Ok(span) } else { Err(RegionError::ReadOnly) }
+    }
+
     fn growing_span(&self, first_bytes: u64) -> Result<Span, RegionError> {
         self.check()?;
         if !first_bytes.is_power_of_two() || first_bytes > self.bytes {
@@ -129,10 +134,7 @@ impl RingWriter {
         (tail, head, grown_at): (Word64, Word64, Word64),
         at: u64,
     ) -> Result<Self, RegionError> {
-        let span = memory.growing_span(first_bytes)?;
-        if !memory.region.is_writable() {
-            return Err(RegionError::ReadOnly);
-        }
+        let span = memory.span_to_write(first_bytes)?;
         let words = (tail.writable()?, head, grown_at.writable()?);
         Ok(Self { memory, cursors: Producer::growing(words, at, span), tx_use: None })
     }
@@ -144,10 +146,7 @@ impl RingWriter {
         (tail, head, grown_at): (Word64, Word64, Word64),
         at: u64,
     ) -> Result<Self, RegionError> {
-        let span = memory.growing_span(first_bytes)?;
-        if !memory.region.is_writable() {
-            return Err(RegionError::ReadOnly);
-        }
+        let span = memory.span_to_write(first_bytes)?;
         let cursors = Producer::growing_when_told((tail.writable()?, head, grown_at), at, span);
         Ok(Self { memory, cursors, tx_use: None })
     }
