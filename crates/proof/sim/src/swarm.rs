@@ -73,9 +73,19 @@ impl Plan {
     }
 }
 
-/// Its lanes do not rest: those that do have plans of their own ([`crate::crowd`]), because a wake can be missed in about
-/// one seed of 2,000 here.
 fn host(rng: &mut StdRng) -> HostPlan {
+    let mut host = drawn_host(rng);
+    // Lanes of a third of the hosts rest. A rest is longer than anything that goes over a lane may take, or it would end
+    // in the middle of each try.
+    host.lane_rest_after = match host.rest_after.map(|after| after.as_micros()) {
+        Some(300) => Some(Duration::from_millis(300)),
+        Some(5_000) => Some(Duration::from_secs(2)),
+        _ => None,
+    };
+    host
+}
+
+fn drawn_host(rng: &mut StdRng) -> HostPlan {
     let quantum_bytes = pick(&[4096, 8192, 16 << 10, 64 << 10], rng);
     let mtu = pick(&[PathMtu::Mtu256, PathMtu::Mtu1024, PathMtu::Mtu1024, PathMtu::Mtu4096, PathMtu::Mtu4096], rng);
     let window_packets = pick(&[4, 32, 256], rng).max(SMALL_WINDOW_BYTES / mtu.bytes() as u32);

@@ -64,7 +64,15 @@ impl Engine {
         let was_still = is_still(self);
         self.handle_arrived(nic, id);
         // What had arrived may have made the lane fail, or may want an answer.
-        let Some(lane) = self.lanes.get(id).filter(|l| l.has_qp()) else { return };
+        let Some(lane) = self.lanes.get(id) else { return };
+        if !lane.has_qp() {
+            // It was reset here at the same moment. The daemon takes that word for one of an older round, since for it
+            // the lane rests already: the wish for the next round is said again.
+            if lane.is_wanted() {
+                self.events.push_back(Event::PeerWanted { peer: lane.peer() });
+            }
+            return;
+        }
         let stays = was_still && lane.is_quiet();
         self.counters.lane_rests += 1;
         self.destroy_lane_qp(nic, id);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use control::Reason;
-use engine::AppId;
+use engine::{AppId, Event};
 use shm::app_flag;
 
 use crate::world::{World, addr};
@@ -233,4 +233,24 @@ fn a_lane_that_rests_ends_with_its_link() {
     p.w.until("told", |w| w.app(0, a).conns[&sa].reset.is_some());
     assert_eq!(p.w.app(0, a).conns[&sa].reset, Some(Reason::PeerLost));
     p.w.assert_clean();
+}
+
+#[test]
+fn a_queue_pair_that_broke_when_the_peer_went_to_rest_is_wished_for_again() {
+    let mut p = Pair::new(340, AFTER);
+    p.send(0, 100);
+    p.until_received(1, 100);
+    p.w.settle();
+    let (now, host) = (p.w.now, &mut p.w.hosts[1]);
+    assert!(host.engine.force_lane_error(&mut host.nic, addr(0)));
+    let mut events = Vec::new();
+    for _ in 0..5 {
+        host.engine.run(now, &mut host.nic);
+        events.extend(std::iter::from_fn(|| host.engine.poll_event()));
+    }
+    assert!(events.iter().any(|e| matches!(e, Event::LaneReset { .. })), "{events:?}");
+    // For the daemon the lane rests before it hears that, so it takes it for a word about an older round.
+    host.engine.lane_rest(now, &mut host.nic, addr(0));
+    let said: Vec<Event> = std::iter::from_fn(|| host.engine.poll_event()).collect();
+    assert!(said.iter().any(|e| matches!(e, Event::PeerWanted { peer } if *peer == addr(0))), "{said:?}");
 }
