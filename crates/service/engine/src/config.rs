@@ -20,6 +20,9 @@ use crate::ring_size::RingSize;
 /// Giving a ring's pages back and faulting them in again costs about as much as carrying its bytes, so it is done where
 /// a second passes in between.
 const REST_AFTER: Duration = Duration::from_secs(1);
+/// The next message over a lane that rests waits for a queue pair, so a lane rests only after a time in which nobody
+/// counts on it.
+const LANE_REST_AFTER: Duration = Duration::from_secs(60);
 
 /// Shorter times would end in the middle of what goes over a slow lane, again and again.
 const LANE_REST_MIN: Duration = Duration::from_millis(100);
@@ -131,7 +134,7 @@ impl EngineConfig {
             wire: WirePolicy::Auto,
             wires: BTreeMap::new(),
             connect_timeout: Duration::from_secs(10),
-            lane_rest_after: None,
+            lane_rest_after: Some(LANE_REST_AFTER),
             rest_after: Some(REST_AFTER),
         }
     }
