@@ -1,5 +1,5 @@
-//! What a software RNIC holds whatever its wire: registered memory with its keys, completion queues, shared and own
-//! receive queues, asynchronous events and the counters of verbs.
+//! What a software RNIC holds whatever its wire: registered memory with its keys, completion queues, posted sends, shared
+//! and own receive queues, asynchronous events and the counters of verbs.
 //!
 //! [`Device`] is that state. Transports (`roce` over UDP, `iwarp` over TCP) get it as an argument, so that queue pairs of
 //! several wires share memory, CQs and SRQs. Like the transports it does no I/O, reads no clock and draws no randomness
@@ -15,6 +15,7 @@ mod device;
 mod limits;
 mod memory;
 mod number_hash;
+mod posted;
 mod receive_queue;
 mod unreported;
 
@@ -24,5 +25,6 @@ pub use device::Device;
 pub use limits::{DeviceLimits, MAX_EVENTS, MAX_MR, RECENT_KEYS};
 pub use memory::{AtomicOp, KeyFault, MemoryRange, MrTable, each_piece};
 pub use number_hash::NumberHasher;
+pub use posted::{PostedData, SendLimits, SpareData, send_opcode, wants_data};
 pub use receive_queue::{ReceiveQueue, RecvWqe, Srq};
 pub use unreported::Unreported;

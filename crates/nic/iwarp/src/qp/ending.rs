@@ -2,11 +2,10 @@
 //!
 //! Owns the last frames, the flushing of all work, and the waits for the peer's last byte.
 
-use rnic::Device;
+use rnic::{Device, wants_data};
 use verbs::{AsyncEvent, SendOp, Status, Time};
 
 use super::events::{Ending, QpEvent};
-use super::send_queue::wants_data;
 use super::state::{State, Wait};
 use super::{Failing, Qp, Shutdown};
 use crate::ddp::Header;

@@ -20,7 +20,7 @@ mod state;
 
 use std::collections::VecDeque;
 
-use rnic::{Device, ReceiveQueue};
+use rnic::{Device, ReceiveQueue, SendLimits, wants_data};
 use verbs::{
     Completion, Placed, Psn, QpInit, QpState, QpStatus, RecvWr, Rkey, SendFlags, SendOp, SendWr, Status, VerbsError,
     WcOpcode,
@@ -35,7 +35,7 @@ use receive::Receiver;
 use requests::Requests;
 use responses::Responses;
 use schedule::Cursor;
-use send_queue::{SendLimits, SendQueue, SendWqe, wants_data};
+use send_queue::{SendQueue, SendWqe};
 use state::{State, Wait};
 
 /// Numbers of the next message of each queue that this end sends to.
@@ -97,13 +97,7 @@ pub struct Qp {
 impl Qp {
     /// A queue pair that may be posted to. `receives` are those that were posted to its own queue already.
     pub fn new(attr: QpAttr, receives: ReceiveQueue) -> Self {
-        let limits = SendLimits {
-            max_wr: attr.init.max_send_wr,
-            max_sge: attr.init.max_send_sge,
-            max_inline_bytes: attr.init.max_inline_bytes,
-            max_msg_bytes: attr.max_msg_bytes,
-            sig_all: attr.init.sq_sig_all,
-        };
+        let limits = SendLimits::new(&attr.init, attr.max_msg_bytes);
         Self {
             state: State::Idle,
             wait: Wait::None,

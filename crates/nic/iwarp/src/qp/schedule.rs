@@ -3,13 +3,12 @@
 //! Messages take turns, and none is interleaved with another, because receivers need not take that (RFC 5041 section
 //! 5.2 orders segments of a stream, and siw places by it).
 
-use rnic::Device;
+use rnic::{Device, wants_data};
 use verbs::{RemoteAddr, SendFlags, SendOp, Status};
 
 use super::events::Ending;
 use super::frames::{Body, LocalFault, Plan, Sent};
 use super::responses::{Response, source};
-use super::send_queue::wants_data;
 use super::{Failing, Qp};
 use crate::ddp::{Header, Tagged, Untagged};
 use crate::limits::SEGMENT_PAYLOAD_MAX;

@@ -2,17 +2,10 @@
 
 use std::collections::VecDeque;
 
-use rnic::{KeyFault, MrTable};
-use verbs::{Access, Payload, SendFlags, SendOp, SendWr, Sge, VerbsError, WcOpcode};
+use rnic::{KeyFault, MrTable, PostedData, SendLimits, SpareData, send_opcode};
+use verbs::{Access, SendFlags, SendOp, SendWr, Sge, VerbsError, WcOpcode};
 
 use crate::transfer::Gather;
-
-/// Bytes of a send work request, owned.
-#[derive(Debug)]
-enum Data {
-    Sges(Vec<Sge>),
-    Inline(Vec<u8>),
-}
 
 /// A posted send work request.
 #[derive(Debug)]
@@ -25,40 +18,26 @@ pub(super) struct SendWqe {
     pub(super) is_done: bool,
     /// Number of its message in its queue, once it is sent; 0 before, and for tagged messages.
     pub(super) msn: u32,
-    data: Data,
-}
-
-/// Whether the peer answers an operation with data.
-pub(super) const fn wants_data(op: &SendOp) -> bool {
-    matches!(op, SendOp::Read(_) | SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. })
+    data: PostedData,
 }
 
 impl SendWqe {
     pub(super) const fn opcode(&self) -> WcOpcode {
-        match self.op {
-            SendOp::Write(_) | SendOp::WriteImm(..) => WcOpcode::Write,
-            SendOp::Read(_) => WcOpcode::Read,
-            SendOp::CmpSwap { .. } => WcOpcode::CmpSwap,
-            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-            _ => WcOpcode::Send,
-        }
+        send_opcode(&self.op)
     }
 
     /// The list of an answer's places.
     pub(super) fn sges(&self) -> &[Sge] {
-        match &self.data {
-            Data::Sges(sges) => sges,
-            Data::Inline(_) => &[],
-        }
+        self.data.sges()
     }
 
     /// Appends the places of payload bytes.
     pub(super) fn gather(&self, mrs: &MrTable, offset: u32, len: usize, out: &mut Gather) -> Result<(), KeyFault> {
         match &self.data {
-            Data::Sges(sges) => {
+            PostedData::Sges(sges) => {
                 mrs.local_ranges(sges, offset.into(), len, Access::empty(), |range| out.push_memory(range))
             }
-            Data::Inline(bytes) => {
+            PostedData::Inline(bytes) => {
                 out.push_own(bytes.get(offset as usize..).and_then(|b| b.get(..len)).ok_or(KeyFault::Bounds)?);
                 Ok(())
             }
@@ -67,30 +46,13 @@ impl SendWqe {
 
     /// Copies payload bytes out.
     pub(super) fn read(&self, mrs: &MrTable, offset: u32, dst: &mut [u8]) -> Result<(), KeyFault> {
-        match &self.data {
-            Data::Sges(sges) => mrs.gather(sges, offset.into(), dst),
-            Data::Inline(bytes) => {
-                let source = bytes.get(offset as usize..).and_then(|b| b.get(..dst.len())).ok_or(KeyFault::Bounds)?;
-                dst.copy_from_slice(source);
-                Ok(())
-            }
-        }
+        self.data.read(mrs, offset, dst)
     }
 
     /// Checks the places of an answer.
     pub(super) fn check_writable(&self, mrs: &MrTable) -> Result<(), KeyFault> {
-        mrs.check_scatter(self.sges())
+        self.data.check_writable(mrs)
     }
-}
-
-/// What a QP's sends may be.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SendLimits {
-    pub(super) max_wr: u32,
-    pub(super) max_sge: u32,
-    pub(super) max_inline_bytes: u32,
-    pub(super) max_msg_bytes: u32,
-    pub(super) sig_all: bool,
 }
 
 /// Posted and not completed sends, oldest first, each with a number that counts from the first of the QP.
@@ -100,64 +62,18 @@ pub(super) struct SendQueue {
     /// Number of the oldest.
     first: u64,
     limits: SendLimits,
-    spare_sges: Vec<Vec<Sge>>,
-    spare_inline: Vec<Vec<u8>>,
+    spare: SpareData,
 }
 
 impl SendQueue {
-    pub(super) const fn new(limits: SendLimits) -> Self {
-        Self { wqes: VecDeque::new(), first: 0, limits, spare_sges: Vec::new(), spare_inline: Vec::new() }
-    }
-
-    /// Checks a work request without posting it, and gives its length.
-    fn check(&self, wr: &SendWr<'_>) -> Result<u32, VerbsError> {
-        let too_many = |what, value: usize, max: u32| VerbsError::OutOfRange {
-            what,
-            value: value as u64,
-            min: 0,
-            max: max.into(),
-        };
-        if self.wqes.len() >= self.limits.max_wr as usize {
-            return Err(VerbsError::Full { what: "the send queue", limit: self.limits.max_wr.into() });
-        }
-        let len: u64 = match wr.payload {
-            Payload::Sges(sges) if sges.len() > self.limits.max_sge as usize => {
-                return Err(too_many("gather entries of a send", sges.len(), self.limits.max_sge));
-            }
-            Payload::Sges(sges) => sges.iter().map(|s| u64::from(s.len)).sum(),
-            Payload::Inline(bytes) if wants_data(&wr.op) => {
-                return Err(too_many("inline bytes of a request for data", bytes.len(), 0));
-            }
-            Payload::Inline(bytes) if bytes.len() > self.limits.max_inline_bytes as usize => {
-                return Err(too_many("inline bytes of a send", bytes.len(), self.limits.max_inline_bytes));
-            }
-            Payload::Inline(bytes) => bytes.len() as u64,
-        };
-        let (min, max) = match wr.op {
-            SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } => (8, 8),
-            _ => (0, u64::from(self.limits.max_msg_bytes)),
-        };
-        let allowed = u32::try_from(len).ok().filter(|_| (min..=max).contains(&len));
-        allowed.ok_or(VerbsError::OutOfRange { what: "bytes of a message", value: len, min, max })
+    pub(super) fn new(limits: SendLimits) -> Self {
+        Self { wqes: VecDeque::new(), first: 0, limits, spare: SpareData::default() }
     }
 
     /// Appends a work request.
     pub(super) fn post(&mut self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
-        let len = self.check(wr)?;
-        let data = match wr.payload {
-            Payload::Sges(sges) => {
-                let mut list = self.spare_sges.pop().unwrap_or_default();
-                list.extend_from_slice(sges);
-                Data::Sges(list)
-            }
-            Payload::Inline(bytes) => {
-                let mut copy = self.spare_inline.pop().unwrap_or_default();
-                copy.extend_from_slice(bytes);
-                Data::Inline(copy)
-            }
-        };
-        let mut flags = wr.flags;
-        flags.set(SendFlags::SIGNALED, self.limits.sig_all || flags.contains(SendFlags::SIGNALED));
+        let len = self.limits.check(wr, self.wqes.len())?;
+        let (flags, data) = (self.limits.flags(wr), self.spare.own(&wr.payload));
         self.wqes.push_back(SendWqe { wr_id: wr.wr_id, op: wr.op, flags, len, is_done: false, msn: 0, data });
         Ok(())
     }
@@ -191,16 +107,7 @@ impl SendQueue {
 
     /// Takes the list of a completed request back for later use.
     pub(super) fn recycle(&mut self, wqe: SendWqe) {
-        match wqe.data {
-            Data::Sges(mut sges) => {
-                sges.clear();
-                self.spare_sges.push(sges);
-            }
-            Data::Inline(mut bytes) => {
-                bytes.clear();
-                self.spare_inline.push(bytes);
-            }
-        }
+        self.spare.put_back(wqe.data, self.limits.max_wr);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -221,7 +128,7 @@ impl SendQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbs::{Lkey, RemoteAddr, Rkey};
+    use verbs::Payload;
 
     fn queue() -> SendQueue {
         SendQueue::new(SendLimits { max_wr: 2, max_sge: 2, max_inline_bytes: 4, max_msg_bytes: 100, sig_all: false })
@@ -229,26 +136,6 @@ mod tests {
 
     fn wr<'a>(op: SendOp, payload: Payload<'a>) -> SendWr<'a> {
         SendWr { wr_id: 1, op, payload, flags: SendFlags::empty(), dest: None }
-    }
-
-    #[test]
-    fn each_limit_is_the_last_that_is_allowed() {
-        let gather = |op, lens: &[u32]| {
-            let sges: Vec<Sge> = lens.iter().map(|len| Sge { addr: 0, len: *len, lkey: Lkey(1) }).collect();
-            queue().check(&wr(op, Payload::Sges(&sges)))
-        };
-        let inline = |op, bytes: &[u8]| queue().check(&wr(op, Payload::Inline(bytes)));
-        let refused = |what, value, min, max| Err(VerbsError::OutOfRange { what, value, min, max });
-        assert_eq!(gather(SendOp::Send, &[60, 40]), Ok(100));
-        assert_eq!(gather(SendOp::Send, &[1; 3]), refused("gather entries of a send", 3, 0, 2));
-        assert_eq!(gather(SendOp::Send, &[60, 41]), refused("bytes of a message", 101, 0, 100));
-        assert_eq!(inline(SendOp::Send, &[1; 4]), Ok(4));
-        assert_eq!(inline(SendOp::Send, &[1; 5]), refused("inline bytes of a send", 5, 0, 4));
-        let remote = RemoteAddr { addr: 0, rkey: Rkey(0) };
-        assert_eq!(inline(SendOp::Read(remote), &[1]), refused("inline bytes of a request for data", 1, 0, 0));
-        let add = SendOp::FetchAdd { remote, add: 1 };
-        assert_eq!(gather(add, &[8]), Ok(8));
-        assert_eq!(gather(add, &[9]), refused("bytes of a message", 9, 8, 8));
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod window;
 
 use std::net::{IpAddr, SocketAddr};
 
-use rnic::ReceiveQueue;
+use rnic::{ReceiveQueue, SendLimits};
 use verbs::{
     Access, AsyncEvent, Capabilities, QpInit, QpModify, QpState, QpStatus, Qpn, RecvWr, Rkey, RtrAttr, SendWr, Status,
     Time, VerbsError,
@@ -33,7 +33,7 @@ use crate::path::Inbound;
 use crate::wire::{Body, Packet, PseudoHeader};
 use requester::Requester;
 use responder::Responder;
-pub(crate) use send_queue::{Cut, SendLimits, SendQueue, SendWqe};
+pub(crate) use send_queue::{Cut, SendQueue, SendWqe};
 
 /// The other end of a connected QP.
 #[derive(Debug, Clone)]
@@ -125,13 +125,7 @@ pub(crate) struct Qp {
 
 impl Qp {
     pub(crate) fn new(qpn: Qpn, init: &QpInit, limits: &NicLimits) -> Self {
-        let send_limits = SendLimits {
-            max_wr: init.max_send_wr,
-            max_sge: init.max_send_sge,
-            max_inline_bytes: init.max_inline_bytes,
-            max_msg_bytes: limits.max_msg_bytes,
-            sig_all: init.sq_sig_all,
-        };
+        let send_limits = SendLimits::new(init, limits.max_msg_bytes);
         let receives = ReceiveQueue::new(if init.srq.is_some() { 0 } else { init.max_recv_wr }, init.max_recv_sge);
         Self {
             qpn,

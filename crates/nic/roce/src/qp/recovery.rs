@@ -191,8 +191,9 @@ impl Recovery {
 
 #[cfg(test)]
 mod tests {
-    use super::super::send_queue::{Cut, SendLimits};
+    use super::super::send_queue::Cut;
     use super::*;
+    use rnic::SendLimits;
     use verbs::{Payload, RemoteAddr, Rkey, SendFlags, SendOp, SendWr};
 
     /// A queue of so many packets, each charged 128 bytes.

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use rnic::{KeyFault, MrTable};
+use rnic::{KeyFault, MrTable, SendLimits};
 use verbs::{Capabilities, CqId, Psn, Qpn, RtsAttr, SendFlags, SendOp, SendWr, Status, Time, VerbsError};
 
 use super::Peer;
@@ -16,7 +16,7 @@ use super::credits::Credits;
 use super::flow::Flow;
 use super::recovery::Recovery;
 use super::retry::Retry;
-use super::send_queue::{Cut, SendLimits, SendQueue, SendWqe};
+use super::send_queue::{Cut, SendQueue, SendWqe};
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::limits::{FAR_PACKETS_MAX, NicLimits, SPAN_BYTES_MAX};

@@ -6,18 +6,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use rnic::{KeyFault, MrTable};
-use verbs::{Payload, SendFlags, SendOp, SendWr, Sge, VerbsError, WcOpcode};
+use rnic::{KeyFault, MrTable, PostedData, SendLimits, SpareData, send_opcode, wants_data};
+use verbs::{SendFlags, SendOp, SendWr, VerbsError, WcOpcode};
 
 use crate::limits::PACKET_CHARGE_BYTES;
 use crate::wire::wire_len;
-
-/// Bytes of a send work request, owned.
-#[derive(Debug)]
-pub(crate) enum Data {
-    Sges(Vec<Sge>),
-    Inline(Vec<u8>),
-}
 
 /// A posted send work request.
 #[derive(Debug)]
@@ -25,7 +18,7 @@ pub(crate) struct SendWqe {
     pub(crate) wr_id: u64,
     pub(crate) op: SendOp,
     pub(crate) flags: SendFlags,
-    pub(crate) data: Data,
+    data: PostedData,
     pub(crate) len: u32,
     /// Its first request packet, or the first packet of its answer (READ), counted from the first of the QP.
     pub(crate) first: u64,
@@ -47,7 +40,7 @@ impl SendWqe {
 
     /// Whether the responder answers it with data, and not by an ACK alone.
     pub(crate) const fn wants_data(&self) -> bool {
-        matches!(self.op, SendOp::Read(_) | SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. })
+        wants_data(&self.op)
     }
 
     /// Whether it takes a receive of the peer.
@@ -56,13 +49,7 @@ impl SendWqe {
     }
 
     pub(crate) const fn opcode(&self) -> WcOpcode {
-        match self.op {
-            SendOp::Write(_) | SendOp::WriteImm(..) => WcOpcode::Write,
-            SendOp::Read(_) => WcOpcode::Read,
-            SendOp::CmpSwap { .. } => WcOpcode::CmpSwap,
-            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-            _ => WcOpcode::Send,
-        }
+        send_opcode(&self.op)
     }
 
     pub(crate) const fn imm(&self) -> Option<u32> {
@@ -87,30 +74,17 @@ impl SendWqe {
 
     /// Copies payload bytes out.
     pub(crate) fn read(&self, mrs: &MrTable, offset: u32, dst: &mut [u8]) -> Result<(), KeyFault> {
-        match &self.data {
-            Data::Sges(sges) => mrs.gather(sges, offset.into(), dst),
-            Data::Inline(bytes) => {
-                let source = bytes.get(offset as usize..).and_then(|b| b.get(..dst.len())).ok_or(KeyFault::Bounds)?;
-                dst.copy_from_slice(source);
-                Ok(())
-            }
-        }
+        self.data.read(mrs, offset, dst)
     }
 
     /// Checks the landing place of an answer.
     pub(crate) fn check_writable(&self, mrs: &MrTable) -> Result<(), KeyFault> {
-        match &self.data {
-            Data::Sges(sges) => mrs.check_scatter(sges),
-            Data::Inline(_) => Err(KeyFault::Rights),
-        }
+        self.data.check_writable(mrs)
     }
 
     /// Copies bytes of an answer in.
     pub(crate) fn write(&self, mrs: &MrTable, offset: u32, src: &[u8]) -> Result<(), KeyFault> {
-        match &self.data {
-            Data::Sges(sges) => mrs.scatter(sges, offset.into(), src),
-            Data::Inline(_) => Err(KeyFault::Rights),
-        }
+        self.data.write(mrs, offset, src)
     }
 }
 
@@ -140,89 +114,25 @@ impl Cut {
     }
 }
 
-/// What a QP's sends may be.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SendLimits {
-    pub(crate) max_wr: u32,
-    pub(crate) max_sge: u32,
-    pub(crate) max_inline_bytes: u32,
-    pub(crate) max_msg_bytes: u32,
-    pub(crate) sig_all: bool,
-}
-
 /// Posted and not completed sends, oldest first.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     wqes: VecDeque<SendWqe>,
     limits: SendLimits,
-    spare_sges: Vec<Vec<Sge>>,
-    spare_inline: Vec<Vec<u8>>,
+    spare: SpareData,
     next_packet: u64,
     next_charge: u64,
 }
 
 impl SendQueue {
     pub(crate) fn new(limits: SendLimits) -> Self {
-        Self {
-            wqes: VecDeque::new(),
-            limits,
-            spare_sges: Vec::new(),
-            spare_inline: Vec::new(),
-            next_packet: 0,
-            next_charge: 0,
-        }
-    }
-
-    /// Checks a work request without posting it, and gives its length.
-    fn check(&self, wr: &SendWr<'_>) -> Result<u32, VerbsError> {
-        let too_many = |what, value: usize, max: u32| VerbsError::OutOfRange {
-            what,
-            value: value as u64,
-            min: 0,
-            max: max.into(),
-        };
-        if self.wqes.len() >= self.limits.max_wr as usize {
-            return Err(VerbsError::Full { what: "the send queue", limit: self.limits.max_wr.into() });
-        }
-        let wants_data = matches!(wr.op, SendOp::Read(_) | SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. });
-        let len: u64 = match wr.payload {
-            Payload::Sges(sges) if sges.len() > self.limits.max_sge as usize => {
-                return Err(too_many("gather entries of a send", sges.len(), self.limits.max_sge));
-            }
-            Payload::Sges(sges) => sges.iter().map(|s| u64::from(s.len)).sum(),
-            Payload::Inline(bytes) if wants_data => {
-                return Err(too_many("inline bytes of a request for data", bytes.len(), 0));
-            }
-            Payload::Inline(bytes) if bytes.len() > self.limits.max_inline_bytes as usize => {
-                return Err(too_many("inline bytes of a send", bytes.len(), self.limits.max_inline_bytes));
-            }
-            Payload::Inline(bytes) => bytes.len() as u64,
-        };
-        let (min, max) = match wr.op {
-            SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } => (8, 8),
-            _ => (0, u64::from(self.limits.max_msg_bytes)),
-        };
-        let allowed = u32::try_from(len).ok().filter(|_| (min..=max).contains(&len));
-        allowed.ok_or(VerbsError::OutOfRange { what: "bytes of a message", value: len, min, max })
+        Self { wqes: VecDeque::new(), limits, spare: SpareData::default(), next_packet: 0, next_charge: 0 }
     }
 
     /// Appends a work request.
     pub(crate) fn post(&mut self, wr: &SendWr<'_>, mtu: usize, cut: Cut) -> Result<(), VerbsError> {
-        let len = self.check(wr)?;
-        let data = match wr.payload {
-            Payload::Sges(sges) => {
-                let mut list = self.spare_sges.pop().unwrap_or_default();
-                list.extend_from_slice(sges);
-                Data::Sges(list)
-            }
-            Payload::Inline(bytes) => {
-                let mut copy = self.spare_inline.pop().unwrap_or_default();
-                copy.extend_from_slice(bytes);
-                Data::Inline(copy)
-            }
-        };
-        let mut flags = wr.flags;
-        flags.set(SendFlags::SIGNALED, self.limits.sig_all || flags.contains(SendFlags::SIGNALED));
+        let len = self.limits.check(wr, self.wqes.len())?;
+        let (flags, data) = (self.limits.flags(wr), self.spare.own(&wr.payload));
         let (segment, packets) = cut.apply(&wr.op, len, wire_len(mtu));
         let is_cut = cut == Cut::Even && packets > 1 && matches!(wr.op, SendOp::Write(_));
         let (first, charge) = (self.next_packet, self.next_charge);
@@ -276,18 +186,7 @@ impl SendQueue {
 
     /// Keeps the lists of a completed request for later ones.
     pub(crate) fn recycle(&mut self, wqe: SendWqe) {
-        let limit = self.limits.max_wr as usize;
-        match wqe.data {
-            Data::Sges(mut list) if self.spare_sges.len() < limit => {
-                list.clear();
-                self.spare_sges.push(list);
-            }
-            Data::Inline(mut bytes) if self.spare_inline.len() < limit => {
-                bytes.clear();
-                self.spare_inline.push(bytes);
-            }
-            _ => {}
-        }
+        self.spare.put_back(wqe.data, self.limits.max_wr);
     }
 
     /// Forgets everything and starts counting at zero again.
@@ -317,44 +216,5 @@ mod tests {
         }
         assert_eq!(Cut::Even.apply(&SendOp::WriteImm(to, 1), 10_000, 4096), (4096, 3), "its length is told");
         assert_eq!(Cut::Even.apply(&SendOp::Send, 10_000, 4096), (4096, 3), "only a WRITE can be several");
-    }
-
-    fn check(queue: &SendQueue, op: SendOp, payload: Payload<'_>) -> Result<u32, VerbsError> {
-        queue.check(&SendWr { wr_id: 1, op, payload, flags: SendFlags::empty(), dest: None })
-    }
-
-    fn gather(queue: &SendQueue, op: SendOp, lens: &[u32]) -> Result<u32, VerbsError> {
-        let sges: Vec<Sge> = lens.iter().map(|len| Sge { addr: 0, len: *len, lkey: verbs::Lkey(1) }).collect();
-        check(queue, op, Payload::Sges(&sges))
-    }
-
-    #[test]
-    fn each_limit_is_the_last_that_is_allowed() {
-        let limits = SendLimits { max_wr: 2, max_sge: 2, max_inline_bytes: 4, max_msg_bytes: 100, sig_all: false };
-        let mut queue = SendQueue::new(limits);
-        let send = |queue: &SendQueue, payload| check(queue, SendOp::Send, payload);
-        assert_eq!(gather(&queue, SendOp::Send, &[60, 40]), Ok(100));
-        assert_eq!(send(&queue, Payload::Inline(&[1; 4])), Ok(4));
-        let refused = |what, value, min, max| Err(VerbsError::OutOfRange { what, value, min, max });
-        assert_eq!(gather(&queue, SendOp::Send, &[1; 3]), refused("gather entries of a send", 3, 0, 2));
-        assert_eq!(send(&queue, Payload::Inline(&[1; 5])), refused("inline bytes of a send", 5, 0, 4));
-        assert_eq!(gather(&queue, SendOp::Send, &[60, 41]), refused("bytes of a message", 101, 0, 100));
-        let from = RemoteAddr { addr: 0, rkey: Rkey(0) };
-        let inline = refused("inline bytes of a request for data", 1, 0, 0);
-        assert_eq!(check(&queue, SendOp::Read(from), Payload::Inline(&[1])), inline);
-        let add = SendOp::FetchAdd { remote: from, add: 1 };
-        assert_eq!(gather(&queue, add, &[8]), Ok(8));
-        assert_eq!(gather(&queue, add, &[9]), refused("bytes of a message", 9, 8, 8));
-        for _ in 0..2 {
-            let wr = SendWr {
-                wr_id: 1,
-                op: SendOp::Send,
-                payload: Payload::Sges(&[]),
-                flags: SendFlags::empty(),
-                dest: None,
-            };
-            queue.post(&wr, 256, Cut::Mtu).expect("room");
-        }
-        assert_eq!(send(&queue, Payload::Sges(&[])), Err(VerbsError::Full { what: "the send queue", limit: 2 }));
     }
 }

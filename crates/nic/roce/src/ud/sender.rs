@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use rnic::SendLimits;
 use verbs::{
     Completion, CqId, Payload, Placed, Psn, Qkey, QpInit, Qpn, SendFlags, SendOp, SendWr, Status, VerbsError, WcOpcode,
 };
@@ -9,7 +10,7 @@ use verbs::{
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::path::Path;
-use crate::qp::{Cut, SendLimits, SendQueue, SendWqe};
+use crate::qp::{Cut, SendQueue, SendWqe};
 use crate::wire::{Bth, DEFAULT_PKEY, Deth, Header, Opcode, pad_field, wire_len};
 
 /// A queue key with this bit stands for the sending QP's own (IBTA 10.2.5).
@@ -37,13 +38,7 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn new(qpn: Qpn, init: &QpInit, mtu_bytes: usize) -> Self {
-        let limits = SendLimits {
-            max_wr: init.max_send_wr,
-            max_sge: init.max_send_sge,
-            max_inline_bytes: init.max_inline_bytes,
-            max_msg_bytes: wire_len(mtu_bytes),
-            sig_all: init.sq_sig_all,
-        };
+        let limits = SendLimits::new(init, wire_len(mtu_bytes));
         Self {
             qpn,
             cq: init.send_cq,
