@@ -12,6 +12,7 @@ mod inspect;
 mod peer;
 mod place;
 mod reason;
+mod region;
 mod unix;
 
 pub use app::*;
@@ -20,6 +21,7 @@ pub use inspect::*;
 pub use peer::*;
 pub use place::*;
 pub use reason::*;
+pub use region::*;
 pub use unix::*;
 
 /// Version of the application protocol of this build.

@@ -20,10 +20,12 @@ use std::sync::Arc;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+mod atomic;
 mod word;
 
 use crate::fault::Watched;
 
+pub use atomic::AtomicOp;
 pub(crate) use word::Row64;
 pub use word::{Word32, Word64};
 

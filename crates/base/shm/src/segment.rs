@@ -10,6 +10,10 @@ use rustix::io::{Errno, FdFlags};
 
 use crate::Region;
 
+mod region_memory;
+
+pub use region_memory::RegionMemory;
+
 /// Filesystem of memfds without huge pages, as `statfs` names it.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// Filesystem of memfds with huge pages.
@@ -66,7 +70,7 @@ impl Segment {
     /// /proc/PID/maps.
     pub fn create(name: &str, len: u64, sharing: Sharing) -> Result<Self, SegmentError> {
         let (bytes, mapped) = mappable(len)?;
-        let fd = memfd(name)?;
+        let fd = memfd(name, MemfdFlags::empty())?;
         rustix::fs::ftruncate(&fd, bytes).map_err(os("ftruncate"))?;
         let region =
             Region::map_shared(fd.as_fd(), mapped, true).map_err(|source| SegmentError::Os { call: "mmap", source })?;
@@ -126,8 +130,8 @@ fn mappable(len: u64) -> Result<(u64, usize), SegmentError> {
         .ok_or_else(|| SegmentError::Refused(format!("a segment cannot have {len} bytes")))
 }
 
-fn memfd(name: &str) -> Result<OwnedFd, SegmentError> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+fn memfd(name: &str, kind: MemfdFlags) -> Result<OwnedFd, SegmentError> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind;
     // Hosts with vm.memfd_noexec=2 demand NOEXEC_SEAL, kernels before 6.3 do not know it.
     match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),

@@ -1,0 +1,104 @@
+//! The memory of a region: a sealed memfd that one daemon makes and programs of its host map.
+//!
+//! Owns who may map it writable: a program that got a descriptor for reading cannot make one for writing of it.
+
+use std::fs::Permissions;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+
+use rustix::fs::{FallocateFlags, FileType, MemfdFlags, Mode, OFlags};
+use rustix::io::FdFlags;
+
+use super::{FIXED_SIZE, HUGETLBFS_MAGIC, SegmentError, TMPFS_MAGIC, mappable, memfd, os};
+use crate::Region;
+
+/// Smallest unit of a memfd of huge pages: the default size of x86-64 and AArch64.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+/// Its maker may read it; nobody may open it for writing again.
+const MODE: u32 = 0o400;
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct RegionMemory {
+    fd: OwnedFd,
+    bytes: u64,
+    /// Bytes of a mapping of it.
+    mapped: u64,
+}
+
+impl RegionMemory {
+    /// Makes the memory of a region of `bytes` bytes, all zero. Of huge pages all memory is taken at once, and an error
+    /// of the call `fallocate` means that there is not enough. So it is where the system promises only memory that it
+    /// has ([`crate::overcommit_is_strict`]); elsewhere a page comes when it is touched.
+    pub fn create(bytes: u64, huge_pages: bool) -> Result<Self, SegmentError> {
+        let (mut size, _) = mappable(bytes)?;
+        let mut kind = MemfdFlags::empty();
+        if huge_pages {
+            kind = MemfdFlags::HUGETLB;
+            let rounded = size.checked_next_multiple_of(HUGE_PAGE_BYTES).filter(|&size| i64::try_from(size).is_ok());
+            size = rounded.ok_or_else(|| SegmentError::Refused(format!("a region cannot have {bytes} bytes")))?;
+        }
+        let fd = memfd("raas-region", kind)?;
+        rustix::fs::ftruncate(&fd, size).map_err(os("ftruncate"))?;
+        if huge_pages || crate::overcommit_is_strict() {
+            rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, size).map_err(os("fallocate"))?;
+        }
+        rustix::fs::fcntl_add_seals(&fd, FIXED_SIZE).map_err(os("fcntl(F_ADD_SEALS)"))?;
+        rustix::fs::fchmod(&fd, Mode::from_raw_mode(Permissions::from_mode(MODE).mode())).map_err(os("fchmod"))?;
+        Ok(Self { fd, bytes, mapped: if huge_pages { size } else { bytes } })
+    }
+
+    /// The region's size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A descriptor for a program that may write.
+    pub fn writable_fd(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+
+    /// A descriptor for a program that may only read. It shows the same memory, and neither it nor a copy of it, opened
+    /// again, can be mapped for writing, except by root.
+    pub fn read_only_fd(&self) -> io::Result<OwnedFd> {
+        let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// Maps it for reading and writing, for the daemon's own device.
+    pub fn map(&self) -> Result<Region, SegmentError> {
+        map(&self.fd, self.mapped, true)
+    }
+
+    /// Checks a descriptor that a daemon sent, and maps it. It must be a memfd, of huge pages or not, of at least
+    /// `bytes` bytes, and sealed against another size. What comes out has `bytes` bytes, or all of the memfd's if it is
+    /// of huge pages: only whole ones can be mapped.
+    pub fn accept(fd: OwnedFd, bytes: u64, writable: bool) -> Result<Region, SegmentError> {
+        rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(os("fcntl(F_SETFD)"))?;
+        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(os("fcntl(F_GET_SEALS)"))?;
+        if !seals.contains(FIXED_SIZE) {
+            return Err(SegmentError::Refused(format!("seals missing: {:?}", FIXED_SIZE - seals)));
+        }
+        let stat = rustix::fs::fstat(&fd).map_err(os("fstat"))?;
+        let filesystem = rustix::fs::fstatfs(&fd).map_err(os("fstatfs"))?.f_type.cast_unsigned();
+        let is_memfd = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+            && matches!(filesystem, TMPFS_MAGIC | HUGETLBFS_MAGIC);
+        if !is_memfd {
+            return Err(SegmentError::Refused("not a memfd".into()));
+        }
+        let is_long_enough = u64::try_from(stat.st_size).is_ok_and(|size| size >= bytes);
+        if bytes == 0 || !is_long_enough {
+            let words = format!("it has {} bytes, the message said {bytes}", stat.st_size);
+            return Err(SegmentError::Refused(words));
+        }
+        let size = u64::try_from(stat.st_size).unwrap_or(bytes);
+        map(&fd, if filesystem == HUGETLBFS_MAGIC { size } else { bytes }, writable)
+    }
+}
+
+fn map(fd: &OwnedFd, bytes: u64, writable: bool) -> Result<Region, SegmentError> {
+    mappable(bytes)?;
+    let len = usize::try_from(bytes).map_err(|_| SegmentError::Refused(format!("{bytes} bytes cannot be mapped")))?;
+    Region::map_shared(fd.as_fd(), len, writable).map_err(|source| SegmentError::Os { call: "mmap", source })
+}

@@ -1,0 +1,172 @@
+//! The memory of regions: who may write it, atomics between processes, words that are never torn.
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proptest::prelude::*;
+use rustix::fs::{Mode, OFlags};
+use shm::{AtomicOp, Region, RegionError, RegionMemory, SegmentError};
+
+#[test]
+fn two_programs_share_it_and_a_reader_cannot_write() {
+    let memory = RegionMemory::create(10_000, false).unwrap();
+    let writer = RegionMemory::accept(memory.writable_fd().unwrap(), 10_000, true).unwrap();
+    let reader = RegionMemory::accept(memory.read_only_fd().unwrap(), 10_000, false).unwrap();
+    assert_eq!((writer.len(), reader.len(), memory.bytes()), (10_000, 10_000, 10_000));
+    writer.write_whole_words(9_990, b"ten bytes!").unwrap();
+    let mut got = [0; 10];
+    reader.read_whole_words(9_990, &mut got).unwrap();
+    assert_eq!(&got, b"ten bytes!");
+    assert_eq!(reader.write_whole_words(0, &[1]), Err(RegionError::ReadOnly));
+    assert_eq!(reader.atomic64(0, AtomicOp::Add(1)), Err(RegionError::ReadOnly));
+    // The kernel, too, maps no such descriptor for writing.
+    let refused = RegionMemory::accept(memory.read_only_fd().unwrap(), 10_000, true);
+    assert!(matches!(refused, Err(SegmentError::Os { call: "mmap", .. })), "{refused:?}");
+}
+
+#[test]
+fn a_descriptor_for_reading_cannot_be_opened_again_for_writing() {
+    if !rustix::process::geteuid().is_root() {
+        return reopen(&RegionMemory::create(4096, false).unwrap());
+    }
+    // Root may open anything; so the thread becomes another user, as the program of another user is.
+    let memory = RegionMemory::create(4096, false).unwrap();
+    let own = memory.read_only_fd().unwrap();
+    std::thread::scope(|scope| {
+        let as_other = scope.spawn(|| {
+            let uid = rustix::process::Uid::from_raw(4001);
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            let path = format!("/proc/self/fd/{}", own.as_raw_fd());
+            rustix::fs::open(path, OFlags::RDWR, Mode::empty()).unwrap_err()
+        });
+        assert_eq!(as_other.join().unwrap(), rustix::io::Errno::ACCESS);
+    });
+}
+
+fn reopen(memory: &RegionMemory) {
+    let fd = memory.read_only_fd().unwrap();
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    assert_eq!(rustix::fs::open(path, OFlags::RDWR, Mode::empty()).unwrap_err(), rustix::io::Errno::ACCESS);
+}
+
+#[test]
+fn descriptors_that_are_no_regions_are_refused() {
+    let file = tempfile();
+    assert!(RegionMemory::accept(file, 4096, true).is_err());
+    let memory = RegionMemory::create(4096, false).unwrap();
+    let short = RegionMemory::accept(memory.writable_fd().unwrap(), 4097, true).unwrap_err();
+    assert!(short.to_string().contains("4096") && short.to_string().contains("4097"), "{short}");
+    assert!(RegionMemory::accept(memory.writable_fd().unwrap(), 0, true).is_err());
+    let unsealed = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&unsealed, 4096).unwrap();
+    assert!(RegionMemory::accept(unsealed, 4096, true).unwrap_err().to_string().contains("seals"));
+    for bytes in [0, u64::MAX, 1 << 63] {
+        assert!(RegionMemory::create(bytes, false).is_err(), "{bytes}");
+        assert!(RegionMemory::create(bytes, true).is_err(), "{bytes} of huge pages");
+    }
+}
+
+/// Whether the system has huge pages decides what is to be seen; either way it must be an answer.
+#[test]
+fn huge_pages_are_there_or_refused() {
+    let free = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let free = free.lines().find_map(|l| l.strip_prefix("HugePages_Free:")).map_or(0, |n| n.trim().parse().unwrap());
+    match RegionMemory::create(5000, true) {
+        Ok(memory) => {
+            let region = memory.map().unwrap();
+            region.write(4990, &[7; 10]).unwrap();
+            let other = RegionMemory::accept(memory.writable_fd().unwrap(), 5000, true).unwrap();
+            let mut got = [0; 10];
+            other.read(4990, &mut got).unwrap();
+            assert_eq!(got, [7; 10]);
+        }
+        Err(e) => assert!(free == 0, "{e}, with {free} huge pages free"),
+    }
+}
+
+fn tempfile() -> std::os::fd::OwnedFd {
+    let dir = std::env::temp_dir();
+    rustix::fs::open(dir, OFlags::RDWR | OFlags::TMPFILE, Mode::from_raw_mode(0o600)).unwrap()
+}
+
+#[test]
+fn atomics_do_what_their_model_says_and_check_first() {
+    let region = Region::anonymous(20).unwrap();
+    let ops = [
+        AtomicOp::Add(u64::MAX),
+        AtomicOp::Swap(12),
+        AtomicOp::CompareSwap { expected: 12, new: 77 },
+        AtomicOp::CompareSwap { expected: 12, new: 78 },
+        AtomicOp::Or(0xf00),
+        AtomicOp::And(0xff),
+        AtomicOp::Xor(0x5a),
+        AtomicOp::Min(100),
+        AtomicOp::Min(5),
+        AtomicOp::Max(3),
+        AtomicOp::Max(1 << 63),
+        AtomicOp::Min(1 << 62),
+    ];
+    let mut value = 0;
+    for op in ops {
+        assert_eq!(region.atomic64(8, op), Ok(value), "{op:?}");
+        value = op.apply(value);
+        assert_eq!(region.word64(8).unwrap().load(Ordering::SeqCst), value, "{op:?}");
+    }
+    for offset in [1, 4, 7, 12] {
+        let refused = region.atomic64(offset, AtomicOp::Add(1));
+        assert_eq!(refused, Err(RegionError::Misaligned { offset, align: 8 }));
+    }
+    for offset in [16, 24, u64::MAX - 7] {
+        let refused = region.atomic64(offset, AtomicOp::Add(1));
+        assert!(matches!(refused, Err(RegionError::OutOfBounds { .. })), "{refused:?}");
+    }
+}
+
+/// Long copies in both directions, at offsets that are not those of the words: each aligned word is as one store left
+/// it.
+#[test]
+fn words_are_never_torn() {
+    let region = Region::anonymous(4096).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..2u8 {
+            let (region, done) = (&region, &done);
+            scope.spawn(move || {
+                let mut value = thread;
+                while !done.load(Ordering::Relaxed) {
+                    value = value.wrapping_add(2);
+                    region.write_whole_words(0, &[value; 4096]).unwrap();
+                }
+            });
+        }
+        let mut got = [0; 4090];
+        for _ in 0..20_000 {
+            region.read_whole_words(3, &mut got).unwrap();
+            let torn = got[5..].chunks_exact(8).position(|word| word.iter().any(|b| *b != word[0]));
+            if torn.is_some() {
+                done.store(true, Ordering::Relaxed);
+            }
+            assert_eq!(torn, None);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
+
+    #[test]
+    fn whole_words_move_the_same_bytes_as_plain_copies(
+        offset in 0u64..300,
+        bytes in proptest::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let (one, other) = (Region::anonymous(257).unwrap(), Region::anonymous(257).unwrap());
+        prop_assert_eq!(one.write(offset, &bytes), other.write_whole_words(offset, &bytes));
+        let (mut a, mut b) = (vec![0; 257], vec![1; 257]);
+        one.read(0, &mut a).unwrap();
+        other.read_whole_words(0, &mut b).unwrap();
+        prop_assert_eq!(a, b);
+        let (mut a, mut b) = (vec![0; bytes.len()], vec![0; bytes.len()]);
+        prop_assert_eq!(one.read(offset, &mut a), other.read_whole_words(offset, &mut b));
+        prop_assert_eq!(a, b);
+    }
+}
