@@ -254,7 +254,8 @@ pub enum ChunkKind {
 /// From daemon to client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// The client is attached. Descriptors: session segment, engine page, wake socket (none for an inspector).
+    /// The client is attached. Descriptors: session segment, engine page, and a wake socket for each engine (none for an
+    /// inspector). An engine listens at its own; news for the client come over the first.
     Welcome {
         /// [`crate::APP_VERSION`] of the daemon.
         version: u32,
@@ -264,6 +265,8 @@ pub enum Reply {
         session: u64,
         /// Slots of the session segment.
         slots: u32,
+        /// Engines of the daemon, which have ranges of these slots.
+        engines: u32,
         /// Bytes of the session segment.
         session_bytes: u64,
         /// Bytes of the engine page.

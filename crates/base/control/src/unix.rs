@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 
 use crate::{FRAME_BYTES_MAX, FrameError, decode, encode};
 
-/// Descriptors in one message at most.
-pub const FDS_MAX: usize = 4;
+/// Descriptors in one message at most: a Welcome with the wake sockets of sixteen engines.
+pub const FDS_MAX: usize = 18;
 
 /// A message could not be sent or received.
 #[derive(Debug, thiserror::Error)]

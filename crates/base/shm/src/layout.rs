@@ -16,7 +16,7 @@ mod tests;
 pub use engine_page::EnginePage;
 pub use header::OwnerWords;
 pub use pair::{Pair, PairWords};
-pub use session::Session;
+pub use session::{Session, SlotPlace};
 
 /// Layout version of this build.
 pub const LAYOUT_VERSION: u32 = 3;

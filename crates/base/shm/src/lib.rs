@@ -45,8 +45,8 @@ pub use fault::{refill as refill_fault_reserve, survive_faults, survived_faults}
 pub use flags::{app_flag, engine_flag, owner_flag, slot_state, waiting};
 #[cfg(feature = "fork-tests")]
 pub use forking::run_in_fork;
-pub use layout::{EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, Session};
-pub use limits::{RING_BYTES_MAX, RING_BYTES_MIN, round_ring_bytes};
+pub use layout::{EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, Session, SlotPlace};
+pub use limits::{ENGINES_MAX, RING_BYTES_MAX, RING_BYTES_MIN, SessionShape, round_ring_bytes};
 pub use overcommit::overcommit_is_strict;
 pub use process_word::ProcessWord;
 pub use ready::ReadyFd;

@@ -83,8 +83,8 @@ fn application(fds: Vec<OwnedFd>) {
     slot.app_owner_pid.store(std::process::id(), Ordering::Relaxed);
     let mut writer = RingWriter::new(shared.tx, slot.tx_tail, slot.tx_head, 0).unwrap();
     let mut reader = RingReader::new(shared.rx, slot.rx_tail, slot.rx_head, 0).unwrap();
-    let (a2e, mut e2a) = (shared.session.a2e(), shared.session.e2a());
-    let (asleep, engine_asleep) = (shared.session.app_sleep(), shared.page.engine_sleep());
+    let (a2e, mut e2a) = (shared.session.a2e(0), shared.session.e2a());
+    let (asleep, engine_asleep) = (shared.session.app_sleep(), shared.page.engine_sleep(0));
     let mut backoff = Backoff::new(3);
     let (mut sent, mut received) = (0, 0);
     let (mut buffer, mut slots) = ([0; 1000], Vec::new());
@@ -128,8 +128,8 @@ fn engine(shared: &Shared) -> u64 {
     let slot = shared.session.slot(SLOT);
     let mut reader = RingReader::new(shared.tx.clone(), slot.tx_tail, slot.tx_head, 0).unwrap();
     let mut writer = RingWriter::new(shared.rx.clone(), slot.rx_tail, slot.rx_head, 0).unwrap();
-    let (mut a2e, e2a) = (shared.session.a2e(), shared.session.e2a());
-    let (asleep, app_asleep) = (shared.page.engine_sleep(), shared.session.app_sleep());
+    let (mut a2e, e2a) = (shared.session.a2e(0), shared.session.e2a());
+    let (asleep, app_asleep) = (shared.page.engine_sleep(0), shared.session.app_sleep());
     let mut backoff = Backoff::new(3);
     let (mut buffer, mut slots, mut total) = ([0; 700], Vec::new(), 0);
     loop {

@@ -1,4 +1,4 @@
-//! The daemon of this host as every connection of a session knows it: whether it is there, and how its engine is woken.
+//! The daemon of this host as every connection of a session knows it: whether it is there, and how its engines are woken.
 //!
 //! Owns which slots of the session are in use. It must never wait for the daemon.
 
@@ -11,7 +11,7 @@ use shm::WakeSocket;
 
 use crate::Life;
 
-/// How the engine is woken from its sleep. It must not wait.
+/// How an engine is woken from its sleep. It must not wait.
 pub trait Wake: fmt::Debug + Send + Sync {
     /// Wakes it. An error means that it is gone.
     fn wake(&self) -> io::Result<()>;
@@ -27,13 +27,14 @@ impl Wake for WakeSocket {
 #[derive(Debug)]
 pub struct Daemon {
     life: Arc<Life>,
-    wake: Arc<dyn Wake>,
+    /// By engine.
+    wakes: Vec<Arc<dyn Wake>>,
     slots: Box<[AtomicBool]>,
 }
 
 impl Daemon {
-    pub(crate) fn new(life: Life, wake: Arc<dyn Wake>, slots: u32) -> Self {
-        Self { life: Arc::new(life), wake, slots: (0..slots).map(|_| AtomicBool::new(false)).collect() }
+    pub(crate) fn new(life: Life, wakes: Vec<Arc<dyn Wake>>, slots: u32) -> Self {
+        Self { life: Arc::new(life), wakes, slots: (0..slots).map(|_| AtomicBool::new(false)).collect() }
     }
 
     /// Whether the session stands.
@@ -42,10 +43,10 @@ impl Daemon {
         &self.life
     }
 
-    /// Wakes the engine, which was seen asleep.
+    /// Wakes an engine, which was seen asleep.
     #[cold]
-    pub(crate) fn wake(&self) {
-        if self.wake.wake().is_err() {
+    pub(crate) fn wake(&self, engine: u32) {
+        if self.wakes.get(engine as usize).is_some_and(|wake| wake.wake().is_err()) {
             self.life.lose(control::Reason::DaemonLost);
         }
     }

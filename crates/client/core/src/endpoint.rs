@@ -239,7 +239,7 @@ impl Endpoint {
         self.check_fork()?;
         if let Link::Lane(end) = &self.link {
             end.set_peer_timeout(ms);
-            self.wake_engine(end.ring());
+            self.wake_engine(end, end.ring());
         }
         Ok(())
     }
@@ -281,9 +281,9 @@ impl Endpoint {
     // ---- telling the other side
 
     #[inline]
-    fn wake_engine(&self, is_asleep: bool) {
+    fn wake_engine(&self, end: &LaneEnd, is_asleep: bool) {
         if is_asleep {
-            self.daemon.wake();
+            self.daemon.wake(end.engine());
         }
     }
 
@@ -292,7 +292,7 @@ impl Endpoint {
     pub(crate) fn tell_written(&self) {
         match &self.link {
             Link::Pair(end) => end.wake(Side::Read.bit()),
-            Link::Lane(end) => self.wake_engine(end.ring()),
+            Link::Lane(end) => self.wake_engine(end, end.ring()),
         }
     }
 
@@ -301,14 +301,14 @@ impl Endpoint {
         match &self.link {
             Link::Pair(end) => end.wake(Side::Write.bit()),
             Link::Lane(end) if end.is_datagram() => {}
-            Link::Lane(end) => self.wake_engine(end.ring()),
+            Link::Lane(end) => self.wake_engine(end, end.ring()),
         }
     }
 
     /// The end was read: the engine may finish the connection. A peer process needs no such word.
     pub(crate) fn tell_end(&self) {
         if let Link::Lane(end) = &self.link {
-            self.wake_engine(end.ring());
+            self.wake_engine(end, end.ring());
         }
     }
 
@@ -326,7 +326,7 @@ impl Endpoint {
             Link::Pair(end) => end.raise(flags),
             Link::Lane(end) => {
                 end.raise(flags);
-                self.wake_engine(end.ring());
+                self.wake_engine(end, end.ring());
             }
         }
     }
@@ -394,7 +394,7 @@ impl Endpoint {
         match &self.link {
             Link::Lane(end) => {
                 self.daemon.free_slot(end.slot());
-                self.wake_engine(end.close(abort.is_some()));
+                self.wake_engine(end, end.close(abort.is_some()));
             }
             Link::Pair(end) => end.close(abort),
         }

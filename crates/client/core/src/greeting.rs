@@ -7,9 +7,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use control::{APP_VERSION, Reply, Request, Role};
-use shm::{EnginePage, LAYOUT_VERSION, Segment, Sharing, WakeSocket};
+use shm::{ENGINES_MAX, EnginePage, LAYOUT_VERSION, Segment, SessionShape, Sharing, WakeSocket};
 
-use crate::{SessionFault, SessionMemory};
+use crate::{EngineEnd, SessionFault, SessionMemory};
 
 /// The first exchange. The caller sends [`Greeting::hello`] over a fresh control socket, waits as it likes for one
 /// message, and hands it in.
@@ -37,7 +37,8 @@ pub struct Attached {
 pub struct Given {
     /// For [`crate::Session::new`].
     pub memory: SessionMemory,
-    /// Readable when the engine has news while this process sleeps; drained by the caller.
+    /// Readable when an engine has news while this process sleeps; drained by the caller. All engines write to the one
+    /// of engine 0.
     pub wake: Arc<WakeSocket>,
 }
 
@@ -59,9 +60,10 @@ impl Greeting {
             Reply::Welcome { version, release, .. } if version != APP_VERSION => {
                 Err(SessionFault::Version { version, layout: LAYOUT_VERSION, release })
             }
-            Reply::Welcome { release, session, slots, session_bytes, engine_page_bytes, addresses, .. } => {
+            Reply::Welcome { release, session, slots, engines, session_bytes, engine_page_bytes, addresses, .. } => {
+                let shape = SessionShape { slots, engines };
                 let given = match self.role {
-                    Role::Application => Some(given(fds, slots, session_bytes, engine_page_bytes)?),
+                    Role::Application => Some(given(fds, shape, session_bytes, engine_page_bytes)?),
                     Role::Inspector => None,
                 };
                 Ok(Attached { release, number: session, addresses, session: given })
@@ -77,20 +79,38 @@ impl Greeting {
     }
 }
 
-fn given(fds: Vec<OwnedFd>, slots: u32, session_bytes: u64, page_bytes: u64) -> Result<Given, SessionFault> {
+fn given(
+    fds: Vec<OwnedFd>,
+    shape: SessionShape,
+    session_bytes: u64,
+    page_bytes: u64,
+) -> Result<Given, SessionFault> {
     let refused = |e: &dyn std::fmt::Display| SessionFault::Protocol(format!("session memory: {e}"));
-    let Ok([segment, page, wake]) = <[OwnedFd; 3]>::try_from(fds) else {
-        return Err(SessionFault::Protocol("Welcome without its three descriptors".into()));
+    let engines = shape.engines;
+    let expected = 2 + engines as usize;
+    let mut rest = fds.into_iter();
+    let (Some(segment), Some(page), true) = (rest.next(), rest.next(), rest.len() + 2 == expected) else {
+        return Err(SessionFault::Protocol(format!("Welcome of {engines} engines without its {expected} descriptors")));
     };
+    if !(1..=ENGINES_MAX).contains(&engines) {
+        return Err(SessionFault::Protocol(format!("a daemon with {engines} engines; at most {ENGINES_MAX} can be")));
+    }
     let segment = Segment::accept(segment, session_bytes, Sharing::ReadWrite).map_err(|e| refused(&e))?;
-    let session = shm::Session::open(segment.into_region(), slots).map_err(|e| refused(&e))?;
+    let session = shm::Session::open(segment.into_region(), shape).map_err(|e| refused(&e))?;
     let page = Segment::accept(page, page_bytes, Sharing::PeerReadOnly).map_err(|e| refused(&e))?;
     let page = EnginePage::open(page.into_region()).map_err(|e| refused(&e))?;
-    let wake = Arc::new(WakeSocket::from_fd(wake).map_err(|e| SessionFault::os("wake socket", &e))?);
+    let wakes = rest.map(|fd| WakeSocket::from_fd(fd).map(Arc::new)).collect::<Result<Vec<_>, _>>();
+    let wakes = wakes.map_err(|e| SessionFault::os("wake socket", &e))?;
+    let end = |(wake, engine): (&Arc<WakeSocket>, u32)| EngineEnd {
+        sleep: page.engine_sleep(engine),
+        wake: Arc::clone(wake) as _,
+    };
+    let Some(wake) = wakes.first().cloned() else {
+        return Err(SessionFault::Protocol("Welcome without a wake socket".into()));
+    };
     let memory = SessionMemory {
         session,
-        engine_sleep: page.engine_sleep(),
-        wake: Arc::clone(&wake) as _,
+        engines: wakes.iter().zip(0..).map(end).collect(),
         // Where the kernel cannot make this process pass the daemon's barrier its rings keep their pages.
         can_rest: shm::join_rest_barrier(),
     };
@@ -114,6 +134,7 @@ mod tests {
             release: "9.9".into(),
             session: 7,
             slots: 64,
+            engines: 1,
             session_bytes: 0,
             engine_page_bytes: 0,
             addresses: Vec::new(),

@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 
 use control::Reason;
-use shm::{Doorbell, RingMemory, RingReader, RingWriter, SlotWords, Word32, app_flag, engine_flag};
+use shm::{RingMemory, RingReader, RingWriter, SlotPlace, SlotWords, Word32, app_flag, engine_flag};
 
 use crate::End;
 use crate::side::{Side, failure};
@@ -32,7 +32,8 @@ pub(crate) struct LaneRings {
 pub(crate) struct LaneEnd {
     slot: u32,
     words: SlotWords,
-    a2e: Doorbell,
+    /// The engine's doorbell.
+    bell: SlotPlace,
     engine_sleep: Word32,
     /// The slot is a datagram socket's: the engine looks for room when it has something to put there.
     is_datagram: bool,
@@ -50,13 +51,12 @@ impl LaneEnd {
     /// Takes the slot for a new connection: both cursors at 0, then the generation, which makes them count. `can_rest`:
     /// the kernel makes this process pass the daemon's barrier, so its rings may give pages back.
     pub(crate) fn open(
-        session: &shm::Session,
-        engine_sleep: Word32,
+        words: SlotWords,
+        (bell, engine_sleep): (SlotPlace, Word32),
         place: SlotUse,
         rings: LaneRings,
         can_rest: bool,
     ) -> Result<OpenedLane, shm::RegionError> {
-        let words = session.slot(place.slot);
         words.app_flags.store(0, Ordering::Relaxed);
         words.app_wait.store(0, Ordering::Relaxed);
         words.peer_timeout_ms.store(0, Ordering::Relaxed);
@@ -68,7 +68,7 @@ impl LaneEnd {
         let writer = RingWriter::growing_when_told(tx, first_bytes, sent, 0)?;
         let writer = if can_rest { writer.may_rest(&words)? } else { writer };
         words.app_generation.store(place.generation, Ordering::Release);
-        let end = Self { slot: place.slot, words, a2e: session.a2e(), engine_sleep, is_datagram: false };
+        let end = Self { slot: place.slot, words, bell, engine_sleep, is_datagram: false };
         Ok(OpenedLane { end, reader, writer })
     }
 
@@ -86,7 +86,9 @@ impl LaneEnd {
         words.rx_head.store(0, Ordering::Relaxed);
         words.app_flags.store(flags, Ordering::Relaxed);
         words.app_generation.store(generation, Ordering::Release);
-        session.a2e().ring(slot);
+        if let Some(place) = session.place_of(slot) {
+            place.ring();
+        }
     }
 
     pub(crate) fn slot(&self) -> u32 {
@@ -145,10 +147,15 @@ impl LaneEnd {
         self.words.epoch.load(Ordering::Acquire)
     }
 
+    /// The engine that carries the connection.
+    pub(crate) fn engine(&self) -> u32 {
+        self.bell.engine
+    }
+
     /// Tells the engine that the slot changed. True: it sleeps and must be woken.
     #[inline]
     pub(crate) fn ring(&self) -> bool {
-        self.a2e.mark(self.slot) && self.a2e.must_wake(&self.engine_sleep)
+        self.bell.a2e.mark(self.bell.in_range) && self.bell.a2e.must_wake(&self.engine_sleep)
     }
 
     /// Bytes that the engine has not taken out of the transmit ring yet, of `written` in all.

@@ -65,6 +65,6 @@ pub use life::Life;
 pub use pair_socket::{PairSocket, Woken};
 pub use readiness::Readiness;
 pub use rx::Rx;
-pub use session::{News, Outgoing, Session, SessionMemory};
+pub use session::{EngineEnd, News, Outgoing, Session, SessionMemory};
 pub use side::{End, Side};
 pub use tx::{Reserved, Tx};

@@ -35,12 +35,19 @@ const PAIRS_MAX: usize = 65_536;
 pub struct SessionMemory {
     /// The session segment.
     pub session: shm::Session,
-    /// The engine's word that says that it sleeps.
-    pub engine_sleep: Word32,
-    /// How the engine is woken.
-    pub wake: Arc<dyn Wake>,
+    /// The daemon's engines, as many as the segment is for.
+    pub engines: Vec<EngineEnd>,
     /// Whether rings may give pages back while they rest: this process has joined [`shm::join_rest_barrier`].
     pub can_rest: bool,
+}
+
+/// One engine of the daemon, as this process sees it.
+#[derive(Debug, Clone)]
+pub struct EngineEnd {
+    /// The engine's word that says that it sleeps.
+    pub sleep: Word32,
+    /// How it is woken.
+    pub wake: Arc<dyn Wake>,
 }
 
 /// What a message of the daemon changed, for the caller that waits for it.
@@ -95,7 +102,8 @@ impl Session {
     /// A session of this process.
     pub fn new(memory: SessionMemory) -> Result<Self, SessionFault> {
         let life = Life::new().map_err(|e| SessionFault::os("memory that is empty after fork", &e))?;
-        let daemon = Arc::new(Daemon::new(life, Arc::clone(&memory.wake), memory.session.slots()));
+        let wakes = memory.engines.iter().map(|engine| Arc::clone(&engine.wake)).collect();
+        let daemon = Arc::new(Daemon::new(life, wakes, memory.session.slots()));
         Ok(Self {
             daemon,
             memory,
@@ -382,9 +390,10 @@ impl Session {
         };
         let wrong = |what: &str| Failed::Protocol(format!("{}: {what}", describe(described)));
         let session = &self.memory.session;
-        if slot >= session.slots() {
+        let whose = session.place_of(slot).and_then(|place| Some((self.memory.engines.get(place.engine as usize)?, place)));
+        let Some((engine, whose)) = whose else {
             return Err(wrong(&format!("slot {slot} of {}", session.slots())));
-        }
+        };
         if !is_ring_size(ring_bytes) || !is_ring_size(grown_bytes) || grown_bytes < ring_bytes {
             return Err(wrong(&format!("ring of {ring_bytes} bytes that grows to {grown_bytes}")));
         }
@@ -396,7 +405,7 @@ impl Session {
             let rx = self.lane_ring(rx_chunk, ChunkKind::Rx, rx_offset, grown_bytes)?;
             let place = SlotUse { slot, generation, pid: self.daemon.life().owner() };
             let rings = LaneRings { tx, rx, first_bytes: ring_bytes.into() };
-            LaneEnd::open(session, self.memory.engine_sleep.clone(), place, rings, self.memory.can_rest)
+            LaneEnd::open(session.slot(slot), (whose, engine.sleep.clone()), place, rings, self.memory.can_rest)
                 .map_err(|e| LaneRefusal::Wrong(e.to_string()))
         });
         match opened {

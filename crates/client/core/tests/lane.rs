@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use control::{ChunkKind, Connection as Described, Kind, NotTaken, Path, Reason, Request};
 use raas_core::{
-    Answer, Connection, DaemonMessage, End, News, Readiness, Reserved, Session, SessionFault, SessionMemory, Side, Wake,
+    Answer, Connection, DaemonMessage, End, EngineEnd, News, Readiness, Reserved, Session, SessionFault, SessionMemory, Side, Wake,
 };
 use shm::{Region, app_flag, begin_rest, end_rest, engine_flag, is_unused, prepare_sleep};
 
@@ -28,7 +28,7 @@ impl Wake for Engine {
             end_rest(&words);
         }
         // The bell is heard, so that the next change rings it again.
-        self.memory.a2e().take(&mut Vec::new(), 64);
+        self.memory.a2e(0).take(&mut Vec::new(), 64);
         Ok(())
     }
 }
@@ -43,11 +43,11 @@ fn world(can_rest: bool) -> World {
     let bytes = usize::try_from(shm::Session::bytes(64)).unwrap();
     let memory = shm::Session::format(Region::anonymous(bytes).unwrap(), 64, 1).unwrap();
     let page = Region::anonymous(usize::try_from(shm::EnginePage::BYTES).unwrap()).unwrap();
-    let sleep = shm::EnginePage::format(page, 1).unwrap().engine_sleep();
+    let sleep = shm::EnginePage::format(page, 1).unwrap().engine_sleep(0);
     prepare_sleep(&sleep);
     let engine = Arc::new(Engine { memory: memory.clone(), wakes: AtomicU32::new(0) });
     let wake = Arc::clone(&engine) as Arc<dyn Wake>;
-    let parts = SessionMemory { session: memory.clone(), engine_sleep: sleep, wake, can_rest };
+    let parts = SessionMemory { session: memory.clone(), engines: vec![EngineEnd { sleep, wake }], can_rest };
     World { memory, engine, session: Session::new(parts).unwrap() }
 }
 

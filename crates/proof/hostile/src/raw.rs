@@ -14,7 +14,7 @@ use control::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use shm::{EnginePage, LAYOUT_VERSION, Region, Segment, Session, Sharing, SlotWords, WakeSocket};
+use shm::{EnginePage, LAYOUT_VERSION, Region, Segment, Session, SessionShape, Sharing, SlotWords, WakeSocket};
 
 /// Longest wait for an answer of the daemon: hangs end, nothing is measured by it.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -106,8 +106,8 @@ pub struct RawApp {
     pub session: Session,
     /// Whether the engine sleeps.
     pub engine: EnginePage,
-    /// The wake socket; `None` once it was thrown away.
-    pub wake: Option<WakeSocket>,
+    /// The wake sockets by engine.
+    pub wakes: Vec<WakeSocket>,
     /// Addresses of the host.
     pub addresses: Vec<IpAddr>,
     chunks: BTreeMap<u32, Region>,
@@ -147,24 +147,27 @@ impl RawApp {
         let mut buffer = Vec::new();
         let deadline = Instant::now() + PATIENCE;
         let (reply, fds) = receive(&socket, &mut buffer, deadline)?;
-        let (slots, session_bytes, page_bytes, addresses) = match reply {
-            Reply::Welcome { slots, session_bytes, engine_page_bytes, addresses, .. } => {
-                (slots, session_bytes, engine_page_bytes, addresses)
+        let (shape, session_bytes, page_bytes, addresses) = match reply {
+            Reply::Welcome { slots, engines, session_bytes, engine_page_bytes, addresses, .. } => {
+                (SessionShape { slots, engines }, session_bytes, engine_page_bytes, addresses)
             }
             Reply::Refused { reason, .. } => return Err(RawError::Refused(reason)),
             Reply::Detached { reason, detail } => return Err(RawError::Detached { reason, detail }),
             other => return Err(RawError::Unexpected(format!("{other:?}"))),
         };
-        let [session, page, wake] =
-            <[OwnedFd; 3]>::try_from(fds).map_err(|f| RawError::Unexpected(format!("{} descriptors", f.len())))?;
+        let found = fds.len();
+        let mut fds = fds.into_iter();
+        let (Some(session), Some(page), true) = (fds.next(), fds.next(), found == 2 + shape.engines as usize) else {
+            return Err(RawError::Unexpected(format!("{found} descriptors")));
+        };
         let session = Segment::accept(session, session_bytes, Sharing::ReadWrite)?.into_region();
         let page = Segment::accept(page, page_bytes, Sharing::PeerReadOnly)?.into_region();
         Ok(Self {
             socket,
             buffer,
-            session: Session::open(session, slots)?,
+            session: Session::open(session, shape)?,
             engine: EnginePage::open(page)?,
-            wake: Some(WakeSocket::from_fd(wake)?),
+            wakes: fds.map(WakeSocket::from_fd).collect::<Result<_, _>>()?,
             addresses,
             chunks: BTreeMap::new(),
             kept: VecDeque::new(),
@@ -340,14 +343,21 @@ impl RawApp {
 
     /// Rings for a slot as a polite application does.
     pub fn ring(&self, slot: u32) {
-        let doorbell = self.session.a2e();
-        doorbell.ring(slot);
-        if doorbell.must_wake(&self.engine.engine_sleep())
-            && let Some(wake) = &self.wake
+        let Some(place) = self.session.place_of(slot) else { return };
+        place.ring();
+        if place.a2e.must_wake(&self.engine.engine_sleep(place.engine))
+            && let Some(wake) = self.wakes.get(place.engine as usize)
         {
             // A full buffer has wakes enough; a lost daemon shows at the control socket.
             let _ = wake.wake();
         }
+    }
+}
+
+/// Marks a slot for its engine, and wakes nobody.
+pub fn mark(session: &Session, slot: u32) {
+    if let Some(place) = session.place_of(slot) {
+        place.ring();
     }
 }
 

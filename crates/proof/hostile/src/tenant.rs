@@ -174,15 +174,16 @@ impl Tenant {
         let mut app = self.attach("rings-and-rings")?;
         let connections: Vec<RawConnection> =
             (0..8).map(|_| app.connect(self.home.far, 4096)).collect::<Result<_, _>>()?;
-        let doorbell = app.session.a2e();
         let row: Vec<_> = words::of(&app, 0).into_iter().filter(|(name, _)| name.starts_with("a2e")).collect();
         let mut rings = 0;
         while self.has_time() {
             for _ in 0..64 {
                 row.iter().for_each(|(_, word)| word.store(u64::MAX));
                 for slot in 0..app.session.slots() {
-                    doorbell.ring(slot);
-                    rings += 1;
+                    if let Some(place) = app.session.place_of(slot) {
+                        place.ring();
+                        rings += 1;
+                    }
                 }
             }
             app.ring(connections[0].slot);
@@ -191,13 +192,15 @@ impl Tenant {
         Ok(rings)
     }
 
-    /// Datagrams of all lengths on the wake socket.
+    /// Datagrams of all lengths on the wake sockets.
     fn flood_wakes(&mut self) -> Result<u64, RawError> {
         let app = self.attach("wakes-and-wakes")?;
-        let Some(wake) = &app.wake else { return Ok(0) };
         let mut noise = vec![0; 32_768];
         let mut wakes = 0;
-        while self.has_time() {
+        for wake in app.wakes.iter().cycle() {
+            if !self.has_time() {
+                break;
+            }
             let length = if self.rng.random_bool(0.9) {
                 self.rng.random_range(1..8)
             } else {

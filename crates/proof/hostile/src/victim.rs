@@ -154,7 +154,7 @@ fn at_slot(name: &str, app: &mut RawApp, connection: &RawConnection) -> Result<(
         "tail-stored-not-rung" => words.tx_tail.store(1000, Ordering::Release),
         "rung" => {
             words.tx_tail.store(1000, Ordering::Release);
-            app.session.a2e().ring(connection.slot);
+            crate::raw::mark(&app.session, connection.slot);
         }
         "transferring" => stream_on(app.session.clone(), connection.clone()),
         "reading" => {
@@ -206,7 +206,7 @@ fn stream_on(session: shm::Session, connection: RawConnection) {
         loop {
             let head = connection.words.tx_head.load(Ordering::Acquire);
             connection.words.tx_tail.store(head.wrapping_add(connection.ring_bytes), Ordering::Release);
-            session.a2e().ring(connection.slot);
+            crate::raw::mark(&session, connection.slot);
             std::thread::sleep(Duration::from_micros(50));
         }
     });

@@ -65,7 +65,7 @@ impl Word {
 
 /// Bytes of the header that have a meaning.
 const HEADER_BYTES: u64 = 192;
-/// Where the application's doorbell begins (docs/shm-layout.md).
+/// Where the application's doorbells begin (docs/shm-layout.md).
 const A2E_AT: u64 = 8192;
 
 /// Every word of the session, with names, except most of the doorbells and of other slots.
@@ -77,12 +77,15 @@ pub fn of(app: &RawApp, slot: u32) -> Vec<(String, Word)> {
     }
     words.push(("app_sleep".into(), Word::Narrow(app.session.app_sleep())));
     words.push(("app_epoch".into(), Word::Wide(app.session.app_epoch())));
-    let doorbell = Doorbell::bytes(app.session.slots());
-    for (name, start) in [("a2e", A2E_AT), ("e2a", A2E_AT + doorbell.next_multiple_of(4096))] {
+    let shape = app.session.shape();
+    let mut start = A2E_AT;
+    let rows = (0..shape.engines).map(|engine| (format!("a2e-{engine}"), Doorbell::bytes(shape.slots_per_engine())));
+    for (name, bytes) in rows.chain([("e2a".to_owned(), Doorbell::bytes(shape.slots))]) {
         // The summary, the word of the first slots, and the last one.
-        for at in [0, 64, doorbell - 8] {
+        for at in [0, 64, bytes - 8] {
             words.extend(region.word64(start + at).map(|w| (format!("{name}+{at}"), Word::Wide(w))));
         }
+        start += bytes.next_multiple_of(4096);
     }
     let s = app.session.slot(slot);
     let wide = [

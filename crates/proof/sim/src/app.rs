@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use control::Kind;
 use engine::AppId;
-use raas_core::{Answer, DaemonMessage, News, RequestId, SessionMemory, Wake};
+use raas_core::{Answer, DaemonMessage, EngineEnd, News, RequestId, SessionMemory, Wake};
 use rand::rngs::StdRng;
 use shm::{Doorbell, Session, Word32};
 use verbs::Time;
@@ -105,7 +105,8 @@ impl App {
     ) -> Self {
         let engine_wake = Arc::new(EngineWake::default());
         let wake = Arc::clone(&engine_wake) as Arc<dyn Wake>;
-        let memory = SessionMemory { session: session.clone(), engine_sleep, wake, can_rest: true };
+        let engines = vec![EngineEnd { sleep: engine_sleep, wake }];
+        let memory = SessionMemory { session: session.clone(), engines, can_rest: true };
         let client = raas_core::Session::new(memory).expect("the system has a page of memory");
         let mut to_connect: Vec<usize> = (0..plan.connects.len()).collect();
         to_connect.sort_by_key(|i| std::cmp::Reverse((plan.connects[*i].at, *i)));

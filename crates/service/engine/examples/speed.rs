@@ -189,7 +189,7 @@ impl Host {
         let session = Session::format(region, slots, 1).expect("session");
         let attach = Attach { pid: 1, uid: 1, name: "app".into(), session: session.clone() };
         let app = engine.attach(attach).expect("attached");
-        Self { nic, engine, app, a2e: session.a2e(), session, chunks: Vec::new(), conns: Vec::new(), admitted: 0 }
+        Self { nic, engine, app, a2e: session.a2e(0), session, chunks: Vec::new(), conns: Vec::new(), admitted: 0 }
     }
 
     fn run(&mut self) -> bool {

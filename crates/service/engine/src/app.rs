@@ -82,7 +82,7 @@ impl App {
             pid,
             uid,
             name,
-            a2e: session.a2e(),
+            a2e: session.a2e(0),
             e2a: session.e2a(),
             app_sleep: session.app_sleep(),
             session,

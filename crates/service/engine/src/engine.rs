@@ -165,7 +165,7 @@ impl Engine {
         Ok(Self {
             device,
             rng,
-            engine_sleep: page.engine_sleep(),
+            engine_sleep: page.engine_sleep(0),
             now: Time::ZERO,
             apps: Apps::new(config.apps_max),
             vqps: Connections::new(config.connections_max, names),

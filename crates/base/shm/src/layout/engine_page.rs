@@ -1,16 +1,19 @@
-//! The engine page: what all applications of a host read of the engine.
+//! The engine page: what all applications of a host read of the daemon's engines.
 //!
 //! Owns its offsets. It must never hold anything of one application: all of them map it.
 use std::sync::atomic::Ordering;
 
 use super::header::{EPOCH_AT, Header, Kind, word32, word64};
 use super::{LayoutError, check_size};
-use crate::limits::PAGE_BYTES;
+use crate::limits::{ENGINES_MAX, PAGE_BYTES};
 use crate::{Region, RegionError, Word32};
 
 pub(super) const ENGINE_SLEEP_AT: u64 = PAGE_BYTES;
+/// From one engine's sleep flag to the next: each is in cache lines of its own, with the line that a processor fetches
+/// beside it.
+pub(super) const ENGINE_SLEEP_STRIDE: u64 = 128;
 
-/// The engine page: the sleep flag that applications read.
+/// The engine page: the sleep flags that applications read.
 #[derive(Debug, Clone)]
 pub struct EnginePage {
     region: Region,
@@ -26,6 +29,7 @@ const HEADER: Header = Header {
     e2a_offset: 0,
     ring_bytes: 0,
     rings_offset: 0,
+    engines: 0,
 };
 
 impl EnginePage {
@@ -47,9 +51,10 @@ impl EnginePage {
         Ok(Self { region })
     }
 
-    /// 1 while the engine sleeps.
-    pub fn engine_sleep(&self) -> Word32 {
-        word32(&self.region, ENGINE_SLEEP_AT)
+    /// 1 while the engine with this number sleeps; panics if `engine >= ENGINES_MAX`.
+    pub fn engine_sleep(&self, engine: u32) -> Word32 {
+        assert!(engine < ENGINES_MAX, "engine {engine} of at most {ENGINES_MAX}");
+        word32(&self.region, ENGINE_SLEEP_AT + u64::from(engine) * ENGINE_SLEEP_STRIDE)
     }
 
     /// Incarnation of the daemon.

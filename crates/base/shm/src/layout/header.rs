@@ -22,6 +22,7 @@ pub(super) const E2A_OFFSET_AT: u64 = 56;
 pub(super) const RING_BYTES_AT: u64 = 64;
 pub(super) const FLAGS_AT: u64 = 68;
 pub(super) const RINGS_OFFSET_AT: u64 = 72;
+pub(super) const ENGINES_AT: u64 = 80;
 pub(super) const OWNERS_AT: u64 = 128;
 pub(super) const OWNER_BYTES: u64 = 32;
 
@@ -52,6 +53,7 @@ pub(super) struct Header {
     pub(super) e2a_offset: u64,
     pub(super) ring_bytes: u32,
     pub(super) rings_offset: u64,
+    pub(super) engines: u32,
 }
 
 impl Header {
@@ -90,13 +92,14 @@ impl Header {
         Ok(())
     }
 
-    fn narrow(&self) -> [(&'static str, u64, u32); 5] {
+    fn narrow(&self) -> [(&'static str, u64, u32); 6] {
         [
             ("kind", KIND_AT, self.kind as u32),
             ("slots", SLOTS_AT, self.slots),
             ("slot_bytes", SLOT_BYTES_AT, self.slot_bytes),
             ("ring_bytes", RING_BYTES_AT, self.ring_bytes),
             ("flags", FLAGS_AT, 0),
+            ("engines", ENGINES_AT, self.engines),
         ]
     }
 

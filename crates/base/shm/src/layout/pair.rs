@@ -72,6 +72,7 @@ impl Pair {
             e2a_offset: 0,
             ring_bytes: self.ring_bytes,
             rings_offset: rings_offset(self.slots),
+            engines: 0,
         }
     }
 

@@ -1,10 +1,10 @@
-//! The session segment: one application and the engine.
+//! The session segment: one application and the daemon's engines.
 //!
 //! Owns the offsets of the session segment. It must never look at slot contents: those belong to application and
 //! engine.
 use super::header::{EPOCH_AT, Header, Kind, OwnerWords, word32, word64};
 use super::{LayoutError, check_size, pages};
-use crate::limits::{PAGE_BYTES, SESSION_SLOTS_MAX, SESSION_SLOTS_MIN, check_power_of_two};
+use crate::limits::{PAGE_BYTES, SessionShape};
 use crate::{Doorbell, Region, RegionError, SlotWords, Word32, Word64};
 
 pub(super) const APP_SLEEP_AT: u64 = PAGE_BYTES;
@@ -32,60 +32,69 @@ pub(super) const ENGINE_AT: u64 = 172;
 pub(super) const TX_GROWN_AT: u64 = 176;
 pub(super) const RX_GROWN_AT: u64 = 184;
 
-/// The session segment: one application and the engine.
+/// The session segment: one application and the daemon's engines.
 #[derive(Debug, Clone)]
 pub struct Session {
     region: Region,
-    slots: u32,
-    a2e: Doorbell,
+    shape: SessionShape,
+    /// By engine.
+    a2e: Vec<Doorbell>,
     e2a: Doorbell,
 }
 
 impl Session {
-    /// Bytes of a session segment with `slots` slots (a multiple of 4096).
-    pub const fn bytes(slots: u32) -> u64 {
-        slots_offset(slots) + pages(slots as u64 * SLOT_BYTES as u64)
+    /// Bytes of a session segment of this shape, or with so many slots of one engine (a multiple of 4096).
+    pub fn bytes(shape: impl Into<SessionShape>) -> u64 {
+        let shape = shape.into();
+        slots_offset(shape) + pages(u64::from(shape.slots) * u64::from(SLOT_BYTES))
     }
 
-    /// Writes the header into zeroed memory (daemon side). `slots` is a power of two, 64..=65536.
-    pub fn format(region: Region, slots: u32, epoch: u64) -> Result<Self, RegionError> {
-        let session = Self::over(region, slots)?;
+    /// Writes the header into zeroed memory (daemon side).
+    pub fn format(region: Region, shape: impl Into<SessionShape>, epoch: u64) -> Result<Self, RegionError> {
+        let session = Self::over(region, shape.into())?;
         session.header().write(&session.region, epoch)?;
         Ok(session)
     }
 
     /// Checks the header against what the control message said, takes private copies of the geometry.
-    pub fn open(region: Region, slots: u32) -> Result<Self, LayoutError> {
-        let session = Self::over(region, slots)?;
+    pub fn open(region: Region, shape: impl Into<SessionShape>) -> Result<Self, LayoutError> {
+        let session = Self::over(region, shape.into())?;
         session.header().check(&session.region)?;
         Ok(session)
     }
 
-    fn over(region: Region, slots: u32) -> Result<Self, RegionError> {
-        check_power_of_two("session slots", slots, SESSION_SLOTS_MIN, SESSION_SLOTS_MAX)?;
-        check_size(&region, Self::bytes(slots))?;
-        let a2e = Doorbell::new(&region, A2E_AT, slots)?;
-        let e2a = Doorbell::new(&region, e2a_offset(slots), slots)?;
-        Ok(Self { region, slots, a2e, e2a })
+    fn over(region: Region, shape: SessionShape) -> Result<Self, RegionError> {
+        shape.check()?;
+        check_size(&region, Self::bytes(shape))?;
+        let bell = |engine| Doorbell::new(&region, a2e_offset(shape, engine), shape.slots_per_engine());
+        let a2e = (0..shape.engines).map(bell).collect::<Result<_, _>>()?;
+        let e2a = Doorbell::new(&region, e2a_offset(shape), shape.slots)?;
+        Ok(Self { region, shape, a2e, e2a })
     }
 
     fn header(&self) -> Header {
         Header {
             kind: Kind::Session,
-            total_bytes: Self::bytes(self.slots),
-            slots: self.slots,
+            total_bytes: Self::bytes(self.shape),
+            slots: self.shape.slots,
             slot_bytes: SLOT_BYTES,
-            slots_offset: slots_offset(self.slots),
+            slots_offset: slots_offset(self.shape),
             a2e_offset: A2E_AT,
-            e2a_offset: e2a_offset(self.slots),
+            e2a_offset: e2a_offset(self.shape),
             ring_bytes: 0,
             rings_offset: 0,
+            engines: self.shape.engines,
         }
     }
 
-    /// Slots.
+    /// Slots, of all engines.
     pub fn slots(&self) -> u32 {
-        self.slots
+        self.shape.slots
+    }
+
+    /// Slots and engines.
+    pub fn shape(&self) -> SessionShape {
+        self.shape
     }
 
     /// The memory.
@@ -93,12 +102,22 @@ impl Session {
         &self.region
     }
 
-    /// Application -> engine.
-    pub fn a2e(&self) -> Doorbell {
-        self.a2e.clone()
+    /// Application -> the engine with this number, as the engine takes it: slots count from the first of the engine's
+    /// range. Panics if there is no such engine.
+    pub fn a2e(&self, engine: u32) -> Doorbell {
+        let bell = self.a2e.get(engine as usize);
+        bell.unwrap_or_else(|| panic!("engine {engine} of {}", self.shape.engines)).clone()
     }
 
-    /// Engine -> application.
+    /// Whose a slot is. `None`: there is no such slot, or it is no engine's.
+    pub fn place_of(&self, slot: u32) -> Option<SlotPlace> {
+        let each = self.shape.slots_per_engine();
+        let (engine, in_range) = (slot / each, slot % each);
+        let a2e = self.a2e.get(engine as usize)?.clone();
+        Some(SlotPlace { engine, in_range, a2e })
+    }
+
+    /// Engines -> application. All of them ring it, and slots count from the first of the session.
     pub fn e2a(&self) -> Doorbell {
         self.e2a.clone()
     }
@@ -130,8 +149,8 @@ impl Session {
 
     /// Words of slot `i`; panics if `i >= slots()`.
     pub fn slot(&self, i: u32) -> SlotWords {
-        assert!(i < self.slots, "slot {i} of a session with {} slots", self.slots);
-        let base = slots_offset(self.slots) + u64::from(i) * u64::from(SLOT_BYTES);
+        assert!(i < self.shape.slots, "slot {i} of a session with {} slots", self.shape.slots);
+        let base = slots_offset(self.shape) + u64::from(i) * u64::from(SLOT_BYTES);
         let region = &self.region;
         SlotWords {
             tx_tail: word64(region, base + TX_TAIL_AT),
@@ -157,11 +176,33 @@ impl Session {
     }
 }
 
-/// Each doorbell has pages of its own, so that ringing one disturbs neither the other nor the slots.
-const fn e2a_offset(slots: u32) -> u64 {
-    A2E_AT + pages(Doorbell::bytes(slots))
+/// Whose a slot of a session is, and how the application rings for it.
+#[derive(Debug, Clone)]
+pub struct SlotPlace {
+    /// The engine.
+    pub engine: u32,
+    /// The slot, counted from the first of the engine's range.
+    pub in_range: u32,
+    /// The doorbell, which is rung with `in_range`.
+    pub a2e: Doorbell,
 }
 
-const fn slots_offset(slots: u32) -> u64 {
-    e2a_offset(slots) + pages(Doorbell::bytes(slots))
+impl SlotPlace {
+    /// Marks the slot; as [`Doorbell::ring`].
+    pub fn ring(&self) {
+        self.a2e.ring(self.in_range);
+    }
+}
+
+/// Each doorbell has pages of its own, so that ringing one disturbs neither the others nor the slots.
+fn a2e_offset(shape: SessionShape, engine: u32) -> u64 {
+    A2E_AT + u64::from(engine) * pages(Doorbell::bytes(shape.slots_per_engine()))
+}
+
+fn e2a_offset(shape: SessionShape) -> u64 {
+    a2e_offset(shape, shape.engines)
+}
+
+fn slots_offset(shape: SessionShape) -> u64 {
+    e2a_offset(shape) + pages(Doorbell::bytes(shape.slots))
 }

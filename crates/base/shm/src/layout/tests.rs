@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::{LAYOUT_VERSION, LayoutError, header, pair, session};
-use crate::{EnginePage, Pair, Region, RegionError, Session};
+use crate::{ENGINES_MAX, EnginePage, Pair, Region, RegionError, Session, SessionShape};
 
 const DOCUMENT: &str = include_str!("../../../../../docs/shm-layout.md");
 
@@ -52,6 +52,7 @@ fn the_header_is_as_documented() {
         ("ring_bytes", RING_BYTES_AT, 4),
         ("flags", FLAGS_AT, 4),
         ("rings_offset", RINGS_OFFSET_AT, 8),
+        ("engines", ENGINES_AT, 4),
         ("owner_0", OWNERS_AT, OWNER_BYTES),
         ("owner_1", OWNERS_AT + OWNER_BYTES, OWNER_BYTES),
     ];
@@ -99,6 +100,11 @@ fn the_session_is_as_documented() {
     // The formulas of the document, worked out by hand.
     assert_eq!(Session::bytes(64), 8192 + 4096 + 4096 + 16384);
     assert_eq!(Session::bytes(65536), 8192 + 2 * 12288 + (16 << 20));
+    // Three engines have ranges of a quarter.
+    let three = SessionShape { slots: 256, engines: 3 };
+    assert_eq!(Session::bytes(three), 8192 + 3 * 4096 + 4096 + 65536);
+    let two = SessionShape { slots: 65536, engines: 2 };
+    assert_eq!(Session::bytes(two), 8192 + 2 * 8192 + 12288 + (16 << 20));
 }
 
 /// Each word of a slot is the memory that the document names, and of that slot alone.
@@ -158,7 +164,10 @@ fn the_words_of_a_session_slot_lie_where_the_document_says() {
 #[test]
 fn the_engine_page_and_the_pair_are_as_documented() {
     use pair::*;
-    documented("Engine page", &[("engine_sleep", super::engine_page::ENGINE_SLEEP_AT, 4)]);
+    use super::engine_page::{ENGINE_SLEEP_AT, ENGINE_SLEEP_STRIDE};
+    documented("Engine page", &[("engine_sleep", ENGINE_SLEEP_AT, 4)]);
+    assert!(DOCUMENT.contains(&format!("every {ENGINE_SLEEP_STRIDE} bytes")));
+    assert!(ENGINE_SLEEP_AT + u64::from(ENGINES_MAX) * ENGINE_SLEEP_STRIDE <= EnginePage::BYTES);
     let slot = [
         ("tail", TAIL_AT, 8),
         ("head", HEAD_AT, 8),
@@ -223,9 +232,9 @@ fn what_is_formatted_can_be_opened() {
         assert_eq!(opened.slot(slots - 1).epoch.load(Ordering::Relaxed), 5);
     }
     let page = region(EnginePage::BYTES);
-    EnginePage::format(page.clone(), 78).unwrap().engine_sleep().store(1, Ordering::Relaxed);
+    EnginePage::format(page.clone(), 78).unwrap().engine_sleep(0).store(1, Ordering::Relaxed);
     let opened = EnginePage::open(page).unwrap();
-    assert_eq!((opened.epoch(), opened.engine_sleep().load(Ordering::Relaxed)), (78, 1));
+    assert_eq!((opened.epoch(), opened.engine_sleep(0).load(Ordering::Relaxed)), (78, 1));
     let pair = region(Pair::bytes(4, 8192));
     Pair::format(pair.clone(), 4, 8192).unwrap().owner().pid.store(9, Ordering::Relaxed);
     let opened = Pair::open(pair.clone(), 4, 8192).unwrap();
@@ -249,8 +258,8 @@ fn nothing_overlaps() {
     for (value, word) in narrow.iter().chain(&more).enumerate() {
         word.store(2000 + value as u32, Ordering::Relaxed);
     }
-    (0..64).for_each(|slot| session.a2e().ring(slot));
-    assert!(session.a2e().is_dirty() && !session.e2a().is_dirty());
+    (0..64).for_each(|slot| session.a2e(0).ring(slot));
+    assert!(session.a2e(0).is_dirty() && !session.e2a().is_dirty());
     for (value, word) in wide.iter().enumerate() {
         assert_eq!(word.load(Ordering::Relaxed), 1000 + value as u64);
     }
@@ -258,9 +267,9 @@ fn nothing_overlaps() {
         assert_eq!(word.load(Ordering::Relaxed), 2000 + value as u32);
     }
     let mut taken = Vec::new();
-    assert_eq!(session.a2e().take(&mut taken, 100), 64);
+    assert_eq!(session.a2e(0).take(&mut taken, 100), 64);
     (0..64).for_each(|slot| session.e2a().ring(slot));
-    assert!(!session.a2e().is_dirty());
+    assert!(!session.a2e(0).is_dirty());
     Session::open(session.region().clone(), 64).unwrap();
 }
 
@@ -282,6 +291,7 @@ fn each_wrong_header_field_is_refused() {
         ("slot_bytes", SLOT_BYTES_AT),
         ("ring_bytes", RING_BYTES_AT),
         ("flags", FLAGS_AT),
+        ("engines", ENGINES_AT),
     ];
     let wide = [
         ("magic", MAGIC_AT),
@@ -356,6 +366,43 @@ fn another_geometry_than_the_messages_is_refused() {
     let small = region(100);
     assert!(matches!(EnginePage::open(small.clone()), Err(LayoutError::Region(RegionError::OutOfBounds { .. }))));
     assert!(EnginePage::format(small, 0).is_err());
+}
+
+/// Each engine has its own slots and its own doorbell, and the application finds them by the slot.
+#[test]
+fn slots_are_divided_among_engines() {
+    for engines in 1..=ENGINES_MAX {
+        let shape = SessionShape::for_engines(engines, 64);
+        let session = Session::format(region(Session::bytes(shape)), shape, 1).unwrap();
+        let opened = Session::open(session.region().clone(), shape).unwrap();
+        let mut bells: Vec<_> = (0..engines).map(|engine| session.a2e(engine)).collect();
+        let mut owned = 0;
+        for slot in 0..shape.slots {
+            let Some(place) = opened.place_of(slot) else { continue };
+            owned += 1;
+            assert_eq!(shape.first_slot(place.engine) + place.in_range, slot);
+            place.ring();
+            for (engine, bell) in bells.iter_mut().enumerate() {
+                let mut taken = Vec::new();
+                bell.take(&mut taken, 64);
+                let expected: &[u32] = if engine as u32 == place.engine { &[place.in_range] } else { &[] };
+                assert_eq!(taken, expected, "slot {slot} of {engines} engines, engine {engine}");
+            }
+        }
+        assert_eq!(owned, engines * 64);
+        assert!(opened.place_of(shape.slots).is_none() && opened.place_of(u32::MAX).is_none());
+        assert!(!session.e2a().is_dirty());
+        // Another number of engines has other doorbells.
+        let other = SessionShape { engines: if engines == 1 { 2 } else { 1 }, ..shape };
+        assert!(Session::open(session.region().clone(), other).is_err());
+    }
+    for (slots, engines) in [(64, 2), (64, 0), (128, 3), (65536, ENGINES_MAX + 1), (65536, u32::MAX)] {
+        let refused = Session::open(region(1 << 20), SessionShape { slots, engines }).unwrap_err();
+        let is_geometry = matches!(refused, LayoutError::Region(RegionError::Geometry { .. }));
+        assert!(is_geometry, "{slots} slots of {engines} engines: {refused}");
+    }
+    let most = SessionShape::for_engines(3, 65_536);
+    assert_eq!((most.slots, most.slots_per_engine()), (65_536, 16_384));
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl World {
             Ok(id) => id,
             Err(why) => return self.checks.fail(now, "set-up", format!("application {uid} was not taken in: {why}")),
         };
-        let engine_sleep = running.page.engine_sleep();
+        let engine_sleep = running.page.engine_sleep(0);
         running.uids.insert(id, uid);
         running.control.names.insert(id, client);
         running.control.clients.insert(uid);

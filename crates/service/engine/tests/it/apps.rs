@@ -212,7 +212,7 @@ impl SimApp {
         let region = Region::anonymous(Session::bytes(slots) as usize).unwrap();
         let session = Session::format(region, slots, 1).unwrap();
         Self {
-            a2e: session.a2e(),
+            a2e: session.a2e(0),
             e2a: session.e2a(),
             engine_sleep,
             session,

@@ -77,7 +77,7 @@ impl Evil {
         let mut config = EngineConfig::new(vec![addr(0)]);
         change(&mut config);
         let mut engine = Engine::new(config, &mut n, page.clone(), [9; 32]).unwrap();
-        let app = SimApp::new(64, page.engine_sleep());
+        let app = SimApp::new(64, page.engine_sleep(0));
         let session = app.session.clone();
         let app_id = engine.attach(Attach { pid: 1, uid: 1, name: "good".into(), session }).unwrap();
         let mut desk = Desk::new(AdmissionConfig::new(vec![addr(0)]));

@@ -102,7 +102,7 @@ fn ringing_all_the_time_starves_nobody() {
     let (sa, sb) = w.pair(a, b, 7, 8192);
     w.tell(0, a, sa, |c| c.to_send = 200_000);
     let ring_all = |w: &mut World, app: AppId| {
-        let a2e = w.app(0, app).session.a2e();
+        let a2e = w.app(0, app).session.a2e(0);
         (0..4096).for_each(|s| a2e.ring(s));
     };
     ring_all(&mut w, noisy);

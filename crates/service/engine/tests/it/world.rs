@@ -176,7 +176,7 @@ impl World {
 
     pub(crate) fn attach_as(&mut self, host: usize, uid: u32, slots: u32) -> AppId {
         let h = &mut self.hosts[host];
-        let app = SimApp::new(slots, h.page.engine_sleep());
+        let app = SimApp::new(slots, h.page.engine_sleep(0));
         let session = app.session.clone();
         let pid = 1000 + h.apps.len() as u32;
         let client = h.desk.attach(uid);

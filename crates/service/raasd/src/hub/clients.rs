@@ -123,6 +123,7 @@ impl Hub {
             release: env!("CARGO_PKG_VERSION").into(),
             session: client.0,
             slots,
+            engines: u32::from(!inspector),
             session_bytes,
             engine_page_bytes,
             addresses: self.addresses.clone(),

@@ -210,7 +210,7 @@ impl Daemon {
         facts: Arc<Mutex<Facts>>,
     ) -> Self {
         let page = Segment::create("fake-page", EnginePage::BYTES, Sharing::PeerReadOnly).unwrap();
-        let engine_sleep = EnginePage::format(page.region().clone(), 1).unwrap().engine_sleep();
+        let engine_sleep = EnginePage::format(page.region().clone(), 1).unwrap().engine_sleep(0);
         Self {
             options,
             apps: BTreeMap::new(),
@@ -325,7 +325,7 @@ impl Daemon {
         let app = App {
             control,
             wake,
-            a2e: memory.a2e(),
+            a2e: memory.a2e(0),
             e2a: memory.e2a(),
             app_sleep: memory.app_sleep(),
             memory,
@@ -343,6 +343,7 @@ impl Daemon {
             release: "fake".into(),
             session: self.next_id + 1,
             slots: SLOTS,
+            engines: 1,
             session_bytes,
             engine_page_bytes: EnginePage::BYTES,
             addresses: vec![HERE.parse().unwrap()],
