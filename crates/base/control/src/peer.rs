@@ -33,6 +33,9 @@ pub enum PeerMessage {
     Proof {
         /// The MAC.
         mac: [u8; 32],
+        /// Engines of the sender. There are as many lanes as the daemon with fewer engines has, numbered from 0. 0 means
+        /// 1.
+        engines: u32,
     },
     /// The sender's end of the lane. The receiver uses it to move its queue pair to RTR and RTS.
     LaneOffer(LaneOffer),

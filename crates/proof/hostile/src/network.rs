@@ -203,7 +203,7 @@ const LINKS: &[(&str, Attack)] = &[
     ("Hello, then silence", |rng, link| link.write_all(&hello(rng, link.local_addr()?.ip()))),
     ("Hello, then a false proof", |rng, link| {
         link.write_all(&hello(rng, link.local_addr()?.ip()))?;
-        link.write_all(&framed(&PeerMessage::Proof { mac: [7; 32] }))
+        link.write_all(&framed(&PeerMessage::Proof { mac: [7; 32], engines: 1 }))
     }),
     ("Hello in the name of another", |rng, link| link.write_all(&hello(rng, IpAddr::from([127, 0, 0, 77])))),
     ("messages about lanes before Hello", |_, link| {

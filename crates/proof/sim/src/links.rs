@@ -174,6 +174,7 @@ impl ControlPlane {
         let heartbeat = Heartbeat { interval: patience / MISSES, misses: MISSES };
         let config = PeersConfig {
             instance,
+            engines: 1,
             peers_max: PEERS_MAX,
             lane_setup: LANE_SETUP,
             heartbeat: heartbeat.interval,
@@ -202,7 +203,7 @@ impl ControlPlane {
     }
 
     pub(crate) fn introduction(&self, challenge: [u8; CHALLENGE_BYTES]) -> Introduction {
-        let identity = Identity { instance: self.instance, address: self.address, challenge };
+        let identity = Identity { instance: self.instance, address: self.address, engines: 1, challenge };
         Introduction { version: self.daemon.wire_version, ..Introduction::of_this_release(identity) }
     }
 

@@ -48,10 +48,15 @@ pub(crate) struct App {
     uid: u32,
     name: String,
     session: Session,
+    /// The engine that this is in, and the first slot of its range.
+    engine: u32,
+    first_slot: u32,
+    /// Slots of the range.
+    slots_max: u32,
     a2e: Doorbell,
     e2a: Doorbell,
     app_sleep: Word32,
-    /// Slots that were ever used, by number.
+    /// Slots that were ever used, in the order of the range.
     slots: Vec<Slot>,
     free_slots: VecDeque<u32>,
     pub(crate) pool: RingPool,
@@ -76,13 +81,17 @@ pub(crate) struct App {
 }
 
 impl App {
-    pub(crate) fn new(attach: Attach, ring_memory_max: u64, growing: RingSize) -> Self {
+    pub(crate) fn new(attach: Attach, engine: u32, ring_memory_max: u64, growing: RingSize) -> Self {
         let Attach { pid, uid, name, session } = attach;
+        let shape = session.shape();
         Self {
+            engine,
+            first_slot: shape.first_slot(engine),
+            slots_max: shape.slots_per_engine(),
             pid,
             uid,
             name,
-            a2e: session.a2e(0),
+            a2e: session.a2e(engine),
             e2a: session.e2a(),
             app_sleep: session.app_sleep(),
             session,
@@ -104,7 +113,7 @@ impl App {
 
     /// Whether a slot is free.
     pub(crate) fn has_slot(&self) -> bool {
-        !self.free_slots.is_empty() || (self.slots.len() as u64) < u64::from(self.session.slots())
+        !self.free_slots.is_empty() || (self.slots.len() as u64) < u64::from(self.slots_max)
     }
 
     /// Takes a slot for a connection. Those freed longest ago come first.
@@ -118,21 +127,25 @@ impl App {
     }
 
     fn take_slot_for(&mut self, what: SlotUse) -> Option<TakenSlot> {
-        let fresh = (self.slots.len() as u64) < u64::from(self.session.slots());
+        let fresh = (self.slots.len() as u64) < u64::from(self.slots_max);
         let number = if fresh && self.free_slots.len() < SLOT_REUSE_DELAY {
             self.slots.push(Slot { generation: 1, used_by: None });
-            self.slots.len() as u32 - 1
+            self.first_slot + self.slots.len() as u32 - 1
         } else {
             self.free_slots.pop_front()?
         };
-        let slot = self.slots.get_mut(number as usize)?;
+        let engine = self.engine;
+        let slot = self.slot_mut(number)?;
         slot.used_by = Some(what);
-        Some(TakenSlot { number, generation: slot.generation, words: Box::new(self.session.slot(number)) })
+        let generation = slot.generation;
+        let words = Box::new(self.session.slot(number));
+        words.engine.store(engine, Ordering::Relaxed);
+        Some(TakenSlot { number, generation, words })
     }
 
     /// Gives a slot back: the generation moves on, so that stale words of the application are ignored.
     pub(crate) fn put_back_slot(&mut self, number: u32, words: &SlotWords) {
-        let Some(slot) = self.slots.get_mut(number as usize) else { return };
+        let Some(slot) = self.slot_mut(number) else { return };
         slot.used_by = None;
         slot.generation = if slot.generation == u32::MAX { 1 } else { slot.generation + 1 };
         words.generation.store(slot.generation, Ordering::Relaxed);
@@ -140,10 +153,14 @@ impl App {
         self.free_slots.push_back(number);
     }
 
+    fn slot_mut(&mut self, number: u32) -> Option<&mut Slot> {
+        self.slots.get_mut(number.wrapping_sub(self.first_slot) as usize)
+    }
+
     /// What is in a slot.
     #[inline]
     pub(crate) fn use_of(&self, slot: u32) -> Option<SlotUse> {
-        self.slots.get(slot as usize)?.used_by
+        self.slots.get(slot.wrapping_sub(self.first_slot) as usize)?.used_by
     }
 
     /// All connections.
@@ -262,7 +279,11 @@ impl App {
 
     /// Takes slots that the application marked.
     pub(crate) fn take_doorbells(&mut self, out: &mut Vec<u32>, max: usize) {
+        let before = out.len();
         self.a2e.take(out, max);
+        if self.first_slot > 0 {
+            out.iter_mut().skip(before).for_each(|slot| *slot += self.first_slot);
+        }
     }
 
     /// Whether there are any.

@@ -30,6 +30,9 @@ const LANE_REST_MIN: Duration = Duration::from_millis(100);
 /// Limits and tunables; every bound has its name here or in the crate's limits.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
+    /// Number of this engine among those of its daemon, from 0. It is the number of its lanes, and names its range of the
+    /// slots of each session. Engine 0 alone has datagrams.
+    pub number: u32,
     /// Addresses that name this host; the first is used as local address of connections.
     pub addresses: Vec<IpAddr>,
     /// Ring size in bytes when the application names none (power of two, 4 KiB..=8 MiB).
@@ -114,6 +117,7 @@ impl EngineConfig {
     /// Defaults for a host with these addresses.
     pub fn new(addresses: Vec<IpAddr>) -> Self {
         Self {
+            number: 0,
             addresses,
             ring_bytes_default: 512 << 10,
             ring_bytes_grown: 4 << 20,
@@ -160,6 +164,7 @@ impl EngineConfig {
                 )));
             }
         }
+        range("number of the engine", self.number.into(), 0, u64::from(shm::ENGINES_MAX) - 1)?;
         range("quantum_bytes", self.quantum_bytes.into(), RING_BYTES_MIN.into(), RING_BYTES_MAX.into())?;
         range("lane_credits", self.lane_credits.into(), LANE_CREDITS_MIN.into(), LANE_CREDITS_MAX.into())?;
         range("send_bytes_max", self.send_bytes_max.into(), FRAME_BYTES_MIN.into(), FRAME_BYTES_MAX.into())?;

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use control::{DatagramOffer, EPHEMERAL_PORT_FIRST};
 use genslab::GenSlab;
 use rand::RngExt;
-use verbs::{Capabilities, CqId, Provider, Qkey, Qpn, Time, VerbsError};
+use verbs::{CqId, Provider, Qkey, Qpn, Time, VerbsError};
 
 use crate::ids::{AppId, BindId, LaneId, SocketId};
 use crate::limits::{DATAGRAM_QUANTUM_BYTES, PATH_ASKS_PER_APP_MAX};
@@ -72,18 +72,17 @@ pub(crate) struct Datagrams {
 }
 
 impl Datagrams {
-    /// Makes the UD queue pair. Its key has the highest bit clear, as those that are sent in packets must (IBTA
+    /// Makes the UD queue pair, unless there is no completion queue for one. Its key has the highest bit clear, as those that are sent in packets must (IBTA
     /// 10.2.5).
     pub(crate) fn new<P: Provider>(
         nic: &mut P,
-        cq: CqId,
+        cq: Option<CqId>,
         sockets_max: u32,
         rng: &mut impl RngExt,
     ) -> Result<Self, VerbsError> {
-        let has_datagrams = nic.device().capabilities.contains(Capabilities::DATAGRAMS);
         let qkey = Qkey(rng.random::<u32>() >> 1);
         Ok(Self {
-            port: if has_datagrams { Some(UdPort::new(nic, cq, qkey)?) } else { None },
+            port: cq.map(|cq| UdPort::new(nic, cq, qkey)).transpose()?,
             sockets: GenSlab::new(sockets_max),
             binds: GenSlab::new(sockets_max),
             sockets_max,

@@ -159,13 +159,15 @@ impl Engine {
         };
         let mut rng = StdRng::from_seed(entropy);
         let names = RouteNames::new(&mut rng);
-        let datagrams = Datagrams::new(nic, cq, config.datagram_sockets_max, &mut rng)?;
+        let has_datagrams = config.number == 0 && attr.capabilities.contains(Capabilities::DATAGRAMS);
+        let port_cq = has_datagrams.then_some(cq);
+        let datagrams = Datagrams::new(nic, port_cq, config.datagram_sockets_max, &mut rng)?;
         let completions = || Vec::with_capacity(COMPLETIONS_PER_RUN);
         let frame = || Vec::with_capacity(config.send_bytes_max as usize);
         Ok(Self {
             device,
             rng,
-            engine_sleep: page.engine_sleep(0),
+            engine_sleep: page.engine_sleep(config.number),
             now: Time::ZERO,
             apps: Apps::new(config.apps_max),
             vqps: Connections::new(config.connections_max, names),

@@ -87,6 +87,8 @@ pub(crate) struct PeerEnd {
 #[derive(Debug)]
 pub(crate) struct Lane {
     peer: IpAddr,
+    /// Which of the lanes between the two hosts: the number of the engine at either end.
+    number: u32,
     state: LaneState,
     /// The daemon was asked to dial.
     is_wanted: bool,
@@ -185,9 +187,10 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(peer: IpAddr, quantum_bytes: u32, sendq: SendQueue) -> Self {
+    pub(crate) fn new((peer, number): (IpAddr, u32), quantum_bytes: u32, sendq: SendQueue) -> Self {
         Self {
             peer,
+            number,
             state: LaneState::Down,
             is_wanted: false,
             redial: Redial::default(),

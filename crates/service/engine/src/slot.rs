@@ -7,9 +7,6 @@ use std::sync::atomic::Ordering;
 
 use shm::SlotWords;
 
-/// The number of this engine among those of its daemon, which has one (docs/engines.md).
-const ENGINE: u32 = 0;
-
 /// Writes the engine's half of a slot for a new connection or socket, and clears the application's.
 ///
 /// The application's half is ignored until it stores the slot's generation in `app_generation`.
@@ -27,7 +24,6 @@ pub(crate) fn clear_slot(words: &SlotWords, generation: u32, epoch: u32, state: 
     shm::reset_rest(words);
     words.tx_grown_at.store(0, Ordering::Relaxed);
     words.rx_grown_at.store(0, Ordering::Relaxed);
-    words.engine.store(ENGINE, Ordering::Relaxed);
     words.epoch.store(epoch.into(), Ordering::Relaxed);
     words.generation.store(generation, Ordering::Relaxed);
     words.state.store(state, Ordering::Release);

@@ -10,6 +10,7 @@
 mod config;
 mod listeners;
 mod question;
+mod spread;
 mod users;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,7 @@ use control::{Kind, Reason};
 
 use crate::ClientId;
 use listeners::{Came, Ephemeral, Listener, Listeners};
+use spread::Spread;
 use users::{Far, Users};
 
 pub use config::{AdmissionConfig, AdmissionConfigError};
@@ -33,10 +35,11 @@ struct Program {
     /// Datagram sockets, and binds that wait.
     sockets: u32,
     listeners: BTreeSet<u16>,
+    spread: Spread,
     /// It asks for nothing more.
     has_left: bool,
-    /// The engine has nothing of it but connections that were admitted and did not arrive there.
-    is_gone: bool,
+    /// Engines that have something of it beside connections that were admitted and did not arrive there: a bit each.
+    engines: u32,
 }
 
 /// Counts of decisions, for `raas stat`.
@@ -58,6 +61,8 @@ pub struct Admission {
     users: Users,
     /// Connections through lanes, and what waits to become one, of all programs.
     connections: u32,
+    /// The same by engine.
+    load: Vec<u32>,
     /// Number of the last connection or socket.
     last: u64,
     counters: AdmissionCounters,
@@ -74,6 +79,7 @@ impl Admission {
             listeners: Listeners::default(),
             ports: Ephemeral::new(any),
             connections: 0,
+            load: vec![0; config.engines as usize],
             last: 0,
             counters: AdmissionCounters::default(),
             config,
@@ -89,8 +95,15 @@ impl Admission {
             return Err(Reason::LocalLimit);
         }
         self.users.check_app(uid)?;
-        let program =
-            Program { uid, connections: 0, sockets: 0, listeners: BTreeSet::new(), has_left: false, is_gone: false };
+        let program = Program {
+            uid,
+            connections: 0,
+            sockets: 0,
+            listeners: BTreeSet::new(),
+            spread: Spread::default(),
+            has_left: false,
+            engines: (1 << self.config.engines) - 1,
+        };
         if self.programs.insert(client, program).is_none() {
             self.users.add_app(uid);
         }
@@ -110,13 +123,19 @@ impl Admission {
         }
     }
 
-    /// No engine has anything of a program any more, or none took it in.
-    pub fn on_program_gone(&mut self, client: ClientId) {
+    /// An engine has nothing of a program any more, or did not take it in. The program is forgotten when all engines have
+    /// said so.
+    pub fn on_program_gone(&mut self, client: ClientId, engine: u32) {
         self.handle_left(client);
         if let Some(program) = self.programs.get_mut(&client) {
-            program.is_gone = true;
+            program.engines &= !(1_u32.checked_shl(engine).unwrap_or(0));
         }
         self.forget_if_gone(client);
+    }
+
+    /// No engine was asked to take a program in.
+    pub fn on_not_attached(&mut self, client: ClientId) {
+        (0..self.config.engines).for_each(|engine| self.on_program_gone(client, engine));
     }
 
     /// Whether a program, or a connection of it, holds anything still.
@@ -125,7 +144,7 @@ impl Admission {
     }
 
     fn forget_if_gone(&mut self, client: ClientId) {
-        let over = |p: &Program| p.is_gone && p.connections == 0 && p.sockets == 0;
+        let over = |p: &Program| p.engines == 0 && p.connections == 0 && p.sockets == 0;
         if self.programs.get(&client).is_some_and(over)
             && let Some(program) = self.programs.remove(&client)
         {
@@ -171,7 +190,7 @@ impl Admission {
         Ok(SocketAddr::new(self.config.local_address(), port))
     }
 
-    /// Stops listening. True: the engine must end what waits there.
+    /// Stops listening. True: the engines must end what waits there.
     pub fn unlisten(&mut self, client: ClientId, port: u16) -> bool {
         let Some(listener) = self.listeners.remove_of(client, port) else { return false };
         if let Some(program) = self.programs.get_mut(&client) {
@@ -181,18 +200,26 @@ impl Admission {
         listener.has_of_lanes()
     }
 
-    /// A connection left the backlog: the program took it, or it will not come. True: it is the engine's, which must be
-    /// told.
-    pub fn accepted(&mut self, client: ClientId, port: u16, connection: u64) -> bool {
-        let came = self.listeners.of(client, port).and_then(|listener| listener.give_up_place(connection));
-        came == Some(Came::ThroughLane)
+    /// A connection left the backlog: the program took it, or it will not come. The engine that has it, which must be
+    /// told; `None` if none has.
+    pub fn accepted(&mut self, client: ClientId, port: u16, connection: u64) -> Option<u32> {
+        match self.listeners.of(client, port)?.give_up_place(connection)? {
+            Came::ThroughLane(engine) => Some(engine),
+            Came::FromHere => None,
+        }
     }
 
     // ---- connections
 
-    /// A program connects.
-    pub fn connect(&mut self, client: ClientId, connect: Connect) -> Result<Connecting, Reason> {
-        let result = self.try_connect(client, connect);
+    /// A program connects. `lanes` says how many lanes there are to another host, as far as that is known
+    /// ([`crate::Peers::lanes_to`]): until it is, engine 0 carries the connections, which every host has.
+    pub fn connect(
+        &mut self,
+        client: ClientId,
+        connect: Connect,
+        lanes: impl FnOnce(IpAddr) -> Option<u32>,
+    ) -> Result<Connecting, Reason> {
+        let result = self.try_connect(client, connect, lanes);
         match result {
             Ok(Connecting::Here { .. }) => self.counters.connects_local += 1,
             Ok(Connecting::ThroughLane { .. }) => {}
@@ -201,10 +228,15 @@ impl Admission {
         result
     }
 
-    fn try_connect(&mut self, client: ClientId, connect: Connect) -> Result<Connecting, Reason> {
+    fn try_connect(
+        &mut self,
+        client: ClientId,
+        connect: Connect,
+        lanes: impl FnOnce(IpAddr) -> Option<u32>,
+    ) -> Result<Connecting, Reason> {
         let Connect { to, ring_bytes, kind } = connect;
         let to = SocketAddr::new(to.ip().to_canonical(), to.port());
-        self.here(client)?;
+        let spread = &self.here(client)?.spread;
         if to.port() == 0 || to.ip().is_unspecified() || to.ip().is_multicast() || is_broadcast(to.ip()) {
             return Err(Reason::BadAddress);
         }
@@ -212,9 +244,12 @@ impl Admission {
             let asked = self.config.local_ring_bytes(ring_bytes);
             return self.connect_here(to.port(), asked, kind);
         }
-        let far = Far { host: to.ip(), is_outgoing: true };
+        let lanes = lanes(to.ip()).unwrap_or(1).min(self.config.engines);
+        let engine = spread.choose(to.ip(), lanes, &self.load);
+        let far = Far { host: to.ip(), engine, is_outgoing: true };
         self.take_connection(client, far)?;
         Ok(Connecting::ThroughLane {
+            engine,
             to,
             local: SocketAddr::new(self.config.local_address(), self.ports.next_port()),
             ring_bytes,
@@ -234,16 +269,16 @@ impl Admission {
 
     /// Another host asks for a connection.
     pub fn handle_connect_request(&mut self, asked: &ConnectRequest) -> Result<Admitted, Reason> {
-        let &ConnectRequest { from, to_port, kind, ring_bytes } = asked;
+        let &ConnectRequest { engine, from, to_port, kind, ring_bytes } = asked;
         let ring_bytes_max = self.config.ring_bytes_max;
         let listener = self.listeners.get_mut(to_port).ok_or(Reason::NoListener)?;
         listener.check(kind)?;
         let (client, kind) = (listener.client(), listener.kind());
         let ring_bytes = listener.ring_bytes_for(ring_bytes).min(ring_bytes_max);
-        self.take_connection(client, Far { host: from, is_outgoing: false })?;
+        self.take_connection(client, Far { host: from, engine, is_outgoing: false })?;
         let connection = self.next_number();
         if let Some(listener) = self.listeners.get_mut(to_port) {
-            listener.take_place(connection, Came::ThroughLane);
+            listener.take_place(connection, Came::ThroughLane(engine));
         }
         Ok(Admitted { client, connection, ring_bytes, kind })
     }
@@ -262,22 +297,34 @@ impl Admission {
         }
         if let Some(program) = self.programs.get_mut(&client) {
             program.connections += 1;
+            if self.config.engines > 1 {
+                program.spread.add(far.host, far.engine);
+            }
         }
         self.connections += 1;
+        if let Some(load) = self.load.get_mut(far.engine as usize) {
+            *load += 1;
+        }
         self.users.add_connection(uid, far);
         Ok(())
     }
 
     /// The engine says of a connection that had a number that nothing of it is in use.
     pub fn on_connection_over(&mut self, client: ClientId, over: ConnectionOver) {
-        let ConnectionOver { connection, peer, port } = over;
+        let ConnectionOver { engine, connection, peer, port } = over;
         if let Some(port) = port {
             self.accepted(client, port, connection);
         }
         let Some(program) = self.programs.get_mut(&client) else { return };
         program.connections = program.connections.saturating_sub(1);
+        if self.config.engines > 1 {
+            program.spread.drop(peer, engine);
+        }
         self.connections = self.connections.saturating_sub(1);
-        self.users.drop_connection(program.uid, Far { host: peer, is_outgoing: port.is_none() });
+        if let Some(load) = self.load.get_mut(engine as usize) {
+            *load = load.saturating_sub(1);
+        }
+        self.users.drop_connection(program.uid, Far { host: peer, engine, is_outgoing: port.is_none() });
         self.forget_if_gone(client);
     }
 
@@ -309,9 +356,14 @@ impl Admission {
 
     // ---- looking
 
-    /// Connections of a user with a host, and what waits to become one.
-    pub fn connections_with(&self, uid: u32, host: IpAddr) -> u32 {
-        self.users.connections_with(uid, host)
+    /// Connections of a user with a host through an engine, and what waits to become one.
+    pub fn connections_with(&self, uid: u32, host: IpAddr, engine: u32) -> u32 {
+        self.users.connections_with(uid, host, engine)
+    }
+
+    /// The same of all users with all hosts, by engine.
+    pub fn load(&self) -> &[u32] {
+        &self.load
     }
 
     /// Connections through lanes that are counted, of all programs.

@@ -31,6 +31,8 @@ pub struct Identity {
     pub instance: u64,
     /// The address that it listens at.
     pub address: IpAddr,
+    /// Its engines; 1 until its proof, which says it.
+    pub engines: u32,
     /// Fresh random bytes.
     pub challenge: [u8; CHALLENGE_BYTES],
 }
@@ -122,25 +124,29 @@ impl Handshake {
         if instance == own.instance {
             return Err(Refusal::new(Reason::BadAddress, format!("{address} leads back to this daemon itself")));
         }
-        let peer = Identity { instance, address: address.to_canonical(), challenge };
+        let peer = Identity { instance, address: address.to_canonical(), engines: 1, challenge };
         self.peer = Some(peer);
         Ok(peer)
     }
 
     /// This side's proof.
     pub(crate) fn proof(&self, key: &ClusterKey) -> Option<PeerMessage> {
-        Some(PeerMessage::Proof { mac: self.mac(self.side, key)?.finalize().into_bytes().into() })
+        let mac = self.mac(self.side, key)?.finalize().into_bytes().into();
+        Some(PeerMessage::Proof { mac, engines: self.own.identity.engines })
     }
 
     /// The peer's proof.
-    pub(crate) fn handle_proof(&self, message: &PeerMessage, key: &ClusterKey) -> Result<(), Refusal> {
-        let PeerMessage::Proof { mac } = message else { return Err(unexpected(message, "Proof")) };
+    pub(crate) fn handle_proof(&mut self, message: &PeerMessage, key: &ClusterKey) -> Result<(), Refusal> {
+        let PeerMessage::Proof { mac, engines } = message else { return Err(unexpected(message, "Proof")) };
         let peer_side = match self.side {
             Side::Dialer => Side::Acceptor,
             Side::Acceptor => Side::Dialer,
         };
         let expected = self.mac(peer_side, key).map(|m| m.finalize().into_bytes());
         if expected.is_some_and(|e| bool::from(e.as_slice().ct_eq(mac))) {
+            if let Some(peer) = &mut self.peer {
+                peer.engines = *engines;
+            }
             return Ok(());
         }
         let detail = format!("{} and {} have different cluster keys", self.own.identity.address, self.peer_name());
@@ -209,7 +215,7 @@ mod tests {
     fn sides() -> (Handshake, Handshake) {
         let identity = |n: u8| {
             let (instance, address) = (n.into(), IpAddr::from([127, 0, 0, n]));
-            Introduction::of_this_release(Identity { instance, address, challenge: [n; CHALLENGE_BYTES] })
+            Introduction::of_this_release(Identity { instance, address, engines: n.into(), challenge: [n; CHALLENGE_BYTES] })
         };
         (Handshake::new(Side::Dialer, identity(1)), Handshake::new(Side::Acceptor, identity(2)))
     }
@@ -223,10 +229,11 @@ mod tests {
 
     #[test]
     fn both_sides_with_one_key_believe_each_other() {
-        let (dialer, acceptor) = met();
+        let (mut dialer, mut acceptor) = met();
         let key = ClusterKey::new(vec![9; 32]);
         acceptor.handle_proof(&dialer.proof(&key).unwrap(), &key).unwrap();
         dialer.handle_proof(&acceptor.proof(&key).unwrap(), &key).unwrap();
+        assert_eq!([dialer, acceptor].map(|side| side.peer().unwrap().engines), [2, 1]);
     }
 
     #[test]
@@ -240,13 +247,13 @@ mod tests {
         }
         let mut mac = Hmac::<Sha256>::new_from_slice(&[9; 32]).unwrap();
         mac.update(&bytes);
-        let expected = PeerMessage::Proof { mac: mac.finalize().into_bytes().into() };
+        let expected = PeerMessage::Proof { mac: mac.finalize().into_bytes().into(), engines: 1 };
         assert_eq!(dialer.proof(&ClusterKey::new(vec![9; 32])).unwrap(), expected);
     }
 
     #[test]
     fn a_wrong_key_a_reflected_and_a_replayed_proof_fail() {
-        let (dialer, acceptor) = met();
+        let (mut dialer, mut acceptor) = met();
         let (key, other) = (ClusterKey::new(vec![9; 32]), ClusterKey::new(vec![8; 32]));
         let wrong = acceptor.handle_proof(&dialer.proof(&other).unwrap(), &key).unwrap_err();
         assert_eq!(wrong.reason, Reason::PeerAuth);

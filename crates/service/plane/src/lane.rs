@@ -1,6 +1,7 @@
 //! What the control plane asks an engine about lanes, and what the engine answers.
 //!
-//! Owns the two vocabularies. Each question but `Reset`, `Rest`, `Ready`, `Lost` and `PeerSilent` gets exactly one answer, with
+//! Owns the two vocabularies. An engine has one lane to each peer, the one with its own number, so whom a command goes to
+//! says which lane it is about. Each question but `Reset`, `Rest`, `Ready`, `Lost` and `PeerSilent` gets exactly one answer, with
 //! the same round; answers come after every event that the engine made before.
 
 use std::net::IpAddr;

@@ -100,9 +100,9 @@ pub(crate) struct LaneRound {
 }
 
 impl LaneRound {
-    /// `round`: greater than any before for this peer.
-    pub(crate) fn new(round: u64) -> Self {
-        Self { state: State::Idle, round, name: (0, 0), resumes: false, actions: VecDeque::new() }
+    /// `lane`: its number. `round`: greater than any before for this peer.
+    pub(crate) fn new(lane: u32, round: u64) -> Self {
+        Self { state: State::Idle, round, name: (lane, 0), resumes: false, actions: VecDeque::new() }
     }
 
     pub(crate) fn poll_action(&mut self) -> Option<RoundAction> {
@@ -132,7 +132,7 @@ impl LaneRound {
     fn begin(&mut self, peer_offer: Option<LaneOffer>, resumes: bool) {
         self.round += 1;
         self.resumes = resumes;
-        self.name = peer_offer.as_ref().map_or((0, 0), |o| (o.lane, o.incarnation));
+        self.name.1 = peer_offer.as_ref().map_or(0, |o| o.incarnation);
         self.state = State::Making(peer_offer);
         self.actions.push_back(RoundAction::MakeOffer { round: self.round });
     }
@@ -146,7 +146,7 @@ impl LaneRound {
         let peer_offer = peer_offer.take();
         match result {
             Ok(offer) => {
-                self.name = (offer.lane, offer.incarnation);
+                self.name.1 = offer.incarnation;
                 self.actions.push_back(RoundAction::Send(PeerMessage::LaneOffer(offer)));
                 match peer_offer {
                     Some(offer) => self.accept(offer),

@@ -1,4 +1,4 @@
-//! Other daemons: at most one control link to each, and the rounds of its lane.
+//! Other daemons: at most one control link to each, and the rounds of its lanes.
 //!
 //! Decides which side dials, which of two simultaneous links is kept, and what the engine learns of a link's end; no
 //! I/O. Of a link that has not proven the key it must keep only the number, and such a link must never delay it for
@@ -60,8 +60,13 @@ pub enum PeerAction {
         /// In words.
         detail: String,
     },
-    /// For the engine.
-    Engine(LaneCommand),
+    /// For an engine, about its lane.
+    Engine {
+        /// Which engine, and so which lane.
+        engine: u32,
+        /// What.
+        command: LaneCommand,
+    },
 }
 
 /// Whether a link whose Hello was heard may go on.
@@ -78,18 +83,26 @@ pub enum Verdict {
 struct Established {
     link: LinkId,
     instance: u64,
+    /// By number: as many as the daemon with fewer engines has.
+    lanes: Vec<LaneSetUp>,
+    heard_at: Time,
+    /// The engines know that the peer says nothing.
+    is_silent: bool,
+}
+
+/// One lane of a link.
+#[derive(Debug)]
+struct LaneSetUp {
     round: LaneRound,
     pending_since: Option<Time>,
-    heard_at: Time,
-    /// The engine knows that the peer says nothing.
-    is_silent: bool,
 }
 
 #[derive(Debug, Default)]
 struct Peer {
     established: Option<Established>,
     dial: Option<LinkId>,
-    wanted: bool,
+    /// Numbers of the lanes that engines wait for.
+    wanted: BTreeSet<u32>,
     redial_at: Option<Time>,
     redials: u32,
     /// The dial made way for an incoming link once; it does not do so again before a link is up.
@@ -104,6 +117,8 @@ pub type PeerSources = BTreeSet<(IpAddr, IpAddr)>;
 pub struct PeersConfig {
     /// This daemon's random number.
     pub instance: u64,
+    /// Its engines.
+    pub engines: u32,
     /// Other daemons known at a time.
     pub peers_max: usize,
     /// Time for two daemons to set up a lane, while they speak.
@@ -156,6 +171,12 @@ impl Peers {
         Some(self.peers.get(&peer)?.established.as_ref()?.link)
     }
 
+    /// Lanes to a peer whose link is up: as many as the daemon with fewer engines has.
+    pub fn lanes_to(&self, peer: IpAddr) -> Option<u32> {
+        let established = self.peers.get(&peer.to_canonical())?.established.as_ref()?;
+        Some(u32::try_from(established.lanes.len()).unwrap_or(u32::MAX))
+    }
+
     fn entry(&mut self, peer: IpAddr) -> Option<&mut Peer> {
         if self.peers.len() >= self.config.peers_max && !self.peers.contains_key(&peer) {
             return None;
@@ -165,18 +186,23 @@ impl Peers {
 
     // ---- wishes
 
-    /// The engine wants a lane to this host.
-    pub fn handle_wanted(&mut self, now: Time, peer: IpAddr) {
+    /// An engine wants its lane to this host.
+    pub fn handle_wanted(&mut self, now: Time, peer: IpAddr, lane: u32) {
         let Some(entry) = self.entry(peer) else {
-            self.engine_lost(peer, Reason::LocalLimit);
+            self.engine_lost(peer, lane, Reason::LocalLimit);
             return;
         };
-        if let Some(established) = &mut entry.established {
-            established.round.want();
-            self.pump(now, peer);
-        } else {
-            entry.wanted = true;
-            self.dial_if_needed(now, peer);
+        let Some(established) = &mut entry.established else {
+            entry.wanted.insert(lane);
+            return self.dial_if_needed(now, peer);
+        };
+        match established.lanes.get_mut(lane as usize) {
+            Some(wanted) => {
+                wanted.round.want();
+                self.pump(now, peer);
+            }
+            // It was chosen when another daemon was there, which had more engines.
+            None => self.engine_lost(peer, lane, Reason::PeerLost),
         }
     }
 
@@ -188,7 +214,7 @@ impl Peers {
         let arriving = self.is_arriving(peer);
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let busy = entry.established.is_some() || entry.dial.is_some() || entry.redial_at.is_some();
-        if busy || !entry.wanted {
+        if busy || entry.wanted.is_empty() {
             return self.forget_idle(peer);
         }
         if arriving && !std::mem::replace(&mut entry.yielded, true) {
@@ -205,14 +231,14 @@ impl Peers {
     }
 
     fn forget_idle(&mut self, peer: IpAddr) {
-        let idle = |p: &Peer| p.established.is_none() && p.dial.is_none() && p.redial_at.is_none() && !p.wanted;
+        let idle = |p: &Peer| p.established.is_none() && p.dial.is_none() && p.redial_at.is_none() && p.wanted.is_empty();
         if self.peers.get(&peer).is_some_and(idle) {
             self.peers.remove(&peer);
         }
     }
 
-    fn engine_lost(&mut self, peer: IpAddr, reason: Reason) {
-        self.actions.push_back(PeerAction::Engine(LaneCommand::Lost { peer, reason }));
+    fn engine_lost(&mut self, peer: IpAddr, engine: u32, reason: Reason) {
+        self.actions.push_back(PeerAction::Engine { engine, command: LaneCommand::Lost { peer, reason } });
     }
 
     // ---- links coming up
@@ -248,7 +274,8 @@ impl Peers {
     }
 
     /// A link has proven the key.
-    pub fn handle_up(&mut self, now: Time, link: LinkId, peer: IpAddr, instance: u64) {
+    pub fn handle_up(&mut self, now: Time, link: LinkId, identity: Identity) {
+        let Identity { address: peer, instance, engines, .. } = identity;
         let known = self.incoming.remove(&link).is_some() || self.links.contains_key(&link);
         let Some(entry) = self.entry(peer).filter(|_| known) else {
             self.links.remove(&link);
@@ -261,23 +288,32 @@ impl Peers {
         }
         // A restarted peer: the old link is a dead process's.
         if let Some(old) = self.take_established(peer) {
-            self.close(old, Reason::Closed, "the peer's daemon was started again");
-            self.engine_lost(peer, Reason::PeerLost);
+            self.close(old.link, Reason::Closed, "the peer's daemon was started again");
+            self.lanes_lost(peer, &old, Reason::PeerLost);
         }
-        let round = LaneRound::new(self.rounds);
+        let lanes = engines.clamp(1, self.config.engines.max(1));
+        let lane = |number| LaneSetUp { round: LaneRound::new(number, self.rounds), pending_since: None };
+        let lanes: Vec<LaneSetUp> = (0..lanes).map(lane).collect();
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let dial = entry.dial.take();
         (entry.redial_at, entry.redials, entry.yielded) = (None, 0, false);
-        let mut established =
-            Established { link, instance, round, pending_since: None, heard_at: now, is_silent: false };
-        if std::mem::take(&mut entry.wanted) {
-            established.round.want();
+        let mut established = Established { link, instance, lanes, heard_at: now, is_silent: false };
+        let mut without = Vec::new();
+        for number in std::mem::take(&mut entry.wanted) {
+            match established.lanes.get_mut(number as usize) {
+                Some(lane) => lane.round.want(),
+                None => without.push(number),
+            }
         }
         entry.established = Some(established);
         self.links.insert(link, peer);
         if let Some(dial) = dial {
             self.links.remove(&dial);
             self.actions.push_back(PeerAction::CancelDial { link: dial });
+        }
+        // They were chosen when another daemon was there, which had more engines.
+        for engine in without {
+            self.engine_lost(peer, engine, Reason::PeerLost);
         }
         self.pump(now, peer);
     }
@@ -294,8 +330,12 @@ impl Peers {
             entry.redial_at = Some(now + REDIAL);
             return;
         }
-        (entry.wanted, entry.redials, entry.yielded) = (false, 0, false);
-        self.engine_lost(peer, if reason == Reason::Closed { Reason::PeerUnreachable } else { reason });
+        let wanted = std::mem::take(&mut entry.wanted);
+        (entry.redials, entry.yielded) = (0, false);
+        let reason = if reason == Reason::Closed { Reason::PeerUnreachable } else { reason };
+        for engine in wanted {
+            self.engine_lost(peer, engine, reason);
+        }
         self.forget_idle(peer);
     }
 
@@ -316,17 +356,25 @@ impl Peers {
         }
     }
 
-    fn take_established(&mut self, peer: IpAddr) -> Option<LinkId> {
+    fn take_established(&mut self, peer: IpAddr) -> Option<Established> {
         let established = self.peers.get_mut(&peer)?.established.take()?;
-        self.rounds = self.rounds.max(established.round.number());
+        let last = established.lanes.iter().map(|lane| lane.round.number()).max();
+        self.rounds = self.rounds.max(last.unwrap_or_default());
         self.links.remove(&established.link);
-        Some(established.link)
+        Some(established)
     }
 
     fn drop_established(&mut self, peer: IpAddr, reason: Reason) {
-        if self.take_established(peer).is_some() {
+        if let Some(old) = self.take_established(peer) {
             tracing::info!(%peer, %reason, "the link to the peer's daemon is lost; its connections end");
-            self.engine_lost(peer, reason);
+            self.lanes_lost(peer, &old, reason);
+        }
+    }
+
+    /// All lanes of a link are lost with it.
+    fn lanes_lost(&mut self, peer: IpAddr, old: &Established, reason: Reason) {
+        for (engine, _) in (0..).zip(&old.lanes) {
+            self.engine_lost(peer, engine, reason);
         }
     }
 

@@ -138,6 +138,7 @@ impl Hub {
         };
         let peers = Peers::new(PeersConfig {
             instance: parts.links.instance,
+            engines: 1,
             peers_max: count(limits.peers_max),
             lane_setup: limits.lane_setup(),
             heartbeat: config.heartbeat.interval,

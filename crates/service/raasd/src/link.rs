@@ -39,8 +39,7 @@ pub(crate) enum LinkInput {
     },
     Up {
         link: LinkId,
-        peer: IpAddr,
-        instance: u64,
+        peer: Identity,
         out: mpsc::Sender<PeerMessage>,
     },
     Message {
@@ -89,7 +88,7 @@ impl LinkContext {
     pub(crate) fn introduction(&self) -> Result<Introduction, Refusal> {
         let mut challenge = [0; CHALLENGE_BYTES];
         getrandom::fill(&mut challenge).map_err(|e| Refusal::new(Reason::LocalLimit, e.to_string()))?;
-        let identity = Identity { instance: self.instance, address: self.config.listen, challenge };
+        let identity = Identity { instance: self.instance, address: self.config.listen, engines: 1, challenge };
         Ok(Introduction::of_this_release(identity))
     }
 }
@@ -175,7 +174,7 @@ impl Wire {
 pub(crate) async fn run(mut wire: Wire, context: &LinkContext, link: LinkId, peer: Identity) {
     wire.frame_bytes_max = FRAME_BYTES_MAX;
     let (out, mut outgoing) = mpsc::channel(count(context.config.limits.link_queue_max));
-    let up = LinkInput::Up { link, peer: peer.address, instance: peer.instance, out };
+    let up = LinkInput::Up { link, peer, out };
     if context.inputs.send(up).await.is_err() {
         return;
     }

@@ -33,13 +33,14 @@ impl World {
                 self.checks.causes.on_unlistened(now, host, port);
             }
             Request::Accepted { port, connection } => {
-                if admission.accepted(client, port, connection) {
+                if admission.accepted(client, port, connection).is_some() {
                     engine.accepted(app, port, connection);
                 }
             }
             Request::Connect { request, to, ring_bytes } => {
-                match admission.connect(client, Connect { to, ring_bytes, kind: Kind::Stream }) {
-                    Ok(Connecting::ThroughLane { to, local, ring_bytes, connection }) => {
+                let connect = Connect { to, ring_bytes, kind: Kind::Stream };
+                match admission.connect(client, connect, |peer| running.control.peers.lanes_to(peer)) {
+                    Ok(Connecting::ThroughLane { to, local, ring_bytes, connection, .. }) => {
                         running.control.numbers.insert(connection);
                         let dial = Dial { connection, to, local, ring_bytes, kind: Kind::Stream };
                         engine.connect(now, tap, app, request, dial);

@@ -52,7 +52,7 @@ impl World {
                 if let Some(link) = plane.links.get_mut(&link) {
                     link.is_known = true;
                 }
-                plane.peers.handle_up(now, link, peer.address, peer.instance);
+                plane.peers.handle_up(now, link, peer);
             }
             Input::Message { link, message } => plane.peers.handle_message(now, link, message),
             Input::Silent { link, silent } => plane.peers.handle_silent(link, silent),
@@ -61,12 +61,12 @@ impl World {
             Input::ConnectRequest { open, asked } => self.on_connect_request(host, open, &asked),
             Input::ConnectionOver { client, over } => self.on_connection_over(host, client, over),
             Input::SocketOver { client, socket } => self.on_socket_over(host, client, socket),
-            Input::ProgramGone { client } => plane.admission.on_program_gone(client),
-            Input::Wanted { peer } => plane.peers.handle_wanted(now, peer),
-            Input::LaneFailed { peer, reason } => plane.peers.on_lane_failed(now, peer, reason),
-            Input::LaneReset { peer, detail } => plane.peers.on_lane_reset(now, peer, &detail),
-            Input::LaneRests { peer } => plane.peers.on_lane_rests(now, peer),
-            Input::Answer { peer, answer } => plane.peers.on_answer(now, peer, answer),
+            Input::ProgramGone { client } => plane.admission.on_program_gone(client, 0),
+            Input::Wanted { peer } => plane.peers.handle_wanted(now, peer, 0),
+            Input::LaneFailed { peer, reason } => plane.peers.on_lane_failed(now, peer, 0, reason),
+            Input::LaneReset { peer, detail } => plane.peers.on_lane_reset(now, peer, 0, &detail),
+            Input::LaneRests { peer } => plane.peers.on_lane_rests(now, peer, 0),
+            Input::Answer { peer, answer } => plane.peers.on_answer(now, peer, 0, answer),
         }
         self.settle_plane(host);
     }
@@ -91,7 +91,7 @@ impl World {
                         self.end_link(host, link);
                     }
                 }
-                PeerAction::Engine(command) => self.tell_engine(host, command),
+                PeerAction::Engine { command, .. } => self.tell_engine(host, command),
             }
         }
         self.arm_plane(host);

@@ -217,11 +217,11 @@ impl World {
             engine::Event::ConnectRequest { open, from, to_port, kind, ring_bytes } => {
                 self.tell_plane(
                     host,
-                    Input::ConnectRequest { open, asked: ConnectRequest { from, to_port, kind, ring_bytes } },
+                    Input::ConnectRequest { open, asked: ConnectRequest { engine: 0, from, to_port, kind, ring_bytes } },
                 );
             }
             engine::Event::ConnectionOver { app, connection, peer, port } => {
-                let over = ConnectionOver { connection, peer, port };
+                let over = ConnectionOver { engine: 0, connection, peer, port };
                 self.on_over(host, app, |client| Input::ConnectionOver { client, over });
             }
             engine::Event::SocketOver { app, socket } => {

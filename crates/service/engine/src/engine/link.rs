@@ -23,9 +23,6 @@ use crate::recvpool::RECV_WR;
 use crate::sendq::SendQueue;
 use crate::vqp::Phase;
 
-/// Number of the only lane between two hosts.
-pub(crate) const LANE_NUMBER: u32 = 0;
-
 impl Engine {
     /// The lane to `peer`, made if there is none. `None`: the table is full.
     pub(super) fn lane_to<P: Provider>(&mut self, nic: &mut P, peer: IpAddr) -> Option<LaneId> {
@@ -47,7 +44,7 @@ impl Engine {
             self.evict_idle_lane(nic, any);
         }
         let sendq = SendQueue::new(self.device.sq_depth, self.config.lane_inflight_bytes_max, FRAME_SLOTS);
-        self.lanes.insert(Lane::new(peer, self.config.quantum_bytes, sendq))
+        self.lanes.insert(Lane::new((peer, self.config.number), self.config.quantum_bytes, sendq))
     }
 
     /// Makes room for another peer: an entry on which nothing depends, or, if somebody waits for the room (`any`), the
@@ -94,7 +91,7 @@ impl Engine {
         lane.on_offered(OwnEnd { incarnation, qpn, endpoint: endpoint.clone(), credits });
         self.lanes.bind(qpn, id);
         Ok(LaneOffer {
-            lane: LANE_NUMBER,
+            lane: self.config.number,
             incarnation,
             endpoint: endpoint.into_bytes(),
             capabilities: self.device.capabilities.bits(),
@@ -142,7 +139,7 @@ impl Engine {
         let id = self.lanes.to(peer).ok_or(VerbsError::NoSuch("lane"))?;
         let lane = self.lanes.get(id).ok_or(VerbsError::NoSuch("lane"))?;
         let Some((qpn, own)) = lane.offered() else { return Err(VerbsError::NoSuch("lane that waits for an offer")) };
-        check_offer(offer)?;
+        check_offer(offer, self.config.number)?;
         let theirs = Capabilities::from_bits_truncate(offer.capabilities);
         let attr = AcceptAttr {
             peer: theirs,
@@ -323,7 +320,7 @@ impl Engine {
 }
 
 /// Refuses an offer that this end cannot work with. What its endpoints say is judged by the device.
-fn check_offer(offer: &LaneOffer) -> Result<(), VerbsError> {
+fn check_offer(offer: &LaneOffer, lane: u32) -> Result<(), VerbsError> {
     let range = |what, value: u32, min: u32, max: u32| {
         if (min..=max).contains(&value) {
             Ok(())
@@ -331,7 +328,7 @@ fn check_offer(offer: &LaneOffer) -> Result<(), VerbsError> {
             Err(VerbsError::OutOfRange { what, value: value.into(), min: min.into(), max: max.into() })
         }
     };
-    range("number of the offered lane", offer.lane, LANE_NUMBER, LANE_NUMBER)?;
+    range("number of the offered lane", offer.lane, lane, lane)?;
     range("credits of the offer", offer.credits, LANE_CREDITS_MIN, LANE_CREDITS_MAX)?;
     range("longest SEND of the offer", offer.send_bytes_max, FRAME_BYTES_MIN, u32::MAX)?;
     range("longest message of the offer", offer.max_msg_bytes, RING_BYTES_MIN, u32::MAX)

@@ -12,7 +12,6 @@ use control::{LaneRoutes, ROUTES_PER_MESSAGE, Reason, RouteState, route_flag};
 use verbs::{Provider, QpModify, Time};
 
 use super::Engine;
-use super::link::LANE_NUMBER;
 use crate::event::Event;
 use crate::ids::{LaneId, RouteId};
 use crate::lane::LaneState;
@@ -133,7 +132,7 @@ impl Engine {
         }
         let is_last = lane.resync_mut().is_last_told();
         let (incarnation, frames_received) = (lane.incarnation(), lane.frames_received());
-        Some(LaneRoutes { lane: LANE_NUMBER, incarnation, frames_received, routes, is_last })
+        Some(LaneRoutes { lane: self.config.number, incarnation, frames_received, routes, is_last })
     }
 
     /// Whether both ends have reported everything: LaneReady may be sent.
@@ -172,7 +171,7 @@ impl Engine {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         let expected = lane.peer_incarnation();
         lane.resync_mut();
-        if said.incarnation != expected || said.lane != LANE_NUMBER {
+        if said.incarnation != expected || said.lane != self.config.number {
             return Err(Violation::Incarnation { found: said.incarnation, expected });
         }
         if said.routes.len() > ROUTES_PER_MESSAGE {

@@ -22,7 +22,7 @@ use crate::vqp::Phase;
 impl Engine {
     /// Takes an application in. [`Reason::LocalLimit`] if the table is full.
     pub fn attach(&mut self, app: Attach) -> Result<AppId, Reason> {
-        let app = App::new(app, self.config.ring_memory_per_app_max, self.config.growing_rings());
+        let app = App::new(app, self.config.number, self.config.ring_memory_per_app_max, self.config.growing_rings());
         self.apps.attach(app).ok_or(Reason::LocalLimit)
     }
 

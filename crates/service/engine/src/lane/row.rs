@@ -10,7 +10,7 @@ use super::{Lane, LaneState};
 impl Lane {
     /// What `raas ss` calls it.
     pub(crate) fn name(&self) -> String {
-        format!("{}/0", self.peer)
+        format!("{}/{}", self.peer, self.number)
     }
 
     /// What carries it; `None` while it has no queue pair that was connected.

@@ -271,11 +271,11 @@ impl Evil {
                 Event::LaneFailed { detail, .. } | Event::LaneReset { detail, .. } => self.failures.push(detail),
                 Event::Connected { .. } => {}
                 Event::ConnectRequest { open, from, to_port, kind, ring_bytes } => {
-                    let answer = self.desk.on_connect_request(&ConnectRequest { from, to_port, kind, ring_bytes });
+                    let answer = self.desk.on_connect_request(&ConnectRequest { engine: 0, from, to_port, kind, ring_bytes });
                     self.engine.admit(self.now, &mut self.nic, open, answer);
                 }
                 Event::ConnectionOver { app, connection, peer, port } => {
-                    self.desk.on_connection_over(app, ConnectionOver { connection, peer, port });
+                    self.desk.on_connection_over(app, ConnectionOver { engine: 0, connection, peer, port });
                 }
                 other => panic!("unexpected {other:?}"),
             }

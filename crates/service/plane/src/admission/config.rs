@@ -4,13 +4,15 @@
 
 use std::net::IpAddr;
 
-use shm::{RING_BYTES_MAX, RING_BYTES_MIN};
+use shm::{ENGINES_MAX, RING_BYTES_MAX, RING_BYTES_MIN};
 
 /// Bounds of what programs may have of a host; every bound has its name here.
 #[derive(Debug, Clone)]
 pub struct AdmissionConfig {
     /// Addresses that name this host; the first is used as local address of connections.
     pub addresses: Vec<IpAddr>,
+    /// Engines of the daemon, 1 to [`shm::ENGINES_MAX`].
+    pub engines: u32,
     /// Size in bytes to which a ring between two applications of this host may grow, when the application names none.
     pub local_ring_bytes_default: u32,
     /// Largest ring in bytes that an application gets (power of two, 4 KiB..=8 MiB).
@@ -51,6 +53,7 @@ impl AdmissionConfig {
     pub fn new(addresses: Vec<IpAddr>) -> Self {
         Self {
             addresses,
+            engines: 1,
             local_ring_bytes_default: 4 << 20,
             ring_bytes_max: RING_BYTES_MAX,
             apps_max: 256,
@@ -71,6 +74,9 @@ impl AdmissionConfig {
     pub fn check(&self) -> Result<(), AdmissionConfigError> {
         if self.addresses.is_empty() {
             return Err(AdmissionConfigError("addresses is empty: name at least one address of this host".into()));
+        }
+        if !(1..=ENGINES_MAX).contains(&self.engines) {
+            return Err(AdmissionConfigError(format!("engines is {}: use 1 to {ENGINES_MAX}", self.engines)));
         }
         for (what, bytes) in
             [("local_ring_bytes_default", self.local_ring_bytes_default), ("ring_bytes_max", self.ring_bytes_max)]
@@ -134,6 +140,8 @@ mod tests {
         refused(|c| c.local_ring_bytes_default = 1 << 30, "local_ring_bytes_default");
         refused(|c| c.ring_bytes_max = 2048, "ring_bytes_max");
         refused(|c| c.backlog_max = 0, "backlog_max");
+        refused(|c| c.engines = 0, "engines");
+        refused(|c| c.engines = ENGINES_MAX + 1, "engines");
         refused(|c| c.connections_max = 0, "connections_max");
     }
 

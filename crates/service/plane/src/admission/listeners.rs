@@ -11,8 +11,8 @@ use crate::ClientId;
 /// By which way a connection that waits came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Came {
-    /// From another host: an engine has it.
-    ThroughLane,
+    /// From another host: this engine has it.
+    ThroughLane(u32),
     /// From a process of this host.
     FromHere,
 }
@@ -52,9 +52,9 @@ impl Listener {
         self.waiting.remove(&connection)
     }
 
-    /// Whether an engine has connections that wait.
+    /// Whether engines have connections that wait.
     pub(super) fn has_of_lanes(&self) -> bool {
-        self.waiting.values().any(|came| *came == Came::ThroughLane)
+        self.waiting.values().any(|came| matches!(came, Came::ThroughLane(_)))
     }
 
     /// Refuses a connection of another kind, and one for which the backlog has no place.

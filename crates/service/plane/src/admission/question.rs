@@ -47,6 +47,8 @@ pub enum Connecting {
     },
     /// To another host, by an engine.
     ThroughLane {
+        /// Which engine.
+        engine: u32,
         /// The listener.
         to: SocketAddr,
         /// This end.
@@ -61,6 +63,8 @@ pub enum Connecting {
 /// A connection that another host asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectRequest {
+    /// The engine that asks: its lane brought the Open.
+    pub engine: u32,
     /// The host.
     pub from: IpAddr,
     /// The listener's port.
@@ -87,6 +91,8 @@ pub struct Admitted {
 /// A connection of which nothing is in use any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionOver {
+    /// The engine that had it.
+    pub engine: u32,
     /// Its number.
     pub connection: u64,
     /// The other host.

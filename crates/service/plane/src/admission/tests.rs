@@ -31,7 +31,7 @@ fn to(n: u8, port: u16) -> Connect {
 }
 
 fn asked(to_port: u16) -> ConnectRequest {
-    ConnectRequest { from: host(2), to_port, kind: Kind::Stream.code(), ring_bytes: 4096 }
+    ConnectRequest { engine: 0, from: host(2), to_port, kind: Kind::Stream.code(), ring_bytes: 4096 }
 }
 
 fn number(connecting: Result<Connecting, Reason>) -> u64 {
@@ -41,7 +41,7 @@ fn number(connecting: Result<Connecting, Reason>) -> u64 {
 }
 
 fn over(connection: u64, peer: u8, port: Option<u16>) -> ConnectionOver {
-    ConnectionOver { connection, peer: host(peer), port }
+    ConnectionOver { engine: 0, connection, peer: host(peer), port }
 }
 
 #[test]
@@ -67,16 +67,16 @@ fn a_backlog_is_full_until_a_place_is_given_up() {
     let mut a = admission(|_| {});
     a.listen(A, at(7, 2)).unwrap();
     let far = a.handle_connect_request(&asked(7)).unwrap();
-    let near = number(a.connect(B, to(1, 7)));
+    let near = number(a.connect(B, to(1, 7), |_| None));
     assert_eq!((far.client, far.ring_bytes), (A, 4096));
     assert_ne!(far.connection, near);
     assert_eq!(a.handle_connect_request(&asked(7)), Err(Reason::BacklogFull));
-    assert_eq!(a.connect(B, to(1, 7)), Err(Reason::BacklogFull));
-    assert!(!a.accepted(B, 7, near) && !a.accepted(A, 7, 99), "not its listener, no such connection");
-    assert!(!a.accepted(A, 7, near), "the engine knows nothing of connections within the host");
-    assert!(a.accepted(A, 7, far.connection) && !a.accepted(A, 7, far.connection));
+    assert_eq!(a.connect(B, to(1, 7), |_| None), Err(Reason::BacklogFull));
+    assert_eq!((a.accepted(B, 7, near), a.accepted(A, 7, 99)), (None, None), "not its listener, no such connection");
+    assert_eq!(a.accepted(A, 7, near), None, "the engine knows nothing of connections within the host");
+    assert_eq!([(); 2].map(|()| a.accepted(A, 7, far.connection)), [Some(0), None]);
     let again = a.handle_connect_request(&asked(7)).unwrap();
-    number(a.connect(B, to(1, 7)));
+    number(a.connect(B, to(1, 7), |_| None));
     // One that ends before the program took it leaves its place too.
     a.on_connection_over(A, over(again.connection, 2, Some(7)));
     a.handle_connect_request(&asked(7)).unwrap();
@@ -94,7 +94,7 @@ fn the_backlog_of_a_port_is_not_that_of_its_listener_before() {
     let new = a.handle_connect_request(&asked(7)).unwrap();
     a.on_connection_over(A, over(old.connection, 2, Some(7)));
     assert_eq!(a.handle_connect_request(&asked(7)), Err(Reason::BacklogFull));
-    assert!(a.accepted(A, 7, new.connection));
+    assert_eq!(a.accepted(A, 7, new.connection), Some(0));
 }
 
 #[test]
@@ -104,13 +104,13 @@ fn kinds_and_addresses_that_do_not_fit_are_refused() {
     let messages = Kind::Message;
     assert_eq!(a.handle_connect_request(&ConnectRequest { kind: messages.code(), ..asked(7) }), Err(Reason::WrongKind));
     assert_eq!(a.handle_connect_request(&ConnectRequest { kind: u32::MAX, ..asked(7) }), Err(Reason::WrongKind));
-    assert_eq!(a.connect(B, Connect { kind: messages, ..to(1, 7) }), Err(Reason::WrongKind));
+    assert_eq!(a.connect(B, Connect { kind: messages, ..to(1, 7) }, |_| None), Err(Reason::WrongKind));
     for bad in ["10.0.0.2:0", "0.0.0.0:7", "224.0.0.1:7", "255.255.255.255:7", "[ff02::1]:7"] {
         let bad = Connect { to: bad.parse().unwrap(), ..to(2, 7) };
-        assert_eq!(a.connect(B, bad), Err(Reason::BadAddress), "{bad:?}");
+        assert_eq!(a.connect(B, bad, |_| None), Err(Reason::BadAddress), "{bad:?}");
     }
     let mapped = Connect { to: "[::ffff:10.0.0.1]:7".parse().unwrap(), ..to(1, 7) };
-    assert!(matches!(a.connect(B, mapped), Ok(Connecting::Here { to: A, port: 7, .. })));
+    assert!(matches!(a.connect(B, mapped, |_| None), Ok(Connecting::Here { to: A, port: 7, .. })));
     assert_eq!(a.counters(), AdmissionCounters { connects_local: 1, connects_refused: 6 });
 }
 
@@ -118,18 +118,18 @@ fn kinds_and_addresses_that_do_not_fit_are_refused() {
 fn connections_count_until_the_engine_says_that_they_are_over() {
     let mut a = admission(|c| (c.connections_max, c.connections_per_app_max, c.connections_per_user_max) = (4, 2, 4));
     a.listen(A, at(7, 9)).unwrap();
-    let out = number(a.connect(A, to(2, 7)));
+    let out = number(a.connect(A, to(2, 7), |_| None));
     let came = a.handle_connect_request(&asked(7)).unwrap().connection;
     assert_eq!(a.handle_connect_request(&asked(7)), Err(Reason::LocalLimit), "the program has as many as it may");
     assert_eq!(a.bind(A), Err(Reason::LocalLimit));
-    (0..2).for_each(|_| _ = number(a.connect(B, to(2, 7))));
-    assert_eq!((a.connections(), a.connections_with(USER, host(2))), (4, 2));
+    (0..2).for_each(|_| _ = number(a.connect(B, to(2, 7), |_| None)));
+    assert_eq!((a.connections(), a.connections_with(USER, host(2), 0)), (4, 2));
     a.attach(ClientId(3), ROOT).unwrap();
-    assert_eq!(a.connect(ClientId(3), to(2, 7)), Err(Reason::LocalLimit), "the host is full");
+    assert_eq!(a.connect(ClientId(3), to(2, 7), |_| None), Err(Reason::LocalLimit), "the host is full");
     a.on_connection_over(A, over(out, 2, None));
     a.on_connection_over(A, over(came, 2, Some(7)));
-    assert_eq!((a.connections(), a.connections_with(USER, host(2))), (2, 0));
-    number(a.connect(ClientId(3), to(2, 7)));
+    assert_eq!((a.connections(), a.connections_with(USER, host(2), 0)), (2, 0));
+    number(a.connect(ClientId(3), to(2, 7), |_| None));
 }
 
 #[test]
@@ -140,16 +140,16 @@ fn users_have_shares_of_hosts_connections_listeners_and_programs() {
     });
     assert_eq!(a.attach(ClientId(3), USER), Err(Reason::UserPrograms));
     a.attach(ClientId(4), 77).unwrap();
-    let first = number(a.connect(A, to(2, 7)));
-    assert_eq!(a.connect(A, to(3, 7)), Err(Reason::UserLanes));
-    (0..2).for_each(|_| _ = number(a.connect(A, to(2, 7))));
-    assert_eq!(a.connect(A, to(2, 7)), Err(Reason::UserConnections));
+    let first = number(a.connect(A, to(2, 7), |_| None));
+    assert_eq!(a.connect(A, to(3, 7), |_| None), Err(Reason::UserLanes));
+    (0..2).for_each(|_| _ = number(a.connect(A, to(2, 7), |_| None)));
+    assert_eq!(a.connect(A, to(2, 7), |_| None), Err(Reason::UserConnections));
     for n in 2..9 {
-        number(a.connect(B, to(n, 7)));
-        number(a.connect(ClientId(4), to(n, 7)));
+        number(a.connect(B, to(n, 7), |_| None));
+        number(a.connect(ClientId(4), to(n, 7), |_| None));
     }
     a.on_connection_over(A, over(first, 2, None));
-    number(a.connect(A, to(2, 7)));
+    number(a.connect(A, to(2, 7), |_| None));
     // A datagram socket counts as a listener.
     a.listen(A, at(7, 1)).unwrap();
     a.bind(A).unwrap();
@@ -167,12 +167,46 @@ fn a_program_holds_its_place_until_nothing_of_it_is_in_use() {
     a.handle_left(A);
     assert_eq!(a.attach(ClientId(3), ROOT), Err(Reason::LocalLimit), "its memory is in quarantine");
     // The engine forgot the program before it got what had been admitted.
-    a.on_program_gone(A);
+    a.on_program_gone(A, 0);
     assert!(a.knows(A));
     a.on_connection_over(A, over(came, 2, Some(7)));
     assert!(!a.knows(A) && a.connections() == 0);
     a.attach(ClientId(3), ROOT).unwrap();
     // One that no engine took in.
-    a.on_program_gone(ClientId(3));
+    a.on_program_gone(ClientId(3), 0);
+    assert!(!a.knows(ClientId(3)));
+}
+
+#[test]
+fn connections_are_spread_over_engines_and_a_program_is_gone_when_all_say_so() {
+    let mut a = admission(|c| c.engines = 3);
+    let mut engine_of = |client, n: u8, lanes| match a.connect(client, to(n, 7), |_| lanes).unwrap() {
+        Connecting::ThroughLane { engine, connection, .. } => (engine, connection),
+        other => panic!("{other:?}"),
+    };
+    let first: Vec<_> = (0..4).map(|_| engine_of(A, 2, Some(3))).collect();
+    assert_eq!(first.iter().map(|(engine, _)| *engine).collect::<Vec<_>>(), [0, 1, 2, 0]);
+    assert_eq!(engine_of(A, 3, None).0, 0, "unknown: every host has engine 0");
+    assert_eq!(engine_of(A, 4, Some(9)).0, 1, "no more engines than there are");
+    // What comes is counted where it came.
+    a.listen(A, at(7, 9)).unwrap();
+    let came = a.handle_connect_request(&ConnectRequest { engine: 2, ..asked(7) }).unwrap();
+    assert_eq!(a.load(), [3, 2, 2]);
+    assert_eq!([0, 1, 2].map(|engine| a.connections_with(USER, host(2), engine)), [2, 1, 2]);
+    assert_eq!(a.accepted(A, 7, came.connection), Some(2));
+    a.on_connection_over(A, ConnectionOver { engine: 2, ..over(came.connection, 2, Some(7)) });
+    for (engine, connection) in &first {
+        a.on_connection_over(A, ConnectionOver { engine: *engine, ..over(*connection, 2, None) });
+    }
+    assert_eq!(a.load(), [1, 1, 0]);
+    a.handle_left(B);
+    for engine in [2, 0, 0, 7] {
+        a.on_program_gone(B, engine);
+        assert!(a.knows(B), "engine 1 still has something of it");
+    }
+    a.on_program_gone(B, 1);
+    assert!(!a.knows(B));
+    a.attach(ClientId(3), ROOT).unwrap();
+    a.on_not_attached(ClientId(3));
     assert!(!a.knows(ClientId(3)));
 }

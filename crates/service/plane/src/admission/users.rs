@@ -30,8 +30,8 @@ struct Held {
     listeners: u32,
     /// Connections that go through lanes, and whatever waits to become one.
     connections: u32,
-    /// Other hosts with a connection, or one that waits.
-    hosts: BTreeMap<IpAddr, HostUse>,
+    /// Other hosts with a connection, or one that waits, by engine.
+    hosts: BTreeMap<(IpAddr, u32), HostUse>,
     /// Of these, hosts to which the user's programs connect.
     hosts_out: u32,
 }
@@ -46,11 +46,18 @@ struct HostUse {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Far {
     pub(super) host: IpAddr,
+    /// The engine that carries it.
+    pub(super) engine: u32,
     /// This host's application connects, or did.
     pub(super) is_outgoing: bool,
 }
 
 impl Held {
+    /// Connections that the user's programs made to a host.
+    fn outgoing(&self, host: IpAddr) -> u32 {
+        self.hosts.range((host, 0)..=(host, u32::MAX)).map(|(_, use_)| use_.outgoing).sum()
+    }
+
     fn is_nothing(&self) -> bool {
         self.apps == 0 && self.listeners == 0 && self.connections == 0 && self.hosts.is_empty()
     }
@@ -89,7 +96,7 @@ impl Users {
     /// Whether a user's applications may connect to this host in addition to those that they connect to already.
     pub(super) fn check_host(&self, uid: u32, host: IpAddr) -> Result<(), Reason> {
         let fits = |held: &Held| {
-            held.hosts_out < self.lanes_max || held.hosts.get(&host).is_some_and(|use_| use_.outgoing > 0)
+            held.hosts_out < self.lanes_max || held.outgoing(host) > 0
         };
         self.check(uid, fits, Reason::UserLanes)
     }
@@ -103,9 +110,9 @@ impl Users {
         uid == 0 || uid == self.owner_uid
     }
 
-    /// Connections of a user with a host, and what waits to become one.
-    pub(super) fn connections_with(&self, uid: u32, host: IpAddr) -> u32 {
-        let use_ = self.held.get(&uid).and_then(|held| held.hosts.get(&host));
+    /// Connections of a user with a host through an engine, and what waits to become one.
+    pub(super) fn connections_with(&self, uid: u32, host: IpAddr, engine: u32) -> u32 {
+        let use_ = self.held.get(&uid).and_then(|held| held.hosts.get(&(host, engine)));
         use_.map_or(0, |use_| use_.outgoing.saturating_add(use_.incoming))
     }
 
@@ -123,9 +130,9 @@ impl Users {
     pub(super) fn add_connection(&mut self, uid: u32, far: Far) {
         let held = self.held.entry(uid).or_default();
         held.connections += 1;
-        let use_ = held.hosts.entry(far.host).or_default();
+        held.hosts_out += u32::from(far.is_outgoing && held.outgoing(far.host) == 0);
+        let use_ = held.hosts.entry((far.host, far.engine)).or_default();
         if far.is_outgoing {
-            held.hosts_out += u32::from(use_.outgoing == 0);
             use_.outgoing += 1;
         } else {
             use_.incoming += 1;
@@ -145,15 +152,16 @@ impl Users {
     pub(super) fn drop_connection(&mut self, uid: u32, far: Far) {
         self.release(uid, |held| {
             held.connections = held.connections.saturating_sub(1);
-            let Some(use_) = held.hosts.get_mut(&far.host) else { return };
+            let is_last = held.outgoing(far.host) == 1;
+            let Some(use_) = held.hosts.get_mut(&(far.host, far.engine)) else { return };
             if far.is_outgoing {
-                held.hosts_out -= u32::from(use_.outgoing == 1);
+                held.hosts_out -= u32::from(is_last);
                 use_.outgoing = use_.outgoing.saturating_sub(1);
             } else {
                 use_.incoming = use_.incoming.saturating_sub(1);
             }
             if use_.outgoing == 0 && use_.incoming == 0 {
-                held.hosts.remove(&far.host);
+                held.hosts.remove(&(far.host, far.engine));
             }
         });
     }
@@ -209,9 +217,10 @@ mod tests {
         let mut config = config();
         (config.lanes_max, config.connections_max) = (8, 24);
         let mut users = Users::new(&config);
-        let far = |n: u8, is_outgoing| Far { host: IpAddr::from([10, 0, 1, n]), is_outgoing };
+        let far = |n: u8, is_outgoing| Far { host: IpAddr::from([10, 0, 1, n]), engine: 0, is_outgoing };
         let came = [1, 2, 3].map(|n| far(n, false));
-        let went = [1, 1, 4].map(|n| far(n, true));
+        // The two to host 1 go through two engines.
+        let went = [(1, 0), (1, 1), (4, 0)].map(|(n, engine)| Far { engine, ..far(n, true) });
         for one in came.iter().chain(&went) {
             users.check_connection(5).unwrap();
             users.add_connection(5, *one);
@@ -221,7 +230,8 @@ mod tests {
         assert_eq!(users.check_host(5, far(2, true).host), Err(Reason::UserLanes), "it came, and was not connected to");
         users.check_host(5, far(4, true).host).unwrap();
         users.check_host(6, far(9, true).host).unwrap();
-        assert_eq!([1, 2, 9].map(|n| users.connections_with(5, far(n, true).host)), [3, 1, 0]);
+        assert_eq!([1, 2, 9].map(|n| users.connections_with(5, far(n, true).host, 0)), [2, 1, 0]);
+        assert_eq!([1, 2].map(|n| users.connections_with(5, far(n, true).host, 1)), [1, 0]);
         users.drop_connection(5, went[0]);
         assert_eq!(users.check_host(5, far(9, true).host), Err(Reason::UserLanes), "another one is left");
         users.drop_connection(5, went[1]);

@@ -72,7 +72,7 @@ struct Net {
 impl Net {
     fn new(seed: u64) -> Self {
         let side = |n: u32| Side {
-            round: LaneRound::new(0),
+            round: LaneRound::new(0, 0),
             engine: FakeEngine::default(),
             inbox: VecDeque::new(),
             next_qpn: n * 1_000_000,
@@ -314,7 +314,7 @@ fn a_lane_that_rests_comes_up_again_whoever_wakes_first() {
 
 #[test]
 fn who_keeps_connections_alone_is_told_that_they_are_lost() {
-    let mut round = LaneRound::new(0);
+    let mut round = LaneRound::new(0, 0);
     round.want();
     round.on_offer_made(1, Ok(offer(1)));
     round.handle_offer(offer(2)).unwrap();
@@ -329,7 +329,7 @@ fn who_keeps_connections_alone_is_told_that_they_are_lost() {
 
 #[test]
 fn an_old_answer_of_the_engine_is_not_taken() {
-    let mut round = LaneRound::new(5);
+    let mut round = LaneRound::new(0, 5);
     round.want();
     assert_eq!(round.poll_action(), Some(RoundAction::MakeOffer { round: 6 }));
     round.on_offer_made(5, Ok(offer(1)));
@@ -341,7 +341,7 @@ fn an_old_answer_of_the_engine_is_not_taken() {
 
 #[test]
 fn a_peer_out_of_order_is_refused() {
-    let mut round = LaneRound::new(0);
+    let mut round = LaneRound::new(0, 0);
     assert_eq!(
         round.handle_reset(Reason::LaneFailed, false, false).unwrap_err().to_string(),
         "the peer sent a reset while the lane is idle"
@@ -355,7 +355,7 @@ fn a_peer_out_of_order_is_refused() {
 
 #[test]
 fn the_peers_limit_is_called_so() {
-    let mut round = LaneRound::new(0);
+    let mut round = LaneRound::new(0, 0);
     round.want();
     round.on_offer_made(1, Ok(offer(1)));
     round.handle_reset(Reason::LocalLimit, false, false).unwrap();
@@ -365,7 +365,7 @@ fn the_peers_limit_is_called_so() {
 
 #[test]
 fn a_wish_during_a_reset_begins_the_next_round() {
-    let mut round = LaneRound::new(0);
+    let mut round = LaneRound::new(0, 0);
     round.want();
     round.on_offer_made(1, Ok(offer(7)));
     round.on_lane_failed(Reason::LaneFailed);

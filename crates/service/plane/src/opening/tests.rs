@@ -8,7 +8,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 fn own(n: u8, version: u32) -> Introduction {
     let (instance, address) = (n.into(), IpAddr::from([127, 0, 0, n]));
-    let identity = Identity { instance, address, challenge: [n; CHALLENGE_BYTES] };
+    let identity = Identity { instance, address, engines: 1, challenge: [n; CHALLENGE_BYTES] };
     Introduction { version, ..Introduction::of_this_release(identity) }
 }
 
@@ -91,7 +91,7 @@ fn a_verdict_against_it_reaches_the_dialer_and_no_proof_is_read_before() {
     let Some(OpeningAction::Send(hello)) = dialer.poll_action() else { panic!() };
     acceptor.handle_message(hello);
     assert!(acceptor.awaits_verdict());
-    acceptor.handle_message(PeerMessage::Proof { mac: [0; 32] });
+    acceptor.handle_message(PeerMessage::Proof { mac: [0; 32], engines: 1 });
     let actions: Vec<_> = std::iter::from_fn(|| acceptor.poll_action()).collect();
     assert!(matches!(&actions[..], [OpeningAction::Send(_), OpeningAction::Judge(_), OpeningAction::Refuse(r)]
         if r.reason == Reason::Unspecified));
@@ -106,7 +106,7 @@ fn the_acceptor_proves_nothing_to_one_without_the_key() {
     let Some(OpeningAction::Send(hello)) = dialer.poll_action() else { panic!() };
     acceptor.handle_message(hello);
     acceptor.on_verdict(Verdict::Proceed);
-    acceptor.handle_message(PeerMessage::Proof { mac: [1; 32] });
+    acceptor.handle_message(PeerMessage::Proof { mac: [1; 32], engines: 1 });
     while let Some(action) = acceptor.poll_action() {
         if let OpeningAction::Send(message) = action {
             said.push(message);

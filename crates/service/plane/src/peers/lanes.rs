@@ -8,8 +8,8 @@ use std::time::Duration;
 use control::{PeerMessage, Reason};
 use verbs::Time;
 
-use super::{Established, PeerAction, Peers};
-use crate::lane_round::RoundAction;
+use super::{Established, LaneSetUp, PeerAction, Peers};
+use crate::lane_round::{LaneRound, RoundAction};
 use crate::{LaneAnswer, LaneCommand, LinkId};
 
 impl Peers {
@@ -21,22 +21,26 @@ impl Peers {
             return;
         }
         let pause = now.saturating_since(std::mem::replace(&mut established.heard_at, now));
-        if pause > self.config.heartbeat.saturating_mul(2) && established.pending_since.is_some() {
+        if pause > self.config.heartbeat.saturating_mul(2) {
             // One of us stood still, and nothing could go on meanwhile.
-            established.pending_since = Some(now);
+            let pending = established.lanes.iter_mut().filter_map(|lane| lane.pending_since.as_mut());
+            pending.for_each(|since| *since = now);
         }
         if std::mem::take(&mut established.is_silent) {
             tracing::info!(%peer, "the peer's daemon speaks again");
-            self.actions.push_back(PeerAction::Engine(LaneCommand::PeerSilent { peer, silent: None }));
+            let lanes = established.lanes.len();
+            self.tell_silence(peer, lanes, None);
         }
+        let number = lane_of(&message);
+        let Some(lane) = self.round_mut(peer, number) else {
+            return self.give_up(peer, link, Reason::PeerLost, &format!("a message about lane {number}, which is not there"));
+        };
         let handled = match message {
-            PeerMessage::LaneOffer(offer) => established.round.handle_offer(offer),
-            PeerMessage::LaneReady { .. } => established.round.handle_ready(),
-            PeerMessage::LaneReset { reason, resumes, rests, .. } => {
-                established.round.handle_reset(reason, resumes, rests)
-            }
-            PeerMessage::LaneRoutes(routes) => established.round.handle_routes(routes),
-            PeerMessage::LaneRoutesTaken { .. } => established.round.handle_routes_taken(),
+            PeerMessage::LaneOffer(offer) => lane.handle_offer(offer),
+            PeerMessage::LaneReady { .. } => lane.handle_ready(),
+            PeerMessage::LaneReset { reason, resumes, rests, .. } => lane.handle_reset(reason, resumes, rests),
+            PeerMessage::LaneRoutes(routes) => lane.handle_routes(routes),
+            PeerMessage::LaneRoutesTaken { .. } => lane.handle_routes_taken(),
             PeerMessage::Heartbeat => Ok(()),
             PeerMessage::Bye { reason, detail } => {
                 tracing::info!(%peer, %reason, detail = %detail.escape_default(), "the peer's daemon closed its link");
@@ -71,24 +75,36 @@ impl Peers {
         if !std::mem::replace(&mut established.is_silent, true) {
             tracing::warn!(%peer, ?silent, "the peer's daemon says nothing; its connections wait for it");
         }
-        self.actions.push_back(PeerAction::Engine(LaneCommand::PeerSilent { peer, silent: Some(silent) }));
+        let lanes = established.lanes.len();
+        self.tell_silence(peer, lanes, Some(silent));
     }
 
-    /// The engine's answer to a [`LaneCommand`].
-    pub fn on_answer(&mut self, now: Time, peer: IpAddr, answer: LaneAnswer) {
-        let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) else { return };
-        let round = &mut established.round;
+    fn tell_silence(&mut self, peer: IpAddr, lanes: usize, silent: Option<Duration>) {
+        for (engine, _) in (0..).zip(0..lanes) {
+            self.actions.push_back(PeerAction::Engine { engine, command: LaneCommand::PeerSilent { peer, silent } });
+        }
+    }
+
+    /// The rounds of a lane of a link that is up.
+    fn round_mut(&mut self, peer: IpAddr, lane: u32) -> Option<&mut LaneRound> {
+        let established = self.peers.get_mut(&peer)?.established.as_mut()?;
+        Some(&mut established.lanes.get_mut(lane as usize)?.round)
+    }
+
+    /// An engine's answer to a [`LaneCommand`], about its lane.
+    pub fn on_answer(&mut self, now: Time, peer: IpAddr, lane: u32, answer: LaneAnswer) {
+        let Some(round) = self.round_mut(peer, lane) else { return };
         match answer {
             LaneAnswer::Offered { round: number, result } => {
                 let result = result.map_err(|error| {
-                    tracing::warn!(%peer, error, "the device makes no lane");
+                    tracing::warn!(%peer, lane, error, "the device makes no lane");
                     Reason::LocalLimit
                 });
                 round.on_offer_made(number, result);
             }
             LaneAnswer::Accepted { round: number, result } => {
                 let result = result.map_err(|error| {
-                    tracing::warn!(%peer, error, "the peer's offer of a lane cannot be used");
+                    tracing::warn!(%peer, lane, error, "the peer's offer of a lane cannot be used");
                     Reason::LaneFailed
                 });
                 round.on_accepted(number, result);
@@ -96,7 +112,7 @@ impl Peers {
             LaneAnswer::RoutesTold { round: number, routes, done } => round.on_routes_told(number, routes, done),
             LaneAnswer::RoutesTaken { round: number, result } => {
                 let result = result.map_err(|error| {
-                    tracing::warn!(%peer, error, "the connections of a lane cannot go on");
+                    tracing::warn!(%peer, lane, error, "the connections of a lane cannot go on");
                     Reason::LaneFailed
                 });
                 round.on_routes_taken(number, result);
@@ -105,68 +121,48 @@ impl Peers {
         self.pump(now, peer);
     }
 
-    /// The engine says that the lane's queue pair failed, and keeps the connections. Without a link they are about to
+    /// An engine says that its lane's queue pair failed, and keeps the connections. Without a link they are about to
     /// end.
-    pub fn on_lane_reset(&mut self, now: Time, peer: IpAddr, detail: &str) {
-        if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
-            tracing::warn!(%peer, detail, "the lane is reset; its connections wait for a new queue pair");
-            established.round.on_lane_reset();
+    pub fn on_lane_reset(&mut self, now: Time, peer: IpAddr, lane: u32, detail: &str) {
+        if let Some(round) = self.round_mut(peer, lane) {
+            tracing::warn!(%peer, lane, detail, "the lane is reset; its connections wait for a new queue pair");
+            round.on_lane_reset();
             self.pump(now, peer);
         }
     }
 
-    /// The engine says that the lane was not used for long: it gave the queue pair up, and keeps the connections.
-    pub fn on_lane_rests(&mut self, now: Time, peer: IpAddr) {
-        if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
-            established.round.on_lane_rests();
+    /// An engine says that its lane was not used for long: it gave the queue pair up, and keeps the connections.
+    pub fn on_lane_rests(&mut self, now: Time, peer: IpAddr, lane: u32) {
+        if let Some(round) = self.round_mut(peer, lane) {
+            round.on_lane_rests();
             self.pump(now, peer);
         }
     }
 
-    /// The engine says that the lane failed.
-    pub fn on_lane_failed(&mut self, now: Time, peer: IpAddr, reason: Reason) {
-        if let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) {
-            established.round.on_lane_failed(reason);
+    /// An engine says that its lane failed.
+    pub fn on_lane_failed(&mut self, now: Time, peer: IpAddr, lane: u32, reason: Reason) {
+        if let Some(round) = self.round_mut(peer, lane) {
+            round.on_lane_failed(reason);
             self.pump(now, peer);
         }
     }
 
-    /// Carries out what a round wants, and watches how long it takes.
+    /// Carries out what the rounds want, and watches how long each takes.
     pub(super) fn pump(&mut self, now: Time, peer: IpAddr) {
         let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) else { return };
         let link = established.link;
-        while let Some(action) = established.round.poll_action() {
-            let action = match action {
-                RoundAction::MakeOffer { round } => PeerAction::Engine(LaneCommand::Offer { peer, round }),
-                RoundAction::Accept { round, offer } => PeerAction::Engine(LaneCommand::Accept { peer, round, offer }),
-                RoundAction::TellRoutes { round } => PeerAction::Engine(LaneCommand::TellRoutes { peer, round }),
-                RoundAction::TakeRoutes { round, routes } => {
-                    PeerAction::Engine(LaneCommand::TakeRoutes { peer, round, routes })
-                }
-                RoundAction::Reset => {
-                    tracing::info!(%peer, "the peer resets the lane; its connections wait for a new queue pair");
-                    PeerAction::Engine(LaneCommand::Reset { peer })
-                }
-                RoundAction::Rest => {
-                    tracing::debug!(%peer, "the lane rests");
-                    PeerAction::Engine(LaneCommand::Rest { peer })
-                }
-                RoundAction::Ready => {
-                    tracing::info!(%peer, "lane is up");
-                    PeerAction::Engine(LaneCommand::Ready { peer })
-                }
-                RoundAction::Lost(reason) => {
-                    tracing::info!(%peer, %reason, "lane is down");
-                    PeerAction::Engine(LaneCommand::Lost { peer, reason })
-                }
-                RoundAction::Send(message) => PeerAction::Send { link, message },
-            };
-            self.actions.push_back(action);
-        }
-        if !established.round.is_pending() {
-            established.pending_since = None;
-        } else if established.pending_since.is_none() {
-            established.pending_since = Some(now);
+        for (engine, lane) in (0..).zip(&mut established.lanes) {
+            while let Some(action) = lane.round.poll_action() {
+                self.actions.push_back(match command_of(peer, engine, action) {
+                    Ok(command) => PeerAction::Engine { engine, command },
+                    Err(message) => PeerAction::Send { link, message },
+                });
+            }
+            if !lane.round.is_pending() {
+                lane.pending_since = None;
+            } else if lane.pending_since.is_none() {
+                lane.pending_since = Some(now);
+            }
         }
     }
 
@@ -174,10 +170,50 @@ impl Peers {
     /// something. A silent peer may stand still, and the daemon waits for it as long as its link is kept.
     fn check_setup(&mut self, now: Time, peer: IpAddr) {
         let established = self.peers.get(&peer).and_then(|p| p.established.as_ref());
-        let late = |e: &&Established| e.pending_since.is_some_and(|since| since + self.config.lane_setup <= now);
+        let is_late = |lane: &LaneSetUp| lane.pending_since.is_some_and(|since| since + self.config.lane_setup <= now);
+        let late = |e: &&Established| e.lanes.iter().any(is_late);
         if let Some(link) = established.filter(late).map(|e| e.link) {
             tracing::warn!(%peer, "closing the link to a daemon that leaves a lane half made");
             self.give_up(peer, link, Reason::TimedOut, "the lane was not set up in time");
         }
     }
+}
+
+/// The lane that a message is about; 0 for one about no lane.
+fn lane_of(message: &PeerMessage) -> u32 {
+    match message {
+        PeerMessage::LaneOffer(offer) => offer.lane,
+        PeerMessage::LaneRoutes(routes) => routes.lane,
+        PeerMessage::LaneReady { lane, .. }
+        | PeerMessage::LaneReset { lane, .. }
+        | PeerMessage::LaneRoutesTaken { lane, .. } => *lane,
+        PeerMessage::Hello { .. } | PeerMessage::Proof { .. } | PeerMessage::Heartbeat | PeerMessage::Bye { .. } => 0,
+    }
+}
+
+/// What a round wants: of its engine, or (an error) of the peer.
+fn command_of(peer: IpAddr, lane: u32, action: RoundAction) -> Result<LaneCommand, PeerMessage> {
+    Ok(match action {
+        RoundAction::MakeOffer { round } => LaneCommand::Offer { peer, round },
+        RoundAction::Accept { round, offer } => LaneCommand::Accept { peer, round, offer },
+        RoundAction::TellRoutes { round } => LaneCommand::TellRoutes { peer, round },
+        RoundAction::TakeRoutes { round, routes } => LaneCommand::TakeRoutes { peer, round, routes },
+        RoundAction::Reset => {
+            tracing::info!(%peer, lane, "the peer resets the lane; its connections wait for a new queue pair");
+            LaneCommand::Reset { peer }
+        }
+        RoundAction::Rest => {
+            tracing::debug!(%peer, lane, "the lane rests");
+            LaneCommand::Rest { peer }
+        }
+        RoundAction::Ready => {
+            tracing::info!(%peer, lane, "lane is up");
+            LaneCommand::Ready { peer }
+        }
+        RoundAction::Lost(reason) => {
+            tracing::info!(%peer, lane, %reason, "lane is down");
+            LaneCommand::Lost { peer, reason }
+        }
+        RoundAction::Send(message) => return Err(message),
+    })
 }

@@ -22,14 +22,14 @@ impl Hub {
 
     pub(super) fn on_accepted(&mut self, client: ClientId, app: AppId, port: u16, connection: u64) {
         self.pairs.on_accepted(client, connection);
-        if self.admission.accepted(client, port, connection) {
+        if self.admission.accepted(client, port, connection).is_some() {
             self.command(Command::Accepted { app, port, connection });
         }
     }
 
     pub(super) fn on_connect(&mut self, from: Party, app: AppId, request: u64, connect: Connect) {
-        match self.admission.connect(from.client, connect) {
-            Ok(Connecting::ThroughLane { to, local, ring_bytes, connection }) => {
+        match self.admission.connect(from.client, connect, |peer| self.peers.lanes_to(peer)) {
+            Ok(Connecting::ThroughLane { to, local, ring_bytes, connection, .. }) => {
                 let dial = Dial { connection, to, local, ring_bytes, kind: connect.kind };
                 self.command(Command::Connect { app, request, dial });
             }
@@ -76,7 +76,7 @@ impl Hub {
             match self.app_of(client) {
                 Some(app) => Ok(Admission { app, connection, ring_bytes, kind, from, port }),
                 None => {
-                    let over = ConnectionOver { connection, peer: from, port: Some(port) };
+                    let over = ConnectionOver { engine: 0, connection, peer: from, port: Some(port) };
                     self.admission.on_connection_over(client, over);
                     Err(Reason::NoListener)
                 }
@@ -103,7 +103,7 @@ impl Hub {
     pub(super) fn on_app_gone(&mut self, app: AppId) {
         tracing::debug!(?app, "nothing of a detached program is in use any more");
         if let Some(&client) = self.apps.get(&app) {
-            self.admission.on_program_gone(client);
+            self.admission.on_program_gone(client, 0);
             self.forget_app(app, client);
         }
     }

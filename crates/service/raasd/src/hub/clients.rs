@@ -93,7 +93,7 @@ impl Hub {
             return Err(reason);
         }
         self.make_session(client, who).map_err(|error| {
-            self.admission.on_program_gone(client);
+            self.admission.on_not_attached(client);
             if let Some(left_out) = self.may_log() {
                 tracing::warn!(pid, %error, left_out, "no session for a program");
             }
@@ -149,7 +149,7 @@ impl Hub {
                     self.apps.insert(app, id);
                     self.command(Command::Detach { app, reason: Reason::PeerAppDied });
                 }
-                Err(_) => self.admission.on_program_gone(id),
+                Err(_) => self.admission.on_not_attached(id),
             }
             return;
         };
@@ -170,7 +170,7 @@ impl Hub {
                 }
                 self.send(id, self.refused(reason), Vec::new());
                 self.forget(id, false);
-                self.admission.on_program_gone(id);
+                self.admission.on_not_attached(id);
             }
         }
     }

@@ -12,7 +12,7 @@ impl Hub {
         let now = self.now();
         match from {
             FromEngine::Attached { client, result } => self.on_attached(client, result),
-            FromEngine::Lane { peer, answer } => self.peers.on_answer(now, peer, answer),
+            FromEngine::Lane { peer, answer } => self.peers.on_answer(now, peer, 0, answer),
             FromEngine::Inspected { number, view } => self.on_inspected(number, view),
             FromEngine::LaneWasReset { client, request, found } => self.on_lane_was_reset(client, request, found),
             FromEngine::WakeHangup { app } => {
@@ -27,7 +27,7 @@ impl Hub {
     fn on_event(&mut self, event: Event) {
         let now = self.now();
         match event {
-            Event::PeerWanted { peer } => self.peers.handle_wanted(now, peer),
+            Event::PeerWanted { peer } => self.peers.handle_wanted(now, peer, 0),
             Event::ChunksWanted { app, size, rings } => self.on_chunks_wanted(app, size, rings),
             Event::Connected { app, request, result } => {
                 if let Some(&client) = self.apps.get(&app) {
@@ -45,10 +45,10 @@ impl Hub {
                 }
             }
             Event::ConnectRequest { open, from, to_port, kind, ring_bytes } => {
-                self.on_connect_request(open, &ConnectRequest { from, to_port, kind, ring_bytes });
+                self.on_connect_request(open, &ConnectRequest { engine: 0, from, to_port, kind, ring_bytes });
             }
             Event::ConnectionOver { app, connection, peer, port } => {
-                self.on_connection_over(app, ConnectionOver { connection, peer, port });
+                self.on_connection_over(app, ConnectionOver { engine: 0, connection, peer, port });
             }
             Event::SocketOver { app, .. } => self.on_socket_over(app),
             Event::AppFault { app, detail } => {
@@ -66,11 +66,11 @@ impl Hub {
                 } else {
                     tracing::warn!(%peer, %reason, detail, "the lane failed");
                 }
-                self.peers.on_lane_failed(now, peer, reason);
+                self.peers.on_lane_failed(now, peer, 0, reason);
             }
-            Event::LaneRests { peer } => self.peers.on_lane_rests(now, peer),
+            Event::LaneRests { peer } => self.peers.on_lane_rests(now, peer, 0),
             Event::LaneReset { peer, detail } => {
-                self.peers.on_lane_reset(now, peer, &detail);
+                self.peers.on_lane_reset(now, peer, 0, &detail);
             }
             Event::StrangePort { peer, found, expected } => tracing::warn!(
                 %peer,

@@ -20,10 +20,10 @@ impl Hub {
                 // A link that is gone by now says so by its Down.
                 let _ = verdict.send(answer);
             }
-            LinkInput::Up { link, peer, instance, out } => {
+            LinkInput::Up { link, peer, out } => {
                 self.dials.remove(&link);
                 self.links.insert(link, out);
-                self.peers.handle_up(now, link, peer, instance);
+                self.peers.handle_up(now, link, peer);
             }
             LinkInput::Message { link, message } => self.peers.handle_message(now, link, message),
             LinkInput::Silent { link, silent } => self.peers.handle_silent(link, silent),
@@ -56,7 +56,7 @@ impl Hub {
                         let _ = out.try_send(PeerMessage::Bye { reason, detail });
                     }
                 }
-                PeerAction::Engine(command) => self.command(Command::Lane(command)),
+                PeerAction::Engine { command, .. } => self.command(Command::Lane(command)),
             }
         }
     }

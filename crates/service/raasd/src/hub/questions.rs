@@ -105,7 +105,7 @@ impl Hub {
             }
             EngineView::Lanes(page) => {
                 let admission = &self.admission;
-                let page = inspect::lanes(page, question.viewer, |uid, peer| admission.connections_with(uid, peer));
+                let page = inspect::lanes(page, question.viewer, |uid, peer| admission.connections_with(uid, peer, 0));
                 let (lanes, next) = inspect::cut_page(page);
                 self.answer_page(question, InspectAnswer::StatRows { lanes, apps: Vec::new() }, next);
             }

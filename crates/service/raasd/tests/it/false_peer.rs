@@ -38,9 +38,9 @@ fn join(host: &Host, address: IpAddr, instance: u64) -> TcpStream {
     write_message(&mut link, &hello);
     let Some(PeerMessage::Hello { instance, address, challenge, .. }) = read_message(&mut link) else { panic!() };
     let peer = (instance, address, challenge);
-    write_message(&mut link, &PeerMessage::Proof { mac: proof(b'D', [own, peer]) });
+    write_message(&mut link, &PeerMessage::Proof { mac: proof(b'D', [own, peer]), engines: 1 });
     let answer = read_message(&mut link);
-    assert_eq!(answer, Some(PeerMessage::Proof { mac: proof(b'A', [own, peer]) }));
+    assert_eq!(answer, Some(PeerMessage::Proof { mac: proof(b'A', [own, peer]), engines: 1 }));
     link
 }
 
@@ -93,7 +93,7 @@ fn messages_out_of_order_end_the_link() {
             PeerMessage::LaneReset { lane: 0, incarnation: 0, reason: Reason::Closed, resumes: false, rests: false };
         let hello =
             PeerMessage::Hello { version: 1, release: String::new(), instance: 1, address: us, challenge: [0; 32] };
-        for (n, message) in (1..).zip([ready, reset, hello, PeerMessage::Proof { mac: [0; 32] }]) {
+        for (n, message) in (1..).zip([ready, reset, hello, PeerMessage::Proof { mac: [0; 32], engines: 1 }]) {
             let mut link = join(&host, us, n);
             write_message(&mut link, &message);
             let bye = last(&mut link);

@@ -107,7 +107,7 @@ fn an_address_of_another_and_a_wrong_proof_are_refused() {
         let address = guesser.address();
         guesser.send(&hello(WIRE_VERSION, address));
         assert!(matches!(guesser.next(), Some(PeerMessage::Hello { .. })));
-        guesser.send(&PeerMessage::Proof { mac: [1; 32] });
+        guesser.send(&PeerMessage::Proof { mac: [1; 32], engines: 1 });
         let answer = guesser.next();
         assert!(
             matches!(answer, Some(PeerMessage::Bye { reason: Reason::PeerAuth, .. })),

@@ -107,7 +107,7 @@ impl Desk {
     }
 
     pub(crate) fn on_app_gone(&mut self, app: AppId) {
-        self.admission.on_program_gone(self.clients[&app]);
+        self.admission.on_program_gone(self.clients[&app], 0);
     }
 
     /// What the engine holds, as far as the control plane knows.
@@ -134,14 +134,14 @@ impl Host {
     }
 
     pub(crate) fn accepted(&mut self, app: AppId, port: u16, connection: u64) {
-        if self.desk.admission.accepted(self.desk.clients[&app], port, connection) {
+        if self.desk.admission.accepted(self.desk.clients[&app], port, connection).is_some() {
             self.engine.accepted(app, port, connection);
         }
     }
 
     pub(super) fn connect(&mut self, now: Time, app: AppId, request: u64, connect: Connect) {
-        match self.desk.admission.connect(self.desk.clients[&app], connect) {
-            Ok(Connecting::ThroughLane { to, local, ring_bytes, connection }) => {
+        match self.desk.admission.connect(self.desk.clients[&app], connect, |_| None) {
+            Ok(Connecting::ThroughLane { to, local, ring_bytes, connection, .. }) => {
                 self.desk.numbers.insert(connection, app);
                 let dial = Dial { connection, to, local, ring_bytes, kind: connect.kind };
                 self.engine.connect(now, &mut self.nic, app, request, dial);
@@ -174,10 +174,10 @@ impl Host {
     pub(super) fn on_admission_event(&mut self, now: Time, event: Event) -> Option<Event> {
         match event {
             Event::ConnectRequest { open, from, to_port, kind, ring_bytes } => {
-                self.on_connect_request(now, open, &ConnectRequest { from, to_port, kind, ring_bytes });
+                self.on_connect_request(now, open, &ConnectRequest { engine: 0, from, to_port, kind, ring_bytes });
             }
             Event::ConnectionOver { app, connection, peer, port } => {
-                self.desk.on_connection_over(app, ConnectionOver { connection, peer, port });
+                self.desk.on_connection_over(app, ConnectionOver { engine: 0, connection, peer, port });
             }
             Event::SocketOver { app, socket } => self.desk.on_socket_over(app, socket),
             Event::AppGone { app } => {
