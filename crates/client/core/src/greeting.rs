@@ -60,7 +60,9 @@ impl Greeting {
             Reply::Welcome { version, release, .. } if version != APP_VERSION => {
                 Err(SessionFault::Version { version, layout: LAYOUT_VERSION, release })
             }
-            Reply::Welcome { release, session, slots, engines, session_bytes, engine_page_bytes, addresses, .. } => {
+            Reply::Welcome {
+                release, session, slots, engines, session_bytes, engine_page_bytes, addresses, ..
+            } => {
                 let shape = SessionShape { slots, engines };
                 let given = match self.role {
                     Role::Application => Some(given(fds, shape, session_bytes, engine_page_bytes)?),
@@ -79,12 +81,7 @@ impl Greeting {
     }
 }
 
-fn given(
-    fds: Vec<OwnedFd>,
-    shape: SessionShape,
-    session_bytes: u64,
-    page_bytes: u64,
-) -> Result<Given, SessionFault> {
+fn given(fds: Vec<OwnedFd>, shape: SessionShape, session_bytes: u64, page_bytes: u64) -> Result<Given, SessionFault> {
     let refused = |e: &dyn std::fmt::Display| SessionFault::Protocol(format!("session memory: {e}"));
     let engines = shape.engines;
     let expected = 2 + engines as usize;

@@ -390,7 +390,8 @@ impl Session {
         };
         let wrong = |what: &str| Failed::Protocol(format!("{}: {what}", describe(described)));
         let session = &self.memory.session;
-        let whose = session.place_of(slot).and_then(|place| Some((self.memory.engines.get(place.engine as usize)?, place)));
+        let whose =
+            session.place_of(slot).and_then(|place| Some((self.memory.engines.get(place.engine as usize)?, place)));
         let Some((engine, whose)) = whose else {
             return Err(wrong(&format!("slot {slot} of {}", session.slots())));
         };

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use control::{ChunkKind, Connection as Described, Kind, NotTaken, Path, Reason, Request};
 use raas_core::{
-    Answer, Connection, DaemonMessage, End, EngineEnd, News, Readiness, Reserved, Session, SessionFault, SessionMemory, Side, Wake,
+    Answer, Connection, DaemonMessage, End, EngineEnd, News, Readiness, Reserved, Session, SessionFault, SessionMemory,
+    Side, Wake,
 };
 use shm::{Region, app_flag, begin_rest, end_rest, engine_flag, is_unused, prepare_sleep};
 

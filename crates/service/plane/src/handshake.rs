@@ -215,7 +215,12 @@ mod tests {
     fn sides() -> (Handshake, Handshake) {
         let identity = |n: u8| {
             let (instance, address) = (n.into(), IpAddr::from([127, 0, 0, n]));
-            Introduction::of_this_release(Identity { instance, address, engines: n.into(), challenge: [n; CHALLENGE_BYTES] })
+            Introduction::of_this_release(Identity {
+                instance,
+                address,
+                engines: n.into(),
+                challenge: [n; CHALLENGE_BYTES],
+            })
         };
         (Handshake::new(Side::Dialer, identity(1)), Handshake::new(Side::Acceptor, identity(2)))
     }

@@ -231,7 +231,8 @@ impl Peers {
     }
 
     fn forget_idle(&mut self, peer: IpAddr) {
-        let idle = |p: &Peer| p.established.is_none() && p.dial.is_none() && p.redial_at.is_none() && p.wanted.is_empty();
+        let idle =
+            |p: &Peer| p.established.is_none() && p.dial.is_none() && p.redial_at.is_none() && p.wanted.is_empty();
         if self.peers.get(&peer).is_some_and(idle) {
             self.peers.remove(&peer);
         }

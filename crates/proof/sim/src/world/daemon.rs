@@ -217,7 +217,10 @@ impl World {
             engine::Event::ConnectRequest { open, from, to_port, kind, ring_bytes } => {
                 self.tell_plane(
                     host,
-                    Input::ConnectRequest { open, asked: ConnectRequest { engine: 0, from, to_port, kind, ring_bytes } },
+                    Input::ConnectRequest {
+                        open,
+                        asked: ConnectRequest { engine: 0, from, to_port, kind, ring_bytes },
+                    },
                 );
             }
             engine::Event::ConnectionOver { app, connection, peer, port } => {

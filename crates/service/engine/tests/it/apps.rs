@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use control::{Connection, Path, Reason};
-use shm::{Doorbell, RingMemory, RingReader, RingWriter, Session, SlotWords, Word32, app_flag, engine_flag};
+use shm::{
+    Doorbell, RingMemory, RingReader, RingWriter, Session, SessionShape, SlotWords, Word32, app_flag, engine_flag,
+};
 use verbs::Region;
 
 use crate::sockets::SimSocket;
@@ -208,11 +210,13 @@ pub(crate) struct SimApp {
 }
 
 impl SimApp {
-    pub(crate) fn new(slots: u32, engine_sleep: Word32) -> Self {
-        let region = Region::anonymous(Session::bytes(slots) as usize).unwrap();
-        let session = Session::format(region, slots, 1).unwrap();
+    /// `slots`: of each engine up to the one with this number.
+    pub(crate) fn new(slots: u32, engine: u32, engine_sleep: Word32) -> Self {
+        let shape = SessionShape::for_engines(engine + 1, slots);
+        let region = Region::anonymous(Session::bytes(shape) as usize).unwrap();
+        let session = Session::format(region, shape, 1).unwrap();
         Self {
-            a2e: session.a2e(0),
+            a2e: session.a2e(engine),
             e2a: session.e2a(),
             engine_sleep,
             session,
@@ -251,7 +255,11 @@ impl SimApp {
     /// The test changed what a connection does.
     pub(crate) fn poke(&mut self, slot: u32) {
         self.ready.insert(slot);
-        self.a2e.ring(slot);
+        self.ring(slot);
+    }
+
+    fn ring(&self, slot: u32) {
+        self.session.place_of(slot).unwrap().ring();
     }
 
     /// Follows the engine's doorbell. Says whether anything was done, and whether the engine must be woken.
@@ -265,7 +273,7 @@ impl SimApp {
             let Some(conn) = self.conns.get_mut(&slot) else { continue };
             any = true;
             if conn.work() {
-                self.a2e.ring(slot);
+                self.ring(slot);
             }
         }
         let wake = any && self.a2e.must_wake(&self.engine_sleep);

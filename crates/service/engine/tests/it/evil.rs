@@ -77,7 +77,7 @@ impl Evil {
         let mut config = EngineConfig::new(vec![addr(0)]);
         change(&mut config);
         let mut engine = Engine::new(config, &mut n, page.clone(), [9; 32]).unwrap();
-        let app = SimApp::new(64, page.engine_sleep(0));
+        let app = SimApp::new(64, 0, page.engine_sleep(0));
         let session = app.session.clone();
         let app_id = engine.attach(Attach { pid: 1, uid: 1, name: "good".into(), session }).unwrap();
         let mut desk = Desk::new(AdmissionConfig::new(vec![addr(0)]));
@@ -271,7 +271,8 @@ impl Evil {
                 Event::LaneFailed { detail, .. } | Event::LaneReset { detail, .. } => self.failures.push(detail),
                 Event::Connected { .. } => {}
                 Event::ConnectRequest { open, from, to_port, kind, ring_bytes } => {
-                    let answer = self.desk.on_connect_request(&ConnectRequest { engine: 0, from, to_port, kind, ring_bytes });
+                    let answer =
+                        self.desk.on_connect_request(&ConnectRequest { engine: 0, from, to_port, kind, ring_bytes });
                     self.engine.admit(self.now, &mut self.nic, open, answer);
                 }
                 Event::ConnectionOver { app, connection, peer, port } => {

@@ -15,6 +15,7 @@ mod lanes;
 mod late;
 mod links;
 mod many;
+mod numbered;
 mod redial;
 mod resets;
 mod rest;

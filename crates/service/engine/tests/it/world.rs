@@ -37,6 +37,8 @@ pub(crate) struct Host {
     pub(crate) engine: Engine,
     pub(crate) desk: Desk,
     page: EnginePage,
+    /// Of the engine.
+    number: u32,
     pub(crate) apps: BTreeMap<AppId, SimApp>,
     pub(crate) faults: Vec<(AppId, String)>,
     pub(crate) gone: Vec<AppId>,
@@ -176,7 +178,7 @@ impl World {
 
     pub(crate) fn attach_as(&mut self, host: usize, uid: u32, slots: u32) -> AppId {
         let h = &mut self.hosts[host];
-        let app = SimApp::new(slots, h.page.engine_sleep(0));
+        let app = SimApp::new(slots, h.number, h.page.engine_sleep(h.number));
         let session = app.session.clone();
         let pid = 1000 + h.apps.len() as u32;
         let client = h.desk.attach(uid);
@@ -542,6 +544,7 @@ impl Host {
         config.engine.lane_rest_after = None;
         configure(&mut config);
         let desk = Desk::new(config.admission);
+        let number = config.engine.number;
         let engine = Engine::new(config.engine, &mut nic, page.clone(), entropy).unwrap();
         Self {
             addr,
@@ -549,6 +552,7 @@ impl Host {
             engine,
             desk,
             page,
+            number,
             apps: BTreeMap::new(),
             faults: Vec::new(),
             gone: Vec::new(),

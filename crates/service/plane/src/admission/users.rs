@@ -95,9 +95,7 @@ impl Users {
 
     /// Whether a user's applications may connect to this host in addition to those that they connect to already.
     pub(super) fn check_host(&self, uid: u32, host: IpAddr) -> Result<(), Reason> {
-        let fits = |held: &Held| {
-            held.hosts_out < self.lanes_max || held.outgoing(host) > 0
-        };
+        let fits = |held: &Held| held.hosts_out < self.lanes_max || held.outgoing(host) > 0;
         self.check(uid, fits, Reason::UserLanes)
     }
 

@@ -33,7 +33,12 @@ impl Peers {
         }
         let number = lane_of(&message);
         let Some(lane) = self.round_mut(peer, number) else {
-            return self.give_up(peer, link, Reason::PeerLost, &format!("a message about lane {number}, which is not there"));
+            return self.give_up(
+                peer,
+                link,
+                Reason::PeerLost,
+                &format!("a message about lane {number}, which is not there"),
+            );
         };
         let handled = match message {
             PeerMessage::LaneOffer(offer) => lane.handle_offer(offer),
@@ -180,7 +185,7 @@ impl Peers {
 }
 
 /// The lane that a message is about; 0 for one about no lane.
-fn lane_of(message: &PeerMessage) -> u32 {
+pub(super) fn lane_of(message: &PeerMessage) -> u32 {
     match message {
         PeerMessage::LaneOffer(offer) => offer.lane,
         PeerMessage::LaneRoutes(routes) => routes.lane,
