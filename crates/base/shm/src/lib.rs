@@ -26,6 +26,7 @@ mod layout;
 mod limits;
 #[cfg(test)]
 mod models;
+mod operation;
 mod overcommit;
 mod process_word;
 mod ready;
@@ -47,6 +48,10 @@ pub use flags::{app_flag, engine_flag, owner_flag, slot_state, waiting};
 pub use forking::run_in_fork;
 pub use layout::{EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, Session, SlotPlace};
 pub use limits::{ENGINES_MAX, RING_BYTES_MAX, RING_BYTES_MIN, SessionShape, round_ring_bytes};
+pub use operation::{
+    COMPLETION_BYTES, Class, CompletionRecord, LocalSegment, OPERATION_BYTES_MAX, OPERATION_INLINE_MAX, Opcode,
+    OperationStatus, SEGMENT_BYTES, SEGMENTS_MAX, SUBMISSION_BYTES, Submission, SubmissionError, submission_flag,
+};
 pub use overcommit::overcommit_is_strict;
 pub use process_word::ProcessWord;
 pub use ready::ReadyFd;

@@ -26,6 +26,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "roce_packet", run: parsers::roce_packet },
     Target { name: "lane_frame", run: parsers::lane_frame },
     Target { name: "datagram", run: parsers::datagram },
+    Target { name: "operation", run: parsers::operation },
     Target { name: "app_request", run: parsers::app_request },
     Target { name: "app_reply", run: parsers::app_reply },
     Target { name: "peer_message", run: parsers::peer_message },

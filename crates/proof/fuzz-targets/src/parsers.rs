@@ -4,7 +4,10 @@ use control::{PeerMessage, Reply, Request, decode, encode, frame_length, with_le
 use roce::wire::{Body, Packet, PacketFault, Unchecked};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use shm::{DatagramRecord, RECORD_HEADER_BYTES};
+use shm::{
+    COMPLETION_BYTES, CompletionRecord, DatagramRecord, OPERATION_BYTES_MAX, OPERATION_INLINE_MAX, RECORD_HEADER_BYTES,
+    SUBMISSION_BYTES, Submission,
+};
 use verbs::{GRH_BYTES, Grh};
 
 /// Both parsers of a datagram agree, and what they hand out lies within it.
@@ -30,6 +33,24 @@ pub(crate) fn roce_packet(bytes: &[u8]) {
         _ => &[],
     };
     assert!(payload.len() <= bytes.len().saturating_sub(16), "payload, BTH and ICRC together are the packet");
+}
+
+/// The bytes as a submission, and as a completion, of an operation queue.
+pub(crate) fn operation(bytes: &[u8]) {
+    if let Some((head, _)) = bytes.split_first_chunk::<SUBMISSION_BYTES>()
+        && let Ok(submission) = Submission::parse(head)
+    {
+        assert_eq!(submission.to_bytes(), *head, "a parsed submission is the same when written again");
+        assert!(submission.bytes <= OPERATION_BYTES_MAX);
+        assert!(submission.inline_bytes().max(submission.returned_bytes()) <= OPERATION_INLINE_MAX);
+        assert!(submission.ring_bytes() >= SUBMISSION_BYTES as u64 && submission.ring_bytes().is_multiple_of(8));
+    }
+    if let Some((head, _)) = bytes.split_first_chunk::<COMPLETION_BYTES>()
+        && let Some(completion) = CompletionRecord::parse(head)
+    {
+        assert_eq!(CompletionRecord::parse(&completion.to_bytes()), Some(completion));
+        assert!(completion.ring_bytes() <= COMPLETION_BYTES as u64 + u64::from(OPERATION_INLINE_MAX));
+    }
 }
 
 /// A frame of a lane.
