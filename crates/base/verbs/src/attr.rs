@@ -144,7 +144,9 @@ pub struct DeviceAttr {
 pub enum QpType {
     /// Reliable connection.
     Rc,
-    /// Unreliable connection.
+    /// Unreliable connection: SENDs and WRITEs of any length to one peer, without acknowledgement. A message of which a
+    /// packet is lost is lost as a whole; bytes of a WRITE that arrived before the loss stay in the peer's memory. A
+    /// message that the network repeats arrives again, since the peer keeps no record of what came.
     Uc,
     /// Unreliable datagram.
     Ud,
@@ -258,8 +260,8 @@ pub enum QpModify {
     Err,
 }
 
-/// Attributes of Init to RTR. A UD QP takes none of them: its datagrams go where their address handles say, and are as
-/// long as the port's path MTU.
+/// Attributes of Init to RTR. A UC QP takes all but the READs and the RNR timer, which it does not have. A UD QP takes
+/// none of them: its datagrams go where their address handles say, and are as long as the port's path MTU.
 #[derive(Debug, Clone)]
 pub struct RtrAttr {
     /// The peer's QP.
@@ -297,7 +299,7 @@ impl RtrAttr {
     }
 }
 
-/// Attributes of RTR to RTS. A UD QP takes `sq_psn` alone.
+/// Attributes of RTR to RTS. A UC or UD QP takes `sq_psn` alone: it waits for no answer.
 #[derive(Debug, Clone)]
 pub struct RtsAttr {
     /// PSN this side starts with.
@@ -335,6 +337,8 @@ impl Default for RtsAttr {
 /// What a QP is now.
 #[derive(Debug, Clone)]
 pub struct QpStatus {
+    /// Transport service.
+    pub qp_type: QpType,
     /// State.
     pub state: QpState,
     /// Send work requests posted and not completed.

@@ -1,6 +1,6 @@
 //! Errors of verbs calls. The status of executed work is data ([`crate::Status`]), not an error.
 
-use crate::QpState;
+use crate::{QpState, QpType, Verb, Wire};
 
 /// Why a verbs call was refused; nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -55,6 +55,24 @@ pub enum VerbsError {
         /// The call or transition.
         what: &'static str,
     },
+    /// The QP's transport service does not have the operation.
+    #[error("{verb} does not exist on {qp_type} queue pairs: use {} queue pair", with_verb(.verb))]
+    NotOnTransport {
+        /// The QP's transport service.
+        qp_type: QpType,
+        /// What was asked for.
+        verb: Verb,
+    },
+    /// The wire does not carry the QP's transport service.
+    #[error(
+        "the wire {wire} does not carry {qp_type} queue pairs: set `wire` to \"roce\" or \"auto\", or use an RC queue pair"
+    )]
+    NotOnWire {
+        /// The wire that was asked for.
+        wire: Wire,
+        /// The QP's transport service.
+        qp_type: QpType,
+    },
     /// The object is still used by others.
     #[error("{0} is still in use")]
     Busy(&'static str),
@@ -74,6 +92,12 @@ pub enum VerbsError {
         /// Its errno.
         errno: i32,
     },
+}
+
+/// The transport services that have a verb, for a message: `an RC or UC`.
+fn with_verb(verb: &Verb) -> String {
+    let having: Vec<_> = QpType::ALL.into_iter().filter(|t| t.has(*verb)).map(QpType::name).collect();
+    format!("an {}", having.join(" or "))
 }
 
 /// A post stopped at a work request; those before it were accepted.

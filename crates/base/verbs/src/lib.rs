@@ -21,6 +21,7 @@ mod ids;
 mod provider;
 mod roce_endpoint;
 mod time;
+mod transport;
 mod wire;
 mod work;
 
@@ -34,5 +35,6 @@ pub use provider::*;
 pub use roce_endpoint::{RoceEndpoint, RocePort};
 pub use shm::Region;
 pub use time::Time;
+pub use transport::Verb;
 pub use wire::{Wire, WirePolicy};
 pub use work::*;

@@ -99,13 +99,18 @@ pub trait Provider {
 
     // ---- set-up of a connection, whatever the device
 
-    /// Takes an RC queue pair from Reset to Init, and says what the peer's device needs to know of it.
+    /// Takes a connected queue pair (RC or UC) from Reset to Init, and says what the peer's device needs to know of it.
     ///
     /// The default is that of devices that speak RoCEv2.
     fn offer(&mut self, qpn: Qpn, attr: &OfferAttr) -> Result<Endpoint, VerbsError> {
+        let qp_type = self.query_qp(qpn)?.qp_type;
+        if !qp_type.is_connected() {
+            return Err(VerbsError::NoSuch("connected QP"));
+        }
         self.modify_qp(qpn, &QpModify::Init { access: attr.access, qkey: Qkey(0) })?;
         let device = self.device();
         let own = RoceEndpoint {
+            qp_type,
             qpn,
             psn: Psn::new(attr.entropy),
             gid: device.gid,
@@ -123,6 +128,7 @@ pub trait Provider {
     /// The default is that of devices that speak RoCEv2.
     fn accept(&mut self, qpn: Qpn, own: &Endpoint, peer: &Endpoint, attr: &AcceptAttr) -> Result<Link, VerbsError> {
         let (own, peer) = (RoceEndpoint::parse(own)?, RoceEndpoint::parse(peer)?);
+        own.check_service(&peer)?;
         let mtu = own.mtu.min(peer.mtu);
         self.modify_qp(
             qpn,

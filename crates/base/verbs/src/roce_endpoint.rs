@@ -5,19 +5,23 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
-use crate::{AddressVector, ENDPOINT_BYTES_MAX, Endpoint, Gid, PathMtu, Psn, Qkey, Qpn, VerbsError};
+use crate::{AddressVector, ENDPOINT_BYTES_MAX, Endpoint, Gid, PathMtu, Psn, Qkey, QpType, Qpn, VerbsError};
 
 /// First byte of an endpoint: a reliable connection over RoCEv2.
 const KIND_RC: u8 = 1;
 /// First byte of an endpoint: a datagram port over RoCEv2.
 const KIND_UD: u8 = 2;
+/// First byte of an endpoint: an unreliable connection over RoCEv2. 3 is that of a connection over TCP.
+const KIND_UC: u8 = 4;
 
-const RC_BYTES: usize = 34;
+const CONNECTION_BYTES: usize = 34;
 const UD_BYTES: usize = 27;
 
-/// One end of an RC connection.
+/// One end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RoceEndpoint {
+    /// Transport service: RC or UC.
+    pub qp_type: QpType,
     /// Queue pair.
     pub qpn: Qpn,
     /// First PSN that it sends.
@@ -92,6 +96,14 @@ fn range(what: &'static str, value: u32, min: u32, max: u32) -> Result<u32, Verb
     Err(VerbsError::OutOfRange { what, value: value.into(), min: min.into(), max: max.into() })
 }
 
+/// The first byte of an endpoint of a connection.
+const fn kind_of(qp_type: QpType) -> u8 {
+    match qp_type {
+        QpType::Uc => KIND_UC,
+        _ => KIND_RC,
+    }
+}
+
 fn octets(gid: Gid) -> [u8; 16] {
     match gid.ip() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -102,8 +114,8 @@ fn octets(gid: Gid) -> [u8; 16] {
 impl RoceEndpoint {
     /// As the peer is told.
     pub fn to_endpoint(self) -> Endpoint {
-        let mut bytes = Vec::with_capacity(RC_BYTES);
-        bytes.push(KIND_RC);
+        let mut bytes = Vec::with_capacity(CONNECTION_BYTES);
+        bytes.push(kind_of(self.qp_type));
         bytes.extend(self.qpn.0.to_be_bytes());
         bytes.extend(self.psn.get().to_be_bytes());
         bytes.extend(octets(self.gid));
@@ -133,7 +145,7 @@ impl RoceEndpoint {
 
     /// The parts of an endpoint behind the one of RoCEv2. A device skips kinds that it does not know.
     pub fn further_wires(endpoint: &Endpoint) -> Result<Vec<(u8, &[u8])>, VerbsError> {
-        let mut rest = endpoint.as_bytes().get(RC_BYTES..).unwrap_or(&[]);
+        let mut rest = endpoint.as_bytes().get(CONNECTION_BYTES..).unwrap_or(&[]);
         let mut further = Vec::new();
         while let Some((&kind, after)) = rest.split_first() {
             let cut = || VerbsError::OutOfRange {
@@ -152,7 +164,8 @@ impl RoceEndpoint {
 
     /// What a peer's bytes say, if they can be so. Further wires behind it ([`Self::further_wires`]) are left aside.
     pub fn parse(endpoint: &Endpoint) -> Result<Self, VerbsError> {
-        let mut r = Reader::new(endpoint, KIND_RC, RC_BYTES..=ENDPOINT_BYTES_MAX)?;
+        let qp_type = if endpoint.as_bytes().first() == Some(&KIND_UC) { QpType::Uc } else { QpType::Rc };
+        let mut r = Reader::new(endpoint, kind_of(qp_type), CONNECTION_BYTES..=ENDPOINT_BYTES_MAX)?;
         Self::further_wires(endpoint)?;
         let qpn = Qpn(range("QP number of the offer", r.u32(), 1, Psn::MODULUS - 1)?);
         let psn = Psn::new(range("PSN of the offer", r.u32(), 0, Psn::MODULUS - 1)?);
@@ -164,7 +177,13 @@ impl RoceEndpoint {
             max: PathMtu::Mtu4096.bytes() as u64,
         })?;
         let [max_rd_atomic] = r.take();
-        Ok(Self { qpn, psn, gid, udp_port, mtu, max_rd_atomic, rx_budget_bytes: r.u32() })
+        Ok(Self { qp_type, qpn, psn, gid, udp_port, mtu, max_rd_atomic, rx_budget_bytes: r.u32() })
+    }
+
+    /// Refuses to connect ends of different transport services.
+    pub fn check_service(&self, peer: &Self) -> Result<(), VerbsError> {
+        let (found, expected) = (kind_of(peer.qp_type), kind_of(self.qp_type));
+        if found == expected { Ok(()) } else { Err(VerbsError::ForeignEndpoint { found, expected }) }
     }
 
     /// Where its packets go.
@@ -205,6 +224,7 @@ mod tests {
 
     fn rc(ip: &str) -> RoceEndpoint {
         RoceEndpoint {
+            qp_type: QpType::Rc,
             qpn: Qpn(0x12_3456),
             psn: Psn::new(0xab_cdef),
             gid: Gid::from(ip.parse::<IpAddr>().unwrap()),
@@ -220,12 +240,25 @@ mod tests {
         for ip in ["10.0.0.1", "fd00::1"] {
             let end = rc(ip);
             assert_eq!(RoceEndpoint::parse(&end.to_endpoint()), Ok(end));
+            let unreliable = RoceEndpoint { qp_type: QpType::Uc, ..end };
+            assert_eq!(unreliable.to_endpoint().as_bytes()[0], 4);
+            assert_eq!(RoceEndpoint::parse(&unreliable.to_endpoint()), Ok(unreliable));
             let port = RocePort { qpn: Qpn(1), qkey: Qkey(u32::MAX >> 1), gid: end.gid, udp_port: 1 };
             assert_eq!(RocePort::parse(&port.to_endpoint()), Ok(port));
         }
         let mut expected = vec![1, 0, 0x12, 0x34, 0x56, 0, 0xab, 0xcd, 0xef];
         expected.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1, 0x12, 0xb7, 8, 0, 16, 1, 2, 3, 4]);
         assert_eq!(rc("10.0.0.1").to_endpoint().as_bytes(), expected);
+    }
+
+    #[test]
+    fn services_are_not_connected_to_each_other() {
+        let reliable = rc("10.0.0.1");
+        let unreliable = RoceEndpoint { qp_type: QpType::Uc, ..reliable };
+        assert_eq!(unreliable.check_service(&unreliable), Ok(()));
+        let refused = VerbsError::ForeignEndpoint { found: 4, expected: 1 };
+        assert_eq!(reliable.check_service(&unreliable), Err(refused));
+        assert!(unreliable.check_service(&reliable).is_err());
     }
 
     #[test]

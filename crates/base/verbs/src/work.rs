@@ -71,7 +71,7 @@ bitflags::bitflags! {
         const SIGNALED = 1;
         /// The peer's completion is a solicited event.
         const SOLICITED = 1 << 1;
-        /// Start only when earlier READs and atomics of the QP are done.
+        /// Start only when earlier READs and atomics of the QP are done. A QP without them (UC, UD) ignores it.
         const FENCE = 1 << 2;
     }
 }
@@ -141,7 +141,7 @@ pub enum Status {
     GeneralErr,
 }
 
-/// What a completion is of.
+/// What a completion is of. On RC a send completes when the peer has it; on UC and UD when it has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WcOpcode {

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-use verbs::{PathMtu, Payload, PostError, RecvWr, SendFlags, SendOp, SendWr, UdDest, VerbsError};
+use verbs::{PathMtu, Payload, PostError, QpType, RecvWr, SendFlags, SendOp, SendWr, UdDest, VerbsError};
 
 use crate::abi::*;
 
@@ -67,13 +67,16 @@ fn flags(f: SendFlags, payload: &Payload<'_>) -> u32 {
     if matches!(payload, Payload::Inline(_)) { bits | send_flag::INLINE } else { bits }
 }
 
-/// The first work request that a datagram QP of a port with this path MTU does not take, and why.
-pub(crate) fn first_refused_datagram(wrs: &[SendWr<'_>], mtu: PathMtu, device: &str) -> Option<PostError> {
+/// The first work request that a QP of this service, on a port with this path MTU, does not take, and why.
+pub(crate) fn first_refused(wrs: &[SendWr<'_>], qp_type: QpType, mtu: PathMtu, device: &str) -> Option<PostError> {
     let unsupported = |what| Some(VerbsError::Unsupported { device: device.to_string(), what });
     let max = mtu.bytes() as u64;
     let why = |wr: &SendWr<'_>| {
-        if !matches!(wr.op, SendOp::Send | SendOp::SendImm(_)) {
-            return unsupported("anything but SEND on a datagram QP: use a connected QP");
+        if let Err(missing) = qp_type.check(&wr.op) {
+            return Some(missing);
+        }
+        if qp_type.is_connected() {
+            return None;
         }
         if wr.dest.is_none() {
             return unsupported("a datagram to nowhere: set SendWr::dest");
@@ -228,13 +231,29 @@ mod tests {
     use verbs::{AhId, Qkey, Qpn, RemoteAddr, Rkey, Sge};
 
     #[test]
+    fn operations_of_other_services_are_refused_before_the_driver_sees_them() {
+        let remote = RemoteAddr { addr: 0, rkey: Rkey(0) };
+        let wr = |op| SendWr { wr_id: 1, op, payload: Payload::Sges(&[]), flags: SendFlags::empty(), dest: None };
+        let judge = |op| first_refused(&[wr(SendOp::Send), wr(op)], QpType::Uc, PathMtu::Mtu1024, "rxe0");
+        for op in [SendOp::SendImm(1), SendOp::Write(remote), SendOp::WriteImm(remote, 1)] {
+            assert_eq!(judge(op), None);
+        }
+        for op in
+            [SendOp::Read(remote), SendOp::FetchAdd { remote, add: 1 }, SendOp::CmpSwap { remote, compare: 0, swap: 1 }]
+        {
+            let cause = VerbsError::NotOnTransport { qp_type: QpType::Uc, verb: op.verb() };
+            assert_eq!(judge(op), Some(PostError { index: 1, cause }));
+        }
+    }
+
+    #[test]
     fn datagrams_are_judged_before_the_driver_sees_them() {
         let dest = Some(UdDest { ah: AhId(1), qpn: Qpn(2), qkey: Qkey(3) });
         let sges = |len| [Sge { addr: 0, len, lkey: verbs::Lkey(1) }, Sge { addr: 0, len: 24, lkey: verbs::Lkey(1) }];
         let (fits, long) = (sges(1000), sges(1001));
         let wr = |payload| SendWr { wr_id: 1, op: SendOp::Send, payload, flags: SendFlags::empty(), dest };
         let (good, bad) = (wr(Payload::Sges(&fits)), wr(Payload::Sges(&long)));
-        let judge = |wrs: &[SendWr<'_>]| first_refused_datagram(wrs, PathMtu::Mtu1024, "rxe0");
+        let judge = |wrs: &[SendWr<'_>]| first_refused(wrs, QpType::Ud, PathMtu::Mtu1024, "rxe0");
         assert_eq!(judge(&[good, good]), None);
         let refused = judge(&[good, bad]).expect("too long");
         assert!(refused.index == 1 && matches!(refused.cause, VerbsError::OutOfRange { value: 1025, max: 1024, .. }));

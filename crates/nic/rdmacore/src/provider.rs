@@ -36,7 +36,6 @@ pub struct OpenConfig {
 
 struct QpEntry {
     qp: *mut ibv_qp,
-    qp_type: QpType,
     status: QpStatus,
 }
 
@@ -394,13 +393,14 @@ impl Provider for RdmaCore {
         // SAFETY: the QP was just made; `qp_num` does not change.
         let qpn = Qpn(unsafe { (*qp).qp_num });
         let status = QpStatus {
+            qp_type: init.qp_type,
             state: QpState::Reset,
             sq_outstanding: 0,
             sq_psn: Psn::default(),
             rq_psn: Psn::default(),
             dest_qpn: None,
         };
-        self.qps.insert(qpn, QpEntry { qp, qp_type: init.qp_type, status });
+        self.qps.insert(qpn, QpEntry { qp, status });
         Ok(qpn)
     }
 
@@ -410,7 +410,7 @@ impl Provider for RdmaCore {
         let goes_on = matches!(to, QpModify::Rts(_))
             && matches!(self.query_qp(qpn)?.state, QpState::Rts | QpState::Sqd | QpState::Sqe);
         let entry = self.qps.get_mut(&qpn).ok_or(VerbsError::NoSuch("QP"))?;
-        let (mut attr, mut mask) = convert::qp_transition(to, entry.qp_type, port, index)?;
+        let (mut attr, mut mask) = convert::qp_transition(to, entry.status.qp_type, port, index)?;
         if goes_on {
             mask = qp_attr_mask::STATE;
         }
@@ -510,10 +510,13 @@ impl Provider for RdmaCore {
 
     fn post_send(&mut self, qpn: Qpn, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         let entry = self.qp(qpn).map_err(|cause| PostError { index: 0, cause })?;
-        let (qp, is_datagram) = (entry.qp, entry.qp_type == QpType::Ud);
-        // Drivers take datagrams that are too long, and drop them with a successful completion.
-        let refused =
-            if is_datagram { post::first_refused_datagram(wrs, self.attr.mtu, &self.attr.name) } else { None };
+        let (qp, qp_type) = (entry.qp, entry.status.qp_type);
+        // Drivers differ in what they make of an operation that the service does not have, and they take datagrams that
+        // are too long, and drop them with a successful completion.
+        let refused = match qp_type {
+            QpType::Rc => None,
+            _ => post::first_refused(wrs, qp_type, self.attr.mtu, &self.attr.name),
+        };
         let ahs = &self.ahs;
         let good = refused.as_ref().map_or(wrs, |refused| wrs.get(..refused.index).unwrap_or(&[]));
         post::post_send(self.context, qp, good, &mut self.scratch, |dest| ahs.get(&dest.ah).copied())?;

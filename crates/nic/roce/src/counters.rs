@@ -39,7 +39,8 @@ counters! {
     drop_version,
     /// Partition key does not match.
     drop_pkey,
-    /// Opcode of a service that is not spoken. Unknown ones of the reliable connected service are answered.
+    /// Opcode of a service that is not spoken, or that the unreliable services do not have. Unknown ones of the reliable
+    /// connected service are answered.
     drop_unknown_opcode,
     /// No QP has that number.
     drop_unknown_qp,
@@ -50,7 +51,7 @@ counters! {
     drop_wrong_port,
     /// The QP's state takes no such packet.
     drop_wrong_state,
-    /// A packet was missing before this one.
+    /// A packet was missing before this one. On an unreliable connection the message is lost with it.
     drop_out_of_order,
     /// Request so far ahead that the peer cannot have sent it; not answered.
     drop_beyond_window,
@@ -62,16 +63,22 @@ counters! {
     drop_bad_syndrome,
     /// No receive was posted; answered by an RNR NAK.
     drop_not_ready,
-    /// Of another transport service than its QP: a datagram to a connected one, or anything else to a datagram QP.
+    /// Of another transport service than its QP: for example a datagram to a connected one.
     drop_wrong_service,
     /// Datagram with another queue key than its QP's.
     drop_wrong_qkey,
     /// Datagram longer than the port's path MTU.
     drop_datagram_too_long,
-    /// Datagram for which no receive was posted.
+    /// Datagram, or message of an unreliable connection, for which no receive was posted.
     drop_no_receive,
-    /// Datagram longer than the next receive, which stays posted.
+    /// Datagram, or message of an unreliable connection, longer than the next receive, which is kept for another one.
     drop_receive_too_short,
+    /// On an unreliable connection: of a message whose beginning was lost or dropped.
+    drop_rest_of_message,
+    /// On an unreliable connection: it breaks a rule (length, rights, key), for which a reliable one would send a NAK.
+    drop_invalid_request,
+    /// On an unreliable connection: the receive names memory that it may not fill, which ends the QP.
+    drop_bad_receive,
     /// ICRCs that matched only after the IPv4 identification was solved for (16 bits checked).
     icrc_id_recovered,
     /// UDP payloads sent.
@@ -113,6 +120,8 @@ counters! {
     notifications_sent,
     /// Congestion notifications received.
     notifications_received,
+    /// Messages of unreliable connections that began and will not end, because a packet is missing or was dropped.
+    messages_abandoned,
     /// Requests that came too early.
     out_of_order,
     /// Of them, kept until their turn, from peers that repeat selectively.

@@ -1,8 +1,8 @@
-//! RoCEv2 as a state machine: the reliable connected and the unreliable datagram transport of the InfiniBand
-//! Architecture over UDP (IBTA volume 1, annex A17), without I/O.
+//! RoCEv2 as a state machine: the reliable connected, the unreliable connected and the unreliable datagram transport of
+//! the InfiniBand Architecture over UDP (IBTA volume 1, annex A17), without I/O.
 //!
 //! [`Nic`] is a whole RDMA device: memory keys, completion and shared receive queues, queue pairs with SEND, WRITE,
-//! READ and atomics, retries and errors, and datagram queue pairs. It implements [`verbs::Provider`]. Sockets, threads,
+//! READ and atomics, retries and errors, and unreliable queue pairs, connected ones and for datagrams. It implements [`verbs::Provider`]. Sockets, threads,
 //! clocks and randomness stay outside: datagrams and time are arguments, and everything replays from one seed.
 //!
 //! * `handle_*` puts events in: [`Nic::handle_datagram`], [`Nic::handle_batch`], [`Nic::handle_timeout`].
@@ -21,10 +21,12 @@ mod device;
 mod limits;
 mod nic;
 mod path;
+mod peer;
 mod provider;
 mod qp;
 mod queue_pair;
 mod timer;
+mod uc;
 mod ud;
 pub mod wire;
 

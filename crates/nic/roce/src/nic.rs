@@ -15,11 +15,12 @@ use crate::batch::{Batch, BatchLimits, Ipv4IdMode, Transmit};
 use crate::counters::NicCounters;
 use crate::device::Device;
 use crate::limits::{MAX_MESSAGE_BYTES, MAX_WINDOW_PACKETS, NicLimits, RECENT_QPNS};
-use crate::qp::{LentQp, NotForUs};
+use crate::peer::NotForUs;
+use crate::qp::LentQp;
 use crate::queue_pair::QueuePair;
 use crate::timer::Timers;
 use crate::ud::Arrival;
-use crate::wire::{Checked, Opcode, Unchecked};
+use crate::wire::{Checked, Unchecked};
 
 /// How to make a [`Nic`].
 #[derive(Debug, Clone)]
@@ -167,7 +168,7 @@ impl Nic {
             return;
         };
         let local = self.config.local;
-        let inbound = match qp.inbound_from(from, local, unchecked.opcode.is_some_and(Opcode::is_datagram)) {
+        let inbound = match qp.inbound_from(from, local, unchecked.opcode) {
             Ok(inbound) => inbound,
             Err(NotForUs::Service) => return self.dev.counters.drop_wrong_service += 1,
             Err(NotForUs::Source) => return self.dev.counters.drop_wrong_source += 1,

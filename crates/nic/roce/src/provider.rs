@@ -23,8 +23,7 @@ impl Nic {
     fn check_qp(&self, init: &QpInit) -> Result<(), VerbsError> {
         let limits = &self.config.limits;
         match init.qp_type {
-            QpType::Rc | QpType::Ud => {}
-            QpType::Uc => return Err(self.unsupported("unreliable connections")),
+            QpType::Rc | QpType::Uc | QpType::Ud => {}
             _ => return Err(self.unsupported("this transport service")),
         }
         self.dev.check_qp(init)?;

@@ -1,20 +1,23 @@
-//! A queue pair of either transport service, with what the NIC keeps about it. Owns nothing of the services' behaviour.
+//! A queue pair of any transport service, with what the NIC keeps about it. Owns nothing of the services' behaviour.
 
 use std::net::SocketAddr;
 
-use verbs::{QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Rkey, SendWr, Time, VerbsError};
+use verbs::{QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Rkey, SendWr, Time, VerbsError, Wire};
 
 use crate::batch::{Batch, Finished, Transmit};
 use crate::device::Device;
 use crate::limits::NicLimits;
 use crate::path::Inbound;
-use crate::qp::{LentQp, NotForUs, Qp};
+use crate::peer::NotForUs;
+use crate::qp::{LentQp, Qp};
+use crate::uc::UcQp;
 use crate::ud::{Arrival, UdQp};
-use crate::wire::{Body, Packet};
+use crate::wire::{Body, Opcode, Packet};
 
 #[derive(Debug)]
 enum Service {
-    Connected(Box<Qp>),
+    Reliable(Box<Qp>),
+    Unreliable(Box<UcQp>),
     Datagram(Box<UdQp>),
 }
 
@@ -35,21 +38,24 @@ impl QueuePair {
     pub(crate) fn new(qpn: Qpn, init: &QpInit, limits: &NicLimits, mtu_bytes: usize) -> Self {
         let service = match init.qp_type {
             QpType::Ud => Service::Datagram(Box::new(UdQp::new(qpn, init, mtu_bytes))),
-            _ => Service::Connected(Box::new(Qp::new(qpn, init, limits))),
+            QpType::Uc => Service::Unreliable(Box::new(UcQp::new(qpn, init, limits))),
+            _ => Service::Reliable(Box::new(Qp::new(qpn, init, limits))),
         };
         Self { service, scheduled: false, is_debtor: false, timer_at: None }
     }
 
     pub(crate) fn init(&self) -> &QpInit {
         match &self.service {
-            Service::Connected(qp) => qp.init(),
+            Service::Reliable(qp) => qp.init(),
+            Service::Unreliable(qp) => qp.init(),
             Service::Datagram(qp) => qp.init(),
         }
     }
 
     pub(crate) fn status(&self) -> QpStatus {
         match &self.service {
-            Service::Connected(qp) => qp.status(),
+            Service::Reliable(qp) => qp.status(),
+            Service::Unreliable(qp) => qp.status(),
             Service::Datagram(qp) => qp.status(),
         }
     }
@@ -57,17 +63,20 @@ impl QueuePair {
     /// Whether the range may hold bytes of the peer that no completion has reported.
     pub(crate) fn has_unreported(&self, rkey: Rkey, addr: u64, len: u64) -> bool {
         match &self.service {
-            Service::Connected(qp) => qp.has_unreported(rkey, addr, len),
+            Service::Reliable(qp) => qp.has_unreported(rkey, addr, len),
+            Service::Unreliable(qp) => qp.has_unreported(rkey, addr, len),
             // A datagram goes to a posted receive, and its completion comes at once.
             Service::Datagram(_) => false,
         }
     }
 
-    /// Gives what it holds to the transport of another wire; only a connected one in Init.
+    /// Gives what it holds to the transport of another wire; only a reliable connected one in Init.
     pub(crate) fn lend(&mut self) -> Result<LentQp, VerbsError> {
         match &mut self.service {
-            Service::Connected(qp) => qp.lend(),
-            Service::Datagram(_) => Err(VerbsError::NoSuch("connected QP")),
+            Service::Reliable(qp) => qp.lend(),
+            Service::Unreliable(_) | Service::Datagram(_) => {
+                Err(VerbsError::NotOnWire { wire: Wire::Iwarp, qp_type: self.init().qp_type })
+            }
         }
     }
 
@@ -80,7 +89,8 @@ impl QueuePair {
         dev: &mut Device,
     ) -> Result<(), VerbsError> {
         match &mut self.service {
-            Service::Connected(qp) => qp.modify(to, local, limits, dev),
+            Service::Reliable(qp) => qp.modify(to, local, limits, dev),
+            Service::Unreliable(qp) => qp.modify(to, local, dev),
             Service::Datagram(qp) => qp.modify(to, dev),
         }
     }
@@ -88,7 +98,8 @@ impl QueuePair {
     /// Gives back what is taken from shared objects, before the QP is dropped.
     pub(crate) fn release(&mut self, dev: &mut Device) {
         match &mut self.service {
-            Service::Connected(qp) => qp.release(dev),
+            Service::Reliable(qp) => qp.release(dev),
+            Service::Unreliable(qp) => qp.release(dev),
             // A datagram is one packet, so that none is under way.
             Service::Datagram(_) => {}
         }
@@ -96,28 +107,33 @@ impl QueuePair {
 
     pub(crate) fn post_send(&mut self, wr: &SendWr<'_>, dev: &mut Device) -> Result<(), VerbsError> {
         match &mut self.service {
-            Service::Connected(qp) => qp.post_send(wr, dev),
+            Service::Reliable(qp) => qp.post_send(wr, dev),
+            Service::Unreliable(qp) => qp.post_send(wr, dev),
             Service::Datagram(qp) => qp.post_send(wr, dev),
         }
     }
 
     pub(crate) fn post_recv(&mut self, wr: &RecvWr<'_>, dev: &mut Device) -> Result<(), VerbsError> {
         match &mut self.service {
-            Service::Connected(qp) => qp.post_recv(wr, dev),
+            Service::Reliable(qp) => qp.post_recv(wr, dev),
+            Service::Unreliable(qp) => qp.post_recv(wr, dev),
             Service::Datagram(qp) => qp.post_recv(wr, dev),
         }
     }
 
-    /// What is known of packets from `from`, if they may come from there. `is_datagram`: the opcode's service.
+    /// What is known of packets with that opcode from `from`, if they may come from there. An unknown opcode is of the
+    /// reliable service.
     pub(crate) fn inbound_from(
         &mut self,
         from: SocketAddr,
         local: SocketAddr,
-        is_datagram: bool,
+        opcode: Option<Opcode>,
     ) -> Result<&mut Inbound, NotForUs> {
-        match &mut self.service {
-            Service::Connected(qp) if !is_datagram => qp.inbound_from(from, local),
-            Service::Datagram(qp) if is_datagram => qp.inbound_from(from, local),
+        let service = opcode.map_or(Some(QpType::Rc), Opcode::service);
+        match (&mut self.service, service) {
+            (Service::Reliable(qp), Some(QpType::Rc) | None) => qp.inbound_from(from, local),
+            (Service::Unreliable(qp), Some(QpType::Uc) | None) => qp.inbound_from(from, local),
+            (Service::Datagram(qp), Some(QpType::Ud)) => qp.inbound_from(from, local),
             _ => Err(NotForUs::Service),
         }
     }
@@ -128,42 +144,43 @@ impl QueuePair {
             (Service::Datagram(qp), Body::Datagram(datagram)) => {
                 qp.handle_datagram(&packet.bth, datagram, arrival, dev);
             }
-            (Service::Connected(qp), Body::Request(_) | Body::Response(_) | Body::Congestion) => {
+            (Service::Reliable(qp), Body::Request(_) | Body::Response(_) | Body::Congestion) => {
                 qp.handle_packet(packet, dev, now)
             }
+            (Service::Unreliable(qp), Body::Request(_) | Body::Congestion) => qp.handle_packet(packet, dev),
             _ => dev.counters.drop_wrong_service += 1,
         }
     }
 
-    /// A packet of the peer was marked on the way. Who sends datagrams is not told: they keep no rate.
+    /// A packet of the peer was marked on the way. Who sends without reliability is not told: they keep no rate.
     pub(crate) fn on_mark(&mut self, now: Time) {
-        if let Service::Connected(qp) = &mut self.service {
+        if let Service::Reliable(qp) = &mut self.service {
             qp.on_mark(now);
         }
     }
 
     /// Fires what is due.
     pub(crate) fn handle_timeout(&mut self, dev: &mut Device, now: Time) {
-        if let Service::Connected(qp) = &mut self.service {
+        if let Service::Reliable(qp) = &mut self.service {
             qp.handle_timeout(dev, now);
         }
     }
 
     pub(crate) fn deadline(&self) -> Option<Time> {
         match &self.service {
-            Service::Connected(qp) => qp.deadline(),
-            Service::Datagram(_) => None,
+            Service::Reliable(qp) => qp.deadline(),
+            Service::Unreliable(_) | Service::Datagram(_) => None,
         }
     }
 
-    /// Whether an acknowledgement is owed. Datagrams are not acknowledged.
+    /// Whether an acknowledgement is owed. Only reliable connections have them.
     pub(crate) fn owes(&self) -> bool {
-        matches!(&self.service, Service::Connected(qp) if qp.owes())
+        matches!(&self.service, Service::Reliable(qp) if qp.owes())
     }
 
     /// Acknowledges what is owed.
     pub(crate) fn pay(&mut self) {
-        if let Service::Connected(qp) = &mut self.service {
+        if let Service::Reliable(qp) = &mut self.service {
             qp.pay();
         }
     }
@@ -171,7 +188,8 @@ impl QueuePair {
     /// Whether [`Self::fill`] would send something.
     pub(crate) fn has_work(&self) -> bool {
         match &self.service {
-            Service::Connected(qp) => qp.has_work(),
+            Service::Reliable(qp) => qp.has_work(),
+            Service::Unreliable(qp) => qp.has_work(),
             Service::Datagram(qp) => qp.has_work(),
         }
     }
@@ -179,8 +197,12 @@ impl QueuePair {
     /// Fills a batch; says what it came to and where it goes.
     pub(crate) fn fill(&mut self, batch: Batch<'_>, dev: &mut Device, now: Time) -> Option<(Finished, Transmit)> {
         let (finished, destination, traffic_class, hop_limit) = match &mut self.service {
-            Service::Connected(qp) => {
+            Service::Reliable(qp) => {
                 let (finished, peer) = qp.fill(batch, dev, now)?;
+                (finished, peer.address, peer.traffic_class, peer.hop_limit)
+            }
+            Service::Unreliable(qp) => {
+                let (finished, peer) = qp.fill(batch, dev)?;
                 (finished, peer.address, peer.traffic_class, peer.hop_limit)
             }
             Service::Datagram(qp) => {
@@ -194,7 +216,8 @@ impl QueuePair {
     /// A CQ of the QP overflowed: it cannot go on.
     pub(crate) fn on_fatal(&mut self, dev: &mut Device) {
         match &mut self.service {
-            Service::Connected(qp) => qp.on_lost_completion(dev),
+            Service::Reliable(qp) => qp.on_lost_completion(dev),
+            Service::Unreliable(qp) => qp.on_fatal(dev),
             Service::Datagram(qp) => qp.on_fatal(dev),
         }
     }

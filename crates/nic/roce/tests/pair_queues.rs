@@ -220,10 +220,6 @@ fn objects_in_use_stay_and_limits_hold() {
     };
     nic.create_qp(&init).expect("the second");
     assert!(matches!(nic.create_qp(&init), Err(VerbsError::Full { limit: 2, .. })));
-    assert!(matches!(
-        nic.create_qp(&QpInit { qp_type: QpType::Uc, ..init.clone() }),
-        Err(VerbsError::Unsupported { .. })
-    ));
     assert!(matches!(nic.create_qp(&QpInit { send_cq: CqId(77), ..init.clone() }), Err(VerbsError::NoSuch("CQ"))));
     assert!(matches!(nic.create_qp(&QpInit { max_send_sge: 17, ..init }), Err(VerbsError::OutOfRange { .. })));
     let av = AddressVector::new(Gid::from(address(1, false).ip()));

@@ -137,7 +137,7 @@ fn unsupported_opcodes_in_order_are_invalid_requests() {
     }
     // Of other services.
     let mut s = Script::new();
-    for byte in [0x20, 0x45, 0x60, 0xa0, 0xc0] {
+    for byte in [0x2c, 0x45, 0x60, 0xa0, 0xc0] {
         let bth = Bth { opcode: byte, ..s.bth(Opcode::SendOnly, 100, true) };
         s.deliver(Header::new(&bth), &[0; 16]);
     }

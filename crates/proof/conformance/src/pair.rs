@@ -8,7 +8,7 @@ use crate::{Failure, Outcome, Rig, Side};
 
 /// Longest time, on the rig's clock, that a completion is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The same for datagrams over a link that loses packets.
+/// The same for the unreliable services over a link that loses packets.
 const PATIENCE_WITH_LOSS: Duration = Duration::from_millis(500);
 /// How long a case looks on before it believes that nothing comes.
 const QUIET: Duration = Duration::from_millis(60);
@@ -155,7 +155,19 @@ pub(crate) fn make_qp(device: &mut dyn Provider, o: &Options, cq: CqId, srq: Opt
     })?)
 }
 
+impl Options {
+    /// For unreliable connections.
+    pub fn unreliable() -> Self {
+        Self { qp_type: QpType::Uc, ..Self::default() }
+    }
+}
+
 impl<'r> Pair<'r> {
+    /// Two QPs of an unreliable connection in RTS.
+    pub fn unreliable(rig: &'r mut dyn Rig) -> Result<Self, Failure> {
+        Self::connect(rig, Options::unreliable())
+    }
+
     /// Both ends in RTS.
     pub fn connect(rig: &'r mut dyn Rig, options: Options) -> Result<Self, Failure> {
         let mut pair = Self::create(rig, options)?;
@@ -387,27 +399,33 @@ impl<'r> Pair<'r> {
 
     /// Waits for exactly `n` completions of a side.
     pub fn wait(&mut self, side: Side, n: usize) -> Result<Vec<Completion>, Failure> {
+        let got = self.collect(side, n, self.patience())?;
+        if got.len() == n {
+            return Ok(got);
+        }
+        Err(Failure(format!("{n} completions expected on {side:?}, {} came: {got:?}", got.len())))
+    }
+
+    /// Takes the completions of a side that come within that time, at most `n`.
+    pub fn collect(&mut self, side: Side, n: usize, within: Duration) -> Result<Vec<Completion>, Failure> {
         let start = self.rig.elapsed();
         let mut got = Vec::new();
         for _ in 0..STEPS_MAX {
             let missing = n - got.len();
             self.poll(side, &mut got, missing)?;
-            if got.len() == n {
-                return Ok(got);
-            }
-            if self.rig.elapsed().saturating_sub(start) > self.patience() {
+            if got.len() == n || self.rig.elapsed().saturating_sub(start) > within {
                 break;
             }
             // The other side's device may need its owner's polling to make progress.
             self.device(side.other()).progress();
             self.rig.step();
         }
-        Err(Failure(format!("{n} completions expected on {side:?}, {} came: {got:?}", got.len())))
+        Ok(got)
     }
 
-    /// A datagram that the link lost never comes; the case is tried again.
+    /// A packet of an unreliable service that the link lost never comes; the case is tried again.
     fn patience(&self) -> Duration {
-        if self.options.qp_type == QpType::Ud && self.rig.lossy() { PATIENCE_WITH_LOSS } else { PATIENCE }
+        if self.options.qp_type != QpType::Rc && self.rig.lossy() { PATIENCE_WITH_LOSS } else { PATIENCE }
     }
 
     fn poll(&mut self, side: Side, got: &mut Vec<Completion>, max: usize) -> Outcome {

@@ -136,6 +136,7 @@ impl Qp {
             _ => QpState::Err,
         };
         QpStatus {
+            qp_type: self.attr.init.qp_type,
             state,
             sq_outstanding: self.sends.outstanding(),
             sq_psn: Psn::new(0),

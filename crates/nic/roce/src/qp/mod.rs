@@ -18,11 +18,11 @@ mod send_queue;
 pub(crate) mod state;
 mod window;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use rnic::{ReceiveQueue, SendLimits};
 use verbs::{
-    Access, AsyncEvent, Capabilities, QpInit, QpModify, QpState, QpStatus, Qpn, RecvWr, Rkey, RtrAttr, SendWr, Status,
+    Access, AsyncEvent, Capabilities, QpInit, QpModify, QpState, QpStatus, QpType, Qpn, RecvWr, Rkey, SendWr, Status,
     Time, VerbsError,
 };
 
@@ -30,58 +30,11 @@ use crate::batch::{Batch, Finished};
 use crate::device::Device;
 use crate::limits::{ECN_BITS, ECN_CAPABLE, NicLimits};
 use crate::path::Inbound;
-use crate::wire::{Body, Packet, PseudoHeader};
+use crate::peer::{NotForUs, Peer};
+use crate::wire::{Body, Packet};
 use requester::Requester;
 use responder::Responder;
 pub(crate) use send_queue::{Cut, SendQueue, SendWqe};
-
-/// The other end of a connected QP.
-#[derive(Debug, Clone)]
-pub(crate) struct Peer {
-    pub(crate) qpn: Qpn,
-    pub(crate) address: SocketAddr,
-    pub(crate) ip: IpAddr,
-    pub(crate) traffic_class: u8,
-    pub(crate) hop_limit: u8,
-    pub(crate) mtu: usize,
-    /// Masked headers of packets to it.
-    pub(crate) route: PseudoHeader,
-    /// The only source port of its packets, if it has one.
-    source_port: Option<u16>,
-    /// A packet came from another port.
-    has_strange_port: bool,
-    /// Whence its last packet came.
-    inbound: Inbound,
-}
-
-impl Peer {
-    fn new(attr: &RtrAttr, local: SocketAddr) -> Option<Self> {
-        let ip = attr.av.gid.ip();
-        let address = SocketAddr::new(ip, attr.av.udp_port);
-        Some(Self {
-            qpn: attr.dest_qpn,
-            address,
-            ip,
-            traffic_class: attr.av.traffic_class,
-            hop_limit: attr.av.hop_limit,
-            mtu: attr.mtu.bytes(),
-            route: PseudoHeader::new(local, address)?,
-            source_port: attr.source_port,
-            has_strange_port: false,
-            inbound: Inbound::new(address, local)?,
-        })
-    }
-
-    /// What is known of packets that come from `port` of the peer, which hardware varies and a NIC of ours does not.
-    fn inbound_from(&mut self, port: u16, local: SocketAddr) -> &mut Inbound {
-        if self.inbound.source.port() != port
-            && let Some(inbound) = Inbound::new(SocketAddr::new(self.ip, port), local)
-        {
-            self.inbound = Inbound { ids: self.inbound.ids, ..inbound };
-        }
-        &mut self.inbound
-    }
-}
 
 /// What a connected QP in Init holds, for the transport of another wire ([`crate::Nic::lend_qp`]).
 #[derive(Debug)]
@@ -92,22 +45,6 @@ pub struct LentQp {
     pub access: Access,
     /// Receives that were posted to it.
     pub receives: ReceiveQueue,
-}
-
-/// Why a packet is not for a QP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NotForUs {
-    /// From another address than the peer's.
-    Source,
-    /// From the peer's address, but not from the port from which it sends.
-    Port {
-        /// The first such packet since the QP was connected.
-        is_first: bool,
-    },
-    /// The QP is not connected.
-    State,
-    /// Of another transport service than the QP.
-    Service,
 }
 
 /// A queue pair.
@@ -144,6 +81,7 @@ impl Qp {
 
     pub(crate) fn status(&self) -> QpStatus {
         QpStatus {
+            qp_type: QpType::Rc,
             state: self.state,
             sq_outstanding: self.requester.outstanding(),
             sq_psn: self.requester.next_psn(),
@@ -170,11 +108,7 @@ impl Qp {
             QpModify::Init { access, .. } => self.responder.allow(*access),
             QpModify::Rtr(attr) => {
                 state::check_rtr(attr, dev.attr.mtu.bytes(), limits.max_rd_atomic)?;
-                let other_version = || VerbsError::Unsupported {
-                    device: dev.attr.name.clone(),
-                    what: "a peer of the other IP version: give the port an address of the peer's version",
-                };
-                let mut peer = Peer::new(attr, local).ok_or_else(other_version)?;
+                let mut peer = Peer::new(attr, local, &dev.attr)?;
                 if dev.attr.capabilities.contains(Capabilities::CONGESTION_CONTROL) {
                     peer.traffic_class = peer.traffic_class & !ECN_BITS | ECN_CAPABLE;
                 }
@@ -210,18 +144,7 @@ impl Qp {
     /// What is known of packets from `from`, if they may come from there.
     pub(crate) fn inbound_from(&mut self, from: SocketAddr, local: SocketAddr) -> Result<&mut Inbound, NotForUs> {
         let is_connected = self.is_connected();
-        let peer = self.peer.as_mut().ok_or(NotForUs::State)?;
-        if peer.ip != from.ip().to_canonical() {
-            return Err(NotForUs::Source);
-        }
-        if peer.source_port.is_some_and(|port| port != from.port()) {
-            let is_first = !std::mem::replace(&mut peer.has_strange_port, true);
-            return Err(NotForUs::Port { is_first });
-        }
-        if !is_connected {
-            return Err(NotForUs::State);
-        }
-        Ok(peer.inbound_from(from.port(), local))
+        self.peer.as_mut().ok_or(NotForUs::State)?.inbound_from(from, local, is_connected)
     }
 
     /// Gives what a QP in Init holds to the transport of another wire.

@@ -11,7 +11,6 @@ use std::collections::VecDeque;
 use rnic::{KeyFault, MrTable, SendLimits};
 use verbs::{Capabilities, CqId, Psn, Qpn, RtsAttr, SendFlags, SendOp, SendWr, Status, Time, VerbsError};
 
-use super::Peer;
 use super::credits::Credits;
 use super::flow::Flow;
 use super::recovery::Recovery;
@@ -20,6 +19,7 @@ use super::send_queue::{Cut, SendQueue, SendWqe};
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::limits::{FAR_PACKETS_MAX, NicLimits, SPAN_BYTES_MAX};
+use crate::peer::Peer;
 use crate::wire::{AtomicEth, Bth, DEFAULT_PKEY, Header, Opcode, Reth, pad_field, wire_len};
 
 /// Packets after which an ACK is asked for at the latest; a quarter of a smaller window, half of a smaller send queue.

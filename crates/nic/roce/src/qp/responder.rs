@@ -9,13 +9,13 @@ use verbs::{
     Access, Completion, CqId, Psn, QpInit, Qpn, RecvWr, Rkey, RtrAttr, SrqId, Status, Time, VerbsError, WcOpcode,
 };
 
-use super::Peer;
 use super::held::Held;
 use super::responses::{Acknowledged, Fatal, Responses};
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::limits::{AHEAD_PACKETS_MAX, OVERTAKEN_PACKETS_MAX, rnr_silence};
-use crate::wire::{AtomicEth, Bth, CREDITS_UNLIMITED, NakCode, Request, Reth, credit_code, wire_len};
+use crate::peer::Peer;
+use crate::wire::{AtomicEth, Bth, CREDITS_UNLIMITED, NakCode, Request, Reth, credit_code, has_right_length, wire_len};
 
 /// Why a packet in order is not executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -327,14 +327,8 @@ impl Responder {
         Ok(())
     }
 
-    /// All packets except the last are as long as the path MTU; a last one is not empty (IBTA 9.7.4.1.6).
     fn check_length(&self, start: bool, end: bool, payload: &[u8]) -> Result<(), Refusal> {
-        let fits = match (start, end) {
-            (_, false) => payload.len() == self.mtu,
-            (false, true) => (1..=self.mtu).contains(&payload.len()),
-            (true, true) => payload.len() <= self.mtu,
-        };
-        if fits { Ok(()) } else { Err(INVALID) }
+        if has_right_length(start, end, payload.len(), self.mtu) { Ok(()) } else { Err(INVALID) }
     }
 
     fn receive(&mut self, start: bool, payload: &[u8], dev: &mut Device) -> Result<(), Refusal> {

@@ -11,11 +11,11 @@ use std::collections::VecDeque;
 use rnic::KeyFault;
 use verbs::{AsyncEvent, Psn, Qpn, Rkey, Time};
 
-use super::Peer;
 use super::held::Held;
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::limits::{MAX_DUPLICATE_JOBS, NOTIFICATIONS_APART, OWED_ACK_MAX};
+use crate::peer::Peer;
 use crate::wire::{
     Aeth, Bth, DEFAULT_PKEY, Header, NakCode, Opcode, Request, Reth, SELECTIVE_BYTES_MAX, Syndrome, pad_field, wire_len,
 };

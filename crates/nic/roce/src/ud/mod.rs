@@ -9,12 +9,13 @@ mod sender;
 
 use std::net::SocketAddr;
 
-use verbs::{AsyncEvent, Psn, QpInit, QpModify, QpState, QpStatus, Qpn, RecvWr, SendWr, Status, VerbsError};
+use verbs::{AsyncEvent, Psn, QpInit, QpModify, QpState, QpStatus, QpType, Qpn, RecvWr, SendWr, Status, VerbsError};
 
 use crate::batch::{Batch, Finished};
 use crate::device::Device;
 use crate::path::{Inbound, Path};
-use crate::qp::{NotForUs, state};
+use crate::peer::NotForUs;
+use crate::qp::state;
 use crate::wire::{Bth, Datagram};
 use receiver::Receiver;
 use sender::Sender;
@@ -63,6 +64,7 @@ impl UdQp {
 
     pub(crate) fn status(&self) -> QpStatus {
         QpStatus {
+            qp_type: QpType::Ud,
             state: self.state,
             sq_outstanding: self.sender.outstanding(),
             sq_psn: self.sender.next_psn(),

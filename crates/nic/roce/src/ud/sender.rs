@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rnic::SendLimits;
 use verbs::{
-    Completion, CqId, Payload, Placed, Psn, Qkey, QpInit, Qpn, SendFlags, SendOp, SendWr, Status, VerbsError, WcOpcode,
+    Completion, CqId, Payload, Placed, Psn, Qkey, QpInit, QpType, Qpn, SendFlags, SendWr, Status, VerbsError, WcOpcode,
 };
 
 use crate::batch::Batch;
@@ -68,9 +68,7 @@ impl Sender {
 
     pub(super) fn post(&mut self, wr: &SendWr<'_>, dev: &Device) -> Result<(), VerbsError> {
         let unsupported = |what| VerbsError::Unsupported { device: dev.attr.name.clone(), what };
-        if !matches!(wr.op, SendOp::Send | SendOp::SendImm(_)) {
-            return Err(unsupported("anything but SEND on a datagram QP: use a connected QP"));
-        }
+        QpType::Ud.check(&wr.op)?;
         let dest = wr.dest.ok_or_else(|| unsupported("a datagram to nowhere: set SendWr::dest"))?;
         let path = *dev.ahs.get(dest.ah.0).ok_or(VerbsError::NoSuch("address handle"))?;
         if dest.qpn.0 >= 1 << 24 {

@@ -15,7 +15,8 @@ pub use eth::{Aeth, AtomicEth, CREDITS_UNLIMITED, Deth, NakCode, Reth, Syndrome}
 pub use eth::{ack_timeout, credit_code, credits_of, rnr_delay};
 pub use icrc::{Checked, ICRC_BYTES, IcrcChecker, IdGuess, PseudoHeader};
 pub use opcode::{Opcode, UnknownOpcode};
-pub use packet::{Body, Datagram, Header, Packet, PacketFault, Request, Response, Unchecked, pad_bytes, pad_field};
+pub use packet::{Body, Datagram, Header, Packet, PacketFault, Request, Response, Unchecked};
+pub use packet::{has_right_length, pad_bytes, pad_field};
 pub use selective::{Report, SELECTIVE_BYTES_MAX, write_report};
 
 /// Bytes of a packet, or of a path MTU, as lengths on the wire. No such length is near the largest number of this type.

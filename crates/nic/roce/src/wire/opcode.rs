@@ -1,16 +1,18 @@
-//! BTH opcodes of the reliable connected service and of unreliable datagrams (IBTA table 38): what each carries after
-//! the BTH. One more is of our own, from those that the IBTA leaves to manufacturers (0xc0 to 0xff).
+//! BTH opcodes of the reliable and the unreliable connected service and of unreliable datagrams (IBTA table 38): what
+//! each carries after the BTH. One more is of our own, from those that the IBTA leaves to manufacturers (0xc0 to 0xff).
 //!
 //! Owns the mapping between bytes and operations. It never looks at a packet beyond its first byte.
 
+use verbs::QpType;
+
 /// Reserved, or of a service that this device does not speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("opcode {0:#04x} is neither of the reliable connected service nor an unreliable datagram")]
+#[error("opcode {0:#04x} is neither of the connected services nor an unreliable datagram")]
 pub struct UnknownOpcode(pub u8);
 
 impl UnknownOpcode {
     /// Whether it is of the reliable connected service, whose responders answer what they do not support.
-    pub const fn is_connected(self) -> bool {
+    pub const fn is_reliable(self) -> bool {
         self.0 >> 5 == 0
     }
 }
@@ -86,6 +88,30 @@ opcodes! {
     SendLastInvalidate = 0x16, 4;
     /// SEND with invalidate in one packet (IETH).
     SendOnlyInvalidate = 0x17, 4;
+    /// SEND on an unreliable connection, first of several packets.
+    UnreliableSendFirst = 0x20, 0;
+    /// SEND on an unreliable connection, neither first nor last.
+    UnreliableSendMiddle = 0x21, 0;
+    /// SEND on an unreliable connection, last of several.
+    UnreliableSendLast = 0x22, 0;
+    /// SEND with immediate on an unreliable connection, last of several.
+    UnreliableSendLastImm = 0x23, 4;
+    /// SEND on an unreliable connection in one packet.
+    UnreliableSendOnly = 0x24, 0;
+    /// SEND with immediate on an unreliable connection in one packet.
+    UnreliableSendOnlyImm = 0x25, 4;
+    /// WRITE on an unreliable connection, first of several (RETH).
+    UnreliableWriteFirst = 0x26, 16;
+    /// WRITE on an unreliable connection, neither first nor last.
+    UnreliableWriteMiddle = 0x27, 0;
+    /// WRITE on an unreliable connection, last of several.
+    UnreliableWriteLast = 0x28, 0;
+    /// WRITE with immediate on an unreliable connection, last of several.
+    UnreliableWriteLastImm = 0x29, 4;
+    /// WRITE on an unreliable connection in one packet (RETH).
+    UnreliableWriteOnly = 0x2a, 16;
+    /// WRITE with immediate on an unreliable connection in one packet (RETH, then ImmDt).
+    UnreliableWriteOnlyImm = 0x2b, 20;
     /// Datagram (DETH).
     Datagram = 0x64, 8;
     /// Datagram with immediate (DETH, then ImmDt).
@@ -96,15 +122,44 @@ opcodes! {
     SelectiveAcknowledge = 0xd1, 4;
 }
 
+/// The bits of an opcode that say which service it is of, for the unreliable connected one.
+const UNRELIABLE: u8 = 0x20;
+
 impl Opcode {
     /// The byte on the wire.
     pub const fn byte(self) -> u8 {
         self as u8
     }
 
-    /// Whether it is of the unreliable datagram service.
-    pub const fn is_datagram(self) -> bool {
-        matches!(self, Self::Datagram | Self::DatagramImm)
+    /// The transport service whose QPs take it; `None` for a notification of congestion, which each connected one takes.
+    pub const fn service(self) -> Option<QpType> {
+        match self {
+            Self::CongestionNotification => None,
+            Self::Datagram | Self::DatagramImm => Some(QpType::Ud),
+            _ if self.byte() >> 5 == UNRELIABLE >> 5 => Some(QpType::Uc),
+            _ => Some(QpType::Rc),
+        }
+    }
+
+    /// What it asks for, as the opcode of a reliable connection: the two connected services number their SENDs and
+    /// WRITEs alike.
+    pub const fn request(self) -> Self {
+        match self.service() {
+            Some(QpType::Uc) => Self::other_service(self, self.byte() ^ UNRELIABLE),
+            _ => self,
+        }
+    }
+
+    /// A SEND or WRITE as it is on an unreliable connection. Other opcodes, which that has not, stay what they are.
+    pub const fn on_unreliable(self) -> Self {
+        Self::other_service(self, self.byte() | UNRELIABLE)
+    }
+
+    const fn other_service(self, byte: u8) -> Self {
+        match Self::from_byte(byte) {
+            Ok(opcode) => opcode,
+            Err(_) => self,
+        }
     }
 
     /// Opcode of a SEND packet at a place in its message.
@@ -159,10 +214,31 @@ mod tests {
             }
         }
         assert_eq!(known, Opcode::ALL.len());
-        assert_eq!(known, 27);
-        // 0x15 is reserved, as are UD's SENDs of several packets; 0x20, 0x40 and 0xa0 belong to UC, RD and XRC.
-        for byte in [0x15, 0x18, 0x20, 0x40, 0x60, 0x63, 0x66, 0x80, 0xa0] {
+        assert_eq!(known, 39);
+        // 0x15 is reserved, as are UD's SENDs of several packets; UC has no READ; 0x40 and 0xa0 belong to RD and XRC.
+        for byte in [0x15, 0x18, 0x2c, 0x31, 0x40, 0x60, 0x63, 0x66, 0x80, 0xa0] {
             assert!(Opcode::from_byte(byte).is_err(), "{byte:#x}");
         }
+    }
+
+    #[test]
+    fn services_by_the_highest_bits() {
+        for &opcode in Opcode::ALL {
+            let service = match opcode.byte() {
+                0..=0x1f | 0xd1 => Some(QpType::Rc),
+                0x20..=0x3f => Some(QpType::Uc),
+                0x81 => None,
+                _ => Some(QpType::Ud),
+            };
+            assert_eq!(opcode.service(), service, "{opcode:?}");
+            let request = opcode.request();
+            assert_eq!(request.extension_bytes(), opcode.extension_bytes());
+            if service == Some(QpType::Uc) {
+                assert_eq!((request.byte(), request.on_unreliable()), (opcode.byte() - 0x20, opcode));
+            } else {
+                assert_eq!(request, opcode);
+            }
+        }
+        assert_eq!(Opcode::ReadRequest.on_unreliable(), Opcode::ReadRequest, "UC has none");
     }
 }

@@ -24,11 +24,12 @@ pub enum PacketFault {
     #[error("partition key {0:#06x} does not match")]
     Pkey(u16),
     /// Reserved, or of a transport service that is not spoken.
-    #[error("opcode {0:#04x} is neither of the reliable connected service nor an unreliable datagram")]
+    #[error("opcode {0:#04x} is neither of the connected services nor an unreliable datagram")]
     Opcode(u8),
 }
 
-/// A request, as the responder sees it. `start` and `end` place the packet in its message; an only packet is both.
+/// A request on a connection of either service, as the responder sees it. `start` and `end` place the packet in its
+/// message; an only packet is both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request<'a> {
     /// Part of a SEND.
@@ -150,7 +151,7 @@ impl<'a> Unchecked<'a> {
         }
         let opcode = match Opcode::from_byte(bth.opcode) {
             Ok(opcode) => Some(opcode),
-            Err(unknown) if unknown.is_connected() => None,
+            Err(unknown) if unknown.is_reliable() => None,
             Err(unknown) => return Err(PacketFault::Opcode(unknown.0)),
         };
         Ok(Self { bth, opcode, covered, icrc: *icrc })
@@ -208,7 +209,7 @@ fn parse_body<'a>(opcode: Opcode, bth: &Bth, covered: &'a [u8]) -> Option<Body<'
     r.0 = r.0.get(..r.0.len().checked_sub(usize::from(bth.pad))?)?;
     let send = |start, end, imm, invalidate, payload| Request::Send { start, end, imm, invalidate, payload };
     let write = |reth, end, imm, payload| Request::Write { reth, end, imm, payload };
-    let request = match opcode {
+    let request = match opcode.request() {
         Opcode::SendFirst => send(true, false, None, None, r.0),
         Opcode::SendMiddle => send(false, false, None, None, r.0),
         Opcode::SendLast => send(false, true, None, None, r.0),
@@ -336,6 +337,16 @@ impl Header {
     /// The header's bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
+    }
+}
+
+/// Whether a packet of a message with so many bytes of payload is as long as its place demands: all except the last are
+/// as long as the path MTU, a last one is not empty, an only one may be (IBTA 9.7.4.1.6).
+pub const fn has_right_length(start: bool, end: bool, payload_len: usize, mtu: usize) -> bool {
+    match (start, end) {
+        (_, false) => payload_len == mtu,
+        (false, true) => 1 <= payload_len && payload_len <= mtu,
+        (true, true) => payload_len <= mtu,
     }
 }
 

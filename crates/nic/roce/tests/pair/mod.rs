@@ -282,6 +282,7 @@ pub struct End {
 
 #[derive(Debug, Clone)]
 pub struct Wish {
+    pub qp_type: QpType,
     pub memory_bytes: usize,
     pub srq: Option<SrqId>,
     pub cq: Option<CqId>,
@@ -302,6 +303,7 @@ pub struct Wish {
 impl Default for Wish {
     fn default() -> Self {
         Self {
+            qp_type: QpType::Rc,
             memory_bytes: 1 << 20,
             srq: None,
             cq: None,
@@ -325,7 +327,7 @@ pub fn make_end(world: &mut World, side: usize, wish: &Wish) -> End {
     let nic = &mut world.nics[side];
     let cq = wish.cq.unwrap_or_else(|| nic.create_cq(wish.cqe).expect("a CQ"));
     let init = QpInit {
-        qp_type: QpType::Rc,
+        qp_type: wish.qp_type,
         send_cq: cq,
         recv_cq: cq,
         srq: wish.srq,

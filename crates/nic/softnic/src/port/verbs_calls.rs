@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 
 use iwarp::Qp;
 use verbs::{
-    AcceptAttr, Endpoint, Gid, Link, MrId, OfferAttr, PathMtu, PostError, Provider, Psn, Qkey, QpModify, QpStatus, Qpn,
-    RecvWr, Rkey, RoceEndpoint, SendWr, VerbsError, Wire, WirePolicy,
+    AcceptAttr, Endpoint, Gid, Link, MrId, OfferAttr, PathMtu, PostError, Provider, Psn, Qkey, QpModify, QpStatus,
+    QpType, Qpn, RecvWr, Rkey, RoceEndpoint, SendWr, VerbsError, Wire, WirePolicy,
 };
 
 use super::Port;
@@ -33,9 +33,18 @@ fn at_most(what: &'static str, value: u8, max: u8) -> Result<(), VerbsError> {
 impl Port {
     /// [`Provider::offer`], with all wires that the device's policy and the consumer's allow.
     pub(crate) fn offer(&mut self, qpn: Qpn, attr: &OfferAttr, policy: WirePolicy) -> Result<Endpoint, VerbsError> {
+        let qp_type = self.nic.query_qp(qpn)?.qp_type;
+        if !qp_type.is_connected() {
+            return Err(VerbsError::NoSuch("connected QP"));
+        }
+        let is_tcp_alone = !policy.allows(Wire::Roce) || !attr.wire.allows(Wire::Roce);
+        if is_tcp_alone && qp_type != QpType::Rc {
+            return Err(VerbsError::NotOnWire { wire: Wire::Iwarp, qp_type });
+        }
         let device = self.nic.device();
         let mtu = device.mtu.min(attr.mtu_max);
         let roce = RoceEndpoint {
+            qp_type,
             qpn,
             psn: Psn::new(attr.entropy),
             gid: device.gid,
@@ -47,7 +56,7 @@ impl Port {
         let none = VerbsError::NoCommonWire { own: policy.to_string(), peer: attr.wire.to_string() };
         let (gid, max_rd_atomic) = (device.gid, device.max_rd_atomic);
         self.nic.modify_qp(qpn, &QpModify::Init { access: attr.access, qkey: Qkey(0) })?;
-        let wants_tcp = policy.allows(Wire::Iwarp) && attr.wire.allows(Wire::Iwarp);
+        let wants_tcp = qp_type == QpType::Rc && policy.allows(Wire::Iwarp) && attr.wire.allows(Wire::Iwarp);
         let tcp = self.tcp.as_mut().filter(|_| wants_tcp).map(|tcp| TcpPart {
             qpn,
             gid,

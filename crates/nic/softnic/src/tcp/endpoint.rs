@@ -217,6 +217,7 @@ mod tests {
 
     fn roce() -> RoceEndpoint {
         RoceEndpoint {
+            qp_type: verbs::QpType::Rc,
             qpn: Qpn(0x12_3456),
             psn: Psn::new(7),
             gid: Gid::from(IpAddr::from([10, 0, 0, 1])),

@@ -14,6 +14,9 @@ mod order;
 mod rnr;
 mod srq;
 mod states;
+mod unreliable;
+mod unreliable_drops;
+mod unreliable_states;
 
 use crate::Case;
 
@@ -43,7 +46,7 @@ macro_rules! cases {
 }
 pub(crate) use cases;
 
-const THEMES: [&[Case]; 14] = [
+const THEMES: [&[Case]; 17] = [
     data::CASES,
     memory_ops::CASES,
     atomics::CASES,
@@ -58,6 +61,9 @@ const THEMES: [&[Case]; 14] = [
     datagrams::CASES,
     datagram_drops::CASES,
     datagram_states::CASES,
+    unreliable::CASES,
+    unreliable_drops::CASES,
+    unreliable_states::CASES,
 ];
 
 const COUNT: usize = {

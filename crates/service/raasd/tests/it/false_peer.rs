@@ -56,6 +56,7 @@ fn last(link: &mut TcpStream) -> PeerMessage {
 fn offer(address: IpAddr) -> LaneOffer {
     let gid = Gid::from(address);
     let endpoint = RoceEndpoint {
+        qp_type: verbs::QpType::Rc,
         qpn: Qpn(77),
         psn: Psn::new(1),
         gid,

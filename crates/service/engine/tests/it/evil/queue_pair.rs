@@ -49,6 +49,7 @@ pub(super) fn their_offer(qpn: Qpn, incarnation: u32) -> LaneOffer {
 fn offer_of(host: usize, qpn: Qpn, incarnation: u32) -> LaneOffer {
     let gid = Gid::from(addr(host));
     let endpoint = RoceEndpoint {
+        qp_type: verbs::QpType::Rc,
         qpn,
         psn: Psn::new(5),
         gid,
