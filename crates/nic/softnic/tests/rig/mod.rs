@@ -37,10 +37,15 @@ impl End {
     }
 
     /// Makes a CQ, a QP in Reset and a registered region on a NIC.
-    pub(crate) fn of(mut nic: SoftNic) -> Self {
+    pub(crate) fn of(nic: SoftNic) -> Self {
+        Self::of_service(nic, QpType::Rc)
+    }
+
+    /// The same with a QP of that transport service.
+    pub(crate) fn of_service(mut nic: SoftNic, qp_type: QpType) -> Self {
         let cq = nic.create_cq(4096).unwrap();
         let init = QpInit {
-            qp_type: QpType::Rc,
+            qp_type,
             send_cq: cq,
             recv_cq: cq,
             srq: None,

@@ -145,7 +145,17 @@ fn headers_are_judged() {
     let mut bytes = packet(0x04, &[]);
     bytes[3] = 0x12;
     assert_eq!(Packet::parse(&bytes), Err(PacketFault::Pkey(0xff12)));
-    assert_eq!(Packet::parse(&packet(0x20, &[])), Err(PacketFault::Opcode(0x20)));
+    assert_eq!(Packet::parse(&packet(0x2c, &[])), Err(PacketFault::Opcode(0x2c)), "UC has no READ");
+}
+
+/// The two connected services differ in the highest bits of the opcode alone.
+#[test]
+fn requests_of_unreliable_connections_are_those_of_reliable_ones() {
+    let rest = [&RETH[..], &[0, 0, 1, 2], b"data"].concat();
+    for byte in 0x00..=0x0b {
+        let (reliable, unreliable) = (packet(byte, &[&rest]), packet(byte | 0x20, &[&rest]));
+        assert_eq!(body(&unreliable), body(&reliable), "{byte:#x}");
+    }
 }
 
 #[test]
