@@ -572,8 +572,8 @@ mod hostile {
             // Outside of the granted memory and the receives nothing changed.
             prop_assert!(b.read(0, 65_536) == fence[..65_536]);
             prop_assert!(b.read(73_728, 57_344) == fence[73_728..131_072]);
-            for i in 0..receives.len() {
-                let end = 131_072 + i * 4_096 + receives[i] as usize;
+            for (i, len) in receives.iter().enumerate() {
+                let end = 131_072 + i * 4_096 + *len as usize;
                 let next = 131_072 + (i + 1) * 4_096;
                 prop_assert!(b.read(end as u64, next - end) == fence[end..next], "behind receive {}", i);
             }

@@ -52,6 +52,8 @@ const DATAGRAM_TOO_LONG: &str = "rxe takes a datagram longer than its receive fo
 const SHARED_TOO_SHORT: &str = "rxe completes a receive of an SRQ that is shorter than its datagram with an error (rxe_resp.c, class E; before 6.12 as above)";
 const DRAINED_FOR_EVER: &str =
     "rxe does not look at its send queue when a drained QP goes back to RTS, but with the next post (rxe_qp.c)";
+const UNRELIABLE_TOO_LONG: &str = "rxe takes a message longer than its receive for a malformed receive and ends the QP (rxe_resp.c, copy_data gives -EINVAL); \
+     IBTA 9.8.2.2 has the message dropped";
 const NO_SQE: &str = "rxe has no state SQE: a fault of a send ends the QP, as LOC_QP_OP_ERR (rxe_req.c)";
 
 /// rxe with itself.
@@ -72,6 +74,11 @@ pub(crate) const RXE: &[Known] = &[
     before((6, 12), "ud_drop.receive_shorter_than_header", DATAGRAM_TOO_LONG),
     always("ud_drop.shared_receive_too_short", SHARED_TOO_SHORT),
     always("ud_state.receive_without_local_write", LOCAL_ERROR),
+    always("uc_drop.longer_than_receive", UNRELIABLE_TOO_LONG),
+    always("uc_drop.longer_by_a_packet", UNRELIABLE_TOO_LONG),
+    always("uc_state.send_with_wrong_lkey", NO_SQE),
+    always("uc_state.drained_sends_nothing", DRAINED_FOR_EVER),
+    always("uc_state.receive_without_local_write", LOCAL_ERROR),
 ];
 /// rxe as responder to the software NIC.
 pub(crate) const RXE_RESPONDS: &[Known] = &[
@@ -85,6 +92,9 @@ pub(crate) const RXE_RESPONDS: &[Known] = &[
     before((6, 12), "ud_drop.receive_shorter_than_header", DATAGRAM_TOO_LONG),
     always("ud_drop.shared_receive_too_short", SHARED_TOO_SHORT),
     always("ud_state.receive_without_local_write", LOCAL_ERROR),
+    always("uc_drop.longer_than_receive", UNRELIABLE_TOO_LONG),
+    always("uc_drop.longer_by_a_packet", UNRELIABLE_TOO_LONG),
+    always("uc_state.receive_without_local_write", LOCAL_ERROR),
 ];
 /// rxe as requester of the software NIC.
 pub(crate) const RXE_REQUESTS: &[Known] = &[
@@ -94,6 +104,8 @@ pub(crate) const RXE_REQUESTS: &[Known] = &[
     always("ud_drop.high_bit_takes_own_key", OWN_KEY),
     always("ud_state.send_with_wrong_lkey", NO_SQE),
     always("ud_state.drained_sends_nothing", DRAINED_FOR_EVER),
+    always("uc_state.send_with_wrong_lkey", NO_SQE),
+    always("uc_state.drained_sends_nothing", DRAINED_FOR_EVER),
 ];
 
 /// The differences of the kernel that runs.
