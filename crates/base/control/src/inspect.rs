@@ -230,6 +230,8 @@ pub struct AppRow {
     pub rx_bytes: u64,
     /// Bytes of its memory registered with the device.
     pub pinned_bytes: u64,
+    /// Number of its session. A daemon with several engines tells a row for each engine, which the reader adds up.
+    pub session: u64,
 }
 
 /// Work requests by verb.

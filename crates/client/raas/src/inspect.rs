@@ -5,6 +5,7 @@
 //!
 //! Root and the daemon's user see all connections; other users see their own.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -60,6 +61,7 @@ pub fn datagrams(socket: Option<&Path>) -> Result<Vec<DatagramRow>, SessionError
 /// The host's device, lanes, resources, counters and applications. `socket` as in [`connections`].
 pub fn stat(socket: Option<&Path>) -> Result<Stat, SessionError> {
     let mut stat: Option<Stat> = None;
+    let mut programs = Programs::default();
     ask_pages(socket, InspectQuery::Stat, |answer| match (answer, &mut stat) {
         (InspectAnswer::Stat(told), None) => {
             stat = Some(*told);
@@ -69,12 +71,36 @@ pub fn stat(socket: Option<&Path>) -> Result<Stat, SessionError> {
             if whole.lanes.len() + whole.apps.len() + lanes.len() + apps.len() <= ROWS_MAX =>
         {
             whole.lanes.extend(lanes);
-            whole.apps.extend(apps);
+            apps.into_iter().for_each(|app| programs.add(&mut whole.apps, app));
             Ok(())
         }
         (other, _) => Err(SessionError::Protocol(format!("asked for the state, told {other:?}"))),
     })?;
     stat.ok_or_else(|| SessionError::Protocol("the answer has no first page".into()))
+}
+
+/// Where the rows of programs are, by session.
+#[derive(Default)]
+struct Programs(BTreeMap<u64, usize>);
+
+impl Programs {
+    /// Adds a row to that of the same session, of another engine, or behind all. Session 0 is none.
+    fn add(&mut self, rows: &mut Vec<AppRow>, row: AppRow) {
+        let known = self.0.get(&row.session).filter(|_| row.session != 0);
+        match known.and_then(|at| rows.get_mut(*at)) {
+            Some(sum) => {
+                sum.connections = sum.connections.saturating_add(row.connections);
+                // Sums of bytes wrap, as those of one engine do.
+                sum.tx_bytes = sum.tx_bytes.wrapping_add(row.tx_bytes);
+                sum.rx_bytes = sum.rx_bytes.wrapping_add(row.rx_bytes);
+                sum.pinned_bytes = sum.pinned_bytes.saturating_add(row.pinned_bytes);
+            }
+            None => {
+                self.0.insert(row.session, rows.len());
+                rows.push(row);
+            }
+        }
+    }
 }
 
 /// Breaks the queue pair of the lane to `peer`, as a failure of the device would: its connections see a pause. False:

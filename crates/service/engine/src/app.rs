@@ -317,6 +317,7 @@ impl App {
             tx_bytes: self.tx_bytes.wrapping_add(live.tx),
             rx_bytes: self.rx_bytes.wrapping_add(live.rx),
             pinned_bytes: self.pool.bytes(),
+            session: 0,
         }
     }
 

@@ -1,7 +1,8 @@
-//! The messages from the control plane to the engine thread, and back. Owns the two message types and nothing else:
-//! both channels are bounded and in order, so an answer comes after every event that the engine made before it.
+//! The messages from the control plane to the engine threads, and back. Owns the message types and nothing else: the
+//! channels are bounded and in order, so an answer comes after every event that its engine made before it.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use control::{AppRow, ConnectionRow, DatagramRow, Reason};
 use engine::{
@@ -11,14 +12,23 @@ use plane::{ClientId, LaneAnswer, LaneCommand};
 use shm::{Region, WakeSocket};
 use verbs::Counters;
 
-/// From the control plane to the engine.
+/// The wake sockets of an application, as an engine has them.
+#[derive(Debug)]
+pub(crate) struct AppWake {
+    /// The engine's own: the application wakes the engine here.
+    pub(crate) heard: Arc<WakeSocket>,
+    /// That of engine 0, over which all engines wake the application: it waits for one descriptor.
+    pub(crate) told: Arc<WakeSocket>,
+}
+
+/// From the control plane to an engine.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Answered by [`FromEngine::Attached`].
     Attach {
         client: ClientId,
         attach: Attach,
-        wake: WakeSocket,
+        wake: AppWake,
     },
     Detach {
         app: AppId,
@@ -97,7 +107,16 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// From the engine to the control plane.
+/// From one of the engines to the control plane.
+#[derive(Debug)]
+pub(crate) struct EngineReport {
+    /// Which.
+    pub(crate) engine: u32,
+    /// What.
+    pub(crate) what: FromEngine,
+}
+
+/// What an engine says to the control plane.
 #[derive(Debug)]
 pub(crate) enum FromEngine {
     Attached {
@@ -149,7 +168,7 @@ pub(crate) enum EngineView {
     Apps(Page<(AppId, AppRow)>),
 }
 
-/// Totals of engine and device for `raas stat`.
+/// Totals of engines and device for `raas stat`.
 #[derive(Debug)]
 pub(crate) struct EngineStat {
     pub(crate) device: String,

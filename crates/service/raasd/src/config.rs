@@ -91,6 +91,8 @@ pub struct Config {
     pub peer_port: u16,
     /// The device.
     pub device: DeviceChoice,
+    /// Engines: threads that move data, each with a context of the device, 1 to 16 (docs/engines.md).
+    pub engines: u32,
     /// Why this device, once it is chosen.
     pub(crate) device_reason: String,
     /// What may carry lanes, unless [`PeerConfig::wire`] says otherwise.
@@ -136,6 +138,7 @@ impl Config {
             socket_group: None,
             peer_port: PEER_PORT,
             device: DeviceChoice::Auto,
+            engines: 1,
             device_reason: String::new(),
             wire: WirePolicy::Auto,
             udp_port: verbs::ROCE_UDP_PORT,
@@ -211,7 +214,7 @@ impl Config {
     /// Gives numbers to the limits that are to fit the machine. Returns which, and why.
     pub fn fitted(mut self, machine: Machine) -> (Self, Fit) {
         let set = |key| self.path_limits.get(key).copied().filter(|n| *n > 0);
-        let fit = Fit::new(machine, set("apps_max"), self.limits.clients_max, set("srq_bytes_max"));
+        let fit = Fit::new(machine, self.engines, set("apps_max"), self.limits.clients_max, set("srq_bytes_max"));
         self.path_limits.insert("apps_max", fit.apps_max);
         self.path_limits.insert("srq_bytes_max", fit.srq_bytes_max);
         self.limits.clients_max = fit.clients_max;
@@ -262,6 +265,7 @@ impl Config {
         engine.connect_to.extend(self.peers.iter().map(|peer| IpNet::from(peer.address)));
         engine.wire = self.wire;
         engine.wires = self.peers.iter().filter_map(|p| Some((p.address.to_canonical(), p.wire?))).collect();
+        admission.engines = self.engines;
         let owner_uid = rustix::process::geteuid().as_raw();
         (admission.owner_uid, engine.owner_uid) = (owner_uid, owner_uid);
         path

@@ -1,6 +1,6 @@
 //! Starting and stopping: files, sockets, threads, in their order.
 //!
-//! Owns the two threads. It must never leave one of them behind, or the socket file of a daemon that has ended.
+//! Owns the threads. It must never leave one of them behind, or the socket file of a daemon that has ended.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -10,23 +10,27 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use engine::EngineConfig;
 use plane::{Admission, ClusterKey};
-use shm::{EnginePage, Segment, Sharing};
+use shm::{EnginePage, Segment, SessionShape, Sharing};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use verbs::Provider;
 
 use crate::accept_links::{accept_links, inputs_max};
 use crate::check::{Prepared, prepare};
 use crate::client_socket::{ClientContext, accept_clients};
-use crate::device::Context;
-use crate::engine_thread::{EngineHandle, EngineParts, spawn};
+use crate::command::EngineReport;
+use crate::device::Contexts;
+use crate::engine_thread::{EVENTS_MAX, EngineHandle, EngineParts, THREAD_NAME, spawn};
 use crate::error::panic_words;
-use crate::hub::{Hub, HubParts};
+use crate::hub::{Engines, Hub, HubParts};
 use crate::key;
 use crate::limits::DataPath;
 use crate::link::LinkContext;
 use crate::log_quota::LogQuota;
 use crate::shutdown::Shutdown;
+use crate::sleeper::Bell;
 use crate::socket_place::SocketPlace;
 use crate::{Config, ConfigError, DaemonError};
 
@@ -108,7 +112,8 @@ pub fn run(config: Config, shutdown: Shutdown, on_ready: impl FnOnce(&Path)) -> 
 }
 
 fn join(thread: JoinHandle<Result<(), DaemonError>>) -> Result<(), DaemonError> {
-    let name = if thread.thread().name() == Some("raas-engine") { "engine" } else { "control" };
+    let is_engine = thread.thread().name().is_some_and(|name| name.starts_with(THREAD_NAME));
+    let name = if is_engine { "engine" } else { "control" };
     thread
         .join()
         .unwrap_or_else(|payload| Err(DaemonError::ThreadDied { thread: name, what: panic_words(payload.as_ref()) }))
@@ -139,13 +144,14 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
     let peers = TcpListener::bind(peer_address).map_err(peer_port)?;
     peers.set_nonblocking(true).map_err(peer_port)?;
     let peer_address = peers.local_addr().map_err(peer_port)?;
-    let context = device.open(&config, random()?)?;
+    let contexts = device.open(&config, random()?)?;
     let page = Segment::create("raas-engine", EnginePage::BYTES, Sharing::PeerReadOnly)?;
     page.allocate(EnginePage::BYTES)?;
     let engine_page = page.fd().try_clone_to_owned().map_err(DaemonError::io("dup"))?;
     let epoch = u64::from_ne_bytes(random()?).max(1);
     let page = EnginePage::format(page.into_region(), epoch)
         .map_err(|e| DaemonError::Io { what: "engine page", source: std::io::Error::other(e) })?;
+    let engines = config.engines;
     let DataPath { admission, engine: mut engine_config } = config.data_path();
     if shm::overcommit_is_strict() {
         tracing::warn!(
@@ -154,28 +160,77 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
         engine_config.rest_after = None;
         engine_config.ring_bytes_grown = engine_config.ring_bytes_default;
     }
-    let slots = admission.connections_per_app_max.next_power_of_two().clamp(64, 65_536);
+    // The bound of all rings of an application.
+    engine_config.ring_memory_per_app_max /= u64::from(engines);
+    let shape = SessionShape::for_engines(engines, admission.connections_per_app_max);
     let connect_timeout = engine_config.connect_timeout;
     let admission = Admission::new(admission, u16::from_ne_bytes(random()?))
         .map_err(|e| DaemonError::from(ConfigError::one(format!("limits: {e}"))))?;
-    let entropy = random()?;
-    let engine = match context {
-        Context::SoftNic(device) => spawn(EngineParts { config: engine_config, device: *device, page, entropy })?,
-        Context::RdmaCore(device) => spawn(EngineParts { config: engine_config, device: *device, page, entropy })?,
+    let (event_queue, events) = mpsc::channel(EVENTS_MAX);
+    let common = EngineCommon { config: engine_config, page, events: event_queue, ended: shutdown.clone() };
+    let engines = match contexts {
+        Contexts::SoftNic(contexts) => spawn_all(&common, contexts)?,
+        Contexts::RdmaCore(contexts) => spawn_all(&common, contexts)?,
     };
+    drop(common);
     let listener = place.listen(config.socket_mode, group.as_ref())?;
-    let plane = Plane { config, key, peers, listener, engine_page, epoch, slots, connect_timeout, admission };
+    let plane = Plane { config, key, peers, listener, engine_page, epoch, shape, connect_timeout, admission };
     let ready_at = Ready { socket: plane.config.socket.clone(), peer_address };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(DaemonError::io("cannot start the control runtime"))?;
-    let ended = runtime.block_on(plane.run(engine, shutdown, || {
+    let ended = runtime.block_on(plane.run((engines, events), shutdown, || {
         let _ = ready.send(ready_at);
     }));
     // Tasks that still run have had their time.
     runtime.shutdown_background();
     ended
+}
+
+/// What all engines start with.
+struct EngineCommon {
+    config: EngineConfig,
+    page: EnginePage,
+    events: mpsc::Sender<EngineReport>,
+    ended: Shutdown,
+}
+
+/// Starts an engine for each context.
+fn spawn_all<P: Provider + Send + 'static>(
+    common: &EngineCommon,
+    contexts: Vec<P>,
+) -> Result<Vec<EngineHandle>, DaemonError> {
+    let EngineCommon { config, page, events, ended } = common;
+    let start = |(number, device): (u32, P)| {
+        spawn(EngineParts {
+            config: EngineConfig { number, ..config.clone() },
+            device,
+            page: page.clone(),
+            entropy: random()?,
+            events: events.clone(),
+            ended: ended.clone(),
+        })
+    };
+    (0..).zip(contexts).map(start).collect()
+}
+
+/// Waits until all engines have started. If one does not, the others end too, and the error is why.
+async fn all_started(engines: &mut Vec<EngineHandle>) -> Result<(), DaemonError> {
+    let mut all = true;
+    for engine in engines.iter_mut() {
+        all &= (&mut engine.started).await.is_ok();
+    }
+    if all {
+        return Ok(());
+    }
+    let ended = std::mem::take(engines).into_iter().map(|engine| {
+        drop(engine.commands);
+        engine.bell.ring();
+        join(engine.thread)
+    });
+    let ended: Vec<_> = ended.collect();
+    ended.into_iter().collect()
 }
 
 /// What the control plane starts with.
@@ -186,18 +241,19 @@ struct Plane {
     listener: OwnedFd,
     engine_page: OwnedFd,
     epoch: u64,
-    slots: u32,
+    shape: SessionShape,
     connect_timeout: Duration,
     admission: Admission,
 }
 
 impl Plane {
-    async fn run(self, engine: EngineHandle, shutdown: &Shutdown, ready: impl FnOnce()) -> Result<(), DaemonError> {
-        let EngineHandle { commands, events, bell, thread, started } = engine;
-        if started.await.is_err() {
-            // It ended at once: with its reason.
-            return join(thread);
-        }
+    async fn run(
+        self,
+        (mut engines, events): (Vec<EngineHandle>, mpsc::Receiver<EngineReport>),
+        shutdown: &Shutdown,
+        ready: impl FnOnce(),
+    ) -> Result<(), DaemonError> {
+        all_started(&mut engines).await?;
         let config = Arc::new(self.config);
         let (client_queue, client_inputs) = mpsc::channel(CLIENT_INPUTS_MAX);
         let (link_queue, link_inputs) = mpsc::channel(inputs_max(config.limits.handshakes_max));
@@ -218,32 +274,37 @@ impl Plane {
         }
         tracing::info!(listen = %config.listen, socket = %config.socket.display(), device = %config.device, "serving");
         ready();
+        let bells: Vec<_> = engines.iter().map(|engine| engine.bell.clone()).collect();
+        let (lines, threads) = engines.into_iter().map(|e| ((e.commands, e.bell), e.thread)).unzip();
         let parts = HubParts {
             config,
             links,
             connect_timeout: self.connect_timeout,
             admission: self.admission,
-            slots: self.slots,
+            shape: self.shape,
             epoch: self.epoch,
             engine_page: self.engine_page,
-            commands,
+            engines: Engines::new(lines),
             events,
-            bell: bell.clone(),
             client_inputs,
             link_inputs,
         };
         let ended = Hub::run(parts, shutdown).await;
-        // The hub's command sender is gone, so a sleeping engine must see that too.
-        bell.ring();
-        let engine = tokio::task::spawn_blocking(move || join(thread)).await;
-        let engine = engine.map_err(|e| DaemonError::ThreadDied { thread: "control", what: e.to_string() })?;
+        // The hub's command senders are gone, so a sleeping engine must see that too.
+        bells.iter().for_each(Bell::ring);
+        let threads: Vec<_> = threads;
+        let engines = tokio::task::spawn_blocking(move || {
+            let ended: Vec<_> = threads.into_iter().map(join).collect();
+            ended.into_iter().collect::<Result<(), _>>()
+        });
+        let engines = engines.await.map_err(|e| DaemonError::ThreadDied { thread: "control", what: e.to_string() })?;
         // Whatever ended the hub, everything else ends too.
         shutdown.trigger();
         let died = |e: tokio::task::JoinError| DaemonError::ThreadDied { thread: "control", what: e.to_string() };
         let clients = accepting_clients.await.map_err(died);
         let links = accepting_links.await.map_err(died);
         tracing::info!("stopped");
-        ended.and(engine).and(links)?;
+        ended.and(engines).and(links)?;
         clients?.map_err(DaemonError::io("control socket"))
     }
 }

@@ -13,18 +13,18 @@ use softnic::{Progress, SoftNic, SoftNicConfig, SoftNicDevice};
 use verbs::{Access, Device as _, Provider};
 
 use crate::config::DeviceChoice;
-use crate::{Config, DaemonError};
+use crate::{Config, ConfigError, DaemonError};
 
 /// Bytes that hardware must register to count as usable: a daemon that may lock no memory is better off without it.
 const PROBE_BYTES: usize = 1 << 20;
 
-/// An open context of the device, for one engine.
+/// Open contexts of the device, one for each engine.
 #[derive(Debug)]
-pub(crate) enum Context {
+pub(crate) enum Contexts {
     /// Of the built-in software NIC.
-    SoftNic(Box<SoftNic>),
+    SoftNic(Vec<SoftNic>),
     /// Of a device of rdma-core.
-    RdmaCore(Box<RdmaCore>),
+    RdmaCore(Vec<RdmaCore>),
 }
 
 /// Which device, and why.
@@ -43,8 +43,8 @@ pub struct Decision {
 pub(crate) struct Found {
     pub(crate) decision: Decision,
     pub(crate) room: DeviceRoom,
-    /// A context of hardware: opened for a look, and then the engine's.
-    opened: Option<Box<RdmaCore>>,
+    /// Contexts of hardware: opened for a look, and then the engines'. Empty for the software NIC.
+    opened: Vec<RdmaCore>,
 }
 
 fn failed(device: &DeviceChoice, what: String) -> DaemonError {
@@ -113,20 +113,23 @@ pub(crate) fn find(config: &Config) -> Result<Found, DaemonError> {
     }
     let opened = match &decision.device {
         DeviceChoice::RdmaCore(name) => match open_rdma_core(config, &decision.device, name.clone()) {
-            Ok(device) => Some(Box::new(device)),
+            Ok(contexts) => contexts,
             Err(e) if is_auto => {
                 decision.alternatives.insert(0, e.to_string());
                 decision.device = DeviceChoice::SoftNic;
                 decision.reason = "RDMA hardware carries the address, but cannot be used".into();
-                None
+                Vec::new()
             }
             Err(e) => return Err(e),
         },
-        _ => None,
+        _ => Vec::new(),
     };
-    let room = match &opened {
-        Some(device) => DeviceRoom::from(device.device()),
-        None => softnic_room(config),
+    let room = match opened.first() {
+        Some(context) => DeviceRoom::from(context.device()),
+        None => {
+            check_softnic_ports(config)?;
+            softnic_room(config)
+        }
     };
     Ok(Found { decision, room, opened })
 }
@@ -138,22 +141,35 @@ fn softnic_room(config: &Config) -> DeviceRoom {
 }
 
 impl Found {
-    /// The engine's context of the device.
-    pub(crate) fn open(self, config: &Config, entropy: [u8; 32]) -> Result<Context, DaemonError> {
+    /// The engines' contexts of the device.
+    pub(crate) fn open(self, config: &Config, entropy: [u8; 32]) -> Result<Contexts, DaemonError> {
         let Decision { device, reason, alternatives } = &self.decision;
         tracing::info!(%device, why = %reason, "device");
         for other in alternatives {
             tracing::debug!(%other, "another device");
         }
         match self.opened {
-            Some(context) => Ok(Context::RdmaCore(context)),
-            None => open_softnic(config, entropy).map(|nic| Context::SoftNic(Box::new(nic))),
+            opened if opened.is_empty() => open_softnic(config, entropy).map(Contexts::SoftNic),
+            opened => Ok(Contexts::RdmaCore(opened)),
         }
     }
 }
 
-/// The engine thread polls the NIC or waits for it at all times, so it needs no thread of its own.
-fn open_softnic(config: &Config, entropy: [u8; 32]) -> Result<SoftNic, DaemonError> {
+/// Each engine has a port of its own, from `udp_port` on.
+fn check_softnic_ports(config: &Config) -> Result<(), DaemonError> {
+    let (first, engines) = (config.udp_port, config.engines);
+    let last = u32::from(first) + engines.saturating_sub(1);
+    if first != 0 && last > u32::from(u16::MAX) {
+        let most = u32::from(u16::MAX) - (engines - 1);
+        let what =
+            format!("udp_port is {first}: {engines} engines have as many ports from there on, so use {most} or less");
+        return Err(ConfigError::one(what).into());
+    }
+    Ok(())
+}
+
+/// An engine thread polls its NIC or waits for it at all times, so the NIC needs no thread of its own.
+fn open_softnic(config: &Config, entropy: [u8; 32]) -> Result<Vec<SoftNic>, DaemonError> {
     let nic = SoftNicConfig {
         udp_port: config.udp_port,
         mtu: config.mtu,
@@ -163,21 +179,28 @@ fn open_softnic(config: &Config, entropy: [u8; 32]) -> Result<SoftNic, DaemonErr
         entropy: Some(entropy),
         ..SoftNicConfig::new(config.listen)
     };
-    SoftNicDevice::new(nic).open().map_err(|e| failed(&DeviceChoice::SoftNic, e.to_string()))
+    let mut device = SoftNicDevice::new(nic);
+    let open = |_| device.open().map_err(|e| failed(&DeviceChoice::SoftNic, e.to_string()));
+    (0..config.engines).map(open).collect()
 }
 
-fn open_rdma_core(config: &Config, shown: &DeviceChoice, name: Option<String>) -> Result<RdmaCore, DaemonError> {
+fn open_rdma_core(config: &Config, shown: &DeviceChoice, name: Option<String>) -> Result<Vec<RdmaCore>, DaemonError> {
     if config.pcap.is_some() {
         let what = "pcap captures the software NIC alone; leave it out, or capture with tcpdump";
         return Err(failed(shown, what.into()));
     }
     let open = OpenConfig { name, address: config.listen };
-    let opened = RdmaDevice::choose(&open).and_then(|mut device| device.open());
-    let mut context = opened.map_err(|e| failed(shown, e.to_string()))?;
-    probe(&mut context).map_err(|what| failed(shown, what))?;
-    let choice = context.choice();
-    tracing::info!(device = %choice.device, port = choice.port, gid_index = choice.gid.index, why = %choice.why, "opened");
-    Ok(context)
+    let opened = RdmaDevice::choose(&open)
+        .and_then(|mut device| (0..config.engines).map(|_| device.open()).collect::<Result<Vec<_>, _>>());
+    let mut contexts = opened.map_err(|e| failed(shown, e.to_string()))?;
+    for context in &mut contexts {
+        probe(context).map_err(|what| failed(shown, what))?;
+    }
+    if let Some(choice) = contexts.first().map(RdmaCore::choice) {
+        let (port, gid_index) = (choice.port, choice.gid.index);
+        tracing::info!(device = %choice.device, port, gid_index, why = %choice.why, "opened");
+    }
+    Ok(contexts)
 }
 
 /// Registers some memory, and gives it back.

@@ -1,4 +1,4 @@
-//! The thread that owns the engine and the device.
+//! The thread that owns an engine and its context of the device.
 //!
 //! Owns the order of one round: commands, engine, events, wakes; then yielding, then sleep. It must never block while
 //! there is work, never sleep longer than [`crate::sleeper::SLEEP_MAX`], and never wait for the control plane: answers
@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 use control::Reason;
 use engine::{AppId, Engine, EngineConfig, Event, Viewer};
 use plane::{LaneAnswer, LaneCommand};
-use shm::{Backoff, Drained, EnginePage, WakeSocket};
+use shm::{Backoff, Drained, EnginePage};
 use tokio::sync::{mpsc, oneshot};
 use verbs::{Provider, Time};
 
 use crate::DaemonError;
-use crate::command::{Command, EnginePart, EngineStat, EngineView, FromEngine};
+use crate::command::{AppWake, Command, EnginePart, EngineReport, EngineStat, EngineView, FromEngine};
 use crate::inspect::{LOOKS_PER_COUNT, LOOKS_PER_PAGE};
+use crate::shutdown::Shutdown;
 use crate::sleeper::{Bell, Sleeper};
 
 /// Commands that may wait for the engine.
@@ -42,11 +43,10 @@ const HELD_SLEEP: Duration = Duration::from_millis(1);
 /// Time at the end for the last frames to leave.
 const FAREWELL: Duration = Duration::from_millis(100);
 
-/// The control plane's hold on the engine thread.
+/// The control plane's hold on an engine thread.
 #[derive(Debug)]
 pub(crate) struct EngineHandle {
     pub(crate) commands: mpsc::Sender<Command>,
-    pub(crate) events: mpsc::Receiver<FromEngine>,
     pub(crate) bell: Bell,
     pub(crate) thread: JoinHandle<Result<(), DaemonError>>,
     /// Says once whether the engine started.
@@ -60,6 +60,19 @@ pub(crate) struct EngineParts<P> {
     pub(crate) device: P,
     pub(crate) page: EnginePage,
     pub(crate) entropy: [u8; 32],
+    /// The queue to the control plane, which all engines share.
+    pub(crate) events: mpsc::Sender<EngineReport>,
+    /// Told when the thread has ended, whatever ended it.
+    pub(crate) ended: Shutdown,
+}
+
+/// Stops the daemon when a thread without which it is nothing has ended.
+struct EndsDaemon(Shutdown);
+
+impl Drop for EndsDaemon {
+    fn drop(&mut self) {
+        self.0.trigger();
+    }
 }
 
 /// Starts the thread.
@@ -67,33 +80,43 @@ pub(crate) fn spawn<P: Provider + Send + 'static>(parts: EngineParts<P>) -> Resu
     let sleeper = Sleeper::new().map_err(DaemonError::io("epoll"))?;
     let bell = sleeper.bell();
     let (commands, command_queue) = mpsc::channel(COMMANDS_MAX);
-    let (event_queue, events) = mpsc::channel(EVENTS_MAX);
     let (ready, started) = oneshot::channel();
     let thread = std::thread::Builder::new()
-        .name("raas-engine".into())
+        .name(thread_name(parts.config.number))
         .spawn(move || {
-            let EngineParts { config, mut device, page, entropy } = parts;
+            let EngineParts { config, mut device, page, entropy, events, ended } = parts;
+            let _ends = EndsDaemon(ended);
+            let number = config.number;
             let engine = Engine::new(config, &mut device, page, entropy)?;
             let _ = ready.send(());
-            EngineThread::new(engine, device, sleeper, command_queue, event_queue).run()
+            EngineThread::new((number, engine), device, sleeper, command_queue, events).run()
         })
         .map_err(DaemonError::io("cannot start the engine thread"))?;
-    Ok(EngineHandle { commands, events, bell, thread, started })
+    Ok(EngineHandle { commands, bell, thread, started })
+}
+
+/// What the threads of engines are called. The kernel keeps 15 bytes.
+pub(crate) const THREAD_NAME: &str = "raas-engine";
+
+fn thread_name(engine: u32) -> String {
+    if engine == 0 { THREAD_NAME.into() } else { format!("{THREAD_NAME}-{engine}") }
 }
 
 struct EngineThread<P> {
+    /// Of the engine.
+    number: u32,
     engine: Engine,
     device: P,
     sleeper: Sleeper,
     commands: mpsc::Receiver<Command>,
-    events: mpsc::Sender<FromEngine>,
+    events: mpsc::Sender<EngineReport>,
     /// What did not fit the queue to the control plane; commands wait until it is empty.
     held: VecDeque<FromEngine>,
     /// Pages that were asked for: at most one, because the control plane asks for the next when it has the answer.
     questions: VecDeque<(u64, Viewer, EnginePart)>,
     /// Not before then, while there is other work.
     question_at: Instant,
-    wakes: BTreeMap<AppId, WakeSocket>,
+    wakes: BTreeMap<AppId, AppWake>,
     lanes: BTreeSet<IpAddr>,
     origin: Instant,
     stop: bool,
@@ -103,13 +126,14 @@ struct EngineThread<P> {
 
 impl<P: Provider> EngineThread<P> {
     fn new(
-        engine: Engine,
+        (number, engine): (u32, Engine),
         device: P,
         sleeper: Sleeper,
         commands: mpsc::Receiver<Command>,
-        events: mpsc::Sender<FromEngine>,
+        events: mpsc::Sender<EngineReport>,
     ) -> Self {
         Self {
+            number,
             engine,
             device,
             sleeper,
@@ -236,7 +260,7 @@ impl<P: Provider> EngineThread<P> {
         let (engine, device) = (&mut self.engine, &mut self.device);
         match command {
             Command::Attach { client, attach, wake } => {
-                let result = engine.attach(attach).and_then(|app| match self.sleeper.add_app(app, wake.fd()) {
+                let result = engine.attach(attach).and_then(|app| match self.sleeper.add_app(app, wake.heard.fd()) {
                     Ok(()) => {
                         self.wakes.insert(app, wake);
                         Ok(app)
@@ -334,7 +358,7 @@ impl<P: Provider> EngineThread<P> {
 
     fn forget_wake(&mut self, app: AppId) {
         if let Some(wake) = self.wakes.remove(&app) {
-            self.sleeper.remove_app(wake.fd());
+            self.sleeper.remove_app(wake.heard.fd());
         }
     }
 
@@ -355,11 +379,11 @@ impl<P: Provider> EngineThread<P> {
 
     /// Sends the held events. Says whether none is held any more.
     fn flush_held(&mut self) -> bool {
-        while let Some(next) = self.held.pop_front() {
-            match self.events.try_send(next) {
+        while let Some(what) = self.held.pop_front() {
+            match self.events.try_send(EngineReport { engine: self.number, what }) {
                 Ok(()) => {}
                 Err(mpsc::error::TrySendError::Full(back)) => {
-                    self.held.push_front(back);
+                    self.held.push_front(back.what);
                     return false;
                 }
                 Err(mpsc::error::TrySendError::Closed(_)) => self.stop = true,
@@ -372,7 +396,7 @@ impl<P: Provider> EngineThread<P> {
         self.engine.take_wakes(to_wake);
         for app in to_wake.drain(..) {
             // Its death is noticed at the control socket.
-            let _ = self.wakes.get(&app).map(WakeSocket::wake);
+            let _ = self.wakes.get(&app).map(|wake| wake.told.wake());
         }
     }
 
@@ -417,7 +441,7 @@ impl<P: Provider> EngineThread<P> {
     /// An application rang: its doorbell says what for, so only the end of its socket matters here.
     fn drain_wake(&mut self, app: AppId) {
         let Some(wake) = self.wakes.get(&app) else { return };
-        match wake.drain(&mut Vec::new()) {
+        match wake.heard.drain(&mut Vec::new()) {
             Ok(Drained::Empty | Drained::Woken) => {}
             Ok(Drained::Hangup) | Err(_) => {
                 self.forget_wake(app);

@@ -1,40 +1,46 @@
-//! The control plane's centre: one task that takes the messages of programs, peers, the engine and the clock, and is
+//! The control plane's centre: one task that takes the messages of programs, peers, the engines and the clock, and is
 //! the only one that changes their state.
 //!
-//! Owns the order between them. It must never wait for anyone but all of them together: commands that the engine's
+//! Owns the order between them. It must never wait for anyone but all of them together: commands that an engine's
 //! queue does not take are kept, and programs and peers are not heard meanwhile.
 
 mod admission;
 mod clients;
 mod descriptors;
+mod engines;
 mod events;
 mod links;
+mod names;
 mod questions;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use control::{PeerMessage, Reason, Reply};
-use engine::AppId;
 use plane::{Admission, ClientId, Fallbacks, LinkId, PairLimits, Pairs, Peers, PeersConfig};
+use shm::SessionShape;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 use verbs::Time;
 
 use crate::client_socket::{ClientInput, Outgoing, ProgramIdentity};
-use crate::command::{Command, FromEngine};
+use crate::command::{Command, EngineReport};
 use crate::limits::{count, share};
 use crate::link::{LinkContext, LinkInput};
 use crate::log_quota::LogQuota;
 use crate::questions::{QuestionPlace, Questions};
 use crate::shutdown::Shutdown;
-use crate::sleeper::Bell;
 use crate::{Config, DaemonError};
 
+pub(crate) use engines::Engines;
+use names::Names;
+
+/// The engine that has the UD queue pair, and with it all datagram sockets.
+const DATAGRAM_ENGINE: u32 = 0;
 /// Lines of log about programs that come, go or are thrown out, in a while.
 const PROGRAM_LOG_LINES: u32 = 100;
 /// Time at the end for the last words to peers.
@@ -47,12 +53,11 @@ pub(crate) struct HubParts {
     pub(crate) links: Arc<LinkContext>,
     pub(crate) connect_timeout: Duration,
     pub(crate) admission: Admission,
-    pub(crate) slots: u32,
+    pub(crate) shape: SessionShape,
     pub(crate) epoch: u64,
     pub(crate) engine_page: OwnedFd,
-    pub(crate) commands: mpsc::Sender<Command>,
-    pub(crate) events: mpsc::Receiver<FromEngine>,
-    pub(crate) bell: Bell,
+    pub(crate) engines: Engines,
+    pub(crate) events: mpsc::Receiver<EngineReport>,
     pub(crate) client_inputs: mpsc::Receiver<ClientInput>,
     pub(crate) link_inputs: mpsc::Receiver<LinkInput>,
 }
@@ -61,9 +66,19 @@ pub(crate) struct HubParts {
 #[derive(Debug)]
 enum Stage {
     Inspector,
-    /// The engine was asked; these descriptors go with the Welcome.
-    Attaching(Vec<OwnedFd>),
-    Attached(AppId),
+    /// The engines were asked.
+    Attaching(Attaching),
+    Attached,
+}
+
+/// What is known of a program that not all engines have answered for.
+#[derive(Debug)]
+struct Attaching {
+    /// They go with the Welcome.
+    fds: Vec<OwnedFd>,
+    unanswered: u32,
+    /// An engine did not take it in.
+    refused: Option<Reason>,
 }
 
 /// A program on the control socket.
@@ -82,27 +97,26 @@ struct Client {
 #[derive(Debug)]
 pub(crate) struct Hub {
     link_context: Arc<LinkContext>,
-    slots: u32,
+    shape: SessionShape,
     epoch: u64,
     engine_page: OwnedFd,
     addresses: Vec<IpAddr>,
     clients: BTreeMap<ClientId, Client>,
     admission: Admission,
-    /// Programs by the engine's names, until nothing of them is left there.
-    apps: BTreeMap<AppId, ClientId>,
+    /// Programs by the engines' names, until nothing of them is left there.
+    names: Names,
     pairs: Pairs<OwnedFd>,
     fallbacks: Fallbacks,
     peers: Peers,
     links: BTreeMap<LinkId, mpsc::Sender<PeerMessage>>,
     dials: BTreeMap<LinkId, AbortHandle>,
     dial_tasks: JoinSet<()>,
-    /// Commands that the engine's queue had no room for.
-    backlog: VecDeque<Command>,
-    commands: mpsc::Sender<Command>,
-    bell: Bell,
+    engines: Engines,
     questions: Questions,
-    /// Questions that went to the engine.
+    /// Questions that went to an engine.
     asked: u64,
+    /// Lanes that operators reset, by program and request: engines that have not answered, and whether one had it.
+    resets: BTreeMap<(ClientId, u64), (u32, bool)>,
     /// Open descriptors, and when they were counted.
     fds: Option<(Instant, u32)>,
     /// Root and this user see what everybody does, and have no shares.
@@ -113,7 +127,7 @@ pub(crate) struct Hub {
 
 /// What the hub takes.
 enum HubInput {
-    Engine(Option<FromEngine>),
+    Engine(Option<EngineReport>),
     Client(Option<ClientInput>),
     Link(Option<LinkInput>),
     Question,
@@ -123,9 +137,9 @@ enum HubInput {
 }
 
 impl Hub {
-    /// Runs until it is stopped, or the engine thread ends.
+    /// Runs until it is stopped, which the end of an engine's thread does too.
     pub(crate) async fn run(parts: HubParts, shutdown: &Shutdown) -> Result<(), DaemonError> {
-        let HubParts { mut events, mut client_inputs, mut link_inputs, commands, bell, config, .. } = parts;
+        let HubParts { mut events, mut client_inputs, mut link_inputs, engines, config, .. } = parts;
         let limits = &config.limits;
         let pair_limits = PairLimits {
             pairs_max: count(limits.pairs_max),
@@ -138,7 +152,7 @@ impl Hub {
         };
         let peers = Peers::new(PeersConfig {
             instance: parts.links.instance,
-            engines: 1,
+            engines: engines.count(),
             peers_max: count(limits.peers_max),
             lane_setup: limits.lane_setup(),
             heartbeat: config.heartbeat.interval,
@@ -152,34 +166,30 @@ impl Hub {
             peers,
             admission: parts.admission,
             link_context: parts.links,
-            slots: parts.slots,
+            shape: parts.shape,
             epoch: parts.epoch,
             engine_page: parts.engine_page,
             clients: BTreeMap::new(),
-            apps: BTreeMap::new(),
+            names: Names::default(),
             links: BTreeMap::new(),
             dials: BTreeMap::new(),
             dial_tasks: JoinSet::new(),
-            backlog: VecDeque::new(),
-            commands,
-            bell,
+            engines,
             questions: Questions::default(),
             asked: 0,
+            resets: BTreeMap::new(),
             fds: None,
             owner_uid: pair_limits.owner_uid,
             log: LogQuota::new(PROGRAM_LOG_LINES, std::time::Instant::now()),
         };
         loop {
-            let free = hub.backlog.is_empty();
+            let free = hub.engines.have_room();
             let tick = hub.next_tick();
             let heard = tokio::select! {
                 event = events.recv() => HubInput::Engine(event),
                 input = client_inputs.recv(), if free => HubInput::Client(input),
                 input = link_inputs.recv(), if free => HubInput::Link(input),
-                permit = hub.commands.reserve(), if !free => {
-                    drop(permit);
-                    HubInput::Room
-                }
+                () = hub.engines.room(), if !free => HubInput::Room,
                 // One at a time, and as often as anything else that is ready: programs that ask and ask hold nobody up.
                 () = std::future::ready(()), if free && hub.questions.is_ready() => HubInput::Question,
                 Some(_) = hub.dial_tasks.join_next() => HubInput::Room,
@@ -188,7 +198,7 @@ impl Hub {
             };
             match heard {
                 HubInput::Engine(Some(event)) => hub.on_engine(event),
-                // The thread ended on its own: its error says why.
+                // The threads ended on their own: their errors say why.
                 HubInput::Engine(None) => return Ok(()),
                 HubInput::Client(Some(input)) => hub.on_client(input),
                 HubInput::Link(Some(input)) => hub.on_link(input),
@@ -227,26 +237,12 @@ impl Hub {
         self.settle_peers();
         // What was sent above may have detached a program.
         self.settle_pairs();
-        let mut rang = false;
-        while let Some(command) = self.backlog.pop_front() {
-            match self.commands.try_send(command) {
-                Ok(()) => rang = true,
-                Err(mpsc::error::TrySendError::Full(back)) => {
-                    self.backlog.push_front(back);
-                    break;
-                }
-                // The events' end says so too.
-                Err(mpsc::error::TrySendError::Closed(_)) => {}
-            }
-        }
-        if rang {
-            self.bell.ring();
-        }
+        self.engines.send();
     }
 
     /// Queues a command; [`Self::settle`] sends it.
-    fn command(&mut self, command: Command) {
-        self.backlog.push_back(command);
+    fn command(&mut self, engine: u32, command: Command) {
+        self.engines.queue(engine, command);
     }
 
     /// Tells all programs and peers that the daemon stops.
@@ -262,7 +258,7 @@ impl Hub {
             let bye = PeerMessage::Bye { reason: Reason::ShuttingDown, detail: "the daemon stops".into() };
             let _ = out.try_send(bye);
         }
-        self.command(Command::Stop);
+        (0..self.engines.count()).for_each(|engine| self.command(engine, Command::Stop));
         self.settle();
         // Links that we dialed say their goodbye; dials that are still under way have nobody to say it to.
         for dial in std::mem::take(&mut self.dials).into_values() {

@@ -9,6 +9,7 @@ use control::{AppRow, Cursor, FRAME_BYTES_MAX, InspectAnswer, InspectQuery, Lane
 use engine::{LaneView, Page, Viewer};
 use plane::AdmissionCounters;
 use serde::Serialize;
+use verbs::Counters;
 
 use crate::command::{EnginePart, EngineStat};
 
@@ -20,7 +21,8 @@ pub(crate) const LOOKS_PER_COUNT: u32 = 512;
 /// Whose table a page is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    Engine(EnginePart),
+    /// Of this engine.
+    Engine(u32, EnginePart),
     /// Connections of this host's processes with each other.
     Pairs(u64),
     /// Connections over kernel TCP.
@@ -29,29 +31,50 @@ pub(crate) enum Part {
     None,
 }
 
+/// A cursor's table is the number of a table, and above these bits that of the engine whose it is.
+const TABLE_BITS: u32 = 8;
+
 /// The first page of a table.
 const fn start(table: u32) -> Option<Cursor> {
     Some(Cursor { table, at: 0 })
 }
 
+/// The number of a cursor's table, and its engine.
+const fn split(table: u32) -> (u32, u32) {
+    (table & ((1 << TABLE_BITS) - 1), table >> TABLE_BITS)
+}
+
 /// What a question is about.
-pub(crate) fn part(query: InspectQuery, from: Cursor) -> Part {
+pub(crate) fn part(query: InspectQuery, from: Cursor, engines: u32) -> Part {
     let at = u32::try_from(from.at).unwrap_or(u32::MAX);
-    match (query, from.table) {
-        (InspectQuery::Connections, 0) => Part::Engine(EnginePart::Connections(at)),
+    let (table, engine) = split(from.table);
+    if engine > 0 && (engine >= engines || !is_of_each_engine(query, table)) {
+        return Part::None;
+    }
+    match (query, table) {
+        (InspectQuery::Connections, 0) => Part::Engine(engine, EnginePart::Connections(at)),
         (InspectQuery::Connections, 1) => Part::Pairs(from.at),
         (InspectQuery::Connections, 2) => Part::Tcp(from.at),
-        (InspectQuery::Datagrams, 0) => Part::Engine(EnginePart::Datagrams(at)),
-        (InspectQuery::Stat, 0) => Part::Engine(EnginePart::Totals),
-        (InspectQuery::Stat, 1) => Part::Engine(EnginePart::Lanes(at)),
-        (InspectQuery::Stat, 2) => Part::Engine(EnginePart::Bytes(at)),
-        (InspectQuery::Stat, 3) => Part::Engine(EnginePart::Apps(at)),
+        (InspectQuery::Datagrams, 0) => Part::Engine(engine, EnginePart::Datagrams(at)),
+        (InspectQuery::Stat, 0) => Part::Engine(engine, EnginePart::Totals),
+        (InspectQuery::Stat, 1) => Part::Engine(engine, EnginePart::Lanes(at)),
+        (InspectQuery::Stat, 2) => Part::Engine(engine, EnginePart::Bytes(at)),
+        (InspectQuery::Stat, 3) => Part::Engine(engine, EnginePart::Apps(at)),
         _ => Part::None,
     }
 }
 
-/// The page behind one of this table, if it is the table's last.
-pub(crate) fn following(query: InspectQuery, table: u32) -> Option<Cursor> {
+/// Whether each engine has pages of this table. Datagram sockets are the first engine's, and totals are one answer.
+fn is_of_each_engine(query: InspectQuery, table: u32) -> bool {
+    matches!((query, table), (InspectQuery::Connections, 0) | (InspectQuery::Stat, 1..=3))
+}
+
+/// The page behind one of this table, if it is the table's last: of the next engine, else of the next table.
+pub(crate) fn following(query: InspectQuery, table: u32, engines: u32) -> Option<Cursor> {
+    let (table, engine) = split(table);
+    if is_of_each_engine(query, table) && engine + 1 < engines {
+        return start(table | (engine + 1) << TABLE_BITS);
+    }
     let last = match query {
         InspectQuery::Connections => 2,
         InspectQuery::Datagrams => 0,
@@ -102,6 +125,37 @@ pub(crate) struct DaemonStat {
     pub(crate) links: u64,
     pub(crate) admission: AdmissionCounters,
     pub(crate) fds: u32,
+}
+
+/// Totals of several engines.
+pub(crate) fn sum(mut all: EngineStat, one: EngineStat) -> EngineStat {
+    let (to, from) = (&mut all.totals, one.totals);
+    for (sum, part) in [
+        (&mut to.rc_qps, from.rc_qps),
+        (&mut to.ud_qps, from.ud_qps),
+        (&mut to.cqs, from.cqs),
+        (&mut to.srqs, from.srqs),
+        (&mut to.mrs, from.mrs),
+    ] {
+        *sum = sum.saturating_add(part);
+    }
+    to.srq_free = to.srq_free.saturating_add(from.srq_free);
+    to.pinned_bytes = to.pinned_bytes.saturating_add(from.pinned_bytes);
+    to.unknown.extend(from.unknown);
+    to.unknown.sort_unstable();
+    to.unknown.dedup();
+    add_counters(&mut to.counters, from.counters);
+    add_counters(&mut all.counters, one.counters);
+    all
+}
+
+fn add_counters(all: &mut Counters, one: Counters) {
+    for (name, value) in one {
+        match all.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, sum)) => *sum = sum.saturating_add(value),
+            None => all.push((name, value)),
+        }
+    }
 }
 
 /// The host's state without lanes and applications. An ordinary user sees sums, and none of the counters that show a
@@ -165,14 +219,12 @@ pub(crate) fn lanes(page: Page<LaneView>, viewer: Viewer, own: impl Fn(u32, IpAd
     Page { rows: page.rows.into_iter().filter_map(row).collect(), next: page.next }
 }
 
-/// Rows of applications, with their same-host connections.
-pub(crate) fn apps(
-    page: Page<(engine::AppId, AppRow)>,
-    shm_connections: impl Fn(engine::AppId) -> u32,
-) -> Page<AppRow> {
+/// Rows of applications at an engine, with their sessions, and with their same-host connections (`seen`). The reader adds
+/// up those of one session.
+pub(crate) fn apps(page: Page<(engine::AppId, AppRow)>, seen: impl Fn(engine::AppId) -> (u64, u32)) -> Page<AppRow> {
     let rows = page.rows.into_iter().map(|(place, (app, row))| {
-        let connections = row.connections.saturating_add(shm_connections(app));
-        (place, AppRow { connections, ..row })
+        let (session, shm) = seen(app);
+        (place, AppRow { session, connections: row.connections.saturating_add(shm), ..row })
     });
     Page { rows: rows.collect(), next: page.next }
 }
@@ -239,16 +291,25 @@ mod tests {
 
     #[test]
     fn every_table_is_asked_for_once_and_foreign_cursors_mean_nothing() {
-        for (query, tables) in [(InspectQuery::Connections, 3), (InspectQuery::Stat, 4), (InspectQuery::Datagrams, 1)] {
-            let (mut at, mut seen) = (start(0), 0);
-            while let Some(cursor) = at {
-                assert_ne!(part(query, cursor), Part::None);
-                (at, seen) = (following(query, cursor.table), seen + 1);
-            }
-            assert_eq!(seen, tables);
-            for table in [tables, 77, u32::MAX] {
-                assert_eq!(part(query, Cursor { table, at: u64::MAX }), Part::None);
-                assert_eq!(following(query, table), None);
+        // The tables, and those of them that each engine has.
+        for (query, tables, of_each) in
+            [(InspectQuery::Connections, 3, 1), (InspectQuery::Stat, 4, 3), (InspectQuery::Datagrams, 1, 0)]
+        {
+            for engines in [1, 2, 16] {
+                let (mut at, mut seen) = (start(0), Vec::new());
+                while let Some(cursor) = at {
+                    seen.push(part(query, cursor, engines));
+                    at = following(query, cursor.table, engines);
+                }
+                assert_eq!(seen.len() as u32, tables + of_each * (engines - 1));
+                assert!(!seen.contains(&Part::None));
+                assert!((1..seen.len()).all(|i| !seen[..i].contains(&seen[i])), "{seen:?}");
+                for table in [tables, 77, engines << TABLE_BITS, 1 << TABLE_BITS | tables, u32::MAX] {
+                    assert_eq!(part(query, Cursor { table, at: u64::MAX }, engines), Part::None, "{table}");
+                }
+                for table in [tables, 77, u32::MAX] {
+                    assert_eq!(following(query, table, engines), None);
+                }
             }
         }
     }
@@ -263,6 +324,21 @@ mod tests {
             },
             counters: vec![("drop_bad_icrc", 3), ("verbs_write_imm", 7), ("retransmits", 2), ("tx_packets", 9)],
         }
+    }
+
+    #[test]
+    fn totals_of_engines_are_added_up() {
+        let mut other = totals();
+        other.totals.unknown = vec!["rnr_naks"];
+        other.totals.ud_qps = 1;
+        other.counters = vec![("tx_packets", 1), ("rx_packets", 5)];
+        let both = sum(totals(), other);
+        assert_eq!((both.totals.srq_free, both.totals.ud_qps), (14, 1));
+        assert_eq!(both.totals.counters, [("rnr_naks", 0), ("connects_failed", 4)]);
+        assert_eq!(both.totals.unknown, ["rnr_naks"]);
+        let expected =
+            [("drop_bad_icrc", 3), ("verbs_write_imm", 7), ("retransmits", 2), ("tx_packets", 10), ("rx_packets", 5)];
+        assert_eq!(both.counters, expected);
     }
 
     #[test]
@@ -335,10 +411,11 @@ mod tests {
             tx_bytes: u64::MAX,
             rx_bytes: 0,
             pinned_bytes: 0,
+            session: 0,
         };
         let page = Page { rows: (0..3).map(|n| (n, (engine::AppId(n), app.clone()))).collect(), next: Some(3) };
-        let page = apps(page, |app| if app.0 == 1 { 40 } else { 0 });
-        let connections: Vec<_> = page.rows.iter().map(|(_, row)| row.connections).collect();
-        assert_eq!((connections, page.next), (vec![1, 41, 1], Some(3)));
+        let page = apps(page, |app| (app.0.into(), if app.0 == 1 { 40 } else { 0 }));
+        let seen: Vec<_> = page.rows.iter().map(|(_, row)| (row.session, row.connections)).collect();
+        assert_eq!((seen, page.next), (vec![(0, 1), (1, 41), (2, 1)], Some(3)));
     }
 }

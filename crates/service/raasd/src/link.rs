@@ -88,7 +88,8 @@ impl LinkContext {
     pub(crate) fn introduction(&self) -> Result<Introduction, Refusal> {
         let mut challenge = [0; CHALLENGE_BYTES];
         getrandom::fill(&mut challenge).map_err(|e| Refusal::new(Reason::LocalLimit, e.to_string()))?;
-        let identity = Identity { instance: self.instance, address: self.config.listen, engines: 1, challenge };
+        let identity =
+            Identity { instance: self.instance, address: self.config.listen, engines: self.config.engines, challenge };
         Ok(Introduction::of_this_release(identity))
     }
 }

@@ -6,6 +6,7 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors that one application costs at most: its control socket, its wake socket, segments on their way to it.
+/// Each engine beyond the first has one more wake socket.
 const DESCRIPTORS_PER_APP: u64 = 8;
 /// Descriptors for everything else: the device, listeners, control links to other hosts.
 const DESCRIPTORS_RESERVED: u64 = 512;
@@ -15,7 +16,7 @@ const MEMORY_PER_APP: u64 = 1 << 20;
 const APPS_PLENTY: u64 = 4096;
 /// Fewest applications for which room is made; with fewer there is no point in a daemon.
 const APPS_FEWEST: u64 = 16;
-/// The part of the memory that receive buffers may take, unless that is more than [`SRQ_BYTES_PLENTY`].
+/// The part of the memory that receive buffers of all engines may take, unless that is more than [`SRQ_BYTES_PLENTY`].
 const SRQ_PART: u64 = 16;
 /// Receive buffers for 4,096 lanes at rest, and as many again for lanes that speak.
 const SRQ_BYTES_PLENTY: u64 = 256 << 20;
@@ -52,7 +53,7 @@ pub struct Fit {
     pub apps_max: u64,
     /// `clients_max`: as set, or as fits.
     pub clients_max: u64,
-    /// `srq_bytes_max`: as set, or as fits.
+    /// `srq_bytes_max`, of each engine: as set, or as fits.
     pub srq_bytes_max: u64,
     /// What was chosen and why, a line for each limit.
     pub words: Vec<String>,
@@ -62,8 +63,10 @@ pub struct Fit {
 
 impl Fit {
     /// `apps`, `clients` and `srq_bytes` are what somebody set; 0 or none is to fit.
-    pub(crate) fn new(machine: Machine, apps: Option<u64>, clients: u64, srq_bytes: Option<u64>) -> Self {
-        let by_descriptors = machine.descriptors.saturating_sub(DESCRIPTORS_RESERVED) / DESCRIPTORS_PER_APP;
+    pub(crate) fn new(machine: Machine, engines: u32, apps: Option<u64>, clients: u64, srq_bytes: Option<u64>) -> Self {
+        let engines = u64::from(engines.max(1));
+        let per_app = DESCRIPTORS_PER_APP + engines - 1;
+        let by_descriptors = machine.descriptors.saturating_sub(DESCRIPTORS_RESERVED) / per_app;
         let by_memory = machine.memory_bytes / MEMORY_PER_APP;
         let room = by_descriptors.min(by_memory);
         let apps_max = apps.filter(|n| *n > 0).unwrap_or_else(|| room.clamp(APPS_FEWEST, APPS_PLENTY));
@@ -84,12 +87,13 @@ impl Fit {
                 "apps_max is {apps_max}, but {held}: raise the descriptor limit (LimitNOFILE=, ulimit -Hn) or lower apps_max"
             )
         });
-        let fitting = (machine.memory_bytes / SRQ_PART).clamp(engine::SRQ_BYTES_MIN, SRQ_BYTES_PLENTY);
+        let part = SRQ_PART * engines;
+        let fitting = (machine.memory_bytes / part).clamp(engine::SRQ_BYTES_MIN, SRQ_BYTES_PLENTY);
         let srq_bytes_max = srq_bytes.unwrap_or(fitting);
         let of_srq = match srq_bytes {
             Some(_) => "as configured".into(),
             None if fitting == SRQ_BYTES_PLENTY => "the default".into(),
-            None => format!("a part in {SRQ_PART} of {} of memory", mebibytes(machine.memory_bytes)),
+            None => format!("a part in {part} of {} of memory", mebibytes(machine.memory_bytes)),
         };
         let words = vec![
             format!("apps_max {apps_max}: {why}"),
@@ -138,7 +142,7 @@ mod tests {
 
     #[test]
     fn limits_fit_descriptors_and_memory() {
-        let fit = |descriptors, memory: u64| Fit::new(Machine::new(descriptors, memory), None, 0, None);
+        let fit = |descriptors, memory: u64| Fit::new(Machine::new(descriptors, memory), 1, None, 0, None);
         let plenty = fit(1 << 20, 64 << 30);
         assert_eq!((plenty.srq_bytes_max, fit(1 << 20, 1 << 30).srq_bytes_max), (SRQ_BYTES_PLENTY, 64 << 20));
         assert_eq!((plenty.apps_max, plenty.clients_max), (APPS_PLENTY, 2 * APPS_PLENTY));
@@ -147,6 +151,12 @@ mod tests {
         assert_eq!((few.apps_max, few.too_much), (64, None));
         assert!(few.words[0].contains("1024 descriptors hold 64"), "{:?}", few.words);
         assert_eq!(fit(u64::MAX, 1 << 30).apps_max, 1024);
+        let four = Fit::new(Machine::new(1024, 1 << 30), 4, None, 0, None);
+        assert_eq!(
+            (four.apps_max, four.srq_bytes_max),
+            (512 / 11, 16 << 20),
+            "four engines share memory and descriptors"
+        );
         let tiny = fit(64, 1 << 20);
         assert_eq!(tiny.apps_max, APPS_FEWEST);
         assert!(tiny.too_much.is_some());
@@ -154,9 +164,9 @@ mod tests {
 
     #[test]
     fn what_was_set_stays_and_is_told_where_it_does_not_fit() {
-        let fit = Fit::new(Machine::new(4096, 8 << 30), Some(7), 9, Some(1 << 20));
+        let fit = Fit::new(Machine::new(4096, 8 << 30), 1, Some(7), 9, Some(1 << 20));
         assert_eq!((fit.apps_max, fit.clients_max, fit.srq_bytes_max, fit.too_much), (7, 9, 1 << 20, None));
-        let fit = Fit::new(Machine::new(4096, 8 << 30), Some(60_000), 0, None);
+        let fit = Fit::new(Machine::new(4096, 8 << 30), 1, Some(60_000), 0, None);
         assert_eq!((fit.apps_max, fit.clients_max), (60_000, MOST));
         assert!(fit.too_much.unwrap().contains("apps_max is 60000"));
     }

@@ -11,6 +11,8 @@ use control::{Cursor, InspectQuery};
 use engine::Viewer;
 use plane::ClientId;
 
+use crate::command::EngineStat;
+
 /// A program has one of these. The holder of a clone holds the program's only question, or the answer to it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct QuestionPlace(Arc<()>);
@@ -32,6 +34,8 @@ pub(crate) struct Question {
     pub(crate) query: InspectQuery,
     pub(crate) from: Cursor,
     pub(crate) place: QuestionPlace,
+    /// Totals of the engines that have answered, where all are asked.
+    pub(crate) totals: Option<EngineStat>,
 }
 
 /// See the head of this file.
@@ -109,6 +113,7 @@ mod tests {
             query: InspectQuery::Stat,
             from: Cursor::default(),
             place: QuestionPlace::default(),
+            totals: None,
         }
     }
 

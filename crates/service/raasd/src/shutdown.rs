@@ -33,6 +33,12 @@ impl Shutdown {
         self.sender.send_replace(true);
     }
 
+    /// Whether it was.
+    #[cfg(test)]
+    pub(crate) fn is_triggered(&self) -> bool {
+        *self.sender.borrow()
+    }
+
     pub(crate) async fn triggered(&self) {
         // The sender lives as long as `self`.
         let _ = self.sender.subscribe().wait_for(|stop| *stop).await;

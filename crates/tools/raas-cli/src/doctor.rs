@@ -9,6 +9,7 @@ mod kernel;
 mod path_mtu;
 mod peer;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::cli::DoctorArgs;
@@ -34,7 +35,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     device::look(&serving, &mut findings);
     if peers.is_empty() {
         let lanes = serving.lanes.iter().filter(|lane| lane.state == "up" || lane.connections > 0);
-        peers = lanes.filter_map(|lane| lane.name.split('/').next()?.parse().ok()).collect();
+        let hosts: BTreeSet<IpAddr> = lanes.filter_map(|lane| lane.name.split('/').next()?.parse().ok()).collect();
+        peers = hosts.into_iter().collect();
         peers.truncate(PEERS_MAX);
     }
     for peer in peers {

@@ -1,6 +1,7 @@
 //! `raas lane reset`: breaks the queue pair of a lane, so that both daemons make a new one under its connections. An
 //! operator uses it to see that applications survive it, or on a lane that seems faulty.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::Path;
 
@@ -42,7 +43,8 @@ pub(crate) fn reset(args: &LaneResetArgs) -> Result<(), Failure> {
 
 fn lanes(socket: Option<&Path>) -> Result<Vec<IpAddr>, Failure> {
     let stat = raas::inspect::stat(socket).map_err(session_failure)?;
-    Ok(stat.lanes.iter().map(|lane| lane.peer.ip()).collect())
+    // With several engines there are several lanes to a host, which are reset together.
+    Ok(stat.lanes.iter().map(|lane| lane.peer.ip()).collect::<BTreeSet<_>>().into_iter().collect())
 }
 
 fn host(name: &str) -> Result<IpAddr, Failure> {

@@ -258,6 +258,7 @@ mod tests {
                 tx_bytes: 1,
                 rx_bytes: 2,
                 pinned_bytes: 3,
+                session: 1,
             }],
             uptime_seconds: 60,
             all_users: true,
@@ -289,7 +290,7 @@ mod tests {
         assert_eq!(value["schema"], "raas.stat/1");
         assert_eq!(value["drops"], json!({"icrc": 2, "truncated": 0}));
         assert_eq!(value["verbs"], json!({"send": 1, "write": 2, "write_imm": 3, "read": 0, "atomic": 0}));
-        for key in ["pid", "uid", "name", "connections", "tx_bytes", "rx_bytes", "pinned_bytes"] {
+        for key in ["pid", "uid", "name", "connections", "tx_bytes", "rx_bytes", "pinned_bytes", "session"] {
             assert!(value["apps"][0].get(key).is_some(), "{key}");
         }
     }

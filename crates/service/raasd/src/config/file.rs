@@ -31,6 +31,7 @@ struct File {
     socket_group: Option<Group>,
     peer_port: Option<Ranged<1, 65_535>>,
     device: Option<Device>,
+    engines: Option<Ranged<1, { shm::ENGINES_MAX as u64 }>>,
     wire: Option<WireName>,
     udp_port: Option<Ranged<1, 65_535>>,
     mtu: Option<Mtu>,
@@ -280,6 +281,7 @@ fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
     config.socket_group = file.socket_group.map(|g| g.0).or(config.socket_group.take());
     set(&mut config.peer_port, file.peer_port.and_then(Ranged::get));
     set(&mut config.device, file.device.map(|d| d.0));
+    set(&mut config.engines, file.engines.and_then(Ranged::get));
     set(&mut config.wire, file.wire.map(|w| w.0));
     set(&mut config.udp_port, file.udp_port.and_then(Ranged::get));
     config.mtu = file.mtu.map(|m| m.0).or(config.mtu);

@@ -88,11 +88,18 @@ impl Provider for Idle {
     }
 }
 
-fn start(polls_left: Option<u32>) -> EngineHandle {
+/// An engine, and what it says.
+struct Started {
+    handle: EngineHandle,
+    events: mpsc::Receiver<EngineReport>,
+    ended: Shutdown,
+}
+
+fn start(polls_left: Option<u32>) -> Started {
     start_counting(polls_left, Arc::default())
 }
 
-fn start_counting(polls_left: Option<u32>, polls: Arc<AtomicU64>) -> EngineHandle {
+fn start_counting(polls_left: Option<u32>, polls: Arc<AtomicU64>) -> Started {
     let address = IpAddr::from([127, 0, 0, 1]);
     let attr = DeviceAttr {
         name: "idle".into(),
@@ -114,52 +121,55 @@ fn start_counting(polls_left: Option<u32>, polls: Arc<AtomicU64>) -> EngineHandl
     let page = Segment::create("test", EnginePage::BYTES, Sharing::PeerReadOnly).unwrap();
     let page = EnginePage::format(page.into_region(), 1).unwrap();
     let config = EngineConfig::new(vec![address]);
-    spawn(EngineParts { config, device: Idle { attr, polls_left, polls }, page, entropy: [1; 32] }).unwrap()
+    let (queue, events) = mpsc::channel(EVENTS_MAX);
+    let (ended, device) = (Shutdown::new(), Idle { attr, polls_left, polls });
+    let parts = EngineParts { config, device, page, entropy: [1; 32], events: queue, ended: ended.clone() };
+    Started { handle: spawn(parts).unwrap(), events, ended }
 }
 
-fn inspect(handle: &mut EngineHandle, request: u64) {
+fn inspect(started: &mut Started, request: u64) {
     let command = Command::Inspect { number: request, viewer: Viewer::All, part: EnginePart::Totals };
-    handle.commands.blocking_send(command).unwrap();
-    handle.bell.ring();
-    let answer = handle.events.blocking_recv();
+    started.handle.commands.blocking_send(command).unwrap();
+    started.handle.bell.ring();
+    let answer = started.events.blocking_recv().map(|said| said.what);
     assert!(matches!(answer, Some(FromEngine::Inspected { number, .. }) if number == request), "{answer:?}");
 }
 
 #[test]
 fn commands_are_answered_awake_and_asleep_and_stop_ends_it() {
-    let mut handle = start(None);
+    let mut started = start(None);
     for request in 0..200 {
         if request % 10 == 0 {
             // Long enough to fall asleep.
             std::thread::sleep(Duration::from_millis(3));
         }
-        inspect(&mut handle, request);
+        inspect(&mut started, request);
     }
-    handle.commands.blocking_send(Command::Stop).unwrap();
-    handle.bell.ring();
-    handle.thread.join().unwrap().unwrap();
-    assert!(handle.events.blocking_recv().is_none());
+    started.handle.commands.blocking_send(Command::Stop).unwrap();
+    started.handle.bell.ring();
+    started.handle.thread.join().unwrap().unwrap();
+    assert!(started.events.blocking_recv().is_none());
 }
 
 #[test]
 fn a_control_plane_that_is_gone_ends_it() {
-    let handle = start(None);
-    drop(handle.commands);
-    handle.bell.ring();
-    handle.thread.join().unwrap().unwrap();
+    let started = start(None);
+    drop(started.handle.commands);
+    started.handle.bell.ring();
+    started.handle.thread.join().unwrap().unwrap();
 }
 
 #[test]
 fn answers_that_nobody_takes_hold_commands_back_and_are_not_lost() {
-    let mut handle = start(None);
+    let mut started = start(None);
     let total = (EVENTS_MAX + COMMANDS_MAX / 2) as u64;
     for request in 0..total {
         let part = EnginePart::Connections(0);
-        handle.commands.blocking_send(Command::Inspect { number: request, viewer: Viewer::All, part }).unwrap();
-        handle.bell.ring();
+        started.handle.commands.blocking_send(Command::Inspect { number: request, viewer: Viewer::All, part }).unwrap();
+        started.handle.bell.ring();
     }
     for request in 0..total {
-        let answer = handle.events.blocking_recv();
+        let answer = started.events.blocking_recv().map(|said| said.what);
         assert!(matches!(answer, Some(FromEngine::Inspected { number, .. }) if number == request), "{answer:?}");
     }
 }
@@ -168,14 +178,14 @@ fn answers_that_nobody_takes_hold_commands_back_and_are_not_lost() {
 fn a_round_of_the_engine_has_one_page_at_most() {
     const QUESTIONS: u64 = 500;
     let polls = Arc::new(AtomicU64::new(0));
-    let mut handle = start_counting(None, Arc::clone(&polls));
+    let mut started = start_counting(None, Arc::clone(&polls));
     for number in 0..QUESTIONS {
         let part = [EnginePart::Totals, EnginePart::Connections(0), EnginePart::Apps(7)][number as usize % 3];
-        handle.commands.blocking_send(Command::Inspect { number, viewer: Viewer::User(5), part }).unwrap();
+        started.handle.commands.blocking_send(Command::Inspect { number, viewer: Viewer::User(5), part }).unwrap();
     }
-    handle.bell.ring();
+    started.handle.bell.ring();
     for expected in 0..QUESTIONS {
-        let answer = handle.events.blocking_recv();
+        let answer = started.events.blocking_recv().map(|said| said.what);
         assert!(matches!(answer, Some(FromEngine::Inspected { number, .. }) if number == expected), "{answer:?}");
         // The device is polled once a round, before the round's page is made.
         assert!(polls.load(Ordering::Relaxed) > expected, "page {expected}");
@@ -184,8 +194,9 @@ fn a_round_of_the_engine_has_one_page_at_most() {
 
 #[test]
 fn a_panic_closes_the_queue_and_is_told() {
-    let mut handle = start(Some(10));
-    assert!(handle.events.blocking_recv().is_none());
-    let panic = handle.thread.join().unwrap_err();
+    let mut started = start(Some(10));
+    assert!(started.events.blocking_recv().is_none());
+    let panic = started.handle.thread.join().unwrap_err();
     assert_eq!(panic_words(panic.as_ref()), "the device is on fire");
+    assert!(started.ended.is_triggered(), "the daemon ends with an engine");
 }

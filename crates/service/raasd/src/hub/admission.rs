@@ -1,11 +1,11 @@
-//! Requests for ports and connections: what `plane::Admission` decides, carried out by pairs and engine.
+//! Requests for ports and connections: what `plane::Admission` decides, carried out by pairs and engines.
 
 use control::{Reason, Reply};
 use engine::{Admission, AppId, DatagramBind, Dial, OpenId};
 use plane::{Admitted, ClientId, Connect, ConnectRequest, Connecting, ConnectionOver, Listen, LocalConnect, Party};
 use shm::WakeSocket;
 
-use super::Hub;
+use super::{DATAGRAM_ENGINE, Hub};
 use crate::command::Command;
 
 impl Hub {
@@ -14,24 +14,24 @@ impl Hub {
         self.send(client, Reply::Listening { request, result }, Vec::new());
     }
 
-    pub(super) fn on_unlisten(&mut self, client: ClientId, app: AppId, port: u16) {
+    pub(super) fn on_unlisten(&mut self, client: ClientId, port: u16) {
         if self.admission.unlisten(client, port) {
-            self.command(Command::Unlisten { app, port });
+            self.command_all_of(client, |app| Command::Unlisten { app, port });
         }
     }
 
-    pub(super) fn on_accepted(&mut self, client: ClientId, app: AppId, port: u16, connection: u64) {
+    pub(super) fn on_accepted(&mut self, client: ClientId, port: u16, connection: u64) {
         self.pairs.on_accepted(client, connection);
-        if self.admission.accepted(client, port, connection).is_some() {
-            self.command(Command::Accepted { app, port, connection });
+        if let Some(engine) = self.admission.accepted(client, port, connection) {
+            self.command_of(client, engine, |app| Command::Accepted { app, port, connection });
         }
     }
 
-    pub(super) fn on_connect(&mut self, from: Party, app: AppId, request: u64, connect: Connect) {
+    pub(super) fn on_connect(&mut self, from: Party, request: u64, connect: Connect) {
         match self.admission.connect(from.client, connect, |peer| self.peers.lanes_to(peer)) {
-            Ok(Connecting::ThroughLane { to, local, ring_bytes, connection, .. }) => {
+            Ok(Connecting::ThroughLane { engine, to, local, ring_bytes, connection }) => {
                 let dial = Dial { connection, to, local, ring_bytes, kind: connect.kind };
-                self.command(Command::Connect { app, request, dial });
+                self.command_of(from.client, engine, |app| Command::Connect { app, request, dial });
             }
             Ok(Connecting::Here { to, port, ring_bytes, connection }) => {
                 let Some(listener) =
@@ -56,11 +56,11 @@ impl Hub {
         self.send(client, Reply::Connected { request, result: Err(reason) }, Vec::new());
     }
 
-    pub(super) fn on_bind(&mut self, client: ClientId, app: AppId, request: u64, (port, ring_bytes): (u16, u32)) {
+    pub(super) fn on_bind(&mut self, client: ClientId, request: u64, (port, ring_bytes): (u16, u32)) {
         match self.admission.bind(client) {
             Ok(socket) => {
                 let bind = DatagramBind { socket, port, ring_bytes };
-                self.command(Command::BindDatagram { app, request, bind });
+                self.command_of(client, DATAGRAM_ENGINE, |app| Command::BindDatagram { app, request, bind });
             }
             Err(reason) => self.refuse_connect(client, request, reason),
         }
@@ -70,48 +70,48 @@ impl Hub {
 
     /// Another host asks for a connection.
     pub(super) fn on_connect_request(&mut self, open: OpenId, asked: &ConnectRequest) {
-        let &ConnectRequest { from, to_port: port, .. } = asked;
+        let &ConnectRequest { engine, from, to_port: port, .. } = asked;
         let answer = self.admission.handle_connect_request(asked).and_then(|admitted| {
             let Admitted { client, connection, ring_bytes, kind } = admitted;
-            match self.app_of(client) {
+            match self.app_of(client, engine) {
                 Some(app) => Ok(Admission { app, connection, ring_bytes, kind, from, port }),
                 None => {
-                    let over = ConnectionOver { engine: 0, connection, peer: from, port: Some(port) };
+                    let over = ConnectionOver { engine, connection, peer: from, port: Some(port) };
                     self.admission.on_connection_over(client, over);
                     Err(Reason::NoListener)
                 }
             }
         });
-        self.command(Command::Admit { open, answer });
+        self.command(engine, Command::Admit { open, answer });
     }
 
     pub(super) fn on_connection_over(&mut self, app: AppId, over: ConnectionOver) {
-        if let Some(&client) = self.apps.get(&app) {
+        if let Some(client) = self.names.program(over.engine, app) {
             self.admission.on_connection_over(client, over);
-            self.forget_app(app, client);
+            self.forget_names(client);
         }
     }
 
-    pub(super) fn on_socket_over(&mut self, app: AppId) {
-        if let Some(&client) = self.apps.get(&app) {
+    pub(super) fn on_socket_over(&mut self, engine: u32, app: AppId) {
+        if let Some(client) = self.names.program(engine, app) {
             self.admission.on_socket_over(client);
-            self.forget_app(app, client);
+            self.forget_names(client);
         }
     }
 
-    /// The engine has nothing of a program any more.
-    pub(super) fn on_app_gone(&mut self, app: AppId) {
-        tracing::debug!(?app, "nothing of a detached program is in use any more");
-        if let Some(&client) = self.apps.get(&app) {
-            self.admission.on_program_gone(client, 0);
-            self.forget_app(app, client);
+    /// An engine has nothing of a program any more.
+    pub(super) fn on_app_gone(&mut self, engine: u32, app: AppId) {
+        tracing::debug!(?app, engine, "nothing of a detached program is in use any more");
+        if let Some(client) = self.names.program(engine, app) {
+            self.admission.on_program_gone(client, engine);
+            self.forget_names(client);
         }
     }
 
-    /// Forgets the engine's name of a program of which nothing is left.
-    fn forget_app(&mut self, app: AppId, client: ClientId) {
+    /// Forgets the engines' names of a program of which nothing is left.
+    pub(super) fn forget_names(&mut self, client: ClientId) {
         if !self.admission.knows(client) {
-            self.apps.remove(&app);
+            self.names.forget(client);
         }
     }
 }

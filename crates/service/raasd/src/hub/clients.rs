@@ -7,12 +7,12 @@ use std::sync::Arc;
 use control::{APP_VERSION, ChunkKind, Reason, Received, Reply, Request, Role};
 use engine::{AppId, Attach, RingSize};
 use plane::{ClientId, Connect, Listen, PAIR_SLOTS, PairAction, Party};
-use shm::{Pair, Segment, Session, Sharing, WakeSocket};
+use shm::{Pair, Segment, Session, SessionShape, Sharing, WakeSocket};
 use tokio::sync::{Notify, mpsc};
 
-use super::{Client, Hub, Stage};
+use super::{Attaching, Client, DATAGRAM_ENGINE, Hub, Stage};
 use crate::client_socket::{ClientInput, Outgoing, ProgramIdentity};
-use crate::command::Command;
+use crate::command::{AppWake, Command};
 use crate::questions::QuestionPlace;
 
 /// Memory that a program and the daemon write. Where a first access may raise SIGBUS it has all its pages at once.
@@ -46,7 +46,7 @@ impl Hub {
                             None => tracing::info!(pid = who.pid, name = who.name, left_out, "a program left"),
                         }
                     }
-                    self.forget(client, true);
+                    self.forget(client);
                 }
             }
         }
@@ -68,7 +68,7 @@ impl Hub {
         let stage = match who.role {
             Role::Inspector => Stage::Inspector,
             Role::Application => match self.admit_program(client, &who) {
-                Ok(fds) => Stage::Attaching(fds),
+                Ok(fds) => Stage::Attaching(Attaching { fds, unanswered: self.engines.count(), refused: None }),
                 Err(reason) => {
                     let _ = out.try_send(Outgoing::new(self.refused(reason), Vec::new()));
                     return;
@@ -101,29 +101,39 @@ impl Hub {
         })
     }
 
-    /// Makes the session and asks the engine; says which descriptors the program gets.
+    /// Makes the session and asks the engines; says which descriptors the program gets.
     fn make_session(&mut self, client: ClientId, who: &ProgramIdentity) -> io::Result<Vec<OwnedFd>> {
         let other = |e: &dyn std::fmt::Display| io::Error::other(e.to_string());
-        let bytes = Session::bytes(self.slots);
+        let bytes = Session::bytes(self.shape);
         let segment = make_segment("raas-session", bytes).map_err(|e| other(&e))?;
         let session_fd = segment.fd().try_clone_to_owned()?;
-        let session = Session::format(segment.into_region(), self.slots, self.epoch).map_err(|e| other(&e))?;
-        let (ours, theirs) = WakeSocket::pair()?;
-        let fds = vec![session_fd, self.engine_page.as_fd().try_clone_to_owned()?, theirs.into_fd()];
-        let attach = Attach { pid: who.pid, uid: who.uid, name: who.name.clone(), session };
-        self.command(Command::Attach { client, attach, wake: ours });
+        let session = Session::format(segment.into_region(), self.shape, self.epoch).map_err(|e| other(&e))?;
+        let mut fds = vec![session_fd, self.engine_page.as_fd().try_clone_to_owned()?];
+        let mut wakes: Vec<Arc<WakeSocket>> = Vec::new();
+        for _ in 0..self.engines.count() {
+            let (ours, theirs) = WakeSocket::pair()?;
+            wakes.push(Arc::new(ours));
+            fds.push(theirs.into_fd());
+        }
+        let Some(told) = wakes.first().cloned() else { return Err(other(&"a daemon without engines")) };
+        for (engine, heard) in (0..).zip(wakes) {
+            let (session, wake) = (session.clone(), AppWake { heard, told: Arc::clone(&told) });
+            let attach = Attach { pid: who.pid, uid: who.uid, name: who.name.clone(), session };
+            self.command(engine, Command::Attach { client, attach, wake });
+        }
         Ok(fds)
     }
 
     fn welcome(&self, client: ClientId, inspector: bool) -> Reply {
-        let (slots, session_bytes, engine_page_bytes) =
-            if inspector { (0, 0, 0) } else { (self.slots, Session::bytes(self.slots), shm::EnginePage::BYTES) };
+        let SessionShape { slots, engines } = self.shape;
+        let (slots, engines, session_bytes, engine_page_bytes) =
+            if inspector { (0, 0, 0, 0) } else { (slots, engines, Session::bytes(self.shape), shm::EnginePage::BYTES) };
         Reply::Welcome {
             version: APP_VERSION,
             release: env!("CARGO_PKG_VERSION").into(),
             session: client.0,
             slots,
-            engines: u32::from(!inspector),
+            engines,
             session_bytes,
             engine_page_bytes,
             addresses: self.addresses.clone(),
@@ -140,47 +150,62 @@ impl Hub {
         }
     }
 
-    /// The engine's answer to an attach.
-    pub(super) fn on_attached(&mut self, id: ClientId, result: Result<AppId, Reason>) {
-        let Some(client) = self.clients.get_mut(&id) else {
+    /// An engine's answer to an attach. A program is attached when all engines have taken it in.
+    pub(super) fn on_attached(&mut self, id: ClientId, engine: u32, result: Result<AppId, Reason>) {
+        match result {
+            Ok(app) => self.names.add(id, engine, app),
+            Err(_) => self.admission.on_program_gone(id, engine),
+        }
+        let client = self.clients.get_mut(&id);
+        let Some(Client { stage: Stage::Attaching(attaching), who, .. }) = client else {
             // It left meanwhile.
-            match result {
-                Ok(app) => {
-                    self.apps.insert(app, id);
-                    self.command(Command::Detach { app, reason: Reason::PeerAppDied });
-                }
-                Err(_) => self.admission.on_not_attached(id),
+            if let Ok(app) = result {
+                self.command(engine, Command::Detach { app, reason: Reason::PeerAppDied });
             }
             return;
         };
-        match result {
-            Ok(app) => {
-                if let Some(left_out) = self.log.take(std::time::Instant::now()) {
-                    let ProgramIdentity { pid, uid, name, .. } = &client.who;
-                    tracing::info!(pid, uid, name, left_out, "a program attached");
-                }
-                let stage = std::mem::replace(&mut client.stage, Stage::Attached(app));
-                let fds = if let Stage::Attaching(fds) = stage { fds } else { Vec::new() };
-                self.apps.insert(app, id);
-                self.send(id, self.welcome(id, false), fds);
+        attaching.unanswered = attaching.unanswered.saturating_sub(1);
+        attaching.refused = attaching.refused.or(result.err());
+        if attaching.unanswered > 0 {
+            return;
+        }
+        let (fds, refused) = (std::mem::take(&mut attaching.fds), attaching.refused);
+        let left_out = self.log.take(std::time::Instant::now());
+        let ProgramIdentity { pid, uid, name, .. } = who;
+        if let Some(reason) = refused {
+            if let Some(left_out) = left_out {
+                tracing::warn!(pid, %reason, left_out, "the engines take no more programs");
             }
-            Err(reason) => {
-                if let Some(left_out) = self.log.take(std::time::Instant::now()) {
-                    tracing::warn!(pid = client.who.pid, %reason, left_out, "the engine takes no more programs");
-                }
-                self.send(id, self.refused(reason), Vec::new());
-                self.forget(id, false);
-                self.admission.on_not_attached(id);
-            }
+            self.send(id, self.refused(reason), Vec::new());
+            return self.forget(id);
+        }
+        if let Some(left_out) = left_out {
+            tracing::info!(pid, uid, name, left_out, "a program attached");
+        }
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.stage = Stage::Attached;
+        }
+        self.send(id, self.welcome(id, false), fds);
+    }
+
+    /// An engine's name of a program that is attached.
+    pub(super) fn app_of(&self, client: ClientId, engine: u32) -> Option<AppId> {
+        match self.clients.get(&client)?.stage {
+            Stage::Attached => self.names.app(client, engine),
+            Stage::Attaching(_) | Stage::Inspector => None,
         }
     }
 
-    /// The engine's name of a program.
-    pub(super) fn app_of(&self, client: ClientId) -> Option<AppId> {
-        match self.clients.get(&client)?.stage {
-            Stage::Attached(app) => Some(app),
-            Stage::Attaching(_) | Stage::Inspector => None,
+    /// A command to an engine about a program that is attached.
+    pub(super) fn command_of(&mut self, client: ClientId, engine: u32, command: impl FnOnce(AppId) -> Command) {
+        if let Some(app) = self.app_of(client, engine) {
+            self.command(engine, command(app));
         }
+    }
+
+    /// The same to all engines.
+    pub(super) fn command_all_of(&mut self, client: ClientId, command: impl Fn(AppId) -> Command) {
+        (0..self.engines.count()).for_each(|engine| self.command_of(client, engine, &command));
     }
 
     // ---- requests
@@ -198,25 +223,27 @@ impl Hub {
             _ => {}
         }
         let (party, stage) = (Party { client: id, pid: client.who.pid, uid: client.who.uid }, &client.stage);
-        let &Stage::Attached(app) = stage else {
+        let Stage::Attached = stage else {
             return Err("only an attached application may ask for this".into());
         };
         match request {
             Request::Listen { request, port, backlog, ring_bytes, kind } => {
                 self.on_listen(id, request, Listen { port, backlog, ring_bytes, kind });
             }
-            Request::Unlisten { port } => self.on_unlisten(id, app, port),
-            Request::Accepted { port, connection } => self.on_accepted(id, app, port, connection),
+            Request::Unlisten { port } => self.on_unlisten(id, port),
+            Request::Accepted { port, connection } => self.on_accepted(id, port, connection),
             Request::Connect { request, to, ring_bytes, kind } => {
-                self.on_connect(party, app, request, Connect { to, ring_bytes, kind });
+                self.on_connect(party, request, Connect { to, ring_bytes, kind });
             }
             Request::BindDatagram { request, port, ring_bytes } => {
-                self.on_bind(id, app, request, (port, ring_bytes));
+                self.on_bind(id, request, (port, ring_bytes));
             }
-            Request::DatagramPath { request, to } => self.command(Command::DatagramPath { app, request, to }),
+            Request::DatagramPath { request, to } => {
+                self.command_of(id, DATAGRAM_ENGINE, |app| Command::DatagramPath { app, request, to });
+            }
             Request::CancelConnect { request } => {
                 if !self.pairs.handle_cancel(id, request) {
-                    self.command(Command::CancelConnect { app, request });
+                    self.command_all_of(id, |app| Command::CancelConnect { app, request });
                 }
             }
             Request::PairSegment { pair, index, slots, ring_bytes } => {
@@ -226,7 +253,7 @@ impl Hub {
                 }
                 return self.on_pair_segment(id, pair, index, (slots, ring_bytes), fds);
             }
-            Request::NotTaken { what, limit } => return self.on_not_taken(id, app, what, limit),
+            Request::NotTaken { what, limit } => return self.on_not_taken(id, what, limit),
             Request::PairClosed { connection } => self.pairs.handle_closed(id, connection),
             Request::TcpOpened { number, local, peer } => {
                 if !self.fallbacks.handle_opened(party, number, (local, peer))?
@@ -276,8 +303,8 @@ impl Hub {
     // ---- rings
 
     /// Makes ring memory, and announces it to the program before the engine may use it.
-    pub(super) fn on_chunks_wanted(&mut self, app: AppId, size: RingSize, rings: u32) {
-        let Some(&id) = self.apps.get(&app) else { return };
+    pub(super) fn on_chunks_wanted(&mut self, engine: u32, app: AppId, size: RingSize, rings: u32) {
+        let Some(id) = self.names.program(engine, app) else { return };
         let bytes = u64::from(size.grown) * u64::from(rings);
         let make = |name| {
             let segment = make_segment(name, bytes).map_err(|e| e.to_string())?;
@@ -291,7 +318,7 @@ impl Hub {
                 if let Some(left_out) = self.may_log() {
                     tracing::warn!(bytes, %error, left_out, "no memory for rings");
                 }
-                return self.command(Command::ChunksRefused { app, size, reason: Reason::LocalLimit });
+                return self.command(engine, Command::ChunksRefused { app, size, reason: Reason::LocalLimit });
             }
         };
         let mut sent = Vec::new();
@@ -303,7 +330,7 @@ impl Hub {
             sent.push((chunk, region));
         }
         if let (Some(rx), Some(tx)) = (sent.pop(), sent.pop()) {
-            self.command(Command::AddChunks { app, size, tx, rx });
+            self.command(engine, Command::AddChunks { app, size, tx, rx });
         }
     }
 
@@ -354,17 +381,17 @@ impl Hub {
         let Some(client) = self.clients.get(&id) else { return };
         let reply = Reply::Detached { reason, detail: fault.into() };
         let _ = client.out.try_send(Outgoing::new(reply, Vec::new()));
-        self.forget(id, true);
+        self.forget(id);
     }
 
-    /// Removes a program that has ended; `tell_engine` unless the engine knows.
-    pub(super) fn forget(&mut self, id: ClientId, tell_engine: bool) {
+    /// Removes a program that has ended. An engine that detached it by itself takes no notice.
+    pub(super) fn forget(&mut self, id: ClientId) {
         let Some(client) = self.clients.remove(&id) else { return };
         self.admission.handle_left(id);
-        if let Stage::Attached(app) = client.stage
-            && tell_engine
-        {
-            self.command(Command::Detach { app, reason: Reason::PeerAppDied });
+        for engine in 0..self.engines.count() {
+            if let Some(app) = self.names.app(id, engine) {
+                self.command(engine, Command::Detach { app, reason: Reason::PeerAppDied });
+            }
         }
         self.questions.handle_gone(id, client.who.uid);
         self.pairs.handle_gone(id);

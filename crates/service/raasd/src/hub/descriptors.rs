@@ -4,7 +4,6 @@
 //! a limit.
 
 use control::NotTaken;
-use engine::AppId;
 use plane::{ClientId, SegmentLost};
 
 use super::{Client, Hub};
@@ -13,7 +12,7 @@ use crate::command::Command;
 
 impl Hub {
     /// The program is at its limit: what it cannot take is used for nothing.
-    pub(super) fn on_not_taken(&mut self, id: ClientId, app: AppId, what: NotTaken, limit: u64) -> Result<(), String> {
+    pub(super) fn on_not_taken(&mut self, id: ClientId, what: NotTaken, limit: u64) -> Result<(), String> {
         if let Some(Client { who, .. }) = self.clients.get(&id)
             && let Some(left_out) = self.log.take(std::time::Instant::now())
         {
@@ -22,7 +21,8 @@ impl Hub {
             tracing::warn!(pid, uid, name, limit, ?what, left_out, "{words}");
         }
         match what {
-            NotTaken::Chunk { chunk } => self.command(Command::ChunkNotTaken { app, chunk }),
+            // Numbers of chunks are the session's: one engine has it.
+            NotTaken::Chunk { chunk } => self.command_all_of(id, |app| Command::ChunkNotTaken { app, chunk }),
             NotTaken::Pair { pair } => self.pairs.handle_pair_not_taken(id, pair)?,
             NotTaken::PairSegment { pair, index } => {
                 self.pairs.handle_segment_not_taken(id, pair, index, SegmentLost::ByProgram)?;

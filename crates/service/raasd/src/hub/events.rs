@@ -1,91 +1,85 @@
 //! What the engine says.
 
 use control::{Reason, Reply};
-use engine::Event;
+use engine::{AppId, Event};
 use plane::{ConnectRequest, ConnectionOver};
 
-use super::{Hub, Stage};
-use crate::command::FromEngine;
+use super::Hub;
+use crate::command::{EngineReport, FromEngine};
 
 impl Hub {
-    pub(super) fn on_engine(&mut self, from: FromEngine) {
-        let now = self.now();
-        match from {
-            FromEngine::Attached { client, result } => self.on_attached(client, result),
-            FromEngine::Lane { peer, answer } => self.peers.on_answer(now, peer, 0, answer),
-            FromEngine::Inspected { number, view } => self.on_inspected(number, view),
+    pub(super) fn on_engine(&mut self, report: EngineReport) {
+        let (now, EngineReport { engine, what }) = (self.now(), report);
+        match what {
+            FromEngine::Attached { client, result } => self.on_attached(client, engine, result),
+            FromEngine::Lane { peer, answer } => self.peers.on_answer(now, peer, engine, answer),
+            FromEngine::Inspected { number, view } => self.on_inspected(engine, number, view),
             FromEngine::LaneWasReset { client, request, found } => self.on_lane_was_reset(client, request, found),
             FromEngine::WakeHangup { app } => {
-                if let Some(&client) = self.apps.get(&app) {
+                if let Some(client) = self.names.program(engine, app) {
                     self.on_wake_hangup(client);
                 }
             }
-            FromEngine::Event(event) => self.on_event(event),
+            FromEngine::Event(event) => self.on_event(engine, event),
         }
     }
 
-    fn on_event(&mut self, event: Event) {
+    /// A reply to a program that an engine names.
+    fn send_to(&mut self, engine: u32, app: AppId, reply: Reply) {
+        if let Some(client) = self.names.program(engine, app) {
+            self.send(client, reply, Vec::new());
+        }
+    }
+
+    fn on_event(&mut self, engine: u32, event: Event) {
         let now = self.now();
         match event {
-            Event::PeerWanted { peer } => self.peers.handle_wanted(now, peer, 0),
-            Event::ChunksWanted { app, size, rings } => self.on_chunks_wanted(app, size, rings),
+            Event::PeerWanted { peer } => self.peers.handle_wanted(now, peer, engine),
+            Event::ChunksWanted { app, size, rings } => self.on_chunks_wanted(engine, app, size, rings),
             Event::Connected { app, request, result } => {
-                if let Some(&client) = self.apps.get(&app) {
-                    self.send(client, Reply::Connected { request, result }, Vec::new());
-                }
+                self.send_to(engine, app, Reply::Connected { request, result })
             }
             Event::DatagramPath { app, request, result } => {
-                if let Some(&client) = self.apps.get(&app) {
-                    self.send(client, Reply::DatagramPath { request, result }, Vec::new());
-                }
+                self.send_to(engine, app, Reply::DatagramPath { request, result })
             }
             Event::Incoming { app, port, connection } => {
-                if let Some(&client) = self.apps.get(&app) {
-                    self.send(client, Reply::Incoming { port, connection }, Vec::new());
-                }
+                self.send_to(engine, app, Reply::Incoming { port, connection })
             }
             Event::ConnectRequest { open, from, to_port, kind, ring_bytes } => {
-                self.on_connect_request(open, &ConnectRequest { engine: 0, from, to_port, kind, ring_bytes });
+                self.on_connect_request(open, &ConnectRequest { engine, from, to_port, kind, ring_bytes });
             }
             Event::ConnectionOver { app, connection, peer, port } => {
-                self.on_connection_over(app, ConnectionOver { engine: 0, connection, peer, port });
+                self.on_connection_over(app, ConnectionOver { engine, connection, peer, port });
             }
-            Event::SocketOver { app, .. } => self.on_socket_over(app),
+            Event::SocketOver { app, .. } => self.on_socket_over(engine, app),
             Event::AppFault { app, detail } => {
-                if let Some(&client) = self.apps.get(&app) {
-                    // The engine has detached it already.
-                    if let Some(client) = self.clients.get_mut(&client) {
-                        client.stage = Stage::Inspector;
-                    }
+                if let Some(client) = self.names.program(engine, app) {
                     self.throw_out(client, &detail);
                 }
             }
             Event::LaneFailed { peer, reason, detail } => {
                 if reason == Reason::Closed {
-                    tracing::info!(%peer, detail, "the lane is given up");
+                    tracing::info!(%peer, lane = engine, detail, "the lane is given up");
                 } else {
-                    tracing::warn!(%peer, %reason, detail, "the lane failed");
+                    tracing::warn!(%peer, lane = engine, %reason, detail, "the lane failed");
                 }
-                self.peers.on_lane_failed(now, peer, 0, reason);
+                self.peers.on_lane_failed(now, peer, engine, reason);
             }
-            Event::LaneRests { peer } => self.peers.on_lane_rests(now, peer, 0),
+            Event::LaneRests { peer } => self.peers.on_lane_rests(now, peer, engine),
             Event::LaneReset { peer, detail } => {
-                self.peers.on_lane_reset(now, peer, 0, &detail);
+                self.peers.on_lane_reset(now, peer, engine, &detail);
             }
             Event::StrangePort { peer, found, expected } => tracing::warn!(
                 %peer,
+                lane = engine,
                 found,
                 expected,
                 "packets for the lane come from another UDP port than the peer's and are dropped (`wrong_port` among \
                  the drops of `raas stat`): another user of that host forges them, or something between the hosts changes ports, which \
                  lanes between software NICs do not survive"
             ),
-            Event::AppGone { app } => self.on_app_gone(app),
-            Event::ChunkGone { app, chunk } => {
-                if let Some(&client) = self.apps.get(&app) {
-                    self.send(client, Reply::ChunkGone { chunk }, Vec::new());
-                }
-            }
+            Event::AppGone { app } => self.on_app_gone(engine, app),
+            Event::ChunkGone { app, chunk } => self.send_to(engine, app, Reply::ChunkGone { chunk }),
         }
     }
 }

@@ -56,7 +56,7 @@ impl Hub {
                         let _ = out.try_send(PeerMessage::Bye { reason, detail });
                     }
                 }
-                PeerAction::Engine { command, .. } => self.command(Command::Lane(command)),
+                PeerAction::Engine { engine, command } => self.command(engine, Command::Lane(command)),
             }
         }
     }

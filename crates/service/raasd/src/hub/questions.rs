@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::Hub;
 use crate::client_socket::Outgoing;
-use crate::command::{Command, EngineView};
+use crate::command::{Command, EnginePart, EngineView};
 use crate::inspect::{self, DaemonStat, LOOKS_PER_PAGE, Part};
 use crate::questions::Question;
 
@@ -34,7 +34,7 @@ impl Hub {
         let place = client.question.try_take();
         let place = place.ok_or("a question before the answer to the one before was taken from the socket")?;
         let viewer = if self.is_operator(uid) { Viewer::All } else { Viewer::User(uid) };
-        self.questions.push(Question { client: id, uid, viewer, request, query, from, place });
+        self.questions.push(Question { client: id, uid, viewer, request, query, from, place, totals: None });
         Ok(())
     }
 
@@ -50,11 +50,21 @@ impl Hub {
             return self.detach(id, Reason::Policy, &format!("only root and user {own} may reset a lane"));
         }
         tracing::info!(pid, %peer, "an operator resets a lane");
-        self.command(Command::ResetLane { client: id, request, peer });
+        // Its lanes are one at each engine.
+        let engines = self.engines.count();
+        self.resets.insert((id, request), (engines, false));
+        (0..engines).for_each(|engine| self.command(engine, Command::ResetLane { client: id, request, peer }));
     }
 
     pub(super) fn on_lane_was_reset(&mut self, client: ClientId, request: u64, found: bool) {
-        let answer = InspectAnswer::LaneReset(found);
+        let Some((unanswered, any)) = self.resets.get_mut(&(client, request)) else { return };
+        *unanswered = unanswered.saturating_sub(1);
+        *any |= found;
+        if *unanswered > 0 {
+            return;
+        }
+        let answer = InspectAnswer::LaneReset(*any);
+        self.resets.remove(&(client, request));
         self.send(client, Reply::Inspected { request, answer, next: None }, Vec::new());
     }
 
@@ -64,12 +74,8 @@ impl Hub {
     pub(super) fn answer_next_question(&mut self) {
         let Some(question) = self.questions.next() else { return };
         let viewer = question.viewer;
-        match inspect::part(question.query, question.from) {
-            Part::Engine(part) => {
-                self.asked += 1;
-                self.command(Command::Inspect { number: self.asked, viewer, part });
-                self.questions.give_to_engine(question);
-            }
+        match inspect::part(question.query, question.from, self.engines.count()) {
+            Part::Engine(engine, part) => self.ask_engine(engine, part, question),
             Part::Pairs(at) => self.answer_rows(question, self.pairs.rows(|uid| viewer.sees(uid), at, LOOKS_PER_PAGE)),
             Part::Tcp(at) => {
                 self.answer_rows(question, self.fallbacks.rows(|uid| viewer.sees(uid), at, LOOKS_PER_PAGE))
@@ -81,15 +87,21 @@ impl Hub {
         }
     }
 
+    fn ask_engine(&mut self, engine: u32, part: EnginePart, question: Question) {
+        self.asked += 1;
+        self.command(engine, Command::Inspect { number: self.asked, viewer: question.viewer, part });
+        self.questions.give_to_engine(question);
+    }
+
     fn answer_rows(&mut self, question: Question, (rows, next): ConnectionRows) {
         let (rows, next) = inspect::cut(rows, next);
         self.answer_page(question, InspectAnswer::Connections(rows), next);
     }
 
-    /// The engine's page.
-    pub(super) fn on_inspected(&mut self, number: u64, view: EngineView) {
-        debug_assert_eq!(number, self.asked, "the engine has one question at a time");
-        let Some(question) = self.questions.take_from_engine() else { return };
+    /// An engine's page.
+    pub(super) fn on_inspected(&mut self, engine: u32, number: u64, view: EngineView) {
+        debug_assert_eq!(number, self.asked, "the engines have one question at a time");
+        let Some(mut question) = self.questions.take_from_engine() else { return };
         match view {
             EngineView::Connections(page) => {
                 let (rows, next) = inspect::cut_page(page);
@@ -100,12 +112,22 @@ impl Hub {
                 self.answer_page(question, InspectAnswer::Datagrams(rows), next);
             }
             EngineView::Totals(totals) => {
-                let stat = inspect::stat(*totals, &self.daemon_stat(), question.viewer);
+                // Those of all engines, one after the other.
+                let totals = match question.totals.take() {
+                    None => *totals,
+                    Some(others) => inspect::sum(others, *totals),
+                };
+                if engine + 1 < self.engines.count() {
+                    question.totals = Some(totals);
+                    return self.ask_engine(engine + 1, EnginePart::Totals, question);
+                }
+                let stat = inspect::stat(totals, &self.daemon_stat(), question.viewer);
                 self.answer_page(question, InspectAnswer::Stat(Box::new(stat)), None);
             }
             EngineView::Lanes(page) => {
                 let admission = &self.admission;
-                let page = inspect::lanes(page, question.viewer, |uid, peer| admission.connections_with(uid, peer, 0));
+                let page =
+                    inspect::lanes(page, question.viewer, |uid, peer| admission.connections_with(uid, peer, engine));
                 let (lanes, next) = inspect::cut_page(page);
                 self.answer_page(question, InspectAnswer::StatRows { lanes, apps: Vec::new() }, next);
             }
@@ -114,7 +136,7 @@ impl Hub {
                 self.answer_page(question, answer, next.map(u64::from));
             }
             EngineView::Apps(page) => {
-                let page = inspect::apps(page, |app| self.shm_connections(app));
+                let page = inspect::apps(page, |app| self.seen_here(engine, app));
                 let (apps, next) = inspect::cut_page(page);
                 self.answer_page(question, InspectAnswer::StatRows { lanes: Vec::new(), apps }, next);
             }
@@ -124,7 +146,8 @@ impl Hub {
     /// A page of the table that was asked for; behind its last one comes the next table.
     fn answer_page(&mut self, question: Question, answer: InspectAnswer, next: Option<u64>) {
         let Cursor { table, .. } = question.from;
-        let next = next.map(|at| Cursor { table, at }).or_else(|| inspect::following(question.query, table));
+        let engines = self.engines.count();
+        let next = next.map(|at| Cursor { table, at }).or_else(|| inspect::following(question.query, table, engines));
         self.answer(question, answer, next);
     }
 
@@ -139,8 +162,10 @@ impl Hub {
 
     // ---- what the control plane knows
 
-    fn shm_connections(&self, app: AppId) -> u32 {
-        self.apps.get(&app).map_or(0, |client| self.pairs.connections_of(*client))
+    /// The session that an engine names, and its same-host connections, which are in the rows of engine 0.
+    fn seen_here(&self, engine: u32, app: AppId) -> (u64, u32) {
+        let Some(client) = self.names.program(engine, app) else { return (0, 0) };
+        (client.0, if engine == 0 { self.pairs.connections_of(client) } else { 0 })
     }
 
     fn daemon_stat(&mut self) -> DaemonStat {

@@ -35,6 +35,7 @@ impl Host {
         config.socket = dir.path().join("raasd.sock");
         config.key_file = Some(dir.path().join("key"));
         config.wire = wire();
+        config.engines = engines();
         let host = Self { daemon: None, config, dir };
         host.write_key([42; 32]);
         host
@@ -120,6 +121,12 @@ impl Host {
 /// over TCP.
 fn wire() -> WirePolicy {
     std::env::var("RAAS_TEST_WIRE").map_or_else(|_| WirePolicy::default(), |name| name.parse().unwrap())
+}
+
+/// Engines of the daemons of all tests that do not say it: `RAAS_TEST_ENGINES=2 cargo nextest run -p raasd` runs them
+/// with two each.
+pub(crate) fn engines() -> u32 {
+    std::env::var("RAAS_TEST_ENGINES").map_or(1, |number| number.parse().unwrap())
 }
 
 /// The log of the daemons, for `RUST_LOG=... cargo test`.
