@@ -37,7 +37,7 @@ impl RawClient {
         client.hello(APP_VERSION, LAYOUT_VERSION, Role::Application);
         let reply = client.next();
         assert!(matches!(reply, Some(Reply::Welcome { .. })), "{reply:?}");
-        assert_eq!(client.fds.len(), 3);
+        assert_eq!(client.fds.len(), 2 + host.config.engines as usize);
         client
     }
 

@@ -40,7 +40,7 @@ fn join(host: &Host, address: IpAddr, instance: u64) -> TcpStream {
     let peer = (instance, address, challenge);
     write_message(&mut link, &PeerMessage::Proof { mac: proof(b'D', [own, peer]), engines: 1 });
     let answer = read_message(&mut link);
-    assert_eq!(answer, Some(PeerMessage::Proof { mac: proof(b'A', [own, peer]), engines: 1 }));
+    assert_eq!(answer, Some(PeerMessage::Proof { mac: proof(b'A', [own, peer]), engines: host.config.engines }));
     link
 }
 
