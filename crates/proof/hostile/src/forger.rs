@@ -18,9 +18,9 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use raas::{Listener, Session, Stream};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
-use verbs::{Psn, ROCE_UDP_PORT};
+use verbs::{Psn, ROCE_UDP_PORT, Wire, WirePolicy};
 
-use crate::host::{Host, WATCHDOG, eventually};
+use crate::host::{Host, Program, WATCHDOG, eventually};
 use crate::polite::Transfer;
 use crate::verdict::Verdict;
 use field::Field;
@@ -42,14 +42,17 @@ const BUSY: Duration = Duration::from_secs(3);
 const PATTERN_BYTES: usize = 1 << 20;
 /// What becomes of a packet that the device judged by itself.
 const DROP: &str = "wrong_port";
+/// The lane that is forged: on TCP there is no packet that a user of the peer's host could send.
+const ROCE: WirePolicy = WirePolicy::Only(Wire::Roce);
+
 /// Runs it; the seed decides what the forger sends. In a namespace already ([`field::enter`]).
-pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
+pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let field = Field::make()?;
     let [here, there] = Field::addresses()?;
     let hosts = [
-        Host::start_by(field.command(0, raas), dir.path(), here, "", &[])?,
-        Host::start_by(field.command(1, raas), dir.path(), there, "", &[])?,
+        Host::start_by(field.command(0, raas.path), ROCE, dir.path(), here, "", &[])?,
+        Host::start_by(field.command(1, raas.path), ROCE, dir.path(), there, "", &[])?,
     ];
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut idle = Idle::open(&hosts)?;

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use verbs::{Wire, WirePolicy};
 
 /// Nothing here takes longer unless it hangs.
 pub const WATCHDOG: Duration = Duration::from_secs(90);
@@ -24,6 +25,15 @@ pub fn address() -> IpAddr {
     let pid = std::process::id();
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     IpAddr::from([127, 1 + (pid / 250 % 120) as u8, 1 + (pid % 250) as u8, 1 + (n % 250) as u8])
+}
+
+/// The daemons that a judge starts.
+#[derive(Debug, Clone, Copy)]
+pub struct Program<'a> {
+    /// The program `raas`.
+    pub path: &'a Path,
+    /// What may carry lanes.
+    pub wire: WirePolicy,
 }
 
 /// A daemon.
@@ -40,18 +50,25 @@ pub struct Host {
 
 impl Host {
     /// Starts `raas daemon` in `dir`, with lines of configuration of its own.
-    pub fn start(raas: &Path, dir: &Path, ip: IpAddr, configuration: &str) -> Result<Self> {
+    pub fn start(raas: Program<'_>, dir: &Path, ip: IpAddr, configuration: &str) -> Result<Self> {
         Self::start_with(raas, dir, ip, configuration, &[])
     }
 
     /// As [`Self::start`], with further arguments of the command.
-    pub fn start_with(raas: &Path, dir: &Path, ip: IpAddr, configuration: &str, args: &[&OsStr]) -> Result<Self> {
-        Self::start_by(Command::new(raas), dir, ip, configuration, args)
+    pub fn start_with(
+        raas: Program<'_>,
+        dir: &Path,
+        ip: IpAddr,
+        configuration: &str,
+        args: &[&OsStr],
+    ) -> Result<Self> {
+        Self::start_by(Command::new(raas.path), raas.wire, dir, ip, configuration, args)
     }
 
     /// The same by a command that ends with the path of `raas`, as one that enters a namespace does.
     pub fn start_by(
         mut command: Command,
+        wire: WirePolicy,
         dir: &Path,
         ip: IpAddr,
         configuration: &str,
@@ -65,8 +82,11 @@ impl Host {
             std::io::Write::write_all(&mut file, &[7; 32])?;
         }
         let file = dir.join(format!("{ip}.toml"));
-        let common =
-            format!("listen = \"{ip}\"\nsocket = \"{}\"\nkey_file = \"{}\"\n", socket.display(), key.display());
+        let common = format!(
+            "listen = \"{ip}\"\nsocket = \"{}\"\nkey_file = \"{}\"\nwire = \"{wire}\"\n",
+            socket.display(),
+            key.display()
+        );
         std::fs::write(&file, common + configuration)?;
         command.args(["daemon", "--until-stdin-closes", "--config"]).arg(&file).args(args);
         command.env_remove("RAAS_SOCKET").env_remove("RUST_LOG").env("NO_COLOR", "1");
@@ -115,6 +135,15 @@ impl Host {
     /// What it says about itself.
     pub fn stat(&self) -> Result<control::Stat> {
         raas::inspect::stat(Some(&self.socket)).map_err(Into::into)
+    }
+
+    /// What carries its only lane, which is up: it must be a wire that the policy allows.
+    pub fn wire(&self, policy: WirePolicy) -> Result<Wire> {
+        let lanes = self.stat()?.lanes;
+        let name = lanes.first().and_then(|lane| lane.wire.clone()).context("no lane is up")?;
+        let wire = if name == Wire::Iwarp.name() { Wire::Iwarp } else { Wire::Roce };
+        ensure!(name == wire.name() && policy.allows(wire), "the lane is on {name}, and {policy} is allowed");
+        Ok(wire)
     }
 
     /// SIGKILL.

@@ -12,10 +12,11 @@ use control::Reason;
 use raas::{PathKind, Session, Stream};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use verbs::WirePolicy;
 
 use crate::breach::Target;
 use crate::held::Held;
-use crate::host::{Footprint, Host, address, eventually};
+use crate::host::{Footprint, Host, Program, address, eventually};
 use crate::verdict::Verdict;
 use crate::victim::{DeathNotice, STEPS, Step};
 use crate::witness::{End, Witness, watch};
@@ -30,14 +31,14 @@ const DAEMON_DEATHS: usize = 24;
 const CONFIGURATION: &str = "heartbeat_ms = 200\nheartbeat_misses = 5\n";
 
 /// Runs it; the seed decides the times of the deaths that no step names.
-pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
+pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let mut rng = SmallRng::seed_from_u64(seed);
     let hosts = [
         Host::start(raas, dir.path(), address(), CONFIGURATION)?,
         Host::start(raas, dir.path(), address(), CONFIGURATION)?,
     ];
-    applications(&hosts, &mut rng, verdict)?;
+    applications(&hosts, raas.wire, &mut rng, verdict)?;
     let [a, b] = hosts;
     verdict.case("daemons: nothing is left in /proc of their own", alone(&a));
     a.stop()?;
@@ -70,10 +71,16 @@ impl Court {
     }
 }
 
-fn applications(hosts: &[Host; 2], rng: &mut SmallRng, verdict: &mut Verdict) -> Result<()> {
+fn applications(
+    hosts: &[Host; 2],
+    wire: WirePolicy,
+    rng: &mut SmallRng,
+    verdict: &mut Verdict,
+) -> Result<()> {
     let court = Court::sit(hosts)?;
     // Rings of witnesses stay with them once they were needed; so the account begins after a first round.
     warm_up(hosts, &court)?;
+    verdict.case("the lane is on a wire that was asked for", hosts[0].wire(wire).map(|wire| wire.to_string()));
     let before = Held::of(hosts)?;
     for step in STEPS {
         verdict.case(&format!("killed at {}", step.name), one_death(hosts, &court, step, &before));
@@ -179,7 +186,7 @@ fn alone(host: &Host) -> Result<String> {
 }
 
 /// Daemons die while connections are made, used and closed; the others notice, and a new daemon takes the place.
-fn daemons(raas: &Path, dir: &Path, rng: &mut SmallRng) -> Result<String> {
+fn daemons(raas: Program<'_>, dir: &Path, rng: &mut SmallRng) -> Result<String> {
     let ips = [address(), address()];
     let start = |side: usize| Host::start(raas, dir, ips[side], CONFIGURATION);
     let mut hosts = [start(0)?, start(1)?];

@@ -4,15 +4,17 @@
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use hostile::forger::field::Entered;
+use hostile::host::Program;
 use hostile::tenant::{Neighbourhood, Tenant};
 use hostile::verdict::Verdict;
+use verbs::{Wire, WirePolicy};
 
 #[derive(Debug, Parser)]
 #[command(name = "hostile", about = "Misbehaves, and judges what daemons do about it")]
@@ -93,6 +95,9 @@ struct Judge {
     /// The program `raas`.
     #[arg(long)]
     raas: PathBuf,
+    /// What may carry the lanes of the daemons: roce, iwarp, or auto for what the daemons choose
+    #[arg(long, default_value_t)]
+    wire: WirePolicy,
     /// Decides the choices of what misbehaves [default: another one each time]
     #[arg(long)]
     seed: Option<u64>,
@@ -103,6 +108,13 @@ fn main() -> Result<ExitCode> {
         Task::Siege(judge) => judged(&judge, hostile::siege::run),
         Task::Kills(judge) => judged(&judge, hostile::kills::run),
         Task::Network(judge) => judged(&judge, hostile::network::run),
+        Task::Forger(judge) if !judge.wire.allows(Wire::Roce) => {
+            // Forged segments of TCP are the kernel's to refuse, by numbers that it does not tell. What an ordinary
+            // user can send there is a connection of his own, which is what judge `network` brings.
+            println!("SKIP forger: it forges packets of RoCEv2, and --wire {} has none", judge.wire);
+            println!("hostile: seed {}", judge.seed.unwrap_or_default());
+            Ok(ExitCode::SUCCESS)
+        }
         Task::Forger(judge) => match hostile::forger::field::enter()? {
             Entered::Inside => judged(&judge, hostile::forger::run),
             Entered::Ended(status) => Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
@@ -140,12 +152,12 @@ fn main() -> Result<ExitCode> {
     }
 }
 
-fn judged(judge: &Judge, run: impl FnOnce(&Path, u64, &mut Verdict) -> Result<()>) -> Result<ExitCode> {
+fn judged(judge: &Judge, run: impl FnOnce(Program<'_>, u64, &mut Verdict) -> Result<()>) -> Result<ExitCode> {
     // Any number will do, as long as it is another one each time and people can type it.
     let fresh = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64 % 1_000_000_000);
     let seed = judge.seed.unwrap_or_else(fresh);
     let mut verdict = Verdict::default();
-    let ended = run(&judge.raas, seed, &mut verdict);
+    let ended = run(Program { path: &judge.raas, wire: judge.wire }, seed, &mut verdict);
     if let Err(error) = &ended {
         verdict.case("the judge came to its end", Err(anyhow::anyhow!("{error:#}")));
     }

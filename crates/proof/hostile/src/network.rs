@@ -1,10 +1,11 @@
-//! Strangers on the network: any bytes to the device's UDP port and to the TCP port of the control links, from many
-//! addresses.
+//! Strangers on the network: any bytes to the device's ports, UDP and TCP, and to the TCP port of the control links, from
+//! many addresses.
 //!
 //! Owns what they send. A stranger may get no answer on UDP, nothing of a daemon for longer than a handshake may take
 //! on TCP, and must never cost others their service.
 
 mod datagrams;
+mod streams;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
@@ -19,10 +20,10 @@ use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 use roce::wire::{Bth, Header, PseudoHeader, Reth};
 use rustix::net::{AddressFamily, SocketType};
-use verbs::{Psn, Qpn, Rkey};
+use verbs::{Psn, Qpn, Rkey, Wire};
 
 use crate::held::Held;
-use crate::host::{Footprint, Host, WATCHDOG, address, eventually};
+use crate::host::{Footprint, Host, Program, WATCHDOG, address, eventually};
 use crate::polite::datagrams::Exchange;
 use crate::polite::{self, Transfer};
 use crate::verdict::Verdict;
@@ -48,7 +49,7 @@ const HALF_OPEN: usize = 64;
 const GROWTH_MAX: u64 = 16 << 20;
 
 /// Runs it; the seed decides the bytes.
-pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
+pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let mut rng = SmallRng::seed_from_u64(seed);
     let guessed = datagrams::run(raas, dir.path(), &mut rng);
@@ -63,6 +64,7 @@ pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
         let apps = hosts[0].stat()?.apps.len() + hosts[1].stat()?.apps.len();
         Ok(if apps == 0 { Ok(()) } else { Err(apps) })
     })?;
+    verdict.case("the lane is on a wire that was asked for", hosts[0].wire(raas.wire).map(|wire| wire.to_string()));
     let before = Held::of(&hosts)?;
     let print = Footprint::of(hosts[0].pid())?;
     verdict.case("UDP: every datagram of a stranger is a counted drop, none is answered", counted(&hosts, &mut rng));
@@ -70,9 +72,15 @@ pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
     let exchange = Exchange::start(&hosts[0], &hosts[1])?;
     verdict.case("UDP: a flood beside a transfer", flood(&hosts, &mut rng, &transfer));
     for (name, attack) in LINKS {
-        verdict.case(&format!("TCP: {name}"), links(&hosts[0], &mut rng, *attack));
+        let door = Door { port: TCP_PORT, places: HANDSHAKES_MAX, also_from: stranger(0) };
+        verdict.case(&format!("TCP: {name}"), links(&hosts[0], door, |link| attack(&mut rng, link)));
     }
+    streams::judge(&hosts, raas.wire, &mut rng, verdict)?;
     verdict.case("TCP: a daemon gets in while strangers hold every link", locked_out(raas, dir.path()));
+    if raas.wire.allows(Wire::Iwarp) {
+        let held = streams::locked_out(raas, dir.path());
+        verdict.case("TCP wire: a lane is made while strangers hold every place", held);
+    }
     verdict.case("the polite datagrams beside it all are right, and come from nobody else", exchange.finish_alone());
     verdict.case("the transfer beside it all is whole", transfer.finish().map(|bytes| format!("{bytes} bytes")));
     verdict.case("what strangers held has returned", before.wait_for(&hosts).map(|()| "all".into()));
@@ -231,15 +239,30 @@ fn drip(rng: &mut SmallRng, link: &mut TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
+/// A TCP port that strangers come to.
+#[derive(Debug, Clone, Copy)]
+struct Door {
+    port: u16,
+    /// Connections that have not shown whose they are, at a time.
+    places: u64,
+    /// An address from which some of them come, besides those of strangers.
+    also_from: IpAddr,
+}
+
 /// Many links at a time from several addresses. The daemon must close each, and must hold no more than the limit.
-fn links(host: &Host, rng: &mut SmallRng, attack: Attack) -> Result<String> {
-    let to = SocketAddr::new(host.ip, TCP_PORT);
+fn links(
+    host: &Host,
+    door: Door,
+    mut attack: impl FnMut(&mut TcpStream) -> std::io::Result<()>,
+) -> Result<String> {
+    let to = SocketAddr::new(host.ip, door.port);
     let before = Footprint::of(host.pid())?.fds;
     let (mut open, mut most) = (Vec::new(), 0);
     for n in 0..HALF_OPEN {
-        let mut link = dial(stranger(n as u8 % 10), to)?;
+        let from = if n % 8 == 7 { door.also_from } else { stranger(n as u8 % 10) };
+        let mut link = dial(from, to)?;
         // A link beyond the limit is closed at once, which the attack may notice.
-        let _ = attack(rng, &mut link);
+        let _ = attack(&mut link);
         open.push(link);
         most = most.max(Footprint::of(host.pid())?.fds);
     }
@@ -253,7 +276,7 @@ fn links(host: &Host, rng: &mut SmallRng, attack: Attack) -> Result<String> {
         }
     }
     // The links, those that lost their place to a newer one and are about to be closed, and what the transfer may need.
-    let bound = before + HANDSHAKES_MAX + ENDING_MAX + 4;
+    let bound = before + door.places + ENDING_MAX + 4;
     ensure!(most <= bound, "{most} descriptors, the bound is {bound}");
     eventually("the descriptors are closed", || {
         let fds = Footprint::of(host.pid())?.fds;
@@ -264,7 +287,7 @@ fn links(host: &Host, rng: &mut SmallRng, attack: Attack) -> Result<String> {
 
 /// Strangers hold as many idle links as there are places, from the daemon's own address and from many others, and dial
 /// again where they lose one. The daemon is served all the same.
-fn locked_out(raas: &Path, dir: &Path) -> Result<String> {
+fn locked_out(raas: Program<'_>, dir: &Path) -> Result<String> {
     let patient = CONFIGURATION.replace("handshake_ms = 500", "handshake_ms = 3600000");
     let host = &Host::start(raas, dir, address(), &patient)?;
     let (ip, to) = (address(), SocketAddr::new(host.ip, TCP_PORT));

@@ -4,7 +4,7 @@
 //! log, its tables and the kernel's counts say what happened.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use rand::rngs::SmallRng;
 
 use crate::breach::{self, Target};
 use crate::held::Held;
-use crate::host::{Footprint, Host, address};
+use crate::host::{Footprint, Host, Program, address};
 use crate::polite::datagrams::Exchange;
 use crate::polite::{self, Sink, Transfer};
 use crate::readers;
@@ -46,7 +46,7 @@ const ROUND: Duration = Duration::from_millis(1400);
 const SHARE_MIN: f64 = 0.5;
 
 /// Runs it; the seed decides the hostile tenant's choices.
-pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
+pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let mut hosts = [
         Host::start(raas, dir.path(), address(), CONFIGURATION)?,
@@ -54,6 +54,7 @@ pub fn run(raas: &Path, seed: u64, verdict: &mut Verdict) -> Result<()> {
     ];
     let transfer = Transfer::start(&hosts[0], &hosts[1], STREAMS)?;
     let exchange = Exchange::start(&hosts[0], &hosts[1])?;
+    verdict.case("the lane is on a wire that was asked for", hosts[0].wire(raas.wire).map(|wire| wire.to_string()));
     std::thread::sleep(Duration::from_millis(500));
     let before = Held::of(&hosts)?;
     let (near, far) = (Sink::start(&hosts[0])?, Sink::start(&hosts[1])?);

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 
-use crate::host::{Host, address};
+use crate::host::{Host, Program, address};
 use crate::verdict::Verdict;
 
 /// Transfers that are under way at a time.
@@ -28,20 +28,21 @@ const FILE_BYTES_MAX: usize = 300_000;
 const WORDS_MAX: usize = 5;
 
 /// Runs `count` transfers between two hosts and as many within one; the seed decides lengths and contents.
-pub fn run(raas: &Path, seed: u64, count: u32, verdict: &mut Verdict) -> Result<()> {
+pub fn run(raas: Program<'_>, seed: u64, count: u32, verdict: &mut Verdict) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let (a, b) = (Host::start(raas, dir.path(), address(), "")?, Host::start(raas, dir.path(), address(), "")?);
     for (place, from, to) in [("between two hosts", &a, &b), ("within one host", &a, &a)] {
         let found = many(&Road { raas, dir: dir.path(), from, to }, seed, count);
         verdict.case(&format!("transfers {place}: whole, and no sender or receiver says otherwise"), found);
     }
+    verdict.case("the lane is on a wire that was asked for", a.wire(raas.wire).map(|wire| wire.to_string()));
     a.stop()?;
     b.stop()
 }
 
 /// From where to where.
 struct Road<'a> {
-    raas: &'a Path,
+    raas: Program<'a>,
     dir: &'a Path,
     from: &'a Host,
     to: &'a Host,
@@ -103,7 +104,7 @@ impl Road<'_> {
     }
 
     fn command(&self, host: &Host) -> Command {
-        let mut command = Command::new(self.raas);
+        let mut command = Command::new(self.raas.path);
         command.env("RAAS_SOCKET", &host.socket).env_remove("RUST_LOG").env("NO_COLOR", "1");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         command

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::cleanup::Cleanup;
 use super::measure::Observer;
 use transport::process;
+use verbs::{Wire, WirePolicy};
 
 /// What daemons log unless asked for more: warnings, without those of lanes, which the demo breaks itself.
 const LOG_DEFAULT: &str = "warn,raasd::peers=error";
@@ -49,6 +50,8 @@ pub(crate) struct HostUse {
     pub(crate) srqs: u32,
     /// Connections while all were open.
     pub(crate) connections: usize,
+    /// What carried their lane.
+    pub(crate) wire: Option<Wire>,
     /// Packets sent again over the whole run, probes among them.
     pub(crate) retransmits: u64,
     /// Packets sent again only to ask a silent peer whether it has all.
@@ -70,21 +73,27 @@ pub(crate) struct HostUse {
 /// The ports of the hosts of a demo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ports {
-    /// UDP, of the software NIC.
-    pub(crate) roce: u16,
+    /// UDP and, for its wire over TCP, TCP of the software NIC.
+    pub(crate) nic: u16,
     /// TCP, between the daemons.
     pub(crate) peer: u16,
+    /// What may carry the lane, which decides what of it is used.
+    pub(crate) wire: WirePolicy,
 }
 
 /// Checks that nobody uses the ports of a host.
 pub(crate) fn check_ports(ip: IpAddr, ports: Ports) -> Result<(), String> {
-    let other = if ports.roce == 5791 { 5891 } else { 5791 };
+    let other = if ports.nic == 5791 { 5891 } else { 5791 };
     let advice = format!(
         "another demo or daemon may run there: `--listen-port {other}` takes other ports, `--hosts A,B` other addresses (all \
          of 127.0.0.0/8 is local)"
     );
-    UdpSocket::bind(SocketAddr::new(ip, ports.roce))
-        .map_err(|e| format!("UDP port {} (RoCEv2) of {ip} cannot be used: {e}; {advice}", ports.roce))?;
+    UdpSocket::bind(SocketAddr::new(ip, ports.nic))
+        .map_err(|e| format!("UDP port {} (RoCEv2) of {ip} cannot be used: {e}; {advice}", ports.nic))?;
+    if ports.wire.allows(Wire::Iwarp) {
+        TcpListener::bind(SocketAddr::new(ip, ports.nic))
+            .map_err(|e| format!("TCP port {} (iWARP) of {ip} cannot be used: {e}; {advice}", ports.nic))?;
+    }
     TcpListener::bind(SocketAddr::new(ip, ports.peer))
         .map_err(|e| format!("TCP port {} (daemon to daemon) of {ip} cannot be used: {e}; {advice}", ports.peer))?;
     Ok(())
@@ -104,7 +113,7 @@ impl Host {
         let exe = std::env::current_exe().map_err(|e| e.to_string())?;
         let mut command = Command::new(exe);
         command.args(["daemon", "--listen", &ip.to_string(), "--peer-port", &ports.peer.to_string()]);
-        command.args(["--udp-port", &ports.roce.to_string()]);
+        command.args(["--udp-port", &ports.nic.to_string(), "--wire", ports.wire.name()]);
         command.arg("--socket").arg(&socket).arg("--key-file").arg(key_file).arg("--until-stdin-closes");
         let inherited = std::env::var_os("RUST_LOG").is_some();
         if let Some(filter) = log.or((!inherited).then_some(LOG_DEFAULT)) {
@@ -188,6 +197,8 @@ impl Host {
         self.used.cqs = stat.cqs;
         self.used.srqs = stat.srqs;
         self.used.connections = rows.len();
+        let name = stat.lanes.first().and_then(|lane| lane.wire.as_deref());
+        self.used.wire = [Wire::Roce, Wire::Iwarp].into_iter().find(|wire| Some(wire.name()) == name);
         if let Some(row) = rows.iter().find(|r| r.path != control::PathKind::Lane) {
             return Err(format!("connection {} of {} does not use the lane: {:?}", row.id, self.ip, row.path));
         }

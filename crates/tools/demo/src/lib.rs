@@ -47,6 +47,7 @@ use terminal::Failure;
 use terminal::out;
 use terminal::table;
 use transport::tcp_congestion;
+use verbs::WirePolicy;
 
 /// How long after the time limit the watchdog waits for the orderly end.
 const WATCHDOG_GRACE: Duration = Duration::from_secs(15);
@@ -64,8 +65,10 @@ pub struct Demo {
     pub apps: u32,
     /// Addresses of the hosts.
     pub hosts: [IpAddr; 2],
-    /// UDP port of the software NICs, and TCP port on which the daemons reach each other.
+    /// UDP and TCP port of the software NICs, and TCP port on which the daemons reach each other.
     pub ports: (u16, u16),
+    /// What may carry the lane between the hosts.
+    pub wire: WirePolicy,
     /// Bound of the whole run.
     pub seconds_max: u64,
     /// One JSON object on stdout.
@@ -88,7 +91,7 @@ pub fn run(demo: &Demo) -> Result<(), Failure> {
     let corpus = corpus::choose(demo.path.as_deref(), channels, deadline)?;
     let links = plan::plan(demo.connections, demo.apps, &corpus);
     let seats: Vec<Seat> = (0..2).flat_map(|host| (0..demo.apps).map(move |app| Seat { host, app })).collect();
-    let ports = Ports { roce: demo.ports.0, peer: demo.ports.1 };
+    let ports = Ports { nic: demo.ports.0, peer: demo.ports.1, wire: demo.wire };
     let mut report = Report {
         hosts: demo.hosts.to_vec(),
         ports: Some(ports),

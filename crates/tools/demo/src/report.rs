@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
+use verbs::Wire;
+
 use super::host::{HostUse, Ports};
 use super::measure::{Bulk, Kill, Measured, Small};
 use super::ping::MESSAGE_BYTES;
@@ -72,6 +74,12 @@ impl Report {
             && self.raas.reset.is_some()
     }
 
+    /// What carried the lane between the hosts, as both daemons say.
+    pub(crate) fn wire(&self) -> Option<Wire> {
+        let [a, b] = self.daemons?.map(|host| host.wire);
+        a.filter(|_| a == b)
+    }
+
     /// Whether any part has a figure.
     pub(crate) fn has_figures(&self) -> bool {
         self.raas.one_host.is_some() || self.raas.opened.is_some() || self.tcp.one_host.is_some()
@@ -130,8 +138,9 @@ impl Report {
             "tcp_congestion": self.tcp_congestion,
             "tcp_bytes": tcp.bulk.as_ref().map(|b| b.verified.bytes),
             "hosts": self.hosts,
-            "listen_port": self.ports.map(|p| p.roce),
+            "listen_port": self.ports.map(|p| p.nic),
             "peer_port": self.ports.map(|p| p.peer),
+            "wire": self.wire().map(Wire::name),
             "rc_qps_per_host": per_host(|h| json!(h.rc_qps)),
             "cqs_per_host": per_host(|h| json!(h.cqs)),
             "srqs_per_host": per_host(|h| json!(h.srqs)),

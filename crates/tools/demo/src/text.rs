@@ -4,6 +4,7 @@ use super::host::HostUse;
 use super::measure::{Kill, Measured, Small};
 use super::report::{Compared, Report};
 use terminal::table;
+use verbs::Wire;
 
 /// Widths of a line: what, RaaS, TCP, which is better.
 const WHAT: usize = 25;
@@ -68,7 +69,13 @@ impl Text {
         let pairs = report.daemons.map_or(String::new(), |daemons| {
             let [a, b] = daemons.map(|d| d.rc_qps);
             match (a, b) {
-                (1, 1) => ", one queue pair a host".to_owned(),
+                (1, 1) => {
+                    let wire = report.wire().map_or("", |wire| match wire {
+                        Wire::Roce => ", RoCEv2 over UDP",
+                        Wire::Iwarp => ", iWARP over TCP",
+                    });
+                    format!(", one queue pair a host{wire}")
+                }
                 _ => format!(", {a} and {b} queue pairs"),
             }
         });
@@ -154,10 +161,13 @@ impl Text {
         row("  memory under load", of(&|h| table::bytes(h.rss_bytes)));
         row("    of it rings, shared", of(&|h| table::bytes(h.rss_shared_bytes)));
         row("  memory afterwards", of(&|h| table::bytes(h.rss_idle_bytes)));
-        row("  packets sent again", of(&|h| table::grouped(h.retransmits)));
-        // What one host sent again needlessly, the other one counts.
-        let needless = [0, 1].map(|i: usize| daemons[i].retransmits.min(daemons[1 - i].duplicates));
-        row("    which the peer had already", needless.map(table::grouped));
+        // Over TCP the kernel repeats what is lost.
+        if report.wire() != Some(Wire::Iwarp) {
+            row("  packets sent again", of(&|h| table::grouped(h.retransmits)));
+            // What one host sent again needlessly, the other one counts.
+            let needless = [0, 1].map(|i: usize| daemons[i].retransmits.min(daemons[1 - i].duplicates));
+            row("    which the peer had already", needless.map(table::grouped));
+        }
         if daemons.iter().any(|h| h.socket_overflows > 0) {
             row("  receive buffer overflowed", of(&|h| table::grouped(h.socket_overflows)));
         }

@@ -183,23 +183,26 @@ pub(crate) struct DemoArgs {
     /// Addresses of the two hosts: any two of 127.0.0.0/8
     #[arg(long, value_name = "A,B", default_value = "127.0.0.1,127.0.0.2", value_parser = two_addresses)]
     pub(crate) hosts: [IpAddr; 2],
-    /// UDP port (RoCEv2) and TCP port (between the daemons) of both hosts, if the usual ones are taken [default: UDP
-    /// 4791 and TCP 4790]
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    /// UDP (RoCEv2) and TCP port (iWARP) of the software NICs of both hosts, if the usual one is taken [default: 4791]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(2..))]
     pub(crate) listen_port: Option<u16>,
-    /// TCP port on which the two daemons reach each other [default: 4790, or that of --listen-port]
+    /// TCP port on which the two daemons reach each other [default: the port before --listen-port: 4790]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) peer_port: Option<u16>,
+    /// What may carry the connections between the two hosts: roce (UDP), iwarp (TCP), or auto for what the daemons choose
+    #[arg(long, value_name = "WIRE", default_value_t)]
+    pub(crate) wire: verbs::WirePolicy,
     /// Print one JSON object on stdout; progress stays on stderr
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 impl DemoArgs {
-    /// UDP port of the software NICs, and TCP port between the daemons.
+    /// UDP and TCP port of the software NICs, and TCP port between the daemons.
     pub(crate) fn ports(&self) -> (u16, u16) {
-        let roce = self.listen_port.unwrap_or(verbs::ROCE_UDP_PORT);
-        (roce, self.peer_port.or(self.listen_port).unwrap_or(raasd::PEER_PORT))
+        let nic = self.listen_port.unwrap_or(verbs::ROCE_UDP_PORT);
+        let before = self.listen_port.map_or(raasd::PEER_PORT, |port| port - 1);
+        (nic, self.peer_port.unwrap_or(before))
     }
 }
 

@@ -112,6 +112,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
             connections: args.connections,
             apps: args.apps,
             hosts: args.hosts,
+            wire: args.wire,
             seconds_max: args.seconds_max,
             json: args.json,
             log,

@@ -2,7 +2,7 @@
 
 mod rig;
 
-use std::net::UdpSocket;
+use std::net::{TcpListener, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -94,6 +94,24 @@ fn the_table_names_both_sides() {
     assert!(ended.stdout.lines().all(|line| line.chars().count() <= 60), "{}", ended.stdout);
 }
 
+/// The same over either wire, and by default over the one that the daemons choose.
+#[test]
+fn the_lane_is_on_the_wire_that_was_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    small_files(dir.path());
+    for (args, wire) in [(&["--wire", "roce"][..], "roce"), (&["--wire", "iwarp"], "iwarp")] {
+        let mut command = raas();
+        command.args(["demo", "--json", "--connections", "4", "--apps", "2", "--hosts", &hosts(), "--path"]);
+        let ended = run(command.arg(dir.path()).args(args));
+        assert_eq!(ended.code(), 0, "{wire}: {ended:?}");
+        let report = ended.json();
+        assert_eq!((&report["wire"], &report["verified"]), (&json!(wire), &json!(true)), "{report}");
+    }
+    let ended = run(raas().args(["demo", "--wire", "tcp"]));
+    assert_eq!(ended.code(), 2, "{ended:?}");
+    assert!(ended.stderr.contains("\"iwarp\""), "{ended:?}");
+}
+
 #[test]
 fn a_taken_port_is_named_with_the_way_out() {
     let dir = tempfile::tempdir().unwrap();
@@ -101,6 +119,12 @@ fn a_taken_port_is_named_with_the_way_out() {
     let (a, b) = (address(), address());
     let _taken = UdpSocket::bind((b, 4791)).unwrap();
     let hosts = format!("{a},{b}");
+    let of_tcp = (address(), address());
+    let _tcp_taken = TcpListener::bind((of_tcp.0, 4791)).unwrap();
+    let of_tcp = format!("{},{}", of_tcp.0, of_tcp.1);
+    let ended = run(raas().args(["demo", "--connections", "2", "--hosts", &of_tcp, "--path"]).arg(dir.path()));
+    assert_eq!(ended.code(), 1, "{ended:?}");
+    assert!(ended.stderr.contains("TCP port 4791 (iWARP)"), "{ended:?}");
     let ended = run(raas().args(["demo", "--json", "--connections", "2", "--hosts", &hosts, "--path"]).arg(dir.path()));
     assert_eq!(ended.code(), 1, "{ended:?}");
     for text in ["4791", &b.to_string(), "--hosts", "--listen-port 5791"] {
@@ -128,6 +152,7 @@ fn a_taken_port_is_named_with_the_way_out() {
     ]);
     let ended = run(command.arg(dir.path()));
     assert_eq!((ended.code(), &ended.json()["listen_port"]), (0, &json!(5791)), "{ended:?}");
+    assert_eq!(ended.json()["peer_port"], 5790, "{ended:?}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use roce::wire::{Bth, Deth, Header, PseudoHeader};
 use verbs::{Psn, Qkey, Qpn};
 
 use super::{BURST, STRANGERS, UDP_PORT, drops, stranger};
-use crate::host::{Host, address, eventually};
+use crate::host::{Host, Program, address, eventually};
 use crate::polite::datagrams::{Exchange, PORT};
 
 /// Opcode of a datagram without immediate (IBTA 9.2.1).
@@ -117,7 +117,7 @@ fn dropped(host: &Host, reason: &str) -> Result<u64> {
 }
 
 /// Two daemons of its own, one of which writes a capture; then guesses beside polite datagrams.
-pub(super) fn run(raas: &Path, dir: &Path, rng: &mut SmallRng) -> Result<String> {
+pub(super) fn run(raas: Program<'_>, dir: &Path, rng: &mut SmallRng) -> Result<String> {
     let (file, flag) = (dir.join("datagrams.pcap"), std::ffi::OsStr::new("--pcap"));
     let hosts = [
         Host::start_with(raas, dir, address(), "", &[flag, file.as_os_str()])?,
