@@ -47,6 +47,8 @@ pub struct OfferAttr {
     pub entropy: u32,
     /// Which wires may carry the connection, of those that the device has. Hardware has one, and ignores it.
     pub wire: WirePolicy,
+    /// The host at the other end, if the consumer knows it: a device may have learnt which wires lead there.
+    pub peer: Option<IpAddr>,
 }
 
 /// How a consumer wants a connection to run.

@@ -46,7 +46,7 @@ fn until_broken(end: &mut End) -> Vec<Completion> {
 fn each_pair_of_policies_leads_to_one_wire() {
     let roce = WirePolicy::Only(Wire::Roce);
     let table = [
-        (WirePolicy::Auto, WirePolicy::Auto, Some(Wire::Roce)),
+        (WirePolicy::Auto, WirePolicy::Auto, Some(Wire::Iwarp)),
         (TCP, WirePolicy::Auto, Some(Wire::Iwarp)),
         (WirePolicy::Auto, TCP, Some(Wire::Iwarp)),
         (TCP, TCP, Some(Wire::Iwarp)),
@@ -76,6 +76,28 @@ fn each_pair_of_policies_leads_to_one_wire() {
         assert!(b.bytes(9, 200_000) == data, "{of_a} and {of_b}");
         assert_eq!(a.counter("tx_bytes") > 200_000, expected == Wire::Roce);
     }
+}
+
+/// Where TCP does not get through, `auto` goes back to RoCEv2 after two connections that did not come up.
+#[test]
+fn a_way_that_is_closed_to_tcp_is_left_to_rocev2() {
+    let mut end = End::open(with(WirePolicy::Auto, Progress::Inline));
+    let mut chosen = Vec::new();
+    for _ in 0..4 {
+        // The end with the smaller address connects.
+        let mut peer = End::open(SoftNicConfig { wire: WirePolicy::Auto, ..config("127.0.0.2") });
+        let to = peer.nic.local_address().ip();
+        let (own, offered) = (end.offer_to(Some(to)), peer.offer());
+        // Nobody listens any more where the peer said that it listens: that is what a firewall answers, too.
+        drop(peer);
+        let link = end.nic.accept(end.qpn, &own, &offered, &ACCEPT).unwrap();
+        chosen.push(link.wire);
+        if link.wire == Wire::Iwarp {
+            until_broken(&mut end);
+        }
+        end.nic.modify_qp(end.qpn, &QpModify::Reset).unwrap();
+    }
+    assert_eq!(chosen, [Wire::Iwarp, Wire::Iwarp, Wire::Roce, Wire::Roce]);
 }
 
 /// A connection that shows its token before the consumer brought the other end's endpoint waits for it.

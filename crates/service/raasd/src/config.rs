@@ -271,6 +271,11 @@ impl Config {
         path
     }
 
+    /// What may carry the lane to `peer`.
+    pub fn wire_to(&self, peer: IpAddr) -> WirePolicy {
+        self.peers.iter().find(|p| p.address == peer).and_then(|p| p.wire).unwrap_or(self.wire)
+    }
+
     /// What the device has to have so that each lane finds its wire.
     pub(crate) fn device_wire(&self) -> WirePolicy {
         let differs = self.peers.iter().any(|peer| peer.wire.is_some_and(|wire| wire != self.wire));

@@ -128,7 +128,7 @@ fn a_healthy_host_and_its_peer_are_found_so() {
     {
         assert_eq!(finding(&report, id, None)["ok"], true, "{id}: {report}");
     }
-    for id in ["peer-link", "peer-lane", "peer-udp", "path-mtu"] {
+    for id in ["peer-link", "peer-lane", "peer-tcp", "peer-udp", "path-mtu"] {
         assert_eq!(finding(&report, id, Some(&peer))["level"], "ok", "{id}: {report}");
     }
     // The key is the one that the daemon was started with, and every warning has a fix.
@@ -159,7 +159,9 @@ fn what_is_wrong_is_found_with_its_fix_and_code() {
     assert_eq!(report["ok"], false);
     let link = finding(&report, "peer-link", Some(&nobody));
     assert!(link["ok"] == false && link["fix"].as_str().unwrap().contains(&nobody), "{link}");
-    assert_eq!(finding(&report, "peer-udp", Some(&nobody))["ok"], false);
+    for id in ["peer-udp", "peer-tcp"] {
+        assert_eq!(finding(&report, id, Some(&nobody))["ok"], false, "{id}");
+    }
 
     let ended = run(&mut a.command(&["doctor", "--json", "--peer", &stranger_ip]));
     assert_eq!(ended.code(), CODE_REFUSED, "{ended:?}");

@@ -15,9 +15,6 @@ use verbs::{
 use super::Port;
 use crate::tcp::{Choice, FPDU_BYTES, TcpPart, TcpWire, Wires, choose};
 
-/// Whether [`WirePolicy::Auto`] would rather have TCP toward a peer that would, too.
-const AUTO_PREFERS_TCP: bool = false;
-
 /// Posts one by one and says where it stopped.
 fn post_each<W>(wrs: &[W], mut post: impl FnMut(&W) -> Result<(), VerbsError>) -> Result<(), PostError> {
     wrs.iter().enumerate().try_for_each(|(index, wr)| post(wr).map_err(|cause| PostError { index, cause }))
@@ -57,12 +54,14 @@ impl Port {
         let (gid, max_rd_atomic) = (device.gid, device.max_rd_atomic);
         self.nic.modify_qp(qpn, &QpModify::Init { access: attr.access, qkey: Qkey(0) })?;
         let wants_tcp = qp_type == QpType::Rc && policy.allows(Wire::Iwarp) && attr.wire.allows(Wire::Iwarp);
+        let now = self.now();
         let tcp = self.tcp.as_mut().filter(|_| wants_tcp).map(|tcp| TcpPart {
             qpn,
             gid,
             port: tcp.port(),
             token: tcp.offer(qpn),
-            is_preferred: AUTO_PREFERS_TCP || attr.wire == WirePolicy::Only(Wire::Iwarp),
+            // It moves bytes at less cost than RoCEv2, unless something on the way lets RoCEv2 alone pass.
+            is_preferred: !attr.peer.is_some_and(|peer| tcp.is_unreached(now, peer)),
             wants_crc: false,
             is_extended: true,
             confirms: true,

@@ -196,13 +196,14 @@ pub(crate) enum Choice {
 pub(crate) fn choose(own: &Wires, peer: &Wires) -> Result<(Choice, &'static str), VerbsError> {
     let roce = own.roce.zip(peer.roce).map(|(own, peer)| Choice::Roce(own, peer));
     let tcp = own.tcp.zip(peer.tcp);
-    let both_prefer = tcp.is_some_and(|(own, peer)| own.is_preferred && peer.is_preferred);
+    let preferred = tcp.map_or([false; 2], |(own, peer)| [own.is_preferred, peer.is_preferred]);
     let tcp = tcp.map(|(own, peer)| Choice::Tcp(own, peer));
     match (tcp, roce) {
-        (Some(tcp), Some(_)) if both_prefer => {
-            Ok((tcp, "both ends are software NICs, which move bytes at least cost over TCP"))
-        }
-        (Some(_), Some(roce)) => Ok((roce, "both ends have it, and TCP is not preferred by both")),
+        (Some(tcp), Some(roce)) => match preferred {
+            [true, true] => Ok((tcp, "both ends are software NICs, which move bytes at least cost over TCP")),
+            [false, _] => Ok((roce, "TCP connections to the peer's device did not come up lately")),
+            [true, false] => Ok((roce, "the peer's device does not prefer TCP: it may not reach this one with it")),
+        },
         (Some(tcp), None) if own.roce.is_none() => Ok((tcp, "this end is configured to use TCP alone")),
         (Some(tcp), None) => Ok((tcp, "the peer's end is configured to use TCP alone")),
         (None, Some(roce)) if own.tcp.is_none() => Ok((roce, "this end offers RoCEv2 alone")),

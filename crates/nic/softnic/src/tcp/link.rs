@@ -14,13 +14,14 @@ use rustix::io::Errno;
 use verbs::{Qpn, Time};
 
 use super::endpoint::{TOKEN_BYTES, TcpPart};
+use super::unreached::Unreached;
 use super::{TcpCounters, socket};
 use crate::sys::pieces::{self, Piece};
 
 /// Calls in one direction of one connection in one round of progress.
 const CALLS_PER_ROUND: usize = 16;
 /// Longest time from the choice of the wire to the end of MPA's startup, however patient the connection is later.
-const ESTABLISH_MIN: Duration = Duration::from_secs(10);
+const ESTABLISH_MIN: Duration = Duration::from_secs(5);
 /// Bytes of private data: number and token of the end that is meant, and of the one that speaks.
 pub(crate) const HELLO_BYTES: usize = 2 * (4 + TOKEN_BYTES);
 
@@ -69,6 +70,7 @@ pub(crate) struct Shared<'a> {
     /// Takes what lies behind a payload.
     pub(crate) buffer: &'a mut Vec<u8>,
     pub(crate) counters: &'a mut TcpCounters,
+    pub(super) unreached: &'a mut Unreached,
     pub(crate) now: Time,
 }
 
@@ -123,7 +125,7 @@ impl Link {
                     self.fail(error, dev, shared);
                 }
             }
-            Err(error) => self.fail(error, dev, shared),
+            Err(error) => self.fail_to_connect(error, dev, shared),
         }
     }
 
@@ -158,7 +160,7 @@ impl Link {
         if let Stage::Connecting(fd) = &self.stage {
             match socket::connected(fd) {
                 None => return,
-                Some(Err(error)) => return self.fail(error, dev, shared),
+                Some(Err(error)) => return self.fail_to_connect(error, dev, shared),
                 Some(Ok(())) => {
                     let Stage::Connecting(fd) = std::mem::replace(&mut self.stage, Stage::Over) else { return };
                     self.stage = Stage::Open(fd);
@@ -298,7 +300,9 @@ impl Link {
                 self.establish_by = None;
                 // Of the passive end the listener has seen it already.
                 let is_right = !self.own.connects_to(&self.peer) || private_data == hello(&self.own, &self.peer);
-                if !is_right {
+                if is_right {
+                    shared.unreached.forget(self.peer.address().ip());
+                } else {
                     tracing::warn!(peer = %self.peer.address(), qpn = %self.qpn, "another queue pair answered in the peer's place");
                     self.fail(Errno::PROTO, dev, shared);
                 }
@@ -332,11 +336,19 @@ impl Link {
     /// Fires what is due.
     pub(crate) fn handle_timeout(&mut self, dev: &mut Device, shared: &mut Shared<'_>) {
         if self.establish_by.is_some_and(|by| by <= shared.now) {
-            return self.fail(Errno::TIMEDOUT, dev, shared);
+            return self.fail_to_connect(Errno::TIMEDOUT, dev, shared);
         }
         self.qp.handle_timeout(dev, shared.now);
         self.may_send = true;
         self.settle(dev, shared);
+    }
+
+    /// No connection came up: another wire may lead there.
+    fn fail_to_connect(&mut self, error: Errno, dev: &mut Device, shared: &mut Shared<'_>) {
+        let peer = self.peer.address();
+        tracing::debug!(%peer, qpn = %self.qpn, %error, "a TCP connection did not come up");
+        shared.unreached.note(shared.now, peer.ip());
+        self.fail(error, dev, shared);
     }
 
     /// The connection is broken: the queue pair goes to error.

@@ -8,11 +8,12 @@ mod endpoint;
 mod link;
 mod socket;
 mod strangers;
+mod unreached;
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use iwarp::mpa::{FrameKind, Parsed, Startup};
@@ -27,6 +28,7 @@ use verbs::{AcceptAttr, Counters, QpState, Qpn, Time};
 use crate::OpenError;
 use link::Link;
 use strangers::Strangers;
+use unreached::Unreached;
 
 use endpoint::{TOKEN_BYTES, Token};
 
@@ -133,6 +135,7 @@ pub(crate) struct TcpWire {
     /// Links with something to send.
     sending: VecDeque<Qpn>,
     strangers: Strangers,
+    unreached: Unreached,
     /// No deadline is before it.
     due: Option<Time>,
     overflows_seen: u64,
@@ -161,6 +164,7 @@ macro_rules! shared {
             scatter: &mut $self.scatter,
             buffer: &mut $self.buffer,
             counters: &mut $self.counters,
+            unreached: &mut $self.unreached,
             now: $now,
         }
     };
@@ -191,6 +195,7 @@ impl TcpWire {
             links: HashMap::default(),
             sending: VecDeque::new(),
             strangers: Strangers::default(),
+            unreached: Unreached::default(),
             due: None,
             overflows_seen: 0,
             gather: Gather::new(GATHER_PIECES, GATHER_BYTES),
@@ -225,6 +230,11 @@ impl TcpWire {
     }
 
     // ---- from offer to link
+
+    /// Whether connections to a host did not come up lately.
+    pub(crate) fn is_unreached(&self, now: Time, host: IpAddr) -> bool {
+        self.unreached.has(now, host)
+    }
 
     /// A token for the endpoint of a queue pair.
     pub(crate) fn offer(&mut self, qpn: Qpn) -> Token {

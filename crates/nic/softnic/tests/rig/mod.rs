@@ -1,6 +1,7 @@
 //! Two software NICs on loopback addresses, connected queue pairs, and bounded waits.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use softnic::{SoftNic, SoftNicConfig};
@@ -89,7 +90,13 @@ impl End {
 
     /// What the peer needs to know of the QP, which goes to Init.
     pub(crate) fn offer(&mut self) -> Endpoint {
-        let attr = OfferAttr { access: Access::all(), mtu_max: PathMtu::Mtu4096, entropy: 7, wire: WirePolicy::Auto };
+        self.offer_to(None)
+    }
+
+    /// The same for a peer at that address.
+    pub(crate) fn offer_to(&mut self, peer: Option<IpAddr>) -> Endpoint {
+        let (access, mtu_max) = (Access::all(), PathMtu::Mtu4096);
+        let attr = OfferAttr { access, mtu_max, entropy: 7, wire: WirePolicy::Auto, peer };
         self.nic.offer(self.qpn, &attr).unwrap()
     }
 

@@ -124,6 +124,7 @@ impl Engine {
             mtu_max: lane.offer_mtu(self.device.mtu),
             entropy: self.rng.random(),
             wire: self.config.wire_to(peer),
+            peer: Some(peer),
         };
         match nic.offer(qpn, &attr) {
             Ok(endpoint) => Ok((qpn, endpoint)),

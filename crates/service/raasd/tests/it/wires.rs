@@ -27,7 +27,7 @@ fn wire_of(host: &Host) -> (Option<String>, Option<String>) {
 fn the_configurations_of_both_hosts_choose() {
     bounded(|| {
         let table = [
-            (WirePolicy::Auto, WirePolicy::Auto, "roce"),
+            (WirePolicy::Auto, WirePolicy::Auto, "iwarp"),
             (TCP, WirePolicy::Auto, "iwarp"),
             (WirePolicy::Auto, TCP, "iwarp"),
             (ROCE, WirePolicy::Auto, "roce"),

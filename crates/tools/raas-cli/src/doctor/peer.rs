@@ -3,7 +3,8 @@
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use control::Reason;
+use control::{LaneRow, Reason};
+use verbs::{Wire, WirePolicy};
 
 use super::daemon::Serving;
 use super::finding::{Code, Findings};
@@ -11,6 +12,8 @@ use super::{is_own, path_mtu};
 use crate::route::{self, Route};
 use transport::Raas;
 
+/// What `raas stat` calls a lane over TCP.
+const IWARP: &str = Wire::Iwarp.name();
 /// How long a TCP connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -22,9 +25,10 @@ pub(super) fn look(peer: IpAddr, serving: &Serving, raas: Option<&Raas>, finding
     } else {
         let open = link(peer, serving, findings);
         // Without the port there is no lane; the reason stands above already.
-        let lane_mtu = raas.filter(|_| open).and_then(|raas| lane(peer, raas, findings));
+        let lane = raas.filter(|_| open).and_then(|raas| lane(peer, raas, findings));
         if serving.is_software() {
-            udp(peer, serving, lane_mtu, findings);
+            tcp(peer, serving, lane.as_deref(), findings);
+            udp(peer, serving, lane.as_deref(), findings);
         }
     }
     findings.about(None);
@@ -47,8 +51,8 @@ fn link(peer: IpAddr, serving: &Serving, findings: &mut Findings) -> bool {
     }
 }
 
-/// The lane, tried by the daemon. Its path MTU, if it is up.
-fn lane(peer: IpAddr, raas: &Raas, findings: &mut Findings) -> Option<u32> {
+/// The lane, tried by the daemon, if it is up.
+fn lane(peer: IpAddr, raas: &Raas, findings: &mut Findings) -> Option<Box<LaneRow>> {
     match route::probe(raas, peer) {
         Ok(Route::SameHost) => {
             findings.ok("peer-lane", "same-host", "connections go through shared memory");
@@ -56,10 +60,12 @@ fn lane(peer: IpAddr, raas: &Raas, findings: &mut Findings) -> Option<u32> {
         }
         Ok(Route::Lane { lane, round_trip }) => {
             let us = round_trip.as_secs_f64() * 1e6;
-            let mtu = lane.map(|lane| lane.mtu_bytes);
-            let packets = mtu.map(|mtu| format!(", packets of {mtu} bytes")).unwrap_or_default();
-            findings.ok("peer-lane", us.round(), format!("its daemon answers over the lane after {us:.0} us{packets}"));
-            mtu
+            let on = lane.as_ref().map_or_else(String::new, |lane| match lane.wire.as_deref() {
+                Some(IWARP) => ", over TCP".to_owned(),
+                _ => format!(", packets of {} bytes", lane.mtu_bytes),
+            });
+            findings.ok("peer-lane", us.round(), format!("its daemon answers over the lane after {us:.0} us{on}"));
+            lane
         }
         Ok(Route::None(reason)) => {
             let code = match reason {
@@ -87,15 +93,38 @@ fn fix(reason: Reason) -> &'static str {
         Reason::PeerUnreachable => "start `raas daemon` there, and let its peer_port pass",
         Reason::PeerBusy => "try again; look into the log of the daemon there",
         Reason::BadAddress => "use the address that the peer's daemon was started with (--listen), see `[[peer]]`",
-        Reason::LaneFailed | Reason::TimedOut => "let UDP 4791 pass in both directions; `raas stat` counts drops",
+        Reason::LaneFailed | Reason::TimedOut => "let UDP and TCP 4791 pass in both directions; `raas stat` counts drops",
         Reason::LocalLimit | Reason::PeerLimit => "raise the limit, docs/configuration.md",
         _ => "docs/reasons.md explains it; look into the logs of both daemons",
     }
 }
 
+/// The port of the wire over TCP, where the configuration allows that wire.
+fn tcp(peer: IpAddr, serving: &Serving, lane: Option<&LaneRow>, findings: &mut Findings) {
+    let (port, policy) = (serving.config.udp_port, serving.config.wire_to(peer));
+    if !policy.allows(Wire::Iwarp) {
+        return;
+    }
+    if lane.is_some_and(|lane| lane.wire.as_deref() == Some(IWARP)) {
+        return findings.ok("peer-tcp", port, format!("TCP {port} carries the lane"));
+    }
+    match TcpStream::connect_timeout(&SocketAddr::new(peer, port), CONNECT_TIMEOUT) {
+        Ok(_) => findings.ok("peer-tcp", port, format!("TCP {port} is open")),
+        // Another device, or RoCEv2 by configuration: the lane is up, and nothing is wrong.
+        Err(e) if lane.is_some() && policy == WirePolicy::Auto => {
+            findings.ok("peer-tcp", port, format!("TCP {port}: {e}; the lane is on RoCEv2, which costs more processor time"));
+        }
+        Err(e) => {
+            let fix = format!("let TCP {port} pass in both directions, or set wire = \"roce\" on both hosts");
+            findings.fail("peer-tcp", Code::NoDaemon, port, format!("TCP {port}: {e}"), &fix);
+        }
+    }
+}
+
 /// The RoCEv2 port and the path's MTU.
-fn udp(peer: IpAddr, serving: &Serving, lane_mtu: Option<u32>, findings: &mut Findings) {
+fn udp(peer: IpAddr, serving: &Serving, lane: Option<&LaneRow>, findings: &mut Findings) {
     let port = serving.config.udp_port;
+    let lane_mtu = lane.map(|lane| lane.mtu_bytes);
     let path = match path_mtu::probe(serving.listen, SocketAddr::new(peer, port)) {
         Ok(path) => path,
         Err(e) => {
@@ -108,6 +137,9 @@ fn udp(peer: IpAddr, serving: &Serving, lane_mtu: Option<u32>, findings: &mut Fi
         (true, None) => {
             let fix = "see whether the daemon there uses the software NIC and this udp_port";
             findings.fail("peer-udp", Code::NoDaemon, port, format!("UDP {port} is closed there"), fix);
+        }
+        (_, Some(_)) if lane.is_some_and(|lane| lane.wire.as_deref() == Some(IWARP)) => {
+            findings.ok("peer-udp", port, format!("UDP {port} is open or silent; only datagrams would use it"));
         }
         (_, Some(_)) => findings.ok("peer-udp", port, format!("UDP {port} carries the lane")),
         (false, None) => findings.ok("peer-udp", port, format!("UDP {port} is open or silent; no lane proves it")),
