@@ -66,7 +66,8 @@ impl Gather {
         self.bytes == 0
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Forgets the pieces, whose memory stays mapped as long as they are listed.
+    pub fn clear(&mut self) {
         self.own.clear();
         self.pieces.clear();
         self.bytes = 0;
@@ -125,7 +126,8 @@ impl Scatter {
         self.pieces.is_empty() && self.buffer_bytes == 0
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Forgets the pieces, whose memory stays mapped as long as they are listed.
+    pub fn clear(&mut self) {
         self.pieces.clear();
         self.buffer_bytes = 0;
     }

@@ -1,5 +1,6 @@
 //! Provider 1: a software RNIC. RoCEv2 ([`roce`]) over plain unprivileged UDP sockets, with segmentation offload on
-//! both sides where the kernel has it; on any Linux machine, with no RDMA hardware, kernel module or root.
+//! both sides where the kernel has it, and iWARP ([`iwarp`]) over TCP sockets; on any Linux machine, with no RDMA
+//! hardware, kernel module or root.
 //!
 //! ```no_run
 //! use softnic::{SoftNic, SoftNicConfig};
@@ -35,6 +36,11 @@ mod shared;
 mod socket;
 mod sys;
 mod tcp;
+
+pub mod wires {
+    //! Endpoints that list wires, and the rule by which two ends choose one; no I/O. The simulator's hosts stand on it.
+    pub use crate::tcp::endpoint::*;
+}
 
 pub use config::{Gso, PCAP_BYTES_DEFAULT, Progress, RCVBUF_BYTES_DEFAULT, SoftNicConfig};
 pub use device::SoftNicDevice;

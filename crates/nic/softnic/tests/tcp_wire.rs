@@ -147,6 +147,34 @@ fn megabytes_cross_each_other() {
     }
 }
 
+/// Lists of places for the kernel keep no memory mapped that nobody has registered any more.
+#[test]
+fn memory_that_is_deregistered_is_unmapped() {
+    let (mut a, mut b) = pair(tcp(), tcp());
+    let bytes = 1 << 20;
+    let made = ["softnic-unmapped-a", "softnic-unmapped-b"].map(|name| {
+        let segment = shm::Segment::create(name, bytes, shm::Sharing::PeerReadOnly).unwrap();
+        segment.allocate(bytes).unwrap();
+        segment.into_region()
+    });
+    let [of_a, of_b] = made;
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let source = a.nic.reg_mr(&of_a, 0, bytes, access).unwrap();
+    let target = b.nic.reg_mr(&of_b, 0, bytes, access).unwrap();
+    b.post_recv(1, 0, 0);
+    let sges = [Sge { addr: 0, len: 900_000, lkey: source.lkey }];
+    let op = SendOp::WriteImm(RemoteAddr { addr: 0, rkey: target.rkey }, 1);
+    let wr = SendWr { wr_id: 1, op, payload: Payload::Sges(&sges), flags: SendFlags::SIGNALED, dest: None };
+    a.nic.post_send(a.qpn, &[wr]).unwrap();
+    run(&mut a, &mut b, 1, 1);
+    a.nic.dereg_mr(source.id).unwrap();
+    b.nic.dereg_mr(target.id).unwrap();
+    drop((of_a, of_b));
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let left: Vec<&str> = maps.lines().filter(|line| line.contains("softnic-unmapped")).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
 #[test]
 fn a_peer_that_goes_breaks_the_queue_pair() {
     let (mut a, mut b) = pair(tcp(), tcp());

@@ -13,7 +13,7 @@ use verbs::{
 };
 
 use super::Port;
-use crate::tcp::{Choice, FPDU_BYTES, TcpPart, TcpWire, Wires, choose};
+use crate::tcp::{Choice, FPDU_BYTES, TcpPart, Wires, choose};
 
 /// Posts one by one and says where it stopped.
 fn post_each<W>(wrs: &[W], mut post: impl FnMut(&W) -> Result<(), VerbsError>) -> Result<(), PostError> {
@@ -115,7 +115,7 @@ impl Port {
         let Self { nic, tcp, .. } = self;
         let tcp = tcp.as_mut().filter(|_| own.qpn == qpn).ok_or(missing)?;
         let lent = nic.lend_qp(qpn)?;
-        let made = TcpWire::attr(&own, &peer, &lent, max_msg_bytes);
+        let made = own.qp_attr(&peer, &lent, max_msg_bytes);
         let dev = nic.device_mut();
         tcp.connect(now, dev, Qp::new(made, lent.receives), (own, peer), attr);
         nic.settle_overflows();

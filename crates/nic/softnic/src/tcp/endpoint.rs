@@ -1,10 +1,11 @@
 //! Endpoints that list wires, and the rule by which two ends choose one. The bytes are in docs/wire.md, "Endpoints".
 //!
-//! Owns the part about TCP and the rule, which must give both ends the same answer. Parsing never panics: the bytes are
+//! No I/O. Owns the part about TCP and the rule, which must give both ends the same answer. Parsing never panics: the bytes are
 //! a peer's.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use iwarp::{Extensions, QpAttr};
 use verbs::{Endpoint, Gid, PathMtu, Psn, Qpn, RoceEndpoint, VerbsError, Wire, WirePolicy};
 
 /// First byte of an endpoint, or of its part, that is a stream over TCP.
@@ -12,7 +13,12 @@ const KIND_TCP: u8 = 3;
 /// Bytes of the part behind its kind (and, behind a RoCEv2 endpoint, its length).
 const PART_BYTES: usize = 44;
 /// Bytes by which the two ends of a connection know each other.
-pub(crate) const TOKEN_BYTES: usize = 16;
+pub const TOKEN_BYTES: usize = 16;
+
+/// Bytes of private data: number and token of the end that is meant, and of the one that speaks.
+pub const HELLO_BYTES: usize = 2 * (4 + TOKEN_BYTES);
+/// Longest MULPDU: what an FPDU's length field can say.
+pub const FPDU_BYTES: u16 = u16::MAX;
 
 /// The device would rather have the connection over TCP.
 const FLAG_PREFERRED: u8 = 1;
@@ -28,7 +34,7 @@ const FPDU_MIN: u16 = 128;
 
 /// Proof that a TCP connection belongs to a queue pair: it went to the peer over the channel of the consumers.
 #[derive(Clone, Copy, Eq)]
-pub(crate) struct Token(pub(crate) [u8; TOKEN_BYTES]);
+pub struct Token(pub [u8; TOKEN_BYTES]);
 
 impl PartialEq for Token {
     /// In the same time wherever they differ.
@@ -45,26 +51,29 @@ impl std::fmt::Debug for Token {
 
 /// What an endpoint says of TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TcpPart {
-    pub(crate) qpn: Qpn,
-    pub(crate) gid: Gid,
+pub struct TcpPart {
+    /// Number of the queue pair.
+    pub qpn: Qpn,
+    /// Address of the port.
+    pub gid: Gid,
     /// Of the listener.
-    pub(crate) port: u16,
+    pub port: u16,
     /// What the peer has to show.
-    pub(crate) token: Token,
+    pub token: Token,
     /// The device would rather have TCP.
-    pub(crate) is_preferred: bool,
-    pub(crate) wants_crc: bool,
+    pub is_preferred: bool,
+    /// An FPDU has a CRC.
+    pub wants_crc: bool,
     /// RFC 7306 is spoken.
-    pub(crate) is_extended: bool,
+    pub is_extended: bool,
     /// Zero-length READs are answered beyond what `max_rd_atomic` says.
-    pub(crate) confirms: bool,
+    pub confirms: bool,
     /// Longest MULPDU that the device takes.
-    pub(crate) fpdu_bytes: u16,
+    pub fpdu_bytes: u16,
     /// READs and atomics that it executes at a time.
-    pub(crate) max_rd_atomic: u8,
+    pub max_rd_atomic: u8,
     /// Largest path MTU, for datagrams beside the connection.
-    pub(crate) mtu: PathMtu,
+    pub mtu: PathMtu,
 }
 
 impl TcpPart {
@@ -130,27 +139,54 @@ impl TcpPart {
         })
     }
 
+    /// The private data by which an end of a connection says whom it means and who it is.
+    pub fn hello_to(&self, peer: &Self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        for (half, part) in bytes.chunks_exact_mut(HELLO_BYTES / 2).zip([peer, self]) {
+            half[..4].copy_from_slice(&part.qpn.0.to_be_bytes());
+            half[4..].copy_from_slice(&part.token.0);
+        }
+        bytes
+    }
+
+    /// What the machine of a queue pair is made of that the RoCEv2 machine lent.
+    pub fn qp_attr(&self, peer: &Self, lent: &roce::LentQp, max_msg_bytes: u32) -> QpAttr {
+        QpAttr {
+            qpn: self.qpn,
+            init: lent.init.clone(),
+            access: lent.access,
+            max_msg_bytes,
+            ird: self.max_rd_atomic.into(),
+            ord: self.max_rd_atomic.min(peer.max_rd_atomic).into(),
+            wants_crc: self.wants_crc || peer.wants_crc,
+            extensions: if self.is_extended && peer.is_extended { Extensions::all() } else { Extensions::empty() },
+            confirms: self.confirms && peer.confirms,
+        }
+    }
+
     /// Where the listener is.
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         SocketAddr::new(self.gid.ip(), self.port)
     }
 
     /// Whether this end connects and the other one listens: the one with the smaller address and QP number.
-    pub(crate) fn connects_to(&self, peer: &Self) -> bool {
+    pub fn connects_to(&self, peer: &Self) -> bool {
         (self.gid.0, self.port, self.qpn) < (peer.gid.0, peer.port, peer.qpn)
     }
 }
 
 /// The wires of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wires {
-    pub(crate) roce: Option<RoceEndpoint>,
-    pub(crate) tcp: Option<TcpPart>,
+pub struct Wires {
+    /// RoCEv2, if it may be used.
+    pub roce: Option<RoceEndpoint>,
+    /// TCP, if it may be used.
+    pub tcp: Option<TcpPart>,
 }
 
 impl Wires {
     /// What a policy leaves of them.
-    pub(crate) fn allowed(self, policy: WirePolicy) -> Self {
+    pub fn allowed(self, policy: WirePolicy) -> Self {
         Self {
             roce: self.roce.filter(|_| policy.allows(Wire::Roce)),
             tcp: self.tcp.filter(|_| policy.allows(Wire::Iwarp)),
@@ -158,7 +194,7 @@ impl Wires {
     }
 
     /// As the peer is told; `None` if there is no wire.
-    pub(crate) fn to_endpoint(self) -> Option<Result<Endpoint, VerbsError>> {
+    pub fn to_endpoint(self) -> Option<Result<Endpoint, VerbsError>> {
         match (self.roce, self.tcp) {
             (Some(roce), Some(tcp)) => Some(roce.to_endpoint_with(&[(KIND_TCP, &tcp.to_bytes())])),
             (Some(roce), None) => Some(Ok(roce.to_endpoint())),
@@ -168,7 +204,7 @@ impl Wires {
     }
 
     /// What a peer's bytes say, if they can be so.
-    pub(crate) fn parse(endpoint: &Endpoint) -> Result<Self, VerbsError> {
+    pub fn parse(endpoint: &Endpoint) -> Result<Self, VerbsError> {
         if let Some((&KIND_TCP, part)) = endpoint.as_bytes().split_first() {
             return Ok(Self { roce: None, tcp: Some(TcpPart::parse(part)?) });
         }
@@ -186,14 +222,16 @@ impl Wires {
 
 /// What carries a connection between two ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Choice {
+pub enum Choice {
+    /// RoCEv2: this end and the peer's.
     Roce(RoceEndpoint, RoceEndpoint),
+    /// TCP: this end and the peer's.
     Tcp(TcpPart, TcpPart),
 }
 
 /// The wire that both ends choose, each by itself, and why: TCP if both prefer it, else RoCEv2 if both have it, else
 /// what both have.
-pub(crate) fn choose(own: &Wires, peer: &Wires) -> Result<(Choice, &'static str), VerbsError> {
+pub fn choose(own: &Wires, peer: &Wires) -> Result<(Choice, &'static str), VerbsError> {
     let roce = own.roce.zip(peer.roce).map(|(own, peer)| Choice::Roce(own, peer));
     let tcp = own.tcp.zip(peer.tcp);
     let preferred = tcp.map_or([false; 2], |(own, peer)| [own.is_preferred, peer.is_preferred]);

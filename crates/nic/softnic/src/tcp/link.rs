@@ -13,7 +13,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use verbs::{Qpn, Time};
 
-use super::endpoint::{TOKEN_BYTES, TcpPart};
+use super::endpoint::TcpPart;
 use super::unreached::Unreached;
 use super::{TcpCounters, socket};
 use crate::sys::pieces::{self, Piece};
@@ -22,8 +22,6 @@ use crate::sys::pieces::{self, Piece};
 const CALLS_PER_ROUND: usize = 16;
 /// Longest time from the choice of the wire to the end of MPA's startup, however patient the connection is later.
 const ESTABLISH_MIN: Duration = Duration::from_secs(5);
-/// Bytes of private data: number and token of the end that is meant, and of the one that speaks.
-pub(crate) const HELLO_BYTES: usize = 2 * (4 + TOKEN_BYTES);
 
 /// Where the connection is.
 #[derive(Debug)]
@@ -74,16 +72,6 @@ pub(crate) struct Shared<'a> {
     pub(crate) now: Time,
 }
 
-/// The private data by which an end says whom it means and who it is.
-pub(crate) fn hello(to: &TcpPart, from: &TcpPart) -> [u8; HELLO_BYTES] {
-    let mut bytes = [0; HELLO_BYTES];
-    for (half, part) in bytes.chunks_exact_mut(HELLO_BYTES / 2).zip([to, from]) {
-        half[..4].copy_from_slice(&part.qpn.0.to_be_bytes());
-        half[4..].copy_from_slice(&part.token.0);
-    }
-    bytes
-}
-
 impl Link {
     /// A link that begins to connect, or waits for the peer to.
     pub(crate) fn new(
@@ -131,7 +119,7 @@ impl Link {
 
     /// Whether a request that was shown at the listener is the peer's.
     pub(crate) fn is_meant_by(&self, private_data: &[u8]) -> bool {
-        *private_data == hello(&self.own, &self.peer)
+        *private_data == self.peer.hello_to(&self.own)
     }
 
     /// The peer's connection, which began with this request.
@@ -147,7 +135,7 @@ impl Link {
             return self.fail(error, dev, shared);
         }
         shared.counters.tcp_accepts += 1;
-        if let Err(error) = self.qp.accept(request, &hello(&self.peer, &self.own)) {
+        if let Err(error) = self.qp.accept(request, &self.own.hello_to(&self.peer)) {
             tracing::warn!(peer = %self.peer.address(), qpn = %self.qpn, %error, "the peer's MPA request cannot be taken");
             return self.fail(Errno::PROTO, dev, shared);
         }
@@ -164,7 +152,7 @@ impl Link {
                 Some(Ok(())) => {
                     let Stage::Connecting(fd) = std::mem::replace(&mut self.stage, Stage::Over) else { return };
                     self.stage = Stage::Open(fd);
-                    if self.qp.connect(&hello(&self.peer, &self.own)).is_err() {
+                    if self.qp.connect(&self.own.hello_to(&self.peer)).is_err() {
                         return self.fail(Errno::PROTO, dev, shared);
                     }
                 }
@@ -224,6 +212,7 @@ impl Link {
                 },
             }
         }
+        shared.scatter.clear();
         any
     }
 
@@ -267,6 +256,7 @@ impl Link {
                 },
             }
         }
+        shared.gather.clear();
         self.settle(dev, shared);
         any
     }
@@ -299,7 +289,7 @@ impl Link {
             QpEvent::Established { private_data, .. } => {
                 self.establish_by = None;
                 // Of the passive end the listener has seen it already.
-                let is_right = !self.own.connects_to(&self.peer) || private_data == hello(&self.own, &self.peer);
+                let is_right = !self.own.connects_to(&self.peer) || private_data == self.peer.hello_to(&self.own);
                 if is_right {
                     shared.unreached.forget(self.peer.address().ip());
                 } else {

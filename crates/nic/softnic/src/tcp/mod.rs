@@ -4,7 +4,7 @@
 //! Bytes of strangers reach a queue pair only after they have shown its token; until then they cost a place in
 //! [`strangers`], which is bounded.
 
-mod endpoint;
+pub(crate) mod endpoint;
 mod link;
 mod socket;
 mod strangers;
@@ -17,7 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use iwarp::mpa::{FrameKind, Parsed, Startup};
-use iwarp::{Extensions, Gather, Qp, QpAttr, Scatter, WireCounters};
+use iwarp::{Gather, Qp, Scatter, WireCounters};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rnic::{Device, NumberHasher};
@@ -30,9 +30,9 @@ use link::Link;
 use strangers::Strangers;
 use unreached::Unreached;
 
-use endpoint::{TOKEN_BYTES, Token};
+use endpoint::{HELLO_BYTES, TOKEN_BYTES, Token};
 
-pub(crate) use endpoint::{Choice, TcpPart, Wires, choose};
+pub(crate) use endpoint::{Choice, FPDU_BYTES, TcpPart, Wires, choose};
 pub(crate) use socket::silence_max;
 
 /// Connections taken from the listener in one round of progress.
@@ -44,8 +44,6 @@ const REQUEST_BYTES_MAX: usize = 256;
 /// Pieces and bytes of one gathered send; one frame more may be in it.
 const GATHER_PIECES: usize = 40;
 const GATHER_BYTES: u64 = 1 << 20;
-/// Longest MULPDU: what an FPDU's length field can say.
-pub(crate) const FPDU_BYTES: u16 = u16::MAX;
 
 /// What the epoll set tells apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -275,21 +273,6 @@ impl TcpWire {
         self.after_event(own.qpn);
     }
 
-    /// What the machine of a queue pair is made of.
-    pub(crate) fn attr(own: &TcpPart, peer: &TcpPart, lent: &roce::LentQp, max_msg_bytes: u32) -> QpAttr {
-        QpAttr {
-            qpn: own.qpn,
-            init: lent.init.clone(),
-            access: lent.access,
-            max_msg_bytes,
-            ird: own.max_rd_atomic.into(),
-            ord: own.max_rd_atomic.min(peer.max_rd_atomic).into(),
-            wants_crc: own.wants_crc || peer.wants_crc,
-            extensions: if own.is_extended && peer.is_extended { Extensions::all() } else { Extensions::empty() },
-            confirms: own.confirms && peer.confirms,
-        }
-    }
-
     /// Takes a queue pair off the wire. What it sent last still goes to the peer.
     pub(crate) fn remove(&mut self, qpn: Qpn, dev: &mut Device, now: Time) {
         self.offers.remove(&qpn);
@@ -476,7 +459,7 @@ impl TcpWire {
         let hello = request.private_data.as_slice();
         let (number, rest) = hello.split_first_chunk::<4>()?;
         let qpn = Qpn(u32::from_be_bytes(*number));
-        if hello.len() != link::HELLO_BYTES {
+        if hello.len() != HELLO_BYTES {
             return None;
         }
         if let Some(link) = self.links.get(&qpn) {

@@ -235,11 +235,20 @@ pub fn on_wire(daemon: &mut Command) {
 
 impl Daemon {
     pub fn start(cluster: &Cluster, key: &Path, ip: IpAddr) -> Self {
+        Self::start_with(cluster, key, ip, on_wire)
+    }
+
+    /// As [`Self::start`], whatever the environment says of the wire.
+    pub fn start_over(cluster: &Cluster, ip: IpAddr, wire: &str) -> Self {
+        Self::start_with(cluster, &cluster.key(), ip, |daemon| _ = daemon.args(["--wire", wire]))
+    }
+
+    fn start_with(cluster: &Cluster, key: &Path, ip: IpAddr, further: impl FnOnce(&mut Command)) -> Self {
         let socket = cluster.dir.path().join(format!("{ip}.sock"));
         let mut command = raas();
         command.args(["daemon", "--listen", &ip.to_string(), "--until-stdin-closes"]);
         command.arg("--socket").arg(&socket).arg("--key-file").arg(key).stdin(Stdio::piped());
-        on_wire(&mut command);
+        further(&mut command);
         let mut process = Running::start(&mut command);
         process.wait_for(&format!("ready socket={}", socket.display()));
         Self { ip, socket, process }
