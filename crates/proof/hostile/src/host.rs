@@ -55,13 +55,7 @@ impl Host {
     }
 
     /// As [`Self::start`], with further arguments of the command.
-    pub fn start_with(
-        raas: Program<'_>,
-        dir: &Path,
-        ip: IpAddr,
-        configuration: &str,
-        args: &[&OsStr],
-    ) -> Result<Self> {
+    pub fn start_with(raas: Program<'_>, dir: &Path, ip: IpAddr, configuration: &str, args: &[&OsStr]) -> Result<Self> {
         Self::start_by(Command::new(raas.path), raas.wire, dir, ip, configuration, args)
     }
 

@@ -71,12 +71,7 @@ impl Court {
     }
 }
 
-fn applications(
-    hosts: &[Host; 2],
-    wire: WirePolicy,
-    rng: &mut SmallRng,
-    verdict: &mut Verdict,
-) -> Result<()> {
+fn applications(hosts: &[Host; 2], wire: WirePolicy, rng: &mut SmallRng, verdict: &mut Verdict) -> Result<()> {
     let court = Court::sit(hosts)?;
     // Rings of witnesses stay with them once they were needed; so the account begins after a first round.
     warm_up(hosts, &court)?;

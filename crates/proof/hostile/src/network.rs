@@ -250,11 +250,7 @@ struct Door {
 }
 
 /// Many links at a time from several addresses. The daemon must close each, and must hold no more than the limit.
-fn links(
-    host: &Host,
-    door: Door,
-    mut attack: impl FnMut(&mut TcpStream) -> std::io::Result<()>,
-) -> Result<String> {
+fn links(host: &Host, door: Door, mut attack: impl FnMut(&mut TcpStream) -> std::io::Result<()>) -> Result<String> {
     let to = SocketAddr::new(host.ip, door.port);
     let before = Footprint::of(host.pid())?.fds;
     let (mut open, mut most) = (Vec::new(), 0);

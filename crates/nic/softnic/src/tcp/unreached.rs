@@ -46,9 +46,7 @@ impl Unreached {
 
     /// Whether another wire should be used for now.
     pub(super) fn has(&self, now: Time, host: IpAddr) -> bool {
-        self.hosts
-            .iter()
-            .any(|f| f.host == host && f.count >= FAILURES && now.saturating_since(f.last) < AVOIDED_FOR)
+        self.hosts.iter().any(|f| f.host == host && f.count >= FAILURES && now.saturating_since(f.last) < AVOIDED_FOR)
     }
 
     fn take(&mut self, host: IpAddr) -> Option<Failed> {

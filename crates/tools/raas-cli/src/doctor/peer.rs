@@ -93,7 +93,9 @@ fn fix(reason: Reason) -> &'static str {
         Reason::PeerUnreachable => "start `raas daemon` there, and let its peer_port pass",
         Reason::PeerBusy => "try again; look into the log of the daemon there",
         Reason::BadAddress => "use the address that the peer's daemon was started with (--listen), see `[[peer]]`",
-        Reason::LaneFailed | Reason::TimedOut => "let UDP and TCP 4791 pass in both directions; `raas stat` counts drops",
+        Reason::LaneFailed | Reason::TimedOut => {
+            "let UDP and TCP 4791 pass in both directions; `raas stat` counts drops"
+        }
         Reason::LocalLimit | Reason::PeerLimit => "raise the limit, docs/configuration.md",
         _ => "docs/reasons.md explains it; look into the logs of both daemons",
     }
@@ -112,7 +114,11 @@ fn tcp(peer: IpAddr, serving: &Serving, lane: Option<&LaneRow>, findings: &mut F
         Ok(_) => findings.ok("peer-tcp", port, format!("TCP {port} is open")),
         // Another device, or RoCEv2 by configuration: the lane is up, and nothing is wrong.
         Err(e) if lane.is_some() && policy == WirePolicy::Auto => {
-            findings.ok("peer-tcp", port, format!("TCP {port}: {e}; the lane is on RoCEv2, which costs more processor time"));
+            findings.ok(
+                "peer-tcp",
+                port,
+                format!("TCP {port}: {e}; the lane is on RoCEv2, which costs more processor time"),
+            );
         }
         Err(e) => {
             let fix = format!("let TCP {port} pass in both directions, or set wire = \"roce\" on both hosts");
