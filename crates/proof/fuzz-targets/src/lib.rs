@@ -32,6 +32,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "peer_message", run: parsers::peer_message },
     Target { name: "configuration", run: parsers::configuration },
     Target { name: "nic", run: nic::nic },
+    Target { name: "nic_unreliable", run: nic::nic_unreliable },
     Target { name: "mpa_startup", run: iwarp_stream::mpa_startup },
     Target { name: "iwarp_stream", run: iwarp_stream::iwarp_stream },
 ];

@@ -1,5 +1,5 @@
-//! What an RC responder must do with the requests of its peer, in the words of the specification (IBTA 9.7.4, 9.7.5,
-//! 9.9.3) and with nothing shared with the NIC's own code.
+//! What a responder must do with the requests of its peer, in the words of the specification (RC: IBTA 9.7.4, 9.7.5,
+//! 9.9.3; UC: 9.8.2.2) and with nothing shared with the NIC's own code.
 //!
 //! Owns memory, expected PSN and receives as they must be. It must never look at the NIC.
 
@@ -43,6 +43,8 @@ pub(crate) enum Outcome {
     Duplicate,
     /// A packet before it is missing.
     Early,
+    /// UC: it has no effect, and the message that it is of will not arrive.
+    Dropped,
     /// The QP has ended.
     Ignored,
 }
@@ -71,18 +73,22 @@ pub(crate) struct Model {
     pub(crate) receives: VecDeque<u64>,
     pub(crate) received: VecDeque<Received>,
     pub(crate) ended: bool,
+    pub(crate) is_unreliable: bool,
     message: Message,
 }
 
 impl Model {
-    pub(crate) fn new(epsn: u32, memory: Vec<u8>) -> Self {
+    pub(crate) fn new(epsn: u32, memory: Vec<u8>, is_unreliable: bool) -> Self {
         let (receives, received) = (VecDeque::new(), VecDeque::new());
-        Self { epsn, memory, receives, received, ended: false, message: Message::None }
+        Self { epsn, memory, receives, received, ended: false, is_unreliable, message: Message::None }
     }
 
     pub(crate) fn handle(&mut self, psn: u32, asked: &Asked) -> Outcome {
         if self.ended {
             return Outcome::Ignored;
+        }
+        if self.is_unreliable {
+            return self.handle_unreliable(psn, asked);
         }
         let ahead = psn.wrapping_sub(self.epsn) % PSN_MODULUS;
         if ahead >= PSN_MODULUS / 2 {
@@ -98,6 +104,39 @@ impl Model {
             _ => {}
         }
         outcome
+    }
+
+    /// A first or only packet begins a message, whatever its PSN; another one must follow the packet before it. A message
+    /// that is dropped gives the receive that it took to the next one.
+    fn handle_unreliable(&mut self, psn: u32, asked: &Asked) -> Outcome {
+        let starts = match asked {
+            Asked::Send { start, .. } => *start,
+            Asked::Write { place, .. } => place.is_some(),
+            Asked::Read(_) | Asked::Atomic { .. } => unreachable!("the service has no such request"),
+        };
+        if starts {
+            self.drop_message();
+            self.epsn = psn;
+        } else if matches!(self.message, Message::None) || psn != self.epsn {
+            self.drop_message();
+            return Outcome::Dropped;
+        }
+        match self.execute(asked).0 {
+            Outcome::Executed(bytes) => {
+                self.epsn = (self.epsn + 1) % PSN_MODULUS;
+                Outcome::Executed(bytes)
+            }
+            _ => {
+                self.drop_message();
+                Outcome::Dropped
+            }
+        }
+    }
+
+    fn drop_message(&mut self) {
+        if let Message::Send { wr_id, .. } = std::mem::replace(&mut self.message, Message::None) {
+            self.receives.push_front(wr_id);
+        }
     }
 
     /// The outcome, and PSNs that the request takes.

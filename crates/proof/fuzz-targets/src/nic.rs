@@ -29,10 +29,19 @@ const PAGE: usize = 4096;
 /// Sends of one drain: a READ of all granted memory and some.
 const TRANSMITS_MAX: usize = 256;
 
-/// The target.
+/// The target with a reliable connection.
 pub(crate) fn nic(bytes: &[u8]) {
+    run(bytes, QpType::Rc);
+}
+
+/// The target with an unreliable connection, which answers nothing.
+pub(crate) fn nic_unreliable(bytes: &[u8]) {
+    run(bytes, QpType::Uc);
+}
+
+fn run(bytes: &[u8], qp_type: QpType) {
     let mut input = Input::new(bytes);
-    let mut bench = Bench::new(input.byte());
+    let mut bench = Bench::new(input.byte(), qp_type);
     for _ in 0..STEPS_MAX {
         if input.is_empty() {
             break;
@@ -65,7 +74,7 @@ fn address(last: u8) -> SocketAddr {
 }
 
 impl Bench {
-    fn new(choice: u8) -> Self {
+    fn new(choice: u8, qp_type: QpType) -> Self {
         let (local, peer) = (address(1), address(2));
         let config = NicConfig {
             local,
@@ -80,7 +89,7 @@ impl Bench {
         let mut nic = Nic::new(config, [choice; 32]);
         let cq = nic.create_cq(1024).expect("a CQ");
         let init = QpInit {
-            qp_type: QpType::Rc,
+            qp_type,
             send_cq: cq,
             recv_cq: cq,
             srq: None,
@@ -121,7 +130,7 @@ impl Bench {
         let granted = nic.reg_mr(&region, PAGE as u64, GRANTED as u64, Access::all()).expect("an MR");
         let receives = Region::anonymous(RECEIVES * RECEIVE_BYTES).expect("memory");
         let receive_mr = nic.reg_mr(&receives, 0, receives.len(), Access::LOCAL_WRITE).expect("an MR");
-        let model = Model::new(epsn, fence[PAGE..2 * PAGE].to_vec());
+        let model = Model::new(epsn, fence[PAGE..2 * PAGE].to_vec(), qp_type == QpType::Uc);
         Self {
             nic,
             model,
@@ -159,7 +168,16 @@ impl Bench {
     fn request(&mut self, input: &mut Input<'_>) -> Outcome {
         let (psn, asked, bytes) = self.forge(input, self.peer);
         let outcome = self.model.handle(psn, &asked);
+        let before = self.nic.counters_detail().drops();
         self.nic.handle_datagram(self.now, self.peer, &bytes, 0);
+        if self.model.is_unreliable {
+            let counted = self.nic.counters_detail().drops() - before;
+            assert_eq!(
+                counted,
+                u64::from(outcome == Outcome::Dropped),
+                "what has no effect is counted once: {outcome:?}"
+            );
+        }
         outcome
     }
 
@@ -181,7 +199,11 @@ impl Bench {
             Opcode::SendLastImm,
             Opcode::SendOnlyImm,
         ];
-        let opcode = OPCODES[usize::from(input.byte()) % OPCODES.len()];
+        let opcode = match usize::from(input.byte()) {
+            // Those that unreliable connections have: the first two, and the messages behind the requests for data.
+            choice if self.model.is_unreliable => OPCODES[[0, 1, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14][choice % 12]],
+            choice => OPCODES[choice % OPCODES.len()],
+        };
         let shape = input.byte();
         let delta = if shape & 3 == 3 { i32::from(input.byte() as i8) } else { 0 };
         let psn = self.model.epsn.wrapping_add_signed(delta) % PSN_MODULUS;
@@ -220,7 +242,7 @@ impl Bench {
             _ => (message(opcode, place, imm, payload.clone()), payload),
         };
         let bth = Bth {
-            opcode: opcode.byte(),
+            opcode: if self.model.is_unreliable { opcode.on_unreliable() } else { opcode }.byte(),
             solicited: shape & 1 != 0,
             pad: (payload.len().wrapping_neg() & 3) as u8,
             version: 0,
@@ -337,6 +359,9 @@ impl Bench {
         let aeth = roce::wire::Aeth { syndrome, msn: input.byte().into() };
         let mut bytes = Header::new(&bth).with_aeth(aeth).as_bytes().to_vec();
         bytes.extend(PseudoHeader::new(self.peer, self.local).expect("both are IPv4").icrc(&bytes, 0));
+        if self.model.is_unreliable {
+            return self.dropped(self.peer, &bytes);
+        }
         self.nic.handle_datagram(self.now, self.peer, &bytes, 0);
     }
 
@@ -398,6 +423,15 @@ impl Bench {
 
     /// `behind`: PSNs from the packet's to the expected one.
     fn judge_answer(&self, packet: &Packet<'_>, behind: u32, expected: &Outcome) {
+        if self.model.is_unreliable {
+            let service = Opcode::from_byte(packet.bth.opcode).map(Opcode::service);
+            assert_eq!(service, Ok(Some(QpType::Uc)));
+            assert!(
+                self.has_asked && matches!(packet.body, Body::Request(_)),
+                "{packet:?} of a QP that answers nothing"
+            );
+            return;
+        }
         let has_arrived = (1..PSN_MODULUS / 2).contains(&behind);
         let aeth = match packet.body {
             Body::Request(_) => return assert!(self.has_asked, "a request that nobody posted"),
