@@ -9,7 +9,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Cursor, InspectAnswer, InspectQuery, Reason};
+use crate::{
+    Cursor, InspectAnswer, InspectQuery, OpenedRegion, Reason, RegionAccess, RegionKey, RegionRefusal, RegionSpec,
+};
 
 /// What the client is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,6 +170,68 @@ pub enum Request {
         request: u64,
         /// The host.
         to: IpAddr,
+    },
+    /// Make a region. Answered by [`Reply::RegionOpened`].
+    RegionCreate {
+        /// Repeated in the answer.
+        request: u64,
+        /// What it is to be.
+        spec: RegionSpec,
+    },
+    /// Open a region of a host. Answered by [`Reply::RegionOpened`].
+    RegionOpen {
+        /// Repeated in the answer.
+        request: u64,
+        /// Its host: this one or another.
+        host: IpAddr,
+        /// Its name there.
+        name: String,
+        /// Its key.
+        key: RegionKey,
+        /// What the handle is for.
+        access: RegionAccess,
+    },
+    /// A handle is not used any more. The owner's: the region ends, unless it outlives its owner. Not answered.
+    RegionClose {
+        /// The handle.
+        open: u64,
+        /// Of the owner's: the region ends, whether it would outlive its owner or not.
+        delete: bool,
+    },
+    /// End all handles to a region of this host but its owner's. A region without an owner ends. Answered by
+    /// [`Reply::RegionRevoked`] when no access by an older handle can reach the region any more.
+    RegionRevoke {
+        /// Repeated in the answer.
+        request: u64,
+        /// Its name.
+        name: String,
+        /// Its key.
+        key: RegionKey,
+        /// The key from then on, if it changes.
+        new_key: Option<RegionKey>,
+    },
+    /// The owner has followed [`Reply::RegionMove`]: the bytes are in the new memory, and it uses no other.
+    RegionMoved {
+        /// The owner's handle.
+        open: u64,
+        /// The epoch of the new memory.
+        epoch: u64,
+    },
+    /// Bytes were written that the owner of the region is to be told of. Answered by [`Reply::RegionNotifyTaken`].
+    RegionNotify {
+        /// Repeated in the answer.
+        request: u64,
+        /// The writer's handle, to a region of this host.
+        open: u64,
+        /// What the owner gets.
+        tag: u32,
+    },
+    /// The owner has taken notifications. The daemon sends no more than [`crate::NOTIFICATIONS_UNTAKEN_MAX`] before.
+    RegionNotificationsTaken {
+        /// The owner's handle.
+        open: u64,
+        /// How many.
+        count: u32,
     },
 }
 
@@ -374,5 +438,51 @@ pub enum Reply {
         request: u64,
         /// Longest datagram in bytes, or why none can be sent there.
         result: Result<u32, Reason>,
+    },
+    /// Answer to [`Request::RegionCreate`] or [`Request::RegionOpen`]. For a region of this host with two descriptors:
+    /// its memory, and the stamp page.
+    RegionOpened {
+        /// The request.
+        request: u64,
+        /// The handle, or why there is none.
+        result: Result<OpenedRegion, RegionRefusal>,
+    },
+    /// Answer to [`Request::RegionRevoke`].
+    RegionRevoked {
+        /// The request.
+        request: u64,
+        /// The new epoch, or why nothing was revoked.
+        result: Result<u64, RegionRefusal>,
+    },
+    /// To the owner: the region moves to new memory, which comes as a descriptor. The owner copies the bytes, uses the
+    /// new memory alone, and answers with [`Request::RegionMoved`].
+    RegionMove {
+        /// The owner's handle.
+        open: u64,
+        /// The epoch of the new memory.
+        epoch: u64,
+        /// The handle holds while the region's word of the stamp page has this value.
+        stamp: u64,
+    },
+    /// A handle is over.
+    RegionEnded {
+        /// The handle.
+        open: u64,
+        /// Why.
+        why: RegionRefusal,
+    },
+    /// To the owner: somebody wrote, and wants it told.
+    RegionNotification {
+        /// The owner's handle.
+        open: u64,
+        /// The writer's tag.
+        tag: u32,
+    },
+    /// Answer to [`Request::RegionNotify`].
+    RegionNotifyTaken {
+        /// The request.
+        request: u64,
+        /// Whether the owner will get it.
+        result: Result<(), RegionRefusal>,
     },
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Reason;
+use crate::{Reason, RegionRow};
 
 /// Bytes of rows in one page at most, unless one row alone has more.
 pub const PAGE_BYTES: usize = 16 << 10;
@@ -22,6 +22,8 @@ pub enum InspectQuery {
     Stat,
     /// All datagram sockets of the host.
     Datagrams,
+    /// All regions of the host.
+    Regions,
 }
 
 /// Where a page begins. A reader starts with the default, and then passes what the page before named. Any other value
@@ -52,6 +54,8 @@ pub enum InspectAnswer {
     LaneReset(bool),
     /// Some datagram sockets.
     Datagrams(Vec<DatagramRow>),
+    /// Some regions.
+    Regions(Vec<RegionRow>),
 }
 
 /// Which path a connection takes.

@@ -5,10 +5,11 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use control::{ChunkKind, Connection, Reason, Received, Reply};
+use control::{ChunkKind, Connection, Reason, Received, RegionRefusal, Reply};
 use shm::{Pair, RING_BYTES_MAX, RING_BYTES_MIN, Region, Segment, Sharing, WakeSocket};
 
-use crate::SessionFault;
+use crate::regions::admit_region;
+use crate::{NewRegion, RegionNews, SessionFault};
 
 /// Slots of a pair segment at most.
 const PAIR_SLOTS_MAX: u32 = 4096;
@@ -104,6 +105,29 @@ pub enum DaemonMessage {
         /// Bytes of each ring.
         ring_bytes: u32,
     },
+    /// [`Reply::RegionOpened`].
+    RegionOpened {
+        /// The request.
+        request: u64,
+        /// The handle, or why not.
+        result: Result<Box<NewRegion>, RegionRefusal>,
+    },
+    /// [`Reply::RegionRevoked`].
+    RegionRevoked {
+        /// The request.
+        request: u64,
+        /// The new epoch, or why not.
+        result: Result<u64, RegionRefusal>,
+    },
+    /// [`Reply::RegionNotifyTaken`].
+    RegionNotifyTaken {
+        /// The request.
+        request: u64,
+        /// Whether the owner is told.
+        result: Result<(), RegionRefusal>,
+    },
+    /// [`Reply::RegionMove`], [`Reply::RegionEnded`] or [`Reply::RegionNotification`].
+    RegionNews(RegionNews),
     /// [`Reply::Detached`].
     Detached {
         /// Why.
@@ -115,8 +139,22 @@ pub enum DaemonMessage {
 /// daemon.
 pub fn admit(received: Received<Reply>) -> Result<DaemonMessage, SessionFault> {
     let Received { message, fds, lacks_fds } = received;
+    let message = match message {
+        Reply::RegionOpened { request, result } => {
+            let result = result.map(|opened| admit_region(opened, fds, lacks_fds).map(Box::new));
+            return Ok(DaemonMessage::RegionOpened { request, result: swap(result)? });
+        }
+        other => other,
+    };
     let one = |fds| one(fds, lacks_fds);
     Ok(match message {
+        Reply::RegionRevoked { request, result } => DaemonMessage::RegionRevoked { request, result },
+        Reply::RegionNotifyTaken { request, result } => DaemonMessage::RegionNotifyTaken { request, result },
+        Reply::RegionMove { open, epoch, stamp } => {
+            DaemonMessage::RegionNews(RegionNews::Move { open, epoch, stamp, memory: one(fds)? })
+        }
+        Reply::RegionEnded { open, why } => DaemonMessage::RegionNews(RegionNews::Ended { open, why }),
+        Reply::RegionNotification { open, tag } => DaemonMessage::RegionNews(RegionNews::Notified { open, tag }),
         Reply::Listening { request, result } => DaemonMessage::Listening { request, result },
         Reply::Connected { request, result } => DaemonMessage::Connected { request, result },
         Reply::DatagramPath { request, result } => DaemonMessage::DatagramPath { request, result },
@@ -138,10 +176,22 @@ pub fn admit(received: Received<Reply>) -> Result<DaemonMessage, SessionFault> {
             DaemonMessage::PairSegmentWanted { pair, index, slots, ring_bytes }
         }
         Reply::Detached { reason, .. } => DaemonMessage::Detached { reason },
-        other @ (Reply::Welcome { .. } | Reply::Refused { .. } | Reply::Inspected { .. }) => {
+        other @ (Reply::Welcome { .. }
+        | Reply::Refused { .. }
+        | Reply::Inspected { .. }
+        | Reply::RegionOpened { .. }) => {
             return Err(SessionFault::Protocol(format!("unexpected {other:?}")));
         }
     })
+}
+
+/// A fault ends the session; a refusal is an answer.
+fn swap<T, R>(result: Result<Result<T, SessionFault>, R>) -> Result<Result<T, R>, SessionFault> {
+    match result {
+        Ok(Ok(value)) => Ok(Ok(value)),
+        Ok(Err(fault)) => Err(fault),
+        Err(refusal) => Ok(Err(refusal)),
+    }
 }
 
 /// The descriptor of a message that has one. None: this process had no room for it.

@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use control::Reason;
+use control::{Reason, RegionRefusal};
 
-use crate::Connection;
+use crate::{Connection, NewRegion};
 
 /// A request under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,6 +38,12 @@ pub enum Answer {
     Connected(Result<Box<Connection>, Failed>),
     /// The longest datagram to the host, in bytes, or why none can be sent there.
     Path(Result<u32, Reason>),
+    /// The handle to a region, or why there is none.
+    Region(Result<Box<NewRegion>, RegionRefusal>),
+    /// The epoch of a region that was revoked, or why it was not.
+    Revoked(Result<u64, RegionRefusal>),
+    /// Whether the owner of a region is told.
+    Notified(Result<(), RegionRefusal>),
 }
 
 /// What a request asks for.
@@ -47,6 +53,9 @@ pub(crate) enum Asked {
     Connect,
     BindDatagram,
     DatagramPath,
+    Region,
+    Revoke,
+    Notify,
 }
 
 #[derive(Debug)]

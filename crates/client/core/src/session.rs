@@ -20,7 +20,8 @@ use crate::pair_link::{PairLink, PairSlot};
 use crate::pair_socket::PairSocket;
 use crate::segments::PairError;
 use crate::{
-    Answer, Connection, Daemon, DaemonMessage, Endpoint, Failed, Life, PeerSegment, RequestId, SessionFault, Wake,
+    Answer, Connection, Daemon, DaemonMessage, Endpoint, Failed, Life, PeerSegment, RegionNews, RequestId,
+    SessionFault, Wake,
 };
 
 /// Connections that may wait at one listener, whatever the daemon thinks.
@@ -61,6 +62,8 @@ pub enum News {
     Arrived(u16),
     /// There is a pair, whose socket is to be watched: [`Session::pair`].
     PairOpened(u64),
+    /// Something about a handle to a region: [`Session::next_region_news`].
+    Region,
 }
 
 /// A message for the daemon.
@@ -96,6 +99,7 @@ pub struct Session {
     chunks: BTreeMap<u32, Chunk>,
     pairs: BTreeMap<u64, PairLink>,
     outgoing: VecDeque<Outgoing>,
+    region_news: VecDeque<RegionNews>,
 }
 
 impl Session {
@@ -112,6 +116,7 @@ impl Session {
             chunks: BTreeMap::new(),
             pairs: BTreeMap::new(),
             outgoing: VecDeque::new(),
+            region_news: VecDeque::new(),
         })
     }
 
@@ -170,6 +175,16 @@ impl Session {
     pub fn datagram_path(&mut self, to: IpAddr) -> (RequestId, Request) {
         let id = self.requests.begin(Asked::DatagramPath);
         (id, Request::DatagramPath { request: id.number(), to })
+    }
+
+    pub(crate) fn begin(&mut self, asked: Asked) -> RequestId {
+        self.requests.begin(asked)
+    }
+
+    /// What the daemon said of a handle to a region. After [`News::Region`] the caller must take these until there is
+    /// none.
+    pub fn next_region_news(&mut self) -> Option<RegionNews> {
+        self.region_news.pop_front()
     }
 
     /// Whether a request waits for its answer.
@@ -246,6 +261,15 @@ impl Session {
                 Ok(self.on_answer(request, Answer::Connected(result)))
             }
             DaemonMessage::DatagramPath { request, result } => Ok(self.on_answer(request, Answer::Path(result))),
+            DaemonMessage::RegionOpened { request, result } => Ok(self.on_answer(request, Answer::Region(result))),
+            DaemonMessage::RegionRevoked { request, result } => Ok(self.on_answer(request, Answer::Revoked(result))),
+            DaemonMessage::RegionNotifyTaken { request, result } => {
+                Ok(self.on_answer(request, Answer::Notified(result)))
+            }
+            DaemonMessage::RegionNews(news) => {
+                self.region_news.push_back(news);
+                Ok(News::Region)
+            }
             DaemonMessage::Incoming { port, connection } => Ok(self.on_incoming(port, &connection)),
             DaemonMessage::Chunk { chunk, kind, region } => self.on_chunk(chunk, kind, region),
             DaemonMessage::ChunkGone { chunk } => {
@@ -281,8 +305,11 @@ impl Session {
     fn on_answer(&mut self, request: u64, answer: Answer) -> News {
         match self.requests.file(request, answer) {
             None => News::Answered(RequestId(request)),
-            // No caller waits any more: dropping a connection closes it.
+            // No caller waits any more: dropping a connection closes it, and a handle to a region is given back.
             Some(unclaimed) => {
+                if let Answer::Region(Ok(new)) = &unclaimed {
+                    self.tell(Request::RegionClose { open: new.opened.open, delete: true });
+                }
                 drop(unclaimed);
                 self.reap_all();
                 News::None

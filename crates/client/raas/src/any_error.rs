@@ -9,6 +9,7 @@ use crate::debug_words::debug_says_the_words;
 use crate::error::{AcceptError, BindError, ConnectError, SessionError};
 use crate::fallback::NotOverTcp;
 use crate::message_error::MessageError;
+use crate::region::RegionError;
 
 /// Any error of this library or of `std::io`, for the `main` of a program: a `main` that fails with an [`io::Error`]
 /// prints `Custom { kind: .., error: .. }` around the text; one that fails with this prints only the text.
@@ -48,4 +49,4 @@ macro_rules! into_any {
         }
     )* };
 }
-into_any!(SessionError, ConnectError, BindError, AcceptError, NotOverTcp, MessageError, DatagramError);
+into_any!(SessionError, ConnectError, BindError, AcceptError, NotOverTcp, MessageError, DatagramError, RegionError);

@@ -24,6 +24,7 @@ use crate::park::lock;
 use crate::patience::{WaitPolicy, YieldTurns};
 use crate::poller::Waiter;
 use crate::reactor::Reactor;
+use crate::region::RegionTable;
 use crate::tables::Tables;
 
 /// How long the control socket may be full before the daemon counts as silent.
@@ -74,6 +75,7 @@ pub(crate) struct Attachment {
     /// There is a watcher.
     watched: Mutex<bool>,
     pub(crate) reactor: Reactor,
+    pub(crate) regions: RegionTable,
     pub(crate) driver: Mutex<Driver>,
 }
 
@@ -113,6 +115,7 @@ impl Attachment {
             next_number: AtomicU64::new(1),
             watched: Mutex::new(false),
             reactor: Reactor::default(),
+            regions: RegionTable::default(),
         }))
     }
 
@@ -233,6 +236,7 @@ impl Attachment {
         waiters.iter().for_each(|w| w.notify());
         let bells = lock(&self.bells).of_session();
         bells.iter().for_each(|bell| bell.notify());
+        self.regions.wake_all();
         self.kick();
     }
 

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub use control::{AppRow, ConnectionRow, ConnectionState, DatagramRow, LaneRow, Stat};
+pub use control::{AppRow, ConnectionRow, ConnectionState, DatagramRow, LaneRow, RegionRow, Stat};
 use control::{ChannelError, Cursor, InspectAnswer, InspectQuery, Reply, Request, Role};
 use raas_core::SessionFault;
 use rustix::event::PollFlags;
@@ -54,6 +54,21 @@ pub fn datagrams(socket: Option<&Path>) -> Result<Vec<DatagramRow>, SessionError
         }
         InspectAnswer::Datagrams(_) => Err(SessionError::Protocol(format!("more than {ROWS_MAX} datagram sockets"))),
         other => Err(SessionError::Protocol(format!("asked for datagram sockets, told {other:?}"))),
+    })?;
+    Ok(rows)
+}
+
+/// The regions of the host: an ordinary user's own, and those that are open to other users. `socket` as in
+/// [`connections`].
+pub fn regions(socket: Option<&Path>) -> Result<Vec<RegionRow>, SessionError> {
+    let mut rows = Vec::new();
+    ask_pages(socket, InspectQuery::Regions, |answer| match answer {
+        InspectAnswer::Regions(part) if rows.len() + part.len() <= ROWS_MAX => {
+            rows.extend(part);
+            Ok(())
+        }
+        InspectAnswer::Regions(_) => Err(SessionError::Protocol(format!("more than {ROWS_MAX} regions"))),
+        other => Err(SessionError::Protocol(format!("asked for regions, told {other:?}"))),
     })?;
     Ok(rows)
 }

@@ -171,6 +171,9 @@ impl Attachment {
             let token = token.ok_or_else(|| SessionError::Protocol(format!("pair number {id} is too large")))?;
             self.watch(pair.fd(), token)?;
         }
+        if news == News::Region {
+            self.follow_region_news();
+        }
         self.send_outgoing()
     }
 

@@ -55,7 +55,7 @@ impl Tables {
         match news {
             News::Answered(request) => self.waiting.get(&request).into_iter().flatten().for_each(Waiter::notify),
             News::Arrived(port) => self.ports.get(&port).iter().for_each(|place| place.notify_one()),
-            News::None | News::PairOpened(_) => {}
+            News::None | News::PairOpened(_) | News::Region => {}
         }
         Ok(news)
     }

@@ -13,6 +13,7 @@
 mod admission;
 mod cluster_key;
 mod dialing;
+mod directory;
 mod fallbacks;
 mod handshake;
 mod ids;
@@ -33,6 +34,7 @@ pub use admission::{
 };
 pub use cluster_key::{ClusterKey, KEY_BYTES, KEY_BYTES_MAX};
 pub use dialing::{AfterAttempt, Dialing};
+pub use directory::{Directory, DirectoryAction, DirectoryConfig, Handed, RegionWish};
 pub use fallbacks::Fallbacks;
 pub use handshake::{Identity, Introduction, Refusal, Side};
 pub use ids::{ClientId, LinkId, Party};

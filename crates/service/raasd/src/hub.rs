@@ -12,6 +12,7 @@ mod events;
 mod links;
 mod names;
 mod questions;
+mod regions;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -35,6 +36,7 @@ use crate::log_quota::LogQuota;
 use crate::questions::{QuestionPlace, Questions};
 use crate::shutdown::Shutdown;
 use crate::{Config, DaemonError};
+use regions::{Made, Regions};
 
 pub(crate) use engines::Engines;
 use names::Names;
@@ -108,6 +110,7 @@ pub(crate) struct Hub {
     pairs: Pairs<OwnedFd>,
     fallbacks: Fallbacks,
     peers: Peers,
+    regions: Regions,
     links: BTreeMap<LinkId, mpsc::Sender<PeerMessage>>,
     dials: BTreeMap<LinkId, AbortHandle>,
     dial_tasks: JoinSet<()>,
@@ -130,6 +133,7 @@ enum HubInput {
     Engine(Option<EngineReport>),
     Client(Option<ClientInput>),
     Link(Option<LinkInput>),
+    RegionMade(Made),
     Question,
     Room,
     Tick,
@@ -164,6 +168,7 @@ impl Hub {
             pairs: Pairs::new(pair_limits, config.listen),
             fallbacks: Fallbacks::default(),
             peers,
+            regions: Regions::new(limits.directory(pair_limits.owner_uid))?,
             admission: parts.admission,
             link_context: parts.links,
             shape: parts.shape,
@@ -193,6 +198,7 @@ impl Hub {
                 // One at a time, and as often as anything else that is ready: programs that ask and ask hold nobody up.
                 () = std::future::ready(()), if free && hub.questions.is_ready() => HubInput::Question,
                 Some(_) = hub.dial_tasks.join_next() => HubInput::Room,
+                Some(made) = hub.regions.next_made() => HubInput::RegionMade(made),
                 () = tokio::time::sleep_until(tick) => HubInput::Tick,
                 () = shutdown.triggered() => HubInput::Shutdown,
             };
@@ -207,6 +213,7 @@ impl Hub {
                     hub.farewell().await;
                     return Ok(());
                 }
+                HubInput::RegionMade(made) => hub.on_region_made(made),
                 HubInput::Question => hub.answer_next_question(),
                 HubInput::Tick => hub.on_tick(),
                 HubInput::Room => {}
@@ -220,7 +227,7 @@ impl Hub {
     }
 
     fn next_tick(&self) -> Instant {
-        let next = [self.pairs.deadline(), self.peers.deadline()].into_iter().flatten().min();
+        let next = [self.pairs.deadline(), self.peers.deadline(), self.regions.deadline()].into_iter().flatten().min();
         let idle = Duration::from_secs(3600);
         self.link_context.instant(next.unwrap_or_else(|| self.now() + idle))
     }
@@ -229,14 +236,17 @@ impl Hub {
         let now = self.now();
         self.pairs.handle_timeout(now);
         self.peers.handle_timeout(now);
+        self.regions.directory().handle_timeout(now);
     }
 
     /// Carries out what pairs and peers want, and moves kept commands on.
     fn settle(&mut self) {
         self.settle_pairs();
         self.settle_peers();
+        self.settle_regions();
         // What was sent above may have detached a program.
         self.settle_pairs();
+        self.settle_regions();
         self.engines.send();
     }
 

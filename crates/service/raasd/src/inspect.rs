@@ -27,6 +27,8 @@ pub(crate) enum Part {
     Pairs(u64),
     /// Connections over kernel TCP.
     Tcp(u64),
+    /// Regions.
+    Regions(u64),
     /// There is no such table: such a cursor did not come from this daemon.
     None,
 }
@@ -56,6 +58,7 @@ pub(crate) fn part(query: InspectQuery, from: Cursor, engines: u32) -> Part {
         (InspectQuery::Connections, 1) => Part::Pairs(from.at),
         (InspectQuery::Connections, 2) => Part::Tcp(from.at),
         (InspectQuery::Datagrams, 0) => Part::Engine(engine, EnginePart::Datagrams(at)),
+        (InspectQuery::Regions, 0) => Part::Regions(from.at),
         (InspectQuery::Stat, 0) => Part::Engine(engine, EnginePart::Totals),
         (InspectQuery::Stat, 1) => Part::Engine(engine, EnginePart::Lanes(at)),
         (InspectQuery::Stat, 2) => Part::Engine(engine, EnginePart::Bytes(at)),
@@ -77,7 +80,7 @@ pub(crate) fn following(query: InspectQuery, table: u32, engines: u32) -> Option
     }
     let last = match query {
         InspectQuery::Connections => 2,
-        InspectQuery::Datagrams => 0,
+        InspectQuery::Datagrams | InspectQuery::Regions => 0,
         InspectQuery::Stat => 3,
     };
     if table < last { start(table + 1) } else { None }
@@ -88,6 +91,7 @@ pub(crate) fn nothing(query: InspectQuery) -> InspectAnswer {
     match query {
         InspectQuery::Connections => InspectAnswer::Connections(Vec::new()),
         InspectQuery::Datagrams => InspectAnswer::Datagrams(Vec::new()),
+        InspectQuery::Regions => InspectAnswer::Regions(Vec::new()),
         InspectQuery::Stat => InspectAnswer::StatRows { lanes: Vec::new(), apps: Vec::new() },
     }
 }
@@ -292,9 +296,13 @@ mod tests {
     #[test]
     fn every_table_is_asked_for_once_and_foreign_cursors_mean_nothing() {
         // The tables, and those of them that each engine has.
-        for (query, tables, of_each) in
-            [(InspectQuery::Connections, 3, 1), (InspectQuery::Stat, 4, 3), (InspectQuery::Datagrams, 1, 0)]
-        {
+        let all = [
+            (InspectQuery::Connections, 3, 1),
+            (InspectQuery::Stat, 4, 3),
+            (InspectQuery::Datagrams, 1, 0),
+            (InspectQuery::Regions, 1, 0),
+        ];
+        for (query, tables, of_each) in all {
             for engines in [1, 2, 16] {
                 let (mut at, mut seen) = (start(0), Vec::new());
                 while let Some(cursor) = at {

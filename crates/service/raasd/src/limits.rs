@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use engine::EngineConfig;
-use plane::AdmissionConfig;
+use plane::{AdmissionConfig, DirectoryConfig};
 
 /// Bounds of the control plane; those of connections are in [`DataPath`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +48,18 @@ pub struct DaemonLimits {
     pub dial_attempts_max: u64,
     /// Time in milliseconds for two daemons to set up a lane on a control link.
     pub lane_setup_ms: u64,
+    /// Regions of the host.
+    pub regions_max: u64,
+    /// Those of one user; 0 for a quarter of [`DaemonLimits::regions_max`].
+    pub regions_per_user_max: u64,
+    /// Bytes of all regions.
+    pub region_bytes_max: u64,
+    /// Bytes of one user's regions; 0 for a quarter of [`DaemonLimits::region_bytes_max`].
+    pub region_bytes_per_user_max: u64,
+    /// Handles to regions that one program has.
+    pub region_handles_per_app_max: u64,
+    /// Time in milliseconds for the owner of a region to move it when it is revoked; a large one gets more.
+    pub region_move_ms: u64,
 }
 
 impl Default for DaemonLimits {
@@ -70,6 +82,12 @@ impl Default for DaemonLimits {
             link_queue_max: 1024,
             dial_attempts_max: 3,
             lane_setup_ms: 10_000,
+            regions_max: 4096,
+            regions_per_user_max: 0,
+            region_bytes_max: 64 << 30,
+            region_bytes_per_user_max: 0,
+            region_handles_per_app_max: 4096,
+            region_move_ms: 10_000,
         }
     }
 }
@@ -83,6 +101,19 @@ impl DaemonLimits {
     }
     pub(crate) fn handshake(&self) -> Duration {
         Duration::from_millis(self.handshake_ms)
+    }
+    /// Bounds of the directory; `owner_uid` is the daemon's user.
+    pub(crate) fn directory(&self, owner_uid: u32) -> DirectoryConfig {
+        let small = |limit| u32::try_from(limit).unwrap_or(u32::MAX);
+        DirectoryConfig {
+            regions_max: small(self.regions_max),
+            regions_per_user_max: small(share(self.regions_per_user_max, self.regions_max)),
+            bytes_max: self.region_bytes_max,
+            bytes_per_user_max: share(self.region_bytes_per_user_max, self.region_bytes_max),
+            handles_per_app_max: small(self.region_handles_per_app_max),
+            owner_uid,
+            answer: Duration::from_millis(self.region_move_ms),
+        }
     }
     pub(crate) fn lane_setup(&self) -> Duration {
         Duration::from_millis(self.lane_setup_ms)
@@ -238,4 +269,10 @@ pub const LIMITS: &[Limit] = &[
     daemon_limit!(link_queue_max, 16, 1 << 20),
     daemon_limit!(dial_attempts_max, 1, 100),
     daemon_limit!(lane_setup_ms, 10, HOUR_MS),
+    daemon_limit!(regions_max, 1, 65_536),
+    daemon_limit!(regions_per_user_max, 0, 65_536),
+    daemon_limit!(region_bytes_max, 4096, 1 << 44),
+    daemon_limit!(region_bytes_per_user_max, 0, 1 << 44),
+    daemon_limit!(region_handles_per_app_max, 1, 65_536),
+    daemon_limit!(region_move_ms, 10, HOUR_MS),
 ];

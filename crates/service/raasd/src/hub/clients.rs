@@ -263,6 +263,21 @@ impl Hub {
                 }
             }
             Request::TcpClosed { number } => self.fallbacks.handle_closed(id, number),
+            Request::RegionCreate { request, spec } => self.regions.directory().handle_create(party, request, spec),
+            Request::RegionOpen { request, host, name, key, access } => {
+                self.on_region_open(party, request, host, (name, key, access));
+            }
+            Request::RegionClose { open, delete } => self.regions.directory().handle_close(id, open, delete),
+            Request::RegionRevoke { request, name, key, new_key } => {
+                self.regions.directory().handle_revoke(party, request, (&name, key), new_key);
+            }
+            Request::RegionMoved { open, epoch } => self.regions.directory().handle_moved(id, open, epoch),
+            Request::RegionNotify { request, open, tag } => {
+                self.regions.directory().handle_notify(id, request, open, tag);
+            }
+            Request::RegionNotificationsTaken { open, count } => {
+                self.regions.directory().handle_notifications_taken(id, open, count);
+            }
             Request::Hello { .. } => return Err("Hello a second time".into()),
             Request::Inspect { .. } | Request::ResetLane { .. } => {}
         }
@@ -396,5 +411,6 @@ impl Hub {
         self.questions.handle_gone(id, client.who.uid);
         self.pairs.handle_gone(id);
         self.fallbacks.handle_gone(id);
+        self.regions.directory().handle_left(id);
     }
 }

@@ -80,6 +80,12 @@ impl Hub {
             Part::Tcp(at) => {
                 self.answer_rows(question, self.fallbacks.rows(|uid| viewer.sees(uid), at, LOOKS_PER_PAGE))
             }
+            Part::Regions(at) => {
+                let uid = (viewer != Viewer::All).then_some(question.uid);
+                let (rows, next) = self.regions.directory().rows(uid, at, LOOKS_PER_PAGE as usize);
+                let (rows, next) = inspect::cut(rows, next);
+                self.answer_page(question, InspectAnswer::Regions(rows), next);
+            }
             Part::None => {
                 let answer = inspect::nothing(question.query);
                 self.answer(question, answer, None);

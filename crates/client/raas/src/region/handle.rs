@@ -1,0 +1,407 @@
+//! One handle to a region: its checks, its accesses, its end.
+//!
+//! Owns the order of the checks: process, session, access, bounds, and last the stamp. It must give the handle back to
+//! the daemon when nobody has it any more.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, OnceLock};
+#[cfg(feature = "tokio")]
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use control::{RegionAccess, RegionKey, RegionPath, RegionRefusal, RegionSpec, Request};
+use raas_core::{Answer, NewRegion, RegionNews, RequestId, Session};
+use shm::{AtomicOp, RegionMemory};
+
+use super::error::RegionError;
+use super::local::{Local, Over};
+use super::notes::Notes;
+use crate::answer_wait::wait_for_answer;
+use crate::attachment::Attachment;
+use crate::error::SessionError;
+use crate::park::{Parker, lock};
+use crate::poller::Waiter;
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    attachment: Arc<Attachment>,
+    name: String,
+    open: u64,
+    bytes: u64,
+    access: RegionAccess,
+    is_owner: bool,
+    key: Mutex<RegionKey>,
+    local: Local,
+    /// The daemon said so.
+    ended: OnceLock<RegionRefusal>,
+    notes: Notes,
+    /// It was given back already.
+    is_deleted: OnceLock<()>,
+}
+
+impl Handle {
+    pub(super) fn create(attachment: &Arc<Attachment>, spec: RegionSpec) -> Result<Arc<Self>, RegionError> {
+        let (name, key) = (spec.name.clone(), spec.key);
+        // An owner must be able to move its region whatever its threads do.
+        attachment.ensure_watched()?;
+        let new = ask_for_region(attachment, &name, |session| session.create_region(spec))?;
+        Self::adopt(attachment, name, key, new, true)
+    }
+
+    pub(super) fn open(
+        attachment: &Arc<Attachment>,
+        host: IpAddr,
+        name: &str,
+        key: RegionKey,
+        access: RegionAccess,
+    ) -> Result<Arc<Self>, RegionError> {
+        let make = |session: &mut Session| session.open_region(host, name.to_owned(), key, access);
+        let new = ask_for_region(attachment, name, make)?;
+        Self::adopt(attachment, name.to_owned(), key, new, false)
+    }
+
+    fn adopt(
+        attachment: &Arc<Attachment>,
+        name: String,
+        key: RegionKey,
+        new: NewRegion,
+        is_owner: bool,
+    ) -> Result<Arc<Self>, RegionError> {
+        let NewRegion { opened, mapping } = new;
+        let (RegionPath::Local { stamp, .. }, Some(mapping)) = (opened.path, mapping) else {
+            attachment.tell(&Request::RegionClose { open: opened.open, delete: true });
+            return Err(RegionError::Descriptors { name, limit: control::descriptor_limit() });
+        };
+        let handle = Arc::new(Self {
+            attachment: Arc::clone(attachment),
+            name,
+            open: opened.open,
+            bytes: opened.info.bytes,
+            access: if is_owner { RegionAccess::ALL } else { opened.info.access },
+            is_owner,
+            key: Mutex::new(key),
+            local: Local::new(mapping, stamp, opened.info.epoch, is_owner),
+            ended: OnceLock::new(),
+            notes: Notes::default(),
+            is_deleted: OnceLock::new(),
+        });
+        attachment.regions.add(&handle);
+        Ok(handle)
+    }
+
+    // ---- what it is
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn open_number(&self) -> u64 {
+        self.open
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.local.place().epoch
+    }
+
+    pub(super) fn access(&self) -> RegionAccess {
+        self.access
+    }
+
+    pub(super) fn key(&self) -> RegionKey {
+        *lock(&self.key)
+    }
+
+    pub(super) fn is_owner(&self) -> bool {
+        self.is_owner
+    }
+
+    // ---- accesses
+
+    pub(super) fn read(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), RegionError> {
+        let len = bufs.iter().fold(0u64, |sum, buf| sum.saturating_add(buf.len() as u64));
+        self.access_bytes(RegionAccess::READ, offset, len, |memory| {
+            let mut at = offset;
+            for buf in bufs {
+                memory.read_whole_words(at, buf)?;
+                at += buf.len() as u64;
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn write(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), RegionError> {
+        let len = bufs.iter().fold(0u64, |sum, buf| sum.saturating_add(buf.len() as u64));
+        self.access_bytes(RegionAccess::WRITE, offset, len, |memory| {
+            let mut at = offset;
+            for buf in bufs {
+                memory.write_whole_words(at, buf)?;
+                at += buf.len() as u64;
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn load(&self, offset: u64) -> Result<u64, RegionError> {
+        let mut bytes = [0; 8];
+        self.check_aligned(offset)?;
+        self.read(offset, &mut [IoSliceMut::new(&mut bytes)])?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
+
+    pub(super) fn store(&self, offset: u64, value: u64) -> Result<(), RegionError> {
+        self.check_aligned(offset)?;
+        self.write(offset, &[IoSlice::new(&value.to_ne_bytes())])
+    }
+
+    pub(super) fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, RegionError> {
+        self.check_aligned(offset)?;
+        self.access_bytes(RegionAccess::ATOMIC, offset, 8, |memory| memory.atomic64(offset, op))
+    }
+
+    /// One access, between two looks at the stamp.
+    fn access_bytes<T>(
+        &self,
+        needs: RegionAccess,
+        offset: u64,
+        len: u64,
+        access: impl FnOnce(&shm::Region) -> Result<T, shm::RegionError>,
+    ) -> Result<T, RegionError> {
+        self.check_session()?;
+        if !self.access.contains(needs) {
+            return Err(RegionError::NoAccess { name: self.name.clone(), asked: needs, allowed: self.access });
+        }
+        if offset.checked_add(len).is_none_or(|end| end > self.bytes) {
+            return Err(RegionError::OutOfBounds { name: self.name.clone(), offset, len, bytes: self.bytes });
+        }
+        let place = self.local.place();
+        self.check_live(&place, false)?;
+        let result = access(&place.memory).map_err(|e| SessionError::Protocol(format!("region {}: {e}", self.name)))?;
+        self.check_live(&place, needs.changes())?;
+        Ok(result)
+    }
+
+    /// In a forked child the locks are the parent's, and may be locked for ever; so this comes first.
+    fn check_session(&self) -> Result<(), RegionError> {
+        let life = self.attachment.daemon.life();
+        if life.is_alive() {
+            return Ok(());
+        }
+        life.check_fork()?;
+        // Without its daemon nobody can say whether the region is still what it was.
+        let reason = life.lost().unwrap_or(control::Reason::DaemonLost);
+        Err(SessionError::Lost { reason }.into())
+    }
+
+    fn check_aligned(&self, offset: u64) -> Result<(), RegionError> {
+        if offset.is_multiple_of(8) { Ok(()) } else { Err(RegionError::Misaligned { name: self.name.clone(), offset }) }
+    }
+
+    #[inline]
+    fn check_live(&self, place: &super::local::Place, may_have_landed: bool) -> Result<(), RegionError> {
+        match (self.local.check(place), self.ended.get()) {
+            (Ok(()), None) => Ok(()),
+            (over, told) => Err(self.over(over.err(), told, place.epoch, may_have_landed)),
+        }
+    }
+
+    #[cold]
+    fn over(&self, over: Option<Over>, told: Option<&RegionRefusal>, held: u64, landed: bool) -> RegionError {
+        let name = self.name.clone();
+        match (told, over) {
+            (Some(&RegionRefusal::Revoked { held, current }), _) => {
+                RegionError::Revoked { name, held, current, may_have_landed: landed }
+            }
+            (Some(RegionRefusal::OwnerGone), _) | (None, Some(Over::OwnerGone)) => {
+                RegionError::OwnerGone { name, may_have_landed: landed }
+            }
+            (Some(why), _) => RegionError::Refused { name, why: why.clone() },
+            // The daemon's words are still on their way.
+            (None, _) => RegionError::Revoked { name, held, current: held + 1, may_have_landed: landed },
+        }
+    }
+
+    // ---- notifications
+
+    pub(super) fn notify(&self, tag: u32) -> Result<(), RegionError> {
+        let answer = ask(&self.attachment, |session| session.notify_region(self.open, tag))?;
+        match answer {
+            Answer::Notified(result) => result.map_err(|why| RegionError::refused(&self.name, why)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn take_notification(&self) -> Result<Option<u32>, RegionError> {
+        if !self.is_owner {
+            return Err(RegionError::NotOwner { name: self.name.clone() });
+        }
+        self.attachment.check_fork()?;
+        if let Some(tag) = self.notes.pop() {
+            self.attachment.tell(&Request::RegionNotificationsTaken { open: self.open, count: 1 });
+            return Ok(Some(tag));
+        }
+        self.check_session()?;
+        match self.ended.get() {
+            Some(why) => Err(RegionError::refused(&self.name, why.clone())),
+            None => Ok(None),
+        }
+    }
+
+    pub(super) fn recv_notification(&self, timeout: Option<Duration>) -> Result<u32, RegionError> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        if let Some(tag) = self.take_notification()? {
+            return Ok(tag);
+        }
+        let parker = self.notes.enter();
+        let taken = loop {
+            match self.take_notification() {
+                Ok(None) if deadline.is_some_and(|at| Instant::now() >= at) => {
+                    break Err(RegionError::TimedOut { name: self.name.clone() });
+                }
+                Ok(None) => {}
+                Ok(Some(tag)) => break Ok(tag),
+                Err(e) => break Err(e),
+            }
+            let mut has_news =
+                || !self.notes.is_empty() || self.ended.get().is_some() || self.attachment.lost().is_some();
+            if let Err(e) = self.attachment.block(&parker, deadline, &mut has_news) {
+                break Err(e.into());
+            }
+        };
+        self.notes.leave(&parker);
+        taken
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn poll_notification(&self, context: &mut Context<'_>) -> Poll<Result<u32, RegionError>> {
+        self.notes.poller.set_waker(raas_core::Side::Read, context.waker());
+        match self.take_notification() {
+            Ok(Some(tag)) => Poll::Ready(Ok(tag)),
+            Ok(None) => Poll::Pending,
+            Err(e) => Poll::Ready(Err(e)),
+        }
+    }
+
+    pub(super) fn wake(&self) {
+        self.notes.wake();
+    }
+
+    // ---- what the daemon says
+
+    pub(super) fn follow(self: &Arc<Self>, news: RegionNews) {
+        match news {
+            RegionNews::Notified { tag, .. } => self.notes.push(tag),
+            RegionNews::Ended { why, .. } => {
+                let _ = self.ended.set(why);
+                self.notes.wake();
+            }
+            RegionNews::Move { epoch, stamp, memory, .. } => {
+                // Of its own, because copying a large region takes long, and this thread follows the daemon.
+                let (handle, mover) = (Arc::clone(self), std::thread::Builder::new().name("raas-region".into()));
+                let copy = move || handle.move_to(epoch, stamp, memory);
+                if let Err(error) = mover.spawn(copy) {
+                    tracing::warn!(%error, region = self.name, "no thread to move a region: it ends");
+                    self.give_up();
+                }
+            }
+        }
+    }
+
+    fn move_to(&self, epoch: u64, stamp: u64, memory: Option<std::os::fd::OwnedFd>) {
+        let moved = memory
+            .ok_or_else(|| "no descriptor for its memory".to_owned())
+            .and_then(|fd| RegionMemory::accept(fd, self.bytes, true).map_err(|e| e.to_string()))
+            .and_then(|memory| self.local.move_to(memory, self.bytes, epoch, stamp).map_err(|e| e.to_string()));
+        match moved {
+            Ok(()) => self.attachment.tell(&Request::RegionMoved { open: self.open, epoch }),
+            Err(error) => {
+                tracing::warn!(error, region = self.name, "a region cannot be moved: it ends");
+                self.give_up();
+            }
+        }
+    }
+
+    /// The owner cannot follow a revoke: better no region than one that older handles still reach.
+    fn give_up(&self) {
+        let _ = self.ended.set(RegionRefusal::OwnerGone);
+        self.delete();
+        self.notes.wake();
+    }
+
+    // ---- the end
+
+    pub(super) fn revoke(&self, new_key: Option<RegionKey>) -> Result<u64, RegionError> {
+        if !self.is_owner {
+            return Err(RegionError::NotOwner { name: self.name.clone() });
+        }
+        self.check_session()?;
+        let key = self.key();
+        let epoch = revoke(&self.attachment, &self.name, key, new_key)?;
+        if let Some(new_key) = new_key {
+            *lock(&self.key) = new_key;
+        }
+        Ok(epoch)
+    }
+
+    pub(super) fn delete(&self) {
+        if self.is_deleted.set(()).is_ok() {
+            self.attachment.tell(&Request::RegionClose { open: self.open, delete: true });
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.attachment.check_fork().is_ok() {
+            self.attachment.regions.remove(self.open);
+            if self.is_deleted.get().is_none() && self.ended.get().is_none() {
+                self.attachment.tell(&Request::RegionClose { open: self.open, delete: false });
+            }
+        }
+    }
+}
+
+pub(super) fn revoke(
+    attachment: &Arc<Attachment>,
+    name: &str,
+    key: RegionKey,
+    new_key: Option<RegionKey>,
+) -> Result<u64, RegionError> {
+    match ask(attachment, |session| session.revoke_region(name.to_owned(), key, new_key))? {
+        Answer::Revoked(result) => result.map_err(|why| RegionError::refused(name, why)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn ask_for_region(
+    attachment: &Arc<Attachment>,
+    name: &str,
+    make: impl FnOnce(&mut Session) -> (RequestId, Request),
+) -> Result<NewRegion, RegionError> {
+    match ask(attachment, make)? {
+        Answer::Region(Ok(new)) => Ok(*new),
+        Answer::Region(Err(why)) => Err(RegionError::refused(name, why)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Asks the daemon, and waits for its answer.
+fn ask(
+    attachment: &Arc<Attachment>,
+    make: impl FnOnce(&mut Session) -> (RequestId, Request),
+) -> Result<Answer, RegionError> {
+    let parker = Arc::new(Parker::default());
+    let request = attachment.ask(vec![Waiter::Thread(Arc::clone(&parker))], make)?;
+    let waited = attachment.config.timeout;
+    let silent = || SessionError::Silent { path: attachment.config.path.clone(), waited };
+    Ok(wait_for_answer(attachment, request, &parker, waited)?.ok_or_else(silent)?)
+}
+
+fn unexpected(answer: &Answer) -> RegionError {
+    SessionError::Protocol(format!("an answer of another kind about a region: {answer:?}")).into()
+}

@@ -1,0 +1,93 @@
+//! How a region is made.
+
+use std::fs::File;
+use std::io::Read;
+
+use control::{REGION_KEY_BYTES, RegionAccess, RegionKey, RegionSpec};
+
+use super::Region;
+use super::error::RegionError;
+use super::handle::Handle;
+use crate::error::SessionError;
+use crate::session::Session;
+
+/// Settings of a region that is to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct RegionOptions {
+    access: RegionAccess,
+    key: Option<RegionKey>,
+    huge_pages: bool,
+    outlives: bool,
+    other_users: bool,
+}
+
+impl Default for RegionOptions {
+    fn default() -> Self {
+        let access = RegionAccess::ALL;
+        Self { access, key: None, huge_pages: false, outlives: false, other_users: false }
+    }
+}
+
+impl RegionOptions {
+    /// The defaults: all access, a random key, ordinary pages, ends with its owner, for programs of this user alone.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What those may do who open it. The owner may do everything.
+    #[must_use]
+    pub fn access(mut self, access: RegionAccess) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// The key that opens it, instead of a random one ([`Region::key`] has it).
+    #[must_use]
+    pub fn key(mut self, key: RegionKey) -> Self {
+        self.key = Some(key);
+        self
+    }
+
+    /// Of huge pages, all taken from the system at once; refused with
+    /// [`RegionRefusal::NoHugePages`](crate::RegionRefusal::NoHugePages) if there are not enough.
+    #[must_use]
+    pub fn huge_pages(mut self, on: bool) -> Self {
+        self.huge_pages = on;
+        self
+    }
+
+    /// The region stays when its owner drops it or dies, until somebody revokes it or the daemon ends.
+    #[must_use]
+    pub fn outlives(mut self, on: bool) -> Self {
+        self.outlives = on;
+        self
+    }
+
+    /// Programs of other users may open it too, if they have the key.
+    #[must_use]
+    pub fn other_users(mut self, on: bool) -> Self {
+        self.other_users = on;
+        self
+    }
+
+    /// Makes a region of `bytes` zeroes, which this program owns. `name`: 1 to 64 bytes, and no other region of this
+    /// host has it.
+    pub fn create(&self, session: &Session, name: &str, bytes: u64) -> Result<Region, RegionError> {
+        let key = match self.key {
+            Some(key) => key,
+            None => random_key()?,
+        };
+        let Self { access, huge_pages, outlives, other_users, .. } = *self;
+        let spec = RegionSpec { name: name.to_owned(), bytes, access, key, huge_pages, outlives, other_users };
+        Ok(Region(Handle::create(&session.attachment, spec)?))
+    }
+}
+
+/// A key that nobody can guess.
+fn random_key() -> Result<RegionKey, SessionError> {
+    let mut bytes = [0; REGION_KEY_BYTES];
+    File::open("/dev/urandom")
+        .and_then(|mut random| random.read_exact(&mut bytes))
+        .map_err(|e| SessionError::io("reading /dev/urandom", e))?;
+    Ok(RegionKey::new(bytes))
+}

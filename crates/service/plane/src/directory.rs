@@ -1,0 +1,565 @@
+//! The directory of a host's regions: names, keys, epochs, who has which region open, users' shares.
+//!
+//! Decides who may make, open and revoke a region, and when a revoke is done; no I/O. It must never answer a revoke
+//! before nobody but the owner can reach the region's memory, and must give back every place that a program held when
+//! that program is gone.
+//!
+//! The memory itself is the driver's: [`DirectoryAction`] says what is to be made, handed out and dropped. Each region
+//! has a word of the host's stamp page. Programs look at it after each access to memory that they have mapped, so a
+//! handle that was revoked fails also where nobody could take the mapping away.
+
+mod handles;
+mod revoke;
+mod shares;
+mod stamps;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use control::{
+    OpenedRegion, REGION_BYTES_MAX, REGION_NAME_BYTES_MAX, RegionAccess, RegionInfo, RegionKey, RegionPath,
+    RegionRefusal, RegionRow, RegionSpec, Reply, region_stamp,
+};
+use subtle::ConstantTimeEq;
+use verbs::Time;
+
+use crate::{ClientId, Party};
+use handles::{Handle, Handles};
+use revoke::Revoke;
+use shares::Shares;
+use stamps::Stamps;
+
+/// Notifications of one region that wait for its owner, at most.
+const NOTIFICATIONS_MAX: usize = 1024;
+/// Opens of one region that wait for the end of a revoke, at most.
+const WAITING_MAX: usize = 1024;
+
+/// Bounds of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirectoryConfig {
+    /// Regions of the host.
+    pub regions_max: u32,
+    /// Those of one user.
+    pub regions_per_user_max: u32,
+    /// Bytes of all regions.
+    pub bytes_max: u64,
+    /// Bytes of one user's.
+    pub bytes_per_user_max: u64,
+    /// Handles of one program.
+    pub handles_per_app_max: u32,
+    /// Neither this user nor root is bounded by users' shares.
+    pub owner_uid: u32,
+    /// How long the owner may take to move a region of no bytes; a large one gets more.
+    pub answer: Duration,
+}
+
+impl Default for DirectoryConfig {
+    fn default() -> Self {
+        Self {
+            regions_max: 4096,
+            regions_per_user_max: 1024,
+            bytes_max: 64 << 30,
+            bytes_per_user_max: 16 << 30,
+            handles_per_app_max: 4096,
+            owner_uid: 0,
+            answer: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What the daemon does for its directory.
+#[derive(Debug, PartialEq, Eq)]
+pub enum DirectoryAction {
+    /// Make memory for a region: its first, or the next that it moves to. Answered by [`Directory::on_made`].
+    Make {
+        /// The region.
+        region: u64,
+        /// Its size.
+        bytes: u64,
+        /// Of huge pages.
+        huge_pages: bool,
+    },
+    /// The memory that was made last is the region's; older memory is not handed out again.
+    Use {
+        /// The region.
+        region: u64,
+    },
+    /// All memory of the region, and what was made for it, is not needed any more.
+    Drop {
+        /// The region.
+        region: u64,
+    },
+    /// Store to the stamp page.
+    Stamp {
+        /// Which word.
+        word: u32,
+        /// What.
+        value: u64,
+    },
+    /// Send a message to a program of this host.
+    Send {
+        /// Whom to.
+        client: ClientId,
+        /// What.
+        reply: Reply,
+        /// Descriptors that go with it.
+        memory: Option<Handed>,
+    },
+}
+
+/// Memory that goes with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Handed {
+    /// Of which region: what was made last.
+    pub region: u64,
+    /// The program may write.
+    pub writable: bool,
+    /// The stamp page goes behind it.
+    pub with_stamps: bool,
+}
+
+/// A wish to open a region.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegionWish {
+    /// Its name on this host.
+    pub name: String,
+    /// The key that the program has.
+    pub key: RegionKey,
+    /// What the handle is for.
+    pub access: RegionAccess,
+}
+
+/// Where a region is in its life.
+#[derive(Debug)]
+enum Stage {
+    /// Its memory is being made; then the owner is told.
+    Making { client: ClientId, request: u64 },
+    /// It can be opened.
+    Live,
+    /// All but the owner lose it.
+    Revoking(Revoke),
+}
+
+/// The program that made a region.
+#[derive(Debug, Clone, Copy)]
+struct Owner {
+    client: ClientId,
+    pid: u32,
+    open: u64,
+}
+
+/// A region.
+#[derive(Debug)]
+struct Entry {
+    spec: RegionSpec,
+    uid: u32,
+    owner: Option<Owner>,
+    epoch: u64,
+    stamp: u64,
+    word: u32,
+    stage: Stage,
+    /// Handles of programs of this host but the owner's.
+    handles: Handles,
+    /// Opens that wait for the end of a revoke: request and wish.
+    waiting: VecDeque<(Party, u64, RegionWish)>,
+    /// Tags that wait for the owner, and how many it has that it did not take.
+    tags: VecDeque<u32>,
+    untaken: u32,
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct Directory {
+    config: DirectoryConfig,
+    entries: BTreeMap<u64, Entry>,
+    names: BTreeMap<String, u64>,
+    /// Handles of each program, the owners' included: number to region.
+    programs: BTreeMap<ClientId, BTreeMap<u64, u64>>,
+    shares: Shares,
+    stamps: Stamps,
+    /// Regions whose owners move them, and when they must have done so.
+    moving: BTreeMap<u64, Time>,
+    /// Number of the last region and of the last handle.
+    last_region: u64,
+    last_open: u64,
+    actions: VecDeque<DirectoryAction>,
+}
+
+impl Directory {
+    /// No region is there yet.
+    pub fn new(config: DirectoryConfig) -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            names: BTreeMap::new(),
+            programs: BTreeMap::new(),
+            shares: Shares::default(),
+            stamps: Stamps::new(config.regions_max),
+            moving: BTreeMap::new(),
+            last_region: 0,
+            last_open: 0,
+            actions: VecDeque::new(),
+            config,
+        }
+    }
+
+    /// What to do next.
+    pub fn poll_action(&mut self) -> Option<DirectoryAction> {
+        self.actions.pop_front()
+    }
+
+    /// Words of the stamp page.
+    pub fn stamp_words(&self) -> u32 {
+        self.config.regions_max
+    }
+
+    // ---- making
+
+    /// A program wants a region made.
+    pub fn handle_create(&mut self, party: Party, request: u64, spec: RegionSpec) {
+        if let Err(why) = self.try_create(party, request, spec) {
+            self.opened(party.client, request, Err(why), None);
+        }
+    }
+
+    fn try_create(&mut self, party: Party, request: u64, spec: RegionSpec) -> Result<(), RegionRefusal> {
+        check_name(&spec.name)?;
+        if spec.bytes == 0 || spec.bytes > REGION_BYTES_MAX {
+            return Err(RegionRefusal::BadSize { bytes: spec.bytes, max: REGION_BYTES_MAX });
+        }
+        if let Some(taken) = self.named(&spec.name) {
+            return Err(RegionRefusal::NameTaken { uid: taken.uid });
+        }
+        self.check_handles(party.client)?;
+        self.shares.check(&self.config, party.uid, spec.bytes)?;
+        let word = self.stamps.take_word().ok_or_else(|| too_many("regions", self.config.regions_max))?;
+        self.shares.add(party.uid, spec.bytes);
+        self.last_region += 1;
+        let (region, open) = (self.last_region, self.next_open());
+        let Party { client, pid, uid } = party;
+        self.names.insert(spec.name.clone(), region);
+        self.programs.entry(client).or_default().insert(open, region);
+        self.actions.push_back(DirectoryAction::Make { region, bytes: spec.bytes, huge_pages: spec.huge_pages });
+        let entry = Entry {
+            spec,
+            uid,
+            owner: Some(Owner { client, pid, open }),
+            epoch: 1,
+            stamp: self.stamps.next_stamp(),
+            word,
+            stage: Stage::Making { client, request },
+            handles: Handles::default(),
+            waiting: VecDeque::new(),
+            tags: VecDeque::new(),
+            untaken: 0,
+        };
+        self.entries.insert(region, entry);
+        Ok(())
+    }
+
+    /// The memory of [`DirectoryAction::Make`] is there, or why not.
+    pub fn on_made(&mut self, now: Time, region: u64, result: Result<(), RegionRefusal>) {
+        let Some(entry) = self.entries.get_mut(&region) else {
+            // It ended meanwhile.
+            return self.actions.push_back(DirectoryAction::Drop { region });
+        };
+        match (&entry.stage, result) {
+            (&Stage::Making { client, request }, Ok(())) => {
+                entry.stage = Stage::Live;
+                let (stamp, word) = (entry.stamp, entry.word);
+                self.actions.push_back(DirectoryAction::Use { region });
+                self.stamp(word, region_stamp::of(stamp, region_stamp::LIVE));
+                let Some((owner, entry)) = self.entries.get(&region).and_then(|e| Some((e.owner?, e))) else { return };
+                let info = RegionInfo { access: entry.spec.access, ..info_of(region, entry) };
+                let path = RegionPath::Local { stamp, word, words: self.config.regions_max };
+                let opened = OpenedRegion { open: owner.open, info, path };
+                let handed = Handed { region, writable: true, with_stamps: true };
+                self.opened(client, request, Ok(opened), Some(handed));
+            }
+            (&Stage::Making { client, request }, Err(why)) => {
+                if let Some(owner) = entry.owner.take() {
+                    self.forget_handle(owner.client, owner.open);
+                }
+                self.opened(client, request, Err(why), None);
+                self.end(region, region_stamp::OWNER_GONE);
+            }
+            (Stage::Revoking(_), result) => self.on_next_made(now, region, result),
+            (Stage::Live, _) => {}
+        }
+    }
+
+    // ---- opening
+
+    /// A program of this host wants to open a region of this host.
+    pub fn handle_open(&mut self, party: Party, request: u64, wish: RegionWish) {
+        let region = match self.check_open(party, &wish) {
+            Ok(region) => region,
+            Err(why) => return self.opened(party.client, request, Err(why), None),
+        };
+        let Some(entry) = self.entries.get_mut(&region) else { return };
+        if !matches!(entry.stage, Stage::Live) {
+            if entry.waiting.len() < WAITING_MAX {
+                entry.waiting.push_back((party, request, wish));
+            } else {
+                self.opened(party.client, request, Err(RegionRefusal::Busy), None);
+            }
+            return;
+        }
+        let open = self.next_open();
+        let Some(entry) = self.entries.get_mut(&region) else { return };
+        entry.handles.insert(open, Handle { client: party.client, access: wish.access });
+        let info = RegionInfo { access: wish.access, ..info_of(region, entry) };
+        let path = RegionPath::Local { stamp: entry.stamp, word: entry.word, words: self.config.regions_max };
+        self.programs.entry(party.client).or_default().insert(open, region);
+        let handed = Handed { region, writable: wish.access.changes(), with_stamps: true };
+        self.opened(party.client, request, Ok(OpenedRegion { open, info, path }), Some(handed));
+    }
+
+    fn check_open(&self, party: Party, wish: &RegionWish) -> Result<u64, RegionRefusal> {
+        let (region, entry) = self.known(&wish.name, &wish.key)?;
+        if !entry.spec.other_users && !self.may_act_for(party.uid, entry.uid) {
+            return Err(RegionRefusal::OtherUser { uid: entry.uid });
+        }
+        let (asked, allowed) = (wish.access, entry.spec.access);
+        if asked == RegionAccess::NONE || !allowed.contains(asked) {
+            return Err(RegionRefusal::NoAccess { asked, allowed });
+        }
+        self.check_handles(party.client)?;
+        Ok(region)
+    }
+
+    /// The region of a name, if the key is its own.
+    fn known(&self, name: &str, key: &RegionKey) -> Result<(u64, &Entry), RegionRefusal> {
+        check_name(name)?;
+        let region = *self.names.get(name).ok_or(RegionRefusal::Unknown)?;
+        let entry = self.entries.get(&region).ok_or(RegionRefusal::Unknown)?;
+        if bool::from(entry.spec.key.as_bytes().ct_eq(key.as_bytes())) {
+            Ok((region, entry))
+        } else {
+            Err(RegionRefusal::WrongKey)
+        }
+    }
+
+    fn check_handles(&self, client: ClientId) -> Result<(), RegionRefusal> {
+        let used = self.programs.get(&client).map_or(0, BTreeMap::len) as u64;
+        if used >= u64::from(self.config.handles_per_app_max) {
+            return Err(too_many("handles of this program", self.config.handles_per_app_max));
+        }
+        Ok(())
+    }
+
+    fn may_act_for(&self, uid: u32, of: u32) -> bool {
+        uid == of || uid == 0 || uid == self.config.owner_uid
+    }
+
+    // ---- ending
+
+    /// A program does not need a handle any more. One that is not there was ended meanwhile.
+    pub fn handle_close(&mut self, client: ClientId, open: u64, delete: bool) {
+        let Some(region) = self.forget_handle(client, open) else { return };
+        let Some(entry) = self.entries.get_mut(&region) else { return };
+        entry.handles.remove(open);
+        if entry.owner.is_some_and(|owner| owner.open == open && owner.client == client) {
+            self.on_owner_gone(region, delete);
+        }
+    }
+
+    /// A program has left, or was detached.
+    pub fn handle_left(&mut self, client: ClientId) {
+        for entry in self.entries.values_mut() {
+            entry.waiting.retain(|(party, ..)| party.client != client);
+        }
+        let held = self.programs.remove(&client).unwrap_or_default();
+        for (open, region) in held {
+            let Some(entry) = self.entries.get_mut(&region) else { continue };
+            entry.handles.remove(open);
+            if entry.owner.is_some_and(|owner| owner.client == client && owner.open == open) {
+                self.on_owner_gone(region, false);
+            }
+        }
+    }
+
+    fn on_owner_gone(&mut self, region: u64, delete: bool) {
+        let Some(entry) = self.entries.get_mut(&region) else { return };
+        let stays = entry.spec.outlives && !delete && matches!(entry.stage, Stage::Live);
+        entry.owner = None;
+        entry.tags.clear();
+        entry.untaken = 0;
+        if !stays {
+            self.end(region, region_stamp::OWNER_GONE);
+        }
+    }
+
+    /// The region is not there any more: everybody who has it open, or waits for it, is told.
+    fn end(&mut self, region: u64, kind: u64) {
+        let Some(entry) = self.entries.remove(&region) else { return };
+        self.names.remove(&entry.spec.name);
+        self.moving.remove(&region);
+        self.shares.remove(entry.uid, entry.spec.bytes);
+        self.stamp(entry.word, region_stamp::of(entry.stamp, kind));
+        self.stamps.give_back(entry.word);
+        let why = match kind {
+            region_stamp::REVOKED => RegionRefusal::Revoked { held: entry.epoch, current: entry.epoch + 1 },
+            _ => RegionRefusal::OwnerGone,
+        };
+        if let Some(Owner { client, open, .. }) = entry.owner {
+            self.drop_handle(client, open, why.clone());
+        }
+        for (open, handle) in entry.handles.into_all() {
+            self.drop_handle(handle.client, open, why.clone());
+        }
+        for (party, request, _) in entry.waiting {
+            self.opened(party.client, request, Err(why.clone()), None);
+        }
+        if let Stage::Revoking(revoke) = entry.stage {
+            self.answer_revoke(revoke.asker, Err(why));
+        }
+        self.actions.push_back(DirectoryAction::Drop { region });
+    }
+
+    /// A program's handle is over, and it is told.
+    fn drop_handle(&mut self, client: ClientId, open: u64, why: RegionRefusal) {
+        if self.forget_handle(client, open).is_some() {
+            self.send(client, Reply::RegionEnded { open, why });
+        }
+    }
+
+    /// Takes a handle out of its program's table; the region that it is of.
+    fn forget_handle(&mut self, client: ClientId, open: u64) -> Option<u64> {
+        let held = self.programs.get_mut(&client)?;
+        let region = held.remove(&open);
+        if held.is_empty() {
+            self.programs.remove(&client);
+        }
+        region
+    }
+
+    // ---- notifications
+
+    /// A program of this host wrote, and wants the owner told.
+    pub fn handle_notify(&mut self, client: ClientId, request: u64, open: u64, tag: u32) {
+        let region = self.programs.get(&client).and_then(|held| held.get(&open)).copied();
+        let result = region.ok_or(RegionRefusal::Unknown).and_then(|region| {
+            let entry = self.entries.get(&region).ok_or(RegionRefusal::OwnerGone)?;
+            if let Some(handle) = entry.handles.get(open)
+                && !handle.access.contains(RegionAccess::WRITE)
+            {
+                return Err(RegionRefusal::NoAccess { asked: RegionAccess::WRITE, allowed: handle.access });
+            }
+            self.notify(region, tag)
+        });
+        self.send(client, Reply::RegionNotifyTaken { request, result });
+    }
+
+    /// Puts a tag behind those that wait for the owner.
+    fn notify(&mut self, region: u64, tag: u32) -> Result<(), RegionRefusal> {
+        let entry = self.entries.get_mut(&region).filter(|e| e.owner.is_some()).ok_or(RegionRefusal::OwnerGone)?;
+        if entry.tags.len() >= NOTIFICATIONS_MAX {
+            return Err(RegionRefusal::NotificationsFull { max: NOTIFICATIONS_MAX as u64 });
+        }
+        entry.tags.push_back(tag);
+        self.pump_tags(region);
+        Ok(())
+    }
+
+    /// The owner took notifications.
+    pub fn handle_notifications_taken(&mut self, client: ClientId, open: u64, count: u32) {
+        let Some(&region) = self.programs.get(&client).and_then(|held| held.get(&open)) else { return };
+        let is_owners = |e: &&mut Entry| e.owner.is_some_and(|o| o.client == client && o.open == open);
+        if let Some(entry) = self.entries.get_mut(&region).filter(is_owners) {
+            entry.untaken = entry.untaken.saturating_sub(count);
+            self.pump_tags(region);
+        }
+    }
+
+    fn pump_tags(&mut self, region: u64) {
+        let Some(entry) = self.entries.get_mut(&region) else { return };
+        let Some(Owner { client, open, .. }) = entry.owner else { return };
+        while entry.untaken < control::NOTIFICATIONS_UNTAKEN_MAX {
+            let Some(tag) = entry.tags.pop_front() else { break };
+            entry.untaken += 1;
+            let reply = Reply::RegionNotification { open, tag };
+            self.actions.push_back(DirectoryAction::Send { client, reply, memory: None });
+        }
+    }
+
+    // ---- looking
+
+    /// Regions from number `from` on that a user may see, at most `looks` of them are looked at; `None` sees all. The
+    /// number to go on from, if there are more.
+    pub fn rows(&self, uid: Option<u32>, from: u64, looks: usize) -> (Vec<(u64, RegionRow)>, Option<u64>) {
+        let mut rest = self.entries.range(from..);
+        let seen = |entry: &Entry| uid.is_none_or(|uid| uid == entry.uid || entry.spec.other_users);
+        let rows = rest.by_ref().take(looks).filter(|(_, e)| seen(e)).map(|(&region, e)| (region, row_of(region, e)));
+        let rows = rows.collect();
+        (rows, rest.next().map(|(&region, _)| region))
+    }
+
+    /// Regions, handles, and stamp words in use: all zero when nobody has anything.
+    pub fn in_use(&self) -> (usize, usize, usize) {
+        (self.entries.len(), self.programs.values().map(BTreeMap::len).sum(), self.stamps.in_use())
+    }
+
+    // ---- small parts
+
+    fn named(&self, name: &str) -> Option<&Entry> {
+        self.entries.get(self.names.get(name)?)
+    }
+
+    fn next_open(&mut self) -> u64 {
+        self.last_open += 1;
+        self.last_open
+    }
+
+    fn stamp(&mut self, word: u32, value: u64) {
+        self.actions.push_back(DirectoryAction::Stamp { word, value });
+    }
+
+    fn send(&mut self, client: ClientId, reply: Reply) {
+        self.actions.push_back(DirectoryAction::Send { client, reply, memory: None });
+    }
+
+    fn opened(
+        &mut self,
+        client: ClientId,
+        request: u64,
+        result: Result<OpenedRegion, RegionRefusal>,
+        memory: Option<Handed>,
+    ) {
+        let reply = Reply::RegionOpened { request, result };
+        self.actions.push_back(DirectoryAction::Send { client, reply, memory });
+    }
+}
+
+fn info_of(region: u64, entry: &Entry) -> RegionInfo {
+    RegionInfo { region, epoch: entry.epoch, bytes: entry.spec.bytes, access: entry.spec.access }
+}
+
+fn row_of(region: u64, entry: &Entry) -> RegionRow {
+    let spec = &entry.spec;
+    RegionRow {
+        name: spec.name.clone(),
+        region,
+        bytes: spec.bytes,
+        epoch: entry.epoch,
+        owner_pid: entry.owner.map(|owner| owner.pid),
+        uid: entry.uid,
+        access: spec.access,
+        opens: entry.handles.count(),
+        remote_opens: 0,
+        huge_pages: spec.huge_pages,
+        outlives: spec.outlives,
+        other_users: spec.other_users,
+    }
+}
+
+fn check_name(name: &str) -> Result<(), RegionRefusal> {
+    let is_good = (1..=REGION_NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control);
+    if is_good { Ok(()) } else { Err(RegionRefusal::BadName { bytes: name.len() as u64 }) }
+}
+
+fn too_many(what: &str, max: u32) -> RegionRefusal {
+    RegionRefusal::TooMany { what: what.into(), used: u64::from(max), max: u64::from(max) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+//! The way of a revoke: everybody but the owner loses the region, and the region moves to memory that only the owner
+//! has.
+//!
+//! Owns when the answer may be given. The memory of the host's own programs cannot be taken away from them: so new
+//! memory is made first, then the stamp changes and all handles are over, then the owner copies. A store of an older
+//! handle that is made after the copy reaches memory that nobody looks at any more, and its program sees the stamp.
+
+use std::time::Duration;
+
+use control::{RegionKey, RegionRefusal, Reply, region_stamp};
+use verbs::Time;
+
+use super::{Directory, DirectoryAction, Handed, Owner, Stage};
+use crate::{ClientId, Party};
+
+/// Bytes that an owner copies in a second at least.
+const COPY_BYTES_PER_SECOND: u64 = 128 << 20;
+
+/// A revoke under way.
+#[derive(Debug)]
+pub(super) struct Revoke {
+    pub(super) asker: Asker,
+    new_key: Option<RegionKey>,
+    /// All handles but the owner's are over, and the owner moves.
+    is_moving: bool,
+}
+
+/// Who waits for the end of a revoke.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asker {
+    client: ClientId,
+    request: u64,
+}
+
+impl Directory {
+    /// A program of this host revokes a region of this host.
+    pub fn handle_revoke(
+        &mut self,
+        party: Party,
+        request: u64,
+        (name, key): (&str, RegionKey),
+        new_key: Option<RegionKey>,
+    ) {
+        let asker = Asker { client: party.client, request };
+        let region = match self.check_revoke(party, name, key) {
+            Ok(region) => region,
+            Err(why) => return self.answer_revoke(asker, Err(why)),
+        };
+        let Some(entry) = self.entries.get_mut(&region) else { return };
+        if entry.owner.is_none() {
+            let epoch = entry.epoch + 1;
+            self.end(region, region_stamp::REVOKED);
+            return self.answer_revoke(asker, Ok(epoch));
+        }
+        entry.stage = Stage::Revoking(Revoke { asker, new_key, is_moving: false });
+        let (bytes, huge_pages) = (entry.spec.bytes, entry.spec.huge_pages);
+        self.actions.push_back(DirectoryAction::Make { region, bytes, huge_pages });
+    }
+
+    fn check_revoke(&self, party: Party, name: &str, key: RegionKey) -> Result<u64, RegionRefusal> {
+        let (region, entry) = self.known(name, &key)?;
+        if !self.may_act_for(party.uid, entry.uid) {
+            return Err(RegionRefusal::OtherUser { uid: entry.uid });
+        }
+        if matches!(entry.stage, Stage::Live) { Ok(region) } else { Err(RegionRefusal::Busy) }
+    }
+
+    /// The memory that the region moves to is there, or why not. Without it nothing is revoked.
+    pub(super) fn on_next_made(&mut self, now: Time, region: u64, result: Result<(), RegionRefusal>) {
+        let stamp = self.stamps.next_stamp();
+        let Some(entry) = self.entries.get_mut(&region) else { return };
+        let Stage::Revoking(revoke) = &mut entry.stage else { return };
+        let (Ok(()), Some(owner)) = (&result, entry.owner) else {
+            let asker = revoke.asker;
+            entry.stage = Stage::Live;
+            self.answer_revoke(asker, result.map(|()| 0));
+            return self.serve_waiting(region);
+        };
+        let copying = Duration::from_secs(entry.spec.bytes / COPY_BYTES_PER_SECOND);
+        revoke.is_moving = true;
+        self.moving.insert(region, now + self.config.answer + copying);
+        let held = entry.epoch;
+        entry.epoch += 1;
+        entry.stamp = stamp;
+        let (word, epoch, handles) = (entry.word, entry.epoch, entry.handles.take_all());
+        self.stamp(word, region_stamp::of(stamp, region_stamp::LIVE));
+        for (open, handle) in handles {
+            self.drop_handle(handle.client, open, RegionRefusal::Revoked { held, current: epoch });
+        }
+        let Owner { client, open, .. } = owner;
+        let memory = Some(Handed { region, writable: true, with_stamps: false });
+        let reply = Reply::RegionMove { open, epoch, stamp };
+        self.actions.push_back(DirectoryAction::Send { client, reply, memory });
+    }
+
+    /// The owner says that it uses the new memory alone.
+    pub fn handle_moved(&mut self, client: ClientId, open: u64, epoch: u64) {
+        let Some(&region) = self.programs.get(&client).and_then(|held| held.get(&open)) else { return };
+        let Some(entry) = self.entries.get_mut(&region) else { return };
+        let is_owners = entry.owner.is_some_and(|o| o.client == client && o.open == open);
+        let Stage::Revoking(Revoke { asker, new_key, is_moving: true }) = entry.stage else { return };
+        if !is_owners || entry.epoch != epoch {
+            return;
+        }
+        self.moving.remove(&region);
+        entry.stage = Stage::Live;
+        entry.spec.key = new_key.unwrap_or(entry.spec.key);
+        self.actions.push_back(DirectoryAction::Use { region });
+        self.answer_revoke(asker, Ok(epoch));
+        self.serve_waiting(region);
+    }
+
+    /// Opens that came meanwhile are looked at as if they came now: the key may be another one.
+    fn serve_waiting(&mut self, region: u64) {
+        let Some(entry) = self.entries.get_mut(&region) else { return };
+        for (party, request, wish) in std::mem::take(&mut entry.waiting) {
+            self.handle_open(party, request, wish);
+        }
+    }
+
+    pub(super) fn answer_revoke(&mut self, asker: Asker, result: Result<u64, RegionRefusal>) {
+        self.send(asker.client, Reply::RegionRevoked { request: asker.request, result });
+    }
+
+    /// When [`Self::handle_timeout`] has something to do.
+    pub fn deadline(&self) -> Option<Time> {
+        self.moving.values().min().copied()
+    }
+
+    /// An owner that does not move its region in time loses it: nobody has it then.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let late: Vec<u64> = self.moving.iter().filter(|(_, at)| **at <= now).map(|(&region, _)| region).collect();
+        for region in late {
+            tracing::warn!(region, "the owner of a region did not move it in time: the region ends");
+            self.end(region, region_stamp::OWNER_GONE);
+        }
+    }
+}
