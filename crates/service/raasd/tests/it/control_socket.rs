@@ -41,6 +41,11 @@ impl RawClient {
         client
     }
 
+    /// The descriptors that came so far.
+    pub(crate) fn take_fds(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.fds)
+    }
+
     fn hello(&self, version: u32, layout: u32, role: Role) {
         self.send(&Request::Hello { version, layout, role, name: "raw".into() });
     }

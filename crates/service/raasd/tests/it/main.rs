@@ -13,6 +13,7 @@ mod links;
 mod messages;
 mod middle;
 mod peer_port;
+mod regions;
 mod restarts;
 mod same_host;
 mod several_users;

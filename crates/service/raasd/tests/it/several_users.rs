@@ -13,11 +13,11 @@ use rustix::process::{Uid, geteuid};
 use crate::control_socket::RawClient;
 use crate::hosts::{Host, bounded, eventually};
 
-const USER: u32 = 4001;
-const OTHER: u32 = 4002;
+pub(crate) const USER: u32 = 4001;
+pub(crate) const OTHER: u32 = 4002;
 
 /// Does something as another user.
-fn as_user<T: Send>(uid: u32, body: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn as_user<T: Send>(uid: u32, body: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let run = || {
             let uid = Uid::from_raw(uid);
@@ -28,7 +28,7 @@ fn as_user<T: Send>(uid: u32, body: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     if geteuid().is_root() {
         return true;
     }
@@ -38,7 +38,7 @@ fn is_root() -> bool {
 }
 
 /// A host whose socket everybody may use.
-fn open_host(configure: impl FnOnce(&mut Host)) -> Host {
+pub(crate) fn open_host(configure: impl FnOnce(&mut Host)) -> Host {
     let mut host = Host::new();
     std::fs::set_permissions(host.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     host.config.socket_mode = 0o666;
