@@ -93,6 +93,8 @@ pub struct LaneRoutes {
     pub incarnation: u32,
     /// Number of the last control frame that the sender handled.
     pub frames_received: u64,
+    /// The sender kept nothing of the old incarnation: what it did for the receiver is not known any more.
+    pub is_fresh: bool,
     /// At most [`ROUTES_PER_MESSAGE`] connections.
     pub routes: Vec<RouteState>,
     /// No more follow: connections that were not named are none of the sender's.

@@ -76,6 +76,8 @@ pub struct Link {
     pub peer_qpn: u32,
     /// Path MTU of both directions.
     pub mtu: PathMtu,
+    /// READs that may be outstanding at a time.
+    pub reads_max: u8,
     /// What carries it.
     pub wire: Wire,
     /// Why this wire, in a clause for people.

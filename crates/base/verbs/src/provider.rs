@@ -158,6 +158,7 @@ pub trait Provider {
             peer: SocketAddr::new(peer.gid.ip(), peer.udp_port),
             peer_qpn: peer.qpn.0,
             mtu,
+            reads_max: own.max_rd_atomic.min(peer.max_rd_atomic),
             wire: Wire::Roce,
             wire_reason: "the device has no other wire",
         })

@@ -9,7 +9,7 @@ use shm::{Doorbell, Session, SlotWords, Word32, slot_state};
 use std::sync::atomic::Ordering;
 
 use crate::event::Attach;
-use crate::ids::{ConnectId, RouteId, SocketId};
+use crate::ids::{ConnectId, QueueId, RouteId, SocketId};
 use crate::limits::SLOT_REUSE_DELAY;
 use crate::ring_size::RingSize;
 use crate::ringpool::RingPool;
@@ -19,6 +19,7 @@ use crate::ringpool::RingPool;
 pub(crate) enum SlotUse {
     Connection(RouteId),
     Socket(SocketId),
+    Queue(QueueId),
 }
 
 /// A slot that was taken, as its user finds it.
@@ -69,6 +70,8 @@ pub(crate) struct App {
     backlogs: BTreeMap<(u16, u64), RouteId>,
     /// Datagram sockets.
     sockets: BTreeSet<SocketId>,
+    /// Operation queues.
+    queues: BTreeSet<QueueId>,
     /// Detached: only the memory is still here.
     leaving: bool,
     /// All its connections were reset, because it left too long ago.
@@ -103,6 +106,7 @@ impl App {
             connects: BTreeMap::new(),
             backlogs: BTreeMap::new(),
             sockets: BTreeSet::new(),
+            queues: BTreeSet::new(),
             leaving: false,
             is_overdue: false,
             is_touched: false,
@@ -124,6 +128,11 @@ impl App {
     /// As [`App::take_slot`], for a datagram socket.
     pub(crate) fn take_socket_slot(&mut self, socket: SocketId) -> Option<TakenSlot> {
         self.take_slot_for(SlotUse::Socket(socket))
+    }
+
+    /// As [`App::take_slot`], for an operation queue.
+    pub(crate) fn take_queue_slot(&mut self, queue: QueueId) -> Option<TakenSlot> {
+        self.take_slot_for(SlotUse::Queue(queue))
     }
 
     fn take_slot_for(&mut self, what: SlotUse) -> Option<TakenSlot> {
@@ -271,6 +280,14 @@ impl App {
         self.sockets.remove(&id);
     }
 
+    pub(crate) fn add_queue(&mut self, id: QueueId) {
+        self.queues.insert(id);
+    }
+
+    pub(crate) fn drop_queue(&mut self, id: QueueId) {
+        self.queues.remove(&id);
+    }
+
     pub(crate) fn sockets(&self) -> Vec<SocketId> {
         self.sockets.iter().copied().collect()
     }
@@ -334,7 +351,7 @@ impl App {
 
     /// Whether its memory may be dropped.
     pub(crate) fn is_gone(&self) -> bool {
-        self.leaving && self.connections == 0 && self.waiting == 0 && self.sockets.is_empty()
+        self.leaving && self.connections == 0 && self.waiting == 0 && self.sockets.is_empty() && self.queues.is_empty()
     }
 
     /// Why it is leaving, as its peers get it.

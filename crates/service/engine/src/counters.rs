@@ -24,6 +24,8 @@ pub(crate) struct Counters {
     pub(crate) frames_received: u64,
     pub(crate) writes_sent: u64,
     pub(crate) writes_received: u64,
+    /// READs and WRITEs of operations.
+    pub(crate) operations_posted: u64,
     pub(crate) connects: u64,
     pub(crate) connects_failed: u64,
     pub(crate) connects_displaced: u64,

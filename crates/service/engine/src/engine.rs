@@ -12,6 +12,7 @@ mod inspect;
 mod lane_rest;
 mod link;
 mod listen;
+mod operations;
 mod recv;
 mod reset;
 mod rest;
@@ -39,6 +40,7 @@ use crate::lanes::Lanes;
 use crate::limits::{
     ASYNC_EVENTS_PER_RUN, COMPLETIONS_PER_RUN, DATAGRAM_COMPLETIONS_MAX, DEVICE_SAMPLE, HEAD_LINGER, TIMERS_PER_RUN,
 };
+use crate::operations::Operations;
 use crate::recvpool::RecvPool;
 use crate::rests::Rests;
 use crate::ringpool::PutBack;
@@ -107,6 +109,7 @@ pub struct Engine {
     parked_opens: ParkedOpens,
     dials: Dials,
     datagrams: Datagrams,
+    ops: Operations,
 
     recv: RecvPool,
     shortage: credits::Shortage,
@@ -177,6 +180,7 @@ impl Engine {
             parked_opens: ParkedOpens::new(config.connections_max),
             dials: Dials::new(&config),
             datagrams,
+            ops: Operations::new(),
             recv,
             shortage: credits::Shortage::default(),
             completions: Completions { cq, queues, waiting: completions(), spare: completions() },
@@ -208,10 +212,12 @@ impl Engine {
         worked |= self.run_doorbells();
         worked |= self.run_timers(nic);
         worked |= self.run_displaced(nic);
+        worked |= self.run_operations();
         worked |= self.run_lanes(nic);
         worked |= self.run_datagrams(nic);
         worked |= self.run_resets(nic);
         worked |= self.run_free_rings(nic);
+        worked |= self.settle_operations(nic);
         worked |= self.run_departures(nic);
         self.apps.collect_wakes();
         self.sample(nic);
@@ -288,12 +294,14 @@ impl Engine {
             let Some(id) = self.lanes.next_queued() else { break };
             let Some(lane) = self.lanes.get_mut(id) else { continue };
             let scratch = &mut self.scratch.frame_out;
-            let mut pump = Pump { lane, vqps: &mut self.vqps, scratch, counters: &mut self.counters };
-            let before = (pump.counters.writes_sent, pump.counters.records_sent);
+            let (vqps, ops) = (&mut self.vqps, &mut self.ops);
+            let mut pump = Pump { id, lane, ops, vqps, scratch, counters: &mut self.counters };
+            let used = |c: &Counters| (c.writes_sent, c.records_sent, c.operations_posted);
+            let before = used(pump.counters);
             match pump.run(nic) {
                 Ok(sent) => {
                     worked |= sent;
-                    if before != (self.counters.writes_sent, self.counters.records_sent) {
+                    if before != used(&self.counters) {
                         lane.on_used(self.now);
                     }
                 }
@@ -358,6 +366,7 @@ impl Engine {
             && !self.lanes.has_failing()
             && self.displaced.is_empty()
             && !self.datagrams.has_work()
+            && !self.ops.has_work()
             && !self.apps.has_rung();
         if !idle {
             self.end_sleep();

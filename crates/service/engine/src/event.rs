@@ -52,6 +52,15 @@ pub struct Admission {
     pub port: u16,
 }
 
+/// An opening of an operation queue, as the control plane admitted it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OperationsOpen {
+    /// Number of the queue.
+    pub queue: u64,
+    /// Bytes of each ring that it asks for, rounded to what exists; 0 for the default.
+    pub ring_bytes: u32,
+}
+
 /// What the daemon must do, or must report to an application.
 #[derive(Debug)]
 pub enum Event {
@@ -123,13 +132,45 @@ pub enum Event {
         /// The port of the listener that it came to; none if the application connected.
         port: Option<u16>,
     },
-    /// Nothing of a datagram socket is in use any more, or it did not come about. Comes exactly once for each number
-    /// that `bind_datagram` got.
+    /// Nothing of a datagram socket or operation queue is in use any more, or it did not come about. Comes exactly once
+    /// for each number that `bind_datagram` or `open_operations` got.
     SocketOver {
         /// Whose.
         app: AppId,
         /// Its number.
         socket: u64,
+    },
+    /// Nothing that an application began in a region of another host is in flight, after it gave its handle back or left.
+    /// Comes exactly once for each handle, and may come after [`Event::AppGone`].
+    RegionClosed {
+        /// Whose.
+        app: AppId,
+        /// The owner's host.
+        peer: IpAddr,
+        /// The region's number there.
+        region: u64,
+        /// The handle.
+        handle: u32,
+    },
+    /// Nothing that this host began in a region of this epoch, or of one before, is in flight, and nothing begins any
+    /// more. Comes once for each `stop_region`.
+    RegionStopped {
+        /// The owner's host.
+        peer: IpAddr,
+        /// The region's number there.
+        region: u64,
+        /// The epoch.
+        epoch: u64,
+    },
+    /// A program of another host wrote to a region of this one and gives its owner a number. At most
+    /// [`control::NOTIFICATIONS_UNTAKEN_MAX`] of a region come before `notifications_taken`.
+    RegionNotified {
+        /// The region's number.
+        region: u64,
+        /// The number.
+        notify: u32,
+        /// Where it wrote.
+        offset: u64,
     },
     /// The application broke the rules, and the engine detached it. The daemon must send it the reason and close its
     /// socket.

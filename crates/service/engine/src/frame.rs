@@ -6,12 +6,14 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use shm::OperationStatus;
 use verbs::{RemoteAddr, Rkey};
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::immediate::ROUTE_BITS;
 use crate::limits::RING_BYTES_MIN;
+use crate::operations::ask::Ask;
 use crate::ring_size::RingSize;
 
 /// Version in the header.
@@ -31,6 +33,8 @@ const KIND_YIELD: u8 = 9;
 const KIND_GROW: u8 = 10;
 const KIND_GROW_ANSWER: u8 = 11;
 const KIND_GROWN_AT: u8 = 12;
+const KIND_EXECUTE: u8 = 13;
+const KIND_EXECUTED: u8 = 14;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -96,6 +100,25 @@ struct WireOffset {
     offset: U64,
 }
 
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct WireExecute {
+    id: U32,
+    opcode: u8,
+    reserved: [u8; 3],
+    offset: U64,
+    operand: U64,
+    compare: U64,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct WireExecuted {
+    value: U64,
+    status: u8,
+    reserved: [u8; 7],
+}
+
 /// What every frame says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
@@ -139,7 +162,7 @@ pub(crate) struct Open {
 }
 
 /// One thing that a frame says. `route` is the receiver's route id, except in [`Open`]; Reclaim and Yield are about the
-/// lane, and have none.
+/// lane, and have none. Execute and Executed are about regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Record {
     Open(Open),
@@ -194,6 +217,19 @@ pub(crate) enum Record {
         route: u32,
         at: u64,
     },
+    /// Asks the owner of a region to do something with it; `id` comes back.
+    Execute {
+        key: u32,
+        id: u32,
+        offset: u64,
+        ask: Ask,
+    },
+    /// It is done.
+    Executed {
+        id: u32,
+        status: OperationStatus,
+        value: u64,
+    },
 }
 
 impl Record {
@@ -225,6 +261,10 @@ pub(crate) enum FrameError {
     Ring { size: RingSize, max: RingSize },
     #[error("answer {0} to a question for yes or no")]
     Answer(u32),
+    #[error("operation {opcode} with operand {operand:#x}, of which there is none")]
+    Operation { opcode: u8, operand: u64 },
+    #[error("status {0} of an operation, of which there is none")]
+    Status(u8),
 }
 
 /// Refuses a ring of the peer that arithmetic or layout cannot take: `max` is the largest that may be meant.
@@ -361,6 +401,18 @@ fn parse_body(head: &WireRecord, body: &[u8]) -> Result<Record, FrameError> {
         KIND_GROWN_AT => {
             Record::GrownAt { route, at: WireOffset::ref_from_bytes(body).map_err(|_| length)?.offset.get() }
         }
+        KIND_EXECUTE => {
+            let e = WireExecute::ref_from_bytes(body).map_err(|_| length)?;
+            let (opcode, operand) = (e.opcode, e.operand.get());
+            let ask = Ask::from_parts(opcode, operand, e.compare.get());
+            let ask = ask.ok_or(FrameError::Operation { opcode, operand })?;
+            Record::Execute { key: route, id: e.id.get(), offset: e.offset.get(), ask }
+        }
+        KIND_EXECUTED => {
+            let e = WireExecuted::ref_from_bytes(body).map_err(|_| length)?;
+            let status = OperationStatus::from_code(e.status).ok_or(FrameError::Status(e.status))?;
+            Record::Executed { id: route, status, value: e.value.get() }
+        }
         kind => return Err(FrameError::Kind(kind)),
     })
 }
@@ -437,6 +489,22 @@ impl<'a> FrameWriter<'a> {
             Record::Grow { route } => self.append(KIND_GROW, route, &[]),
             Record::GrowAnswer { route, allowed } => self.append_reason(KIND_GROW_ANSWER, route, allowed.into()),
             Record::GrownAt { route, at } => self.append_offset(KIND_GROWN_AT, route, at),
+            Record::Execute { key, id, offset, ask } => {
+                let (opcode, operand, compare) = ask.to_parts();
+                let body = WireExecute {
+                    id: id.into(),
+                    opcode,
+                    reserved: [0; 3],
+                    offset: offset.into(),
+                    operand: operand.into(),
+                    compare: compare.into(),
+                };
+                self.append(KIND_EXECUTE, key, body.as_bytes())
+            }
+            Record::Executed { id, status, value } => {
+                let body = WireExecuted { value: value.into(), status: status.code(), reserved: [0; 7] };
+                self.append(KIND_EXECUTED, id, body.as_bytes())
+            }
         }
     }
 

@@ -51,6 +51,30 @@ key!(
     pub(crate) struct BindId, KEY_BITS
 );
 
+key!(
+    /// An operation queue.
+    pub(crate) struct QueueId, KEY_BITS
+);
+key!(
+    /// An opening of an operation queue that waits for rings.
+    pub(crate) struct QueueBindId, KEY_BITS
+);
+key!(
+    /// An operation in flight; the peer returns it with its answer.
+    pub(crate) struct OperationId, KEY_BITS
+);
+key!(
+    /// An application's right to a region of another host.
+    pub(crate) struct HandleId, KEY_BITS
+);
+
+/// What has turns on a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flow {
+    Connection(RouteId),
+    Operations(QueueId),
+}
+
 /// An attached application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AppId(pub u32);

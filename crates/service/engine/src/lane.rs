@@ -22,13 +22,14 @@ use verbs::{Endpoint, Link, PathMtu, Provider, Qpn, Time, VerbsError, Wire};
 use crate::credit::{CreditError, RecvCredits, SendCredits};
 use crate::datagram::peer::DatagramPeer;
 use crate::frame::Header;
-use crate::ids::{AppId, ConnectId, RouteId};
+use crate::ids::{AppId, ConnectId, Flow, QueueId, RouteId};
 use crate::immediate::{UNIT_BYTES, UNITS_MAX};
 use crate::limits::{
     FRAME_SLOTS, LANE_FRUITLESS_AFTER, LANE_RESET_WINDOW, LANE_RESETS_FRUITLESS_MAX, LANE_RESETS_MAX, LANE_SPENT_MAX,
     LANE_SUSPECT_WITHIN, LANE_WIDEN_FIRST, LANE_WIDEN_LAST, OPENS_PENDING_MAX,
 };
 use crate::members::Members;
+use crate::operations::flight::Flight;
 use crate::recvpool::FrameMemory;
 use crate::redial::Redial;
 use crate::resync::Resync;
@@ -81,6 +82,10 @@ pub(crate) struct PeerEnd {
     pub(crate) piece_bytes_max: u32,
     /// Long pieces leave as a WRITE and a WRITE with immediate (see `immediate`).
     pub(crate) splits_pieces: bool,
+    /// Longest piece of an operation that both take.
+    pub(crate) operation_bytes_max: u32,
+    /// The peer's device may answer a WRITE before its processor sees the bytes.
+    pub(crate) is_confirming: bool,
 }
 
 /// The lane to one peer.
@@ -129,8 +134,10 @@ pub(crate) struct Lane {
     frame_sent: u64,
     frame_received: u64,
 
-    /// Connections with data to send.
-    drr: Drr,
+    /// Connections with data to send, and operation queues.
+    drr: Drr<Flow>,
+    /// What of operations is on it.
+    flight: Flight,
     /// Connections with records to send.
     control: VecDeque<RouteId>,
     /// Connections whose Open is to be sent.
@@ -219,6 +226,7 @@ impl Lane {
             frame_sent: 0,
             frame_received: 0,
             drr: Drr::new(quantum_bytes),
+            flight: Flight::default(),
             control: VecDeque::new(),
             opens: VecDeque::new(),
             opens_sent: 0,
@@ -299,13 +307,15 @@ impl Lane {
 
     /// Whether nothing depends on the entry: it may make room for another peer.
     pub(crate) fn is_idle(&self) -> bool {
-        self.state == LaneState::Down && !self.is_wanted && self.parked.is_empty() && self.members.count() == 0
+        let is_needed = self.members.count() > 0 || !self.flight.is_unused();
+        self.state == LaneState::Down && !self.is_wanted && self.parked.is_empty() && !is_needed
     }
 
     /// Whether it is up, carries no connection, and is not about to carry one.
     pub(crate) fn is_unused(&self) -> bool {
         let opening = !self.opens.is_empty() || self.opens_sent > 0 || self.opens_received > 0;
-        self.state == LaneState::Up && self.members.count() == 0 && self.parked.is_empty() && !opening
+        let is_needed = self.members.count() > 0 || !self.flight.is_unused();
+        self.state == LaneState::Up && !is_needed && self.parked.is_empty() && !opening
     }
 
     /// When its last connection left, or it came up without one.
@@ -409,6 +419,7 @@ impl Lane {
         self.tx = SendCredits::new(peer.credits);
         self.frame_bytes_max = peer.frame_bytes_max;
         self.splits_pieces = peer.splits_pieces;
+        self.flight.on_accepted(peer.link.reads_max, peer.operation_bytes_max, peer.is_confirming);
         // The immediate says how much came before the last part of a piece.
         let max = if peer.splits_pieces { UNITS_MAX * UNIT_BYTES } else { u32::MAX };
         self.piece_bytes_max = peer.piece_bytes_max.min(max);
@@ -442,6 +453,7 @@ impl Lane {
             || self.rx.is_due()
             || self.tx.has_excess()
             || self.is_flush_due
+            || self.flight.wants_frame()
     }
 
     /// Whether a frame may leave.
@@ -461,7 +473,26 @@ impl Lane {
 
     /// A connection has data to send, and is not in that list yet.
     pub(crate) fn push_ready(&mut self, app: AppId, route: RouteId) {
-        self.drr.push(app, route);
+        self.drr.push(app, Flow::Connection(route));
+    }
+
+    /// An operation queue has something for the lane, and is not in that list yet.
+    pub(crate) fn push_queue(&mut self, app: AppId, queue: QueueId) {
+        self.drr.push(app, Flow::Operations(queue));
+    }
+
+    /// What of operations is on it.
+    pub(crate) fn flight(&self) -> &Flight {
+        &self.flight
+    }
+
+    pub(crate) fn flight_mut(&mut self) -> &mut Flight {
+        &mut self.flight
+    }
+
+    /// Work requests up to this one are done.
+    pub(crate) fn is_completed(&self, wr: u64) -> bool {
+        self.sendq.is_completed(wr)
     }
 
     /// A connection consumed bytes that may be reported to the peer later, and is not in that list yet. True: the timer
@@ -708,6 +739,7 @@ impl Lane {
         self.is_stalled = false;
         self.sendq.reset(FRAME_SLOTS);
         self.drr.clear();
+        self.flight.forget_queue_pair();
         self.control.clear();
         self.opens.clear();
         self.opens_sent = 0;

@@ -165,6 +165,29 @@ pub(crate) const DATAGRAM_REVIVAL: Duration = Duration::from_secs(1);
 /// Questions for a path of one application that wait for a link.
 pub(crate) const PATH_ASKS_PER_APP_MAX: usize = 1024;
 
+/// Operation queues of a host.
+pub(crate) const OPERATION_QUEUES_MAX: u32 = 4096;
+/// Operation queues of one application.
+pub(crate) const OPERATION_QUEUES_PER_APP_MAX: usize = 64;
+/// Smallest ring that an operation queue gets, if the operator allows it: some READs of the longest that travel in it.
+pub(crate) const OPERATION_RING_BYTES_MIN: u32 = 16 << 10;
+/// Operations of one queue that were begun and have not ended.
+pub(crate) const OPERATIONS_PER_QUEUE_MAX: u32 = 256;
+/// Operations of one lane that were begun and have not ended, and so answers that an end keeps for its peer.
+pub(crate) const OPERATIONS_PER_LANE_MAX: u32 = 1024;
+/// Submissions of one queue that are refused in one look at it.
+pub(crate) const OPERATION_LOOKS_PER_TURN: usize = 64;
+/// Slots of a lane's buffers for bytes that travel in the rings: operations with such bytes at a time.
+pub(crate) const OPERATION_BUFFERS: u16 = 64;
+/// Regions of other hosts that the applications of a host have open.
+pub(crate) const REGION_HANDLES_MAX: u32 = 1 << 16;
+/// Regions of other hosts that one application has open.
+pub(crate) const REGION_HANDLES_PER_APP_MAX: usize = 1024;
+/// Regions of this host that are registered for others.
+pub(crate) const REGIONS_REGISTERED_MAX: usize = 1 << 16;
+/// Local regions of one application.
+pub(crate) const LOCAL_REGIONS_PER_APP_MAX: usize = 1024;
+
 /// Pause before datagrams have a host dialed again after the first dial that failed; it doubles with each further one.
 pub(crate) const REDIAL_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Longest such pause.

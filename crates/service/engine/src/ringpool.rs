@@ -12,7 +12,7 @@ use shm::RingMemory;
 use verbs::{Lkey, Mr, MrId, Region, Rkey, Time};
 
 use crate::frame::WireRing;
-use crate::ids::{BindId, ConnectId, OpenId};
+use crate::ids::{BindId, ConnectId, OpenId, QueueBindId};
 use crate::limits::{CHUNK_BYTES_TARGET, CHUNK_RINGS_FIRST, CHUNKS_PER_APP_MAX, RING_BYTES_MIN, RING_CLASSES};
 use crate::ring_size::RingSize;
 
@@ -58,6 +58,8 @@ pub(crate) enum Waiter {
     Open(OpenId),
     /// A bind of a datagram socket.
     Bind(BindId),
+    /// An opening of an operation queue.
+    Queue(QueueBindId),
 }
 
 #[derive(Debug)]

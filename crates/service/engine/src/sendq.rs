@@ -114,6 +114,12 @@ impl SendQueue {
         self.stage(op, sge, None, false)
     }
 
+    /// Appends a READ or WRITE of an operation; its number. Somebody waits for its end, so it is signalled.
+    pub(crate) fn stage_operation(&mut self, op: SendOp, sge: Sge) -> u64 {
+        self.inflight_bytes += u64::from(sge.len);
+        self.stage(op, sge, None, true)
+    }
+
     /// Appends a control frame that lies in `slot`; its number.
     pub(crate) fn stage_frame(&mut self, sge: Sge, slot: u16, signalled: bool) -> u64 {
         self.stage(SendOp::Send, sge, Some(slot), signalled)

@@ -8,6 +8,7 @@ use verbs::Placed;
 
 use crate::credit::CreditError;
 use crate::frame::FrameError;
+use crate::operations::owned::RegionBreach;
 use crate::sendq::StrayCompletion;
 
 /// The peer daemon, or the device, broke the protocol of the lane.
@@ -61,6 +62,12 @@ pub(crate) enum Violation {
     EndArrived { id: u64 },
     #[error("the peer names connection {0:#x} in a state in which it cannot be")]
     RouteState(u32),
+    #[error("{0}")]
+    Region(#[from] RegionBreach),
+    #[error("more than {0} operations without an answer")]
+    TooManyOperations(u32),
+    #[error("answer about operation {0:#x}, for which the peer was not asked")]
+    OperationAnswer(u32),
     #[error("{0} connections in one message")]
     TooManyRoutes(usize),
 }

@@ -121,7 +121,8 @@ impl Port {
         nic.settle_overflows();
         let mtu: PathMtu = own.mtu.min(peer.mtu);
         let peer_address: SocketAddr = peer.address();
-        Ok(Link { peer: peer_address, peer_qpn: peer.qpn.0, mtu, wire: Wire::Iwarp, wire_reason })
+        let reads_max = own.max_rd_atomic.min(peer.max_rd_atomic);
+        Ok(Link { peer: peer_address, peer_qpn: peer.qpn.0, mtu, reads_max, wire: Wire::Iwarp, wire_reason })
     }
 
     pub(crate) fn modify_qp(&mut self, qpn: Qpn, to: &QpModify) -> Result<(), VerbsError> {

@@ -104,8 +104,11 @@ impl Engine {
         let (recv_mrs, recv_bytes) = self.recv.registered();
         let frames = self.lanes.iter().filter_map(|(_, l)| l.frames()).map(|f| (1, f.bytes()));
         let datagrams = self.datagrams.port.iter().map(|port| port.registered());
+        let buffers = self.lanes.iter().filter_map(|(_, l)| l.flight().buffers.as_ref()).map(|b| (1, b.bytes()));
+        let operations = buffers.chain([self.ops.owned.registered(), self.ops.locals.registered()]);
         let (mrs, pinned_bytes) = frames
             .chain(datagrams)
+            .chain(operations)
             .chain([(self.ring_memory.chunks, self.ring_memory.bytes)])
             .fold((recv_mrs, recv_bytes), |sum, x| (sum.0 + x.0, sum.1 + x.1));
         let mut totals = EngineTotals {
@@ -150,6 +153,7 @@ impl Engine {
             None => totals.unknown.push("rnr_naks"),
         }
         totals.counters.extend(self.datagrams.counters());
+        totals.counters.extend(self.ops.counters());
         totals
     }
 }

@@ -84,6 +84,10 @@ impl Engine {
         if let Some(frames) = frames {
             self.dereg(nic, frames.mr);
         }
+        let flight = self.lanes.get_mut(id).map(|lane| lane.flight_mut());
+        if let Some(buffers) = flight.filter(|f| f.has_idle_buffers()).and_then(|f| f.buffers.take()) {
+            self.dereg(nic, buffers.mr);
+        }
     }
 
     /// Something is to be sent over a lane: if it rests, the daemons make its next queue pair.

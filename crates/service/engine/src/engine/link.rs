@@ -63,9 +63,12 @@ impl Engine {
             self.events.push_back(Event::LaneFailed { peer, reason: Reason::Closed, detail });
         }
         self.forget_datagram_peer(nic, id, Reason::LocalLimit);
-        let Some(lane) = self.lanes.remove(id) else { return };
+        let Some(mut lane) = self.lanes.remove(id) else { return };
         if let Some(frames) = lane.frames() {
             self.dereg(nic, frames.mr);
+        }
+        if let Some(buffers) = lane.flight_mut().buffers.take() {
+            self.dereg(nic, buffers.mr);
         }
     }
 
@@ -120,7 +123,7 @@ impl Engine {
         let lane = self.lanes.get_mut(id).ok_or(VerbsError::NoSuch("lane"))?;
         let peer = lane.peer();
         let attr = OfferAttr {
-            access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+            access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
             mtu_max: lane.offer_mtu(self.device.mtu),
             entropy: self.rng.random(),
             wire: self.config.wire_to(peer),
@@ -169,6 +172,8 @@ impl Engine {
             splits_pieces: link.wire == Wire::Roce
                 && theirs.contains(Capabilities::COUNTS_WRITES)
                 && self.device.capabilities.contains(Capabilities::EVEN_WRITES),
+            operation_bytes_max: self.config.quantum_bytes.min(offer.max_msg_bytes).min(self.device.max_msg_bytes),
+            is_confirming: !theirs.contains(Capabilities::COUNTS_WRITES),
         });
         Ok(())
     }
@@ -188,6 +193,7 @@ impl Engine {
         let parked = lane.on_ready(self.now);
         self.lanes.queue(id);
         self.watch_lane_rest(id);
+        self.unpark_queues(id);
         self.on_datagram_peer_ready(id);
         for connect in parked {
             self.place_connect(nic, connect);
@@ -207,6 +213,7 @@ impl Engine {
         if self.lanes.get(id).is_some_and(Lane::can_answer) {
             self.sever(nic, id, reason);
         }
+        self.lose_regions(peer, reason);
         self.forget_datagram_peer(nic, id, reason);
         self.drop_parked(id, reason);
         if let Some(lane) = self.lanes.get_mut(id) {
@@ -251,6 +258,7 @@ impl Engine {
         let Some(lane) = self.lanes.get_mut(id) else { return };
         let routes = self.vqps.of(lane.members());
         lane.clear();
+        self.sever_operations(id, reason);
         // Before anything is freed: rings that become free must not go to an open of this lane.
         self.drop_parked_opens(id);
         for route in routes {

@@ -92,7 +92,11 @@ impl Engine {
     fn on_sent(&mut self, id: LaneId, seq: u64) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         lane.on_sent(seq)?;
+        let has_operations = !lane.flight().is_quiet();
         self.lanes.queue(id);
+        if has_operations {
+            self.on_operations_sent(id, seq);
+        }
         while let Some(route) = self.lanes.get_mut(id).and_then(|lane| lane.take_closed()) {
             self.try_release(route);
         }
@@ -222,6 +226,8 @@ impl Engine {
                 self.on_peer_end(route);
                 Ok(())
             }
+            Record::Execute { key, id: operation, offset, ask } => self.on_execute(id, (key, operation), offset, ask),
+            Record::Executed { id: operation, status, value } => self.on_executed(id, operation, status, value),
             Record::Reclaim { most } => self.on_reclaim(id, most),
             Record::Yield { count } => self.on_yield(id, count),
         }

@@ -107,6 +107,7 @@ impl Engine {
             }
         }
         lane.keep_connections(resync, unsent, unanswered, rests);
+        self.keep_operations(id);
     }
 
     // ---- telling
@@ -131,8 +132,9 @@ impl Engine {
             });
         }
         let is_last = lane.resync_mut().is_last_told();
+        let is_fresh = lane.resync_mut().is_fresh();
         let (incarnation, frames_received) = (lane.incarnation(), lane.frames_received());
-        Some(LaneRoutes { lane: self.config.number, incarnation, frames_received, routes, is_last })
+        Some(LaneRoutes { lane: self.config.number, incarnation, frames_received, is_fresh, routes, is_last })
     }
 
     /// Whether both ends have reported everything: LaneReady may be sent.
@@ -179,6 +181,7 @@ impl Engine {
         }
         lane.on_frames_arrived(said.frames_received)?;
         lane.resync_mut().on_heard(said.is_last);
+        self.hear_operations(id, said.frames_received, said.is_fresh);
         for state in &said.routes {
             self.hear_route(id, state)?;
         }

@@ -58,6 +58,10 @@ impl Engine {
         for socket in sockets {
             self.orphan_socket(socket, reason);
         }
+        for queue in self.ops.queues_of(app) {
+            self.close_queue(queue);
+        }
+        self.ops.regions.close_all(app);
         self.datagrams.forget_asks(app);
         self.timers.start_orphan(self.now + ORPHAN_LINGER, app);
         self.apps.note_departure(app);
@@ -148,6 +152,10 @@ impl Engine {
         let route = match self.apps.get(at.app).and_then(|tenant| tenant.use_of(at.slot)) {
             Some(SlotUse::Connection(route)) => route,
             Some(SlotUse::Socket(socket)) => return self.on_socket(socket),
+            Some(SlotUse::Queue(queue)) => {
+                self.on_queue(queue);
+                return Ok(());
+            }
             // The doorbell is of something that is over.
             None => return Ok(()),
         };
@@ -206,6 +214,9 @@ impl Engine {
         tenant.pool.close_chunk(chunk, &mut retired);
         let (routes, sockets) = (tenant.routes(), tenant.sockets());
         self.apps.retire(app, retired);
+        for queue in self.ops.queues_of(app) {
+            self.close_queue_in(queue, chunk);
+        }
         for route in routes {
             let Some(vqp) = self.vqps.get_mut(route) else { continue };
             if !vqp.rings().is_in(chunk) {
@@ -229,6 +240,7 @@ impl Engine {
             Waiter::Connect(id) => self.finish_connect(id, Err(reason)),
             Waiter::Open(id) => self.refuse_parked(id, reason),
             Waiter::Bind(id) => self.refuse_bind(id, reason),
+            Waiter::Queue(id) => self.refuse_queue_bind(id, reason),
         }
     }
 
@@ -253,6 +265,7 @@ impl Engine {
                 Waiter::Connect(id) => self.serve_connect(id),
                 Waiter::Open(id) => self.serve_open(id),
                 Waiter::Bind(id) => self.serve_bind(id),
+                Waiter::Queue(id) => self.serve_queue_bind(id),
             }
         }
         self.ask_for_rings(app, size);
@@ -306,6 +319,11 @@ impl Engine {
             }
             for chunk in tenant.pool.retire_all() {
                 self.dereg_chunk(nic, &chunk);
+            }
+            self.ops.forget_app(app);
+            self.ops.locals.detach_all(app);
+            for mr in self.ops.locals.take_unused() {
+                self.dereg(nic, mr);
             }
             self.events.push_back(Event::AppGone { app });
         }

@@ -55,8 +55,9 @@ fn record_bytes() {
         kind: 0,
         to_address: "10.1.2.3".parse().unwrap(),
     });
+    let swap = Ask::Atomic(shm::AtomicOp::CompareSwap { expected: 6, new: 7 });
     #[rustfmt::skip]
-    let cases: [(Record, &[u8]); 12] = [
+    let cases: [(Record, &[u8]); 14] = [
         (open, &[
             1, 0, 0, 56, 0x00, 0x10, 0x00, 0x01,
             0x00, 0x04, 0x00, 0x00, 0x11, 0x22, 0x33, 0x44,
@@ -80,6 +81,14 @@ fn record_bytes() {
         (Record::Grow { route: 9 }, &[10, 0, 0, 8, 0, 0, 0, 9]),
         (Record::GrowAnswer { route: 1, allowed: true }, &[11, 0, 0, 16, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0]),
         (Record::GrownAt { route: 2, at: 1 << 19 }, &[12, 0, 0, 16, 0, 0, 0, 2, 0, 0, 0, 0, 0, 8, 0, 0]),
+        (Record::Execute { key: 3, id: 0x0102_0304, offset: 0x50, ask: swap }, &[
+            13, 0, 0, 40, 0, 0, 0, 3,
+            1, 2, 3, 4, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x50,
+            0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 6,
+        ]),
+        (Record::Executed { id: 5, status: OperationStatus::NotificationsFull, value: 0x99 }, &[
+            14, 0, 0, 24, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0x99, 12, 0, 0, 0, 0, 0, 0, 0,
+        ]),
     ];
     for (record, bytes) in cases {
         let frame = build(&[record]);

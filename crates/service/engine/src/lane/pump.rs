@@ -8,17 +8,22 @@ use verbs::{PostError, Provider, SendOp};
 
 use crate::counters::Counters;
 use crate::frame::{FrameWriter, Record};
-use crate::ids::RouteId;
+use crate::ids::{Flow, LaneId, QueueId, RouteId};
 use crate::immediate::{Immediate, bytes_before};
 use crate::limits::{FRAMES_PER_PUMP, OPENS_PENDING_MAX, SEND_QUEUE_RESERVED};
+use crate::operations::Operations;
 use crate::vqp::table::Connections;
 use crate::vqp::{List, Phase, Piece, Vqp};
 
 use super::Lane;
 
+mod operations;
+
 /// One lane, and what of the engine sending needs.
 pub(crate) struct Pump<'a> {
+    pub(crate) id: LaneId,
     pub(crate) lane: &'a mut Lane,
+    pub(crate) ops: &'a mut Operations,
     pub(crate) vqps: &'a mut Connections,
     pub(crate) scratch: &'a mut Vec<u8>,
     pub(crate) counters: &'a mut Counters,
@@ -32,6 +37,8 @@ enum Turn {
     Spent(u32),
     /// The lane takes no more.
     Blocked,
+    /// The lane takes no more operations; others go on.
+    Waits,
 }
 
 impl Pump<'_> {
@@ -78,7 +85,7 @@ impl Pump<'_> {
         let seq = self.lane.sendq.next();
         let mut writer = FrameWriter::new(self.scratch, self.lane.frame_bytes_max);
         let about_credits = Self::fill_credits(self.lane, &mut writer);
-        let has_end = Self::fill(self.lane, self.vqps, &mut writer, seq);
+        let has_end = Self::fill(self.lane, self.vqps, self.ops, &mut writer, seq);
         self.counters.records_sent += u64::from(writer.records() - about_credits);
         let is_flush = self.lane.take_flush();
         if writer.is_empty() && !self.lane.rx.is_due() && !is_flush {
@@ -109,7 +116,13 @@ impl Pump<'_> {
     }
 
     /// Writes records until none is owed or the frame is full. True: among them is a Fin or Reset.
-    fn fill(lane: &mut Lane, vqps: &mut Connections, frame: &mut FrameWriter<'_>, seq: u64) -> bool {
+    fn fill(
+        lane: &mut Lane,
+        vqps: &mut Connections,
+        ops: &mut Operations,
+        frame: &mut FrameWriter<'_>,
+        seq: u64,
+    ) -> bool {
         let mut has_end = false;
         while let Some(nak) = lane.naks.front() {
             if !frame.push(&Record::OpenNak { route: nak.route, reason: nak.reason }) {
@@ -117,6 +130,9 @@ impl Pump<'_> {
             }
             lane.naks.pop_front();
             lane.opens_received = lane.opens_received.saturating_sub(1);
+        }
+        if !Self::fill_operations(lane, ops, frame) {
+            return has_end;
         }
         while let Some(&route) = lane.control.front() {
             if let Some(vqp) = vqps.get_mut(route) {
@@ -187,27 +203,66 @@ impl Pump<'_> {
     // ---- ring data
 
     fn send_data<P: Provider>(&mut self, nic: &mut P) -> Result<(), PostError> {
-        while let Some(route) = self.lane.drr.front() {
-            let Some(vqp) = self.vqps.get_mut(route) else {
-                self.lane.drr.leave();
-                continue;
+        while let Some(flow) = self.lane.drr.front() {
+            let is_blocked = match flow {
+                Flow::Connection(route) => self.serve_connection(nic, route)?,
+                Flow::Operations(queue) => self.serve_queue(nic, queue)?,
             };
-            self.lane.drr.begin_turn(vqp.deficit_mut());
-            match self.turn(nic, route)? {
-                Turn::Blocked => break,
-                Turn::Spent(deficit) => self.lane.drr.rotate(deficit),
-                Turn::Drained => {
-                    self.lane.drr.leave();
-                    let Some(vqp) = self.vqps.get_mut(route) else { continue };
-                    *vqp.deficit_mut() = 0;
-                    vqp.leave(List::Ready);
-                    if vqp.owes_records() && vqp.enter(List::Control) {
-                        self.lane.push_control(route);
-                    }
-                }
+            if is_blocked {
+                break;
             }
         }
         Ok(())
+    }
+
+    /// A connection has its turn. Whether the lane takes no more.
+    fn serve_connection<P: Provider>(&mut self, nic: &mut P, route: RouteId) -> Result<bool, PostError> {
+        let Some(vqp) = self.vqps.get_mut(route) else {
+            self.lane.drr.leave();
+            return Ok(false);
+        };
+        self.lane.drr.begin_turn(vqp.deficit_mut());
+        match self.turn(nic, route)? {
+            Turn::Blocked => return Ok(true),
+            Turn::Spent(deficit) => self.lane.drr.rotate(deficit),
+            Turn::Drained | Turn::Waits => {
+                self.lane.drr.leave();
+                let Some(vqp) = self.vqps.get_mut(route) else { return Ok(false) };
+                *vqp.deficit_mut() = 0;
+                vqp.leave(List::Ready);
+                if vqp.owes_records() && vqp.enter(List::Control) {
+                    self.lane.push_control(route);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// An operation queue has its turn. Whether the lane takes no more.
+    fn serve_queue<P: Provider>(&mut self, nic: &mut P, id: QueueId) -> Result<bool, PostError> {
+        let Some(queue) = self.ops.queues.get_mut(id) else {
+            self.lane.drr.leave();
+            return Ok(false);
+        };
+        self.lane.drr.begin_turn(queue.deficit_mut());
+        let turn = self.queue_turn(nic, id)?;
+        match turn {
+            Turn::Blocked => return Ok(true),
+            Turn::Spent(deficit) => self.lane.drr.rotate(deficit),
+            Turn::Waits => {
+                self.lane.drr.leave();
+                self.lane.flight.wait(id);
+            }
+            Turn::Drained => {
+                self.lane.drr.leave();
+                if let Some(queue) = self.ops.queues.get_mut(id) {
+                    queue.leave_lane(self.id);
+                }
+                // It may have something for another lane.
+                self.ops.note_due(id);
+            }
+        }
+        Ok(false)
     }
 
     /// Sends pieces of one connection until its turn ends.

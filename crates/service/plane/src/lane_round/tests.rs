@@ -44,6 +44,7 @@ impl FakeEngine {
         (*told <= MESSAGES).then(|| LaneRoutes {
             lane: 0,
             incarnation: self.qpn,
+            is_fresh: false,
             frames_received: 0,
             routes: Vec::new(),
             is_last: *told == MESSAGES,

@@ -1,0 +1,156 @@
+//! The turn of an operation queue on a lane: READs and WRITEs in pieces, and records for the rest.
+//!
+//! Owns how an operation becomes work requests. It must never post what `operations::regions` did not check.
+
+use shm::Opcode;
+use verbs::{PostError, Provider, RemoteAddr, Rkey, SendOp, Sge};
+
+use crate::frame::{FrameWriter, Record};
+use crate::ids::{OperationId, QueueId};
+use crate::limits::{SEND_QUEUE_RESERVED, WORK_REQUEST_BYTES};
+use crate::operations::buffers::Buffers;
+use crate::operations::taking::Next;
+use crate::operations::{Asked, Memory, Operations};
+use crate::table::Key;
+
+use super::{Lane, Pump, Turn};
+
+impl Pump<'_> {
+    /// Sends of one queue until its turn ends.
+    pub(super) fn queue_turn<P: Provider>(&mut self, nic: &mut P, id: QueueId) -> Result<Turn, PostError> {
+        if self.lane.flight.buffers.is_none() {
+            // Without them operations whose bytes travel in the rings are refused.
+            self.lane.flight.buffers = Buffers::new(nic).ok();
+        }
+        let turn = self.queue_turn_quietly(nic, id);
+        self.ops.show_room(id);
+        turn
+    }
+
+    fn queue_turn_quietly<P: Provider>(&mut self, nic: &mut P, id: QueueId) -> Result<Turn, PostError> {
+        loop {
+            let Some(queue) = self.ops.queues.get(id) else { return Ok(Turn::Drained) };
+            let allowance = self.lane.drr.allowance(queue.deficit());
+            if allowance == 0 {
+                return Ok(Turn::Spent(queue.deficit()));
+            }
+            let op = match self.ops.next(id, self.id, &mut self.lane.flight) {
+                Next::Post(op) => op,
+                Next::Taken => {
+                    self.spend(id, WORK_REQUEST_BYTES);
+                    continue;
+                }
+                Next::Idle => return Ok(Turn::Drained),
+                Next::LaneFull => return Ok(Turn::Waits),
+            };
+            // Pieces that do not fit what is left of the turn would be many and short.
+            let Some(bytes) = self.next_piece(op, allowance) else { return Ok(Turn::Drained) };
+            if !self.lane.sendq.has_room(bytes, SEND_QUEUE_RESERVED) {
+                return Ok(Turn::Blocked);
+            }
+            self.post_piece(op, bytes);
+            self.spend(id, bytes.max(WORK_REQUEST_BYTES));
+            self.counters.operations_posted += 1;
+            if self.lane.sendq.is_batch_full() {
+                self.lane.sendq.flush(nic, self.lane.qpn)?;
+            }
+        }
+    }
+
+    fn spend(&mut self, id: QueueId, cost: u32) {
+        self.lane.drr.spend(cost);
+        if let Some(queue) = self.ops.queues.get_mut(id) {
+            queue.spend(cost);
+        }
+    }
+
+    /// Bytes of the next piece of an operation: of one stretch of memory.
+    fn next_piece(&self, id: OperationId, allowance: u32) -> Option<u32> {
+        let op = self.ops.get(id)?;
+        let left = match &op.memory {
+            Memory::None => return None,
+            Memory::Buffer(_) => op.submission.bytes - op.posted,
+            Memory::Local(_) => local_place(op.posted, &op.memory)?.1,
+        };
+        Some(left.min(self.lane.flight.piece_bytes_max()).min(allowance))
+    }
+
+    fn post_piece(&mut self, id: OperationId, bytes: u32) {
+        let lane = &mut *self.lane;
+        let Some(op) = self.ops.get(id) else { return };
+        let Some(grant) = self.ops.regions.grant(op.handle) else { return };
+        let addr = grant.addr + op.submission.offset + u64::from(op.posted);
+        let remote = RemoteAddr { addr, rkey: Rkey(grant.rkey) };
+        let Some(sge) = local_sge(lane, op.posted, &op.memory, bytes) else { return };
+        let is_read = op.submission.opcode == Opcode::Read;
+        let is_last = op.posted + bytes >= op.submission.bytes;
+        let verb = if is_read { SendOp::Read(remote) } else { SendOp::Write(remote) };
+        let wr = lane.sendq.stage_operation(verb, sge);
+        if is_read {
+            lane.flight.on_read_posted(wr);
+        } else {
+            lane.tx_bytes += u64::from(bytes);
+        }
+        if let Some(op) = self.ops.get_mut(id) {
+            (op.posted, op.last_wr) = (op.posted + bytes, wr);
+        }
+        if is_last {
+            self.ops.on_all_posted(id, wr, &mut lane.flight);
+        }
+    }
+
+    /// Writes what is owed to the peer, and then what it is asked for. False: the frame is full.
+    pub(super) fn fill_operations(lane: &mut Lane, ops: &mut Operations, frame: &mut FrameWriter<'_>) -> bool {
+        // `send_frame` counts it when the frame leaves.
+        let number = lane.frame_sent + 1;
+        while let Some(answer) = lane.flight.answers.front() {
+            let record = Record::Executed { id: answer.id, status: answer.status, value: answer.value };
+            if !frame.push(&record) {
+                return false;
+            }
+            lane.flight.answers.on_sent(number);
+        }
+        while let Some(id) = lane.flight.front_ask() {
+            let order = ops.next_ask();
+            let record = ops.get(id).and_then(|op| {
+                let key = ops.regions.grant(op.handle)?.rkey;
+                Some(Record::Execute { key, id: id.bits(), offset: op.submission.offset, ask: op.ask? })
+            });
+            if let Some(record) = record {
+                if !frame.push(&record) {
+                    return false;
+                }
+                if let Some(op) = ops.get_mut(id) {
+                    op.asked = Some(Asked { frame: number, order });
+                }
+            }
+            lane.flight.pop_ask();
+        }
+        true
+    }
+}
+
+/// The piece of local memory in which byte `at` of an operation lies, by index, and how many bytes are left in it.
+fn local_place(at: u32, memory: &Memory) -> Option<(usize, u32)> {
+    let Memory::Local(pieces) = memory else { return None };
+    let mut before = 0;
+    for (index, piece) in pieces.iter().enumerate() {
+        if at < before + piece.bytes {
+            return Some((index, before + piece.bytes - at));
+        }
+        before += piece.bytes;
+    }
+    None
+}
+
+fn local_sge(lane: &Lane, at: u32, memory: &Memory, len: u32) -> Option<Sge> {
+    match memory {
+        Memory::None => None,
+        Memory::Buffer(slot) => Some(lane.flight.buffers.as_ref()?.sge(*slot, at, len)),
+        Memory::Local(pieces) => {
+            let (index, left) = local_place(at, memory)?;
+            let piece = pieces.get(index)?;
+            Some(piece.sge(piece.bytes - left, len))
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Regions of this host that others may use: registered once for all peers, and who of them has which open.
+//!
+//! Owns what a peer's record may reach. It must never execute anything for a peer that has not the region open, or
+//! outside of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use control::{NOTIFICATIONS_UNTAKEN_MAX, RegionAccess, RegionGrant};
+use shm::OperationStatus;
+use verbs::{Access, Mr, MrId, Provider, Region, VerbsError};
+
+use crate::limits::REGIONS_REGISTERED_MAX;
+
+use super::Outcome;
+use super::ask::Ask;
+
+/// What a peer asked for that it may not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RegionBreach {
+    #[error("an operation on region key {0:#x}, which the peer has not open")]
+    NotOpen(u32),
+    #[error("an operation at offset {offset} of region {region}, which has {bytes} bytes")]
+    OutOfBounds { region: u64, offset: u64, bytes: u64 },
+    #[error("an atomic at offset {offset} of region {region}, which is not a multiple of 8")]
+    Misaligned { region: u64, offset: u64 },
+    #[error("an operation on region {region}, which allows {allowed}")]
+    Access { region: u64, allowed: RegionAccess },
+}
+
+/// A notification for the owner of a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Notification {
+    pub(crate) region: u64,
+    pub(crate) notify: u32,
+    pub(crate) offset: u64,
+}
+
+#[derive(Debug)]
+struct Owned {
+    epoch: u64,
+    access: RegionAccess,
+    memory: Region,
+    mr: Mr,
+    /// Who has it open.
+    peers: BTreeSet<IpAddr>,
+    /// Notifications that the owner has not taken.
+    untaken: u32,
+}
+
+/// All of them, by number.
+#[derive(Debug, Default)]
+pub(crate) struct OwnedRegions {
+    table: BTreeMap<u64, Owned>,
+    by_key: BTreeMap<u32, u64>,
+    bytes: u64,
+}
+
+impl OwnedRegions {
+    pub(crate) fn len(&self) -> u64 {
+        self.table.len() as u64
+    }
+
+    /// Registrations and their bytes.
+    pub(crate) fn registered(&self) -> (u32, u64) {
+        (self.table.len() as u32, self.bytes)
+    }
+
+    pub(crate) fn register<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        (number, epoch): (u64, u64),
+        memory: Region,
+        access: RegionAccess,
+    ) -> Result<(), VerbsError> {
+        if self.table.contains_key(&number) {
+            return Err(VerbsError::Busy("number of the region"));
+        }
+        if self.table.len() >= REGIONS_REGISTERED_MAX {
+            return Err(VerbsError::Full { what: "list of regions", limit: REGIONS_REGISTERED_MAX as u64 });
+        }
+        let mut rights = Access::empty();
+        rights.set(Access::REMOTE_READ, access.contains(RegionAccess::READ));
+        // IBTA 10.6.3.1: what peers may write, the device may.
+        rights.set(Access::REMOTE_WRITE | Access::LOCAL_WRITE, access.contains(RegionAccess::WRITE));
+        let mr = nic.reg_mr(&memory, 0, memory.len(), rights)?;
+        self.bytes += memory.len();
+        self.by_key.insert(mr.rkey.0, number);
+        self.table.insert(number, Owned { epoch, access, memory, mr, peers: BTreeSet::new(), untaken: 0 });
+        Ok(())
+    }
+
+    /// What a peer needs to know of a region, which it has open from then on. With it: whether that is new.
+    pub(crate) fn grant(&mut self, number: u64, peer: IpAddr) -> Option<(RegionGrant, bool)> {
+        let owned = self.table.get_mut(&number)?;
+        let is_new = owned.peers.insert(peer);
+        let grant = RegionGrant {
+            region: number,
+            epoch: owned.epoch,
+            bytes: owned.memory.len(),
+            access: owned.access,
+            rkey: owned.mr.rkey.0,
+            addr: 0,
+        };
+        Some((grant, is_new))
+    }
+
+    /// A peer has a region open no more. Whether it had.
+    pub(crate) fn ungrant(&mut self, number: u64, peer: IpAddr) -> bool {
+        self.table.get_mut(&number).is_some_and(|owned| owned.peers.remove(&peer))
+    }
+
+    /// A peer has none open any more. How many it had.
+    pub(crate) fn ungrant_all(&mut self, peer: IpAddr) -> usize {
+        self.table.values_mut().filter_map(|owned| owned.peers.remove(&peer).then_some(())).count()
+    }
+
+    /// Takes a region of this epoch out: its registration, and who still had it open.
+    pub(crate) fn remove(&mut self, number: u64, epoch: u64) -> Option<(MrId, BTreeSet<IpAddr>)> {
+        if self.table.get(&number).is_none_or(|owned| owned.epoch != epoch) {
+            return None;
+        }
+        let owned = self.table.remove(&number)?;
+        self.by_key.remove(&owned.mr.rkey.0);
+        self.bytes -= owned.memory.len();
+        Some((owned.mr.id, owned.peers))
+    }
+
+    /// The owner took so many notifications.
+    pub(crate) fn on_taken(&mut self, number: u64, count: u32) {
+        if let Some(owned) = self.table.get_mut(&number) {
+            owned.untaken = owned.untaken.saturating_sub(count);
+        }
+    }
+
+    /// Does what a peer asks for, in the region's own bytes.
+    pub(crate) fn execute(
+        &mut self,
+        peer: IpAddr,
+        key: u32,
+        offset: u64,
+        ask: Ask,
+    ) -> Result<(Outcome, Option<Notification>), RegionBreach> {
+        let not_open = RegionBreach::NotOpen(key);
+        let number = *self.by_key.get(&key).ok_or(not_open)?;
+        let owned = self.table.get_mut(&number).filter(|o| o.peers.contains(&peer)).ok_or(not_open)?;
+        let denied = RegionBreach::Access { region: number, allowed: owned.access };
+        match ask {
+            Ask::Confirm => Ok((Outcome::DONE, None)),
+            Ask::Notify(_) if !owned.access.contains(RegionAccess::WRITE) => Err(denied),
+            Ask::Notify(_) if owned.untaken >= NOTIFICATIONS_UNTAKEN_MAX => {
+                let most = NOTIFICATIONS_UNTAKEN_MAX.into();
+                Ok((Outcome::of(OperationStatus::NotificationsFull, most), None))
+            }
+            Ask::Notify(notify) => {
+                owned.untaken += 1;
+                Ok((Outcome::DONE, Some(Notification { region: number, notify, offset })))
+            }
+            Ask::Atomic(_) if !owned.access.contains(RegionAccess::ATOMIC) => Err(denied),
+            Ask::Atomic(atomic) => match owned.memory.atomic64(offset, atomic) {
+                Ok(value) => Ok((Outcome { value, ..Outcome::DONE }, None)),
+                Err(shm::RegionError::Misaligned { .. }) => Err(RegionBreach::Misaligned { region: number, offset }),
+                Err(_) => Err(RegionBreach::OutOfBounds { region: number, offset, bytes: owned.memory.len() }),
+            },
+        }
+    }
+}

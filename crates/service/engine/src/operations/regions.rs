@@ -1,0 +1,228 @@
+//! Regions of other hosts that applications of this one have open.
+//!
+//! Owns what an application may do where. Every submission is checked here before anything of it is posted.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use control::{Reason, RegionAccess, RegionGrant};
+use genslab::{GenSlab, Key};
+use shm::{Class, Opcode, OperationStatus, Submission};
+
+use crate::ids::{AppId, HandleId, LaneId};
+use crate::limits::REGION_HANDLES_PER_APP_MAX;
+
+use super::Outcome;
+
+/// How far a handle is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// Its owner took the region back.
+    Revoked,
+    /// The link to the owner's host is gone.
+    Lost(Reason),
+    /// The application gave it back, or left.
+    Closed,
+}
+
+/// One application's right to one region.
+#[derive(Debug)]
+struct Handle {
+    app: AppId,
+    peer: IpAddr,
+    lane: LaneId,
+    grant: RegionGrant,
+    state: State,
+    in_flight: u32,
+    /// It counts among those that need the lane.
+    uses_lane: bool,
+}
+
+/// Of a handle, or of a region, nothing is in flight any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Quiet {
+    /// The application closed it, or left.
+    Closed { app: AppId, peer: IpAddr, lane: LaneId, region: u64, handle: u32, used_lane: bool },
+    /// What was asked for by `stop`.
+    Stopped { peer: IpAddr, region: u64, epoch: u64 },
+}
+
+/// Where an operation goes that may be posted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) handle: HandleId,
+    pub(crate) lane: LaneId,
+}
+
+/// All handles.
+#[derive(Debug)]
+pub(crate) struct OpenRegions {
+    table: GenSlab<HandleId, Handle>,
+    /// Regions that are to be reported when nothing of them is in flight.
+    stopping: BTreeSet<(IpAddr, u64, u64)>,
+    quiet: Vec<Quiet>,
+}
+
+impl OpenRegions {
+    pub(crate) fn new(max: u32) -> Self {
+        Self { table: GenSlab::new(max), stopping: BTreeSet::new(), quiet: Vec::new() }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.table.len().into()
+    }
+
+    /// Opens a region for an application. `None`: there are too many.
+    pub(crate) fn open(&mut self, app: AppId, peer: IpAddr, lane: LaneId, grant: RegionGrant) -> Option<HandleId> {
+        if self.table.iter().filter(|(_, h)| h.app == app).count() >= REGION_HANDLES_PER_APP_MAX {
+            return None;
+        }
+        self.table.insert(Handle { app, peer, lane, grant, state: State::Open, in_flight: 0, uses_lane: true })
+    }
+
+    /// The application gives a handle back.
+    pub(crate) fn close(&mut self, app: AppId, handle: HandleId) {
+        if let Some(h) = self.table.get_mut(handle).filter(|h| h.app == app && h.state != State::Closed) {
+            h.state = State::Closed;
+            self.settle(handle);
+        }
+    }
+
+    /// The application left.
+    pub(crate) fn close_all(&mut self, app: AppId) {
+        let of_app: Vec<_> = self.table.iter().filter(|(_, h)| h.app == app).map(|(id, _)| id).collect();
+        of_app.into_iter().for_each(|id| self.close(app, id));
+    }
+
+    /// A region of a peer's was revoked: nothing more of it begins. [`Quiet::Stopped`] follows. Which handles that are.
+    pub(crate) fn stop(&mut self, peer: IpAddr, region: u64, epoch: u64) -> Vec<HandleId> {
+        let mut found = Vec::new();
+        for id in self.table.keys() {
+            let Some(h) = self.table.get_mut(id) else { continue };
+            if h.peer == peer && h.grant.region == region && h.grant.epoch <= epoch {
+                found.push(id);
+                if h.state == State::Open {
+                    h.state = State::Revoked;
+                }
+            }
+        }
+        self.stopping.insert((peer, region, epoch));
+        self.settle_stop(peer, region);
+        found
+    }
+
+    /// The link to a host is gone. How many handles needed its lane, and which there are.
+    pub(crate) fn lose(&mut self, peer: IpAddr, reason: Reason) -> (usize, Vec<HandleId>) {
+        let (mut uses, mut lost) = (0, Vec::new());
+        for id in self.table.keys() {
+            let Some(h) = self.table.get_mut(id).filter(|h| h.peer == peer) else { continue };
+            uses += usize::from(std::mem::take(&mut h.uses_lane));
+            if h.state != State::Closed {
+                h.state = State::Lost(reason);
+            }
+            lost.push(id);
+        }
+        (uses, lost)
+    }
+
+    /// Judges a submission by what its application has open; nothing is changed.
+    pub(crate) fn check(&self, app: AppId, s: &Submission) -> Result<Target, Outcome> {
+        let refused = |status, detail| Err(Outcome::of(status, detail));
+        let handle = HandleId::from_bits(s.region);
+        let Some(h) = self.table.get(handle).filter(|h| h.app == app) else {
+            return refused(OperationStatus::NoRegion, 0);
+        };
+        match h.state {
+            State::Open => {}
+            State::Revoked => return refused(OperationStatus::Revoked, h.grant.epoch),
+            State::Lost(reason) => return refused(OperationStatus::PeerLost, reason.code().into()),
+            State::Closed => return refused(OperationStatus::NoRegion, 0),
+        }
+        if s.epoch != h.grant.epoch {
+            return refused(OperationStatus::Revoked, h.grant.epoch);
+        }
+        if s.class == Class::Persistent {
+            return refused(OperationStatus::NoPersistence, 0);
+        }
+        let needed = match s.opcode {
+            Opcode::Read => RegionAccess::READ,
+            Opcode::Write | Opcode::WriteNotify => RegionAccess::WRITE,
+            _ => RegionAccess::ATOMIC,
+        };
+        if !h.grant.access.contains(needed) {
+            return refused(OperationStatus::Access, h.grant.access.bits().into());
+        }
+        if s.opcode.is_atomic() && !s.offset.is_multiple_of(8) {
+            return refused(OperationStatus::Misaligned, s.offset);
+        }
+        if s.offset.checked_add(s.bytes.into()).is_none_or(|end| end > h.grant.bytes) {
+            return refused(OperationStatus::OutOfBounds, h.grant.bytes);
+        }
+        Ok(Target { handle, lane: h.lane })
+    }
+
+    /// Whether an operation may go on, or why not.
+    pub(crate) fn verdict(&self, handle: HandleId) -> Option<Outcome> {
+        match self.table.get(handle).map(|h| (h.state, h.grant.epoch)) {
+            Some((State::Open | State::Closed, _)) => None,
+            Some((State::Revoked, epoch)) => Some(Outcome::of(OperationStatus::Revoked, epoch)),
+            Some((State::Lost(reason), _)) => Some(Outcome::of(OperationStatus::PeerLost, reason.code().into())),
+            None => Some(Outcome::of(OperationStatus::NoRegion, 0)),
+        }
+    }
+
+    /// Where the region lies at its owner's device.
+    pub(crate) fn grant(&self, handle: HandleId) -> Option<&RegionGrant> {
+        self.table.get(handle).map(|h| &h.grant)
+    }
+
+    /// An operation begins.
+    pub(crate) fn begin(&mut self, handle: HandleId) {
+        if let Some(h) = self.table.get_mut(handle) {
+            h.in_flight += 1;
+        }
+    }
+
+    /// An operation is over.
+    pub(crate) fn end(&mut self, handle: HandleId) {
+        if let Some(h) = self.table.get_mut(handle) {
+            h.in_flight = h.in_flight.saturating_sub(1);
+            self.settle(handle);
+        }
+    }
+
+    fn settle(&mut self, handle: HandleId) {
+        let Some(h) = self.table.get(handle).filter(|h| h.in_flight == 0) else { return };
+        let (peer, region) = (h.peer, h.grant.region);
+        if h.state == State::Closed
+            && let Some(h) = self.table.remove(handle)
+        {
+            let (app, lane, used_lane) = (h.app, h.lane, h.uses_lane);
+            self.quiet.push(Quiet::Closed { app, peer, lane, region, handle: handle.bits(), used_lane });
+        }
+        self.settle_stop(peer, region);
+    }
+
+    fn settle_stop(&mut self, peer: IpAddr, region: u64) {
+        if self.stopping.is_empty() {
+            return;
+        }
+        let stops: Vec<_> = self.stopping.range((peer, region, 0)..=(peer, region, u64::MAX)).copied().collect();
+        for stop in stops {
+            let of = |h: &Handle| h.peer == peer && h.grant.region == region && h.grant.epoch <= stop.2;
+            if !self.table.iter().any(|(_, h)| of(h) && h.in_flight > 0) {
+                self.stopping.remove(&stop);
+                self.quiet.push(Quiet::Stopped { peer, region, epoch: stop.2 });
+            }
+        }
+    }
+
+    pub(crate) fn has_quiet(&self) -> bool {
+        !self.quiet.is_empty()
+    }
+
+    pub(crate) fn take_quiet(&mut self) -> Vec<Quiet> {
+        std::mem::take(&mut self.quiet)
+    }
+}
