@@ -156,6 +156,14 @@ pub enum Request {
         /// Ring size in bytes, 0 for the daemon's default.
         ring_bytes: u32,
     },
+    /// Open an operation queue, for operations on regions of other hosts (docs/memory.md). Answered by
+    /// [`Reply::Connected`], with a connection on a lane that has no peer. Closing its slot closes the queue.
+    OpenOperations {
+        /// Repeated in the answer.
+        request: u64,
+        /// Ring size in bytes, 0 for the daemon's default.
+        ring_bytes: u32,
+    },
     /// The application is at its limit of open descriptors. Not answered.
     NotTaken {
         /// What it could not take.
@@ -372,7 +380,7 @@ pub enum Reply {
         /// Its number.
         chunk: u32,
     },
-    /// Answer to [`Request::Connect`] or [`Request::BindDatagram`].
+    /// Answer to [`Request::Connect`], [`Request::BindDatagram`] or [`Request::OpenOperations`].
     Connected {
         /// The request.
         request: u64,

@@ -234,6 +234,12 @@ pub struct AppRow {
     pub rx_bytes: u64,
     /// Bytes of its memory registered with the device.
     pub pinned_bytes: u64,
+    /// READs of regions of other hosts that it began (docs/memory.md).
+    pub reads: u64,
+    /// WRITEs, likewise.
+    pub writes: u64,
+    /// Atomics, likewise.
+    pub atomics: u64,
     /// Number of its session. A daemon with several engines tells a row for each engine, which the reader adds up.
     pub session: u64,
 }

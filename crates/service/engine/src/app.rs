@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use crate::event::Attach;
 use crate::ids::{ConnectId, QueueId, RouteId, SocketId};
 use crate::limits::SLOT_REUSE_DELAY;
+use crate::operations::VerbCounts;
 use crate::ring_size::RingSize;
 use crate::ringpool::RingPool;
 
@@ -325,7 +326,7 @@ impl App {
     // ---- rows
 
     /// Its row, with what live connections carried and is not counted yet.
-    pub(crate) fn row(&self, live: Carried) -> AppRow {
+    pub(crate) fn row(&self, live: Carried, verbs: VerbCounts) -> AppRow {
         AppRow {
             pid: self.pid,
             uid: self.uid,
@@ -334,6 +335,9 @@ impl App {
             tx_bytes: self.tx_bytes.wrapping_add(live.tx),
             rx_bytes: self.rx_bytes.wrapping_add(live.rx),
             pinned_bytes: self.pool.bytes(),
+            reads: verbs.reads,
+            writes: verbs.writes,
+            atomics: verbs.atomics,
             session: 0,
         }
     }

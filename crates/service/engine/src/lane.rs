@@ -490,11 +490,6 @@ impl Lane {
         &mut self.flight
     }
 
-    /// Work requests up to this one are done.
-    pub(crate) fn is_completed(&self, wr: u64) -> bool {
-        self.sendq.is_completed(wr)
-    }
-
     /// A connection consumed bytes that may be reported to the peer later, and is not in that list yet. True: the timer
     /// of such reports must be started.
     pub(crate) fn push_lazy_head(&mut self, route: RouteId) -> bool {

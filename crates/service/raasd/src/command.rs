@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use control::{AppRow, ConnectionRow, DatagramRow, Reason};
 use engine::{
-    Admission, AppId, Attach, DatagramBind, Dial, EngineTotals, Event, LaneView, OpenId, Page, RingSize, Viewer,
+    Admission, AppId, Attach, DatagramBind, Dial, EngineTotals, Event, LaneView, OpenId, OperationsOpen, Page,
+    RingSize, Viewer,
 };
 use plane::{ClientId, LaneAnswer, LaneCommand};
 use shm::{Region, WakeSocket};
@@ -75,6 +76,12 @@ pub(crate) enum Command {
     CancelConnect {
         app: AppId,
         request: u64,
+    },
+    /// Answered by [`Event::Connected`].
+    OpenOperations {
+        app: AppId,
+        request: u64,
+        open: OperationsOpen,
     },
     /// Answered by [`Event::Connected`].
     BindDatagram {

@@ -294,6 +294,7 @@ impl<P: Provider> EngineThread<P> {
             Command::Connect { app, request, dial } => engine.connect(now, device, app, request, dial),
             Command::Admit { open, answer } => engine.admit(now, device, open, answer),
             Command::BindDatagram { app, request, bind } => engine.bind_datagram(app, request, bind),
+            Command::OpenOperations { app, request, open } => engine.open_operations(app, request, open),
             Command::DatagramPath { app, request, to } => engine.datagram_path(now, device, app, request, to),
             Command::CancelConnect { app, request } => engine.cancel_connect(now, device, app, request),
             Command::Lane(command) => self.execute_for_lane(now, command),

@@ -419,6 +419,9 @@ mod tests {
             tx_bytes: u64::MAX,
             rx_bytes: 0,
             pinned_bytes: 0,
+            reads: u64::MAX,
+            writes: u64::MAX,
+            atomics: u64::MAX,
             session: 0,
         };
         let page = Page { rows: (0..3).map(|n| (n, (engine::AppId(n), app.clone()))).collect(), next: Some(3) };

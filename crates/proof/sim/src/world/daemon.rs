@@ -237,6 +237,11 @@ impl World {
             engine::Event::LaneFailed { peer, reason, detail } => self.on_lane_failed(host, peer, reason, &detail),
             engine::Event::LaneReset { peer, detail } => self.on_lane_reset(host, peer, detail),
             engine::Event::LaneRests { peer } => self.on_lane_rests(host, peer),
+            event @ (engine::Event::RegionClosed { .. }
+            | engine::Event::RegionStopped { .. }
+            | engine::Event::RegionNotified { .. }) => {
+                self.checks.fail(now, "unexplained", format!("host {host}: {event:?}, but there are no regions"));
+            }
             engine::Event::StrangePort { peer, found, .. } => {
                 let detail = format!("host {host} saw {peer} send from port {found}, but each host sends from its own");
                 self.checks.fail(now, "unexplained", detail);

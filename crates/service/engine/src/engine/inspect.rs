@@ -63,7 +63,10 @@ impl Engine {
     pub fn apps_page(&self, viewer: Viewer, from: u32, looks: u32) -> Page<(AppId, AppRow)> {
         let (live, next) = self.apps.page(from, looks);
         let seen = live.filter(|(_, _, a)| viewer.sees(a.uid()));
-        Page { rows: seen.map(|(place, id, a)| (place, (id, a.row(Carried::default())))).collect(), next }
+        Page {
+            rows: seen.map(|(place, id, a)| (place, (id, a.row(Carried::default(), self.ops.verbs(id))))).collect(),
+            next,
+        }
     }
 
     fn may_see(&self, viewer: Viewer, app: AppId) -> bool {
@@ -94,7 +97,7 @@ impl Engine {
             let carried = v.uncounted();
             *sums = Carried { tx: sums.tx.wrapping_add(carried.tx), rx: sums.rx.wrapping_add(carried.rx) };
         }
-        let row = |(id, a): (AppId, &App)| a.row(live.get(&id).copied().unwrap_or_default());
+        let row = |(id, a): (AppId, &App)| a.row(live.get(&id).copied().unwrap_or_default(), self.ops.verbs(id));
         self.apps.iter().map(row).collect()
     }
 
@@ -134,6 +137,7 @@ impl Engine {
                 ("frames_received", c.frames_received),
                 ("writes_sent", c.writes_sent),
                 ("writes_received", c.writes_received),
+                ("operations_posted", c.operations_posted),
                 ("connects", c.connects),
                 ("connects_failed", c.connects_failed),
                 ("connects_displaced", c.connects_displaced),

@@ -93,6 +93,7 @@ impl Pump<'_> {
             return false;
         }
         self.lane.frame_sent += 1;
+        self.lane.flight.on_parted();
         let credits = self.lane.rx.give_back();
         writer.finish(self.lane.incarnation, self.lane.frame_sent, credits);
         let sge = self.lane.frames.as_ref().and_then(|f| f.put(slot, self.scratch));
@@ -221,6 +222,10 @@ impl Pump<'_> {
             self.lane.drr.leave();
             return Ok(false);
         };
+        if vqp.is_sendable() && !self.part_from_operations() {
+            return Ok(true);
+        }
+        let Some(vqp) = self.vqps.get_mut(route) else { return Ok(false) };
         self.lane.drr.begin_turn(vqp.deficit_mut());
         match self.turn(nic, route)? {
             Turn::Blocked => return Ok(true),

@@ -23,6 +23,8 @@ pub(crate) struct Flight {
     piece_bytes_max: u32,
     /// A WRITE is visible only when the owner's processor says so.
     is_confirming: bool,
+    /// WRITEs were posted since the last message that takes a receive of the peer's.
+    has_loose_writes: bool,
     /// Operations that the owner's engine is to be asked for.
     asks: VecDeque<OperationId>,
     pub(crate) answers: Answers,
@@ -57,6 +59,7 @@ impl Flight {
         self.reads.clear();
         self.waiting.clear();
         self.parked.clear();
+        self.has_loose_writes = false;
     }
 
     /// Whether nothing is to be sent, answered or waited for.
@@ -125,6 +128,20 @@ impl Flight {
     }
 
     // ---- posted
+
+    pub(crate) fn on_write_posted(&mut self) {
+        self.has_loose_writes = true;
+    }
+
+    /// A message that takes a receive was posted.
+    pub(crate) fn on_parted(&mut self) {
+        self.has_loose_writes = false;
+    }
+
+    /// Whether such a message must come before ring data.
+    pub(crate) fn must_part(&self) -> bool {
+        self.has_loose_writes && !self.is_confirming
+    }
 
     pub(crate) fn on_read_posted(&mut self, wr: u64) {
         self.reads.push_back(wr);

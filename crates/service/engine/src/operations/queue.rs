@@ -192,9 +192,8 @@ impl OperationQueue {
 
     /// The application rang. Whether it has just closed the queue.
     pub(crate) fn on_doorbell(&mut self) -> bool {
-        let closes = !self.is_closed
-            && self.has_owner()
-            && self.words.app_flags.load(Ordering::Acquire) & app_flag::CLOSED != 0;
+        let closes =
+            !self.is_closed && self.has_owner() && self.words.app_flags.load(Ordering::Acquire) & app_flag::CLOSED != 0;
         if closes {
             self.close();
         }
@@ -254,8 +253,7 @@ impl OperationQueue {
         if self.tx.peek_ahead(0, &mut head) != head.len() {
             return Err(partial);
         }
-        let submission =
-            Submission::parse(&head).map_err(|error| QueueFault::Submission { queue: self.id, error })?;
+        let submission = Submission::parse(&head).map_err(|error| QueueFault::Submission { queue: self.id, error })?;
         if submission.ring_bytes() > available {
             return Err(partial);
         }

@@ -641,3 +641,40 @@ proptest! {
         prop_assert_eq!(e.nic.counters_detail().rnr_naks_sent, 0);
     }
 }
+
+/// What a peer asks for in a region that it has not open, or that it may not, fails its lane alone.
+#[test]
+fn operations_on_what_the_peer_may_not_touch_fail_its_lane() {
+    use control::RegionAccess;
+    let execute = |opcode: u8, offset: u64| {
+        let mut body = vec![0, 0, 0, 1, opcode, 0, 0, 0];
+        body.extend(offset.to_be_bytes());
+        body.extend([0; 16]);
+        body
+    };
+    let cases: [(&str, RegionAccess, bool, u8, u64); 6] = [
+        ("has not open", RegionAccess::ALL, false, 5, 0),
+        ("has 4096 bytes", RegionAccess::ALL, true, 5, 4096),
+        ("not a multiple of 8", RegionAccess::ALL, true, 5, 4),
+        ("which allows read", RegionAccess::READ, true, 5, 0),
+        ("which allows read", RegionAccess::READ, true, 3, 0),
+        ("of which there is none", RegionAccess::ALL, true, 2, 0),
+    ];
+    for (what, access, is_open, opcode, offset) in cases {
+        let mut e = Evil::new(true, 64);
+        let memory = Region::anonymous(4096).unwrap();
+        e.engine.register_region(&mut e.nic, 1, 1, memory.clone(), access).unwrap();
+        let other = e.engine.grant_region(&mut e.nic, 1, addr(9)).unwrap();
+        if is_open {
+            e.engine.grant_region(&mut e.nic, 1, addr(1)).unwrap();
+        }
+        e.record(13, other.rkey, &execute(opcode, offset));
+        assert_eq!(e.failures.len(), 1, "{what}");
+        assert!(e.failures[0].contains(what), "{:?}", e.failures);
+        assert_eq!(memory.word64(0).unwrap().load(std::sync::atomic::Ordering::SeqCst), 0);
+    }
+    let mut e = Evil::new(true, 64);
+    // An answer to what was asked long ago is none to anything now.
+    e.record(14, 77, &[0; 16]);
+    e.assert_fine();
+}

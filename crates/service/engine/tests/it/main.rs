@@ -16,6 +16,7 @@ mod late;
 mod links;
 mod many;
 mod numbered;
+mod operations;
 mod redial;
 mod resets;
 mod rest;

@@ -42,6 +42,10 @@ pub(crate) struct Host {
     pub(crate) apps: BTreeMap<AppId, SimApp>,
     pub(crate) faults: Vec<(AppId, String)>,
     pub(crate) gone: Vec<AppId>,
+    /// What the engine said of regions.
+    pub(crate) regions: Vec<Event>,
+    /// Operation queues that are over, by number.
+    pub(crate) queues_over: Vec<u64>,
     pub(crate) lane_failures: Vec<String>,
     pub(crate) lane_resets: Vec<String>,
     /// Whom the engine wanted dialed, and when.
@@ -120,6 +124,8 @@ fn udp_port(host: usize) -> u16 {
     4791 + host as u16
 }
 
+/// Numbers of operation queues; those of datagram sockets are smaller.
+pub(crate) const QUEUE_NUMBERS: u64 = 1 << 40;
 /// The daemons' user.
 const OWNER: u32 = 77;
 /// A run that takes more is stuck.
@@ -457,6 +463,9 @@ impl World {
                 sim.chunks_gone.push(chunk);
                 sim.chunks.remove(&chunk);
             }
+            event @ (Event::RegionClosed { .. } | Event::RegionStopped { .. } | Event::RegionNotified { .. }) => {
+                h.regions.push(event);
+            }
             _ => unreachable!("the desk takes what is said of ports and connections"),
         }
     }
@@ -556,6 +565,8 @@ impl Host {
             apps: BTreeMap::new(),
             faults: Vec::new(),
             gone: Vec::new(),
+            regions: Vec::new(),
+            queues_over: Vec::new(),
             lane_failures: Vec::new(),
             lane_resets: Vec::new(),
             wanted: Vec::new(),

@@ -1,7 +1,7 @@
 //! Requests for ports and connections: what `plane::Admission` decides, carried out by pairs and engines.
 
 use control::{Reason, Reply};
-use engine::{Admission, AppId, DatagramBind, Dial, OpenId};
+use engine::{Admission, AppId, DatagramBind, Dial, OpenId, OperationsOpen};
 use plane::{Admitted, ClientId, Connect, ConnectRequest, Connecting, ConnectionOver, Listen, LocalConnect, Party};
 use shm::WakeSocket;
 
@@ -61,6 +61,17 @@ impl Hub {
             Ok(socket) => {
                 let bind = DatagramBind { socket, port, ring_bytes };
                 self.command_of(client, DATAGRAM_ENGINE, |app| Command::BindDatagram { app, request, bind });
+            }
+            Err(reason) => self.refuse_connect(client, request, reason),
+        }
+    }
+
+    /// An operation queue counts as a socket. It is in the engine that has the regions.
+    pub(super) fn on_open_operations(&mut self, client: ClientId, request: u64, ring_bytes: u32) {
+        match self.admission.bind(client) {
+            Ok(queue) => {
+                let open = OperationsOpen { queue, ring_bytes };
+                self.command_of(client, DATAGRAM_ENGINE, |app| Command::OpenOperations { app, request, open });
             }
             Err(reason) => self.refuse_connect(client, request, reason),
         }

@@ -235,6 +235,7 @@ impl Hub {
             Request::Connect { request, to, ring_bytes, kind } => {
                 self.on_connect(party, request, Connect { to, ring_bytes, kind });
             }
+            Request::OpenOperations { request, ring_bytes } => self.on_open_operations(id, request, ring_bytes),
             Request::BindDatagram { request, port, ring_bytes } => {
                 self.on_bind(id, request, (port, ring_bytes));
             }

@@ -69,6 +69,9 @@ impl Hub {
             Event::LaneReset { peer, detail } => {
                 self.peers.on_lane_reset(now, peer, engine, &detail);
             }
+            event @ (Event::RegionClosed { .. } | Event::RegionStopped { .. } | Event::RegionNotified { .. }) => {
+                tracing::debug!(?event, "of a region that no directory knows");
+            }
             Event::StrangePort { peer, found, expected } => tracing::warn!(
                 %peer,
                 lane = engine,

@@ -74,7 +74,19 @@ mod tests {
     use control::AppRow;
 
     fn app(pid: u32, name: &str) -> AppRow {
-        AppRow { pid, uid: 0, name: name.into(), connections: 0, tx_bytes: 0, rx_bytes: 0, pinned_bytes: 0, session: 0 }
+        AppRow {
+            pid,
+            uid: 0,
+            name: name.into(),
+            connections: 0,
+            tx_bytes: 0,
+            rx_bytes: 0,
+            pinned_bytes: 0,
+            reads: 0,
+            writes: 0,
+            atomics: 0,
+            session: 0,
+        }
     }
 
     #[test]

@@ -47,7 +47,11 @@ impl Engine {
     pub(in crate::engine) fn hear_operations(&mut self, id: LaneId, arrived: u64, is_fresh: bool) {
         let Some(lane) = self.lanes.get_mut(id) else { return };
         let answers = &mut lane.flight_mut().answers;
-        if is_fresh { answers.clear() } else { answers.on_arrived(arrived) }
+        if is_fresh {
+            answers.clear()
+        } else {
+            answers.on_arrived(arrived)
+        }
         let mut again = Vec::new();
         for op_id in self.ops.of_lane(id) {
             let Some(op) = self.ops.get_mut(op_id).filter(|op| op.verdict.is_none()) else { continue };

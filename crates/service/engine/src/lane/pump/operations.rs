@@ -57,6 +57,20 @@ impl Pump<'_> {
         }
     }
 
+    /// A peer that counts where WRITEs put bytes takes those since the last message for the data that the next message
+    /// claims. So a frame, even an empty one, parts WRITEs of operations from ring data. False: it cannot leave yet.
+    pub(super) fn part_from_operations(&mut self) -> bool {
+        if !self.lane.flight.must_part() {
+            return true;
+        }
+        self.lane.is_flush_due = true;
+        if !self.lane.allows_frame() {
+            self.on_stall();
+            return false;
+        }
+        self.send_frame()
+    }
+
     fn spend(&mut self, id: QueueId, cost: u32) {
         self.lane.drr.spend(cost);
         if let Some(queue) = self.ops.queues.get_mut(id) {
@@ -90,6 +104,7 @@ impl Pump<'_> {
             lane.flight.on_read_posted(wr);
         } else {
             lane.tx_bytes += u64::from(bytes);
+            lane.flight.on_write_posted();
         }
         if let Some(op) = self.ops.get_mut(id) {
             (op.posted, op.last_wr) = (op.posted + bytes, wr);

@@ -8,7 +8,7 @@ use engine::{Admission as Granted, AppId, DatagramBind, Dial, EngineConfig, Even
 use plane::{Admission, AdmissionConfig, ClientId, Connect, ConnectRequest, Connecting, ConnectionOver, Listen};
 use verbs::Time;
 
-use super::Host;
+use super::{Host, QUEUE_NUMBERS};
 
 /// What tests change of a host.
 #[derive(Debug)]
@@ -179,6 +179,7 @@ impl Host {
             Event::ConnectionOver { app, connection, peer, port } => {
                 self.desk.on_connection_over(app, ConnectionOver { engine: 0, connection, peer, port });
             }
+            Event::SocketOver { socket, .. } if socket >= QUEUE_NUMBERS => self.queues_over.push(socket),
             Event::SocketOver { app, socket } => self.desk.on_socket_over(app, socket),
             Event::AppGone { app } => {
                 self.desk.on_app_gone(app);
