@@ -144,6 +144,37 @@ fn the_end_of_the_connection_amid_something_is_no_close() {
     }
 }
 
+/// A peer that gives up an idle stream, in whatever way, is no fault of the device; one that gives up work in progress
+/// is.
+#[test]
+fn an_idle_end_is_told_of_the_peers_end_by_its_receives_alone() {
+    let last = AsyncEvent::LastWqeReached(Qpn(11));
+    for is_busy in [false, true] {
+        for how in ["abort", "close", "reset"] {
+            let mut pair = Pair::new(&Setup { has_srq: true, confirms: true, ..Setup::default() });
+            let remote = pair.ends[0].remote(0);
+            let [peer, end] = &mut pair.ends;
+            if is_busy {
+                end.send(1, SendOp::Write(remote), &[end.sge(0, 100)]).unwrap();
+            }
+            match how {
+                "abort" => peer.qp.abort(&mut peer.dev),
+                "close" => peer.qp.close(&mut peer.dev),
+                _ => end.qp.broke(&mut end.dev),
+            }
+            pair.settle();
+            let end = &mut pair.ends[1];
+            let events = end.async_events();
+            let expected = if is_busy { vec![AsyncEvent::QpFatal(Qpn(11)), last] } else { vec![last] };
+            assert_eq!(events, expected, "{how}, busy {is_busy}: {:?}", end.ending());
+            assert_eq!(end.qp.status().state, QpState::Err, "{how}");
+            end.send(2, SendOp::Write(remote), &[end.sge(0, 1)]).unwrap();
+            let last = end.completions().pop().map(|c| (c.wr_id, c.status));
+            assert_eq!(last, Some((2, Status::WrFlushErr)), "the next send shows it");
+        }
+    }
+}
+
 #[test]
 fn a_connection_that_breaks_flushes_everything() {
     let mut pair = Pair::new(&Setup::default());

@@ -83,6 +83,13 @@ impl SoftNic {
         let entropy = config.entropy.map_or_else(random_seed, Ok)?;
         let capture = config.pcap.map(|path| open_capture(path, config.pcap_limit_bytes)).transpose()?;
         let tcp = open_tcp(config.wire, &socket, config.udp_port == 0, &entropy)?;
+        if capture.is_some() && tcp.is_some() {
+            tracing::warn!(
+                port = tcp.as_ref().map(TcpWire::port),
+                "the capture has UDP alone: RoCEv2 and datagrams. Lanes on TCP are not in it: capture the TCP port with \
+                 tcpdump, or allow RoCEv2 alone (wire = \"roce\")"
+            );
+        }
         let nic = Nic::new(nic_config, entropy);
         let device = nic.device().clone();
         let clock = Clock::start();

@@ -73,19 +73,19 @@ impl Qp {
         if !(self.state.takes_work() || self.state.receives()) {
             return;
         }
+        let is_told = !self.is_quiet_end(&ending);
         let can_send = self.frames.abandon(&self.sends, &dev.mrs);
         if let (Some(terminate), true) = (terminate, can_send) {
             self.counters.tcp_terminates_sent += 1;
             self.frames.push_terminate(&terminate);
         }
-        let is_abort = matches!(ending, Ending::Aborted | Ending::Closed);
         self.state = if self.is_connected { State::Ending } else { State::Over };
         self.wait = Wait::LINGER;
         self.requests.clear();
         self.responses.clear();
         self.flush_sends(dev);
         self.receiver.flush(receive, dev);
-        if !is_abort {
+        if is_told {
             dev.raise(AsyncEvent::QpFatal(self.attr.qpn));
         }
         if self.attr.init.srq.is_some() {
@@ -93,6 +93,21 @@ impl Qp {
         }
         self.events.push_back(QpEvent::Ended(ending));
         self.close_if_done(dev);
+    }
+
+    /// Whether the consumer is not told of the end by `QpFatal`: it asked for it; or the stream was idle, and the peer
+    /// gave its end up. Then it is as with RoCEv2, where such a peer shows itself at the next send, and
+    /// `LastWqeReached` says that no more receives are taken.
+    fn is_quiet_end(&self, ending: &Ending) -> bool {
+        let by_peer = match ending {
+            Ending::Aborted | Ending::Closed => return true,
+            Ending::ClosedByPeer | Ending::Broken => true,
+            Ending::TerminatedByPeer(terminate) => terminate.code == Cause::RdmapLocal.code(),
+            _ => false,
+        };
+        let is_idle = self.sends.is_empty() && self.requests.is_empty() && self.responses.is_empty();
+        let is_between = self.input.is_between_frames() && !self.receiver.is_amid_message();
+        by_peer && self.attr.init.srq.is_some() && self.is_connected && self.may_send && is_idle && is_between
     }
 
     /// Goes on with closing when nothing is left to be sent.

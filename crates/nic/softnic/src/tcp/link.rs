@@ -13,6 +13,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use verbs::{Qpn, Time};
 
+use super::congestion::Congestion;
 use super::endpoint::TcpPart;
 use super::unreached::Unreached;
 use super::{TcpCounters, socket};
@@ -48,6 +49,7 @@ pub(crate) struct Link {
     stage: Stage,
     /// MPA's startup has to be over by then; `None`: it is.
     establish_by: Option<Time>,
+    congestion: Congestion,
     /// What the epoll set looks for.
     interest: EventFlags,
     /// The machine takes bytes of the peer.
@@ -91,6 +93,7 @@ impl Link {
             silence,
             stage: Stage::Waiting,
             establish_by: Some(now + silence.unwrap_or(ESTABLISH_MIN).max(ESTABLISH_MIN)),
+            congestion: Congestion::Unknown,
             interest: EventFlags::empty(),
             is_reading: true,
             is_blocked: false,
@@ -240,6 +243,7 @@ impl Link {
                     any = true;
                     shared.counters.tcp_tx_bytes += sent as u64;
                     // One call takes no more than so many pieces; only a full buffer takes less than those.
+                    self.congestion.on_sent(fd, shared.now, sent as u64, shared.counters);
                     self.is_blocked = (sent as u64) < gather.bytes() && gather.pieces().len() <= pieces::PIECES_MAX;
                     self.qp.sent(dev, sent as u64);
                 }
@@ -292,6 +296,9 @@ impl Link {
                 let is_right = !self.own.connects_to(&self.peer) || private_data == self.peer.hello_to(&self.own);
                 if is_right {
                     shared.unreached.forget(self.peer.address().ip());
+                    if let Stage::Open(fd) = &self.stage {
+                        self.congestion.on_connected(fd, shared.now, shared.counters);
+                    }
                 } else {
                     tracing::warn!(peer = %self.peer.address(), qpn = %self.qpn, "another queue pair answered in the peer's place");
                     self.fail(Errno::PROTO, dev, shared);

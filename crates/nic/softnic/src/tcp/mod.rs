@@ -4,6 +4,7 @@
 //! Bytes of strangers reach a queue pair only after they have shown its token; until then they cost a place in
 //! [`strangers`], which is bounded.
 
+mod congestion;
 pub(crate) mod endpoint;
 mod link;
 mod socket;
@@ -93,6 +94,10 @@ pub(crate) struct TcpCounters {
     pub(crate) tcp_strangers_dropped: u64,
     /// Connections of queue pairs that broke.
     pub(crate) tcp_broken: u64,
+    /// Connections that went over to a congestion control without pacing.
+    pub(crate) tcp_unpaced: u64,
+    /// Of them those that went back, because the path loses segments.
+    pub(crate) tcp_repaced: u64,
 }
 
 impl TcpCounters {
@@ -108,6 +113,8 @@ impl TcpCounters {
             ("tcp_refused", self.tcp_refused),
             ("tcp_strangers_dropped", self.tcp_strangers_dropped),
             ("tcp_broken", self.tcp_broken),
+            ("tcp_unpaced", self.tcp_unpaced),
+            ("tcp_repaced", self.tcp_repaced),
         ]);
     }
 }

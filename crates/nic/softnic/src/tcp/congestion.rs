@@ -1,0 +1,128 @@
+//! Which congestion control the TCP connection of a queue pair uses: the host's, or on a near path that loses nothing
+//! one that does not pace.
+//!
+//! BBR spreads segments over the round trip with a timer for each burst. On a path of microseconds that costs a fifth of
+//! the processor time of a stream and brings nothing, because nothing is lost. Where segments are lost, or the path is
+//! long, pacing is worth its cost. Owns the choice; without permission, or where the host's control does not pace,
+//! nothing is changed.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use verbs::Time;
+
+use super::TcpCounters;
+use crate::sys::path_state::{PathState, path_state};
+
+/// Controls of Linux that pace, by the begin of their names.
+const PACED: &str = "bbr";
+/// Taken instead, the first that this process may use: any process may use reno.
+const UNPACED: [&str; 2] = ["cubic", "reno"];
+/// A longer path is not near.
+const NEAR: Duration = Duration::from_millis(1);
+/// How often the path is looked at while bytes leave.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+/// Fewest segments sent again within a look, and their share of all, from which on the path loses.
+const LOST_MIN: u32 = 4;
+const LOST_OF: u64 = 5_000;
+
+/// The choice for one connection.
+#[derive(Debug)]
+pub(super) enum Congestion {
+    /// Not chosen yet.
+    Unknown,
+    /// As the host has it, to the end.
+    OfHost,
+    /// Without pacing, as long as the path loses nothing.
+    Unpaced {
+        /// The host's.
+        host: String,
+        next_look: Time,
+        sent_bytes: u64,
+        seen: PathState,
+    },
+}
+
+impl Congestion {
+    /// The connection stands.
+    pub(super) fn on_connected(&mut self, fd: &OwnedFd, now: Time, counters: &mut TcpCounters) {
+        *self = Self::OfHost;
+        let Ok(host) = sockopt::tcp_congestion(fd) else { return };
+        let host = host.trim_end_matches('\0').to_owned();
+        let Some(seen) = path_state(fd.as_fd()).ok().filter(|state| is_near(&host, state)) else { return };
+        if UNPACED.iter().any(|name| sockopt::set_tcp_congestion(fd, name).is_ok()) {
+            counters.tcp_unpaced += 1;
+            *self = Self::Unpaced { host, next_look: now + LOOK_PAUSE, sent_bytes: 0, seen };
+        }
+    }
+
+    /// Bytes left.
+    pub(super) fn on_sent(&mut self, fd: &OwnedFd, now: Time, bytes: u64, counters: &mut TcpCounters) {
+        let Self::Unpaced { host, next_look, sent_bytes, seen } = self else { return };
+        *sent_bytes += bytes;
+        if now < *next_look {
+            return;
+        }
+        let Ok(state) = path_state(fd.as_fd()) else { return };
+        if loses(seen, &state, *sent_bytes) {
+            // A name that was the connection's own before is one that it may have again.
+            let _ = sockopt::set_tcp_congestion(fd, host);
+            counters.tcp_repaced += 1;
+            *self = Self::OfHost;
+            return;
+        }
+        (*next_look, *sent_bytes, *seen) = (now + LOOK_PAUSE, 0, state);
+    }
+}
+
+fn is_near(host: &str, state: &PathState) -> bool {
+    host.starts_with(PACED) && state.round_trip < NEAR
+}
+
+/// Whether the path loses segments, or has become longer.
+fn loses(before: &PathState, now: &PathState, sent_bytes: u64) -> bool {
+    let again = now.retransmitted.wrapping_sub(before.retransmitted);
+    let segments = sent_bytes / u64::from(now.segment_bytes.max(1));
+    again >= LOST_MIN && u64::from(again) * LOST_OF > segments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(rtt_us: u64, retransmitted: u32) -> PathState {
+        PathState { round_trip: Duration::from_micros(rtt_us), segment_bytes: 1000, retransmitted }
+    }
+
+    #[test]
+    fn near_paths_go_unpaced_until_they_lose() {
+        assert!(is_near("bbr", &state(80, 0)) && is_near("bbr2", &state(80, 0)));
+        assert!(!is_near("bbr", &state(1_000, 0)) && !is_near("cubic", &state(80, 0)));
+        // One segment in a thousand.
+        assert!(loses(&state(80, 3), &state(80, 13), 10_000_000));
+        // One in ten thousand, and a few of few.
+        assert!(!loses(&state(80, 3), &state(80, 13), 100_000_000));
+        assert!(!loses(&state(80, 3), &state(80, 6), 3_000));
+    }
+
+    #[test]
+    fn the_choice_is_made_and_taken_back_on_a_connection() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let fd: OwnedFd = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap().into();
+        let (mut counters, mut choice) = (TcpCounters::default(), Congestion::Unknown);
+        let name = |fd: &OwnedFd| sockopt::tcp_congestion(fd).unwrap().trim_end_matches('\0').to_owned();
+        let of_host = name(&fd);
+        choice.on_connected(&fd, Time(1), &mut counters);
+        let is_paced = of_host.starts_with(PACED);
+        assert_eq!(matches!(choice, Congestion::Unpaced { .. }), is_paced, "{of_host}: {choice:?}");
+        assert_eq!(UNPACED.contains(&name(&fd).as_str()), is_paced || UNPACED.contains(&of_host.as_str()));
+        // As if more had been sent again than the connection ever has: the count wraps.
+        if let Congestion::Unpaced { seen, .. } = &mut choice {
+            seen.retransmitted = seen.retransmitted.wrapping_sub(50);
+            choice.on_sent(&fd, Time(1) + LOOK_PAUSE, 10_000, &mut counters);
+            assert!(matches!(choice, Congestion::OfHost), "{choice:?}");
+            assert_eq!((name(&fd), counters.tcp_repaced), (of_host, 1));
+        }
+    }
+}
