@@ -1,16 +1,21 @@
 //! The memory of regions: who may write it, atomics between processes, words that are never torn.
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 use rustix::fs::{Mode, OFlags};
 use shm::{AtomicOp, Region, RegionError, RegionMemory, SegmentError};
 
+/// What the other program gets: a descriptor of its own.
+fn own(fd: &OwnedFd) -> OwnedFd {
+    fd.try_clone().unwrap()
+}
+
 #[test]
 fn two_programs_share_it_and_a_reader_cannot_write() {
     let memory = RegionMemory::create(10_000, false).unwrap();
-    let writer = RegionMemory::accept(memory.writable_fd().unwrap(), 10_000, true).unwrap();
-    let reader = RegionMemory::accept(memory.read_only_fd().unwrap(), 10_000, false).unwrap();
+    let writer = RegionMemory::accept(own(&memory.writable_fd()), 10_000, true).unwrap();
+    let reader = RegionMemory::accept(own(&memory.read_only_fd().unwrap()), 10_000, false).unwrap();
     assert_eq!((writer.len(), reader.len(), memory.bytes()), (10_000, 10_000, 10_000));
     writer.write_whole_words(9_990, b"ten bytes!").unwrap();
     let mut got = [0; 10];
@@ -19,7 +24,7 @@ fn two_programs_share_it_and_a_reader_cannot_write() {
     assert_eq!(reader.write_whole_words(0, &[1]), Err(RegionError::ReadOnly));
     assert_eq!(reader.atomic64(0, AtomicOp::Add(1)), Err(RegionError::ReadOnly));
     // The kernel, too, maps no such descriptor for writing.
-    let refused = RegionMemory::accept(memory.read_only_fd().unwrap(), 10_000, true);
+    let refused = RegionMemory::accept(own(&memory.read_only_fd().unwrap()), 10_000, true);
     assert!(matches!(refused, Err(SegmentError::Os { call: "mmap", .. })), "{refused:?}");
 }
 
@@ -30,12 +35,12 @@ fn a_descriptor_for_reading_cannot_be_opened_again_for_writing() {
     }
     // Root may open anything; so the thread becomes another user, as the program of another user is.
     let memory = RegionMemory::create(4096, false).unwrap();
-    let own = memory.read_only_fd().unwrap();
+    let reader = memory.read_only_fd().unwrap();
     std::thread::scope(|scope| {
         let as_other = scope.spawn(|| {
             let uid = rustix::process::Uid::from_raw(4001);
             rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
-            let path = format!("/proc/self/fd/{}", own.as_raw_fd());
+            let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
             rustix::fs::open(path, OFlags::RDWR, Mode::empty()).unwrap_err()
         });
         assert_eq!(as_other.join().unwrap(), rustix::io::Errno::ACCESS);
@@ -53,9 +58,9 @@ fn descriptors_that_are_no_regions_are_refused() {
     let file = tempfile();
     assert!(RegionMemory::accept(file, 4096, true).is_err());
     let memory = RegionMemory::create(4096, false).unwrap();
-    let short = RegionMemory::accept(memory.writable_fd().unwrap(), 4097, true).unwrap_err();
+    let short = RegionMemory::accept(own(&memory.writable_fd()), 4097, true).unwrap_err();
     assert!(short.to_string().contains("4096") && short.to_string().contains("4097"), "{short}");
-    assert!(RegionMemory::accept(memory.writable_fd().unwrap(), 0, true).is_err());
+    assert!(RegionMemory::accept(own(&memory.writable_fd()), 0, true).is_err());
     let unsealed = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&unsealed, 4096).unwrap();
     assert!(RegionMemory::accept(unsealed, 4096, true).unwrap_err().to_string().contains("seals"));
@@ -74,7 +79,7 @@ fn huge_pages_are_there_or_refused() {
         Ok(memory) => {
             let region = memory.map().unwrap();
             region.write(4990, &[7; 10]).unwrap();
-            let other = RegionMemory::accept(memory.writable_fd().unwrap(), 5000, true).unwrap();
+            let other = RegionMemory::accept(own(&memory.writable_fd()), 5000, true).unwrap();
             let mut got = [0; 10];
             other.read(4990, &mut got).unwrap();
             assert_eq!(got, [7; 10]);

@@ -95,6 +95,11 @@ impl Region {
         self.0.name()
     }
 
+    /// Its number on its host, as in `raas region ls`.
+    pub fn number(&self) -> u64 {
+        self.0.number()
+    }
+
     /// Its size in bytes.
     pub fn bytes(&self) -> u64 {
         self.0.bytes()

@@ -10,6 +10,8 @@ pub struct Held {
     apps: Vec<usize>,
     connections: Vec<u32>,
     rows: Vec<usize>,
+    /// Regions, and handles to them.
+    regions: Vec<(usize, u32)>,
     pairs: Vec<u64>,
     rc_qps: Vec<u32>,
     cqs: Vec<u32>,
@@ -25,10 +27,12 @@ pub struct Held {
 impl Held {
     /// Now.
     pub fn of<'a>(hosts: impl IntoIterator<Item = &'a Host>) -> Result<Self> {
-        let (mut stats, mut prints, mut rows) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut stats, mut prints, mut rows, mut regions) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for host in hosts {
             stats.push(host.stat()?);
             rows.push(raas::inspect::connections(Some(&host.socket))?.len());
+            let found = raas::inspect::regions(Some(&host.socket))?;
+            regions.push((found.len(), found.iter().map(|region| region.opens).sum()));
             prints.push(Footprint::of(host.pid())?);
         }
         let counter = |s: &control::Stat, name: &str| s.counters.iter().find(|(n, _)| n == name).map_or(0, |c| c.1);
@@ -36,6 +40,7 @@ impl Held {
             apps: stats.iter().map(|s| s.apps.len()).collect(),
             connections: stats.iter().map(|s| s.lanes.iter().map(|l| l.connections).sum()).collect(),
             rows,
+            regions,
             pairs: stats.iter().map(|s| counter(s, "pairs")).collect(),
             rc_qps: stats.iter().map(|s| s.rc_qps).collect(),
             cqs: stats.iter().map(|s| s.cqs).collect(),

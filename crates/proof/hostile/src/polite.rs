@@ -4,6 +4,7 @@
 //! Owns what arrives and whether it is right. It must never take a byte for granted.
 
 pub mod datagrams;
+pub mod regions;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};

@@ -16,6 +16,7 @@ use crate::breach::{self, Target};
 use crate::held::Held;
 use crate::host::{Footprint, Host, Program, address};
 use crate::polite::datagrams::Exchange;
+use crate::polite::regions::Sharing;
 use crate::polite::{self, Sink, Transfer};
 use crate::readers;
 use crate::tenant::Tenant;
@@ -24,13 +25,13 @@ use crate::words::{self, Step};
 
 /// Limits of the daemons, small enough that the hostile tenant reaches each of them.
 const CONFIGURATION: &str = "[limits]\napps_max = 96\nclients_max = 128\nconnections_per_app_max = 512\nconnections_max = 2048\n\
-    listeners_max = 256\nring_memory_per_app_max = 67108864\nclient_queue_max = 256\nclient_hello_ms = 1000\n";
+    listeners_max = 256\nring_memory_per_app_max = 67108864\nclient_queue_max = 256\nclient_hello_ms = 1000\nregions_max = 64\n";
 /// Bytes of anonymous memory that a daemon with these limits may have at most, whatever its tenants do.
 const ANONYMOUS_BYTES_MAX: u64 = 48 << 20;
 /// Bytes of shared memory: rings and sessions of all applications that fit.
 const SHARED_BYTES_MAX: u64 = 96 * ((64 << 20) + (1 << 20));
-/// Descriptors: for each program its control socket, wake socket and what is on its way to it.
-const FDS_MAX: u64 = 128 * 6 + 64;
+/// Descriptors: for each program its control socket, wake socket and what is on its way to it, and four for each region.
+const FDS_MAX: u64 = 128 * 6 + 64 * 4 + 64;
 /// Threads: the daemon's two, the helper of the software NIC, and one of the runtime that comes and goes.
 const THREADS_MAX: u64 = 5;
 /// What a daemon may keep after its hostile tenants have gone: the allocator's own, in pieces.
@@ -54,6 +55,7 @@ pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
     ];
     let transfer = Transfer::start(&hosts[0], &hosts[1], STREAMS)?;
     let exchange = Exchange::start(&hosts[0], &hosts[1])?;
+    let sharing = Sharing::start(&hosts[0])?;
     verdict.case("the lane is on a wire that was asked for", hosts[0].wire(raas.wire).map(|wire| wire.to_string()));
     std::thread::sleep(Duration::from_millis(500));
     let before = Held::of(&hosts)?;
@@ -67,9 +69,9 @@ pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
     verdict.case("strangers at the door are refused with a reason", door(target));
     verdict.case("every shared word overwritten at every step", flip_all(target, seed));
     verdict.case("tools that do not read cost a page each", readers::silent(&hosts[0]));
-    let answered = exchange.answered();
+    let (answered, checked) = (exchange.answered(), sharing.checked());
     let peak = rounds(&mut hosts, seed, target, &transfer, verdict)?;
-    let answered = exchange.answered() - answered;
+    let (answered, checked) = (exchange.answered() - answered, sharing.checked() - checked);
     verdict.case("memory, descriptors and threads stay bounded", bounded(&peak));
     drop((near, far));
     verdict.case("what the hostile tenants held has returned", returned(&hosts, &before));
@@ -89,6 +91,13 @@ pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
         exchange.finish().and_then(|said| {
             ensure!(answered > 0, "none was answered in the rounds: {said}");
             Ok(format!("{answered} in the rounds; {said}"))
+        }),
+    );
+    verdict.case(
+        "the polite programs' region was theirs alone all the time",
+        sharing.finish().and_then(|said| {
+            ensure!(checked > 0, "no block was checked in the rounds: {said}");
+            Ok(format!("{checked} in the rounds; {said}"))
         }),
     );
     verdict.case("a new polite pair is served as before", polite::fresh(&hosts));

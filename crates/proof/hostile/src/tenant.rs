@@ -4,6 +4,7 @@
 //! daemon threw it out: it comes back under the same name.
 
 mod datagrams;
+mod regions;
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -65,6 +66,7 @@ const MISDEEDS: &[Misdeed] = &[
     ("scribbles_over_datagrams", Tenant::scribble_over_datagrams),
     ("floods_datagrams", Tenant::flood_datagrams),
     ("hoards_ports_and_paths", Tenant::hoard_ports),
+    ("abuses_regions", Tenant::abuse_regions),
 ];
 
 impl Tenant {

@@ -39,13 +39,18 @@ const INSPECTOR_SEND_BYTES: usize = 2 * control::PAGE_BYTES;
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) reply: Reply,
-    pub(crate) fds: Vec<OwnedFd>,
+    /// Shared, so that what many programs wait for costs the daemon one descriptor.
+    pub(crate) fds: Vec<Arc<OwnedFd>>,
     /// It answers the program's only question; dropped when the socket has taken it.
     pub(crate) question: Option<QuestionPlace>,
 }
 
 impl Outgoing {
     pub(crate) fn new(reply: Reply, fds: Vec<OwnedFd>) -> Self {
+        Self::shared(reply, fds.into_iter().map(Arc::new).collect())
+    }
+
+    pub(crate) fn shared(reply: Reply, fds: Vec<Arc<OwnedFd>>) -> Self {
         Self { reply, fds, question: None }
     }
 }

@@ -1,6 +1,7 @@
 //! The command line as types: every command, option, unit and limit. Parsing only; the commands lie in other modules.
 
 mod inspect;
+mod region;
 mod values;
 
 use std::net::IpAddr;
@@ -11,6 +12,7 @@ use clap::{Args, Parser, Subcommand};
 #[cfg(test)]
 pub(crate) use inspect::{PATHS, STATES};
 pub(crate) use inspect::{SsArgs, StatArgs};
+pub(crate) use region::{KeyArgs, RegionCommand, RegionCreateArgs, RegionLsArgs, RegionOpenArgs, RegionRevokeArgs};
 pub(crate) use values::resolve;
 use values::{seconds, size_bytes, two_addresses};
 
@@ -66,6 +68,9 @@ pub(crate) enum Command {
     /// Act on the lanes of this host
     #[command(subcommand)]
     Lane(LaneCommand),
+    /// Make, look at, list and revoke regions: memory that programs share by name
+    #[command(subcommand)]
+    Region(RegionCommand),
     /// Measure latency, throughput and message rate between two hosts
     #[command(subcommand)]
     Perf(PerfCommand),

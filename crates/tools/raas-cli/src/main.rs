@@ -12,6 +12,7 @@ mod log;
 mod manual;
 mod netcat;
 mod perf;
+mod region;
 mod route;
 mod ss;
 mod stat;
@@ -141,6 +142,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Completions(args) => manual::completions(args.shell),
         Command::Device(args) => device::run(args.listen, args.json),
         Command::Lane(LaneCommand::Reset(args)) => lane::reset(&args),
+        Command::Region(command) => region::run(&command),
         Command::Perf(PerfCommand::Server(args)) => {
             let at = any_address(args.port);
             if args.tcp {

@@ -6,6 +6,7 @@ use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{FallocateFlags, FileType, MemfdFlags, Mode, OFlags};
 use rustix::io::FdFlags;
@@ -21,7 +22,9 @@ const MODE: u32 = 0o400;
 /// See the head of this file.
 #[derive(Debug)]
 pub struct RegionMemory {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
+    /// Opened for reading, when somebody first asked for that.
+    reader: OnceLock<Arc<OwnedFd>>,
     bytes: u64,
     /// Bytes of a mapping of it.
     mapped: u64,
@@ -46,7 +49,8 @@ impl RegionMemory {
         }
         rustix::fs::fcntl_add_seals(&fd, FIXED_SIZE).map_err(os("fcntl(F_ADD_SEALS)"))?;
         rustix::fs::fchmod(&fd, Mode::from_raw_mode(Permissions::from_mode(MODE).mode())).map_err(os("fchmod"))?;
-        Ok(Self { fd, bytes, mapped: if huge_pages { size } else { bytes } })
+        let (reader, mapped) = (OnceLock::new(), if huge_pages { size } else { bytes });
+        Ok(Self { fd: Arc::new(fd), reader, bytes, mapped })
     }
 
     /// The region's size in bytes.
@@ -54,16 +58,21 @@ impl RegionMemory {
         self.bytes
     }
 
-    /// A descriptor for a program that may write.
-    pub fn writable_fd(&self) -> io::Result<OwnedFd> {
-        self.fd.try_clone()
+    /// A descriptor for a program that may write. All callers get the same one: the daemon has no more descriptors of a
+    /// region however many programs wait for one.
+    pub fn writable_fd(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.fd)
     }
 
-    /// A descriptor for a program that may only read. It shows the same memory, and neither it nor a copy of it, opened
-    /// again, can be mapped for writing, except by root.
-    pub fn read_only_fd(&self) -> io::Result<OwnedFd> {
+    /// A descriptor for a program that may only read; the same one for all callers. It shows the same memory, and
+    /// neither it nor a copy of it, opened again, can be mapped for writing, except by root and the maker's user.
+    pub fn read_only_fd(&self) -> io::Result<Arc<OwnedFd>> {
+        if let Some(reader) = self.reader.get() {
+            return Ok(Arc::clone(reader));
+        }
         let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
-        Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+        let opened = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Arc::clone(self.reader.get_or_init(|| Arc::new(opened))))
     }
 
     /// Maps it for reading and writing, for the daemon's own device.

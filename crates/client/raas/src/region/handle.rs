@@ -29,6 +29,7 @@ pub(crate) struct Handle {
     attachment: Arc<Attachment>,
     name: String,
     open: u64,
+    number: u64,
     bytes: u64,
     access: RegionAccess,
     is_owner: bool,
@@ -78,6 +79,7 @@ impl Handle {
             attachment: Arc::clone(attachment),
             name,
             open: opened.open,
+            number: opened.info.region,
             bytes: opened.info.bytes,
             access: if is_owner { RegionAccess::ALL } else { opened.info.access },
             is_owner,
@@ -99,6 +101,10 @@ impl Handle {
 
     pub(super) fn open_number(&self) -> u64 {
         self.open
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
     }
 
     pub(super) fn bytes(&self) -> u64 {

@@ -367,8 +367,13 @@ impl Hub {
 
     /// Queues a message; a program whose queue is full does not read, and is detached.
     pub(super) fn send(&mut self, id: ClientId, reply: Reply, fds: Vec<OwnedFd>) {
+        self.send_shared(id, Outgoing::new(reply, fds));
+    }
+
+    /// As [`Self::send`], with descriptors that others may get too.
+    pub(super) fn send_shared(&mut self, id: ClientId, outgoing: Outgoing) {
         let Some(client) = self.clients.get(&id) else { return };
-        if client.out.try_send(Outgoing::new(reply, fds)).is_err() {
+        if client.out.try_send(outgoing).is_err() {
             self.throw_out(id, "it does not read its control socket");
         }
     }

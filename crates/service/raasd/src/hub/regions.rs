@@ -1,11 +1,12 @@
 //! Regions: what `plane::Directory` decides, carried out with memory and messages.
 //!
-//! Owns the descriptors of regions' memory, and the stamp page. It must never make memory in the hub's own time: of
-//! huge pages that takes as long as zeroing them.
+//! Owns the descriptors of regions' memory, and the stamp page. It must never zero memory in the hub's own time, and
+//! never have more descriptors of a region than a few, whoever waits for one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use control::{Reason, RegionAccess, RegionKey, RegionRefusal, Reply};
@@ -15,6 +16,7 @@ use tokio::task::JoinSet;
 
 use super::Hub;
 use crate::DaemonError;
+use crate::client_socket::Outgoing;
 
 /// Bytes of a word of the stamp page.
 const WORD_BYTES: u64 = 8;
@@ -33,12 +35,32 @@ struct Memory {
 pub(super) struct Regions {
     directory: Directory,
     memories: BTreeMap<u64, Memory>,
+    /// Memory that is taken from the system when it is made, which takes long: one at a time.
     making: JoinSet<Made>,
+    /// What is to be made so after that.
+    wanted: VecDeque<Wanted>,
     stamps: Segment,
+    stamps_fd: Arc<OwnedFd>,
+}
+
+/// Memory that is to be made.
+#[derive(Debug, Clone, Copy)]
+struct Wanted {
+    region: u64,
+    bytes: u64,
+    huge_pages: bool,
 }
 
 /// Memory that was made for a region, or why not.
 pub(super) type Made = (u64, Result<RegionMemory, RegionRefusal>);
+
+fn make(Wanted { region, bytes, huge_pages }: Wanted) -> Made {
+    let made = RegionMemory::create(bytes, huge_pages).map_err(|error| {
+        let cause = error.to_string();
+        if huge_pages { RegionRefusal::NoHugePages { bytes, cause } } else { RegionRefusal::NoMemory { bytes, cause } }
+    });
+    (region, made)
+}
 
 impl Regions {
     pub(super) fn new(config: DirectoryConfig) -> Result<Self, DaemonError> {
@@ -50,7 +72,15 @@ impl Regions {
         if shm::overcommit_is_strict() {
             stamps.allocate(bytes).map_err(failed)?;
         }
-        Ok(Self { directory, memories: BTreeMap::new(), making: JoinSet::new(), stamps })
+        let stamps_fd = stamps.fd().as_fd().try_clone_to_owned().map_err(DaemonError::io("dup"))?;
+        Ok(Self {
+            directory,
+            memories: BTreeMap::new(),
+            making: JoinSet::new(),
+            wanted: VecDeque::new(),
+            stamps,
+            stamps_fd: Arc::new(stamps_fd),
+        })
     }
 
     /// The next memory that was made; none while none is being made.
@@ -67,17 +97,22 @@ impl Regions {
         &mut self.directory
     }
 
-    fn make(&mut self, region: u64, bytes: u64, huge_pages: bool) {
-        self.making.spawn_blocking(move || {
-            let made = RegionMemory::create(bytes, huge_pages).map_err(|error| {
-                let cause = error.to_string();
-                match huge_pages {
-                    true => RegionRefusal::NoHugePages { bytes, cause },
-                    false => RegionRefusal::NoMemory { bytes, cause },
-                }
-            });
-            (region, made)
-        });
+    /// Makes memory, or has it made: [`Self::next_made`] then has it.
+    fn make(&mut self, wanted: Wanted) -> Option<Made> {
+        if !wanted.huge_pages && !shm::overcommit_is_strict() {
+            return Some(make(wanted));
+        }
+        self.wanted.push_back(wanted);
+        self.make_next();
+        None
+    }
+
+    fn make_next(&mut self) {
+        if self.making.is_empty()
+            && let Some(wanted) = self.wanted.pop_front()
+        {
+            self.making.spawn_blocking(move || make(wanted));
+        }
     }
 
     fn use_newest(&mut self, region: u64) {
@@ -95,12 +130,12 @@ impl Regions {
     }
 
     /// The descriptors that go with a message.
-    fn hand_out(&self, handed: Handed) -> std::io::Result<Vec<OwnedFd>> {
+    fn hand_out(&self, handed: Handed) -> std::io::Result<Vec<Arc<OwnedFd>>> {
         let gone = || std::io::Error::other("the region has no memory");
         let memory = &self.memories.get(&handed.region).ok_or_else(gone)?.newest;
-        let mut fds = vec![if handed.writable { memory.writable_fd()? } else { memory.read_only_fd()? }];
+        let mut fds = vec![if handed.writable { memory.writable_fd() } else { memory.read_only_fd()? }];
         if handed.with_stamps {
-            fds.push(self.stamps.fd().as_fd().try_clone_to_owned()?);
+            fds.push(Arc::clone(&self.stamps_fd));
         }
         Ok(fds)
     }
@@ -109,6 +144,7 @@ impl Regions {
 impl Hub {
     pub(super) fn on_region_made(&mut self, (region, result): Made) {
         let now = self.now();
+        self.regions.make_next();
         let result = result.map(|newest| {
             let older = self.regions.memories.remove(&region).map(|before| before.newest);
             self.regions.memories.insert(region, Memory { newest, older });
@@ -135,13 +171,17 @@ impl Hub {
     pub(super) fn settle_regions(&mut self) {
         while let Some(action) = self.regions.directory.poll_action() {
             match action {
-                DirectoryAction::Make { region, bytes, huge_pages } => self.regions.make(region, bytes, huge_pages),
+                DirectoryAction::Make { region, bytes, huge_pages } => {
+                    if let Some(made) = self.regions.make(Wanted { region, bytes, huge_pages }) {
+                        self.on_region_made(made);
+                    }
+                }
                 DirectoryAction::Use { region } => self.regions.use_newest(region),
                 DirectoryAction::Drop { region } => drop(self.regions.memories.remove(&region)),
                 DirectoryAction::Stamp { word, value } => self.regions.stamp(word, value),
                 DirectoryAction::Send { client, reply, memory: None } => self.send(client, reply, Vec::new()),
                 DirectoryAction::Send { client, reply, memory: Some(handed) } => match self.regions.hand_out(handed) {
-                    Ok(fds) => self.send(client, reply, fds),
+                    Ok(fds) => self.send_shared(client, Outgoing::shared(reply, fds)),
                     Err(error) => self.cannot_hand_out(client, reply, &error),
                 },
             }

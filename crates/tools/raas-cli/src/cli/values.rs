@@ -22,6 +22,14 @@ pub(super) fn size_bytes(text: &str) -> Result<u32, String> {
     value.filter(|n| (1..=SIZE_BYTES_MAX).contains(n)).ok_or_else(|| "1 to 16M bytes".into())
 }
 
+pub(super) fn region_bytes(text: &str) -> Result<u64, String> {
+    let units = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
+    let unit = units.iter().find(|(unit, _)| text.ends_with([*unit, unit.to_ascii_lowercase()]));
+    let (digits, shift) = unit.map_or((text, 0), |(_, shift)| (&text[..text.len() - 1], *shift));
+    let value = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
+    value.filter(|n| (1..=control::REGION_BYTES_MAX).contains(n)).ok_or_else(|| "1 to 1T bytes, not 0".into())
+}
+
 pub(super) fn seconds(text: &str) -> Result<f64, String> {
     let value = text.parse::<f64>().ok().filter(|s| (0.01..=86_400.0).contains(s));
     value.ok_or_else(|| "0.01 to 86400 seconds".into())
@@ -48,6 +56,10 @@ mod tests {
         assert_eq!(size_bytes("16M"), Ok(16 << 20));
         for bad in ["0", "17M", "4096M", "-1", "x", "", "K"] {
             assert!(size_bytes(bad).is_err(), "{bad}");
+        }
+        assert_eq!((region_bytes("7"), region_bytes("2g"), region_bytes("1T")), (Ok(7), Ok(2 << 30), Ok(1 << 40)));
+        for bad in ["0", "2T", "18446744073709551616", "99999999999T", "", "K", "1KK", "ä"] {
+            assert!(region_bytes(bad).is_err(), "{bad}");
         }
         assert_eq!(seconds("0.5"), Ok(0.5));
         for bad in ["0", "nan", "inf", "-1", "1e9"] {

@@ -1,0 +1,65 @@
+//! What the hostile tenant does with regions: guesses keys, opens and revokes what is another's, lies as an owner, and
+//! dies holding all it may.
+
+use control::{RegionAccess, RegionKey, RegionSpec, Request};
+use rand::RngExt;
+
+use super::Tenant;
+use crate::raw::{RawApp, RawError};
+
+/// Regions and handles after which one program of it ends.
+const REQUESTS_MAX: u32 = 2000;
+/// Bytes that one of its regions has at most: all may be asked for, few are there.
+const BYTES_MAX: u64 = 1 << 42;
+
+impl Tenant {
+    /// Requests about regions in any order, most of them false; the program ends without giving anything back.
+    pub(super) fn abuse_regions(&mut self) -> Result<u64, RawError> {
+        let mut sent = 0;
+        while self.has_time() {
+            let mut app = self.attach("abuses-regions")?;
+            for _ in 0..REQUESTS_MAX {
+                if !self.has_time() {
+                    break;
+                }
+                let request = self.any_region_request(&mut app);
+                app.send(&request, &[])?;
+                sent += 1;
+                match app.drain() {
+                    Err(e) if e.is_end() => break,
+                    other => other?,
+                }
+            }
+        }
+        Ok(sent)
+    }
+
+    fn any_region_request(&mut self, app: &mut RawApp) -> Request {
+        let request = app.number();
+        let name = format!("region-{}", self.rng.random_range(0..40));
+        let key = if self.rng.random() { RegionKey::new([0; 16]) } else { RegionKey::new(self.rng.random()) };
+        let access = RegionAccess::from(self.rng.random::<u8>());
+        let (open, epoch) = (self.rng.random_range(0..5000), self.rng.random_range(0..4));
+        let bytes = if self.rng.random_bool(0.8) { 4096 } else { self.rng.random_range(0..BYTES_MAX) };
+        let any_name =
+            if self.rng.random_bool(0.05) { "\0".repeat(self.rng.random_range(0..300)) } else { name.clone() };
+        match self.rng.random_range(0..9) {
+            0 => {
+                let (huge_pages, outlives) = (self.rng.random_bool(0.1), false);
+                let other_users = self.rng.random();
+                let spec = RegionSpec { name: any_name, bytes, access, key, huge_pages, outlives, other_users };
+                Request::RegionCreate { request, spec }
+            }
+            1 => Request::RegionClose { open, delete: self.rng.random() },
+            2 => Request::RegionRevoke { request, name, key, new_key: self.rng.random_bool(0.5).then_some(key) },
+            3 => Request::RegionMoved { open, epoch },
+            4 => Request::RegionNotify { request, open, tag: self.rng.random() },
+            5 => Request::RegionNotificationsTaken { open, count: self.rng.random() },
+            6 => {
+                let host = if self.rng.random() { self.home.near.ip() } else { self.home.far.ip() };
+                Request::RegionOpen { request, host, name: crate::polite::regions::NAME.into(), key, access }
+            }
+            _ => Request::RegionOpen { request, host: self.home.near.ip(), name: any_name, key, access },
+        }
+    }
+}
