@@ -257,6 +257,11 @@ pub enum NotTaken {
         /// Its number.
         pair: u64,
     },
+    /// A [`Reply::Direct`]: the stream stays on the lane.
+    Direct {
+        /// The connection.
+        connection: u64,
+    },
     /// A [`Reply::PairSegment`], or the segment of a [`Reply::PairSegmentWanted`] could not be made. The number may be
     /// asked for once more.
     PairSegment {
@@ -492,5 +497,13 @@ pub enum Reply {
         request: u64,
         /// Whether the owner will get it.
         result: Result<(), RegionRefusal>,
+    },
+    /// A TCP connection to the application at the other end of a stream of bulk (docs/tcp-direct.md). One descriptor.
+    /// The application may drop it: then the stream stays on the lane.
+    Direct {
+        /// The connection.
+        connection: u64,
+        /// Its slot in the session segment.
+        slot: u32,
     },
 }

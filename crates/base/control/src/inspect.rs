@@ -71,6 +71,10 @@ pub enum PathKind {
     Leased,
     /// Kernel TCP.
     Tcp,
+    /// A TCP connection from application to application, which the daemons made for a stream of bulk. The lane carries
+    /// its beginning, and how it ends.
+    #[serde(rename = "tcp-direct")]
+    TcpDirect,
 }
 
 /// State of a connection.
@@ -100,6 +104,7 @@ impl PathKind {
             Self::Lane => "lane",
             Self::Leased => "leased",
             Self::Tcp => "tcp",
+            Self::TcpDirect => "tcp-direct",
         }
     }
 }
@@ -144,6 +149,10 @@ pub struct ConnectionRow {
     pub tx_bytes: u64,
     /// Bytes received.
     pub rx_bytes: u64,
+    /// Those of them that went by a TCP connection of the stream's own, as the application says.
+    pub direct_tx_bytes: u64,
+    /// Those that came by it.
+    pub direct_rx_bytes: u64,
     /// Bytes written by the application and not yet consumed by the peer's application.
     pub tx_queued_bytes: u64,
     /// Bytes arrived and not yet read by the application.

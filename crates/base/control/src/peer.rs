@@ -79,6 +79,41 @@ pub enum PeerMessage {
         /// The incarnation of the sender's offer.
         incarnation: u32,
     },
+    /// The sender offers a TCP connection of its own to a stream of bulk (docs/tcp-direct.md): the receiver connects to
+    /// the sender's port of control links.
+    DirectOffer {
+        /// Number of the offer among the sender's.
+        number: u64,
+        /// The lane that carries the stream.
+        lane: u32,
+        /// The stream, as the receiver names it there: its route id.
+        route: u32,
+        /// Random bytes that the receiver proves to know. Used once.
+        token: [u8; CHALLENGE_BYTES],
+    },
+    /// The stream of an offer stays on the lane.
+    DirectRefused {
+        /// The offer.
+        number: u64,
+        /// It is the receiver's offer; else the sender's own.
+        is_yours: bool,
+        /// Why.
+        reason: Reason,
+    },
+    /// First and only message of its sender on a TCP connection for an offer.
+    DirectHello {
+        /// The offer.
+        number: u64,
+        /// Fresh random bytes.
+        nonce: [u8; CHALLENGE_BYTES],
+        /// That the sender knows token and cluster key.
+        mac: [u8; 32],
+    },
+    /// Its answer: the rest of the TCP connection is the applications'.
+    DirectProof {
+        /// That the sender knows token and cluster key.
+        mac: [u8; 32],
+    },
 }
 
 /// Connections that one [`LaneRoutes`] names at most: with them it is at most 40 KiB long.

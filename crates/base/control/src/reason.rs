@@ -109,6 +109,12 @@ reasons! {
     TcpFallback = 34, "no daemon here or at the peer to carry it: kernel TCP, as asked for", "tcp-fallback";
     /// The device of this host, or that of the other, has no datagrams.
     NoDatagrams = 35, "the device of one of the two hosts has no datagrams: use streams or messages", "no-datagrams";
+    /// The stream is bulk, between hosts without RDMA hardware: a TCP connection of its own.
+    BulkStream = 40, "the stream is bulk, and neither host has RDMA hardware: a TCP connection of its own, made by the daemons", "bulk-stream";
+    /// The stream's own TCP connection broke.
+    DirectLost = 41, "the TCP connection that the daemons made for this stream broke: bytes on their way are lost", "direct-lost";
+    /// A daemon makes no TCP connections for streams of bulk.
+    DirectOff = 42, "one of the two daemons makes no TCP connections for streams of bulk (`tcp_direct`, or RDMA hardware): the shared lane", "direct-off";
 }
 
 impl From<u32> for Reason {

@@ -3,7 +3,7 @@
 
 use crate::{Word32, Word64};
 
-/// Words of a session slot. The first eight are the application's, the others the engine's.
+/// Words of a session slot. The first ten are the application's, the others the engine's.
 #[derive(Debug, Clone)]
 pub struct SlotWords {
     /// Absolute offset after the last byte written to the tx ring.
@@ -23,6 +23,10 @@ pub struct SlotWords {
     /// Silence of the peer's daemon in milliseconds after which the engine ends the connection; 0: as long as the
     /// daemons wait.
     pub peer_timeout_ms: Word32,
+    /// Bytes written to the stream's own TCP connection; for rows only.
+    pub direct_tx: Word64,
+    /// Bytes read from it.
+    pub direct_rx: Word64,
     /// Bytes of the tx ring before it are free: the peer's application consumed them.
     pub tx_head: Word64,
     /// Absolute offset after the last byte that arrived.

@@ -128,6 +128,15 @@ pub enum DaemonMessage {
     },
     /// [`Reply::RegionMove`], [`Reply::RegionEnded`] or [`Reply::RegionNotification`].
     RegionNews(RegionNews),
+    /// [`Reply::Direct`].
+    Direct {
+        /// The connection.
+        connection: u64,
+        /// Its slot.
+        slot: u32,
+        /// A connected TCP socket. None: this process had no descriptor for it.
+        socket: Option<OwnedFd>,
+    },
     /// [`Reply::Detached`].
     Detached {
         /// Why.
@@ -175,6 +184,7 @@ pub fn admit(received: Received<Reply>) -> Result<DaemonMessage, SessionFault> {
         Reply::PairSegmentWanted { pair, index, slots, ring_bytes } => {
             DaemonMessage::PairSegmentWanted { pair, index, slots, ring_bytes }
         }
+        Reply::Direct { connection, slot } => DaemonMessage::Direct { connection, slot, socket: one(fds)? },
         Reply::Detached { reason, .. } => DaemonMessage::Detached { reason },
         other @ (Reply::Welcome { .. }
         | Reply::Refused { .. }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use control::{PathKind, Reason};
 use shm::{PeerFault, app_flag};
 
+use crate::direct::{Direct, DirectPlace};
 use crate::lane::LaneEnd;
 use crate::pair::PairEnd;
 use crate::{Daemon, End, Forked, Life, Side};
@@ -64,6 +65,8 @@ pub(crate) struct RingSizes {
 #[derive(Debug)]
 pub struct Endpoint {
     link: Link,
+    /// Of a lane: where its own TCP connection is put.
+    direct: Option<Arc<DirectPlace>>,
     /// Of the pair, or of the session.
     life: Arc<Life>,
     daemon: Arc<Daemon>,
@@ -83,8 +86,10 @@ impl Endpoint {
             Link::Lane(_) => Arc::clone(daemon.life()),
             Link::Pair(end) => Arc::clone(end.socket().life()),
         };
+        let direct = matches!(link, Link::Lane(_)).then(|| DirectPlace::new(name.id));
         Self {
             link,
+            direct,
             life,
             daemon,
             name,
@@ -124,8 +129,27 @@ impl Endpoint {
     /// How the bytes travel.
     pub fn path(&self) -> PathKind {
         match self.link {
+            Link::Lane(_) if self.direct().is_some_and(|direct| direct.is_used()) => PathKind::TcpDirect,
             Link::Lane(_) => PathKind::Lane,
             Link::Pair(_) => PathKind::Shm,
+        }
+    }
+
+    /// The stream's own TCP connection, if there is one.
+    #[inline]
+    pub(crate) fn direct(&self) -> Option<&Arc<Direct>> {
+        self.direct.as_ref()?.get()
+    }
+
+    /// Where the daemon's message about such a connection puts it. None on one host.
+    pub fn direct_place(&self) -> Option<&Arc<DirectPlace>> {
+        self.direct.as_ref()
+    }
+
+    /// Bytes of this side that went by that connection, in all.
+    pub(crate) fn count_direct(&self, side: Side, bytes: u64) {
+        if let Link::Lane(end) = &self.link {
+            end.count_direct(side, bytes);
         }
     }
 
@@ -200,7 +224,14 @@ impl Endpoint {
         }
         match &self.link {
             Link::Pair(end) => end.read_end(life),
-            Link::Lane(end) => end.read_end(life),
+            Link::Lane(end) => {
+                let end = end.read_end(life);
+                // After the lane's word: a peer that had not been told that it may switch has not switched.
+                match self.direct() {
+                    Some(direct) => read_end_of_both(direct, end),
+                    None => end,
+                }
+            }
         }
     }
 
@@ -216,7 +247,10 @@ impl Endpoint {
         }
         match &self.link {
             Link::Pair(end) => end.write_end(life),
-            Link::Lane(end) => end.write_end(life),
+            Link::Lane(end) => end.write_end(life).or_else(|| {
+                let direct = self.direct().filter(|direct| direct.is_committed())?;
+                direct.broken().map(End::Reset)
+            }),
         }
     }
 
@@ -229,6 +263,12 @@ impl Endpoint {
     /// The other side's cursor is impossible: from now on nothing that it writes is believed.
     #[cold]
     pub(crate) fn on_fault(&self, _fault: PeerFault) -> End {
+        self.on_spoiled()
+    }
+
+    /// The peer broke the rules of the stream.
+    #[cold]
+    pub(crate) fn on_spoiled(&self) -> End {
         self.state.fetch_or(FAULTY, Ordering::Relaxed);
         End::Reset(Reason::AppFault)
     }
@@ -351,6 +391,14 @@ impl Endpoint {
         }
     }
 
+    /// The next change of the stream's own TCP connection for `side` is to be told, if there is one. To be said after
+    /// earlier notices were forgotten, and before the last look.
+    pub fn arm_direct(&self, side: Side) {
+        if let Some(direct) = self.direct() {
+            direct.socket.arm(side);
+        }
+    }
+
     // ---- ending
 
     /// Notes that this side ended a direction; [`Endpoint::say_shut`] notifies the other side. False: it had ended
@@ -363,10 +411,20 @@ impl Endpoint {
     /// Tells the other side that a direction ended. For [`Side::Write`] nobody writes meanwhile: what was written lies
     /// before the end.
     pub fn say_shut(&self, side: Side) {
+        if side == Side::Write {
+            self.end_direct();
+        }
         self.raise(match side {
             Side::Read => app_flag::STOP,
             Side::Write => app_flag::FIN,
         });
+    }
+
+    /// Nothing more is sent by TCP.
+    fn end_direct(&self) {
+        if let Some(place) = &self.direct {
+            place.end_sending();
+        }
     }
 
     /// Gives the connection back in order. It resets instead if bytes that arrived were not read, if the peer broke the
@@ -391,6 +449,10 @@ impl Endpoint {
         } else {
             None
         };
+        self.end_direct();
+        if let (None, Some(direct)) = (abort, self.direct()) {
+            direct.drain();
+        }
         match &self.link {
             Link::Lane(end) => {
                 self.daemon.free_slot(end.slot());
@@ -398,6 +460,20 @@ impl Endpoint {
             }
             Link::Pair(end) => end.close(abort),
         }
+    }
+}
+
+/// How reading ends where a part of the stream may come by TCP: `end` is the lane's word.
+#[cold]
+fn read_end_of_both(direct: &Direct, end: Option<End>) -> Option<End> {
+    if !direct.is_committed() || direct.is_over() {
+        return end;
+    }
+    match (end, direct.broken()) {
+        // TCP has more, or its end.
+        (Some(End::Finished), None) => None,
+        (Some(End::Finished) | None, Some(reason)) => Some(End::Reset(reason)),
+        (end, _) => end,
     }
 }
 

@@ -60,6 +60,8 @@ impl LaneEnd {
         words.app_flags.store(0, Ordering::Relaxed);
         words.app_wait.store(0, Ordering::Relaxed);
         words.peer_timeout_ms.store(0, Ordering::Relaxed);
+        words.direct_tx.store(0, Ordering::Relaxed);
+        words.direct_rx.store(0, Ordering::Relaxed);
         words.app_owner_pid.store(place.pid, Ordering::Relaxed);
         let LaneRings { tx, rx, first_bytes } = rings;
         let received = (words.rx_tail.clone(), words.rx_head.clone(), words.rx_grown_at.clone());
@@ -150,6 +152,14 @@ impl LaneEnd {
     /// The engine that carries the connection.
     pub(crate) fn engine(&self) -> u32 {
         self.bell.engine
+    }
+
+    /// Bytes of a direction that went by the stream's own TCP connection.
+    pub(crate) fn count_direct(&self, side: Side, bytes: u64) {
+        match side {
+            Side::Read => self.words.direct_rx.store(bytes, Ordering::Relaxed),
+            Side::Write => self.words.direct_tx.store(bytes, Ordering::Relaxed),
+        }
     }
 
     /// Tells the engine that the slot changed. True: it sleeps and must be woken.

@@ -5,8 +5,9 @@
 
 use shm::RingReader;
 
+use crate::direct_rx::DirectRx;
 use crate::inflow::Inflow;
-use crate::{End, Endpoint};
+use crate::{End, Endpoint, Side};
 
 /// The head is published when this share of the ring was consumed, or the reader waits.
 const PUBLISH_SHARE: u64 = 16;
@@ -24,13 +25,15 @@ pub struct Rx {
     /// The head when the writing side was last notified.
     told: u64,
     inflow: Inflow,
+    /// The peer switched to the stream's own TCP connection, and all that came before was read.
+    direct: Option<Box<DirectRx>>,
     /// The end was reported to the engine, so that it can finish the connection.
     end_told: bool,
 }
 
 impl Rx {
     pub(crate) fn new(ring: RingReader, ring_bytes: u64) -> Self {
-        Self { ring, ring_bytes, published: 0, told: 0, inflow: Inflow::default(), end_told: false }
+        Self { ring, ring_bytes, published: 0, told: 0, inflow: Inflow::default(), direct: None, end_told: false }
     }
 
     #[inline]
@@ -63,6 +66,9 @@ impl Rx {
     /// there. It does not check for an end: call it if [`Endpoint::may_take`] says so, or let [`Rx::try_read`] do it.
     #[inline]
     pub fn take(&mut self, at: &Endpoint, buf: &mut [u8]) -> Result<usize, End> {
+        if self.direct.is_some() {
+            return Ok(self.take_direct(at, buf));
+        }
         let mut total = 0;
         for piece in buf.chunks_mut(at.piece_bytes) {
             let count = self.ring.read_quietly(piece).map_err(|fault| at.on_fault(fault))?;
@@ -75,30 +81,102 @@ impl Rx {
                 break;
             }
         }
-        Ok(total)
+        if total == 0 && self.follow(at)? { Ok(self.take_direct(at, buf)) } else { Ok(total) }
     }
 
     /// Copies what is there and leaves it; as [`Rx::take`] without a look at ends.
     pub fn peek(&mut self, at: &Endpoint, buf: &mut [u8]) -> Result<usize, End> {
-        self.ring.peek(buf).map_err(|fault| at.on_fault(fault))
+        let count = self.ring.peek(buf).map_err(|fault| at.on_fault(fault))?;
+        if count > 0 || !self.follow(at)? {
+            return Ok(count);
+        }
+        self.available(at)?;
+        Ok(self.peek_ahead(0, buf))
     }
 
-    /// Bytes that are there.
+    /// Bytes that are there. Of those that TCP holds, as many as are lent at a time.
     #[inline]
     pub fn available(&mut self, at: &Endpoint) -> Result<u64, End> {
-        self.ring.available().map_err(|fault| at.on_fault(fault))
+        let bytes = self.ring.available().map_err(|fault| at.on_fault(fault))?;
+        if bytes > 0 || !self.follow(at)? {
+            return Ok(bytes);
+        }
+        Ok(self.direct.as_mut().map_or(0, |direct| direct.stage()))
     }
 
     /// Whether a look would find something: bytes, or a ring that breaks the rules.
     #[inline]
     pub fn has_news(&mut self) -> bool {
-        !matches!(self.ring.available(), Ok(0))
+        match &self.direct {
+            None => !matches!(self.ring.available(), Ok(0)),
+            Some(direct) => direct.has_news(),
+        }
+    }
+
+    /// As [`Rx::has_news`], for a caller that armed the stream's own TCP connection: what that has is told.
+    #[inline]
+    pub fn sees_news(&mut self) -> bool {
+        match &self.direct {
+            None => !matches!(self.ring.available(), Ok(0)),
+            Some(direct) => direct.is_staged(),
+        }
+    }
+
+    /// Whether bytes come by the stream's own TCP connection.
+    #[inline]
+    pub fn is_direct(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    /// Goes on with TCP if the peer switched and all that came before was read. To be called when the ring is empty.
+    #[inline]
+    pub(crate) fn follow(&mut self, at: &Endpoint) -> Result<bool, End> {
+        match (&self.direct, at.direct()) {
+            (Some(_), _) => Ok(true),
+            (None, None) => Ok(false),
+            (None, Some(_)) => self.switch(at),
+        }
+    }
+
+    #[cold]
+    fn switch(&mut self, at: &Endpoint) -> Result<bool, End> {
+        let Some(direct) = at.direct() else { return Ok(false) };
+        direct.advance();
+        let Some(from) = direct.peer_from() else { return Ok(false) };
+        let available = self.ring.available().map_err(|fault| at.on_fault(fault))?;
+        let end = self.ring.head().wrapping_add(available);
+        if from > end {
+            return Ok(false);
+        }
+        if from < end {
+            return Err(at.on_spoiled());
+        }
+        if available == 0 {
+            self.direct = Some(Box::new(DirectRx::new(direct)));
+            self.tell_room(at);
+        }
+        Ok(available == 0)
+    }
+
+    /// What TCP has. A connection that broke is seen by the next look at the ends.
+    #[inline(never)]
+    fn take_direct(&mut self, at: &Endpoint, buf: &mut [u8]) -> usize {
+        let Some(direct) = &mut self.direct else { return 0 };
+        let count = direct.take(buf);
+        if count > 0 {
+            at.count_direct(Side::Read, direct.taken());
+            self.inflow.on_taken(count as u64);
+        }
+        count
     }
 
     /// Copies bytes from `ahead` after the head, of those that [`Rx::available`] last returned, and leaves them in the
     /// ring; returns how many.
     pub fn peek_ahead(&self, ahead: u64, buf: &mut [u8]) -> usize {
-        self.ring.peek_ahead(ahead, buf)
+        match &self.direct {
+            None => self.ring.peek_ahead(ahead, buf),
+            Some(direct) => direct.peek_ahead(ahead, buf),
+        }
     }
 
     /// Takes up to `count` of the bytes that [`Rx::available`] last returned.
@@ -106,6 +184,10 @@ impl Rx {
         // Bytes that were lent before a fork are the parent's.
         if at.check_fork().is_err() {
             return;
+        }
+        if let Some(direct) = &mut self.direct {
+            direct.consume(count);
+            return at.count_direct(Side::Read, direct.taken());
         }
         let taken = self.ring.consume_quietly(count);
         self.inflow.on_taken(taken);
@@ -192,6 +274,6 @@ impl Rx {
             return;
         }
         self.publish();
-        at.close_with(|| self.has_news(), is_owned);
+        at.close_with(|| !matches!(self.available(at), Ok(0)), is_owned);
     }
 }

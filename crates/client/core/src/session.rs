@@ -286,6 +286,13 @@ impl Session {
                 self.on_segment_wanted(pair, index, slots, ring_bytes)?;
                 Ok(News::None)
             }
+            DaemonMessage::Direct { connection, socket, .. } => {
+                // The caller takes a socket that it can use; without one the stream stays on the lane.
+                if socket.is_none() {
+                    self.not_taken(NotTaken::Direct { connection });
+                }
+                Ok(News::None)
+            }
             DaemonMessage::Detached { reason } => Err(SessionFault::Lost(reason)),
         }
     }

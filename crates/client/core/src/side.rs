@@ -49,9 +49,12 @@ impl End {
 /// A reason found in shared memory. It always means a failure, whatever number is there.
 pub(crate) fn failure(code: u32) -> Reason {
     match Reason::from_code(code) {
-        Reason::Unspecified | Reason::Closed | Reason::SameHost | Reason::OtherHost | Reason::TcpFallback => {
-            Reason::ResetByPeer
-        }
+        Reason::Unspecified
+        | Reason::Closed
+        | Reason::SameHost
+        | Reason::OtherHost
+        | Reason::TcpFallback
+        | Reason::BulkStream => Reason::ResetByPeer,
         reason => reason,
     }
 }

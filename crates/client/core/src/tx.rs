@@ -9,18 +9,20 @@ use std::sync::Arc;
 
 use shm::RingWriter;
 
+use crate::direct_tx::DirectTx;
 use crate::{End, Endpoint, Life};
 
 /// The producing end of a connection. Its methods take the [`Endpoint`] of the same connection.
 #[derive(Debug)]
 pub struct Tx {
     ring: RingWriter,
+    direct: DirectTx,
     life: Arc<Life>,
 }
 
 impl Tx {
     pub(crate) fn new(ring: RingWriter, life: Arc<Life>) -> Self {
-        Self { ring, life }
+        Self { ring, direct: DirectTx::Ring { writes: 0 }, life }
     }
 
     /// Puts in one buffer of at most a piece, and notifies the other side. 0: there is no room. The caller must check
@@ -28,6 +30,11 @@ impl Tx {
     #[inline]
     pub fn put_piece(&mut self, at: &Endpoint, buf: &[u8]) -> Result<usize, End> {
         at.note_answer();
+        if at.direct().is_some()
+            && let Some(count) = self.direct.put(at, self.ring.tail(), &[IoSlice::new(buf)])?
+        {
+            return Ok(count);
+        }
         let count = self.ring.write(buf).map_err(|fault| at.on_fault(fault))?;
         if count > 0 {
             at.tell_written();
@@ -46,6 +53,11 @@ impl Tx {
     #[inline]
     pub fn put(&mut self, at: &Endpoint, bufs: &[IoSlice<'_>]) -> Result<usize, End> {
         at.note_answer();
+        if at.direct().is_some()
+            && let Some(count) = self.direct.put(at, self.ring.tail(), bufs)?
+        {
+            return Ok(count);
+        }
         let (mut total, mut untold) = (0, 0);
         'all: for buf in bufs {
             for piece in buf.chunks(at.piece_bytes) {
@@ -79,7 +91,27 @@ impl Tx {
     /// Whether a write of `len` bytes would find room, or a ring that breaks the rules.
     #[inline]
     pub fn has_room(&mut self, len: u64) -> bool {
+        if let Some(has_room) = self.direct.has_room() {
+            return has_room;
+        }
         !matches!(self.ring.free(), Ok(free) if free < len)
+    }
+
+    /// As [`Tx::has_room`], for a caller that armed the stream's own TCP connection: room there is told.
+    #[inline]
+    pub fn sees_room(&mut self, len: u64) -> bool {
+        !self.is_direct() && self.has_room(len)
+    }
+
+    /// Whether bytes leave by the stream's own TCP connection.
+    #[inline]
+    pub fn is_direct(&self) -> bool {
+        self.direct.is_socket()
+    }
+
+    /// Whether the next write goes to the stream's own TCP connection, and needs no room in the ring.
+    pub(crate) fn may_switch(&self, at: &Endpoint) -> bool {
+        self.direct.may_switch(at)
     }
 
     /// Bytes that can be written now.
@@ -98,6 +130,8 @@ impl Tx {
 pub struct Reserved<T: DerefMut<Target = Tx>> {
     /// None: given back.
     tx: Option<T>,
+    /// What was written ahead, and how much may be, where the direction has left the ring.
+    ahead: Option<(Vec<u8>, usize)>,
 }
 
 impl<T: DerefMut<Target = Tx>> Reserved<T> {
@@ -107,13 +141,27 @@ impl<T: DerefMut<Target = Tx>> Reserved<T> {
         if let Some(end) = at.write_end() {
             return Err(end);
         }
+        tx.direct.pin();
+        if let Some(has_room) = tx.direct.has_room() {
+            let ahead = Some((Vec::with_capacity(len), len));
+            return Ok(if has_room { Ok(Self { tx: Some(tx), ahead }) } else { Err(tx) });
+        }
         let free = tx.ring.free_for(len as u64).map_err(|fault| at.on_fault(fault))?;
-        if free >= len as u64 && tx.ring.hold() { Ok(Ok(Self { tx: Some(tx) })) } else { Ok(Err(tx)) }
+        if free >= len as u64 && tx.ring.hold() { Ok(Ok(Self { tx: Some(tx), ahead: None })) } else { Ok(Err(tx)) }
     }
 
     /// Copies `bytes` to `ahead` bytes behind what was committed. False: it lies beyond the room, and nothing was
     /// written.
     pub fn write_ahead(&mut self, ahead: u64, bytes: &[u8]) -> bool {
+        if let Some((kept, max)) = &mut self.ahead {
+            let from = usize::try_from(ahead).unwrap_or(usize::MAX);
+            let Some(end) = from.checked_add(bytes.len()).filter(|end| end <= max) else { return false };
+            if kept.len() < end {
+                kept.resize(end, 0);
+            }
+            kept[from..end].copy_from_slice(bytes);
+            return true;
+        }
         self.tx().is_some_and(|tx| tx.ring.write_ahead(ahead, bytes))
     }
 
@@ -129,6 +177,9 @@ impl<T: DerefMut<Target = Tx>> Reserved<T> {
     }
 
     fn let_go(&mut self) {
+        if self.ahead.is_some() {
+            return;
+        }
         if let Some(tx) = self.tx() {
             tx.ring.let_go();
         }
@@ -136,12 +187,32 @@ impl<T: DerefMut<Target = Tx>> Reserved<T> {
 
     /// Sends the next `count` bytes that were written ahead. False: there is not so much room.
     pub fn commit(&mut self, at: &Endpoint, count: u64) -> bool {
+        if self.ahead.is_some() {
+            return self.commit_direct(at, count);
+        }
         let is_committed = self.tx().is_some_and(|tx| tx.ring.commit(count));
         if is_committed && count > 0 {
             at.note_answer();
             at.tell_written();
         }
         is_committed
+    }
+
+    /// As [`Reserved::commit`], by TCP: it waits until all is taken.
+    #[cold]
+    fn commit_direct(&mut self, at: &Endpoint, count: u64) -> bool {
+        let Some((mut kept, max)) = self.ahead.take() else { return false };
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let is_sent = match (kept.get(..count), self.tx()) {
+            (Some(bytes), Some(tx)) => {
+                at.note_answer();
+                tx.direct.send_all(at, bytes)
+            }
+            _ => false,
+        };
+        kept.drain(..count.min(kept.len()));
+        self.ahead = Some((kept, max.saturating_sub(count)));
+        is_sent
     }
 
     /// Sends all of `bufs`, for which the room was reserved: piece by piece, so that the other side works on one while

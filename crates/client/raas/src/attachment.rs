@@ -65,7 +65,7 @@ pub(crate) struct Attachment {
     pub(crate) bells: Mutex<Bells>,
     pub(crate) control: OwnedFd,
     pub(crate) wake: Arc<WakeSocket>,
-    pub(crate) epoll: OwnedFd,
+    pub(crate) epoll: Arc<OwnedFd>,
     /// Wakes the leader, which sleeps on descriptors and not on its parker.
     pub(crate) kick: OwnedFd,
     pub(crate) app_sleep: Word32,
@@ -109,7 +109,7 @@ impl Attachment {
             tables: Mutex::new(Tables::new(session)),
             control,
             wake,
-            epoll,
+            epoll: Arc::new(epoll),
             kick,
             is_over: AtomicBool::new(false),
             next_number: AtomicU64::new(1),

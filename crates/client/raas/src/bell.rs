@@ -4,9 +4,9 @@
 //! a connection alive.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
-use raas_core::{Key, Side};
+use raas_core::{DirectPlace, Key, Side};
 
 use crate::park::Parker;
 use crate::poller::Poller;
@@ -17,6 +17,8 @@ pub(crate) struct Bell {
     reader: Arc<Parker>,
     writer: Arc<Parker>,
     pub(crate) poller: Arc<Poller>,
+    /// Where the stream's own TCP connection is put.
+    pub(crate) direct: OnceLock<Arc<DirectPlace>>,
 }
 
 impl Bell {

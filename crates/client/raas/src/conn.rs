@@ -37,6 +37,8 @@ pub(crate) struct Conn {
     pub(crate) attachment: Arc<Attachment>,
     pub(crate) bell: Arc<Bell>,
     nonblocking: AtomicBool,
+    /// Bytes of large reads since this side last looked whether the daemon says something.
+    unlooked: AtomicU64,
     /// Nanoseconds, 0 for none.
     timeouts: [AtomicU64; 2],
 }
@@ -45,7 +47,10 @@ impl Conn {
     /// The application has the connection: news of it is for the waiters here.
     pub(crate) fn adopt(attachment: &Arc<Attachment>, connection: Connection) -> Arc<Self> {
         let Connection { endpoint, rx, tx } = connection;
-        let bell = Arc::default();
+        let bell = Arc::new(Bell::default());
+        if let Some(place) = endpoint.direct_place() {
+            let _ = bell.direct.set(Arc::clone(place));
+        }
         lock(&attachment.bells).set(endpoint.key(), &bell);
         Arc::new(Self {
             endpoint,
@@ -54,6 +59,7 @@ impl Conn {
             attachment: Arc::clone(attachment),
             bell,
             nonblocking: AtomicBool::new(false),
+            unlooked: AtomicU64::new(0),
             timeouts: Default::default(),
         })
     }

@@ -21,6 +21,8 @@ pub(crate) const TOKEN_WAKE: u64 = 1;
 pub(crate) const TOKEN_KICK: u64 = 2;
 /// A pair's socket has its number plus this.
 pub(crate) const TOKEN_PAIRS: u64 = 3;
+/// The TCP connection of the stream in a slot has the slot's number plus this.
+pub(crate) const TOKEN_DIRECT: u64 = 1 << 62;
 /// A listener's socket of kernel TCP has its port plus this.
 pub(crate) const TOKEN_TCP: u64 = 1 << 63;
 

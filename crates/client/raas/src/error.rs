@@ -434,6 +434,7 @@ pub(crate) fn reason_kind(reason: Reason) -> io::ErrorKind {
         | Reason::PeerTimeout
         | Reason::LaneFailed
         | Reason::AppFault
+        | Reason::DirectLost
         | Reason::Unspecified => K::ConnectionReset,
         _ => K::Other,
     }

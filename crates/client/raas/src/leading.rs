@@ -10,13 +10,13 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use control::{ChannelError, Reason, Received, Reply};
-use raas_core::{News, PairSocket, SessionFault, Woken, admit};
+use raas_core::{DaemonMessage, News, PairSocket, SessionFault, Woken, admit};
 use rustix::event::PollFlags;
 use shm::{Drained, end_sleep, prepare_sleep};
 
 use crate::attachment::Attachment;
 use crate::descriptor::wait_for;
-use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_KICK, TOKEN_PAIRS, TOKEN_TCP, TOKEN_WAKE};
+use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_DIRECT, TOKEN_KICK, TOKEN_PAIRS, TOKEN_TCP, TOKEN_WAKE};
 use crate::error::SessionError;
 use crate::park::{Parker, lock};
 use crate::poller::Waiter;
@@ -77,7 +77,7 @@ impl Attachment {
                 self.handle_events(driver);
             }
             self.sweep(driver);
-            if ready() || parker.is_notified() || deadline.is_some_and(|d| Instant::now() >= d) {
+            if parker.is_notified() || ready() || deadline.is_some_and(|d| Instant::now() >= d) {
                 return;
             }
         }
@@ -128,6 +128,9 @@ impl Attachment {
                     let waiters = lock(&self.tables).waiters_at(u16::try_from(token - TOKEN_TCP).unwrap_or_default());
                     waiters.iter().for_each(Waiter::notify);
                 }
+                token if token >= TOKEN_DIRECT => {
+                    self.on_direct_event(u32::try_from(token - TOKEN_DIRECT).unwrap_or(u32::MAX));
+                }
                 token => {
                     let pair = lock(&self.tables).session.pair(token - TOKEN_PAIRS).cloned();
                     if let Some(pair) = pair {
@@ -159,7 +162,13 @@ impl Attachment {
 
     /// Follows one message of the daemon.
     fn on_reply(&self, received: Received<Reply>) -> Result<(), SessionError> {
-        let message = admit(received)?;
+        let mut message = admit(received)?;
+        if let DaemonMessage::Direct { connection, slot, socket } = &mut message
+            && let Some(socket) = socket.take()
+        {
+            self.take_direct(*connection, *slot, socket);
+            return Ok(());
+        }
         let (news, pair) = {
             let mut tables = lock(&self.tables);
             let news = tables.on_message(message)?;
@@ -167,7 +176,7 @@ impl Attachment {
             (news, pair)
         };
         if let (News::PairOpened(id), Some(pair)) = (news, pair) {
-            let token = id.checked_add(TOKEN_PAIRS).filter(|token| *token < TOKEN_TCP);
+            let token = id.checked_add(TOKEN_PAIRS).filter(|token| *token < TOKEN_DIRECT);
             let token = token.ok_or_else(|| SessionError::Protocol(format!("pair number {id} is too large")))?;
             self.watch(pair.fd(), token)?;
         }

@@ -72,6 +72,7 @@ mod datagram_paths;
 mod debug_words;
 mod descriptor;
 mod dial;
+mod direct_tcp;
 mod driver;
 mod edge;
 mod error;

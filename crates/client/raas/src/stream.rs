@@ -237,6 +237,7 @@ impl Stream {
         match self.carrier.path() {
             PathKind::Shm => Reason::SameHost,
             PathKind::Tcp => Reason::TcpFallback,
+            PathKind::TcpDirect => Reason::BulkStream,
             _ => Reason::OtherHost,
         }
     }

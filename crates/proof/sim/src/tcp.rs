@@ -37,6 +37,10 @@ impl Segment {
                 PeerMessage::Bye { .. } => 17,
                 PeerMessage::LaneRoutes(_) => 18,
                 PeerMessage::LaneRoutesTaken { .. } => 19,
+                PeerMessage::DirectOffer { .. } => 20,
+                PeerMessage::DirectRefused { .. } => 21,
+                PeerMessage::DirectHello { .. } => 22,
+                PeerMessage::DirectProof { .. } => 23,
             },
         }
     }

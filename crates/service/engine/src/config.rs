@@ -74,6 +74,8 @@ pub struct EngineConfig {
     pub wire: WirePolicy,
     /// The same for single hosts, which goes over [`EngineConfig::wire`].
     pub wires: BTreeMap<IpAddr, WirePolicy>,
+    /// Whether streams of bulk are reported.
+    pub tells_bulk: bool,
     /// A connect fails after this long.
     pub connect_timeout: Duration,
     /// A lane over which nothing went for so long gives its queue pair up until something is to be sent. `None`: never.
@@ -137,6 +139,7 @@ impl EngineConfig {
             quantum_bytes: 60 << 10,
             wire: WirePolicy::Auto,
             wires: BTreeMap::new(),
+            tells_bulk: false,
             connect_timeout: Duration::from_secs(10),
             lane_rest_after: Some(LANE_REST_AFTER),
             rest_after: Some(REST_AFTER),

@@ -7,6 +7,7 @@ mod connect;
 mod credits;
 mod datagram;
 mod dial;
+mod direct;
 mod growth;
 mod inspect;
 mod lane_rest;

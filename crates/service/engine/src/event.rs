@@ -61,6 +61,21 @@ pub struct OperationsOpen {
     pub ring_bytes: u32,
 }
 
+/// A stream, for the daemon to give it a TCP connection of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BulkStream {
+    /// Whose.
+    pub app: AppId,
+    /// Its number.
+    pub connection: u64,
+    /// Its slot in the session segment.
+    pub slot: u32,
+    /// The other host.
+    pub peer: IpAddr,
+    /// How the other host names it: its route id.
+    pub peer_route: u32,
+}
+
 /// What the daemon must do, or must report to an application.
 #[derive(Debug)]
 pub enum Event {
@@ -120,6 +135,9 @@ pub enum Event {
         /// Bytes of each ring that the peer asks for.
         ring_bytes: u32,
     },
+    /// Much came on a stream without a pause. Comes once for a connection at most, and only if
+    /// [`crate::EngineConfig::tells_bulk`] is set.
+    StreamIsBulk(BulkStream),
     /// Nothing of a connection is in use any more, or it did not come about. Comes exactly once for each number that
     /// `connect` or `admit` got, and may come after [`Event::AppGone`].
     ConnectionOver {

@@ -52,6 +52,12 @@ pub const SRQ_BYTES_MIN: u64 = 4 << 10;
 /// Most bytes of all receive buffers.
 pub const SRQ_BYTES_MAX: u64 = 1 << 40;
 
+/// Bytes of a stream that must come without a pause until it counts as bulk: those of a transfer that takes longer than
+/// making a connection, many times.
+pub(crate) const BULK_BYTES: u64 = 8 << 20;
+/// So long a time without a byte is a pause of a stream.
+pub(crate) const BULK_PAUSE: Duration = Duration::from_millis(100);
+
 /// Work requests that a lane's send queue holds, if the device allows as many.
 pub(crate) const SEND_QUEUE_DEPTH: u32 = 256;
 /// Fewest work requests that a device must allow on a send queue.

@@ -9,6 +9,7 @@
 //!
 //! Over 600 lines because the fields are private: each short method that reads or changes them stands beside them.
 
+pub(crate) mod bulk;
 mod close;
 mod growth;
 mod rest;
@@ -16,7 +17,7 @@ mod resume;
 pub(crate) mod row;
 pub(crate) mod table;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ use crate::ringpool::RingPair;
 use crate::slot::clear_slot;
 use crate::violation::Violation;
 
+use bulk::Bulk;
 use close::Close;
 use growth::Growth;
 
@@ -156,6 +158,7 @@ pub(crate) struct Vqp {
     /// Bytes sent that the application's row has counted already.
     tx_counted: u64,
     rx_counted: u64,
+    bulk: Bulk,
 
     close: Close,
     head_report: HeadReport,
@@ -211,6 +214,7 @@ impl Vqp {
             rx_reported: 0,
             tx_counted: 0,
             rx_counted: 0,
+            bulk: Bulk::default(),
             close: Close::default(),
             head_report: HeadReport::None,
             listed: Listed::default(),
@@ -240,6 +244,21 @@ impl Vqp {
     #[inline]
     pub(crate) fn lane(&self) -> Option<LaneId> {
         self.lane
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The other host.
+    pub(crate) fn peer_ip(&self) -> IpAddr {
+        self.peer.ip()
+    }
+
+    /// What shows whether it is bulk.
+    #[inline]
+    pub(crate) fn bulk_mut(&mut self) -> &mut Bulk {
+        &mut self.bulk
     }
 
     #[inline]

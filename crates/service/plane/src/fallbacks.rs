@@ -90,6 +90,8 @@ impl Fallbacks {
                 reason: Reason::TcpFallback,
                 tx_bytes: 0,
                 rx_bytes: 0,
+                direct_tx_bytes: 0,
+                direct_rx_bytes: 0,
                 tx_queued_bytes: 0,
                 rx_queued_bytes: 0,
                 app_pid: row.pid,

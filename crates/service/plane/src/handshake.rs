@@ -193,6 +193,10 @@ pub(crate) fn unexpected(message: &PeerMessage, wanted: &str) -> Refusal {
                 PeerMessage::Hello { .. } => "Hello",
                 PeerMessage::Proof { .. } => "Proof",
                 PeerMessage::Heartbeat => "Heartbeat",
+                PeerMessage::DirectOffer { .. }
+                | PeerMessage::DirectRefused { .. }
+                | PeerMessage::DirectHello { .. }
+                | PeerMessage::DirectProof { .. } => "a message about a stream of bulk",
                 _ => "a message about lanes",
             };
             Refusal::new(Reason::Unspecified, format!("sent {name} where {wanted} was due"))

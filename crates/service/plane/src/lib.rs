@@ -13,7 +13,9 @@
 mod admission;
 mod cluster_key;
 mod dialing;
+mod direct_proof;
 mod directory;
+mod directs;
 mod fallbacks;
 mod handshake;
 mod ids;
@@ -34,7 +36,12 @@ pub use admission::{
 };
 pub use cluster_key::{ClusterKey, KEY_BYTES, KEY_BYTES_MAX};
 pub use dialing::{AfterAttempt, Dialing};
+pub use direct_proof::DirectProof;
 pub use directory::{Directory, DirectoryAction, DirectoryConfig, Handed, RegionWish};
+pub use directs::{
+    BulkOf, DIRECT_MAKING_MAX, DIRECT_MAX, DIRECT_PER_USER_MAX, DirectAction, DirectCounters, DirectHello, Directs,
+    OFFER_TIME,
+};
 pub use fallbacks::Fallbacks;
 pub use handshake::{Identity, Introduction, Refusal, Side};
 pub use ids::{ClientId, LinkId, Party};

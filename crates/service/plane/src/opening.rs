@@ -84,6 +84,11 @@ impl Opening {
         self.state == State::Verdict
     }
 
+    /// Whether this is the accepting side and nothing was said: the first message may be one that opens no link.
+    pub fn awaits_first(&self) -> bool {
+        self.state == State::Hello && self.handshake.side() == Side::Acceptor
+    }
+
     /// When [`Self::handle_timeout`] has something to do, if not over before.
     pub fn deadline(&self) -> Option<Time> {
         (self.state != State::Over).then_some(self.deadline)

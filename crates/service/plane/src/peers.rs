@@ -51,6 +51,13 @@ pub enum PeerAction {
         /// What.
         message: PeerMessage,
     },
+    /// Tell [`crate::Directs::handle_message`].
+    Direct {
+        /// The peer, whose link is up.
+        peer: IpAddr,
+        /// What it said.
+        message: PeerMessage,
+    },
     /// Say why, and close.
     Close {
         /// Which.

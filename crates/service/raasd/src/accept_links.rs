@@ -15,10 +15,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::direct_socket::accept_direct;
 use crate::limits::count;
 use crate::link::{LinkContext, LinkInput, Wire, run};
 use crate::log_quota::LogQuota;
-use crate::opening::{NotOpened, open};
+use crate::opening::{NotOpened, Opened, open};
 use crate::shutdown::Shutdown;
 
 /// Time at the end for the last messages.
@@ -139,7 +140,20 @@ async fn serve(stream: TcpStream, source: SocketAddr, context: Arc<LinkContext>,
         _ = &mut at.evicted => None,
     };
     let refused = match opened {
-        Some(Ok(peer)) => {
+        Some(Ok(Opened::Direct(hello))) => {
+            let served = tokio::select! {
+                biased;
+                served = accept_direct(wire, &context, hello) => served,
+                _ = &mut at.evicted => Ok(()),
+            };
+            if let Err(refusal) = served {
+                log_line(&at.door, |left_out| {
+                    tracing::warn!(%source, why = %refusal, left_out, "refused a TCP connection for a stream of bulk");
+                });
+            }
+            return;
+        }
+        Some(Ok(Opened::Link(peer))) => {
             drop(at);
             tracing::info!(peer = %peer.address, instance = peer.instance, "control link from the peer's daemon is up");
             return run(wire, &context, link, peer).await;

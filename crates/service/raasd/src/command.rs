@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use control::{AppRow, ConnectionRow, DatagramRow, Reason};
 use engine::{
-    Admission, AppId, Attach, DatagramBind, Dial, EngineTotals, Event, LaneView, OpenId, OperationsOpen, Page,
-    RingSize, Viewer,
+    Admission, AppId, Attach, BulkStream, DatagramBind, Dial, EngineTotals, Event, LaneView, OpenId, OperationsOpen,
+    Page, RingSize, Viewer,
 };
 use plane::{ClientId, LaneAnswer, LaneCommand};
 use shm::{Region, WakeSocket};
@@ -104,6 +104,12 @@ pub(crate) enum Command {
         viewer: Viewer,
         part: EnginePart,
     },
+    /// Answered by [`FromEngine::StreamOfRoute`].
+    StreamOfRoute {
+        peer: IpAddr,
+        number: u64,
+        route: u32,
+    },
     /// An operator wants a lane reset. Answered by [`FromEngine::LaneWasReset`].
     ResetLane {
         client: ClientId,
@@ -137,6 +143,12 @@ pub(crate) enum FromEngine {
     Inspected {
         number: u64,
         view: EngineView,
+    },
+    /// The stream that a peer's offer means.
+    StreamOfRoute {
+        peer: IpAddr,
+        number: u64,
+        stream: Option<BulkStream>,
     },
     /// Whether there was a lane.
     LaneWasReset {

@@ -97,6 +97,8 @@ pub struct Config {
     pub(crate) device_reason: String,
     /// What may carry lanes, unless [`PeerConfig::wire`] says otherwise.
     pub wire: WirePolicy,
+    /// Whether streams of bulk get a TCP connection of their own, where the device is the software NIC.
+    pub tcp_direct: bool,
     /// UDP port of the software NIC, and TCP port of its other wire.
     pub udp_port: u16,
     /// Largest path MTU; none takes what the interface allows.
@@ -141,6 +143,7 @@ impl Config {
             engines: 1,
             device_reason: String::new(),
             wire: WirePolicy::Auto,
+            tcp_direct: false,
             udp_port: verbs::ROCE_UDP_PORT,
             mtu: None,
             key_file: None,

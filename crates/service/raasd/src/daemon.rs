@@ -166,6 +166,8 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
     let connect_timeout = engine_config.connect_timeout;
     let admission = Admission::new(admission, u16::from_ne_bytes(random()?))
         .map_err(|e| DaemonError::from(ConfigError::one(format!("limits: {e}"))))?;
+    let is_softnic = matches!(contexts, Contexts::SoftNic(_));
+    engine_config.tells_bulk = is_softnic && config.tcp_direct;
     let (event_queue, events) = mpsc::channel(EVENTS_MAX);
     let common = EngineCommon { config: engine_config, page, events: event_queue, ended: shutdown.clone() };
     let engines = match contexts {
@@ -174,7 +176,8 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
     };
     drop(common);
     let listener = place.listen(config.socket_mode, group.as_ref())?;
-    let plane = Plane { config, key, peers, listener, engine_page, epoch, shape, connect_timeout, admission };
+    let plane =
+        Plane { config, key, peers, listener, engine_page, epoch, shape, connect_timeout, is_softnic, admission };
     let ready_at = Ready { socket: plane.config.socket.clone(), peer_address };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -243,6 +246,7 @@ struct Plane {
     epoch: u64,
     shape: SessionShape,
     connect_timeout: Duration,
+    is_softnic: bool,
     admission: Admission,
 }
 
@@ -280,6 +284,7 @@ impl Plane {
             config,
             links,
             connect_timeout: self.connect_timeout,
+            is_softnic: self.is_softnic,
             admission: self.admission,
             shape: self.shape,
             epoch: self.epoch,

@@ -12,7 +12,7 @@ use tokio::time::timeout_at;
 use verbs::Time;
 
 use crate::link::{LinkContext, LinkInput, Wire, run};
-use crate::opening::open;
+use crate::opening::{Opened, open};
 
 /// Dials `peer` and carries the link. `deadline` bounds the attempts.
 pub(crate) async fn dial(context: Arc<LinkContext>, link: LinkId, peer: IpAddr, deadline: Time) {
@@ -66,7 +66,9 @@ async fn introduce(
     let limit = context.config.limits.handshake().min(deadline.saturating_since(now));
     let opening = Opening::dial(now, context.introduction()?, context.key.clone(), address.ip(), limit);
     match open(&mut wire, context, (link, address.ip()), opening, &mut false).await {
-        Ok(identity) => Ok((wire, identity)),
+        Ok(Opened::Link(identity)) => Ok((wire, identity)),
+        // The dialing side takes it for what it is not.
+        Ok(Opened::Direct(_)) => Err(Refusal::new(Reason::Unspecified, "an offer's proof where Hello was due")),
         Err(not_opened) => {
             if not_opened.says_why {
                 wire.bye(&not_opened.refusal).await;
@@ -77,7 +79,7 @@ async fn introduce(
 }
 
 /// From our own address, which the peer compares with what we claim.
-async fn connect(own: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
+pub(crate) async fn connect(own: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     if own.is_ipv4() == to.is_ipv4() {
         socket.bind(SocketAddr::new(own, 0))?;

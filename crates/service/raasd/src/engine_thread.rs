@@ -299,6 +299,10 @@ impl<P: Provider> EngineThread<P> {
             Command::CancelConnect { app, request } => engine.cancel_connect(now, device, app, request),
             Command::Lane(command) => self.execute_for_lane(now, command),
             Command::Inspect { number, viewer, part } => self.questions.push_back((number, viewer, part)),
+            Command::StreamOfRoute { peer, number, route } => {
+                let stream = engine.stream_of_route(peer, route);
+                self.held.push_back(FromEngine::StreamOfRoute { peer, number, stream });
+            }
             Command::ResetLane { client, request, peer } => {
                 let found = engine.force_lane_error(device, peer);
                 self.held.push_back(FromEngine::LaneWasReset { client, request, found });

@@ -7,6 +7,7 @@
 mod admission;
 mod clients;
 mod descriptors;
+mod direct;
 mod engines;
 mod events;
 mod links;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::{PeerMessage, Reason, Reply};
-use plane::{Admission, ClientId, Fallbacks, LinkId, PairLimits, Pairs, Peers, PeersConfig};
+use plane::{Admission, ClientId, Directs, Fallbacks, LinkId, PairLimits, Pairs, Peers, PeersConfig};
 use shm::SessionShape;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
@@ -54,6 +55,8 @@ pub(crate) struct HubParts {
     pub(crate) config: Arc<Config>,
     pub(crate) links: Arc<LinkContext>,
     pub(crate) connect_timeout: Duration,
+    /// The device is a software NIC.
+    pub(crate) is_softnic: bool,
     pub(crate) admission: Admission,
     pub(crate) shape: SessionShape,
     pub(crate) epoch: u64,
@@ -109,6 +112,7 @@ pub(crate) struct Hub {
     names: Names,
     pairs: Pairs<OwnedFd>,
     fallbacks: Fallbacks,
+    directs: Directs<OwnedFd>,
     peers: Peers,
     regions: Regions,
     links: BTreeMap<LinkId, mpsc::Sender<PeerMessage>>,
@@ -167,6 +171,7 @@ impl Hub {
             addresses: config.host_addresses(),
             pairs: Pairs::new(pair_limits, config.listen),
             fallbacks: Fallbacks::default(),
+            directs: Directs::new(config.listen, parts.is_softnic && config.tcp_direct),
             peers,
             regions: Regions::new(limits.directory(pair_limits.owner_uid))?,
             admission: parts.admission,
@@ -227,7 +232,9 @@ impl Hub {
     }
 
     fn next_tick(&self) -> Instant {
-        let next = [self.pairs.deadline(), self.peers.deadline(), self.regions.deadline()].into_iter().flatten().min();
+        let deadlines =
+            [self.pairs.deadline(), self.peers.deadline(), self.regions.deadline(), self.directs.deadline()];
+        let next = deadlines.into_iter().flatten().min();
         let idle = Duration::from_secs(3600);
         self.link_context.instant(next.unwrap_or_else(|| self.now() + idle))
     }
@@ -237,6 +244,7 @@ impl Hub {
         self.pairs.handle_timeout(now);
         self.peers.handle_timeout(now);
         self.regions.directory().handle_timeout(now);
+        self.directs.handle_timeout(now);
     }
 
     /// Carries out what pairs and peers want, and moves kept commands on.
@@ -244,6 +252,7 @@ impl Hub {
         self.settle_pairs();
         self.settle_peers();
         self.settle_regions();
+        self.settle_directs();
         // What was sent above may have detached a program.
         self.settle_pairs();
         self.settle_regions();

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use control::{AppRow, Cursor, FRAME_BYTES_MAX, InspectAnswer, InspectQuery, LaneRow, PAGE_BYTES, Stat, VerbCounts};
 use engine::{LaneView, Page, Viewer};
-use plane::AdmissionCounters;
+use plane::{AdmissionCounters, DirectCounters};
 use serde::Serialize;
 use verbs::Counters;
 
@@ -128,6 +128,7 @@ pub(crate) struct DaemonStat {
     pub(crate) pairs: u64,
     pub(crate) links: u64,
     pub(crate) admission: AdmissionCounters,
+    pub(crate) directs: DirectCounters,
     pub(crate) fds: u32,
 }
 
@@ -183,8 +184,10 @@ pub(crate) fn stat(engine: EngineStat, daemon: &DaemonStat, viewer: Viewer) -> S
     let drops = told().filter_map(|(n, v)| Some((n.strip_prefix("drop_")?.to_string(), *v))).collect();
     let AdmissionCounters { connects_local, .. } = daemon.admission;
     let own = [("pairs", daemon.pairs), ("control_links", daemon.links), ("connects_local", connects_local)];
+    let DirectCounters { open, made, refused } = daemon.directs;
+    let own = own.into_iter().chain([("direct_streams", open), ("directs_made", made), ("directs_refused", refused)]);
     let other = told().filter(|(n, _)| !n.starts_with("drop_") && !n.starts_with("verbs_"));
-    let own = own.iter().filter(|_| all_users);
+    let own = own.filter(|_| all_users);
     let untold = ["retransmits"].into_iter().filter(|name| counters.iter().all(|(told, _)| told != name));
     let unknown = totals.unknown.iter().copied().chain(untold).map(String::from).collect();
     Stat {
@@ -202,7 +205,7 @@ pub(crate) fn stat(engine: EngineStat, daemon: &DaemonStat, viewer: Viewer) -> S
         drops,
         verbs,
         retransmits: of("retransmits"),
-        counters: other.chain(own).map(|(n, v)| ((*n).to_string(), *v)).collect(),
+        counters: other.map(|(n, v)| ((*n).to_string(), *v)).chain(own.map(|(n, v)| (n.to_string(), v))).collect(),
         apps: Vec::new(),
         uptime_seconds: daemon.uptime_seconds,
         all_users,
@@ -259,6 +262,8 @@ mod tests {
             reason: Reason::OtherHost,
             tx_bytes: u64::MAX,
             rx_bytes: u64::MAX,
+            direct_tx_bytes: 0,
+            direct_rx_bytes: 0,
             tx_queued_bytes: u64::MAX,
             rx_queued_bytes: u64::MAX,
             app_pid: u32::MAX,
@@ -353,7 +358,15 @@ mod tests {
     fn counters_are_split_by_kind_and_users_get_none_that_help_a_forger() {
         let admission = AdmissionCounters { connects_local: 4, connects_refused: 5 };
         let device_reason = "no hardware".into();
-        let daemon = DaemonStat { uptime_seconds: 5, device_reason, pairs: 1, links: 2, admission, fds: 3 };
+        let daemon = DaemonStat {
+            uptime_seconds: 5,
+            device_reason,
+            pairs: 1,
+            links: 2,
+            admission,
+            directs: DirectCounters { made: 6, ..Default::default() },
+            fds: 3,
+        };
         let all = stat(totals(), &daemon, Viewer::All);
         assert_eq!(all.drops, [("bad_icrc".to_string(), 3)]);
         for counter in [
@@ -362,6 +375,7 @@ mod tests {
             ("pairs", 1),
             ("control_links", 2),
             ("connects_local", 4),
+            ("directs_made", 6),
             ("connects_failed", 7),
         ] {
             assert!(all.counters.contains(&(counter.0.into(), counter.1)), "{counter:?}");

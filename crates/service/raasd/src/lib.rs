@@ -22,6 +22,7 @@ mod config;
 mod daemon;
 mod device;
 mod dial;
+mod direct_socket;
 mod engine_thread;
 mod error;
 mod hub;

@@ -5,11 +5,12 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use control::{CHALLENGE_BYTES, FRAME_BYTES_MAX, PeerMessage, Reason, decode, encode, with_length};
-use plane::{ClusterKey, Identity, Introduction, LinkId, Refusal, Verdict, Watch, WatchAction};
+use plane::{ClusterKey, DirectHello, Identity, Introduction, LinkId, Refusal, Verdict, Watch, WatchAction};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -59,6 +60,23 @@ pub(crate) enum LinkInput {
     DialFailed {
         link: LinkId,
         reason: Reason,
+    },
+    /// Somebody at the port comes for an offer of a TCP connection; it waits for the verdict.
+    DirectHello {
+        hello: DirectHello,
+        verdict: oneshot::Sender<Option<[u8; 32]>>,
+    },
+    /// Its socket, unless it broke.
+    DirectSocket {
+        number: u64,
+        socket: Option<OwnedFd>,
+    },
+    /// What became of a connection for an offer of a peer.
+    DirectDialed {
+        peer: IpAddr,
+        number: u64,
+        connection: u64,
+        result: Result<OwnedFd, Reason>,
     },
 }
 
@@ -140,6 +158,11 @@ impl Wire {
         let frame = encode(message).map_err(|e| Refusal::new(Reason::Unspecified, e.to_string()))?;
         let sent = self.write.write_all(&with_length(&frame)).await;
         sent.map_err(|e| Refusal::new(Reason::PeerLost, e.to_string()))
+    }
+
+    /// The connection itself, unless the peer has said more than was read as messages.
+    pub(crate) fn into_stream(self) -> Option<TcpStream> {
+        self.read.reunite(self.write).ok().filter(|_| self.buffer.is_empty())
     }
 
     /// Says why, as far as that can be said at once, and closes.

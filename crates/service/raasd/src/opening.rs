@@ -5,8 +5,8 @@
 
 use std::net::IpAddr;
 
-use control::Reason;
-use plane::{Identity, LinkId, Opening, OpeningAction, Refusal};
+use control::{PeerMessage, Reason};
+use plane::{DirectHello, Identity, LinkId, Opening, OpeningAction, Refusal};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
@@ -20,6 +20,15 @@ pub(crate) struct NotOpened {
     pub(crate) says_why: bool,
 }
 
+/// What a connection turned out to be.
+#[derive(Debug)]
+pub(crate) enum Opened {
+    /// A control link.
+    Link(Identity),
+    /// One that comes for an offer; nothing is proven yet.
+    Direct(DirectHello),
+}
+
 /// Opens a link. `source` is where an accepted one came from; `said_hello` is set once the control plane knows of the
 /// link.
 pub(crate) async fn open(
@@ -28,7 +37,7 @@ pub(crate) async fn open(
     (link, source): (LinkId, IpAddr),
     mut opening: Opening,
     said_hello: &mut bool,
-) -> Result<Identity, NotOpened> {
+) -> Result<Opened, NotOpened> {
     let deadline = opening.deadline().unwrap_or_default();
     let carried = carry(wire, context, (link, source), &mut opening, said_hello);
     if let Ok(end) = timeout_at(context.instant(deadline), carried).await {
@@ -55,7 +64,7 @@ async fn carry(
     (link, source): (LinkId, IpAddr),
     opening: &mut Opening,
     said_hello: &mut bool,
-) -> Result<Identity, NotOpened> {
+) -> Result<Opened, NotOpened> {
     loop {
         while let Some(action) = opening.poll_action() {
             match action {
@@ -77,12 +86,15 @@ async fn carry(
                         Err(_) => opening.handle_lost(Refusal::new(Reason::ShuttingDown, "this daemon stops")),
                     }
                 }
-                OpeningAction::Up(peer) => return Ok(peer),
+                OpeningAction::Up(peer) => return Ok(Opened::Link(peer)),
                 OpeningAction::Refuse(refusal) => return Err(NotOpened { refusal, says_why: true }),
                 OpeningAction::GiveUp(refusal) => return Err(NotOpened { refusal, says_why: false }),
             }
         }
         match wire.next().await {
+            Ok(PeerMessage::DirectHello { number, nonce, mac }) if opening.awaits_first() => {
+                return Ok(Opened::Direct(DirectHello { number, nonce, mac }));
+            }
             Ok(message) => opening.handle_message(message),
             Err(lost) => opening.handle_lost(lost),
         }

@@ -77,6 +77,8 @@ fn to_json(rows: &[ConnectionRow], datagrams: &[DatagramRow], programs: &Program
                 "reason": r.reason.key(),
                 "tx_bytes": r.tx_bytes,
                 "rx_bytes": r.rx_bytes,
+                "direct_tx_bytes": r.direct_tx_bytes,
+                "direct_rx_bytes": r.direct_rx_bytes,
                 "tx_queued_bytes": r.tx_queued_bytes,
                 "rx_queued_bytes": r.rx_queued_bytes,
                 "app_pid": r.app_pid,
@@ -208,6 +210,8 @@ mod tests {
             reason: control::Reason::OtherHost,
             tx_bytes: 1,
             rx_bytes: 2,
+            direct_tx_bytes: 0,
+            direct_rx_bytes: 0,
             tx_queued_bytes: 3,
             rx_queued_bytes: 4,
             app_pid: 5,
@@ -253,6 +257,9 @@ mod tests {
         use ConnectionState::{Backlog, Closing, Connecting, Established, FinReceived, FinSent};
         let states = [Connecting, Backlog, Established, FinSent, FinReceived, Closing].map(ConnectionState::as_str);
         assert_eq!(states, STATES);
-        assert_eq!([PathKind::Shm, PathKind::Lane, PathKind::Leased, PathKind::Tcp].map(PathKind::as_str), PATHS);
+        assert_eq!(
+            [PathKind::Shm, PathKind::Lane, PathKind::Leased, PathKind::Tcp, PathKind::TcpDirect].map(PathKind::as_str),
+            PATHS
+        );
     }
 }

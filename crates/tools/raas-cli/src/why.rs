@@ -103,7 +103,7 @@ fn explain(
     round_trip: Option<Duration>,
 ) -> Result<Explanation, Failure> {
     let own = raas.session().addresses();
-    let on_lane = matches!(path, Some(PathKind::Lane | PathKind::Leased));
+    let on_lane = matches!(path, Some(PathKind::Lane | PathKind::Leased | PathKind::TcpDirect));
     let device = if on_lane { Some(device(raas)?) } else { None };
     let alternatives = alternatives(path, reason, host, own);
     Ok(Explanation { connection, host, path, reason, device, lane, round_trip, alternatives })
@@ -128,6 +128,7 @@ fn alternatives(path: Option<PathKind>, reason: Reason, host: IpAddr, own: &[IpA
     };
     let lane = match path {
         Some(PathKind::Shm) => format!("{host} is this host ({own}): a lane would only add two copies"),
+        Some(PathKind::TcpDirect) => "it carries the beginning of the stream, and how it ends".to_owned(),
         Some(PathKind::Leased) => "the connection has a lane of its own".to_owned(),
         _ => reason.to_string(),
     };
@@ -138,7 +139,21 @@ fn alternatives(path: Option<PathKind>, reason: Reason, host: IpAddr, own: &[IpA
             format!("taken only where a program asks for it and there is no daemon; here is {}", path.as_str())
         }
     };
-    let all = [(PathKind::Shm, shm), (PathKind::Lane, lane), (PathKind::Leased, leased), (PathKind::Tcp, tcp)];
+    let direct = match reason {
+        Reason::OtherHost | Reason::Stalled => {
+            "for streams that prove to be bulk, where both hosts have software NICs and `tcp_direct` is \"auto\""
+                .to_owned()
+        }
+        Reason::SameHost => "shared memory has no daemon on the path".to_owned(),
+        reason => reason.to_string(),
+    };
+    let all = [
+        (PathKind::Shm, shm),
+        (PathKind::Lane, lane),
+        (PathKind::Leased, leased),
+        (PathKind::Tcp, tcp),
+        (PathKind::TcpDirect, direct),
+    ];
     all.into_iter().filter(|(kind, _)| Some(*kind) != path).collect()
 }
 

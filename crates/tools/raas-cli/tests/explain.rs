@@ -37,11 +37,11 @@ fn a_host_is_explained_by_trying_the_way_to_it() {
         assert_eq!((&told["device"], &told["gid"]), (&json!("softnic"), &json!(a.ip.to_string())));
         assert_eq!(told["lane"]["state"], "up");
         assert!(told["round_trip_us"].as_f64().unwrap() > 0.0);
-        assert_eq!(alternatives(&told), ["shm", "leased", "tcp"]);
+        assert_eq!(alternatives(&told), ["shm", "leased", "tcp", "tcp-direct"]);
     }
     let own = why(&a, &a.ip.to_string()).json();
     assert_eq!((&own["path"], &own["reason"], &own["device"]), (&json!("shm"), &json!("same-host"), &Value::Null));
-    assert_eq!(alternatives(&own), ["lane", "leased", "tcp"]);
+    assert_eq!(alternatives(&own), ["lane", "leased", "tcp", "tcp-direct"]);
     let text = run(&mut a.command(&["why", &b.ip.to_string()])).stdout;
     assert!(text.contains("other-host") && text.contains("not       shm"), "{text}");
     // The probes left nothing behind.

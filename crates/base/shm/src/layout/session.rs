@@ -20,6 +20,8 @@ pub(super) const APP_GENERATION_AT: u64 = 24;
 pub(super) const APP_OWNER_PID_AT: u64 = 28;
 pub(super) const TX_USE_AT: u64 = 32;
 pub(super) const PEER_TIMEOUT_AT: u64 = 36;
+pub(super) const DIRECT_TX_AT: u64 = 40;
+pub(super) const DIRECT_RX_AT: u64 = 48;
 pub(super) const TX_HEAD_AT: u64 = 128;
 pub(super) const RX_TAIL_AT: u64 = 136;
 pub(super) const STATE_AT: u64 = 144;
@@ -161,6 +163,8 @@ impl Session {
             app_owner_pid: word32(region, base + APP_OWNER_PID_AT),
             tx_use: word32(region, base + TX_USE_AT),
             peer_timeout_ms: word32(region, base + PEER_TIMEOUT_AT),
+            direct_tx: word64(region, base + DIRECT_TX_AT),
+            direct_rx: word64(region, base + DIRECT_RX_AT),
             tx_head: word64(region, base + TX_HEAD_AT),
             rx_tail: word64(region, base + RX_TAIL_AT),
             state: word32(region, base + STATE_AT),

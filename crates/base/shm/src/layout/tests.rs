@@ -83,6 +83,8 @@ fn the_session_is_as_documented() {
         ("app_owner_pid", APP_OWNER_PID_AT, 4),
         ("tx_use", TX_USE_AT, 4),
         ("peer_timeout_ms", PEER_TIMEOUT_AT, 4),
+        ("direct_tx", DIRECT_TX_AT, 8),
+        ("direct_rx", DIRECT_RX_AT, 8),
         ("tx_head", TX_HEAD_AT, 8),
         ("rx_tail", RX_TAIL_AT, 8),
         ("state", STATE_AT, 4),
@@ -117,6 +119,8 @@ fn the_words_of_a_session_slot_lie_where_the_document_says() {
         let wide = [
             ("tx_tail", &w.tx_tail),
             ("rx_head", &w.rx_head),
+            ("direct_tx", &w.direct_tx),
+            ("direct_rx", &w.direct_rx),
             ("tx_head", &w.tx_head),
             ("rx_tail", &w.rx_tail),
             ("epoch", &w.epoch),

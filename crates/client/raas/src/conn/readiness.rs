@@ -65,6 +65,7 @@ impl Conn {
         self.attachment.look();
         if self.bell.poller.is_used() {
             self.endpoint.arm(side);
+            self.endpoint.arm_direct(side);
         }
     }
 

@@ -3,6 +3,7 @@
 //! Decides which waits are those of a stream. It must never wait before it has shown the writing side its room.
 
 use std::io;
+use std::sync::atomic::Ordering;
 
 use raas_core::{End, Rx, Side};
 
@@ -10,6 +11,11 @@ use super::Conn;
 use super::lent::{Attempt, Lent};
 use super::waiting::Waits;
 use crate::patience::{Look, Patience};
+
+/// A read of so many bytes is one of a stream that moves much.
+const LARGE_READ: usize = 16 << 10;
+/// Bytes of such reads between two looks at what the daemon says.
+const LOOK_BYTES: u64 = 4 << 20;
 
 impl Conn {
     #[inline]
@@ -56,10 +62,24 @@ impl Conn {
         if self.endpoint.may_take() {
             let count = attempt(&mut rx).map_err(|end| self.failed(end))?;
             if count > 0 {
+                if count >= LARGE_READ && self.endpoint.is_lane() {
+                    self.on_large_read(count);
+                }
                 return Ok(count);
             }
         }
         self.receive_slowly(&mut rx, &mut attempt)
+    }
+
+    /// A reader that always finds bytes never waits, and would not hear that the daemon has a faster way for them.
+    #[cold]
+    fn on_large_read(&self, count: usize) {
+        let bytes = self.unlooked.load(Ordering::Relaxed) + count as u64;
+        if bytes < LOOK_BYTES {
+            return self.unlooked.store(bytes, Ordering::Relaxed);
+        }
+        self.unlooked.store(0, Ordering::Relaxed);
+        self.attachment.look();
     }
 
     #[inline(never)]
@@ -69,7 +89,7 @@ impl Conn {
         }
         // Asked before the wait begins: what counts is how much came since the last one.
         let waits = if rx.takes_stream(&self.endpoint) { Waits::Stream } else { Waits::Answer };
-        let policy = waits.policy(self.endpoint.is_lane(), self.attachment.config.policy);
+        let policy = waits.policy(self.endpoint.is_lane(), rx.is_direct(), self.attachment.config.policy);
         let mut patience = Patience::new(policy, &self.attachment.turns, self.timeout(Side::Read));
         loop {
             if let Some(count) = self.receive_once(rx, attempt)? {
@@ -81,7 +101,7 @@ impl Conn {
                     Look::BeforeYield => rx.publish(),
                     Look::BeforeSleep => rx.tell_room(&self.endpoint),
                 }
-                rx.has_news() || self.endpoint.read_end().is_some()
+                rx.sees_news() || self.endpoint.read_end().is_some()
             })?;
         }
     }

@@ -32,7 +32,12 @@ impl Waits {
     /// than all spins. So between hosts no thread spins. A writer whose ring is full sleeps at once; it is woken when
     /// half of the ring is free, while the daemon sends the other half. A reader of a stream sleeps soon, so that the
     /// daemon has the processor, and more bytes are there afterwards.
-    pub(crate) fn policy(self, is_lane: bool, set: WaitPolicy) -> WaitPolicy {
+    ///
+    /// What the kernel carries has the kernel's own time: such a wait sleeps at once.
+    pub(crate) fn policy(self, is_lane: bool, is_direct: bool, set: WaitPolicy) -> WaitPolicy {
+        if is_direct {
+            return WaitPolicy { spins: 0, yields: 0 };
+        }
         if !is_lane {
             return set;
         }
@@ -67,7 +72,10 @@ impl Conn {
                     }
                     self.endpoint.arm(side);
                     let parker = self.bell.parker(side);
-                    let slept = self.attachment.block(parker, patience.deadline(), &mut || ready(Look::Glance));
+                    let slept = self.attachment.block(parker, patience.deadline(), &mut || {
+                        self.endpoint.arm_direct(side);
+                        ready(Look::Glance)
+                    });
                     self.disarm(side);
                     return slept.map_err(SessionError::into);
                 }
@@ -91,11 +99,11 @@ mod tests {
     fn between_hosts_nobody_spins() {
         let set = WaitPolicy { spins: 64, yields: 100 };
         let all = [Waits::Answer, Waits::Stream, Waits::Room, Waits::WholeRoom];
-        assert!(all.iter().all(|waits| waits.policy(true, set).spins == 0));
-        let yields: Vec<_> = all.iter().map(|waits| waits.policy(true, set).yields).collect();
+        assert!(all.iter().all(|waits| waits.policy(true, false, set).spins == 0));
+        let yields: Vec<_> = all.iter().map(|waits| waits.policy(true, false, set).yields).collect();
         assert_eq!(yields, [100, STREAM_YIELDS, 0, 100]);
         assert!(all.iter().all(|waits| {
-            let policy = waits.policy(false, set);
+            let policy = waits.policy(false, false, set);
             (policy.spins, policy.yields) == (64, 100)
         }));
     }

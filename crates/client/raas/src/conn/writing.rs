@@ -47,17 +47,17 @@ impl Conn {
         if self.is_nonblocking() {
             return self.write_now(tx, bufs)?.ok_or_else(|| io::ErrorKind::WouldBlock.into());
         }
-        let mut patience = self.patience_of_writer(Waits::Room);
+        let mut patience = self.patience_of_writer(Waits::Room, tx);
         loop {
-            self.wait(Side::Write, &mut patience, &mut |_| tx.has_room(1) || self.endpoint.write_end().is_some())?;
+            self.wait(Side::Write, &mut patience, &mut |_| tx.sees_room(1) || self.endpoint.write_end().is_some())?;
             if let Some(count) = self.write_once(tx, bufs)? {
                 return Ok(count);
             }
         }
     }
 
-    fn patience_of_writer(&self, waits: Waits) -> Patience<'_> {
-        let policy = waits.policy(self.endpoint.is_lane(), self.attachment.config.policy);
+    fn patience_of_writer(&self, waits: Waits, tx: &Tx) -> Patience<'_> {
+        let policy = waits.policy(self.endpoint.is_lane(), tx.is_direct(), self.attachment.config.policy);
         Patience::new(policy, &self.attachment.turns, self.timeout(Side::Write))
     }
 
@@ -82,7 +82,7 @@ impl Conn {
     /// Waits until there is room for `len` bytes, at most [`Conn::tx_bytes`], and lends it.
     pub(crate) fn reserve(&self, len: usize) -> io::Result<Room<'_>> {
         let mut tx = self.lock_ring(&self.tx)?;
-        let mut patience = self.patience_of_writer(Waits::WholeRoom);
+        let mut patience = self.patience_of_writer(Waits::WholeRoom, &tx);
         let mut is_announced = false;
         loop {
             tx = match self.try_reserve(tx, len).map_err(|end| self.failed(end))? {
@@ -99,7 +99,7 @@ impl Conn {
             }
             let ring = &mut tx;
             self.wait(Side::Write, &mut patience, &mut |_| {
-                ring.has_room(len as u64) || self.endpoint.write_end().is_some()
+                ring.sees_room(len as u64) || self.endpoint.write_end().is_some()
             })?;
         }
     }

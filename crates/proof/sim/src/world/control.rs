@@ -91,6 +91,11 @@ impl World {
                         self.end_link(host, link);
                     }
                 }
+                PeerAction::Direct { peer, message } => {
+                    let detail =
+                        format!("host {host} got {message:?} of {peer}, whose engine tells of no such streams");
+                    self.checks.fail(self.now, "unexplained", detail);
+                }
                 PeerAction::Engine { command, .. } => self.tell_engine(host, command),
             }
         }

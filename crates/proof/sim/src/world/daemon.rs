@@ -227,6 +227,10 @@ impl World {
                 let over = ConnectionOver { engine: 0, connection, peer, port };
                 self.on_over(host, app, |client| Input::ConnectionOver { client, over });
             }
+            engine::Event::StreamIsBulk(stream) => {
+                let detail = format!("host {host} tells of {stream:?}, though it is not to tell of such streams");
+                self.checks.fail(now, "unexplained", detail);
+            }
             engine::Event::SocketOver { app, socket } => {
                 self.on_over(host, app, |client| Input::SocketOver { client, socket });
             }

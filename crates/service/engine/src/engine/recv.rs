@@ -154,6 +154,9 @@ impl Engine {
         vqp.on_arrival(bytes, immediate.bytes_before, c.placed)?;
         self.rests.touch(vqp.rest_mut(), route, self.now);
         let (at, awaited) = (vqp.at(), vqp.is_awaited(waiting::READABLE));
+        if vqp.bulk_mut().on_arrival(bytes, self.now) {
+            self.on_bulk(route);
+        }
         if let Some(lane) = self.lanes.get_mut(id) {
             lane.count_received(bytes);
             lane.touch(self.now);

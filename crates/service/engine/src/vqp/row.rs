@@ -21,19 +21,38 @@ pub(crate) struct LaneSeen {
 impl Vqp {
     /// Bytes sent and received that its application's row does not have yet.
     pub(crate) fn uncounted(&self) -> Carried {
-        let (tx, rx) = (self.tx_sent.wrapping_sub(self.tx_counted), self.rx_tail.wrapping_sub(self.rx_counted));
-        Carried { tx, rx }
+        let (tx, rx) = self.carried();
+        Carried { tx: tx.wrapping_sub(self.tx_counted), rx: rx.wrapping_sub(self.rx_counted) }
     }
 
     /// The same; they count as reported.
     pub(crate) fn take_uncounted(&mut self) -> Carried {
         let carried = self.uncounted();
-        (self.tx_counted, self.rx_counted) = (self.tx_sent, self.rx_tail);
+        self.tx_counted = self.tx_counted.wrapping_add(carried.tx);
+        self.rx_counted = self.rx_counted.wrapping_add(carried.rx);
         carried
+    }
+
+    /// Bytes sent and received by both parts of the path.
+    fn carried(&self) -> (u64, u64) {
+        let (direct_tx, direct_rx) = self.direct();
+        (self.tx_sent.wrapping_add(direct_tx), self.rx_tail.wrapping_add(direct_rx))
+    }
+
+    /// Bytes sent and received by the stream's own TCP connection, as its application says.
+    fn direct(&self) -> (u64, u64) {
+        if self.words.app_generation.load(Ordering::Acquire) != self.generation {
+            return (0, 0);
+        }
+        (self.words.direct_tx.load(Ordering::Relaxed), self.words.direct_rx.load(Ordering::Relaxed))
     }
 
     /// The row of the connection, whose application is process `app_pid`.
     pub(crate) fn row(&self, lane: LaneSeen, app_pid: u32) -> ConnectionRow {
+        let (direct_tx_bytes, direct_rx_bytes) = self.direct();
+        let (tx_bytes, rx_bytes) = self.carried();
+        let is_direct = direct_tx_bytes != 0 || direct_rx_bytes != 0;
+        let reason = if is_direct { Reason::BulkStream } else { Reason::OtherHost };
         ConnectionRow {
             id: self.id,
             local: self.local,
@@ -41,11 +60,13 @@ impl Vqp {
             state: self.state(),
             lane: lane.name,
             route_id: (!matches!(self.phase, Phase::Opening(_))).then_some(self.own_route),
-            path: PathKind::Lane,
+            path: if is_direct { PathKind::TcpDirect } else { PathKind::Lane },
             wire: lane.wire.map(|wire| wire.to_string()),
-            reason: if lane.is_silent { Reason::Stalled } else { Reason::OtherHost },
-            tx_bytes: self.tx_sent,
-            rx_bytes: self.rx_tail,
+            reason: if lane.is_silent { Reason::Stalled } else { reason },
+            tx_bytes,
+            rx_bytes,
+            direct_tx_bytes,
+            direct_rx_bytes,
             tx_queued_bytes: self.tx_queued_bytes(),
             rx_queued_bytes: self.rx_queued_bytes(),
             app_pid,

@@ -75,6 +75,8 @@ impl<F> Pairs<F> {
             reason: Reason::SameHost,
             tx_bytes: own.tail,
             rx_bytes: other.tail,
+            direct_tx_bytes: 0,
+            direct_rx_bytes: 0,
             tx_queued_bytes: own.tail.saturating_sub(other.head).min(ring),
             rx_queued_bytes: other.tail.saturating_sub(own.head).min(ring),
             app_pid,

@@ -47,6 +47,10 @@ impl Peers {
             PeerMessage::LaneRoutes(routes) => lane.handle_routes(routes),
             PeerMessage::LaneRoutesTaken { .. } => lane.handle_routes_taken(),
             PeerMessage::Heartbeat => Ok(()),
+            message @ (PeerMessage::DirectOffer { .. } | PeerMessage::DirectRefused { .. }) => {
+                self.actions.push_back(PeerAction::Direct { peer, message });
+                Ok(())
+            }
             PeerMessage::Bye { reason, detail } => {
                 tracing::info!(%peer, %reason, detail = %detail.escape_default(), "the peer's daemon closed its link");
                 let told = if reason == Reason::ShuttingDown { reason } else { Reason::PeerLost };
@@ -54,7 +58,10 @@ impl Peers {
                 self.drop_established(peer, told);
                 return self.forget_idle(peer);
             }
-            PeerMessage::Hello { .. } | PeerMessage::Proof { .. } => {
+            PeerMessage::Hello { .. }
+            | PeerMessage::Proof { .. }
+            | PeerMessage::DirectHello { .. }
+            | PeerMessage::DirectProof { .. } => {
                 return self.give_up(peer, link, Reason::PeerLost, "Hello or Proof on a link that is up");
             }
         };
@@ -191,8 +198,15 @@ pub(super) fn lane_of(message: &PeerMessage) -> u32 {
         PeerMessage::LaneRoutes(routes) => routes.lane,
         PeerMessage::LaneReady { lane, .. }
         | PeerMessage::LaneReset { lane, .. }
-        | PeerMessage::LaneRoutesTaken { lane, .. } => *lane,
-        PeerMessage::Hello { .. } | PeerMessage::Proof { .. } | PeerMessage::Heartbeat | PeerMessage::Bye { .. } => 0,
+        | PeerMessage::LaneRoutesTaken { lane, .. }
+        | PeerMessage::DirectOffer { lane, .. } => *lane,
+        PeerMessage::Hello { .. }
+        | PeerMessage::Proof { .. }
+        | PeerMessage::Heartbeat
+        | PeerMessage::Bye { .. }
+        | PeerMessage::DirectRefused { .. }
+        | PeerMessage::DirectHello { .. }
+        | PeerMessage::DirectProof { .. } => 0,
     }
 }
 

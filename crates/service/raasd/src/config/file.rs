@@ -33,6 +33,7 @@ struct File {
     device: Option<Device>,
     engines: Option<Ranged<1, { shm::ENGINES_MAX as u64 }>>,
     wire: Option<WireName>,
+    tcp_direct: Option<AutoOrOff>,
     udp_port: Option<Ranged<1, 65_535>>,
     mtu: Option<Mtu>,
     key_file: Option<FilePath>,
@@ -142,6 +143,15 @@ from_text!(
     /// What may carry lanes.
     WireName(WirePolicy),
     |text| text.parse()
+);
+from_text!(
+    /// Where it is of use, or never.
+    AutoOrOff(bool),
+    |text| match text.as_str() {
+        "auto" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("\"{text}\" is not allowed; use \"auto\" or \"off\"")),
+    }
 );
 from_text!(
     /// A device.
@@ -283,6 +293,7 @@ fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
     set(&mut config.device, file.device.map(|d| d.0));
     set(&mut config.engines, file.engines.and_then(Ranged::get));
     set(&mut config.wire, file.wire.map(|w| w.0));
+    set(&mut config.tcp_direct, file.tcp_direct.map(|on| on.0));
     set(&mut config.udp_port, file.udp_port.and_then(Ranged::get));
     config.mtu = file.mtu.map(|m| m.0).or(config.mtu);
     config.key_file = file.key_file.map(|p| p.0).or(config.key_file.take());

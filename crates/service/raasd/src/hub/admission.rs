@@ -97,6 +97,7 @@ impl Hub {
     }
 
     pub(super) fn on_connection_over(&mut self, app: AppId, over: ConnectionOver) {
+        self.directs.handle_over(over.connection);
         if let Some(client) = self.names.program(over.engine, app) {
             self.admission.on_connection_over(client, over);
             self.forget_names(client);

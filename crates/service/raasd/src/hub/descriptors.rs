@@ -23,6 +23,7 @@ impl Hub {
         match what {
             // Numbers of chunks are the session's: one engine has it.
             NotTaken::Chunk { chunk } => self.command_all_of(id, |app| Command::ChunkNotTaken { app, chunk }),
+            NotTaken::Direct { connection } => self.directs.handle_not_taken(id, connection)?,
             NotTaken::Pair { pair } => self.pairs.handle_pair_not_taken(id, pair)?,
             NotTaken::PairSegment { pair, index } => {
                 self.pairs.handle_segment_not_taken(id, pair, index, SegmentLost::ByProgram)?;

@@ -14,6 +14,9 @@ impl Hub {
             FromEngine::Attached { client, result } => self.on_attached(client, engine, result),
             FromEngine::Lane { peer, answer } => self.peers.on_answer(now, peer, engine, answer),
             FromEngine::Inspected { number, view } => self.on_inspected(engine, number, view),
+            FromEngine::StreamOfRoute { peer, number, stream } => {
+                self.on_stream_of_route(engine, peer, number, stream);
+            }
             FromEngine::LaneWasReset { client, request, found } => self.on_lane_was_reset(client, request, found),
             FromEngine::WakeHangup { app } => {
                 if let Some(client) = self.names.program(engine, app) {
@@ -51,6 +54,7 @@ impl Hub {
             Event::ConnectionOver { app, connection, peer, port } => {
                 self.on_connection_over(app, ConnectionOver { engine, connection, peer, port });
             }
+            Event::StreamIsBulk(stream) => self.on_bulk(engine, stream),
             Event::SocketOver { app, .. } => self.on_socket_over(engine, app),
             Event::AppFault { app, detail } => {
                 if let Some(client) = self.names.program(engine, app) {

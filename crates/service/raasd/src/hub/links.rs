@@ -31,6 +31,11 @@ impl Hub {
                 self.links.remove(&link);
                 self.peers.handle_down(now, link, reason);
             }
+            LinkInput::DirectHello { hello, verdict } => self.on_direct_hello(&hello, verdict),
+            LinkInput::DirectSocket { number, socket } => self.directs.handle_socket(number, socket),
+            LinkInput::DirectDialed { peer, number, connection, result } => {
+                self.directs.on_dialed(peer, number, connection, result);
+            }
             LinkInput::DialFailed { link, reason } => {
                 self.dials.remove(&link);
                 self.peers.handle_dial_failed(now, link, reason);
@@ -56,12 +61,13 @@ impl Hub {
                         let _ = out.try_send(PeerMessage::Bye { reason, detail });
                     }
                 }
+                PeerAction::Direct { peer, message } => self.directs.handle_message(peer, message),
                 PeerAction::Engine { engine, command } => self.command(engine, Command::Lane(command)),
             }
         }
     }
 
-    fn send_to_peer(&mut self, link: LinkId, message: PeerMessage) {
+    pub(super) fn send_to_peer(&mut self, link: LinkId, message: PeerMessage) {
         let Some(out) = self.links.get(&link) else { return };
         if let Err(mpsc::error::TrySendError::Full(_)) = out.try_send(message) {
             tracing::warn!("a peer's daemon does not read its control link");

@@ -111,6 +111,7 @@ impl Hub {
         match view {
             EngineView::Connections(page) => {
                 let (rows, next) = inspect::cut_page(page);
+                let rows = self.with_directs(rows);
                 self.answer_page(question, InspectAnswer::Connections(rows), next);
             }
             EngineView::Datagrams(page) => {
@@ -184,6 +185,7 @@ impl Hub {
             pairs: self.pairs.count(),
             links: u64::try_from(self.links.len()).unwrap_or(u64::MAX),
             admission: self.admission.counters(),
+            directs: self.directs.counters(),
             fds,
         }
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_types)] // tests may use atomics
 mod control_socket;
 mod datagrams;
+mod direct;
 mod engines;
 mod false_peer;
 mod hosts;

@@ -10,7 +10,7 @@ use super::values::period;
 /// What `--state` takes, in the order of a connection's life.
 pub(crate) const STATES: [&str; 6] = ["connecting", "backlog", "established", "fin-sent", "fin-received", "closing"];
 /// What `--path` takes.
-pub(crate) const PATHS: [&str; 4] = ["shm", "lane", "leased", "tcp"];
+pub(crate) const PATHS: [&str; 5] = ["shm", "lane", "leased", "tcp", "tcp-direct"];
 
 /// `raas ss`. Options of different kinds must all fit; one that is given several times fits if any of its values does.
 #[derive(Debug, Args)]

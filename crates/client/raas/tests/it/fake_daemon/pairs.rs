@@ -192,6 +192,8 @@ pub(crate) fn row(id: u64) -> ConnectionRow {
         reason: Reason::SameHost,
         tx_bytes: 0,
         rx_bytes: 0,
+        direct_tx_bytes: 0,
+        direct_rx_bytes: 0,
         tx_queued_bytes: 0,
         rx_queued_bytes: 0,
         app_pid: 1,

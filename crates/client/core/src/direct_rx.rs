@@ -1,0 +1,101 @@
+//! Reading from a stream's own TCP connection, behind the peer's switch.
+//!
+//! Owns the bytes that were taken out of it to be lent or peeked at. It must never take more from TCP while some of
+//! these are left.
+
+use std::sync::Arc;
+
+use crate::Side;
+use crate::direct::Direct;
+
+/// Bytes that are lent at a time.
+const STAGE_BYTES: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(crate) struct DirectRx {
+    direct: Arc<Direct>,
+    /// Taken out of TCP, and not yet read from `at` on.
+    staged: Vec<u8>,
+    at: usize,
+    taken: u64,
+}
+
+impl DirectRx {
+    pub(crate) fn new(direct: &Arc<Direct>) -> Self {
+        Self { direct: Arc::clone(direct), staged: Vec::new(), at: 0, taken: 0 }
+    }
+
+    /// Bytes that were read in all.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    fn rest(&self) -> &[u8] {
+        &self.staged[self.at..]
+    }
+
+    /// What is there; 0 if there is nothing, at the end, and after an error.
+    pub(crate) fn take(&mut self, buf: &mut [u8]) -> usize {
+        let count = if self.rest().is_empty() {
+            recv(&self.direct, buf)
+        } else {
+            let count = self.peek_ahead(0, buf);
+            self.at += count;
+            count
+        };
+        self.taken += count as u64;
+        count
+    }
+
+    /// Takes bytes out of TCP to be lent, unless some are there; how many are there.
+    pub(crate) fn stage(&mut self) -> u64 {
+        if self.rest().is_empty() {
+            self.staged.resize(STAGE_BYTES, 0);
+            let count = recv(&self.direct, &mut self.staged);
+            self.staged.truncate(count);
+            self.at = 0;
+        }
+        self.rest().len() as u64
+    }
+
+    pub(crate) fn peek_ahead(&self, ahead: u64, buf: &mut [u8]) -> usize {
+        let from = usize::try_from(ahead).unwrap_or(usize::MAX);
+        let bytes = self.rest().get(from..).unwrap_or_default();
+        let count = bytes.len().min(buf.len());
+        buf[..count].copy_from_slice(&bytes[..count]);
+        count
+    }
+
+    pub(crate) fn consume(&mut self, count: u64) {
+        let count = usize::try_from(count).unwrap_or(usize::MAX).min(self.rest().len());
+        self.at += count;
+        self.taken += count as u64;
+    }
+
+    /// Whether bytes were taken out of TCP and not read.
+    pub(crate) fn is_staged(&self) -> bool {
+        !self.rest().is_empty()
+    }
+
+    pub(crate) fn has_news(&self) -> bool {
+        // Behind the end the socket stays readable, and there is nothing more to find.
+        !self.rest().is_empty() || (!self.direct.is_over() && self.direct.socket.is_ready(Side::Read))
+    }
+}
+
+fn recv(direct: &Direct, buf: &mut [u8]) -> usize {
+    if direct.is_over() || buf.is_empty() {
+        return 0;
+    }
+    match direct.socket.recv(buf) {
+        Ok(Some(0)) => {
+            direct.on_over();
+            0
+        }
+        Ok(count) => count.unwrap_or(0),
+        Err(broken) => {
+            direct.on_broken(broken);
+            0
+        }
+    }
+}

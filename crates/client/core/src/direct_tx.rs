@@ -1,0 +1,125 @@
+//! Writing to a stream's own TCP connection, and the switch to it.
+//!
+//! Owns in which of the two the next byte goes. It must never go back to the ring.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use crate::direct::{Direct, SWITCH_BYTES};
+use crate::{End, Endpoint, Side};
+
+/// Writes between two looks whether this side may switch.
+const WRITES_PER_LOOK: u32 = 8;
+/// Buffers of one call at most, with the words of the switch.
+const BUFFERS_MAX: usize = 512;
+
+/// Where the bytes of a direction go.
+#[derive(Debug)]
+pub(crate) enum DirectTx {
+    /// Into the ring, as long as this side may not switch.
+    Ring {
+        /// Writes since the last look.
+        writes: u32,
+    },
+    /// Into the ring for good: room there was lent.
+    Pinned,
+    /// To TCP.
+    Socket {
+        direct: Arc<Direct>,
+        /// The words of the switch, not sent from `said` on.
+        words: [u8; SWITCH_BYTES],
+        said: usize,
+        sent: u64,
+    },
+}
+
+impl DirectTx {
+    /// Whether this side may switch now: it does with its next write.
+    pub(crate) fn may_switch(&self, at: &Endpoint) -> bool {
+        matches!(self, Self::Ring { .. }) && at.direct().is_some_and(|direct| direct.may_switch())
+    }
+
+    /// Sends by TCP, and switches to it at `tail` if that may be: how many bytes were taken. `None`: they are to go
+    /// into the ring.
+    #[cold]
+    pub(crate) fn put(&mut self, at: &Endpoint, tail: u64, bufs: &[IoSlice<'_>]) -> Result<Option<usize>, End> {
+        if let Self::Ring { writes } = self {
+            let Some(direct) = at.direct() else { return Ok(None) };
+            *writes = writes.wrapping_add(1);
+            if !direct.may_switch() && *writes % WRITES_PER_LOOK == 1 {
+                direct.advance();
+            }
+            if !direct.may_switch() {
+                return Ok(None);
+            }
+            direct.on_switch();
+            let (direct, words) = (Arc::clone(direct), Direct::switch_words(tail));
+            *self = Self::Socket { direct, words, said: 0, sent: 0 };
+        }
+        match self {
+            Self::Socket { direct, words, said, sent } => {
+                let taken = if *said < SWITCH_BYTES {
+                    let first = [IoSlice::new(&words[*said..])];
+                    let all: Vec<_> = first.iter().chain(bufs).take(BUFFERS_MAX).copied().collect();
+                    direct.socket.send(&all)
+                } else {
+                    direct.socket.send(&bufs[..bufs.len().min(BUFFERS_MAX)])
+                };
+                let taken = match taken {
+                    Ok(taken) => taken,
+                    Err(broken) => {
+                        direct.on_broken(broken);
+                        return Err(at.write_end().unwrap_or(End::Reset(broken.0)));
+                    }
+                };
+                let of_words = taken.min(SWITCH_BYTES - *said);
+                *said += of_words;
+                let taken = taken - of_words;
+                *sent += taken as u64;
+                at.count_direct(Side::Write, *sent);
+                Ok(Some(taken))
+            }
+            Self::Ring { .. } | Self::Pinned => Ok(None),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_socket(&self) -> bool {
+        matches!(self, Self::Socket { .. })
+    }
+
+    /// Whether TCP has room; `None`: the ring counts.
+    #[inline]
+    pub(crate) fn has_room(&self) -> Option<bool> {
+        match self {
+            Self::Socket { direct, .. } => Some(direct.socket.is_ready(Side::Write)),
+            Self::Ring { .. } | Self::Pinned => None,
+        }
+    }
+
+    /// Room of the ring is lent: this direction stays there, unless it has switched.
+    pub(crate) fn pin(&mut self) {
+        if let Self::Ring { .. } = self {
+            *self = Self::Pinned;
+        }
+    }
+
+    /// Sends all of `bytes`, waiting for room. False: writing ended before.
+    pub(crate) fn send_all(&mut self, at: &Endpoint, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            if at.write_end().is_some() {
+                return false;
+            }
+            match self.put(at, 0, &[IoSlice::new(bytes)]) {
+                Ok(Some(0)) => {
+                    if let Self::Socket { direct, .. } = self {
+                        direct.socket.wait_room();
+                    }
+                }
+                Ok(Some(count)) => bytes = &bytes[count..],
+                Ok(None) | Err(_) => return false,
+            }
+        }
+        true
+    }
+}

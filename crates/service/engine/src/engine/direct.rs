@@ -1,0 +1,46 @@
+//! Streams of bulk, for which the daemons make TCP connections (docs/tcp-direct.md).
+//!
+//! Owns what the daemon learns of such a stream. It must never name a connection of another peer, or one of messages.
+
+use std::net::IpAddr;
+
+use control::Kind;
+
+use super::Engine;
+use crate::event::{BulkStream, Event};
+use crate::ids::{LaneId, RouteId};
+use crate::vqp::{Phase, Vqp};
+
+impl Engine {
+    /// Much came on a connection without a pause.
+    #[cold]
+    pub(super) fn on_bulk(&mut self, route: RouteId) {
+        if !self.config.tells_bulk {
+            return;
+        }
+        if let Some(stream) = self.vqps.get(route).and_then(Vqp::as_stream) {
+            self.events.push_back(Event::StreamIsBulk(stream));
+        }
+    }
+
+    /// The stream that a peer names by a route of this host, if both ends know each other.
+    pub fn stream_of_route(&mut self, peer: IpAddr, route: u32) -> Option<BulkStream> {
+        let lane: LaneId = self.lanes.to(peer)?;
+        let route = self.vqps.named(route);
+        self.vqps.on_lane(lane, route)?.as_stream()
+    }
+}
+
+impl Vqp {
+    /// What the daemon has to know to give the stream a TCP connection. None: it is none, or is ending.
+    pub(crate) fn as_stream(&self) -> Option<BulkStream> {
+        let is_open = self.phase() == Phase::Open && !self.is_reset() && !self.is_app_released();
+        (is_open && self.kind() == Kind::Stream).then(|| BulkStream {
+            app: self.app(),
+            connection: self.id(),
+            slot: self.at().slot,
+            peer: self.peer_ip(),
+            peer_route: self.peer_route(),
+        })
+    }
+}

@@ -1,0 +1,55 @@
+//! Whether a stream is bulk: much came without a pause.
+//!
+//! Owns the count. It must never call a stream bulk twice.
+
+use std::time::Duration;
+
+use verbs::Time;
+
+use crate::limits::{BULK_BYTES, BULK_PAUSE};
+
+/// What came since the last pause.
+#[derive(Debug, Default)]
+pub(crate) struct Bulk {
+    bytes: u64,
+    last: Time,
+    is_told: bool,
+}
+
+impl Bulk {
+    /// Bytes came. True, once: the stream is bulk.
+    #[inline]
+    pub(crate) fn on_arrival(&mut self, bytes: u32, now: Time) -> bool {
+        if self.is_told {
+            return false;
+        }
+        let pause: Duration = now.saturating_since(self.last);
+        self.last = now;
+        self.bytes = if pause >= BULK_PAUSE { 0 } else { self.bytes } + u64::from(bytes);
+        self.is_told = self.bytes >= BULK_BYTES;
+        self.is_told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_without_a_pause_is_bulk_once_and_one_with_pauses_never() {
+        let piece = 60 << 10;
+        let pieces = u32::try_from(BULK_BYTES).unwrap().div_ceil(piece);
+        let (mut bulk, mut paused) = (Bulk::default(), Bulk::default());
+        let mut now = Time::ZERO + Duration::from_secs(5);
+        for n in 1..=3 * pieces {
+            now = now + BULK_PAUSE / 2;
+            assert_eq!(bulk.on_arrival(piece, now), n == pieces, "{n}");
+        }
+        for _ in 0..30 {
+            now = now + BULK_PAUSE;
+            for n in 1..pieces {
+                assert!(!paused.on_arrival(piece, now), "{n}");
+            }
+        }
+    }
+}

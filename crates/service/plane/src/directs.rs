@@ -1,0 +1,408 @@
+//! TCP connections for streams of bulk, from the engine's report to both applications (docs/tcp-direct.md).
+//!
+//! Decides which streams get one, who connects, and who may have the socket; no I/O. It must never give a socket to a
+//! program before its other end has proven the token, and never keep a token longer than [`OFFER_TIME`].
+//!
+//! `F` is the driver's socket.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use control::{CHALLENGE_BYTES, PeerMessage, Reason};
+use verbs::Time;
+
+use crate::direct_proof::DirectProof;
+use crate::{ClientId, ClusterKey, Side};
+
+/// Such connections of a host at most.
+pub const DIRECT_MAX: usize = 1024;
+/// Of one user's programs.
+pub const DIRECT_PER_USER_MAX: usize = 256;
+/// Those of them that are being made, and offers of peers that are looked at, each.
+pub const DIRECT_MAKING_MAX: usize = 64;
+/// From an offer until its connection must be there.
+pub const OFFER_TIME: Duration = Duration::from_secs(5);
+
+/// A stream of bulk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BulkOf {
+    /// Whose.
+    pub client: ClientId,
+    /// The user of the program.
+    pub uid: u32,
+    /// Its number on this host.
+    pub connection: u64,
+    /// Its slot in the session segment.
+    pub slot: u32,
+    /// The other host.
+    pub peer: IpAddr,
+    /// The lane that carries it, and at both ends the engine.
+    pub lane: u32,
+    /// How the other host names it there.
+    pub peer_route: u32,
+}
+
+/// What the daemon does.
+#[derive(Debug, PartialEq, Eq)]
+pub enum DirectAction<F> {
+    /// Send a message on the link to a peer.
+    Send {
+        /// To whom.
+        peer: IpAddr,
+        /// What.
+        message: PeerMessage,
+    },
+    /// Ask the engine which stream a peer means. Answered by [`Directs::on_route`].
+    AskRoute {
+        /// The peer.
+        peer: IpAddr,
+        /// Number of its offer.
+        number: u64,
+        /// The lane, and the engine that is asked.
+        lane: u32,
+        /// The route.
+        route: u32,
+    },
+    /// Connect to the peer's daemon and prove the token. Answered by [`Directs::on_dialed`].
+    Dial {
+        /// The peer.
+        peer: IpAddr,
+        /// Number of its offer.
+        number: u64,
+        /// Its token.
+        token: [u8; CHALLENGE_BYTES],
+        /// The stream.
+        connection: u64,
+    },
+    /// Pass the socket to the program.
+    Give {
+        /// To whom.
+        client: ClientId,
+        /// The stream.
+        connection: u64,
+        /// Its slot.
+        slot: u32,
+        /// The socket.
+        socket: F,
+    },
+}
+
+/// Counts for `raas stat`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DirectCounters {
+    /// Streams that have one now, or get one.
+    pub open: u64,
+    /// Sockets that were passed to programs.
+    pub made: u64,
+    /// Streams of bulk that stayed on the lane.
+    pub refused: u64,
+}
+
+/// By which offer a stream has, or gets, its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Offer {
+    number: u64,
+    is_ours: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Making,
+    Given,
+    Refused(Reason),
+}
+
+#[derive(Debug)]
+struct Stream {
+    of: BulkOf,
+    offer: Offer,
+    state: State,
+}
+
+/// An offer of this host whose connection has not come.
+#[derive(Debug)]
+struct OwnOffer {
+    connection: u64,
+    token: [u8; CHALLENGE_BYTES],
+    deadline: Time,
+    /// Somebody has proven the token: nobody else may.
+    is_met: bool,
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct Directs<F> {
+    own: IpAddr,
+    /// Whether this host makes any.
+    is_on: bool,
+    streams: BTreeMap<u64, Stream>,
+    offers: BTreeMap<u64, OwnOffer>,
+    /// Offers of peers about which the engine was asked.
+    asked: BTreeMap<(IpAddr, u64), [u8; CHALLENGE_BYTES]>,
+    /// Streams of each user that have one or get one.
+    users: BTreeMap<u32, usize>,
+    next: u64,
+    counters: DirectCounters,
+    actions: VecDeque<DirectAction<F>>,
+}
+
+impl<F> Directs<F> {
+    /// `own`: the host's address. `is_on`: the configuration and the device allow such connections.
+    pub fn new(own: IpAddr, is_on: bool) -> Self {
+        Self {
+            own,
+            is_on,
+            streams: BTreeMap::new(),
+            offers: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            users: BTreeMap::new(),
+            next: 1,
+            counters: DirectCounters::default(),
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// What to do next.
+    pub fn poll_action(&mut self) -> Option<DirectAction<F>> {
+        self.actions.pop_front()
+    }
+
+    fn send(&mut self, peer: IpAddr, message: PeerMessage) {
+        self.actions.push_back(DirectAction::Send { peer, message });
+    }
+
+    fn refuse(&mut self, peer: IpAddr, number: u64, is_yours: bool, reason: Reason) {
+        self.send(peer, PeerMessage::DirectRefused { number, is_yours, reason });
+    }
+
+    // ---- limits
+
+    fn making(&self) -> usize {
+        self.streams.values().filter(|s| s.state == State::Making).count()
+    }
+
+    /// Takes the stream in; an error is the limit that does not allow it.
+    fn enter(&mut self, of: BulkOf, offer: Offer) -> Result<(), Reason> {
+        let live: usize = self.users.values().sum();
+        let own = self.users.get(&of.uid).copied().unwrap_or(0);
+        let is_full = live >= DIRECT_MAX || own >= DIRECT_PER_USER_MAX || self.making() >= DIRECT_MAKING_MAX;
+        let state = if is_full { State::Refused(Reason::LocalLimit) } else { State::Making };
+        if is_full {
+            self.counters.refused += 1;
+        } else {
+            *self.users.entry(of.uid).or_default() += 1;
+        }
+        self.streams.insert(of.connection, Stream { of, offer, state });
+        if is_full { Err(Reason::LocalLimit) } else { Ok(()) }
+    }
+
+    /// A place of the stream's user is free.
+    fn give_back(&mut self, uid: u32) {
+        if let Some(count) = self.users.get_mut(&uid) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.users.remove(&uid);
+            }
+        }
+    }
+
+    fn set_refused(&mut self, connection: u64, reason: Reason) {
+        let Some(stream) = self.streams.get_mut(&connection) else { return };
+        if let State::Refused(_) = stream.state {
+            return;
+        }
+        stream.state = State::Refused(reason);
+        let (uid, offer) = (stream.of.uid, stream.offer);
+        self.counters.refused += 1;
+        self.give_back(uid);
+        if offer.is_ours {
+            self.offers.remove(&offer.number);
+        }
+    }
+
+    // ---- offers
+
+    /// The engine reports a stream of bulk. `token` is random.
+    pub fn handle_bulk(&mut self, now: Time, of: BulkOf, token: [u8; CHALLENGE_BYTES]) {
+        if !self.is_on || self.streams.contains_key(&of.connection) {
+            return;
+        }
+        let number = self.next;
+        self.next += 1;
+        if self.enter(of, Offer { number, is_ours: true }).is_err() {
+            return;
+        }
+        let offer = OwnOffer { connection: of.connection, token, deadline: now + OFFER_TIME, is_met: false };
+        self.offers.insert(number, offer);
+        self.send(of.peer, PeerMessage::DirectOffer { number, lane: of.lane, route: of.peer_route, token });
+    }
+
+    /// A peer says something about such connections.
+    pub fn handle_message(&mut self, peer: IpAddr, message: PeerMessage) {
+        match message {
+            PeerMessage::DirectOffer { number, lane, route, token } => {
+                if !self.is_on {
+                    return self.refuse(peer, number, true, Reason::DirectOff);
+                }
+                if self.asked.len() >= DIRECT_MAKING_MAX {
+                    return self.refuse(peer, number, true, Reason::PeerLimit);
+                }
+                if self.asked.insert((peer, number), token).is_none() {
+                    self.actions.push_back(DirectAction::AskRoute { peer, number, lane, route });
+                }
+            }
+            PeerMessage::DirectRefused { number, is_yours, reason } => {
+                let offer = Offer { number, is_ours: is_yours };
+                let mut meant = self.streams.values().filter(|s| s.offer == offer && s.of.peer == peer);
+                if let Some(connection) = meant.next().map(|s| s.of.connection) {
+                    self.set_refused(connection, reason);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The engine's answer: the stream that the peer means, if there is one.
+    pub fn on_route(&mut self, peer: IpAddr, number: u64, of: Option<BulkOf>) {
+        let Some(token) = self.asked.remove(&(peer, number)) else { return };
+        let Some(of) = of else { return self.refuse(peer, number, true, Reason::Closed) };
+        match self.streams.get(&of.connection).map(|s| (s.state, s.offer)) {
+            None => {}
+            // Both hosts offer at once: that of the lower address stands, and both decide so.
+            Some((State::Making, offer)) if offer.is_ours && self.own > peer => {
+                self.offers.remove(&offer.number);
+                self.streams.remove(&of.connection);
+                self.give_back(of.uid);
+            }
+            Some((State::Making | State::Given, _)) => return,
+            Some((State::Refused(_), _)) => return self.refuse(peer, number, true, Reason::PeerLimit),
+        }
+        if self.enter(of, Offer { number, is_ours: false }).is_err() {
+            return self.refuse(peer, number, true, Reason::PeerLimit);
+        }
+        self.actions.push_back(DirectAction::Dial { peer, number, token, connection: of.connection });
+    }
+
+    // ---- sockets
+
+    /// The socket to the peer that made an offer, or why there is none.
+    pub fn on_dialed(&mut self, peer: IpAddr, number: u64, connection: u64, result: Result<F, Reason>) {
+        let offer = Offer { number, is_ours: false };
+        let is_meant = |s: &Stream| s.state == State::Making && s.offer == offer && s.of.peer == peer;
+        if !self.streams.get(&connection).is_some_and(is_meant) {
+            return;
+        }
+        match result {
+            Ok(socket) => self.give(connection, socket),
+            Err(reason) => {
+                self.set_refused(connection, reason);
+                self.refuse(peer, number, true, reason);
+            }
+        }
+    }
+
+    /// Somebody at the port says that it comes for an offer: this side's proof if it has proven its own, once.
+    pub fn judge(&mut self, now: Time, key: &ClusterKey, hello: &DirectHello) -> Option<[u8; 32]> {
+        let offer = self.offers.get_mut(&hello.number).filter(|offer| !offer.is_met && now < offer.deadline)?;
+        let proof = DirectProof { number: hello.number, token: offer.token, nonce: hello.nonce };
+        if !proof.is_proven(Side::Dialer, key, &hello.mac) {
+            return None;
+        }
+        offer.is_met = true;
+        Some(proof.mac(Side::Acceptor, key))
+    }
+
+    /// The socket of one that [`Directs::judge`] let in; `None`: it broke.
+    pub fn handle_socket(&mut self, number: u64, socket: Option<F>) {
+        let Some(offer) = self.offers.get(&number).filter(|offer| offer.is_met) else { return };
+        let connection = offer.connection;
+        match socket {
+            Some(socket) => {
+                self.offers.remove(&number);
+                self.give(connection, socket);
+            }
+            None => self.set_refused(connection, Reason::PeerLost),
+        }
+    }
+
+    fn give(&mut self, connection: u64, socket: F) {
+        let Some(stream) = self.streams.get_mut(&connection) else { return };
+        stream.state = State::Given;
+        self.counters.made += 1;
+        let BulkOf { client, slot, .. } = stream.of;
+        self.actions.push_back(DirectAction::Give { client, connection, slot, socket });
+    }
+
+    /// The program had no descriptor for it. An error is what it did wrong.
+    pub fn handle_not_taken(&mut self, client: ClientId, connection: u64) -> Result<(), String> {
+        let Some(stream) = self.streams.get(&connection) else { return Ok(()) };
+        if stream.of.client != client || stream.state == State::Making {
+            return Err(format!("connection {connection} got no socket"));
+        }
+        let (peer, Offer { number, is_ours }) = (stream.of.peer, stream.offer);
+        self.set_refused(connection, Reason::AppDescriptors);
+        self.refuse(peer, number, !is_ours, Reason::PeerAppDescriptors);
+        Ok(())
+    }
+
+    // ---- ends
+
+    /// Nothing of a connection is in use any more.
+    pub fn handle_over(&mut self, connection: u64) {
+        let Some(stream) = self.streams.remove(&connection) else { return };
+        if !matches!(stream.state, State::Refused(_)) {
+            self.give_back(stream.of.uid);
+        }
+        if stream.offer.is_ours {
+            self.offers.remove(&stream.offer.number);
+        }
+    }
+
+    /// When [`Self::handle_timeout`] has something to do.
+    pub fn deadline(&self) -> Option<Time> {
+        self.offers.values().map(|offer| offer.deadline).min()
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let late = self.offers.values().filter(|offer| offer.deadline <= now).map(|offer| offer.connection);
+        for connection in late.collect::<Vec<_>>() {
+            self.set_refused(connection, Reason::TimedOut);
+        }
+    }
+
+    // ---- to be shown
+
+    /// Whether the stream has a socket.
+    pub fn is_given(&self, connection: u64) -> bool {
+        self.streams.get(&connection).is_some_and(|s| s.state == State::Given)
+    }
+
+    /// Why a stream of bulk is on the lane, if it stayed there.
+    pub fn refusal(&self, connection: u64) -> Option<Reason> {
+        match self.streams.get(&connection)?.state {
+            State::Refused(reason) => Some(reason),
+            State::Making | State::Given => None,
+        }
+    }
+
+    /// Counts for `raas stat`.
+    pub fn counters(&self) -> DirectCounters {
+        DirectCounters { open: self.users.values().sum::<usize>() as u64, ..self.counters }
+    }
+}
+
+/// What somebody says first who comes for an offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirectHello {
+    /// The offer.
+    pub number: u64,
+    /// Its random bytes.
+    pub nonce: [u8; CHALLENGE_BYTES],
+    /// Its proof.
+    pub mac: [u8; 32],
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,222 @@
+use super::*;
+
+const KEY: [u8; 32] = [9; 32];
+
+/// A host of the two, with the stream as its engine knows it.
+struct Host {
+    own: IpAddr,
+    directs: Directs<&'static str>,
+    stream: BulkOf,
+    given: Vec<&'static str>,
+    asks: Vec<(u64, u32)>,
+    dials: Vec<(u64, [u8; 32])>,
+}
+
+fn host(n: u8, is_on: bool) -> Host {
+    let (own, peer) = (IpAddr::from([10, 0, 0, n]), IpAddr::from([10, 0, 0, 3 - n]));
+    let stream = BulkOf {
+        client: ClientId(n.into()),
+        uid: 5,
+        connection: 70 + u64::from(n),
+        slot: 1,
+        peer,
+        lane: 0,
+        peer_route: 33,
+    };
+    let directs = Directs::new(own, is_on);
+    Host { own, directs, stream, given: Vec::new(), asks: Vec::new(), dials: Vec::new() }
+}
+
+fn at(ms: u64) -> Time {
+    Time::ZERO + Duration::from_millis(ms)
+}
+
+/// Carries messages until nothing moves; what drivers do is left to the test.
+fn settle(a: &mut Host, b: &mut Host) {
+    for _ in 0..8 {
+        pump(a, b);
+        pump(b, a);
+    }
+}
+
+fn pump(from: &mut Host, to: &mut Host) {
+    while let Some(action) = from.directs.poll_action() {
+        match action {
+            DirectAction::Send { peer, message } => {
+                assert_eq!(peer, to.own);
+                to.directs.handle_message(from.own, message);
+            }
+            DirectAction::AskRoute { number, route, .. } => from.asks.push((number, route)),
+            DirectAction::Dial { number, token, connection, .. } => {
+                assert_eq!(connection, from.stream.connection);
+                from.dials.push((number, token));
+            }
+            DirectAction::Give { client, connection, slot, socket } => {
+                assert_eq!((client, connection, slot), (from.stream.client, from.stream.connection, 1));
+                from.given.push(socket);
+            }
+        }
+    }
+}
+
+/// The engine knows the stream of each offer.
+fn answer_routes(of: &mut Host) {
+    for (number, route) in std::mem::take(&mut of.asks) {
+        assert_eq!(route, 33);
+        let (peer, stream) = (of.stream.peer, of.stream);
+        of.directs.on_route(peer, number, Some(stream));
+    }
+}
+
+/// `from` connects to `to` for its offer.
+fn meet(from: &mut Host, to: &mut Host, now: Time) -> bool {
+    let Some((number, token)) = from.dials.pop() else { return false };
+    let key = ClusterKey::new(KEY.to_vec());
+    let proof = DirectProof { number, token, nonce: [4; 32] };
+    let hello = DirectHello { number, nonce: [4; 32], mac: proof.mac(Side::Dialer, &key) };
+    let answer = to.directs.judge(now, &key, &hello);
+    let is_met = answer.is_some_and(|mac| proof.is_proven(Side::Acceptor, &key, &mac));
+    assert!(to.directs.judge(now, &key, &hello).is_none(), "a token is used once");
+    let (peer, connection) = (from.stream.peer, from.stream.connection);
+    if is_met {
+        to.directs.handle_socket(number, Some("accepted"));
+        from.directs.on_dialed(peer, number, connection, Ok("dialed"));
+    } else {
+        from.directs.on_dialed(peer, number, connection, Err(Reason::PeerAuth));
+    }
+    is_met
+}
+
+#[test]
+fn a_stream_of_bulk_gets_a_socket_at_both_ends() {
+    let (mut a, mut b) = (host(1, true), host(2, true));
+    a.directs.handle_bulk(at(0), a.stream, [7; 32]);
+    settle(&mut a, &mut b);
+    answer_routes(&mut b);
+    settle(&mut a, &mut b);
+    assert!(a.given.is_empty() && b.given.is_empty(), "nothing before the proof");
+    assert!(meet(&mut b, &mut a, at(10)));
+    settle(&mut a, &mut b);
+    assert_eq!((a.given.as_slice(), b.given.as_slice()), (&["accepted"][..], &["dialed"][..]));
+    assert!(a.directs.is_given(71) && b.directs.is_given(72) && a.directs.deadline().is_none());
+    a.directs.handle_bulk(at(20), a.stream, [8; 32]);
+    assert_eq!(a.directs.poll_action(), None, "once for a connection");
+    a.directs.handle_over(71);
+    assert_eq!(a.directs.counters(), DirectCounters { open: 0, made: 1, refused: 0 });
+}
+
+#[test]
+fn of_two_offers_at_once_that_of_the_lower_address_stands() {
+    let (mut a, mut b) = (host(1, true), host(2, true));
+    a.directs.handle_bulk(at(0), a.stream, [7; 32]);
+    b.directs.handle_bulk(at(0), b.stream, [8; 32]);
+    settle(&mut a, &mut b);
+    answer_routes(&mut a);
+    answer_routes(&mut b);
+    settle(&mut a, &mut b);
+    assert_eq!((a.dials.len(), b.dials.len()), (0, 1));
+    assert!(meet(&mut b, &mut a, at(1)));
+    settle(&mut a, &mut b);
+    assert_eq!((a.given.len(), b.given.len()), (1, 1));
+    assert_eq!((a.directs.counters().open, b.directs.counters().open), (1, 1));
+}
+
+#[test]
+fn refusals_leave_the_stream_on_the_lane_with_their_reason() {
+    // The other host makes none.
+    let (mut a, mut b) = (host(1, true), host(2, false));
+    a.directs.handle_bulk(at(0), a.stream, [7; 32]);
+    settle(&mut a, &mut b);
+    assert_eq!(a.directs.refusal(71), Some(Reason::DirectOff));
+    b.directs.handle_bulk(at(0), b.stream, [7; 32]);
+    assert_eq!((b.directs.poll_action(), b.directs.refusal(72)), (None, None));
+    // It knows no such stream.
+    let (mut a, mut b) = (host(1, true), host(2, true));
+    a.directs.handle_bulk(at(0), a.stream, [7; 32]);
+    settle(&mut a, &mut b);
+    let (number, _) = b.asks.pop().unwrap();
+    b.directs.on_route(a.own, number, None);
+    settle(&mut a, &mut b);
+    assert_eq!(a.directs.refusal(71), Some(Reason::Closed));
+    // It says nothing.
+    let mut a = host(1, true);
+    a.directs.handle_bulk(at(0), a.stream, [7; 32]);
+    a.directs.handle_timeout(at(4999));
+    assert_eq!((a.directs.refusal(71), a.directs.deadline()), (None, Some(at(5000))));
+    a.directs.handle_timeout(at(5000));
+    assert_eq!((a.directs.refusal(71), a.directs.counters().open), (Some(Reason::TimedOut), 0));
+    // Its program has no descriptor.
+    let (mut a, mut b) = (host(1, true), host(2, true));
+    a.directs.handle_bulk(at(0), a.stream, [7; 32]);
+    settle(&mut a, &mut b);
+    answer_routes(&mut b);
+    settle(&mut a, &mut b);
+    assert!(b.directs.handle_not_taken(b.stream.client, 72).is_err(), "none was given yet");
+    assert!(meet(&mut b, &mut a, at(10)));
+    settle(&mut a, &mut b);
+    assert!(b.directs.handle_not_taken(ClientId(99), 72).is_err(), "another program's");
+    b.directs.handle_not_taken(b.stream.client, 72).unwrap();
+    settle(&mut a, &mut b);
+    assert_eq!(b.directs.refusal(72), Some(Reason::AppDescriptors));
+    assert_eq!(a.directs.refusal(71), Some(Reason::PeerAppDescriptors));
+}
+
+#[test]
+fn a_stranger_a_wrong_token_and_a_late_one_get_nothing() {
+    let (mut a, mut b) = (host(1, true), host(2, true));
+    a.directs.handle_bulk(at(0), a.stream, [7; 32]);
+    settle(&mut a, &mut b);
+    let (key, number) = (ClusterKey::new(KEY.to_vec()), b.asks[0].0);
+    let hello = |number, token, key: &ClusterKey| {
+        let proof = DirectProof { number, token, nonce: [4; 32] };
+        DirectHello { number, nonce: [4; 32], mac: proof.mac(Side::Dialer, key) }
+    };
+    let other = ClusterKey::new(vec![8; 32]);
+    for wrong in [
+        hello(number, [8; 32], &key),
+        hello(number + 1, [7; 32], &key),
+        hello(number, [7; 32], &other),
+        DirectHello { mac: [0; 32], ..hello(number, [7; 32], &key) },
+    ] {
+        assert_eq!(a.directs.judge(at(1), &key, &wrong), None);
+    }
+    a.directs.handle_socket(number, Some("stranger"));
+    assert!(a.directs.poll_action().is_none() && !a.directs.is_given(71), "nobody has proven the token");
+    assert_eq!(a.directs.judge(at(5000), &key, &hello(number, [7; 32], &key)), None, "late");
+    assert!(a.directs.judge(at(1), &key, &hello(number, [7; 32], &key)).is_some());
+    a.directs.handle_socket(number, None);
+    assert_eq!(a.directs.refusal(71), Some(Reason::PeerLost));
+}
+
+#[test]
+fn users_and_peers_have_bounds() {
+    let mut a = host(1, true);
+    for connection in 0..1000 {
+        a.directs.handle_bulk(at(0), BulkOf { connection, ..a.stream }, [7; 32]);
+    }
+    assert_eq!(a.directs.counters(), DirectCounters { open: DIRECT_MAKING_MAX as u64, made: 0, refused: 936 });
+    assert_eq!(a.directs.refusal(999), Some(Reason::LocalLimit));
+    let mut b = host(2, true);
+    for number in 0..1000 {
+        b.directs.handle_message(a.own, PeerMessage::DirectOffer { number, lane: 0, route: 33, token: [0; 32] });
+    }
+    let refused = |action| matches!(action, DirectAction::Send { message: PeerMessage::DirectRefused { .. }, .. });
+    let all: Vec<_> = std::iter::from_fn(|| b.directs.poll_action()).collect();
+    assert_eq!(all.into_iter().filter_map(|action| refused(action).then_some(())).count(), 1000 - DIRECT_MAKING_MAX);
+    // One user of many.
+    let mut c = host(1, true);
+    let mut given = 0;
+    for connection in 0..600 {
+        c.directs.handle_bulk(at(0), BulkOf { connection, ..c.stream }, [7; 32]);
+        let Some(DirectAction::Send { message: PeerMessage::DirectOffer { number, .. }, .. }) = c.directs.poll_action()
+        else {
+            continue;
+        };
+        c.directs.offers.get_mut(&number).unwrap().is_met = true;
+        c.directs.handle_socket(number, Some("socket"));
+        given += usize::from(matches!(c.directs.poll_action(), Some(DirectAction::Give { .. })));
+    }
+    assert_eq!(given, DIRECT_PER_USER_MAX);
+    (0..600).for_each(|connection| c.directs.handle_over(connection));
+    assert_eq!(c.directs.counters().open, 0);
+}
