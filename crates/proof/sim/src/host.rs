@@ -17,6 +17,7 @@ use crate::content::mix;
 use crate::links::ControlPlane;
 use crate::plan::{DaemonPlan, HostPlan, Plan};
 use crate::tap::Tap;
+use crate::wire::TcpSide;
 
 /// UDP port of all NICs.
 pub(crate) const UDP_PORT: u16 = 4791;
@@ -65,6 +66,7 @@ pub(crate) struct Host {
     /// The machine is dead too: nobody answers for it.
     pub(crate) is_off: bool,
     patience: Duration,
+    cut_max: usize,
 }
 
 impl Host {
@@ -79,6 +81,7 @@ impl Host {
             daemons: BTreeMap::new(),
             is_off: false,
             patience: plan.link_timeout,
+            cut_max: plan.streams.cut_max,
         }
     }
 
@@ -100,7 +103,8 @@ impl Host {
             id_mode: if plan.max_gso_segments > 1 { Ipv4IdMode::SegmentIndex } else { Ipv4IdMode::Zero },
         };
         let key = mix(seed ^ mix(index as u64 ^ u64::from(self.life) << 32));
-        let mut tap = Tap::new(Nic::new(nic, entropy(key)));
+        let tcp = TcpSide::new(plan.wire, self.cut_max, entropy(mix(key ^ mix(9))));
+        let mut tap = Tap::new(Nic::new(nic, entropy(key)), tcp);
         let memory = Region::anonymous(EnginePage::BYTES as usize).map_err(|e| e.to_string())?;
         let page = EnginePage::format(memory, self.life.into()).map_err(|e| e.to_string())?;
         let config = EngineConfig {

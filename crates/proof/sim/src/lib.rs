@@ -1,6 +1,6 @@
 //! The simulator: whole hosts in virtual time, from one seed, with checkers apart from the world.
 //!
-//! A host is the real `roce::Nic`, the real `engine::Engine` and the real control plane (`plane`); network, TCP and
+//! A host is the real `roce::Nic`, the real `iwarp::Qp` where a lane is on TCP, the real `engine::Engine` and the real control plane (`plane`); network, TCP and
 //! applications are simulated. A seed draws a [`Plan`]: which faults are on and how strong, what applications do. A run
 //! is a function of its plan alone, so a seed that broke a promise breaks it again. docs/testing.md tells how to use
 //! it.
@@ -19,10 +19,12 @@ mod network;
 pub mod plan;
 mod run;
 mod socket;
+mod streams;
 mod swarm;
 mod tap;
 mod tcp;
 mod trace;
+mod wire;
 mod world;
 
 pub use address::address;

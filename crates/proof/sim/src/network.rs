@@ -72,14 +72,15 @@ impl Network {
         self.switch.is_some()
     }
 
-    /// A packet that arrived at the switch goes on to its host: when it arrives there; `None` if the queue is full.
-    pub(crate) fn forward(&mut self, now: Time, to: usize, bytes: usize) -> Option<Time> {
-        let Some(switch) = self.switch else { return Some(now) };
+    /// A packet that arrived at the switch goes on to its host: when it arrives there, and whether it was marked because the
+    /// queue is long; `None` if the queue is full.
+    pub(crate) fn forward(&mut self, now: Time, to: usize, bytes: usize) -> Option<(Time, bool)> {
+        let Some(switch) = self.switch else { return Some((now, false)) };
         let port = self.transmitters[1].entry(to).or_insert_with(|| Bottleneck::new(switch.port));
         match port.offer(now, bytes + FRAMING_BYTES) {
             Passage::Sent { at, mark } => {
                 self.marked += u64::from(mark);
-                Some(at)
+                Some((at, mark))
             }
             Passage::Full => {
                 self.lost += 1;
@@ -154,6 +155,17 @@ impl Network {
         self.data_cut.iter().chain(&self.control_cut).map(|&(a, b)| pair(a, b)).collect()
     }
 
+    /// Whether packets from one host to another vanish.
+    pub(crate) fn is_data_cut(&self, from: usize, to: usize) -> bool {
+        self.data_cut.contains(&(from, to))
+    }
+
+    /// Whether TCP has to send a segment of a stream again, and waits for its timer before it does.
+    pub(crate) fn stream_fate(&mut self) -> (bool, bool) {
+        let lost = self.chance(self.weather.loss);
+        (lost, lost && self.rng.random_range(0..4) == 0)
+    }
+
     /// Whether two hosts' control link passes nothing in one direction or both.
     pub(crate) fn is_control_cut(&self, a: usize, b: usize) -> bool {
         self.control_cut.contains(&(a, b)) || self.control_cut.contains(&(b, a))
@@ -187,7 +199,7 @@ mod tests {
             let [first, _] = n.send(Time(0), from, 3, bytes);
             assert_eq!(first.map(|d| d.at.as_nanos()), Some(1_005_000), "each host has a transmitter of its own");
         }
-        let at_port = |n: &mut Network, to| n.forward(Time(1_005_000), to, bytes).map(Time::as_nanos);
+        let at_port = |n: &mut Network, to| n.forward(Time(1_005_000), to, bytes).map(|(at, _)| at.as_nanos());
         assert_eq!([at_port(&mut n, 3), at_port(&mut n, 3)], [Some(2_005_000), Some(3_005_000)]);
         assert_eq!((at_port(&mut n, 3), n.lost), (None, 1));
         assert_eq!(at_port(&mut n, 0), Some(2_005_000), "another host has another port");

@@ -8,7 +8,7 @@ mod socket;
 use std::time::Duration;
 
 use netmodel::QueueShape;
-use verbs::{PathMtu, Status, Time};
+use verbs::{PathMtu, Status, Time, Wire, WirePolicy};
 
 pub use socket::SocketPlan;
 
@@ -21,6 +21,8 @@ pub struct Plan {
     pub hosts: Vec<HostPlan>,
     /// The network at the start.
     pub weather: Weather,
+    /// The TCP connections of lanes.
+    pub streams: StreamPlan,
     /// What joins the hosts, if it has limits of its own: then many that send to one host share its port.
     pub switch: Option<Switch>,
     /// Silence after which an end of a control link gives it up.
@@ -80,6 +82,8 @@ pub struct HostPlan {
     pub rest_gap_max: Duration,
     /// The daemon that it starts with.
     pub daemon: DaemonPlan,
+    /// What may carry its lanes.
+    pub wire: WirePolicy,
 }
 
 /// What of a daemon decides whether others speak with it.
@@ -121,7 +125,23 @@ impl Default for HostPlan {
             rest_after: Some(Duration::from_secs(1)),
             rest_gap_max: Duration::ZERO,
             daemon: DaemonPlan::default(),
+            wire: WirePolicy::Only(Wire::Roce),
         }
+    }
+}
+
+/// How TCP connections carry lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamPlan {
+    /// Bytes of one direction that are sent and not read.
+    pub room_bytes: usize,
+    /// Longest piece that one call sends or receives, and that arrives at a time.
+    pub cut_max: usize,
+}
+
+impl Default for StreamPlan {
+    fn default() -> Self {
+        Self { room_bytes: 256 << 10, cut_max: 64 << 10 }
     }
 }
 
@@ -237,6 +257,8 @@ pub enum Fault {
     BreakDatagrams { host: usize },
     /// The queue pair of `host`'s lane to `peer` fails.
     BreakLane { host: usize, peer: usize, how: Break },
+    /// Something on the way resets the TCP connections of the lane between two hosts.
+    ResetStreams { a: usize, b: usize },
     /// An application of the plan is killed.
     KillApp { app: usize },
     /// The network changes.
@@ -426,6 +448,7 @@ impl Plan {
             seed,
             hosts: vec![HostPlan::default(); hosts],
             weather: Weather::default(),
+            streams: StreamPlan::default(),
             switch: None,
             link_timeout: Duration::from_secs(5),
             daemon_delay_max: Duration::from_micros(50),

@@ -5,6 +5,7 @@
 
 mod daemons;
 mod sockets;
+mod wires;
 
 use std::time::Duration;
 
@@ -14,7 +15,9 @@ use rand::{RngExt, SeedableRng};
 use verbs::{PathMtu, Status, Time};
 
 use crate::content::mix;
-use crate::plan::{AppPlan, Break, ConnectPlan, Cut, Ending, Fault, HostPlan, ListenPlan, Plan, Talk, Weather};
+use crate::plan::{
+    AppPlan, Break, ConnectPlan, Cut, Ending, Fault, HostPlan, ListenPlan, Plan, StreamPlan, Talk, Weather,
+};
 
 /// First listening port of the applications.
 const FIRST_PORT: u16 = 100;
@@ -53,6 +56,7 @@ impl Plan {
             seed,
             hosts,
             weather: weather(rng),
+            streams: StreamPlan::default(),
             switch: None,
             link_timeout: us(500_000..=5_000_000, rng),
             daemon_delay_max: us(1..=pick(&[10, 200, 3000], rng), rng),
@@ -69,6 +73,7 @@ impl Plan {
         faults(&mut plan, quiet_us, rng);
         sockets::draw(&mut plan, quiet_us);
         daemons::draw(&mut plan, quiet_us);
+        wires::draw(&mut plan, quiet_us);
         plan
     }
 }

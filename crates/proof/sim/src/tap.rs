@@ -7,18 +7,23 @@ use std::collections::BTreeSet;
 
 use roce::Nic;
 use verbs::{
-    Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Lkey, Mr, MrId, Payload,
-    PostError, Provider, QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region, RemoteAddr, Rkey, SendOp, SendWr,
-    Sge, SrqId, SrqInit, Status, VerbsError,
+    AcceptAttr, Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Endpoint, Link, Lkey,
+    Mr, MrId, OfferAttr, Payload, PostError, Provider, QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region,
+    RemoteAddr, Rkey, SendOp, SendWr, Sge, SrqId, SrqInit, Status, Time, VerbsError,
 };
 
 use crate::plan::Break;
+use crate::wire::TcpSide;
 
 /// A [`Nic`] and what lives in it.
 #[derive(Debug)]
 pub struct Tap {
     /// The NIC.
     pub nic: Nic,
+    /// Its wire over TCP.
+    pub(crate) tcp: TcpSide,
+    /// Now.
+    pub(crate) now: Time,
     /// Registered memory.
     pub mrs: BTreeSet<MrId>,
     /// Queue pairs.
@@ -33,8 +38,8 @@ pub struct Tap {
 
 impl Tap {
     /// Around a NIC in which nothing lives yet.
-    pub fn new(nic: Nic) -> Self {
-        Self { nic, mrs: BTreeSet::new(), qps: BTreeSet::new(), ud: None, calls: 0, spoil: None }
+    pub(crate) fn new(nic: Nic, tcp: TcpSide) -> Self {
+        Self { nic, tcp, now: Time::ZERO, mrs: BTreeSet::new(), qps: BTreeSet::new(), ud: None, calls: 0, spoil: None }
     }
 }
 
@@ -42,7 +47,7 @@ impl Tap {
     /// Posts work requests of which the first WRITE has a wrong key.
     fn post_spoilt(&mut self, qpn: Qpn, wrs: &[SendWr<'_>], how: Break) -> Result<(), PostError> {
         let Some(at) = wrs.iter().position(|w| matches!(w.op, SendOp::WriteImm(..))) else {
-            return self.nic.post_send(qpn, wrs);
+            return self.post_each(qpn, wrs);
         };
         self.spoil = None;
         let mut wrs = wrs.to_vec();
@@ -57,7 +62,24 @@ impl Tap {
             }
             _ => {}
         }
-        self.nic.post_send(qpn, &wrs)
+        self.post_each(qpn, &wrs)
+    }
+
+    /// Posts to the wire that the queue pair is on.
+    fn post_each(&mut self, qpn: Qpn, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
+        if self.tcp.status(qpn).is_none() {
+            return self.nic.post_send(qpn, wrs);
+        }
+        for (index, wr) in wrs.iter().enumerate() {
+            let posted = self.tcp.post_send(&mut self.nic, qpn, wr).unwrap_or(Ok(()));
+            posted.map_err(|cause| PostError { index, cause })?;
+        }
+        Ok(())
+    }
+
+    /// When something is due.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.nic.deadline().into_iter().chain(self.tcp.deadline()).min()
     }
 
     /// The first send that was reported as successful is reported as failed.
@@ -66,7 +88,7 @@ impl Tap {
         let Some(completion) = told.iter_mut().find(is_send) else { return };
         completion.status = status;
         self.spoil = None;
-        let _ = self.nic.modify_qp(qpn, &QpModify::Err);
+        let _ = self.modify_qp(qpn, &QpModify::Err);
     }
 }
 
@@ -97,13 +119,26 @@ impl Provider for Tap {
         }
         Ok(qpn)
     }
+    fn offer(&mut self, qpn: Qpn, attr: &OfferAttr) -> Result<Endpoint, VerbsError> {
+        self.tcp.offer(&mut self.nic, qpn, attr)
+    }
+    fn accept(&mut self, qpn: Qpn, own: &Endpoint, peer: &Endpoint, attr: &AcceptAttr) -> Result<Link, VerbsError> {
+        self.tcp.accept(&mut self.nic, qpn, own, peer, attr, self.now)
+    }
     fn modify_qp(&mut self, qpn: Qpn, to: &QpModify) -> Result<(), VerbsError> {
-        self.nic.modify_qp(qpn, to)
+        match self.tcp.modify(&mut self.nic, qpn, to) {
+            Some(modified) => modified,
+            None => self.nic.modify_qp(qpn, to),
+        }
     }
     fn query_qp(&self, qpn: Qpn) -> Result<QpStatus, VerbsError> {
-        self.nic.query_qp(qpn)
+        match self.tcp.status(qpn) {
+            Some(status) => Ok(status),
+            None => self.nic.query_qp(qpn),
+        }
     }
     fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
+        self.tcp.remove(&mut self.nic, qpn);
         self.nic.destroy_qp(qpn)?;
         self.qps.remove(&qpn);
         Ok(())
@@ -128,18 +163,31 @@ impl Provider for Tap {
         self.nic.pins_memory()
     }
     fn try_discard(&mut self, mr: MrId, offset: u64, len: u64, unreported: Option<Qpn>) -> Result<bool, VerbsError> {
-        self.nic.try_discard(mr, offset, len, unreported)
+        // The rkey of a region is its number.
+        let of_tcp = unreported.and_then(|qpn| self.tcp.has_unreported(&self.nic, qpn, Rkey(mr.0), offset, len));
+        match of_tcp {
+            Some(true) => Ok(false),
+            Some(false) => self.nic.try_discard(mr, offset, len, None),
+            None => self.nic.try_discard(mr, offset, len, unreported),
+        }
     }
     fn post_send(&mut self, qpn: Qpn, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
         self.calls += wrs.len() as u64;
         match self.spoil {
             Some((of, how @ (Break::RemoteKey | Break::LocalKey))) if of == qpn => self.post_spoilt(qpn, wrs, how),
-            _ => self.nic.post_send(qpn, wrs),
+            _ => self.post_each(qpn, wrs),
         }
     }
     fn post_recv(&mut self, qpn: Qpn, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
         self.calls += wrs.len() as u64;
-        self.nic.post_recv(qpn, wrs)
+        if self.tcp.status(qpn).is_none() {
+            return self.nic.post_recv(qpn, wrs);
+        }
+        for (index, wr) in wrs.iter().enumerate() {
+            let posted = self.tcp.post_recv(&mut self.nic, qpn, wr).unwrap_or(Ok(()));
+            posted.map_err(|cause| PostError { index, cause })?;
+        }
+        Ok(())
     }
     fn post_srq_recv(&mut self, srq: SrqId, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
         self.calls += wrs.len() as u64;

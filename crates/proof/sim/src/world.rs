@@ -12,6 +12,7 @@ mod faults;
 mod lanes;
 mod pairs;
 mod rest;
+mod streams;
 mod tcp;
 
 use std::collections::BTreeMap;
@@ -31,11 +32,13 @@ use crate::content::mix;
 use crate::host::{Host, Running};
 use crate::network::Network;
 use crate::plan::{Fault, Plan};
+use crate::streams::Streams;
 use crate::tap::Tap;
 use crate::tcp::Tcp;
 use crate::trace::Trace;
 
 use event::{Chunks, Event};
+use streams::StreamTimes;
 
 /// A run that takes more steps does not come to rest.
 const STEPS_MAX: u64 = 20_000_000;
@@ -55,6 +58,9 @@ pub struct World {
     hosts: Vec<Host>,
     network: Network,
     tcp: Tcp,
+    /// The TCP connections of lanes.
+    streams: Streams,
+    streams_at: StreamTimes,
     checks: Checks,
     trace: Trace,
     rng: StdRng,
@@ -84,6 +90,8 @@ impl World {
             hosts: (0..plan.hosts.len()).map(|i| Host::new(i, &plan)).collect(),
             network: Network::new(plan.weather, plan.switch, rng(1)),
             tcp: Tcp::default(),
+            streams: Streams::new(plan.streams.room_bytes),
+            streams_at: StreamTimes::default(),
             checks: Checks::new(plan.seed, plan.has_tight_limits(), plan.hosts.iter().map(|h| h.mtu.bytes()).collect()),
             trace,
             rng: rng(2),
@@ -288,9 +296,13 @@ impl World {
 
     fn on_event(&mut self, event: Event) {
         match event {
-            Event::Packet { from, to, bytes, id, whole } => self.on_packet((from, to), bytes, id, whole),
+            Event::Packet { from, to, bytes, id, whole, marked } => {
+                self.on_packet((from, to), bytes, id, (whole, marked));
+            }
             Event::AtSwitch { to, packet } => self.on_switch(to, *packet),
             Event::Admit { host, life, open, answer } => self.on_admit(host, life, open, *answer),
+            Event::Stream { to, carried } => self.on_stream(to, carried),
+            Event::StreamSilence { end, cut } => self.on_stream_silence(end, cut),
             Event::Engine { host, life } => self.on_engine(host, life),
             Event::Timer { host, life } => self.on_timer(host, life),
             Event::Rest { host, life } => self.on_rest(host, life),

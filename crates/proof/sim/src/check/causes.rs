@@ -268,7 +268,7 @@ impl Causes {
     }
 
     /// Whether a queue pair between two hosts was ever broken: an idle one is found broken when it is used.
-    fn was_broken(&self, a: usize, b: usize) -> bool {
+    pub(crate) fn was_broken(&self, a: usize, b: usize) -> bool {
         self.breaks.contains(&(a.min(b), a.max(b)))
     }
 
@@ -280,7 +280,9 @@ impl Causes {
             || self.was_any_lane_lost(peer, host, since);
         // One end's queue pair is gone before the other end learns that, and does not answer any more.
         let peer_reset = self.lane_resets.get(&(peer, host)).is_some_and(|r| r.iter().any(|at| *at >= since));
-        self.was_broken(host, peer) || (detail.contains("RetryExcErr") && (gave_up || peer_reset))
+        // Over TCP an end hears of the other one's: by the connection, or by its last message.
+        let by_peer = ["RetryExcErr", "in error", "WrFlushErr", "RemOpErr"].iter().any(|how| detail.contains(how));
+        self.was_broken(host, peer) || (by_peer && (gave_up || peer_reset))
     }
 
     /// Why the connections of a lane of `host` to `peer` could end: it was reset too often.

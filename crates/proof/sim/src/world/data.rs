@@ -20,31 +20,42 @@ const SENDS_AT_A_TIME: usize = 64;
 impl World {
     // ---- packets
 
-    pub(super) fn on_packet(&mut self, (from, to): (usize, usize), bytes: Box<[u8]>, id: u16, whole: bool) {
+    pub(super) fn on_packet(
+        &mut self,
+        (from, to): (usize, usize),
+        bytes: Box<[u8]>,
+        id: u16,
+        (whole, marked): (bool, bool),
+    ) {
         let now = self.now;
         let Some(running) = self.hosts[to].running.as_mut() else {
             return self.checks.causes.on_harm(now, from, to);
         };
         if running.stalled_until > now {
             let until = running.stalled_until;
-            return self.queue.push(until, Event::Packet { from, to, bytes, id, whole });
+            return self.queue.push(until, Event::Packet { from, to, bytes, id, whole, marked });
         }
         if whole {
             self.checks.on_packet_whole((from, to), &bytes);
         }
         let source = std::net::SocketAddr::new(address(from), crate::host::UDP_PORT);
-        running.tap.nic.handle_datagram(now, source, &bytes, id);
+        if marked {
+            running.tap.nic.handle_marked(now, source, &bytes, bytes.len());
+        } else {
+            running.tap.nic.handle_datagram(now, source, &bytes, id);
+        }
         self.trace.note(now, "packet {} to {} arrives, {} bytes", &[from as u64, to as u64, bytes.len() as u64]);
         self.settle(to);
     }
 
     /// Sends what the NIC has, wakes who has to be woken, sets the timers. After everything that touches NIC or engine.
     pub(super) fn settle(&mut self, host: usize) {
+        self.run_streams(host);
         self.transmit(host);
         let now = self.now;
         let Some(running) = self.up(host) else { return };
         let wakes = running.asleep && running.tap.nic.take_notify();
-        let mut next = running.tap.nic.deadline();
+        let mut next = running.tap.deadline();
         if running.asleep
             && let Some(at) = running.engine.deadline()
         {
@@ -108,7 +119,7 @@ impl World {
                 *byte ^= 1 << (bit % 8);
             }
             let whole = delivery.corrupt.is_none_or(|bit| bit as usize / 8 == UNPROTECTED);
-            let mut packet = Event::Packet { from, to, bytes, id, whole };
+            let mut packet = Event::Packet { from, to, bytes, id, whole, marked: false };
             if self.network.has_switch() {
                 packet = Event::AtSwitch { to, packet: Box::new(packet) };
             }
@@ -121,10 +132,13 @@ impl World {
     }
 
     /// A packet is at the switch, and goes on if there is room at the port.
-    pub(super) fn on_switch(&mut self, to: usize, packet: Event) {
-        let Event::Packet { from, ref bytes, .. } = packet else { return };
+    pub(super) fn on_switch(&mut self, to: usize, mut packet: Event) {
+        let Event::Packet { from, ref bytes, ref mut marked, .. } = packet else { return };
         match self.network.forward(self.now, to, bytes.len()) {
-            Some(at) => self.queue.push(at, packet),
+            Some((at, mark)) => {
+                *marked = mark;
+                self.queue.push(at, packet);
+            }
             None => {
                 self.trace.note(self.now, "packet {} to {} finds no room at the switch", &[from as u64, to as u64]);
                 self.checks.causes.on_harm(self.now, from, to);
@@ -169,6 +183,7 @@ impl World {
         if std::mem::take(&mut running.asleep) {
             running.engine.end_sleep();
         }
+        running.tap.now = now;
         let busy = running.engine.run(now, &mut running.tap);
         running.rounds += 1;
         let rounds = running.rounds;

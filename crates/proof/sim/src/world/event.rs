@@ -8,6 +8,7 @@ use verbs::Region;
 use crate::app::{Reply, Request};
 use crate::check::AppUid;
 use crate::links::Input;
+use crate::streams::{Carried, EndId};
 use crate::tcp::{EndOf, Segment};
 
 /// Something that is going to happen. `life` is that of the host it happens on.
@@ -20,11 +21,23 @@ pub(super) enum Event {
         id: u16,
         /// As it was sent.
         whole: bool,
+        /// A switch has marked it: its queue is long (ECN).
+        marked: bool,
     },
     /// A packet arrives at the switch before the host that it goes to.
     AtSwitch {
         to: usize,
         packet: Box<Event>,
+    },
+    /// Something arrives at an end of a stream that carries a lane.
+    Stream {
+        to: EndId,
+        carried: Carried,
+    },
+    /// An end of such a stream has heard nothing since the path was cut for the so many-th time.
+    StreamSilence {
+        end: EndId,
+        cut: u64,
     },
     Engine {
         host: usize,

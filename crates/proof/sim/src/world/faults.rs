@@ -20,9 +20,13 @@ impl World {
             Fault::Cut { from, to, what } => {
                 self.network.cut(from, to, what);
                 self.checks.causes.on_cut(now, from, to);
+                if what.data {
+                    self.on_streams_cut(from, to);
+                }
             }
             Fault::Hold { from, to } => {
                 self.held.entry((from, to)).or_default();
+                self.on_streams_cut(from, to);
                 // Whoever waits for them sees a cut.
                 self.checks.causes.on_cut(now, from, to);
             }
@@ -36,6 +40,7 @@ impl World {
             Fault::PauseHost { host, time } => self.pause(host, time, true),
             Fault::BreakDatagrams { host } => self.break_datagrams(host),
             Fault::BreakLane { host, peer, how } => self.break_lane(host, peer, how),
+            Fault::ResetStreams { a, b } => self.reset_streams(a, b),
             Fault::KillApp { app } => {
                 let host = self.plan.apps[app].host;
                 let uid = self.app_of(app).map(|a| a.uid);
@@ -69,7 +74,7 @@ impl World {
         let lane = lanes.iter().find(|l| l.name.starts_with(&name));
         let Some(qpn) = lane.and_then(|l| l.qpn).filter(|qpn| *qpn != 0).map(Qpn) else { return };
         match how {
-            Break::Silent => _ = running.tap.nic.modify_qp(qpn, &QpModify::Err),
+            Break::Silent => _ = running.tap.modify_qp(qpn, &QpModify::Err),
             Break::Asked => _ = running.engine.force_lane_error(&mut running.tap, address(peer)),
             how => running.tap.spoil = Some((qpn, how)),
         }
@@ -90,12 +95,14 @@ impl World {
         for event in self.held.remove(&(from, to)).unwrap_or_default() {
             self.queue.push(self.now, event);
         }
+        self.on_streams_back(from, to);
     }
 
     pub(super) fn heal(&mut self, a: usize, b: usize) {
         let was_cut = self.network.is_control_cut(a, b);
         self.network.heal(a, b);
         self.checks.causes.on_healed(self.now, a, b);
+        self.on_streams_back(a, b);
         if was_cut {
             self.on_path_back(a, b);
         }
@@ -121,6 +128,7 @@ impl World {
         }
         self.checks.links.on_dead(host);
         self.on_daemon_dead(host, told);
+        self.on_streams_dead(host, told);
     }
 
     pub(super) fn restart(&mut self, host: usize) {
@@ -130,6 +138,7 @@ impl World {
         self.checks.causes.on_back(self.now, host);
         self.start_host(host);
         self.on_machine_back(host);
+        self.on_streams_orphaned(host);
         let again: Vec<usize> = (0..self.plan.apps.len())
             .filter(|i| self.plan.apps[*i].host == host && self.plan.apps[*i].respawn)
             .collect();

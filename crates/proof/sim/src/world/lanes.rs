@@ -30,6 +30,7 @@ impl World {
         self.trace.text(now, || format!("engine {host}: {command:?}"));
         let Some(running) = self.up(host) else { return };
         let (engine, tap) = (&mut running.engine, &mut running.tap);
+        tap.now = now;
         let answer = match *command {
             LaneCommand::Offer { peer, round } => {
                 running.given_up.remove(&peer);

@@ -229,7 +229,7 @@ impl World {
     fn fall_silent(&mut self) {
         let settled = self.after(SETTLE);
         self.run_until(settled);
-        let packets = self.network.packets;
+        let (packets, departed, open) = (self.network.packets, self.streams.departed, self.open_streams());
         let end = self.after(SILENCE);
         self.run_until(end);
         if !self.goes_on() {
@@ -249,8 +249,10 @@ impl World {
         }
         let links = self.links_at_rest();
         self.checks.on_links_at_rest(self.now, &links);
-        if self.network.packets != packets {
-            let sent = self.network.packets - packets;
+        // A lane that came to rest meanwhile closed its stream.
+        let segments = if self.open_streams() < open { 0 } else { self.streams.departed - departed };
+        let sent = self.network.packets - packets + segments;
+        if sent > 0 {
             self.checks.fail(
                 self.now,
                 "liveness",
@@ -263,6 +265,13 @@ impl World {
                 self.checks.on_datagrams_at_rest(self.now, host, &r.engine, &r.tap);
             }
             let lanes = self.hosts[host].running.as_ref().map_or_else(Vec::new, |r| r.engine.lanes());
+            let on_tcp =
+                lanes.iter().filter(|lane| lane.qpn.is_some_and(|q| q != 0) && lane.wire.as_deref() == Some("iwarp"));
+            let (on_tcp, open) = (on_tcp.count(), self.streams.open_at(host));
+            if open != on_tcp {
+                let detail = format!("host {host} has {open} streams at rest, and {on_tcp} lanes on TCP");
+                self.checks.fail(self.now, "release", detail);
+            }
             let peers: Vec<usize> = lanes.iter().filter_map(|lane| self.host_at(lane.peer.ip())).collect();
             for peer in peers.into_iter().filter(|peer| *peer > host) {
                 if let Some((a, b)) = self.lane_rows(host, peer)
@@ -272,6 +281,10 @@ impl World {
                 }
             }
         }
+    }
+
+    fn open_streams(&self) -> usize {
+        (0..self.hosts.len()).map(|host| self.streams.open_at(host)).sum()
     }
 
     /// Runs for some time.
