@@ -234,6 +234,34 @@ impl AddressVector {
     }
 }
 
+/// How the packets of a device are marked for the network, unless an address says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PathMarks {
+    /// IPv4 TOS, IPv6 traffic class: DSCP in the upper six bits. The lower two are the device's own (ECN).
+    pub traffic_class: u8,
+    /// IPv4 TTL, IPv6 hop limit; 0 leaves it to the system.
+    pub hop_limit: u8,
+}
+
+impl PathMarks {
+    /// With this DSCP (0 to 63; RFC 2474) and hop limit.
+    pub const fn new(dscp: u8, hop_limit: u8) -> Self {
+        Self { traffic_class: dscp << 2, hop_limit }
+    }
+
+    /// An address whose packets are marked so.
+    pub const fn on(self, to: AddressVector) -> AddressVector {
+        AddressVector { hop_limit: self.hop_limit, traffic_class: self.traffic_class, ..to }
+    }
+}
+
+impl Default for PathMarks {
+    /// Best effort, hop limit 64.
+    fn default() -> Self {
+        Self::new(0, 64)
+    }
+}
+
 /// UDP destination port of RoCEv2 (IANA; IBTA annex A17.4.4).
 pub const ROCE_UDP_PORT: u16 = 4791;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::{
     AcceptAttr, Access, AddressVector, AhId, Capabilities, Completion, CqId, DatagramLink, DeviceAttr, Endpoint, Link,
-    Mr, MrId, OfferAttr, PathMtu, PostError, Psn, Qkey, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region, RoceEndpoint,
-    RocePort, RtrAttr, RtsAttr, SendWr, SrqId, SrqInit, UdDest, VerbsError, Wire,
+    Mr, MrId, OfferAttr, PathMarks, PathMtu, PostError, Psn, Qkey, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region,
+    RoceEndpoint, RocePort, RtrAttr, RtsAttr, SendWr, SrqId, SrqInit, UdDest, VerbsError, Wire,
 };
 
 /// Something that happened to an object outside its work requests (IBTA 11.6.3).
@@ -99,6 +99,11 @@ pub trait Provider {
 
     // ---- set-up of a connection, whatever the device
 
+    /// How packets of connections and ways that [`Self::accept`] and [`Self::accept_datagrams`] make are marked.
+    fn path_marks(&self) -> PathMarks {
+        PathMarks::default()
+    }
+
     /// Takes a connected queue pair (RC or UC) from Reset to Init, and says what the peer's device needs to know of it.
     ///
     /// The default is that of devices that speak RoCEv2.
@@ -135,7 +140,7 @@ pub trait Provider {
             &QpModify::Rtr(RtrAttr {
                 dest_qpn: peer.qpn,
                 rq_psn: peer.psn,
-                av: peer.address_vector(),
+                av: self.path_marks().on(peer.address_vector()),
                 mtu,
                 max_dest_rd_atomic: own.max_rd_atomic,
                 min_rnr_timer: attr.min_rnr_timer,
@@ -173,7 +178,7 @@ pub trait Provider {
     /// Makes the way to a peer's datagram port, which is the peer's input as in [`Self::accept`].
     fn accept_datagrams(&mut self, peer: &Endpoint) -> Result<DatagramLink, VerbsError> {
         let peer = RocePort::parse(peer)?;
-        let ah = self.create_ah(&peer.address_vector())?;
+        let ah = self.create_ah(&self.path_marks().on(peer.address_vector()))?;
         Ok(DatagramLink { dest: UdDest { ah, qpn: peer.qpn, qkey: peer.qkey }, address: peer.gid.ip() })
     }
 

@@ -53,6 +53,7 @@ pub struct RdmaCore {
     channel: *mut ibv_comp_channel,
     choice: Choice,
     attr: DeviceAttr,
+    marks: PathMarks,
     cqs: BTreeMap<CqId, *mut ibv_cq>,
     srqs: BTreeMap<SrqId, *mut ibv_srq>,
     qps: BTreeMap<Qpn, QpEntry>,
@@ -120,6 +121,7 @@ impl RdmaCore {
         let context = open_context(&lib, &choice.device)?;
         // From here on `Drop` closes what was opened: pointers that are still null are skipped.
         let mut this = Self {
+            marks: PathMarks::default(),
             attr: DeviceAttr {
                 name: choice.device.clone(),
                 gid: choice.gid.gid,
@@ -310,9 +312,20 @@ impl Drop for RdmaCore {
     }
 }
 
+impl RdmaCore {
+    /// How packets of connections that are set up by endpoints, and of datagrams, are marked from here on.
+    pub fn set_path_marks(&mut self, marks: PathMarks) {
+        self.marks = marks;
+    }
+}
+
 impl Provider for RdmaCore {
     fn device(&self) -> &DeviceAttr {
         &self.attr
+    }
+
+    fn path_marks(&self) -> PathMarks {
+        self.marks
     }
 
     fn create_cq(&mut self, cqe: u32) -> Result<CqId, VerbsError> {

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rnic::{MAX_MR, NumberHasher};
-use verbs::{AsyncEvent, Capabilities, DeviceAttr, Gid, PathMtu, QpState, Qpn, Time, VerbsError};
+use verbs::{AsyncEvent, Capabilities, DeviceAttr, Gid, PathMarks, PathMtu, QpState, Qpn, Time, VerbsError};
 
 use crate::batch::{Batch, BatchLimits, Ipv4IdMode, Transmit};
 use crate::counters::NicCounters;
@@ -73,6 +73,7 @@ pub struct Nic {
     debtors: Vec<Qpn>,
     /// Overflows of CQs that QPs were told of.
     overflows_seen: u64,
+    marks: PathMarks,
 }
 
 impl Nic {
@@ -111,8 +112,18 @@ impl Nic {
             recent_qpns: VecDeque::new(),
             debtors: Vec::new(),
             overflows_seen: 0,
+            marks: PathMarks::default(),
             config,
         }
+    }
+
+    /// How packets of connections that are set up by endpoints, and of datagrams, are marked from here on.
+    pub fn set_path_marks(&mut self, marks: PathMarks) {
+        self.marks = marks;
+    }
+
+    pub(crate) fn marks(&self) -> PathMarks {
+        self.marks
     }
 
     /// Takes one received UDP payload, BTH to ICRC. `place`: that of a segment in what was received at once, 0 for a

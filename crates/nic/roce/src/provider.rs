@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use verbs::{
-    Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Mr, MrId, PostError, Provider,
-    QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region, Rkey, SendWr, SrqId, SrqInit, VerbsError,
+    Access, AddressVector, AhId, AsyncEvent, Completion, Counters, CqId, DeviceAttr, Mr, MrId, PathMarks, PostError,
+    Provider, QpInit, QpModify, QpStatus, QpType, Qpn, RecvWr, Region, Rkey, SendWr, SrqId, SrqInit, VerbsError,
 };
 
 use crate::nic::Nic;
@@ -42,6 +42,10 @@ fn post_each<W>(wrs: &[W], mut post: impl FnMut(&W) -> Result<(), VerbsError>) -
 impl Provider for Nic {
     fn device(&self) -> &DeviceAttr {
         &self.dev.attr
+    }
+
+    fn path_marks(&self) -> PathMarks {
+        self.marks()
     }
 
     fn create_cq(&mut self, cqe: u32) -> Result<CqId, VerbsError> {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use verbs::{PathMtu, ROCE_UDP_PORT, Wire, WirePolicy};
+use verbs::{PathMarks, PathMtu, ROCE_UDP_PORT, Wire, WirePolicy};
 
 /// Receive buffer that is asked for by default, in bytes of packet memory; the system's `net.core.rmem_max` caps it for
 /// processes without CAP_NET_ADMIN.
@@ -47,6 +47,8 @@ pub struct SoftNicConfig {
     /// Which wires connections may use that are set up by [`verbs::Provider::offer`] and `accept`: UDP (RoCEv2, the
     /// default), TCP (iWARP), or both, and then each connection the one that both ends' devices choose.
     pub wire: WirePolicy,
+    /// How packets, of both wires and of datagrams, are marked for the network.
+    pub marks: PathMarks,
     /// Who makes progress.
     pub progress: Progress,
     /// Whether several packets may leave in one send.
@@ -72,6 +74,7 @@ impl SoftNicConfig {
             udp_port: ROCE_UDP_PORT,
             mtu: None,
             wire: WirePolicy::Only(Wire::Roce),
+            marks: PathMarks::default(),
             progress: Progress::default(),
             gso: Gso::default(),
             pcap: None,

@@ -13,8 +13,8 @@ use roce::{Ipv4IdMode, Nic, NicConfig};
 use rustix::fs::OFlags;
 use verbs::{
     AcceptAttr, Access, AddressVector, AhId, AsyncEvent, Capabilities, Completion, Counters, CqId, DeviceAttr,
-    Endpoint, Link, Mr, MrId, OfferAttr, PathMtu, Payload, PostError, Provider, QpInit, QpModify, QpStatus, Qpn,
-    RecvWr, Region, SendWr, SrqId, SrqInit, Time, VerbsError, Wire, WirePolicy,
+    Endpoint, Link, Mr, MrId, OfferAttr, PathMarks, PathMtu, Payload, PostError, Provider, QpInit, QpModify, QpStatus,
+    Qpn, RecvWr, Region, SendWr, SrqId, SrqInit, Time, VerbsError, Wire, WirePolicy,
 };
 
 use crate::background::Background;
@@ -73,7 +73,7 @@ impl SoftNic {
         let nic_config = NicConfig {
             local,
             mtu,
-            limits: config.limits,
+            limits: config.limits.clone(),
             rx_budget_bytes: rx_budget_bytes(socket.rcvbuf_bytes(), mtu),
             capabilities: Capabilities::SOFTWARE_NIC,
             name: "softnic".into(),
@@ -81,8 +81,8 @@ impl SoftNic {
             id_mode: if batches { Ipv4IdMode::SegmentIndex } else { Ipv4IdMode::Zero },
         };
         let entropy = config.entropy.map_or_else(random_seed, Ok)?;
-        let capture = config.pcap.map(|path| open_capture(path, config.pcap_limit_bytes)).transpose()?;
-        let tcp = open_tcp(config.wire, &socket, config.udp_port == 0, &entropy)?;
+        let capture = config.pcap.clone().map(|path| open_capture(path, config.pcap_limit_bytes)).transpose()?;
+        let tcp = open_tcp(&config, &socket, &entropy)?;
         if capture.is_some() && tcp.is_some() {
             tracing::warn!(
                 port = tcp.as_ref().map(TcpWire::port),
@@ -90,7 +90,8 @@ impl SoftNic {
                  tcpdump, or allow RoCEv2 alone (wire = \"roce\")"
             );
         }
-        let nic = Nic::new(nic_config, entropy);
+        let mut nic = Nic::new(nic_config, entropy);
+        nic.set_path_marks(config.marks);
         let device = nic.device().clone();
         let clock = Clock::start();
         let signals = (config.progress == Progress::Helper).then(Signals::new).transpose()?;
@@ -130,19 +131,15 @@ impl SoftNic {
 }
 
 /// The wire over TCP, if the policy allows it. Where both wires are allowed, one that cannot listen is done without.
-fn open_tcp(
-    policy: WirePolicy,
-    socket: &Socket,
-    may_move: bool,
-    entropy: &[u8; 32],
-) -> Result<Option<TcpWire>, OpenError> {
+fn open_tcp(config: &SoftNicConfig, socket: &Socket, entropy: &[u8; 32]) -> Result<Option<TcpWire>, OpenError> {
+    let (policy, may_move) = (config.wire, config.udp_port == 0);
     if !policy.allows(Wire::Iwarp) {
         return Ok(None);
     }
     // Another stream of the same seed, so that tokens tell nothing of keys.
     let mut seed = *entropy;
     seed.iter_mut().for_each(|byte| *byte ^= 0xa5);
-    match TcpWire::open(socket.local(), may_move, socket.as_fd(), seed) {
+    match TcpWire::open((socket.local(), may_move), config.marks, socket.as_fd(), seed) {
         Err(error) if policy == WirePolicy::Auto => {
             tracing::warn!(%error, "without the wire over TCP: all connections use RoCEv2");
             Ok(None)
@@ -217,6 +214,10 @@ fn open_capture(path: PathBuf, limit_bytes: u64) -> Result<Capture, OpenError> {
 impl Provider for SoftNic {
     fn device(&self) -> &DeviceAttr {
         &self.device
+    }
+
+    fn path_marks(&self) -> PathMarks {
+        self.port().nic.path_marks()
     }
 
     fn create_cq(&mut self, cqe: u32) -> Result<CqId, VerbsError> {

@@ -4,7 +4,7 @@ mod rig;
 
 use std::net::UdpSocket;
 
-use rig::{config, pair, pattern, run, until};
+use rig::{ACCEPT, End, config, connect_by_endpoints, pair, pattern, run, until};
 use softnic::{Gso, OpenError, SoftNic, SoftNicConfig};
 use verbs::*;
 
@@ -237,4 +237,32 @@ fn open_checks_address_and_mtu() {
     assert!(matches!(error(SoftNicConfig { pcap, ..config("127.0.0.1") }), OpenError::Capture { .. }));
     let device = first.device();
     assert!((100_000..u32::MAX).contains(&device.rx_budget_bytes), "{:?}", device.rx_budget_bytes);
+}
+
+/// What the configuration says of the network's treatment stands in each packet of a connection that endpoints set up.
+#[test]
+fn packets_carry_the_marks_of_the_device() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("marks.pcap");
+    let marks = PathMarks::new(26, 3);
+    let mut a = End::open(SoftNicConfig { marks, pcap: Some(file.clone()), ..config("127.0.0.1") });
+    let mut b = End::open(config("127.0.0.1"));
+    connect_by_endpoints(&mut a, &mut b, ACCEPT);
+    b.post_recv(1, 0, 100);
+    a.post(1, SendOp::Send, 0, 100);
+    run(&mut a, &mut b, 1, 1);
+    let port = a.nic.local_address().port();
+    drop(a);
+    let bytes = std::fs::read(&file).unwrap();
+    let (mut at, mut seen) = (24, 0);
+    while let Some(header) = bytes.get(at..at + 16) {
+        let len = u32::from_ne_bytes(header[8..12].try_into().unwrap()) as usize;
+        let packet = &bytes[at + 16..at + 16 + len];
+        if packet[20..22] == port.to_be_bytes() {
+            assert_eq!((packet[1] & !3, packet[8]), (104, 3), "TOS without ECN, and TTL");
+            seen += 1;
+        }
+        at += 16 + len;
+    }
+    assert!(seen > 0, "no packet of its own in {} bytes", bytes.len());
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use engine::{EngineConfig, IpNet};
 use plane::{AdmissionConfig, Heartbeat, PeerSources};
-use verbs::{PathMtu, Wire, WirePolicy};
+use verbs::{PathMarks, PathMtu, Wire, WirePolicy};
 
 use crate::limits::{DaemonLimits, DataPath, LIMITS, Limit, Target, check_range};
 use crate::machine::{Fit, Machine};
@@ -101,6 +101,8 @@ pub struct Config {
     pub tcp_direct: bool,
     /// UDP port of the software NIC, and TCP port of its other wire.
     pub udp_port: u16,
+    /// DSCP (0 to 63) and hop limit of the device's packets.
+    pub marks: PathMarks,
     /// Largest path MTU; none takes what the interface allows.
     pub mtu: Option<PathMtu>,
     /// The cluster key's file; none means `cluster.key` beside the socket, made at the first start.
@@ -145,6 +147,7 @@ impl Config {
             wire: WirePolicy::Auto,
             tcp_direct: false,
             udp_port: verbs::ROCE_UDP_PORT,
+            marks: PathMarks::default(),
             mtu: None,
             key_file: None,
             pcap: None,

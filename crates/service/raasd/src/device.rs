@@ -174,6 +174,7 @@ fn open_softnic(config: &Config, entropy: [u8; 32]) -> Result<Vec<SoftNic>, Daem
         udp_port: config.udp_port,
         mtu: config.mtu,
         wire: config.device_wire(),
+        marks: config.marks,
         progress: Progress::Inline,
         pcap: config.pcap.clone(),
         entropy: Some(entropy),
@@ -194,6 +195,7 @@ fn open_rdma_core(config: &Config, shown: &DeviceChoice, name: Option<String>) -
         .and_then(|mut device| (0..config.engines).map(|_| device.open()).collect::<Result<Vec<_>, _>>());
     let mut contexts = opened.map_err(|e| failed(shown, e.to_string()))?;
     for context in &mut contexts {
+        context.set_path_marks(config.marks);
         probe(context).map_err(|what| failed(shown, what))?;
     }
     if let Some(choice) = contexts.first().map(RdmaCore::choice) {

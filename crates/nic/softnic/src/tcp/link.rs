@@ -15,6 +15,7 @@ use verbs::{Qpn, Time};
 
 use super::congestion::Congestion;
 use super::endpoint::TcpPart;
+use super::socket::SocketOptions;
 use super::unreached::Unreached;
 use super::{TcpCounters, socket};
 use crate::sys::pieces::{self, Piece};
@@ -45,7 +46,7 @@ pub(crate) struct Link {
     own: TcpPart,
     peer: TcpPart,
     local: SocketAddr,
-    silence: Option<Duration>,
+    options: SocketOptions,
     stage: Stage,
     /// MPA's startup has to be over by then; `None`: it is.
     establish_by: Option<Time>,
@@ -81,7 +82,7 @@ impl Link {
         own: TcpPart,
         peer: TcpPart,
         local: SocketAddr,
-        silence: Option<Duration>,
+        options: SocketOptions,
         now: Time,
     ) -> Self {
         Self {
@@ -90,9 +91,9 @@ impl Link {
             own,
             peer,
             local,
-            silence,
+            options,
             stage: Stage::Waiting,
-            establish_by: Some(now + silence.unwrap_or(ESTABLISH_MIN).max(ESTABLISH_MIN)),
+            establish_by: Some(now + options.silence.unwrap_or(ESTABLISH_MIN).max(ESTABLISH_MIN)),
             congestion: Congestion::Unknown,
             interest: EventFlags::empty(),
             is_reading: true,
@@ -108,7 +109,7 @@ impl Link {
             return;
         }
         shared.counters.tcp_connects += 1;
-        match socket::connect(self.local, self.peer.address(), self.silence) {
+        match socket::connect(self.local, self.peer.address(), self.options) {
             Ok(fd) => {
                 let watched = self.watch_new(&fd, EventFlags::OUT, shared);
                 self.stage = Stage::Connecting(fd);
@@ -131,7 +132,7 @@ impl Link {
             shared.counters.tcp_refused += 1;
             return;
         }
-        let opened = socket::set_options(&fd, self.silence)
+        let opened = socket::set_options(&fd, self.local.is_ipv4(), self.options)
             .and_then(|()| self.watch_new(&fd, EventFlags::IN | EventFlags::RDHUP, shared));
         self.stage = Stage::Open(fd);
         if let Err(error) = opened {

@@ -24,7 +24,7 @@ use rand::{Rng, SeedableRng};
 use rnic::{Device, NumberHasher};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use verbs::{AcceptAttr, Counters, QpState, Qpn, Time};
+use verbs::{AcceptAttr, Counters, PathMarks, QpState, Qpn, Time};
 
 use crate::OpenError;
 use link::Link;
@@ -34,6 +34,7 @@ use unreached::Unreached;
 use endpoint::{HELLO_BYTES, TOKEN_BYTES, Token};
 
 pub(crate) use endpoint::{Choice, FPDU_BYTES, TcpPart, Wires, choose};
+use socket::SocketOptions;
 pub(crate) use socket::silence_max;
 
 /// Connections taken from the listener in one round of progress.
@@ -133,6 +134,7 @@ pub(crate) struct TcpWire {
     listener: OwnedFd,
     /// Of the listener.
     local: SocketAddr,
+    marks: PathMarks,
     epoll: OwnedFd,
     entropy: StdRng,
     offers: HashMap<Qpn, Offer, BuildHasherDefault<NumberHasher>>,
@@ -178,8 +180,8 @@ macro_rules! shared {
 impl TcpWire {
     /// Listens at the address and port of a NIC. `may_move`: the system chose the port, so another one will do.
     pub(crate) fn open(
-        local: SocketAddr,
-        may_move: bool,
+        (local, may_move): (SocketAddr, bool),
+        marks: PathMarks,
         udp: BorrowedFd<'_>,
         entropy: [u8; 32],
     ) -> Result<Self, OpenError> {
@@ -194,6 +196,7 @@ impl TcpWire {
         Ok(Self {
             listener,
             local,
+            marks,
             epoll,
             entropy: StdRng::from_seed(entropy),
             offers: HashMap::default(),
@@ -265,7 +268,8 @@ impl TcpWire {
         attr: &AcceptAttr,
     ) {
         let early = self.offers.remove(&own.qpn).and_then(|offer| offer.early);
-        let mut link = Link::new(qp, own, peer, self.local, silence_max(attr), now);
+        let mut link =
+            Link::new(qp, own, peer, self.local, SocketOptions { silence: silence_max(attr), marks: self.marks }, now);
         let mut shared = shared!(self, now);
         match early {
             Some((fd, request)) if link.is_meant_by(&request.private_data) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use verbs::AcceptAttr;
+use verbs::{AcceptAttr, PathMarks};
 
 use crate::OpenError;
 
@@ -65,10 +65,18 @@ fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
     address
 }
 
+/// What every connection of a queue pair has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SocketOptions {
+    /// How long a peer may acknowledge nothing; `None`: for ever.
+    pub(crate) silence: Option<Duration>,
+    pub(crate) marks: PathMarks,
+}
+
 /// Begins to connect from the address of a NIC; `scope_id` is the interface of link-local addresses.
-pub(crate) fn connect(local: SocketAddr, peer: SocketAddr, silence: Option<Duration>) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn connect(local: SocketAddr, peer: SocketAddr, options: SocketOptions) -> rustix::io::Result<OwnedFd> {
     let fd = stream_socket(peer.ip())?;
-    set_options(&fd, silence)?;
+    set_options(&fd, peer.is_ipv4(), options)?;
     rustix::net::bind(&fd, &with_port(local, 0))?;
     let peer = match (local, peer) {
         (SocketAddr::V6(own), SocketAddr::V6(far)) if far.ip().is_unicast_link_local() => {
@@ -91,8 +99,19 @@ pub(crate) fn accept(listener: &OwnedFd) -> Option<(OwnedFd, SocketAddr)> {
 }
 
 /// What every connection of a queue pair has: small messages leave at once, and a peer that is gone breaks it.
-pub(crate) fn set_options(fd: &OwnedFd, silence: Option<Duration>) -> rustix::io::Result<()> {
+pub(crate) fn set_options(fd: &OwnedFd, is_ipv4: bool, options: SocketOptions) -> rustix::io::Result<()> {
     sockopt::set_tcp_nodelay(fd, true)?;
+    let SocketOptions { silence, marks: PathMarks { traffic_class, hop_limit } } = options;
+    // The kernel keeps the two lower bits for itself.
+    match is_ipv4 {
+        true => sockopt::set_ip_tos(fd, traffic_class)?,
+        false => sockopt::set_ipv6_tclass(fd, traffic_class.into())?,
+    }
+    match (is_ipv4, hop_limit) {
+        (_, 0) => {}
+        (true, hops) => sockopt::set_ip_ttl(fd, hops.into())?,
+        (false, hops) => sockopt::set_ipv6_unicast_hops(fd, Some(hops))?,
+    }
     let Some(silence) = silence else { return Ok(()) };
     sockopt::set_tcp_user_timeout(fd, u32::try_from(silence.as_millis()).unwrap_or(u32::MAX))?;
     // Where nothing moves there is nothing to be acknowledged, and only probes find out.
@@ -133,6 +152,20 @@ mod tests {
         assert_eq!(silence_max(&attr(17, 6)), Some(Duration::from_nanos((4_096 << 17) * 7)));
         assert_eq!(silence_max(&attr(1, 0)), Some(SILENCE_MIN));
         assert_eq!(silence_max(&attr(31, 7)), Some(Duration::from_nanos((4_096 << 31) * 8)));
+    }
+
+    #[test]
+    fn connections_carry_the_marks_of_the_device() {
+        let (listener, at) = listen("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let options = SocketOptions { silence: None, marks: PathMarks::new(26, 3) };
+        let fd = connect("127.0.0.1:0".parse().unwrap(), at, options).unwrap();
+        // The lower two bits are the kernel's.
+        assert_eq!((sockopt::ip_tos(&fd).unwrap() & !3, sockopt::ip_ttl(&fd).unwrap()), (104, 3));
+        let (listener6, at6) = listen("[::1]:0".parse().unwrap(), false).unwrap();
+        let fd = connect("[::1]:0".parse().unwrap(), at6, options).unwrap();
+        assert_eq!(sockopt::ipv6_tclass(&fd).unwrap() & !3, 104);
+        assert_eq!(sockopt::ipv6_unicast_hops(&fd).unwrap(), 3);
+        drop((listener, listener6));
     }
 
     #[test]

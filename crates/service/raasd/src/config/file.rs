@@ -35,6 +35,8 @@ struct File {
     wire: Option<WireName>,
     tcp_direct: Option<AutoOrOff>,
     udp_port: Option<Ranged<1, 65_535>>,
+    dscp: Option<Ranged<0, 63>>,
+    hop_limit: Option<Ranged<1, 255>>,
     mtu: Option<Mtu>,
     key_file: Option<FilePath>,
     pcap: Option<FilePath>,
@@ -295,6 +297,10 @@ fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
     set(&mut config.wire, file.wire.map(|w| w.0));
     set(&mut config.tcp_direct, file.tcp_direct.map(|on| on.0));
     set(&mut config.udp_port, file.udp_port.and_then(Ranged::get));
+    if let Some(dscp) = file.dscp.and_then(Ranged::get) {
+        config.marks = verbs::PathMarks::new(dscp, config.marks.hop_limit);
+    }
+    set(&mut config.marks.hop_limit, file.hop_limit.and_then(Ranged::get));
     config.mtu = file.mtu.map(|m| m.0).or(config.mtu);
     config.key_file = file.key_file.map(|p| p.0).or(config.key_file.take());
     config.pcap = file.pcap.map(|p| p.0).or(config.pcap.take());

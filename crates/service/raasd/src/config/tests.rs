@@ -39,6 +39,8 @@ socket_mode = "0666"
 peer_port = 4000
 device = "softnic"
 udp_port = 4801
+dscp = 26
+hop_limit = 3
 mtu = 1024
 key_file = "/etc/raas/key"
 pcap = "/tmp/p"
@@ -63,6 +65,7 @@ sources = ["198.51.100.2"]
     assert_eq!(config.listen.to_string(), "192.0.2.1");
     assert_eq!((config.socket_mode, config.peer_port, config.udp_port), (0o666, 4000, 4801));
     assert_eq!((config.mtu, config.ring_bytes), (Some(PathMtu::Mtu1024), Some(65_536)));
+    assert_eq!(config.marks, verbs::PathMarks { traffic_class: 104, hop_limit: 3 });
     assert_eq!(config.heartbeat.patience(), Duration::from_secs(1));
     assert_eq!(config.path_limits, BTreeMap::from([("apps_max", 7), ("connect_timeout_ms", 1500)]));
     assert_eq!(config.limits.clients_max, 9);
