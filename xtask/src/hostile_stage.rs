@@ -11,17 +11,20 @@ use std::time::Duration;
 
 /// One judge; each has its own, shorter limits inside.
 const JUDGE_LIMIT: Duration = Duration::from_secs(10 * 60);
-/// The judges, in order, the wire of the lanes under them, and the fewest cases that each must have judged.
-const JUDGES: &[(&str, &str, u64)] = &[
-    ("siege", "iwarp", 26),
-    ("kills", "iwarp", 29),
-    ("network", "iwarp", 22),
-    ("transfers", "iwarp", 3),
-    ("siege", "roce", 26),
-    ("kills", "roce", 29),
-    ("network", "roce", 16),
-    ("transfers", "roce", 3),
-    ("forger", "roce", 12),
+/// The judges, in order, the wire of the lanes under them, the engines of each daemon, and the fewest cases that each must
+/// have judged.
+const JUDGES: &[(&str, &str, &str, u64)] = &[
+    ("siege", "iwarp", "1", 26),
+    ("kills", "iwarp", "1", 29),
+    ("network", "iwarp", "1", 22),
+    ("transfers", "iwarp", "1", 3),
+    ("siege", "roce", "1", 26),
+    ("kills", "roce", "1", 29),
+    ("network", "roce", "1", 16),
+    ("transfers", "roce", "1", 3),
+    ("forger", "roce", "1", 12),
+    ("siege", "auto", "2", 26),
+    ("kills", "auto", "2", 29),
 ];
 
 pub(crate) fn run(context: &Context) -> Result<Tally> {
@@ -33,14 +36,14 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
         return Ok(tally);
     }
     let [hostile, raas] = ["hostile", "raas"].map(|name| programs::path(&context.repo, name));
-    for (judge, wire, least) in JUDGES {
-        let args = [judge, "--wire", wire, "--raas", &raas.to_string_lossy()];
-        println!("     {judge} over {wire}");
+    for (judge, wire, engines, least) in JUDGES {
+        let args = [judge, "--wire", wire, "--engines", engines, "--raas", &raas.to_string_lossy()];
+        println!("     {judge} over {wire}, engines {engines}");
         let mut command = context.repo.command(&hostile.to_string_lossy(), &args);
         let ended = child::run(&mut command, JUDGE_LIMIT, |_, line| println!("{line}"))?;
         let (counted, findings) = verdict(&ended, judge, *least);
         tally.add(counted);
-        tally.case(&format!("hostile: {judge} over {wire} came to its end"), ended.took, &findings);
+        tally.case(&format!("hostile: {judge} over {wire}, engines {engines}, came to its end"), ended.took, &findings);
     }
     Ok(tally)
 }

@@ -65,6 +65,9 @@ pub struct Args {
     /// Of `two-hosts`: the wire of the lanes.
     #[arg(long, value_enum, default_value_t = Wire::Roce)]
     wire: Wire,
+    /// Of `two-hosts`: engines of each daemon. With more than one the results go to `two-hosts-engines-N`.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    engines: u32,
     /// Of `two-hosts`, `connections` and `loss`: MTU of the link; 1500 gives packets of 1024 bytes, 4200 of 4096.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(576..=9000))]
     mtu: u32,
@@ -136,22 +139,28 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let origin = report::Origin::now(&repo)?;
     let _first = SessionFirst::begin();
     let (name, findings) = match args.name {
-        Name::Nic => (if args.guests == 2 { "nic-two-guests" } else { "nic" }, nic::run(&repo, args)?),
-        Name::Faults => ("faults", faults::run(&repo, args)?),
-        Name::SameHost => ("same-host", same_host::run(&repo, args)?),
-        Name::TwoHosts if args.wire == Wire::Iwarp => ("two-hosts-iwarp", two_hosts::run(&repo, args)?),
-        Name::TwoHosts => ("two-hosts", two_hosts::run(&repo, args)?),
-        Name::Connections => ("connections", connections::run(&repo, args)?),
-        Name::Idle => ("idle", idle::run(&repo, args)?),
-        Name::Handovers => ("handovers", handovers::run(&repo, args)?),
-        Name::Peers => ("peers", peers::run(&repo, args)?),
-        Name::Loss => ("loss", loss::run(&repo, args)?),
-        Name::Instructions => ("instructions", instructions::run(&repo, args)?),
+        Name::Nic => (if args.guests == 2 { "nic-two-guests" } else { "nic" }.to_owned(), nic::run(&repo, args)?),
+        Name::Faults => ("faults".to_owned(), faults::run(&repo, args)?),
+        Name::SameHost => ("same-host".to_owned(), same_host::run(&repo, args)?),
+        Name::TwoHosts => (two_hosts_name(args), two_hosts::run(&repo, args)?),
+        Name::Connections => ("connections".to_owned(), connections::run(&repo, args)?),
+        Name::Idle => ("idle".to_owned(), idle::run(&repo, args)?),
+        Name::Handovers => ("handovers".to_owned(), handovers::run(&repo, args)?),
+        Name::Peers => ("peers".to_owned(), peers::run(&repo, args)?),
+        Name::Loss => ("loss".to_owned(), loss::run(&repo, args)?),
+        Name::Instructions => ("instructions".to_owned(), instructions::run(&repo, args)?),
     };
-    let path = origin.write(&repo, name, &findings, args.json.as_deref())?;
+    let path = origin.write(&repo, &name, &findings, args.json.as_deref())?;
     print!("\n{}", report::table(&findings));
     println!("{}", repo.relative(&path).display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Under which name the results of `two-hosts` are kept.
+fn two_hosts_name(args: &Args) -> String {
+    let wire = if args.wire == Wire::Iwarp { "-iwarp" } else { "" };
+    let engines = if args.engines > 1 { format!("-engines-{}", args.engines) } else { String::new() };
+    format!("two-hosts{wire}{engines}")
 }
 
 /// How far ahead of other work a measured program runs where that is allowed.

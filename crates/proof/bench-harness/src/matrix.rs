@@ -14,6 +14,8 @@ use super::rivals::{Rival, any_port};
 use super::stats::{Bar, Better, Kind, Row, Series, spread};
 use harness::child::{self, Stream};
 
+/// Connections of a case with several streams.
+const STREAMS: &str = "8";
 /// Beyond its own time a run of ours is given this long, on a machine that is busy too.
 const SLACK: Duration = Duration::from_secs(60);
 
@@ -228,6 +230,9 @@ fn sock(place: &Place, case: &Case, transport: &str, busy: bool, seconds: f64) -
     let (bytes, seconds_text) = (case.bytes.to_string(), seconds.to_string());
     let mut words = [&[program.as_str(), "client", "--transport", transport, "--to", &to], busy].concat();
     words.extend(["--test", case.test, "--size", &bytes, "--seconds", &seconds_text]);
+    if case.test == "streams" {
+        words.extend(["--connections", STREAMS]);
+    }
     let daemons = place.daemon_pids().iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     if transport == "raas" {
         words.extend(["--cpu-of", &daemons]);

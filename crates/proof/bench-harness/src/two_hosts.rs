@@ -91,7 +91,11 @@ fn cases(wire: Wire) -> Vec<Case> {
         claim(RATE, Msgs, "tcp", RatioAtLeast(20.0), Goal),
         reported(RATE, Msgs, "ucx-tcp"),
     ];
-    vec![latency(), crowded(), middle, large, rate]
+    // What several engines can share.
+    let mut several = case("8 streams of 64 KiB", "streams", MIDDLE);
+    several.sides.push(TCP);
+    several.claims = vec![reported("8 streams of 64 KiB, together", Gbit, "tcp")];
+    vec![latency(), crowded(), middle, large, rate, several]
 }
 
 pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
@@ -99,8 +103,8 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
         Wire::Roce => "roce",
         Wire::Iwarp => "iwarp",
     };
-    let setting = json!({ "link": "veth", "mtu": args.mtu, "ucx_tls": "tcp", "wire": wire });
-    let config = format!("wire = \"{wire}\"\n");
+    let setting = json!({ "link": "veth", "mtu": args.mtu, "ucx_tls": "tcp", "wire": wire, "engines": args.engines });
+    let config = format!("wire = \"{wire}\"\nengines = {}\n", args.engines);
     sockets::run(args, setting, || Place::two_hosts(repo, "two-hosts", args.mtu, &config), cases(args.wire))
 }
 

@@ -50,9 +50,10 @@ pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let field = Field::make()?;
     let [here, there] = Field::addresses()?;
+    let raas = Program { wire: ROCE, ..raas };
     let hosts = [
-        Host::start_by(field.command(0, raas.path), ROCE, dir.path(), here, "", &[])?,
-        Host::start_by(field.command(1, raas.path), ROCE, dir.path(), there, "", &[])?,
+        Host::start_by(field.command(0, raas.path), raas, dir.path(), here, "", &[])?,
+        Host::start_by(field.command(1, raas.path), raas, dir.path(), there, "", &[])?,
     ];
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut idle = Idle::open(&hosts)?;

@@ -34,6 +34,8 @@ pub struct Program<'a> {
     pub path: &'a Path,
     /// What may carry lanes.
     pub wire: WirePolicy,
+    /// Engines of each daemon.
+    pub engines: u32,
 }
 
 /// A daemon.
@@ -56,13 +58,13 @@ impl Host {
 
     /// As [`Self::start`], with further arguments of the command.
     pub fn start_with(raas: Program<'_>, dir: &Path, ip: IpAddr, configuration: &str, args: &[&OsStr]) -> Result<Self> {
-        Self::start_by(Command::new(raas.path), raas.wire, dir, ip, configuration, args)
+        Self::start_by(Command::new(raas.path), raas, dir, ip, configuration, args)
     }
 
     /// The same by a command that ends with the path of `raas`, as one that enters a namespace does.
     pub fn start_by(
         mut command: Command,
-        wire: WirePolicy,
+        raas: Program<'_>,
         dir: &Path,
         ip: IpAddr,
         configuration: &str,
@@ -76,8 +78,9 @@ impl Host {
             std::io::Write::write_all(&mut file, &[7; 32])?;
         }
         let file = dir.join(format!("{ip}.toml"));
+        let Program { wire, engines, .. } = raas;
         let common = format!(
-            "listen = \"{ip}\"\nsocket = \"{}\"\nkey_file = \"{}\"\nwire = \"{wire}\"\n",
+            "listen = \"{ip}\"\nsocket = \"{}\"\nkey_file = \"{}\"\nwire = \"{wire}\"\nengines = {engines}\n",
             socket.display(),
             key.display()
         );

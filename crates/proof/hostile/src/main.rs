@@ -98,6 +98,9 @@ struct Judge {
     /// What may carry the lanes of the daemons: roce, iwarp, or auto for what the daemons choose
     #[arg(long, default_value_t)]
     wire: WirePolicy,
+    /// Engines of each daemon
+    #[arg(long, default_value_t = 1)]
+    engines: u32,
     /// Decides the choices of what misbehaves [default: another one each time]
     #[arg(long)]
     seed: Option<u64>,
@@ -157,7 +160,7 @@ fn judged(judge: &Judge, run: impl FnOnce(Program<'_>, u64, &mut Verdict) -> Res
     let fresh = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64 % 1_000_000_000);
     let seed = judge.seed.unwrap_or_else(fresh);
     let mut verdict = Verdict::default();
-    let ended = run(Program { path: &judge.raas, wire: judge.wire }, seed, &mut verdict);
+    let ended = run(Program { path: &judge.raas, wire: judge.wire, engines: judge.engines }, seed, &mut verdict);
     if let Err(error) = &ended {
         verdict.case("the judge came to its end", Err(anyhow::anyhow!("{error:#}")));
     }

@@ -329,6 +329,8 @@ pub struct Flags {
     pub device: Option<String>,
     /// `--wire`
     pub wire: Option<String>,
+    /// `--engines`
+    pub engines: Option<u32>,
     /// `--pcap`
     pub pcap: Option<PathBuf>,
     /// `--peer-port`
@@ -365,6 +367,7 @@ impl Flags {
         if let Some(log) = &self.log {
             config.log.clone_from(log);
         }
+        config.engines = self.engines.unwrap_or(config.engines);
         config.peer_port = self.peer_port.unwrap_or(config.peer_port);
         config.udp_port = self.udp_port.unwrap_or(config.udp_port);
         Ok(())

@@ -79,6 +79,8 @@ pub(crate) struct Ports {
     pub(crate) peer: u16,
     /// What may carry the lane, which decides what of it is used.
     pub(crate) wire: WirePolicy,
+    /// Engines of each daemon: the software NIC has as many ports.
+    pub(crate) engines: u32,
 }
 
 /// Checks that nobody uses the ports of a host.
@@ -88,11 +90,13 @@ pub(crate) fn check_ports(ip: IpAddr, ports: Ports) -> Result<(), String> {
         "another demo or daemon may run there: `--listen-port {other}` takes other ports, `--hosts A,B` other addresses (all \
          of 127.0.0.0/8 is local)"
     );
-    UdpSocket::bind(SocketAddr::new(ip, ports.nic))
-        .map_err(|e| format!("UDP port {} (RoCEv2) of {ip} cannot be used: {e}; {advice}", ports.nic))?;
-    if ports.wire.allows(Wire::Iwarp) {
-        TcpListener::bind(SocketAddr::new(ip, ports.nic))
-            .map_err(|e| format!("TCP port {} (iWARP) of {ip} cannot be used: {e}; {advice}", ports.nic))?;
+    for nic in (ports.nic..=u16::MAX).zip(0..ports.engines).map(|(port, _)| port) {
+        UdpSocket::bind(SocketAddr::new(ip, nic))
+            .map_err(|e| format!("UDP port {nic} (RoCEv2) of {ip} cannot be used: {e}; {advice}"))?;
+        if ports.wire.allows(Wire::Iwarp) {
+            TcpListener::bind(SocketAddr::new(ip, nic))
+                .map_err(|e| format!("TCP port {nic} (iWARP) of {ip} cannot be used: {e}; {advice}"))?;
+        }
     }
     TcpListener::bind(SocketAddr::new(ip, ports.peer))
         .map_err(|e| format!("TCP port {} (daemon to daemon) of {ip} cannot be used: {e}; {advice}", ports.peer))?;
@@ -114,6 +118,7 @@ impl Host {
         let mut command = Command::new(exe);
         command.args(["daemon", "--listen", &ip.to_string(), "--peer-port", &ports.peer.to_string()]);
         command.args(["--udp-port", &ports.nic.to_string(), "--wire", ports.wire.name()]);
+        command.args(["--engines", &ports.engines.to_string()]);
         command.arg("--socket").arg(&socket).arg("--key-file").arg(key_file).arg("--until-stdin-closes");
         let inherited = std::env::var_os("RUST_LOG").is_some();
         if let Some(filter) = log.or((!inherited).then_some(LOG_DEFAULT)) {

@@ -21,16 +21,16 @@ const OWN_DESCRIPTORS: u64 = 48;
 pub(super) fn check(hosts: [IpAddr; 2], ports: Ports, seats: &[Seat], links: &[Link]) -> Result<(), String> {
     process::raise_descriptor_limit();
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    enough_descriptors(limit, seats, links)?;
+    enough_descriptors(limit, ports.engines, seats, links)?;
     hosts.into_iter().try_for_each(|ip| check_ports(ip, ports))
 }
 
-fn enough_descriptors(limit: u64, seats: &[Seat], links: &[Link]) -> Result<(), String> {
+fn enough_descriptors(limit: u64, engines: u32, seats: &[Seat], links: &[Link]) -> Result<(), String> {
     let apps = seats.len() as u64;
     let of_app = seats.iter().map(|&seat| links.iter().filter(|l| l.has(seat)).count()).max().unwrap_or(0) as u64;
     let needs = [
         ("each application over kernel TCP", APP_DESCRIPTORS + of_app),
-        ("each daemon", DAEMON_DESCRIPTORS + DAEMON_DESCRIPTORS_PER_APP * apps),
+        ("each daemon", DAEMON_DESCRIPTORS + (DAEMON_DESCRIPTORS_PER_APP + u64::from(engines) - 1) * apps),
         ("the demo itself", OWN_DESCRIPTORS + 2 * (apps + 2)),
     ];
     let Some((who, needed)) = needs.into_iter().filter(|(_, needed)| *needed > limit).max_by_key(|(_, needed)| *needed)
@@ -52,10 +52,10 @@ mod tests {
         let seat = |host, app| Seat { host, app };
         let link = Link { from: seat(0, 0), to: seat(1, 0), files_from: Vec::new(), files_to: Vec::new() };
         let (seats, links) = ([seat(0, 0), seat(1, 0)], vec![link; 1000]);
-        let short = enough_descriptors(64, &seats, &links).unwrap_err();
+        let short = enough_descriptors(64, 1, &seats, &links).unwrap_err();
         assert!(short.contains("over kernel TCP needs 1048") && short.contains("allows 64"), "{short}");
-        let short = enough_descriptors(64, &seats, &links[..1]).unwrap_err();
+        let short = enough_descriptors(64, 1, &seats, &links[..1]).unwrap_err();
         assert!(short.contains("each daemon needs 80"), "{short}");
-        assert!(enough_descriptors(1048, &seats, &links).is_ok());
+        assert!(enough_descriptors(1048, 1, &seats, &links).is_ok());
     }
 }

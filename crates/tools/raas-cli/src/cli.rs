@@ -92,6 +92,11 @@ pub(crate) struct SocketArgs {
     pub(crate) socket: Option<PathBuf>,
 }
 
+/// A number of engines.
+fn engines() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=i64::from(shm::ENGINES_MAX))
+}
+
 impl SocketArgs {
     /// The socket, if it was named.
     pub(crate) fn path(&self) -> Option<&Path> {
@@ -197,6 +202,9 @@ pub(crate) struct DemoArgs {
     /// What may carry the connections between the two hosts: roce (UDP), iwarp (TCP), or auto for what the daemons choose
     #[arg(long, value_name = "WIRE", default_value_t)]
     pub(crate) wire: verbs::WirePolicy,
+    /// Engines of each daemon: threads that move data
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = engines())]
+    pub(crate) engines: u32,
     /// Print one JSON object on stdout; progress stays on stderr
     #[arg(long)]
     pub(crate) json: bool,
@@ -235,6 +243,9 @@ pub(crate) struct DaemonArgs {
     /// What may carry lanes: `auto`, `roce` (UDP) or `iwarp` (TCP, between software NICs) [default: auto]
     #[arg(long, value_name = "WIRE")]
     pub(crate) wire: Option<String>,
+    /// Engines: threads that move data, each with a lane to each other host [default: 1]
+    #[arg(long, value_name = "N", value_parser = engines())]
+    pub(crate) engines: Option<u32>,
     /// TCP port on which daemons reach each other
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) peer_port: Option<u16>,

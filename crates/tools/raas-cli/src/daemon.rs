@@ -27,6 +27,7 @@ pub(crate) fn run(
         socket: args.socket,
         device: args.device,
         wire: args.wire,
+        engines: args.engines,
         pcap: args.pcap,
         peer_port: args.peer_port,
         udp_port: args.udp_port,

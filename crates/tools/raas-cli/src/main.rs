@@ -114,6 +114,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
             apps: args.apps,
             hosts: args.hosts,
             wire: args.wire,
+            engines: args.engines,
             seconds_max: args.seconds_max,
             json: args.json,
             log,

@@ -160,6 +160,7 @@ fn load(args: DaemonArgs, place: &Path) -> Option<Config> {
         socket: args.socket,
         device: args.device,
         wire: args.wire,
+        engines: args.engines,
         pcap: None,
         peer_port: args.peer_port,
         udp_port: args.udp_port,
