@@ -12,7 +12,6 @@ use control::Reason;
 use raas::{PathKind, Session, Stream};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use verbs::WirePolicy;
 
 use crate::breach::Target;
 use crate::held::Held;
@@ -38,7 +37,7 @@ pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
         Host::start(raas, dir.path(), address(), CONFIGURATION)?,
         Host::start(raas, dir.path(), address(), CONFIGURATION)?,
     ];
-    applications(&hosts, raas.wire, &mut rng, verdict)?;
+    applications(&hosts, raas, &mut rng, verdict)?;
     let [a, b] = hosts;
     verdict.case("daemons: nothing is left in /proc of their own", alone(&a));
     a.stop()?;
@@ -71,11 +70,11 @@ impl Court {
     }
 }
 
-fn applications(hosts: &[Host; 2], wire: WirePolicy, rng: &mut SmallRng, verdict: &mut Verdict) -> Result<()> {
+fn applications(hosts: &[Host; 2], raas: Program<'_>, rng: &mut SmallRng, verdict: &mut Verdict) -> Result<()> {
     let court = Court::sit(hosts)?;
     // Rings of witnesses stay with them once they were needed; so the account begins after a first round.
-    warm_up(hosts, &court)?;
-    verdict.case("the lane is on a wire that was asked for", hosts[0].wire(wire).map(|wire| wire.to_string()));
+    warm_up(hosts, &court, raas.engines)?;
+    verdict.case("the lane is on a wire that was asked for", hosts[0].wire(raas.wire).map(|wire| wire.to_string()));
     let before = Held::of(hosts)?;
     for step in STEPS {
         verdict.case(&format!("killed at {}", step.name), one_death(hosts, &court, step, &before));
@@ -98,18 +97,22 @@ fn applications(hosts: &[Host; 2], wire: WirePolicy, rng: &mut SmallRng, verdict
     Ok(())
 }
 
-fn warm_up(hosts: &[Host; 2], court: &Court) -> Result<()> {
+/// Each engine has rings of its own for a witness, so there are as many connections at a time.
+fn warm_up(hosts: &[Host; 2], court: &Court, engines: u32) -> Result<()> {
     let session = Session::builder().socket(&hosts[0].socket).name("warms-up").connect()?;
     for witness in court.far.iter().chain(&court.near) {
-        let stream = Stream::connect_with(&session, witness.at)?;
-        drop(stream);
+        let streams =
+            (0..engines).map(|_| Stream::connect_with(&session, witness.at)).collect::<Result<Vec<_>, _>>()?;
+        drop(streams);
     }
     drop(session);
     court.all_ends()?;
     // The 64 KiB rings of the raw victims are of another size than the default.
     let mut app = crate::raw::RawApp::attach(&hosts[0].socket, "warms-up")?;
     for witness in &court.far {
-        app.connect(witness.at, 65_536)?;
+        for _ in 0..engines {
+            app.connect(witness.at, 65_536)?;
+        }
     }
     drop(app);
     court.all_ends()?;
