@@ -103,8 +103,11 @@ pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
         Wire::Roce => "roce",
         Wire::Iwarp => "iwarp",
     };
-    let setting = json!({ "link": "veth", "mtu": args.mtu, "ucx_tls": "tcp", "wire": wire, "engines": args.engines });
-    let config = format!("wire = \"{wire}\"\nengines = {}\n", args.engines);
+    let direct = if args.tcp_direct { "auto" } else { "off" };
+    let setting = json!({
+        "link": "veth", "mtu": args.mtu, "ucx_tls": "tcp", "wire": wire, "engines": args.engines, "tcp_direct": direct,
+    });
+    let config = format!("wire = \"{wire}\"\nengines = {}\ntcp_direct = \"{direct}\"\n", args.engines);
     sockets::run(args, setting, || Place::two_hosts(repo, "two-hosts", args.mtu, &config), cases(args.wire))
 }
 
