@@ -68,7 +68,7 @@ pub struct Args {
     /// Of `two-hosts`: engines of each daemon. With more than one the results go to `two-hosts-engines-N`.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     engines: u32,
-    /// Between two hosts: streams of bulk get a TCP connection of their own.
+    /// Of `two-hosts`: streams of bulk get a TCP connection of their own (docs/tcp-direct.md).
     #[arg(long)]
     tcp_direct: bool,
     /// Of `two-hosts`, `connections` and `loss`: MTU of the link; 1500 gives packets of 1024 bytes, 4200 of 4096.
