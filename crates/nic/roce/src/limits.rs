@@ -50,7 +50,7 @@ impl Default for NicLimits {
             max_cqe: 4 << 20,
             max_sge: 16,
             max_inline_bytes: 1_024,
-            max_rd_atomic: 16,
+            max_rd_atomic: 64,
             max_msg_bytes: MAX_MESSAGE_BYTES,
             window_packets: 256,
             window_bytes: 1 << 20,

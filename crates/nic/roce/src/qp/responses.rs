@@ -130,8 +130,10 @@ impl Responses {
         self.executed.len() < self.max_executed || self.executed.front().is_some_and(|oldest| !self.is_pending(oldest))
     }
 
-    fn is_pending(&self, executed: &Executed) -> bool {
-        self.jobs.iter().any(|job| !job.again && executed.covers(job.executed.first))
+    /// Whether the first answer to the oldest request that is remembered has not left.
+    fn is_pending(&self, oldest: &Executed) -> bool {
+        // Answers wait in the order of PSNs, so those to the oldest request are the first.
+        self.jobs.iter().take_while(|job| oldest.covers(job.executed.first)).any(|job| !job.again)
     }
 
     /// A READ was accepted.
@@ -149,7 +151,9 @@ impl Responses {
         if self.executed.len() >= self.max_executed
             && let Some(oldest) = self.executed.pop_front()
         {
-            self.jobs.retain(|job| !oldest.covers(job.executed.first));
+            while self.jobs.front().is_some_and(|job| oldest.covers(job.executed.first)) {
+                self.jobs.pop_front();
+            }
         }
         self.executed.push_back(executed);
         self.jobs.push_back(Job { executed, sent: 0, again: false });
