@@ -90,3 +90,28 @@ fn a_round_trip_longer_than_the_timeout_is_learned() {
         assert!(f.timeouts <= 1, "{f:?}");
     }
 }
+
+/// An atomic is as long as its answer, and not as a packet of the path MTU: as many as may be outstanding are, in each
+/// round trip.
+#[test]
+fn atomics_are_paced_by_their_own_bytes() {
+    const OUTSTANDING: u8 = 200;
+    let round_trip = Duration::from_millis(2);
+    let limits = roce::NicLimits { max_rd_atomic: OUTSTANDING, ..Default::default() };
+    let mut world = World::new(Setup { limits, delay: round_trip / 2, ..Setup::default() });
+    let wish = Wish { rd_atomic: OUTSTANDING, budget: Some(4 << 20), ..Wish::default() };
+    let [a, b] = connect_with(&mut world, [&wish, &wish]);
+    let span = Duration::from_secs(1);
+    let end = world.now + span;
+    let (mut posted, mut done) = (0_u64, 0_u64);
+    while world.now < end {
+        while posted - done < 256 {
+            a.send(&mut world, posted, SendOp::FetchAdd { remote: b.remote(0), add: 1 }, 8, 8);
+            posted += 1;
+        }
+        world.step();
+        done += a.poll(&mut world).iter().filter(|c| c.status == Status::Success).count() as u64;
+    }
+    let most = u64::from(OUTSTANDING) * (span.as_micros() / round_trip.as_micros()) as u64;
+    assert!(done * 10 >= most * 7, "{done} of at most {most}");
+}

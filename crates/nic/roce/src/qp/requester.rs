@@ -361,8 +361,7 @@ impl Requester {
         if is_new && (wants_data || is_cut || at == first) {
             self.credits.on_message();
         }
-        let bytes =
-            if wants_data { packets * self.mtu as u64 } else { wqe.charge_before(at + 1) - wqe.charge_before(at) };
+        let bytes = wqe.charge_before(at + packets) - wqe.charge_before(at);
         if wants_data {
             self.on_data_requested(at + packets);
         }
