@@ -140,7 +140,7 @@ impl Flight {
 
     /// Whether such a message must come before ring data.
     pub(crate) fn must_part(&self) -> bool {
-        self.has_loose_writes && !self.is_confirming
+        self.has_loose_writes
     }
 
     pub(crate) fn on_read_posted(&mut self, wr: u64) {

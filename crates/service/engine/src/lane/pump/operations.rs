@@ -57,7 +57,7 @@ impl Pump<'_> {
         }
     }
 
-    /// A peer that counts where WRITEs put bytes takes those since the last message for the data that the next message
+    /// A device that counts where WRITEs put bytes, whatever its offer says, takes those since the last message for the data that the next message
     /// claims. So a frame, even an empty one, parts WRITEs of operations from ring data. False: it cannot leave yet.
     pub(super) fn part_from_operations(&mut self) -> bool {
         if !self.lane.flight.must_part() {
