@@ -257,8 +257,10 @@ impl Engine {
         self.destroy_lane_qp(nic, id);
         let Some(lane) = self.lanes.get_mut(id) else { return };
         let routes = self.vqps.of(lane.members());
+        let peer = lane.peer();
         lane.clear();
         self.sever_operations(id, reason);
+        self.lose_regions(peer, reason);
         // Before anything is freed: rings that become free must not go to an open of this lane.
         self.drop_parked_opens(id);
         for route in routes {
