@@ -1,3 +1,5 @@
+//! Two hosts whose drivers the tests play. Owns the carrying of messages between them.
+
 use super::*;
 
 const KEY: [u8; 32] = [9; 32];
