@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use control::Kind;
-use engine::AppId;
 use raas_core::{Answer, DaemonMessage, EngineEnd, News, RequestId, SessionMemory, Wake};
 use rand::rngs::StdRng;
 use shm::{Doorbell, Session, Word32};
@@ -30,7 +29,7 @@ use sockets::Sockets;
 pub use messages::Answers;
 pub(crate) use messages::{Outbox, Reply, Request};
 
-/// Notes that the engine is to be woken: the world does it when the process has run.
+/// Notes that an engine is to be woken: the world does it when the process has run.
 #[derive(Debug, Default)]
 struct EngineWake(AtomicBool);
 
@@ -51,7 +50,6 @@ fn give_back(checks: &mut Checks, whose: (RecordId, Side)) {
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) uid: AppUid,
-    pub(crate) id: AppId,
     pub(crate) plan_index: usize,
     plan: AppPlan,
     rng: StdRng,
@@ -59,7 +57,8 @@ pub(crate) struct App {
     e2a: Doorbell,
     /// The client's session, of which the above is the memory.
     client: raas_core::Session,
-    engine_wake: Arc<EngineWake>,
+    /// By engine.
+    engine_wakes: Vec<Arc<EngineWake>>,
     app_sleep: Word32,
     /// What the daemon calls the making of a port.
     listens: BTreeMap<u16, RequestId>,
@@ -96,31 +95,30 @@ pub(crate) struct App {
 
 impl App {
     pub(crate) fn new(
-        whose: (AppUid, AppId, usize),
+        whose: (AppUid, usize),
         plan: &AppPlan,
         session: Session,
-        engine_sleep: Word32,
+        engine_sleeps: Vec<Word32>,
         timeout: Duration,
         rng: StdRng,
     ) -> Self {
-        let engine_wake = Arc::new(EngineWake::default());
-        let wake = Arc::clone(&engine_wake) as Arc<dyn Wake>;
-        let engines = vec![EngineEnd { sleep: engine_sleep, wake }];
+        let engine_wakes: Vec<_> = engine_sleeps.iter().map(|_| Arc::new(EngineWake::default())).collect();
+        let end = |(sleep, wake): (Word32, &Arc<EngineWake>)| EngineEnd { sleep, wake: Arc::clone(wake) as _ };
+        let engines = engine_sleeps.into_iter().zip(&engine_wakes).map(end).collect();
         let memory = SessionMemory { session: session.clone(), engines, can_rest: true };
         let client = raas_core::Session::new(memory).expect("the system has a page of memory");
         let mut to_connect: Vec<usize> = (0..plan.connects.len()).collect();
         to_connect.sort_by_key(|i| std::cmp::Reverse((plan.connects[*i].at, *i)));
         Self {
             uid: whose.0,
-            id: whose.1,
-            plan_index: whose.2,
+            plan_index: whose.1,
             plan: plan.clone(),
             rng,
             e2a: session.e2a(),
             app_sleep: session.app_sleep(),
             session,
             client,
-            engine_wake,
+            engine_wakes,
             listens: BTreeMap::new(),
             conns: BTreeMap::new(),
             open: 0,
@@ -258,7 +256,8 @@ impl App {
         if out.died {
             return out;
         }
-        out.wake_engine = self.engine_wake.0.swap(false, Ordering::Relaxed);
+        let woken = (0..).zip(&self.engine_wakes).filter(|(_, wake)| wake.0.swap(false, Ordering::Relaxed));
+        out.wakes = woken.map(|(engine, _)| engine).collect();
         out.again = self.next_at(now);
         shm::prepare_sleep(&self.app_sleep);
         if self.e2a.is_dirty() {

@@ -8,7 +8,7 @@ use engine::{AppId, Engine, EngineConfig};
 use plane::{Admission, AdmissionConfig};
 use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
 use shm::EnginePage;
-use verbs::{Capabilities, Region, Time};
+use verbs::{Capabilities, Region, Time, Wire, WirePolicy};
 
 use crate::address::address;
 use crate::app::App;
@@ -19,19 +19,29 @@ use crate::plan::{DaemonPlan, HostPlan, Plan};
 use crate::tap::Tap;
 use crate::wire::TcpSide;
 
-/// UDP port of all NICs.
+/// UDP port of the NICs of first engines; those of the others follow.
 pub(crate) const UDP_PORT: u16 = 4791;
 
-/// What is lost when a host dies.
+/// An engine of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct At {
+    pub(crate) host: usize,
+    pub(crate) engine: u32,
+}
+
+impl At {
+    /// For the trace.
+    pub(crate) fn code(self) -> u64 {
+        self.host as u64 + 1000 * u64::from(self.engine)
+    }
+}
+
+/// An engine with its context of the device, and when it runs next.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct Driven {
     pub(crate) tap: Tap,
     pub(crate) engine: Engine,
-    pub(crate) control: ControlPlane,
-    pub(crate) page: EnginePage,
-    /// Processes that live.
-    pub(crate) apps: BTreeMap<AppUid, App>,
-    /// All that the engine knows, those that are dead included.
+    /// All processes that the engine knows, those that are dead included.
     pub(crate) uids: BTreeMap<AppId, AppUid>,
     pub(crate) asleep: bool,
     /// Between the two steps by which connections come to rest.
@@ -40,12 +50,36 @@ pub(crate) struct Running {
     pub(crate) engine_at: Option<Time>,
     /// When the next timer fires, as the queue has it.
     pub(crate) timer_at: Option<Time>,
-    pub(crate) engine_paused_until: Time,
-    pub(crate) stalled_until: Time,
     /// Peers whose lane the engine gave up by itself, until it is asked for a new end.
     pub(crate) given_up: BTreeSet<IpAddr>,
-    pub(crate) next_chunk: u32,
     pub(crate) rounds: u64,
+}
+
+impl Driven {
+    /// What the engine calls a process.
+    pub(crate) fn id_of(&self, uid: AppUid) -> Option<AppId> {
+        self.uids.iter().find(|(_, u)| **u == uid).map(|(id, _)| *id)
+    }
+}
+
+/// What is lost when a host dies.
+#[derive(Debug)]
+pub(crate) struct Running {
+    /// By number.
+    pub(crate) engines: Vec<Driven>,
+    pub(crate) control: ControlPlane,
+    pub(crate) page: EnginePage,
+    /// Processes that live.
+    pub(crate) apps: BTreeMap<AppUid, App>,
+    pub(crate) engine_paused_until: Time,
+    pub(crate) stalled_until: Time,
+    pub(crate) next_chunk: u32,
+}
+
+impl Running {
+    pub(crate) fn engine(&mut self, number: u32) -> Option<&mut Driven> {
+        self.engines.get_mut(number as usize)
+    }
 }
 
 /// More than any window.
@@ -91,8 +125,9 @@ impl Host {
         self.is_off = false;
         self.daemons.insert(self.life, self.daemon.clone());
         let plan = &self.plan;
-        let nic = NicConfig {
-            local: SocketAddr::new(address(index), UDP_PORT),
+        let engines = self.daemon.engines;
+        let nic = |number: u32| NicConfig {
+            local: SocketAddr::new(address(index), UDP_PORT + number as u16),
             mtu: plan.mtu,
             limits: NicLimits { window_packets: plan.window_packets, ..NicLimits::default() },
             // Software NICs treat each other in ways that hardware does not.
@@ -103,8 +138,6 @@ impl Host {
             id_mode: if plan.max_gso_segments > 1 { Ipv4IdMode::SegmentIndex } else { Ipv4IdMode::Zero },
         };
         let key = mix(seed ^ mix(index as u64 ^ u64::from(self.life) << 32));
-        let tcp = TcpSide::new(plan.wire, self.cut_max, entropy(mix(key ^ mix(9))));
-        let mut tap = Tap::new(Nic::new(nic, entropy(key)), tcp);
         let memory = Region::anonymous(EnginePage::BYTES as usize).map_err(|e| e.to_string())?;
         let page = EnginePage::format(memory, self.life.into()).map_err(|e| e.to_string())?;
         let config = EngineConfig {
@@ -124,9 +157,30 @@ impl Host {
             rest_after: plan.rest_after,
             ..EngineConfig::new(vec![address(index)])
         };
-        let engine = Engine::new(config, &mut tap, page.clone(), entropy(mix(key))).map_err(|e| e.to_string())?;
+        let start = |number: u32| {
+            let key = key ^ u64::from(number) << 48;
+            // Streams of TCP are the first engine's: plans have several engines or the wire over TCP.
+            let wire = if number == 0 { plan.wire } else { WirePolicy::Only(Wire::Roce) };
+            let tcp = TcpSide::new(wire, self.cut_max, entropy(mix(key ^ mix(9))));
+            let mut tap = Tap::new(Nic::new(nic(number), entropy(key)), tcp);
+            let config = EngineConfig { number, ..config.clone() };
+            let engine = Engine::new(config, &mut tap, page.clone(), entropy(mix(key))).map_err(|e| e.to_string())?;
+            Ok::<_, String>(Driven {
+                tap,
+                engine,
+                uids: BTreeMap::new(),
+                asleep: false,
+                resting: false,
+                engine_at: None,
+                timer_at: None,
+                given_up: BTreeSet::new(),
+                rounds: 0,
+            })
+        };
+        let driven = (0..engines).map(start).collect::<Result<Vec<_>, _>>()?;
         let instance = mix(key ^ mix(7)).max(1);
         let admission = AdmissionConfig {
+            engines,
             connections_max: plan.connections_max,
             connections_per_app_max: plan.connections_max,
             lanes_max: plan.lanes_max,
@@ -139,21 +193,13 @@ impl Host {
         let (daemon, timeout) = (self.daemon.clone(), plan.connect_timeout);
         let control = ControlPlane::new(address(index), instance, daemon, timeout, self.patience, admission);
         self.running = Some(Running {
-            tap,
-            engine,
+            engines: driven,
             control,
             page,
             apps: BTreeMap::new(),
-            uids: BTreeMap::new(),
-            asleep: false,
-            resting: false,
-            engine_at: None,
-            timer_at: None,
             engine_paused_until: Time::ZERO,
             stalled_until: Time::ZERO,
-            given_up: BTreeSet::new(),
             next_chunk: 0,
-            rounds: 0,
         });
         Ok(())
     }

@@ -111,12 +111,12 @@ pub(crate) enum Input {
     ConnectRequest { open: OpenId, asked: ConnectRequest },
     ConnectionOver { client: ClientId, over: ConnectionOver },
     SocketOver { client: ClientId, socket: u64 },
-    ProgramGone { client: ClientId },
-    Wanted { peer: IpAddr },
-    LaneFailed { peer: IpAddr, reason: Reason },
-    LaneReset { peer: IpAddr, detail: String },
-    LaneRests { peer: IpAddr },
-    Answer { peer: IpAddr, answer: LaneAnswer },
+    ProgramGone { client: ClientId, engine: u32 },
+    Wanted { peer: IpAddr, lane: u32 },
+    LaneFailed { peer: IpAddr, lane: u32, reason: Reason },
+    LaneReset { peer: IpAddr, lane: u32, detail: String },
+    LaneRests { peer: IpAddr, lane: u32 },
+    Answer { peer: IpAddr, lane: u32, answer: LaneAnswer },
 }
 
 impl Input {
@@ -139,8 +139,8 @@ impl Input {
 pub(crate) struct ControlPlane {
     pub(crate) peers: Peers,
     pub(crate) admission: Admission,
-    /// Programs by the engine's names.
-    pub(crate) names: BTreeMap<AppId, ClientId>,
+    /// Programs by the engines' names.
+    pub(crate) names: BTreeMap<(u32, AppId), ClientId>,
     /// Numbers of connections and sockets that the engine got and did not give back.
     pub(crate) numbers: BTreeSet<u64>,
     pub(crate) links: BTreeMap<LinkId, Link>,
@@ -174,7 +174,7 @@ impl ControlPlane {
         let heartbeat = Heartbeat { interval: patience / MISSES, misses: MISSES };
         let config = PeersConfig {
             instance,
-            engines: 1,
+            engines: daemon.engines,
             peers_max: PEERS_MAX,
             lane_setup: LANE_SETUP,
             heartbeat: heartbeat.interval,
@@ -203,7 +203,8 @@ impl ControlPlane {
     }
 
     pub(crate) fn introduction(&self, challenge: [u8; CHALLENGE_BYTES]) -> Introduction {
-        let identity = Identity { instance: self.instance, address: self.address, engines: 1, challenge };
+        let identity =
+            Identity { instance: self.instance, address: self.address, engines: self.daemon.engines, challenge };
         Introduction { version: self.daemon.wire_version, ..Introduction::of_this_release(identity) }
     }
 

@@ -95,11 +95,13 @@ pub struct DaemonPlan {
     pub key: u8,
     /// Links without proof at a time.
     pub handshakes_max: usize,
+    /// Engines, each with a context of the device.
+    pub engines: u32,
 }
 
 impl Default for DaemonPlan {
     fn default() -> Self {
-        Self { wire_version: control::WIRE_VERSION, key: 0, handshakes_max: 8 }
+        Self { wire_version: control::WIRE_VERSION, key: 0, handshakes_max: 8, engines: 1 }
     }
 }
 

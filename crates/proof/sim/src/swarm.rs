@@ -4,6 +4,7 @@
 //! "Swarm Testing", 2012). It must never use one random number for two purposes.
 
 mod daemons;
+mod engines;
 mod sockets;
 mod wires;
 
@@ -74,6 +75,7 @@ impl Plan {
         sockets::draw(&mut plan, quiet_us);
         daemons::draw(&mut plan, quiet_us);
         wires::draw(&mut plan, quiet_us);
+        engines::draw(&mut plan);
         plan
     }
 }

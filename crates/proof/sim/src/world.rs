@@ -29,7 +29,7 @@ use crate::address::host_of;
 use crate::app::{Answers, App};
 use crate::check::{AppUid, Checks};
 use crate::content::mix;
-use crate::host::{Host, Running};
+use crate::host::{At, Driven, Host, Running};
 use crate::network::Network;
 use crate::plan::{Fault, Plan};
 use crate::streams::Streams;
@@ -175,20 +175,32 @@ impl World {
         self.checks
     }
 
-    /// A host's engine; panics if the host is down.
+    /// A host's first engine; panics if the host is down.
     pub fn engine(&self, host: usize) -> &Engine {
-        &self.running(host).engine
+        &self.first(host).engine
     }
 
-    /// A host's device; panics if the host is down.
+    /// Its context of the device; panics if the host is down.
     pub fn tap(&self, host: usize) -> &Tap {
-        &self.running(host).tap
+        &self.first(host).tap
     }
 
-    /// A counter of a host's engine.
+    /// A host's engines; panics if the host is down.
+    pub fn engines(&self, host: usize) -> impl Iterator<Item = &Engine> {
+        self.running(host).engines.iter().map(|driven| &driven.engine)
+    }
+
+    fn first(&self, host: usize) -> &Driven {
+        self.running(host).engines.first().expect("a daemon has an engine")
+    }
+
+    /// A counter of a host, the sum of its engines'.
     pub fn counter(&self, host: usize, name: &str) -> u64 {
-        let totals = self.engine(host).totals();
-        totals.counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value)
+        let of = |engine: &Engine| {
+            let totals = engine.totals();
+            totals.counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value)
+        };
+        self.engines(host).map(of).sum()
     }
 
     /// What the processes of an application of the plan were answered so far.
@@ -247,6 +259,20 @@ impl World {
         if host.life == life { host.running.as_mut() } else { None }
     }
 
+    fn driven(&mut self, at: At) -> Option<&mut Driven> {
+        self.up(at.host)?.engine(at.engine)
+    }
+
+    fn driven_in(&mut self, at: At, life: u32) -> Option<&mut Driven> {
+        self.up_in(at.host, life)?.engine(at.engine)
+    }
+
+    /// The engines of a host that is up.
+    fn engines_of(&self, host: usize) -> Vec<At> {
+        let count = self.hosts[host].running.as_ref().map_or(0, |running| running.engines.len());
+        (0..count as u32).map(|engine| At { host, engine }).collect()
+    }
+
     fn life(&self, host: usize) -> u32 {
         self.hosts[host].life
     }
@@ -300,24 +326,24 @@ impl World {
                 self.on_packet((from, to), bytes, id, (whole, marked));
             }
             Event::AtSwitch { to, packet } => self.on_switch(to, *packet),
-            Event::Admit { host, life, open, answer } => self.on_admit(host, life, open, *answer),
+            Event::Admit { at, life, open, answer } => self.on_admit(at, life, open, *answer),
             Event::Stream { to, carried } => self.on_stream(to, carried),
             Event::StreamSilence { end, cut } => self.on_stream_silence(end, cut),
-            Event::Engine { host, life } => self.on_engine(host, life),
-            Event::Timer { host, life } => self.on_timer(host, life),
-            Event::Rest { host, life } => self.on_rest(host, life),
+            Event::Engine { at, life } => self.on_engine(at, life),
+            Event::Timer { at, life } => self.on_timer(at, life),
+            Event::Rest { at, life } => self.on_rest(at, life),
             Event::App { host, life, app } => self.on_app(host, life, app),
             Event::ToDaemon { host, life, app, request } => self.on_request(host, life, app, request),
             Event::ToApp { host, life, app, reply } => self.on_reply(host, life, app, *reply),
-            Event::Chunks { host, life, app, chunks } => self.on_chunks(host, life, app, chunks),
-            Event::NoChunks { host, life, app, size } => self.on_no_chunks(host, life, app, size),
+            Event::Chunks { at, life, app, chunks } => self.on_chunks(at, life, app, chunks),
+            Event::NoChunks { at, life, app, size } => self.on_no_chunks(at, life, app, size),
             Event::Hangup { host, life, app } => self.on_hangup(host, life, app),
             Event::Segment { to, segment } => self.on_segment(to, *segment),
             Event::Accept { host, life, peer, connection } => self.on_accept(host, life, peer, connection),
             Event::LinkTimer { host, life, link } => self.on_link_timer(host, life, link),
             Event::Plane { host, life, input } => self.on_plane(host, life, input),
             Event::PlaneTimer { host, life } => self.on_plane_timer(host, life),
-            Event::Lane { host, life, command } => self.on_lane_command(host, life, command),
+            Event::Lane { at, life, command } => self.on_lane_command(at, life, command),
             Event::OfPair { host, life, app, reply } => self.on_reply_of_pair(host, life, app, *reply),
             Event::ToPairs { host, life, app, request } => self.on_request_of_pair(host, life, app, *request),
             Event::Fault(index) => {

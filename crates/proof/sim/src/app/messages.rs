@@ -64,7 +64,8 @@ pub(crate) enum Reply {
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     pub(crate) requests: Vec<Request>,
-    pub(crate) wake_engine: bool,
+    /// Engines that are to be woken.
+    pub(crate) wakes: Vec<u32>,
     pub(crate) died: bool,
     /// When it runs again by itself.
     pub(crate) again: Option<Time>,

@@ -7,29 +7,30 @@ use control::Reason;
 use verbs::Time;
 
 use super::Checks;
+use crate::host::At;
 use crate::plan::DaemonPlan;
 
 /// What the control planes owe.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
-    /// Since when an engine waits for a lane, by host and peer.
-    waits: BTreeMap<(usize, usize), Time>,
+    /// Since when an engine waits for a lane, by engine and peer.
+    waits: BTreeMap<(At, usize), Time>,
 }
 
 impl Links {
     /// An engine wants a lane, or waits for the one that was reset.
-    pub(crate) fn on_waits(&mut self, now: Time, host: usize, peer: usize) {
-        self.waits.entry((host, peer)).or_insert(now);
+    pub(crate) fn on_waits(&mut self, now: Time, at: At, peer: usize) {
+        self.waits.entry((at, peer)).or_insert(now);
     }
 
     /// It has one, or was told that there is none.
-    pub(crate) fn on_settled(&mut self, host: usize, peer: usize) {
-        self.waits.remove(&(host, peer));
+    pub(crate) fn on_settled(&mut self, at: At, peer: usize) {
+        self.waits.remove(&(at, peer));
     }
 
     /// Its host died.
     pub(crate) fn on_dead(&mut self, host: usize) {
-        self.waits.retain(|(h, _), _| *h != host);
+        self.waits.retain(|(at, _), _| at.host != host);
     }
 }
 
@@ -64,9 +65,9 @@ impl Checks {
 
     /// Nothing breaks since long, and nobody wants anything.
     pub(crate) fn on_links_at_rest(&mut self, now: Time, links: &[LinkAtRest]) {
-        for ((host, peer), since) in std::mem::take(&mut self.links.waits) {
+        for ((at, peer), since) in std::mem::take(&mut self.links.waits) {
             let waited = now.saturating_since(since);
-            self.fail(now, "liveness", format!("engine {host} waits for a lane to {peer} since {waited:?}"));
+            self.fail(now, "liveness", format!("engine {at:?} waits for a lane to {peer} since {waited:?}"));
         }
         for link in links {
             let (host, peer) = link.hosts;

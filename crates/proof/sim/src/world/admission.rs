@@ -7,16 +7,17 @@ use plane::{Admitted, ClientId, Connect, ConnectRequest, Connecting, ConnectionO
 use super::{Event, World};
 use crate::app::{Reply, Request};
 use crate::check::AppUid;
+use crate::host::At;
 use crate::links::Input;
 
 impl World {
     /// A request for a port or a connection. Requests come to control plane and engine in one step: nothing comes
     /// between the two in the daemon either.
-    pub(super) fn on_admission_request(&mut self, host: usize, (uid, app): (AppUid, AppId), request: Request) {
+    pub(super) fn on_admission_request(&mut self, host: usize, uid: AppUid, request: Request) {
         let now = self.now;
         let Some(running) = self.up(host) else { return };
         let client = ClientId(uid.into());
-        let (engine, tap, admission) = (&mut running.engine, &mut running.tap, &mut running.control.admission);
+        let admission = &mut running.control.admission;
         match request {
             Request::Listen { port, backlog, ring_bytes } => {
                 let listen = Listen { port, backlog, ring_bytes, kind: Kind::Stream };
@@ -28,22 +29,30 @@ impl World {
             }
             Request::Unlisten { port } => {
                 if admission.unlisten(client, port) {
-                    engine.unlisten(now, tap, app, port);
+                    let known = running.engines.iter_mut().filter_map(|d| Some((d.id_of(uid)?, d)));
+                    known.for_each(|(app, d)| d.engine.unlisten(now, &mut d.tap, app, port));
                 }
                 self.checks.causes.on_unlistened(now, host, port);
             }
             Request::Accepted { port, connection } => {
-                if admission.accepted(client, port, connection).is_some() {
-                    engine.accepted(app, port, connection);
+                let engine = admission.accepted(client, port, connection);
+                if let Some(d) = engine.and_then(|engine| running.engine(engine))
+                    && let Some(app) = d.id_of(uid)
+                {
+                    d.engine.accepted(app, port, connection);
                 }
             }
             Request::Connect { request, to, ring_bytes } => {
                 let connect = Connect { to, ring_bytes, kind: Kind::Stream };
                 match admission.connect(client, connect, |peer| running.control.peers.lanes_to(peer)) {
-                    Ok(Connecting::ThroughLane { to, local, ring_bytes, connection, .. }) => {
+                    Ok(Connecting::ThroughLane { engine, to, local, ring_bytes, connection }) => {
                         running.control.numbers.insert(connection);
                         let dial = Dial { connection, to, local, ring_bytes, kind: Kind::Stream };
-                        engine.connect(now, tap, app, request, dial);
+                        if let Some(d) = running.engine(engine)
+                            && let Some(app) = d.id_of(uid)
+                        {
+                            d.engine.connect(now, &mut d.tap, app, request, dial);
+                        }
                     }
                     Ok(Connecting::Here { to, port, ring_bytes, connection }) => {
                         self.on_local_connect(host, client, to, (request, port, ring_bytes, connection));
@@ -55,7 +64,12 @@ impl World {
                 Ok(socket) => {
                     running.control.numbers.insert(socket);
                     let bind = DatagramBind { socket, port, ring_bytes };
-                    engine.bind_datagram(app, request, bind);
+                    // The first engine has the datagrams.
+                    if let Some(d) = running.engine(0)
+                        && let Some(app) = d.id_of(uid)
+                    {
+                        d.engine.bind_datagram(app, request, bind);
+                    }
                 }
                 Err(reason) => self.refuse_connect(host, uid, request, reason),
             },
@@ -72,36 +86,38 @@ impl World {
     /// The control plane hears of the engine that another host asks for a connection. The engine gets the answer before
     /// anything that the control plane decides later.
     pub(super) fn on_connect_request(&mut self, host: usize, open: OpenId, asked: &ConnectRequest) {
-        let &ConnectRequest { from, to_port: port, .. } = asked;
+        let &ConnectRequest { engine, from, to_port: port, .. } = asked;
         let Some(running) = self.up(host) else { return };
         let control = &mut running.control;
         let answer = control.admission.handle_connect_request(asked).map(|admitted| {
             let Admitted { client, connection, ring_bytes, kind } = admitted;
-            let app = control.names.iter().find(|(_, c)| **c == client).map(|(app, _)| *app);
+            let app =
+                control.names.iter().find(|((at, _), c)| *at == engine && **c == client).map(|((_, app), _)| *app);
             control.numbers.insert(connection);
             let app = app.expect("a program that listens is the engine's");
             Admission { app, connection, ring_bytes, kind, from, port }
         });
         let life = self.life(host);
-        self.on_admit(host, life, open, answer);
+        self.on_admit(At { host, engine }, life, open, answer);
     }
 
-    pub(super) fn on_admit(&mut self, host: usize, life: u32, open: OpenId, answer: Result<Admission, Reason>) {
-        if let Some(until) = self.paused(host) {
-            return self.queue.push(until, Event::Admit { host, life, open, answer: Box::new(answer) });
+    pub(super) fn on_admit(&mut self, at: At, life: u32, open: OpenId, answer: Result<Admission, Reason>) {
+        if let Some(until) = self.paused(at.host) {
+            return self.queue.push(until, Event::Admit { at, life, open, answer: Box::new(answer) });
         }
         let now = self.now;
-        let Some(running) = self.up_in(host, life) else { return };
-        running.engine.admit(now, &mut running.tap, open, answer);
-        self.after_command(host);
+        let Some(driven) = self.driven_in(at, life) else { return };
+        driven.engine.admit(now, &mut driven.tap, open, answer);
+        self.after_command(at);
     }
 
     // ---- what the engine says is over
 
     /// Something of a program is over, which the control plane hears in order.
-    pub(super) fn on_over(&mut self, host: usize, app: AppId, over: impl FnOnce(ClientId) -> Input) {
-        let Some(client) = self.up(host).and_then(|r| r.control.names.get(&app).copied()) else { return };
-        self.tell_plane(host, over(client));
+    pub(super) fn on_over(&mut self, at: At, app: AppId, over: impl FnOnce(ClientId) -> Input) {
+        let name = (at.engine, app);
+        let Some(client) = self.up(at.host).and_then(|r| r.control.names.get(&name).copied()) else { return };
+        self.tell_plane(at.host, over(client));
     }
 
     pub(super) fn on_connection_over(&mut self, host: usize, client: ClientId, over: ConnectionOver) {

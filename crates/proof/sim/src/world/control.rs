@@ -9,6 +9,7 @@ use verbs::Time;
 
 use super::{Event, World};
 use crate::address::address;
+use crate::host::At;
 use crate::links::{ControlPlane, DIAL_ATTEMPTS_MAX, HANDSHAKE, Input, Link, Stage};
 use crate::plan::DaemonPlan;
 use crate::tcp::Segment;
@@ -61,12 +62,12 @@ impl World {
             Input::ConnectRequest { open, asked } => self.on_connect_request(host, open, &asked),
             Input::ConnectionOver { client, over } => self.on_connection_over(host, client, over),
             Input::SocketOver { client, socket } => self.on_socket_over(host, client, socket),
-            Input::ProgramGone { client } => plane.admission.on_program_gone(client, 0),
-            Input::Wanted { peer } => plane.peers.handle_wanted(now, peer, 0),
-            Input::LaneFailed { peer, reason } => plane.peers.on_lane_failed(now, peer, 0, reason),
-            Input::LaneReset { peer, detail } => plane.peers.on_lane_reset(now, peer, 0, &detail),
-            Input::LaneRests { peer } => plane.peers.on_lane_rests(now, peer, 0),
-            Input::Answer { peer, answer } => plane.peers.on_answer(now, peer, 0, answer),
+            Input::ProgramGone { client, engine } => plane.admission.on_program_gone(client, engine),
+            Input::Wanted { peer, lane } => plane.peers.handle_wanted(now, peer, lane),
+            Input::LaneFailed { peer, lane, reason } => plane.peers.on_lane_failed(now, peer, lane, reason),
+            Input::LaneReset { peer, lane, detail } => plane.peers.on_lane_reset(now, peer, lane, &detail),
+            Input::LaneRests { peer, lane } => plane.peers.on_lane_rests(now, peer, lane),
+            Input::Answer { peer, lane, answer } => plane.peers.on_answer(now, peer, lane, answer),
         }
         self.settle_plane(host);
     }
@@ -96,7 +97,7 @@ impl World {
                         format!("host {host} got {message:?} of {peer}, whose engine tells of no such streams");
                     self.checks.fail(self.now, "unexplained", detail);
                 }
-                PeerAction::Engine { command, .. } => self.tell_engine(host, command),
+                PeerAction::Engine { engine, command } => self.tell_engine(At { host, engine }, command),
             }
         }
         self.arm_plane(host);

@@ -7,13 +7,14 @@ use engine::{AppId, Attach, RingSize};
 use plane::{ClientId, ConnectRequest, ConnectionOver};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use shm::Session;
+use shm::{Session, SessionShape};
 use verbs::{Region, Time};
 
 use super::{Chunks, Event, World};
 use crate::app::{App, Reply, Request};
 use crate::check::AppUid;
 use crate::content::mix;
+use crate::host::At;
 use crate::links::Input;
 
 impl World {
@@ -38,25 +39,31 @@ impl World {
         let timeout = self.hosts[host].plan.connect_timeout;
         let life = self.life(host);
         let Some(running) = self.up(host) else { return };
-        let session = Region::anonymous(Session::bytes(plan.slots) as usize)
+        let shape = SessionShape::for_engines(running.engines.len() as u32, plan.slots);
+        let session = Region::anonymous(Session::bytes(shape) as usize)
             .map_err(|e| e.to_string())
-            .and_then(|region| Session::format(region, plan.slots, life.into()).map_err(|e| e.to_string()));
+            .and_then(|region| Session::format(region, shape, life.into()).map_err(|e| e.to_string()));
         let session = match session {
             Ok(session) => session,
             Err(why) => return self.checks.fail(now, "set-up", format!("no session: {why}")),
         };
-        let attach = Attach { pid: 1000 + uid, uid: 1, name: format!("app{uid}"), session: session.clone() };
+        let attach = || Attach { pid: 1000 + uid, uid: 1, name: format!("app{uid}"), session: session.clone() };
         let client = ClientId(uid.into());
-        let admitted = running.control.admission.attach(client, attach.uid);
-        let id = match admitted.and_then(|()| running.engine.attach(attach)) {
-            Ok(id) => id,
-            Err(why) => return self.checks.fail(now, "set-up", format!("application {uid} was not taken in: {why}")),
-        };
-        let engine_sleep = running.page.engine_sleep(0);
-        running.uids.insert(id, uid);
-        running.control.names.insert(id, client);
+        let mut admitted = running.control.admission.attach(client, 1);
+        for (number, driven) in (0..).zip(&mut running.engines) {
+            admitted = admitted.and_then(|()| {
+                let id = driven.engine.attach(attach())?;
+                driven.uids.insert(id, uid);
+                running.control.names.insert((number, id), client);
+                Ok(())
+            });
+        }
+        if let Err(why) = admitted {
+            return self.checks.fail(now, "set-up", format!("application {uid} was not taken in: {why}"));
+        }
+        let engine_sleeps = (0..running.engines.len() as u32).map(|n| running.page.engine_sleep(n)).collect();
         running.control.clients.insert(uid);
-        running.apps.insert(uid, App::new((uid, id, index), &plan, session, engine_sleep, timeout, rng));
+        running.apps.insert(uid, App::new((uid, index), &plan, session, engine_sleeps, timeout, rng));
         self.trace.note(now, "application {} on {} starts, plan {}", &[uid.into(), host as u64, index as u64]);
         self.wake_app(host, uid);
     }
@@ -70,38 +77,45 @@ impl World {
         }
         let Some(running) = self.up_in(host, life) else { return };
         // A process that died after it sent this is still known.
-        let Some(id) = running.uids.iter().find(|(_, u)| **u == uid).map(|(id, _)| *id) else { return };
-        let (engine, tap) = (&mut running.engine, &mut running.tap);
+        let mut known = running.engines.iter_mut().filter_map(|driven| Some((driven.id_of(uid)?, driven))).peekable();
+        if known.peek().is_none() {
+            return;
+        }
         match request {
             Request::Cancel { request } => {
                 if !running.control.pairs.handle_cancel(ClientId(uid.into()), request) {
-                    engine.cancel_connect(now, tap, id, request);
+                    known.for_each(|(id, d)| d.engine.cancel_connect(now, &mut d.tap, id, request));
                 }
                 self.settle_pairs(host);
             }
-            Request::Path { request, to } => engine.datagram_path(now, tap, id, request, to),
+            Request::Path { request, to } => {
+                // The first engine has the datagrams.
+                if let Some((id, d)) = known.next() {
+                    d.engine.datagram_path(now, &mut d.tap, id, request, to);
+                }
+            }
             Request::Bye => return self.kill(host, uid),
-            for_plane => self.on_admission_request(host, (uid, id), for_plane),
+            for_plane => self.on_admission_request(host, uid, for_plane),
         }
-        self.after_command(host);
+        self.after_commands(host);
     }
 
-    pub(super) fn on_hangup(&mut self, host: usize, life: u32, id: AppId) {
+    pub(super) fn on_hangup(&mut self, host: usize, life: u32, uid: AppUid) {
         let now = self.now;
         if let Some(until) = self.paused(host) {
-            return self.queue.push(until, Event::Hangup { host, life, app: id });
+            return self.queue.push(until, Event::Hangup { host, life, app: uid });
         }
         let Some(running) = self.up_in(host, life) else { return };
-        running.engine.detach(now, &mut running.tap, id, Reason::PeerAppDied);
-        let plan = running.uids.get(&id).copied();
-        if let Some(uid) = plan {
+        let known = running.engines.iter_mut().filter_map(|driven| Some((driven.id_of(uid)?, driven)));
+        let detached = known.map(|(id, d)| d.engine.detach(now, &mut d.tap, id, Reason::PeerAppDied)).count();
+        if detached > 0 {
             running.control.clients.remove(&uid);
             running.control.admission.handle_left(ClientId(uid.into()));
             running.control.pairs.handle_gone(ClientId(uid.into()));
             self.settle_pairs(host);
             self.checks.causes.on_owner_gone(now, uid);
         }
-        self.after_command(host);
+        self.after_commands(host);
     }
 
     pub(super) fn reply_to(&mut self, host: usize, uid: AppUid, reply: Reply) {
@@ -127,12 +141,13 @@ impl World {
 
     // ---- chunks
 
-    fn make_chunks(&mut self, host: usize, id: AppId, size: RingSize, rings: u32) {
+    fn make_chunks(&mut self, place: At, id: AppId, size: RingSize, rings: u32) {
+        let host = place.host;
         let (now, life) = (self.now, self.life(host));
         let max = self.plan.daemon_delay_max;
         let at = now + self.some(max) + Duration::from_nanos(1);
         if self.rng.random_range(0..1000) < self.plan.chunk_refusals && !self.quiet {
-            return self.queue.push(at, Event::NoChunks { host, life, app: id, size });
+            return self.queue.push(at, Event::NoChunks { at: place, life, app: id, size });
         }
         let bytes = size.grown as usize * rings as usize;
         let (Ok(tx), Ok(rx)) = (Region::anonymous(bytes), Region::anonymous(bytes)) else {
@@ -141,52 +156,53 @@ impl World {
         let Some(running) = self.up(host) else { return };
         let first = running.next_chunk;
         running.next_chunk += 2;
-        let Some(uid) = running.uids.get(&id).copied() else { return };
+        let Some(uid) = running.engine(place.engine).and_then(|d| d.uids.get(&id).copied()) else { return };
         // The application knows a chunk before it is told of a ring in it.
         self.reply_to(host, uid, Reply::Chunk { number: first, kind: ChunkKind::Tx, region: tx.clone() });
         self.reply_to(host, uid, Reply::Chunk { number: first + 1, kind: ChunkKind::Rx, region: rx.clone() });
         let chunks = Box::new(Chunks { size, tx: (first, tx), rx: (first + 1, rx) });
-        self.queue.push(at, Event::Chunks { host, life, app: id, chunks });
+        self.queue.push(at, Event::Chunks { at: place, life, app: id, chunks });
     }
 
-    pub(super) fn on_chunks(&mut self, host: usize, life: u32, id: AppId, chunks: Box<Chunks>) {
-        if let Some(until) = self.paused(host) {
-            return self.queue.push(until, Event::Chunks { host, life, app: id, chunks });
+    pub(super) fn on_chunks(&mut self, at: At, life: u32, id: AppId, chunks: Box<Chunks>) {
+        if let Some(until) = self.paused(at.host) {
+            return self.queue.push(until, Event::Chunks { at, life, app: id, chunks });
         }
         let Chunks { size, tx, rx } = *chunks;
-        let Some(running) = self.up_in(host, life) else { return };
-        let (engine, tap) = (&mut running.engine, &mut running.tap);
+        let Some(running) = self.up_in(at.host, life) else { return };
+        let Some(driven) = running.engines.get_mut(at.engine as usize) else { return };
+        let (engine, tap) = (&mut driven.engine, &mut driven.tap);
         let added = engine
             .add_chunk(tap, id, rx.0, ChunkKind::Rx, size, rx.1)
             .and_then(|()| engine.add_chunk(tap, id, tx.0, ChunkKind::Tx, size, tx.1));
         if added.is_err() {
             // Only of an application that left meanwhile.
             engine.chunks_refused(id, size, Reason::LocalLimit);
-            if let Some(uid) = running.uids.get(&id).filter(|uid| running.apps.contains_key(uid)) {
+            if let Some(uid) = driven.uids.get(&id).filter(|uid| running.apps.contains_key(uid)) {
                 let detail = format!("chunks of application {uid} were refused: {added:?}");
                 self.checks.fail(self.now, "bounds", detail);
             }
         }
-        self.after_command(host);
+        self.after_command(at);
     }
 
-    pub(super) fn on_no_chunks(&mut self, host: usize, life: u32, id: AppId, size: RingSize) {
-        if let Some(until) = self.paused(host) {
-            return self.queue.push(until, Event::NoChunks { host, life, app: id, size });
+    pub(super) fn on_no_chunks(&mut self, at: At, life: u32, id: AppId, size: RingSize) {
+        if let Some(until) = self.paused(at.host) {
+            return self.queue.push(until, Event::NoChunks { at, life, app: id, size });
         }
-        let Some(running) = self.up_in(host, life) else { return };
-        running.engine.chunks_refused(id, size, Reason::LocalLimit);
-        self.after_command(host);
+        let Some(driven) = self.driven_in(at, life) else { return };
+        driven.engine.chunks_refused(id, size, Reason::LocalLimit);
+        self.after_command(at);
     }
 
     // ---- what the engine says
 
-    pub(super) fn on_engine_event(&mut self, host: usize, event: engine::Event) {
-        let now = self.now;
-        let uid = |world: &mut Self, id: AppId| world.up(host).and_then(|r| r.uids.get(&id).copied());
+    pub(super) fn on_engine_event(&mut self, at: At, event: engine::Event) {
+        let (now, host, engine) = (self.now, at.host, at.engine);
+        let uid = |world: &mut Self, id: AppId| world.driven(at).and_then(|d| d.uids.get(&id).copied());
         match event {
-            engine::Event::PeerWanted { peer } => self.on_lane_wanted(host, peer),
-            engine::Event::ChunksWanted { app, size, rings } => self.make_chunks(host, app, size, rings),
+            engine::Event::PeerWanted { peer } => self.on_lane_wanted(at, peer),
+            engine::Event::ChunksWanted { app, size, rings } => self.make_chunks(at, app, size, rings),
             engine::Event::Connected { app, request, result } => {
                 let Some(uid) = uid(self, app) else { return };
                 let result = match result {
@@ -217,30 +233,27 @@ impl World {
             engine::Event::ConnectRequest { open, from, to_port, kind, ring_bytes } => {
                 self.tell_plane(
                     host,
-                    Input::ConnectRequest {
-                        open,
-                        asked: ConnectRequest { engine: 0, from, to_port, kind, ring_bytes },
-                    },
+                    Input::ConnectRequest { open, asked: ConnectRequest { engine, from, to_port, kind, ring_bytes } },
                 );
             }
             engine::Event::ConnectionOver { app, connection, peer, port } => {
-                let over = ConnectionOver { engine: 0, connection, peer, port };
-                self.on_over(host, app, |client| Input::ConnectionOver { client, over });
+                let over = ConnectionOver { engine, connection, peer, port };
+                self.on_over(at, app, |client| Input::ConnectionOver { client, over });
             }
             engine::Event::StreamIsBulk(stream) => {
                 let detail = format!("host {host} tells of {stream:?}, though it is not to tell of such streams");
                 self.checks.fail(now, "unexplained", detail);
             }
             engine::Event::SocketOver { app, socket } => {
-                self.on_over(host, app, |client| Input::SocketOver { client, socket });
+                self.on_over(at, app, |client| Input::SocketOver { client, socket });
             }
             engine::Event::AppFault { app, detail } => {
                 let detail = format!("host {host} threw {app:?} out, which kept to the rules: {detail}");
                 self.checks.fail(now, "unexplained", detail);
             }
-            engine::Event::LaneFailed { peer, reason, detail } => self.on_lane_failed(host, peer, reason, &detail),
-            engine::Event::LaneReset { peer, detail } => self.on_lane_reset(host, peer, detail),
-            engine::Event::LaneRests { peer } => self.on_lane_rests(host, peer),
+            engine::Event::LaneFailed { peer, reason, detail } => self.on_lane_failed(at, peer, reason, &detail),
+            engine::Event::LaneReset { peer, detail } => self.on_lane_reset(at, peer, detail),
+            engine::Event::LaneRests { peer } => self.on_lane_rests(at, peer),
             event @ (engine::Event::RegionClosed { .. }
             | engine::Event::RegionStopped { .. }
             | engine::Event::RegionNotified { .. }) => {
@@ -251,9 +264,9 @@ impl World {
                 self.checks.fail(now, "unexplained", detail);
             }
             engine::Event::AppGone { app } => {
-                self.on_over(host, app, |client| Input::ProgramGone { client });
+                self.on_over(at, app, |client| Input::ProgramGone { client, engine });
                 let Some(running) = self.up(host) else { return };
-                if let Some(uid) = running.uids.remove(&app)
+                if let Some(uid) = running.engine(engine).and_then(|d| d.uids.remove(&app))
                     && running.apps.contains_key(&uid)
                 {
                     self.checks.fail(now, "release", format!("application {uid} is gone for the engine, but lives"));

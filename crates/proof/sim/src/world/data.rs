@@ -7,7 +7,7 @@ use crate::address::address;
 use crate::app::{App, Request};
 use crate::check::AppUid;
 use crate::conn::earlier;
-use crate::host::ROUND;
+use crate::host::{At, ROUND};
 
 /// Packets of one direction that are kept back; further ones are lost.
 const HELD_MAX: usize = 10_000;
@@ -20,87 +20,90 @@ const SENDS_AT_A_TIME: usize = 64;
 impl World {
     // ---- packets
 
-    pub(super) fn on_packet(
-        &mut self,
-        (from, to): (usize, usize),
-        bytes: Box<[u8]>,
-        id: u16,
-        (whole, marked): (bool, bool),
-    ) {
-        let now = self.now;
-        let Some(running) = self.hosts[to].running.as_mut() else {
-            return self.checks.causes.on_harm(now, from, to);
+    pub(super) fn on_packet(&mut self, (from, to): (At, At), bytes: Box<[u8]>, id: u16, (whole, marked): (bool, bool)) {
+        let (now, hosts) = (self.now, (from.host, to.host));
+        let Some(running) = self.hosts[to.host].running.as_mut().filter(|r| r.engines.len() > to.engine as usize)
+        else {
+            return self.checks.causes.on_harm(now, from.host, to.host);
         };
         if running.stalled_until > now {
             let until = running.stalled_until;
             return self.queue.push(until, Event::Packet { from, to, bytes, id, whole, marked });
         }
         if whole {
-            self.checks.on_packet_whole((from, to), &bytes);
+            self.checks.on_packet_whole(hosts, &bytes);
         }
-        let source = std::net::SocketAddr::new(address(from), crate::host::UDP_PORT);
-        if marked {
-            running.tap.nic.handle_marked(now, source, &bytes, bytes.len());
-        } else {
-            running.tap.nic.handle_datagram(now, source, &bytes, id);
+        let port = crate::host::UDP_PORT + from.engine as u16;
+        let source = std::net::SocketAddr::new(address(from.host), port);
+        if let Some(driven) = running.engine(to.engine) {
+            if marked {
+                driven.tap.nic.handle_marked(now, source, &bytes, bytes.len());
+            } else {
+                driven.tap.nic.handle_datagram(now, source, &bytes, id);
+            }
         }
-        self.trace.note(now, "packet {} to {} arrives, {} bytes", &[from as u64, to as u64, bytes.len() as u64]);
+        self.trace.note(now, "packet {} to {} arrives, {} bytes", &[from.code(), to.code(), bytes.len() as u64]);
         self.settle(to);
     }
 
     /// Sends what the NIC has, wakes who has to be woken, sets the timers. After everything that touches NIC or engine.
-    pub(super) fn settle(&mut self, host: usize) {
-        self.run_streams(host);
-        self.transmit(host);
+    pub(super) fn settle(&mut self, at: At) {
+        if at.engine == 0 {
+            self.run_streams(at.host);
+        }
+        self.transmit(at);
         let now = self.now;
-        let Some(running) = self.up(host) else { return };
-        let wakes = running.asleep && running.tap.nic.take_notify();
-        let mut next = running.tap.deadline();
-        if running.asleep
-            && let Some(at) = running.engine.deadline()
+        let Some(running) = self.up(at.host) else { return };
+        let paused = running.engine_paused_until.max(running.stalled_until);
+        let Some(driven) = running.engine(at.engine) else { return };
+        let wakes = driven.asleep && driven.tap.nic.take_notify();
+        let mut next = driven.tap.deadline();
+        if driven.asleep
+            && let Some(at) = driven.engine.deadline()
         {
             // An engine that does not run now has its turn when it does.
-            next = earlier(next, at.max(running.engine_paused_until).max(running.stalled_until));
+            next = earlier(next, at.max(paused));
         }
-        if let Some(at) = next.map(|at| at.max(now)).filter(|at| running.timer_at.is_none_or(|t| *at < t)) {
-            running.timer_at = Some(at);
-            let life = self.life(host);
-            self.queue.push(at, Event::Timer { host, life });
+        if let Some(due) = next.map(|due| due.max(now)).filter(|due| driven.timer_at.is_none_or(|t| *due < t)) {
+            driven.timer_at = Some(due);
+            let life = self.life(at.host);
+            self.queue.push(due, Event::Timer { at, life });
         }
         if wakes {
-            self.wake_engine(host);
+            self.wake_engine(at);
         }
     }
 
-    fn transmit(&mut self, host: usize) {
+    fn transmit(&mut self, at: At) {
         let mut buf = std::mem::take(&mut self.buf);
         let now = self.now;
         for _ in 0..SENDS_AT_A_TIME {
-            let Some(running) = self.up(host) else { break };
-            let Some(sent) = running.tap.nic.poll_transmit(now, &mut buf) else { break };
+            let Some(driven) = self.driven(at) else { break };
+            let Some(sent) = driven.tap.nic.poll_transmit(now, &mut buf) else { break };
             let stride = sent.segment_bytes.map_or(buf.len(), usize::from).max(1);
-            let to = self.host_at(sent.destination.ip());
+            let engine = u32::from(sent.destination.port().saturating_sub(crate::host::UDP_PORT));
+            let to = self.host_at(sent.destination.ip()).map(|host| At { host, engine });
             for (index, segment) in buf.chunks(stride).enumerate() {
                 match to {
-                    Some(to) => self.send_packet(host, to, segment, index as u16),
-                    None => self.checks.fail(now, "set-up", format!("host {host} sends to {}", sent.destination)),
+                    Some(to) => self.send_packet(at, to, segment, index as u16),
+                    None => self.checks.fail(now, "set-up", format!("host {} sends to {}", at.host, sent.destination)),
                 }
             }
         }
         self.buf = buf;
-        let Some(running) = self.up(host) else { return };
-        if running.tap.nic.has_transmit() {
-            running.timer_at = Some(now);
-            let life = self.life(host);
-            self.queue.push(now, Event::Timer { host, life });
+        let Some(driven) = self.driven(at) else { return };
+        if driven.tap.nic.has_transmit() {
+            driven.timer_at = Some(now);
+            let life = self.life(at.host);
+            self.queue.push(now, Event::Timer { at, life });
         }
     }
 
-    fn send_packet(&mut self, from: usize, to: usize, segment: &[u8], id: u16) {
-        self.checks.on_packet_sent(self.now, (from, to), segment);
-        let copies = self.network.send(self.now, from, to, segment.len());
+    fn send_packet(&mut self, from: At, to: At, segment: &[u8], id: u16) {
+        self.checks.on_packet_sent(self.now, (from.host, to.host), segment);
+        let copies = self.network.send(self.now, from.host, to.host, segment.len());
         if copies[0].is_none() || copies.iter().flatten().any(|d| d.corrupt.is_some()) {
-            self.checks.causes.on_harm(self.now, from, to);
+            self.checks.causes.on_harm(self.now, from.host, to.host);
         }
         let arrival = copies[0].map_or(0, |d| d.at.as_nanos());
         // The first byte of the BTH is the opcode, its last three the PSN (IBTA 9.2).
@@ -109,7 +112,7 @@ impl World {
         self.trace.note(
             self.now,
             "packet {} to {}: opcode {} psn {}, {} bytes, arrives at {} (0: never)",
-            &[from as u64, to as u64, opcode.into(), psn, segment.len() as u64, arrival],
+            &[from.code(), to.code(), opcode.into(), psn, segment.len() as u64, arrival],
         );
         for delivery in copies.into_iter().flatten() {
             let mut bytes: Box<[u8]> = segment.into();
@@ -121,9 +124,9 @@ impl World {
             let whole = delivery.corrupt.is_none_or(|bit| bit as usize / 8 == UNPROTECTED);
             let mut packet = Event::Packet { from, to, bytes, id, whole, marked: false };
             if self.network.has_switch() {
-                packet = Event::AtSwitch { to, packet: Box::new(packet) };
+                packet = Event::AtSwitch { to: to.host, packet: Box::new(packet) };
             }
-            match self.held.get_mut(&(from, to)) {
+            match self.held.get_mut(&(from.host, to.host)) {
                 Some(held) if held.len() < HELD_MAX => held.push(packet),
                 Some(_) => {}
                 None => self.queue.push(delivery.at, packet),
@@ -140,8 +143,8 @@ impl World {
                 self.queue.push(at, packet);
             }
             None => {
-                self.trace.note(self.now, "packet {} to {} finds no room at the switch", &[from as u64, to as u64]);
-                self.checks.causes.on_harm(self.now, from, to);
+                self.trace.note(self.now, "packet {} to {} finds no room at the switch", &[from.code(), to as u64]);
+                self.checks.causes.on_harm(self.now, from.host, to);
             }
         }
     }
@@ -149,126 +152,136 @@ impl World {
     // ---- engines
 
     /// The engine runs soon.
-    pub(super) fn wake_engine(&mut self, host: usize) {
-        let delay = self.hosts[host].plan.wake_delay_max;
+    pub(super) fn wake_engine(&mut self, at: At) {
+        let delay = self.hosts[at.host].plan.wake_delay_max;
         let delay = self.some(delay);
-        self.engine_at(host, self.now + delay);
+        self.engine_at(at, self.now + delay);
     }
 
-    fn engine_at(&mut self, host: usize, at: Time) {
-        let life = self.life(host);
-        let Some(running) = self.up(host) else { return };
-        let at = at.max(running.engine_paused_until).max(running.stalled_until);
-        if running.engine_at.is_none_or(|t| at < t) {
-            running.engine_at = Some(at);
-            self.queue.push(at, Event::Engine { host, life });
+    /// All engines of a host run soon.
+    pub(super) fn wake_engines(&mut self, host: usize) {
+        self.engines_of(host).into_iter().for_each(|at| self.wake_engine(at));
+    }
+
+    fn engine_at(&mut self, at: At, due: Time) {
+        let life = self.life(at.host);
+        let Some(running) = self.up(at.host) else { return };
+        let due = due.max(running.engine_paused_until).max(running.stalled_until);
+        let Some(driven) = running.engine(at.engine) else { return };
+        if driven.engine_at.is_none_or(|t| due < t) {
+            driven.engine_at = Some(due);
+            self.queue.push(due, Event::Engine { at, life });
         }
     }
 
-    pub(super) fn on_engine(&mut self, host: usize, life: u32) {
+    pub(super) fn on_engine(&mut self, at: At, life: u32) {
         let now = self.now;
-        let Some(running) = self.up_in(host, life) else { return };
-        if running.engine_at != Some(now) {
-            return;
-        }
-        running.engine_at = None;
-        if running.resting {
+        let Some(running) = self.up_in(at.host, life) else { return };
+        let paused = running.engine_paused_until.max(running.stalled_until);
+        let Some(driven) = running.engine(at.engine).filter(|driven| driven.engine_at == Some(now)) else { return };
+        driven.engine_at = None;
+        if driven.resting {
             // It runs again after the second step.
             return;
         }
-        let paused = running.engine_paused_until.max(running.stalled_until);
         if paused > now {
-            return self.engine_at(host, paused);
+            return self.engine_at(at, paused);
         }
-        if std::mem::take(&mut running.asleep) {
-            running.engine.end_sleep();
+        if std::mem::take(&mut driven.asleep) {
+            driven.engine.end_sleep();
         }
-        running.tap.now = now;
-        let busy = running.engine.run(now, &mut running.tap);
-        running.rounds += 1;
-        let rounds = running.rounds;
+        driven.tap.now = now;
+        let busy = driven.engine.run(now, &mut driven.tap);
+        driven.rounds += 1;
+        let rounds = driven.rounds;
         let sample = rounds.is_multiple_of(SAMPLE_ROUNDS) && self.samples;
-        self.trace.note(now, "engine {} runs, work {}", &[host as u64, busy.into()]);
-        self.after_engine(host);
-        if let Some(running) = self.hosts[host].running.as_ref() {
-            self.checks.on_round(now, host, &running.tap);
+        self.trace.note(now, "engine {} runs, work {}", &[at.code(), busy.into()]);
+        self.after_engine(at);
+        let host = &self.hosts[at.host];
+        if let Some(driven) = host.running.as_ref().and_then(|r| r.engines.get(at.engine as usize)) {
+            self.checks.on_round(now, at.host, &driven.tap);
             if sample {
-                self.checks.on_sample(now, &self.hosts[host].limits, &running.engine, &running.tap);
+                self.checks.on_sample(now, &host.limits, &driven.engine, &driven.tap);
             }
         }
-        let Some(running) = self.up_in(host, life) else { return };
-        if running.engine.begin_rests(now) {
-            running.resting = true;
-            let gap = self.hosts[host].plan.rest_gap_max;
-            let at = self.now + self.some(gap);
-            self.queue.push(at, Event::Rest { host, life });
-            return self.settle(host);
+        let Some(driven) = self.driven_in(at, life) else { return };
+        if driven.engine.begin_rests(now) {
+            driven.resting = true;
+            let gap = self.hosts[at.host].plan.rest_gap_max;
+            let due = self.now + self.some(gap);
+            self.queue.push(due, Event::Rest { at, life });
+            return self.settle(at);
         }
-        let Some(running) = self.up_in(host, life) else { return };
-        if !busy && running.engine_at.is_none() && running.engine.prepare_sleep(&mut running.tap) {
-            running.asleep = true;
+        let Some(driven) = self.driven_in(at, life) else { return };
+        if !busy && driven.engine_at.is_none() && driven.engine.prepare_sleep(&mut driven.tap) {
+            driven.asleep = true;
         } else {
-            self.engine_at(host, now + ROUND);
+            self.engine_at(at, now + ROUND);
         }
-        self.settle(host);
+        self.settle(at);
     }
 
     /// Pages are given back: in between processes ran, packets came, and the control plane called.
-    pub(super) fn on_rest(&mut self, host: usize, life: u32) {
+    pub(super) fn on_rest(&mut self, at: At, life: u32) {
         let now = self.now;
-        let Some(running) = self.up_in(host, life) else { return };
+        let Some(running) = self.up_in(at.host, life) else { return };
         if running.stalled_until > now {
             let until = running.stalled_until;
-            return self.queue.push(until, Event::Rest { host, life });
+            return self.queue.push(until, Event::Rest { at, life });
         }
-        running.resting = false;
-        running.engine.finish_rests(now, &mut running.tap, true);
-        self.trace.note(now, "engine {} lets connections rest", &[host as u64]);
-        self.after_engine(host);
-        self.engine_at(host, now + ROUND);
+        let Some(driven) = running.engine(at.engine) else { return };
+        driven.resting = false;
+        driven.engine.finish_rests(now, &mut driven.tap, true);
+        self.trace.note(now, "engine {} lets connections rest", &[at.code()]);
+        self.after_engine(at);
+        self.engine_at(at, now + ROUND);
     }
 
     /// Takes out of the engine what it has for daemon and applications.
-    pub(super) fn after_engine(&mut self, host: usize) {
-        while let Some(event) = self.up(host).and_then(|r| r.engine.poll_event()) {
-            self.on_engine_event(host, event);
+    pub(super) fn after_engine(&mut self, at: At) {
+        while let Some(event) = self.driven(at).and_then(|driven| driven.engine.poll_event()) {
+            self.on_engine_event(at, event);
         }
-        let Some(running) = self.up(host) else { return };
+        let Some(driven) = self.driven(at) else { return };
         let mut wakes = Vec::new();
-        running.engine.take_wakes(&mut wakes);
-        let uids: Vec<AppUid> = wakes.iter().filter_map(|id| running.uids.get(id).copied()).collect();
+        driven.engine.take_wakes(&mut wakes);
+        let uids: Vec<AppUid> = wakes.iter().filter_map(|id| driven.uids.get(id).copied()).collect();
         for uid in uids {
-            self.wake_app(host, uid);
+            self.wake_app(at.host, uid);
         }
-        self.settle(host);
+        self.settle(at);
     }
 
     /// The control plane called the engine: it has to look.
-    pub(super) fn after_command(&mut self, host: usize) {
-        self.after_engine(host);
-        self.engine_at(host, self.now + ROUND);
+    pub(super) fn after_command(&mut self, at: At) {
+        self.after_engine(at);
+        self.engine_at(at, self.now + ROUND);
     }
 
-    pub(super) fn on_timer(&mut self, host: usize, life: u32) {
+    /// The control plane may have called any engine of a host.
+    pub(super) fn after_commands(&mut self, host: usize) {
+        self.engines_of(host).into_iter().for_each(|at| self.after_command(at));
+    }
+
+    pub(super) fn on_timer(&mut self, at: At, life: u32) {
         let now = self.now;
-        let Some(running) = self.up_in(host, life) else { return };
-        if running.timer_at != Some(now) {
-            return;
+        let Some(running) = self.up_in(at.host, life) else { return };
+        let stalled = running.stalled_until;
+        let Some(driven) = running.engine(at.engine).filter(|driven| driven.timer_at == Some(now)) else { return };
+        driven.timer_at = None;
+        if stalled > now {
+            driven.timer_at = Some(stalled);
+            return self.queue.push(stalled, Event::Timer { at, life });
         }
-        running.timer_at = None;
-        if running.stalled_until > now {
-            let until = running.stalled_until;
-            running.timer_at = Some(until);
-            return self.queue.push(until, Event::Timer { host, life });
+        let is_due = driven.asleep && driven.engine.deadline().is_some_and(|due| due <= now);
+        if driven.tap.nic.deadline().is_some_and(|due| due <= now) {
+            driven.tap.nic.handle_timeout(now);
+            self.trace.note(now, "timer of NIC {}", &[at.code()]);
         }
-        if running.tap.nic.deadline().is_some_and(|at| at <= now) {
-            running.tap.nic.handle_timeout(now);
-            self.trace.note(now, "timer of NIC {}", &[host as u64]);
+        if is_due {
+            self.engine_at(at, now);
         }
-        if self.running(host).asleep && self.running(host).engine.deadline().is_some_and(|at| at <= now) {
-            self.engine_at(host, now);
-        }
-        self.settle(host);
+        self.settle(at);
     }
 
     // ---- processes
@@ -305,13 +318,13 @@ impl World {
         self.trace.note(
             now,
             "application {} on {} runs, {} requests, wakes {}, died {}",
-            &[uid.into(), host as u64, out.requests.len() as u64, out.wake_engine.into(), out.died.into()],
+            &[uid.into(), host as u64, out.requests.len() as u64, out.wakes.len() as u64, out.died.into()],
         );
         for request in out.requests {
             self.request_of(host, uid, request);
         }
-        if out.wake_engine {
-            self.wake_engine(host);
+        for engine in out.wakes {
+            self.wake_engine(At { host, engine });
         }
         if out.died {
             return self.kill(host, uid);
@@ -346,7 +359,7 @@ impl World {
         let heard_in_order = self.some(delay) <= delay / 2;
         let sent_at = if heard_in_order { app.to_daemon_at } else { now };
         let at = sent_at.max(now + self.some(delay));
-        self.queue.push(at, Event::Hangup { host, life, app: app.id });
+        self.queue.push(at, Event::Hangup { host, life, app: app.uid });
     }
     /// What a process had is nobody's any more.
     pub(super) fn on_process_dead(&mut self, app: &App) {

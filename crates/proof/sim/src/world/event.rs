@@ -7,6 +7,7 @@ use verbs::Region;
 
 use crate::app::{Reply, Request};
 use crate::check::AppUid;
+use crate::host::At;
 use crate::links::Input;
 use crate::streams::{Carried, EndId};
 use crate::tcp::{EndOf, Segment};
@@ -15,8 +16,8 @@ use crate::tcp::{EndOf, Segment};
 #[derive(Debug)]
 pub(super) enum Event {
     Packet {
-        from: usize,
-        to: usize,
+        from: At,
+        to: At,
         bytes: Box<[u8]>,
         id: u16,
         /// As it was sent.
@@ -40,16 +41,16 @@ pub(super) enum Event {
         cut: u64,
     },
     Engine {
-        host: usize,
+        at: At,
         life: u32,
     },
     Timer {
-        host: usize,
+        at: At,
         life: u32,
     },
     /// The second step by which connections of the host come to rest.
     Rest {
-        host: usize,
+        at: At,
         life: u32,
     },
     App {
@@ -70,13 +71,13 @@ pub(super) enum Event {
         reply: Box<Reply>,
     },
     Chunks {
-        host: usize,
+        at: At,
         life: u32,
         app: AppId,
         chunks: Box<Chunks>,
     },
     NoChunks {
-        host: usize,
+        at: At,
         life: u32,
         app: AppId,
         size: RingSize,
@@ -85,7 +86,7 @@ pub(super) enum Event {
     Hangup {
         host: usize,
         life: u32,
-        app: AppId,
+        app: AppUid,
     },
     /// A segment of TCP arrives at an end of its connection.
     Segment {
@@ -116,13 +117,13 @@ pub(super) enum Event {
     },
     /// The engine takes a command of the control plane.
     Lane {
-        host: usize,
+        at: At,
         life: u32,
         command: Box<LaneCommand>,
     },
     /// The engine takes the control plane's answer to a peer that asks for a connection.
     Admit {
-        host: usize,
+        at: At,
         life: u32,
         open: OpenId,
         answer: Box<Result<Admission, Reason>>,

@@ -1,5 +1,6 @@
 //! What breaks, and how it is mended.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use verbs::{Provider, QpModify, Qpn};
@@ -7,6 +8,7 @@ use verbs::{Provider, QpModify, Qpn};
 use super::World;
 use crate::address::address;
 use crate::check::AppUid;
+use crate::host::At;
 use crate::plan::{Break, DaemonPlan, Fault};
 
 /// Time until a restarted host's applications are started again.
@@ -68,26 +70,34 @@ impl World {
     }
 
     fn break_lane(&mut self, host: usize, peer: usize, how: Break) {
+        // One of them, which the moment decides.
+        let first = self.steps as usize;
         let Some(running) = self.up(host) else { return };
-        let name = format!("{}/", address(peer));
-        let lanes = running.engine.lanes();
-        let lane = lanes.iter().find(|l| l.name.starts_with(&name));
-        let Some(qpn) = lane.and_then(|l| l.qpn).filter(|qpn| *qpn != 0).map(Qpn) else { return };
+        let count = running.engines.len();
+        let broken = (0..count).map(|n| (first + n) % count).find_map(|engine| {
+            let lanes = running.engines[engine].engine.lanes();
+            let qpn = lanes.iter().find(|l| l.peer.ip() == address(peer)).and_then(|l| l.qpn);
+            Some((engine, Qpn(qpn.filter(|qpn| *qpn != 0)?)))
+        });
+        let Some((engine, qpn)) = broken else { return };
+        let driven = &mut running.engines[engine];
         match how {
-            Break::Silent => _ = running.tap.modify_qp(qpn, &QpModify::Err),
-            Break::Asked => _ = running.engine.force_lane_error(&mut running.tap, address(peer)),
-            how => running.tap.spoil = Some((qpn, how)),
+            Break::Silent => _ = driven.tap.modify_qp(qpn, &QpModify::Err),
+            Break::Asked => _ = driven.engine.force_lane_error(&mut driven.tap, address(peer)),
+            how => driven.tap.spoil = Some((qpn, how)),
         }
         self.checks.causes.on_break(host, peer);
-        self.wake_engine(host);
+        self.wake_engine(At { host, engine: engine as u32 });
     }
 
     fn break_datagrams(&mut self, host: usize) {
         let Some(running) = self.up(host) else { return };
-        if let Some(qpn) = running.tap.ud {
-            let _ = running.tap.nic.modify_qp(qpn, &QpModify::Err);
+        for driven in &mut running.engines {
+            if let Some(qpn) = driven.tap.ud {
+                let _ = driven.tap.nic.modify_qp(qpn, &QpModify::Err);
+            }
         }
-        self.wake_engine(host);
+        self.wake_engines(host);
     }
 
     fn release(&mut self, from: usize, to: usize) {
@@ -123,7 +133,8 @@ impl World {
             self.answers[app.plan_index].add(&app.answers);
             self.on_process_dead(app);
         }
-        for uid in running.uids.values() {
+        let known: BTreeSet<AppUid> = running.engines.iter().flat_map(|d| d.uids.values().copied()).collect();
+        for uid in &known {
             self.checks.causes.on_owner_gone(now, *uid);
         }
         self.checks.links.on_dead(host);
@@ -163,9 +174,9 @@ impl World {
         for host in 0..self.hosts.len() {
             self.restart(host);
             if let Some(running) = self.up(host) {
-                running.tap.spoil = None;
+                running.engines.iter_mut().for_each(|driven| driven.tap.spoil = None);
             }
-            self.wake_engine(host);
+            self.wake_engines(host);
         }
     }
 
@@ -175,11 +186,11 @@ impl World {
         hosts.flat_map(|(i, h)| h.running.iter().flat_map(move |r| r.apps.keys().map(move |uid| (i, *uid)))).collect()
     }
 
-    /// The rows of both ends of the lane between two hosts.
-    pub(super) fn lane_rows(&self, a: usize, b: usize) -> Option<(control::LaneRow, control::LaneRow)> {
+    /// The rows of both ends of a lane between two hosts.
+    pub(super) fn lane_rows(&self, lane: u32, a: usize, b: usize) -> Option<(control::LaneRow, control::LaneRow)> {
         let row = |host: usize, peer: usize| {
-            let lanes = self.hosts[host].running.as_ref()?.engine.lanes();
-            lanes.into_iter().find(|l| l.name.starts_with(&format!("{}/", address(peer))))
+            let lanes = self.hosts[host].running.as_ref()?.engines.get(lane as usize)?.engine.lanes();
+            lanes.into_iter().find(|l| l.name == format!("{}/{lane}", address(peer)))
         };
         Some((row(a, b)?, row(b, a)?))
     }

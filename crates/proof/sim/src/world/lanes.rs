@@ -6,41 +6,43 @@ use verbs::VerbsError;
 
 use super::{Event, World};
 use crate::address::address;
+use crate::host::At;
 use crate::links::Input;
 
 impl World {
     /// A command to the engine; it takes it soon.
-    pub(super) fn tell_engine(&mut self, host: usize, command: LaneCommand) {
+    pub(super) fn tell_engine(&mut self, at: At, command: LaneCommand) {
         let delay = self.some(self.plan.queue_delay_max);
-        let (at, life) = (self.now + delay, self.life(host));
-        let Some(running) = self.up(host) else { return };
-        running.control.told_at = running.control.told_at.max(at);
-        let at = running.control.told_at;
-        self.queue.push(at, Event::Lane { host, life, command: Box::new(command) });
+        let (due, life) = (self.now + delay, self.life(at.host));
+        let Some(running) = self.up(at.host) else { return };
+        running.control.told_at = running.control.told_at.max(due);
+        let due = running.control.told_at;
+        self.queue.push(due, Event::Lane { at, life, command: Box::new(command) });
     }
 
-    pub(super) fn on_lane_command(&mut self, host: usize, life: u32, command: Box<LaneCommand>) {
+    pub(super) fn on_lane_command(&mut self, at: At, life: u32, command: Box<LaneCommand>) {
+        let host = at.host;
         if self.life(host) != life {
             return;
         }
         if let Some(until) = self.paused(host) {
-            return self.queue.push(until, Event::Lane { host, life, command });
+            return self.queue.push(until, Event::Lane { at, life, command });
         }
         let now = self.now;
-        self.trace.text(now, || format!("engine {host}: {command:?}"));
-        let Some(running) = self.up(host) else { return };
-        let (engine, tap) = (&mut running.engine, &mut running.tap);
+        self.trace.text(now, || format!("engine {at:?}: {command:?}"));
+        let Some(driven) = self.driven(at) else { return };
+        let (engine, tap) = (&mut driven.engine, &mut driven.tap);
         tap.now = now;
         let answer = match *command {
             LaneCommand::Offer { peer, round } => {
-                running.given_up.remove(&peer);
+                driven.given_up.remove(&peer);
                 let result = engine.lane_offer(tap, peer);
-                let result = result.map_err(|error| self.refusal(host, peer, &error));
+                let result = result.map_err(|error| self.refusal(at, peer, &error));
                 Some((peer, LaneAnswer::Offered { round, result }))
             }
             LaneCommand::Accept { peer, round, offer } => {
                 let result = engine.lane_accept(tap, peer, &offer);
-                let result = result.map_err(|error| self.refusal(host, peer, &error));
+                let result = result.map_err(|error| self.refusal(at, peer, &error));
                 Some((peer, LaneAnswer::Accepted { round, result }))
             }
             LaneCommand::TellRoutes { peer, round } => {
@@ -51,7 +53,7 @@ impl World {
             LaneCommand::TakeRoutes { peer, round, routes } => {
                 let result = engine.lane_take_routes(now, tap, peer, &routes).map(|()| engine.lane_goes_on(peer));
                 if let Err(detail) = &result
-                    && !running.given_up.contains(&peer)
+                    && !driven.given_up.contains(&peer)
                 {
                     self.checks.fail(now, "unexplained", format!("host {host} cannot go on with {peer}: {detail}"));
                 }
@@ -62,7 +64,7 @@ impl World {
                 if let Some(other) = self.host_at(peer) {
                     self.checks.causes.on_lane_reset(now, host, other);
                 }
-                self.on_lane_waits(host, peer);
+                self.on_lane_waits(at, peer);
                 None
             }
             LaneCommand::Rest { peer } => {
@@ -75,12 +77,12 @@ impl World {
             LaneCommand::Ready { peer } => {
                 engine.lane_ready(now, tap, peer);
                 self.trace.note(now, "lane {} to {} is up", &[host as u64, u64::from(last_byte(peer))]);
-                self.on_lane_settled(host, peer);
+                self.on_lane_settled(at, peer);
                 None
             }
             LaneCommand::Lost { peer, reason } => {
                 engine.lane_lost(now, tap, peer, reason);
-                self.on_lane_lost(host, peer, reason);
+                self.on_lane_lost(at, peer, reason);
                 None
             }
             LaneCommand::PeerSilent { peer, silent } => {
@@ -89,15 +91,15 @@ impl World {
             }
         };
         if let Some((peer, answer)) = answer {
-            self.after_engine(host);
-            self.tell_plane(host, Input::Answer { peer, answer });
+            self.after_engine(at);
+            self.tell_plane(host, Input::Answer { peer, lane: at.engine, answer });
         }
-        self.after_command(host);
+        self.after_command(at);
     }
 
     /// An engine refuses a lane only if its table of lanes is full, or if it gave the lane up while the command came.
-    fn refusal(&mut self, host: usize, peer: std::net::IpAddr, error: &VerbsError) -> String {
-        let crossed = self.up(host).is_some_and(|running| running.given_up.contains(&peer));
+    fn refusal(&mut self, at: At, peer: std::net::IpAddr, error: &VerbsError) -> String {
+        let (host, crossed) = (at.host, self.driven(at).is_some_and(|driven| driven.given_up.contains(&peer)));
         if !crossed && !matches!(error, VerbsError::Full { what: "table of lanes", .. }) {
             self.checks.fail(self.now, "unexplained", format!("host {host} refuses a lane: {error}"));
         }
@@ -107,23 +109,24 @@ impl World {
     // ---- what the engine says
 
     /// The engine wants a lane.
-    pub(super) fn on_lane_wanted(&mut self, host: usize, peer: std::net::IpAddr) {
+    pub(super) fn on_lane_wanted(&mut self, at: At, peer: std::net::IpAddr) {
+        let host = at.host;
         if self.host_at(peer).is_none() {
             return self.checks.fail(self.now, "set-up", format!("host {host} wants {peer}"));
         }
-        self.on_lane_waits(host, peer);
-        self.tell_plane(host, Input::Wanted { peer });
+        self.on_lane_waits(at, peer);
+        self.tell_plane(host, Input::Wanted { peer, lane: at.engine });
     }
 
     /// The engine gave a lane up by itself.
-    pub(super) fn on_lane_failed(&mut self, host: usize, peer: std::net::IpAddr, reason: Reason, detail: &str) {
-        let now = self.now;
+    pub(super) fn on_lane_failed(&mut self, at: At, peer: std::net::IpAddr, reason: Reason, detail: &str) {
+        let (now, host) = (self.now, at.host);
         self.trace.text(now, || format!("lane {host} to {peer} failed: {detail}"));
-        self.on_given_up(host, peer);
-        self.tell_plane(host, Input::LaneFailed { peer, reason });
+        self.on_given_up(at, peer);
+        self.tell_plane(host, Input::LaneFailed { peer, lane: at.engine, reason });
         let Some(other) = self.host_at(peer) else { return };
         let is_explained = if reason == Reason::Closed {
-            self.explains_room(host, other)
+            self.explains_room(at, other)
         } else {
             detail.contains("after too many resets") && self.checks.causes.explains_lane_failure(now, host, other)
         };
@@ -132,23 +135,23 @@ impl World {
             self.checks.fail(now, "unexplained", detail);
         }
         self.checks.causes.on_lane_lost(now, host, other, reason);
-        self.checks.links.on_settled(host, other);
+        self.checks.links.on_settled(at, other);
     }
 
     /// Whether a lane could make room for another host's: there are fewer than hosts, and another one has its place.
     /// That nothing used it is judged by the checkers of streams and connects: neither takes `closed` for a cause.
-    fn explains_room(&mut self, host: usize, peer: usize) -> bool {
-        let lanes_max = self.plan.hosts[host].lanes_max as usize;
+    fn explains_room(&mut self, at: At, peer: usize) -> bool {
+        let lanes_max = self.plan.hosts[at.host].lanes_max as usize;
         let is_short = lanes_max < self.plan.hosts.len() - 1;
-        let Some(running) = self.up(host) else { return false };
-        let lanes = running.engine.lanes();
+        let Some(driven) = self.driven(at) else { return false };
+        let lanes = driven.engine.lanes();
         let has_other = lanes.len() == lanes_max && lanes.iter().all(|lane| lane.peer.ip() != address(peer));
         is_short && has_other
     }
 
     /// The engine gave a lane's queue pair up by itself, and keeps its connections.
-    pub(super) fn on_lane_reset(&mut self, host: usize, peer: std::net::IpAddr, detail: String) {
-        let now = self.now;
+    pub(super) fn on_lane_reset(&mut self, at: At, peer: std::net::IpAddr, detail: String) {
+        let (now, host) = (self.now, at.host);
         self.trace.text(now, || format!("lane {host} to {peer} is reset: {detail}"));
         let Some(other) = self.host_at(peer) else { return };
         if !self.checks.causes.explains_lane_reset(now, host, other, &detail) {
@@ -156,46 +159,46 @@ impl World {
             self.checks.fail(now, "unexplained", detail);
         }
         self.checks.causes.on_lane_reset(now, host, other);
-        self.on_given_up(host, peer);
-        self.on_lane_waits(host, peer);
-        self.tell_plane(host, Input::LaneReset { peer, detail });
+        self.on_given_up(at, peer);
+        self.on_lane_waits(at, peer);
+        self.tell_plane(host, Input::LaneReset { peer, lane: at.engine, detail });
     }
 
     /// The engine gave a lane's queue pair up because nothing used it.
-    pub(super) fn on_lane_rests(&mut self, host: usize, peer: std::net::IpAddr) {
-        let now = self.now;
+    pub(super) fn on_lane_rests(&mut self, at: At, peer: std::net::IpAddr) {
+        let (now, host) = (self.now, at.host);
         self.trace.text(now, || format!("lane {host} to {peer} rests"));
         let Some(other) = self.host_at(peer) else { return };
         self.checks.causes.on_lane_reset(now, host, other);
-        self.on_given_up(host, peer);
-        self.tell_plane(host, Input::LaneRests { peer });
+        self.on_given_up(at, peer);
+        self.tell_plane(host, Input::LaneRests { peer, lane: at.engine });
     }
 
     /// The engine has no queue pair for a lane until the control plane asks for the next one.
-    fn on_given_up(&mut self, host: usize, peer: std::net::IpAddr) {
-        if let Some(running) = self.up(host) {
-            running.given_up.insert(peer);
+    fn on_given_up(&mut self, at: At, peer: std::net::IpAddr) {
+        if let Some(driven) = self.driven(at) {
+            driven.given_up.insert(peer);
         }
     }
 
     // ---- what the checkers hear
 
-    fn on_lane_waits(&mut self, host: usize, peer: std::net::IpAddr) {
+    fn on_lane_waits(&mut self, at: At, peer: std::net::IpAddr) {
         let Some(other) = self.host_at(peer) else { return };
-        self.checks.links.on_waits(self.now, host, other);
+        self.checks.links.on_waits(self.now, at, other);
     }
 
-    fn on_lane_settled(&mut self, host: usize, peer: std::net::IpAddr) {
+    fn on_lane_settled(&mut self, at: At, peer: std::net::IpAddr) {
         let Some(other) = self.host_at(peer) else { return };
-        self.checks.links.on_settled(host, other);
+        self.checks.links.on_settled(at, other);
     }
 
-    fn on_lane_lost(&mut self, host: usize, peer: std::net::IpAddr, reason: Reason) {
-        let now = self.now;
+    fn on_lane_lost(&mut self, at: At, peer: std::net::IpAddr, reason: Reason) {
+        let (now, host) = (self.now, at.host);
         let Some(other) = self.host_at(peer) else { return };
         self.trace.note(now, "lane {} to {} is lost, {}", &[host as u64, other as u64, reason.code().into()]);
         self.checks.on_lane_lost(now, (host, other), reason);
-        self.checks.links.on_settled(host, other);
+        self.checks.links.on_settled(at, other);
     }
 }
 

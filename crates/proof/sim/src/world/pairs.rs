@@ -175,7 +175,7 @@ impl World {
             self.checks.fail(now, "pairs", detail);
         }
         self.settle_pairs(host);
-        self.after_command(host);
+        self.after_commands(host);
     }
 }
 

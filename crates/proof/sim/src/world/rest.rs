@@ -7,6 +7,7 @@ use verbs::Time;
 use super::World;
 use crate::address::address;
 use crate::check::{End, LinkAtRest};
+use crate::host::At;
 use crate::links::{HANDSHAKE, Stage};
 use crate::plan::{AppPlan, SocketPlan, Talk};
 
@@ -46,7 +47,9 @@ impl World {
             self.pass(still + self.plan.link_timeout.max(HANDSHAKE) + NOTICE);
             for (index, host) in self.hosts.iter().enumerate() {
                 let Some(running) = &host.running else { continue };
-                self.checks.on_sockets_at_rest(self.now, index, &running.engine);
+                for driven in &running.engines {
+                    self.checks.on_sockets_at_rest(self.now, index, &driven.engine);
+                }
             }
         }
         if self.goes_on() {
@@ -95,7 +98,7 @@ impl World {
     fn all_idle(&self) -> bool {
         let running = || self.hosts.iter().filter_map(|h| h.running.as_ref());
         running().all(|r| r.apps.values().all(crate::app::App::is_idle))
-            && running().all(|r| r.engine.apps().iter().all(|a| a.connections == 0))
+            && running().flat_map(|r| &r.engines).all(|d| d.engine.apps().iter().all(|a| a.connections == 0))
     }
 
     /// What is left, for a person.
@@ -107,11 +110,13 @@ impl World {
                 let (open, asked) = app.pending();
                 out += &format!("[application {} on {i}: {open} connections, {asked} connects] ", app.uid);
             }
-            for row in running.engine.connections().iter().take(4) {
-                out += &format!("[host {i}: {row:?}] ");
-            }
-            for row in running.engine.lanes() {
-                out += &format!("[host {i}: {row:?}] ");
+            for driven in &running.engines {
+                for row in driven.engine.connections().iter().take(4) {
+                    out += &format!("[host {i}: {row:?}] ");
+                }
+                for row in driven.engine.lanes() {
+                    out += &format!("[host {i}: {row:?}] ");
+                }
             }
         }
         out
@@ -218,8 +223,9 @@ impl World {
             self.wake_app(host, uid);
         }
         let end = self.after(RELEASE);
-        let done =
-            self.run_while(end, |w| w.hosts.iter().filter_map(|h| h.running.as_ref()).any(|r| !r.uids.is_empty()));
+        let done = self.run_while(end, |w| {
+            w.hosts.iter().filter_map(|h| h.running.as_ref()).any(|r| r.engines.iter().any(|d| !d.uids.is_empty()))
+        });
         if !done && self.goes_on() {
             let left = self.left();
             self.checks.fail(self.now, "release", format!("memory is held {RELEASE:?} after its owners left: {left}"));
@@ -260,25 +266,40 @@ impl World {
             );
         }
         for host in 0..self.hosts.len() {
-            if let Some(r) = &self.hosts[host].running {
-                self.checks.on_host_at_rest(self.now, &self.hosts[host].limits, &r.engine, &r.tap);
-                self.checks.on_datagrams_at_rest(self.now, host, &r.engine, &r.tap);
+            for at in self.engines_of(host) {
+                self.check_engine_at_rest(at);
             }
-            let lanes = self.hosts[host].running.as_ref().map_or_else(Vec::new, |r| r.engine.lanes());
-            let on_tcp =
-                lanes.iter().filter(|lane| lane.qpn.is_some_and(|q| q != 0) && lane.wire.as_deref() == Some("iwarp"));
-            let (on_tcp, open) = (on_tcp.count(), self.streams.open_at(host));
-            if open != on_tcp {
-                let detail = format!("host {host} has {open} streams at rest, and {on_tcp} lanes on TCP");
-                self.checks.fail(self.now, "release", detail);
-            }
-            let peers: Vec<usize> = lanes.iter().filter_map(|lane| self.host_at(lane.peer.ip())).collect();
-            for peer in peers.into_iter().filter(|peer| *peer > host) {
-                if let Some((a, b)) = self.lane_rows(host, peer)
-                    && [a.qpn, b.qpn].into_iter().flatten().any(|qpn| qpn != 0)
-                {
-                    self.checks.on_lane_at_rest(self.now, (host, peer), &a, &b);
-                }
+            self.check_streams_at_rest(host);
+        }
+    }
+
+    fn check_streams_at_rest(&mut self, host: usize) {
+        let first = self.hosts[host].running.as_ref().and_then(|running| running.engines.first());
+        let lanes = first.map_or_else(Vec::new, |driven| driven.engine.lanes());
+        let on_tcp =
+            lanes.iter().filter(|lane| lane.qpn.is_some_and(|q| q != 0) && lane.wire.as_deref() == Some("iwarp"));
+        let (on_tcp, open) = (on_tcp.count(), self.streams.open_at(host));
+        if open != on_tcp {
+            let detail = format!("host {host} has {open} streams at rest, and {on_tcp} lanes on TCP");
+            self.checks.fail(self.now, "release", detail);
+        }
+    }
+
+    fn check_engine_at_rest(&mut self, at: At) {
+        let At { host, engine } = at;
+        let running = self.hosts[host].running.as_ref();
+        let Some(driven) = running.and_then(|r| r.engines.get(engine as usize)) else { return };
+        self.checks.on_host_at_rest(self.now, &self.hosts[host].limits, &driven.engine, &driven.tap);
+        if engine == 0 {
+            self.checks.on_datagrams_at_rest(self.now, host, &driven.engine, &driven.tap);
+        }
+        let lanes = driven.engine.lanes();
+        let peers: Vec<usize> = lanes.iter().filter_map(|lane| self.host_at(lane.peer.ip())).collect();
+        for peer in peers.into_iter().filter(|peer| *peer > host) {
+            if let Some((a, b)) = self.lane_rows(engine, host, peer)
+                && [a.qpn, b.qpn].into_iter().flatten().any(|qpn| qpn != 0)
+            {
+                self.checks.on_lane_at_rest(self.now, (host, peer), &a, &b);
             }
         }
     }

@@ -8,6 +8,7 @@ use verbs::Time;
 
 use super::{Event, World};
 use crate::address::host_of;
+use crate::host::{At, Driven};
 use crate::streams::{Carried, EndId};
 use crate::wire::Here;
 
@@ -43,7 +44,7 @@ impl World {
                 // The kernel takes bytes; nobody reads them.
                 return self.timer_at(host, running_until(self, host));
             }
-            let tap = &mut running.tap;
+            let Some(Driven { tap, .. }) = running.engine(0) else { return };
             is_moving = tap.tcp.run(Here { now, host, life }, &mut tap.nic, &mut self.streams);
             self.send_departures();
             if !is_moving {
@@ -58,17 +59,18 @@ impl World {
 
     fn timer_at(&mut self, host: usize, at: Time) {
         let life = self.life(host);
-        let Some(running) = self.up(host) else { return };
-        if running.timer_at.is_none_or(|t| at < t) {
-            running.timer_at = Some(at);
-            self.queue.push(at, Event::Timer { host, life });
+        let place = At { host, engine: 0 };
+        let Some(driven) = self.driven(place) else { return };
+        if driven.timer_at.is_none_or(|t| at < t) {
+            driven.timer_at = Some(at);
+            self.queue.push(at, Event::Timer { at: place, life });
         }
     }
 
     /// A rule of the wire may be broken only where the plan spoils work requests.
     fn judge_streams(&mut self, host: usize) {
-        let Some(running) = self.up(host) else { return };
-        let broken = std::mem::take(&mut running.tap.tcp.broken_rules);
+        let Some(driven) = self.driven(At { host, engine: 0 }) else { return };
+        let broken = std::mem::take(&mut driven.tap.tcp.broken_rules);
         for (peer, words) in broken {
             let peer = host_of(peer);
             self.trace.text(self.now, || format!("stream of {host} to {peer} ended: {words}"));
@@ -124,16 +126,16 @@ impl World {
             return;
         }
         let (is_syn, now) = (carried == Carried::Syn, self.now);
-        let listens = self.hosts[host].running.as_ref().is_some_and(|r| r.tap.tcp.listens());
+        let listens = self.hosts[host].running.as_ref().is_some_and(|r| r.engines.iter().any(|d| d.tap.tcp.listens()));
         let life = listens.then_some(self.hosts[host].life);
         self.trace.note(self.now, "stream {} from {} to {}", &[to.0, from as u64, host as u64]);
         self.streams.arrive(to, carried, life);
-        if is_syn && let (Some(_), Some(running)) = (life, self.up(host)) {
-            running.tap.tcp.on_stranger(to, now);
+        if is_syn && let (Some(_), Some(driven)) = (life, self.driven(At { host, engine: 0 })) {
+            driven.tap.tcp.on_stranger(to, now);
         }
         self.send_departures();
         if self.streams.life(to) == Some(self.life(host)) {
-            self.settle(host);
+            self.settle(At { host, engine: 0 });
         }
     }
 
@@ -144,8 +146,8 @@ impl World {
         for end in self.streams.between(a, b) {
             self.streams.break_end(end);
         }
-        self.settle(a);
-        self.settle(b);
+        self.settle(At { host: a, engine: 0 });
+        self.settle(At { host: b, engine: 0 });
     }
 
     /// Nothing passes between two hosts any more, or in one direction: acknowledgements neither.
@@ -163,7 +165,7 @@ impl World {
         let Some((host, peer)) = self.streams.hosts(end) else { return };
         if self.streams_at.cuts.get(&pair(host, peer)) == Some(&cut) {
             self.streams.break_end(end);
-            self.settle(host);
+            self.settle(At { host, engine: 0 });
         }
     }
 
