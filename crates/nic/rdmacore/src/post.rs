@@ -69,6 +69,9 @@ fn flags(f: SendFlags, payload: &Payload<'_>) -> u32 {
 
 /// The first work request that a QP of this service, on a port with this path MTU, does not take, and why.
 pub(crate) fn first_refused(wrs: &[SendWr<'_>], qp_type: QpType, mtu: PathMtu, device: &str) -> Option<PostError> {
+    if qp_type == QpType::Rc {
+        return None;
+    }
     let unsupported = |what| Some(VerbsError::Unsupported { device: device.to_string(), what });
     let max = mtu.bytes() as u64;
     let why = |wr: &SendWr<'_>| {

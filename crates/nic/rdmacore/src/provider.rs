@@ -526,10 +526,7 @@ impl Provider for RdmaCore {
         let (qp, qp_type) = (entry.qp, entry.status.qp_type);
         // Drivers differ in what they make of an operation that the service does not have, and they take datagrams that
         // are too long, and drop them with a successful completion.
-        let refused = match qp_type {
-            QpType::Rc => None,
-            _ => post::first_refused(wrs, qp_type, self.attr.mtu, &self.attr.name),
-        };
+        let refused = post::first_refused(wrs, qp_type, self.attr.mtu, &self.attr.name);
         let ahs = &self.ahs;
         let good = refused.as_ref().map_or(wrs, |refused| wrs.get(..refused.index).unwrap_or(&[]));
         post::post_send(self.context, qp, good, &mut self.scratch, |dest| ahs.get(&dest.ah).copied())?;
