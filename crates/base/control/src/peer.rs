@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Reason;
+use crate::{Reason, RegionAccess, RegionGrant, RegionKey, RegionRefusal};
 
 /// Bytes of a challenge.
 pub const CHALLENGE_BYTES: usize = 32;
@@ -113,6 +113,55 @@ pub enum PeerMessage {
     DirectProof {
         /// That the sender knows token and cluster key.
         mac: [u8; 32],
+    },
+    /// About regions.
+    Region(RegionMessage),
+}
+
+/// What two daemons say of regions (docs/memory.md). The asker is the daemon whose program opens a region; it numbers
+/// its handles itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RegionMessage {
+    /// A program of the asker wants a handle to a region of the receiver. Answered by [`RegionMessage::Opened`].
+    Open {
+        /// The asker's number of the handle.
+        open: u64,
+        /// The program's user on its host.
+        uid: u32,
+        /// The region's name.
+        name: String,
+        /// Its key.
+        key: RegionKey,
+        /// What the handle is for.
+        access: RegionAccess,
+    },
+    /// Answer to [`RegionMessage::Open`].
+    Opened {
+        /// The handle.
+        open: u64,
+        /// Where the region is, or why there is no handle.
+        result: Result<RegionGrant, RegionRefusal>,
+    },
+    /// Nothing of the handle is in use, or in flight, any more.
+    Closed {
+        /// The handle.
+        open: u64,
+    },
+    /// All handles of the receiver to this region are over. Answered by [`RegionMessage::Stopped`].
+    Stop {
+        /// The region, as its owner's daemon numbers it.
+        region: u64,
+        /// Handles of this epoch, and of those before.
+        epoch: u64,
+        /// Why.
+        why: RegionRefusal,
+    },
+    /// Nothing that the sender's programs began with that region is in flight any more.
+    Stopped {
+        /// The region.
+        region: u64,
+        /// The epoch.
+        epoch: u64,
     },
 }
 

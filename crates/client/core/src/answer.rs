@@ -52,6 +52,7 @@ pub(crate) enum Asked {
     Listen,
     Connect,
     BindDatagram,
+    Operations,
     DatagramPath,
     Region,
     Revoke,

@@ -44,6 +44,7 @@ mod greeting;
 mod inflow;
 mod lane;
 mod life;
+mod operations;
 mod pair;
 mod pair_link;
 mod pair_socket;

@@ -253,7 +253,8 @@ impl Session {
         match message {
             DaemonMessage::Listening { request, result } => Ok(self.on_listening(request, result)),
             DaemonMessage::Connected { request, result } => {
-                let is_socket = self.requests.asked(request) == Some(Asked::BindDatagram);
+                let asked = self.requests.asked(request);
+                let is_socket = matches!(asked, Some(Asked::BindDatagram | Asked::Operations));
                 let result = match result {
                     Ok(described) => self.open(&described, is_socket).map(Box::new),
                     Err(reason) => Err(Failed::Reason(reason)),

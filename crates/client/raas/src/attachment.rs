@@ -24,7 +24,7 @@ use crate::park::lock;
 use crate::patience::{WaitPolicy, YieldTurns};
 use crate::poller::Waiter;
 use crate::reactor::Reactor;
-use crate::region::RegionTable;
+use crate::region::{OperationQueue, RegionTable};
 use crate::tables::Tables;
 
 /// How long the control socket may be full before the daemon counts as silent.
@@ -76,6 +76,8 @@ pub(crate) struct Attachment {
     watched: Mutex<bool>,
     pub(crate) reactor: Reactor,
     pub(crate) regions: RegionTable,
+    /// The queue for operations on regions of other hosts, while somebody has one open.
+    pub(crate) operations: Mutex<Weak<OperationQueue>>,
     pub(crate) driver: Mutex<Driver>,
 }
 
@@ -116,6 +118,7 @@ impl Attachment {
             watched: Mutex::new(false),
             reactor: Reactor::default(),
             regions: RegionTable::default(),
+            operations: Mutex::default(),
         }))
     }
 

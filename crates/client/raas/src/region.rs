@@ -8,6 +8,7 @@ mod handle;
 mod local;
 mod notes;
 mod options;
+mod remote;
 mod table;
 
 use std::fmt;
@@ -25,6 +26,7 @@ pub use options::RegionOptions;
 
 use crate::session::Session;
 use handle::Handle;
+pub(crate) use remote::OperationQueue;
 pub(crate) use table::RegionTable;
 
 /// A handle to a region: memory with a name, a size and a key, that programs read and write without its owner taking
@@ -144,7 +146,7 @@ impl Region {
 
     /// Copies several buffers to `offset`, one behind the other.
     pub fn write_vectored(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), RegionError> {
-        self.0.write(offset, bufs)
+        self.0.write(offset, bufs, Completion::Visible, None)
     }
 
     /// As [`Region::write`], and returns as soon as `completion` says. [`RegionError::NoPersistence`] for
@@ -153,14 +155,13 @@ impl Region {
         if completion == Completion::Persistent {
             return Err(RegionError::NoPersistence);
         }
-        self.0.write(offset, &[IoSlice::new(buf)])
+        self.0.write(offset, &[IoSlice::new(buf)], completion, None)
     }
 
     /// As [`Region::write`], and then tells the owner: it gets `tag` from [`Region::recv_notification`], and sees the
     /// bytes by then. If the owner cannot be told, the error says why, and the bytes are written all the same.
     pub fn write_notify(&self, offset: u64, buf: &[u8], tag: u32) -> Result<(), RegionError> {
-        self.0.write(offset, &[IoSlice::new(buf)])?;
-        self.0.notify(tag)
+        self.0.write(offset, &[IoSlice::new(buf)], Completion::Visible, Some(tag))
     }
 
     // ---- 8 bytes at a time

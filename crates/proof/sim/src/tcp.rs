@@ -41,6 +41,7 @@ impl Segment {
                 PeerMessage::DirectRefused { .. } => 21,
                 PeerMessage::DirectHello { .. } => 22,
                 PeerMessage::DirectProof { .. } => 23,
+                PeerMessage::Region(_) => 24,
             },
         }
     }

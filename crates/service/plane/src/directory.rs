@@ -9,22 +9,25 @@
 //! handle that was revoked fails also where nobody could take the mapping away.
 
 mod handles;
+mod remote;
 mod revoke;
 mod shares;
 mod stamps;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use control::{
-    OpenedRegion, REGION_BYTES_MAX, REGION_NAME_BYTES_MAX, RegionAccess, RegionInfo, RegionKey, RegionPath,
-    RegionRefusal, RegionRow, RegionSpec, Reply, region_stamp,
+    OpenedRegion, REGION_BYTES_MAX, REGION_NAME_BYTES_MAX, RegionAccess, RegionInfo, RegionKey, RegionMessage,
+    RegionPath, RegionRefusal, RegionRow, RegionSpec, Reply, region_stamp,
 };
 use subtle::ConstantTimeEq;
 use verbs::Time;
 
 use crate::{ClientId, Party};
 use handles::{Handle, Handles};
+use remote::{Ending, RemoteHandle};
 use revoke::Revoke;
 use shares::Shares;
 use stamps::Stamps;
@@ -96,6 +99,53 @@ pub enum DirectoryAction {
         /// What.
         value: u64,
     },
+    /// Have the engine let a peer reach a region, which it first registers if `register`. Answered by
+    /// [`Directory::on_granted`].
+    Grant {
+        /// The region.
+        region: u64,
+        /// Its epoch.
+        epoch: u64,
+        /// It is not registered yet.
+        register: bool,
+        /// The peer.
+        peer: IpAddr,
+        /// The peer's handle.
+        open: u64,
+    },
+    /// Nothing of a peer uses a region any more.
+    Ungrant {
+        /// The region.
+        region: u64,
+        /// The peer.
+        peer: IpAddr,
+    },
+    /// Have the engine give the registration up. Answered by [`Directory::on_deregistered`].
+    Deregister {
+        /// The region.
+        region: u64,
+        /// Its epoch.
+        epoch: u64,
+    },
+    /// The owner took notifications that came from other hosts.
+    NotificationsTaken {
+        /// The region.
+        region: u64,
+        /// How many.
+        count: u32,
+    },
+    /// Say something to a peer's daemon.
+    Tell {
+        /// Which.
+        peer: IpAddr,
+        /// What.
+        message: RegionMessage,
+    },
+    /// End the link to a peer, which does not stop using a region.
+    DropPeer {
+        /// Which.
+        peer: IpAddr,
+    },
     /// Send a message to a program of this host.
     Send {
         /// Whom to.
@@ -160,11 +210,16 @@ struct Entry {
     stage: Stage,
     /// Handles of programs of this host but the owner's.
     handles: Handles,
+    /// Handles of programs of other hosts, by peer.
+    remote: BTreeMap<IpAddr, u32>,
+    /// The engine has the memory of this epoch registered, or is about to.
+    is_registered: bool,
     /// Opens that wait for the end of a revoke: request and wish.
     waiting: VecDeque<(Party, u64, RegionWish)>,
-    /// Tags that wait for the owner, and how many it has that it did not take.
-    tags: VecDeque<u32>,
-    untaken: u32,
+    /// Tags that wait for the owner, and whether they came from another host.
+    tags: VecDeque<(u32, bool)>,
+    /// Of those that the owner did not take: whether they came from another host.
+    untaken: VecDeque<bool>,
 }
 
 /// See the head of this file.
@@ -177,8 +232,14 @@ pub struct Directory {
     programs: BTreeMap<ClientId, BTreeMap<u64, u64>>,
     shares: Shares,
     stamps: Stamps,
-    /// Regions whose owners move them, and when they must have done so.
+    /// Regions that are being revoked, and when peers must have stopped, or the owner have moved.
     moving: BTreeMap<u64, Time>,
+    /// Handles of each peer.
+    peers: BTreeMap<IpAddr, BTreeMap<u64, RemoteHandle>>,
+    /// Regions that ended while peers had them open.
+    ending: BTreeMap<u64, Ending>,
+    /// As last told.
+    now: Time,
     /// Number of the last region and of the last handle.
     last_region: u64,
     last_open: u64,
@@ -195,11 +256,19 @@ impl Directory {
             shares: Shares::default(),
             stamps: Stamps::new(config.regions_max),
             moving: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            ending: BTreeMap::new(),
+            now: Time::ZERO,
             last_region: 0,
             last_open: 0,
             actions: VecDeque::new(),
             config,
         }
+    }
+
+    /// What time it is, for what others then do. Every call with a time says it too.
+    pub fn see(&mut self, now: Time) {
+        self.now = now;
     }
 
     /// What to do next.
@@ -248,9 +317,11 @@ impl Directory {
             word,
             stage: Stage::Making { client, request },
             handles: Handles::default(),
+            remote: BTreeMap::new(),
+            is_registered: false,
             waiting: VecDeque::new(),
             tags: VecDeque::new(),
-            untaken: 0,
+            untaken: VecDeque::new(),
         };
         self.entries.insert(region, entry);
         Ok(())
@@ -383,7 +454,7 @@ impl Directory {
         let stays = entry.spec.outlives && !delete && matches!(entry.stage, Stage::Live);
         entry.owner = None;
         entry.tags.clear();
-        entry.untaken = 0;
+        entry.untaken.clear();
         if !stays {
             self.end(region, region_stamp::OWNER_GONE);
         }
@@ -409,6 +480,14 @@ impl Directory {
         }
         for (party, request, _) in entry.waiting {
             self.opened(party.client, request, Err(why.clone()), None);
+        }
+        if entry.is_registered {
+            let peers: BTreeSet<IpAddr> = match &entry.stage {
+                // They were told already.
+                Stage::Revoking(revoke) => revoke.stopping().collect(),
+                Stage::Making { .. } | Stage::Live => entry.remote.keys().copied().collect(),
+            };
+            self.end_registered(region, entry.epoch, peers, &why);
         }
         if let Stage::Revoking(revoke) = entry.stage {
             self.answer_revoke(revoke.asker, Err(why));
@@ -456,7 +535,7 @@ impl Directory {
         if entry.tags.len() >= NOTIFICATIONS_MAX {
             return Err(RegionRefusal::NotificationsFull { max: NOTIFICATIONS_MAX as u64 });
         }
-        entry.tags.push_back(tag);
+        entry.tags.push_back((tag, false));
         self.pump_tags(region);
         Ok(())
     }
@@ -466,7 +545,11 @@ impl Directory {
         let Some(&region) = self.programs.get(&client).and_then(|held| held.get(&open)) else { return };
         let is_owners = |e: &&mut Entry| e.owner.is_some_and(|o| o.client == client && o.open == open);
         if let Some(entry) = self.entries.get_mut(&region).filter(is_owners) {
-            entry.untaken = entry.untaken.saturating_sub(count);
+            let count = entry.untaken.len().min(count as usize);
+            let remote = entry.untaken.drain(..count).filter(|is_remote| *is_remote).count();
+            if let Some(count) = u32::try_from(remote).ok().filter(|count| *count > 0) {
+                self.actions.push_back(DirectoryAction::NotificationsTaken { region, count });
+            }
             self.pump_tags(region);
         }
     }
@@ -474,9 +557,9 @@ impl Directory {
     fn pump_tags(&mut self, region: u64) {
         let Some(entry) = self.entries.get_mut(&region) else { return };
         let Some(Owner { client, open, .. }) = entry.owner else { return };
-        while entry.untaken < control::NOTIFICATIONS_UNTAKEN_MAX {
-            let Some(tag) = entry.tags.pop_front() else { break };
-            entry.untaken += 1;
+        while entry.untaken.len() < control::NOTIFICATIONS_UNTAKEN_MAX as usize {
+            let Some((tag, is_remote)) = entry.tags.pop_front() else { break };
+            entry.untaken.push_back(is_remote);
             let reply = Reply::RegionNotification { open, tag };
             self.actions.push_back(DirectoryAction::Send { client, reply, memory: None });
         }
@@ -545,7 +628,7 @@ fn row_of(region: u64, entry: &Entry) -> RegionRow {
         uid: entry.uid,
         access: spec.access,
         opens: entry.handles.count(),
-        remote_opens: 0,
+        remote_opens: entry.remote.values().sum(),
         huge_pages: spec.huge_pages,
         outlives: spec.outlives,
         other_users: spec.other_users,

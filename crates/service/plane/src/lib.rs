@@ -17,6 +17,7 @@ mod direct_proof;
 mod directory;
 mod directs;
 mod fallbacks;
+mod foreign;
 mod handshake;
 mod ids;
 mod lane;
@@ -43,6 +44,7 @@ pub use directs::{
     OFFER_TIME,
 };
 pub use fallbacks::Fallbacks;
+pub use foreign::{Foreign, ForeignAction};
 pub use handshake::{Identity, Introduction, Refusal, Side};
 pub use ids::{ClientId, LinkId, Party};
 pub use lane::{LaneAnswer, LaneCommand};

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use control::{PeerMessage, Reason};
+use control::{PeerMessage, Reason, RegionMessage};
 use verbs::Time;
 
 use crate::lane_round::LaneRound;
@@ -66,6 +66,13 @@ pub enum PeerAction {
         reason: Reason,
         /// In words.
         detail: String,
+    },
+    /// The peer's daemon speaks of regions.
+    Region {
+        /// The peer.
+        peer: IpAddr,
+        /// What it says.
+        message: RegionMessage,
     },
     /// For an engine, about its lane.
     Engine {
@@ -165,6 +172,22 @@ impl Peers {
             next_link: 1,
             rounds: 0,
             actions: VecDeque::new(),
+        }
+    }
+
+    /// Sends a peer's daemon something about regions. False: there is no link to it.
+    pub fn tell_of_region(&mut self, peer: IpAddr, message: RegionMessage) -> bool {
+        let link = self.link_to(peer);
+        if let Some(link) = link {
+            self.actions.push_back(PeerAction::Send { link, message: PeerMessage::Region(message) });
+        }
+        link.is_some()
+    }
+
+    /// Ends the link to a peer that does not do what it must.
+    pub fn drop_peer(&mut self, peer: IpAddr, detail: &str) {
+        if let Some(link) = self.link_to(peer) {
+            self.give_up(peer, link, Reason::PeerLost, detail);
         }
     }
 

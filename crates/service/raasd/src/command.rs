@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use control::{AppRow, ConnectionRow, DatagramRow, Reason};
+use control::{AppRow, ConnectionRow, DatagramRow, Reason, RegionGrant, RegionRefusal};
 use engine::{
     Admission, AppId, Attach, BulkStream, DatagramBind, Dial, EngineTotals, Event, LaneView, OpenId, OperationsOpen,
     Page, RingSize, Viewer,
@@ -95,6 +95,8 @@ pub(crate) enum Command {
         request: u64,
         to: IpAddr,
     },
+    /// About regions that cross hosts.
+    Region(RegionCommand),
     /// For the lane to a peer. Where [`LaneCommand`] says so it is answered by [`FromEngine::Lane`].
     Lane(LaneCommand),
     /// Answered by [`FromEngine::Inspected`] with the same number, when the engine has time for it. The control plane
@@ -118,6 +120,51 @@ pub(crate) enum Command {
     },
     /// Detach everyone, give the lanes up, end the thread.
     Stop,
+}
+
+/// What the control plane asks of the engine that has the regions.
+#[derive(Debug)]
+pub(crate) enum RegionCommand {
+    /// Lets a peer reach a region, which is registered first if there is memory. Answered by
+    /// [`FromEngine::RegionGranted`].
+    Grant {
+        region: u64,
+        epoch: u64,
+        memory: Option<Result<Region, String>>,
+        peer: IpAddr,
+        open: u64,
+    },
+    Ungrant {
+        region: u64,
+        peer: IpAddr,
+    },
+    /// Answered by [`FromEngine::RegionDeregistered`].
+    Deregister {
+        region: u64,
+        epoch: u64,
+    },
+    NotificationsTaken {
+        region: u64,
+        count: u32,
+    },
+    /// Answered by [`FromEngine::RegionOpened`].
+    Open {
+        app: AppId,
+        peer: IpAddr,
+        open: u64,
+        grant: RegionGrant,
+    },
+    /// Answered by [`Event::RegionClosed`].
+    Close {
+        app: AppId,
+        handle: u32,
+    },
+    /// Answered by [`Event::RegionStopped`].
+    Stop {
+        peer: IpAddr,
+        region: u64,
+        epoch: u64,
+    },
 }
 
 /// From one of the engines to the control plane.
@@ -155,6 +202,18 @@ pub(crate) enum FromEngine {
         client: ClientId,
         request: u64,
         found: bool,
+    },
+    RegionGranted {
+        peer: IpAddr,
+        open: u64,
+        result: Result<RegionGrant, RegionRefusal>,
+    },
+    RegionDeregistered {
+        region: u64,
+    },
+    RegionOpened {
+        open: u64,
+        result: Result<u32, Reason>,
     },
     /// The application closed its end of the wake socket.
     WakeHangup {

@@ -4,6 +4,8 @@
 //! there is work, never sleep longer than [`crate::sleeper::SLEEP_MAX`], and never wait for the control plane: answers
 //! that do not fit its queue are held here, and no command is taken meanwhile.
 
+mod regions;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -297,6 +299,7 @@ impl<P: Provider> EngineThread<P> {
             Command::OpenOperations { app, request, open } => engine.open_operations(app, request, open),
             Command::DatagramPath { app, request, to } => engine.datagram_path(now, device, app, request, to),
             Command::CancelConnect { app, request } => engine.cancel_connect(now, device, app, request),
+            Command::Region(command) => self.execute_for_region(command),
             Command::Lane(command) => self.execute_for_lane(now, command),
             Command::Inspect { number, viewer, part } => self.questions.push_back((number, viewer, part)),
             Command::StreamOfRoute { peer, number, route } => {

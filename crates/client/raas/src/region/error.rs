@@ -78,6 +78,15 @@ pub enum RegionError {
         /// The operation met the end: it may have been done before it.
         may_have_landed: bool,
     },
+    /// The lane to the region's host was lost or reset while the operation was under way: it may have been done or not,
+    /// and a write in part.
+    #[error("region `{name}`: the operation may have been done or not: {reason}")]
+    OutcomeUnknown {
+        /// The region.
+        name: String,
+        /// What happened.
+        reason: control::Reason,
+    },
     /// This program did not make the region, as it must have for this.
     #[error("region `{name}`: only the program that made it may do this, by the handle with which it did")]
     NotOwner {
@@ -144,6 +153,7 @@ impl RegionError {
             Self::NoAccess { .. } | Self::NotOwner { .. } => io::ErrorKind::PermissionDenied,
             Self::Revoked { .. } => io::ErrorKind::StaleNetworkFileHandle,
             Self::OwnerGone { .. } => io::ErrorKind::NotConnected,
+            Self::OutcomeUnknown { reason, .. } => reason_kind(*reason),
             Self::TimedOut { .. } => io::ErrorKind::TimedOut,
             Self::NoPersistence => io::ErrorKind::Unsupported,
             Self::Descriptors { .. } => io::ErrorKind::QuotaExceeded,

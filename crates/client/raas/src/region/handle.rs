@@ -14,14 +14,23 @@ use control::{RegionAccess, RegionKey, RegionPath, RegionRefusal, RegionSpec, Re
 use raas_core::{Answer, NewRegion, RegionNews, RequestId, Session};
 use shm::{AtomicOp, RegionMemory};
 
+use super::completion::Completion;
 use super::error::RegionError;
 use super::local::{Local, Over};
 use super::notes::Notes;
+use super::remote::{OperationQueue, Remote};
 use crate::answer_wait::wait_for_answer;
 use crate::attachment::Attachment;
 use crate::error::SessionError;
 use crate::park::{Parker, lock};
 use crate::poller::Waiter;
+
+/// Where a region is.
+#[derive(Debug)]
+enum Reach {
+    Here(Local),
+    There(Remote),
+}
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -34,7 +43,7 @@ pub(crate) struct Handle {
     access: RegionAccess,
     is_owner: bool,
     key: Mutex<RegionKey>,
-    local: Local,
+    reach: Reach,
     /// The daemon said so.
     ended: OnceLock<RegionRefusal>,
     notes: Notes,
@@ -71,20 +80,31 @@ impl Handle {
         is_owner: bool,
     ) -> Result<Arc<Self>, RegionError> {
         let NewRegion { opened, mapping } = new;
-        let (RegionPath::Local { stamp, .. }, Some(mapping)) = (opened.path, mapping) else {
-            attachment.tell(&Request::RegionClose { open: opened.open, delete: true });
-            return Err(RegionError::Descriptors { name, limit: control::descriptor_limit() });
+        let (epoch, access) = (opened.info.epoch, opened.info.access);
+        let reach = match (opened.path, mapping) {
+            (RegionPath::Local { stamp, .. }, Some(mapping)) => {
+                Ok(Reach::Here(Local::new(mapping, stamp, epoch, is_owner)))
+            }
+            (RegionPath::Local { .. }, None) => {
+                Err(RegionError::Descriptors { name: name.clone(), limit: control::descriptor_limit() })
+            }
+            (RegionPath::Remote { handle }, _) => {
+                OperationQueue::of(attachment).map(|queue| Reach::There(Remote { queue, handle, epoch, access }))
+            }
         };
+        let reach = reach.inspect_err(|_| {
+            attachment.tell(&Request::RegionClose { open: opened.open, delete: true });
+        })?;
         let handle = Arc::new(Self {
             attachment: Arc::clone(attachment),
             name,
             open: opened.open,
             number: opened.info.region,
             bytes: opened.info.bytes,
-            access: if is_owner { RegionAccess::ALL } else { opened.info.access },
+            access: if is_owner { RegionAccess::ALL } else { access },
             is_owner,
             key: Mutex::new(key),
-            local: Local::new(mapping, stamp, opened.info.epoch, is_owner),
+            reach,
             ended: OnceLock::new(),
             notes: Notes::default(),
             is_deleted: OnceLock::new(),
@@ -112,7 +132,10 @@ impl Handle {
     }
 
     pub(super) fn epoch(&self) -> u64 {
-        self.local.place().epoch
+        match &self.reach {
+            Reach::Here(local) => local.place().epoch,
+            Reach::There(remote) => remote.epoch,
+        }
     }
 
     pub(super) fn access(&self) -> RegionAccess {
@@ -131,6 +154,21 @@ impl Handle {
 
     pub(super) fn read(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), RegionError> {
         let len = bufs.iter().fold(0u64, |sum, buf| sum.saturating_add(buf.len() as u64));
+        if let Reach::There(remote) = &self.reach {
+            self.check_access(RegionAccess::READ, offset, len)?;
+            if let [one] = bufs {
+                return remote.read(&self.name, offset, one);
+            }
+            let mut all = vec![0; usize::try_from(len).unwrap_or(0)];
+            remote.read(&self.name, offset, &mut all)?;
+            let mut rest = &all[..];
+            for buf in bufs {
+                let (bytes, behind) = rest.split_at(buf.len());
+                buf.copy_from_slice(bytes);
+                rest = behind;
+            }
+            return Ok(());
+        }
         self.access_bytes(RegionAccess::READ, offset, len, |memory| {
             let mut at = offset;
             for buf in bufs {
@@ -141,8 +179,28 @@ impl Handle {
         })
     }
 
-    pub(super) fn write(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), RegionError> {
+    /// Writes; with a tag the owner gets it after the bytes.
+    pub(super) fn write(
+        &self,
+        offset: u64,
+        bufs: &[IoSlice<'_>],
+        completion: Completion,
+        tag: Option<u32>,
+    ) -> Result<(), RegionError> {
         let len = bufs.iter().fold(0u64, |sum, buf| sum.saturating_add(buf.len() as u64));
+        if let Reach::There(remote) = &self.reach {
+            self.check_access(RegionAccess::WRITE, offset, len)?;
+            if let [one] = bufs {
+                return remote.write(&self.name, offset, one, completion, tag);
+            }
+            let all = bufs.iter().flat_map(|buf| buf.iter().copied()).collect::<Vec<u8>>();
+            return remote.write(&self.name, offset, &all, completion, tag);
+        }
+        self.write_here(offset, bufs, len)?;
+        tag.map_or(Ok(()), |tag| self.notify(tag))
+    }
+
+    fn write_here(&self, offset: u64, bufs: &[IoSlice<'_>], len: u64) -> Result<(), RegionError> {
         self.access_bytes(RegionAccess::WRITE, offset, len, |memory| {
             let mut at = offset;
             for buf in bufs {
@@ -162,12 +220,31 @@ impl Handle {
 
     pub(super) fn store(&self, offset: u64, value: u64) -> Result<(), RegionError> {
         self.check_aligned(offset)?;
-        self.write(offset, &[IoSlice::new(&value.to_ne_bytes())])
+        self.write(offset, &[IoSlice::new(&value.to_ne_bytes())], Completion::Visible, None)
     }
 
     pub(super) fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, RegionError> {
         self.check_aligned(offset)?;
+        if let Reach::There(remote) = &self.reach {
+            self.check_access(RegionAccess::ATOMIC, offset, 8)?;
+            return remote.atomic(&self.name, offset, op);
+        }
         self.access_bytes(RegionAccess::ATOMIC, offset, 8, |memory| memory.atomic64(offset, op))
+    }
+
+    /// What every access needs before it begins, wherever the region is.
+    fn check_access(&self, needs: RegionAccess, offset: u64, len: u64) -> Result<(), RegionError> {
+        self.check_session()?;
+        if !self.access.contains(needs) {
+            return Err(RegionError::NoAccess { name: self.name.clone(), asked: needs, allowed: self.access });
+        }
+        if offset.checked_add(len).is_none_or(|end| end > self.bytes) {
+            return Err(RegionError::OutOfBounds { name: self.name.clone(), offset, len, bytes: self.bytes });
+        }
+        match self.ended.get() {
+            Some(why) => Err(RegionError::refused(&self.name, why.clone())),
+            None => Ok(()),
+        }
     }
 
     /// One access, between two looks at the stamp.
@@ -178,17 +255,14 @@ impl Handle {
         len: u64,
         access: impl FnOnce(&shm::Region) -> Result<T, shm::RegionError>,
     ) -> Result<T, RegionError> {
-        self.check_session()?;
-        if !self.access.contains(needs) {
-            return Err(RegionError::NoAccess { name: self.name.clone(), asked: needs, allowed: self.access });
-        }
-        if offset.checked_add(len).is_none_or(|end| end > self.bytes) {
-            return Err(RegionError::OutOfBounds { name: self.name.clone(), offset, len, bytes: self.bytes });
-        }
-        let place = self.local.place();
-        self.check_live(&place, false)?;
+        self.check_access(needs, offset, len)?;
+        let Reach::Here(local) = &self.reach else {
+            return Err(SessionError::Protocol("a region of another host is not mapped".into()).into());
+        };
+        let place = local.place();
+        self.check_live(local, &place, false)?;
         let result = access(&place.memory).map_err(|e| SessionError::Protocol(format!("region {}: {e}", self.name)))?;
-        self.check_live(&place, needs.changes())?;
+        self.check_live(local, &place, needs.changes())?;
         Ok(result)
     }
 
@@ -209,8 +283,8 @@ impl Handle {
     }
 
     #[inline]
-    fn check_live(&self, place: &super::local::Place, may_have_landed: bool) -> Result<(), RegionError> {
-        match (self.local.check(place), self.ended.get()) {
+    fn check_live(&self, local: &Local, place: &super::local::Place, may_have_landed: bool) -> Result<(), RegionError> {
+        match (local.check(place), self.ended.get()) {
             (Ok(()), None) => Ok(()),
             (over, told) => Err(self.over(over.err(), told, place.epoch, may_have_landed)),
         }
@@ -322,7 +396,10 @@ impl Handle {
         let moved = memory
             .ok_or_else(|| "no descriptor for its memory".to_owned())
             .and_then(|fd| RegionMemory::accept(fd, self.bytes, true).map_err(|e| e.to_string()))
-            .and_then(|memory| self.local.move_to(memory, self.bytes, epoch, stamp).map_err(|e| e.to_string()));
+            .and_then(|memory| match &self.reach {
+                Reach::Here(local) => local.move_to(memory, self.bytes, epoch, stamp).map_err(|e| e.to_string()),
+                Reach::There(_) => Err("it is another host's".into()),
+            });
         match moved {
             Ok(()) => self.attachment.tell(&Request::RegionMoved { open: self.open, epoch }),
             Err(error) => {
@@ -397,7 +474,7 @@ fn ask_for_region(
 }
 
 /// Asks the daemon, and waits for its answer.
-fn ask(
+pub(super) fn ask(
     attachment: &Arc<Attachment>,
     make: impl FnOnce(&mut Session) -> (RequestId, Request),
 ) -> Result<Answer, RegionError> {

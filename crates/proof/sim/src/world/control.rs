@@ -98,6 +98,8 @@ impl World {
                     self.checks.fail(self.now, "unexplained", detail);
                 }
                 PeerAction::Engine { engine, command } => self.tell_engine(At { host, engine }, command),
+                // Programs here open no regions of other hosts through their daemons.
+                PeerAction::Region { .. } => {}
             }
         }
         self.arm_plane(host);

@@ -5,6 +5,8 @@
 //! memory is made first, then the stamp changes and all handles are over, then the owner copies. A store of an older
 //! handle that is made after the copy reaches memory that nobody looks at any more, and its program sees the stamp.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use control::{RegionKey, RegionRefusal, Reply, region_stamp};
@@ -21,8 +23,17 @@ const COPY_BYTES_PER_SECOND: u64 = 128 << 20;
 pub(super) struct Revoke {
     pub(super) asker: Asker,
     new_key: Option<RegionKey>,
+    /// Peers that may still have something in flight.
+    stopping: BTreeSet<IpAddr>,
     /// All handles but the owner's are over, and the owner moves.
     is_moving: bool,
+}
+
+impl Revoke {
+    /// Peers that may still have something in flight.
+    pub(super) fn stopping(&self) -> impl Iterator<Item = IpAddr> {
+        self.stopping.iter().copied()
+    }
 }
 
 /// Who waits for the end of a revoke.
@@ -36,11 +47,13 @@ impl Directory {
     /// A program of this host revokes a region of this host.
     pub fn handle_revoke(
         &mut self,
+        now: Time,
         party: Party,
         request: u64,
         (name, key): (&str, RegionKey),
         new_key: Option<RegionKey>,
     ) {
+        self.now = now;
         let asker = Asker { client: party.client, request };
         let region = match self.check_revoke(party, name, key) {
             Ok(region) => region,
@@ -52,9 +65,43 @@ impl Directory {
             self.end(region, region_stamp::REVOKED);
             return self.answer_revoke(asker, Ok(epoch));
         }
-        entry.stage = Stage::Revoking(Revoke { asker, new_key, is_moving: false });
-        let (bytes, huge_pages) = (entry.spec.bytes, entry.spec.huge_pages);
-        self.actions.push_back(DirectoryAction::Make { region, bytes, huge_pages });
+        let stopping: BTreeSet<IpAddr> = std::mem::take(&mut entry.remote).into_keys().collect();
+        let (epoch, peers) = (entry.epoch, stopping.clone());
+        entry.stage = Stage::Revoking(Revoke { asker, new_key, stopping, is_moving: false });
+        self.moving.insert(region, now + self.config.answer);
+        self.stop_peers(region, epoch, &peers, &RegionRefusal::Revoked { held: epoch, current: epoch + 1 });
+        self.go_on_revoking(region);
+    }
+
+    /// A peer has nothing of a region in flight any more.
+    pub(super) fn on_peer_stopped(&mut self, region: u64, peer: IpAddr) {
+        if let Some(Stage::Revoking(revoke)) = self.entries.get_mut(&region).map(|entry| &mut entry.stage)
+            && revoke.stopping.remove(&peer)
+        {
+            self.go_on_revoking(region);
+        }
+    }
+
+    /// When no peer has anything in flight, the registration is given up; then memory is made to move to.
+    fn go_on_revoking(&mut self, region: u64) {
+        let Some(entry) = self.entries.get_mut(&region) else { return };
+        let Stage::Revoking(Revoke { stopping, is_moving: false, .. }) = &entry.stage else { return };
+        if !stopping.is_empty() {
+            return;
+        }
+        let (bytes, huge_pages, epoch) = (entry.spec.bytes, entry.spec.huge_pages, entry.epoch);
+        self.actions.push_back(match entry.is_registered {
+            true => DirectoryAction::Deregister { region, epoch },
+            false => DirectoryAction::Make { region, bytes, huge_pages },
+        });
+    }
+
+    /// The engine's answer to [`DirectoryAction::Deregister`].
+    pub fn on_deregistered(&mut self, region: u64) {
+        if let Some(entry) = self.entries.get_mut(&region) {
+            entry.is_registered = false;
+            self.go_on_revoking(region);
+        }
     }
 
     fn check_revoke(&self, party: Party, name: &str, key: RegionKey) -> Result<u64, RegionRefusal> {
@@ -73,6 +120,7 @@ impl Directory {
         let (Ok(()), Some(owner)) = (&result, entry.owner) else {
             let asker = revoke.asker;
             entry.stage = Stage::Live;
+            self.moving.remove(&region);
             self.answer_revoke(asker, result.map(|()| 0));
             return self.serve_waiting(region);
         };
@@ -98,7 +146,7 @@ impl Directory {
         let Some(&region) = self.programs.get(&client).and_then(|held| held.get(&open)) else { return };
         let Some(entry) = self.entries.get_mut(&region) else { return };
         let is_owners = entry.owner.is_some_and(|o| o.client == client && o.open == open);
-        let Stage::Revoking(Revoke { asker, new_key, is_moving: true }) = entry.stage else { return };
+        let Stage::Revoking(Revoke { asker, new_key, is_moving: true, .. }) = entry.stage else { return };
         if !is_owners || entry.epoch != epoch {
             return;
         }
@@ -124,15 +172,24 @@ impl Directory {
 
     /// When [`Self::handle_timeout`] has something to do.
     pub fn deadline(&self) -> Option<Time> {
-        self.moving.values().min().copied()
+        self.moving.values().copied().chain(self.ending.values().map(super::Ending::deadline)).min()
     }
 
-    /// An owner that does not move its region in time loses it: nobody has it then.
+    /// An owner that does not move its region in time loses it: nobody has it then. A peer that does not stop in time
+    /// loses its link.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.now = now;
+        self.drop_late_peers(now);
         let late: Vec<u64> = self.moving.iter().filter(|(_, at)| **at <= now).map(|(&region, _)| region).collect();
         for region in late {
-            tracing::warn!(region, "the owner of a region did not move it in time: the region ends");
-            self.end(region, region_stamp::OWNER_GONE);
+            let is_moving = |e: &super::Entry| matches!(&e.stage, Stage::Revoking(revoke) if revoke.is_moving);
+            if self.entries.get(&region).is_some_and(is_moving) {
+                tracing::warn!(region, "the owner of a region did not move it in time: the region ends");
+                self.end(region, region_stamp::OWNER_GONE);
+            } else {
+                // The link of a peer that did not stop ends; until then there is more time.
+                self.moving.insert(region, now + self.config.answer);
+            }
         }
     }
 }

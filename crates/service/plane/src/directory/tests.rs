@@ -33,6 +33,8 @@ struct Desk {
     words: BTreeMap<u32, u64>,
     dropped: Vec<u64>,
     used: Vec<u64>,
+    /// What is for the engine and for peers.
+    far: Vec<DirectoryAction>,
     fails: bool,
 }
 
@@ -44,6 +46,7 @@ impl Desk {
             words: BTreeMap::new(),
             dropped: Vec::new(),
             used: Vec::new(),
+            far: Vec::new(),
             fails: false,
         }
     }
@@ -59,6 +62,11 @@ impl Desk {
                 DirectoryAction::Drop { region } => self.dropped.push(region),
                 DirectoryAction::Stamp { word, value } => drop(self.words.insert(word, value)),
                 DirectoryAction::Send { client, reply, memory } => self.replies.push((client.0, reply, memory)),
+                DirectoryAction::Deregister { region, .. } => {
+                    self.far.push(action);
+                    self.directory.on_deregistered(region);
+                }
+                other => self.far.push(other),
             }
         }
         std::mem::take(&mut self.replies)
@@ -180,7 +188,7 @@ fn a_revoke_ends_all_handles_and_is_answered_when_the_owner_has_moved() {
     let (owner, reader) = (party(1, 5), party(2, 5));
     let made = desk.create(owner, spec("a", 100)).unwrap();
     let opened = desk.open(reader, wish("a")).unwrap();
-    desk.directory.handle_revoke(owner, 9, ("a", KEY), Some(OTHER_KEY));
+    desk.directory.handle_revoke(T0, owner, 9, ("a", KEY), Some(OTHER_KEY));
     let replies = desk.settle();
     let why = RegionRefusal::Revoked { held: 1, current: 2 };
     assert_eq!(replies[0], (2, Reply::RegionEnded { open: opened.open, why }, None));
@@ -189,7 +197,7 @@ fn a_revoke_ends_all_handles_and_is_answered_when_the_owner_has_moved() {
     assert!(!desk.is_live(&opened), "the stamp changed before the owner copies");
     // Nobody gets the memory meanwhile, and no second revoke begins.
     desk.directory.handle_open(reader, 1, wish("a"));
-    desk.directory.handle_revoke(owner, 10, ("a", KEY), None);
+    desk.directory.handle_revoke(T0, owner, 10, ("a", KEY), None);
     let busy = Reply::RegionRevoked { request: 10, result: Err(RegionRefusal::Busy) };
     assert_eq!(desk.settle(), [(1, busy, None)]);
     // What others say of it, or of another epoch, means nothing.
@@ -218,7 +226,7 @@ fn an_owner_that_does_not_move_or_ends_meanwhile_loses_the_region_and_everybody_
         let mut desk = desk();
         let (owner, other) = (party(1, 5), party(2, 5));
         desk.create(owner, spec("a", 100)).unwrap();
-        desk.directory.handle_revoke(other, 9, ("a", KEY), None);
+        desk.directory.handle_revoke(T0, other, 9, ("a", KEY), None);
         desk.settle();
         desk.directory.handle_open(other, 10, wish("a"));
         if dies {
@@ -244,7 +252,7 @@ fn without_memory_to_move_to_nothing_is_revoked() {
     desk.create(owner, spec("a", 100)).unwrap();
     let opened = desk.open(party(2, 5), wish("a")).unwrap();
     desk.fails = true;
-    desk.directory.handle_revoke(owner, 9, ("a", KEY), Some(OTHER_KEY));
+    desk.directory.handle_revoke(T0, owner, 9, ("a", KEY), Some(OTHER_KEY));
     let replies = desk.settle();
     assert!(matches!(&replies[..], [(1, Reply::RegionRevoked { request: 9, result: Err(_) }, None)]), "{replies:?}");
     assert!(desk.is_live(&opened));
@@ -269,10 +277,10 @@ fn a_region_outlives_its_maker_only_if_it_says_so_and_ends_with_its_revoke() {
     desk.directory.handle_notify(ClientId(2), 3, opened.open, 1);
     let untold = Reply::RegionNotifyTaken { request: 3, result: Err(RegionRefusal::OwnerGone) };
     assert_eq!(desk.settle(), [(2, untold, None)]);
-    desk.directory.handle_revoke(party(3, 6), 4, ("stays", KEY), None);
+    desk.directory.handle_revoke(T0, party(3, 6), 4, ("stays", KEY), None);
     let refused = Reply::RegionRevoked { request: 4, result: Err(RegionRefusal::OtherUser { uid: 5 }) };
     assert_eq!(desk.settle(), [(3, refused, None)]);
-    desk.directory.handle_revoke(party(3, 5), 4, ("stays", KEY), None);
+    desk.directory.handle_revoke(T0, party(3, 5), 4, ("stays", KEY), None);
     let replies = desk.settle();
     let why = RegionRefusal::Revoked { held: 1, current: 2 };
     assert_eq!(replies[0].1, Reply::RegionEnded { open: opened.open, why });

@@ -31,6 +31,10 @@ impl Peers {
             let lanes = established.lanes.len();
             self.tell_silence(peer, lanes, None);
         }
+        let message = match message {
+            PeerMessage::Region(message) => return self.actions.push_back(PeerAction::Region { peer, message }),
+            other => other,
+        };
         let number = lane_of(&message);
         let Some(lane) = self.round_mut(peer, number) else {
             return self.give_up(
@@ -46,7 +50,8 @@ impl Peers {
             PeerMessage::LaneReset { reason, resumes, rests, .. } => lane.handle_reset(reason, resumes, rests),
             PeerMessage::LaneRoutes(routes) => lane.handle_routes(routes),
             PeerMessage::LaneRoutesTaken { .. } => lane.handle_routes_taken(),
-            PeerMessage::Heartbeat => Ok(()),
+            // Heard above.
+            PeerMessage::Heartbeat | PeerMessage::Region(_) => Ok(()),
             message @ (PeerMessage::DirectOffer { .. } | PeerMessage::DirectRefused { .. }) => {
                 self.actions.push_back(PeerAction::Direct { peer, message });
                 Ok(())
@@ -204,6 +209,7 @@ pub(super) fn lane_of(message: &PeerMessage) -> u32 {
         | PeerMessage::Proof { .. }
         | PeerMessage::Heartbeat
         | PeerMessage::Bye { .. }
+        | PeerMessage::Region(_)
         | PeerMessage::DirectRefused { .. }
         | PeerMessage::DirectHello { .. }
         | PeerMessage::DirectProof { .. } => 0,

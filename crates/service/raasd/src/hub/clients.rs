@@ -268,9 +268,10 @@ impl Hub {
             Request::RegionOpen { request, host, name, key, access } => {
                 self.on_region_open(party, request, host, (name, key, access));
             }
-            Request::RegionClose { open, delete } => self.regions.directory().handle_close(id, open, delete),
+            Request::RegionClose { open, delete } => self.on_region_close(id, open, delete),
             Request::RegionRevoke { request, name, key, new_key } => {
-                self.regions.directory().handle_revoke(party, request, (&name, key), new_key);
+                let now = self.now();
+                self.regions.directory().handle_revoke(now, party, request, (&name, key), new_key);
             }
             Request::RegionMoved { open, epoch } => self.regions.directory().handle_moved(id, open, epoch),
             Request::RegionNotify { request, open, tag } => {
@@ -417,6 +418,6 @@ impl Hub {
         self.questions.handle_gone(id, client.who.uid);
         self.pairs.handle_gone(id);
         self.fallbacks.handle_gone(id);
-        self.regions.directory().handle_left(id);
+        self.on_region_program_left(id);
     }
 }

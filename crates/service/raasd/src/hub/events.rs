@@ -4,7 +4,7 @@ use control::{Reason, Reply};
 use engine::{AppId, Event};
 use plane::{ConnectRequest, ConnectionOver};
 
-use super::Hub;
+use super::{DATAGRAM_ENGINE, Hub};
 use crate::command::{EngineReport, FromEngine};
 
 impl Hub {
@@ -18,6 +18,9 @@ impl Hub {
                 self.on_stream_of_route(engine, peer, number, stream);
             }
             FromEngine::LaneWasReset { client, request, found } => self.on_lane_was_reset(client, request, found),
+            FromEngine::RegionGranted { peer, open, result } => self.regions().0.on_granted(peer, open, result),
+            FromEngine::RegionDeregistered { region } => self.regions().0.on_deregistered(region),
+            FromEngine::RegionOpened { open, result } => self.regions().1.on_opened(open, result),
             FromEngine::WakeHangup { app } => {
                 if let Some(client) = self.names.program(engine, app) {
                     self.on_wake_hangup(client);
@@ -43,7 +46,10 @@ impl Hub {
                 self.send_to(engine, app, Reply::Connected { request, result })
             }
             Event::DatagramPath { app, request, result } => {
-                self.send_to(engine, app, Reply::DatagramPath { request, result })
+                let client = self.names.program(engine, app);
+                if !client.is_some_and(|client| self.on_region_path(client, request, result)) {
+                    self.send_to(engine, app, Reply::DatagramPath { request, result });
+                }
             }
             Event::Incoming { app, port, connection } => {
                 self.send_to(engine, app, Reply::Incoming { port, connection })
@@ -68,14 +74,17 @@ impl Hub {
                     tracing::warn!(%peer, lane = engine, %reason, detail, "the lane failed");
                 }
                 self.peers.on_lane_failed(now, peer, engine, reason);
+                if engine == DATAGRAM_ENGINE {
+                    self.on_region_peer_gone(peer, reason);
+                }
             }
             Event::LaneRests { peer } => self.peers.on_lane_rests(now, peer, engine),
             Event::LaneReset { peer, detail } => {
                 self.peers.on_lane_reset(now, peer, engine, &detail);
             }
-            event @ (Event::RegionClosed { .. } | Event::RegionStopped { .. } | Event::RegionNotified { .. }) => {
-                tracing::debug!(?event, "of a region that no directory knows");
-            }
+            Event::RegionClosed { peer, handle, .. } => self.regions().1.on_closed(peer, handle),
+            Event::RegionStopped { peer, region, epoch } => self.regions().1.on_stopped(peer, region, epoch),
+            Event::RegionNotified { region, notify, .. } => self.regions().0.on_remote_notification(region, notify),
             Event::StrangePort { peer, found, expected } => tracing::warn!(
                 %peer,
                 lane = engine,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use control::{PeerMessage, Reason};
-use plane::{LinkId, PeerAction};
+use plane::{LaneCommand, LinkId, PeerAction};
 use tokio::sync::mpsc;
 
-use super::Hub;
+use super::{DATAGRAM_ENGINE, Hub};
 use crate::command::Command;
 use crate::dial::dial;
 use crate::link::LinkInput;
@@ -62,7 +62,17 @@ impl Hub {
                     }
                 }
                 PeerAction::Direct { peer, message } => self.directs.handle_message(peer, message),
-                PeerAction::Engine { engine, command } => self.command(engine, Command::Lane(command)),
+                PeerAction::Region { peer, message } => self.on_region_message(peer, message),
+                PeerAction::Engine { engine, command } => {
+                    let lost = match command {
+                        LaneCommand::Lost { peer, reason } if engine == DATAGRAM_ENGINE => Some((peer, reason)),
+                        _ => None,
+                    };
+                    self.command(engine, Command::Lane(command));
+                    if let Some((peer, reason)) = lost {
+                        self.on_region_peer_gone(peer, reason);
+                    }
+                }
             }
         }
     }

@@ -9,14 +9,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use control::{Reason, RegionAccess, RegionKey, RegionRefusal, Reply};
-use plane::{ClientId, Directory, DirectoryAction, DirectoryConfig, Handed, Party, RegionWish};
+use control::{Reason, RegionAccess, RegionKey, RegionMessage, RegionRefusal, Reply};
+use plane::{ClientId, Directory, DirectoryAction, DirectoryConfig, Foreign, ForeignAction, Handed, Party, RegionWish};
 use shm::{RegionMemory, Segment, SegmentError, Sharing};
 use tokio::task::JoinSet;
 
-use super::Hub;
+use super::{DATAGRAM_ENGINE, Hub};
 use crate::DaemonError;
 use crate::client_socket::Outgoing;
+use crate::command::{Command, RegionCommand};
 
 /// Bytes of a word of the stamp page.
 const WORD_BYTES: u64 = 8;
@@ -34,6 +35,8 @@ struct Memory {
 #[derive(Debug)]
 pub(super) struct Regions {
     directory: Directory,
+    /// Handles to regions of other hosts.
+    foreign: Foreign,
     memories: BTreeMap<u64, Memory>,
     /// Memory that is taken from the system when it is made, which takes long: one at a time.
     making: JoinSet<Made>,
@@ -64,7 +67,7 @@ fn make(Wanted { region, bytes, huge_pages }: Wanted) -> Made {
 
 impl Regions {
     pub(super) fn new(config: DirectoryConfig) -> Result<Self, DaemonError> {
-        let directory = Directory::new(config);
+        let (directory, foreign) = (Directory::new(config), Foreign::new(config.handles_per_app_max));
         let bytes = u64::from(directory.stamp_words()) * WORD_BYTES;
         let failed =
             |e: SegmentError| DaemonError::io("the stamp page of regions")(std::io::Error::other(e.to_string()));
@@ -75,6 +78,7 @@ impl Regions {
         let stamps_fd = stamps.fd().as_fd().try_clone_to_owned().map_err(DaemonError::io("dup"))?;
         Ok(Self {
             directory,
+            foreign,
             memories: BTreeMap::new(),
             making: JoinSet::new(),
             wanted: VecDeque::new(),
@@ -163,12 +167,107 @@ impl Hub {
         if host.is_unspecified() || self.addresses.contains(&host) {
             self.regions.directory.handle_open(party, request, RegionWish { name, key, access });
         } else {
-            let result = Err(RegionRefusal::Reason(Reason::BadAddress));
-            self.send(party.client, Reply::RegionOpened { request, result }, Vec::new());
+            self.regions.foreign.handle_open(party, request, host, RegionWish { name, key, access });
         }
     }
 
+    pub(super) fn on_region_close(&mut self, client: ClientId, open: u64, delete: bool) {
+        if Foreign::is_foreign(open) {
+            self.regions.foreign.handle_close(client, open);
+        } else {
+            self.regions.directory.handle_close(client, open, delete);
+        }
+    }
+
+    pub(super) fn on_region_program_left(&mut self, client: ClientId) {
+        self.regions.directory.handle_left(client);
+        self.regions.foreign.handle_left(client);
+    }
+
+    // ---- other hosts
+
+    /// The engine says whether there is a link to a host. False: no region was wished for there.
+    pub(super) fn on_region_path(&mut self, client: ClientId, request: u64, result: Result<u32, Reason>) -> bool {
+        // A device without datagrams says so only when the lane is there.
+        let result = match result {
+            Ok(_) | Err(Reason::NoDatagrams) => Ok(()),
+            Err(reason) => Err(reason),
+        };
+        self.regions.foreign.on_path(client, request, result)
+    }
+
+    pub(super) fn on_region_message(&mut self, peer: IpAddr, message: RegionMessage) {
+        let now = self.now();
+        if !self.regions.directory.handle_peer(now, peer, &message) {
+            self.regions.foreign.handle_peer(peer, message);
+        }
+    }
+
+    /// The lane or the link to a peer is gone, and the engine knows it before anything that is asked of it from here on.
+    pub(super) fn on_region_peer_gone(&mut self, peer: IpAddr, reason: Reason) {
+        let now = self.now();
+        self.regions.directory.handle_peer_gone(now, peer);
+        self.regions.foreign.handle_peer_gone(peer, reason);
+    }
+
+    pub(super) fn regions(&mut self) -> (&mut Directory, &mut Foreign) {
+        (&mut self.regions.directory, &mut self.regions.foreign)
+    }
+
+    fn region_command(&mut self, command: RegionCommand) {
+        self.command(DATAGRAM_ENGINE, Command::Region(command));
+    }
+
+    fn tell_of_region(&mut self, peer: IpAddr, message: RegionMessage) {
+        if !self.peers.tell_of_region(peer, message) {
+            self.on_region_peer_gone(peer, Reason::PeerLost);
+        }
+    }
+
+    fn settle_foreign(&mut self) {
+        while let Some(action) = self.regions.foreign.poll_action() {
+            match action {
+                ForeignAction::Path { client, request, host } => {
+                    self.command_of(client, DATAGRAM_ENGINE, |app| Command::DatagramPath { app, request, to: host });
+                }
+                ForeignAction::Tell { peer, message } => self.tell_of_region(peer, message),
+                ForeignAction::Open { open, client, peer, grant } => match self.app_of(client, DATAGRAM_ENGINE) {
+                    Some(app) => self.region_command(RegionCommand::Open { app, peer, open, grant }),
+                    None => self.regions.foreign.on_opened(open, Err(Reason::AppFault)),
+                },
+                ForeignAction::Close { client, handle } => {
+                    // Of a program that has left the engine closes it by itself.
+                    if let Some(app) = self.app_of(client, DATAGRAM_ENGINE) {
+                        self.region_command(RegionCommand::Close { app, handle });
+                    }
+                }
+                ForeignAction::Stop { peer, region, epoch } => {
+                    self.region_command(RegionCommand::Stop { peer, region, epoch });
+                }
+                ForeignAction::Send { client, reply } => self.send(client, reply, Vec::new()),
+            }
+        }
+    }
+
+    /// The memory that a device is to register; none if it has it already.
+    fn grant(&mut self, region: u64, epoch: u64, register: bool, peer: IpAddr, open: u64) {
+        let memory = register.then(|| {
+            let memory = self.regions.memories.get(&region).ok_or("the region has no memory")?;
+            memory.newest.map().map_err(|e| e.to_string())
+        });
+        self.region_command(RegionCommand::Grant { region, epoch, memory, peer, open });
+    }
+
     pub(super) fn settle_regions(&mut self) {
+        self.settle_foreign();
+        self.settle_directory();
+        // What is told to a peer without a link ends handles to it.
+        self.settle_foreign();
+    }
+
+    fn settle_directory(&mut self) {
+        let now = self.now();
+        self.regions.directory.see(now);
         while let Some(action) = self.regions.directory.poll_action() {
             match action {
                 DirectoryAction::Make { region, bytes, huge_pages } => {
@@ -179,6 +278,22 @@ impl Hub {
                 DirectoryAction::Use { region } => self.regions.use_newest(region),
                 DirectoryAction::Drop { region } => drop(self.regions.memories.remove(&region)),
                 DirectoryAction::Stamp { word, value } => self.regions.stamp(word, value),
+                DirectoryAction::Grant { region, epoch, register, peer, open } => {
+                    self.grant(region, epoch, register, peer, open);
+                }
+                DirectoryAction::Ungrant { region, peer } => {
+                    self.region_command(RegionCommand::Ungrant { region, peer });
+                }
+                DirectoryAction::Deregister { region, epoch } => {
+                    self.region_command(RegionCommand::Deregister { region, epoch });
+                }
+                DirectoryAction::NotificationsTaken { region, count } => {
+                    self.region_command(RegionCommand::NotificationsTaken { region, count });
+                }
+                DirectoryAction::Tell { peer, message } => self.tell_of_region(peer, message),
+                DirectoryAction::DropPeer { peer } => {
+                    self.peers.drop_peer(peer, "it goes on using a region that was revoked");
+                }
                 DirectoryAction::Send { client, reply, memory: None } => self.send(client, reply, Vec::new()),
                 DirectoryAction::Send { client, reply, memory: Some(handed) } => match self.regions.hand_out(handed) {
                     Ok(fds) => self.send_shared(client, Outgoing::shared(reply, fds)),

@@ -6,6 +6,7 @@ mod datagrams;
 mod direct;
 mod engines;
 mod false_peer;
+mod far_regions;
 mod hosts;
 mod lane_resets;
 mod liars;

@@ -1,0 +1,330 @@
+//! Handles that programs of this host have to regions of other hosts.
+//!
+//! Owns the way of such a handle from the program's wish to the end of the last operation with it; no I/O. It must
+//! answer each wish once, and must tell the owner's daemon that a handle is closed only when nothing of it is in
+//! flight.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+
+use control::{
+    OpenedRegion, Reason, RegionAccess, RegionGrant, RegionInfo, RegionMessage, RegionPath, RegionRefusal, Reply,
+};
+
+use crate::directory::RegionWish;
+use crate::{ClientId, Party};
+
+/// Numbers of handles to other hosts' regions have this bit, so that they are none of this host's directory.
+const FOREIGN: u64 = 1 << 63;
+
+/// What the daemon does for these handles.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ForeignAction {
+    /// Have a link to the host made if the program may reach it. Answered by [`Foreign::on_path`].
+    Path {
+        /// Whose wish it is.
+        client: ClientId,
+        /// Its request.
+        request: u64,
+        /// The host.
+        host: IpAddr,
+    },
+    /// Say something to the owner's daemon. If there is no link to it, [`Foreign::handle_peer_gone`] follows.
+    Tell {
+        /// The owner's host.
+        peer: IpAddr,
+        /// What.
+        message: RegionMessage,
+    },
+    /// Have the engine open the handle. Answered by [`Foreign::on_opened`].
+    Open {
+        /// The handle.
+        open: u64,
+        /// Whose it is.
+        client: ClientId,
+        /// The owner's host.
+        peer: IpAddr,
+        /// What it gave.
+        grant: RegionGrant,
+    },
+    /// Have the engine close the handle; then [`Foreign::on_closed`] comes.
+    Close {
+        /// Whose it is.
+        client: ClientId,
+        /// As the engine calls it.
+        handle: u32,
+    },
+    /// Have the engine stop all handles to a region; then [`Foreign::on_stopped`] comes.
+    Stop {
+        /// The owner's host.
+        peer: IpAddr,
+        /// The region there.
+        region: u64,
+        /// Its epoch.
+        epoch: u64,
+    },
+    /// Send a message to a program.
+    Send {
+        /// Whom to.
+        client: ClientId,
+        /// What.
+        reply: Reply,
+    },
+}
+
+/// How far a handle is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    /// The host is being linked.
+    Linking(RegionWish),
+    /// The owner's daemon was asked.
+    Asked,
+    /// The engine opens it. If it ended meanwhile: why.
+    Granted { grant: RegionGrant, ended: Option<RegionRefusal> },
+    /// The program has it.
+    Open { handle: u32, region: u64, epoch: u64 },
+    /// The engine closes it.
+    Closing { handle: u32 },
+}
+
+#[derive(Debug)]
+struct Open {
+    client: ClientId,
+    uid: u32,
+    request: u64,
+    peer: IpAddr,
+    access: RegionAccess,
+    state: State,
+    /// The program is gone.
+    is_abandoned: bool,
+}
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub struct Foreign {
+    opens: BTreeMap<u64, Open>,
+    per_app_max: u32,
+    last: u64,
+    actions: VecDeque<ForeignAction>,
+}
+
+impl Foreign {
+    /// No handle is there yet. `per_app_max`: handles of one program.
+    pub fn new(per_app_max: u32) -> Self {
+        Self { per_app_max, ..Self::default() }
+    }
+
+    /// Whether a handle's number is one of these.
+    pub fn is_foreign(open: u64) -> bool {
+        open & FOREIGN != 0
+    }
+
+    /// What to do next.
+    pub fn poll_action(&mut self) -> Option<ForeignAction> {
+        self.actions.pop_front()
+    }
+
+    /// Handles, those included that are not open yet or not closed.
+    pub fn count(&self) -> usize {
+        self.opens.len()
+    }
+
+    // ---- opening
+
+    /// A program wants to open a region of another host.
+    pub fn handle_open(&mut self, party: Party, request: u64, peer: IpAddr, wish: RegionWish) {
+        let Party { client, uid, .. } = party;
+        let used = self.opens.values().filter(|open| open.client == client).count() as u64;
+        if used >= u64::from(self.per_app_max) {
+            let max = u64::from(self.per_app_max);
+            let why = RegionRefusal::TooMany { what: "handles of this program".into(), used, max };
+            return self.answer(client, request, Err(why));
+        }
+        self.last += 1;
+        let (access, state) = (wish.access, State::Linking(wish));
+        let open = Open { client, uid, request, peer, access, state, is_abandoned: false };
+        self.opens.insert(FOREIGN | self.last, open);
+        self.actions.push_back(ForeignAction::Path { client, request, host: peer });
+    }
+
+    /// Whether there is a link to the host of a wish, or why not. False: no wish waits for it.
+    pub fn on_path(&mut self, client: ClientId, request: u64, result: Result<(), Reason>) -> bool {
+        let waits = |o: &Open| o.client == client && o.request == request && matches!(o.state, State::Linking(_));
+        let Some((&number, open)) = self.opens.iter_mut().find(|(_, open)| waits(open)) else { return false };
+        let State::Linking(RegionWish { name, key, access }) = std::mem::replace(&mut open.state, State::Asked) else {
+            return false;
+        };
+        match result {
+            Ok(()) => {
+                let message = RegionMessage::Open { open: number, uid: open.uid, name, key, access };
+                let peer = open.peer;
+                self.actions.push_back(ForeignAction::Tell { peer, message });
+            }
+            Err(reason) => self.refuse(number, RegionRefusal::Reason(reason)),
+        }
+        true
+    }
+
+    fn refuse(&mut self, number: u64, why: RegionRefusal) {
+        if let Some(open) = self.opens.remove(&number)
+            && !open.is_abandoned
+        {
+            self.answer(open.client, open.request, Err(why));
+        }
+    }
+
+    /// The owner's daemon says something of its regions. False: it is about regions of this host.
+    pub fn handle_peer(&mut self, peer: IpAddr, message: RegionMessage) -> bool {
+        match message {
+            RegionMessage::Opened { open, result } => self.handle_answer(peer, open, result),
+            RegionMessage::Stop { region, epoch, why } => self.handle_stop(peer, (region, epoch), &why),
+            RegionMessage::Open { .. } | RegionMessage::Closed { .. } | RegionMessage::Stopped { .. } => return false,
+        }
+        true
+    }
+
+    fn handle_answer(&mut self, peer: IpAddr, number: u64, result: Result<RegionGrant, RegionRefusal>) {
+        let asked = |o: &&mut Open| o.peer == peer && o.state == State::Asked;
+        let Some(open) = self.opens.get_mut(&number).filter(asked) else { return };
+        match result {
+            Ok(_) if open.is_abandoned => self.forget(number),
+            Ok(grant) => {
+                open.state = State::Granted { grant, ended: None };
+                let client = open.client;
+                self.actions.push_back(ForeignAction::Open { open: number, client, peer, grant });
+            }
+            Err(why) => self.refuse(number, why),
+        }
+    }
+
+    /// How the engine calls the handle, or why it did not open it.
+    pub fn on_opened(&mut self, number: u64, result: Result<u32, Reason>) {
+        let Some(open) = self.opens.get_mut(&number) else { return };
+        let (client, request) = (open.client, open.request);
+        let State::Granted { grant, ended } = open.state.clone() else { return };
+        match (result, ended) {
+            (Ok(handle), None) if !open.is_abandoned => {
+                open.state = State::Open { handle, region: grant.region, epoch: grant.epoch };
+                let (region, epoch, bytes) = (grant.region, grant.epoch, grant.bytes);
+                let info = RegionInfo { region, epoch, bytes, access: open.access };
+                let opened = OpenedRegion { open: number, info, path: RegionPath::Remote { handle } };
+                self.answer(client, request, Ok(opened));
+            }
+            (Ok(handle), ended) => {
+                open.state = State::Closing { handle };
+                if let (Some(why), false) = (ended, open.is_abandoned) {
+                    self.answer(client, request, Err(why));
+                }
+                self.actions.push_back(ForeignAction::Close { client, handle });
+            }
+            (Err(reason), _) => {
+                self.actions.push_back(ForeignAction::Tell {
+                    peer: open.peer,
+                    message: RegionMessage::Closed { open: number },
+                });
+                self.refuse(number, RegionRefusal::Reason(reason));
+            }
+        }
+    }
+
+    // ---- ends
+
+    /// A program gives a handle back.
+    pub fn handle_close(&mut self, client: ClientId, number: u64) {
+        let Some(open) = self.opens.get_mut(&number).filter(|open| open.client == client) else { return };
+        if let State::Open { handle, .. } = open.state {
+            open.state = State::Closing { handle };
+            self.actions.push_back(ForeignAction::Close { client, handle });
+        }
+    }
+
+    /// A program has left. The engine closes its handles by itself.
+    pub fn handle_left(&mut self, client: ClientId) {
+        self.opens.retain(|_, open| open.client != client || !matches!(open.state, State::Linking(_)));
+        for open in self.opens.values_mut().filter(|open| open.client == client) {
+            open.is_abandoned = true;
+            if let State::Open { handle, .. } = open.state {
+                open.state = State::Closing { handle };
+            }
+        }
+    }
+
+    /// Nothing that was begun with a handle is in flight any more, and the engine has forgotten it.
+    pub fn on_closed(&mut self, peer: IpAddr, handle: u32) {
+        let is_it = |o: &Open| {
+            let of_engine = match o.state {
+                State::Open { handle, .. } | State::Closing { handle } => Some(handle),
+                _ => None,
+            };
+            o.peer == peer && of_engine == Some(handle)
+        };
+        let found = self.opens.iter().find(|(_, open)| is_it(open)).map(|(&number, _)| number);
+        if let Some(number) = found {
+            self.forget(number);
+        }
+    }
+
+    fn forget(&mut self, number: u64) {
+        if let Some(open) = self.opens.remove(&number) {
+            let message = RegionMessage::Closed { open: number };
+            self.actions.push_back(ForeignAction::Tell { peer: open.peer, message });
+        }
+    }
+
+    fn handle_stop(&mut self, peer: IpAddr, (region, epoch): (u64, u64), why: &RegionRefusal) {
+        let mut over = Vec::new();
+        for (&number, open) in self.opens.iter_mut().filter(|(_, open)| open.peer == peer) {
+            match &mut open.state {
+                State::Open { handle, region: r, epoch: e } if *r == region && *e <= epoch => {
+                    over.push((number, open.client, *handle));
+                    open.state = State::Closing { handle: *handle };
+                }
+                State::Granted { grant, ended } if grant.region == region && grant.epoch <= epoch => {
+                    *ended = Some(why.clone());
+                }
+                _ => {}
+            }
+        }
+        self.actions.push_back(ForeignAction::Stop { peer, region, epoch });
+        for (open, client, handle) in over {
+            let reply = Reply::RegionEnded { open, why: why.clone() };
+            self.actions.push_back(ForeignAction::Send { client, reply });
+            self.actions.push_back(ForeignAction::Close { client, handle });
+        }
+    }
+
+    /// Nothing that this host began in a region is in flight any more.
+    pub fn on_stopped(&mut self, peer: IpAddr, region: u64, epoch: u64) {
+        self.actions.push_back(ForeignAction::Tell { peer, message: RegionMessage::Stopped { region, epoch } });
+    }
+
+    /// The link or the lane to a host is gone, and the engine knows: no handle to a region there holds any more.
+    pub fn handle_peer_gone(&mut self, peer: IpAddr, reason: Reason) {
+        let why = RegionRefusal::Reason(reason);
+        let of_peer: Vec<u64> = self.opens.iter().filter(|(_, o)| o.peer == peer).map(|(&number, _)| number).collect();
+        for number in of_peer {
+            let Some(open) = self.opens.get_mut(&number) else { continue };
+            let (client, is_abandoned) = (open.client, open.is_abandoned);
+            match &mut open.state {
+                // The answer about the path is still to come.
+                State::Linking(_) => {}
+                State::Asked => self.refuse(number, why.clone()),
+                State::Granted { ended, .. } => *ended = Some(why.clone()),
+                &mut (State::Open { handle, .. } | State::Closing { handle }) => {
+                    let was_open = matches!(open.state, State::Open { .. });
+                    self.opens.remove(&number);
+                    self.actions.push_back(ForeignAction::Close { client, handle });
+                    if was_open && !is_abandoned {
+                        let reply = Reply::RegionEnded { open: number, why: why.clone() };
+                        self.actions.push_back(ForeignAction::Send { client, reply });
+                    }
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, client: ClientId, request: u64, result: Result<OpenedRegion, RegionRefusal>) {
+        let reply = Reply::RegionOpened { request, result };
+        self.actions.push_back(ForeignAction::Send { client, reply });
+    }
+}
