@@ -213,7 +213,7 @@ pub struct RegionInfo {
     pub epoch: u64,
     /// Its size in bytes.
     pub bytes: u64,
-    /// What the opener may do; of the owner, what openers may do.
+    /// What the holder of the handle may do: an owner everything.
     pub access: RegionAccess,
 }
 

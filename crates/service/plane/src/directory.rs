@@ -340,7 +340,8 @@ impl Directory {
                 self.actions.push_back(DirectoryAction::Use { region });
                 self.stamp(word, region_stamp::of(stamp, region_stamp::LIVE));
                 let Some((owner, entry)) = self.entries.get(&region).and_then(|e| Some((e.owner?, e))) else { return };
-                let info = RegionInfo { access: entry.spec.access, ..info_of(region, entry) };
+                // Whatever others may do, the owner may do everything.
+                let info = RegionInfo { access: RegionAccess::ALL, ..info_of(region, entry) };
                 let path = RegionPath::Local { stamp, word, words: self.config.regions_max };
                 let opened = OpenedRegion { open: owner.open, info, path };
                 let handed = Handed { region, writable: true, with_stamps: true };
