@@ -56,7 +56,10 @@ impl Answers {
 
     /// The peer handled this frame, and none after it: what was in later ones is owed again, in the old order.
     pub(crate) fn on_arrived(&mut self, frame: u64) {
-        while let Some((_, answer)) = self.sent.pop_back_if(|(sent, _)| *sent > frame) {
+        while let Some(&(sent, answer)) = self.sent.back()
+            && sent > frame
+        {
+            self.sent.pop_back();
             self.owed.push_front(answer);
         }
         self.sent.clear();

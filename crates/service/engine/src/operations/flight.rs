@@ -154,8 +154,15 @@ impl Flight {
 
     /// Work requests up to this one are done. The next operation of which that is all.
     pub(crate) fn take_placed(&mut self, wr: u64) -> Option<OperationId> {
-        while self.reads.pop_front_if(|read| *read <= wr).is_some() {}
-        self.posted.pop_front_if(|(last, _)| *last <= wr).map(|(_, id)| id)
+        while self.reads.front().is_some_and(|read| *read <= wr) {
+            self.reads.pop_front();
+        }
+        let &(last, id) = self.posted.front()?;
+        if last > wr {
+            return None;
+        }
+        self.posted.pop_front();
+        Some(id)
     }
 
     // ---- to be asked for
