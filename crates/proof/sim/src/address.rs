@@ -2,6 +2,9 @@
 
 use std::net::IpAddr;
 
+/// UDP port of all NICs, and TCP port of their other wire.
+pub(crate) const UDP_PORT: u16 = 4791;
+
 /// The address of a host: its number and one, below 10.0.0.0.
 pub fn address(host: usize) -> IpAddr {
     let [_, a, b, c] = (host as u32 + 1).to_be_bytes();

@@ -10,7 +10,7 @@ use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
 use shm::EnginePage;
 use verbs::{Capabilities, Region, Time, Wire, WirePolicy};
 
-use crate::address::address;
+use crate::address::{UDP_PORT, address};
 use crate::app::App;
 use crate::check::{AppUid, Limits};
 use crate::content::mix;

@@ -19,7 +19,7 @@ use verbs::{
     RoceEndpoint, SendWr, Time, VerbsError, Wire, WirePolicy,
 };
 
-use crate::host::UDP_PORT;
+use crate::address::UDP_PORT;
 use crate::streams::{EndId, Standing, Streams};
 
 /// The exchange at the start is over by then.

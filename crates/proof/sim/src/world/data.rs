@@ -33,7 +33,7 @@ impl World {
         if whole {
             self.checks.on_packet_whole(hosts, &bytes);
         }
-        let port = crate::host::UDP_PORT + from.engine as u16;
+        let port = crate::address::UDP_PORT + from.engine as u16;
         let source = std::net::SocketAddr::new(address(from.host), port);
         if let Some(driven) = running.engine(to.engine) {
             if marked {
@@ -81,7 +81,7 @@ impl World {
             let Some(driven) = self.driven(at) else { break };
             let Some(sent) = driven.tap.nic.poll_transmit(now, &mut buf) else { break };
             let stride = sent.segment_bytes.map_or(buf.len(), usize::from).max(1);
-            let engine = u32::from(sent.destination.port().saturating_sub(crate::host::UDP_PORT));
+            let engine = u32::from(sent.destination.port().saturating_sub(crate::address::UDP_PORT));
             let to = self.host_at(sent.destination.ip()).map(|host| At { host, engine });
             for (index, segment) in buf.chunks(stride).enumerate() {
                 match to {
