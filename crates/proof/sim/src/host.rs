@@ -19,9 +19,6 @@ use crate::plan::{DaemonPlan, HostPlan, Plan};
 use crate::tap::Tap;
 use crate::wire::TcpSide;
 
-/// UDP port of the NICs of first engines; those of the others follow.
-pub(crate) const UDP_PORT: u16 = 4791;
-
 /// An engine of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct At {
