@@ -8,6 +8,7 @@ use crate::datagram_error::DatagramError;
 use crate::debug_words::debug_says_the_words;
 use crate::error::{AcceptError, BindError, ConnectError, SessionError};
 use crate::fallback::NotOverTcp;
+use crate::flags::FlagsError;
 use crate::message_error::MessageError;
 use crate::region::RegionError;
 
@@ -49,4 +50,14 @@ macro_rules! into_any {
         }
     )* };
 }
-into_any!(SessionError, ConnectError, BindError, AcceptError, NotOverTcp, MessageError, DatagramError, RegionError);
+into_any!(
+    SessionError,
+    ConnectError,
+    BindError,
+    AcceptError,
+    NotOverTcp,
+    FlagsError,
+    MessageError,
+    DatagramError,
+    RegionError
+);

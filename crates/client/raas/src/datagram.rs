@@ -23,6 +23,7 @@ use crate::conn::lent::Lent;
 use crate::datagram_error::DatagramError;
 use crate::datagram_paths::{PathFailure, Paths, begin, path_of};
 use crate::error::SessionError;
+use crate::flags::{Flags, Transport};
 use crate::park::{Parker, lock};
 use crate::poller::Waiter;
 
@@ -129,6 +130,13 @@ impl DatagramSocket {
         // The paths stay locked: one thread at a time waits for room.
         self.conn.reserve(record.ring_bytes() as usize)?.put_datagram(self.conn.endpoint(), &record, buf);
         Ok(buf.len())
+    }
+
+    /// As [`DatagramSocket::send_to`], where the caller names the transport and the verb; what a datagram does not have
+    /// is refused, and nothing is sent then.
+    pub fn send_to_with(&self, buf: &[u8], addr: impl ToSocketAddrs, flags: Flags) -> io::Result<usize> {
+        flags.check(Transport::Ud)?;
+        self.send_to(buf, addr)
     }
 
     /// As [`DatagramSocket::send_to`], for tasks.

@@ -10,6 +10,7 @@ use crate::addresses;
 use crate::conn::Conn;
 use crate::datagram::DatagramSocket;
 use crate::error::{BindError, SessionError};
+use crate::flags::{Flags, Transport};
 use crate::port_request::ask_for_port;
 use crate::ring_size::check_ring_bytes;
 use crate::session::Session;
@@ -31,6 +32,7 @@ impl DatagramSocket {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DatagramOptions {
     ring_bytes: u32,
+    flags: Flags,
 }
 
 impl DatagramOptions {
@@ -48,8 +50,17 @@ impl DatagramOptions {
         self
     }
 
+    /// The transport and the verb of the datagrams between hosts; what cannot be had is refused by `bind`. Default:
+    /// the service chooses, which is UD and SEND.
+    #[must_use]
+    pub fn flags(mut self, flags: Flags) -> Self {
+        self.flags = flags;
+        self
+    }
+
     /// Binds to the first of the addresses that can be.
     pub fn bind(&self, session: &Session, addr: impl ToSocketAddrs) -> Result<DatagramSocket, BindError> {
+        self.flags.check(Transport::Ud)?;
         check_ring_bytes(self.ring_bytes).map_err(BindError::RingBytes)?;
         addresses::first(addr, |addr| self.bind_one(session, addr))
     }

@@ -12,6 +12,7 @@ use crate::connecting::Connecting;
 use crate::error::{ConnectError, SessionError};
 use crate::fallback::{Fallback, NotOverTcp};
 use crate::fallback_tcp::{self, CarriedBy, Limits};
+use crate::flags::{Flags, Transport};
 use crate::ring_size::check_ring_bytes;
 use crate::session::{Session, TIMEOUT_DEFAULT};
 use crate::stream::Stream;
@@ -41,6 +42,7 @@ pub struct ConnectOptions {
     kind: Kind,
     peer_timeout: Option<Duration>,
     pub(crate) fallback: Fallback,
+    flags: Flags,
 }
 
 impl ConnectOptions {
@@ -76,6 +78,14 @@ impl ConnectOptions {
     #[must_use]
     pub fn fallback(mut self, fallback: Fallback) -> Self {
         self.fallback = fallback;
+        self
+    }
+
+    /// The transport and the verb that must carry the connection between hosts; what cannot be had is refused when it
+    /// is made. Default: the service chooses.
+    #[must_use]
+    pub fn flags(mut self, flags: Flags) -> Self {
+        self.flags = flags;
         self
     }
 
@@ -155,6 +165,7 @@ impl ConnectOptions {
     }
 
     pub(crate) fn check(&self) -> Result<(), ConnectError> {
+        self.flags.check(Transport::Rc)?;
         if self.peer_timeout == Some(Duration::ZERO) {
             return Err(ConnectError::PeerTimeoutZero);
         }

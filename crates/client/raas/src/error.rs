@@ -13,6 +13,7 @@ use raas_core::{Forked, SessionFault, at_descriptor_limit, other_release};
 
 use crate::debug_words::debug_says_the_words;
 use crate::fallback::{FallbackCause, NotOverTcp};
+use crate::flags::FlagsError;
 
 /// The session with this host's daemon could not be made, or is over.
 #[derive(Clone, thiserror::Error)]
@@ -217,6 +218,9 @@ pub enum ConnectError {
     /// What was asked for does not go together with [`crate::Fallback::Tcp`].
     #[error(transparent)]
     NotOverTcp(#[from] NotOverTcp),
+    /// The flags cannot be had; see [`crate::Flags`].
+    #[error(transparent)]
+    Flags(#[from] FlagsError),
     /// The name stands for several addresses, and none could be connected to.
     #[error("no address could be connected to: {}", list(.0))]
     All(Vec<ConnectError>),
@@ -257,6 +261,7 @@ impl ConnectError {
             Self::RingBytes(_) | Self::PeerTimeoutZero => io::ErrorKind::InvalidInput,
             Self::Tcp { error, .. } => error.kind(),
             Self::NotOverTcp(_) => io::ErrorKind::Unsupported,
+            Self::Flags(e) => e.kind(),
             Self::All(failed) => failed.last().map_or(io::ErrorKind::Other, Self::kind),
         }
     }
@@ -310,6 +315,9 @@ pub enum BindError {
     /// What was asked for does not go together with [`crate::Fallback::Tcp`].
     #[error(transparent)]
     NotOverTcp(#[from] NotOverTcp),
+    /// The flags cannot be had; see [`crate::Flags`].
+    #[error(transparent)]
+    Flags(#[from] FlagsError),
     /// The name stands for several addresses, and none could be listened on.
     #[error("no address could be listened on: {}", list(.0))]
     All(Vec<BindError>),
@@ -334,6 +342,7 @@ impl BindError {
             Self::RingBytes(_) => io::ErrorKind::InvalidInput,
             Self::Tcp { error, .. } => error.kind(),
             Self::NotOverTcp(_) => io::ErrorKind::Unsupported,
+            Self::Flags(e) => e.kind(),
             Self::All(failed) => failed.last().map_or(io::ErrorKind::Other, Self::kind),
         }
     }

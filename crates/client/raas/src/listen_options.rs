@@ -11,6 +11,7 @@ use raas_core::Answer;
 use crate::attachment::Attachment;
 use crate::error::{BindError, SessionError};
 use crate::fallback::Fallback;
+use crate::flags::Flags;
 use crate::port_request::ask_for_port;
 
 /// Connections that may wait for `accept` unless [`ListenOptions::backlog`] says otherwise.
@@ -23,11 +24,13 @@ pub struct ListenOptions {
     pub(crate) backlog: u32,
     pub(crate) kind: Kind,
     pub(crate) fallback: Fallback,
+    pub(crate) flags: Flags,
 }
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self { ring_bytes: 0, backlog: BACKLOG_DEFAULT, kind: Kind::Stream, fallback: Fallback::Never }
+        let (kind, fallback) = (Kind::Stream, Fallback::Never);
+        Self { ring_bytes: 0, backlog: BACKLOG_DEFAULT, kind, fallback, flags: Flags::empty() }
     }
 }
 
@@ -57,6 +60,14 @@ impl ListenOptions {
     #[must_use]
     pub fn fallback(mut self, fallback: Fallback) -> Self {
         self.fallback = fallback;
+        self
+    }
+
+    /// The transport and the verb that must carry accepted connections between hosts; what cannot be had is refused by
+    /// `bind`. Default: the service chooses.
+    #[must_use]
+    pub fn flags(mut self, flags: Flags) -> Self {
+        self.flags = flags;
         self
     }
 

@@ -17,6 +17,7 @@ use raas_core::{Incoming, MESSAGE_HEADER_BYTES, Readiness, message_header};
 
 use crate::calls::Calls;
 use crate::fallback::NotOverTcp;
+use crate::flags::{Flags, Transport};
 use crate::message_error::{MessageError, receive_error};
 use crate::park::lock;
 use crate::stream::Stream;
@@ -66,6 +67,13 @@ impl MessageStream {
     /// sent.
     pub fn send(&self, message: &[u8]) -> io::Result<()> {
         self.send_vectored(&[IoSlice::new(message)])
+    }
+
+    /// As [`MessageStream::send`], where the caller names the transport and the verb; what the connection does not have
+    /// is refused, and nothing is sent then.
+    pub fn send_with(&self, message: &[u8], flags: Flags) -> io::Result<()> {
+        flags.check(Transport::Rc)?;
+        self.send(message)
     }
 
     /// Sends the parts as one message.

@@ -5,9 +5,10 @@
 
 use std::sync::OnceLock;
 
-/// A value for each process, made when it is first asked for. The parents' stay where they are, untouched.
+/// A value for each process, made when it is first asked for; in a static. After `fork` the child has its own, and the
+/// parent's stays where it is, untouched. For libraries that stand on this one and keep tables of its sockets.
 #[derive(Debug)]
-pub(crate) struct PerProcess<T: 'static> {
+pub struct PerProcess<T: 'static> {
     first: OnceLock<Link<T>>,
 }
 
@@ -19,12 +20,13 @@ struct Link<T: 'static> {
 }
 
 impl<T: Default> PerProcess<T> {
-    pub(crate) const fn new() -> Self {
+    /// Without any value yet.
+    pub const fn new() -> Self {
         Self { first: OnceLock::new() }
     }
 
     /// This process's value.
-    pub(crate) fn get(&self) -> &T {
+    pub fn get(&self) -> &T {
         self.of(std::process::id())
     }
 

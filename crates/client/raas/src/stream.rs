@@ -16,6 +16,7 @@ use crate::attachment::Attachment;
 use crate::carrier::Carrier;
 use crate::conn::Conn;
 use crate::fallback::{FallbackCause, NotOverTcp};
+use crate::flags::{Flags, Transport};
 use crate::loan::{Loan, LoanMut};
 
 /// A connection: an ordered, reliable stream of bytes in each direction, as of a TCP socket.
@@ -55,6 +56,13 @@ impl Stream {
             Shutdown::Write => self.carrier.shut(Side::Write),
             Shutdown::Both => self.carrier.shut(Side::Write).and(self.carrier.shut(Side::Read)),
         }
+    }
+
+    /// As `write`, where the caller names the transport and the verb; what the connection does not have is refused, and
+    /// nothing is written then.
+    pub fn write_with(&self, buf: &[u8], flags: Flags) -> io::Result<usize> {
+        flags.check(Transport::Rc)?;
+        self.carrier.write(buf)
     }
 
     /// Copies what can be read without taking it; waits as `read` does while there is nothing.
