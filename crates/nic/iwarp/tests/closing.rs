@@ -40,6 +40,26 @@ fn an_orderly_close_does_what_was_posted_first() {
     assert_eq!(pair.ends[1].async_events(), [AsyncEvent::QpFatal(Qpn(11))]);
 }
 
+/// The end in order waits for sends that are not signalled, so it asks for them too.
+#[test]
+fn an_orderly_close_confirms_what_is_not_signalled() {
+    for is_built in [false, true] {
+        let mut pair = Pair::new(&Setup { confirms: true, sig_all: false, ..Setup::default() });
+        let remote = pair.ends[1].remote(0);
+        let end = &mut pair.ends[0];
+        end.send_flagged(1, SendOp::Write(remote), &[end.sge(0, 5_000)], SendFlags::empty()).unwrap();
+        if is_built {
+            pair.settle();
+        }
+        let end = &mut pair.ends[0];
+        end.qp.close(&mut end.dev);
+        pair.settle();
+        let endings = pair.ends.each_mut().map(|end| end.ending());
+        assert_eq!(endings, [Some(Ending::Closed), Some(Ending::ClosedByPeer)], "{is_built}");
+        assert_eq!(statuses(&pair.ends[0].completions()), []);
+    }
+}
+
 #[test]
 fn both_ends_may_close_at_once() {
     let mut pair = Pair::new(&Setup::default());

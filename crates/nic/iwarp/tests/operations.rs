@@ -50,6 +50,34 @@ fn sends_are_confirmed_without_a_right_to_read() {
     assert_eq!(pair.ends[0].completions()[0].status, Status::RemAccessErr);
 }
 
+/// Sends that are not signalled come before an operation that is. Its answer says that they are executed, so nothing
+/// else is waited for.
+#[test]
+fn an_answer_confirms_the_sends_before_it() {
+    let mut pair = Pair::new(&Setup { confirms: true, sig_all: false, ..Setup::default() });
+    pair.ends[1].fill(600_000, &42u64.to_ne_bytes());
+    let (to, word) = (pair.ends[1].remote(5_000), pair.ends[1].remote(600_000));
+    let answered = [
+        SendOp::Read(word),
+        SendOp::FetchAdd { remote: word, add: 3 },
+        SendOp::CmpSwap { remote: word, compare: 45, swap: 99 },
+    ];
+    for (wr_id, op) in (1..).zip(answered) {
+        pair.ends[1].recv(100, 8_000, 1_000);
+        let end = &mut pair.ends[0];
+        let (data, back) = (end.sge(0, 1_000), end.sge(2_000, 8));
+        end.send_flagged(50, SendOp::Write(to), &[data], SendFlags::empty()).unwrap();
+        end.send_flagged(51, SendOp::Send, &[data], SendFlags::empty()).unwrap();
+        end.send(wr_id, op, &[back]).unwrap();
+        // What comes behind it is not confirmed by it.
+        end.send_flagged(52, SendOp::Write(to), &[data], SendFlags::empty()).unwrap();
+        pair.settle();
+        let done = pair.ends[0].completions();
+        assert_eq!(done.iter().map(|c| (c.wr_id, c.status)).collect::<Vec<_>>(), [(wr_id, Status::Success)], "{op:?}");
+        assert_eq!(pair.ends[0].qp.status().sq_outstanding, 1, "{op:?}");
+    }
+}
+
 fn every_operation(pair: &mut Pair, from: usize, to: usize) {
     let data: Vec<u8> = (0..100_000u32).map(|i| (i * 7) as u8).collect();
     pair.ends[from].fill(0, &data);

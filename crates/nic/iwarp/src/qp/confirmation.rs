@@ -1,8 +1,8 @@
 //! When the peer is asked whether it has executed what was sent: by a READ of no bytes behind it.
 //!
 //! The answer of a READ comes after everything before it was placed and delivered (RFC 5040 section 5.5), so it confirms
-//! all sends before it. One is outstanding at a time; what is signalled meanwhile waits for the next, so there is at most
-//! one for each round trip.
+//! all sends before it. Answers of the consumer's READs and atomics do the same. One READ of no bytes is outstanding at a
+//! time; what is signalled meanwhile waits for the next, so there is at most one for each round trip.
 
 /// Of one stream.
 #[derive(Debug, Default)]
@@ -14,11 +14,16 @@ pub(super) struct Confirmation {
 }
 
 impl Confirmation {
-    /// All frames of a send are built. Unsignalled ones are asked for when they fill half of the queue, because their
-    /// places come back only by that.
-    pub(super) fn on_whole(&mut self, is_signalled: bool, max_send_wr: u32) {
+    /// All frames of a send are built, whose completion `is_awaited` or not. The others are asked for when they fill half
+    /// of the queue, because their places come back only by that.
+    pub(super) fn on_whole(&mut self, is_awaited: bool, max_send_wr: u32) {
         self.unasked = self.unasked.saturating_add(1);
-        self.is_wanted |= is_signalled || self.unasked >= max_send_wr.div_ceil(2);
+        self.is_wanted |= is_awaited || self.unasked >= max_send_wr.div_ceil(2);
+    }
+
+    /// The stream is to be closed in order, and waits for all that was sent.
+    pub(super) fn on_close(&mut self) {
+        self.is_wanted |= self.unasked > 0;
     }
 
     /// Whether a READ is to go out.

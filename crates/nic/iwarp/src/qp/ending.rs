@@ -16,7 +16,10 @@ impl Qp {
     /// Closes the stream in order: what was posted is executed, then [`Self::is_shutdown_due`].
     pub fn close(&mut self, dev: &mut Device) {
         match self.state {
-            State::Open => self.state = State::Closing,
+            State::Open => {
+                self.state = State::Closing;
+                self.confirmation.on_close();
+            }
             State::Idle | State::Requesting => self.end(Ending::Aborted, None, Status::WrFlushErr, dev),
             State::Closing | State::Ending | State::Over => {}
         }

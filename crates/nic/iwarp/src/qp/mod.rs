@@ -189,11 +189,26 @@ impl Qp {
         Ok(())
     }
 
+    /// The answer of a READ or an atomic is in its place.
     fn finish(&mut self, number: u64, dev: &mut Device) {
         if let Some(wqe) = self.sends.get_mut(number) {
             wqe.is_done = true;
         }
+        if self.attr.confirms {
+            // The peer executes in order.
+            self.mark_executed(number);
+        }
         self.complete_done(dev);
+    }
+
+    /// Sends before that work request are done: the peer executed them. READs and atomics among them wait for their own
+    /// answers.
+    fn mark_executed(&mut self, before: u64) {
+        for number in self.sends.first()..before {
+            if let Some(wqe) = self.sends.get_mut(number).filter(|wqe| !wants_data(&wqe.op)) {
+                wqe.is_done = true;
+            }
+        }
     }
 
     fn complete_done(&mut self, dev: &mut Device) {
@@ -223,14 +238,10 @@ impl Qp {
         self.sends.recycle(wqe);
     }
 
-    /// The peer executed all work requests before that one.
+    /// A READ of no bytes was answered: the peer executed all work requests before that one.
     fn on_confirmed(&mut self, before: u64, dev: &mut Device) {
         self.confirmation.on_answered();
-        for number in self.sends.first()..before {
-            if let Some(wqe) = self.sends.get_mut(number).filter(|wqe| !wants_data(&wqe.op)) {
-                wqe.is_done = true;
-            }
-        }
+        self.mark_executed(before);
         self.complete_done(dev);
     }
 

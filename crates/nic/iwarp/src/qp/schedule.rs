@@ -9,6 +9,7 @@ use verbs::{RemoteAddr, SendFlags, SendOp, Status};
 use super::events::Ending;
 use super::frames::{Body, LocalFault, Plan, Sent};
 use super::responses::{Response, source};
+use super::state::State;
 use super::{Failing, Qp};
 use crate::ddp::{Header, Tagged, Untagged};
 use crate::limits::SEGMENT_PAYLOAD_MAX;
@@ -256,8 +257,10 @@ impl Qp {
     fn on_whole(&mut self, number: u64) {
         self.next += 1;
         let is_signalled = self.sends.get(number).is_some_and(|wqe| wqe.flags.contains(SendFlags::SIGNALED));
+        // The end in order waits for all of them.
+        let is_awaited = is_signalled || self.state == State::Closing;
         if self.attr.confirms {
-            self.confirmation.on_whole(is_signalled, self.attr.init.max_send_wr);
+            self.confirmation.on_whole(is_awaited, self.attr.init.max_send_wr);
         }
     }
 

@@ -22,6 +22,8 @@ pub struct Setup {
     pub ird: u16,
     pub ord: u16,
     pub has_srq: bool,
+    /// Every send is signalled, whatever its flags say.
+    pub sig_all: bool,
 }
 
 impl Default for Setup {
@@ -34,6 +36,7 @@ impl Default for Setup {
             ird: 16,
             ord: 16,
             has_srq: false,
+            sig_all: true,
         }
     }
 }
@@ -83,7 +86,7 @@ impl End {
         let local = dev.reg_mr(&region, 0, MEMORY, Access::LOCAL_WRITE, &mut rng).expect("an MR");
         let srq =
             setup.has_srq.then(|| dev.create_srq(&SrqInit { max_wr: 256, max_sge: 4, limit: 0 }).expect("an SRQ"));
-        let init = QpInit { srq, max_inline_bytes: 64, sq_sig_all: true, ..QpInit::new(QpType::Rc, cq, 128) };
+        let init = QpInit { srq, max_inline_bytes: 64, sq_sig_all: setup.sig_all, ..QpInit::new(QpType::Rc, cq, 128) };
         let attr = QpAttr {
             qpn: Qpn(10 + u32::from(side)),
             init,
