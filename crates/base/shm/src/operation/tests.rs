@@ -1,3 +1,5 @@
+//! Literal bytes of submissions and completions, records that are none, and the tables of the documentation.
+
 use super::*;
 
 fn submission(opcode: Opcode, segments: u8, bytes: u32) -> Submission {

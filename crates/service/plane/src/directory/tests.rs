@@ -1,3 +1,5 @@
+//! Wishes, revokes and ends of programs as a directory meets them. The test plays the daemon that makes the memory.
+
 use control::{RegionKey, RegionSpec};
 
 use super::*;

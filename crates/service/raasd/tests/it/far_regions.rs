@@ -155,7 +155,8 @@ fn when_the_other_host_is_lost_its_handles_end_and_so_do_those_to_it() {
         let theirs = RegionOptions::new().key(KEY).create(&user, "theirs", 4096).unwrap();
         let there = Region::open(&owner, b.address(), "theirs", KEY).unwrap();
         let here = Region::open(&user, a.address(), "r", KEY).unwrap();
-        (there.fetch_add(0, 1).unwrap(), here.fetch_add(0, 1).unwrap());
+        there.fetch_add(0, 1).unwrap();
+        here.fetch_add(0, 1).unwrap();
         assert_eq!(theirs.load(0).unwrap(), 1);
         b.stop();
         eventually("its handles are over", || remote_opens(&a) == 0);
