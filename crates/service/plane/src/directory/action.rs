@@ -1,0 +1,108 @@
+//! What a directory has its daemon do, in the order of its decisions.
+//!
+//! Owns nothing. The driver carries each action out before the next: a word that is stamped before memory is handed out
+//! must be there first.
+
+use std::net::IpAddr;
+
+use control::{RegionMessage, Reply};
+
+use crate::ClientId;
+
+/// What the daemon does for its directory.
+#[derive(Debug, PartialEq, Eq)]
+pub enum DirectoryAction {
+    /// Make memory for a region: its first, or the next that it moves to. Answered by [`Directory::on_made`](crate::Directory::on_made).
+    Make {
+        /// The region.
+        region: u64,
+        /// Its size.
+        bytes: u64,
+        /// Of huge pages.
+        huge_pages: bool,
+    },
+    /// The memory that was made last is the region's; older memory is not handed out again.
+    Use {
+        /// The region.
+        region: u64,
+    },
+    /// All memory of the region, and what was made for it, is not needed any more.
+    Drop {
+        /// The region.
+        region: u64,
+    },
+    /// Store to the stamp page.
+    Stamp {
+        /// Which word.
+        word: u32,
+        /// What.
+        value: u64,
+    },
+    /// Have the engine let a peer reach a region, which it first registers if `register`. Answered by
+    /// [`Directory::on_granted`](crate::Directory::on_granted).
+    Grant {
+        /// The region.
+        region: u64,
+        /// Its epoch.
+        epoch: u64,
+        /// It is not registered yet.
+        register: bool,
+        /// The peer.
+        peer: IpAddr,
+        /// The peer's handle.
+        open: u64,
+    },
+    /// Nothing of a peer uses a region any more.
+    Ungrant {
+        /// The region.
+        region: u64,
+        /// The peer.
+        peer: IpAddr,
+    },
+    /// Have the engine give the registration up. Answered by [`Directory::on_deregistered`](crate::Directory::on_deregistered).
+    Deregister {
+        /// The region.
+        region: u64,
+        /// Its epoch.
+        epoch: u64,
+    },
+    /// The owner took notifications that came from other hosts.
+    NotificationsTaken {
+        /// The region.
+        region: u64,
+        /// How many.
+        count: u32,
+    },
+    /// Say something to a peer's daemon.
+    Tell {
+        /// Which.
+        peer: IpAddr,
+        /// What.
+        message: RegionMessage,
+    },
+    /// End the link to a peer, which does not stop using a region.
+    DropPeer {
+        /// Which.
+        peer: IpAddr,
+    },
+    /// Send a message to a program of this host.
+    Send {
+        /// Whom to.
+        client: ClientId,
+        /// What.
+        reply: Reply,
+        /// Descriptors that go with it.
+        memory: Option<Handed>,
+    },
+}
+
+/// Memory that goes with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Handed {
+    /// Of which region: what was made last.
+    pub region: u64,
+    /// The program may write.
+    pub writable: bool,
+    /// The stamp page goes behind it.
+    pub with_stamps: bool,
+}
