@@ -14,6 +14,7 @@ use crate::limits::SLOT_REUSE_DELAY;
 use crate::operations::VerbCounts;
 use crate::ring_size::RingSize;
 use crate::ringpool::RingPool;
+use crate::slot::TakenSlot;
 
 /// What a slot is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,13 +22,6 @@ pub(crate) enum SlotUse {
     Connection(RouteId),
     Socket(SocketId),
     Queue(QueueId),
-}
-
-/// A slot that was taken, as its user finds it.
-pub(crate) struct TakenSlot {
-    pub(crate) number: u32,
-    pub(crate) generation: u32,
-    pub(crate) words: Box<SlotWords>,
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -11,9 +11,9 @@ use verbs::{RemoteAddr, Rkey};
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::ask::Ask;
 use crate::immediate::ROUTE_BITS;
 use crate::limits::RING_BYTES_MIN;
-use crate::operations::ask::Ask;
 use crate::ring_size::RingSize;
 
 /// Version in the header.

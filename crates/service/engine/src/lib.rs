@@ -32,6 +32,7 @@
 
 mod app;
 mod apps;
+mod ask;
 mod attempts;
 mod config;
 mod counters;

@@ -9,7 +9,6 @@
 //! `flight`; who does the work is in `engine::operations` and `lane::pump`.
 
 pub(crate) mod answers;
-pub(crate) mod ask;
 pub(crate) mod buffers;
 pub(crate) mod ending;
 pub(crate) mod flight;
@@ -28,7 +27,7 @@ use crate::ids::{AppId, HandleId, LaneId, OperationId, QueueBindId, QueueId, Slo
 use crate::limits::{OPERATION_QUEUES_MAX, REGION_HANDLES_MAX};
 use crate::ring_size::RingSize;
 
-use ask::Ask;
+use crate::ask::Ask;
 use locals::{Locals, Piece};
 use owned::OwnedRegions;
 use queue::{OperationQueue, QueueFault};

@@ -7,6 +7,13 @@ use std::sync::atomic::Ordering;
 
 use shm::SlotWords;
 
+/// A slot that was taken, as its user finds it.
+pub(crate) struct TakenSlot {
+    pub(crate) number: u32,
+    pub(crate) generation: u32,
+    pub(crate) words: Box<SlotWords>,
+}
+
 /// Writes the engine's half of a slot for a new connection or socket, and clears the application's.
 ///
 /// The application's half is ignored until it stores the slot's generation in `app_generation`.

@@ -25,13 +25,13 @@ use control::{Connection, Kind, Path, Reason};
 use shm::{PeerFault, SlotWords, Span, app_flag, check_cursor, engine_flag, slot_is_awaited, slot_state};
 use verbs::{Placed, RemoteAddr, Rkey, Sge, Time};
 
-use crate::app::TakenSlot;
 use crate::event::Event;
 use crate::frame::{FrameWriter, Open, Record, WireRing, check_ring, check_route};
 use crate::ids::{AppId, ConnectId, LaneId, RouteId, SlotAt};
 use crate::rests::RestTurn;
 use crate::ring_size::RingSize;
 use crate::ringpool::RingPair;
+use crate::slot::TakenSlot;
 use crate::slot::clear_slot;
 use crate::violation::Violation;
 

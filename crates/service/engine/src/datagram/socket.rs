@@ -12,9 +12,9 @@ use shm::{
 };
 
 use super::drops::{DropReason, Drops};
-use crate::app::TakenSlot;
 use crate::ids::{AppId, SlotAt};
 use crate::ringpool::RingPair;
+use crate::slot::TakenSlot;
 
 /// What an application did wrong with the rings of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

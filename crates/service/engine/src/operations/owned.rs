@@ -13,7 +13,7 @@ use verbs::{Access, Mr, MrId, Provider, Region, VerbsError};
 use crate::limits::REGIONS_REGISTERED_MAX;
 
 use super::Outcome;
-use super::ask::Ask;
+use crate::ask::Ask;
 
 /// What a peer asked for that it may not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -13,10 +13,10 @@ use shm::{
     Submission, SubmissionError, app_flag, slot_is_awaited, submission_flag,
 };
 
-use crate::app::TakenSlot;
 use crate::ids::{AppId, LaneId, OperationId, SlotAt};
 use crate::limits::OPERATIONS_PER_QUEUE_MAX;
 use crate::ringpool::RingPair;
+use crate::slot::TakenSlot;
 
 /// What an application did wrong with the rings of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -7,10 +7,10 @@ use shm::{Class, Opcode, OperationStatus, Submission};
 use crate::ids::{LaneId, OperationId, QueueId};
 use crate::limits::OPERATION_LOOKS_PER_TURN;
 
-use super::ask::Ask;
 use super::flight::Flight;
 use super::regions::Target;
 use super::{Memory, Operation, Operations, Outcome};
+use crate::ask::Ask;
 
 /// What a look at a queue found.
 #[derive(Debug, Clone, Copy)]

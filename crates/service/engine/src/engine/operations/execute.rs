@@ -4,13 +4,13 @@
 
 use shm::OperationStatus;
 
+use crate::ask::Ask;
 use crate::engine::Engine;
 use crate::event::Event;
 use crate::ids::{LaneId, OperationId};
 use crate::limits::OPERATIONS_PER_LANE_MAX;
 use crate::operations::Outcome;
 use crate::operations::answers::Answer;
-use crate::operations::ask::Ask;
 use crate::table::Key;
 use crate::violation::Violation;
 
