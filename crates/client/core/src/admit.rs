@@ -6,15 +6,12 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use control::{ChunkKind, Connection, Reason, Received, RegionRefusal, Reply};
-use shm::{Pair, RING_BYTES_MAX, RING_BYTES_MIN, Region, Segment, Sharing, WakeSocket};
+use shm::{Pair, Region, Segment, Sharing, WakeSocket};
 
 use crate::regions::admit_region;
+use crate::sizes::pair_bytes;
 use crate::{NewRegion, RegionNews, SessionFault};
 
-/// Slots of a pair segment at most.
-const PAIR_SLOTS_MAX: u32 = 4096;
-/// Bytes of a pair segment at most; its pages come into being when they are used.
-const PAIR_BYTES_MAX: u64 = 4 << 30;
 /// Bytes of a ring chunk at most.
 const CHUNK_BYTES_MAX: u64 = 16 << 30;
 
@@ -234,21 +231,4 @@ fn peer_segment(slots: u32, ring_bytes: u32, fd: Option<OwnedFd>) -> Result<Peer
         .ok()
         .and_then(|segment| Pair::open(segment.into_region(), slots, ring_bytes).ok());
     Ok(opened.map_or(PeerSegment::Refused, PeerSegment::Mapped))
-}
-
-/// Whether a ring may have this size.
-pub(crate) fn is_ring_size(bytes: u32) -> bool {
-    bytes.is_power_of_two() && (RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes)
-}
-
-/// Bytes of a pair segment that the daemon describes.
-pub(crate) fn pair_bytes(slots: u32, ring_bytes: u32) -> Result<u64, SessionFault> {
-    if !is_ring_size(ring_bytes) || !(1..=PAIR_SLOTS_MAX).contains(&slots) || !slots.is_power_of_two() {
-        return Err(SessionFault::Protocol(format!("pair segment with {slots} rings of {ring_bytes} bytes")));
-    }
-    let bytes = Pair::bytes(slots, ring_bytes);
-    if bytes > PAIR_BYTES_MAX {
-        return Err(SessionFault::Protocol(format!("pair segment of {bytes} bytes is longer than {PAIR_BYTES_MAX}")));
-    }
-    Ok(bytes)
 }

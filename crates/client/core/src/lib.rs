@@ -49,11 +49,13 @@ mod pair;
 mod pair_link;
 mod pair_socket;
 mod readiness;
+mod region_requests;
 mod regions;
 mod rx;
 mod segments;
 mod session;
 mod side;
+mod sizes;
 mod tx;
 
 pub use admit::{DaemonMessage, PeerSegment, admit};

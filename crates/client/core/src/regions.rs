@@ -1,16 +1,13 @@
-//! Regions in a session: requests for them, and what the daemon says of handles that are there.
+//! Handles to regions as the daemon describes them, and what it says of those that are there.
 //!
-//! Owns the checks of their memory before it is mapped. It must never leave a handle with the daemon that no caller
-//! has.
+//! Owns the checks of a region's memory before it is mapped. It must never map more than the daemon described.
 
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use control::{OpenedRegion, RegionAccess, RegionKey, RegionPath, RegionRefusal, RegionSpec, Request};
+use control::{OpenedRegion, RegionPath, RegionRefusal};
 use shm::{Region, RegionMemory, Segment, Sharing, Word64};
 
-use crate::answer::Asked;
-use crate::{RequestId, Session, SessionFault};
+use crate::SessionFault;
 
 /// Words of a stamp page at most.
 const STAMP_WORDS_MAX: u32 = 65_536;
@@ -61,38 +58,6 @@ pub enum RegionNews {
         /// The writer's tag.
         tag: u32,
     },
-}
-
-impl Session {
-    /// Asks for a region.
-    pub fn create_region(&mut self, spec: RegionSpec) -> (RequestId, Request) {
-        let id = self.begin(Asked::Region);
-        (id, Request::RegionCreate { request: id.number(), spec })
-    }
-
-    /// Asks for a handle to a region.
-    pub fn open_region(
-        &mut self,
-        host: IpAddr,
-        name: String,
-        key: RegionKey,
-        access: RegionAccess,
-    ) -> (RequestId, Request) {
-        let id = self.begin(Asked::Region);
-        (id, Request::RegionOpen { request: id.number(), host, name, key, access })
-    }
-
-    /// Asks for the end of all handles to a region but its owner's.
-    pub fn revoke_region(&mut self, name: String, key: RegionKey, new_key: Option<RegionKey>) -> (RequestId, Request) {
-        let id = self.begin(Asked::Revoke);
-        (id, Request::RegionRevoke { request: id.number(), name, key, new_key })
-    }
-
-    /// Asks that the owner of a region is told of bytes that were written.
-    pub fn notify_region(&mut self, open: u64, tag: u32) -> (RequestId, Request) {
-        let id = self.begin(Asked::Notify);
-        (id, Request::RegionNotify { request: id.number(), open, tag })
-    }
 }
 
 /// Maps the memory of a handle, if it is a region of this host.

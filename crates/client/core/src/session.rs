@@ -12,13 +12,13 @@ use std::sync::Arc;
 use control::{ChunkKind, Connection as Described, Kind, NotTaken, Path, Reason, Request};
 use shm::{Pair, Region, RingMemory, Segment, SegmentError, Sharing, WakeSocket, Word32};
 
-use crate::admit::{is_ring_size, pair_bytes};
 use crate::answer::{Asked, Requests};
 use crate::endpoint::{Link, Name, RingSizes};
 use crate::lane::{LaneEnd, LaneRings, SlotUse};
 use crate::pair_link::{PairLink, PairSlot};
 use crate::pair_socket::PairSocket;
 use crate::segments::PairError;
+use crate::sizes::{is_ring_size, pair_bytes};
 use crate::{
     Answer, Connection, Daemon, DaemonMessage, Endpoint, Failed, Life, PeerSegment, RegionNews, RequestId,
     SessionFault, Wake,
