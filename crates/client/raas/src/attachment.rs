@@ -20,11 +20,12 @@ use crate::control_socket::attach;
 use crate::descriptor::{is_hung_up, wait_for};
 use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_KICK, TOKEN_TCP, TOKEN_WAKE};
 use crate::error::SessionError;
+use crate::operation_queue::OperationQueue;
 use crate::park::lock;
 use crate::patience::{WaitPolicy, YieldTurns};
 use crate::poller::Waiter;
 use crate::reactor::Reactor;
-use crate::region::{OperationQueue, RegionTable};
+use crate::region_table::RegionTable;
 use crate::tables::Tables;
 
 /// How long the control socket may be full before the daemon counts as silent.
@@ -77,7 +78,7 @@ pub(crate) struct Attachment {
     pub(crate) reactor: Reactor,
     pub(crate) regions: RegionTable,
     /// The queue for operations on regions of other hosts, while somebody has one open.
-    pub(crate) operations: Mutex<Weak<OperationQueue>>,
+    pub(crate) operations: Mutex<Option<Weak<dyn OperationQueue>>>,
     pub(crate) driver: Mutex<Driver>,
 }
 

@@ -186,6 +186,15 @@ impl Attachment {
         self.send_outgoing()
     }
 
+    fn follow_region_news(&self) {
+        loop {
+            let news = lock(&self.tables).session.next_region_news();
+            let Some(news) = news else { return };
+            // Outside of the tables' lock: the handle may send.
+            self.regions.follow(news);
+        }
+    }
+
     fn read_wake(&self, driver: &mut Driver) {
         driver.dirty.clear();
         match self.wake.drain(&mut driver.dirty) {

@@ -2,14 +2,15 @@
 //!
 //! Owns the operations on one, and their checks. It must never do a part of an operation that it refuses.
 
+mod ask;
 mod completion;
 mod error;
 mod handle;
 mod local;
 mod notes;
 mod options;
+mod queue;
 mod remote;
-mod table;
 
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
@@ -26,8 +27,6 @@ pub use options::RegionOptions;
 
 use crate::session::Session;
 use handle::Handle;
-pub(crate) use remote::OperationQueue;
-pub(crate) use table::RegionTable;
 
 /// A handle to a region: memory with a name, a size and a key, that programs read and write without its owner taking
 /// part (docs/memory.md).

@@ -14,16 +14,17 @@ use control::{RegionAccess, RegionKey, RegionPath, RegionRefusal, RegionSpec, Re
 use raas_core::{Answer, NewRegion, RegionNews, RequestId, Session};
 use shm::{AtomicOp, RegionMemory};
 
+use super::ask::ask;
 use super::completion::Completion;
 use super::error::RegionError;
 use super::local::{Local, Over};
 use super::notes::Notes;
-use super::remote::{OperationQueue, Remote};
-use crate::answer_wait::wait_for_answer;
+use super::queue::queue_of;
+use super::remote::Remote;
 use crate::attachment::Attachment;
 use crate::error::SessionError;
-use crate::park::{Parker, lock};
-use crate::poller::Waiter;
+use crate::park::lock;
+use crate::region_table::RegionUser;
 
 /// Where a region is.
 #[derive(Debug)]
@@ -89,7 +90,7 @@ impl Handle {
                 Err(RegionError::Descriptors { name: name.clone(), limit: control::descriptor_limit() })
             }
             (RegionPath::Remote { handle }, _) => {
-                OperationQueue::of(attachment).map(|queue| Reach::There(Remote { queue, handle, epoch, access }))
+                queue_of(attachment).map(|queue| Reach::There(Remote { queue, handle, epoch, access }))
             }
         };
         let reach = reach.inspect_err(|_| {
@@ -109,7 +110,8 @@ impl Handle {
             notes: Notes::default(),
             is_deleted: OnceLock::new(),
         });
-        attachment.regions.add(&handle);
+        let user: Arc<dyn RegionUser> = Arc::clone(&handle) as _;
+        attachment.regions.add(&user);
         Ok(handle)
     }
 
@@ -117,10 +119,6 @@ impl Handle {
 
     pub(super) fn name(&self) -> &str {
         &self.name
-    }
-
-    pub(super) fn open_number(&self) -> u64 {
-        self.open
     }
 
     pub(super) fn number(&self) -> u64 {
@@ -367,30 +365,7 @@ impl Handle {
         }
     }
 
-    pub(super) fn wake(&self) {
-        self.notes.wake();
-    }
-
     // ---- what the daemon says
-
-    pub(super) fn follow(self: &Arc<Self>, news: RegionNews) {
-        match news {
-            RegionNews::Notified { tag, .. } => self.notes.push(tag),
-            RegionNews::Ended { why, .. } => {
-                let _ = self.ended.set(why);
-                self.notes.wake();
-            }
-            RegionNews::Move { epoch, stamp, memory, .. } => {
-                // Of its own, because copying a large region takes long, and this thread follows the daemon.
-                let (handle, mover) = (Arc::clone(self), std::thread::Builder::new().name("raas-region".into()));
-                let copy = move || handle.move_to(epoch, stamp, memory);
-                if let Err(error) = mover.spawn(copy) {
-                    tracing::warn!(%error, region = self.name, "no thread to move a region: it ends");
-                    self.give_up();
-                }
-            }
-        }
-    }
 
     fn move_to(&self, epoch: u64, stamp: u64, memory: Option<std::os::fd::OwnedFd>) {
         let moved = memory
@@ -438,6 +413,35 @@ impl Handle {
     }
 }
 
+impl RegionUser for Handle {
+    fn open_number(&self) -> u64 {
+        self.open
+    }
+
+    fn follow(self: Arc<Self>, news: RegionNews) {
+        match news {
+            RegionNews::Notified { tag, .. } => self.notes.push(tag),
+            RegionNews::Ended { why, .. } => {
+                let _ = self.ended.set(why);
+                self.notes.wake();
+            }
+            RegionNews::Move { epoch, stamp, memory, .. } => {
+                // Of its own, because copying a large region takes long, and this thread follows the daemon.
+                let (handle, mover) = (Arc::clone(&self), std::thread::Builder::new().name("raas-region".into()));
+                let copy = move || handle.move_to(epoch, stamp, memory);
+                if let Err(error) = mover.spawn(copy) {
+                    tracing::warn!(%error, region = self.name, "no thread to move a region: it ends");
+                    self.give_up();
+                }
+            }
+        }
+    }
+
+    fn wake(&self) {
+        self.notes.wake();
+    }
+}
+
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.attachment.check_fork().is_ok() {
@@ -471,18 +475,6 @@ fn ask_for_region(
         Answer::Region(Err(why)) => Err(RegionError::refused(name, why)),
         other => Err(unexpected(&other)),
     }
-}
-
-/// Asks the daemon, and waits for its answer.
-pub(super) fn ask(
-    attachment: &Arc<Attachment>,
-    make: impl FnOnce(&mut Session) -> (RequestId, Request),
-) -> Result<Answer, RegionError> {
-    let parker = Arc::new(Parker::default());
-    let request = attachment.ask(vec![Waiter::Thread(Arc::clone(&parker))], make)?;
-    let waited = attachment.config.timeout;
-    let silent = || SessionError::Silent { path: attachment.config.path.clone(), waited };
-    Ok(wait_for_answer(attachment, request, &parker, waited)?.ok_or_else(silent)?)
 }
 
 fn unexpected(answer: &Answer) -> RegionError {

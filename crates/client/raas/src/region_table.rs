@@ -8,16 +8,26 @@ use std::sync::{Arc, Mutex, Weak};
 
 use raas_core::RegionNews;
 
-use super::handle::Handle;
-use crate::attachment::Attachment;
 use crate::park::lock;
 
 /// News of handles that their callers do not have yet, at most.
 const EARLY_MAX: usize = 1024;
 
+/// A handle to a region, for which the daemon has news.
+pub(crate) trait RegionUser: std::fmt::Debug + Send + Sync {
+    /// The handle's number in the session.
+    fn open_number(&self) -> u64;
+
+    /// Does what the daemon's news ask for. It may send, so no lock is held.
+    fn follow(self: Arc<Self>, news: RegionNews);
+
+    /// Wakes whoever waits for news: the session is over.
+    fn wake(&self);
+}
+
 #[derive(Debug, Default)]
 struct Inner {
-    handles: BTreeMap<u64, Weak<Handle>>,
+    handles: BTreeMap<u64, Weak<dyn RegionUser>>,
     early: VecDeque<RegionNews>,
 }
 
@@ -27,7 +37,7 @@ pub(crate) struct RegionTable(Mutex<Inner>);
 
 impl RegionTable {
     /// A caller has the handle.
-    pub(super) fn add(&self, handle: &Arc<Handle>) {
+    pub(crate) fn add(&self, handle: &Arc<dyn RegionUser>) {
         let open = handle.open_number();
         let mut inner = lock(&self.0);
         inner.handles.insert(open, Arc::downgrade(handle));
@@ -35,15 +45,22 @@ impl RegionTable {
             std::mem::take(&mut inner.early).into_iter().partition(|news| open_of(news) == open);
         inner.early = others;
         drop(inner);
-        mine.into_iter().for_each(|news| handle.follow(news));
+        mine.into_iter().for_each(|news| Arc::clone(handle).follow(news));
     }
 
     /// Nobody has the handle any more.
-    pub(super) fn remove(&self, open: u64) {
+    pub(crate) fn remove(&self, open: u64) {
         lock(&self.0).handles.remove(&open);
     }
 
-    fn take(&self, news: RegionNews) -> Option<(Arc<Handle>, RegionNews)> {
+    /// Gives news to the handle that they are of.
+    pub(crate) fn follow(&self, news: RegionNews) {
+        if let Some((handle, news)) = self.take(news) {
+            handle.follow(news);
+        }
+    }
+
+    fn take(&self, news: RegionNews) -> Option<(Arc<dyn RegionUser>, RegionNews)> {
         let mut inner = lock(&self.0);
         match inner.handles.get(&open_of(&news)) {
             Some(handle) => Some((handle.upgrade()?, news)),
@@ -67,19 +84,5 @@ impl RegionTable {
 fn open_of(news: &RegionNews) -> u64 {
     match news {
         RegionNews::Move { open, .. } | RegionNews::Ended { open, .. } | RegionNews::Notified { open, .. } => *open,
-    }
-}
-
-impl Attachment {
-    /// Follows what the daemon said of handles to regions.
-    pub(crate) fn follow_region_news(&self) {
-        loop {
-            let news = lock(&self.tables).session.next_region_news();
-            let Some(news) = news else { return };
-            // Outside of the tables' lock: the handle may send.
-            if let Some((handle, news)) = self.regions.take(news) {
-                handle.follow(news);
-            }
-        }
     }
 }
