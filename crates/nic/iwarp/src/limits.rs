@@ -25,3 +25,6 @@ pub(crate) const LARGE_PAYLOAD: usize = 4 << 10;
 pub const STARTUP_MAX: Duration = Duration::from_secs(5);
 /// Time that an end which has sent its last byte waits for the peer's.
 pub const LINGER_MAX: Duration = Duration::from_secs(1);
+/// A payload of so many bytes goes to and comes from registered memory in one step, so that a stream that cuts anywhere
+/// tears no word.
+pub(crate) const WORD_BYTES: usize = 8;

@@ -78,6 +78,38 @@ fn an_answer_confirms_the_sends_before_it() {
     }
 }
 
+/// A stream cuts anywhere, and programs look at a word while it is written, and write it while it is read.
+#[test]
+fn a_word_is_never_torn() {
+    let (old, new) = ([0x11; 8], [0xee; 8]);
+    for wants_crc in [false, true] {
+        let mut pair = Pair::new(&Setup { wants_crc: [wants_crc; 2], ..Setup::default() });
+        pair.ends[0].fill(0, &new);
+        for cut in 1..40 {
+            // A WRITE, seen by who looks at the word.
+            pair.ends[1].fill(8_000, &old);
+            let (to, sge) = (pair.ends[1].remote(8_000), pair.ends[0].sge(0, 8));
+            pair.ends[0].send(1, SendOp::Write(to), &[sge]).unwrap();
+            for step in 0..200 {
+                pair.step(step % 2, cut, cut);
+                let seen = pair.ends[1].bytes(8_000, 8);
+                assert!(seen == old || seen == new, "cut {cut}: {seen:x?}");
+            }
+            assert_eq!(pair.ends[1].bytes(8_000, 8), new);
+            // A READ, while the word changes at each step.
+            let back = pair.ends[0].sge(100, 8);
+            pair.ends[0].send(2, SendOp::Read(to), &[back]).unwrap();
+            for step in 0..200 {
+                pair.step(step % 2, cut, cut);
+                pair.ends[1].fill(8_000, if step / 2 % 2 == 0 { &old } else { &new });
+            }
+            let read = pair.ends[0].bytes(100, 8);
+            assert!(read == old || read == new, "cut {cut}: {read:x?}");
+            assert_eq!(pair.ends[0].completions().len(), 2, "cut {cut}");
+        }
+    }
+}
+
 fn every_operation(pair: &mut Pair, from: usize, to: usize) {
     let data: Vec<u8> = (0..100_000u32).map(|i| (i * 7) as u8).collect();
     pair.ends[from].fill(0, &data);

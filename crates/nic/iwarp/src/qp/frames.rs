@@ -1,8 +1,8 @@
 //! Frames that are built and not sent: what the socket gets next.
 //!
 //! Owns the bytes around each payload, the place where sending stopped, and the copies that a CRC or markers need. A
-//! frame's own bytes are fixed once it is built. A payload without CRC stays where it is: the kernel copies it straight
-//! out of registered memory, which is looked up again each time that it is offered.
+//! frame's own bytes are fixed once it is built, and so is a payload of a word. A longer one without CRC stays where it
+//! is: the kernel copies it straight out of registered memory, which is looked up again each time that it is offered.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use verbs::{Access, Rkey, Status};
 
 use super::send_queue::SendQueue;
 use crate::ddp::{Header, UNTAGGED_BYTES, Untagged};
-use crate::limits::{CONTROL_BYTES_MAX, COPIED_AHEAD_MAX, FRAMES_AHEAD_MAX};
+use crate::limits::{CONTROL_BYTES_MAX, COPIED_AHEAD_MAX, FRAMES_AHEAD_MAX, WORD_BYTES};
 use crate::mpa::{CRC_BYTES, LENGTH_BYTES, Markers, crc, trailer_bytes};
 use crate::rdmap::{Opcode, QUEUE_TERMINATE};
 use crate::terminate::Terminate;
@@ -148,10 +148,18 @@ impl Frames {
     }
 
     /// Builds a frame and appends it. Nothing is appended if its payload cannot be read, which is asked only where it
-    /// is copied.
+    /// is copied: with a CRC or markers, and a word.
     pub(super) fn push(&mut self, plan: &Plan<'_>, requests: &SendQueue, mrs: &MrTable) -> Result<(), LocalFault> {
-        let frame = self.frame(plan);
-        self.append(frame, |payload| read_body(plan.body, payload, requests, mrs))
+        let mut frame = self.frame(plan);
+        let len = plan.body.len() as usize;
+        if (1..=WORD_BYTES).contains(&len)
+            && let Some(room) = frame.head.get_mut(frame.head_bytes..frame.head_bytes + len)
+        {
+            read_body(plan.body, room, requests, mrs)?;
+            (frame.head_bytes, frame.body) = (frame.head_bytes + len, Body::None);
+        }
+        let body = frame.body;
+        self.append(frame, |payload| read_body(body, payload, requests, mrs))
     }
 
     fn frame(&self, plan: &Plan<'_>) -> Frame {

@@ -1,7 +1,7 @@
 //! Frames out of the byte stream, which cuts anywhere.
 //!
 //! Owns what has come of the current frame, and where the next bytes go. Without CRC, payload goes straight to its
-//! place, by the kernel or by a copy if it came behind a header. With CRC, a frame is held until it is whole and right.
+//! place, by the kernel or by a copy if it came behind a header; a word goes there when it is whole. With CRC, a frame is held until it is whole and right.
 
 use rnic::{Device, KeyFault};
 use verbs::{Access, Status};
@@ -10,7 +10,7 @@ use super::events::Ending;
 use super::receive::{Fault, Place, Segment};
 use super::{Failing, Qp};
 use crate::ddp::{Control, Header};
-use crate::limits::{LARGE_PAYLOAD, READ_AHEAD, READ_BEHIND, READ_CHECKED};
+use crate::limits::{LARGE_PAYLOAD, READ_AHEAD, READ_BEHIND, READ_CHECKED, WORD_BYTES};
 use crate::mpa::{CRC_BYTES, FrameKind, LENGTH_BYTES, Parsed, Startup, crc, fpdu_bytes, trailer_bytes};
 use crate::rdmap::{Opcode, ReadRequest};
 use crate::terminate::{Cause, Offender, Terminate};
@@ -37,6 +37,8 @@ pub(super) struct Input {
     pending: Vec<u8>,
     /// Payload of the current segment, if it is RDMAP's own.
     control: Vec<u8>,
+    /// What has come of a payload that is placed in one step.
+    word: Vec<u8>,
     has_crc: bool,
     /// Payload bytes of the segment before: a guess at the next one's.
     last_payload: usize,
@@ -56,7 +58,14 @@ impl From<Cause> for Refused {
 
 impl Input {
     pub(super) const fn new() -> Self {
-        Self { phase: Phase::Startup, pending: Vec::new(), control: Vec::new(), has_crc: false, last_payload: 0 }
+        Self {
+            phase: Phase::Startup,
+            pending: Vec::new(),
+            control: Vec::new(),
+            word: Vec::new(),
+            has_crc: false,
+            last_payload: 0,
+        }
     }
 
     /// Frames follow.
@@ -101,7 +110,9 @@ impl Qp {
             return;
         }
         let mut is_large = self.input.last_payload >= LARGE_PAYLOAD;
-        if let Phase::Payload { segment, done } = self.input.phase {
+        if let Phase::Payload { segment, done } = self.input.phase
+            && !is_word(&segment)
+        {
             let left = (segment.payload as usize).saturating_sub(done);
             is_large = left >= LARGE_PAYLOAD;
             if let Err(fault) = self.places(&segment, done, left, dev, out) {
@@ -193,7 +204,11 @@ impl Qp {
                 Phase::Payload { segment, done } => {
                     let left = (segment.payload as usize).saturating_sub(done);
                     let (now, later) = bytes.split_at(bytes.len().min(left));
-                    self.place(&segment, done, now, dev)?;
+                    if is_word(&segment) {
+                        self.take_word(&segment, now, dev)?;
+                    } else {
+                        self.place(&segment, done, now, dev)?;
+                    }
                     self.counters.tcp_bytes_copied += now.len() as u64;
                     self.input.phase = after(segment, done + now.len());
                     bytes = later;
@@ -211,6 +226,19 @@ impl Qp {
             }
         }
         Ok(())
+    }
+
+    /// Takes bytes of a payload that is placed when it is whole.
+    fn take_word(&mut self, segment: &Segment, bytes: &[u8], dev: &mut Device) -> Result<(), Refused> {
+        self.input.word.extend_from_slice(bytes);
+        if self.input.word.len() < segment.payload as usize {
+            return Ok(());
+        }
+        let word = std::mem::take(&mut self.input.word);
+        let outcome = self.place(segment, 0, &word, dev);
+        self.input.word = word;
+        self.input.word.clear();
+        outcome
     }
 
     /// Takes bytes of length and header; what is left belongs to what follows.
@@ -341,6 +369,11 @@ impl Qp {
         let ending = if cause == Cause::DdpLocal { Ending::Local } else { Ending::Violated(cause) };
         self.end(ending, Some(Terminate::new(cause, offender)), receive, dev);
     }
+}
+
+/// Whether its payload is placed in one step.
+const fn is_word(segment: &Segment) -> bool {
+    segment.payload as usize <= WORD_BYTES && !matches!(segment.place, Place::Control)
 }
 
 /// Bytes that must be there before more can be said of a reply of which `pending` has come. Always more than have come.
