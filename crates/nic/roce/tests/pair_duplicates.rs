@@ -50,6 +50,26 @@ fn a_swap_that_succeeded_says_so_again() {
     assert_eq!((a.read(0, 8), b.read(0, 8)), (0u64.to_ne_bytes().to_vec(), 5u64.to_ne_bytes().to_vec()));
 }
 
+/// A READ's request that was repeated too early may arrive when its answer has come, and the memory was withdrawn after
+/// that. It costs nobody the queue pair.
+#[test]
+fn a_late_duplicate_of_a_read_finds_the_memory_gone() {
+    let mut world = World::new(Setup::default());
+    world.record = true;
+    let [a, b] = connect(&mut world);
+    b.fill(0, 5_000, 3);
+    a.send(&mut world, 1, SendOp::Read(b.remote(0)), 0, 5_000);
+    a.wait_ok(&mut world);
+    let request = world.seen.iter().find(|s| s.from == 0 && s.opcode() == 0x0c).expect("it was asked");
+    let bytes = request.bytes.clone();
+    world.nics[1].dereg_mr(b.mr.id).expect("registered");
+    world.inject(1, 0, bytes);
+    world.settle();
+    assert_eq!(b.state(&world), QpState::Rts);
+    let counters = world.nics[1].counters_detail();
+    assert_eq!((counters.duplicates, counters.drop_stale_duplicate, counters.naks_sent), (1, 1, 0));
+}
+
 #[test]
 fn reads_are_answered_again_from_where_they_broke() {
     for (opcode, n) in [(READ_FIRST, 1), (READ_MIDDLE, 1), (READ_MIDDLE, 5), (READ_LAST, 1), (READ_LAST, 2)] {

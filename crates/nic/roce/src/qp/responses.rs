@@ -337,6 +337,12 @@ impl Responses {
             match push_answer(&executed, job.sent, aeth, peer, batch, dev) {
                 Ok(true) => job.sent += 1,
                 Ok(false) => return Ok(()),
+                Err(_) if job.again => {
+                    // The first answer may have come, after which the memory may be withdrawn: no fault of the peer's.
+                    self.jobs.pop_front();
+                    dev.counters.drop_stale_duplicate += 1;
+                    continue;
+                }
                 Err(_) => {
                     let psn = executed.first.plus(job.sent);
                     self.jobs.clear();
