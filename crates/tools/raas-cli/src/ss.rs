@@ -240,7 +240,7 @@ mod tests {
             json!({"schema": "raas.ss/1", "connections": [{
                 "id": 7, "local": "10.0.0.1:5000", "peer": "10.0.0.2:80", "state": "fin-sent", "lane": "10.0.0.2/0",
                 "route_id": 3, "path": "lane", "wire": "roce", "reason": "other-host", "tx_bytes": 1, "rx_bytes": 2,
-                "tx_queued_bytes": 3, "rx_queued_bytes": 4, "app_pid": 5, "program": "server"
+                "direct_tx_bytes": 0, "direct_rx_bytes": 0, "tx_queued_bytes": 3, "rx_queued_bytes": 4, "app_pid": 5, "program": "server"
             }], "datagram_sockets": [{
                 "id": 8, "kind": "datagram", "local": "10.0.0.1:7001", "tx_datagrams": 1, "rx_datagrams": 2, "tx_bytes": 3,
                 "rx_bytes": 4, "drops": {"ring_full": 5}, "app_pid": 6, "program": null

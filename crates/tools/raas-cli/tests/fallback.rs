@@ -47,7 +47,7 @@ fn a_connection_over_kernel_tcp_is_shown_and_explained() {
     assert_eq!((&told["path"], &told["reason"]), (&json!("tcp"), &json!("tcp-fallback")), "{told}");
     assert_eq!((&told["verb"], &told["lane"]), (&Value::Null, &Value::Null), "{told}");
     let others: Vec<_> = told["alternatives"].as_array().unwrap().iter().map(|a| &a["path"]).collect();
-    assert_eq!(others, ["shm", "lane", "leased"]);
+    assert_eq!(others, ["shm", "lane", "leased", "tcp-direct"]);
 
     // The other side of such a connection: a listener that was asked to take it.
     let listener = ListenOptions::new().fallback(Fallback::Tcp).bind(&session, (daemon.ip, 0)).unwrap();
