@@ -1,4 +1,4 @@
-//! Where hosts are in the simulated network.
+//! Where hosts are in the simulated network, and which of their engines is meant.
 
 use std::net::IpAddr;
 
@@ -19,6 +19,20 @@ pub(crate) fn host_of(ip: IpAddr) -> usize {
             (u32::from_be_bytes([0, a, b, c]) as usize).wrapping_sub(1)
         }
         IpAddr::V6(_) => usize::MAX,
+    }
+}
+
+/// An engine of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct At {
+    pub(crate) host: usize,
+    pub(crate) engine: u32,
+}
+
+impl At {
+    /// For the trace.
+    pub(crate) fn code(self) -> u64 {
+        self.host as u64 + 1000 * u64::from(self.engine)
     }
 }
 

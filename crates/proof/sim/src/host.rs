@@ -19,20 +19,6 @@ use crate::plan::{DaemonPlan, HostPlan, Plan};
 use crate::tap::Tap;
 use crate::wire::TcpSide;
 
-/// An engine of a host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct At {
-    pub(crate) host: usize,
-    pub(crate) engine: u32,
-}
-
-impl At {
-    /// For the trace.
-    pub(crate) fn code(self) -> u64 {
-        self.host as u64 + 1000 * u64::from(self.engine)
-    }
-}
-
 /// An engine with its context of the device, and when it runs next.
 #[derive(Debug)]
 pub(crate) struct Driven {

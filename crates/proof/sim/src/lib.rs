@@ -24,6 +24,7 @@ mod swarm;
 mod tap;
 mod tcp;
 mod trace;
+mod user;
 mod wire;
 mod world;
 

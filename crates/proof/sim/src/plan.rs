@@ -4,6 +4,7 @@
 //! state.
 
 mod socket;
+mod user;
 
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use netmodel::QueueShape;
 use verbs::{PathMtu, Status, Time, Wire, WirePolicy};
 
 pub use socket::SocketPlan;
+pub use user::UserPlan;
 
 /// A whole run.
 #[derive(Debug, Clone)]
@@ -33,6 +35,8 @@ pub struct Plan {
     pub chunk_refusals: u32,
     /// The applications.
     pub apps: Vec<AppPlan>,
+    /// Programs that use regions of other hosts.
+    pub users: Vec<UserPlan>,
     /// Longest time that a message between the control plane and its links, or its engine, takes.
     pub queue_delay_max: Duration,
     /// What breaks, and when.
@@ -265,6 +269,8 @@ pub enum Fault {
     KillApp { app: usize },
     /// The network changes.
     Weather(Weather),
+    /// A host takes its region back from all that have it open.
+    Revoke { host: usize },
 }
 
 /// How a queue pair fails.
@@ -457,6 +463,7 @@ impl Plan {
             chunk_refusals: 0,
             queue_delay_max: Duration::from_micros(2),
             apps: Vec::new(),
+            users: Vec::new(),
             faults: Vec::new(),
             quiet_at: Time::ZERO + Duration::from_secs(1),
         }

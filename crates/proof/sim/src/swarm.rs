@@ -6,6 +6,7 @@
 mod daemons;
 mod engines;
 mod sockets;
+mod users;
 mod wires;
 
 use std::time::Duration;
@@ -64,6 +65,7 @@ impl Plan {
             chunk_refusals: if rng.random_bool(0.1) { rng.random_range(1..=500) } else { 0 },
             queue_delay_max: Duration::ZERO,
             apps: Vec::new(),
+            users: Vec::new(),
             faults: Vec::new(),
             quiet_at: Time::ZERO + Duration::from_micros(quiet_us),
         };
@@ -76,6 +78,7 @@ impl Plan {
         daemons::draw(&mut plan, quiet_us);
         wires::draw(&mut plan, quiet_us);
         engines::draw(&mut plan);
+        users::draw(&mut plan, quiet_us);
         plan
     }
 }

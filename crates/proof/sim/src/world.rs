@@ -14,6 +14,7 @@ mod pairs;
 mod rest;
 mod streams;
 mod tcp;
+mod users;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,11 +26,11 @@ use rand::{RngExt, SeedableRng};
 use shm::SlotWords;
 use verbs::Time;
 
-use crate::address::host_of;
+use crate::address::{At, host_of};
 use crate::app::{Answers, App};
 use crate::check::{AppUid, Checks};
 use crate::content::mix;
-use crate::host::{At, Driven, Host, Running};
+use crate::host::{Driven, Host, Running};
 use crate::network::Network;
 use crate::plan::{Fault, Plan};
 use crate::streams::Streams;
@@ -39,6 +40,7 @@ use crate::trace::Trace;
 
 use event::{Chunks, Event};
 use streams::StreamTimes;
+use users::Users;
 
 /// A run that takes more steps does not come to rest.
 const STEPS_MAX: u64 = 20_000_000;
@@ -76,6 +78,7 @@ pub struct World {
     fuses: BTreeMap<usize, (u32, bool)>,
     /// Nothing breaks any more.
     quiet: bool,
+    users: Users,
     /// The tables of engines are looked at now and then.
     samples: bool,
 }
@@ -103,6 +106,7 @@ impl World {
             held: BTreeMap::new(),
             fuses: BTreeMap::new(),
             quiet: false,
+            users: Users::new(rng(7)),
             samples: true,
             plan,
         };
@@ -346,6 +350,8 @@ impl World {
             Event::Lane { at, life, command } => self.on_lane_command(at, life, command),
             Event::OfPair { host, life, app, reply } => self.on_reply_of_pair(host, life, app, *reply),
             Event::ToPairs { host, life, app, request } => self.on_request_of_pair(host, life, app, *request),
+            Event::User { host, life, user } => self.on_user(host, life, user),
+            Event::Stop { host, owner, number } => self.on_stop(host, owner, number),
             Event::Fault(index) => {
                 let fault = self.plan.faults[index].1.clone();
                 self.on_fault(&fault);
@@ -376,6 +382,7 @@ impl World {
         if let Err(why) = self.hosts[index].start(index, self.plan.seed) {
             self.checks.fail(self.now, "set-up", format!("host {index} does not start: {why}"));
         }
+        self.start_users(index);
     }
 
     fn host_at(&self, ip: std::net::IpAddr) -> Option<usize> {

@@ -21,8 +21,8 @@ pub(crate) struct Limits {
     receives_max: u64,
 }
 
-/// Regions that a lane's frames take.
-const REGIONS_PER_LANE: usize = 1;
+/// Regions that a lane's frames, and the buffers of its operations, take.
+const REGIONS_PER_LANE: usize = 2;
 /// Receives whose buffers are one region.
 const RECEIVES_PER_REGION: usize = 64;
 /// Memory regions of the UD queue pair: receives and sends.

@@ -7,7 +7,7 @@ use control::Reason;
 use verbs::Time;
 
 use super::Checks;
-use crate::host::At;
+use crate::address::At;
 use crate::plan::DaemonPlan;
 
 /// What the control planes owe.

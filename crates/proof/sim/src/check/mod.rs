@@ -6,6 +6,7 @@
 mod bounds;
 mod causes;
 mod datagrams;
+mod histories;
 mod links;
 mod pairs;
 mod streams;
@@ -22,6 +23,7 @@ pub(crate) use bounds::Limits;
 pub(crate) use causes::{Asked, Causes};
 pub use datagrams::Datagrams;
 pub(crate) use datagrams::End;
+pub(crate) use histories::{Act, CallId, Histories};
 pub(crate) use links::{LinkAtRest, Links};
 pub(crate) use streams::Record;
 
@@ -82,6 +84,8 @@ pub struct Checks {
     pub(crate) pairs: pairs::Pairs,
     /// Datagrams and their sockets.
     pub datagrams: Datagrams,
+    /// What programs did with words of regions.
+    pub(crate) histories: Histories,
     seed: u64,
     /// Bytes read and found right.
     pub bytes_checked: u64,
@@ -101,6 +105,7 @@ impl Checks {
             links: Links::default(),
             pairs: pairs::Pairs::default(),
             datagrams: Datagrams::new(seed, mtus),
+            histories: Histories::default(),
             seed,
             bytes_checked: 0,
             explained: BTreeMap::new(),

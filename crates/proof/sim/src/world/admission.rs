@@ -5,9 +5,9 @@ use engine::{Admission, AppId, DatagramBind, Dial, OpenId};
 use plane::{Admitted, ClientId, Connect, ConnectRequest, Connecting, ConnectionOver, Listen};
 
 use super::{Event, World};
+use crate::address::At;
 use crate::app::{Reply, Request};
 use crate::check::AppUid;
-use crate::host::At;
 use crate::links::Input;
 
 impl World {

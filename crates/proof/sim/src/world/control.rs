@@ -8,8 +8,7 @@ use rand::RngExt;
 use verbs::Time;
 
 use super::{Event, World};
-use crate::address::address;
-use crate::host::At;
+use crate::address::{At, address};
 use crate::links::{ControlPlane, DIAL_ATTEMPTS_MAX, HANDSHAKE, Input, Link, Stage};
 use crate::plan::DaemonPlan;
 use crate::tcp::Segment;

@@ -11,10 +11,10 @@ use shm::{Session, SessionShape};
 use verbs::{Region, Time};
 
 use super::{Chunks, Event, World};
+use crate::address::At;
 use crate::app::{App, Reply, Request};
 use crate::check::AppUid;
 use crate::content::mix;
-use crate::host::At;
 use crate::links::Input;
 
 impl World {
@@ -199,6 +199,9 @@ impl World {
 
     pub(super) fn on_engine_event(&mut self, at: At, event: engine::Event) {
         let (now, host, engine) = (self.now, at.host, at.engine);
+        if !self.plan.users.is_empty() && self.on_user_event(at, &event) {
+            return;
+        }
         let uid = |world: &mut Self, id: AppId| world.driven(at).and_then(|d| d.uids.get(&id).copied());
         match event {
             engine::Event::PeerWanted { peer } => self.on_lane_wanted(at, peer),

@@ -3,11 +3,11 @@
 use verbs::Time;
 
 use super::{Event, SAMPLE_ROUNDS, World};
-use crate::address::address;
+use crate::address::{At, address};
 use crate::app::{App, Request};
 use crate::check::AppUid;
 use crate::conn::earlier;
-use crate::host::{At, ROUND};
+use crate::host::ROUND;
 
 /// Packets of one direction that are kept back; further ones are lost.
 const HELD_MAX: usize = 10_000;

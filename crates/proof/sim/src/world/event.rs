@@ -5,9 +5,9 @@ use engine::{Admission, AppId, OpenId, RingSize};
 use plane::{LaneCommand, LinkId};
 use verbs::Region;
 
+use crate::address::At;
 use crate::app::{Reply, Request};
 use crate::check::AppUid;
-use crate::host::At;
 use crate::links::Input;
 use crate::streams::{Carried, EndId};
 use crate::tcp::{EndOf, Segment};
@@ -141,6 +141,18 @@ pub(super) enum Event {
         life: u32,
         app: AppUid,
         request: Box<control::Request>,
+    },
+    /// A program that uses regions looks at its rings.
+    User {
+        host: usize,
+        life: u32,
+        user: usize,
+    },
+    /// A host hears that a region of another one is revoked.
+    Stop {
+        host: usize,
+        owner: usize,
+        number: u64,
     },
     Fault(usize),
     Start {

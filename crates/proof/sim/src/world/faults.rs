@@ -6,9 +6,8 @@ use std::time::Duration;
 use verbs::{Provider, QpModify, Qpn};
 
 use super::World;
-use crate::address::address;
+use crate::address::{At, address};
 use crate::check::AppUid;
-use crate::host::At;
 use crate::plan::{Break, DaemonPlan, Fault};
 
 /// Time until a restarted host's applications are started again.
@@ -50,6 +49,7 @@ impl World {
                     self.kill(host, uid);
                 }
             }
+            Fault::Revoke { host } => self.revoke(host),
             Fault::Weather(weather) => self.network.weather = weather,
         }
         self.trace.note(now, "fault", &[]);
@@ -137,6 +137,7 @@ impl World {
         for uid in &known {
             self.checks.causes.on_owner_gone(now, *uid);
         }
+        self.end_users(host);
         self.checks.links.on_dead(host);
         self.on_daemon_dead(host, told);
         self.on_streams_dead(host, told);

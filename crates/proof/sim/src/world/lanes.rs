@@ -5,8 +5,7 @@ use plane::{LaneAnswer, LaneCommand};
 use verbs::VerbsError;
 
 use super::{Event, World};
-use crate::address::address;
-use crate::host::At;
+use crate::address::{At, address};
 use crate::links::Input;
 
 impl World {
@@ -136,6 +135,7 @@ impl World {
         }
         self.checks.causes.on_lane_lost(now, host, other, reason);
         self.checks.links.on_settled(at, other);
+        self.on_region_lane_lost(at, other);
     }
 
     /// Whether a lane could make room for another host's: there are fewer than hosts, and another one has its place.
@@ -199,6 +199,7 @@ impl World {
         self.trace.note(now, "lane {} to {} is lost, {}", &[host as u64, other as u64, reason.code().into()]);
         self.checks.on_lane_lost(now, (host, other), reason);
         self.checks.links.on_settled(at, other);
+        self.on_region_lane_lost(at, other);
     }
 }
 

@@ -5,9 +5,8 @@ use std::time::Duration;
 use verbs::Time;
 
 use super::World;
-use crate::address::address;
+use crate::address::{At, address};
 use crate::check::{End, LinkAtRest};
-use crate::host::At;
 use crate::links::{HANDSHAKE, Stage};
 use crate::plan::{AppPlan, SocketPlan, Talk};
 
@@ -92,6 +91,7 @@ impl World {
         }
         if self.goes_on() {
             self.checks.on_rest(self.now);
+            self.finish_users();
         }
     }
 
@@ -99,11 +99,12 @@ impl World {
         let running = || self.hosts.iter().filter_map(|h| h.running.as_ref());
         running().all(|r| r.apps.values().all(crate::app::App::is_idle))
             && running().flat_map(|r| &r.engines).all(|d| d.engine.apps().iter().all(|a| a.connections == 0))
+            && self.users_idle()
     }
 
     /// What is left, for a person.
     fn left(&self) -> String {
-        let mut out = String::new();
+        let mut out = format!("[{} operations] ", self.users_left());
         for (i, host) in self.hosts.iter().enumerate() {
             let Some(running) = &host.running else { continue };
             for app in running.apps.values().filter(|a| !a.is_idle()) {

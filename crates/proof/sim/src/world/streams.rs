@@ -7,8 +7,8 @@ use std::time::Duration;
 use verbs::Time;
 
 use super::{Event, World};
-use crate::address::host_of;
-use crate::host::{At, Driven};
+use crate::address::{At, host_of};
+use crate::host::Driven;
 use crate::streams::{Carried, EndId};
 use crate::wire::Here;
 

@@ -1,0 +1,44 @@
+//! The programs of a plan that use regions, and revokes.
+//!
+//! They have random numbers of their own. So a seed without them gives the same run as a plan that cannot have any.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use verbs::Time;
+
+use super::{pick, us};
+use crate::content::mix;
+use crate::plan::{Fault, Plan, UserPlan};
+
+/// What separates these random numbers from the others of a seed.
+const LABEL: u64 = 0x4e6_1035;
+
+/// Programs that use regions for a third of the plans whose hosts have lanes for all others.
+pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
+    let mut rng = StdRng::seed_from_u64(mix(plan.seed ^ mix(LABEL)));
+    let rng = &mut rng;
+    let hosts = plan.hosts.len();
+    let has_lanes = plan.hosts.iter().all(|h| (h.lanes_max as usize) >= hosts - 1);
+    if !rng.random_bool(0.35) || !has_lanes || hosts < 2 {
+        return;
+    }
+    for _ in 0..rng.random_range(1..=4) {
+        plan.users.push(UserPlan {
+            host: rng.random_range(0..hosts),
+            start: Time::ZERO + us(1..=quiet_us / 4 + 1, rng),
+            depth: pick(&[1, 2, 4, 8], rng),
+            count: pick(&[10, 40, 80], rng),
+            gap_max: us(1..=pick(&[30, 200, 2_000], rng), rng),
+            dies_after: rng.random_bool(0.2).then(|| rng.random_range(1..=30)),
+        });
+    }
+    if rng.random_bool(0.5) {
+        for _ in 0..rng.random_range(1..=3) {
+            let at = Time::ZERO + Duration::from_micros(rng.random_range(0..quiet_us));
+            plan.faults.push((at, Fault::Revoke { host: rng.random_range(0..hosts) }));
+        }
+        plan.faults.sort_by_key(|(at, _)| *at);
+    }
+}
