@@ -19,6 +19,12 @@ struct Link<T: 'static> {
     next: OnceLock<Box<Self>>,
 }
 
+impl<T: Default> Default for PerProcess<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T: Default> PerProcess<T> {
     /// Without any value yet.
     pub const fn new() -> Self {
