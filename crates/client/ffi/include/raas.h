@@ -150,7 +150,7 @@ int raas_peer(int fd, struct raas_target *t);
 int raas_target_set(struct raas_target *t, const char *host, uint16_t port);
 
 /**
- * Writes `t` as text to `text`, as "10.0.0.2:7000" or "[::1]:7000", with a zero byte at its end: 0, or -1 (ENOSPC if
+ * Writes `t` as text to `text`, as `10.0.0.2:7000` or `[::1]:7000`, with a zero byte at its end: 0, or -1 (ENOSPC if
  * `len` is too small; 56 bytes always suffice).
  *
  * The caller's part:

@@ -192,7 +192,7 @@ pub unsafe extern "C" fn raas_target_set(t: *mut Target, host: *const c_char, po
     })
 }
 
-/// Writes `t` as text to `text`, as "10.0.0.2:7000" or "[::1]:7000", with a zero byte at its end: 0, or -1 (ENOSPC if
+/// Writes `t` as text to `text`, as `10.0.0.2:7000` or `[::1]:7000`, with a zero byte at its end: 0, or -1 (ENOSPC if
 /// `len` is too small; 56 bytes always suffice).
 ///
 /// # Safety
