@@ -6,7 +6,7 @@ mod pair;
 use std::time::Duration;
 
 use datagram::*;
-use pair::{Setup, Weather, World, pattern};
+use pair::{LinkConditions, Setup, World, pattern};
 use proptest::prelude::*;
 use roce::wire::{Bth, DEFAULT_PKEY, Deth, Header, Opcode, PseudoHeader};
 use verbs::*;
@@ -271,8 +271,8 @@ fn services_do_not_mix() {
 
 #[test]
 fn loss_is_silent_and_duplicates_arrive_twice() {
-    let weather = Weather { loss: 200, duplicate: 200, reorder: 100, damage: 50 };
-    let mut world = World::new(Setup { weather, ..Setup::default() });
+    let conditions = LinkConditions { loss: 200, duplicate: 200, reorder: 100, damage: 50 };
+    let mut world = World::new(Setup { conditions, ..Setup::default() });
     let [a, b] = Ud::pair(&mut world);
     for id in 0..200 {
         b.recv(&mut world, id, id * 128, 128);

@@ -23,8 +23,8 @@ struct Figures {
 }
 
 fn run(round_trip: Duration, loss: u32, to_own: bool, span: Duration) -> Figures {
-    let weather = Weather { loss, ..Weather::CALM };
-    let setup = Setup { weather, delay: round_trip / 2, rate: Some(LINE), queue_packets: 100, ..Setup::default() };
+    let conditions = LinkConditions { loss, ..LinkConditions::CALM };
+    let setup = Setup { conditions, delay: round_trip / 2, rate: Some(LINE), queue_packets: 100, ..Setup::default() };
     let mut world = World::new(setup);
     let budget = to_own.then_some(4 << 20);
     let wish = Wish { max_wr: 2_048, cqe: 8_192, budget, ..Wish::default() };

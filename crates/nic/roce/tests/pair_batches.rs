@@ -49,7 +49,7 @@ fn between_our_own_a_write_and_its_notice_are_one_send() {
 #[test]
 fn writes_that_are_cut_survive_a_storm() {
     for seed in 0..20 {
-        let mut world = World::new(Setup { seed, weather: Weather::STORM, ..Setup::default() });
+        let mut world = World::new(Setup { seed, conditions: LinkConditions::STORM, ..Setup::default() });
         let wish = Wish { budget: Some(1 << 20), ..Wish::default() };
         let [a, b] = connect_with(&mut world, [&wish, &wish]);
         for i in 0..8u32 {

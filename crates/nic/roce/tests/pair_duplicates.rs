@@ -125,8 +125,8 @@ fn writes_and_sends_are_acknowledged_again() {
 fn a_long_read_keeps_the_window_and_its_pieces() {
     let limits = roce::NicLimits { window_packets: 32, ..Default::default() };
     for seed in 0..10 {
-        let weather = Weather { loss: 20, ..Weather::CALM };
-        let mut world = World::new(Setup { seed, weather, limits: limits.clone(), ..Setup::default() });
+        let conditions = LinkConditions { loss: 20, ..LinkConditions::CALM };
+        let mut world = World::new(Setup { seed, conditions, limits: limits.clone(), ..Setup::default() });
         world.record = true;
         let wish = Wish { timeout: 10, rd_atomic: 2, ..Wish::default() };
         let [a, b] = connect_with(&mut world, [&wish, &wish]);

@@ -86,7 +86,7 @@ fn storm(setup: Setup) {
     assert_eq!(b.read(COUNTER_AT, 8), u64::to_ne_bytes(adds), "atomics ran once each, seed {seed}");
     let counters: Vec<BTreeMap<_, _>> = world.nics.iter().map(|n| n.counters().into_iter().collect()).collect();
     assert_eq!(counters[1]["served_atomic"], adds);
-    if world.setup.weather.loss > 0 {
+    if world.setup.conditions.loss > 0 {
         assert!(counters[0]["retransmits"] > 0);
     }
 }
@@ -127,38 +127,38 @@ fn storms() {
     for seed in 0..40 {
         let mtu = PathMtu::ALL[seed as usize % 5];
         let ipv6 = seed % 3 == 0;
-        storm(Setup { seed, weather: Weather::STORM, mtu, ipv6, ..Setup::default() });
+        storm(Setup { seed, conditions: LinkConditions::STORM, mtu, ipv6, ..Setup::default() });
     }
 }
 
 #[test]
 fn reordering_alone() {
     for seed in 100..110 {
-        let weather = Weather { reorder: 200, ..Weather::CALM };
-        storm(Setup { seed, weather, ..Setup::default() });
+        let conditions = LinkConditions { reorder: 200, ..LinkConditions::CALM };
+        storm(Setup { seed, conditions, ..Setup::default() });
     }
 }
 
 #[test]
 fn duplication_alone() {
     for seed in 200..210 {
-        let weather = Weather { duplicate: 300, reorder: 50, ..Weather::CALM };
-        storm(Setup { seed, weather, ..Setup::default() });
+        let conditions = LinkConditions { duplicate: 300, reorder: 50, ..LinkConditions::CALM };
+        storm(Setup { seed, conditions, ..Setup::default() });
     }
 }
 
 #[test]
 fn heavy_loss() {
     for seed in 300..306 {
-        let weather = Weather { loss: 150, ..Weather::CALM };
-        storm(Setup { seed, weather, mtu: PathMtu::Mtu256, ..Setup::default() });
+        let conditions = LinkConditions { loss: 150, ..LinkConditions::CALM };
+        storm(Setup { seed, conditions, mtu: PathMtu::Mtu256, ..Setup::default() });
     }
 }
 
 #[test]
 fn runs_replay_from_their_seed() {
     let trace = || {
-        let mut world = World::new(Setup { seed: 77, weather: Weather::STORM, ..Setup::default() });
+        let mut world = World::new(Setup { seed: 77, conditions: LinkConditions::STORM, ..Setup::default() });
         world.record = true;
         let [a, b] = connect(&mut world);
         for i in 0..50 {
@@ -175,9 +175,9 @@ fn runs_replay_from_their_seed() {
 }
 
 /// Bytes per second that WRITEs reach over a path of 1 GB/s and 100 us round trip.
-fn goodput(weather: Weather, seed: u64) -> f64 {
+fn goodput(conditions: LinkConditions, seed: u64) -> f64 {
     let delay = Duration::from_micros(50);
-    let mut world = World::new(Setup { seed, weather, delay, rate: Some(1_000_000_000), ..Setup::default() });
+    let mut world = World::new(Setup { seed, conditions, delay, rate: Some(1_000_000_000), ..Setup::default() });
     let [a, b] = connect(&mut world);
     const LEN: u32 = 1 << 16;
     const COUNT: u64 = 400;
@@ -196,8 +196,8 @@ fn goodput(weather: Weather, seed: u64) -> f64 {
 
 #[test]
 fn one_percent_loss_does_not_collapse() {
-    let calm = goodput(Weather::CALM, 1);
-    let lossy = goodput(Weather { loss: 10, ..Weather::CALM }, 1);
+    let calm = goodput(LinkConditions::CALM, 1);
+    let lossy = goodput(LinkConditions { loss: 10, ..LinkConditions::CALM }, 1);
     println!("goodput calm {:.0} MB/s, 1% loss {:.0} MB/s", calm / 1e6, lossy / 1e6);
     assert!(calm > 0.85e9, "calm: {calm}");
     assert!(lossy > calm / 5.0, "calm {calm}, lossy {lossy}");

@@ -172,8 +172,8 @@ fn false_reports_do_no_harm() {
 fn a_storm_takes_nothing_and_repeats_little() {
     use pair::*;
     for seed in 0..30 {
-        let weather = Weather { reorder: if seed % 2 == 0 { 0 } else { 20 }, ..Weather::STORM };
-        let mut world = World::new(Setup { seed, weather, ..Setup::default() });
+        let conditions = LinkConditions { reorder: if seed % 2 == 0 { 0 } else { 20 }, ..LinkConditions::STORM };
+        let mut world = World::new(Setup { seed, conditions, ..Setup::default() });
         let wish = Wish { budget: Some(1 << 20), ..Wish::default() };
         let [a, b] = connect_with(&mut world, [&wish, &wish]);
         for i in 0..60_u64 {

@@ -1,4 +1,4 @@
-//! Unreliable connections: literal packets, what a gap does, what is refused and dropped, states, and bad weather.
+//! Unreliable connections: literal packets, what a gap does, what is refused and dropped, states, and a bad link.
 
 mod pair;
 
@@ -454,9 +454,14 @@ fn no_message_arrives_with_a_hole() {
     const LENGTHS: [u32; 5] = [0, 8, 256, 700, 2_900];
     let (mut sent_in_all, mut arrived_in_all) = (0, 0);
     for seed in 0..60 {
-        let weather = Weather { loss: 30, duplicate: 60, reorder: 60, damage: 10 };
-        let setup =
-            Setup { seed, weather, mtu: PathMtu::Mtu256, max_gso_segments: 1 + seed as usize % 9, ..Setup::default() };
+        let conditions = LinkConditions { loss: 30, duplicate: 60, reorder: 60, damage: 10 };
+        let setup = Setup {
+            seed,
+            conditions,
+            mtu: PathMtu::Mtu256,
+            max_gso_segments: 1 + seed as usize % 9,
+            ..Setup::default()
+        };
         let mut world = World::new(setup);
         let [a, b] = connected(&mut world);
         let count = 120_u64;
@@ -489,7 +494,7 @@ fn no_message_arrives_with_a_hole() {
             }
         }
         let c = world.nics[1].counters_detail();
-        assert!(c.messages_abandoned > 0 && c.drop_rest_of_message > 0, "seed {seed}: the weather did nothing");
+        assert!(c.messages_abandoned > 0 && c.drop_rest_of_message > 0, "seed {seed}: the conditions did nothing");
         assert_eq!((c.tx_packets, b.state(&world)), (0, QpState::Rts));
         sent_in_all += count;
         arrived_in_all += arrived.len() as u64;

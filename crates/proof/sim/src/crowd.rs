@@ -32,7 +32,7 @@ impl Plan {
         let rng = &mut rng;
         let quiet_at = Time::ZERO + Duration::from_micros(2 * BUSY_US);
         let mut plan = Self { quiet_at, link_timeout: Duration::from_secs(30), ..Self::calm(seed, hosts) };
-        plan.weather.delay = Duration::from_micros(50);
+        plan.conditions.delay = Duration::from_micros(50);
         plan.hosts = (0..hosts).map(|index| host(index, hosts, rng)).collect();
         for index in 0..hosts {
             let talk = Talk {

@@ -86,7 +86,7 @@ impl Incast {
         let receiver = self.senders;
         let mut plan = Plan::calm(self.seed, self.senders + 1);
         plan.switch = Some(self.switch);
-        plan.weather.delay = self.delay;
+        plan.conditions.delay = self.delay;
         plan.quiet_at = START;
         for host in &mut plan.hosts {
             (host.ring_bytes_default, host.lanes_max) = (RING_BYTES, self.senders as u32);

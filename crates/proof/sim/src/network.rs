@@ -10,7 +10,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use verbs::Time;
 
-use crate::plan::{Cut, Switch, Weather};
+use crate::plan::{Cut, LinkConditions, Switch};
 
 /// Bytes of a packet on an Ethernet beside its UDP payload: headers of Ethernet, IPv4 and UDP; preamble, check sum, gap.
 const FRAMING_BYTES: usize = 14 + 20 + 8 + 24;
@@ -26,7 +26,7 @@ pub(crate) struct Delivery {
 /// The network.
 #[derive(Debug)]
 pub(crate) struct Network {
-    pub(crate) weather: Weather,
+    pub(crate) conditions: LinkConditions,
     rng: StdRng,
     /// Directed.
     paths: BTreeMap<(usize, usize), Bottleneck>,
@@ -46,9 +46,9 @@ fn pair(a: usize, b: usize) -> (usize, usize) {
 }
 
 impl Network {
-    pub(crate) fn new(weather: Weather, switch: Option<Switch>, rng: StdRng) -> Self {
+    pub(crate) fn new(conditions: LinkConditions, switch: Option<Switch>, rng: StdRng) -> Self {
         Self {
-            weather,
+            conditions,
             rng,
             paths: BTreeMap::new(),
             switch,
@@ -92,25 +92,25 @@ impl Network {
     /// A packet of `bytes` leaves `from` for `to`: no, one or two copies arrive, at `to` or at the switch before it.
     pub(crate) fn send(&mut self, now: Time, from: usize, to: usize, bytes: usize) -> [Option<Delivery>; 2] {
         self.packets += 1;
-        let weather = self.weather;
-        let lost = self.data_cut.contains(&(from, to)) || self.chance(weather.loss);
+        let conditions = self.conditions;
+        let lost = self.data_cut.contains(&(from, to)) || self.chance(conditions.loss);
         let Some(sent) = (!lost).then(|| self.pass(now, from, to, bytes)).flatten() else {
             self.lost += 1;
             return [None; 2];
         };
         let first = self.copy(sent, bytes);
-        let second = self.chance(weather.duplicate).then(|| self.copy(sent, bytes));
+        let second = self.chance(conditions.duplicate).then(|| self.copy(sent, bytes));
         [Some(first), second]
     }
 
     fn copy(&mut self, sent: Time, bytes: usize) -> Delivery {
-        let weather = self.weather;
-        let mut at = sent + weather.delay;
-        if self.chance(weather.reorder) {
-            let late = weather.late_max.as_nanos() as u64;
+        let conditions = self.conditions;
+        let mut at = sent + conditions.delay;
+        if self.chance(conditions.reorder) {
+            let late = conditions.late_max.as_nanos() as u64;
             at = at + Duration::from_nanos(self.rng.random_range(0..=late));
         }
-        let corrupt = self.chance(weather.corrupt).then(|| self.rng.random_range(0..bytes.max(1) as u32 * 8));
+        let corrupt = self.chance(conditions.corrupt).then(|| self.rng.random_range(0..bytes.max(1) as u32 * 8));
         Delivery { at, corrupt }
     }
 
@@ -120,7 +120,7 @@ impl Network {
             Passage::Sent { at, .. } => Some(at),
             Passage::Full => None,
         };
-        let shape = self.weather.path();
+        let shape = self.conditions.path();
         let path = self.paths.entry((from, to)).or_insert_with(|| Bottleneck::new(shape));
         path.set_shape(shape);
         let at = sent(path.offer(now, bytes))?;
@@ -162,7 +162,7 @@ impl Network {
 
     /// Whether TCP has to send a segment of a stream again, and waits for its timer before it does.
     pub(crate) fn stream_fate(&mut self) -> (bool, bool) {
-        let lost = self.chance(self.weather.loss);
+        let lost = self.chance(self.conditions.loss);
         (lost, lost && self.rng.random_range(0..4) == 0)
     }
 
@@ -173,9 +173,9 @@ impl Network {
 
     /// Time of a message on a control link that works.
     pub(crate) fn link_delay(&mut self) -> Duration {
-        let base = self.weather.delay.as_nanos() as u64 * 2 + 20_000;
+        let base = self.conditions.delay.as_nanos() as u64 * 2 + 20_000;
         // A lost segment of TCP comes again after its timeout.
-        let again = if self.chance(self.weather.loss) { 200_000_000 } else { 0 };
+        let again = if self.chance(self.conditions.loss) { 200_000_000 } else { 0 };
         Duration::from_nanos(base + self.rng.random_range(0..base) + again)
     }
 }
@@ -185,15 +185,15 @@ mod tests {
     use super::*;
     use rand::SeedableRng;
 
-    fn network(weather: Weather) -> Network {
-        Network::new(weather, None, StdRng::seed_from_u64(1))
+    fn network(conditions: LinkConditions) -> Network {
+        Network::new(conditions, None, StdRng::seed_from_u64(1))
     }
 
     #[test]
     fn those_who_send_to_one_host_share_the_port_of_its_switch() {
         // A byte in a microsecond; two packets may wait.
         let switch = Switch::of_rate(8_000_000, 2);
-        let mut n = Network::new(Weather::default(), Some(switch), StdRng::seed_from_u64(1));
+        let mut n = Network::new(LinkConditions::default(), Some(switch), StdRng::seed_from_u64(1));
         let bytes = 1000 - FRAMING_BYTES;
         for from in 0..3 {
             let [first, _] = n.send(Time(0), from, 3, bytes);
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_good_network_passes_everything_after_the_delay() {
-        let mut n = network(Weather::default());
+        let mut n = network(LinkConditions::default());
         for i in 0..100 {
             let [first, second] = n.send(Time(i), 0, 1, 1000);
             assert_eq!(first, Some(Delivery { at: Time(i + 5000), corrupt: None }));
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_narrow_path_queues_then_drops() {
-        let mut n = network(Weather { bytes_per_us: 1, queue_bytes: 3000, ..Weather::default() });
+        let mut n = network(LinkConditions { bytes_per_us: 1, queue_bytes: 3000, ..LinkConditions::default() });
         let at = |d: [Option<Delivery>; 2]| d[0].map(|d| d.at.as_nanos());
         assert_eq!(at(n.send(Time(0), 0, 1, 1000)), Some(1_005_000));
         assert_eq!(at(n.send(Time(0), 0, 1, 1000)), Some(2_005_000));
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn cuts_have_directions_and_heal() {
-        let mut n = network(Weather::default());
+        let mut n = network(LinkConditions::default());
         n.cut(0, 1, Cut { one_way: true, ..Cut::DATA });
         assert_eq!(n.send(Time(9), 0, 1, 10)[0], None);
         assert!(n.send(Time(9), 1, 0, 10)[0].is_some());

@@ -22,7 +22,7 @@ pub struct Plan {
     /// The hosts.
     pub hosts: Vec<HostPlan>,
     /// The network at the start.
-    pub weather: Weather,
+    pub conditions: LinkConditions,
     /// The TCP connections of lanes.
     pub streams: StreamPlan,
     /// What joins the hosts, if it has limits of its own: then many that send to one host share its port.
@@ -152,7 +152,7 @@ impl Default for StreamPlan {
 }
 
 /// A switch with a port for each host. It holds through the whole run, also when everything else is mended. A packet
-/// waits for the transmitter of its host, travels [`Weather::delay`], and waits for the port of the host that it goes to.
+/// waits for the transmitter of its host, travels [`LinkConditions::delay`], and waits for the port of the host that it goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switch {
     /// The transmitter of each host.
@@ -174,7 +174,7 @@ impl Switch {
 
 /// What the network does to packets; shares are of 10,000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Weather {
+pub struct LinkConditions {
     /// Packets lost.
     pub loss: u32,
     /// Packets that arrive twice.
@@ -193,7 +193,7 @@ pub struct Weather {
     pub queue_bytes: u32,
 }
 
-impl Default for Weather {
+impl Default for LinkConditions {
     fn default() -> Self {
         Self {
             loss: 0,
@@ -208,7 +208,7 @@ impl Default for Weather {
     }
 }
 
-impl Weather {
+impl LinkConditions {
     /// The transmitter of a path.
     pub(crate) fn path(&self) -> QueueShape {
         let rate_bits_per_s = u64::from(self.bytes_per_us) * 8_000_000;
@@ -268,7 +268,7 @@ pub enum Fault {
     /// An application of the plan is killed.
     KillApp { app: usize },
     /// The network changes.
-    Weather(Weather),
+    LinkConditions(LinkConditions),
     /// A host takes its region back from all that have it open.
     Revoke { host: usize },
 }
@@ -455,7 +455,7 @@ impl Plan {
         Self {
             seed,
             hosts: vec![HostPlan::default(); hosts],
-            weather: Weather::default(),
+            conditions: LinkConditions::default(),
             streams: StreamPlan::default(),
             switch: None,
             link_timeout: Duration::from_secs(5),

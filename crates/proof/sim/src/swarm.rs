@@ -18,7 +18,7 @@ use verbs::{PathMtu, Status, Time};
 
 use crate::content::mix;
 use crate::plan::{
-    AppPlan, Break, ConnectPlan, Cut, Ending, Fault, HostPlan, ListenPlan, Plan, StreamPlan, Talk, Weather,
+    AppPlan, Break, ConnectPlan, Cut, Ending, Fault, HostPlan, LinkConditions, ListenPlan, Plan, StreamPlan, Talk,
 };
 
 /// First listening port of the applications.
@@ -57,7 +57,7 @@ impl Plan {
         let mut plan = Self {
             seed,
             hosts,
-            weather: weather(rng),
+            conditions: conditions(rng),
             streams: StreamPlan::default(),
             switch: None,
             link_timeout: us(500_000..=5_000_000, rng),
@@ -141,11 +141,11 @@ fn tighten(plan: &mut Plan, rng: &mut StdRng) {
     }
 }
 
-fn weather(rng: &mut StdRng) -> Weather {
+fn conditions(rng: &mut StdRng) -> LinkConditions {
     let mut share = |max: u32| if rng.random_bool(0.4) { rng.random_range(1..=max) } else { 0 };
     let (loss, duplicate, reorder, corrupt) = (share(800), share(500), share(2000), share(200));
     let bytes_per_us = if rng.random_bool(0.3) { pick(&[50, 125, 1250, 12_500], rng) } else { 0 };
-    Weather {
+    LinkConditions {
         loss,
         duplicate,
         reorder,
@@ -271,7 +271,7 @@ fn faults(plan: &mut Plan, quiet_us: u64, rng: &mut StdRng) {
         }
     }
     for _ in 0..some(rng, 2) {
-        plan.faults.push((at(rng.random_range(0..quiet_us)), Fault::Weather(weather(rng))));
+        plan.faults.push((at(rng.random_range(0..quiet_us)), Fault::LinkConditions(conditions(rng))));
     }
     // What breaks after the end of the faults would not be mended.
     plan.faults.retain(|(at, _)| *at < plan.quiet_at);

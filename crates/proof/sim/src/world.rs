@@ -91,7 +91,7 @@ impl World {
             now: Time(1),
             queue: Schedule::new(),
             hosts: (0..plan.hosts.len()).map(|i| Host::new(i, &plan)).collect(),
-            network: Network::new(plan.weather, plan.switch, rng(1)),
+            network: Network::new(plan.conditions, plan.switch, rng(1)),
             tcp: Tcp::default(),
             streams: Streams::new(plan.streams.room_bytes),
             streams_at: StreamTimes::default(),

@@ -38,8 +38,8 @@ fn send_and_receive_pools_that_are_both_dry_do_not_deadlock() {
         let mut plan = two(seed, 60, &Talk::exactly(40_000));
         plan.hosts.iter_mut().for_each(|h| h.lane_credits = 8);
         if seed % 2 == 1 {
-            (plan.weather.loss, plan.weather.reorder) = (100, 300);
-            plan.weather.late_max = Duration::from_micros(100);
+            (plan.conditions.loss, plan.conditions.reorder) = (100, 300);
+            plan.conditions.late_max = Duration::from_micros(100);
         }
         let mut world = world(plan);
         world.run();
@@ -234,7 +234,7 @@ fn an_end_waits_for_no_frame_that_does_not_exist() {
 fn news_that_comes_while_a_side_goes_to_sleep() {
     for seed in 0..40 {
         let mut plan = two(seed, 2, &Talk { write_max: 40, read_max: 40, ..Talk::exactly(4_000) });
-        plan.weather.delay = Duration::from_nanos(50 + seed * 37);
+        plan.conditions.delay = Duration::from_nanos(50 + seed * 37);
         plan.hosts.iter_mut().for_each(|h| h.wake_delay_max = Duration::from_nanos(seed * 61));
         let mut world = world(plan);
         let end = at(500_000);
@@ -269,7 +269,7 @@ fn queue_pairs_that_fail_at_any_moment_cost_nobody_a_connection() {
             plan.faults.push((at(us + 40 * (n as u64 % 9)), again));
         }
         if n % 4 == 0 {
-            (plan.weather.loss, plan.weather.duplicate, plan.weather.reorder) = (200, 200, 500);
+            (plan.conditions.loss, plan.conditions.duplicate, plan.conditions.reorder) = (200, 200, 500);
         }
         let mut world = world(plan);
         world.run();

@@ -12,7 +12,7 @@ use verbs::*;
 
 /// What the network does to packets, in thousandths.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Weather {
+pub struct LinkConditions {
     pub loss: u32,
     pub duplicate: u32,
     pub reorder: u32,
@@ -20,7 +20,7 @@ pub struct Weather {
     pub damage: u32,
 }
 
-impl Weather {
+impl LinkConditions {
     pub const CALM: Self = Self { loss: 0, duplicate: 0, reorder: 0, damage: 0 };
     pub const STORM: Self = Self { loss: 30, duplicate: 20, reorder: 30, damage: 10 };
 }
@@ -28,7 +28,7 @@ impl Weather {
 #[derive(Debug, Clone)]
 pub struct Setup {
     pub seed: u64,
-    pub weather: Weather,
+    pub conditions: LinkConditions,
     pub mtu: PathMtu,
     pub ipv6: bool,
     pub id_mode: Ipv4IdMode,
@@ -46,7 +46,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             seed: 1,
-            weather: Weather::CALM,
+            conditions: LinkConditions::CALM,
             mtu: PathMtu::Mtu1024,
             ipv6: false,
             id_mode: Ipv4IdMode::SegmentIndex,
@@ -101,7 +101,7 @@ pub struct World {
     pub overflowed: u64,
     sequence: u64,
     rng: SmallRng,
-    /// Decides the fate of single packets before the weather does: false drops.
+    /// Decides the fate of single packets before the conditions do: false drops.
     pub filter: Option<Filter>,
 }
 
@@ -162,14 +162,14 @@ impl World {
         if self.record {
             self.seen.push(seen);
         }
-        let weather = self.setup.weather;
-        if !passes || self.chance(weather.loss) {
+        let conditions = self.setup.conditions;
+        if !passes || self.chance(conditions.loss) {
             return;
         }
-        let copies = 1 + u32::from(self.chance(weather.duplicate));
+        let copies = 1 + u32::from(self.chance(conditions.duplicate));
         for _ in 0..copies {
             let mut bytes = bytes.to_vec();
-            if self.chance(weather.damage) {
+            if self.chance(conditions.damage) {
                 let bit = self.rng.random_range(0..bytes.len() * 8);
                 bytes[bit / 8] ^= 1 << (bit % 8);
             }
@@ -187,7 +187,7 @@ impl World {
                 self.line_free[from] = at;
             }
             at = at + self.setup.delay;
-            if self.chance(weather.reorder) {
+            if self.chance(conditions.reorder) {
                 at = at + Duration::from_nanos(self.rng.random_range(0..200_000));
             }
             self.sequence += 1;

@@ -50,7 +50,7 @@ impl World {
                 }
             }
             Fault::Revoke { host } => self.revoke(host),
-            Fault::Weather(weather) => self.network.weather = weather,
+            Fault::LinkConditions(conditions) => self.network.conditions = conditions,
         }
         self.trace.note(now, "fault", &[]);
     }
@@ -170,8 +170,8 @@ impl World {
         for (from, to) in self.held.keys().copied().collect::<Vec<_>>() {
             self.release(from, to);
         }
-        let calm = crate::plan::Weather { delay: self.network.weather.delay, ..Default::default() };
-        self.network.weather = calm;
+        let calm = crate::plan::LinkConditions { delay: self.network.conditions.delay, ..Default::default() };
+        self.network.conditions = calm;
         for host in 0..self.hosts.len() {
             self.restart(host);
             if let Some(running) = self.up(host) {

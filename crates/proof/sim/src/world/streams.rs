@@ -94,16 +94,16 @@ impl World {
         if is_kept || self.streams.is_held(to) {
             return self.streams.hold(to, carried);
         }
-        let weather = self.network.weather;
+        let conditions = self.network.conditions;
         let bytes = if let Carried::Data(bytes) = &carried { bytes.len() } else { 0 };
-        let jitter = self.some(weather.delay);
-        let mut delay = weather.delay + jitter + Duration::from_micros(1);
-        if weather.bytes_per_us > 0 {
-            delay += Duration::from_nanos(bytes as u64 * 1000 / u64::from(weather.bytes_per_us));
+        let jitter = self.some(conditions.delay);
+        let mut delay = conditions.delay + jitter + Duration::from_micros(1);
+        if conditions.bytes_per_us > 0 {
+            delay += Duration::from_nanos(bytes as u64 * 1000 / u64::from(conditions.bytes_per_us));
         }
         let (is_lost, is_late) = self.network.stream_fate();
         if is_lost {
-            delay += 2 * weather.delay;
+            delay += 2 * conditions.delay;
         }
         if is_late {
             delay += RETRANSMISSION;

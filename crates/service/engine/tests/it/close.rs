@@ -6,7 +6,7 @@ use control::Reason;
 use engine::AppId;
 use shm::app_flag;
 
-use crate::world::{Weather, World};
+use crate::world::{LinkConditions, World};
 
 fn pair(seed: u64, ring: u32) -> (World, AppId, AppId, u32, u32) {
     let mut w = World::new(2, seed);
@@ -174,10 +174,10 @@ fn both_applications_die_at_once() {
 }
 
 #[test]
-fn ends_of_every_kind_in_bad_weather() {
+fn ends_of_every_kind_on_a_bad_link() {
     for seed in 0..12u64 {
         let (mut w, a, b, sa, sb) = pair(300 + seed, 8192);
-        w.weather = Weather { loss: 20, duplicate: 20, reorder: 50 };
+        w.conditions = LinkConditions { loss: 20, duplicate: 20, reorder: 50 };
         let (more, slow) = (if seed % 2 == 0 { 0 } else { app_flag::ABORT }, seed % 3 == 0);
         w.tell(0, a, sa, |c| c.to_send = 50_000);
         w.tell(1, b, sb, |c| {

@@ -11,7 +11,7 @@ use shm::{DatagramRecord, SlotWords, app_flag};
 use verbs::{PathMtu, Provider, QpModify, Qpn};
 
 use crate::sockets::SimSocket;
-use crate::world::{Weather, World, addr};
+use crate::world::{LinkConditions, World, addr};
 
 /// Longest datagram of the worlds' devices.
 fn payload_max(w: &World, host: usize) -> usize {
@@ -103,7 +103,7 @@ fn a_bad_wire_loses_and_repeats_but_invents_nothing() {
     for seed in 0..8 {
         let mut w = World::new(2, seed);
         let [(a, sa), (b, sb)] = linked(&mut w);
-        w.weather = Weather { loss: 100, duplicate: 100, reorder: 200 };
+        w.conditions = LinkConditions { loss: 100, duplicate: 100, reorder: 200 };
         let mut times: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
         for i in 0..600usize {
             w.send(0, a, sa, TO(1, 701), &pattern(16 + i, i));

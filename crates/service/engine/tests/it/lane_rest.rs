@@ -168,7 +168,7 @@ fn both_ends_rest_and_wake_at_any_moment_and_nothing_is_lost() {
     for seed in 0..40 {
         let mut p = Pair::new(400 + seed, after);
         if seed % 3 == 0 {
-            (p.w.weather.loss, p.w.weather.reorder) = (20, 20);
+            (p.w.conditions.loss, p.w.conditions.reorder) = (20, 20);
         }
         let mut sent = [0, 0];
         for round in 0..40 {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use control::Reason;
 
-use crate::world::{Weather, World};
+use crate::world::{LinkConditions, World};
 
 #[test]
 fn a_thousand_connections_share_one_queue_pair() {
@@ -106,7 +106,7 @@ fn the_smallest_grant_on_both_sides_never_deadlocks() {
     for seed in 0..8 {
         let mut w = World::with(2, 400 + seed, |c| c.engine.lane_credits = 8);
         if seed % 2 == 1 {
-            w.weather = Weather { loss: 10, duplicate: 10, reorder: 20 };
+            w.conditions = LinkConditions { loss: 10, duplicate: 10, reorder: 20 };
         }
         let (a, b) = (w.attach(0, 128), w.attach(1, 128));
         w.app(0, a).defaults = |c| (c.to_send, c.fin_after, c.close_when_done) = (60_000, true, true);

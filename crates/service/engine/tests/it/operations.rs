@@ -172,7 +172,7 @@ fn atomics_are_done_exactly_once_across_resets() {
     const COUNT: u64 = 600;
     for seed in 710..716 {
         let mut u = Use::new(seed);
-        u.w.weather.loss = if seed % 3 == 0 { 30 } else { 0 };
+        u.w.conditions.loss = if seed % 3 == 0 { 30 } else { 0 };
         u.w.wake();
         let (mut submitted, mut broken, mut steps) = (0, 0, 0);
         while (u.ended.len() as u64) < COUNT {

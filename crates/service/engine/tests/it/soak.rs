@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shm::app_flag;
 
-use crate::world::{Weather, World, addr};
+use crate::world::{LinkConditions, World, addr};
 
 struct Life {
     w: World,
@@ -32,7 +32,8 @@ impl Life {
             c.engine.ring_memory_per_app_max = memory;
             c.admission.backlog_max = 5;
         });
-        w.weather = Weather { loss: rng.random_range(0..30), duplicate: 10, reorder: rng.random_range(0..60) };
+        w.conditions =
+            LinkConditions { loss: rng.random_range(0..30), duplicate: 10, reorder: rng.random_range(0..60) };
         let mut life = Self { w, rng, apps: Vec::new(), next_port: 1, ports: Vec::new(), breaks, lanes_broken: false };
         (0..3).for_each(|h| life.birth(h));
         life

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use std::time::Duration;
 
-use crate::world::{Weather, World};
+use crate::world::{LinkConditions, World};
 use control::{ConnectionState, Path};
 
 fn both_ways(w: &mut World, bytes: (u64, u64), ring: u32, write_max: usize) {
@@ -35,7 +35,7 @@ fn one_byte_writes_work() {
 fn loss_duplicates_and_reordering_change_nothing() {
     for seed in 0..6 {
         let mut w = World::new(2, 100 + seed);
-        w.weather = Weather { loss: 10 + 5 * seed as u32, duplicate: 20, reorder: 30 };
+        w.conditions = LinkConditions { loss: 10 + 5 * seed as u32, duplicate: 20, reorder: 30 };
         both_ways(&mut w, (400_000, 300_000), 16384, 5000);
     }
 }

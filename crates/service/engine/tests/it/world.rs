@@ -25,7 +25,7 @@ mod host;
 
 /// What the network does to packets, per thousand.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Weather {
+pub(crate) struct LinkConditions {
     pub(crate) loss: u32,
     pub(crate) duplicate: u32,
     pub(crate) reorder: u32,
@@ -95,7 +95,7 @@ pub(crate) struct World {
     flying: BTreeMap<(Time, u64), Arrival>,
     next_seq: u64,
     rng: StdRng,
-    pub(crate) weather: Weather,
+    pub(crate) conditions: LinkConditions,
     pub(crate) delay: Duration,
     /// Packets between these hosts vanish.
     pub(crate) cut: BTreeSet<(usize, usize)>,
@@ -160,7 +160,7 @@ impl World {
             flying: BTreeMap::new(),
             next_seq: 0,
             rng: StdRng::seed_from_u64(seed),
-            weather: Weather::default(),
+            conditions: LinkConditions::default(),
             delay: Duration::from_micros(5),
             cut: BTreeSet::new(),
             swallowed_above: usize::MAX,
@@ -504,7 +504,7 @@ impl World {
         if bytes.len() > self.swallowed_above {
             return;
         }
-        let w = self.weather;
+        let w = self.conditions;
         if self.rng.random_range(0..1000) < w.loss {
             return;
         }

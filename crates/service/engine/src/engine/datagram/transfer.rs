@@ -19,7 +19,7 @@ use crate::limits::{COMPLETIONS_PER_RUN, DATAGRAMS_PER_RUN, DRAIN_POLLS};
 use crate::recvpool::RECV_WR;
 
 /// What a turn of a socket ended with.
-enum Turn {
+enum SocketTurn {
     /// It has nothing more to send.
     Drained,
     /// It used its quantum.
@@ -48,12 +48,12 @@ impl Engine {
             let turn = self.socket_turn(nic, id, &mut left);
             worked |= left < before;
             match turn {
-                Ok(Turn::Blocked) => break,
-                Ok(Turn::Spent) => {
+                Ok(SocketTurn::Blocked) => break,
+                Ok(SocketTurn::Spent) => {
                     let deficit = self.datagrams.sockets.get(id).map_or(0, |s| s.deficit());
                     self.datagrams.drr.rotate(deficit);
                 }
-                Ok(Turn::Drained) => {
+                Ok(SocketTurn::Drained) => {
                     self.datagrams.drr.leave();
                     self.on_drained(id);
                 }
@@ -69,7 +69,12 @@ impl Engine {
     }
 
     /// Sends datagrams of one socket until its turn ends, and shows its application the room.
-    fn socket_turn<P: Provider>(&mut self, nic: &mut P, id: SocketId, left: &mut usize) -> Result<Turn, SocketFault> {
+    fn socket_turn<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        id: SocketId,
+        left: &mut usize,
+    ) -> Result<SocketTurn, SocketFault> {
         let before = *left;
         let turn = self.socket_turn_quietly(nic, id, left);
         if *left < before
@@ -86,18 +91,18 @@ impl Engine {
         nic: &mut P,
         id: SocketId,
         left: &mut usize,
-    ) -> Result<Turn, SocketFault> {
+    ) -> Result<SocketTurn, SocketFault> {
         let datagrams = &mut self.datagrams;
-        let Some(socket) = datagrams.sockets.get_mut(id) else { return Ok(Turn::Drained) };
+        let Some(socket) = datagrams.sockets.get_mut(id) else { return Ok(SocketTurn::Drained) };
         datagrams.drr.begin_turn(socket.deficit_mut());
         while *left > 0 {
-            let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Ok(Turn::Drained) };
-            let Some(record) = socket.front()? else { return Ok(Turn::Drained) };
+            let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Ok(SocketTurn::Drained) };
+            let Some(record) = socket.front()? else { return Ok(SocketTurn::Drained) };
             if self.datagrams.drr.allowance(socket.deficit()) == 0 {
-                return Ok(Turn::Spent);
+                return Ok(SocketTurn::Spent);
             }
             let dropped = match self.send_datagram(nic, id, &record) {
-                Outcome::Blocked => return Ok(Turn::Blocked),
+                Outcome::Blocked => return Ok(SocketTurn::Blocked),
                 Outcome::Sent => None,
                 Outcome::Dropped(reason) => {
                     self.datagrams.drops.count(reason, 1);
@@ -106,14 +111,14 @@ impl Engine {
             };
             *left -= 1;
             // A receiver of the same application may have cost it its session.
-            let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Ok(Turn::Drained) };
+            let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Ok(SocketTurn::Drained) };
             // The last one of a turn may be longer than what was left of it.
             let cost = u32::try_from(record.ring_bytes()).unwrap_or(u32::MAX);
             socket.spend(cost);
             self.datagrams.drr.spend(cost);
             socket.take_front(dropped);
         }
-        Ok(Turn::Blocked)
+        Ok(SocketTurn::Blocked)
     }
 
     /// The first datagram to a host makes the daemon dial it, if the socket's user may have that.
