@@ -4,11 +4,11 @@
 //! shared receive queue.
 #![forbid(unsafe_code)]
 
-use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use bench::control::Control;
 use clap::Parser;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
@@ -66,35 +66,6 @@ struct Card {
     rx_budget_bytes: u32,
     capabilities: u32,
     qpns: Vec<u32>,
-}
-
-/// The control connection: a JSON value a line.
-struct Control(BufReader<TcpStream>);
-
-impl Control {
-    fn new(stream: TcpStream) -> Result<Self> {
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(STALL_MAX * 2))?;
-        Ok(Self(BufReader::new(stream)))
-    }
-
-    fn send(&mut self, value: &impl Serialize) -> Result<()> {
-        let mut line = serde_json::to_vec(value)?;
-        line.push(b'\n');
-        Ok(self.0.get_mut().write_all(&line)?)
-    }
-
-    fn recv<T: for<'d> Deserialize<'d>>(&mut self) -> Result<T> {
-        let mut line = String::new();
-        self.0.read_line(&mut line)?;
-        serde_json::from_str(&line).with_context(|| format!("not a control message: `{line}`"))
-    }
-
-    /// Whether the other side has said something.
-    fn has_more(&self) -> Result<bool> {
-        let mut fds = [PollFd::from_borrowed_fd(std::os::fd::AsFd::as_fd(self.0.get_ref()), PollFlags::IN)];
-        Ok(!self.0.buffer().is_empty() || poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0)
-    }
 }
 
 /// One side.

@@ -6,7 +6,9 @@ mod conformance;
 mod context;
 mod demo;
 mod hostile_stage;
+mod languages;
 mod lint;
+mod python;
 mod sim_stage;
 mod test;
 mod unit;
@@ -32,6 +34,8 @@ enum Task {
     Bench(bench_harness::Args),
     /// Run a command in one or two guests with kernel soft-RoCE and return its exit code.
     Vm(vm::Args),
+    /// Run the conformance of sockets and the table of programs, on kernel TCP and under `raas run`.
+    Programs(programs::Args),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +44,7 @@ fn main() -> ExitCode {
         Task::Circles(args) => lint::circles(&args),
         Task::Bench(args) => bench_harness::run(&args),
         Task::Vm(args) => vm::run(&args),
+        Task::Programs(args) => programs::run(&args),
     };
     match outcome {
         Ok(code) => code,

@@ -2,7 +2,7 @@
 //! A stage is listed here only when it exists: there are no empty ones.
 
 use crate::context::Context;
-use crate::{conformance, demo, hostile_stage, lint, sim_stage, unit};
+use crate::{conformance, demo, hostile_stage, lint, python, sim_stage, unit};
 use anyhow::{Result, bail};
 use harness::repo::Repo;
 use harness::tally::Tally;
@@ -52,6 +52,16 @@ const STAGES: &[Stage] = &[
         name: "vm",
         about: "suites in guests with the stock kernel's soft-RoCE",
         run: |context| vm::run_stage(&context.repo, context.full),
+    },
+    Stage {
+        name: "programs",
+        about: "programs that nobody changed, on kernel TCP and under `raas run`: sockets call by call, real programs",
+        run: |context| programs::run_stage(&context.repo, context.full),
+    },
+    Stage {
+        name: "python",
+        about: "the Python package: its tests on Debian's Python, and its wheel; the examples for Node and (--full) Go",
+        run: python::run,
     },
 ];
 

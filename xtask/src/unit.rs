@@ -12,11 +12,19 @@ use std::time::Duration;
 
 /// A cold build and all tests; each single test has its own, shorter limit in .config/nextest.toml.
 const RUN_LIMIT: Duration = Duration::from_secs(45 * 60);
+/// Judges of the tests that are not ours, each with its Debian package. Without one its test says SKIP.
+const JUDGES: &[(&str, &str)] = &[
+    ("prometheus", "prometheus"),
+    ("promtool", "prometheus"),
+    ("/usr/lib/python3/dist-packages/prometheus_client/parser.py", "python3-prometheus-client"),
+    ("chromium-headless-shell", "chromium-headless-shell"),
+];
 /// Cases per property with `--full`.
 const FULL_PROPERTY_CASES: &str = "4096";
 
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
+    programs::install(JUDGES);
     let nextest = child::run_quiet(&mut context.repo.command("cargo", &["nextest", "--version"]), RUN_LIMIT)
         .is_ok_and(|ended| ended.success());
     if nextest {

@@ -12,10 +12,22 @@ use anyhow::{Context, Result, anyhow, ensure};
 use raas::{Listener, Stream};
 
 use crate::PATIENCE;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Host};
+use crate::cost::Used;
 
 /// First byte of the last message of a turn.
-const LAST: u8 = 1;
+pub(crate) const LAST: u8 = 1;
+
+/// What a turn came to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Turn {
+    pub(crate) gbit_per_s: f64,
+    pub(crate) gigabytes: f64,
+    pub(crate) messages: f64,
+    /// What the daemon in the middle used for it, and all the others together.
+    pub(crate) center: Used,
+    pub(crate) peers: Used,
+}
 
 /// The connections of a cluster, and the thread that reads at the peers.
 #[derive(Debug)]
@@ -25,7 +37,7 @@ pub(crate) struct Flow {
     go: Option<Sender<()>>,
     counted: Receiver<Result<u64>>,
     reader: Option<JoinHandle<()>>,
-    _cluster: Cluster,
+    cluster: Cluster,
 }
 
 impl Flow {
@@ -54,11 +66,15 @@ impl Flow {
                 }
             }
         });
-        Ok(Self { streams, size, go: Some(go), counted, reader: Some(reader), _cluster: cluster })
+        Ok(Self { streams, size, go: Some(go), counted, reader: Some(reader), cluster })
     }
 
-    /// Messages for so long, and one on each connection at least; Gbit/s.
-    pub(crate) fn run(&mut self, duration: Duration) -> Result<f64> {
+    /// Messages for so long, and one on each connection at least.
+    pub(crate) fn run(&mut self, duration: Duration) -> Result<Turn> {
+        let used = |cluster: &Cluster| -> Result<[Used; 2]> {
+            Ok([Used::of(cluster.center.pid())?, Used::of_all(cluster.peers.iter().map(Host::pid))?])
+        };
+        let before = used(&self.cluster)?;
         self.go.as_ref().context("the reader has ended")?.send(()).map_err(|_| anyhow!("the reader has ended"))?;
         let mut message = vec![0; self.size];
         let (begin, least) = (Instant::now(), self.streams.len() as u64);
@@ -76,7 +92,16 @@ impl Flow {
         }
         let read = self.counted.recv_timeout(PATIENCE).context("the reader does not end")??;
         ensure!(read == messages, "{read} messages of {messages} arrived");
-        Ok((messages * self.size as u64) as f64 * 8.0 / 1e9 / begin.elapsed().as_secs_f64())
+        let seconds = begin.elapsed().as_secs_f64();
+        let [center, peers] = used(&self.cluster)?;
+        let gigabytes = (messages * self.size as u64) as f64 / 1e9;
+        Ok(Turn {
+            gbit_per_s: gigabytes * 8.0 / seconds,
+            gigabytes,
+            messages: messages as f64,
+            center: center - before[0],
+            peers: peers - before[1],
+        })
     }
 }
 

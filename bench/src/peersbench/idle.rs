@@ -12,11 +12,12 @@ use serde_json::{Value, json};
 
 use crate::PATIENCE;
 use crate::cluster::{Cluster, Host};
+use crate::cost::Used;
 
 /// A lane of these daemons rests after this long: after its credits went back, which takes two seconds.
-const CONFIG: &str = "ring_bytes = 4096\n[limits]\nlane_rest_ms = 15000\n";
+const CONFIG: &str = "ring_bytes = 4096\n[limits]\nlane_rest_ms = 24000\n";
 /// From the last use to the look at lanes that are idle and not yet at rest.
-const IDLE: Duration = Duration::from_millis(3500);
+const IDLE: Duration = Duration::from_millis(9000);
 /// Messages that each connection carries each way: so many that the lane's credits grow.
 const MESSAGES: usize = 100;
 const MESSAGE: [u8; 64] = [0x5a; 64];
@@ -52,9 +53,9 @@ pub(crate) fn measure(raas: &Path, peers: usize, rounds: u32) -> Result<Value> {
         idle.push(each(memory(cluster.center.pid())?));
         wait_for(&cluster.center, "resting", peers)?;
         resting.push(each(memory(cluster.center.pid())?));
-        let (used, begin) = (processor_seconds(cluster.center.pid())?, Instant::now());
+        let (used, begin) = (Used::of(cluster.center.pid())?.seconds, Instant::now());
         std::thread::sleep(LOOK);
-        let used = processor_seconds(cluster.center.pid())? - used;
+        let used = Used::of(cluster.center.pid())?.seconds - used;
         cores.push(used / begin.elapsed().as_secs_f64() / peers as f64);
         for (near, far) in &mut pairs {
             let begin = Instant::now();
@@ -109,16 +110,6 @@ fn wait_for(host: &Host, state: &str, lanes: usize) -> Result<()> {
         }
         std::thread::sleep(BETWEEN_LOOKS);
     }
-}
-
-fn processor_seconds(pid: u32) -> Result<f64> {
-    let mut ns = 0.0;
-    for task in std::fs::read_dir(format!("/proc/{pid}/task")).context("a daemon's threads")?.flatten() {
-        let text = read_to_string(task.path().join("schedstat"))?;
-        let first: f64 = text.split_whitespace().next().and_then(|word| word.parse().ok()).context("schedstat")?;
-        ns += first;
-    }
-    Ok(ns / 1e9)
 }
 
 /// Memory of a process that is its own, and the page tables for it.

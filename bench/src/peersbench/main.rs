@@ -4,21 +4,26 @@
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod cost;
 mod flow;
 mod idle;
+mod star;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use cluster::{Cluster, loopback_of_an_own_namespace};
-use flow::Flow;
+use flow::{Flow, Turn};
+use star::Star;
 
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes of the rings of connections whose throughput is measured.
+const RING_BYTES: u64 = 64 << 10;
 /// Most daemons of a run: each is a process.
 const DAEMONS_MAX: usize = 400;
 
@@ -56,26 +61,46 @@ fn main() -> Result<()> {
     loopback_of_an_own_namespace()?;
     let idle = idle::measure(&args.raas, args.idle_peers, args.rounds).context("idle lanes")?;
     eprintln!("idle lanes: done");
-    let mut flows = Vec::new();
+    let mut sides = Vec::new();
     for (place, peers) in args.peers.iter().enumerate() {
-        let cluster = Cluster::start(&args.raas, place + 1, *peers, "ring_bytes = 65536\n")?;
-        flows.push(Flow::start(cluster, args.connections, args.size).with_context(|| format!("{peers} peers"))?);
+        let cluster = Cluster::start(&args.raas, place + 1, *peers, &format!("ring_bytes = {RING_BYTES}\n"))?;
+        let flow = Flow::start(cluster, args.connections, args.size).with_context(|| format!("{peers} peers"))?;
+        let star = Star::start(place, *peers, args.size, (args.connections, RING_BYTES)).context("bare relays")?;
+        sides.push((flow, star));
         eprintln!("{peers} peers: {} connections", args.connections);
     }
-    let mut values = vec![Vec::new(); flows.len()];
+    let mut values: Vec<(Vec<Turn>, Vec<BareTurn>)> = vec![Default::default(); sides.len()];
     let turn = Duration::from_secs_f64(args.seconds);
     for round in 0..args.rounds {
-        for step in 0..flows.len() {
+        for step in 0..sides.len() {
             // Each begins as often as the others.
-            let place = (step + round as usize) % flows.len();
-            let flow = flows.get_mut(place).context("a place of the list")?;
+            let place = (step + round as usize) % sides.len();
+            let (flow, star) = sides.get_mut(place).context("a place of the list")?;
             flow.run(Duration::ZERO)?;
-            values[place].push(flow.run(turn)?);
+            values[place].0.push(flow.run(turn)?);
+            star.run(Duration::ZERO, args.connections)?;
+            values[place].1.push(star.run(turn, args.connections)?);
         }
         eprintln!("round {round}: done");
     }
-    let cases: Vec<_> =
-        args.peers.iter().zip(values).map(|(peers, v)| json!({ "peers": peers, "gbit_per_s": v })).collect();
+    let cases: Vec<_> = args.peers.iter().zip(&values).map(|(peers, (ours, bare))| case(*peers, ours, bare)).collect();
     println!("{}", json!({ "rounds": args.rounds, "connections": args.connections, "cases": cases, "idle": idle }));
     Ok(())
+}
+
+/// Gigabits a second of bare relays, and processor seconds a gigabyte of the one in the middle.
+type BareTurn = (f64, f64);
+
+fn case(peers: usize, ours: &[Turn], bare: &[BareTurn]) -> Value {
+    let each = |of: fn(&Turn) -> f64| ours.iter().map(of).collect::<Vec<f64>>();
+    json!({
+        "peers": peers,
+        "gbit_per_s": each(|turn| turn.gbit_per_s),
+        "bare_gbit_per_s": bare.iter().map(|turn| turn.0).collect::<Vec<f64>>(),
+        "bare_center_seconds_per_gb": bare.iter().map(|turn| turn.1).collect::<Vec<f64>>(),
+        "center_seconds_per_gb": each(|turn| turn.center.seconds / turn.gigabytes),
+        "peers_seconds_per_gb": each(|turn| turn.peers.seconds / turn.gigabytes),
+        "center_runs_per_message": each(|turn| turn.center.runs / turn.messages),
+        "peers_runs_per_message": each(|turn| turn.peers.runs / turn.messages),
+    })
 }

@@ -135,7 +135,7 @@ impl Link {
     /// How the bytes travel.
     pub(crate) fn path(&self) -> String {
         match self {
-            Self::Raas(s) => format!("{:?}", s.path()).to_lowercase(),
+            Self::Raas(s) => s.path().as_str().to_owned(),
             Self::Tcp(..) => "tcp".to_owned(),
             Self::Unix(..) => "unix".to_owned(),
             Self::Bare(_) => "bare".to_owned(),

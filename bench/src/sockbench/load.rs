@@ -9,18 +9,15 @@ use serde_json::{Value, json};
 
 use crate::link::{Link, Listener};
 use crate::wire::{Spec, read_u64, write_u64};
-use crate::{Test, cpu, many, streams};
+use crate::{Test, many, streams};
+use bench::{cpu, trips};
 
-/// Round trips that are timed together where the clock itself would count.
-const BATCH: u32 = 64;
 /// Writes between two looks at the clock, of small messages.
 const WRITES: u32 = 64;
 /// Messages from which on each write is followed by a look at the clock.
 const LARGE_BYTES: u32 = 4096;
 /// Buffer of a receiving side, where messages are shorter.
 const RECEIVE_BYTES: u32 = 64 << 10;
-/// Share of the time that warms up, that is measured in batches, and that is measured one by one: tenths.
-const TENTHS: [u32; 3] = [1, 5, 4];
 
 /// Messages of a ping-pong or a stream so far; each way of a ping-pong is one.
 static MESSAGES: AtomicU64 = AtomicU64::new(0);
@@ -103,47 +100,12 @@ pub(crate) fn run(link: &Link, spec: Spec, until: Until, cpu_of: &[u32]) -> Resu
 
 fn ping_pong(link: &Link, spec: Spec, duration: Duration) -> Result<Value> {
     let mut message = vec![0x5a; spec.size_bytes as usize];
-    let mut trip = || -> std::io::Result<()> {
+    trips::measure(duration, || {
         link.write_all(&message)?;
         link.read_exact(&mut message)?;
         note(2);
         Ok(())
-    };
-    let phase = |tenths: u32| Instant::now() + duration * tenths / 10;
-    let [warm_up, batched, single] = TENTHS;
-    let end = phase(warm_up);
-    while Instant::now() < end {
-        trip()?;
-    }
-    let mut means = Vec::new();
-    let end = phase(batched);
-    while Instant::now() < end {
-        let begin = Instant::now();
-        for _ in 0..BATCH {
-            trip()?;
-        }
-        means.push(begin.elapsed().as_secs_f64() * 1e6 / f64::from(2 * BATCH));
-    }
-    let mut trips = Vec::new();
-    let end = phase(single);
-    let mut before = Instant::now();
-    while before < end {
-        trip()?;
-        let now = Instant::now();
-        trips.push((now - before).as_secs_f64() * 1e6 / 2.0);
-        before = now;
-    }
-    let at = |values: &mut Vec<f64>, share: f64| {
-        values.sort_by(f64::total_cmp);
-        values.get(((values.len() as f64 * share) as usize).min(values.len().saturating_sub(1))).copied()
-    };
-    Ok(json!({
-        // The median of means of batches: what a fast path costs without the clock.
-        "half_rtt_us": at(&mut means, 0.5),
-        "p50_us": at(&mut trips, 0.5),
-        "p99_us": at(&mut trips, 0.99),
-        "trips": trips.len(),
-    }))
+    })
 }
 
 fn stream(link: &Link, spec: Spec, until: Until) -> Result<Value> {

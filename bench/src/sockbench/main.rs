@@ -3,7 +3,6 @@
 //! is for `cargo xtask bench`.
 #![forbid(unsafe_code)]
 
-mod cpu;
 mod link;
 mod load;
 mod many;

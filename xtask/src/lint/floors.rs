@@ -106,7 +106,7 @@ fn row(line: &str) -> Option<(&str, BTreeSet<&str>)> {
 }
 
 /// Who may use the daemon: the command, the crate that puts it inside a process, and the fuzzers of its parsers.
-const DAEMON_USERS: &[&str] = &["raas-cli", "raas-embedded", "fuzz-targets"];
+const DAEMON_USERS: &[&str] = &["raas-cli", "raas-embedded", "fuzz-targets", "histories"];
 
 /// The daemon is used by its users and by nobody else.
 pub(super) fn daemon(packages: &[Package]) -> Vec<String> {
@@ -192,7 +192,10 @@ mod tests {
     #[test]
     fn only_the_command_may_use_the_daemon() {
         let packages = [package("raas-cli", &[("raasd", "normal")]), package("raas", &[("raasd", "dev")])];
-        assert_eq!(daemon(&packages), ["raas depends on raasd; only raas-cli and raas-embedded and fuzz-targets may"]);
+        assert_eq!(
+            daemon(&packages),
+            ["raas depends on raasd; only raas-cli and raas-embedded and fuzz-targets and histories may"]
+        );
     }
 
     #[test]

@@ -4,13 +4,16 @@
 //! descriptors of the session, or [`Reply::Refused`]. Afterwards each request carries a number that its answer repeats.
 //! Messages that nobody asked for ([`Reply::Incoming`], [`Reply::Chunk`], pairs) may come in between. Descriptors
 //! travel in the same datagram as the message that names them, in the order given.
+//!
+//! It has over 600 lines because both directions of one protocol are read together.
 
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Cursor, InspectAnswer, InspectQuery, OpenedRegion, Reason, RegionAccess, RegionKey, RegionRefusal, RegionSpec,
+    Cursor, InspectAnswer, InspectQuery, MeetingPlace, OpenedRegion, Reason, RegionAccess, RegionKey, RegionRefusal,
+    RegionSpec, TcpEnd,
 };
 
 /// What the client is.
@@ -198,6 +201,11 @@ pub enum Request {
         key: RegionKey,
         /// What the handle is for.
         access: RegionAccess,
+        /// Opened by a lease ([`Reply::RegionLent`]) and its key. The name then does not count, and the access is
+        /// [`RegionAccess::READ`].
+        lease: Option<u64>,
+        /// Of another host: its operations are to have a lane of their own (docs/leased-lanes.md).
+        leased_lane: bool,
     },
     /// A handle is not used any more. The owner's: the region ends, unless it outlives its owner. Not answered.
     RegionClose {
@@ -234,12 +242,90 @@ pub enum Request {
         /// What the owner gets.
         tag: u32,
     },
+    /// The owner of a region installs a kernel at it. Answered by [`Reply::RegionInstalled`].
+    RegionInstall {
+        /// Repeated in the answer.
+        request: u64,
+        /// The owner's handle.
+        open: u64,
+        /// The kernel's name.
+        kernel: String,
+        /// A WebAssembly module.
+        module: Vec<u8>,
+    },
+    /// A region of this host that the application has open is to be local memory of its operations on regions of other
+    /// hosts: the device reads and writes it itself. Answered by [`Reply::RegionAttached`].
+    RegionAttach {
+        /// Repeated in the answer.
+        request: u64,
+        /// The handle.
+        open: u64,
+        /// The epoch of the memory that the application has mapped.
+        epoch: u64,
+    },
+    /// That memory is not used any more. Not answered.
+    RegionDetach {
+        /// Its number.
+        number: u32,
+    },
     /// The owner has taken notifications. The daemon sends no more than [`crate::NOTIFICATIONS_UNTAKEN_MAX`] before.
     RegionNotificationsTaken {
         /// The owner's handle.
         open: u64,
         /// How many.
         count: u32,
+    },
+    /// The program has one end of a kernel TCP connection, and would replace it by a stream if the other end would too
+    /// (docs/run.md). One descriptor: the connected socket, which the daemon looks at and closes. Answered by
+    /// [`Reply::Met`] when the other end is found, or cannot be.
+    Meet {
+        /// Repeated in the answer.
+        request: u64,
+        /// Which end.
+        end: TcpEnd,
+    },
+    /// The program does not want to replace it any more, or has closed it. Not answered.
+    Unmeet {
+        /// The request of [`Request::Meet`].
+        request: u64,
+    },
+    /// Let the program at the other end of a connection read a region of this host, so that slices of it can be messages
+    /// (docs/memory.md). Answered by [`Reply::RegionLent`].
+    RegionLend {
+        /// Repeated in the answer.
+        request: u64,
+        /// The lender's handle, which allows reading.
+        open: u64,
+        /// The connection. If it is none with a program of this host, any program of `host` that has the key may open
+        /// the lease.
+        connection: u64,
+        /// The host at the other end of the connection.
+        host: IpAddr,
+        /// What the other program must know.
+        key: RegionKey,
+    },
+    /// Nothing more is opened by a lease. [`Reply::RegionLeaseOver`] follows when nobody has anything open by it. Not
+    /// answered.
+    RegionUnlend {
+        /// The lease.
+        lease: u64,
+    },
+    /// Slices that were lent by a host are not looked at any more. Not answered.
+    RegionLoansBack {
+        /// The lender's host.
+        host: IpAddr,
+        /// The lease by which they were lent.
+        lease: u64,
+        /// Its key.
+        key: RegionKey,
+        /// The loans: bit n stands for loan n of the connection.
+        loans: u64,
+    },
+    /// The lender has followed [`Reply::RegionLoansBack`]. The daemon sends no other one of the lease before. Not
+    /// answered.
+    RegionLoansTaken {
+        /// The lease.
+        lease: u64,
     },
 }
 
@@ -497,6 +583,50 @@ pub enum Reply {
         request: u64,
         /// Whether the owner will get it.
         result: Result<(), RegionRefusal>,
+    },
+    /// Answer to [`Request::RegionInstall`].
+    RegionInstalled {
+        /// The request.
+        request: u64,
+        /// Whether it can be run.
+        result: Result<(), RegionRefusal>,
+    },
+    /// Answer to [`Request::Meet`]. At the end that accepted it says where the other end was sent to.
+    Met {
+        /// The request.
+        request: u64,
+        /// Where to connect to, or why the connection stays on TCP.
+        result: Result<MeetingPlace, Reason>,
+    },
+    /// Answer to [`Request::RegionAttach`].
+    RegionAttached {
+        /// The request.
+        request: u64,
+        /// The number by which submissions name the memory, or why there is none.
+        result: Result<u32, RegionRefusal>,
+    },
+    /// Answer to [`Request::RegionLend`].
+    RegionLent {
+        /// The request.
+        request: u64,
+        /// The number of the lease, or why there is none.
+        result: Result<u64, RegionRefusal>,
+    },
+    /// To the lender: loans that a program of another host gave back.
+    RegionLoansBack {
+        /// The lender's handle.
+        open: u64,
+        /// The lease.
+        lease: u64,
+        /// The loans: bit n stands for loan n of the connection.
+        loans: u64,
+    },
+    /// To the lender: nobody reaches the region by this lease any more.
+    RegionLeaseOver {
+        /// The lender's handle.
+        open: u64,
+        /// The lease.
+        lease: u64,
     },
     /// A TCP connection to the application at the other end of a stream of bulk (docs/tcp-direct.md). One descriptor.
     /// The application may drop it: then the stream stays on the lane.

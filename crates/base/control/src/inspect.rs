@@ -24,6 +24,8 @@ pub enum InspectQuery {
     Datagrams,
     /// All regions of the host.
     Regions,
+    /// Messages that were looked at, stage by stage.
+    Trace,
 }
 
 /// Where a page begins. A reader starts with the default, and then passes what the page before named. Any other value
@@ -56,6 +58,8 @@ pub enum InspectAnswer {
     Datagrams(Vec<DatagramRow>),
     /// Some regions.
     Regions(Vec<RegionRow>),
+    /// Some messages.
+    Trace(Vec<TraceRow>),
 }
 
 /// Which path a connection takes.
@@ -143,8 +147,19 @@ pub struct ConnectionRow {
     pub path: PathKind,
     /// What carries the lane: `roce` or `iwarp`; none without a lane that was connected.
     pub wire: Option<String>,
+    /// Whether the lane is encrypted; none without a lane that was connected.
+    pub encrypted: Option<bool>,
+    /// What encrypts and authenticates the lane; none if nothing does.
+    pub cipher: Option<String>,
     /// Why this path.
     pub reason: Reason,
+    /// The verb that carried the last bytes on a lane, as the verbs of `raas stat` are called: `send`, `write_imm` or
+    /// `read`; none before the first.
+    pub verb: Option<String>,
+    /// The verb that the program asked for, if it named one.
+    pub verb_asked: Option<String>,
+    /// Why that verb.
+    pub verb_reason: Option<String>,
     /// Bytes sent since the connection was made.
     pub tx_bytes: u64,
     /// Bytes received.
@@ -205,6 +220,14 @@ pub struct LaneRow {
     pub wire: Option<String>,
     /// Why this wire, in a clause for people.
     pub wire_reason: Option<String>,
+    /// Whether nobody between the two hosts can read or forge it; none while it is not connected.
+    pub encrypted: Option<bool>,
+    /// Why it is, or is not, in a clause for people.
+    pub encryption_reason: Option<String>,
+    /// What encrypts and authenticates it; none while it is not encrypted.
+    pub cipher: Option<String>,
+    /// Microseconds since its keys were made, which is when its queue pair was connected; none without a cipher.
+    pub keys_age_us: Option<u64>,
     /// Payload bytes of a packet.
     pub mtu_bytes: u32,
     /// Connections on it; for an ordinary user its own.
@@ -249,8 +272,77 @@ pub struct AppRow {
     pub writes: u64,
     /// Atomics, likewise.
     pub atomics: u64,
+    /// Kernels, likewise.
+    #[serde(default)]
+    pub kernels: u64,
     /// Number of its session. A daemon with several engines tells a row for each engine, which the reader adds up.
     pub session: u64,
+}
+
+/// How long messages spent in a stage (docs/trace.md): a histogram.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "rows"), non_exhaustive)]
+pub struct StageRow {
+    /// The stage.
+    pub name: String,
+    /// Nanoseconds of all messages together.
+    pub sum_ns: u64,
+    /// Buckets that are not empty: the smallest value that is too large for it, and how many it has.
+    pub buckets: Vec<(u64, u64)>,
+}
+
+impl StageRow {
+    /// Messages.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(|(_, n)| n).sum()
+    }
+
+    /// A value that this part of all messages (0.0 to 1.0) did not exceed; 0 without messages.
+    pub fn quantile_ns(&self, part: f64) -> u64 {
+        let wanted = (self.count() as f64 * part).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        let found = self.buckets.iter().find(|(_, n)| {
+            seen += n;
+            seen >= wanted
+        });
+        found.map_or(0, |(end, _)| *end)
+    }
+
+    /// Adds the counts of another one.
+    pub fn add(&mut self, other: &Self) {
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+        for (end, n) in &other.buckets {
+            match self.buckets.binary_search_by_key(end, |(known, _)| *known) {
+                Ok(at) => self.buckets[at].1 += n,
+                Err(at) => self.buckets.insert(at, (*end, *n)),
+            }
+        }
+    }
+
+    /// What came since `before`, a state of the same histogram.
+    pub fn since(&self, before: &Self) -> Self {
+        let was = |end: &u64| before.buckets.iter().find(|(known, _)| known == end).map_or(0, |(_, n)| *n);
+        let buckets = self.buckets.iter().map(|(end, n)| (*end, n.saturating_sub(was(end)))).filter(|(_, n)| *n > 0);
+        Self { name: self.name.clone(), sum_ns: self.sum_ns.saturating_sub(before.sum_ns), buckets: buckets.collect() }
+    }
+}
+
+/// A message that was looked at, one of its ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "rows"), non_exhaustive)]
+pub struct TraceRow {
+    /// The engine that carried it.
+    pub engine: u32,
+    /// Number among those that this engine looked at.
+    pub number: u64,
+    /// The connection's number on this host.
+    pub connection: u64,
+    /// The other end.
+    pub peer: SocketAddr,
+    /// Number of the byte of the stream for which it was looked at. The other end looks at the same.
+    pub offset: u64,
+    /// Stages, each from and to, in nanoseconds of this host's monotonic clock.
+    pub stages: Vec<(String, u64, u64)>,
 }
 
 /// Work requests by verb.
@@ -305,6 +397,8 @@ pub struct Stat {
     pub counters: Vec<(String, u64)>,
     /// Applications.
     pub apps: Vec<AppRow>,
+    /// How long messages spent in each stage. Empty for ordinary users.
+    pub stages: Vec<StageRow>,
     /// Seconds since the daemon started.
     pub uptime_seconds: u64,
     /// The answer has lanes and applications of all users, and all counters: root or the daemon's user asks.

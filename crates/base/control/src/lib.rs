@@ -9,6 +9,7 @@
 mod app;
 mod frame;
 mod inspect;
+mod meet;
 mod peer;
 mod place;
 mod reason;
@@ -18,6 +19,7 @@ mod unix;
 pub use app::*;
 pub use frame::*;
 pub use inspect::*;
+pub use meet::*;
 pub use peer::*;
 pub use place::*;
 pub use reason::*;

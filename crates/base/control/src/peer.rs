@@ -1,14 +1,14 @@
 //! Messages between two daemons on the control link (TCP).
 //!
-//! Both sides send [`PeerMessage::Hello`] first. Then each proves that it has the cluster key by a MAC over both
-//! challenges ([`PeerMessage::Proof`]); the key itself is never sent. Only then do lanes follow. What the MAC covers:
-//! docs/wire.md.
+//! Both sides send [`PeerMessage::Hello`] first, in the clear. Then each sends a message of a Noise handshake with the
+//! cluster key ([`PeerMessage::Noise`]); the key itself is never sent. Only then do lanes follow, in sealed frames. What
+//! the handshake binds: docs/wire.md.
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Reason, RegionAccess, RegionGrant, RegionKey, RegionRefusal};
+use crate::{MeetMessage, Reason, RegionAccess, RegionGrant, RegionKey, RegionRefusal};
 
 /// Bytes of a challenge.
 pub const CHALLENGE_BYTES: usize = 32;
@@ -26,16 +26,14 @@ pub enum PeerMessage {
         instance: u64,
         /// The address by which applications name the sender's host.
         address: IpAddr,
-        /// Random bytes to be proven over.
+        /// Fresh random bytes, which the handshake binds.
         challenge: [u8; CHALLENGE_BYTES],
     },
-    /// HMAC-SHA256 under the cluster key, see docs/wire.md.
-    Proof {
-        /// The MAC.
-        mac: [u8; 32],
-        /// Engines of the sender. There are as many lanes as the daemon with fewer engines has, numbered from 0. 0 means
-        /// 1.
-        engines: u32,
+    /// The sender's message of the Noise handshake, with [`LinkTerms`] as its payload: readable with the cluster key
+    /// alone. See docs/wire.md.
+    Noise {
+        /// The message.
+        message: Vec<u8>,
     },
     /// The sender's end of the lane. The receiver uses it to move its queue pair to RTR and RTS.
     LaneOffer(LaneOffer),
@@ -106,17 +104,30 @@ pub enum PeerMessage {
         number: u64,
         /// Fresh random bytes.
         nonce: [u8; CHALLENGE_BYTES],
-        /// That the sender knows token and cluster key.
+        /// That the sender knows the token.
         mac: [u8; 32],
     },
     /// Its answer: the rest of the TCP connection is the applications'.
     DirectProof {
-        /// That the sender knows token and cluster key.
+        /// That the sender knows the token.
         mac: [u8; 32],
     },
     /// About regions.
     Region(RegionMessage),
+    /// About TCP connections that streams are to replace.
+    Meet(MeetMessage),
 }
+
+/// What a daemon says under the cluster key before its link is up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkTerms {
+    /// Engines of the sender. There are as many lanes as the daemon with fewer engines has, numbered from 0. 0 means 1.
+    pub engines: u32,
+}
+
+/// Lanes from this number on are leased: each carries the operations of one handle alone (docs/leased-lanes.md). Lanes
+/// below it are shared, and have the numbers of engines.
+pub const LEASED_LANE_FIRST: u32 = 1 << 16;
 
 /// What two daemons say of regions (docs/memory.md). The asker is the daemon whose program opens a region; it numbers
 /// its handles itself.
@@ -134,6 +145,11 @@ pub enum RegionMessage {
         key: RegionKey,
         /// What the handle is for.
         access: RegionAccess,
+        /// Opened by a lease of the receiver's: then the name does not count.
+        lease: Option<u64>,
+        /// Its operations are to have a lane of their own, of this number, for which the asker makes an offer when the
+        /// handle is there.
+        lane: Option<u32>,
     },
     /// Answer to [`RegionMessage::Open`].
     Opened {
@@ -162,6 +178,15 @@ pub enum RegionMessage {
         region: u64,
         /// The epoch.
         epoch: u64,
+    },
+    /// A program of the sender gave slices back that one of the receiver's had lent to it.
+    LoansBack {
+        /// The lease.
+        lease: u64,
+        /// Its key.
+        key: RegionKey,
+        /// The loans: bit n stands for loan n of the connection.
+        loans: u64,
     },
 }
 

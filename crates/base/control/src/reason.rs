@@ -114,7 +114,17 @@ reasons! {
     /// The stream's own TCP connection broke.
     DirectLost = 41, "the TCP connection that the daemons made for this stream broke: bytes on their way are lost", "direct-lost";
     /// A daemon makes no TCP connections for streams of bulk.
-    DirectOff = 42, "one of the two daemons makes no TCP connections for streams of bulk (`tcp_direct`, or RDMA hardware): the shared lane", "direct-off";
+    DirectOff = 42, "one of the two daemons makes no TCP connections for streams of bulk (`tcp_direct`, `encrypt`, or RDMA hardware): the shared lane", "direct-off";
+    /// A kernel TCP connection whose other end did not ask for a stream in its place.
+    NotMet = 50, "the other end is no program under `raas run`, or has not used the connection yet: kernel TCP", "not-met";
+    /// The socket is of another network namespace than the daemon's, or is not a connected TCP socket.
+    ForeignSocket = 51, "the socket is no TCP connection of the daemon's network namespace: kernel TCP", "foreign-socket";
+    /// One of the two hosts requires that the lane is encrypted, and the other one does not encrypt, or cannot.
+    NotEncrypted = 60, "one of the two hosts requires encryption (`encrypt`), and the other one does not encrypt, or its device cannot: see the log of both daemons", "not-encrypted";
+    /// The owner of a region ended the leased lane by which another host's program used it.
+    LaneRevoked = 65, "the owner of the region, or its host, ended the lane that was leased for it", "lane-revoked";
+    /// A handle to another host's region, with a lane that the program asked for.
+    LeasedLane = 66, "the program asked for a lane of its own for this region of another host", "leased-lane";
 }
 
 impl From<u32> for Reason {

@@ -85,8 +85,13 @@ impl RegionAccess {
     pub const ATOMIC: Self = Self(4);
     /// All of these.
     pub const ALL: Self = Self(7);
+    /// Run kernels at it, which takes the owner's processor. [`RegionAccess::ALL`] does not include it.
+    pub const EXECUTE: Self = Self(8);
 
-    const NAMES: [(Self, &str); 3] = [(Self::READ, "read"), (Self::WRITE, "write"), (Self::ATOMIC, "atomic")];
+    /// Bits that mean something.
+    const KNOWN: Self = Self(15);
+    const NAMES: [(Self, &str); 4] =
+        [(Self::READ, "read"), (Self::WRITE, "write"), (Self::ATOMIC, "atomic"), (Self::EXECUTE, "execute")];
 
     /// Whether all of `other` is in it.
     #[must_use]
@@ -100,7 +105,7 @@ impl RegionAccess {
         self.0 & (Self::WRITE.0 | Self::ATOMIC.0) != 0
     }
 
-    /// As a number: bit 0 read, bit 1 write, bit 2 atomic.
+    /// As a number: bit 0 read, bit 1 write, bit 2 atomic, bit 3 execute.
     #[must_use]
     pub const fn bits(self) -> u8 {
         self.0
@@ -118,7 +123,7 @@ impl BitOr for RegionAccess {
 /// Bits that mean nothing are left out.
 impl From<u8> for RegionAccess {
     fn from(bits: u8) -> Self {
-        Self(bits & Self::ALL.0)
+        Self(bits & Self::KNOWN.0)
     }
 }
 
@@ -138,7 +143,7 @@ impl fmt::Display for RegionAccess {
 
 /// A text is no access mask.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no access: give some of read, write, atomic, with commas between, or none")]
+#[error("`{0}` is no access: give some of read, write, atomic, execute, with commas between, or none")]
 pub struct NotAnAccess(String);
 
 impl FromStr for RegionAccess {
@@ -392,6 +397,27 @@ pub enum RegionRefusal {
     /// The host, or the region's memory there, cannot be reached.
     #[error("{0}")]
     Reason(Reason),
+    /// A slice was lent by a lease that is over, or that is another program's.
+    #[error("lease {lease} is over, or is not for this program: the lender ended, or took the region back")]
+    LeaseOver {
+        /// The lease.
+        lease: u64,
+    },
+    /// A module cannot be a kernel.
+    #[error("this is no kernel: {why}")]
+    BadKernel {
+        /// Why.
+        why: String,
+    },
+    /// Only the program that made a region installs kernels at it.
+    #[error("only the program that made the region may install kernels at it")]
+    NotOwner,
+    /// A region cannot be lent to whoever is at the other end of a connection that is not there.
+    #[error("this program has no connection {connection} to lend a region to")]
+    NoConnection {
+        /// The connection's number.
+        connection: u64,
+    },
 }
 
 #[cfg(test)]
@@ -406,12 +432,12 @@ mod tests {
         for wrong in ["", "0", "zz112233445566778899aabbccddeeff", "00112233445566778899aabbccddeeff0", "00 12"] {
             assert_eq!(wrong.parse::<RegionKey>(), Err(NotAKey), "{wrong}");
         }
-        for bits in 0..8 {
+        for bits in 0..16 {
             let access = RegionAccess::from(bits);
             assert_eq!(access.to_string().parse(), Ok(access));
         }
         assert!("read,fly".parse::<RegionAccess>().unwrap_err().to_string().contains("fly"));
-        assert_eq!(RegionAccess::from(0xff), RegionAccess::ALL);
+        assert_eq!(RegionAccess::from(0xff), RegionAccess::ALL | RegionAccess::EXECUTE);
         assert!(RegionAccess::ALL.contains(RegionAccess::READ | RegionAccess::WRITE));
         assert!(RegionAccess::ATOMIC.changes() && !RegionAccess::READ.changes());
     }

@@ -35,6 +35,18 @@ pub mod slot_state {
     pub const CLOSED: u32 = 3;
 }
 
+/// Values of a session slot's `tx_verb`. Any other value means [`slot_verb::CHOOSE`].
+pub mod slot_verb {
+    /// The engine chooses.
+    pub const CHOOSE: u32 = 0;
+    /// SEND with immediate, into the shared receive queue of the peer.
+    pub const SEND: u32 = 1;
+    /// WRITE with immediate, into the receive ring of the peer.
+    pub const WRITE: u32 = 2;
+    /// The peer's engine READs the bytes out of the transmit ring.
+    pub const READ: u32 = 3;
+}
+
 /// Bits of a pair slot's `waiting`, and of `app_wait`.
 pub mod waiting {
     /// Until there are bytes to read.

@@ -26,6 +26,7 @@ mod layout;
 mod limits;
 #[cfg(test)]
 mod models;
+mod numbers;
 mod operation;
 mod overcommit;
 mod process_word;
@@ -43,14 +44,16 @@ mod wake;
 pub use backoff::{Backoff, Crowding};
 pub use doorbell::Doorbell;
 pub use fault::{refill as refill_fault_reserve, survive_faults, survived_faults};
-pub use flags::{app_flag, engine_flag, owner_flag, slot_state, waiting};
+pub use flags::{app_flag, engine_flag, owner_flag, slot_state, slot_verb, waiting};
 #[cfg(feature = "fork-tests")]
 pub use forking::run_in_fork;
 pub use layout::{EnginePage, LAYOUT_VERSION, LayoutError, OwnerWords, Pair, PairWords, Session, SlotPlace};
 pub use limits::{ENGINES_MAX, RING_BYTES_MAX, RING_BYTES_MIN, SessionShape, round_ring_bytes};
+pub use numbers::{keep_numbers_above, raised};
 pub use operation::{
-    COMPLETION_BYTES, Class, CompletionRecord, LocalSegment, OPERATION_BYTES_MAX, OPERATION_INLINE_MAX, Opcode,
-    OperationStatus, SEGMENT_BYTES, SEGMENTS_MAX, SUBMISSION_BYTES, Submission, SubmissionError, submission_flag,
+    COMPLETION_BYTES, Class, CompletionRecord, KERNEL_BYTES_MAX, KERNEL_REGION_BYTES, KERNEL_REGIONS_MAX, LocalSegment,
+    OPERATION_BYTES_MAX, OPERATION_INLINE_MAX, Opcode, OperationStatus, SEGMENT_BYTES, SEGMENTS_MAX, SUBMISSION_BYTES,
+    Submission, SubmissionError, submission_flag,
 };
 pub use overcommit::overcommit_is_strict;
 pub use process_word::ProcessWord;

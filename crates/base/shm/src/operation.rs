@@ -16,6 +16,12 @@ pub const OPERATION_INLINE_MAX: u32 = 4096;
 pub const OPERATION_BYTES_MAX: u32 = 1 << 30;
 /// Most segments of one operation.
 pub const SEGMENTS_MAX: u8 = 16;
+/// Bytes of a kernel's request at most, with the regions that it names beside its own; and of its answer.
+pub const KERNEL_BYTES_MAX: u32 = 896;
+/// Regions that a kernel's request names beside its own, at most.
+pub const KERNEL_REGIONS_MAX: u64 = 16;
+/// Bytes of each: its number, and 4 that are zero.
+pub const KERNEL_REGION_BYTES: u32 = 8;
 /// Records begin at multiples of this.
 const RECORD_ALIGN: u64 = 8;
 
@@ -23,7 +29,7 @@ const RECORD_ALIGN: u64 = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SubmissionError {
     /// No operation has this number.
-    #[error("operation {0}: 1 to 11 exist")]
+    #[error("operation {0}: 1 to 12 exist")]
     Opcode(u8),
     /// A flag that does not exist.
     #[error("flags {0:#x}: 1 (fence) and 2 (chained) exist")]
@@ -46,6 +52,14 @@ pub enum SubmissionError {
         found: u32,
         /// How many there may be.
         max: u32,
+    },
+    /// A kernel's request names more regions than there may be, or than its bytes have.
+    #[error("a kernel's request names {found} regions, {max} at most")]
+    Regions {
+        /// How many.
+        found: u64,
+        /// How many there may be.
+        max: u64,
     },
     /// Reserved bytes are not zero.
     #[error("reserved bytes are not zero")]
@@ -104,13 +118,15 @@ codes! {
         Min = 10,
         /// Stores `operand` if it is more, as a number without a sign.
         Max = 11,
+        /// Runs a kernel at it. `operand` has how many other regions the bytes name before the request.
+        Run = 12,
     }
 }
 
 impl Opcode {
     /// Whether it is a read-modify-write of 8 bytes, whose completion has what was there before.
     pub const fn is_atomic(self) -> bool {
-        self as u8 >= Self::CompareSwap as u8
+        self as u8 >= Self::CompareSwap as u8 && self as u8 <= Self::Max as u8
     }
 }
 
@@ -159,6 +175,8 @@ codes! {
         NotificationsFull = 12,
         /// The device or the lane refused it; `detail` has the reason. Nothing was done.
         Failed = 13,
+        /// A kernel has no answer; the bytes say why.
+        KernelFailed = 14,
     }
 }
 
@@ -218,13 +236,18 @@ impl Submission {
     pub const fn inline_bytes(&self) -> u32 {
         match self.opcode {
             Opcode::Write | Opcode::WriteNotify if self.segments == 0 => self.bytes,
+            Opcode::Run => self.bytes,
             _ => 0,
         }
     }
 
-    /// Bytes of a READ that come in its completion.
+    /// Bytes that come in its completion: those of a READ, and at most so many of a kernel's answer.
     pub const fn returned_bytes(&self) -> u32 {
-        if matches!(self.opcode, Opcode::Read) && self.segments == 0 { self.bytes } else { 0 }
+        match self.opcode {
+            Opcode::Read if self.segments == 0 => self.bytes,
+            Opcode::Run => KERNEL_BYTES_MAX,
+            _ => 0,
+        }
     }
 
     /// Bytes of its completion in the receive ring.
@@ -270,17 +293,23 @@ impl Submission {
         if field::<8>(head, 56) != [0; 8] {
             return Err(SubmissionError::Reserved);
         }
-        let segments_max = if submission.opcode.is_atomic() { 0 } else { SEGMENTS_MAX };
+        let is_run = submission.opcode == Opcode::Run;
+        let segments_max = if submission.opcode.is_atomic() || is_run { 0 } else { SEGMENTS_MAX };
         if segments > segments_max {
             return Err(SubmissionError::Segments { found: segments, max: segments_max });
         }
         let max = match segments {
             _ if submission.opcode.is_atomic() => 8,
+            _ if is_run => KERNEL_BYTES_MAX,
             0 => OPERATION_INLINE_MAX,
             _ => OPERATION_BYTES_MAX,
         };
         if submission.bytes > max || (submission.opcode.is_atomic() && submission.bytes != 8) {
             return Err(SubmissionError::Bytes { found: submission.bytes, max });
+        }
+        let fits = u64::from(submission.bytes / KERNEL_REGION_BYTES).min(KERNEL_REGIONS_MAX);
+        if is_run && submission.operand > fits {
+            return Err(SubmissionError::Regions { found: submission.operand, max: fits });
         }
         Ok(submission)
     }
@@ -328,7 +357,7 @@ pub struct CompletionRecord {
     pub tag: u64,
     /// How it ended.
     pub status: OperationStatus,
-    /// Bytes of a READ that follow.
+    /// Bytes of a READ, or of a kernel's answer, that follow.
     pub bytes: u32,
     /// What an atomic found.
     pub value: u64,

@@ -26,7 +26,7 @@ pub struct ReadyFd {
 impl ReadyFd {
     /// A new one, not readable. Fails as `eventfd` does (out of descriptors).
     pub fn new() -> io::Result<Self> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let fd = crate::raised(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         Ok(Self { fd, told: AtomicU32::new(0) })
     }
 

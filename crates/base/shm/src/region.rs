@@ -17,6 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -81,6 +82,8 @@ struct Mapping {
     len: usize,
     writable: bool,
     backing: Backing,
+    /// Of a shared one: device and number of its file.
+    file: Option<(u64, u64)>,
     /// Of a shared one, in a process that survives faults.
     watched: Option<Watched>,
 }
@@ -115,7 +118,7 @@ impl Region {
     /// Fails with `InvalidInput` if `len` is 0, else as mmap fails.
     pub fn anonymous(len: usize) -> io::Result<Self> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        Self::map(len, true, Backing::Private, |len| {
+        Self::map(len, true, Backing::Private, None, |len| {
             // SAFETY: a new mapping at an address that the kernel chooses, so it replaces no other.
             unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, prot, MapFlags::PRIVATE) }
         })
@@ -135,7 +138,8 @@ impl Region {
     /// The caller has checked that the object cannot shrink below `len` (else a later access raises SIGBUS).
     pub(crate) fn map_shared(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        Self::map(len, writable, Backing::Shared, |len| {
+        let file = rustix::fs::fstat(fd)?;
+        Self::map(len, writable, Backing::Shared, Some((file.st_dev, file.st_ino)), |len| {
             // SAFETY: a new mapping at an address that the kernel chooses, so it replaces no other.
             unsafe { rustix::mm::mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0) }
         })
@@ -145,13 +149,14 @@ impl Region {
         len: usize,
         writable: bool,
         backing: Backing,
+        file: Option<(u64, u64)>,
         mmap: impl FnOnce(usize) -> rustix::io::Result<*mut c_void>,
     ) -> io::Result<Self> {
         if len == 0 || isize::try_from(len).is_err() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("a region cannot have {len} bytes")));
         }
         let start = NonNull::new(mmap(len)?.cast::<u8>()).expect("mmap with no address given never returns page 0");
-        let mut mapping = Mapping { start, len, writable, backing, watched: None };
+        let mut mapping = Mapping { start, len, writable, backing, file, watched: None };
         if backing == Backing::Shared {
             mapping.watched = Watched::new(start, len)?;
         }
@@ -169,6 +174,12 @@ impl Region {
     /// mapping is no more that of its other holders, page by page.
     pub fn has_faulted(&self) -> bool {
         self.0.watched.as_ref().is_some_and(Watched::has_faulted)
+    }
+
+    /// Which memory it is: the same of all mappings of one file, and of clones. It names this memory as long as a handle
+    /// to it lives.
+    pub fn identity(&self) -> (u64, u64) {
+        self.0.file.unwrap_or((u64::MAX, self.0.start.as_ptr().addr() as u64))
     }
 
     /// Bytes.
@@ -209,6 +220,21 @@ impl Region {
         // which cannot overlap the mapping since nothing makes slices of it.
         unsafe { ptr::copy_nonoverlapping(src.as_ptr(), dst, src.len()) };
         opaque(dst);
+        Ok(())
+    }
+
+    /// Copies `len` bytes at `from` of another region in at `offset`. It may be another mapping of the same memory. What
+    /// is looked at later is not older than the copy.
+    pub fn copy_from(&self, offset: u64, source: &Self, from: u64, len: u64) -> Result<(), RegionError> {
+        let (src, dst) = (source.checked(from, len)?, self.checked_writable(offset, len)?);
+        // A region is no longer than what can be addressed.
+        let count = usize::try_from(len).unwrap_or(0);
+        opaque(dst);
+        // SAFETY: `checked` proved that `len` bytes from src are mapped, `checked_writable` that as many from dst are
+        // mapped writable; `copy` allows that they overlap.
+        unsafe { ptr::copy(src, dst, count) };
+        opaque(dst);
+        fence(Ordering::SeqCst);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 
 use crate::{Word32, Word64};
 
-/// Words of a session slot. The first ten are the application's, the others the engine's.
+/// Words of a session slot. The first eleven are the application's, the others the engine's.
 #[derive(Debug, Clone)]
 pub struct SlotWords {
     /// Absolute offset after the last byte written to the tx ring.
@@ -27,6 +27,8 @@ pub struct SlotWords {
     pub direct_tx: Word64,
     /// Bytes read from it.
     pub direct_rx: Word64,
+    /// A value of [`crate::slot_verb`]: what the application wants its bytes to travel by.
+    pub tx_verb: Word32,
     /// Bytes of the tx ring before it are free: the peer's application consumed them.
     pub tx_head: Word64,
     /// Absolute offset after the last byte that arrived.

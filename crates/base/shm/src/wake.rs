@@ -48,6 +48,7 @@ impl WakeSocket {
     /// From a received descriptor, which must be a connected AF_UNIX SEQPACKET socket, else `InvalidInput`. It is made
     /// close-on-exec.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        let fd = crate::raised(fd);
         let refuse = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("not a wake socket: {what}"));
         let domain = sockopt::socket_domain(&fd).map_err(|_| refuse("not a socket"))?;
         if domain != AddressFamily::UNIX {

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::{Access, Capabilities, PathMtu, UdDest, VerbsError, Wire, WirePolicy};
+use crate::{Access, Capabilities, Encrypt, PathMtu, UdDest, VerbsError, Wire, WirePolicy};
 
 /// Longest [`Endpoint`] in bytes.
 pub const ENDPOINT_BYTES_MAX: usize = 128;
@@ -49,6 +49,8 @@ pub struct OfferAttr {
     pub wire: WirePolicy,
     /// The host at the other end, if the consumer knows it: a device may have learnt which wires lead there.
     pub peer: Option<IpAddr>,
+    /// Whether the connection is to be encrypted. A device that cannot refuses [`Encrypt::Required`].
+    pub encrypt: Encrypt,
 }
 
 /// How a consumer wants a connection to run.
@@ -82,6 +84,10 @@ pub struct Link {
     pub wire: Wire,
     /// Why this wire, in a clause for people.
     pub wire_reason: &'static str,
+    /// What keeps those between the two ends from reading and forging it; none: it is in the clear.
+    pub cipher: Option<&'static str>,
+    /// Why it is, or is not, in a clause for people.
+    pub encryption_reason: &'static str,
 }
 
 /// Another host's datagram port.

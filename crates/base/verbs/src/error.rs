@@ -47,6 +47,9 @@ pub enum VerbsError {
         /// What the peer's end offers.
         peer: String,
     },
+    /// The connection must not be in the clear, and cannot be encrypted.
+    #[error("encryption is required, and {0}")]
+    NotEncrypted(&'static str),
     /// The QP's state does not allow the call.
     #[error("QP is in state {state:?}, which does not allow {what}")]
     WrongState {

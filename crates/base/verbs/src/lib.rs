@@ -14,6 +14,7 @@
 
 mod attr;
 mod device;
+mod encrypt;
 mod endpoint;
 mod error;
 mod grh;
@@ -27,6 +28,7 @@ mod work;
 
 pub use attr::*;
 pub use device::Device;
+pub use encrypt::Encrypt;
 pub use endpoint::*;
 pub use error::*;
 pub use grh::*;

@@ -5,9 +5,9 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::{
-    AcceptAttr, Access, AddressVector, AhId, Capabilities, Completion, CqId, DatagramLink, DeviceAttr, Endpoint, Link,
-    Mr, MrId, OfferAttr, PathMarks, PathMtu, PostError, Psn, Qkey, QpInit, QpModify, QpStatus, Qpn, RecvWr, Region,
-    RoceEndpoint, RocePort, RtrAttr, RtsAttr, SendWr, SrqId, SrqInit, UdDest, VerbsError, Wire,
+    AcceptAttr, Access, AddressVector, AhId, Capabilities, Completion, CqId, DatagramLink, DeviceAttr, Encrypt,
+    Endpoint, Link, Mr, MrId, OfferAttr, PathMarks, PathMtu, PostError, Psn, Qkey, QpInit, QpModify, QpStatus, Qpn,
+    RecvWr, Region, RoceEndpoint, RocePort, RtrAttr, RtsAttr, SendWr, SrqId, SrqInit, UdDest, VerbsError, Wire,
 };
 
 /// Something that happened to an object outside its work requests (IBTA 11.6.3).
@@ -112,6 +112,9 @@ pub trait Provider {
         if !qp_type.is_connected() {
             return Err(VerbsError::NoSuch("connected QP"));
         }
+        if attr.encrypt == Encrypt::Required {
+            return Err(VerbsError::NotEncrypted("this host's device cannot encrypt: use the software NIC"));
+        }
         self.modify_qp(qpn, &QpModify::Init { access: attr.access, qkey: Qkey(0) })?;
         let device = self.device();
         let own = RoceEndpoint {
@@ -166,6 +169,8 @@ pub trait Provider {
             reads_max: own.max_rd_atomic.min(peer.max_rd_atomic),
             wire: Wire::Roce,
             wire_reason: "the device has no other wire",
+            cipher: None,
+            encryption_reason: "this release encrypts streams over TCP between software NICs alone",
         })
     }
 
@@ -220,6 +225,15 @@ pub trait Provider {
     fn post_recv(&mut self, qpn: Qpn, wrs: &[RecvWr<'_>]) -> Result<(), PostError>;
     /// Posts to an SRQ.
     fn post_srq_recv(&mut self, srq: SrqId, wrs: &[RecvWr<'_>]) -> Result<(), PostError>;
+
+    /// Takes receives back out of an SRQ, at most `max` and the last that were posted first, and appends their `wr_id`s
+    /// to `out`. No message has touched their memory, and they give no completion. Says how many.
+    ///
+    /// Verbs have no such call: the default, which hardware keeps, takes back none.
+    fn withdraw_srq_recv(&mut self, srq: SrqId, max: usize, out: &mut Vec<u64>) -> Result<usize, VerbsError> {
+        let _ = (srq, max, out);
+        Ok(0)
+    }
 
     /// Appends up to `max` completions to `out`, oldest first, and says how many; makes progress inline.
     fn poll_cq(&mut self, cq: CqId, out: &mut Vec<Completion>, max: usize) -> Result<usize, VerbsError>;

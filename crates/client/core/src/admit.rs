@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use control::{ChunkKind, Connection, Reason, Received, RegionRefusal, Reply};
+use control::{ChunkKind, Connection, MeetingPlace, Reason, Received, RegionRefusal, Reply};
 use shm::{Pair, Region, Segment, Sharing, WakeSocket};
 
 use crate::regions::admit_region;
@@ -116,6 +116,13 @@ pub enum DaemonMessage {
         /// The new epoch, or why not.
         result: Result<u64, RegionRefusal>,
     },
+    /// [`Reply::RegionInstalled`].
+    RegionInstalled {
+        /// The request.
+        request: u64,
+        /// Whether the kernel can be run.
+        result: Result<(), RegionRefusal>,
+    },
     /// [`Reply::RegionNotifyTaken`].
     RegionNotifyTaken {
         /// The request.
@@ -123,7 +130,28 @@ pub enum DaemonMessage {
         /// Whether the owner is told.
         result: Result<(), RegionRefusal>,
     },
-    /// [`Reply::RegionMove`], [`Reply::RegionEnded`] or [`Reply::RegionNotification`].
+    /// [`Reply::Met`].
+    Met {
+        /// The request.
+        request: u64,
+        /// Where the other end is, or why the connection stays on TCP.
+        result: Result<MeetingPlace, Reason>,
+    },
+    /// [`Reply::RegionAttached`].
+    RegionAttached {
+        /// The request.
+        request: u64,
+        /// The memory's number, or why not.
+        result: Result<u32, RegionRefusal>,
+    },
+    /// [`Reply::RegionLent`].
+    RegionLent {
+        /// The request.
+        request: u64,
+        /// The lease, or why not.
+        result: Result<u64, RegionRefusal>,
+    },
+    /// [`Reply::RegionMove`] and all others that speak of a handle which the program has.
     RegionNews(RegionNews),
     /// [`Reply::Direct`].
     Direct {
@@ -156,11 +184,19 @@ pub fn admit(received: Received<Reply>) -> Result<DaemonMessage, SessionFault> {
     Ok(match message {
         Reply::RegionRevoked { request, result } => DaemonMessage::RegionRevoked { request, result },
         Reply::RegionNotifyTaken { request, result } => DaemonMessage::RegionNotifyTaken { request, result },
+        Reply::RegionInstalled { request, result } => DaemonMessage::RegionInstalled { request, result },
+        Reply::Met { request, result } => DaemonMessage::Met { request, result },
+        Reply::RegionAttached { request, result } => DaemonMessage::RegionAttached { request, result },
         Reply::RegionMove { open, epoch, stamp } => {
             DaemonMessage::RegionNews(RegionNews::Move { open, epoch, stamp, memory: one(fds)? })
         }
         Reply::RegionEnded { open, why } => DaemonMessage::RegionNews(RegionNews::Ended { open, why }),
         Reply::RegionNotification { open, tag } => DaemonMessage::RegionNews(RegionNews::Notified { open, tag }),
+        Reply::RegionLent { request, result } => DaemonMessage::RegionLent { request, result },
+        Reply::RegionLoansBack { open, lease, loans } => {
+            DaemonMessage::RegionNews(RegionNews::LoansBack { open, lease, loans })
+        }
+        Reply::RegionLeaseOver { open, lease } => DaemonMessage::RegionNews(RegionNews::LeaseOver { open, lease }),
         Reply::Listening { request, result } => DaemonMessage::Listening { request, result },
         Reply::Connected { request, result } => DaemonMessage::Connected { request, result },
         Reply::DatagramPath { request, result } => DaemonMessage::DatagramPath { request, result },
@@ -206,7 +242,7 @@ fn one(fds: Vec<OwnedFd>, lacks_fds: bool) -> Result<Option<OwnedFd>, SessionFau
     let count = fds.len();
     let mut fds = fds.into_iter();
     match (fds.next(), fds.next()) {
-        (Some(fd), None) if !lacks_fds => Ok(Some(fd)),
+        (Some(fd), None) if !lacks_fds => Ok(Some(shm::raised(fd))),
         (None, _) if lacks_fds => Ok(None),
         _ => Err(SessionFault::Protocol(format!("a message with {count} descriptors instead of one"))),
     }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use control::{Reason, RegionRefusal};
+use control::{MeetingPlace, Reason, RegionRefusal};
 
 use crate::{Connection, NewRegion};
 
@@ -42,8 +42,16 @@ pub enum Answer {
     Region(Result<Box<NewRegion>, RegionRefusal>),
     /// The epoch of a region that was revoked, or why it was not.
     Revoked(Result<u64, RegionRefusal>),
+    /// The number of a region as local memory, or why it has none.
+    Attached(Result<u32, RegionRefusal>),
     /// Whether the owner of a region is told.
     Notified(Result<(), RegionRefusal>),
+    /// Whether a kernel can be run.
+    Installed(Result<(), RegionRefusal>),
+    /// Where the other end of a kernel TCP connection is, or why the connection stays on TCP.
+    Met(Result<MeetingPlace, Reason>),
+    /// The number of a lease, or why there is none.
+    Lent(Result<u64, RegionRefusal>),
 }
 
 /// What a request asks for.
@@ -57,6 +65,10 @@ pub(crate) enum Asked {
     Region,
     Revoke,
     Notify,
+    Install,
+    Meet,
+    Attach,
+    Lend,
 }
 
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Reading from a stream's own TCP connection, behind the peer's switch.
 //!
-//! Owns the bytes that were taken out of it to be lent or peeked at. It must never take more from TCP while some of
+//! Owns the bytes that were taken out of it to be lent, peeked at, or read by short reads. It must never take more from TCP while some of
 //! these are left.
 
 use std::sync::Arc;
@@ -8,8 +8,10 @@ use std::sync::Arc;
 use crate::Side;
 use crate::direct::Direct;
 
-/// Bytes that are lent at a time.
+/// Bytes that are taken out at a time, to be lent or for short reads.
 const STAGE_BYTES: usize = 64 << 10;
+/// A shorter read takes more than it needs out of TCP, so that the next ones need no system call.
+const SHORT_READ_BYTES: usize = 8 << 10;
 
 #[derive(Debug)]
 pub(crate) struct DirectRx {
@@ -36,7 +38,7 @@ impl DirectRx {
 
     /// What is there; 0 if there is nothing, at the end, and after an error.
     pub(crate) fn take(&mut self, buf: &mut [u8]) -> usize {
-        let count = if self.rest().is_empty() {
+        let count = if self.rest().is_empty() && (buf.len() >= SHORT_READ_BYTES || self.stage() == 0) {
             recv(&self.direct, buf)
         } else {
             let count = self.peek_ahead(0, buf);

@@ -10,6 +10,9 @@ use crate::{End, Endpoint, Side};
 
 /// Writes between two looks whether this side may switch.
 const WRITES_PER_LOOK: u32 = 8;
+/// Writes of so many bytes, on average, are worth a system call each. Shorter ones are cheaper through the ring, where
+/// the daemon sends many of them at once.
+pub(crate) const LARGE_WRITE_BYTES: usize = 16 << 10;
 /// Buffers of one call at most, with the words of the switch.
 const BUFFERS_MAX: usize = 512;
 
@@ -20,6 +23,8 @@ pub(crate) enum DirectTx {
     Ring {
         /// Writes since the last look.
         writes: u32,
+        /// Mean length of what the last writes offered, mostly of the last eight, in bytes.
+        mean_bytes: usize,
     },
     /// Into the ring for good: room there was lent.
     Pinned,
@@ -34,22 +39,33 @@ pub(crate) enum DirectTx {
 }
 
 impl DirectTx {
-    /// Whether this side may switch now: it does with its next write.
+    /// As every direction begins.
+    pub(crate) const fn ring() -> Self {
+        Self::Ring { writes: 0, mean_bytes: 0 }
+    }
+
+    /// Whether this side may switch now: it does with its next large write.
     pub(crate) fn may_switch(&self, at: &Endpoint) -> bool {
-        matches!(self, Self::Ring { .. }) && at.direct().is_some_and(|direct| direct.may_switch())
+        matches!(self, Self::Ring { mean_bytes: LARGE_WRITE_BYTES.., .. })
+            && !at.names_verb()
+            && at.direct().is_some_and(|direct| direct.may_switch())
     }
 
     /// Sends by TCP, and switches to it at `tail` if that may be: how many bytes were taken. `None`: they are to go
     /// into the ring.
     #[cold]
     pub(crate) fn put(&mut self, at: &Endpoint, tail: u64, bufs: &[IoSlice<'_>]) -> Result<Option<usize>, End> {
-        if let Self::Ring { writes } = self {
+        if let Self::Ring { writes, mean_bytes } = self {
             let Some(direct) = at.direct() else { return Ok(None) };
             *writes = writes.wrapping_add(1);
+            let offered = bufs.iter().fold(0_usize, |sum, buf| sum.saturating_add(buf.len()));
+            *mean_bytes -= *mean_bytes / 8;
+            *mean_bytes = mean_bytes.saturating_add(offered / 8);
             if !direct.may_switch() && *writes % WRITES_PER_LOOK == 1 {
                 direct.advance();
             }
-            if !direct.may_switch() {
+            // TCP has no verbs: what is to travel by a named one stays on the lane.
+            if *mean_bytes < LARGE_WRITE_BYTES || at.names_verb() || !direct.may_switch() {
                 return Ok(None);
             }
             direct.on_switch();

@@ -292,6 +292,22 @@ impl Endpoint {
         }
     }
 
+    /// What bytes that the engine has not taken yet, and later ones, are to travel by: a value of [`shm::slot_verb`].
+    /// The engine sees it with the next doorbell. Between processes of one host no verb carries bytes, and it changes
+    /// nothing.
+    pub fn set_verb(&self, verb: u32) -> Result<(), Forked> {
+        self.check_fork()?;
+        if let Link::Lane(end) = &self.link {
+            end.set_verb(verb);
+        }
+        Ok(())
+    }
+
+    /// Whether a verb is named for what is written.
+    pub(crate) fn names_verb(&self) -> bool {
+        matches!(&self.link, Link::Lane(end) if end.names_verb())
+    }
+
     /// Of a datagram socket: how many datagrams the engine dropped because they did not fit their path. When it
     /// changes, the caller must ask again how long datagrams may be.
     pub fn paths_changed(&self) -> u64 {
@@ -358,6 +374,28 @@ impl Endpoint {
         match &self.link {
             Link::Pair(_) => 0,
             Link::Lane(end) => end.untaken(written),
+        }
+    }
+
+    /// Which loans the process at the other end gave back: bit n has turned round once for each time that it gave loan n
+    /// back. None between hosts.
+    #[inline]
+    pub fn loans_back(&self) -> Option<u64> {
+        match &self.link {
+            Link::Pair(end) => Some(end.given_back()),
+            Link::Lane(_) => None,
+        }
+    }
+
+    /// Gives a loan (below [`crate::LOANS_MAX`]) back to the process at the other end. False: it is on another host, or
+    /// this end was given back before.
+    pub fn give_loan_back(&self, loan: u32) -> bool {
+        match &self.link {
+            Link::Pair(end) if !self.is(CLOSED) && loan < crate::LOANS_MAX && self.check_fork().is_ok() => {
+                end.give_back(loan);
+                true
+            }
+            _ => false,
         }
     }
 

@@ -1,8 +1,11 @@
-//! The framing of messages: four bytes of length, little-endian, before each.
+//! The framing of messages: four bytes of length, little-endian, before each. A header with its highest bit set is
+//! followed by a record about messages by reference (docs/wire.md).
 //!
 //! Owns the message that is being received. It must never give out a part of a message, and never keep more than one.
 
 use shm::RING_BYTES_MAX;
+
+use crate::loans::{self, LeaseRecord, LoanRecord, Record};
 
 /// Bytes before each message.
 pub const MESSAGE_HEADER_BYTES: usize = 4;
@@ -35,6 +38,15 @@ pub enum FramingError {
     /// The peer announced a message that is longer than any connection can carry: it does not follow the framing.
     #[error("the peer announced a message of {0} bytes, more than any connection carries ({MESSAGE_BYTES_MAX})")]
     Announced(u32),
+    /// The next message is a slice that was lent, of which the caller knows nothing; it is kept.
+    #[error("the next message has {len} bytes, which are lent")]
+    Lent {
+        /// Bytes of the slice.
+        len: u64,
+    },
+    /// A record about a loan that cannot be: the peer does not follow the framing.
+    #[error("the peer sent a record about a loan that cannot be")]
+    BadLoan,
 }
 
 /// What goes before a message of `len` bytes, of which `max` fit.
@@ -59,6 +71,19 @@ pub struct Incoming {
     header_bytes: usize,
     /// What was taken of it before a call had to return.
     body: Vec<u8>,
+    /// The next message is a loan.
+    loan: Option<LoanRecord>,
+}
+
+/// What comes next on a connection of messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// A message of so many bytes, for [`Incoming::receive`].
+    Bytes(usize),
+    /// A message by reference. It comes again until [`Incoming::take_loan`].
+    Loan(LoanRecord),
+    /// The other end has a lease for this one. It was taken.
+    Lease(LeaseRecord),
 }
 
 impl Incoming {
@@ -69,7 +94,12 @@ impl Incoming {
         buf: &mut [u8],
         read: &mut dyn FnMut(&mut [u8]) -> Result<usize, E>,
     ) -> Result<Option<usize>, ReceiveError<E>> {
-        let Some(len) = self.next_len(read)? else { return Ok(None) };
+        let len = match self.next(read)? {
+            None => return Ok(None),
+            Some(Next::Bytes(len)) => len,
+            Some(Next::Loan(loan)) => return Err(ReceiveError::Framing(FramingError::Lent { len: loan.len })),
+            Some(Next::Lease(_)) => return Err(ReceiveError::Framing(FramingError::BadLoan)),
+        };
         let buffer = buf.len();
         let Some(buf) = buf.get_mut(..len) else {
             return Err(ReceiveError::Framing(FramingError::BufferTooSmall { len, buffer }));
@@ -95,11 +125,14 @@ impl Incoming {
         Ok(Some(len))
     }
 
-    /// The length of the next message, once its header is there.
-    fn next_len<E>(
+    /// What comes next, once its header or all of its record is there.
+    pub fn next<E>(
         &mut self,
         read: &mut dyn FnMut(&mut [u8]) -> Result<usize, E>,
-    ) -> Result<Option<usize>, ReceiveError<E>> {
+    ) -> Result<Option<Next>, ReceiveError<E>> {
+        if let Some(loan) = self.loan {
+            return Ok(Some(Next::Loan(loan)));
+        }
         while self.header_bytes < MESSAGE_HEADER_BYTES {
             let count = read(&mut self.header[self.header_bytes..]).map_err(ReceiveError::Read)?;
             match (count, self.header_bytes) {
@@ -109,10 +142,51 @@ impl Incoming {
             }
         }
         let len = u32::from_le_bytes(self.header);
+        if loans::is_record(len) {
+            return self.next_record(len, read).map(Some);
+        }
         match usize::try_from(len) {
-            Ok(len) if len <= MESSAGE_BYTES_MAX => Ok(Some(len)),
+            Ok(len) if len <= MESSAGE_BYTES_MAX => Ok(Some(Next::Bytes(len))),
             _ => Err(ReceiveError::Framing(FramingError::Announced(len))),
         }
+    }
+
+    /// The record behind a header.
+    fn next_record<E>(
+        &mut self,
+        header: u32,
+        read: &mut dyn FnMut(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<Next, ReceiveError<E>> {
+        let mut record = [0; loans::RECORD_BYTES];
+        let mut have = self.body.len();
+        record[..have].copy_from_slice(&self.body);
+        while have < record.len() {
+            match read(&mut record[have..]) {
+                Ok(0) => return Err(ReceiveError::Framing(FramingError::Cut)),
+                Ok(count) => have += count,
+                Err(e) => {
+                    self.body.clear();
+                    self.body.extend_from_slice(&record[..have]);
+                    return Err(ReceiveError::Read(e));
+                }
+            }
+        }
+        let Some(record) = loans::parse(header, &record) else {
+            return Err(ReceiveError::Framing(FramingError::BadLoan));
+        };
+        *self = Self::default();
+        Ok(match record {
+            Record::Lease(lease) => Next::Lease(lease),
+            Record::Loan(loan) => {
+                self.loan = Some(loan);
+                Next::Loan(loan)
+            }
+        })
+    }
+
+    /// The loan that came next is the caller's, and what comes behind it is next.
+    pub fn take_loan(&mut self) {
+        self.loan = None;
     }
 }
 

@@ -60,6 +60,7 @@ impl LaneEnd {
         words.app_flags.store(0, Ordering::Relaxed);
         words.app_wait.store(0, Ordering::Relaxed);
         words.peer_timeout_ms.store(0, Ordering::Relaxed);
+        words.tx_verb.store(0, Ordering::Relaxed);
         words.direct_tx.store(0, Ordering::Relaxed);
         words.direct_rx.store(0, Ordering::Relaxed);
         words.app_owner_pid.store(place.pid, Ordering::Relaxed);
@@ -142,6 +143,16 @@ impl LaneEnd {
 
     pub(crate) fn peer_timeout(&self) -> u32 {
         self.words.peer_timeout_ms.load(Ordering::Relaxed)
+    }
+
+    /// What bytes that the engine has not taken are to travel by: a value of [`shm::slot_verb`].
+    pub(crate) fn set_verb(&self, verb: u32) {
+        self.words.tx_verb.store(verb, Ordering::Relaxed);
+    }
+
+    /// Whether a verb is named for them.
+    pub(crate) fn names_verb(&self) -> bool {
+        self.words.tx_verb.load(Ordering::Relaxed) != 0
     }
 
     /// Datagrams of the socket in this slot that the engine dropped because they did not fit their way.

@@ -44,6 +44,7 @@ mod greeting;
 mod inflow;
 mod lane;
 mod life;
+mod loans;
 mod operations;
 mod pair;
 mod pair_link;
@@ -67,9 +68,12 @@ pub use direct::{Direct, DirectBroken, DirectPlace, DirectSocket};
 pub use endpoint::{Endpoint, Key};
 pub use fault::{SessionFault, at_descriptor_limit, other_release};
 pub use forked::Forked;
-pub use framing::{FramingError, Incoming, MESSAGE_BYTES_MAX, MESSAGE_HEADER_BYTES, ReceiveError, message_header};
+pub use framing::{
+    FramingError, Incoming, MESSAGE_BYTES_MAX, MESSAGE_HEADER_BYTES, Next, ReceiveError, message_header,
+};
 pub use greeting::{Attached, Given, Greeting};
 pub use life::Life;
+pub use loans::{LEASES_MAX, LOAN_BYTES_MAX, LOAN_RECORD_BYTES, LOANS_MAX, LeaseRecord, LoanRecord};
 pub use pair_socket::{PairSocket, Woken};
 pub use readiness::Readiness;
 pub use regions::{NewRegion, RegionMapping, RegionNews};

@@ -8,7 +8,7 @@ use control::Request;
 use shm::{COMPLETION_BYTES, CompletionRecord, SUBMISSION_BYTES, Submission};
 
 use crate::answer::Asked;
-use crate::{Endpoint, NotARecord, RequestId, Reserved, Rx, Session, Tx};
+use crate::{NotARecord, RequestId, Reserved, Rx, Session, Tx};
 
 impl Session {
     /// Asks for an operation queue.
@@ -33,10 +33,21 @@ impl Rx {
 }
 
 impl<T: DerefMut<Target = Tx>> Reserved<T> {
-    /// Puts in a submission, for whose record the room was reserved, and rings the engine's doorbell.
-    pub fn put_submission(mut self, at: &Endpoint, submission: &Submission, payload: &[u8]) {
-        let is_in = self.write_ahead(0, &submission.to_bytes()) && self.write_ahead(SUBMISSION_BYTES as u64, payload);
-        debug_assert!(is_in || at.check_fork().is_err(), "the room was reserved");
-        self.commit(at, submission.ring_bytes());
+    /// Writes a submission `ahead` bytes behind what was sent, and `behind` it what belongs to it, for which the room
+    /// was reserved. Returns where the next one begins. Nothing is sent before [`Reserved::commit`].
+    pub fn write_submission<'a>(
+        &mut self,
+        ahead: u64,
+        submission: &Submission,
+        behind: impl IntoIterator<Item = &'a [u8]>,
+    ) -> u64 {
+        let mut is_in = self.write_ahead(ahead, &submission.to_bytes());
+        let mut at = ahead + SUBMISSION_BYTES as u64;
+        for bytes in behind {
+            is_in &= self.write_ahead(at, bytes);
+            at += bytes.len() as u64;
+        }
+        debug_assert!(is_in && at <= ahead + submission.ring_bytes(), "the room was reserved");
+        ahead + submission.ring_bytes()
     }
 }

@@ -55,14 +55,38 @@ impl PairEnd {
     }
 
     #[inline]
-    fn peer_flags(&self) -> u32 {
+    fn has_met(&self) -> bool {
         if !self.met.load(Ordering::Relaxed) {
             if self.peer.generation.load(Ordering::Acquire) != self.generation {
-                return 0;
+                return false;
             }
             self.met.store(true, Ordering::Relaxed);
         }
-        self.peer.flags.load(Ordering::Acquire)
+        true
+    }
+
+    #[inline]
+    fn peer_flags(&self) -> u32 {
+        if self.has_met() { self.peer.flags.load(Ordering::Acquire) } else { 0 }
+    }
+
+    /// Loans of this side that the peer gave back, as it says: a bit turns round each time.
+    #[inline]
+    pub(crate) fn given_back(&self) -> u64 {
+        // Acquire: the lender writes to the loan afterwards.
+        if self.has_met() { self.peer.given_back.load(Ordering::Acquire) } else { 0 }
+    }
+
+    /// Gives a loan of the peer back, and wakes it if it waits for room.
+    #[inline]
+    pub(crate) fn give_back(&self, loan: u32) {
+        let (word, turned) = (&self.own.given_back, 1u64 << loan);
+        let mut before = word.load(Ordering::Relaxed);
+        // Release: what was read of the loan was read before.
+        while let Err(found) = word.compare_exchange(before, before ^ turned, Ordering::Release, Ordering::Relaxed) {
+            before = found;
+        }
+        self.wake(waiting::WRITABLE);
     }
 
     fn reason(&self) -> Reason {

@@ -95,6 +95,7 @@ impl PairLink {
         let rx_bytes = peer_segment.first_bytes();
         let reader = RingReader::growing(peer_segment.ring(j), rx_bytes, rx, 0)?;
         own.flags.store(0, Ordering::Relaxed);
+        own.given_back.store(0, Ordering::Relaxed);
         own.waiting.store(0, Ordering::Relaxed);
         own.reason.store(0, Ordering::Relaxed);
         own.owner_pid.store(pid, Ordering::Relaxed);

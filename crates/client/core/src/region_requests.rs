@@ -16,16 +16,30 @@ impl Session {
         (id, Request::RegionCreate { request: id.number(), spec })
     }
 
-    /// Asks for a handle to a region.
+    /// Asks for a handle to a region. With `leased_lane` one of another host gets a lane of its own.
     pub fn open_region(
         &mut self,
         host: IpAddr,
         name: String,
         key: RegionKey,
         access: RegionAccess,
+        leased_lane: bool,
     ) -> (RequestId, Request) {
         let id = self.begin(Asked::Region);
-        (id, Request::RegionOpen { request: id.number(), host, name, key, access })
+        (id, Request::RegionOpen { request: id.number(), host, name, key, access, lease: None, leased_lane })
+    }
+
+    /// Asks for a handle by a lease of a host.
+    pub fn open_lease(&mut self, host: IpAddr, lease: u64, key: RegionKey) -> (RequestId, Request) {
+        let id = self.begin(Asked::Region);
+        let (name, access, lease) = (String::new(), RegionAccess::READ, Some(lease));
+        (id, Request::RegionOpen { request: id.number(), host, name, key, access, lease, leased_lane: false })
+    }
+
+    /// Asks for a lease of a region, for the program at the other end of a connection, which is on `host`.
+    pub fn lend_region(&mut self, open: u64, connection: u64, host: IpAddr, key: RegionKey) -> (RequestId, Request) {
+        let id = self.begin(Asked::Lend);
+        (id, Request::RegionLend { request: id.number(), open, connection, host, key })
     }
 
     /// Asks for the end of all handles to a region but its owner's.
@@ -38,5 +52,17 @@ impl Session {
     pub fn notify_region(&mut self, open: u64, tag: u32) -> (RequestId, Request) {
         let id = self.begin(Asked::Notify);
         (id, Request::RegionNotify { request: id.number(), open, tag })
+    }
+
+    /// Asks that a kernel can be run at an own region.
+    pub fn install_kernel(&mut self, open: u64, kernel: String, module: Vec<u8>) -> (RequestId, Request) {
+        let id = self.begin(Asked::Install);
+        (id, Request::RegionInstall { request: id.number(), open, kernel, module })
+    }
+
+    /// Asks that a region of this host is local memory of operations on regions of other hosts.
+    pub fn attach_region(&mut self, open: u64, epoch: u64) -> (RequestId, Request) {
+        let id = self.begin(Asked::Attach);
+        (id, Request::RegionAttach { request: id.number(), open, epoch })
     }
 }

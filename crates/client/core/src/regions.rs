@@ -58,6 +58,35 @@ pub enum RegionNews {
         /// The writer's tag.
         tag: u32,
     },
+    /// Slices that were lent by a lease of this handle came back.
+    LoansBack {
+        /// The lender's handle.
+        open: u64,
+        /// The lease.
+        lease: u64,
+        /// Bit n stands for loan n of the connection.
+        loans: u64,
+    },
+    /// Nobody reaches the region by this lease any more.
+    LeaseOver {
+        /// The lender's handle.
+        open: u64,
+        /// The lease.
+        lease: u64,
+    },
+}
+
+impl RegionNews {
+    /// The handle that they are of.
+    pub fn open(&self) -> u64 {
+        match *self {
+            Self::Move { open, .. }
+            | Self::Ended { open, .. }
+            | Self::Notified { open, .. }
+            | Self::LoansBack { open, .. }
+            | Self::LeaseOver { open, .. } => open,
+        }
+    }
 }
 
 /// Maps the memory of a handle, if it is a region of this host.

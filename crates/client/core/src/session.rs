@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use control::{ChunkKind, Connection as Described, Kind, NotTaken, Path, Reason, Request};
+use control::{ChunkKind, Connection as Described, Kind, NotTaken, Path, Reason, Request, TcpEnd};
 use shm::{Pair, Region, RingMemory, Segment, SegmentError, Sharing, WakeSocket, Word32};
 
 use crate::answer::{Asked, Requests};
@@ -177,6 +177,12 @@ impl Session {
         (id, Request::DatagramPath { request: id.number(), to })
     }
 
+    /// Looks for the other end of a kernel TCP connection, whose socket goes with the message.
+    pub fn meet(&mut self, end: TcpEnd) -> (RequestId, Request) {
+        let id = self.requests.begin(Asked::Meet);
+        (id, Request::Meet { request: id.number(), end })
+    }
+
     pub(crate) fn begin(&mut self, asked: Asked) -> RequestId {
         self.requests.begin(asked)
     }
@@ -253,8 +259,8 @@ impl Session {
         match message {
             DaemonMessage::Listening { request, result } => Ok(self.on_listening(request, result)),
             DaemonMessage::Connected { request, result } => {
-                let asked = self.requests.asked(request);
-                let is_socket = matches!(asked, Some(Asked::BindDatagram | Asked::Operations));
+                // Room for completions is told: without it the engine takes no submissions.
+                let is_socket = self.requests.asked(request) == Some(Asked::BindDatagram);
                 let result = match result {
                     Ok(described) => self.open(&described, is_socket).map(Box::new),
                     Err(reason) => Err(Failed::Reason(reason)),
@@ -267,6 +273,12 @@ impl Session {
             DaemonMessage::RegionNotifyTaken { request, result } => {
                 Ok(self.on_answer(request, Answer::Notified(result)))
             }
+            DaemonMessage::RegionInstalled { request, result } => {
+                Ok(self.on_answer(request, Answer::Installed(result)))
+            }
+            DaemonMessage::Met { request, result } => Ok(self.on_answer(request, Answer::Met(result))),
+            DaemonMessage::RegionAttached { request, result } => Ok(self.on_answer(request, Answer::Attached(result))),
+            DaemonMessage::RegionLent { request, result } => Ok(self.on_answer(request, Answer::Lent(result))),
             DaemonMessage::RegionNews(news) => {
                 self.region_news.push_back(news);
                 Ok(News::Region)
@@ -315,8 +327,13 @@ impl Session {
             None => News::Answered(RequestId(request)),
             // No caller waits any more: dropping a connection closes it, and a handle to a region is given back.
             Some(unclaimed) => {
-                if let Answer::Region(Ok(new)) = &unclaimed {
-                    self.tell(Request::RegionClose { open: new.opened.open, delete: true });
+                match &unclaimed {
+                    Answer::Region(Ok(new)) => {
+                        self.tell(Request::RegionClose { open: new.opened.open, delete: true });
+                    }
+                    Answer::Attached(Ok(number)) => self.tell(Request::RegionDetach { number: *number }),
+                    Answer::Lent(Ok(lease)) => self.tell(Request::RegionUnlend { lease: *lease }),
+                    _ => {}
                 }
                 drop(unclaimed);
                 self.reap_all();

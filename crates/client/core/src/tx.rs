@@ -22,7 +22,7 @@ pub struct Tx {
 
 impl Tx {
     pub(crate) fn new(ring: RingWriter, life: Arc<Life>) -> Self {
-        Self { ring, direct: DirectTx::Ring { writes: 0 }, life }
+        Self { ring, direct: DirectTx::ring(), life }
     }
 
     /// Puts in one buffer of at most a piece, and notifies the other side. 0: there is no room. The caller must check

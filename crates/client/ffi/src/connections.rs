@@ -108,6 +108,9 @@ fn accept(fd: c_int, memory: Option<Memory>, flags: c_int) -> Result<c_int, Fail
     let (flags, waits) = flags::split(flags, Waits::UnlessTold)?;
     flags.check(Transport::Rc)?;
     let (stream, _) = socket.attempt(Side::Read, waits, || Ok(listener.get_ref().accept()?))?;
+    if !flags.is_empty() {
+        stream.set_flags(flags)?;
+    }
     table::insert(Socket::stream(stream, memory)?)
 }
 

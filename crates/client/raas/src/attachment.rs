@@ -3,6 +3,8 @@
 //! Owns the control socket and the end of the session. It must never block without a bound, and never be used by a
 //! forked child.
 
+use std::any::Any;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -20,7 +22,6 @@ use crate::control_socket::attach;
 use crate::descriptor::{is_hung_up, wait_for};
 use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_KICK, TOKEN_TCP, TOKEN_WAKE};
 use crate::error::SessionError;
-use crate::operation_queue::OperationQueue;
 use crate::park::lock;
 use crate::patience::{WaitPolicy, YieldTurns};
 use crate::poller::Waiter;
@@ -38,6 +39,8 @@ pub(crate) struct Config {
     pub(crate) name: String,
     pub(crate) policy: WaitPolicy,
     pub(crate) timeout: Duration,
+    /// The watcher leads only while threads sleep elsewhere and nobody else leads.
+    pub(crate) is_led_elsewhere: bool,
 }
 
 /// What outlives the loss of an attachment and is to be opened again in the next one.
@@ -77,8 +80,9 @@ pub(crate) struct Attachment {
     watched: Mutex<bool>,
     pub(crate) reactor: Reactor,
     pub(crate) regions: RegionTable,
-    /// The queue for operations on regions of other hosts, while somebody has one open.
-    pub(crate) operations: Mutex<Option<Weak<dyn OperationQueue>>>,
+    /// The queues for operations on regions of other hosts, by host, while somebody has such a region open. What a
+    /// queue is, the module `region` alone knows.
+    pub(crate) operations: Mutex<BTreeMap<IpAddr, Weak<dyn Any + Send + Sync>>>,
     pub(crate) driver: Mutex<Driver>,
 }
 
@@ -91,8 +95,9 @@ impl Attachment {
             return Err(SessionError::Protocol("Welcome without a session".into()));
         };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(SessionError::os("epoll_create"))?;
+        let epoll = shm::raised(epoll);
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let kick = eventfd(0, flags).map_err(SessionError::os("eventfd"))?;
+        let kick = shm::raised(eventfd(0, flags).map_err(SessionError::os("eventfd"))?);
         watch(epoll.as_fd(), kick.as_fd(), TOKEN_KICK)?;
         watch(epoll.as_fd(), control.as_fd(), TOKEN_CONTROL)?;
         watch(epoll.as_fd(), wake.fd(), TOKEN_WAKE)?;
@@ -141,6 +146,16 @@ impl Attachment {
         waiters: Vec<Waiter>,
         make: impl FnOnce(&mut Session) -> (RequestId, Request),
     ) -> Result<RequestId, SessionError> {
+        self.ask_with(waiters, &[], make)
+    }
+
+    /// As [`Self::ask`], with descriptors.
+    pub(crate) fn ask_with(
+        &self,
+        waiters: Vec<Waiter>,
+        fds: &[BorrowedFd<'_>],
+        make: impl FnOnce(&mut Session) -> (RequestId, Request),
+    ) -> Result<RequestId, SessionError> {
         self.check_fork()?;
         let (id, request) = {
             let mut tables = lock(&self.tables);
@@ -148,7 +163,7 @@ impl Attachment {
             tables.wait_for(id, waiters);
             (id, request)
         };
-        match self.send(&request, &[]) {
+        match self.send(&request, fds) {
             Ok(()) => Ok(id),
             Err(e) => {
                 drop(lock(&self.tables).finish(id));

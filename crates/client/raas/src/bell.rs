@@ -4,11 +4,11 @@
 //! a connection alive.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use raas_core::{DirectPlace, Key, Side};
 
-use crate::park::Parker;
+use crate::park::{Parker, lock};
 use crate::poller::Poller;
 
 /// The waiters for one connection.
@@ -17,6 +17,8 @@ pub(crate) struct Bell {
     reader: Arc<Parker>,
     writer: Arc<Parker>,
     pub(crate) poller: Arc<Poller>,
+    /// Threads that wait for slices which they lent.
+    lenders: Mutex<Vec<Arc<Parker>>>,
     /// Where the stream's own TCP connection is put.
     pub(crate) direct: OnceLock<Arc<DirectPlace>>,
 }
@@ -34,6 +36,25 @@ impl Bell {
         self.reader.notify();
         self.writer.notify();
         self.poller.tell();
+        for parker in lock(&self.lenders).iter() {
+            parker.notify();
+        }
+    }
+
+    /// A thread waits for a slice that it lent, until [`Self::leave_lenders`].
+    pub(crate) fn enter_lenders(&self) -> Arc<Parker> {
+        let parker = Arc::new(Parker::default());
+        lock(&self.lenders).push(Arc::clone(&parker));
+        parker
+    }
+
+    pub(crate) fn leave_lenders(&self, parker: &Arc<Parker>) {
+        lock(&self.lenders).retain(|one| !Arc::ptr_eq(one, parker));
+    }
+
+    /// Whether a thread waits for a slice.
+    pub(crate) fn has_lenders(&self) -> bool {
+        !lock(&self.lenders).is_empty()
     }
 }
 

@@ -16,6 +16,7 @@ use raas_core::{Readiness, Side};
 use crate::conn::Conn;
 use crate::error::SessionError;
 use crate::fallback::{FallbackCause, NotOverTcp};
+use crate::flags::Flags;
 use crate::tcp::TcpConn;
 
 /// One end of a connection.
@@ -50,6 +51,8 @@ impl Carrier {
         set_timeout(side: Side, timeout: Option<Duration>) -> io::Result<()>;
         set_peer_timeout(timeout: Option<Duration>) -> io::Result<()>;
         peer_timeout() -> Option<Duration>;
+        set_verb(flags: Flags) -> io::Result<()>;
+        use_verb(flags: Flags) -> io::Result<()>;
         set_nonblocking(on: bool) -> io::Result<()>;
         readiness() -> io::Result<Readiness>;
         ready_fd() -> io::Result<BorrowedFd<'_>>;
@@ -75,6 +78,14 @@ impl Carrier {
             Self::Rings(conn) => conn.check_fork(),
             // A child has a copy of the socket.
             Self::Tcp(_) => Ok(()),
+        }
+    }
+
+    /// Whether calls do not wait. For rings alone.
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        match self {
+            Self::Rings(conn) => conn.is_nonblocking(),
+            Self::Tcp(_) => false,
         }
     }
 

@@ -11,11 +11,12 @@ pub(crate) mod lent;
 mod polling;
 mod readiness;
 mod reading;
+mod records;
 mod waiting;
 mod writing;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use raas_core::{Connection, End, Endpoint, Key, Rx, Side, Tx};
 use crate::attachment::Attachment;
 use crate::bell::Bell;
 use crate::error::{SessionError, StreamError};
+use crate::flags::Flags;
 use crate::park::lock;
 use crate::peer_timeout::peer_timeout_ms;
 
@@ -41,6 +43,8 @@ pub(crate) struct Conn {
     unlooked: AtomicU64,
     /// Nanoseconds, 0 for none.
     timeouts: [AtomicU64; 2],
+    /// The verb of calls that name none: a value of `shm::slot_verb`.
+    verb: AtomicU32,
 }
 
 impl Conn {
@@ -61,6 +65,7 @@ impl Conn {
             nonblocking: AtomicBool::new(false),
             unlooked: AtomicU64::new(0),
             timeouts: Default::default(),
+            verb: AtomicU32::new(0),
         })
     }
 
@@ -125,6 +130,19 @@ impl Conn {
         Ok(self.endpoint.set_peer_timeout(ms).map_err(SessionError::from)?)
     }
 
+    /// The verb of all that is written where a call names none.
+    pub(crate) fn set_verb(&self, flags: Flags) -> io::Result<()> {
+        self.verb.store(flags.slot_verb(), Ordering::Relaxed);
+        self.use_verb(flags)
+    }
+
+    /// The verb of what is written from now on: the one named, or that of the connection.
+    pub(crate) fn use_verb(&self, flags: Flags) -> io::Result<()> {
+        let named = flags.slot_verb();
+        let verb = if named == 0 { self.verb.load(Ordering::Relaxed) } else { named };
+        Ok(self.endpoint.set_verb(verb).map_err(SessionError::from)?)
+    }
+
     pub(crate) fn peer_timeout(&self) -> Option<Duration> {
         Some(self.endpoint.peer_timeout()).filter(|ms| *ms != 0).map(|ms| Duration::from_millis(ms.into()))
     }
@@ -164,11 +182,16 @@ impl Conn {
             self.bell.notify();
             self.attachment.kick();
         }
-        match end {
-            End::Finished => StreamError::broken_pipe(),
-            End::Reset(reason) => StreamError::reset(reason),
-            End::Forked(forked) => SessionError::from(forked).into(),
-        }
+        said(end)
+    }
+}
+
+/// An end in words.
+fn said(end: End) -> io::Error {
+    match end {
+        End::Finished => StreamError::broken_pipe(),
+        End::Reset(reason) => StreamError::reset(reason),
+        End::Forked(forked) => SessionError::from(forked).into(),
     }
 }
 

@@ -17,6 +17,7 @@ use raas_core::{Answer, Connection, Failed, RequestId, Side};
 
 use crate::attachment::Attachment;
 use crate::error::{ConnectError, SessionError};
+use crate::flags::Flags;
 use crate::park::{Parker, lock};
 use crate::poller::{Poller, Waiter};
 use crate::stream::Stream;
@@ -46,6 +47,7 @@ pub struct Connecting {
     parker: Arc<Parker>,
     poller: Arc<Poller>,
     peer_timeout: Option<Duration>,
+    flags: Flags,
     over: bool,
 }
 
@@ -66,12 +68,18 @@ impl Connecting {
         let waiters = vec![Waiter::Thread(Arc::clone(&parker)), Waiter::Poller(Arc::clone(&poller))];
         let request = attachment.ask(waiters, |session| session.connect(to, ring_bytes, kind))?;
         let attachment = Arc::clone(attachment);
-        Ok(Self { attachment, request, to, parker, poller, peer_timeout: None, over: false })
+        Ok(Self { attachment, request, to, parker, poller, peer_timeout: None, flags: Flags::empty(), over: false })
     }
 
     /// The connection gets it when it is made.
     pub(crate) fn peer_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.peer_timeout = timeout;
+        self
+    }
+
+    /// The verb of what is written, as [`crate::ConnectOptions::flags`] named it.
+    pub(crate) fn flags(mut self, flags: Flags) -> Self {
+        self.flags = flags;
         self
     }
 
@@ -133,7 +141,7 @@ impl Connecting {
         self.over = true;
         match (answer, lost) {
             (Some(answer), _) => {
-                let stream = Stream::adopt(&self.attachment, connected(answer, self.to)?);
+                let stream = Stream::adopt(&self.attachment, connected(answer, self.to)?).with_flags(self.flags);
                 if self.peer_timeout.is_some() {
                     // One that broke meanwhile says so when it is used.
                     let _ = stream.set_peer_timeout(self.peer_timeout);

@@ -69,7 +69,7 @@ fn dial(path: &Path, deadline: Instant, silent: impl Fn() -> SessionError) -> Re
         .map_err(SessionError::os("socket"))?;
     loop {
         match rustix::net::connect(&socket, &address) {
-            Ok(()) => return Ok(socket),
+            Ok(()) => return Ok(shm::raised(socket)),
             Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => std::thread::sleep(CONNECT_RETRY),
             Err(Errno::AGAIN | Errno::INTR) => return Err(silent()),
             Err(e) => return Err(no_daemon(e)),

@@ -161,7 +161,7 @@ impl ConnectOptions {
     /// Asks the daemon for a connection, without any fallback.
     pub(crate) fn begin(&self, session: &Session, to: SocketAddr) -> Result<Connecting, ConnectError> {
         Connecting::start(&session.attachment, to, self.ring_bytes, self.kind)
-            .map(|c| c.peer_timeout(self.peer_timeout))
+            .map(|c| c.peer_timeout(self.peer_timeout).flags(self.flags))
     }
 
     pub(crate) fn check(&self) -> Result<(), ConnectError> {

@@ -27,7 +27,7 @@ pub(crate) const TOKEN_DIRECT: u64 = 1 << 62;
 pub(crate) const TOKEN_TCP: u64 = 1 << 63;
 
 /// Descriptors looked at in one round.
-const EVENTS_MAX: usize = 64;
+pub(crate) const EVENTS_MAX: usize = 64;
 /// Doorbell slots taken at once.
 const DOORBELL_BUDGET: usize = 256;
 

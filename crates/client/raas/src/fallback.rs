@@ -63,6 +63,9 @@ pub enum NotOverTcp {
         "a connection that is started cannot fall back to kernel TCP: use `connect` or `dial`, or leave out `fallback`"
     )]
     Starting,
+    /// The calls of [`elsewhere`](crate::elsewhere).
+    #[error("kernel TCP has a socket to poll, and no rings to look at: use `ready_fd`")]
+    Polling,
 }
 
 debug_says_the_words!(NotOverTcp);

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io;
 
 use bitflags::bitflags;
+use shm::slot_verb;
 
 use crate::debug_words::debug_says_the_words;
 
@@ -37,7 +38,7 @@ bitflags! {
         const SEND = 0x10;
         /// WRITE, straight into the memory of the other side.
         const WRITE = 0x20;
-        /// READ out of the memory of the other side.
+        /// READ: on a connection the receiver's engine reads what is written out of the sender's ring.
         const READ = 0x40;
         /// Atomic operations on the memory of the other side.
         const ATOMIC = 0x80;
@@ -184,10 +185,7 @@ fn with_verb(verb: Option<Verb>) -> String {
 fn why(transport: Transport, verb: Option<Verb>) -> &'static str {
     match (transport, verb) {
         (Transport::Uc, _) => "connections between daemons are RC; ask for RC, or for no transport",
-        (_, Some(Verb::Read | Verb::Atomic)) => {
-            "a stream has no memory of the peer that could be named; ask for WRITE, or for no verb"
-        }
-        _ => "streams and messages travel by WRITE with immediate; ask for WRITE, or for no verb",
+        _ => "a stream has no word of the peer's that could be named; regions have atomic operations",
     }
 }
 
@@ -200,6 +198,16 @@ impl Flags {
     /// The verb that was asked for, if it is one.
     pub fn verb(self) -> Result<Option<Verb>, FlagsError> {
         one(self, &VERBS).map_err(|(first, second)| FlagsError::TwoVerbs { first, second })
+    }
+
+    /// The word by which the engine is asked for the verb; of flags that passed [`Self::check`].
+    pub(crate) fn slot_verb(self) -> u32 {
+        match self.verb() {
+            Ok(Some(Verb::Send)) => slot_verb::SEND,
+            Ok(Some(Verb::Write)) => slot_verb::WRITE,
+            Ok(Some(Verb::Read)) => slot_verb::READ,
+            _ => slot_verb::CHOOSE,
+        }
     }
 
     /// Whether a socket whose transport is `has` can do what was asked for. Streams and messages are
@@ -219,9 +227,7 @@ impl Flags {
         match (transport, verb) {
             (Transport::Uc, _) => Err(FlagsError::NotCarried { transport, verb }),
             _ if transport != has => Err(FlagsError::OtherTransport { asked: transport, has }),
-            (Transport::Rc, Some(Verb::Send | Verb::Read | Verb::Atomic)) => {
-                Err(FlagsError::NotCarried { transport, verb })
-            }
+            (Transport::Rc, Some(Verb::Atomic)) => Err(FlagsError::NotCarried { transport, verb }),
             _ => Ok(()),
         }
     }
@@ -266,7 +272,9 @@ mod tests {
     #[test]
     fn what_is_taken_is_what_the_service_does() {
         let taken = |has| outcomes(has).into_iter().filter(|(_, r)| r.is_ok()).map(|(f, _)| f).collect::<Vec<_>>();
-        assert_eq!(taken(Transport::Rc), [Flags::empty(), Flags::WRITE, Flags::RC, Flags::RC | Flags::WRITE]);
+        let verbs = [Flags::empty(), Flags::SEND, Flags::WRITE, Flags::READ];
+        let all: Vec<_> = [Flags::empty(), Flags::RC].iter().flat_map(|t| verbs.iter().map(|v| *t | *v)).collect();
+        assert_eq!(taken(Transport::Rc), all);
         assert_eq!(taken(Transport::Ud), [Flags::empty(), Flags::SEND, Flags::UD, Flags::UD | Flags::SEND]);
     }
 

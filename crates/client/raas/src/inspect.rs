@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub use control::{AppRow, ConnectionRow, ConnectionState, DatagramRow, LaneRow, RegionRow, Stat};
+pub use control::{AppRow, ConnectionRow, ConnectionState, DatagramRow, LaneRow, RegionRow, StageRow, Stat, TraceRow};
 use control::{ChannelError, Cursor, InspectAnswer, InspectQuery, Reply, Request, Role};
 use raas_core::SessionFault;
 use rustix::event::PollFlags;
@@ -69,6 +69,21 @@ pub fn regions(socket: Option<&Path>) -> Result<Vec<RegionRow>, SessionError> {
         }
         InspectAnswer::Regions(_) => Err(SessionError::Protocol(format!("more than {ROWS_MAX} regions"))),
         other => Err(SessionError::Protocol(format!("asked for regions, told {other:?}"))),
+    })?;
+    Ok(rows)
+}
+
+/// Messages that the daemon's engines looked at, stage by stage, the last ones of each engine. `socket` as in
+/// [`connections`].
+pub fn trace(socket: Option<&Path>) -> Result<Vec<TraceRow>, SessionError> {
+    let mut rows = Vec::new();
+    ask_pages(socket, InspectQuery::Trace, |answer| match answer {
+        InspectAnswer::Trace(part) if rows.len() + part.len() <= ROWS_MAX => {
+            rows.extend(part);
+            Ok(())
+        }
+        InspectAnswer::Trace(_) => Err(SessionError::Protocol(format!("more than {ROWS_MAX} messages"))),
+        other => Err(SessionError::Protocol(format!("asked for messages, told {other:?}"))),
     })?;
     Ok(rows)
 }

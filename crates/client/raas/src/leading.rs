@@ -103,7 +103,7 @@ impl Attachment {
     }
 
     /// Wakes the threads that wait on the slots which the engine marked.
-    fn take_doorbells(&self, driver: &mut Driver) {
+    pub(crate) fn take_doorbells(&self, driver: &mut Driver) {
         driver.take_doorbells(|slots| {
             let bells = lock(&self.bells).of_slots(slots);
             bells.iter().for_each(|bell| bell.notify());
@@ -111,7 +111,7 @@ impl Attachment {
     }
 
     /// Reads every descriptor that was ready.
-    fn handle_events(&self, driver: &mut Driver) {
+    pub(crate) fn handle_events(&self, driver: &mut Driver) {
         let ready = std::mem::take(&mut driver.ready);
         if ready.contains(&TOKEN_CONTROL) {
             self.read_control(driver);
@@ -227,7 +227,7 @@ impl Attachment {
     }
 
     /// About once a second: finishes what a lost wake left over.
-    fn sweep(&self, driver: &mut Driver) {
+    pub(crate) fn sweep(&self, driver: &mut Driver) {
         if driver.swept.elapsed() < SLEEP_MAX {
             return;
         }

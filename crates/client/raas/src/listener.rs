@@ -262,7 +262,7 @@ impl Listener {
         };
         attachment.tell(&request);
         let peer = connection.endpoint.peer();
-        Ok(Some((Stream::adopt(&attachment, *connection), peer)))
+        Ok(Some((Stream::adopt(&attachment, *connection).with_flags(listening.flags()), peer)))
     }
 
     fn take_of_tcp(&self) -> Result<Option<Accepted>, AcceptError> {

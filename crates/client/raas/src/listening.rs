@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::attachment::{Attachment, Recover};
 use crate::error::{AcceptError, BindError, SessionError};
+use crate::flags::Flags;
 use crate::listen_options::ListenOptions;
 use crate::park::lock;
 use crate::poller::Poller;
@@ -97,6 +98,11 @@ impl Listening {
         let weak: Weak<Self> = Arc::downgrade(self);
         attachment.add_recoverable(weak);
         Ok(())
+    }
+
+    /// What accepted connections are to travel by.
+    pub(crate) fn flags(&self) -> Flags {
+        self.options.flags
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -4,7 +4,7 @@
 //! is smaller. It must never give out a part of a message.
 
 use std::fmt;
-use std::io::{self, IoSlice, Read};
+use std::io::{self, IoSlice, Read as _};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
@@ -13,14 +13,20 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use control::{PathKind, Reason};
-use raas_core::{Incoming, MESSAGE_HEADER_BYTES, Readiness, message_header};
+use raas_core::{Incoming, LOAN_BYTES_MAX, LoanRecord, MESSAGE_HEADER_BYTES, Next, Readiness, message_header};
 
 use crate::calls::Calls;
+use crate::carrier::Carrier;
 use crate::fallback::NotOverTcp;
 use crate::flags::{Flags, Transport};
+use crate::lend::{ByReference, Lent, View};
 use crate::message_error::{MessageError, receive_error};
 use crate::park::lock;
+use crate::region::Region;
 use crate::stream::Stream;
+
+/// How a receive gets bytes: some, 0 at the end, or why none yet.
+type Read<'a> = dyn FnMut(&mut [u8]) -> io::Result<usize> + 'a;
 
 /// A connection of messages: each arrives as it was sent, whole and in order, or the connection fails.
 ///
@@ -47,11 +53,17 @@ pub struct MessageStream {
     pub(crate) stream: Stream,
     incoming: Arc<Mutex<Incoming>>,
     pub(crate) calls: Arc<Calls>,
+    /// None over kernel TCP, where there are no connections of messages.
+    by_reference: Option<Arc<ByReference>>,
 }
 
 impl MessageStream {
     pub(crate) fn new(stream: Stream) -> Self {
-        Self { stream, incoming: Arc::default(), calls: Arc::default() }
+        let by_reference = match &stream.carrier {
+            Carrier::Rings(conn) => Some(Arc::new(ByReference::new(conn))),
+            Carrier::Tcp(_) => None,
+        };
+        Self { stream, incoming: Arc::default(), calls: Arc::default(), by_reference }
     }
 
     /// The longest message that can be sent here: this end's ring less the header.
@@ -70,9 +82,10 @@ impl MessageStream {
     }
 
     /// As [`MessageStream::send`], where the caller names the transport and the verb; what the connection does not have
-    /// is refused, and nothing is sent then.
+    /// is refused, and nothing is sent then. A verb holds until another call names one, or none.
     pub fn send_with(&self, message: &[u8], flags: Flags) -> io::Result<()> {
         flags.check(Transport::Rc)?;
+        self.stream.carrier.use_verb(flags)?;
         self.send(message)
     }
 
@@ -98,20 +111,93 @@ impl MessageStream {
     /// Receives the next message and says how long it is; None at the end. If `buf` is too small the message is kept,
     /// and the error says its size ([`MessageError::BufferTooSmall`]). Waits as [`Stream`]'s `read` does.
     pub fn receive(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
-        self.receive_by(buf, &mut |part| (&self.stream).read(part))
+        self.receive_by(buf, true, &mut |part| (&self.stream).read(part))
     }
 
-    /// Receives by `read`; what was taken before it fails is kept for the next call.
-    fn receive_by(
-        &self,
-        buf: &mut [u8],
-        read: &mut dyn FnMut(&mut [u8]) -> io::Result<usize>,
-    ) -> io::Result<Option<usize>> {
+    /// Receives by `read`; what was taken before it fails is kept for the next call. `may_fetch`: a message that is lent
+    /// by another host may be read there, which takes its time.
+    fn receive_by(&self, buf: &mut [u8], may_fetch: bool, read: &mut Read<'_>) -> io::Result<Option<usize>> {
         self.stream.carrier.check_fork()?;
-        lock(&self.incoming).receive(buf, read).map_err(receive_error)
+        let mut incoming = lock(&self.incoming);
+        let Some(loan) = self.next_loan(&mut incoming, read)? else {
+            return incoming.receive(buf, read).map_err(receive_error);
+        };
+        let (buffer, borrowing) = (buf.len(), &self.by_reference()?.borrowing);
+        let len = usize::try_from(loan.len).unwrap_or(usize::MAX);
+        if borrowing.is_far() && !may_fetch {
+            return Err(MessageError::Lent { len: loan.len }.into());
+        }
+        let Some(buf) = buf.get_mut(..len) else { return Err(MessageError::BufferTooSmall { len, buffer }.into()) };
+        let view = borrowing.view(loan)?;
+        // Whether it can be read or not, the message was received.
+        incoming.take_loan();
+        view.read(0, buf)?;
+        Ok(Some(len))
     }
 
-    /// Receives the next message, however long it is; None at the end.
+    /// The loan that comes next, if one does; leases before it are followed.
+    fn next_loan(&self, incoming: &mut Incoming, read: &mut Read<'_>) -> io::Result<Option<LoanRecord>> {
+        loop {
+            match incoming.next(read).map_err(receive_error)? {
+                Some(Next::Lease(lease)) => self.by_reference()?.borrowing.announce(lease),
+                Some(Next::Loan(loan)) => return Ok(Some(loan)),
+                Some(Next::Bytes(_)) | None => return Ok(None),
+            }
+        }
+    }
+
+    fn by_reference(&self) -> Result<&ByReference, NotOverTcp> {
+        self.by_reference.as_deref().ok_or(NotOverTcp::Messages)
+    }
+
+    /// Sends `len` bytes at `offset` of a region as a message, **by reference**: no byte is copied here, and on one host
+    /// none at all. The slice is lent until the receiver gives it back, which [`Lent`] tells; until then it must not be
+    /// written to. Any `receive` of the peer takes such a message; [`MessageStream::receive_view`] does not copy it.
+    ///
+    /// The handle must allow reading, and its region be one of this host. The process at the other end can then read all
+    /// of the region, so lend from regions that were made for it. At most [`LOANS_MAX`](crate::LOANS_MAX) slices of up to
+    /// [`LOAN_BYTES_MAX`] bytes are lent at a time on a connection; with one more it fails
+    /// with [`MessageError::TooManyLent`]. The first slice of a region asks the daemon.
+    pub fn lend(&self, region: &Region, offset: u64, len: u64) -> io::Result<Lent> {
+        if len > LOAN_BYTES_MAX {
+            return Err(MessageError::SliceTooLong { len }.into());
+        }
+        let conn = self.stream.carrier.rings(NotOverTcp::Messages)?;
+        self.by_reference()?.lend(conn, region, offset, len)
+    }
+
+    /// Receives the next message without copying it if it was lent; None at the end. Waits as
+    /// [`MessageStream::receive`] does, and a first look at a slice of each region asks the daemon.
+    pub fn receive_view(&self) -> io::Result<Option<View>> {
+        let view = self.receive_view_by(&mut |part| (&self.stream).read(part))?;
+        if let Some(view) = &view
+            && !self.stream.carrier.is_nonblocking()
+        {
+            // So that it can be looked at whatever becomes of the sender. A look says again what is wrong.
+            let _ = view.open();
+        }
+        Ok(view)
+    }
+
+    fn receive_view_by(&self, read: &mut Read<'_>) -> io::Result<Option<View>> {
+        self.stream.carrier.check_fork()?;
+        let mut incoming = lock(&self.incoming);
+        if let Some(loan) = self.next_loan(&mut incoming, read)? {
+            let view = self.by_reference()?.borrowing.view(loan)?;
+            incoming.take_loan();
+            return Ok(Some(view));
+        }
+        let mut buf = Vec::new();
+        loop {
+            match incoming.receive(&mut buf, read).map_err(receive_error) {
+                Ok(len) => return Ok(len.map(|_| View::copy(buf))),
+                Err(e) => buf.resize(MessageError::len_wanted(e)?, 0),
+            }
+        }
+    }
+
+    /// Receives the next message, however long it is; None at the end. One that is lent and longer than any that is
+    /// copied ([`MESSAGE_BYTES_MAX`](crate::MESSAGE_BYTES_MAX)) is kept, with [`MessageError::Lent`].
     pub fn receive_vec(&self) -> io::Result<Option<Vec<u8>>> {
         let mut buf = Vec::new();
         loop {
@@ -180,7 +266,8 @@ impl MessageStream {
     /// Another handle on the same connection, as [`Stream::try_clone`]: each message is received by one of them.
     pub fn try_clone(&self) -> io::Result<Self> {
         let (stream, incoming) = (self.stream.try_clone()?, Arc::clone(&self.incoming));
-        Ok(Self { stream, incoming, calls: Arc::clone(&self.calls) })
+        let by_reference = self.by_reference.clone();
+        Ok(Self { stream, incoming, calls: Arc::clone(&self.calls), by_reference })
     }
 
     /// The connection's number on this host, as in `raas ss`.
@@ -211,8 +298,21 @@ impl MessageStream {
 
     /// As [`MessageStream::receive`], for tasks.
     pub(crate) fn poll_receive(&self, context: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<Option<usize>>> {
+        self.poll_by(context, &mut |read| self.receive_by(buf, false, read))
+    }
+
+    /// As [`MessageStream::receive_view`], for tasks.
+    pub(crate) fn poll_receive_view(&self, context: &mut Context<'_>) -> Poll<io::Result<Option<View>>> {
+        self.poll_by(context, &mut |read| self.receive_view_by(read))
+    }
+
+    fn poll_by<T>(
+        &self,
+        context: &mut Context<'_>,
+        receive: &mut dyn FnMut(&mut Read<'_>) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
         let mut is_pending = false;
-        let received = self.receive_by(buf, &mut |part| match self.stream.carrier.poll_read(context, part) {
+        let received = receive(&mut |part| match self.stream.carrier.poll_read(context, part) {
             Poll::Ready(count) => count,
             Poll::Pending => {
                 is_pending = true;

@@ -4,7 +4,7 @@
 
 use std::io;
 
-use raas_core::{FramingError, MESSAGE_BYTES_MAX, ReceiveError};
+use raas_core::{FramingError, LOAN_BYTES_MAX, MESSAGE_BYTES_MAX, ReceiveError};
 
 use crate::debug_words::debug_says_the_words;
 
@@ -44,13 +44,44 @@ pub enum MessageError {
     /// `InvalidData`.
     #[error("the peer announced a message of {0} bytes, more than any connection carries ({MESSAGE_BYTES_MAX})")]
     Announced(u32),
+    /// As many slices are lent to the peer as may be, and it has given none back; nothing was sent. Kind:
+    /// `QuotaExceeded`.
+    #[error("{max} slices are lent on this connection and were not given back: wait for one of them (`Lent::wait`)")]
+    TooManyLent {
+        /// How many may be lent.
+        max: u32,
+    },
+    /// Slices of as many regions as may be are lent to the peer; nothing was sent. Kind: `QuotaExceeded`.
+    #[error("slices of {max} regions are lent on this connection: lend from fewer regions, or on another connection")]
+    TooManyRegionsLent {
+        /// How many there may be.
+        max: u32,
+    },
+    /// A slice is longer than one that is lent may be; nothing was sent. Kind: `InvalidInput`.
+    #[error("a slice of {len} bytes is longer than the {LOAN_BYTES_MAX} that may be lent as one message")]
+    SliceTooLong {
+        /// Bytes of the slice.
+        len: u64,
+    },
+    /// The next message is lent, and longer than this call takes, or its lender is on another host and the call must
+    /// not wait; it was kept. Kind: `InvalidInput`.
+    #[error("the next message is lent, with {len} bytes: it was kept, take it with `receive_view`")]
+    Lent {
+        /// Bytes of the message.
+        len: u64,
+    },
+    /// The peer lent what it has no lease for, or what cannot be: it does not follow the framing. Kind: `InvalidData`.
+    #[error("the peer lent a slice that it has no lease for, or that cannot be")]
+    BadLoan,
 }
 
 impl MessageError {
     /// The buffer that would have been large enough, if it was that.
     pub(crate) fn len_wanted(error: io::Error) -> io::Result<usize> {
         match error.get_ref().and_then(|inner| inner.downcast_ref()) {
-            Some(&Self::BufferTooSmall { len, .. }) => Ok(len),
+            Some(&Self::BufferTooSmall { len, .. }) if len <= MESSAGE_BYTES_MAX => Ok(len),
+            // Only a message that is lent can be so long: who sends it does not say how much memory is taken here.
+            Some(&Self::BufferTooSmall { len, .. }) => Err(Self::Lent { len: len as u64 }.into()),
             _ => Err(error),
         }
     }
@@ -61,10 +92,14 @@ debug_says_the_words!(MessageError);
 impl From<MessageError> for io::Error {
     fn from(e: MessageError) -> Self {
         let kind = match e {
-            MessageError::TooLong { .. } | MessageError::BufferTooSmall { .. } => io::ErrorKind::InvalidInput,
+            MessageError::TooLong { .. }
+            | MessageError::BufferTooSmall { .. }
+            | MessageError::SliceTooLong { .. }
+            | MessageError::Lent { .. } => io::ErrorKind::InvalidInput,
+            MessageError::TooManyLent { .. } | MessageError::TooManyRegionsLent { .. } => io::ErrorKind::QuotaExceeded,
             MessageError::Cut | MessageError::NoReply => io::ErrorKind::UnexpectedEof,
             MessageError::OutOfStep => io::ErrorKind::NotConnected,
-            MessageError::Announced(_) => io::ErrorKind::InvalidData,
+            MessageError::Announced(_) | MessageError::BadLoan => io::ErrorKind::InvalidData,
         };
         Self::new(kind, e)
     }
@@ -76,6 +111,8 @@ impl From<FramingError> for MessageError {
             FramingError::TooLong { len, max } => Self::TooLong { len, max },
             FramingError::BufferTooSmall { len, buffer } => Self::BufferTooSmall { len, buffer },
             FramingError::Announced(len) => Self::Announced(len),
+            FramingError::Lent { len } => Self::Lent { len },
+            FramingError::BadLoan => Self::BadLoan,
             // `Cut`, and what a later core may find: the framing ended where it should not.
             _ => Self::Cut,
         }

@@ -1,9 +1,10 @@
 //! How a change is signalled to a program that does not sleep in this library: a descriptor for poll and epoll, wakers
-//! of tasks.
+//! of tasks, a function that is called.
 //!
 //! Owns the descriptor, made when it is first asked for, and one waker for each direction. It must never cost anything
 //! while nobody uses it.
 
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -14,11 +15,15 @@ use shm::ReadyFd;
 
 use crate::park::{Parker, lock};
 
+/// Called for each change.
+type Hook = Box<dyn Fn() + Send + Sync>;
+
 /// See the head of this file.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Poller {
     used: AtomicBool,
     fd: OnceLock<ReadyFd>,
+    hook: OnceLock<Hook>,
     making: Mutex<()>,
     wakers: Mutex<[Option<Waker>; 2]>,
 }
@@ -39,6 +44,18 @@ impl Poller {
         let made = ReadyFd::new()?;
         self.used.store(true, Ordering::Relaxed);
         Ok(self.fd.get_or_init(|| made))
+    }
+
+    /// Has `hook` called for each change from now on. False: there is one already.
+    pub(crate) fn set_hook(&self, hook: Hook) -> bool {
+        self.used.store(true, Ordering::Relaxed);
+        self.hook.set(hook).is_ok()
+    }
+
+    /// Whether changes are told to a function.
+    #[inline]
+    pub(crate) fn has_hook(&self) -> bool {
+        self.hook.get().is_some()
     }
 
     /// Makes the descriptor unreadable until the next change. Afterwards the caller announces itself and looks.
@@ -66,9 +83,18 @@ impl Poller {
         if let Some(fd) = self.fd.get() {
             fd.signal();
         }
+        if let Some(hook) = self.hook.get() {
+            hook();
+        }
         // Woken outside of the lock: a waker may poll at once.
         let wakers = std::mem::take(&mut *lock(&self.wakers));
         wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+impl fmt::Debug for Poller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Poller").field("used", &self.used).field("fd", &self.fd).finish_non_exhaustive()
     }
 }
 

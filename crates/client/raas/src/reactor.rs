@@ -3,6 +3,8 @@
 //! Owns the queue of blocked threads. One of them leads: it sleeps in the kernel on all descriptors of the session and
 //! wakes the others for what concerns them; they sleep each on its own [`Parker`]. When the leader leaves it names
 //! another. It must never lose leadership while somebody sleeps, and never hold its lock while it sleeps.
+//!
+//! Threads that sleep in polls of their own (`elsewhere`) lead too, or rely on somebody who does.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,7 +14,7 @@ use crate::park::{Parker, lock};
 
 /// Longest sleep of any thread before it looks again at what it waits for. A wake that was lost, by a hostile peer or
 /// a full wake socket, costs no more than this.
-pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(1);
+pub const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct Reactor {
@@ -24,6 +26,22 @@ struct Queue {
     led: bool,
     next_ticket: u64,
     followers: BTreeMap<u64, Arc<Parker>>,
+    /// Threads that sleep in polls of their own and rely on somebody who leads.
+    outsiders: u32,
+    /// Leads for them. None: somebody leads at all times.
+    watcher: Option<Arc<Parker>>,
+    /// It is the watcher who leads.
+    watcher_leads: bool,
+}
+
+/// The role of a thread that wants to sleep in a poll of its own.
+#[derive(Debug)]
+pub(crate) enum Outside<'a> {
+    Leader(Leadership<'a>),
+    /// Somebody else leads. To be counted out by [`Reactor::leave_outside`].
+    Outsider,
+    /// The watcher leads, for nobody: it is to be kicked.
+    WatcherLeads,
 }
 
 /// The role of a thread that wants to sleep.
@@ -43,6 +61,7 @@ impl Reactor {
         let mut queue = lock(&self.queue);
         if !queue.led {
             queue.led = true;
+            queue.watcher_leads = queue.watcher.as_ref().is_some_and(|watcher| Arc::ptr_eq(watcher, parker));
             return Place::Leader(Leadership(self));
         }
         let ticket = queue.next_ticket;
@@ -58,7 +77,38 @@ impl Reactor {
             return None;
         }
         queue.led = true;
+        queue.watcher_leads = false;
         Some(Leadership(self))
+    }
+
+    /// A thread wants to sleep in a poll of its own. `patiently`: it would rather lead than have the watcher do so.
+    pub(crate) fn enter_outside(&self, patiently: bool) -> Outside<'_> {
+        let mut queue = lock(&self.queue);
+        if !queue.led {
+            queue.led = true;
+            queue.watcher_leads = false;
+            return Outside::Leader(Leadership(self));
+        }
+        if patiently && queue.watcher_leads && queue.outsiders == 0 {
+            return Outside::WatcherLeads;
+        }
+        queue.outsiders += 1;
+        Outside::Outsider
+    }
+
+    /// An outsider is awake.
+    pub(crate) fn leave_outside(&self) {
+        lock(&self.queue).outsiders -= 1;
+    }
+
+    /// Whether threads sleep in polls of their own and rely on somebody who leads.
+    pub(crate) fn has_outsiders(&self) -> bool {
+        lock(&self.queue).outsiders > 0
+    }
+
+    /// This one leads while there are outsiders, and else nobody need.
+    pub(crate) fn set_watcher(&self, parker: &Arc<Parker>) {
+        lock(&self.queue).watcher = Some(Arc::clone(parker));
     }
 
     /// Whether some thread watches the descriptors, or is about to.
@@ -82,9 +132,17 @@ impl Drop for Leadership<'_> {
         // The one that has waited longest is likely to go on waiting, and will lead without interruption.
         match queue.followers.pop_first() {
             Some((_, parker)) => {
+                queue.watcher_leads = queue.watcher.as_ref().is_some_and(|watcher| Arc::ptr_eq(watcher, &parker));
                 parker.notify();
             }
-            None => queue.led = false,
+            None => {
+                (queue.led, queue.watcher_leads) = (false, false);
+                if queue.outsiders > 0
+                    && let Some(watcher) = &queue.watcher
+                {
+                    watcher.notify();
+                }
+            }
         }
     }
 }
@@ -111,5 +169,28 @@ mod tests {
         assert!(reactor.follow(b, &parkers[2], None).is_none(), "woken for its own sake");
         drop(second);
         assert!(matches!(reactor.enter(&parkers[0]), Place::Leader(_)), "nobody led");
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_elsewhere_leads_or_has_the_watcher_lead() {
+        let (reactor, watcher) = (Reactor::default(), Arc::new(Parker::default()));
+        reactor.set_watcher(&watcher);
+        let Outside::Leader(first) = reactor.enter_outside(true) else { panic!("nobody led") };
+        assert!(matches!(reactor.enter_outside(true), Outside::Outsider), "the first one leads");
+        assert!(!watcher.is_notified() && reactor.has_outsiders());
+        drop(first);
+        assert!(watcher.is_notified(), "somebody sleeps and relies on a leader");
+        let Place::Leader(leads) = reactor.enter(&watcher) else { panic!("nobody led") };
+        reactor.leave_outside();
+        assert!(matches!(reactor.enter_outside(true), Outside::WatcherLeads), "it leads for nobody");
+        assert!(matches!(reactor.enter_outside(false), Outside::Outsider));
+        assert!(matches!(reactor.enter_outside(true), Outside::Outsider), "it leads for somebody");
+        drop(leads);
+        let Outside::Leader(third) = reactor.enter_outside(true) else { panic!("the watcher has left") };
+        watcher.prepare();
+        reactor.leave_outside();
+        reactor.leave_outside();
+        drop(third);
+        assert!(!watcher.is_notified(), "nobody needs it");
     }
 }

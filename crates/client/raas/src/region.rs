@@ -3,14 +3,21 @@
 //! Owns the operations on one, and their checks. It must never do a part of an operation that it refuses.
 
 mod ask;
+mod batch;
 mod completion;
 mod error;
+mod flight;
 mod handle;
+mod lent_copy;
 mod local;
+mod mapped;
 mod notes;
 mod options;
+mod pending;
 mod queue;
+mod registered;
 mod remote;
+mod slice;
 
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
@@ -21,12 +28,17 @@ use std::time::Duration;
 use control::{RegionAccess, RegionKey};
 use shm::AtomicOp;
 
+pub use batch::Batch;
 pub use completion::Completion;
 pub use error::RegionError;
+pub use mapped::Mapped;
 pub use options::RegionOptions;
+pub(crate) use options::random_key;
+pub use pending::{Ended, Pending};
+pub use slice::RegionSlice;
 
 use crate::session::Session;
-use handle::Handle;
+pub(crate) use handle::{Handle, Lender};
 
 /// A handle to a region: memory with a name, a size and a key, that programs read and write without its owner taking
 /// part (docs/memory.md).
@@ -75,7 +87,23 @@ impl Region {
         key: RegionKey,
         access: RegionAccess,
     ) -> Result<Self, RegionError> {
-        Ok(Self(Handle::open(&session.attachment, host, name, key, access)?))
+        Ok(Self(Handle::open(&session.attachment, host, name, key, (access, false))?))
+    }
+
+    /// As [`Region::open_for`], and the handle's operations get a *leased lane*: a queue pair between the two hosts that
+    /// nothing else uses, and an operation queue of their own. So they wait for no other program's bytes. When the owner
+    /// revokes the region, its daemon destroys that queue pair at once, and asks this host for nothing. The lane ends
+    /// with the handle and with the program. The daemons bound how many there are (`leased_lanes_max`), and refuse one
+    /// more with [`RegionRefusal::TooMany`](crate::RegionRefusal::TooMany). For a region of this host, which is mapped,
+    /// this is [`Region::open_for`]. See docs/leased-lanes.md.
+    pub fn open_leased(
+        session: &Session,
+        host: IpAddr,
+        name: &str,
+        key: RegionKey,
+        access: RegionAccess,
+    ) -> Result<Self, RegionError> {
+        Ok(Self(Handle::open(&session.attachment, host, name, key, (access, true))?))
     }
 
     /// Ends all handles to a region of this host but its owner's, as [`Region::revoke`]: for who has the key and is the
@@ -126,6 +154,16 @@ impl Region {
         self.0.is_owner()
     }
 
+    /// Whether it lies on this host, so that its operations are copies and instructions of the processor. Otherwise they
+    /// are verbs.
+    pub fn is_here(&self) -> bool {
+        self.0.is_here()
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<Handle> {
+        &self.0
+    }
+
     // ---- reading and writing
 
     /// Copies `buf.len()` bytes from `offset` out.
@@ -161,6 +199,36 @@ impl Region {
     /// bytes by then. If the owner cannot be told, the error says why, and the bytes are written all the same.
     pub fn write_notify(&self, offset: u64, buf: &[u8], tag: u32) -> Result<(), RegionError> {
         self.0.write(offset, &[IoSlice::new(buf)], Completion::Visible, Some(tag))
+    }
+
+    /// The memory of a part of this region by its address; see [`Mapped`] for what that means.
+    /// [`RegionError::NotHere`] for a region of another host.
+    pub fn map(&self, offset: u64, len: u64) -> Result<Mapped, RegionError> {
+        Mapped::of_region(&self.0, offset, len)
+    }
+
+    // ---- between regions
+
+    /// A part of this region of this host, as the local end of operations on regions of other hosts. The first one
+    /// registers the region with the daemon, and waits for its answer; so does the first use after a revoke moved the
+    /// region. [`RegionError::NotLocal`] for a region of another host.
+    pub fn slice(&self, offset: u64, len: u64) -> Result<RegionSlice, RegionError> {
+        RegionSlice::new(&self.0, offset, len)
+    }
+
+    /// Reads from `offset` on into parts of other regions, one after the other: the bytes go straight there.
+    pub fn read_into(&self, offset: u64, slices: &[RegionSlice]) -> Result<(), RegionError> {
+        let mut batch = Batch::new();
+        batch.read_into(self, offset, slices);
+        batch.run()?.check()
+    }
+
+    /// Writes parts of other regions to `offset`, one behind the other: the bytes come straight from there. Returns as
+    /// soon as `completion` says; with [`Completion::Posted`] too they may be changed then.
+    pub fn write_from(&self, offset: u64, slices: &[RegionSlice], completion: Completion) -> Result<(), RegionError> {
+        let mut batch = Batch::new();
+        batch.write_from(self, offset, slices, completion);
+        batch.run()?.check()
     }
 
     // ---- 8 bytes at a time
@@ -213,6 +281,54 @@ impl Region {
     /// Stores `value` if it is greater than what is there; returns what was there.
     pub fn fetch_max(&self, offset: u64, value: u64) -> Result<u64, RegionError> {
         self.0.atomic(offset, AtomicOp::Max(value))
+    }
+
+    // ---- kernels
+
+    /// Runs a kernel at this region, on its host, and returns what it answers: one round trip, whatever it does
+    /// (docs/kernels.md). The handle needs [`RegionAccess::EXECUTE`]. It runs exactly once, unless the error says that
+    /// nobody knows.
+    pub fn run(&self, kernel: &str, args: &[u8]) -> Result<Vec<u8>, RegionError> {
+        self.run_with(kernel, args, &[])
+    }
+
+    /// As [`Region::run`], with other regions of the same host that the kernel may use, at most 16.
+    pub fn run_with(&self, kernel: &str, args: &[u8], others: &[Self]) -> Result<Vec<u8>, RegionError> {
+        let mut batch = Batch::new();
+        let number = batch.run_kernel_with(self, kernel, args, others)?;
+        batch.run()?.take_bytes(number)
+    }
+
+    /// As [`Region::run`], for a built-in kernel with its arguments and its answer as types.
+    pub fn call<C: kernels::Call>(&self, call: &C) -> Result<C::Answer, RegionError> {
+        self.call_with(call, &[])
+    }
+
+    /// As [`Region::call`], with other regions of the same host that the kernel may use, at most 16.
+    pub fn call_with<C: kernels::Call>(&self, call: &C, others: &[Self]) -> Result<C::Answer, RegionError> {
+        self.read_answer::<C>(&self.run_with(C::NAME, &call.args(), others)?)
+    }
+
+    /// Installs a user kernel at this region of this owner: a WebAssembly module of at most 48 KiB, which from then on
+    /// any handle with [`RegionAccess::EXECUTE`] on another host can run by `kernel`'s name. One of the same name is
+    /// replaced. What a module exports, and may import, is in docs/kernels.md. [`RegionError::NotOwner`] if this handle
+    /// is not the owner's.
+    pub fn install_kernel(&self, kernel: &str, module: &[u8]) -> Result<(), RegionError> {
+        self.0.install(kernel, module)
+    }
+
+    /// As [`Region::call`], for tasks.
+    #[cfg(feature = "tokio")]
+    pub async fn call_async<C: kernels::Call>(&self, call: &C) -> Result<C::Answer, RegionError> {
+        let mut batch = Batch::new();
+        let number = batch.run_kernel(self, C::NAME, &call.args())?;
+        let mut ended = batch.submit()?.await?;
+        self.read_answer::<C>(&ended.take_bytes(number)?)
+    }
+
+    fn read_answer<C: kernels::Call>(&self, bytes: &[u8]) -> Result<C::Answer, RegionError> {
+        let unread = || format!("region `{}`: {} bytes that are no answer of `{}`", self.name(), bytes.len(), C::NAME);
+        C::answer(bytes).ok_or_else(|| crate::SessionError::Protocol(unread()).into())
     }
 
     // ---- the owner's part

@@ -42,7 +42,7 @@ impl RegionTable {
         let mut inner = lock(&self.0);
         inner.handles.insert(open, Arc::downgrade(handle));
         let (mine, others): (VecDeque<_>, VecDeque<_>) =
-            std::mem::take(&mut inner.early).into_iter().partition(|news| open_of(news) == open);
+            std::mem::take(&mut inner.early).into_iter().partition(|news| news.open() == open);
         inner.early = others;
         drop(inner);
         mine.into_iter().for_each(|news| Arc::clone(handle).follow(news));
@@ -62,7 +62,7 @@ impl RegionTable {
 
     fn take(&self, news: RegionNews) -> Option<(Arc<dyn RegionUser>, RegionNews)> {
         let mut inner = lock(&self.0);
-        match inner.handles.get(&open_of(&news)) {
+        match inner.handles.get(&news.open()) {
             Some(handle) => Some((handle.upgrade()?, news)),
             None => {
                 if inner.early.len() >= EARLY_MAX {
@@ -78,11 +78,5 @@ impl RegionTable {
     pub(crate) fn wake_all(&self) {
         let handles: Vec<_> = lock(&self.0).handles.values().filter_map(Weak::upgrade).collect();
         handles.iter().for_each(|handle| handle.wake());
-    }
-}
-
-fn open_of(news: &RegionNews) -> u64 {
-    match news {
-        RegionNews::Move { open, .. } | RegionNews::Ended { open, .. } | RegionNews::Notified { open, .. } => *open,
     }
 }

@@ -111,11 +111,19 @@ pub struct SessionBuilder {
     policy: WaitPolicy,
     timeout: Duration,
     background: bool,
+    is_led_elsewhere: bool,
 }
 
 impl Default for SessionBuilder {
     fn default() -> Self {
-        Self { socket: None, name: None, policy: WaitPolicy::default(), timeout: TIMEOUT_DEFAULT, background: false }
+        Self {
+            socket: None,
+            name: None,
+            policy: WaitPolicy::default(),
+            timeout: TIMEOUT_DEFAULT,
+            background: false,
+            is_led_elsewhere: false,
+        }
     }
 }
 
@@ -166,11 +174,22 @@ impl SessionBuilder {
         self
     }
 
+    /// Starts the watcher as [`SessionBuilder::background`] does, but has it follow the session only while threads sleep
+    /// as [`elsewhere`](crate::elsewhere) has it and none of them follows it, and once a second. Who waits for this
+    /// session's streams in other ways than by blocking calls and `elsewhere` learns of changes late. Default: off.
+    #[must_use]
+    pub fn led_elsewhere(mut self, on: bool) -> Self {
+        self.is_led_elsewhere = on;
+        self.background |= on;
+        self
+    }
+
     /// Attaches to the daemon.
     pub fn connect(self) -> Result<Session, SessionError> {
         let path = lookup::find(self.socket.as_deref(), self.timeout)?;
         let name = self.name.unwrap_or_else(program_name);
-        let config = Config { path, name, policy: self.policy, timeout: self.timeout };
+        let config =
+            Config { path, name, policy: self.policy, timeout: self.timeout, is_led_elsewhere: self.is_led_elsewhere };
         let attachment = Attachment::connect(config, self.timeout)?;
         if self.background {
             attachment.ensure_watched()?;

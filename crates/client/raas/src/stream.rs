@@ -59,10 +59,28 @@ impl Stream {
     }
 
     /// As `write`, where the caller names the transport and the verb; what the connection does not have is refused, and
-    /// nothing is written then.
+    /// nothing is written then. A verb holds until another call names one, or none: bytes that lie in the ring and have
+    /// not left go by the verb that was named last.
     pub fn write_with(&self, buf: &[u8], flags: Flags) -> io::Result<usize> {
         flags.check(Transport::Rc)?;
+        self.carrier.use_verb(flags)?;
         self.carrier.write(buf)
+    }
+
+    /// The verb of everything that is written where the call names none, in place of the one that was asked for when the
+    /// connection was made. Empty: the service chooses.
+    pub fn set_flags(&self, flags: Flags) -> io::Result<()> {
+        flags.check(Transport::Rc)?;
+        self.carrier.set_verb(flags)
+    }
+
+    /// As [`Stream::set_flags`], of flags that were checked when the connection was asked for.
+    pub(crate) fn with_flags(self, flags: Flags) -> Self {
+        if !flags.is_empty() {
+            // One that broke meanwhile says so when it is used.
+            let _ = self.carrier.set_verb(flags);
+        }
+        self
     }
 
     /// Copies what can be read without taking it; waits as `read` does while there is nothing.

@@ -21,6 +21,7 @@ use crate::descriptor::timespec;
 use crate::edge::Edge;
 use crate::error::StreamError;
 use crate::fallback::FallbackCause;
+use crate::flags::Flags;
 use crate::peer_timeout::peer_timeout_ms;
 use crate::tcp_row::TcpRow;
 
@@ -150,6 +151,16 @@ impl TcpConn {
     /// What comes nearest: how long bytes may stay unacknowledged.
     pub(crate) fn set_peer_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         Ok(rustix::net::sockopt::set_tcp_user_timeout(&self.socket, peer_timeout_ms(timeout)?)?)
+    }
+
+    /// Kernel TCP has no verbs.
+    pub(crate) fn set_verb(&self, _flags: Flags) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Kernel TCP has no verbs.
+    pub(crate) fn use_verb(&self, _flags: Flags) -> io::Result<()> {
+        Ok(())
     }
 
     pub(crate) fn peer_timeout(&self) -> Option<Duration> {

@@ -33,13 +33,25 @@ impl Attachment {
 /// Takes part in the waiting like any thread that sleeps, so that somebody leads at all times.
 fn watch(session: &Weak<Attachment>) {
     let parker = Arc::new(Parker::default());
+    if let Some(attachment) = session.upgrade().filter(|attachment| attachment.config.is_led_elsewhere) {
+        attachment.reactor.set_watcher(&parker);
+    }
     while let Some(attachment) = session.upgrade() {
         if Arc::strong_count(&attachment) == 1 {
             return;
         }
         let next = if attachment.is_over() { recover(&attachment) } else { None };
         let until = next.unwrap_or_else(|| Instant::now() + SLEEP_MAX).max(Instant::now() + ROUND_MIN);
-        if attachment.block(&parker, Some(until), &mut || false).is_err() {
+        if attachment.config.is_led_elsewhere && !attachment.reactor.has_outsiders() {
+            // Whoever comes to rely on a leader wakes it. What comes while nobody waits is taken once a second.
+            parker.park(until.saturating_duration_since(Instant::now()).min(SLEEP_MAX));
+            if !attachment.reactor.has_outsiders() {
+                attachment.look();
+            }
+            continue;
+        }
+        let is_needless = || attachment.config.is_led_elsewhere && !attachment.reactor.has_outsiders();
+        if attachment.block(&parker, Some(until), &mut || is_needless()).is_err() {
             return;
         }
     }

@@ -151,6 +151,11 @@ impl Device {
         Ok(())
     }
 
+    /// [`verbs::Provider::withdraw_srq_recv`].
+    pub fn withdraw_srq_recv(&mut self, srq: SrqId, max: usize, out: &mut Vec<u64>) -> Result<usize, VerbsError> {
+        Ok(self.srqs.get_mut(srq.0).ok_or(VerbsError::NoSuch("SRQ"))?.withdraw(max, out))
+    }
+
     /// Takes completions that are there, as [`verbs::Provider::poll_cq`] does after its progress.
     pub fn poll_cq(&mut self, cq: CqId, out: &mut Vec<Completion>, max: usize) -> Result<usize, VerbsError> {
         self.cqs.get_mut(cq.0).map(|queue| queue.poll(out, max)).ok_or(VerbsError::NoSuch("CQ"))

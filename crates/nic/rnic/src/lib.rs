@@ -17,6 +17,7 @@ mod memory;
 mod number_hash;
 mod posted;
 mod receive_queue;
+mod timers;
 mod unreported;
 
 pub use counters::DeviceCounters;
@@ -27,4 +28,5 @@ pub use memory::{AtomicOp, KeyFault, MemoryRange, MrTable, each_piece};
 pub use number_hash::NumberHasher;
 pub use posted::{PostedData, SendLimits, SpareData, send_opcode, wants_data};
 pub use receive_queue::{ReceiveQueue, RecvWqe, Srq};
+pub use timers::Timers;
 pub use unreported::Unreported;

@@ -40,6 +40,8 @@ impl ReceiveQueue {
             return Err(VerbsError::OutOfRange { what: "scatter entries of a receive", value, min: 0, max });
         }
         let mut sges = self.spare.pop().unwrap_or_default();
+        // A vector that grows by itself has room for four, of which nearly always one is used.
+        sges.reserve_exact(wr.sges.len());
         sges.extend_from_slice(wr.sges);
         let capacity_bytes = wr.sges.iter().map(|s| u64::from(s.len)).sum();
         self.wqes.push_back(RecvWqe { wr_id: wr.wr_id, sges, capacity_bytes });
@@ -49,6 +51,17 @@ impl ReceiveQueue {
     /// Takes the oldest receive.
     pub fn take(&mut self) -> Option<RecvWqe> {
         self.wqes.pop_front()
+    }
+
+    /// Takes back at most `max` receives, the last that was posted first, and what was kept for so many.
+    pub fn withdraw(&mut self, max: usize, out: &mut Vec<u64>) -> usize {
+        let count = max.min(self.wqes.len());
+        let left = self.wqes.len() - count;
+        out.extend(self.wqes.drain(left..).rev().map(|wqe| wqe.wr_id));
+        self.wqes.shrink_to(2 * left);
+        self.spare.truncate(left);
+        self.spare.shrink_to(left);
+        count
     }
 
     /// Bytes that fit the receive that [`Self::take`] would give.
@@ -114,6 +127,11 @@ impl Srq {
         Ok(())
     }
 
+    /// Takes back at most `max` receives, the last that was posted first. They raise no limit event.
+    pub fn withdraw(&mut self, max: usize, out: &mut Vec<u64>) -> usize {
+        self.queue.withdraw(max, out)
+    }
+
     /// Takes the oldest receive; also says whether the limit event is due.
     pub fn take(&mut self) -> (Option<RecvWqe>, bool) {
         let wqe = self.queue.take();
@@ -142,5 +160,30 @@ impl Srq {
     /// Takes the list of a completed receive back for later use.
     pub fn recycle(&mut self, wqe: RecvWqe) {
         self.queue.recycle(wqe);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbs::Lkey;
+
+    #[test]
+    fn the_last_that_were_posted_are_taken_back_and_their_room_with_them() {
+        let mut queue = ReceiveQueue::new(1000, 1);
+        let sges = [Sge { addr: 0, len: 64, lkey: Lkey(1) }];
+        (0..1000).for_each(|wr_id| queue.post(&RecvWr { wr_id, sges: &sges }).unwrap());
+        let used = queue.take().unwrap();
+        queue.recycle(used);
+        let mut back = Vec::new();
+        assert_eq!(queue.withdraw(989, &mut back), 989);
+        assert_eq!((back.first(), back.last(), back.len()), (Some(&999), Some(&11), 989));
+        assert!(queue.wqes.capacity() <= 20, "{}", queue.wqes.capacity());
+        assert_eq!(queue.take().unwrap().wr_id, 1);
+        assert_eq!((queue.withdraw(100, &mut back), queue.len()), (9, 0));
+        assert_eq!(queue.withdraw(1, &mut back), 0);
+        assert_eq!(queue.spare.iter().map(Vec::capacity).max().unwrap_or(1), 1, "a list is as long as it is used");
+        queue.post(&RecvWr { wr_id: 7, sges: &sges }).unwrap();
+        assert_eq!(queue.take().unwrap().wr_id, 7);
     }
 }

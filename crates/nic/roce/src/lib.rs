@@ -2,8 +2,9 @@
 //! the InfiniBand Architecture over UDP (IBTA volume 1, annex A17), without I/O.
 //!
 //! [`Nic`] is a whole RDMA device: memory keys, completion and shared receive queues, queue pairs with SEND, WRITE,
-//! READ and atomics, retries and errors, and unreliable queue pairs, connected ones and for datagrams. It implements [`verbs::Provider`]. Sockets, threads,
-//! clocks and randomness stay outside: datagrams and time are arguments, and everything replays from one seed.
+//! READ and atomics, retries and errors, and unreliable queue pairs, connected ones and for datagrams. It implements
+//! [`verbs::Provider`]. Sockets, threads, clocks and randomness stay outside: datagrams and time are arguments, and
+//! everything replays from one seed.
 //!
 //! * `handle_*` puts events in: [`Nic::handle_datagram`], [`Nic::handle_batch`], [`Nic::handle_timeout`].
 //! * `poll_*` takes results out: [`Nic::poll_transmit`], and `poll_cq`, `poll_event` of the provider.
@@ -18,6 +19,7 @@
 mod batch;
 mod counters;
 mod device;
+mod incoming;
 mod limits;
 mod nic;
 mod path;
@@ -25,7 +27,7 @@ mod peer;
 mod provider;
 mod qp;
 mod queue_pair;
-mod timer;
+mod receives;
 mod uc;
 mod ud;
 pub mod wire;

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use rnic::{MAX_MR, NumberHasher};
+use rnic::{MAX_MR, NumberHasher, Timers};
 use verbs::{AsyncEvent, Capabilities, DeviceAttr, Gid, PathMarks, PathMtu, QpState, Qpn, Time, VerbsError};
 
 use crate::batch::{Batch, BatchLimits, Ipv4IdMode, Transmit};
@@ -18,7 +18,6 @@ use crate::limits::{MAX_MESSAGE_BYTES, MAX_WINDOW_PACKETS, NicLimits, RECENT_QPN
 use crate::peer::NotForUs;
 use crate::qp::LentQp;
 use crate::queue_pair::QueuePair;
-use crate::timer::Timers;
 use crate::ud::Arrival;
 use crate::wire::{Checked, Unchecked};
 

@@ -151,6 +151,10 @@ impl Provider for Nic {
         self.dev.post_srq_recv(srq, wrs)
     }
 
+    fn withdraw_srq_recv(&mut self, srq: SrqId, max: usize, out: &mut Vec<u64>) -> Result<usize, VerbsError> {
+        self.dev.withdraw_srq_recv(srq, max, out)
+    }
+
     fn poll_cq(&mut self, cq: CqId, out: &mut Vec<Completion>, max: usize) -> Result<usize, VerbsError> {
         self.dev.poll_cq(cq, out, max)
     }

@@ -425,8 +425,14 @@ fn it_stays_on_its_wire_and_says_what_it_is() {
 #[test]
 fn endpoints_connect_it_and_only_with_its_own_kind() {
     let mut world = calm();
-    let attr =
-        OfferAttr { access: Access::all(), mtu_max: PathMtu::Mtu1024, entropy: 5, wire: WirePolicy::Auto, peer: None };
+    let attr = OfferAttr {
+        access: Access::all(),
+        mtu_max: PathMtu::Mtu1024,
+        entropy: 5,
+        wire: WirePolicy::Auto,
+        peer: None,
+        encrypt: verbs::Encrypt::Off,
+    };
     let accept = AcceptAttr { peer: Capabilities::ROCE, timeout: 14, retry_cnt: 7, rnr_retry: 7, min_rnr_timer: 12 };
     let make = |world: &mut World, side: usize, qp_type| {
         let end = make_end(world, side, &Wish { qp_type, ..Wish::default() });

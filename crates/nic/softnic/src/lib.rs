@@ -38,8 +38,9 @@ mod sys;
 mod tcp;
 
 pub mod wires {
-    //! Endpoints that list wires, and the rule by which two ends choose one; no I/O. The simulator's hosts stand on it.
+    //! Endpoints that list wires, the rule by which two ends choose one, and the records of encrypted streams; no I/O. The simulator's hosts stand on it.
     pub use crate::tcp::endpoint::*;
+    pub use crate::tcp::sealed::{Opened, Sealed};
 }
 
 pub use config::{Gso, PCAP_BYTES_DEFAULT, Progress, RCVBUF_BYTES_DEFAULT, SoftNicConfig};
@@ -48,3 +49,6 @@ pub use error::OpenError;
 pub use fabric::{Fabric, FabricCounters, FabricError, FabricHost, Faults, HostConfig};
 pub use link::link_mtu_bytes;
 pub use provider::SoftNic;
+pub use sys::network_namespace;
+pub use tcp::congestion::{begin_unpaced, settle_pacing};
+pub use tcp::socket::mark_socket;

@@ -326,6 +326,10 @@ impl Provider for SoftNic {
         self.port().nic.post_srq_recv(srq, wrs)
     }
 
+    fn withdraw_srq_recv(&mut self, srq: SrqId, max: usize, out: &mut Vec<u64>) -> Result<usize, VerbsError> {
+        self.port().nic.withdraw_srq_recv(srq, max, out)
+    }
+
     fn poll_cq(&mut self, cq: CqId, out: &mut Vec<Completion>, max: usize) -> Result<usize, VerbsError> {
         let mut port = self.shared.lock();
         let ready = port.nic.poll_cq(cq, out, max)?;

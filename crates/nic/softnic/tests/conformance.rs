@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use conformance::{CASES, Difference, ON_IWARP, Rig, Side, run_all};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softnic::{Progress, SoftNic, SoftNicConfig};
-use verbs::{Provider, Wire, WirePolicy};
+use verbs::{Encrypt, Provider, Wire, WirePolicy};
 
 struct Loopback {
     a: SoftNic,
@@ -15,14 +15,15 @@ struct Loopback {
     start: Instant,
     has_channel: bool,
     wire: Option<Wire>,
+    encrypt: Encrypt,
 }
 
 impl Loopback {
-    fn open(progress: Progress, wire: Option<Wire>) -> Self {
+    fn open(progress: Progress, wire: Option<Wire>, encrypt: Encrypt) -> Self {
         let policy = WirePolicy::Only(wire.unwrap_or_default());
         let config = || SoftNicConfig { progress, wire: policy, ..rig::config("127.0.0.1") };
         let open = || SoftNic::open(config()).unwrap();
-        Self { a: open(), b: open(), start: Instant::now(), has_channel: progress == Progress::Helper, wire }
+        Self { a: open(), b: open(), start: Instant::now(), has_channel: progress == Progress::Helper, wire, encrypt }
     }
 }
 
@@ -67,10 +68,18 @@ impl Rig for Loopback {
     fn wire(&self) -> Option<Wire> {
         self.wire
     }
+
+    fn encrypt(&self) -> Encrypt {
+        self.encrypt
+    }
 }
 
 fn conforms(progress: Progress, wire: Option<Wire>) {
-    let report = run_all(&CASES, || Loopback::open(progress, wire));
+    conforms_encrypted(progress, wire, Encrypt::Off);
+}
+
+fn conforms_encrypted(progress: Progress, wire: Option<Wire>, encrypt: Encrypt) {
+    let report = run_all(&CASES, || Loopback::open(progress, wire, encrypt));
     assert!(report.failures().is_empty(), "{report}");
     let differ = if wire == Some(Wire::Iwarp) { ON_IWARP.len() } else { 0 };
     assert!(report.counts().0 >= CASES.len() - differ, "{report}");
@@ -94,4 +103,14 @@ fn over_tcp_inline() {
 #[test]
 fn over_tcp_with_a_background_thread() {
     conforms(Progress::Helper, Some(Wire::Iwarp));
+}
+
+#[test]
+fn over_tcp_encrypted_inline() {
+    conforms_encrypted(Progress::Inline, Some(Wire::Iwarp), Encrypt::Required);
+}
+
+#[test]
+fn over_tcp_encrypted_with_a_background_thread() {
+    conforms_encrypted(Progress::Helper, Some(Wire::Iwarp), Encrypt::Required);
 }

@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use rig::{ACCEPT, End, PATIENCE, config, connect_by_endpoints, pair, pattern, run};
+use rig::{ACCEPT, End, PATIENCE, config, connect_by_endpoints, cross, pair, pattern, run};
 use softnic::{Progress, SoftNic, SoftNicConfig};
 use verbs::*;
 
@@ -128,22 +128,7 @@ fn an_end_may_be_accepted_late() {
 fn megabytes_cross_each_other() {
     for progress in [Progress::Inline, Progress::Helper] {
         let (mut a, mut b) = pair(with(TCP, progress), with(TCP, progress));
-        let half = 2 << 20;
-        let (of_a, of_b) = (pattern(1, half), pattern(2, half));
-        a.fill(0, &of_a);
-        b.fill(0, &of_b);
-        for round in 0..8_u64 {
-            let (to_b, to_a) = (b.remote(half as u64), a.remote(half as u64));
-            a.post_recv(100, 0, 0);
-            b.post_recv(100, 0, 0);
-            a.post(round, SendOp::WriteImm(to_b, 1), 0, half as u32);
-            b.post(round, SendOp::WriteImm(to_a, 2), 0, half as u32);
-            run(&mut a, &mut b, 2, 2);
-            assert!(b.bytes(half as u64, half) == of_a && a.bytes(half as u64, half) == of_b, "round {round}");
-            for end in [&a, &b] {
-                end.region.write(half as u64, &vec![0; half]).unwrap();
-            }
-        }
+        cross(&mut a, &mut b, 2 << 20, 8);
     }
 }
 
@@ -320,4 +305,52 @@ fn a_taken_tcp_port_is_told_with_iwarp_and_done_without_with_auto() {
     let nic = open(WirePolicy::Auto).unwrap();
     assert_eq!(nic.local_address().port(), udp_port);
     assert!(nic.counters().iter().all(|(name, _)| *name != "tcp_links"), "there is no wire over TCP");
+}
+
+/// A timer of one connection is no reason to look at the others.
+#[test]
+fn timers_look_at_their_own_connections_alone() {
+    const LINKS: usize = 64;
+    let mut ends = [End::open(tcp()), End::open(tcp())];
+    let first = ends.each_ref().map(|end| end.qpn);
+    let mut qpns = Vec::new();
+    for _ in 0..LINKS {
+        let made = ends.each_mut().map(|end| {
+            let cq = end.cq;
+            end.qpn = end
+                .nic
+                .create_qp(&QpInit {
+                    qp_type: QpType::Rc,
+                    send_cq: cq,
+                    recv_cq: cq,
+                    srq: None,
+                    max_send_wr: 4,
+                    max_recv_wr: 4,
+                    max_send_sge: 1,
+                    max_recv_sge: 1,
+                    max_inline_bytes: 0,
+                    sq_sig_all: false,
+                })
+                .unwrap();
+            end.qpn
+        });
+        let [a, b] = &mut ends;
+        connect_by_endpoints(a, b, ACCEPT);
+        b.post_recv(1, 0, 100);
+        a.post(1, SendOp::Send, 0, 100);
+        run(a, b, 1, 1);
+        qpns.push(made);
+    }
+    assert_eq!(ends.each_ref().map(|end| end.counter("tcp_links")), [LINKS as u64; 2]);
+    // They close one after the other, and the waits for the last byte are timers too.
+    for [a, b] in qpns {
+        ends[0].nic.destroy_qp(a).unwrap();
+        ends[1].nic.destroy_qp(b).unwrap();
+        ends.iter_mut().for_each(|end| _ = end.poll());
+    }
+    for (end, qpn) in ends.iter_mut().zip(first) {
+        end.qpn = qpn;
+        let fired = end.counter("tcp_timers_fired");
+        assert!(fired <= 4 * LINKS as u64, "{fired} looks at {LINKS} connections");
+    }
 }

@@ -42,7 +42,14 @@ fn messages_cross_by_endpoints_in_both_progress_modes() {
 
 #[test]
 fn the_wire_over_tcp_refuses_them_by_name() {
-    let attr = |wire| OfferAttr { access: Access::all(), mtu_max: PathMtu::Mtu4096, entropy: 7, wire, peer: None };
+    let attr = |wire| OfferAttr {
+        access: Access::all(),
+        mtu_max: PathMtu::Mtu4096,
+        entropy: 7,
+        wire,
+        peer: None,
+        encrypt: verbs::Encrypt::Off,
+    };
     let tcp = WirePolicy::Only(Wire::Iwarp);
     let refused = VerbsError::NotOnWire { wire: Wire::Iwarp, qp_type: QpType::Uc };
     for (of_device, of_offer) in [(tcp, AUTO), (AUTO, tcp)] {

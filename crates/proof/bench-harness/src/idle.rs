@@ -61,7 +61,8 @@ fn look(place: &Place, rounds: u32, seconds: f64) -> Result<Vec<f64>> {
     Ok(shares)
 }
 
-fn cpu_seconds(pid: u32) -> Result<f64> {
+/// Processor time of a process so far.
+pub(super) fn cpu_seconds(pid: u32) -> Result<f64> {
     let mut ns = 0.0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).context("a daemon's threads")?.flatten() {
         let text = std::fs::read_to_string(task.path().join("schedstat"))?;

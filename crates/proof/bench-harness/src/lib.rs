@@ -6,9 +6,11 @@
 
 mod connections;
 mod faults;
+mod figures;
 mod handovers;
 mod idle;
 mod instructions;
+mod kernels;
 mod loss;
 mod machine;
 mod matrix;
@@ -20,7 +22,9 @@ mod perf;
 mod place;
 mod process;
 mod processor;
+mod programs;
 mod relay;
+mod remus;
 mod report;
 mod rivals;
 mod same_host;
@@ -53,7 +57,7 @@ pub struct Args {
     /// Seconds of one side in one round of one case.
     #[arg(long)]
     seconds: Option<f64>,
-    /// Only cases whose name contains this.
+    /// Only cases whose name contains this; of `figures`, numbers such as `6` or `2,7`.
     #[arg(long)]
     only: Option<String>,
     /// Of `nic`: 1 has both ends on a veth pair in one guest, 2 has them in two guests.
@@ -62,18 +66,25 @@ pub struct Args {
     /// Of `loss`: megabits a second of the link.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rate_mbit: u32,
-    /// Of `two-hosts`: the wire of the lanes.
-    #[arg(long, value_enum, default_value_t = Wire::Roce)]
-    wire: Wire,
-    /// Of `two-hosts`: engines of each daemon. With more than one the results go to `two-hosts-engines-N`.
+    /// The wire of the lanes. Of `two-hosts`, by default the one that daemons take for themselves, `iwarp`; of
+    /// `figures`, by default the paper's, `roce`.
+    #[arg(long, value_enum)]
+    wire: Option<Wire>,
+    /// Of `two-hosts`: engines of each daemon. With more than one the results go to a folder of their own.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     engines: u32,
-    /// Of `two-hosts`: streams of bulk get a TCP connection of their own (docs/tcp-direct.md).
+    /// Of `two-hosts`: streams of bulk stay on the lane, and get no TCP connection of their own (docs/tcp-direct.md).
     #[arg(long)]
-    tcp_direct: bool,
+    lane_only: bool,
+    /// Of `two-hosts`: the lanes are encrypted (docs/encryption.md), and so are all streams: to be compared with
+    /// `--lane-only`.
+    #[arg(long)]
+    encrypt: bool,
     /// Of `two-hosts`, `connections` and `loss`: MTU of the link; 1500 gives packets of 1024 bytes, 4200 of 4096.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(576..=9000))]
     mtu: u32,
+    #[command(flatten)]
+    figures: figures::FigureArgs,
 }
 
 /// What carries the lanes of two software NICs.
@@ -129,12 +140,27 @@ enum Name {
     Loss,
     /// Instructions for a message and for a packet, by callgrind.
     Instructions,
+    /// Programs that nobody changed, under `raas run` and on kernel TCP.
+    Programs,
+    /// Structures and locks in the memory of two hosts, beside simpler ones.
+    Remus,
+    /// A lookup in a chain by a kernel, beside READs.
+    Kernels,
+    /// The figures of the RaaS paper, beside native verbs.
+    Figures,
 }
 
 /// Runs the bench. The exit code says whether it was measured, not whether bars were met.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    if matches!(args.name, Name::TwoHosts | Name::Connections | Name::Idle | Name::Loss | Name::Handovers)
-        && let Some(status) = place::enter_namespace()?
+    match args.name {
+        Name::Programs => programs::prepare()?,
+        Name::Figures => figures::check(args)?,
+        _ => {}
+    }
+    if matches!(
+        args.name,
+        Name::Programs | Name::TwoHosts | Name::Connections | Name::Idle | Name::Loss | Name::Handovers | Name::Figures
+    ) && let Some(status) = place::enter_namespace()?
     {
         return Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)));
     }
@@ -151,7 +177,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Name::Handovers => ("handovers".to_owned(), handovers::run(&repo, args)?),
         Name::Peers => ("peers".to_owned(), peers::run(&repo, args)?),
         Name::Loss => ("loss".to_owned(), loss::run(&repo, args)?),
+        Name::Programs => ("programs".to_owned(), programs::run(&repo, args)?),
         Name::Instructions => ("instructions".to_owned(), instructions::run(&repo, args)?),
+        Name::Kernels => ("kernels".to_owned(), kernels::run(&repo, args)?),
+        Name::Remus => ("remus".to_owned(), remus::run(&repo, args)?),
+        Name::Figures => ("figures".to_owned(), figures::run(&repo, args, &origin)?),
     };
     let path = origin.write(&repo, &name, &findings, args.json.as_deref())?;
     print!("\n{}", report::table(&findings));
@@ -161,9 +191,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 /// Under which name the results of `two-hosts` are kept.
 fn two_hosts_name(args: &Args) -> String {
-    let wire = if args.wire == Wire::Iwarp { "-iwarp" } else { "" };
+    let wire = if args.wire == Some(Wire::Roce) { "-roce" } else { "" };
+    let direct = match (args.encrypt, args.lane_only && args.wire != Some(Wire::Roce)) {
+        (true, _) => "-encrypted",
+        (false, true) => "-lane",
+        (false, false) => "",
+    };
     let engines = if args.engines > 1 { format!("-engines-{}", args.engines) } else { String::new() };
-    format!("two-hosts{wire}{engines}")
+    format!("two-hosts{wire}{direct}{engines}")
 }
 
 /// How far ahead of other work a measured program runs where that is allowed.

@@ -66,6 +66,10 @@ impl Metric {
 pub(crate) enum Runner {
     /// Our program over this transport, busy or blocking.
     Sock(&'static str, bool),
+    /// As [`Runner::Sock`], with messages of so many bytes instead of the case's.
+    SockOf(&'static str, bool, u32),
+    /// Our ping-pong of messages by reference.
+    Reference,
     Rival(Rival),
 }
 
@@ -114,11 +118,13 @@ pub(crate) const fn reported(name: &'static str, metric: Metric, rival: &'static
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    /// `lat` or `bw`.
+    /// `lat`, `bw` or `streams`.
     pub(crate) test: &'static str,
     pub(crate) bytes: u32,
     /// Bytes of a bare ring on one host: as many as a ring of ours has under this load.
     pub(crate) ring_bytes: u64,
+    /// How our bytes must have gone, as `raas ss` says it.
+    pub(crate) path: &'static str,
     /// Each end has a processor of its own, which its programs do not leave.
     pub(crate) pinned: bool,
     /// On each processor another program computes.
@@ -172,20 +178,24 @@ fn note(list: &mut Vec<String>, line: String) {
 fn measure(place: &Place, case: &Case, side: Side, effort: Effort) -> Result<Measured> {
     match side.runner {
         Runner::Sock(transport, busy) => sock(place, case, transport, busy, effort.seconds),
+        Runner::SockOf(transport, busy, bytes) => {
+            sock(place, &Case { bytes, ..case.clone() }, transport, busy, effort.seconds)
+        }
+        Runner::Reference => reference(place, case, effort.seconds),
         Runner::Rival(rival) => rival.measure(place),
     }
 }
 
 /// The bare relays of both ends, and the paths of their rings.
 #[derive(Debug)]
-struct Relays {
-    client_ring: String,
-    server_ring: String,
+pub(crate) struct Relays {
+    pub(crate) client_ring: String,
+    pub(crate) server_ring: String,
     _processes: [Beside; 2],
 }
 
 impl Relays {
-    fn start(place: &Place) -> Result<Self> {
+    pub(crate) fn start(place: &Place) -> Result<Self> {
         let program = place.program("barerelay");
         let start = |end: End, words: &[&str]| -> Result<(Beside, String, String)> {
             let local = at(place.address(end), 0);
@@ -245,21 +255,25 @@ fn sock(place: &Place, case: &Case, transport: &str, busy: bool, seconds: f64) -
         server.end();
     }
     let report: Value = serde_json::from_str(&ended.text(Stream::Out)).context("the client's report is not JSON")?;
-    let wanted = match (transport, place.is_two_hosts()) {
-        ("raas", true) => "lane",
-        ("raas", false) => "shm",
-        (other, _) => other,
-    };
+    let wanted = if transport == "raas" { case.path } else { transport };
     ensure!(report["path"] == wanted, "the bytes went over {}, not {wanted}", report["path"]);
-    let value = |key: &str| report[key].as_f64();
-    Ok(Measured {
-        half_rtt_us: value("half_rtt_us"),
-        p50_us: value("p50_us"),
-        p99_us: value("p99_us"),
-        gbit_per_s: value("gbit_per_s"),
-        msgs_per_s: value("msgs_per_s"),
-        cpu_seconds_per_gb: value("cpu_seconds_per_gb"),
-    })
+    Ok(Measured::of_report(&report))
+}
+
+/// Two processes that lend slices to each other.
+fn reference(place: &Place, case: &Case, seconds: f64) -> Result<Measured> {
+    let (program, size, seconds_text) = (place.program("refbench"), case.bytes.to_string(), seconds.to_string());
+    let words = [program.as_str(), "server", "--size", &size];
+    let mut server = Beside::start(&mut place.command(End::Server, &words))?;
+    let to = server.wait_line("ready ", READY_WITHIN)?;
+    let words = [program.as_str(), "client", "--size", &size, "--to", &to, "--seconds", &seconds_text];
+    let limit = Duration::from_secs_f64(seconds) + SLACK;
+    let ended = child::run_quiet(&mut place.command(End::Client, &words), limit)?;
+    ensure!(ended.success(), "client: {}\n{}", ended.describe(), ended.text(Stream::Err));
+    server.end();
+    let report: Value = serde_json::from_str(&ended.text(Stream::Out)).context("the client's report is not JSON")?;
+    ensure!(report["path"] == case.path, "the slices went over {}, not {}", report["path"], case.path);
+    Ok(Measured::of_report(&report))
 }
 
 fn column(values: &[Measured], metric: Metric) -> Vec<f64> {
@@ -321,6 +335,7 @@ mod tests {
             test: "lat",
             bytes: 64,
             ring_bytes: 4096,
+            path: "lane",
             pinned: false,
             crowded: false,
             sides,

@@ -40,6 +40,11 @@ pub(super) fn of(pid: u32) -> Result<Held> {
 }
 
 impl Held {
+    /// All memory.
+    pub(super) fn bytes(&self) -> f64 {
+        self.anonymous + self.page_tables + self.shared
+    }
+
     /// What each of `count` connections added.
     pub(super) fn since(&self, before: &Self, count: u32) -> Cost {
         let each = |after: f64, before: f64| (after - before) / f64::from(count);

@@ -38,7 +38,7 @@ fn boot(repo: &Repo, args: &Args, results: &Path) -> Result<()> {
     let program = repo.target.join("release/nicbench");
     let rounds = args.rounds().to_string();
     let limit = GUEST_LIMIT_S.to_string();
-    let xtask = std::env::current_exe()?;
+    let xtask = harness::itself::path()?;
     let (xtask, results, program) = (text(&xtask)?, text(results)?, text(&program)?);
     let mut words = vec![xtask, "vm", "--timeout-s", &limit, "--results", results];
     if args.guests == 2 {

@@ -1,5 +1,6 @@
 //! Bench `peers`: one daemon with 1, 16, 64 and 200 others, each a process with an address of its own; what an idle lane
-//! costs, and how long one at rest takes to wake. Owns the bars; the measuring is in bench/src/peersbench.
+//! costs, and how long one at rest takes to wake. Owns the bars; the measuring is in bench/src/peersbench. All daemons share
+//! the processors of one machine, so many of them stand beside as many bare relays.
 
 use super::Args;
 use super::report::Findings;
@@ -21,6 +22,16 @@ const PEERS: (&str, &str) = ("1,16,64,200", "64");
 const PEERS_QUICK: (&str, &str) = ("1,4,16", "8");
 /// What the most peers are compared with: the second of the list.
 const BASE: usize = 1;
+/// What is told of each number of peers.
+const FIGURES: [(&str, &str); 7] = [
+    ("throughput", "gbit_per_s"),
+    ("bare relays", "bare_gbit_per_s"),
+    ("processor time of the one daemon", "center_seconds_per_gb"),
+    ("processor time of the one bare relay", "bare_center_seconds_per_gb"),
+    ("processor time of all others", "peers_seconds_per_gb"),
+    ("times on a processor of the one daemon", "center_runs_per_message"),
+    ("times on a processor of all others", "peers_runs_per_message"),
+];
 /// Of the throughput with [`BASE`].
 const SHARE_MIN: f64 = 0.8;
 /// An idle lane may cost so much of a daemon's memory.
@@ -69,24 +80,16 @@ fn findings(file: &Value) -> Result<Findings> {
     };
     let cases = file["cases"].as_array().context("the results have no cases")?;
     for case in cases {
-        let values = numbers(&case["gbit_per_s"]);
-        let s = spread(&values).with_context(|| format!("{} peers have no values", case["peers"]))?;
-        findings.figures.push(json!({
-            "case": format!("{} peers", case["peers"]), "unit": "gbit_per_s", "values": values, "median": s.median,
-        }));
+        for (what, unit) in FIGURES {
+            let values = numbers(&case[unit]);
+            let s = spread(&values).with_context(|| format!("{} peers have no {unit}", case["peers"]))?;
+            findings.figures.push(json!({
+                "case": format!("{} peers, {what}", case["peers"]), "unit": unit, "values": values, "median": s.median,
+            }));
+        }
     }
     let (most, base) = (cases.last().context("no cases")?, cases.get(BASE).context("too few cases")?);
-    findings.rows.push(Row {
-        series: Series {
-            case: format!("{} peers", most["peers"]),
-            unit: "gbit_per_s".to_owned(),
-            better: Better::Higher,
-            ours: numbers(&most["gbit_per_s"]),
-            rival: format!("{} peers", base["peers"]),
-            rival_values: numbers(&base["gbit_per_s"]),
-        },
-        bar: Some((Bar::RatioAtLeast(SHARE_MIN), Kind::Must)),
-    });
+    findings.rows.extend(rows_of_many(most, base));
     let idle = &file["idle"];
     let cores = numbers(&idle["cores"]);
     let median = spread(&cores).context("the cost of a link has no values")?.median;
@@ -112,26 +115,74 @@ fn findings(file: &Value) -> Result<Findings> {
     Ok(findings)
 }
 
+/// The most peers beside fewer: all daemons on this machine's processors, which bare relays share in the same way, and the
+/// work of the one daemon in the middle, which is its own.
+fn rows_of_many(most: &Value, base: &Value) -> [Row; 3] {
+    let share = |of: &str| -> Vec<f64> {
+        numbers(&most[of]).into_iter().zip(numbers(&base[of])).map(|(most, base)| most / base).collect()
+    };
+    let (case, of_base) = (format!("{} peers", most["peers"]), format!("{} peers", base["peers"]));
+    let plain = Series {
+        case: case.clone(),
+        unit: "gbit_per_s".to_owned(),
+        better: Better::Higher,
+        ours: numbers(&most["gbit_per_s"]),
+        rival: of_base.clone(),
+        rival_values: numbers(&base["gbit_per_s"]),
+    };
+    let beside_bare = Series {
+        case: format!("{case}, of {of_base}"),
+        unit: "share".to_owned(),
+        better: Better::Higher,
+        ours: share("gbit_per_s"),
+        rival: "as many bare relays".to_owned(),
+        rival_values: share("bare_gbit_per_s"),
+    };
+    let own_work = Series {
+        case: format!("{case}, processor time of the one daemon, of {of_base}"),
+        unit: "share".to_owned(),
+        better: Better::Lower,
+        ours: share("center_seconds_per_gb"),
+        rival: "as many bare relays".to_owned(),
+        rival_values: share("bare_center_seconds_per_gb"),
+    };
+    [
+        Row { series: plain, bar: None },
+        Row { series: beside_bare, bar: Some((Bar::RatioAtLeast(SHARE_MIN), Kind::Must)) },
+        Row { series: own_work, bar: Some((Bar::RatioAtMost(1.0 / SHARE_MIN), Kind::Must)) },
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::stats::Verdict;
     use super::*;
 
-    fn file(most: f64, idle: f64) -> Value {
-        let case = |peers: u32, value: f64| json!({"peers": peers, "gbit_per_s": vec![value; 9]});
+    fn file(most: f64, bare: f64, work: f64, idle: f64) -> Value {
+        let case = |peers: u32, value: f64, bare: f64, work: f64| {
+            let nine = |value: f64| vec![value; 9];
+            json!({
+                "peers": peers, "gbit_per_s": nine(value), "bare_gbit_per_s": nine(bare),
+                "center_seconds_per_gb": nine(work), "bare_center_seconds_per_gb": nine(0.2), "peers_seconds_per_gb": nine(1.0),
+                "center_runs_per_message": nine(1.0), "peers_runs_per_message": nine(2.0),
+            })
+        };
+        let cases = [case(1, 9.0, 20.0, 0.3), case(16, 8.0, 20.0, 0.4), case(200, most, bare, work)];
         json!({
-            "rounds": 9, "connections": 400, "cases": [case(1, 9.0), case(16, 8.0), case(64, 7.0), case(200, most)],
+            "rounds": 9, "connections": 400, "cases": cases,
             "idle": {"idle_bytes": vec![idle; 9], "resting_bytes": vec![1.0; 9], "wake_ms": vec![2.0; 9], "cores": [0.0001]},
         })
     }
 
     #[test]
-    fn the_most_peers_are_judged_beside_sixteen_and_lanes_by_their_limits() -> Result<()> {
+    fn many_peers_are_judged_beside_as_many_relays_and_lanes_by_their_limits() -> Result<()> {
         let verdicts = |file: Value| -> Result<Vec<_>> { Ok(findings(&file)?.rows.iter().map(Row::verdict).collect()) };
         let (met, missed) = (Some(Verdict::Met), Some(Verdict::Missed));
-        assert_eq!(verdicts(file(6.5, 40_000.0))?, [met, met, met, met]);
-        assert_eq!(verdicts(file(6.3, 70_000.0))?, [missed, missed, met, met]);
-        assert_eq!(findings(&file(6.5, 1.0))?.figures.len(), 5);
+        // Half of what 16 carry, and bare relays lose half as well.
+        assert_eq!(verdicts(file(4.0, 10.0, 0.5, 40_000.0))?, [None, met, met, met, met, met]);
+        assert_eq!(verdicts(file(3.0, 10.0, 0.4, 40_000.0))?, [None, missed, met, met, met, met]);
+        assert_eq!(verdicts(file(6.0, 20.0, 0.6, 70_000.0))?, [None, missed, missed, missed, met, met]);
+        assert_eq!(findings(&file(6.5, 20.0, 0.4, 1.0))?.figures.len(), 3 * FIGURES.len() + 1);
         assert!(findings(&json!({"rounds": 1, "cases": []})).is_err());
         Ok(())
     }

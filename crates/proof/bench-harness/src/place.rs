@@ -21,31 +21,52 @@ pub(crate) const INTERFACE: &str = "bench0";
 /// Rivals look for interfaces in /sys, which shows those of the namespace that it was mounted in. `perf` looks for the
 /// kernel's events in a place below it.
 const MOUNT_SYS: &str = "mount -t sysfs none /sys 2>/dev/null; mount -t tracefs none /sys/kernel/tracing 2>/dev/null";
-/// Addresses of the two ends.
-const ADDRESSES: [&str; 2] = ["10.79.0.1", "10.79.0.2"];
-/// Addresses where both ends are on this host.
-const LOCAL: [&str; 2] = ["127.0.0.1", "127.0.0.1"];
+/// Addresses of the ends.
+const ADDRESSES: [&str; 4] = ["10.79.0.1", "10.79.0.2", "10.79.0.3", "10.79.0.4"];
+/// Hosts of a cluster, the client's included, at most.
+pub(crate) const HOSTS_MAX: usize = ADDRESSES.len();
+/// Address where both ends are on this host.
+const LOCAL: &str = "127.0.0.1";
 /// Most that a kernel connection may buffer: 100 ms at 5 Gbit/s.
 const TCP_BUFFERS: [(&str, &str); 2] =
     [("net/ipv4/tcp_rmem", "4096 131072 67108864"), ("net/ipv4/tcp_wmem", "4096 65536 67108864")];
 const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 const SETUP_LIMIT: Duration = Duration::from_secs(20);
 
-/// Which of the two ends.
+/// Which of the ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Client,
     Server,
+    /// A further server, from 2 on.
+    Further(usize),
 }
 
-/// The two ends.
+impl End {
+    /// The client is 0, the server 1.
+    pub(crate) fn number(self) -> usize {
+        match self {
+            Self::Client => 0,
+            Self::Server => 1,
+            Self::Further(number) => number,
+        }
+    }
+
+    /// Which of two processors is its.
+    fn processor(self) -> usize {
+        self.number().min(1)
+    }
+}
+
+/// The ends.
 #[derive(Debug)]
 pub(crate) struct Place {
     repo_root: PathBuf,
-    target: PathBuf,
+    /// Where the measured programs lie.
+    programs: PathBuf,
     dir: PathBuf,
-    /// The process that holds the server's namespace.
-    other: Option<Beside>,
+    /// The processes that hold the servers' namespaces.
+    others: Vec<Beside>,
     daemons: Vec<Daemon>,
     /// The processor that each end's programs keep to.
     pinned: Option<[usize; 2]>,
@@ -70,7 +91,7 @@ pub(crate) fn enter_namespace() -> Result<Option<std::process::ExitStatus>> {
     if !rustix::process::geteuid().is_root() {
         command.args(["--user", "--map-root-user"]);
     }
-    command.args(["--", "sh", "-c", &format!("{MOUNT_SYS}; exec \"$@\""), "sh"]).arg(std::env::current_exe()?);
+    command.args(["--", "sh", "-c", &format!("{MOUNT_SYS}; exec \"$@\""), "sh"]).arg(harness::itself::path()?);
     command.args(std::env::args_os().skip(1)).env(INSIDE, "1");
     let status = command.status().context("cannot start `unshare`")?;
     Ok(Some(status))
@@ -80,36 +101,78 @@ impl Place {
     /// Both ends on this host, with one daemon.
     pub(crate) fn one_host(repo: &Repo, name: &str, config: &str) -> Result<Self> {
         let mut place = Self::new(repo, name)?;
-        place.start_daemon(LOCAL[0], End::Client, config)?;
+        place.start_daemon(LOCAL, End::Client, config)?;
         Ok(place)
     }
 
     /// Each end in a namespace with its daemon, joined by a veth pair.
     pub(crate) fn two_hosts(repo: &Repo, name: &str, mtu: u32, config: &str) -> Result<Self> {
         let mut place = Self::two_namespaces(repo, name)?;
-        let pid = place.other_pid();
-        let add = ["link", "add", INTERFACE, "type", "veth", "peer", "name", INTERFACE, "netns", pid.as_str()];
-        place.set_up(End::Client, &add)?;
+        place.join()?;
         place.bring_up(mtu)?;
         place.start_daemons(config)?;
         Ok(place)
     }
 
-    pub(super) fn two_namespaces(repo: &Repo, name: &str) -> Result<Self> {
-        let mut place = Self::new(repo, name)?;
-        let script = format!("{MOUNT_SYS}; echo here; cat");
-        let mut other = Beside::start(Command::new("unshare").args(["--net", "--mount", "sh", "-c", &script]))?;
-        other.wait_line("here", READY_WITHIN)?;
-        place.other = Some(other);
+    /// A veth pair between the two ends.
+    fn join(&self) -> Result<()> {
+        let pid = self.other_pid();
+        let add = ["link", "add", INTERFACE, "type", "veth", "peer", "name", INTERFACE, "netns", pid.as_str()];
+        self.set_up(End::Client, &add)
+    }
+
+    /// So many ends, each in a namespace, without daemons yet: two are joined by a veth pair, more by a bridge at the
+    /// client's end. With a directory, the measured programs lie there; otherwise they are built.
+    pub(crate) fn hosts(repo: &Repo, name: &str, mtu: u32, count: usize, programs: Option<&Path>) -> Result<Self> {
+        ensure!((2..=HOSTS_MAX).contains(&count), "a bench has 2 to {HOSTS_MAX} hosts, not {count}");
+        let mut place = match programs {
+            Some(programs) => Self::with_programs(repo, name, programs)?,
+            None => Self::new(repo, name)?,
+        };
+        (1..count).try_for_each(|_| place.add_namespace())?;
+        if count == 2 {
+            place.join()?;
+        } else {
+            place.set_up(End::Client, &["link", "add", INTERFACE, "type", "bridge"])?;
+            for (number, other) in place.others.iter().enumerate() {
+                let (port, pid) = (format!("port{number}"), other.pid().to_string());
+                let add = ["link", "add", &port, "type", "veth", "peer", "name", INTERFACE, "netns", &pid];
+                place.set_up(End::Client, &add)?;
+                let mtu = mtu.to_string();
+                place.set_up(End::Client, &["link", "set", &port, "master", INTERFACE, "mtu", &mtu, "up"])?;
+            }
+        }
+        place.bring_up(mtu)?;
         Ok(place)
     }
 
+    pub(super) fn two_namespaces(repo: &Repo, name: &str) -> Result<Self> {
+        let mut place = Self::new(repo, name)?;
+        place.add_namespace()?;
+        Ok(place)
+    }
+
+    fn add_namespace(&mut self) -> Result<()> {
+        let script = format!("{MOUNT_SYS}; echo here; cat");
+        let mut other = Beside::start(Command::new("unshare").args(["--net", "--mount", "sh", "-c", &script]))?;
+        other.wait_line("here", READY_WITHIN)?;
+        self.others.push(other);
+        Ok(())
+    }
+
     pub(super) fn other_pid(&self) -> String {
-        self.other.as_ref().map_or_else(String::new, |other| other.pid().to_string())
+        self.others.first().map_or_else(String::new, |other| other.pid().to_string())
+    }
+
+    /// All ends, the client first.
+    pub(crate) fn ends(&self) -> Vec<End> {
+        let further = (2..=self.others.len()).map(End::Further);
+        [End::Client, End::Server].into_iter().chain(further).collect()
     }
 
     pub(super) fn bring_up(&self, mtu: u32) -> Result<()> {
-        for (end, address) in [(End::Client, ADDRESSES[0]), (End::Server, ADDRESSES[1])] {
+        for end in self.ends() {
+            let address = self.address(end);
             self.set_up(end, &["link", "set", "lo", "up"])?;
             self.set_up(end, &["address", "add", &format!("{address}/24"), "dev", INTERFACE])?;
             self.set_up(end, &["link", "set", INTERFACE, "mtu", &mtu.to_string(), "up"])?;
@@ -129,8 +192,8 @@ impl Place {
 
     /// A daemon at each end.
     pub(crate) fn start_daemons(&mut self, config: &str) -> Result<()> {
-        for (end, address) in [(End::Client, ADDRESSES[0]), (End::Server, ADDRESSES[1])] {
-            self.start_daemon(address, end, config)?;
+        for end in self.ends() {
+            self.start_daemon(self.address(end), end, config)?;
         }
         Ok(())
     }
@@ -146,6 +209,10 @@ impl Place {
         let packages = ["build", "--release", "--package", "raas-cli", "--package", "bench"];
         let build = child::run_quiet(&mut repo.command("cargo", &packages), BUILD_LIMIT)?;
         ensure!(build.success(), "building the measured programs: {}\n{}", build.describe(), build.text(Stream::Err));
+        Self::with_programs(repo, name, &repo.target.join("release"))
+    }
+
+    fn with_programs(repo: &Repo, name: &str, programs: &Path) -> Result<Self> {
         let dir = std::env::temp_dir().join(format!("raas-bench-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
         let key = dir.join("key");
@@ -153,9 +220,9 @@ impl Place {
         std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
         Ok(Self {
             repo_root: repo.root.clone(),
-            target: repo.target.clone(),
+            programs: programs.to_owned(),
             dir,
-            other: None,
+            others: vec![],
             daemons: vec![],
             pinned: None,
         })
@@ -181,9 +248,9 @@ impl Place {
         Ok(())
     }
 
-    /// A program of this repository's release build.
+    /// A program of this repository.
     pub(crate) fn program(&self, name: &str) -> String {
-        self.target.join("release").join(name).display().to_string()
+        self.programs.join(name).display().to_string()
     }
 
     /// A file of this bench.
@@ -198,8 +265,7 @@ impl Place {
 
     /// The address of an end.
     pub(crate) fn address(&self, end: End) -> &'static str {
-        let both = if self.other.is_some() { ADDRESSES } else { LOCAL };
-        both[usize::from(end == End::Server)]
+        if self.is_two_hosts() { ADDRESSES[end.number()] } else { LOCAL }
     }
 
     /// Daemons' processes.
@@ -209,7 +275,7 @@ impl Place {
 
     /// A command at one end, with the socket of that end's daemon, ahead of other work of the machine.
     pub(crate) fn command(&self, end: End, words: &[&str]) -> Command {
-        let namespace = self.other.as_ref().filter(|_| end == End::Server);
+        let namespace = end.number().checked_sub(1).and_then(|number| self.others.get(number));
         let namespace = namespace.map(|other| {
             let of = |kind: &str, name: &str| format!("--{kind}=/proc/{}/ns/{name}", other.pid());
             [of("mount", "mnt"), of("net", "net")]
@@ -218,7 +284,7 @@ impl Place {
         if let Some([mount, net]) = &namespace {
             all.extend(["nsenter", mount, net, "--"]);
         }
-        let processor = self.pinned.map(|both| both[usize::from(end == End::Server)].to_string());
+        let processor = self.pinned.map(|both| both[end.processor()].to_string());
         if let Some(processor) = &processor {
             all.extend(["taskset", "--cpu-list", processor]);
         }
@@ -227,7 +293,8 @@ impl Place {
         let (program, arguments) = all.split_first().unwrap_or((&"true", &[]));
         let mut command = Command::new(program);
         command.args(arguments).current_dir(&self.repo_root).process_group(0);
-        let daemon = if end == End::Server { self.daemons.last() } else { self.daemons.first() };
+        // Both ends of one host have its daemon.
+        let daemon = self.daemons.iter().find(|daemon| daemon.end == end).or(self.daemons.first());
         if let Some(daemon) = daemon {
             command.env("RAAS_SOCKET", &daemon.socket);
         }
@@ -240,7 +307,7 @@ impl Place {
         let all = processor::allowed()?;
         self.pinned = if pinned { Some(processor::two_apart(&all)?) } else { None };
         for daemon in self.daemons.iter().filter(|_| self.is_two_hosts()) {
-            let own = self.pinned.map(|both| vec![both[usize::from(daemon.end == End::Server)]]);
+            let own = self.pinned.map(|both| vec![both[daemon.end.processor()]]);
             let list = own.as_ref().unwrap_or(&all).iter().map(usize::to_string).collect::<Vec<_>>().join(",");
             let pid = daemon.process.pid().to_string();
             let mut taskset = Command::new("taskset");
@@ -249,6 +316,12 @@ impl Place {
             ensure!(ended.success(), "taskset {list} {pid}: {}", ended.text(Stream::Err));
         }
         Ok(())
+    }
+
+    /// Lets programs of every user reach what is in this place.
+    pub(crate) fn open_to_all(&self) -> Result<()> {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&self.dir, mode).context("cannot open the bench's directory")
     }
 
     /// Starts a program for each processor that does nothing but compute; each ends when it is dropped.
@@ -262,9 +335,9 @@ impl Place {
         processor::two_apart(&processor::allowed()?)
     }
 
-    /// Whether addresses belong to two hosts.
+    /// Whether addresses belong to several hosts.
     pub(crate) fn is_two_hosts(&self) -> bool {
-        self.other.is_some()
+        !self.others.is_empty()
     }
 }
 

@@ -40,6 +40,14 @@ impl Origin {
         Ok(Self { commit: git(&["rev-parse", "HEAD"])?, dirty: !changed.is_empty(), machine: machine::describe() })
     }
 
+    pub(crate) fn commit(&self) -> &str {
+        &self.commit
+    }
+
+    pub(crate) fn machine(&self) -> &Value {
+        &self.machine
+    }
+
     /// Writes the file and says where; `json` replaces the usual place.
     pub(crate) fn write(self, repo: &Repo, name: &str, findings: &Findings, json: Option<&Path>) -> Result<PathBuf> {
         let path = match json {

@@ -1,7 +1,9 @@
 //! The rivals' own benchmark programs: ucx_perftest and fi_pingpong. Owns their installation, their settings and the
 //! reading of their tables.
 
+use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -10,6 +12,7 @@ use super::measured::Measured;
 use super::place::{End, INTERFACE, Place, at, has};
 use super::process::Beside;
 use harness::child::{self, Stream};
+use harness::repo::Repo;
 
 /// Debian packages with the programs.
 const PACKAGES: [&str; 2] = ["ucx-utils", "libfabric-bin"];
@@ -20,6 +23,8 @@ const RUN_LIMIT: Duration = Duration::from_secs(30);
 const LISTEN: Duration = Duration::from_millis(150);
 /// Ports of their control connections.
 const UCX_PORT: u16 = 14_555;
+/// Counts runs over iceoryx2.
+static RUNS: AtomicU32 = AtomicU32::new(0);
 
 /// A load of a rival.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +34,27 @@ pub(crate) enum Rival {
     /// fi_pingpong: provider, endpoint type, bytes, iterations. It has no stream; ping-pongs of large messages stand
     /// for it.
     Libfabric(&'static str, &'static str, u32, u32),
+    /// A ping-pong of ours over iceoryx2 (bench/iceoryx2): bytes, seconds.
+    Iceoryx2(u32, u32),
+}
+
+/// The program over iceoryx2, in a build directory of its own.
+const ICEORYX2: &str = "target/iceoryx2/release/iceoryx2-pingpong";
+const BUILD_LIMIT: Duration = Duration::from_secs(20 * 60);
+
+/// Builds the program over iceoryx2, which needs libclang; says why it is not there.
+pub(crate) fn build_iceoryx2(repo: &Repo) -> Option<String> {
+    let arguments = ["build", "--release", "--manifest-path", "bench/iceoryx2/Cargo.toml"];
+    let mut command = repo.command("cargo", &[&arguments[..], &["--target-dir", "target/iceoryx2"]].concat());
+    let why = match child::run_quiet(&mut command, BUILD_LIMIT) {
+        Ok(built) if built.success() => return None,
+        Ok(built) => {
+            let text = built.text(Stream::Err);
+            text.lines().find(|line| line.contains("error")).unwrap_or("the build failed").trim().to_owned()
+        }
+        Err(e) => e.to_string(),
+    };
+    Some(format!("iceoryx2: bench/iceoryx2 cannot be built: {why}"))
 }
 
 /// Installs what is not there, where this may be; says what is missing.
@@ -49,10 +75,12 @@ pub(crate) fn install() -> Vec<String> {
 }
 
 impl Rival {
-    pub(crate) fn program(self) -> &'static str {
+    /// Whether its program is here.
+    pub(crate) fn is_here(self) -> bool {
         match self {
-            Self::Ucx(..) => "ucx_perftest",
-            Self::Libfabric(..) => "fi_pingpong",
+            Self::Ucx(..) => has("ucx_perftest"),
+            Self::Libfabric(..) => has("fi_pingpong"),
+            Self::Iceoryx2(..) => Path::new(ICEORYX2).is_file(),
         }
     }
 
@@ -73,11 +101,17 @@ impl Rival {
         std::thread::sleep(LISTEN);
         let ended = child::run_quiet(&mut start(End::Client, &client), RUN_LIMIT)?;
         drop(serving);
+        if let Self::Iceoryx2(..) = self {
+            ensure!(ended.success(), "iceoryx2: {}\n{}", ended.describe(), ended.text(Stream::Err));
+            let report = serde_json::from_str(&ended.text(Stream::Out)).context("its report is not JSON")?;
+            return Ok(Measured::of_report(&report));
+        }
         let text = ended.text(Stream::Out);
         ensure!(ended.success(), "{}: {}\n{text}{}", client.join(" "), ended.describe(), ended.text(Stream::Err));
         match self {
             Self::Ucx(_, bytes, _) => parse_ucx(&text, bytes),
             Self::Libfabric(_, _, bytes, _) => parse_fabric(&text, bytes),
+            Self::Iceoryx2(..) => None,
         }
         .with_context(|| format!("{}: {text}", client.join(" ")))
     }
@@ -100,6 +134,12 @@ impl Rival {
                 let mut client = server.clone();
                 client.push(place.server().to_owned());
                 (server, client)
+            }
+            Self::Iceoryx2(bytes, seconds) => {
+                // A name of its own for each run: what a server that was ended left behind is another's.
+                let name = format!("raas-bench/{}/{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
+                let (bytes, seconds) = (bytes.to_string(), seconds.to_string());
+                (own(&[ICEORYX2, "server", &name, &bytes]), own(&[ICEORYX2, "client", &name, &bytes, &seconds]))
             }
         }
     }

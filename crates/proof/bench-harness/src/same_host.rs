@@ -5,16 +5,20 @@ use anyhow::Result;
 use serde_json::json;
 
 use super::Args;
-use super::matrix::{BARE_RING, Case, Metric, RAAS, Side, TCP, TCP_BUSY, UNIX, UNIX_BUSY, claim, reported};
+use super::matrix::{BARE_RING, Case, Metric, RAAS, Runner, Side, TCP, TCP_BUSY, UNIX, UNIX_BUSY, claim, reported};
 use super::place::Place;
 use super::report::Findings;
-use super::sockets::{self, ucx};
+use super::rivals;
+use super::sockets::{self, iceoryx2, ucx};
 use super::stats::{Bar, Kind};
 use harness::repo::Repo;
 
 const SMALL: u32 = 64;
 const LARGE: u32 = 64 << 10;
 const TINY: u32 = 8;
+const HUGE: u32 = 1 << 20;
+/// A run over iceoryx2.
+const RIVAL_SECONDS: u32 = 1;
 
 fn fabric(bytes: u32, iterations: u32) -> Side {
     sockets::libfabric("libfabric-shm", ["shm", "rdm"], bytes, iterations)
@@ -27,7 +31,17 @@ const GROWN_RING_BYTES: u64 = 4 << 20;
 
 fn case(name: &'static str, test: &'static str, bytes: u32) -> Case {
     let ring_bytes = if bytes == SMALL { RING_BYTES } else { GROWN_RING_BYTES };
-    Case { name, test, bytes, ring_bytes, pinned: true, crowded: false, sides: vec![RAAS, BARE_RING], claims: vec![] }
+    Case {
+        name,
+        test,
+        bytes,
+        ring_bytes,
+        path: "shm",
+        pinned: true,
+        crowded: false,
+        sides: vec![RAAS, BARE_RING],
+        claims: vec![],
+    }
 }
 
 fn cases() -> Vec<Case> {
@@ -66,12 +80,43 @@ fn cases() -> Vec<Case> {
         reported(RATE, Msgs, "bare-ring"),
         reported(RATE, Msgs, "tcp"),
     ];
-    vec![latency, stream, rate]
+    let mut cases = vec![latency, stream, rate];
+    cases.extend(by_reference());
+    cases
+}
+
+/// Slices that are lent, where nothing is copied: each end touches the first and the last 8 bytes.
+fn by_reference() -> Vec<Case> {
+    use Bar::RatioAtMost;
+    use Kind::Must;
+    use Metric::HalfRtt;
+    let own = Side { name: "raas", runner: Runner::Reference };
+    let small = Side { name: "raas-64", runner: Runner::SockOf("raas", false, SMALL) };
+    let of = |name, claim_name, bytes| {
+        let mut of = case(name, "lat", bytes);
+        of.sides = vec![own, iceoryx2(bytes, RIVAL_SECONDS)];
+        of.claims = vec![claim(claim_name, HalfRtt, "iceoryx2", RatioAtMost(1.2), Must)];
+        of
+    };
+    let mut all = vec![
+        of("latency by reference of 64 B", "64 B by reference, half round trip", SMALL),
+        of("latency by reference of 64 KiB", "64 KiB by reference, half round trip", LARGE),
+        of("latency by reference of 1 MiB", "1 MiB by reference, half round trip", HUGE),
+    ];
+    if let Some(largest) = all.last_mut() {
+        largest.sides.push(small);
+        let name = "1 MiB by reference beside 64 B copied";
+        largest.claims.push(claim(name, HalfRtt, "raas-64", RatioAtMost(3.0), Must));
+    }
+    all
 }
 
 pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     let setting = json!({ "ucx_tls": "posix", "processors_client_server": Place::processors()? });
-    sockets::run(args, setting, || Place::one_host(repo, "same-host", ""), cases())
+    let missing = rivals::build_iceoryx2(repo);
+    let mut findings = sockets::run(args, setting, || Place::one_host(repo, "same-host", ""), cases())?;
+    findings.rivals_missing.extend(missing);
+    Ok(findings)
 }
 
 #[cfg(test)]
@@ -81,7 +126,8 @@ mod tests {
         let cases = super::cases();
         super::sockets::check(&cases);
         for case in &cases {
-            assert!(case.pinned && case.sides.iter().any(|side| side.name == "bare-ring"), "{}", case.name);
+            let beside = ["bare-ring", "iceoryx2"];
+            assert!(case.pinned && case.sides.iter().any(|side| beside.contains(&side.name)), "{}", case.name);
         }
     }
 }

@@ -5,7 +5,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::matrix::{self, Case, Effort, Runner, Side};
-use super::place::{Place, has};
+use super::place::Place;
 use super::report::Findings;
 use super::rivals::{self, Rival};
 use super::{Args, SECONDS};
@@ -23,6 +23,11 @@ pub(super) const fn libfabric(
     iterations: u32,
 ) -> Side {
     Side { name, runner: Runner::Rival(Rival::Libfabric(provider, endpoint, bytes, iterations)) }
+}
+
+/// iceoryx2's samples of shared memory.
+pub(super) const fn iceoryx2(bytes: u32, seconds: u32) -> Side {
+    Side { name: "iceoryx2", runner: Runner::Rival(Rival::Iceoryx2(bytes, seconds)) }
 }
 
 /// Runs the cases that were asked for, without sides whose program is not here. The place is made after the rivals'
@@ -47,8 +52,8 @@ pub(super) fn run(
 /// The case without sides whose program is not here.
 fn without_absent(mut case: Case) -> Case {
     case.sides.retain(|side| match side.runner {
-        Runner::Rival(rival) => has(rival.program()),
-        Runner::Sock(..) => true,
+        Runner::Rival(rival) => rival.is_here(),
+        Runner::Sock(..) | Runner::SockOf(..) | Runner::Reference => true,
     });
     case
 }

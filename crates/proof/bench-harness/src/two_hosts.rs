@@ -1,7 +1,7 @@
 //! Bench `two-hosts`: two network namespaces joined by veth, four processes, beside a bare relay (ring, UDP, ring),
 //! kernel TCP with the same writes, UCX over TCP and libfabric over TCP. Owns the bars.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde_json::json;
 
 use super::matrix::{BARE_RELAY, Case, Metric, RAAS, Side, TCP, TCP_BUSY, claim, reported};
@@ -26,7 +26,17 @@ fn fabric(bytes: u32, iterations: u32) -> Side {
 
 fn case(name: &'static str, test: &'static str, bytes: u32) -> Case {
     // The ring between an application and a bare relay has one size.
-    Case { name, test, bytes, ring_bytes: 0, pinned: false, crowded: false, sides: vec![RAAS], claims: vec![] }
+    Case {
+        name,
+        test,
+        bytes,
+        ring_bytes: 0,
+        path: "lane",
+        pinned: false,
+        crowded: false,
+        sides: vec![RAAS],
+        claims: vec![],
+    }
 }
 
 fn latency() -> Case {
@@ -99,16 +109,31 @@ fn cases(wire: Wire) -> Vec<Case> {
 }
 
 pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
-    let wire = match args.wire {
+    let chosen = args.wire.unwrap_or(Wire::Iwarp);
+    let wire = match chosen {
         Wire::Roce => "roce",
         Wire::Iwarp => "iwarp",
     };
-    let direct = if args.tcp_direct { "auto" } else { "off" };
+    ensure!(
+        !args.encrypt || chosen == Wire::Iwarp,
+        "--encrypt: only lanes over TCP are encrypted: without --wire roce"
+    );
+    let is_lane_only = args.lane_only || args.encrypt;
+    let direct = if is_lane_only { "off" } else { "auto" };
+    let encrypt = if args.encrypt { "required" } else { "off" };
     let setting = json!({
         "link": "veth", "mtu": args.mtu, "ucx_tls": "tcp", "wire": wire, "engines": args.engines, "tcp_direct": direct,
+        "encrypt": encrypt,
     });
-    let config = format!("wire = \"{wire}\"\nengines = {}\ntcp_direct = \"{direct}\"\n", args.engines);
-    sockets::run(args, setting, || Place::two_hosts(repo, "two-hosts", args.mtu, &config), cases(args.wire))
+    let engines = args.engines;
+    let config =
+        format!("wire = \"{wire}\"\nengines = {engines}\ntcp_direct = \"{direct}\"\nencrypt = \"{encrypt}\"\n");
+    let mut cases = cases(chosen);
+    if !is_lane_only && chosen == Wire::Iwarp {
+        // One connection with bulk on it. The many share their bytes, and each has little.
+        cases.iter_mut().filter(|case| case.test == "bw").for_each(|case| case.path = "tcp-direct");
+    }
+    sockets::run(args, setting, || Place::two_hosts(repo, "two-hosts", args.mtu, &config), cases)
 }
 
 #[cfg(test)]

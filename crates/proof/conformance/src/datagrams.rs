@@ -1,4 +1,4 @@
-//! What a pair of datagram queue pairs can do beyond a connected one: destinations, header areas, further queue pairs.
+//! What a pair of datagram queue pairs has beyond a connected one: destinations, header areas, further queue pairs.
 
 use verbs::*;
 
@@ -46,14 +46,19 @@ impl<'r> Pair<'r> {
         Ok(())
     }
 
-    /// Posts a receive of `len` bytes of payload and the header area, at a place of the side's region.
-    pub fn recv_datagram(&mut self, side: Side, wr_id: u64, at: u64, len: usize) -> Outcome {
-        self.recv(side, wr_id, &[self.sge(side, at, GRH_BYTES + len)])
+    /// Bytes in front of the payload of a message that lands in a receive.
+    pub fn header_bytes(&self) -> usize {
+        if self.options.qp_type == QpType::Ud { GRH_BYTES } else { 0 }
     }
 
-    /// Payload bytes of a datagram that landed at a place of the side's region.
-    pub fn datagram(&self, side: Side, at: u64, len: usize) -> Vec<u8> {
-        self.bytes(side, at + GRH_BYTES as u64, len)
+    /// Posts a receive for a message of `len` bytes, with its header area, at a place of the side's region.
+    pub fn recv_message(&mut self, side: Side, wr_id: u64, at: u64, len: usize) -> Outcome {
+        self.recv(side, wr_id, &[self.sge(side, at, self.header_bytes() + len)])
+    }
+
+    /// Payload bytes of a message that landed at a place of the side's region.
+    pub fn message(&self, side: Side, at: u64, len: usize) -> Vec<u8> {
+        self.bytes(side, at + self.header_bytes() as u64, len)
     }
 
     /// The header area in front of a datagram that landed at a place of the side's region.

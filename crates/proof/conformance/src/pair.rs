@@ -269,7 +269,14 @@ impl<'r> Pair<'r> {
         }
         let qpn = self.end(side).qpn;
         let (access, mtu_max) = (self.options.qp_access, self.options.mtu);
-        let attr = OfferAttr { access, mtu_max, entropy: qpn.0, wire: WirePolicy::Only(wire), peer: None };
+        let attr = OfferAttr {
+            access,
+            mtu_max,
+            entropy: qpn.0,
+            wire: WirePolicy::Only(wire),
+            peer: None,
+            encrypt: self.rig.encrypt(),
+        };
         self.endpoints[side as usize] = Some(self.device(side).offer(qpn, &attr)?);
         Ok(())
     }

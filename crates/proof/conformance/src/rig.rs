@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use verbs::{Provider, Wire};
+use verbs::{Encrypt, Provider, Wire};
 
 /// One of the two devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +61,11 @@ pub trait Rig {
     fn wire(&self) -> Option<Wire> {
         None
     }
+
+    /// Whether connections that are set up by endpoints are encrypted.
+    fn encrypt(&self) -> Encrypt {
+        Encrypt::Off
+    }
 }
 
 impl<R: Rig + ?Sized> Rig for Box<R> {
@@ -90,5 +95,9 @@ impl<R: Rig + ?Sized> Rig for Box<R> {
 
     fn wire(&self) -> Option<Wire> {
         (**self).wire()
+    }
+
+    fn encrypt(&self) -> Encrypt {
+        (**self).encrypt()
     }
 }

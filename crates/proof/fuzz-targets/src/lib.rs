@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod handshake;
 mod input;
 mod iwarp_stream;
+mod kernel;
 mod model;
 mod nic;
 mod parsers;
@@ -27,9 +29,11 @@ pub const TARGETS: &[Target] = &[
     Target { name: "lane_frame", run: parsers::lane_frame },
     Target { name: "datagram", run: parsers::datagram },
     Target { name: "operation", run: parsers::operation },
+    Target { name: "kernel", run: kernel::kernel },
     Target { name: "app_request", run: parsers::app_request },
     Target { name: "app_reply", run: parsers::app_reply },
     Target { name: "peer_message", run: parsers::peer_message },
+    Target { name: "handshake", run: handshake::handshake },
     Target { name: "configuration", run: parsers::configuration },
     Target { name: "nic", run: nic::nic },
     Target { name: "nic_unreliable", run: nic::nic_unreliable },

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod child;
+pub mod itself;
 pub mod programs;
 pub mod repo;
 pub mod result_lines;

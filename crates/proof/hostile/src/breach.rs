@@ -3,6 +3,7 @@
 //! Owns the list. Whether the daemon ended the session and said so in its log is judged by the siege.
 
 mod datagrams;
+mod operations;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,6 +19,11 @@ use crate::raw::{RawApp, RawConnection, RawError, dial, hello};
 use datagrams::{
     a_datagram_head_beyond_what_arrived, a_datagram_longer_than_the_ring, a_datagram_longer_than_what_is_published,
     datagrams_beyond_the_ring, half_of_a_datagram_header, reserved_bytes_of_a_datagram,
+};
+use operations::{
+    a_completion_head_beyond_what_arrived, a_submission_longer_than_any, a_submission_longer_than_what_is_published,
+    an_operation_that_does_not_exist, half_of_a_submission, reserved_bytes_of_a_submission, segments_of_an_atomic,
+    submissions_beyond_the_ring,
 };
 
 /// Where a breach is committed.
@@ -74,6 +80,14 @@ pub const ALL: &[Breach] = breaches![
     a_datagram_longer_than_the_ring,
     reserved_bytes_of_a_datagram,
     a_datagram_head_beyond_what_arrived,
+    submissions_beyond_the_ring,
+    half_of_a_submission,
+    a_submission_longer_than_what_is_published,
+    a_submission_longer_than_any,
+    an_operation_that_does_not_exist,
+    segments_of_an_atomic,
+    reserved_bytes_of_a_submission,
+    a_completion_head_beyond_what_arrived,
 ];
 
 fn connected(name: &str, target: Target<'_>) -> Result<(RawApp, RawConnection), RawError> {

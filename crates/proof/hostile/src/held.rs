@@ -36,6 +36,9 @@ impl Held {
             prints.push(Footprint::of(host.pid())?);
         }
         let counter = |s: &control::Stat, name: &str| s.counters.iter().find(|(n, _)| n == name).map_or(0, |c| c.1);
+        let own = |s: &control::Stat, names: [&str; 2]| {
+            names.iter().map(|name| u32::try_from(counter(s, name)).unwrap_or(0)).sum::<u32>()
+        };
         Ok(Self {
             apps: stats.iter().map(|s| s.apps.len()).collect(),
             connections: stats.iter().map(|s| s.lanes.iter().map(|l| l.connections).sum()).collect(),
@@ -45,9 +48,10 @@ impl Held {
             rc_qps: stats.iter().map(|s| s.rc_qps).collect(),
             cqs: stats.iter().map(|s| s.cqs).collect(),
             srqs: stats.iter().map(|s| s.srqs).collect(),
-            // Receives come when lanes need them, and stay, up to a bound: nobody holds them.
-            mrs: stats.iter().map(|s| s.mrs - u32::try_from(counter(s, "srq_regions")).unwrap_or(0)).collect(),
-            pinned: stats.iter().map(|s| s.pinned_bytes - counter(s, "srq_bytes")).collect(),
+            // Receives come when lanes need them, and stay, up to a bound: nobody holds them. A busy engine has the rings
+            // of any program registered for READ; that goes with the program's chunks, each of which is counted too.
+            mrs: stats.iter().map(|s| s.mrs - own(s, ["srq_regions", "lent_chunks"])).collect(),
+            pinned: stats.iter().map(|s| s.pinned_bytes - counter(s, "srq_bytes") - counter(s, "lent_bytes")).collect(),
             memfds: prints.iter().map(|p| p.memfds).collect(),
             memfd_mappings: prints.iter().map(|p| p.memfd_mappings).collect(),
             threads: prints.iter().map(|p| p.threads).collect(),

@@ -80,7 +80,7 @@ impl Host {
         let file = dir.join(format!("{ip}.toml"));
         let Program { wire, engines, .. } = raas;
         let common = format!(
-            "listen = \"{ip}\"\nsocket = \"{}\"\nkey_file = \"{}\"\nwire = \"{wire}\"\nengines = {engines}\n",
+            "listen = \"{ip}\"\nsocket = \"{}\"\nkey_file = \"{}\"\nwire = \"{wire}\"\nengines = {engines}\ntcp_direct = \"off\"\n",
             socket.display(),
             key.display()
         );
@@ -121,6 +121,11 @@ impl Host {
     /// Lines of its log for which something holds.
     pub fn lines(&self, holds: impl Fn(&str) -> bool) -> usize {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).iter().filter(|l| holds(l)).count()
+    }
+
+    /// The first line of its log that has a word.
+    pub fn first_line(&self, word: &str) -> Option<String> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).iter().find(|line| line.contains(word)).cloned()
     }
 
     /// The end of its log.

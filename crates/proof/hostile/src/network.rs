@@ -209,9 +209,21 @@ const LINKS: &[(&str, Attack)] = &[
     ("a frame that is said to be long", |_, link| link.write_all(&[0, 0, 0xff, 0xff, 1, 2, 3])),
     ("a frame that is said to be endless", |_, link| link.write_all(&[0xff; 64])),
     ("Hello, then silence", |rng, link| link.write_all(&hello(rng, link.local_addr()?.ip()))),
-    ("Hello, then a false proof", |rng, link| {
+    ("Hello, then a Noise message without the key", |rng, link| {
         link.write_all(&hello(rng, link.local_addr()?.ip()))?;
-        link.write_all(&framed(&PeerMessage::Proof { mac: [7; 32], engines: 1 }))
+        let mut message = vec![0; rng.random_range(0..200)];
+        rng.fill_bytes(&mut message);
+        link.write_all(&framed(&PeerMessage::Noise { message }))
+    }),
+    ("Hello, then a sealed frame without a handshake", |rng, link| {
+        link.write_all(&hello(rng, link.local_addr()?.ip()))?;
+        let mut frame = [0; 64];
+        rng.fill_bytes(&mut frame);
+        link.write_all(&with_length(&frame))
+    }),
+    ("Hello, then a Noise message that is said to be long", |rng, link| {
+        link.write_all(&hello(rng, link.local_addr()?.ip()))?;
+        link.write_all(&framed(&PeerMessage::Noise { message: vec![7; 4200] }))
     }),
     ("Hello in the name of another", |rng, link| link.write_all(&hello(rng, IpAddr::from([127, 0, 0, 77])))),
     ("messages about lanes before Hello", |_, link| {

@@ -302,6 +302,13 @@ impl RawApp {
         self.connected(request)
     }
 
+    /// Opens an operation queue.
+    pub fn open_operations(&mut self, ring_bytes: u32) -> Result<RawConnection, RawError> {
+        let request = self.number();
+        self.send(&Request::OpenOperations { request, ring_bytes }, &[])?;
+        self.connected(request)
+    }
+
     /// Waits for a connection at a listener and accepts it.
     pub fn accept(&mut self) -> Result<RawConnection, RawError> {
         let (port, connection) = self.wait_for(|reply| match reply {

@@ -24,8 +24,9 @@ use crate::verdict::Verdict;
 use crate::words::{self, Step};
 
 /// Limits of the daemons, small enough that the hostile tenant reaches each of them.
-const CONFIGURATION: &str = "[limits]\napps_max = 96\nclients_max = 128\nconnections_per_app_max = 512\nconnections_max = 2048\n\
-    listeners_max = 256\nring_memory_per_app_max = 67108864\nclient_queue_max = 256\nclient_hello_ms = 1000\nregions_max = 64\n";
+const CONFIGURATION: &str = "[limits]\napps_max = 96\nclients_max = 128\nconnections_per_app_max = 512\n\
+    connections_max = 2048\nlisteners_max = 256\nring_memory_per_app_max = 67108864\nclient_queue_max = 256\n\
+    client_hello_ms = 1000\nregions_max = 64\n";
 /// Bytes of anonymous memory that a daemon with these limits may have at most, whatever its tenants do.
 const ANONYMOUS_BYTES_MAX: u64 = 48 << 20;
 /// Bytes of shared memory: rings and sessions of all applications that fit.
@@ -34,9 +35,9 @@ const SHARED_BYTES_MAX: u64 = 96 * ((64 << 20) + (1 << 20));
 const FDS_MAX: u64 = PROGRAMS_MAX * 6 + 64 * 4 + 64;
 /// Programs at a time.
 const PROGRAMS_MAX: u64 = 128;
-/// Threads: the main one, the daemon's two, the helper of the software NIC, and of the runtime one that comes and goes
-/// and one that makes huge pages for a region.
-const THREADS_MAX: u64 = 6;
+/// Threads: the main one, the daemon's two, the helper of the software NIC, and of the runtime one that comes and goes,
+/// one that makes huge pages for a region, and the one that did so before and is not idle yet.
+const THREADS_MAX: u64 = 7;
 /// What a daemon may keep after its hostile tenants have gone: the allocator's own, in pieces.
 const ANONYMOUS_LEFT_MAX: u64 = 32 << 20;
 /// The daemon writes the log before it tells the tenant, but the reader of the log may be a little behind.
@@ -58,7 +59,9 @@ pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
     ];
     let transfer = Transfer::start(&hosts[0], &hosts[1], STREAMS)?;
     let exchange = Exchange::start(&hosts[0], &hosts[1])?;
-    let sharing = Sharing::start(&hosts[0])?;
+    let sharing = Sharing::start(&hosts[0], &hosts[0])?;
+    // Its operations leave by the queues and the lane that the hostile tenant uses too.
+    let far_sharing = Sharing::start(&hosts[1], &hosts[0])?;
     verdict.case("the lane is on a wire that was asked for", hosts[0].wire(raas.wire).map(|wire| wire.to_string()));
     std::thread::sleep(Duration::from_millis(500));
     let before = Held::of(&hosts)?;
@@ -72,9 +75,11 @@ pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
     verdict.case("strangers at the door are refused with a reason", door(target));
     verdict.case("every shared word overwritten at every step", flip_all(target, seed));
     verdict.case("tools that do not read cost a page each", readers::silent(&hosts[0]));
-    let (answered, checked) = (exchange.answered(), sharing.checked());
+    let (answered, checked, far_checked) = (exchange.answered(), sharing.checked(), far_sharing.checked());
     let peak = rounds(&mut hosts, seed, target, &transfer, verdict)?;
     let (answered, checked) = (exchange.answered() - answered, sharing.checked() - checked);
+    let far_checked = far_sharing.checked() - far_checked;
+    verdict.case("no lane failed, which others share", lanes_held(&hosts));
     verdict.case("memory, descriptors and threads stay bounded", bounded(&peak, raas.engines));
     drop((near, far));
     verdict.case("what the hostile tenants held has returned", returned(&hosts, &before));
@@ -101,6 +106,13 @@ pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
         sharing.finish().and_then(|said| {
             ensure!(checked > 0, "no block was checked in the rounds: {said}");
             Ok(format!("{checked} in the rounds; {said}"))
+        }),
+    );
+    verdict.case(
+        "the polite programs' operations on another host's region are all done, and nobody else's",
+        far_sharing.finish().and_then(|said| {
+            ensure!(far_checked > 0, "no block was checked in the rounds: {said}");
+            Ok(format!("{far_checked} in the rounds; {said}"))
         }),
     );
     verdict.case("a new polite pair is served as before", polite::fresh(&hosts));
@@ -254,6 +266,11 @@ fn bounded(peak: &Footprint, engines: u32) -> Result<String> {
     }
     let [a, s, f, t] = bounds.map(|(_, found, bound)| format!("{found} of {bound}"));
     Ok(format!("at most {a} anonymous bytes, {s} shared, {f} descriptors, {t} threads"))
+}
+
+fn lanes_held(hosts: &[Host; 2]) -> Result<String> {
+    let failed = hosts.iter().find_map(|host| host.first_line("the lane failed"));
+    failed.map_or_else(|| Ok("none".into()), |line| Err(anyhow!("{line}")))
 }
 
 fn returned(hosts: &[Host; 2], before: &Held) -> Result<String> {

@@ -4,6 +4,8 @@
 //! daemon threw it out: it comes back under the same name.
 
 mod datagrams;
+mod loose;
+mod operations;
 mod regions;
 
 use std::collections::BTreeMap;
@@ -67,6 +69,8 @@ const MISDEEDS: &[Misdeed] = &[
     ("floods_datagrams", Tenant::flood_datagrams),
     ("hoards_ports_and_paths", Tenant::hoard_ports),
     ("abuses_regions", Tenant::abuse_regions),
+    ("scribbles_over_operations", Tenant::scribble_over_operations),
+    ("never_takes_completions", Tenant::never_take_completions),
 ];
 
 impl Tenant {

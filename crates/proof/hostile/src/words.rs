@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use rand::rngs::SmallRng;
-use shm::{Doorbell, Word32, Word64, app_flag};
+use shm::{Class, Doorbell, Opcode, Submission, Word32, Word64, app_flag};
 
 use crate::breach::Target;
 use crate::raw::{PATIENCE, RawApp, RawConnection, RawError};
@@ -28,12 +28,21 @@ pub enum Step {
     FinSent,
     /// The application gave the slot back.
     Closed,
+    /// The slot is an operation queue, and a submission is in its ring.
+    Operating,
 }
 
 impl Step {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Attached, Self::Connecting, Self::Established, Self::InFlight, Self::FinSent, Self::Closed];
+    pub const ALL: [Self; 7] = [
+        Self::Attached,
+        Self::Connecting,
+        Self::Established,
+        Self::InFlight,
+        Self::FinSent,
+        Self::Closed,
+        Self::Operating,
+    ];
 }
 
 /// One shared word.
@@ -103,6 +112,7 @@ pub fn of(app: &RawApp, slot: u32) -> Vec<(String, Word)> {
         ("app_owner_pid", &s.app_owner_pid),
         ("tx_use", &s.tx_use),
         ("peer_timeout_ms", &s.peer_timeout_ms),
+        ("tx_verb", &s.tx_verb),
         ("tx_rest", &s.tx_rest),
         ("state", &s.state),
         ("engine_flags", &s.engine_flags),
@@ -132,6 +142,9 @@ pub fn at_step(target: Target<'_>, name: &str, step: Step) -> Result<(RawApp, Op
     if step == Step::Attached {
         return Ok((app, None));
     }
+    if step == Step::Operating {
+        return operating(app);
+    }
     let request = app.ask(target.far, 16_384)?;
     if step == Step::Connecting {
         return Ok((app, None));
@@ -144,7 +157,7 @@ pub fn at_step(target: Target<'_>, name: &str, step: Step) -> Result<(RawApp, Op
     };
     let flags = match step {
         Step::Established => return Ok((app, Some(connection))),
-        Step::Attached | Step::Connecting | Step::InFlight => 0,
+        Step::Attached | Step::Connecting | Step::InFlight | Step::Operating => 0,
         Step::FinSent => app_flag::FIN,
         Step::Closed => app_flag::FIN | app_flag::STOP | app_flag::CLOSED,
     };
@@ -152,6 +165,33 @@ pub fn at_step(target: Target<'_>, name: &str, step: Step) -> Result<(RawApp, Op
     connection.words.app_flags.store(flags, Ordering::Release);
     app.ring(connection.slot);
     Ok((app, Some(connection)))
+}
+
+/// An operation queue with a submission that is refused: what comes of it is a completion.
+fn operating(mut app: RawApp) -> Result<(RawApp, Option<RawConnection>), RawError> {
+    let queue = match app.open_operations(16_384) {
+        Ok(queue) => queue,
+        Err(RawError::No(_)) => return Ok((app, None)),
+        Err(e) => return Err(e),
+    };
+    let submission = Submission {
+        tag: 1,
+        opcode: Opcode::Read,
+        flags: 0,
+        class: Class::Visible,
+        segments: 0,
+        region: 0,
+        epoch: 1,
+        offset: 0,
+        bytes: 8,
+        notify: 0,
+        operand: 0,
+        compare: 0,
+    };
+    queue.tx.0.write(queue.tx.1, &submission.to_bytes()).map_err(|e| RawError::Unexpected(e.to_string()))?;
+    queue.words.tx_tail.store(submission.ring_bytes(), Ordering::Release);
+    app.ring(queue.slot);
+    Ok((app, Some(queue)))
 }
 
 /// Overwrites one word at one step by several values, ringing after each. Says whether the daemon ended the session.

@@ -35,8 +35,10 @@ enum Pairing {
     SoftnicToRxe,
     /// rxe requests, the software NIC responds.
     RxeToSoftnic,
-    /// Everything, over both address families and both MTUs, without and with faults.
+    /// Everything: in each direction both address families, both MTUs, without and with faults.
     All,
+    /// Everything, in each direction with each of these beside each other.
+    Thorough,
 }
 
 #[derive(Debug, Parser)]
@@ -67,7 +69,8 @@ struct Options {
 fn main() -> Result<()> {
     let options = Options::parse();
     let runs = match options.pairing {
-        Pairing::All => matrix(&options),
+        Pairing::All => matrix(&options, false),
+        Pairing::Thorough => matrix(&options, true),
         _ => vec![Run::of(&options)],
     };
     let mut failed = false;
@@ -103,19 +106,19 @@ struct Run {
     faults: Faults,
 }
 
-fn matrix(options: &Options) -> Vec<Run> {
+fn matrix(options: &Options, thorough: bool) -> Vec<Run> {
     let clean = Faults::none(options.seed);
     let faulty = Faults::per_mille(options.seed, 10);
     let mut runs = vec![Run { pairing: Pairing::Rxe, family: Family::V4, mtu: 1500, faults: clean }];
-    for pairing in [Pairing::SoftnicToRxe, Pairing::RxeToSoftnic] {
-        for (family, mtu, faults) in [
-            (Family::V4, 1500, clean),
-            (Family::V6, 4200, clean),
-            (Family::V4, 4200, faulty),
-            (Family::V6, 1500, faulty),
-        ] {
-            runs.push(Run { pairing, family, mtu, faults });
-        }
+    for (pairing, chosen) in [
+        (Pairing::SoftnicToRxe, [(Family::V4, 1500, faulty), (Family::V6, 4200, clean)]),
+        (Pairing::RxeToSoftnic, [(Family::V4, 4200, clean), (Family::V6, 1500, faulty)]),
+    ] {
+        let each = [Family::V4, Family::V6].into_iter().flat_map(|family| {
+            [(1500, clean), (1500, faulty), (4200, clean), (4200, faulty)].map(|(m, f)| (family, m, f))
+        });
+        let links: Vec<_> = if thorough { each.collect() } else { chosen.to_vec() };
+        runs.extend(links.into_iter().map(|(family, mtu, faults)| Run { pairing, family, mtu, faults }));
     }
     runs
 }

@@ -1,4 +1,5 @@
-//! A link between two hosts as a model: what happens to each packet, and when.
+//! A link between two hosts as a model: what happens to each packet, and when. And the caches of a hardware NIC
+//! ([`rnic`]).
 //!
 //! The simulator and the benches' relay use the same model, so that what one shows can be looked for with the other. It
 //! has no I/O: time is an argument, chance comes from a seed, and packets are numbers of bytes.
@@ -18,6 +19,7 @@
 
 mod bottleneck;
 mod link;
+pub mod rnic;
 mod schedule;
 
 pub use bottleneck::{Bottleneck, Passage, QueueShape};

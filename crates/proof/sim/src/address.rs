@@ -36,6 +36,11 @@ impl At {
     }
 }
 
+/// Whether a lane is the one that all programs share, and not leased to one of them.
+pub(crate) fn is_shared(lane: &control::LaneRow) -> bool {
+    !lane.name.contains("leased")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,6 +13,7 @@ use rand::rngs::StdRng;
 use verbs::Time;
 
 use crate::check::{Checks, RecordId, Side};
+use crate::content::mix;
 use crate::plan::{Ending, Talk};
 
 /// Bytes copied at a time.
@@ -58,6 +59,8 @@ struct Script {
     stalls_until: Option<Time>,
     /// It writes in place, in two steps.
     lends: bool,
+    /// The verbs that it asks for, in turn, if it does.
+    verbs: Option<u64>,
 }
 
 impl Script {
@@ -81,6 +84,7 @@ impl Script {
             turn: rng.random_range(0..=to_write.max(1)),
             stalls_until: None,
             lends: rng.random_bool(0.25),
+            verbs: talk.asks_verbs.then(|| rng.random()),
         }
     }
 }
@@ -278,6 +282,7 @@ impl Conn {
             let begun = if let Writing::Lent { bytes, .. } = &self.writing { Some(*bytes) } else { None };
             let want = begun.unwrap_or(want);
             checks.fill(self.record, self.side, self.sent, &mut buf[..want]);
+            self.ask_for_a_verb();
             let written = self.put(&buf[..want]);
             let count = match written {
                 Ok(_) if begun.is_none() && matches!(self.writing, Writing::Lent { .. }) => {
@@ -299,6 +304,16 @@ impl Conn {
             self.sent += count as u64;
             self.next_write = now + self.script.write_gap;
         }
+    }
+
+    /// Names another verb now and then.
+    fn ask_for_a_verb(&mut self) {
+        let Some(verbs) = &mut self.script.verbs else { return };
+        // Two bits for the verb, two for how long it holds: each word the engine's, also those that mean nothing.
+        if *verbs & 0xc == 0 {
+            let _ = self.endpoint.set_verb((*verbs & 3) as u32);
+        }
+        *verbs = mix(*verbs);
     }
 
     /// Writes what there is room for. In place every other call writes the first half of that and publishes nothing;

@@ -1,10 +1,10 @@
 //! A host: the real NIC and the real engine, its processes, and when each of them runs next.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use engine::{AppId, Engine, EngineConfig};
+use engine::{AppId, Engine, EngineConfig, LaneAt};
 use plane::{Admission, AdmissionConfig};
 use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
 use shm::EnginePage;
@@ -34,7 +34,7 @@ pub(crate) struct Driven {
     /// When the next timer fires, as the queue has it.
     pub(crate) timer_at: Option<Time>,
     /// Peers whose lane the engine gave up by itself, until it is asked for a new end.
-    pub(crate) given_up: BTreeSet<IpAddr>,
+    pub(crate) given_up: BTreeSet<LaneAt>,
     pub(crate) rounds: u64,
 }
 
@@ -138,6 +138,8 @@ impl Host {
             connect_timeout: plan.connect_timeout,
             lane_rest_after: plan.lane_rest_after,
             rest_after: plan.rest_after,
+            choice: plan.choice,
+            encrypt: plan.encrypt,
             ..EngineConfig::new(vec![address(index)])
         };
         let start = |number: u32| {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use control::{CHALLENGE_BYTES, PeerMessage, Reason};
 use engine::{AppId, OpenId};
 use plane::{
-    Admission, ClientId, ClusterKey, ConnectRequest, ConnectionOver, Dialing, Heartbeat, Identity, Introduction,
-    LaneAnswer, LinkId, Opening, PairLimits, Pairs, Peers, PeersConfig, Place, Strangers, Watch,
+    Admission, ClientId, ClusterKey, ClusterKeys, ConnectRequest, ConnectionOver, Dialing, Heartbeat, Identity,
+    Introduction, LaneAnswer, LinkId, Opening, PairLimits, Pairs, Peers, PeersConfig, Place, Seal, Strangers, Watch,
 };
 use verbs::Time;
 
@@ -62,6 +62,8 @@ pub(crate) struct Link {
     pub(crate) dialing: Option<Dialing>,
     /// Of one that it accepted and that has not proven the key.
     pub(crate) place: Option<Place>,
+    /// Of one that is up.
+    pub(crate) seal: Option<Seal>,
     /// The control plane knows of it.
     pub(crate) said_hello: bool,
     /// The control plane knows that it is up.
@@ -80,6 +82,7 @@ impl Link {
             stage,
             dialing: None,
             place: None,
+            seal: None,
             said_hello: false,
             is_known: false,
             waiting: VecDeque::new(),
@@ -208,8 +211,8 @@ impl ControlPlane {
         Introduction { version: self.daemon.wire_version, ..Introduction::of_this_release(identity) }
     }
 
-    pub(crate) fn key(&self) -> ClusterKey {
-        ClusterKey::new(vec![self.daemon.key; 32])
+    pub(crate) fn keys(&self) -> ClusterKeys {
+        ClusterKeys::one(ClusterKey::new(vec![self.daemon.key; 32]))
     }
 
     /// When one of its timers has something to do.

@@ -8,8 +8,9 @@ mod user;
 
 use std::time::Duration;
 
+use engine::Thresholds;
 use netmodel::QueueShape;
-use verbs::{PathMtu, Status, Time, Wire, WirePolicy};
+use verbs::{Encrypt, PathMtu, Status, Time, Wire, WirePolicy};
 
 pub use socket::SocketPlan;
 pub use user::UserPlan;
@@ -88,6 +89,12 @@ pub struct HostPlan {
     pub daemon: DaemonPlan,
     /// What may carry its lanes.
     pub wire: WirePolicy,
+    /// Whether they are encrypted.
+    pub encrypt: Encrypt,
+    /// How its engines choose verbs.
+    pub choice: Thresholds,
+    /// The loads that its engines are told are of 0 to so many percent.
+    pub load_max: u8,
 }
 
 /// What of a daemon decides whether others speak with it.
@@ -132,6 +139,9 @@ impl Default for HostPlan {
             rest_gap_max: Duration::ZERO,
             daemon: DaemonPlan::default(),
             wire: WirePolicy::Only(Wire::Roce),
+            encrypt: Encrypt::Off,
+            choice: Thresholds::default(),
+            load_max: 0,
         }
     }
 }
@@ -395,6 +405,8 @@ pub struct Talk {
     pub read_gap_max: Duration,
     /// The ends that a connection may choose from.
     pub endings: Vec<Ending>,
+    /// Connections ask for verbs, now for one and now for another.
+    pub asks_verbs: bool,
 }
 
 impl Talk {
@@ -407,6 +419,7 @@ impl Talk {
             write_gap_max: Duration::ZERO,
             read_gap_max: Duration::ZERO,
             endings: vec![Ending::ReadToEnd],
+            asks_verbs: false,
         }
     }
 

@@ -193,6 +193,9 @@ impl Provider for Tap {
         self.calls += wrs.len() as u64;
         self.nic.post_srq_recv(srq, wrs)
     }
+    fn withdraw_srq_recv(&mut self, srq: SrqId, max: usize, out: &mut Vec<u64>) -> Result<usize, VerbsError> {
+        self.nic.withdraw_srq_recv(srq, max, out)
+    }
     fn poll_cq(&mut self, cq: CqId, out: &mut Vec<Completion>, max: usize) -> Result<usize, VerbsError> {
         let first = out.len();
         let found = self.nic.poll_cq(cq, out, max)?;

@@ -1,7 +1,8 @@
 //! TCP between daemons, reduced to what control links need: connections of two ends, messages in order, and what a cut,
 //! a dead process and a dead machine do to them.
 //!
-//! Owns which ends are open and what waits for a path. It must never look into a message, nor decide what is sent.
+//! Owns which ends are open and what waits for a path. It must never look into a message, nor decide what is sent. The
+//! frames of a link that is up are sealed by the daemons, as on a wire.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,10 @@ use verbs::Time;
 pub(crate) enum Segment {
     Syn,
     SynAck,
+    /// Of a handshake.
     Message(PeerMessage),
+    /// Of a link that is up; the code is for the trace.
+    Sealed(Vec<u8>, u64),
     Fin,
     Rst,
 }
@@ -26,9 +30,10 @@ impl Segment {
             Self::SynAck => 2,
             Self::Fin => 3,
             Self::Rst => 4,
+            Self::Sealed(_, code) => *code,
             Self::Message(message) => match message {
                 PeerMessage::Hello { .. } => 10,
-                PeerMessage::Proof { .. } => 11,
+                PeerMessage::Noise { .. } => 11,
                 PeerMessage::LaneOffer(_) => 12,
                 PeerMessage::LaneReady { .. } => 13,
                 PeerMessage::LaneReset { resumes: false, .. } => 14,
@@ -42,6 +47,7 @@ impl Segment {
                 PeerMessage::DirectHello { .. } => 22,
                 PeerMessage::DirectProof { .. } => 23,
                 PeerMessage::Region(_) => 24,
+                PeerMessage::Meet(_) => 25,
             },
         }
     }

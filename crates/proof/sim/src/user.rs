@@ -7,15 +7,14 @@ use std::sync::atomic::Ordering;
 
 use control::{Connection, Path};
 use engine::AppId;
+use histories::{Act, CallId, Histories};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use shm::{
     AtomicOp, COMPLETION_BYTES, Class, CompletionRecord, Opcode, OperationStatus, RingMemory, RingReader, RingWriter,
-    Session, Submission,
+    Session, Submission, submission_flag,
 };
 use verbs::Region;
-
-use crate::check::{Act, CallId, Histories};
 
 /// Words of a region that programs use.
 pub(crate) const WORDS: u64 = 4;
@@ -26,6 +25,29 @@ pub(crate) struct Opened {
     pub(crate) handle: u32,
     pub(crate) region: u64,
     pub(crate) epoch: u64,
+    pub(crate) is_leased: bool,
+}
+
+/// Operations of one chain at most.
+const CHAIN_MAX: u32 = 4;
+
+/// An operation that was submitted and has not ended.
+#[derive(Debug, Clone, Copy)]
+struct Going {
+    call: CallId,
+    opcode: Opcode,
+    /// The first of its chain.
+    chain: u64,
+    is_fenced: bool,
+}
+
+/// An operation that is about to be submitted.
+#[derive(Debug, Clone, Copy)]
+struct Wish {
+    submission: Submission,
+    act: Act,
+    word: u64,
+    value: u64,
 }
 
 #[derive(Debug)]
@@ -43,7 +65,13 @@ pub(crate) struct User {
     pub(crate) chunks: BTreeMap<u32, Region>,
     queue: Option<Queue>,
     pub(crate) opened: Option<Opened>,
-    in_flight: BTreeMap<u64, (CallId, Opcode)>,
+    /// Handles with lanes of their own that are of no use any more, and not given back yet.
+    pub(crate) over: Vec<u32>,
+    in_flight: BTreeMap<u64, Going>,
+    /// The first operation of a chain that failed, by the first of the chain.
+    broken: BTreeMap<u64, u64>,
+    /// The last call of each word of the region that it has open.
+    last: BTreeMap<(u64, u64), CallId>,
     next_tag: u64,
     pub(crate) done: u32,
     /// Looks in a row that found nothing new.
@@ -58,7 +86,10 @@ impl User {
             chunks: BTreeMap::new(),
             queue: None,
             opened: None,
+            over: Vec::new(),
             in_flight: BTreeMap::new(),
+            broken: BTreeMap::new(),
+            last: BTreeMap::new(),
             next_tag: 0,
             done: 0,
             idle_looks: 0,
@@ -103,7 +134,19 @@ impl User {
             let mut bytes = [0; 8];
             queue.rx.peek_ahead(COMPLETION_BYTES as u64, &mut bytes[..(c.bytes as usize).min(8)]);
             queue.rx.consume(c.ring_bytes());
-            let (call, opcode) = self.in_flight.remove(&c.tag).ok_or(format!("operation {} ended twice", c.tag))?;
+            let going = self.in_flight.remove(&c.tag).ok_or(format!("operation {} ended twice", c.tag))?;
+            let Going { call, opcode, chain, is_fenced } = going;
+            let failed = self.broken.get(&chain).copied().filter(|failed| *failed < c.tag);
+            match (c.status, failed) {
+                (OperationStatus::Ok, Some(failed)) if is_fenced => {
+                    return Err(format!("operation {} was done behind {failed}, which failed", c.tag));
+                }
+                (OperationStatus::ChainBroken, None) => {
+                    return Err(format!("operation {} was not done, and nothing before it in its chain failed", c.tag));
+                }
+                (OperationStatus::Ok | OperationStatus::ChainBroken, _) => {}
+                _ => _ = self.broken.entry(chain).and_modify(|first| *first = c.tag.min(*first)).or_insert(c.tag),
+            }
             match c.status {
                 OperationStatus::Ok => {
                     let found = match opcode {
@@ -114,11 +157,13 @@ impl User {
                     histories.on_ended(call, found);
                 }
                 OperationStatus::OutcomeUnknown => {}
+                OperationStatus::ChainBroken => histories.on_refused(call),
                 OperationStatus::PeerLost
                 | OperationStatus::Revoked
                 | OperationStatus::NoRegion
                 | OperationStatus::Failed => {
-                    self.opened = None;
+                    let over = self.opened.take().filter(|opened| opened.is_leased);
+                    self.over.extend(over.map(|opened| opened.handle));
                     histories.on_refused(call);
                 }
                 other => return Err(format!("operation {} ended with {other:?}", c.tag)),
@@ -127,50 +172,78 @@ impl User {
         Ok(any)
     }
 
-    /// Puts operations into the ring. Whether the engine is to be told.
+    /// Puts operations into the ring, alone or as chains. Whether the engine is to be told.
     pub(crate) fn submit(&mut self, depth: u32, count: u32, rng: &mut StdRng, histories: &mut Histories) -> bool {
         let mut any = false;
-        while let (Some(opened), Some(queue)) = (self.opened, &mut self.queue)
+        while let Some(opened) = self.opened
+            && self.queue.is_some()
             && self.in_flight.len() < depth as usize
             && self.done < count
         {
-            let (word, value) = (rng.random_range(0..WORDS), rng.next_u64() >> 8);
-            let (opcode, act) = match rng.random_range(0..6) {
-                0 | 1 => (Opcode::Read, Act::Read),
-                2 => (Opcode::Write, Act::Write(value)),
-                3 => (Opcode::Swap, Act::Change(AtomicOp::Swap(value))),
-                4 => (Opcode::CompareSwap, Act::Change(AtomicOp::CompareSwap { expected: 0, new: value })),
-                _ => (Opcode::FetchAdd, Act::Change(AtomicOp::Add(1))),
-            };
-            self.next_tag += 1;
-            let s = Submission {
-                tag: self.next_tag,
-                opcode,
-                flags: u8::from(rng.random_bool(0.1)),
-                class: Class::Visible,
-                segments: 0,
-                region: opened.handle,
-                epoch: opened.epoch,
-                offset: word * 8,
-                bytes: 8,
-                notify: 0,
-                operand: if opcode == Opcode::FetchAdd { 1 } else { value },
-                compare: 0,
-            };
-            let fits = queue.tx.free().is_ok_and(|free| free >= s.ring_bytes());
-            if !fits
-                || !queue.tx.write_ahead(0, &s.to_bytes())
-                || !queue.tx.write_ahead(64, &value.to_le_bytes()[..s.inline_bytes() as usize])
-            {
+            let length = if rng.random_bool(0.3) { rng.random_range(2..=CHAIN_MAX) } else { 1 };
+            // Of one word: a fence between two of its operations is seen there.
+            let word = (length > 1 && rng.random_bool(0.7)).then(|| rng.random_range(0..WORDS));
+            let wishes: Vec<Wish> = (1..=length).map(|n| self.wish(opened, word, n < length, rng)).collect();
+            if !self.put(&wishes) {
                 break;
             }
-            let call = histories.on_asked(opened.region, word, act);
-            self.in_flight.insert(s.tag, (call, opcode));
-            queue.tx.commit(s.ring_bytes());
-            self.done += 1;
+            let chain = self.next_tag + 1;
+            for Wish { submission, act, word, .. } in wishes {
+                self.next_tag += 1;
+                let is_fenced = submission.flags & submission_flag::FENCE != 0;
+                let before = self.last.get(&(opened.region, word)).copied().filter(|_| is_fenced);
+                let call = histories.on_asked_after(opened.region, word, act, before);
+                self.last.insert((opened.region, word), call);
+                self.in_flight.insert(self.next_tag, Going { call, opcode: submission.opcode, chain, is_fenced });
+            }
+            self.done += length;
             any = true;
         }
         any
+    }
+
+    fn wish(&self, opened: Opened, word: Option<u64>, is_chained: bool, rng: &mut StdRng) -> Wish {
+        let (word, value) = (word.unwrap_or_else(|| rng.random_range(0..WORDS)), rng.next_u64() >> 8);
+        let (opcode, act) = match rng.random_range(0..6) {
+            0 | 1 => (Opcode::Read, Act::Read),
+            2 => (Opcode::Write, Act::Write(value)),
+            3 => (Opcode::Swap, Act::Change(AtomicOp::Swap(value))),
+            4 => (Opcode::CompareSwap, Act::Change(AtomicOp::CompareSwap { expected: 0, new: value })),
+            _ => (Opcode::FetchAdd, Act::Change(AtomicOp::Add(1))),
+        };
+        let fence = if rng.random_bool(if is_chained { 0.5 } else { 0.2 }) { submission_flag::FENCE } else { 0 };
+        let submission = Submission {
+            tag: 0,
+            opcode,
+            flags: fence | if is_chained { submission_flag::CHAINED } else { 0 },
+            class: Class::Visible,
+            segments: 0,
+            region: opened.handle,
+            epoch: opened.epoch,
+            offset: word * 8,
+            bytes: 8,
+            notify: 0,
+            operand: if opcode == Opcode::FetchAdd { 1 } else { value },
+            compare: 0,
+        };
+        Wish { submission, act, word, value }
+    }
+
+    /// Puts all of a chain into the ring in one step, or nothing.
+    fn put(&mut self, wishes: &[Wish]) -> bool {
+        let Some(queue) = &mut self.queue else { return false };
+        let bytes: u64 = wishes.iter().map(|wish| wish.submission.ring_bytes()).sum();
+        if !queue.tx.free().is_ok_and(|free| free >= bytes) {
+            return false;
+        }
+        let mut at = 0;
+        for (tag, Wish { submission, value, .. }) in (self.next_tag + 1..).zip(wishes) {
+            let s = Submission { tag, ..*submission };
+            queue.tx.write_ahead(at, &s.to_bytes());
+            queue.tx.write_ahead(at + 64, &value.to_le_bytes()[..s.inline_bytes() as usize]);
+            at += s.ring_bytes();
+        }
+        queue.tx.commit(bytes)
     }
 
     pub(crate) fn ring(&self) {

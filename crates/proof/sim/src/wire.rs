@@ -1,7 +1,10 @@
 //! The TCP wire of a host: the queue pairs that are on it, as the software NIC has them, over streams of the world.
 //!
 //! The endpoints, the choice of the wire and the machine of each queue pair are the shipped ones (`softnic::wires`,
-//! `iwarp::Qp`). What stands here in place of the software NIC's sockets must do what they do and no more.
+//! `iwarp::Qp`), and so are the records of encrypted streams. What stands here in place of the software NIC's sockets must
+//! do what they do and no more.
+
+mod sealed;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +14,12 @@ use iwarp::terminate::Cause;
 use iwarp::{Ending, Gather, GatherPiece, Qp, QpEvent, Scatter};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
+use records::{SECRET_BYTES, Secret};
 use roce::Nic;
-use softnic::wires::{Choice, FPDU_BYTES, HELLO_BYTES, TOKEN_BYTES, TcpPart, Token, Wires, choose};
+use softnic::wires::{Choice, Encryption, FPDU_BYTES, HELLO_BYTES, Sealed, TOKEN_BYTES, TcpPart, Token, Wires, choose};
 use verbs::Provider as _;
 use verbs::{
-    AcceptAttr, Endpoint, Link as Connected, OfferAttr, Psn, QpModify, QpState, QpStatus, Qpn, RecvWr, Rkey,
+    AcceptAttr, Encrypt, Endpoint, Link as Connected, OfferAttr, Psn, QpModify, QpState, QpStatus, Qpn, RecvWr, Rkey,
     RoceEndpoint, SendWr, Time, VerbsError, Wire, WirePolicy,
 };
 
@@ -49,6 +53,8 @@ enum Stage {
 #[derive(Debug)]
 struct Link {
     qp: Qp,
+    /// Of one that is encrypted.
+    sealed: Option<Sealed>,
     own: TcpPart,
     peer: TcpPart,
     stage: Stage,
@@ -145,8 +151,17 @@ impl TcpSide {
             fpdu_bytes: FPDU_BYTES,
             max_rd_atomic,
             mtu,
+            encryption: None,
         };
-        let wires = Wires { roce: Some(roce), tcp: Some(tcp) }.allowed(self.policy).allowed(attr.wire);
+        let is_required = attr.encrypt == Encrypt::Required;
+        let mut secret = [0; SECRET_BYTES];
+        let encryption = (attr.encrypt != Encrypt::Off).then(|| {
+            self.rng.fill_bytes(&mut secret);
+            Encryption { secret: Secret(secret), is_required }
+        });
+        let tcp = TcpPart { encryption, ..tcp };
+        let wires =
+            Wires { roce: Some(roce).filter(|_| !is_required), tcp: Some(tcp) }.allowed(self.policy).allowed(attr.wire);
         let none = VerbsError::NoCommonWire { own: self.policy.to_string(), peer: attr.wire.to_string() };
         wires.to_endpoint().unwrap_or(Err(none))
     }
@@ -169,6 +184,8 @@ impl TcpSide {
             }
             Choice::Tcp(own, peer) => (own, peer),
         };
+        let (keys, encryption_reason) = own_part.keys_with(&peer_part)?;
+        let cipher = keys.as_ref().map(|_| records::CIPHER);
         let max_msg_bytes = nic.device().max_msg_bytes;
         let lent = nic.lend_qp(qpn)?;
         let made = own_part.qp_attr(&peer_part, &lent, max_msg_bytes);
@@ -176,6 +193,7 @@ impl TcpSide {
         let stage = if own_part.connects_to(&peer_part) { Stage::Dial } else { Stage::Waiting };
         let mut link = Link {
             qp: Qp::new(made, lent.receives),
+            sealed: keys.map(|keys| Sealed::new(keys, !own_part.connects_to(&peer_part))),
             own: own_part,
             peer: peer_part,
             stage,
@@ -191,7 +209,8 @@ impl TcpSide {
         let mtu = own_part.mtu.min(peer_part.mtu);
         let reads_max = own_part.max_rd_atomic.min(peer_part.max_rd_atomic);
         let (peer, peer_qpn) = (peer_part.address(), peer_part.qpn.0);
-        Ok(Connected { peer, peer_qpn, mtu, reads_max, wire: Wire::Iwarp, wire_reason })
+        let wire = Wire::Iwarp;
+        Ok(Connected { peer, peer_qpn, mtu, reads_max, wire, wire_reason, cipher, encryption_reason })
     }
 
     fn forget_offer(&mut self, qpn: Qpn) {
@@ -315,7 +334,11 @@ impl TcpSide {
             },
             Stage::Open(end) => {
                 moved |= self.receive(link, end, nic, streams);
-                moved |= self.transmit(link, end, nic, streams);
+                // What came may have ended the stream, or MPA's startup, behind which the end that connects seals.
+                self.settle(link, nic, streams);
+                if matches!(link.stage, Stage::Open(_)) {
+                    moved |= self.transmit(link, end, nic, streams);
+                }
             }
             Stage::Waiting | Stage::Over => {}
         }
@@ -328,6 +351,9 @@ impl TcpSide {
     }
 
     fn receive(&mut self, link: &mut Link, end: EndId, nic: &mut Nic, streams: &mut Streams) -> bool {
+        if link.sealed.is_some() {
+            return self.receive_records(link, end, nic, streams);
+        }
         let mut moved = false;
         for _ in 0..CALLS {
             if link.qp.is_over() {
@@ -370,13 +396,13 @@ impl TcpSide {
     }
 
     fn transmit(&mut self, link: &mut Link, end: EndId, nic: &mut Nic, streams: &mut Streams) -> bool {
+        if link.sealed.is_some() {
+            return self.transmit_records(link, end, nic, streams);
+        }
         let mut moved = false;
         for _ in 0..CALLS {
             if streams.standing(end) == Standing::Broken {
-                if !link.qp.is_over() && !matches!(link.stage, Stage::Over) {
-                    link.fail(nic, streams);
-                    moved = true;
-                }
+                moved |= link.break_off(nic, streams);
                 break;
             }
             link.qp.poll_transmit(nic.device_mut(), &mut self.gather);
@@ -415,6 +441,7 @@ impl TcpSide {
             match event {
                 QpEvent::Established { private_data, .. } => {
                     link.establish_by = None;
+                    link.sealed.iter_mut().for_each(Sealed::begin_sealing);
                     if link.own.connects_to(&link.peer) && private_data != link.peer.hello_to(&link.own) {
                         self.broken_rules.push((link.peer.gid.ip(), "another queue pair answered".into()));
                         link.fail(nic, streams);
@@ -436,10 +463,12 @@ impl TcpSide {
             }
         }
         let Stage::Open(end) = link.stage else { return };
-        if link.qp.is_over() {
+        // What waits leaves first: the machine took it for sent.
+        let has_unsent = link.sealed.as_ref().is_some_and(|sealed| !sealed.unsent().is_empty());
+        if link.qp.is_over() && !has_unsent {
             streams.close(end);
             link.stage = Stage::Over;
-        } else if link.qp.is_shutdown_due() {
+        } else if link.qp.is_shutdown_due() && !has_unsent {
             streams.shut_down(end);
         }
     }
@@ -514,11 +543,21 @@ impl Link {
         *private_data == self.peer.hello_to(&self.own)
     }
 
+    /// The stream broke. Says whether that was news.
+    fn break_off(&mut self, nic: &mut Nic, streams: &mut Streams) -> bool {
+        let is_news = !self.qp.is_over() && !matches!(self.stage, Stage::Over);
+        if is_news {
+            self.fail(nic, streams);
+        }
+        is_news
+    }
+
     fn fail(&mut self, nic: &mut Nic, streams: &mut Streams) {
         self.establish_by = None;
         if self.qp.status().state != QpState::Err || !self.qp.is_over() {
             self.qp.broke(nic.device_mut());
         }
+        self.sealed = None;
         if let Stage::Connecting(end) | Stage::Open(end) = std::mem::replace(&mut self.stage, Stage::Over) {
             streams.close(end);
         }

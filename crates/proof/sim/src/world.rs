@@ -347,7 +347,7 @@ impl World {
             Event::LinkTimer { host, life, link } => self.on_link_timer(host, life, link),
             Event::Plane { host, life, input } => self.on_plane(host, life, input),
             Event::PlaneTimer { host, life } => self.on_plane_timer(host, life),
-            Event::Lane { at, life, command } => self.on_lane_command(at, life, command),
+            Event::Lane { at, life, lane, command } => self.on_lane_command(at, life, lane, command),
             Event::OfPair { host, life, app, reply } => self.on_reply_of_pair(host, life, app, *reply),
             Event::ToPairs { host, life, app, request } => self.on_request_of_pair(host, life, app, *request),
             Event::User { host, life, user } => self.on_user(host, life, user),

@@ -39,10 +39,10 @@ struct Suite {
     full_only: bool,
 }
 
-/// Nine runs over the suite's cases.
-const INTEROP_CASES: u64 = 9 * 212;
-/// Of eight captures the packets and their ICRCs, and 35 opcodes.
-const INTEROP_JUDGEMENTS: u64 = 8 * 2 + 35;
+/// Five runs over the suite's cases; of four captures the packets and their ICRCs, and 35 opcodes.
+const INTEROP_CASES: u64 = 5 * 212 + 4 * 2 + 35;
+/// 17 runs, 16 captures.
+const INTEROP_CASES_THOROUGH: u64 = 17 * 212 + 16 * 2 + 35;
 /// The judges of one suite's results.
 const JUDGES_LIMIT: Duration = Duration::from_secs(10 * 60);
 
@@ -93,7 +93,7 @@ const SUITES: &[Suite] = &[
         judges: None,
         cases_min: 24,
         timeout_s: 600,
-        full_only: false,
+        full_only: true,
     },
     Suite {
         name: "interop",
@@ -105,11 +105,26 @@ const SUITES: &[Suite] = &[
         mtu: 1500,
         packages: &["tshark"],
         programs: true,
-        command: &["tests/vm/interop-suite"],
+        command: &["tests/vm/interop-suite", "all"],
         judges: Some("tests/vm/interop-judges"),
-        cases_min: INTEROP_CASES + INTEROP_JUDGEMENTS,
+        cases_min: INTEROP_CASES,
         timeout_s: 1200,
         full_only: false,
+    },
+    Suite {
+        name: "interop-thorough",
+        about: "the same with each address family beside each MTU, clean and faulty, in each direction",
+        guests: 1,
+        kernel: "6.1",
+        device: Device::Rxe,
+        mtu: 1500,
+        packages: &["tshark"],
+        programs: true,
+        command: &["tests/vm/interop-suite", "thorough"],
+        judges: Some("tests/vm/interop-judges"),
+        cases_min: INTEROP_CASES_THOROUGH,
+        timeout_s: 2400,
+        full_only: true,
     },
     Suite {
         name: "interop-6.12",
@@ -120,10 +135,10 @@ const SUITES: &[Suite] = &[
         mtu: 1500,
         packages: &["tshark"],
         programs: true,
-        command: &["tests/vm/interop-suite"],
+        command: &["tests/vm/interop-suite", "thorough"],
         judges: Some("tests/vm/interop-judges"),
-        cases_min: INTEROP_CASES + INTEROP_JUDGEMENTS,
-        timeout_s: 1200,
+        cases_min: INTEROP_CASES_THOROUGH,
+        timeout_s: 2400,
         full_only: true,
     },
     Suite {
@@ -184,7 +199,7 @@ const SUITES: &[Suite] = &[
         judges: Some("tests/vm/siw-judges"),
         cases_min: SIW_CASES + SIW_JUDGEMENTS,
         timeout_s: 600,
-        full_only: false,
+        full_only: true,
     },
     Suite {
         name: "siw-interop",

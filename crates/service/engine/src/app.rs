@@ -66,7 +66,7 @@ pub(crate) struct App {
     /// Datagram sockets.
     sockets: BTreeSet<SocketId>,
     /// Operation queues.
-    queues: BTreeSet<QueueId>,
+    queues: u32,
     /// Detached: only the memory is still here.
     leaving: bool,
     /// All its connections were reset, because it left too long ago.
@@ -101,7 +101,7 @@ impl App {
             connects: BTreeMap::new(),
             backlogs: BTreeMap::new(),
             sockets: BTreeSet::new(),
-            queues: BTreeSet::new(),
+            queues: 0,
             leaving: false,
             is_overdue: false,
             is_touched: false,
@@ -115,22 +115,8 @@ impl App {
         !self.free_slots.is_empty() || (self.slots.len() as u64) < u64::from(self.slots_max)
     }
 
-    /// Takes a slot for a connection. Those freed longest ago come first.
-    pub(crate) fn take_slot(&mut self, route: RouteId) -> Option<TakenSlot> {
-        self.take_slot_for(SlotUse::Connection(route))
-    }
-
-    /// As [`App::take_slot`], for a datagram socket.
-    pub(crate) fn take_socket_slot(&mut self, socket: SocketId) -> Option<TakenSlot> {
-        self.take_slot_for(SlotUse::Socket(socket))
-    }
-
-    /// As [`App::take_slot`], for an operation queue.
-    pub(crate) fn take_queue_slot(&mut self, queue: QueueId) -> Option<TakenSlot> {
-        self.take_slot_for(SlotUse::Queue(queue))
-    }
-
-    fn take_slot_for(&mut self, what: SlotUse) -> Option<TakenSlot> {
+    /// Takes a slot. Those freed longest ago come first.
+    pub(crate) fn take_slot(&mut self, what: SlotUse) -> Option<TakenSlot> {
         let fresh = (self.slots.len() as u64) < u64::from(self.slots_max);
         let number = if fresh && self.free_slots.len() < SLOT_REUSE_DELAY {
             self.slots.push(Slot { generation: 1, used_by: None });
@@ -142,6 +128,11 @@ impl App {
         let slot = self.slot_mut(number)?;
         slot.used_by = Some(what);
         let generation = slot.generation;
+        match what {
+            SlotUse::Connection(_) => self.connections += 1,
+            SlotUse::Socket(socket) => _ = self.sockets.insert(socket),
+            SlotUse::Queue(_) => self.queues += 1,
+        }
         let words = Box::new(self.session.slot(number));
         words.engine.store(engine, Ordering::Relaxed);
         Some(TakenSlot { number, generation, words })
@@ -150,11 +141,16 @@ impl App {
     /// Gives a slot back: the generation moves on, so that stale words of the application are ignored.
     pub(crate) fn put_back_slot(&mut self, number: u32, words: &SlotWords) {
         let Some(slot) = self.slot_mut(number) else { return };
-        slot.used_by = None;
+        let Some(what) = slot.used_by.take() else { return };
         slot.generation = if slot.generation == u32::MAX { 1 } else { slot.generation + 1 };
         words.generation.store(slot.generation, Ordering::Relaxed);
         words.state.store(slot_state::FREE, Ordering::Release);
         self.free_slots.push_back(number);
+        match what {
+            SlotUse::Connection(_) => self.connections -= 1,
+            SlotUse::Socket(socket) => _ = self.sockets.remove(&socket),
+            SlotUse::Queue(_) => self.queues -= 1,
+        }
     }
 
     fn slot_mut(&mut self, number: u32) -> Option<&mut Slot> {
@@ -209,14 +205,6 @@ impl App {
 
     // ---- what it holds
 
-    pub(crate) fn add_connection(&mut self) {
-        self.connections += 1;
-    }
-
-    pub(crate) fn drop_connection(&mut self) {
-        self.connections -= 1;
-    }
-
     pub(crate) fn add_waiting(&mut self) {
         self.waiting += 1;
     }
@@ -265,22 +253,6 @@ impl App {
     /// Takes out what waits anywhere.
     pub(crate) fn take_backlogs(&mut self) -> Vec<RouteId> {
         std::mem::take(&mut self.backlogs).into_values().collect()
-    }
-
-    pub(crate) fn add_socket(&mut self, id: SocketId) {
-        self.sockets.insert(id);
-    }
-
-    pub(crate) fn drop_socket(&mut self, id: SocketId) {
-        self.sockets.remove(&id);
-    }
-
-    pub(crate) fn add_queue(&mut self, id: QueueId) {
-        self.queues.insert(id);
-    }
-
-    pub(crate) fn drop_queue(&mut self, id: QueueId) {
-        self.queues.remove(&id);
     }
 
     pub(crate) fn sockets(&self) -> Vec<SocketId> {
@@ -332,6 +304,7 @@ impl App {
             reads: verbs.reads,
             writes: verbs.writes,
             atomics: verbs.atomics,
+            kernels: verbs.kernels,
             session: 0,
         }
     }
@@ -349,7 +322,7 @@ impl App {
 
     /// Whether its memory may be dropped.
     pub(crate) fn is_gone(&self) -> bool {
-        self.leaving && self.connections == 0 && self.waiting == 0 && self.sockets.is_empty() && self.queues.is_empty()
+        self.leaving && self.connections == 0 && self.waiting == 0 && self.sockets.is_empty() && self.queues == 0
     }
 
     /// Why it is leaving, as its peers get it.

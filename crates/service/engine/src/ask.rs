@@ -17,6 +17,8 @@ pub(crate) enum Ask {
     Notify(u32),
     /// A read-modify-write of 8 bytes.
     Atomic(AtomicOp),
+    /// A kernel, which has a record of its own.
+    Run,
 }
 
 impl Ask {
@@ -30,6 +32,7 @@ impl Ask {
     pub(crate) const fn to_parts(self) -> (u8, u64, u64) {
         let (opcode, operand, compare) = match self {
             Self::Confirm => return (CONFIRM, 0, 0),
+            Self::Run => (Opcode::Run, 0, 0),
             Self::Notify(tag) => (Opcode::WriteNotify, tag as u64, 0),
             Self::Atomic(atomic) => match atomic {
                 AtomicOp::CompareSwap { expected, new } => (Opcode::CompareSwap, new, expected),
@@ -51,7 +54,7 @@ impl Ask {
             return Some(Self::Confirm);
         }
         Some(match Opcode::from_code(opcode)? {
-            Opcode::Read | Opcode::Write => return None,
+            Opcode::Read | Opcode::Write | Opcode::Run => return None,
             Opcode::WriteNotify => Self::Notify(u32::try_from(operand).ok()?),
             Opcode::CompareSwap => Self::Atomic(AtomicOp::CompareSwap { expected: compare, new: operand }),
             Opcode::FetchAdd => Self::Atomic(AtomicOp::Add(operand)),

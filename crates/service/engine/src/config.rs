@@ -7,15 +7,18 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use verbs::{DeviceAttr, WirePolicy};
+use verbs::{DeviceAttr, Encrypt, WirePolicy};
 
+use crate::choice::Thresholds;
 use crate::event::SetupError;
 use crate::limits::{
     DATAGRAM_COMPLETIONS_MAX, FLIGHT_BYTES_MAX, FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX,
     LANE_CREDITS_MIN, RING_BYTES_MAX, RING_BYTES_MIN, SEND_QUEUE_DEPTH, SEND_QUEUE_DEPTH_MIN, SRQ_BYTES_MAX,
     SRQ_BYTES_MIN, TABLE_MAX,
 };
+use crate::pins::PinLimits;
 use crate::ring_size::RingSize;
+use crate::stages::Clock;
 
 /// Giving a ring's pages back and faulting them in again costs about as much as carrying its bytes, so it is done where
 /// a second passes in between.
@@ -58,6 +61,8 @@ pub struct EngineConfig {
     pub ring_memory_per_app_max: u64,
     /// Peer hosts.
     pub lanes_max: u32,
+    /// Leased lanes, of programs of this host and to regions of this host together (docs/leased-lanes.md).
+    pub leased_lanes_max: u32,
     /// Most SRQ entries granted to one lane (8..=65,536). A lane that is not used has 8.
     pub lane_credits: u32,
     /// Size of an SRQ entry in bytes: longest SEND (256..=65,536).
@@ -70,12 +75,26 @@ pub struct EngineConfig {
     /// Deficit-round-robin quantum and longest piece of one WRITE, in bytes (4 KiB..=8 MiB). The default fills one GSO
     /// batch of a software NIC; a little more would be a batch and a crumb.
     pub quantum_bytes: u32,
+    /// What may be registered of the memory that programs bring.
+    pub pins: PinLimits,
+    /// From where on which verb carries the bytes of connections.
+    pub choice: Thresholds,
     /// What may carry the lanes, of what the devices of both ends have.
     pub wire: WirePolicy,
     /// The same for single hosts, which goes over [`EngineConfig::wire`].
     pub wires: BTreeMap<IpAddr, WirePolicy>,
+    /// Whether lanes are encrypted.
+    pub encrypt: Encrypt,
+    /// The same for single hosts, which goes over [`EngineConfig::encrypt`].
+    pub encrypts: BTreeMap<IpAddr, Encrypt>,
     /// Whether streams of bulk are reported.
     pub tells_bulk: bool,
+    /// The clock by which some messages are looked at stage by stage; none: none are.
+    pub clock: Option<Clock>,
+    /// Fuel of one run of a kernel.
+    pub kernel_fuel_max: u64,
+    /// Runs of kernels of one host that wait or run.
+    pub kernels_queued_max: u32,
     /// A connect fails after this long.
     pub connect_timeout: Duration,
     /// A lane over which nothing went for so long gives its queue pair up until something is to be sent. `None`: never.
@@ -132,18 +151,31 @@ impl EngineConfig {
             datagram_sockets_max: 4096,
             ring_memory_per_app_max: 16 << 30,
             lanes_max: 4096,
+            leased_lanes_max: 32,
             lane_credits: 512,
             srq_bytes_max: 256 << 20,
             send_bytes_max: 4096,
             lane_inflight_bytes_max: 2 << 20,
             quantum_bytes: 60 << 10,
+            pins: PinLimits::default(),
+            choice: Thresholds::default(),
             wire: WirePolicy::Auto,
             wires: BTreeMap::new(),
+            encrypt: Encrypt::Off,
+            encrypts: BTreeMap::new(),
             tells_bulk: false,
+            clock: None,
+            kernel_fuel_max: kernels::FUEL_MAX,
+            kernels_queued_max: 256,
             connect_timeout: Duration::from_secs(10),
             lane_rest_after: Some(LANE_REST_AFTER),
             rest_after: Some(REST_AFTER),
         }
+    }
+
+    /// Whether the lane to that host is encrypted.
+    pub(crate) fn encrypt_to(&self, peer: IpAddr) -> Encrypt {
+        self.encrypts.get(&peer.to_canonical()).copied().unwrap_or(self.encrypt)
     }
 
     /// What may carry the lane to that host.

@@ -24,6 +24,15 @@ pub(crate) struct Counters {
     pub(crate) frames_received: u64,
     pub(crate) writes_sent: u64,
     pub(crate) writes_received: u64,
+    /// Ring data by SEND.
+    pub(crate) sends_sent: u64,
+    pub(crate) sends_received: u64,
+    /// READs of peers' rings.
+    pub(crate) reads_posted: u64,
+    /// Times that a ring was lent to its peer.
+    pub(crate) rendezvous: u64,
+    /// Choices of a verb, by reason, in the order of [`crate::choice::Why::ALL`].
+    pub(crate) choices: [u64; 5],
     /// READs and WRITEs of operations.
     pub(crate) operations_posted: u64,
     pub(crate) connects: u64,

@@ -19,24 +19,13 @@ use verbs::{CqId, Provider, Qkey, Qpn, Time, VerbsError};
 
 use crate::ids::{AppId, BindId, LaneId, SocketId};
 use crate::limits::{DATAGRAM_QUANTUM_BYTES, PATH_ASKS_PER_APP_MAX};
-use crate::ring_size::RingSize;
+use crate::ring_slot::SlotRequest;
 use crate::sched::Drr;
 
 use drops::Drops;
 use peer::PathAsk;
 use port::UdPort;
 use socket::Socket;
-
-/// A bind that waits for rings. Its port is taken.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Bind {
-    pub(crate) app: AppId,
-    pub(crate) request: u64,
-    /// Number of the socket.
-    pub(crate) socket: u64,
-    pub(crate) port: u16,
-    pub(crate) size: RingSize,
-}
 
 /// Who has a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +40,8 @@ pub(crate) struct Datagrams {
     /// None on a device without datagrams: sockets reach this host alone.
     pub(crate) port: Option<UdPort>,
     pub(crate) sockets: GenSlab<SocketId, Socket>,
-    pub(crate) binds: GenSlab<BindId, Bind>,
+    /// Binds that wait for rings. Their ports are taken.
+    pub(crate) binds: GenSlab<BindId, SlotRequest>,
     sockets_max: u32,
     ports: BTreeMap<u16, PortOwner>,
     /// Where the search for a port that nobody chose begins.

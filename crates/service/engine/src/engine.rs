@@ -11,12 +11,15 @@ mod direct;
 mod growth;
 mod inspect;
 mod lane_rest;
+mod leased;
 mod link;
 mod listen;
 mod operations;
 mod recv;
+mod rendezvous;
 mod reset;
 mod rest;
+mod ring_slot;
 mod stall;
 mod tenant;
 
@@ -30,22 +33,26 @@ use verbs::{AsyncEvent, Capabilities, Completion, CqId, MrId, PathMtu, Provider,
 
 use crate::apps::Apps;
 use crate::attempts::{Connects, ParkedOpens};
+use crate::choice::Load;
 use crate::config::{DeviceFit, DeviceRoom, EngineConfig};
 use crate::counters::Counters;
 use crate::datagram::Datagrams;
 use crate::dials::Dials;
 use crate::event::{Event, SetupError};
-use crate::ids::{AppId, ConnectId, RouteId, SlotAt};
-use crate::lane::pump::Pump;
+use crate::ids::{AppId, ConnectId, LaneId, RouteId, SlotAt};
+use crate::lane::pump::{Choosing, Pump};
 use crate::lanes::Lanes;
 use crate::limits::{
-    ASYNC_EVENTS_PER_RUN, COMPLETIONS_PER_RUN, DATAGRAM_COMPLETIONS_MAX, DEVICE_SAMPLE, HEAD_LINGER, TIMERS_PER_RUN,
+    ASYNC_EVENTS_PER_RUN, COMPLETIONS_PER_RUN, DATAGRAM_COMPLETIONS_MAX, DEVICE_SAMPLE, HEAD_LINGER, LEASED_SHARE,
+    TIMERS_PER_RUN,
 };
 use crate::operations::Operations;
+use crate::operations::kernels::KernelLimits;
+use crate::pins::Pins;
 use crate::recvpool::RecvPool;
 use crate::rests::Rests;
-use crate::ringpool::PutBack;
 use crate::route_names::RouteNames;
+use crate::stages::Stages;
 use crate::timers::Timers;
 use crate::vqp::table::Connections;
 use crate::vqp::{HeadReport, List};
@@ -74,6 +81,9 @@ struct Completions {
 struct RingMemory {
     chunks: u32,
     bytes: u64,
+    /// Of these, registrations by which peers read transmit rings.
+    lent: u32,
+    lent_bytes: u64,
 }
 
 /// Buffers that are used again and again.
@@ -111,6 +121,11 @@ pub struct Engine {
     dials: Dials,
     datagrams: Datagrams,
     ops: Operations,
+    /// Leased lanes whose handles are over.
+    leases_over: Vec<LaneId>,
+    /// Connections whose transmit rings are to be registered for their peers.
+    lend_wanted: Vec<RouteId>,
+    load: Load,
 
     recv: RecvPool,
     shortage: credits::Shortage,
@@ -119,6 +134,7 @@ pub struct Engine {
     timers: Timers,
     rests: Rests,
     scratch: Scratch,
+    stages: Stages,
 
     events: VecDeque<Event>,
     last_incarnation: u32,
@@ -150,8 +166,11 @@ impl Engine {
                 return Err(VerbsError::Unsupported { device: attr.name, what }.into());
             }
         }
+        let shared = config.lanes_max;
+        config.lanes_max = shared.saturating_add(config.leased_lanes_max);
         let DeviceFit { lanes, receives, send_queue: sq_depth } = config.check_device(&DeviceRoom::from(&attr))?;
-        config.lanes_max = lanes;
+        config.leased_lanes_max = config.leased_lanes_max.min(lanes / LEASED_SHARE);
+        config.lanes_max = shared.min(lanes - config.leased_lanes_max);
         let cq = nic.create_cq(lanes * sq_depth + receives + DATAGRAM_COMPLETIONS_MAX)?;
         let queues = 1;
         let recv = RecvPool::new(nic, config.send_bytes_max, receives, lanes)?;
@@ -175,13 +194,16 @@ impl Engine {
             now: Time::ZERO,
             apps: Apps::new(config.apps_max),
             vqps: Connections::new(config.connections_max, names),
-            lanes: Lanes::new(config.lanes_max),
+            lanes: Lanes::new(config.lanes_max, config.leased_lanes_max),
             connects: Connects::new(config.connections_max),
             displaced: Vec::new(),
             parked_opens: ParkedOpens::new(config.connections_max),
             dials: Dials::new(&config),
             datagrams,
-            ops: Operations::new(),
+            ops: Operations::new(Pins::new(nic.pins_memory(), config.pins), kernel_limits(&config)),
+            leases_over: Vec::new(),
+            lend_wanted: Vec::new(),
+            load: Load::default(),
             recv,
             shortage: credits::Shortage::default(),
             completions: Completions { cq, queues, waiting: completions(), spare: completions() },
@@ -189,6 +211,7 @@ impl Engine {
             timers: Timers::default(),
             rests: Rests::new(config.rest_after.filter(|_| !nic.pins_memory())),
             scratch: Scratch { frame_in: frame(), frame_out: frame(), dirty: Vec::new() },
+            stages: Stages::new(config.clock),
             events: VecDeque::new(),
             last_incarnation: 0,
             counters: Counters::default(),
@@ -214,12 +237,16 @@ impl Engine {
         worked |= self.run_timers(nic);
         worked |= self.run_displaced(nic);
         worked |= self.run_operations();
+        worked |= self.run_kernels();
         worked |= self.run_lanes(nic);
+        worked |= self.run_lendings(nic);
         worked |= self.run_datagrams(nic);
         worked |= self.run_resets(nic);
         worked |= self.run_free_rings(nic);
-        worked |= self.settle_operations(nic);
+        worked |= self.settle_operations();
+        worked |= self.run_leased_lanes(nic);
         worked |= self.run_departures(nic);
+        worked |= self.run_pins(nic, !worked);
         self.apps.collect_wakes();
         self.sample(nic);
         worked
@@ -242,10 +269,13 @@ impl Engine {
                     }
                 }
                 AsyncEvent::PathMtu { peer, mtu } => {
-                    if let Some(id) = self.lanes.to(peer)
-                        && self.lanes.get_mut(id).is_some_and(|lane| lane.narrow(self.now, mtu))
-                    {
-                        self.lanes.fail(id, format!("the way to the peer takes a path MTU of {} at most", mtu.bytes()));
+                    for id in self.lanes.all_to(peer) {
+                        let is_too_wide = self.lanes.get_mut(id).is_some_and(|lane| lane.narrow(self.now, mtu));
+                        self.lanes.note_narrow(id);
+                        if is_too_wide {
+                            let most = mtu.bytes();
+                            self.lanes.fail(id, format!("the way to the peer takes a path MTU of {most} at most"));
+                        }
                     }
                 }
                 AsyncEvent::StrangePort { qpn, found } => {
@@ -284,6 +314,7 @@ impl Engine {
         }
         worked |= self.run_credit_periods();
         worked |= self.run_lane_rests(nic);
+        worked |= self.recv.trim(nic);
         let connects = &self.connects;
         self.timers.skip_stale(|id| connects.contains(id));
         worked
@@ -296,8 +327,11 @@ impl Engine {
             let Some(lane) = self.lanes.get_mut(id) else { continue };
             let scratch = &mut self.scratch.frame_out;
             let (vqps, ops) = (&mut self.vqps, &mut self.ops);
-            let mut pump = Pump { id, lane, ops, vqps, scratch, counters: &mut self.counters };
-            let used = |c: &Counters| (c.writes_sent, c.records_sent, c.operations_posted);
+            let choosing = Choosing { at: &self.config.choice, here: self.load, wanted: &mut self.lend_wanted };
+            let (counters, stages) = (&mut self.counters, &mut self.stages);
+            let mut pump = Pump { id, lane, ops, vqps, scratch, choosing, counters, stages };
+            let used =
+                |c: &Counters| (c.writes_sent, c.sends_sent, c.reads_posted, c.records_sent, c.operations_posted);
             let before = used(pump.counters);
             match pump.run(nic) {
                 Ok(sent) => {
@@ -326,7 +360,7 @@ impl Engine {
             let told = nic.counters();
             let naks = told.iter().filter(|(name, _)| name.starts_with("rnr_naks")).map(|(_, n)| *n);
             self.counters.rnr_naks = naks.reduce(|sum, n| sum + n);
-            for id in self.lanes.keys() {
+            for id in self.lanes.narrowed() {
                 if self.lanes.get_mut(id).is_some_and(|lane| lane.widen(self.now, self.device.mtu)) {
                     self.lanes.fail(id, "longer packets are tried again".into());
                 }
@@ -368,7 +402,8 @@ impl Engine {
             && self.displaced.is_empty()
             && !self.datagrams.has_work()
             && !self.ops.has_work()
-            && !self.apps.has_rung();
+            && !self.apps.has_rung()
+            && self.lend_wanted.is_empty();
         if !idle {
             self.end_sleep();
         }
@@ -383,7 +418,10 @@ impl Engine {
     /// When [`Engine::run`] is needed even if nothing happens.
     pub fn deadline(&self) -> Option<Time> {
         let revival = self.datagrams.deadline();
-        [self.timers.deadline(), self.rests.deadline(), revival].into_iter().flatten().min()
+        [self.timers.deadline(), self.rests.deadline(), revival, self.ops.locals.pins().deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     // ---- shared steps
@@ -409,7 +447,7 @@ impl Engine {
                 lane.push_control(route);
                 has_work = true;
             }
-            if vqp.is_sendable() && vqp.enter(List::Ready) {
+            if (vqp.is_sendable() || vqp.wants_pull()) && vqp.enter(List::Ready) {
                 lane.push_ready(vqp.app(), route);
                 has_work = true;
             }
@@ -440,25 +478,12 @@ impl Engine {
         let app = vqp.app();
         self.events.extend(vqp.over());
         let Some(tenant) = self.apps.get_mut(app) else { return };
-        tenant.drop_connection();
         if let Some(port) = vqp.backlog_port() {
             tenant.leave_backlog(port, vqp.id());
         }
         tenant.count_bytes(vqp.uncounted());
-        tenant.put_back_slot(vqp.at().slot, vqp.words());
-        let back = tenant.pool.put_back(self.now, vqp.rings());
-        self.note_put_back(app, back);
         self.counters.closed += 1;
-        self.serve_rings(app, vqp.allocated());
-        self.apps.note_departure(app);
-    }
-
-    /// Rings are free: chunks that are spare go, and pages later.
-    fn note_put_back(&mut self, app: AppId, back: PutBack) {
-        self.apps.retire(app, back.retired);
-        for place in back.used {
-            self.rests.free(app, place, self.now);
-        }
+        self.free_slot(vqp.at(), vqp.words(), vqp.rings(), vqp.allocated());
     }
 
     /// Deregisters a region that nobody uses.
@@ -478,4 +503,9 @@ impl Engine {
     fn local_address(&self) -> IpAddr {
         self.config.addresses.first().copied().unwrap_or(IpAddr::from([0, 0, 0, 0]))
     }
+}
+
+fn kernel_limits(config: &EngineConfig) -> KernelLimits {
+    let queued_max = usize::try_from(config.kernels_queued_max).unwrap_or(usize::MAX);
+    KernelLimits { fuel_max: config.kernel_fuel_max, queued_max }
 }

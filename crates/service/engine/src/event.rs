@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use control::{Connection, Kind, Reason};
+use control::{Connection, Kind, Reason, StageRow};
 use shm::Session;
 use verbs::VerbsError;
 
@@ -84,6 +84,8 @@ pub enum Event {
     PeerWanted {
         /// The host.
         peer: IpAddr,
+        /// Number of the lane: the engine's, or a leased one's.
+        lane: u32,
     },
     /// Make `rings` rings of `size.grown` bytes for tx and as many for rx, announce them to the application, then `add_chunk`
     /// both (or `chunks_refused`).
@@ -203,6 +205,8 @@ pub enum Event {
     LaneReset {
         /// The host.
         peer: IpAddr,
+        /// Number of the lane: the engine's, or a leased one's.
+        lane: u32,
         /// What happened, for a person.
         detail: String,
     },
@@ -211,12 +215,16 @@ pub enum Event {
     LaneRests {
         /// The host.
         peer: IpAddr,
+        /// Number of the lane: the engine's, or a leased one's.
+        lane: u32,
     },
     /// The lane's QP failed and is destroyed; its connections were reset. Tell the peer daemon (LaneReset), make a new
     /// lane when wanted.
     LaneFailed {
         /// The host.
         peer: IpAddr,
+        /// Number of the lane: the engine's, or a leased one's.
+        lane: u32,
         /// The reason that the connections got.
         reason: Reason,
         /// What happened, for a person.
@@ -290,6 +298,8 @@ pub struct EngineTotals {
     pub mrs: u32,
     /// Their bytes.
     pub pinned_bytes: u64,
+    /// How long messages spent in each stage.
+    pub stages: Vec<StageRow>,
     /// Counters that the device does not report, by the same names.
     pub unknown: Vec<&'static str>,
     /// Counters by stable name, among them `rnr_naks` (a bug if not 0), `credit_stalls`, `stale_frames`, `app_faults`.

@@ -3,15 +3,19 @@
 //! Owns layout, syntax, and what can be said of a value alone ([`check_ring`], [`check_route`]). It must never judge
 //! meaning: whether a route exists or a number is allowed is decided where the record is used. All integers are
 //! big-endian; parsing never panics, whatever the bytes are.
+//!
+//! Over 600 lines because each record has its layout, its reading and its writing here, side by side.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use shm::OperationStatus;
+use control::RegionAccess;
+use shm::{KERNEL_BYTES_MAX, OperationStatus};
 use verbs::{RemoteAddr, Rkey};
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ask::Ask;
+use crate::choice::Load;
 use crate::immediate::ROUTE_BITS;
 use crate::limits::RING_BYTES_MIN;
 use crate::ring_size::RingSize;
@@ -35,6 +39,14 @@ const KIND_GROW_ANSWER: u8 = 11;
 const KIND_GROWN_AT: u8 = 12;
 const KIND_EXECUTE: u8 = 13;
 const KIND_EXECUTED: u8 = 14;
+const KIND_READY: u8 = 15;
+const KIND_PULLED: u8 = 16;
+const KIND_LOAD: u8 = 17;
+const KIND_RUN: u8 = 18;
+const KIND_ANSWER: u8 = 19;
+
+/// Bytes of a frame that are not a kernel's: the header, records that come first in every frame, and the record's own.
+pub(crate) const KERNEL_OVERHEAD_BYTES: usize = 128;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -102,6 +114,23 @@ struct WireOffset {
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
+struct WireReady {
+    end: U64,
+    addr: U64,
+    rkey: U32,
+    reserved: U32,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct WireLoad {
+    cpu: u8,
+    memory: u8,
+    reserved: [u8; 6],
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
 struct WireExecute {
     id: U32,
     opcode: u8,
@@ -117,6 +146,31 @@ struct WireExecuted {
     value: U64,
     status: u8,
     reserved: [u8; 7],
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct WireRun {
+    id: U32,
+    program: U32,
+    access: u8,
+    regions: u8,
+    reserved: U16,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct WireRunRegion {
+    key: U32,
+    access: u8,
+    reserved: [u8; 3],
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct WireAnswer {
+    failed: u8,
+    reserved: [u8; 3],
 }
 
 /// What every frame says.
@@ -161,9 +215,31 @@ pub(crate) struct Open {
     pub(crate) to_address: IpAddr,
 }
 
-/// One thing that a frame says. `route` is the receiver's route id, except in [`Open`]; Reclaim and Yield are about the
-/// lane, and have none. Execute and Executed are about regions.
+/// A region that a kernel is to run at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RunRegion {
+    /// Its key at the owner's device.
+    pub(crate) key: u32,
+    /// What the program's handle allows.
+    pub(crate) access: RegionAccess,
+}
+
+/// Asks the owner of a region to run a kernel at it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// Comes back in the answer.
+    pub(crate) id: u32,
+    /// Which of the sender's programs asks: those of one host have their turns.
+    pub(crate) program: u32,
+    /// The region, and then those that the kernel may use beside it.
+    pub(crate) regions: Vec<RunRegion>,
+    /// The kernel's name and arguments.
+    pub(crate) request: Vec<u8>,
+}
+
+/// One thing that a frame says. `route` is the receiver's route id, except in [`Open`]; Reclaim and Yield are about the
+/// lane, and have none. Execute, Executed, Run and Answer are about regions.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Record {
     Open(Open),
     /// The connection exists; `own_route` and `ring` are the answering end's.
@@ -217,6 +293,19 @@ pub(crate) enum Record {
         route: u32,
         at: u64,
     },
+    /// The receiver of the record may read the sender's transmit ring, which is `ring`, up to this offset.
+    Ready {
+        route: u32,
+        end: u64,
+        ring: RemoteAddr,
+    },
+    /// The sender of the record reads nothing before this offset of it any more.
+    Pulled {
+        route: u32,
+        end: u64,
+    },
+    /// How busy the host of the sender is.
+    Load(Load),
     /// Asks the owner of a region to do something with it; `id` comes back.
     Execute {
         key: u32,
@@ -230,12 +319,19 @@ pub(crate) enum Record {
         status: OperationStatus,
         value: u64,
     },
+    Run(Run),
+    /// What a kernel says, or why it has no answer.
+    Answer {
+        id: u32,
+        failed: bool,
+        bytes: Vec<u8>,
+    },
 }
 
 impl Record {
-    /// Whether it says nothing about a connection.
+    /// Whether it is about the lane alone: it does not show that the lane is used.
     pub(crate) fn is_about_credits(&self) -> bool {
-        matches!(self, Self::Reclaim { .. } | Self::Yield { .. })
+        matches!(self, Self::Reclaim { .. } | Self::Yield { .. } | Self::Load(_))
     }
 }
 
@@ -265,6 +361,8 @@ pub(crate) enum FrameError {
     Operation { opcode: u8, operand: u64 },
     #[error("status {0} of an operation, of which there is none")]
     Status(u8),
+    #[error("{found} bytes of a kernel, {max} at most")]
+    Kernel { found: usize, max: usize },
 }
 
 /// Refuses a ring of the peer that arithmetic or layout cannot take: `max` is the largest that may be meant.
@@ -389,7 +487,7 @@ fn parse_body(head: &WireRecord, body: &[u8]) -> Result<Record, FrameError> {
         KIND_RESET => {
             Record::Reset { route, reason: WireReason::ref_from_bytes(body).map_err(|_| length)?.reason.get() }
         }
-        KIND_RECLAIM | KIND_YIELD if route != 0 => return Err(FrameError::Reserved("record")),
+        KIND_RECLAIM | KIND_YIELD | KIND_LOAD if route != 0 => return Err(FrameError::Reserved("record")),
         KIND_RECLAIM => Record::Reclaim { most: WireCredits::ref_from_bytes(body).map_err(|_| length)?.count.get() },
         KIND_YIELD => Record::Yield { count: WireCredits::ref_from_bytes(body).map_err(|_| length)?.count.get() },
         KIND_GROW if body.is_empty() => Record::Grow { route },
@@ -400,6 +498,18 @@ fn parse_body(head: &WireRecord, body: &[u8]) -> Result<Record, FrameError> {
         },
         KIND_GROWN_AT => {
             Record::GrownAt { route, at: WireOffset::ref_from_bytes(body).map_err(|_| length)?.offset.get() }
+        }
+        KIND_READY => {
+            let r = WireReady::ref_from_bytes(body).map_err(|_| length)?;
+            let ring = RemoteAddr { addr: r.addr.get(), rkey: Rkey(r.rkey.get()) };
+            Record::Ready { route, end: r.end.get(), ring }
+        }
+        KIND_PULLED => {
+            Record::Pulled { route, end: WireOffset::ref_from_bytes(body).map_err(|_| length)?.offset.get() }
+        }
+        KIND_LOAD => {
+            let l = WireLoad::ref_from_bytes(body).map_err(|_| length)?;
+            Record::Load(Load::new(l.cpu, l.memory))
         }
         KIND_EXECUTE => {
             let e = WireExecute::ref_from_bytes(body).map_err(|_| length)?;
@@ -413,8 +523,31 @@ fn parse_body(head: &WireRecord, body: &[u8]) -> Result<Record, FrameError> {
             let status = OperationStatus::from_code(e.status).ok_or(FrameError::Status(e.status))?;
             Record::Executed { id: route, status, value: e.value.get() }
         }
+        KIND_RUN => Record::Run(parse_run(route, body, length)?),
+        KIND_ANSWER => {
+            let (a, bytes) = WireAnswer::ref_from_prefix(body).map_err(|_| length)?;
+            check_kernel_bytes(bytes)?;
+            Record::Answer { id: route, failed: a.failed != 0, bytes: bytes.to_vec() }
+        }
         kind => return Err(FrameError::Kind(kind)),
     })
+}
+
+fn parse_run(key: u32, body: &[u8], length: FrameError) -> Result<Run, FrameError> {
+    let (r, mut rest) = WireRun::ref_from_prefix(body).map_err(|_| length)?;
+    check_kernel_bytes(rest)?;
+    let mut regions = vec![RunRegion { key, access: r.access.into() }];
+    for _ in 0..r.regions {
+        let (region, behind) = WireRunRegion::ref_from_prefix(rest).map_err(|_| length)?;
+        regions.push(RunRegion { key: region.key.get(), access: region.access.into() });
+        rest = behind;
+    }
+    Ok(Run { id: r.id.get(), program: r.program.get(), regions, request: rest.to_vec() })
+}
+
+fn check_kernel_bytes(bytes: &[u8]) -> Result<(), FrameError> {
+    let max = KERNEL_BYTES_MAX as usize;
+    if bytes.len() > max { Err(FrameError::Kernel { found: bytes.len(), max }) } else { Ok(()) }
 }
 
 /// Writes one frame into a buffer that is used again and again.
@@ -451,6 +584,11 @@ impl<'a> FrameWriter<'a> {
     /// Appends a record; false if it does not fit.
     pub(crate) fn push(&mut self, record: &Record) -> bool {
         match *record {
+            Record::Run(ref run) => self.append_run(run),
+            Record::Answer { id, failed, ref bytes } => {
+                let head = WireAnswer { failed: failed.into(), reserved: [0; 3] };
+                self.append(KIND_ANSWER, id, &[head.as_bytes(), bytes].concat())
+            }
             Record::Open(o) => {
                 let to = match o.to_address {
                     IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -489,6 +627,15 @@ impl<'a> FrameWriter<'a> {
             Record::Grow { route } => self.append(KIND_GROW, route, &[]),
             Record::GrowAnswer { route, allowed } => self.append_reason(KIND_GROW_ANSWER, route, allowed.into()),
             Record::GrownAt { route, at } => self.append_offset(KIND_GROWN_AT, route, at),
+            Record::Ready { route, end, ring } => {
+                let (addr, rkey) = (ring.addr.into(), ring.rkey.0.into());
+                let body = WireReady { end: end.into(), addr, rkey, reserved: 0.into() };
+                self.append(KIND_READY, route, body.as_bytes())
+            }
+            Record::Pulled { route, end } => self.append_offset(KIND_PULLED, route, end),
+            Record::Load(Load { cpu, memory }) => {
+                self.append(KIND_LOAD, 0, WireLoad { cpu, memory, reserved: [0; 6] }.as_bytes())
+            }
             Record::Execute { key, id, offset, ask } => {
                 let (opcode, operand, compare) = ask.to_parts();
                 let body = WireExecute {
@@ -508,6 +655,24 @@ impl<'a> FrameWriter<'a> {
         }
     }
 
+    fn append_run(&mut self, run: &Run) -> bool {
+        let Some((first, others)) = run.regions.split_first() else { return true };
+        let head = WireRun {
+            id: run.id.into(),
+            program: run.program.into(),
+            access: first.access.bits(),
+            regions: u8::try_from(others.len()).unwrap_or(u8::MAX),
+            reserved: 0.into(),
+        };
+        let mut body = head.as_bytes().to_vec();
+        for region in others {
+            let region = WireRunRegion { key: region.key.into(), access: region.access.bits(), reserved: [0; 3] };
+            body.extend_from_slice(region.as_bytes());
+        }
+        body.extend_from_slice(&run.request);
+        self.append(KIND_RUN, first.key, &body)
+    }
+
     fn append_reason(&mut self, kind: u8, route: u32, reason: u32) -> bool {
         self.append(kind, route, WireReason { reason: reason.into(), reserved: 0.into() }.as_bytes())
     }
@@ -525,7 +690,8 @@ impl<'a> FrameWriter<'a> {
         if self.buf.len() + bytes > self.max || self.records == u16::MAX {
             return false;
         }
-        let bytes = u16::try_from(bytes).expect("every body is a fixed struct of a few bytes");
+        let bytes =
+            u16::try_from(bytes).expect("every body is a struct of a few bytes, or a kernel's of at most a frame");
         let head = WireRecord { kind, reserved: 0, bytes: bytes.into(), route: route.into() };
         self.buf.extend_from_slice(head.as_bytes());
         self.buf.extend_from_slice(body);

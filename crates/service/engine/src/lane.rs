@@ -17,13 +17,15 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use rand::RngExt;
-use verbs::{Endpoint, Link, PathMtu, Provider, Qpn, Time, VerbsError, Wire};
+use verbs::{Endpoint, Link, MrId, PathMtu, Provider, Qpn, Time, VerbsError};
 
+use crate::choice::{Facts, Load};
 use crate::credit::{CreditError, RecvCredits, SendCredits};
 use crate::datagram::peer::DatagramPeer;
 use crate::frame::Header;
 use crate::ids::{AppId, ConnectId, Flow, QueueId, RouteId};
 use crate::immediate::{UNIT_BYTES, UNITS_MAX};
+use crate::lane_at::LaneAt;
 use crate::limits::{
     FRAME_SLOTS, LANE_FRUITLESS_AFTER, LANE_RESET_WINDOW, LANE_RESETS_FRUITLESS_MAX, LANE_RESETS_MAX, LANE_SPENT_MAX,
     LANE_SUSPECT_WITHIN, LANE_WIDEN_FIRST, LANE_WIDEN_LAST, OPENS_PENDING_MAX,
@@ -80,6 +82,8 @@ pub(crate) struct PeerEnd {
     pub(crate) frame_bytes_max: usize,
     /// Longest piece of ring data that both take.
     pub(crate) piece_bytes_max: u32,
+    /// Longest piece of ring data that goes by SEND.
+    pub(crate) send_bytes_max: u32,
     /// Long pieces leave as a WRITE and a WRITE with immediate (see `immediate`).
     pub(crate) splits_pieces: bool,
     /// Longest piece of an operation that both take.
@@ -92,7 +96,7 @@ pub(crate) struct PeerEnd {
 #[derive(Debug)]
 pub(crate) struct Lane {
     peer: IpAddr,
-    /// Which of the lanes between the two hosts: the number of the engine at either end.
+    /// Which of the lanes between the two hosts: the number of the engine at either end, or of a leased lane.
     number: u32,
     state: LaneState,
     /// The daemon was asked to dial.
@@ -106,8 +110,8 @@ pub(crate) struct Lane {
     own: Option<Endpoint>,
     peer_qpn: u32,
     peer_port: u16,
-    /// What carries the queue pair, and why.
-    wire: Option<(Wire, &'static str)>,
+    /// What carries and protects the queue pair, and why, if it was connected.
+    link: Option<Link>,
     mtu: PathMtu,
     /// Largest that is offered: less than the device's after the way got narrower.
     mtu_max: PathMtu,
@@ -129,7 +133,15 @@ pub(crate) struct Lane {
     frames: Option<FrameMemory>,
     frame_bytes_max: usize,
     piece_bytes_max: u32,
+    send_bytes_max: u32,
     splits_pieces: bool,
+    /// READs of peers' rings that are posted: work request, connection, bytes.
+    pulls: VecDeque<(u64, RouteId, u32)>,
+    /// Connections that wait until a READ may be posted.
+    pulls_waiting: Vec<RouteId>,
+    /// How busy the peer's host is, and what it was told of this one.
+    load: Load,
+    load_told: Load,
     /// Number of the last frame sent, and received. They go on over the lane's incarnations.
     frame_sent: u64,
     frame_received: u64,
@@ -206,7 +218,7 @@ impl Lane {
             qpn: Qpn(0),
             own: None,
             peer_qpn: 0,
-            wire: None,
+            link: None,
             peer_port: 0,
             mtu: PathMtu::Mtu256,
             mtu_max: PathMtu::Mtu4096,
@@ -222,7 +234,12 @@ impl Lane {
             frames: None,
             frame_bytes_max: 0,
             piece_bytes_max: 0,
+            send_bytes_max: 0,
             splits_pieces: false,
+            pulls: VecDeque::new(),
+            pulls_waiting: Vec::new(),
+            load: Load::default(),
+            load_told: Load::default(),
             frame_sent: 0,
             frame_received: 0,
             drr: Drr::new(quantum_bytes),
@@ -262,6 +279,21 @@ impl Lane {
 
     pub(crate) fn peer(&self) -> IpAddr {
         self.peer
+    }
+
+    /// Its number in messages between daemons.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Its name among the lanes of this engine.
+    pub(crate) fn at(&self) -> LaneAt {
+        LaneAt::new(self.peer, self.number)
+    }
+
+    /// Whether it carries the operations of one handle alone.
+    pub(crate) fn is_leased(&self) -> bool {
+        self.at().leased.is_some()
     }
 
     pub(crate) fn state(&self) -> LaneState {
@@ -308,14 +340,14 @@ impl Lane {
     /// Whether nothing depends on the entry: it may make room for another peer.
     pub(crate) fn is_idle(&self) -> bool {
         let is_needed = self.members.count() > 0 || !self.flight.is_unused();
-        self.state == LaneState::Down && !self.is_wanted && self.parked.is_empty() && !is_needed
+        self.state == LaneState::Down && !self.is_wanted && self.parked.is_empty() && !is_needed && !self.is_leased()
     }
 
     /// Whether it is up, carries no connection, and is not about to carry one.
     pub(crate) fn is_unused(&self) -> bool {
         let opening = !self.opens.is_empty() || self.opens_sent > 0 || self.opens_received > 0;
         let is_needed = self.members.count() > 0 || !self.flight.is_unused();
-        self.state == LaneState::Up && !is_needed && self.parked.is_empty() && !opening
+        self.state == LaneState::Up && !is_needed && self.parked.is_empty() && !opening && !self.is_leased()
     }
 
     /// When its last connection left, or it came up without one.
@@ -382,6 +414,12 @@ impl Lane {
         if self.has_qp() { None } else { self.frames.take() }
     }
 
+    /// The region and bytes of its frames, once each time that nothing of them is on its way any more.
+    pub(crate) fn take_idle_frames(&mut self) -> Option<(MrId, u64)> {
+        let frames = self.frames.as_mut().filter(|_| !self.sendq.has_outstanding())?;
+        frames.take_touched().then(|| (frames.mr, frames.bytes()))
+    }
+
     pub(crate) fn frames(&self) -> Option<&FrameMemory> {
         self.frames.as_ref()
     }
@@ -394,7 +432,7 @@ impl Lane {
 
     /// The queue pair was made, and the peer gets its offer.
     pub(crate) fn on_offered(&mut self, own: OwnEnd) {
-        self.wire = None;
+        self.link = None;
         self.state = LaneState::Offered;
         self.is_resting = false;
         self.incarnation = own.incarnation;
@@ -413,15 +451,18 @@ impl Lane {
         self.state = LaneState::Accepted;
         self.peer_incarnation = peer.incarnation;
         self.peer_qpn = peer.link.peer_qpn;
-        self.wire = Some((peer.link.wire, peer.link.wire_reason));
+        self.link = Some(peer.link);
         self.peer_port = peer.link.peer.port();
         self.mtu = peer.link.mtu;
         self.tx = SendCredits::new(peer.credits);
         self.frame_bytes_max = peer.frame_bytes_max;
         self.splits_pieces = peer.splits_pieces;
+        self.flight.set_frame_bytes(peer.frame_bytes_max);
         self.flight.on_accepted(peer.link.reads_max, peer.operation_bytes_max, peer.is_confirming);
         // The immediate says how much came before the last part of a piece.
         let max = if peer.splits_pieces { UNITS_MAX * UNIT_BYTES } else { u32::MAX };
+        self.send_bytes_max = peer.send_bytes_max.min(peer.piece_bytes_max);
+        (self.load, self.load_told) = (Load::default(), Load::default());
         self.piece_bytes_max = peer.piece_bytes_max.min(max);
     }
 
@@ -515,6 +556,9 @@ impl Lane {
 
     /// An Open of the peer arrived: it waits for an answer.
     pub(crate) fn on_open_received(&mut self) -> Result<(), Violation> {
+        if self.is_leased() {
+            return Err(Violation::LeasedOpen);
+        }
         if self.opens_received >= OPENS_PENDING_MAX {
             return Err(Violation::TooManyOpens(OPENS_PENDING_MAX));
         }
@@ -543,6 +587,44 @@ impl Lane {
         self.sendq.on_completion(seq)?;
         self.fruitless = 0;
         Ok(())
+    }
+
+    /// The next READ of a peer's ring that is done, of those up to this work request.
+    pub(crate) fn take_pulled(&mut self, seq: u64) -> Option<(RouteId, u32)> {
+        let &(wr, route, bytes) = self.pulls.front()?;
+        if wr > seq {
+            return None;
+        }
+        self.pulls.pop_front();
+        Some((route, bytes))
+    }
+
+    /// READs up to this work request are done: connections that may post theirs.
+    pub(crate) fn take_pulls_waiting(&mut self, seq: u64) -> Vec<RouteId> {
+        self.flight.on_reads_done(seq);
+        if self.pulls_waiting.is_empty() || !self.flight.may_read() {
+            return Vec::new();
+        }
+        std::mem::take(&mut self.pulls_waiting)
+    }
+
+    /// What it knows that the choice of a verb depends on.
+    #[inline]
+    pub(crate) fn facts(&self, here: Load) -> Facts {
+        Facts {
+            asked: None,
+            waiting: 0,
+            here,
+            there: self.load,
+            is_full: self.sendq.is_nearly_full(),
+            is_registered: false,
+            can_read: !self.flight.takes_no_reads(),
+        }
+    }
+
+    /// The peer says how busy its host is.
+    pub(crate) fn on_load(&mut self, load: Load) {
+        self.load = load;
     }
 
     /// The next connection whose last record is done.
@@ -681,6 +763,11 @@ impl Lane {
         true
     }
 
+    /// Whether shorter packets are tried because of what was found on the way.
+    pub(crate) fn is_narrowed(&self) -> bool {
+        self.narrowed.is_some()
+    }
+
     /// The way to the peer may be another one: the device's path MTU is tried again.
     pub(crate) fn forget_path(&mut self) {
         (self.mtu_max, self.narrowed) = (PathMtu::Mtu4096, None);
@@ -735,6 +822,8 @@ impl Lane {
         self.sendq.reset(FRAME_SLOTS);
         self.drr.clear();
         self.flight.forget_queue_pair();
+        self.pulls.clear();
+        self.pulls_waiting.clear();
         self.control.clear();
         self.opens.clear();
         self.opens_sent = 0;

@@ -1,8 +1,8 @@
-//! The lanes of this host: by key, by peer, by queue pair, and those with work.
+//! The lanes of this host: by key, by name, by queue pair, and those with work.
 //!
 //! Owns the four ways to a lane, which it keeps in step. It must never forget a lane that has a queue pair.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use genslab::GenSlab;
@@ -10,28 +10,38 @@ use verbs::Qpn;
 
 use crate::ids::LaneId;
 use crate::lane::Lane;
+use crate::lane_at::LaneAt;
 
 /// The lanes.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     table: GenSlab<LaneId, Lane>,
-    peers: BTreeMap<IpAddr, LaneId>,
+    by_name: BTreeMap<LaneAt, LaneId>,
+    /// Most shared ones, and most leased ones.
+    most: (u32, u32),
+    /// How many are leased.
+    leased: u32,
     /// By queue pair, sorted.
     by_qpn: Vec<(Qpn, LaneId)>,
     /// Those with work, in order.
     queue: VecDeque<LaneId>,
     /// Those whose queue pair failed in this round.
     failing: Vec<LaneId>,
+    /// Those whose way takes shorter packets than the device has; perhaps some that are gone.
+    narrowed: BTreeSet<LaneId>,
 }
 
 impl Lanes {
-    pub(crate) fn new(max: u32) -> Self {
+    pub(crate) fn new(shared: u32, leased: u32) -> Self {
         Self {
-            table: GenSlab::new(max),
-            peers: BTreeMap::new(),
+            table: GenSlab::new(shared.saturating_add(leased)),
+            by_name: BTreeMap::new(),
+            most: (shared, leased),
+            leased: 0,
             by_qpn: Vec::new(),
             queue: VecDeque::new(),
             failing: Vec::new(),
+            narrowed: BTreeSet::new(),
         }
     }
 
@@ -45,8 +55,14 @@ impl Lanes {
         self.table.get_mut(id)
     }
 
+    /// Whether there is no place for one more that is shared.
     pub(crate) fn is_full(&self) -> bool {
-        self.table.is_full()
+        self.table.len().saturating_sub(self.leased) >= self.most.0
+    }
+
+    /// How many are leased.
+    pub(crate) fn leased(&self) -> u32 {
+        self.leased
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (LaneId, &Lane)> {
@@ -61,18 +77,35 @@ impl Lanes {
         self.table.page(from, looks)
     }
 
-    // ---- by peer
+    // ---- by name
 
-    /// The lane to a host, whichever form of its address is said.
+    /// The shared lane to a host, whichever form of its address is said.
     pub(crate) fn to(&self, peer: IpAddr) -> Option<LaneId> {
-        self.peers.get(&peer.to_canonical()).copied()
+        self.at(peer)
     }
 
-    /// Takes in a lane to a host to which there is none. `None`: the table is full.
+    /// A lane by its name.
+    pub(crate) fn at(&self, at: impl Into<LaneAt>) -> Option<LaneId> {
+        self.by_name.get(&at.into().canonical()).copied()
+    }
+
+    /// All lanes to a host.
+    pub(crate) fn all_to(&self, peer: IpAddr) -> Vec<LaneId> {
+        let peer = peer.to_canonical();
+        let of_peer = LaneAt::from(peer)..=LaneAt { peer, leased: Some(u32::MAX) };
+        self.by_name.range(of_peer).map(|(_, id)| *id).collect()
+    }
+
+    /// Takes in a lane of which there is none. `None`: there is no place for it.
     pub(crate) fn insert(&mut self, lane: Lane) -> Option<LaneId> {
-        let peer = lane.peer();
+        let at = lane.at();
+        let has_place = if at.leased.is_some() { self.leased < self.most.1 } else { !self.is_full() };
+        if !has_place || self.by_name.contains_key(&at) {
+            return None;
+        }
         let id = self.table.insert(lane)?;
-        self.peers.insert(peer, id);
+        self.leased += u32::from(at.leased.is_some());
+        self.by_name.insert(at, id);
         Some(id)
     }
 
@@ -82,7 +115,8 @@ impl Lanes {
             return None;
         }
         let lane = self.table.remove(id)?;
-        self.peers.remove(&lane.peer());
+        self.by_name.remove(&lane.at());
+        self.leased -= u32::from(lane.is_leased());
         Some(lane)
     }
 
@@ -103,7 +137,9 @@ impl Lanes {
 
     /// A queue pair was destroyed.
     pub(crate) fn unbind(&mut self, qpn: Qpn) {
-        self.by_qpn.retain(|(q, _)| *q != qpn);
+        if let Ok(at) = self.by_qpn.binary_search_by_key(&qpn, |(q, _)| *q) {
+            self.by_qpn.remove(at);
+        }
     }
 
     /// How many queue pairs there are.
@@ -135,6 +171,22 @@ impl Lanes {
             lane.leave_queue();
         }
         Some(id)
+    }
+
+    // ---- those with a narrow way
+
+    /// The way of a lane was found narrow: it is looked at now and then.
+    pub(crate) fn note_narrow(&mut self, id: LaneId) {
+        if self.table.get(id).is_some_and(Lane::is_narrowed) {
+            self.narrowed.insert(id);
+        }
+    }
+
+    /// Those whose way is still held for narrow.
+    pub(crate) fn narrowed(&mut self) -> Vec<LaneId> {
+        let table = &self.table;
+        self.narrowed.retain(|id| table.get(*id).is_some_and(Lane::is_narrowed));
+        self.narrowed.iter().copied().collect()
     }
 
     // ---- those that failed

@@ -15,7 +15,7 @@
 //! Modules use each other downwards only. At the bottom: names (`ids`), bounds (`limits`), bytes of the wire (`frame`,
 //! `immediate`, `datagram::header`) and rules of numbers alone (`credit`, `sched`, `sendq`, `ringpool`, `timers`,
 //! `dials`, ...). On these the things, each with its own state behind its own verbs: a connection (`vqp`), a `lane`, an
-//! application (`app`), the sockets (`datagram`); then the tables of them (`vqp::table`, `lanes`, `apps`,
+//! application (`app`), a slot without a peer (`ring_slot`), the sockets (`datagram`), the `operations`; then the tables of them (`vqp::table`, `lanes`, `apps`,
 //! `attempts`). At the top the [`Engine`], which alone sees all of them: `engine` has the order of a round, and its
 //! submodules a round or kind of call each.
 //!
@@ -34,6 +34,7 @@ mod app;
 mod apps;
 mod ask;
 mod attempts;
+mod choice;
 mod config;
 mod counters;
 mod credit;
@@ -45,27 +46,32 @@ mod frame;
 mod ids;
 mod immediate;
 mod lane;
+mod lane_at;
 mod lanes;
 mod limits;
 mod members;
 mod operations;
 mod page;
+mod pins;
 mod recvpool;
 mod redial;
 mod rests;
 mod resync;
 mod ring_size;
+mod ring_slot;
 mod ringpool;
 mod route_names;
 mod sched;
 mod sendq;
 mod slot;
+mod stages;
 mod stall;
 mod table;
 mod timers;
 mod violation;
 mod vqp;
 
+pub use choice::{Load, Thresholds};
 pub use config::{DeviceFit, DeviceRoom, EngineConfig, private_networks};
 pub use datagram::header::check_datagram;
 pub use engine::Engine;
@@ -73,9 +79,12 @@ pub use event::{Admission, Attach, BulkStream, DatagramBind, Dial, EngineTotals,
 pub use frame::check_frame;
 pub use ids::{AppId, OpenId};
 pub use ipnet::IpNet;
+pub use lane_at::LaneAt;
 pub use limits::{
     FLIGHT_BYTES_MAX, FLIGHT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_BYTES_MIN, LANE_CREDITS_MAX, LANE_CREDITS_MIN,
     SRQ_BYTES_MAX, SRQ_BYTES_MIN, TABLE_MAX,
 };
 pub use page::{LaneView, Page, Viewer};
+pub use pins::PinLimits;
 pub use ring_size::RingSize;
+pub use stages::Clock;

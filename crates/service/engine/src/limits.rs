@@ -21,6 +21,9 @@ pub(crate) const CHUNK_RINGS_FIRST: u32 = 4;
 /// Chunks of one application, both directions.
 pub(crate) const CHUNKS_PER_APP_MAX: usize = 8192;
 
+/// Leased lanes take at most one in so many of the lanes that the device holds.
+pub(crate) const LEASED_SHARE: u32 = 8;
+
 /// Freed slots of a session that wait at least, while unused ones are left. Few, so that a session stays in few pages.
 pub(crate) const SLOT_REUSE_DELAY: usize = 64;
 
@@ -47,6 +50,10 @@ pub(crate) const RECV_BLOCK_ENTRIES: u32 = 64;
 /// Entries that are posted and granted to nobody, at most a quarter of all: a peer that uses more than it was given uses
 /// these until the engine sees it, and not those of other lanes.
 pub(crate) const RECV_SLACK: u32 = 256;
+/// Entries posted beyond what grants and slack need that are left where they are.
+pub(crate) const RECV_SURPLUS_MIN: u64 = 64;
+/// Smallest page of the systems that this runs on: memory is given back by whole pages.
+pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Least bytes of all receive buffers.
 pub const SRQ_BYTES_MIN: u64 = 4 << 10;
 /// Most bytes of all receive buffers.

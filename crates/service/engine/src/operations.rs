@@ -12,6 +12,7 @@ pub(crate) mod answers;
 pub(crate) mod buffers;
 pub(crate) mod ending;
 pub(crate) mod flight;
+pub(crate) mod kernels;
 pub(crate) mod locals;
 pub(crate) mod owned;
 pub(crate) mod queue;
@@ -25,23 +26,16 @@ use shm::{OperationStatus, Submission};
 
 use crate::ids::{AppId, HandleId, LaneId, OperationId, QueueBindId, QueueId, SlotAt};
 use crate::limits::{OPERATION_QUEUES_MAX, REGION_HANDLES_MAX};
-use crate::ring_size::RingSize;
+use crate::ring_slot::SlotRequest;
 
 use crate::ask::Ask;
+use crate::frame::{Run, RunRegion};
+use crate::pins::Pins;
+use kernels::{KernelLimits, Kernels};
 use locals::{Locals, Piece};
 use owned::OwnedRegions;
 use queue::{OperationQueue, QueueFault};
 use regions::OpenRegions;
-
-/// An opening of a queue that waits for rings.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct QueueBind {
-    pub(crate) app: AppId,
-    pub(crate) request: u64,
-    /// Number of the queue.
-    pub(crate) queue: u64,
-    pub(crate) size: RingSize,
-}
 
 /// How an operation ended, and what its completion says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +73,23 @@ pub(crate) struct Asked {
     pub(crate) order: u64,
 }
 
+/// The kernel of an operation.
+#[derive(Debug)]
+pub(crate) struct Running {
+    program: u32,
+    regions: Vec<RunRegion>,
+    request: Vec<u8>,
+    /// What the owner said.
+    pub(crate) answer: Vec<u8>,
+}
+
+impl Running {
+    /// As the owner's engine is asked for it.
+    pub(crate) fn record(&self, id: u32) -> Run {
+        Run { id, program: self.program, regions: self.regions.clone(), request: self.request.clone() }
+    }
+}
+
 /// An operation that was taken and has not ended.
 #[derive(Debug)]
 pub(crate) struct Operation {
@@ -99,6 +110,8 @@ pub(crate) struct Operation {
     pub(crate) is_placed: bool,
     /// What the owner's engine has to do behind the bytes.
     pub(crate) ask: Option<Ask>,
+    /// The kernel that it is to run.
+    pub(crate) run: Option<Box<Running>>,
     pub(crate) asked: Option<Asked>,
     /// What the owner said, or what was decided about it before the device was done.
     pub(crate) verdict: Option<Outcome>,
@@ -129,6 +142,7 @@ pub(crate) struct VerbCounts {
     pub(crate) reads: u64,
     pub(crate) writes: u64,
     pub(crate) atomics: u64,
+    pub(crate) kernels: u64,
 }
 
 /// What the engine counts of operations.
@@ -142,6 +156,12 @@ pub(crate) struct OperationCounters {
     pub(crate) refused: u64,
     /// Executed for other hosts.
     pub(crate) executed: u64,
+    /// Kernels that ended for other hosts.
+    pub(crate) kernels_run: u64,
+    /// Kernels that ended for other hosts without an answer.
+    pub(crate) kernels_failed: u64,
+    /// Fuel that they spent.
+    pub(crate) kernel_fuel: u64,
     /// READs begun again, and asks repeated, after a lane's reset.
     pub(crate) repeated: u64,
 }
@@ -150,9 +170,12 @@ pub(crate) struct OperationCounters {
 #[derive(Debug)]
 pub(crate) struct Operations {
     pub(crate) queues: GenSlab<QueueId, OperationQueue>,
-    pub(crate) binds: GenSlab<QueueBindId, QueueBind>,
+    /// Openings that wait for rings.
+    pub(crate) binds: GenSlab<QueueBindId, SlotRequest>,
     pub(crate) regions: OpenRegions,
     pub(crate) owned: OwnedRegions,
+    /// Kernels that run for other hosts.
+    pub(crate) kernels: Kernels,
     pub(crate) locals: Locals,
     table: GenSlab<OperationId, Operation>,
     sequence: u64,
@@ -170,13 +193,14 @@ pub(crate) struct Operations {
 }
 
 impl Operations {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(pins: Pins, kernels: KernelLimits) -> Self {
         Self {
             queues: GenSlab::new(OPERATION_QUEUES_MAX),
             binds: GenSlab::new(OPERATION_QUEUES_MAX),
             regions: OpenRegions::new(REGION_HANDLES_MAX),
             owned: OwnedRegions::default(),
-            locals: Locals::default(),
+            kernels: Kernels::new(kernels),
+            locals: Locals::new(pins),
             table: GenSlab::new(crate::limits::TABLE_MAX),
             sequence: 0,
             asked: 0,
@@ -192,7 +216,7 @@ impl Operations {
 
     /// Whether a round would do something now.
     pub(crate) fn has_work(&self) -> bool {
-        !self.due.is_empty() || self.has_news()
+        !self.due.is_empty() || self.kernels.has_work() || self.has_news()
     }
 
     /// Whether there is something for the engine to settle.
@@ -331,8 +355,13 @@ impl Operations {
             ("operations_unknown", c.unknown),
             ("operations_repeated", c.repeated),
             ("operations_executed", c.executed),
+            ("kernels_waiting", self.kernels.len() as u64),
+            ("kernels_run", c.kernels_run),
+            ("kernels_failed", c.kernels_failed),
+            ("kernel_fuel", c.kernel_fuel),
             ("region_handles", self.regions.len()),
             ("regions_registered", self.owned.len()),
+            ("regions_local", self.locals.len()),
         ]
         .into_iter()
     }

@@ -2,13 +2,14 @@
 //!
 //! Owns the invariant that the sum of grants never exceeds the entries posted or in hand: a grant is made or grows only
 //! after its entries were posted, and a consumed entry is posted again at once. Buffers are bounded by bytes: of these
-//! each lane has the fewest entries for certain, and the rest goes to lanes that use it. It must never read more of a
-//! buffer than was received, and must never give a buffer out while it is posted.
+//! each lane has the fewest entries for certain, and the rest goes to lanes that use it. Entries that no grant needs any
+//! more are taken back where the device can do that, and so is their memory. It must never read more of a buffer than was
+//! received, and must never give a buffer out while it is posted.
 
 use verbs::{Access, MrId, PostError, Provider, RecvWr, Region, Sge, SrqId, SrqInit, VerbsError};
 
 use crate::ids::LaneId;
-use crate::limits::{LANE_CREDITS_MIN, RECV_BATCH, RECV_BLOCK_ENTRIES, RECV_SLACK};
+use crate::limits::{LANE_CREDITS_MIN, PAGE_BYTES, RECV_BATCH, RECV_BLOCK_ENTRIES, RECV_SLACK, RECV_SURPLUS_MIN};
 
 /// Marks the `wr_id` of receives: the other fields of a failed completion do not distinguish it from a send.
 pub(crate) const RECV_WR: u64 = 1 << 63;
@@ -17,6 +18,25 @@ pub(crate) const RECV_WR: u64 = 1 << 63;
 struct Block {
     region: Region,
     sge: Sge,
+    mr: MrId,
+    /// A bit for each entry that is neither posted nor in hand.
+    spare: u64,
+}
+
+const _: () = assert!(RECV_BLOCK_ENTRIES == u64::BITS, "a block has a bit for each entry");
+
+impl Block {
+    /// Runs of entries, first and one after the last, that are all spare.
+    fn spare_runs(&self) -> impl Iterator<Item = (u32, u32)> {
+        let (mut left, mut at) = (self.spare, 0);
+        std::iter::from_fn(move || {
+            at += left.trailing_zeros();
+            left = left.checked_shr(left.trailing_zeros()).filter(|left| *left != 0)?;
+            let (first, length) = (at, left.trailing_ones());
+            (left, at) = (left.checked_shr(length).unwrap_or(0), at + length);
+            Some((first, at))
+        })
+    }
 }
 
 /// An entry that was consumed: of which incarnation of which lane.
@@ -33,8 +53,9 @@ pub(crate) struct RecvPool {
     queues: u32,
     entry_bytes: u32,
     blocks: Vec<Block>,
-    /// Entries of blocks that were never posted.
-    spare: Vec<u32>,
+    /// Blocks before this one have no spare entries: the first ones are used first, so that the others lie unused as a
+    /// whole.
+    first_spare: usize,
     /// Entries posted or in hand.
     entries: u64,
     /// Lanes with a grant, and the sum of their grants.
@@ -64,7 +85,7 @@ impl RecvPool {
             queues: 1,
             entry_bytes,
             blocks: Vec::new(),
-            spare: Vec::new(),
+            first_spare: 0,
             entries: 0,
             lanes: 0,
             granted: 0,
@@ -141,17 +162,75 @@ impl RecvPool {
     /// Posts entries until `more` are posted beyond those that are granted, and the slack.
     fn provide<P: Provider>(&mut self, nic: &mut P, more: u64) -> Result<(), VerbsError> {
         while self.entries < self.granted + more + self.slack {
-            let Some(&entry) = self.spare.last() else {
+            let Some(entry) = self.next_spare() else {
                 self.add_block(nic)?;
                 continue;
             };
             let sges = [self.sge(entry)];
             nic.post_srq_recv(self.srq, &[RecvWr { wr_id: RECV_WR | u64::from(entry), sges: &sges }])
                 .map_err(|e| e.cause)?;
-            self.spare.pop();
+            if let Some(block) = self.blocks.get_mut(self.first_spare) {
+                block.spare &= !(1 << (entry % RECV_BLOCK_ENTRIES));
+            }
             self.entries += 1;
         }
         Ok(())
+    }
+
+    fn next_spare(&mut self) -> Option<u32> {
+        while self.blocks.get(self.first_spare)?.spare == 0 {
+            self.first_spare += 1;
+        }
+        let spare = self.blocks.get(self.first_spare)?.spare;
+        Some(self.first_spare as u32 * RECV_BLOCK_ENTRIES + spare.trailing_zeros())
+    }
+
+    /// Entries that are posted or in hand beyond those that are granted, and the slack.
+    fn surplus(&self) -> u64 {
+        self.entries.saturating_sub(self.granted + self.slack)
+    }
+
+    /// Takes entries back that no grant needs any more, and gives their memory back to the system. Says whether there
+    /// were any.
+    pub(crate) fn trim<P: Provider>(&mut self, nic: &mut P) -> bool {
+        let surplus = self.surplus();
+        if surplus < RECV_SURPLUS_MIN {
+            return false;
+        }
+        let mut back = Vec::new();
+        if nic.withdraw_srq_recv(self.srq, usize::try_from(surplus).unwrap_or(usize::MAX), &mut back).is_err() {
+            return false;
+        }
+        let mut touched = Vec::new();
+        for wr_id in &back {
+            let Some(entry) = self.entry_of(*wr_id) else { continue };
+            let at = (entry / RECV_BLOCK_ENTRIES) as usize;
+            let Some(block) = self.blocks.get_mut(at) else { continue };
+            block.spare |= 1 << (entry % RECV_BLOCK_ENTRIES);
+            self.entries -= 1;
+            self.first_spare = self.first_spare.min(at);
+            if touched.last() != Some(&at) {
+                touched.push(at);
+            }
+        }
+        touched.sort_unstable();
+        touched.dedup();
+        for block in touched.into_iter().filter_map(|at| self.blocks.get(at)) {
+            self.discard_spare(nic, block);
+        }
+        !back.is_empty()
+    }
+
+    /// Gives back the pages on which there are spare entries alone.
+    fn discard_spare<P: Provider>(&self, nic: &mut P, block: &Block) {
+        for (first, end) in block.spare_runs() {
+            let start = (u64::from(first) * u64::from(self.entry_bytes)).next_multiple_of(PAGE_BYTES);
+            let end = u64::from(end) * u64::from(self.entry_bytes) / PAGE_BYTES * PAGE_BYTES;
+            if start < end {
+                // A device that pins memory keeps the pages, and says so.
+                let _ = nic.try_discard(block.mr, start, end - start, None);
+            }
+        }
     }
 
     fn add_block<P: Provider>(&mut self, nic: &mut P) -> Result<(), VerbsError> {
@@ -159,9 +238,8 @@ impl RecvPool {
         let region = Region::anonymous(bytes as usize)
             .map_err(|e| VerbsError::Os { call: "mmap", errno: e.raw_os_error().unwrap_or(0) })?;
         let mr = nic.reg_mr(&region, 0, bytes, Access::LOCAL_WRITE)?;
-        let first = self.blocks.len() as u32 * RECV_BLOCK_ENTRIES;
-        self.blocks.push(Block { region, sge: Sge { addr: 0, len: self.entry_bytes, lkey: mr.lkey } });
-        self.spare.extend((first..first + RECV_BLOCK_ENTRIES).rev());
+        let sge = Sge { addr: 0, len: self.entry_bytes, lkey: mr.lkey };
+        self.blocks.push(Block { region, sge, mr: mr.id, spare: u64::MAX });
         Ok(())
     }
 
@@ -238,6 +316,8 @@ pub(crate) struct FrameMemory {
     slot_bytes: u32,
     lkey: verbs::Lkey,
     pub(crate) mr: MrId,
+    /// It has frames that were sent.
+    is_touched: bool,
 }
 
 impl FrameMemory {
@@ -246,15 +326,21 @@ impl FrameMemory {
         let region = Region::anonymous(bytes as usize)
             .map_err(|e| VerbsError::Os { call: "mmap", errno: e.raw_os_error().unwrap_or(0) })?;
         let mr = nic.reg_mr(&region, 0, bytes, Access::empty())?;
-        Ok(Self { region, slot_bytes, lkey: mr.lkey, mr: mr.id })
+        Ok(Self { region, slot_bytes, lkey: mr.lkey, mr: mr.id, is_touched: false })
     }
 
     pub(crate) fn bytes(&self) -> u64 {
         self.region.len()
     }
 
+    /// Nothing of it is to be sent any more: whether its pages may be given back, and were not yet.
+    pub(crate) fn take_touched(&mut self) -> bool {
+        std::mem::take(&mut self.is_touched)
+    }
+
     /// Puts a frame into a slot. `None`: it does not fit, which the frame writer's limit excludes.
-    pub(crate) fn put(&self, slot: u16, frame: &[u8]) -> Option<Sge> {
+    pub(crate) fn put(&mut self, slot: u16, frame: &[u8]) -> Option<Sge> {
+        self.is_touched = true;
         let addr = u64::from(slot) * u64::from(self.slot_bytes);
         if frame.len() > self.slot_bytes as usize || self.region.write(addr, frame).is_err() {
             return None;
@@ -287,8 +373,8 @@ mod tests {
 
     #[test]
     fn a_frame_fills_its_slot_and_never_the_next_one() {
-        let frames = FrameMemory::new(&mut nic(), 2, SLOT_BYTES).unwrap();
-        assert_eq!(frames.bytes(), 128);
+        let mut frames = FrameMemory::new(&mut nic(), 2, SLOT_BYTES).unwrap();
+        assert!(frames.bytes() == 128 && !frames.take_touched());
         for (slot, len, addr) in [(0, 64, 0), (1, 64, 64), (0, 1, 0), (1, 0, 64)] {
             let sge = frames.put(slot, &vec![7; len]).map(|sge| (sge.addr, sge.len as usize));
             assert_eq!(sge, Some((addr, len)), "{len} bytes in slot {slot}");
@@ -301,5 +387,55 @@ mod tests {
         let mut after = [0; 128];
         frames.region.read(0, &mut after).unwrap();
         assert_eq!(before, after, "what does not fit is not written");
+        assert!(frames.take_touched() && !frames.take_touched());
+    }
+
+    #[test]
+    fn entries_that_no_grant_needs_are_taken_back_and_their_pages_with_them() {
+        let mut nic = nic();
+        let mut pool = RecvPool::new(&mut nic, 1024, 4096, 16).unwrap();
+        pool.grant(&mut nic).unwrap();
+        assert!(!pool.trim(&mut nic), "there is no surplus");
+        let by = pool.grow(&mut nic, 1000);
+        assert_eq!((by, pool.free()), (1000, 8 + 1000 + 256));
+        for block in &pool.blocks {
+            (0..64).for_each(|n| block.region.write(n * 1024, &[7; 1024]).unwrap());
+        }
+        pool.release(by);
+        assert!(pool.trim(&mut nic));
+        assert_eq!((pool.free(), pool.surplus()), (8 + 256, 0));
+        assert!(!pool.trim(&mut nic));
+        let is_spare = |at: u64| pool.blocks[(at / 64) as usize].spare >> (at % 64) & 1 == 1;
+        let spare: Vec<u64> = (0..64 * pool.blocks.len() as u64).filter(|at| is_spare(*at)).collect();
+        assert_eq!(spare.len() as u64, 64 * pool.blocks.len() as u64 - 264);
+        let mut given_back = 0;
+        for page in 0..16 * pool.blocks.len() as u64 {
+            let entries = 4 * page..4 * page + 4;
+            let mut byte = [0];
+            pool.blocks[(page / 16) as usize].region.read(page % 16 * 4096, &mut byte).unwrap();
+            let is_back = entries.clone().all(is_spare);
+            assert_eq!(byte[0], if is_back { 0 } else { 7 }, "page {page}");
+            given_back += u64::from(is_back);
+        }
+        assert!(given_back >= 240, "{given_back} pages of 250");
+        // They serve the next grant, those in front first.
+        let by = pool.grow(&mut nic, 100);
+        assert_eq!((by, pool.free()), (100, 8 + 100 + 256));
+        assert!(pool.blocks.last().unwrap().spare == u64::MAX);
+    }
+
+    #[test]
+    fn runs_of_spare_entries_are_found_wherever_they_lie() {
+        let mut pool = RecvPool::new(&mut nic(), 64, 64, 1).unwrap();
+        pool.add_block(&mut nic()).unwrap();
+        let mut runs = |spare: u64| {
+            pool.blocks[0].spare = spare;
+            pool.blocks[0].spare_runs().collect::<Vec<_>>()
+        };
+        assert_eq!(runs(0), []);
+        assert_eq!(runs(u64::MAX), [(0, 64)]);
+        assert_eq!(runs(1 << 63), [(63, 64)]);
+        assert_eq!(runs(0b1011), [(0, 2), (3, 4)]);
+        assert_eq!(runs(0xf0 | 1 << 62), [(4, 8), (62, 63)]);
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use control::ChunkKind;
+use control::{ChunkKind, Path};
 use shm::RingMemory;
 use verbs::{Lkey, Mr, MrId, Region, Rkey, Time};
 
@@ -47,6 +47,20 @@ impl RingPair {
     pub(crate) fn is_in(&self, chunk: u32) -> bool {
         self.tx.chunk_number == chunk || self.rx.chunk_number == chunk
     }
+
+    /// What an application is told of the slot that has these rings, of which so much is used.
+    pub(crate) fn path(&self, slot: u32, generation: u32, size: RingSize) -> Path {
+        Path::Lane {
+            slot,
+            generation,
+            tx_chunk: self.tx.chunk_number,
+            tx_offset: self.tx.offset,
+            rx_chunk: self.rx.chunk_number,
+            rx_offset: self.rx.offset,
+            ring_bytes: size.first,
+            grown_bytes: size.grown,
+        }
+    }
 }
 
 /// Who waits for rings.
@@ -69,6 +83,8 @@ struct Chunk {
     class: usize,
     size: RingSize,
     mr: Mr,
+    /// By which peers may read it, once a connection in it chose that.
+    lent: Option<Mr>,
     /// Bytes that count.
     counted: u64,
     used: u32,
@@ -117,6 +133,8 @@ pub(crate) struct PutBack {
 pub(crate) struct Retired {
     pub(crate) number: u32,
     pub(crate) mr: MrId,
+    /// The registration by which peers read it.
+    pub(crate) lent: Option<MrId>,
     pub(crate) bytes: u64,
     /// So many of them were given back to the system.
     emptied: u64,
@@ -186,6 +204,13 @@ const fn direction(kind: ChunkKind) -> usize {
     }
 }
 
+impl Asked {
+    /// Bytes of those that have not come.
+    const fn missing_bytes(&self) -> u64 {
+        self.bytes / 2 * (!self.tx as u64 + !self.rx as u64)
+    }
+}
+
 impl Chunk {
     /// Bytes of a free ring that may have pages.
     fn paged_bytes(&mut self, place: &Place) -> u64 {
@@ -213,6 +238,12 @@ impl RingPool {
     /// Bytes of all chunks that count.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Bytes that the application may still have, beyond what counts and what was asked for.
+    fn left(&self) -> u64 {
+        let asked: u64 = self.classes.iter().filter_map(|c| c.asked).map(|asked| asked.missing_bytes()).sum();
+        self.bytes_max.saturating_sub(self.bytes + asked)
     }
 
     /// Chunks.
@@ -266,13 +297,50 @@ impl RingPool {
             }
         }
         let rings = vec![RingUse::default(); rings as usize];
-        self.chunks[index] =
-            Some(Chunk { number, kind, class, size, mr, counted, used: 0, rings, is_closed: false, region });
+        self.chunks[index] = Some(Chunk {
+            number,
+            kind,
+            class,
+            size,
+            mr,
+            lent: None,
+            counted,
+            used: 0,
+            rings,
+            is_closed: false,
+            region,
+        });
     }
 
     /// The memory region of a ring.
     pub(crate) fn mr_of(&self, place: &Place) -> Option<MrId> {
         Some(self.chunks.get(place.chunk as usize)?.as_ref()?.mr.id)
+    }
+
+    fn chunk_of(&self, place: &Place) -> Option<&Chunk> {
+        self.chunks.get(place.chunk as usize)?.as_ref()
+    }
+
+    /// The key by which peers may read a ring's chunk.
+    pub(crate) fn lend_key(&self, place: &Place) -> Option<Rkey> {
+        Some(self.chunk_of(place)?.lent?.rkey)
+    }
+
+    /// The memory of a ring's chunk.
+    pub(crate) fn region_of(&self, place: &Place) -> Option<Region> {
+        Some(self.chunk_of(place)?.region.clone())
+    }
+
+    /// Peers may read a ring's chunk by this registration.
+    pub(crate) fn set_lent(&mut self, place: &Place, mr: Mr) {
+        if let Some(chunk) = self.chunks.get_mut(place.chunk as usize).and_then(Option::as_mut) {
+            chunk.lent = Some(mr);
+        }
+    }
+
+    /// Copies bytes into a ring that was taken. False: the memory is gone.
+    pub(crate) fn write(&self, place: &Place, at: u64, bytes: &[u8]) -> bool {
+        self.chunk_of(place).is_some_and(|chunk| chunk.region.write(place.offset + at, bytes).is_ok())
     }
 
     /// Takes a tx and an rx ring.
@@ -297,7 +365,7 @@ impl RingPool {
 
     /// Lets a ring that was taken use all of its bytes. False: the application's memory does not allow it.
     pub(crate) fn grow(&mut self, place: &Place) -> bool {
-        let left = self.bytes_max.saturating_sub(self.bytes);
+        let left = self.left();
         let Some(chunk) = self.chunks.get_mut(place.chunk as usize).and_then(Option::as_mut) else { return false };
         let more = chunk.size.more();
         let Some(ring) = chunk.ring_at(place).filter(|ring| more <= left || ring.is_grown) else { return false };
@@ -445,17 +513,16 @@ impl RingPool {
     /// How many rings of each direction the daemon should make now, if somebody waits and nothing was asked. `Err`: the
     /// application's memory does not allow any.
     pub(crate) fn ask(&mut self, size: RingSize) -> Result<Option<u32>, ()> {
-        let reserved: u64 = self.classes.iter().filter_map(|c| c.asked).map(|a| a.bytes).sum();
+        let left = self.left();
         let Some(index) = self.class_of(size) else { return Err(()) };
         let class = &mut self.classes[index];
         if class.waiting.is_empty() || class.asked.is_some() {
             return Ok(None);
         }
         let ring = u64::from(size.first);
-        let left = self.bytes_max.saturating_sub(self.bytes + reserved) / (2 * ring);
         let target = (CHUNK_BYTES_TARGET / ring).max(1);
         let wanted = u64::from(class.in_use.max(CHUNK_RINGS_FIRST)).max(class.waiting.len() as u64);
-        let rings = wanted.min(target).min(left);
+        let rings = wanted.min(target).min(left / (2 * ring));
         if rings == 0 {
             return Err(());
         }
@@ -486,7 +553,13 @@ impl RingPool {
 
 impl From<Chunk> for Retired {
     fn from(chunk: Chunk) -> Self {
-        Self { number: chunk.number, mr: chunk.mr.id, bytes: chunk.region.len(), emptied: 0 }
+        Self {
+            number: chunk.number,
+            mr: chunk.mr.id,
+            lent: chunk.lent.map(|mr| mr.id),
+            bytes: chunk.region.len(),
+            emptied: 0,
+        }
     }
 }
 

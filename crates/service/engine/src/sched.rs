@@ -88,10 +88,11 @@ impl<K: Copy> Drr<K> {
         if self.waiting.is_empty() { deficit } else { self.left.min(deficit) }
     }
 
-    /// The first connection sent a piece; the caller takes it off the connection's deficit. A short piece costs its
-    /// application as much as [`WORK_REQUEST_BYTES`].
+    /// The first connection, with this deficit, sent a piece. The last one of a turn may be longer than what was left. A
+    /// short piece costs the application as much as [`WORK_REQUEST_BYTES`].
     #[inline]
-    pub(crate) fn spend(&mut self, bytes: u32) {
+    pub(crate) fn spend(&mut self, deficit: &mut u32, bytes: u32) {
+        *deficit = deficit.saturating_sub(bytes);
         self.left = self.left.saturating_sub(bytes.max(WORK_REQUEST_BYTES));
     }
 
@@ -184,8 +185,7 @@ mod tests {
                 }
                 until_stop -= n;
                 left[i] -= n;
-                deficit[i] -= n as u32;
-                drr.spend(n as u32);
+                drr.spend(&mut deficit[i], n as u32);
                 served[i] += n;
                 sum += n;
             }

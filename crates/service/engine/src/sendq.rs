@@ -56,12 +56,13 @@ impl SendQueue {
         Self {
             depth,
             bytes_max,
-            posted: VecDeque::with_capacity(depth),
+            // Made with use: most lanes never have many.
+            posted: VecDeque::new(),
             first: 1,
             inflight_bytes: 0,
             unsignalled_wrs: 0,
             unsignalled_bytes: 0,
-            staged: Vec::with_capacity(POST_BATCH),
+            staged: Vec::new(),
             frame_slots: (0..slots).rev().collect(),
         }
     }
@@ -93,6 +94,12 @@ impl SendQueue {
         self.posted.len() + spare < self.depth && self.inflight_bytes + u64::from(bytes) <= self.bytes_max
     }
 
+    /// Whether three quarters of the bytes that may be in flight are.
+    #[inline]
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        self.inflight_bytes >= self.bytes_max / 4 * 3
+    }
+
     /// Whether one more control frame fits. Frames are not counted in `bytes_max`, else data could hold them up.
     pub(crate) fn has_frame_room(&self) -> bool {
         self.posted.len() < self.depth && !self.frame_slots.is_empty()
@@ -108,10 +115,10 @@ impl SendQueue {
         self.frame_slots.push(slot);
     }
 
-    /// Appends a WRITE; its number.
-    pub(crate) fn stage_data(&mut self, op: SendOp, sge: Sge) -> u64 {
+    /// Appends a WRITE; its number. Its completion is told by itself only if somebody waits for it.
+    pub(crate) fn stage_data(&mut self, op: SendOp, sge: Sge, is_signalled: bool) -> u64 {
         self.inflight_bytes += u64::from(sge.len);
-        self.stage(op, sge, None, false)
+        self.stage(op, sge, None, is_signalled)
     }
 
     /// Appends a READ or WRITE of an operation; its number. Somebody waits for its end, so it is signalled.
@@ -208,10 +215,10 @@ mod tests {
     #[test]
     fn one_in_sixteen_or_an_eighth_of_the_flight_is_signalled() {
         let mut q = SendQueue::new(256, 1 << 20, 4);
-        (0..40).for_each(|_| _ = q.stage_data(write(), sge(100)));
+        (0..40).for_each(|_| _ = q.stage_data(write(), sge(100), false));
         assert_eq!(signalled(&q), [16, 32]);
         let mut q = SendQueue::new(256, 512 << 10, 4);
-        (0..4).for_each(|_| _ = q.stage_data(write(), sge(32 << 10)));
+        (0..4).for_each(|_| _ = q.stage_data(write(), sge(32 << 10), false));
         assert_eq!(signalled(&q), [2, 4]);
         let slot = q.take_frame_slot().unwrap();
         q.stage_frame(sge(50), slot, true);
@@ -221,13 +228,13 @@ mod tests {
     #[test]
     fn a_completion_speaks_for_all_before_it() {
         let mut q = SendQueue::new(4, 1000, 1);
-        q.stage_data(write(), sge(400));
+        q.stage_data(write(), sge(400), false);
         let slot = q.take_frame_slot().unwrap();
         assert!(!q.has_frame_room());
         q.stage_frame(sge(900), slot, false);
         assert!(q.has_room(600, 1) && !q.has_room(601, 1) && !q.has_room(1, 2));
-        q.stage_data(write(), sge(600));
-        q.stage_data(write(), sge(0));
+        q.stage_data(write(), sge(600), false);
+        q.stage_data(write(), sge(0), false);
         assert!(!q.has_room(0, 0));
         assert_eq!(q.inflight_bytes, 1000);
         q.on_completion(2).unwrap();
@@ -237,7 +244,7 @@ mod tests {
         assert!(q.on_completion(5).is_err());
         q.on_completion(4).unwrap();
         assert_eq!((q.inflight_bytes, q.next()), (0, 5));
-        q.stage_data(write(), sge(1));
+        q.stage_data(write(), sge(1), false);
         q.reset(1);
         assert_eq!((q.next(), q.inflight_bytes), (6, 0));
         assert!(q.is_completed(5));

@@ -52,6 +52,11 @@ impl Timers {
         self.credits.push_back((at, lane));
     }
 
+    /// The lanes whose grants are looked at when a period ends.
+    pub(crate) fn watched_credits(&self) -> impl Iterator<Item = LaneId> {
+        self.credits.iter().map(|(_, lane)| *lane)
+    }
+
     pub(crate) fn start_lane_rest(&mut self, at: Time, lane: LaneId) {
         self.lane_rests.push_back((at, lane));
     }

@@ -38,6 +38,8 @@ pub(crate) enum Violation {
     NotOpen { id: u64 },
     #[error("data for connection {id} after its end")]
     DataAfterEnd { id: u64 },
+    #[error("data for connection {id}, whose bytes are being read out of the sender's ring")]
+    DataWhileLent { id: u64 },
     #[error("{bytes} bytes for connection {id}, which has room for {granted}")]
     DataBeyondGrant { id: u64, bytes: u32, granted: u64 },
     #[error(
@@ -48,6 +50,18 @@ pub(crate) enum Violation {
     Fin { id: u64, final_tail: u64, arrived: u64 },
     #[error("connection {id}, about larger rings: {what}")]
     Growth { id: u64, what: &'static str },
+    #[error("{bytes} bytes by SEND for connection {id}, of which {together} lie together in its ring")]
+    Wraps { id: u64, bytes: u32, together: u64 },
+    #[error("connection {id} may be read up to {found}, after {from}, with room for {granted}")]
+    Ready { id: u64, found: u64, from: u64, granted: u64 },
+    #[error("connection {id} is read no more up to {found}, which nobody was told to read")]
+    Pulled { id: u64, found: u64 },
+    #[error("a ring to be read, on a lane without READs")]
+    NoReads,
+    #[error("a connection, on a leased lane, which carries operations on regions alone")]
+    LeasedOpen,
+    #[error("SEND for route {0:#x} that claims bytes of WRITEs")]
+    SendUnits(u32),
     #[error("second reset of connection {id}")]
     SecondReset { id: u64 },
     #[error("consumed bytes: {0}")]

@@ -12,6 +12,7 @@
 pub(crate) mod bulk;
 mod close;
 mod growth;
+pub(crate) mod rendezvous;
 mod rest;
 mod resume;
 pub(crate) mod row;
@@ -21,7 +22,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use control::{Connection, Kind, Path, Reason};
+use control::{Connection, Kind, Reason};
 use shm::{PeerFault, SlotWords, Span, app_flag, check_cursor, engine_flag, slot_is_awaited, slot_state};
 use verbs::{Placed, RemoteAddr, Rkey, Sge, Time};
 
@@ -33,11 +34,13 @@ use crate::ring_size::RingSize;
 use crate::ringpool::RingPair;
 use crate::slot::TakenSlot;
 use crate::slot::clear_slot;
+use crate::stages::Whose;
 use crate::violation::Violation;
 
 use bulk::Bulk;
 use close::Close;
 use growth::Growth;
+use rendezvous::{Lending, Pull};
 
 /// How far the set-up is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,6 +144,8 @@ pub(crate) struct Vqp {
     tx_span: Span,
     rx_span: Span,
     growth: Growth,
+    lending: Lending,
+    pull: Option<Pull>,
 
     /// Written by the application.
     tx_tail: u64,
@@ -206,6 +211,8 @@ impl Vqp {
             tx_span: size.span(),
             rx_span: size.span(),
             growth: Growth::default(),
+            lending: Lending::default(),
+            pull: None,
             tx_tail: 0,
             tx_sent: 0,
             tx_head: 0,
@@ -431,6 +438,7 @@ impl Vqp {
     /// The lane's queue pair is destroyed, and with it all that the lane knows of the connection.
     pub(crate) fn sever(&mut self) {
         self.close.on_severed();
+        self.forget_rendezvous();
         (self.lane, self.previous, self.next) = (None, None, None);
         self.leave_lists();
     }
@@ -438,6 +446,7 @@ impl Vqp {
     /// The peer holds nothing of it, though its lane goes on.
     pub(crate) fn end_unlinked(&mut self) {
         self.close.on_severed();
+        self.forget_rendezvous();
     }
 
     pub(crate) fn is_app_released(&self) -> bool {
@@ -467,16 +476,7 @@ impl Vqp {
 
     /// The connection, as the application gets it.
     pub(crate) fn connection(&self) -> Connection {
-        let path = Path::Lane {
-            slot: self.at.slot,
-            generation: self.generation,
-            tx_chunk: self.rings.tx.chunk_number,
-            tx_offset: self.rings.tx.offset,
-            rx_chunk: self.rings.rx.chunk_number,
-            rx_offset: self.rings.rx.offset,
-            ring_bytes: self.size.first,
-            grown_bytes: self.size.grown,
-        };
+        let path = self.rings.path(self.at.slot, self.generation, self.size);
         Connection { id: self.id, local: self.local, peer: self.peer, path }
     }
 
@@ -498,6 +498,8 @@ impl Vqp {
             let tail = self.words.tx_tail.load(Ordering::Acquire);
             let limit = self.tx_tail.wrapping_add(self.tx_span.room(self.tx_tail, self.tx_head));
             self.tx_tail = check_cursor("tx_tail", self.tx_tail, tail, limit, self.tx_span.full())?;
+            // After the tail: the application names the verb first.
+            self.look_at_verb();
         }
         if flags & app_flag::ABORT != 0 {
             self.close.on_abort(Reason::ResetByPeer);
@@ -545,12 +547,34 @@ impl Vqp {
         Sge { addr: self.rings.tx.offset + at, len, lkey: self.rings.tx.lkey }
     }
 
+    /// The bytes of the stream that the next piece has.
+    #[inline]
+    pub(crate) fn staging(&self, piece: Piece) -> (u64, u64) {
+        (self.tx_sent, self.tx_sent.wrapping_add(piece.bytes.into()))
+    }
+
+    /// What its application has written and read, as far as the engine looked.
+    #[inline]
+    pub(crate) fn app_cursors(&self) -> (u64, u64) {
+        (self.tx_tail, self.rx_head)
+    }
+
+    /// The bytes of the stream that arrive next, if they are so many.
+    #[inline]
+    pub(crate) fn arriving(&self, bytes: u32) -> (u64, u64) {
+        (self.rx_tail, self.rx_tail.wrapping_add(bytes.into()))
+    }
+
+    /// As what its messages are looked at.
+    pub(crate) fn whose(&self, route: RouteId) -> Whose {
+        Whose { route, app: self.at.app, connection: self.id, peer: self.peer }
+    }
+
     /// A piece is staged, by this work request at last.
     #[inline]
     pub(crate) fn on_staged(&mut self, piece: Piece, wr: u64) {
         self.last_wr = wr;
         self.tx_sent = self.tx_sent.wrapping_add(piece.bytes.into());
-        self.listed.deficit -= piece.bytes;
     }
 
     /// The frame of this work request has the last record that the peer must get.
@@ -604,16 +628,42 @@ impl Vqp {
         }
     }
 
-    /// `bytes` landed in the rx ring; of `before` of them only the peer says so.
+    /// `bytes` came by SEND: their place in the rx ring, to which they are to be copied. [`Self::on_copied`] is next.
+    pub(crate) fn on_send(&self, bytes: u32) -> Result<u64, Violation> {
+        self.check_arrival(bytes)?;
+        let (place, together) = self.rx_span.place(self.rx_tail);
+        if u64::from(bytes) > together {
+            return Err(Violation::Wraps { id: self.id, bytes, together });
+        }
+        Ok(place)
+    }
+
+    /// They are there.
+    pub(crate) fn on_copied(&mut self, bytes: u32) {
+        self.rx_tail = self.rx_tail.wrapping_add(bytes.into());
+        self.words.rx_tail.store(self.rx_tail, Ordering::Release);
+    }
+
+    /// Whether so many bytes may come now.
     #[inline]
-    pub(crate) fn on_arrival(&mut self, bytes: u32, before: u32, placed: Placed) -> Result<(), Violation> {
+    fn check_arrival(&self, bytes: u32) -> Result<(), Violation> {
         if self.phase != Phase::Open || !self.close.may_receive() {
             return Err(Violation::DataAfterEnd { id: self.id });
+        }
+        if self.pull.is_some() {
+            return Err(Violation::DataWhileLent { id: self.id });
         }
         let granted = self.rx_span.room(self.rx_tail, self.rx_reported);
         if u64::from(bytes) > granted {
             return Err(Violation::DataBeyondGrant { id: self.id, bytes, granted });
         }
+        Ok(())
+    }
+
+    /// `bytes` landed in the rx ring; of `before` of them only the peer says so.
+    #[inline]
+    pub(crate) fn on_arrival(&mut self, bytes: u32, before: u32, placed: Placed) -> Result<(), Violation> {
+        self.check_arrival(bytes)?;
         if !self.is_placed(bytes, before, placed) {
             return Err(Violation::NotPlaced { id: self.id, bytes, at: self.rx_tail, placed });
         }
@@ -623,7 +673,7 @@ impl Vqp {
     }
 
     pub(crate) fn on_fin(&mut self, final_tail: u64) -> Result<(), Violation> {
-        if final_tail != self.rx_tail || !self.close.on_fin() {
+        if final_tail != self.rx_tail || self.pull.is_some() || !self.close.on_fin() {
             return Err(Violation::Fin { id: self.id, final_tail, arrived: self.rx_tail });
         }
         // Beside a reset FIN would say that it came before.
@@ -664,6 +714,11 @@ impl Vqp {
         self.close.is_fin_received() && self.rx_head == self.rx_tail
     }
 
+    /// Fin says that nothing of the ring is read any more, neither by this end's device nor by the peer's.
+    fn owes_fin(&self) -> bool {
+        !self.is_lent() && self.close.owes_fin(self.tx_sent == self.tx_tail)
+    }
+
     fn is_consumed(&self) -> bool {
         self.tx_head == self.tx_sent
     }
@@ -693,8 +748,9 @@ impl Vqp {
             Phase::Open => {
                 self.head_report == HeadReport::Due
                     || self.growth.owes()
+                    || self.owes_rendezvous()
                     || self.close.owes_stop(self.is_all_read())
-                    || self.close.owes_fin(self.tx_sent == self.tx_tail)
+                    || self.owes_fin()
                     || self.close.owes_reset().is_some()
             }
         }
@@ -713,7 +769,7 @@ impl Vqp {
         if self.phase != Phase::Open {
             return true;
         }
-        if !self.write_growth(frame) {
+        if !self.write_growth(frame) || !self.write_rendezvous(frame) {
             return false;
         }
         if self.head_report != HeadReport::None && self.close.reports_heads() {
@@ -729,7 +785,7 @@ impl Vqp {
             }
             self.close.stop_was_sent();
         }
-        if self.close.owes_fin(self.tx_sent == self.tx_tail) {
+        if self.owes_fin() {
             if !frame.push(&Record::Fin { route, final_tail: self.tx_sent }) {
                 return false;
             }
@@ -748,7 +804,7 @@ impl Vqp {
 
     /// Whether slot and rings cannot be touched any more, once `last_wr` is completed.
     pub(crate) fn is_over(&self) -> bool {
-        self.close.is_over(self.is_consumed(), self.rx_reported == self.rx_tail)
+        self.close.is_over(self.is_consumed(), self.rx_reported == self.rx_tail) && self.is_rendezvous_over()
     }
 
     /// Whether a loss of the lane changes nothing for the application.

@@ -1,17 +1,17 @@
-//! Proves that both ends of a TCP connection for a stream of bulk know its token and the cluster key. docs/wire.md has
-//! the bytes.
+//! Proves that both ends of a TCP connection for a stream of bulk know its token, which went over the encrypted control
+//! link. docs/wire.md has the bytes.
 //!
-//! Owns what is proven and how it is compared. It must never put the token or the key into what is sent.
+//! Owns what is proven and how it is compared. It must never put the token into what is sent.
 
 use control::CHALLENGE_BYTES;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-use crate::{ClusterKey, Side};
+use crate::Side;
 
-/// First bytes of what is proven: this protocol and nothing else that may use the same key.
-const DOMAIN: &[u8] = b"raas direct 1\0";
+/// First bytes of what is proven.
+const DOMAIN: &[u8] = b"raas direct 2\0";
 
 /// What both ends know of one such connection.
 #[derive(Clone)]
@@ -26,23 +26,22 @@ pub struct DirectProof {
 
 impl DirectProof {
     /// The proof of the side that connected, or of the side that accepted.
-    pub fn mac(&self, prover: Side, key: &ClusterKey) -> [u8; 32] {
+    pub fn mac(&self, prover: Side) -> [u8; 32] {
         // A key of HMAC may have any length.
-        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key.bytes()) else { return [0; 32] };
+        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.token) else { return [0; 32] };
         mac.update(DOMAIN);
         mac.update(match prover {
             Side::Dialer => b"D",
             Side::Acceptor => b"A",
         });
         mac.update(&self.number.to_be_bytes());
-        mac.update(&self.token);
         mac.update(&self.nonce);
         mac.finalize().into_bytes().into()
     }
 
     /// Whether `mac` is that side's proof.
-    pub fn is_proven(&self, prover: Side, key: &ClusterKey, mac: &[u8; 32]) -> bool {
-        bool::from(self.mac(prover, key).ct_eq(mac))
+    pub fn is_proven(&self, prover: Side, mac: &[u8; 32]) -> bool {
+        bool::from(self.mac(prover).ct_eq(mac))
     }
 }
 
@@ -58,25 +57,22 @@ mod tests {
 
     #[test]
     fn the_proof_covers_the_documented_bytes_and_each_of_them() {
-        let (key, other) = (ClusterKey::new(vec![9; 32]), ClusterKey::new(vec![8; 32]));
         let proof = DirectProof { number: 7, token: [1; 32], nonce: [2; 32] };
-        let mut bytes = b"raas direct 1\0D".to_vec();
+        let mut bytes = b"raas direct 2\0D".to_vec();
         bytes.extend([0, 0, 0, 0, 0, 0, 0, 7]);
-        bytes.extend([1; 32]);
         bytes.extend([2; 32]);
-        let mut mac = Hmac::<Sha256>::new_from_slice(&[9; 32]).unwrap();
+        let mut mac = Hmac::<Sha256>::new_from_slice(&[1; 32]).unwrap();
         mac.update(&bytes);
         let mac: [u8; 32] = mac.finalize().into_bytes().into();
-        assert_eq!(proof.mac(Side::Dialer, &key), mac);
-        assert!(proof.is_proven(Side::Dialer, &key, &mac));
-        assert!(!proof.is_proven(Side::Acceptor, &key, &mac), "sent back to its sender");
-        assert!(!proof.is_proven(Side::Dialer, &other, &mac));
+        assert_eq!(proof.mac(Side::Dialer), mac);
+        assert!(proof.is_proven(Side::Dialer, &mac));
+        assert!(!proof.is_proven(Side::Acceptor, &mac), "sent back to its sender");
         let others = [
             DirectProof { number: 8, ..proof.clone() },
             DirectProof { token: [3; 32], ..proof.clone() },
             DirectProof { nonce: [3; 32], ..proof.clone() },
         ];
-        assert!(others.iter().all(|other| !other.is_proven(Side::Dialer, &key, &mac)));
+        assert!(others.iter().all(|other| !other.is_proven(Side::Dialer, &mac)));
         assert!(!format!("{proof:?}").contains("1, 1"), "the token is in no log");
     }
 }

@@ -10,6 +10,9 @@
 
 mod action;
 mod handles;
+mod leases;
+mod locals;
+mod notifications;
 mod remote;
 mod revoke;
 mod shares;
@@ -29,13 +32,14 @@ use verbs::Time;
 use crate::{ClientId, Party};
 pub use action::{DirectoryAction, Handed};
 use handles::{Handle, Handles};
+pub use leases::Lessee;
+use leases::{Lease, Leases};
+use locals::Locals;
 use remote::{Ending, RemoteHandle};
 use revoke::Revoke;
 use shares::Shares;
 use stamps::Stamps;
 
-/// Notifications of one region that wait for its owner, at most.
-const NOTIFICATIONS_MAX: usize = 1024;
 /// Opens of one region that wait for the end of a revoke, at most.
 const WAITING_MAX: usize = 1024;
 
@@ -52,6 +56,10 @@ pub struct DirectoryConfig {
     pub bytes_per_user_max: u64,
     /// Handles of one program.
     pub handles_per_app_max: u32,
+    /// Leased lanes of this host's programs, and as many of other hosts' programs to regions here.
+    pub leased_lanes_max: u32,
+    /// Those of one user's programs.
+    pub leased_lanes_per_user_max: u32,
     /// Neither this user nor root is bounded by users' shares.
     pub owner_uid: u32,
     /// How long the owner may take to move a region of no bytes; a large one gets more.
@@ -66,6 +74,8 @@ impl Default for DirectoryConfig {
             bytes_max: 64 << 30,
             bytes_per_user_max: 16 << 30,
             handles_per_app_max: 4096,
+            leased_lanes_max: 16,
+            leased_lanes_per_user_max: 4,
             owner_uid: 0,
             answer: Duration::from_secs(10),
         }
@@ -81,6 +91,8 @@ pub struct RegionWish {
     pub key: RegionKey,
     /// What the handle is for.
     pub access: RegionAccess,
+    /// The lease by which it is opened; then the name does not count.
+    pub lease: Option<u64>,
 }
 
 /// Where a region is in its life.
@@ -116,6 +128,8 @@ struct Entry {
     handles: Handles,
     /// Handles of programs of other hosts, by peer.
     remote: BTreeMap<IpAddr, u32>,
+    /// What lenders of its slices gave to the other ends of their connections.
+    leases: BTreeMap<u64, Lease>,
     /// The engine has the memory of this epoch registered, or is about to.
     is_registered: bool,
     /// Opens that wait for the end of a revoke: request and wish.
@@ -134,10 +148,13 @@ pub struct Directory {
     names: BTreeMap<String, u64>,
     /// Handles of each program, the owners' included: number to region.
     programs: BTreeMap<ClientId, BTreeMap<u64, u64>>,
+    leases: Leases,
     shares: Shares,
     stamps: Stamps,
     /// Regions that are being revoked, and when peers must have stopped, or the owner have moved.
     moving: BTreeMap<u64, Time>,
+    /// Regions that programs use as local memory.
+    locals: Locals,
     /// Handles of each peer.
     peers: BTreeMap<IpAddr, BTreeMap<u64, RemoteHandle>>,
     /// Regions that ended while peers had them open.
@@ -157,9 +174,11 @@ impl Directory {
             entries: BTreeMap::new(),
             names: BTreeMap::new(),
             programs: BTreeMap::new(),
+            leases: Leases::default(),
             shares: Shares::default(),
             stamps: Stamps::new(config.regions_max),
             moving: BTreeMap::new(),
+            locals: Locals::default(),
             peers: BTreeMap::new(),
             ending: BTreeMap::new(),
             now: Time::ZERO,
@@ -222,6 +241,7 @@ impl Directory {
             stage: Stage::Making { client, request },
             handles: Handles::default(),
             remote: BTreeMap::new(),
+            leases: BTreeMap::new(),
             is_registered: false,
             waiting: VecDeque::new(),
             tags: VecDeque::new(),
@@ -245,7 +265,7 @@ impl Directory {
                 self.stamp(word, region_stamp::of(stamp, region_stamp::LIVE));
                 let Some((owner, entry)) = self.entries.get(&region).and_then(|e| Some((e.owner?, e))) else { return };
                 // Whatever others may do, the owner may do everything.
-                let info = RegionInfo { access: RegionAccess::ALL, ..info_of(region, entry) };
+                let info = RegionInfo { access: RegionAccess::ALL | RegionAccess::EXECUTE, ..info_of(region, entry) };
                 let path = RegionPath::Local { stamp, word, words: self.config.regions_max };
                 let opened = OpenedRegion { open: owner.open, info, path };
                 let handed = Handed { region, writable: true, with_stamps: true };
@@ -267,7 +287,7 @@ impl Directory {
 
     /// A program of this host wants to open a region of this host.
     pub fn handle_open(&mut self, party: Party, request: u64, wish: RegionWish) {
-        let region = match self.check_open(party, &wish) {
+        let region = match self.check_open(party, Lessee::Program(party.client), &wish) {
             Ok(region) => region,
             Err(why) => return self.opened(party.client, request, Err(why), None),
         };
@@ -282,7 +302,8 @@ impl Directory {
         }
         let open = self.next_open();
         let Some(entry) = self.entries.get_mut(&region) else { return };
-        entry.handles.insert(open, Handle { client: party.client, access: wish.access });
+        entry.handles.insert(open, Handle { client: party.client, access: wish.access, lease: wish.lease });
+        entry.open_by_lease(wish.lease);
         let info = RegionInfo { access: wish.access, ..info_of(region, entry) };
         let path = RegionPath::Local { stamp: entry.stamp, word: entry.word, words: self.config.regions_max };
         self.programs.entry(party.client).or_default().insert(open, region);
@@ -290,12 +311,15 @@ impl Directory {
         self.opened(party.client, request, Ok(OpenedRegion { open, info, path }), Some(handed));
     }
 
-    fn check_open(&self, party: Party, wish: &RegionWish) -> Result<u64, RegionRefusal> {
-        let (region, entry) = self.known(&wish.name, &wish.key)?;
+    fn check_open(&self, party: Party, asker: Lessee, wish: &RegionWish) -> Result<u64, RegionRefusal> {
+        let (region, entry, allowed) = match wish.lease {
+            Some(lease) => self.leased(lease, asker, &wish.key)?,
+            None => self.known(&wish.name, &wish.key).map(|(region, entry)| (region, entry, entry.spec.access))?,
+        };
         if !entry.spec.other_users && !self.may_act_for(party.uid, entry.uid) {
             return Err(RegionRefusal::OtherUser { uid: entry.uid });
         }
-        let (asked, allowed) = (wish.access, entry.spec.access);
+        let asked = wish.access;
         if asked == RegionAccess::NONE || !allowed.contains(asked) {
             return Err(RegionRefusal::NoAccess { asked, allowed });
         }
@@ -332,8 +356,9 @@ impl Directory {
     /// A program does not need a handle any more. One that is not there was ended meanwhile.
     pub fn handle_close(&mut self, client: ClientId, open: u64, delete: bool) {
         let Some(region) = self.forget_handle(client, open) else { return };
+        self.end_leases_of(region, client, Some(open));
+        self.close_handle(region, open);
         let Some(entry) = self.entries.get_mut(&region) else { return };
-        entry.handles.remove(open);
         if entry.owner.is_some_and(|owner| owner.open == open && owner.client == client) {
             self.on_owner_gone(region, delete);
         }
@@ -345,12 +370,21 @@ impl Directory {
             entry.waiting.retain(|(party, ..)| party.client != client);
         }
         let held = self.programs.remove(&client).unwrap_or_default();
+        self.locals.forget_program(client);
         for (open, region) in held {
+            self.end_leases_of(region, client, None);
+            self.close_handle(region, open);
             let Some(entry) = self.entries.get_mut(&region) else { continue };
-            entry.handles.remove(open);
             if entry.owner.is_some_and(|owner| owner.client == client && owner.open == open) {
                 self.on_owner_gone(region, false);
             }
+        }
+    }
+
+    fn close_handle(&mut self, region: u64, open: u64) {
+        let Some(entry) = self.entries.get_mut(&region) else { return };
+        if let Some(lease) = entry.handles.remove(open).and_then(|handle| handle.lease) {
+            self.close_by_lease(region, lease);
         }
     }
 
@@ -358,8 +392,12 @@ impl Directory {
         let Some(entry) = self.entries.get_mut(&region) else { return };
         let stays = entry.spec.outlives && !delete && matches!(entry.stage, Stage::Live);
         entry.owner = None;
-        entry.tags.clear();
-        entry.untaken.clear();
+        let tags = std::mem::take(&mut entry.tags).into_iter().map(|(_, is_remote)| is_remote);
+        let remote = tags.chain(std::mem::take(&mut entry.untaken)).filter(|is_remote| *is_remote).count();
+        if stays && let Some(count) = u32::try_from(remote).ok().filter(|count| *count > 0) {
+            // Nobody takes them any more, and others may come.
+            self.actions.push_back(DirectoryAction::NotificationsTaken { region, count });
+        }
         if !stays {
             self.end(region, region_stamp::OWNER_GONE);
         }
@@ -373,6 +411,7 @@ impl Directory {
         self.shares.remove(entry.uid, entry.spec.bytes);
         self.stamp(entry.word, region_stamp::of(entry.stamp, kind));
         self.stamps.give_back(entry.word);
+        self.end_leases(entry.leases);
         let why = match kind {
             region_stamp::REVOKED => RegionRefusal::Revoked { held: entry.epoch, current: entry.epoch + 1 },
             _ => RegionRefusal::OwnerGone,
@@ -414,60 +453,17 @@ impl Directory {
         if held.is_empty() {
             self.programs.remove(&client);
         }
+        self.detach_of(client, open);
         region
     }
 
-    // ---- notifications
-
-    /// A program of this host wrote, and wants the owner told.
-    pub fn handle_notify(&mut self, client: ClientId, request: u64, open: u64, tag: u32) {
+    /// The region of an owner's handle.
+    pub fn owned_by(&self, client: ClientId, open: u64) -> Result<u64, RegionRefusal> {
         let region = self.programs.get(&client).and_then(|held| held.get(&open)).copied();
-        let result = region.ok_or(RegionRefusal::Unknown).and_then(|region| {
-            let entry = self.entries.get(&region).ok_or(RegionRefusal::OwnerGone)?;
-            if let Some(handle) = entry.handles.get(open)
-                && !handle.access.contains(RegionAccess::WRITE)
-            {
-                return Err(RegionRefusal::NoAccess { asked: RegionAccess::WRITE, allowed: handle.access });
-            }
-            self.notify(region, tag)
-        });
-        self.send(client, Reply::RegionNotifyTaken { request, result });
-    }
-
-    /// Puts a tag behind those that wait for the owner.
-    fn notify(&mut self, region: u64, tag: u32) -> Result<(), RegionRefusal> {
-        let entry = self.entries.get_mut(&region).filter(|e| e.owner.is_some()).ok_or(RegionRefusal::OwnerGone)?;
-        if entry.tags.len() >= NOTIFICATIONS_MAX {
-            return Err(RegionRefusal::NotificationsFull { max: NOTIFICATIONS_MAX as u64 });
-        }
-        entry.tags.push_back((tag, false));
-        self.pump_tags(region);
-        Ok(())
-    }
-
-    /// The owner took notifications.
-    pub fn handle_notifications_taken(&mut self, client: ClientId, open: u64, count: u32) {
-        let Some(&region) = self.programs.get(&client).and_then(|held| held.get(&open)) else { return };
-        let is_owners = |e: &&mut Entry| e.owner.is_some_and(|o| o.client == client && o.open == open);
-        if let Some(entry) = self.entries.get_mut(&region).filter(is_owners) {
-            let count = entry.untaken.len().min(count as usize);
-            let remote = entry.untaken.drain(..count).filter(|is_remote| *is_remote).count();
-            if let Some(count) = u32::try_from(remote).ok().filter(|count| *count > 0) {
-                self.actions.push_back(DirectoryAction::NotificationsTaken { region, count });
-            }
-            self.pump_tags(region);
-        }
-    }
-
-    fn pump_tags(&mut self, region: u64) {
-        let Some(entry) = self.entries.get_mut(&region) else { return };
-        let Some(Owner { client, open, .. }) = entry.owner else { return };
-        while entry.untaken.len() < control::NOTIFICATIONS_UNTAKEN_MAX as usize {
-            let Some((tag, is_remote)) = entry.tags.pop_front() else { break };
-            entry.untaken.push_back(is_remote);
-            let reply = Reply::RegionNotification { open, tag };
-            self.actions.push_back(DirectoryAction::Send { client, reply, memory: None });
-        }
+        let region = region.ok_or(RegionRefusal::Unknown)?;
+        let owner = self.entries.get(&region).and_then(|entry| entry.owner.as_ref());
+        let is_owner = owner.is_some_and(|owner| owner.client == client && owner.open == open);
+        if is_owner { Ok(region) } else { Err(RegionRefusal::NotOwner) }
     }
 
     // ---- looking

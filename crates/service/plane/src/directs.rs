@@ -13,7 +13,7 @@ use control::{CHALLENGE_BYTES, PeerMessage, Reason};
 use verbs::Time;
 
 use crate::direct_proof::DirectProof;
-use crate::{ClientId, ClusterKey, Side};
+use crate::{ClientId, Side};
 
 /// Such connections of a host at most.
 pub const DIRECT_MAX: usize = 1024;
@@ -303,14 +303,14 @@ impl<F> Directs<F> {
     }
 
     /// Somebody at the port says that it comes for an offer: this side's proof if it has proven its own, once.
-    pub fn judge(&mut self, now: Time, key: &ClusterKey, hello: &DirectHello) -> Option<[u8; 32]> {
+    pub fn judge(&mut self, now: Time, hello: &DirectHello) -> Option<[u8; 32]> {
         let offer = self.offers.get_mut(&hello.number).filter(|offer| !offer.is_met && now < offer.deadline)?;
         let proof = DirectProof { number: hello.number, token: offer.token, nonce: hello.nonce };
-        if !proof.is_proven(Side::Dialer, key, &hello.mac) {
+        if !proof.is_proven(Side::Dialer, &hello.mac) {
             return None;
         }
         offer.is_met = true;
-        Some(proof.mac(Side::Acceptor, key))
+        Some(proof.mac(Side::Acceptor))
     }
 
     /// The socket of one that [`Directs::judge`] let in; `None`: it broke.
@@ -339,6 +339,10 @@ impl<F> Directs<F> {
         let Some(stream) = self.streams.get(&connection) else { return Ok(()) };
         if stream.of.client != client || stream.state == State::Making {
             return Err(format!("connection {connection} got no socket"));
+        }
+        if let State::Refused(_) = stream.state {
+            // The peer knows.
+            return Ok(());
         }
         let (peer, Offer { number, is_ours }) = (stream.of.peer, stream.offer);
         self.set_refused(connection, Reason::AppDescriptors);

@@ -24,6 +24,7 @@ struct Row {
     uid: u32,
     local: SocketAddr,
     peer: SocketAddr,
+    reason: Reason,
 }
 
 /// See the module.
@@ -53,8 +54,15 @@ impl Fallbacks {
         let id = FIRST_ID.saturating_add(self.told);
         self.told += 1;
         self.ids.insert((client, number), id);
-        self.rows.insert(id, Row { pid, uid, local, peer });
+        self.rows.insert(id, Row { pid, uid, local, peer, reason: Reason::TcpFallback });
         Ok(true)
+    }
+
+    /// Why one is over kernel TCP; nothing if it is not shown.
+    pub fn handle_reason(&mut self, client: ClientId, number: u64, reason: Reason) {
+        if let Some(row) = self.ids.get(&(client, number)).and_then(|id| self.rows.get_mut(id)) {
+            row.reason = reason;
+        }
     }
 
     /// One is closed; nothing if it was not shown.
@@ -87,7 +95,12 @@ impl Fallbacks {
                 route_id: None,
                 path: PathKind::Tcp,
                 wire: None,
-                reason: Reason::TcpFallback,
+                encrypted: None,
+                cipher: None,
+                reason: row.reason,
+                verb: None,
+                verb_asked: None,
+                verb_reason: None,
                 tx_bytes: 0,
                 rx_bytes: 0,
                 direct_tx_bytes: 0,

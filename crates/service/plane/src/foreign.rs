@@ -11,7 +11,7 @@ use control::{
     OpenedRegion, Reason, RegionAccess, RegionGrant, RegionInfo, RegionMessage, RegionPath, RegionRefusal, Reply,
 };
 
-use crate::directory::RegionWish;
+use crate::directory::{DirectoryConfig, RegionWish};
 use crate::{ClientId, Party};
 
 /// Numbers of handles to other hosts' regions have this bit, so that they are none of this host's directory.
@@ -28,6 +28,13 @@ pub enum ForeignAction {
         request: u64,
         /// The host.
         host: IpAddr,
+    },
+    /// Find a number for a leased lane to the host. Answered by [`Foreign::on_lane_number`].
+    Lease {
+        /// The handle.
+        open: u64,
+        /// The host.
+        peer: IpAddr,
     },
     /// Say something to the owner's daemon. If there is no link to it, [`Foreign::handle_peer_gone`] follows.
     Tell {
@@ -46,6 +53,8 @@ pub enum ForeignAction {
         peer: IpAddr,
         /// What it gave.
         grant: RegionGrant,
+        /// Number of the leased lane that is to be made for it.
+        lane: Option<u32>,
     },
     /// Have the engine close the handle; then [`Foreign::on_closed`] comes.
     Close {
@@ -95,6 +104,10 @@ struct Open {
     peer: IpAddr,
     access: RegionAccess,
     state: State,
+    /// Its operations are to have a lane of their own.
+    is_leased: bool,
+    /// The number of that.
+    lane: Option<u32>,
     /// The program is gone.
     is_abandoned: bool,
 }
@@ -103,15 +116,15 @@ struct Open {
 #[derive(Debug, Default)]
 pub struct Foreign {
     opens: BTreeMap<u64, Open>,
-    per_app_max: u32,
+    config: DirectoryConfig,
     last: u64,
     actions: VecDeque<ForeignAction>,
 }
 
 impl Foreign {
-    /// No handle is there yet. `per_app_max`: handles of one program.
-    pub fn new(per_app_max: u32) -> Self {
-        Self { per_app_max, ..Self::default() }
+    /// No handle is there yet.
+    pub fn new(config: DirectoryConfig) -> Self {
+        Self { config, ..Self::default() }
     }
 
     /// Whether a handle's number is one of these.
@@ -131,36 +144,73 @@ impl Foreign {
 
     // ---- opening
 
-    /// A program wants to open a region of another host.
-    pub fn handle_open(&mut self, party: Party, request: u64, peer: IpAddr, wish: RegionWish) {
+    /// A program wants to open a region of another host, perhaps with a lane of its own.
+    pub fn handle_open(&mut self, party: Party, request: u64, peer: IpAddr, wish: RegionWish, is_leased: bool) {
         let Party { client, uid, .. } = party;
-        let used = self.opens.values().filter(|open| open.client == client).count() as u64;
-        if used >= u64::from(self.per_app_max) {
-            let max = u64::from(self.per_app_max);
-            let why = RegionRefusal::TooMany { what: "handles of this program".into(), used, max };
+        if let Err(why) = self.check_shares(client, uid, is_leased) {
             return self.answer(client, request, Err(why));
         }
         self.last += 1;
         let (access, state) = (wish.access, State::Linking(wish));
-        let open = Open { client, uid, request, peer, access, state, is_abandoned: false };
+        let open = Open { client, uid, request, peer, access, state, is_leased, lane: None, is_abandoned: false };
         self.opens.insert(FOREIGN | self.last, open);
         self.actions.push_back(ForeignAction::Path { client, request, host: peer });
+    }
+
+    fn check_shares(&self, client: ClientId, uid: u32, is_leased: bool) -> Result<(), RegionRefusal> {
+        let too_many = |what: &str, used: usize, max: u32| {
+            let (used, max) = (used as u64, u64::from(max));
+            if used < max { Ok(()) } else { Err(RegionRefusal::TooMany { what: what.into(), used, max }) }
+        };
+        let count = |which: &dyn Fn(&&Open) -> bool| self.opens.values().filter(which).count();
+        let config = &self.config;
+        too_many("handles of this program", count(&|open| open.client == client), config.handles_per_app_max)?;
+        if !is_leased {
+            return Ok(());
+        }
+        too_many("leased lanes of this host", count(&|open| open.is_leased), config.leased_lanes_max)?;
+        if uid == 0 || uid == config.owner_uid {
+            return Ok(());
+        }
+        let of_user = count(&|open| open.is_leased && open.uid == uid);
+        too_many("leased lanes of this user", of_user, config.leased_lanes_per_user_max)
+    }
+
+    /// The number for a leased lane; none if the link to the host is gone.
+    pub fn on_lane_number(&mut self, number: u64, lane: Option<u32>) {
+        let Some(open) = self.opens.get_mut(&number).filter(|open| open.is_leased && open.lane.is_none()) else {
+            return;
+        };
+        open.lane = lane;
+        match (lane, std::mem::replace(&mut open.state, State::Asked)) {
+            (Some(_), State::Linking(wish)) => self.ask(number, wish),
+            _ => self.refuse(number, RegionRefusal::Reason(Reason::PeerLost)),
+        }
+    }
+
+    fn ask(&mut self, number: u64, wish: RegionWish) {
+        let Some(open) = self.opens.get(&number) else { return };
+        let RegionWish { name, key, access, lease } = wish;
+        let message = RegionMessage::Open { open: number, uid: open.uid, name, key, access, lease, lane: open.lane };
+        self.actions.push_back(ForeignAction::Tell { peer: open.peer, message });
     }
 
     /// Whether there is a link to the host of a wish, or why not. False: no wish waits for it.
     pub fn on_path(&mut self, client: ClientId, request: u64, result: Result<(), Reason>) -> bool {
         let waits = |o: &Open| o.client == client && o.request == request && matches!(o.state, State::Linking(_));
         let Some((&number, open)) = self.opens.iter_mut().find(|(_, open)| waits(open)) else { return false };
-        let State::Linking(RegionWish { name, key, access }) = std::mem::replace(&mut open.state, State::Asked) else {
-            return false;
-        };
+        let (peer, is_leased) = (open.peer, open.is_leased);
         match result {
+            Ok(()) if is_leased => self.actions.push_back(ForeignAction::Lease { open: number, peer }),
             Ok(()) => {
-                let message = RegionMessage::Open { open: number, uid: open.uid, name, key, access };
-                let peer = open.peer;
-                self.actions.push_back(ForeignAction::Tell { peer, message });
+                if let State::Linking(wish) = std::mem::replace(&mut open.state, State::Asked) {
+                    self.ask(number, wish);
+                }
             }
-            Err(reason) => self.refuse(number, RegionRefusal::Reason(reason)),
+            Err(reason) => {
+                open.state = State::Asked;
+                self.refuse(number, RegionRefusal::Reason(reason));
+            }
         }
         true
     }
@@ -178,7 +228,10 @@ impl Foreign {
         match message {
             RegionMessage::Opened { open, result } => self.handle_answer(peer, open, result),
             RegionMessage::Stop { region, epoch, why } => self.handle_stop(peer, (region, epoch), &why),
-            RegionMessage::Open { .. } | RegionMessage::Closed { .. } | RegionMessage::Stopped { .. } => return false,
+            RegionMessage::Open { .. }
+            | RegionMessage::Closed { .. }
+            | RegionMessage::Stopped { .. }
+            | RegionMessage::LoansBack { .. } => return false,
         }
         true
     }
@@ -187,11 +240,10 @@ impl Foreign {
         let asked = |o: &&mut Open| o.peer == peer && o.state == State::Asked;
         let Some(open) = self.opens.get_mut(&number).filter(asked) else { return };
         match result {
-            Ok(_) if open.is_abandoned => self.forget(number),
             Ok(grant) => {
                 open.state = State::Granted { grant, ended: None };
-                let client = open.client;
-                self.actions.push_back(ForeignAction::Open { open: number, client, peer, grant });
+                let (client, lane) = (open.client, open.lane);
+                self.actions.push_back(ForeignAction::Open { open: number, client, peer, grant, lane });
             }
             Err(why) => self.refuse(number, why),
         }
@@ -241,6 +293,10 @@ impl Foreign {
     /// A program has left. The engine closes its handles by itself.
     pub fn handle_left(&mut self, client: ClientId) {
         self.opens.retain(|_, open| open.client != client || !matches!(open.state, State::Linking(_)));
+        // Whatever the owner's daemon answers, and whether it does: it learns that this one is over.
+        let is_asked = |open: &Open| open.client == client && open.state == State::Asked;
+        let asked: Vec<u64> = self.opens.iter().filter(|(_, open)| is_asked(open)).map(|(&number, _)| number).collect();
+        asked.into_iter().for_each(|number| self.forget(number));
         for open in self.opens.values_mut().filter(|open| open.client == client) {
             open.is_abandoned = true;
             if let State::Open { handle, .. } = open.state {
@@ -323,8 +379,31 @@ impl Foreign {
         }
     }
 
+    /// A leased lane is gone, and the engine knows: the handle that it was for does not hold any more.
+    pub fn handle_lane_gone(&mut self, peer: IpAddr, lane: u32, reason: Reason) {
+        let is_it = |open: &&mut Open| open.peer == peer && open.lane == Some(lane);
+        let found = self.opens.iter_mut().map(|(&number, open)| (number, open)).find(|(_, open)| is_it(open));
+        let Some((number, open)) = found else { return };
+        let (client, is_abandoned) = (open.client, open.is_abandoned);
+        match &mut open.state {
+            State::Granted { ended, .. } => *ended = Some(RegionRefusal::Reason(reason)),
+            &mut State::Open { handle, .. } => {
+                open.state = State::Closing { handle };
+                if !is_abandoned {
+                    let reply = Reply::RegionEnded { open: number, why: RegionRefusal::Reason(reason) };
+                    self.actions.push_back(ForeignAction::Send { client, reply });
+                }
+                self.actions.push_back(ForeignAction::Close { client, handle });
+            }
+            State::Linking(_) | State::Asked | State::Closing { .. } => {}
+        }
+    }
+
     fn answer(&mut self, client: ClientId, request: u64, result: Result<OpenedRegion, RegionRefusal>) {
         let reply = Reply::RegionOpened { request, result };
         self.actions.push_back(ForeignAction::Send { client, reply });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,28 +1,22 @@
-//! Identifies the other end of a control link: Hello, then proof of the cluster key. docs/wire.md has the bytes.
+//! Identifies the other end of a control link: Hello, then a Noise handshake with the cluster key. docs/wire.md has the
+//! bytes.
 //!
-//! Owns what is proven and how it is compared, no I/O. It must never send the key, and must never send a proof before
-//! the other side has sent its challenge. The accepting side proves nothing to a peer that has not proven itself.
+//! Owns what is bound and what the two sides tell each other under the key, no I/O. It must never send the key, and must
+//! never prove anything before the other side has sent its challenge. The accepting side answers nothing that needs the
+//! key to a peer that does not have it.
 
 use std::net::IpAddr;
 
-use control::{CHALLENGE_BYTES, PeerMessage, Reason, WIRE_VERSION};
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
-use subtle::ConstantTimeEq;
+use control::{CHALLENGE_BYTES, LinkTerms, PeerMessage, Reason, WIRE_VERSION, decode, encode};
+use verbs::VerbsError;
 
-use crate::ClusterKey;
+use crate::noise::{Noise, NoiseError};
+use crate::seal::Seal;
+use crate::side::Side;
+use crate::{ClusterKey, ClusterKeys};
 
-/// First bytes of what is proven: this protocol and nothing else that may use the same key.
-const DOMAIN: &[u8] = b"raas control link 1\0";
-
-/// Which side of the TCP connection one is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// The side that opened the link.
-    Dialer,
-    /// The side that accepted the link.
-    Acceptor,
-}
+/// First bytes of what both sides bind: this protocol and nothing else that may use the same key.
+const DOMAIN: &[u8] = b"raas control link 2\0";
 
 /// Who a side is, by its own word; proven by what follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +25,7 @@ pub struct Identity {
     pub instance: u64,
     /// The address that it listens at.
     pub address: IpAddr,
-    /// Its engines; 1 until its proof, which says it.
+    /// Its engines; 1 until its Noise message, which says it.
     pub engines: u32,
     /// Fresh random bytes.
     pub challenge: [u8; CHALLENGE_BYTES],
@@ -70,6 +64,12 @@ impl Refusal {
     pub fn new(reason: Reason, detail: impl Into<String>) -> Self {
         Self { reason, detail: detail.into() }
     }
+
+    /// Of a lane, for what the device said; with `otherwise`, unless the device's word has a reason of its own.
+    pub fn of_lane(error: &VerbsError, otherwise: Reason) -> Self {
+        let reason = if let VerbsError::NotEncrypted(_) = error { Reason::NotEncrypted } else { otherwise };
+        Self::new(reason, error.to_string())
+    }
 }
 
 /// One side's view of the exchange.
@@ -78,11 +78,15 @@ pub(crate) struct Handshake {
     side: Side,
     own: Introduction,
     peer: Option<Identity>,
+    /// What the fresh key is made of; used once.
+    secret: Option<[u8; 32]>,
+    noise: Option<Noise>,
 }
 
 impl Handshake {
-    pub(crate) fn new(side: Side, own: Introduction) -> Self {
-        Self { side, own, peer: None }
+    /// `secret`: 32 fresh random bytes.
+    pub(crate) fn new(side: Side, own: Introduction, secret: [u8; 32]) -> Self {
+        Self { side, own, peer: None, secret: Some(secret), noise: None }
     }
 
     pub(crate) fn side(&self) -> Side {
@@ -129,55 +133,104 @@ impl Handshake {
         Ok(peer)
     }
 
-    /// This side's proof.
-    pub(crate) fn proof(&self, key: &ClusterKey) -> Option<PeerMessage> {
-        let mac = self.mac(self.side, key)?.finalize().into_bytes().into();
-        Some(PeerMessage::Proof { mac, engines: self.own.identity.engines })
+    /// The dialer's Noise message, under the key that it dials with.
+    pub(crate) fn begin(&mut self, keys: &ClusterKeys) -> Result<PeerMessage, Refusal> {
+        let secret = self.secret.take().ok_or_else(|| broken("a second Noise message"))?;
+        let mut noise = self.noise(keys.dialing(), secret)?;
+        let message = self.terms(&mut noise)?;
+        self.noise = Some(noise);
+        Ok(message)
     }
 
-    /// The peer's proof.
-    pub(crate) fn handle_proof(&mut self, message: &PeerMessage, key: &ClusterKey) -> Result<(), Refusal> {
-        let PeerMessage::Proof { mac, engines } = message else { return Err(unexpected(message, "Proof")) };
-        let peer_side = match self.side {
-            Side::Dialer => Side::Acceptor,
-            Side::Acceptor => Side::Dialer,
-        };
-        let expected = self.mac(peer_side, key).map(|m| m.finalize().into_bytes());
-        if expected.is_some_and(|e| bool::from(e.as_slice().ct_eq(mac))) {
-            if let Some(peer) = &mut self.peer {
-                peer.engines = *engines;
+    /// The dialer's Noise message at the acceptor, which tries each of its keys; what it answers.
+    pub(crate) fn answer(&mut self, message: &PeerMessage, keys: &ClusterKeys) -> Result<PeerMessage, Refusal> {
+        let PeerMessage::Noise { message } = message else { return Err(unexpected(message, "Noise")) };
+        let secret = self.secret.take().ok_or_else(|| broken("a second Noise message"))?;
+        for key in keys.accepted() {
+            // Of the machines that are tried one goes on, so the secret makes one key.
+            let mut noise = self.noise(key, secret)?;
+            if let Ok(payload) = noise.read(message) {
+                self.take_terms(&payload)?;
+                let answer = self.terms(&mut noise)?;
+                self.noise = Some(noise);
+                return Ok(answer);
             }
-            return Ok(());
         }
-        let detail = format!("{} and {} have different cluster keys", self.own.identity.address, self.peer_name());
-        Err(Refusal::new(Reason::PeerAuth, detail))
+        Err(self.no_common_key())
+    }
+
+    /// The acceptor's answer at the dialer.
+    pub(crate) fn finish(&mut self, message: &PeerMessage) -> Result<(), Refusal> {
+        let PeerMessage::Noise { message } = message else { return Err(unexpected(message, "Noise")) };
+        let Some(noise) = &mut self.noise else { return Err(broken("a Noise message too early")) };
+        match noise.read(message) {
+            Ok(payload) => self.take_terms(&payload),
+            Err(_) => Err(self.no_common_key()),
+        }
+    }
+
+    /// What seals the frames that follow, once both Noise messages have passed.
+    pub(crate) fn take_seal(&mut self) -> Option<Seal> {
+        self.noise.take()?.into_seal().ok()
+    }
+
+    fn noise(&self, key: &ClusterKey, secret: [u8; 32]) -> Result<Noise, Refusal> {
+        let prologue = self.prologue().ok_or_else(|| broken("Noise before Hello"))?;
+        Noise::new(self.side, key, &prologue, secret).map_err(refusal)
+    }
+
+    /// This side's terms as its Noise message.
+    fn terms(&self, noise: &mut Noise) -> Result<PeerMessage, Refusal> {
+        let terms = LinkTerms { engines: self.own.identity.engines };
+        let payload = encode(&terms).map_err(|e| broken(&e.to_string()))?;
+        Ok(PeerMessage::Noise { message: noise.write(&payload).map_err(refusal)? })
+    }
+
+    fn take_terms(&mut self, payload: &[u8]) -> Result<(), Refusal> {
+        let LinkTerms { engines } = decode(payload).map_err(|e| broken(&e.to_string()))?;
+        if let Some(peer) = &mut self.peer {
+            peer.engines = engines;
+        }
+        Ok(())
+    }
+
+    fn no_common_key(&self) -> Refusal {
+        let detail = format!(
+            "{} and {} have different cluster keys, or somebody between them changed what they said",
+            self.own.identity.address,
+            self.peer_name()
+        );
+        Refusal::new(Reason::PeerAuth, detail)
     }
 
     fn peer_name(&self) -> String {
         self.peer.map_or_else(|| "the peer".into(), |p| p.address.to_string())
     }
 
-    /// The MAC over everything that both sides said, and over which side proves it.
-    fn mac(&self, prover: Side, key: &ClusterKey) -> Option<Hmac<Sha256>> {
+    /// Everything that both sides said in the clear: who changes a byte of it makes the Noise messages unreadable.
+    fn prologue(&self) -> Option<Vec<u8>> {
         let peer = self.peer?;
         let (dialer, acceptor) = match self.side {
             Side::Dialer => (self.own.identity, peer),
             Side::Acceptor => (peer, self.own.identity),
         };
-        let mut mac = Hmac::<Sha256>::new_from_slice(key.bytes()).ok()?;
-        mac.update(DOMAIN);
-        mac.update(match prover {
-            Side::Dialer => b"D",
-            Side::Acceptor => b"A",
-        });
-        mac.update(&self.own.version.to_be_bytes());
+        let mut bytes = DOMAIN.to_vec();
+        bytes.extend(self.own.version.to_be_bytes());
         for identity in [dialer, acceptor] {
-            mac.update(&identity.instance.to_be_bytes());
-            mac.update(&address_bytes(identity.address));
-            mac.update(&identity.challenge);
+            bytes.extend(identity.instance.to_be_bytes());
+            bytes.extend(address_bytes(identity.address));
+            bytes.extend(identity.challenge);
         }
-        Some(mac)
+        Some(bytes)
     }
+}
+
+fn refusal(error: NoiseError) -> Refusal {
+    broken(&error.to_string())
+}
+
+fn broken(what: &str) -> Refusal {
+    Refusal::new(Reason::Unspecified, format!("the handshake cannot go on: {what}"))
 }
 
 /// Why the other side ended the exchange, or what it said instead of what it should.
@@ -191,7 +244,7 @@ pub(crate) fn unexpected(message: &PeerMessage, wanted: &str) -> Refusal {
         other => {
             let name = match other {
                 PeerMessage::Hello { .. } => "Hello",
-                PeerMessage::Proof { .. } => "Proof",
+                PeerMessage::Noise { .. } => "Noise",
                 PeerMessage::Heartbeat => "Heartbeat",
                 PeerMessage::DirectOffer { .. }
                 | PeerMessage::DirectRefused { .. }
@@ -213,99 +266,4 @@ fn address_bytes(address: IpAddr) -> [u8; 16] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sides() -> (Handshake, Handshake) {
-        let identity = |n: u8| {
-            let (instance, address) = (n.into(), IpAddr::from([127, 0, 0, n]));
-            Introduction::of_this_release(Identity {
-                instance,
-                address,
-                engines: n.into(),
-                challenge: [n; CHALLENGE_BYTES],
-            })
-        };
-        (Handshake::new(Side::Dialer, identity(1)), Handshake::new(Side::Acceptor, identity(2)))
-    }
-
-    fn met() -> (Handshake, Handshake) {
-        let (mut dialer, mut acceptor) = sides();
-        assert_eq!(acceptor.handle_hello(dialer.hello()).unwrap().address, dialer.own.identity.address);
-        dialer.handle_hello(acceptor.hello()).unwrap();
-        (dialer, acceptor)
-    }
-
-    #[test]
-    fn both_sides_with_one_key_believe_each_other() {
-        let (mut dialer, mut acceptor) = met();
-        let key = ClusterKey::new(vec![9; 32]);
-        acceptor.handle_proof(&dialer.proof(&key).unwrap(), &key).unwrap();
-        dialer.handle_proof(&acceptor.proof(&key).unwrap(), &key).unwrap();
-        assert_eq!([dialer, acceptor].map(|side| side.peer().unwrap().engines), [2, 1]);
-    }
-
-    #[test]
-    fn the_proof_covers_the_documented_bytes() {
-        let (dialer, _) = met();
-        let mut bytes = b"raas control link 1\0D\0\0\0\x03".to_vec();
-        for n in [1u8, 2] {
-            bytes.extend([0, 0, 0, 0, 0, 0, 0, n]);
-            bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, n]);
-            bytes.extend([n; 32]);
-        }
-        let mut mac = Hmac::<Sha256>::new_from_slice(&[9; 32]).unwrap();
-        mac.update(&bytes);
-        let expected = PeerMessage::Proof { mac: mac.finalize().into_bytes().into(), engines: 1 };
-        assert_eq!(dialer.proof(&ClusterKey::new(vec![9; 32])).unwrap(), expected);
-    }
-
-    #[test]
-    fn a_wrong_key_a_reflected_and_a_replayed_proof_fail() {
-        let (mut dialer, mut acceptor) = met();
-        let (key, other) = (ClusterKey::new(vec![9; 32]), ClusterKey::new(vec![8; 32]));
-        let wrong = acceptor.handle_proof(&dialer.proof(&other).unwrap(), &key).unwrap_err();
-        assert_eq!(wrong.reason, Reason::PeerAuth);
-        assert!(wrong.detail.contains("127.0.0.2") && wrong.detail.contains("127.0.0.1"), "{wrong}");
-        // The dialer's own proof sent back to it.
-        let own = dialer.proof(&key).unwrap();
-        assert_eq!(dialer.handle_proof(&own, &key).unwrap_err().reason, Reason::PeerAuth);
-        // A proof heard once, against a fresh challenge.
-        let (mut again, _) = sides();
-        again.own.identity.challenge = [77; CHALLENGE_BYTES];
-        again.handle_hello(acceptor.hello()).unwrap();
-        assert!(again.handle_proof(&acceptor.proof(&key).unwrap(), &key).is_err());
-        let mut fresh = sides().1;
-        fresh.own.identity.challenge = [78; CHALLENGE_BYTES];
-        fresh.handle_hello(dialer.hello()).unwrap();
-        assert!(fresh.handle_proof(&own, &key).is_err());
-    }
-
-    #[test]
-    fn another_version_names_both_and_oneself_is_no_peer() {
-        let (mut dialer, acceptor) = sides();
-        let mut hello = acceptor.hello();
-        if let PeerMessage::Hello { version, release, .. } = &mut hello {
-            *version = 7;
-            *release = "9.9.9".into();
-        }
-        let refusal = dialer.handle_hello(hello).unwrap_err();
-        assert_eq!(refusal.reason, Reason::PeerVersion);
-        assert!(
-            refusal.detail.contains("version 3") && refusal.detail.contains("speaks 7 (release 9.9.9)"),
-            "{refusal}"
-        );
-        let myself = dialer.hello();
-        assert_eq!(dialer.handle_hello(myself).unwrap_err().reason, Reason::BadAddress);
-        assert!(dialer.proof(&ClusterKey::new(vec![9; 32])).is_none(), "no proof before the peer's challenge");
-    }
-
-    #[test]
-    fn a_farewell_and_a_wrong_message_are_told_apart() {
-        let (mut dialer, _) = sides();
-        let bye = PeerMessage::Bye { reason: Reason::PeerAuth, detail: "no\u{7}\n".into() };
-        assert_eq!(dialer.handle_hello(bye).unwrap_err(), Refusal::new(Reason::PeerAuth, "no"));
-        let wrong = dialer.handle_hello(PeerMessage::Heartbeat).unwrap_err();
-        assert_eq!((wrong.reason, wrong.detail.as_str()), (Reason::Unspecified, "sent Heartbeat where Hello was due"));
-    }
-}
+mod tests;

@@ -1,13 +1,15 @@
 //! What the control plane asks an engine about lanes, and what the engine answers.
 //!
-//! Owns the two vocabularies. An engine has one lane to each peer, the one with its own number, so whom a command goes to
-//! says which lane it is about. Each question but `Reset`, `Rest`, `Ready`, `Lost` and `PeerSilent` gets exactly one answer, with
+//! Owns the two vocabularies. An engine has one shared lane to each peer, the one with its own number, and engine 0 the
+//! leased ones: which lane a command is about is said beside it. Each question but `Reset`, `Rest`, `Ready`, `Lost` and `PeerSilent` gets exactly one answer, with
 //! the same round; answers come after every event that the engine made before.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use control::{LaneOffer, LaneRoutes, Reason};
+
+use crate::Refusal;
 
 /// What an engine does for the lane to a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +78,7 @@ pub enum LaneCommand {
     },
 }
 
-/// An engine's answer. Errors are for people.
+/// An engine's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LaneAnswer {
     /// This side's end, or why there is none.
@@ -84,14 +86,14 @@ pub enum LaneAnswer {
         /// The number of the round.
         round: u64,
         /// The offer.
-        result: Result<LaneOffer, String>,
+        result: Result<LaneOffer, Refusal>,
     },
     /// Whether the two ends are connected.
     Accepted {
         /// The number of the round.
         round: u64,
         /// Nothing, or why not.
-        result: Result<(), String>,
+        result: Result<(), Refusal>,
     },
     /// What arrived.
     RoutesTold {
@@ -106,7 +108,7 @@ pub enum LaneAnswer {
     RoutesTaken {
         /// The number of the round.
         round: u64,
-        /// Whether both sides have reported everything, or why the lane's connections cannot go on.
+        /// Whether both sides have reported everything, or (for people) why the lane's connections cannot go on.
         result: Result<bool, String>,
     },
 }

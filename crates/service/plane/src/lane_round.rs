@@ -119,6 +119,11 @@ impl LaneRound {
         !matches!(self.state, State::Idle | State::Resting | State::Up)
     }
 
+    /// Whether nothing is under way, and neither side has a queue pair.
+    pub(crate) fn is_over(&self) -> bool {
+        self.state == State::Idle
+    }
+
     /// The engine wants a lane.
     pub(crate) fn want(&mut self) {
         match &mut self.state {

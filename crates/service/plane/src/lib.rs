@@ -22,9 +22,13 @@ mod handshake;
 mod ids;
 mod lane;
 mod lane_round;
+mod meetings;
+mod noise;
 mod opening;
 mod pairs;
 mod peers;
+mod seal;
+mod side;
 mod strangers;
 mod user_places;
 mod watch;
@@ -35,22 +39,25 @@ pub use admission::{
     Admission, AdmissionConfig, AdmissionConfigError, AdmissionCounters, Admitted, Connect, ConnectRequest, Connecting,
     ConnectionOver, Listen,
 };
-pub use cluster_key::{ClusterKey, KEY_BYTES, KEY_BYTES_MAX};
+pub use cluster_key::{ClusterKey, ClusterKeys, KEY_BYTES, KEY_BYTES_MAX, KEYS_MAX};
 pub use dialing::{AfterAttempt, Dialing};
 pub use direct_proof::DirectProof;
-pub use directory::{Directory, DirectoryAction, DirectoryConfig, Handed, RegionWish};
+pub use directory::{Directory, DirectoryAction, DirectoryConfig, Handed, Lessee, RegionWish};
 pub use directs::{
     BulkOf, DIRECT_MAKING_MAX, DIRECT_MAX, DIRECT_PER_USER_MAX, DirectAction, DirectCounters, DirectHello, Directs,
     OFFER_TIME,
 };
 pub use fallbacks::Fallbacks;
 pub use foreign::{Foreign, ForeignAction};
-pub use handshake::{Identity, Introduction, Refusal, Side};
+pub use handshake::{Identity, Introduction, Refusal};
 pub use ids::{ClientId, LinkId, Party};
 pub use lane::{LaneAnswer, LaneCommand};
+pub use meetings::{ABSENT, MEETINGS_PER_ASKER_MAX, MEETINGS_PER_PROGRAM_MAX, MeetingAction, Meetings};
 pub use opening::{Opening, OpeningAction};
 pub use pairs::{CONNECTING_END, LocalConnect, PAIR_SLOTS, PairAction, PairLimits, Pairs, SegmentLost};
 pub use peers::{PeerAction, PeerSources, Peers, PeersConfig, Verdict};
+pub use seal::{SEAL_BYTES, SEALED_MESSAGE_BYTES_MAX, Seal, SealError};
+pub use side::Side;
 pub use strangers::{Entered, Place, PlaceNumber, Strangers};
 pub use user_places::UserPlaces;
 pub use watch::{Heartbeat, Watch, WatchAction};

@@ -1,12 +1,12 @@
 //! The first messages of a control link, in their order, for both sides.
 //!
 //! ```text
-//! dialer     Hello sent -> peer's Hello -> Proof sent -> peer's Proof -> up
-//! acceptor   peer's Hello -> Hello sent -> verdict of `Peers` -> peer's Proof -> Proof sent -> up
+//! dialer     Hello sent -> peer's Hello -> Noise sent -> peer's Noise -> up
+//! acceptor   peer's Hello -> Hello sent -> verdict of `Peers` -> peer's Noise -> Noise sent -> up
 //! ```
 //!
 //! Owns that order, the time that it may take, and by which reason it ends. It must never let a message on that is not
-//! due, nor prove anything as acceptor to one who has not proven himself.
+//! due, nor answer as acceptor to one who has not shown that he has the key.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use control::{PeerMessage, Reason};
 use verbs::Time;
 
 use crate::handshake::{Handshake, unexpected};
-use crate::{ClusterKey, Identity, Introduction, Refusal, Side, Verdict};
+use crate::{ClusterKeys, Identity, Introduction, Refusal, Seal, Side, Verdict};
 
 /// What the daemon does for a link that is being opened. After `Up`, `Refuse` or `GiveUp` there is nothing more.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,8 @@ pub enum OpeningAction {
     Send(PeerMessage),
     /// Ask [`crate::Peers::handle_hello`]; the answer is [`Opening::on_verdict`].
     Judge(Identity),
-    /// Both sides have proven the key: tell [`crate::Peers::handle_up`].
+    /// Both sides have proven the key: tell [`crate::Peers::handle_up`]. All frames from here on are sealed by
+    /// [`Opening::take_seal`].
     Up(Identity),
     /// Say why, and close.
     Refuse(Refusal),
@@ -39,8 +40,8 @@ enum State {
     Hello,
     /// The verdict is due, and no message.
     Verdict,
-    /// The peer's Proof is due.
-    Proof,
+    /// The peer's Noise message is due.
+    Noise,
     Over,
 }
 
@@ -48,7 +49,7 @@ enum State {
 #[derive(Debug)]
 pub struct Opening {
     handshake: Handshake,
-    key: ClusterKey,
+    keys: ClusterKeys,
     /// Whom the dialer means.
     dialed: Option<IpAddr>,
     state: State,
@@ -57,26 +58,38 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// The dialing side. `dialed`: who must answer; `limit`: time for all of it.
-    pub fn dial(now: Time, own: Introduction, key: ClusterKey, dialed: IpAddr, limit: Duration) -> Self {
-        let mut opening = Self::new(now, Handshake::new(Side::Dialer, own), key, Some(dialed), limit);
+    /// The dialing side. `secret`: 32 fresh random bytes; `dialed`: who must answer; `limit`: time for all of it.
+    pub fn dial(
+        now: Time,
+        own: Introduction,
+        keys: ClusterKeys,
+        secret: [u8; 32],
+        dialed: IpAddr,
+        limit: Duration,
+    ) -> Self {
+        let mut opening = Self::new(now, Handshake::new(Side::Dialer, own, secret), keys, Some(dialed), limit);
         let hello = opening.handshake.hello();
         opening.actions.push_back(OpeningAction::Send(hello));
         opening
     }
 
-    /// The accepting side. `limit`: time for all of it.
-    pub fn accept(now: Time, own: Introduction, key: ClusterKey, limit: Duration) -> Self {
-        Self::new(now, Handshake::new(Side::Acceptor, own), key, None, limit)
+    /// The accepting side. `secret`: 32 fresh random bytes; `limit`: time for all of it.
+    pub fn accept(now: Time, own: Introduction, keys: ClusterKeys, secret: [u8; 32], limit: Duration) -> Self {
+        Self::new(now, Handshake::new(Side::Acceptor, own, secret), keys, None, limit)
     }
 
-    fn new(now: Time, handshake: Handshake, key: ClusterKey, dialed: Option<IpAddr>, limit: Duration) -> Self {
-        Self { handshake, key, dialed, state: State::Hello, deadline: now + limit, actions: VecDeque::new() }
+    fn new(now: Time, handshake: Handshake, keys: ClusterKeys, dialed: Option<IpAddr>, limit: Duration) -> Self {
+        Self { handshake, keys, dialed, state: State::Hello, deadline: now + limit, actions: VecDeque::new() }
     }
 
     /// What to do next.
     pub fn poll_action(&mut self) -> Option<OpeningAction> {
         self.actions.pop_front()
+    }
+
+    /// What seals all frames after [`OpeningAction::Up`]; once.
+    pub fn take_seal(&mut self) -> Option<Seal> {
+        self.handshake.take_seal()
     }
 
     /// Whether a verdict is asked for: no message is read meanwhile.
@@ -101,7 +114,7 @@ impl Opening {
         }
         let handled = match self.state {
             State::Hello => self.handle_hello(message),
-            State::Proof => self.handle_proof(&message),
+            State::Noise => self.handle_noise(&message),
             State::Verdict => Err(unexpected(&message, "nothing")),
             State::Over => return,
         };
@@ -123,8 +136,9 @@ impl Opening {
                 Err(Refusal::new(Reason::BadAddress, detail))
             }
             Some(_) => {
-                self.prove()?;
-                self.state = State::Proof;
+                let noise = self.handshake.begin(&self.keys)?;
+                self.actions.push_back(OpeningAction::Send(noise));
+                self.state = State::Noise;
                 Ok(())
             }
             None => {
@@ -135,10 +149,13 @@ impl Opening {
         }
     }
 
-    fn handle_proof(&mut self, message: &PeerMessage) -> Result<(), Refusal> {
-        self.handshake.handle_proof(message, &self.key)?;
-        if self.handshake.side() == Side::Acceptor {
-            self.prove()?;
+    fn handle_noise(&mut self, message: &PeerMessage) -> Result<(), Refusal> {
+        match self.handshake.side() {
+            Side::Dialer => self.handshake.finish(message)?,
+            Side::Acceptor => {
+                let answer = self.handshake.answer(message, &self.keys)?;
+                self.actions.push_back(OpeningAction::Send(answer));
+            }
         }
         if let Some(peer) = self.handshake.peer() {
             self.end(OpeningAction::Up(peer));
@@ -146,18 +163,11 @@ impl Opening {
         Ok(())
     }
 
-    fn prove(&mut self) -> Result<(), Refusal> {
-        let proof = self.handshake.proof(&self.key);
-        let proof = proof.ok_or_else(|| Refusal::new(Reason::Unspecified, "nothing to prove yet"))?;
-        self.actions.push_back(OpeningAction::Send(proof));
-        Ok(())
-    }
-
     /// The answer to [`OpeningAction::Judge`].
     pub fn on_verdict(&mut self, verdict: Verdict) {
         match verdict {
             _ if self.state != State::Verdict => {}
-            Verdict::Proceed => self.state = State::Proof,
+            Verdict::Proceed => self.state = State::Noise,
             Verdict::Refuse(reason, detail) => self.end(OpeningAction::Refuse(Refusal { reason, detail })),
         }
     }

@@ -9,21 +9,27 @@
 //! or given up. While the peer's handshake is under way, a daemon's own dial waits.
 
 mod lanes;
+mod redials;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use control::{PeerMessage, Reason, RegionMessage};
+use control::{LEASED_LANE_FIRST, MeetMessage, PeerMessage, Reason, RegionMessage};
 use verbs::Time;
 
 use crate::lane_round::LaneRound;
 use crate::{Identity, LaneCommand, LinkId};
+use redials::Redials;
 
 /// Pause before the next dial to a peer that said that a link exists, or that it dials itself.
 const REDIAL: Duration = Duration::from_millis(100);
 /// Such dials in a row, then the wish for a lane fails.
 const REDIALS_MAX: u32 = 20;
+/// Numbers of leased lanes that a daemon gives on a link before it begins again.
+const LEASES_PER_LINK_MAX: u32 = 1 << 29;
+/// Leased lanes of a link that are used or being made, at most. The daemons' own limits are smaller.
+const LEASED_PER_LINK_MAX: usize = 4096;
 /// How long one's own dial waits for an incoming link that may still prove itself.
 const YIELD: Duration = Duration::from_millis(500);
 
@@ -74,10 +80,19 @@ pub enum PeerAction {
         /// What it says.
         message: RegionMessage,
     },
-    /// For an engine, about its lane.
+    /// The peer's daemon speaks of TCP connections that streams are to replace.
+    Meet {
+        /// The peer.
+        peer: IpAddr,
+        /// What it says.
+        message: MeetMessage,
+    },
+    /// For an engine, about a lane of its.
     Engine {
-        /// Which engine, and so which lane.
+        /// Which engine.
         engine: u32,
+        /// Number of the lane: the engine's, or a leased one's.
+        lane: u32,
         /// What.
         command: LaneCommand,
     },
@@ -99,6 +114,10 @@ struct Established {
     instance: u64,
     /// By number: as many as the daemon with fewer engines has.
     lanes: Vec<LaneSetUp>,
+    /// Leased ones that are used or being made, by number.
+    leased: BTreeMap<u32, LaneSetUp>,
+    /// How many numbers of leased lanes this daemon has given.
+    leases: u32,
     heard_at: Time,
     /// The engines know that the peer says nothing.
     is_silent: bool,
@@ -111,13 +130,38 @@ struct LaneSetUp {
     pending_since: Option<Time>,
 }
 
+impl LaneSetUp {
+    fn new(number: u32, rounds: u64) -> Self {
+        Self { round: LaneRound::new(number, rounds), pending_since: None }
+    }
+}
+
+/// The engine that has a lane: the one of its number, and engine 0 for leased ones, as regions are its.
+fn engine_of(lane: u32) -> u32 {
+    if lane < LEASED_LANE_FIRST { lane } else { 0 }
+}
+
+impl Established {
+    fn lane_mut(&mut self, number: u32) -> Option<&mut LaneSetUp> {
+        if number < LEASED_LANE_FIRST { self.lanes.get_mut(number as usize) } else { self.leased.get_mut(&number) }
+    }
+
+    /// All lanes, with their numbers.
+    fn all_mut(&mut self) -> impl Iterator<Item = (u32, &mut LaneSetUp)> {
+        (0..).zip(&mut self.lanes).chain(self.leased.iter_mut().map(|(&number, lane)| (number, lane)))
+    }
+
+    fn all(&self) -> impl Iterator<Item = (u32, &LaneSetUp)> {
+        (0..).zip(&self.lanes).chain(self.leased.iter().map(|(&number, lane)| (number, lane)))
+    }
+}
+
 #[derive(Debug, Default)]
 struct Peer {
     established: Option<Established>,
     dial: Option<LinkId>,
     /// Numbers of the lanes that engines wait for.
     wanted: BTreeSet<u32>,
-    redial_at: Option<Time>,
     redials: u32,
     /// The dial made way for an incoming link once; it does not do so again before a link is up.
     yielded: bool,
@@ -155,6 +199,7 @@ pub struct Peers {
     /// Links that we accepted, that have said Hello and not yet proven the key. The code that accepts them bounds their
     /// number.
     incoming: BTreeMap<LinkId, IpAddr>,
+    waiting: Redials,
     next_link: u64,
     /// No round of a lane had a greater number.
     rounds: u64,
@@ -169,19 +214,25 @@ impl Peers {
             peers: BTreeMap::new(),
             links: BTreeMap::new(),
             incoming: BTreeMap::new(),
+            waiting: Redials::default(),
             next_link: 1,
             rounds: 0,
             actions: VecDeque::new(),
         }
     }
 
-    /// Sends a peer's daemon something about regions. False: there is no link to it.
-    pub fn tell_of_region(&mut self, peer: IpAddr, message: RegionMessage) -> bool {
+    /// Sends a peer's daemon something that is not about lanes. False: there is no link to it.
+    pub fn tell(&mut self, peer: IpAddr, message: PeerMessage) -> bool {
         let link = self.link_to(peer);
         if let Some(link) = link {
-            self.actions.push_back(PeerAction::Send { link, message: PeerMessage::Region(message) });
+            self.actions.push_back(PeerAction::Send { link, message });
         }
         link.is_some()
+    }
+
+    /// As [`Self::tell`], about regions.
+    pub fn tell_of_region(&mut self, peer: IpAddr, message: RegionMessage) -> bool {
+        self.tell(peer, PeerMessage::Region(message))
     }
 
     /// Ends the link to a peer that does not do what it must.
@@ -207,6 +258,16 @@ impl Peers {
         Some(u32::try_from(established.lanes.len()).unwrap_or(u32::MAX))
     }
 
+    /// A number for one more leased lane to a peer, that neither daemon gave before on this link; none if there is no
+    /// link. Daemons give even and odd numbers.
+    pub fn lane_number(&mut self, peer: IpAddr) -> Option<u32> {
+        let own = self.config.instance;
+        let established = self.peers.get_mut(&peer.to_canonical())?.established.as_mut()?;
+        let number = LEASED_LANE_FIRST + 2 * established.leases + u32::from(own < established.instance);
+        established.leases = (established.leases + 1) % LEASES_PER_LINK_MAX;
+        (!established.leased.contains_key(&number)).then_some(number)
+    }
+
     fn entry(&mut self, peer: IpAddr) -> Option<&mut Peer> {
         if self.peers.len() >= self.config.peers_max && !self.peers.contains_key(&peer) {
             return None;
@@ -218,15 +279,24 @@ impl Peers {
 
     /// An engine wants its lane to this host.
     pub fn handle_wanted(&mut self, now: Time, peer: IpAddr, lane: u32) {
+        let rounds = self.rounds;
         let Some(entry) = self.entry(peer) else {
             self.engine_lost(peer, lane, Reason::LocalLimit);
             return;
         };
         let Some(established) = &mut entry.established else {
+            if lane >= LEASED_LANE_FIRST {
+                // Its handle ended with the link.
+                self.engine_lost(peer, lane, Reason::PeerLost);
+                return self.forget_idle(peer);
+            }
             entry.wanted.insert(lane);
             return self.dial_if_needed(now, peer);
         };
-        match established.lanes.get_mut(lane as usize) {
+        if lane >= LEASED_LANE_FIRST && !established.leased.contains_key(&lane) {
+            established.leased.insert(lane, LaneSetUp::new(lane, rounds));
+        }
+        match established.lane_mut(lane) {
             Some(wanted) => {
                 wanted.round.want();
                 self.pump(now, peer);
@@ -241,15 +311,14 @@ impl Peers {
     }
 
     fn dial_if_needed(&mut self, now: Time, peer: IpAddr) {
-        let arriving = self.is_arriving(peer);
+        let (arriving, waits) = (self.is_arriving(peer), self.waiting.has(peer));
         let Some(entry) = self.peers.get_mut(&peer) else { return };
-        let busy = entry.established.is_some() || entry.dial.is_some() || entry.redial_at.is_some();
+        let busy = entry.established.is_some() || entry.dial.is_some() || waits;
         if busy || entry.wanted.is_empty() {
             return self.forget_idle(peer);
         }
         if arriving && !std::mem::replace(&mut entry.yielded, true) {
-            entry.redial_at = Some(now + YIELD);
-            return;
+            return self.waiting.set(peer, now + YIELD);
         }
         let link = LinkId(self.next_link);
         self.next_link += 1;
@@ -261,15 +330,15 @@ impl Peers {
     }
 
     fn forget_idle(&mut self, peer: IpAddr) {
-        let idle =
-            |p: &Peer| p.established.is_none() && p.dial.is_none() && p.redial_at.is_none() && p.wanted.is_empty();
-        if self.peers.get(&peer).is_some_and(idle) {
+        let idle = |p: &Peer| p.established.is_none() && p.dial.is_none() && p.wanted.is_empty();
+        if !self.waiting.has(peer) && self.peers.get(&peer).is_some_and(idle) {
             self.peers.remove(&peer);
         }
     }
 
-    fn engine_lost(&mut self, peer: IpAddr, engine: u32, reason: Reason) {
-        self.actions.push_back(PeerAction::Engine { engine, command: LaneCommand::Lost { peer, reason } });
+    fn engine_lost(&mut self, peer: IpAddr, lane: u32, reason: Reason) {
+        let engine = engine_of(lane);
+        self.actions.push_back(PeerAction::Engine { engine, lane, command: LaneCommand::Lost { peer, reason } });
     }
 
     // ---- links coming up
@@ -293,7 +362,7 @@ impl Peers {
                 && !std::mem::replace(&mut entry.yielded, true)
             {
                 entry.dial = None;
-                entry.redial_at = Some(now + YIELD);
+                self.waiting.set(peer, now + YIELD);
                 self.links.remove(&dial);
                 self.actions.push_back(PeerAction::CancelDial { link: dial });
             }
@@ -323,12 +392,13 @@ impl Peers {
             self.lanes_lost(peer, &old, Reason::PeerLost);
         }
         let lanes = engines.clamp(1, self.config.engines.max(1));
-        let lane = |number| LaneSetUp { round: LaneRound::new(number, self.rounds), pending_since: None };
-        let lanes: Vec<LaneSetUp> = (0..lanes).map(lane).collect();
+        let lanes: Vec<LaneSetUp> = (0..lanes).map(|number| LaneSetUp::new(number, self.rounds)).collect();
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let dial = entry.dial.take();
-        (entry.redial_at, entry.redials, entry.yielded) = (None, 0, false);
-        let mut established = Established { link, instance, lanes, heard_at: now, is_silent: false };
+        self.waiting.cancel(peer);
+        (entry.redials, entry.yielded) = (0, false);
+        let leased = BTreeMap::new();
+        let mut established = Established { link, instance, lanes, leased, leases: 0, heard_at: now, is_silent: false };
         let mut without = Vec::new();
         for number in std::mem::take(&mut entry.wanted) {
             match established.lanes.get_mut(number as usize) {
@@ -358,8 +428,7 @@ impl Peers {
         entry.dial = None;
         if reason == Reason::Closed && entry.redials < REDIALS_MAX {
             entry.redials += 1;
-            entry.redial_at = Some(now + REDIAL);
-            return;
+            return self.waiting.set(peer, now + REDIAL);
         }
         let wanted = std::mem::take(&mut entry.wanted);
         (entry.redials, entry.yielded) = (0, false);
@@ -373,10 +442,8 @@ impl Peers {
     /// A link that we accepted or that was up has ended.
     pub fn handle_down(&mut self, now: Time, link: LinkId, reason: Reason) {
         if let Some(peer) = self.incoming.remove(&link) {
-            if !self.is_arriving(peer)
-                && let Some(entry) = self.peers.get_mut(&peer)
-            {
-                entry.redial_at = None;
+            if !self.is_arriving(peer) {
+                self.waiting.cancel(peer);
             }
             return self.dial_if_needed(now, peer);
         }
@@ -389,7 +456,7 @@ impl Peers {
 
     fn take_established(&mut self, peer: IpAddr) -> Option<Established> {
         let established = self.peers.get_mut(&peer)?.established.take()?;
-        let last = established.lanes.iter().map(|lane| lane.round.number()).max();
+        let last = established.all().map(|(_, lane)| lane.round.number()).max();
         self.rounds = self.rounds.max(last.unwrap_or_default());
         self.links.remove(&established.link);
         Some(established)
@@ -404,8 +471,8 @@ impl Peers {
 
     /// All lanes of a link are lost with it.
     fn lanes_lost(&mut self, peer: IpAddr, old: &Established, reason: Reason) {
-        for (engine, _) in (0..).zip(&old.lanes) {
-            self.engine_lost(peer, engine, reason);
+        for (lane, _) in old.all() {
+            self.engine_lost(peer, lane, reason);
         }
     }
 
@@ -424,18 +491,14 @@ impl Peers {
 
     /// When [`Self::handle_timeout`] has something to do.
     pub fn deadline(&self) -> Option<Time> {
-        self.peers.values().filter_map(|p| p.redial_at).min()
+        self.waiting.deadline()
     }
 
     /// Dials again.
     pub fn handle_timeout(&mut self, now: Time) {
-        let peers: Vec<IpAddr> = self.peers.keys().copied().collect();
-        for peer in peers {
-            let Some(entry) = self.peers.get_mut(&peer) else { continue };
-            if entry.redial_at.is_some_and(|at| at <= now) {
-                entry.redial_at = None;
-                self.dial_if_needed(now, peer);
-            }
+        // A dial that makes way once more waits until later than now.
+        while let Some(peer) = self.waiting.take_due(now) {
+            self.dial_if_needed(now, peer);
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::direct_socket::accept_direct;
 use crate::limits::count;
-use crate::link::{LinkContext, LinkInput, Wire, run};
+use crate::link::{LinkContext, LinkInput, Wire, fresh, run};
 use crate::log_quota::LogQuota;
 use crate::opening::{NotOpened, Opened, open};
 use crate::shutdown::Shutdown;
@@ -128,11 +128,12 @@ fn log_line(door: &Mutex<Door>, line: impl FnOnce(Option<u64>)) {
 
 async fn serve(stream: TcpStream, source: SocketAddr, context: Arc<LinkContext>, link: LinkId, mut at: AtDoor) {
     let Ok(mut wire) = Wire::new(stream) else { return };
-    let introduction = match context.introduction() {
-        Ok(introduction) => introduction,
-        Err(refusal) => return wire.dismiss(&refusal),
+    let (introduction, secret) = match (context.introduction(), fresh()) {
+        (Ok(introduction), Ok(secret)) => (introduction, secret),
+        (Err(refusal), _) | (_, Err(refusal)) => return wire.dismiss(&refusal),
     };
-    let opening = Opening::accept(context.now(), introduction, context.key.clone(), context.config.limits.handshake());
+    let limit = context.config.limits.handshake();
+    let opening = Opening::accept(context.now(), introduction, context.keys(), secret, limit);
     let mut said_hello = false;
     let opened = tokio::select! {
         biased;

@@ -4,13 +4,15 @@
 //! must never change anything that others see.
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 
 use engine::SetupError;
 
-use crate::config::{Config, ConfigError};
+use crate::config::Config;
+use crate::config_error::ConfigError;
 use crate::device::{self, Decision, Found};
 use crate::error::DaemonError;
-use crate::key::{self, KEY_FILE_NAME};
+use crate::key;
 use crate::machine::{Fit, Machine};
 use crate::socket_group::{SocketGroup, group_of};
 
@@ -56,21 +58,22 @@ pub struct Report {
     pub decision: Decision,
     /// The limits that fit the machine.
     pub fit: Fit,
+    /// The keys of control links, by their fingerprints.
+    pub keys: String,
 }
 
 /// Looks whether a daemon with this configuration could start, and changes nothing.
 pub fn check(config: &Config) -> Result<Report, DaemonError> {
     let Prepared { config, fit, device, .. } = prepare(config.clone())?;
-    if let Some(path) = &config.key_file {
-        key::read(path)?;
-    } else if let Some(path) = config.socket.parent().map(|d| d.join(KEY_FILE_NAME))
-        && path.exists()
-    {
-        key::read(&path)?;
-    }
+    let beside = config.socket.parent().unwrap_or(Path::new("."));
+    let keys = if config.key_file.is_none() && !beside.join(key::KEY_FILE_NAME).exists() {
+        format!("no key_file: the first start makes {}", beside.join(key::KEY_FILE_NAME).display())
+    } else {
+        key::words(&config, &key::read_all(&config, beside)?)
+    };
     let address = SocketAddr::new(config.listen, 0);
     TcpListener::bind(address).map_err(|source| DaemonError::PeerPort { address, source })?;
-    Ok(Report { decision: device.decision, fit })
+    Ok(Report { decision: device.decision, fit, keys })
 }
 
 #[cfg(test)]

@@ -4,11 +4,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use control::{AppRow, ConnectionRow, DatagramRow, Reason, RegionGrant, RegionRefusal};
+use control::{AppRow, ConnectionRow, DatagramRow, Reason, RegionAccess, RegionGrant, RegionRefusal, TraceRow};
 use engine::{
     Admission, AppId, Attach, BulkStream, DatagramBind, Dial, EngineTotals, Event, LaneView, OpenId, OperationsOpen,
     Page, RingSize, Viewer,
 };
+use kernels::UserKernel;
 use plane::{ClientId, LaneAnswer, LaneCommand};
 use shm::{Region, WakeSocket};
 use verbs::Counters;
@@ -97,8 +98,12 @@ pub(crate) enum Command {
     },
     /// About regions that cross hosts.
     Region(RegionCommand),
-    /// For the lane to a peer. Where [`LaneCommand`] says so it is answered by [`FromEngine::Lane`].
-    Lane(LaneCommand),
+    /// For a lane to a peer. Where [`LaneCommand`] says so it is answered by [`FromEngine::Lane`].
+    Lane {
+        /// Its number.
+        lane: u32,
+        command: LaneCommand,
+    },
     /// Answered by [`FromEngine::Inspected`] with the same number, when the engine has time for it. The control plane
     /// asks for one page at a time.
     Inspect {
@@ -125,16 +130,41 @@ pub(crate) enum Command {
 /// What the control plane asks of the engine that has the regions.
 #[derive(Debug)]
 pub(crate) enum RegionCommand {
-    /// Lets a peer reach a region, which is registered first if there is memory. Answered by
+    /// Lets a peer reach a region, which is registered first, for an access, if there is memory. Answered by
     /// [`FromEngine::RegionGranted`].
     Grant {
         region: u64,
         epoch: u64,
-        memory: Option<Result<Region, String>>,
+        memory: Option<Result<(Region, RegionAccess), String>>,
         peer: IpAddr,
         open: u64,
+        /// A leased lane that the peer may have made then.
+        lane: Option<u32>,
+    },
+    /// Ends a leased lane at once.
+    EndLane {
+        peer: IpAddr,
+        lane: u32,
+        reason: Reason,
     },
     Ungrant {
+        region: u64,
+        peer: IpAddr,
+    },
+    /// A kernel can be run at a region from here on. Answered by [`FromEngine::KernelInstalled`].
+    Install {
+        client: ClientId,
+        request: u64,
+        region: u64,
+        kernel: String,
+        module: UserKernel,
+    },
+    /// A region ended: its kernels go.
+    Forget {
+        region: u64,
+    },
+    /// A peer is about to lose a region: its kernels there end.
+    Halt {
         region: u64,
         peer: IpAddr,
     },
@@ -153,11 +183,25 @@ pub(crate) enum RegionCommand {
         peer: IpAddr,
         open: u64,
         grant: RegionGrant,
+        /// A leased lane that is made for it.
+        lane: Option<u32>,
     },
     /// Answered by [`Event::RegionClosed`].
     Close {
         app: AppId,
         handle: u32,
+    },
+    /// Answered by [`FromEngine::RegionAttached`].
+    Attach {
+        client: ClientId,
+        app: AppId,
+        number: u32,
+        memory: Result<Region, String>,
+        writable: bool,
+    },
+    Detach {
+        app: AppId,
+        number: u32,
     },
     /// Answered by [`Event::RegionStopped`].
     Stop {
@@ -185,6 +229,7 @@ pub(crate) enum FromEngine {
     },
     Lane {
         peer: IpAddr,
+        lane: u32,
         answer: LaneAnswer,
     },
     Inspected {
@@ -207,6 +252,8 @@ pub(crate) enum FromEngine {
         peer: IpAddr,
         open: u64,
         result: Result<RegionGrant, RegionRefusal>,
+        /// The region that was to be registered, and is not.
+        not_registered: Option<u64>,
     },
     RegionDeregistered {
         region: u64,
@@ -214,6 +261,16 @@ pub(crate) enum FromEngine {
     RegionOpened {
         open: u64,
         result: Result<u32, Reason>,
+    },
+    KernelInstalled {
+        client: ClientId,
+        request: u64,
+        result: Result<(), RegionRefusal>,
+    },
+    RegionAttached {
+        client: ClientId,
+        number: u32,
+        result: Result<(), RegionRefusal>,
     },
     /// The application closed its end of the wake socket.
     WakeHangup {
@@ -226,7 +283,10 @@ pub(crate) enum FromEngine {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EnginePart {
     Connections(u32),
+    /// Handles to other hosts' regions that have lanes of their own.
+    Leased(u32),
     Datagrams(u32),
+    Trace(u64),
     Totals,
     Lanes(u32),
     /// Nothing to show: counts what connections carried for their applications, before the rows of those.
@@ -239,6 +299,8 @@ pub(crate) enum EnginePart {
 pub(crate) enum EngineView {
     Connections(Page<ConnectionRow>),
     Datagrams(Page<DatagramRow>),
+    /// With the number after these, if there are more.
+    Trace((Vec<(u64, TraceRow)>, Option<u64>)),
     Totals(Box<EngineStat>),
     Lanes(Page<LaneView>),
     /// The next place, if there is more to count.

@@ -13,8 +13,10 @@ use std::time::Duration;
 
 use engine::{EngineConfig, IpNet};
 use plane::{AdmissionConfig, Heartbeat, PeerSources};
-use verbs::{PathMarks, PathMtu, Wire, WirePolicy};
+use verbs::{Encrypt, PathMarks, PathMtu, Wire, WirePolicy};
 
+use crate::calibration::Calibration;
+use crate::config_error::ConfigError;
 use crate::limits::{DaemonLimits, DataPath, LIMITS, Limit, Target, check_range};
 use crate::machine::{Fit, Machine};
 
@@ -57,6 +59,15 @@ impl std::str::FromStr for DeviceChoice {
     }
 }
 
+/// How lines of the log look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
 /// Mode of the control socket if `socket_group` is set and no other mode.
 const GROUP_MODE: u32 = 0o660;
 
@@ -71,6 +82,8 @@ pub struct PeerConfig {
     pub sources: Vec<IpAddr>,
     /// What may carry the lane to it; none means the daemon's own `wire`.
     pub wire: Option<WirePolicy>,
+    /// Whether the lane to it is encrypted; none means the daemon's own `encrypt`.
+    pub encrypt: Option<Encrypt>,
 }
 
 /// The configuration of a daemon.
@@ -97,7 +110,9 @@ pub struct Config {
     pub(crate) device_reason: String,
     /// What may carry lanes, unless [`PeerConfig::wire`] says otherwise.
     pub wire: WirePolicy,
-    /// Whether streams of bulk get a TCP connection of their own, where the device is the software NIC.
+    /// Whether lanes are encrypted, unless [`PeerConfig::encrypt`] says otherwise.
+    pub encrypt: Encrypt,
+    /// Whether streams of bulk get a TCP connection of their own, where a lane between two software NICs is on TCP.
     pub tcp_direct: bool,
     /// UDP port of the software NIC, and TCP port of its other wire.
     pub udp_port: u16,
@@ -107,11 +122,25 @@ pub struct Config {
     pub mtu: Option<PathMtu>,
     /// The cluster key's file; none means `cluster.key` beside the socket, made at the first start.
     pub key_file: Option<PathBuf>,
+    /// Files of further keys that other daemons may dial this one with.
+    pub accept_key_files: Vec<PathBuf>,
+    /// What the files of keys are named by, so that they can be read again.
+    pub(crate) source: Option<(PathBuf, Flags)>,
     /// Where to capture the device's packets.
     pub pcap: Option<PathBuf>,
+    /// What `raas calibrate` measured on this machine; none leaves the defaults.
+    pub calibration: Option<PathBuf>,
+    /// What that file says.
+    pub(crate) calibrated: Option<Calibration>,
     /// What to log, in the syntax of `RUST_LOG`. The daemon itself does not use it: the program that runs the daemon
     /// sets the logger up.
     pub log: String,
+    /// How lines of the log look. As `log`, for the program that runs the daemon.
+    pub log_format: LogFormat,
+    /// Where metrics are served, if anywhere. As `log`, for the program that runs the daemon.
+    pub metrics: Option<SocketAddr>,
+    /// File with the token that a scraper has to say; none asks for none.
+    pub metrics_token_file: Option<PathBuf>,
     /// Ring size of connections that ask for none; none means the engine's default.
     pub ring_bytes: Option<u32>,
     /// Size to which rings of connections between hosts that ask for none may grow; none means the engine's default.
@@ -145,13 +174,21 @@ impl Config {
             engines: 1,
             device_reason: String::new(),
             wire: WirePolicy::Auto,
-            tcp_direct: false,
+            encrypt: Encrypt::Off,
+            tcp_direct: true,
             udp_port: verbs::ROCE_UDP_PORT,
             marks: PathMarks::default(),
             mtu: None,
             key_file: None,
+            accept_key_files: Vec::new(),
+            source: None,
             pcap: None,
+            calibration: None,
+            calibrated: None,
             log: "info".into(),
+            log_format: LogFormat::Text,
+            metrics: None,
+            metrics_token_file: None,
             ring_bytes: None,
             grown_ring_bytes: None,
             local_ring_bytes: None,
@@ -177,6 +214,8 @@ impl Config {
             })?;
         }
         flags.apply(&mut config)?;
+        config.source = file.map(|path| (path.to_path_buf(), flags.clone()));
+        config.calibrated = config.calibration.as_deref().map(Calibration::load).transpose()?;
         Ok(config)
     }
 
@@ -227,6 +266,11 @@ impl Config {
         (self, fit)
     }
 
+    /// What was measured on this machine, if the configuration names a file of that.
+    pub fn calibrated(&self) -> Option<&Calibration> {
+        self.calibrated.as_ref()
+    }
+
     /// Every address that names this host, the one of connections first. A host that others reach is also reached by
     /// its own programs at the loopback addresses.
     pub fn host_addresses(&self) -> Vec<IpAddr> {
@@ -247,6 +291,10 @@ impl Config {
         let admission = AdmissionConfig { apps_max: 0, ..AdmissionConfig::new(addresses.clone()) };
         let engine = EngineConfig { apps_max: 0, srq_bytes_max: 0, ..EngineConfig::new(addresses) };
         let mut path = DataPath { admission, engine };
+        // Limits that are set go over what was measured.
+        if let Some(calibrated) = &self.calibrated {
+            calibrated.apply(&mut path.engine.choice);
+        }
         for limit in LIMITS {
             if let (Target::DataPath { set, .. }, Some(&value)) = (limit.target, self.path_limits.get(limit.key)) {
                 set(&mut path, value);
@@ -270,6 +318,10 @@ impl Config {
         }
         engine.connect_to.extend(self.peers.iter().map(|peer| IpNet::from(peer.address)));
         engine.wire = self.wire;
+        engine.encrypt = self.encrypt;
+        engine.encrypts = self.peers.iter().filter_map(|p| Some((p.address.to_canonical(), p.encrypt?))).collect();
+        // Those of this host's programs, and those to its regions.
+        engine.leased_lanes_max = u32::try_from(2 * self.limits.leased_lanes_max).unwrap_or(u32::MAX);
         engine.wires = self.peers.iter().filter_map(|p| Some((p.address.to_canonical(), p.wire?))).collect();
         admission.engines = self.engines;
         let owner_uid = rustix::process::geteuid().as_raw();
@@ -280,6 +332,11 @@ impl Config {
     /// What may carry the lane to `peer`.
     pub fn wire_to(&self, peer: IpAddr) -> WirePolicy {
         self.peers.iter().find(|p| p.address == peer).and_then(|p| p.wire).unwrap_or(self.wire)
+    }
+
+    /// Whether the lane to `peer` is encrypted.
+    pub fn encrypt_to(&self, peer: IpAddr) -> Encrypt {
+        self.peers.iter().find(|p| p.address == peer).and_then(|p| p.encrypt).unwrap_or(self.encrypt)
     }
 
     /// What the device has to have so that each lane finds its wire.
@@ -329,6 +386,10 @@ pub struct Flags {
     pub device: Option<String>,
     /// `--wire`
     pub wire: Option<String>,
+    /// `--encrypt`
+    pub encrypt: Option<String>,
+    /// `--tcp-direct`
+    pub tcp_direct: Option<bool>,
     /// `--engines`
     pub engines: Option<u32>,
     /// `--pcap`
@@ -355,6 +416,9 @@ impl Flags {
         if let Some(wire) = &self.wire {
             config.wire = wire.parse().map_err(|e| ConfigError::one(format!("--wire: {e}")))?;
         }
+        if let Some(encrypt) = &self.encrypt {
+            config.encrypt = encrypt.parse().map_err(|e| ConfigError::one(format!("--encrypt: {e}")))?;
+        }
         if let Some(socket) = &self.socket {
             config.socket.clone_from(socket);
         }
@@ -367,33 +431,13 @@ impl Flags {
         if let Some(log) = &self.log {
             config.log.clone_from(log);
         }
+        config.tcp_direct = self.tcp_direct.unwrap_or(config.tcp_direct);
         config.engines = self.engines.unwrap_or(config.engines);
         config.peer_port = self.peer_port.unwrap_or(config.peer_port);
         config.udp_port = self.udp_port.unwrap_or(config.udp_port);
         Ok(())
     }
 }
-
-/// What is wrong with a configuration: one line for each problem, `FILE:LINE: message`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigError {
-    /// The lines; at least one.
-    pub problems: Vec<String>,
-}
-
-impl ConfigError {
-    pub(crate) fn one(problem: String) -> Self {
-        Self { problems: vec![problem] }
-    }
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.problems.join("\n"))
-    }
-}
-
-impl std::error::Error for ConfigError {}
 
 impl Limit {
     /// Its value in a configuration.

@@ -11,10 +11,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use engine::EngineConfig;
-use plane::{Admission, ClusterKey};
+use plane::{Admission, ClusterKeys};
 use shm::{EnginePage, Segment, SessionShape, Sharing};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use verbs::Provider;
 
 use crate::accept_links::{accept_links, inputs_max};
@@ -22,6 +22,7 @@ use crate::check::{Prepared, prepare};
 use crate::client_socket::{ClientContext, accept_clients};
 use crate::command::EngineReport;
 use crate::device::Contexts;
+use crate::engine_thread::load::CPU_ALL;
 use crate::engine_thread::{EVENTS_MAX, EngineHandle, EngineParts, THREAD_NAME, spawn};
 use crate::error::panic_words;
 use crate::hub::{Engines, Hub, HubParts};
@@ -29,6 +30,7 @@ use crate::key;
 use crate::limits::DataPath;
 use crate::link::LinkContext;
 use crate::log_quota::LogQuota;
+use crate::reload::reload_keys;
 use crate::shutdown::Shutdown;
 use crate::sleeper::Bell;
 use crate::socket_place::SocketPlace;
@@ -45,6 +47,7 @@ pub struct Daemon {
     socket: PathBuf,
     peer_address: SocketAddr,
     shutdown: Shutdown,
+    reload: Arc<Notify>,
     thread: Option<JoinHandle<Result<(), DaemonError>>>,
 }
 
@@ -57,13 +60,16 @@ impl Daemon {
     /// As [`Self::start`], with a handle to stop it by.
     pub fn start_with(config: Config, shutdown: Shutdown) -> Result<Self, DaemonError> {
         let (ready, started) = blocking::channel();
-        let stop = shutdown.clone();
+        let (stop, reload) = (shutdown.clone(), Arc::new(Notify::new()));
+        let asked = Arc::clone(&reload);
         let thread = std::thread::Builder::new()
             .name("raas-control".into())
-            .spawn(move || serve(config, &stop, &ready))
+            .spawn(move || serve(config, &stop, asked, &ready))
             .map_err(DaemonError::io("cannot start the control thread"))?;
         match started.recv() {
-            Ok(Ready { socket, peer_address }) => Ok(Self { socket, peer_address, shutdown, thread: Some(thread) }),
+            Ok(Ready { socket, peer_address }) => {
+                Ok(Self { socket, peer_address, shutdown, reload, thread: Some(thread) })
+            }
             // It ended before it was ready, and says why.
             Err(_) => Err(join(thread)
                 .err()
@@ -79,6 +85,11 @@ impl Daemon {
     /// Where other daemons reach this one.
     pub fn peer_address(&self) -> SocketAddr {
         self.peer_address
+    }
+
+    /// Reads the cluster keys again, as SIGHUP does with a daemon that has its signals.
+    pub fn reload_keys(&self) {
+        self.reload.notify_one();
     }
 
     /// Stops the daemon in order and waits for its end.
@@ -126,7 +137,12 @@ struct Ready {
 }
 
 /// The control thread.
-fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -> Result<(), DaemonError> {
+fn serve(
+    config: Config,
+    shutdown: &Shutdown,
+    reload: Arc<Notify>,
+    ready: &blocking::Sender<Ready>,
+) -> Result<(), DaemonError> {
     let Prepared { config, fit, device, group } = prepare(config)?;
     for words in &fit.words {
         tracing::info!("{words}");
@@ -135,13 +151,17 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
         tracing::warn!("{words}");
     }
     let mut place = SocketPlace::take(&config.socket, config.socket_mode, group.as_ref())?;
-    let key = match &config.key_file {
-        Some(path) => key::read(path)?,
-        None => key::read_or_create(place.directory())?,
-    };
+    if config.key_file.is_none() {
+        key::read_or_create(place.directory())?;
+    }
+    let keys = key::read_all(&config, place.directory())?;
+    tracing::info!("{}", key::words(&config, &keys));
+    let keys = Keys { keys, directory: place.directory().to_path_buf(), reload };
     let peer_address = SocketAddr::new(config.listen, config.peer_port);
     let peer_port = |source| DaemonError::PeerPort { address: peer_address, source };
     let peers = TcpListener::bind(peer_address).map_err(peer_port)?;
+    // For streams of bulk, which get connections that come here. Control links carry too little to be paced.
+    softnic::begin_unpaced(&peers);
     peers.set_nonblocking(true).map_err(peer_port)?;
     let peer_address = peers.local_addr().map_err(peer_port)?;
     let contexts = device.open(&config, random()?)?;
@@ -167,9 +187,11 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
     let admission = Admission::new(admission, u16::from_ne_bytes(random()?))
         .map_err(|e| DaemonError::from(ConfigError::one(format!("limits: {e}"))))?;
     let is_softnic = matches!(contexts, Contexts::SoftNic(_));
+    engine_config.clock = Some(monotonic_ns);
     engine_config.tells_bulk = is_softnic && config.tcp_direct;
     let (event_queue, events) = mpsc::channel(EVENTS_MAX);
-    let common = EngineCommon { config: engine_config, page, events: event_queue, ended: shutdown.clone() };
+    let cpu_max = u32::try_from(config.limits.engine_cpu_max).unwrap_or(CPU_ALL);
+    let common = EngineCommon { config: engine_config, page, events: event_queue, ended: shutdown.clone(), cpu_max };
     let engines = match contexts {
         Contexts::SoftNic(contexts) => spawn_all(&common, contexts)?,
         Contexts::RdmaCore(contexts) => spawn_all(&common, contexts)?,
@@ -177,7 +199,7 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
     drop(common);
     let listener = place.listen(config.socket_mode, group.as_ref())?;
     let plane =
-        Plane { config, key, peers, listener, engine_page, epoch, shape, connect_timeout, is_softnic, admission };
+        Plane { config, keys, peers, listener, engine_page, epoch, shape, connect_timeout, is_softnic, admission };
     let ready_at = Ready { socket: plane.config.socket.clone(), peer_address };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -191,12 +213,19 @@ fn serve(config: Config, shutdown: &Shutdown, ready: &blocking::Sender<Ready>) -
     ended
 }
 
+/// The clock by which engines look at messages: that of every program of this host.
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// What all engines start with.
 struct EngineCommon {
     config: EngineConfig,
     page: EnginePage,
     events: mpsc::Sender<EngineReport>,
     ended: Shutdown,
+    cpu_max: u32,
 }
 
 /// Starts an engine for each context.
@@ -204,7 +233,7 @@ fn spawn_all<P: Provider + Send + 'static>(
     common: &EngineCommon,
     contexts: Vec<P>,
 ) -> Result<Vec<EngineHandle>, DaemonError> {
-    let EngineCommon { config, page, events, ended } = common;
+    let EngineCommon { config, page, events, ended, cpu_max } = common;
     let start = |(number, device): (u32, P)| {
         spawn(EngineParts {
             config: EngineConfig { number, ..config.clone() },
@@ -213,6 +242,7 @@ fn spawn_all<P: Provider + Send + 'static>(
             entropy: random()?,
             events: events.clone(),
             ended: ended.clone(),
+            cpu_max: *cpu_max,
         })
     };
     (0..).zip(contexts).map(start).collect()
@@ -236,10 +266,18 @@ async fn all_started(engines: &mut Vec<EngineHandle>) -> Result<(), DaemonError>
     ended.into_iter().collect()
 }
 
+/// The keys of the start, and how they are read again.
+struct Keys {
+    keys: ClusterKeys,
+    /// Where the key lies if the configuration names none.
+    directory: PathBuf,
+    reload: Arc<Notify>,
+}
+
 /// What the control plane starts with.
 struct Plane {
     config: Config,
-    key: ClusterKey,
+    keys: Keys,
     peers: TcpListener,
     listener: OwnedFd,
     engine_page: OwnedFd,
@@ -258,12 +296,13 @@ impl Plane {
         ready: impl FnOnce(),
     ) -> Result<(), DaemonError> {
         all_started(&mut engines).await?;
+        let Keys { keys, directory, reload } = self.keys;
         let config = Arc::new(self.config);
         let (client_queue, client_inputs) = mpsc::channel(CLIENT_INPUTS_MAX);
         let (link_queue, link_inputs) = mpsc::channel(inputs_max(config.limits.handshakes_max));
         let links = Arc::new(LinkContext {
             config: Arc::clone(&config),
-            key: self.key,
+            keys: Mutex::new(keys),
             instance: u64::from_ne_bytes(random()?),
             started: tokio::time::Instant::now(),
             inputs: link_queue,
@@ -274,8 +313,9 @@ impl Plane {
         let accepting_clients = tokio::spawn(accept_clients(self.listener, clients, shutdown.clone()));
         let accepting_links = tokio::spawn(accept_links(peers, Arc::clone(&links), shutdown.clone()));
         if shutdown.signals {
-            watch_signals(shutdown.clone())?;
+            watch_signals(shutdown.clone(), Arc::clone(&reload))?;
         }
+        tokio::spawn(reload_keys(reload, Arc::clone(&links), directory));
         tracing::info!(listen = %config.listen, socket = %config.socket.display(), device = %config.device, "serving");
         ready();
         let bells: Vec<_> = engines.iter().map(|engine| engine.bell.clone()).collect();
@@ -314,7 +354,13 @@ impl Plane {
     }
 }
 
-fn watch_signals(shutdown: Shutdown) -> Result<(), DaemonError> {
+fn watch_signals(shutdown: Shutdown, reload: Arc<Notify>) -> Result<(), DaemonError> {
+    let mut hangup = signal(SignalKind::hangup()).map_err(DaemonError::io("signals"))?;
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            reload.notify_one();
+        }
+    });
     let mut terminate = signal(SignalKind::terminate()).map_err(DaemonError::io("signals"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(DaemonError::io("signals"))?;
     tokio::spawn(async move {

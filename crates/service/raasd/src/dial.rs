@@ -11,7 +11,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout_at;
 use verbs::Time;
 
-use crate::link::{LinkContext, LinkInput, Wire, run};
+use crate::link::{LinkContext, LinkInput, Wire, fresh, run};
 use crate::opening::{Opened, open};
 
 /// Dials `peer` and carries the link. `deadline` bounds the attempts.
@@ -64,7 +64,7 @@ async fn introduce(
 ) -> Result<(Wire, Identity), Refusal> {
     let now = context.now();
     let limit = context.config.limits.handshake().min(deadline.saturating_since(now));
-    let opening = Opening::dial(now, context.introduction()?, context.key.clone(), address.ip(), limit);
+    let opening = Opening::dial(now, context.introduction()?, context.keys(), fresh()?, address.ip(), limit);
     match open(&mut wire, context, (link, address.ip()), opening, &mut false).await {
         Ok(Opened::Link(identity)) => Ok((wire, identity)),
         // The dialing side takes it for what it is not.
@@ -78,9 +78,11 @@ async fn introduce(
     }
 }
 
-/// From our own address, which the peer compares with what we claim.
+/// From our own address, which the peer compares with what we claim. A stream of bulk may get this connection, so its
+/// pacing is to be settled ([`softnic::settle_pacing`]).
 pub(crate) async fn connect(own: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    softnic::begin_unpaced(&socket);
     if own.is_ipv4() == to.is_ipv4() {
         socket.bind(SocketAddr::new(own, 0))?;
     }

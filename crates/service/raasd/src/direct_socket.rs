@@ -17,6 +17,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
+use verbs::PathMarks;
 
 use crate::dial::connect;
 use crate::link::{LinkContext, LinkInput, Wire};
@@ -59,12 +60,12 @@ async fn prove(context: &LinkContext, offer: PeerOffer) -> Result<OwnedFd, Refus
     let PeerOffer { peer, number, token, .. } = offer;
     let proof = DirectProof { number, token, nonce };
     let mut stream = connect(context.config.listen, context.config.peer_address(peer)).await.map_err(unreachable)?;
-    let hello = PeerMessage::DirectHello { number, nonce, mac: proof.mac(Side::Dialer, &context.key) };
+    let hello = PeerMessage::DirectHello { number, nonce, mac: proof.mac(Side::Dialer) };
     let frame = encode(&hello).map_err(|e| Refusal::new(Reason::Unspecified, e.to_string()))?;
     stream.write_all(&with_length(&frame)).await.map_err(unreachable)?;
     match read_answer(&mut stream).await? {
-        PeerMessage::DirectProof { mac } if proof.is_proven(Side::Acceptor, &context.key, &mac) => {
-            into_socket(stream).map_err(|e| Refusal::new(Reason::LocalLimit, e.to_string()))
+        PeerMessage::DirectProof { mac } if proof.is_proven(Side::Acceptor, &mac) => {
+            into_socket(stream, context.config.marks).map_err(|e| Refusal::new(Reason::LocalLimit, e.to_string()))
         }
         PeerMessage::Bye { reason, detail } => Err(Refusal::new(reason, detail)),
         _ => Err(Refusal::new(Reason::PeerAuth, "the peer's daemon did not prove the token")),
@@ -97,15 +98,16 @@ pub(crate) async fn accept_direct(mut wire: Wire, context: &LinkContext, hello: 
     let said = timeout(OFFER_TIME, wire.send(&PeerMessage::DirectProof { mac })).await;
     let socket = match said {
         // Before it has the proof an honest daemon says nothing more.
-        Ok(Ok(())) => wire.into_stream().and_then(|stream| into_socket(stream).ok()),
+        Ok(Ok(())) => wire.into_stream().and_then(|stream| into_socket(stream, context.config.marks).ok()),
         _ => None,
     };
     let _ = context.inputs.send(LinkInput::DirectSocket { number: hello.number, socket }).await;
     Ok(())
 }
 
-/// The socket as applications get it: whoever is silent for long counts as gone.
-fn into_socket(stream: TcpStream) -> io::Result<OwnedFd> {
+/// The socket as applications get it: marked as the device's packets are, and whoever is silent for long counts as gone.
+fn into_socket(stream: TcpStream, marks: PathMarks) -> io::Result<OwnedFd> {
+    let is_ipv4 = stream.local_addr()?.is_ipv4();
     let socket = OwnedFd::from(stream.into_std()?);
     let (idle, pause, count) = KEEPALIVE;
     sockopt::set_socket_keepalive(&socket, true)?;
@@ -114,5 +116,7 @@ fn into_socket(stream: TcpStream) -> io::Result<OwnedFd> {
     sockopt::set_tcp_keepcnt(&socket, count)?;
     sockopt::set_tcp_user_timeout(&socket, UNACKNOWLEDGED_MS)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
+    softnic::mark_socket(&socket, is_ipv4, marks)?;
+    softnic::settle_pacing(&socket);
     Ok(socket)
 }

@@ -4,17 +4,17 @@
 //! there is work, never sleep longer than [`crate::sleeper::SLEEP_MAX`], and never wait for the control plane: answers
 //! that do not fit its queue are held here, and no command is taken meanwhile.
 
+pub(crate) mod load;
 mod regions;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use control::Reason;
-use engine::{AppId, Engine, EngineConfig, Event, Viewer};
-use plane::{LaneAnswer, LaneCommand};
+use engine::{AppId, Engine, EngineConfig, Event, LaneAt, Load, Viewer};
+use plane::{LaneAnswer, LaneCommand, Refusal};
 use shm::{Backoff, Drained, EnginePage};
 use tokio::sync::{mpsc, oneshot};
 use verbs::{Provider, Time};
@@ -24,6 +24,7 @@ use crate::command::{AppWake, Command, EnginePart, EngineReport, EngineStat, Eng
 use crate::inspect::{LOOKS_PER_COUNT, LOOKS_PER_PAGE};
 use crate::shutdown::Shutdown;
 use crate::sleeper::{Bell, Sleeper};
+use load::{CPU_ALL, HostMemory, Meter};
 
 /// Commands that may wait for the engine.
 pub(crate) const COMMANDS_MAX: usize = 1024;
@@ -66,6 +67,8 @@ pub(crate) struct EngineParts<P> {
     pub(crate) events: mpsc::Sender<EngineReport>,
     /// Told when the thread has ended, whatever ended it.
     pub(crate) ended: Shutdown,
+    /// Percent of a processor that the engine may use.
+    pub(crate) cpu_max: u32,
 }
 
 /// Stops the daemon when a thread without which it is nothing has ended.
@@ -86,12 +89,14 @@ pub(crate) fn spawn<P: Provider + Send + 'static>(parts: EngineParts<P>) -> Resu
     let thread = std::thread::Builder::new()
         .name(thread_name(parts.config.number))
         .spawn(move || {
-            let EngineParts { config, mut device, page, entropy, events, ended } = parts;
+            let EngineParts { config, mut device, page, entropy, events, ended, cpu_max } = parts;
             let _ends = EndsDaemon(ended);
             let number = config.number;
             let engine = Engine::new(config, &mut device, page, entropy)?;
             let _ = ready.send(());
-            EngineThread::new((number, engine), device, sleeper, command_queue, events).run()
+            let mut thread = EngineThread::new((number, engine), device, sleeper, command_queue, events);
+            thread.meter = Meter::new(thread.now(), cpu_max);
+            thread.run()
         })
         .map_err(DaemonError::io("cannot start the engine thread"))?;
     Ok(EngineHandle { commands, bell, thread, started })
@@ -119,11 +124,13 @@ struct EngineThread<P> {
     /// Not before then, while there is other work.
     question_at: Instant,
     wakes: BTreeMap<AppId, AppWake>,
-    lanes: BTreeSet<IpAddr>,
+    lanes: BTreeSet<LaneAt>,
     origin: Instant,
     stop: bool,
     /// Accesses to tenants' memory that could not be served, as far as they were looked at.
     faults: u64,
+    meter: Meter,
+    memory: HostMemory,
 }
 
 impl<P: Provider> EngineThread<P> {
@@ -149,6 +156,8 @@ impl<P: Provider> EngineThread<P> {
             origin: Instant::now(),
             stop: false,
             faults: shm::survived_faults(),
+            meter: Meter::new(Time::ZERO, CPU_ALL),
+            memory: HostMemory::new(),
         }
     }
 
@@ -167,7 +176,8 @@ impl<P: Provider> EngineThread<P> {
                 self.farewell(&mut to_wake);
                 return Ok(());
             }
-            if busy && (1..=HAND_OVER_BYTES).contains(&moved) {
+            // Between two slices of a kernel others have the core.
+            if busy && ((1..=HAND_OVER_BYTES).contains(&moved) || self.engine.has_kernels()) {
                 backoff.hand_over();
             } else if busy {
                 backoff.reset();
@@ -188,7 +198,23 @@ impl<P: Provider> EngineThread<P> {
         busy |= self.forward_events();
         self.wake_apps(to_wake);
         busy |= self.answer_question(busy);
+        self.note_load(now, busy);
         busy
+    }
+
+    /// Counts a round that began at `begin`, tells the engine now and then how busy its host is, and pauses where the
+    /// operator bounds the engine's share of a processor.
+    fn note_load(&mut self, begin: Time, busy: bool) {
+        let now = if busy { self.now() } else { begin };
+        if busy {
+            self.meter.on_work(now.saturating_since(begin));
+        }
+        if let Some(cpu) = self.meter.take_load(now) {
+            self.engine.set_load(Load::new(cpu, self.memory.percent(now)));
+        }
+        if let Some(pause) = self.meter.pause(now) {
+            std::thread::sleep(pause);
+        }
     }
 
     /// An application that gave pages of its memory back under the engine loses its session. Says whether there was
@@ -300,7 +326,7 @@ impl<P: Provider> EngineThread<P> {
             Command::DatagramPath { app, request, to } => engine.datagram_path(now, device, app, request, to),
             Command::CancelConnect { app, request } => engine.cancel_connect(now, device, app, request),
             Command::Region(command) => self.execute_for_region(command),
-            Command::Lane(command) => self.execute_for_lane(now, command),
+            Command::Lane { lane, command } => self.execute_for_lane(now, lane, command),
             Command::Inspect { number, viewer, part } => self.questions.push_back((number, viewer, part)),
             Command::StreamOfRoute { peer, number, route } => {
                 let stream = engine.stream_of_route(peer, route);
@@ -314,53 +340,59 @@ impl<P: Provider> EngineThread<P> {
         }
     }
 
-    fn execute_for_lane(&mut self, now: Time, command: LaneCommand) {
+    fn execute_for_lane(&mut self, now: Time, lane: u32, command: LaneCommand) {
         let (engine, device) = (&mut self.engine, &mut self.device);
+        let at = |peer| LaneAt::new(peer, lane);
         let (peer, answer) = match command {
             LaneCommand::Offer { peer, round } => {
-                let result = engine.lane_offer(device, peer).map_err(|e| e.to_string());
-                self.lanes.insert(peer);
+                let result = engine.lane_offer(device, at(peer));
+                let result = result.map_err(|e| Refusal::of_lane(&e, Reason::LocalLimit));
+                self.lanes.insert(at(peer));
                 (peer, LaneAnswer::Offered { round, result })
             }
             LaneCommand::Accept { peer, round, offer } => {
-                let result = engine.lane_accept(device, peer, &offer).map_err(|e| e.to_string());
+                let result = engine.lane_accept(device, at(peer), &offer);
+                let result = result.map_err(|e| Refusal::of_lane(&e, Reason::LaneFailed));
                 (peer, LaneAnswer::Accepted { round, result })
             }
             LaneCommand::TellRoutes { peer, round } => {
-                let routes = engine.lane_routes(peer);
-                let done = routes.is_none() && engine.lane_goes_on(peer);
+                let routes = engine.lane_routes(at(peer));
+                let done = routes.is_none() && engine.lane_goes_on(at(peer));
                 (peer, LaneAnswer::RoutesTold { round, routes, done })
             }
             LaneCommand::TakeRoutes { peer, round, routes } => {
-                let taken = engine.lane_take_routes(now, device, peer, &routes);
-                (peer, LaneAnswer::RoutesTaken { round, result: taken.map(|()| engine.lane_goes_on(peer)) })
+                let taken = engine.lane_take_routes(now, device, at(peer), &routes);
+                (peer, LaneAnswer::RoutesTaken { round, result: taken.map(|()| engine.lane_goes_on(at(peer))) })
             }
-            LaneCommand::Reset { peer } => return engine.lane_reset(now, device, peer),
-            LaneCommand::Rest { peer } => return engine.lane_rest(now, device, peer),
-            LaneCommand::Ready { peer } => return engine.lane_ready(now, device, peer),
+            LaneCommand::Reset { peer } => return engine.lane_reset(now, device, at(peer)),
+            LaneCommand::Rest { peer } => return engine.lane_rest(now, device, at(peer)),
+            LaneCommand::Ready { peer } => return engine.lane_ready(now, device, at(peer)),
             LaneCommand::Lost { peer, reason } => {
-                engine.lane_lost(now, device, peer, reason);
-                self.lanes.remove(&peer);
+                engine.lane_lost(now, device, at(peer), reason);
+                self.lanes.remove(&at(peer));
                 return;
             }
             LaneCommand::PeerSilent { peer, silent } => return engine.peer_silent(now, peer, silent),
         };
-        self.held.push_back(FromEngine::Lane { peer, answer });
+        self.held.push_back(FromEngine::Lane { peer, lane, answer });
     }
 
     fn view(&mut self, viewer: Viewer, part: EnginePart) -> EngineView {
         let (now, engine, looks) = (self.now(), &mut self.engine, LOOKS_PER_PAGE);
         match part {
             EnginePart::Connections(from) => EngineView::Connections(engine.connections_page(viewer, from, looks)),
+            EnginePart::Leased(from) => EngineView::Connections(engine.leased_page(viewer, from, looks)),
             EnginePart::Datagrams(from) => EngineView::Datagrams(engine.datagrams_page(viewer, from, looks)),
+            EnginePart::Trace(from) => EngineView::Trace(engine.trace_page(viewer, from, looks)),
             EnginePart::Lanes(from) => EngineView::Lanes(engine.lanes_page(now, viewer, from, looks)),
             EnginePart::Bytes(from) => EngineView::Bytes(engine.count_bytes(from, LOOKS_PER_COUNT)),
             EnginePart::Apps(from) => EngineView::Apps(engine.apps_page(viewer, from, looks)),
-            EnginePart::Totals => EngineView::Totals(Box::new(EngineStat {
-                device: self.device.device().name.clone(),
-                totals: self.engine.totals(),
-                counters: self.device.counters(),
-            })),
+            EnginePart::Totals => {
+                let mut totals = self.engine.totals();
+                totals.counters.push(("cpu_pauses", self.meter.pauses()));
+                let (device, counters) = (self.device.device().name.clone(), self.device.counters());
+                EngineView::Totals(Box::new(EngineStat { device, totals, counters }))
+            }
         }
     }
 
@@ -474,8 +506,8 @@ impl<P: Provider> EngineThread<P> {
             }
         }
         let now = self.now();
-        for peer in std::mem::take(&mut self.lanes) {
-            self.engine.lane_lost(now, &mut self.device, peer, Reason::ShuttingDown);
+        for lane in std::mem::take(&mut self.lanes) {
+            self.engine.lane_lost(now, &mut self.device, lane, Reason::ShuttingDown);
         }
     }
 }

@@ -10,7 +10,9 @@ mod descriptors;
 mod direct;
 mod engines;
 mod events;
+mod installs;
 mod links;
+mod meetings;
 mod names;
 mod questions;
 mod regions;
@@ -22,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::{PeerMessage, Reason, Reply};
-use plane::{Admission, ClientId, Directs, Fallbacks, LinkId, PairLimits, Pairs, Peers, PeersConfig};
+use plane::{Admission, ClientId, Directs, Fallbacks, LinkId, Meetings, PairLimits, Pairs, Peers, PeersConfig};
 use shm::SessionShape;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
@@ -37,6 +39,7 @@ use crate::log_quota::LogQuota;
 use crate::questions::{QuestionPlace, Questions};
 use crate::shutdown::Shutdown;
 use crate::{Config, DaemonError};
+use installs::{Installs, Read};
 use regions::{Made, Regions};
 
 pub(crate) use engines::Engines;
@@ -112,9 +115,13 @@ pub(crate) struct Hub {
     names: Names,
     pairs: Pairs<OwnedFd>,
     fallbacks: Fallbacks,
+    meetings: Meetings,
+    /// The network namespace, if the kernel says which.
+    namespace: Option<u64>,
     directs: Directs<OwnedFd>,
     peers: Peers,
     regions: Regions,
+    installs: Installs,
     links: BTreeMap<LinkId, mpsc::Sender<PeerMessage>>,
     dials: BTreeMap<LinkId, AbortHandle>,
     dial_tasks: JoinSet<()>,
@@ -138,6 +145,7 @@ enum HubInput {
     Client(Option<ClientInput>),
     Link(Option<LinkInput>),
     RegionMade(Made),
+    KernelRead(Read),
     Question,
     Room,
     Tick,
@@ -171,9 +179,12 @@ impl Hub {
             addresses: config.host_addresses(),
             pairs: Pairs::new(pair_limits, config.listen),
             fallbacks: Fallbacks::default(),
+            meetings: Meetings::new(config.host_addresses(), config.listen),
+            namespace: meetings::own_namespace(),
             directs: Directs::new(config.listen, parts.is_softnic && config.tcp_direct),
             peers,
             regions: Regions::new(limits.directory(pair_limits.owner_uid))?,
+            installs: Installs::default(),
             admission: parts.admission,
             link_context: parts.links,
             shape: parts.shape,
@@ -203,6 +214,7 @@ impl Hub {
                 // One at a time, and as often as anything else that is ready: programs that ask and ask hold nobody up.
                 () = std::future::ready(()), if free && hub.questions.is_ready() => HubInput::Question,
                 Some(_) = hub.dial_tasks.join_next() => HubInput::Room,
+                Some(read) = hub.installs.next_read() => HubInput::KernelRead(read),
                 Some(made) = hub.regions.next_made() => HubInput::RegionMade(made),
                 () = tokio::time::sleep_until(tick) => HubInput::Tick,
                 () = shutdown.triggered() => HubInput::Shutdown,
@@ -218,6 +230,7 @@ impl Hub {
                     hub.farewell().await;
                     return Ok(());
                 }
+                HubInput::KernelRead(read) => hub.on_kernel_read(read),
                 HubInput::RegionMade(made) => hub.on_region_made(made),
                 HubInput::Question => hub.answer_next_question(),
                 HubInput::Tick => hub.on_tick(),
@@ -253,8 +266,13 @@ impl Hub {
         self.settle_peers();
         self.settle_regions();
         self.settle_directs();
+        self.settle_meetings();
         // What was sent above may have detached a program.
         self.settle_pairs();
+        self.settle_regions();
+        self.settle_meetings();
+        // What these tell other hosts leaves now, and not with the next event, which may be a heartbeat.
+        self.settle_peers();
         self.settle_regions();
         self.engines.send();
     }

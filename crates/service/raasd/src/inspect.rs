@@ -57,7 +57,9 @@ pub(crate) fn part(query: InspectQuery, from: Cursor, engines: u32) -> Part {
         (InspectQuery::Connections, 0) => Part::Engine(engine, EnginePart::Connections(at)),
         (InspectQuery::Connections, 1) => Part::Pairs(from.at),
         (InspectQuery::Connections, 2) => Part::Tcp(from.at),
+        (InspectQuery::Connections, 3) => Part::Engine(engine, EnginePart::Leased(at)),
         (InspectQuery::Datagrams, 0) => Part::Engine(engine, EnginePart::Datagrams(at)),
+        (InspectQuery::Trace, 0) => Part::Engine(engine, EnginePart::Trace(from.at)),
         (InspectQuery::Regions, 0) => Part::Regions(from.at),
         (InspectQuery::Stat, 0) => Part::Engine(engine, EnginePart::Totals),
         (InspectQuery::Stat, 1) => Part::Engine(engine, EnginePart::Lanes(at)),
@@ -67,9 +69,10 @@ pub(crate) fn part(query: InspectQuery, from: Cursor, engines: u32) -> Part {
     }
 }
 
-/// Whether each engine has pages of this table. Datagram sockets are the first engine's, and totals are one answer.
+/// Whether each engine has pages of this table. Datagram sockets and
+/// leased lanes are the first engine's, and totals are one answer.
 fn is_of_each_engine(query: InspectQuery, table: u32) -> bool {
-    matches!((query, table), (InspectQuery::Connections, 0) | (InspectQuery::Stat, 1..=3))
+    matches!((query, table), (InspectQuery::Connections | InspectQuery::Trace, 0) | (InspectQuery::Stat, 1..=3))
 }
 
 /// The page behind one of this table, if it is the table's last: of the next engine, else of the next table.
@@ -79,9 +82,8 @@ pub(crate) fn following(query: InspectQuery, table: u32, engines: u32) -> Option
         return start(table | (engine + 1) << TABLE_BITS);
     }
     let last = match query {
-        InspectQuery::Connections => 2,
-        InspectQuery::Datagrams | InspectQuery::Regions => 0,
-        InspectQuery::Stat => 3,
+        InspectQuery::Connections | InspectQuery::Stat => 3,
+        InspectQuery::Datagrams | InspectQuery::Regions | InspectQuery::Trace => 0,
     };
     if table < last { start(table + 1) } else { None }
 }
@@ -92,6 +94,7 @@ pub(crate) fn nothing(query: InspectQuery) -> InspectAnswer {
         InspectQuery::Connections => InspectAnswer::Connections(Vec::new()),
         InspectQuery::Datagrams => InspectAnswer::Datagrams(Vec::new()),
         InspectQuery::Regions => InspectAnswer::Regions(Vec::new()),
+        InspectQuery::Trace => InspectAnswer::Trace(Vec::new()),
         InspectQuery::Stat => InspectAnswer::StatRows { lanes: Vec::new(), apps: Vec::new() },
     }
 }
@@ -146,6 +149,12 @@ pub(crate) fn sum(mut all: EngineStat, one: EngineStat) -> EngineStat {
     }
     to.srq_free = to.srq_free.saturating_add(from.srq_free);
     to.pinned_bytes = to.pinned_bytes.saturating_add(from.pinned_bytes);
+    for stage in from.stages {
+        match to.stages.iter_mut().find(|known| known.name == stage.name) {
+            Some(known) => known.add(&stage),
+            None => to.stages.push(stage),
+        }
+    }
     to.unknown.extend(from.unknown);
     to.unknown.sort_unstable();
     to.unknown.dedup();
@@ -181,7 +190,14 @@ pub(crate) fn stat(engine: EngineStat, daemon: &DaemonStat, viewer: Viewer) -> S
     };
     let all_users = viewer == Viewer::All;
     let told = || counters.iter().chain(&totals.counters).filter(|_| all_users);
-    let drops = told().filter_map(|(n, v)| Some((n.strip_prefix("drop_")?.to_string(), *v))).collect();
+    // Device and engine both may drop for the same reason.
+    let mut drops: Vec<(String, u64)> = Vec::new();
+    for (reason, n) in told().filter_map(|(name, n)| Some((name.strip_prefix("drop_")?, *n))) {
+        match drops.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, sum)) => *sum = sum.saturating_add(n),
+            None => drops.push((reason.to_owned(), n)),
+        }
+    }
     let AdmissionCounters { connects_local, .. } = daemon.admission;
     let own = [("pairs", daemon.pairs), ("control_links", daemon.links), ("connects_local", connects_local)];
     let DirectCounters { open, made, refused } = daemon.directs;
@@ -207,6 +223,7 @@ pub(crate) fn stat(engine: EngineStat, daemon: &DaemonStat, viewer: Viewer) -> S
         retransmits: of("retransmits"),
         counters: other.map(|(n, v)| ((*n).to_string(), *v)).chain(own.map(|(n, v)| (n.to_string(), v))).collect(),
         apps: Vec::new(),
+        stages: if all_users { totals.stages } else { Vec::new() },
         uptime_seconds: daemon.uptime_seconds,
         all_users,
         unknown,
@@ -259,7 +276,12 @@ mod tests {
             route_id: Some(u32::MAX),
             path: PathKind::Lane,
             wire: None,
+            encrypted: None,
+            cipher: None,
             reason: Reason::OtherHost,
+            verb: Some("write_imm".into()),
+            verb_asked: Some("write_imm".into()),
+            verb_reason: Some("r".repeat(96)),
             tx_bytes: u64::MAX,
             rx_bytes: u64::MAX,
             direct_tx_bytes: 0,
@@ -302,10 +324,11 @@ mod tests {
     fn every_table_is_asked_for_once_and_foreign_cursors_mean_nothing() {
         // The tables, and those of them that each engine has.
         let all = [
-            (InspectQuery::Connections, 3, 1),
+            (InspectQuery::Connections, 4, 1),
             (InspectQuery::Stat, 4, 3),
             (InspectQuery::Datagrams, 1, 0),
             (InspectQuery::Regions, 1, 0),
+            (InspectQuery::Trace, 1, 1),
         ];
         for (query, tables, of_each) in all {
             for engines in [1, 2, 16] {
@@ -337,6 +360,22 @@ mod tests {
             },
             counters: vec![("drop_bad_icrc", 3), ("verbs_write_imm", 7), ("retransmits", 2), ("tx_packets", 9)],
         }
+    }
+
+    #[test]
+    fn a_reason_for_which_device_and_engine_drop_is_told_once() {
+        let mut both = totals();
+        both.totals.counters.push(("drop_bad_icrc", 4));
+        let daemon = DaemonStat {
+            uptime_seconds: 0,
+            device_reason: String::new(),
+            pairs: 0,
+            links: 0,
+            admission: AdmissionCounters::default(),
+            directs: DirectCounters::default(),
+            fds: 0,
+        };
+        assert_eq!(stat(both, &daemon, Viewer::All).drops, [("bad_icrc".to_owned(), 7)]);
     }
 
     #[test]
@@ -400,6 +439,10 @@ mod tests {
                 peer_qpn: None,
                 wire: None,
                 wire_reason: None,
+                encrypted: None,
+                encryption_reason: None,
+                cipher: None,
+                keys_age_us: None,
                 mtu_bytes: 1024,
                 connections: 40,
                 credits: 0,
@@ -436,6 +479,7 @@ mod tests {
             reads: u64::MAX,
             writes: u64::MAX,
             atomics: u64::MAX,
+            kernels: u64::MAX,
             session: 0,
         };
         let page = Page { rows: (0..3).map(|n| (n, (engine::AppId(n), app.clone()))).collect(), next: Some(3) };

@@ -1,15 +1,15 @@
-//! The file of the cluster key.
+//! The files of the cluster keys.
 //!
-//! Owns reading it, refusing one that others can read, and making one at the first start. The key must never be logged,
+//! Owns reading them, refusing one that others can read, and making one at the first start. The key must never be logged,
 //! sent or shown.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use plane::{ClusterKey, KEY_BYTES, KEY_BYTES_MAX};
+use plane::{ClusterKey, ClusterKeys, KEY_BYTES, KEY_BYTES_MAX, KEYS_MAX};
 
-use crate::DaemonError;
+use crate::{Config, DaemonError};
 
 /// File name of the key that is made beside the socket when none is configured.
 pub const KEY_FILE_NAME: &str = "cluster.key";
@@ -42,6 +42,39 @@ pub fn read(path: &Path) -> Result<ClusterKey, DaemonError> {
         return Err(fail(format!("has {len} bytes, allowed are {KEY_BYTES}..={KEY_BYTES_MAX}")));
     }
     Ok(ClusterKey::new(bytes))
+}
+
+/// The keys that a configuration names. `directory`: where the key lies if it names none.
+pub(crate) fn read_all(config: &Config, directory: &Path) -> Result<ClusterKeys, DaemonError> {
+    let first = match &config.key_file {
+        Some(path) => read(path)?,
+        None => read(&directory.join(KEY_FILE_NAME))?,
+    };
+    if let Some(path) = config.accept_key_files.get(KEYS_MAX - 1) {
+        let what = format!("a daemon has at most {KEYS_MAX} keys: name {} in accept_key_files", KEYS_MAX - 1);
+        return Err(DaemonError::Key { path: path.clone(), what });
+    }
+    let further = config.accept_key_files.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
+    Ok(ClusterKeys::new(first, further))
+}
+
+/// The keys for people.
+pub(crate) fn words(config: &Config, keys: &ClusterKeys) -> String {
+    let names: Vec<String> = keys.accepted().map(ClusterKey::fingerprint).collect();
+    let own = match config.key_file {
+        Some(_) => "",
+        None => " (no key_file: a key of this host's own, so another host reaches this one only with a copy of it)",
+    };
+    match &names[1..] {
+        [] => format!("cluster key {}{own}: control links are encrypted with it", names[0]),
+        further => {
+            format!(
+                "cluster key {}{own}: control links are encrypted with it; accepted too: {}",
+                names[0],
+                further.join(", ")
+            )
+        }
+    }
 }
 
 /// The key in `directory`, made if there is none. Daemons that start at the same time get the same one: it appears
@@ -105,6 +138,35 @@ mod tests {
         assert_eq!(names, [KEY_FILE_NAME]);
         let mode = std::fs::metadata(dir.path().join(KEY_FILE_NAME)).unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn keys_of_several_files_are_read_and_their_number_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |n: u8| {
+            let path = dir.path().join(n.to_string());
+            std::fs::write(&path, [n; 32]).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            path
+        };
+        let mut config = Config::new([127, 0, 0, 1].into());
+        config.key_file = Some(file(1));
+        config.accept_key_files = vec![file(2), file(3)];
+        let keys = read_all(&config, dir.path()).unwrap();
+        let expected: Vec<_> = (1..4).map(|n| ClusterKey::new(vec![n; 32])).collect();
+        assert_eq!(keys.accepted().cloned().collect::<Vec<_>>(), expected);
+        let said = words(&config, &keys);
+        assert!(expected.iter().all(|key| said.contains(&key.fingerprint())), "{said}");
+        config.accept_key_files = (2..10).map(file).collect();
+        assert!(read_all(&config, dir.path()).unwrap_err().to_string().contains("at most 8 keys"));
+        config.accept_key_files = vec![dir.path().join("none")];
+        assert!(read_all(&config, dir.path()).is_err());
+        // Without a file there is the one beside the socket.
+        config.key_file = None;
+        config.accept_key_files.clear();
+        read_or_create(dir.path()).unwrap();
+        let keys = read_all(&config, dir.path()).unwrap();
+        assert!(words(&config, &keys).contains("no key_file"));
     }
 
     #[test]

@@ -15,10 +15,12 @@
 #![cfg_attr(test, allow(clippy::disallowed_types))] // tests may use atomics
 
 mod accept_links;
+mod calibration;
 mod check;
 mod client_socket;
 mod command;
 mod config;
+mod config_error;
 mod daemon;
 mod device;
 mod dial;
@@ -34,20 +36,23 @@ mod log_quota;
 mod machine;
 mod opening;
 mod questions;
+mod reload;
 mod shutdown;
 mod sleeper;
 mod socket_group;
 mod socket_place;
 
+pub use calibration::Calibration;
 pub use check::{Report, check};
-pub use config::{Config, ConfigError, DeviceChoice, Flags, PEER_PORT, PeerConfig};
+pub use config::{Config, DeviceChoice, Flags, LogFormat, PEER_PORT, PeerConfig};
+pub use config_error::ConfigError;
 pub use daemon::{Daemon, run};
 pub use device::{Decision, decide};
 pub use error::DaemonError;
 pub use key::{KEY_FILE_NAME, read as read_cluster_key};
 pub use limits::{DaemonLimits, DataPath, LIMITS, Limit};
 pub use machine::{Fit, Machine, raise_descriptor_limit};
-pub use plane::{ClusterKey, Heartbeat, KEY_BYTES, KEY_BYTES_MAX};
+pub use plane::{ClusterKey, Heartbeat, KEY_BYTES, KEY_BYTES_MAX, KEYS_MAX};
 pub use shutdown::Shutdown;
 
 /// For a process that is a daemon and nothing else, before it starts one.

@@ -58,8 +58,14 @@ pub struct DaemonLimits {
     pub region_bytes_per_user_max: u64,
     /// Handles to regions that one program has.
     pub region_handles_per_app_max: u64,
+    /// Leased lanes of this host's programs, and as many of other hosts' programs to regions here.
+    pub leased_lanes_max: u64,
+    /// Those of one user's programs; 0 for a quarter of [`DaemonLimits::leased_lanes_max`].
+    pub leased_lanes_per_user_max: u64,
     /// Time in milliseconds for the owner of a region to move it when it is revoked; a large one gets more.
     pub region_move_ms: u64,
+    /// Percent of a processor that each engine may use; 100: no bound.
+    pub engine_cpu_max: u64,
 }
 
 impl Default for DaemonLimits {
@@ -87,7 +93,10 @@ impl Default for DaemonLimits {
             region_bytes_max: 64 << 30,
             region_bytes_per_user_max: 0,
             region_handles_per_app_max: 4096,
+            leased_lanes_max: 16,
+            leased_lanes_per_user_max: 0,
             region_move_ms: 10_000,
+            engine_cpu_max: 100,
         }
     }
 }
@@ -111,6 +120,8 @@ impl DaemonLimits {
             bytes_max: self.region_bytes_max,
             bytes_per_user_max: share(self.region_bytes_per_user_max, self.region_bytes_max),
             handles_per_app_max: small(self.region_handles_per_app_max),
+            leased_lanes_max: small(self.leased_lanes_max),
+            leased_lanes_per_user_max: small(share(self.leased_lanes_per_user_max, self.leased_lanes_max)),
             owner_uid,
             answer: Duration::from_millis(self.region_move_ms),
         }
@@ -196,6 +207,35 @@ macro_rules! limit_of {
     };
 }
 
+/// Where a verb becomes better than another.
+macro_rules! choice_limit {
+    ($key:ident, $field:ident, $min:expr, $max:expr) => {
+        Limit {
+            key: stringify!($key),
+            min: $min,
+            max: $max,
+            power_of_two: false,
+            target: Target::DataPath {
+                set: |c, v| c.engine.choice.$field = v.try_into().unwrap_or(c.engine.choice.$field),
+                value: |c| c.engine.choice.$field.into(),
+            },
+        }
+    };
+}
+
+/// What of programs' own memory is registered.
+macro_rules! pin_limit {
+    ($key:ident, $field:ident) => {
+        Limit {
+            key: stringify!($key),
+            min: 1 << 20,
+            max: 1 << 44,
+            power_of_two: false,
+            target: Target::DataPath { set: |c, v| c.engine.pins.$field = v, value: |c| c.engine.pins.$field },
+        }
+    };
+}
+
 macro_rules! daemon_limit {
     ($key:ident, $min:expr, $max:expr) => {
         Limit {
@@ -231,6 +271,11 @@ pub const LIMITS: &[Limit] = &[
     limit_of!(engine, send_bytes_max, engine::FRAME_BYTES_MIN as u64, engine::FRAME_BYTES_MAX as u64),
     limit_of!(engine, lane_inflight_bytes_max, engine::FLIGHT_BYTES_MIN, engine::FLIGHT_BYTES_MAX),
     limit_of!(engine, quantum_bytes, shm::RING_BYTES_MIN as u64, shm::RING_BYTES_MAX as u64),
+    pin_limit!(pinned_per_app_max, app_bytes_max),
+    pin_limit!(pinned_max, bytes_max),
+    choice_limit!(choice_send_bytes, send_bytes_max, 0, engine::FRAME_BYTES_MAX as u64),
+    choice_limit!(choice_read_bytes, read_bytes_min, 1, u32::MAX as u64),
+    choice_limit!(choice_register_bytes, register_bytes_min, 1, u32::MAX as u64),
     Limit {
         key: "connect_timeout_ms",
         min: 10,
@@ -252,6 +297,8 @@ pub const LIMITS: &[Limit] = &[
             value: |c| c.engine.lane_rest_after.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
         },
     },
+    limit_of!(engine, kernel_fuel_max, 1_000, 1 << 40),
+    limit_of!(engine, kernels_queued_max, 1, 1024),
     daemon_limit!(clients_max, 0, 65_536),
     daemon_limit!(clients_per_user_max, 0, 65_536),
     daemon_limit!(client_queue_max, 16, 1 << 20),
@@ -274,5 +321,8 @@ pub const LIMITS: &[Limit] = &[
     daemon_limit!(region_bytes_max, 4096, 1 << 44),
     daemon_limit!(region_bytes_per_user_max, 0, 1 << 44),
     daemon_limit!(region_handles_per_app_max, 1, 65_536),
+    daemon_limit!(leased_lanes_max, 0, 1024),
+    daemon_limit!(leased_lanes_per_user_max, 0, 1024),
     daemon_limit!(region_move_ms, 10, HOUR_MS),
+    daemon_limit!(engine_cpu_max, 1, 100),
 ];

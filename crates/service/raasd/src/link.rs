@@ -1,16 +1,16 @@
 //! Control links on TCP: frames, and messages both ways once a link is up.
 //!
-//! Owns the sockets to other daemons. It must never hand a message on before the peer has proven the key, never read a
-//! long frame from a stranger, and never wait without a bound.
+//! Owns the sockets to other daemons. It must never hand a message on before the peer has proven the key, never send or
+//! take a frame without its seal after that, never read a long frame from a stranger, and never wait without a bound.
 
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use control::{CHALLENGE_BYTES, FRAME_BYTES_MAX, PeerMessage, Reason, decode, encode, with_length};
-use plane::{ClusterKey, DirectHello, Identity, Introduction, LinkId, Refusal, Verdict, Watch, WatchAction};
+use plane::{ClusterKeys, DirectHello, Identity, Introduction, LinkId, Refusal, Seal, Verdict, Watch, WatchAction};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -22,7 +22,7 @@ use crate::Config;
 use crate::limits::count;
 use crate::log_quota::LogQuota;
 
-/// Longest frame before the key is proven: the longest Hello, Proof or Bye, with room for longer words of later
+/// Longest frame before the key is proven: the longest Hello, Noise message or Bye, with room for longer words of later
 /// releases.
 const HANDSHAKE_FRAME_BYTES_MAX: usize = 4096;
 /// Time for the last message of a link that is being closed.
@@ -84,7 +84,8 @@ pub(crate) enum LinkInput {
 #[derive(Debug)]
 pub(crate) struct LinkContext {
     pub(crate) config: Arc<Config>,
-    pub(crate) key: ClusterKey,
+    /// Replaced when the key files are read again.
+    pub(crate) keys: Mutex<ClusterKeys>,
     pub(crate) instance: u64,
     /// Time zero of the control plane.
     pub(crate) started: Instant,
@@ -102,14 +103,25 @@ impl LinkContext {
         self.started + Duration::from_nanos(at.as_nanos())
     }
 
+    /// The keys that count for a new link.
+    pub(crate) fn keys(&self) -> ClusterKeys {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// What this daemon says of itself on a new link.
     pub(crate) fn introduction(&self) -> Result<Introduction, Refusal> {
-        let mut challenge = [0; CHALLENGE_BYTES];
-        getrandom::fill(&mut challenge).map_err(|e| Refusal::new(Reason::LocalLimit, e.to_string()))?;
+        let challenge: [u8; CHALLENGE_BYTES] = fresh()?;
         let identity =
             Identity { instance: self.instance, address: self.config.listen, engines: self.config.engines, challenge };
         Ok(Introduction::of_this_release(identity))
     }
+}
+
+/// Random bytes of the system.
+pub(crate) fn fresh<const N: usize>() -> Result<[u8; N], Refusal> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|e| Refusal::new(Reason::LocalLimit, e.to_string()))?;
+    Ok(bytes)
 }
 
 /// A TCP connection as frames.
@@ -120,6 +132,8 @@ pub(crate) struct Wire {
     /// Bytes of the next frame; kept here so that a read that is given up loses none.
     buffer: Vec<u8>,
     frame_bytes_max: usize,
+    /// From the end of the handshake on.
+    seal: Option<Seal>,
 }
 
 impl Wire {
@@ -127,7 +141,12 @@ impl Wire {
         stream.set_nodelay(true)?;
         rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
         let (read, write) = stream.into_split();
-        Ok(Self { read, write, buffer: Vec::new(), frame_bytes_max: HANDSHAKE_FRAME_BYTES_MAX })
+        Ok(Self { read, write, buffer: Vec::new(), frame_bytes_max: HANDSHAKE_FRAME_BYTES_MAX, seal: None })
+    }
+
+    /// From here on each frame of both directions is sealed.
+    pub(crate) fn seal_by(&mut self, seal: Option<Seal>) {
+        self.seal = seal;
     }
 
     /// The next message; safe to be given up and called again.
@@ -141,7 +160,14 @@ impl Wire {
                     return Err(Refusal::new(Reason::Unspecified, detail));
                 }
                 if let Some(frame) = self.buffer.get(4..4 + len) {
-                    let message = decode(frame).map_err(|e| Refusal::new(Reason::Unspecified, e.to_string()));
+                    let unreadable = |e: String| Refusal::new(Reason::Unspecified, e);
+                    let message = match &mut self.seal {
+                        Some(seal) => seal
+                            .open(frame)
+                            .map_err(|e| Refusal::new(Reason::PeerAuth, e.to_string()))
+                            .and_then(|opened| decode(&opened).map_err(|e| unreadable(e.to_string()))),
+                        None => decode(frame).map_err(|e| unreadable(e.to_string())),
+                    };
                     self.buffer.drain(..4 + len);
                     return message;
                 }
@@ -155,7 +181,11 @@ impl Wire {
     }
 
     pub(crate) async fn send(&mut self, message: &PeerMessage) -> Result<(), Refusal> {
-        let frame = encode(message).map_err(|e| Refusal::new(Reason::Unspecified, e.to_string()))?;
+        let unsayable = |e: String| Refusal::new(Reason::Unspecified, e);
+        let mut frame = encode(message).map_err(|e| unsayable(e.to_string()))?;
+        if let Some(seal) = &mut self.seal {
+            frame = seal.seal(&frame).map_err(|e| unsayable(e.to_string()))?;
+        }
         let sent = self.write.write_all(&with_length(&frame)).await;
         sent.map_err(|e| Refusal::new(Reason::PeerLost, e.to_string()))
     }
@@ -196,6 +226,11 @@ impl Wire {
 
 /// Carries messages until the link or the daemon ends.
 pub(crate) async fn run(mut wire: Wire, context: &LinkContext, link: LinkId, peer: Identity) {
+    if wire.seal.is_none() {
+        // A handshake that ends well gives a seal; without one nothing is carried.
+        tracing::error!(peer = %peer.address, "a control link came up without its seal; this is a bug in raasd");
+        return;
+    }
     wire.frame_bytes_max = FRAME_BYTES_MAX;
     let (out, mut outgoing) = mpsc::channel(count(context.config.limits.link_queue_max));
     let up = LinkInput::Up { link, peer, out };

@@ -86,7 +86,10 @@ async fn carry(
                         Err(_) => opening.handle_lost(Refusal::new(Reason::ShuttingDown, "this daemon stops")),
                     }
                 }
-                OpeningAction::Up(peer) => return Ok(Opened::Link(peer)),
+                OpeningAction::Up(peer) => {
+                    wire.seal_by(opening.take_seal());
+                    return Ok(Opened::Link(peer));
+                }
                 OpeningAction::Refuse(refusal) => return Err(NotOpened { refusal, says_why: true }),
                 OpeningAction::GiveUp(refusal) => return Err(NotOpened { refusal, says_why: false }),
             }

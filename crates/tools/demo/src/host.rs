@@ -118,7 +118,8 @@ impl Host {
         let mut command = Command::new(exe);
         command.args(["daemon", "--listen", &ip.to_string(), "--peer-port", &ports.peer.to_string()]);
         command.args(["--udp-port", &ports.nic.to_string(), "--wire", ports.wire.name()]);
-        command.args(["--engines", &ports.engines.to_string()]);
+        // What is shown is that all connections share one queue pair.
+        command.args(["--engines", &ports.engines.to_string(), "--tcp-direct", "off"]);
         command.arg("--socket").arg(&socket).arg("--key-file").arg(key_file).arg("--until-stdin-closes");
         let inherited = std::env::var_os("RUST_LOG").is_some();
         if let Some(filter) = log.or((!inherited).then_some(LOG_DEFAULT)) {

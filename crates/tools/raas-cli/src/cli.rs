@@ -2,6 +2,7 @@
 
 mod inspect;
 mod region;
+mod run;
 mod values;
 
 use std::net::IpAddr;
@@ -11,8 +12,9 @@ use clap::{Args, Parser, Subcommand};
 
 #[cfg(test)]
 pub(crate) use inspect::{PATHS, STATES};
-pub(crate) use inspect::{SsArgs, StatArgs};
+pub(crate) use inspect::{SsArgs, StatArgs, TopArgs, TraceArgs, WebArgs};
 pub(crate) use region::{KeyArgs, RegionCommand, RegionCreateArgs, RegionLsArgs, RegionOpenArgs, RegionRevokeArgs};
+pub(crate) use run::RunArgs;
 pub(crate) use values::resolve;
 use values::{seconds, size_bytes, two_addresses};
 
@@ -59,18 +61,28 @@ pub(crate) enum Command {
     Ss(SsArgs),
     /// Show device, lanes, resources, counters and applications of this host
     Stat(StatArgs),
+    /// Show applications, connections, lanes and rates of this host on the terminal, live
+    Top(TopArgs),
+    /// Show where the time of messages went, stage by stage, as a table and as a file for Perfetto
+    Trace(TraceArgs),
+    /// Serve a page about this host on a loopback address: lanes as a picture, connections, plots; it changes nothing
+    Web(WebArgs),
     /// Explain which path a connection takes, or a connection to an address would take, and why not another
     Why(WhyArgs),
     /// Look for what stands in the way: device, addresses, MTU, limits, kernel, daemon, key, peers; each with its fix
     Doctor(DoctorArgs),
     /// List the devices of this machine, and explain which one an address would get
     Device(DeviceArgs),
+    /// Measure from where on to register instead of copying, and which verb is better, for the daemon on this machine
+    Calibrate(CalibrateArgs),
     /// Act on the lanes of this host
     #[command(subcommand)]
     Lane(LaneCommand),
     /// Make, look at, list and revoke regions: memory that programs share by name
     #[command(subcommand)]
     Region(RegionCommand),
+    /// Start a program with its TCP sockets over RaaS where both ends have it, and over kernel TCP where not
+    Run(RunArgs),
     /// Measure latency, throughput and message rate between two hosts
     #[command(subcommand)]
     Perf(PerfCommand),
@@ -90,6 +102,15 @@ pub(crate) struct SocketArgs {
     /// $XDG_RUNTIME_DIR/raas/raasd.sock, /tmp/raas-$UID/raasd.sock (not for root) and /run/raas/raasd.sock]
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
+}
+
+/// Whether something is done.
+fn auto_or_off(word: &str) -> Result<bool, String> {
+    match word {
+        "auto" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("`auto` or `off`".to_owned()),
+    }
 }
 
 /// A number of engines.
@@ -125,6 +146,26 @@ pub(crate) struct DeviceArgs {
     /// Address of this host; also show what `auto` and `rdma-core` would take for it, and why
     #[arg(long, value_name = "IP")]
     pub(crate) listen: Option<IpAddr>,
+    /// Print one JSON object on stdout
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `raas calibrate`.
+#[derive(Debug, Args)]
+pub(crate) struct CalibrateArgs {
+    /// Device: `auto`, `softnic`, `rdma-core` or `rdma-core:NAME`
+    #[arg(long, default_value = "auto", value_name = "DEVICE")]
+    pub(crate) device: String,
+    /// Address of this host that the device has
+    #[arg(long, default_value = "127.0.0.1", value_name = "IP")]
+    pub(crate) listen: IpAddr,
+    /// Write the result to a file that the daemon reads (`calibration` in its configuration)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Rounds, of which the medians count
+    #[arg(long, default_value_t = 51, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) rounds: u32,
     /// Print one JSON object on stdout
     #[arg(long)]
     pub(crate) json: bool,
@@ -243,6 +284,12 @@ pub(crate) struct DaemonArgs {
     /// What may carry lanes: `auto`, `roce` (UDP) or `iwarp` (TCP, between software NICs) [default: auto]
     #[arg(long, value_name = "WIRE")]
     pub(crate) wire: Option<String>,
+    /// Whether lanes are encrypted: `off`, `preferred` (where both hosts can) or `required` [default: off]
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) encrypt: Option<String>,
+    /// Whether streams of bulk between software NICs get a TCP connection of their own: `auto` or `off` [default: auto]
+    #[arg(long, value_name = "WHEN", value_parser = auto_or_off)]
+    pub(crate) tcp_direct: Option<bool>,
     /// Engines: threads that move data, each with a lane to each other host [default: 1]
     #[arg(long, value_name = "N", value_parser = engines())]
     pub(crate) engines: Option<u32>,

@@ -1,10 +1,13 @@
 //! `raas daemon`: configuration, log and end of the daemon; its work lies in the crate `raasd`.
 
+mod service;
+
 use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use raasd::{Config, DaemonError, Flags, Shutdown};
+use monitor::Metrics;
+use raasd::{Config, DaemonError, Flags, LogFormat, Shutdown};
 
 use crate::cli::DaemonArgs;
 use crate::log::Log;
@@ -20,13 +23,15 @@ const STDIN_BYTES: usize = 256;
 pub(crate) fn run(
     args: DaemonArgs,
     log: Option<String>,
-    start_log: impl FnOnce(&str, Log) -> Result<(), Failure>,
+    start_log: impl FnOnce(&str, LogFormat, Log) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let flags = Flags {
         listen: args.listen,
         socket: args.socket,
         device: args.device,
         wire: args.wire,
+        encrypt: args.encrypt,
+        tcp_direct: args.tcp_direct,
         engines: args.engines,
         pcap: args.pcap,
         peer_port: args.peer_port,
@@ -36,8 +41,10 @@ pub(crate) fn run(
     };
     let config = Config::load(args.config.as_deref(), &flags).map_err(|e| Failure::Configuration(e.to_string()))?;
     raasd::raise_descriptor_limit();
-    let queue = Log::to_stderr().map_err(|e| Failure::failed("no thread to write the log", e))?;
-    start_log(&config.log, queue.clone())?;
+    let is_json = config.log_format == LogFormat::Json;
+    let queue = Log::to_stderr(is_json).map_err(|e| Failure::failed("no thread to write the log", e))?;
+    start_log(&config.log, config.log_format, queue.clone())?;
+    let metrics = metrics(&config)?;
     if args.check {
         let report = raasd::check(&config).map_err(failure)?;
         let said = format!("configuration ok: host {}, socket {}", config.listen, config.socket.display());
@@ -49,19 +56,45 @@ pub(crate) fn run(
     if args.until_stdin_closes {
         end_with_stdin(shutdown.clone(), queue.clone())?;
     }
-    let ended = raasd::run(config, shutdown, say_ready).map_err(|e| {
+    let ended = raasd::run(config, shutdown, |socket| {
+        say_ready(socket);
+        if let Err(error) = service::ready(socket) {
+            tracing::error!(%error, "the service manager's watchdog");
+        }
+        if let Some(metrics) = metrics
+            && let Err(error) = monitor::serve_metrics(metrics)
+        {
+            tracing::error!(%error, "no thread to serve metrics");
+        }
+    });
+    service::stopping();
+    let ended = ended.map_err(|e| {
         let failure = failure(e);
-        queue.line(failure.words().as_bytes());
+        queue.say(&failure.words());
         Failure::Logged(failure.code())
     });
     queue.flush();
     ended
 }
 
+/// What the configuration says of metrics, with the token that its file has.
+fn metrics(config: &Config) -> Result<Option<Metrics>, Failure> {
+    let Some(listen) = config.metrics else { return Ok(None) };
+    let token = config.metrics_token_file.as_ref().map(|path| {
+        let cannot =
+            |why: &dyn std::fmt::Display| Failure::Usage(format!("metrics_token_file {}: {why}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|e| cannot(&e))?;
+        let token = text.trim().to_owned();
+        if token.is_empty() { Err(cannot(&"it is empty; put a token of your choice there")) } else { Ok(token) }
+    });
+    Ok(Some(Metrics { listen, socket: config.socket.clone(), token: token.transpose()? }))
+}
+
 /// What the daemon would choose by itself, and why.
 fn report_lines(report: &raasd::Report) -> Vec<String> {
     let mut lines = vec![format!("device {}: {}", report.decision.device, report.decision.reason)];
     lines.extend(report.decision.alternatives.iter().map(|other| format!("  not: {other}")));
+    lines.push(report.keys.clone());
     lines.extend(report.fit.words.iter().cloned());
     lines.extend(report.fit.too_much.iter().map(|words| format!("warning: {words}")));
     lines
@@ -88,7 +121,7 @@ fn end_with_stdin(shutdown: Shutdown, queue: Log) -> Result<(), Failure> {
         }
         shutdown.trigger();
         std::thread::sleep(END_LIMIT);
-        queue.line(b"raas: the daemon did not end in order");
+        queue.say("raas: the daemon did not end in order");
         queue.flush();
         std::process::exit(1);
     };

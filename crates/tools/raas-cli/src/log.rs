@@ -13,12 +13,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use serde_json::json;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::Writer as Text;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 /// Bytes of lines that may wait for stderr.
 const QUEUE_BYTES_MAX: usize = 256 << 10;
 /// Bytes of one line; the rest is cut off.
 const LINE_BYTES_MAX: usize = 16 << 10;
+/// Bytes of text in a line of JSON that is made here: each may become six.
+const SAID_BYTES_MAX: usize = LINE_BYTES_MAX / 8;
 /// While lines are lost and none comes, stderr is tried again this often.
 const RETRY: Duration = Duration::from_secs(2);
 /// How long the end of the process waits for lines that stderr has not taken.
@@ -28,6 +33,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Log {
     shared: Arc<Shared>,
+    is_json: bool,
 }
 
 #[derive(Debug, Default)]
@@ -47,17 +53,23 @@ struct Queue {
 }
 
 impl Log {
-    /// A log whose thread writes to `out`, which may block or fail.
-    pub(crate) fn start(out: impl Write + Send + 'static) -> io::Result<Self> {
-        let log = Self::default();
+    /// A log whose thread writes to `out`, which may block or fail. `is_json`: each line is an object.
+    pub(crate) fn start(out: impl Write + Send + 'static, is_json: bool) -> io::Result<Self> {
+        let log = Self { is_json, ..Self::default() };
         let shared = Arc::clone(&log.shared);
-        std::thread::Builder::new().name("log".into()).spawn(move || Writer { shared, out, torn: false }.run())?;
+        let writer = Writer { shared, out, torn: false, is_json };
+        std::thread::Builder::new().name("log".into()).spawn(move || writer.run())?;
         Ok(log)
     }
 
     /// As [`Self::start`], to this process's stderr.
-    pub(crate) fn to_stderr() -> io::Result<Self> {
-        Self::start(Stderr)
+    pub(crate) fn to_stderr(is_json: bool) -> io::Result<Self> {
+        Self::start(Stderr, is_json)
+    }
+
+    /// Queues what this process has to say beside its events.
+    pub(crate) fn say(&self, text: &str) {
+        self.line(said(text, self.is_json).as_bytes());
     }
 
     /// Queues one line, with its line feed; never waits, never fails.
@@ -95,7 +107,7 @@ impl Log {
     pub(crate) fn take_panics(&self) {
         let log = self.clone();
         std::panic::set_hook(Box::new(move |info| {
-            log.line(panic_line(info).as_bytes());
+            log.say(&panic_line(info));
             log.flush();
         }));
     }
@@ -147,7 +159,11 @@ impl Write for Event<'_> {
 
 impl Drop for Event<'_> {
     fn drop(&mut self) {
-        if !self.bytes.is_empty() {
+        if self.log.is_json && self.bytes.len() > LINE_BYTES_MAX {
+            // Cut off it would be no object.
+            let begin = String::from_utf8_lossy(&self.bytes[..SAID_BYTES_MAX / 2]);
+            self.log.say(&format!("a line of the log had more than {LINE_BYTES_MAX} bytes; it began: {begin}"));
+        } else if !self.bytes.is_empty() {
             self.log.line(&self.bytes);
         }
     }
@@ -161,12 +177,31 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
+/// A line with what this process says beside its events, in the form of these.
+fn said(text: &str, is_json: bool) -> String {
+    if !is_json {
+        return text.to_owned();
+    }
+    let mut timestamp = String::new();
+    // It fails for times that no calendar has.
+    let _ = SystemTime.format_time(&mut Text::new(&mut timestamp));
+    let text = text.trim_end();
+    let mut end = text.len().min(SAID_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let message = &text[..end];
+    let line = json!({ "timestamp": timestamp, "level": "ERROR", "fields": { "message": message }, "target": "raas" });
+    line.to_string()
+}
+
 /// The thread's side.
 struct Writer<W> {
     shared: Arc<Shared>,
     out: W,
     /// A line was written in part.
     torn: bool,
+    is_json: bool,
 }
 
 impl<W: Write> Writer<W> {
@@ -201,7 +236,12 @@ impl<W: Write> Writer<W> {
     }
 
     fn tell(&mut self, lost: u64) -> io::Result<()> {
-        self.put(format!("raas: {lost} lines of the log were lost: stderr was full, closed or not read\n").as_bytes())
+        let text = format!("raas: {lost} lines of the log were lost: stderr was full, closed or not read\n");
+        let mut line = said(&text, self.is_json);
+        if !line.ends_with('\n') {
+            line.push('\n');
+        }
+        self.put(line.as_bytes())
     }
 
     fn put(&mut self, line: &[u8]) -> io::Result<()> {
@@ -306,7 +346,7 @@ mod tests {
     fn lines_that_cannot_be_written_are_counted_and_told_when_they_can() {
         let sink = Sink::default();
         sink.with(|s| s.leave = 10);
-        let log = Log::start(sink.clone()).unwrap();
+        let log = Log::start(sink.clone(), false).unwrap();
         log.line(b"first\n");
         log.line(b"second");
         log.line(b"third\n");
@@ -324,7 +364,7 @@ mod tests {
     fn nobody_waits_for_a_reader_that_stands_still() {
         let sink = Sink::default();
         sink.with(|s| (s.leave, s.shut) = (1 << 30, true));
-        let log = Log::start(sink.clone()).unwrap();
+        let log = Log::start(sink.clone(), false).unwrap();
         log.line(b"held\n");
         sink.wait_for(|s| s.waits);
         let line = vec![b'x'; LINE_BYTES_MAX];
@@ -353,7 +393,7 @@ mod tests {
         let (full, sink) = (Sink::default(), Sink::default());
         sink.with(|s| s.leave = 1 << 20);
         for sink in [&full, &sink] {
-            let log = Log::start(sink.clone()).unwrap();
+            let log = Log::start(sink.clone(), false).unwrap();
             log.take_panics();
             let died =
                 std::thread::Builder::new().name("victim".into()).spawn(|| panic!("a {}", "bug")).unwrap().join();
@@ -369,11 +409,39 @@ mod tests {
     fn a_line_is_bounded() {
         let sink = Sink::default();
         sink.with(|s| s.leave = 1 << 20);
-        let log = Log::start(sink.clone()).unwrap();
+        let log = Log::start(sink.clone(), false).unwrap();
         let mut event = log.make_writer();
         event.write_all(&vec![b'y'; 10 * LINE_BYTES_MAX]).unwrap();
         drop(event);
         log.flush();
         assert_eq!(sink.wait_for(|_| true).len(), LINE_BYTES_MAX + 1);
+    }
+
+    #[test]
+    fn in_json_every_line_is_an_object() {
+        let sink = Sink::default();
+        sink.with(|s| s.leave = 10);
+        let log = Log::start(sink.clone(), true).unwrap();
+        log.say("lost, since nothing is taken");
+        log.flush();
+        sink.with(|s| s.leave = 1 << 20);
+        sink.wait_for(|s| s.taken.ends_with(b"}\n"));
+        log.take_panics();
+        let died = std::thread::Builder::new().spawn(|| panic!("a \"quoted\"\nbug")).unwrap().join();
+        drop(std::panic::take_hook());
+        assert!(died.is_err());
+        let mut event = log.make_writer();
+        event.write_all(&vec![b'"'; 10 * LINE_BYTES_MAX]).unwrap();
+        drop(event);
+        log.flush();
+        let text = sink.wait_for(|s| s.taken.iter().filter(|b| **b == b'\n').count() >= 4);
+        let mut lines = text.lines().skip(1).map(|line| {
+            let value: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+            assert!(value["timestamp"].as_str().is_some_and(|t| t.starts_with("20") && t.ends_with('Z')), "{line}");
+            value["fields"]["message"].as_str().unwrap().to_owned()
+        });
+        assert!(lines.next().unwrap().contains("1 lines of the log were lost"));
+        assert!(lines.next().unwrap().contains("a \"quoted\"\nbug"));
+        assert!(lines.next().unwrap().contains("more than 16384 bytes"));
     }
 }

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // see `terminal::out`
 
+mod calibrate;
 mod cli;
 mod daemon;
 mod device;
@@ -14,9 +15,13 @@ mod netcat;
 mod perf;
 mod region;
 mod route;
+mod run;
 mod ss;
 mod stat;
+mod top;
+mod trace;
 mod version;
+mod web;
 mod why;
 
 use std::ffi::OsString;
@@ -28,6 +33,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
+
+use raasd::LogFormat;
 
 use cli::{Cli, Command, FallbackTo, LaneCommand, PerfClientArgs, PerfCommand};
 use terminal::{Failure, out};
@@ -83,7 +90,7 @@ fn arguments(mut given: Vec<OsString>) -> Vec<OsString> {
 
 /// Starts logging to stderr (stdout belongs to results): by the command line, else by `$RUST_LOG`, else by `default`.
 /// With a queue, a line that cannot be written holds up nobody.
-fn start_log(given: Option<&str>, default: &str, queue: Option<log::Log>) -> Result<(), Failure> {
+fn start_log(given: Option<&str>, default: &str, format: LogFormat, queue: Option<log::Log>) -> Result<(), Failure> {
     let variable = std::env::var("RUST_LOG").ok().filter(|v| !v.is_empty());
     let filter = given.or(variable.as_deref()).unwrap_or(default);
     let filter = EnvFilter::try_new(filter)
@@ -91,6 +98,7 @@ fn start_log(given: Option<&str>, default: &str, queue: Option<log::Log>) -> Res
     let colours = std::io::stderr().is_terminal();
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).log_internal_errors(false);
     match queue {
+        Some(log) if format == LogFormat::Json => subscriber.json().with_writer(log).init(),
         Some(log) => subscriber.with_writer(log).init(),
         None => subscriber.with_writer(std::io::stderr).init(),
     }
@@ -101,12 +109,12 @@ fn run(cli: Cli) -> Result<(), Failure> {
     let log = cli.log;
     // The daemon's configuration may name a filter, so it starts its log itself.
     if !matches!(cli.command, Command::Daemon(_)) {
-        start_log(log.as_deref(), LOG_DEFAULT, None)?;
+        start_log(log.as_deref(), LOG_DEFAULT, LogFormat::Text, None)?;
     }
     match cli.command {
-        Command::Daemon(args) => {
-            daemon::run(args, log.clone(), |default, queue| start_log(log.as_deref(), default, Some(queue)))
-        }
+        Command::Daemon(args) => daemon::run(args, log.clone(), |default, format, queue| {
+            start_log(log.as_deref(), default, format, Some(queue))
+        }),
         Command::Demo(args) => demo::run(&demo::Demo {
             ports: args.ports(),
             path: args.path,
@@ -137,13 +145,18 @@ fn run(cli: Cli) -> Result<(), Failure> {
         }
         Command::Ss(args) => ss::run(&args),
         Command::Stat(args) => stat::run(args.socket.path(), args.json, args.watch),
+        Command::Top(args) => top::run(args.socket.path(), args.interval),
+        Command::Trace(args) => trace::run(&args),
+        Command::Web(args) => web::run(args.socket.path(), args.listen),
         Command::Why(args) => why::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Man(args) => manual::man(args.dir.as_deref()),
         Command::Completions(args) => manual::completions(args.shell),
         Command::Device(args) => device::run(args.listen, args.json),
+        Command::Calibrate(args) => calibrate::run(&args),
         Command::Lane(LaneCommand::Reset(args)) => lane::reset(&args),
         Command::Region(command) => region::run(&command),
+        Command::Run(args) => run::run(&args),
         Command::Perf(PerfCommand::Server(args)) => {
             let at = any_address(args.port);
             if args.tcp {

@@ -84,10 +84,10 @@ fn open(args: &RegionOpenArgs) -> Result<(), Failure> {
 fn ls(args: &RegionLsArgs) -> Result<(), Failure> {
     let rows = raas::inspect::regions(args.socket.path()).map_err(session_failure)?;
     if args.json {
-        let regions: Vec<Value> = rows.iter().map(to_json).collect();
+        let regions: Vec<Value> = rows.iter().map(row_to_json).collect();
         return out::line(json!({ "schema": SCHEMA, "regions": regions })).map(drop);
     }
-    out::print(to_text(&rows)).map(drop)
+    out::print(rows_to_text(&rows)).map(drop)
 }
 
 /// The row of a region that is open. Of one that this host's daemon does not list (another host's, or one that this user
@@ -105,10 +105,11 @@ fn described(socket: Option<&Path>, region: &Region) -> Result<Vec<Value>, Failu
         })
     };
     let listed = rows.iter().find(|row| row.region == region.number() && row.name == region.name());
-    Ok(vec![listed.map_or_else(of_handle, to_json)])
+    Ok(vec![listed.map_or_else(of_handle, row_to_json)])
 }
 
-fn to_json(row: &RegionRow) -> Value {
+/// A region as `raas region ls` and `raas stat` show it.
+pub(crate) fn row_to_json(row: &RegionRow) -> Value {
     json!({
         "name": row.name,
         "bytes": row.bytes,
@@ -125,7 +126,8 @@ fn to_json(row: &RegionRow) -> Value {
     })
 }
 
-fn to_text(rows: &[RegionRow]) -> String {
+/// A table of regions, for both.
+pub(crate) fn rows_to_text(rows: &[RegionRow]) -> String {
     let mut t = Table::new(&[
         ("NAME", Align::Left),
         ("BYTES", Align::Right),
@@ -235,14 +237,14 @@ mod tests {
             other_users: false,
         };
         assert_eq!(
-            to_json(&row),
+            row_to_json(&row),
             json!({
                 "name": "counters", "bytes": 4096, "epoch": 2, "owner_pid": null, "uid": 7, "access": "read,atomic",
                 "domain": "cpu", "opens": 1, "remote_opens": 4, "huge_pages": false, "outlives": true,
                 "other_users": false,
             })
         );
-        let text = to_text(&[row]);
+        let text = rows_to_text(&[row]);
         assert!(text.contains("counters") && text.contains("4,096") && text.lines().count() == 2, "{text}");
     }
 }

@@ -74,7 +74,12 @@ fn to_json(rows: &[ConnectionRow], datagrams: &[DatagramRow], programs: &Program
                 "route_id": r.route_id,
                 "path": r.path.as_str(),
                 "wire": r.wire,
+                "encrypted": r.encrypted,
+                "cipher": r.cipher,
                 "reason": r.reason.key(),
+                "verb": r.verb,
+                "verb_asked": r.verb_asked,
+                "verb_reason": r.verb_reason,
                 "tx_bytes": r.tx_bytes,
                 "rx_bytes": r.rx_bytes,
                 "direct_tx_bytes": r.direct_tx_bytes,
@@ -143,6 +148,8 @@ fn to_text(rows: &[ConnectionRow], programs: &Programs) -> String {
         ("STATE", Align::Left),
         ("PATH", Align::Left),
         ("WIRE", Align::Left),
+        ("ENCRYPTED", Align::Left),
+        ("VERB", Align::Left),
         ("LOCAL", Align::Left),
         ("PEER", Align::Left),
         ("SENT", Align::Right),
@@ -158,6 +165,8 @@ fn to_text(rows: &[ConnectionRow], programs: &Programs) -> String {
     .spare(&[
         "ROUTE",
         "WIRE",
+        "ENCRYPTED",
+        "VERB",
         "LANE",
         "RX-QUEUE",
         "TX-QUEUE",
@@ -175,6 +184,8 @@ fn to_text(rows: &[ConnectionRow], programs: &Programs) -> String {
             r.state.as_str().to_owned(),
             r.path.as_str().to_owned(),
             r.wire.clone().unwrap_or("-".to_owned()),
+            protection_cell(r),
+            verb_cell(r),
             r.local.to_string(),
             r.peer.to_string(),
             table::bytes(r.tx_bytes),
@@ -189,6 +200,25 @@ fn to_text(rows: &[ConnectionRow], programs: &Programs) -> String {
         ]);
     }
     t.render()
+}
+
+/// What carried the last bytes, and in brackets what was asked for, where that is another verb.
+fn verb_cell(row: &ConnectionRow) -> String {
+    match (&row.verb, &row.verb_asked) {
+        (Some(used), Some(asked)) if used != asked => format!("{used} ({asked})"),
+        (Some(used), _) => used.clone(),
+        (None, Some(asked)) => format!("({asked})"),
+        (None, None) => "-".to_owned(),
+    }
+}
+
+/// What encrypts and authenticates the bytes between the hosts.
+fn protection_cell(row: &ConnectionRow) -> String {
+    match (row.encrypted, &row.cipher) {
+        (_, Some(cipher)) => cipher.clone(),
+        (Some(_), None) => "no".to_owned(),
+        (None, None) => "-".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -207,7 +237,12 @@ mod tests {
             route_id: Some(3),
             path: PathKind::Lane,
             wire: Some("roce".into()),
+            encrypted: None,
+            cipher: None,
             reason: control::Reason::OtherHost,
+            verb: Some("send".into()),
+            verb_asked: None,
+            verb_reason: Some("short".into()),
             tx_bytes: 1,
             rx_bytes: 2,
             direct_tx_bytes: 0,
@@ -239,7 +274,8 @@ mod tests {
             value,
             json!({"schema": "raas.ss/1", "connections": [{
                 "id": 7, "local": "10.0.0.1:5000", "peer": "10.0.0.2:80", "state": "fin-sent", "lane": "10.0.0.2/0",
-                "route_id": 3, "path": "lane", "wire": "roce", "reason": "other-host", "tx_bytes": 1, "rx_bytes": 2,
+                "route_id": 3, "path": "lane", "wire": "roce", "encrypted": null, "cipher": null, "reason": "other-host", "verb": "send",
+                "verb_asked": null, "verb_reason": "short", "tx_bytes": 1, "rx_bytes": 2,
                 "direct_tx_bytes": 0, "direct_rx_bytes": 0, "tx_queued_bytes": 3, "rx_queued_bytes": 4, "app_pid": 5, "program": "server"
             }], "datagram_sockets": [{
                 "id": 8, "kind": "datagram", "local": "10.0.0.1:7001", "tx_datagrams": 1, "rx_datagrams": 2, "tx_bytes": 3,
@@ -250,6 +286,27 @@ mod tests {
         assert_eq!(text.lines().count(), 2);
         assert!(text.contains("10.0.0.2:80") && text.contains("server   other-host"), "{text}");
         assert!(datagrams_to_text(&[datagram()], &programs).contains("5 ring_full"));
+    }
+
+    #[test]
+    fn a_verb_that_was_asked_for_and_is_not_used_stands_beside_the_one_that_is() {
+        let cell = |used: Option<&str>, asked: Option<&str>| {
+            let [verb, verb_asked] = [used, asked].map(|v| v.map(str::to_owned));
+            verb_cell(&ConnectionRow { verb, verb_asked, ..connection() })
+        };
+        assert_eq!(cell(Some("write_imm"), None), "write_imm");
+        assert_eq!(cell(Some("read"), Some("read")), "read");
+        assert_eq!(cell(Some("write_imm"), Some("read")), "write_imm (read)");
+        assert_eq!((cell(None, Some("send")), cell(None, None)), ("(send)".to_owned(), "-".to_owned()));
+    }
+
+    #[test]
+    fn what_protects_a_connection_is_named() {
+        let cell = |encrypted: Option<bool>, cipher: Option<&str>| {
+            protection_cell(&ConnectionRow { encrypted, cipher: cipher.map(str::to_owned), ..connection() })
+        };
+        assert_eq!(cell(Some(true), Some("AES-128-GCM")), "AES-128-GCM");
+        assert_eq!((cell(Some(false), None), cell(None, None)), ("no".to_owned(), "-".to_owned()));
     }
 
     #[test]

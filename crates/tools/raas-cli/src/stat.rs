@@ -5,7 +5,7 @@ mod watch;
 use std::path::Path;
 use std::time::Duration;
 
-use control::{LaneRow, Stat};
+use control::{LaneRow, RegionRow, Stat};
 use serde_json::{Map, Value, json};
 
 use terminal::Failure;
@@ -13,14 +13,30 @@ use terminal::out;
 use terminal::table::{self, Align, Table};
 use transport::session_failure;
 
+use crate::region;
+
 /// Asks the daemon at `socket` and prints its state, once or, with `watch`, again and again.
 pub(crate) fn run(socket: Option<&Path>, as_json: bool, watch: Option<Duration>) -> Result<(), Failure> {
     if let Some(period) = watch {
         return watch::run(socket, as_json, period);
     }
-    let stat = raas::inspect::stat(socket).map_err(session_failure)?;
-    let told = if as_json { out::line(to_json(&stat)) } else { out::print(to_text(&stat)) };
+    let State { stat, regions } = State::ask(socket)?;
+    let told = if as_json { out::line(to_json(&stat, &regions)) } else { out::print(to_text(&stat, &regions)) };
     told.map(drop)
+}
+
+/// What the daemon tells.
+struct State {
+    stat: Stat,
+    regions: Vec<RegionRow>,
+}
+
+impl State {
+    fn ask(socket: Option<&Path>) -> Result<Self, Failure> {
+        let stat = raas::inspect::stat(socket).map_err(session_failure)?;
+        let regions = raas::inspect::regions(socket).map_err(session_failure)?;
+        Ok(Self { stat, regions })
+    }
 }
 
 fn by_name(counts: &[(String, u64)]) -> Value {
@@ -35,7 +51,7 @@ fn counters(s: &Stat) -> Value {
     Value::Object(told.chain(unknown.filter(|_| s.all_users)).collect::<Map<_, _>>())
 }
 
-fn to_json(s: &Stat) -> Value {
+fn to_json(s: &Stat, regions: &[RegionRow]) -> Value {
     json!({
         "schema": "raas.stat/1",
         "device": s.device,
@@ -56,11 +72,15 @@ fn to_json(s: &Stat) -> Value {
         "retransmits": s.retransmits,
         "counters": counters(s),
         "unknown": s.unknown,
+        "stages": s.stages.iter().map(|stage| json!({
+            "name": stage.name, "count": stage.count(), "p50_ns": stage.quantile_ns(0.5), "p99_ns": stage.quantile_ns(0.99)
+        })).collect::<Vec<_>>(),
         "apps": s.apps,
+        "regions": regions.iter().map(region::row_to_json).collect::<Vec<_>>(),
     })
 }
 
-fn to_text(s: &Stat) -> String {
+fn to_text(s: &Stat, regions: &[RegionRow]) -> String {
     let mut out = resources(s);
     if !s.lanes.is_empty() {
         out += "\nlanes\n";
@@ -69,6 +89,10 @@ fn to_text(s: &Stat) -> String {
     if !s.apps.is_empty() {
         out += "\napplications\n";
         out += &apps(s);
+    }
+    if !regions.is_empty() {
+        out += "\nregions\n";
+        out.extend(region::rows_to_text(regions).lines().map(|line| format!("  {line}\n")));
     }
     if !s.all_users {
         out += "\nyour own lanes and applications; those of all users, and counters, are shown to root and the daemon's user\n";
@@ -193,9 +217,10 @@ fn apps(s: &Stat) -> String {
         ("CONNECTIONS", Align::Right),
         ("SENT", Align::Right),
         ("RECEIVED", Align::Right),
+        ("OPERATIONS", Align::Right),
         ("REGISTERED", Align::Right),
     ])
-    .spare(&["REGISTERED", "UID"]);
+    .spare(&["REGISTERED", "UID", "OPERATIONS"]);
     for a in &s.apps {
         t.row(vec![
             a.pid.to_string(),
@@ -204,6 +229,7 @@ fn apps(s: &Stat) -> String {
             table::grouped(u64::from(a.connections)),
             table::bytes(a.tx_bytes),
             table::bytes(a.rx_bytes),
+            table::grouped(a.reads + a.writes + a.atomics + a.kernels),
             table::bytes(a.pinned_bytes),
         ]);
     }
@@ -229,6 +255,10 @@ mod tests {
                 peer_qpn: Some(18),
                 wire: Some("roce".into()),
                 wire_reason: Some("both ends have it".into()),
+                encrypted: None,
+                encryption_reason: None,
+                cipher: None,
+                keys_age_us: None,
                 mtu_bytes: 4096,
                 connections: 9,
                 credits: 100,
@@ -261,8 +291,10 @@ mod tests {
                 reads: 0,
                 writes: 0,
                 atomics: 0,
+                kernels: 0,
                 session: 1,
             }],
+            stages: Vec::new(),
             uptime_seconds: 60,
             all_users: true,
             unknown: vec!["rnr_naks".into()],
@@ -271,7 +303,7 @@ mod tests {
 
     #[test]
     fn every_key_that_binds_is_there() {
-        let value = to_json(&stat());
+        let value = to_json(&stat(), &[]);
         for key in [
             "device",
             "lanes",
@@ -300,20 +332,47 @@ mod tests {
 
     #[test]
     fn text_shows_what_is_there_and_no_zeros() {
-        let text = to_text(&stat());
+        let text = to_text(&stat(), &[]);
         assert!(text.contains("1 RC, 0 UD") && text.contains("icrc") && text.contains("10.0.0.2:4790"));
         assert!(!text.contains("truncated") && !text.contains("connects"));
         assert!(text.lines().any(|l| l.split_whitespace().eq(["rnr_naks", "unknown"])), "{text}");
-        assert_eq!(to_json(&stat())["counters"], json!({"connects": 0, "rnr_naks": null}));
-        assert_eq!(to_json(&stat())["unknown"], json!(["rnr_naks"]));
+        assert_eq!(to_json(&stat(), &[])["counters"], json!({"connects": 0, "rnr_naks": null}));
+        assert_eq!(to_json(&stat(), &[])["unknown"], json!(["rnr_naks"]));
+    }
+
+    #[test]
+    fn regions_and_operations_are_shown() {
+        let region = RegionRow {
+            name: "counters".into(),
+            region: 3,
+            bytes: 4096,
+            epoch: 2,
+            owner_pid: Some(77),
+            uid: 7,
+            access: control::RegionAccess::ALL,
+            opens: 1,
+            remote_opens: 4,
+            huge_pages: false,
+            outlives: false,
+            other_users: false,
+        };
+        let mut of = stat();
+        (of.apps[0].reads, of.apps[0].writes, of.apps[0].atomics) = (1000, 200, 34);
+        let text = to_text(&of, std::slice::from_ref(&region));
+        assert!(text.contains("regions") && text.contains("counters") && text.contains("1,234"), "{text}");
+        let value = to_json(&of, &[region]);
+        let row = &value["regions"][0];
+        assert_eq!((&row["name"], &row["owner_pid"], &row["bytes"]), (&json!("counters"), &json!(77), &json!(4096)));
+        assert_eq!((&row["epoch"], &row["opens"], &row["remote_opens"]), (&json!(2), &json!(1), &json!(4)));
+        assert_eq!(value["apps"][0]["atomics"], 34);
     }
 
     #[test]
     fn a_host_that_cannot_be_reached_says_when_it_is_dialed_again() {
         let mut of = stat();
         (of.lanes[0].dials_failed, of.lanes[0].redial_in_us) = (5, 1_240_000);
-        let row = to_text(&of).lines().find(|l| l.contains("10.0.0.2/0")).unwrap().to_owned();
+        let row = to_text(&of, &[]).lines().find(|l| l.contains("10.0.0.2/0")).unwrap().to_owned();
         assert_eq!(row.split_whitespace().rev().take(3).collect::<Vec<_>>(), ["s", "1.2", "5"], "{row}");
-        assert_eq!(to_json(&of)["lanes"][0]["redial_in_us"], 1_240_000);
+        assert_eq!(to_json(&of, &[])["lanes"][0]["redial_in_us"], 1_240_000);
     }
 }

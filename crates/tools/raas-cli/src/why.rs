@@ -12,8 +12,8 @@ use terminal::Failure;
 use terminal::out;
 use transport::{Raas, reason_failure, session_failure};
 
-/// How stream bytes leave on a lane; the key of `verbs` in `raas stat`.
-const STREAM_VERB: &str = "write_imm";
+/// How stream bytes leave on a lane unless something speaks for another verb; a key of `verbs` in `raas stat`.
+const USUAL_VERB: &str = "write_imm";
 
 /// What is to be said.
 #[derive(Debug)]
@@ -129,10 +129,10 @@ fn alternatives(path: Option<PathKind>, reason: Reason, host: IpAddr, own: &[IpA
     let lane = match path {
         Some(PathKind::Shm) => format!("{host} is this host ({own}): a lane would only add two copies"),
         Some(PathKind::TcpDirect) => "it carries the beginning of the stream, and how it ends".to_owned(),
-        Some(PathKind::Leased) => "the connection has a lane of its own".to_owned(),
+        Some(PathKind::Leased) => "the program asked for a lane of its own".to_owned(),
         _ => reason.to_string(),
     };
-    let leased = "this release leases no lanes".to_owned();
+    let leased = "for handles to regions of other hosts, where a program asks for it (Region::open_leased)".to_owned();
     let tcp = match path {
         None => "for programs that ask for it (fallback = tcp), where somebody listens on kernel TCP".to_owned(),
         Some(path) => {
@@ -167,9 +167,36 @@ fn dials(lane: &LaneRow) -> String {
     format!("{failed} in a row came to nothing; {again}, a connect does so at once")
 }
 
+/// What protects a lane, with which keys, or why nothing does; nothing before it was connected.
+fn secrecy(lane: &LaneRow) -> Option<String> {
+    let why = lane.encryption_reason.as_ref()?;
+    let Some(cipher) = &lane.cipher else { return Some(format!("in the clear: {why}")) };
+    let made = lane.keys_age_us.map(|age| format!(", keys made {:.1} s ago", age as f64 / 1e6));
+    Some(format!("{cipher}{}: {why}", made.unwrap_or_default()))
+}
+
 impl Explanation {
-    fn verb(&self) -> Option<&'static str> {
-        matches!(self.path, Some(PathKind::Lane | PathKind::Leased)).then_some(STREAM_VERB)
+    fn verb(&self) -> Option<&str> {
+        let used = self.connection.as_ref().and_then(|c| c.verb.as_deref());
+        matches!(self.path, Some(PathKind::Lane)).then_some(used.unwrap_or(USUAL_VERB))
+    }
+
+    /// The verb, how it carries bytes, why it is the one, and what was asked for.
+    fn verb_text(&self) -> Option<String> {
+        let row = self.connection.as_ref();
+        let asked = row.and_then(|c| c.verb_asked.as_ref());
+        let Some(verb) = self.verb() else {
+            // TCP and shared memory have no verbs.
+            return asked.map(|asked| format!("none on this path; asked for: {asked}"));
+        };
+        let how = match verb {
+            "send" => "bytes go through the receiver's shared receive queue, and are copied into its ring",
+            "read" => "the receiver's engine reads the bytes out of the sender's ring",
+            _ => "stream bytes go straight into the receiver's ring, the immediate names it",
+        };
+        let why = row.and_then(|c| c.verb_reason.as_ref()).map(|why| format!("; {why}")).unwrap_or_default();
+        let asked = asked.map(|asked| format!("; asked for: {asked}"));
+        Some(format!("{verb}: {how}{why}{}", asked.unwrap_or_default()))
     }
 
     fn to_json(&self) -> Value {
@@ -183,6 +210,8 @@ impl Explanation {
             "peer": c.map(|c| c.peer.to_string()).unwrap_or_else(|| self.host.to_string()),
             "path": self.path.map(PathKind::as_str),
             "verb": self.verb(),
+            "verb_asked": c.and_then(|c| c.verb_asked.as_ref()),
+            "verb_reason": c.and_then(|c| c.verb_reason.as_ref()),
             "device": self.device.as_ref().map(|d| &d.name),
             "device_reason": self.device.as_ref().map(|d| &d.reason),
             "gid": self.device.as_ref().and_then(|d| d.gid),
@@ -190,6 +219,10 @@ impl Explanation {
             "lane": self.lane.as_ref().filter(|_| self.path.is_some()),
             "wire": self.lane.as_ref().and_then(|l| l.wire.as_ref()),
             "wire_reason": self.lane.as_ref().and_then(|l| l.wire_reason.as_ref()),
+            "encrypted": self.lane.as_ref().and_then(|l| l.encrypted),
+            "cipher": self.lane.as_ref().and_then(|l| l.cipher.as_ref()),
+            "keys_age_us": self.lane.as_ref().and_then(|l| l.keys_age_us),
+            "encryption_reason": self.lane.as_ref().and_then(|l| l.encryption_reason.as_ref()),
             "dials_failed": self.lane.as_ref().map(|l| l.dials_failed),
             "redial_in_us": self.lane.as_ref().map(|l| l.redial_in_us),
             "round_trip_us": self.round_trip.map(|t| t.as_secs_f64() * 1e6),
@@ -201,6 +234,9 @@ impl Explanation {
 
     fn to_text(&self) -> String {
         let mut out = match &self.connection {
+            Some(c) if c.path == PathKind::Leased => {
+                format!("handle {} to a region of {}, process {}\n", c.id, c.peer.ip(), c.app_pid)
+            }
             Some(c) => format!("connection {}: {} to {}, process {}\n", c.id, c.local, c.peer, c.app_pid),
             None => format!("a connection to {}\n", self.host),
         };
@@ -212,8 +248,8 @@ impl Explanation {
             let index = device.gid_index.map(|index| format!(" (index {index})")).unwrap_or_default();
             line("device", format!("{}{gid}{index}: {}", device.name, device.reason));
         }
-        if let Some(verb) = self.verb() {
-            line("verb", format!("{verb}: stream bytes go straight into the receiver's ring, the immediate names it"));
+        if let Some(text) = self.verb_text() {
+            line("verb", text);
         }
         if let Some(l) = self.lane.as_ref().filter(|l| self.path.is_none() && l.dials_failed > 0) {
             line("dials", dials(l));
@@ -225,6 +261,9 @@ impl Explanation {
             if let Some((wire, why)) = l.wire.as_ref().zip(l.wire_reason.as_ref()) {
                 line("wire", format!("{wire}: {why}"));
             }
+            if let Some(text) = secrecy(l) {
+                line("secrecy", text);
+            }
             line("lane", format!("{}, {},{pair} path MTU {mtu}, {others} connections", l.name, l.state));
         }
         if let Some(t) = self.round_trip {
@@ -234,5 +273,93 @@ impl Explanation {
             line("not", format!("{}: {why}", path.as_str()));
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use control::ConnectionState;
+
+    fn of(
+        path: PathKind,
+        reason: Reason,
+        (used, asked, why): (Option<&str>, Option<&str>, Option<&str>),
+    ) -> Explanation {
+        let [verb, verb_asked, verb_reason] = [used, asked, why].map(|text| text.map(str::to_owned));
+        let row = ConnectionRow {
+            id: 7,
+            local: "10.0.0.1:5000".parse().unwrap(),
+            peer: "10.0.0.2:80".parse().unwrap(),
+            state: ConnectionState::Established,
+            lane: None,
+            route_id: None,
+            path,
+            wire: None,
+            encrypted: None,
+            cipher: None,
+            reason,
+            verb,
+            verb_asked,
+            verb_reason,
+            tx_bytes: 0,
+            rx_bytes: 0,
+            direct_tx_bytes: 0,
+            direct_rx_bytes: 0,
+            tx_queued_bytes: 0,
+            rx_queued_bytes: 0,
+            app_pid: 5,
+        };
+        let host = row.peer.ip();
+        Explanation {
+            alternatives: alternatives(Some(path), reason, host, &["10.0.0.1".parse().unwrap()]),
+            connection: Some(row),
+            host,
+            path: Some(path),
+            reason,
+            device: None,
+            lane: None,
+            round_trip: None,
+        }
+    }
+
+    #[test]
+    fn a_verb_that_was_asked_for_and_is_not_met_is_said_with_the_reason() {
+        let why = Some("the device takes no READs");
+        let told = of(PathKind::Lane, Reason::OtherHost, (Some("write_imm"), Some("read"), why));
+        let text = told.verb_text().unwrap();
+        assert!(
+            text.starts_with("write_imm: ") && text.ends_with("; the device takes no READs; asked for: read"),
+            "{text}"
+        );
+        let json = told.to_json();
+        assert_eq!((&json["verb"], &json["verb_asked"]), (&json!("write_imm"), &json!("read")));
+        // A stream of bulk on TCP has none any more.
+        let told = of(PathKind::TcpDirect, Reason::BulkStream, (Some("send"), Some("send"), None));
+        assert_eq!(told.verb_text().unwrap(), "none on this path; asked for: send");
+        assert_eq!(told.to_json()["verb"], Value::Null);
+        assert_eq!(of(PathKind::Shm, Reason::SameHost, (None, None, None)).verb_text(), None);
+    }
+
+    #[test]
+    fn a_socket_of_another_namespace_is_explained_as_one_that_stays_on_tcp() {
+        let told = of(PathKind::Tcp, Reason::ForeignSocket, (None, None, None));
+        let text = told.to_text();
+        let reason = Reason::ForeignSocket.to_string();
+        assert!(text.contains("path      tcp") && text.contains(&format!("foreign-socket: {reason}")), "{text}");
+        // Why no other path: each says the same.
+        for path in ["shm", "lane"] {
+            assert!(text.contains(&format!("not       {path}: {reason}")), "{path}: {text}");
+        }
+        assert_eq!(told.to_json()["reason"], "foreign-socket");
+    }
+
+    #[test]
+    fn a_leased_handle_is_no_connection_and_names_why_the_shared_lane_does_not_carry_it() {
+        let told = of(PathKind::Leased, Reason::LeasedLane, (None, None, None));
+        let text = told.to_text();
+        assert!(text.starts_with("handle 7 to a region of 10.0.0.2, process 5"), "{text}");
+        assert!(text.contains("not       lane: the program asked for a lane of its own"), "{text}");
+        assert_eq!(told.to_json()["verb"], Value::Null);
     }
 }

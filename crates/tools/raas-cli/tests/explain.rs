@@ -91,6 +91,32 @@ fn a_connection_is_explained_by_its_number() {
 }
 
 #[test]
+fn what_protects_a_lane_is_explained_or_why_nothing_does() {
+    let cluster = Cluster::new();
+    let start = |options: &[&str]| Daemon::start_as(&cluster, options);
+    let a = start(&["--encrypt", "preferred"]);
+    let (wants, off, roce) = (start(&["--encrypt", "required"]), start(&[]), start(&["--wire", "roce"]));
+    let told = why(&a, &wants.ip.to_string()).json();
+    assert_eq!((&told["encrypted"], &told["cipher"]), (&json!(true), &json!("AES-128-GCM")), "{told}");
+    assert!(told["keys_age_us"].is_u64(), "{told}");
+    let text = run(&mut a.command(&["why", &wants.ip.to_string()])).stdout;
+    assert!(text.contains("secrecy   AES-128-GCM, keys made "), "{text}");
+    for clear in [&off, &roce] {
+        let told = why(&a, &clear.ip.to_string()).json();
+        assert_eq!((&told["encrypted"], &told["cipher"]), (&json!(false), &Value::Null), "{told}");
+        assert_eq!(told["keys_age_us"], Value::Null);
+        let text = run(&mut a.command(&["why", &clear.ip.to_string()])).stdout;
+        assert!(text.contains("secrecy   in the clear: "), "{text}");
+        // The other way round there is none, for a reason.
+        let refused = why(&wants, &clear.ip.to_string());
+        assert_eq!((refused.code(), &refused.json()["reason"]), (CODE_REFUSED, &json!("not-encrypted")), "{refused:?}");
+    }
+    for daemon in [a, wants, off, roce] {
+        daemon.stop();
+    }
+}
+
+#[test]
 fn what_names_nothing_is_a_usage_error() {
     let cluster = Cluster::new();
     let a = cluster.daemon();

@@ -5,8 +5,9 @@ mod rig;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::fd::AsFd;
+use std::process::Stdio;
 
-use rig::{Cluster, Daemon, address, raas, run, wait_until, write_key};
+use rig::{Cluster, Daemon, Running, address, raas, run, wait_until, write_key};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 const CODE_FAILED: i32 = 1;
@@ -155,6 +156,33 @@ fn another_key_is_refused_and_named() {
     assert!(ended.stderr.contains("key"), "{ended:?}");
     a.stop();
     b.stop();
+}
+
+#[test]
+fn a_key_that_is_added_and_a_hangup_let_the_peer_in() {
+    let cluster = Cluster::new();
+    let (old, file) = (cluster.dir.path().join("old"), cluster.dir.path().join("raasd.toml"));
+    write_key(&old, 8);
+    let (ip, socket) = (address(), cluster.dir.path().join("hangup.sock"));
+    let text = format!("listen = \"{ip}\"\nsocket = {socket:?}\nkey_file = {:?}\n", cluster.key());
+    std::fs::write(&file, &text).unwrap();
+    let checked = run(raas().args(["daemon", "--check", "--config"]).arg(&file));
+    assert!(checked.stdout.contains("control links are encrypted with it"), "{checked:?}");
+    let mut command = raas();
+    command.args(["daemon", "--until-stdin-closes", "--config"]).arg(&file).stdin(Stdio::piped());
+    let mut a = Running::start(&mut command);
+    a.wait_for("ready socket=");
+    let b = Daemon::start(&cluster, &old, address());
+    let refused = run(&mut b.command(&["send", "/dev/null", &format!("{ip}:7000")]));
+    assert!(refused.stderr.contains("key"), "{refused:?}");
+    std::fs::write(&file, format!("{text}accept_key_files = [{old:?}]\n")).unwrap();
+    a.signal(rustix::process::Signal::HUP);
+    a.wait_for("accepted too");
+    let reached = run(&mut b.command(&["send", "/dev/null", &format!("{ip}:7000")]));
+    assert!(reached.stderr.contains("listens") && !reached.stderr.contains("key"), "{reached:?}");
+    b.stop();
+    drop(a.stdin());
+    assert_eq!(a.end().code(), 0);
 }
 
 #[test]

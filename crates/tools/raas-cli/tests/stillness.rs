@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use raas::{Listener, Reason, Stream, StreamError};
+use raas::{Listener, Reason, Region, RegionAccess, RegionError, RegionKey, RegionOptions, Stream, StreamError};
 use rig::{Cluster, Daemon, WATCHDOG, address, pattern, raas, run, wait_until};
 use rustix::process::Signal;
 
@@ -122,6 +122,8 @@ impl Traffic {
 /// Twenty connections, idle and busy, over a stillness of either daemon.
 fn survives(configuration: &str, seconds: f64) {
     let cluster = Cluster::new();
+    // What is tested is the lane, and the busy streams would leave it.
+    let configuration = &format!("tcp_direct = \"off\"\n{configuration}");
     let (a, b) = (daemon(&cluster, configuration), daemon(&cluster, configuration));
     let (session_a, session_b) = (a.session("on-a"), b.session("on-b"));
     let listener = Listener::bind_with(&session_b, (b.ip, 7000)).unwrap();
@@ -229,4 +231,42 @@ fn a_daemon_that_dies_while_it_stands_still_ends_its_connections_at_once() {
     assert_eq!(StreamError::reason_of(&error), Some(Reason::PeerLost), "{error}");
     assert!(!a.process.stderr().contains("go on"), "its connections ended: {}", a.process.stderr());
     assert!(a.process.stderr().contains("its connections end"), "{}", a.process.stderr());
+}
+
+/// The daemon of the program that has a leased lane stands still. The owner takes the lane away all the same, and
+/// nothing that was on its way lands afterwards.
+#[test]
+fn a_leased_lane_is_taken_away_from_a_host_that_stands_still() {
+    let cluster = Cluster::new();
+    // Over the shared lane the owner would wait this long for the other host.
+    let a = daemon(&cluster, "[limits]\nregion_move_ms = 3600000\n");
+    let b = daemon(&cluster, "");
+    let (owner, user) = (a.session("owner"), b.session("user"));
+    let (key, bytes) = (RegionKey::new([7; 16]), 1 << 20);
+    let own = RegionOptions::new().key(key).create(&owner, "log", bytes).unwrap();
+    let lane = Region::open_leased(&user, a.ip, "log", key, RegionAccess::ALL).unwrap();
+    let writer = std::thread::spawn(move || {
+        for round in 1_u64.. {
+            let piece = round.to_le_bytes().repeat(8192);
+            match lane.write(round % 16 * (64 << 10), &piece) {
+                Ok(()) => {}
+                Err(RegionError::OutcomeUnknown { .. }) => {}
+                Err(end) => return end,
+            }
+        }
+        unreachable!()
+    });
+    wait_until("writes arrive", || own.load(15 * (64 << 10)).unwrap() > 0);
+    let still = Still::new(&b);
+    own.revoke(None).unwrap();
+    let mut before = vec![0; bytes as usize];
+    own.read(0, &mut before).unwrap();
+    drop(still);
+    let end = writer.join().unwrap();
+    assert!(matches!(end, RegionError::Revoked { .. }), "{end}");
+    let mut after = vec![0; bytes as usize];
+    own.read(0, &mut after).unwrap();
+    assert!(before == after, "something landed after the revoke");
+    let again = Region::open_leased(&user, a.ip, "log", key, RegionAccess::ALL).unwrap();
+    assert_eq!(again.fetch_add(0, 1).unwrap(), own.load(0).unwrap() - 1);
 }

@@ -16,6 +16,7 @@ pub(super) const REASON_AT: u64 = 24;
 pub(super) const GENERATION_AT: u64 = 28;
 pub(super) const OWNER_PID_AT: u64 = 32;
 pub(super) const GROWN_AT_AT: u64 = 40;
+pub(super) const GIVEN_BACK_AT: u64 = 48;
 
 /// A ring of a pair uses so many bytes at first, and all that it has once it carries a stream that fills these.
 const PAIR_FIRST_BYTES: u32 = 256 << 10;
@@ -90,6 +91,7 @@ impl Pair {
             generation: word32(region, base + GENERATION_AT),
             owner_pid: word32(region, base + OWNER_PID_AT),
             grown_at: word64(region, base + GROWN_AT_AT),
+            given_back: word64(region, base + GIVEN_BACK_AT),
         }
     }
 
@@ -144,4 +146,6 @@ pub struct PairWords {
     pub owner_pid: Word32,
     /// Absolute offset from which on the own ring uses all of its bytes; 0: it uses its first bytes only.
     pub grown_at: Word64,
+    /// Bit n turns round each time that this side gives loan n of the peer back (docs/memory.md).
+    pub given_back: Word64,
 }

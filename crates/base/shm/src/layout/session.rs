@@ -22,6 +22,7 @@ pub(super) const TX_USE_AT: u64 = 32;
 pub(super) const PEER_TIMEOUT_AT: u64 = 36;
 pub(super) const DIRECT_TX_AT: u64 = 40;
 pub(super) const DIRECT_RX_AT: u64 = 48;
+pub(super) const TX_VERB_AT: u64 = 56;
 pub(super) const TX_HEAD_AT: u64 = 128;
 pub(super) const RX_TAIL_AT: u64 = 136;
 pub(super) const STATE_AT: u64 = 144;
@@ -165,6 +166,7 @@ impl Session {
             peer_timeout_ms: word32(region, base + PEER_TIMEOUT_AT),
             direct_tx: word64(region, base + DIRECT_TX_AT),
             direct_rx: word64(region, base + DIRECT_RX_AT),
+            tx_verb: word32(region, base + TX_VERB_AT),
             tx_head: word64(region, base + TX_HEAD_AT),
             rx_tail: word64(region, base + RX_TAIL_AT),
             state: word32(region, base + STATE_AT),

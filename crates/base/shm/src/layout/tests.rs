@@ -85,6 +85,7 @@ fn the_session_is_as_documented() {
         ("peer_timeout_ms", PEER_TIMEOUT_AT, 4),
         ("direct_tx", DIRECT_TX_AT, 8),
         ("direct_rx", DIRECT_RX_AT, 8),
+        ("tx_verb", TX_VERB_AT, 4),
         ("tx_head", TX_HEAD_AT, 8),
         ("rx_tail", RX_TAIL_AT, 8),
         ("state", STATE_AT, 4),
@@ -134,6 +135,7 @@ fn the_words_of_a_session_slot_lie_where_the_document_says() {
             ("app_owner_pid", &w.app_owner_pid),
             ("tx_use", &w.tx_use),
             ("peer_timeout_ms", &w.peer_timeout_ms),
+            ("tx_verb", &w.tx_verb),
             ("state", &w.state),
             ("engine_flags", &w.engine_flags),
             ("reason", &w.reason),
@@ -182,7 +184,8 @@ fn the_engine_page_and_the_pair_are_as_documented() {
         ("owner_pid", OWNER_PID_AT, 4),
         ("reserved", OWNER_PID_AT + 4, 4),
         ("grown_at", GROWN_AT_AT, 8),
-        ("zero", GROWN_AT_AT + 8, u64::from(SLOT_BYTES) - GROWN_AT_AT - 8),
+        ("given_back", GIVEN_BACK_AT, 8),
+        ("zero", GIVEN_BACK_AT + 8, u64::from(SLOT_BYTES) - GIVEN_BACK_AT - 8),
     ];
     documented("Pair slot", &slot);
     assert_eq!(Pair::bytes(1, 4096), 4096 + 4096 + 4096);
@@ -199,7 +202,7 @@ fn the_words_of_a_pair_slot_lie_where_they_are_documented() {
     for slot in 0..SLOTS {
         let words = pair.slot(slot);
         let base = slot as usize * 128;
-        for (word, at) in [(&words.tail, 0), (&words.head, 8), (&words.grown_at, 40)] {
+        for (word, at) in [(&words.tail, 0), (&words.head, 8), (&words.grown_at, 40), (&words.given_back, 48)] {
             let value = 0x0101_0101_0101_0101 * (1 + u64::from(slot) * 16 + at / 8);
             word.store(value, Ordering::Relaxed);
             expected[base + at as usize..][..8].copy_from_slice(&value.to_le_bytes());

@@ -56,6 +56,7 @@ fn what_travels_in_the_rings_is_counted() {
     assert_eq!(of(Opcode::Read, 0, 9), (64, 32 + 16));
     assert_eq!(of(Opcode::Read, 1, 9), (64 + 16, 32));
     assert_eq!(of(Opcode::FetchAdd, 0, 8), (64, 32));
+    assert_eq!(of(Opcode::Run, 0, 9), (64 + 16, 32 + 896));
 }
 
 #[test]
@@ -66,7 +67,14 @@ fn what_no_submission_can_be_is_refused() {
         Submission::parse(&bytes).unwrap_err()
     };
     assert_eq!(refused(&|b| b[8] = 0), SubmissionError::Opcode(0));
-    assert_eq!(refused(&|b| b[8] = 12), SubmissionError::Opcode(12));
+    assert_eq!(refused(&|b| b[8] = 13), SubmissionError::Opcode(13));
+    assert_eq!(refused(&|b| b[8] = 12), SubmissionError::Segments { found: 1, max: 0 });
+    let long = refused(&|b| (b[8], b[11], b[33]) = (12, 0, 4));
+    assert_eq!(long, SubmissionError::Bytes { found: 0x408, max: KERNEL_BYTES_MAX });
+    let regions = refused(&|b| (b[8], b[11], b[32], b[40]) = (12, 0, 200, 17));
+    assert_eq!(regions, SubmissionError::Regions { found: 17, max: 16 });
+    let regions = refused(&|b| (b[8], b[11], b[32], b[40]) = (12, 0, 15, 2));
+    assert_eq!(regions, SubmissionError::Regions { found: 2, max: 1 });
     assert_eq!(refused(&|b| b[9] = 4), SubmissionError::Flags(4));
     assert_eq!(refused(&|b| b[10] = 5), SubmissionError::Class(5));
     assert_eq!(refused(&|b| b[11] = 17), SubmissionError::Segments { found: 17, max: 16 });
@@ -81,7 +89,7 @@ fn what_no_submission_can_be_is_refused() {
 #[test]
 fn what_no_completion_can_be_is_refused() {
     let done = CompletionRecord { tag: 1, status: OperationStatus::Failed, bytes: 0, value: 0, detail: 0 };
-    for (at, value) in [(8, 14), (9, 1), (10, 1), (11, 1), (13, 0x11), (15, 1)] {
+    for (at, value) in [(8, 15), (9, 1), (10, 1), (11, 1), (13, 0x11), (15, 1)] {
         let mut bytes = done.to_bytes();
         bytes[at] = value;
         assert_eq!(CompletionRecord::parse(&bytes), None, "byte {at} = {value}");
@@ -96,8 +104,13 @@ fn codes_are_their_own_and_read_back() {
     for status in OperationStatus::ALL {
         assert_eq!(OperationStatus::from_code(status.code()), Some(*status));
     }
-    assert_eq!((Opcode::ALL.len(), Class::ALL.len(), OperationStatus::ALL.len()), (11, 4, 14));
-    assert!(Opcode::CompareSwap.is_atomic() && Opcode::Max.is_atomic() && !Opcode::WriteNotify.is_atomic());
+    assert_eq!((Opcode::ALL.len(), Class::ALL.len(), OperationStatus::ALL.len()), (12, 4, 15));
+    assert!(
+        Opcode::CompareSwap.is_atomic()
+            && Opcode::Max.is_atomic()
+            && !Opcode::WriteNotify.is_atomic()
+            && !Opcode::Run.is_atomic()
+    );
 }
 
 /// Rows `| offset | size | field | ...` of the document.

@@ -71,14 +71,14 @@ impl AtomicOp {
 
 impl Region {
     /// Does an atomic operation on the 8 bytes at `offset`, a multiple of 8, in the one order of all sequentially
-    /// consistent operations; returns what was there before.
+    /// consistent operations; returns what was there before. What is looked at later is not older than the operation.
     pub fn atomic64(&self, offset: u64, op: AtomicOp) -> Result<u64, RegionError> {
         let at = self.row_at(offset, 1)?;
         // SAFETY: `row_at` proved that 8 aligned writable bytes are mapped there, and `self` keeps the mapping. All
         // accesses of this process to them are atomics, or copies that the compiler cannot see through.
         let word = unsafe { AtomicU64::from_ptr(at.as_ptr()) };
         let order = Ordering::SeqCst;
-        Ok(match op {
+        let before = match op {
             AtomicOp::CompareSwap { expected, new } => {
                 word.compare_exchange(expected, new, order, order).unwrap_or_else(|found| found)
             }
@@ -89,7 +89,9 @@ impl Region {
             AtomicOp::Xor(v) => word.fetch_xor(v, order),
             AtomicOp::Min(v) => word.fetch_min(v, order),
             AtomicOp::Max(v) => word.fetch_max(v, order),
-        })
+        };
+        fence(Ordering::SeqCst);
+        Ok(before)
     }
 
     /// As [`Region::read`], and no aligned 8 bytes of the region are torn: each is as some store left it.

@@ -68,7 +68,7 @@ macro_rules! word {
                 if self.writable { Ok(self) } else { Err(RegionError::ReadOnly) }
             }
 
-            /// Atomic load. `Release` and `AcqRel` are not orderings of a load: they panic.
+            /// Atomic load, `Relaxed`, `Acquire` or `SeqCst`.
             #[inline]
             pub fn load(&self, order: Ordering) -> $int {
                 if self.writable {
@@ -81,8 +81,18 @@ macro_rules! word {
                 }
                 let value = self.atomic().load(Ordering::Relaxed);
                 if order != Ordering::Relaxed {
-                    fence(order);
+                    fence(Ordering::Acquire);
                 }
+                value
+            }
+
+            /// A load that is not older than any load or copy that this thread did before it, nor than one that
+            /// comes after it.
+            #[inline]
+            pub fn load_between_loads(&self) -> $int {
+                fence(Ordering::Acquire);
+                let value = self.atomic().load(Ordering::Relaxed);
+                fence(Ordering::Acquire);
                 value
             }
 

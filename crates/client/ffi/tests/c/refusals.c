@@ -38,9 +38,7 @@ static void flags(const raas_target *at) {
   REFUSED(raas_listen(at, RAAS_UD | RAAS_READ), EINVAL, "UD has no READ");
   REFUSED(raas_connect(at, RAAS_UC), EOPNOTSUPP, "does not carry UC");
   REFUSED(raas_listen(at, RAAS_UC | RAAS_WRITE), EOPNOTSUPP, "does not carry UC with WRITE");
-  REFUSED(raas_connect(at, RAAS_RC | RAAS_READ), EOPNOTSUPP, "does not carry RC with READ");
   REFUSED(raas_connect(at, RAAS_ATOMIC), EOPNOTSUPP, "does not carry RC with ATOMIC");
-  REFUSED(raas_connect(at, RAAS_SEND), EOPNOTSUPP, "does not carry RC with SEND");
   REFUSED(raas_connect(at, 0x4000), EINVAL, "0x4000");
   REFUSED(raas_connect(at, RAAS_NOWAIT), EOPNOTSUPP, "RAAS_NOWAIT");
   REFUSED(raas_accept(0, RAAS_NOWAIT | RAAS_WAIT), EBADF, "descriptor 0");
@@ -100,7 +98,10 @@ int main(int argc, char **argv) {
   REFUSED(raas_recv_zero_copy(server, NULL, 4, 0), EFAULT, "buf_addr is a null pointer");
   REFUSED(raas_recv_zero_copy(server, &place, 4, 0), EINVAL, "raas_accept_buffer");
   REFUSED(raas_send(client, "x", 1, RAAS_UD), EOPNOTSUPP, "UD was asked for where the transport is RC");
-  REFUSED(raas_send(client, "x", 1, RAAS_READ), EOPNOTSUPP, "RC with READ");
+  REFUSED(raas_send(client, "x", 1, RAAS_ATOMIC), EOPNOTSUPP, "RC with ATOMIC");
+  static const int verbs[] = {RAAS_SEND, RAAS_READ, RAAS_WRITE};
+  for (int i = 0; i < 3; i++)
+    CHECK(raas_send(client, "v", 1, verbs[i]) == 1 && raas_recv(server, bytes, 9, RAAS_WAIT) == 1 && bytes[0] == 'v');
   REFUSED(raas_sendto(client, "x", 1, &at, 0), EOPNOTSUPP, "UD was asked for where the transport is RC");
   REFUSED(raas_recvfrom(client, bytes, 1, NULL, 0), EOPNOTSUPP, "UD was asked for");
   REFUSED(raas_shutdown(client, 77), EINVAL, "77");

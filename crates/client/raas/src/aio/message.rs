@@ -13,6 +13,7 @@ use tokio::net::ToSocketAddrs;
 use super::dialing::{dial, global, listen};
 use crate::dial::ConnectOptions;
 use crate::error::{AcceptError, BindError, ConnectError};
+use crate::lend::View;
 use crate::listen_options::ListenOptions;
 use crate::message_error::MessageError;
 use crate::session::Session;
@@ -57,7 +58,7 @@ impl MessageStream {
     }
 
     /// Receives the next message and says how long it is; None at the end. If `buf` is too small the message is kept,
-    /// as by [`crate::MessageStream::receive`].
+    /// as by [`crate::MessageStream::receive`]. So is one that another host lends ([`MessageError::Lent`]).
     pub async fn receive(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         poll_fn(|context| self.0.poll_receive(context, buf)).await
     }
@@ -71,6 +72,12 @@ impl MessageStream {
                 Err(e) => buf.resize(MessageError::len_wanted(e)?, 0),
             }
         }
+    }
+
+    /// Receives the next message without copying it if it was lent; None at the end. The first look at a slice of each
+    /// region asks the daemon, and looks at slices of another host wait for it: do them where a thread may wait.
+    pub async fn receive_view(&self) -> io::Result<Option<View>> {
+        poll_fn(|context| self.0.poll_receive_view(context)).await
     }
 
     /// As [`crate::MessageStream::call_vec`]: sends `request` and receives its reply. A future that is dropped after it

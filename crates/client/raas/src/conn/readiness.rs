@@ -37,8 +37,27 @@ impl Conn {
         Ok(self.bell.poller.fd()?.as_fd())
     }
 
+    /// Has a function called for each change that was asked for by [`Conn::readiness`].
+    pub(crate) fn set_hook(&self, hook: Box<dyn Fn() + Send + Sync>) -> bool {
+        self.bell.poller.set_hook(hook)
+    }
+
+    /// What can be done now, without a word to anybody: a change is not signalled.
+    pub(crate) fn glance(&self) -> io::Result<Readiness> {
+        self.check_fork()?;
+        Ok(self.look(1))
+    }
+
     /// What can be done now. The descriptor signals the rest.
     pub(crate) fn readiness(&self) -> io::Result<Readiness> {
+        self.readiness_for(1)
+    }
+
+    /// As [`Conn::readiness`], and bytes that come behind those that are there are signalled too.
+    pub(crate) fn readiness_and_more(&self) -> io::Result<Readiness> {
+        self.check_fork()?;
+        self.bell.poller.clear();
+        self.announce(Side::Read);
         self.readiness_for(1)
     }
 
@@ -58,6 +77,13 @@ impl Conn {
             self.announce(Side::Write);
         }
         Ok(self.look(room))
+    }
+
+    /// As [`Conn::announce`], after a call found nothing; who has a function called asks by [`Conn::readiness`].
+    pub(super) fn announce_try(&self, side: Side) {
+        if !self.bell.poller.has_hook() {
+            self.announce(side);
+        }
     }
 
     /// Somebody is going to wait for `side` elsewhere. Afterwards the caller looks.

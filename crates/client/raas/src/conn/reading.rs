@@ -112,7 +112,7 @@ impl Conn {
             return Ok(Some(count));
         }
         rx.tell_room(&self.endpoint);
-        self.announce(Side::Read);
+        self.announce_try(Side::Read);
         self.receive_once(rx, attempt)
     }
 

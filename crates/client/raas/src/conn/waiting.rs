@@ -4,6 +4,7 @@
 //! without having announced it.
 
 use std::io;
+use std::time::Instant;
 
 use raas_core::Side;
 
@@ -83,11 +84,27 @@ impl Conn {
         }
     }
 
-    /// No thread sleeps any more. With a poller the announcement stays, because the poller may depend on it.
+    /// No thread of this side sleeps any more. With a poller the announcement stays, because the poller may depend on
+    /// it; and one about room stays while a thread waits for a slice that it lent.
     fn disarm(&self, side: Side) {
-        if !self.bell.poller.is_used() {
+        let is_wanted = self.bell.poller.is_used() || (side == Side::Write && self.bell.has_lenders());
+        if !is_wanted {
             self.endpoint.disarm(side);
         }
+    }
+
+    /// Sleeps until `ready`, for a thread that waits for a slice which it lent: the other side tells of it as of room.
+    pub(crate) fn sleep_for_loan(
+        &self,
+        deadline: Option<Instant>,
+        ready: &mut dyn FnMut() -> bool,
+    ) -> Result<(), SessionError> {
+        let parker = self.bell.enter_lenders();
+        self.endpoint.arm(Side::Write);
+        let slept = self.attachment.block(&parker, deadline, ready);
+        // The announcement stays: a writer may depend on it, and the next wake takes it away.
+        self.bell.leave_lenders(&parker);
+        slept
     }
 }
 

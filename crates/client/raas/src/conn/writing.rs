@@ -64,7 +64,7 @@ impl Conn {
     /// After a look that found no room; does not wait. None: there is still no room, and the poller's user is notified
     /// when there is.
     pub(super) fn write_now(&self, tx: &mut Tx, bufs: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
-        self.announce(Side::Write);
+        self.announce_try(Side::Write);
         self.write_once(tx, bufs)
     }
 

@@ -93,6 +93,12 @@ pub enum RegionError {
         /// The region.
         name: String,
     },
+    /// The region is another host's, and only a program there can lend it to messages.
+    #[error("region `{name}` is another host's: only programs of its host can lend slices of it")]
+    NotHere {
+        /// The region.
+        name: String,
+    },
     /// No notification came in the time given.
     #[error("region `{name}`: no notification came in time")]
     TimedOut {
@@ -102,6 +108,86 @@ pub enum RegionError {
     /// [`Completion::Persistent`](crate::Completion::Persistent) was asked for.
     #[error("no region lies in memory that survives the loss of power: ask for `Visible` at most")]
     NoPersistence,
+    /// An operation of a batch was not done, because one before it failed.
+    #[error("region `{name}`: operation {operation} of the batch was not done, because operation {failed} failed")]
+    NotDone {
+        /// The region.
+        name: String,
+        /// The operation's number in its batch.
+        operation: usize,
+        /// The number of the one that failed.
+        failed: usize,
+    },
+    /// The operations of a batch do not fit into the queue together; nothing was done.
+    #[error("the batch takes {bytes} bytes of a queue that has {max}: submit it in parts")]
+    BatchTooLong {
+        /// Bytes that it takes.
+        bytes: usize,
+        /// Bytes that there are.
+        max: usize,
+    },
+    /// A local buffer must be of a region of this host that was made or opened in the same session; nothing was done.
+    #[error("region `{name}` cannot be a local buffer: take a region of this host, opened in the same session")]
+    NotLocal {
+        /// The region.
+        name: String,
+    },
+    /// More local buffers than one operation has, or more bytes in them; nothing was done.
+    #[error("{count} local buffers of {bytes} bytes: one operation has at most {count_max}, of {bytes_max} bytes")]
+    LocalTooLong {
+        /// How many buffers.
+        count: usize,
+        /// Bytes of all.
+        bytes: u64,
+        /// Buffers of one operation at most.
+        count_max: usize,
+        /// Bytes of them at most.
+        bytes_max: u64,
+    },
+    /// A kernel has no answer; `failure` says why, and whether anything was done.
+    #[error("region `{name}`: {failure}")]
+    Kernel {
+        /// The region.
+        name: String,
+        /// Why.
+        failure: kernels::Failure,
+    },
+    /// A kernel's request cannot be sent; nothing was done.
+    #[error("region `{name}`: {why}")]
+    Request {
+        /// The region.
+        name: String,
+        /// Why.
+        why: kernels::BadRequest,
+    },
+    /// More regions, or more bytes, than a kernel's request to that host has room for; nothing was done.
+    #[error(
+        "region `{name}`: a request of {bytes} bytes with {regions} other regions, where {max} bytes and 16 can be"
+    )]
+    RequestTooLong {
+        /// The region.
+        name: String,
+        /// Bytes of the request, with 8 for each other region.
+        bytes: usize,
+        /// Other regions.
+        regions: usize,
+        /// Bytes that there may be.
+        max: u64,
+    },
+    /// As many batches wait for room in the queue as may; nothing of this one was done.
+    #[error("{max} batches wait for room in the queue to that host: take the end of some first")]
+    TooManyPending {
+        /// How many may wait.
+        max: usize,
+    },
+    /// The operations of a batch are on regions of several hosts; nothing was done.
+    #[error("regions `{name}` and `{other}` are of different hosts: make a batch for each")]
+    OtherHost {
+        /// The region of the first operation.
+        name: String,
+        /// One of another host.
+        other: String,
+    },
     /// This process may open no more descriptors, so it could not get the region's memory.
     #[error("region `{name}`: {}", raas_core::at_descriptor_limit(*limit))]
     Descriptors {
@@ -145,6 +231,8 @@ impl RegionError {
                 Why::Quota { .. } | Why::TooMany { .. } => io::ErrorKind::QuotaExceeded,
                 Why::NoMemory { .. } | Why::NoHugePages { .. } => io::ErrorKind::OutOfMemory,
                 Why::Busy => io::ErrorKind::ResourceBusy,
+                Why::NotOwner => io::ErrorKind::PermissionDenied,
+                Why::LeaseOver { .. } | Why::NoConnection { .. } => io::ErrorKind::NotConnected,
                 Why::NotificationsFull { .. } => io::ErrorKind::WouldBlock,
                 Why::Reason(reason) => reason_kind(*reason),
                 _ => io::ErrorKind::InvalidInput,
@@ -155,9 +243,30 @@ impl RegionError {
             Self::OwnerGone { .. } => io::ErrorKind::NotConnected,
             Self::OutcomeUnknown { reason, .. } => reason_kind(*reason),
             Self::TimedOut { .. } => io::ErrorKind::TimedOut,
-            Self::NoPersistence => io::ErrorKind::Unsupported,
+            Self::NoPersistence | Self::NotHere { .. } => io::ErrorKind::Unsupported,
+            Self::NotDone { .. } => io::ErrorKind::Other,
+            Self::BatchTooLong { .. } | Self::OtherHost { .. } | Self::NotLocal { .. } | Self::LocalTooLong { .. } => {
+                io::ErrorKind::InvalidInput
+            }
+            Self::Request { .. } | Self::RequestTooLong { .. } => io::ErrorKind::InvalidInput,
+            Self::Kernel { failure, .. } => kernel_kind(failure),
+            Self::TooManyPending { .. } => io::ErrorKind::WouldBlock,
             Self::Descriptors { .. } => io::ErrorKind::QuotaExceeded,
         }
+    }
+}
+
+fn kernel_kind(failure: &kernels::Failure) -> io::ErrorKind {
+    use kernels::Failure as Why;
+    match failure {
+        Why::Unknown { .. } => io::ErrorKind::NotFound,
+        Why::NoRight { .. } => io::ErrorKind::PermissionDenied,
+        Why::BadArguments { .. } | Why::OutOfBounds { .. } => io::ErrorKind::InvalidInput,
+        Why::Revoked => io::ErrorKind::StaleNetworkFileHandle,
+        Why::QueueFull { .. } | Why::NotConsistent { .. } => io::ErrorKind::WouldBlock,
+        Why::AnswerTooLong { .. } | Why::PartitionFull { .. } => io::ErrorKind::StorageFull,
+        Why::OutOfFuel { .. } => io::ErrorKind::TimedOut,
+        _ => io::ErrorKind::Other,
     }
 }
 

@@ -3,6 +3,9 @@
 //! Owns the order of the checks: process, session, access, bounds, and last the stamp. It must give the handle back to
 //! the daemon when nobody has it any more.
 
+mod lending;
+mod running;
+
 use std::io::{IoSlice, IoSliceMut};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -17,18 +20,20 @@ use shm::{AtomicOp, RegionMemory};
 use super::ask::ask;
 use super::completion::Completion;
 use super::error::RegionError;
-use super::local::{Local, Over};
+use super::local::{Local, Over, Place};
 use super::notes::Notes;
-use super::queue::queue_of;
+use super::queue::{own_queue, queue_of};
+use super::registered::Registered;
 use super::remote::Remote;
 use crate::attachment::Attachment;
 use crate::error::SessionError;
 use crate::park::lock;
 use crate::region_table::RegionUser;
+pub(crate) use lending::Lender;
 
 /// Where a region is.
 #[derive(Debug)]
-enum Reach {
+pub(super) enum Reach {
     Here(Local),
     There(Remote),
 }
@@ -48,6 +53,10 @@ pub(crate) struct Handle {
     /// The daemon said so.
     ended: OnceLock<RegionRefusal>,
     notes: Notes,
+    /// Its memory as local memory of this program's operations on other hosts' regions.
+    registered: Mutex<Option<Arc<Registered>>>,
+    /// What was lent by it.
+    leases: Mutex<lending::Leases>,
     /// It was given back already.
     is_deleted: OnceLock<()>,
 }
@@ -58,7 +67,7 @@ impl Handle {
         // An owner must be able to move its region whatever its threads do.
         attachment.ensure_watched()?;
         let new = ask_for_region(attachment, &name, |session| session.create_region(spec))?;
-        Self::adopt(attachment, name, key, new, true)
+        Self::adopt(attachment, (name, key), None, new)
     }
 
     pub(super) fn open(
@@ -66,21 +75,21 @@ impl Handle {
         host: IpAddr,
         name: &str,
         key: RegionKey,
-        access: RegionAccess,
+        (access, is_leased): (RegionAccess, bool),
     ) -> Result<Arc<Self>, RegionError> {
-        let make = |session: &mut Session| session.open_region(host, name.to_owned(), key, access);
+        let make = |session: &mut Session| session.open_region(host, name.to_owned(), key, access, is_leased);
         let new = ask_for_region(attachment, name, make)?;
-        Self::adopt(attachment, name.to_owned(), key, new, false)
+        Self::adopt(attachment, (name.to_owned(), key), Some((host, is_leased)), new)
     }
 
     fn adopt(
         attachment: &Arc<Attachment>,
-        name: String,
-        key: RegionKey,
+        (name, key): (String, RegionKey),
+        from: Option<(IpAddr, bool)>,
         new: NewRegion,
-        is_owner: bool,
     ) -> Result<Arc<Self>, RegionError> {
         let NewRegion { opened, mapping } = new;
+        let is_owner = from.is_none();
         let (epoch, access) = (opened.info.epoch, opened.info.access);
         let reach = match (opened.path, mapping) {
             (RegionPath::Local { stamp, .. }, Some(mapping)) => {
@@ -90,7 +99,10 @@ impl Handle {
                 Err(RegionError::Descriptors { name: name.clone(), limit: control::descriptor_limit() })
             }
             (RegionPath::Remote { handle }, _) => {
-                queue_of(attachment).map(|queue| Reach::There(Remote { queue, handle, epoch, access }))
+                let (host, is_leased) = from.unwrap_or((IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), false));
+                // What waits for the shared lane is not to stand before what goes over a lane of its own.
+                let queue = if is_leased { own_queue(attachment) } else { queue_of(attachment, host.to_canonical()) };
+                queue.map(|queue| Reach::There(Remote { queue, handle, epoch, access }))
             }
         };
         let reach = reach.inspect_err(|_| {
@@ -102,12 +114,14 @@ impl Handle {
             open: opened.open,
             number: opened.info.region,
             bytes: opened.info.bytes,
-            access: if is_owner { RegionAccess::ALL } else { access },
+            access: if is_owner { RegionAccess::ALL | RegionAccess::EXECUTE } else { access },
             is_owner,
             key: Mutex::new(key),
             reach,
             ended: OnceLock::new(),
             notes: Notes::default(),
+            registered: Mutex::default(),
+            leases: Mutex::default(),
             is_deleted: OnceLock::new(),
         });
         let user: Arc<dyn RegionUser> = Arc::clone(&handle) as _;
@@ -125,7 +139,7 @@ impl Handle {
         self.number
     }
 
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
@@ -148,24 +162,50 @@ impl Handle {
         self.is_owner
     }
 
+    pub(super) fn is_here(&self) -> bool {
+        matches!(self.reach, Reach::Here(_))
+    }
+
+    pub(super) fn attachment(&self) -> &Arc<Attachment> {
+        &self.attachment
+    }
+
+    pub(super) fn registered(&self) -> &Mutex<Option<Arc<Registered>>> {
+        &self.registered
+    }
+
+    pub(super) fn reach(&self) -> &Reach {
+        &self.reach
+    }
+
+    /// Whether operations on both go the same way: on this host, or through one queue.
+    pub(super) fn shares_way(&self, other: &Self) -> bool {
+        match (&self.reach, &other.reach) {
+            (Reach::Here(_), Reach::Here(_)) => true,
+            (Reach::There(one), Reach::There(other)) => Arc::ptr_eq(&one.queue, &other.queue),
+            _ => false,
+        }
+    }
+
     // ---- accesses
 
     pub(super) fn read(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), RegionError> {
         let len = bufs.iter().fold(0u64, |sum, buf| sum.saturating_add(buf.len() as u64));
         if let Reach::There(remote) = &self.reach {
             self.check_access(RegionAccess::READ, offset, len)?;
-            if let [one] = bufs {
-                return remote.read(&self.name, offset, one);
-            }
-            let mut all = vec![0; usize::try_from(len).unwrap_or(0)];
-            remote.read(&self.name, offset, &mut all)?;
-            let mut rest = &all[..];
-            for buf in bufs {
-                let (bytes, behind) = rest.split_at(buf.len());
-                buf.copy_from_slice(bytes);
-                rest = behind;
-            }
-            return Ok(());
+            let (mut bufs, mut at) = (bufs.iter_mut(), 0);
+            let mut buf = bufs.next();
+            let mut put = |mut bytes: &[u8]| {
+                while let Some(place) = buf.as_deref_mut().filter(|_| !bytes.is_empty()) {
+                    let count = bytes.len().min(place.len() - at);
+                    place[at..at + count].copy_from_slice(&bytes[..count]);
+                    (bytes, at) = (&bytes[count..], at + count);
+                    if at == place.len() {
+                        (buf, at) = (bufs.next(), 0);
+                    }
+                }
+            };
+            return remote.read(&self.name, offset, usize::try_from(len).unwrap_or(usize::MAX), &mut put);
         }
         self.access_bytes(RegionAccess::READ, offset, len, |memory| {
             let mut at = offset;
@@ -188,11 +228,7 @@ impl Handle {
         let len = bufs.iter().fold(0u64, |sum, buf| sum.saturating_add(buf.len() as u64));
         if let Reach::There(remote) = &self.reach {
             self.check_access(RegionAccess::WRITE, offset, len)?;
-            if let [one] = bufs {
-                return remote.write(&self.name, offset, one, completion, tag);
-            }
-            let all = bufs.iter().flat_map(|buf| buf.iter().copied()).collect::<Vec<u8>>();
-            return remote.write(&self.name, offset, &all, completion, tag);
+            return remote.write(&self.name, offset, bufs, completion, tag);
         }
         self.write_here(offset, bufs, len)?;
         tag.map_or(Ok(()), |tag| self.notify(tag))
@@ -231,7 +267,7 @@ impl Handle {
     }
 
     /// What every access needs before it begins, wherever the region is.
-    fn check_access(&self, needs: RegionAccess, offset: u64, len: u64) -> Result<(), RegionError> {
+    pub(super) fn check_access(&self, needs: RegionAccess, offset: u64, len: u64) -> Result<(), RegionError> {
         self.check_session()?;
         if !self.access.contains(needs) {
             return Err(RegionError::NoAccess { name: self.name.clone(), asked: needs, allowed: self.access });
@@ -245,8 +281,9 @@ impl Handle {
         }
     }
 
-    /// One access, between two looks at the stamp.
-    fn access_bytes<T>(
+    /// One access, between two looks at the stamp. An access that changes bytes ends with a sequentially consistent
+    /// fence, as those of [`shm::Region`] on whole words do.
+    pub(super) fn access_bytes<T>(
         &self,
         needs: RegionAccess,
         offset: u64,
@@ -276,12 +313,20 @@ impl Handle {
         Err(SessionError::Lost { reason }.into())
     }
 
-    fn check_aligned(&self, offset: u64) -> Result<(), RegionError> {
+    pub(super) fn check_aligned(&self, offset: u64) -> Result<(), RegionError> {
         if offset.is_multiple_of(8) { Ok(()) } else { Err(RegionError::Misaligned { name: self.name.clone(), offset }) }
     }
 
+    /// As [`Handle::check_live`], after the program stored through a pointer.
+    pub(super) fn check_written(&self, local: &Local, place: &Place) -> Result<(), RegionError> {
+        match (local.check_behind_changes(place), self.ended.get()) {
+            (Ok(()), None) => Ok(()),
+            (over, told) => Err(self.over(over.err(), told, place.epoch, true)),
+        }
+    }
+
     #[inline]
-    fn check_live(&self, local: &Local, place: &super::local::Place, may_have_landed: bool) -> Result<(), RegionError> {
+    pub(super) fn check_live(&self, local: &Local, place: &Place, may_have_landed: bool) -> Result<(), RegionError> {
         match (local.check(place), self.ended.get()) {
             (Ok(()), None) => Ok(()),
             (over, told) => Err(self.over(over.err(), told, place.epoch, may_have_landed)),
@@ -421,6 +466,8 @@ impl RegionUser for Handle {
     fn follow(self: Arc<Self>, news: RegionNews) {
         match news {
             RegionNews::Notified { tag, .. } => self.notes.push(tag),
+            RegionNews::LoansBack { lease, loans, .. } => self.on_loans_back(lease, loans),
+            RegionNews::LeaseOver { lease, .. } => self.on_lease_over(lease),
             RegionNews::Ended { why, .. } => {
                 let _ = self.ended.set(why);
                 self.notes.wake();

@@ -5,9 +5,11 @@
 //!
 //! **A revoke and an access at the same time.** The daemon stores a new stamp, and then has the owner copy the region.
 //! An access by another program stores its bytes, then looks at the stamp, with a sequentially consistent fence
-//! between. Either it finds the new stamp, and fails, or its bytes were there before the copy and are in it. The
-//! owner's own accesses are excluded from the copy by a lock, so that none of them is lost.
+//! between. Either it finds the new stamp, and fails, or its bytes were there before the copy and are in it. A look that
+//! follows loads alone needs no such fence. The owner's own accesses are excluded from the copy by a lock, so that none
+//! of them is lost; what others have open never moves, and they take none.
 
+use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
@@ -33,40 +35,83 @@ pub(super) enum Over {
     OwnerGone,
 }
 
+#[derive(Debug)]
+enum Held {
+    Owned(RwLock<Place>),
+    Opened(Place),
+}
+
+/// The memory, which does not move while this lives.
+#[derive(Debug)]
+pub(super) enum Kept<'a> {
+    Owned(RwLockReadGuard<'a, Place>),
+    Opened(&'a Place),
+}
+
+impl Deref for Kept<'_> {
+    type Target = Place;
+
+    #[inline]
+    fn deref(&self) -> &Place {
+        match self {
+            Self::Owned(place) => place,
+            Self::Opened(place) => place,
+        }
+    }
+}
+
 /// See the head of this file.
 #[derive(Debug)]
 pub(super) struct Local {
-    place: RwLock<Place>,
+    held: Held,
     word: Word64,
-    is_owner: bool,
 }
 
 impl Local {
     pub(super) fn new(mapping: RegionMapping, stamp: u64, epoch: u64, is_owner: bool) -> Self {
         let RegionMapping { memory, word } = mapping;
-        Self { place: RwLock::new(Place { memory, epoch, stamp }), word, is_owner }
+        let place = Place { memory, epoch, stamp };
+        let held = if is_owner { Held::Owned(RwLock::new(place)) } else { Held::Opened(place) };
+        Self { held, word }
     }
 
     /// The memory; it does not move while the result lives.
-    pub(super) fn place(&self) -> RwLockReadGuard<'_, Place> {
-        self.place.read().unwrap_or_else(PoisonError::into_inner)
+    #[inline]
+    pub(super) fn place(&self) -> Kept<'_> {
+        match &self.held {
+            Held::Owned(place) => Kept::Owned(place.read().unwrap_or_else(PoisonError::into_inner)),
+            Held::Opened(place) => Kept::Opened(place),
+        }
     }
 
-    /// Whether the region is still what `place` shows.
+    /// Whether the region is still what `place` shows, for a caller that looked at it at most, or whose changes a
+    /// sequentially consistent fence follows already.
+    #[inline]
     pub(super) fn check(&self, place: &Place) -> Result<(), Over> {
-        match region_stamp::kind_of(self.word.load(Ordering::SeqCst), place.stamp) {
+        self.judge(place, self.word.load_between_loads())
+    }
+
+    /// As [`Local::check`], for a caller whose changes, or those of a device on its account, no fence follows yet.
+    pub(super) fn check_behind_changes(&self, place: &Place) -> Result<(), Over> {
+        self.judge(place, self.word.load(Ordering::SeqCst))
+    }
+
+    #[inline]
+    fn judge(&self, place: &Place, stamp: u64) -> Result<(), Over> {
+        match region_stamp::kind_of(stamp, place.stamp) {
             Some(region_stamp::LIVE) => Ok(()),
             Some(region_stamp::OWNER_GONE) => Err(Over::OwnerGone),
             Some(_) => Err(Over::Revoked),
             // The owner is about to move; if the region is another's by now, the daemon says so.
-            None if self.is_owner => Ok(()),
+            None if matches!(self.held, Held::Owned(_)) => Ok(()),
             None => Err(Over::Revoked),
         }
     }
 
-    /// Moves the owner to new memory, with all bytes.
+    /// Moves the owner to new memory, with all bytes. What others have open stays what it is.
     pub(super) fn move_to(&self, memory: Region, bytes: u64, epoch: u64, stamp: u64) -> Result<(), shm::RegionError> {
-        let mut place = self.place.write().unwrap_or_else(PoisonError::into_inner);
+        let Held::Owned(place) = &self.held else { return Ok(()) };
+        let mut place = place.write().unwrap_or_else(PoisonError::into_inner);
         let mut piece = vec![0; PIECE_BYTES];
         let mut offset = 0;
         while offset < bytes {

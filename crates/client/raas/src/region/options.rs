@@ -84,7 +84,7 @@ impl RegionOptions {
 }
 
 /// A key that nobody can guess.
-fn random_key() -> Result<RegionKey, SessionError> {
+pub(crate) fn random_key() -> Result<RegionKey, SessionError> {
     let mut bytes = [0; REGION_KEY_BYTES];
     File::open("/dev/urandom")
         .and_then(|mut random| random.read_exact(&mut bytes))

@@ -1,93 +1,372 @@
-//! The operation queue of a session, on which all its handles to regions of other hosts submit.
+//! The operation queue of a session to one host, on which all its handles to regions there submit.
 //!
-//! Owns the turns of the threads. It must end each of its operations before the next caller begins one, so that no
-//! caller gets another's completion.
+//! Owns which completion belongs to which flight, and the flights that wait for room in the ring. Any number of threads
+//! and tasks have flights under way. Whoever waits for one takes all completions that are there, and tells the others;
+//! while all sleep, the session's news come to the queue's alarm, which does the same. It must never sleep, or notify
+//! anybody, while it holds its lock.
 
-use std::io;
+use std::any::Any;
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, IoSlice};
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::task::{Wake, Waker};
+use std::time::Duration;
 
 use control::{Reason, RegionRefusal};
-use raas_core::{Answer, Failed, Rx};
-use shm::{CompletionRecord, Submission};
+use raas_core::{Answer, Failed};
+use shm::Submission;
 
 use super::ask::ask;
 use super::error::RegionError;
+use super::flight::Flight;
 use crate::attachment::Attachment;
 use crate::conn::Conn;
 use crate::error::{SessionError, StreamError};
-use crate::operation_queue::OperationQueue;
 use crate::park::lock;
+use crate::patience::{Next, Patience, WaitPolicy};
 
-/// Bytes of each ring of a session's queue.
+/// Bytes of each ring of a queue.
 const RING_BYTES: u32 = 256 << 10;
-/// Operations of one call that are under way at a time: their records and those of their completions fit the rings.
-const UNDER_WAY_MAX: usize = 32;
-/// See the head of this file. Threads take turns.
-#[derive(Debug)]
-struct Queue {
-    conn: Arc<Conn>,
-    /// The next tag.
-    turn: Mutex<u64>,
+/// Flights that wait for room in a queue's ring, at most.
+pub(super) const BACKLOG_MAX: usize = 1024;
+/// Looks for a flight's end, by a caller that polls, between two looks whether the daemon is still there.
+const LOOKS_PER_NEWS: u32 = 256;
+
+#[derive(Debug, Default)]
+struct Inner {
+    next_tag: u64,
+    /// Flights whose records are in the ring or begun, by the first tag.
+    under_way: BTreeMap<u64, Arc<Flight>>,
+    /// Those that wait for room, in the order in which they came.
+    backlog: VecDeque<Arc<Flight>>,
+    over: Option<SessionError>,
 }
 
-/// The session's queue, opened when it is first asked for.
-pub(super) fn queue_of(attachment: &Arc<Attachment>) -> Result<Arc<dyn OperationQueue>, RegionError> {
-    let mut place = lock(&attachment.operations);
-    // Dropped with the last handle to a region of another host.
-    if let Some(queue) = place.as_ref().and_then(Weak::upgrade) {
+/// See the head of this file.
+#[derive(Debug)]
+pub(super) struct Queue {
+    conn: Arc<Conn>,
+    inner: Mutex<Inner>,
+    waker: Waker,
+    /// Calls of [`Queue::attend`] that came since its loop began.
+    calls: AtomicU32,
+    looks: AtomicU32,
+}
+
+/// Attends to the queue when its session has news. The thread that leads the session rings it.
+#[derive(Debug)]
+struct Alarm(Weak<Queue>);
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(queue) = self.0.upgrade() {
+            // The thread that has the news leads, and looks at its own wait before it sleeps again.
+            queue.attend_as(true);
+        }
+    }
+}
+
+/// Why a flight was not taken.
+#[derive(Debug)]
+pub(super) enum NotTaken {
+    /// [`BACKLOG_MAX`] flights wait, of which this is the first.
+    Full(Arc<Flight>),
+    Over(SessionError),
+}
+
+/// The session's queue to a host, opened when it is first asked for.
+pub(super) fn queue_of(attachment: &Arc<Attachment>, host: IpAddr) -> Result<Arc<Queue>, RegionError> {
+    let mut places = lock(&attachment.operations);
+    let known = |weak: &Weak<dyn Any + Send + Sync>| weak.upgrade()?.downcast::<Queue>().ok();
+    // Dropped with the last handle to a region of that host.
+    if let Some(queue) = places.get(&host).and_then(known) {
         return Ok(queue);
     }
-    let connection = match ask(attachment, |session| session.open_operations(RING_BYTES))? {
-        Answer::Connected(Ok(connection)) => *connection,
-        Answer::Connected(Err(Failed::Reason(reason))) => {
-            return Err(RegionError::refused("", RegionRefusal::Reason(reason)));
+    places.retain(|_, place| place.strong_count() > 0);
+    let queue = match open(attachment) {
+        // At the daemon's limit of queues hosts share one.
+        Err(RegionError::Refused { why: RegionRefusal::Reason(Reason::LocalLimit), name }) => {
+            let shared = places.values().find_map(known);
+            shared.ok_or_else(|| RegionError::refused(&name, RegionRefusal::Reason(Reason::LocalLimit)))
         }
-        other => return Err(SessionError::Protocol(format!("the answer to OpenOperations was {other:?}")).into()),
-    };
-    let queue: Arc<dyn OperationQueue> =
-        Arc::new(Queue { conn: Conn::adopt(attachment, connection), turn: Mutex::new(0) });
-    *place = Some(Arc::downgrade(&queue));
+        other => other,
+    }?;
+    let place: Weak<Queue> = Arc::downgrade(&queue);
+    places.insert(host, place);
     Ok(queue)
 }
 
-impl OperationQueue for Queue {
-    fn run<'a>(
-        &self,
-        count: usize,
-        operation: &dyn Fn(usize) -> (Submission, &'a [u8]),
-        done: &mut dyn FnMut(usize, &CompletionRecord, &Rx),
-    ) -> Result<(), SessionError> {
-        self.conn.check_fork()?;
-        let mut turn = lock(&self.turn);
-        let first = *turn;
-        *turn += count as u64;
-        let (mut begun, mut ended) = (0, 0);
-        while ended < count {
-            while begun < count && begun - ended < UNDER_WAY_MAX {
-                let (submission, payload) = operation(begun);
-                let submission = Submission { tag: first + begun as u64, ..submission };
-                let bytes = usize::try_from(submission.ring_bytes()).unwrap_or(usize::MAX);
-                let room = self.conn.reserve(bytes).map_err(|e| lost(&e))?;
-                room.put_submission(self.conn.endpoint(), &submission, payload);
-                begun += 1;
+/// A queue that nobody else uses.
+pub(super) fn own_queue(attachment: &Arc<Attachment>) -> Result<Arc<Queue>, RegionError> {
+    open(attachment)
+}
+
+fn open(attachment: &Arc<Attachment>) -> Result<Arc<Queue>, RegionError> {
+    match ask(attachment, |session| session.open_operations(RING_BYTES))? {
+        Answer::Connected(Ok(connection)) => {
+            let conn = Conn::adopt(attachment, *connection);
+            Ok(Arc::new_cyclic(|me| Queue {
+                conn,
+                inner: Mutex::default(),
+                waker: Arc::new(Alarm(Weak::clone(me))).into(),
+                calls: AtomicU32::new(0),
+                looks: AtomicU32::new(0),
+            }))
+        }
+        Answer::Connected(Err(Failed::Reason(reason))) => Err(RegionError::refused("", RegionRefusal::Reason(reason))),
+        other => Err(SessionError::Protocol(format!("the answer to OpenOperations was {other:?}")).into()),
+    }
+}
+
+impl Queue {
+    /// Most bytes of the records of one flight.
+    pub(super) fn ring_bytes(&self) -> usize {
+        self.conn.tx_bytes()
+    }
+
+    pub(super) fn attachment(&self) -> &Arc<Attachment> {
+        &self.conn.attachment
+    }
+
+    // ---- submitting
+
+    /// Puts a flight into the ring, in one step and with one doorbell, or behind those that wait for room.
+    pub(super) fn submit(&self, flight: &Arc<Flight>, payload: &[IoSlice<'_>]) -> Result<(), NotTaken> {
+        self.conn.check_fork().map_err(NotTaken::Over)?;
+        if flight.is_done() {
+            return Ok(());
+        }
+        let mut inner = lock(&self.inner);
+        if let Some(over) = &inner.over {
+            return Err(NotTaken::Over(over.clone()));
+        }
+        if inner.backlog.is_empty() && self.put(&mut inner, flight, payload).map_err(|e| NotTaken::Over(lost(&e)))? {
+            return Ok(());
+        }
+        match inner.backlog.front() {
+            Some(front) if inner.backlog.len() >= BACKLOG_MAX => return Err(NotTaken::Full(Arc::clone(front))),
+            _ => {}
+        }
+        flight.keep_payload(payload.iter().flat_map(|slice| slice.iter().copied()).collect());
+        inner.backlog.push_back(Arc::clone(flight));
+        Ok(())
+    }
+
+    /// As [`Queue::submit`], and waits while too many flights wait for room.
+    pub(super) fn submit_blocking(&self, flight: &Arc<Flight>, payload: &[IoSlice<'_>]) -> Result<(), SessionError> {
+        loop {
+            match self.submit(flight, payload) {
+                Ok(()) => return Ok(()),
+                Err(NotTaken::Over(error)) => return Err(error),
+                Err(NotTaken::Full(first)) => drop(self.wait(&first, None)?),
             }
-            let closed = || lost(&io::ErrorKind::BrokenPipe.into());
-            let mut lent = self.conn.loan().map_err(|e| lost(&e))?.ok_or_else(closed)?;
+        }
+    }
+
+    /// Whether there was room.
+    fn put(&self, inner: &mut Inner, flight: &Arc<Flight>, payload: &[IoSlice<'_>]) -> io::Result<bool> {
+        let Some(mut room) = self.conn.look_reserve(flight.ring_bytes())? else { return Ok(false) };
+        let (first, mut at) = (inner.next_tag, 0);
+        for (number, record) in (first..).zip(flight.records()) {
+            let submission = Submission { tag: number, ..record.submission };
+            let segments: Vec<u8> = record.segments.iter().flat_map(|s| s.to_bytes()).collect();
+            let behind = parts(payload, record.payload.clone()).chain(std::iter::once(&segments[..]));
+            at = room.write_submission(at, &submission, behind);
+        }
+        room.commit(self.conn.endpoint(), at);
+        inner.next_tag += flight.records().len() as u64;
+        inner.under_way.insert(first, Arc::clone(flight));
+        Ok(true)
+    }
+
+    // ---- completions
+
+    /// Takes all completions that are there, and puts in what waits for room.
+    fn drive(&self) {
+        if self.drive_as() {
+            // The one that leads the session sleeps on its descriptors.
+            self.attachment().kick();
+        }
+    }
+
+    /// Whether a thread was told that may lead the session.
+    fn drive_as(&self) -> bool {
+        let mut ended = Vec::new();
+        let mut inner = lock(&self.inner);
+        if inner.over.is_none()
+            && let Err(error) = self.take(&mut inner, &mut ended).and_then(|()| self.send_backlog(&mut inner))
+        {
+            inner.over = Some(error);
+        }
+        if let Some(error) = inner.over.clone() {
+            ended.extend(std::mem::take(&mut inner.under_way).into_values());
+            ended.extend(std::mem::take(&mut inner.backlog));
+            ended.iter().for_each(|flight| flight.on_lost(&error));
+        }
+        drop(inner);
+        ended.iter().fold(false, |may_lead, flight| flight.finish() | may_lead)
+    }
+
+    fn take(&self, inner: &mut Inner, ended: &mut Vec<Arc<Flight>>) -> Result<(), SessionError> {
+        while let Some(mut lent) = self.conn.look_loan().map_err(|e| lost(&e))? {
             let broken = |e: raas_core::NotARecord| SessionError::Protocol(e.to_string());
             let record = lent.rx.completion(lent.bytes).map_err(broken)?;
-            // One of an earlier call that failed in the middle has no caller any more.
-            if let Some(number) = record.tag.checked_sub(first).and_then(|n| usize::try_from(n).ok()) {
-                done(number, &record, &lent.rx);
-                ended += 1;
+            let no_such = || SessionError::Protocol(format!("operation {} ended, which was not begun", record.tag));
+            let (&first, flight) = inner.under_way.range(..=record.tag).next_back().ok_or_else(no_such)?;
+            let number = usize::try_from(record.tag - first).unwrap_or(usize::MAX);
+            if number >= flight.records().len() {
+                return Err(no_such());
             }
+            let is_last = flight.on_ended(number, &record, &lent.rx);
             self.conn.consume(&mut lent.rx, record.ring_bytes());
+            if is_last {
+                ended.extend(inner.under_way.remove(&first));
+            }
         }
         Ok(())
     }
+
+    fn send_backlog(&self, inner: &mut Inner) -> Result<(), SessionError> {
+        while let Some(flight) = inner.backlog.pop_front() {
+            let payload = flight.take_payload();
+            if !self.put(inner, &flight, &[IoSlice::new(&payload)]).map_err(|e| lost(&e))? {
+                flight.keep_payload(payload);
+                inner.backlog.push_front(flight);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Drives, and has the alarm rung when there is more, if anybody may wait for it.
+    fn attend(&self) {
+        self.attend_as(false);
+    }
+
+    fn attend_as(&self, is_leader: bool) {
+        let drive = || {
+            if is_leader {
+                self.drive_as();
+            } else {
+                self.drive();
+            }
+        };
+        // News may come out of this very call. One call at a time does it for all.
+        if self.calls.fetch_add(1, Ordering::AcqRel) > 0 {
+            return;
+        }
+        loop {
+            let seen = self.calls.load(Ordering::Acquire);
+            drive();
+            if !self.is_idle() {
+                self.conn.listen(&self.waker);
+                drive();
+            }
+            if self.calls.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                return;
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        let inner = lock(&self.inner);
+        inner.under_way.is_empty() && inner.backlog.is_empty()
+    }
+
+    // ---- waiting
+
+    /// Waits for the end of a flight, at most for `timeout`. Whether it ended.
+    pub(super) fn wait(&self, flight: &Flight, timeout: Option<Duration>) -> Result<bool, SessionError> {
+        self.conn.check_fork()?;
+        let attachment = self.attachment();
+        // The daemon may need this very processor, so that spinning would delay the answer.
+        let policy = WaitPolicy { spins: 0, ..attachment.config.policy };
+        let mut patience = Patience::new(policy, &attachment.turns, timeout);
+        loop {
+            self.drive();
+            if flight.is_done() {
+                return Ok(true);
+            }
+            match patience.pause() {
+                Next::Look(_) => {}
+                Next::GiveUp => return Ok(false),
+                Next::Block => {
+                    let parker = flight.parker();
+                    self.attend();
+                    attachment.block(&parker, patience.deadline(), &mut || flight.is_done())?;
+                }
+            }
+        }
+    }
+
+    /// One look for a caller that polls.
+    pub(super) fn poll(&self, flight: &Flight) -> bool {
+        if self.conn.check_fork().is_err() {
+            return false;
+        }
+        self.drive();
+        if !flight.is_done() && self.looks.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOKS_PER_NEWS) {
+            self.attachment().look();
+        }
+        flight.is_done()
+    }
+
+    /// One look for a task, which is woken when there is more to see.
+    #[cfg(feature = "tokio")]
+    pub(super) fn poll_later(&self, flight: &Flight, waker: &Waker) -> Result<bool, SessionError> {
+        self.conn.check_fork()?;
+        self.drive();
+        if !flight.is_done() {
+            self.attachment().ensure_watched()?;
+            flight.set_waker(waker);
+            self.attend();
+        }
+        Ok(flight.is_done())
+    }
+
+    /// Nobody waits for a flight any more: its end is seen by the session's watcher.
+    pub(super) fn let_go(&self) {
+        if self.conn.check_fork().is_ok() && self.attachment().ensure_watched().is_ok() {
+            self.attend();
+        }
+    }
+}
+
+/// The bytes of a payload that lie in `range`, piece by piece.
+fn parts<'a>(payload: &'a [IoSlice<'_>], range: Range<usize>) -> impl Iterator<Item = &'a [u8]> {
+    let mut before = 0;
+    payload.iter().filter_map(move |slice| {
+        let (from, to) = (range.start.max(before), range.end.min(before + slice.len()));
+        let part = (from < to).then(|| &slice[from - before..to - before]);
+        before += slice.len();
+        part
+    })
 }
 
 /// The queue ended: with the session, or because the daemon has no place for it.
 fn lost(error: &io::Error) -> SessionError {
     let reason = StreamError::reason_of(error).unwrap_or(Reason::DaemonLost);
     SessionError::Lost { reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_of_a_payload_is_found_in_its_slices() {
+        let slices = [IoSlice::new(b"abc"), IoSlice::new(b""), IoSlice::new(b"defg"), IoSlice::new(b"h")];
+        let found = |range| parts(&slices, range).collect::<Vec<_>>().concat();
+        assert_eq!(found(0..8), b"abcdefgh");
+        assert_eq!(found(2..4), b"cd");
+        assert_eq!(found(3..7), b"defg");
+        assert_eq!((found(5..5), found(7..9)), (vec![], b"h".to_vec()));
+    }
 }

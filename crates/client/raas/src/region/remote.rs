@@ -1,31 +1,189 @@
-//! A region of another host: operations on it, through an operation queue of the session.
+//! A region of another host: operations on it as records of an operation queue.
 //!
-//! Owns how long copies are cut into pieces, and what the engine's answers mean. It must never say that nothing
+//! Owns how operations are cut into records, and what the engine's answers mean. It must never say that nothing
 //! happened when something may have.
 
+use std::any::Any;
+use std::collections::VecDeque;
+use std::io::IoSlice;
 use std::sync::Arc;
 
 use control::{Reason, RegionAccess, RegionRefusal};
-use shm::{AtomicOp, Class, CompletionRecord, OPERATION_INLINE_MAX, Opcode, OperationStatus, Submission};
+use shm::{
+    AtomicOp, Class, LocalSegment, OPERATION_INLINE_MAX, Opcode, OperationStatus, SUBMISSION_BYTES, Submission,
+    submission_flag,
+};
 
 use super::completion::Completion;
 use super::error::RegionError;
+use super::flight::{Failure, Flight, Outcome, Outcomes, Record};
+use super::queue::{NotTaken, Queue};
 use crate::error::SessionError;
-use crate::operation_queue::OperationQueue;
 
-/// Bytes of one operation.
-const PIECE_BYTES: usize = OPERATION_INLINE_MAX as usize;
+/// Records of a long transfer that are submitted together, at most.
+const WINDOW_RECORDS: usize = 32;
+/// Such parts of one transfer that are under way at a time.
+const WINDOWS_MAX: usize = 2;
 
 /// A region of another host, as a handle has it.
 #[derive(Debug)]
 pub(super) struct Remote {
-    pub(super) queue: Arc<dyn OperationQueue>,
+    pub(super) queue: Arc<Queue>,
     pub(super) handle: u32,
     pub(super) epoch: u64,
     pub(super) access: RegionAccess,
 }
 
+/// Records that are to go together, as one chain.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    records: Vec<Record>,
+    /// Of each operation, how many bytes it reads.
+    sizes: Vec<usize>,
+    payload_bytes: usize,
+}
+
+impl Plan {
+    /// The next record begins when all before it are done.
+    fn fence(&mut self, from: usize, is_fenced: bool) {
+        if let Some(first) = self.records.get_mut(from).filter(|_| is_fenced) {
+            first.submission.flags |= submission_flag::FENCE;
+        }
+    }
+
+    fn push(&mut self, submission: Submission, payload_bytes: usize, at: usize) {
+        let payload = self.payload_bytes..self.payload_bytes + payload_bytes;
+        self.payload_bytes = payload.end;
+        let operation = self.sizes.len();
+        self.records.push(Record { submission, payload, segments: Vec::new(), operation, at });
+    }
+
+    pub(super) fn read(&mut self, remote: &Remote, offset: u64, len: usize, is_fenced: bool) {
+        let from = self.records.len();
+        for (at, bytes) in pieces(len, remote.piece_bytes(), false) {
+            self.push(remote.submission(Opcode::Read, offset + at as u64, bytes), 0, at);
+        }
+        self.sizes.push(len);
+        self.fence(from, is_fenced);
+    }
+
+    /// With a tag the owner gets it after the bytes.
+    pub(super) fn write(
+        &mut self,
+        remote: &Remote,
+        offset: u64,
+        len: usize,
+        (completion, tag): (Completion, Option<u32>),
+        is_fenced: bool,
+    ) {
+        let from = self.records.len();
+        for (at, bytes) in pieces(len, remote.piece_bytes(), tag.is_some()) {
+            let notify = tag.filter(|_| at + bytes == len);
+            let opcode = if notify.is_some() { Opcode::WriteNotify } else { Opcode::Write };
+            let submission = remote.submission(opcode, offset + at as u64, bytes);
+            let class = class_of(completion);
+            self.push(Submission { class, notify: notify.unwrap_or(0), ..submission }, bytes, 0);
+        }
+        self.sizes.push(0);
+        self.fence(from, is_fenced);
+    }
+
+    /// An operation whose bytes lie in local regions, `len` of them. With `write` it is a WRITE.
+    pub(super) fn direct(
+        &mut self,
+        remote: &Remote,
+        offset: u64,
+        (segments, len): (Vec<LocalSegment>, usize),
+        write: Option<(Completion, Option<u32>)>,
+        is_fenced: bool,
+    ) {
+        let from = self.records.len();
+        let (opcode, class, tag) = match write {
+            None => (Opcode::Read, Class::Visible, None),
+            Some((completion, None)) => (Opcode::Write, class_of(completion), None),
+            Some((completion, tag)) => (Opcode::WriteNotify, class_of(completion), tag),
+        };
+        if len > 0 || tag.is_some() {
+            let count = u8::try_from(segments.len()).unwrap_or(u8::MAX);
+            let submission = remote.submission(opcode, offset, len);
+            self.push(Submission { class, segments: count, notify: tag.unwrap_or(0), ..submission }, 0, 0);
+        }
+        if let Some(record) = self.records.get_mut(from) {
+            record.segments = segments;
+        }
+        self.sizes.push(0);
+        self.fence(from, is_fenced);
+    }
+
+    pub(super) fn atomic(&mut self, remote: &Remote, offset: u64, op: AtomicOp, is_fenced: bool) {
+        let from = self.records.len();
+        let (opcode, operand, compare) = words_of(op);
+        let submission = Submission { operand, compare, ..remote.submission(opcode, offset, 8) };
+        self.push(submission, 0, 0);
+        self.sizes.push(0);
+        self.fence(from, is_fenced);
+    }
+
+    /// A kernel. Its request goes with the payload, behind the regions that it names.
+    pub(super) fn run(&mut self, remote: &Remote, (regions, bytes): (usize, usize), is_fenced: bool) {
+        let from = self.records.len();
+        let submission = Submission { operand: regions as u64, ..remote.submission(Opcode::Run, 0, bytes) };
+        self.push(submission, bytes, 0);
+        self.sizes.push(0);
+        self.fence(from, is_fenced);
+    }
+
+    /// `held` lives until the last operation has ended.
+    pub(super) fn into_flight(self, held: Vec<Arc<dyn Any + Send + Sync>>) -> Arc<Flight> {
+        Arc::new(Flight::new(self.records, self.sizes.into_iter(), held))
+    }
+}
+
+/// Where the pieces of an operation begin, and their lengths. One of no bytes has no piece, or `needs_one`.
+fn pieces(len: usize, piece: usize, needs_one: bool) -> impl Iterator<Item = (usize, usize)> {
+    let empty = (len == 0 && needs_one).then_some((0, 0));
+    (0..len).step_by(piece).map(move |at| (at, (len - at).min(piece))).chain(empty)
+}
+
+fn class_of(completion: Completion) -> Class {
+    match completion {
+        Completion::Posted => Class::Posted,
+        Completion::Acked => Class::Acked,
+        Completion::Visible => Class::Visible,
+        Completion::Persistent => Class::Persistent,
+    }
+}
+
+fn words_of(op: AtomicOp) -> (Opcode, u64, u64) {
+    match op {
+        AtomicOp::CompareSwap { expected, new } => (Opcode::CompareSwap, new, expected),
+        AtomicOp::Add(v) => (Opcode::FetchAdd, v, 0),
+        AtomicOp::Swap(v) => (Opcode::Swap, v, 0),
+        AtomicOp::And(v) => (Opcode::And, v, 0),
+        AtomicOp::Or(v) => (Opcode::Or, v, 0),
+        AtomicOp::Xor(v) => (Opcode::Xor, v, 0),
+        AtomicOp::Min(v) => (Opcode::Min, v, 0),
+        AtomicOp::Max(v) => (Opcode::Max, v, 0),
+    }
+}
+
+/// Bytes of one record in rings of so many, and of what is submitted together of a long transfer: the operator may
+/// allow small rings only.
+fn sizes(ring_bytes: usize) -> (usize, usize) {
+    let piece = ring_bytes.saturating_sub(SUBMISSION_BYTES).clamp(8, OPERATION_INLINE_MAX as usize);
+    let records = ring_bytes / 2 / (piece + SUBMISSION_BYTES);
+    (piece, piece * records.clamp(1, WINDOW_RECORDS))
+}
+
 impl Remote {
+    fn piece_bytes(&self) -> usize {
+        sizes(self.queue.ring_bytes()).0
+    }
+
+    fn window_bytes(&self) -> usize {
+        sizes(self.queue.ring_bytes()).1
+    }
+
     fn submission(&self, opcode: Opcode, offset: u64, bytes: usize) -> Submission {
         Submission {
             tag: 0,
@@ -43,99 +201,201 @@ impl Remote {
         }
     }
 
-    pub(super) fn read(&self, name: &str, offset: u64, buf: &mut [u8]) -> Result<(), RegionError> {
-        let len = buf.len();
-        let mut failed = None;
-        let piece = |n: usize| {
-            let bytes = (len - n * PIECE_BYTES).min(PIECE_BYTES);
-            (self.submission(Opcode::Read, offset + (n * PIECE_BYTES) as u64, bytes), &[][..])
-        };
-        self.queue.run(len.div_ceil(PIECE_BYTES), &piece, &mut |n, record, rx| {
-            match self.verdict(name, record) {
-                Ok(()) => {
-                    let place = &mut buf[n * PIECE_BYTES..];
-                    let bytes = place.len().min(record.bytes as usize);
-                    rx.completion_payload(&mut place[..bytes]);
-                }
-                Err(e) => drop(failed.get_or_insert(e)),
-            };
-        })?;
-        failed.map_or(Ok(()), Err)
+    // ---- waiting for the end
+
+    /// `put` gets the bytes in order, part by part.
+    pub(super) fn read(
+        &self,
+        name: &str,
+        offset: u64,
+        len: usize,
+        put: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), RegionError> {
+        let mut transfer = Transfer::new(self, name, put);
+        let window = self.window_bytes();
+        for at in (0..len).step_by(window) {
+            let mut plan = Plan::default();
+            plan.read(self, offset + at as u64, (len - at).min(window), false);
+            transfer.go_on(plan, &[], WINDOWS_MAX)?;
+        }
+        transfer.finish().map(drop)
     }
 
-    /// Writes; with a tag the owner gets it after the bytes.
+    /// With a tag the owner gets it after the bytes.
     pub(super) fn write(
         &self,
         name: &str,
         offset: u64,
-        buf: &[u8],
+        bufs: &[IoSlice<'_>],
         completion: Completion,
         tag: Option<u32>,
     ) -> Result<(), RegionError> {
-        let class = match completion {
-            Completion::Posted => Class::Posted,
-            Completion::Acked => Class::Acked,
-            Completion::Visible => Class::Visible,
-            Completion::Persistent => Class::Persistent,
-        };
-        let count = buf.len().div_ceil(PIECE_BYTES).max(usize::from(tag.is_some()));
-        let piece = |n: usize| {
-            let bytes = &buf[(n * PIECE_BYTES).min(buf.len())..((n + 1) * PIECE_BYTES).min(buf.len())];
-            let notify = tag.filter(|_| n + 1 == count);
-            let opcode = if notify.is_some() { Opcode::WriteNotify } else { Opcode::Write };
-            let at = offset + (n * PIECE_BYTES) as u64;
-            let submission = self.submission(opcode, at, bytes.len());
-            (Submission { class, notify: notify.unwrap_or(0), ..submission }, bytes)
-        };
-        let mut failed = None;
-        self.queue.run(count, &piece, &mut |_, record, _| {
-            if let Err(e) = self.verdict(name, record) {
-                failed.get_or_insert(e);
-            }
-        })?;
-        failed.map_or(Ok(()), Err)
+        let len = bufs.iter().map(|buf| buf.len()).sum::<usize>();
+        let mut nobody = |_: &[u8]| {};
+        let mut transfer = Transfer::new(self, name, &mut nobody);
+        let window = self.window_bytes();
+        for at in (0..len).step_by(window).chain((len == 0 && tag.is_some()).then_some(0)) {
+            let bytes = (len - at).min(window);
+            let tag = tag.filter(|_| at + bytes == len);
+            let mut plan = Plan { payload_bytes: at, ..Plan::default() };
+            plan.write(self, offset + at as u64, bytes, (completion, tag), false);
+            // The owner must not be told while bytes before may still fail.
+            transfer.go_on(plan, bufs, if tag.is_some() { 1 } else { WINDOWS_MAX })?;
+        }
+        transfer.finish().map(drop)
     }
 
     pub(super) fn atomic(&self, name: &str, offset: u64, op: AtomicOp) -> Result<u64, RegionError> {
-        let (opcode, operand, compare) = match op {
-            AtomicOp::CompareSwap { expected, new } => (Opcode::CompareSwap, new, expected),
-            AtomicOp::Add(v) => (Opcode::FetchAdd, v, 0),
-            AtomicOp::Swap(v) => (Opcode::Swap, v, 0),
-            AtomicOp::And(v) => (Opcode::And, v, 0),
-            AtomicOp::Or(v) => (Opcode::Or, v, 0),
-            AtomicOp::Xor(v) => (Opcode::Xor, v, 0),
-            AtomicOp::Min(v) => (Opcode::Min, v, 0),
-            AtomicOp::Max(v) => (Opcode::Max, v, 0),
-        };
-        let submission = Submission { operand, compare, ..self.submission(opcode, offset, 8) };
-        let mut found = Ok(0);
-        self.queue.run(1, &|_| (submission, &[]), &mut |_, record, _| {
-            found = self.verdict(name, record).map(|()| record.value);
-        })?;
-        found
+        let mut plan = Plan::default();
+        plan.atomic(self, offset, op, false);
+        let mut nobody = |_: &[u8]| {};
+        let mut transfer = Transfer::new(self, name, &mut nobody);
+        transfer.go_on(plan, &[], 1)?;
+        transfer.finish()
     }
 
-    /// What a completion says.
-    fn verdict(&self, name: &str, record: &CompletionRecord) -> Result<(), RegionError> {
+    // ---- not waiting
+
+    /// Submits, and does not wait. `payload`: the bytes of the plan's writes, one behind the other.
+    pub(super) fn submit(&self, flight: &Arc<Flight>, payload: &[IoSlice<'_>]) -> Result<(), RegionError> {
+        let (bytes, max) = (flight.ring_bytes(), self.queue.ring_bytes());
+        if bytes > max {
+            return Err(RegionError::BatchTooLong { bytes, max });
+        }
+        self.queue.submit(flight, payload).map_err(|not| match not {
+            NotTaken::Over(error) => error.into(),
+            NotTaken::Full(_) => RegionError::TooManyPending { max: super::queue::BACKLOG_MAX },
+        })
+    }
+
+    /// What a failure says. `number`: of the operation in its batch, and of the one that failed first.
+    pub(super) fn error(
+        &self,
+        name: &str,
+        failure: &Failure,
+        may_have_landed: bool,
+        number: (usize, usize),
+    ) -> RegionError {
+        let (status, detail) = match failure {
+            Failure::Told { status, detail } => (*status, *detail),
+            Failure::Kernel(bytes) => return kernel_error(name, bytes),
+            Failure::Lost(error) => return error.clone().into(),
+            Failure::Here(error) => return error.clone(),
+        };
         let name = name.to_owned();
-        let reason = || u32::try_from(record.detail).map_or(Reason::Unspecified, Reason::from_code);
+        let reason = || u32::try_from(detail).map_or(Reason::Unspecified, Reason::from_code);
         let held = self.epoch;
-        Err(match record.status {
-            OperationStatus::Ok => return Ok(()),
+        match status {
             OperationStatus::Revoked | OperationStatus::NoRegion => {
-                RegionError::Revoked { name, held, current: held + 1, may_have_landed: false }
+                RegionError::Revoked { name, held, current: held + 1, may_have_landed }
             }
             OperationStatus::OutcomeUnknown => RegionError::OutcomeUnknown { name, reason: reason() },
+            // Of a long write a part may be done.
+            OperationStatus::PeerLost | OperationStatus::Failed if may_have_landed => {
+                RegionError::OutcomeUnknown { name, reason: reason() }
+            }
             OperationStatus::PeerLost | OperationStatus::Failed => {
                 RegionError::Refused { name, why: RegionRefusal::Reason(reason()) }
             }
             OperationStatus::NotificationsFull => {
-                RegionError::Refused { name, why: RegionRefusal::NotificationsFull { max: record.detail } }
+                RegionError::Refused { name, why: RegionRefusal::NotificationsFull { max: detail } }
             }
+            OperationStatus::TooLong => RegionError::RequestTooLong { name, bytes: 0, regions: 0, max: detail },
             OperationStatus::NoPersistence => RegionError::NoPersistence,
+            OperationStatus::ChainBroken => RegionError::NotDone { name, operation: number.0, failed: number.1 },
             OperationStatus::Access => RegionError::NoAccess { name, asked: RegionAccess::ALL, allowed: self.access },
             // The handle checked these before: the daemon and the library do not agree.
-            other => SessionError::Protocol(format!("region `{name}`: {other:?}, {}", record.detail)).into(),
-        })
+            other => SessionError::Protocol(format!("region `{name}`: {other:?}, {detail}")).into(),
+        }
+    }
+}
+
+/// What a kernel's host says instead of an answer. It may be any bytes.
+fn kernel_error(name: &str, bytes: &[u8]) -> RegionError {
+    match kernels::Failure::parse(bytes) {
+        Some(failure) => RegionError::Kernel { name: name.to_owned(), failure },
+        None => SessionError::Protocol(format!("region `{name}`: {} bytes that are no failure", bytes.len())).into(),
+    }
+}
+
+/// A transfer that may be long enough to go in several parts, of which some are under way at a time.
+struct Transfer<'a> {
+    remote: &'a Remote,
+    name: &'a str,
+    put: &'a mut dyn FnMut(&[u8]),
+    going: VecDeque<Arc<Flight>>,
+    /// A part of it was done, or may have been.
+    may_have_landed: bool,
+    failed: Option<RegionError>,
+    /// What the last part found.
+    value: u64,
+}
+
+impl<'a> Transfer<'a> {
+    fn new(remote: &'a Remote, name: &'a str, put: &'a mut dyn FnMut(&[u8])) -> Self {
+        Self { remote, name, put, going: VecDeque::new(), may_have_landed: false, failed: None, value: 0 }
+    }
+
+    /// Begins the next part, when fewer than `most` are under way.
+    fn go_on(&mut self, plan: Plan, payload: &[IoSlice<'_>], most: usize) -> Result<(), RegionError> {
+        while self.going.len() >= most {
+            self.take()?;
+        }
+        if self.failed.is_some() {
+            return self.finish().map(drop);
+        }
+        let flight = plan.into_flight(Vec::new());
+        self.remote.queue.submit_blocking(&flight, payload)?;
+        self.going.push_back(flight);
+        Ok(())
+    }
+
+    fn take(&mut self) -> Result<(), RegionError> {
+        let Some(flight) = self.going.pop_front() else { return Ok(()) };
+        self.remote.queue.wait(&flight, None)?;
+        let Outcomes { all, first_failed } = flight.take_outcomes();
+        let Outcome { bytes, value, failure, may_have_landed } = all.into_iter().next().unwrap_or_default();
+        self.may_have_landed |= may_have_landed;
+        self.value = value;
+        match failure {
+            Some(failure) if self.failed.is_none() => {
+                let number = (0, first_failed.unwrap_or(0));
+                self.failed = Some(self.remote.error(self.name, &failure, self.may_have_landed, number));
+            }
+            None if self.failed.is_none() => (self.put)(&bytes),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Waits for all parts: nothing of the transfer is done after it.
+    fn finish(&mut self) -> Result<u64, RegionError> {
+        while !self.going.is_empty() {
+            self.take()?;
+        }
+        self.failed.take().map_or(Ok(self.value), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_goes_in_pieces_of_what_a_record_holds() {
+        assert_eq!(pieces(0, 4096, false).count(), 0);
+        assert_eq!(pieces(0, 4096, true).collect::<Vec<_>>(), [(0, 0)]);
+        assert_eq!(pieces(8, 4096, true).collect::<Vec<_>>(), [(0, 8)]);
+        assert_eq!(pieces(8193, 4096, false).last(), Some((8192, 1)));
+    }
+
+    #[test]
+    fn what_is_submitted_together_fits_any_ring() {
+        assert_eq!(sizes(256 << 10), (4096, 31 * 4096));
+        for ring in (12..23).map(|bits| 1usize << bits) {
+            let (piece, window) = sizes(ring);
+            assert!(piece.is_multiple_of(8) && piece > 0, "{ring}");
+            assert!(window.div_ceil(piece) * (piece + SUBMISSION_BYTES) <= ring, "{ring}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::thread;
 use std::time::Duration;
 
+use raas::elsewhere::Sleeper;
 use raas::{AcceptError, ConnectError, ConnectOptions, Listener, Readiness, Reason, Session, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -313,5 +314,44 @@ fn a_watched_session_answers_by_itself() {
     // The watcher drops a session that has no other user.
     while daemon.facts().sessions > 0 {
         thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_thread_that_sleeps_elsewhere_follows_the_session_itself() {
+    let _watchdog = Watchdog::start("a_thread_that_sleeps_elsewhere_follows_the_session_itself");
+    for (host, _) in PATHS {
+        let mut t = two(host, 4096);
+        t.client.set_nonblocking(true).unwrap();
+        let told = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let count = std::sync::Arc::clone(&told);
+        let tell = move || {
+            count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        };
+        assert!(t.client.on_change(tell).unwrap());
+        assert!(!t.client.on_change(|| ()).unwrap(), "it has one");
+        assert!(!t.client.glance().unwrap().contains(Readiness::READ));
+        let session = t.client.session().unwrap();
+        for round in 0..100u8 {
+            let mut sleeper = Sleeper::new(&session);
+            sleeper.announce();
+            assert!(!t.client.readiness().unwrap().contains(Readiness::READ));
+            let before = told.load(std::sync::atomic::Ordering::SeqCst);
+            let server = &mut t.server;
+            thread::scope(|scope| {
+                scope.spawn(move || server.write_all(&[round]).unwrap());
+                wait(&[sleeper.fd().expect("nobody else follows the session")]);
+                sleeper.hear(true);
+            });
+            assert!(told.load(std::sync::atomic::Ordering::SeqCst) > before, "the stream was told of");
+            while !t.client.glance().unwrap().contains(Readiness::READ) {
+                thread::yield_now();
+            }
+            let mut byte = [0];
+            assert_eq!(t.client.read(&mut byte).unwrap(), 1);
+            assert_eq!(byte, [round]);
+            // A call that finds nothing does not announce it: the writer makes no system call for the next byte.
+            assert!(would_block(t.client.read(&mut byte)));
+        }
     }
 }

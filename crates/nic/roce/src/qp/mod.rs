@@ -63,14 +63,13 @@ pub(crate) struct Qp {
 impl Qp {
     pub(crate) fn new(qpn: Qpn, init: &QpInit, limits: &NicLimits) -> Self {
         let send_limits = SendLimits::new(init, limits.max_msg_bytes);
-        let receives = ReceiveQueue::new(if init.srq.is_some() { 0 } else { init.max_recv_wr }, init.max_recv_sge);
         Self {
             qpn,
             init: init.clone(),
             state: QpState::Reset,
             peer: None,
             requester: Requester::new(qpn, init.send_cq, send_limits),
-            responder: Responder::new(qpn, init.recv_cq, init.srq, receives, limits.max_msg_bytes),
+            responder: Responder::new(qpn, init, limits.max_msg_bytes),
             responder_first: false,
         }
     }
@@ -92,7 +91,7 @@ impl Qp {
 
     /// Whether the range may hold bytes of the peer that no completion has reported.
     pub(crate) fn has_unreported(&self, rkey: Rkey, addr: u64, len: u64) -> bool {
-        self.responder.has_unreported(rkey, addr, len)
+        self.responder.incoming.has_unreported(rkey, addr, len)
     }
 
     /// Moves to another state. `local` is the NIC's address, the source of the QP's packets.
@@ -105,7 +104,7 @@ impl Qp {
     ) -> Result<(), VerbsError> {
         let next = state::transition(self.state, to)?;
         match to {
-            QpModify::Init { access, .. } => self.responder.allow(*access),
+            QpModify::Init { access, .. } => self.responder.incoming.allow(*access),
             QpModify::Rtr(attr) => {
                 state::check_rtr(attr, dev.attr.mtu.bytes(), limits.max_rd_atomic)?;
                 let mut peer = Peer::new(attr, local, &dev.attr)?;
@@ -166,13 +165,10 @@ impl Qp {
 
     /// Posts one send.
     pub(crate) fn post_send(&mut self, wr: &SendWr<'_>, dev: &mut Device) -> Result<(), VerbsError> {
-        match self.state {
-            QpState::Rts | QpState::Sqd => self.requester.post(wr)?,
-            QpState::Err => {
-                self.requester.post(wr)?;
-                self.requester.fail(None, dev);
-            }
-            state => return Err(VerbsError::WrongState { state, what: "posting sends: move it to RTS first" }),
+        let is_flushed = state::flushes_sends(self.state)?;
+        self.requester.post(wr)?;
+        if is_flushed {
+            self.requester.fail(None, dev);
         }
         dev.base.counters.on_posted(&wr.op);
         Ok(())
@@ -180,27 +176,19 @@ impl Qp {
 
     /// Posts one receive to the QP's own queue.
     pub(crate) fn post_recv(&mut self, wr: &RecvWr<'_>, dev: &mut Device) -> Result<(), VerbsError> {
-        if self.state == QpState::Reset {
-            return Err(VerbsError::WrongState { state: self.state, what: "posting receives: move it to Init first" });
-        }
-        self.responder.post(wr)?;
-        dev.base.counters.verbs_recv += 1;
-        if self.state == QpState::Err {
-            self.responder.flush(dev);
-        }
-        Ok(())
+        self.responder.incoming.post(wr, self.state, dev)
     }
 
     /// Whether packets of a peer have a meaning now.
     const fn is_connected(&self) -> bool {
-        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+        state::takes_packets(self.state)
     }
 
     /// Takes a packet that came from the peer with a right ICRC.
     pub(crate) fn handle_packet(&mut self, packet: &Packet<'_>, dev: &mut Device, now: Time) {
         match &packet.body {
             Body::Request(request) => {
-                if self.state == QpState::Rtr && self.responder.note_first_packet() {
+                if self.state == QpState::Rtr && self.responder.incoming.note_first_packet() {
                     dev.raise(AsyncEvent::CommEstablished(self.qpn));
                 }
                 if let Err(fatal) = self.responder.handle_request(&packet.bth, request, dev, now) {

@@ -30,6 +30,20 @@ pub(crate) fn transition(from: QpState, to: &QpModify) -> Result<QpState, VerbsE
     Err(VerbsError::WrongState { state, what })
 }
 
+/// Whether packets of a peer have a meaning in a state. A reliable connected QP is never in SQE.
+pub(crate) const fn takes_packets(state: QpState) -> bool {
+    matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+}
+
+/// Whether a send that is posted in a state is flushed at once. Refused if none may be posted (IBTA 10.8.3.2).
+pub(crate) const fn flushes_sends(state: QpState) -> Result<bool, VerbsError> {
+    match state {
+        QpState::Rts | QpState::Sqd => Ok(false),
+        QpState::Err | QpState::Sqe => Ok(true),
+        state => Err(VerbsError::WrongState { state, what: "posting sends: move it to RTS first" }),
+    }
+}
+
 fn at_most(what: &'static str, value: u8, max: u8) -> Result<(), VerbsError> {
     if value <= max {
         return Ok(());

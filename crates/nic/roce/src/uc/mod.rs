@@ -19,13 +19,10 @@ use crate::limits::{ECN_BITS, NicLimits};
 use crate::path::Inbound;
 use crate::peer::{NotForUs, Peer};
 use crate::qp::state;
+use crate::receives::Fatal;
 use crate::wire::{Body, Packet};
 use receiver::Receiver;
 use sender::Sender;
-
-/// The QP must go into error; its receive is completed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Fatal;
 
 /// An unreliable connected queue pair.
 #[derive(Debug)]
@@ -67,14 +64,14 @@ impl UcQp {
 
     /// Whether the range may hold bytes of the peer that no completion has reported.
     pub(crate) fn has_unreported(&self, rkey: Rkey, addr: u64, len: u64) -> bool {
-        self.receiver.has_unreported(rkey, addr, len)
+        self.receiver.incoming.has_unreported(rkey, addr, len)
     }
 
     /// Moves to another state. `local` is the NIC's address, the source of the QP's packets.
     pub(crate) fn modify(&mut self, to: &QpModify, local: SocketAddr, dev: &mut Device) -> Result<(), VerbsError> {
         let next = state::transition(self.state, to)?;
         match to {
-            QpModify::Init { access, .. } => self.receiver.allow(*access),
+            QpModify::Init { access, .. } => self.receiver.incoming.allow(*access),
             QpModify::Rtr(attr) => {
                 // What only reliable connections have is not looked at.
                 let used = RtrAttr { max_dest_rd_atomic: 0, min_rnr_timer: 0, ..attr.clone() };
@@ -95,7 +92,7 @@ impl UcQp {
             QpModify::Err if self.state != QpState::Err => self.fail(dev),
             QpModify::Reset => {
                 self.sender.reset();
-                self.receiver.reset(dev);
+                self.receiver.incoming.reset(dev);
                 self.peer = None;
             }
             _ => {}
@@ -106,13 +103,10 @@ impl UcQp {
 
     /// Posts one send.
     pub(crate) fn post_send(&mut self, wr: &SendWr<'_>, dev: &mut Device) -> Result<(), VerbsError> {
-        match self.state {
-            QpState::Rts | QpState::Sqd => self.sender.post(wr)?,
-            QpState::Err | QpState::Sqe => {
-                self.sender.post(wr)?;
-                self.sender.flush(Status::WrFlushErr, dev);
-            }
-            state => return Err(VerbsError::WrongState { state, what: "posting sends: move it to RTS first" }),
+        let is_flushed = state::flushes_sends(self.state)?;
+        self.sender.post(wr)?;
+        if is_flushed {
+            self.sender.flush(Status::WrFlushErr, dev);
         }
         dev.base.counters.on_posted(&wr.op);
         Ok(())
@@ -120,20 +114,12 @@ impl UcQp {
 
     /// Posts one receive to the QP's own queue.
     pub(crate) fn post_recv(&mut self, wr: &RecvWr<'_>, dev: &mut Device) -> Result<(), VerbsError> {
-        if self.state == QpState::Reset {
-            return Err(VerbsError::WrongState { state: self.state, what: "posting receives: move it to Init first" });
-        }
-        self.receiver.post(wr)?;
-        dev.base.counters.verbs_recv += 1;
-        if self.state == QpState::Err {
-            self.receiver.flush(dev);
-        }
-        Ok(())
+        self.receiver.incoming.post(wr, self.state, dev)
     }
 
     /// What is known of packets from `from`, if they may come from there.
     pub(crate) fn inbound_from(&mut self, from: SocketAddr, local: SocketAddr) -> Result<&mut Inbound, NotForUs> {
-        let takes_packets = matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
+        let takes_packets = state::takes_packets(self.state);
         self.peer.as_mut().ok_or(NotForUs::State)?.inbound_from(from, local, takes_packets)
     }
 
@@ -141,7 +127,7 @@ impl UcQp {
     pub(crate) fn handle_packet(&mut self, packet: &Packet<'_>, dev: &mut Device) {
         match &packet.body {
             Body::Request(request) => {
-                if self.state == QpState::Rtr && self.receiver.note_first_packet() {
+                if self.state == QpState::Rtr && self.receiver.incoming.note_first_packet() {
                     dev.raise(AsyncEvent::CommEstablished(self.qpn));
                 }
                 if let Err(Fatal) = self.receiver.handle_request(&packet.bth, request, dev) {
@@ -189,7 +175,7 @@ impl UcQp {
 
     /// Gives back what is taken from shared objects, before the QP is dropped.
     pub(crate) fn release(&mut self, dev: &mut Device) {
-        self.receiver.reset(dev);
+        self.receiver.incoming.reset(dev);
     }
 
     /// The QP cannot go on.

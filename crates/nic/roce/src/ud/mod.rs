@@ -16,13 +16,10 @@ use crate::device::Device;
 use crate::path::{Inbound, Path};
 use crate::peer::NotForUs;
 use crate::qp::state;
+use crate::receives::Fatal;
 use crate::wire::{Bth, Datagram};
 use receiver::Receiver;
 use sender::Sender;
-
-/// The QP must go into error; its receive is completed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Fatal;
 
 /// What came with a datagram in addition to its own headers.
 #[derive(Debug, Clone, Copy)]
@@ -97,13 +94,10 @@ impl UdQp {
 
     /// Posts one datagram.
     pub(crate) fn post_send(&mut self, wr: &SendWr<'_>, dev: &mut Device) -> Result<(), VerbsError> {
-        match self.state {
-            QpState::Rts | QpState::Sqd => self.sender.post(wr, dev)?,
-            QpState::Err | QpState::Sqe => {
-                self.sender.post(wr, dev)?;
-                self.sender.flush(Status::WrFlushErr, dev);
-            }
-            state => return Err(VerbsError::WrongState { state, what: "posting sends: move it to RTS first" }),
+        let is_flushed = state::flushes_sends(self.state)?;
+        self.sender.post(wr, dev)?;
+        if is_flushed {
+            self.sender.flush(Status::WrFlushErr, dev);
         }
         dev.base.counters.verbs_datagram += 1;
         Ok(())
@@ -111,20 +105,12 @@ impl UdQp {
 
     /// Posts one receive to the QP's own queue.
     pub(crate) fn post_recv(&mut self, wr: &RecvWr<'_>, dev: &mut Device) -> Result<(), VerbsError> {
-        if self.state == QpState::Reset {
-            return Err(VerbsError::WrongState { state: self.state, what: "posting receives: move it to Init first" });
-        }
-        self.receiver.post(wr)?;
-        dev.base.counters.verbs_recv += 1;
-        if self.state == QpState::Err {
-            self.receiver.flush(dev);
-        }
-        Ok(())
+        self.receiver.post(wr, self.state, dev)
     }
 
     /// What is known of packets from `from`, if datagrams are taken now.
     pub(crate) fn inbound_from(&mut self, from: SocketAddr, local: SocketAddr) -> Result<&mut Inbound, NotForUs> {
-        if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
+        if !state::takes_packets(self.state) {
             return Err(NotForUs::State);
         }
         if self.inbound.is_none_or(|inbound| inbound.source != from) {

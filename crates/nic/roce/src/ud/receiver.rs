@@ -3,11 +3,12 @@
 //!
 //! The sender gets no answer (IBTA 9.8.3), and a datagram that is dropped leaves the receive where it is.
 
-use rnic::{KeyFault, ReceiveQueue, RecvWqe};
-use verbs::{Completion, CqId, GRH_BYTES, Grh, Placed, Qkey, QpInit, Qpn, RecvWr, SrqId, Status, VerbsError, WcOpcode};
+use rnic::KeyFault;
+use verbs::{GRH_BYTES, Grh, Placed, Qkey, QpInit, QpState, Qpn, RecvWr, Status, VerbsError, WcOpcode};
 
-use super::{Arrival, Fatal};
+use super::Arrival;
 use crate::device::Device;
+use crate::receives::{Fatal, Received, Receives};
 use crate::wire::{Bth, Datagram, wire_len};
 
 /// Bytes of a UDP header, which the IP header's length covers.
@@ -15,36 +16,27 @@ const UDP_BYTES: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Receiver {
-    qpn: Qpn,
-    cq: CqId,
-    srq: Option<SrqId>,
-    queue: ReceiveQueue,
+    receives: Receives,
     qkey: Qkey,
     mtu_bytes: usize,
 }
 
 impl Receiver {
     pub(super) fn new(qpn: Qpn, init: &QpInit, mtu_bytes: usize) -> Self {
-        let max_wr = if init.srq.is_some() { 0 } else { init.max_recv_wr };
-        Self {
-            qpn,
-            cq: init.recv_cq,
-            srq: init.srq,
-            queue: ReceiveQueue::new(max_wr, init.max_recv_sge),
-            qkey: Qkey(0),
-            mtu_bytes,
-        }
+        Self { receives: Receives::new(qpn, init), qkey: Qkey(0), mtu_bytes }
     }
 
     pub(super) const fn set_qkey(&mut self, qkey: Qkey) {
         self.qkey = qkey;
     }
 
-    pub(super) fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), VerbsError> {
-        match self.srq {
-            Some(_) => Err(VerbsError::Busy("the receive queue is an SRQ, post there: it")),
-            None => self.queue.post(wr),
+    /// Posts one receive to the QP's own queue. In the error state it is flushed.
+    pub(super) fn post(&mut self, wr: &RecvWr<'_>, state: QpState, dev: &mut Device) -> Result<(), VerbsError> {
+        self.receives.post(wr, state, dev)?;
+        if state == QpState::Err {
+            self.flush(dev);
         }
+        Ok(())
     }
 
     pub(super) fn handle_datagram(
@@ -68,7 +60,7 @@ impl Receiver {
             return Ok(());
         };
         let needed = wire_len(GRH_BYTES + datagram.payload.len());
-        match self.next_capacity_bytes(dev) {
+        match self.receives.next_capacity_bytes(dev) {
             None => {
                 dev.counters.drop_no_receive += 1;
                 return Ok(());
@@ -79,7 +71,7 @@ impl Receiver {
             }
             Some(_) => {}
         }
-        let Some(wqe) = self.take(dev) else { return Ok(()) };
+        let Some(wqe) = self.receives.take(dev) else { return Ok(()) };
         let landed = dev
             .mrs
             .check_scatter(&wqe.sges)
@@ -90,58 +82,29 @@ impl Receiver {
             Err(_) => Status::LocProtErr,
         };
         dev.base.counters.served_datagram += u64::from(landed.is_ok());
-        let received = Received { byte_len: needed, imm: datagram.imm, src_qpn: Some(datagram.deth.src_qpn) };
-        self.complete(wqe, status, received, bth.solicited, dev);
+        let received = Received {
+            opcode: WcOpcode::Recv,
+            byte_len: needed,
+            imm: datagram.imm,
+            src_qpn: Some(datagram.deth.src_qpn),
+            placed: Placed::Untold,
+            solicited: bth.solicited,
+        };
+        self.receives.complete(wqe, status, received, dev);
         landed.map_err(|_: KeyFault| Fatal)
-    }
-
-    fn next_capacity_bytes(&self, dev: &Device) -> Option<u64> {
-        match self.srq {
-            Some(srq) => dev.srqs.get(srq.0)?.next_capacity_bytes(),
-            None => self.queue.next_capacity_bytes(),
-        }
-    }
-
-    fn take(&mut self, dev: &mut Device) -> Option<RecvWqe> {
-        match self.srq {
-            Some(srq) => dev.take_shared(srq),
-            None => self.queue.take(),
-        }
-    }
-
-    fn complete(&mut self, wqe: RecvWqe, status: Status, received: Received, solicited: bool, dev: &mut Device) {
-        let Received { byte_len, imm, src_qpn } = received;
-        let (wr_id, opcode, qpn) = (wqe.wr_id, WcOpcode::Recv, self.qpn);
-        dev.complete(
-            self.cq,
-            Completion { wr_id, status, opcode, byte_len, qpn, imm, src_qpn, placed: Placed::Untold },
-            solicited,
-        );
-        match self.srq.and_then(|srq| dev.srqs.get_mut(srq.0)) {
-            Some(srq) => srq.recycle(wqe),
-            None => self.queue.recycle(wqe),
-        }
     }
 
     /// Into error: all posted receives complete as flushed. Those of an SRQ stay there.
     pub(super) fn flush(&mut self, dev: &mut Device) {
-        while let Some(wqe) = self.queue.take() {
-            self.complete(wqe, Status::WrFlushErr, Received::default(), false, dev);
+        while let Some(wqe) = self.receives.take_own() {
+            self.receives.complete(wqe, Status::WrFlushErr, Received::nothing(Placed::Untold), dev);
         }
     }
 
     /// Forgets all receives without completions.
     pub(super) fn reset(&mut self) {
-        self.queue.clear();
+        self.receives.clear();
     }
-}
-
-/// What a completion reports of a datagram.
-#[derive(Debug, Clone, Copy, Default)]
-struct Received {
-    byte_len: u32,
-    imm: Option<u32>,
-    src_qpn: Option<Qpn>,
 }
 
 /// The 40 bytes in front of the payload. A UDP socket does not show the IP header, so it is made from what is known.

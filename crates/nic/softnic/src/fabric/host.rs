@@ -154,6 +154,10 @@ impl Provider for FabricHost {
         self.post(|nic| nic.post_srq_recv(srq, wrs))
     }
 
+    fn withdraw_srq_recv(&mut self, srq: SrqId, max: usize, out: &mut Vec<u64>) -> Result<usize, VerbsError> {
+        self.call(|nic| nic.withdraw_srq_recv(srq, max, out))
+    }
+
     fn poll_cq(&mut self, cq: CqId, out: &mut Vec<Completion>, max: usize) -> Result<usize, VerbsError> {
         lock(&self.net).progress();
         self.call(|nic| nic.poll_cq(cq, out, max))

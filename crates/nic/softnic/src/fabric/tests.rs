@@ -201,6 +201,7 @@ fn ends_that_are_set_up_by_offers_use_what_both_devices_can() {
         entropy: 0x1234_5678,
         wire: WirePolicy::Auto,
         peer: None,
+        encrypt: verbs::Encrypt::Off,
     };
     let offers = [0, 1].map(|i: usize| {
         let End { nic, qpn, .. } = &mut ends[i];
@@ -226,8 +227,14 @@ fn ends_that_are_set_up_by_offers_use_what_both_devices_can() {
 fn an_offer_that_cannot_be_changes_nothing() {
     let fabric = Fabric::new(4);
     let mut ends = [end(&fabric, A, QpType::Rc), end(&fabric, B, QpType::Rc)];
-    let attr =
-        OfferAttr { access: Access::all(), mtu_max: PathMtu::Mtu4096, entropy: 1, wire: WirePolicy::Auto, peer: None };
+    let attr = OfferAttr {
+        access: Access::all(),
+        mtu_max: PathMtu::Mtu4096,
+        entropy: 1,
+        wire: WirePolicy::Auto,
+        peer: None,
+        encrypt: verbs::Encrypt::Off,
+    };
     let [own, good] = [0, 1].map(|i: usize| {
         let End { nic, qpn, .. } = &mut ends[i];
         nic.offer(*qpn, &attr).unwrap()

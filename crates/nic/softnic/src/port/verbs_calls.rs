@@ -7,13 +7,14 @@
 use std::net::SocketAddr;
 
 use iwarp::Qp;
+use records::CIPHER;
 use verbs::{
-    AcceptAttr, Endpoint, Gid, Link, MrId, OfferAttr, PathMtu, PostError, Provider, Psn, Qkey, QpModify, QpStatus,
-    QpType, Qpn, RecvWr, Rkey, RoceEndpoint, SendWr, VerbsError, Wire, WirePolicy,
+    AcceptAttr, Encrypt, Endpoint, Gid, Link, MrId, OfferAttr, PathMtu, PostError, Provider, Psn, Qkey, QpModify,
+    QpStatus, QpType, Qpn, RecvWr, Rkey, RoceEndpoint, SendWr, VerbsError, Wire, WirePolicy,
 };
 
 use super::Port;
-use crate::tcp::{Choice, FPDU_BYTES, TcpPart, Wires, choose};
+use crate::tcp::{Choice, Encryption, FPDU_BYTES, TcpPart, Wires, choose};
 
 /// Posts one by one and says where it stopped.
 fn post_each<W>(wrs: &[W], mut post: impl FnMut(&W) -> Result<(), VerbsError>) -> Result<(), PostError> {
@@ -38,6 +39,13 @@ impl Port {
         if is_tcp_alone && qp_type != QpType::Rc {
             return Err(VerbsError::NotOnWire { wire: Wire::Iwarp, qp_type });
         }
+        let wants_tcp = qp_type == QpType::Rc && policy.allows(Wire::Iwarp) && attr.wire.allows(Wire::Iwarp);
+        let is_required = attr.encrypt == Encrypt::Required;
+        if is_required && (!wants_tcp || self.tcp.is_none()) {
+            return Err(VerbsError::NotEncrypted(
+                "only streams over TCP are encrypted: set `wire` to \"auto\" or \"iwarp\", and free the TCP port",
+            ));
+        }
         let device = self.nic.device();
         let mtu = device.mtu.min(attr.mtu_max);
         let roce = RoceEndpoint {
@@ -53,7 +61,6 @@ impl Port {
         let none = VerbsError::NoCommonWire { own: policy.to_string(), peer: attr.wire.to_string() };
         let (gid, max_rd_atomic) = (device.gid, device.max_rd_atomic);
         self.nic.modify_qp(qpn, &QpModify::Init { access: attr.access, qkey: Qkey(0) })?;
-        let wants_tcp = qp_type == QpType::Rc && policy.allows(Wire::Iwarp) && attr.wire.allows(Wire::Iwarp);
         let now = self.now();
         let tcp = self.tcp.as_mut().filter(|_| wants_tcp).map(|tcp| TcpPart {
             qpn,
@@ -68,8 +75,10 @@ impl Port {
             fpdu_bytes: FPDU_BYTES,
             max_rd_atomic,
             mtu,
+            encryption: (attr.encrypt != Encrypt::Off).then(|| Encryption { secret: tcp.secret(), is_required }),
         });
-        let wires = Wires { roce: Some(roce), tcp }.allowed(policy).allowed(attr.wire);
+        let roce = Some(roce).filter(|_| !is_required);
+        let wires = Wires { roce, tcp }.allowed(policy).allowed(attr.wire);
         wires.to_endpoint().unwrap_or(Err(none))
     }
 
@@ -82,7 +91,16 @@ impl Port {
         attr: &AcceptAttr,
     ) -> Result<Link, VerbsError> {
         let (own_wires, peer_wires) = (Wires::parse(own)?, Wires::parse(peer)?);
-        let (choice, wire_reason) = choose(&own_wires, &peer_wires)?;
+        let requires = |wires: &Wires| wires.tcp.and_then(|tcp| tcp.encryption).is_some_and(|e| e.is_required);
+        let (choice, wire_reason) = choose(&own_wires, &peer_wires).map_err(|error| match error {
+            VerbsError::NoCommonWire { .. } if requires(&own_wires) => VerbsError::NotEncrypted(
+                "the peer's device has no wire that is: it needs a software NIC with `encrypt`",
+            ),
+            VerbsError::NoCommonWire { .. } if requires(&peer_wires) => {
+                VerbsError::NotEncrypted("only the peer's end has it so: this end has no wire that is encrypted")
+            }
+            other => other,
+        })?;
         match choice {
             Choice::Roce(..) => {
                 let link = self.nic.accept(qpn, own, peer, attr)?;
@@ -111,18 +129,21 @@ impl Port {
             return Err(unsupported("a peer of the other IP version: give the port an address of the peer's version"));
         }
         let max_msg_bytes = device.max_msg_bytes;
+        let (keys, encryption_reason) = own.keys_with(&peer)?;
+        let cipher = keys.as_ref().map(|_| CIPHER);
         let missing = unsupported("the wire over TCP: it did not listen when the NIC was opened");
         let Self { nic, tcp, .. } = self;
         let tcp = tcp.as_mut().filter(|_| own.qpn == qpn).ok_or(missing)?;
         let lent = nic.lend_qp(qpn)?;
         let made = own.qp_attr(&peer, &lent, max_msg_bytes);
         let dev = nic.device_mut();
-        tcp.connect(now, dev, Qp::new(made, lent.receives), (own, peer), attr);
+        tcp.connect(now, dev, Qp::new(made, lent.receives), (own, peer), attr, keys);
         nic.settle_overflows();
         let mtu: PathMtu = own.mtu.min(peer.mtu);
         let peer_address: SocketAddr = peer.address();
         let reads_max = own.max_rd_atomic.min(peer.max_rd_atomic);
-        Ok(Link { peer: peer_address, peer_qpn: peer.qpn.0, mtu, reads_max, wire: Wire::Iwarp, wire_reason })
+        let (wire, peer_qpn) = (Wire::Iwarp, peer.qpn.0);
+        Ok(Link { peer: peer_address, peer_qpn, mtu, reads_max, wire, wire_reason, cipher, encryption_reason })
     }
 
     pub(crate) fn modify_qp(&mut self, qpn: Qpn, to: &QpModify) -> Result<(), VerbsError> {

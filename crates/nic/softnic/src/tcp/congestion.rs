@@ -1,15 +1,16 @@
-//! Which congestion control the TCP connection of a queue pair uses: the host's, or on a near path that loses nothing
-//! one that does not pace.
+//! Which congestion control a TCP connection between hosts uses: the host's, or on a near path that loses nothing one
+//! that does not pace.
 //!
 //! BBR spreads segments over the round trip with a timer for each burst. On a path of microseconds that costs a fifth of
-//! the processor time of a stream and brings nothing, because nothing is lost. Where segments are lost, or the path is
-//! long, pacing is worth its cost. Owns the choice; without permission, or where the host's control does not pace,
-//! nothing is changed.
+//! the processor time of a stream, and half of what it carries, and brings nothing, because nothing is lost. Where
+//! segments are lost, or the path is long, pacing is worth its cost. Linux goes on to pace a connection that BBR ever
+//! had (`sk_pacing_status` is never taken back), so a socket begins without it, before it connects or listens. Owns the
+//! choice; without permission, or where the host's control does not pace, nothing is changed.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::net::sockopt;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use verbs::Time;
 
 use super::TcpCounters;
@@ -44,17 +45,56 @@ pub(super) enum Congestion {
     },
 }
 
+/// For a TCP socket that is to connect or to listen: it does not pace until [`settle_pacing`] has seen its path. What a
+/// listener accepts begins as the listener.
+pub fn begin_unpaced(fd: impl AsFd) {
+    if control_of(fd.as_fd()).is_some_and(|host| host.starts_with(PACED)) {
+        let _ = UNPACED.iter().any(|name| sockopt::set_tcp_congestion(fd.as_fd(), name).is_ok());
+    }
+}
+
+/// For a connection whose socket began by [`begin_unpaced`]: it gets the host's congestion control unless its path is
+/// near, a round trip below a millisecond. Returns whether it goes on without pacing although the host's control paces.
+pub fn settle_pacing(fd: impl AsFd) -> bool {
+    unpaced(fd.as_fd()).is_some()
+}
+
+/// The host's control and the path's state, of a connection that goes on without it.
+fn unpaced(fd: BorrowedFd<'_>) -> Option<(String, PathState)> {
+    let host = of_host()?;
+    let own = control_of(fd)?;
+    if own == host || !UNPACED.contains(&own.as_str()) {
+        return None;
+    }
+    let near = path_state(fd).ok().filter(|state| is_near(&host, state));
+    if near.is_none() {
+        // A name that a new socket has is one that this one may have.
+        let _ = sockopt::set_tcp_congestion(fd, &host);
+    }
+    near.map(|state| (host, state))
+}
+
+/// A socket's control.
+fn control_of(fd: BorrowedFd<'_>) -> Option<String> {
+    sockopt::tcp_congestion(fd).ok().map(|name| name.trim_end_matches('\0').to_owned())
+}
+
+/// The host's control: sockets of both address families begin with it.
+fn of_host() -> Option<String> {
+    let new = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok()?;
+    control_of(new.as_fd())
+}
+
 impl Congestion {
-    /// The connection stands.
+    /// The connection stands. Its socket began by [`begin_unpaced`].
     pub(super) fn on_connected(&mut self, fd: &OwnedFd, now: Time, counters: &mut TcpCounters) {
-        *self = Self::OfHost;
-        let Ok(host) = sockopt::tcp_congestion(fd) else { return };
-        let host = host.trim_end_matches('\0').to_owned();
-        let Some(seen) = path_state(fd.as_fd()).ok().filter(|state| is_near(&host, state)) else { return };
-        if UNPACED.iter().any(|name| sockopt::set_tcp_congestion(fd, name).is_ok()) {
-            counters.tcp_unpaced += 1;
-            *self = Self::Unpaced { host, next_look: now + LOOK_PAUSE, sent_bytes: 0, seen };
-        }
+        *self = match unpaced(fd.as_fd()) {
+            None => Self::OfHost,
+            Some((host, seen)) => {
+                counters.tcp_unpaced += 1;
+                Self::Unpaced { host, next_look: now + LOOK_PAUSE, sent_bytes: 0, seen }
+            }
+        };
     }
 
     /// Bytes left.
@@ -89,6 +129,8 @@ fn loses(before: &PathState, now: &PathState, sent_bytes: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
     fn state(rtt_us: u64, retransmitted: u32) -> PathState {
@@ -108,21 +150,31 @@ mod tests {
 
     #[test]
     fn the_choice_is_made_and_taken_back_on_a_connection() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let fd: OwnedFd = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap().into();
+        let new = || rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let host = of_host().unwrap();
+        let is_paced = host.starts_with(PACED);
+        let listener = new().unwrap();
+        begin_unpaced(&listener);
+        rustix::net::bind(&listener, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        let fd = new().unwrap();
+        begin_unpaced(&fd);
+        rustix::net::connect(&fd, &rustix::net::getsockname(&listener).unwrap()).unwrap();
+        let accepted = rustix::net::accept(&listener).unwrap();
+        let name = |fd: &OwnedFd| control_of(fd.as_fd()).unwrap();
+        for fd in [&fd, &accepted] {
+            assert_eq!(name(fd) == host, !is_paced, "{host}: {}", name(fd));
+            assert_eq!(settle_pacing(fd), is_paced, "a path on loopback is near");
+        }
         let (mut counters, mut choice) = (TcpCounters::default(), Congestion::Unknown);
-        let name = |fd: &OwnedFd| sockopt::tcp_congestion(fd).unwrap().trim_end_matches('\0').to_owned();
-        let of_host = name(&fd);
         choice.on_connected(&fd, Time(1), &mut counters);
-        let is_paced = of_host.starts_with(PACED);
-        assert_eq!(matches!(choice, Congestion::Unpaced { .. }), is_paced, "{of_host}: {choice:?}");
-        assert_eq!(UNPACED.contains(&name(&fd).as_str()), is_paced || UNPACED.contains(&of_host.as_str()));
+        assert_eq!(matches!(choice, Congestion::Unpaced { .. }), is_paced, "{host}: {choice:?}");
         // As if more had been sent again than the connection ever has: the count wraps.
         if let Congestion::Unpaced { seen, .. } = &mut choice {
             seen.retransmitted = seen.retransmitted.wrapping_sub(50);
             choice.on_sent(&fd, Time(1) + LOOK_PAUSE, 10_000, &mut counters);
             assert!(matches!(choice, Congestion::OfHost), "{choice:?}");
-            assert_eq!((name(&fd), counters.tcp_repaced), (of_host, 1));
+            assert_eq!((name(&fd), counters.tcp_repaced), (host, 1));
         }
     }
 }

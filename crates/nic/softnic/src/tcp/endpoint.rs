@@ -6,12 +6,15 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use iwarp::{Extensions, QpAttr};
+use records::{Keys, SECRET_BYTES, Secret};
 use verbs::{Endpoint, Gid, PathMtu, Psn, Qpn, RoceEndpoint, VerbsError, Wire, WirePolicy};
 
 /// First byte of an endpoint, or of its part, that is a stream over TCP.
 const KIND_TCP: u8 = 3;
 /// Bytes of the part behind its kind (and, behind a RoCEv2 endpoint, its length).
 const PART_BYTES: usize = 44;
+/// Bytes of the part of an end that encrypts: its secret is behind the rest.
+const SECRET_PART_BYTES: usize = PART_BYTES + SECRET_BYTES;
 /// Bytes by which the two ends of a connection know each other.
 pub const TOKEN_BYTES: usize = 16;
 
@@ -28,6 +31,8 @@ const FLAG_CRC: u8 = 1 << 1;
 const FLAG_EXTENDED: u8 = 1 << 2;
 /// The device answers zero-length READs, by which a completion means that the peer has everything.
 const FLAG_CONFIRMS: u8 = 1 << 3;
+/// The device refuses a connection that is not encrypted.
+const FLAG_SECRET_REQUIRED: u8 = 1 << 4;
 
 /// Smallest MULPDU that a peer may ask for: a header and some bytes (RFC 5044 4.2 asks for 128 at least).
 const FPDU_MIN: u16 = 128;
@@ -47,6 +52,15 @@ impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Token(..)")
     }
+}
+
+/// What an end adds to the encryption of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Encryption {
+    /// Random, of this connection alone.
+    pub secret: Secret,
+    /// It refuses a connection in the clear.
+    pub is_required: bool,
 }
 
 /// What an endpoint says of TCP.
@@ -74,10 +88,12 @@ pub struct TcpPart {
     pub max_rd_atomic: u8,
     /// Largest path MTU, for datagrams beside the connection.
     pub mtu: PathMtu,
+    /// It encrypts with peers that do.
+    pub encryption: Option<Encryption>,
 }
 
 impl TcpPart {
-    fn to_bytes(self) -> [u8; PART_BYTES] {
+    fn to_bytes(self) -> Vec<u8> {
         let ip = match self.gid.ip() {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
             IpAddr::V6(v6) => v6,
@@ -86,8 +102,9 @@ impl TcpPart {
         let flags = flag(self.is_preferred, FLAG_PREFERRED)
             | flag(self.wants_crc, FLAG_CRC)
             | flag(self.is_extended, FLAG_EXTENDED)
-            | flag(self.confirms, FLAG_CONFIRMS);
-        let mut bytes = [0; PART_BYTES];
+            | flag(self.confirms, FLAG_CONFIRMS)
+            | flag(self.encryption.is_some_and(|e| e.is_required), FLAG_SECRET_REQUIRED);
+        let mut bytes = vec![0; PART_BYTES];
         bytes[..4].copy_from_slice(&self.qpn.0.to_be_bytes());
         bytes[4..20].copy_from_slice(&ip.octets());
         bytes[20..22].copy_from_slice(&self.port.to_be_bytes());
@@ -96,13 +113,19 @@ impl TcpPart {
         bytes[39] = self.max_rd_atomic;
         bytes[40..42].copy_from_slice(&self.fpdu_bytes.to_be_bytes());
         bytes[42..44].copy_from_slice(&(self.mtu.bytes() as u16).to_be_bytes());
+        bytes.extend(self.encryption.iter().flat_map(|e| e.secret.0));
         bytes
     }
 
     fn parse(bytes: &[u8]) -> Result<Self, VerbsError> {
         let wrong = |what, value: u64, min: u64, max: u64| VerbsError::OutOfRange { what, value, min, max };
-        let length = || wrong("length of the TCP endpoint", bytes.len() as u64, PART_BYTES as u64, PART_BYTES as u64);
-        let bytes: &[u8; PART_BYTES] = bytes.try_into().map_err(|_| length())?;
+        let (min, max) = (PART_BYTES as u64, SECRET_PART_BYTES as u64);
+        let length = || wrong("length of the TCP endpoint", bytes.len() as u64, min, max);
+        let (bytes, secret) = bytes.split_first_chunk::<PART_BYTES>().ok_or_else(length)?;
+        let secret = match secret {
+            [] => None,
+            secret => Some(Secret(secret.try_into().map_err(|_| length())?)),
+        };
         let u16_at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
         let qpn = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         if !(1..Psn::MODULUS).contains(&qpn) {
@@ -136,7 +159,27 @@ impl TcpPart {
             fpdu_bytes,
             max_rd_atomic: bytes[39],
             mtu,
+            encryption: secret.map(|secret| Encryption { secret, is_required: flags & FLAG_SECRET_REQUIRED != 0 }),
         })
+    }
+
+    /// The keys of the connection to that peer, and why it is encrypted or not; an error if one of the two ends wants
+    /// no connection in the clear and the other one does not encrypt.
+    pub fn keys_with(&self, peer: &Self) -> Result<(Option<Keys>, &'static str), VerbsError> {
+        match (self.encryption, peer.encryption) {
+            (Some(own), Some(peer)) => match Keys::new(&own.secret, &peer.secret) {
+                Some(keys) => Ok((Some(keys), "both ends encrypt, with keys of this queue pair alone")),
+                None => Err(VerbsError::NotEncrypted("the peer's end sent this end's own secret back")),
+            },
+            (Some(own), None) if own.is_required => Err(VerbsError::NotEncrypted(
+                "the peer's end does not encrypt: set `encrypt` there to \"preferred\" or \"required\"",
+            )),
+            (None, Some(peer)) if peer.is_required => Err(VerbsError::NotEncrypted(
+                "only the peer's end has it so: set `encrypt` here to \"preferred\" or \"required\"",
+            )),
+            (Some(_), None) => Ok((None, "the peer's end does not encrypt (`encrypt` there)")),
+            (None, _) => Ok((None, "`encrypt` is \"off\"")),
+        }
     }
 
     /// The private data by which an end of a connection says whom it means and who it is.
@@ -229,14 +272,17 @@ pub enum Choice {
     Tcp(TcpPart, TcpPart),
 }
 
-/// The wire that both ends choose, each by itself, and why: TCP if both prefer it, else RoCEv2 if both have it, else
-/// what both have.
+/// The wire that both ends choose, each by itself, and why: TCP if both encrypt or both prefer it, else RoCEv2 if both
+/// have it, else what both have. Two ends that encrypt never choose a wire in the clear: else who lets no TCP pass could
+/// read what they send.
 pub fn choose(own: &Wires, peer: &Wires) -> Result<(Choice, &'static str), VerbsError> {
     let roce = own.roce.zip(peer.roce).map(|(own, peer)| Choice::Roce(own, peer));
     let tcp = own.tcp.zip(peer.tcp);
     let preferred = tcp.map_or([false; 2], |(own, peer)| [own.is_preferred, peer.is_preferred]);
+    let both_encrypt = tcp.is_some_and(|(own, peer)| own.encryption.is_some() && peer.encryption.is_some());
     let tcp = tcp.map(|(own, peer)| Choice::Tcp(own, peer));
     match (tcp, roce) {
+        (Some(tcp), Some(_)) if both_encrypt => Ok((tcp, "both ends encrypt, which they can over TCP alone")),
         (Some(tcp), Some(roce)) => match preferred {
             [true, true] => Ok((tcp, "both ends are software NICs, which move bytes at least cost over TCP")),
             [false, _] => Ok((roce, "TCP connections to the peer's device did not come up lately")),
@@ -280,7 +326,39 @@ mod tests {
             fpdu_bytes: 0xfff0,
             max_rd_atomic: 16,
             mtu: PathMtu::Mtu2048,
+            encryption: None,
         }
+    }
+
+    fn secret(last: u8, is_required: bool) -> TcpPart {
+        TcpPart { encryption: Some(Encryption { secret: Secret([last; 32]), is_required }), ..tcp(last) }
+    }
+
+    #[test]
+    fn ends_that_encrypt_agree_and_one_that_requires_it_refuses_the_others() {
+        for part in [secret(3, false), secret(3, true)] {
+            for roce in [Some(roce()), None] {
+                let wires = Wires { roce, tcp: Some(part) };
+                assert_eq!(Wires::parse(&wires.to_endpoint().unwrap().unwrap()), Ok(wires));
+            }
+        }
+        let is_encrypted = |own: TcpPart, peer: TcpPart| own.keys_with(&peer).map(|(keys, _)| keys.is_some());
+        for required in [false, true] {
+            assert_eq!(is_encrypted(secret(1, required), secret(2, false)), Ok(true));
+            assert_eq!(is_encrypted(secret(1, required), tcp(2)).is_err(), required);
+            assert_eq!(is_encrypted(tcp(1), secret(2, required)).is_err(), required);
+        }
+        assert_eq!(is_encrypted(tcp(1), tcp(2)), Ok(false));
+        assert!(is_encrypted(secret(1, false), secret(1, false)).is_err(), "reflected");
+        assert!(!format!("{:?}", secret(77, true)).contains("77, 77"));
+    }
+
+    #[test]
+    fn ends_that_encrypt_choose_tcp_however_badly_it_comes_up() {
+        let of = |tcp: TcpPart| Wires { roce: Some(roce()), tcp: Some(TcpPart { is_preferred: false, ..tcp }) };
+        let is_tcp = |own: Wires, peer: Wires| matches!(choose(&own, &peer), Ok((Choice::Tcp(..), _)));
+        assert!(is_tcp(of(secret(1, false)), of(secret(2, false))));
+        assert!(!is_tcp(of(secret(1, false)), of(tcp(2))) && !is_tcp(of(tcp(1)), of(secret(2, false))));
     }
 
     fn both(last: u8) -> Wires {
@@ -331,7 +409,9 @@ mod tests {
         for len in 1..128 {
             let mut bytes = good.clone();
             bytes.resize(len, 0);
-            assert_eq!(Wires::parse(&Endpoint::new(bytes).unwrap()).is_ok(), len == good.len(), "{len}");
+            // 32 bytes more are a secret.
+            let is_whole = len == good.len() || len == good.len() + SECRET_BYTES;
+            assert_eq!(Wires::parse(&Endpoint::new(bytes).unwrap()).is_ok(), is_whole, "{len}");
         }
     }
 

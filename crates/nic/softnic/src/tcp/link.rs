@@ -2,12 +2,14 @@
 //!
 //! Owns the socket. The machine ([`iwarp::Qp`]) says what leaves and where what comes goes; nothing here knows a frame.
 
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use iwarp::mpa::Startup;
 use iwarp::{Gather, GatherPiece, Qp, QpEvent, Scatter};
+use records::Keys;
 use rnic::Device;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -15,6 +17,7 @@ use verbs::{Qpn, Time};
 
 use super::congestion::Congestion;
 use super::endpoint::TcpPart;
+use super::sealed::{Opened, Sealed};
 use super::socket::SocketOptions;
 use super::unreached::Unreached;
 use super::{TcpCounters, socket};
@@ -42,6 +45,8 @@ enum Stage {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) qp: Qp,
+    /// Of one that is encrypted.
+    sealed: Option<Sealed>,
     qpn: Qpn,
     own: TcpPart,
     peer: TcpPart,
@@ -61,6 +66,8 @@ pub(crate) struct Link {
     may_send: bool,
     /// The link is in the list of those that may have something to send.
     pub(crate) is_scheduled: bool,
+    /// When its entry among the timers fires.
+    pub(crate) timer_at: Option<Time>,
 }
 
 /// What the calls of a link share.
@@ -87,6 +94,7 @@ impl Link {
     ) -> Self {
         Self {
             qp,
+            sealed: None,
             qpn: own.qpn,
             own,
             peer,
@@ -100,7 +108,13 @@ impl Link {
             is_blocked: false,
             may_send: false,
             is_scheduled: false,
+            timer_at: None,
         }
+    }
+
+    /// All but the MPA request, which says whose the connection is, is encrypted with these keys.
+    pub(crate) fn encrypt(&mut self, keys: Option<Keys>) {
+        self.sealed = keys.map(|keys| Sealed::new(keys, !self.own.connects_to(&self.peer)));
     }
 
     /// Begins, if this is the end that connects.
@@ -174,6 +188,9 @@ impl Link {
 
     /// Takes what came, up to a bound. Says whether anything did.
     pub(crate) fn receive(&mut self, dev: &mut Device, shared: &mut Shared<'_>) -> bool {
+        if self.sealed.is_some() {
+            return self.receive_records(dev, shared);
+        }
         let mut any = false;
         for _ in 0..CALLS_PER_ROUND {
             let Stage::Open(fd) = &self.stage else { break };
@@ -220,8 +237,134 @@ impl Link {
         any
     }
 
+    /// As [`Self::receive`], of an encrypted connection. What was opened is handed on before more is read, so that nothing
+    /// waits here when the socket has no more.
+    fn receive_records(&mut self, dev: &mut Device, shared: &mut Shared<'_>) -> bool {
+        let (mut any, mut reads) = (false, 0);
+        while let (Stage::Open(fd), Some(sealed)) = (&self.stage, &mut self.sealed) {
+            self.qp.want(dev, shared.scatter);
+            self.is_reading = !shared.scatter.is_empty();
+            if !self.is_reading {
+                break;
+            }
+            let step = sealed.hand_on(&mut self.qp, dev, shared.scatter);
+            let failed = match step {
+                Ok(Opened::HandedOn) => {
+                    any = true;
+                    continue;
+                }
+                Ok(Opened::WantsMore) if reads == CALLS_PER_ROUND => break,
+                Ok(Opened::WantsMore) => {
+                    (reads, shared.counters.tcp_rx_syscalls) = (reads + 1, shared.counters.tcp_rx_syscalls + 1);
+                    match pieces::recv(fd.as_fd(), std::iter::empty(), sealed.opener().room()) {
+                        Ok(0) => {
+                            any = true;
+                            match sealed.opener().end() {
+                                Ok(()) => {
+                                    self.qp.on_eof(dev);
+                                    break;
+                                }
+                                Err(cut) => {
+                                    tracing::debug!(peer = %self.peer.address(), qpn = %self.qpn, %cut, "a stream ended early");
+                                    Errno::CONNRESET
+                                }
+                            }
+                        }
+                        Ok(got) => {
+                            sealed.opener().fill(got);
+                            shared.counters.tcp_rx_bytes += got as u64;
+                            continue;
+                        }
+                        Err(error) => match Errno::from_io_error(&error) {
+                            Some(Errno::WOULDBLOCK) => break,
+                            Some(Errno::INTR) => continue,
+                            other => other.unwrap_or(Errno::FAULT),
+                        },
+                    }
+                }
+                Err(fault) => {
+                    shared.counters.tcp_forged += 1;
+                    tracing::warn!(peer = %self.peer.address(), qpn = %self.qpn, %fault, "an encrypted stream was forged");
+                    Errno::BADMSG
+                }
+            };
+            self.fail(failed, dev, shared);
+            break;
+        }
+        shared.scatter.clear();
+        any
+    }
+
+    /// As [`Self::transmit`], of an encrypted connection.
+    fn transmit_records(&mut self, dev: &mut Device, shared: &mut Shared<'_>) -> bool {
+        let mut any = false;
+        for _ in 0..CALLS_PER_ROUND {
+            let (Stage::Open(fd), Some(sealed)) = (&self.stage, &mut self.sealed) else { break };
+            if self.is_blocked {
+                break;
+            }
+            if sealed.unsent().is_empty() {
+                self.qp.poll_transmit(dev, shared.gather);
+                if shared.gather.is_empty() {
+                    self.may_send = false;
+                    break;
+                }
+                match sealed.seal(shared.gather) {
+                    Some(taken) => self.qp.sent(dev, taken),
+                    None => {
+                        self.fail(Errno::FAULT, dev, shared);
+                        break;
+                    }
+                }
+            }
+            shared.counters.tcp_tx_syscalls += 1;
+            let bytes = sealed.unsent();
+            match pieces::send(fd.as_fd(), std::iter::once(Piece::Own(bytes))) {
+                Ok(sent) => {
+                    any = true;
+                    shared.counters.tcp_tx_bytes += sent as u64;
+                    self.is_blocked = sent < bytes.len();
+                    self.congestion.on_sent(fd, shared.now, sent as u64, shared.counters);
+                    sealed.on_sent(sent);
+                }
+                Err(error) => {
+                    if !self.goes_on_after(&error, dev, shared) {
+                        break;
+                    }
+                }
+            }
+        }
+        shared.gather.clear();
+        self.settle(dev, shared);
+        any
+    }
+
+    /// What follows from a send that took nothing. False: the connection failed.
+    fn goes_on_after(&mut self, error: &io::Error, dev: &mut Device, shared: &mut Shared<'_>) -> bool {
+        match Errno::from_io_error(error) {
+            Some(Errno::WOULDBLOCK) => {
+                shared.counters.tcp_tx_would_block += 1;
+                self.is_blocked = true;
+            }
+            Some(Errno::INTR) => {}
+            other => {
+                self.fail(other.unwrap_or(Errno::FAULT), dev, shared);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether bytes that the machine takes for sent wait for room in the socket's buffer.
+    fn has_unsent(&self) -> bool {
+        self.sealed.as_ref().is_some_and(|sealed| !sealed.unsent().is_empty())
+    }
+
     /// Sends what there is, up to a bound or until the socket is full. Says whether anything left.
     pub(crate) fn transmit(&mut self, dev: &mut Device, shared: &mut Shared<'_>) -> bool {
+        if self.sealed.is_some() {
+            return self.transmit_records(dev, shared);
+        }
         let mut any = false;
         for _ in 0..CALLS_PER_ROUND {
             if self.is_blocked {
@@ -248,17 +391,11 @@ impl Link {
                     self.is_blocked = (sent as u64) < gather.bytes() && gather.pieces().len() <= pieces::PIECES_MAX;
                     self.qp.sent(dev, sent as u64);
                 }
-                Err(error) => match Errno::from_io_error(&error) {
-                    Some(Errno::WOULDBLOCK) => {
-                        shared.counters.tcp_tx_would_block += 1;
-                        self.is_blocked = true;
-                    }
-                    Some(Errno::INTR) => {}
-                    other => {
-                        self.fail(other.unwrap_or(Errno::FAULT), dev, shared);
+                Err(error) => {
+                    if !self.goes_on_after(&error, dev, shared) {
                         break;
                     }
-                },
+                }
             }
         }
         shared.gather.clear();
@@ -271,11 +408,13 @@ impl Link {
         while let Some(event) = self.qp.poll_event() {
             self.on_event(event, dev, shared);
         }
-        if self.qp.is_over() {
+        // What waits leaves first: the machine took it for sent.
+        if self.qp.is_over() && !self.has_unsent() {
             return self.close();
         }
+        let has_unsent = self.has_unsent();
         let Stage::Open(fd) = &self.stage else { return };
-        if self.qp.is_shutdown_due() {
+        if self.qp.is_shutdown_due() && !has_unsent {
             let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
         }
         let mut interest = EventFlags::empty();
@@ -296,6 +435,9 @@ impl Link {
                 // Of the passive end the listener has seen it already.
                 let is_right = !self.own.connects_to(&self.peer) || private_data == self.peer.hello_to(&self.own);
                 if is_right {
+                    if let Some(sealed) = &mut self.sealed {
+                        sealed.begin_sealing();
+                    }
                     shared.unreached.forget(self.peer.address().ip());
                     if let Stage::Open(fd) = &self.stage {
                         self.congestion.on_connected(fd, shared.now, shared.counters);
@@ -355,6 +497,7 @@ impl Link {
         tracing::debug!(peer = %self.peer.address(), qpn = %self.qpn, %error, "the TCP connection of a queue pair broke");
         self.establish_by = None;
         self.qp.broke(dev);
+        self.sealed = None;
         self.close();
     }
 

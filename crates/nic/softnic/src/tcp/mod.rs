@@ -4,10 +4,11 @@
 //! Bytes of strangers reach a queue pair only after they have shown its token; until then they cost a place in
 //! [`strangers`], which is bounded.
 
-mod congestion;
+pub(crate) mod congestion;
 pub(crate) mod endpoint;
 mod link;
-mod socket;
+pub(crate) mod sealed;
+pub(crate) mod socket;
 mod strangers;
 mod unreached;
 
@@ -21,7 +22,8 @@ use iwarp::mpa::{FrameKind, Parsed, Startup};
 use iwarp::{Gather, Qp, Scatter, WireCounters};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use rnic::{Device, NumberHasher};
+use records::{Keys, SECRET_BYTES, Secret};
+use rnic::{Device, NumberHasher, Timers};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use verbs::{AcceptAttr, Counters, PathMarks, QpState, Qpn, Time};
@@ -33,7 +35,7 @@ use unreached::Unreached;
 
 use endpoint::{HELLO_BYTES, TOKEN_BYTES, Token};
 
-pub(crate) use endpoint::{Choice, FPDU_BYTES, TcpPart, Wires, choose};
+pub(crate) use endpoint::{Choice, Encryption, FPDU_BYTES, TcpPart, Wires, choose};
 use socket::SocketOptions;
 pub(crate) use socket::silence_max;
 
@@ -99,6 +101,12 @@ pub(crate) struct TcpCounters {
     pub(crate) tcp_unpaced: u64,
     /// Of them those that went back, because the path loses segments.
     pub(crate) tcp_repaced: u64,
+    /// Links that were looked at because of a timer.
+    pub(crate) tcp_timers_fired: u64,
+    /// Connections that are encrypted, of those that were begun or taken.
+    pub(crate) tcp_encrypted: u64,
+    /// Encrypted connections that ended because a record was not what the peer sent.
+    pub(crate) tcp_forged: u64,
 }
 
 impl TcpCounters {
@@ -116,6 +124,9 @@ impl TcpCounters {
             ("tcp_broken", self.tcp_broken),
             ("tcp_unpaced", self.tcp_unpaced),
             ("tcp_repaced", self.tcp_repaced),
+            ("tcp_timers_fired", self.tcp_timers_fired),
+            ("tcp_encrypted", self.tcp_encrypted),
+            ("tcp_forged", self.tcp_forged),
         ]);
     }
 }
@@ -143,8 +154,8 @@ pub(crate) struct TcpWire {
     sending: VecDeque<Qpn>,
     strangers: Strangers,
     unreached: Unreached,
-    /// No deadline is before it.
-    due: Option<Time>,
+    /// Deadlines of links: a look at them does not depend on how many links there are.
+    timers: Timers,
     overflows_seen: u64,
     gather: Gather,
     scatter: Scatter,
@@ -204,7 +215,7 @@ impl TcpWire {
             sending: VecDeque::new(),
             strangers: Strangers::default(),
             unreached: Unreached::default(),
-            due: None,
+            timers: Timers::default(),
             overflows_seen: 0,
             gather: Gather::new(GATHER_PIECES, GATHER_BYTES),
             scatter: Scatter::new(),
@@ -253,6 +264,13 @@ impl TcpWire {
         token
     }
 
+    /// A secret for the endpoint of a queue pair.
+    pub(crate) fn secret(&mut self) -> Secret {
+        let mut secret = [0; SECRET_BYTES];
+        self.entropy.fill_bytes(&mut secret);
+        Secret(secret)
+    }
+
     /// The queue pair goes to another wire, or nowhere.
     pub(crate) fn forget_offer(&mut self, qpn: Qpn) {
         self.offers.remove(&qpn);
@@ -266,10 +284,13 @@ impl TcpWire {
         qp: Qp,
         (own, peer): (TcpPart, TcpPart),
         attr: &AcceptAttr,
+        keys: Option<Keys>,
     ) {
+        self.counters.tcp_encrypted += u64::from(keys.is_some());
         let early = self.offers.remove(&own.qpn).and_then(|offer| offer.early);
         let mut link =
             Link::new(qp, own, peer, self.local, SocketOptions { silence: silence_max(attr), marks: self.marks }, now);
+        link.encrypt(keys);
         let mut shared = shared!(self, now);
         match early {
             Some((fd, request)) if link.is_meant_by(&request.private_data) => {
@@ -288,6 +309,7 @@ impl TcpWire {
     pub(crate) fn remove(&mut self, qpn: Qpn, dev: &mut Device, now: Time) {
         self.offers.remove(&qpn);
         let Some(mut link) = self.links.remove(&qpn) else { return };
+        self.timers.cancel(qpn, link.timer_at);
         link.transmit(dev, &mut shared!(self, now));
         link.qp.release(dev);
         self.past.add(&link.qp.take_counters());
@@ -343,24 +365,25 @@ impl TcpWire {
 
     /// When [`Self::receive`] has to be called for a timer; perhaps nothing is due yet.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.due
+        self.timers.first().into_iter().chain(self.strangers.deadline()).min()
     }
 
     fn fire(&mut self, now: Time, dev: &mut Device) -> bool {
-        if self.due.is_none_or(|due| due > now) {
+        if self.deadline().is_none_or(|due| due > now) {
             return false;
         }
         self.counters.tcp_strangers_dropped += self.strangers.expire(now);
-        let late: Vec<Qpn> =
-            self.links.iter().filter(|(_, l)| l.deadline().is_some_and(|at| at <= now)).map(|(q, _)| *q).collect();
-        for qpn in late {
-            if let Some(link) = self.links.get_mut(&qpn) {
+        // Each link is looked at once: one whose next deadline is due again waits for the next call.
+        for _ in 0..self.links.len() {
+            let Some(qpn) = self.timers.pop_due(now) else { break };
+            let Some(link) = self.links.get_mut(&qpn) else { continue };
+            link.timer_at = None;
+            self.counters.tcp_timers_fired += 1;
+            if link.deadline().is_some_and(|at| at <= now) {
                 link.handle_timeout(dev, &mut shared!(self, now));
-                self.after_event(qpn);
             }
+            self.after_event(qpn);
         }
-        let links = self.links.values().filter_map(Link::deadline);
-        self.due = links.chain(self.strangers.deadline()).min();
         true
     }
 
@@ -373,7 +396,7 @@ impl TcpWire {
             self.sending.push_back(qpn);
         }
         if let Some(at) = link.deadline() {
-            self.due = Some(self.due.map_or(at, |due| due.min(at)));
+            self.timers.arm(qpn, &mut link.timer_at, at);
         }
     }
 
@@ -417,9 +440,6 @@ impl TcpWire {
                 self.strangers.take(number);
                 self.counters.tcp_strangers_dropped += 1;
             }
-        }
-        if let Some(at) = self.strangers.deadline() {
-            self.due = Some(self.due.map_or(at, |due| due.min(at)));
         }
     }
 

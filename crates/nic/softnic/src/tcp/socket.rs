@@ -2,13 +2,14 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use verbs::{AcceptAttr, PathMarks};
 
+use super::congestion::begin_unpaced;
 use crate::OpenError;
 
 /// Connections that wait in the kernel to be accepted.
@@ -36,7 +37,9 @@ pub(crate) fn silence_max(attr: &AcceptAttr) -> Option<Duration> {
 
 fn stream_socket(address: IpAddr) -> rustix::io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+    let fd = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    begin_unpaced(&fd);
+    Ok(fd)
 }
 
 /// A listener at the address and port of a NIC, or at a port that the system chooses if that one is free for UDP alone.
@@ -98,21 +101,26 @@ pub(crate) fn accept(listener: &OwnedFd) -> Option<(OwnedFd, SocketAddr)> {
     Some((fd, from))
 }
 
+/// Gives the packets of a TCP socket their traffic class and hop limit.
+pub fn mark_socket(fd: impl AsFd, is_ipv4: bool, marks: PathMarks) -> rustix::io::Result<()> {
+    let PathMarks { traffic_class, hop_limit } = marks;
+    // The kernel keeps the two lower bits for itself.
+    match is_ipv4 {
+        true => sockopt::set_ip_tos(&fd, traffic_class)?,
+        false => sockopt::set_ipv6_tclass(&fd, traffic_class.into())?,
+    }
+    match (is_ipv4, hop_limit) {
+        (_, 0) => Ok(()),
+        (true, hops) => sockopt::set_ip_ttl(&fd, hops.into()),
+        (false, hops) => sockopt::set_ipv6_unicast_hops(&fd, Some(hops)),
+    }
+}
+
 /// What every connection of a queue pair has: small messages leave at once, and a peer that is gone breaks it.
 pub(crate) fn set_options(fd: &OwnedFd, is_ipv4: bool, options: SocketOptions) -> rustix::io::Result<()> {
     sockopt::set_tcp_nodelay(fd, true)?;
-    let SocketOptions { silence, marks: PathMarks { traffic_class, hop_limit } } = options;
-    // The kernel keeps the two lower bits for itself.
-    match is_ipv4 {
-        true => sockopt::set_ip_tos(fd, traffic_class)?,
-        false => sockopt::set_ipv6_tclass(fd, traffic_class.into())?,
-    }
-    match (is_ipv4, hop_limit) {
-        (_, 0) => {}
-        (true, hops) => sockopt::set_ip_ttl(fd, hops.into())?,
-        (false, hops) => sockopt::set_ipv6_unicast_hops(fd, Some(hops))?,
-    }
-    let Some(silence) = silence else { return Ok(()) };
+    mark_socket(fd, is_ipv4, options.marks)?;
+    let Some(silence) = options.silence else { return Ok(()) };
     sockopt::set_tcp_user_timeout(fd, u32::try_from(silence.as_millis()).unwrap_or(u32::MAX))?;
     // Where nothing moves there is nothing to be acknowledged, and only probes find out.
     sockopt::set_tcp_keepidle(fd, silence.max(PROBE_PAUSE))?;

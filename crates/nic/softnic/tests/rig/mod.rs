@@ -96,8 +96,23 @@ impl End {
     /// The same for a peer at that address.
     pub(crate) fn offer_to(&mut self, peer: Option<IpAddr>) -> Endpoint {
         let (access, mtu_max) = (Access::all(), PathMtu::Mtu4096);
-        let attr = OfferAttr { access, mtu_max, entropy: 7, wire: WirePolicy::Auto, peer };
-        self.nic.offer(self.qpn, &attr).unwrap()
+        self.try_offer(access, mtu_max, peer, verbs::Encrypt::Off).unwrap()
+    }
+
+    /// The same for a connection that is encrypted, or is not.
+    pub(crate) fn offer_encrypted(&mut self, encrypt: verbs::Encrypt) -> Result<Endpoint, verbs::VerbsError> {
+        self.try_offer(Access::all(), PathMtu::Mtu4096, None, encrypt)
+    }
+
+    fn try_offer(
+        &mut self,
+        access: Access,
+        mtu_max: PathMtu,
+        peer: Option<IpAddr>,
+        encrypt: verbs::Encrypt,
+    ) -> Result<Endpoint, verbs::VerbsError> {
+        let attr = OfferAttr { access, mtu_max, entropy: 7, wire: WirePolicy::Auto, peer, encrypt };
+        self.nic.offer(self.qpn, &attr)
     }
 
     pub(crate) fn sge(&self, addr: u64, len: u32) -> Sge {
@@ -210,6 +225,25 @@ pub(crate) fn until(what: &str, mut step: impl FnMut(), mut done: impl FnMut() -
 }
 
 /// `len` bytes that differ from place to place and seed to seed.
+/// WRITEs of both ends at once, each of half of the region into the other half of the peer's.
+pub(crate) fn cross(a: &mut End, b: &mut End, half: usize, rounds: u64) {
+    let (of_a, of_b) = (pattern(1, half), pattern(2, half));
+    a.fill(0, &of_a);
+    b.fill(0, &of_b);
+    for round in 0..rounds {
+        let (to_b, to_a) = (b.remote(half as u64), a.remote(half as u64));
+        a.post_recv(100, 0, 0);
+        b.post_recv(100, 0, 0);
+        a.post(round, SendOp::WriteImm(to_b, 1), 0, half as u32);
+        b.post(round, SendOp::WriteImm(to_a, 2), 0, half as u32);
+        run(a, b, 2, 2);
+        assert!(b.bytes(half as u64, half) == of_a && a.bytes(half as u64, half) == of_b, "round {round}");
+        for end in [&*a, &*b] {
+            end.region.write(half as u64, &vec![0; half]).unwrap();
+        }
+    }
+}
+
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {

@@ -15,7 +15,7 @@ cases!("ud_drop", unreliable:
 fn next_arrives(p: &mut Pair<'_>, id: u64) -> Outcome {
     p.post_flags(Side::A, 99, SendOp::Send, Payload::Inline(b"next"), SendFlags::empty())?;
     p.ok(Side::B, id, WcOpcode::Recv)?;
-    ensure!(p.datagram(Side::B, 0, 4) == b"next", "another datagram took the receive");
+    ensure!(p.message(Side::B, 0, 4) == b"next", "another datagram took the receive");
     Ok(())
 }
 
@@ -59,7 +59,7 @@ fn no_destination_is_refused(rig: &mut dyn Rig) -> Outcome {
 
 fn wrong_queue_key(rig: &mut dyn Rig) -> Outcome {
     let mut p = Pair::datagrams(rig)?;
-    p.recv_datagram(Side::B, 1, 0, 64)?;
+    p.recv_message(Side::B, 1, 0, 64)?;
     let (qpn, dest) = (p.end(Side::A).qpn, p.dest(Side::A));
     let wrong = dest.map(|dest| UdDest { qkey: Qkey(dest.qkey.0 ^ 1), ..dest });
     p.send_to(Side::A, qpn, 1, b"lost", wrong)?;
@@ -71,7 +71,7 @@ fn wrong_queue_key(rig: &mut dyn Rig) -> Outcome {
 /// IBTA 10.2.5: a key with the highest bit set stands for the sending QP's own.
 fn high_bit_takes_own_key(rig: &mut dyn Rig) -> Outcome {
     let mut p = Pair::datagrams(rig)?;
-    p.recv_datagram(Side::B, 1, 0, 64)?;
+    p.recv_message(Side::B, 1, 0, 64)?;
     let (qpn, dest) = (p.end(Side::A).qpn, p.dest(Side::A));
     p.send_to(Side::A, qpn, 1, b"mine", dest.map(|dest| UdDest { qkey: Qkey(1 << 31), ..dest }))?;
     let c = p.ok(Side::A, 1, WcOpcode::Send)?;
@@ -86,7 +86,7 @@ fn dropped_without_receive(p: &mut Pair<'_>) -> Outcome {
         p.ok(Side::A, id, WcOpcode::Send)?;
     }
     p.quiet(Side::B)?;
-    p.recv_datagram(Side::B, 9, 0, 64)?;
+    p.recv_message(Side::B, 9, 0, 64)?;
     p.quiet(Side::B)?;
     next_arrives(p, 9)
 }
@@ -101,7 +101,7 @@ fn no_shared_receive(rig: &mut dyn Rig) -> Outcome {
 
 fn longer_than_receive(rig: &mut dyn Rig) -> Outcome {
     let mut p = Pair::datagrams(rig)?;
-    p.recv_datagram(Side::B, 1, 0, 7)?;
+    p.recv_message(Side::B, 1, 0, 7)?;
     p.post_flags(Side::A, 1, SendOp::Send, Payload::Inline(&[6; 8]), SendFlags::empty())?;
     p.quiet(Side::B)?;
     next_arrives(&mut p, 1)
@@ -116,7 +116,7 @@ fn receive_shorter_than_header(rig: &mut dyn Rig) -> Outcome {
 
 fn shared_receive_too_short(rig: &mut dyn Rig) -> Outcome {
     let mut p = Pair::connect(rig, Options { srq: true, ..Options::datagrams() })?;
-    p.recv_datagram(Side::B, 1, 0, 7)?;
+    p.recv_message(Side::B, 1, 0, 7)?;
     p.post_flags(Side::A, 1, SendOp::Send, Payload::Inline(&[6; 8]), SendFlags::empty())?;
     p.quiet(Side::B)?;
     next_arrives(&mut p, 1)
@@ -124,7 +124,7 @@ fn shared_receive_too_short(rig: &mut dyn Rig) -> Outcome {
 
 fn unknown_qp(rig: &mut dyn Rig) -> Outcome {
     let mut p = Pair::datagrams(rig)?;
-    p.recv_datagram(Side::B, 1, 0, 64)?;
+    p.recv_message(Side::B, 1, 0, 64)?;
     let (qpn, dest) = (p.end(Side::A).qpn, p.dest(Side::A));
     p.send_to(Side::A, qpn, 1, b"lost", dest.map(|dest| UdDest { qpn: Qpn(0xff_fffe), ..dest }))?;
     p.ok(Side::A, 1, WcOpcode::Send)?;
@@ -138,7 +138,7 @@ fn qp_in_init(rig: &mut dyn Rig) -> Outcome {
     p.to_rts(Side::A)?;
     let (qpn, init, rtr) = (p.end(Side::B).qpn, p.init(), p.rtr(Side::B));
     p.device(Side::B).modify_qp(qpn, &init)?;
-    p.recv_datagram(Side::B, 1, 0, 64)?;
+    p.recv_message(Side::B, 1, 0, 64)?;
     p.post(Side::A, 1, SendOp::Send, Payload::Inline(b"lost"))?;
     p.ok(Side::A, 1, WcOpcode::Send)?;
     p.quiet(Side::B)?;

@@ -15,12 +15,12 @@ cases!("ud", unreliable:
 fn carry(p: &mut Pair<'_>, id: u64, len: usize) -> Outcome {
     let data = pattern(id, len);
     p.fill(Side::A, 0, &data);
-    p.recv_datagram(Side::B, id, 65_536, len)?;
+    p.recv_message(Side::B, id, 65_536, len)?;
     let sges = [p.sge(Side::A, 0, len)];
     p.post(Side::A, id, SendOp::Send, Payload::Sges(if len == 0 { &[] } else { &sges }))?;
     let c = p.ok(Side::B, id, WcOpcode::Recv)?;
     ensure!(c.byte_len as usize == 40 + len, "{} bytes received, not 40 + {len}", c.byte_len);
-    ensure!(p.datagram(Side::B, 65_536, len) == data, "data of {len} bytes differ");
+    ensure!(p.message(Side::B, 65_536, len) == data, "data of {len} bytes differ");
     p.ok(Side::A, id, WcOpcode::Send)?;
     Ok(())
 }
@@ -45,7 +45,7 @@ fn header_names_both_ports(rig: &mut dyn Rig) -> Outcome {
 
 fn source_qp(rig: &mut dyn Rig) -> Outcome {
     let mut p = Pair::datagrams(rig)?;
-    p.recv_datagram(Side::B, 1, 0, 64)?;
+    p.recv_message(Side::B, 1, 0, 64)?;
     p.post(Side::A, 1, SendOp::Send, Payload::Inline(&[1; 8]))?;
     let c = p.ok(Side::B, 1, WcOpcode::Recv)?;
     ensure!(c.src_qpn == Some(p.end(Side::A).qpn), "source QP {:?}, not {}", c.src_qpn, p.end(Side::A).qpn);
@@ -56,11 +56,11 @@ fn source_qp(rig: &mut dyn Rig) -> Outcome {
 fn immediate(rig: &mut dyn Rig) -> Outcome {
     let mut p = Pair::datagrams(rig)?;
     for (id, imm) in [(1, 0x0102_0304), (2, 0), (3, u32::MAX)] {
-        p.recv_datagram(Side::B, id, 0, 64)?;
+        p.recv_message(Side::B, id, 0, 64)?;
         p.post(Side::A, id, SendOp::SendImm(imm), Payload::Inline(&[7; 12]))?;
         let c = p.ok(Side::B, id, WcOpcode::Recv)?;
         ensure!(c.imm == Some(imm) && c.byte_len == 52, "{c:?}, immediate {imm:#x}");
-        ensure!(p.datagram(Side::B, 0, 12) == [7; 12], "data differ");
+        ensure!(p.message(Side::B, 0, 12) == [7; 12], "data differ");
         p.ok(Side::A, id, WcOpcode::Send)?;
     }
     Ok(())
@@ -89,11 +89,11 @@ fn longest(rig: &mut dyn Rig) -> Outcome {
 fn both_ways(rig: &mut dyn Rig) -> Outcome {
     let mut p = Pair::datagrams(rig)?;
     for (from, id) in [(Side::A, 1), (Side::B, 2)] {
-        p.recv_datagram(from.other(), id, 0, 64)?;
+        p.recv_message(from.other(), id, 0, 64)?;
         p.post(from, id, SendOp::Send, Payload::Inline(&[id as u8; 8]))?;
         p.ok(from.other(), id, WcOpcode::Recv)?;
         p.ok(from, id, WcOpcode::Send)?;
-        ensure!(p.datagram(from.other(), 0, 8) == [id as u8; 8], "data differ");
+        ensure!(p.message(from.other(), 0, 8) == [id as u8; 8], "data differ");
     }
     Ok(())
 }
@@ -105,10 +105,10 @@ fn gather(rig: &mut dyn Rig) -> Outcome {
         p.fill(Side::A, at, &data[piece]);
     }
     let sges = [p.sge(Side::A, 0, 7), p.sge(Side::A, 1_000, 1), p.sge(Side::A, 2_000, 292)];
-    p.recv_datagram(Side::B, 1, 0, 300)?;
+    p.recv_message(Side::B, 1, 0, 300)?;
     p.post(Side::A, 1, SendOp::Send, Payload::Sges(&sges))?;
     p.ok(Side::B, 1, WcOpcode::Recv)?;
-    ensure!(p.datagram(Side::B, 0, 300) == data, "data differ");
+    ensure!(p.message(Side::B, 0, 300) == data, "data differ");
     Ok(())
 }
 
@@ -130,29 +130,29 @@ fn scatter_header_apart(rig: &mut dyn Rig) -> Outcome {
 fn exactly_fitting_receive(rig: &mut dyn Rig) -> Outcome {
     let mut p = Pair::datagrams(rig)?;
     p.fill(Side::B, 40 + 33, &[0xee; 8]);
-    p.recv_datagram(Side::B, 1, 0, 33)?;
+    p.recv_message(Side::B, 1, 0, 33)?;
     p.post(Side::A, 1, SendOp::Send, Payload::Inline(&[5; 33]))?;
     p.ok(Side::B, 1, WcOpcode::Recv)?;
-    ensure!(p.datagram(Side::B, 0, 33) == [5; 33], "data differ");
-    ensure!(p.datagram(Side::B, 33, 8) == [0xee; 8], "padding was written behind the receive");
+    ensure!(p.message(Side::B, 0, 33) == [5; 33], "data differ");
+    ensure!(p.message(Side::B, 33, 8) == [0xee; 8], "padding was written behind the receive");
     Ok(())
 }
 
 fn inline(rig: &mut dyn Rig) -> Outcome {
     let mut p = Pair::datagrams(rig)?;
-    p.recv_datagram(Side::B, 1, 0, 64)?;
+    p.recv_message(Side::B, 1, 0, 64)?;
     let mut bytes = [9; 64];
     p.post(Side::A, 1, SendOp::Send, Payload::Inline(&bytes))?;
     bytes.fill(0);
     p.ok(Side::B, 1, WcOpcode::Recv)?;
-    ensure!(p.datagram(Side::B, 0, 64) == [9; 64] && bytes == [0; 64], "data differ");
+    ensure!(p.message(Side::B, 0, 64) == [9; 64] && bytes == [0; 64], "data differ");
     Ok(())
 }
 
 fn unsignalled(rig: &mut dyn Rig) -> Outcome {
     let mut p = Pair::datagrams(rig)?;
     for id in 0..4 {
-        p.recv_datagram(Side::B, id, 0, 64)?;
+        p.recv_message(Side::B, id, 0, 64)?;
     }
     for id in 0..3 {
         p.post_flags(Side::A, id, SendOp::Send, Payload::Inline(&[1; 8]), SendFlags::empty())?;
@@ -177,7 +177,7 @@ fn completions_in_order(rig: &mut dyn Rig) -> Outcome {
     let mut p = Pair::datagrams(rig)?;
     let count = 24;
     for id in 0..count {
-        p.recv_datagram(Side::B, id, id * 256, 64)?;
+        p.recv_message(Side::B, id, id * 256, 64)?;
     }
     for id in 0..count {
         p.post(Side::A, id, SendOp::SendImm(id as u32), Payload::Inline(&[id as u8; 16]))?;
@@ -188,7 +188,7 @@ fn completions_in_order(rig: &mut dyn Rig) -> Outcome {
     for id in 0..count {
         let c = p.ok(Side::B, id, WcOpcode::Recv)?;
         ensure!(c.imm == Some(id as u32), "datagram {:?} in receive {id}", c.imm);
-        ensure!(p.datagram(Side::B, id * 256, 16) == [id as u8; 16], "data of {id} differ");
+        ensure!(p.message(Side::B, id * 256, 16) == [id as u8; 16], "data of {id} differ");
     }
     Ok(())
 }
@@ -201,12 +201,12 @@ fn many_senders_to_one(rig: &mut dyn Rig) -> Outcome {
     }
     for (i, &qpn) in senders.iter().enumerate() {
         let id = i as u64;
-        p.recv_datagram(Side::B, id, id * 256, 64)?;
+        p.recv_message(Side::B, id, id * 256, 64)?;
         let dest = p.dest(Side::A);
         p.send_to(Side::A, qpn, id, &[id as u8; 8], dest)?;
         let c = p.ok(Side::B, id, WcOpcode::Recv)?;
         ensure!(c.src_qpn == Some(qpn), "datagram of QP {qpn} says {:?}", c.src_qpn);
-        ensure!(p.datagram(Side::B, id * 256, 8) == [id as u8; 8], "data of {id} differ");
+        ensure!(p.message(Side::B, id * 256, 8) == [id as u8; 8], "data of {id} differ");
     }
     let sent = p.wait(Side::A, senders.len())?;
     ensure!(sent.iter().all(|c| senders.contains(&c.qpn)), "completions of other QPs: {sent:?}");
@@ -232,11 +232,11 @@ fn to_itself(rig: &mut dyn Rig) -> Outcome {
     let mut p = Pair::datagrams(rig)?;
     let ah = p.address_handle(Side::A, Side::A)?;
     let qpn = p.end(Side::A).qpn;
-    p.recv_datagram(Side::A, 1, 0, 64)?;
+    p.recv_message(Side::A, 1, 0, 64)?;
     p.send_to(Side::A, qpn, 2, &[3; 8], Some(UdDest { ah, qpn, qkey: p.options.qkey }))?;
     let mut ids: Vec<u64> = p.wait(Side::A, 2)?.iter().map(|c| c.wr_id).collect();
     ids.sort_unstable();
-    ensure!(ids == [1, 2] && p.datagram(Side::A, 0, 8) == [3; 8], "completions {ids:?}");
+    ensure!(ids == [1, 2] && p.message(Side::A, 0, 8) == [3; 8], "completions {ids:?}");
     Ok(())
 }
 
@@ -245,7 +245,7 @@ fn shared_receive_queue(rig: &mut dyn Rig) -> Outcome {
     let second = p.another_qp(Side::B)?;
     let (from, first) = (p.end(Side::A).qpn, p.end(Side::B).qpn);
     for id in 0..4 {
-        p.recv_datagram(Side::B, id, id * 256, 64)?;
+        p.recv_message(Side::B, id, id * 256, 64)?;
     }
     for id in 0..4u64 {
         let to = if id % 2 == 0 { first } else { second };
@@ -253,7 +253,7 @@ fn shared_receive_queue(rig: &mut dyn Rig) -> Outcome {
         p.send_to(Side::A, from, id, &[id as u8; 8], dest)?;
         let c = p.ok(Side::B, id, WcOpcode::Recv)?;
         ensure!(c.qpn == to && c.src_qpn == Some(from), "{c:?}, sent to QP {to}");
-        ensure!(p.datagram(Side::B, id * 256, 8) == [id as u8; 8], "data of {id} differ");
+        ensure!(p.message(Side::B, id * 256, 8) == [id as u8; 8], "data of {id} differ");
     }
     Ok(())
 }
@@ -263,7 +263,7 @@ fn many_handles(rig: &mut dyn Rig) -> Outcome {
     ensure!(p.options.qp_type == QpType::Ud, "the pair is of another service");
     for id in 0..8 {
         let ah = p.address_handle(Side::A, Side::B)?;
-        p.recv_datagram(Side::B, id, 0, 64)?;
+        p.recv_message(Side::B, id, 0, 64)?;
         let (qpn, dest) = (p.end(Side::A).qpn, p.dest(Side::A).map(|dest| UdDest { ah, ..dest }));
         p.send_to(Side::A, qpn, id, &[1; 8], dest)?;
         p.ok(Side::B, id, WcOpcode::Recv)?;

@@ -30,17 +30,24 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
-/// Declares the cases of a theme: `name: function`.
+/// Declares the cases of a theme by the functions that are their bodies. After `of` stands what makes the options of the
+/// theme's service: each body then takes them, so that themes of several services share bodies.
 macro_rules! cases {
     ($theme:literal: $($name:ident),* $(,)?) => {
-        $crate::cases::cases!($theme, false: $($name),*);
+        $crate::cases::cases!(@ $theme, false, $($name => $name),*);
     };
     ($theme:literal, unreliable: $($name:ident),* $(,)?) => {
-        $crate::cases::cases!($theme, true: $($name),*);
+        $crate::cases::cases!(@ $theme, true, $($name => $name),*);
     };
-    ($theme:literal, $unreliable:literal: $($name:ident),*) => {
+    ($theme:literal of $options:path: $($name:ident),* $(,)?) => {
+        $crate::cases::cases!(@ $theme, false, $($name => |rig| $name(rig, $options())),*);
+    };
+    ($theme:literal of $options:path, unreliable: $($name:ident),* $(,)?) => {
+        $crate::cases::cases!(@ $theme, true, $($name => |rig| $name(rig, $options())),*);
+    };
+    (@ $theme:literal, $unreliable:literal, $($name:ident => $body:expr),*) => {
         pub(super) const CASES: &[$crate::Case] = &[
-            $($crate::Case { name: concat!($theme, ".", stringify!($name)), body: $name, unreliable: $unreliable }),*
+            $($crate::Case { name: concat!($theme, ".", stringify!($name)), body: $body, unreliable: $unreliable }),*
         ];
     };
 }

@@ -1,11 +1,12 @@
-//! QPs of unreliable connections in other states than RTS, and faults of their owner (IBTA 10.3.1, 9.9.2, 9.9.3).
+//! QPs of unreliable connections in other states than RTS, and faults of their owner (IBTA 10.3.1, 9.9.2, 9.9.3). Most
+//! bodies serve datagram QPs as well.
 
-use verbs::{Access, Lkey, Payload, QpModify, QpState, QpType, SendFlags, SendOp, Sge, Status, WcOpcode};
+use verbs::{Access, Lkey, Payload, QpModify, QpState, SendFlags, SendOp, Sge, Status, WcOpcode};
 
 use super::{cases, ensure};
 use crate::{Options, Outcome, Pair, Rig, Side, Step};
 
-cases!("uc_state", unreliable:
+cases!("uc_state" of Options::unreliable, unreliable:
     no_send_before_rts, receives_in_init_are_kept, receives_in_rtr, error_flushes_receives, error_flushes_new_sends,
     error_takes_nothing, shared_receives_outlive_a_qp, reset_forgets, reset_and_again, drained_sends_nothing,
     send_with_wrong_lkey, receive_without_local_write,
@@ -18,18 +19,19 @@ fn kill(p: &mut Pair<'_>, side: Side) -> Outcome {
 }
 
 fn receive(p: &mut Pair<'_>, side: Side, id: u64) -> Outcome {
-    p.recv(side, id, &[p.sge(side, 0, 64)])
+    p.recv_message(side, id, 0, 64)
 }
 
 fn greet(p: &mut Pair<'_>, id: u64) -> Outcome {
     p.post(Side::A, id, SendOp::Send, Payload::Inline(b"hello"))
 }
 
-fn no_send_before_rts(rig: &mut dyn Rig) -> Outcome {
-    let mut p = Pair::create(rig, Options::unreliable())?;
+pub(super) fn no_send_before_rts(rig: &mut dyn Rig, options: Options) -> Outcome {
+    let qp_type = options.qp_type;
+    let mut p = Pair::create(rig, options)?;
     let qpn = p.end(Side::A).qpn;
     let status = p.device(Side::A).query_qp(qpn)?;
-    ensure!(status.qp_type == QpType::Uc, "the QP says that it is of service {}", status.qp_type);
+    ensure!(status.qp_type == qp_type, "the QP says that it is of service {}", status.qp_type);
     for step in [None, Some(Step::Init), Some(Step::Rtr)] {
         if let Some(step) = step {
             p.step(Side::A, step)?;
@@ -39,8 +41,8 @@ fn no_send_before_rts(rig: &mut dyn Rig) -> Outcome {
     Ok(())
 }
 
-fn receives_in_init_are_kept(rig: &mut dyn Rig) -> Outcome {
-    let mut p = Pair::create(rig, Options::unreliable())?;
+fn receives_in_init_are_kept(rig: &mut dyn Rig, options: Options) -> Outcome {
+    let mut p = Pair::create(rig, options)?;
     p.step(Side::B, Step::Init)?;
     receive(&mut p, Side::B, 1)?;
     for step in [Step::Rtr, Step::Rts] {
@@ -52,8 +54,8 @@ fn receives_in_init_are_kept(rig: &mut dyn Rig) -> Outcome {
     Ok(())
 }
 
-fn receives_in_rtr(rig: &mut dyn Rig) -> Outcome {
-    let mut p = Pair::create(rig, Options::unreliable())?;
+pub(super) fn receives_in_rtr(rig: &mut dyn Rig, options: Options) -> Outcome {
+    let mut p = Pair::create(rig, options)?;
     p.to_rts(Side::A)?;
     for step in [Step::Init, Step::Rtr] {
         p.step(Side::B, step)?;
@@ -64,8 +66,8 @@ fn receives_in_rtr(rig: &mut dyn Rig) -> Outcome {
     Ok(())
 }
 
-fn error_flushes_receives(rig: &mut dyn Rig) -> Outcome {
-    let mut p = Pair::unreliable(rig)?;
+pub(super) fn error_flushes_receives(rig: &mut dyn Rig, options: Options) -> Outcome {
+    let mut p = Pair::connect(rig, options)?;
     for id in 0..4 {
         receive(&mut p, Side::B, id)?;
     }
@@ -76,15 +78,15 @@ fn error_flushes_receives(rig: &mut dyn Rig) -> Outcome {
     p.quiet(Side::B)
 }
 
-fn error_flushes_new_sends(rig: &mut dyn Rig) -> Outcome {
-    let mut p = Pair::unreliable(rig)?;
+pub(super) fn error_flushes_new_sends(rig: &mut dyn Rig, options: Options) -> Outcome {
+    let mut p = Pair::connect(rig, options)?;
     kill(&mut p, Side::A)?;
     p.post_flags(Side::A, 7, SendOp::Send, Payload::Inline(&[1; 8]), SendFlags::empty())?;
     p.status(Side::A, 7, Status::WrFlushErr)
 }
 
-fn error_takes_nothing(rig: &mut dyn Rig) -> Outcome {
-    let mut p = Pair::unreliable(rig)?;
+pub(super) fn error_takes_nothing(rig: &mut dyn Rig, options: Options) -> Outcome {
+    let mut p = Pair::connect(rig, options)?;
     receive(&mut p, Side::B, 1)?;
     kill(&mut p, Side::B)?;
     p.status(Side::B, 1, Status::WrFlushErr)?;
@@ -95,8 +97,8 @@ fn error_takes_nothing(rig: &mut dyn Rig) -> Outcome {
     Ok(())
 }
 
-fn shared_receives_outlive_a_qp(rig: &mut dyn Rig) -> Outcome {
-    let mut p = Pair::connect(rig, Options { srq: true, ..Options::unreliable() })?;
+fn shared_receives_outlive_a_qp(rig: &mut dyn Rig, options: Options) -> Outcome {
+    let mut p = Pair::connect(rig, Options { srq: true, ..options })?;
     let (qa, _) = p.second_qps()?;
     receive(&mut p, Side::B, 1)?;
     kill(&mut p, Side::B)?;
@@ -106,8 +108,8 @@ fn shared_receives_outlive_a_qp(rig: &mut dyn Rig) -> Outcome {
     Ok(())
 }
 
-fn reset_forgets(rig: &mut dyn Rig) -> Outcome {
-    let mut p = Pair::unreliable(rig)?;
+pub(super) fn reset_forgets(rig: &mut dyn Rig, options: Options) -> Outcome {
+    let mut p = Pair::connect(rig, options)?;
     receive(&mut p, Side::B, 1)?;
     let qpn = p.end(Side::B).qpn;
     p.device(Side::B).modify_qp(qpn, &QpModify::Reset)?;
@@ -115,8 +117,8 @@ fn reset_forgets(rig: &mut dyn Rig) -> Outcome {
     p.quiet(Side::B)
 }
 
-fn reset_and_again(rig: &mut dyn Rig) -> Outcome {
-    let mut p = Pair::unreliable(rig)?;
+pub(super) fn reset_and_again(rig: &mut dyn Rig, options: Options) -> Outcome {
+    let mut p = Pair::connect(rig, options)?;
     receive(&mut p, Side::B, 1)?;
     for side in [Side::A, Side::B] {
         let qpn = p.end(side).qpn;
@@ -130,8 +132,8 @@ fn reset_and_again(rig: &mut dyn Rig) -> Outcome {
     Ok(())
 }
 
-fn drained_sends_nothing(rig: &mut dyn Rig) -> Outcome {
-    let mut p = Pair::unreliable(rig)?;
+pub(super) fn drained_sends_nothing(rig: &mut dyn Rig, options: Options) -> Outcome {
+    let mut p = Pair::connect(rig, options)?;
     receive(&mut p, Side::B, 1)?;
     let qpn = p.end(Side::A).qpn;
     p.device(Side::A).modify_qp(qpn, &QpModify::Sqd)?;
@@ -145,8 +147,8 @@ fn drained_sends_nothing(rig: &mut dyn Rig) -> Outcome {
 }
 
 /// IBTA 10.3.1: a fault of a send stops the send queue alone. The QP goes on receiving, and sends again after RTS.
-fn send_with_wrong_lkey(rig: &mut dyn Rig) -> Outcome {
-    let mut p = Pair::unreliable(rig)?;
+pub(super) fn send_with_wrong_lkey(rig: &mut dyn Rig, options: Options) -> Outcome {
+    let mut p = Pair::connect(rig, options)?;
     receive(&mut p, Side::A, 9)?;
     receive(&mut p, Side::B, 8)?;
     let bad = [Sge { addr: 0, len: 8, lkey: Lkey(p.end(Side::A).mr.lkey.0 ^ 0xff) }];
@@ -163,8 +165,8 @@ fn send_with_wrong_lkey(rig: &mut dyn Rig) -> Outcome {
     Ok(())
 }
 
-fn receive_without_local_write(rig: &mut dyn Rig) -> Outcome {
-    let mut p = Pair::connect(rig, Options { mr_access: Access::empty(), ..Options::unreliable() })?;
+pub(super) fn receive_without_local_write(rig: &mut dyn Rig, options: Options) -> Outcome {
+    let mut p = Pair::connect(rig, Options { mr_access: Access::empty(), ..options })?;
     receive(&mut p, Side::B, 1)?;
     greet(&mut p, 1)?;
     p.status(Side::B, 1, Status::LocProtErr)?;

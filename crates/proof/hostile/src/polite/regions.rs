@@ -1,4 +1,5 @@
-//! Two well-behaved programs of one host that share a region: one writes blocks and counts, the other checks each.
+//! Two well-behaved programs that share a region, of one host or of two: one writes blocks and counts, the other checks
+//! each.
 //!
 //! Nobody else has the key, so every byte must be as one of the two left it, whatever others try with the name.
 
@@ -34,9 +35,9 @@ pub struct Sharing {
 }
 
 impl Sharing {
-    /// Begins, on one host.
-    pub fn start(host: &Host) -> Result<Self> {
-        let (owner, writer) = (session(host, "polite-owner")?, session(host, "polite-writer")?);
+    /// Begins: the region is of `host`, and its writer a program of `of`, the same host or another.
+    pub fn start(host: &Host, of: &Host) -> Result<Self> {
+        let (owner, writer) = (session(host, "polite-owner")?, session(of, "polite-writer")?);
         let region = RegionOptions::new().create(&owner, NAME, COUNTER_AT + 8).context("no region")?;
         let (stop, checked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (told, counted, ip) = (Arc::clone(&stop), Arc::clone(&checked), host.ip);

@@ -2,15 +2,15 @@
 //! and paths.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::Ordering;
 
 use control::Request;
 use rand::{Rng, RngExt};
 use shm::DatagramRecord;
 
 use super::Tenant;
+use super::loose::Loose;
 use crate::polite::datagrams::PORT;
-use crate::raw::{RawApp, RawConnection, RawError};
+use crate::raw::{RawApp, RawError};
 
 const RING_BYTES: u32 = 65_536;
 /// Sockets that flood at a time.
@@ -18,39 +18,9 @@ const FLOODS: usize = 4;
 /// Binds after which it looks for something else.
 const BINDS_MAX: u64 = 4096;
 
-/// A socket, and the cursor that its owner keeps.
-#[derive(Debug)]
-struct Loose {
-    socket: RawConnection,
-    tail: u64,
-}
-
-impl Loose {
-    /// Writes at an offset of the transmit ring's stream, over its end if need be.
-    fn put(&self, at: u64, bytes: &[u8]) -> Result<(), RawError> {
-        let (region, begin) = &self.socket.tx;
-        let from = at % self.socket.ring_bytes;
-        let until_end = usize::try_from(self.socket.ring_bytes - from).unwrap_or(usize::MAX).min(bytes.len());
-        let (first, second) = bytes.split_at(until_end);
-        let text = |e: shm::RegionError| RawError::Unexpected(e.to_string());
-        region.write(begin + from, first).map_err(text)?;
-        region.write(*begin, second).map_err(text)
-    }
-
-    fn room(&self) -> u64 {
-        let head = self.socket.words.tx_head.load(Ordering::Acquire);
-        self.socket.ring_bytes.saturating_sub(self.tail.wrapping_sub(head))
-    }
-
-    fn publish(&mut self, bytes: u64) {
-        self.tail = self.tail.wrapping_add(bytes);
-        self.socket.words.tx_tail.store(self.tail, Ordering::Release);
-    }
-}
-
 impl Tenant {
     fn loose(app: &mut RawApp) -> Result<Loose, RawError> {
-        Ok(Loose { socket: app.bind(0, RING_BYTES)?, tail: 0 })
+        Ok(Loose::new(app.bind(0, RING_BYTES)?))
     }
 
     /// Records whose payload, and now and then whose header, is rewritten after it was published; and its own receive
@@ -65,20 +35,19 @@ impl Tenant {
                 self.rng.fill_bytes(&mut noise);
                 let record = DatagramRecord { addr: self.anybody(), bytes: self.rng.random_range(0..4000) };
                 if loose.room() < record.ring_bytes() {
-                    loose.put(loose.tail, &noise)?;
+                    loose.put(loose.tail(), &noise)?;
                     std::thread::yield_now();
                 }
                 while loose.room() < record.ring_bytes() && self.has_time() {
                     std::thread::yield_now();
                 }
-                let at = loose.tail;
+                let at = loose.tail();
                 loose.put(at, &record.to_bytes())?;
                 loose.publish(record.ring_bytes());
-                app.ring(loose.socket.slot);
+                app.ring(loose.slot());
                 let from = if self.rng.random_bool(0.02) { 0 } else { record.to_bytes().len() as u64 };
                 loose.put(at + from, &noise[..usize::from(record.bytes).min(noise.len())])?;
-                let rx = loose.socket.rx.1 + self.rng.random_range(0..=loose.socket.ring_bytes - noise.len() as u64);
-                loose.socket.rx.0.write(rx, &noise).map_err(|e| RawError::Unexpected(e.to_string()))?;
+                loose.scribble_over_arrivals(self.rng.random(), &noise)?;
                 writes += 1;
                 match app.drain() {
                     Err(e) if e.is_end() => break,
@@ -103,11 +72,11 @@ impl Tenant {
                     if loose.room() < record.ring_bytes() {
                         break;
                     }
-                    loose.put(loose.tail, &record.to_bytes())?;
+                    loose.put(loose.tail(), &record.to_bytes())?;
                     loose.publish(record.ring_bytes());
                     sent += 1;
                 }
-                app.ring(loose.socket.slot);
+                app.ring(loose.slot());
             }
             std::thread::yield_now();
         }

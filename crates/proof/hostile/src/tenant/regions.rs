@@ -43,7 +43,7 @@ impl Tenant {
         let bytes = if self.rng.random_bool(0.8) { 4096 } else { self.rng.random_range(0..BYTES_MAX) };
         let any_name =
             if self.rng.random_bool(0.05) { "\0".repeat(self.rng.random_range(0..300)) } else { name.clone() };
-        match self.rng.random_range(0..9) {
+        match self.rng.random_range(0..16) {
             0 => {
                 let (huge_pages, outlives) = (self.rng.random_bool(0.1), false);
                 let other_users = self.rng.random();
@@ -55,11 +55,55 @@ impl Tenant {
             3 => Request::RegionMoved { open, epoch },
             4 => Request::RegionNotify { request, open, tag: self.rng.random() },
             5 => Request::RegionNotificationsTaken { open, count: self.rng.random() },
-            6 => {
-                let host = if self.rng.random() { self.home.near.ip() } else { self.home.far.ip() };
-                Request::RegionOpen { request, host, name: crate::polite::regions::NAME.into(), key, access }
+            14 => {
+                let module = (0..self.rng.random_range(0..100)).map(|_| self.rng.random()).collect();
+                Request::RegionInstall { request, open, kernel: any_name, module }
             }
-            _ => Request::RegionOpen { request, host: self.home.near.ip(), name: any_name, key, access },
+            12 => Request::RegionAttach { request, open, epoch },
+            13 => Request::RegionDetach { number: self.rng.random_range(0..40) },
+            6 => {
+                let connection = self.rng.random_range(0..100);
+                Request::RegionLend { request, open, connection, host: self.home.far.ip(), key }
+            }
+            7 => Request::RegionUnlend { lease: epoch },
+            8 => {
+                let host = if self.rng.random() { self.home.near.ip() } else { self.home.far.ip() };
+                Request::RegionLoansBack { host, lease: epoch, key, loans: self.rng.random() }
+            }
+            9 => Request::RegionLoansTaken { lease: epoch },
+            10 => {
+                let host = if self.rng.random() { self.home.near.ip() } else { self.home.far.ip() };
+                Request::RegionOpen {
+                    request,
+                    host,
+                    name,
+                    key,
+                    access,
+                    lease: Some(epoch),
+                    leased_lane: self.rng.random(),
+                }
+            }
+            11 => {
+                let host = if self.rng.random() { self.home.near.ip() } else { self.home.far.ip() };
+                Request::RegionOpen {
+                    request,
+                    host,
+                    name: crate::polite::regions::NAME.into(),
+                    key,
+                    access,
+                    lease: None,
+                    leased_lane: self.rng.random(),
+                }
+            }
+            _ => Request::RegionOpen {
+                request,
+                host: self.home.near.ip(),
+                name: any_name,
+                key,
+                access,
+                lease: None,
+                leased_lane: false,
+            },
         }
     }
 }

@@ -5,6 +5,7 @@ use engine::{Engine, EngineTotals};
 use verbs::Time;
 
 use super::Checks;
+use crate::address::is_shared;
 use crate::plan::HostPlan;
 use crate::tap::Tap;
 
@@ -23,8 +24,6 @@ pub(crate) struct Limits {
 
 /// Regions that a lane's frames, and the buffers of its operations, take.
 const REGIONS_PER_LANE: usize = 2;
-/// Receives whose buffers are one region.
-const RECEIVES_PER_REGION: usize = 64;
 /// Memory regions of the UD queue pair: receives and sends.
 const REGIONS_PER_UD_QP: usize = 2;
 
@@ -74,11 +73,12 @@ impl Checks {
         }
         let apps = engine.apps();
         let lanes = engine.lanes();
+        let leased = lanes.iter().filter(|lane| !is_shared(lane)).count() as u64;
         let connections: u64 = apps.iter().map(|a| u64::from(a.connections)).sum();
         bound("connections", connections, limits.connections_max.into());
-        bound("lanes", lanes.len() as u64, limits.lanes_max.into());
+        bound("lanes", lanes.len() as u64 - leased, limits.lanes_max.into());
         bound("receives", totals.srq_free, limits.receives_max);
-        bound("queue pairs", tap.qps.len() as u64, u64::from(limits.lanes_max) + u64::from(totals.ud_qps));
+        bound("queue pairs", tap.qps.len() as u64, u64::from(limits.lanes_max) + leased + u64::from(totals.ud_qps));
         for app in &apps {
             bound("ring memory of one application", app.pinned_bytes, limits.ring_memory_per_app_max);
         }
@@ -109,12 +109,16 @@ impl Checks {
         left("connections", engine.connections().len(), 0);
         left("applications", engine.apps().len(), 0);
         let lanes = engine.lanes();
+        left("leased lanes", lanes.iter().filter(|lane| !is_shared(lane)).count(), 0);
         left("connections of lanes", lanes.iter().map(|l| l.connections as usize).sum(), 0);
         let totals = engine.totals();
         let in_use = lanes.iter().filter(|l| l.qpn.is_some_and(|qpn| qpn != 0)).count();
         left("queue pairs", tap.qps.len(), in_use + totals.ud_qps as usize);
+        // Buffers of receives that no lane needs any more stay registered for the next one.
+        let of_receives =
+            totals.counters.iter().find(|(name, _)| *name == "srq_regions").map_or(0, |(_, count)| *count);
         let regions_max = limits.lanes_max as usize * REGIONS_PER_LANE
-            + (totals.srq_free as usize).div_ceil(RECEIVES_PER_REGION)
+            + of_receives as usize
             + totals.ud_qps as usize * REGIONS_PER_UD_QP;
         left("regions beyond those of lanes", tap.mrs.len().saturating_sub(regions_max), 0);
         let granted: u64 = lanes.iter().map(|l| l.granted).sum();

@@ -301,6 +301,8 @@ impl Causes {
         let is_explained = match reason {
             Reason::AppDescriptors | Reason::PeerAppDescriptors if is_local => self.segments_refused.contains(&host),
             Reason::TimedOut if is_local => self.segments_refused.contains(&host),
+            // A segment that one end never answers for keeps its place in the pair.
+            Reason::LocalLimit if is_local && self.segments_refused.contains(&host) => true,
             // Its listener has gone.
             Reason::PeerAppDied if is_local => !self.was_always_listening(host, port, asked.at),
             Reason::NoListener => !self.was_always_listening(host, port, asked.at),

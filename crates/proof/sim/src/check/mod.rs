@@ -6,7 +6,6 @@
 mod bounds;
 mod causes;
 mod datagrams;
-mod histories;
 mod links;
 mod pairs;
 mod streams;
@@ -14,6 +13,7 @@ mod streams;
 use std::collections::{BTreeMap, BTreeSet};
 
 use control::{Connection, Reason};
+use histories::Histories;
 use serde::Serialize;
 use verbs::Time;
 
@@ -23,7 +23,6 @@ pub(crate) use bounds::Limits;
 pub(crate) use causes::{Asked, Causes};
 pub use datagrams::Datagrams;
 pub(crate) use datagrams::End;
-pub(crate) use histories::{Act, CallId, Histories};
 pub(crate) use links::{LinkAtRest, Links};
 pub(crate) use streams::Record;
 

@@ -19,4 +19,6 @@ pub struct UserPlan {
     pub gap_max: Duration,
     /// Operations after which it dies, and another one takes its place.
     pub dies_after: Option<u32>,
+    /// Its handles have lanes of their own.
+    pub is_leased: bool,
 }

@@ -14,6 +14,8 @@ use crate::plan::{Fault, Plan, UserPlan};
 
 /// What separates these random numbers from the others of a seed.
 const LABEL: u64 = 0x4e6_1035;
+/// The same for leased lanes: whether a program has one changes nothing else of a plan.
+const LEASES: u64 = 0x1ea_5e5;
 
 /// Programs that use regions for a third of the plans whose hosts have lanes for all others.
 pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
@@ -24,6 +26,7 @@ pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
     if !rng.random_bool(0.35) || !has_lanes || hosts < 2 {
         return;
     }
+    let mut leases = StdRng::seed_from_u64(mix(plan.seed ^ mix(LEASES)));
     for _ in 0..rng.random_range(1..=4) {
         plan.users.push(UserPlan {
             host: rng.random_range(0..hosts),
@@ -32,6 +35,7 @@ pub(super) fn draw(plan: &mut Plan, quiet_us: u64) {
             count: pick(&[10, 40, 80], rng),
             gap_max: us(1..=pick(&[30, 200, 2_000], rng), rng),
             dies_after: rng.random_bool(0.2).then(|| rng.random_range(1..=30)),
+            is_leased: leases.random_bool(0.4),
         });
     }
     if rng.random_bool(0.5) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use control::{CHALLENGE_BYTES, PeerMessage, Reason};
+use control::{PeerMessage, Reason, decode, encode};
 use plane::{AfterAttempt, Dialing, LinkId, Opening, OpeningAction, PeerAction, Refusal, Verdict, Watch, WatchAction};
 use rand::RngExt;
 use verbs::Time;
@@ -96,9 +96,9 @@ impl World {
                         format!("host {host} got {message:?} of {peer}, whose engine tells of no such streams");
                     self.checks.fail(self.now, "unexplained", detail);
                 }
-                PeerAction::Engine { engine, command } => self.tell_engine(At { host, engine }, command),
+                PeerAction::Engine { engine, lane, command } => self.tell_engine(At { host, engine }, lane, command),
                 // Programs here open no regions of other hosts through their daemons.
-                PeerAction::Region { .. } => {}
+                PeerAction::Region { .. } | PeerAction::Meet { .. } => {}
             }
         }
         self.arm_plane(host);
@@ -195,7 +195,7 @@ impl World {
         if let Some(until) = self.stalled(host) {
             return self.queue.push(until, Event::Accept { host, life, peer, connection });
         }
-        let (now, challenge) = (self.now, self.challenge());
+        let (now, challenge, secret) = (self.now, self.fresh(), self.fresh());
         let Some(plane) = self.plane(host) else { return };
         let id = plane.next_accepted();
         let entered = plane.strangers.enter(address(peer));
@@ -203,7 +203,7 @@ impl World {
             let holds = |link: &Link| link.place.as_ref().is_some_and(|place| place.number() == number);
             plane.links.iter().find(|(_, link)| holds(link)).map(|(id, _)| *id)
         });
-        let opening = Opening::accept(now, plane.introduction(challenge), plane.key(), HANDSHAKE);
+        let opening = Opening::accept(now, plane.introduction(challenge), plane.keys(), secret, HANDSHAKE);
         let stage = Stage::Opening(Box::new(opening));
         let (end, place) = (Some((connection, 1)), Some(entered.place));
         plane.links.insert(id, Link { end, place, ..Link::new(peer, stage) });
@@ -214,10 +214,10 @@ impl World {
         self.arm(host, id);
     }
 
-    fn challenge(&mut self) -> [u8; CHALLENGE_BYTES] {
-        let mut challenge = [0; CHALLENGE_BYTES];
-        self.rng.fill(&mut challenge[..]);
-        challenge
+    fn fresh(&mut self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        self.rng.fill(&mut bytes[..]);
+        bytes
     }
 
     pub(super) fn on_link_segment(&mut self, host: usize, id: LinkId, segment: Segment) {
@@ -235,22 +235,32 @@ impl World {
                 opening.handle_lost(Refusal::new(Reason::PeerLost, "the peer closed the link"));
                 self.drive_opening(host, id);
             }
-            (Stage::Up(watch), Segment::Message(message)) => {
+            (Stage::Up(watch), Segment::Sealed(frame, _)) => {
                 watch.on_heard(now);
-                self.tell_plane(host, Input::Message { link: id, message });
+                let opened = link.seal.as_mut().map(|seal| seal.open(&frame));
+                match opened.and_then(Result::ok).and_then(|message| decode(&message).ok()) {
+                    Some(message) => self.tell_plane(host, Input::Message { link: id, message }),
+                    None => {
+                        let detail =
+                            format!("host {host} cannot open a frame of its link {id:?}, which nobody changed");
+                        self.checks.fail(now, "unexplained", detail);
+                        self.link_lost(host, id);
+                    }
+                }
             }
+            // Words of a handshake that the other end gave up are no frame of a link.
             (Stage::Up(_), _) => self.link_lost(host, id),
             (Stage::Pausing(_), _) => {}
         }
     }
 
     fn start_opening(&mut self, host: usize, id: LinkId) {
-        let (now, challenge) = (self.now, self.challenge());
+        let (now, challenge, secret) = (self.now, self.fresh(), self.fresh());
         let Some(plane) = self.plane(host) else { return };
-        let (introduction, key) = (plane.introduction(challenge), plane.key());
+        let (introduction, keys) = (plane.introduction(challenge), plane.keys());
         let Some(link) = plane.links.get_mut(&id) else { return };
         let left = link.dialing.as_ref().map_or(HANDSHAKE, |dialing| dialing.deadline().saturating_since(now));
-        let opening = Opening::dial(now, introduction, key, address(link.peer), HANDSHAKE.min(left));
+        let opening = Opening::dial(now, introduction, keys, secret, address(link.peer), HANDSHAKE.min(left));
         link.stage = Stage::Opening(Box::new(opening));
         self.drive_opening(host, id);
     }
@@ -287,6 +297,7 @@ impl World {
                     self.tell_plane(host, Input::Hello { link: id, source, hello });
                 }
                 Some(OpeningAction::Up(peer)) => {
+                    link.seal = opening.take_seal();
                     let place = link.place.take();
                     let (other, end) = (link.peer, link.end);
                     let Some(plane) = self.plane(host) else { return };
@@ -359,8 +370,14 @@ impl World {
         let Some(link) = self.link(host, id) else { return };
         let Stage::Up(watch) = &mut link.stage else { return };
         watch.on_spoken(now);
-        if let Some(end) = link.end {
-            self.send_segment(end, Segment::Message(message));
+        let sealed = encode(&message).ok().and_then(|frame| link.seal.as_mut()?.seal(&frame).ok());
+        let end = link.end;
+        let Some(frame) = sealed else {
+            return self.checks.fail(now, "unexplained", format!("host {host} cannot seal {message:?}"));
+        };
+        if let Some(end) = end {
+            let code = Segment::Message(message).code();
+            self.send_segment(end, Segment::Sealed(frame, code));
             self.count_down(host);
         }
     }

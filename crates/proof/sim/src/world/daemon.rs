@@ -204,7 +204,7 @@ impl World {
         }
         let uid = |world: &mut Self, id: AppId| world.driven(at).and_then(|d| d.uids.get(&id).copied());
         match event {
-            engine::Event::PeerWanted { peer } => self.on_lane_wanted(at, peer),
+            engine::Event::PeerWanted { peer, lane } => self.on_lane_wanted(at, peer, lane),
             engine::Event::ChunksWanted { app, size, rings } => self.make_chunks(at, app, size, rings),
             engine::Event::Connected { app, request, result } => {
                 let Some(uid) = uid(self, app) else { return };
@@ -254,9 +254,11 @@ impl World {
                 let detail = format!("host {host} threw {app:?} out, which kept to the rules: {detail}");
                 self.checks.fail(now, "unexplained", detail);
             }
-            engine::Event::LaneFailed { peer, reason, detail } => self.on_lane_failed(at, peer, reason, &detail),
-            engine::Event::LaneReset { peer, detail } => self.on_lane_reset(at, peer, detail),
-            engine::Event::LaneRests { peer } => self.on_lane_rests(at, peer),
+            engine::Event::LaneFailed { peer, lane, reason, detail } => {
+                self.on_lane_failed(at, (peer, lane), reason, &detail)
+            }
+            engine::Event::LaneReset { peer, lane, detail } => self.on_lane_reset(at, (peer, lane), detail),
+            engine::Event::LaneRests { peer, .. } => self.on_lane_rests(at, peer),
             event @ (engine::Event::RegionClosed { .. }
             | engine::Event::RegionStopped { .. }
             | engine::Event::RegionNotified { .. }) => {

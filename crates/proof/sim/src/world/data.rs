@@ -1,5 +1,6 @@
 //! The data path of the world: packets, rounds of engines, timers, runs of processes, and who wakes whom.
 
+use engine::Load;
 use verbs::Time;
 
 use super::{Event, SAMPLE_ROUNDS, World};
@@ -7,6 +8,7 @@ use crate::address::{At, address};
 use crate::app::{App, Request};
 use crate::check::AppUid;
 use crate::conn::earlier;
+use crate::content::mix;
 use crate::host::ROUND;
 
 /// Packets of one direction that are kept back; further ones are lost.
@@ -174,8 +176,21 @@ impl World {
         }
     }
 
+    /// What the engine is told of its host, now and then: it follows from the time alone, so that it is no draw.
+    fn load_of(&self, at: At) -> Option<Load> {
+        let max = u64::from(self.hosts[at.host].plan.load_max);
+        let drawn = mix(self.now.0 ^ (at.code() << 48));
+        (max > 0 && drawn.is_multiple_of(8)).then(|| {
+            let percent = |bits: u64| (bits % (max + 1)) as u8;
+            // Mostly busy: then the peers are asked to fetch.
+            let cpu = if drawn & 0x300 == 0 { percent(drawn >> 16) } else { max as u8 };
+            Load::new(cpu, percent(drawn >> 32))
+        })
+    }
+
     pub(super) fn on_engine(&mut self, at: At, life: u32) {
         let now = self.now;
+        let load = self.load_of(at);
         let Some(running) = self.up_in(at.host, life) else { return };
         let paused = running.engine_paused_until.max(running.stalled_until);
         let Some(driven) = running.engine(at.engine).filter(|driven| driven.engine_at == Some(now)) else { return };
@@ -191,6 +206,9 @@ impl World {
             driven.engine.end_sleep();
         }
         driven.tap.now = now;
+        if let Some(load) = load {
+            driven.engine.set_load(load);
+        }
         let busy = driven.engine.run(now, &mut driven.tap);
         driven.rounds += 1;
         let rounds = driven.rounds;

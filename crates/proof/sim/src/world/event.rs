@@ -119,6 +119,7 @@ pub(super) enum Event {
     Lane {
         at: At,
         life: u32,
+        lane: u32,
         command: Box<LaneCommand>,
     },
     /// The engine takes the control plane's answer to a peer that asks for a connection.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use verbs::{Provider, QpModify, Qpn};
 
 use super::World;
-use crate::address::{At, address};
+use crate::address::{At, address, is_shared};
 use crate::check::AppUid;
 use crate::plan::{Break, DaemonPlan, Fault};
 
@@ -75,9 +75,11 @@ impl World {
         let Some(running) = self.up(host) else { return };
         let count = running.engines.len();
         let broken = (0..count).map(|n| (first + n) % count).find_map(|engine| {
-            let lanes = running.engines[engine].engine.lanes();
-            let qpn = lanes.iter().find(|l| l.peer.ip() == address(peer)).and_then(|l| l.qpn);
-            Some((engine, Qpn(qpn.filter(|qpn| *qpn != 0)?)))
+            let mut lanes = running.engines[engine].engine.lanes();
+            lanes.retain(|l| l.peer.ip() == address(peer) && l.qpn.is_some_and(|qpn| qpn != 0));
+            // A leased one too, unless an operator is to do it, who names the host alone.
+            lanes.retain(|l| how != Break::Asked || is_shared(l));
+            Some((engine, Qpn(lanes.get(first % lanes.len().max(1))?.qpn?)))
         });
         let Some((engine, qpn)) = broken else { return };
         let driven = &mut running.engines[engine];

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use verbs::Time;
+use verbs::{Provider, QpState, Qpn, Time};
 
 use super::World;
-use crate::address::{At, address};
+use crate::address::{At, address, is_shared};
 use crate::check::{End, LinkAtRest};
 use crate::links::{HANDSHAKE, Stage};
 use crate::plan::{AppPlan, Break, Fault, SocketPlan, Talk};
@@ -44,6 +44,7 @@ impl World {
             let still = still.map_or(Duration::ZERO, |until| until.saturating_since(self.now));
             // A handshake with a machine that died ends by its time limit alone.
             self.pass(still + self.plan.link_timeout.max(HANDSHAKE) + NOTICE);
+            self.judge_users();
             for (index, host) in self.hosts.iter().enumerate() {
                 let Some(running) = &host.running else { continue };
                 for driven in &running.engines {
@@ -52,6 +53,7 @@ impl World {
             }
         }
         if self.goes_on() {
+            self.reset_silently_broken();
             self.probe();
         }
         if self.goes_on() {
@@ -169,18 +171,32 @@ impl World {
                 && !answers.refused.is_empty();
             // Those that do not fit together refuse, each with its reason, which another checker looks at.
             let is_right = answers.connected as usize == fitting && (fitting == count || refused);
-            if !is_right && !may_refuse && !self.may_wait_for_retries(host) {
+            if !is_right && !may_refuse {
                 let detail = format!("a probe of host {host} failed: {answers:?}");
                 self.checks.fail(self.now, "liveness", detail);
             }
         }
     }
 
-    /// Whether a queue pair of a lane of the host may be broken without anybody knowing. Then a probe is what finds out,
-    /// and on a slow link its time limit is over before the retries are.
-    fn may_wait_for_retries(&self, host: usize) -> bool {
-        let is_silent = |fault: &Fault| matches!(fault, Fault::BreakLane { host: at, peer, how: Break::Silent } if [*at, *peer].contains(&host));
-        self.plan.faults.iter().any(|(_, fault)| is_silent(fault))
+    /// An operator resets lanes whose queue pair a fault broke without a word, and over which nothing went since. Only
+    /// traffic finds such a break, when its retries are spent: on a slow link the time limit of a probe is over by then.
+    fn reset_silently_broken(&mut self) {
+        let silent = |(_, fault): &(Time, Fault)| match *fault {
+            Fault::BreakLane { host, peer, how: Break::Silent } => Some((host, peer)),
+            _ => None,
+        };
+        for (host, peer) in self.plan.faults.iter().filter_map(silent).collect::<Vec<_>>() {
+            let Some(running) = self.up(host) else { continue };
+            for driven in &mut running.engines {
+                let lanes = driven.engine.lanes();
+                let lane = lanes.iter().find(|lane| is_shared(lane) && lane.peer.ip() == address(peer));
+                let qp = lane.and_then(|lane| lane.qpn).and_then(|qpn| driven.tap.query_qp(Qpn(qpn)).ok());
+                if qp.is_some_and(|qp| qp.state == QpState::Err) {
+                    let _ = driven.engine.force_lane_error(&mut driven.tap, address(peer));
+                }
+            }
+            self.wake_engines(host);
+        }
     }
 
     /// Datagrams of probes that nobody took, between hosts whose daemons speak with each other.

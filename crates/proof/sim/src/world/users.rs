@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use control::{Reason, RegionAccess};
-use engine::{AppId, Attach, OperationsOpen};
+use engine::{AppId, Attach, LaneAt, OperationsOpen};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use shm::{Session, SessionShape};
 use verbs::Region;
 
 use super::{Event, World};
-use crate::address::{At, address};
+use crate::address::{At, address, is_shared};
 use crate::host::Driven;
 use crate::user::{Opened, User, WORDS};
 
@@ -35,8 +35,10 @@ const UID: u32 = 1;
 struct Place {
     number: u64,
     memory: Region,
-    /// Hosts that have it open.
-    peers: BTreeSet<usize>,
+    /// Hosts that have it open, and in which of their lives they opened it.
+    peers: BTreeMap<usize, u32>,
+    /// Leased lanes by which it is open, by host and handle there.
+    leased: BTreeMap<(usize, u32), u32>,
     is_revoked: bool,
 }
 
@@ -106,7 +108,9 @@ impl World {
         if let Err(error) = made {
             return self.checks.fail(self.now, "set-up", format!("region {number} of host {host}: {error}"));
         }
-        self.users.places.insert(host, Place { number, memory, peers: BTreeSet::new(), is_revoked: false });
+        self.users
+            .places
+            .insert(host, Place { number, memory, peers: BTreeMap::new(), leased: BTreeMap::new(), is_revoked: false });
     }
 
     /// A host is dead: its region and its programs are gone.
@@ -143,7 +147,12 @@ impl World {
         });
         let may_go_on = !self.quiet;
         if live.opened.is_none() && live.has_queue() && may_go_on {
-            live.opened = self.open_for(host, live.app);
+            live.opened = self.open_for(host, live.app, plan.is_leased);
+        }
+        for handle in std::mem::take(&mut live.over) {
+            if let Some(driven) = self.region_engine(host) {
+                driven.engine.close_region(live.app, handle);
+            }
         }
         let count = if may_go_on { plan.count } else { 0 };
         has_news |= live.submit(plan.depth, count, &mut self.users.rng, &mut self.checks.histories);
@@ -194,24 +203,73 @@ impl World {
     }
 
     /// Opens the region of another host, if both ends of the lane say that it is up.
-    fn open_for(&mut self, host: usize, app: AppId) -> Option<Opened> {
+    fn open_for(&mut self, host: usize, app: AppId, is_leased: bool) -> Option<Opened> {
         let owner = self.users.rng.random_range(0..self.hosts.len());
         let number = self.users.places.get(&owner).filter(|p| !p.is_revoked && owner != host)?.number;
         if !self.is_joined(host, owner) || self.paused(owner).is_some() {
             return None;
         }
+        let lane = match is_leased {
+            true => Some(self.up(host)?.control.peers.lane_number(address(owner))?),
+            false => None,
+        };
         let driven = self.region_engine(owner)?;
+        if lane.is_some_and(|lane| !driven.engine.expect_leased_lane(address(host), lane)) {
+            return None;
+        }
         let grant = driven.engine.grant_region(&mut driven.tap, number, address(host))?;
         let driven = self.region_engine(host)?;
-        let handle = driven.engine.open_region(&mut driven.tap, app, address(owner), grant).ok()?;
-        self.users.places.get_mut(&owner)?.peers.insert(host);
-        Some(Opened { handle, region: number, epoch: grant.epoch })
+        let at = LaneAt { peer: address(owner), leased: lane };
+        let handle = driven.engine.open_region(&mut driven.tap, app, at, grant);
+        let life = self.life(host);
+        let place = self.users.places.get_mut(&owner)?;
+        match (handle, lane) {
+            (Ok(_), None) => {
+                place.peers.insert(host, life);
+            }
+            (Ok(handle), Some(lane)) => {
+                place.leased.insert((host, handle), lane);
+            }
+            (Err(_), _) => {
+                self.end_lane(owner, host, lane, Reason::Closed);
+                return None;
+            }
+        }
+        self.after_command(of_regions(host));
+        Some(Opened { handle: handle.ok()?, region: number, epoch: grant.epoch, is_leased })
+    }
+
+    /// The owner's engine gives a leased lane up, if there is one.
+    fn end_lane(&mut self, owner: usize, host: usize, lane: Option<u32>, reason: Reason) {
+        let now = self.now;
+        if let (Some(driven), Some(lane)) = (self.region_engine(owner), lane) {
+            driven.tap.now = now;
+            driven.engine.end_leased_lane(now, &mut driven.tap, LaneAt::new(address(host), lane), reason);
+            self.after_command(of_regions(owner));
+        }
+    }
+
+    /// The owner's daemon hears that a handle of another host is closed.
+    fn on_handle_closed(&mut self, owner: usize, host: usize, handle: u32) {
+        let Some(place) = self.users.places.get_mut(&owner) else { return };
+        let Some(lane) = place.leased.remove(&(host, handle)) else { return };
+        self.end_lane(owner, host, Some(lane), Reason::Closed);
+        self.ungrant_if_last(owner, host);
+    }
+
+    fn ungrant_if_last(&mut self, owner: usize, host: usize) {
+        let Some(place) = self.users.places.get(&owner) else { return };
+        let number = place.number;
+        let has_more = place.peers.contains_key(&host) || place.leased.keys().any(|(of, _)| *of == host);
+        if let Some(driven) = self.region_engine(owner).filter(|_| !has_more) {
+            driven.engine.ungrant_region(number, address(host));
+        }
     }
 
     fn is_joined(&self, a: usize, b: usize) -> bool {
         let row = |at: usize, to: usize| {
             let engine = &self.hosts[at].running.as_ref()?.engines.first()?.engine;
-            engine.lanes().into_iter().find(|l| l.peer.ip() == address(to) && l.state == "up")
+            engine.lanes().into_iter().find(|l| is_shared(l) && l.peer.ip() == address(to) && l.state == "up")
         };
         let (Some(a), Some(b)) = (row(a, b), row(b, a)) else { return false };
         a.qpn.is_some() && a.peer_qpn == b.qpn && b.peer_qpn == a.qpn
@@ -262,7 +320,11 @@ impl World {
                 }
             }
             engine::Event::SocketOver { .. } | engine::Event::AppGone { .. } | engine::Event::ChunkGone { .. } => {}
-            engine::Event::RegionClosed { .. } => {}
+            engine::Event::RegionClosed { peer, handle, .. } => {
+                if let Some(owner) = self.host_at(*peer) {
+                    self.on_handle_closed(owner, host, *handle);
+                }
+            }
             engine::Event::RegionStopped { peer, region, .. } => {
                 if let Some(owner) = self.host_at(*peer) {
                     self.on_let_go(owner, host, Some(*region));
@@ -275,21 +337,32 @@ impl World {
 
     /// A host lost its lane to another one, which had regions open over it.
     pub(super) fn on_region_lane_lost(&mut self, at: At, other: usize) {
-        if at == of_regions(at.host) {
-            self.on_let_go(at.host, other, None);
+        if at != of_regions(at.host) {
+            return;
+        }
+        self.end_leases(at.host, |host| host == other, Reason::PeerLost);
+        self.on_let_go(at.host, other, None);
+    }
+
+    /// Leased lanes to a region end at once, whatever their holders do.
+    fn end_leases(&mut self, owner: usize, which: impl Fn(usize) -> bool, reason: Reason) {
+        let Some(place) = self.users.places.get_mut(&owner) else { return };
+        let all = std::mem::take(&mut place.leased).into_iter();
+        let (ended, kept): (Vec<_>, Vec<_>) = all.partition(|((host, _), _)| which(*host));
+        place.leased = kept.into_iter().collect();
+        for ((host, _), lane) in ended {
+            self.end_lane(owner, host, Some(lane), reason);
+            self.ungrant_if_last(owner, host);
         }
     }
 
     /// A host has a region of another one open no more, or none of them (`None`).
     fn on_let_go(&mut self, owner: usize, host: usize, region: Option<u64>) {
         let Some(place) = self.users.places.get_mut(&owner) else { return };
-        if region.is_some_and(|region| region != place.number) || !place.peers.remove(&host) {
+        if region.is_some_and(|region| region != place.number) || place.peers.remove(&host).is_none() {
             return;
         }
-        let number = place.number;
-        if let Some(driven) = self.region_engine(owner) {
-            driven.engine.ungrant_region(number, address(host));
-        }
+        self.ungrant_if_last(owner, host);
         self.settle_revoke(owner);
     }
 
@@ -299,11 +372,21 @@ impl World {
     pub(super) fn revoke(&mut self, owner: usize) {
         let Some(place) = self.users.places.get_mut(&owner).filter(|p| !p.is_revoked) else { return };
         place.is_revoked = true;
-        let (number, peers) = (place.number, place.peers.clone());
+        let (number, peers) = (place.number, place.peers.keys().copied().collect::<Vec<_>>());
+        let holders: BTreeSet<usize> = place.leased.keys().map(|(host, _)| *host).collect();
         self.trace.note(self.now, "host {} revokes region {}", &[owner as u64, number]);
         for peer in peers {
             self.on_stop(peer, owner, number);
         }
+        for holder in holders {
+            // One that stands still learns it by the end of its lane.
+            let is_still = self.paused(holder).is_some();
+            if let Some(driven) = self.region_engine(holder).filter(|_| !is_still) {
+                driven.engine.stop_region(address(owner), number, number);
+                self.after_command(of_regions(holder));
+            }
+        }
+        self.end_leases(owner, |_| true, Reason::LaneRevoked);
         self.settle_revoke(owner);
     }
 
@@ -311,6 +394,11 @@ impl World {
     pub(super) fn on_stop(&mut self, host: usize, owner: usize, number: u64) {
         if let Some(until) = self.paused(host) {
             return self.queue.push(until, Event::Stop { host, owner, number });
+        }
+        let opened_in = self.users.places.get(&owner).and_then(|place| place.peers.get(&host));
+        if opened_in != Some(&self.life(host)) {
+            // Nobody answers for a daemon that died: the loss of its lane does.
+            return;
         }
         if let Some(driven) = self.region_engine(host) {
             driven.engine.stop_region(address(owner), number, number);
@@ -352,7 +440,7 @@ impl World {
         self.users.live.values().map(User::in_flight).sum()
     }
 
-    /// The programs end, the regions go, and their histories are judged.
+    /// The programs end, and the owners take their regions back: from hosts that answer, or whose lane is lost.
     pub(super) fn finish_users(&mut self) {
         self.users.is_over = true;
         let now = self.now;
@@ -363,22 +451,26 @@ impl World {
                 self.after_command(of_regions(host));
             }
         }
+        for owner in self.users.places.keys().copied().collect::<Vec<_>>() {
+            self.revoke(owner);
+        }
+    }
+
+    /// All regions are back: nothing was written to them since, and their histories are judged.
+    pub(super) fn judge_users(&mut self) {
         for (owner, place) in std::mem::take(&mut self.users.places) {
-            self.see(&place);
-            if let Some(driven) = self.region_engine(owner) {
-                driven.engine.deregister_region(&mut driven.tap, place.number, place.number);
-                self.after_command(of_regions(owner));
-            }
+            let detail = format!("region {} of host {owner}: hosts {:?} still have it open", place.number, place.peers);
+            self.checks.fail(self.now, "liveness", detail);
         }
         for left in std::mem::take(&mut self.users.left) {
             let found = words(&left.memory);
             if found != left.words {
                 let detail = format!("region {}: {:?} when its revoke ended, {found:?} later", left.number, left.words);
-                self.checks.fail(now, "late access", detail);
+                self.checks.fail(self.now, "late access", detail);
             }
         }
         for wrong in self.checks.histories.judge() {
-            self.checks.fail(now, "linearizability", wrong);
+            self.checks.fail(self.now, "linearizability", wrong);
         }
     }
 }

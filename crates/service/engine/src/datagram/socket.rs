@@ -1,20 +1,17 @@
-//! One datagram socket: a slot of its application's session, and two rings of records.
+//! One datagram socket: a slot of its application's session, with two rings of records.
 //!
-//! Owns the engine's private cursors of both rings. It must never read a word of the application's twice for one
-//! decision, and never take a record that it did not check.
+//! Owns where what the application sends ends. It must never read a word of the application's twice for one decision,
+//! and never take a record that it did not check.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-use control::{Connection, DatagramRow, Path};
-use shm::{
-    DatagramRecord, PeerFault, RECORD_HEADER_BYTES, RingReader, RingWriter, SlotWords, app_flag, slot_is_awaited,
-};
+use control::DatagramRow;
+use shm::{DatagramRecord, PeerFault, RECORD_HEADER_BYTES};
 
 use super::drops::{DropReason, Drops};
-use crate::ids::{AppId, SlotAt};
-use crate::ringpool::RingPair;
-use crate::slot::TakenSlot;
+use crate::ids::SlotAt;
+use crate::ring_slot::RingSlot;
 
 /// What an application did wrong with the rings of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -28,20 +25,7 @@ pub(crate) enum SocketFault {
 /// A bound socket.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    /// Number of it on this host, among those of connections.
-    id: u64,
-    at: SlotAt,
-    generation: u32,
-    words: Box<SlotWords>,
-    local: SocketAddr,
-    rings: RingPair,
-    ring_bytes: u32,
-    /// What the application sends.
-    tx: RingReader,
-    /// What it receives.
-    rx: RingWriter,
-    /// The application has taken the slot: its words count.
-    is_open: bool,
+    slot: RingSlot,
     /// Nothing that the application writes after this offset is sent: it closed the socket, or left.
     end: Option<u64>,
     /// The record at the head, once its header was read.
@@ -57,32 +41,10 @@ pub(crate) struct Socket {
     paths_changed: u64,
 }
 
-/// What a socket is made of.
-pub(crate) struct NewSocket {
-    pub(crate) id: u64,
-    pub(crate) app: AppId,
-    pub(crate) slot: TakenSlot,
-    pub(crate) local: SocketAddr,
-    pub(crate) rings: RingPair,
-    pub(crate) ring_bytes: u32,
-    pub(crate) tx: RingReader,
-    pub(crate) rx: RingWriter,
-}
-
 impl Socket {
-    pub(crate) fn new(new: NewSocket) -> Self {
-        let NewSocket { id, app, slot, local, rings, ring_bytes, tx, rx } = new;
+    pub(crate) fn new(slot: RingSlot) -> Self {
         Self {
-            id,
-            at: SlotAt { app, slot: slot.number },
-            generation: slot.generation,
-            words: slot.words,
-            local,
-            rings,
-            ring_bytes,
-            tx,
-            rx,
-            is_open: false,
+            slot,
             end: None,
             front: None,
             in_ready: false,
@@ -96,34 +58,22 @@ impl Socket {
         }
     }
 
+    /// Its slot, with its rings.
+    pub(crate) fn slot(&self) -> &RingSlot {
+        &self.slot
+    }
+
+    pub(crate) fn slot_mut(&mut self) -> &mut RingSlot {
+        &mut self.slot
+    }
+
     /// Its application's slot.
     pub(crate) fn at(&self) -> SlotAt {
-        self.at
-    }
-
-    pub(crate) fn words(&self) -> &SlotWords {
-        &self.words
-    }
-
-    pub(crate) fn local(&self) -> SocketAddr {
-        self.local
-    }
-
-    /// Its number on this host.
-    pub(crate) fn id(&self) -> u64 {
-        self.id
+        self.slot.at()
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.local.port()
-    }
-
-    pub(crate) fn rings(&self) -> RingPair {
-        self.rings
-    }
-
-    pub(crate) fn ring_bytes(&self) -> u32 {
-        self.ring_bytes
+        self.slot.local().port()
     }
 
     // ---- its turn
@@ -151,30 +101,10 @@ impl Socket {
         &mut self.deficit
     }
 
-    /// Takes what a datagram costs from its turn. The last one of a turn may be longer than what was left of it.
-    pub(crate) fn spend(&mut self, cost: u32) {
-        self.deficit = self.deficit.saturating_sub(cost);
-    }
-
-    /// What the application gets. A socket has no peer.
-    pub(crate) fn connection(&self) -> Connection {
-        let path = Path::Lane {
-            slot: self.at.slot,
-            generation: self.generation,
-            tx_chunk: self.rings.tx.chunk_number,
-            tx_offset: self.rings.tx.offset,
-            rx_chunk: self.rings.rx.chunk_number,
-            rx_offset: self.rings.rx.offset,
-            ring_bytes: self.ring_bytes,
-            grown_bytes: self.ring_bytes,
-        };
-        Connection { id: self.id, local: self.local, peer: SocketAddr::from(([0, 0, 0, 0], 0)), path }
-    }
-
     pub(crate) fn row(&self, app_pid: u32) -> DatagramRow {
         DatagramRow {
-            id: self.id,
-            local: self.local,
+            id: self.slot.id(),
+            local: self.slot.local(),
             tx_datagrams: self.tx_datagrams,
             rx_datagrams: self.rx_datagrams,
             tx_bytes: self.tx_bytes,
@@ -189,7 +119,7 @@ impl Socket {
         if reason == DropReason::TooLong {
             // What the application knows of the path is out of date: it asks again before it sends more.
             self.paths_changed += 1;
-            self.words.epoch.store(self.paths_changed, Ordering::Release);
+            self.slot.words().epoch.store(self.paths_changed, Ordering::Release);
         }
     }
 
@@ -197,22 +127,18 @@ impl Socket {
 
     /// The application rang. Says whether the socket has just been closed.
     pub(crate) fn on_doorbell(&mut self) -> Result<bool, SocketFault> {
-        if !self.has_owner() || self.end.is_some() {
-            return Ok(false);
-        }
-        // Flags first: CLOSED is stored after the final tail.
-        let closed = self.words.app_flags.load(Ordering::Acquire) & app_flag::CLOSED != 0;
-        if closed {
+        let closes = self.end.is_none() && self.slot.is_close_asked();
+        if closes {
             self.close()?;
         }
-        Ok(closed)
+        Ok(closes)
     }
 
     /// What is in the ring now is the last that is sent.
     pub(crate) fn close(&mut self) -> Result<(), SocketFault> {
         if self.end.is_none() {
-            let available = if self.has_owner() { self.tx.available()? } else { 0 };
-            self.end = Some(self.tx.head().wrapping_add(available));
+            let available = self.slot.available()?;
+            self.end = Some(self.slot.tx_head().wrapping_add(available));
         }
         Ok(())
     }
@@ -222,46 +148,40 @@ impl Socket {
         self.end.is_some()
     }
 
-    /// Whether the application has taken the slot. Until then its words are those of a connection before.
-    fn has_owner(&mut self) -> bool {
-        self.is_open |= self.words.app_generation.load(Ordering::Acquire) == self.generation;
-        self.is_open
-    }
-
     /// The next record to send: its header was read once and checked; the whole of it is in the ring.
     pub(crate) fn front(&mut self) -> Result<Option<DatagramRecord>, SocketFault> {
         if self.front.is_some() {
             return Ok(self.front);
         }
-        if !self.has_owner() || self.end == Some(self.tx.head()) {
+        if self.end == Some(self.slot.tx_head()) {
             return Ok(None);
         }
-        let mut available = self.tx.available()?;
+        let mut available = self.slot.available()?;
         if let Some(end) = self.end {
             // A record across the end would let an application that has left send more.
-            available = available.min(end.wrapping_sub(self.tx.head()));
+            available = available.min(end.wrapping_sub(self.slot.tx_head()));
         }
         if available == 0 {
             return Ok(None);
         }
         let mut header = [0; RECORD_HEADER_BYTES];
-        let read = self.tx.peek_ahead(0, &mut header) == header.len();
+        let read = self.slot.copy(0, &mut header);
         let record = DatagramRecord::parse(&header).filter(|r| read && r.ring_bytes() <= available);
-        self.front = Some(record.ok_or(SocketFault::Record { port: self.local.port(), available })?);
+        self.front = Some(record.ok_or(SocketFault::Record { port: self.port(), available })?);
         Ok(self.front)
     }
 
     /// Copies the payload of the record in front. The application may rewrite it meanwhile; the copy is what counts.
     pub(crate) fn copy_payload(&self, record: &DatagramRecord, out: &mut Vec<u8>) {
         out.resize(record.bytes.into(), 0);
-        let copied = self.tx.peek_ahead(RECORD_HEADER_BYTES as u64, out);
-        debug_assert_eq!(copied, out.len(), "`front` saw that the whole record is there");
+        let copied = self.slot.copy(RECORD_HEADER_BYTES, out);
+        debug_assert!(copied, "`front` saw that the whole record is there");
     }
 
     /// The record in front is done with: sent, or dropped for `dropped`.
     pub(crate) fn take_front(&mut self, dropped: Option<DropReason>) {
         let Some(record) = self.front.take() else { return };
-        self.tx.consume_quietly(record.ring_bytes());
+        self.slot.consume(record.ring_bytes());
         match dropped {
             Some(reason) => self.count_drop(reason),
             None => {
@@ -271,35 +191,21 @@ impl Socket {
         }
     }
 
-    /// Tells the application of the room that was made. Whether a thread of it waits for that.
-    pub(crate) fn publish_room(&mut self) -> bool {
-        self.tx.publish();
-        slot_is_awaited(&self.words.app_wait, shm::waiting::WRITABLE)
-    }
-
     // ---- to the application
 
     /// Puts a datagram into the receive ring. False: it has no room. The application's cursor is checked; an error
     /// means that it broke the rules.
     pub(crate) fn deliver(&mut self, from: SocketAddr, payload: &[u8]) -> Result<bool, PeerFault> {
         let Ok(bytes) = u16::try_from(payload.len()) else { return Ok(false) };
-        if !self.has_owner() || self.end.is_some() {
+        if !self.slot.has_owner() || self.end.is_some() {
             return Ok(false);
         }
         let record = DatagramRecord { addr: from, bytes };
-        let fits = self.rx.free()? >= record.ring_bytes()
-            && self.rx.write_ahead(0, &record.to_bytes())
-            && self.rx.write_ahead(RECORD_HEADER_BYTES as u64, payload)
-            && self.rx.commit(record.ring_bytes());
+        let fits = self.slot.put(&record.to_bytes(), payload, record.ring_bytes())?;
         if fits {
             self.rx_datagrams += 1;
             self.rx_bytes += u64::from(bytes);
         }
         Ok(fits)
-    }
-
-    /// Whether a thread of the application waits for a datagram.
-    pub(crate) fn is_awaited(&self) -> bool {
-        slot_is_awaited(&self.words.app_wait, shm::waiting::READABLE)
     }
 }

@@ -164,12 +164,10 @@ impl Engine {
         let route = match self.vqps.make(new, tenant, epoch, self.now) {
             Ok(route) => route,
             Err(reason) => {
-                let back = tenant.pool.put_back(self.now, rings);
-                self.note_put_back(app, back);
+                self.put_back_rings(app, rings);
                 return Err(reason);
             }
         };
-        tenant.add_connection();
         if let Some(lane) = self.lanes.get_mut(lane) {
             self.vqps.link(lane.members_mut(), route);
         }

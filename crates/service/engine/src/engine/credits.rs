@@ -8,6 +8,7 @@ use verbs::{Provider, Time};
 
 use super::Engine;
 use crate::ids::LaneId;
+use crate::lane::Lane;
 use crate::limits::{CREDITS_PERIOD, RECLAIM_PACE, RECLAIM_WITHIN, TIMERS_PER_RUN};
 use crate::violation::Violation;
 
@@ -77,12 +78,14 @@ impl Engine {
         if self.shortage.last.is_some_and(|(at, _)| now.saturating_since(at) < RECLAIM_PACE) {
             return;
         }
-        let raised = self.lanes.iter().filter(|(_, lane)| lane.has_raised_grant()).count();
+        // Each of them is watched, and no other.
+        let is_raised = |id: &LaneId| self.lanes.get(*id).is_some_and(Lane::has_raised_grant);
+        let raised: Vec<LaneId> = self.timers.watched_credits().filter(is_raised).collect();
         // The lane that wants more may be one of them or not.
-        let share = self.recv.share(raised as u64 + 1);
+        let share = self.recv.share(raised.len() as u64 + 1);
         self.shortage.last = Some((now, share));
         self.counters.credit_shortages += 1;
-        for id in self.lanes.keys() {
+        for id in raised {
             let Some(lane) = self.lanes.get_mut(id) else { continue };
             let granted = lane.granted();
             if lane.reclaimed_at().is_some_and(|at| now.saturating_since(at) >= RECLAIM_WITHIN) {

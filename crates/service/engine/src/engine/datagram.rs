@@ -11,40 +11,38 @@
 mod path;
 mod transfer;
 
-use std::net::SocketAddr;
-
 use control::{DatagramRow, Reason};
-use shm::{RingReader, RingWriter};
 
 use super::Engine;
-use crate::datagram::socket::{NewSocket, Socket, SocketFault};
-use crate::datagram::{Bind, PortOwner};
-use crate::event::{DatagramBind, Event};
-use crate::ids::{AppId, BindId, SlotAt, SocketId};
+use super::ring_slot::SlotTable;
+use crate::app::SlotUse;
+use crate::datagram::PortOwner;
+use crate::datagram::socket::{Socket, SocketFault};
+use crate::event::DatagramBind;
+use crate::ids::{AppId, BindId, SocketId};
 use crate::limits::DATAGRAM_RING_BYTES_MIN;
-use crate::ring_size::RingSize;
+use crate::ring_slot::SlotRequest;
 use crate::ringpool::{RingPair, Waiter};
-use crate::slot::clear_slot;
+
+const SOCKETS: SlotTable<SocketId, Socket> = SlotTable {
+    tables: |engine| (&mut engine.apps, &mut engine.datagrams.sockets),
+    used_by: SlotUse::Socket,
+    make: Socket::new,
+};
 
 impl Engine {
     // ---- bind
 
-    /// Binds a datagram socket to a port, 0 for any free one. The answer is [`Event::Connected`] with a connection that
+    /// Binds a datagram socket to a port, 0 for any free one. The answer is [`crate::Event::Connected`] with a connection that
     /// has no peer.
     pub fn bind_datagram(&mut self, app: AppId, request: u64, bind: DatagramBind) {
         if let Err(reason) = self.try_bind(app, request, bind) {
-            self.note_not_bound(app, request, bind.socket, reason);
+            self.refuse_ring_slot(app, request, bind.socket, reason);
         }
-    }
-
-    fn note_not_bound(&mut self, app: AppId, request: u64, socket: u64, reason: Reason) {
-        self.events.push_back(Event::Connected { app, request, result: Err(reason) });
-        self.events.push_back(Event::SocketOver { app, socket });
     }
 
     fn try_bind(&mut self, app: AppId, request: u64, bind: DatagramBind) -> Result<(), Reason> {
         let DatagramBind { socket, port, ring_bytes } = bind;
-        self.apps.get_here(app).ok_or(Reason::AppFault)?;
         if self.datagrams.is_full() {
             return Err(Reason::LocalLimit);
         }
@@ -58,82 +56,48 @@ impl Engine {
         {
             self.on_socket_fault(id, &fault);
         }
+        // That fault may have been this application's own.
+        self.apps.get_here(app).ok_or(Reason::AppFault)?;
         if self.datagrams.is_taken(port) {
             return Err(Reason::PortInUse);
         }
-        let asked = if ring_bytes == 0 { 0 } else { ring_bytes.max(DATAGRAM_RING_BYTES_MIN) };
-        let size = RingSize::fixed(self.config.ring_bytes(asked));
-        let bind = Bind { app, request, socket, port, size };
-        let tenant = self.apps.get_mut(app).ok_or(Reason::AppFault)?;
-        if let Some(rings) = tenant.pool.take(size) {
+        let size = self.ring_slot_size(ring_bytes, DATAGRAM_RING_BYTES_MIN);
+        let bind = SlotRequest { app, request, id: socket, port, size };
+        if let Some(rings) = self.take_rings(bind) {
             return self.open_socket(bind, rings);
         }
         let id = self.datagrams.binds.insert(bind).ok_or(Reason::LocalLimit)?;
-        tenant.pool.wait(size, Waiter::Bind(id));
-        self.start_waiting(app);
         self.datagrams.take_port(port, PortOwner::Bind(id));
-        self.ask_for_rings(app, size);
+        self.wait_for_rings(bind, Waiter::Bind(id));
         Ok(())
     }
 
     /// Rings are there for a bind that waited for them.
     pub(super) fn serve_bind(&mut self, id: BindId) {
         let Some(bind) = self.take_bind(id) else { return };
-        let rings = self.apps.get_mut(bind.app).and_then(|a| a.pool.take(bind.size));
-        let result = rings.ok_or(Reason::LocalLimit).and_then(|rings| self.open_socket(bind, rings));
-        if let Err(reason) = result {
-            self.note_not_bound(bind.app, bind.request, bind.socket, reason);
+        let rings = self.take_rings(bind).ok_or(Reason::LocalLimit);
+        if let Err(reason) = rings.and_then(|rings| self.open_socket(bind, rings)) {
+            self.refuse_ring_slot(bind.app, bind.request, bind.id, reason);
         }
     }
 
     /// There will be no rings for a bind.
     pub(super) fn refuse_bind(&mut self, id: BindId, reason: Reason) {
-        if let Some(Bind { app, request, socket, .. }) = self.take_bind(id) {
-            self.note_not_bound(app, request, socket, reason);
+        if let Some(bind) = self.take_bind(id) {
+            self.refuse_ring_slot(bind.app, bind.request, bind.id, reason);
         }
     }
 
-    fn take_bind(&mut self, id: BindId) -> Option<Bind> {
+    fn take_bind(&mut self, id: BindId) -> Option<SlotRequest> {
         let bind = self.datagrams.binds.remove(id)?;
         self.datagrams.give_up_port(bind.port, PortOwner::Bind(id));
         self.stop_waiting(bind.app);
         Some(bind)
     }
 
-    fn open_socket(&mut self, bind: Bind, rings: RingPair) -> Result<(), Reason> {
-        let opened = self.try_open_socket(bind, rings);
-        if opened.is_err()
-            && let Some(tenant) = self.apps.get_mut(bind.app)
-        {
-            let back = tenant.pool.put_back(self.now, rings);
-            self.note_put_back(bind.app, back);
-        }
-        opened
-    }
-
-    fn try_open_socket(&mut self, bind: Bind, rings: RingPair) -> Result<(), Reason> {
-        let Bind { app, request, socket: id, port, size } = bind;
-        let local = SocketAddr::new(self.local_address(), port);
-        let tenant = self.apps.get_mut(app).ok_or(Reason::AppFault)?;
-        let memory = |place| tenant.pool.memory(place, size.first).ok_or(Reason::LocalLimit);
-        let (tx_memory, rx_memory) = (memory(rings.tx)?, memory(rings.rx)?);
-        if !tenant.has_slot() || self.datagrams.sockets.is_full() {
-            return Err(Reason::LocalLimit);
-        }
-        let socket = self.datagrams.sockets.insert_with(|key| {
-            let slot = tenant.take_socket_slot(key).expect("a slot is free, as asked above");
-            let words = &slot.words;
-            clear_slot(words, slot.generation, 0, shm::slot_state::ESTABLISHED);
-            let cursors = "the pool's places lie in their chunks, and the daemon's own mapping is writable";
-            let tx = RingReader::new(tx_memory, words.tx_tail.clone(), words.tx_head.clone(), 0).expect(cursors);
-            let rx = RingWriter::new(rx_memory, words.rx_tail.clone(), words.rx_head.clone(), 0).expect(cursors);
-            Socket::new(NewSocket { id, app, slot, local, rings, ring_bytes: size.first, tx, rx })
-        });
-        let socket = socket.ok_or(Reason::LocalLimit)?;
-        tenant.add_socket(socket);
-        self.datagrams.take_port(port, PortOwner::Socket(socket));
-        let Some(made) = self.datagrams.sockets.get(socket) else { return Err(Reason::LocalLimit) };
-        self.events.push_back(Event::Connected { app, request, result: Ok(made.connection()) });
+    fn open_socket(&mut self, bind: SlotRequest, rings: RingPair) -> Result<(), Reason> {
+        let socket = self.open_ring_slot(&SOCKETS, bind, rings)?;
+        self.datagrams.take_port(bind.port, PortOwner::Socket(socket));
         Ok(())
     }
 
@@ -181,7 +145,7 @@ impl Engine {
 
     /// Frees a socket if one of its rings lies in this chunk, which its application cannot use.
     pub(super) fn release_socket_in(&mut self, id: SocketId, chunk: u32) {
-        if self.datagrams.sockets.get(id).is_some_and(|s| s.rings().is_in(chunk)) {
+        if self.datagrams.sockets.get(id).is_some_and(|s| s.slot().rings().is_in(chunk)) {
             self.release_socket(id);
         }
     }
@@ -189,16 +153,8 @@ impl Engine {
     /// Frees port, slot and rings. No device touches them.
     fn release_socket(&mut self, id: SocketId) {
         let Some(socket) = self.datagrams.sockets.remove(id) else { return };
-        let SlotAt { app, slot } = socket.at();
         self.datagrams.give_up_port(socket.port(), PortOwner::Socket(id));
-        self.events.push_back(Event::SocketOver { app, socket: socket.id() });
-        let Some(tenant) = self.apps.get_mut(app) else { return };
-        tenant.drop_socket(id);
-        tenant.put_back_slot(slot, socket.words());
-        let back = tenant.pool.put_back(self.now, socket.rings());
-        self.note_put_back(app, back);
-        self.serve_rings(app, RingSize::fixed(socket.ring_bytes()));
-        self.apps.note_departure(app);
+        self.free_ring_slot(socket.slot());
     }
 
     /// All datagram sockets in one go, for judges.

@@ -40,7 +40,7 @@ impl Engine {
             && lane.want()
         {
             self.dials.add(uid, id);
-            self.events.push_back(Event::PeerWanted { peer: lane.peer() });
+            self.events.push_back(Event::PeerWanted { peer: lane.peer(), lane: lane.number() });
         }
     }
 }

@@ -5,10 +5,12 @@
 use std::net::IpAddr;
 
 use control::Kind;
+use verbs::Wire;
 
 use super::Engine;
 use crate::event::{BulkStream, Event};
 use crate::ids::{LaneId, RouteId};
+use crate::lane::Lane;
 use crate::vqp::{Phase, Vqp};
 
 impl Engine {
@@ -18,7 +20,12 @@ impl Engine {
         if !self.config.tells_bulk {
             return;
         }
-        if let Some(stream) = self.vqps.get(route).and_then(Vqp::as_stream) {
+        let Some(vqp) = self.vqps.get(route) else { return };
+        let lane = vqp.lane().and_then(|lane| self.lanes.get(lane));
+        // Where RoCEv2 carries the lane, somebody asked for that.
+        if lane.and_then(Lane::wire) == Some(Wire::Iwarp)
+            && let Some(stream) = vqp.as_stream()
+        {
             self.events.push_back(Event::StreamIsBulk(stream));
         }
     }

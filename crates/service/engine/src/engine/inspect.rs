@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use control::{AppRow, ConnectionRow, DatagramRow, LaneRow};
+use control::{AppRow, ConnectionRow, DatagramRow, LaneRow, TraceRow};
 use verbs::Time;
 
 use super::Engine;
 use crate::app::{App, Carried};
+use crate::choice::Why;
 use crate::event::EngineTotals;
 use crate::ids::AppId;
 use crate::lane::Lane;
@@ -69,7 +70,16 @@ impl Engine {
         }
     }
 
-    fn may_see(&self, viewer: Viewer, app: AppId) -> bool {
+    /// Messages that were looked at, from number `from` on, at most `looks`, and the number behind them, if there are
+    /// more.
+    pub fn trace_page(&self, viewer: Viewer, from: u64, looks: u32) -> (Vec<(u64, TraceRow)>, Option<u64>) {
+        let (seen, next) = self.stages.page(from, looks);
+        let seen = seen.filter(|(app, _)| self.may_see(viewer, *app));
+        let row = |(_, row): (_, &TraceRow)| (row.number, TraceRow { engine: self.config.number, ..row.clone() });
+        (seen.map(row).collect(), next)
+    }
+
+    pub(super) fn may_see(&self, viewer: Viewer, app: AppId) -> bool {
         viewer == Viewer::All || self.apps.get(app).is_some_and(|a| viewer.sees(a.uid()))
     }
 
@@ -80,7 +90,7 @@ impl Engine {
 
     fn connection_row(&self, v: &Vqp) -> ConnectionRow {
         let lane = v.lane().and_then(|id| self.lanes.get(id));
-        let seen = lane.map(|l| LaneSeen { name: Some(l.name()), wire: l.wire(), is_silent: l.is_silent() });
+        let seen = lane.map(|l| LaneSeen { name: Some(l.name()), link: l.link(), is_silent: l.is_silent() });
         v.row(seen.unwrap_or_default(), self.apps.pid(v.app()))
     }
 
@@ -108,7 +118,7 @@ impl Engine {
         let frames = self.lanes.iter().filter_map(|(_, l)| l.frames()).map(|f| (1, f.bytes()));
         let datagrams = self.datagrams.port.iter().map(|port| port.registered());
         let buffers = self.lanes.iter().filter_map(|(_, l)| l.flight().buffers.as_ref()).map(|b| (1, b.bytes()));
-        let operations = buffers.chain([self.ops.owned.registered(), self.ops.locals.registered()]);
+        let operations = buffers.chain([self.ops.owned.registered(), self.ops.locals.pins().registered()]);
         let (mrs, pinned_bytes) = frames
             .chain(datagrams)
             .chain(operations)
@@ -122,6 +132,7 @@ impl Engine {
             srq_free: self.recv.free(),
             mrs,
             pinned_bytes,
+            stages: self.stages.rows(),
             unknown: Vec::new(),
             counters: vec![
                 ("credit_stalls", c.credit_stalls),
@@ -137,6 +148,10 @@ impl Engine {
                 ("frames_received", c.frames_received),
                 ("writes_sent", c.writes_sent),
                 ("writes_received", c.writes_received),
+                ("sends_sent", c.sends_sent),
+                ("sends_received", c.sends_received),
+                ("reads_posted", c.reads_posted),
+                ("rendezvous", c.rendezvous),
                 ("operations_posted", c.operations_posted),
                 ("connects", c.connects),
                 ("connects_failed", c.connects_failed),
@@ -150,14 +165,19 @@ impl Engine {
                 ("rings_grown", c.rings_grown),
                 ("srq_regions", recv_mrs.into()),
                 ("srq_bytes", recv_bytes),
+                ("leased_lanes", self.lanes.leased().into()),
+                ("lent_chunks", self.ring_memory.lent.into()),
+                ("lent_bytes", self.ring_memory.lent_bytes),
             ],
         };
         match c.rnr_naks {
             Some(naks) => totals.counters.push(("rnr_naks", naks)),
             None => totals.unknown.push("rnr_naks"),
         }
+        totals.counters.extend(Why::ALL.map(|why| (why.counter(), c.choices[why as usize])));
         totals.counters.extend(self.datagrams.counters());
         totals.counters.extend(self.ops.counters());
+        totals.counters.extend(self.ops.locals.pins().counters().named());
         totals
     }
 }

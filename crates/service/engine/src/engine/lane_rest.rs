@@ -5,13 +5,12 @@
 //! whether everything arrived. Both ends may rest and wake at the same moment: a rest is a reset in which nobody asks
 //! for the next round (`reset`), so whatever crosses is told and sent again when the lane goes on.
 
-use std::net::IpAddr;
-
 use verbs::{Provider, Time};
 
 use super::Engine;
 use crate::event::Event;
 use crate::ids::LaneId;
+use crate::lane_at::LaneAt;
 use crate::limits::{LANE_REST_TICKS, TIMERS_PER_RUN};
 
 impl Engine {
@@ -39,10 +38,13 @@ impl Engine {
                         self.lanes.queue(id);
                     }
                 } else if unused >= after {
-                    let peer = lane.peer();
+                    let (peer, lane) = (lane.peer(), lane.number());
                     // First, so that a wish for the next queue pair comes after it.
-                    self.events.push_back(Event::LaneRests { peer });
+                    self.events.push_back(Event::LaneRests { peer, lane });
                     self.rest_lane(nic, id);
+                } else if let Some((mr, bytes)) = lane.take_idle_frames() {
+                    // A device that pins memory keeps the pages, and says so.
+                    let _ = nic.try_discard(mr, 0, bytes, None);
                 }
             }
             self.watch_lane_rest(id);
@@ -52,9 +54,9 @@ impl Engine {
 
     /// The peer gave the lane's queue pair up because it has nothing to send; so does this end. If this end has something
     /// to send, [`Event::PeerWanted`] follows.
-    pub fn lane_rest<P: Provider>(&mut self, now: Time, nic: &mut P, peer: IpAddr) {
+    pub fn lane_rest<P: Provider>(&mut self, now: Time, nic: &mut P, at: impl Into<LaneAt>) {
         self.see(now);
-        if let Some(id) = self.lanes.to(peer) {
+        if let Some(id) = self.lanes.at(at) {
             self.rest_lane(nic, id);
         }
     }
@@ -69,7 +71,7 @@ impl Engine {
             // It was reset here at the same moment. The daemon takes that word for one of an older round, since for it
             // the lane rests already: the wish for the next round is said again.
             if lane.is_wanted() {
-                self.events.push_back(Event::PeerWanted { peer: lane.peer() });
+                self.events.push_back(Event::PeerWanted { peer: lane.peer(), lane: lane.number() });
             }
             return;
         }
@@ -93,9 +95,8 @@ impl Engine {
     /// Something is to be sent over a lane: if it rests, the daemons make its next queue pair.
     pub(super) fn wake_lane(&mut self, id: LaneId) {
         let Some(lane) = self.lanes.get_mut(id).filter(|lane| lane.is_resting()) else { return };
-        let peer = lane.peer();
         if lane.want() {
-            self.events.push_back(Event::PeerWanted { peer });
+            self.events.push_back(Event::PeerWanted { peer: lane.peer(), lane: lane.number() });
         }
     }
 }

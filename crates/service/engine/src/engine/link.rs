@@ -8,13 +8,15 @@ use std::net::IpAddr;
 use control::{LaneOffer, Reason};
 use rand::RngExt;
 use verbs::{
-    AcceptAttr, Access, Capabilities, Endpoint, OfferAttr, Provider, QpInit, QpModify, QpType, Qpn, VerbsError, Wire,
+    AcceptAttr, Access, Capabilities, Encrypt, Endpoint, OfferAttr, Provider, QpInit, QpModify, QpType, Qpn,
+    VerbsError, Wire,
 };
 
 use super::Engine;
 use crate::event::Event;
 use crate::ids::{LaneId, RouteId};
 use crate::lane::{Lane, LaneState, OwnEnd, PeerEnd};
+use crate::lane_at::LaneAt;
 use crate::limits::{
     COMPLETIONS_PER_RUN, DRAIN_POLLS, FRAME_BYTES_MIN, FRAME_SENT_BYTES_MAX, FRAME_SLOTS, LANE_ACK_TIMEOUT,
     LANE_CREDITS_MAX, LANE_CREDITS_MIN, LANE_MIN_RNR_TIMER, LANE_RETRIES, LANE_RNR_RETRIES, RING_BYTES_MIN,
@@ -43,8 +45,13 @@ impl Engine {
         if self.lanes.is_full() {
             self.evict_idle_lane(nic, any);
         }
+        self.insert_lane((peer, self.config.number))
+    }
+
+    /// Takes a lane in that has no queue pair yet. `None`: there is no place for it.
+    pub(super) fn insert_lane(&mut self, (peer, number): (IpAddr, u32)) -> Option<LaneId> {
         let sendq = SendQueue::new(self.device.sq_depth, self.config.lane_inflight_bytes_max, FRAME_SLOTS);
-        self.lanes.insert(Lane::new((peer, self.config.number), self.config.quantum_bytes, sendq))
+        self.lanes.insert(Lane::new((peer, number), self.config.quantum_bytes, sendq))
     }
 
     /// Makes room for another peer: an entry on which nothing depends, or, if somebody waits for the room (`any`), the
@@ -58,11 +65,17 @@ impl Engine {
         let found = found.or_else(|| idle().next().or_else(unused).filter(|_| any));
         let Some((id, lane)) = found else { return };
         if lane.has_qp() {
-            let (peer, detail) = (lane.peer(), "unused, and another host's needs its place".into());
+            let (peer, lane) = (lane.peer(), lane.number());
+            let detail = "unused, and another host's needs its place".into();
             self.sever(nic, id, Reason::Closed);
-            self.events.push_back(Event::LaneFailed { peer, reason: Reason::Closed, detail });
+            self.events.push_back(Event::LaneFailed { peer, lane, reason: Reason::Closed, detail });
         }
         self.forget_datagram_peer(nic, id, Reason::LocalLimit);
+        self.free_lane(nic, id);
+    }
+
+    /// Forgets a lane without a queue pair, and gives back the memory that is its own.
+    pub(super) fn free_lane<P: Provider>(&mut self, nic: &mut P, id: LaneId) {
         let Some(mut lane) = self.lanes.remove(id) else { return };
         if let Some(frames) = lane.frames() {
             self.dereg(nic, frames.mr);
@@ -73,10 +86,14 @@ impl Engine {
     }
 
     /// Makes this end of a lane to `peer`: a queue pair in Init, receives posted. A previous one is given up, its
-    /// connections are reset; those that wait since a reset of the lane go on waiting.
-    pub fn lane_offer<P: Provider>(&mut self, nic: &mut P, peer: IpAddr) -> Result<LaneOffer, VerbsError> {
-        let limit = self.config.lanes_max.into();
-        let id = self.lane_to(nic, peer).ok_or(VerbsError::Full { what: "table of lanes", limit })?;
+    /// connections are reset; those that wait since a reset of the lane go on waiting. A leased lane must have been
+    /// announced.
+    pub fn lane_offer<P: Provider>(&mut self, nic: &mut P, at: impl Into<LaneAt>) -> Result<LaneOffer, VerbsError> {
+        let (at, limit) = (at.into(), self.config.lanes_max.into());
+        let id = match at.leased {
+            None => self.lane_to(nic, at.peer).ok_or(VerbsError::Full { what: "table of lanes", limit })?,
+            Some(_) => self.lanes.at(at).ok_or(VerbsError::NoSuch("leased lane"))?,
+        };
         if self.lanes.get(id).is_some_and(Lane::has_qp) {
             self.sever(nic, id, Reason::PeerLost);
         }
@@ -92,17 +109,24 @@ impl Engine {
         let incarnation = self.last_incarnation;
         let lane = self.lanes.get_mut(id).expect("found or made above");
         lane.on_offered(OwnEnd { incarnation, qpn, endpoint: endpoint.clone(), credits });
+        let number = lane.number();
         self.lanes.bind(qpn, id);
+        let has_datagrams = at.leased.is_none() && self.may_send_datagrams(at.peer);
         Ok(LaneOffer {
-            lane: self.config.number,
+            lane: number,
             incarnation,
             endpoint: endpoint.into_bytes(),
             capabilities: self.device.capabilities.bits(),
             max_msg_bytes: self.device.max_msg_bytes,
             credits,
             send_bytes_max: self.config.send_bytes_max,
-            datagrams: self.datagrams.offer(nic),
+            datagrams: has_datagrams.then(|| self.datagrams.offer(nic)).flatten(),
         })
+    }
+
+    /// Datagrams are in the clear, so there are none to a host to which everything must be encrypted.
+    fn may_send_datagrams(&self, peer: IpAddr) -> bool {
+        self.config.encrypt_to(peer) != Encrypt::Required
     }
 
     fn make_qp<P: Provider>(&mut self, nic: &mut P, id: LaneId) -> Result<(Qpn, Endpoint), VerbsError> {
@@ -128,6 +152,7 @@ impl Engine {
             entropy: self.rng.random(),
             wire: self.config.wire_to(peer),
             peer: Some(peer),
+            encrypt: self.config.encrypt_to(peer),
         };
         match nic.offer(qpn, &attr) {
             Ok(endpoint) => Ok((qpn, endpoint)),
@@ -139,11 +164,17 @@ impl Engine {
     }
 
     /// The peer's offer: the queue pair is connected to it. Then the daemon sends LaneReady.
-    pub fn lane_accept<P: Provider>(&mut self, nic: &mut P, peer: IpAddr, offer: &LaneOffer) -> Result<(), VerbsError> {
-        let id = self.lanes.to(peer).ok_or(VerbsError::NoSuch("lane"))?;
+    pub fn lane_accept<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        at: impl Into<LaneAt>,
+        offer: &LaneOffer,
+    ) -> Result<(), VerbsError> {
+        let id = self.lanes.at(at).ok_or(VerbsError::NoSuch("lane"))?;
         let lane = self.lanes.get(id).ok_or(VerbsError::NoSuch("lane"))?;
+        let (peer, is_leased) = (lane.peer(), lane.is_leased());
         let Some((qpn, own)) = lane.offered() else { return Err(VerbsError::NoSuch("lane that waits for an offer")) };
-        check_offer(offer, self.config.number)?;
+        check_offer(offer, lane.number())?;
         let theirs = Capabilities::from_bits_truncate(offer.capabilities);
         let attr = AcceptAttr {
             peer: theirs,
@@ -160,7 +191,10 @@ impl Engine {
             }
             other => other?,
         };
-        self.learn_datagram_peer(nic, id, offer.datagrams.as_ref(), link.mtu)?;
+        if !is_leased {
+            let datagrams = offer.datagrams.as_ref().filter(|_| self.may_send_datagrams(peer));
+            self.learn_datagram_peer(nic, id, datagrams, link.mtu)?;
+        }
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         lane.on_accepted(PeerEnd {
             incarnation: offer.incarnation,
@@ -168,6 +202,7 @@ impl Engine {
             credits: offer.credits,
             frame_bytes_max: offer.send_bytes_max.min(self.config.send_bytes_max).min(FRAME_SENT_BYTES_MAX) as usize,
             piece_bytes_max: self.config.quantum_bytes.min(offer.max_msg_bytes).min(self.device.max_msg_bytes),
+            send_bytes_max: offer.send_bytes_max.min(offer.max_msg_bytes).min(self.device.max_msg_bytes),
             // Over TCP a WRITE is as long as it is.
             splits_pieces: link.wire == Wire::Roce
                 && theirs.contains(Capabilities::COUNTS_WRITES)
@@ -179,9 +214,9 @@ impl Engine {
     }
 
     /// The peer sent LaneReady: connections may use the lane.
-    pub fn lane_ready<P: Provider>(&mut self, now: verbs::Time, nic: &mut P, peer: IpAddr) {
+    pub fn lane_ready<P: Provider>(&mut self, now: verbs::Time, nic: &mut P, at: impl Into<LaneAt>) {
         self.see(now);
-        let Some(id) = self.lanes.to(peer) else { return };
+        let Some(id) = self.lanes.at(at) else { return };
         let Some(lane) = self.lanes.get_mut(id) else { return };
         if lane.state() != LaneState::Accepted {
             return;
@@ -192,8 +227,11 @@ impl Engine {
         let Some(lane) = self.lanes.get_mut(id) else { return };
         let parked = lane.on_ready(self.now);
         self.lanes.queue(id);
-        self.watch_lane_rest(id);
         self.unpark_queues(id);
+        if self.lanes.get(id).is_some_and(Lane::is_leased) {
+            return;
+        }
+        self.watch_lane_rest(id);
         self.on_datagram_peer_ready(id);
         for connect in parked {
             self.place_connect(nic, connect);
@@ -202,9 +240,14 @@ impl Engine {
 
     /// The control link or the peer is gone, or could not be reached: the queue pair is destroyed, connections are
     /// reset with `reason`, parked connects fail with it.
-    pub fn lane_lost<P: Provider>(&mut self, now: verbs::Time, nic: &mut P, peer: IpAddr, reason: Reason) {
+    pub fn lane_lost<P: Provider>(&mut self, now: verbs::Time, nic: &mut P, at: impl Into<LaneAt>, reason: Reason) {
         self.see(now);
-        let Some(id) = self.lanes.to(peer) else { return };
+        let at = at.into();
+        let Some(id) = self.lanes.at(at) else { return };
+        if at.leased.is_some() {
+            return self.lose_leased_lane(nic, id, reason);
+        }
+        let peer = at.peer;
         // The peer's device has heard that it arrived, so the peer may have forgotten it.
         self.handle_arrived(nic, id);
         if let Some(lane) = self.lanes.get_mut(id) {
@@ -236,9 +279,9 @@ impl Engine {
     /// The lane's connections end, by what the peer did or because a new queue pair would not help.
     pub(super) fn fail_lane<P: Provider>(&mut self, nic: &mut P, id: LaneId, detail: String) {
         let Some(lane) = self.lanes.get(id).filter(|l| l.can_answer()) else { return };
-        let peer = lane.peer();
+        let (peer, lane) = (lane.peer(), lane.number());
         self.fail_lane_quietly(nic, id);
-        self.events.push_back(Event::LaneFailed { peer, reason: Reason::LaneFailed, detail });
+        self.events.push_back(Event::LaneFailed { peer, lane, reason: Reason::LaneFailed, detail });
     }
 
     /// As [`Self::fail_lane`], where the daemon learns it from the answer.
@@ -247,6 +290,9 @@ impl Engine {
         lane.note_loss(self.now, &mut self.rng);
         self.counters.lane_failures += 1;
         self.sever(nic, id, Reason::LaneFailed);
+        if self.lanes.get(id).is_some_and(Lane::is_leased) {
+            return self.free_lane(nic, id);
+        }
         self.forget_datagram_peer(nic, id, Reason::LaneFailed);
         self.drop_parked(id, Reason::LaneFailed);
     }
@@ -257,10 +303,15 @@ impl Engine {
         self.destroy_lane_qp(nic, id);
         let Some(lane) = self.lanes.get_mut(id) else { return };
         let routes = self.vqps.of(lane.members());
-        let peer = lane.peer();
+        let (peer, is_leased) = (lane.peer(), lane.is_leased());
         lane.clear();
+        let leased = if is_leased { self.ops.regions.lose_lane(id, reason) } else { Vec::new() };
         self.sever_operations(id, reason);
-        self.lose_regions(peer, reason);
+        if is_leased {
+            self.end_leased_operations(id, &leased);
+        } else {
+            self.lose_regions(peer, reason);
+        }
         // Before anything is freed: rings that become free must not go to an open of this lane.
         self.drop_parked_opens(id);
         for route in routes {

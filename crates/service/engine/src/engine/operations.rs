@@ -4,25 +4,29 @@
 //! its operations name.
 
 mod execute;
+mod kernels;
 mod regions;
 mod resume;
 
-use std::net::SocketAddr;
-
 use control::Reason;
-use shm::{RingReader, RingWriter};
 use verbs::Provider;
 
 use super::Engine;
+use super::ring_slot::SlotTable;
+use crate::app::SlotUse;
 use crate::event::{Event, OperationsOpen};
-use crate::ids::{AppId, LaneId, QueueBindId, QueueId, SlotAt};
+use crate::ids::{AppId, LaneId, QueueBindId, QueueId};
 use crate::limits::{OPERATION_QUEUES_PER_APP_MAX, OPERATION_RING_BYTES_MIN};
-use crate::operations::QueueBind;
-use crate::operations::queue::{NewQueue, OperationQueue};
+use crate::operations::queue::OperationQueue;
 use crate::operations::taking::Look;
-use crate::ring_size::RingSize;
+use crate::ring_slot::SlotRequest;
 use crate::ringpool::{RingPair, Waiter};
-use crate::slot::clear_slot;
+
+const QUEUES: SlotTable<QueueId, OperationQueue> = SlotTable {
+    tables: |engine| (&mut engine.apps, &mut engine.ops.queues),
+    used_by: SlotUse::Queue,
+    make: OperationQueue::new,
+};
 
 impl Engine {
     // ---- open
@@ -30,13 +34,8 @@ impl Engine {
     /// Opens an operation queue. The answer is [`Event::Connected`] with a connection that has no peer.
     pub fn open_operations(&mut self, app: AppId, request: u64, open: OperationsOpen) {
         if let Err(reason) = self.try_open_operations(app, request, open) {
-            self.note_no_queue(app, request, open.queue, reason);
+            self.refuse_ring_slot(app, request, open.queue, reason);
         }
-    }
-
-    fn note_no_queue(&mut self, app: AppId, request: u64, queue: u64, reason: Reason) {
-        self.events.push_back(Event::Connected { app, request, result: Err(reason) });
-        self.events.push_back(Event::SocketOver { app, socket: queue });
     }
 
     fn try_open_operations(&mut self, app: AppId, request: u64, open: OperationsOpen) -> Result<(), Reason> {
@@ -45,77 +44,40 @@ impl Engine {
         if self.ops.queues_of(app).len() + waiting >= OPERATION_QUEUES_PER_APP_MAX {
             return Err(Reason::LocalLimit);
         }
-        let asked = if open.ring_bytes == 0 { 0 } else { open.ring_bytes.max(OPERATION_RING_BYTES_MIN) };
-        let size = RingSize::fixed(self.config.ring_bytes(asked));
-        let bind = QueueBind { app, request, queue: open.queue, size };
-        let tenant = self.apps.get_mut(app).ok_or(Reason::AppFault)?;
-        if let Some(rings) = tenant.pool.take(size) {
+        let size = self.ring_slot_size(open.ring_bytes, OPERATION_RING_BYTES_MIN);
+        let bind = SlotRequest { app, request, id: open.queue, port: 0, size };
+        if let Some(rings) = self.take_rings(bind) {
             return self.open_queue(bind, rings);
         }
         let id = self.ops.binds.insert(bind).ok_or(Reason::LocalLimit)?;
-        tenant.pool.wait(size, Waiter::Queue(id));
-        self.start_waiting(app);
-        self.ask_for_rings(app, size);
+        self.wait_for_rings(bind, Waiter::Queue(id));
         Ok(())
     }
 
     /// Rings are there for a queue that waited for them.
     pub(super) fn serve_queue_bind(&mut self, id: QueueBindId) {
         let Some(bind) = self.take_queue_bind(id) else { return };
-        let rings = self.apps.get_mut(bind.app).and_then(|a| a.pool.take(bind.size));
-        let result = rings.ok_or(Reason::LocalLimit).and_then(|rings| self.open_queue(bind, rings));
-        if let Err(reason) = result {
-            self.note_no_queue(bind.app, bind.request, bind.queue, reason);
+        let rings = self.take_rings(bind).ok_or(Reason::LocalLimit);
+        if let Err(reason) = rings.and_then(|rings| self.open_queue(bind, rings)) {
+            self.refuse_ring_slot(bind.app, bind.request, bind.id, reason);
         }
     }
 
     /// There will be no rings for a queue.
     pub(super) fn refuse_queue_bind(&mut self, id: QueueBindId, reason: Reason) {
-        if let Some(QueueBind { app, request, queue, .. }) = self.take_queue_bind(id) {
-            self.note_no_queue(app, request, queue, reason);
+        if let Some(bind) = self.take_queue_bind(id) {
+            self.refuse_ring_slot(bind.app, bind.request, bind.id, reason);
         }
     }
 
-    fn take_queue_bind(&mut self, id: QueueBindId) -> Option<QueueBind> {
+    fn take_queue_bind(&mut self, id: QueueBindId) -> Option<SlotRequest> {
         let bind = self.ops.binds.remove(id)?;
         self.stop_waiting(bind.app);
         Some(bind)
     }
 
-    fn open_queue(&mut self, bind: QueueBind, rings: RingPair) -> Result<(), Reason> {
-        let opened = self.try_open_queue(bind, rings);
-        if opened.is_err()
-            && let Some(tenant) = self.apps.get_mut(bind.app)
-        {
-            let back = tenant.pool.put_back(self.now, rings);
-            self.note_put_back(bind.app, back);
-        }
-        opened
-    }
-
-    fn try_open_queue(&mut self, bind: QueueBind, rings: RingPair) -> Result<(), Reason> {
-        let QueueBind { app, request, queue: id, size } = bind;
-        let local = SocketAddr::new(self.local_address(), 0);
-        let tenant = self.apps.get_mut(app).ok_or(Reason::AppFault)?;
-        let memory = |place| tenant.pool.memory(place, size.first).ok_or(Reason::LocalLimit);
-        let (tx_memory, rx_memory) = (memory(rings.tx)?, memory(rings.rx)?);
-        if !tenant.has_slot() || self.ops.queues.is_full() {
-            return Err(Reason::LocalLimit);
-        }
-        let queue = self.ops.queues.insert_with(|key| {
-            let slot = tenant.take_queue_slot(key).expect("a slot is free, as asked above");
-            let words = &slot.words;
-            clear_slot(words, slot.generation, 0, shm::slot_state::ESTABLISHED);
-            let cursors = "the pool's places lie in their chunks, and the daemon's own mapping is writable";
-            let tx = RingReader::new(tx_memory, words.tx_tail.clone(), words.tx_head.clone(), 0).expect(cursors);
-            let rx = RingWriter::new(rx_memory, words.rx_tail.clone(), words.rx_head.clone(), 0).expect(cursors);
-            OperationQueue::new(NewQueue { id, app, slot, local, rings, ring_bytes: size.first, tx, rx })
-        });
-        let queue = queue.ok_or(Reason::LocalLimit)?;
-        tenant.add_queue(queue);
-        let Some(made) = self.ops.queues.get(queue) else { return Err(Reason::LocalLimit) };
-        self.events.push_back(Event::Connected { app, request, result: Ok(made.connection()) });
-        Ok(())
+    fn open_queue(&mut self, bind: SlotRequest, rings: RingPair) -> Result<(), Reason> {
+        self.open_ring_slot(&QUEUES, bind, rings).map(|_| ())
     }
 
     // ---- doorbells and ends
@@ -132,13 +94,13 @@ impl Engine {
 
     /// Nothing more of a queue begins. It is released when the device is done with what was posted.
     pub(super) fn close_queue(&mut self, id: QueueId) {
-        self.abandon_operations(|op| op.queue == id, true);
+        self.abandon_operations(|op| op.queue == id);
         self.ops.close_queue(id);
     }
 
     /// Frees a queue in this chunk, which its application cannot use.
     pub(super) fn close_queue_in(&mut self, id: QueueId, chunk: u32) {
-        if self.ops.queues.get(id).is_some_and(|q| q.rings().is_in(chunk)) {
+        if self.ops.queues.get(id).is_some_and(|q| q.slot().rings().is_in(chunk)) {
             self.close_queue(id);
         }
     }
@@ -149,15 +111,7 @@ impl Engine {
             return;
         }
         let Some(queue) = self.ops.queues.remove(id) else { return };
-        let SlotAt { app, slot } = queue.at();
-        self.events.push_back(Event::SocketOver { app, socket: queue.id() });
-        let Some(tenant) = self.apps.get_mut(app) else { return };
-        tenant.drop_queue(id);
-        tenant.put_back_slot(slot, queue.words());
-        let back = tenant.pool.put_back(self.now, queue.rings());
-        self.note_put_back(app, back);
-        self.serve_rings(app, RingSize::fixed(queue.ring_bytes()));
-        self.apps.note_departure(app);
+        self.free_ring_slot(queue.slot());
     }
 
     // ---- a round
@@ -193,9 +147,8 @@ impl Engine {
             return;
         }
         lane.flight_mut().park(id);
-        let peer = lane.peer();
         if !lane.has_qp() && !lane.holds_connections() && lane.want() {
-            self.events.push_back(Event::PeerWanted { peer });
+            self.events.push_back(Event::PeerWanted { peer: lane.peer(), lane: lane.number() });
         }
         self.wake_lane(to);
     }
@@ -226,7 +179,7 @@ impl Engine {
     }
 
     /// Carries out what operations left: wakes, faults, ends of queues and of handles. Says whether there was any.
-    pub(super) fn settle_operations<P: Provider>(&mut self, nic: &mut P) -> bool {
+    pub(super) fn settle_operations(&mut self) -> bool {
         if !self.ops.has_news() {
             return false;
         }
@@ -244,8 +197,19 @@ impl Engine {
             self.release_queue(id);
         }
         self.settle_regions();
-        for mr in self.ops.locals.take_unused() {
-            self.dereg(nic, mr);
+        self.ops.locals.settle(self.now);
+        true
+    }
+
+    /// Registers more of the memory that programs brought, and gives up what they do not use. `is_calm`: the round had
+    /// nothing else to do. Says whether operations may go on.
+    pub(super) fn run_pins<P: Provider>(&mut self, nic: &mut P, is_calm: bool) -> bool {
+        if !self.ops.locals.pins_mut().run(self.now, nic, is_calm) {
+            return false;
+        }
+        for id in self.lanes.keys() {
+            let waiting = self.lanes.get_mut(id).map(|lane| lane.flight_mut().take_waiting()).unwrap_or_default();
+            self.look_again(id, waiting);
         }
         true
     }

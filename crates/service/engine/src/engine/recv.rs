@@ -85,6 +85,7 @@ impl Engine {
         let next = lower.map_or_else(String::new, |mtu| {
             format!(", as before: perhaps long packets are swallowed, so the next path MTU is {}", mtu.bytes())
         });
+        self.lanes.note_narrow(id);
         self.lanes.fail(id, format!("a send ended with {status:?}{next}"));
     }
 
@@ -92,8 +93,12 @@ impl Engine {
     fn on_sent(&mut self, id: LaneId, seq: u64) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
         lane.on_sent(seq)?;
+        if self.stages.has_open() {
+            self.stages.on_completed(id, seq);
+        }
         let has_operations = !lane.flight().is_quiet();
         self.lanes.queue(id);
+        self.on_pulls_sent(id, seq);
         if has_operations {
             self.on_operations_sent(id, seq);
         }
@@ -133,6 +138,7 @@ impl Engine {
         lane.on_arrival(self.now)?;
         match (c.opcode, c.imm) {
             (WcOpcode::RecvWriteImm, Some(imm)) => self.on_data(id, imm, c),
+            (WcOpcode::Recv, Some(imm)) => self.on_sent_data(id, imm, entry, c.byte_len),
             _ => {
                 let mut frame = std::mem::take(&mut self.scratch.frame_in);
                 let read = self.recv.read(entry, c.byte_len, &mut frame);
@@ -151,7 +157,9 @@ impl Engine {
         let route = self.vqps.named(immediate.route);
         let bytes = c.byte_len.saturating_add(immediate.bytes_before);
         let vqp = self.vqps.on_lane(id, route).ok_or(Violation::DataRoute(imm))?;
+        let arriving = vqp.arriving(bytes);
         vqp.on_arrival(bytes, immediate.bytes_before, c.placed)?;
+        let sampled = self.stages.begin(arriving.0, arriving.1).map(|begun| (vqp.whose(route), begun));
         self.rests.touch(vqp.rest_mut(), route, self.now);
         let (at, awaited) = (vqp.at(), vqp.is_awaited(waiting::READABLE));
         if vqp.bulk_mut().on_arrival(bytes, self.now) {
@@ -164,6 +172,9 @@ impl Engine {
         self.counters.writes_received += 1;
         self.counters.data_bytes += u64::from(bytes);
         self.apps.mark(at, awaited);
+        if let Some((whose, begun)) = sampled {
+            self.stages.on_published(whose, begun);
+        }
         Ok(())
     }
 
@@ -198,6 +209,9 @@ impl Engine {
                     let (at, awaited) = (vqp.at(), vqp.has_half_room() && vqp.is_awaited(waiting::WRITABLE));
                     self.apps.mark(at, awaited);
                     let route = self.vqps.named(route);
+                    if self.stages.has_open() {
+                        self.stages.on_read_there(route, consumed);
+                    }
                     if let Some(vqp) = self.vqps.get_mut(route) {
                         self.rests.touch(vqp.rest_mut(), route, self.now);
                     }
@@ -217,6 +231,14 @@ impl Engine {
                 self.on_peer_end(route);
                 Ok(())
             }
+            Record::Ready { route, end, ring } => self.on_ready(id, route, end, ring),
+            Record::Pulled { route, end } => self.on_pulled(id, route, end),
+            Record::Load(load) => {
+                if let Some(lane) = self.lanes.get_mut(id) {
+                    lane.on_load(load);
+                }
+                Ok(())
+            }
             Record::Grow { route } => self.on_grow(id, route),
             Record::GrowAnswer { route, allowed } => self.on_grow_answer(id, route, allowed),
             Record::GrownAt { route, at } => {
@@ -231,6 +253,8 @@ impl Engine {
             }
             Record::Execute { key, id: operation, offset, ask } => self.on_execute(id, (key, operation), offset, ask),
             Record::Executed { id: operation, status, value } => self.on_executed(id, operation, status, value),
+            Record::Run(run) => self.on_run(id, &run),
+            Record::Answer { id: operation, failed, bytes } => self.on_ran(id, operation, failed, bytes),
             Record::Reclaim { most } => self.on_reclaim(id, most),
             Record::Yield { count } => self.on_yield(id, count),
         }

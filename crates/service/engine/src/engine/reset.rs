@@ -6,8 +6,6 @@
 //! destroyed, because what lands later would not be in the report. It must never free a connection before both ends
 //! have reported everything, and never let a lane be reset without a bound.
 
-use std::net::IpAddr;
-
 use control::{LaneRoutes, ROUTES_PER_MESSAGE, Reason, RouteState, route_flag};
 use verbs::{Provider, QpModify, Time};
 
@@ -15,6 +13,7 @@ use super::Engine;
 use crate::event::Event;
 use crate::ids::{LaneId, RouteId};
 use crate::lane::LaneState;
+use crate::lane_at::LaneAt;
 use crate::limits::DRAIN_POLLS;
 use crate::resync::{Resync, ToTell};
 use crate::violation::Violation;
@@ -35,17 +34,17 @@ impl Engine {
 
     /// The peer gave the lane's queue pair up and keeps its connections; so does this end. The daemon makes a new offer
     /// next. If the lane was reset too often its connections end, with [`Event::LaneFailed`].
-    pub fn lane_reset<P: Provider>(&mut self, now: Time, nic: &mut P, peer: IpAddr) {
+    pub fn lane_reset<P: Provider>(&mut self, now: Time, nic: &mut P, at: impl Into<LaneAt>) {
         self.see(now);
-        if let Some(id) = self.lanes.to(peer) {
+        if let Some(id) = self.lanes.at(at) {
             self.reset_lane(nic, id, None);
         }
     }
 
     /// Puts the queue pair of the lane to a peer into error, as a failure of the device would: the lane is reset.
     /// False: there is no lane to that peer.
-    pub fn force_lane_error<P: Provider>(&mut self, nic: &mut P, peer: IpAddr) -> bool {
-        let Some(id) = self.lanes.to(peer) else { return false };
+    pub fn force_lane_error<P: Provider>(&mut self, nic: &mut P, at: impl Into<LaneAt>) -> bool {
+        let Some(id) = self.lanes.at(at) else { return false };
         let Some(lane) = self.lanes.get_mut(id) else { return false };
         let Some(qpn) = lane.qpn() else { return false };
         lane.forget_path();
@@ -60,7 +59,7 @@ impl Engine {
         // What had arrived may have made the lane fail.
         let now = self.now;
         let Some(lane) = self.lanes.get_mut(id).filter(|l| l.has_qp()) else { return };
-        let peer = lane.peer();
+        let (peer, number) = (lane.peer(), lane.number());
         if !lane.may_reset(now) {
             let detail = failure.unwrap_or_else(|| "the peer reset it".into());
             return self.fail_lane(nic, id, format!("{detail}, after too many resets"));
@@ -69,7 +68,7 @@ impl Engine {
         self.destroy_lane_qp(nic, id);
         self.keep_connections(id, false);
         if let Some(detail) = failure {
-            self.events.push_back(Event::LaneReset { peer, detail });
+            self.events.push_back(Event::LaneReset { peer, lane: number, detail });
         }
     }
 
@@ -96,6 +95,7 @@ impl Engine {
         for route in self.vqps.of(lane.members()) {
             let Some(vqp) = self.vqps.get_mut(route) else { break };
             vqp.leave_lists();
+            vqp.forget_rendezvous();
             resync.add(route);
             match vqp.phase() {
                 Phase::Opening(_) if vqp.is_open_sent() => resync.expect(route),
@@ -107,15 +107,15 @@ impl Engine {
             }
         }
         lane.keep_connections(resync, unsent, unanswered, rests);
-        self.keep_operations(id);
+        self.keep_operations(id, Reason::LaneFailed);
     }
 
     // ---- telling
 
     /// What arrived here of the old incarnation, in parts: call again when the peer confirmed the last one. `None`: all
     /// was reported and confirmed, or the lane does not go on.
-    pub fn lane_routes(&mut self, peer: IpAddr) -> Option<LaneRoutes> {
-        let id = self.lanes.to(peer)?;
+    pub fn lane_routes(&mut self, at: impl Into<LaneAt>) -> Option<LaneRoutes> {
+        let id = self.lanes.at(at)?;
         let lane = self.lanes.get_mut(id).filter(|l| l.state() == LaneState::Accepted)?;
         if lane.resync_mut().confirm_told() {
             self.try_go_on(id);
@@ -133,13 +133,13 @@ impl Engine {
         }
         let is_last = lane.resync_mut().is_last_told();
         let is_fresh = lane.resync_mut().is_fresh();
-        let (incarnation, frames_received) = (lane.incarnation(), lane.frames_received());
-        Some(LaneRoutes { lane: self.config.number, incarnation, frames_received, is_fresh, routes, is_last })
+        let (number, incarnation, frames_received) = (lane.number(), lane.incarnation(), lane.frames_received());
+        Some(LaneRoutes { lane: number, incarnation, frames_received, is_fresh, routes, is_last })
     }
 
     /// Whether both ends have reported everything: LaneReady may be sent.
-    pub fn lane_goes_on(&self, peer: IpAddr) -> bool {
-        let lane = self.lanes.to(peer).and_then(|id| self.lanes.get(id));
+    pub fn lane_goes_on(&self, at: impl Into<LaneAt>) -> bool {
+        let lane = self.lanes.at(at).and_then(|id| self.lanes.get(id));
         lane.is_some_and(|l| l.state() == LaneState::Accepted && !l.holds_connections())
     }
 
@@ -151,11 +151,11 @@ impl Engine {
         &mut self,
         now: Time,
         nic: &mut P,
-        peer: IpAddr,
+        at: impl Into<LaneAt>,
         said: &LaneRoutes,
     ) -> Result<(), String> {
         self.see(now);
-        let id = self.lanes.to(peer);
+        let id = self.lanes.at(at);
         // Another reset, or the lane's end, is on its way to the daemon.
         let Some(id) = id.filter(|id| self.lanes.get(*id).is_some_and(|l| l.state() == LaneState::Accepted)) else {
             return Ok(());
@@ -171,9 +171,9 @@ impl Engine {
 
     fn hear(&mut self, id: LaneId, said: &LaneRoutes) -> Result<(), Violation> {
         let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
-        let expected = lane.peer_incarnation();
+        let (expected, number) = (lane.peer_incarnation(), lane.number());
         lane.resync_mut();
-        if said.incarnation != expected || said.lane != self.config.number {
+        if said.incarnation != expected || said.lane != number {
             return Err(Violation::Incarnation { found: said.incarnation, expected });
         }
         if said.routes.len() > ROUTES_PER_MESSAGE {

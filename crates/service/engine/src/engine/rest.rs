@@ -152,6 +152,9 @@ impl Engine {
     fn rest<P: Provider>(&mut self, route: RouteId, nic: &mut P, barrier: bool) -> Option<Outcome> {
         let uncounted = !self.completions.waiting.is_empty();
         let vqp = self.vqps.get_mut(route)?;
+        if vqp.is_pulling() {
+            return Some(Outcome::PutOff);
+        }
         // Before the tail is read: an unused ring has no other tail until the rest ends.
         let is_unused = barrier && vqp.is_unused();
         let in_use = match vqp.look_in_use() {

@@ -101,11 +101,17 @@ impl Engine {
     }
 
     /// What still lingers after [`ORPHAN_LINGER`] is reset. A peer that does not confirm that within the same time
-    /// again loses its lane: memory must not stay in quarantine for ever.
+    /// again, or does not answer an operation, loses its lane: memory must not stay in quarantine for ever.
     pub(super) fn on_orphan_timeout<P: Provider>(&mut self, nic: &mut P, app: AppId) {
         let Some(tenant) = self.apps.get_mut(app) else { return };
         let (was_overdue, routes) = (tenant.on_overdue(), tenant.routes());
         self.timers.start_orphan(self.now + ORPHAN_LINGER, app);
+        if was_overdue {
+            let queues = self.ops.queues_of(app);
+            for (_, lane) in self.ops.those(|op| op.asked.is_some() && queues.contains(&op.queue)) {
+                self.fail_lane(nic, lane, "the peer does not answer operations of an application that left".into());
+            }
+        }
         for route in routes {
             let Some(vqp) = self.vqps.get_mut(route) else { continue };
             vqp.abort(Reason::PeerAppDied);
@@ -160,7 +166,15 @@ impl Engine {
             None => return Ok(()),
         };
         let Some(vqp) = self.vqps.get_mut(route) else { return Ok(()) };
+        let (tail, head) = vqp.app_cursors();
         vqp.on_doorbell()?;
+        let (tail_now, head_now) = vqp.app_cursors();
+        if let Some(begun) = self.stages.begin(tail, tail_now) {
+            self.stages.on_taken(vqp.whose(route), begun);
+        }
+        if head != head_now && self.stages.has_open() {
+            self.stages.on_read_here(route, head_now);
+        }
         self.rests.touch(vqp.rest_mut(), route, self.now);
         if vqp.wants_growth() {
             self.grow(route);
@@ -288,6 +302,13 @@ impl Engine {
         self.ring_memory.chunks = self.ring_memory.chunks.saturating_sub(1);
         self.ring_memory.bytes = self.ring_memory.bytes.saturating_sub(retired.bytes);
         self.dereg(nic, retired.mr);
+        if let Some(lent) = retired.lent {
+            self.ring_memory.chunks = self.ring_memory.chunks.saturating_sub(1);
+            self.ring_memory.bytes = self.ring_memory.bytes.saturating_sub(retired.bytes);
+            self.ring_memory.lent = self.ring_memory.lent.saturating_sub(1);
+            self.ring_memory.lent_bytes = self.ring_memory.lent_bytes.saturating_sub(retired.bytes);
+            self.dereg(nic, lent);
+        }
     }
 
     /// Deregisters memory that is not used any more. Says whether there was any.
@@ -322,9 +343,8 @@ impl Engine {
             }
             self.ops.forget_app(app);
             self.ops.locals.detach_all(app);
-            for mr in self.ops.locals.take_unused() {
-                self.dereg(nic, mr);
-            }
+            self.ops.locals.settle(self.now);
+            self.ops.locals.pins_mut().forget(app);
             self.events.push_back(Event::AppGone { app });
         }
         worked

@@ -55,9 +55,14 @@ fn record_bytes() {
         kind: 0,
         to_address: "10.1.2.3".parse().unwrap(),
     });
+    let regions = vec![
+        RunRegion { key: 3, access: RegionAccess::READ | RegionAccess::EXECUTE },
+        RunRegion { key: 4, access: RegionAccess::WRITE },
+    ];
+    let run = Run { id: 0x0102_0304, program: 9, regions, request: vec![1, b'k', 7] };
     let swap = Ask::Atomic(shm::AtomicOp::CompareSwap { expected: 6, new: 7 });
     #[rustfmt::skip]
-    let cases: [(Record, &[u8]); 14] = [
+    let cases: [(Record, &[u8]); 16] = [
         (open, &[
             1, 0, 0, 56, 0x00, 0x10, 0x00, 0x01,
             0x00, 0x04, 0x00, 0x00, 0x11, 0x22, 0x33, 0x44,
@@ -89,9 +94,17 @@ fn record_bytes() {
         (Record::Executed { id: 5, status: OperationStatus::NotificationsFull, value: 0x99 }, &[
             14, 0, 0, 24, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0x99, 12, 0, 0, 0, 0, 0, 0, 0,
         ]),
+        (Record::Run(run), &[
+            18, 0, 0, 31, 0, 0, 0, 3,
+            1, 2, 3, 4, 0, 0, 0, 9, 9, 1, 0, 0,
+            0, 0, 0, 4, 2, 0, 0, 0, 1, b'k', 7,
+        ]),
+        (Record::Answer { id: 6, failed: true, bytes: vec![1, 2, 3] }, &[
+            19, 0, 0, 15, 0, 0, 0, 6, 1, 0, 0, 0, 1, 2, 3,
+        ]),
     ];
     for (record, bytes) in cases {
-        let frame = build(&[record]);
+        let frame = build(std::slice::from_ref(&record));
         assert_eq!(&frame[HEADER_BYTES..], bytes, "{record:?}");
         assert_eq!(frame[2..4], [0, 1]);
         assert_eq!(records(&frame), Ok(vec![record]));

@@ -6,12 +6,15 @@
 
 use verbs::{PostError, Provider, SendOp};
 
+use crate::choice::{Load, Thresholds, Verb};
 use crate::counters::Counters;
 use crate::frame::{FrameWriter, Record};
 use crate::ids::{Flow, LaneId, QueueId, RouteId};
 use crate::immediate::{Immediate, bytes_before};
 use crate::limits::{FRAMES_PER_PUMP, OPENS_PENDING_MAX, SEND_QUEUE_RESERVED};
 use crate::operations::Operations;
+use crate::stages::Stages;
+use crate::vqp::rendezvous::LendKey;
 use crate::vqp::table::Connections;
 use crate::vqp::{List, Phase, Piece, Vqp};
 
@@ -26,7 +29,17 @@ pub(crate) struct Pump<'a> {
     pub(crate) ops: &'a mut Operations,
     pub(crate) vqps: &'a mut Connections,
     pub(crate) scratch: &'a mut Vec<u8>,
+    pub(crate) choosing: Choosing<'a>,
     pub(crate) counters: &'a mut Counters,
+    pub(crate) stages: &'a mut Stages,
+}
+
+/// What the choice of verbs depends on beside the lane and the connection.
+pub(crate) struct Choosing<'a> {
+    pub(crate) at: &'a Thresholds,
+    pub(crate) here: Load,
+    /// Connections whose rings are to be registered for their peers.
+    pub(crate) wanted: &'a mut Vec<RouteId>,
 }
 
 /// What a turn of a connection ended with.
@@ -84,7 +97,7 @@ impl Pump<'_> {
         let Some(slot) = self.lane.sendq.take_frame_slot() else { return false };
         let seq = self.lane.sendq.next();
         let mut writer = FrameWriter::new(self.scratch, self.lane.frame_bytes_max);
-        let about_credits = Self::fill_credits(self.lane, &mut writer);
+        let about_credits = Self::fill_credits(self.lane, self.choosing.here, &mut writer);
         let has_end = Self::fill(self.lane, self.vqps, self.ops, &mut writer, seq);
         self.counters.records_sent += u64::from(writer.records() - about_credits);
         let is_flush = self.lane.take_flush();
@@ -96,7 +109,7 @@ impl Pump<'_> {
         self.lane.flight.on_parted();
         let credits = self.lane.rx.give_back();
         writer.finish(self.lane.incarnation, self.lane.frame_sent, credits);
-        let sge = self.lane.frames.as_ref().and_then(|f| f.put(slot, self.scratch));
+        let sge = self.lane.frames.as_mut().and_then(|f| f.put(slot, self.scratch));
         let sge = sge.expect("the lane has frame memory while it is up, and the writer keeps to the slot's size");
         // Ends are signalled: the connection's memory is free when they are completed.
         self.lane.sendq.stage_frame(sge, slot, has_end || is_flush);
@@ -105,13 +118,16 @@ impl Pump<'_> {
         true
     }
 
-    /// Writes what is to be said about credits, first, so that it fits any frame. How many records that is.
-    fn fill_credits(lane: &mut Lane, frame: &mut FrameWriter<'_>) -> u16 {
+    /// Writes what is to be said about credits and loads, first, so that it fits any frame. How many records that is.
+    fn fill_credits(lane: &mut Lane, here: Load, frame: &mut FrameWriter<'_>) -> u16 {
         if let Some(most) = lane.rx.take_reclaim() {
             frame.push(&Record::Reclaim { most });
         }
         if let Some(count) = lane.tx.give_up() {
             frame.push(&Record::Yield { count });
+        }
+        if here.is_news_after(lane.load_told) && frame.push(&Record::Load(here)) {
+            lane.load_told = here;
         }
         frame.records()
     }
@@ -270,19 +286,36 @@ impl Pump<'_> {
         Ok(false)
     }
 
-    /// Sends pieces of one connection until its turn ends.
+    /// Sends pieces of one connection, and fetches what its peer lends, until its turn ends.
     fn turn<P: Provider>(&mut self, nic: &mut P, route: RouteId) -> Result<Turn, PostError> {
         let lane = &mut *self.lane;
         let Some(vqp) = self.vqps.get_mut(route) else { return Ok(Turn::Drained) };
         loop {
-            if !vqp.is_sendable() {
+            if !vqp.is_sendable() && !vqp.wants_pull() {
                 return Ok(Turn::Drained);
             }
             let allowance = lane.drr.allowance(vqp.deficit());
             if allowance == 0 {
                 return Ok(Turn::Spent(vqp.deficit()));
             }
-            let Some(piece) = vqp.next_piece(lane.piece_bytes_max.min(allowance)) else { return Ok(Turn::Drained) };
+            if vqp.wants_pull() {
+                match stage_pull(lane, vqp, route, allowance, self.counters) {
+                    Some(turn) => return Ok(turn),
+                    None if lane.sendq.is_batch_full() => lane.sendq.flush(nic, lane.qpn)?,
+                    None => {}
+                }
+                continue;
+            }
+            let choice = vqp.choose(lane.facts(self.choosing.here), self.choosing.at);
+            let max = match choice.verb {
+                Verb::Read if lend(lane, vqp, route, &mut self.choosing, self.counters) => continue,
+                Verb::Read => return Ok(Turn::Drained),
+                // The peer may be reading the ring: what follows waits until it says that it is done.
+                _ if vqp.is_lent() => return Ok(Turn::Drained),
+                Verb::Send => lane.send_bytes_max,
+                Verb::Write => lane.piece_bytes_max,
+            };
+            let Some(piece) = vqp.next_piece(max.min(allowance)) else { return Ok(Turn::Drained) };
             if lane.tx.ordinary() == 0 {
                 self.on_stall();
                 return Ok(Turn::Blocked);
@@ -291,8 +324,19 @@ impl Pump<'_> {
             if !lane.sendq.has_room(piece.bytes, SEND_QUEUE_RESERVED + 1) {
                 return Ok(Turn::Blocked);
             }
-            stage(lane, vqp, piece);
-            self.counters.writes_sent += 1;
+            let bytes = vqp.staging(piece);
+            let is_sampled = self.stages.is_sampled(bytes.0, bytes.1);
+            let wr = if choice.verb == Verb::Send {
+                self.counters.sends_sent += 1;
+                stage_send(lane, vqp, piece, is_sampled)
+            } else {
+                self.counters.writes_sent += 1;
+                stage(lane, vqp, piece, is_sampled)
+            };
+            if is_sampled {
+                self.stages.on_posted(route, bytes, self.id, wr);
+            }
+            self.counters.choices[choice.why as usize] += 1;
             self.counters.data_bytes += u64::from(piece.bytes);
             if lane.sendq.is_batch_full() {
                 lane.sendq.flush(nic, lane.qpn)?;
@@ -307,8 +351,8 @@ impl Pump<'_> {
     }
 }
 
-/// Stages one piece as a WRITE with immediate, behind a WRITE if that is better, and takes what it costs.
-fn stage(lane: &mut Lane, vqp: &mut Vqp, piece: Piece) {
+/// Stages one piece as a WRITE with immediate, behind a WRITE if that is better, and takes what it costs. Its number.
+fn stage(lane: &mut Lane, vqp: &mut Vqp, piece: Piece, is_signalled: bool) -> u64 {
     let bytes_before = if lane.splits_pieces { bytes_before(piece.bytes) } else { 0 };
     let from = |vqp: &Vqp, skipped: u32, len: u32| {
         let at = piece.at + u64::from(skipped);
@@ -316,13 +360,71 @@ fn stage(lane: &mut Lane, vqp: &mut Vqp, piece: Piece) {
     };
     if bytes_before > 0 {
         let (remote, sge) = from(vqp, 0, bytes_before);
-        lane.sendq.stage_data(SendOp::Write(remote), sge);
+        lane.sendq.stage_data(SendOp::Write(remote), sge, false);
     }
     let (remote, sge) = from(vqp, bytes_before, piece.bytes - bytes_before);
     let immediate = Immediate { route: vqp.peer_route(), bytes_before };
-    let wr = lane.sendq.stage_data(SendOp::WriteImm(remote, immediate.to_bits()), sge);
+    let wr = lane.sendq.stage_data(SendOp::WriteImm(remote, immediate.to_bits()), sge, is_signalled);
     vqp.on_staged(piece, wr);
-    lane.drr.spend(piece.bytes);
+    lane.drr.spend(vqp.deficit_mut(), piece.bytes);
     lane.tx.take();
     lane.tx_bytes += u64::from(piece.bytes);
+    wr
+}
+
+/// Stages one piece as a SEND with immediate, and takes what it costs. The receiver copies it to its place. Its number.
+fn stage_send(lane: &mut Lane, vqp: &mut Vqp, piece: Piece, is_signalled: bool) -> u64 {
+    let immediate = Immediate { route: vqp.peer_route(), bytes_before: 0 };
+    let sge = vqp.tx_sge(piece.at, piece.bytes);
+    let wr = lane.sendq.stage_data(SendOp::SendImm(immediate.to_bits()), sge, is_signalled);
+    vqp.on_staged(piece, wr);
+    lane.drr.spend(vqp.deficit_mut(), piece.bytes);
+    lane.tx.take();
+    lane.tx_bytes += u64::from(piece.bytes);
+    wr
+}
+
+/// Lends all that a connection could send to its peer, which is told in the next frame. False: not yet, or the choice is
+/// to be made anew when the ring was registered.
+fn lend(lane: &mut Lane, vqp: &mut Vqp, route: RouteId, choosing: &mut Choosing<'_>, counters: &mut Counters) -> bool {
+    match vqp.lend_key() {
+        LendKey::Has(_) => {}
+        LendKey::None => {
+            vqp.set_lend_key(LendKey::Wanted);
+            choosing.wanted.push(route);
+            return false;
+        }
+        LendKey::Wanted | LendKey::Refused => return false,
+    }
+    let bytes = vqp.lend();
+    lane.tx_bytes += bytes;
+    counters.rendezvous += 1;
+    counters.data_bytes += bytes;
+    if let Some(choice) = vqp.last_choice() {
+        counters.choices[choice.why as usize] += 1;
+    }
+    if vqp.enter(List::Control) {
+        lane.push_control(route);
+    }
+    true
+}
+
+/// Stages one READ of what the peer lends, and takes what it costs. `Some`: it ends the turn.
+fn stage_pull(lane: &mut Lane, vqp: &mut Vqp, route: RouteId, allowance: u32, counters: &mut Counters) -> Option<Turn> {
+    if !lane.flight.may_read() {
+        vqp.wait_to_pull(true);
+        lane.pulls_waiting.push(route);
+        return None;
+    }
+    let (piece, from, to) = vqp.next_pull(lane.flight.piece_bytes_max().min(allowance))?;
+    if !lane.sendq.has_room(piece.bytes, SEND_QUEUE_RESERVED) {
+        return Some(Turn::Blocked);
+    }
+    let wr = lane.sendq.stage_operation(SendOp::Read(from), to);
+    lane.flight.on_read_posted(wr);
+    lane.pulls.push_back((wr, route, piece.bytes));
+    vqp.on_pull_staged(piece.bytes, wr);
+    lane.drr.spend(vqp.deficit_mut(), piece.bytes);
+    counters.reads_posted += 1;
+    None
 }

@@ -2,20 +2,28 @@
 
 use std::net::SocketAddr;
 
-use control::LaneRow;
-use verbs::{Time, Wire};
+use control::{LEASED_LANE_FIRST, LaneRow};
+use verbs::{Link, Time, Wire};
 
 use super::{Lane, LaneState};
 
 impl Lane {
     /// What `raas ss` calls it.
     pub(crate) fn name(&self) -> String {
-        format!("{}/{}", self.peer, self.number)
+        match self.at().leased {
+            Some(number) => format!("{}/leased-{}", self.peer, number - LEASED_LANE_FIRST),
+            None => format!("{}/{}", self.peer, self.number),
+        }
     }
 
-    /// What carries it; `None` while it has no queue pair that was connected.
+    /// What carries and protects it; `None` while it has no queue pair that was connected.
+    pub(crate) fn link(&self) -> Option<Link> {
+        self.link
+    }
+
+    /// What carries it, likewise.
     pub(crate) fn wire(&self) -> Option<Wire> {
-        self.wire.map(|(wire, _)| wire)
+        self.link.map(|link| link.wire)
     }
 
     pub(crate) fn row(&self, now: Time) -> LaneRow {
@@ -27,6 +35,7 @@ impl Lane {
             LaneState::Down if self.is_wanted => "connecting",
             LaneState::Down => "failed",
         };
+        let cipher = self.link.and_then(|link| link.cipher);
         LaneRow {
             name: self.name(),
             peer: SocketAddr::new(self.peer, self.peer_port),
@@ -35,8 +44,15 @@ impl Lane {
             resets: self.resets,
             qpn: Some(if self.has_qp() { self.qpn.0 } else { 0 }),
             peer_qpn: Some(if self.has_qp() { self.peer_qpn } else { 0 }),
-            wire: self.wire.map(|(wire, _)| wire.to_string()),
-            wire_reason: self.wire.map(|(_, why)| why.into()),
+            wire: self.link.map(|link| link.wire.to_string()),
+            wire_reason: self.link.map(|link| link.wire_reason.into()),
+            encrypted: self.link.map(|link| link.cipher.is_some()),
+            encryption_reason: self.link.map(|link| link.encryption_reason.into()),
+            cipher: cipher.map(str::to_owned),
+            // Each incarnation has keys of its own.
+            keys_age_us: cipher
+                .filter(|_| self.state == LaneState::Up)
+                .map(|_| now.saturating_since(self.up_since).as_micros() as u64),
             mtu_bytes: self.mtu.bytes() as u32,
             connections: self.members.count(),
             credits: self.tx.available(),

@@ -8,15 +8,34 @@ use std::collections::VecDeque;
 
 use shm::OperationStatus;
 
+use crate::frame::Record;
 use crate::limits::OPERATIONS_PER_LANE_MAX;
 
+/// What was done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// Of an atomic, a notification, a confirmation.
+    Executed { status: OperationStatus, value: u64 },
+    /// What a kernel says, or why it has no answer.
+    Ran { failed: bool, bytes: Vec<u8> },
+}
+
 /// One answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     /// The peer's name of the operation.
     pub(crate) id: u32,
-    pub(crate) status: OperationStatus,
-    pub(crate) value: u64,
+    pub(crate) said: Said,
+}
+
+impl Answer {
+    /// As it travels.
+    pub(crate) fn record(&self) -> Record {
+        match &self.said {
+            &Said::Executed { status, value } => Record::Executed { id: self.id, status, value },
+            Said::Ran { failed, bytes } => Record::Answer { id: self.id, failed: *failed, bytes: bytes.clone() },
+        }
+    }
 }
 
 /// The peer asks for more at a time than it may.
@@ -56,10 +75,9 @@ impl Answers {
 
     /// The peer handled this frame, and none after it: what was in later ones is owed again, in the old order.
     pub(crate) fn on_arrived(&mut self, frame: u64) {
-        while let Some(&(sent, answer)) = self.sent.back()
-            && sent > frame
+        while self.sent.back().is_some_and(|(sent, _)| *sent > frame)
+            && let Some((_, answer)) = self.sent.pop_back()
         {
-            self.sent.pop_back();
             self.owed.push_front(answer);
         }
         self.sent.clear();
@@ -76,7 +94,7 @@ mod tests {
     use super::*;
 
     fn answer(id: u32) -> Answer {
-        Answer { id, status: OperationStatus::Ok, value: id.into() }
+        Answer { id, said: Said::Executed { status: OperationStatus::Ok, value: id.into() } }
     }
 
     fn owed(answers: &Answers) -> Vec<u32> {

@@ -88,6 +88,11 @@ impl Operations {
             }
             buffers.put_back(slot);
         }
+        if let Some(run) = &op.run
+            && matches!(outcome.status, OperationStatus::Ok | OperationStatus::KernelFailed)
+        {
+            payload.extend_from_slice(&run.answer);
+        }
         flight.end();
         self.regions.end(op.handle);
         if let Some(queue) = self.queues.get_mut(op.queue) {

@@ -4,6 +4,9 @@
 
 use std::collections::VecDeque;
 
+use shm::KERNEL_BYTES_MAX;
+
+use crate::frame::KERNEL_OVERHEAD_BYTES;
 use crate::ids::{OperationId, QueueId};
 use crate::limits::OPERATIONS_PER_LANE_MAX;
 
@@ -23,6 +26,8 @@ pub(crate) struct Flight {
     piece_bytes_max: u32,
     /// A WRITE is visible only when the owner's processor says so.
     is_confirming: bool,
+    /// Bytes of a kernel's request, or answer, that fit a frame.
+    kernel_bytes_max: u32,
     /// WRITEs were posted since the last message that takes a receive of the peer's.
     has_loose_writes: bool,
     /// Operations that the owner's engine is to be asked for.
@@ -46,6 +51,16 @@ impl Flight {
 
     pub(crate) fn piece_bytes_max(&self) -> u32 {
         self.piece_bytes_max
+    }
+
+    /// The peer's frames are this long.
+    pub(crate) fn set_frame_bytes(&mut self, frame_bytes_max: usize) {
+        let bytes = frame_bytes_max.saturating_sub(KERNEL_OVERHEAD_BYTES);
+        self.kernel_bytes_max = u32::try_from(bytes).unwrap_or(u32::MAX).min(KERNEL_BYTES_MAX);
+    }
+
+    pub(crate) fn kernel_bytes_max(&self) -> u32 {
+        self.kernel_bytes_max
     }
 
     pub(crate) fn is_confirming(&self) -> bool {
@@ -152,11 +167,16 @@ impl Flight {
         self.posted.push_back((wr, id));
     }
 
-    /// Work requests up to this one are done. The next operation of which that is all.
-    pub(crate) fn take_placed(&mut self, wr: u64) -> Option<OperationId> {
+    /// READs up to this work request are done.
+    pub(crate) fn on_reads_done(&mut self, wr: u64) {
         while self.reads.front().is_some_and(|read| *read <= wr) {
             self.reads.pop_front();
         }
+    }
+
+    /// Work requests up to this one are done. The next operation of which that is all.
+    pub(crate) fn take_placed(&mut self, wr: u64) -> Option<OperationId> {
+        self.on_reads_done(wr);
         let &(last, id) = self.posted.front()?;
         if last > wr {
             return None;

@@ -1,14 +1,15 @@
 //! Local regions: memory of applications that their operations copy from and to without a copy in between.
 //!
-//! Owns their registration. It must never deregister one that a posted operation names.
+//! Owns their use of registrations (`pins`). It must never give one up that a posted operation names.
 
 use std::collections::BTreeMap;
 
-use shm::LocalSegment;
-use verbs::{Access, Lkey, MrId, Provider, Region, Sge, VerbsError};
+use shm::{LocalSegment, Opcode, Submission};
+use verbs::{Access, Lkey, Provider, Region, Sge, Time, VerbsError};
 
 use crate::ids::AppId;
 use crate::limits::LOCAL_REGIONS_PER_APP_MAX;
+use crate::pins::{PinId, Pins, Uncovered};
 
 /// A piece of a local region, as an operation uses it.
 #[derive(Debug, Clone, Copy)]
@@ -27,30 +28,46 @@ impl Piece {
 
 #[derive(Debug)]
 struct Local {
-    bytes: u64,
-    lkey: Lkey,
-    mr: MrId,
+    pin: PinId,
+    /// A READ may put bytes there.
+    writable: bool,
     uses: u32,
     is_detached: bool,
 }
 
 /// All of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Locals {
     table: BTreeMap<(AppId, u32), Local>,
     /// Detached, and not in use.
     unused: Vec<(AppId, u32)>,
-    registered: u64,
+    pins: Pins,
 }
 
 impl Locals {
+    pub(crate) fn new(pins: Pins) -> Self {
+        Self { table: BTreeMap::new(), unused: Vec::new(), pins }
+    }
+
+    pub(crate) fn pins(&self) -> &Pins {
+        &self.pins
+    }
+
+    pub(crate) fn pins_mut(&mut self) -> &mut Pins {
+        &mut self.pins
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.table.len() as u64
+    }
+
     /// Registers memory of an application under a number of the daemon's.
     pub(crate) fn attach<P: Provider>(
         &mut self,
         nic: &mut P,
-        app: AppId,
-        number: u32,
+        (app, number): (AppId, u32),
         region: &Region,
+        writable: bool,
     ) -> Result<(), VerbsError> {
         if self.table.contains_key(&(app, number)) {
             return Err(VerbsError::Busy("number of the local region"));
@@ -59,10 +76,9 @@ impl Locals {
         if self.table.range((app, 0)..=(app, u32::MAX)).count() >= limit {
             return Err(VerbsError::Full { what: "list of local regions", limit: limit as u64 });
         }
-        let mr = nic.reg_mr(region, 0, region.len(), Access::LOCAL_WRITE)?;
-        self.registered += region.len();
-        let local = Local { bytes: region.len(), lkey: mr.lkey, mr: mr.id, uses: 0, is_detached: false };
-        self.table.insert((app, number), local);
+        let rights = if writable { Access::LOCAL_WRITE } else { Access::empty() };
+        let pin = self.pins.attach(nic, app, region, rights)?;
+        self.table.insert((app, number), Local { pin, writable, uses: 0, is_detached: false });
         Ok(())
     }
 
@@ -82,28 +98,32 @@ impl Locals {
         numbers.into_iter().for_each(|number| self.detach(app, number));
     }
 
-    /// The memory that segments name, if it is there, and has as many bytes together.
-    pub(crate) fn resolve(&mut self, app: AppId, segments: &[LocalSegment], bytes: u32) -> Option<Vec<Piece>> {
+    /// The memory that the segments of a submission name, if it is there, may be used so, and has as many bytes
+    /// together.
+    pub(crate) fn resolve(
+        &mut self,
+        app: AppId,
+        segments: &[LocalSegment],
+        front: &Submission,
+    ) -> Result<Vec<Piece>, Uncovered> {
+        let writes = front.opcode == Opcode::Read;
         let mut pieces = Vec::with_capacity(segments.len());
         for segment in segments {
-            let local = self.table.get(&(app, segment.region)).filter(|l| !l.is_detached)?;
-            let end = segment.offset.checked_add(segment.bytes.into())?;
-            if end > local.bytes {
-                return None;
-            }
-            let (lkey, addr) = (local.lkey, segment.offset);
-            pieces.push(Piece { lkey, addr, bytes: segment.bytes, number: segment.region });
+            let number = segment.region;
+            let local = self.table.get(&(app, number)).filter(|l| !l.is_detached && (l.writable || !writes));
+            let parts = self.pins.cover(local.ok_or(Uncovered::Never)?.pin, segment.offset, segment.bytes)?;
+            pieces.extend(parts.into_iter().map(|p| Piece { lkey: p.lkey, addr: p.addr, bytes: p.bytes, number }));
         }
         let sum: u64 = pieces.iter().map(|p| u64::from(p.bytes)).sum();
-        if sum != u64::from(bytes) {
-            return None;
+        if sum != u64::from(front.bytes) {
+            return Err(Uncovered::Never);
         }
         for piece in &pieces {
             if let Some(local) = self.table.get_mut(&(app, piece.number)) {
                 local.uses += 1;
             }
         }
-        Some(pieces)
+        Ok(pieces)
     }
 
     /// An operation that used these is over.
@@ -121,19 +141,13 @@ impl Locals {
         !self.unused.is_empty()
     }
 
-    /// Memory to be deregistered.
-    pub(crate) fn take_unused(&mut self) -> Vec<MrId> {
-        let Self { table, unused, registered } = self;
-        let gone = unused.drain(..).filter_map(|key| {
-            let local = table.remove(&key)?;
-            *registered -= local.bytes;
-            Some(local.mr)
-        });
-        gone.collect()
-    }
-
-    /// Registrations and their bytes.
-    pub(crate) fn registered(&self) -> (u32, u64) {
-        (self.table.len() as u32, self.registered)
+    /// The registrations of those are used no more.
+    pub(crate) fn settle(&mut self, now: Time) {
+        let Self { table, unused, pins } = self;
+        for key in unused.drain(..) {
+            if let Some(local) = table.remove(&key) {
+                pins.detach(now, local.pin);
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use control::{NOTIFICATIONS_UNTAKEN_MAX, RegionAccess, RegionGrant};
+use kernels::View;
 use shm::OperationStatus;
 use verbs::{Access, Mr, MrId, Provider, Region, VerbsError};
 
@@ -44,8 +45,17 @@ struct Owned {
     mr: Mr,
     /// Who has it open.
     peers: BTreeSet<IpAddr>,
+    /// Those of them who lose it: nothing of theirs runs any more.
+    halted: BTreeSet<IpAddr>,
     /// Notifications that the owner has not taken.
     untaken: u32,
+}
+
+/// A region of this epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Whole {
+    pub(crate) number: u64,
+    epoch: u64,
 }
 
 /// All of them, by number.
@@ -86,7 +96,10 @@ impl OwnedRegions {
         let mr = nic.reg_mr(&memory, 0, memory.len(), rights)?;
         self.bytes += memory.len();
         self.by_key.insert(mr.rkey.0, number);
-        self.table.insert(number, Owned { epoch, access, memory, mr, peers: BTreeSet::new(), untaken: 0 });
+        self.table.insert(
+            number,
+            Owned { epoch, access, memory, mr, peers: BTreeSet::new(), halted: BTreeSet::new(), untaken: 0 },
+        );
         Ok(())
     }
 
@@ -94,6 +107,7 @@ impl OwnedRegions {
     pub(crate) fn grant(&mut self, number: u64, peer: IpAddr) -> Option<(RegionGrant, bool)> {
         let owned = self.table.get_mut(&number)?;
         let is_new = owned.peers.insert(peer);
+        owned.halted.remove(&peer);
         let grant = RegionGrant {
             region: number,
             epoch: owned.epoch,
@@ -133,6 +147,35 @@ impl OwnedRegions {
         }
     }
 
+    /// Nothing of a peer's runs at a region any more, until it opens it again.
+    pub(crate) fn halt(&mut self, number: u64, peer: IpAddr) {
+        if let Some(owned) = self.table.get_mut(&number) {
+            owned.halted.insert(peer);
+        }
+    }
+
+    /// A region that a peer names by its key, and what of `asked` it allows.
+    pub(crate) fn for_kernel(
+        &self,
+        peer: IpAddr,
+        key: u32,
+        asked: RegionAccess,
+    ) -> Result<(Whole, RegionAccess), RegionBreach> {
+        let not_open = RegionBreach::NotOpen(key);
+        let number = *self.by_key.get(&key).ok_or(not_open)?;
+        let owned = self.table.get(&number).filter(|o| o.peers.contains(&peer)).ok_or(not_open)?;
+        let access = RegionAccess::from(asked.bits() & owned.access.bits());
+        Ok((Whole { number, epoch: owned.epoch }, access))
+    }
+
+    /// A region as a kernel of a peer's may touch it. `None`: not any more.
+    pub(crate) fn view(&self, peer: IpAddr, whole: Whole, access: RegionAccess) -> Option<View> {
+        let owned = self.table.get(&whole.number).filter(|o| o.epoch == whole.epoch)?;
+        let is_open = owned.peers.contains(&peer) && !owned.halted.contains(&peer);
+        let may = |right| access.contains(right);
+        is_open.then(|| View::new(owned.memory.clone(), may(RegionAccess::READ), may(RegionAccess::WRITE)))
+    }
+
     /// Does what a peer asks for, in the region's own bytes.
     pub(crate) fn execute(
         &mut self,
@@ -146,6 +189,8 @@ impl OwnedRegions {
         let owned = self.table.get_mut(&number).filter(|o| o.peers.contains(&peer)).ok_or(not_open)?;
         let denied = RegionBreach::Access { region: number, allowed: owned.access };
         match ask {
+            // It has a record of its own; `Ask::from_parts` knows it not.
+            Ask::Run => Err(denied),
             Ask::Confirm => Ok((Outcome::DONE, None)),
             Ask::Notify(_) if !owned.access.contains(RegionAccess::WRITE) => Err(denied),
             Ask::Notify(_) if owned.untaken >= NOTIFICATIONS_UNTAKEN_MAX => {

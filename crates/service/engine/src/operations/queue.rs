@@ -1,22 +1,18 @@
-//! One operation queue: a slot of its application's session, a ring of submissions and one of completions.
+//! One operation queue: a slot of its application's session, with a ring of submissions and one of completions.
 //!
-//! Owns the engine's private cursors of both rings, and room for the completion of everything that was taken. It must
-//! never read a word of the application's twice for one decision, and never use a submission that it did not check.
+//! Owns room for the completion of everything that was taken. It must never read a word of the application's twice for
+//! one decision, and never use a submission that it did not check.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
 
-use control::{Connection, Path};
 use shm::{
-    CompletionRecord, LocalSegment, PeerFault, RingReader, RingWriter, SEGMENT_BYTES, SUBMISSION_BYTES, SlotWords,
-    Submission, SubmissionError, app_flag, slot_is_awaited, submission_flag,
+    CompletionRecord, LocalSegment, PeerFault, SEGMENT_BYTES, SUBMISSION_BYTES, Submission, SubmissionError,
+    submission_flag,
 };
 
-use crate::ids::{AppId, LaneId, OperationId, SlotAt};
+use crate::ids::{LaneId, OperationId, SlotAt};
 use crate::limits::OPERATIONS_PER_QUEUE_MAX;
-use crate::ringpool::RingPair;
-use crate::slot::TakenSlot;
+use crate::ring_slot::RingSlot;
 
 /// What an application did wrong with the rings of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -32,18 +28,7 @@ pub(crate) enum QueueFault {
 /// An open queue.
 #[derive(Debug)]
 pub(crate) struct OperationQueue {
-    /// Number of it on this host, among those of connections.
-    id: u64,
-    at: SlotAt,
-    generation: u32,
-    words: Box<SlotWords>,
-    local: SocketAddr,
-    rings: RingPair,
-    ring_bytes: u32,
-    tx: RingReader,
-    rx: RingWriter,
-    /// The application has taken the slot: its words count.
-    is_open: bool,
+    slot: RingSlot,
     is_closed: bool,
     /// The submission at the head, once it was read.
     front: Option<Submission>,
@@ -64,32 +49,10 @@ pub(crate) struct OperationQueue {
     has_room_to_show: bool,
 }
 
-/// What a queue is made of.
-pub(crate) struct NewQueue {
-    pub(crate) id: u64,
-    pub(crate) app: AppId,
-    pub(crate) slot: TakenSlot,
-    pub(crate) local: SocketAddr,
-    pub(crate) rings: RingPair,
-    pub(crate) ring_bytes: u32,
-    pub(crate) tx: RingReader,
-    pub(crate) rx: RingWriter,
-}
-
 impl OperationQueue {
-    pub(crate) fn new(new: NewQueue) -> Self {
-        let NewQueue { id, app, slot, local, rings, ring_bytes, tx, rx } = new;
+    pub(crate) fn new(slot: RingSlot) -> Self {
         Self {
-            id,
-            at: SlotAt { app, slot: slot.number },
-            generation: slot.generation,
-            words: slot.words,
-            local,
-            rings,
-            ring_bytes,
-            tx,
-            rx,
-            is_open: false,
+            slot,
             is_closed: false,
             front: None,
             reserved: 0,
@@ -106,40 +69,13 @@ impl OperationQueue {
         }
     }
 
-    pub(crate) fn id(&self) -> u64 {
-        self.id
+    /// Its slot, with its rings.
+    pub(crate) fn slot(&self) -> &RingSlot {
+        &self.slot
     }
 
     pub(crate) fn at(&self) -> SlotAt {
-        self.at
-    }
-
-    pub(crate) fn words(&self) -> &SlotWords {
-        &self.words
-    }
-
-    pub(crate) fn rings(&self) -> RingPair {
-        self.rings
-    }
-
-    pub(crate) fn ring_bytes(&self) -> u32 {
-        self.ring_bytes
-    }
-
-    /// What the application gets. A queue has no peer.
-    pub(crate) fn connection(&self) -> Connection {
-        let path = Path::Lane {
-            slot: self.at.slot,
-            generation: self.generation,
-            tx_chunk: self.rings.tx.chunk_number,
-            tx_offset: self.rings.tx.offset,
-            rx_chunk: self.rings.rx.chunk_number,
-            rx_offset: self.rings.rx.offset,
-            ring_bytes: self.ring_bytes,
-            grown_bytes: self.ring_bytes,
-        };
-        let nobody = SocketAddr::from(([0, 0, 0, 0], 0));
-        Connection { id: self.id, local: self.local, peer: nobody, path }
+        self.slot.at()
     }
 
     // ---- where it stands
@@ -184,16 +120,11 @@ impl OperationQueue {
         &mut self.deficit
     }
 
-    pub(crate) fn spend(&mut self, cost: u32) {
-        self.deficit = self.deficit.saturating_sub(cost);
-    }
-
     // ---- from the application
 
     /// The application rang. Whether it has just closed the queue.
     pub(crate) fn on_doorbell(&mut self) -> bool {
-        let closes =
-            !self.is_closed && self.has_owner() && self.words.app_flags.load(Ordering::Acquire) & app_flag::CLOSED != 0;
+        let closes = !self.is_closed && self.slot.is_close_asked();
         if closes {
             self.close();
         }
@@ -215,12 +146,6 @@ impl OperationQueue {
         self.is_closed && self.in_flight == 0
     }
 
-    /// Whether the application has taken the slot. Until then its words are those of a user before.
-    fn has_owner(&mut self) -> bool {
-        self.is_open |= self.words.app_generation.load(Ordering::Acquire) == self.generation;
-        self.is_open
-    }
-
     /// The submission that may begin next: it was read once and checked, the whole of it is in the ring, and there is
     /// room for its completion.
     pub(crate) fn front(&mut self) -> Result<Option<Submission>, QueueFault> {
@@ -234,26 +159,24 @@ impl OperationQueue {
         if front.flags & submission_flag::FENCE != 0 && self.in_flight > 0 {
             return Ok(None);
         }
-        if self.rx.free()? < self.reserved + front.completion_ring_bytes() {
+        if self.slot.room()? < self.reserved + front.completion_ring_bytes() {
             return Ok(None);
         }
         Ok(Some(front))
     }
 
     fn read_front(&mut self) -> Result<Option<Submission>, QueueFault> {
-        if !self.has_owner() {
-            return Ok(None);
-        }
-        let available = self.tx.available()?;
+        let available = self.slot.available()?;
         if available == 0 {
             return Ok(None);
         }
-        let partial = QueueFault::Partial { queue: self.id, available };
+        let partial = QueueFault::Partial { queue: self.slot.id(), available };
         let mut head = [0; SUBMISSION_BYTES];
-        if self.tx.peek_ahead(0, &mut head) != head.len() {
+        if !self.slot.copy(0, &mut head) {
             return Err(partial);
         }
-        let submission = Submission::parse(&head).map_err(|error| QueueFault::Submission { queue: self.id, error })?;
+        let refused = |error| QueueFault::Submission { queue: self.slot.id(), error };
+        let submission = Submission::parse(&head).map_err(refused)?;
         if submission.ring_bytes() > available {
             return Err(partial);
         }
@@ -270,8 +193,8 @@ impl OperationQueue {
     pub(crate) fn copy_segments(&self, front: &Submission) -> Vec<LocalSegment> {
         let mut bytes = [0; SEGMENT_BYTES];
         let segments = (0..u64::from(front.segments)).map(|i| {
-            let copied = self.tx.peek_ahead((SUBMISSION_BYTES + i as usize * SEGMENT_BYTES) as u64, &mut bytes);
-            debug_assert_eq!(copied, bytes.len(), "`front` saw that the whole submission is there");
+            let copied = self.slot.copy(SUBMISSION_BYTES + i as usize * SEGMENT_BYTES, &mut bytes);
+            debug_assert!(copied, "`front` saw that the whole submission is there");
             LocalSegment::parse(&bytes)
         });
         segments.collect()
@@ -281,14 +204,14 @@ impl OperationQueue {
     pub(crate) fn copy_payload(&self, front: &Submission, out: &mut Vec<u8>) {
         out.clear();
         out.resize(front.inline_bytes() as usize, 0);
-        let copied = self.tx.peek_ahead(SUBMISSION_BYTES as u64, out);
-        debug_assert_eq!(copied, out.len(), "`front` saw that the whole submission is there");
+        let copied = self.slot.copy(SUBMISSION_BYTES, out);
+        debug_assert!(copied, "`front` saw that the whole submission is there");
     }
 
     /// The front submission is taken: number of its chain.
     pub(crate) fn take_front(&mut self) -> u64 {
         let Some(front) = self.front.take() else { return self.chain };
-        self.tx.consume_quietly(front.ring_bytes());
+        self.slot.consume(front.ring_bytes());
         self.has_room_to_show = true;
         if !std::mem::replace(&mut self.is_chained, front.flags & submission_flag::CHAINED != 0) {
             self.chain += 1;
@@ -305,10 +228,7 @@ impl OperationQueue {
 
     /// Shows the application the room in its transmit ring, if there is more. Whether a thread of it waits for that.
     pub(crate) fn show_room(&mut self) -> Option<bool> {
-        std::mem::take(&mut self.has_room_to_show).then(|| {
-            self.tx.publish();
-            slot_is_awaited(&self.words.app_wait, shm::waiting::WRITABLE)
-        })
+        std::mem::take(&mut self.has_room_to_show).then(|| self.slot.show_room())
     }
 
     // ---- operations
@@ -356,11 +276,8 @@ impl OperationQueue {
     ) -> Result<bool, QueueFault> {
         self.reserved = self.reserved.saturating_sub(submission.completion_ring_bytes());
         // The room was there when the submission was taken, unless the application moved its cursor back.
-        let written = self.rx.free()? >= record.ring_bytes()
-            && self.rx.write_ahead(0, &record.to_bytes())
-            && self.rx.write_ahead(shm::COMPLETION_BYTES as u64, payload)
-            && self.rx.commit(record.ring_bytes());
+        let written = self.slot.put(&record.to_bytes(), payload, record.ring_bytes())?;
         debug_assert!(written, "a completion has its room from when its submission was taken");
-        Ok(slot_is_awaited(&self.words.app_wait, shm::waiting::READABLE))
+        Ok(self.slot.is_awaited())
     }
 }

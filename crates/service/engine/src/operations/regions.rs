@@ -9,6 +9,7 @@ use control::{Reason, RegionAccess, RegionGrant};
 use genslab::{GenSlab, Key};
 use shm::{Class, Opcode, OperationStatus, Submission};
 
+use crate::frame::RunRegion;
 use crate::ids::{AppId, HandleId, LaneId};
 use crate::limits::REGION_HANDLES_PER_APP_MAX;
 
@@ -37,6 +38,8 @@ struct Handle {
     in_flight: u32,
     /// It counts among those that need the lane.
     uses_lane: bool,
+    /// The lane is its own.
+    is_leased: bool,
 }
 
 /// Of a handle, or of a region, nothing is in flight any more.
@@ -46,6 +49,17 @@ pub(crate) enum Quiet {
     Closed { app: AppId, peer: IpAddr, lane: LaneId, region: u64, handle: u32, used_lane: bool },
     /// What was asked for by `stop`.
     Stopped { peer: IpAddr, region: u64, epoch: u64 },
+}
+
+/// A handle with a lane of its own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LeasedHandle {
+    pub(crate) app: AppId,
+    pub(crate) peer: IpAddr,
+    pub(crate) lane: LaneId,
+    pub(crate) handle: HandleId,
+    /// Nothing more begins with it.
+    pub(crate) is_over: bool,
 }
 
 /// Where an operation goes that may be posted.
@@ -74,11 +88,19 @@ impl OpenRegions {
     }
 
     /// Opens a region for an application. `None`: there are too many.
-    pub(crate) fn open(&mut self, app: AppId, peer: IpAddr, lane: LaneId, grant: RegionGrant) -> Option<HandleId> {
+    pub(crate) fn open(
+        &mut self,
+        app: AppId,
+        peer: IpAddr,
+        lane: LaneId,
+        is_leased: bool,
+        grant: RegionGrant,
+    ) -> Option<HandleId> {
         if self.table.iter().filter(|(_, h)| h.app == app).count() >= REGION_HANDLES_PER_APP_MAX {
             return None;
         }
-        self.table.insert(Handle { app, peer, lane, grant, state: State::Open, in_flight: 0, uses_lane: true })
+        let state = State::Open;
+        self.table.insert(Handle { app, peer, lane, grant, state, in_flight: 0, uses_lane: true, is_leased })
     }
 
     /// The application gives a handle back.
@@ -112,18 +134,53 @@ impl OpenRegions {
         found
     }
 
-    /// The link to a host is gone. How many handles needed its lane, and which there are.
+    /// A leased lane is gone. The handles that it was for: one, or none.
+    pub(crate) fn lose_lane(&mut self, lane: LaneId, reason: Reason) -> Vec<HandleId> {
+        let mut lost = Vec::new();
+        for id in self.table.keys() {
+            let Some(h) = self.table.get_mut(id).filter(|h| h.is_leased && h.lane == lane) else { continue };
+            if h.state == State::Open {
+                h.state = State::Lost(reason);
+            }
+            lost.push(id);
+        }
+        lost
+    }
+
+    /// The link to a host is gone. How many handles needed its shared lane, and which there are.
     pub(crate) fn lose(&mut self, peer: IpAddr, reason: Reason) -> (usize, Vec<HandleId>) {
         let (mut uses, mut lost) = (0, Vec::new());
         for id in self.table.keys() {
             let Some(h) = self.table.get_mut(id).filter(|h| h.peer == peer) else { continue };
-            uses += usize::from(std::mem::take(&mut h.uses_lane));
+            uses += usize::from(std::mem::take(&mut h.uses_lane) && !h.is_leased);
             if h.state != State::Closed {
                 h.state = State::Lost(reason);
             }
             lost.push(id);
         }
         (uses, lost)
+    }
+
+    /// Why an operation that may have been done ended with its handle.
+    pub(crate) fn end_of(&self, handle: HandleId) -> Reason {
+        match self.table.get(handle) {
+            Some(h) if h.is_leased && h.state == State::Revoked => Reason::LaneRevoked,
+            _ => Reason::Closed,
+        }
+    }
+
+    /// Handles with a lane of their own, at `looks` places of the table from `from` on, and the next place.
+    pub(crate) fn leased_page(
+        &self,
+        from: u32,
+        looks: u32,
+    ) -> (impl Iterator<Item = (u32, LeasedHandle)>, Option<u32>) {
+        let (live, next) = self.table.page(from, looks);
+        let leased = live.filter(|(_, _, h)| h.is_leased).map(|(place, handle, h)| {
+            let is_over = h.state != State::Open;
+            (place, LeasedHandle { app: h.app, peer: h.peer, lane: h.lane, handle, is_over })
+        });
+        (leased, next)
     }
 
     /// Judges a submission by what its application has open; nothing is changed.
@@ -148,6 +205,7 @@ impl OpenRegions {
         let needed = match s.opcode {
             Opcode::Read => RegionAccess::READ,
             Opcode::Write | Opcode::WriteNotify => RegionAccess::WRITE,
+            Opcode::Run => RegionAccess::EXECUTE,
             _ => RegionAccess::ATOMIC,
         };
         if !h.grant.access.contains(needed) {
@@ -156,10 +214,21 @@ impl OpenRegions {
         if s.opcode.is_atomic() && !s.offset.is_multiple_of(8) {
             return refused(OperationStatus::Misaligned, s.offset);
         }
-        if s.offset.checked_add(s.bytes.into()).is_none_or(|end| end > h.grant.bytes) {
+        // A kernel's bytes are no part of the region.
+        if s.opcode != Opcode::Run && s.offset.checked_add(s.bytes.into()).is_none_or(|end| end > h.grant.bytes) {
             return refused(OperationStatus::OutOfBounds, h.grant.bytes);
         }
         Ok(Target { handle, lane: h.lane })
+    }
+
+    /// A region that a kernel of this application is to use, which must be of the same host.
+    pub(crate) fn run_region(&self, app: AppId, number: u32, lane: LaneId) -> Result<RunRegion, Outcome> {
+        let known = self.table.get(HandleId::from_bits(number)).filter(|h| h.app == app && h.lane == lane);
+        match known.map(|h| (h.state, &h.grant)) {
+            Some((State::Open, grant)) => Ok(RunRegion { key: grant.rkey, access: grant.access }),
+            Some((State::Revoked, grant)) => Err(Outcome::of(OperationStatus::Revoked, grant.epoch)),
+            _ => Err(Outcome::of(OperationStatus::NoRegion, 0)),
+        }
     }
 
     /// Whether an operation may go on, or why not.

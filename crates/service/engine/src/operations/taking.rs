@@ -2,15 +2,17 @@
 //!
 //! Owns the rules of a queue: fence, chain, room for completions. It must never take what the lane has no room for.
 
-use shm::{Class, Opcode, OperationStatus, Submission};
+use shm::{Class, KERNEL_REGION_BYTES, Opcode, OperationStatus, Submission};
 
 use crate::ids::{LaneId, OperationId, QueueId};
 use crate::limits::OPERATION_LOOKS_PER_TURN;
 
 use super::flight::Flight;
 use super::regions::Target;
-use super::{Memory, Operation, Operations, Outcome};
+use super::{Memory, Operation, Operations, Outcome, Running};
 use crate::ask::Ask;
+use crate::pins::Uncovered;
+use crate::table::Key;
 
 /// What a look at a queue found.
 #[derive(Debug, Clone, Copy)]
@@ -97,8 +99,13 @@ impl Operations {
             Some(Ok((_, target))) if target.lane != lane => return Next::Idle,
             Some(Ok(next)) => next,
         };
-        let is_inline = front.segments == 0 && !front.opcode.is_atomic() && front.bytes > 0;
+        let is_run = front.opcode == Opcode::Run;
+        let is_inline = front.segments == 0 && !front.opcode.is_atomic() && !is_run && front.bytes > 0;
         let is_read = front.opcode == Opcode::Read;
+        if is_run && front.bytes > flight.kernel_bytes_max() {
+            self.refuse(id, Outcome::of(OperationStatus::TooLong, flight.kernel_bytes_max().into()));
+            return Next::Taken;
+        }
         if is_read && flight.takes_no_reads() || is_inline && flight.buffers.is_none() {
             self.refuse(id, Outcome::of(OperationStatus::Failed, control::Reason::LocalLimit.code().into()));
             return Next::Taken;
@@ -110,11 +117,37 @@ impl Operations {
         self.take(id, &front, target, flight)
     }
 
+    /// The kernel of a submission. None: it has none.
+    fn running(&mut self, id: QueueId, front: &Submission, target: Target) -> Result<Option<Box<Running>>, Outcome> {
+        let Some(queue) = self.queues.get_mut(id).filter(|_| front.opcode == Opcode::Run) else { return Ok(None) };
+        let app = queue.at().app;
+        let mut payload = std::mem::take(&mut self.scratch);
+        queue.copy_payload(front, &mut payload);
+        let named = usize::try_from(front.operand).unwrap_or(usize::MAX).saturating_mul(KERNEL_REGION_BYTES as usize);
+        let (named, request) = payload.split_at(named.min(payload.len()));
+        let mut regions = vec![self.regions.run_region(app, target.handle.bits(), target.lane)];
+        for bytes in named.chunks_exact(KERNEL_REGION_BYTES as usize) {
+            let number = bytes.first_chunk().map_or(0, |number| u32::from_le_bytes(*number));
+            regions.push(self.regions.run_region(app, number, target.lane));
+        }
+        let regions: Result<Vec<_>, Outcome> = regions.into_iter().collect();
+        let request = request.to_vec();
+        self.scratch = payload;
+        Ok(Some(Box::new(Running { program: app.bits(), regions: regions?, request, answer: Vec::new() })))
+    }
+
     fn take(&mut self, id: QueueId, front: &Submission, target: Target, flight: &mut Flight) -> Next {
+        let run = match self.running(id, front, target) {
+            Ok(run) => run,
+            Err(outcome) => {
+                self.refuse(id, outcome);
+                return Next::Taken;
+            }
+        };
         let Some(queue) = self.queues.get_mut(id) else { return Next::Idle };
         let app = queue.at().app;
         let memory = match (front.bytes, front.segments) {
-            _ if front.opcode.is_atomic() => Memory::None,
+            _ if front.opcode.is_atomic() || run.is_some() => Memory::None,
             (0, _) => Memory::None,
             (_, 0) => {
                 let Some(slot) = flight.buffers.as_mut().and_then(|b| b.take()) else { return Next::LaneFull };
@@ -127,20 +160,17 @@ impl Operations {
                 }
                 Memory::Buffer(slot)
             }
-            _ => match self.locals.resolve(app, &queue.copy_segments(front), front.bytes) {
-                Some(pieces) => Memory::Local(pieces),
-                None => {
+            _ => match self.locals.resolve(app, &queue.copy_segments(front), front) {
+                Ok(pieces) => Memory::Local(pieces),
+                // A round that registers more lets it go on.
+                Err(Uncovered::NotYet) => return Next::LaneFull,
+                Err(Uncovered::Never) => {
                     self.refuse(id, Outcome::of(OperationStatus::NoLocalRegion, 0));
                     return Next::Taken;
                 }
             },
         };
-        let ask = match front.opcode {
-            Opcode::WriteNotify => Some(Ask::Notify(front.notify)),
-            Opcode::Write if front.class == Class::Visible && flight.is_confirming() => Some(Ask::Confirm),
-            Opcode::Read | Opcode::Write => None,
-            _ => Ask::atomic_of(front),
-        };
+        let ask = ask_of(front, flight.is_confirming());
         let has_bytes = !matches!(memory, Memory::None);
         let chain = queue.take_front();
         queue.begin();
@@ -157,6 +187,7 @@ impl Operations {
             last_wr: 0,
             is_placed: !has_bytes,
             ask,
+            run,
             asked: None,
             verdict: None,
             is_told: false,
@@ -186,7 +217,19 @@ impl Operations {
         match opcode {
             Opcode::Read => verbs.reads += 1,
             Opcode::Write | Opcode::WriteNotify => verbs.writes += 1,
+            Opcode::Run => verbs.kernels += 1,
             _ => verbs.atomics += 1,
         }
+    }
+}
+
+/// What the owner's engine has to do behind the bytes of a submission.
+fn ask_of(front: &Submission, is_confirming: bool) -> Option<Ask> {
+    match front.opcode {
+        Opcode::WriteNotify => Some(Ask::Notify(front.notify)),
+        Opcode::Write if front.class == Class::Visible && is_confirming => Some(Ask::Confirm),
+        Opcode::Read | Opcode::Write => None,
+        Opcode::Run => Some(Ask::Run),
+        _ => Ask::atomic_of(front),
     }
 }

@@ -135,6 +135,31 @@ fn a_ring_that_came_back_is_watched_once_until_it_rests_or_is_used() {
 }
 
 #[test]
+fn a_ring_grows_only_beside_what_was_asked_for() {
+    let size = RingSize { first: 4096, grown: 8192 };
+    let add_growing = |pool: &mut RingPool, number: u32, kind: ChunkKind| {
+        let region = Region::anonymous(8192).unwrap();
+        let mr = mr(number, &region);
+        pool.add_chunk(number, kind, size, region, mr);
+    };
+    let mut pool = RingPool::new(2 * 8192, size);
+    pool.wait(size, waiter(1));
+    assert_eq!(pool.ask(size), Ok(Some(2)));
+    add_growing(&mut pool, 1, ChunkKind::Tx);
+    add_growing(&mut pool, 2, ChunkKind::Rx);
+    let pair = pool.take(size).unwrap();
+    pool.wait(FIXED, waiter(2));
+    assert_eq!(pool.ask(FIXED), Ok(Some(1)));
+    assert!(!pool.grow(&pair.tx), "the rest was asked for");
+    add(&mut pool, 3, ChunkKind::Tx, 4096, 1);
+    assert!(!pool.grow(&pair.tx), "half of it has not come");
+    assert_eq!(pool.bytes(), 3 * 4096);
+    add(&mut pool, 4, ChunkKind::Rx, 4096, 1);
+    assert!(!pool.grow(&pair.tx), "and now it counts");
+    assert_eq!(pool.bytes(), 2 * 8192);
+}
+
+#[test]
 fn a_ring_that_grows_counts_with_what_it_uses() {
     let size = RingSize { first: 4096, grown: 16384 };
     let mut pool = RingPool::new(2 * 4096 + 12_288, size);

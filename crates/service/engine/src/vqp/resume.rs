@@ -40,6 +40,7 @@ impl Vqp {
             return Err(Violation::EndArrived { id: self.id });
         }
         self.tx_sent = peer.rx_tail;
+        self.forget_rendezvous();
         self.growth.on_resumed(self.tx_span.grown_at());
         self.on_head(peer.rx_head)
     }

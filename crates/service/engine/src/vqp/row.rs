@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use control::{ConnectionRow, ConnectionState, PathKind, Reason};
-use verbs::Wire;
+use verbs::Link;
 
 use super::{Phase, Vqp};
 use crate::app::Carried;
@@ -12,8 +12,8 @@ use crate::app::Carried;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LaneSeen {
     pub(crate) name: Option<String>,
-    /// What carries it.
-    pub(crate) wire: Option<Wire>,
+    /// What carries and protects it.
+    pub(crate) link: Option<Link>,
     /// Its peer's daemon says nothing.
     pub(crate) is_silent: bool,
 }
@@ -61,8 +61,13 @@ impl Vqp {
             lane: lane.name,
             route_id: (!matches!(self.phase, Phase::Opening(_))).then_some(self.own_route),
             path: if is_direct { PathKind::TcpDirect } else { PathKind::Lane },
-            wire: lane.wire.map(|wire| wire.to_string()),
+            wire: lane.link.map(|link| link.wire.to_string()),
+            encrypted: lane.link.map(|link| link.cipher.is_some()),
+            cipher: lane.link.and_then(|link| link.cipher).map(str::to_owned),
             reason: if lane.is_silent { Reason::Stalled } else { reason },
+            verb: self.last_choice().map(|choice| choice.verb.key().into()),
+            verb_asked: self.asked_verb().map(|verb| verb.key().into()),
+            verb_reason: self.last_choice().map(|choice| choice.why.text().into()),
             tx_bytes,
             rx_bytes,
             direct_tx_bytes,

@@ -8,7 +8,7 @@ use genslab::GenSlab;
 use verbs::Time;
 
 use super::{Names, NewVqp, Vqp};
-use crate::app::App;
+use crate::app::{App, SlotUse};
 use crate::ids::{LaneId, RouteId};
 use crate::members::Members;
 use crate::route_names::RouteNames;
@@ -61,7 +61,7 @@ impl Connections {
         }
         let names = &self.names;
         let made = self.table.insert_with(|route| {
-            let slot = tenant.take_slot(route).expect("a slot is free, as asked above");
+            let slot = tenant.take_slot(SlotUse::Connection(route)).expect("a slot is free, as asked above");
             let vqp = Vqp::new(new, Names { own_route: names.name(route), slot }, now);
             vqp.publish_new(epoch);
             vqp

@@ -220,6 +220,24 @@ fn ports_are_taken_once_and_free_when_the_socket_is_closed() {
     assert_eq!(ports.len(), 50, "any free port");
 }
 
+/// The engine sees what an application did when it looks whether the port that the same application asks for is free.
+#[test]
+fn a_bind_that_costs_its_own_application_the_session_is_refused() {
+    let mut w = World::new(1, 26);
+    let a = w.attach(0, 64);
+    let slot = w.bind(0, a, 80, 0).unwrap();
+    let words = &w.socket(0, a, slot).words;
+    words.tx_tail.store(1 << 40, Ordering::Release);
+    words.app_flags.fetch_or(app_flag::CLOSED, Ordering::Release);
+    assert_eq!(w.bind(0, a, 80, 0), Err(Reason::AppFault));
+    w.settle();
+    assert_eq!(w.hosts[0].faults.len(), 1);
+    assert_eq!(w.hosts[0].gone, [a], "nothing keeps the memory of an application that was detached");
+    assert!(w.hosts[0].engine.datagram_sockets().is_empty());
+    let b = w.attach(0, 64);
+    w.bind(0, b, 80, 0).unwrap();
+}
+
 #[test]
 fn ports_that_nobody_asked_for_follow_each_other() {
     let mut w = World::new(1, 25);

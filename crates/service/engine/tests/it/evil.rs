@@ -626,7 +626,7 @@ proptest! {
                 0 => e.send(&bytes),
                 1 => e.post(SendOp::WriteImm(at, near), n % 5000),
                 2 => e.post(SendOp::SendImm(n), (bytes.len() as u32).min(60)),
-                3 => e.record((n % 11) as u8, if n % 2 == 0 { near } else { 0 }, &bytes),
+                3 => e.record((n % 20) as u8, if n % 2 == 0 { near } else { 0 }, &bytes),
                 4 => { let body = e.open_body(4096 << (n % 4), 7); e.record(1, n, &body); }
                 5 => e.record(4, near, &(wide % 5000).to_be_bytes()),
                 6 => e.record(5, near, &(wide % 2).to_be_bytes()),
@@ -673,7 +673,28 @@ fn operations_on_what_the_peer_may_not_touch_fail_its_lane() {
         assert!(e.failures[0].contains(what), "{:?}", e.failures);
         assert_eq!(memory.word64(0).unwrap().load(std::sync::atomic::Ordering::SeqCst), 0);
     }
+    // A kernel, likewise; and one that names what only its program should have.
+    let run = |access: u8, others: u8| vec![0, 0, 0, 1, 0, 0, 0, 1, access, others, 0, 0, 0, 0, 0, 99, 1, 0, 0, 0];
+    let full = RegionAccess::ALL | RegionAccess::EXECUTE;
+    for (what, access, is_open, body) in [
+        ("has not open", full, false, run(15, 0)),
+        ("which allows read", RegionAccess::ALL, true, run(15, 0)),
+        ("which allows read", full, true, run(1, 0)),
+        ("has not open", full, true, run(15, 1)),
+        ("says 28 bytes", full, true, run(15, 2)),
+    ] {
+        let mut e = Evil::new(true, 64);
+        e.engine.register_region(&mut e.nic, 1, 1, Region::anonymous(4096).unwrap(), access).unwrap();
+        let key = e.engine.grant_region(&mut e.nic, 1, addr(9)).unwrap().rkey;
+        if is_open {
+            e.engine.grant_region(&mut e.nic, 1, addr(1)).unwrap();
+        }
+        e.record(18, key, &body);
+        assert_eq!(e.failures.len(), 1, "{what}");
+        assert!(e.failures[0].contains(what), "{what}: {:?}", e.failures);
+    }
     let mut e = Evil::new(true, 64);
+    e.record(19, 77, &[0; 16]);
     // An answer to what was asked long ago is none to anything now.
     e.record(14, 77, &[0; 16]);
     e.assert_fine();

@@ -8,10 +8,12 @@ use engine::Event;
 use shm::{Class, LocalSegment, Opcode, OperationStatus, Submission, app_flag, submission_flag};
 use verbs::Region;
 
-use crate::world::{QUEUE_NUMBERS, World, addr};
+use crate::world::{LinkConditions, QUEUE_NUMBERS, World, addr};
 use fixture::{BYTES, EPOCH, NUMBER, Use};
 
-mod fixture;
+pub(crate) mod fixture;
+mod kernels;
+mod pins;
 
 #[test]
 fn operations_do_what_they_say_and_are_counted() {
@@ -52,7 +54,7 @@ fn long_operations_go_in_pieces_from_and_to_local_memory() {
     let pattern: Vec<u8> = (0..400_000u32).map(|i| (i * 7 / 3) as u8).collect();
     local.write(100, &pattern).unwrap();
     let h = &mut u.w.hosts[0];
-    h.engine.attach_local_region(&mut h.nic, u.app, 5, &local).unwrap();
+    h.engine.attach_local_region(&mut h.nic, u.app, 5, &local, true).unwrap();
     let segments = [(100, 150_000), (150_100, 1), (150_101, 249_999)];
     let list = |segments: &[(u64, u32)]| -> Vec<u8> {
         segments.iter().flat_map(|&(offset, bytes)| LocalSegment { region: 5, bytes, offset }.to_bytes()).collect()
@@ -74,6 +76,19 @@ fn long_operations_go_in_pieces_from_and_to_local_memory() {
         let s = Submission { segments: 1, ..u.submission(Opcode::Write, 0, bytes) };
         assert_eq!(u.run(&s, &list(&segments)).status, OperationStatus::NoLocalRegion);
     }
+    // What the program may only read is written from, and nothing is read into it.
+    let shown = Region::anonymous(4096).unwrap();
+    shown.write(0, b"to be seen").unwrap();
+    let h = &mut u.w.hosts[0];
+    h.engine.attach_local_region(&mut h.nic, u.app, 6, &shown, false).unwrap();
+    let segment = LocalSegment { region: 6, bytes: 10, offset: 0 }.to_bytes();
+    let s = Submission { segments: 1, ..u.submission(Opcode::Write, 8, 10) };
+    assert_eq!(u.run(&s, &segment).status, OperationStatus::Ok);
+    assert_eq!(u.read(8, 10).bytes, b"to be seen");
+    let s = Submission { segments: 1, ..u.submission(Opcode::Read, 0, 10) };
+    assert_eq!(u.run(&s, &segment).status, OperationStatus::NoLocalRegion);
+    u.w.hosts[0].engine.detach_local_region(u.app, 6);
+    u.w.settle();
     let before = u.w.hosts[0].mrs();
     u.w.hosts[0].engine.detach_local_region(u.app, 5);
     u.w.settle();
@@ -327,7 +342,7 @@ fn an_application_that_dies_or_closes_leaves_nothing() {
         let mut u = Use::new(750 + u64::from(dies));
         let local = Region::anonymous(BYTES).unwrap();
         let h = &mut u.w.hosts[0];
-        h.engine.attach_local_region(&mut h.nic, u.app, 1, &local).unwrap();
+        h.engine.attach_local_region(&mut h.nic, u.app, 1, &local, true).unwrap();
         u.read(0, 8);
         for i in 0..20 {
             let segment = LocalSegment { region: 1, bytes: 50_000, offset: i * 1000 }.to_bytes();
@@ -354,6 +369,32 @@ fn an_application_that_dies_or_closes_leaves_nothing() {
         assert_eq!(u.w.counter(0, "operations_in_flight"), 0);
         assert_eq!((u.w.counter(0, "lane_resets"), u.w.counter(1, "lane_resets")), (0, 0));
         u.w.assert_clean();
+    }
+}
+
+#[test]
+fn an_answer_for_a_queue_that_was_closed_meanwhile_harms_nobody() {
+    for steps in 0..60 {
+        let mut u = Use::new(900 + steps);
+        u.read(0, 8);
+        // So that the device hears late that bytes arrived.
+        u.w.conditions = LinkConditions { loss: 200, duplicate: 0, reorder: 0 };
+        for _ in 0..8 {
+            let s = Submission { notify: 9, ..u.submission(Opcode::WriteNotify, 0, 2000) };
+            u.submit(&s, &[7; 2000]);
+            u.fetch_add();
+        }
+        u.w.wake();
+        for _ in 0..steps * 4 {
+            u.w.step();
+        }
+        let (app, slot) = (u.app, u.slot);
+        u.w.app(0, app).sockets[&slot].words.app_flags.fetch_or(app_flag::CLOSED, Ordering::Release);
+        u.w.app(0, app).poke(slot);
+        u.w.pass(Duration::from_secs(5));
+        assert_eq!(u.w.hosts[0].queues_over, [QUEUE_NUMBERS + 1], "{steps}");
+        let failures: Vec<_> = u.w.hosts.iter().flat_map(|h| h.lane_failures.clone()).collect();
+        assert_eq!((failures, u.w.counter(0, "operations_in_flight")), (Vec::new(), 0), "{steps}");
     }
 }
 
@@ -405,7 +446,7 @@ fn operations_share_a_lane_with_streams() {
     u.w.tell(0, a, sa, |c| c.to_send = 3_000_000);
     let local = Region::anonymous(BYTES).unwrap();
     let h = &mut u.w.hosts[0];
-    h.engine.attach_local_region(&mut h.nic, u.app, 1, &local).unwrap();
+    h.engine.attach_local_region(&mut h.nic, u.app, 1, &local, true).unwrap();
     let segment = LocalSegment { region: 1, bytes: BYTES as u32, offset: 0 }.to_bytes();
     let mut tags = Vec::new();
     for opcode in [Opcode::Write, Opcode::Read, Opcode::Write] {

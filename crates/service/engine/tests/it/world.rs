@@ -393,7 +393,10 @@ impl World {
         let h = &mut self.hosts[i];
         let Some(event) = h.on_admission_event(self.now, event) else { return };
         match event {
-            Event::PeerWanted { peer } => {
+            // Tests make leased lanes themselves.
+            Event::PeerWanted { lane, .. } | Event::LaneFailed { lane, .. } | Event::LaneReset { lane, .. }
+                if lane >= control::LEASED_LANE_FIRST => {}
+            Event::PeerWanted { peer, .. } => {
                 h.wanted.push((self.now, peer));
                 let to = self.hosts.iter().position(|h| h.addr == peer);
                 match to {
@@ -434,7 +437,7 @@ impl World {
                 h.desk.left(app);
                 h.faults.push((app, detail));
             }
-            Event::LaneFailed { peer, reason, detail } => {
+            Event::LaneFailed { peer, reason, detail, .. } => {
                 // An unused lane that makes room for another one has not failed.
                 if reason != Reason::Closed {
                     h.lane_failures.push(detail);
@@ -444,7 +447,7 @@ impl World {
                     self.send_link(i, to, Link::Reset { resumes: false, reason });
                 }
             }
-            Event::LaneReset { peer, detail } => {
+            Event::LaneReset { peer, detail, .. } => {
                 h.lane_resets.push(detail);
                 if let Some(to) = self.hosts.iter().position(|h| h.addr == peer) {
                     self.forget_round(i, to);
@@ -452,7 +455,7 @@ impl World {
                     self.send_link(i, to, Link::Reset { resumes: true, reason: Reason::LaneFailed });
                 }
             }
-            Event::LaneRests { peer } => {
+            Event::LaneRests { peer, .. } => {
                 if let Some(to) = self.hosts.iter().position(|h| h.addr == peer) {
                     self.forget_round(i, to);
                     self.draining.insert((i, to));

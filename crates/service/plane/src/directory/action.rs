@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use control::{RegionMessage, Reply};
+use control::{Reason, RegionAccess, RegionMessage, Reply};
 
 use crate::ClientId;
 
@@ -38,19 +38,31 @@ pub enum DirectoryAction {
         /// What.
         value: u64,
     },
-    /// Have the engine let a peer reach a region, which it first registers if `register`. Answered by
-    /// [`Directory::on_granted`](crate::Directory::on_granted).
+    /// Have the engine let a peer reach a region, which it first registers if `register` says for what. Answered by
+    /// [`Directory::on_granted`](crate::Directory::on_granted), and by
+    /// [`Directory::on_not_registered`](crate::Directory::on_not_registered) before if it could not be registered.
     Grant {
         /// The region.
         region: u64,
         /// Its epoch.
         epoch: u64,
-        /// It is not registered yet.
-        register: bool,
+        /// It is not registered yet: what its owner allows others, and so all that the device may allow a peer.
+        register: Option<RegionAccess>,
         /// The peer.
         peer: IpAddr,
         /// The peer's handle.
         open: u64,
+        /// The leased lane that the peer is to have for it.
+        lane: Option<u32>,
+    },
+    /// Have the engine end a leased lane, before anything that follows: then nothing that was posted on it can land.
+    EndLane {
+        /// The peer.
+        peer: IpAddr,
+        /// The lane.
+        lane: u32,
+        /// What its holder is told.
+        reason: Reason,
     },
     /// Nothing of a peer uses a region any more.
     Ungrant {
@@ -65,6 +77,27 @@ pub enum DirectoryAction {
         region: u64,
         /// Its epoch.
         epoch: u64,
+    },
+    /// Have the engine register a region's memory for a program, as local memory of its operations. Answered by
+    /// [`Directory::on_attached`](crate::Directory::on_attached).
+    Attach {
+        /// The program.
+        client: ClientId,
+        /// The region.
+        region: u64,
+        /// The memory that the region moves away from, instead of what was made last.
+        older: bool,
+        /// What the program names it by.
+        number: u32,
+        /// The program may write it.
+        writable: bool,
+    },
+    /// A program does not use such memory any more.
+    Detach {
+        /// The program.
+        client: ClientId,
+        /// The memory's number.
+        number: u32,
     },
     /// The owner took notifications that came from other hosts.
     NotificationsTaken {

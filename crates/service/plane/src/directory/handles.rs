@@ -13,6 +13,8 @@ use crate::ClientId;
 pub(super) struct Handle {
     pub(super) client: ClientId,
     pub(super) access: RegionAccess,
+    /// By which it was opened.
+    pub(super) lease: Option<u64>,
 }
 
 /// See the head of this file.
@@ -24,8 +26,8 @@ impl Handles {
         self.0.insert(open, handle);
     }
 
-    pub(super) fn remove(&mut self, open: u64) {
-        self.0.remove(&open);
+    pub(super) fn remove(&mut self, open: u64) -> Option<Handle> {
+        self.0.remove(&open)
     }
 
     pub(super) fn get(&self, open: u64) -> Option<&Handle> {

@@ -3,13 +3,13 @@
 //! Owns which peer has which region open, and when a registration may be given up: after each peer has said that
 //! nothing of it is in flight, or its lane is gone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use control::{RegionAccess, RegionGrant, RegionMessage, RegionRefusal};
+use control::{Reason, RegionAccess, RegionGrant, RegionMessage, RegionRefusal};
 use verbs::Time;
 
-use super::{Directory, DirectoryAction, RegionWish, Stage, too_many};
+use super::{Directory, DirectoryAction, Lessee, RegionWish, Stage, too_many};
 use crate::Party;
 
 /// Handles of one peer's programs to regions of this host, at most.
@@ -20,6 +20,10 @@ const HANDLES_PER_PEER_MAX: u32 = 65_536;
 pub(super) struct RemoteHandle {
     pub(super) region: u64,
     access: RegionAccess,
+    /// By which it was opened.
+    lease: Option<u64>,
+    /// Its leased lane.
+    lane: Option<u32>,
 }
 
 /// A region that ended while peers had it open: its memory stays registered until they have stopped.
@@ -40,35 +44,61 @@ impl Directory {
     /// A peer's daemon says something of regions of this host. False: it is about regions of the peer.
     pub fn handle_peer(&mut self, now: Time, peer: IpAddr, message: &RegionMessage) -> bool {
         match message {
-            RegionMessage::Open { open, uid, name, key, access } => {
-                let wish = RegionWish { name: name.clone(), key: *key, access: *access };
-                self.handle_peer_open(peer, *open, *uid, &wish);
+            RegionMessage::Open { open, uid, name, key, access, lease, lane } => {
+                let wish = RegionWish { name: name.clone(), key: *key, access: *access, lease: *lease };
+                self.handle_peer_open(peer, (*open, *lane), *uid, &wish);
             }
             RegionMessage::Closed { open } => self.handle_peer_closed(peer, *open),
             RegionMessage::Stopped { region, epoch } => self.handle_stopped(now, peer, *region, *epoch),
+            RegionMessage::LoansBack { lease, key, loans } => {
+                self.handle_loans_back(Lessee::Host(peer), *lease, key, *loans);
+            }
             RegionMessage::Opened { .. } | RegionMessage::Stop { .. } => return false,
         }
         true
     }
 
-    fn handle_peer_open(&mut self, peer: IpAddr, open: u64, uid: u32, wish: &RegionWish) {
-        match self.check_peer_open(peer, open, uid, wish) {
+    fn handle_peer_open(&mut self, peer: IpAddr, (open, lane): (u64, Option<u32>), uid: u32, wish: &RegionWish) {
+        let checked = self.check_peer_open(peer, open, uid, wish);
+        match checked.and_then(|region| self.check_lane(lane).map(|()| region)) {
             Ok(region) => {
-                self.peers.entry(peer).or_default().insert(open, RemoteHandle { region, access: wish.access });
+                let handle = RemoteHandle { region, access: wish.access, lease: wish.lease, lane };
+                self.peers.entry(peer).or_default().insert(open, handle);
                 let Some(entry) = self.entries.get_mut(&region) else { return };
+                entry.open_by_lease(wish.lease);
                 *entry.remote.entry(peer).or_insert(0) += 1;
-                let register = !std::mem::replace(&mut entry.is_registered, true);
+                let register = (!std::mem::replace(&mut entry.is_registered, true)).then_some(entry.spec.access);
                 let epoch = entry.epoch;
-                self.actions.push_back(DirectoryAction::Grant { region, epoch, register, peer, open });
+                self.actions.push_back(DirectoryAction::Grant { region, epoch, register, peer, open, lane });
             }
             Err(why) => self.tell(peer, RegionMessage::Opened { open, result: Err(why) }),
         }
     }
 
+    /// Whether a peer's handle may have a leased lane, if it wants one.
+    fn check_lane(&self, lane: Option<u32>) -> Result<(), RegionRefusal> {
+        let leased = self.peers.values().flat_map(BTreeMap::values).filter(|handle| handle.lane.is_some()).count();
+        if lane.is_some() && leased >= self.config.leased_lanes_max as usize {
+            return Err(too_many("leased lanes to regions of that host", self.config.leased_lanes_max));
+        }
+        Ok(())
+    }
+
+    /// Peers that use a region over the shared lane: nothing but their word says when that has ended.
+    pub(super) fn sharers(&self, region: u64, peers: impl IntoIterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
+        let shares = |handle: &RemoteHandle| handle.region == region && handle.lane.is_none();
+        let is_sharer = |peer: &IpAddr| self.peers.get(peer).is_some_and(|held| held.values().any(shares));
+        peers.into_iter().filter(is_sharer).collect()
+    }
+
+    fn end_lane(&mut self, peer: IpAddr, lane: Option<u32>, reason: Reason) {
+        self.actions.extend(lane.map(|lane| DirectoryAction::EndLane { peer, lane, reason }));
+    }
+
     fn check_peer_open(&self, peer: IpAddr, open: u64, uid: u32, wish: &RegionWish) -> Result<u64, RegionRefusal> {
         // Programs of this host are counted by `check_open`; one of another host has no number here.
         let party = Party { client: crate::ClientId(u64::MAX), pid: 0, uid };
-        let region = self.check_open(party, wish)?;
+        let region = self.check_open(party, Lessee::Host(peer), wish)?;
         let of_peer = self.peers.get(&peer);
         if of_peer.is_some_and(|held| held.contains_key(&open) || held.len() >= HANDLES_PER_PEER_MAX as usize) {
             return Err(too_many("handles of that host", HANDLES_PER_PEER_MAX));
@@ -77,16 +107,23 @@ impl Directory {
         if is_live { Ok(region) } else { Err(RegionRefusal::Busy) }
     }
 
+    /// The engine could not register a region as [`DirectoryAction::Grant`] said: the next grant tries again.
+    pub fn on_not_registered(&mut self, region: u64) {
+        if let Some(entry) = self.entries.get_mut(&region) {
+            entry.is_registered = false;
+        }
+    }
+
     /// The engine's answer to [`DirectoryAction::Grant`].
     pub fn on_granted(&mut self, peer: IpAddr, open: u64, result: Result<RegionGrant, RegionRefusal>) {
         let Some(handle) = self.peers.get(&peer).and_then(|held| held.get(&open)).copied() else {
-            // The peer gave it up, or the region was revoked meanwhile; then the peer was told, or will be.
-            if let Ok(grant) = result {
+            // The peer gave it up, or the region was revoked meanwhile. The peer does not know yet of which region it
+            // is, so this alone is an answer to it.
+            let why = result.map_or_else(std::convert::identity, |grant| {
                 self.ungrant_if_last(grant.region, peer);
-                let why = RegionRefusal::Revoked { held: grant.epoch, current: grant.epoch + 1 };
-                self.tell(peer, RegionMessage::Opened { open, result: Err(why) });
-            }
-            return;
+                RegionRefusal::Revoked { held: grant.epoch, current: grant.epoch + 1 }
+            });
+            return self.tell(peer, RegionMessage::Opened { open, result: Err(why) });
         };
         if result.is_err() {
             self.handle_peer_closed(peer, open);
@@ -110,6 +147,10 @@ impl Directory {
             }
         }
         self.ungrant_if_last(handle.region, peer);
+        self.end_lane(peer, handle.lane, Reason::Closed);
+        if let Some(lease) = handle.lease {
+            self.close_by_lease(handle.region, lease);
+        }
     }
 
     fn ungrant_if_last(&mut self, region: u64, peer: IpAddr) {
@@ -119,22 +160,33 @@ impl Directory {
         }
     }
 
-    /// All peers that have a region open must stop. None has: it is done already.
+    /// All peers that have a region open must stop. None has: it is done already. Leased lanes end at once, whatever the
+    /// peer does.
     pub(super) fn stop_peers(&mut self, region: u64, epoch: u64, peers: &BTreeSet<IpAddr>, why: &RegionRefusal) {
         for &peer in peers {
+            let (mut leases, mut lanes) = (Vec::new(), Vec::new());
             if let Some(held) = self.peers.get_mut(&peer) {
+                for handle in held.values().filter(|handle| handle.region == region) {
+                    leases.extend(handle.lease);
+                    lanes.push(handle.lane);
+                }
                 held.retain(|_, handle| handle.region != region);
                 if held.is_empty() {
                     self.peers.remove(&peer);
                 }
             }
+            leases.into_iter().for_each(|lease| self.close_by_lease(region, lease));
+            // The peer hears why before its lane ends.
             self.tell(peer, RegionMessage::Stop { region, epoch, why: why.clone() });
+            lanes.into_iter().for_each(|lane| self.end_lane(peer, lane, Reason::LaneRevoked));
         }
     }
 
     /// A region ended that was registered.
     pub(super) fn end_registered(&mut self, region: u64, epoch: u64, peers: BTreeSet<IpAddr>, why: &RegionRefusal) {
+        let sharers = self.sharers(region, peers.iter().copied());
         self.stop_peers(region, epoch, &peers, why);
+        let peers = sharers;
         let deadline = self.now + self.config.answer;
         self.ending.insert(region, Ending { epoch, peers, deadline });
         self.go_on_ending(region);
@@ -160,7 +212,12 @@ impl Directory {
     /// The link or the lane to a peer is gone, and the engine knows: nothing of it can land any more.
     pub fn handle_peer_gone(&mut self, now: Time, peer: IpAddr) {
         self.now = now;
-        self.peers.remove(&peer);
+        let held = self.peers.remove(&peer).unwrap_or_default();
+        for RemoteHandle { region, lease, lane, .. } in held.into_values() {
+            lease.into_iter().for_each(|lease| self.close_by_lease(region, lease));
+            self.end_lane(peer, lane, Reason::PeerLost);
+        }
+        self.end_leases_to(peer);
         let regions: Vec<u64> = self.entries.keys().copied().collect();
         for region in regions {
             if let Some(entry) = self.entries.get_mut(&region) {

@@ -30,6 +30,11 @@ pub(super) struct Revoke {
 }
 
 impl Revoke {
+    /// The region is on its way to new memory.
+    pub(super) fn is_moving(&self) -> bool {
+        self.is_moving
+    }
+
     /// Peers that may still have something in flight.
     pub(super) fn stopping(&self) -> impl Iterator<Item = IpAddr> {
         self.stopping.iter().copied()
@@ -65,8 +70,10 @@ impl Directory {
             self.end(region, region_stamp::REVOKED);
             return self.answer_revoke(asker, Ok(epoch));
         }
-        let stopping: BTreeSet<IpAddr> = std::mem::take(&mut entry.remote).into_keys().collect();
-        let (epoch, peers) = (entry.epoch, stopping.clone());
+        let peers: BTreeSet<IpAddr> = std::mem::take(&mut entry.remote).into_keys().collect();
+        let epoch = entry.epoch;
+        let stopping = self.sharers(region, peers.iter().copied());
+        let Some(entry) = self.entries.get_mut(&region) else { return };
         entry.stage = Stage::Revoking(Revoke { asker, new_key, stopping, is_moving: false });
         self.moving.insert(region, now + self.config.answer);
         self.stop_peers(region, epoch, &peers, &RegionRefusal::Revoked { held: epoch, current: epoch + 1 });
@@ -131,7 +138,9 @@ impl Directory {
         entry.epoch += 1;
         entry.stamp = stamp;
         let (word, epoch, handles) = (entry.word, entry.epoch, entry.handles.take_all());
+        let leases = std::mem::take(&mut entry.leases);
         self.stamp(word, region_stamp::of(stamp, region_stamp::LIVE));
+        self.end_leases(leases);
         for (open, handle) in handles {
             self.drop_handle(handle.client, open, RegionRefusal::Revoked { held, current: epoch });
         }

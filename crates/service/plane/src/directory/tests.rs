@@ -4,6 +4,9 @@ use control::{RegionKey, RegionSpec};
 
 use super::*;
 
+mod leases;
+mod remote;
+
 const KEY: RegionKey = RegionKey::new([7; 16]);
 const OTHER_KEY: RegionKey = RegionKey::new([8; 16]);
 const T0: Time = Time::ZERO;
@@ -25,7 +28,7 @@ fn spec(name: &str, bytes: u64) -> RegionSpec {
 }
 
 fn wish(name: &str) -> RegionWish {
-    RegionWish { name: name.into(), key: KEY, access: RegionAccess::ALL }
+    RegionWish { name: name.into(), key: KEY, access: RegionAccess::ALL, lease: None }
 }
 
 /// A directory, and a driver that makes all memory and keeps the stamp page.
@@ -301,7 +304,7 @@ fn notifications_reach_the_owner_in_order_and_never_more_than_it_takes() {
     let replies = desk.settle();
     assert!(matches!(replies[0].1, Reply::RegionNotifyTaken { result: Err(RegionRefusal::NoAccess { .. }), .. }));
     let untaken = control::NOTIFICATIONS_UNTAKEN_MAX;
-    let room = NOTIFICATIONS_MAX as u32 + untaken;
+    let room = notifications::NOTIFICATIONS_MAX as u32 + untaken;
     let mut told = Vec::new();
     for tag in 0..room + 3 {
         desk.directory.handle_notify(writer.client, 1, opened.open, tag);
@@ -341,4 +344,67 @@ fn a_place_that_is_used_again_does_not_make_an_old_handle_live() {
     desk.settle();
     let second = desk.create(owner, spec("b", 8)).unwrap();
     assert!(desk.is_live(&second) && !desk.is_live(&first));
+}
+
+#[test]
+fn a_program_has_memory_as_local_memory_as_long_as_its_handle() {
+    let mut desk = Desk::new(DirectoryConfig::default());
+    let (owner, user) = (party(1, 7), party(2, 7));
+    let own = desk.create(owner, spec("r", 4096)).unwrap();
+    let read = RegionWish { access: RegionAccess::READ, ..wish("r") };
+    let other = desk.open(user, read).unwrap();
+    let attach = |desk: &mut Desk, by: Party, open: u64, epoch: u64| -> Result<(u32, bool, bool), RegionRefusal> {
+        desk.directory.handle_attach(by.client, 5, open, epoch);
+        let mut replies = desk.settle();
+        if let Some((client, Reply::RegionAttached { request: 5, result: Err(why) }, None)) = replies.pop() {
+            assert_eq!(client, by.client.0);
+            return Err(why);
+        }
+        let Some(&DirectoryAction::Attach { client, number, older, writable, .. }) = desk.far.last() else {
+            panic!("{:?}", desk.far)
+        };
+        desk.directory.on_attached(client, number, Ok(()));
+        let said = (by.client.0, Reply::RegionAttached { request: 5, result: Ok(number) }, None);
+        assert_eq!(desk.settle(), [said]);
+        Ok((number, older, writable))
+    };
+    let detached = |desk: &mut Desk| -> Vec<u32> {
+        desk.settle();
+        let numbers = desk.far.iter().filter_map(|action| match action {
+            DirectoryAction::Detach { number, .. } => Some(*number),
+            _ => None,
+        });
+        let numbers = numbers.collect();
+        desk.far.clear();
+        numbers
+    };
+    assert_eq!(attach(&mut desk, user, own.open, 1), Err(RegionRefusal::Unknown), "another program's handle");
+    assert_eq!(attach(&mut desk, owner, own.open, 2), Err(RegionRefusal::Revoked { held: 2, current: 1 }));
+    let (first, older, writable) = attach(&mut desk, owner, own.open, 1).unwrap();
+    assert_eq!((older, writable), (false, true));
+    let (theirs, _, writable) = attach(&mut desk, user, other.open, 1).unwrap();
+    assert!(!writable, "its handle is for reading");
+    // While the region moves the owner may name either memory; the other program has none any more.
+    desk.directory.handle_revoke(T0, owner, 9, ("r", KEY), None);
+    assert_eq!(detached(&mut desk), [theirs]);
+    let (old, older, _) = attach(&mut desk, owner, own.open, 1).unwrap();
+    assert!(older);
+    let (_new, older, _) = attach(&mut desk, owner, own.open, 2).unwrap();
+    assert!(!older);
+    assert_eq!(detached(&mut desk), [first], "a handle has two at most");
+    desk.directory.handle_moved(owner.client, own.open, 2);
+    assert!(matches!(attach(&mut desk, owner, own.open, 1), Err(RegionRefusal::Revoked { held: 1, current: 2 })));
+    desk.directory.handle_detach(owner.client, old);
+    desk.directory.handle_detach(owner.client, old);
+    assert_eq!(detached(&mut desk), [old]);
+    // A device that does not take it, and the end of the handle.
+    desk.directory.handle_attach(owner.client, 6, own.open, 2);
+    desk.settle();
+    let Some(&DirectoryAction::Attach { number, .. }) = desk.far.last() else { panic!("{:?}", desk.far) };
+    let why = RegionRefusal::Reason(control::Reason::LocalLimit);
+    desk.directory.on_attached(owner.client, number, Err(why.clone()));
+    assert_eq!(desk.settle(), [(owner.client.0, Reply::RegionAttached { request: 6, result: Err(why) }, None)]);
+    desk.directory.handle_close(owner.client, own.open, true);
+    assert_eq!(detached(&mut desk).len(), 1);
+    assert_eq!(desk.directory.in_use(), (0, 0, 0));
 }

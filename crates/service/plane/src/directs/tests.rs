@@ -2,8 +2,6 @@
 
 use super::*;
 
-const KEY: [u8; 32] = [9; 32];
-
 /// A host of the two, with the stream as its engine knows it.
 struct Host {
     own: IpAddr,
@@ -73,12 +71,11 @@ fn answer_routes(of: &mut Host) {
 /// `from` connects to `to` for its offer.
 fn meet(from: &mut Host, to: &mut Host, now: Time) -> bool {
     let Some((number, token)) = from.dials.pop() else { return false };
-    let key = ClusterKey::new(KEY.to_vec());
     let proof = DirectProof { number, token, nonce: [4; 32] };
-    let hello = DirectHello { number, nonce: [4; 32], mac: proof.mac(Side::Dialer, &key) };
-    let answer = to.directs.judge(now, &key, &hello);
-    let is_met = answer.is_some_and(|mac| proof.is_proven(Side::Acceptor, &key, &mac));
-    assert!(to.directs.judge(now, &key, &hello).is_none(), "a token is used once");
+    let hello = DirectHello { number, nonce: [4; 32], mac: proof.mac(Side::Dialer) };
+    let answer = to.directs.judge(now, &hello);
+    let is_met = answer.is_some_and(|mac| proof.is_proven(Side::Acceptor, &mac));
+    assert!(to.directs.judge(now, &hello).is_none(), "a token is used once");
     let (peer, connection) = (from.stream.peer, from.stream.connection);
     if is_met {
         to.directs.handle_socket(number, Some("accepted"));
@@ -161,6 +158,8 @@ fn refusals_leave_the_stream_on_the_lane_with_their_reason() {
     settle(&mut a, &mut b);
     assert_eq!(b.directs.refusal(72), Some(Reason::AppDescriptors));
     assert_eq!(a.directs.refusal(71), Some(Reason::PeerAppDescriptors));
+    b.directs.handle_not_taken(b.stream.client, 72).unwrap();
+    assert_eq!(b.directs.poll_action(), None, "the peer is told once, however often the program says it");
 }
 
 #[test]
@@ -168,24 +167,20 @@ fn a_stranger_a_wrong_token_and_a_late_one_get_nothing() {
     let (mut a, mut b) = (host(1, true), host(2, true));
     a.directs.handle_bulk(at(0), a.stream, [7; 32]);
     settle(&mut a, &mut b);
-    let (key, number) = (ClusterKey::new(KEY.to_vec()), b.asks[0].0);
-    let hello = |number, token, key: &ClusterKey| {
+    let number = b.asks[0].0;
+    let hello = |number, token| {
         let proof = DirectProof { number, token, nonce: [4; 32] };
-        DirectHello { number, nonce: [4; 32], mac: proof.mac(Side::Dialer, key) }
+        DirectHello { number, nonce: [4; 32], mac: proof.mac(Side::Dialer) }
     };
-    let other = ClusterKey::new(vec![8; 32]);
-    for wrong in [
-        hello(number, [8; 32], &key),
-        hello(number + 1, [7; 32], &key),
-        hello(number, [7; 32], &other),
-        DirectHello { mac: [0; 32], ..hello(number, [7; 32], &key) },
-    ] {
-        assert_eq!(a.directs.judge(at(1), &key, &wrong), None);
+    for wrong in
+        [hello(number, [8; 32]), hello(number + 1, [7; 32]), DirectHello { mac: [0; 32], ..hello(number, [7; 32]) }]
+    {
+        assert_eq!(a.directs.judge(at(1), &wrong), None);
     }
     a.directs.handle_socket(number, Some("stranger"));
     assert!(a.directs.poll_action().is_none() && !a.directs.is_given(71), "nobody has proven the token");
-    assert_eq!(a.directs.judge(at(5000), &key, &hello(number, [7; 32], &key)), None, "late");
-    assert!(a.directs.judge(at(1), &key, &hello(number, [7; 32], &key)).is_some());
+    assert_eq!(a.directs.judge(at(5000), &hello(number, [7; 32])), None, "late");
+    assert!(a.directs.judge(at(1), &hello(number, [7; 32])).is_some());
     a.directs.handle_socket(number, None);
     assert_eq!(a.directs.refusal(71), Some(Reason::PeerLost));
 }

@@ -12,8 +12,8 @@ fn own(n: u8, version: u32) -> Introduction {
     Introduction { version, ..Introduction::of_this_release(identity) }
 }
 
-fn key(n: u8) -> ClusterKey {
-    ClusterKey::new(vec![n; 32])
+fn key(n: u8) -> ClusterKeys {
+    ClusterKeys::one(crate::ClusterKey::new(vec![n; 32]))
 }
 
 fn ip(n: u8) -> IpAddr {
@@ -21,8 +21,8 @@ fn ip(n: u8) -> IpAddr {
 }
 
 fn sides(versions: [u32; 2], keys: [u8; 2]) -> (Opening, Opening) {
-    let dialer = Opening::dial(Time(1), own(1, versions[0]), key(keys[0]), ip(2), LIMIT);
-    (dialer, Opening::accept(Time(1), own(2, versions[1]), key(keys[1]), LIMIT))
+    let dialer = Opening::dial(Time(1), own(1, versions[0]), key(keys[0]), [1; 32], ip(2), LIMIT);
+    (dialer, Opening::accept(Time(1), own(2, versions[1]), key(keys[1]), [2; 32], LIMIT))
 }
 
 /// Carries messages both ways until nothing moves; how the two ends ended, the farewells being heard too.
@@ -66,6 +66,9 @@ fn one_key_and_one_version_come_up_and_each_knows_the_other() {
     assert!(matches!(a[..], [OpeningAction::Up(peer)] if peer.address == ip(2) && peer.instance == 2));
     assert!(matches!(b[..], [OpeningAction::Up(peer)] if peer.address == ip(1) && peer.instance == 1));
     assert_eq!((dialer.deadline(), acceptor.deadline()), (None, None));
+    let (mut a, mut b) = (dialer.take_seal().unwrap(), acceptor.take_seal().unwrap());
+    assert_eq!(b.open(&a.seal(b"x").unwrap()).unwrap(), b"x");
+    assert!(dialer.take_seal().is_none(), "there is one");
 }
 
 #[test]
@@ -81,17 +84,17 @@ fn another_key_or_version_ends_at_both_sides_with_the_reason() {
 }
 
 #[test]
-fn a_verdict_against_it_reaches_the_dialer_and_no_proof_is_read_before() {
+fn a_verdict_against_it_reaches_the_dialer_and_no_noise_is_read_before() {
     let (mut dialer, mut acceptor) = sides([WIRE_VERSION; 2], [9; 2]);
     let verdict = Verdict::Refuse(Reason::Closed, "there is a link already".into());
     let ends = run(&mut dialer, &mut acceptor, &verdict);
     assert_eq!(ends.each_ref().map(|e| reason(e)), [Reason::Closed; 2]);
-    // A proof ahead of the verdict.
+    // A Noise message ahead of the verdict.
     let (mut dialer, mut acceptor) = sides([WIRE_VERSION; 2], [9; 2]);
     let Some(OpeningAction::Send(hello)) = dialer.poll_action() else { panic!() };
     acceptor.handle_message(hello);
     assert!(acceptor.awaits_verdict());
-    acceptor.handle_message(PeerMessage::Proof { mac: [0; 32], engines: 1 });
+    acceptor.handle_message(PeerMessage::Noise { message: vec![0; 49] });
     let actions: Vec<_> = std::iter::from_fn(|| acceptor.poll_action()).collect();
     assert!(matches!(&actions[..], [OpeningAction::Send(_), OpeningAction::Judge(_), OpeningAction::Refuse(r)]
         if r.reason == Reason::Unspecified));
@@ -106,7 +109,7 @@ fn the_acceptor_proves_nothing_to_one_without_the_key() {
     let Some(OpeningAction::Send(hello)) = dialer.poll_action() else { panic!() };
     acceptor.handle_message(hello);
     acceptor.on_verdict(Verdict::Proceed);
-    acceptor.handle_message(PeerMessage::Proof { mac: [1; 32], engines: 1 });
+    acceptor.handle_message(PeerMessage::Noise { message: vec![1; 49] });
     while let Some(action) = acceptor.poll_action() {
         if let OpeningAction::Send(message) = action {
             said.push(message);
@@ -117,8 +120,8 @@ fn the_acceptor_proves_nothing_to_one_without_the_key() {
 
 #[test]
 fn who_answers_for_another_address_is_refused() {
-    let mut dialer = Opening::dial(Time(1), own(1, WIRE_VERSION), key(9), ip(3), LIMIT);
-    let mut acceptor = Opening::accept(Time(1), own(2, WIRE_VERSION), key(9), LIMIT);
+    let mut dialer = Opening::dial(Time(1), own(1, WIRE_VERSION), key(9), [1; 32], ip(3), LIMIT);
+    let mut acceptor = Opening::accept(Time(1), own(2, WIRE_VERSION), key(9), [2; 32], LIMIT);
     let ends = run(&mut dialer, &mut acceptor, &Verdict::Proceed);
     assert_eq!(reason(&ends[0]), Reason::BadAddress);
 }

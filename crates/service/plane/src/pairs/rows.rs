@@ -48,6 +48,16 @@ impl<F> Pairs<F> {
         (rows, uses.next().map(|(&id, _)| id * 2))
     }
 
+    /// The client at the other end of a client's connection.
+    pub fn other_end(&self, client: ClientId, id: u64) -> Option<ClientId> {
+        let connecting = id >= CONNECTING_END;
+        let connection = if connecting { id - CONNECTING_END } else { id };
+        let use_ = self.uses.get(&connection)?;
+        let pair = self.pairs.get(&use_.pair)?;
+        let side = if connecting { use_.side } else { 1 - use_.side };
+        (pair.ends[side].client == client).then_some(pair.ends[1 - side].client)
+    }
+
     /// Connections of a client, an end each.
     pub fn connections_of(&self, client: ClientId) -> u32 {
         self.open_ends.get(&client).copied().unwrap_or(0)
@@ -72,7 +82,12 @@ impl<F> Pairs<F> {
             route_id: None,
             path: PathKind::Shm,
             wire: None,
+            encrypted: None,
+            cipher: None,
             reason: Reason::SameHost,
+            verb: None,
+            verb_asked: None,
+            verb_reason: None,
             tx_bytes: own.tail,
             rx_bytes: other.tail,
             direct_tx_bytes: 0,

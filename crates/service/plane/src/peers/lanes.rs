@@ -5,10 +5,10 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use control::{PeerMessage, Reason};
+use control::{LEASED_LANE_FIRST, PeerMessage, Reason};
 use verbs::Time;
 
-use super::{Established, LaneSetUp, PeerAction, Peers};
+use super::{Established, LEASED_PER_LINK_MAX, LaneSetUp, PeerAction, Peers, engine_of};
 use crate::lane_round::{LaneRound, RoundAction};
 use crate::{LaneAnswer, LaneCommand, LinkId};
 
@@ -23,7 +23,7 @@ impl Peers {
         let pause = now.saturating_since(std::mem::replace(&mut established.heard_at, now));
         if pause > self.config.heartbeat.saturating_mul(2) {
             // One of us stood still, and nothing could go on meanwhile.
-            let pending = established.lanes.iter_mut().filter_map(|lane| lane.pending_since.as_mut());
+            let pending = established.all_mut().filter_map(|(_, lane)| lane.pending_since.as_mut());
             pending.for_each(|since| *since = now);
         }
         if std::mem::take(&mut established.is_silent) {
@@ -33,9 +33,13 @@ impl Peers {
         }
         let message = match message {
             PeerMessage::Region(message) => return self.actions.push_back(PeerAction::Region { peer, message }),
+            PeerMessage::Meet(message) => return self.actions.push_back(PeerAction::Meet { peer, message }),
             other => other,
         };
         let number = lane_of(&message);
+        if matches!(message, PeerMessage::LaneOffer(_)) {
+            self.take_leased_offer(peer, number);
+        }
         let Some(lane) = self.round_mut(peer, number) else {
             return self.give_up(
                 peer,
@@ -51,7 +55,7 @@ impl Peers {
             PeerMessage::LaneRoutes(routes) => lane.handle_routes(routes),
             PeerMessage::LaneRoutesTaken { .. } => lane.handle_routes_taken(),
             // Heard above.
-            PeerMessage::Heartbeat | PeerMessage::Region(_) => Ok(()),
+            PeerMessage::Heartbeat | PeerMessage::Region(_) | PeerMessage::Meet(_) => Ok(()),
             message @ (PeerMessage::DirectOffer { .. } | PeerMessage::DirectRefused { .. }) => {
                 self.actions.push_back(PeerAction::Direct { peer, message });
                 Ok(())
@@ -64,10 +68,10 @@ impl Peers {
                 return self.forget_idle(peer);
             }
             PeerMessage::Hello { .. }
-            | PeerMessage::Proof { .. }
+            | PeerMessage::Noise { .. }
             | PeerMessage::DirectHello { .. }
             | PeerMessage::DirectProof { .. } => {
-                return self.give_up(peer, link, Reason::PeerLost, "Hello or Proof on a link that is up");
+                return self.give_up(peer, link, Reason::PeerLost, "Hello or Noise on a link that is up");
             }
         };
         match handled {
@@ -98,14 +102,24 @@ impl Peers {
 
     fn tell_silence(&mut self, peer: IpAddr, lanes: usize, silent: Option<Duration>) {
         for (engine, _) in (0..).zip(0..lanes) {
-            self.actions.push_back(PeerAction::Engine { engine, command: LaneCommand::PeerSilent { peer, silent } });
+            let command = LaneCommand::PeerSilent { peer, silent };
+            self.actions.push_back(PeerAction::Engine { engine, lane: engine, command });
+        }
+    }
+
+    /// The peer offers its end of a leased lane that it wants. The engine refuses one that it does not expect.
+    fn take_leased_offer(&mut self, peer: IpAddr, number: u32) {
+        let rounds = self.rounds;
+        let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) else { return };
+        if number >= LEASED_LANE_FIRST && established.leased.len() < LEASED_PER_LINK_MAX {
+            established.leased.entry(number).or_insert_with(|| LaneSetUp::new(number, rounds));
         }
     }
 
     /// The rounds of a lane of a link that is up.
     fn round_mut(&mut self, peer: IpAddr, lane: u32) -> Option<&mut LaneRound> {
         let established = self.peers.get_mut(&peer)?.established.as_mut()?;
-        Some(&mut established.lanes.get_mut(lane as usize)?.round)
+        Some(&mut established.lane_mut(lane)?.round)
     }
 
     /// An engine's answer to a [`LaneCommand`], about its lane.
@@ -113,16 +127,18 @@ impl Peers {
         let Some(round) = self.round_mut(peer, lane) else { return };
         match answer {
             LaneAnswer::Offered { round: number, result } => {
-                let result = result.map_err(|error| {
-                    tracing::warn!(%peer, lane, error, "the device makes no lane");
-                    Reason::LocalLimit
+                let result = result.map_err(|refusal| {
+                    tracing::warn!(%peer, lane, error = refusal.detail, "the device makes no lane");
+                    // A leased one is not expected any more: its handle is over.
+                    let is_over = lane >= LEASED_LANE_FIRST && refusal.reason == Reason::LocalLimit;
+                    if is_over { Reason::LaneRevoked } else { refusal.reason }
                 });
                 round.on_offer_made(number, result);
             }
             LaneAnswer::Accepted { round: number, result } => {
-                let result = result.map_err(|error| {
-                    tracing::warn!(%peer, lane, error, "the peer's offer of a lane cannot be used");
-                    Reason::LaneFailed
+                let result = result.map_err(|refusal| {
+                    tracing::warn!(%peer, lane, error = refusal.detail, "the peer's offer of a lane cannot be used");
+                    refusal.reason
                 });
                 round.on_accepted(number, result);
             }
@@ -168,10 +184,11 @@ impl Peers {
     pub(super) fn pump(&mut self, now: Time, peer: IpAddr) {
         let Some(established) = self.peers.get_mut(&peer).and_then(|p| p.established.as_mut()) else { return };
         let link = established.link;
-        for (engine, lane) in (0..).zip(&mut established.lanes) {
+        let mut rounds = self.rounds;
+        for (number, lane) in established.all_mut() {
             while let Some(action) = lane.round.poll_action() {
-                self.actions.push_back(match command_of(peer, engine, action) {
-                    Ok(command) => PeerAction::Engine { engine, command },
+                self.actions.push_back(match command_of(peer, number, action) {
+                    Ok(command) => PeerAction::Engine { engine: engine_of(number), lane: number, command },
                     Err(message) => PeerAction::Send { link, message },
                 });
             }
@@ -181,6 +198,12 @@ impl Peers {
                 lane.pending_since = Some(now);
             }
         }
+        established.leased.retain(|_, lane| {
+            // Later answers of the engine are about no round that is still to come.
+            rounds = rounds.max(lane.round.number());
+            !lane.round.is_over()
+        });
+        self.rounds = rounds;
     }
 
     /// Gives up a peer that leaves a lane half set up although it is not silent; called when the peer has sent
@@ -188,7 +211,7 @@ impl Peers {
     fn check_setup(&mut self, now: Time, peer: IpAddr) {
         let established = self.peers.get(&peer).and_then(|p| p.established.as_ref());
         let is_late = |lane: &LaneSetUp| lane.pending_since.is_some_and(|since| since + self.config.lane_setup <= now);
-        let late = |e: &&Established| e.lanes.iter().any(is_late);
+        let late = |e: &&Established| e.all().any(|(_, lane)| is_late(lane));
         if let Some(link) = established.filter(late).map(|e| e.link) {
             tracing::warn!(%peer, "closing the link to a daemon that leaves a lane half made");
             self.give_up(peer, link, Reason::TimedOut, "the lane was not set up in time");
@@ -206,10 +229,11 @@ pub(super) fn lane_of(message: &PeerMessage) -> u32 {
         | PeerMessage::LaneRoutesTaken { lane, .. }
         | PeerMessage::DirectOffer { lane, .. } => *lane,
         PeerMessage::Hello { .. }
-        | PeerMessage::Proof { .. }
+        | PeerMessage::Noise { .. }
         | PeerMessage::Heartbeat
         | PeerMessage::Bye { .. }
         | PeerMessage::Region(_)
+        | PeerMessage::Meet(_)
         | PeerMessage::DirectRefused { .. }
         | PeerMessage::DirectHello { .. }
         | PeerMessage::DirectProof { .. } => 0,

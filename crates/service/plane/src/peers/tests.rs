@@ -1,7 +1,7 @@
 //! Dials, accepts, deaths and restarts between two daemons, without sockets.
 
 use super::*;
-use crate::LaneAnswer;
+use crate::{LaneAnswer, Refusal};
 
 const SETUP: Duration = Duration::from_secs(10);
 const BEAT: Duration = Duration::from_secs(1);
@@ -264,7 +264,7 @@ fn a_peer_out_of_order_loses_its_link() {
     for message in [
         PeerMessage::LaneReady { lane: 0, incarnation: 0 },
         PeerMessage::LaneReset { lane: 0, incarnation: 0, reason: Reason::LaneFailed, resumes: false, rests: false },
-        PeerMessage::Proof { mac: [0; 32], engines: 1 },
+        PeerMessage::Noise { message: vec![0; 49] },
     ] {
         let mut peers = peers(1);
         peers.handle_hello(ms(0), IN, ip(2), hello(2, 2));
@@ -293,7 +293,7 @@ fn messages_of_a_link_that_is_not_the_peers_are_not_heard() {
     peers.handle_up(ms(0), IN, hello(2, 2));
     let unproven = LinkId(IN.0 + 1);
     peers.handle_hello(ms(0), unproven, ip(3), hello(3, 3));
-    peers.handle_message(ms(1), unproven, PeerMessage::Proof { mac: [0; 32], engines: 1 });
+    peers.handle_message(ms(1), unproven, PeerMessage::Noise { message: vec![0; 49] });
     peers.handle_message(ms(1), LinkId(77), PeerMessage::Heartbeat);
     assert!(actions(&mut peers).is_empty());
 }
@@ -345,7 +345,7 @@ fn rounds_are_counted_over_links() {
             "{asked:?}"
         );
         // Of the round before.
-        let result = Err("late".into());
+        let result = Err(Refusal::new(Reason::LocalLimit, "late"));
         peers.on_answer(ms(at), ip(2), 0, LaneAnswer::Offered { round: number - 1, result });
         assert!(actions(&mut peers).is_empty());
         if number == 1 {
@@ -358,7 +358,7 @@ fn rounds_are_counted_over_links() {
 /// Which engines were asked for an end of their lane.
 fn asked(actions: &[PeerAction]) -> Vec<u32> {
     let of = |a: &PeerAction| match a {
-        PeerAction::Engine { engine, command: LaneCommand::Offer { .. } } => Some(*engine),
+        PeerAction::Engine { engine, command: LaneCommand::Offer { .. }, .. } => Some(*engine),
         _ => None,
     };
     actions.iter().filter_map(of).collect()
@@ -437,4 +437,63 @@ fn lanes_of_a_link_go_on_by_themselves() {
     let next = actions(&mut peers);
     assert_eq!(lost(&next), [Reason::PeerLost; 2]);
     assert!(next.iter().any(|a| matches!(a, PeerAction::Close { .. })), "{next:?}");
+}
+
+#[test]
+fn peers_whose_links_are_up_are_not_among_those_that_wait() {
+    let config = PeersConfig { peers_max: 300, ..peers(1).config };
+    let mut peers = Peers::new(config);
+    for n in 10..210 {
+        let link = LinkId(IN.0 + u64::from(n));
+        assert_eq!(peers.handle_hello(ms(0), link, ip(n), hello(n, 2)), Verdict::Proceed);
+        peers.handle_up(ms(0), link, hello(n, 2));
+    }
+    assert_eq!((peers.waiting.len(), peers.deadline()), (0, None), "200 links are up");
+    for n in [3, 4] {
+        peers.handle_hello(ms(1), LinkId(IN.0 + u64::from(n)), ip(n), hello(n, 2));
+        peers.handle_wanted(ms(n.into()), ip(n), 0);
+    }
+    assert_eq!((peers.waiting.len(), peers.deadline()), (2, Some(ms(503))));
+    actions(&mut peers);
+    peers.handle_timeout(ms(503));
+    assert_eq!((peers.waiting.len(), dialed(&mut peers).len()), (1, 1));
+    // The other's link comes up: nothing waits for it any more.
+    peers.handle_up(ms(504), LinkId(IN.0 + 4), hello(4, 2));
+    assert_eq!((peers.waiting.len(), peers.deadline()), (0, None));
+}
+
+#[test]
+fn a_holder_that_offers_a_leased_lane_again_after_its_end_hears_that_it_was_taken_away() {
+    let mut peers = peers(1);
+    peers.handle_wanted(ms(0), ip(2), 0);
+    let link = dialed(&mut peers)[0];
+    peers.handle_up(ms(1), link, hello(2, 7));
+    actions(&mut peers);
+    let lane = LEASED_LANE_FIRST + 3;
+    assert_eq!(peers.lane_number(ip(2)), Some(LEASED_LANE_FIRST + 1), "the other daemon gives even numbers");
+    let offer = control::LaneOffer {
+        lane,
+        incarnation: 1,
+        endpoint: vec![1],
+        capabilities: 0,
+        max_msg_bytes: 4096,
+        credits: 8,
+        send_bytes_max: 4096,
+        datagrams: None,
+    };
+    peers.handle_message(ms(2), link, PeerMessage::LaneOffer(offer));
+    let asked = actions(&mut peers);
+    let [PeerAction::Engine { engine: 0, lane: asked_of, command: LaneCommand::Offer { round, .. } }] = asked[..]
+    else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(asked_of, lane);
+    let result = Err(Refusal::new(Reason::LocalLimit, "there is no leased lane"));
+    peers.on_answer(ms(3), ip(2), lane, LaneAnswer::Offered { round, result });
+    let said = actions(&mut peers);
+    let is_told = |a: &PeerAction| {
+        matches!(a, PeerAction::Send { message: PeerMessage::LaneReset { lane: of, reason: Reason::LaneRevoked, .. }, .. }
+            if *of == lane)
+    };
+    assert!(said.iter().any(is_told), "{said:?}");
 }

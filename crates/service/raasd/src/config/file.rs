@@ -3,7 +3,7 @@
 //! Owns the keys. It must never accept a key that it does not know: a misspelt limit would silently not hold.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use engine::IpNet;
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
-use verbs::{PathMtu, WirePolicy};
+use verbs::{Encrypt, PathMtu, WirePolicy};
 
-use super::{Config, DeviceChoice, GROUP_MODE, PeerConfig};
+use super::{Config, DeviceChoice, GROUP_MODE, LogFormat, PeerConfig};
 use crate::limits::{LIMITS, RING_BYTES, check_range};
 
 /// Most problems that are reported for one file.
@@ -33,14 +33,20 @@ struct File {
     device: Option<Device>,
     engines: Option<Ranged<1, { shm::ENGINES_MAX as u64 }>>,
     wire: Option<WireName>,
+    encrypt: Option<EncryptName>,
     tcp_direct: Option<AutoOrOff>,
     udp_port: Option<Ranged<1, 65_535>>,
     dscp: Option<Ranged<0, 63>>,
     hop_limit: Option<Ranged<1, 255>>,
     mtu: Option<Mtu>,
     key_file: Option<FilePath>,
+    accept_key_files: Option<Vec<FilePath>>,
     pcap: Option<FilePath>,
+    calibration: Option<FilePath>,
     log: Option<String>,
+    log_format: Option<LogFormatName>,
+    metrics: Option<MetricsAddress>,
+    metrics_token_file: Option<FilePath>,
     ring_bytes: Option<RingBytes>,
     grown_ring_bytes: Option<RingBytes>,
     local_ring_bytes: Option<RingBytes>,
@@ -60,6 +66,7 @@ struct Peer {
     #[serde(default)]
     sources: Vec<HostAddress>,
     wire: Option<WireName>,
+    encrypt: Option<EncryptName>,
 }
 
 /// A whole number of this range.
@@ -147,12 +154,35 @@ from_text!(
     |text| text.parse()
 );
 from_text!(
+    /// Whether lanes are encrypted.
+    EncryptName(Encrypt),
+    |text| text.parse()
+);
+from_text!(
     /// Where it is of use, or never.
     AutoOrOff(bool),
     |text| match text.as_str() {
         "auto" => Ok(true),
         "off" => Ok(false),
         _ => Err(format!("\"{text}\" is not allowed; use \"auto\" or \"off\"")),
+    }
+);
+from_text!(
+    /// How lines of the log look.
+    LogFormatName(LogFormat),
+    |text| match text.as_str() {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err(format!("\"{text}\" is not allowed; use \"text\" or \"json\"")),
+    }
+);
+from_text!(
+    /// A port of this host alone, or an address with a port.
+    MetricsAddress(SocketAddr),
+    |text| {
+        let port = text.parse().map(|port: u16| SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)).ok();
+        let address = port.or_else(|| text.parse().ok()).filter(|address| address.port() != 0);
+        address.ok_or_else(|| format!("\"{text}\" is no PORT and no ADDRESS:PORT, such as \"9464\" or \"[::1]:9464\""))
     }
 );
 from_text!(
@@ -295,6 +325,7 @@ fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
     set(&mut config.device, file.device.map(|d| d.0));
     set(&mut config.engines, file.engines.and_then(Ranged::get));
     set(&mut config.wire, file.wire.map(|w| w.0));
+    set(&mut config.encrypt, file.encrypt.map(|e| e.0));
     set(&mut config.tcp_direct, file.tcp_direct.map(|on| on.0));
     set(&mut config.udp_port, file.udp_port.and_then(Ranged::get));
     if let Some(dscp) = file.dscp.and_then(Ranged::get) {
@@ -303,8 +334,13 @@ fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
     set(&mut config.marks.hop_limit, file.hop_limit.and_then(Ranged::get));
     config.mtu = file.mtu.map(|m| m.0).or(config.mtu);
     config.key_file = file.key_file.map(|p| p.0).or(config.key_file.take());
+    set(&mut config.accept_key_files, file.accept_key_files.map(|list| list.into_iter().map(|p| p.0).collect()));
     config.pcap = file.pcap.map(|p| p.0).or(config.pcap.take());
+    config.calibration = file.calibration.map(|p| p.0).or(config.calibration.take());
     set(&mut config.log, file.log);
+    set(&mut config.log_format, file.log_format.map(|f| f.0));
+    config.metrics = file.metrics.map(|m| m.0).or(config.metrics.take());
+    config.metrics_token_file = file.metrics_token_file.map(|p| p.0).or(config.metrics_token_file.take());
     config.ring_bytes = file.ring_bytes.map(|b| b.0).or(config.ring_bytes);
     config.grown_ring_bytes = file.grown_ring_bytes.map(|b| b.0).or(config.grown_ring_bytes);
     config.local_ring_bytes = file.local_ring_bytes.map(|b| b.0).or(config.local_ring_bytes);
@@ -315,7 +351,8 @@ fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
     for peer in file.peer.unwrap_or_default() {
         let sources = peer.sources.into_iter().map(|a| a.0).collect();
         let (address, port) = (peer.address.0, peer.port.and_then(Ranged::get));
-        config.peers.push(PeerConfig { address, port, sources, wire: peer.wire.map(|w| w.0) });
+        let (wire, encrypt) = (peer.wire.map(|w| w.0), peer.encrypt.map(|e| e.0));
+        config.peers.push(PeerConfig { address, port, sources, wire, encrypt });
     }
     if let Some(limits) = file.limits {
         take_limits(config, &limits, problems);

@@ -39,10 +39,12 @@ socket_mode = "0666"
 peer_port = 4000
 device = "softnic"
 udp_port = 4801
+encrypt = "preferred"
 dscp = 26
 hop_limit = 3
 mtu = 1024
 key_file = "/etc/raas/key"
+accept_key_files = ["/etc/raas/old"]
 pcap = "/tmp/p"
 log = "raasd=debug"
 ring_bytes = 65_536
@@ -59,6 +61,7 @@ clients_max = 9
 address = "192.0.2.2"
 port = 4001
 sources = ["198.51.100.2"]
+encrypt = "off"
 "#,
     )
     .unwrap();
@@ -67,6 +70,11 @@ sources = ["198.51.100.2"]
     assert_eq!((config.mtu, config.ring_bytes), (Some(PathMtu::Mtu1024), Some(65_536)));
     assert_eq!(config.marks, verbs::PathMarks { traffic_class: 104, hop_limit: 3 });
     assert_eq!(config.heartbeat.patience(), Duration::from_secs(1));
+    let others: IpAddr = "192.0.2.3".parse().unwrap();
+    let to = |peer| config.data_path().engine.encrypts.get(&peer).copied().unwrap_or(config.encrypt);
+    assert_eq!((to("192.0.2.2".parse().unwrap()), to(others)), (Encrypt::Off, Encrypt::Preferred));
+    assert_eq!(config.encrypt_to(others), Encrypt::Preferred);
+    assert_eq!(config.accept_key_files, [PathBuf::from("/etc/raas/old")]);
     assert_eq!(config.path_limits, BTreeMap::from([("apps_max", 7), ("connect_timeout_ms", 1500)]));
     assert_eq!(config.limits.clients_max, 9);
     let peer: IpAddr = "192.0.2.2".parse().unwrap();

@@ -1,6 +1,7 @@
 //! What the control plane asks about regions that cross hosts, carried out by the engine.
 
-use control::{Reason, RegionAccess, RegionGrant, RegionRefusal};
+use control::{Reason, RegionGrant, RegionRefusal};
+use engine::LaneAt;
 use verbs::Provider;
 
 use super::EngineThread;
@@ -10,14 +11,17 @@ impl<P: Provider> EngineThread<P> {
     pub(super) fn execute_for_region(&mut self, command: RegionCommand) {
         let (engine, device) = (&mut self.engine, &mut self.device);
         match command {
-            RegionCommand::Grant { region, epoch, memory, peer, open } => {
+            RegionCommand::Grant { region, epoch, memory, peer, open, lane } => {
+                let registers = memory.is_some();
                 let registered = memory.map_or(Ok(()), |memory| {
-                    let memory = memory.map_err(|e| e.to_string())?;
-                    engine
-                        .register_region(device, region, epoch, memory, RegionAccess::ALL)
-                        .map_err(|error| error.to_string())
+                    let (memory, access) = memory?;
+                    engine.register_region(device, region, epoch, memory, access).map_err(|error| error.to_string())
                 });
                 let result = match registered {
+                    Ok(()) if lane.is_some_and(|lane| !engine.expect_leased_lane(peer, lane)) => {
+                        tracing::warn!(%peer, ?lane, "no place for a leased lane: see `leased_lanes_max`");
+                        Err(RegionRefusal::Reason(Reason::LocalLimit))
+                    }
                     Ok(()) => engine
                         .grant_region(device, region, peer)
                         .map(|grant: RegionGrant| RegionGrant { epoch, ..grant })
@@ -27,18 +31,49 @@ impl<P: Provider> EngineThread<P> {
                         Err(RegionRefusal::Reason(Reason::LocalLimit))
                     }
                 };
-                self.held.push_back(FromEngine::RegionGranted { peer, open, result });
+                // What is registered is granted to somebody.
+                let not_registered = (registers && result.is_err()).then_some(region);
+                if not_registered.is_some() {
+                    engine.deregister_region(device, region, epoch);
+                }
+                self.held.push_back(FromEngine::RegionGranted { peer, open, result, not_registered });
             }
             RegionCommand::Ungrant { region, peer } => engine.ungrant_region(region, peer),
+            RegionCommand::Install { client, request, region, kernel, module } => {
+                let installed = engine.install_kernel(region, &kernel, module);
+                let max = kernels::USER_KERNELS_MAX as u64;
+                let what = "kernels of the region, or a built-in one has the name, of which".to_owned();
+                let result = if installed { Ok(()) } else { Err(RegionRefusal::TooMany { what, used: max, max }) };
+                self.held.push_back(FromEngine::KernelInstalled { client, request, result });
+            }
+            RegionCommand::Forget { region } => engine.forget_kernels(region),
+            RegionCommand::Halt { region, peer } => engine.halt_region(region, peer),
             RegionCommand::Deregister { region, epoch } => {
                 engine.deregister_region(device, region, epoch);
                 self.held.push_back(FromEngine::RegionDeregistered { region });
             }
             RegionCommand::NotificationsTaken { region, count } => engine.notifications_taken(region, count),
-            RegionCommand::Open { app, peer, open, grant } => {
-                let result = engine.open_region(device, app, peer, grant);
+            RegionCommand::EndLane { peer, lane, reason } => {
+                let now = self.now();
+                let (engine, device) = (&mut self.engine, &mut self.device);
+                engine.end_leased_lane(now, device, LaneAt::new(peer, lane), reason);
+            }
+            RegionCommand::Open { app, peer, open, grant, lane } => {
+                let result = engine.open_region(device, app, LaneAt { peer, leased: lane }, grant);
                 self.held.push_back(FromEngine::RegionOpened { open, result });
             }
+            RegionCommand::Attach { client, app, number, memory, writable } => {
+                let attached = memory.and_then(|memory| {
+                    let attached = engine.attach_local_region(device, app, number, &memory, writable);
+                    attached.map_err(|error| error.to_string())
+                });
+                let result = attached.map_err(|error| {
+                    tracing::warn!(error, "the device does not take a region as local memory of a program");
+                    RegionRefusal::Reason(Reason::LocalLimit)
+                });
+                self.held.push_back(FromEngine::RegionAttached { client, number, result });
+            }
+            RegionCommand::Detach { app, number } => engine.detach_local_region(app, number),
             RegionCommand::Close { app, handle } => engine.close_region(app, handle),
             RegionCommand::Stop { peer, region, epoch } => engine.stop_region(peer, region, epoch),
         }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use control::RegionAccess;
 use shm::{Segment, Sharing};
 use verbs::{
     Access, AddressVector, AhId, AsyncEvent, Completion, CqId, DeviceAttr, Gid, Lkey, Mr, MrId, PathMtu, PostError,
@@ -11,6 +12,7 @@ use verbs::{
 };
 
 use super::*;
+use crate::command::RegionCommand;
 use crate::error::panic_words;
 
 /// A device that completes nothing and, after so many polls, panics.
@@ -123,7 +125,8 @@ fn start_counting(polls_left: Option<u32>, polls: Arc<AtomicU64>) -> Started {
     let config = EngineConfig::new(vec![address]);
     let (queue, events) = mpsc::channel(EVENTS_MAX);
     let (ended, device) = (Shutdown::new(), Idle { attr, polls_left, polls });
-    let parts = EngineParts { config, device, page, entropy: [1; 32], events: queue, ended: ended.clone() };
+    let parts =
+        EngineParts { config, device, page, entropy: [1; 32], events: queue, ended: ended.clone(), cpu_max: 100 };
     Started { handle: spawn(parts).unwrap(), events, ended }
 }
 
@@ -199,4 +202,25 @@ fn a_panic_closes_the_queue_and_is_told() {
     let panic = started.handle.thread.join().unwrap_err();
     assert_eq!(panic_words(panic.as_ref()), "the device is on fire");
     assert!(started.ended.is_triggered(), "the daemon ends with an engine");
+}
+
+#[test]
+fn a_region_is_registered_for_what_its_owner_allows_and_one_that_is_not_is_told() {
+    let mut started = start(None);
+    let peer = IpAddr::from([127, 0, 0, 2]);
+    let mut grant = |region, memory| {
+        let command = RegionCommand::Grant { region, epoch: 3, memory, peer, open: 7, lane: None };
+        started.handle.commands.blocking_send(Command::Region(command)).unwrap();
+        started.handle.bell.ring();
+        match started.events.blocking_recv().map(|said| said.what) {
+            Some(FromEngine::RegionGranted { open: 7, result, not_registered, .. }) => (result, not_registered),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(matches!(grant(1, Some(Err("no memory".into()))), (Err(_), Some(1))));
+    assert!(matches!(grant(1, None), (Err(_), None)), "this one was to be registered before");
+    let memory = Region::anonymous(4096).unwrap();
+    let (granted, not_registered) = grant(1, Some(Ok((memory, RegionAccess::READ))));
+    let granted = granted.unwrap();
+    assert_eq!((granted.access, granted.epoch, not_registered), (RegionAccess::READ, 3, None));
 }

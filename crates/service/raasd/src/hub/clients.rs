@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use control::{APP_VERSION, ChunkKind, Reason, Received, Reply, Request, Role};
 use engine::{AppId, Attach, RingSize};
-use plane::{ClientId, Connect, Listen, PAIR_SLOTS, PairAction, Party};
+use plane::{ClientId, Connect, Listen, PAIR_SLOTS, PairAction, Party, RegionWish};
 use shm::{Pair, Segment, Session, SessionShape, Sharing, WakeSocket};
 use tokio::sync::{Notify, mpsc};
 
@@ -265,8 +265,8 @@ impl Hub {
             }
             Request::TcpClosed { number } => self.fallbacks.handle_closed(id, number),
             Request::RegionCreate { request, spec } => self.regions.directory().handle_create(party, request, spec),
-            Request::RegionOpen { request, host, name, key, access } => {
-                self.on_region_open(party, request, host, (name, key, access));
+            Request::RegionOpen { request, host, name, key, access, lease, leased_lane } => {
+                self.on_region_open(party, request, host, (RegionWish { name, key, access, lease }, leased_lane));
             }
             Request::RegionClose { open, delete } => self.on_region_close(id, open, delete),
             Request::RegionRevoke { request, name, key, new_key } => {
@@ -277,9 +277,24 @@ impl Hub {
             Request::RegionNotify { request, open, tag } => {
                 self.regions.directory().handle_notify(id, request, open, tag);
             }
+            Request::RegionInstall { request, open, kernel, module } => {
+                self.on_install(id, request, open, (kernel, module));
+            }
+            Request::RegionAttach { request, open, epoch } => {
+                self.regions.directory().handle_attach(id, request, open, epoch);
+            }
+            Request::RegionDetach { number } => self.regions.directory().handle_detach(id, number),
             Request::RegionNotificationsTaken { open, count } => {
                 self.regions.directory().handle_notifications_taken(id, open, count);
             }
+            Request::Meet { request, end } => return self.on_meet(party, request, end, fds, lacks_fds),
+            Request::Unmeet { request } => self.on_unmeet(id, request),
+            Request::RegionLend { request, open, connection, host, key } => {
+                self.on_region_lend(id, request, open, (connection, host, key));
+            }
+            Request::RegionUnlend { lease } => self.regions.directory().handle_unlend(id, lease),
+            Request::RegionLoansBack { host, lease, key, loans } => self.on_loans_back(id, host, (lease, key, loans)),
+            Request::RegionLoansTaken { lease } => self.regions.directory().handle_loans_taken(id, lease),
             Request::Hello { .. } => return Err("Hello a second time".into()),
             Request::Inspect { .. } | Request::ResetLane { .. } => {}
         }
@@ -417,6 +432,7 @@ impl Hub {
         }
         self.questions.handle_gone(id, client.who.uid);
         self.pairs.handle_gone(id);
+        self.meetings.handle_gone(id);
         self.fallbacks.handle_gone(id);
         self.on_region_program_left(id);
     }

@@ -6,10 +6,11 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use control::{CHALLENGE_BYTES, ConnectionRow, PathKind, Reason, Reply};
+use control::{CHALLENGE_BYTES, ConnectionRow, PathKind, PeerMessage, Reason, Reply};
 use engine::BulkStream;
 use plane::{BulkOf, DirectAction, DirectHello};
 use tokio::sync::oneshot;
+use verbs::Encrypt;
 
 use super::Hub;
 use crate::command::Command;
@@ -27,9 +28,24 @@ impl Hub {
     /// An engine reports a stream of bulk.
     pub(super) fn on_bulk(&mut self, engine: u32, stream: BulkStream) {
         let mut token = [0; CHALLENGE_BYTES];
+        // What is between the applications then is in the clear.
+        if self.link_context.config.encrypt_to(stream.peer) != Encrypt::Off {
+            return;
+        }
         if let (Some(of), Ok(())) = (self.bulk_of(engine, stream), getrandom::fill(&mut token)) {
             let now = self.now();
             self.directs.handle_bulk(now, of, token);
+        }
+    }
+
+    /// A peer speaks of such connections.
+    pub(super) fn on_direct_message(&mut self, peer: IpAddr, message: PeerMessage) {
+        match message {
+            PeerMessage::DirectOffer { number, .. } if self.link_context.config.encrypt_to(peer) != Encrypt::Off => {
+                let refused = PeerMessage::DirectRefused { number, is_yours: true, reason: Reason::DirectOff };
+                self.peers.tell(peer, refused);
+            }
+            message => self.directs.handle_message(peer, message),
         }
     }
 
@@ -43,7 +59,7 @@ impl Hub {
     pub(super) fn on_direct_hello(&mut self, hello: &DirectHello, verdict: oneshot::Sender<Option<[u8; 32]>>) {
         let now = self.now();
         // One that is gone by now says so by its socket.
-        let _ = verdict.send(self.directs.judge(now, &self.link_context.key, hello));
+        let _ = verdict.send(self.directs.judge(now, hello));
     }
 
     pub(super) fn settle_directs(&mut self) {

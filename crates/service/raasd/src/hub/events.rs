@@ -4,7 +4,7 @@ use control::{Reason, Reply};
 use engine::{AppId, Event};
 use plane::{ConnectRequest, ConnectionOver};
 
-use super::{DATAGRAM_ENGINE, Hub};
+use super::Hub;
 use crate::command::{EngineReport, FromEngine};
 
 impl Hub {
@@ -12,15 +12,23 @@ impl Hub {
         let (now, EngineReport { engine, what }) = (self.now(), report);
         match what {
             FromEngine::Attached { client, result } => self.on_attached(client, engine, result),
-            FromEngine::Lane { peer, answer } => self.peers.on_answer(now, peer, engine, answer),
+            FromEngine::Lane { peer, lane, answer } => self.peers.on_answer(now, peer, lane, answer),
             FromEngine::Inspected { number, view } => self.on_inspected(engine, number, view),
             FromEngine::StreamOfRoute { peer, number, stream } => {
                 self.on_stream_of_route(engine, peer, number, stream);
             }
             FromEngine::LaneWasReset { client, request, found } => self.on_lane_was_reset(client, request, found),
-            FromEngine::RegionGranted { peer, open, result } => self.regions().0.on_granted(peer, open, result),
+            FromEngine::RegionGranted { peer, open, result, not_registered } => {
+                let (directory, _) = self.regions();
+                not_registered.into_iter().for_each(|region| directory.on_not_registered(region));
+                directory.on_granted(peer, open, result);
+            }
             FromEngine::RegionDeregistered { region } => self.regions().0.on_deregistered(region),
             FromEngine::RegionOpened { open, result } => self.regions().1.on_opened(open, result),
+            FromEngine::KernelInstalled { client, request, result } => self.installed(client, request, result),
+            FromEngine::RegionAttached { client, number, result } => {
+                self.regions().0.on_attached(client, number, result);
+            }
             FromEngine::WakeHangup { app } => {
                 if let Some(client) = self.names.program(engine, app) {
                     self.on_wake_hangup(client);
@@ -40,14 +48,17 @@ impl Hub {
     fn on_event(&mut self, engine: u32, event: Event) {
         let now = self.now();
         match event {
-            Event::PeerWanted { peer } => self.peers.handle_wanted(now, peer, engine),
+            Event::PeerWanted { peer, lane } => self.peers.handle_wanted(now, peer, lane),
             Event::ChunksWanted { app, size, rings } => self.on_chunks_wanted(engine, app, size, rings),
             Event::Connected { app, request, result } => {
                 self.send_to(engine, app, Reply::Connected { request, result })
             }
             Event::DatagramPath { app, request, result } => {
                 let client = self.names.program(engine, app);
-                if !client.is_some_and(|client| self.on_region_path(client, request, result)) {
+                let is_taken = client.is_some_and(|client| {
+                    self.on_region_path(client, request, result) || self.on_meeting_path(client, request, result)
+                });
+                if !is_taken {
                     self.send_to(engine, app, Reply::DatagramPath { request, result });
                 }
             }
@@ -67,20 +78,18 @@ impl Hub {
                     self.throw_out(client, &detail);
                 }
             }
-            Event::LaneFailed { peer, reason, detail } => {
-                if reason == Reason::Closed {
-                    tracing::info!(%peer, lane = engine, detail, "the lane is given up");
+            Event::LaneFailed { peer, lane, reason, detail } => {
+                if matches!(reason, Reason::Closed | Reason::LaneRevoked) {
+                    tracing::info!(%peer, lane, detail, "the lane is given up");
                 } else {
-                    tracing::warn!(%peer, lane = engine, %reason, detail, "the lane failed");
+                    tracing::warn!(%peer, lane, %reason, detail, "the lane failed");
                 }
-                self.peers.on_lane_failed(now, peer, engine, reason);
-                if engine == DATAGRAM_ENGINE {
-                    self.on_region_peer_gone(peer, reason);
-                }
+                self.peers.on_lane_failed(now, peer, lane, reason);
+                self.on_region_lane_gone(peer, lane, reason);
             }
-            Event::LaneRests { peer } => self.peers.on_lane_rests(now, peer, engine),
-            Event::LaneReset { peer, detail } => {
-                self.peers.on_lane_reset(now, peer, engine, &detail);
+            Event::LaneRests { peer, lane } => self.peers.on_lane_rests(now, peer, lane),
+            Event::LaneReset { peer, lane, detail } => {
+                self.peers.on_lane_reset(now, peer, lane, &detail);
             }
             Event::RegionClosed { peer, handle, .. } => self.regions().1.on_closed(peer, handle),
             Event::RegionStopped { peer, region, epoch } => self.regions().1.on_stopped(peer, region, epoch),

@@ -61,16 +61,20 @@ impl Hub {
                         let _ = out.try_send(PeerMessage::Bye { reason, detail });
                     }
                 }
-                PeerAction::Direct { peer, message } => self.directs.handle_message(peer, message),
+                PeerAction::Direct { peer, message } => self.on_direct_message(peer, message),
+                PeerAction::Meet { peer, message } => self.on_meet_message(peer, message),
                 PeerAction::Region { peer, message } => self.on_region_message(peer, message),
-                PeerAction::Engine { engine, command } => {
+                PeerAction::Engine { engine, lane, command } => {
                     let lost = match command {
-                        LaneCommand::Lost { peer, reason } if engine == DATAGRAM_ENGINE => Some((peer, reason)),
+                        LaneCommand::Lost { peer, reason } => Some((peer, reason)),
                         _ => None,
                     };
-                    self.command(engine, Command::Lane(command));
+                    self.command(engine, Command::Lane { lane, command });
                     if let Some((peer, reason)) = lost {
-                        self.on_region_peer_gone(peer, reason);
+                        self.on_region_lane_gone(peer, lane, reason);
+                        if lane == DATAGRAM_ENGINE {
+                            self.meetings.handle_peer_gone(peer, reason);
+                        }
                     }
                 }
             }

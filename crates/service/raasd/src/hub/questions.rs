@@ -118,6 +118,10 @@ impl Hub {
                 let (rows, next) = inspect::cut_page(page);
                 self.answer_page(question, InspectAnswer::Datagrams(rows), next);
             }
+            EngineView::Trace((rows, next)) => {
+                let (rows, next) = inspect::cut(rows, next);
+                self.answer_page(question, InspectAnswer::Trace(rows), next);
+            }
             EngineView::Totals(totals) => {
                 // Those of all engines, one after the other.
                 let totals = match question.totals.take() {

@@ -9,8 +9,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use control::{Reason, RegionAccess, RegionKey, RegionMessage, RegionRefusal, Reply};
-use plane::{ClientId, Directory, DirectoryAction, DirectoryConfig, Foreign, ForeignAction, Handed, Party, RegionWish};
+use control::{LEASED_LANE_FIRST, Reason, RegionAccess, RegionKey, RegionMessage, RegionRefusal, Reply};
+use plane::{
+    ClientId, Directory, DirectoryAction, DirectoryConfig, Foreign, ForeignAction, Handed, Lessee, Party, RegionWish,
+};
 use shm::{RegionMemory, Segment, SegmentError, Sharing};
 use tokio::task::JoinSet;
 
@@ -67,7 +69,7 @@ fn make(Wanted { region, bytes, huge_pages }: Wanted) -> Made {
 
 impl Regions {
     pub(super) fn new(config: DirectoryConfig) -> Result<Self, DaemonError> {
-        let (directory, foreign) = (Directory::new(config), Foreign::new(config.handles_per_app_max));
+        let (directory, foreign) = (Directory::new(config), Foreign::new(config));
         let bytes = u64::from(directory.stamp_words()) * WORD_BYTES;
         let failed =
             |e: SegmentError| DaemonError::io("the stamp page of regions")(std::io::Error::other(e.to_string()));
@@ -119,6 +121,12 @@ impl Regions {
         }
     }
 
+    /// A region ended: its memory goes, and none is made for it any more.
+    fn forget(&mut self, region: u64) {
+        self.memories.remove(&region);
+        self.wanted.retain(|wanted| wanted.region != region);
+    }
+
     fn use_newest(&mut self, region: u64) {
         if let Some(memory) = self.memories.get_mut(&region) {
             memory.older = None;
@@ -156,18 +164,43 @@ impl Hub {
         self.regions.directory.on_made(now, region, result);
     }
 
+    /// A region of this host is mapped, and needs no lane.
     pub(super) fn on_region_open(
         &mut self,
         party: Party,
         request: u64,
         host: IpAddr,
-        (name, key, access): (String, RegionKey, RegionAccess),
+        (wish, is_leased): (RegionWish, bool),
     ) {
+        match self.other_host(host) {
+            None => self.regions.directory.handle_open(party, request, wish),
+            Some(host) => self.regions.foreign.handle_open(party, request, host, wish, is_leased),
+        }
+    }
+
+    /// The host of an address, unless it is this one.
+    fn other_host(&self, host: IpAddr) -> Option<IpAddr> {
         let host = host.to_canonical();
-        if host.is_unspecified() || self.addresses.contains(&host) {
-            self.regions.directory.handle_open(party, request, RegionWish { name, key, access });
-        } else {
-            self.regions.foreign.handle_open(party, request, host, RegionWish { name, key, access });
+        (!host.is_unspecified() && !self.addresses.contains(&host)).then_some(host)
+    }
+
+    pub(super) fn on_region_lend(
+        &mut self,
+        client: ClientId,
+        request: u64,
+        open: u64,
+        (connection, host, key): (u64, IpAddr, RegionKey),
+    ) {
+        let of_pair = self.pairs.other_end(client, connection).map(Lessee::Program);
+        let to = of_pair.or_else(|| self.other_host(host).map(Lessee::Host));
+        self.regions.directory.handle_lend(client, request, open, (connection, to), key);
+    }
+
+    pub(super) fn on_loans_back(&mut self, client: ClientId, host: IpAddr, (lease, key, loans): (u64, RegionKey, u64)) {
+        match self.other_host(host) {
+            None => self.regions.directory.handle_loans_back(Lessee::Program(client), lease, &key, loans),
+            // Whether the program was lent them is for the lender's daemon to say: it knows the key.
+            Some(host) => self.tell_of_region(host, RegionMessage::LoansBack { lease, key, loans }),
         }
     }
 
@@ -210,11 +243,20 @@ impl Hub {
         self.regions.foreign.handle_peer_gone(peer, reason);
     }
 
+    /// One lane to a peer is gone, and the engine knows it.
+    pub(super) fn on_region_lane_gone(&mut self, peer: IpAddr, lane: u32, reason: Reason) {
+        if lane >= LEASED_LANE_FIRST {
+            self.regions.foreign.handle_lane_gone(peer, lane, reason);
+        } else if lane == DATAGRAM_ENGINE {
+            self.on_region_peer_gone(peer, reason);
+        }
+    }
+
     pub(super) fn regions(&mut self) -> (&mut Directory, &mut Foreign) {
         (&mut self.regions.directory, &mut self.regions.foreign)
     }
 
-    fn region_command(&mut self, command: RegionCommand) {
+    pub(super) fn region_command(&mut self, command: RegionCommand) {
         self.command(DATAGRAM_ENGINE, Command::Region(command));
     }
 
@@ -231,8 +273,12 @@ impl Hub {
                     self.command_of(client, DATAGRAM_ENGINE, |app| Command::DatagramPath { app, request, to: host });
                 }
                 ForeignAction::Tell { peer, message } => self.tell_of_region(peer, message),
-                ForeignAction::Open { open, client, peer, grant } => match self.app_of(client, DATAGRAM_ENGINE) {
-                    Some(app) => self.region_command(RegionCommand::Open { app, peer, open, grant }),
+                ForeignAction::Lease { open, peer } => {
+                    let lane = self.peers.lane_number(peer);
+                    self.regions.foreign.on_lane_number(open, lane);
+                }
+                ForeignAction::Open { open, client, peer, grant, lane } => match self.app_of(client, DATAGRAM_ENGINE) {
+                    Some(app) => self.region_command(RegionCommand::Open { app, peer, open, grant, lane }),
                     None => self.regions.foreign.on_opened(open, Err(Reason::AppFault)),
                 },
                 ForeignAction::Close { client, handle } => {
@@ -250,12 +296,30 @@ impl Hub {
     }
 
     /// The memory that a device is to register; none if it has it already.
-    fn grant(&mut self, region: u64, epoch: u64, register: bool, peer: IpAddr, open: u64) {
-        let memory = register.then(|| {
+    fn grant(
+        &mut self,
+        (region, epoch): (u64, u64),
+        register: Option<RegionAccess>,
+        (peer, open, lane): (IpAddr, u64, Option<u32>),
+    ) {
+        let memory = register.map(|access| {
             let memory = self.regions.memories.get(&region).ok_or("the region has no memory")?;
-            memory.newest.map().map_err(|e| e.to_string())
+            Ok((memory.newest.map().map_err(|e| e.to_string())?, access))
         });
-        self.region_command(RegionCommand::Grant { region, epoch, memory, peer, open });
+        self.region_command(RegionCommand::Grant { region, epoch, memory, peer, open, lane });
+    }
+
+    /// Registers a region's memory, or that which it moves away from (`older`), for a program of this host.
+    fn attach_region(&mut self, client: ClientId, (region, older): (u64, bool), number: u32, writable: bool) {
+        let Some(app) = self.app_of(client, DATAGRAM_ENGINE) else {
+            return self.regions.directory.on_attached(client, number, Err(RegionRefusal::Reason(Reason::AppFault)));
+        };
+        let memory = self.regions.memories.get(&region).ok_or("the region has no memory".to_owned());
+        let memory = memory.and_then(|m| {
+            let memory = m.older.as_ref().filter(|_| older).unwrap_or(&m.newest);
+            memory.map().map_err(|e| e.to_string())
+        });
+        self.region_command(RegionCommand::Attach { client, app, number, memory, writable });
     }
 
     pub(super) fn settle_regions(&mut self) {
@@ -276,10 +340,16 @@ impl Hub {
                     }
                 }
                 DirectoryAction::Use { region } => self.regions.use_newest(region),
-                DirectoryAction::Drop { region } => drop(self.regions.memories.remove(&region)),
+                DirectoryAction::Drop { region } => {
+                    self.regions.forget(region);
+                    self.region_command(RegionCommand::Forget { region });
+                }
                 DirectoryAction::Stamp { word, value } => self.regions.stamp(word, value),
-                DirectoryAction::Grant { region, epoch, register, peer, open } => {
-                    self.grant(region, epoch, register, peer, open);
+                DirectoryAction::Grant { region, epoch, register, peer, open, lane } => {
+                    self.grant((region, epoch), register, (peer, open, lane));
+                }
+                DirectoryAction::EndLane { peer, lane, reason } => {
+                    self.region_command(RegionCommand::EndLane { peer, lane, reason });
                 }
                 DirectoryAction::Ungrant { region, peer } => {
                     self.region_command(RegionCommand::Ungrant { region, peer });
@@ -290,7 +360,21 @@ impl Hub {
                 DirectoryAction::NotificationsTaken { region, count } => {
                     self.region_command(RegionCommand::NotificationsTaken { region, count });
                 }
-                DirectoryAction::Tell { peer, message } => self.tell_of_region(peer, message),
+                DirectoryAction::Attach { client, region, older, number, writable } => {
+                    self.attach_region(client, (region, older), number, writable);
+                }
+                DirectoryAction::Detach { client, number } => {
+                    // Of a program that has left the engine detaches it by itself.
+                    if let Some(app) = self.app_of(client, DATAGRAM_ENGINE) {
+                        self.region_command(RegionCommand::Detach { app, number });
+                    }
+                }
+                DirectoryAction::Tell { peer, message } => {
+                    if let RegionMessage::Stop { region, .. } = message {
+                        self.region_command(RegionCommand::Halt { region, peer });
+                    }
+                    self.tell_of_region(peer, message);
+                }
                 DirectoryAction::DropPeer { peer } => {
                     self.peers.drop_peer(peer, "it goes on using a region that was revoked");
                 }
@@ -319,5 +403,24 @@ impl Hub {
             }
             other => self.send(client, other, Vec::new()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_memory_is_made_for_regions_that_have_ended() {
+        let mut regions = Regions::new(DirectoryConfig::default()).unwrap();
+        // One is being made, and the others wait for it. They may be of programs that come and go.
+        for region in 1..=100 {
+            assert!(regions.make(Wanted { region, bytes: 8, huge_pages: true }).is_none());
+            if region != 50 {
+                regions.forget(region);
+            }
+        }
+        let waiting: Vec<u64> = regions.wanted.iter().map(|wanted| wanted.region).collect();
+        assert_eq!(waiting, [50]);
     }
 }

@@ -26,7 +26,7 @@ async fn rig() -> Rig {
     let (send, inputs) = mpsc::channel(64);
     let context = LinkContext {
         config: Arc::new(config),
-        key: ClusterKey::new(vec![7; 32]),
+        keys: Mutex::new(ClusterKeys::one(plane::ClusterKey::new(vec![7; 32]))),
         instance: 1,
         started: Instant::now(),
         inputs: send,

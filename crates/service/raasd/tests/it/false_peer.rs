@@ -1,56 +1,24 @@
-//! A peer that has the key and breaks the protocol. The handshake here is written from docs/wire.md alone.
+//! A peer that has the key and breaks the protocol.
 
-use std::io::Write as _;
-use std::net::{IpAddr, TcpStream};
+use std::net::IpAddr;
 use std::time::Duration;
 
-use control::{CHALLENGE_BYTES, DatagramOffer, LaneOffer, PeerMessage, Reason, WIRE_VERSION, encode, with_length};
-use hmac::{Hmac, KeyInit, Mac};
+use control::{DatagramOffer, LaneOffer, PeerMessage, Reason, WIRE_VERSION};
 use raas::Stream;
-use sha2::Sha256;
 use verbs::{Capabilities, Gid, PathMtu, Psn, Qkey, Qpn, RoceEndpoint, RocePort, Wire};
 
+use crate::frames::{read_message, write_message};
 use crate::hosts::{Host, PATIENCE, bounded, check_echo, eventually};
-use crate::middle::{connect_from, read_message, write_message};
-
-/// HMAC over the bytes of docs/wire.md.
-fn proof(prover: u8, sides: [(u64, IpAddr, [u8; 32]); 2]) -> [u8; 32] {
-    let mut mac = Hmac::<Sha256>::new_from_slice(&[42; 32]).unwrap();
-    mac.update(b"raas control link 1\0");
-    mac.update(&[prover]);
-    mac.update(&WIRE_VERSION.to_be_bytes());
-    for (instance, address, challenge) in sides {
-        let IpAddr::V4(v4) = address else { panic!("IPv4 only here") };
-        mac.update(&instance.to_be_bytes());
-        mac.update(&v4.to_ipv6_mapped().octets());
-        mac.update(&challenge);
-    }
-    mac.finalize().into_bytes().into()
-}
+use crate::link_end::{LinkEnd, write_unsealed};
+use crate::middle::connect_from;
 
 /// A link that is up, from `address`.
-fn join(host: &Host, address: IpAddr, instance: u64) -> TcpStream {
-    let to = host.daemon.as_ref().unwrap().peer_address();
-    let mut link = connect_from(address, to);
-    link.set_read_timeout(Some(PATIENCE)).unwrap();
-    let own = (instance, address, [9; CHALLENGE_BYTES]);
-    let hello = PeerMessage::Hello { version: WIRE_VERSION, release: "x".into(), instance, address, challenge: own.2 };
-    write_message(&mut link, &hello);
-    let Some(PeerMessage::Hello { instance, address, challenge, .. }) = read_message(&mut link) else { panic!() };
-    let peer = (instance, address, challenge);
-    write_message(&mut link, &PeerMessage::Proof { mac: proof(b'D', [own, peer]), engines: 1 });
-    let answer = read_message(&mut link);
-    assert_eq!(answer, Some(PeerMessage::Proof { mac: proof(b'A', [own, peer]), engines: host.config.engines }));
+fn join(host: &Host, address: IpAddr, instance: u64) -> LinkEnd {
+    let stream = connect_from(address, host.daemon.as_ref().unwrap().peer_address());
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (link, peer) = LinkEnd::dial(stream, instance, address, 1).expect("the daemon takes who has the key");
+    assert_eq!((peer.address, peer.engines), (host.address(), host.config.engines));
     link
-}
-
-/// The daemon's last message before it closes, heartbeats aside.
-fn last(link: &mut TcpStream) -> PeerMessage {
-    let mut last = None;
-    while let Some(message) = read_message(link) {
-        last = Some(message);
-    }
-    last.expect("a daemon that closes says why")
 }
 
 fn offer(address: IpAddr) -> LaneOffer {
@@ -94,12 +62,32 @@ fn messages_out_of_order_end_the_link() {
             PeerMessage::LaneReset { lane: 0, incarnation: 0, reason: Reason::Closed, resumes: false, rests: false };
         let hello =
             PeerMessage::Hello { version: 1, release: String::new(), instance: 1, address: us, challenge: [0; 32] };
-        for (n, message) in (1..).zip([ready, reset, hello, PeerMessage::Proof { mac: [0; 32], engines: 1 }]) {
+        for (n, message) in (1..).zip([ready, reset, hello, PeerMessage::Noise { message: vec![0; 49] }]) {
             let mut link = join(&host, us, n);
-            write_message(&mut link, &message);
-            let bye = last(&mut link);
+            link.say(&message);
+            let bye = link.last();
             assert!(matches!(bye, PeerMessage::Bye { reason: Reason::PeerLost, .. }), "{bye:?}");
         }
+        check_service(&host);
+    });
+}
+
+/// One without the key who got into the TCP connection of a link that is up, and speaks as daemons did without a seal.
+#[test]
+fn a_message_without_a_seal_ends_the_link() {
+    bounded(|| {
+        let host = Host::started();
+        let us = Host::new().address();
+        for (n, message) in (1..).zip([PeerMessage::Heartbeat, PeerMessage::LaneOffer(offer(us))]) {
+            let mut link = join(&host, us, n);
+            write_unsealed(&mut link.stream, &message);
+            let bye = link.last();
+            assert!(
+                matches!(&bye, PeerMessage::Bye { reason: Reason::PeerAuth, detail } if detail.contains("frame 0")),
+                "{bye:?}"
+            );
+        }
+        assert_eq!(host.stat().rc_qps, 0);
         check_service(&host);
     });
 }
@@ -124,10 +112,10 @@ fn offers_that_cannot_be_used_are_answered_by_a_reset() {
             let mut link = join(&host, us, n);
             let mut bad = offer(us);
             change(&mut bad);
-            write_message(&mut link, &PeerMessage::LaneOffer(bad.clone()));
-            let first = read_message(&mut link);
+            link.say(&PeerMessage::LaneOffer(bad.clone()));
+            let first = link.hear();
             assert!(matches!(first, Some(PeerMessage::LaneOffer(_))), "{first:?}");
-            match read_message(&mut link) {
+            match link.hear() {
                 Some(PeerMessage::LaneReset { reason, .. }) => assert_eq!(reason, Reason::LaneFailed),
                 other => panic!("{bad:?} was answered by {other:?}"),
             }
@@ -144,9 +132,9 @@ fn a_second_offer_and_a_second_link() {
         let host = Host::started_on(Wire::Roce);
         let us = Host::new().address();
         let mut link = join(&host, us, 5);
-        write_message(&mut link, &PeerMessage::LaneOffer(offer(us)));
-        assert!(matches!(read_message(&mut link), Some(PeerMessage::LaneOffer(_))));
-        assert!(matches!(read_message(&mut link), Some(PeerMessage::LaneReady { .. })));
+        link.say(&PeerMessage::LaneOffer(offer(us)));
+        assert!(matches!(link.hear(), Some(PeerMessage::LaneOffer(_))));
+        assert!(matches!(link.hear(), Some(PeerMessage::LaneReady { .. })));
         // The same process again: refused before any proof. A restarted one: replaces.
         let mut again = connect_from(us, host.daemon.as_ref().unwrap().peer_address());
         again.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -158,16 +146,19 @@ fn a_second_offer_and_a_second_link() {
             challenge: [1; 32],
         };
         write_message(&mut again, &hello);
-        let bye = last(&mut again);
-        assert!(matches!(bye, PeerMessage::Bye { reason: Reason::Closed, .. }), "{bye:?}");
+        let mut said = Vec::new();
+        while let Some(message) = read_message(&mut again) {
+            said.push(message);
+        }
+        assert!(matches!(said.last(), Some(PeerMessage::Bye { reason: Reason::Closed, .. })), "{said:?}");
         let mut restarted = join(&host, us, 6);
-        let bye = last(&mut link);
+        let bye = link.last();
         assert!(matches!(bye, PeerMessage::Bye { reason: Reason::Closed, .. }), "{bye:?}");
-        write_message(&mut restarted, &PeerMessage::LaneOffer(offer(us)));
-        assert!(matches!(read_message(&mut restarted), Some(PeerMessage::LaneOffer(_))));
-        assert!(matches!(read_message(&mut restarted), Some(PeerMessage::LaneReady { .. })));
-        write_message(&mut restarted, &PeerMessage::LaneOffer(offer(us)));
-        let bye = last(&mut restarted);
+        restarted.say(&PeerMessage::LaneOffer(offer(us)));
+        assert!(matches!(restarted.hear(), Some(PeerMessage::LaneOffer(_))));
+        assert!(matches!(restarted.hear(), Some(PeerMessage::LaneReady { .. })));
+        restarted.say(&PeerMessage::LaneOffer(offer(us)));
+        let bye = restarted.last();
         assert!(matches!(&bye, PeerMessage::Bye { detail, .. } if detail.contains("second offer")), "{bye:?}");
         eventually("its queue pair is gone", || host.stat().rc_qps == 0);
     });
@@ -183,15 +174,15 @@ fn a_lane_left_half_made_ends_the_link() {
         let us = Host::new().address();
         for (instance, speaks, why) in [(1, true, Reason::TimedOut), (2, false, Reason::PeerLost)] {
             let mut link = join(&host, us, instance);
-            write_message(&mut link, &PeerMessage::LaneOffer(offer(us)));
-            let mut writer = link.try_clone().unwrap();
+            link.say(&PeerMessage::LaneOffer(offer(us)));
+            let mut writer = link.again();
             let beats = std::thread::spawn(move || {
-                while speaks && writer.write_all(&with_length(&encode(&PeerMessage::Heartbeat).unwrap())).is_ok() {
+                while speaks && writer.say(&PeerMessage::Heartbeat) {
                     std::thread::sleep(Duration::from_millis(50));
                 }
             });
             // One that stands still is waited for, as long as its link is kept.
-            let ended = last(&mut link);
+            let ended = link.last();
             let told = if let PeerMessage::Bye { reason, .. } = ended { reason } else { Reason::PeerLost };
             assert_eq!(told, why, "{ended:?}");
             drop(link);

@@ -1,6 +1,8 @@
 //! Regions of another host: the same calls, through the engines of two daemons.
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use raas::{Completion, Reason, Region, RegionAccess, RegionError, RegionKey, RegionOptions, RegionRefusal};
 
@@ -110,11 +112,14 @@ fn a_revoke_stops_accesses_of_other_hosts_that_are_in_flight() {
         let handles = [Region::open(&near, a.address(), "sum", KEY), Region::open(&far, a.address(), "sum", KEY)];
         let handles = handles.map(Result::unwrap);
         let (mut done, mut unknown) = (0, 0);
-        let is_over = AtomicBool::new(false);
+        let (is_over, both_began) = (AtomicBool::new(false), Barrier::new(3));
         std::thread::scope(|scope| {
             let adders = handles.each_ref().map(|handle| {
+                let both_began = &both_began;
                 scope.spawn(move || {
-                    let mut done = 0u64;
+                    handle.fetch_add(0, 1).unwrap();
+                    let mut done = 1u64;
+                    both_began.wait();
                     loop {
                         match handle.fetch_add(0, 1) {
                             Ok(_) => done += 1,
@@ -125,12 +130,12 @@ fn a_revoke_stops_accesses_of_other_hosts_that_are_in_flight() {
                     }
                 })
             });
+            both_began.wait();
             eventually("both add", || own.load(0).unwrap() > 200);
             assert_eq!(own.revoke(Some(OTHER_KEY)).unwrap(), 2);
             let seen = own.load(0).unwrap();
             for adder in adders {
                 let (of_one, may) = adder.join().unwrap();
-                assert!(of_one > 0);
                 (done, unknown) = (done + of_one, unknown + u64::from(may));
             }
             is_over.store(true, Ordering::Relaxed);
@@ -162,5 +167,23 @@ fn when_the_other_host_is_lost_its_handles_end_and_so_do_those_to_it() {
         eventually("its handles are over", || remote_opens(&a) == 0);
         eventually("and handles to it", || there.fetch_add(0, 1).is_err());
         assert!(matches!(here.fetch_add(0, 1), Err(RegionError::Session(_))));
+    });
+}
+
+/// What daemons say to each other about regions must not wait for the next event of theirs: without one that is a
+/// heartbeat, and here there is none while the program waits.
+#[test]
+fn opening_a_region_waits_for_no_heartbeat() {
+    bounded(|| {
+        let (mut a, mut b) = (Host::new(), Host::new());
+        for host in [&mut a, &mut b] {
+            host.config.heartbeat = raasd::Heartbeat { interval: Duration::from_secs(600), misses: 8 };
+            host.start();
+        }
+        let (owner, user) = (a.session(), b.session());
+        let _own = RegionOptions::new().key(KEY).create(&owner, "prompt", 4096).unwrap();
+        for _ in 0..10 {
+            assert_eq!(Region::open(&user, a.address(), "prompt", KEY).unwrap().load(0).unwrap(), 0);
+        }
     });
 }

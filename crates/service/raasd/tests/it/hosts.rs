@@ -36,6 +36,8 @@ impl Host {
         config.key_file = Some(dir.path().join("key"));
         config.wire = wire();
         config.engines = engines();
+        // What is tested here is lanes; module `direct` turns it on.
+        config.tcp_direct = false;
         let host = Self { daemon: None, config, dir };
         host.write_key([42; 32]);
         host
@@ -87,9 +89,15 @@ impl Host {
         raas::inspect::reset_lane(Some(&self.config.socket), peer).unwrap()
     }
 
+    /// A counter of `raas stat`.
+    pub(crate) fn counter(&self, name: &str) -> u64 {
+        let stat = self.stat();
+        stat.counters.iter().find(|c| c.0 == name).unwrap_or_else(|| panic!("no counter {name}")).1
+    }
+
     /// Control links that are up.
     pub(crate) fn links(&self) -> u64 {
-        self.stat().counters.iter().find(|c| c.0 == "control_links").unwrap().1
+        self.counter("control_links")
     }
 
     pub(crate) fn connections(&self) -> Vec<control::ConnectionRow> {

@@ -107,11 +107,11 @@ fn an_address_of_another_and_a_wrong_proof_are_refused() {
         let address = guesser.address();
         guesser.send(&hello(WIRE_VERSION, address));
         assert!(matches!(guesser.next(), Some(PeerMessage::Hello { .. })));
-        guesser.send(&PeerMessage::Proof { mac: [1; 32], engines: 1 });
+        guesser.send(&PeerMessage::Noise { message: vec![1; 49] });
         let answer = guesser.next();
         assert!(
             matches!(answer, Some(PeerMessage::Bye { reason: Reason::PeerAuth, .. })),
-            "no proof for a stranger: {answer:?}"
+            "nothing under the key for a stranger: {answer:?}"
         );
         check_service(&host);
     });
@@ -131,6 +131,7 @@ fn a_replayed_handshake_is_refused() {
             port: Some(middle.port()),
             sources: vec![],
             wire: None,
+            encrypt: None,
         });
         honest.start();
         let port = victim.echo(&victim.session());
@@ -157,7 +158,7 @@ fn a_replayed_handshake_is_refused() {
             let answer = through.next().unwrap();
             honest_side.send(&answer);
         }
-        assert!(matches!(said[1], PeerMessage::Proof { .. }));
+        assert!(matches!(said[1], PeerMessage::Noise { .. }));
         // That one was real: cut it, and say the same again.
         drop((through, honest_side));
         from_honest.shutdown(std::net::Shutdown::Both).unwrap();

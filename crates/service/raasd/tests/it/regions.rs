@@ -316,7 +316,15 @@ fn a_revoke_holds_against_a_program_that_does_not_heed_it() {
         let own = create(&session, "r", 1 << 16);
         let mut raw = RawClient::attached(&host);
         let (host_ip, access) = (host.address(), RegionAccess::ALL);
-        raw.send(&Request::RegionOpen { request: 1, host: host_ip, name: "r".into(), key: KEY, access });
+        raw.send(&Request::RegionOpen {
+            request: 1,
+            host: host_ip,
+            name: "r".into(),
+            key: KEY,
+            access,
+            lease: None,
+            leased_lane: false,
+        });
         let Some(Reply::RegionOpened { result: Ok(opened), .. }) = raw.next() else { panic!() };
         assert!(matches!(opened.path, RegionPath::Local { .. }));
         let fds: Vec<OwnedFd> = raw.take_fds();

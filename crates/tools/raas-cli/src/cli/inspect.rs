@@ -1,11 +1,13 @@
-//! `raas ss` and `raas stat`: which rows, how often, in which form.
+//! `raas ss`, `raas stat`, `raas top`, `raas trace` and `raas web`: which rows, how often, in which form.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
 use super::SocketArgs;
-use super::values::period;
+use super::values::{period, seconds};
 
 /// What `--state` takes, in the order of a connection's life.
 pub(crate) const STATES: [&str; 6] = ["connecting", "backlog", "established", "fin-sent", "fin-received", "closing"];
@@ -49,6 +51,45 @@ pub(crate) struct StatArgs {
     /// Print again every S seconds, with what happened in between, until ended
     #[arg(long, value_name = "S", num_args = 0..=1, default_missing_value = "1", value_parser = period)]
     pub(crate) watch: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) socket: SocketArgs,
+}
+
+/// `raas top`.
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Ask the daemon every S seconds
+    #[arg(long, value_name = "S", default_value = "1", value_parser = period)]
+    pub(crate) interval: Duration,
+    #[command(flatten)]
+    pub(crate) socket: SocketArgs,
+}
+
+/// `raas web`.
+#[derive(Debug, Args)]
+pub(crate) struct WebArgs {
+    /// Loopback address and port of the page; port 0 takes any that is free
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:4793")]
+    pub(crate) listen: SocketAddr,
+    #[command(flatten)]
+    pub(crate) socket: SocketArgs,
+}
+
+/// `raas trace`.
+#[derive(Debug, Args)]
+pub(crate) struct TraceArgs {
+    /// Only messages of this connection, by its number in `raas ss`
+    #[arg(value_name = "ID")]
+    pub(crate) id: Option<u64>,
+    /// Messages of the next S seconds; without it, the last ones that the daemon has kept
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub(crate) seconds: Option<f64>,
+    /// Also write all messages to this file, for Perfetto (ui.perfetto.dev) or Chrome's about:tracing
+    #[arg(long, value_name = "FILE")]
+    pub(crate) perfetto: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) socket: SocketArgs,
 }

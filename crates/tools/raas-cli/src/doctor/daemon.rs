@@ -160,6 +160,8 @@ fn load(args: DaemonArgs, place: &Path) -> Option<Config> {
         socket: args.socket,
         device: args.device,
         wire: args.wire,
+        encrypt: args.encrypt,
+        tcp_direct: args.tcp_direct,
         engines: args.engines,
         pcap: None,
         peer_port: args.peer_port,
@@ -186,7 +188,30 @@ pub(super) fn look(serving: &Serving, raas: Option<&Raas>, findings: &mut Findin
     descriptors(serving, findings);
     limits(serving, findings);
     memlock(serving, findings);
+    calibration(serving, findings);
     key(serving, findings);
+}
+
+/// Whether the verbs are chosen by what was measured on this machine and this device.
+fn calibration(serving: &Serving, findings: &mut Findings) {
+    let Some((file, measured)) = serving.config.calibration.as_ref().zip(serving.config.calibrated()) else {
+        return findings.ok("calibration", Value::Null, "none: verbs are chosen by the paper's thresholds");
+    };
+    let at = file.display().to_string();
+    let device = serving.stat.as_ref().map(|stat| stat.device.as_str());
+    let is_same = |device: &str| measured.device == device || measured.device.ends_with(&format!(":{device}"));
+    match device.filter(|device| !is_same(device)) {
+        Some(device) => {
+            let detail = format!("{at} was measured on {}, and the daemon has {device}", measured.device);
+            findings.warn(
+                "calibration",
+                at.as_str(),
+                detail,
+                "raas calibrate --device DEVICE --output FILE, and restart",
+            );
+        }
+        None => findings.ok("calibration", at.as_str(), format!("{at}, measured on {}", measured.device)),
+    }
 }
 
 /// How many programs there is room for, and why.

@@ -85,6 +85,7 @@ mod tests {
             reads: 0,
             writes: 0,
             atomics: 0,
+            kernels: 0,
             session: 0,
         }
     }

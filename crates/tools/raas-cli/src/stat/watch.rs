@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 
 use control::Stat;
 
-use super::{to_json, to_text};
+use super::{State, to_json, to_text};
 use terminal::Failure;
 use terminal::out::{self, Reader};
 use terminal::table;
-use transport::session_failure;
 
 /// Clears a terminal and goes to its first line.
 const CLEAR: &str = "\x1b[H\x1b[2J\x1b[3J";
@@ -20,14 +19,14 @@ pub(super) fn run(socket: Option<&Path>, as_json: bool, period: Duration) -> Res
     let on_terminal = std::io::stdout().is_terminal();
     let mut last: Option<(Instant, Stat)> = None;
     loop {
-        let stat = raas::inspect::stat(socket).map_err(session_failure)?;
+        let State { stat, regions } = State::ask(socket)?;
         let now = Instant::now();
         let reader = if as_json {
-            out::line(to_json(&stat))?
+            out::line(to_json(&stat, &regions))?
         } else {
             let happened = last.as_ref().map(|(then, before)| since(before, &stat, now.duration_since(*then)));
             let (before, after) = if on_terminal { (CLEAR, "") } else { ("", "\n") };
-            out::print(format!("{before}{}{}{after}", happened.unwrap_or_default(), to_text(&stat)))?
+            out::print(format!("{before}{}{}{after}", happened.unwrap_or_default(), to_text(&stat, &regions)))?
         };
         if reader == Reader::Left {
             return Ok(());

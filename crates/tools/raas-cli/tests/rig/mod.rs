@@ -243,6 +243,11 @@ impl Daemon {
         Self::start_with(cluster, &cluster.key(), ip, |daemon| _ = daemon.args(["--wire", wire]))
     }
 
+    /// As [`Self::start`], with these options besides, whatever the environment says of the wire.
+    pub fn start_as(cluster: &Cluster, options: &[&str]) -> Self {
+        Self::start_with(cluster, &cluster.key(), address(), |daemon| _ = daemon.args(options))
+    }
+
     fn start_with(cluster: &Cluster, key: &Path, ip: IpAddr, further: impl FnOnce(&mut Command)) -> Self {
         let socket = cluster.dir.path().join(format!("{ip}.sock"));
         let mut command = raas();

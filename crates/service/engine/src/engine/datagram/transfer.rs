@@ -80,7 +80,7 @@ impl Engine {
         if *left < before
             && let Some(socket) = self.datagrams.sockets.get_mut(id)
         {
-            let (at, awaited) = (socket.at(), socket.publish_room());
+            let (at, awaited) = (socket.at(), socket.slot_mut().show_room());
             self.apps.mark(at, awaited);
         }
         turn
@@ -112,10 +112,8 @@ impl Engine {
             *left -= 1;
             // A receiver of the same application may have cost it its session.
             let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Ok(SocketTurn::Drained) };
-            // The last one of a turn may be longer than what was left of it.
             let cost = u32::try_from(record.ring_bytes()).unwrap_or(u32::MAX);
-            socket.spend(cost);
-            self.datagrams.drr.spend(cost);
+            self.datagrams.drr.spend(socket.deficit_mut(), cost);
             socket.take_front(dropped);
         }
         Ok(SocketTurn::Blocked)
@@ -166,7 +164,7 @@ impl Engine {
         let mut payload = self.datagrams.take_scratch();
         let Some(socket) = self.datagrams.sockets.get(id) else { return Outcome::Blocked };
         socket.copy_payload(record, &mut payload);
-        let from = socket.local();
+        let from = socket.slot().local();
         let dropped = match peer {
             Some((dest, _)) if !is_own => {
                 let header = Header {
@@ -286,7 +284,7 @@ impl Engine {
         let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Some(DropReason::NoSocket) };
         match socket.deliver(from, payload) {
             Ok(true) => {
-                let (at, awaited) = (socket.at(), socket.is_awaited());
+                let (at, awaited) = (socket.at(), socket.slot().is_awaited());
                 self.apps.mark(at, awaited);
                 None
             }

@@ -10,7 +10,7 @@ use crate::event::Event;
 use crate::ids::{LaneId, OperationId};
 use crate::limits::OPERATIONS_PER_LANE_MAX;
 use crate::operations::Outcome;
-use crate::operations::answers::Answer;
+use crate::operations::answers::{Answer, Said};
 use crate::table::Key;
 use crate::violation::Violation;
 
@@ -27,7 +27,7 @@ impl Engine {
         let (outcome, notification) = self.ops.owned.execute(lane.peer(), key, offset, ask)?;
         self.ops.counters.executed += 1;
         let value = if outcome.status == OperationStatus::Ok { outcome.value } else { outcome.detail };
-        let answer = Answer { id: operation, status: outcome.status, value };
+        let answer = Answer { id: operation, said: Said::Executed { status: outcome.status, value } };
         let too_many = |_| Violation::TooManyOperations(OPERATIONS_PER_LANE_MAX);
         lane.flight_mut().answers.owe(answer).map_err(too_many)?;
         if let Some(n) = notification {
@@ -53,7 +53,7 @@ impl Engine {
                 self.counters.stale_frames += 1;
                 return Ok(());
             }
-            Some(op) if op.lane != id => return Err(Violation::OperationAnswer(operation)),
+            Some(op) if op.lane != id || op.run.is_some() => return Err(Violation::OperationAnswer(operation)),
             Some(_) => {}
         }
         let outcome = match status {

@@ -12,6 +12,7 @@ use verbs::{Provider, Region, VerbsError};
 use crate::engine::Engine;
 use crate::event::Event;
 use crate::ids::{AppId, HandleId};
+use crate::lane_at::LaneAt;
 use crate::operations::regions::Quiet;
 use crate::operations::{Memory, Operation, Outcome};
 use crate::table::Key;
@@ -76,20 +77,34 @@ impl Engine {
 
     // ---- of other hosts
 
-    /// An application opened a region of another host. The result is what its submissions name.
+    /// An application opened a region of another host. The result is what its submissions name. Their operations go
+    /// over the shared lane to that host, or over a leased one, which is made for the handle and ends with it.
     pub fn open_region<P: Provider>(
         &mut self,
         nic: &mut P,
         app: AppId,
-        peer: IpAddr,
+        at: impl Into<LaneAt>,
         grant: RegionGrant,
     ) -> Result<u32, Reason> {
         self.apps.get_here(app).ok_or(Reason::AppFault)?;
-        let peer = peer.to_canonical();
-        let lane = self.lane_to(nic, peer).ok_or(Reason::LocalLimit)?;
-        let handle = self.ops.regions.open(app, peer, lane, grant).ok_or(Reason::LocalLimit)?;
-        if let Some(lane) = self.lanes.get_mut(lane) {
+        let at = at.into().canonical();
+        let lane = match at.leased {
+            None => self.lane_to(nic, at.peer),
+            Some(number) => self.insert_lane((at.peer, number)),
+        };
+        let id = lane.ok_or(Reason::LocalLimit)?;
+        let Some(handle) = self.ops.regions.open(app, at.peer, id, at.leased.is_some(), grant) else {
+            if at.leased.is_some() {
+                self.free_lane(nic, id);
+            }
+            return Err(Reason::LocalLimit);
+        };
+        if let Some(lane) = self.lanes.get_mut(id) {
             lane.flight_mut().add_use();
+            // Its first operation is not to wait for the queue pair.
+            if lane.is_leased() && lane.want() {
+                self.events.push_back(Event::PeerWanted { peer: at.peer, lane: lane.number() });
+            }
         }
         Ok(handle.bits())
     }
@@ -105,19 +120,21 @@ impl Engine {
     /// [`Event::RegionStopped`] follows when nothing that was begun is in flight.
     pub fn stop_region(&mut self, peer: IpAddr, region: u64, epoch: u64) {
         let handles = self.ops.regions.stop(peer.to_canonical(), region, epoch);
-        self.abandon_operations(|op| handles.contains(&op.handle), false);
+        self.abandon_operations(|op| handles.contains(&op.handle));
     }
 
-    /// Registers memory of an application, for its own operations, under a number of the daemon's.
+    /// Registers memory of an application, for its own operations, under a number of the daemon's. READs need it to be
+    /// `writable`.
     pub fn attach_local_region<P: Provider>(
         &mut self,
         nic: &mut P,
         app: AppId,
         number: u32,
         memory: &Region,
+        writable: bool,
     ) -> Result<(), VerbsError> {
         self.apps.get_here(app).ok_or(VerbsError::NoSuch("application"))?;
-        self.ops.locals.attach(nic, app, number, memory)
+        self.ops.locals.attach(nic, (app, number), memory, writable)
     }
 
     /// Gives that up, as soon as no operation uses it.
@@ -127,9 +144,10 @@ impl Engine {
 
     // ---- ends
 
-    /// Operations are given up as far as nothing of them is under way: their queue is closed (`is_closed`), or their
-    /// region is revoked.
-    pub(in crate::engine) fn abandon_operations(&mut self, which: impl Fn(&Operation) -> bool, is_closed: bool) {
+    /// Operations are given up as far as nothing of them is under way: their queue is closed, or their region is revoked.
+    /// What the owner was asked for waits for its answer. Otherwise that would be one to nothing, and more could be asked
+    /// for at a time than the owner allows: either fails the lane, for all.
+    pub(in crate::engine) fn abandon_operations(&mut self, which: impl Fn(&Operation) -> bool) {
         for (id, of_lane) in self.ops.those(which) {
             let Some(lane) = self.lanes.get_mut(of_lane) else { continue };
             let flight = lane.flight_mut();
@@ -137,15 +155,16 @@ impl Engine {
             let Some(op) = self.ops.get(id) else { continue };
             let (handle, has_effect) = (op.handle, op.may_have_effect());
             let outcome = match self.ops.regions.verdict(handle) {
-                _ if has_effect => Outcome::of(OperationStatus::OutcomeUnknown, Reason::Closed.code().into()),
+                _ if has_effect => {
+                    Outcome::of(OperationStatus::OutcomeUnknown, self.ops.regions.end_of(handle).code().into())
+                }
                 Some(refused) => refused,
                 None => Outcome::of(OperationStatus::Failed, Reason::Closed.code().into()),
             };
             let Some(op) = self.ops.get_mut(id) else { continue };
             let is_posting = !matches!(op.memory, Memory::None) && op.posted < op.submission.bytes;
-            let waits_for_answer = op.asked.is_some() && !is_closed;
-            if waits_for_answer || (!is_posting && !was_to_be_asked && op.asked.is_none()) {
-                // What was posted comes to its end by itself.
+            if op.asked.is_some() || (!is_posting && !was_to_be_asked) {
+                // What was posted, or asked for, comes to its end by itself.
                 continue;
             }
             if op.posted == 0 || op.is_placed {
@@ -167,7 +186,7 @@ impl Engine {
     /// The link to a host is gone, and with it what its daemon and this one had open of each other's.
     pub(in crate::engine) fn lose_regions(&mut self, peer: IpAddr, reason: Reason) {
         let (uses, handles) = self.ops.regions.lose(peer, reason);
-        self.abandon_operations(|op| handles.contains(&op.handle), false);
+        self.abandon_operations(|op| handles.contains(&op.handle));
         let uses = uses + self.ops.owned.ungrant_all(peer);
         for _ in 0..uses {
             self.drop_lane_use(peer);
@@ -182,8 +201,13 @@ impl Engine {
         for quiet in self.ops.regions.take_quiet() {
             match quiet {
                 Quiet::Closed { app, peer, lane, region, handle, used_lane } => {
-                    if used_lane && let Some(lane) = self.lanes.get_mut(lane) {
-                        lane.flight_mut().drop_use();
+                    if let Some(of) = self.lanes.get_mut(lane) {
+                        if used_lane {
+                            of.flight_mut().drop_use();
+                        }
+                        if of.is_leased() {
+                            self.leases_over.push(lane);
+                        }
                     }
                     self.events.push_back(Event::RegionClosed { app, peer, region, handle });
                 }

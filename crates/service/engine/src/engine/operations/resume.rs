@@ -17,7 +17,8 @@ fn unknown(reason: Reason) -> Outcome {
 
 impl Engine {
     /// The queue pair is destroyed, and the lane goes on with another one, or will.
-    pub(in crate::engine) fn keep_operations(&mut self, id: LaneId) {
+    /// `reason`: of what may have been done.
+    pub(in crate::engine) fn keep_operations(&mut self, id: LaneId, reason: Reason) {
         for op_id in self.ops.of_lane(id) {
             let Some(op) = self.ops.get(op_id) else { continue };
             // What waits for the owner's engine: `hear_operations` knows whether it arrived.
@@ -27,7 +28,7 @@ impl Engine {
             let outcome = match op.verdict {
                 // The device is done with it now.
                 Some(verdict) => Some(verdict),
-                None if op.may_have_effect() => Some(unknown(Reason::LaneFailed)),
+                None if op.may_have_effect() => Some(unknown(reason)),
                 None => self.ops.regions.verdict(op.handle),
             };
             let Some(lane) = self.lanes.get_mut(id) else { return };
@@ -46,11 +47,13 @@ impl Engine {
     /// nothing of what it did.
     pub(in crate::engine) fn hear_operations(&mut self, id: LaneId, arrived: u64, is_fresh: bool) {
         let Some(lane) = self.lanes.get_mut(id) else { return };
+        let peer = lane.peer();
         let answers = &mut lane.flight_mut().answers;
         if is_fresh {
-            answers.clear()
+            answers.clear();
+            self.ops.kernels.drop_lane(id, peer);
         } else {
-            answers.on_arrived(arrived)
+            answers.on_arrived(arrived);
         }
         let mut again = Vec::new();
         for op_id in self.ops.of_lane(id) {
@@ -67,7 +70,10 @@ impl Engine {
             let (has_effect, handle) = (op.may_have_effect(), op.handle);
             match self.ops.regions.verdict(handle) {
                 None => again.push((asked.order, op_id)),
-                Some(_) if has_effect => self.end_operation(id, op_id, unknown(Reason::Closed)),
+                Some(_) if has_effect => {
+                    let reason = self.ops.regions.end_of(handle);
+                    self.end_operation(id, op_id, unknown(reason));
+                }
                 Some(refused) => self.end_operation(id, op_id, refused),
             }
         }
@@ -80,7 +86,7 @@ impl Engine {
 
     /// The lane is severed: nobody tells what arrived.
     pub(in crate::engine) fn sever_operations(&mut self, id: LaneId, reason: Reason) {
-        self.keep_operations(id);
+        self.keep_operations(id, reason);
         for op_id in self.ops.of_lane(id) {
             if self.ops.get(op_id).is_some_and(|op| op.asked.is_some()) {
                 self.end_operation(id, op_id, unknown(reason));
@@ -88,6 +94,8 @@ impl Engine {
         }
         if let Some(lane) = self.lanes.get_mut(id) {
             lane.flight_mut().answers.clear();
+            let peer = lane.peer();
+            self.ops.kernels.drop_lane(id, peer);
         }
     }
 

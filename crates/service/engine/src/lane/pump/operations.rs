@@ -72,9 +72,8 @@ impl Pump<'_> {
     }
 
     fn spend(&mut self, id: QueueId, cost: u32) {
-        self.lane.drr.spend(cost);
         if let Some(queue) = self.ops.queues.get_mut(id) {
-            queue.spend(cost);
+            self.lane.drr.spend(queue.deficit_mut(), cost);
         }
     }
 
@@ -119,8 +118,7 @@ impl Pump<'_> {
         // `send_frame` counts it when the frame leaves.
         let number = lane.frame_sent + 1;
         while let Some(answer) = lane.flight.answers.front() {
-            let record = Record::Executed { id: answer.id, status: answer.status, value: answer.value };
-            if !frame.push(&record) {
+            if !frame.push(&answer.record()) {
                 return false;
             }
             lane.flight.answers.on_sent(number);
@@ -129,6 +127,9 @@ impl Pump<'_> {
             let order = ops.next_ask();
             let record = ops.get(id).and_then(|op| {
                 let key = ops.regions.grant(op.handle)?.rkey;
+                if let Some(run) = &op.run {
+                    return Some(Record::Run(run.record(id.bits())));
+                }
                 Some(Record::Execute { key, id: id.bits(), offset: op.submission.offset, ask: op.ask? })
             });
             if let Some(record) = record {

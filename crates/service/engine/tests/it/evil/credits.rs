@@ -49,7 +49,7 @@ fn a_peer_that_takes_credits_back_all_the_time_gets_one_answer_each() {
 #[test]
 fn a_peer_that_keeps_what_others_want_loses_its_queue_pair_alone() {
     // 128 entries: 32 of slack, 16 for two lanes, 80 for whoever speaks.
-    let mut e = Evil::with(true, |c| (c.lanes_max, c.srq_bytes_max) = (2, 128 << 12));
+    let mut e = Evil::with(true, |c| (c.lanes_max, c.leased_lanes_max, c.srq_bytes_max) = (2, 0, 128 << 12));
     e.second = Some(Second::new(e.now, &mut e.engine, &mut e.nic));
     let granted = |e: &Evil, host| e.engine.lanes().iter().find(|l| l.peer.ip() == addr(host)).unwrap().granted;
     let speak = |e: &mut Evil, times| {

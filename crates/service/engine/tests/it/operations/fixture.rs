@@ -10,37 +10,37 @@ use verbs::{Provider, QpModify, Qpn, Region};
 
 use crate::world::{QUEUE_NUMBERS, World, addr};
 
-pub(super) const NUMBER: u64 = 7;
-pub(super) const EPOCH: u64 = 3;
-pub(super) const BYTES: usize = 1 << 20;
+pub(crate) const NUMBER: u64 = 7;
+pub(crate) const EPOCH: u64 = 3;
+pub(crate) const BYTES: usize = 1 << 20;
 
 /// What an operation ended with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Ended {
-    pub(super) tag: u64,
-    pub(super) status: OperationStatus,
-    pub(super) value: u64,
-    pub(super) detail: u64,
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct Ended {
+    pub(crate) tag: u64,
+    pub(crate) status: OperationStatus,
+    pub(crate) value: u64,
+    pub(crate) detail: u64,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// Host 1 owns a region, which an application of host 0 has open and uses through a queue.
-pub(super) struct Use {
-    pub(super) w: World,
-    pub(super) app: AppId,
-    pub(super) slot: u32,
-    pub(super) handle: u32,
-    pub(super) region: Region,
-    pub(super) ended: Vec<Ended>,
-    pub(super) tags: u64,
+pub(crate) struct Use {
+    pub(crate) w: World,
+    pub(crate) app: AppId,
+    pub(crate) slot: u32,
+    pub(crate) handle: u32,
+    pub(crate) region: Region,
+    pub(crate) ended: Vec<Ended>,
+    pub(crate) tags: u64,
 }
 
 impl Use {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self::of(World::new(2, seed), RegionAccess::ALL)
     }
 
-    pub(super) fn of(mut w: World, access: RegionAccess) -> Self {
+    pub(crate) fn of(mut w: World, access: RegionAccess) -> Self {
         let app = w.attach(0, 64);
         let slot = w.open_queue(0, app, 1);
         let region = Region::anonymous(BYTES).unwrap();
@@ -52,7 +52,7 @@ impl Use {
         Self { w, app, slot, handle, region, ended: Vec::new(), tags: 0 }
     }
 
-    pub(super) fn submission(&mut self, opcode: Opcode, offset: u64, bytes: u32) -> Submission {
+    pub(crate) fn submission(&mut self, opcode: Opcode, offset: u64, bytes: u32) -> Submission {
         self.tags += 1;
         Submission {
             tag: self.tags,
@@ -70,7 +70,7 @@ impl Use {
         }
     }
 
-    pub(super) fn put(&mut self, s: &Submission, behind: &[u8]) -> bool {
+    pub(crate) fn put(&mut self, s: &Submission, behind: &[u8]) -> bool {
         let (app, slot) = (self.app, self.slot);
         let socket = self.w.app(0, app).sockets.get_mut(&slot).unwrap();
         let put = socket.writer.free().unwrap() >= s.ring_bytes()
@@ -81,13 +81,13 @@ impl Use {
         put
     }
 
-    pub(super) fn submit(&mut self, s: &Submission, behind: &[u8]) -> u64 {
+    pub(crate) fn submit(&mut self, s: &Submission, behind: &[u8]) -> u64 {
         assert!(self.put(s, behind), "no room");
         s.tag
     }
 
     /// Takes the completions that are there.
-    pub(super) fn collect(&mut self) {
+    pub(crate) fn collect(&mut self) {
         let (app, slot) = (self.app, self.slot);
         let Some(sim) = self.w.hosts[0].apps.get_mut(&app) else { return };
         let socket = sim.sockets.get_mut(&slot).unwrap();
@@ -109,7 +109,7 @@ impl Use {
         }
     }
 
-    pub(super) fn wait(&mut self, tag: u64) -> Ended {
+    pub(crate) fn wait(&mut self, tag: u64) -> Ended {
         for _ in 0..2_000_000 {
             self.collect();
             if let Some(at) = self.ended.iter().position(|e| e.tag == tag) {
@@ -120,70 +120,70 @@ impl Use {
         panic!("operation {tag} takes too long: {:?}", self.w.hosts[0].engine.totals());
     }
 
-    pub(super) fn run(&mut self, s: &Submission, behind: &[u8]) -> Ended {
+    pub(crate) fn run(&mut self, s: &Submission, behind: &[u8]) -> Ended {
         let tag = self.submit(s, behind);
         self.w.hosts[0].engine.end_sleep();
         self.w.wake();
         self.wait(tag)
     }
 
-    pub(super) fn read(&mut self, offset: u64, bytes: u32) -> Ended {
+    pub(crate) fn read(&mut self, offset: u64, bytes: u32) -> Ended {
         let s = self.submission(Opcode::Read, offset, bytes);
         self.run(&s, &[])
     }
 
-    pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) -> Ended {
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> Ended {
         let s = self.submission(Opcode::Write, offset, bytes.len() as u32);
         self.run(&s, bytes)
     }
 
-    pub(super) fn atomic(&mut self, opcode: Opcode, offset: u64, operand: u64, compare: u64) -> Ended {
+    pub(crate) fn atomic(&mut self, opcode: Opcode, offset: u64, operand: u64, compare: u64) -> Ended {
         let s = Submission { operand, compare, ..self.submission(opcode, offset, 8) };
         self.run(&s, &[])
     }
 
-    pub(super) fn fetch_add(&mut self) -> u64 {
+    pub(crate) fn fetch_add(&mut self) -> u64 {
         let s = Submission { operand: 1, ..self.submission(Opcode::FetchAdd, 0, 8) };
         self.submit(&s, &[])
     }
 
-    pub(super) fn word(&self, offset: u64) -> u64 {
+    pub(crate) fn word(&self, offset: u64) -> u64 {
         self.region.word64(offset).unwrap().load(Ordering::SeqCst)
     }
 
     /// READs, WRITEs and atomics of the application, as `raas stat` shows them.
-    pub(super) fn verbs(&self) -> (u64, u64, u64) {
+    pub(crate) fn verbs(&self) -> (u64, u64, u64) {
         let apps = self.w.hosts[0].engine.apps();
         let row = apps.iter().find(|a| a.pid == 1000).unwrap();
         (row.reads, row.writes, row.atomics)
     }
 
-    pub(super) fn posted(&self) -> u64 {
+    pub(crate) fn posted(&self) -> u64 {
         self.w.counter(0, "operations_posted")
     }
 
-    pub(super) fn break_lane(&mut self, host: usize) {
+    pub(crate) fn break_lane(&mut self, host: usize) {
         let lanes = self.w.hosts[host].engine.lanes();
         if let Some(qpn) = lanes.first().and_then(|l| l.qpn).filter(|q| *q != 0) {
             self.w.hosts[host].nic.modify_qp(Qpn(qpn), &QpModify::Err).unwrap();
         }
     }
 
-    pub(super) fn said(&mut self, what: impl Fn(&Event) -> bool) -> bool {
+    pub(crate) fn said(&mut self, what: impl Fn(&Event) -> bool) -> bool {
         self.w.hosts[0].regions.iter().any(what)
     }
 
-    pub(super) fn is_stopped(&mut self) -> bool {
+    pub(crate) fn is_stopped(&mut self) -> bool {
         self.said(|e| matches!(e, Event::RegionStopped { region: NUMBER, .. }))
     }
 
-    pub(super) fn is_closed(&mut self) -> bool {
+    pub(crate) fn is_closed(&mut self) -> bool {
         self.said(|e| matches!(e, Event::RegionClosed { region: NUMBER, .. }))
     }
 }
 
 impl World {
-    pub(super) fn open_queue(&mut self, host: usize, app: AppId, number: u64) -> u32 {
+    pub(crate) fn open_queue(&mut self, host: usize, app: AppId, number: u64) -> u32 {
         let request = 1 << 50 | number;
         let open = OperationsOpen { queue: QUEUE_NUMBERS + number, ring_bytes: 1 << 16 };
         self.hosts[host].engine.open_operations(app, request, open);
@@ -191,7 +191,7 @@ impl World {
         self.app(host, app).answers[&request].unwrap()
     }
 
-    pub(super) fn wake(&mut self) {
+    pub(crate) fn wake(&mut self) {
         self.pass(Duration::ZERO);
     }
 }

@@ -1,0 +1,60 @@
+//! Messages by which the two ends of a kernel TCP connection find each other (docs/run.md).
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Reason;
+
+/// Which end of a kernel TCP connection a program has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TcpEnd {
+    /// It connected.
+    Connected,
+    /// It accepted.
+    Accepted(Rendezvous),
+}
+
+/// Where the end that accepted takes the stream that is to replace the TCP connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rendezvous {
+    /// Its listener's port at its daemon.
+    pub port: u16,
+    /// What the other end must say first on the stream. Random, for this connection alone.
+    pub token: u64,
+}
+
+/// Where the end that connected connects to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeetingPlace {
+    /// The listener of the other end.
+    pub at: SocketAddr,
+    /// As in [`Rendezvous`].
+    pub token: u64,
+}
+
+/// What two daemons say of TCP connections between their hosts. The asker's program connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MeetMessage {
+    /// A program of the asker has one end, and looks for the other. Answered when that is there.
+    Ask {
+        /// The asker's number of the question.
+        number: u64,
+        /// The asker's end.
+        from: SocketAddr,
+        /// The receiver's end.
+        to: SocketAddr,
+    },
+    /// The question is not asked any more.
+    Withdraw {
+        /// Its number.
+        number: u64,
+    },
+    /// Answer to [`MeetMessage::Ask`].
+    Answer {
+        /// The question.
+        number: u64,
+        /// Where the other end takes the stream, or why it takes none.
+        result: Result<Rendezvous, Reason>,
+    },
+}

@@ -1,0 +1,182 @@
+//! Calls about descriptors: closing, copying, modes. And the end of the process, and stdio.
+
+use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+
+use libc::FILE;
+
+use crate::table;
+use crate::{errno, fork, inside, real, say};
+
+static STDIO: say::Once = say::Once::new();
+
+/// The program closes a descriptor: what is known of it ends first.
+fn forget(fd: c_int) {
+    if table::get(fd).is_some() && fork::is_owner() && !inside::is_inside() {
+        let code = errno::get();
+        drop(table::take(fd));
+        errno::set(code);
+    }
+}
+
+/// `new` is a copy of `old`.
+fn copied(old: c_int, new: c_int) -> c_int {
+    if new < 0 || new == old || inside::is_inside() {
+        return new;
+    }
+    let code = errno::get();
+    match table::get(old) {
+        Some(entry) if fork::is_owner() => table::put(new, entry),
+        _ => forget(new),
+    }
+    errno::set(code);
+    new
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    forget(fd);
+    // SAFETY: the call takes no pointers.
+    unsafe { real::close(fd) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
+        table::known(first as usize, last as usize).into_iter().for_each(forget);
+    }
+    // SAFETY: the call takes no pointers.
+    unsafe { real::close_range(first, last, flags) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    table::known(usize::try_from(first).unwrap_or(0), usize::MAX).into_iter().for_each(forget);
+    // SAFETY: the call takes no pointers.
+    unsafe { real::closefrom(first) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    // SAFETY: the call takes no pointers.
+    copied(fd, unsafe { real::dup(fd) })
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
+    // SAFETY: the call takes no pointers.
+    copied(old, unsafe { real::dup2(old, new) })
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    // SAFETY: the call takes no pointers.
+    copied(old, unsafe { real::dup3(old, new, flags) })
+}
+
+// The C library's `fcntl` and `ioctl` take a variable argument. On the supported processors it comes where a third
+// argument of this size does.
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::fcntl(fd, command, argument) };
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return copied(fd, result),
+        libc::F_SETFL if result >= 0 => {
+            if let Some(connection) = table::socket(fd) {
+                connection.set_nonblocking(argument & libc::O_NONBLOCK as c_ulong != 0);
+            }
+        }
+        _ => {}
+    }
+    result
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    // SAFETY: the program's own arguments.
+    unsafe { fcntl(fd, command, argument) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let connection = if matches!(request, libc::FIONREAD | libc::FIONBIO) { table::socket(fd) } else { None };
+    if let Some(connection) = &connection
+        && request == libc::FIONREAD
+        && let Some(unread) = connection.unread()
+    {
+        let unread = c_int::try_from(unread).unwrap_or(c_int::MAX);
+        // SAFETY: for this request the program gave a pointer to an int.
+        unsafe { argument.cast::<c_int>().write_unaligned(unread) };
+        return 0;
+    }
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::ioctl(fd, request, argument) };
+    if let Some(connection) = &connection
+        && request == libc::FIONBIO
+        && result == 0
+    {
+        // SAFETY: the kernel has just read an int there.
+        connection.set_nonblocking(unsafe { argument.cast::<c_int>().read_unaligned() } != 0);
+    }
+    result
+}
+
+// ---- stdio, whose own reads and writes nobody sees
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    if let Some(connection) = table::socket(fd)
+        && !connection.stay()
+    {
+        STDIO.say("a program uses stdio on a connection that is upgraded already: it is refused");
+        errno::set(libc::EINVAL);
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real::fdopen(fd, mode) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn fclose(file: *mut FILE) -> c_int {
+    // SAFETY: the program's own stream.
+    let fd = unsafe { libc::fileno(file) };
+    // SAFETY: as above.
+    let result = unsafe { real::fclose(file) };
+    forget(fd);
+    result
+}
+
+// ---- the end
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn _exit(code: c_int) -> ! {
+    if fork::is_owner() {
+        table::close_all();
+    }
+    // SAFETY: the call takes no pointers.
+    unsafe {
+        real::_exit(code);
+        libc::abort()
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[allow(non_snake_case)] // the C library calls it so
+unsafe extern "C-unwind" fn _Exit(code: c_int) -> ! {
+    // SAFETY: the two are one.
+    unsafe { _exit(code) }
+}
+
+/// For tests of programs: which path a connection has. 0: not decided; 1: kernel TCP for good; 2: both directions are on
+/// a stream at this end. Negative: no TCP socket that this library knows.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C-unwind" fn raas_run_path(fd: c_int) -> c_int {
+    match table::socket(fd) {
+        None => -1,
+        Some(connection) => {
+            connection.pump(fd);
+            connection.path()
+        }
+    }
+}

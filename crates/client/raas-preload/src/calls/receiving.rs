@@ -1,0 +1,195 @@
+//! Calls that read.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+
+use super::{all, one};
+use crate::{real, table};
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    let mut original = || unsafe { real::read(fd, buffer, len) };
+    match table::socket(fd) {
+        None => original(),
+        Some(connection) => connection.receive(fd, &one(buffer, len), 0, &mut original),
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    let mut original = || unsafe { real::readv(fd, parts, count) };
+    match (table::socket(fd), usize::try_from(count)) {
+        // SAFETY: the program promised so many parts.
+        (Some(connection), Ok(count)) => connection.receive(fd, unsafe { all(parts, count) }, 0, &mut original),
+        _ => original(),
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn preadv2(
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    let mut original = || unsafe { real::preadv2(fd, parts, count, offset, flags) };
+    match (table::socket(fd), usize::try_from(count)) {
+        // Another offset than "here" is refused for sockets.
+        (Some(connection), Ok(count)) if offset == -1 => {
+            let flags = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
+            // SAFETY: the program promised so many parts.
+            connection.receive(fd, unsafe { all(parts, count) }, flags, &mut original)
+        }
+        _ => original(),
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn pread64v2(
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the two are one where files have 64 bits.
+    unsafe { preadv2(fd, parts, count, offset, flags) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    let mut original = || unsafe { real::recv(fd, buffer, len, flags) };
+    match table::socket(fd) {
+        None => original(),
+        Some(connection) => connection.receive(fd, &one(buffer, len), flags, &mut original),
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn recvfrom(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+) -> ssize_t {
+    let mut is_the_kernels = false;
+    let mut original = || {
+        is_the_kernels = true;
+        // SAFETY: the program's own arguments.
+        unsafe { real::recvfrom(fd, buffer, len, flags, address, size) }
+    };
+    let Some(connection) = table::socket(fd) else { return original() };
+    let result = connection.receive(fd, &one(buffer, len), flags, &mut original);
+    if result >= 0 && !is_the_kernels && !size.is_null() {
+        // As TCP does: who sent it is not said.
+        // SAFETY: the program gave a pointer to a length.
+        unsafe { size.write(0) };
+    }
+    result
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    let mut is_the_kernels = false;
+    let mut original = || {
+        is_the_kernels = true;
+        // SAFETY: the program's own arguments.
+        unsafe { real::recvmsg(fd, message, flags) }
+    };
+    let Some(connection) = table::socket(fd).filter(|_| !message.is_null()) else { return original() };
+    // SAFETY: the program's own message, whose list of parts has so many.
+    let parts = unsafe { all((*message).msg_iov, (*message).msg_iovlen) };
+    let result = connection.receive(fd, parts, flags, &mut original);
+    if result >= 0 && !is_the_kernels {
+        // SAFETY: the program's own message.
+        unsafe {
+            (*message).msg_namelen = 0;
+            (*message).msg_controllen = 0;
+            (*message).msg_flags = 0;
+        }
+    }
+    result
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    if table::socket(fd).is_none() {
+        // SAFETY: the program's own arguments.
+        return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+    }
+    let mut flags = flags;
+    for n in 0..count as usize {
+        // SAFETY: the program promised `count` messages.
+        let message = unsafe { &mut *messages.add(n) };
+        // SAFETY: as above.
+        let result = unsafe { recvmsg(fd, &raw mut message.msg_hdr, flags & !libc::MSG_WAITFORONE) };
+        match c_uint::try_from(result) {
+            Ok(len) => message.msg_len = len,
+            Err(_) if n > 0 => return n as c_int,
+            Err(_) => return -1,
+        }
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
+    }
+    count as c_int
+}
+
+// ---- as compilers call them where they know the size of the buffer
+
+/// The program would have written behind its buffer.
+fn check(len: size_t, room: size_t) {
+    if len > room {
+        // SAFETY: abort has no conditions.
+        unsafe { libc::abort() }
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+    check(len, room);
+    // SAFETY: the program's own arguments.
+    unsafe { read(fd, buffer, len) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn __recv_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    check(len, room);
+    // SAFETY: the program's own arguments.
+    unsafe { recv(fd, buffer, len, flags) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn __recvfrom_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+) -> ssize_t {
+    check(len, room);
+    // SAFETY: the program's own arguments.
+    unsafe { recvfrom(fd, buffer, len, flags, address, size) }
+}

@@ -1,0 +1,123 @@
+//! Making, connecting, accepting, ending sockets, and their options.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::time::Duration;
+
+use libc::{sockaddr, socklen_t};
+
+use crate::connection::{Connection, Role, is_tcp};
+use crate::table::{self, Entry};
+use crate::{errno, fork, real};
+
+fn note(fd: c_int, role: Role, is_nonblocking: bool) {
+    if fork::is_owner() {
+        table::put(fd, Entry::Socket(Arc::new(Connection::new(role, is_nonblocking))));
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: the call takes no pointers.
+    let fd = unsafe { real::socket(domain, kind, protocol) };
+    if fd >= 0 {
+        let is_stream = kind & 0xf == libc::SOCK_STREAM && matches!(protocol, 0 | libc::IPPROTO_TCP);
+        if matches!(domain, libc::AF_INET | libc::AF_INET6) && is_stream {
+            note(fd, Role::Fresh, kind & libc::SOCK_NONBLOCK != 0);
+        } else if fork::is_owner() {
+            drop(table::take(fd));
+        }
+    }
+    fd
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::connect(fd, address, len) };
+    if let Some(connection) = table::socket(fd)
+        && connection.role() == Role::Fresh
+    {
+        let code = errno::get();
+        if result == 0 || matches!(code, libc::EINPROGRESS | libc::EINTR | libc::EALREADY | libc::EISCONN) {
+            connection.set_role(Role::Connected);
+        }
+        errno::set(code);
+    }
+    result
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    if let Some(connection) = table::socket(fd) {
+        connection.set_role(Role::Kernel);
+    }
+    // SAFETY: the call takes no pointers.
+    unsafe { real::listen(fd, backlog) }
+}
+
+fn note_accepted(listener: c_int, fd: c_int, is_nonblocking: bool) {
+    if fd < 0 {
+        return;
+    }
+    let code = errno::get();
+    if table::socket(listener).is_some() || is_tcp(fd) {
+        note(fd, Role::Accepted, is_nonblocking);
+    }
+    errno::set(code);
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: the program's own arguments.
+    let accepted = unsafe { real::accept(fd, address, len) };
+    note_accepted(fd, accepted, false);
+    accepted
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    // SAFETY: the program's own arguments.
+    let accepted = unsafe { real::accept4(fd, address, len, flags) };
+    note_accepted(fd, accepted, flags & libc::SOCK_NONBLOCK != 0);
+    accepted
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    match table::socket(fd) {
+        Some(connection) if !connection.is_the_kernels() && (0..=2).contains(&how) => {
+            connection.shutdown(fd, how) as c_int
+        }
+        // SAFETY: the call takes no pointers.
+        _ => unsafe { real::shutdown(fd, how) },
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::setsockopt(fd, level, name, value, len) };
+    let is_timeout = level == libc::SOL_SOCKET && matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO);
+    if result == 0
+        && is_timeout
+        && len as usize >= size_of::<libc::timeval>()
+        && let Some(connection) = table::socket(fd)
+    {
+        // SAFETY: the kernel has just read a `timeval` there.
+        let time = unsafe { value.cast::<libc::timeval>().read_unaligned() };
+        let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+        let time = seconds.saturating_add(Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0)));
+        match name {
+            libc::SO_RCVTIMEO => connection.set_timeouts(Some(time), None),
+            _ => connection.set_timeouts(None, Some(time)),
+        }
+    }
+    result
+}

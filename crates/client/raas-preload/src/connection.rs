@@ -1,0 +1,413 @@
+//! A TCP socket of the program: the kernel's connection, and the stream that replaces it when both ends have one.
+//!
+//! Owns which part is read and which is written, and the bytes counted on TCP. It must never take a byte of one part
+//! before those that come before it in the other.
+//!
+//! Reading: `Kernel` (as without this library), then `Both` (after `G` was said: the other end may switch), then
+//! `Stream`, then `Tail`: the stream has ended, and TCP's end is awaited, which comes when the last process that has the
+//! other end closes it. Writing: `Kernel`, then `Stream`. There is no way back.
+
+mod readiness;
+mod reading;
+mod upgrade;
+mod waiting;
+mod writing;
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use raas::Stream;
+
+use crate::say;
+use upgrade::Upgrade;
+
+pub(crate) use readiness::{How, Ready};
+pub(crate) use upgrade::is_tcp;
+pub(crate) use waiting::{Waits, timespec};
+
+/// An epoll set that a connection is in.
+pub(crate) trait Watcher: Send + Sync {
+    /// The connection with this descriptor has a stream, to which the other end may switch.
+    fn note_linked(&self, fd: c_int);
+
+    /// What its stream can do has changed. It is called by any thread, and must not use the stream.
+    fn note_told(&self, fd: c_int);
+}
+
+/// The epoll sets that a connection is in, and its descriptors there.
+#[derive(Default)]
+pub(crate) struct Watchers(Mutex<Vec<(Weak<dyn Watcher>, c_int)>>);
+
+impl Watchers {
+    fn all(&self) -> Vec<(Arc<dyn Watcher>, c_int)> {
+        lock(&self.0).iter().filter_map(|(set, fd)| Some((set.upgrade()?, *fd))).collect()
+    }
+
+    fn tell(&self) {
+        self.all().iter().for_each(|(set, fd)| set.note_told(*fd));
+    }
+}
+
+impl std::fmt::Debug for Watchers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Watchers").field(&lock(&self.0).len()).finish()
+    }
+}
+
+/// What the stream has had for the program, for edges. Numbers only grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Edges {
+    /// Bytes that have come.
+    pub(crate) come: u64,
+    /// Times that there was room again.
+    pub(crate) room: u32,
+}
+
+/// What the program has done with the socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Role {
+    /// Nothing yet.
+    Fresh,
+    /// It connected, or is connecting.
+    Connected,
+    /// It was accepted.
+    Accepted,
+    /// It listens, or others may use it too: it stays the kernel's.
+    Kernel,
+}
+
+/// Where the next bytes are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReadPart {
+    Kernel,
+    Both,
+    Stream,
+    /// The stream has ended. TCP says whether that was the end, and nobody may have written to it.
+    Tail,
+    /// The stream is another process's: this one is its child.
+    Lost,
+}
+
+/// Set when threads that are inside the kernel must be none, and no other enters.
+const CLOSED: u32 = 1 << 31;
+
+/// Threads that are inside a call of the kernel which may block.
+#[derive(Debug, Default)]
+struct Gate(AtomicU32);
+
+impl Gate {
+    /// Enters; none: it is closed. A thread that is cancelled in the kernel leaves too.
+    fn enter(&self) -> Option<Entered<'_>> {
+        let next = |now: u32| (now & CLOSED == 0).then_some(now + 1);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).is_ok().then(|| Entered(self))
+    }
+
+    fn leave(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Closes it for good if nobody is inside.
+    fn close(&self) -> bool {
+        self.0.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.0.load(Ordering::Acquire) & CLOSED != 0
+    }
+}
+
+/// A thread is inside until this is dropped.
+#[derive(Debug)]
+struct Entered<'a>(&'a Gate);
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    role: AtomicU8,
+    is_nonblocking: AtomicBool,
+    /// Something was read or written.
+    is_used: AtomicBool,
+    /// Nothing about the upgrade will change any more.
+    is_settled: AtomicBool,
+    /// A stream of the parent's process.
+    is_lost: AtomicBool,
+    /// Another process may write to TCP too: what is written never leaves it.
+    is_shared: AtomicBool,
+    /// The stream was read to its end.
+    is_tail: AtomicBool,
+    is_end_seen: AtomicBool,
+    /// A call failed because the stream was reset.
+    is_reset_told: AtomicBool,
+    /// The program ended its writing.
+    is_write_shut: AtomicBool,
+    is_read_shut: AtomicBool,
+    tcp_in: AtomicU64,
+    tcp_out: AtomicU64,
+    /// Closed: `G` was said.
+    readers: Gate,
+    /// Closed: `W` was said.
+    writers: Gate,
+    /// The bytes of TCP are read.
+    reads_stream: AtomicBool,
+    /// Bytes of the stream that the program has taken.
+    stream_in: AtomicU64,
+    /// A write found no room.
+    is_full: AtomicBool,
+    /// Times that there was room again.
+    room_edges: AtomicU32,
+    /// Microseconds; 0 for none.
+    read_timeout: AtomicU64,
+    write_timeout: AtomicU64,
+    looks: AtomicU32,
+    upgrade: Mutex<Upgrade>,
+    stream: OnceLock<Stream>,
+    /// Negative: not asked for yet.
+    ready_fd: AtomicI32,
+    /// Threads that wait for it, or are about to, in calls other than those of epoll.
+    readers_waiting: AtomicU32,
+    writers_waiting: AtomicU32,
+    /// The epoll sets that it is in.
+    sets: Arc<Watchers>,
+}
+
+/// Takes a lock that a thread may have left when it panicked.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether the kernel would take these buffers, as far as can be seen without looking into them.
+fn are_valid(parts: &[libc::iovec]) -> bool {
+    let total = parts.iter().try_fold(0usize, |sum, part| sum.checked_add(part.iov_len));
+    parts.len() <= libc::UIO_MAXIOV as usize && total.is_some_and(|total| isize::try_from(total).is_ok())
+}
+
+impl Connection {
+    /// A socket that was just made.
+    pub(crate) fn new(role: Role, is_nonblocking: bool) -> Self {
+        Self {
+            role: AtomicU8::new(role as u8),
+            is_nonblocking: AtomicBool::new(is_nonblocking),
+            is_used: AtomicBool::new(false),
+            is_settled: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
+            is_shared: AtomicBool::new(false),
+            is_tail: AtomicBool::new(false),
+            is_end_seen: AtomicBool::new(false),
+            is_reset_told: AtomicBool::new(false),
+            is_write_shut: AtomicBool::new(false),
+            is_read_shut: AtomicBool::new(false),
+            tcp_in: AtomicU64::new(0),
+            tcp_out: AtomicU64::new(0),
+            readers: Gate::default(),
+            writers: Gate::default(),
+            reads_stream: AtomicBool::new(false),
+            stream_in: AtomicU64::new(0),
+            is_full: AtomicBool::new(false),
+            room_edges: AtomicU32::new(0),
+            read_timeout: AtomicU64::new(0),
+            write_timeout: AtomicU64::new(0),
+            looks: AtomicU32::new(0),
+            upgrade: Mutex::new(Upgrade::New),
+            stream: OnceLock::new(),
+            ready_fd: AtomicI32::new(-1),
+            readers_waiting: AtomicU32::new(0),
+            writers_waiting: AtomicU32::new(0),
+            sets: Arc::default(),
+        }
+    }
+
+    /// What a child made by `fork` has of it. It touches nothing of the parent's that another thread may hold.
+    pub(crate) fn for_child(&self) -> Self {
+        let is_lost = self.is_switching();
+        // A connection that the parent used is the parent's; the child's bytes would not be counted there.
+        let role = if self.is_used.load(Ordering::Relaxed) { Role::Kernel } else { self.role() };
+        let child = Self::new(role, self.is_nonblocking());
+        child.is_lost.store(is_lost, Ordering::Relaxed);
+        child.read_timeout.store(self.read_timeout.load(Ordering::Relaxed), Ordering::Relaxed);
+        child.write_timeout.store(self.write_timeout.load(Ordering::Relaxed), Ordering::Relaxed);
+        child
+    }
+
+    /// Before a fork: the child may use what was not upgraded yet, so that stays on TCP as far as it can.
+    pub(crate) fn prepare_fork(&self) {
+        if self.is_used.load(Ordering::Relaxed) && !self.is_the_kernels() && !self.is_lost() && !self.stay() {
+            self.is_shared.store(true, Ordering::Release);
+        }
+    }
+
+    /// After a fork: a connection that nobody has used is the child's.
+    pub(crate) fn leave_to_child(&self) {
+        if !self.is_used.load(Ordering::Relaxed) && matches!(self.role(), Role::Connected | Role::Accepted) {
+            self.set_role(Role::Kernel);
+        }
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        match self.role.load(Ordering::Relaxed) {
+            0 => Role::Fresh,
+            1 => Role::Connected,
+            2 => Role::Accepted,
+            _ => Role::Kernel,
+        }
+    }
+
+    pub(crate) fn set_role(&self, role: Role) {
+        self.role.store(role as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.is_nonblocking.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_nonblocking(&self, on: bool) {
+        self.is_nonblocking.store(on, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_timeouts(&self, read: Option<Duration>, write: Option<Duration>) {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        if let Some(time) = read {
+            self.read_timeout.store(micros(time), Ordering::Relaxed);
+        }
+        if let Some(time) = write {
+            self.write_timeout.store(micros(time), Ordering::Relaxed);
+        }
+    }
+
+    /// The stream, from when it is there.
+    #[inline]
+    pub(crate) fn stream(&self) -> Option<&Stream> {
+        self.stream.get()
+    }
+
+    /// The stream's descriptor that turns readable when something changed since the stream was last asked for its
+    /// readiness: for a thread that does not follow the session itself. It is asked of the stream once: asking makes it
+    /// readable, and a wait would end at once. It is to be asked for before the last look.
+    pub(crate) fn ready_fd(&self) -> Option<RawFd> {
+        let known = self.ready_fd.load(Ordering::Acquire);
+        if known >= 0 {
+            return Some(known);
+        }
+        let fd = self.stream()?.ready_fd().ok()?.as_raw_fd();
+        self.ready_fd.store(fd, Ordering::Release);
+        Some(fd)
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn read_part(&self) -> ReadPart {
+        if self.is_lost() {
+            ReadPart::Lost
+        } else if !self.readers.is_closed() {
+            ReadPart::Kernel
+        } else if self.is_tail.load(Ordering::Acquire) {
+            ReadPart::Tail
+        } else if self.reads_stream.load(Ordering::Acquire) {
+            ReadPart::Stream
+        } else {
+            ReadPart::Both
+        }
+    }
+
+    /// Whether what is written goes to the stream.
+    #[inline]
+    pub(crate) fn writes_stream(&self) -> bool {
+        self.writers.is_closed()
+    }
+
+    /// The program waits for it in this epoll set, by this descriptor.
+    pub(crate) fn add_set(&self, set: Weak<dyn Watcher>, fd: c_int) {
+        let mut sets = lock(&self.sets.0);
+        sets.retain(|(known, of)| known.strong_count() > 0 && !(known.ptr_eq(&set) && *of == fd));
+        sets.push((set, fd));
+    }
+
+    /// Makes every thread that waits for it look again.
+    fn tell_all(&self) {
+        let _inside = crate::inside::enter();
+        self.sets.tell();
+        if self.ready_fd.load(Ordering::Acquire) >= 0
+            && let Some(stream) = self.stream()
+        {
+            let _ = stream.ready_fd();
+        }
+        crate::desk::sessions().iter().for_each(raas::elsewhere::kick);
+    }
+
+    /// Ends a direction or both, as the kernel's `shutdown`.
+    pub(crate) fn shutdown(&self, fd: c_int, how: c_int) -> isize {
+        self.pump(fd);
+        let (read, write) = (how != libc::SHUT_WR, how != libc::SHUT_RD);
+        if self.is_lost() {
+            self.spoil(fd);
+            return crate::errno::fail(libc::ENOTCONN);
+        }
+        let is_over = self.is_write_shut.load(Ordering::Acquire) && self.is_end_seen();
+        let is_whole = self.writes_stream() && self.read_part() == ReadPart::Stream && !is_over;
+        if write {
+            self.is_write_shut.store(true, Ordering::Release);
+        }
+        if read {
+            self.is_read_shut.store(true, Ordering::Release);
+        }
+        if let Some(stream) = self.stream() {
+            if write {
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+            }
+            self.tell_all();
+        }
+        // SAFETY: the call takes no pointers.
+        let result = unsafe { crate::real::shutdown(fd, how) } as isize;
+        // The kernel's connection may be over already when the stream is not.
+        if is_whole { 0 } else { result }
+    }
+
+    /// Bytes are lost: the connection ends by a reset at the other end, whoever closes it last. A stream that ends is
+    /// the end only where TCP ends in order too.
+    pub(crate) fn spoil(&self, fd: c_int) {
+        let code = crate::errno::get();
+        let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
+        let len = size_of::<libc::linger>() as libc::socklen_t;
+        // SAFETY: the option is of this length and lives through the call.
+        unsafe {
+            crate::real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const at_once).cast(), len);
+        }
+        crate::errno::set(code);
+    }
+
+    /// The descriptor goes to another process or program. False: too late, its bytes there are lost.
+    pub(crate) fn hand_over(&self, fd: c_int) -> bool {
+        if self.is_lost() || !(self.is_the_kernels() || self.stay()) {
+            say::HANDED.say("a connection that is upgraded was handed to another program, which cannot use it");
+            self.spoil(fd);
+            return false;
+        }
+        true
+    }
+
+    /// Bytes that can be read without waiting, for `FIONREAD`. None: the kernel knows.
+    pub(crate) fn unread(&self) -> Option<u64> {
+        (self.read_part() == ReadPart::Stream).then(|| self.stream().and_then(|s| s.unread_bytes().ok()).unwrap_or(0))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let _inside = crate::inside::enter();
+        // A stream that is dropped with unread bytes is reset, and what the other end said before its bytes is none of
+        // the program's.
+        self.hear_last_words();
+        lock(&self.upgrade).forget();
+    }
+}

@@ -1,0 +1,209 @@
+//! What can be done with a connection without waiting, for poll, select and epoll.
+//!
+//! It must announce that somebody waits before it says that there is nothing.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use raas::Readiness;
+
+use super::{Connection, Edges, ReadPart, Role, Waits};
+use crate::real::PollBits;
+
+/// How a stream is asked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum How<'a> {
+    /// Without a word to anybody.
+    Glance,
+    /// A change is told from then on. With what the caller waits for, if it waits for the stream's descriptor.
+    Announce(Option<&'a Waits<'a>>),
+    /// The same, and bytes behind those that are there are a change.
+    AnnounceMore,
+}
+
+impl How<'_> {
+    /// For an entry of an epoll set that is about to be slept for.
+    pub(crate) fn announce(is_edge: bool) -> Self {
+        if is_edge { Self::AnnounceMore } else { Self::Announce(None) }
+    }
+}
+
+/// What the kernel is to be asked for a connection, and what the stream says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ready {
+    /// Bits of `poll` that hold now, of those that are the stream's.
+    pub(crate) now: PollBits,
+    /// Bits of `poll` that are the kernel's to say.
+    pub(crate) of_kernel: PollBits,
+}
+
+const READ_BITS: PollBits = libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP | libc::POLLPRI | libc::POLLRDBAND;
+const WRITE_BITS: PollBits = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND;
+
+impl Connection {
+    /// What of `wanted` holds.
+    pub(crate) fn ready(&self, fd: c_int, wanted: PollBits, how: How<'_>) -> Ready {
+        self.pump(fd);
+        let part = self.read_part();
+        let Some(mut found) = self.look(how) else {
+            let now = if self.is_lost() { wanted & (READ_BITS | WRITE_BITS) | libc::POLLERR } else { 0 };
+            return Ready { now, of_kernel: if self.is_lost() { 0 } else { wanted } };
+        };
+        // The other end may have switched just now. What was found before were its words, not the program's bytes.
+        self.pump(fd);
+        if self.read_part() != part {
+            found = self.look(how).unwrap_or(Readiness::ERR);
+        }
+        if found.contains(Readiness::HUP) && !self.is_read_shut.load(Ordering::Acquire) {
+            // How TCP ended counts too: by a reset, perhaps.
+            self.is_end_seen.store(true, Ordering::Release);
+            self.note_end();
+        }
+        if found.contains(Readiness::WRITE)
+            && self.is_full.load(Ordering::Relaxed)
+            && self.is_full.swap(false, Ordering::AcqRel)
+        {
+            self.room_edges.fetch_add(1, Ordering::Relaxed);
+        }
+        let (reads, writes) = (self.read_part() == ReadPart::Stream, self.writes_stream());
+        let (mut now, mut of_kernel) = (0, 0);
+        if reads {
+            if found.contains(Readiness::READ) || found.contains(Readiness::ERR) {
+                now |= libc::POLLIN | libc::POLLRDNORM;
+            }
+            if found.contains(Readiness::HUP) {
+                now |= libc::POLLRDHUP;
+            }
+            if self.is_read_shut.load(Ordering::Acquire) {
+                now |= libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP;
+            }
+        } else {
+            of_kernel |= if self.hides_end() { READ_BITS & !libc::POLLRDHUP } else { READ_BITS };
+        }
+        if writes {
+            if found.contains(Readiness::WRITE) || found.contains(Readiness::ERR) {
+                now |= libc::POLLOUT | libc::POLLWRNORM;
+            }
+        } else {
+            of_kernel |= WRITE_BITS;
+        }
+        if reads && writes {
+            let is_shut = self.is_write_shut.load(Ordering::Acquire);
+            if found.contains(Readiness::HUP) && is_shut {
+                now |= libc::POLLHUP;
+            }
+            if found.contains(Readiness::ERR) {
+                now |= libc::POLLERR | libc::POLLHUP;
+            }
+        }
+        let always = libc::POLLHUP | libc::POLLERR;
+        Ready { now: now & (wanted | always), of_kernel: of_kernel & wanted }
+    }
+
+    fn look(&self, how: How<'_>) -> Option<Readiness> {
+        match how {
+            How::Glance => self.glance_at_stream(),
+            How::Announce(waits) => self.ask_stream(waits, false),
+            How::AnnounceMore => self.ask_stream(None, true),
+        }
+    }
+
+    /// Whether an end of TCP is not the end of the bytes: the stream may have more. A program that is told of the end
+    /// takes a short read for the last one.
+    pub(crate) fn hides_end(&self) -> bool {
+        matches!(self.read_part(), ReadPart::Both | ReadPart::Stream)
+    }
+
+    /// What the kernel said, without ends that are not those of the bytes. A reset ends both.
+    pub(crate) fn without_hidden_end(&self, told: PollBits) -> PollBits {
+        let is_hidden = self.hides_end() && told & libc::POLLERR == 0;
+        if is_hidden { told & !(libc::POLLRDHUP | libc::POLLHUP) } else { told }
+    }
+
+    /// The stream's end was seen. If there is nothing more to be read, TCP's end is next.
+    fn note_end(&self) {
+        let Some(stream) = self.stream() else { return };
+        let is_over = self.read_part() == ReadPart::Stream
+            && !self.is_read_shut.load(Ordering::Acquire)
+            && stream.failure().is_none()
+            && matches!(stream.unread_bytes(), Ok(0));
+        if is_over {
+            self.is_tail.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether the kernel may say nothing about it.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.writes_stream() && self.read_part() == ReadPart::Stream && !self.is_end_seen()
+    }
+
+    /// Whether the stream's end was seen, before which there may be unread bytes. From then on a reset of TCP is one of
+    /// the connection.
+    pub(crate) fn is_end_seen(&self) -> bool {
+        self.is_end_seen.load(Ordering::Acquire)
+    }
+
+    /// Whether the kernel has the next bytes, as far as is known.
+    pub(crate) fn reads_kernel(&self) -> bool {
+        matches!(self.read_part(), ReadPart::Kernel | ReadPart::Both | ReadPart::Tail)
+    }
+
+    /// The thread is about to wait for these bits.
+    pub(crate) fn waits(&self, wanted: PollBits) -> Waits<'_> {
+        Waits::new(self, wanted & READ_BITS != 0, wanted & WRITE_BITS != 0)
+    }
+
+    /// Whether a wait for these bits has nothing to learn from the stream.
+    pub(crate) fn is_read_out(&self, wanted: PollBits) -> bool {
+        self.read_part() == ReadPart::Tail && wanted & WRITE_BITS == 0
+    }
+
+    /// Whether the kernel has all bytes that come next.
+    pub(crate) fn reads_kernel_alone(&self) -> bool {
+        self.read_part() == ReadPart::Kernel
+    }
+
+    /// Of [`raas_run_path`](crate).
+    pub(crate) fn path(&self) -> c_int {
+        match self.writes_stream() && matches!(self.read_part(), ReadPart::Stream | ReadPart::Tail) {
+            true => 2,
+            false => c_int::from(self.is_the_kernels()),
+        }
+    }
+
+    /// Whether no stream will ever replace the kernel's connection.
+    pub(crate) fn is_the_kernels(&self) -> bool {
+        let is_settled = self.is_settled.load(Ordering::Relaxed) || self.role() == Role::Kernel;
+        is_settled && !self.is_switching() && !self.is_lost()
+    }
+
+    /// Whether the other end may have switched, or this one has.
+    pub(super) fn is_switching(&self) -> bool {
+        self.readers.is_closed() || self.writers.is_closed()
+    }
+
+    /// What has come so far. To be asked for before the look to which it is compared.
+    pub(crate) fn edges(&self) -> Edges {
+        let come = match self.read_part() {
+            ReadPart::Stream => self.stream_in.load(Ordering::Acquire) + self.unread().unwrap_or(0),
+            _ => self.stream_in.load(Ordering::Acquire),
+        };
+        Edges { come, room: self.room_edges.load(Ordering::Relaxed) }
+    }
+
+    /// Whether the upgrade is under way: the session may have news for it.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed) && !self.is_settled.load(Ordering::Relaxed)
+    }
+
+    /// A thread is about to wait in the kernel for this descriptor and would not learn of the stream. False: the other
+    /// end may have switched.
+    pub(crate) fn enter_wait(&self) -> bool {
+        self.readers.enter().map(std::mem::forget).is_some()
+    }
+
+    /// It has waited.
+    pub(crate) fn leave_wait(&self) {
+        self.readers.leave();
+    }
+}

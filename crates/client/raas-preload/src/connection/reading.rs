@@ -1,0 +1,259 @@
+//! Reading from a connection, whichever part has the next bytes.
+//!
+//! Decides when TCP's part is over. It must never return the stream's bytes while TCP has some.
+
+use std::ffi::c_int;
+use std::io::Read;
+use std::sync::atomic::Ordering;
+
+use libc::{iovec, msghdr};
+use raas::Readiness;
+
+use super::waiting::Awaited;
+use super::{Connection, ReadPart, Waits, are_valid};
+use crate::errno::{self, fail};
+use crate::prelude::Heard;
+use crate::{inside, real, say, spin};
+
+/// Bytes that one call looks at without taking them, where it has several buffers.
+const PEEK_MAX: usize = 1 << 20;
+static FOREIGN: say::Once = say::Once::new();
+
+/// Bytes that are thrown away at once for `MSG_TRUNC`.
+const DISCARD: usize = 16 << 10;
+
+impl Connection {
+    /// Reads into `parts`. `original` is the program's call, for the time in which the kernel alone has the bytes.
+    pub(crate) fn receive(
+        &self,
+        fd: c_int,
+        parts: &[iovec],
+        flags: c_int,
+        original: &mut dyn FnMut() -> isize,
+    ) -> isize {
+        if flags & libc::MSG_ERRQUEUE != 0 {
+            return original();
+        }
+        if inside::is_inside() && self.is_switching() {
+            // A signal handler, in the middle of this thread's work with streams.
+            return fail(libc::EINTR);
+        }
+        self.touch(fd);
+        if !are_valid(parts) {
+            // The kernel says what is wrong with them, and takes nothing.
+            return original();
+        }
+        let is_peek = flags & libc::MSG_PEEK != 0;
+        loop {
+            match self.read_part() {
+                ReadPart::Kernel => {
+                    let Some(_entered) = self.readers.enter() else { continue };
+                    let result = original();
+                    self.count_in(result, is_peek);
+                    return result;
+                }
+                ReadPart::Both => match self.receive_of_both(fd, parts, flags) {
+                    Some(result) => return result,
+                    None => continue,
+                },
+                ReadPart::Stream => match self.receive_of_stream(parts, flags) {
+                    Some(result) => return result,
+                    None => continue,
+                },
+                ReadPart::Tail => return self.receive_of_tail(fd, flags),
+                ReadPart::Lost => {
+                    say::LOST.say("a connection that the parent process had upgraded was used after fork");
+                    self.spoil(fd);
+                    return fail(libc::ECONNRESET);
+                }
+            }
+        }
+    }
+
+    fn count_in(&self, result: isize, is_peek: bool) {
+        if let Ok(count) = u64::try_from(result)
+            && !is_peek
+        {
+            self.tcp_in.fetch_add(count, Ordering::AcqRel);
+        }
+    }
+
+    /// After `G`: TCP has the next bytes until the other end has switched and they are all read. None: they are.
+    fn receive_of_both(&self, fd: c_int, parts: &[iovec], flags: c_int) -> Option<isize> {
+        let until = self.until(true);
+        let waits = Waits::new(self, true, false);
+        loop {
+            // Afterwards a change signals the descriptor.
+            let _ = self.ask_stream(Some(&waits), false);
+            let Some((heard, is_ended, is_broken)) = self.ask_link() else { return Some(fail(libc::ECONNRESET)) };
+            if self.read_part() == ReadPart::Stream {
+                return None;
+            }
+            let result = self.receive_now(fd, parts, flags);
+            if result > 0 {
+                return Some(result);
+            }
+            if result < 0 && errno::get() != libc::EAGAIN {
+                return Some(result);
+            }
+            if result == 0 {
+                // TCP's end is the end of the bytes only if the other end never switched.
+                match self.ask_link() {
+                    _ if self.read_part() == ReadPart::Stream => return None,
+                    _ if self.is_read_shut.load(Ordering::Acquire) => return Some(0),
+                    Some((_, true, _)) => return Some(0),
+                    // The program there closed without a word on the stream, which it had not switched to.
+                    Some((Heard::Nothing | Heard::MaySwitch { .. }, _, true)) if self.was_reset_by_program() => {
+                        return Some(0);
+                    }
+                    Some((Heard::Switched { .. }, _, _) | (_, _, true)) | None => return Some(fail(libc::ECONNRESET)),
+                    Some(_) => {}
+                }
+            } else if is_broken && !matches!(heard, Heard::Switched { .. }) && !self.was_reset_by_program() {
+                // The other end may have switched, and its bytes are lost.
+                return Some(fail(libc::ECONNRESET));
+            }
+            if self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0 {
+                return Some(fail(libc::EAGAIN));
+            }
+            // At TCP's end the descriptor stays readable; what is waited for is the stream's word. When that was said,
+            // it is TCP's bytes.
+            let stream = !is_ended && !is_broken && !matches!(heard, Heard::Switched { .. });
+            let awaited = Awaited { is_read: true, stream, fd: if result == 0 { -1 } else { fd } };
+            if let Err(code) = self.wait(awaited, until) {
+                return Some(fail(code));
+            }
+        }
+    }
+
+    fn was_reset_by_program(&self) -> bool {
+        self.stream().and_then(raas::Stream::failure) == Some(raas::Reason::ResetByPeer)
+    }
+
+    fn receive_now(&self, fd: c_int, parts: &[iovec], flags: c_int) -> isize {
+        // SAFETY: all of `msghdr` may be zero.
+        let mut message: msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = parts.as_ptr().cast_mut();
+        message.msg_iovlen = parts.len() as _;
+        let flags = (flags & !libc::MSG_WAITALL) | libc::MSG_DONTWAIT;
+        // SAFETY: the program vouches for its buffers, and the message lives through the call.
+        let result = unsafe { real::recvmsg(fd, &raw mut message, flags) };
+        self.count_in(result, flags & libc::MSG_PEEK != 0);
+        result
+    }
+
+    /// None: the stream has ended.
+    fn receive_of_stream(&self, parts: &[iovec], flags: c_int) -> Option<isize> {
+        if flags & libc::MSG_OOB != 0 {
+            return Some(fail(libc::EINVAL));
+        }
+        if parts.iter().all(|part| part.iov_len == 0) {
+            return Some(0);
+        }
+        let may_wait = !self.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
+        let takes_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
+        let (until, mut done) = (self.until(true), 0usize);
+        loop {
+            if may_wait && !self.is_read_shut.load(Ordering::Acquire) {
+                spin::until(&mut |_| self.has_unread());
+            }
+            match self.fill(parts, done, flags) {
+                Ok(0) if done > 0 || self.is_read_shut.load(Ordering::Acquire) => return Some(done as isize),
+                Ok(0) => {
+                    self.is_tail.store(true, Ordering::Release);
+                    return None;
+                }
+                Ok(count) => done += count,
+                Err(libc::EAGAIN) if self.is_read_shut.load(Ordering::Acquire) => return Some(done as isize),
+                Err(libc::EAGAIN) if done > 0 && !takes_all => return Some(done as isize),
+                Err(libc::EAGAIN) if may_wait => {
+                    if let Err(code) = self.wait(Awaited { is_read: true, stream: true, fd: -1 }, until) {
+                        return Some(if done > 0 { done as isize } else { fail(code) });
+                    }
+                    continue;
+                }
+                Err(_) if done > 0 => return Some(done as isize),
+                // A reset is told once, and is the end afterwards.
+                Err(libc::ECONNRESET) if self.is_reset_told.swap(true, Ordering::AcqRel) => return Some(0),
+                Err(code) => return Some(fail(code)),
+            }
+            if !takes_all || done >= parts.iter().map(|part| part.iov_len).sum() {
+                return Some(done as isize);
+            }
+        }
+    }
+
+    /// After the stream's end. Another process may have the connection: the end is TCP's. Bytes there were written past
+    /// the stream, and nobody knows where they belong.
+    fn receive_of_tail(&self, fd: c_int, flags: c_int) -> isize {
+        let mut byte = 0u8;
+        let flags = libc::MSG_PEEK | flags & (libc::MSG_DONTWAIT | libc::MSG_OOB);
+        // SAFETY: there is room for one byte.
+        let result = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, flags) };
+        if result <= 0 {
+            return result;
+        }
+        FOREIGN.say("bytes came past an upgraded connection, from calls that `raas run` does not see: it is reset");
+        fail(libc::ECONNRESET)
+    }
+
+    /// Whether a read of the stream would find something or its end, without announcing that anybody waits.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.glance_at_stream().is_none_or(|found| found.contains(Readiness::READ))
+    }
+
+    /// Fills the parts from byte `skip` on with what is there.
+    fn fill(&self, parts: &[iovec], mut skip: usize, flags: c_int) -> Result<usize, c_int> {
+        let _inside = inside::enter();
+        let mut stream = self.stream().ok_or(libc::ECONNRESET)?;
+        if flags & libc::MSG_PEEK != 0 && parts.len() > 1 {
+            return peek_into(stream, parts);
+        }
+        let mut done = 0;
+        let takes = flags & libc::MSG_PEEK == 0;
+        for part in parts {
+            if skip >= part.iov_len {
+                skip -= part.iov_len;
+                continue;
+            }
+            let len = part.iov_len - skip;
+            let result = if flags & libc::MSG_TRUNC != 0 && flags & libc::MSG_PEEK == 0 {
+                let mut waste = vec![0; len.min(DISCARD)];
+                stream.read(&mut waste)
+            } else {
+                // SAFETY: the program vouches for its buffers, and nobody else writes them during its call.
+                let buffer = unsafe { std::slice::from_raw_parts_mut(part.iov_base.cast::<u8>().add(skip), len) };
+                if flags & libc::MSG_PEEK != 0 { stream.peek(buffer) } else { stream.read(buffer) }
+            };
+            skip = 0;
+            match result {
+                Ok(count) => {
+                    done += count;
+                    if takes {
+                        self.stream_in.fetch_add(count as u64, Ordering::AcqRel);
+                    }
+                    if count < len || flags & libc::MSG_PEEK != 0 {
+                        return Ok(done);
+                    }
+                }
+                Err(_) if done > 0 => return Ok(done),
+                Err(error) => return Err(errno::of(&error)),
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// Looks at what is there, and copies it into several parts.
+fn peek_into(stream: &raas::Stream, parts: &[iovec]) -> Result<usize, c_int> {
+    let mut bytes = vec![0; parts.iter().map(|part| part.iov_len).sum::<usize>().min(PEEK_MAX)];
+    let count = stream.peek(&mut bytes).map_err(|e| errno::of(&e))?;
+    let mut left = &bytes[..count];
+    for part in parts {
+        let (now, later) = left.split_at(left.len().min(part.iov_len));
+        // SAFETY: the program vouches for its buffers; `now` is no longer than this one.
+        unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), part.iov_base.cast::<u8>(), now.len()) };
+        left = later;
+    }
+    Ok(count)
+}

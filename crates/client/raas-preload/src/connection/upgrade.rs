@@ -1,0 +1,329 @@
+//! From TCP to the stream: asking the daemon, getting the stream, saying and hearing `G` and `W`.
+//!
+//! Owns how far that is. It must never say `G` while a thread of this process is in a read that knows TCP alone, and
+//! never say `W` while one is in a write. Whoever reads, writes or waits drives it; it never waits.
+
+use std::ffi::c_int;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, TryLockError};
+
+use raas::meeting::{Found, Meeting, TcpEnd};
+use raas::{ConnectOptions, Connecting, Stream};
+
+use super::{Connection, Role, lock};
+use crate::desk::desk;
+use crate::prelude::{Heard, hello, may_switch, switched};
+use crate::real;
+
+/// While a connection waits for its other end, each of so many calls looks whether it is there.
+const LOOKS_AT_FIRST: u32 = 256;
+/// Afterwards one of so many does: the other end has no RaaS, most likely.
+const LOOKS_LATER: u32 = 64;
+
+/// How far it is.
+#[derive(Debug)]
+pub(super) enum Upgrade {
+    /// Nothing was read or written.
+    New,
+    /// The daemon looks for the other end.
+    Meeting { meeting: Meeting, token: Option<u64> },
+    /// The other end that connected will make the stream.
+    Awaited { meeting: Meeting, token: u64 },
+    /// This end that connected makes the stream.
+    Connecting { meeting: Meeting, connecting: Connecting, token: u64 },
+    /// The stream is there.
+    Linked(Link),
+    /// It stays on TCP. `raas ss` shows it while the meeting is there.
+    Stays { _row: Option<Meeting> },
+}
+
+/// What was said and heard on a stream.
+#[derive(Debug)]
+pub(super) struct Link {
+    /// To be said.
+    unsaid: Vec<u8>,
+    pub(super) heard: Heard,
+    has_said_g: bool,
+    /// The other end said the end of its bytes before `W`: TCP has all of them.
+    pub(super) is_ended: bool,
+    /// The stream broke.
+    pub(super) is_broken: bool,
+    /// The other end takes no words any more. How the stream ended is heard by reading.
+    is_deaf: bool,
+}
+
+impl Upgrade {
+    /// The program closes the connection: nobody waits any more.
+    pub(super) fn forget(&mut self) {
+        let token = match self {
+            Self::Meeting { token: Some(token), .. } | Self::Awaited { token, .. } => Some(*token),
+            _ => None,
+        };
+        *self = Self::Stays { _row: None };
+        if let Some(token) = token {
+            desk().forget(token);
+        }
+    }
+}
+
+impl Connection {
+    /// Something is about to be read or written: the first time, the other end is looked for.
+    #[inline]
+    pub(crate) fn touch(&self, fd: c_int) {
+        if !self.is_used.load(Ordering::Relaxed) {
+            self.ask(fd);
+        }
+        self.pump(fd);
+    }
+
+    #[cold]
+    fn ask(&self, fd: c_int) {
+        // A signal handler that came while this thread had locks of the library's.
+        let is_nested = crate::inside::is_inside();
+        let _inside = crate::inside::enter();
+        let role = self.role();
+        if is_nested || role == Role::Fresh || !is_connected(fd) || self.is_used.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut upgrade = lock(&self.upgrade);
+        *upgrade = match begin(fd, role) {
+            Some(begun) => begun,
+            None => {
+                self.is_settled.store(true, Ordering::Relaxed);
+                Upgrade::Stays { _row: None }
+            }
+        };
+    }
+
+    /// Stays the kernel's if that is still possible. False: it is too late.
+    pub(crate) fn stay(&self) -> bool {
+        let _inside = crate::inside::enter();
+        let mut upgrade = lock(&self.upgrade);
+        if self.is_switching() {
+            return false;
+        }
+        self.set_role(Role::Kernel);
+        upgrade.forget();
+        self.is_settled.store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// Does what can be done now.
+    #[inline]
+    pub(crate) fn pump(&self, fd: c_int) {
+        if !self.is_settled.load(Ordering::Relaxed) && self.is_used.load(Ordering::Relaxed) {
+            self.pump_slowly(fd);
+        }
+    }
+
+    fn pump_slowly(&self, _fd: c_int) {
+        let looks = self.looks.fetch_add(1, Ordering::Relaxed);
+        let is_linked = self.stream().is_some();
+        if !is_linked && looks > LOOKS_AT_FIRST && !looks.is_multiple_of(LOOKS_LATER) {
+            return;
+        }
+        if crate::inside::is_inside() {
+            return;
+        }
+        let _inside = crate::inside::enter();
+        let mut upgrade = match self.upgrade.try_lock() {
+            Ok(upgrade) => upgrade,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Another thread is at it.
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let now = std::mem::replace(&mut *upgrade, Upgrade::Stays { _row: None });
+        *upgrade = self.next(now);
+        match &mut *upgrade {
+            Upgrade::Linked(link) => self.talk(link),
+            Upgrade::Stays { .. } => self.is_settled.store(true, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+
+    /// One step.
+    fn next(&self, upgrade: Upgrade) -> Upgrade {
+        match upgrade {
+            Upgrade::Meeting { mut meeting, token } => match (meeting.try_finish(), token) {
+                (Ok(None), _) => Upgrade::Meeting { meeting, token },
+                (Ok(Some(Found::Met(_))), Some(token)) => self.next(Upgrade::Awaited { meeting, token }),
+                (Ok(Some(Found::Met(place))), None) => {
+                    let session = desk().session();
+                    let started = session.and_then(|s| ConnectOptions::new().start(&s, place.at).ok());
+                    match started {
+                        Some(connecting) => Upgrade::Connecting { meeting, connecting, token: place.token },
+                        None => Upgrade::Stays { _row: Some(meeting) },
+                    }
+                }
+                (Ok(Some(Found::Stays(_))) | Err(_), token) => {
+                    if let Some(token) = token {
+                        desk().forget(token);
+                    }
+                    Upgrade::Stays { _row: Some(meeting) }
+                }
+            },
+            Upgrade::Awaited { meeting, token } => match desk().take(token) {
+                Some(stream) => self.link(stream, &[]),
+                None => Upgrade::Awaited { meeting, token },
+            },
+            Upgrade::Connecting { meeting, mut connecting, token } => match connecting.try_finish() {
+                Ok(Some(stream)) => self.link(stream, &hello(token)),
+                Ok(None) => Upgrade::Connecting { meeting, connecting, token },
+                Err(_) => Upgrade::Stays { _row: Some(meeting) },
+            },
+            other => other,
+        }
+    }
+
+    /// The stream is there.
+    fn link(&self, stream: Stream, words: &[u8]) -> Upgrade {
+        let sets = Arc::clone(&self.sets);
+        let is_usable = stream.set_nonblocking(true).and_then(|()| stream.on_change(move || sets.tell()));
+        if is_usable.is_err() || self.is_write_shut.load(Ordering::Acquire) || self.stream.set(stream).is_err() {
+            return Upgrade::Stays { _row: None };
+        }
+        // Who waits in these sets must learn of the stream before the other end may switch to it.
+        self.sets.all().iter().for_each(|(set, fd)| set.note_linked(*fd));
+        Upgrade::Linked(Link {
+            unsaid: words.to_vec(),
+            heard: Heard::Nothing,
+            has_said_g: false,
+            is_ended: false,
+            is_broken: false,
+            is_deaf: false,
+        })
+    }
+
+    /// Says and hears what is due.
+    fn talk(&self, link: &mut Link) {
+        let Some(stream) = self.stream() else { return };
+        self.hear(link, stream);
+        // The end that connected gets its stream before the other end has taken it, which may never happen: then TCP's
+        // end is the end, so nobody may wait for a word on the stream.
+        let is_taken = self.role() != Role::Connected || link.heard.may_switch();
+        if !link.has_said_g && is_taken && self.readers.close() {
+            link.has_said_g = true;
+            link.unsaid.extend_from_slice(&may_switch());
+            self.hear(link, stream);
+        }
+        // `G` comes first, and waits for a thread that reads TCP.
+        let may_say = link.has_said_g && link.heard.may_switch() && !self.is_write_shut.load(Ordering::Acquire);
+        let may_say = may_say && !link.is_broken && !link.is_deaf && !self.is_shared.load(Ordering::Acquire);
+        if may_say && !self.writes_stream() && self.writers.close() {
+            link.unsaid.extend_from_slice(&switched(self.tcp_out.load(Ordering::Acquire)));
+        }
+        say(link, stream);
+        let is_over = self.writes_stream() && matches!(link.heard, Heard::Switched { .. });
+        if is_over && link.unsaid.is_empty() && self.reads_stream.load(Ordering::Acquire) {
+            self.is_settled.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Hears what the other end says before its bytes.
+    fn hear(&self, link: &mut Link, mut stream: &Stream) {
+        let mut bytes = [0; 16];
+        while link.heard.wanted() > 0 && !link.is_ended && !link.is_broken {
+            match stream.read(&mut bytes[..link.heard.wanted()]) {
+                Ok(0) => link.is_ended = true,
+                Ok(count) => link.is_broken = link.heard.take(&bytes[..count]).is_err(),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => link.is_broken = true,
+            }
+        }
+        if let Heard::Switched { tcp_bytes } = link.heard
+            && link.has_said_g
+            && self.tcp_in.load(Ordering::Acquire) >= tcp_bytes
+        {
+            self.reads_stream.store(true, Ordering::Release);
+        }
+    }
+
+    /// Where TCP ends for the reader, and how the stream ended, as far as was heard. Looks now.
+    pub(super) fn ask_link(&self) -> Option<(Heard, bool, bool)> {
+        let _inside = crate::inside::enter();
+        let mut upgrade = lock(&self.upgrade);
+        match &mut *upgrade {
+            Upgrade::Linked(link) => {
+                self.talk(link);
+                Some((link.heard, link.is_ended, link.is_broken))
+            }
+            _ => None,
+        }
+    }
+
+    /// What was to be said before the program's bytes is said. An error: the stream broke.
+    pub(super) fn say_rest(&self) -> io::Result<()> {
+        if let Upgrade::Linked(link) = &mut *lock(&self.upgrade)
+            && let Some(stream) = self.stream()
+        {
+            say(link, stream);
+            if !link.unsaid.is_empty() {
+                return Err(if link.is_deaf { ErrorKind::BrokenPipe } else { ErrorKind::WouldBlock }.into());
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn hear_last_words(&self) {
+        if let Upgrade::Linked(link) = &mut *lock(&self.upgrade)
+            && let Some(stream) = self.stream()
+        {
+            self.hear(link, stream);
+        }
+    }
+}
+
+/// Says what is to be said, as far as there is room.
+fn say(link: &mut Link, mut stream: &Stream) {
+    while !link.unsaid.is_empty() && !link.is_deaf {
+        match stream.write(&link.unsaid) {
+            Ok(count) => drop(link.unsaid.drain(..count)),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+            Err(_) => link.is_deaf = true,
+        }
+    }
+}
+
+fn begin(fd: c_int, role: Role) -> Option<Upgrade> {
+    let mut desk = desk();
+    let session = match role {
+        Role::Connected | Role::Accepted => desk.session()?,
+        Role::Fresh | Role::Kernel => return None,
+    };
+    let rendezvous = match role {
+        Role::Accepted => Some(desk.expect(&session)?),
+        _ => None,
+    };
+    let (end, token) = match rendezvous {
+        Some(at) => (TcpEnd::Accepted(at), Some(at.token)),
+        None => (TcpEnd::Connected, None),
+    };
+    // SAFETY: the program is in a call with this descriptor, so it is open until the call returns.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    match Meeting::begin(&session, socket, end) {
+        Ok(meeting) => Some(Upgrade::Meeting { meeting, token }),
+        Err(_) => {
+            token.into_iter().for_each(|token| desk.forget(token));
+            None
+        }
+    }
+}
+
+fn is_connected(fd: c_int) -> bool {
+    let mut address = std::mem::MaybeUninit::<libc::sockaddr_storage>::uninit();
+    let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: `address` has room for `len` bytes, and both live through the call.
+    unsafe { libc::getpeername(fd, address.as_mut_ptr().cast(), &raw mut len) == 0 }
+}
+
+/// Whether the descriptor is a TCP socket.
+pub(crate) fn is_tcp(fd: c_int) -> bool {
+    let mut protocol: c_int = 0;
+    let mut len = size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: `protocol` has room for `len` bytes, and both live through the call.
+    let result =
+        unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, (&raw mut protocol).cast(), &raw mut len) };
+    result == 0 && protocol == libc::IPPROTO_TCP
+}

@@ -1,0 +1,118 @@
+//! Writing to a connection, whichever part takes the next bytes.
+//!
+//! It must never write to TCP once `W` was said, and never write to the stream before `W` is in it.
+
+use std::ffi::c_int;
+use std::io::{IoSlice, Write};
+use std::sync::atomic::Ordering;
+
+use libc::iovec;
+
+use super::waiting::Awaited;
+use super::{Connection, are_valid};
+use crate::errno::{self, fail};
+use crate::{inside, say};
+
+/// Pieces that go into the ring in one call.
+const SLICES_MAX: usize = 64;
+
+impl Connection {
+    /// Writes `parts`. `original` is the program's call, for the time in which the kernel takes the bytes.
+    pub(crate) fn send(&self, fd: c_int, parts: &[iovec], flags: c_int, original: &mut dyn FnMut() -> isize) -> isize {
+        self.touch(fd);
+        if self.is_lost() {
+            say::LOST.say("a connection that the parent process had upgraded was used after fork");
+            self.spoil(fd);
+            return fail(libc::ECONNRESET);
+        }
+        if let Some(_entered) = self.writers.enter() {
+            let result = original();
+            if let Ok(count) = u64::try_from(result) {
+                self.tcp_out.fetch_add(count, Ordering::AcqRel);
+            } else if errno::get() == libc::EAGAIN {
+                // Room is an edge, also if it is the stream's.
+                self.is_full.store(true, Ordering::Release);
+            }
+            return result;
+        }
+        if inside::is_inside() {
+            // A signal handler, in the middle of this thread's work with streams.
+            return fail(libc::EINTR);
+        }
+        if !are_valid(parts) {
+            // The kernel says what is wrong with them, and takes nothing.
+            return original();
+        }
+        let result = self.send_to_stream(parts, flags);
+        if result < 0 && errno::get() == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
+            // SAFETY: the call takes no pointers. The signal is the program's, as the kernel would send it.
+            unsafe { libc::raise(libc::SIGPIPE) };
+            errno::set(libc::EPIPE);
+        }
+        result
+    }
+
+    fn send_to_stream(&self, parts: &[iovec], flags: c_int) -> isize {
+        if flags & libc::MSG_OOB != 0 {
+            return fail(libc::EOPNOTSUPP);
+        }
+        let total: usize = parts.iter().map(|part| part.iov_len).sum();
+        if self.is_write_shut.load(Ordering::Acquire) {
+            return fail(libc::EPIPE);
+        }
+        let may_wait = !self.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
+        let (until, mut done) = (self.until(false), 0usize);
+        while done < total {
+            match self.pour(parts, done) {
+                Ok(count) => done += count,
+                Err(libc::EAGAIN) if may_wait => {
+                    if let Err(code) = self.wait(Awaited { is_read: false, stream: true, fd: -1 }, until) {
+                        return if done > 0 { done as isize } else { fail(code) };
+                    }
+                }
+                // A reset is told once. Afterwards the connection cannot be written.
+                Err(libc::ECONNRESET) if done == 0 && self.is_reset_told.swap(true, Ordering::AcqRel) => {
+                    return fail(libc::EPIPE);
+                }
+                Err(code) => {
+                    if code == libc::EAGAIN {
+                        self.is_full.store(true, Ordering::Release);
+                    }
+                    return if done > 0 { done as isize } else { fail(code) };
+                }
+            }
+        }
+        done as isize
+    }
+
+    /// Writes from byte `skip` on what fits.
+    fn pour(&self, parts: &[iovec], mut skip: usize) -> Result<usize, c_int> {
+        let _inside = inside::enter();
+        if !self.is_settled.load(Ordering::Relaxed) {
+            self.say_rest().map_err(|e| errno::of(&e))?;
+        }
+        let mut stream = self.stream().ok_or(libc::ECONNRESET)?;
+        if let [part] = parts {
+            // SAFETY: the program vouches for its buffer during its call.
+            let bytes =
+                unsafe { std::slice::from_raw_parts(part.iov_base.cast::<u8>().add(skip), part.iov_len - skip) };
+            return stream.write(bytes).map_err(|e| errno::of(&e));
+        }
+        let mut slices = Vec::with_capacity(parts.len().min(SLICES_MAX));
+        for part in parts {
+            if skip >= part.iov_len {
+                skip -= part.iov_len;
+                continue;
+            }
+            // SAFETY: as above.
+            let bytes =
+                unsafe { std::slice::from_raw_parts(part.iov_base.cast::<u8>().add(skip), part.iov_len - skip) };
+            skip = 0;
+            slices.push(IoSlice::new(bytes));
+            if slices.len() == SLICES_MAX {
+                break;
+            }
+        }
+        stream.write_vectored(&slices).map_err(|e| errno::of(&e))
+    }
+}

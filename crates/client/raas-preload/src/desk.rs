@@ -1,0 +1,205 @@
+//! What this process has with its daemon: the session, the listener for streams that replace accepted connections, and
+//! the streams that have come there.
+//!
+//! Owns the tokens that are expected. It must never give a stream to a connection whose token it did not show, and
+//! never wait for bytes of a stranger.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read};
+use std::mem::MaybeUninit;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use raas::meeting::{Rendezvous, port_of};
+use raas::{AcceptError, ListenOptions, Listener, PerProcess, Session, Stream};
+
+use crate::prelude::{HELLO_BYTES, token_of};
+use crate::say;
+
+/// The next try to reach a daemon that was not there.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long a daemon that is there may take to answer when the program attaches.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Streams that wait to be taken out of the listener.
+const BACKLOG: u32 = 4096;
+/// Streams that have not said hello.
+const STRANGERS_MAX: usize = 1024;
+
+/// Sessions that were lost and are still followed by threads that wait. Streams of older ones are looked at once a
+/// second.
+const BEFORE_MAX: usize = 4;
+
+static DESK: PerProcess<Mutex<Desk>> = PerProcess::new();
+/// The daemon's socket as `raas run` named it. Servers clear their environment before they begin to work.
+static SOCKET: OnceLock<PathBuf> = OnceLock::new();
+
+/// To be called when the library is loaded: keeps what the environment says.
+pub(crate) fn keep_environment() {
+    if let Some(path) = std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty()) {
+        let _is_first = SOCKET.set(path.into());
+    }
+}
+const SOCKET_VARIABLE: &str = "RAAS_SOCKET";
+static NO_DAEMON: say::Once = say::Once::new();
+
+/// A stream that has not shown a token yet.
+#[derive(Debug)]
+struct Stranger {
+    stream: Stream,
+    hello: [u8; HELLO_BYTES],
+    count: usize,
+}
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(crate) struct Desk {
+    session: Option<Session>,
+    /// Earlier ones, whose streams on this host go on.
+    before: Vec<Session>,
+    next_try: Option<Instant>,
+    listener: Option<Listener>,
+    strangers: Vec<Stranger>,
+    /// By token; the stream when it has come.
+    expected: BTreeMap<u64, Option<Stream>>,
+}
+
+/// The sessions whose streams a thread may wait for.
+pub(crate) fn sessions() -> Vec<Session> {
+    if crate::inside::is_inside() {
+        return Vec::new();
+    }
+    let _inside = crate::inside::enter();
+    let desk = desk();
+    desk.session.iter().chain(&desk.before).cloned().collect()
+}
+
+/// This process's.
+pub(crate) fn desk() -> MutexGuard<'static, Desk> {
+    DESK.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Desk {
+    /// The session, made now if there is none. None: there is no daemon, as far as is known.
+    pub(crate) fn session(&mut self) -> Option<Session> {
+        if let Some(session) = self.session.as_ref().filter(|session| session.is_usable()) {
+            return Some(session.clone());
+        }
+        if self.next_try.is_some_and(|next| Instant::now() < next) {
+            return None;
+        }
+        let _blocked = SignalsBlocked::new();
+        let mut builder = Session::builder().timeout(ANSWER_MAX).led_elsewhere(true);
+        if let Some(path) = SOCKET.get() {
+            builder = builder.socket(path);
+        }
+        match builder.connect() {
+            Ok(session) => {
+                self.before.extend(self.session.replace(session.clone()));
+                if self.before.len() > BEFORE_MAX {
+                    self.before.remove(0);
+                }
+                // The listener of a session that was lost belongs to it.
+                self.listener = None;
+                Some(session)
+            }
+            Err(error) => {
+                NO_DAEMON.say(&format!("connections stay on kernel TCP: {error}"));
+                self.next_try = Some(Instant::now() + RETRY);
+                None
+            }
+        }
+    }
+
+    /// Where a stream for one more accepted connection is taken.
+    pub(crate) fn expect(&mut self, session: &Session) -> Option<Rendezvous> {
+        if self.listener.is_none() {
+            let _blocked = SignalsBlocked::new();
+            let listener = ListenOptions::new().backlog(BACKLOG).bind(session, "0.0.0.0:0").ok()?;
+            listener.set_nonblocking(true).ok()?;
+            self.listener = Some(listener);
+        }
+        let token = random()?;
+        self.expected.insert(token, None);
+        Some(Rendezvous { port: port_of(self.listener.as_ref()?), token })
+    }
+
+    /// The stream with a token, if it has come.
+    pub(crate) fn take(&mut self, token: u64) -> Option<Stream> {
+        self.look();
+        let stream = self.expected.get_mut(&token)?.take()?;
+        self.expected.remove(&token);
+        Some(stream)
+    }
+
+    /// Nobody waits for this token any more.
+    pub(crate) fn forget(&mut self, token: u64) {
+        self.expected.remove(&token);
+    }
+
+    /// Takes streams that have come, and reads their hellos.
+    fn look(&mut self) {
+        while let Some(listener) = &self.listener {
+            match listener.accept() {
+                Ok((stream, _)) if self.strangers.len() < STRANGERS_MAX => {
+                    if stream.set_nonblocking(true).is_ok() {
+                        self.strangers.push(Stranger { stream, hello: [0; HELLO_BYTES], count: 0 });
+                    }
+                }
+                Ok(_) => {}
+                Err(AcceptError::WouldBlock) => break,
+                // The listener opens again at the daemon that comes back, with another port; its session is over.
+                Err(_) => {
+                    self.listener = None;
+                    break;
+                }
+            }
+        }
+        for stranger in std::mem::take(&mut self.strangers) {
+            self.hear(stranger);
+        }
+    }
+
+    fn hear(&mut self, mut stranger: Stranger) {
+        while stranger.count < HELLO_BYTES {
+            match (&stranger.stream).read(&mut stranger.hello[stranger.count..]) {
+                Ok(0) => return,
+                Ok(count) => stranger.count += count,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return self.strangers.push(stranger),
+                Err(_) => return,
+            }
+        }
+        let expected = token_of(&stranger.hello).and_then(|token| self.expected.get_mut(&token));
+        if let Some(place) = expected.filter(|place| place.is_none()) {
+            *place = Some(stranger.stream);
+        }
+    }
+}
+
+fn random() -> Option<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).ok()?;
+    Some(u64::from_ne_bytes(bytes))
+}
+
+/// The program's signals are for its own threads: one that is made now gets none.
+struct SignalsBlocked(libc::sigset_t);
+
+impl SignalsBlocked {
+    fn new() -> Self {
+        let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: both sets have room; `sigfillset` fills the first, and `pthread_sigmask` the second.
+        unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+            Self(before.assume_init())
+        }
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: the set is what `pthread_sigmask` gave.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
+    }
+}

@@ -1,0 +1,49 @@
+//! How a call of the C library says that it failed.
+
+use std::ffi::c_int;
+use std::io;
+
+/// `errno` of this thread.
+pub(crate) fn get() -> c_int {
+    // SAFETY: the C library gives this thread's own place, which lives as long as the thread.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets it.
+pub(crate) fn set(code: c_int) {
+    // SAFETY: as in `get`.
+    unsafe { *libc::__errno_location() = code }
+}
+
+/// A call fails with this code.
+pub(crate) fn fail(code: c_int) -> isize {
+    set(code);
+    -1
+}
+
+/// What TCP would say where the client library says this.
+pub(crate) fn of(error: &io::Error) -> c_int {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => libc::EAGAIN,
+        io::ErrorKind::BrokenPipe => libc::EPIPE,
+        io::ErrorKind::TimedOut => libc::ETIMEDOUT,
+        io::ErrorKind::Interrupted => libc::EINTR,
+        _ => libc::ECONNRESET,
+    }
+}
+
+/// Whether a signal handler of the program wants calls to be interrupted rather than restarted. Not known is which
+/// signal came, so any such handler counts.
+pub(crate) fn signals_interrupt() -> bool {
+    (1..=31).any(|signal| {
+        let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
+        // SAFETY: a null pointer asks for the handler without setting one; `action` has room for it.
+        if unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } != 0 {
+            return false;
+        }
+        // SAFETY: the call above succeeded, so it filled `action`.
+        let action = unsafe { action.assume_init() };
+        let has_handler = action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
+        has_handler && action.sa_flags & libc::SA_RESTART == 0
+    })
+}

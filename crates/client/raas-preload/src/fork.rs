@@ -1,0 +1,60 @@
+//! Children: what they have of their parent's connections, and how a child is known.
+//!
+//! It must never change what the library knows from a child that shares its parent's memory (`vfork`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::connection::Connection;
+use crate::epoll_set::EpollSet;
+use crate::table::{self, Entry};
+
+/// The process whose memory this is.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// To be called once, when the library is loaded.
+pub(crate) fn watch_forks() {
+    OWNER.store(std::process::id(), Ordering::Relaxed);
+    // SAFETY: the three functions are of this library, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+}
+
+/// Whether this is the process whose memory this is, and no child of `vfork`.
+pub(crate) fn is_owner() -> bool {
+    OWNER.load(Ordering::Relaxed) == std::process::id()
+}
+
+extern "C" fn before() {
+    for fd in table::known(0, usize::MAX) {
+        if let Some(connection) = table::socket(fd) {
+            connection.prepare_fork();
+        }
+    }
+}
+
+extern "C" fn in_parent() {
+    for fd in table::known(0, usize::MAX) {
+        if let Some(connection) = table::socket(fd) {
+            connection.leave_to_child();
+        }
+    }
+}
+
+extern "C" fn in_child() {
+    OWNER.store(std::process::id(), Ordering::Relaxed);
+    // Descriptors that share a connection go on sharing it.
+    let mut copies: Vec<(*const Connection, Arc<Connection>)> = Vec::new();
+    table::replace_all_in_child(|entry| match entry {
+        Entry::Socket(old) => {
+            let known = copies.iter().find(|(from, _)| *from == Arc::as_ptr(old)).map(|(_, to)| Arc::clone(to));
+            let copy = known.unwrap_or_else(|| {
+                let copy = Arc::new(old.for_child());
+                copies.push((Arc::as_ptr(old), Arc::clone(&copy)));
+                copy
+            });
+            Some(Entry::Socket(copy))
+        }
+        // The set is the kernel's, shared with the parent; connections of the child are added to it by the child.
+        Entry::Epoll(set) => Some(Entry::Epoll(Arc::new(EpollSet::new(set.fd())))),
+    });
+}

@@ -1,0 +1,51 @@
+//! Sockets of unmodified programs over RaaS: the library that `raas run` preloads (docs/run.md).
+//!
+//! It stands between a program and the C library's socket calls. A descriptor that is no TCP socket of the program's
+//! goes through untouched, and so does a TCP connection until it is upgraded. Nothing here is for other crates; the
+//! names that it exports are those of the C library.
+//!
+//! Rules: a call looks at its descriptor without a lock that could be held for long. No lock is held while a call
+//! blocks. What the library itself calls goes to the C library (`inside`), so nothing here calls itself.
+
+// Other names would not be the C library's.
+#![allow(clippy::missing_safety_doc)]
+// Under test nothing is exported, so that the test program keeps its own C library.
+#![cfg_attr(test, allow(dead_code))]
+
+mod calls;
+mod connection;
+mod desk;
+mod epoll_set;
+mod errno;
+mod fork;
+mod inside;
+mod poll_set;
+mod prelude;
+mod real;
+mod say;
+mod sleep;
+mod spin;
+mod table;
+
+/// Descriptors of the library are above, as far as the limit of the process has room: programs count on the low ones.
+#[cfg(not(test))]
+const NUMBERS_ABOVE: std::os::fd::RawFd = 600;
+
+/// Run by the dynamic linker when the library is loaded.
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static INIT: extern "C" fn() = init;
+
+/// Run when the program ends in order.
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static FINI: extern "C" fn() = table::close_all;
+
+#[cfg(not(test))]
+extern "C" fn init() {
+    desk::keep_environment();
+    shm::keep_numbers_above(NUMBERS_ABOVE);
+    fork::watch_forks();
+}

@@ -1,0 +1,118 @@
+//! What the two libraries say on a stream before the program's bytes: hello, `G`, `W` (docs/run.md).
+//!
+//! Owns the formats and the reading of them; no I/O. It must never take a byte that is the program's.
+
+/// The client's first bytes on the stream: this word and the token.
+const HELLO: [u8; 4] = *b"RRUN";
+/// Length of a hello.
+pub(crate) const HELLO_BYTES: usize = 12;
+/// "I read both TCP and the stream: you may switch."
+const MAY_SWITCH: u8 = b'G';
+/// "I have switched": followed by how many bytes went over TCP.
+const SWITCHED: u8 = b'W';
+const SWITCHED_BYTES: usize = 9;
+
+/// The client's first bytes.
+pub(crate) fn hello(token: u64) -> [u8; HELLO_BYTES] {
+    let mut bytes = [0; HELLO_BYTES];
+    bytes[..4].copy_from_slice(&HELLO);
+    bytes[4..].copy_from_slice(&token.to_be_bytes());
+    bytes
+}
+
+/// The token of a hello, if it is one.
+pub(crate) fn token_of(bytes: &[u8; HELLO_BYTES]) -> Option<u64> {
+    let token = bytes.strip_prefix(&HELLO)?;
+    Some(u64::from_be_bytes(token.try_into().ok()?))
+}
+
+/// `G`.
+pub(crate) fn may_switch() -> [u8; 1] {
+    [MAY_SWITCH]
+}
+
+/// `W` after so many bytes over TCP.
+pub(crate) fn switched(tcp_bytes: u64) -> [u8; SWITCHED_BYTES] {
+    let mut bytes = [SWITCHED; SWITCHED_BYTES];
+    bytes[1..].copy_from_slice(&tcp_bytes.to_be_bytes());
+    bytes
+}
+
+/// What the other end has said so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// Nothing.
+    Nothing,
+    /// `G`, and a part of `W`.
+    MaySwitch { bytes: [u8; SWITCHED_BYTES], count: usize },
+    /// `W`: the stream goes on where so many bytes of TCP end.
+    Switched { tcp_bytes: u64 },
+}
+
+/// The other end said something else.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NotOurs;
+
+impl Heard {
+    /// Whether the other end reads both.
+    pub(crate) fn may_switch(&self) -> bool {
+        *self != Self::Nothing
+    }
+
+    /// Bytes that may be read from the stream now, before it is the program's. 0: it is.
+    pub(crate) fn wanted(&self) -> usize {
+        match self {
+            Self::Nothing => 1,
+            Self::MaySwitch { count, .. } => SWITCHED_BYTES - count,
+            Self::Switched { .. } => 0,
+        }
+    }
+
+    /// Takes bytes, at most as many as were wanted.
+    pub(crate) fn take(&mut self, taken: &[u8]) -> Result<(), NotOurs> {
+        for &byte in taken {
+            *self = match *self {
+                Self::Nothing if byte == MAY_SWITCH => Self::MaySwitch { bytes: [0; SWITCHED_BYTES], count: 0 },
+                Self::MaySwitch { count: 0, .. } if byte != SWITCHED => return Err(NotOurs),
+                Self::MaySwitch { mut bytes, count } => {
+                    bytes[count] = byte;
+                    if count + 1 < SWITCHED_BYTES {
+                        Self::MaySwitch { bytes, count: count + 1 }
+                    } else {
+                        let [_, number @ ..] = bytes;
+                        Self::Switched { tcp_bytes: u64::from_be_bytes(number) }
+                    }
+                }
+                Self::Nothing | Self::Switched { .. } => return Err(NotOurs),
+            };
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_heard_byte_by_byte() {
+        assert_eq!(token_of(&hello(0x0102_0304_0506_0708)), Some(0x0102_0304_0506_0708));
+        assert_eq!(token_of(b"RRUM\0\0\0\0\0\0\0\0"), None);
+        let mut heard = Heard::Nothing;
+        for byte in [&may_switch()[..], &switched(70_000)].concat() {
+            assert!(heard.wanted() > 0);
+            heard.take(&[byte]).unwrap();
+            assert!(heard.may_switch());
+        }
+        assert_eq!((heard, heard.wanted()), (Heard::Switched { tcp_bytes: 70_000 }, 0));
+        assert_eq!(heard.take(b"x"), Err(NotOurs));
+    }
+
+    #[test]
+    fn other_words_are_refused() {
+        assert_eq!(Heard::Nothing.take(b"W"), Err(NotOurs));
+        let mut heard = Heard::Nothing;
+        heard.take(b"G").unwrap();
+        assert_eq!(heard.take(b"G"), Err(NotOurs));
+    }
+}

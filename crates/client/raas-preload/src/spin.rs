@@ -1,0 +1,63 @@
+//! Looking for a while before a thread blocks: yielding, so that whoever is waited for can run.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use shm::Crowding;
+
+/// Looks of one wait. Together they take about 50 us on an idle core, which is more than waking a thread does.
+const LOOKS_MAX: u32 = 100;
+/// One of so many looks asks the kernel too, which costs a system call.
+const KERNEL_SHARE: u32 = 4;
+
+/// Threads that look at the moment.
+static LOOKING: AtomicU32 = AtomicU32::new(0);
+/// Whether a core that is yielded comes back soon.
+static CROWDING: LazyLock<Crowding> = LazyLock::new(Crowding::default);
+
+/// What is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Streams alone.
+    Streams,
+    /// Streams, and what only the kernel knows.
+    All,
+}
+
+/// Looks until `ready` or too often. True: it was ready.
+pub(crate) fn until(ready: &mut dyn FnMut(Look) -> bool) -> bool {
+    if ready(Look::All) {
+        return true;
+    }
+    if CROWDING.is_crowded() {
+        return false;
+    }
+    if LOOKING.fetch_add(1, Ordering::Relaxed) >= processors() {
+        LOOKING.fetch_sub(1, Ordering::Relaxed);
+        return false;
+    }
+    let mut found = false;
+    for look in 1..=LOOKS_MAX {
+        let is_on_time = CROWDING.yield_core();
+        found = ready(if look % KERNEL_SHARE == 0 { Look::All } else { Look::Streams });
+        if found && is_on_time {
+            CROWDING.on_time();
+        }
+        if found || !is_on_time {
+            break;
+        }
+    }
+    LOOKING.fetch_sub(1, Ordering::Relaxed);
+    found
+}
+
+fn processors() -> u32 {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let known = COUNT.load(Ordering::Relaxed);
+    if known > 0 {
+        return known;
+    }
+    let count = std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
+    COUNT.store(count, Ordering::Relaxed);
+    count
+}

@@ -1,0 +1,491 @@
+//! The calls of a client that are under way.
+//!
+//! Owns their numbers, the window, repeats, deadlines, and the connection. No thread is needed for that: of the threads
+//! that wait for responses one *leads*. It takes responses for all, and hands the lead on when it has its own. It must
+//! never give a response to another call, or let a call that was sent be sent under another number.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use raas::Session;
+
+use super::dial::{Dialed, dial};
+use super::link::{Link, LinkOver};
+use super::ticket::{Outcome, Ticket};
+use super::{ClientCounters, Settings};
+use crate::error::{CallError, OpenError};
+use crate::frame::{RequestHeader, ResponseHeader, Status};
+use crate::server::lock;
+
+/// How long the leader waits for responses before it looks at deadlines.
+const TICK: Duration = Duration::from_millis(100);
+/// Most time for one attempt to connect, of a client that has lost its server.
+const DIAL_MAX: Duration = Duration::from_secs(2);
+/// Time for the first connection.
+const FIRST_DIAL: Duration = Duration::from_secs(30);
+/// The pause between attempts to connect, the first and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// Requests are repeated ever more rarely, by a factor of two up to this.
+const REPEAT_SHIFT_MAX: u16 = 5;
+
+/// How long a call may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Time {
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) after: Duration,
+}
+
+impl Time {
+    pub(crate) fn new(timeout: Option<Duration>) -> Self {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        Self { deadline, after: timeout.unwrap_or(Duration::MAX) }
+    }
+
+    fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|at| Instant::now() >= at)
+    }
+}
+
+struct Pending {
+    request: Arc<Vec<u8>>,
+    ticket: Arc<Ticket>,
+    time: Time,
+    attempt: u16,
+    /// When the last request left.
+    sent: Option<Instant>,
+}
+
+/// The way to the server, or since when there is none.
+struct Way {
+    link: Option<Arc<dyn Link>>,
+    lost: Option<Instant>,
+    next_dial: Instant,
+    pause: Duration,
+    why: String,
+}
+
+struct State {
+    next: u64,
+    calls: BTreeMap<u64, Pending>,
+    is_led: bool,
+    way: Way,
+    room_wakers: Vec<(Time, Waker)>,
+    limits: (usize, usize),
+    session: Session,
+    totals: ClientCounters,
+}
+
+/// See the head of this file.
+pub(crate) struct Core {
+    pub(crate) settings: Settings,
+    state: Mutex<State>,
+    /// There is room in the window, or nobody leads, or there is a first call.
+    changed: Condvar,
+    /// The way to the thread that sends for tasks, once there is one.
+    pub(crate) requests: Mutex<Option<Sender<u64>>>,
+}
+
+impl Core {
+    pub(crate) fn connect(session: Session, settings: Settings) -> Result<Self, OpenError> {
+        let Dialed { link, request_bytes_max, response_bytes_max, .. } = dial(&session, &settings, FIRST_DIAL)?;
+        let way = Way { link: Some(link), lost: None, next_dial: Instant::now(), pause: PAUSES.0, why: String::new() };
+        let state = State {
+            next: 1,
+            calls: BTreeMap::new(),
+            is_led: false,
+            way,
+            room_wakers: Vec::new(),
+            limits: (request_bytes_max, response_bytes_max),
+            session,
+            totals: ClientCounters::default(),
+        };
+        Ok(Self { settings, state: Mutex::new(state), changed: Condvar::new(), requests: Mutex::default() })
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    // ---- entering
+
+    /// A number for a call; waits while the window is full.
+    pub(crate) fn enter(&self, request: Arc<Vec<u8>>, time: Time) -> Result<Arc<Ticket>, CallError> {
+        loop {
+            let state = lock(&self.state);
+            if state.has_room(self.settings.window) {
+                return self.admit(state, request, time);
+            }
+            if time.is_over() {
+                return Err(CallError::DeadlineExceeded { after: time.after, was_sent: false });
+            }
+            // Calls that were begun and are not waited for have nobody who looks for their responses.
+            if state.is_led {
+                drop(self.wait(state, TICK.min(left(time.deadline))));
+            } else {
+                drop(state);
+                self.lead(Instant::now() + TICK.min(left(time.deadline)), &|| {
+                    lock(&self.state).has_room(self.settings.window)
+                });
+            }
+        }
+    }
+
+    fn admit(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        request: Arc<Vec<u8>>,
+        time: Time,
+    ) -> Result<Arc<Ticket>, CallError> {
+        let (len, max) = (request.len(), state.limits.0);
+        if len > max {
+            return Err(CallError::RequestTooLong { len, max });
+        }
+        if state.calls.is_empty() && state.way.link.is_none() {
+            // Nobody tried since the last call ended: the time to try begins with this one.
+            let now = Instant::now();
+            (state.way.lost, state.way.next_dial, state.way.pause) = (Some(now), now, PAUSES.0);
+        }
+        let sequence = state.next;
+        state.next += 1;
+        state.totals.calls += 1;
+        let ticket = Arc::new(Ticket::new(sequence));
+        let pending = Pending { request, ticket: Arc::clone(&ticket), time, attempt: 0, sent: None };
+        state.calls.insert(sequence, pending);
+        self.changed.notify_all();
+        Ok(ticket)
+    }
+
+    /// As [`Self::enter`] for a task; `None`: it is woken when there is room, or its time is over.
+    pub(crate) fn poll_enter(
+        &self,
+        request: &Arc<Vec<u8>>,
+        time: Time,
+        waker: &Waker,
+    ) -> Option<Result<Arc<Ticket>, CallError>> {
+        let mut state = lock(&self.state);
+        if state.has_room(self.settings.window) {
+            return Some(self.admit(state, Arc::clone(request), time));
+        }
+        if time.is_over() {
+            return Some(Err(CallError::DeadlineExceeded { after: time.after, was_sent: false }));
+        }
+        state.room_wakers.push((time, waker.clone()));
+        None
+    }
+
+    pub(crate) fn has_room_or_wakes(&self, waker: &Waker, time: Time) -> bool {
+        let mut state = lock(&self.state);
+        let has_room = state.has_room(self.settings.window);
+        if !has_room {
+            state.room_wakers.push((time, waker.clone()));
+        }
+        has_room
+    }
+
+    // ---- sending
+
+    /// Sends a call's request, if there is a connection; otherwise it goes when there is one.
+    pub(crate) fn transmit(&self, sequence: u64, is_repeat: bool) {
+        let mut state = lock(&self.state);
+        let floor = state.floor();
+        let Some(link) = state.way.link.clone() else { return };
+        let Some(call) = state.calls.get_mut(&sequence) else { return };
+        if is_repeat {
+            call.attempt = call.attempt.wrapping_add(1).max(1);
+        }
+        call.sent = Some(Instant::now());
+        let header = RequestHeader {
+            sequence,
+            attempt: call.attempt,
+            token: 0,
+            floor,
+            len: u32::try_from(call.request.len()).unwrap_or(u32::MAX),
+            timeout_us: call.time.deadline.map_or(0, micros_left),
+            flags: 0,
+        };
+        let request = Arc::clone(&call.request);
+        state.totals.repeats += u64::from(is_repeat);
+        drop(state);
+        if let Err(LinkOver(why)) = link.send(header, &request) {
+            self.lose(&link, why);
+        }
+    }
+
+    fn lose(&self, of: &Arc<dyn Link>, why: String) {
+        let mut state = lock(&self.state);
+        if state.way.link.as_ref().is_some_and(|link| Arc::ptr_eq(link, of)) {
+            tracing::debug!(why, "the connection to the server is lost");
+            of.count(&mut state.totals);
+            let now = Instant::now();
+            state.way = Way { link: None, lost: Some(now), next_dial: now, pause: PAUSES.0, why };
+        }
+    }
+
+    /// A call is given up. Says whether its request had left.
+    pub(crate) fn abandon(&self, sequence: u64) -> bool {
+        let mut state = lock(&self.state);
+        let Some(call) = state.calls.remove(&sequence) else { return true };
+        let (was_sent, floor, link) = (call.sent.is_some(), state.floor().min(sequence), state.way.link.clone());
+        self.make_room(&mut state);
+        drop(state);
+        if let (true, Some(link)) = (was_sent, link) {
+            link.cancel(RequestHeader { sequence, attempt: 0, token: 0, floor, len: 0, timeout_us: 0, flags: 0 });
+        }
+        was_sent
+    }
+
+    fn make_room(&self, state: &mut State) {
+        self.changed.notify_all();
+        for (_, waker) in state.room_wakers.drain(..) {
+            waker.wake();
+        }
+    }
+
+    // ---- waiting
+
+    /// Waits for the outcome of a call.
+    pub(crate) fn wait_for(&self, ticket: &Ticket) -> Outcome {
+        loop {
+            if let Some(outcome) = ticket.take() {
+                return outcome;
+            }
+            let state = lock(&self.state);
+            // A call that is not under way any more was settled meanwhile.
+            let deadline = match state.calls.get(&ticket.sequence) {
+                Some(call) => call.time.deadline,
+                None => continue,
+            };
+            let until = Instant::now() + TICK.min(left(deadline));
+            if state.is_led {
+                ticket.wait_here();
+                drop(state);
+                std::thread::park_timeout(until.saturating_duration_since(Instant::now()));
+                self.expire();
+            } else {
+                drop(state);
+                self.lead(until, &|| ticket.is_settled());
+            }
+        }
+    }
+
+    /// Waits until somebody has to look for responses, for at most `time`; for the client's own thread.
+    pub(crate) fn wait_for_work(&self, time: Duration) -> bool {
+        let state = lock(&self.state);
+        let is_idle = |state: &State| state.is_led || state.calls.is_empty();
+        if !is_idle(&state) {
+            return true;
+        }
+        !is_idle(&self.wait(state, time))
+    }
+
+    /// Takes responses for all calls until `until`, or until `is_done`. Does nothing if somebody else leads.
+    pub(crate) fn lead(&self, until: Instant, is_done: &dyn Fn() -> bool) {
+        {
+            let mut state = lock(&self.state);
+            if state.is_led {
+                return;
+            }
+            state.is_led = true;
+        }
+        while !is_done() && Instant::now() < until {
+            let link = lock(&self.state).way.link.clone();
+            match link {
+                Some(link) => self.receive(&link, until),
+                None => self.connect_again(until),
+            }
+            self.expire();
+        }
+        let mut state = lock(&self.state);
+        state.is_led = false;
+        // Somebody who waits leads next.
+        let _ = state.calls.values().any(|call| !call.ticket.is_settled() && call.ticket.wake_thread());
+        self.changed.notify_all();
+    }
+
+    fn receive(&self, link: &Arc<dyn Link>, until: Instant) {
+        let mut until = {
+            let state = lock(&self.state);
+            let deadline = state.calls.values().filter_map(|call| call.time.deadline).min();
+            let until = deadline.map_or(until, |at| at.min(until));
+            if state.calls.is_empty() {
+                // A first call ends the wait.
+                drop(self.wait(state, until.saturating_duration_since(Instant::now())));
+                return;
+            }
+            until
+        };
+        if let Some(after) = link.repeat_after() {
+            until = until.min(Instant::now() + after);
+        }
+        let received = link.receive(until, &mut |header, payload| self.deliver(header, payload));
+        match received {
+            Ok(again) => again.into_iter().for_each(|sequence| self.transmit(sequence, true)),
+            Err(LinkOver(why)) => self.lose(link, why),
+        }
+        let Some(after) = link.repeat_after() else { return };
+        let is_late = |call: &Pending| {
+            let wait = after * (1 << call.attempt.min(REPEAT_SHIFT_MAX));
+            call.sent.is_some_and(|sent| sent.elapsed() > wait)
+        };
+        let late: Vec<u64> =
+            lock(&self.state).calls.iter().filter(|(_, call)| is_late(call)).map(|(sequence, _)| *sequence).collect();
+        late.into_iter().for_each(|sequence| self.transmit(sequence, true));
+    }
+
+    fn deliver(&self, header: ResponseHeader, payload: Vec<u8>) {
+        let mut state = lock(&self.state);
+        let max = state.limits.1;
+        // A response that comes again.
+        let Some(call) = state.calls.remove(&header.sequence) else { return };
+        self.make_room(&mut state);
+        drop(state);
+        call.ticket.settle(match header.status {
+            Status::Done => Ok(payload),
+            Status::Failed => Err(CallError::Failed(String::from_utf8_lossy(&payload).into_owned())),
+            Status::Late => Err(CallError::DeadlineExceeded { after: call.time.after, was_sent: true }),
+            Status::Panicked => Err(CallError::Panicked),
+            Status::ResponseTooLong => Err(CallError::ResponseTooLong { max }),
+            Status::BadRequest => Err(CallError::BadRequest),
+        });
+    }
+
+    /// Calls whose time is over have ended.
+    fn expire(&self) {
+        let (over, wakers) = {
+            let mut state = lock(&self.state);
+            let over: Vec<u64> =
+                state.calls.iter().filter(|(_, call)| call.time.is_over()).map(|(sequence, _)| *sequence).collect();
+            let tickets: Vec<(Arc<Ticket>, Duration)> = over
+                .iter()
+                .filter_map(|sequence| state.calls.get(sequence))
+                .map(|call| (Arc::clone(&call.ticket), call.time.after))
+                .collect();
+            let (late, rest) = std::mem::take(&mut state.room_wakers).into_iter().partition(|(time, _)| time.is_over());
+            state.room_wakers = rest;
+            let wakers: Vec<(Time, Waker)> = late;
+            (tickets, wakers)
+        };
+        wakers.into_iter().for_each(|(_, waker)| waker.wake());
+        for (ticket, after) in over {
+            let was_sent = self.abandon(ticket.sequence);
+            ticket.settle(Err(CallError::DeadlineExceeded { after, was_sent }));
+        }
+    }
+
+    // ---- connecting again
+
+    fn connect_again(&self, until: Instant) {
+        let (session, next_dial, lost) = {
+            let state = lock(&self.state);
+            (state.session.clone(), state.way.next_dial, state.way.lost)
+        };
+        let now = Instant::now();
+        if lost.is_some_and(|at| now.saturating_duration_since(at) > self.settings.reconnect_for) {
+            self.fail_all();
+            return;
+        }
+        if next_dial > now {
+            // New calls, and calls that are given up, need nobody meanwhile.
+            std::thread::sleep((next_dial - now).min(until.saturating_duration_since(now)));
+            return;
+        }
+        let session = session.reattach().map_err(OpenError::from);
+        let dialed = session.and_then(|session| Ok((dial(&session, &self.settings, DIAL_MAX)?, session)));
+        match dialed {
+            Ok((dialed, session)) => self.resume(dialed, session),
+            Err(error) => {
+                let mut state = lock(&self.state);
+                state.way.why = error.to_string();
+                state.way.next_dial = Instant::now() + state.way.pause;
+                state.way.pause = (state.way.pause * 2).min(PAUSES.1);
+            }
+        }
+    }
+
+    /// There is a connection again: what was under way is asked for again.
+    fn resume(&self, dialed: Dialed, session: Session) {
+        let (mut gone, mut again) = (Vec::new(), Vec::new());
+        {
+            let mut state = lock(&self.state);
+            state.session = session;
+            state.limits = (dialed.request_bytes_max, dialed.response_bytes_max);
+            state.totals.reconnects += 1;
+            // A server that remembers nothing would execute again what it executed before.
+            for (sequence, call) in &state.calls {
+                if call.sent.is_some() && !dialed.is_known { gone.push(*sequence) } else { again.push(*sequence) }
+            }
+            let gone: Vec<Pending> = gone.iter().filter_map(|sequence| state.calls.remove(sequence)).collect();
+            let way = Way {
+                link: Some(dialed.link),
+                lost: None,
+                next_dial: Instant::now(),
+                pause: PAUSES.0,
+                why: String::new(),
+            };
+            state.way = way;
+            if !gone.is_empty() {
+                self.make_room(&mut state);
+            }
+            for call in gone {
+                call.ticket.settle(Err(CallError::OutcomeUnknown));
+            }
+        }
+        for sequence in again {
+            let was_sent = lock(&self.state).calls.get(&sequence).is_some_and(|call| call.sent.is_some());
+            self.transmit(sequence, was_sent);
+        }
+    }
+
+    /// The server was away for too long.
+    fn fail_all(&self) {
+        let mut state = lock(&self.state);
+        let why = state.way.why.clone();
+        state.way.lost = Some(Instant::now());
+        let calls = std::mem::take(&mut state.calls);
+        self.make_room(&mut state);
+        drop(state);
+        for call in calls.into_values() {
+            let was_sent = call.sent.is_some();
+            call.ticket.settle(Err(CallError::Unreachable { why: why.clone(), was_sent }));
+        }
+    }
+
+    pub(crate) fn counters(&self) -> ClientCounters {
+        let state = lock(&self.state);
+        let mut counters = state.totals;
+        if let Some(link) = &state.way.link {
+            link.count(&mut counters);
+        }
+        counters
+    }
+}
+
+impl State {
+    /// All calls below have ended here.
+    fn floor(&self) -> u64 {
+        self.calls.keys().next().copied().unwrap_or(self.next)
+    }
+
+    fn has_room(&self, window: u16) -> bool {
+        self.next < self.floor() + u64::from(window)
+    }
+}
+
+fn left(deadline: Option<Instant>) -> Duration {
+    deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()))
+}
+
+/// At least 1, because 0 says that there is no deadline.
+fn micros_left(deadline: Instant) -> u32 {
+    u32::try_from(left(Some(deadline)).as_micros()).unwrap_or(u32::MAX).max(1)
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,316 @@
+//! Requests by WRITE into slots of the server's memory; responses fetched by READ, or by datagrams (RFP, HERD).
+//!
+//! Owns the slots' ends at the client, and the choice between the two ways of responses. It must never take a response
+//! of which a part is missing, or one for somebody else's slab.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use raas::{Batch, Completion, DatagramSocket, MessageStream, Readiness, Region, RegionError, RegionRefusal};
+
+use super::link::{Deliver, Link, LinkOver};
+use crate::client::ClientCounters;
+use crate::frame::{RESPONSE_HEADER_BYTES, RequestHeader, ResponseHeader, request_flag};
+use crate::hello::{Grant, Transport};
+use crate::layout::Layout;
+use crate::rule::Rule;
+use crate::server::lock;
+
+/// Bytes of a response that the first READ takes: the paper's F.
+const FETCH_BYTES: usize = 256;
+/// Time between two READs for the same call, at least: on one host a READ takes no time at all.
+const FETCH_SPACING: Duration = Duration::from_micros(10);
+/// How long a wait for a datagram lasts before the server's life is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long the client of RFP waits for a datagram before it looks what else it waits for.
+const REPLY_WAIT: Duration = Duration::from_millis(1);
+/// Time without a response after which a request is sent again.
+const REPEAT_AFTER: Duration = Duration::from_millis(50);
+/// A datagram has no more bytes.
+const DATAGRAM_BYTES: usize = 4096;
+
+/// What is counted.
+#[derive(Debug, Default)]
+struct Counts {
+    requests: AtomicU64,
+    notifications: AtomicU64,
+    fetches: AtomicU64,
+    failed: AtomicU64,
+    datagrams: AtomicU64,
+}
+
+/// A call whose response is looked for.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    /// When its last request left.
+    at: Instant,
+    /// The server is to send the response.
+    is_reply: bool,
+    /// Fetches that found none.
+    failed: u32,
+}
+
+/// See the head of this file.
+pub(crate) struct Slots {
+    control: MessageStream,
+    region: Region,
+    socket: DatagramSocket,
+    grant: Grant,
+    layout: Layout,
+    response_bytes_max: usize,
+    transport: Transport,
+    rule: Mutex<Rule>,
+    /// The calls whose responses are looked for.
+    calls: Mutex<BTreeMap<u64, Asked>>,
+    /// When the request left whose response came last.
+    awake_at: Mutex<Option<Instant>>,
+    counts: Counts,
+}
+
+fn add(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Slots {
+    pub(crate) fn new(
+        control: MessageStream,
+        region: Region,
+        socket: DatagramSocket,
+        transport: Transport,
+        (grant, request_bytes_max, response_bytes_max): (Grant, u32, u32),
+    ) -> Self {
+        let layout = Layout::new(grant.slots, request_bytes_max, response_bytes_max);
+        Self {
+            control,
+            region,
+            socket,
+            grant,
+            layout,
+            response_bytes_max: response_bytes_max as usize,
+            transport,
+            rule: Mutex::default(),
+            calls: Mutex::default(),
+            awake_at: Mutex::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Whether the server looks at its slots now: it does so for a time after each request, and it had one when the
+    /// request was sent whose response came last. Half of that time is left for the way.
+    fn is_server_awake(&self) -> bool {
+        let awake = Duration::from_micros(self.grant.awake_us.into()) / 2;
+        lock(&self.awake_at).is_some_and(|at| at.elapsed() < awake)
+    }
+
+    fn is_reply(&self) -> bool {
+        self.transport == Transport::Herd || lock(&self.rule).is_reply()
+    }
+
+    /// The server's end is heard on the control connection; nothing else comes there.
+    fn check_control(&self) -> Result<(), LinkOver> {
+        if !self.control.readiness()?.contains(Readiness::READ) {
+            return Ok(());
+        }
+        match self.control.receive(&mut [0; 64]) {
+            Ok(Some(_)) => Err(LinkOver("the server sent a message where none belongs".into())),
+            Ok(None) => Err(LinkOver("the server closed the connection".into())),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// A response is here.
+    fn took(&self, sequence: u64) {
+        if let Some(call) = lock(&self.calls).remove(&sequence) {
+            let mut at = lock(&self.awake_at);
+            *at = Some(at.map_or(call.at, |at| at.max(call.at)));
+        }
+    }
+
+    fn response_at(&self, sequence: u64) -> u64 {
+        self.grant.offset + self.layout.response_at(self.layout.slot_of(sequence))
+    }
+
+    /// Bytes of the first READ.
+    fn fetch_bytes(&self) -> usize {
+        FETCH_BYTES.min(RESPONSE_HEADER_BYTES + self.response_bytes_max)
+    }
+
+    /// The response of a call, of which `frame` was read, if it is there and whole. If it is long this is another READ.
+    fn complete(&self, sequence: u64, mut frame: Vec<u8>) -> Result<Option<(ResponseHeader, Vec<u8>)>, LinkOver> {
+        let head = ResponseHeader::peek(&frame);
+        let Some(head) = head.filter(|h| h.sequence == sequence && h.token == self.grant.token) else {
+            return Ok(None);
+        };
+        let (first, len) = (frame.len(), head.len as usize);
+        if len > self.response_bytes_max || head.is_in_slot() {
+            return Ok(None);
+        }
+        if RESPONSE_HEADER_BYTES + len > first {
+            frame.resize(RESPONSE_HEADER_BYTES + len, 0);
+            self.region.read(self.response_at(sequence) + first as u64, &mut frame[first..])?;
+            add(&self.counts.fetches);
+        }
+        Ok(ResponseHeader::decode(&frame).map(|(header, payload)| (header, payload.to_vec())))
+    }
+
+    fn fetch(&self, sequence: u64) -> Result<Option<(ResponseHeader, Vec<u8>)>, LinkOver> {
+        let mut frame = vec![0; self.fetch_bytes()];
+        self.region.read(self.response_at(sequence), &mut frame)?;
+        add(&self.counts.fetches);
+        self.complete(sequence, frame)
+    }
+
+    /// One READ for each call that the server does not answer by datagram, all in one submission. Says whether something
+    /// came, and which calls are to be asked for again because the server is to reply from now on.
+    fn fetch_all(&self, deliver: &mut Deliver<'_>) -> Result<(bool, Vec<u64>), LinkOver> {
+        let (mut came, mut again) = (false, Vec::new());
+        let fetched: Vec<u64> =
+            lock(&self.calls).iter().filter(|(_, call)| !call.is_reply).map(|(sequence, _)| *sequence).collect();
+        let mut batch = Batch::new();
+        for sequence in &fetched {
+            batch.read(&self.region, self.response_at(*sequence), self.fetch_bytes());
+        }
+        let mut ended = batch.run()?;
+        for (number, sequence) in fetched.into_iter().enumerate() {
+            add(&self.counts.fetches);
+            let found = self.complete(sequence, ended.take_bytes(number)?)?;
+            let Some(failed) = lock(&self.calls).get(&sequence).map(|call| call.failed) else { continue };
+            if let Some((header, payload)) = found {
+                lock(&self.rule).on_fetched(failed);
+                self.took(sequence);
+                deliver(header, payload);
+                came = true;
+                continue;
+            }
+            add(&self.counts.failed);
+            if let Some(call) = lock(&self.calls).get_mut(&sequence) {
+                call.failed += 1;
+            }
+            if lock(&self.rule).on_failed(failed + 1) {
+                again.push(sequence);
+            }
+        }
+        Ok((came, again))
+    }
+
+    /// Takes the datagrams that are there, or waits for one until `until`.
+    fn take_datagrams(&self, until: Option<Instant>, deliver: &mut Deliver<'_>) -> Result<bool, LinkOver> {
+        let mut buffer = [0; DATAGRAM_BYTES];
+        let mut came = false;
+        loop {
+            let may_wait = until.filter(|_| !came);
+            match may_wait {
+                Some(until) => {
+                    let left = until.saturating_duration_since(Instant::now()).clamp(Duration::from_micros(1), LOOK);
+                    self.socket.set_read_timeout(Some(left))?;
+                }
+                None if !self.socket.readiness()?.contains(Readiness::READ) => return Ok(came),
+                None => self.socket.set_read_timeout(Some(Duration::from_micros(1)))?,
+            }
+            let len = match self.socket.recv(&mut buffer) {
+                Ok(len) => len,
+                Err(e) if e.kind() == io::ErrorKind::TimedOut => return Ok(came),
+                Err(e) => return Err(e.into()),
+            };
+            came |= self.take_datagram(&buffer[..len], deliver)?;
+        }
+    }
+
+    fn take_datagram(&self, frame: &[u8], deliver: &mut Deliver<'_>) -> Result<bool, LinkOver> {
+        add(&self.counts.datagrams);
+        let Some((header, payload)) = ResponseHeader::decode(frame) else { return Ok(false) };
+        let is_wanted = lock(&self.calls).contains_key(&header.sequence);
+        if header.token != self.grant.token || !is_wanted {
+            return Ok(false);
+        }
+        let (header, payload) = if header.is_in_slot() {
+            // If it is not whole yet the request is repeated in its time.
+            let Some(fetched) = self.fetch(header.sequence)? else { return Ok(false) };
+            fetched
+        } else {
+            (header, payload.to_vec())
+        };
+        lock(&self.rule).on_reply(header.run_us);
+        self.took(header.sequence);
+        deliver(header, payload);
+        Ok(true)
+    }
+}
+
+impl Link for Slots {
+    fn send(&self, mut header: RequestHeader, payload: &[u8]) -> Result<(), LinkOver> {
+        header.token = self.grant.token;
+        let is_reply = self.is_reply();
+        if is_reply {
+            header.flags |= request_flag::REPLY;
+        }
+        lock(&self.calls).insert(header.sequence, Asked { at: Instant::now(), is_reply, failed: 0 });
+        let at = self.grant.offset + self.layout.request_at(self.layout.slot_of(header.sequence));
+        let frame = header.encode(payload);
+        add(&self.counts.requests);
+        if header.attempt == 0 && self.is_server_awake() {
+            return Ok(self.region.write_as(at, &frame, Completion::Posted)?);
+        }
+        add(&self.counts.notifications);
+        match self.region.write_notify(at, &frame, self.grant.slab) {
+            // The bytes are there, and with so many notifications the server does not sleep.
+            Err(RegionError::Refused { why: RegionRefusal::NotificationsFull { .. }, .. }) => Ok(()),
+            result => Ok(result?),
+        }
+    }
+
+    fn receive(&self, until: Instant, deliver: &mut Deliver<'_>) -> Result<Vec<u64>, LinkOver> {
+        let end = until.min(Instant::now() + LOOK);
+        loop {
+            let began = Instant::now();
+            let (all, replies) = {
+                let calls = lock(&self.calls);
+                (calls.len(), calls.values().filter(|call| call.is_reply).count())
+            };
+            let (mut came, mut again) = (false, Vec::new());
+            if replies < all {
+                (came, again) = self.fetch_all(deliver)?;
+                came |= replies > 0 && self.take_datagrams(None, deliver)?;
+            } else {
+                // With RFP the next call may be one that is fetched.
+                let wait = if self.transport == Transport::Herd { LOOK } else { REPLY_WAIT };
+                came |= self.take_datagrams(Some(end.min(began + wait)), deliver)?;
+            }
+            if came || !again.is_empty() {
+                return Ok(again);
+            }
+            if Instant::now() >= end {
+                self.check_control()?;
+                return Ok(Vec::new());
+            }
+            while began.elapsed() < FETCH_SPACING {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn cancel(&self, header: RequestHeader) {
+        lock(&self.calls).remove(&header.sequence);
+        // If it does not arrive the call is executed, and its response thrown away.
+        let _ = self.control.send(&RequestHeader { flags: request_flag::CANCEL, len: 0, ..header }.encode(&[]));
+    }
+
+    fn repeat_after(&self) -> Option<Duration> {
+        Some(REPEAT_AFTER)
+    }
+
+    fn count(&self, counters: &mut ClientCounters) {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        counters.requests += load(&self.counts.requests);
+        counters.notifications += load(&self.counts.notifications);
+        counters.fetches += load(&self.counts.fetches);
+        counters.failed_fetches += load(&self.counts.failed);
+        counters.datagrams += load(&self.counts.datagrams);
+        let rule = lock(&self.rule);
+        counters.switches_to_reply += rule.to_reply;
+        counters.switches_to_fetch += rule.to_fetch;
+    }
+}

@@ -1,0 +1,242 @@
+//! Requests and responses as bytes, the same on every transport.
+//!
+//! Owns both headers and their checks. It must never take a request or a response for whole of which a part is missing:
+//! what lies in shared memory is checked by CRC32C before anybody believes it.
+
+/// Version of both headers.
+pub(crate) const VERSION: u8 = 1;
+/// Bytes before a request's payload.
+pub(crate) const REQUEST_HEADER_BYTES: usize = 40;
+/// Bytes before a response's payload.
+pub(crate) const RESPONSE_HEADER_BYTES: usize = 32;
+/// Sequences have 48 bits: with the attempt behind them they are one word, which is never torn.
+pub(crate) const SEQUENCE_BITS: u32 = 48;
+const SEQUENCE_MASK: u64 = (1 << SEQUENCE_BITS) - 1;
+/// Where the checksum stands in a request's header.
+const REQUEST_CRC_AT: usize = 36;
+/// Where it stands in a response's.
+const RESPONSE_CRC_AT: usize = 28;
+
+/// What a request asks for besides.
+pub(crate) mod request_flag {
+    /// The response is to be sent by a datagram, and not left for a READ.
+    pub(crate) const REPLY: u8 = 1;
+    /// The call is given up: it is not begun if it was not yet.
+    pub(crate) const CANCEL: u8 = 2;
+}
+
+/// The payload is not here: it lies in the slot of the response, for a READ.
+pub(crate) const RESPONSE_IN_SLOT: u8 = 1;
+
+/// The header of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RequestHeader {
+    /// The call's number; the client's calls have numbers from 1.
+    pub(crate) sequence: u64,
+    /// How often the request was sent before.
+    pub(crate) attempt: u16,
+    /// The client's lease of its slots.
+    pub(crate) token: u64,
+    /// All calls below have ended for the client.
+    pub(crate) floor: u64,
+    pub(crate) len: u32,
+    /// What is left until the deadline; 0: there is none.
+    pub(crate) timeout_us: u32,
+    pub(crate) flags: u8,
+}
+
+/// The word at the head of a slot.
+pub(crate) fn word(sequence: u64, attempt: u16) -> u64 {
+    sequence & SEQUENCE_MASK | u64::from(attempt) << SEQUENCE_BITS
+}
+
+/// The sequence in such a word.
+pub(crate) fn sequence_of(word: u64) -> u64 {
+    word & SEQUENCE_MASK
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+/// The checksum of a frame, whose own place counts as zeroes.
+fn checksum(frame: &[u8], at: usize) -> u32 {
+    let (before, rest) = frame.split_at(at);
+    crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(before), &[0; 4]), &rest[4..])
+}
+
+fn seal(frame: &mut [u8], at: usize) {
+    let sum = checksum(frame, at);
+    frame[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+}
+
+impl RequestHeader {
+    /// Header and payload behind each other.
+    pub(crate) fn encode(&self, payload: &[u8]) -> Vec<u8> {
+        let mut frame = Vec::with_capacity(REQUEST_HEADER_BYTES + payload.len());
+        frame.extend(word(self.sequence, self.attempt).to_le_bytes());
+        frame.extend(self.token.to_le_bytes());
+        frame.extend(self.floor.to_le_bytes());
+        frame.extend(self.len.to_le_bytes());
+        frame.extend(self.timeout_us.to_le_bytes());
+        frame.extend([self.flags, VERSION, 0, 0]);
+        frame.extend([0; 4]);
+        frame.extend(payload);
+        seal(&mut frame, REQUEST_CRC_AT);
+        frame
+    }
+
+    /// The header alone, as it claims to be; `None` if it is too short, of another version or empty.
+    pub(crate) fn peek(frame: &[u8]) -> Option<Self> {
+        if frame.len() < REQUEST_HEADER_BYTES || frame[33] != VERSION {
+            return None;
+        }
+        let first = u64_at(frame, 0);
+        let header = Self {
+            sequence: sequence_of(first),
+            attempt: (first >> SEQUENCE_BITS) as u16,
+            token: u64_at(frame, 8),
+            floor: u64_at(frame, 16),
+            len: u32_at(frame, 24),
+            timeout_us: u32_at(frame, 28),
+            flags: frame[32],
+        };
+        (header.sequence != 0).then_some(header)
+    }
+
+    /// The header and the payload of a whole frame; `None` if it is not whole.
+    pub(crate) fn decode(frame: &[u8]) -> Option<(Self, &[u8])> {
+        let header = Self::peek(frame)?;
+        let end = REQUEST_HEADER_BYTES.checked_add(usize::try_from(header.len).ok()?)?;
+        let frame = frame.get(..end)?;
+        let is_whole = checksum(frame, REQUEST_CRC_AT) == u32_at(frame, REQUEST_CRC_AT);
+        is_whole.then(|| (header, &frame[REQUEST_HEADER_BYTES..]))
+    }
+}
+
+/// How a call ended at the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Status {
+    /// The payload is the service's response.
+    Done = 0,
+    /// The payload is the text of the service's error.
+    Failed = 1,
+    /// It was not begun: its deadline had passed.
+    Late = 2,
+    /// The service panicked.
+    Panicked = 3,
+    /// The response is longer than the server sends.
+    ResponseTooLong = 4,
+    /// It was not begun: the client does not follow the protocol.
+    BadRequest = 5,
+}
+
+impl Status {
+    fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Done, Self::Failed, Self::Late, Self::Panicked, Self::ResponseTooLong, Self::BadRequest]
+            .into_iter()
+            .find(|status| *status as u8 == byte)
+    }
+}
+
+/// The header of a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ResponseHeader {
+    pub(crate) sequence: u64,
+    pub(crate) token: u64,
+    pub(crate) len: u32,
+    /// How long the service took, in microseconds.
+    pub(crate) run_us: u32,
+    pub(crate) status: Status,
+    pub(crate) flags: u8,
+}
+
+impl ResponseHeader {
+    /// Header and payload behind each other; without the payload if it lies in the slot.
+    pub(crate) fn encode(&self, payload: &[u8]) -> Vec<u8> {
+        let mut frame = Vec::with_capacity(RESPONSE_HEADER_BYTES + payload.len());
+        frame.extend(word(self.sequence, 0).to_le_bytes());
+        frame.extend(self.token.to_le_bytes());
+        frame.extend(self.len.to_le_bytes());
+        frame.extend(self.run_us.to_le_bytes());
+        frame.extend([self.status as u8, self.flags, VERSION, 0]);
+        frame.extend([0; 4]);
+        frame.extend(payload);
+        seal(&mut frame, RESPONSE_CRC_AT);
+        frame
+    }
+
+    /// The header as it claims to be.
+    pub(crate) fn peek(frame: &[u8]) -> Option<Self> {
+        if frame.len() < RESPONSE_HEADER_BYTES || frame[26] != VERSION {
+            return None;
+        }
+        let sequence = sequence_of(u64_at(frame, 0));
+        let status = Status::from_byte(frame[24])?;
+        let (len, run_us) = (u32_at(frame, 16), u32_at(frame, 20));
+        (sequence != 0).then_some(Self { sequence, token: u64_at(frame, 8), len, run_us, status, flags: frame[25] })
+    }
+
+    /// Whether its payload is elsewhere.
+    pub(crate) fn is_in_slot(&self) -> bool {
+        self.flags & RESPONSE_IN_SLOT != 0
+    }
+
+    /// The header and the payload of a whole frame.
+    pub(crate) fn decode(frame: &[u8]) -> Option<(Self, &[u8])> {
+        let header = Self::peek(frame)?;
+        let len = if header.is_in_slot() { 0 } else { usize::try_from(header.len).ok()? };
+        let frame = frame.get(..RESPONSE_HEADER_BYTES.checked_add(len)?)?;
+        let is_whole = checksum(frame, RESPONSE_CRC_AT) == u32_at(frame, RESPONSE_CRC_AT);
+        is_whole.then(|| (header, &frame[RESPONSE_HEADER_BYTES..]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REQUEST: RequestHeader =
+        RequestHeader { sequence: 7, attempt: 3, token: 9, floor: 5, len: 5, timeout_us: 80, flags: 1 };
+
+    #[test]
+    fn a_request_is_read_as_it_was_written() {
+        let frame = REQUEST.encode(b"hello");
+        assert_eq!(RequestHeader::decode(&frame), Some((REQUEST, &b"hello"[..])));
+        // What lies behind it in its slot does not matter.
+        let mut slot = frame.clone();
+        slot.extend(b"older bytes");
+        assert_eq!(RequestHeader::decode(&slot), Some((REQUEST, &b"hello"[..])));
+    }
+
+    #[test]
+    fn no_frame_with_another_byte_or_a_part_missing_is_taken() {
+        let response = ResponseHeader { sequence: 7, token: 9, len: 5, run_us: 1, status: Status::Failed, flags: 0 };
+        let frames = [REQUEST.encode(b"hello"), response.encode(b"hello")];
+        let taken = |which: usize, frame: &[u8]| match which {
+            0 => RequestHeader::decode(frame).is_some(),
+            _ => ResponseHeader::decode(frame).is_some(),
+        };
+        for (which, frame) in frames.iter().enumerate() {
+            assert!(taken(which, frame));
+            for at in 0..frame.len() {
+                assert!(!taken(which, &frame[..at]), "cut at {at}");
+                let mut other = frame.clone();
+                other[at] ^= 0x10;
+                assert!(!taken(which, &other), "byte {at} of frame {which}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_response_in_its_slot_has_no_payload_beside_it() {
+        let flags = RESPONSE_IN_SLOT;
+        let header = ResponseHeader { sequence: 1, token: 2, len: 4000, run_us: 3, status: Status::Done, flags };
+        assert_eq!(ResponseHeader::decode(&header.encode(&[])), Some((header, &[][..])));
+    }
+}

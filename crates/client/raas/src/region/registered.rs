@@ -1,0 +1,27 @@
+//! A region's memory, registered for this program's operations.
+//!
+//! Owns the registration: the daemon is told when nobody uses it any more.
+
+use std::sync::Arc;
+
+use control::Request;
+use shm::Region;
+
+use crate::attachment::Attachment;
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(super) struct Registered {
+    pub(super) attachment: Arc<Attachment>,
+    pub(super) number: u32,
+    pub(super) epoch: u64,
+    pub(super) memory: Region,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if self.attachment.check_fork().is_ok() {
+            self.attachment.tell(&Request::RegionDetach { number: self.number });
+        }
+    }
+}

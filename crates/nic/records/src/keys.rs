@@ -1,0 +1,56 @@
+//! The keys of one connection: one for each direction, from the secrets of both ends.
+//!
+//! Owns how they are derived. It must never give both directions the same key, nor show one.
+
+use aes_gcm::{Aes128Gcm, KeyInit};
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+
+use crate::{Opener, Sealer};
+
+/// Bytes of an end's secret.
+pub const SECRET_BYTES: usize = 32;
+/// What keys of streams over TCP are derived with.
+const DOMAIN: &[u8] = b"raas tcp records 1\0";
+
+/// What an end adds to the keys of one connection: random bytes that went to the other end over an encrypted channel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret(pub [u8; SECRET_BYTES]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Both directions of a connection, as one end uses them.
+#[derive(Debug)]
+pub struct Keys {
+    /// What this end sends.
+    pub sealer: Sealer,
+    /// What the other end sends.
+    pub opener: Opener,
+}
+
+impl Keys {
+    /// The keys of the connection between two ends; none if both claim the same secret, since then the two directions
+    /// would have the same key.
+    pub fn new(own: &Secret, peer: &Secret) -> Option<Self> {
+        if own == peer {
+            return None;
+        }
+        let mut both = [own.0, peer.0];
+        both.sort_unstable();
+        let of = |sender: &Secret| {
+            // A key of HMAC may have any length, so this cannot fail.
+            let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&both.concat()).ok()?;
+            mac.update(DOMAIN);
+            mac.update(&sender.0);
+            let derived: [u8; 32] = mac.finalize().into_bytes().into();
+            let (key, rest) = derived.split_first_chunk::<16>()?;
+            Some((Aes128Gcm::new(key.into()), *rest.first_chunk::<4>()?))
+        };
+        let ((own_key, own_salt), (peer_key, peer_salt)) = of(own).zip(of(peer))?;
+        Some(Self { sealer: Sealer::new(own_key, own_salt), opener: Opener::new(peer_key, peer_salt) })
+    }
+}

@@ -1,0 +1,121 @@
+//! Two ends of a connection, and who stands between them.
+
+use records::{Keys, LENGTH_BYTES, Opener, RECORD_BYTES_MAX, RecordError, Sealer, Secret, TAG_BYTES};
+
+fn ends() -> (Keys, Keys) {
+    let (a, b) = (Secret([1; 32]), Secret([2; 32]));
+    (Keys::new(&a, &b).unwrap(), Keys::new(&b, &a).unwrap())
+}
+
+fn record(sealer: &mut Sealer, bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let start = Sealer::begin(&mut out);
+    out.extend_from_slice(bytes);
+    assert!(sealer.finish(&mut out, start));
+    out
+}
+
+/// Puts bytes in by pieces of that length, and takes what comes out.
+fn feed(opener: &mut Opener, mut bytes: &[u8], piece: usize) -> Result<Vec<u8>, RecordError> {
+    let mut all = Vec::new();
+    while !bytes.is_empty() {
+        let room = opener.room();
+        let taken = bytes.len().min(piece).min(room.len());
+        room[..taken].copy_from_slice(&bytes[..taken]);
+        opener.fill(taken);
+        bytes = &bytes[taken..];
+        while opener.open()? {
+            // In two steps, as a machine does that wants less than there is.
+            let half = opener.bytes().len().div_ceil(2);
+            all.extend_from_slice(&opener.bytes()[..half]);
+            opener.consume(half);
+        }
+    }
+    Ok(all)
+}
+
+fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| (i % 251) as u8).collect()
+}
+
+#[test]
+fn streams_of_all_cuts_pass_both_ways_and_show_nothing() {
+    for piece in [1, 7, 4096, 1 << 20] {
+        let (mut a, mut b) = ends();
+        for (sealer, opener) in [(&mut a.sealer, &mut b.opener), (&mut b.sealer, &mut a.opener)] {
+            let mut sent = Vec::new();
+            let mut wire = Vec::new();
+            for bytes in [1, 2, 1000, RECORD_BYTES_MAX, 31] {
+                let part = pattern(bytes);
+                wire.extend(record(sealer, &part));
+                sent.extend(part);
+            }
+            assert_eq!(wire.len(), sent.len() + 5 * (LENGTH_BYTES + TAG_BYTES));
+            assert!(!wire.windows(16).any(|w| w == &pattern(16)[..]), "plain bytes are on the wire");
+            assert_eq!(feed(opener, &wire, piece).unwrap(), sent);
+            assert_eq!(opener.end(), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn records_are_neither_empty_nor_too_long() {
+    let (mut a, _) = ends();
+    for bytes in [0, RECORD_BYTES_MAX + 1] {
+        let mut out = vec![9];
+        let start = Sealer::begin(&mut out);
+        out.extend(vec![0; bytes]);
+        assert!(!a.sealer.finish(&mut out, start));
+        assert_eq!(out, [9], "it is taken back");
+    }
+}
+
+#[test]
+fn the_same_bytes_never_look_the_same() {
+    let (mut a, mut b) = ends();
+    let records = [record(&mut a.sealer, b"same"), record(&mut a.sealer, b"same"), record(&mut b.sealer, b"same")];
+    assert!(records[0] != records[1] && records[0] != records[2] && records[1] != records[2]);
+    // Other secrets, another key.
+    let mut c = Keys::new(&Secret([1; 32]), &Secret([3; 32])).unwrap();
+    assert_ne!(record(&mut c.sealer, b"same"), records[0]);
+    assert!(Keys::new(&Secret([1; 32]), &Secret([1; 32])).is_none(), "a peer that reflects the secret");
+    assert!(!format!("{a:?} {:?}", Secret([77; 32])).contains("77"));
+}
+
+#[test]
+fn each_changed_bit_and_each_cut_is_found_and_the_stream_is_over() {
+    let first = record(&mut ends().0.sealer, b"hello");
+    for at in 0..first.len() * 8 {
+        let (mut a, mut b) = ends();
+        let mut forged = record(&mut a.sealer, b"hello");
+        forged[at / 8] ^= 1 << (at % 8);
+        forged.extend(record(&mut a.sealer, b"next"));
+        // A length that grew makes it wait for what does not come; the next record does not pass for it either.
+        let got = feed(&mut b.opener, &forged, 1000);
+        assert!(got.as_ref().map_or(true, Vec::is_empty), "bit {at}: {got:?}");
+        if got.is_err() {
+            assert!(feed(&mut b.opener, &record(&mut a.sealer, b"later"), 1000).is_err());
+        }
+        assert!(got.is_err() || b.opener.end().is_err(), "bit {at}");
+    }
+    for cut in 1..first.len() {
+        let (_, mut b) = ends();
+        assert_eq!(feed(&mut b.opener, &first[..cut], 1000), Ok(Vec::new()));
+        assert_eq!(b.opener.end(), Err(RecordError::Cut { number: 0 }));
+    }
+}
+
+#[test]
+fn repeated_left_out_reordered_and_reflected_records_are_told() {
+    let forged = |records: &[&[u8]], opener: &mut Opener| feed(opener, &records.concat(), 1000).unwrap_err();
+    let (mut a, mut b) = ends();
+    let [x, y] = [record(&mut a.sealer, b"x"), record(&mut a.sealer, b"y")];
+    let told = |number| RecordError::Forged { number, bytes: 17 };
+    assert_eq!(forged(&[&x, &x], &mut b.opener), told(1));
+    assert_eq!(forged(&[&y], &mut ends().1.opener), told(0));
+    assert_eq!(forged(&[&y, &x], &mut ends().1.opener), told(0));
+    assert_eq!(forged(&[&x], &mut ends().0.opener), told(0), "sent back to its sender");
+    let long = [[0xff; 2].as_slice(), &[0; 100]].concat();
+    assert_eq!(forged(&[&long], &mut ends().1.opener), RecordError::Length { number: 0, bytes: 0xffff });
+    assert_eq!(forged(&[&[0, 16], &[0; 16]], &mut ends().1.opener), RecordError::Length { number: 0, bytes: 16 });
+}

@@ -1,0 +1,143 @@
+//! What an encrypted connection has between the machine of its queue pair and its socket: records of both directions.
+//!
+//! Owns bytes that were sealed and not sent, and bytes that came and were not handed on. It must never seal a byte twice,
+//! nor hand one on that is not the peer's.
+
+use iwarp::{Gather, GatherPiece, Qp, Scatter};
+use records::{Keys, Opener, RECORD_BYTES_MAX, RecordError, Sealer};
+use rnic::Device;
+
+/// Bytes that are sealed at a time: what a send buffer takes mostly.
+const SEALED_BYTES_MAX: usize = 256 * 1024;
+
+/// What became of a look at what had come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opened {
+    /// The machine got bytes.
+    HandedOn,
+    /// There is no whole record.
+    WantsMore,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Sealed {
+    keys: Keys,
+    /// What is sent is sealed. The first frame of the end that connects is not.
+    is_sealing: bool,
+    out: Vec<u8>,
+    /// So many bytes of `out` are gone.
+    sent: usize,
+}
+
+impl Sealed {
+    /// Of a connection with these keys.
+    pub fn new(keys: Keys, is_sealing: bool) -> Self {
+        Self { keys, is_sealing, out: Vec::new(), sent: 0 }
+    }
+
+    /// The first frame is over.
+    pub fn begin_sealing(&mut self) {
+        self.is_sealing = true;
+    }
+
+    /// The direction that comes, to be filled from the socket.
+    pub fn opener(&mut self) -> &mut Opener {
+        &mut self.keys.opener
+    }
+
+    /// Hands bytes to the machine that says by `want` where they go.
+    pub fn hand_on(&mut self, qp: &mut Qp, dev: &mut Device, want: &Scatter) -> Result<Opened, RecordError> {
+        let opener = &mut self.keys.opener;
+        if !opener.open()? {
+            return Ok(Opened::WantsMore);
+        }
+        let (mut bytes, mut placed) = (opener.bytes(), 0);
+        for piece in &want.pieces {
+            let (here, rest) = bytes.split_at(bytes.len().min(piece.len as usize));
+            // The machine looked the place up just now; memory that is gone nevertheless takes nothing.
+            let _ = piece.region.write(piece.offset, here);
+            placed += here.len();
+            bytes = rest;
+        }
+        let behind = bytes.get(..bytes.len().min(want.buffer_bytes)).unwrap_or(&[]);
+        qp.received(dev, placed as u64, behind);
+        let taken = placed + behind.len();
+        opener.consume(taken);
+        Ok(Opened::HandedOn)
+    }
+
+    /// What is sealed and has not left.
+    pub fn unsent(&self) -> &[u8] {
+        self.out.get(self.sent..).unwrap_or(&[])
+    }
+
+    /// So many bytes of [`Self::unsent`] left.
+    pub fn on_sent(&mut self, bytes: usize) {
+        self.sent += bytes;
+        if self.sent >= self.out.len() {
+            self.out.clear();
+            self.sent = 0;
+        }
+    }
+
+    /// Takes what the machine wants to send, up to a bound, and says how much. None: memory or numbers are gone.
+    pub fn seal(&mut self, gather: &Gather) -> Option<u64> {
+        let mut copier = Copier { out: &mut self.out, record: None, taken: 0, is_sealing: self.is_sealing };
+        for piece in gather.pieces() {
+            let mut done = 0;
+            while done < piece.len() && copier.taken < SEALED_BYTES_MAX as u64 {
+                done += copier.copy(&mut self.keys.sealer, gather, piece, done)?;
+            }
+        }
+        copier.finish(&mut self.keys.sealer)
+    }
+}
+
+/// Copies pieces into records.
+struct Copier<'a> {
+    out: &'a mut Vec<u8>,
+    /// Where the record begins that is being filled, and how many bytes it has.
+    record: Option<(usize, usize)>,
+    taken: u64,
+    is_sealing: bool,
+}
+
+impl Copier<'_> {
+    /// Copies of a piece from `done` on what its record still takes; how much.
+    fn copy(&mut self, sealer: &mut Sealer, gather: &Gather, piece: &GatherPiece, done: u64) -> Option<u64> {
+        if self.record.is_some_and(|(_, bytes)| bytes == RECORD_BYTES_MAX) {
+            self.end_record(sealer)?;
+        }
+        let (start, filled) = match self.record {
+            Some(record) => record,
+            None if self.is_sealing => (Sealer::begin(self.out), 0),
+            None => (self.out.len(), 0),
+        };
+        let bytes = (piece.len() - done).min((RECORD_BYTES_MAX - filled) as u64);
+        let (from, count) = (usize::try_from(done).ok()?, usize::try_from(bytes).ok()?);
+        match piece {
+            GatherPiece::Own(range) => {
+                self.out.extend_from_slice(gather.own_bytes(range).get(from..from + count)?);
+            }
+            GatherPiece::Memory(range) => {
+                let end = self.out.len();
+                self.out.resize(end + count, 0);
+                range.region.read(range.offset + done, self.out.get_mut(end..)?).ok()?;
+            }
+        }
+        self.record = Some((start, filled + count));
+        self.taken += bytes;
+        Some(bytes)
+    }
+
+    fn end_record(&mut self, sealer: &mut Sealer) -> Option<()> {
+        let Some((start, _)) = self.record.take() else { return Some(()) };
+        (!self.is_sealing || sealer.finish(self.out, start)).then_some(())
+    }
+
+    fn finish(mut self, sealer: &mut Sealer) -> Option<u64> {
+        self.end_record(sealer)?;
+        Some(self.taken)
+    }
+}

@@ -1,0 +1,152 @@
+//! A figure as data: lines of points with the values of all rounds, and what is written of it beside the drawing.
+
+use serde_json::{Value, json};
+
+use crate::stats::{Row, spread};
+
+/// What a value axis shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scale {
+    /// From 0 on.
+    Linear,
+    /// By powers of ten.
+    Log,
+}
+
+/// A figure.
+#[derive(Debug)]
+pub(super) struct Figure {
+    pub(super) number: u32,
+    pub(super) title: &'static str,
+    /// What the points stand for; each has its place, one beside the other.
+    pub(super) x: &'static str,
+    pub(super) y: &'static str,
+    pub(super) scale: Scale,
+    pub(super) lines: Vec<Line>,
+    /// Bars, and rivals that are reported.
+    pub(super) rows: Vec<Row>,
+    /// What else was measured.
+    pub(super) beside: Value,
+}
+
+/// A line.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Line {
+    pub(super) name: String,
+    pub(super) points: Vec<Point>,
+}
+
+/// A point: a value of each round.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Point {
+    pub(super) x: f64,
+    pub(super) values: Vec<f64>,
+}
+
+impl Line {
+    /// The values at a point; none if it was not measured.
+    pub(super) fn at(&self, x: f64) -> Vec<f64> {
+        self.points.iter().find(|point| point.x == x).map(|point| point.values.clone()).unwrap_or_default()
+    }
+}
+
+impl Figure {
+    /// The line of that name; empty if it was not measured.
+    pub(super) fn line(&self, name: &str) -> Line {
+        let found = self.lines.iter().find(|line| line.name == name).cloned();
+        found.unwrap_or(Line { name: name.to_owned(), points: vec![] })
+    }
+
+    /// Points of all lines, ascending.
+    pub(super) fn places(&self) -> Vec<f64> {
+        let mut all: Vec<f64> = self.lines.iter().flat_map(|line| line.points.iter().map(|point| point.x)).collect();
+        all.sort_by(f64::total_cmp);
+        all.dedup();
+        all
+    }
+
+    /// As it is written beside the drawing; `context` says what it was measured on.
+    pub(super) fn to_json(&self, context: &Value) -> Value {
+        let lines = self.lines.iter().map(|line| {
+            let points = line.points.iter().map(|point| {
+                let s = spread(&point.values);
+                json!({
+                    "x": point.x, "values": point.values, "median": s.map(|s| s.median), "p10": s.map(|s| s.p10),
+                    "p90": s.map(|s| s.p90),
+                })
+            });
+            json!({ "name": line.name, "points": points.collect::<Vec<_>>() })
+        });
+        json!({
+            "schema": "raas.figure/1", "figure": self.number, "title": self.title, "context": context, "x": self.x,
+            "y": self.y, "lines": lines.collect::<Vec<_>>(), "beside": self.beside,
+            "rows": self.rows.iter().map(Row::to_json).collect::<Vec<_>>(),
+        })
+    }
+
+    /// The medians and what they lie between, a point a line.
+    pub(super) fn to_csv(&self) -> String {
+        let mut out = String::from("line,x,median,p10,p90,rounds\n");
+        for (line, point) in self.lines.iter().flat_map(|line| line.points.iter().map(move |point| (line, point))) {
+            if let Some(s) = spread(&point.values) {
+                out +=
+                    &format!("\"{}\",{},{},{},{},{}\n", line.name, point.x, s.median, s.p10, s.p90, point.values.len());
+            }
+        }
+        out
+    }
+}
+
+/// A number as people write it: 1,000 is 1000, 65536 is 64 Ki where it counts bytes.
+pub(super) fn label(x: f64, is_bytes: bool) -> String {
+    const KIB: f64 = 1024.0;
+    match x {
+        x if is_bytes && x >= KIB * KIB && x % (KIB * KIB) == 0.0 => format!("{} Mi", x / KIB / KIB),
+        x if is_bytes && x >= KIB && x % KIB == 0.0 => format!("{} Ki", x / KIB),
+        _ => format!("{x}"),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A figure of two lines.
+    pub(in crate::figures) fn example(scale: Scale) -> Figure {
+        let line = |name: &str, factor: f64| Line {
+            name: name.to_owned(),
+            points: [64.0, 65_536.0].map(|x| Point { x, values: vec![factor * x, factor * x * 1.1] }).to_vec(),
+        };
+        Figure {
+            number: 6,
+            title: "An example",
+            x: "bytes of a message",
+            y: "Gbit/s",
+            scale,
+            lines: vec![line("RaaS", 2.0), line("native verbs", 1.0)],
+            rows: vec![],
+            beside: json!({ "loss": 0 }),
+        }
+    }
+
+    #[test]
+    fn a_figure_is_written_with_all_values_and_medians() {
+        let figure = example(Scale::Linear);
+        let value = figure.to_json(&json!({ "device": "softnic" }));
+        assert_eq!(value["lines"][1]["points"][0]["values"], json!([64.0, 64.0 * 1.1]));
+        assert_eq!(value["context"]["device"], "softnic");
+        assert_eq!(figure.to_csv().lines().count(), 5);
+        assert!(figure.to_csv().contains("\"RaaS\",64,"), "{}", figure.to_csv());
+        assert_eq!(figure.places(), [64.0, 65_536.0]);
+        assert_eq!(figure.line("RaaS").at(64.0).len(), 2);
+        assert!(figure.line("nobody").at(64.0).is_empty());
+    }
+
+    #[test]
+    fn bytes_are_written_in_binary_units() {
+        assert_eq!(label(64.0, true), "64");
+        assert_eq!(label(65_536.0, true), "64 Ki");
+        assert_eq!(label(1_048_576.0, true), "1 Mi");
+        assert_eq!(label(4000.0, false), "4000");
+    }
+}

@@ -1,0 +1,131 @@
+//! Operations in flight, cut into steps.
+//!
+//! Owns which steps may come next: what the order of `rmem::Chain` allows, and nothing else.
+
+use rand::rngs::StdRng;
+use rand::{Rng, RngExt};
+use rmem::{Address, Atomic, Chain, Error, Found, Step};
+
+/// Parts into which an operation on several words is cut, at most.
+const PARTS_MAX: usize = 3;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    Read,
+    Write,
+    Atomic,
+}
+
+/// A part of an operation that happens in one moment.
+#[derive(Debug)]
+struct Part {
+    operation: usize,
+    from: usize,
+    to: usize,
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) client: usize,
+    /// Nothing of it happens before.
+    pub(crate) not_before_us: u64,
+    operations: Vec<(Step, bool)>,
+    parts: Vec<Part>,
+    found: Found,
+    failed: Option<Error>,
+}
+
+fn what(step: &Step) -> What {
+    match step {
+        Step::Read { .. } => What::Read,
+        Step::Write { .. } => What::Write,
+        Step::Atomic { .. } => What::Atomic,
+    }
+}
+
+fn words(step: &Step) -> usize {
+    match step {
+        Step::Read { words, .. } => *words,
+        Step::Write { words, .. } => words.len(),
+        Step::Atomic { .. } => 1,
+    }
+}
+
+impl Flight {
+    pub(crate) fn new(client: usize, chain: &Chain, not_before_us: u64, rng: &mut StdRng) -> Self {
+        let operations = chain.steps().to_vec();
+        let mut parts = Vec::new();
+        for (operation, (step, _)) in operations.iter().enumerate() {
+            let count = words(step);
+            let mut cuts = vec![0, count];
+            if count > 1 {
+                cuts.extend((1..PARTS_MAX).map(|_| rng.random_range(0..=count)));
+            }
+            cuts.sort_unstable();
+            let pieces = cuts.windows(2).filter(|cut| cut[0] < cut[1]);
+            parts.extend(pieces.map(|cut| Part { operation, from: cut[0], to: cut[1] }));
+        }
+        let found = operations.iter().map(|(step, _)| vec![0; words(step)]).collect();
+        Self { client, not_before_us, operations, parts, found, failed: None }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.parts.is_empty() || self.failed.is_some()
+    }
+
+    pub(crate) fn outcome(self) -> Result<Found, Error> {
+        self.failed.map_or(Ok(self.found), Err)
+    }
+
+    /// Whether the part waits for an operation before it.
+    fn waits(&self, part: &Part) -> bool {
+        let (step, _) = &self.operations[part.operation];
+        let fence = (0..=part.operation).rev().find(|o| self.operations[*o].1).unwrap_or(0);
+        self.parts.iter().map(|other| other.operation).filter(|other| *other < part.operation).any(|other| {
+            let before = &self.operations[other].0;
+            let is_kept = matches!((what(before), what(step)), (What::Write, _) | (What::Atomic, What::Atomic));
+            before.at().node == step.at().node && (is_kept || other < fence)
+        })
+    }
+
+    /// Carries out one part that may come next.
+    pub(crate) fn step(&mut self, nodes: &mut [Option<Vec<u64>>], rng: &mut StdRng) {
+        let ready: Vec<usize> = (0..self.parts.len()).filter(|i| !self.waits(&self.parts[*i])).collect();
+        let part = self.parts.swap_remove(ready[rng.next_u64() as usize % ready.len()]);
+        let (step, _) = &self.operations[part.operation];
+        let Address { node, offset } = step.at();
+        let count = nodes.len();
+        let memory = match nodes.get_mut(usize::from(node)) {
+            Some(Some(memory)) => memory,
+            Some(None) => {
+                self.failed = Some(Error::NodeLost { node, why: "the model's node is dead".to_owned() });
+                return;
+            }
+            None => {
+                self.failed = Some(Error::NoNode { node, nodes: count });
+                return;
+            }
+        };
+        let (begin, bytes) = ((offset / 8) as usize, memory.len() as u64 * 8);
+        if !offset.is_multiple_of(8) || begin + words(step) > memory.len() {
+            self.failed = Some(Error::BadPointer { at: step.at(), bytes });
+            return;
+        }
+        let place = &mut memory[begin + part.from..begin + part.to];
+        match step {
+            Step::Read { .. } => self.found[part.operation][part.from..part.to].copy_from_slice(place),
+            Step::Write { words, .. } => place.copy_from_slice(&words[part.from..part.to]),
+            Step::Atomic { op, .. } => {
+                self.found[part.operation][0] = place[0];
+                place[0] = match *op {
+                    Atomic::CompareSwap { expected, new } if place[0] == expected => new,
+                    Atomic::CompareSwap { .. } => place[0],
+                    Atomic::Add(value) => place[0].wrapping_add(value),
+                    Atomic::Swap(value) => value,
+                    Atomic::Max(value) => place[0].max(value),
+                };
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Kernels of other hosts' programs at regions of this host, and the answers to those of this host's.
+//!
+//! Owns the way from a record to a job and back. A record that breaks a rule fails its lane alone.
+
+use std::net::IpAddr;
+
+use kernels::UserKernel;
+use shm::OperationStatus;
+
+use crate::engine::Engine;
+use crate::frame::Run;
+use crate::ids::{LaneId, OperationId};
+use crate::limits::OPERATIONS_PER_LANE_MAX;
+use crate::operations::Outcome;
+use crate::operations::answers::{Answer, Said};
+use crate::operations::kernels::{Asker, Ran};
+use crate::operations::owned::RegionBreach;
+use crate::table::Key;
+use crate::violation::Violation;
+use control::RegionAccess;
+
+impl Engine {
+    /// A peer asks for a kernel at a region of this host.
+    pub(in crate::engine) fn on_run(&mut self, id: LaneId, run: &Run) -> Result<(), Violation> {
+        let Some(lane) = self.lanes.get(id) else { return Ok(()) };
+        let (peer, answer_max) = (lane.peer(), lane.flight().kernel_bytes_max() as usize);
+        let mut regions = Vec::new();
+        for region in &run.regions {
+            regions.push(self.ops.owned.for_kernel(peer, region.key, region.access)?);
+        }
+        if let Some((whole, allowed)) = regions.first().filter(|(_, a)| !a.contains(RegionAccess::EXECUTE)) {
+            return Err(RegionBreach::Access { region: whole.number, allowed: *allowed }.into());
+        }
+        let asker = Asker { lane: id, peer, program: run.program, id: run.id };
+        self.ops.kernels.push(asker, regions, &run.request, answer_max);
+        Ok(())
+    }
+
+    /// Gives the kernel whose turn it is a slice. Says whether there was anything to do.
+    pub(in crate::engine) fn run_kernels(&mut self) -> bool {
+        if !self.ops.kernels.has_work() {
+            return false;
+        }
+        let spent = self.ops.kernels.run_slice(&self.ops.owned);
+        self.ops.counters.kernel_fuel += spent.unwrap_or(0);
+        self.answer_kernels();
+        true
+    }
+
+    /// Owes the peers the answers of those that ended.
+    fn answer_kernels(&mut self) {
+        for Ran { lane: id, id: operation, result } in self.ops.kernels.take_ended() {
+            let counters = &mut self.ops.counters;
+            counters.kernels_run += 1;
+            counters.kernels_failed += u64::from(result.is_err());
+            let said = match result {
+                Ok(bytes) => Said::Ran { failed: false, bytes },
+                Err(failure) => Said::Ran { failed: true, bytes: failure.to_bytes() },
+            };
+            let Some(lane) = self.lanes.get_mut(id) else { continue };
+            if lane.flight_mut().answers.owe(Answer { id: operation, said }).is_err() {
+                let violation = Violation::TooManyOperations(OPERATIONS_PER_LANE_MAX);
+                self.counters.violations += 1;
+                self.lanes.fail(id, violation.to_string());
+                continue;
+            }
+            self.wake_lane(id);
+            self.lanes.queue(id);
+        }
+    }
+
+    /// Nothing of a peer's runs at a region of this host any more: what does, ends.
+    pub fn halt_region(&mut self, number: u64, peer: IpAddr) {
+        let peer = peer.to_canonical();
+        self.ops.owned.halt(number, peer);
+        self.ops.kernels.halt(number, peer);
+        self.answer_kernels();
+    }
+
+    /// A user kernel can be run at a region from here on. False: there are as many as may be, or a built-in one has the
+    /// name.
+    pub fn install_kernel(&mut self, region: u64, name: &str, kernel: UserKernel) -> bool {
+        self.ops.kernels.install(region, name, kernel)
+    }
+
+    /// A region ended: its user kernels go.
+    pub fn forget_kernels(&mut self, region: u64) {
+        self.ops.kernels.uninstall(region);
+    }
+
+    /// Whether a kernel waits for its next slice.
+    pub fn has_kernels(&self) -> bool {
+        self.ops.kernels.has_work()
+    }
+
+    /// A peer ran a kernel for an operation of this host.
+    pub(in crate::engine) fn on_ran(
+        &mut self,
+        id: LaneId,
+        operation: u32,
+        failed: bool,
+        bytes: Vec<u8>,
+    ) -> Result<(), Violation> {
+        let key = OperationId::from_bits(operation);
+        let Some(op) = self.ops.get_mut(key) else {
+            // Its application closed the queue, or left.
+            self.counters.stale_frames += 1;
+            return Ok(());
+        };
+        let Some(run) = op.run.as_mut().filter(|_| op.lane == id) else {
+            return Err(Violation::OperationAnswer(operation));
+        };
+        run.answer = bytes;
+        let outcome = if failed { Outcome::of(OperationStatus::KernelFailed, 0) } else { Outcome::DONE };
+        let Some(lane) = self.lanes.get_mut(id) else { return Ok(()) };
+        if self.ops.on_answer(key, lane.flight_mut(), outcome) {
+            Ok(())
+        } else {
+            Err(Violation::OperationAnswer(operation))
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Which of the lanes to a host is meant.
+//!
+//! A name without behaviour. It must never use a module that has state.
+
+use std::net::IpAddr;
+
+/// The lane that all programs share, or a leased one, which carries the operations of one handle alone
+/// (docs/leased-lanes.md).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneAt {
+    /// The other host.
+    pub peer: IpAddr,
+    /// Number of a leased lane, at least [`control::LEASED_LANE_FIRST`]; none for the shared one.
+    pub leased: Option<u32>,
+}
+
+impl LaneAt {
+    /// The lane of this number, as messages between daemons have it.
+    pub fn new(peer: IpAddr, number: u32) -> Self {
+        Self { peer, leased: Some(number).filter(|n| *n >= control::LEASED_LANE_FIRST) }
+    }
+
+    /// The host by the form of its address that tables have.
+    pub(crate) fn canonical(self) -> Self {
+        Self { peer: self.peer.to_canonical(), ..self }
+    }
+}
+
+impl From<IpAddr> for LaneAt {
+    fn from(peer: IpAddr) -> Self {
+        Self { peer, leased: None }
+    }
+}

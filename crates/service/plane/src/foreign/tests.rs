@@ -1,0 +1,64 @@
+//! Handles to another host's regions. The test plays the engine and the owner's daemon.
+
+use control::RegionKey;
+
+use super::*;
+
+const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+const PROGRAM: ClientId = ClientId(1);
+
+/// Asks the owner's daemon for a region; the number of the handle.
+fn ask(foreign: &mut Foreign) -> u64 {
+    let wish = RegionWish { name: "a".into(), key: RegionKey::new([7; 16]), access: RegionAccess::READ, lease: None };
+    foreign.handle_open(Party { client: PROGRAM, pid: 1, uid: 5 }, 3, PEER, wish, false);
+    assert_eq!(actions(foreign), [ForeignAction::Path { client: PROGRAM, request: 3, host: PEER }]);
+    assert!(foreign.on_path(PROGRAM, 3, Ok(())));
+    let [ForeignAction::Tell { message: RegionMessage::Open { open, .. }, .. }] = actions(foreign)[..] else {
+        panic!("the owner's daemon was not asked");
+    };
+    open
+}
+
+fn actions(foreign: &mut Foreign) -> Vec<ForeignAction> {
+    std::iter::from_fn(|| foreign.poll_action()).collect()
+}
+
+fn grant() -> RegionGrant {
+    RegionGrant { region: 8, epoch: 1, bytes: 64, access: RegionAccess::READ, rkey: 9, addr: 0 }
+}
+
+fn closed(open: u64) -> ForeignAction {
+    ForeignAction::Tell { peer: PEER, message: RegionMessage::Closed { open } }
+}
+
+#[test]
+fn a_program_that_leaves_keeps_no_place_whatever_the_owner_answers() {
+    let mut foreign = Foreign::new(DirectoryConfig { handles_per_app_max: 4, ..DirectoryConfig::default() });
+    // A host that answers nothing must not fill the table with wishes of programs that are gone.
+    for _ in 0..100 {
+        let open = ask(&mut foreign);
+        foreign.handle_left(PROGRAM);
+        assert_eq!(actions(&mut foreign), [closed(open)]);
+        assert_eq!(foreign.count(), 0);
+        assert!(foreign.handle_peer(PEER, RegionMessage::Opened { open, result: Ok(grant()) }));
+        assert_eq!(actions(&mut foreign), []);
+    }
+}
+
+#[test]
+fn a_handle_is_closed_at_the_owner_when_nothing_of_it_is_in_flight() {
+    let mut foreign = Foreign::new(DirectoryConfig { handles_per_app_max: 1, ..DirectoryConfig::default() });
+    let open = ask(&mut foreign);
+    assert!(foreign.handle_peer(PEER, RegionMessage::Opened { open, result: Ok(grant()) }));
+    assert_eq!(
+        actions(&mut foreign),
+        [ForeignAction::Open { open, client: PROGRAM, peer: PEER, grant: grant(), lane: None }]
+    );
+    // The program leaves while the engine opens it.
+    foreign.handle_left(PROGRAM);
+    foreign.on_opened(open, Ok(77));
+    assert_eq!(actions(&mut foreign), [ForeignAction::Close { client: PROGRAM, handle: 77 }]);
+    assert_eq!(foreign.count(), 1);
+    foreign.on_closed(PEER, 77);
+    assert_eq!((actions(&mut foreign), foreign.count()), (vec![closed(open)], 0));
+}

@@ -1,0 +1,176 @@
+//! Both ends of connections meet, in every order, or learn why not. The test plays the daemons between them.
+
+use super::*;
+
+fn party(client: u64) -> Party {
+    Party { client: ClientId(client), pid: 1, uid: 1000 }
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn here() -> Meetings {
+    Meetings::new(vec!["10.0.0.1".parse().unwrap()], "10.0.0.1".parse().unwrap())
+}
+
+const NOW: Time = Time::ZERO;
+const AT: Rendezvous = Rendezvous { port: 40_000, token: 77 };
+
+fn replies(meetings: &mut Meetings) -> Vec<(u64, u64, Result<MeetingPlace, Reason>)> {
+    let mut all = Vec::new();
+    while let Some(action) = meetings.poll_action() {
+        if let MeetingAction::Send { client, reply: Reply::Met { request, result } } = action {
+            all.push((client.0, request, result));
+        }
+    }
+    all
+}
+
+fn told(meetings: &mut Meetings) -> Vec<MeetMessage> {
+    std::iter::from_fn(|| meetings.poll_action())
+        .filter_map(|action| match action {
+            MeetingAction::Tell { message, .. } => Some(message),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn two_ends_of_one_host_meet_in_either_order() {
+    let (server, client) = (address("10.0.0.1:80"), address("10.0.0.1:5555"));
+    for accepted_first in [true, false] {
+        let mut meetings = here();
+        let accept = |m: &mut Meetings| m.handle_meet(NOW, party(1), 7, (TcpEnd::Accepted(AT), server, client));
+        let connect = |m: &mut Meetings| m.handle_meet(NOW, party(2), 9, (TcpEnd::Connected, client, server));
+        if accepted_first { accept(&mut meetings) } else { connect(&mut meetings) }.unwrap();
+        assert_eq!(replies(&mut meetings), [], "one end waits");
+        if accepted_first { connect(&mut meetings) } else { accept(&mut meetings) }.unwrap();
+        let place = MeetingPlace { at: address("10.0.0.1:40000"), token: 77 };
+        assert_eq!(replies(&mut meetings), [(1, 7, Ok(place)), (2, 9, Ok(place))]);
+        assert_eq!(meetings.count(), 0);
+    }
+}
+
+#[test]
+fn ends_of_different_connections_do_not_meet() {
+    let mut meetings = here();
+    let server = address("10.0.0.1:80");
+    let meet = |m: &mut Meetings, end, request, local, peer| m.handle_meet(NOW, party(1), request, (end, local, peer));
+    meet(&mut meetings, TcpEnd::Accepted(AT), 1, server, address("10.0.0.1:5555")).unwrap();
+    meet(&mut meetings, TcpEnd::Connected, 2, address("10.0.0.1:5556"), server).unwrap();
+    assert_eq!(replies(&mut meetings), []);
+    meet(&mut meetings, TcpEnd::Connected, 2, address("10.0.0.1:5557"), server).unwrap_err();
+    meetings.handle_unmeet(ClientId(1), 1);
+    meet(&mut meetings, TcpEnd::Connected, 3, address("10.0.0.1:5555"), server).unwrap();
+    assert_eq!(replies(&mut meetings), [], "the other end was withdrawn");
+    meetings.handle_gone(ClientId(1));
+    assert_eq!(meetings.count(), 0);
+}
+
+#[test]
+fn two_hosts_meet_through_their_daemons() {
+    let (mut a, mut b) = (here(), Meetings::new(vec!["10.0.0.2".parse().unwrap()], "10.0.0.2".parse().unwrap()));
+    let (client, server) = (address("10.0.0.1:5555"), address("[::ffff:10.0.0.2]:80"));
+    let (on_a, on_b): (IpAddr, IpAddr) = (client.ip(), "10.0.0.2".parse().unwrap());
+    a.handle_meet(NOW, party(1), 5, (TcpEnd::Connected, client, server)).unwrap();
+    assert_eq!(a.poll_action(), Some(MeetingAction::Path { client: ClientId(1), request: 5, host: on_b }));
+    assert!(a.on_path(NOW, ClientId(1), 5, Ok(())));
+    let ask = told(&mut a);
+    b.handle_peer(on_a, ask[0]);
+    b.handle_meet(NOW, party(2), 6, (TcpEnd::Accepted(AT), server, client)).unwrap();
+    let mut answer = Vec::new();
+    while let Some(action) = b.poll_action() {
+        if let MeetingAction::Tell { message, .. } = action {
+            answer.push(message);
+        }
+    }
+    assert_eq!(answer, [MeetMessage::Answer { number: 1, result: Ok(AT) }]);
+    // Not the host that was asked.
+    a.handle_peer("10.0.0.9".parse().unwrap(), answer[0]);
+    assert_eq!(replies(&mut a), []);
+    a.handle_peer(on_b, answer[0]);
+    let place = MeetingPlace { at: address("10.0.0.2:40000"), token: 77 };
+    assert_eq!(replies(&mut a), [(1, 5, Ok(place))]);
+    assert_eq!((a.count(), b.count()), (0, 0));
+}
+
+#[test]
+fn a_daemon_speaks_for_its_own_host_alone() {
+    let mut b = here();
+    let (server, client) = (address("10.0.0.1:80"), address("10.0.0.5:5555"));
+    b.handle_meet(NOW, party(1), 1, (TcpEnd::Accepted(AT), server, client)).unwrap();
+    let ask = MeetMessage::Ask { number: 3, from: client, to: server };
+    b.handle_peer("10.0.0.6".parse().unwrap(), ask);
+    assert_eq!(told(&mut b), [MeetMessage::Answer { number: 3, result: Err(Reason::Policy) }]);
+    b.handle_peer("10.0.0.5".parse().unwrap(), ask);
+    assert_eq!(told(&mut b), [MeetMessage::Answer { number: 3, result: Ok(AT) }]);
+}
+
+#[test]
+fn a_host_without_a_daemon_is_remembered_for_a_while() {
+    let mut a = here();
+    let (client, server) = (address("10.0.0.1:5555"), address("10.0.0.2:80"));
+    let meet =
+        |m: &mut Meetings, now, request| m.handle_meet(now, party(1), request, (TcpEnd::Connected, client, server));
+    meet(&mut a, NOW, 1).unwrap();
+    assert!(a.on_path(NOW, ClientId(1), 1, Err(Reason::PeerUnreachable)));
+    assert_eq!(replies(&mut a), [(1, 1, Err(Reason::PeerUnreachable))]);
+    meet(&mut a, NOW + ABSENT / 2, 2).unwrap();
+    assert_eq!(replies(&mut a), [(1, 2, Err(Reason::PeerUnreachable))], "without a dial");
+    meet(&mut a, NOW + ABSENT, 3).unwrap();
+    assert!(matches!(a.poll_action(), Some(MeetingAction::Path { .. })));
+}
+
+#[test]
+fn what_is_lost_is_answered_and_forgotten() {
+    let mut a = here();
+    let (client, server) = (address("10.0.0.1:5555"), address("10.0.0.2:80"));
+    a.handle_meet(NOW, party(1), 1, (TcpEnd::Connected, client, server)).unwrap();
+    a.on_path(NOW, ClientId(1), 1, Ok(()));
+    let (from, to) = (address("10.0.0.2:1"), address("10.0.0.1:2"));
+    a.handle_peer(server.ip(), MeetMessage::Ask { number: 1, from, to });
+    assert_eq!(a.count(), 2);
+    a.handle_peer_gone(server.ip(), Reason::PeerLost);
+    assert_eq!(replies(&mut a), [(1, 1, Err(Reason::PeerLost))]);
+    assert_eq!(a.count(), 0);
+}
+
+#[test]
+fn one_program_cannot_fill_the_tables() {
+    let mut a = here();
+    let local = address("10.0.0.1:80");
+    let peer = |n: u64| SocketAddr::new("10.0.0.3".parse().unwrap(), u16::try_from(n + 1).unwrap());
+    for n in 0..MEETINGS_PER_PROGRAM_MAX as u64 {
+        a.handle_meet(NOW, party(1), n, (TcpEnd::Accepted(AT), local, peer(n))).unwrap();
+    }
+    assert_eq!(replies(&mut a), []);
+    let next = MEETINGS_PER_PROGRAM_MAX as u64;
+    a.handle_meet(NOW, party(1), next, (TcpEnd::Accepted(AT), local, peer(next))).unwrap();
+    assert_eq!(replies(&mut a), [(1, next, Err(Reason::LocalLimit))]);
+}
+
+#[test]
+fn one_daemon_cannot_fill_the_tables_and_gets_its_places_back() {
+    let mut a = here();
+    let peer: IpAddr = "10.0.0.3".parse().unwrap();
+    let max = MEETINGS_PER_ASKER_MAX as u64;
+    let ask = |number: u64| {
+        let from = SocketAddr::new(peer, u16::try_from(number % 60_000 + 1).unwrap());
+        let to = address(if number < 60_000 { "10.0.0.1:80" } else { "10.0.0.1:81" });
+        MeetMessage::Ask { number, from, to }
+    };
+    (0..max).for_each(|n| a.handle_peer(peer, ask(n)));
+    assert_eq!((told(&mut a), a.count()), (vec![], MEETINGS_PER_ASKER_MAX));
+    a.handle_peer(peer, ask(max));
+    assert_eq!(told(&mut a), [MeetMessage::Answer { number: max, result: Err(Reason::PeerLimit) }]);
+    // By withdrawing, by meeting, and by a link that is gone.
+    a.handle_peer(peer, MeetMessage::Withdraw { number: 0 });
+    a.handle_meet(NOW, party(1), 1, (TcpEnd::Accepted(AT), address("10.0.0.1:80"), SocketAddr::new(peer, 2))).unwrap();
+    assert_eq!(told(&mut a), [MeetMessage::Answer { number: 1, result: Ok(AT) }]);
+    (max..max + 3).for_each(|n| a.handle_peer(peer, ask(n)));
+    assert_eq!(told(&mut a), [MeetMessage::Answer { number: max + 2, result: Err(Reason::PeerLimit) }]);
+    a.handle_peer_gone(peer, Reason::PeerLost);
+    (0..max).for_each(|n| a.handle_peer(peer, ask(n)));
+    assert_eq!((told(&mut a), a.count()), (vec![], MEETINGS_PER_ASKER_MAX));
+}

@@ -1,0 +1,112 @@
+//! Ends of kernel TCP connections that programs have: what `plane::Meetings` decides, carried out.
+//!
+//! Owns nothing. It must believe no program what its socket is: the socket itself says so.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+
+use control::{MeetMessage, PeerMessage, Reason, Reply, TcpEnd};
+use plane::{ClientId, MeetingAction, Party};
+use rustix::net::{SocketType, sockopt};
+
+use super::{DATAGRAM_ENGINE, Hub};
+use crate::command::Command;
+
+/// Rows of meetings in the table of kernel TCP connections have numbers with this bit, so that no number of the
+/// program's own is one.
+const MEETING_ROW: u64 = 1 << 63;
+
+/// The addresses of a connected TCP socket of the daemon's own network namespace: this end and the other.
+fn ends(socket: &OwnedFd, namespace: Option<u64>) -> Option<(SocketAddr, SocketAddr)> {
+    let is_tcp = sockopt::socket_type(socket).ok()? == SocketType::STREAM
+        && sockopt::socket_protocol(socket).ok()? == Some(rustix::net::ipproto::TCP);
+    // Another namespace may have any addresses, so also those of somebody else's connection.
+    let is_here = softnic::network_namespace(socket.as_fd()).ok() == namespace && namespace.is_some();
+    if !is_tcp || !is_here {
+        return None;
+    }
+    let local = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
+    let peer = SocketAddr::try_from(rustix::net::getpeername(socket).ok()??).ok()?;
+    Some((local, peer))
+}
+
+/// The daemon's own network namespace; none on a kernel that does not say.
+pub(super) fn own_namespace() -> Option<u64> {
+    let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)).ok()?;
+    softnic::network_namespace(socket.as_fd()).ok()
+}
+
+impl Hub {
+    pub(super) fn on_meet(
+        &mut self,
+        party: Party,
+        request: u64,
+        end: TcpEnd,
+        fds: Vec<OwnedFd>,
+        lacks_fds: bool,
+    ) -> Result<(), String> {
+        let mut fds = fds.into_iter();
+        let socket = match (fds.next(), fds.next()) {
+            (Some(socket), None) => Some(socket),
+            (None, _) if lacks_fds => None,
+            _ => return Err("a meeting comes with one socket".into()),
+        };
+        let found = socket.as_ref().and_then(|socket| ends(socket, self.namespace));
+        let Some((local, peer)) = found else {
+            let reason = if lacks_fds { Reason::LocalLimit } else { Reason::ForeignSocket };
+            self.send(party.client, Reply::Met { request, result: Err(reason) }, Vec::new());
+            return Ok(());
+        };
+        let now = self.now();
+        if request < MEETING_ROW {
+            self.fallbacks.handle_opened(party, request | MEETING_ROW, (local, peer))?;
+        }
+        self.meetings.handle_meet(now, party, request, (end, local, peer))
+    }
+
+    pub(super) fn on_unmeet(&mut self, client: ClientId, request: u64) {
+        self.meetings.handle_unmeet(client, request);
+        self.fallbacks.handle_closed(client, request | MEETING_ROW);
+    }
+
+    /// The engine says whether there is a link to a host. False: no meeting waits for it.
+    pub(super) fn on_meeting_path(&mut self, client: ClientId, request: u64, result: Result<u32, Reason>) -> bool {
+        let now = self.now();
+        let result = match result {
+            Ok(_) | Err(Reason::NoDatagrams) => Ok(()),
+            Err(reason) => Err(reason),
+        };
+        self.meetings.on_path(now, client, request, result)
+    }
+
+    pub(super) fn on_meet_message(&mut self, peer: IpAddr, message: MeetMessage) {
+        self.meetings.handle_peer(peer, message);
+    }
+
+    pub(super) fn settle_meetings(&mut self) {
+        while let Some(action) = self.meetings.poll_action() {
+            match action {
+                MeetingAction::Path { client, request, host } if self.peers.link_to(host).is_some() => {
+                    self.on_meeting_path(client, request, Ok(0));
+                }
+                MeetingAction::Path { client, request, host } => {
+                    self.command_of(client, DATAGRAM_ENGINE, |app| Command::DatagramPath { app, request, to: host });
+                }
+                MeetingAction::Tell { peer, message } => {
+                    if !self.peers.tell(peer, PeerMessage::Meet(message)) {
+                        self.meetings.handle_peer_gone(peer, Reason::PeerLost);
+                    }
+                }
+                MeetingAction::Send { client, reply } => {
+                    if let Reply::Met { request, result: Ok(_) } = &reply {
+                        self.fallbacks.handle_closed(client, request | MEETING_ROW);
+                    }
+                    self.send(client, reply, Vec::new());
+                }
+                MeetingAction::Stays { client, request, reason } => {
+                    self.fallbacks.handle_reason(client, request | MEETING_ROW, reason);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! What the service manager is told: that the daemon serves, that it lives, that it stops (sd_notify(3)). Without a
+//! service manager nothing is.
+//!
+//! The watchdog's sign of life is an answer of the daemon itself, through its control socket, control thread and
+//! engines. So a daemon that stands still is restarted, though its process is there.
+
+use std::path::Path;
+use std::time::Duration;
+
+use monitor::Sample;
+use sd_notify::NotifyState;
+use terminal::Failure;
+
+/// Signs of life within the time after which the manager restarts the daemon.
+const SIGNS: u32 = 3;
+
+/// The daemon serves at `socket`. Starts the thread that shows that it lives, if the manager wants that.
+pub(super) fn ready(socket: &Path) -> Result<(), Failure> {
+    tell(&[NotifyState::Ready, NotifyState::Status("serving")]);
+    let Some(limit) = sd_notify::watchdog_enabled() else { return Ok(()) };
+    let socket = socket.to_path_buf();
+    let started = std::thread::Builder::new().name("watchdog".into()).spawn(move || show_life(&socket, limit / SIGNS));
+    started.map(drop).map_err(|e| Failure::failed("no thread for the watchdog", e))
+}
+
+/// The daemon ends.
+pub(super) fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
+fn show_life(socket: &Path, period: Duration) {
+    loop {
+        match Sample::ask_stat(Some(socket)) {
+            Ok(_) => tell(&[NotifyState::Watchdog]),
+            Err(error) => tracing::error!(%error, "the daemon does not answer itself; the watchdog is not told"),
+        }
+        std::thread::sleep(period);
+    }
+}
+
+fn tell(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!(%error, "the service manager cannot be told");
+    }
+}
