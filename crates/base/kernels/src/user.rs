@@ -5,6 +5,7 @@
 //! instruction pays fuel, and a slice may end between any two.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use shm::AtomicOp;
@@ -93,6 +94,15 @@ fn stop(failure: Failure) -> Error {
     Error::host(Stopped(failure))
 }
 
+/// A panic of the parser ends the module and not the daemon: wasmi 1.1.0 divides by the number of functions, which a
+/// code section may say to be zero.
+fn parsed(engine: &Engine, wasm: &[u8]) -> Result<Module, NotAKernel> {
+    match catch_unwind(AssertUnwindSafe(|| Module::new(engine, wasm))) {
+        Ok(module) => module.map_err(|e| module_words(&e)),
+        Err(_) => Err(NotAKernel::Module { words: "the parser failed on it".to_owned() }),
+    }
+}
+
 fn module_words(error: &Error) -> NotAKernel {
     NotAKernel::Module { words: cut(&error.to_string(), WORDS_BYTES_MAX) }
 }
@@ -116,7 +126,7 @@ impl UserKernel {
             .wasm_memory64(false)
             .wasm_custom_page_sizes(false);
         let engine = Engine::new(&config);
-        let module = Module::new(&engine, wasm).map_err(|e| module_words(&e))?;
+        let module = parsed(&engine, wasm)?;
         let linker = linker(&engine).map_err(|e| module_words(&e))?;
         for import in module.imports() {
             let known = import.module() == MODULE && IMPORTS.contains(&import.name());

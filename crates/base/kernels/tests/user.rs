@@ -163,6 +163,10 @@ fn what_is_no_kernel_is_refused_with_its_reason() {
     let refused = |text: &str| UserKernel::new(&wat::parse_str(text).unwrap()).unwrap_err();
     assert!(matches!(UserKernel::new(b"no wasm"), Err(NotAKernel::Module { .. })));
     assert!(matches!(UserKernel::new(&[]), Err(NotAKernel::Module { .. })));
+    // A code section of a thousand bytes that says to have no function, on which the parser panics.
+    let mut no_function = b"\0asm\x01\0\0\0\x0a\xe9\x07".to_vec();
+    no_function.resize(no_function.len() + 1001, 0);
+    assert!(matches!(UserKernel::new(&no_function), Err(NotAKernel::Module { .. })));
     let long = vec![0; MODULE_BYTES_MAX + 1];
     let bytes = long.len();
     assert_eq!(UserKernel::new(&long).unwrap_err(), NotAKernel::TooLong { bytes, max: MODULE_BYTES_MAX });
