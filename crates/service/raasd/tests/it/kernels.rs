@@ -276,8 +276,9 @@ fn a_kernel_is_not_kept_for_a_region_that_ended_while_it_was_read() {
         let host = Host::started();
         let mut owner = RawClient::attached(&host);
         let module = long_module();
-        // Now and then the module is read before the daemon comes to the next message.
-        let was_refused = (1..=50).any(|n| {
+        // Now and then the module is read before the daemon comes to the next message. A daemon that keeps it goes on until
+        // the watchdog ends it.
+        let was_refused = (1_u64..).any(|n| {
             let (access, name) = (FULL.into(), format!("r{n}"));
             let (key, huge_pages, outlives, other_users) = (KEY, false, false, false);
             let spec = RegionSpec { name, bytes: 8, access, key, huge_pages, outlives, other_users };
