@@ -26,6 +26,8 @@ pub enum InspectQuery {
     Regions,
     /// Messages that were looked at, stage by stage.
     Trace,
+    /// The tenants of the policy.
+    Tenants,
 }
 
 /// Where a page begins. A reader starts with the default, and then passes what the page before named. Any other value
@@ -60,6 +62,8 @@ pub enum InspectAnswer {
     Regions(Vec<RegionRow>),
     /// Some messages.
     Trace(Vec<TraceRow>),
+    /// Some tenants.
+    Tenants(Vec<TenantRow>),
 }
 
 /// Which path a connection takes.
@@ -275,8 +279,34 @@ pub struct AppRow {
     /// Kernels, likewise.
     #[serde(default)]
     pub kernels: u64,
+    /// Its tenant (docs/policy.md).
+    pub tenant: String,
     /// Number of its session. A daemon with several engines tells a row for each engine, which the reader adds up.
     pub session: u64,
+}
+
+/// What the programs of a tenant have, and what they may have (docs/policy.md); none: no bound of the policy's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "rows"), non_exhaustive)]
+pub struct TenantRow {
+    /// Its name.
+    pub name: String,
+    /// Programs.
+    pub programs: u32,
+    /// Programs that there may be.
+    pub programs_max: Option<u32>,
+    /// Listeners and datagram sockets.
+    pub listeners: u32,
+    /// Listeners and datagram sockets that there may be.
+    pub listeners_max: Option<u32>,
+    /// Connections to other hosts, those that wait included.
+    pub connections: u32,
+    /// Connections to other hosts that there may be.
+    pub connections_max: Option<u32>,
+    /// Bytes of regions.
+    pub region_bytes: u64,
+    /// Bytes of regions that there may be.
+    pub region_bytes_max: Option<u64>,
 }
 
 /// How long messages spent in a stage (docs/trace.md): a histogram.

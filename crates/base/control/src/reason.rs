@@ -76,7 +76,7 @@ reasons! {
     /// The port is taken by another listener.
     PortInUse = 18, "the port is already in use on this host", "port-in-use";
     /// The daemon's policy does not allow it.
-    Policy = 19, "the daemon's configuration does not allow it (for another host: name its network in `connect_to`)", "policy";
+    Policy = 19, "the daemon's configuration does not allow it (for another host: name its network in `connect_to`; for a tenant: see the file of `policy`)", "policy";
     /// One end is a stream of bytes, the other of messages.
     WrongKind = 20, "the listener there is of another kind: connect streams to stream listeners, messages to message listeners", "wrong-kind";
     /// This user has as many programs at the daemon as one user may.
@@ -125,6 +125,8 @@ reasons! {
     LaneRevoked = 65, "the owner of the region, or its host, ended the lane that was leased for it", "lane-revoked";
     /// A handle to another host's region, with a lane that the program asked for.
     LeasedLane = 66, "the program asked for a lane of its own for this region of another host", "leased-lane";
+    /// The operator's policy gives the program's tenant no more of this.
+    TenantLimit = 70, "this program's tenant has all that the daemon's policy gives it (`raas stat --tenant` shows it): close some, or raise the bound in the policy's file", "tenant-limit";
 }
 
 impl From<u32> for Reason {

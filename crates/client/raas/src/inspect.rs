@@ -11,7 +11,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub use control::{AppRow, ConnectionRow, ConnectionState, DatagramRow, LaneRow, RegionRow, StageRow, Stat, TraceRow};
+pub use control::{
+    AppRow, ConnectionRow, ConnectionState, DatagramRow, LaneRow, RegionRow, StageRow, Stat, TenantRow, TraceRow,
+};
 use control::{ChannelError, Cursor, InspectAnswer, InspectQuery, Reply, Request, Role};
 use raas_core::SessionFault;
 use rustix::event::PollFlags;
@@ -32,58 +34,62 @@ const PAGES_MAX: usize = 1 << 20;
 
 /// All connections of the host. `socket`: None looks for the daemon as [`crate::Session::global`] does.
 pub fn connections(socket: Option<&Path>) -> Result<Vec<ConnectionRow>, SessionError> {
-    let mut rows = Vec::new();
-    ask_pages(socket, InspectQuery::Connections, |answer| match answer {
-        InspectAnswer::Connections(part) if rows.len() + part.len() <= ROWS_MAX => {
-            rows.extend(part);
-            Ok(())
-        }
-        InspectAnswer::Connections(_) => Err(SessionError::Protocol(format!("more than {ROWS_MAX} connections"))),
-        other => Err(SessionError::Protocol(format!("asked for connections, told {other:?}"))),
-    })?;
-    Ok(rows)
+    rows(socket, InspectQuery::Connections, "connections", |answer| match answer {
+        InspectAnswer::Connections(rows) => Ok(rows),
+        other => Err(other),
+    })
 }
 
 /// All datagram sockets of the host. `socket` as in [`connections`].
 pub fn datagrams(socket: Option<&Path>) -> Result<Vec<DatagramRow>, SessionError> {
-    let mut rows = Vec::new();
-    ask_pages(socket, InspectQuery::Datagrams, |answer| match answer {
-        InspectAnswer::Datagrams(part) if rows.len() + part.len() <= ROWS_MAX => {
-            rows.extend(part);
-            Ok(())
-        }
-        InspectAnswer::Datagrams(_) => Err(SessionError::Protocol(format!("more than {ROWS_MAX} datagram sockets"))),
-        other => Err(SessionError::Protocol(format!("asked for datagram sockets, told {other:?}"))),
-    })?;
-    Ok(rows)
+    rows(socket, InspectQuery::Datagrams, "datagram sockets", |answer| match answer {
+        InspectAnswer::Datagrams(rows) => Ok(rows),
+        other => Err(other),
+    })
 }
 
 /// The regions of the host: an ordinary user's own, and those that are open to other users. `socket` as in
 /// [`connections`].
 pub fn regions(socket: Option<&Path>) -> Result<Vec<RegionRow>, SessionError> {
-    let mut rows = Vec::new();
-    ask_pages(socket, InspectQuery::Regions, |answer| match answer {
-        InspectAnswer::Regions(part) if rows.len() + part.len() <= ROWS_MAX => {
-            rows.extend(part);
-            Ok(())
-        }
-        InspectAnswer::Regions(_) => Err(SessionError::Protocol(format!("more than {ROWS_MAX} regions"))),
-        other => Err(SessionError::Protocol(format!("asked for regions, told {other:?}"))),
-    })?;
-    Ok(rows)
+    rows(socket, InspectQuery::Regions, "regions", |answer| match answer {
+        InspectAnswer::Regions(rows) => Ok(rows),
+        other => Err(other),
+    })
 }
 
 /// Messages that the daemon's engines looked at, stage by stage, the last ones of each engine. `socket` as in
 /// [`connections`].
 pub fn trace(socket: Option<&Path>) -> Result<Vec<TraceRow>, SessionError> {
+    rows(socket, InspectQuery::Trace, "messages", |answer| match answer {
+        InspectAnswer::Trace(rows) => Ok(rows),
+        other => Err(other),
+    })
+}
+
+/// The tenants of the daemon's policy, in its order; for an ordinary user those of its own programs. `socket` as in
+/// [`connections`].
+pub fn tenants(socket: Option<&Path>) -> Result<Vec<TenantRow>, SessionError> {
+    rows(socket, InspectQuery::Tenants, "tenants", |answer| match answer {
+        InspectAnswer::Tenants(rows) => Ok(rows),
+        other => Err(other),
+    })
+}
+
+/// All rows of a table, whose pages `of` knows; another answer comes back.
+fn rows<T>(
+    socket: Option<&Path>,
+    query: InspectQuery,
+    what: &str,
+    of: impl Fn(InspectAnswer) -> Result<Vec<T>, InspectAnswer>,
+) -> Result<Vec<T>, SessionError> {
     let mut rows = Vec::new();
-    ask_pages(socket, InspectQuery::Trace, |answer| match answer {
-        InspectAnswer::Trace(part) if rows.len() + part.len() <= ROWS_MAX => {
-            rows.extend(part);
-            Ok(())
+    ask_pages(socket, query, |answer| {
+        let page = of(answer).map_err(|other| SessionError::Protocol(format!("asked for {what}, told {other:?}")))?;
+        if rows.len() + page.len() > ROWS_MAX {
+            return Err(SessionError::Protocol(format!("more than {ROWS_MAX} {what}")));
         }
-        InspectAnswer::Trace(_) => Err(SessionError::Protocol(format!("more than {ROWS_MAX} messages"))),
-        other => Err(SessionError::Protocol(format!("asked for messages, told {other:?}"))),
+        rows.extend(page);
+        Ok(())
     })?;
     Ok(rows)
 }

@@ -3,8 +3,11 @@
 //! Owns which slots are in use and their generations. It must never reuse a slot before the connection in it is over.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use control::{AppRow, Reason};
+use ipnet::IpNet;
 use shm::{Doorbell, Session, SlotWords, Word32, slot_state};
 use std::sync::atomic::Ordering;
 
@@ -43,6 +46,8 @@ pub(crate) struct App {
     pid: u32,
     uid: u32,
     name: String,
+    /// Networks to whose hosts it may send; none: to all that the configuration allows.
+    connect_to: Option<Arc<[IpNet]>>,
     session: Session,
     /// The engine that this is in, and the first slot of its range.
     engine: u32,
@@ -80,7 +85,7 @@ pub(crate) struct App {
 
 impl App {
     pub(crate) fn new(attach: Attach, engine: u32, ring_memory_max: u64, growing: RingSize) -> Self {
-        let Attach { pid, uid, name, session } = attach;
+        let Attach { pid, uid, name, session, connect_to } = attach;
         let shape = session.shape();
         Self {
             engine,
@@ -89,6 +94,7 @@ impl App {
             pid,
             uid,
             name,
+            connect_to,
             a2e: session.a2e(engine),
             e2a: session.e2a(),
             app_sleep: session.app_sleep(),
@@ -186,6 +192,15 @@ impl App {
 
     pub(crate) fn uid(&self) -> u32 {
         self.uid
+    }
+
+    /// Whether it may send to a host, as far as its own bounds say.
+    pub(crate) fn may_reach(&self, host: IpAddr) -> bool {
+        self.connect_to.as_ref().is_none_or(|networks| networks.iter().any(|network| network.contains(&host)))
+    }
+
+    pub(crate) fn set_connect_to(&mut self, networks: Option<Arc<[IpNet]>>) {
+        self.connect_to = networks;
     }
 
     /// Whether it has left, and only its memory is still here.
@@ -305,6 +320,8 @@ impl App {
             writes: verbs.writes,
             atomics: verbs.atomics,
             kernels: verbs.kernels,
+            // The control plane knows it.
+            tenant: String::new(),
             session: 0,
         }
     }

@@ -1,8 +1,10 @@
 //! What goes in and out of the engine in addition to calls: types without behaviour.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use control::{Connection, Kind, Reason, StageRow};
+use ipnet::IpNet;
 use shm::Session;
 use verbs::VerbsError;
 
@@ -279,6 +281,8 @@ pub struct Attach {
     pub name: String,
     /// Its session segment.
     pub session: Session,
+    /// Networks to whose hosts it may send, of those that the configuration allows; none: to all of these.
+    pub connect_to: Option<Arc<[IpNet]>>,
 }
 
 /// Totals for `raas stat`.

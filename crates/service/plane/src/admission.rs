@@ -11,6 +11,7 @@ mod config;
 mod listeners;
 mod question;
 mod spread;
+mod tenants;
 mod users;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,17 +20,22 @@ use std::net::{IpAddr, SocketAddr};
 use control::{Kind, Reason};
 
 use crate::ClientId;
+use crate::policy::{Policy, ProgramFacts};
 use listeners::{Came, Ephemeral, Listener, Listeners};
 use spread::Spread;
 use users::{Far, Users};
 
 pub use config::{AdmissionConfig, AdmissionConfigError};
 pub use question::{Admitted, Connect, ConnectRequest, Connecting, ConnectionOver, Listen};
+pub use tenants::TenantUse;
 
 /// What a program holds.
 #[derive(Debug)]
 struct Program {
     uid: u32,
+    facts: ProgramFacts,
+    /// The place of its tenant in the policy.
+    tenant: usize,
     /// Connections through lanes, and what waits to become one.
     connections: u32,
     /// Datagram sockets, and binds that wait.
@@ -55,6 +61,7 @@ pub struct AdmissionCounters {
 #[derive(Debug)]
 pub struct Admission {
     config: AdmissionConfig,
+    policy: Policy,
     programs: BTreeMap<ClientId, Program>,
     listeners: Listeners,
     ports: Ephemeral,
@@ -75,6 +82,7 @@ impl Admission {
         config.addresses.iter_mut().for_each(|a| *a = a.to_canonical());
         Ok(Self {
             users: Users::new(&config),
+            policy: Policy::default(),
             programs: BTreeMap::new(),
             listeners: Listeners::default(),
             ports: Ephemeral::new(any),
@@ -89,14 +97,18 @@ impl Admission {
     // ---- programs
 
     /// Takes a program in. [`Reason::LocalLimit`] if there are as many as there may be, [`Reason::UserPrograms`] if the
-    /// user's share is taken.
-    pub fn attach(&mut self, client: ClientId, uid: u32) -> Result<(), Reason> {
+    /// user's share is taken, [`Reason::TenantLimit`] if the tenant's is.
+    pub fn attach(&mut self, client: ClientId, facts: ProgramFacts) -> Result<(), Reason> {
+        let (uid, tenant) = (facts.uid, self.policy.place_of(&facts));
         if self.programs.len() as u64 >= u64::from(self.config.apps_max) {
             return Err(Reason::LocalLimit);
         }
         self.users.check_app(uid)?;
+        self.check_tenant_program(tenant)?;
         let program = Program {
             uid,
+            facts,
+            tenant,
             connections: 0,
             sockets: 0,
             listeners: BTreeSet::new(),
@@ -173,10 +185,12 @@ impl Admission {
             return Err(Reason::LocalLimit);
         }
         self.users.check_listener(uid)?;
+        self.check_tenant_listener(client)?;
         let port = match port {
-            0 => self.ports.free_port(|port| self.listeners.is_taken(port)).ok_or(Reason::LocalLimit)?,
+            0 => self.free_port(client)?,
             port => port,
         };
+        self.check_port(client, port)?;
         if self.listeners.is_taken(port) {
             return Err(Reason::PortInUse);
         }
@@ -240,6 +254,7 @@ impl Admission {
         if to.port() == 0 || to.ip().is_unspecified() || to.ip().is_multicast() || is_broadcast(to.ip()) {
             return Err(Reason::BadAddress);
         }
+        self.check_connect(client, to.ip())?;
         if self.config.addresses.contains(&to.ip()) {
             let asked = self.config.local_ring_bytes(ring_bytes);
             return self.connect_here(to.port(), asked, kind);
@@ -292,6 +307,7 @@ impl Admission {
         }
         let uid = program.uid;
         self.users.check_connection(uid)?;
+        self.check_tenant_connection(client)?;
         if far.is_outgoing {
             self.users.check_host(uid, far.host)?;
         }
@@ -330,15 +346,17 @@ impl Admission {
 
     // ---- datagram sockets
 
-    /// A program binds a datagram socket, which gets a number. It counts as a listener in its user's share. The engine
-    /// that has the port space of datagrams decides on its port.
-    pub fn bind(&mut self, client: ClientId) -> Result<u64, Reason> {
+    /// A program binds a datagram socket at a port, 0 for any, and gets a number for it. It counts as a listener in its
+    /// user's share. The engine that has the port space of datagrams decides whether the port is free.
+    pub fn bind(&mut self, client: ClientId, port: u16) -> Result<u64, Reason> {
         let program = self.here(client)?;
         if program.connections.saturating_add(program.sockets) >= self.config.connections_per_app_max {
             return Err(Reason::LocalLimit);
         }
         let uid = program.uid;
         self.users.check_listener(uid)?;
+        self.check_tenant_listener(client)?;
+        self.check_port(client, port)?;
         self.users.add_listener(uid);
         if let Some(program) = self.programs.get_mut(&client) {
             program.sockets += 1;

@@ -20,6 +20,7 @@ mod stamps;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use control::{
@@ -37,6 +38,7 @@ use leases::{Lease, Leases};
 use locals::Locals;
 use remote::{Ending, RemoteHandle};
 use revoke::Revoke;
+pub use shares::TenantShare;
 use shares::Shares;
 use stamps::Stamps;
 
@@ -119,6 +121,8 @@ struct Owner {
 struct Entry {
     spec: RegionSpec,
     uid: u32,
+    /// The tenant whose program made it.
+    tenant: Arc<str>,
     owner: Option<Owner>,
     epoch: u64,
     stamp: u64,
@@ -207,13 +211,19 @@ impl Directory {
     // ---- making
 
     /// A program wants a region made.
-    pub fn handle_create(&mut self, party: Party, request: u64, spec: RegionSpec) {
-        if let Err(why) = self.try_create(party, request, spec) {
+    pub fn handle_create(&mut self, party: Party, request: u64, spec: RegionSpec, tenant: TenantShare) {
+        if let Err(why) = self.try_create(party, request, spec, tenant) {
             self.opened(party.client, request, Err(why), None);
         }
     }
 
-    fn try_create(&mut self, party: Party, request: u64, spec: RegionSpec) -> Result<(), RegionRefusal> {
+    fn try_create(
+        &mut self,
+        party: Party,
+        request: u64,
+        spec: RegionSpec,
+        tenant: TenantShare,
+    ) -> Result<(), RegionRefusal> {
         check_name(&spec.name)?;
         if spec.bytes == 0 || spec.bytes > REGION_BYTES_MAX {
             return Err(RegionRefusal::BadSize { bytes: spec.bytes, max: REGION_BYTES_MAX });
@@ -222,9 +232,9 @@ impl Directory {
             return Err(RegionRefusal::NameTaken { uid: taken.uid });
         }
         self.check_handles(party.client)?;
-        self.shares.check(&self.config, party.uid, spec.bytes)?;
+        self.shares.check(&self.config, (party.uid, &tenant), spec.bytes)?;
         let word = self.stamps.take_word().ok_or_else(|| too_many("regions", self.config.regions_max))?;
-        self.shares.add(party.uid, spec.bytes);
+        self.shares.add((party.uid, &tenant.name), spec.bytes);
         self.last_region += 1;
         let (region, open) = (self.last_region, self.next_open());
         let Party { client, pid, uid } = party;
@@ -234,6 +244,7 @@ impl Directory {
         let entry = Entry {
             spec,
             uid,
+            tenant: tenant.name,
             owner: Some(Owner { client, pid, open }),
             epoch: 1,
             stamp: self.stamps.next_stamp(),
@@ -408,7 +419,7 @@ impl Directory {
         let Some(entry) = self.entries.remove(&region) else { return };
         self.names.remove(&entry.spec.name);
         self.moving.remove(&region);
-        self.shares.remove(entry.uid, entry.spec.bytes);
+        self.shares.remove((entry.uid, &entry.tenant), entry.spec.bytes);
         self.stamp(entry.word, region_stamp::of(entry.stamp, kind));
         self.stamps.give_back(entry.word);
         self.end_leases(entry.leases);
@@ -476,6 +487,11 @@ impl Directory {
         let rows = rest.by_ref().take(looks).filter(|(_, e)| seen(e)).map(|(&region, e)| (region, row_of(region, e)));
         let rows = rows.collect();
         (rows, rest.next().map(|(&region, _)| region))
+    }
+
+    /// Bytes of the regions that programs of a tenant made.
+    pub fn bytes_of_tenant(&self, tenant: &str) -> u64 {
+        self.shares.bytes_of_tenant(tenant)
     }
 
     /// Regions, handles, and stamp words in use: all zero when nobody has anything.

@@ -27,6 +27,7 @@ mod noise;
 mod opening;
 mod pairs;
 mod peers;
+mod policy;
 mod seal;
 mod side;
 mod strangers;
@@ -37,12 +38,12 @@ use control::ConnectionRow;
 
 pub use admission::{
     Admission, AdmissionConfig, AdmissionConfigError, AdmissionCounters, Admitted, Connect, ConnectRequest, Connecting,
-    ConnectionOver, Listen,
+    ConnectionOver, Listen, TenantUse,
 };
 pub use cluster_key::{ClusterKey, ClusterKeys, KEY_BYTES, KEY_BYTES_MAX, KEYS_MAX};
 pub use dialing::{AfterAttempt, Dialing};
 pub use direct_proof::DirectProof;
-pub use directory::{Directory, DirectoryAction, DirectoryConfig, Handed, Lessee, RegionWish};
+pub use directory::{Directory, DirectoryAction, DirectoryConfig, Handed, Lessee, RegionWish, TenantShare};
 pub use directs::{
     BulkOf, DIRECT_MAKING_MAX, DIRECT_MAX, DIRECT_PER_USER_MAX, DirectAction, DirectCounters, DirectHello, Directs,
     OFFER_TIME,
@@ -56,6 +57,7 @@ pub use meetings::{ABSENT, MEETINGS_PER_ASKER_MAX, MEETINGS_PER_PROGRAM_MAX, Mee
 pub use opening::{Opening, OpeningAction};
 pub use pairs::{CONNECTING_END, LocalConnect, PAIR_SLOTS, PairAction, PairLimits, Pairs, SegmentLost};
 pub use peers::{PeerAction, PeerSources, Peers, PeersConfig, Verdict};
+pub use policy::{NameTwice, OTHERS, Policy, ProgramFacts, RegionRight, Rights, Selector, Tenant};
 pub use seal::{SEAL_BYTES, SEALED_MESSAGE_BYTES_MAX, Seal, SealError};
 pub use side::Side;
 pub use strangers::{Entered, Place, PlaceNumber, Strangers};

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
 use engine::SetupError;
+use plane::Policy;
 
 use crate::config::Config;
 use crate::config_error::ConfigError;
@@ -14,6 +15,7 @@ use crate::device::{self, Decision, Found};
 use crate::error::DaemonError;
 use crate::key;
 use crate::machine::{Fit, Machine};
+use crate::policy_file::load_policy;
 use crate::socket_group::{SocketGroup, group_of};
 
 /// A configuration that will do.
@@ -24,6 +26,7 @@ pub(crate) struct Prepared {
     pub(crate) fit: Fit,
     pub(crate) device: Found,
     pub(crate) group: Option<SocketGroup>,
+    pub(crate) policy: Policy,
 }
 
 /// Checks limits, device and group of a configuration.
@@ -31,6 +34,7 @@ pub(crate) fn prepare(config: Config) -> Result<Prepared, DaemonError> {
     config.check_limits().map_err(limit)?;
     let (mut config, mut fit) = config.fitted(Machine::here());
     let group = config.socket_group.as_deref().map(group_of).transpose()?;
+    let policy = config.policy.as_deref().map(load_policy).transpose()?.unwrap_or_default();
     let device = device::find(&config)?;
     let engine = config.data_path().engine;
     let room = engine.check_device(&device.room).map_err(|e| match e {
@@ -43,7 +47,7 @@ pub(crate) fn prepare(config: Config) -> Result<Prepared, DaemonError> {
     }
     config.device = device.decision.device.clone();
     config.device_reason.clone_from(&device.decision.reason);
-    Ok(Prepared { config, fit, device, group })
+    Ok(Prepared { config, fit, device, group, policy })
 }
 
 fn limit(what: String) -> DaemonError {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use control::{APP_VERSION, ChannelError, Reason, Received, Reply, Request, Role, receive, send_message};
-use plane::{ClientId, UserPlaces};
+use plane::{ClientId, ProgramFacts, UserPlaces};
 use shm::LAYOUT_VERSION;
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::limits::{DaemonLimits, count, share};
+use crate::program_facts::facts_of;
 use crate::questions::QuestionPlace;
 use crate::shutdown::Shutdown;
 
@@ -84,6 +85,8 @@ pub(crate) struct ProgramIdentity {
     pub(crate) uid: u32,
     pub(crate) role: Role,
     pub(crate) name: String,
+    /// By which the policy knows its tenant.
+    pub(crate) facts: ProgramFacts,
 }
 
 /// What serving a program needs.
@@ -211,7 +214,7 @@ async fn serve(socket: UnixStream, (pid, uid): (u32, u32), client: ClientId, con
     let hung_up = Arc::new(Notify::new());
     let opened = ClientInput::Opened {
         client,
-        who: ProgramIdentity { pid, uid, role, name },
+        who: ProgramIdentity { pid, uid, role, name, facts: facts_of(pid, uid) },
         out,
         hung_up: Arc::clone(&hung_up),
     };

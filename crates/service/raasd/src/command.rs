@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use control::{AppRow, ConnectionRow, DatagramRow, Reason, RegionAccess, RegionGrant, RegionRefusal, TraceRow};
 use engine::{
+    IpNet,
     Admission, AppId, Attach, BulkStream, DatagramBind, Dial, EngineTotals, Event, LaneView, OpenId, OperationsOpen,
     Page, RingSize, Viewer,
 };
@@ -35,6 +36,11 @@ pub(crate) enum Command {
     Detach {
         app: AppId,
         reason: Reason,
+    },
+    /// Networks to whose hosts the application may send; none: to all that the configuration allows.
+    SetConnectTo {
+        app: AppId,
+        networks: Option<Arc<[IpNet]>>,
     },
     /// Both directions of a set of rings: number in the session, and memory.
     AddChunks {

@@ -132,6 +132,8 @@ pub struct Config {
     pub calibration: Option<PathBuf>,
     /// What that file says.
     pub(crate) calibrated: Option<Calibration>,
+    /// The file that says which programs may do what (docs/policy.md); none: all may do everything.
+    pub policy: Option<PathBuf>,
     /// What to log, in the syntax of `RUST_LOG`. The daemon itself does not use it: the program that runs the daemon
     /// sets the logger up.
     pub log: String,
@@ -185,6 +187,7 @@ impl Config {
             pcap: None,
             calibration: None,
             calibrated: None,
+            policy: None,
             log: "info".into(),
             log_format: LogFormat::Text,
             metrics: None,

@@ -30,7 +30,7 @@ use crate::key;
 use crate::limits::DataPath;
 use crate::link::LinkContext;
 use crate::log_quota::LogQuota;
-use crate::reload::reload_keys;
+use crate::reload::reload_files;
 use crate::shutdown::Shutdown;
 use crate::sleeper::Bell;
 use crate::socket_place::SocketPlace;
@@ -87,8 +87,8 @@ impl Daemon {
         self.peer_address
     }
 
-    /// Reads the cluster keys again, as SIGHUP does with a daemon that has its signals.
-    pub fn reload_keys(&self) {
+    /// Reads the cluster keys and the policy again, as SIGHUP does with a daemon that has its signals.
+    pub fn reload(&self) {
         self.reload.notify_one();
     }
 
@@ -143,7 +143,7 @@ fn serve(
     reload: Arc<Notify>,
     ready: &blocking::Sender<Ready>,
 ) -> Result<(), DaemonError> {
-    let Prepared { config, fit, device, group } = prepare(config)?;
+    let Prepared { config, fit, device, group, policy } = prepare(config)?;
     for words in &fit.words {
         tracing::info!("{words}");
     }
@@ -184,8 +184,9 @@ fn serve(
     engine_config.ring_memory_per_app_max /= u64::from(engines);
     let shape = SessionShape::for_engines(engines, admission.connections_per_app_max);
     let connect_timeout = engine_config.connect_timeout;
-    let admission = Admission::new(admission, u16::from_ne_bytes(random()?))
+    let mut admission = Admission::new(admission, u16::from_ne_bytes(random()?))
         .map_err(|e| DaemonError::from(ConfigError::one(format!("limits: {e}"))))?;
+    admission.set_policy(policy);
     let is_softnic = matches!(contexts, Contexts::SoftNic(_));
     engine_config.clock = Some(monotonic_ns);
     engine_config.tells_bulk = is_softnic && config.tcp_direct;
@@ -315,7 +316,8 @@ impl Plane {
         if shutdown.signals {
             watch_signals(shutdown.clone(), Arc::clone(&reload))?;
         }
-        tokio::spawn(reload_keys(reload, Arc::clone(&links), directory));
+        let (policy_queue, policies) = mpsc::channel(1);
+        tokio::spawn(reload_files(reload, Arc::clone(&links), directory, policy_queue));
         tracing::info!(listen = %config.listen, socket = %config.socket.display(), device = %config.device, "serving");
         ready();
         let bells: Vec<_> = engines.iter().map(|engine| engine.bell.clone()).collect();
@@ -333,6 +335,7 @@ impl Plane {
             events,
             client_inputs,
             link_inputs,
+            policies,
         };
         let ended = Hub::run(parts, shutdown).await;
         // The hub's command senders are gone, so a sleeping engine must see that too.

@@ -305,6 +305,7 @@ impl<P: Provider> EngineThread<P> {
                 engine.detach(now, device, app, reason);
                 self.forget_wake(app);
             }
+            Command::SetConnectTo { app, networks } => engine.set_connect_to(app, networks),
             Command::AddChunks { app, size, tx, rx } => {
                 use control::ChunkKind::{Rx, Tx};
                 let added = engine

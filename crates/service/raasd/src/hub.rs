@@ -16,6 +16,7 @@ mod meetings;
 mod names;
 mod questions;
 mod regions;
+mod tenants;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::{PeerMessage, Reason, Reply};
-use plane::{Admission, ClientId, Directs, Fallbacks, LinkId, Meetings, PairLimits, Pairs, Peers, PeersConfig};
+use plane::{Admission, ClientId, Directs, Fallbacks, LinkId, Meetings, PairLimits, Pairs, Peers, PeersConfig, Policy};
 use shm::SessionShape;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
@@ -68,6 +69,8 @@ pub(crate) struct HubParts {
     pub(crate) events: mpsc::Receiver<EngineReport>,
     pub(crate) client_inputs: mpsc::Receiver<ClientInput>,
     pub(crate) link_inputs: mpsc::Receiver<LinkInput>,
+    /// Each time it is read again.
+    pub(crate) policies: mpsc::Receiver<Policy>,
 }
 
 /// How far a program is.
@@ -144,6 +147,7 @@ enum HubInput {
     Engine(Option<EngineReport>),
     Client(Option<ClientInput>),
     Link(Option<LinkInput>),
+    Policy(Policy),
     RegionMade(Made),
     KernelRead(Read),
     Question,
@@ -155,7 +159,7 @@ enum HubInput {
 impl Hub {
     /// Runs until it is stopped, which the end of an engine's thread does too.
     pub(crate) async fn run(parts: HubParts, shutdown: &Shutdown) -> Result<(), DaemonError> {
-        let HubParts { mut events, mut client_inputs, mut link_inputs, engines, config, .. } = parts;
+        let HubParts { mut events, mut client_inputs, mut link_inputs, mut policies, engines, config, .. } = parts;
         let limits = &config.limits;
         let pair_limits = PairLimits {
             pairs_max: count(limits.pairs_max),
@@ -210,6 +214,7 @@ impl Hub {
                 event = events.recv() => HubInput::Engine(event),
                 input = client_inputs.recv(), if free => HubInput::Client(input),
                 input = link_inputs.recv(), if free => HubInput::Link(input),
+                Some(policy) = policies.recv(), if free => HubInput::Policy(policy),
                 () = hub.engines.room(), if !free => HubInput::Room,
                 // One at a time, and as often as anything else that is ready: programs that ask and ask hold nobody up.
                 () = std::future::ready(()), if free && hub.questions.is_ready() => HubInput::Question,
@@ -230,6 +235,7 @@ impl Hub {
                     hub.farewell().await;
                     return Ok(());
                 }
+                HubInput::Policy(policy) => hub.on_policy(policy),
                 HubInput::KernelRead(read) => hub.on_kernel_read(read),
                 HubInput::RegionMade(made) => hub.on_region_made(made),
                 HubInput::Question => hub.answer_next_question(),

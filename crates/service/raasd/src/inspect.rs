@@ -29,6 +29,8 @@ pub(crate) enum Part {
     Tcp(u64),
     /// Regions.
     Regions(u64),
+    /// Tenants.
+    Tenants(u64),
     /// There is no such table: such a cursor did not come from this daemon.
     None,
 }
@@ -61,6 +63,7 @@ pub(crate) fn part(query: InspectQuery, from: Cursor, engines: u32) -> Part {
         (InspectQuery::Datagrams, 0) => Part::Engine(engine, EnginePart::Datagrams(at)),
         (InspectQuery::Trace, 0) => Part::Engine(engine, EnginePart::Trace(from.at)),
         (InspectQuery::Regions, 0) => Part::Regions(from.at),
+        (InspectQuery::Tenants, 0) => Part::Tenants(from.at),
         (InspectQuery::Stat, 0) => Part::Engine(engine, EnginePart::Totals),
         (InspectQuery::Stat, 1) => Part::Engine(engine, EnginePart::Lanes(at)),
         (InspectQuery::Stat, 2) => Part::Engine(engine, EnginePart::Bytes(at)),
@@ -83,7 +86,7 @@ pub(crate) fn following(query: InspectQuery, table: u32, engines: u32) -> Option
     }
     let last = match query {
         InspectQuery::Connections | InspectQuery::Stat => 3,
-        InspectQuery::Datagrams | InspectQuery::Regions | InspectQuery::Trace => 0,
+        InspectQuery::Datagrams | InspectQuery::Regions | InspectQuery::Trace | InspectQuery::Tenants => 0,
     };
     if table < last { start(table + 1) } else { None }
 }
@@ -95,6 +98,7 @@ pub(crate) fn nothing(query: InspectQuery) -> InspectAnswer {
         InspectQuery::Datagrams => InspectAnswer::Datagrams(Vec::new()),
         InspectQuery::Regions => InspectAnswer::Regions(Vec::new()),
         InspectQuery::Trace => InspectAnswer::Trace(Vec::new()),
+        InspectQuery::Tenants => InspectAnswer::Tenants(Vec::new()),
         InspectQuery::Stat => InspectAnswer::StatRows { lanes: Vec::new(), apps: Vec::new() },
     }
 }
@@ -243,12 +247,21 @@ pub(crate) fn lanes(page: Page<LaneView>, viewer: Viewer, own: impl Fn(u32, IpAd
     Page { rows: page.rows.into_iter().filter_map(row).collect(), next: page.next }
 }
 
-/// Rows of applications at an engine, with their sessions, and with their same-host connections (`seen`). The reader adds
-/// up those of one session.
-pub(crate) fn apps(page: Page<(engine::AppId, AppRow)>, seen: impl Fn(engine::AppId) -> (u64, u32)) -> Page<AppRow> {
+/// What the control plane knows of an application.
+#[derive(Debug, Default)]
+pub(crate) struct SeenHere {
+    pub(crate) session: u64,
+    /// Same-host connections.
+    pub(crate) connections: u32,
+    pub(crate) tenant: String,
+}
+
+/// Rows of applications at an engine, with what the control plane knows of them (`seen`). The reader adds up those of
+/// one session.
+pub(crate) fn apps(page: Page<(engine::AppId, AppRow)>, seen: impl Fn(engine::AppId) -> SeenHere) -> Page<AppRow> {
     let rows = page.rows.into_iter().map(|(place, (app, row))| {
-        let (session, shm) = seen(app);
-        (place, AppRow { session, connections: row.connections.saturating_add(shm), ..row })
+        let SeenHere { session, connections, tenant } = seen(app);
+        (place, AppRow { session, tenant, connections: row.connections.saturating_add(connections), ..row })
     });
     Page { rows: rows.collect(), next: page.next }
 }
@@ -329,6 +342,7 @@ mod tests {
             (InspectQuery::Datagrams, 1, 0),
             (InspectQuery::Regions, 1, 0),
             (InspectQuery::Trace, 1, 1),
+            (InspectQuery::Tenants, 1, 0),
         ];
         for (query, tables, of_each) in all {
             for engines in [1, 2, 16] {
@@ -480,11 +494,18 @@ mod tests {
             writes: u64::MAX,
             atomics: u64::MAX,
             kernels: u64::MAX,
+            tenant: String::new(),
             session: 0,
         };
         let page = Page { rows: (0..3).map(|n| (n, (engine::AppId(n), app.clone()))).collect(), next: Some(3) };
-        let page = apps(page, |app| (app.0.into(), if app.0 == 1 { 40 } else { 0 }));
+        let here = |app: engine::AppId| SeenHere {
+            session: app.0.into(),
+            connections: if app.0 == 1 { 40 } else { 0 },
+            tenant: "web".into(),
+        };
+        let page = apps(page, here);
         let seen: Vec<_> = page.rows.iter().map(|(_, row)| (row.session, row.connections)).collect();
         assert_eq!((seen, page.next), (vec![(0, 1), (1, 41), (2, 1)], Some(3)));
+        assert!(page.rows.iter().all(|(_, row)| row.tenant == "web"));
     }
 }

@@ -35,6 +35,8 @@ mod link;
 mod log_quota;
 mod machine;
 mod opening;
+mod policy_file;
+mod program_facts;
 mod questions;
 mod reload;
 mod shutdown;
@@ -52,7 +54,11 @@ pub use error::DaemonError;
 pub use key::{KEY_FILE_NAME, read as read_cluster_key};
 pub use limits::{DaemonLimits, DataPath, LIMITS, Limit};
 pub use machine::{Fit, Machine, raise_descriptor_limit};
-pub use plane::{ClusterKey, Heartbeat, KEY_BYTES, KEY_BYTES_MAX, KEYS_MAX};
+pub use plane::{
+    ClusterKey, Heartbeat, KEY_BYTES, KEY_BYTES_MAX, KEYS_MAX, Policy, ProgramFacts, RegionRight, Rights, Selector, Tenant,
+};
+pub use policy_file::load_policy;
+pub use program_facts::program_facts;
 pub use shutdown::Shutdown;
 
 /// For a process that is a daemon and nothing else, before it starts one.

@@ -165,6 +165,7 @@ pub(crate) mod tests {
             writes: 0,
             atomics: 0,
             kernels: 0,
+            tenant: String::new(),
             session,
         }
     }

@@ -1,6 +1,7 @@
 //! The command line as types: every command, option, unit and limit. Parsing only; the commands lie in other modules.
 
 mod inspect;
+mod policy;
 mod region;
 mod run;
 mod values;
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand};
 #[cfg(test)]
 pub(crate) use inspect::{PATHS, STATES};
 pub(crate) use inspect::{SsArgs, StatArgs, TopArgs, TraceArgs, WebArgs};
+pub(crate) use policy::{PolicyCheckArgs, PolicyCommand};
 pub(crate) use region::{KeyArgs, RegionCommand, RegionCreateArgs, RegionLsArgs, RegionOpenArgs, RegionRevokeArgs};
 pub(crate) use run::RunArgs;
 pub(crate) use values::resolve;
@@ -81,6 +83,9 @@ pub(crate) enum Command {
     /// Make, look at, list and revoke regions: memory that programs share by name
     #[command(subcommand)]
     Region(RegionCommand),
+    /// Look at a policy: which programs may do what
+    #[command(subcommand)]
+    Policy(PolicyCommand),
     /// Start a program with its TCP sockets over RaaS where both ends have it, and over kernel TCP where not
     Run(RunArgs),
     /// Measure latency, throughput and message rate between two hosts

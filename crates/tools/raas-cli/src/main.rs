@@ -13,6 +13,7 @@ mod log;
 mod manual;
 mod netcat;
 mod perf;
+mod policy;
 mod region;
 mod route;
 mod run;
@@ -36,7 +37,7 @@ use tracing_subscriber::EnvFilter;
 
 use raasd::LogFormat;
 
-use cli::{Cli, Command, FallbackTo, LaneCommand, PerfClientArgs, PerfCommand};
+use cli::{Cli, Command, FallbackTo, LaneCommand, PerfClientArgs, PerfCommand, PolicyCommand};
 use terminal::{Failure, out};
 use transport::{FallingBack, Raas, Tcp};
 
@@ -144,7 +145,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
             }
         }
         Command::Ss(args) => ss::run(&args),
-        Command::Stat(args) => stat::run(args.socket.path(), args.json, args.watch),
+        Command::Stat(args) => stat::run(&args),
         Command::Top(args) => top::run(args.socket.path(), args.interval),
         Command::Trace(args) => trace::run(&args),
         Command::Web(args) => web::run(args.socket.path(), args.listen),
@@ -156,6 +157,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Lane(LaneCommand::Reset(args)) => lane::reset(&args),
         Command::Region(command) => region::run(&command),
+        Command::Policy(PolicyCommand::Check(args)) => policy::check(&args),
         Command::Run(args) => run::run(&args),
         Command::Perf(PerfCommand::Server(args)) => {
             let at = any_address(args.port);

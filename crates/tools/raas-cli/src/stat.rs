@@ -1,9 +1,9 @@
 //! `raas stat`: device, lanes, resources, counters and applications of this host.
 
+mod tenants;
 mod watch;
 
 use std::path::Path;
-use std::time::Duration;
 
 use control::{LaneRow, RegionRow, Stat};
 use serde_json::{Map, Value, json};
@@ -13,11 +13,18 @@ use terminal::out;
 use terminal::table::{self, Align, Table};
 use transport::session_failure;
 
+use crate::cli::StatArgs;
 use crate::region;
 
-/// Asks the daemon at `socket` and prints its state, once or, with `watch`, again and again.
-pub(crate) fn run(socket: Option<&Path>, as_json: bool, watch: Option<Duration>) -> Result<(), Failure> {
-    if let Some(period) = watch {
+const SCHEMA: &str = "raas.stat/1";
+
+/// Asks the daemon and prints its state, once or again and again, or its tenants.
+pub(crate) fn run(args: &StatArgs) -> Result<(), Failure> {
+    let (socket, as_json) = (args.socket.path(), args.json);
+    if args.tenant {
+        return tenants::run(socket, as_json);
+    }
+    if let Some(period) = args.watch {
         return watch::run(socket, as_json, period);
     }
     let State { stat, regions } = State::ask(socket)?;
@@ -53,7 +60,7 @@ fn counters(s: &Stat) -> Value {
 
 fn to_json(s: &Stat, regions: &[RegionRow]) -> Value {
     json!({
-        "schema": "raas.stat/1",
+        "schema": SCHEMA,
         "device": s.device,
         "device_reason": s.device_reason,
         "uptime_seconds": s.uptime_seconds,
@@ -292,6 +299,7 @@ mod tests {
                 writes: 0,
                 atomics: 0,
                 kernels: 0,
+                tenant: String::new(),
                 session: 1,
             }],
             stages: Vec::new(),

@@ -7,6 +7,8 @@
 pub(crate) enum DropReason {
     /// Sent to an address that no host has, or to port 0.
     BadAddress,
+    /// Sent to a host to which the operator's policy lets the program not send.
+    Policy,
     /// Sent to a host to which there is no link (yet).
     NoPeer,
     /// Longer than the path MTU to its host allows.
@@ -24,8 +26,9 @@ pub(crate) enum DropReason {
 }
 
 impl DropReason {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::BadAddress,
+        Self::Policy,
         Self::NoPeer,
         Self::TooLong,
         Self::Device,
@@ -39,6 +42,7 @@ impl DropReason {
     const fn counter(self) -> &'static str {
         match self {
             Self::BadAddress => "drop_datagram_bad_address",
+            Self::Policy => "drop_datagram_policy",
             Self::NoPeer => "drop_datagram_no_peer",
             Self::TooLong => "drop_datagram_too_long",
             Self::Device => "drop_datagram_device",

@@ -9,7 +9,6 @@ use control::{Connection, Reason};
 use verbs::{Provider, Time};
 
 use super::Engine;
-use crate::app::App;
 use crate::attempts::Connect;
 use crate::event::{Dial, Event};
 use crate::frame::WireRing;
@@ -37,7 +36,7 @@ impl Engine {
         if tenant.connect_of(request).is_some() {
             return Err(Reason::AppFault);
         }
-        self.check_way(tenant.uid(), to.ip())?;
+        self.check_way(app, to.ip())?;
         let size = self.config.ring_size(ring_bytes);
         let lane = self.lane_to(nic, to.ip()).ok_or(Reason::LocalLimit)?;
         let connect = Connect { app, request, connection, local, to, size, kind, lane, route: None, displaced: 0 };
@@ -126,9 +125,8 @@ impl Engine {
         let displaced = std::mem::take(&mut self.displaced);
         for &id in &displaced {
             let Some(connect) = self.connects.get(id) else { continue };
-            let host = connect.to.ip();
-            let Some(uid) = self.apps.get(connect.app).map(App::uid) else { continue };
-            match self.check_way(uid, host) {
+            let (app, host) = (connect.app, connect.to.ip());
+            match self.check_way(app, host) {
                 Ok(()) => self.place_connect(nic, id),
                 Err(reason) => self.finish_connect(id, Err(reason)),
             }

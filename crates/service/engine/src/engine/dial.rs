@@ -9,14 +9,16 @@ use control::Reason;
 
 use super::Engine;
 use crate::event::Event;
-use crate::ids::LaneId;
+use crate::ids::{AppId, LaneId};
 use crate::lane::{Lane, LaneState};
 
 impl Engine {
-    /// Whether an application of this user may have a way to another host: the operator allows the host, and if the
-    /// daemon has to dial, that is within the user's share.
-    pub(super) fn check_way(&mut self, uid: u32, host: IpAddr) -> Result<(), Reason> {
-        if !self.config.allows(host) {
+    /// Whether an application may have a way to another host: the operator allows the host, to it and at all, and if the
+    /// daemon has to dial, that is within its user's share.
+    pub(super) fn check_way(&mut self, app: AppId, host: IpAddr) -> Result<(), Reason> {
+        let Some(asker) = self.apps.get(app) else { return Err(Reason::AppFault) };
+        let uid = asker.uid();
+        if !self.config.allows(host) || !asker.may_reach(host) {
             return Err(Reason::Policy);
         }
         let known = self.lanes.to(host).and_then(|id| self.lanes.get(id));

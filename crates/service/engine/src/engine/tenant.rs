@@ -4,7 +4,10 @@
 //! deregister memory that a peer may still write or the device may still read, and must never let one application's
 //! misbehaviour reach further than its own connections.
 
+use std::sync::Arc;
+
 use control::{ChunkKind, Reason};
+use ipnet::IpNet;
 use verbs::{Access, Provider, Region, Time, VerbsError};
 
 use super::Engine;
@@ -24,6 +27,14 @@ impl Engine {
     pub fn attach(&mut self, app: Attach) -> Result<AppId, Reason> {
         let app = App::new(app, self.config.number, self.config.ring_memory_per_app_max, self.config.growing_rings());
         self.apps.attach(app).ok_or(Reason::LocalLimit)
+    }
+
+    /// The operator's policy changed: the networks to whose hosts an application may send from here on; none: to all that
+    /// the configuration allows. Its connections go on.
+    pub fn set_connect_to(&mut self, app: AppId, networks: Option<Arc<[IpNet]>>) {
+        if let Some(app) = self.apps.get_mut(app) {
+            app.set_connect_to(networks);
+        }
     }
 
     /// The application died, left, or is thrown out. Connections that it had closed in order deliver their last bytes;

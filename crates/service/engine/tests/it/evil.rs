@@ -79,7 +79,7 @@ impl Evil {
         let mut engine = Engine::new(config, &mut n, page.clone(), [9; 32]).unwrap();
         let app = SimApp::new(64, 0, page.engine_sleep(0));
         let session = app.session.clone();
-        let app_id = engine.attach(Attach { pid: 1, uid: 1, name: "good".into(), session }).unwrap();
+        let app_id = engine.attach(Attach { pid: 1, uid: 1, name: "good".into(), session, connect_to: None }).unwrap();
         let mut desk = Desk::new(AdmissionConfig::new(vec![addr(0)]));
         let client = desk.attach(1);
         desk.on_attached(client, app_id);

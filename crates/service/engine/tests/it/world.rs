@@ -190,7 +190,7 @@ impl World {
         let session = app.session.clone();
         let pid = 1000 + h.apps.len() as u32;
         let client = h.desk.attach(uid);
-        let id = h.engine.attach(Attach { pid, uid, name: format!("app{pid}"), session }).unwrap();
+        let id = h.engine.attach(Attach { pid, uid, name: format!("app{pid}"), session, connect_to: None }).unwrap();
         h.desk.on_attached(client, id);
         h.apps.insert(id, app);
         id

@@ -1,6 +1,7 @@
 //! Ports, backlogs, numbers and shares as programs, other hosts and the engine meet them.
 
 use super::*;
+use crate::policy::{Rights, Selector, Tenant};
 
 const ROOT: u32 = 0;
 const USER: u32 = 1000;
@@ -11,14 +12,18 @@ fn host(n: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, n])
 }
 
+fn of(uid: u32) -> ProgramFacts {
+    ProgramFacts { uid, ..ProgramFacts::default() }
+}
+
 /// A host 10.0.0.1 with programs A of a user and B of root.
 fn admission(change: impl FnOnce(&mut AdmissionConfig)) -> Admission {
     let mut config = AdmissionConfig::new(vec![host(1)]);
     config.owner_uid = 77;
     change(&mut config);
     let mut admission = Admission::new(config, 9).unwrap();
-    admission.attach(A, USER).unwrap();
-    admission.attach(B, ROOT).unwrap();
+    admission.attach(A, of(USER)).unwrap();
+    admission.attach(B, of(ROOT)).unwrap();
     admission
 }
 
@@ -121,10 +126,10 @@ fn connections_count_until_the_engine_says_that_they_are_over() {
     let out = number(a.connect(A, to(2, 7), |_| None));
     let came = a.handle_connect_request(&asked(7)).unwrap().connection;
     assert_eq!(a.handle_connect_request(&asked(7)), Err(Reason::LocalLimit), "the program has as many as it may");
-    assert_eq!(a.bind(A), Err(Reason::LocalLimit));
+    assert_eq!(a.bind(A, 0), Err(Reason::LocalLimit));
     (0..2).for_each(|_| _ = number(a.connect(B, to(2, 7), |_| None)));
     assert_eq!((a.connections(), a.connections_with(USER, host(2), 0)), (4, 2));
-    a.attach(ClientId(3), ROOT).unwrap();
+    a.attach(ClientId(3), of(ROOT)).unwrap();
     assert_eq!(a.connect(ClientId(3), to(2, 7), |_| None), Err(Reason::LocalLimit), "the host is full");
     a.on_connection_over(A, over(out, 2, None));
     a.on_connection_over(A, over(came, 2, Some(7)));
@@ -138,8 +143,8 @@ fn users_have_shares_of_hosts_connections_listeners_and_programs() {
         (c.apps_per_user_max, c.listeners_per_user_max) = (1, 2);
         (c.connections_per_user_max, c.lanes_per_user_max) = (3, 1);
     });
-    assert_eq!(a.attach(ClientId(3), USER), Err(Reason::UserPrograms));
-    a.attach(ClientId(4), 77).unwrap();
+    assert_eq!(a.attach(ClientId(3), of(USER)), Err(Reason::UserPrograms));
+    a.attach(ClientId(4), of(77)).unwrap();
     let first = number(a.connect(A, to(2, 7), |_| None));
     assert_eq!(a.connect(A, to(3, 7), |_| None), Err(Reason::UserLanes));
     (0..2).for_each(|_| _ = number(a.connect(A, to(2, 7), |_| None)));
@@ -152,8 +157,8 @@ fn users_have_shares_of_hosts_connections_listeners_and_programs() {
     number(a.connect(A, to(2, 7), |_| None));
     // A datagram socket counts as a listener.
     a.listen(A, at(7, 1)).unwrap();
-    a.bind(A).unwrap();
-    assert_eq!(a.bind(A), Err(Reason::UserListeners));
+    a.bind(A, 0).unwrap();
+    assert_eq!(a.bind(A, 0), Err(Reason::UserListeners));
     assert_eq!(a.listen(A, at(8, 1)), Err(Reason::UserListeners));
     a.on_socket_over(A);
     a.listen(A, at(8, 1)).unwrap();
@@ -165,13 +170,13 @@ fn a_program_holds_its_place_until_nothing_of_it_is_in_use() {
     a.listen(A, at(7, 4)).unwrap();
     let came = a.handle_connect_request(&asked(7)).unwrap().connection;
     a.handle_left(A);
-    assert_eq!(a.attach(ClientId(3), ROOT), Err(Reason::LocalLimit), "its memory is in quarantine");
+    assert_eq!(a.attach(ClientId(3), of(ROOT)), Err(Reason::LocalLimit), "its memory is in quarantine");
     // The engine forgot the program before it got what had been admitted.
     a.on_program_gone(A, 0);
     assert!(a.knows(A));
     a.on_connection_over(A, over(came, 2, Some(7)));
     assert!(!a.knows(A) && a.connections() == 0);
-    a.attach(ClientId(3), ROOT).unwrap();
+    a.attach(ClientId(3), of(ROOT)).unwrap();
     // One that no engine took in.
     a.on_program_gone(ClientId(3), 0);
     assert!(!a.knows(ClientId(3)));
@@ -206,7 +211,82 @@ fn connections_are_spread_over_engines_and_a_program_is_gone_when_all_say_so() {
     }
     a.on_program_gone(B, 1);
     assert!(!a.knows(B));
-    a.attach(ClientId(3), ROOT).unwrap();
+    a.attach(ClientId(3), of(ROOT)).unwrap();
     a.on_not_attached(ClientId(3));
     assert!(!a.knows(ClientId(3)));
+}
+
+/// Users 1000 and 1001 are the tenant `web`, which has these rights.
+fn web(rights: Rights) -> Policy {
+    let takes = Selector { users: Some([USER, USER + 1].into()), ..Selector::default() };
+    Policy::new(vec![Tenant { name: "web".into(), takes, rights }], Rights::default()).unwrap()
+}
+
+#[test]
+fn a_tenant_listens_at_its_ports_alone() {
+    let mut a = admission(|_| {});
+    a.set_policy(web(Rights { listen: Some(vec![80..=81, 40_000..=40_001]), ..Rights::default() }));
+    a.listen(A, at(80, 1)).unwrap();
+    assert_eq!(a.listen(A, at(79, 1)), Err(Reason::Policy));
+    a.listen(B, at(79, 1)).unwrap();
+    let any = [0, 0].map(|port| a.listen(A, at(port, 1)).unwrap().port());
+    assert_eq!(any.into_iter().collect::<BTreeSet<_>>(), [40_000, 40_001].into());
+    assert_eq!(a.listen(A, at(0, 1)), Err(Reason::Policy), "its ports are taken");
+    assert_eq!(a.bind(A, 79), Err(Reason::Policy));
+    a.bind(A, 81).unwrap();
+    a.bind(A, 0).unwrap();
+    a.set_policy(web(Rights { listen: Some(Vec::new()), ..Rights::default() }));
+    assert_eq!([at(81, 1), at(0, 1)].map(|listen| a.listen(A, listen)), [Err(Reason::Policy); 2]);
+    assert!(a.handle_connect_request(&asked(80)).is_ok(), "listeners of before go on");
+}
+
+#[test]
+fn a_tenant_connects_to_its_hosts_alone_and_this_host_is_one_if_it_is_named() {
+    let mut a = admission(|_| {});
+    a.listen(B, at(7, 8)).unwrap();
+    let near = |a: &mut Admission| a.connect(A, to(1, 7), |_| None).map(drop);
+    near(&mut a).unwrap();
+    a.set_policy(web(Rights { connect: Some([ipnet::IpNet::from(host(2))].into()), ..Rights::default() }));
+    assert_eq!(near(&mut a), Err(Reason::Policy));
+    a.connect(A, to(2, 7), |_| None).unwrap();
+    assert_eq!(a.connect(A, to(3, 7), |_| None), Err(Reason::Policy));
+    a.connect(B, to(3, 7), |_| None).unwrap();
+}
+
+#[test]
+fn the_programs_of_a_tenant_share_its_bounds_whatever_their_users_and_get_back_what_they_give_up() {
+    let mut a = admission(|_| {});
+    let bounds = |n| Rights {
+        programs_max: Some(n),
+        listeners_max: Some(n),
+        connections_max: Some(n),
+        ..Rights::default()
+    };
+    a.set_policy(web(bounds(2)));
+    let c = ClientId(3);
+    a.attach(c, of(USER + 1)).unwrap();
+    assert_eq!(a.attach(ClientId(4), of(USER)), Err(Reason::TenantLimit));
+    a.attach(ClientId(5), of(USER + 2)).unwrap();
+    a.listen(A, at(7, 1)).unwrap();
+    a.bind(c, 0).unwrap();
+    for program in [A, c] {
+        assert_eq!(a.listen(program, at(8, 1)), Err(Reason::TenantLimit));
+        assert_eq!(a.bind(program, 0), Err(Reason::TenantLimit));
+    }
+    a.unlisten(A, 7);
+    a.listen(c, at(8, 8)).unwrap();
+    let first = number(a.connect(A, to(2, 7), |_| None));
+    a.handle_connect_request(&asked(8)).unwrap();
+    assert_eq!(a.connect(c, to(2, 7), |_| None), Err(Reason::TenantLimit));
+    assert_eq!(a.handle_connect_request(&asked(8)), Err(Reason::TenantLimit));
+    a.on_connection_over(A, over(first, 2, None));
+    a.connect(c, to(2, 7), |_| None).unwrap();
+    let used = |a: &Admission| a.tenants().map(|t| (t.programs, t.listeners, t.connections)).collect::<Vec<_>>();
+    assert_eq!(used(&a), [(2, 2, 2), (2, 0, 0)]);
+    a.set_policy(web(bounds(1)));
+    assert_eq!(used(&a), [(2, 2, 2), (2, 0, 0)], "what is there stays");
+    assert_eq!(a.connect(A, to(2, 7), |_| None), Err(Reason::TenantLimit));
+    a.set_policy(Policy::default());
+    assert_eq!(used(&a), [(4, 2, 2)]);
+    a.connect(A, to(2, 7), |_| None).unwrap();
 }

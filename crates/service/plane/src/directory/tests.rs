@@ -41,6 +41,7 @@ struct Desk {
     /// What is for the engine and for peers.
     far: Vec<DirectoryAction>,
     fails: bool,
+    tenant: TenantShare,
 }
 
 impl Desk {
@@ -53,6 +54,7 @@ impl Desk {
             used: Vec::new(),
             far: Vec::new(),
             fails: false,
+            tenant: TenantShare { name: crate::OTHERS.into(), bytes_max: None },
         }
     }
 
@@ -78,7 +80,7 @@ impl Desk {
     }
 
     fn create(&mut self, by: Party, spec: RegionSpec) -> Result<OpenedRegion, RegionRefusal> {
-        self.directory.handle_create(by, 1, spec);
+        self.directory.handle_create(by, 1, spec, self.tenant.clone());
         self.answer(by)
     }
 

@@ -43,6 +43,7 @@ struct File {
     accept_key_files: Option<Vec<FilePath>>,
     pcap: Option<FilePath>,
     calibration: Option<FilePath>,
+    policy: Option<FilePath>,
     log: Option<String>,
     log_format: Option<LogFormatName>,
     metrics: Option<MetricsAddress>,
@@ -337,6 +338,7 @@ fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
     set(&mut config.accept_key_files, file.accept_key_files.map(|list| list.into_iter().map(|p| p.0).collect()));
     config.pcap = file.pcap.map(|p| p.0).or(config.pcap.take());
     config.calibration = file.calibration.map(|p| p.0).or(config.calibration.take());
+    config.policy = file.policy.map(|p| p.0).or(config.policy.take());
     set(&mut config.log, file.log);
     set(&mut config.log_format, file.log_format.map(|f| f.0));
     config.metrics = file.metrics.map(|m| m.0).or(config.metrics.take());

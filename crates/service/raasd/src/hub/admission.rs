@@ -57,7 +57,7 @@ impl Hub {
     }
 
     pub(super) fn on_bind(&mut self, client: ClientId, request: u64, (port, ring_bytes): (u16, u32)) {
-        match self.admission.bind(client) {
+        match self.admission.bind(client, port) {
             Ok(socket) => {
                 let bind = DatagramBind { socket, port, ring_bytes };
                 self.command_of(client, DATAGRAM_ENGINE, |app| Command::BindDatagram { app, request, bind });
@@ -68,7 +68,7 @@ impl Hub {
 
     /// An operation queue counts as a socket. It is in the engine that has the regions.
     pub(super) fn on_open_operations(&mut self, client: ClientId, request: u64, ring_bytes: u32) {
-        match self.admission.bind(client) {
+        match self.admission.bind(client, 0) {
             Ok(queue) => {
                 let open = OperationsOpen { queue, ring_bytes };
                 self.command_of(client, DATAGRAM_ENGINE, |app| Command::OpenOperations { app, request, open });

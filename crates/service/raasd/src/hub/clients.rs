@@ -86,7 +86,7 @@ impl Hub {
     /// Takes a program in, if it may come; says which descriptors it gets.
     fn admit_program(&mut self, client: ClientId, who: &ProgramIdentity) -> Result<Vec<OwnedFd>, Reason> {
         let pid = who.pid;
-        if let Err(reason) = self.admission.attach(client, who.uid) {
+        if let Err(reason) = self.admission.attach(client, who.facts.clone()) {
             if let Some(left_out) = self.may_log() {
                 tracing::warn!(pid, %reason, left_out, "no more programs are taken in");
             }
@@ -118,7 +118,8 @@ impl Hub {
         let Some(told) = wakes.first().cloned() else { return Err(other(&"a daemon without engines")) };
         for (engine, heard) in (0..).zip(wakes) {
             let (session, wake) = (session.clone(), AppWake { heard, told: Arc::clone(&told) });
-            let attach = Attach { pid: who.pid, uid: who.uid, name: who.name.clone(), session };
+            let connect_to = self.networks_of(client);
+            let attach = Attach { pid: who.pid, uid: who.uid, name: who.name.clone(), session, connect_to };
             self.command(engine, Command::Attach { client, attach, wake });
         }
         Ok(fds)
@@ -264,7 +265,7 @@ impl Hub {
                 }
             }
             Request::TcpClosed { number } => self.fallbacks.handle_closed(id, number),
-            Request::RegionCreate { request, spec } => self.regions.directory().handle_create(party, request, spec),
+            Request::RegionCreate { request, spec } => self.on_region_create(party, request, spec),
             Request::RegionOpen { request, host, name, key, access, lease, leased_lane } => {
                 self.on_region_open(party, request, host, (RegionWish { name, key, access, lease }, leased_lane));
             }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::Hub;
 use crate::client_socket::Outgoing;
 use crate::command::{Command, EnginePart, EngineView};
-use crate::inspect::{self, DaemonStat, LOOKS_PER_PAGE, Part};
+use crate::inspect::{self, DaemonStat, LOOKS_PER_PAGE, Part, SeenHere};
 use crate::questions::Question;
 
 /// The daemon's descriptors are counted at most once in this time: with many it takes milliseconds.
@@ -85,6 +85,12 @@ impl Hub {
                 let (rows, next) = self.regions.directory().rows(uid, at, LOOKS_PER_PAGE as usize);
                 let (rows, next) = inspect::cut(rows, next);
                 self.answer_page(question, InspectAnswer::Regions(rows), next);
+            }
+            Part::Tenants(at) => {
+                let rows = self.tenant_rows((viewer != Viewer::All).then_some(question.uid));
+                let from = rows.into_iter().enumerate().map(|(place, row)| (place as u64, row));
+                let (rows, next) = inspect::cut(from.filter(|(place, _)| *place >= at).collect(), None);
+                self.answer_page(question, InspectAnswer::Tenants(rows), next);
             }
             Part::None => {
                 let answer = inspect::nothing(question.query);
@@ -173,10 +179,12 @@ impl Hub {
 
     // ---- what the control plane knows
 
-    /// The session that an engine names, and its same-host connections, which are in the rows of engine 0.
-    fn seen_here(&self, engine: u32, app: AppId) -> (u64, u32) {
-        let Some(client) = self.names.program(engine, app) else { return (0, 0) };
-        (client.0, if engine == 0 { self.pairs.connections_of(client) } else { 0 })
+    /// What is known of the program that an engine names; its same-host connections are in the rows of engine 0.
+    fn seen_here(&self, engine: u32, app: AppId) -> SeenHere {
+        let Some(client) = self.names.program(engine, app) else { return SeenHere::default() };
+        let connections = if engine == 0 { self.pairs.connections_of(client) } else { 0 };
+        let tenant = self.admission.tenant_of(client).map(|(name, _)| name.to_string()).unwrap_or_default();
+        SeenHere { session: client.0, connections, tenant }
     }
 
     fn daemon_stat(&mut self) -> DaemonStat {

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use control::{LEASED_LANE_FIRST, Reason, RegionAccess, RegionKey, RegionMessage, RegionRefusal, Reply};
+use control::{LEASED_LANE_FIRST, Reason, RegionAccess, RegionKey, RegionMessage, RegionRefusal, RegionSpec, Reply};
 use plane::{
     ClientId, Directory, DirectoryAction, DirectoryConfig, Foreign, ForeignAction, Handed, Lessee, Party, RegionWish,
 };
@@ -172,10 +172,26 @@ impl Hub {
         host: IpAddr,
         (wish, is_leased): (RegionWish, bool),
     ) {
+        if !self.may_open(party.client, is_leased) {
+            return self.refuse_region(party.client, request);
+        }
         match self.other_host(host) {
             None => self.regions.directory.handle_open(party, request, wish),
             Some(host) => self.regions.foreign.handle_open(party, request, host, wish, is_leased),
         }
+    }
+
+    pub(super) fn on_region_create(&mut self, party: Party, request: u64, spec: RegionSpec) {
+        match self.region_share(party.client) {
+            Some(share) => self.regions.directory.handle_create(party, request, spec, share),
+            None => self.refuse_region(party.client, request),
+        }
+    }
+
+    /// The policy does not let the program have the region.
+    fn refuse_region(&mut self, client: ClientId, request: u64) {
+        let result = Err(RegionRefusal::Reason(Reason::Policy));
+        self.send(client, Reply::RegionOpened { request, result }, Vec::new());
     }
 
     /// The host of an address, unless it is this one.

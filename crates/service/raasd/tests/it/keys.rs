@@ -68,7 +68,7 @@ fn the_key_of_a_cluster_changes_without_a_restart() {
         for (step, files) in [&[old, new][..], &[new, old], &[new]].into_iter().enumerate() {
             for host in [&a, &b] {
                 give_keys(host, files);
-                host.daemon.as_ref().unwrap().reload_keys();
+                host.daemon.as_ref().unwrap().reload();
             }
             // Hosts that are a step behind, and up to date, dial and are dialed.
             for files in [[&[old][..], &[old, new], &[new, old]][step], files] {
@@ -95,9 +95,9 @@ fn keys_that_cannot_be_read_leave_those_of_before() {
     bounded(|| {
         let a = start(&[("old", 1)]);
         std::fs::remove_file(a.dir.path().join("old")).unwrap();
-        a.daemon.as_ref().unwrap().reload_keys();
+        a.daemon.as_ref().unwrap().reload();
         std::fs::write(configuration(&a), "key_file = 7").unwrap();
-        a.daemon.as_ref().unwrap().reload_keys();
+        a.daemon.as_ref().unwrap().reload();
         let mut b = start(&[("old", 1)]);
         meets(&mut b, &a).unwrap();
     });

@@ -22,6 +22,7 @@ mod links;
 mod messages;
 mod middle;
 mod path_attacker;
+mod policy;
 mod peer_port;
 mod region_batches;
 mod region_locals;

@@ -51,6 +51,9 @@ pub(crate) struct StatArgs {
     /// Print again every S seconds, with what happened in between, until ended
     #[arg(long, value_name = "S", num_args = 0..=1, default_missing_value = "1", value_parser = period)]
     pub(crate) watch: Option<Duration>,
+    /// Show the tenants of the policy instead, with what they have and may have
+    #[arg(long, conflicts_with = "watch")]
+    pub(crate) tenant: bool,
     #[command(flatten)]
     pub(crate) socket: SocketArgs,
 }

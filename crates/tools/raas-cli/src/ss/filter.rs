@@ -86,6 +86,7 @@ mod tests {
             writes: 0,
             atomics: 0,
             kernels: 0,
+            tenant: String::new(),
             session: 0,
         }
     }

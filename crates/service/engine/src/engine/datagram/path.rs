@@ -38,14 +38,18 @@ impl Engine {
         request: u64,
         to: IpAddr,
     ) -> Result<Option<u32>, Reason> {
-        let uid = self.apps.get_here(app).ok_or(Reason::AppFault)?.uid();
+        let asker = self.apps.get_here(app).ok_or(Reason::AppFault)?;
+        let (uid, may_reach) = (asker.uid(), asker.may_reach(to));
         if !is_host(to) {
             return Err(Reason::BadAddress);
+        }
+        if !may_reach {
+            return Err(Reason::Policy);
         }
         if self.is_own(to) {
             return Ok(Some(self.local_payload_max()));
         }
-        self.check_way(uid, to)?;
+        self.check_way(app, to)?;
         let lane = self.lane_to(nic, to).ok_or(Reason::LocalLimit)?;
         if let Some(peer) = self.datagram_peer(lane) {
             return Ok(Some(self.payload_max(peer.mtu())));

@@ -10,6 +10,7 @@ use shm::DatagramRecord;
 use verbs::{Completion, GRH_BYTES, Grh, Provider, Status};
 
 use super::path::is_host;
+use crate::app::App;
 use crate::datagram::drops::DropReason;
 use crate::datagram::header::Header;
 use crate::datagram::socket::SocketFault;
@@ -121,10 +122,10 @@ impl Engine {
 
     /// The first datagram to a host makes the daemon dial it, if the socket's user may have that.
     fn dial_for_datagrams<P: Provider>(&mut self, nic: &mut P, id: SocketId, host: IpAddr) {
-        let Some(app) = self.datagrams.sockets.get(id).and_then(|s| self.apps.get(s.at().app)) else { return };
-        let uid = app.uid();
+        let Some(app) = self.datagrams.sockets.get(id).map(|s| s.at().app) else { return };
+        let Some(uid) = self.apps.get(app).map(App::uid) else { return };
         if self.datagrams.has_port()
-            && self.check_way(uid, host).is_ok()
+            && self.check_way(app, host).is_ok()
             && let Some(lane) = self.lane_in_passing(nic, host)
         {
             self.want_link_in_passing(lane, uid);
@@ -135,6 +136,10 @@ impl Engine {
         let to = record.addr;
         if to.port() == 0 || !is_host(to.ip()) {
             return Outcome::Dropped(DropReason::BadAddress);
+        }
+        let app = self.datagrams.sockets.get(id).and_then(|socket| self.apps.get(socket.at().app));
+        if app.is_some_and(|app| !app.may_reach(to.ip())) {
+            return Outcome::Dropped(DropReason::Policy);
         }
         let is_own = self.is_own(to.ip());
         let peer = self.lanes.to(to.ip()).and_then(|lane| self.datagram_peer(lane));

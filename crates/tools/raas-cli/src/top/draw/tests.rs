@@ -23,6 +23,7 @@ fn app(session: u64, name: &str, tx_bytes: u64) -> AppRow {
         writes: 1,
         atomics: 0,
         kernels: 0,
+        tenant: String::new(),
         session,
     }
 }

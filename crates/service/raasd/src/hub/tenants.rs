@@ -1,0 +1,70 @@
+//! The operator's policy, as it meets programs that are attached.
+//!
+//! Owns what an engine is told of a program's rights. It must never take away what a program has: a policy judges what
+//! is asked for from then on.
+
+use std::sync::Arc;
+
+use control::TenantRow;
+use engine::IpNet;
+use plane::{ClientId, Policy, RegionRight, TenantShare, TenantUse};
+
+use super::Hub;
+use crate::command::Command;
+
+impl Hub {
+    /// Another policy is in force.
+    pub(super) fn on_policy(&mut self, policy: Policy) {
+        self.admission.set_policy(policy);
+        let clients: Vec<ClientId> = self.clients.keys().copied().collect();
+        for client in clients {
+            let networks = self.networks_of(client);
+            for engine in 0..self.engines.count() {
+                if let Some(app) = self.names.app(client, engine) {
+                    self.command(engine, Command::SetConnectTo { app, networks: networks.clone() });
+                }
+            }
+        }
+    }
+
+    /// Networks that a program may connect to; none: all that the configuration allows.
+    pub(super) fn networks_of(&self, client: ClientId) -> Option<Arc<[IpNet]>> {
+        self.admission.tenant_of(client).and_then(|(_, rights)| rights.connect.clone())
+    }
+
+    /// What a program may make of regions; none if it may make none.
+    pub(super) fn region_share(&self, client: ClientId) -> Option<TenantShare> {
+        let (name, rights) = self.admission.tenant_of(client)?;
+        let share = TenantShare { name: Arc::clone(name), bytes_max: rights.region_bytes_max };
+        (rights.regions >= RegionRight::Create).then_some(share)
+    }
+
+    /// Whether a program may open regions of others, and with a lane of its own.
+    pub(super) fn may_open(&self, client: ClientId, is_leased: bool) -> bool {
+        let right = |(_, rights): (_, &plane::Rights)| {
+            rights.regions >= RegionRight::Open && (rights.leased_lanes || !is_leased)
+        };
+        self.admission.tenant_of(client).is_some_and(right)
+    }
+
+    /// The tenants with what they have; for one user, those of its programs.
+    pub(super) fn tenant_rows(&mut self, uid: Option<u32>) -> Vec<TenantRow> {
+        let of_user = |name: &str| {
+            let mut programs = self.clients.iter().filter(|(_, client)| uid.is_none_or(|uid| uid == client.who.uid));
+            uid.is_none() || programs.any(|(&id, _)| self.admission.tenant_of(id).is_some_and(|(of, _)| &**of == name))
+        };
+        let uses: Vec<TenantUse> = self.admission.tenants().filter(|tenant| of_user(&tenant.name)).collect();
+        let row = |tenant: TenantUse| TenantRow {
+            region_bytes: self.regions().0.bytes_of_tenant(&tenant.name),
+            name: tenant.name.to_string(),
+            programs: tenant.programs,
+            programs_max: tenant.rights.programs_max,
+            listeners: tenant.listeners,
+            listeners_max: tenant.rights.listeners_max,
+            connections: tenant.connections,
+            connections_max: tenant.rights.connections_max,
+            region_bytes_max: tenant.rights.region_bytes_max,
+        };
+        uses.into_iter().map(row).collect()
+    }
+}
