@@ -63,7 +63,7 @@ pub(crate) fn serve(listener: &Listener) -> Result<()> {
             link.read(&mut buffer)?;
             Ok(())
         }
-        Test::Many | Test::Hold => many::serve(listener, &link, spec),
+        Test::Many | Test::Hold | Test::Flood => many::serve(listener, &link, spec),
         Test::Streams => streams::serve(listener, &link, spec),
     }
 }

@@ -83,7 +83,7 @@ struct ClientArgs {
     /// Of `streams`: seconds before those that are measured.
     #[arg(long, default_value_t = 0.0)]
     warm_up: f64,
-    /// Of `many`, `hold` and `streams`: connections.
+    /// Of `many`, `hold`, `flood` and `streams`: connections.
     #[arg(long, default_value_t = 1)]
     connections: u32,
     /// Of `many`: connections of the other half of each round.
@@ -108,6 +108,8 @@ pub(crate) enum Test {
     Many,
     /// Opens connections, carries 64 KiB each way on each, and holds them until stdin ends.
     Hold,
+    /// Messages on many connections in turn, until stdin ends; answers each line on stdin with `messages N`.
+    Flood,
     /// Streams in one direction on connections that are all written at the same time, measured where they are read.
     Streams,
 }
@@ -140,6 +142,7 @@ fn main() -> Result<()> {
                 }
                 Test::Many => many::compare(&to, spec, duration, args.base, args.rounds)?,
                 Test::Hold => return many::hold(&to, spec),
+                Test::Flood => return many::flood(&to, spec),
                 Test::Streams => streams::run(&(std::sync::Arc::new(to) as streams::Connect), spec)?,
             };
             println!("{report}");

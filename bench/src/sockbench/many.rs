@@ -4,7 +4,8 @@
 //! Both sides go through the connections in the same order, so a blocking read never waits for a message that the other
 //! side sends only after it was read.
 
-use std::io::Read;
+use std::io::{BufRead, Read};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -132,6 +133,36 @@ pub(crate) fn hold(connect: &dyn Fn() -> Result<Link>, spec: Spec) -> Result<()>
     }
     println!("holding {}", links.len());
     std::io::stdin().read_to_end(&mut Vec::new())?;
+    write_u64(&control, END)?;
+    Ok(())
+}
+
+/// Messages of the flood so far, and whether it is to end.
+static FLOODED: AtomicU64 = AtomicU64::new(0);
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+/// Opens the connections, says `flooding`, and writes messages on them in turn until stdin ends.
+pub(crate) fn flood(connect: &dyn Fn() -> Result<Link>, spec: Spec) -> Result<()> {
+    let (control, links) = open(connect, spec)?;
+    write_u64(&control, links.len() as u64)?;
+    std::thread::spawn(|| {
+        for _ in std::io::stdin().lock().lines().map_while(Result::ok) {
+            println!("messages {}", FLOODED.load(Ordering::Relaxed));
+        }
+        IS_OVER.store(true, Ordering::Relaxed);
+    });
+    println!("flooding {}", links.len());
+    let mut message = vec![0; spec.size_bytes as usize];
+    for link in links.iter().cycle() {
+        let is_last = IS_OVER.load(Ordering::Relaxed);
+        message[0] = if is_last { LAST } else { 0 };
+        link.write_all(&message)?;
+        let messages = FLOODED.fetch_add(1, Ordering::Relaxed) + 1;
+        if is_last {
+            ensure!(read_u64(&control)? == messages, "messages are missing");
+            break;
+        }
+    }
     write_u64(&control, END)?;
     Ok(())
 }

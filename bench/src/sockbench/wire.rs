@@ -23,7 +23,7 @@ pub(crate) struct Spec {
 }
 
 /// All tests, by their number on the wire.
-const TESTS: [Test; 5] = [Test::Lat, Test::Bw, Test::Many, Test::Hold, Test::Streams];
+const TESTS: [Test; 6] = [Test::Lat, Test::Bw, Test::Many, Test::Hold, Test::Streams, Test::Flood];
 
 impl Spec {
     fn encode(self) -> [u8; SPEC_BYTES] {

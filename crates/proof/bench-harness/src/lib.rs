@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod connections;
+mod fairness;
 mod faults;
 mod figures;
 mod handovers;
@@ -132,6 +133,8 @@ enum Name {
     Connections,
     /// Sleeps, yields and wakes of a transfer: who switches, and who wakes whom.
     Handovers,
+    /// A program with one connection beside one that floods 1,000.
+    Fairness,
     /// Processor time of daemons that nobody uses.
     Idle,
     /// One daemon with up to 200 others.
@@ -159,7 +162,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     if matches!(
         args.name,
-        Name::Programs | Name::TwoHosts | Name::Connections | Name::Idle | Name::Loss | Name::Handovers | Name::Figures
+        Name::Programs
+            | Name::TwoHosts
+            | Name::Connections
+            | Name::Fairness
+            | Name::Idle
+            | Name::Loss
+            | Name::Handovers
+            | Name::Figures
     ) && let Some(status) = place::enter_namespace()?
     {
         return Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)));
@@ -173,6 +183,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Name::SameHost => ("same-host".to_owned(), same_host::run(&repo, args)?),
         Name::TwoHosts => (two_hosts_name(args), two_hosts::run(&repo, args)?),
         Name::Connections => ("connections".to_owned(), connections::run(&repo, args)?),
+        Name::Fairness => ("fairness".to_owned(), fairness::run(&repo, args)?),
         Name::Idle => ("idle".to_owned(), idle::run(&repo, args)?),
         Name::Handovers => ("handovers".to_owned(), handovers::run(&repo, args)?),
         Name::Peers => ("peers".to_owned(), peers::run(&repo, args)?),

@@ -38,8 +38,8 @@ use leases::{Lease, Leases};
 use locals::Locals;
 use remote::{Ending, RemoteHandle};
 use revoke::Revoke;
-pub use shares::TenantShare;
 use shares::Shares;
+pub use shares::TenantShare;
 use stamps::Stamps;
 
 /// Opens of one region that wait for the end of a revoke, at most.

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use control::{AppRow, ConnectionRow, DatagramRow, Reason, RegionAccess, RegionGrant, RegionRefusal, TraceRow};
 use engine::{
-    IpNet,
-    Admission, AppId, Attach, BulkStream, DatagramBind, Dial, EngineTotals, Event, LaneView, OpenId, OperationsOpen,
-    Page, RingSize, Viewer,
+    Admission, AppId, Attach, BulkStream, DatagramBind, Dial, EngineTotals, Event, IpNet, LaneView, OpenId,
+    OperationsOpen, Page, RingSize, Viewer,
 };
 use kernels::UserKernel;
 use plane::{ClientId, LaneAnswer, LaneCommand};

@@ -55,7 +55,8 @@ pub use key::{KEY_FILE_NAME, read as read_cluster_key};
 pub use limits::{DaemonLimits, DataPath, LIMITS, Limit};
 pub use machine::{Fit, Machine, raise_descriptor_limit};
 pub use plane::{
-    ClusterKey, Heartbeat, KEY_BYTES, KEY_BYTES_MAX, KEYS_MAX, Policy, ProgramFacts, RegionRight, Rights, Selector, Tenant,
+    ClusterKey, Heartbeat, KEY_BYTES, KEY_BYTES_MAX, KEYS_MAX, Policy, ProgramFacts, RegionRight, Rights, Selector,
+    Tenant,
 };
 pub use policy_file::load_policy;
 pub use program_facts::program_facts;

@@ -37,7 +37,10 @@ fn parse(text: &str) -> Result<Policy, (usize, String)> {
             return Err((line, format!("`name`: a name has 1 to {NAME_BYTES_MAX} bytes and no control characters")));
         }
         if name == plane::OTHERS {
-            return Err((line, format!("`name`: \"{name}\" are the programs of no tenant; write their rights in [others]")));
+            return Err((
+                line,
+                format!("`name`: \"{name}\" are the programs of no tenant; write their rights in [others]"),
+            ));
         }
         if !names.insert(name) {
             return Err((line, format!("`name`: \"{name}\" is there twice; give each tenant a name of its own")));
@@ -238,18 +241,16 @@ from_value!(
     }
 );
 
-fn id_of(
-    value: &Value,
-    kind: &str,
-    named: impl FnOnce(&str) -> nix::Result<Option<u32>>,
-) -> Result<u32, String> {
+fn id_of(value: &Value, kind: &str, named: impl FnOnce(&str) -> nix::Result<Option<u32>>) -> Result<u32, String> {
     match value {
         Value::Integer(number) => {
             u32::try_from(*number).map_err(|_| format!("{number} is no number of a {kind}, which is 0 to {}", u32::MAX))
         }
         Value::String(name) => match named(name) {
             Ok(Some(id)) => Ok(id),
-            Ok(None) => Err(format!("there is no {kind} \"{name}\" on this host; a number needs none: write it without quotes")),
+            Ok(None) => {
+                Err(format!("there is no {kind} \"{name}\" on this host; a number needs none: write it without quotes"))
+            }
             Err(e) => Err(format!("the system cannot look the {kind} \"{name}\" up: {e}")),
         },
         _ => Err(format!("{value} is no {kind}; write a name or a number")),

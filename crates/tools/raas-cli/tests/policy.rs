@@ -37,7 +37,10 @@ fn a_policy_is_checked_and_says_whose_a_process_is() {
     let value = checked.json();
     assert_eq!((&value["schema"], &value["tenant"]), (&"raas.policy/1".into(), &"mine".into()));
     let mine = &value["tenants"][0];
-    assert_eq!((&mine["listen"][1][1], &mine["regions"], &mine["listeners_max"]), (&7199.into(), &"open".into(), &1.into()));
+    assert_eq!(
+        (&mine["listen"][1][1], &mine["regions"], &mine["listeners_max"]),
+        (&7199.into(), &"open".into(), &1.into())
+    );
     assert_eq!(value["tenants"][1]["listen"], serde_json::json!([]));
     let text = policy(&[path]).stdout;
     assert!(text.contains("7000, 7100-7199") && text.contains("1 listeners") && text.contains("none"), "{text}");

@@ -47,7 +47,13 @@ impl World {
             Ok(session) => session,
             Err(why) => return self.checks.fail(now, "set-up", format!("no session: {why}")),
         };
-        let attach = || Attach { pid: 1000 + uid, uid: 1, name: format!("app{uid}"), session: session.clone(), connect_to: None };
+        let attach = || Attach {
+            pid: 1000 + uid,
+            uid: 1,
+            name: format!("app{uid}"),
+            session: session.clone(),
+            connect_to: None,
+        };
         let client = ClientId(uid.into());
         let mut admitted = running.control.admission.attach(client, 1);
         for (number, driven) in (0..).zip(&mut running.engines) {

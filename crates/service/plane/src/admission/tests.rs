@@ -256,12 +256,8 @@ fn a_tenant_connects_to_its_hosts_alone_and_this_host_is_one_if_it_is_named() {
 #[test]
 fn the_programs_of_a_tenant_share_its_bounds_whatever_their_users_and_get_back_what_they_give_up() {
     let mut a = admission(|_| {});
-    let bounds = |n| Rights {
-        programs_max: Some(n),
-        listeners_max: Some(n),
-        connections_max: Some(n),
-        ..Rights::default()
-    };
+    let bounds =
+        |n| Rights { programs_max: Some(n), listeners_max: Some(n), connections_max: Some(n), ..Rights::default() };
     a.set_policy(web(bounds(2)));
     let c = ClientId(3);
     a.attach(c, of(USER + 1)).unwrap();
