@@ -4,6 +4,7 @@ pub(crate) mod chain;
 pub(crate) mod consistent;
 pub(crate) mod hyperloglog;
 pub(crate) mod shuffle;
+pub(crate) mod sorted;
 pub(crate) mod tree;
 
 use crate::failure::Failure;
@@ -18,6 +19,7 @@ pub(crate) fn program(request: &Request<'_>) -> Option<Result<Box<dyn Program>, 
         tree::Tree::NAME => read_args(args).and_then(tree::Descent::program),
         consistent::Consistent::NAME => read_args(args).and_then(consistent::Reread::program),
         shuffle::Shuffle::NAME => read_args(args).and_then(shuffle::Partition::program),
+        sorted::Sorted::NAME => read_args(args).and_then(sorted::Search::program),
         hyperloglog::Distinct::NAME => read_args(args).and_then(hyperloglog::Count::program),
         _ => return None,
     })

@@ -20,6 +20,7 @@ pub use builtin::chain::{Chain, Found, Order, Pointer};
 pub use builtin::consistent::Consistent;
 pub use builtin::hyperloglog::{Distinct, PRECISION_MAX, PRECISION_MIN, estimate};
 pub use builtin::shuffle::{Shuffle, Target};
+pub use builtin::sorted::{Begin, Bits, Links, Sorted, Sought};
 pub use builtin::tree::Tree;
 pub use failure::Failure;
 pub use fuel::Fuel;

@@ -3,7 +3,7 @@
 #[cfg(feature = "wasm")]
 use std::collections::BTreeMap;
 
-use crate::builtin::{self, chain, consistent, hyperloglog, shuffle, tree};
+use crate::builtin::{self, chain, consistent, hyperloglog, shuffle, sorted, tree};
 use crate::failure::Failure;
 use crate::program::Program;
 use crate::request::{Call, Request};
@@ -48,12 +48,13 @@ impl Library {
     }
 
     /// Names of the built-in kernels.
-    pub const fn builtin_names() -> [&'static str; 5] {
+    pub const fn builtin_names() -> [&'static str; 6] {
         [
             chain::Chain::NAME,
             tree::Tree::NAME,
             consistent::Consistent::NAME,
             shuffle::Shuffle::NAME,
+            sorted::Sorted::NAME,
             hyperloglog::Distinct::NAME,
         ]
     }

@@ -280,7 +280,7 @@ fn requests_and_failures_are_read_as_they_are_written() {
 #[test]
 fn every_name_is_a_kernel() {
     let names: BTreeSet<_> = Library::builtin_names().into_iter().collect();
-    assert_eq!(names.len(), 5);
+    assert_eq!(names.len(), 6);
     for name in names {
         let request = Request { name, args: &[] }.to_bytes().unwrap();
         let failure = Job::begin(&request, &Library::new(), FUEL_MAX, ANSWER_BYTES_MAX).unwrap_err();
@@ -316,7 +316,7 @@ proptest! {
 
     #[test]
     fn whatever_is_asked_ends_within_its_fuel(
-        which in 0usize..5,
+        which in 0usize..6,
         args in prop::collection::vec(any::<u8>(), 0..200),
         memory in prop::collection::vec(any::<u8>(), 1..4096),
     ) {

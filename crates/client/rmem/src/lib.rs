@@ -52,6 +52,7 @@ mod ptr;
 mod queue;
 mod register;
 mod roots;
+mod seek;
 mod set;
 mod wait;
 

@@ -15,8 +15,8 @@ use crate::ptr::{Address, Ptr};
 pub(crate) const NODE_WORDS: usize = 3;
 /// Nodes of one list that a search passes, at most.
 const NODES_MAX: usize = 1 << 20;
-const MARK: u64 = 1;
-const LIFE_AT: u32 = 2;
+pub(crate) const MARK: u64 = 1;
+pub(crate) const LIFE_AT: u32 = 2;
 
 pub(crate) type Node = [u64; NODE_WORDS];
 

@@ -3,6 +3,8 @@
 //! Owns the meaning of each operation. The structures are written against this trait alone, so that the same code runs
 //! over regions ([`Pool`](crate::Pool)) and over a model that plays every order of steps and every death from a seed.
 
+use raas::kernels::{Sorted, Sought};
+
 use crate::error::Error;
 use crate::ptr::Address;
 
@@ -142,6 +144,10 @@ pub trait Memory: Send + Sync {
 
     /// Does several operations. An error is that of the first that failed; those behind a fence after it are not done.
     fn chain(&self, chain: Chain) -> impl Future<Output = Result<Found, Error>> + Send;
+
+    /// Has the kernel [`Sorted`] run at a node: one round trip, whatever the list's length. It reads words in an open
+    /// order, at any moments until its answer is there, and changes none.
+    fn seek(&self, node: u8, search: &Sorted) -> impl Future<Output = Result<Sought, Error>> + Send;
 
     /// Waits a little before attempt number `attempt`, longer for each.
     fn pause(&self, attempt: u32) -> impl Future<Output = ()> + Send;

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use raas::kernels::{Failure, Sorted, Sought};
 use raas::{Batch, Completion, Ended, Pending, Region, RegionError, RegionSlice};
 use zerocopy::IntoBytes;
 
@@ -178,7 +179,7 @@ fn words_found(node: u8, ended: &Ended, number: usize) -> Result<Vec<u64>, Error
 /// What an error of a node's region means.
 fn meaning(node: u8, cause: RegionError) -> Error {
     match cause {
-        RegionError::Revoked { .. } => Error::Revoked { node },
+        RegionError::Revoked { .. } | RegionError::Kernel { failure: Failure::Revoked, .. } => Error::Revoked { node },
         RegionError::OutcomeUnknown { .. } => Error::OutcomeUnknown { node, why: cause.to_string() },
         RegionError::OwnerGone { .. } | RegionError::Refused { .. } | RegionError::Session(_) => {
             Error::NodeLost { node, why: cause.to_string() }
@@ -264,6 +265,15 @@ impl Memory for Pool {
             numbers.into_iter().zip(of_node).for_each(|(number, words)| found[number] = words);
         }
         Ok(found)
+    }
+
+    async fn seek(&self, node: u8, search: &Sorted) -> Result<Sought, Error> {
+        let region = self.region(node)?;
+        #[cfg(feature = "tokio")]
+        if self.is_for_tasks {
+            return region.call_async(search).await.map_err(|e| meaning(node, e));
+        }
+        region.call(search).map_err(|e| meaning(node, e))
     }
 
     async fn pause(&self, attempt: u32) {

@@ -15,10 +15,10 @@ pub const EPOCH_BITS: u32 = 12;
 /// Bits of a pointer that are the structure's own.
 pub const TAG_BITS: u32 = 14;
 
-const OFFSET_BITS: u32 = 30;
-const EPOCH_AT: u32 = TAG_BITS;
-const OFFSET_AT: u32 = EPOCH_AT + EPOCH_BITS;
-const NODE_AT: u32 = OFFSET_AT + OFFSET_BITS;
+pub(crate) const OFFSET_BITS: u32 = 30;
+pub(crate) const EPOCH_AT: u32 = TAG_BITS;
+pub(crate) const OFFSET_AT: u32 = EPOCH_AT + EPOCH_BITS;
+pub(crate) const NODE_AT: u32 = OFFSET_AT + OFFSET_BITS;
 
 const fn ones(bits: u32) -> u64 {
     (1 << bits) - 1

@@ -3,7 +3,7 @@
 //! The promise is that a run ends within its fuel, with an answer or a failure that fits, and touches nothing outside of
 //! its region; and that bytes of a daemon are an answer, a failure, or neither.
 
-use kernels::{ANSWER_BYTES_MAX, Call, Chain, Distinct, Failure, Job, Library, Progress, Shuffle, UserKernel, View};
+use kernels::{ANSWER_BYTES_MAX, Call, Chain, Distinct, Failure, Job, Library, Progress, Shuffle, Sorted, UserKernel, View};
 use shm::Region;
 
 /// Bytes of the region: of the input, the rest is zero.
@@ -30,7 +30,7 @@ pub(crate) fn kernel(bytes: &[u8]) {
             if let Some(failure) = Failure::parse(rest) {
                 let _ = failure.to_string();
             }
-            let _ = (Chain::answer(rest), Distinct::answer(rest), Shuffle::answer(rest));
+            let _ = (Chain::answer(rest), Distinct::answer(rest), Shuffle::answer(rest), Sorted::answer(rest));
         }
     }
 }

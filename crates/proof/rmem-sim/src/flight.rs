@@ -2,12 +2,17 @@
 //!
 //! Owns which steps may come next: what the order of `rmem::Chain` allows, and nothing else.
 
+use kernels::{Sorted, Sought};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use rmem::{Address, Atomic, Chain, Error, Found, Step};
 
+use crate::search::Search;
+
 /// Parts into which an operation on several words is cut, at most.
 const PARTS_MAX: usize = 3;
+/// Slices of a kernel before one that a delay comes between, at most, and one more.
+const SLICES_BEFORE_MAX: u32 = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
@@ -30,6 +35,26 @@ pub(crate) struct Flight {
     pub(crate) client: usize,
     /// Nothing of it happens before.
     pub(crate) not_before_us: u64,
+    work: Work,
+    /// After so many steps it is halted until this moment.
+    halt: Option<(u32, u64)>,
+}
+
+#[derive(Debug)]
+enum Work {
+    Operations(Operations),
+    Search(Search),
+}
+
+/// What came of a flight.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Found(Found),
+    Sought(Sought),
+}
+
+#[derive(Debug)]
+struct Operations {
     operations: Vec<(Step, bool)>,
     parts: Vec<Part>,
     found: Found,
@@ -53,7 +78,51 @@ fn words(step: &Step) -> usize {
 }
 
 impl Flight {
-    pub(crate) fn new(client: usize, chain: &Chain, not_before_us: u64, rng: &mut StdRng) -> Self {
+    pub(crate) fn of_chain(client: usize, chain: &Chain, not_before_us: u64, rng: &mut StdRng) -> Self {
+        Self { client, not_before_us, work: Work::Operations(Operations::new(chain, rng)), halt: None }
+    }
+
+    /// A kernel may be delayed before it begins, or between two slices.
+    pub(crate) fn of_search(client: usize, (node, search): (u8, &Sorted), until_us: u64, rng: &mut StdRng) -> Self {
+        let work = Work::Search(Search::new(node, search, rng));
+        match rng.random_range(0..SLICES_BEFORE_MAX) {
+            0 => Self { client, not_before_us: until_us, work, halt: None },
+            slices => Self { client, not_before_us: 0, work, halt: Some((slices, until_us)) },
+        }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        match &self.work {
+            Work::Operations(operations) => operations.is_over(),
+            Work::Search(search) => search.is_over(),
+        }
+    }
+
+    pub(crate) fn outcome(self) -> Result<Outcome, Error> {
+        match self.work {
+            Work::Operations(operations) => operations.outcome().map(Outcome::Found),
+            Work::Search(search) => search.outcome().map(Outcome::Sought),
+        }
+    }
+
+    /// Carries out one part that may come next.
+    pub(crate) fn step(&mut self, nodes: &mut [Option<Vec<u64>>], rng: &mut StdRng) {
+        if let Some((steps, until_us)) = &mut self.halt {
+            *steps -= 1;
+            if *steps == 0 {
+                self.not_before_us = *until_us;
+                self.halt = None;
+            }
+        }
+        match &mut self.work {
+            Work::Operations(operations) => operations.step(nodes, rng),
+            Work::Search(search) => search.step(nodes, rng),
+        }
+    }
+}
+
+impl Operations {
+    fn new(chain: &Chain, rng: &mut StdRng) -> Self {
         let operations = chain.steps().to_vec();
         let mut parts = Vec::new();
         for (operation, (step, _)) in operations.iter().enumerate() {
@@ -67,14 +136,14 @@ impl Flight {
             parts.extend(pieces.map(|cut| Part { operation, from: cut[0], to: cut[1] }));
         }
         let found = operations.iter().map(|(step, _)| vec![0; words(step)]).collect();
-        Self { client, not_before_us, operations, parts, found, failed: None }
+        Self { operations, parts, found, failed: None }
     }
 
-    pub(crate) fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.parts.is_empty() || self.failed.is_some()
     }
 
-    pub(crate) fn outcome(self) -> Result<Found, Error> {
+    fn outcome(self) -> Result<Found, Error> {
         self.failed.map_or(Ok(self.found), Err)
     }
 
@@ -89,8 +158,7 @@ impl Flight {
         })
     }
 
-    /// Carries out one part that may come next.
-    pub(crate) fn step(&mut self, nodes: &mut [Option<Vec<u64>>], rng: &mut StdRng) {
+    fn step(&mut self, nodes: &mut [Option<Vec<u64>>], rng: &mut StdRng) {
         let ready: Vec<usize> = (0..self.parts.len()).filter(|i| !self.waits(&self.parts[*i])).collect();
         let part = self.parts.swap_remove(ready[rng.next_u64() as usize % ready.len()]);
         let (step, _) = &self.operations[part.operation];

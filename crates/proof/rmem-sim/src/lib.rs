@@ -14,6 +14,7 @@ mod flight;
 mod history;
 mod remote;
 mod scenario;
+mod search;
 mod world;
 
 pub use history::{Asked, History};

@@ -4,9 +4,12 @@
 
 use std::task::Poll;
 
+use kernels::{Sorted, Sought};
 use rand::RngExt;
+use rand::rngs::StdRng;
 use rmem::{Address, Atomic, Chain, Error, Found, Memory};
 
+use crate::flight::{Flight, Outcome};
 use crate::world::World;
 
 /// A client's view of a [`World`].
@@ -23,6 +26,13 @@ impl World {
     pub fn remote(&self, client: usize, home: Option<u8>) -> Remote {
         let skew_us = self.state().rng.random_range(0..1_000_000);
         Remote { world: self.clone(), client, home, skew_us }
+    }
+}
+
+impl Remote {
+    async fn fly(&self, make: impl FnOnce(u64, &mut StdRng) -> Flight) -> Result<Outcome, Error> {
+        let flight = self.world.post(make);
+        std::future::poll_fn(|_| self.world.take(flight).map_or(Poll::Pending, Poll::Ready)).await
     }
 }
 
@@ -68,8 +78,17 @@ impl Memory for Remote {
     }
 
     async fn chain(&self, chain: Chain) -> Result<Found, Error> {
-        let flight = self.world.post(self.client, &chain);
-        std::future::poll_fn(|_| self.world.take(flight).map_or(Poll::Pending, Poll::Ready)).await
+        match self.fly(|at, rng| Flight::of_chain(self.client, &chain, at, rng)).await? {
+            Outcome::Found(found) => Ok(found),
+            Outcome::Sought(_) => Ok(Found::new()),
+        }
+    }
+
+    async fn seek(&self, node: u8, search: &Sorted) -> Result<Sought, Error> {
+        match self.fly(|at, rng| Flight::of_search(self.client, (node, search), at, rng)).await? {
+            Outcome::Sought(sought) => Ok(sought),
+            Outcome::Found(_) => Ok(Sought::Changed),
+        }
     }
 
     async fn pause(&self, attempt: u32) {

@@ -9,9 +9,9 @@ use std::task::{Context, Waker};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rmem::{Chain, Error, Found};
+use rmem::Error;
 
-use crate::flight::Flight;
+use crate::flight::{Flight, Outcome};
 
 /// Steps after which a story does not end.
 const STEPS_MAX: u64 = 400_000;
@@ -106,18 +106,19 @@ impl World {
         *faults = Faults { delayed: 0, deaths: 0, node_dies_at: None, ..*faults };
     }
 
-    pub(crate) fn post(&self, client: usize, chain: &Chain) -> u64 {
+    /// Lets something begin, now or when a delay is over. `make` gets the moment before which nothing of it happens.
+    pub(crate) fn post(&self, make: impl FnOnce(u64, &mut StdRng) -> Flight) -> u64 {
         let mut state = self.state();
         let State { rng, faults, clock_us, next_flight, flights, .. } = &mut *state;
         let is_delayed = rng.random_range(0..1000) < faults.delayed;
         let delay_us = if is_delayed { rng.random_range(0..3 * faults.lease_us) } else { 0 };
         *next_flight += 1;
-        flights.insert(*next_flight, Flight::new(client, chain, *clock_us + delay_us, rng));
+        flights.insert(*next_flight, make(*clock_us + delay_us, rng));
         *next_flight
     }
 
     /// The end of a flight, if it has come.
-    pub(crate) fn take(&self, flight: u64) -> Option<Result<Found, Error>> {
+    pub(crate) fn take(&self, flight: u64) -> Option<Result<Outcome, Error>> {
         let mut state = self.state();
         if !state.flights.get(&flight)?.is_over() {
             return None;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use histories::{Event, Verdict, judge_by};
-use raas::{Region, RegionKey, RegionOptions, Session};
+use raas::{Region, RegionAccess, RegionKey, RegionOptions, Session};
 use raas_embedded::Embedded;
 use rmem::{ByKey, Client, Error, ListSet, Map, On, Pool, Register, Wait, format};
 
@@ -15,6 +15,11 @@ const KEY: RegionKey = RegionKey::new([6; 16]);
 const THREADS: u64 = 6;
 const ROUNDS: u64 = 40;
 const KEYS: u64 = 5;
+
+/// With kernels.
+fn full() -> RegionAccess {
+    RegionAccess::ALL | RegionAccess::EXECUTE
+}
 
 fn start(number: u8) -> Embedded {
     let [.., b, c] = std::process::id().to_be_bytes();
@@ -83,7 +88,7 @@ fn work(client: &mut Client<Pool>, thread: u64, things: &Things, calls: &Calls, 
     for round in 0..ROUNDS {
         let (key, value) = ((round * 7 + thread) % KEYS, thread * 1000 + round + 1);
         let of_map = MAP + key;
-        match (round + thread) % 6 {
+        match (round + thread) % 7 {
             0 => noted(calls, clock, key, Act::Insert(None), || {
                 Ok(Act::Insert(Some(things.set.insert(client, key).wait()?)))
             }),
@@ -99,6 +104,9 @@ fn work(client: &mut Client<Pool>, thread: u64, things: &Things, calls: &Calls, 
             }),
             4 => noted(calls, clock, of_map, Act::Get(None), || {
                 Ok(Act::Get(Some(things.map.get(client, key).wait()?.map_or(0, |bytes| number(&bytes)))))
+            }),
+            5 => noted(calls, clock, of_map, Act::Get(None), || {
+                Ok(Act::Get(Some(things.map.get_by_kernel(client, key).wait()?.map_or(0, |bytes| number(&bytes)))))
             }),
             _ => match writer.as_mut().filter(|_| round % 2 == 0) {
                 Some(writer) => noted(calls, clock, REGISTER, Act::Write(value), || {
@@ -118,7 +126,7 @@ fn work(client: &mut Client<Pool>, thread: u64, things: &Things, calls: &Calls, 
 fn what_threads_of_two_hosts_find_is_explained_by_one_order() {
     let hosts = [start(1), start(2)];
     let address = hosts[0].session().addresses()[0];
-    let region = RegionOptions::new().key(KEY).create(hosts[0].session(), "pool", 1 << 20).unwrap();
+    let region = RegionOptions::new().key(KEY).access(full()).create(hosts[0].session(), "pool", 1 << 20).unwrap();
     let pool = Pool::new(vec![region]).unwrap();
     format(&pool, 0, Duration::from_secs(5)).wait().unwrap();
     let mut first = Client::join(pool).wait().unwrap();
@@ -132,7 +140,7 @@ fn what_threads_of_two_hosts_find_is_explained_by_one_order() {
             let (hosts, things, calls, clock) = (&hosts, &things, &calls, &clock);
             scope.spawn(move || {
                 let session = Session::connect(hosts[thread as usize % 2].session().socket()).unwrap();
-                let region = Region::open(&session, address, "pool", KEY).unwrap();
+                let region = Region::open_for(&session, address, "pool", KEY, full()).unwrap();
                 let mut client = Client::join(Pool::new(vec![region]).unwrap()).wait().unwrap();
                 work(&mut client, thread, things, calls, clock);
             });

@@ -71,6 +71,12 @@ fn the_map_is_linearizable_whoever_ends_wherever() {
 }
 
 #[test]
+fn a_kernel_that_is_halted_for_leases_answers_nothing_of_another_life() {
+    let halted = play_all(|seed| Scenario { delayed: 60, operations: 50, ..calm(Kind::Map, seed) });
+    assert!(halted.rejoins > SEEDS && halted.reclaimed > SEEDS, "{halted:?}");
+}
+
+#[test]
 fn the_queue_is_linearizable_whoever_ends_wherever() {
     let [quiet, _, deadly, _] = all_sorts(Kind::Queue);
     assert!(quiet.reclaimed > SEEDS / 2, "blocks are used again: {quiet:?}");

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use raas::{Region, RegionKey, RegionOptions, Session};
+use raas::{Region, RegionAccess, RegionKey, RegionOptions, Session};
 use raas_embedded::Embedded;
 use rmem::{Pool, Wait, format};
 
@@ -29,6 +29,11 @@ pub(crate) fn bounded(test: impl FnOnce() + Send + 'static) {
         panic!("the test hangs");
     }
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+/// With kernels.
+fn full() -> RegionAccess {
+    RegionAccess::ALL | RegionAccess::EXECUTE
 }
 
 pub(crate) fn start() -> Embedded {
@@ -58,7 +63,7 @@ impl Hosts {
         let (owner, user) = (start(), start());
         let nodes: Vec<Region> = [&owner, &user][..nodes]
             .iter()
-            .map(|host| RegionOptions::new().key(KEY).create(host.session(), "pool", BYTES).unwrap())
+            .map(|host| RegionOptions::new().key(KEY).access(full()).create(host.session(), "pool", BYTES).unwrap())
             .collect();
         // As its own host has it; each node is formatted by who made it.
         let pool = Pool::new(vec![nodes[0].clone()]).unwrap();
@@ -75,7 +80,7 @@ impl Hosts {
     }
 
     pub(crate) fn far_region(&self, session: &Session) -> Region {
-        Region::open(session, address(&self.owner), "pool", KEY).unwrap()
+        Region::open_for(session, address(&self.owner), "pool", KEY, full()).unwrap()
     }
 
     /// A region of the user's host that is no part of the pool.
@@ -96,6 +101,12 @@ impl Hosts {
     /// Both nodes as the second host reaches them.
     pub(crate) fn both_pool(&self) -> Pool {
         Pool::new(vec![self.far_region(self.user.session()), self.nodes[1].clone()]).unwrap()
+    }
+
+    /// Kernels that the second host's programs began at other hosts.
+    pub(crate) fn kernels(&self) -> u64 {
+        let apps = raas::inspect::stat(Some(self.user.session().socket())).unwrap().apps;
+        apps.iter().map(|app| app.kernels).sum()
     }
 
     /// What the second host's programs began.

@@ -154,7 +154,7 @@ async fn map_life(stage: Stage, number: usize, history: History<OfMap>) {
         for operation in 0..stage.scenario.operations {
             let key = stage.world.below(KEYS);
             let value = number as u64 * 40 + operation % 40 + 1;
-            match stage.world.below(5) {
+            match stage.world.below(6) {
                 0 | 1 => {
                     let call = history.ask(key, OfMap::Put(value, None));
                     let is_new = map.put(&mut client, key, &bytes_of(value)).await?;
@@ -165,9 +165,12 @@ async fn map_life(stage: Stage, number: usize, history: History<OfMap>) {
                     let found = map.remove(&mut client, key).await?;
                     history.end(call, OfMap::Remove(Some(value_of(&stage, found))));
                 }
-                _ => {
+                way => {
                     let call = history.ask(key, OfMap::Get(None));
-                    let found = map.get(&mut client, key).await?;
+                    let found = match way {
+                        3 => map.get(&mut client, key).await?,
+                        _ => map.get_by_kernel(&mut client, key).await?,
+                    };
                     history.end(call, OfMap::Get(Some(value_of(&stage, found))));
                 }
             }
