@@ -1,8 +1,7 @@
 //! The Debian package, made by Debian's own debhelper out of what `cargo build --release` left. Owns which file goes
 //! where, and the judgement of the result on this host; a guest installs it (`tests/vm/package`).
 //!
-//! cargo-deb would do the same; but it has to be compiled first, and debhelper and lintian are packages. docs/packaging.md
-//! has the figures.
+//! cargo-deb would do the same; but it has to be compiled first, and debhelper and lintian are packages (docs/packaging.md).
 
 use anyhow::{Context as _, Result, bail, ensure};
 use harness::child::{self, Stream};

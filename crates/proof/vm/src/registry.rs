@@ -264,7 +264,7 @@ const PACKAGING: &[Suite] = &[Suite {
     programs: false,
     command: &["tests/vm/package"],
     judges: None,
-    cases_min: 20,
+    cases_min: 33,
     timeout_s: 600,
     full_only: false,
 }];
