@@ -2,6 +2,7 @@
 //! repository are in the submodules. Each tool and each rule is one case.
 
 mod circles;
+mod dependencies;
 mod floors;
 mod levels;
 mod modules;
@@ -75,6 +76,7 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
     tally.check("tidy: no drawer modules", || Ok(tidy::drawers(&sources)));
     tally.check("lints: the same for all, unsafe code in five crates", || levels::levels(&context.repo));
     tally.check("lints: state machines and their lists", || levels::disallowed(&context.repo));
+    tally.check("dependencies: licences, bans and sources", || dependencies::dependencies(&context.repo));
     tally.check("no circle among the modules of a crate", || circles::check(&context.repo));
     tally.check("floors: nothing imports upward", || Ok(floors::floors(&context.repo)));
     tally.check("pages: the files that they name are there", || pages::paths(&context.repo));

@@ -8,6 +8,7 @@ mod demo;
 mod hostile_stage;
 mod languages;
 mod lint;
+mod packaging;
 mod python;
 mod sim_stage;
 mod test;
@@ -34,6 +35,8 @@ enum Task {
     Bench(bench_harness::Args),
     /// Run a command in one or two guests with kernel soft-RoCE and return its exit code.
     Vm(vm::Args),
+    /// Build the Debian package of this release.
+    Package,
     /// Run the conformance of sockets and the table of programs, on kernel TCP and under `raas run`.
     Programs(programs::Args),
 }
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Task::Circles(args) => lint::circles(&args),
         Task::Bench(args) => bench_harness::run(&args),
         Task::Vm(args) => vm::run(&args),
+        Task::Package => packaging::package(),
         Task::Programs(args) => programs::run(&args),
     };
     match outcome {

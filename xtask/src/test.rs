@@ -2,7 +2,7 @@
 //! A stage is listed here only when it exists: there are no empty ones.
 
 use crate::context::Context;
-use crate::{conformance, demo, hostile_stage, lint, python, sim_stage, unit};
+use crate::{conformance, demo, hostile_stage, lint, packaging, python, sim_stage, unit};
 use anyhow::{Result, bail};
 use harness::repo::Repo;
 use harness::tally::Tally;
@@ -51,7 +51,7 @@ const STAGES: &[Stage] = &[
     Stage {
         name: "vm",
         about: "suites in guests with the stock kernel's soft-RoCE",
-        run: |context| vm::run_stage(&context.repo, context.full),
+        run: |context| vm::run_stage(&context.repo, vm::Stage::Vm, context.full),
     },
     Stage {
         name: "programs",
@@ -62,6 +62,11 @@ const STAGES: &[Stage] = &[
         name: "python",
         about: "the Python package: its tests on Debian's Python, and its wheel; the examples for Node and (--full) Go",
         run: python::run,
+    },
+    Stage {
+        name: "packaging",
+        about: "the Debian package: built, judged by lintian, and installed, used and purged under systemd in a guest",
+        run: packaging::run,
     },
 ];
 
@@ -75,8 +80,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let stages = chosen(&args.stages)?;
     let context = Context { repo: Repo::open()?, full: args.full };
-    if stages.iter().skip(1).any(|stage| stage.name == "vm") {
-        vm::prepare_ahead(&context.repo, context.full);
+    for (name, guests) in [("vm", vm::Stage::Vm), ("packaging", vm::Stage::Packaging)] {
+        if stages.iter().skip(1).any(|stage| stage.name == name) {
+            vm::prepare_ahead(&context.repo, guests, context.full);
+        }
     }
     let ci = std::env::var("CI").is_ok_and(|value| value == "true");
     let mut total = Tally::default();

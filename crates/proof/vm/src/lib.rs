@@ -10,10 +10,12 @@ mod guest;
 mod initramfs;
 mod modules;
 mod programs;
+mod registry;
 mod siw;
 mod sources;
 mod suite;
 
+pub use registry::Stage;
 pub use suite::{prepare_ahead, run as run_stage};
 
 use anyhow::{Result, bail};
@@ -57,7 +59,7 @@ pub struct Args {
     /// Only fetch and unpack what a boot needs.
     #[arg(long)]
     prepare: bool,
-    /// Run one suite of the test stage `vm`.
+    /// Run one suite of the test stages `vm` and `packaging`.
     #[arg(long, conflicts_with = "command")]
     suite: Option<String>,
     /// The command, run in the repository's root in every guest; its exit code (the first that is not 0) is returned.
