@@ -10,6 +10,7 @@ mod link;
 mod messages;
 mod slots;
 mod ticket;
+mod turns;
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -142,6 +143,9 @@ pub struct ClientCounters {
     pub failed_fetches: u64,
     /// Datagrams that were received.
     pub datagrams: u64,
+    /// With [`Transport::Scale`], requests that were written into a seat. The others were laid down for the server to
+    /// fetch.
+    pub in_turn: u64,
     /// Switches from fetching to responses that the server sends, by RFP's rule.
     pub switches_to_reply: u64,
     /// And back.

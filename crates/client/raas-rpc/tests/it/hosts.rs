@@ -12,7 +12,8 @@ const KEY: [u8; 32] = [9; 32];
 /// A test that takes longer hangs.
 const WATCHDOG: Duration = Duration::from_secs(240);
 
-pub(crate) const TRANSPORTS: [Transport; 3] = [Transport::Messages, Transport::Rfp, Transport::Herd];
+pub(crate) const TRANSPORTS: [Transport; 4] =
+    [Transport::Messages, Transport::Rfp, Transport::Herd, Transport::Scale];
 
 /// A host of its own: an address of the loopback network that no other test has.
 pub(crate) fn host() -> Embedded {

@@ -4,3 +4,4 @@ mod budgets;
 mod calls;
 mod hosts;
 mod once;
+mod turns;
