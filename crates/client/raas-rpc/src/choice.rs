@@ -142,10 +142,8 @@ fn average(of: Duration, with: Duration, calls: u32) -> Duration {
 impl Chooser {
     pub(crate) fn new(asked: Transport, now: Instant) -> Self {
         let is_auto = asked == Transport::Auto;
-        let (transport, reason) =
-            if is_auto { (Transport::Messages, Reason::Unknown) } else { (asked, Reason::Named) };
-        let seen =
-            Seen { is_one_host: false, calls: 0, apart: Duration::ZERO, takes: Duration::ZERO, clients: 0 };
+        let (transport, reason) = if is_auto { (Transport::Messages, Reason::Unknown) } else { (asked, Reason::Named) };
+        let seen = Seen { is_one_host: false, calls: 0, apart: Duration::ZERO, takes: Duration::ZERO, clients: 0 };
         let now_is = Choice { transport, reason };
         Self { is_auto, now: now_is, seen, last_call: None, wanted: None, changed: now, hold: HOLD.0 }
     }

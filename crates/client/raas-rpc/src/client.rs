@@ -3,6 +3,7 @@
 //! Owns the settings and the public face. What is under way, and who looks for responses, is in `core`.
 
 mod call;
+mod change;
 mod core;
 mod dial;
 mod driver;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use raas::Session;
 
+use crate::choice::Choice;
 use crate::error::{CallError, OpenError};
 use crate::hello::{ClientId, Transport};
 use crate::once::WINDOW_MAX;
@@ -152,6 +154,8 @@ pub struct ClientCounters {
     pub switches_to_fetch: u64,
     /// Connections that were made after the first.
     pub reconnects: u64,
+    /// Changes of the transport, with [`Transport::Auto`].
+    pub changes: u64,
 }
 
 /// A client of one server. Clones are the same client.
@@ -203,9 +207,14 @@ impl Client {
         self.0.settings.id
     }
 
-    /// How its requests travel.
+    /// How its requests travel now.
     pub fn transport(&self) -> Transport {
-        self.0.settings.transport
+        self.choice().transport
+    }
+
+    /// How its requests travel now, and why.
+    pub fn choice(&self) -> Choice {
+        self.0.choice()
     }
 
     /// What it did.

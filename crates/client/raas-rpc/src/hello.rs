@@ -48,6 +48,9 @@ pub enum Transport {
     /// [`Transport::Herd`]. Between turns a client lays its requests down in its own memory, and the server fetches them
     /// by READ when the next turn comes (ScaleRPC, EuroSys 2019).
     Scale,
+    /// One of the others, chosen by the client from what it sees of its calls and its server, and changed when that
+    /// changes ([`Client::choice`](crate::Client::choice) says which, and why).
+    Auto,
 }
 
 impl Transport {
@@ -64,6 +67,7 @@ impl fmt::Display for Transport {
             Self::Rfp => "rfp",
             Self::Herd => "herd",
             Self::Scale => "scale",
+            Self::Auto => "auto",
         })
     }
 }

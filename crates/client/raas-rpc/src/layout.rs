@@ -90,7 +90,9 @@ mod tests {
         let (at, len) = places[5];
         assert!(at + len <= layout.slab_bytes());
         assert_eq!(layout.slot_of(7), 1);
-        assert!(layout.words_at(5) == 5 * layout.slab_bytes() && layout.words_at(5) + 5 * WORD_BYTES <= layout.seats_at(5));
+        assert!(
+            layout.words_at(5) == 5 * layout.slab_bytes() && layout.words_at(5) + 5 * WORD_BYTES <= layout.seats_at(5)
+        );
         assert_eq!(layout.bytes(5, 2), layout.seats_at(5) + 2 * (layout.request_at(2) + layout.request_at(1)));
         assert!(layout.ring_bytes(3) >= 4 * 140);
     }

@@ -17,14 +17,16 @@ use super::dial::{Dialed, dial};
 use super::link::{Link, LinkOver};
 use super::ticket::{Outcome, Ticket};
 use super::{ClientCounters, Settings};
+use crate::choice::{Choice, Chooser};
 use crate::error::{CallError, OpenError};
-use crate::frame::{RequestHeader, ResponseHeader, Status};
+use crate::frame::{RequestHeader, ResponseHeader, Status, clients_of};
+use crate::hello::Transport;
 use crate::server::lock;
 
 /// How long the leader waits for responses before it looks at deadlines.
 const TICK: Duration = Duration::from_millis(100);
 /// Most time for one attempt to connect, of a client that has lost its server.
-const DIAL_MAX: Duration = Duration::from_secs(2);
+pub(super) const DIAL_MAX: Duration = Duration::from_secs(2);
 /// Time for the first connection.
 const FIRST_DIAL: Duration = Duration::from_secs(30);
 /// The pause between attempts to connect, the first and the longest.
@@ -60,29 +62,32 @@ struct Pending {
 }
 
 /// The way to the server, or since when there is none.
-struct Way {
-    link: Option<Arc<dyn Link>>,
+pub(super) struct Way {
+    pub(super) link: Option<Arc<dyn Link>>,
     lost: Option<Instant>,
     next_dial: Instant,
     pause: Duration,
     why: String,
 }
 
-struct State {
+pub(super) struct State {
     next: u64,
     calls: BTreeMap<u64, Pending>,
     is_led: bool,
-    way: Way,
+    pub(super) way: Way,
     room_wakers: Vec<(Time, Waker)>,
     limits: (usize, usize),
-    session: Session,
-    totals: ClientCounters,
+    pub(super) session: Session,
+    pub(super) totals: ClientCounters,
+    pub(super) chooser: Chooser,
+    /// The transport to which it is to be changed.
+    pub(super) wanted: Option<Transport>,
 }
 
 /// See the head of this file.
 pub(crate) struct Core {
     pub(crate) settings: Settings,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     /// There is room in the window, or nobody leads, or there is a first call.
     changed: Condvar,
     /// The way to the thread that sends for tasks, once there is one.
@@ -91,7 +96,10 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn connect(session: Session, settings: Settings) -> Result<Self, OpenError> {
-        let Dialed { link, request_bytes_max, response_bytes_max, .. } = dial(&session, &settings, FIRST_DIAL)?;
+        let mut chooser = Chooser::new(settings.transport, Instant::now());
+        let Dialed { link, is_one_host, request_bytes_max, response_bytes_max, .. } =
+            dial(&session, &settings, chooser.choice().transport, FIRST_DIAL)?;
+        chooser.on_connected(is_one_host);
         let way = Way { link: Some(link), lost: None, next_dial: Instant::now(), pause: PAUSES.0, why: String::new() };
         let state = State {
             next: 1,
@@ -102,6 +110,8 @@ impl Core {
             limits: (request_bytes_max, response_bytes_max),
             session,
             totals: ClientCounters::default(),
+            chooser,
+            wanted: None,
         };
         Ok(Self { settings, state: Mutex::new(state), changed: Condvar::new(), requests: Mutex::default() })
     }
@@ -116,6 +126,12 @@ impl Core {
     pub(crate) fn enter(&self, request: Arc<Vec<u8>>, time: Time) -> Result<Arc<Ticket>, CallError> {
         loop {
             let state = lock(&self.state);
+            if state.calls.is_empty() && state.wanted.is_some() && !state.is_led {
+                // Now nothing has to be asked for again.
+                drop(state);
+                self.lead(Instant::now() + TICK, &|| lock(&self.state).wanted.is_none());
+                continue;
+            }
             if state.has_room(self.settings.window) {
                 return self.admit(state, request, time);
             }
@@ -152,6 +168,7 @@ impl Core {
         let sequence = state.next;
         state.next += 1;
         state.totals.calls += 1;
+        state.chooser.on_call(Instant::now());
         let ticket = Arc::new(Ticket::new(sequence));
         let pending = Pending { request, ticket: Arc::clone(&ticket), time, attempt: 0, sent: None };
         state.calls.insert(sequence, pending);
@@ -292,6 +309,10 @@ impl Core {
             state.is_led = true;
         }
         while !is_done() && Instant::now() < until {
+            if let Some(to) = self.take_wanted() {
+                self.change(to);
+                continue;
+            }
             let link = lock(&self.state).way.link.clone();
             match link {
                 Some(link) => self.receive(&link, until),
@@ -342,6 +363,10 @@ impl Core {
         // A response that comes again.
         let Some(call) = state.calls.remove(&header.sequence) else { return };
         self.make_room(&mut state);
+        let (takes, clients) = (Duration::from_micros(header.run_us.into()), clients_of(header.clients));
+        if let Some(to) = state.chooser.on_response(takes, clients, Instant::now()) {
+            state.wanted = Some(to);
+        }
         drop(state);
         call.ticket.settle(match header.status {
             Status::Done => Ok(payload),
@@ -379,9 +404,9 @@ impl Core {
     // ---- connecting again
 
     fn connect_again(&self, until: Instant) {
-        let (session, next_dial, lost) = {
+        let (session, next_dial, lost, transport) = {
             let state = lock(&self.state);
-            (state.session.clone(), state.way.next_dial, state.way.lost)
+            (state.session.clone(), state.way.next_dial, state.way.lost, state.chooser.choice().transport)
         };
         let now = Instant::now();
         if lost.is_some_and(|at| now.saturating_duration_since(at) > self.settings.reconnect_for) {
@@ -394,10 +419,14 @@ impl Core {
             return;
         }
         let session = session.reattach().map_err(OpenError::from);
-        let dialed = session.and_then(|session| Ok((dial(&session, &self.settings, DIAL_MAX)?, session)));
+        let dialed = session.and_then(|session| Ok((dial(&session, &self.settings, transport, DIAL_MAX)?, session)));
         match dialed {
-            Ok((dialed, session)) => self.resume(dialed, session),
+            Ok((dialed, session)) => {
+                lock(&self.state).totals.reconnects += 1;
+                self.resume(dialed, session);
+            }
             Err(error) => {
+                self.on_refused(&error);
                 let mut state = lock(&self.state);
                 state.way.why = error.to_string();
                 state.way.next_dial = Instant::now() + state.way.pause;
@@ -407,13 +436,16 @@ impl Core {
     }
 
     /// There is a connection again: what was under way is asked for again.
-    fn resume(&self, dialed: Dialed, session: Session) {
+    pub(super) fn resume(&self, dialed: Dialed, session: Session) {
         let (mut gone, mut again) = (Vec::new(), Vec::new());
         {
             let mut state = lock(&self.state);
             state.session = session;
             state.limits = (dialed.request_bytes_max, dialed.response_bytes_max);
-            state.totals.reconnects += 1;
+            state.chooser.on_connected(dialed.is_one_host);
+            if let Some(old) = state.way.link.take() {
+                old.count(&mut state.totals);
+            }
             // A server that remembers nothing would execute again what it executed before.
             for (sequence, call) in &state.calls {
                 if call.sent.is_some() && !dialed.is_known { gone.push(*sequence) } else { again.push(*sequence) }
@@ -452,6 +484,10 @@ impl Core {
             let was_sent = call.sent.is_some();
             call.ticket.settle(Err(CallError::Unreachable { why: why.clone(), was_sent }));
         }
+    }
+
+    pub(crate) fn choice(&self) -> Choice {
+        lock(&self.state).chooser.choice().clone()
     }
 
     pub(crate) fn counters(&self) -> ClientCounters {

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use raas::{ConnectOptions, DatagramOptions, MessageStream, Region, RegionKey, RegionOptions, Session};
+use raas::{ConnectOptions, DatagramOptions, MessageStream, PathKind, Region, RegionKey, RegionOptions, Session};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -17,7 +17,7 @@ use super::slots::Slots;
 use super::turns::Turns;
 use crate::error::OpenError;
 use crate::hello::{
-    HELLO_BYTES_MAX, HELLO_VERSION, Hello, HelloAnswer, RingAnswer, RingName, Welcome, decode, encode,
+    HELLO_BYTES_MAX, HELLO_VERSION, Hello, HelloAnswer, RingAnswer, RingName, Transport, Welcome, decode, encode,
 };
 use crate::layout::Layout;
 
@@ -31,15 +31,21 @@ const RING_BYTES_MIN: u64 = 4096;
 pub(crate) struct Dialed {
     pub(crate) link: Arc<dyn Link>,
     pub(crate) is_known: bool,
+    pub(crate) is_one_host: bool,
     pub(crate) request_bytes_max: usize,
     pub(crate) response_bytes_max: usize,
 }
 
 /// Connects; each step takes at most `timeout`.
-pub(crate) fn dial(session: &Session, settings: &Settings, timeout: Duration) -> Result<Dialed, OpenError> {
+pub(crate) fn dial(
+    session: &Session,
+    settings: &Settings,
+    transport: Transport,
+    timeout: Duration,
+) -> Result<Dialed, OpenError> {
     let options = ConnectOptions::new().timeout(timeout);
     let stream = MessageStream::connect_with(session, &settings.addresses[..], options)?;
-    let socket = match settings.transport.has_slots() {
+    let socket = match transport.has_slots() {
         true => Some(
             DatagramOptions::new()
                 .ring_bytes(settings.datagram_ring_bytes)
@@ -52,7 +58,8 @@ pub(crate) fn dial(session: &Session, settings: &Settings, timeout: Duration) ->
         Some(socket) => Some(socket.local_addr().map_err(OpenError::Datagrams)?),
         None => None,
     };
-    let Settings { id: client, transport, window, .. } = *settings;
+    let Settings { id: client, window, .. } = *settings;
+    let is_one_host = stream.path() == PathKind::Shm;
     let hello = Hello { version: HELLO_VERSION, client, transport, window, datagrams };
     let set = || stream.set_write_timeout(Some(SEND_TIMEOUT)).and_then(|()| stream.set_read_timeout(Some(timeout)));
     set().map_err(OpenError::Silent)?;
@@ -65,7 +72,9 @@ pub(crate) fn dial(session: &Session, settings: &Settings, timeout: Duration) ->
             let region = Region::open(session, host, &grant.region, RegionKey::new(grant.key))?;
             let layout = Layout::new(grant.slots, request_bytes_max, response_bytes_max);
             let turns = match grant.seating {
-                Some(seating) => Some(Turns::new(tell_ring(session, &stream, layout.ring_bytes(window))?, seating, &layout)),
+                Some(seating) => {
+                    Some(Turns::new(tell_ring(session, &stream, layout.ring_bytes(window))?, seating, &layout))
+                }
                 None => None,
             };
             // Nobody else's datagrams are taken.
@@ -76,7 +85,7 @@ pub(crate) fn dial(session: &Session, settings: &Settings, timeout: Duration) ->
         _ => return Err(OpenError::NotWelcome),
     };
     let [request_bytes_max, response_bytes_max] = [request_bytes_max, response_bytes_max].map(|max| max as usize);
-    Ok(Dialed { link, is_known, request_bytes_max, response_bytes_max })
+    Ok(Dialed { link, is_known, is_one_host, request_bytes_max, response_bytes_max })
 }
 
 /// Makes the client's memory for requests that the server fetches, and tells the server of it.

@@ -74,6 +74,10 @@ fn welcome(shared: &Shared, stream: &MessageStream, first: &[u8]) -> Result<Welc
     if window == 0 || window > max {
         return Err(Refusal::Window { asked: window, max });
     }
+    if hello.transport == Transport::Auto {
+        // The choice is the client's.
+        return Err(Refusal::NotOffered(hello.transport));
+    }
     let (presence, is_known) = shared.clients.enter(hello.client, window)?;
     let mut lease = None;
     if hello.transport.has_slots() {

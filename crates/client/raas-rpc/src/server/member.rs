@@ -152,11 +152,7 @@ impl Member {
 }
 
 /// The request at that place, and where the next one begins. `None`: none that is whole.
-pub(super) fn request_at<'a>(
-    bytes: &'a [u8],
-    at: usize,
-    since: &[(usize, Instant)],
-) -> Option<(Fetched<'a>, usize)> {
+pub(super) fn request_at<'a>(bytes: &'a [u8], at: usize, since: &[(usize, Instant)]) -> Option<(Fetched<'a>, usize)> {
     let (header, payload) = RequestHeader::decode(bytes.get(at..)?)?;
     let end = at + (REQUEST_HEADER_BYTES + payload.len()).next_multiple_of(FRAME_ALIGN);
     let arrived = since.iter().find(|(to, _)| *to >= end).map(|(_, since)| *since)?;

@@ -279,7 +279,8 @@ impl Lease {
         let session = lock(&self.slabs.session).clone();
         let refusal = |e: &dyn std::fmt::Display| Refusal::Ring(e.to_string());
         let key = RegionKey::new(name.key);
-        let region = Region::open_for(&session, host, &name.region, key, RegionAccess::READ).map_err(|e| refusal(&e))?;
+        let region =
+            Region::open_for(&session, host, &name.region, key, RegionAccess::READ).map_err(|e| refusal(&e))?;
         let bytes = region.bytes();
         if !bytes.is_power_of_two() {
             return Err(refusal(&format_args!("it has {bytes} bytes, which is no power of two")));
