@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use raas::Session;
 use raas_embedded::Embedded;
-use raas_rpc::{CallInfo, Client, Server, Transport};
+use raas_rpc::{CallInfo, Client, ClientBuilder, Server, Transport};
 
 use crate::WORDS;
 use crate::load::{Load, median_us};
@@ -18,6 +18,7 @@ const ADDRESSES: [&str; 2] = ["127.88.6.1", "127.88.6.2"];
 const CLIENTS_OF_SESSION: usize = 50;
 /// Clients wait in threads of their own, of which there are many.
 const STACK_BYTES: usize = 256 << 10;
+const CONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// Longer than anything takes; only a fault reaches it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -34,6 +35,20 @@ fn echo(_: &CallInfo, request: &[u8]) -> Result<Vec<u8>, String> {
 fn call(client: &Client) -> Result<()> {
     ensure!(client.call(&WORDS)? == WORDS, "another response than the request");
     Ok(())
+}
+
+/// Connects. Hundreds of threads that look for responses may have kept the daemons from each other: then their link is
+/// made anew, and the next attempt has it.
+fn connect(settings: &ClientBuilder, server: &Server) -> Result<Client> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match settings.clone().connect(server.local_addr()) {
+            Ok(client) => return Ok(client),
+            Err(error) if Instant::now() > end => return Err(error.into()),
+            Err(error) => eprintln!("connecting again: {error}"),
+        }
+        std::thread::sleep(CONNECT_PAUSE);
+    }
 }
 
 impl Hosts {
@@ -54,7 +69,7 @@ impl Hosts {
             let session = Session::connect(self.client.socket())?;
             for _ in 0..CLIENTS_OF_SESSION.min(count - clients.len()) {
                 let settings = Client::builder().session(&session).transport(transport).timeout(Some(PATIENCE));
-                clients.push(settings.connect(server.local_addr())?);
+                clients.push(connect(&settings, &server)?);
             }
         }
         Ok((server, clients))

@@ -104,8 +104,7 @@ struct Seen {
 /// The rule (docs/rpc.md). `now` is what the client has, whose bounds are wider.
 fn rule(seen: &Seen, now: Transport) -> (Transport, Reason) {
     let Seen { is_one_host, calls, apart, takes, clients } = *seen;
-    let is_messages = now == Transport::Messages && calls >= LOOKS * CALLS_OF_LOOK;
-    let wide = if is_messages { 1 } else { 2 };
+    let wide = if now == Transport::Messages { 1 } else { 2 };
     if calls < CALLS_OF_LOOK {
         (Transport::Messages, Reason::Unknown)
     } else if takes > SLOW / 2 * wide {

@@ -7,6 +7,7 @@ mod change;
 mod core;
 mod dial;
 mod driver;
+mod enter;
 mod link;
 mod messages;
 mod slots;

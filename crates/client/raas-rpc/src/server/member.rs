@@ -141,20 +141,34 @@ impl Member {
         Ok(true)
     }
 
-    /// Takes what is here: the bytes, and for each place in them since when it was there.
-    pub(super) fn take_fetched(&mut self) -> Option<(Vec<u8>, Vec<(usize, Instant)>)> {
+    /// Takes what is here.
+    pub(super) fn take_fetched(&mut self) -> Option<Requests> {
         let Fetch::Here(bytes) = std::mem::replace(&mut self.fetch, Fetch::Nothing) else { return None };
         let (begin, end) = (self.fetched, self.fetched + bytes.len() as u64);
         let since = self.laid.iter().map(|(to, since)| ((to.min(&end) - begin) as usize, *since)).collect();
         self.skip(end);
-        Some((bytes, since))
+        Some(Requests { bytes, since, at: 0 })
     }
 }
 
-/// The request at that place, and where the next one begins. `None`: none that is whole.
-pub(super) fn request_at<'a>(bytes: &'a [u8], at: usize, since: &[(usize, Instant)]) -> Option<(Fetched<'a>, usize)> {
-    let (header, payload) = RequestHeader::decode(bytes.get(at..)?)?;
-    let end = at + (REQUEST_HEADER_BYTES + payload.len()).next_multiple_of(FRAME_ALIGN);
-    let arrived = since.iter().find(|(to, _)| *to >= end).map(|(_, since)| *since)?;
-    Some((Fetched { header, payload, arrived }, end))
+/// Requests that were fetched together.
+pub(super) struct Requests {
+    bytes: Vec<u8>,
+    /// Since when the client says that they go so far.
+    since: Vec<(usize, Instant)>,
+    at: usize,
+}
+
+impl Requests {
+    pub(super) fn is_over(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+
+    /// The next one; `None`: none that is whole.
+    pub(super) fn next(&mut self) -> Option<Fetched<'_>> {
+        let (header, payload) = RequestHeader::decode(self.bytes.get(self.at..)?)?;
+        self.at += (REQUEST_HEADER_BYTES + payload.len()).next_multiple_of(FRAME_ALIGN);
+        let arrived = self.since.iter().find(|(to, _)| *to >= self.at).map(|(_, since)| *since)?;
+        Some(Fetched { header, payload, arrived })
+    }
 }

@@ -13,7 +13,7 @@ use raas::RegionError;
 
 use super::Counters;
 use super::execute::{Answer, execute};
-use super::member::{Fetch, Fetched, Member, request_at};
+use super::member::{Fetch, Fetched, Member, Requests};
 use super::ring::{Ring, Taken};
 use super::seats::Seats;
 use super::slabs::Slab;
@@ -238,22 +238,20 @@ impl<'a> Turns<'a> {
                 self.is_stale = true;
             }
             self.fetching.retain(|of| *of != number);
-            if let Some((bytes, since)) = fetched {
-                self.serve_bytes(number, &bytes, &since)?;
+            if let Some(requests) = fetched {
+                self.serve_requests(number, requests)?;
             }
         }
         Ok(did)
     }
 
-    fn serve_bytes(&mut self, number: u32, bytes: &[u8], since: &[(usize, Instant)]) -> Result<(), RegionError> {
-        let mut at = 0;
-        while at < bytes.len() {
-            let Some((Fetched { header, payload, arrived }, end)) = request_at(bytes, at, since) else {
+    fn serve_requests(&mut self, number: u32, mut requests: Requests) -> Result<(), RegionError> {
+        while !requests.is_over() {
+            let Some(Fetched { header, payload, arrived }) = requests.next() else {
                 // The client overwrote it meanwhile, because it gave the call up. It asks again for what it misses.
                 Counters::add(&self.worker.shared.counters.torn);
                 return Ok(());
             };
-            at = end;
             let Some(member) = self.member(number) else { return Ok(()) };
             if header.token != member.slab.token {
                 Counters::add(&self.worker.shared.counters.refused);
