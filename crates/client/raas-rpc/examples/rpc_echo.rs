@@ -20,13 +20,14 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
         ["client", to] => {
-            for transport in [Transport::Messages, Transport::Rfp, Transport::Herd] {
+            use Transport::{Auto, Herd, Messages, Rfp, Scale};
+            for transport in [Messages, Rfp, Herd, Scale, Auto] {
                 let client = Client::builder().transport(transport).connect(to)?;
                 let began = Instant::now();
                 for _ in 0..CALLS {
                     assert_eq!(client.call(b"hello")?, b"HELLO");
                 }
-                println!("{transport}: {:?} a call", began.elapsed() / CALLS);
+                println!("{transport}: {:?} a call ({})", began.elapsed() / CALLS, client.choice());
             }
             Ok(())
         }

@@ -3,13 +3,16 @@
 //! Owns the settings and the public face. What is under way, and who looks for responses, is in `core`.
 
 mod call;
+mod change;
 mod core;
 mod dial;
 mod driver;
+mod enter;
 mod link;
 mod messages;
 mod slots;
 mod ticket;
+mod turns;
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -19,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use raas::Session;
 
+use crate::choice::Choice;
 use crate::error::{CallError, OpenError};
 use crate::hello::{ClientId, Transport};
 use crate::once::WINDOW_MAX;
@@ -142,12 +146,17 @@ pub struct ClientCounters {
     pub failed_fetches: u64,
     /// Datagrams that were received.
     pub datagrams: u64,
+    /// With [`Transport::Scale`], requests that were written into a seat. The others were laid down for the server to
+    /// fetch.
+    pub in_turn: u64,
     /// Switches from fetching to responses that the server sends, by RFP's rule.
     pub switches_to_reply: u64,
     /// And back.
     pub switches_to_fetch: u64,
     /// Connections that were made after the first.
     pub reconnects: u64,
+    /// Changes of the transport, with [`Transport::Auto`].
+    pub changes: u64,
 }
 
 /// A client of one server. Clones are the same client.
@@ -199,9 +208,14 @@ impl Client {
         self.0.settings.id
     }
 
-    /// How its requests travel.
+    /// How its requests travel now.
     pub fn transport(&self) -> Transport {
-        self.0.settings.transport
+        self.choice().transport
+    }
+
+    /// How its requests travel now, and why.
+    pub fn choice(&self) -> Choice {
+        self.0.choice()
     }
 
     /// What it did.

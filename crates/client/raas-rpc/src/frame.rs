@@ -4,7 +4,7 @@
 //! what lies in shared memory is checked by CRC32C before anybody believes it.
 
 /// Version of both headers.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 /// Bytes before a request's payload.
 pub(crate) const REQUEST_HEADER_BYTES: usize = 40;
 /// Bytes before a response's payload.
@@ -12,6 +12,8 @@ pub(crate) const RESPONSE_HEADER_BYTES: usize = 32;
 /// Sequences have 48 bits: with the attempt behind them they are one word, which is never torn.
 pub(crate) const SEQUENCE_BITS: u32 = 48;
 const SEQUENCE_MASK: u64 = (1 << SEQUENCE_BITS) - 1;
+/// Requests that lie behind each other begin at multiples of this.
+pub(crate) const FRAME_ALIGN: usize = 8;
 /// Where the checksum stands in a request's header.
 const REQUEST_CRC_AT: usize = 36;
 /// Where it stands in a response's.
@@ -27,6 +29,12 @@ pub(crate) mod request_flag {
 
 /// The payload is not here: it lies in the slot of the response, for a READ.
 pub(crate) const RESPONSE_IN_SLOT: u8 = 1;
+/// Between header and payload it says where and how long the client may write.
+const RESPONSE_TURN: u8 = 2;
+/// Bytes of that.
+const TURN_BYTES: usize = 8;
+/// A response says the number of clients in such units.
+const CLIENTS_UNIT: u32 = 4;
 
 /// The header of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,6 +152,15 @@ impl Status {
     }
 }
 
+/// A client's turn: until its end it may write requests into that seat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Turn {
+    pub(crate) seat: u32,
+    /// Its end, in microseconds from when the request arrived. The client counts them from when it sent the request,
+    /// which was earlier; so no two clocks are compared, and a client never believes that it has more time.
+    pub(crate) ends_us: u32,
+}
+
 /// The header of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ResponseHeader {
@@ -154,6 +171,19 @@ pub(crate) struct ResponseHeader {
     pub(crate) run_us: u32,
     pub(crate) status: Status,
     pub(crate) flags: u8,
+    /// How many clients the server has, roughly ([`clients_word`]).
+    pub(crate) clients: u8,
+    pub(crate) turn: Option<Turn>,
+}
+
+/// A number of clients in a byte, rounded up.
+pub(crate) fn clients_word(clients: u64) -> u8 {
+    u8::try_from(clients.div_ceil(CLIENTS_UNIT.into())).unwrap_or(u8::MAX)
+}
+
+/// And back.
+pub(crate) fn clients_of(word: u8) -> u32 {
+    u32::from(word) * CLIENTS_UNIT
 }
 
 impl ResponseHeader {
@@ -164,8 +194,13 @@ impl ResponseHeader {
         frame.extend(self.token.to_le_bytes());
         frame.extend(self.len.to_le_bytes());
         frame.extend(self.run_us.to_le_bytes());
-        frame.extend([self.status as u8, self.flags, VERSION, 0]);
+        let flags = self.flags | if self.turn.is_some() { RESPONSE_TURN } else { 0 };
+        frame.extend([self.status as u8, flags, VERSION, self.clients]);
         frame.extend([0; 4]);
+        if let Some(Turn { seat, ends_us }) = self.turn {
+            frame.extend(seat.to_le_bytes());
+            frame.extend(ends_us.to_le_bytes());
+        }
         frame.extend(payload);
         seal(&mut frame, RESPONSE_CRC_AT);
         frame
@@ -179,7 +214,9 @@ impl ResponseHeader {
         let sequence = sequence_of(u64_at(frame, 0));
         let status = Status::from_byte(frame[24])?;
         let (len, run_us) = (u32_at(frame, 16), u32_at(frame, 20));
-        (sequence != 0).then_some(Self { sequence, token: u64_at(frame, 8), len, run_us, status, flags: frame[25] })
+        let (token, flags, clients) = (u64_at(frame, 8), frame[25] & !RESPONSE_TURN, frame[27]);
+        let header = Self { sequence, token, len, run_us, status, flags, clients, turn: None };
+        (sequence != 0).then_some(header)
     }
 
     /// Whether its payload is elsewhere.
@@ -189,11 +226,17 @@ impl ResponseHeader {
 
     /// The header and the payload of a whole frame.
     pub(crate) fn decode(frame: &[u8]) -> Option<(Self, &[u8])> {
-        let header = Self::peek(frame)?;
+        let mut header = Self::peek(frame)?;
         let len = if header.is_in_slot() { 0 } else { usize::try_from(header.len).ok()? };
-        let frame = frame.get(..RESPONSE_HEADER_BYTES.checked_add(len)?)?;
+        let has_turn = frame[25] & RESPONSE_TURN != 0;
+        let begin = RESPONSE_HEADER_BYTES + if has_turn { TURN_BYTES } else { 0 };
+        let frame = frame.get(..begin.checked_add(len)?)?;
         let is_whole = checksum(frame, RESPONSE_CRC_AT) == u32_at(frame, RESPONSE_CRC_AT);
-        is_whole.then(|| (header, &frame[RESPONSE_HEADER_BYTES..]))
+        if has_turn {
+            let (seat, ends_us) = (u32_at(frame, RESPONSE_HEADER_BYTES), u32_at(frame, RESPONSE_HEADER_BYTES + 4));
+            header.turn = Some(Turn { seat, ends_us });
+        }
+        is_whole.then(|| (header, &frame[begin..]))
     }
 }
 
@@ -203,6 +246,25 @@ mod tests {
 
     const REQUEST: RequestHeader =
         RequestHeader { sequence: 7, attempt: 3, token: 9, floor: 5, len: 5, timeout_us: 80, flags: 1 };
+    const RESPONSE: ResponseHeader = ResponseHeader {
+        sequence: 7,
+        token: 9,
+        len: 5,
+        run_us: 1,
+        status: Status::Failed,
+        flags: 0,
+        clients: 10,
+        turn: None,
+    };
+
+    #[test]
+    fn the_number_of_clients_is_told_roughly_and_never_too_low() {
+        for clients in [0, 1, 4, 5, 40, 41, 400, 1000] {
+            let told = u64::from(clients_of(clients_word(clients)));
+            assert!(told >= clients && told < clients + 4, "{clients}: {told}");
+        }
+        assert_eq!(clients_of(clients_word(1 << 40)), 1020);
+    }
 
     #[test]
     fn a_request_is_read_as_it_was_written() {
@@ -216,8 +278,9 @@ mod tests {
 
     #[test]
     fn no_frame_with_another_byte_or_a_part_missing_is_taken() {
-        let response = ResponseHeader { sequence: 7, token: 9, len: 5, run_us: 1, status: Status::Failed, flags: 0 };
-        let frames = [REQUEST.encode(b"hello"), response.encode(b"hello")];
+        let turned = ResponseHeader { turn: Some(Turn { seat: 3, ends_us: 900 }), ..RESPONSE };
+        assert_eq!(ResponseHeader::decode(&turned.encode(b"hello")), Some((turned, &b"hello"[..])));
+        let frames = [REQUEST.encode(b"hello"), RESPONSE.encode(b"hello"), turned.encode(b"hello")];
         let taken = |which: usize, frame: &[u8]| match which {
             0 => RequestHeader::decode(frame).is_some(),
             _ => ResponseHeader::decode(frame).is_some(),
@@ -236,7 +299,7 @@ mod tests {
     #[test]
     fn a_response_in_its_slot_has_no_payload_beside_it() {
         let flags = RESPONSE_IN_SLOT;
-        let header = ResponseHeader { sequence: 1, token: 2, len: 4000, run_us: 3, status: Status::Done, flags };
+        let header = ResponseHeader { len: 4000, flags, turn: Some(Turn { seat: 0, ends_us: 1 }), ..RESPONSE };
         assert_eq!(ResponseHeader::decode(&header.encode(&[])), Some((header, &[][..])));
     }
 }

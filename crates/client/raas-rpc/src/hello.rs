@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 /// Version of the exchange; another one is refused.
-pub(crate) const HELLO_VERSION: u16 = 1;
+pub(crate) const HELLO_VERSION: u16 = 2;
 /// A message of the exchange has at most this many bytes.
 pub(crate) const HELLO_BYTES_MAX: usize = 512;
 
@@ -44,12 +44,19 @@ pub enum Transport {
     Rfp,
     /// The request by WRITE as with [`Transport::Rfp`], the response by a datagram (HERD, SIGCOMM 2014).
     Herd,
+    /// For many clients: they take turns in a small number of seats in the server's memory, to which they WRITE as with
+    /// [`Transport::Herd`]. Between turns a client lays its requests down in its own memory, and the server fetches them
+    /// by READ when the next turn comes (ScaleRPC, EuroSys 2019).
+    Scale,
+    /// One of the others, chosen by the client from what it sees of its calls and its server, and changed when that
+    /// changes ([`Client::choice`](crate::Client::choice) says which, and why).
+    Auto,
 }
 
 impl Transport {
     /// Whether requests lie in slots of the server's memory.
     pub(crate) fn has_slots(self) -> bool {
-        matches!(self, Self::Rfp | Self::Herd)
+        matches!(self, Self::Rfp | Self::Herd | Self::Scale)
     }
 }
 
@@ -59,6 +66,8 @@ impl fmt::Display for Transport {
             Self::Messages => "messages",
             Self::Rfp => "rfp",
             Self::Herd => "herd",
+            Self::Scale => "scale",
+            Self::Auto => "auto",
         })
     }
 }
@@ -73,6 +82,24 @@ pub(crate) struct Hello {
     pub(crate) window: u16,
     /// Where it receives datagrams.
     pub(crate) datagrams: Option<SocketAddr>,
+}
+
+/// What a client with turns says second: its region for requests that the server fetches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RingName {
+    pub(crate) region: String,
+    pub(crate) key: [u8; 16],
+}
+
+/// Where a client with turns says what it laid down, and where it writes in its turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Seating {
+    /// Its word.
+    pub(crate) word: u64,
+    /// Where the seats begin.
+    pub(crate) seats: u64,
+    /// How many there are.
+    pub(crate) count: u32,
 }
 
 /// The client's slots in the server's memory.
@@ -93,6 +120,8 @@ pub(crate) struct Grant {
     pub(crate) datagrams: SocketAddr,
     /// How long the server looks at its slots after a request before it sleeps.
     pub(crate) awake_us: u32,
+    /// Of a client with turns.
+    pub(crate) seating: Option<Seating>,
 }
 
 /// What the server answers.
@@ -137,6 +166,9 @@ pub enum Refusal {
     /// The client's datagram socket is not on the host that the client calls from, or cannot be reached.
     #[error("the server cannot send datagrams to {0}: the socket must be on the client's host and reachable")]
     Datagrams(SocketAddr),
+    /// The server could not open the region in which the client lays requests down.
+    #[error("the server cannot open the client's memory for requests: {0}; clients of other users can use `messages`")]
+    Ring(String),
     /// What the client said is not of this protocol.
     #[error("what the client said first is not of this protocol")]
     NotHello,
@@ -144,6 +176,9 @@ pub enum Refusal {
 
 /// The server's first message.
 pub(crate) type HelloAnswer = Result<Welcome, Refusal>;
+
+/// Its answer to a [`RingName`].
+pub(crate) type RingAnswer = Result<(), Refusal>;
 
 /// As bytes.
 pub(crate) fn encode<T: Serialize>(message: &T) -> Vec<u8> {

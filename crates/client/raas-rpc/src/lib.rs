@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod choice;
 mod client;
 mod error;
 mod frame;
@@ -33,6 +34,7 @@ mod rule;
 mod server;
 mod service;
 
+pub use choice::{Choice, Reason};
 pub use client::{Call, CallFuture, Client, ClientBuilder, ClientCounters};
 pub use error::{CallError, OpenError, ServeError};
 pub use hello::{ClientId, Refusal, Transport};

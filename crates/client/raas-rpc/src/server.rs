@@ -5,7 +5,12 @@
 mod clients;
 mod connection;
 mod execute;
+mod member;
+mod ring;
+mod seats;
 mod slabs;
+mod slices;
+mod turns;
 mod worker;
 
 use std::collections::HashMap;
@@ -31,6 +36,8 @@ const TICK: Duration = Duration::from_millis(200);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Most threads that look at slots.
 const WORKERS_MAX: u16 = 64;
+/// Most clients that have a turn at a time.
+const GROUP_MAX: u16 = 1024;
 /// Longest request or response.
 const PAYLOAD_BYTES_MAX: u32 = 1 << 20;
 /// A frame's bytes beside its payload, at most.
@@ -56,6 +63,7 @@ pub struct ServerBuilder {
     pub(crate) clients_max: u32,
     pub(crate) forget_after: Duration,
     pub(crate) workers: u16,
+    pub(crate) group: u16,
     pub(crate) awake: Duration,
 }
 
@@ -69,6 +77,7 @@ impl Default for ServerBuilder {
             clients_max: 512,
             forget_after: Duration::from_secs(60),
             workers: 1,
+            group: 40,
             awake: Duration::from_millis(4),
         }
     }
@@ -127,6 +136,14 @@ impl ServerBuilder {
         self
     }
 
+    /// With [`Transport::Scale`](crate::Transport::Scale), clients that have a turn at a time, for each worker: 1 to
+    /// 1024. Default: 40, as in the paper. A worker has four times as many seats in its memory.
+    #[must_use]
+    pub fn group(mut self, clients: u16) -> Self {
+        self.group = clients;
+        self
+    }
+
     /// How long a thread goes on looking at its slots after the last request, before it sleeps: 1 ms to 1 s. Default: 4
     /// ms. While it looks, its processor is busy; the first request after it slept has to wake it.
     #[must_use]
@@ -152,6 +169,7 @@ impl ServerBuilder {
         is_between("response_bytes_max", self.response_bytes_max.into(), 0, PAYLOAD_BYTES_MAX.into(), "0 to 1 MiB")?;
         is_between("clients_max", self.clients_max.into(), 1, CLIENTS_MAX.into(), "1 to 65,536")?;
         is_between("workers", self.workers.into(), 0, WORKERS_MAX.into(), "0 to 64")?;
+        is_between("group", self.group.into(), 1, GROUP_MAX.into(), "1 to 1024")?;
         let awake_ms = u64::try_from(self.awake.as_millis()).unwrap_or(u64::MAX);
         is_between("awake in ms", awake_ms, 1, 1000, "1 to 1000")
     }
@@ -200,6 +218,9 @@ pub(crate) struct Counters {
     pub(crate) refused: AtomicU64,
     pub(crate) datagrams: AtomicU64,
     pub(crate) sleeps: AtomicU64,
+    pub(crate) fetches: AtomicU64,
+    pub(crate) slices: AtomicU64,
+    pub(crate) seats: AtomicU64,
 }
 
 impl Counters {
@@ -224,6 +245,12 @@ pub struct ServerCounters {
     pub datagrams: u64,
     /// Times that a worker went to sleep.
     pub sleeps: u64,
+    /// With [`Transport::Scale`](crate::Transport::Scale), READs of requests in the memory of clients.
+    pub fetches: u64,
+    /// Time slices that ended because other clients waited for their turn.
+    pub slices: u64,
+    /// Seats of a worker that were ever used.
+    pub seats: u64,
     /// Clients that are connected or remembered.
     pub clients: u64,
     /// Slabs that clients have.
@@ -273,12 +300,20 @@ impl Server {
 
     /// What it did.
     pub fn counters(&self) -> ServerCounters {
-        let Counters { executed, repeated, torn, refused, datagrams, sleeps } = &self.shared.counters;
-        let [executed, repeated, torn, refused, datagrams, sleeps] =
-            [executed, repeated, torn, refused, datagrams, sleeps].map(|counter| counter.load(Ordering::Relaxed));
-        let slabs = self.shared.slabs.iter().map(|slabs| slabs.granted()).sum();
-        let clients = self.shared.clients.count();
-        ServerCounters { executed, repeated, torn, refused, datagrams, sleeps, clients, slabs }
+        let (counters, load) = (&self.shared.counters, |counter: &AtomicU64| counter.load(Ordering::Relaxed));
+        ServerCounters {
+            executed: load(&counters.executed),
+            repeated: load(&counters.repeated),
+            torn: load(&counters.torn),
+            refused: load(&counters.refused),
+            datagrams: load(&counters.datagrams),
+            sleeps: load(&counters.sleeps),
+            fetches: load(&counters.fetches),
+            slices: load(&counters.slices),
+            seats: load(&counters.seats),
+            clients: self.shared.clients.count(),
+            slabs: self.shared.slabs.iter().map(|slabs| slabs.granted()).sum(),
+        }
     }
 }
 

@@ -28,6 +28,7 @@ mod relay;
 mod remus;
 mod report;
 mod rivals;
+mod rpc;
 mod same_host;
 mod sockets;
 mod stats;
@@ -149,6 +150,8 @@ enum Name {
     Remus,
     /// A lookup in a chain by a kernel, beside READs.
     Kernels,
+    /// Calls over each transport of `raas-rpc`, beside gRPC.
+    Rpc,
     /// The figures of the RaaS paper, beside native verbs.
     Figures,
 }
@@ -192,6 +195,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Name::Instructions => ("instructions".to_owned(), instructions::run(&repo, args)?),
         Name::Kernels => ("kernels".to_owned(), kernels::run(&repo, args)?),
         Name::Remus => ("remus".to_owned(), remus::run(&repo, args)?),
+        Name::Rpc => ("rpc".to_owned(), rpc::run(&repo, args)?),
         Name::Figures => ("figures".to_owned(), figures::run(&repo, args, &origin)?),
     };
     let path = origin.write(&repo, &name, &findings, args.json.as_deref())?;

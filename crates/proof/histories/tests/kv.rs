@@ -25,7 +25,8 @@ const TEST: &str = "a_store_whose_server_and_clients_are_killed_is_linearizable"
 const ROLE: &str = "RAAS_TEST_KV_ROLE";
 const AT: &str = "RAAS_TEST_KV_AT";
 const KEY: RegionKey = RegionKey::new([5; 16]);
-const TRANSPORTS: [Transport; 3] = [Transport::Messages, Transport::Rfp, Transport::Herd];
+const TRANSPORTS: [Transport; 5] =
+    [Transport::Messages, Transport::Rfp, Transport::Herd, Transport::Scale, Transport::Auto];
 const KEYS: u32 = 6;
 /// Operations of a client, if it lives so long.
 const ROUNDS: u64 = 150;
@@ -79,7 +80,16 @@ fn number_of(value: &[u8]) -> u64 {
 fn client(number: u64, at: SocketAddr) {
     let session = Session::global().unwrap();
     let settings = Client::builder().session(&session).reconnect_for(WATCHDOG).timeout(Some(WATCHDOG));
-    let client = settings.transport(TRANSPORTS[(number % 3) as usize]).connect(at).unwrap();
+    let settings = settings.transport(TRANSPORTS[(number % 5) as usize]);
+    let began = Instant::now();
+    let client = loop {
+        match settings.clone().connect(at) {
+            Ok(client) => break client,
+            // The server is just being killed.
+            Err(e) => assert!(began.elapsed() < WATCHDOG, "{e}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
     let mut rng = StdRng::seed_from_u64(number);
     for round in 0..ROUNDS {
         let (key, wish) = (rng.random_range(0..KEYS), rng.random_bool(0.5).then_some(number << 32 | (round + 1)));

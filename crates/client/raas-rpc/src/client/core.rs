@@ -17,18 +17,20 @@ use super::dial::{Dialed, dial};
 use super::link::{Link, LinkOver};
 use super::ticket::{Outcome, Ticket};
 use super::{ClientCounters, Settings};
+use crate::choice::{Choice, Chooser};
 use crate::error::{CallError, OpenError};
-use crate::frame::{RequestHeader, ResponseHeader, Status};
+use crate::frame::{RequestHeader, ResponseHeader, Status, clients_of};
+use crate::hello::Transport;
 use crate::server::lock;
 
 /// How long the leader waits for responses before it looks at deadlines.
-const TICK: Duration = Duration::from_millis(100);
+pub(super) const TICK: Duration = Duration::from_millis(100);
 /// Most time for one attempt to connect, of a client that has lost its server.
-const DIAL_MAX: Duration = Duration::from_secs(2);
+pub(super) const DIAL_MAX: Duration = Duration::from_secs(2);
 /// Time for the first connection.
 const FIRST_DIAL: Duration = Duration::from_secs(30);
 /// The pause between attempts to connect, the first and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// Requests are repeated ever more rarely, by a factor of two up to this.
 const REPEAT_SHIFT_MAX: u16 = 5;
 
@@ -45,53 +47,59 @@ impl Time {
         Self { deadline, after: timeout.unwrap_or(Duration::MAX) }
     }
 
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.deadline.is_some_and(|at| Instant::now() >= at)
     }
 }
 
-struct Pending {
-    request: Arc<Vec<u8>>,
-    ticket: Arc<Ticket>,
-    time: Time,
-    attempt: u16,
+pub(super) struct Pending {
+    pub(super) request: Arc<Vec<u8>>,
+    pub(super) ticket: Arc<Ticket>,
+    pub(super) time: Time,
+    pub(super) attempt: u16,
     /// When the last request left.
-    sent: Option<Instant>,
+    pub(super) sent: Option<Instant>,
 }
 
 /// The way to the server, or since when there is none.
-struct Way {
-    link: Option<Arc<dyn Link>>,
-    lost: Option<Instant>,
-    next_dial: Instant,
-    pause: Duration,
-    why: String,
+pub(super) struct Way {
+    pub(super) link: Option<Arc<dyn Link>>,
+    pub(super) lost: Option<Instant>,
+    pub(super) next_dial: Instant,
+    pub(super) pause: Duration,
+    pub(super) why: String,
 }
 
-struct State {
-    next: u64,
-    calls: BTreeMap<u64, Pending>,
-    is_led: bool,
-    way: Way,
-    room_wakers: Vec<(Time, Waker)>,
-    limits: (usize, usize),
-    session: Session,
-    totals: ClientCounters,
+pub(super) struct State {
+    pub(super) next: u64,
+    pub(super) calls: BTreeMap<u64, Pending>,
+    pub(super) is_led: bool,
+    pub(super) way: Way,
+    pub(super) room_wakers: Vec<(Time, Waker)>,
+    pub(super) limits: (usize, usize),
+    pub(super) session: Session,
+    pub(super) totals: ClientCounters,
+    pub(super) chooser: Chooser,
+    /// The transport to which it is to be changed.
+    pub(super) wanted: Option<Transport>,
 }
 
 /// See the head of this file.
 pub(crate) struct Core {
     pub(crate) settings: Settings,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     /// There is room in the window, or nobody leads, or there is a first call.
-    changed: Condvar,
+    pub(super) changed: Condvar,
     /// The way to the thread that sends for tasks, once there is one.
     pub(crate) requests: Mutex<Option<Sender<u64>>>,
 }
 
 impl Core {
     pub(crate) fn connect(session: Session, settings: Settings) -> Result<Self, OpenError> {
-        let Dialed { link, request_bytes_max, response_bytes_max, .. } = dial(&session, &settings, FIRST_DIAL)?;
+        let mut chooser = Chooser::new(settings.transport, Instant::now());
+        let Dialed { link, is_one_host, request_bytes_max, response_bytes_max, .. } =
+            dial(&session, &settings, chooser.choice().transport, FIRST_DIAL)?;
+        chooser.on_connected(is_one_host);
         let way = Way { link: Some(link), lost: None, next_dial: Instant::now(), pause: PAUSES.0, why: String::new() };
         let state = State {
             next: 1,
@@ -102,88 +110,14 @@ impl Core {
             limits: (request_bytes_max, response_bytes_max),
             session,
             totals: ClientCounters::default(),
+            chooser,
+            wanted: None,
         };
         Ok(Self { settings, state: Mutex::new(state), changed: Condvar::new(), requests: Mutex::default() })
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+    pub(super) fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
         self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    // ---- entering
-
-    /// A number for a call; waits while the window is full.
-    pub(crate) fn enter(&self, request: Arc<Vec<u8>>, time: Time) -> Result<Arc<Ticket>, CallError> {
-        loop {
-            let state = lock(&self.state);
-            if state.has_room(self.settings.window) {
-                return self.admit(state, request, time);
-            }
-            if time.is_over() {
-                return Err(CallError::DeadlineExceeded { after: time.after, was_sent: false });
-            }
-            // Calls that were begun and are not waited for have nobody who looks for their responses.
-            if state.is_led {
-                drop(self.wait(state, TICK.min(left(time.deadline))));
-            } else {
-                drop(state);
-                self.lead(Instant::now() + TICK.min(left(time.deadline)), &|| {
-                    lock(&self.state).has_room(self.settings.window)
-                });
-            }
-        }
-    }
-
-    fn admit(
-        &self,
-        mut state: MutexGuard<'_, State>,
-        request: Arc<Vec<u8>>,
-        time: Time,
-    ) -> Result<Arc<Ticket>, CallError> {
-        let (len, max) = (request.len(), state.limits.0);
-        if len > max {
-            return Err(CallError::RequestTooLong { len, max });
-        }
-        if state.calls.is_empty() && state.way.link.is_none() {
-            // Nobody tried since the last call ended: the time to try begins with this one.
-            let now = Instant::now();
-            (state.way.lost, state.way.next_dial, state.way.pause) = (Some(now), now, PAUSES.0);
-        }
-        let sequence = state.next;
-        state.next += 1;
-        state.totals.calls += 1;
-        let ticket = Arc::new(Ticket::new(sequence));
-        let pending = Pending { request, ticket: Arc::clone(&ticket), time, attempt: 0, sent: None };
-        state.calls.insert(sequence, pending);
-        self.changed.notify_all();
-        Ok(ticket)
-    }
-
-    /// As [`Self::enter`] for a task; `None`: it is woken when there is room, or its time is over.
-    pub(crate) fn poll_enter(
-        &self,
-        request: &Arc<Vec<u8>>,
-        time: Time,
-        waker: &Waker,
-    ) -> Option<Result<Arc<Ticket>, CallError>> {
-        let mut state = lock(&self.state);
-        if state.has_room(self.settings.window) {
-            return Some(self.admit(state, Arc::clone(request), time));
-        }
-        if time.is_over() {
-            return Some(Err(CallError::DeadlineExceeded { after: time.after, was_sent: false }));
-        }
-        state.room_wakers.push((time, waker.clone()));
-        None
-    }
-
-    pub(crate) fn has_room_or_wakes(&self, waker: &Waker, time: Time) -> bool {
-        let mut state = lock(&self.state);
-        let has_room = state.has_room(self.settings.window);
-        if !has_room {
-            state.room_wakers.push((time, waker.clone()));
-        }
-        has_room
     }
 
     // ---- sending
@@ -238,7 +172,7 @@ impl Core {
         was_sent
     }
 
-    fn make_room(&self, state: &mut State) {
+    pub(super) fn make_room(&self, state: &mut State) {
         self.changed.notify_all();
         for (_, waker) in state.room_wakers.drain(..) {
             waker.wake();
@@ -292,6 +226,10 @@ impl Core {
             state.is_led = true;
         }
         while !is_done() && Instant::now() < until {
+            if let Some(to) = self.take_wanted() {
+                self.change(to);
+                continue;
+            }
             let link = lock(&self.state).way.link.clone();
             match link {
                 Some(link) => self.receive(&link, until),
@@ -342,6 +280,10 @@ impl Core {
         // A response that comes again.
         let Some(call) = state.calls.remove(&header.sequence) else { return };
         self.make_room(&mut state);
+        let (takes, clients) = (Duration::from_micros(header.run_us.into()), clients_of(header.clients));
+        if let Some(to) = state.chooser.on_response(takes, clients, Instant::now()) {
+            state.wanted = Some(to);
+        }
         drop(state);
         call.ticket.settle(match header.status {
             Status::Done => Ok(payload),
@@ -376,82 +318,8 @@ impl Core {
         }
     }
 
-    // ---- connecting again
-
-    fn connect_again(&self, until: Instant) {
-        let (session, next_dial, lost) = {
-            let state = lock(&self.state);
-            (state.session.clone(), state.way.next_dial, state.way.lost)
-        };
-        let now = Instant::now();
-        if lost.is_some_and(|at| now.saturating_duration_since(at) > self.settings.reconnect_for) {
-            self.fail_all();
-            return;
-        }
-        if next_dial > now {
-            // New calls, and calls that are given up, need nobody meanwhile.
-            std::thread::sleep((next_dial - now).min(until.saturating_duration_since(now)));
-            return;
-        }
-        let session = session.reattach().map_err(OpenError::from);
-        let dialed = session.and_then(|session| Ok((dial(&session, &self.settings, DIAL_MAX)?, session)));
-        match dialed {
-            Ok((dialed, session)) => self.resume(dialed, session),
-            Err(error) => {
-                let mut state = lock(&self.state);
-                state.way.why = error.to_string();
-                state.way.next_dial = Instant::now() + state.way.pause;
-                state.way.pause = (state.way.pause * 2).min(PAUSES.1);
-            }
-        }
-    }
-
-    /// There is a connection again: what was under way is asked for again.
-    fn resume(&self, dialed: Dialed, session: Session) {
-        let (mut gone, mut again) = (Vec::new(), Vec::new());
-        {
-            let mut state = lock(&self.state);
-            state.session = session;
-            state.limits = (dialed.request_bytes_max, dialed.response_bytes_max);
-            state.totals.reconnects += 1;
-            // A server that remembers nothing would execute again what it executed before.
-            for (sequence, call) in &state.calls {
-                if call.sent.is_some() && !dialed.is_known { gone.push(*sequence) } else { again.push(*sequence) }
-            }
-            let gone: Vec<Pending> = gone.iter().filter_map(|sequence| state.calls.remove(sequence)).collect();
-            let way = Way {
-                link: Some(dialed.link),
-                lost: None,
-                next_dial: Instant::now(),
-                pause: PAUSES.0,
-                why: String::new(),
-            };
-            state.way = way;
-            if !gone.is_empty() {
-                self.make_room(&mut state);
-            }
-            for call in gone {
-                call.ticket.settle(Err(CallError::OutcomeUnknown));
-            }
-        }
-        for sequence in again {
-            let was_sent = lock(&self.state).calls.get(&sequence).is_some_and(|call| call.sent.is_some());
-            self.transmit(sequence, was_sent);
-        }
-    }
-
-    /// The server was away for too long.
-    fn fail_all(&self) {
-        let mut state = lock(&self.state);
-        let why = state.way.why.clone();
-        state.way.lost = Some(Instant::now());
-        let calls = std::mem::take(&mut state.calls);
-        self.make_room(&mut state);
-        drop(state);
-        for call in calls.into_values() {
-            let was_sent = call.sent.is_some();
-            call.ticket.settle(Err(CallError::Unreachable { why: why.clone(), was_sent }));
-        }
+    pub(crate) fn choice(&self) -> Choice {
+        lock(&self.state).chooser.choice().clone()
     }
 
     pub(crate) fn counters(&self) -> ClientCounters {
@@ -470,12 +338,12 @@ impl State {
         self.calls.keys().next().copied().unwrap_or(self.next)
     }
 
-    fn has_room(&self, window: u16) -> bool {
+    pub(super) fn has_room(&self, window: u16) -> bool {
         self.next < self.floor() + u64::from(window)
     }
 }
 
-fn left(deadline: Option<Instant>) -> Duration {
+pub(super) fn left(deadline: Option<Instant>) -> Duration {
     deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()))
 }
 

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use raas::{Batch, Completion, DatagramSocket, MessageStream, Readiness, Region, RegionError, RegionRefusal};
 
 use super::link::{Deliver, Link, LinkOver};
+use super::turns::Turns;
 use crate::client::ClientCounters;
-use crate::frame::{RESPONSE_HEADER_BYTES, RequestHeader, ResponseHeader, request_flag};
+use crate::frame::{RESPONSE_HEADER_BYTES, RequestHeader, ResponseHeader, Turn, request_flag};
 use crate::hello::{Grant, Transport};
 use crate::layout::Layout;
 use crate::rule::Rule;
@@ -29,6 +30,8 @@ const LOOK: Duration = Duration::from_millis(50);
 const REPLY_WAIT: Duration = Duration::from_millis(1);
 /// Time without a response after which a request is sent again.
 const REPEAT_AFTER: Duration = Duration::from_millis(50);
+/// The same for a client that may have to wait for its turn.
+const REPEAT_AFTER_TURN: Duration = Duration::from_millis(150);
 /// A datagram has no more bytes.
 const DATAGRAM_BYTES: usize = 4096;
 
@@ -40,6 +43,7 @@ struct Counts {
     fetches: AtomicU64,
     failed: AtomicU64,
     datagrams: AtomicU64,
+    in_turn: AtomicU64,
 }
 
 /// A call whose response is looked for.
@@ -49,6 +53,8 @@ struct Asked {
     at: Instant,
     /// The server is to send the response.
     is_reply: bool,
+    /// It was sent once.
+    is_first: bool,
     /// Fetches that found none.
     failed: u32,
 }
@@ -63,6 +69,7 @@ pub(crate) struct Slots {
     response_bytes_max: usize,
     transport: Transport,
     rule: Mutex<Rule>,
+    turns: Option<Turns>,
     /// The calls whose responses are looked for.
     calls: Mutex<BTreeMap<u64, Asked>>,
     /// When the request left whose response came last.
@@ -80,9 +87,9 @@ impl Slots {
         region: Region,
         socket: DatagramSocket,
         transport: Transport,
-        (grant, request_bytes_max, response_bytes_max): (Grant, u32, u32),
+        (grant, layout, response_bytes_max): (Grant, Layout, u32),
+        turns: Option<Turns>,
     ) -> Self {
-        let layout = Layout::new(grant.slots, request_bytes_max, response_bytes_max);
         Self {
             control,
             region,
@@ -92,6 +99,7 @@ impl Slots {
             response_bytes_max: response_bytes_max as usize,
             transport,
             rule: Mutex::default(),
+            turns,
             calls: Mutex::default(),
             awake_at: Mutex::default(),
             counts: Counts::default(),
@@ -106,7 +114,7 @@ impl Slots {
     }
 
     fn is_reply(&self) -> bool {
-        self.transport == Transport::Herd || lock(&self.rule).is_reply()
+        self.transport != Transport::Rfp || lock(&self.rule).is_reply()
     }
 
     /// The server's end is heard on the control connection; nothing else comes there.
@@ -122,8 +130,12 @@ impl Slots {
     }
 
     /// A response is here.
-    fn took(&self, sequence: u64) {
+    fn took(&self, sequence: u64, turn: Option<Turn>) {
         if let Some(call) = lock(&self.calls).remove(&sequence) {
+            // Of a repeated request nobody knows which one the server counts from.
+            if let (Some(turns), Some(turn), true) = (&self.turns, turn, call.is_first) {
+                turns.on_turn(turn, call.at);
+            }
             let mut at = lock(&self.awake_at);
             *at = Some(at.map_or(call.at, |at| at.max(call.at)));
         }
@@ -180,7 +192,7 @@ impl Slots {
             let Some(failed) = lock(&self.calls).get(&sequence).map(|call| call.failed) else { continue };
             if let Some((header, payload)) = found {
                 lock(&self.rule).on_fetched(failed);
-                self.took(sequence);
+                self.took(sequence, None);
                 deliver(header, payload);
                 came = true;
                 continue;
@@ -226,6 +238,7 @@ impl Slots {
         if header.token != self.grant.token || !is_wanted {
             return Ok(false);
         }
+        let turn = header.turn;
         let (header, payload) = if header.is_in_slot() {
             // If it is not whole yet the request is repeated in its time.
             let Some(fetched) = self.fetch(header.sequence)? else { return Ok(false) };
@@ -234,9 +247,22 @@ impl Slots {
             (header, payload.to_vec())
         };
         lock(&self.rule).on_reply(header.run_us);
-        self.took(header.sequence);
+        self.took(header.sequence, turn);
         deliver(header, payload);
         Ok(true)
+    }
+
+    /// Writes, and wakes the server unless it looks.
+    fn write(&self, at: u64, frame: &[u8], is_awake: bool) -> Result<(), LinkOver> {
+        if is_awake {
+            return Ok(self.region.write_as(at, frame, Completion::Posted)?);
+        }
+        add(&self.counts.notifications);
+        match self.region.write_notify(at, frame, self.grant.slab) {
+            // The bytes are there, and with so many notifications the server does not sleep.
+            Err(RegionError::Refused { why: RegionRefusal::NotificationsFull { .. }, .. }) => Ok(()),
+            result => Ok(result?),
+        }
     }
 }
 
@@ -247,18 +273,24 @@ impl Link for Slots {
         if is_reply {
             header.flags |= request_flag::REPLY;
         }
-        lock(&self.calls).insert(header.sequence, Asked { at: Instant::now(), is_reply, failed: 0 });
-        let at = self.grant.offset + self.layout.request_at(self.layout.slot_of(header.sequence));
+        let is_first = header.attempt == 0;
+        let asked = Asked { at: Instant::now(), is_reply, is_first, failed: 0 };
+        lock(&self.calls).insert(header.sequence, asked);
         let frame = header.encode(payload);
         add(&self.counts.requests);
-        if header.attempt == 0 && self.is_server_awake() {
-            return Ok(self.region.write_as(at, &frame, Completion::Posted)?);
-        }
-        add(&self.counts.notifications);
-        match self.region.write_notify(at, &frame, self.grant.slab) {
-            // The bytes are there, and with so many notifications the server does not sleep.
-            Err(RegionError::Refused { why: RegionRefusal::NotificationsFull { .. }, .. }) => Ok(()),
-            result => Ok(result?),
+        let slot_at = self.layout.request_at(self.layout.slot_of(header.sequence));
+        let Some(turns) = &self.turns else {
+            return self.write(self.grant.offset + slot_at, &frame, is_first && self.is_server_awake());
+        };
+        match turns.seat_at().filter(|_| is_first) {
+            // The server does not sleep while anybody has a turn.
+            Some(seat_at) => {
+                add(&self.counts.in_turn);
+                self.write(seat_at + slot_at, &frame, true)
+            }
+            None => turns.lay(&frame, |laid| {
+                self.write(turns.word_at(), &laid.to_le_bytes(), is_first && self.is_server_awake())
+            }),
         }
     }
 
@@ -276,7 +308,7 @@ impl Link for Slots {
                 came |= replies > 0 && self.take_datagrams(None, deliver)?;
             } else {
                 // With RFP the next call may be one that is fetched.
-                let wait = if self.transport == Transport::Herd { LOOK } else { REPLY_WAIT };
+                let wait = if self.transport == Transport::Rfp { REPLY_WAIT } else { LOOK };
                 came |= self.take_datagrams(Some(end.min(began + wait)), deliver)?;
             }
             if came || !again.is_empty() {
@@ -299,7 +331,7 @@ impl Link for Slots {
     }
 
     fn repeat_after(&self) -> Option<Duration> {
-        Some(REPEAT_AFTER)
+        Some(if self.turns.is_some() { REPEAT_AFTER_TURN } else { REPEAT_AFTER })
     }
 
     fn count(&self, counters: &mut ClientCounters) {
@@ -309,6 +341,7 @@ impl Link for Slots {
         counters.fetches += load(&self.counts.fetches);
         counters.failed_fetches += load(&self.counts.failed);
         counters.datagrams += load(&self.counts.datagrams);
+        counters.in_turn += load(&self.counts.in_turn);
         let rule = lock(&self.rule);
         counters.switches_to_reply += rule.to_reply;
         counters.switches_to_fetch += rule.to_fetch;

@@ -3,6 +3,7 @@
 //! Owns the records. It must never forget a client that is connected: its calls would be executed twice.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -30,21 +31,33 @@ struct Life {
 #[derive(Debug)]
 pub(crate) struct Clients {
     records: Mutex<HashMap<ClientId, Arc<Record>>>,
+    /// Connections that there are now.
+    present: Arc<AtomicU64>,
     max: u32,
     forget_after: Duration,
 }
 
 /// A connection of a client; dropped when it ends.
 #[derive(Debug)]
-pub(crate) struct Presence(pub(crate) Arc<Record>);
+pub(crate) struct Presence(pub(crate) Arc<Record>, Arc<AtomicU64>);
 
 impl Clients {
     pub(crate) fn new(max: u32, forget_after: Duration) -> Self {
-        Self { records: Mutex::default(), max, forget_after }
+        Self { records: Mutex::default(), present: Arc::default(), max, forget_after }
     }
 
     pub(crate) fn count(&self) -> u64 {
         lock(&self.records).len() as u64
+    }
+
+    /// Clients that are connected.
+    pub(crate) fn present(&self) -> u64 {
+        self.present.load(Ordering::Relaxed)
+    }
+
+    fn presence(&self, record: &Arc<Record>) -> Presence {
+        self.present.fetch_add(1, Ordering::Relaxed);
+        Presence(Arc::clone(record), Arc::clone(&self.present))
     }
 
     /// A client connects; says whether it was known.
@@ -59,7 +72,7 @@ impl Clients {
             if !is_old(record) {
                 lock(&record.life).connections += 1;
                 lock(&record.once).set_window(window);
-                return Ok((Presence(Arc::clone(record)), true));
+                return Ok((self.presence(record), true));
             }
             records.remove(&id);
         }
@@ -72,12 +85,13 @@ impl Clients {
         let life = Mutex::new(Life { connections: 1, left: now });
         let record = Arc::new(Record { id, once: Mutex::new(Once::new(window)), ended: Condvar::new(), life });
         records.insert(id, Arc::clone(&record));
-        Ok((Presence(record), false))
+        Ok((self.presence(&record), false))
     }
 }
 
 impl Drop for Presence {
     fn drop(&mut self) {
+        self.1.fetch_sub(1, Ordering::Relaxed);
         let mut life = lock(&self.0.life);
         life.connections -= 1;
         life.left = Instant::now();

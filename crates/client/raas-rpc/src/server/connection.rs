@@ -13,8 +13,10 @@ use super::clients::{Presence, Record};
 use super::execute::{Answer, execute, wait_for_end};
 use super::slabs::Lease;
 use super::{Counters, Shared, lock};
-use crate::frame::{REQUEST_HEADER_BYTES, RequestHeader, ResponseHeader, request_flag};
-use crate::hello::{HELLO_BYTES_MAX, HELLO_VERSION, Hello, HelloAnswer, Refusal, Transport, Welcome, decode, encode};
+use crate::frame::{REQUEST_HEADER_BYTES, RequestHeader, ResponseHeader, clients_word, request_flag};
+use crate::hello::{
+    HELLO_BYTES_MAX, HELLO_VERSION, Hello, HelloAnswer, Refusal, RingAnswer, Transport, Welcome, decode, encode,
+};
 use crate::once::Outcome;
 
 /// How long a client may take to say its first message.
@@ -31,21 +33,33 @@ fn serve_client(shared: &Shared, stream: &MessageStream) -> io::Result<()> {
     stream.set_read_timeout(Some(HELLO_TIMEOUT))?;
     let mut buffer = vec![0; HELLO_BYTES_MAX];
     let Some(len) = stream.receive(&mut buffer)? else { return Ok(()) };
-    let (transport, presence, _lease) = match welcome(shared, stream, &buffer[..len]) {
+    let (transport, presence, lease) = match welcome(shared, stream, &buffer[..len]) {
         Ok((welcome, hello, presence, lease)) => {
             stream.send(&encode::<HelloAnswer>(&Ok(welcome)))?;
             (hello.transport, presence, lease)
         }
-        Err(refusal) => {
-            stream.send(&encode::<HelloAnswer>(&Err(refusal)))?;
-            // The client closes, when it has read that.
-            let _ = stream.receive(&mut buffer);
-            return Ok(());
-        }
+        Err(refusal) => return refuse(stream, refusal, &mut buffer),
     };
+    if let (Transport::Scale, Some(lease)) = (transport, &lease) {
+        let Some(len) = stream.receive(&mut buffer)? else { return Ok(()) };
+        let name = decode(&buffer[..len]).ok_or(Refusal::NotHello);
+        let host = stream.peer_addr()?.ip();
+        match name.and_then(|name| lease.open_ring(host, &name, stream)) {
+            Ok(()) => stream.send(&encode::<RingAnswer>(&Ok(())))?,
+            Err(refusal) => return refuse(stream, refusal, &mut buffer),
+        }
+    }
     stream.set_read_timeout(None)?;
     buffer.resize(REQUEST_HEADER_BYTES + shared.settings.request_bytes_max as usize, 0);
     serve_messages(shared, stream, transport, &presence, &mut buffer)
+}
+
+/// Says why not. The answers of both exchanges say a refusal with the same bytes.
+fn refuse(stream: &MessageStream, refusal: Refusal, buffer: &mut [u8]) -> io::Result<()> {
+    stream.send(&encode::<HelloAnswer>(&Err(refusal)))?;
+    // The client closes, when it has read that.
+    let _ = stream.receive(buffer);
+    Ok(())
 }
 
 type Welcomed = (Welcome, Hello, Presence, Option<Lease>);
@@ -59,6 +73,10 @@ fn welcome(shared: &Shared, stream: &MessageStream, first: &[u8]) -> Result<Welc
     }
     if window == 0 || window > max {
         return Err(Refusal::Window { asked: window, max });
+    }
+    if hello.transport == Transport::Auto {
+        // The choice is the client's.
+        return Err(Refusal::NotOffered(hello.transport));
     }
     let (presence, is_known) = shared.clients.enter(hello.client, window)?;
     let mut lease = None;
@@ -112,7 +130,7 @@ fn serve_messages(
             answer = wait_for_end(shared, record, &header);
         }
         if let Answer::Send(outcome) = answer {
-            stream.send(&response(&header, &outcome).encode(&outcome.payload))?;
+            stream.send(&response(shared, &header, &outcome).encode(&outcome.payload))?;
         }
     }
     Ok(())
@@ -137,7 +155,7 @@ fn take_message(
 }
 
 /// The header of a response.
-pub(crate) fn response(request: &RequestHeader, outcome: &Outcome) -> ResponseHeader {
+pub(crate) fn response(shared: &Shared, request: &RequestHeader, outcome: &Outcome) -> ResponseHeader {
     ResponseHeader {
         sequence: request.sequence,
         token: request.token,
@@ -145,5 +163,7 @@ pub(crate) fn response(request: &RequestHeader, outcome: &Outcome) -> ResponseHe
         run_us: outcome.run_us,
         status: outcome.status,
         flags: 0,
+        clients: clients_word(shared.clients.present()),
+        turn: None,
     }
 }

@@ -7,16 +7,16 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use raas::{DatagramSocket, Region, RegionError, RegionOptions, Session};
+use raas::{DatagramSocket, MessageStream, Region, RegionAccess, RegionError, RegionKey, RegionOptions, Session};
 
 use super::clients::Record;
 use super::{ServerBuilder, lock};
 use crate::error::ServeError;
-use crate::hello::{Grant, Refusal, Transport};
-use crate::layout::Layout;
+use crate::hello::{Grant, Refusal, RingName, Seating, Transport};
+use crate::layout::{Layout, WORD_BYTES};
 
 /// How long a slab rests before it is another client's.
 const REST: Duration = Duration::from_secs(1);
@@ -24,6 +24,9 @@ const REST: Duration = Duration::from_secs(1);
 const PAGE_BYTES: u64 = 4096;
 /// How long a worker may wait for room for a datagram.
 const SEND_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Seats for each client that a group has: those of the group, of the one before, and of late requests.
+const SEATS_OF_GROUP: u32 = 4;
 
 /// The memory and the socket of a worker, made anew when the daemon was lost.
 #[derive(Debug)]
@@ -46,6 +49,16 @@ pub(crate) struct Slab {
     pub(crate) datagram_max: usize,
     place: Arc<Place>,
     is_over: AtomicBool,
+    /// Of a client with turns, when it has told it.
+    ring: OnceLock<ClientRing>,
+}
+
+/// A client's own memory, in which it lays requests down between its turns.
+#[derive(Debug)]
+pub(crate) struct ClientRing {
+    pub(crate) region: Region,
+    pub(crate) bytes: u64,
+    control: MessageStream,
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +76,7 @@ pub(crate) struct Slabs {
     pub(crate) layout: Layout,
     slots: u16,
     max: u32,
+    seats: u32,
     awake: Duration,
     host: IpAddr,
     session: Mutex<Session>,
@@ -85,11 +99,13 @@ impl Slabs {
         layout: Layout,
         settings: &ServerBuilder,
     ) -> Result<Self, ServeError> {
-        let place = Self::make_place(session, host, layout, settings.clients_max)?;
+        let seats = SEATS_OF_GROUP * u32::from(settings.group);
+        let place = Self::make_place(session, host, layout.bytes(settings.clients_max, seats))?;
         Ok(Self {
             layout,
             slots: settings.window,
             max: settings.clients_max,
+            seats,
             awake: settings.awake,
             host,
             session: Mutex::new(session.clone()),
@@ -99,10 +115,9 @@ impl Slabs {
         })
     }
 
-    fn make_place(session: &Session, host: IpAddr, layout: Layout, slabs: u32) -> Result<Place, ServeError> {
+    fn make_place(session: &Session, host: IpAddr, bytes: u64) -> Result<Place, ServeError> {
         let name = format!("rpc-{:016x}", random()?);
-        let bytes = (layout.slab_bytes() * u64::from(slabs)).next_multiple_of(PAGE_BYTES);
-        let region = RegionOptions::new().create(session, &name, bytes)?;
+        let region = RegionOptions::new().create(session, &name, bytes.next_multiple_of(PAGE_BYTES))?;
         let socket = DatagramSocket::bind_with(session, SocketAddr::new(host, 0))?;
         socket.set_write_timeout(Some(SEND_TIMEOUT))?;
         Ok(Place { region, socket, name })
@@ -111,7 +126,7 @@ impl Slabs {
     /// The daemon was lost, and with it the memory: all slabs are over, and there is another place.
     pub(crate) fn renew(&self) -> Result<(), ServeError> {
         let session = lock(&self.session).reattach().map_err(RegionError::from)?;
-        let place = Self::make_place(&session, self.host, self.layout, self.max)?;
+        let place = Self::make_place(&session, self.host, self.layout.bytes(self.max, self.seats))?;
         *lock(&self.session) = session;
         let mut table = lock(&self.table);
         for slab in table.active.values() {
@@ -133,6 +148,28 @@ impl Slabs {
 
     pub(crate) fn slots(&self) -> u16 {
         self.slots
+    }
+
+    pub(crate) fn seats(&self) -> u32 {
+        self.seats
+    }
+
+    /// Where the clients' words begin.
+    pub(crate) fn words_at(&self) -> u64 {
+        self.layout.words_at(self.max)
+    }
+
+    fn word_at(&self, number: u32) -> u64 {
+        self.words_at() + u64::from(number) * WORD_BYTES
+    }
+
+    /// Nothing of another client is left in a seat; returns where it begins.
+    pub(crate) fn clear_seat(&self, place: &Place, seat: u32) -> Result<u64, RegionError> {
+        let at = self.layout.seats_at(self.max) + u64::from(seat) * self.layout.seat_bytes();
+        for slot in 0..u64::from(self.slots) {
+            place.region.store(at + self.layout.request_at(slot), 0)?;
+        }
+        Ok(at)
     }
 
     pub(crate) fn granted(&self) -> u64 {
@@ -166,7 +203,12 @@ impl Slabs {
     }
 
     /// Nothing of a client is left in a slab's slots.
-    fn sweep(&self, place: &Place, offset: u64) -> Result<(), RegionError> {
+    fn sweep(&self, place: &Place, number: u32, has_turns: bool) -> Result<(), RegionError> {
+        if has_turns {
+            // Its slots stay untouched, but for responses that are too long for a datagram, which have its token.
+            return place.region.store(self.word_at(number), 0);
+        }
+        let offset = u64::from(number) * self.layout.slab_bytes();
         for slot in 0..u64::from(self.slots) {
             place.region.store(offset + self.layout.request_at(slot), 0)?;
             place.region.store(offset + self.layout.response_at(slot), 0)?;
@@ -178,6 +220,23 @@ impl Slabs {
 impl Slab {
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn has_turns(&self) -> bool {
+        self.transport == Transport::Scale
+    }
+
+    /// Where its client lays requests down.
+    pub(crate) fn ring(&self) -> Option<&ClientRing> {
+        self.ring.get()
+    }
+
+    /// Ends the connection of a client with turns.
+    pub(crate) fn hang_up(&self) {
+        if let Some(ring) = self.ring.get() {
+            // It fails if the connection has ended.
+            let _ = ring.control.shutdown(std::net::Shutdown::Both);
+        }
     }
 }
 
@@ -201,17 +260,35 @@ impl Lease {
         let number = slabs.take_number().ok_or(Refusal::TooManyClients { max: slabs.max })?;
         let offset = u64::from(number) * slabs.layout.slab_bytes();
         let token = random();
-        let (Ok(token), Ok(())) = (token, slabs.sweep(&place, offset)) else {
+        let (Ok(token), Ok(())) = (token, slabs.sweep(&place, number, transport == Transport::Scale)) else {
             lock(&slabs.table).free.push(number);
             return Err(Refusal::NotOffered(transport));
         };
         let is_over = AtomicBool::new(false);
         let record = Arc::clone(record);
-        let slab = Slab { number, offset, token, record, transport, datagrams, datagram_max, place, is_over };
+        let ring = OnceLock::new();
+        let slab = Slab { number, offset, token, record, transport, datagrams, datagram_max, place, is_over, ring };
         let slab = Arc::new(slab);
         lock(&slabs.table).active.insert(number, Arc::clone(&slab));
         slabs.changes.fetch_add(1, Ordering::Release);
         Ok(Self { slabs: Arc::clone(slabs), slab })
+    }
+
+    /// The client has told where it lays requests down: from here on they are looked for.
+    pub(crate) fn open_ring(&self, host: IpAddr, name: &RingName, control: &MessageStream) -> Result<(), Refusal> {
+        let session = lock(&self.slabs.session).clone();
+        let refusal = |e: &dyn std::fmt::Display| Refusal::Ring(e.to_string());
+        let key = RegionKey::new(name.key);
+        let region =
+            Region::open_for(&session, host, &name.region, key, RegionAccess::READ).map_err(|e| refusal(&e))?;
+        let bytes = region.bytes();
+        if !bytes.is_power_of_two() {
+            return Err(refusal(&format_args!("it has {bytes} bytes, which is no power of two")));
+        }
+        let control = control.try_clone().map_err(|e| refusal(&e))?;
+        let _ = self.slab.ring.set(ClientRing { region, bytes, control });
+        self.slabs.changes.fetch_add(1, Ordering::Release);
+        Ok(())
     }
 
     /// What the client must know.
@@ -227,6 +304,11 @@ impl Lease {
             slab: *number,
             token: *token,
             datagrams: SocketAddr::new(from, port),
+            seating: self.slab.has_turns().then(|| Seating {
+                word: self.slabs.word_at(*number),
+                seats: self.slabs.layout.seats_at(self.slabs.max),
+                count: self.slabs.seats,
+            }),
             awake_us: u32::try_from(self.slabs.awake.as_micros()).unwrap_or(u32::MAX),
         }
     }
@@ -238,7 +320,7 @@ impl Drop for Lease {
         if self.slab.is_over.swap(true, Ordering::AcqRel) {
             return;
         }
-        let _ = self.slabs.sweep(&self.slab.place, self.slab.offset);
+        let _ = self.slabs.sweep(&self.slab.place, self.slab.number, self.slab.has_turns());
         let mut table = lock(&self.slabs.table);
         table.active.remove(&self.slab.number);
         table.resting.push_back((Instant::now(), self.slab.number));

@@ -3,7 +3,7 @@
 use raas_embedded::Embedded;
 use raas_rpc::{CallInfo, Client, Server, Transport};
 
-use crate::hosts::{Places, bounded};
+use crate::hosts::{Places, TRANSPORTS, bounded};
 
 /// Operations of the programs of a host: READs, WRITEs, atomics.
 fn operations(host: &Embedded) -> (u64, u64, u64) {
@@ -72,11 +72,35 @@ fn herd_takes_one_write_and_one_send() {
 }
 
 #[test]
+fn a_turn_takes_one_write_and_one_send_and_its_begin_one_read_more() {
+    bounded(|| {
+        let places = Places::far();
+        let server = places.serve(Server::builder(), echo);
+        let client = places.client(&server, Transport::Scale, Client::builder());
+        let before = sends(&places.server);
+        for _ in 0..CALLS {
+            client.call(&[5; 32]).unwrap();
+        }
+        let (counters, served) = (client.counters(), server.counters());
+        // In its turn a client writes the request, otherwise its word: one WRITE.
+        assert_eq!(operations(places.client_host()), (0, counters.requests, 0), "{counters:?}");
+        assert_eq!(counters.requests, CALLS + counters.repeats, "{counters:?}");
+        // Of what was not written in a turn the server fetched several at once, or each by one READ.
+        assert!(counters.in_turn > 0 && counters.in_turn < counters.requests, "{counters:?}");
+        assert!((1..=counters.requests - counters.in_turn).contains(&served.fetches), "{counters:?} {served:?}");
+        assert_eq!(operations(&places.server), (served.fetches, 0, 0), "{served:?}");
+        assert!((CALLS..=CALLS + counters.repeats).contains(&served.datagrams), "{counters:?} {served:?}");
+        assert_eq!(sends(&places.server) - before, served.datagrams, "each response is one SEND");
+        assert_eq!((served.slices, served.seats), (0, 1), "nobody else wanted its seat: {served:?}");
+    });
+}
+
+#[test]
 fn on_one_host_no_verb_carries_a_call() {
     bounded(|| {
         let [places, _] = Places::both();
         let server = places.serve(Server::builder(), echo);
-        for transport in [Transport::Messages, Transport::Rfp, Transport::Herd] {
+        for transport in TRANSPORTS {
             let client = places.client(&server, transport, Client::builder());
             for _ in 0..CALLS {
                 client.call(&[5; 32]).unwrap();

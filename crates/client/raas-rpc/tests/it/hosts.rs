@@ -12,15 +12,20 @@ const KEY: [u8; 32] = [9; 32];
 /// A test that takes longer hangs.
 const WATCHDOG: Duration = Duration::from_secs(240);
 
-pub(crate) const TRANSPORTS: [Transport; 3] = [Transport::Messages, Transport::Rfp, Transport::Herd];
+pub(crate) const TRANSPORTS: [Transport; 4] = [Transport::Messages, Transport::Rfp, Transport::Herd, Transport::Scale];
 
 /// A host of its own: an address of the loopback network that no other test has.
 pub(crate) fn host() -> Embedded {
+    host_with(|_| {})
+}
+
+/// The same, with other settings.
+pub(crate) fn host_with(change: impl FnOnce(&mut raas_embedded::Config)) -> Embedded {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let [.., b, c] = std::process::id().to_be_bytes();
     let last = NEXT.fetch_add(1, Ordering::Relaxed);
     let address = IpAddr::from([127, 64 | (b & 31), c, last]);
-    raas_embedded::builder(address).key(&KEY).start().unwrap()
+    raas_embedded::builder(address).key(&KEY).configure(change).start().unwrap()
 }
 
 /// Runs a test that must end.
@@ -48,7 +53,7 @@ pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
 /// Where a server and its clients are.
 pub(crate) struct Places {
     pub(crate) server: Embedded,
-    far: Option<Embedded>,
+    pub(crate) far: Option<Embedded>,
 }
 
 impl Places {

@@ -1,0 +1,111 @@
+//! The transports of `raas-rpc` between two daemons.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use raas::Session;
+use raas_embedded::Embedded;
+use raas_rpc::{CallInfo, Client, ClientBuilder, Server, Transport};
+
+use crate::WORDS;
+use crate::load::{Load, median_us};
+
+/// Server and clients.
+const ADDRESSES: [&str; 2] = ["127.88.6.1", "127.88.6.2"];
+/// Clients of one session, as those of one program.
+const CLIENTS_OF_SESSION: usize = 50;
+/// Clients wait in threads of their own, of which there are many.
+const STACK_BYTES: usize = 256 << 10;
+const CONNECT_PAUSE: Duration = Duration::from_millis(50);
+/// Longer than anything takes; only a fault reaches it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// See the head of this file.
+pub(crate) struct Hosts {
+    server: Embedded,
+    client: Embedded,
+}
+
+fn echo(_: &CallInfo, request: &[u8]) -> Result<Vec<u8>, String> {
+    Ok(request.to_vec())
+}
+
+fn call(client: &Client) -> Result<()> {
+    ensure!(client.call(&WORDS)? == WORDS, "another response than the request");
+    Ok(())
+}
+
+/// Connects. Hundreds of threads that look for responses may have kept the daemons from each other: then their link is
+/// made anew, and the next attempt has it.
+fn connect(settings: &ClientBuilder, server: &Server) -> Result<Client> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match settings.clone().connect(server.local_addr()) {
+            Ok(client) => return Ok(client),
+            Err(error) if Instant::now() > end => return Err(error.into()),
+            Err(error) => eprintln!("connecting again: {error}"),
+        }
+        std::thread::sleep(CONNECT_PAUSE);
+    }
+}
+
+impl Hosts {
+    pub(crate) fn start() -> Result<Self> {
+        let start = |address: &str| -> Result<Embedded> {
+            Ok(raas_embedded::builder(address.parse::<IpAddr>()?).key(&[7; 32]).start()?)
+        };
+        let [server, client] = ADDRESSES.map(start);
+        Ok(Self { server: server?, client: client? })
+    }
+
+    /// A server, and clients of one transport.
+    fn connect(&self, transport: Transport, count: usize) -> Result<(Server, Vec<Client>)> {
+        let session = self.server.session();
+        let server = Server::builder().session(session).serve((session.addresses()[0], 0), echo)?;
+        let mut clients = Vec::with_capacity(count);
+        while clients.len() < count {
+            let session = Session::connect(self.client.socket())?;
+            for _ in 0..CLIENTS_OF_SESSION.min(count - clients.len()) {
+                let settings = Client::builder().session(&session).transport(transport).timeout(Some(PATIENCE));
+                clients.push(connect(&settings, &server)?);
+            }
+        }
+        Ok((server, clients))
+    }
+
+    pub(crate) fn latency_us(&self, transport: Transport, time: Duration) -> Result<f64> {
+        let (_server, clients) = self.connect(transport, 1)?;
+        let end = Instant::now() + time;
+        let mut times = Vec::new();
+        while Instant::now() < end {
+            let began = Instant::now();
+            call(&clients[0])?;
+            times.push(began.elapsed());
+        }
+        Ok(median_us(times))
+    }
+
+    pub(crate) fn rate(&self, transport: Transport, count: usize, time: Duration) -> Result<f64> {
+        let (_server, clients) = self.connect(transport, count)?;
+        let load = Load::new();
+        let start = |client: Client| {
+            let load = Arc::clone(&load);
+            let run = move || -> Result<()> {
+                while !load.is_over() {
+                    call(&client)?;
+                    load.on_call();
+                }
+                Ok(())
+            };
+            std::thread::Builder::new().stack_size(STACK_BYTES).spawn(run)
+        };
+        let threads = clients.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
+        let rate = load.rate(time);
+        for thread in threads {
+            thread.join().ok().context("a client's thread panicked")??;
+        }
+        Ok(rate)
+    }
+}

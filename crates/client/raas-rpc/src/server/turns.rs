@@ -1,0 +1,343 @@
+//! Clients that take turns: their requests are fetched by READ, or written by them into a seat while their turn lasts.
+//!
+//! Owns who is served next. A client that waits says in its word how much it laid down in its own memory. If there is
+//! room among those that have a turn, the worker fetches that, and the answer tells the client its seat. If there is
+//! none, it is fetched all the same (the warm-up), and executed when the next slice begins. Clients that call so rarely
+//! that they would not use a turn need none, and while the worker has nothing else to do nobody waits.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use raas::RegionError;
+
+use super::Counters;
+use super::execute::{Answer, execute};
+use super::member::{Fetch, Fetched, Member, Requests};
+use super::ring::{Ring, Taken};
+use super::seats::Seats;
+use super::slabs::Slab;
+use super::slices::Slices;
+use super::worker::Worker;
+use crate::frame::{RequestHeader, Turn};
+use crate::layout::WORD_BYTES;
+
+/// A worker without requests for so long lets more clients have a turn.
+const IDLE: Duration = Duration::from_micros(50);
+
+/// See the head of this file.
+pub(super) struct Turns<'a> {
+    worker: &'a Worker<'a>,
+    /// By the numbers of their slabs.
+    members: Vec<Option<Member>>,
+    words: Vec<u8>,
+    seats: Seats,
+    /// By seat.
+    rings: Vec<Option<Ring>>,
+    slices: Slices,
+    /// Those that laid something down, in the order in which they are admitted.
+    queue: Vec<u32>,
+    /// Those of which something is fetched.
+    fetching: Vec<u32>,
+    /// Clients that have a turn beyond the size of a group.
+    extra: usize,
+    is_stale: bool,
+    worked: Instant,
+}
+
+impl<'a> Turns<'a> {
+    pub(super) fn new(worker: &'a Worker<'a>) -> Self {
+        let (count, now) = (worker.slabs.seats(), Instant::now());
+        Self {
+            worker,
+            members: Vec::new(),
+            words: Vec::new(),
+            seats: Seats::new(count),
+            rings: (0..count).map(|_| None).collect(),
+            slices: Slices::new(now),
+            queue: Vec::new(),
+            fetching: Vec::new(),
+            extra: 0,
+            is_stale: false,
+            worked: now,
+        }
+    }
+
+    fn group(&self) -> usize {
+        self.worker.shared.settings.group.into()
+    }
+
+    fn member(&mut self, number: u32) -> Option<&mut Member> {
+        self.members.get_mut(number as usize)?.as_mut()
+    }
+
+    /// The clients as they are now.
+    pub(super) fn follow(&mut self, active: &[Arc<Slab>]) {
+        for number in 0..self.members.len() {
+            let is_over = |member: &Member| member.slab.is_over();
+            if self.members[number].as_ref().is_some_and(is_over) {
+                self.remove(number as u32);
+            }
+        }
+        for slab in active.iter().filter(|slab| slab.ring().is_some()) {
+            let number = slab.number as usize;
+            if self.members.len() <= number {
+                self.members.resize_with(number + 1, || None);
+            }
+            if self.members[number].is_none() {
+                self.members[number] = Some(Member::new(Arc::clone(slab)));
+            }
+        }
+        while self.members.last().is_some_and(Option::is_none) {
+            self.members.pop();
+        }
+        self.words.resize(self.members.len() * WORD_BYTES as usize, 0);
+    }
+
+    fn remove(&mut self, number: u32) {
+        let seat = self.members.get_mut(number as usize).and_then(Option::take).and_then(|member| member.seat);
+        self.queue.retain(|of| *of != number);
+        self.fetching.retain(|of| *of != number);
+        if let Some(seat) = seat
+            && self.rings[seat as usize].as_ref().is_some_and(|ring| ring.slab().number == number)
+        {
+            self.seats.leave(seat, number);
+            self.rings[seat as usize] = None;
+        }
+    }
+
+    /// Whether nobody waits and nobody may write: then the worker may sleep.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.queue.is_empty() && self.fetching.is_empty() && self.seats.live(Instant::now()) == 0
+    }
+
+    /// Serves what there is; says whether there was something.
+    pub(super) fn round(&mut self, is_all: bool) -> Result<bool, RegionError> {
+        if self.members.is_empty() {
+            return Ok(false);
+        }
+        let now = Instant::now();
+        self.notice(now)?;
+        if self.is_stale || is_all || self.slices.is_over(now) {
+            self.admit(now);
+        }
+        let did = self.serve_fetched()? | self.serve_seats(is_all)?;
+        if did {
+            self.worked = Instant::now();
+        } else if !self.queue.is_empty() && self.worked.elapsed() > IDLE {
+            self.extra += self.group().div_ceil(4);
+            (self.worked, self.is_stale) = (Instant::now(), true);
+        }
+        Ok(did)
+    }
+
+    /// Reads the words of all clients.
+    fn notice(&mut self, now: Instant) -> Result<(), RegionError> {
+        self.worker.place.region.read(self.worker.slabs.words_at(), &mut self.words)?;
+        let words = self.words.chunks_exact(WORD_BYTES as usize);
+        for (number, (word, member)) in words.zip(&mut self.members).enumerate() {
+            let Some(member) = member else { continue };
+            let word = word.try_into().map_or(0, u64::from_le_bytes);
+            if member.on_word(word, now) && matches!(member.fetch, Fetch::Nothing) {
+                let number = number as u32;
+                if !self.queue.contains(&number) {
+                    self.queue.push(number);
+                }
+                self.is_stale = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets clients in, as far as there is room, and has the next ones fetched.
+    fn admit(&mut self, now: Instant) {
+        self.is_stale = false;
+        if self.slices.is_over(now) {
+            self.slices.begin(now);
+            self.extra = 0;
+            self.worker.shared.counters.slices.store(self.slices.ended(), Ordering::Relaxed);
+            let (longest, members) = (self.slices.length(), &self.members);
+            let rank = |number: &u32| members[*number as usize].as_ref().and_then(|member| member.rank(longest));
+            self.queue.sort_by_key(rank);
+        }
+        if self.queue.is_empty() {
+            return;
+        }
+        let coming = self.fetching.iter().filter(|number| self.is_coming(**number)).count();
+        let mut room = (self.group() + self.extra).saturating_sub(self.seats.live(now) + coming);
+        let is_contended = self.queue.len() > room;
+        let length = self.slices.length();
+        let mut rest = Vec::new();
+        for number in std::mem::take(&mut self.queue) {
+            let Some(member) = self.members[number as usize].as_mut() else { continue };
+            let has_seat = member.seat.is_some_and(|seat| self.seats.holds(seat, number, now));
+            let is_rare = is_contended && member.think() >= length;
+            if !has_seat && !is_rare && room == 0 {
+                rest.push(number);
+                continue;
+            }
+            member.is_admitted = true;
+            member.sits = !is_rare;
+            room -= usize::from(!has_seat && !is_rare);
+            self.fetch(number);
+        }
+        if !rest.is_empty() {
+            self.slices.contend(now, self.seats.latest());
+            // The warm-up of the next slice.
+            for number in rest.iter().take(self.group()) {
+                self.fetch(*number);
+            }
+        }
+        self.queue = rest;
+    }
+
+    fn is_coming(&self, number: u32) -> bool {
+        let member = self.members.get(number as usize).and_then(Option::as_ref);
+        member.is_some_and(|member| member.is_admitted && member.sits)
+    }
+
+    /// Begins to fetch what a client laid down, unless that is under way.
+    fn fetch(&mut self, number: u32) {
+        let Some(member) = self.member(number) else { return };
+        if !matches!(member.fetch, Fetch::Nothing) {
+            return;
+        }
+        let slab = Arc::clone(&member.slab);
+        let Some(ring) = slab.ring() else { return };
+        match member.begin_fetch(ring) {
+            Ok(reads) => {
+                self.worker.shared.counters.fetches.fetch_add(reads, Ordering::Relaxed);
+                self.fetching.push(number);
+            }
+            Err(error) => end(&slab, &error),
+        }
+    }
+
+    /// Executes what is here of those that were let in.
+    fn serve_fetched(&mut self) -> Result<bool, RegionError> {
+        let mut did = false;
+        for number in self.fetching.clone() {
+            let Some(member) = self.member(number) else { continue };
+            let is_here = match member.poll_fetch() {
+                Ok(is_here) => is_here,
+                Err(error) => {
+                    end(&member.slab, &error);
+                    self.remove(number);
+                    continue;
+                }
+            };
+            // One that lost count has nothing under way.
+            let is_nothing = matches!(member.fetch, Fetch::Nothing);
+            if !(is_here && member.is_admitted || is_nothing) {
+                continue;
+            }
+            let fetched = member.take_fetched();
+            (member.is_admitted, did) = (false, true);
+            if member.has_more() {
+                self.queue.push(number);
+                self.is_stale = true;
+            }
+            self.fetching.retain(|of| *of != number);
+            if let Some(requests) = fetched {
+                self.serve_requests(number, requests)?;
+            }
+        }
+        Ok(did)
+    }
+
+    fn serve_requests(&mut self, number: u32, mut requests: Requests) -> Result<(), RegionError> {
+        while !requests.is_over() {
+            let Some(Fetched { header, payload, arrived }) = requests.next() else {
+                // The client overwrote it meanwhile, because it gave the call up. It asks again for what it misses.
+                Counters::add(&self.worker.shared.counters.torn);
+                return Ok(());
+            };
+            let Some(member) = self.member(number) else { return Ok(()) };
+            if header.token != member.slab.token {
+                Counters::add(&self.worker.shared.counters.refused);
+                return Ok(());
+            }
+            member.next = member.next.max(header.sequence + 1);
+            self.serve(number, &header, payload, arrived)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what clients wrote into their seats.
+    fn serve_seats(&mut self, is_all: bool) -> Result<bool, RegionError> {
+        let (mut did, now) = (false, Instant::now());
+        for seat in 0..self.seats.used() {
+            if !is_all && !self.seats.is_live(seat, now) {
+                continue;
+            }
+            while let Some(ring) = self.rings[seat].as_mut() {
+                let Some(taken) = ring.take_next(self.worker, is_all)? else { break };
+                let number = ring.slab().number;
+                let Taken { header, arrived, .. } = taken;
+                did = true;
+                let Some(member) = self.member(number) else { break };
+                member.next = member.next.max(header.sequence + 1);
+                member.on_request(arrived);
+                self.serve(number, &header, taken.payload(), arrived)?;
+            }
+        }
+        Ok(did)
+    }
+
+    fn serve(
+        &mut self,
+        number: u32,
+        header: &RequestHeader,
+        payload: &[u8],
+        arrived: Instant,
+    ) -> Result<(), RegionError> {
+        let Some(slab) = self.member(number).map(|member| Arc::clone(&member.slab)) else { return Ok(()) };
+        let answer = execute(self.worker.shared, &slab.record, slab.transport, (header, payload), arrived);
+        // If it runs the client asks again.
+        let Answer::Send(outcome) = answer else { return Ok(()) };
+        let turn = self.turn_of(number, arrived)?;
+        self.worker.answer(&slab, header, &outcome, turn)?;
+        if let Some(member) = self.member(number) {
+            member.on_answer(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// The turn of a client that is answered now, in the seat that it has or in another one.
+    fn turn_of(&mut self, number: u32, arrived: Instant) -> Result<Option<Turn>, RegionError> {
+        let now = Instant::now();
+        let until = self.slices.until(now);
+        let Some(member) = self.members.get_mut(number as usize).and_then(Option::as_mut) else { return Ok(None) };
+        if until <= now || !member.sits {
+            return Ok(None);
+        }
+        let kept = member.seat.filter(|seat| self.seats.renew(*seat, number, until));
+        self.slices.on_call(kept.is_none());
+        let seat = match kept {
+            Some(seat) => {
+                if let Some(ring) = self.rings[seat as usize].as_mut() {
+                    ring.on_other(member.next - 1);
+                }
+                seat
+            }
+            None => {
+                let Some(seat) = self.seats.sit(number, now, until) else { return Ok(None) };
+                member.seat = Some(seat);
+                let at = self.worker.slabs.clear_seat(&self.worker.place, seat)?;
+                let ring = Ring::new(Arc::clone(&member.slab), at, self.worker.slabs.slots(), member.next);
+                self.rings[seat as usize] = Some(ring);
+                let used = self.seats.used() as u64;
+                self.worker.shared.counters.seats.fetch_max(used, Ordering::Relaxed);
+                seat
+            }
+        };
+        let ends_us = u32::try_from(until.saturating_duration_since(arrived).as_micros()).unwrap_or(u32::MAX);
+        Ok(Some(Turn { seat, ends_us }))
+    }
+}
+
+/// The client's memory is gone: it connects again if it is there.
+fn end(slab: &Slab, error: &RegionError) {
+    tracing::debug!(%error, number = slab.number, "a client's requests cannot be fetched: its connection is closed");
+    slab.hang_up();
+}
