@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use control::{AppRow, ConnectionRow, DatagramRow, Reason, RegionAccess, RegionGrant, RegionRefusal, TraceRow};
 use engine::{
-    Admission, AppId, Attach, BulkStream, DatagramBind, Dial, EngineTotals, Event, LaneView, OpenId, OperationsOpen,
-    Page, RingSize, Viewer,
+    Admission, AppId, Attach, BulkStream, DatagramBind, Dial, EngineTotals, Event, LaneView, LocalPlace, OpenId,
+    OperationsOpen, Page, RingSize, Viewer,
 };
 use kernels::UserKernel;
 use plane::{ClientId, LaneAnswer, LaneCommand};
@@ -159,7 +159,14 @@ pub(crate) enum RegionCommand {
         kernel: String,
         module: UserKernel,
     },
-    /// A region ended: its kernels go.
+    /// A program of this host has a kernel run. Answered by [`Event::KernelRan`].
+    Run {
+        app: AppId,
+        request: u64,
+        places: Vec<LocalPlace>,
+        bytes: Vec<u8>,
+    },
+    /// A region ended: its kernels go, and those that run there end.
     Forget {
         region: u64,
     },

@@ -16,6 +16,7 @@ mod meetings;
 mod names;
 mod questions;
 mod regions;
+mod runs;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
