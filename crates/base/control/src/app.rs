@@ -327,6 +327,18 @@ pub enum Request {
         /// The lease.
         lease: u64,
     },
+    /// The daemon is to run a kernel at regions of this host that the program has open, the first with the right to
+    /// execute. Answered by [`Reply::RegionRan`].
+    RegionRun {
+        /// Repeated in the answer.
+        request: u64,
+        /// The handle of the region that the run is about.
+        open: u64,
+        /// Handles of others that it may use, at most 16.
+        others: Vec<u64>,
+        /// Name and arguments, at most 896 bytes.
+        bytes: Vec<u8>,
+    },
 }
 
 /// What an application could not take because it may open no more descriptors. Connections that need it are refused,
@@ -412,6 +424,15 @@ pub enum ChunkKind {
     Tx,
     /// The device writes, the application reads. The only remote-writable memory.
     Rx,
+}
+
+/// How a kernel ended that the daemon ran for a program of this host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KernelEnd {
+    /// With this answer.
+    Answered(Vec<u8>),
+    /// Without one: why, as kernels say it.
+    Failed(Vec<u8>),
 }
 
 /// From daemon to client.
@@ -635,5 +656,12 @@ pub enum Reply {
         connection: u64,
         /// Its slot in the session segment.
         slot: u32,
+    },
+    /// Answer to [`Request::RegionRun`].
+    RegionRan {
+        /// The request.
+        request: u64,
+        /// How the kernel ended, or why none began.
+        result: Result<KernelEnd, RegionRefusal>,
     },
 }

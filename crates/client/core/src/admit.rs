@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use control::{ChunkKind, Connection, MeetingPlace, Reason, Received, RegionRefusal, Reply};
+use control::{ChunkKind, Connection, KernelEnd, MeetingPlace, Reason, Received, RegionRefusal, Reply};
 use shm::{Pair, Region, Segment, Sharing, WakeSocket};
 
 use crate::regions::admit_region;
@@ -123,6 +123,13 @@ pub enum DaemonMessage {
         /// Whether the kernel can be run.
         result: Result<(), RegionRefusal>,
     },
+    /// [`Reply::RegionRan`].
+    RegionRan {
+        /// The request.
+        request: u64,
+        /// How the kernel ended, or why none began.
+        result: Result<KernelEnd, RegionRefusal>,
+    },
     /// [`Reply::RegionNotifyTaken`].
     RegionNotifyTaken {
         /// The request.
@@ -185,6 +192,7 @@ pub fn admit(received: Received<Reply>) -> Result<DaemonMessage, SessionFault> {
         Reply::RegionRevoked { request, result } => DaemonMessage::RegionRevoked { request, result },
         Reply::RegionNotifyTaken { request, result } => DaemonMessage::RegionNotifyTaken { request, result },
         Reply::RegionInstalled { request, result } => DaemonMessage::RegionInstalled { request, result },
+        Reply::RegionRan { request, result } => DaemonMessage::RegionRan { request, result },
         Reply::Met { request, result } => DaemonMessage::Met { request, result },
         Reply::RegionAttached { request, result } => DaemonMessage::RegionAttached { request, result },
         Reply::RegionMove { open, epoch, stamp } => {

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use control::{MeetingPlace, Reason, RegionRefusal};
+use control::{KernelEnd, MeetingPlace, Reason, RegionRefusal};
 
 use crate::{Connection, NewRegion};
 
@@ -48,6 +48,8 @@ pub enum Answer {
     Notified(Result<(), RegionRefusal>),
     /// Whether a kernel can be run.
     Installed(Result<(), RegionRefusal>),
+    /// How a kernel at a region of this host ended, or why none began.
+    Ran(Result<KernelEnd, RegionRefusal>),
     /// Where the other end of a kernel TCP connection is, or why the connection stays on TCP.
     Met(Result<MeetingPlace, Reason>),
     /// The number of a lease, or why there is none.
@@ -66,6 +68,7 @@ pub(crate) enum Asked {
     Revoke,
     Notify,
     Install,
+    Run,
     Meet,
     Attach,
     Lend,

@@ -60,6 +60,12 @@ impl Session {
         (id, Request::RegionInstall { request: id.number(), open, kernel, module })
     }
 
+    /// Asks the daemon to run a kernel at a region of this host, with others that it may use.
+    pub fn run_kernel(&mut self, open: u64, others: Vec<u64>, bytes: Vec<u8>) -> (RequestId, Request) {
+        let id = self.begin(Asked::Run);
+        (id, Request::RegionRun { request: id.number(), open, others, bytes })
+    }
+
     /// Asks that a region of this host is local memory of operations on regions of other hosts.
     pub fn attach_region(&mut self, open: u64, epoch: u64) -> (RequestId, Request) {
         let id = self.begin(Asked::Attach);

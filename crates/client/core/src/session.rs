@@ -276,6 +276,7 @@ impl Session {
             DaemonMessage::RegionInstalled { request, result } => {
                 Ok(self.on_answer(request, Answer::Installed(result)))
             }
+            DaemonMessage::RegionRan { request, result } => Ok(self.on_answer(request, Answer::Ran(result))),
             DaemonMessage::Met { request, result } => Ok(self.on_answer(request, Answer::Met(result))),
             DaemonMessage::RegionAttached { request, result } => Ok(self.on_answer(request, Answer::Attached(result))),
             DaemonMessage::RegionLent { request, result } => Ok(self.on_answer(request, Answer::Lent(result))),

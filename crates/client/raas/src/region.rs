@@ -310,7 +310,7 @@ impl Region {
     }
 
     /// Installs a user kernel at this region of this owner: a WebAssembly module of at most 48 KiB, which from then on
-    /// any handle with [`RegionAccess::EXECUTE`] on another host can run by `kernel`'s name. One of the same name is
+    /// any handle with [`RegionAccess::EXECUTE`] can run by `kernel`'s name. One of the same name is
     /// replaced. What a module exports, and may import, is in docs/kernels.md. [`RegionError::NotOwner`] if this handle
     /// is not the owner's.
     pub fn install_kernel(&self, kernel: &str, module: &[u8]) -> Result<(), RegionError> {

@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use control::{Connection, Kind, Reason, StageRow};
+use control::{Connection, Kind, Reason, RegionAccess, StageRow};
 use ipnet::IpNet;
-use shm::Session;
+use shm::{Region, Session};
 use verbs::VerbsError;
 
 use crate::RingSize;
@@ -76,6 +76,17 @@ pub struct BulkStream {
     pub peer: IpAddr,
     /// How the other host names it: its route id.
     pub peer_route: u32,
+}
+
+/// A region of this host, for a kernel of a program of this host.
+#[derive(Debug)]
+pub struct LocalPlace {
+    /// Its number.
+    pub region: u64,
+    /// What the program may do with it.
+    pub access: RegionAccess,
+    /// Its bytes.
+    pub memory: Region,
 }
 
 /// What the daemon must do, or must report to an application.
@@ -241,6 +252,15 @@ pub enum Event {
         found: u16,
         /// The peer's UDP port.
         expected: u16,
+    },
+    /// A kernel ended that a program of this host asked for.
+    KernelRan {
+        /// Who.
+        app: AppId,
+        /// Which request.
+        request: u64,
+        /// Its answer, or why it has none, as kernels say it.
+        result: Result<Vec<u8>, Vec<u8>>,
     },
     /// Nothing uses the memory of a detached application any more: session and chunks may be dropped.
     AppGone {

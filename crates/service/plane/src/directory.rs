@@ -15,6 +15,7 @@ mod locals;
 mod notifications;
 mod remote;
 mod revoke;
+mod runs;
 mod shares;
 mod stamps;
 
@@ -136,6 +137,8 @@ struct Entry {
     leases: BTreeMap<u64, Lease>,
     /// The engine has the memory of this epoch registered, or is about to.
     is_registered: bool,
+    /// The engine may run kernels of this host's programs at the memory of this epoch.
+    has_runs: bool,
     /// Opens that wait for the end of a revoke: request and wish.
     waiting: VecDeque<(Party, u64, RegionWish)>,
     /// Tags that wait for the owner, and whether they came from another host.
@@ -254,6 +257,7 @@ impl Directory {
             remote: BTreeMap::new(),
             leases: BTreeMap::new(),
             is_registered: false,
+            has_runs: false,
             waiting: VecDeque::new(),
             tags: VecDeque::new(),
             untaken: VecDeque::new(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use control::{AppRow, ConnectionRow, DatagramRow, Reason, RegionAccess, RegionGrant, RegionRefusal, TraceRow};
 use engine::{
-    Admission, AppId, Attach, BulkStream, DatagramBind, Dial, EngineTotals, Event, IpNet, LaneView, OpenId,
+    Admission, AppId, Attach, BulkStream, DatagramBind, Dial, EngineTotals, Event, IpNet, LaneView, LocalPlace, OpenId,
     OperationsOpen, Page, RingSize, Viewer,
 };
 use kernels::UserKernel;
@@ -164,7 +164,14 @@ pub(crate) enum RegionCommand {
         kernel: String,
         module: UserKernel,
     },
-    /// A region ended: its kernels go.
+    /// A program of this host has a kernel run. Answered by [`Event::KernelRan`].
+    Run {
+        app: AppId,
+        request: u64,
+        places: Vec<LocalPlace>,
+        bytes: Vec<u8>,
+    },
+    /// A region ended: its kernels go, and those that run there end.
     Forget {
         region: u64,
     },

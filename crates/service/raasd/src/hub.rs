@@ -16,6 +16,7 @@ mod meetings;
 mod names;
 mod questions;
 mod regions;
+mod runs;
 mod tenants;
 
 use std::collections::BTreeMap;

@@ -310,8 +310,8 @@ impl Remote {
     }
 }
 
-/// What a kernel's host says instead of an answer. It may be any bytes.
-fn kernel_error(name: &str, bytes: &[u8]) -> RegionError {
+/// What a daemon says instead of a kernel's answer. It may be any bytes.
+pub(super) fn kernel_error(name: &str, bytes: &[u8]) -> RegionError {
     match kernels::Failure::parse(bytes) {
         Some(failure) => RegionError::Kernel { name: name.to_owned(), failure },
         None => SessionError::Protocol(format!("region `{name}`: {} bytes that are no failure", bytes.len())).into(),

@@ -43,7 +43,7 @@ impl Tenant {
         let bytes = if self.rng.random_bool(0.8) { 4096 } else { self.rng.random_range(0..BYTES_MAX) };
         let any_name =
             if self.rng.random_bool(0.05) { "\0".repeat(self.rng.random_range(0..300)) } else { name.clone() };
-        match self.rng.random_range(0..16) {
+        match self.rng.random_range(0..17) {
             0 => {
                 let (huge_pages, outlives) = (self.rng.random_bool(0.1), false);
                 let other_users = self.rng.random();
@@ -58,6 +58,13 @@ impl Tenant {
             14 => {
                 let module = (0..self.rng.random_range(0..100)).map(|_| self.rng.random()).collect();
                 Request::RegionInstall { request, open, kernel: any_name, module }
+            }
+            15 => {
+                let others = (0..self.rng.random_range(0..4)).map(|_| self.rng.random_range(0..5000)).collect();
+                let name = if self.rng.random() { "chain" } else { "any" };
+                let args: Vec<u8> = (0..self.rng.random_range(0..60)).map(|_| self.rng.random()).collect();
+                let bytes = [&[name.len() as u8], name.as_bytes(), &args].concat();
+                Request::RegionRun { request, open, others, bytes }
             }
             12 => Request::RegionAttach { request, open, epoch },
             13 => Request::RegionDetach { number: self.rng.random_range(0..40) },

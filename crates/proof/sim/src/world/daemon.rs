@@ -267,7 +267,8 @@ impl World {
             engine::Event::LaneRests { peer, .. } => self.on_lane_rests(at, peer),
             event @ (engine::Event::RegionClosed { .. }
             | engine::Event::RegionStopped { .. }
-            | engine::Event::RegionNotified { .. }) => {
+            | engine::Event::RegionNotified { .. }
+            | engine::Event::KernelRan { .. }) => {
                 self.checks.fail(now, "unexplained", format!("host {host}: {event:?}, but there are no regions"));
             }
             engine::Event::StrangePort { peer, found, .. } => {

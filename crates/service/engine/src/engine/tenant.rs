@@ -353,6 +353,7 @@ impl Engine {
                 self.dereg_chunk(nic, &chunk);
             }
             self.ops.forget_app(app);
+            self.ops.kernels.drop_program(app);
             self.ops.locals.detach_all(app);
             self.ops.locals.settle(self.now);
             self.ops.locals.pins_mut().forget(app);

@@ -1,8 +1,8 @@
-//! Kernels that run at regions of this host for programs of others (docs/kernels.md).
+//! Kernels that run at regions of this host for programs of others and of this one (docs/kernels.md).
 //!
 //! Owns whose turn it is: each program of each host has a line, and the lines have slices of fuel, one after the other.
 //! It must never run one for longer than a slice, and never touch a region that the peer has not open: that is looked up
-//! for each slice.
+//! for each slice. What a program of this host has open its daemon's directory knows: it ends runs before it revokes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use control::RegionAccess;
 use kernels::{Failure, Job, Library, Progress, SLICE_FUEL, UserKernel, View};
 
 use super::owned::{OwnedRegions, Whole};
-use crate::ids::LaneId;
+use crate::ids::{AppId, LaneId};
 
 /// What an operator bounds.
 #[derive(Debug, Clone, Copy)]
@@ -22,36 +22,75 @@ pub(crate) struct KernelLimits {
     pub(crate) queued_max: usize,
 }
 
+/// Where an answer goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum To {
+    /// To a peer, with its name of the operation.
+    Peer { lane: LaneId, id: u32 },
+    /// To a program of this host, with its number of the request.
+    Program { app: AppId, request: u64 },
+}
+
+/// Whose runs are counted together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Origin {
+    /// Another host: its daemon says which of its programs asks.
+    Host(IpAddr),
+    /// A program of this host.
+    Program(AppId),
+}
+
 /// Who asked, and for what.
 #[derive(Debug)]
 pub(crate) struct Asker {
-    pub(crate) lane: LaneId,
-    pub(crate) peer: IpAddr,
-    /// One of the peer's programs.
+    pub(crate) to: To,
+    pub(crate) origin: Origin,
+    /// One of the host's programs.
     pub(crate) program: u32,
-    /// The peer's name of the operation.
-    pub(crate) id: u32,
+}
+
+/// A region of a run.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// One that a peer has open.
+    Granted { peer: IpAddr, whole: Whole, access: RegionAccess },
+    /// One that a program of this host has open, or had when it asked.
+    Mapped { number: u64, view: View },
+}
+
+impl Place {
+    fn number(&self) -> u64 {
+        match self {
+            Self::Granted { whole, .. } => whole.number,
+            Self::Mapped { number, .. } => *number,
+        }
+    }
+
+    fn view(&self, owned: &OwnedRegions) -> Option<View> {
+        match self {
+            Self::Granted { peer, whole, access } => owned.view(*peer, *whole, *access),
+            Self::Mapped { view, .. } => Some(view.clone()),
+        }
+    }
 }
 
 /// A kernel that has not ended.
 #[derive(Debug)]
 struct Waiting {
-    lane: LaneId,
-    id: u32,
-    regions: Vec<(Whole, RegionAccess)>,
+    to: To,
+    places: Vec<Place>,
     job: Job,
 }
 
 /// One that has.
 #[derive(Debug)]
 pub(crate) struct Ran {
-    pub(crate) lane: LaneId,
-    pub(crate) id: u32,
+    pub(crate) to: To,
     pub(crate) result: Result<Vec<u8>, Failure>,
 }
 
-/// A program of another host.
-type Line = (IpAddr, u32);
+/// A program.
+type Line = (Origin, u32);
 
 /// All that have not ended.
 #[derive(Debug)]
@@ -64,8 +103,8 @@ pub(crate) struct Kernels {
     lines: BTreeMap<Line, VecDeque<Waiting>>,
     /// Lines that are not empty, in the order of their turns.
     turns: VecDeque<Line>,
-    /// How many of each host there are.
-    of_peer: BTreeMap<IpAddr, usize>,
+    /// How many of each origin there are.
+    of_origin: BTreeMap<Origin, usize>,
     ended: Vec<Ran>,
 }
 
@@ -77,13 +116,13 @@ impl Kernels {
             libraries: BTreeMap::new(),
             lines: BTreeMap::new(),
             turns: VecDeque::new(),
-            of_peer: BTreeMap::new(),
+            of_origin: BTreeMap::new(),
             ended: Vec::new(),
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.of_peer.values().sum()
+        self.of_origin.values().sum()
     }
 
     pub(crate) fn has_work(&self) -> bool {
@@ -100,40 +139,33 @@ impl Kernels {
         self.libraries.remove(&region);
     }
 
-    /// A peer asks for one. The answer has at most `answer_max` bytes.
-    pub(crate) fn push(
-        &mut self,
-        asker: Asker,
-        regions: Vec<(Whole, RegionAccess)>,
-        request: &[u8],
-        answer_max: usize,
-    ) {
-        let Asker { lane, peer, program, id } = asker;
-        let waiting = self.of_peer.get(&peer).copied().unwrap_or(0);
+    /// Somebody asks for one. The answer has at most `answer_max` bytes.
+    pub(crate) fn push(&mut self, asker: Asker, places: Vec<Place>, request: &[u8], answer_max: usize) {
+        let Asker { to, origin, program } = asker;
+        let waiting = self.of_origin.get(&origin).copied().unwrap_or(0);
         let begun = if waiting >= self.limits.queued_max {
             Err(Failure::QueueFull { max: self.limits.queued_max as u64 })
         } else {
-            let own = regions.first().and_then(|(whole, _)| self.libraries.get(&whole.number));
+            let own = places.first().and_then(|place| self.libraries.get(&place.number()));
             Job::begin(request, own.unwrap_or(&self.library), self.limits.fuel_max, answer_max)
         };
         let job = match begun {
             Ok(job) => job,
-            Err(failure) => return self.ended.push(Ran { lane, id, result: Err(failure) }),
+            Err(failure) => return self.ended.push(Ran { to, result: Err(failure) }),
         };
-        *self.of_peer.entry(peer).or_default() += 1;
-        let line = self.lines.entry((peer, program)).or_default();
+        *self.of_origin.entry(origin).or_default() += 1;
+        let line = self.lines.entry((origin, program)).or_default();
         if line.is_empty() {
-            self.turns.push_back((peer, program));
+            self.turns.push_back((origin, program));
         }
-        line.push_back(Waiting { lane, id, regions, job });
+        line.push_back(Waiting { to, places, job });
     }
 
     /// Gives the next line its slice. How much fuel was spent; `None`: nobody waits.
     pub(crate) fn run_slice(&mut self, owned: &OwnedRegions) -> Option<u64> {
         let line = self.turns.pop_front()?;
         let waiting = self.lines.get_mut(&line)?.front_mut()?;
-        let views: Option<Vec<View>> =
-            waiting.regions.iter().map(|(whole, access)| owned.view(line.0, *whole, *access)).collect();
+        let views: Option<Vec<View>> = waiting.places.iter().map(|place| place.view(owned)).collect();
         let (progress, spent) = match views {
             None => (Progress::Failed(Failure::Revoked), 1),
             Some(views) => waiting.job.run(&views, SLICE_FUEL),
@@ -149,8 +181,8 @@ impl Kernels {
     /// The first of a line ended; others of it have their turn.
     fn end(&mut self, line: Line, result: Result<Vec<u8>, Failure>) {
         let Some(jobs) = self.lines.get_mut(&line) else { return };
-        if let Some(Waiting { lane, id, .. }) = jobs.pop_front() {
-            self.ended.push(Ran { lane, id, result });
+        if let Some(Waiting { to, .. }) = jobs.pop_front() {
+            self.ended.push(Ran { to, result });
             self.forget(line.0, 1);
         }
         match self.lines.get(&line) {
@@ -159,39 +191,57 @@ impl Kernels {
         }
     }
 
-    fn forget(&mut self, peer: IpAddr, count: usize) {
-        if let Some(left) = self.of_peer.get_mut(&peer) {
+    fn forget(&mut self, origin: Origin, count: usize) {
+        if let Some(left) = self.of_origin.get_mut(&origin) {
             *left = left.saturating_sub(count);
             if *left == 0 {
-                self.of_peer.remove(&peer);
+                self.of_origin.remove(&origin);
             }
         }
     }
 
     /// Ends those that wait or run at a region for a peer.
     pub(crate) fn halt(&mut self, number: u64, peer: IpAddr) {
-        let uses = |job: &Waiting| job.regions.iter().any(|(whole, _)| whole.number == number);
-        for job in self.take_out(peer, uses) {
-            self.ended.push(Ran { lane: job.lane, id: job.id, result: Err(Failure::Revoked) });
+        self.revoke(Origin::Host(peer), number);
+    }
+
+    /// Ends those that wait or run at a region for programs of this host.
+    pub(crate) fn halt_here(&mut self, number: u64) {
+        let origins: Vec<Origin> = self.of_origin.keys().copied().collect();
+        for origin in origins.into_iter().filter(|origin| matches!(origin, Origin::Program(_))) {
+            self.revoke(origin, number);
+        }
+    }
+
+    fn revoke(&mut self, origin: Origin, number: u64) {
+        for job in self.take_out(origin, |job| job.places.iter().any(|place| place.number() == number)) {
+            self.ended.push(Ran { to: job.to, result: Err(Failure::Revoked) });
         }
     }
 
     /// The peer waits for nothing of a lane any more.
     pub(crate) fn drop_lane(&mut self, lane: LaneId, peer: IpAddr) {
-        self.take_out(peer, |job| job.lane == lane);
-        self.ended.retain(|ran| ran.lane != lane);
+        let is_its = |to: To| matches!(to, To::Peer { lane: of, .. } if of == lane);
+        self.take_out(Origin::Host(peer), |job| is_its(job.to));
+        self.ended.retain(|ran| !is_its(ran.to));
     }
 
-    fn take_out(&mut self, peer: IpAddr, which: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
+    /// A program of this host is gone.
+    pub(crate) fn drop_program(&mut self, app: AppId) {
+        self.take_out(Origin::Program(app), |_| true);
+        self.ended.retain(|ran| !matches!(ran.to, To::Program { app: of, .. } if of == app));
+    }
+
+    fn take_out(&mut self, origin: Origin, which: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
         let mut out = Vec::new();
-        for jobs in self.lines.range_mut((peer, 0)..=(peer, u32::MAX)).map(|(_, jobs)| jobs) {
+        for jobs in self.lines.range_mut((origin, 0)..=(origin, u32::MAX)).map(|(_, jobs)| jobs) {
             let (gone, left) = std::mem::take(jobs).into_iter().partition::<Vec<_>, _>(&which);
             jobs.extend(left);
             out.extend(gone);
         }
         self.lines.retain(|_, jobs| !jobs.is_empty());
         self.turns.retain(|line| self.lines.contains_key(line));
-        self.forget(peer, out.len());
+        self.forget(origin, out.len());
         out
     }
 

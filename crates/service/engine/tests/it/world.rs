@@ -468,7 +468,10 @@ impl World {
                 sim.chunks_gone.push(chunk);
                 sim.chunks.remove(&chunk);
             }
-            event @ (Event::RegionClosed { .. } | Event::RegionStopped { .. } | Event::RegionNotified { .. }) => {
+            event @ (Event::RegionClosed { .. }
+            | Event::RegionStopped { .. }
+            | Event::RegionNotified { .. }
+            | Event::KernelRan { .. }) => {
                 h.regions.push(event);
             }
             _ => unreachable!("the desk takes what is said of ports and connections"),

@@ -89,7 +89,7 @@ impl Directory {
         }
     }
 
-    /// When no peer has anything in flight, the registration is given up; then memory is made to move to.
+    /// When no peer has anything in flight, the registration is given up, and kernels of this host's programs end; then memory is made to move to.
     fn go_on_revoking(&mut self, region: u64) {
         let Some(entry) = self.entries.get_mut(&region) else { return };
         let Stage::Revoking(Revoke { stopping, is_moving: false, .. }) = &entry.stage else { return };
@@ -97,7 +97,7 @@ impl Directory {
             return;
         }
         let (bytes, huge_pages, epoch) = (entry.spec.bytes, entry.spec.huge_pages, entry.epoch);
-        self.actions.push_back(match entry.is_registered {
+        self.actions.push_back(match entry.is_registered || entry.has_runs {
             true => DirectoryAction::Deregister { region, epoch },
             false => DirectoryAction::Make { region, bytes, huge_pages },
         });
@@ -106,7 +106,7 @@ impl Directory {
     /// The engine's answer to [`DirectoryAction::Deregister`].
     pub fn on_deregistered(&mut self, region: u64) {
         if let Some(entry) = self.entries.get_mut(&region) {
-            entry.is_registered = false;
+            (entry.is_registered, entry.has_runs) = (false, false);
             self.go_on_revoking(region);
         }
     }

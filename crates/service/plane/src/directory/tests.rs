@@ -6,6 +6,7 @@ use super::*;
 
 mod leases;
 mod remote;
+mod runs;
 
 const KEY: RegionKey = RegionKey::new([7; 16]);
 const OTHER_KEY: RegionKey = RegionKey::new([8; 16]);

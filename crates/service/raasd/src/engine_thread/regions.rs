@@ -46,6 +46,7 @@ impl<P: Provider> EngineThread<P> {
                 let result = if installed { Ok(()) } else { Err(RegionRefusal::TooMany { what, used: max, max }) };
                 self.held.push_back(FromEngine::KernelInstalled { client, request, result });
             }
+            RegionCommand::Run { app, request, places, bytes } => engine.run_kernel(app, request, places, &bytes),
             RegionCommand::Forget { region } => engine.forget_kernels(region),
             RegionCommand::Halt { region, peer } => engine.halt_region(region, peer),
             RegionCommand::Deregister { region, epoch } => {

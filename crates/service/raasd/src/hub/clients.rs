@@ -281,6 +281,9 @@ impl Hub {
             Request::RegionInstall { request, open, kernel, module } => {
                 self.on_install(id, request, open, (kernel, module));
             }
+            Request::RegionRun { request, open, others, bytes } => {
+                return self.on_run(id, request, (open, others), bytes);
+            }
             Request::RegionAttach { request, open, epoch } => {
                 self.regions.directory().handle_attach(id, request, open, epoch);
             }

@@ -1,6 +1,6 @@
 //! What the engine says.
 
-use control::{Reason, Reply};
+use control::{KernelEnd, Reason, Reply};
 use engine::{AppId, Event};
 use plane::{ConnectRequest, ConnectionOver};
 
@@ -103,6 +103,10 @@ impl Hub {
                  the drops of `raas stat`): another user of that host forges them, or something between the hosts changes ports, which \
                  lanes between software NICs do not survive"
             ),
+            Event::KernelRan { app, request, result } => {
+                let end = result.map_or_else(KernelEnd::Failed, KernelEnd::Answered);
+                self.send_to(engine, app, Reply::RegionRan { request, result: Ok(end) });
+            }
             Event::AppGone { app } => self.on_app_gone(engine, app),
             Event::ChunkGone { app, chunk } => self.send_to(engine, app, Reply::ChunkGone { chunk }),
         }

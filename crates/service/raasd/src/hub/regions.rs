@@ -13,7 +13,7 @@ use control::{LEASED_LANE_FIRST, Reason, RegionAccess, RegionKey, RegionMessage,
 use plane::{
     ClientId, Directory, DirectoryAction, DirectoryConfig, Foreign, ForeignAction, Handed, Lessee, Party, RegionWish,
 };
-use shm::{RegionMemory, Segment, SegmentError, Sharing};
+use shm::{Region, RegionMemory, Segment, SegmentError, Sharing};
 use tokio::task::JoinSet;
 
 use super::{DATAGRAM_ENGINE, Hub};
@@ -31,6 +31,8 @@ struct Memory {
     newest: RegionMemory,
     /// What the region is in until its owner has moved it.
     older: Option<RegionMemory>,
+    /// What programs get, mapped here since one had a kernel run at it.
+    mapped: Option<Region>,
 }
 
 /// The regions of a host.
@@ -127,6 +129,17 @@ impl Regions {
         self.wanted.retain(|wanted| wanted.region != region);
     }
 
+    /// A region's memory, mapped into the daemon once.
+    pub(super) fn mapped(&mut self, region: u64) -> Result<Region, RegionRefusal> {
+        let memory = self.memories.get_mut(&region).ok_or(RegionRefusal::OwnerGone)?;
+        if let Some(mapped) = &memory.mapped {
+            return Ok(mapped.clone());
+        }
+        let bytes = memory.newest.bytes();
+        let cause = |error: SegmentError| RegionRefusal::NoMemory { bytes, cause: error.to_string() };
+        Ok(memory.mapped.insert(memory.newest.map().map_err(cause)?).clone())
+    }
+
     fn use_newest(&mut self, region: u64) {
         if let Some(memory) = self.memories.get_mut(&region) {
             memory.older = None;
@@ -159,7 +172,7 @@ impl Hub {
         self.regions.make_next();
         let result = result.map(|newest| {
             let older = self.regions.memories.remove(&region).map(|before| before.newest);
-            self.regions.memories.insert(region, Memory { newest, older });
+            self.regions.memories.insert(region, Memory { newest, older, mapped: None });
         });
         self.regions.directory.on_made(now, region, result);
     }

@@ -12,6 +12,7 @@ mod far_regions;
 mod frames;
 mod hosts;
 mod kernels;
+mod kernels_here;
 mod keys;
 mod lane_resets;
 mod leased_lanes;

@@ -1,24 +1,30 @@
-//! Kernels: at a region of another host they run there, at one of this host in this program.
+//! Kernels: at a region of another host they run there, at one of this host in this program or in the daemon.
 //!
-//! Owns that a run on this host keeps to the bounds of one elsewhere. Built-in kernels alone run here: the program may
-//! read and write the bytes anyway.
+//! Owns that a run on this host keeps to the bounds of one elsewhere. Built-in kernels alone run in this program: it may
+//! read and write the bytes anyway. What the region's owner installed runs in the daemon, so that code of another
+//! program never runs in this one.
 
 use std::sync::Arc;
 
-use control::{RegionAccess, RegionRefusal};
+use control::{KernelEnd, RegionAccess, RegionRefusal};
 use kernels::{ANSWER_BYTES_MAX, FUEL_MAX, Failure, Job, Library, MODULE_BYTES_MAX, Progress, SLICE_FUEL, View};
 use raas_core::{Answer, Session};
 
 use super::{Handle, Reach};
 use crate::region::ask::ask;
 use crate::region::error::RegionError;
+use crate::region::remote::kernel_error;
 
 impl Handle {
     /// Runs a kernel at this region of this host, with others that it may use.
     pub(in crate::region) fn run_here(&self, request: &[u8], others: &[Arc<Self>]) -> Result<Vec<u8>, RegionError> {
         self.check_access(RegionAccess::EXECUTE, 0, 0)?;
         let regions: Vec<&Self> = std::iter::once(self).chain(others.iter().map(|other| &**other)).collect();
-        let mut job = Job::begin(request, &Library::new(), FUEL_MAX, ANSWER_BYTES_MAX).map_err(|e| self.failed(e))?;
+        let mut job = match Job::begin(request, &Library::new(), FUEL_MAX, ANSWER_BYTES_MAX) {
+            Ok(job) => job,
+            Err(Failure::Unknown { .. }) => return self.run_in_daemon(request, &regions),
+            Err(failure) => return Err(self.failed(failure)),
+        };
         loop {
             // Each slice looks at the stamps, so a revoke ends a kernel that loops.
             let mut views = Vec::new();
@@ -45,6 +51,33 @@ impl Handle {
                 Progress::Done(answer) => return Ok(answer),
                 Progress::Failed(failure) => return Err(self.failed(failure)),
             }
+        }
+    }
+
+    /// Has the daemon run what is not built in. While it waits it holds no memory of the region, since an owner may have
+    /// to move it; so the daemon ends runs before it has a region moved.
+    fn run_in_daemon(&self, request: &[u8], regions: &[&Self]) -> Result<Vec<u8>, RegionError> {
+        for region in regions {
+            region.check_access(RegionAccess::NONE, 0, 0)?;
+            region.check_still_live()?;
+        }
+        let others = regions.iter().skip(1).map(|region| region.open).collect();
+        match ask(&self.attachment, |session| session.run_kernel(self.open, others, request.to_vec()))? {
+            Answer::Ran(Ok(KernelEnd::Answered(answer))) => Ok(answer),
+            Answer::Ran(Ok(KernelEnd::Failed(failure))) => Err(kernel_error(&self.name, &failure)),
+            Answer::Ran(Err(why)) => {
+                // Of a handle that is over the daemon knows nothing any more.
+                regions.iter().try_for_each(|region| region.check_still_live())?;
+                Err(RegionError::refused(&self.name, why))
+            }
+            other => Err(super::unexpected(&other)),
+        }
+    }
+
+    fn check_still_live(&self) -> Result<(), RegionError> {
+        match &self.reach {
+            Reach::Here(local) => self.check_live(local, &local.place(), false),
+            Reach::There(_) => Ok(()),
         }
     }
 

@@ -1,19 +1,20 @@
-//! Kernels of other hosts' programs at regions of this host, and the answers to those of this host's.
+//! Kernels at regions of this host, of other hosts' programs and of this host's, and the answers of other hosts.
 //!
 //! Owns the way from a record to a job and back. A record that breaks a rule fails its lane alone.
 
 use std::net::IpAddr;
 
-use kernels::UserKernel;
+use kernels::{ANSWER_BYTES_MAX, UserKernel, View};
 use shm::OperationStatus;
 
 use crate::engine::Engine;
+use crate::event::{Event, LocalPlace};
 use crate::frame::Run;
-use crate::ids::{LaneId, OperationId};
+use crate::ids::{AppId, LaneId, OperationId};
 use crate::limits::OPERATIONS_PER_LANE_MAX;
 use crate::operations::Outcome;
 use crate::operations::answers::{Answer, Said};
-use crate::operations::kernels::{Asker, Ran};
+use crate::operations::kernels::{Asker, Origin, Place, Ran, To};
 use crate::operations::owned::RegionBreach;
 use crate::table::Key;
 use crate::violation::Violation;
@@ -31,9 +32,26 @@ impl Engine {
         if let Some((whole, allowed)) = regions.first().filter(|(_, a)| !a.contains(RegionAccess::EXECUTE)) {
             return Err(RegionBreach::Access { region: whole.number, allowed: *allowed }.into());
         }
-        let asker = Asker { lane: id, peer, program: run.program, id: run.id };
-        self.ops.kernels.push(asker, regions, &run.request, answer_max);
+        let to = To::Peer { lane: id, id: run.id };
+        let asker = Asker { to, origin: Origin::Host(peer), program: run.program };
+        let places = regions.into_iter().map(|(whole, access)| Place::Granted { peer, whole, access });
+        self.ops.kernels.push(asker, places.collect(), &run.request, answer_max);
         Ok(())
+    }
+
+    /// A program of this host has a kernel run at regions of this host, which the caller has found that it may use.
+    /// [`Event::KernelRan`] has the answer, unless the program goes before.
+    pub fn run_kernel(&mut self, app: AppId, request: u64, places: Vec<LocalPlace>, bytes: &[u8]) {
+        if self.apps.get_here(app).is_none() {
+            return;
+        }
+        let asker = Asker { to: To::Program { app, request }, origin: Origin::Program(app), program: 0 };
+        let place = |LocalPlace { region, access, memory }| {
+            let may = |right| access.contains(right);
+            let view = View::new(memory, may(RegionAccess::READ), may(RegionAccess::WRITE));
+            Place::Mapped { number: region, view }
+        };
+        self.ops.kernels.push(asker, places.into_iter().map(place).collect(), bytes, ANSWER_BYTES_MAX);
     }
 
     /// Gives the kernel whose turn it is a slice. Says whether there was anything to do.
@@ -49,10 +67,18 @@ impl Engine {
 
     /// Owes the peers the answers of those that ended.
     fn answer_kernels(&mut self) {
-        for Ran { lane: id, id: operation, result } in self.ops.kernels.take_ended() {
+        for Ran { to, result } in self.ops.kernels.take_ended() {
             let counters = &mut self.ops.counters;
             counters.kernels_run += 1;
             counters.kernels_failed += u64::from(result.is_err());
+            let (id, operation) = match to {
+                To::Peer { lane, id } => (lane, id),
+                To::Program { app, request } => {
+                    let result = result.map_err(|failure| failure.to_bytes());
+                    self.events.push_back(Event::KernelRan { app, request, result });
+                    continue;
+                }
+            };
             let said = match result {
                 Ok(bytes) => Said::Ran { failed: false, bytes },
                 Err(failure) => Said::Ran { failed: true, bytes: failure.to_bytes() },
@@ -83,9 +109,11 @@ impl Engine {
         self.ops.kernels.install(region, name, kernel)
     }
 
-    /// A region ended: its user kernels go.
+    /// A region ended: its user kernels go, and what runs there for programs of this host ends.
     pub fn forget_kernels(&mut self, region: u64) {
         self.ops.kernels.uninstall(region);
+        self.ops.kernels.halt_here(region);
+        self.answer_kernels();
     }
 
     /// Whether a kernel waits for its next slice.

@@ -62,6 +62,7 @@ impl Engine {
     /// it any more, or lost its lane: an access of one that did neither breaks its lane's queue pair. False: it is not
     /// registered.
     pub fn deregister_region<P: Provider>(&mut self, nic: &mut P, number: u64, epoch: u64) -> bool {
+        self.ops.kernels.halt_here(number);
         let Some((mr, peers)) = self.ops.owned.remove(number, epoch) else { return false };
         self.dereg(nic, mr);
         for peer in peers {
