@@ -60,7 +60,7 @@ impl World {
                     Err(reason) => self.refuse_connect(host, uid, request, reason),
                 }
             }
-            Request::Bind { request, port, ring_bytes } => match admission.bind(client) {
+            Request::Bind { request, port, ring_bytes } => match admission.bind(client, port) {
                 Ok(socket) => {
                     running.control.numbers.insert(socket);
                     let bind = DatagramBind { socket, port, ring_bytes };

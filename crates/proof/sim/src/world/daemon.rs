@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use control::{ChunkKind, Reason};
 use engine::{AppId, Attach, RingSize};
-use plane::{ClientId, ConnectRequest, ConnectionOver};
+use plane::{ClientId, ConnectRequest, ConnectionOver, ProgramFacts};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use shm::{Session, SessionShape};
@@ -55,7 +55,7 @@ impl World {
             connect_to: None,
         };
         let client = ClientId(uid.into());
-        let mut admitted = running.control.admission.attach(client, 1);
+        let mut admitted = running.control.admission.attach(client, ProgramFacts { uid: 1, ..ProgramFacts::default() });
         for (number, driven) in (0..).zip(&mut running.engines) {
             admitted = admitted.and_then(|()| {
                 let id = driven.engine.attach(attach())?;
