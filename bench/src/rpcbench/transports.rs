@@ -61,10 +61,10 @@ impl Hosts {
     }
 
     /// A server, and clients of one transport.
-    fn connect(&self, transport: Transport, count: usize) -> Result<(Server, Vec<Client>)> {
+    fn connect(&self, transport: Transport, count: usize, host: &Embedded) -> Result<(Server, Vec<Client>)> {
         let session = self.server.session();
         let server = Server::builder().session(session).serve((session.addresses()[0], 0), echo)?;
-        let attach = |_| Session::connect(self.client.socket());
+        let attach = |_| Session::connect(host.socket());
         let sessions = (0..SESSIONS.min(count)).map(attach).collect::<Result<Vec<_>, _>>()?;
         let mut clients = Vec::with_capacity(count);
         for session in sessions.iter().cycle().take(count) {
@@ -74,8 +74,9 @@ impl Hosts {
         Ok((server, clients))
     }
 
-    pub(crate) fn latency_us(&self, transport: Transport, time: Duration) -> Result<f64> {
-        let (_server, clients) = self.connect(transport, 1)?;
+    pub(crate) fn latency_us(&self, transport: Transport, is_one_host: bool, time: Duration) -> Result<f64> {
+        let host = if is_one_host { &self.server } else { &self.client };
+        let (_server, clients) = self.connect(transport, 1, host)?;
         let end = Instant::now() + time;
         let mut times = Vec::new();
         while Instant::now() < end {
@@ -87,7 +88,7 @@ impl Hosts {
     }
 
     pub(crate) fn rate(&self, transport: Transport, count: usize, time: Duration) -> Result<f64> {
-        let (_server, clients) = self.connect(transport, count)?;
+        let (_server, clients) = self.connect(transport, count, &self.client)?;
         let load = Load::new();
         let start = |client: Client| {
             let load = Arc::clone(&load);
