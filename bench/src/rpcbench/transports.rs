@@ -14,8 +14,8 @@ use crate::load::{Load, median_us};
 
 /// Server and clients.
 const ADDRESSES: [&str; 2] = ["127.88.6.1", "127.88.6.2"];
-/// Clients of one session, as those of one program.
-const CLIENTS_OF_SESSION: usize = 50;
+/// Sessions among which clients are shared out, as among so many programs.
+const SESSIONS: usize = 8;
 /// Clients wait in threads of their own, of which there are many.
 const STACK_BYTES: usize = 256 << 10;
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
@@ -61,22 +61,22 @@ impl Hosts {
     }
 
     /// A server, and clients of one transport.
-    fn connect(&self, transport: Transport, count: usize) -> Result<(Server, Vec<Client>)> {
+    fn connect(&self, transport: Transport, count: usize, host: &Embedded) -> Result<(Server, Vec<Client>)> {
         let session = self.server.session();
         let server = Server::builder().session(session).serve((session.addresses()[0], 0), echo)?;
+        let attach = |_| Session::connect(host.socket());
+        let sessions = (0..SESSIONS.min(count)).map(attach).collect::<Result<Vec<_>, _>>()?;
         let mut clients = Vec::with_capacity(count);
-        while clients.len() < count {
-            let session = Session::connect(self.client.socket())?;
-            for _ in 0..CLIENTS_OF_SESSION.min(count - clients.len()) {
-                let settings = Client::builder().session(&session).transport(transport).timeout(Some(PATIENCE));
-                clients.push(connect(&settings, &server)?);
-            }
+        for session in sessions.iter().cycle().take(count) {
+            let settings = Client::builder().session(session).transport(transport).timeout(Some(PATIENCE));
+            clients.push(connect(&settings, &server)?);
         }
         Ok((server, clients))
     }
 
-    pub(crate) fn latency_us(&self, transport: Transport, time: Duration) -> Result<f64> {
-        let (_server, clients) = self.connect(transport, 1)?;
+    pub(crate) fn latency_us(&self, transport: Transport, is_one_host: bool, time: Duration) -> Result<f64> {
+        let host = if is_one_host { &self.server } else { &self.client };
+        let (_server, clients) = self.connect(transport, 1, host)?;
         let end = Instant::now() + time;
         let mut times = Vec::new();
         while Instant::now() < end {
@@ -88,7 +88,7 @@ impl Hosts {
     }
 
     pub(crate) fn rate(&self, transport: Transport, count: usize, time: Duration) -> Result<f64> {
-        let (_server, clients) = self.connect(transport, count)?;
+        let (_server, clients) = self.connect(transport, count, &self.client)?;
         let load = Load::new();
         let start = |client: Client| {
             let load = Arc::clone(&load);

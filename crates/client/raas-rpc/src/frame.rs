@@ -3,6 +3,8 @@
 //! Owns both headers and their checks. It must never take a request or a response for whole of which a part is missing:
 //! what lies in shared memory is checked by CRC32C before anybody believes it.
 
+use std::time::Duration;
+
 /// Version of both headers.
 pub(crate) const VERSION: u8 = 2;
 /// Bytes before a request's payload.
@@ -33,6 +35,8 @@ pub(crate) const RESPONSE_IN_SLOT: u8 = 1;
 const RESPONSE_TURN: u8 = 2;
 /// Bytes of that.
 const TURN_BYTES: usize = 8;
+/// A wait is told in such units.
+const WAITED_UNIT_US: u128 = 64;
 /// A response says the number of clients in such units.
 const CLIENTS_UNIT: u32 = 4;
 
@@ -152,10 +156,16 @@ impl Status {
     }
 }
 
+/// The client has no turn.
+pub(crate) const NO_SEAT: u16 = u16::MAX;
+
 /// A client's turn: until its end it may write requests into that seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Turn {
-    pub(crate) seat: u32,
+    /// Its number, or [`NO_SEAT`].
+    pub(crate) seat: u16,
+    /// How long the request lay at the server before it was answered, in units of 64 us.
+    pub(crate) waited: u16,
     /// Its end, in microseconds from when the request arrived. The client counts them from when it sent the request,
     /// which was earlier; so no two clocks are compared, and a client never believes that it has more time.
     pub(crate) ends_us: u32,
@@ -186,6 +196,20 @@ pub(crate) fn clients_of(word: u8) -> u32 {
     u32::from(word) * CLIENTS_UNIT
 }
 
+impl Turn {
+    /// For a request that was answered after so long.
+    pub(crate) fn new(seat: Option<u16>, waited: Duration, ends: Duration) -> Self {
+        let waited = u16::try_from(waited.as_micros() / WAITED_UNIT_US).unwrap_or(u16::MAX);
+        let ends_us = u32::try_from(ends.as_micros()).unwrap_or(u32::MAX);
+        Self { seat: seat.unwrap_or(NO_SEAT), waited, ends_us }
+    }
+
+    /// How long the request lay at the server, or less.
+    pub(crate) fn waited(&self) -> Duration {
+        Duration::from_micros(u64::from(self.waited) * WAITED_UNIT_US as u64)
+    }
+}
+
 impl ResponseHeader {
     /// Header and payload behind each other; without the payload if it lies in the slot.
     pub(crate) fn encode(&self, payload: &[u8]) -> Vec<u8> {
@@ -197,8 +221,9 @@ impl ResponseHeader {
         let flags = self.flags | if self.turn.is_some() { RESPONSE_TURN } else { 0 };
         frame.extend([self.status as u8, flags, VERSION, self.clients]);
         frame.extend([0; 4]);
-        if let Some(Turn { seat, ends_us }) = self.turn {
+        if let Some(Turn { seat, waited, ends_us }) = self.turn {
             frame.extend(seat.to_le_bytes());
+            frame.extend(waited.to_le_bytes());
             frame.extend(ends_us.to_le_bytes());
         }
         frame.extend(payload);
@@ -233,8 +258,8 @@ impl ResponseHeader {
         let frame = frame.get(..begin.checked_add(len)?)?;
         let is_whole = checksum(frame, RESPONSE_CRC_AT) == u32_at(frame, RESPONSE_CRC_AT);
         if has_turn {
-            let (seat, ends_us) = (u32_at(frame, RESPONSE_HEADER_BYTES), u32_at(frame, RESPONSE_HEADER_BYTES + 4));
-            header.turn = Some(Turn { seat, ends_us });
+            let (first, ends_us) = (u32_at(frame, RESPONSE_HEADER_BYTES), u32_at(frame, RESPONSE_HEADER_BYTES + 4));
+            header.turn = Some(Turn { seat: first as u16, waited: (first >> 16) as u16, ends_us });
         }
         is_whole.then(|| (header, &frame[begin..]))
     }
@@ -278,7 +303,7 @@ mod tests {
 
     #[test]
     fn no_frame_with_another_byte_or_a_part_missing_is_taken() {
-        let turned = ResponseHeader { turn: Some(Turn { seat: 3, ends_us: 900 }), ..RESPONSE };
+        let turned = ResponseHeader { turn: Some(Turn { seat: 3, waited: 700, ends_us: 900 }), ..RESPONSE };
         assert_eq!(ResponseHeader::decode(&turned.encode(b"hello")), Some((turned, &b"hello"[..])));
         let frames = [REQUEST.encode(b"hello"), RESPONSE.encode(b"hello"), turned.encode(b"hello")];
         let taken = |which: usize, frame: &[u8]| match which {
@@ -299,7 +324,8 @@ mod tests {
     #[test]
     fn a_response_in_its_slot_has_no_payload_beside_it() {
         let flags = RESPONSE_IN_SLOT;
-        let header = ResponseHeader { len: 4000, flags, turn: Some(Turn { seat: 0, ends_us: 1 }), ..RESPONSE };
+        let header =
+            ResponseHeader { len: 4000, flags, turn: Some(Turn { seat: NO_SEAT, waited: 0, ends_us: 1 }), ..RESPONSE };
         assert_eq!(ResponseHeader::decode(&header.encode(&[])), Some((header, &[][..])));
     }
 }

@@ -1,5 +1,5 @@
-//! Bench `rpc`: calls of 32 bytes between two hosts over each transport of `raas-rpc`, beside gRPC over kernel TCP. Owns
-//! the bars; the measuring is in bench/src/rpcbench.
+//! Bench `rpc`: calls of 32 bytes on one host and between two over each transport of `raas-rpc`, beside gRPC over kernel
+//! TCP. Owns the bars; the measuring is in bench/src/rpcbench.
 
 use super::Args;
 use super::remus::measure;

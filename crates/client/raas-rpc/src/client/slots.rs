@@ -26,12 +26,11 @@ const FETCH_BYTES: usize = 256;
 const FETCH_SPACING: Duration = Duration::from_micros(10);
 /// How long a wait for a datagram lasts before the server's life is looked at.
 const LOOK: Duration = Duration::from_millis(50);
+const LOOK_OF_TURNS: Duration = Duration::from_millis(400);
 /// How long the client of RFP waits for a datagram before it looks what else it waits for.
 const REPLY_WAIT: Duration = Duration::from_millis(1);
 /// Time without a response after which a request is sent again.
 const REPEAT_AFTER: Duration = Duration::from_millis(50);
-/// The same for a client that may have to wait for its turn.
-const REPEAT_AFTER_TURN: Duration = Duration::from_millis(150);
 /// A datagram has no more bytes.
 const DATAGRAM_BYTES: usize = 4096;
 
@@ -72,7 +71,7 @@ pub(crate) struct Slots {
     turns: Option<Turns>,
     /// The calls whose responses are looked for.
     calls: Mutex<BTreeMap<u64, Asked>>,
-    /// When the request left whose response came last.
+    /// When the request left whose response came last, and later by what is known of how long it lay at the server.
     awake_at: Mutex<Option<Instant>>,
     counts: Counts,
 }
@@ -133,11 +132,14 @@ impl Slots {
     fn took(&self, sequence: u64, turn: Option<Turn>) {
         if let Some(call) = lock(&self.calls).remove(&sequence) {
             // Of a repeated request nobody knows which one the server counts from.
-            if let (Some(turns), Some(turn), true) = (&self.turns, turn, call.is_first) {
+            let turn = turn.filter(|_| call.is_first);
+            if let (Some(turns), Some(turn)) = (&self.turns, turn) {
                 turns.on_turn(turn, call.at);
+                turns.on_wait(call.at.elapsed());
             }
+            let then = call.at + turn.map_or(Duration::ZERO, |turn| turn.waited());
             let mut at = lock(&self.awake_at);
-            *at = Some(at.map_or(call.at, |at| at.max(call.at)));
+            *at = Some(at.map_or(then, |at| at.max(then)));
         }
     }
 
@@ -216,7 +218,7 @@ impl Slots {
             let may_wait = until.filter(|_| !came);
             match may_wait {
                 Some(until) => {
-                    let left = until.saturating_duration_since(Instant::now()).clamp(Duration::from_micros(1), LOOK);
+                    let left = until.saturating_duration_since(Instant::now()).max(Duration::from_micros(1));
                     self.socket.set_read_timeout(Some(left))?;
                 }
                 None if !self.socket.readiness()?.contains(Readiness::READ) => return Ok(came),
@@ -295,7 +297,9 @@ impl Link for Slots {
     }
 
     fn receive(&self, until: Instant, deliver: &mut Deliver<'_>) -> Result<Vec<u64>, LinkOver> {
-        let end = until.min(Instant::now() + LOOK);
+        // Many clients that wait for their turns look rarely.
+        let look = if self.turns.is_some() { LOOK_OF_TURNS } else { LOOK };
+        let end = until.min(Instant::now() + look);
         loop {
             let began = Instant::now();
             let (all, replies) = {
@@ -308,7 +312,7 @@ impl Link for Slots {
                 came |= replies > 0 && self.take_datagrams(None, deliver)?;
             } else {
                 // With RFP the next call may be one that is fetched.
-                let wait = if self.transport == Transport::Rfp { REPLY_WAIT } else { LOOK };
+                let wait = if self.transport == Transport::Rfp { REPLY_WAIT } else { look };
                 came |= self.take_datagrams(Some(end.min(began + wait)), deliver)?;
             }
             if came || !again.is_empty() {
@@ -331,7 +335,7 @@ impl Link for Slots {
     }
 
     fn repeat_after(&self) -> Option<Duration> {
-        Some(if self.turns.is_some() { REPEAT_AFTER_TURN } else { REPEAT_AFTER })
+        Some(self.turns.as_ref().map_or(REPEAT_AFTER, Turns::repeat_after))
     }
 
     fn count(&self, counters: &mut ClientCounters) {

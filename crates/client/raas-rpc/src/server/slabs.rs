@@ -28,6 +28,9 @@ const SEND_TIMEOUT: Duration = Duration::from_millis(100);
 /// Seats for each client that a group has: those of the group, of the one before, and of late requests.
 const SEATS_OF_GROUP: u32 = 4;
 
+/// A worker that has clients with turns is awake for so many times as long.
+const AWAKE_OF_TURNS: u32 = 4;
+
 /// The memory and the socket of a worker, made anew when the daemon was lost.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -142,8 +145,9 @@ impl Slabs {
         Arc::clone(&lock(&self.place))
     }
 
-    pub(crate) fn awake(&self) -> Duration {
-        self.awake
+    /// How long a worker looks after the last request. Longer for clients with turns, which wait for each other.
+    pub(crate) fn awake_for(&self, has_turns: bool) -> Duration {
+        self.awake * if has_turns { AWAKE_OF_TURNS } else { 1 }
     }
 
     pub(crate) fn slots(&self) -> u16 {
@@ -309,7 +313,7 @@ impl Lease {
                 seats: self.slabs.layout.seats_at(self.slabs.max),
                 count: self.slabs.seats,
             }),
-            awake_us: u32::try_from(self.slabs.awake.as_micros()).unwrap_or(u32::MAX),
+            awake_us: u32::try_from(self.slabs.awake_for(self.slab.has_turns()).as_micros()).unwrap_or(u32::MAX),
         }
     }
 }

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 const CALLS_OF_TURN: u32 = 10;
 const FIRST: Duration = Duration::from_millis(2);
 const SHORTEST: Duration = Duration::from_micros(500);
-const LONGEST: Duration = Duration::from_millis(10);
+/// A turn while nobody waits.
+const ALONE: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_millis(20);
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -39,7 +41,7 @@ impl Slices {
 
     /// Until when a client may write that is answered now.
     pub(crate) fn until(&self, now: Instant) -> Instant {
-        self.ends.unwrap_or(now + self.length)
+        self.ends.unwrap_or(now + ALONE)
     }
 
     /// A client that has a seat was answered; `is_new`: it got the seat just now.
@@ -79,11 +81,11 @@ mod tests {
         let now = Instant::now();
         let mut slices = Slices::new(now);
         let later = now + Duration::from_secs(1);
-        assert_eq!(slices.until(later), later + FIRST);
-        assert!(!slices.is_over(later + FIRST));
+        assert_eq!(slices.until(later), later + ALONE);
+        assert!(!slices.is_over(later + ALONE));
         let told = slices.until(later);
         slices.contend(later, Some(told));
-        assert_eq!(slices.until(later + FIRST / 2), told, "nobody was told of more");
+        assert_eq!(slices.until(later + ALONE / 2), told, "nobody was told of more");
         assert!(!slices.is_over(told - Duration::from_nanos(1)) && slices.is_over(told));
         slices.begin(told);
         slices.contend(told, None);

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use raas::RegionError;
 
@@ -22,8 +22,8 @@ use super::worker::Worker;
 use crate::frame::{RequestHeader, Turn};
 use crate::layout::WORD_BYTES;
 
-/// A worker without requests for so long lets more clients have a turn.
-const IDLE: Duration = Duration::from_micros(50);
+/// A worker that has no request for this part of a slice while clients wait lets more of them have a turn.
+const IDLE_PART: u32 = 4;
 
 /// See the head of this file.
 pub(super) struct Turns<'a> {
@@ -106,6 +106,10 @@ impl<'a> Turns<'a> {
         }
     }
 
+    pub(super) fn has_members(&self) -> bool {
+        !self.members.is_empty()
+    }
+
     /// Whether nobody waits and nobody may write: then the worker may sleep.
     pub(super) fn is_quiet(&self) -> bool {
         self.queue.is_empty() && self.fetching.is_empty() && self.seats.live(Instant::now()) == 0
@@ -124,7 +128,7 @@ impl<'a> Turns<'a> {
         let did = self.serve_fetched()? | self.serve_seats(is_all)?;
         if did {
             self.worked = Instant::now();
-        } else if !self.queue.is_empty() && self.worked.elapsed() > IDLE {
+        } else if !self.queue.is_empty() && self.worked.elapsed() > self.slices.length() / IDLE_PART {
             self.extra += self.group().div_ceil(4);
             (self.worked, self.is_stale) = (Instant::now(), true);
         }
@@ -296,43 +300,42 @@ impl<'a> Turns<'a> {
         // If it runs the client asks again.
         let Answer::Send(outcome) = answer else { return Ok(()) };
         let turn = self.turn_of(number, arrived)?;
-        self.worker.answer(&slab, header, &outcome, turn)?;
+        self.worker.answer(&slab, header, &outcome, Some(turn))?;
         if let Some(member) = self.member(number) {
             member.on_answer(Instant::now());
         }
         Ok(())
     }
 
-    /// The turn of a client that is answered now, in the seat that it has or in another one.
-    fn turn_of(&mut self, number: u32, arrived: Instant) -> Result<Option<Turn>, RegionError> {
+    /// What a client that is answered now is told of its turn, in the seat that it has or in another one.
+    fn turn_of(&mut self, number: u32, arrived: Instant) -> Result<Turn, RegionError> {
         let now = Instant::now();
         let until = self.slices.until(now);
+        let since = |at: Instant| at.saturating_duration_since(arrived);
+        let seat = if until > now { self.seat_of(number, now, until)? } else { None };
+        Ok(Turn::new(seat, since(now), since(until)))
+    }
+
+    fn seat_of(&mut self, number: u32, now: Instant, until: Instant) -> Result<Option<u16>, RegionError> {
         let Some(member) = self.members.get_mut(number as usize).and_then(Option::as_mut) else { return Ok(None) };
-        if until <= now || !member.sits {
+        if !member.sits {
             return Ok(None);
         }
-        let kept = member.seat.filter(|seat| self.seats.renew(*seat, number, until));
-        self.slices.on_call(kept.is_none());
-        let seat = match kept {
-            Some(seat) => {
-                if let Some(ring) = self.rings[seat as usize].as_mut() {
-                    ring.on_other(member.next - 1);
-                }
-                seat
+        if let Some(seat) = member.seat.filter(|seat| self.seats.renew(*seat, number, until)) {
+            self.slices.on_call(false);
+            if let Some(ring) = self.rings[seat as usize].as_mut() {
+                ring.on_other(member.next - 1);
             }
-            None => {
-                let Some(seat) = self.seats.sit(number, now, until) else { return Ok(None) };
-                member.seat = Some(seat);
-                let at = self.worker.slabs.clear_seat(&self.worker.place, seat)?;
-                let ring = Ring::new(Arc::clone(&member.slab), at, self.worker.slabs.slots(), member.next);
-                self.rings[seat as usize] = Some(ring);
-                let used = self.seats.used() as u64;
-                self.worker.shared.counters.seats.fetch_max(used, Ordering::Relaxed);
-                seat
-            }
-        };
-        let ends_us = u32::try_from(until.saturating_duration_since(arrived).as_micros()).unwrap_or(u32::MAX);
-        Ok(Some(Turn { seat, ends_us }))
+            return Ok(u16::try_from(seat).ok());
+        }
+        let Some(seat) = self.seats.sit(number, now, until) else { return Ok(None) };
+        self.slices.on_call(true);
+        member.seat = Some(seat);
+        let at = self.worker.slabs.clear_seat(&self.worker.place, seat)?;
+        let ring = Ring::new(Arc::clone(&member.slab), at, self.worker.slabs.slots(), member.next);
+        self.rings[seat as usize] = Some(ring);
+        self.worker.shared.counters.seats.fetch_max(self.seats.used() as u64, Ordering::Relaxed);
+        Ok(u16::try_from(seat).ok())
     }
 }
 

@@ -71,7 +71,7 @@ impl Worker<'_> {
             round += 1;
             if did {
                 worked = Instant::now();
-            } else if worked.elapsed() < slabs.awake() || !turns.is_quiet() {
+            } else if worked.elapsed() < slabs.awake_for(turns.has_members()) || !turns.is_quiet() {
                 std::thread::yield_now();
             } else {
                 Counters::add(&self.shared.counters.sleeps);
