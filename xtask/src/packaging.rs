@@ -1,6 +1,7 @@
 //! Stage `packaging`: what an operator installs. Owns the order of its parts and the Debian packages that they need; each
 //! part has a module.
 
+mod crates;
 mod deb;
 mod kubernetes;
 
@@ -20,6 +21,7 @@ const NEEDED: &[(&str, &str)] = &[("dpkg-deb", "dpkg"), ("dh", "debhelper"), ("l
 
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
+    crates::judge(&context.repo, context.full, &mut tally)?;
     let needed = [NEEDED, kubernetes::NEEDED].concat();
     install(&needed);
     let lacking = lacking(&needed);
