@@ -1,24 +1,33 @@
 //! Stage `packaging`: what an operator installs. Owns the order of its parts and the Debian packages that they need; each
 //! part has a module.
 
+mod crates;
 mod deb;
+mod kubernetes;
 
 use crate::context::Context;
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
+use harness::child::{self, Stream};
 use harness::repo::Repo;
 use harness::tally::Tally;
 use programs::{install, lacking};
-use std::process::ExitCode;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 /// What is needed, and the Debian package that has it.
 const NEEDED: &[(&str, &str)] = &[("dpkg-deb", "dpkg"), ("dh", "debhelper"), ("lintian", "lintian")];
 
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
-    install(NEEDED);
-    let lacking = lacking(NEEDED);
+    crates::judge(&context.repo, context.full, &mut tally)?;
+    let needed = [NEEDED, kubernetes::NEEDED].concat();
+    install(&needed);
+    let lacking = lacking(&needed);
     if lacking.is_empty() {
         if deb::judge(&context.repo, context.full, &mut tally) {
+            kubernetes::judge(&context.repo, &mut tally)?;
             tally.add(vm::run_stage(&context.repo, vm::Stage::Packaging, context.full)?);
         }
     } else {
@@ -37,4 +46,26 @@ pub(crate) fn package() -> Result<ExitCode> {
     }
     println!("{}", deb::build(&Repo::open()?)?.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a file with its directories.
+fn put(to: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+    let dir = to.parent().context("a file of the package has a directory")?;
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    std::fs::write(to, bytes).with_context(|| format!("cannot write {}", to.display()))?;
+    Ok(std::fs::set_permissions(to, std::fs::Permissions::from_mode(mode))?)
+}
+
+/// Standard output of a command that must succeed.
+fn succeed(command: &mut Command, limit: Duration) -> Result<String> {
+    let ended = child::run_quiet(command, limit)?;
+    ensure!(
+        ended.success(),
+        "{:?}: {}\n{}\n{}",
+        command.get_program(),
+        ended.describe(),
+        ended.text(Stream::Out),
+        ended.text(Stream::Err)
+    );
+    Ok(ended.text(Stream::Out))
 }

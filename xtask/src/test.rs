@@ -65,7 +65,7 @@ const STAGES: &[Stage] = &[
     },
     Stage {
         name: "packaging",
-        about: "the Debian package: built, judged by lintian, and installed, used and purged under systemd in a guest",
+        about: "the Debian package and the Kubernetes manifests: built, judged, and in guests installed, used and purged",
         run: packaging::run,
     },
 ];

@@ -3,8 +3,8 @@
 //!
 //! cargo-deb would do the same; but it has to be compiled first, and debhelper and lintian are packages (docs/packaging.md).
 
-use anyhow::{Context as _, Result, bail, ensure};
-use harness::child::{self, Stream};
+use super::{put, succeed};
+use anyhow::{Context as _, Result, bail};
 use harness::repo::Repo;
 use harness::tally::Tally;
 use std::os::unix::fs::PermissionsExt;
@@ -54,7 +54,7 @@ const PAGE: &str = "usr/share/man/man1/raas-daemon.1.gz";
 /// Builds the package; returns its file.
 pub(super) fn build(repo: &Repo) -> Result<PathBuf> {
     let words = ["build", "--release", "--package", "raas-cli", "--package", "raas-preload"];
-    run(&mut repo.command("cargo", &words), BUILD_LIMIT)?;
+    succeed(&mut repo.command("cargo", &words), BUILD_LIMIT)?;
     pack(repo, &repo.target.join("packaging"))
 }
 
@@ -73,11 +73,11 @@ fn pack(repo: &Repo, dir: &Path) -> Result<PathBuf> {
     }
     let raas = tree.join("usr/bin/raas");
     let raas = raas.to_str().context("the path of the target directory is not UTF-8")?;
-    let version = run(&mut repo.command(raas, &["-V"]), TOOL_LIMIT)?;
+    let version = succeed(&mut repo.command(raas, &["-V"]), TOOL_LIMIT)?;
     let version = version.split_whitespace().last().context("raas -V says no version")?.to_owned();
-    run(repo.command(raas, &["man", "--dir"]).arg(tree.join(MANUAL)), TOOL_LIMIT)?;
+    succeed(repo.command(raas, &["man", "--dir"]).arg(tree.join(MANUAL)), TOOL_LIMIT)?;
     for (shell, to) in COMPLETIONS {
-        let text = run(&mut repo.command(raas, &["completions", shell]), TOOL_LIMIT)?;
+        let text = succeed(&mut repo.command(raas, &["completions", shell]), TOOL_LIMIT)?;
         put(&tree.join(to), (text + "\n").as_bytes(), 0o644)?;
     }
     let rules = repo.root.join(PACKAGING).join("debian");
@@ -87,7 +87,7 @@ fn pack(repo: &Repo, dir: &Path) -> Result<PathBuf> {
         put(&tree.join("debian").join(name), &std::fs::read(&path)?, mode)?;
     }
     // Time of the commit: the same sources give the same package.
-    let time = run(&mut repo.command("git", &["log", "-1", "--format=%ct %cD"]), TOOL_LIMIT)?;
+    let time = succeed(&mut repo.command("git", &["log", "-1", "--format=%ct %cD"]), TOOL_LIMIT)?;
     let (seconds, date) = time.trim().split_once(' ').context("git says no date of the commit")?;
     let maintainer = field(&rules.join("control"), "Maintainer")?;
     let changelog = format!(
@@ -98,7 +98,7 @@ fn pack(repo: &Repo, dir: &Path) -> Result<PathBuf> {
     put(&tree.join("debian/source/format"), b"3.0 (native)\n", 0o644)?;
     let mut debhelper = Command::new("debian/rules");
     debhelper.arg("binary").current_dir(&tree).env("SOURCE_DATE_EPOCH", seconds).env("LC_ALL", "C.UTF-8");
-    run(&mut debhelper, TOOL_LIMIT)?;
+    succeed(&mut debhelper, TOOL_LIMIT)?;
     let made: Vec<PathBuf> = std::fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     let mut made = made.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "deb"));
     let file = made.next().context("debhelper made no package")?;
@@ -129,14 +129,18 @@ pub(super) fn judge(repo: &Repo, full: bool, tally: &mut Tally) -> bool {
         let mut lintian = Command::new("lintian");
         // Root is who runs tests in a container.
         lintian.args(["--allow-root", "--fail-on", "none", "--tag-display-limit", "0"]).arg(&file);
-        Ok(run(&mut lintian, TOOL_LIMIT)?.lines().filter(|line| !line.starts_with("N:")).map(str::to_owned).collect())
+        Ok(succeed(&mut lintian, TOOL_LIMIT)?
+            .lines()
+            .filter(|line| !line.starts_with("N:"))
+            .map(str::to_owned)
+            .collect())
     });
     true
 }
 
 /// The files of the package, each owned by root, in the modes of [`FILES`].
 fn contents(file: &Path) -> Result<Vec<String>> {
-    let listing = run(Command::new("dpkg-deb").arg("--contents").arg(file), TOOL_LIMIT)?;
+    let listing = succeed(Command::new("dpkg-deb").arg("--contents").arg(file), TOOL_LIMIT)?;
     let mut findings = vec![];
     let mut lacking: Vec<&str> = ADDED.iter().copied().chain([PAGE]).collect();
     lacking.extend(FILES.iter().map(|(_, to, _)| *to).filter(|to| !to.starts_with("debian/")));
@@ -175,7 +179,7 @@ fn contents(file: &Path) -> Result<Vec<String>> {
 /// The program needs the C library and nothing else that a host may lack; the configuration is the operator's.
 fn needs(file: &Path) -> Result<Vec<String>> {
     let mut findings = vec![];
-    let depends = run(Command::new("dpkg-deb").arg("--field").arg(file).arg("Depends"), TOOL_LIMIT)?;
+    let depends = succeed(Command::new("dpkg-deb").arg("--field").arg(file).arg("Depends"), TOOL_LIMIT)?;
     for need in depends.split(',').map(str::trim) {
         let name = need.split_whitespace().next().unwrap_or_default();
         if !["libc6", "libgcc-s1", "systemd"].contains(&name) {
@@ -185,18 +189,11 @@ fn needs(file: &Path) -> Result<Vec<String>> {
     if !depends.contains("libc6 (>=") {
         findings.push(format!("no version of the C library among what it depends on: {depends}"));
     }
-    let settings = run(Command::new("dpkg-deb").arg("--info").arg(file).arg("conffiles"), TOOL_LIMIT)?;
+    let settings = succeed(Command::new("dpkg-deb").arg("--info").arg(file).arg("conffiles"), TOOL_LIMIT)?;
     if settings.trim() != "/etc/raas/raasd.toml" {
         findings.push(format!("files of the operator are {settings:?}"));
     }
     Ok(findings)
-}
-
-fn put(to: &Path, bytes: &[u8], mode: u32) -> Result<()> {
-    let dir = to.parent().context("a file of the package has a directory")?;
-    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    std::fs::write(to, bytes).with_context(|| format!("cannot write {}", to.display()))?;
-    Ok(std::fs::set_permissions(to, std::fs::Permissions::from_mode(mode))?)
 }
 
 /// A field of a control file.
@@ -204,18 +201,4 @@ fn field(file: &Path, name: &str) -> Result<String> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     Ok(found.with_context(|| format!("{} has no {name}", file.display()))?.trim().to_owned())
-}
-
-/// Standard output of a command that must succeed.
-fn run(command: &mut Command, limit: Duration) -> Result<String> {
-    let ended = child::run_quiet(command, limit)?;
-    ensure!(
-        ended.success(),
-        "{:?}: {}\n{}\n{}",
-        command.get_program(),
-        ended.describe(),
-        ended.text(Stream::Out),
-        ended.text(Stream::Err)
-    );
-    Ok(ended.text(Stream::Out))
 }

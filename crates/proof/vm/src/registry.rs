@@ -65,7 +65,7 @@ const SUITES: &[Suite] = &[
         programs: false,
         command: &["tests/vm/rxe-tools"],
         judges: None,
-        cases_min: 12,
+        cases_min: 11,
         timeout_s: 600,
         full_only: false,
     },
@@ -246,28 +246,45 @@ const SUITES: &[Suite] = &[
         programs: false,
         command: &["tests/vm/rxe-tools"],
         judges: None,
-        cases_min: 12,
+        cases_min: 11,
         timeout_s: 600,
         full_only: true,
     },
 ];
 
 /// Of the stage `packaging`, which has built the package.
-const PACKAGING: &[Suite] = &[Suite {
-    name: "package",
-    about: "the Debian package under systemd: installed, started, used by its group, killed, upgraded, removed, purged",
-    guests: 1,
-    kernel: "6.1",
-    device: Device::Rxe,
-    mtu: 1500,
-    packages: &["systemd"],
-    programs: false,
-    command: &["tests/vm/package"],
-    judges: None,
-    cases_min: 33,
-    timeout_s: 600,
-    full_only: false,
-}];
+const PACKAGING: &[Suite] = &[
+    Suite {
+        name: "package",
+        about: "the Debian package under systemd: installed, started, used by its group, killed, upgraded, removed, purged",
+        guests: 1,
+        kernel: "6.1",
+        device: Device::Rxe,
+        mtu: 1500,
+        packages: &["systemd"],
+        programs: false,
+        command: &["tests/vm/package"],
+        judges: None,
+        cases_min: 33,
+        timeout_s: 600,
+        full_only: false,
+    },
+    Suite {
+        name: "pods",
+        about: "the Kubernetes manifests without Kubernetes: two nodes, daemons and pods with the users, rights and mounts of theirs",
+        guests: 1,
+        kernel: "6.1",
+        device: Device::Rxe,
+        mtu: 1500,
+        packages: &[],
+        programs: false,
+        command: &["tests/vm/pods"],
+        judges: None,
+        cases_min: 11,
+        timeout_s: 600,
+        full_only: false,
+    },
+];
 
 /// A stage of the test command that runs suites.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
