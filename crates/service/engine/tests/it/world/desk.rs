@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use control::{Kind, Reason};
 use engine::{Admission as Granted, AppId, DatagramBind, Dial, EngineConfig, Event, OpenId};
-use plane::{Admission, AdmissionConfig, ClientId, Connect, ConnectRequest, Connecting, ConnectionOver, Listen};
+use plane::{
+    Admission, AdmissionConfig, ClientId, Connect, ConnectRequest, Connecting, ConnectionOver, Listen, ProgramFacts,
+};
 use verbs::Time;
 
 use super::{Host, QUEUE_NUMBERS};
@@ -67,7 +69,7 @@ impl Desk {
     pub(crate) fn attach(&mut self, uid: u32) -> ClientId {
         let client = ClientId(self.next_client);
         self.next_client += 1;
-        self.admission.attach(client, uid).unwrap();
+        self.admission.attach(client, ProgramFacts { uid, ..ProgramFacts::default() }).unwrap();
         client
     }
 
@@ -155,7 +157,7 @@ impl Host {
     }
 
     pub(crate) fn bind(&mut self, app: AppId, request: u64, port: u16, ring_bytes: u32) {
-        match self.desk.admission.bind(self.desk.clients[&app]) {
+        match self.desk.admission.bind(self.desk.clients[&app], port) {
             Ok(socket) => {
                 self.desk.numbers.insert(socket, app);
                 let bind = DatagramBind { socket, port, ring_bytes };
