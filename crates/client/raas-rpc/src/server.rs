@@ -10,6 +10,7 @@ mod ring;
 mod seats;
 mod slabs;
 mod slices;
+mod station;
 mod turns;
 mod worker;
 

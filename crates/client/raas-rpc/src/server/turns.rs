@@ -18,7 +18,7 @@ use super::ring::{Ring, Taken};
 use super::seats::Seats;
 use super::slabs::Slab;
 use super::slices::Slices;
-use super::worker::Worker;
+use super::station::Station;
 use crate::frame::{RequestHeader, Turn};
 use crate::layout::WORD_BYTES;
 
@@ -27,7 +27,7 @@ const IDLE_PART: u32 = 4;
 
 /// See the head of this file.
 pub(super) struct Turns<'a> {
-    worker: &'a Worker<'a>,
+    station: &'a Station<'a>,
     /// By the numbers of their slabs.
     members: Vec<Option<Member>>,
     words: Vec<u8>,
@@ -46,10 +46,10 @@ pub(super) struct Turns<'a> {
 }
 
 impl<'a> Turns<'a> {
-    pub(super) fn new(worker: &'a Worker<'a>) -> Self {
-        let (count, now) = (worker.slabs.seats(), Instant::now());
+    pub(super) fn new(station: &'a Station<'a>) -> Self {
+        let (count, now) = (station.slabs.seats(), Instant::now());
         Self {
-            worker,
+            station,
             members: Vec::new(),
             words: Vec::new(),
             seats: Seats::new(count),
@@ -64,7 +64,7 @@ impl<'a> Turns<'a> {
     }
 
     fn group(&self) -> usize {
-        self.worker.shared.settings.group.into()
+        self.station.shared.settings.group.into()
     }
 
     fn member(&mut self, number: u32) -> Option<&mut Member> {
@@ -137,7 +137,7 @@ impl<'a> Turns<'a> {
 
     /// Reads the words of all clients.
     fn notice(&mut self, now: Instant) -> Result<(), RegionError> {
-        self.worker.place.region.read(self.worker.slabs.words_at(), &mut self.words)?;
+        self.station.place.region.read(self.station.slabs.words_at(), &mut self.words)?;
         let words = self.words.chunks_exact(WORD_BYTES as usize);
         for (number, (word, member)) in words.zip(&mut self.members).enumerate() {
             let Some(member) = member else { continue };
@@ -159,7 +159,7 @@ impl<'a> Turns<'a> {
         if self.slices.is_over(now) {
             self.slices.begin(now);
             self.extra = 0;
-            self.worker.shared.counters.slices.store(self.slices.ended(), Ordering::Relaxed);
+            self.station.shared.counters.slices.store(self.slices.ended(), Ordering::Relaxed);
             let (longest, members) = (self.slices.length(), &self.members);
             let rank = |number: &u32| members[*number as usize].as_ref().and_then(|member| member.rank(longest));
             self.queue.sort_by_key(rank);
@@ -210,7 +210,7 @@ impl<'a> Turns<'a> {
         let Some(ring) = slab.ring() else { return };
         match member.begin_fetch(ring) {
             Ok(reads) => {
-                self.worker.shared.counters.fetches.fetch_add(reads, Ordering::Relaxed);
+                self.station.shared.counters.fetches.fetch_add(reads, Ordering::Relaxed);
                 self.fetching.push(number);
             }
             Err(error) => end(&slab, &error),
@@ -253,12 +253,12 @@ impl<'a> Turns<'a> {
         while !requests.is_over() {
             let Some(Fetched { header, payload, arrived }) = requests.next() else {
                 // The client overwrote it meanwhile, because it gave the call up. It asks again for what it misses.
-                Counters::add(&self.worker.shared.counters.torn);
+                Counters::add(&self.station.shared.counters.torn);
                 return Ok(());
             };
             let Some(member) = self.member(number) else { return Ok(()) };
             if header.token != member.slab.token {
-                Counters::add(&self.worker.shared.counters.refused);
+                Counters::add(&self.station.shared.counters.refused);
                 return Ok(());
             }
             member.next = member.next.max(header.sequence + 1);
@@ -275,7 +275,7 @@ impl<'a> Turns<'a> {
                 continue;
             }
             while let Some(ring) = self.rings[seat].as_mut() {
-                let Some(taken) = ring.take_next(self.worker, is_all)? else { break };
+                let Some(taken) = ring.take_next(self.station, is_all)? else { break };
                 let number = ring.slab().number;
                 let Taken { header, arrived, .. } = taken;
                 did = true;
@@ -296,11 +296,11 @@ impl<'a> Turns<'a> {
         arrived: Instant,
     ) -> Result<(), RegionError> {
         let Some(slab) = self.member(number).map(|member| Arc::clone(&member.slab)) else { return Ok(()) };
-        let answer = execute(self.worker.shared, &slab.record, slab.transport, (header, payload), arrived);
+        let answer = execute(self.station.shared, &slab.record, slab.transport, (header, payload), arrived);
         // If it runs the client asks again.
         let Answer::Send(outcome) = answer else { return Ok(()) };
         let turn = self.turn_of(number, arrived)?;
-        self.worker.answer(&slab, header, &outcome, Some(turn))?;
+        self.station.answer(&slab, header, &outcome, Some(turn))?;
         if let Some(member) = self.member(number) {
             member.on_answer(Instant::now());
         }
@@ -331,10 +331,10 @@ impl<'a> Turns<'a> {
         let Some(seat) = self.seats.sit(number, now, until) else { return Ok(None) };
         self.slices.on_call(true);
         member.seat = Some(seat);
-        let at = self.worker.slabs.clear_seat(&self.worker.place, seat)?;
-        let ring = Ring::new(Arc::clone(&member.slab), at, self.worker.slabs.slots(), member.next);
+        let at = self.station.slabs.clear_seat(&self.station.place, seat)?;
+        let ring = Ring::new(Arc::clone(&member.slab), at, self.station.slabs.slots(), member.next);
         self.rings[seat as usize] = Some(ring);
-        self.worker.shared.counters.seats.fetch_max(self.seats.used() as u64, Ordering::Relaxed);
+        self.station.shared.counters.seats.fetch_max(self.seats.used() as u64, Ordering::Relaxed);
         Ok(u16::try_from(seat).ok())
     }
 }

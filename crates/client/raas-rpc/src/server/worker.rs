@@ -8,14 +8,12 @@ use std::time::{Duration, Instant};
 
 use raas::{Region, RegionError};
 
-use super::connection::response;
 use super::execute::{Answer, execute};
 use super::ring::{Ring, Taken};
-use super::slabs::{Place, Slab, Slabs};
+use super::slabs::{Slab, Slabs};
+use super::station::Station;
 use super::turns::Turns;
 use super::{Counters, Shared, TICK};
-use crate::frame::{RESPONSE_IN_SLOT, RequestHeader, Turn, request_flag};
-use crate::once::Outcome;
 
 /// All slots are looked at once in so many rounds; otherwise only those where the next calls are expected. Repeated
 /// requests lie elsewhere.
@@ -25,18 +23,11 @@ const NOTES_MAX: usize = 64;
 /// The pause before another attempt to have memory, when the daemon was lost.
 const RENEW_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a worker works with, while its memory is there.
-pub(super) struct Worker<'a> {
-    pub(super) shared: &'a Shared,
-    pub(super) slabs: &'a Slabs,
-    pub(super) place: Arc<Place>,
-}
-
 /// Works until the server stops.
 pub(crate) fn run(shared: &Shared, slabs: &Slabs) {
     while !shared.is_over() {
-        let worker = Worker { shared, slabs, place: slabs.place() };
-        if let Err(error) = worker.watch() {
+        let station = Station { shared, slabs, place: slabs.place() };
+        if let Err(error) = watch(&station) {
             tracing::warn!(%error, "the memory for requests is gone: it is made anew");
             while !shared.is_over() && slabs.renew().is_err() {
                 std::thread::sleep(RENEW_PAUSE);
@@ -45,102 +36,61 @@ pub(crate) fn run(shared: &Shared, slabs: &Slabs) {
     }
 }
 
-impl Worker<'_> {
-    /// Works until the server stops or the memory is gone.
-    fn watch(&self) -> Result<(), RegionError> {
-        let (slabs, region) = (self.slabs, &self.place.region);
-        let mut rings: Vec<Ring> = Vec::new();
-        let mut turns = Turns::new(self);
-        let (mut known, mut round, mut worked) = (0, 0u64, Instant::now());
-        while !self.shared.is_over() {
-            let changes = slabs.changes();
-            if changes != known {
-                known = changes;
-                let active = slabs.active();
-                follow(&mut rings, &active, slabs.slots());
-                turns.follow(&active);
-            }
-            let is_all = round.is_multiple_of(ROUNDS_FOR_ALL);
-            if is_all {
-                drain_notes(region)?;
-            }
-            let mut did = turns.round(is_all)?;
-            for ring in &mut rings {
-                did |= self.look_at(ring, is_all)?;
-            }
-            round += 1;
-            if did {
-                worked = Instant::now();
-            } else if worked.elapsed() < slabs.awake_for(turns.has_members()) || !turns.is_quiet() {
-                std::thread::yield_now();
-            } else {
-                Counters::add(&self.shared.counters.sleeps);
-                match region.recv_notification_timeout(TICK) {
-                    Ok(_) => worked = Instant::now(),
-                    Err(RegionError::TimedOut { .. }) => {}
-                    Err(e) => return Err(e),
-                }
-                // Whatever woke it, all are looked at before it sleeps again.
-                round = 0;
-            }
+/// Works until the server stops or the memory is gone.
+fn watch(station: &Station<'_>) -> Result<(), RegionError> {
+    let (slabs, region) = (station.slabs, &station.place.region);
+    let mut rings: Vec<Ring> = Vec::new();
+    let mut turns = Turns::new(station);
+    let (mut known, mut round, mut worked) = (0, 0u64, Instant::now());
+    while !station.shared.is_over() {
+        let changes = slabs.changes();
+        if changes != known {
+            known = changes;
+            let active = slabs.active();
+            follow(&mut rings, &active, slabs.slots());
+            turns.follow(&active);
         }
-        Ok(())
+        let is_all = round.is_multiple_of(ROUNDS_FOR_ALL);
+        if is_all {
+            drain_notes(region)?;
+        }
+        let mut did = turns.round(is_all)?;
+        for ring in &mut rings {
+            did |= look_at(station, ring, is_all)?;
+        }
+        round += 1;
+        if did {
+            worked = Instant::now();
+        } else if worked.elapsed() < slabs.awake_for(turns.has_members()) || !turns.is_quiet() {
+            std::thread::yield_now();
+        } else {
+            Counters::add(&station.shared.counters.sleeps);
+            match region.recv_notification_timeout(TICK) {
+                Ok(_) => worked = Instant::now(),
+                Err(RegionError::TimedOut { .. }) => {}
+                Err(e) => return Err(e),
+            }
+            // Whatever woke it, all are looked at before it sleeps again.
+            round = 0;
+        }
     }
+    Ok(())
+}
 
-    /// Takes what is new in a slab; says whether there was something.
-    fn look_at(&self, ring: &mut Ring, is_all: bool) -> Result<bool, RegionError> {
-        let mut did = false;
-        while let Some(taken) = ring.take_next(self, is_all)? {
-            let slab = Arc::clone(ring.slab());
-            let Taken { header, arrived, .. } = taken;
-            match execute(self.shared, &slab.record, slab.transport, (&header, taken.payload()), arrived) {
-                Answer::Send(outcome) => self.answer(&slab, &header, &outcome, None)?,
-                // The client asks again.
-                Answer::Running | Answer::Nothing => {}
-            }
-            did = true;
+/// Takes what is new in a slab; says whether there was something.
+fn look_at(station: &Station<'_>, ring: &mut Ring, is_all: bool) -> Result<bool, RegionError> {
+    let mut did = false;
+    while let Some(taken) = ring.take_next(station, is_all)? {
+        let slab = Arc::clone(ring.slab());
+        let Taken { header, arrived, .. } = taken;
+        match execute(station.shared, &slab.record, slab.transport, (&header, taken.payload()), arrived) {
+            Answer::Send(outcome) => station.answer(&slab, &header, &outcome, None)?,
+            // The client asks again.
+            Answer::Running | Answer::Nothing => {}
         }
-        Ok(did)
+        did = true;
     }
-
-    /// Leaves or sends a response.
-    pub(super) fn answer(
-        &self,
-        slab: &Slab,
-        request: &RequestHeader,
-        outcome: &Outcome,
-        turn: Option<Turn>,
-    ) -> Result<(), RegionError> {
-        let mut header = response(self.shared, request, outcome);
-        let is_sent = request.flags & request_flag::REPLY != 0;
-        if !is_sent {
-            return self.leave(slab, request.sequence, &header.encode(&outcome.payload));
-        }
-        header.turn = turn;
-        let mut frame = header.encode(&outcome.payload);
-        if frame.len() > slab.datagram_max {
-            header.turn = None;
-            self.leave(slab, request.sequence, &header.encode(&outcome.payload))?;
-            (header.turn, header.flags) = (turn, RESPONSE_IN_SLOT);
-            frame = header.encode(&[]);
-        }
-        Counters::add(&self.shared.counters.datagrams);
-        // A datagram may be lost in any case: then the client asks again.
-        if let Err(error) = self.place.socket.send_to(&frame, slab.datagrams) {
-            tracing::debug!(%error, to = %slab.datagrams, "a response was not sent");
-        }
-        Ok(())
-    }
-
-    /// Leaves a response in its slot; its first word comes last.
-    fn leave(&self, slab: &Slab, sequence: u64, frame: &[u8]) -> Result<(), RegionError> {
-        let layout = self.slabs.layout;
-        let at = slab.offset + layout.response_at(layout.slot_of(sequence));
-        let (first, rest) = frame.split_at(8);
-        self.place.region.write(at + 8, rest)?;
-        let first = first.try_into().map_or(0, u64::from_ne_bytes);
-        self.place.region.store(at, first)
-    }
+    Ok(did)
 }
 
 /// The slabs as they are granted now.
