@@ -4,6 +4,7 @@
 //! "Swarm Testing", 2012). It must never use one random number for two purposes.
 
 mod choices;
+mod ciphers;
 mod daemons;
 mod engines;
 mod sockets;
@@ -79,6 +80,7 @@ impl Plan {
         sockets::draw(&mut plan, quiet_us);
         daemons::draw(&mut plan, quiet_us);
         wires::draw(&mut plan, quiet_us);
+        ciphers::draw(&mut plan);
         engines::draw(&mut plan);
         users::draw(&mut plan, quiet_us);
         choices::draw(&mut plan);

@@ -51,3 +51,10 @@ fn fixed_seeds_hold_every_promise() {
         assert!(failures.contains(reason), "no seed led to {reason}: {failures:?}");
     }
 }
+
+/// A host that had lost its link said that it used a region no more, and the owner, which stood still, had bytes of it
+/// unread.
+#[test]
+fn the_word_of_a_host_without_a_link_does_not_get_to_the_owner_of_a_region() {
+    assert_eq!(run_seed(241, None).violations, [], "cargo run --release -p sim -- --seed 241");
+}

@@ -327,13 +327,22 @@ impl World {
                 }
             }
             engine::Event::RegionStopped { peer, region, .. } => {
-                if let Some(owner) = self.host_at(*peer) {
+                // Without a link the word does not get to the owner, who has what the host sent unread perhaps, and
+                // learns of the end by its own lane's.
+                if let Some(owner) = self.host_at(*peer)
+                    && self.has_link(host, owner)
+                {
                     self.on_let_go(owner, host, Some(*region));
                 }
             }
             _ => return false,
         }
         true
+    }
+
+    fn has_link(&mut self, host: usize, other: usize) -> bool {
+        let links = self.up(host).map(|running| running.control.links.values());
+        links.is_some_and(|mut links| links.any(|link| link.peer == other && link.seal.is_some()))
     }
 
     /// A host lost its lane to another one, which had regions open over it.
