@@ -3,7 +3,9 @@
 //! The promise is that a run ends within its fuel, with an answer or a failure that fits, and touches nothing outside of
 //! its region; and that bytes of a daemon are an answer, a failure, or neither.
 
-use kernels::{ANSWER_BYTES_MAX, Call, Chain, Distinct, Failure, Job, Library, Progress, Shuffle, Sorted, UserKernel, View};
+use kernels::{
+    ANSWER_BYTES_MAX, Call, Chain, Distinct, Failure, Job, Library, Progress, Shuffle, Sorted, UserKernel, View,
+};
 use shm::Region;
 
 /// Bytes of the region: of the input, the rest is zero.
