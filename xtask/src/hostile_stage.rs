@@ -16,10 +16,12 @@ const JUDGE_LIMIT: Duration = Duration::from_secs(10 * 60);
 const JUDGES: &[(&str, &str, &str, u64)] = &[
     ("siege", "iwarp", "1", 26),
     ("kills", "iwarp", "1", 29),
+    ("kernels", "iwarp", "1", 13),
     ("network", "iwarp", "1", 22),
     ("transfers", "iwarp", "1", 3),
     ("siege", "roce", "1", 26),
     ("kills", "roce", "1", 29),
+    ("kernels", "roce", "1", 13),
     ("network", "roce", "1", 16),
     ("transfers", "roce", "1", 3),
     ("forger", "roce", "1", 12),

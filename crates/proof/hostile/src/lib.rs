@@ -10,6 +10,7 @@ pub mod breach;
 pub mod forger;
 pub mod held;
 pub mod host;
+pub mod kernels;
 pub mod kills;
 pub mod network;
 pub mod polite;

@@ -3,7 +3,7 @@
 //! Owns the command line. The last line of a judge is `hostile: seed N`, with which it does the same again.
 #![forbid(unsafe_code)]
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -29,6 +29,8 @@ enum Task {
     Siege(Judge),
     /// Applications and daemons killed at every step of connect, transfer and close.
     Kills(Judge),
+    /// Tenants whose kernels loop, trap and ask out of bounds, beside polite programs.
+    Kernels(Judge),
     /// Strangers on the network.
     Network(Judge),
     /// An ordinary user of a peer's host who forges packets of the peer, in network namespaces.
@@ -67,6 +69,23 @@ enum Task {
         /// A listener at this host.
         #[arg(long)]
         near: SocketAddr,
+    },
+    /// A tenant whose kernels misbehave.
+    KernelTenant {
+        #[arg(long)]
+        seed: u64,
+        /// How long.
+        #[arg(long)]
+        millis: u64,
+        /// Control socket of its daemon.
+        #[arg(long)]
+        socket: PathBuf,
+        /// The host whose daemon is attacked.
+        #[arg(long)]
+        host: IpAddr,
+        /// It makes the region, and installs the kernels.
+        #[arg(long)]
+        owner: bool,
     },
     /// The hostile tenant itself.
     Tenant {
@@ -110,6 +129,7 @@ fn main() -> Result<ExitCode> {
     match Cli::parse().task {
         Task::Siege(judge) => judged(&judge, hostile::siege::run),
         Task::Kills(judge) => judged(&judge, hostile::kills::run),
+        Task::Kernels(judge) => judged(&judge, hostile::kernels::run),
         Task::Network(judge) => judged(&judge, hostile::network::run),
         Task::Forger(judge) if !judge.wire.allows(Wire::Roce) => {
             // Forged segments of TCP are the kernel's to refuse, by numbers that it does not tell. What an ordinary
@@ -136,6 +156,10 @@ fn main() -> Result<ExitCode> {
         }
         Task::Victim { step, socket, far, near } => {
             hostile::victim::run(&step, hostile::breach::Target { socket: &socket, far, near })?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::KernelTenant { seed, millis, socket, host, owner } => {
+            println!("{}", hostile::kernels::tenant::run(&socket, host, owner, seed, Duration::from_millis(millis))?);
             Ok(ExitCode::SUCCESS)
         }
         Task::Tenant { seed, millis, socket, far_socket, far, near } => {

@@ -79,7 +79,8 @@ impl Transfer {
     }
 }
 
-fn session(host: &Host, name: &str) -> Result<Session> {
+/// A program's session with a host's daemon.
+pub(crate) fn session(host: &Host, name: &str) -> Result<Session> {
     Session::builder().socket(&host.socket).name(name).connect().with_context(|| format!("no session for {name}"))
 }
 
