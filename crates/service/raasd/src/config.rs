@@ -8,7 +8,9 @@ mod file;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{EngineConfig, IpNet};
@@ -99,6 +101,9 @@ pub struct Config {
     pub socket_mode: u32,
     /// Group to which socket and directory are given, by name or number; none leaves them with the daemon's own.
     pub socket_group: Option<String>,
+    /// The control socket, where the service manager has opened it: it listens at `socket`, with the owner and the mode
+    /// that the manager gave it, and stays when the daemon ends.
+    pub given_socket: Option<Arc<OwnedFd>>,
     /// TCP port for other daemons, here and, unless [`PeerConfig::port`] says otherwise, there. 0: any free one, for
     /// tests.
     pub peer_port: u16,
@@ -171,6 +176,7 @@ impl Config {
             socket: control::socket_path(None),
             socket_mode: 0o600,
             socket_group: None,
+            given_socket: None,
             peer_port: PEER_PORT,
             device: DeviceChoice::Auto,
             engines: 1,

@@ -150,7 +150,8 @@ fn serve(
     if let Some(words) = &fit.too_much {
         tracing::warn!("{words}");
     }
-    let mut place = SocketPlace::take(&config.socket, config.socket_mode, group.as_ref())?;
+    let mut place =
+        SocketPlace::take(&config.socket, config.socket_mode, group.as_ref(), config.given_socket.as_deref())?;
     if config.key_file.is_none() {
         key::read_or_create(place.directory())?;
     }

@@ -3,9 +3,11 @@
 //! Owns the promise that one daemon serves one socket: a lock file beside it, held as long as the daemon lives. It must
 //! never remove a file that is not a socket, or the socket of a daemon that lives.
 
+use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -24,12 +26,18 @@ pub(crate) struct SocketPlace {
     path: PathBuf,
     _lock: File,
     bound: bool,
+    given: Option<OwnedFd>,
 }
 
 impl SocketPlace {
     /// Makes the directory if needed and takes the place. `mode` is the socket's; a group's members may enter the
-    /// directory.
-    pub(crate) fn take(path: &Path, mode: u32, group: Option<&SocketGroup>) -> Result<Self, DaemonError> {
+    /// directory. A socket that the service manager has opened (`given`) is checked and taken as it is.
+    pub(crate) fn take(
+        path: &Path,
+        mode: u32,
+        group: Option<&SocketGroup>,
+        given: Option<&OwnedFd>,
+    ) -> Result<Self, DaemonError> {
         let fail = |what| move |source| DaemonError::Socket { socket: path.to_path_buf(), what, source };
         let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         // Others may come this far if others may connect; the group's directory is opened to it below.
@@ -45,8 +53,12 @@ impl SocketPlace {
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(DaemonError::AlreadyRunning { socket: path.into() }),
             Err(e) => return Err(fail("its lock file cannot be locked")(e.into())),
         }
-        let place = Self { path: path.to_path_buf(), _lock: lock, bound: false };
-        place.remove_stale()?;
+        let given = given.map(|given| check_given(given, path)).transpose();
+        let given = given.map_err(fail("the socket of the service manager cannot be used"))?;
+        let place = Self { path: path.to_path_buf(), _lock: lock, bound: false, given };
+        if place.given.is_none() {
+            place.remove_stale()?;
+        }
         if let Some(group) = group {
             group.enter(place.directory(), path)?;
         }
@@ -64,6 +76,10 @@ impl SocketPlace {
             let socket = self.path.clone();
             move |source| DaemonError::Socket { socket, what, source }
         };
+        if let Some(given) = self.given.take() {
+            rustix::io::ioctl_fionbio(&given, true).map_err(|e| fail("it cannot be made non-blocking")(e.into()))?;
+            return Ok(given);
+        }
         let address = SocketAddrUnix::new(&self.path)
             .map_err(|e| fail("the path is too long for a socket, 107 bytes are allowed")(e.into()))?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -175,6 +191,22 @@ fn check_directory(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// A socket of the service manager, if it is one on which the daemon can serve at `path`.
+fn check_given(given: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
+    let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
+    if !rustix::net::sockopt::socket_acceptconn(given)?
+        || rustix::net::sockopt::socket_type(given)? != SocketType::SEQPACKET
+    {
+        return Err(wrong("it is not one of ListenSequentialPacket=".into()));
+    }
+    let address = SocketAddrUnix::try_from(rustix::net::getsockname(given)?)?;
+    let at = address.path_bytes().map(|bytes| Path::new(OsStr::from_bytes(bytes)).to_path_buf()).unwrap_or_default();
+    if std::fs::canonicalize(&at)? != std::fs::canonicalize(path)? {
+        return Err(wrong(format!("it is {}; ListenSequentialPacket= and `socket` must be the same", at.display())));
+    }
+    given.try_clone()
+}
+
 fn is_served(path: &Path) -> bool {
     let Ok(address) = SocketAddrUnix::new(path) else { return false };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -193,25 +225,25 @@ mod tests {
     fn one_daemon_for_one_socket_and_stale_files_go() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("d/raasd.sock");
-        let mut first = SocketPlace::take(&path, 0o600, None).unwrap();
+        let mut first = SocketPlace::take(&path, 0o600, None, None).unwrap();
         let listener = first.listen(0o600, None).unwrap();
         assert_eq!(std::fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        assert!(matches!(SocketPlace::take(&path, 0o600, None), Err(DaemonError::AlreadyRunning { .. })));
+        assert!(matches!(SocketPlace::take(&path, 0o600, None, None), Err(DaemonError::AlreadyRunning { .. })));
         drop(first);
         assert!(!path.exists());
         drop(listener);
 
-        let mut killed = SocketPlace::take(&path, 0o600, None).unwrap();
+        let mut killed = SocketPlace::take(&path, 0o600, None, None).unwrap();
         let listener = killed.listen(0o600, None).unwrap();
         std::fs::remove_file(path.with_extension("sock.lock")).unwrap();
         // Without its lock, as another release: still noticed, because it answers.
-        assert!(matches!(SocketPlace::take(&path, 0o600, None), Err(DaemonError::AlreadyRunning { .. })));
+        assert!(matches!(SocketPlace::take(&path, 0o600, None, None), Err(DaemonError::AlreadyRunning { .. })));
         drop(listener);
         killed.bound = false;
         drop(killed);
         assert!(path.exists(), "a killed daemon leaves its socket");
-        SocketPlace::take(&path, 0o600, None).unwrap();
+        SocketPlace::take(&path, 0o600, None, None).unwrap();
         assert!(!path.exists());
     }
 
@@ -220,7 +252,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, lock) = (dir.path().join("s"), dir.path().join("s.lock"));
         let victim = dir.path().join("victim");
-        let take = || SocketPlace::take(&path, 0o600, None).map(drop).map_err(|e| e.to_string());
+        let take = || SocketPlace::take(&path, 0o600, None, None).map(drop).map_err(|e| e.to_string());
         std::os::unix::fs::symlink(&victim, &lock).unwrap();
         let error = take().unwrap_err();
         assert!(error.contains("s.lock is a symbolic link"), "{error}");
@@ -239,11 +271,11 @@ mod tests {
     fn a_directory_is_made_with_its_parents_and_mode_whatever_the_umask() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/b/c/s");
-        SocketPlace::take(&path, 0o666, None).unwrap();
+        SocketPlace::take(&path, 0o666, None, None).unwrap();
         assert_eq!(std::fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o755);
         // An own link is as good as a directory.
         std::os::unix::fs::symlink(dir.path().join("a/b/c"), dir.path().join("link")).unwrap();
-        SocketPlace::take(&dir.path().join("link/t"), 0o600, None).unwrap();
+        SocketPlace::take(&dir.path().join("link/t"), 0o600, None, None).unwrap();
     }
 
     #[test]
@@ -251,10 +283,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         std::fs::write(&path, "precious").unwrap();
-        assert!(SocketPlace::take(&path, 0o600, None).unwrap_err().to_string().contains("no socket"));
+        assert!(SocketPlace::take(&path, 0o600, None, None).unwrap_err().to_string().contains("no socket"));
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
         std::fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
-        let refused = SocketPlace::take(&dir.path().join("s"), 0o600, None).unwrap_err();
+        let refused = SocketPlace::take(&dir.path().join("s"), 0o600, None, None).unwrap_err();
         assert!(refused.to_string().contains("not safe"), "{refused}");
     }
 }

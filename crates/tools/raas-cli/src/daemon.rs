@@ -4,6 +4,7 @@ mod service;
 
 use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use monitor::Metrics;
@@ -39,7 +40,7 @@ pub(crate) fn run(
         key_file: args.key_file,
         log,
     };
-    let config = Config::load(args.config.as_deref(), &flags).map_err(|e| Failure::Configuration(e.to_string()))?;
+    let mut config = Config::load(args.config.as_deref(), &flags).map_err(|e| Failure::Configuration(e.to_string()))?;
     raasd::raise_descriptor_limit();
     let is_json = config.log_format == LogFormat::Json;
     let queue = Log::to_stderr(is_json).map_err(|e| Failure::failed("no thread to write the log", e))?;
@@ -50,6 +51,7 @@ pub(crate) fn run(
         let said = format!("configuration ok: host {}, socket {}", config.listen, config.socket.display());
         return out::line(format!("{said}\n{}", report_lines(&report).join("\n"))).map(drop);
     }
+    config.given_socket = service::given_socket()?.map(Arc::new);
     raasd::survive_faults().map_err(|e| Failure::failed("cannot prepare for memory that its tenants give back", e))?;
     queue.take_panics();
     let shutdown = Shutdown::on_signals();

@@ -1,18 +1,35 @@
-//! What the service manager is told: that the daemon serves, that it lives, that it stops (sd_notify(3)). Without a
-//! service manager nothing is.
+//! What the service manager gives: the control socket, if a socket unit opened it (sd_listen_fds(3)). What it is told: that
+//! the daemon serves, that it lives, that it stops (sd_notify(3)). Without a service manager nothing is.
 //!
 //! The watchdog's sign of life is an answer of the daemon itself, through its control socket, control thread and
 //! engines. So a daemon that stands still is restarted, though its process is there.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
 use monitor::Sample;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use sd_notify::NotifyState;
 use terminal::Failure;
 
 /// Signs of life within the time after which the manager restarts the daemon.
 const SIGNS: u32 = 3;
+
+/// The control socket, where the manager has opened it. A copy of it: the number that the manager names is a promise
+/// about this process that only the kernel can check.
+pub(super) fn given_socket() -> Result<Option<OwnedFd>, Failure> {
+    let cannot = |e: &dyn std::fmt::Display| Failure::Usage(format!("sockets of the service manager: {e}"));
+    let mut given = sd_notify::listen_fds().map_err(|e| cannot(&e))?;
+    let Some(number) = given.next() else { return Ok(None) };
+    if given.next().is_some() {
+        return Err(cannot(
+            &"there are several; the socket unit must have one ListenSequentialPacket= and nothing else",
+        ));
+    }
+    let own = pidfd_open(getpid(), PidfdFlags::empty()).map_err(|e| cannot(&e))?;
+    pidfd_getfd(own, number, PidfdGetfdFlags::empty()).map(Some).map_err(|e| cannot(&e))
+}
 
 /// The daemon serves at `socket`. Starts the thread that shows that it lives, if the manager wants that.
 pub(super) fn ready(socket: &Path) -> Result<(), Failure> {
