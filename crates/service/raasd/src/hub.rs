@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::{PeerMessage, Reason, Reply};
+use engine::IpNet;
 use plane::{Admission, ClientId, Directs, Fallbacks, LinkId, Meetings, PairLimits, Pairs, Peers, PeersConfig, Policy};
 use shm::SessionShape;
 use tokio::sync::{Notify, mpsc};
@@ -91,6 +92,8 @@ struct Attaching {
     unanswered: u32,
     /// An engine did not take it in.
     refused: Option<Reason>,
+    /// What the engines were told; the policy may change before they answer.
+    networks: Option<Arc<[IpNet]>>,
 }
 
 /// A program on the control socket.

@@ -68,7 +68,10 @@ impl Hub {
         let stage = match who.role {
             Role::Inspector => Stage::Inspector,
             Role::Application => match self.admit_program(client, &who) {
-                Ok(fds) => Stage::Attaching(Attaching { fds, unanswered: self.engines.count(), refused: None }),
+                Ok(fds) => {
+                    let (unanswered, networks) = (self.engines.count(), self.networks_of(client));
+                    Stage::Attaching(Attaching { fds, unanswered, refused: None, networks })
+                }
                 Err(reason) => {
                     let _ = out.try_send(Outgoing::new(self.refused(reason), Vec::new()));
                     return;
@@ -171,6 +174,8 @@ impl Hub {
             return;
         }
         let (fds, refused) = (std::mem::take(&mut attaching.fds), attaching.refused);
+        let told = attaching.networks.take();
+        let networks = self.admission.tenant_of(id).and_then(|(_, rights)| rights.connect.clone());
         let left_out = self.log.take(std::time::Instant::now());
         let ProgramIdentity { pid, uid, name, .. } = who;
         if let Some(reason) = refused {
@@ -185,6 +190,9 @@ impl Hub {
         }
         if let Some(client) = self.clients.get_mut(&id) {
             client.stage = Stage::Attached;
+        }
+        if networks != told {
+            self.command_all_of(id, |app| Command::SetConnectTo { app, networks: networks.clone() });
         }
         self.send(id, self.welcome(id, false), fds);
     }
