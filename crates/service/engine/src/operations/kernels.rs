@@ -140,10 +140,19 @@ impl Kernels {
     }
 
     /// Somebody asks for one. The answer has at most `answer_max` bytes.
-    pub(crate) fn push(&mut self, asker: Asker, places: Vec<Place>, request: &[u8], answer_max: usize) {
+    pub(crate) fn push(
+        &mut self,
+        owned: &OwnedRegions,
+        asker: Asker,
+        places: Vec<Place>,
+        (request, answer_max): (&[u8], usize),
+    ) {
         let Asker { to, origin, program } = asker;
         let waiting = self.of_origin.get(&origin).copied().unwrap_or(0);
-        let begun = if waiting >= self.limits.queued_max {
+        let begun = if places.iter().any(|place| place.view(owned).is_none()) {
+            // Its user kernels are gone with it, so what follows would say that there is no such kernel.
+            Err(Failure::Revoked)
+        } else if waiting >= self.limits.queued_max {
             Err(Failure::QueueFull { max: self.limits.queued_max as u64 })
         } else {
             let own = places.first().and_then(|place| self.libraries.get(&place.number()));

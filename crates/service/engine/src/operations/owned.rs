@@ -154,6 +154,13 @@ impl OwnedRegions {
         }
     }
 
+    /// The same of all peers.
+    pub(crate) fn halt_all(&mut self, number: u64) {
+        if let Some(owned) = self.table.get_mut(&number) {
+            owned.halted.clone_from(&owned.peers);
+        }
+    }
+
     /// A region that a peer names by its key, and what of `asked` it allows.
     pub(crate) fn for_kernel(
         &self,

@@ -35,7 +35,7 @@ impl Engine {
         let to = To::Peer { lane: id, id: run.id };
         let asker = Asker { to, origin: Origin::Host(peer), program: run.program };
         let places = regions.into_iter().map(|(whole, access)| Place::Granted { peer, whole, access });
-        self.ops.kernels.push(asker, places.collect(), &run.request, answer_max);
+        self.ops.kernels.push(&self.ops.owned, asker, places.collect(), (&run.request, answer_max));
         Ok(())
     }
 
@@ -51,7 +51,8 @@ impl Engine {
             let view = View::new(memory, may(RegionAccess::READ), may(RegionAccess::WRITE));
             Place::Mapped { number: region, view }
         };
-        self.ops.kernels.push(asker, places.into_iter().map(place).collect(), bytes, ANSWER_BYTES_MAX);
+        let places = places.into_iter().map(place).collect();
+        self.ops.kernels.push(&self.ops.owned, asker, places, (bytes, ANSWER_BYTES_MAX));
     }
 
     /// Gives the kernel whose turn it is a slice. Says whether there was anything to do.
@@ -109,8 +110,10 @@ impl Engine {
         self.ops.kernels.install(region, name, kernel)
     }
 
-    /// A region ended: its user kernels go, and what runs there for programs of this host ends.
+    /// A region ended: its user kernels go, and what runs there for programs of this host ends. Peers that have it open
+    /// still run nothing there any more.
     pub fn forget_kernels(&mut self, region: u64) {
+        self.ops.owned.halt_all(region);
         self.ops.kernels.uninstall(region);
         self.ops.kernels.halt_here(region);
         self.answer_kernels();

@@ -2,7 +2,7 @@
 //! breaks.
 
 use control::RegionAccess;
-use kernels::{Call, Chain, Failure, Order, Request};
+use kernels::{Call, Chain, Failure, Order, Request, UserKernel};
 use shm::{Class, Opcode, OperationStatus, Submission};
 
 use super::fixture::{BYTES, EPOCH, Ended, NUMBER, Use};
@@ -169,6 +169,18 @@ fn a_revoke_ends_a_kernel_that_loops() {
     assert!(u.is_stopped());
     // A request that was on its way.
     assert_eq!(run(&mut u, &looping).status, OperationStatus::Revoked);
+}
+
+#[test]
+fn a_run_at_a_region_that_ended_is_told_so_and_not_that_there_is_no_such_kernel() {
+    let mut u = using(905);
+    let wasm = wat::parse_str(r#"(module (memory (export "memory") 1) (func (export "run")))"#).unwrap();
+    assert!(u.w.hosts[1].engine.install_kernel(NUMBER, "own", UserKernel::new(&wasm).unwrap()));
+    let request = Request { name: "own", args: &[] }.to_bytes().unwrap();
+    assert_eq!(run(&mut u, &request).status, OperationStatus::Ok);
+    // The peer has not heard of it yet, and still has the region open.
+    u.w.hosts[1].engine.forget_kernels(NUMBER);
+    assert_eq!(failure(&run(&mut u, &request)), Failure::Revoked);
 }
 
 #[test]
