@@ -22,6 +22,8 @@ use crate::config_error::ConfigError;
 use crate::limits::{DaemonLimits, DataPath, LIMITS, Limit, Target, check_range};
 use crate::machine::{Fit, Machine};
 
+pub(crate) use file::network_of;
+
 /// TCP port on which daemons reach each other.
 pub const PEER_PORT: u16 = 4790;
 

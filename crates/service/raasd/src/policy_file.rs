@@ -4,7 +4,6 @@
 //! not hold. Names of users and groups are looked up once, when the file is read.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -14,6 +13,7 @@ use plane::{Policy, RegionRight, Rights, Selector, Tenant};
 use serde::Deserialize;
 use toml::{Spanned, Value};
 
+use crate::config::network_of;
 use crate::config_error::ConfigError;
 
 /// Reads a policy. A problem names the file and the line: `FILE:LINE: message`.
@@ -227,18 +227,7 @@ from_value!(
 from_value!(
     /// `ADDRESS/BITS`, or one host's address.
     Network(IpNet),
-    |value| {
-        let text = value.as_str().unwrap_or_default();
-        let network = match text.parse::<IpAddr>() {
-            Ok(address) => Ok(IpNet::from(address.to_canonical())),
-            Err(_) => text.parse::<IpNet>(),
-        };
-        match network {
-            Ok(network) if network.trunc() == network => Ok(network),
-            Ok(network) => Err(format!("{network} has bits behind its prefix; the network is {}", network.trunc())),
-            Err(_) => Err(format!("{value} is no network; write ADDRESS/BITS, such as \"10.1.0.0/16\"")),
-        }
-    }
+    |value| value.as_str().map_or_else(|| Err(format!("{value} is no network; write it in quotes")), network_of)
 );
 
 fn id_of(value: &Value, kind: &str, named: impl FnOnce(&str) -> nix::Result<Option<u32>>) -> Result<u32, String> {

@@ -119,17 +119,7 @@ from_text!(
 from_text!(
     /// `ADDRESS/BITS`, or one host's address.
     Network(IpNet),
-    |text| {
-        if let Ok(address) = text.parse::<IpAddr>() {
-            return Ok(IpNet::from(address.to_canonical()));
-        }
-        let no_network = |_| format!("\"{text}\" is no network; write ADDRESS/BITS, such as 10.1.0.0/16");
-        let network: IpNet = text.parse().map_err(no_network)?;
-        match network.trunc() {
-            whole if whole == network => Ok(network),
-            whole => Err(format!("{network} has bits behind its prefix; the network is {whole}")),
-        }
-    }
+    |text| network_of(&text)
 );
 from_text!(
     /// A path that is not empty.
@@ -220,6 +210,19 @@ impl TryFrom<i64> for RingBytes {
             Ok(bytes) if bytes.is_power_of_two() => Ok(Self(bytes)),
             _ => Err(format!("{bytes} is not a power of two")),
         }
+    }
+}
+
+/// The network of a text.
+pub(crate) fn network_of(text: &str) -> Result<IpNet, String> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(IpNet::from(address.to_canonical()));
+    }
+    let no_network = |_| format!("\"{text}\" is no network; write ADDRESS/BITS, such as 10.1.0.0/16");
+    let network: IpNet = text.parse().map_err(no_network)?;
+    match network.trunc() {
+        whole if whole == network => Ok(network),
+        whole => Err(format!("{network} has bits behind its prefix; the network is {whole}")),
     }
 }
 
