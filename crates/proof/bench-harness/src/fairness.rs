@@ -31,8 +31,8 @@ const SHARE: f64 = 0.9;
 const SLOWER: f64 = 2.0;
 /// Opening the connections takes its time, on a busy machine more.
 const LIMIT: Duration = Duration::from_secs(180);
-/// All on the lane, which is what is shared; rings of 64 KiB for all.
-const CONFIG: &str = "tcp_direct = \"off\"\nring_bytes = 65536\ngrown_ring_bytes = 65536\n";
+/// All on the lane, which is what is shared; room for the rings of the flood.
+const CONFIG: &str = "tcp_direct = \"off\"\n[limits]\nring_memory_per_app_max = 17179869184\n";
 
 pub(super) fn run(repo: &Repo, args: &Args) -> Result<Findings> {
     let (rounds, seconds) = (args.rounds(), args.seconds(SECONDS));
