@@ -4,7 +4,7 @@
 //! The daemon keeps nothing for a reader except the page that it has not taken yet. Root and the daemon's user see all
 //! rows; other users see their own (docs/cli.md).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +28,8 @@ pub enum InspectQuery {
     Trace,
     /// The tenants of the policy.
     Tenants,
+    /// The hosts of the cluster.
+    Members,
 }
 
 /// Where a page begins. A reader starts with the default, and then passes what the page before named. Any other value
@@ -64,6 +66,22 @@ pub enum InspectAnswer {
     Trace(Vec<TraceRow>),
     /// Some tenants.
     Tenants(Vec<TenantRow>),
+    /// Some hosts.
+    Members(Vec<MemberRow>),
+}
+
+/// A host of the cluster, as one directory knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "rows"), non_exhaustive)]
+pub struct MemberRow {
+    /// What its daemon listens on.
+    pub address: IpAddr,
+    /// Its own name; empty if it has none.
+    pub name: String,
+    /// The names that it serves.
+    pub services: Vec<String>,
+    /// The directory: `static`, `dns` or `etcd`.
+    pub source: String,
 }
 
 /// Which path a connection takes.

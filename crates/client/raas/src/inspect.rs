@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use control::{
-    AppRow, ConnectionRow, ConnectionState, DatagramRow, LaneRow, RegionRow, StageRow, Stat, TenantRow, TraceRow,
+    AppRow, ConnectionRow, ConnectionState, DatagramRow, LaneRow, MemberRow, RegionRow, StageRow, Stat, TenantRow,
+    TraceRow,
 };
 use control::{ChannelError, Cursor, InspectAnswer, InspectQuery, Reply, Request, Role};
 use raas_core::SessionFault;
@@ -92,6 +93,14 @@ fn rows<T>(
         Ok(())
     })?;
     Ok(rows)
+}
+
+/// The hosts of the cluster, as the daemon's directories know them (docs/clusters.md). `socket` as in [`connections`].
+pub fn members(socket: Option<&Path>) -> Result<Vec<MemberRow>, SessionError> {
+    rows(socket, InspectQuery::Members, "hosts", |answer| match answer {
+        InspectAnswer::Members(rows) => Ok(rows),
+        other => Err(other),
+    })
 }
 
 /// The host's device, lanes, resources, counters and applications. `socket` as in [`connections`].

@@ -92,6 +92,15 @@ impl Hub {
                 let (rows, next) = inspect::cut(from.filter(|(place, _)| *place >= at).collect(), None);
                 self.answer_page(question, InspectAnswer::Tenants(rows), next);
             }
+            Part::Members(at) => {
+                let members = self.link_context.members.rows();
+                let at = usize::try_from(at).unwrap_or(usize::MAX);
+                let from = members.iter().enumerate().skip(at).take(LOOKS_PER_PAGE as usize);
+                let rows: Vec<_> = from.map(|(place, row)| (place as u64, row.clone())).collect();
+                let next = rows.last().map(|(place, _)| place + 1).filter(|next| *next < members.len() as u64);
+                let (rows, next) = inspect::cut(rows, next);
+                self.answer_page(question, InspectAnswer::Members(rows), next);
+            }
             Part::None => {
                 let answer = inspect::nothing(question.query);
                 self.answer(question, answer, None);
