@@ -211,6 +211,7 @@ impl Hub {
             owner_uid: pair_limits.owner_uid,
             log: LogQuota::new(PROGRAM_LOG_LINES, std::time::Instant::now()),
         };
+        hub.tell_tenants();
         loop {
             let free = hub.engines.have_room();
             let tick = hub.next_tick();

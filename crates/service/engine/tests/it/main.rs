@@ -26,5 +26,6 @@ mod soak;
 mod sockets;
 mod stalls;
 mod stream;
+mod tenants;
 mod verbs_asked;
 mod world;
