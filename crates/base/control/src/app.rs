@@ -23,6 +23,8 @@ pub enum Role {
     Application,
     /// A tool that only asks questions: gets no shared memory.
     Inspector,
+    /// An application that had a session with a daemon which ended, and brings it along ([`Request::Return`]).
+    Returning,
 }
 
 /// What both ends of a connection agree on. For the daemons both kinds are bytes.
@@ -327,6 +329,29 @@ pub enum Request {
         /// The lease.
         lease: u64,
     },
+    /// The session of an application whose daemon ended, for the daemon that came after it (docs/restart.md). The next
+    /// message after the Hello of [`Role::Returning`]. One descriptor: the session segment.
+    Return {
+        /// Slots of the segment.
+        slots: u32,
+        /// Engines of the daemon that made it.
+        engines: u32,
+        /// Bytes of the segment's layout.
+        session_bytes: u64,
+        /// No chunk of the session had this number or a greater one.
+        next_chunk: u32,
+        /// Slots that the application uses: bit `i % 8` of byte `i / 8` stands for slot `i`. Bytes at the end that are 0
+        /// may be left out.
+        used: Vec<u8>,
+    },
+    /// Connections with processes of this host, which went on without the daemon: for `raas ss`. Only between
+    /// [`Request::Return`] and [`Request::ReturnEnd`].
+    ReturnPairs {
+        /// At most [`RETURNED_MAX`].
+        ends: Vec<ReturnedEnd>,
+    },
+    /// Nothing more comes of the session. Answered by [`Reply::Welcome`], whose descriptors lack the session segment.
+    ReturnEnd,
     /// The daemon is to run a kernel at regions of this host that the program has open, the first with the right to
     /// execute. Answered by [`Reply::RegionRan`].
     RegionRun {
@@ -339,6 +364,24 @@ pub enum Request {
         /// Name and arguments, at most 896 bytes.
         bytes: Vec<u8>,
     },
+}
+
+/// Connections that one message brings back at most.
+pub const RETURNED_MAX: usize = 256;
+
+/// One end of a connection with a process of this host, that an application brings back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReturnedEnd {
+    /// Number, as the daemon gave it that made the connection. [`Request::PairClosed`] names it when it is over.
+    pub connection: u64,
+    /// This end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub peer: SocketAddr,
+    /// Bytes written so far.
+    pub tx_bytes: u64,
+    /// Bytes read so far.
+    pub rx_bytes: u64,
 }
 
 /// What an application could not take because it may open no more descriptors. Connections that need it are refused,

@@ -3,8 +3,11 @@
 //! Programs count on getting the lowest free number, as daemons do when they close 0, 1 and 2 and open them again. It
 //! must never fail: a descriptor that cannot be moved stays where it is.
 
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
+
+use rustix::io::DupFlags;
 
 /// The lowest number that this process's descriptors of the service have; 0: as the kernel gives them.
 static LOWEST: AtomicI32 = AtomicI32::new(0);
@@ -24,9 +27,31 @@ pub fn raised(fd: OwnedFd) -> OwnedFd {
     rustix::io::fcntl_dupfd_cloexec(&fd, lowest).unwrap_or(fd)
 }
 
+/// Makes the descriptor `at` name what `new` names, in one step: whoever uses its number finds the new one from then on.
+pub fn replace_descriptor(at: BorrowedFd<'_>, new: &OwnedFd) -> std::io::Result<()> {
+    // SAFETY: the number is open, since `at` borrows it; the copy of its owner is never dropped, so it is closed by its
+    // owner alone, and dup3 leaves no moment in which it is not open.
+    let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(at.as_raw_fd()) });
+    Ok(rustix::io::dup3(new, &mut place, DupFlags::CLOEXEC)?)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
+
+    #[test]
+    fn a_number_names_another_object_afterwards() {
+        let made = || rustix::fs::memfd_create("raas-numbers", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let (place, new) = (made(), made());
+        let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_ino;
+        assert_ne!(inode(&place), inode(&new));
+        replace_descriptor(place.as_fd(), &new).unwrap();
+        assert_eq!(inode(&place), inode(&new));
+        drop(new);
+        assert!(rustix::fs::fstat(&place).is_ok(), "it is open still");
+    }
 
     #[test]
     fn a_descriptor_goes_where_it_is_wanted_or_stays() {

@@ -145,6 +145,18 @@ impl Region {
         })
     }
 
+    /// Shows the bytes of another descriptor in the place of this mapping, to all handles to it and words of it.
+    ///
+    /// The caller has checked that the object has as many bytes, and cannot shrink.
+    pub(crate) fn show_instead(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let prot = if self.0.writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: the range is this mapping's own, which lives as long as `self`, so no other mapping is replaced; its
+        // bytes are reached by copies and atomics alone, for which any bytes are valid.
+        unsafe { rustix::mm::mmap(self.as_ptr().cast::<c_void>(), self.0.len, prot, flags, fd, 0) }?;
+        Ok(())
+    }
+
     fn map(
         len: usize,
         writable: bool,

@@ -74,6 +74,26 @@ pub(crate) enum Asked {
     Lend,
 }
 
+impl Asked {
+    /// The answer of a daemon that is gone.
+    fn failed(self, reason: Reason) -> Answer {
+        let refusal = || RegionRefusal::Reason(reason);
+        match self {
+            Self::Listen => Answer::Listening(Err(reason)),
+            Self::Connect | Self::BindDatagram | Self::Operations => Answer::Connected(Err(Failed::Reason(reason))),
+            Self::DatagramPath => Answer::Path(Err(reason)),
+            Self::Region => Answer::Region(Err(refusal())),
+            Self::Revoke => Answer::Revoked(Err(refusal())),
+            Self::Notify => Answer::Notified(Err(refusal())),
+            Self::Install => Answer::Installed(Err(refusal())),
+            Self::Run => Answer::Ran(Err(refusal())),
+            Self::Meet => Answer::Met(Err(reason)),
+            Self::Attach => Answer::Attached(Err(refusal())),
+            Self::Lend => Answer::Lent(Err(refusal())),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Pending {
     asked: Asked,
@@ -108,6 +128,16 @@ impl Requests {
             }
             _ => Some(answer),
         }
+    }
+
+    /// All that have no answer fail with `reason`. Which.
+    pub(crate) fn lose_all(&mut self, reason: Reason) -> Vec<RequestId> {
+        let waiting = self.pending.iter_mut().filter(|(_, pending)| pending.answer.is_none());
+        let lose = |(&request, pending): (&u64, &mut Pending)| {
+            pending.answer = Some(pending.asked.failed(reason));
+            RequestId(request)
+        };
+        waiting.map(lose).collect()
     }
 
     /// Ends a request; its answer, if it came.

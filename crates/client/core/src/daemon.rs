@@ -46,14 +46,19 @@ impl Daemon {
     /// Wakes an engine, which was seen asleep.
     #[cold]
     pub(crate) fn wake(&self, engine: u32) {
-        if self.wakes.get(engine as usize).is_some_and(|wake| wake.wake().is_err()) {
-            self.life.lose(control::Reason::DaemonLost);
-        }
+        // One that is gone is no end yet: the session may go on with the daemon that comes after it, and who follows the
+        // control socket knows.
+        let _gone = self.wakes.get(engine as usize).map(|wake| wake.wake());
     }
 
     /// Takes a slot for a connection. False: it is in use, or there is none of that number.
     pub(crate) fn take_slot(&self, slot: u32) -> bool {
         self.slots.get(slot as usize).is_some_and(|used| !used.swap(true, Ordering::AcqRel))
+    }
+
+    /// Whether a connection, socket or queue has the slot.
+    pub(crate) fn is_used(&self, slot: u32) -> bool {
+        self.slots.get(slot as usize).is_some_and(|used| used.load(Ordering::Acquire))
     }
 
     /// The connection is about to give the slot back.

@@ -37,6 +37,12 @@ pub struct Attached {
 pub struct Given {
     /// For [`crate::Session::new`].
     pub memory: SessionMemory,
+    /// The descriptor of the session segment, for a daemon that comes after this one.
+    pub segment: OwnedFd,
+    /// The engines' page, in whose place that of such a daemon is put.
+    pub page: EnginePage,
+    /// The wake sockets of all engines, in whose places those of such a daemon are put.
+    pub wakes: Vec<Arc<WakeSocket>>,
     /// Readable when an engine has news while this process sleeps; drained by the caller. All engines write to the one
     /// of engine 0.
     pub wake: Arc<WakeSocket>,
@@ -66,7 +72,8 @@ impl Greeting {
                 let shape = SessionShape { slots, engines };
                 let given = match self.role {
                     Role::Application => Some(given(fds, shape, session_bytes, engine_page_bytes)?),
-                    Role::Inspector => None,
+                    // One that returns has its session.
+                    Role::Inspector | Role::Returning => None,
                 };
                 Ok(Attached { release, number: session, addresses, session: given })
             }
@@ -93,6 +100,7 @@ fn given(fds: Vec<OwnedFd>, shape: SessionShape, session_bytes: u64, page_bytes:
         return Err(SessionFault::Protocol(format!("a daemon with {engines} engines; at most {ENGINES_MAX} can be")));
     }
     let segment = Segment::accept(segment, session_bytes, Sharing::ReadWrite).map_err(|e| refused(&e))?;
+    let kept = segment.fd().try_clone_to_owned().map_err(|e| SessionFault::os("dup of the session segment", &e))?;
     let session = shm::Session::open(segment.into_region(), shape).map_err(|e| refused(&e))?;
     let page = Segment::accept(page, page_bytes, Sharing::PeerReadOnly).map_err(|e| refused(&e))?;
     let page = EnginePage::open(page.into_region()).map_err(|e| refused(&e))?;
@@ -111,7 +119,7 @@ fn given(fds: Vec<OwnedFd>, shape: SessionShape, session_bytes: u64, page_bytes:
         // Where the kernel cannot make this process pass the daemon's barrier its rings keep their pages.
         can_rest: shm::join_rest_barrier(),
     };
-    Ok(Given { memory, wake })
+    Ok(Given { memory, segment: shm::raised(kept), page, wakes, wake })
 }
 
 #[cfg(test)]

@@ -52,6 +52,7 @@ mod pair_socket;
 mod readiness;
 mod region_requests;
 mod regions;
+mod returning;
 mod rx;
 mod segments;
 mod session;
@@ -77,6 +78,7 @@ pub use loans::{LEASES_MAX, LOAN_BYTES_MAX, LOAN_RECORD_BYTES, LOANS_MAX, LeaseR
 pub use pair_socket::{PairSocket, Woken};
 pub use readiness::Readiness;
 pub use regions::{NewRegion, RegionMapping, RegionNews};
+pub use returning::Returned;
 pub use rx::Rx;
 pub use session::{EngineEnd, News, Outgoing, Session, SessionMemory};
 pub use side::{End, Side};

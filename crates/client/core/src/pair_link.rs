@@ -11,6 +11,7 @@ use control::Reason;
 use shm::{Pair, PairWords, RingReader, RingWriter, WakeSocket, app_flag};
 
 use crate::Life;
+use crate::endpoint::Name;
 use crate::pair::PairEnd;
 use crate::pair_socket::PairSocket;
 use crate::segments::{PairError, Segments};
@@ -31,7 +32,7 @@ pub(crate) struct PairLink {
 /// A slot in use, until both sides have closed.
 #[derive(Debug)]
 struct Entry {
-    connection: u64,
+    name: Name,
     generation: u32,
     own: PairWords,
     peer: PairWords,
@@ -52,7 +53,7 @@ pub(crate) struct OpenedPair {
 pub(crate) struct PairSlot {
     pub(crate) slot: u32,
     pub(crate) generation: u32,
-    pub(crate) connection: u64,
+    pub(crate) name: Name,
     pub(crate) pid: u32,
 }
 
@@ -82,7 +83,7 @@ impl PairLink {
     /// Takes a slot: own words fresh, then the generation, which makes them count for the peer.
     pub(crate) fn open(&mut self, place: PairSlot) -> Result<OpenedPair, PairError> {
         let id = self.socket.id();
-        let PairSlot { slot, generation, connection, pid } = place;
+        let PairSlot { slot, generation, name, pid } = place;
         if self.entries.contains_key(&slot) {
             return Err(PairError::SlotInUse(slot, id));
         }
@@ -101,7 +102,7 @@ impl PairLink {
         own.owner_pid.store(pid, Ordering::Relaxed);
         own.generation.store(generation, Ordering::Release);
         let end = PairEnd::new(Arc::clone(&self.socket), slot, generation, own.clone(), peer.clone())?;
-        self.entries.insert(slot, Entry { connection, generation, own, peer });
+        self.entries.insert(slot, Entry { name, generation, own, peer });
         Ok(OpenedPair { end, reader, rx_bytes, writer })
     }
 
@@ -119,6 +120,11 @@ impl PairLink {
         }
     }
 
+    /// Its connections, and this side's words of each.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = (Name, &PairWords)> {
+        self.entries.values().map(|entry| (entry.name, &entry.own))
+    }
+
     /// Finishes slots that both sides have closed. Returns their connections, for the daemon.
     pub(crate) fn reap(&mut self) -> Vec<u64> {
         let dead = !self.socket.life().is_alive();
@@ -127,7 +133,7 @@ impl PairLink {
             let is_over = entry.is_closed() && (dead || entry.peer_closed());
             if is_over {
                 entry.put_back();
-                over.push(entry.connection);
+                over.push(entry.name.id);
             }
             !is_over
         });

@@ -4,7 +4,7 @@
 //! takes the daemon's messages and returns those for the daemon. An error of [`Session::on_message`] means that the
 //! session cannot go on with this daemon. A connection that cannot exist is only refused.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use crate::endpoint::{Link, Name, RingSizes};
 use crate::lane::{LaneEnd, LaneRings, SlotUse};
 use crate::pair_link::{PairLink, PairSlot};
 use crate::pair_socket::PairSocket;
+use crate::returning::{PortUse, end_of};
 use crate::segments::PairError;
 use crate::sizes::{is_ring_size, pair_bytes};
 use crate::{
@@ -100,6 +101,18 @@ pub struct Session {
     pairs: BTreeMap<u64, PairLink>,
     outgoing: VecDeque<Outgoing>,
     region_news: VecDeque<RegionNews>,
+    /// Open ports.
+    pub(crate) ports: BTreeMap<u16, PortUse>,
+    /// Listens under way.
+    listening: BTreeMap<u64, PortUse>,
+    /// Listens by which a new daemon opens ports again.
+    pub(crate) relisting: BTreeMap<u64, u16>,
+    /// Ports that a new daemon could not open again, and nobody knows yet.
+    pub(crate) lost_ports: BTreeSet<u16>,
+    /// Slots that were given to datagram sockets and operation queues.
+    pub(crate) bare: BTreeSet<u32>,
+    /// No chunk had this number or a greater one.
+    pub(crate) next_chunk: u32,
 }
 
 impl Session {
@@ -117,6 +130,12 @@ impl Session {
             pairs: BTreeMap::new(),
             outgoing: VecDeque::new(),
             region_news: VecDeque::new(),
+            ports: BTreeMap::new(),
+            listening: BTreeMap::new(),
+            relisting: BTreeMap::new(),
+            lost_ports: BTreeSet::new(),
+            bare: BTreeSet::new(),
+            next_chunk: 0,
         })
     }
 
@@ -140,13 +159,21 @@ impl Session {
 
     /// Asks to accept connections at a port, 0 for any free one.
     pub fn listen(&mut self, port: u16, backlog: u32, ring_bytes: u32, kind: Kind) -> (RequestId, Request) {
-        let id = self.requests.begin(Asked::Listen);
-        (id, Request::Listen { request: id.number(), port, backlog, ring_bytes, kind })
+        let id = self.begin_listen();
+        let asked = PortUse { backlog, ring_bytes, kind };
+        self.listening.insert(id.number(), asked);
+        (id, asked.request(id, port))
+    }
+
+    pub(crate) fn begin_listen(&mut self) -> RequestId {
+        self.requests.begin(Asked::Listen)
     }
 
     /// Closes a port; connections that wait there are reset.
     pub fn unlisten(&mut self, port: u16) -> Request {
         drop(self.backlogs.remove(&port));
+        self.ports.remove(&port);
+        self.lost_ports.remove(&port);
         self.reap_all();
         Request::Unlisten { port }
     }
@@ -221,7 +248,7 @@ impl Session {
         self.outgoing.pop_front()
     }
 
-    fn tell(&mut self, request: Request) {
+    pub(crate) fn tell(&mut self, request: Request) {
         self.outgoing.push_back(Outgoing { request, segment: None });
     }
 
@@ -230,6 +257,18 @@ impl Session {
     /// The socket of a pair.
     pub fn pair(&self, pair: u64) -> Option<&Arc<PairSocket>> {
         self.pairs.get(&pair).map(PairLink::socket)
+    }
+
+    /// The connections of all pairs.
+    pub(crate) fn returned_ends(&self) -> impl Iterator<Item = control::ReturnedEnd> {
+        let alive = self.pairs.values().filter(|pair| pair.socket().life().is_alive());
+        alive.flat_map(PairLink::ends).map(|(name, own)| end_of(name, own))
+    }
+
+    /// What was asked and not answered fails.
+    pub(crate) fn lose_asked(&mut self, reason: Reason) -> Vec<RequestId> {
+        self.listening.clear();
+        self.requests.lose_all(reason)
     }
 
     /// Finishes the slots of a pair that both sides have closed. To be called when a connection of it was closed and
@@ -261,6 +300,13 @@ impl Session {
             DaemonMessage::Connected { request, result } => {
                 // Room for completions is told: without it the engine takes no submissions.
                 let is_socket = self.requests.asked(request) == Some(Asked::BindDatagram);
+                let is_bare = is_socket || self.requests.asked(request) == Some(Asked::Operations);
+                if let Ok(Described { path: Path::Lane { slot, .. }, .. }) = &result {
+                    match is_bare {
+                        true => self.bare.insert(*slot),
+                        false => self.bare.remove(slot),
+                    };
+                }
                 let result = match result {
                     Ok(described) => self.open(&described, is_socket).map(Box::new),
                     Err(reason) => Err(Failed::Reason(reason)),
@@ -312,15 +358,37 @@ impl Session {
     }
 
     fn on_listening(&mut self, request: u64, result: Result<SocketAddr, Reason>) -> News {
+        let asked = self.listening.remove(&request);
+        if let Some(port) = self.relisting.remove(&request) {
+            drop(self.requests.finish(RequestId(request)));
+            return self.on_relistened(port, result);
+        }
         // The port is open before the caller that asked for it runs: connections may follow this very message.
         if let Ok(addr) = result {
             if self.requests.asked(request).is_some() {
-                self.backlogs.insert(addr.port(), VecDeque::new());
+                self.backlogs.entry(addr.port()).or_default();
+                self.ports.extend(asked.map(|asked| (addr.port(), asked)));
             } else {
                 self.tell(Request::Unlisten { port: addr.port() });
             }
         }
         self.on_answer(request, Answer::Listening(result))
+    }
+
+    /// A new daemon opened a port again, or could not.
+    fn on_relistened(&mut self, port: u16, result: Result<SocketAddr, Reason>) -> News {
+        match result {
+            Ok(_) if self.ports.contains_key(&port) => News::None,
+            Ok(_) => {
+                self.tell(Request::Unlisten { port });
+                News::None
+            }
+            Err(_) => {
+                self.ports.remove(&port);
+                self.lost_ports.insert(port);
+                News::Arrived(port)
+            }
+        }
     }
 
     fn on_answer(&mut self, request: u64, answer: Answer) -> News {
@@ -344,6 +412,9 @@ impl Session {
     }
 
     fn on_incoming(&mut self, port: u16, described: &Described) -> News {
+        if let Path::Lane { slot, .. } = described.path {
+            self.bare.remove(&slot);
+        }
         // One that cannot be opened is dropped here; its peer sees it reset or die.
         let Ok(connection) = self.open(described, false) else { return News::None };
         match self.backlogs.get_mut(&port).filter(|backlog| backlog.len() < BACKLOG_MAX) {
@@ -372,6 +443,7 @@ impl Session {
         if self.chunks.len() >= CHUNKS_MAX || self.chunks.contains_key(&chunk) {
             return Err(SessionFault::Protocol(format!("chunk {chunk} is one too many, or there already")));
         }
+        self.next_chunk = self.next_chunk.max(chunk.saturating_add(1));
         self.chunks.insert(chunk, Chunk { kind, region });
         Ok(News::None)
     }
@@ -502,13 +574,14 @@ impl Session {
         slot: u32,
         generation: u32,
     ) -> Result<Connection, Failed> {
-        let connection = described.id;
         let Some(link) = self.pairs.get_mut(&pair) else {
+            let connection = described.id;
             // A pair that is gone, or whose segments were no good: the other process is to blame, or dead.
             self.tell(Request::PairClosed { connection });
             return Err(Failed::Reason(Reason::PeerAppDied));
         };
-        let place = PairSlot { slot, generation, connection, pid: self.daemon.life().owner() };
+        let connection = described.id;
+        let place = PairSlot { slot, generation, name, pid: self.daemon.life().owner() };
         match link.open(place) {
             Ok(opened) => {
                 let rings = RingSizes { rx: opened.rx_bytes, tx: opened.writer.capacity() };

@@ -27,6 +27,7 @@ use crate::patience::{WaitPolicy, YieldTurns};
 use crate::poller::Waiter;
 use crate::reactor::Reactor;
 use crate::region_table::RegionTable;
+use crate::returning::Returning;
 use crate::tables::Tables;
 
 /// How long the control socket may be full before the daemon counts as silent.
@@ -39,6 +40,8 @@ pub(crate) struct Config {
     pub(crate) name: String,
     pub(crate) policy: WaitPolicy,
     pub(crate) timeout: Duration,
+    /// How long a daemon that ended without a word is waited for.
+    pub(crate) daemon_wait: Duration,
     /// The watcher leads only while threads sleep elsewhere and nobody else leads.
     pub(crate) is_led_elsewhere: bool,
 }
@@ -63,7 +66,7 @@ pub(crate) struct Attachment {
     recoverable: Mutex<Vec<Weak<dyn Recover>>>,
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) release: String,
-    pub(crate) number: u64,
+    pub(crate) returning: Returning,
     pub(crate) daemon: Arc<Daemon>,
     pub(crate) tables: Mutex<Tables>,
     pub(crate) bells: Mutex<Bells>,
@@ -91,7 +94,7 @@ impl Attachment {
     pub(crate) fn connect(config: Config, within: Duration) -> Result<Arc<Self>, SessionError> {
         let (control, attached) = attach(&config.path, Role::Application, config.name.clone(), within)?;
         let Attached { release, number, addresses, session } = attached;
-        let Some(Given { memory, wake }) = session else {
+        let Some(Given { memory, segment, page, wakes, wake }) = session else {
             return Err(SessionError::Protocol("Welcome without a session".into()));
         };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(SessionError::os("epoll_create"))?;
@@ -109,7 +112,7 @@ impl Attachment {
             recoverable: Mutex::default(),
             addresses,
             release,
-            number,
+            returning: Returning::new(segment, page, wakes, number),
             daemon: Arc::clone(session.daemon()),
             app_sleep: session.memory().app_sleep(),
             driver: Mutex::new(Driver::new(session.memory())),
@@ -177,7 +180,7 @@ impl Attachment {
         self.check_fork()?;
         let deadline = Instant::now() + SEND_TIMEOUT;
         loop {
-            if let Some(reason) = self.lost() {
+            if let Some(reason) = self.lost().or_else(|| self.is_away().then_some(Reason::DaemonLost)) {
                 return Err(SessionError::Lost { reason });
             }
             match control::send_message(self.control.as_fd(), request, fds) {
@@ -234,7 +237,7 @@ impl Attachment {
 
     /// Whether the daemon is there, as far as the kernel knows now.
     pub(crate) fn daemon_is_there(&self) -> bool {
-        self.lost().is_none() && !matches!(is_hung_up(self.control.as_fd()), Ok(true))
+        self.lost().is_none() && !self.is_away() && !matches!(is_hung_up(self.control.as_fd()), Ok(true))
     }
 
     /// The daemon is gone, or not to be believed: everything that needs it fails now. Same-host connections go on.

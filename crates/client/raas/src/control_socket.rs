@@ -5,9 +5,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use control::{ChannelError, Reply, Role};
+use control::{ChannelError, Reply, Request, Role};
 use raas_core::{Attached, Greeting, SessionFault};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -44,6 +45,37 @@ pub(crate) fn attach(
                     return Err(silent());
                 }
             }
+            Err(e) => return Err(SessionFault::from(e).into()),
+        }
+    }
+}
+
+/// Introduces this process to another daemon, and brings its session along. Its answer.
+pub(crate) fn ask_to_return(
+    socket: &OwnedFd,
+    messages: &[(Request, Option<Arc<OwnedFd>>)],
+    deadline: Instant,
+    silent: impl Fn() -> SessionError,
+) -> Result<(Reply, Vec<OwnedFd>), SessionError> {
+    for (message, fd) in messages {
+        let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
+        loop {
+            match control::send_message(socket.as_fd(), message, &fds) {
+                Ok(()) => break,
+                // Its reason is still there to be received.
+                Err(ChannelError::Closed) => break,
+                Err(ChannelError::WouldBlock) if wait_for(socket.as_fd(), PollFlags::OUT, deadline)? => {}
+                Err(ChannelError::WouldBlock) => return Err(silent()),
+                Err(e) => return Err(SessionFault::from(e).into()),
+            }
+        }
+    }
+    let mut buffer = Vec::new();
+    loop {
+        match control::recv_message::<Reply>(socket.as_fd(), &mut buffer) {
+            Ok(answer) => return Ok(answer),
+            Err(ChannelError::WouldBlock) if wait_for(socket.as_fd(), PollFlags::IN, deadline)? => {}
+            Err(ChannelError::WouldBlock) => return Err(silent()),
             Err(e) => return Err(SessionFault::from(e).into()),
         }
     }

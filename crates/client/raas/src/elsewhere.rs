@@ -94,6 +94,7 @@ impl<'a> Sleeper<'a> {
                 }
             }
         }
+        self.attachment.try_return();
         self.attachment.take_doorbells(driver);
         self.attachment.sweep(driver);
     }

@@ -71,11 +71,13 @@ impl Attachment {
             if ready() || parker.is_notified() {
                 return end_sleep(&self.app_sleep);
             }
-            let woken = driver.sleep(self.epoll.as_fd(), sleep_bound(deadline));
+            let bound = sleep_bound(deadline);
+            let woken = driver.sleep(self.epoll.as_fd(), self.return_due().map_or(bound, |due| due.min(bound)));
             end_sleep(&self.app_sleep);
             if woken {
                 self.handle_events(driver);
             }
+            self.try_return();
             self.sweep(driver);
             if parker.is_notified() || ready() || deadline.is_some_and(|d| Instant::now() >= d) {
                 return;
@@ -96,6 +98,7 @@ impl Attachment {
             if driver.sleep(self.epoll.as_fd(), Duration::ZERO) {
                 self.handle_events(&mut driver);
             }
+            self.try_return();
             self.sweep(&mut driver);
             drop(driver);
             drop(leadership);
@@ -145,17 +148,17 @@ impl Attachment {
 
     fn read_control(&self, driver: &mut Driver) {
         for _ in 0..MESSAGES_MAX {
-            if self.is_over() {
+            if self.is_over() || self.is_away() {
                 return;
             }
             match control::receive::<Reply>(self.control.as_fd(), &mut driver.buffer) {
                 Ok(received) => {
                     if let Err(e) = self.on_reply(received) {
-                        return self.lose(e);
+                        return self.on_gone(e);
                     }
                 }
                 Err(ChannelError::WouldBlock) => return,
-                Err(e) => return self.lose(SessionFault::from(e).into()),
+                Err(e) => return self.on_gone(SessionFault::from(e).into()),
             }
         }
     }
@@ -200,8 +203,8 @@ impl Attachment {
         match self.wake.drain(&mut driver.dirty) {
             Ok(Drained::Hangup) | Err(_) => {
                 // The control socket, read before, may still hold the daemon's last words in the next round.
-                if !self.is_over() && !self.is_control_readable() {
-                    self.lose(SessionError::Lost { reason: Reason::DaemonLost });
+                if !self.is_over() && !self.is_away() && !self.is_control_readable() {
+                    self.on_gone(SessionError::Lost { reason: Reason::DaemonLost });
                 }
             }
             Ok(_) => {}

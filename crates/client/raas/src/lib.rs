@@ -103,6 +103,7 @@ mod port_request;
 mod reactor;
 mod region;
 mod region_table;
+mod returning;
 mod ring_size;
 mod session;
 mod socket_watch;

@@ -57,7 +57,16 @@ impl State {
         if self.is_lost {
             return;
         }
-        if let Some(lost) = lock(&self.attachment.tables).lost() {
+        let (lost, is_port_lost) = {
+            let mut tables = lock(&self.attachment.tables);
+            (tables.lost(), tables.session.take_lost_port(local.port()))
+        };
+        if is_port_lost && lost.is_none() {
+            // The try that follows tells why.
+            self.is_lost = true;
+            (self.next_try, self.pause) = (Instant::now(), PAUSE_FIRST);
+        }
+        if let Some(lost) = lost {
             tracing::warn!(%local, cause = %lost, "the daemon is lost: listening again as soon as there is one");
             (self.is_lost, self.untold) = (true, Some(lost.into()));
             (self.next_try, self.pause) = (Instant::now(), PAUSE_FIRST);

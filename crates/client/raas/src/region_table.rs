@@ -74,6 +74,11 @@ impl RegionTable {
         }
     }
 
+    /// Whether there is no handle.
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.0).handles.values().all(|handle| handle.strong_count() == 0)
+    }
+
     /// All handles: the session is over.
     pub(crate) fn wake_all(&self) {
         let handles: Vec<_> = lock(&self.0).handles.values().filter_map(Weak::upgrade).collect();

@@ -14,6 +14,7 @@ use crate::lookup;
 use crate::park::lock;
 use crate::patience::WaitPolicy;
 use crate::per_process::PerProcess;
+use crate::returning::DAEMON_WAIT_DEFAULT;
 
 /// How long the daemon may take to answer when the caller gave no time of its own.
 pub(crate) const TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
@@ -90,7 +91,7 @@ impl Session {
 
     /// The session's number in the daemon.
     pub fn number(&self) -> u64 {
-        self.attachment.number
+        self.attachment.returning.number()
     }
 }
 
@@ -98,7 +99,7 @@ impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
             .field("socket", &self.attachment.config.path)
-            .field("number", &self.attachment.number)
+            .field("number", &self.number())
             .finish()
     }
 }
@@ -110,6 +111,7 @@ pub struct SessionBuilder {
     name: Option<String>,
     policy: WaitPolicy,
     timeout: Duration,
+    daemon_wait: Duration,
     background: bool,
     is_led_elsewhere: bool,
 }
@@ -121,6 +123,7 @@ impl Default for SessionBuilder {
             name: None,
             policy: WaitPolicy::default(),
             timeout: TIMEOUT_DEFAULT,
+            daemon_wait: DAEMON_WAIT_DEFAULT,
             background: false,
             is_led_elsewhere: false,
         }
@@ -164,6 +167,15 @@ impl SessionBuilder {
         self
     }
 
+    /// How long the session waits for the next daemon when its own ended without a word, as one that was killed does. What
+    /// can go on waits meanwhile; what the daemon is asked for fails. Afterwards, and at once with 0, the daemon is lost.
+    /// Default: 5 s.
+    #[must_use]
+    pub fn daemon_wait(mut self, wait: Duration) -> Self {
+        self.daemon_wait = wait;
+        self
+    }
+
     /// Starts the session's watcher thread now: it answers the daemon and other processes while no thread waits in a
     /// call of this library. Without this the watcher is started when a program asks for a descriptor or a task polls.
     /// While there is a watcher, it wakes the threads that wait, which costs each wake one more switch between threads.
@@ -188,8 +200,8 @@ impl SessionBuilder {
     pub fn connect(self) -> Result<Session, SessionError> {
         let path = lookup::find(self.socket.as_deref(), self.timeout)?;
         let name = self.name.unwrap_or_else(program_name);
-        let config =
-            Config { path, name, policy: self.policy, timeout: self.timeout, is_led_elsewhere: self.is_led_elsewhere };
+        let Self { policy, timeout, daemon_wait, is_led_elsewhere, .. } = self;
+        let config = Config { path, name, policy, timeout, daemon_wait, is_led_elsewhere };
         let attachment = Attachment::connect(config, self.timeout)?;
         if self.background {
             attachment.ensure_watched()?;

@@ -4,11 +4,16 @@
 //! one session.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::attachment::Attachment;
 use crate::error::SessionError;
 use crate::park::lock;
+
+/// How long the thread that follows the session may take to notice that its daemon ended.
+const NOTICE_MAX: Duration = Duration::from_secs(1);
+/// Pause between two looks at whether it did.
+const LOOK: Duration = Duration::from_millis(1);
 
 impl Attachment {
     /// This session while its daemon is there; else the one in its place, which is made now if nobody made it before. A
@@ -16,6 +21,9 @@ impl Attachment {
     pub(crate) fn successor(self: &Arc<Self>, within: Duration) -> Result<Arc<Self>, SessionError> {
         self.check_fork()?;
         if self.daemon_is_there() {
+            return Ok(Arc::clone(self));
+        }
+        if self.returns()? {
             return Ok(Arc::clone(self));
         }
         // Under the lock, so that callers that come meanwhile get the same one.
@@ -29,5 +37,29 @@ impl Attachment {
         }
         *place = Some(Arc::clone(&next));
         Ok(next)
+    }
+
+    /// Whether the session goes on with the next daemon. An error: it would, and there is none yet.
+    fn returns(self: &Arc<Self>) -> Result<bool, SessionError> {
+        let end = Instant::now() + NOTICE_MAX;
+        while !self.is_over() {
+            if self.is_away() {
+                let returned = self.return_now();
+                if !self.is_over() {
+                    return returned.map(|()| true);
+                }
+                break;
+            }
+            if self.daemon_is_there() {
+                return Ok(true);
+            }
+            // Whoever follows the session is about to notice.
+            self.look();
+            if Instant::now() >= end {
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(false)
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use control::Request;
+use control::{Reason, Request};
 use raas_core::{Answer, DaemonMessage, News, RequestId, Session, SessionFault};
 
 use crate::error::SessionError;
@@ -41,6 +41,12 @@ impl Tables {
         self.lost.get_or_insert(error);
         let pending = self.waiting.values().flatten().cloned();
         pending.chain(self.ports.values().flat_map(PortWaiters::everybody)).collect()
+    }
+
+    /// The daemon has ended, and the session waits for the next one: what was asked of it fails. Which waiters to notify.
+    pub(crate) fn lose_requests(&mut self, reason: Reason) -> Vec<Waiter> {
+        let lost = self.session.lose_requests(reason);
+        lost.iter().filter_map(|request| self.waiting.get(request)).flatten().cloned().collect()
     }
 
     pub(crate) fn lost(&self) -> Option<SessionError> {

@@ -40,7 +40,7 @@ fn watch(session: &Weak<Attachment>) {
         if Arc::strong_count(&attachment) == 1 {
             return;
         }
-        let next = if attachment.is_over() { recover(&attachment) } else { None };
+        let next = recover(&attachment);
         let until = next.unwrap_or_else(|| Instant::now() + SLEEP_MAX).max(Instant::now() + ROUND_MIN);
         if attachment.config.is_led_elsewhere && !attachment.reactor.has_outsiders() {
             // Whoever comes to rely on a leader wakes it. What comes while nobody waits is taken once a second.

@@ -1,12 +1,13 @@
 //! The engine page: what all applications of a host read of the daemon's engines.
 //!
 //! Owns its offsets. It must never hold anything of one application: all of them map it.
+use std::io;
 use std::sync::atomic::Ordering;
 
 use super::header::{EPOCH_AT, Header, Kind, word32, word64};
 use super::{LayoutError, check_size};
 use crate::limits::{ENGINES_MAX, PAGE_BYTES};
-use crate::{Region, RegionError, Word32};
+use crate::{Region, RegionError, Segment, Word32};
 
 pub(super) const ENGINE_SLEEP_AT: u64 = PAGE_BYTES;
 /// From one engine's sleep flag to the next: each is in cache lines of its own, with the line that a processor fetches
@@ -49,6 +50,15 @@ impl EnginePage {
         check_size(&region, Self::BYTES)?;
         HEADER.check(&region)?;
         Ok(Self { region })
+    }
+
+    /// Application side: shows the page of a daemon that came after this one's, to all words of this page too.
+    pub fn follow(&self, next: &Segment) -> io::Result<()> {
+        Self::open(next.region().clone()).map_err(io::Error::other)?;
+        if next.region().len() != self.region.len() {
+            return Err(io::Error::other(format!("{} bytes, not {}", next.region().len(), self.region.len())));
+        }
+        self.region.show_instead(next.fd())
     }
 
     /// 1 while the engine with this number sleeps; panics if `engine >= ENGINES_MAX`.

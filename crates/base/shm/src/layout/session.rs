@@ -2,6 +2,8 @@
 //!
 //! Owns the offsets of the session segment. It must never look at slot contents: those belong to application and
 //! engine.
+use std::sync::atomic::Ordering;
+
 use super::header::{EPOCH_AT, Header, Kind, OwnerWords, word32, word64};
 use super::{LayoutError, check_size, pages};
 use crate::limits::{PAGE_BYTES, SessionShape};
@@ -63,6 +65,14 @@ impl Session {
     pub fn open(region: Region, shape: impl Into<SessionShape>) -> Result<Self, LayoutError> {
         let session = Self::over(region, shape.into())?;
         session.header().check(&session.region)?;
+        Ok(session)
+    }
+
+    /// As [`Session::open`], for a daemon that came after the one that made the segment: from here on it is its own, with
+    /// its `epoch`.
+    pub fn adopt(region: Region, shape: impl Into<SessionShape>, epoch: u64) -> Result<Self, LayoutError> {
+        let session = Self::open(region, shape)?;
+        word64(&session.region, EPOCH_AT).store(epoch, Ordering::Release);
         Ok(session)
     }
 

@@ -1,0 +1,144 @@
+//! A session that goes on with the daemon that came after its own.
+//!
+//! Owns what the application tells the new daemon of the session, and the checks of what that gives. It must never go on
+//! with a daemon whose session segment would have another shape.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use control::{APP_VERSION, RETURNED_MAX, Reason, Reply, Request};
+use shm::{EnginePage, Segment, SessionShape, Sharing, WakeSocket};
+
+use crate::session::Session;
+use crate::{RequestId, SessionFault};
+
+/// What the new daemon gave.
+#[derive(Debug)]
+pub struct Returned {
+    /// The session's number in the new daemon.
+    pub number: u64,
+    /// Its engines' page, for [`EnginePage::follow`].
+    pub page: Segment,
+    /// How its engines are woken, in their order.
+    pub wakes: Vec<WakeSocket>,
+}
+
+impl Session {
+    /// Whether everything of the session can go on with another daemon: it has no datagram socket and no operation queue.
+    pub fn may_return(&self) -> bool {
+        self.bare.iter().all(|&slot| !self.daemon().is_used(slot))
+    }
+
+    /// The daemon has ended: what was asked of it fails with `reason`. Which requests.
+    pub fn lose_requests(&mut self, reason: Reason) -> Vec<RequestId> {
+        self.relisting.clear();
+        self.lose_asked(reason)
+    }
+
+    /// What the new daemon is told after Hello, with a descriptor each if there is one; `segment` is the session segment's.
+    pub fn return_messages(&mut self, segment: &Arc<OwnedFd>) -> Vec<(Request, Option<Arc<OwnedFd>>)> {
+        let SessionShape { slots, engines } = self.memory().shape();
+        let session_bytes = shm::Session::bytes(self.memory().shape());
+        let mut used = vec![0_u8; slots.div_ceil(8) as usize];
+        for slot in (0..slots).filter(|&slot| self.daemon().is_used(slot)) {
+            if let Some(byte) = used.get_mut((slot / 8) as usize) {
+                *byte |= 1 << (slot % 8);
+            }
+        }
+        while used.last() == Some(&0) {
+            used.pop();
+        }
+        let session = Request::Return { slots, engines, session_bytes, next_chunk: self.next_chunk, used };
+        let mut messages = vec![(session, Some(Arc::clone(segment)))];
+        let ends: Vec<_> = self.returned_ends().collect();
+        let pairs = ends.chunks(RETURNED_MAX).map(|ends| Request::ReturnPairs { ends: ends.to_vec() });
+        messages.extend(pairs.map(|pairs| (pairs, None)));
+        messages.push((Request::ReturnEnd, None));
+        messages
+    }
+
+    /// The new daemon's answer and its descriptors.
+    pub fn returned(&self, reply: Reply, fds: Vec<OwnedFd>) -> Result<Returned, SessionFault> {
+        let shape = self.memory().shape();
+        match reply {
+            Reply::Welcome { version, release, .. } if version != APP_VERSION => {
+                Err(SessionFault::Version { version, layout: shm::LAYOUT_VERSION, release })
+            }
+            Reply::Welcome { session, slots, engines, engine_page_bytes, .. } => {
+                if (SessionShape { slots, engines }) != shape {
+                    let is = format!("{slots} slots and {engines} engines, not {} and {}", shape.slots, shape.engines);
+                    return Err(SessionFault::Protocol(format!("the new daemon has {is}")));
+                }
+                given(session, engines, engine_page_bytes, fds)
+            }
+            Reply::Refused { version, layout, release, .. } if (version, layout) != (APP_VERSION, shm::LAYOUT_VERSION) => {
+                Err(SessionFault::Version { version, layout, release })
+            }
+            Reply::Refused { reason, detail, .. } | Reply::Detached { reason, detail } => {
+                Err(SessionFault::Refused { reason, detail })
+            }
+            other => Err(SessionFault::Protocol(format!("the answer to Return was {other:?}"))),
+        }
+    }
+
+    /// The session goes on with the new daemon, which is to open the ports again.
+    pub fn on_returned(&mut self) {
+        // Rings that it had asked of the old one are asked of nobody.
+        for (port, asked) in self.ports.clone() {
+            let id = self.begin_listen();
+            self.relisting.insert(id.number(), port);
+            self.tell(asked.request(id, port));
+        }
+    }
+
+    /// Whether a port could not be opened again at the new daemon, and nobody knows yet.
+    pub fn is_port_lost(&self, port: u16) -> bool {
+        self.lost_ports.contains(&port)
+    }
+
+    /// As [`Session::is_port_lost`], once.
+    pub fn take_lost_port(&mut self, port: u16) -> bool {
+        self.lost_ports.remove(&port)
+    }
+}
+
+fn given(number: u64, engines: u32, page_bytes: u64, fds: Vec<OwnedFd>) -> Result<Returned, SessionFault> {
+    let mut rest = fds.into_iter();
+    let expected = engines as usize;
+    let (Some(page), true) = (rest.next(), rest.len() == expected) else {
+        return Err(SessionFault::Protocol(format!("Welcome of {engines} engines without their descriptors")));
+    };
+    let refused = |e: &dyn std::fmt::Display| SessionFault::Protocol(format!("engine page: {e}"));
+    let page = Segment::accept(page, page_bytes, Sharing::PeerReadOnly).map_err(|e| refused(&e))?;
+    EnginePage::open(page.region().clone()).map_err(|e| refused(&e))?;
+    let wakes = rest.map(WakeSocket::from_fd).collect::<Result<Vec<_>, _>>();
+    Ok(Returned { number, page, wakes: wakes.map_err(|e| SessionFault::os("wake socket", &e))? })
+}
+
+/// How a port is listened on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PortUse {
+    pub(crate) backlog: u32,
+    pub(crate) ring_bytes: u32,
+    pub(crate) kind: control::Kind,
+}
+
+impl PortUse {
+    /// The request that opens it.
+    pub(crate) fn request(self, id: RequestId, port: u16) -> Request {
+        let Self { backlog, ring_bytes, kind } = self;
+        Request::Listen { request: id.number(), port, backlog, ring_bytes, kind }
+    }
+}
+
+/// One end of a pair's connection, as its words say now.
+pub(crate) fn end_of(name: crate::endpoint::Name, own: &shm::PairWords) -> control::ReturnedEnd {
+    control::ReturnedEnd {
+        connection: name.id,
+        local: name.local,
+        peer: name.peer,
+        tx_bytes: own.tail.load(Ordering::Relaxed),
+        rx_bytes: own.head.load(Ordering::Relaxed),
+    }
+}

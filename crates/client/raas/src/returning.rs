@@ -1,0 +1,215 @@
+//! A session whose daemon ended without a word: waiting for the daemon that comes after it, and going on with that one
+//! (docs/restart.md).
+//!
+//! Owns when the next try is due, and the descriptors that the session brings along. It must never wait for a daemon
+//! without a bound, and never have two daemons at a time.
+
+use std::hash::{BuildHasher, Hasher};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use control::{Reason, Role};
+use raas_core::Returned;
+use rustix::event::epoll;
+use shm::{EnginePage, WakeSocket, replace_descriptor};
+
+use crate::attachment::Attachment;
+use crate::control_socket::{ask_to_return, knock};
+use crate::driver::{TOKEN_CONTROL, TOKEN_WAKE};
+use crate::error::SessionError;
+use crate::park::lock;
+
+/// How long a session waits for a daemon when the program says nothing else.
+pub(crate) const DAEMON_WAIT_DEFAULT: Duration = Duration::from_secs(5);
+/// Pause after the first try; each further one is twice as long, and a part of each is random.
+const PAUSE_FIRST: Duration = Duration::from_millis(5);
+/// Longest pause between two tries.
+const PAUSE_MAX: Duration = Duration::from_millis(160);
+/// How long a daemon may take to answer one try.
+const TRY_MAX: Duration = Duration::from_secs(2);
+
+/// Since when a session has no daemon, and when the next is looked for.
+#[derive(Debug)]
+struct Away {
+    until: Instant,
+    next_try: Instant,
+    pause: Duration,
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(crate) struct Returning {
+    segment: Arc<OwnedFd>,
+    page: EnginePage,
+    wakes: Vec<Arc<WakeSocket>>,
+    number: AtomicU64,
+    /// There is no daemon, and one is waited for.
+    is_away: AtomicBool,
+    away: Mutex<Option<Away>>,
+}
+
+impl Returning {
+    pub(crate) fn new(segment: OwnedFd, page: EnginePage, wakes: Vec<Arc<WakeSocket>>, number: u64) -> Self {
+        let (number, is_away) = (AtomicU64::new(number), AtomicBool::new(false));
+        let segment = Arc::new(segment);
+        Self { segment, page, wakes, number, is_away, away: Mutex::new(None) }
+    }
+
+    /// The session's number in the daemon.
+    pub(crate) fn number(&self) -> u64 {
+        self.number.load(Ordering::Relaxed)
+    }
+}
+
+impl Attachment {
+    /// Whether the daemon has ended, and the next one is waited for.
+    pub(crate) fn is_away(&self) -> bool {
+        self.returning.is_away.load(Ordering::Acquire)
+    }
+
+    /// The control socket ended, or says what cannot be. A daemon that ended without a word may have a successor.
+    pub(crate) fn on_gone(&self, error: SessionError) {
+        let is_death = matches!(error, SessionError::Lost { reason: Reason::DaemonLost });
+        if !is_death || !self.begin_away() {
+            self.lose(error);
+        }
+    }
+
+    /// Nothing more comes of this daemon. False: the session cannot go on with another.
+    fn begin_away(&self) -> bool {
+        let mut away = lock(&self.returning.away);
+        if self.is_away() {
+            return true;
+        }
+        let wait = self.config.daemon_wait;
+        let may_return = !self.is_over()
+            && !wait.is_zero()
+            && self.regions.is_empty()
+            && lock(&self.tables).session.may_return();
+        if !may_return {
+            return false;
+        }
+        let now = Instant::now();
+        *away = Some(Away { until: now + wait, next_try: now, pause: PAUSE_FIRST });
+        // First the flag: what is asked from here on fails at once, what was asked before fails below.
+        self.returning.is_away.store(true, Ordering::Release);
+        drop(away);
+        tracing::warn!(socket = %self.config.path.display(), ?wait, "the daemon ended; waiting for the next one");
+        // A forked child may hold the descriptors open, so closing them would not take them out.
+        let _ = epoll::delete(&self.epoll, &self.control);
+        let _ = epoll::delete(&self.epoll, self.wake.fd());
+        let waiters = lock(&self.tables).lose_requests(Reason::DaemonLost);
+        waiters.iter().for_each(|waiter| waiter.notify());
+        self.kick();
+        true
+    }
+
+    /// How long a thread that follows the session may sleep before it looks for the next daemon.
+    pub(crate) fn return_due(&self) -> Option<Duration> {
+        if !self.is_away() {
+            return None;
+        }
+        lock(&self.returning.away).as_ref().map(|away| away.next_try.saturating_duration_since(Instant::now()))
+    }
+
+    /// Looks for the next daemon if it is time. To be called by the thread that follows the session.
+    pub(crate) fn try_return(&self) {
+        if !self.is_away() {
+            return;
+        }
+        let away = lock(&self.returning.away);
+        if away.as_ref().is_some_and(|away| Instant::now() >= away.next_try) {
+            // It is remembered, or was told.
+            let _ = self.return_with(away);
+        }
+    }
+
+    /// Looks for the next daemon now. An error: there is none, or it does not take the session.
+    pub(crate) fn return_now(&self) -> Result<(), SessionError> {
+        let away = lock(&self.returning.away);
+        if self.is_away() { self.return_with(away) } else { Ok(()) }
+    }
+
+    fn return_with(&self, mut place: MutexGuard<'_, Option<Away>>) -> Result<(), SessionError> {
+        let Some(away) = place.as_mut() else { return Ok(()) };
+        match self.attempt() {
+            Ok(()) => {
+                *place = None;
+                self.returning.is_away.store(false, Ordering::Release);
+                drop(place);
+                tracing::info!(socket = %self.config.path.display(), "the session goes on with another daemon");
+                // What fails here shows at the socket.
+                let _ = self.send_outgoing();
+                self.kick();
+                Ok(())
+            }
+            Err(error) => {
+                let is_over = Instant::now() >= away.until;
+                if is_over || !is_worth_a_try(&error) {
+                    *place = None;
+                    drop(place);
+                    let told = if is_over { SessionError::Lost { reason: Reason::DaemonLost } } else { error.clone() };
+                    self.lose(told);
+                } else {
+                    away.next_try = (Instant::now() + jittered(away.pause)).min(away.until);
+                    away.pause = (2 * away.pause).min(PAUSE_MAX);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn attempt(&self) -> Result<(), SessionError> {
+        let deadline = Instant::now() + TRY_MAX;
+        let socket = knock(&self.config.path, deadline)?;
+        let hello = raas_core::Greeting::new(Role::Returning, self.config.name.clone()).hello();
+        let mut messages = vec![(hello, None)];
+        messages.extend(lock(&self.tables).session.return_messages(&self.returning.segment));
+        let silent = || SessionError::Silent { path: self.config.path.clone(), waited: TRY_MAX };
+        let (reply, fds) = ask_to_return(&socket, &messages, deadline, silent)?;
+        let given = lock(&self.tables).session.returned(reply, fds)?;
+        self.install(&socket, given)
+    }
+
+    /// The new daemon takes the old one's place, under the same descriptors and addresses.
+    fn install(&self, socket: &OwnedFd, given: Returned) -> Result<(), SessionError> {
+        let Returned { number, page, wakes } = given;
+        let at = |what| move |e| SessionError::io(what, e);
+        self.returning.page.follow(&page).map_err(at("mapping the new engine page"))?;
+        for (old, new) in self.returning.wakes.iter().zip(wakes) {
+            replace_descriptor(old.fd(), &new.into_fd()).map_err(at("dup3 of a wake socket"))?;
+        }
+        replace_descriptor(self.control.as_fd(), socket).map_err(at("dup3 of the control socket"))?;
+        self.watch(self.control.as_fd(), TOKEN_CONTROL)?;
+        self.watch(self.wake.fd(), TOKEN_WAKE)?;
+        self.returning.number.store(number, Ordering::Relaxed);
+        lock(&self.tables).session.on_returned();
+        Ok(())
+    }
+}
+
+/// Whether another daemon, or the same one a moment later, may do what this one did not.
+fn is_worth_a_try(error: &SessionError) -> bool {
+    matches!(error, SessionError::NoDaemon { .. } | SessionError::Silent { .. } | SessionError::Lost { .. })
+}
+
+/// From half of a pause to the whole of it, so that many programs do not come back at one moment.
+fn jittered(pause: Duration) -> Duration {
+    let any = std::hash::RandomState::new().build_hasher().finish() % 1024;
+    pause / 2 + pause.mul_f64(any as f64 / 2048.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_cut_by_chance_to_half_at_most() {
+        let pause = Duration::from_millis(100);
+        let many: Vec<_> = (0..100).map(|_| jittered(pause)).collect();
+        assert!(many.iter().all(|p| (pause / 2..=pause).contains(p)));
+        assert!(many.iter().any(|p| *p != many[0]));
+    }
+}
