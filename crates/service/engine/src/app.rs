@@ -25,6 +25,8 @@ pub(crate) enum SlotUse {
     Connection(RouteId),
     Socket(SocketId),
     Queue(QueueId),
+    /// Something that a daemon before this one had there, and that ended with it.
+    Left,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -138,6 +140,7 @@ impl App {
             SlotUse::Connection(_) => self.connections += 1,
             SlotUse::Socket(socket) => _ = self.sockets.insert(socket),
             SlotUse::Queue(_) => self.queues += 1,
+            SlotUse::Left => {}
         }
         let words = Box::new(self.session.slot(number));
         words.engine.store(engine, Ordering::Relaxed);
@@ -156,7 +159,29 @@ impl App {
             SlotUse::Connection(_) => self.connections -= 1,
             SlotUse::Socket(socket) => _ = self.sockets.remove(&socket),
             SlotUse::Queue(_) => self.queues -= 1,
+            SlotUse::Left => {}
         }
+    }
+
+    /// The session was another daemon's, and the application uses these slots: none of them is given out before the
+    /// application has given it back.
+    pub(crate) fn leave_slots(&mut self, used: &BTreeSet<u32>) {
+        let end = self.first_slot + self.slots_max;
+        let Some(&last) = used.range(self.first_slot..end).next_back() else { return };
+        for number in self.first_slot..=last {
+            let is_used = used.contains(&number);
+            // The application's word: the next generation of the slot only has to differ from it.
+            let generation = self.session.slot(number).generation.load(Ordering::Relaxed).max(1);
+            self.slots.push(Slot { generation, used_by: is_used.then_some(SlotUse::Left) });
+            if !is_used {
+                self.free_slots.push_back(number);
+            }
+        }
+    }
+
+    /// The words of a slot.
+    pub(crate) fn words(&self, slot: u32) -> Option<SlotWords> {
+        (slot < self.session.slots()).then(|| self.session.slot(slot))
     }
 
     fn slot_mut(&mut self, number: u32) -> Option<&mut Slot> {

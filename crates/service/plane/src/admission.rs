@@ -169,6 +169,11 @@ impl Admission {
         self.programs.get(&client).filter(|p| !p.has_left).ok_or(Reason::AppFault)
     }
 
+    /// The first number that is given is the one behind this: what outlived a daemon before this one has lower ones.
+    pub fn begin_after(&mut self, number: u64) {
+        self.last = self.last.max(number);
+    }
+
     /// A number for a connection or socket of this host: no two have the same.
     fn next_number(&mut self) -> u64 {
         self.last += 1;

@@ -1,7 +1,7 @@
-//! Connections over kernel TCP that programs reported: rows for `raas ss`, and nothing else.
+//! Connections that programs reported, and that pass no part of the daemon: over kernel TCP, and with programs of this
+//! host from the time of a daemon before this one. Rows for `raas ss`, and nothing else.
 //!
-//! Owns that table. It must believe only the addresses of a row: the kernel gives the process, and the bytes of such a
-//! connection pass no part of the daemon.
+//! Owns that table. It must believe only the addresses and counts of a row: the kernel gives the process.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,6 +25,9 @@ struct Row {
     local: SocketAddr,
     peer: SocketAddr,
     reason: Reason,
+    path: PathKind,
+    tx_bytes: u64,
+    rx_bytes: u64,
 }
 
 /// See the module.
@@ -44,8 +47,24 @@ impl Fallbacks {
         number: u64,
         (local, peer): (SocketAddr, SocketAddr),
     ) -> Result<bool, String> {
+        let (reason, path) = (Reason::TcpFallback, PathKind::Tcp);
+        self.add((client, number), Row { pid, uid, local, peer, reason, path, tx_bytes: 0, rx_bytes: 0 })
+    }
+
+    /// A program has a connection with another of this host, from the time of a daemon before this one: its number, ends,
+    /// and how many bytes it had written and read when it came back. As [`Fallbacks::handle_opened`].
+    pub fn handle_returned(
+        &mut self,
+        Party { client, pid, uid }: Party,
+        (number, (local, peer), (tx_bytes, rx_bytes)): (u64, (SocketAddr, SocketAddr), (u64, u64)),
+    ) -> Result<bool, String> {
+        let (reason, path) = (Reason::SameHost, PathKind::Shm);
+        self.add((client, number), Row { pid, uid, local, peer, reason, path, tx_bytes, rx_bytes })
+    }
+
+    fn add(&mut self, (client, number): (ClientId, u64), row: Row) -> Result<bool, String> {
         if self.ids.contains_key(&(client, number)) {
-            return Err(format!("kernel TCP connection {number} was told of before"));
+            return Err(format!("connection {number} was told of before"));
         }
         let own = self.ids.range((client, 0)..=(client, u64::MAX)).count();
         if own >= ROWS_PER_CLIENT_MAX || self.rows.len() >= ROWS_MAX {
@@ -54,7 +73,7 @@ impl Fallbacks {
         let id = FIRST_ID.saturating_add(self.told);
         self.told += 1;
         self.ids.insert((client, number), id);
-        self.rows.insert(id, Row { pid, uid, local, peer, reason: Reason::TcpFallback });
+        self.rows.insert(id, row);
         Ok(true)
     }
 
@@ -93,7 +112,7 @@ impl Fallbacks {
                 state: ConnectionState::Established,
                 lane: None,
                 route_id: None,
-                path: PathKind::Tcp,
+                path: row.path,
                 wire: None,
                 encrypted: None,
                 cipher: None,
@@ -101,8 +120,8 @@ impl Fallbacks {
                 verb: None,
                 verb_asked: None,
                 verb_reason: None,
-                tx_bytes: 0,
-                rx_bytes: 0,
+                tx_bytes: row.tx_bytes,
+                rx_bytes: row.rx_bytes,
                 direct_tx_bytes: 0,
                 direct_rx_bytes: 0,
                 tx_queued_bytes: 0,

@@ -175,6 +175,11 @@ impl<F> Pairs<F> {
         }
     }
 
+    /// The first end gets the number behind this: those of a daemon before this one have lower ones.
+    pub fn begin_after(&mut self, number: u64) {
+        self.next_end = self.next_end.max(number.saturating_add(1));
+    }
+
     /// What to do next.
     pub fn poll_action(&mut self) -> Option<PairAction<F>> {
         self.actions.pop_front()

@@ -1,6 +1,7 @@
 //! The messages from the control plane to the engine threads, and back. Owns the message types and nothing else: the
 //! channels are bounded and in order, so an answer comes after every event that its engine made before it.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -31,6 +32,8 @@ pub(crate) enum Command {
         client: ClientId,
         attach: Attach,
         wake: AppWake,
+        /// Slots that the program uses of a session that a daemon before this one made.
+        left: BTreeSet<u32>,
     },
     Detach {
         app: AppId,
@@ -130,6 +133,8 @@ pub(crate) enum Command {
     },
     /// Detach everyone, give the lanes up, end the thread.
     Stop,
+    /// End the thread, and leave everything as it is for the daemon that comes next.
+    HandOver,
 }
 
 /// What the control plane asks of the engine that has the regions.

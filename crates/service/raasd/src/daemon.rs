@@ -26,6 +26,7 @@ use crate::engine_thread::load::CPU_ALL;
 use crate::engine_thread::{EVENTS_MAX, EngineHandle, EngineParts, THREAD_NAME, spawn};
 use crate::error::panic_words;
 use crate::hub::{Engines, Hub, HubParts};
+use crate::incarnation::Incarnation;
 use crate::key;
 use crate::limits::DataPath;
 use crate::link::LinkContext;
@@ -95,6 +96,13 @@ impl Daemon {
     /// Stops the daemon in order and waits for its end.
     pub fn stop(mut self) -> Result<(), DaemonError> {
         self.shutdown.trigger();
+        self.thread.take().map_or(Ok(()), join)
+    }
+
+    /// Stops the daemon without a word to programs and peers, as its death would, and waits for its end. They wait for the
+    /// daemon that comes after it.
+    pub fn hand_over(mut self) -> Result<(), DaemonError> {
+        self.shutdown.hand_over();
         self.thread.take().map_or(Ok(()), join)
     }
 
@@ -187,6 +195,8 @@ fn serve(
     let connect_timeout = engine_config.connect_timeout;
     let mut admission = Admission::new(admission, u16::from_ne_bytes(random()?))
         .map_err(|e| DaemonError::from(ConfigError::one(format!("limits: {e}"))))?;
+    let incarnation = place.incarnation(random()?)?;
+    admission.begin_after(incarnation.first_number());
     admission.set_policy(policy);
     let is_softnic = matches!(contexts, Contexts::SoftNic(_));
     engine_config.clock = Some(monotonic_ns);
@@ -201,7 +211,7 @@ fn serve(
     drop(common);
     let listener = place.listen(config.socket_mode, group.as_ref())?;
     let plane =
-        Plane { config, keys, peers, listener, engine_page, epoch, shape, connect_timeout, is_softnic, admission };
+        Plane { config, keys, peers, listener, engine_page, epoch, shape, connect_timeout, is_softnic, admission, incarnation };
     let ready_at = Ready { socket: plane.config.socket.clone(), peer_address };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -288,6 +298,7 @@ struct Plane {
     connect_timeout: Duration,
     is_softnic: bool,
     admission: Admission,
+    incarnation: Incarnation,
 }
 
 impl Plane {
@@ -329,6 +340,7 @@ impl Plane {
             connect_timeout: self.connect_timeout,
             is_softnic: self.is_softnic,
             admission: self.admission,
+            incarnation: self.incarnation,
             shape: self.shape,
             epoch: self.epoch,
             engine_page: self.engine_page,

@@ -127,6 +127,7 @@ struct EngineThread<P> {
     lanes: BTreeSet<LaneAt>,
     origin: Instant,
     stop: bool,
+    hands_over: bool,
     /// Accesses to tenants' memory that could not be served, as far as they were looked at.
     faults: u64,
     meter: Meter,
@@ -155,6 +156,7 @@ impl<P: Provider> EngineThread<P> {
             lanes: BTreeSet::new(),
             origin: Instant::now(),
             stop: false,
+            hands_over: false,
             faults: shm::survived_faults(),
             meter: Meter::new(Time::ZERO, CPU_ALL),
             memory: HostMemory::new(),
@@ -172,6 +174,9 @@ impl<P: Provider> EngineThread<P> {
             let moved_before = self.engine.data_bytes();
             let busy = self.round(&mut to_wake);
             let moved = self.engine.data_bytes() - moved_before;
+            if self.hands_over {
+                return Ok(());
+            }
             if self.stop {
                 self.farewell(&mut to_wake);
                 return Ok(());
@@ -287,10 +292,11 @@ impl<P: Provider> EngineThread<P> {
         let now = self.now();
         let (engine, device) = (&mut self.engine, &mut self.device);
         match command {
-            Command::Attach { client, attach, wake } => {
+            Command::Attach { client, attach, wake, left } => {
                 let result = engine.attach(attach).and_then(|app| match self.sleeper.add_app(app, wake.heard.fd()) {
                     Ok(()) => {
                         self.wakes.insert(app, wake);
+                        engine.leave_slots(app, &left);
                         Ok(app)
                     }
                     Err(error) => {
@@ -338,6 +344,7 @@ impl<P: Provider> EngineThread<P> {
                 self.held.push_back(FromEngine::LaneWasReset { client, request, found });
             }
             Command::Stop => self.stop = true,
+            Command::HandOver => (self.stop, self.hands_over) = (true, true),
         }
     }
 

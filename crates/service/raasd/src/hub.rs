@@ -16,10 +16,11 @@ mod meetings;
 mod names;
 mod questions;
 mod regions;
+mod returns;
 mod runs;
 mod tenants;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use std::time::Duration;
 use control::{PeerMessage, Reason, Reply};
 use engine::IpNet;
 use plane::{Admission, ClientId, Directs, Fallbacks, LinkId, Meetings, PairLimits, Pairs, Peers, PeersConfig, Policy};
-use shm::SessionShape;
+use shm::{Session, SessionShape};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
@@ -37,6 +38,7 @@ use verbs::Time;
 use crate::client_socket::{ClientInput, Outgoing, ProgramIdentity};
 use crate::command::{Command, EngineReport};
 use crate::limits::{count, share};
+use crate::incarnation::Incarnation;
 use crate::link::{LinkContext, LinkInput};
 use crate::log_quota::LogQuota;
 use crate::questions::{QuestionPlace, Questions};
@@ -64,6 +66,7 @@ pub(crate) struct HubParts {
     /// The device is a software NIC.
     pub(crate) is_softnic: bool,
     pub(crate) admission: Admission,
+    pub(crate) incarnation: Incarnation,
     pub(crate) shape: SessionShape,
     pub(crate) epoch: u64,
     pub(crate) engine_page: OwnedFd,
@@ -79,9 +82,19 @@ pub(crate) struct HubParts {
 #[derive(Debug)]
 enum Stage {
     Inspector,
+    /// It brings a session along, and has not said all of it.
+    Returning(Option<Box<ReturnedSession>>),
     /// The engines were asked.
     Attaching(Attaching),
     Attached,
+}
+
+/// A session that a daemon before this one made.
+#[derive(Debug)]
+struct ReturnedSession {
+    session: Session,
+    /// Slots that the program uses.
+    used: BTreeSet<u32>,
 }
 
 /// What is known of a program that not all engines have answered for.
@@ -211,6 +224,7 @@ impl Hub {
             owner_uid: pair_limits.owner_uid,
             log: LogQuota::new(PROGRAM_LOG_LINES, std::time::Instant::now()),
         };
+        hub.pairs.begin_after(parts.incarnation.first_number());
         loop {
             let free = hub.engines.have_room();
             let tick = hub.next_tick();
@@ -236,7 +250,11 @@ impl Hub {
                 HubInput::Link(Some(input)) => hub.on_link(input),
                 // Both acceptors hold a sender as long as the hub runs.
                 HubInput::Client(None) | HubInput::Link(None) | HubInput::Shutdown => {
-                    hub.farewell().await;
+                    if shutdown.hands_over() {
+                        hub.hand_over();
+                    } else {
+                        hub.farewell().await;
+                    }
                     return Ok(());
                 }
                 HubInput::Policy(policy) => hub.on_policy(policy),
@@ -290,6 +308,12 @@ impl Hub {
     /// Queues a command; [`Self::settle`] sends it.
     fn command(&mut self, engine: u32, command: Command) {
         self.engines.queue(engine, command);
+    }
+
+    /// Ends as if it were killed: the engines stop where they are, and nobody is told.
+    fn hand_over(&mut self) {
+        (0..self.engines.count()).for_each(|engine| self.command(engine, Command::HandOver));
+        self.engines.send();
     }
 
     /// Tells all programs and peers that the daemon stops.

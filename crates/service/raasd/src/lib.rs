@@ -29,6 +29,7 @@ mod engine_thread;
 mod error;
 mod hub;
 mod inspect;
+mod incarnation;
 mod key;
 mod limits;
 mod link;

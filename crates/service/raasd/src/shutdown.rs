@@ -4,10 +4,18 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+/// How a daemon stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    InOrder,
+    /// Without a word to programs and peers, as one that is killed: the next daemon takes over (docs/restart.md).
+    HandsOver,
+}
+
 /// A handle that stops the daemon it was given to, in order. Clones are the same handle.
 #[derive(Debug, Clone)]
 pub struct Shutdown {
-    sender: Arc<watch::Sender<bool>>,
+    sender: Arc<watch::Sender<Option<Stop>>>,
     pub(crate) signals: bool,
 }
 
@@ -20,7 +28,7 @@ impl Default for Shutdown {
 impl Shutdown {
     /// Stops only by [`Self::trigger`].
     pub fn new() -> Self {
-        Self { sender: Arc::new(watch::Sender::new(false)), signals: false }
+        Self { sender: Arc::new(watch::Sender::new(None)), signals: false }
     }
 
     /// Stops by SIGTERM and SIGINT too; from the daemon's start on these signals do nothing else to the process.
@@ -30,17 +38,35 @@ impl Shutdown {
 
     /// Stops the daemon; returns at once.
     pub fn trigger(&self) {
-        self.sender.send_replace(true);
+        self.stop(Stop::InOrder);
+    }
+
+    /// Stops the daemon without a word to its programs and peers, which wait for the daemon that comes after it; returns
+    /// at once.
+    pub fn hand_over(&self) {
+        self.stop(Stop::HandsOver);
+    }
+
+    /// The first way counts.
+    fn stop(&self, how: Stop) {
+        self.sender.send_modify(|stop| {
+            stop.get_or_insert(how);
+        });
+    }
+
+    /// Whether it stops without a word.
+    pub(crate) fn hands_over(&self) -> bool {
+        *self.sender.borrow() == Some(Stop::HandsOver)
     }
 
     /// Whether it was.
     #[cfg(test)]
     pub(crate) fn is_triggered(&self) -> bool {
-        *self.sender.borrow()
+        self.sender.borrow().is_some()
     }
 
     pub(crate) async fn triggered(&self) {
         // The sender lives as long as `self`.
-        let _ = self.sender.subscribe().wait_for(|stop| *stop).await;
+        let _ = self.sender.subscribe().wait_for(Option::is_some).await;
     }
 }

@@ -15,6 +15,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::DaemonError;
+use crate::incarnation::{Incarnation, SECRET_BYTES};
 use crate::socket_group::SocketGroup;
 
 /// Programs that may wait to be accepted.
@@ -24,7 +25,7 @@ const ACCEPT_BACKLOG: i32 = 128;
 #[derive(Debug)]
 pub(crate) struct SocketPlace {
     path: PathBuf,
-    _lock: File,
+    lock: File,
     bound: bool,
     given: Option<OwnedFd>,
 }
@@ -55,7 +56,7 @@ impl SocketPlace {
         }
         let given = given.map(|given| check_given(given, path)).transpose();
         let given = given.map_err(fail("the socket of the service manager cannot be used"))?;
-        let place = Self { path: path.to_path_buf(), _lock: lock, bound: false, given };
+        let place = Self { path: path.to_path_buf(), lock, bound: false, given };
         if place.given.is_none() {
             place.remove_stale()?;
         }
@@ -63,6 +64,16 @@ impl SocketPlace {
             group.enter(place.directory(), path)?;
         }
         Ok(place)
+    }
+
+    /// Which daemon of this place it is. `fresh` is its secret if there is none that can be used.
+    pub(crate) fn incarnation(&self, fresh: [u8; SECRET_BYTES]) -> Result<Incarnation, DaemonError> {
+        let fail = |source| DaemonError::Socket {
+            socket: self.path.clone(),
+            what: "its lock file cannot be read and written",
+            source,
+        };
+        Incarnation::begin(&self.lock, fresh).map_err(fail)
     }
 
     /// The directory, where the key lies too.
@@ -131,7 +142,7 @@ impl Drop for SocketPlace {
 /// place: none of them is followed, waited for or changed.
 fn open_lock(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
-    let lock = File::options().write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(path);
+    let lock = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(path);
     let lock = lock.map_err(|e| match rustix::io::Errno::from_io_error(&e) {
         Some(rustix::io::Errno::LOOP) => refused(format!("{} is a symbolic link: remove it", path.display())),
         _ => e,

@@ -1,5 +1,6 @@
 //! Programs: attaching, their requests, detaching.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use plane::{ClientId, Connect, Listen, PAIR_SLOTS, PairAction, Party, RegionWish
 use shm::{Pair, Segment, Session, SessionShape, Sharing, WakeSocket};
 use tokio::sync::{Notify, mpsc};
 
+use super::returns::RETURNED_ROW;
 use super::{Attaching, Client, DATAGRAM_ENGINE, Hub, Stage};
 use crate::client_socket::{ClientInput, Outgoing, ProgramIdentity};
 use crate::command::{AppWake, Command};
@@ -67,6 +69,13 @@ impl Hub {
     ) {
         let stage = match who.role {
             Role::Inspector => Stage::Inspector,
+            Role::Returning => match self.admit_returning(client, &who) {
+                Ok(()) => Stage::Returning(None),
+                Err(reason) => {
+                    let _ = out.try_send(Outgoing::new(self.refused(reason), Vec::new()));
+                    return;
+                }
+            },
             Role::Application => match self.admit_program(client, &who) {
                 Ok(fds) => {
                     let (unanswered, networks) = (self.engines.count(), self.networks_of(client));
@@ -89,18 +98,22 @@ impl Hub {
     /// Takes a program in, if it may come; says which descriptors it gets.
     fn admit_program(&mut self, client: ClientId, who: &ProgramIdentity) -> Result<Vec<OwnedFd>, Reason> {
         let pid = who.pid;
-        if let Err(reason) = self.admission.attach(client, who.facts.clone()) {
-            if let Some(left_out) = self.may_log() {
-                tracing::warn!(pid, %reason, left_out, "no more programs are taken in");
-            }
-            return Err(reason);
-        }
+        self.admit_returning(client, who)?;
         self.make_session(client, who).map_err(|error| {
             self.admission.on_not_attached(client);
             if let Some(left_out) = self.may_log() {
                 tracing::warn!(pid, %error, left_out, "no session for a program");
             }
             Reason::LocalLimit
+        })
+    }
+
+    /// Takes a program in that has its session.
+    fn admit_returning(&mut self, client: ClientId, who: &ProgramIdentity) -> Result<(), Reason> {
+        self.admission.attach(client, who.facts.clone()).inspect_err(|reason| {
+            if let Some(left_out) = self.may_log() {
+                tracing::warn!(pid = who.pid, %reason, left_out, "no more programs are taken in");
+            }
         })
     }
 
@@ -111,19 +124,32 @@ impl Hub {
         let segment = make_segment("raas-session", bytes).map_err(|e| other(&e))?;
         let session_fd = segment.fd().try_clone_to_owned()?;
         let session = Session::format(segment.into_region(), self.shape, self.epoch).map_err(|e| other(&e))?;
-        let mut fds = vec![session_fd, self.engine_page.as_fd().try_clone_to_owned()?];
+        let mut fds = vec![session_fd];
+        fds.extend(self.ask_engines(client, who, &session, &BTreeSet::new())?);
+        Ok(fds)
+    }
+
+    /// Asks the engines to take a program in; says which descriptors it gets beside its session's.
+    pub(super) fn ask_engines(
+        &mut self,
+        client: ClientId,
+        who: &ProgramIdentity,
+        session: &Session,
+        left: &BTreeSet<u32>,
+    ) -> io::Result<Vec<OwnedFd>> {
+        let mut fds = vec![self.engine_page.as_fd().try_clone_to_owned()?];
         let mut wakes: Vec<Arc<WakeSocket>> = Vec::new();
         for _ in 0..self.engines.count() {
             let (ours, theirs) = WakeSocket::pair()?;
             wakes.push(Arc::new(ours));
             fds.push(theirs.into_fd());
         }
-        let Some(told) = wakes.first().cloned() else { return Err(other(&"a daemon without engines")) };
+        let Some(told) = wakes.first().cloned() else { return Err(io::Error::other("a daemon without engines")) };
         for (engine, heard) in (0..).zip(wakes) {
             let (session, wake) = (session.clone(), AppWake { heard, told: Arc::clone(&told) });
             let connect_to = self.networks_of(client);
             let attach = Attach { pid: who.pid, uid: who.uid, name: who.name.clone(), session, connect_to };
-            self.command(engine, Command::Attach { client, attach, wake });
+            self.command(engine, Command::Attach { client, attach, wake, left: left.clone() });
         }
         Ok(fds)
     }
@@ -144,7 +170,7 @@ impl Hub {
         }
     }
 
-    fn refused(&self, reason: Reason) -> Reply {
+    pub(super) fn refused(&self, reason: Reason) -> Reply {
         Reply::Refused {
             version: APP_VERSION,
             layout: shm::LAYOUT_VERSION,
@@ -201,7 +227,7 @@ impl Hub {
     pub(super) fn app_of(&self, client: ClientId, engine: u32) -> Option<AppId> {
         match self.clients.get(&client)?.stage {
             Stage::Attached => self.names.app(client, engine),
-            Stage::Attaching(_) | Stage::Inspector => None,
+            Stage::Attaching(_) | Stage::Returning(_) | Stage::Inspector => None,
         }
     }
 
@@ -232,6 +258,9 @@ impl Hub {
             _ => {}
         }
         let (party, stage) = (Party { client: id, pid: client.who.pid, uid: client.who.uid }, &client.stage);
+        if let Stage::Returning(_) = stage {
+            return self.on_return(party, request, fds, lacks_fds);
+        }
         let Stage::Attached = stage else {
             return Err("only an attached application may ask for this".into());
         };
@@ -264,7 +293,10 @@ impl Hub {
                 return self.on_pair_segment(id, pair, index, (slots, ring_bytes), fds);
             }
             Request::NotTaken { what, limit } => return self.on_not_taken(id, what, limit),
-            Request::PairClosed { connection } => self.pairs.handle_closed(id, connection),
+            Request::PairClosed { connection } => {
+                self.fallbacks.handle_closed(id, connection | RETURNED_ROW);
+                self.pairs.handle_closed(id, connection);
+            }
             Request::TcpOpened { number, local, peer } => {
                 if !self.fallbacks.handle_opened(party, number, (local, peer))?
                     && let Some(left_out) = self.may_log()
@@ -308,6 +340,9 @@ impl Hub {
             Request::RegionLoansBack { host, lease, key, loans } => self.on_loans_back(id, host, (lease, key, loans)),
             Request::RegionLoansTaken { lease } => self.regions.directory().handle_loans_taken(id, lease),
             Request::Hello { .. } => return Err("Hello a second time".into()),
+            Request::Return { .. } | Request::ReturnPairs { .. } | Request::ReturnEnd => {
+                return Err("it brings a session along, and has one".into());
+            }
             Request::Inspect { .. } | Request::ResetLane { .. } => {}
         }
         Ok(())
@@ -436,6 +471,9 @@ impl Hub {
     /// Removes a program that has ended. An engine that detached it by itself takes no notice.
     pub(super) fn forget(&mut self, id: ClientId) {
         let Some(client) = self.clients.remove(&id) else { return };
+        if let Stage::Returning(_) = client.stage {
+            self.admission.on_not_attached(id);
+        }
         self.admission.handle_left(id);
         for engine in 0..self.engines.count() {
             if let Some(app) = self.names.app(id, engine) {

@@ -64,6 +64,11 @@ impl Host {
         self.daemon.take().unwrap().stop().unwrap();
     }
 
+    /// Ends the daemon as its death would.
+    pub(crate) fn hand_over(&mut self) {
+        self.daemon.take().unwrap().hand_over().unwrap();
+    }
+
     pub(crate) fn address(&self) -> IpAddr {
         self.config.listen
     }

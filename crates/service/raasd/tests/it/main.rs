@@ -29,6 +29,7 @@ mod region_batches;
 mod region_locals;
 mod regions;
 mod restarts;
+mod returns;
 mod same_host;
 mod several_users;
 mod two_hosts;
