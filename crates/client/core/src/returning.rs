@@ -72,7 +72,9 @@ impl Session {
                 }
                 given(session, engines, engine_page_bytes, fds)
             }
-            Reply::Refused { version, layout, release, .. } if (version, layout) != (APP_VERSION, shm::LAYOUT_VERSION) => {
+            Reply::Refused { version, layout, release, .. }
+                if (version, layout) != (APP_VERSION, shm::LAYOUT_VERSION) =>
+            {
                 Err(SessionFault::Version { version, layout, release })
             }
             Reply::Refused { reason, detail, .. } | Reply::Detached { reason, detail } => {

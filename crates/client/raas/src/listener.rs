@@ -208,7 +208,8 @@ impl Listener {
         lock(&attachment.tables).wait_at(port, ticket, Arc::clone(&parker));
         let slept = attachment.block(&parker, deadline, &mut || {
             let tables = lock(&attachment.tables);
-            let ready = tables.session.has_arrived(port) || tables.lost().is_some() || tables.session.is_port_lost(port);
+            let ready =
+                tables.session.has_arrived(port) || tables.lost().is_some() || tables.session.is_port_lost(port);
             drop(tables);
             ready || listening.kernel.as_ref().is_some_and(KernelListener::is_ready)
         });

@@ -84,10 +84,8 @@ impl Attachment {
             return true;
         }
         let wait = self.config.daemon_wait;
-        let may_return = !self.is_over()
-            && !wait.is_zero()
-            && self.regions.is_empty()
-            && lock(&self.tables).session.may_return();
+        let may_return =
+            !self.is_over() && !wait.is_zero() && self.regions.is_empty() && lock(&self.tables).session.may_return();
         if !may_return {
             return false;
         }

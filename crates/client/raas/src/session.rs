@@ -97,10 +97,7 @@ impl Session {
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session")
-            .field("socket", &self.attachment.config.path)
-            .field("number", &self.number())
-            .finish()
+        f.debug_struct("Session").field("socket", &self.attachment.config.path).field("number", &self.number()).finish()
     }
 }
 

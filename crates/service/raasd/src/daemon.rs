@@ -210,8 +210,19 @@ fn serve(
     };
     drop(common);
     let listener = place.listen(config.socket_mode, group.as_ref())?;
-    let plane =
-        Plane { config, keys, peers, listener, engine_page, epoch, shape, connect_timeout, is_softnic, admission, incarnation };
+    let plane = Plane {
+        config,
+        keys,
+        peers,
+        listener,
+        engine_page,
+        epoch,
+        shape,
+        connect_timeout,
+        is_softnic,
+        admission,
+        incarnation,
+    };
     let ready_at = Ready { socket: plane.config.socket.clone(), peer_address };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

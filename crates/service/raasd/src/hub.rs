@@ -37,8 +37,8 @@ use verbs::Time;
 
 use crate::client_socket::{ClientInput, Outgoing, ProgramIdentity};
 use crate::command::{Command, EngineReport};
-use crate::limits::{count, share};
 use crate::incarnation::Incarnation;
+use crate::limits::{count, share};
 use crate::link::{LinkContext, LinkInput};
 use crate::log_quota::LogQuota;
 use crate::questions::{QuestionPlace, Questions};

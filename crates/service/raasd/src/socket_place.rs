@@ -142,7 +142,8 @@ impl Drop for SocketPlace {
 /// place: none of them is followed, waited for or changed.
 fn open_lock(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
-    let lock = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(path);
+    let lock =
+        File::options().read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(path);
     let lock = lock.map_err(|e| match rustix::io::Errno::from_io_error(&e) {
         Some(rustix::io::Errno::LOOP) => refused(format!("{} is a symbolic link: remove it", path.display())),
         _ => e,

@@ -108,9 +108,9 @@ fn adopt((shape, bytes): (SessionShape, u64), fds: Vec<OwnedFd>, epoch: u64) -> 
 
 /// The slots that a bitmap names.
 fn slots_of(bitmap: &[u8], slots: u32) -> Result<BTreeSet<u32>, String> {
-    let bits = (0_u32..).zip(bitmap).flat_map(|(i, byte)| {
-        (0..8).filter(move |bit| byte & 1 << bit != 0).map(move |bit| i.saturating_mul(8) + bit)
-    });
+    let bits = (0_u32..)
+        .zip(bitmap)
+        .flat_map(|(i, byte)| (0..8).filter(move |bit| byte & 1 << bit != 0).map(move |bit| i.saturating_mul(8) + bit));
     let used: BTreeSet<u32> = bits.collect();
     match used.last() {
         Some(&last) if last >= slots => Err(format!("slot {last} of {slots}")),

@@ -141,11 +141,8 @@ fn a_port_that_another_took_meanwhile_is_told() {
 fn without_a_daemon_the_wait_ends_and_says_so() {
     bounded(|| {
         let mut host = Host::started();
-        let session = Session::builder()
-            .socket(&host.config.socket)
-            .daemon_wait(Duration::from_millis(300))
-            .connect()
-            .unwrap();
+        let session =
+            Session::builder().socket(&host.config.socket).daemon_wait(Duration::from_millis(300)).connect().unwrap();
         let listener = Listener::bind_with(&session, (host.address(), 0)).unwrap();
         host.hand_over();
         let error = listener.accept_timeout(PATIENCE).unwrap_err();
