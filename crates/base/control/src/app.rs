@@ -344,6 +344,21 @@ pub enum Request {
         /// may be left out.
         used: Vec<u8>,
     },
+    /// A chunk of the session's rings. One descriptor. Only between [`Request::Return`] and [`Request::ReturnEnd`].
+    ReturnChunk {
+        /// Its number.
+        chunk: u32,
+        /// Direction.
+        kind: ChunkKind,
+        /// Its bytes.
+        bytes: u64,
+    },
+    /// Connections through lanes: their tickets, at most [`RETURNED_MAX`]. Only between [`Request::Return`] and
+    /// [`Request::ReturnEnd`].
+    ReturnConnections {
+        /// As [`Connection::ticket`] was.
+        tickets: Vec<Vec<u8>>,
+    },
     /// Connections with processes of this host, which went on without the daemon: for `raas ss`. Only between
     /// [`Request::Return`] and [`Request::ReturnEnd`].
     ReturnPairs {
@@ -458,6 +473,9 @@ pub struct Connection {
     pub peer: SocketAddr,
     /// How.
     pub path: Path,
+    /// Of a connection through a lane: what the application brings to the daemon that comes after this one, sealed. Empty:
+    /// the connection ends with this daemon.
+    pub ticket: Vec<u8>,
 }
 
 /// Direction of a ring chunk.

@@ -115,6 +115,11 @@ impl Segment {
         self.fd.as_fd()
     }
 
+    /// The mapping, and the descriptor.
+    pub fn into_parts(self) -> (Region, OwnedFd) {
+        (self.region, self.fd)
+    }
+
     /// Closes the descriptor, keeps the mapping.
     pub fn into_region(self) -> Region {
         self.region

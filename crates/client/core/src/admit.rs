@@ -3,7 +3,7 @@
 //! Owns the checks of each descriptor before it is mapped. It must never map more than the named limits.
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use control::{ChunkKind, Connection, KernelEnd, MeetingPlace, Reason, Received, RegionRefusal, Reply};
 use shm::{Pair, Region, Segment, Sharing, WakeSocket};
@@ -14,6 +14,9 @@ use crate::{NewRegion, RegionNews, SessionFault};
 
 /// Bytes of a ring chunk at most.
 const CHUNK_BYTES_MAX: u64 = 16 << 30;
+
+/// Descriptors that a program must have left for one of a chunk to be kept.
+const DESCRIPTORS_LEFT: u64 = 64;
 
 /// The segment of another process.
 #[derive(Debug)]
@@ -65,6 +68,8 @@ pub enum DaemonMessage {
         kind: ChunkKind,
         /// None: this process had no descriptor for it.
         region: Option<Region>,
+        /// Its descriptor, for a daemon that comes after this one, if the process has room for it.
+        kept: Option<OwnedFd>,
     },
     /// [`Reply::ChunkGone`].
     ChunkGone {
@@ -210,7 +215,8 @@ pub fn admit(received: Received<Reply>) -> Result<DaemonMessage, SessionFault> {
         Reply::DatagramPath { request, result } => DaemonMessage::DatagramPath { request, result },
         Reply::Incoming { port, connection } => DaemonMessage::Incoming { port, connection },
         Reply::Chunk { chunk, kind, bytes } => {
-            DaemonMessage::Chunk { chunk, kind, region: chunk_region(chunk, bytes, one(fds)?)? }
+            let (region, kept) = chunk_region(chunk, bytes, one(fds)?)?.unzip();
+            DaemonMessage::Chunk { chunk, kind, region, kept: kept.flatten() }
         }
         Reply::ChunkGone { chunk } => DaemonMessage::ChunkGone { chunk },
         Reply::PairOpened { pair, peer_pid } => {
@@ -256,14 +262,24 @@ fn one(fds: Vec<OwnedFd>, lacks_fds: bool) -> Result<Option<OwnedFd>, SessionFau
     }
 }
 
-fn chunk_region(chunk: u32, bytes: u64, fd: Option<OwnedFd>) -> Result<Option<Region>, SessionFault> {
+fn chunk_region(
+    chunk: u32,
+    bytes: u64,
+    fd: Option<OwnedFd>,
+) -> Result<Option<(Region, Option<OwnedFd>)>, SessionFault> {
     if bytes > CHUNK_BYTES_MAX {
         let words = format!("chunk {chunk} of {bytes} bytes is longer than {CHUNK_BYTES_MAX}");
         return Err(SessionFault::Protocol(words));
     }
     let segment = fd.map(|fd| Segment::accept(fd, bytes, Sharing::ReadWrite)).transpose();
     match segment {
-        Ok(segment) => Ok(segment.map(Segment::into_region)),
+        Ok(segment) => Ok(segment.map(|segment| {
+            let (region, fd) = segment.into_parts();
+            // A program that is near its limit needs its descriptors more.
+            let number = u64::try_from(fd.as_raw_fd()).unwrap_or(u64::MAX);
+            let has_room = number.saturating_add(DESCRIPTORS_LEFT) < control::descriptor_limit();
+            (region, has_room.then_some(fd))
+        })),
         Err(e) => Err(SessionFault::Protocol(format!("chunk {chunk}: {e}"))),
     }
 }

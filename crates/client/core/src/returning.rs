@@ -51,11 +51,30 @@ impl Session {
         }
         let session = Request::Return { slots, engines, session_bytes, next_chunk: self.next_chunk, used };
         let mut messages = vec![(session, Some(Arc::clone(segment)))];
+        let tickets = self.live_tickets();
+        if !tickets.is_empty() {
+            messages.extend(self.chunks.iter().filter_map(|(&chunk, place)| {
+                let (kept, bytes) = (place.kept.clone()?, place.region.as_ref()?.len());
+                Some((Request::ReturnChunk { chunk, kind: place.kind, bytes }, Some(kept)))
+            }));
+        }
+        let tickets = tickets.chunks(RETURNED_MAX).map(|some| Request::ReturnConnections { tickets: some.to_vec() });
+        messages.extend(tickets.map(|tickets| (tickets, None)));
         let ends: Vec<_> = self.returned_ends().collect();
         let pairs = ends.chunks(RETURNED_MAX).map(|ends| Request::ReturnPairs { ends: ends.to_vec() });
         messages.extend(pairs.map(|pairs| (pairs, None)));
         messages.push((Request::ReturnEnd, None));
         messages
+    }
+
+    /// The tickets of connections whose slots were not given to others since, open or not: what was written before a close
+    /// is still to be delivered. The others are forgotten.
+    fn live_tickets(&mut self) -> Vec<Vec<u8>> {
+        let memory = self.memory().clone();
+        self.tickets.retain(|&slot, ticket| {
+            memory.slot(slot).generation.load(Ordering::Acquire) == ticket.generation && !ticket.sealed.is_empty()
+        });
+        self.tickets.values().map(|ticket| ticket.sealed.clone()).collect()
     }
 
     /// The new daemon's answer and its descriptors.

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use control::{ChunkKind, Connection as Described, Kind, NotTaken, Path, Reason, Request, TcpEnd};
@@ -84,10 +84,19 @@ impl Outgoing {
 
 /// A ring chunk.
 #[derive(Debug)]
-struct Chunk {
-    kind: ChunkKind,
+pub(crate) struct Chunk {
+    pub(crate) kind: ChunkKind,
     /// None: this process had no room for its descriptor.
-    region: Option<Region>,
+    pub(crate) region: Option<Region>,
+    /// Its descriptor, for a daemon that comes after this one.
+    pub(crate) kept: Option<Arc<OwnedFd>>,
+}
+
+/// A connection through the daemon, for a daemon that comes after this one.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    pub(crate) generation: u32,
+    pub(crate) sealed: Vec<u8>,
 }
 
 /// See the head of this file.
@@ -97,7 +106,9 @@ pub struct Session {
     memory: SessionMemory,
     requests: Requests,
     backlogs: BTreeMap<u16, VecDeque<Box<Connection>>>,
-    chunks: BTreeMap<u32, Chunk>,
+    pub(crate) chunks: BTreeMap<u32, Chunk>,
+    /// By slot, of the connections that have it or had it last.
+    pub(crate) tickets: BTreeMap<u32, Ticket>,
     pairs: BTreeMap<u64, PairLink>,
     outgoing: VecDeque<Outgoing>,
     region_news: VecDeque<RegionNews>,
@@ -127,6 +138,7 @@ impl Session {
             requests: Requests::default(),
             backlogs: BTreeMap::new(),
             chunks: BTreeMap::new(),
+            tickets: BTreeMap::new(),
             pairs: BTreeMap::new(),
             outgoing: VecDeque::new(),
             region_news: VecDeque::new(),
@@ -331,7 +343,7 @@ impl Session {
                 Ok(News::Region)
             }
             DaemonMessage::Incoming { port, connection } => Ok(self.on_incoming(port, &connection)),
-            DaemonMessage::Chunk { chunk, kind, region } => self.on_chunk(chunk, kind, region),
+            DaemonMessage::Chunk { chunk, kind, region, kept } => self.on_chunk(chunk, kind, region, kept),
             DaemonMessage::ChunkGone { chunk } => {
                 // Connections that still use it hold the memory themselves.
                 drop(self.chunks.remove(&chunk));
@@ -436,7 +448,13 @@ impl Session {
         self.tell(Request::NotTaken { what, limit: control::descriptor_limit() });
     }
 
-    fn on_chunk(&mut self, chunk: u32, kind: ChunkKind, region: Option<Region>) -> Result<News, SessionFault> {
+    fn on_chunk(
+        &mut self,
+        chunk: u32,
+        kind: ChunkKind,
+        region: Option<Region>,
+        kept: Option<OwnedFd>,
+    ) -> Result<News, SessionFault> {
         if region.is_none() {
             self.not_taken(NotTaken::Chunk { chunk });
         }
@@ -444,7 +462,7 @@ impl Session {
             return Err(SessionFault::Protocol(format!("chunk {chunk} is one too many, or there already")));
         }
         self.next_chunk = self.next_chunk.max(chunk.saturating_add(1));
-        self.chunks.insert(chunk, Chunk { kind, region });
+        self.chunks.insert(chunk, Chunk { kind, region, kept: kept.map(Arc::new) });
         Ok(News::None)
     }
 
@@ -502,7 +520,13 @@ impl Session {
     fn open(&mut self, described: &Described, is_socket: bool) -> Result<Connection, Failed> {
         let name = Name { id: described.id, local: described.local, peer: described.peer };
         match described.path {
-            Path::Lane { .. } => self.open_lane(name, described, is_socket),
+            Path::Lane { slot, generation, .. } => {
+                if slot < self.memory.session.slots() {
+                    let ticket = Ticket { generation, sealed: described.ticket.clone() };
+                    self.tickets.insert(slot, ticket);
+                }
+                self.open_lane(name, described, is_socket)
+            }
             Path::Shm { pair, slot, generation } => self.open_pair(name, described, pair, slot, generation),
         }
     }
@@ -558,7 +582,7 @@ impl Session {
 
     fn lane_ring(&self, number: u32, kind: ChunkKind, offset: u64, bytes: u32) -> Result<RingMemory, LaneRefusal> {
         match self.chunks.get(&number) {
-            Some(Chunk { kind: found, region: Some(region) }) if *found == kind => {
+            Some(Chunk { kind: found, region: Some(region), .. }) if *found == kind => {
                 Ok(RingMemory { region: region.clone(), offset, bytes: bytes.into() })
             }
             Some(Chunk { region: None, .. }) => Err(LaneRefusal::NotTaken),

@@ -153,7 +153,7 @@ fn host(total: u64) -> Host {
     let [tx, rx] = [0, 1].map(|_| Region::anonymous(RING as usize).unwrap());
     for (chunk, kind, region) in [(0, ChunkKind::Tx, &tx), (1, ChunkKind::Rx, &rx)] {
         let region = Some(region.clone());
-        session.on_message(DaemonMessage::Chunk { chunk, kind, region }).unwrap();
+        session.on_message(DaemonMessage::Chunk { chunk, kind, region, kept: None }).unwrap();
     }
     let (id, _) = session.connect("127.0.0.2:7".parse().unwrap(), 0, Kind::Stream);
     let addr = "127.0.0.2:7".parse().unwrap();

@@ -63,7 +63,7 @@ fn described(slot: u32, tx_chunk: u32) -> Described {
 fn connected(world: &mut World) -> Connection {
     for (chunk, kind) in [(0, ChunkKind::Tx), (1, ChunkKind::Rx)] {
         let region = Some(Region::anonymous(RING as usize).unwrap());
-        world.session.on_message(DaemonMessage::Chunk { chunk, kind, region }).unwrap();
+        world.session.on_message(DaemonMessage::Chunk { chunk, kind, region, kept: None }).unwrap();
     }
     let (id, request) = world.session.connect("127.0.0.2:7".parse().unwrap(), 0, Kind::Message);
     assert!(matches!(request, Request::Connect { kind: Kind::Message, .. }));

@@ -188,7 +188,7 @@ impl App {
     pub(crate) fn on_reply(&mut self, now: Time, reply: Reply, checks: &mut Checks) {
         match reply {
             Reply::Chunk { number, kind, region } => {
-                let chunk = DaemonMessage::Chunk { chunk: number, kind, region: Some(region) };
+                let chunk = DaemonMessage::Chunk { chunk: number, kind, region: Some(region), kept: None };
                 self.hear(now, chunk, checks);
             }
             Reply::ChunkGone { number } => {

@@ -147,6 +147,15 @@ impl App {
         Some(TakenSlot { number, generation, words })
     }
 
+    /// A connection that was taken over is none after all; its slot is as it was.
+    pub(crate) fn leave_slot(&mut self, number: u32) {
+        if let Some(slot) = self.slot_mut(number)
+            && let Some(SlotUse::Connection(_)) = slot.used_by.replace(SlotUse::Left)
+        {
+            self.connections -= 1;
+        }
+    }
+
     /// Gives a slot back: the generation moves on, so that stale words of the application are ignored.
     pub(crate) fn put_back_slot(&mut self, number: u32, words: &SlotWords) {
         let Some(slot) = self.slot_mut(number) else { return };
@@ -177,6 +186,30 @@ impl App {
                 self.free_slots.push_back(number);
             }
         }
+    }
+
+    /// Takes over a slot that a daemon before this one had given to a connection, with this generation.
+    pub(crate) fn adopt_slot(&mut self, (number, generation): (u32, u32), what: SlotUse) -> Option<TakenSlot> {
+        let engine = self.engine;
+        let slot = self.slot_mut(number)?;
+        if slot.used_by != Some(SlotUse::Left) || slot.generation != generation {
+            return None;
+        }
+        slot.used_by = Some(what);
+        self.connections += 1;
+        let words = Box::new(self.session.slot(number));
+        words.engine.store(engine, Ordering::Relaxed);
+        Some(TakenSlot { number, generation, words })
+    }
+
+    /// Whether a slot is as a daemon before this one left it.
+    pub(crate) fn is_left(&self, slot: u32) -> bool {
+        self.use_of(slot) == Some(SlotUse::Left)
+    }
+
+    /// The words of some slot.
+    pub(crate) fn any_words(&self) -> SlotWords {
+        self.session.slot(0)
     }
 
     /// The words of a slot.

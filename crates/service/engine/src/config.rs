@@ -97,6 +97,8 @@ pub struct EngineConfig {
     pub kernels_queued_max: u32,
     /// A connect fails after this long.
     pub connect_timeout: Duration,
+    /// How long connections wait for a peer whose link was lost: its daemon may be started again. Zero: they end at once.
+    pub peer_return: Duration,
     /// A lane over which nothing went for so long gives its queue pair up until something is to be sent. `None`: never.
     pub lane_rest_after: Option<Duration>,
     /// A connection that was not used for so long gives the pages of its rings back to the system, if the device allows
@@ -168,6 +170,7 @@ impl EngineConfig {
             kernel_fuel_max: kernels::FUEL_MAX,
             kernels_queued_max: 256,
             connect_timeout: Duration::from_secs(10),
+            peer_return: Duration::ZERO,
             lane_rest_after: Some(LANE_REST_AFTER),
             rest_after: Some(REST_AFTER),
         }

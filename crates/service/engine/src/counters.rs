@@ -45,4 +45,12 @@ pub(crate) struct Counters {
     pub(crate) peer_timeouts: u64,
     pub(crate) ring_rests: u64,
     pub(crate) rings_grown: u64,
+    /// Connections that waited because their peer's daemon was lost.
+    pub(crate) connections_parted: u64,
+    /// Of those, and of those that were taken over: met their other ends again.
+    pub(crate) connections_returned: u64,
+    /// Or did not in time.
+    pub(crate) connections_given_up: u64,
+    /// Taken over from a daemon before this one.
+    pub(crate) connections_adopted: u64,
 }

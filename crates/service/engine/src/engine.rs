@@ -3,6 +3,7 @@
 //! Owns the order of a round. It must never do more work in one round than the limits allow, and must never look at
 //! connections that have no news.
 
+mod away;
 mod connect;
 mod credits;
 mod datagram;
@@ -21,7 +22,10 @@ mod reset;
 mod rest;
 mod ring_slot;
 mod stall;
+mod returns;
 mod tenant;
+
+pub use returns::{Returned, ReturnedChunk};
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -312,6 +316,7 @@ impl Engine {
             self.on_orphan_timeout(nic, app);
             worked = true;
         }
+        worked |= self.run_away(nic);
         worked |= self.run_credit_periods();
         worked |= self.run_lane_rests(nic);
         worked |= self.recv.trim(nic);

@@ -44,6 +44,8 @@ const KIND_PULLED: u8 = 16;
 const KIND_LOAD: u8 = 17;
 const KIND_RUN: u8 = 18;
 const KIND_ANSWER: u8 = 19;
+const KIND_BACK: u8 = 20;
+const KIND_GONE: u8 = 21;
 
 /// Bytes of a frame that are not a kernel's: the header, records that come first in every frame, and the record's own.
 pub(crate) const KERNEL_OVERHEAD_BYTES: usize = 128;
@@ -91,6 +93,25 @@ struct WireOpenAck {
     grown_bytes: U32,
     addr: U64,
 }
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct WireBack {
+    route: U32,
+    flags: U32,
+    ring_bytes: U32,
+    grown_bytes: U32,
+    rkey: U32,
+    reserved: U32,
+    addr: U64,
+    rx_tail: U64,
+    rx_head: U64,
+    tx_grown_at: U64,
+    rx_grown_at: U64,
+}
+
+/// A flag of [`WireBack`], above those of [`control::route_flag`].
+const BACK_IS_ANSWER: u32 = 1 << 8;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -215,6 +236,28 @@ pub(crate) struct Open {
     pub(crate) to_address: IpAddr,
 }
 
+/// One end of a connection goes on after its daemon, or the link to the other, was lost. Nothing of the connection is
+/// sent before each end has the other's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Back {
+    /// The receiver's route id.
+    pub(crate) route: u32,
+    /// The sender's.
+    pub(crate) own_route: u32,
+    /// The sender has the receiver's, and sends from here on.
+    pub(crate) is_answer: bool,
+    /// Which of the receiver's ends arrived: bits of [`control::route_flag`].
+    pub(crate) flags: u8,
+    /// The sender's receive ring.
+    pub(crate) ring: WireRing,
+    /// What arrived at the sender, and what its application consumed.
+    pub(crate) rx_tail: u64,
+    pub(crate) rx_head: u64,
+    /// From where on the sender uses all of its rings; 0: not yet.
+    pub(crate) tx_grown_at: u64,
+    pub(crate) rx_grown_at: u64,
+}
+
 /// A region that a kernel is to run at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RunRegion {
@@ -251,6 +294,11 @@ pub(crate) enum Record {
     OpenNak {
         route: u32,
         reason: u32,
+    },
+    Back(Back),
+    /// The sender has nothing of the connection that the receiver said is back.
+    Gone {
+        route: u32,
     },
     /// The application has consumed all bytes before this offset.
     Head {
@@ -329,6 +377,22 @@ pub(crate) enum Record {
 }
 
 impl Record {
+    /// The connection that it is about, of those that both ends know.
+    pub(crate) fn route(&self) -> Option<u32> {
+        match self {
+            Self::Head { route, .. }
+            | Self::Fin { route, .. }
+            | Self::Stop { route }
+            | Self::Reset { route, .. }
+            | Self::Grow { route }
+            | Self::GrowAnswer { route, .. }
+            | Self::GrownAt { route, .. }
+            | Self::Ready { route, .. }
+            | Self::Pulled { route, .. } => Some(*route),
+            _ => None,
+        }
+    }
+
     /// Whether it is about the lane alone: it does not show that the lane is used.
     pub(crate) fn is_about_credits(&self) -> bool {
         matches!(self, Self::Reclaim { .. } | Self::Yield { .. } | Self::Load(_))
@@ -473,6 +537,24 @@ fn parse_body(head: &WireRecord, body: &[u8]) -> Result<Record, FrameError> {
             let ring = WireRing { size, rkey: a.rkey.get(), addr: a.addr.get() };
             Record::OpenAck { route, own_route: a.route.get(), ring }
         }
+        KIND_GONE if body.is_empty() => Record::Gone { route },
+        KIND_BACK => {
+            let b = WireBack::ref_from_bytes(body).map_err(|_| length)?;
+            let flags = b.flags.get();
+            let Ok(ends) = u8::try_from(flags & !BACK_IS_ANSWER) else { return Err(FrameError::Reserved("Back")) };
+            let size = RingSize { first: b.ring_bytes.get(), grown: b.grown_bytes.get() };
+            Record::Back(Back {
+                route,
+                own_route: b.route.get(),
+                is_answer: flags & BACK_IS_ANSWER != 0,
+                flags: ends,
+                ring: WireRing { size, rkey: b.rkey.get(), addr: b.addr.get() },
+                rx_tail: b.rx_tail.get(),
+                rx_head: b.rx_head.get(),
+                tx_grown_at: b.tx_grown_at.get(),
+                rx_grown_at: b.rx_grown_at.get(),
+            })
+        }
         KIND_OPEN_NAK => {
             Record::OpenNak { route, reason: WireReason::ref_from_bytes(body).map_err(|_| length)?.reason.get() }
         }
@@ -606,6 +688,23 @@ impl<'a> FrameWriter<'a> {
                     reserved: 0.into(),
                 };
                 self.append(KIND_OPEN, o.route, body.as_bytes())
+            }
+            Record::Gone { route } => self.append(KIND_GONE, route, &[]),
+            Record::Back(back) => {
+                let body = WireBack {
+                    route: back.own_route.into(),
+                    flags: (u32::from(back.flags) | if back.is_answer { BACK_IS_ANSWER } else { 0 }).into(),
+                    ring_bytes: back.ring.size.first.into(),
+                    grown_bytes: back.ring.size.grown.into(),
+                    rkey: back.ring.rkey.into(),
+                    reserved: 0.into(),
+                    addr: back.ring.addr.into(),
+                    rx_tail: back.rx_tail.into(),
+                    rx_head: back.rx_head.into(),
+                    tx_grown_at: back.tx_grown_at.into(),
+                    rx_grown_at: back.rx_grown_at.into(),
+                };
+                self.append(KIND_BACK, back.route, body.as_bytes())
             }
             Record::OpenAck { route, own_route, ring } => {
                 let body = WireOpenAck {

@@ -29,6 +29,7 @@ use crate::lane_at::LaneAt;
 use crate::limits::{
     FRAME_SLOTS, LANE_FRUITLESS_AFTER, LANE_RESET_WINDOW, LANE_RESETS_FRUITLESS_MAX, LANE_RESETS_MAX, LANE_SPENT_MAX,
     LANE_SUSPECT_WITHIN, LANE_WIDEN_FIRST, LANE_WIDEN_LAST, OPENS_PENDING_MAX,
+    GONE_MAX,
 };
 use crate::members::Members;
 use crate::operations::flight::Flight;
@@ -159,6 +160,10 @@ pub(crate) struct Lane {
     /// Opens received and not answered.
     opens_received: u32,
     naks: VecDeque<Nak>,
+    /// Connections of the peer, by its route ids, that came back and of which there is nothing here.
+    gone: VecDeque<u32>,
+    /// The timer that looks at connections without their other ends is running.
+    has_away_timer: bool,
     /// Connections whose consumed bytes may wait.
     lazy_heads: VecDeque<RouteId>,
     has_head_timer: bool,
@@ -249,6 +254,8 @@ impl Lane {
             opens_sent: 0,
             opens_received: 0,
             naks: VecDeque::new(),
+            gone: VecDeque::new(),
+            has_away_timer: false,
             lazy_heads: VecDeque::new(),
             has_head_timer: false,
             heads_due: false,
@@ -489,6 +496,7 @@ impl Lane {
     fn wants_frame(&self) -> bool {
         !self.control.is_empty()
             || !self.naks.is_empty()
+            || !self.gone.is_empty()
             || (!self.opens.is_empty() && self.opens_sent < OPENS_PENDING_MAX)
             || (self.heads_due && !self.lazy_heads.is_empty())
             || self.rx.is_due()
@@ -578,6 +586,38 @@ impl Lane {
             self.naks.push_back(Nak { route, reason });
         }
         can_answer
+    }
+
+    // ---- connections without their other ends
+
+    /// The peer is to be told that there is nothing of a connection. One that is not told gives it up by itself.
+    pub(crate) fn tell_gone(&mut self, route: u32) {
+        if self.gone.len() < GONE_MAX {
+            self.gone.push_back(route);
+        }
+    }
+
+    /// Some of its connections wait for their other ends. True: the timer that looks at them must be started.
+    pub(crate) fn watch_away(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_away_timer, true)
+    }
+
+    /// That timer fired.
+    pub(crate) fn on_away_timer(&mut self) {
+        self.has_away_timer = false;
+    }
+
+    /// The link to the peer's daemon is lost, and connections stay: everything else is as if the lane were new.
+    pub(crate) fn part(&mut self) {
+        self.forget_queue_pair();
+        self.is_wanted = false;
+        self.is_resting = false;
+        self.frame_sent = 0;
+        self.frame_received = 0;
+        self.reset_times.clear();
+        self.fruitless = 0;
+        self.resync = None;
+        self.stall = None;
     }
 
     // ---- completions
@@ -829,6 +869,7 @@ impl Lane {
         self.opens_sent = 0;
         self.opens_received = 0;
         self.naks.clear();
+        self.gone.clear();
         self.lazy_heads.clear();
         self.heads_due = false;
         self.closing.clear();

@@ -78,6 +78,7 @@ pub use engine::Engine;
 pub use event::{
     Admission, Attach, BulkStream, DatagramBind, Dial, EngineTotals, Event, LocalPlace, OperationsOpen, SetupError,
 };
+pub use engine::{Returned, ReturnedChunk};
 pub use frame::check_frame;
 pub use ids::{AppId, OpenId};
 pub use ipnet::IpNet;

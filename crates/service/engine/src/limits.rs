@@ -5,6 +5,10 @@
 
 use std::time::Duration;
 
+/// Connections of a peer that came back in vain, and of which it is told at a time.
+pub(crate) const GONE_MAX: usize = 65_536;
+/// How often connections without their other ends are looked at.
+pub(crate) const AWAY_TICK: Duration = Duration::from_millis(100);
 /// Smallest and largest ring in bytes (docs/shm-layout.md).
 pub(crate) use shm::{RING_BYTES_MAX, RING_BYTES_MIN};
 

@@ -106,7 +106,7 @@ impl RingSlot {
     pub(crate) fn connection(&self) -> Connection {
         let path = self.rings.path(self.at.slot, self.generation, self.size);
         let nobody = SocketAddr::from(([0, 0, 0, 0], 0));
-        Connection { id: self.id, local: self.local, peer: nobody, path }
+        Connection { id: self.id, local: self.local, peer: nobody, path, ticket: Vec::new() }
     }
 
     // ---- from the application

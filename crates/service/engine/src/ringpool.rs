@@ -363,6 +363,21 @@ impl RingPool {
         Some(pair)
     }
 
+    /// Takes the very rings that a connection had under a daemon before this one.
+    pub(crate) fn take_again(&mut self, tx: (u32, u64), rx: (u32, u64), size: RingSize) -> Option<RingPair> {
+        let class = self.class_of(size)?;
+        let free = &mut self.classes[class].free;
+        let find = |free: &[Place], (chunk, offset)| {
+            free.iter().rposition(|place| (place.chunk_number, place.offset) == (chunk, offset))
+        };
+        let (at_tx, at_rx) = (find(&free[0], tx)?, find(&free[1], rx)?);
+        // To the end, where the next ones are taken.
+        let (last_tx, last_rx) = (free[0].len() - 1, free[1].len() - 1);
+        free[0].swap(at_tx, last_tx);
+        free[1].swap(at_rx, last_rx);
+        self.take(size)
+    }
+
     /// Lets a ring that was taken use all of its bytes. False: the application's memory does not allow it.
     pub(crate) fn grow(&mut self, place: &Place) -> bool {
         let left = self.left();
@@ -494,6 +509,15 @@ impl RingPool {
         }
         free.retain(|p| p.chunk as usize != index);
         self.retire(index, retired);
+    }
+
+    /// Takes out the chunks of which no ring is in use.
+    pub(crate) fn retire_unused(&mut self) -> Vec<Retired> {
+        let mut retired = Vec::new();
+        let unused = |c: &Option<Chunk>| c.as_ref().filter(|c| c.used == 0).map(|c| c.number);
+        let numbers: Vec<u32> = self.chunks.iter().filter_map(unused).collect();
+        numbers.into_iter().for_each(|number| self.close_chunk(number, &mut retired));
+        retired
     }
 
     /// Everything leaves: the application is gone and no connection uses a ring.

@@ -23,6 +23,7 @@ pub(crate) struct Timers {
     credits: VecDeque<(Time, LaneId)>,
     lane_rests: VecDeque<(Time, LaneId)>,
     orphans: VecDeque<(Time, AppId)>,
+    away: VecDeque<(Time, LaneId)>,
 }
 
 fn due<K: Copy>(queue: &mut VecDeque<(Time, K)>, now: Time) -> Option<K> {
@@ -65,6 +66,14 @@ impl Timers {
         self.orphans.push_back((at, app));
     }
 
+    pub(crate) fn start_away(&mut self, at: Time, lane: LaneId) {
+        self.away.push_back((at, lane));
+    }
+
+    pub(crate) fn due_away(&mut self, now: Time) -> Option<LaneId> {
+        due(&mut self.away, now)
+    }
+
     pub(crate) fn due_connect(&mut self, now: Time) -> Option<ConnectId> {
         due(&mut self.connects, now)
     }
@@ -98,8 +107,9 @@ impl Timers {
         let heads = self.heads.front().map(|e| e.0);
         let credits = self.credits.front().map(|e| e.0);
         let orphan = self.orphans.front().map(|e| e.0);
+        let away = self.away.front().map(|e| e.0);
         let rest = self.lane_rests.front().map(|e| e.0);
-        [connect, heads, credits, rest, orphan].into_iter().flatten().min()
+        [connect, heads, credits, rest, orphan, away].into_iter().flatten().min()
     }
 }
 

@@ -13,6 +13,7 @@ pub(crate) mod bulk;
 mod close;
 mod growth;
 pub(crate) mod rendezvous;
+pub(crate) mod away;
 mod rest;
 mod resume;
 pub(crate) mod row;
@@ -37,6 +38,7 @@ use crate::slot::clear_slot;
 use crate::stages::Whose;
 use crate::violation::Violation;
 
+use away::{Away, Part};
 use bulk::Bulk;
 use close::Close;
 use growth::Growth;
@@ -51,6 +53,8 @@ pub(crate) enum Phase {
     Accepting,
     /// Both ends know each other.
     Open,
+    /// Both knew each other, until the link between their daemons, or a daemon, was lost.
+    Away(Away),
 }
 
 /// Whether consumed bytes are going to be reported.
@@ -171,6 +175,7 @@ pub(crate) struct Vqp {
     /// Last work request that reads the tx ring, or the frame with Fin or Reset.
     last_wr: u64,
     rest: RestTurn,
+    part: Part,
 }
 
 /// A contiguous piece of a ring that may be sent.
@@ -227,6 +232,7 @@ impl Vqp {
             listed: Listed::default(),
             last_wr: 0,
             rest: RestTurn::new(now),
+            part: Part::default(),
         }
     }
 
@@ -477,7 +483,7 @@ impl Vqp {
     /// The connection, as the application gets it.
     pub(crate) fn connection(&self) -> Connection {
         let path = self.rings.path(self.at.slot, self.generation, self.size);
-        Connection { id: self.id, local: self.local, peer: self.peer, path }
+        Connection { id: self.id, local: self.local, peer: self.peer, path, ticket: self.ticket() }
     }
 
     // ---- from the application
@@ -663,6 +669,14 @@ impl Vqp {
     /// `bytes` landed in the rx ring; of `before` of them only the peer says so.
     #[inline]
     pub(crate) fn on_arrival(&mut self, bytes: u32, before: u32, placed: Placed) -> Result<(), Violation> {
+        match self.arrive(bytes, before, placed) {
+            Err(_) if self.is_spoiled() => Ok(()),
+            other => other,
+        }
+    }
+
+    #[inline]
+    fn arrive(&mut self, bytes: u32, before: u32, placed: Placed) -> Result<(), Violation> {
         self.check_arrival(bytes)?;
         if !self.is_placed(bytes, before, placed) {
             return Err(Violation::NotPlaced { id: self.id, bytes, at: self.rx_tail, placed });
@@ -673,7 +687,8 @@ impl Vqp {
     }
 
     pub(crate) fn on_fin(&mut self, final_tail: u64) -> Result<(), Violation> {
-        if final_tail != self.rx_tail || self.pull.is_some() || !self.close.on_fin() {
+        let is_early = final_tail != self.rx_tail || self.pull.is_some();
+        if (is_early && !self.is_spoiled()) || !self.close.on_fin() {
             return Err(Violation::Fin { id: self.id, final_tail, arrived: self.rx_tail });
         }
         // Beside a reset FIN would say that it came before.
@@ -745,6 +760,7 @@ impl Vqp {
         match self.phase {
             Phase::Opening(_) => false,
             Phase::Accepting => true,
+            Phase::Away(away) => away != Away::Told,
             Phase::Open => {
                 self.head_report == HeadReport::Due
                     || self.growth.owes()
@@ -765,6 +781,9 @@ impl Vqp {
                 return false;
             }
             self.phase = Phase::Open;
+        }
+        if !self.write_back(frame) {
+            return false;
         }
         if self.phase != Phase::Open {
             return true;

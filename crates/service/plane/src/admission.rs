@@ -330,6 +330,11 @@ impl Admission {
         Ok(())
     }
 
+    /// A program brings a connection along that a daemon before this one admitted: it counts as any other.
+    pub fn adopt(&mut self, client: ClientId, host: IpAddr, engine: u32, is_outgoing: bool) -> Result<(), Reason> {
+        self.take_connection(client, Far { host, engine, is_outgoing })
+    }
+
     /// The engine says of a connection that had a number that nothing of it is in use.
     pub fn on_connection_over(&mut self, client: ClientId, over: ConnectionOver) {
         let ConnectionOver { engine, connection, peer, port } = over;

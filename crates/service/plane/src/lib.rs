@@ -31,6 +31,7 @@ mod policy;
 mod seal;
 mod side;
 mod strangers;
+mod ticket;
 mod user_places;
 mod watch;
 
@@ -61,6 +62,7 @@ pub use policy::{NameTwice, OTHERS, Policy, ProgramFacts, RegionRight, Rights, S
 pub use seal::{SEAL_BYTES, SEALED_MESSAGE_BYTES_MAX, Seal, SealError};
 pub use side::Side;
 pub use strangers::{Entered, Place, PlaceNumber, Strangers};
+pub use ticket::{TICKET_SECRET_BYTES, Tickets};
 pub use user_places::UserPlaces;
 pub use watch::{Heartbeat, Watch, WatchAction};
 

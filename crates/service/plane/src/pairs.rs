@@ -310,6 +310,7 @@ impl<F> Pairs<F> {
             local,
             peer,
             path: Path::Shm { pair: end.id, slot: number, generation },
+            ticket: Vec::new(),
         };
         let (from, to) = (&pair.ends[pending.side], &pair.ends[1 - pending.side]);
         let incoming = describe(connection, listening, connecting, to);

@@ -1,14 +1,13 @@
 //! The messages from the control plane to the engine threads, and back. Owns the message types and nothing else: the
 //! channels are bounded and in order, so an answer comes after every event that its engine made before it.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::{AppRow, ConnectionRow, DatagramRow, Reason, RegionAccess, RegionGrant, RegionRefusal, TraceRow};
 use engine::{
     Admission, AppId, Attach, BulkStream, DatagramBind, Dial, EngineTotals, Event, IpNet, LaneView, LocalPlace, OpenId,
-    OperationsOpen, Page, RingSize, Viewer,
+    OperationsOpen, Page, Returned, RingSize, Viewer,
 };
 use kernels::UserKernel;
 use plane::{ClientId, LaneAnswer, LaneCommand};
@@ -32,8 +31,8 @@ pub(crate) enum Command {
         client: ClientId,
         attach: Attach,
         wake: AppWake,
-        /// Slots that the program uses of a session that a daemon before this one made.
-        left: BTreeSet<u32>,
+        /// What the program brings along from a daemon before this one.
+        returned: Option<Box<Returned>>,
     },
     Detach {
         app: AppId,

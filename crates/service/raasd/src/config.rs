@@ -24,6 +24,9 @@ use crate::machine::{Fit, Machine};
 
 pub(crate) use file::network_of;
 
+/// How long connections wait for a peer's daemon that is started again, unless the configuration says otherwise.
+const PEER_RETURN: Duration = Duration::from_secs(5);
+
 /// TCP port on which daemons reach each other.
 pub const PEER_PORT: u16 = 4790;
 
@@ -300,7 +303,12 @@ impl Config {
     pub fn data_path(&self) -> DataPath {
         let addresses = self.host_addresses();
         let admission = AdmissionConfig { apps_max: 0, ..AdmissionConfig::new(addresses.clone()) };
-        let engine = EngineConfig { apps_max: 0, srq_bytes_max: 0, ..EngineConfig::new(addresses) };
+        let engine = EngineConfig {
+            apps_max: 0,
+            srq_bytes_max: 0,
+            peer_return: PEER_RETURN,
+            ..EngineConfig::new(addresses)
+        };
         let mut path = DataPath { admission, engine };
         // Limits that are set go over what was measured.
         if let Some(calibrated) = &self.calibrated {

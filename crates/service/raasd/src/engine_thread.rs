@@ -292,11 +292,13 @@ impl<P: Provider> EngineThread<P> {
         let now = self.now();
         let (engine, device) = (&mut self.engine, &mut self.device);
         match command {
-            Command::Attach { client, attach, wake, left } => {
+            Command::Attach { client, attach, wake, returned } => {
                 let result = engine.attach(attach).and_then(|app| match self.sleeper.add_app(app, wake.heard.fd()) {
                     Ok(()) => {
                         self.wakes.insert(app, wake);
-                        engine.leave_slots(app, &left);
+                        if let Some(returned) = returned {
+                            engine.take_back(now, device, app, *returned);
+                        }
                         Ok(app)
                     }
                     Err(error) => {

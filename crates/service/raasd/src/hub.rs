@@ -20,15 +20,15 @@ mod returns;
 mod runs;
 mod tenants;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use control::{PeerMessage, Reason, Reply};
-use engine::IpNet;
-use plane::{Admission, ClientId, Directs, Fallbacks, LinkId, Meetings, PairLimits, Pairs, Peers, PeersConfig, Policy};
+use engine::{IpNet, Returned};
+use plane::{Admission, ClientId, ConnectionOver, Directs, Fallbacks, LinkId, Meetings, PairLimits, Pairs, Peers, PeersConfig, Policy, Tickets};
 use shm::{Session, SessionShape};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
@@ -93,8 +93,8 @@ enum Stage {
 #[derive(Debug)]
 struct ReturnedSession {
     session: Session,
-    /// Slots that the program uses.
-    used: BTreeSet<u32>,
+    /// For each engine.
+    engines: Vec<Returned>,
 }
 
 /// What is known of a program that not all engines have answered for.
@@ -107,6 +107,8 @@ struct Attaching {
     refused: Option<Reason>,
     /// What the engines were told; the policy may change before they answer.
     networks: Option<Arc<[IpNet]>>,
+    /// Connections that were counted for each engine, which an engine that does not take the program does not end.
+    adopted: Vec<Vec<ConnectionOver>>,
 }
 
 /// A program on the control socket.
@@ -130,6 +132,7 @@ pub(crate) struct Hub {
     engine_page: OwnedFd,
     addresses: Vec<IpAddr>,
     clients: BTreeMap<ClientId, Client>,
+    tickets: Tickets,
     admission: Admission,
     /// Programs by the engines' names, until nothing of them is left there.
     names: Names,
@@ -212,6 +215,7 @@ impl Hub {
             epoch: parts.epoch,
             engine_page: parts.engine_page,
             clients: BTreeMap::new(),
+            tickets: parts.incarnation.tickets(),
             names: Names::default(),
             links: BTreeMap::new(),
             dials: BTreeMap::new(),

@@ -7,8 +7,10 @@ use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 
+use plane::Tickets;
+
 /// Bytes of the secret.
-pub(crate) const SECRET_BYTES: usize = 32;
+pub(crate) const SECRET_BYTES: usize = plane::TICKET_SECRET_BYTES;
 /// First bytes of the file.
 const MAGIC: [u8; 8] = *b"RAASINC1";
 /// Magic, count, secret.
@@ -45,6 +47,11 @@ impl Incarnation {
             file.write_all_at(&bytes, 0)?;
         }
         Ok(next)
+    }
+
+    /// What seals tickets.
+    pub(crate) fn tickets(&self) -> Tickets {
+        Tickets::new(self.secret)
     }
 
     /// Numbers that this daemon gives begin behind this one, so that those of what outlives a daemon stay its own.

@@ -287,6 +287,16 @@ pub const LIMITS: &[Limit] = &[
         },
     },
     Limit {
+        key: "peer_return_ms",
+        min: 0,
+        max: HOUR_MS,
+        power_of_two: false,
+        target: Target::DataPath {
+            set: |c, v| c.engine.peer_return = Duration::from_millis(v),
+            value: |c| u64::try_from(c.engine.peer_return.as_millis()).unwrap_or(u64::MAX),
+        },
+    },
+    Limit {
         key: "lane_rest_ms",
         // 0, or longer than a message takes on any path; the configuration's check refuses what is in between.
         min: 0,

@@ -83,6 +83,19 @@ impl Span {
         self.grow(head.checked_add(self.first)?)
     }
 
+    /// Takes the place at which the ring grew (0: it did not) from words that outlived the one who kept them. False: no
+    /// ring of this size grows there.
+    pub fn restore(&mut self, at: u64) -> bool {
+        if at == 0 {
+            return true;
+        }
+        let fits = self.may_grow() && at & (self.first - 1) == 0;
+        if fits {
+            self.grown_at = Some(at);
+        }
+        fits
+    }
+
     /// Where it grew.
     #[inline]
     pub fn grown_at(&self) -> Option<u64> {

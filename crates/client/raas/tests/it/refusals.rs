@@ -146,6 +146,7 @@ fn a_daemon_that_talks_nonsense_ends_the_session() {
                 ring_bytes: 12,
                 grown_bytes: 12,
             },
+            ticket: Vec::new(),
         }),
     };
     let wanted = Reply::PairSegmentWanted { pair: 1, index: 0, slots: 3, ring_bytes: 1 << 31 };

@@ -29,10 +29,11 @@ impl Engine {
         for _ in 0..TIMERS_PER_RUN {
             let Some(id) = self.timers.due_lane_rest(now) else { break };
             worked = true;
+            let is_settling = self.is_lane_settling(id);
             let Some(lane) = self.lanes.get_mut(id) else { continue };
             lane.on_rest_timer();
             let unused = now.saturating_since(lane.used_at());
-            if lane.is_up() && lane.is_quiet() && unused >= after / LANE_REST_TICKS {
+            if lane.is_up() && lane.is_quiet() && !is_settling && unused >= after / LANE_REST_TICKS {
                 if !lane.is_delivered() {
                     if lane.want_flush() {
                         self.lanes.queue(id);

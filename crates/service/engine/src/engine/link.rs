@@ -233,6 +233,7 @@ impl Engine {
         }
         self.watch_lane_rest(id);
         self.on_datagram_peer_ready(id);
+        self.tell_back(id);
         for connect in parked {
             self.place_connect(nic, connect);
         }
@@ -253,8 +254,12 @@ impl Engine {
         if let Some(lane) = self.lanes.get_mut(id) {
             lane.note_loss(self.now, &mut self.rng);
         }
-        if self.lanes.get(id).is_some_and(Lane::can_answer) {
+        if self.waits_after(reason) && self.lanes.get(id).is_some_and(|lane| lane.members().count() > 0) {
+            self.part_lane(nic, id, reason);
+        } else if self.lanes.get(id).is_some_and(Lane::can_answer) {
             self.sever(nic, id, reason);
+        } else if !is_passing(reason) {
+            self.give_waiting_up(id, reason);
         }
         self.lose_regions(peer, reason);
         self.forget_datagram_peer(nic, id, reason);
@@ -262,6 +267,10 @@ impl Engine {
         if let Some(lane) = self.lanes.get_mut(id) {
             lane.end_stall();
             lane.forget_path();
+        }
+        if self.lanes.get_mut(id).is_some_and(|lane| lane.members().count() > 0) {
+            // The next try is at the next look.
+            self.seek_peer_later(id);
         }
     }
 
@@ -379,6 +388,14 @@ impl Engine {
         }
         self.try_release(route);
     }
+}
+
+/// Whether a peer that cannot be had for this reason may be had a moment later.
+fn is_passing(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::PeerLost | Reason::PeerUnreachable | Reason::PeerBusy | Reason::TimedOut | Reason::Closed | Reason::PeerLimit
+    )
 }
 
 /// Refuses an offer that this end cannot work with. What its endpoints say is judged by the device.

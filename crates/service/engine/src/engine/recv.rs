@@ -193,7 +193,11 @@ impl Engine {
             if let Some(lane) = self.lanes.get_mut(id).filter(|_| !record.is_about_credits()) {
                 lane.touch(now);
             }
-            self.on_record(nic, id, record)?;
+            let about = record.route();
+            match self.on_record(nic, id, record) {
+                Err(_) if self.is_about_spoiled(about) => {}
+                other => other?,
+            }
         }
         Ok(())
     }
@@ -203,6 +207,11 @@ impl Engine {
             Record::Open(open) => self.on_open(nic, id, &open),
             Record::OpenAck { route, own_route, ring } => self.on_open_ack(id, route, own_route, &ring),
             Record::OpenNak { route, reason } => self.on_open_nak(id, route, Reason::from_code(reason)),
+            Record::Back(back) => self.on_back(id, &back),
+            Record::Gone { route } => {
+                self.on_gone(id, route);
+                Ok(())
+            }
             Record::Head { route, consumed } => {
                 let Some(vqp) = self.open_vqp(id, route)? else { return Ok(()) };
                 if vqp.on_head(consumed)? {

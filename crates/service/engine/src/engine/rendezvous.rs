@@ -27,7 +27,10 @@ impl Engine {
         }
         let route = self.vqps.named(immediate.route);
         let vqp = self.vqps.on_lane(id, route).ok_or(Violation::DataRoute(imm))?;
-        let at = vqp.on_send(bytes)?;
+        let at = match vqp.on_send(bytes) {
+            Err(_) if vqp.is_spoiled() => return Ok(()),
+            other => other?,
+        };
         let data = &mut self.scratch.frame_in;
         if !self.recv.read(entry, bytes, data) {
             return Err(Violation::FrameLength(bytes));

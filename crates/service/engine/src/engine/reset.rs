@@ -100,6 +100,8 @@ impl Engine {
             match vqp.phase() {
                 Phase::Opening(_) if vqp.is_open_sent() => resync.expect(route),
                 Phase::Opening(_) => unsent.push(route),
+                // Each end begins again on the next queue pair.
+                Phase::Away(_) => vqp.part(self.now),
                 Phase::Accepting | Phase::Open => {
                     unanswered += u32::from(vqp.phase() == Phase::Accepting);
                     resync.expect_by(vqp.peer_route(), route);
@@ -210,7 +212,10 @@ impl Engine {
         match vqp.phase() {
             // Its answer is on its way.
             Phase::Opening(_) if vqp.is_open_sent() => Ok(()),
+            // The peer had this end's word, and not the answer; it begins again, too.
+            Phase::Away(_) => Ok(()),
             Phase::Open if state.flags & route_flag::PARKED == 0 && vqp.peer_route() == state.own_route => {
+                vqp.begin_again_unless(true);
                 if vqp.resume(state)? {
                     let at = vqp.at();
                     self.notify(at);
@@ -236,7 +241,7 @@ impl Engine {
             match vqp.phase() {
                 Phase::Opening(None) if !vqp.is_open_sent() => self.forget_opening(route),
                 Phase::Opening(_) => opens_sent += u32::from(vqp.is_open_sent()),
-                Phase::Accepting | Phase::Open => vqp.publish_epoch(epoch),
+                Phase::Accepting | Phase::Open | Phase::Away(_) => vqp.publish_epoch(epoch),
             }
             self.update(route);
         }
@@ -253,6 +258,9 @@ impl Engine {
             if let Some(lane) = self.lanes.get_mut(id) {
                 lane.push_open(route);
             }
+            return;
+        }
+        if vqp.begin_again_unless(false) {
             return;
         }
         if let Some(lane) = self.lanes.get_mut(id) {

@@ -4,13 +4,10 @@
 //! deregister memory that a peer may still write or the device may still read, and must never let one application's
 //! misbehaviour reach further than its own connections.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use control::{ChunkKind, Reason};
 use ipnet::IpNet;
-use shm::{app_flag, engine_flag, slot_state};
 use verbs::{Access, Provider, Region, Time, VerbsError};
 
 use super::Engine;
@@ -30,32 +27,6 @@ impl Engine {
     pub fn attach(&mut self, app: Attach) -> Result<AppId, Reason> {
         let app = App::new(app, self.config.number, self.config.ring_memory_per_app_max, self.config.growing_rings());
         self.apps.attach(app).ok_or(Reason::LocalLimit)
-    }
-
-    /// The session that an application attached with was another daemon's, in which it uses these slots. What was there
-    /// ends with [`Reason::DaemonLost`]. To be called before anything else is done with the application.
-    pub fn leave_slots(&mut self, app: AppId, used: &BTreeSet<u32>) {
-        let Some(tenant) = self.apps.get_mut(app) else { return };
-        tenant.leave_slots(used);
-        for &slot in used.iter().filter(|&&slot| tenant.use_of(slot).is_some()) {
-            let Some(words) = tenant.words(slot) else { continue };
-            words.reason.store(Reason::DaemonLost.code(), Ordering::Relaxed);
-            words.state.store(slot_state::CLOSED, Ordering::Relaxed);
-            words.engine_flags.fetch_or(engine_flag::RESET, Ordering::Release);
-        }
-        for &slot in used {
-            self.notify(SlotAt { app, slot });
-        }
-        self.apps.collect_wakes();
-    }
-
-    /// The application gave a slot back that a daemon before this one had used.
-    fn free_left_slot(&mut self, at: SlotAt) {
-        let Some(tenant) = self.apps.get_mut(at.app) else { return };
-        let Some(words) = tenant.words(at.slot) else { return };
-        if words.app_flags.load(Ordering::Acquire) & app_flag::CLOSED != 0 {
-            tenant.put_back_slot(at.slot, &words);
-        }
     }
 
     /// The operator's policy changed: the networks to whose hosts an application may send from here on; none: to all that
@@ -156,6 +127,8 @@ impl Engine {
             let Some(vqp) = self.vqps.get_mut(route) else { continue };
             vqp.abort(Reason::PeerAppDied);
             match vqp.lane() {
+                // Its other end cannot be reached, and its lane has no part in that.
+                Some(_) if vqp.is_away() => {}
                 Some(lane) if was_overdue => {
                     self.fail_lane(nic, lane, "the peer did not confirm the end of a connection".into());
                 }

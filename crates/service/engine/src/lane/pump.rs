@@ -148,6 +148,12 @@ impl Pump<'_> {
             lane.naks.pop_front();
             lane.opens_received = lane.opens_received.saturating_sub(1);
         }
+        while let Some(&route) = lane.gone.front() {
+            if !frame.push(&Record::Gone { route }) {
+                return has_end;
+            }
+            lane.gone.pop_front();
+        }
         if !Self::fill_operations(lane, ops, frame) {
             return has_end;
         }
@@ -209,7 +215,7 @@ impl Pump<'_> {
         }
         // The record that the peer still had to get may also be a Head. A connection that had nothing to say, because
         // another list served it first, is in no frame, and this frame may never be sent.
-        let ended = frame.len() > bytes_before && (wrote_end || vqp.is_over());
+        let ended = frame.len() > bytes_before && !vqp.is_away() && (wrote_end || vqp.is_over());
         if ended {
             vqp.on_end_staged(seq);
             lane.closing.push_back((seq, route));

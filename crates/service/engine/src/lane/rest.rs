@@ -43,6 +43,7 @@ impl Lane {
         let is_empty = self.control.is_empty()
             && self.opens.is_empty()
             && self.naks.is_empty()
+            && self.gone.is_empty()
             && self.lazy_heads.is_empty()
             && self.closing.is_empty()
             && self.parked.is_empty()

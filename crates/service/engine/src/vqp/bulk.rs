@@ -17,6 +17,11 @@ pub(crate) struct Bulk {
 }
 
 impl Bulk {
+    /// What comes is not looked at.
+    pub(crate) fn forget(&mut self) {
+        self.is_told = true;
+    }
+
     /// Bytes came. True, once: the stream is bulk.
     #[inline]
     pub(crate) fn on_arrival(&mut self, bytes: u32, now: Time) -> bool {

@@ -287,6 +287,21 @@ impl Close {
         true
     }
 
+    /// What of the own ends arrived at the peer, of an end that does not know what it sent.
+    pub(crate) fn on_returned(&mut self, flags: u8) {
+        let has = |bit| flags & bit != 0;
+        if has(route_flag::FIN) {
+            self.out = self.out.after(OutEvent::AppFin).after(OutEvent::FinSent);
+        }
+        if has(route_flag::STOP) {
+            self.input = self.input.after(InEvent::AppStop).after(InEvent::StopSent);
+        }
+        if has(route_flag::RESET) {
+            let asked = self.reset.after(ResetEvent::Abort(Reason::ResetByPeer));
+            self.reset = asked.after(ResetEvent::ResetSent);
+        }
+    }
+
     // ---- what follows
 
     /// Whether ring data may still be sent.

@@ -16,7 +16,7 @@ impl Vqp {
             Phase::Opening(_) if self.is_open_sent => {
                 Some(RouteState { route: 0, own_route, rx_tail: 0, rx_head: 0, flags: route_flag::OPENING })
             }
-            Phase::Opening(_) => None,
+            Phase::Opening(_) | Phase::Away(_) => None,
             Phase::Accepting | Phase::Open => {
                 // What is reported here needs no Head.
                 self.rx_reported = self.rx_head;
@@ -50,7 +50,7 @@ impl Vqp {
         let route = self.peer_route;
         let nothing = RouteState { route: 0, own_route: route, rx_tail: 0, rx_head: 0, flags: 0 };
         match self.phase {
-            Phase::Opening(_) => Err(Violation::RouteState(route)),
+            Phase::Opening(_) | Phase::Away(_) => Err(Violation::RouteState(route)),
             Phase::Accepting => Ok(false),
             Phase::Open => {
                 self.resume(&nothing)?;

@@ -64,7 +64,7 @@ impl Vqp {
             wire: lane.link.map(|link| link.wire.to_string()),
             encrypted: lane.link.map(|link| link.cipher.is_some()),
             cipher: lane.link.and_then(|link| link.cipher).map(str::to_owned),
-            reason: if lane.is_silent { Reason::Stalled } else { reason },
+            reason: if lane.is_silent || self.is_away() { Reason::Stalled } else { reason },
             verb: self.last_choice().map(|choice| choice.verb.key().into()),
             verb_asked: self.asked_verb().map(|verb| verb.key().into()),
             verb_reason: self.last_choice().map(|choice| choice.why.text().into()),

@@ -3,26 +3,32 @@
 //! Owns the keys and the lists through the connections of a lane. It must never hold a connection in the list of a lane
 //! that is not its own.
 
-use control::Reason;
+use std::collections::BTreeMap;
+
+use control::{LaneTicket, Reason};
 use genslab::GenSlab;
 use verbs::Time;
 
 use super::{Names, NewVqp, Vqp};
 use crate::app::{App, SlotUse};
+use crate::frame::check_route;
 use crate::ids::{LaneId, RouteId};
 use crate::members::Members;
 use crate::route_names::RouteNames;
+use crate::slot::TakenSlot;
 
 /// The table.
 #[derive(Debug)]
 pub(crate) struct Connections {
     table: GenSlab<RouteId, Vqp>,
     names: RouteNames,
+    /// Names that other daemons of this host gave, which their connections keep; they count first.
+    aliases: BTreeMap<u32, RouteId>,
 }
 
 impl Connections {
     pub(crate) fn new(max: u32, names: RouteNames) -> Self {
-        Self { table: GenSlab::new(max), names }
+        Self { table: GenSlab::new(max), names, aliases: BTreeMap::new() }
     }
 
     #[inline]
@@ -38,6 +44,11 @@ impl Connections {
     /// The connection that a peer names by this route id. Any number is safe.
     #[inline]
     pub(crate) fn named(&self, name: u32) -> RouteId {
+        if !self.aliases.is_empty()
+            && let Some(&route) = self.aliases.get(&name)
+        {
+            return route;
+        }
         self.names.route(name)
     }
 
@@ -59,19 +70,51 @@ impl Connections {
         if !tenant.has_slot() || self.table.is_full() {
             return Err(Reason::LocalLimit);
         }
-        let names = &self.names;
+        let (names, aliases) = (&self.names, &mut self.aliases);
         let made = self.table.insert_with(|route| {
             let slot = tenant.take_slot(SlotUse::Connection(route)).expect("a slot is free, as asked above");
-            let vqp = Vqp::new(new, Names { own_route: names.name(route), slot }, now);
+            let own_route = unused_name(names.name(route), route, aliases);
+            let vqp = Vqp::new(new, Names { own_route, slot }, now);
             vqp.publish_new(epoch);
             vqp
         });
         made.ok_or(Reason::LocalLimit)
     }
 
+    /// Takes over a connection that a daemon before this one made, with its slot and its name. `None`: there is no place,
+    /// the slot is another one's, or the name names something.
+    pub(crate) fn adopt(&mut self, new: NewVqp, ticket: &LaneTicket, tenant: &mut App, now: Time) -> Option<RouteId> {
+        let name = ticket.own_route;
+        let is_named = self.aliases.contains_key(&name) || self.table.contains(self.names.route(name));
+        if is_named || check_route(name).is_err() || name == 0 || self.table.is_full() {
+            return None;
+        }
+        let mut is_adopted = false;
+        let route = self.table.insert_with(|route| {
+            let place = (ticket.slot, ticket.generation);
+            let slot = tenant.adopt_slot(place, SlotUse::Connection(route));
+            is_adopted = slot.is_some();
+            let words = || Box::new(tenant.any_words());
+            let slot = slot.unwrap_or_else(|| TakenSlot { number: 0, generation: 0, words: words() });
+            Vqp::new(new, Names { own_route: name, slot }, now)
+        })?;
+        if !is_adopted {
+            self.table.remove(route);
+            return None;
+        }
+        self.aliases.insert(name, route);
+        Some(route)
+    }
+
     /// Takes a connection out of the table. The caller has taken it out of its lane's list.
     pub(crate) fn remove(&mut self, route: RouteId) -> Option<Vqp> {
-        self.table.remove(route)
+        let vqp = self.table.remove(route);
+        if let Some(vqp) = &vqp
+            && !self.aliases.is_empty()
+        {
+            self.aliases.remove(&vqp.own_route);
+        }
+        vqp
     }
 
     // ---- a lane's connections
@@ -117,4 +160,15 @@ impl Connections {
     pub(crate) fn on_lane(&mut self, lane: LaneId, route: RouteId) -> Option<&mut Vqp> {
         self.table.get_mut(route).filter(|v| v.lane == Some(lane))
     }
+}
+
+/// A name that no connection of an earlier daemon has: nearly always the one that is the connection's by its key.
+fn unused_name(name: u32, route: RouteId, aliases: &mut BTreeMap<u32, RouteId>) -> u32 {
+    if !aliases.contains_key(&name) {
+        return name;
+    }
+    let last = (1 << crate::immediate::ROUTE_BITS) - 1;
+    let other = (name..=last).chain(1..name).find(|other| !aliases.contains_key(other)).unwrap_or(name);
+    aliases.insert(other, route);
+    other
 }

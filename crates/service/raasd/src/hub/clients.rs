@@ -1,12 +1,11 @@
 //! Programs: attaching, their requests, detaching.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use control::{APP_VERSION, ChunkKind, Reason, Received, Reply, Request, Role};
-use engine::{AppId, Attach, RingSize};
+use engine::{AppId, Attach, Returned, RingSize};
 use plane::{ClientId, Connect, Listen, PAIR_SLOTS, PairAction, Party, RegionWish};
 use shm::{Pair, Segment, Session, SessionShape, Sharing, WakeSocket};
 use tokio::sync::{Notify, mpsc};
@@ -79,7 +78,7 @@ impl Hub {
             Role::Application => match self.admit_program(client, &who) {
                 Ok(fds) => {
                     let (unanswered, networks) = (self.engines.count(), self.networks_of(client));
-                    Stage::Attaching(Attaching { fds, unanswered, refused: None, networks })
+                    Stage::Attaching(Attaching { fds, unanswered, refused: None, networks, adopted: Vec::new() })
                 }
                 Err(reason) => {
                     let _ = out.try_send(Outgoing::new(self.refused(reason), Vec::new()));
@@ -125,7 +124,7 @@ impl Hub {
         let session_fd = segment.fd().try_clone_to_owned()?;
         let session = Session::format(segment.into_region(), self.shape, self.epoch).map_err(|e| other(&e))?;
         let mut fds = vec![session_fd];
-        fds.extend(self.ask_engines(client, who, &session, &BTreeSet::new())?);
+        fds.extend(self.ask_engines(client, who, &session, Vec::new())?);
         Ok(fds)
     }
 
@@ -135,7 +134,7 @@ impl Hub {
         client: ClientId,
         who: &ProgramIdentity,
         session: &Session,
-        left: &BTreeSet<u32>,
+        returned: Vec<Returned>,
     ) -> io::Result<Vec<OwnedFd>> {
         let mut fds = vec![self.engine_page.as_fd().try_clone_to_owned()?];
         let mut wakes: Vec<Arc<WakeSocket>> = Vec::new();
@@ -145,11 +144,12 @@ impl Hub {
             fds.push(theirs.into_fd());
         }
         let Some(told) = wakes.first().cloned() else { return Err(io::Error::other("a daemon without engines")) };
+        let mut returned = returned.into_iter().map(Box::new);
         for (engine, heard) in (0..).zip(wakes) {
             let (session, wake) = (session.clone(), AppWake { heard, told: Arc::clone(&told) });
             let connect_to = self.networks_of(client);
             let attach = Attach { pid: who.pid, uid: who.uid, name: who.name.clone(), session, connect_to };
-            self.command(engine, Command::Attach { client, attach, wake, left: left.clone() });
+            self.command(engine, Command::Attach { client, attach, wake, returned: returned.next() });
         }
         Ok(fds)
     }
@@ -184,7 +184,17 @@ impl Hub {
     pub(super) fn on_attached(&mut self, id: ClientId, engine: u32, result: Result<AppId, Reason>) {
         match result {
             Ok(app) => self.names.add(id, engine, app),
-            Err(_) => self.admission.on_program_gone(id, engine),
+            Err(_) => {
+                let client = self.clients.get_mut(&id);
+                if let Some(Client { stage: Stage::Attaching(attaching), .. }) = client
+                    && let Some(place) = attaching.adopted.get_mut(engine as usize)
+                {
+                    for over in std::mem::take(place) {
+                        self.admission.on_connection_over(id, over);
+                    }
+                }
+                self.admission.on_program_gone(id, engine);
+            }
         }
         let client = self.clients.get_mut(&id);
         let Some(Client { stage: Stage::Attaching(attaching), who, .. }) = client else {
@@ -340,7 +350,11 @@ impl Hub {
             Request::RegionLoansBack { host, lease, key, loans } => self.on_loans_back(id, host, (lease, key, loans)),
             Request::RegionLoansTaken { lease } => self.regions.directory().handle_loans_taken(id, lease),
             Request::Hello { .. } => return Err("Hello a second time".into()),
-            Request::Return { .. } | Request::ReturnPairs { .. } | Request::ReturnEnd => {
+            Request::Return { .. }
+            | Request::ReturnChunk { .. }
+            | Request::ReturnConnections { .. }
+            | Request::ReturnPairs { .. }
+            | Request::ReturnEnd => {
                 return Err("it brings a session along, and has one".into());
             }
             Request::Inspect { .. } | Request::ResetLane { .. } => {}
@@ -471,7 +485,8 @@ impl Hub {
     /// Removes a program that has ended. An engine that detached it by itself takes no notice.
     pub(super) fn forget(&mut self, id: ClientId) {
         let Some(client) = self.clients.remove(&id) else { return };
-        if let Stage::Returning(_) = client.stage {
+        if let Stage::Returning(returned) = client.stage {
+            returned.into_iter().for_each(|returned| self.not_adopted(id, &returned.engines));
             self.admission.on_not_attached(id);
         }
         self.admission.handle_left(id);

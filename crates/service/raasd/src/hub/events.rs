@@ -51,7 +51,8 @@ impl Hub {
             Event::PeerWanted { peer, lane } => self.peers.handle_wanted(now, peer, lane),
             Event::ChunksWanted { app, size, rings } => self.on_chunks_wanted(engine, app, size, rings),
             Event::Connected { app, request, result } => {
-                self.send_to(engine, app, Reply::Connected { request, result })
+                let result = result.map(|connection| self.sealed(engine, app, connection));
+                self.send_to(engine, app, Reply::Connected { request, result });
             }
             Event::DatagramPath { app, request, result } => {
                 let client = self.names.program(engine, app);
@@ -63,7 +64,8 @@ impl Hub {
                 }
             }
             Event::Incoming { app, port, connection } => {
-                self.send_to(engine, app, Reply::Incoming { port, connection })
+                let connection = self.sealed(engine, app, connection);
+                self.send_to(engine, app, Reply::Incoming { port, connection });
             }
             Event::ConnectRequest { open, from, to_port, kind, ring_bytes } => {
                 self.on_connect_request(open, &ConnectRequest { engine, from, to_port, kind, ring_bytes });

@@ -6,12 +6,17 @@
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
-use control::{RETURNED_MAX, Reason, Request};
-use plane::Party;
-use shm::{Segment, Session, SessionShape, Sharing};
+use control::{Connection, LaneTicket, RETURNED_MAX, Reason, Request};
+use engine::{AppId, Returned, ReturnedChunk};
+use plane::{ClientId, ConnectionOver, Party};
+use shm::{Region, Segment, Session, SessionShape, Sharing};
 
 use super::{Attaching, Client, Hub, ReturnedSession, Stage};
 
+/// Chunks of one session.
+const CHUNKS_MAX: usize = 4096;
+/// Bytes of one of them.
+const CHUNK_BYTES_MAX: u64 = 16 << 30;
 /// Rows of connections that programs brought back have the connections' numbers with this bit.
 pub(super) const RETURNED_ROW: u64 = 1 << 61;
 
@@ -48,7 +53,23 @@ impl Hub {
                 let session = adopt((shape, session_bytes), fds, self.epoch)?;
                 let used = slots_of(&used, slots)?;
                 *chunks = next_chunk;
-                *returned = Some(Box::new(ReturnedSession { session, used }));
+                let engine = |_| Returned { used: used.clone(), ..Returned::default() };
+                *returned = Some(Box::new(ReturnedSession { session, engines: (0..engines).map(engine).collect() }));
+                Ok(())
+            }
+            Request::ReturnChunk { chunk, kind, bytes } => {
+                let returned = returned.as_mut().ok_or("a chunk without a session")?;
+                // Without a descriptor of this daemon's its connections end.
+                if !lacks_fds {
+                    let chunk = ReturnedChunk { chunk, kind, region: region_of(bytes, fds)? };
+                    returned.add_chunk(&chunk)?;
+                }
+                Ok(())
+            }
+            Request::ReturnConnections { tickets } if returned.is_some() && tickets.len() <= RETURNED_MAX => {
+                for sealed in tickets {
+                    self.on_ticket(party, &sealed);
+                }
                 Ok(())
             }
             Request::ReturnPairs { ends } if returned.is_some() && ends.len() <= RETURNED_MAX => {
@@ -68,19 +89,66 @@ impl Hub {
         }
     }
 
+    /// A connection that the program brings along. One that is not admitted, or whose ticket is none, ends with the rest of
+    /// what it leaves.
+    fn on_ticket(&mut self, party: Party, sealed: &[u8]) {
+        let Some(ticket) = self.tickets.open(party.uid, sealed) else {
+            if let Some(left_out) = self.may_log() {
+                let (pid, uid) = (party.pid, party.uid);
+                tracing::warn!(pid, uid, left_out, "a program brings a ticket that no daemon of this socket gave its user");
+            }
+            return;
+        };
+        let each = self.shape.slots_per_engine();
+        let engine = ticket.slot / each.max(1);
+        let Some(Client { stage: Stage::Returning(Some(returned)), .. }) = self.clients.get_mut(&party.client) else {
+            return;
+        };
+        let Some(place) = returned.engines.get_mut(engine as usize) else { return };
+        let is_twice = place.connections.iter().any(|other| other.slot == ticket.slot);
+        if is_twice || self.admission.adopt(party.client, ticket.peer.ip(), engine, ticket.is_outgoing).is_err() {
+            return;
+        }
+        place.connections.push(ticket);
+    }
+
     fn attach_returned(&mut self, party: Party, returned: ReturnedSession) {
-        let ReturnedSession { session, used } = returned;
+        let ReturnedSession { session, mut engines } = returned;
+        share_chunks(&mut engines);
+        let adopted = overs(&engines);
         let id = party.client;
         let Some(who) = self.clients.get(&id).map(|client| client.who.clone()) else { return };
-        match self.ask_engines(id, &who, &session, &used) {
+        match self.ask_engines(id, &who, &session, engines) {
             Ok(fds) => {
                 let (unanswered, networks) = (self.engines.count(), self.networks_of(id));
                 if let Some(client) = self.clients.get_mut(&id) {
-                    client.stage = Stage::Attaching(Attaching { fds, unanswered, refused: None, networks });
+                    client.stage = Stage::Attaching(Attaching { fds, unanswered, refused: None, networks, adopted });
                 }
             }
-            Err(error) => self.refuse_return(party, &error.to_string()),
+            Err(error) => {
+                for over in adopted.into_iter().flatten() {
+                    self.admission.on_connection_over(id, over);
+                }
+                self.refuse_return(party, &error.to_string());
+            }
         }
+    }
+
+    /// Nothing comes of what a program brought along.
+    pub(super) fn not_adopted(&mut self, client: ClientId, engines: &[Returned]) {
+        for over in overs(engines).into_iter().flatten() {
+            self.admission.on_connection_over(client, over);
+        }
+    }
+
+    /// A connection with its ticket sealed for the user of the program that gets it.
+    pub(super) fn sealed(&self, engine: u32, app: AppId, mut connection: Connection) -> Connection {
+        let client = self.names.program(engine, app).and_then(|client| self.clients.get(&client));
+        let ticket = std::mem::take(&mut connection.ticket);
+        if let Some(client) = client {
+            connection.ticket = self.tickets.seal(client.who.uid, ticket);
+        }
+        connection
     }
 
     /// The program's session is not taken, and it is not the program's fault.
@@ -91,6 +159,58 @@ impl Hub {
         self.send(party.client, self.refused(Reason::DaemonLost), Vec::new());
         self.forget(party.client);
     }
+}
+
+impl ReturnedSession {
+    /// A chunk; the tickets say which engine's it is.
+    fn add_chunk(&mut self, chunk: &ReturnedChunk) -> Result<(), String> {
+        for engine in &mut self.engines {
+            if engine.chunks.len() >= CHUNKS_MAX || engine.chunks.iter().any(|other| other.chunk == chunk.chunk) {
+                return Err(format!("chunk {} is one too many, or came before", chunk.chunk));
+            }
+            engine.chunks.push(chunk.clone());
+        }
+        Ok(())
+    }
+}
+
+/// What ends for each engine if it does not take the program.
+fn overs(engines: &[Returned]) -> Vec<Vec<ConnectionOver>> {
+    let over = |engine, ticket: &LaneTicket| ConnectionOver {
+        engine,
+        connection: ticket.id,
+        peer: ticket.peer.ip(),
+        port: (!ticket.is_outgoing).then_some(ticket.local.port()),
+    };
+    let of = |(engine, returned): (u32, &Returned)| returned.connections.iter().map(|t| over(engine, t)).collect();
+    (0..).zip(engines).map(of).collect()
+}
+
+/// Leaves each chunk to the engine whose connections lie in it, and one without any to the first, which drops it.
+fn share_chunks(engines: &mut [Returned]) {
+    let all = engines.first().map(|first| first.chunks.clone()).unwrap_or_default();
+    let has = |engine: &Returned, chunk| engine.connections.iter().any(|t| t.tx.chunk == chunk || t.rx.chunk == chunk);
+    let owner = |chunk: u32| engines.iter().position(|engine| has(engine, chunk)).unwrap_or(0);
+    let owners: Vec<usize> = all.iter().map(|chunk| owner(chunk.chunk)).collect();
+    engines.iter_mut().for_each(|engine| engine.chunks.clear());
+    for (chunk, owner) in all.into_iter().zip(owners) {
+        if let Some(engine) = engines.get_mut(owner) {
+            engine.chunks.push(chunk);
+        }
+    }
+}
+
+/// The memory of a chunk that a program brings along.
+fn region_of(bytes: u64, fds: Vec<OwnedFd>) -> Result<Region, String> {
+    let mut fds = fds.into_iter();
+    let (Some(fd), None) = (fds.next(), fds.next()) else {
+        return Err("a chunk comes with one descriptor".into());
+    };
+    if bytes > CHUNK_BYTES_MAX {
+        return Err(format!("a chunk of {bytes} bytes is longer than {CHUNK_BYTES_MAX}"));
+    }
+    let segment = Segment::accept(fd, bytes, Sharing::ReadWrite).map_err(|e| e.to_string())?;
+    Ok(segment.into_region())
 }
 
 /// The session segment that a program brings along.

@@ -53,8 +53,8 @@ impl Lanes {
         far.dirty = true;
         let local = SocketAddr::new(HERE.parse().unwrap(), to.port());
         let peer = SocketAddr::new(THERE.parse().unwrap(), 50000);
-        let incoming = Connection { id, local, peer, path: far_path };
-        let connected = Connection { id, local: from, peer: to, path: near_path };
+        let incoming = Connection { id, local, peer, path: far_path, ticket: Vec::new() };
+        let connected = Connection { id, local: from, peer: to, path: near_path, ticket: Vec::new() };
         apps[&server].say(&Reply::Incoming { port: to.port(), connection: incoming }, &[]);
         apps[&client].say(&Reply::Connected { request, result: Ok(connected) }, &[]);
         self.connections.insert(id, [near, far]);

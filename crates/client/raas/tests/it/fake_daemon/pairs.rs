@@ -169,6 +169,7 @@ impl PairState {
             local,
             peer,
             path: Path::Shm { pair, slot, generation },
+            ticket: Vec::new(),
         };
         let incoming = connection(waiting.to, from, server_number);
         apps[&server].say(&Reply::Incoming { port: waiting.to.port(), connection: incoming }, &[]);

@@ -1,0 +1,164 @@
+//! Connections whose other ends cannot be reached, because a daemon or the link between two was lost: they wait, and go on
+//! when both daemons have a lane again (docs/restart.md).
+//!
+//! Owns for how long they wait, and that the daemons try meanwhile. It must never keep a connection for longer, and must
+//! never let one that waits hold memory that its peer may still write: the queue pair is destroyed first.
+
+use control::Reason;
+use verbs::{Provider, Time};
+
+use super::Engine;
+use crate::frame::{Back, check_ring, check_route};
+use crate::ids::{LaneId, RouteId};
+use crate::lane::LaneState;
+use crate::limits::{AWAY_TICK, RING_BYTES_MAX, TIMERS_PER_RUN};
+use crate::ring_size::RingSize;
+use crate::violation::Violation;
+use crate::vqp::Vqp;
+
+impl Engine {
+    /// Whether connections wait when the link to a peer is lost for this reason.
+    pub(super) fn waits_after(&self, reason: Reason) -> bool {
+        !self.config.peer_return.is_zero() && reason == Reason::PeerLost
+    }
+
+    /// The link to a peer's daemon is lost. Its queue pair is destroyed, what can go on waits, and all else ends with
+    /// `reason`.
+    pub(super) fn part_lane<P: Provider>(&mut self, nic: &mut P, id: LaneId, reason: Reason) {
+        self.destroy_lane_qp(nic, id);
+        let Some(lane) = self.lanes.get_mut(id) else { return };
+        let (routes, peer) = (self.vqps.of(lane.members()), lane.peer());
+        lane.part();
+        self.sever_operations(id, reason);
+        self.lose_regions(peer, reason);
+        // Before anything is freed: rings that become free must not go to an open of this lane.
+        self.drop_parked_opens(id);
+        let waits = self.config.peer_return;
+        for route in routes {
+            let Some(vqp) = self.vqps.get_mut(route) else { continue };
+            if vqp.can_part() {
+                let wait = vqp.peer_timeout().map_or(waits, |own| own.min(waits));
+                self.counters.connections_parted += u64::from(!vqp.is_away());
+                vqp.part(self.now + wait);
+                self.try_release(route);
+            } else {
+                self.end_member(id, route, reason);
+            }
+        }
+        self.seek_peer(id);
+    }
+
+    /// Takes a connection out of its lane and ends it without asking the peer, of which nothing can come any more.
+    fn end_member(&mut self, id: LaneId, route: RouteId, reason: Reason) {
+        if let Some(lane) = self.lanes.get_mut(id) {
+            self.vqps.unlink(lane.members_mut(), route, self.now);
+        }
+        self.sever_vqp(route, reason);
+    }
+
+    /// The connections of a lane that wait.
+    fn waiting_on(&self, id: LaneId) -> Vec<RouteId> {
+        let routes = self.lanes.get(id).map(|lane| self.vqps.of(lane.members())).unwrap_or_default();
+        routes.into_iter().filter(|route| self.vqps.get(*route).is_some_and(Vqp::is_away)).collect()
+    }
+
+    /// The lane has connections that wait: the daemon tries to reach the peer, and looks again soon.
+    pub(super) fn seek_peer(&mut self, id: LaneId) {
+        let Some(&route) = self.waiting_on(id).first() else { return };
+        let uid = self.vqps.get(route).and_then(|vqp| self.apps.get(vqp.app())).map_or(0, |app| app.uid());
+        if self.lanes.get(id).is_some_and(|lane| lane.state() == LaneState::Down && !lane.is_wanted()) {
+            self.want_link(id, uid);
+        }
+        if self.lanes.get_mut(id).is_some_and(|lane| lane.watch_away()) {
+            self.timers.start_away(self.now + AWAY_TICK, id);
+        }
+    }
+
+    /// As [`Self::seek_peer`], but nothing is tried before the next look.
+    pub(super) fn seek_peer_later(&mut self, id: LaneId) {
+        if self.lanes.get_mut(id).is_some_and(|lane| lane.watch_away()) {
+            self.timers.start_away(self.now + AWAY_TICK, id);
+        }
+    }
+
+    /// Whether something waits there that a rest of the lane would keep waiting.
+    pub(super) fn is_lane_settling(&self, id: LaneId) -> bool {
+        let routes = self.lanes.get(id).map(|lane| self.vqps.of(lane.members())).unwrap_or_default();
+        routes.into_iter().filter_map(|route| self.vqps.get(route)).any(|vqp| vqp.is_away() || vqp.is_unconfirmed())
+    }
+
+    /// Looks at connections that wait: those whose time is over end. Says whether there were lanes to look at.
+    pub(super) fn run_away<P: Provider>(&mut self, _nic: &mut P) -> bool {
+        let now = self.now;
+        let mut worked = false;
+        for _ in 0..TIMERS_PER_RUN {
+            let Some(id) = self.timers.due_away(now) else { break };
+            worked = true;
+            let Some(lane) = self.lanes.get_mut(id) else { continue };
+            lane.on_away_timer();
+            for route in self.waiting_on(id) {
+                let is_over = |vqp: &Vqp| vqp.away_until().is_some_and(|until| until <= now);
+                if self.vqps.get(route).is_some_and(is_over) {
+                    self.counters.connections_given_up += 1;
+                    self.end_member(id, route, Reason::PeerLost);
+                }
+            }
+            self.seek_peer(id);
+        }
+        worked
+    }
+
+    /// The lane is up: the peer is told of all that waits for it.
+    pub(super) fn tell_back(&mut self, id: LaneId) {
+        for route in self.waiting_on(id) {
+            self.update(route);
+        }
+    }
+
+    /// All connections of a lane that wait end, because the peer will not have them.
+    pub(super) fn give_waiting_up(&mut self, id: LaneId, reason: Reason) {
+        for route in self.waiting_on(id) {
+            self.end_member(id, route, reason);
+        }
+    }
+
+    // ---- the peer
+
+    /// The peer's end of a connection is back.
+    pub(super) fn on_back(&mut self, id: LaneId, back: &Back) -> Result<(), Violation> {
+        check_route(back.own_route)?;
+        check_ring(&back.ring, RingSize::fixed(RING_BYTES_MAX))?;
+        let route = self.vqps.named(back.route);
+        let found = self.vqps.on_lane(id, route).filter(|vqp| vqp.peer_route() == back.own_route);
+        let Some(vqp) = found else {
+            // Of a program of this host that may still come back nothing is said.
+            let is_known_gone = self.now.saturating_since(Time::ZERO) >= self.config.peer_return;
+            if !back.is_answer && is_known_gone && let Some(lane) = self.lanes.get_mut(id) {
+                lane.tell_gone(back.own_route);
+                self.lanes.queue(id);
+            }
+            return Ok(());
+        };
+        if vqp.on_back(back) {
+            self.counters.connections_returned += 1;
+            let at = vqp.at();
+            self.notify(at);
+        }
+        self.update(route);
+        Ok(())
+    }
+
+    /// The peer has nothing of a connection that waits.
+    pub(super) fn on_gone(&mut self, id: LaneId, route: u32) {
+        let route = self.vqps.named(route);
+        if self.vqps.on_lane(id, route).is_some_and(|vqp| vqp.is_away()) {
+            self.end_member(id, route, Reason::PeerLost);
+        }
+    }
+
+    /// Whether a record is about a connection whose two ends cannot be brought together, so that it does not matter what it
+    /// says.
+    pub(super) fn is_about_spoiled(&self, route: Option<u32>) -> bool {
+        route.is_some_and(|route| self.vqps.get(self.vqps.named(route)).is_some_and(Vqp::is_spoiled))
+    }
+}

@@ -1,0 +1,198 @@
+//! Applications that come back with what a daemon before this one made for them (docs/restart.md).
+//!
+//! Owns which of their slots and rings go on. It must never take memory, cursors or names for good that were not checked:
+//! the memory is a program's, and has been since the daemon that wrote to it died.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+
+use control::{ChunkKind, LaneTicket, Reason};
+use shm::{Region, app_flag, engine_flag, slot_state};
+use verbs::{Provider, Time};
+
+use super::Engine;
+use crate::event::Event;
+use crate::frame::check_route;
+use crate::ids::{AppId, SlotAt};
+use crate::lane::Lane;
+use crate::ring_size::RingSize;
+use crate::vqp::{NewVqp, Phase};
+
+/// A chunk of rings that an application brings along, checked and mapped.
+#[derive(Debug, Clone)]
+pub struct ReturnedChunk {
+    /// Its number.
+    pub chunk: u32,
+    /// Direction.
+    pub kind: ChunkKind,
+    /// Its memory.
+    pub region: Region,
+}
+
+/// What an application brings along beside its session segment.
+#[derive(Debug, Clone, Default)]
+pub struct Returned {
+    /// Slots that it uses, of any engine.
+    pub used: BTreeSet<u32>,
+    /// Its chunks.
+    pub chunks: Vec<ReturnedChunk>,
+    /// Its connections through lanes. The daemon has made sure that it gave these tickets to this application's user, and
+    /// counts each: [`Event::ConnectionOver`] comes for each once.
+    pub connections: Vec<LaneTicket>,
+}
+
+impl Engine {
+    /// Takes over what an application used with a daemon before this one. What cannot go on ends with
+    /// [`Reason::DaemonLost`], or with [`Reason::AppFault`] if its words say what cannot be. To be called before anything
+    /// else is done with the application.
+    pub fn take_back<P: Provider>(&mut self, now: Time, nic: &mut P, app: AppId, returned: Returned) {
+        self.see(now);
+        let Returned { mut used, chunks, connections } = returned;
+        let Some(tenant) = self.apps.get_mut(app) else { return };
+        used.extend(connections.iter().map(|ticket| ticket.slot));
+        tenant.leave_slots(&used);
+        self.take_chunks(nic, app, chunks, &connections);
+        let mut faulty = BTreeSet::new();
+        for ticket in &connections {
+            if let Err(reason) = self.take_connection(nic, app, ticket) {
+                let peer = ticket.peer.ip();
+                let port = (!ticket.is_outgoing).then_some(ticket.local.port());
+                self.events.push_back(Event::ConnectionOver { app, connection: ticket.id, peer, port });
+                if reason == Reason::AppFault {
+                    faulty.insert(ticket.slot);
+                }
+            }
+        }
+        self.end_left(app, &used, &faulty);
+        self.drop_unused_chunks(app);
+        self.apps.collect_wakes();
+    }
+
+    /// Registers the chunks in which connections lie that go on. The size of their rings is in the tickets.
+    fn take_chunks<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        app: AppId,
+        chunks: Vec<ReturnedChunk>,
+        connections: &[LaneTicket],
+    ) {
+        let mut sizes = BTreeMap::new();
+        for ticket in connections {
+            let (first, grown) = ticket.allocated;
+            sizes.entry(ticket.tx.chunk).or_insert(RingSize { first, grown });
+            sizes.entry(ticket.rx.chunk).or_insert(RingSize { first, grown });
+        }
+        for ReturnedChunk { chunk, kind, region } in chunks {
+            let Some(&size) = sizes.get(&chunk).filter(|size| is_ring_size(**size)) else {
+                self.events.push_back(Event::ChunkGone { app, chunk });
+                continue;
+            };
+            if self.add_chunk(nic, app, chunk, kind, size, region).is_err() {
+                self.events.push_back(Event::ChunkGone { app, chunk });
+            }
+        }
+    }
+
+    fn take_connection<P: Provider>(&mut self, nic: &mut P, app: AppId, ticket: &LaneTicket) -> Result<(), Reason> {
+        let size = |(first, grown)| RingSize { first, grown };
+        let (used, allocated) = (size(ticket.size), size(ticket.allocated));
+        let fits = is_ring_size(used) && is_ring_size(allocated) && used.grown <= allocated.grown;
+        if !fits || check_route(ticket.peer_route).is_err() {
+            return Err(Reason::DaemonLost);
+        }
+        let lane = self.lane_to(nic, ticket.peer.ip()).ok_or(Reason::LocalLimit)?;
+        let tenant = self.apps.get_mut(app).ok_or(Reason::DaemonLost)?;
+        let (tx, rx) = ((ticket.tx.chunk, ticket.tx.offset), (ticket.rx.chunk, ticket.rx.offset));
+        let rings = tenant.pool.take_again(tx, rx, allocated).ok_or(Reason::DaemonLost)?;
+        let new = NewVqp {
+            id: ticket.id,
+            app,
+            lane,
+            phase: Phase::Open,
+            rings,
+            size: used,
+            allocated,
+            local: ticket.local,
+            peer: ticket.peer,
+            kind: ticket.kind,
+        };
+        let Some(route) = self.vqps.adopt(new, ticket, tenant, self.now) else {
+            self.put_back_rings(app, rings);
+            return Err(Reason::DaemonLost);
+        };
+        let until = self.now + self.config.peer_return;
+        if self.vqps.get_mut(route).is_none_or(|vqp| vqp.adopt(ticket, until).is_err()) {
+            self.vqps.remove(route);
+            if let Some(tenant) = self.apps.get_mut(app) {
+                tenant.leave_slot(ticket.slot);
+            }
+            self.put_back_rings(app, rings);
+            return Err(Reason::AppFault);
+        }
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            self.vqps.link(lane.members_mut(), route);
+        }
+        if let Some(vqp) = self.vqps.get_mut(route) {
+            self.rests.touch(vqp.rest_mut(), route, self.now);
+        }
+        if let Some(tenant) = self.apps.get_mut(app) {
+            for (place, grown) in [(rings.tx, ticket.size.1), (rings.rx, ticket.size.1)] {
+                // Its bytes are there already; only the count may be beyond the bound.
+                let _ = grown > ticket.size.0 && tenant.pool.grow(&place);
+            }
+        }
+        self.counters.connections_adopted += 1;
+        // What it wrote and asked for meanwhile.
+        if self.on_doorbell(SlotAt { app, slot: ticket.slot }).is_err() {
+            self.on_app_fault(app, &"words of a connection that it brought back cannot be");
+            return Ok(());
+        }
+        self.seek_peer(lane);
+        if self.lanes.get(lane).is_some_and(Lane::is_up) {
+            self.update(route);
+        }
+        Ok(())
+    }
+
+    /// Ends what stays in slots of a daemon before this one.
+    fn end_left(&mut self, app: AppId, used: &BTreeSet<u32>, faulty: &BTreeSet<u32>) {
+        let Some(tenant) = self.apps.get_mut(app) else { return };
+        let left: Vec<u32> = used.iter().copied().filter(|&slot| tenant.is_left(slot)).collect();
+        for &slot in &left {
+            let Some(words) = tenant.words(slot) else { continue };
+            let reason = if faulty.contains(&slot) { Reason::AppFault } else { Reason::DaemonLost };
+            if words.engine_flags.load(Ordering::Acquire) & engine_flag::RESET == 0 {
+                words.reason.store(reason.code(), Ordering::Relaxed);
+            }
+            words.state.store(slot_state::CLOSED, Ordering::Relaxed);
+            words.engine_flags.fetch_or(engine_flag::RESET, Ordering::Release);
+        }
+        for slot in left {
+            self.notify(SlotAt { app, slot });
+            self.free_left_slot(SlotAt { app, slot });
+        }
+    }
+
+    /// Chunks in which nothing goes on leave.
+    fn drop_unused_chunks(&mut self, app: AppId) {
+        let Some(tenant) = self.apps.get_mut(app) else { return };
+        let retired = tenant.pool.retire_unused();
+        self.apps.retire(app, retired);
+    }
+
+    /// The application gave a slot back that a daemon before this one had used.
+    pub(super) fn free_left_slot(&mut self, at: SlotAt) {
+        let Some(tenant) = self.apps.get_mut(at.app) else { return };
+        let Some(words) = tenant.words(at.slot) else { return };
+        if words.app_flags.load(Ordering::Acquire) & app_flag::CLOSED != 0 {
+            tenant.put_back_slot(at.slot, &words);
+        }
+    }
+}
+
+/// Whether rings of this size may be.
+fn is_ring_size(size: RingSize) -> bool {
+    use crate::limits::{RING_BYTES_MAX, RING_BYTES_MIN};
+    let is = |bytes: u32| bytes.is_power_of_two() && (RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes);
+    is(size.first) && is(size.grown) && size.first <= size.grown
+}

@@ -1,0 +1,282 @@
+//! A connection whose other end cannot be reached, because a daemon or the link between two was lost, and how it goes on
+//! (docs/restart.md).
+//!
+//! Owns what each end tells the other then. It must never send anything of the connection before each end has the
+//! other's word, and never let what one program stored in its memory cost more than its own connection: those words are
+//! all that is left of a daemon that was killed.
+
+use std::sync::atomic::Ordering;
+
+use control::{LaneTicket, Reason, RouteState, TicketRing};
+use shm::engine_flag;
+use verbs::Time;
+
+use super::growth::{RxGrowth, TxGrowth};
+use super::{HeadReport, Phase, Vqp};
+use crate::frame::{Back, FrameWriter, Record};
+use crate::ring_size::RingSize;
+use crate::ringpool::RingPair;
+
+/// How far the two ends are with each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Away {
+    /// The peer is to be told that this end is back.
+    Telling,
+    /// It was told, and has not answered: its program may not be back.
+    Told,
+    /// It is back, and is to be told that this end knows.
+    Answering,
+}
+
+/// What a connection remembers of the time in which its ends did not know each other.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Part {
+    /// It is given up then.
+    until: Time,
+    /// What was sent is known only by the peer: this end was taken over from a daemon before this one.
+    is_unknown: bool,
+    /// It goes on, and whether the peer knows that is not known.
+    is_unconfirmed: bool,
+    /// Both ends said what cannot be: nothing that comes counts any more.
+    is_spoiled: bool,
+}
+
+/// The words of a program's session say what cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BadWords;
+
+impl Vqp {
+    // ---- parting
+
+    /// Whether it can wait for its other end.
+    pub(crate) fn can_part(&self) -> bool {
+        matches!(self.phase, Phase::Open | Phase::Away(_)) && !self.close.is_reset()
+    }
+
+    /// Its other end cannot be reached; it waits until then.
+    pub(crate) fn part(&mut self, until: Time) {
+        self.leave_lists();
+        self.forget_rendezvous();
+        self.growth.on_resumed(self.tx_span.grown_at());
+        if !self.is_away() {
+            self.part.until = until;
+        }
+        self.part.is_unconfirmed = false;
+        self.phase = Phase::Away(Away::Telling);
+    }
+
+    pub(crate) fn is_away(&self) -> bool {
+        matches!(self.phase, Phase::Away(_))
+    }
+
+    /// When it is given up, if it waits.
+    pub(crate) fn away_until(&self) -> Option<Time> {
+        self.is_away().then_some(self.part.until)
+    }
+
+    /// The lane has another queue pair, and the peer named the connection or did not. True: it begins again.
+    pub(crate) fn begin_again_unless(&mut self, is_named: bool) -> bool {
+        let again = !is_named && self.part.is_unconfirmed;
+        self.part.is_unconfirmed &= !is_named;
+        if again {
+            self.phase = Phase::Away(Away::Telling);
+        }
+        again
+    }
+
+    pub(crate) fn is_unconfirmed(&self) -> bool {
+        self.part.is_unconfirmed
+    }
+
+    #[cold]
+    pub(crate) fn is_spoiled(&self) -> bool {
+        self.part.is_spoiled
+    }
+
+    // ---- from a daemon before this one
+
+    /// What the program brings to the next daemon. Empty while the peer is not known.
+    pub(super) fn ticket(&self) -> Vec<u8> {
+        if matches!(self.phase, Phase::Opening(_)) {
+            return Vec::new();
+        }
+        let ring = |place: crate::ringpool::Place| TicketRing { chunk: place.chunk_number, offset: place.offset };
+        let size = |size: RingSize| (size.first, size.grown);
+        let RingPair { tx, rx } = self.rings;
+        let ticket = LaneTicket {
+            id: self.id,
+            local: self.local,
+            peer: self.peer,
+            kind: self.kind,
+            is_outgoing: self.is_outgoing,
+            own_route: self.own_route,
+            peer_route: self.peer_route,
+            slot: self.at.slot,
+            generation: self.generation,
+            tx: ring(tx),
+            rx: ring(rx),
+            size: size(self.size),
+            allocated: size(self.allocated),
+        };
+        control::encode(&ticket).unwrap_or_default()
+    }
+
+    /// Takes the words of the slot for what a daemon before this one knew. The program could have written them, so an
+    /// error costs it this connection.
+    pub(crate) fn adopt(&mut self, ticket: &LaneTicket, until: Time) -> Result<(), BadWords> {
+        let words = &self.words;
+        (self.peer_route, self.is_open_sent, self.is_outgoing) = (ticket.peer_route, true, ticket.is_outgoing);
+        self.tx_head = words.tx_head.load(Ordering::Acquire);
+        self.rx_tail = words.rx_tail.load(Ordering::Acquire);
+        (self.tx_tail, self.rx_head) = (self.tx_head, self.rx_tail);
+        if words.app_generation.load(Ordering::Acquire) == self.generation {
+            self.tx_tail = words.tx_tail.load(Ordering::Acquire);
+            self.rx_head = words.rx_head.load(Ordering::Acquire);
+        }
+        let grown = (words.tx_grown_at.load(Ordering::Acquire), words.rx_grown_at.load(Ordering::Acquire));
+        if !self.tx_span.restore(grown.0) || !self.rx_span.restore(grown.1) {
+            return Err(BadWords);
+        }
+        self.growth.tx = if grown.0 != 0 { TxGrowth::Grown } else { TxGrowth::Small };
+        self.growth.rx = if grown.1 != 0 { RxGrowth::Grown } else { RxGrowth::Small };
+        let unread = (self.tx_tail.wrapping_sub(self.tx_head), self.rx_tail.wrapping_sub(self.rx_head));
+        if unread.0 > self.tx_span.fill_max() || unread.1 > self.rx_span.fill_max() {
+            return Err(BadWords);
+        }
+        let flags = words.engine_flags.load(Ordering::Acquire);
+        if flags & engine_flag::RESET != 0 {
+            return Err(BadWords);
+        }
+        if flags & engine_flag::FIN != 0 {
+            self.close.on_fin();
+        }
+        if flags & engine_flag::STOP != 0 {
+            self.close.on_stop();
+        }
+        // The daemon may have died while it gave pages back.
+        shm::end_rest(words);
+        // Its bytes were counted by that daemon, and it has its own TCP connection if it was to have one.
+        self.bulk.forget();
+        (self.tx_sent, self.rx_reported) = (self.tx_tail, self.rx_head);
+        (self.tx_counted, self.rx_counted) = (self.tx_sent, self.rx_tail);
+        self.head_report = HeadReport::None;
+        self.part = Part { until, is_unknown: true, ..Part::default() };
+        self.phase = Phase::Away(Away::Telling);
+        Ok(())
+    }
+
+    // ---- telling
+
+    /// Writes what the peer must know first. False: the frame is full.
+    pub(super) fn write_back(&mut self, frame: &mut FrameWriter<'_>) -> bool {
+        let (is_answer, next) = match self.phase {
+            Phase::Away(Away::Telling) => (false, Phase::Away(Away::Told)),
+            Phase::Away(Away::Answering) => (true, Phase::Open),
+            _ => return true,
+        };
+        let back = Back {
+            route: self.peer_route,
+            own_route: self.own_route,
+            is_answer,
+            flags: self.close.arrived(),
+            ring: self.rings.rx.wire_ring(self.size),
+            rx_tail: self.rx_tail,
+            rx_head: self.rx_head,
+            tx_grown_at: self.tx_span.grown_at().unwrap_or(0),
+            rx_grown_at: self.rx_span.grown_at().unwrap_or(0),
+        };
+        if !frame.push(&Record::Back(back)) {
+            return false;
+        }
+        self.rx_reported = self.rx_head;
+        self.head_report = HeadReport::None;
+        self.phase = next;
+        true
+    }
+
+    // ---- hearing
+
+    /// The peer is back. True: the application has news. What its words, or this end's, make impossible ends the
+    /// connection on both sides, in the order in which connections are reset.
+    pub(crate) fn on_back(&mut self, back: &Back) -> bool {
+        match self.phase {
+            // It answers what was answered.
+            Phase::Away(Away::Answering) if back.is_answer => {
+                self.phase = Phase::Open;
+                self.part.is_unconfirmed = false;
+                return false;
+            }
+            Phase::Away(Away::Telling | Away::Told) => {}
+            _ => return false,
+        }
+        self.peer_ring = back.ring.remote();
+        let taken = self.take_back(back);
+        self.part.is_unknown = false;
+        self.part.is_unconfirmed = !back.is_answer;
+        self.phase = if back.is_answer { Phase::Open } else { Phase::Away(Away::Answering) };
+        if taken.is_err() {
+            self.part.is_spoiled = true;
+            self.close.on_abort(Reason::AppFault);
+            self.publish_reset(Reason::AppFault);
+        }
+        true
+    }
+
+    fn take_back(&mut self, back: &Back) -> Result<(), BadWords> {
+        if back.ring.size != self.size {
+            return Err(BadWords);
+        }
+        self.take_growth(back)?;
+        if !self.part.is_unknown {
+            let state = RouteState {
+                route: back.route,
+                own_route: back.own_route,
+                rx_tail: back.rx_tail,
+                rx_head: back.rx_head,
+                flags: back.flags,
+            };
+            return self.resume(&state).map(drop).map_err(|_| BadWords).and_then(|()| self.settle_growth());
+        }
+        let written = self.tx_tail.wrapping_sub(self.tx_head);
+        let (arrived, consumed) = (back.rx_tail.wrapping_sub(self.tx_head), back.rx_head.wrapping_sub(self.tx_head));
+        let is_cut = back.flags & control::route_flag::FIN != 0 && arrived != written;
+        if consumed > arrived || arrived > written || is_cut {
+            return Err(BadWords);
+        }
+        (self.tx_head, self.tx_sent) = (back.rx_head, back.rx_tail);
+        self.words.tx_head.store(self.tx_head, Ordering::Release);
+        self.close.on_returned(back.flags);
+        self.settle_growth()
+    }
+
+    /// Both ends' rings must have grown at the same places, or the sender's alone: then the receiver learns it now.
+    fn take_growth(&mut self, back: &Back) -> Result<(), BadWords> {
+        let own = (self.tx_span.grown_at().unwrap_or(0), self.rx_span.grown_at().unwrap_or(0));
+        if back.rx_grown_at != 0 && back.rx_grown_at != own.0 {
+            return Err(BadWords);
+        }
+        if back.tx_grown_at == own.1 {
+            return Ok(());
+        }
+        let is_allowed = self.part.is_unknown || self.growth.rx == RxGrowth::Allowed;
+        let at = back.tx_grown_at;
+        let mut span = self.rx_span;
+        let fits = own.1 == 0 && is_allowed && span.on_told(at, self.rx_reported).is_ok();
+        let is_ahead = span.grown_at().is_some_and(|at| at.wrapping_sub(self.rx_tail) <= 2 * u64::from(self.size.first));
+        if !fits || !is_ahead {
+            return Err(BadWords);
+        }
+        self.rx_span = span;
+        self.growth.rx = RxGrowth::Grown;
+        self.words.rx_grown_at.store(at, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What [`Back`] said of the rings need not be said again.
+    fn settle_growth(&mut self) -> Result<(), BadWords> {
+        if self.tx_span.grown_at().is_some() {
+            self.growth.tx = TxGrowth::Grown;
+        }
+        Ok(())
+    }
+}
