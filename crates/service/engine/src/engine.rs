@@ -20,9 +20,9 @@ mod recv;
 mod rendezvous;
 mod reset;
 mod rest;
+mod returns;
 mod ring_slot;
 mod stall;
-mod returns;
 mod tenant;
 
 pub use returns::{Returned, ReturnedChunk};

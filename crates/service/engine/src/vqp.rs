@@ -9,11 +9,11 @@
 //!
 //! Over 600 lines because the fields are private: each short method that reads or changes them stands beside them.
 
+pub(crate) mod away;
 pub(crate) mod bulk;
 mod close;
 mod growth;
 pub(crate) mod rendezvous;
-pub(crate) mod away;
 mod rest;
 mod resume;
 pub(crate) mod row;

@@ -303,12 +303,8 @@ impl Config {
     pub fn data_path(&self) -> DataPath {
         let addresses = self.host_addresses();
         let admission = AdmissionConfig { apps_max: 0, ..AdmissionConfig::new(addresses.clone()) };
-        let engine = EngineConfig {
-            apps_max: 0,
-            srq_bytes_max: 0,
-            peer_return: PEER_RETURN,
-            ..EngineConfig::new(addresses)
-        };
+        let engine =
+            EngineConfig { apps_max: 0, srq_bytes_max: 0, peer_return: PEER_RETURN, ..EngineConfig::new(addresses) };
         let mut path = DataPath { admission, engine };
         // Limits that are set go over what was measured.
         if let Some(calibrated) = &self.calibrated {

@@ -28,7 +28,10 @@ use std::time::Duration;
 
 use control::{PeerMessage, Reason, Reply};
 use engine::{IpNet, Returned};
-use plane::{Admission, ClientId, ConnectionOver, Directs, Fallbacks, LinkId, Meetings, PairLimits, Pairs, Peers, PeersConfig, Policy, Tickets};
+use plane::{
+    Admission, ClientId, ConnectionOver, Directs, Fallbacks, LinkId, Meetings, PairLimits, Pairs, Peers, PeersConfig,
+    Policy, Tickets,
+};
 use shm::{Session, SessionShape};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};

@@ -133,7 +133,10 @@ impl Engine {
         let Some(vqp) = found else {
             // Of a program of this host that may still come back nothing is said.
             let is_known_gone = self.now.saturating_since(Time::ZERO) >= self.config.peer_return;
-            if !back.is_answer && is_known_gone && let Some(lane) = self.lanes.get_mut(id) {
+            if !back.is_answer
+                && is_known_gone
+                && let Some(lane) = self.lanes.get_mut(id)
+            {
                 lane.tell_gone(back.own_route);
                 self.lanes.queue(id);
             }

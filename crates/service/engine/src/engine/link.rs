@@ -394,7 +394,12 @@ impl Engine {
 fn is_passing(reason: Reason) -> bool {
     matches!(
         reason,
-        Reason::PeerLost | Reason::PeerUnreachable | Reason::PeerBusy | Reason::TimedOut | Reason::Closed | Reason::PeerLimit
+        Reason::PeerLost
+            | Reason::PeerUnreachable
+            | Reason::PeerBusy
+            | Reason::TimedOut
+            | Reason::Closed
+            | Reason::PeerLimit
     )
 }
 

@@ -95,7 +95,12 @@ impl Hub {
         let Some(ticket) = self.tickets.open(party.uid, sealed) else {
             if let Some(left_out) = self.may_log() {
                 let (pid, uid) = (party.pid, party.uid);
-                tracing::warn!(pid, uid, left_out, "a program brings a ticket that no daemon of this socket gave its user");
+                tracing::warn!(
+                    pid,
+                    uid,
+                    left_out,
+                    "a program brings a ticket that no daemon of this socket gave its user"
+                );
             }
             return;
         };

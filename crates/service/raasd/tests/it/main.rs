@@ -30,6 +30,7 @@ mod region_locals;
 mod regions;
 mod restarts;
 mod returns;
+mod returns_far;
 mod same_host;
 mod several_users;
 mod two_hosts;

@@ -1,0 +1,196 @@
+//! Connections between hosts go on over the death of either daemon, or of both (docs/restart.md).
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use raas::{Listener, MessageListener, MessageStream, Session, Stream};
+
+use crate::hosts::{Host, PATIENCE, bounded, eventually, pattern};
+
+struct Far {
+    hosts: [Host; 2],
+    /// Kept: their ends would be the connections'.
+    _sessions: [Session; 2],
+    client: Stream,
+    server: Stream,
+}
+
+fn followed(host: &Host) -> Session {
+    Session::builder().socket(&host.config.socket).background(true).connect().unwrap()
+}
+
+fn far() -> Far {
+    let hosts = [Host::started(), Host::started()];
+    let sessions = [followed(&hosts[0]), followed(&hosts[1])];
+    let listener = Listener::bind_with(&sessions[1], (hosts[1].address(), 0)).unwrap();
+    let client = Stream::connect_with(&sessions[0], listener.local_addr().unwrap()).unwrap();
+    let (server, _) = listener.accept_timeout(PATIENCE).unwrap();
+    for stream in [&client, &server] {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    }
+    Far { hosts, _sessions: sessions, client, server }
+}
+
+impl Far {
+    fn exchange(&mut self, seed: u8) {
+        let sent = pattern(20_000, seed);
+        self.client.write_all(&sent).unwrap();
+        let mut got = vec![0; sent.len()];
+        self.server.read_exact(&mut got).unwrap();
+        assert!(got == sent, "bytes of round {seed}");
+        self.server.write_all(&sent[..500]).unwrap();
+        self.client.read_exact(&mut got[..500]).unwrap();
+        assert!(got[..500] == sent[..500]);
+    }
+
+    fn restart(&mut self, which: &[usize]) {
+        which.iter().for_each(|&i| self.hosts[i].hand_over());
+        which.iter().for_each(|&i| self.hosts[i].start());
+    }
+}
+
+#[test]
+fn a_connection_goes_on_whichever_daemon_dies() {
+    bounded(|| {
+        let mut far = far();
+        far.exchange(0);
+        let turns: [&[usize]; 6] = [&[0], &[1], &[0, 1], &[1, 0], &[0], &[0, 1]];
+        for (turn, which) in (1..).zip(turns) {
+            far.restart(which);
+            far.exchange(turn);
+        }
+        assert!(far.hosts[0].counter("connections_adopted") > 0);
+        assert!(far.hosts[1].counter("connections_returned") > 0);
+        assert_eq!(far.hosts[0].connections().len(), 1);
+        let Far { hosts, client, mut server, .. } = far;
+        drop(client);
+        let mut rest = Vec::new();
+        server.read_to_end(&mut rest).unwrap();
+        assert!(rest.is_empty());
+        drop(server);
+        eventually("both ends are over", || hosts.iter().all(|host| host.connections().is_empty()));
+    });
+}
+
+#[test]
+fn a_stream_that_flows_loses_and_doubles_nothing() {
+    bounded(|| {
+        let Far { mut hosts, _sessions: sessions, mut client, mut server } = far();
+        let len = 64 << 20;
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(move || {
+                for piece in 0..len / 65_536 {
+                    client.write_all(&pattern(65_536, piece as u8)).unwrap();
+                }
+                client.shutdown(std::net::Shutdown::Write).unwrap();
+                client
+            });
+            let reading = scope.spawn(move || {
+                let mut got = vec![0; 65_536];
+                for piece in 0..len / 65_536 {
+                    server.read_exact(&mut got).unwrap();
+                    assert!(got == pattern(65_536, piece as u8), "piece {piece}");
+                }
+                assert_eq!(server.read(&mut got).unwrap(), 0);
+                server
+            });
+            for turn in 0..8 {
+                std::thread::sleep(Duration::from_millis(30));
+                let which = turn % 3;
+                for (i, host) in hosts.iter_mut().enumerate() {
+                    if which == 2 || which == i {
+                        host.hand_over();
+                        host.start();
+                    }
+                }
+            }
+            drop((writing.join().unwrap(), reading.join().unwrap()));
+        });
+        drop(sessions);
+    });
+}
+
+#[test]
+fn messages_and_what_was_closed_before_go_on() {
+    bounded(|| {
+        let mut hosts = [Host::started(), Host::started()];
+        let sessions = [followed(&hosts[0]), followed(&hosts[1])];
+        let listener =
+            MessageListener::bind_with(&sessions[1], (hosts[1].address(), 0), raas::ListenOptions::new()).unwrap();
+        let to = listener.local_addr().unwrap();
+        let sender = MessageStream::connect_with(&sessions[0], to, raas::ConnectOptions::new()).unwrap();
+        let receiver = listener.accept_timeout(PATIENCE).unwrap().0;
+        sender.send(b"before").unwrap();
+        hosts[1].hand_over();
+        for n in 0..20_u32 {
+            sender.send(&n.to_be_bytes()).unwrap();
+        }
+        // Closed while its peer's daemon is away: what was sent is still delivered.
+        drop(sender);
+        hosts[0].hand_over();
+        hosts.iter_mut().for_each(Host::start);
+        assert_eq!(receiver.receive_vec().unwrap().unwrap(), b"before");
+        for n in 0..20_u32 {
+            assert_eq!(receiver.receive_vec().unwrap().unwrap(), n.to_be_bytes());
+        }
+        assert_eq!(receiver.receive_vec().unwrap(), None);
+        drop(receiver);
+        eventually("both ends are over", || hosts.iter().all(|host| host.connections().is_empty()));
+    });
+}
+
+#[test]
+fn many_connections_go_on_together() {
+    bounded(|| {
+        let mut hosts = [Host::started(), Host::started()];
+        let sessions = [followed(&hosts[0]), followed(&hosts[1])];
+        let listener = Listener::bind_with(&sessions[1], (hosts[1].address(), 0)).unwrap();
+        let to = listener.local_addr().unwrap();
+        let pairs: Vec<_> = (0..300)
+            .map(|_| {
+                let client = Stream::connect_with(&sessions[0], to).unwrap();
+                (client, listener.accept_timeout(PATIENCE).unwrap().0)
+            })
+            .collect();
+        for turn in 0..3_u8 {
+            for (n, (client, _)) in pairs.iter().enumerate() {
+                (&*client).write_all(&[turn, n as u8]).unwrap();
+            }
+            let host = &mut hosts[usize::from(turn % 2)];
+            host.hand_over();
+            host.start();
+            for (n, (_, server)) in pairs.iter().enumerate() {
+                let mut got = [0; 2];
+                server.set_read_timeout(Some(PATIENCE)).unwrap();
+                (&*server).read_exact(&mut got).unwrap();
+                assert_eq!(got, [turn, n as u8]);
+            }
+        }
+    });
+}
+
+#[test]
+fn without_its_program_or_daemon_a_connection_ends_in_time() {
+    bounded(|| {
+        let mut hosts = [Host::new(), Host::new()];
+        for host in &mut hosts {
+            host.config.set_limit("peer_return_ms", 400).unwrap();
+            host.start();
+        }
+        let sessions = [followed(&hosts[0]), followed(&hosts[1])];
+        let listener = Listener::bind_with(&sessions[1], (hosts[1].address(), 0)).unwrap();
+        let client = Stream::connect_with(&sessions[0], listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept_timeout(PATIENCE).unwrap();
+        hosts[0].hand_over();
+        // Its program is gone with it, and nobody comes back.
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        server.set_read_timeout(Some(PATIENCE)).unwrap();
+        let error = (&server).read(&mut [0; 1]).unwrap_err();
+        assert_eq!(raas::StreamError::reason_of(&error), Some(raas::Reason::PeerLost), "{error}");
+        hosts[0].start();
+        // The other end is gone by now.
+        let error = (&client).read(&mut [0; 1]).unwrap_err();
+        assert_eq!(raas::StreamError::reason_of(&error), Some(raas::Reason::PeerLost), "{error}");
+    });
+}
