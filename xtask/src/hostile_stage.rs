@@ -25,9 +25,15 @@ const JUDGES: &[(&str, &str, &str, u64)] = &[
     ("network", "roce", "1", 16),
     ("transfers", "roce", "1", 3),
     ("forger", "roce", "1", 12),
+    ("restarts", "iwarp", "1", 9),
+    ("restarts", "roce", "1", 9),
+    ("restarts", "auto", "2", 9),
     ("siege", "auto", "2", 26),
     ("kills", "auto", "2", 29),
 ];
+
+/// Deaths of daemons in each of the judges `restarts` when everything is run: 200 or more together.
+const RESTARTS_FULL: &str = "70";
 
 pub(crate) fn run(context: &Context) -> Result<Tally> {
     let mut tally = Tally::default();
@@ -39,7 +45,11 @@ pub(crate) fn run(context: &Context) -> Result<Tally> {
     }
     let [hostile, raas] = ["hostile", "raas"].map(|name| programs::path(&context.repo, name));
     for (judge, wire, engines, least) in JUDGES {
-        let args = [judge, "--wire", wire, "--engines", engines, "--raas", &raas.to_string_lossy()];
+        let path = raas.to_string_lossy();
+        let mut args = vec![*judge, "--wire", wire, "--engines", engines, "--raas", &path];
+        if *judge == "restarts" && context.full {
+            args.extend(["--count", RESTARTS_FULL]);
+        }
         println!("     {judge} over {wire}, engines {engines}");
         let mut command = context.repo.command(&hostile.to_string_lossy(), &args);
         let ended = child::run(&mut command, JUDGE_LIMIT, |_, line| println!("{line}"))?;

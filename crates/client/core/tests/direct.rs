@@ -167,7 +167,7 @@ fn host(total: u64) -> Host {
         ring_bytes: RING,
         grown_bytes: RING,
     };
-    let described = Described { id: 9, local: addr, peer: addr, path };
+    let described = Described { id: 9, local: addr, peer: addr, path, ticket: Vec::new() };
     session.on_message(DaemonMessage::Connected { request: id.number(), result: Ok(described) }).unwrap();
     let Some(Answer::Connected(Ok(connection))) = session.finish(id) else { panic!("no connection") };
     let words = memory.slot(0);

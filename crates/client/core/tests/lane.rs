@@ -56,7 +56,7 @@ fn described(slot: u32, tx_chunk: u32) -> Described {
     let addr = "127.0.0.2:7".parse().unwrap();
     let (tx_offset, rx_offset, ring_bytes, grown_bytes) = (0, 0, RING, RING);
     let path = Path::Lane { slot, generation: 3, tx_chunk, tx_offset, rx_chunk: 1, rx_offset, ring_bytes, grown_bytes };
-    Described { id: 9, local: addr, peer: addr, path }
+    Described { id: 9, local: addr, peer: addr, path, ticket: Vec::new() }
 }
 
 /// Rings for slot 0, and the answer to a connect.

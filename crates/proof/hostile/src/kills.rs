@@ -27,7 +27,8 @@ const DEATH_MS_MAX: u64 = 60;
 /// Deaths of daemons at times that the seed decides, half of them on each side.
 const DAEMON_DEATHS: usize = 24;
 /// The other daemon notices by the control link's end, or else by a heartbeat that does not come.
-const CONFIGURATION: &str = "heartbeat_ms = 200\nheartbeat_misses = 5\n";
+/// Nobody waits for a daemon that is dead: that is what judge `restarts` looks at.
+const CONFIGURATION: &str = "heartbeat_ms = 200\nheartbeat_misses = 5\n[limits]\npeer_return_ms = 0\n";
 
 /// Runs it; the seed decides the times of the deaths that no step names.
 pub fn run(raas: Program<'_>, seed: u64, verdict: &mut Verdict) -> Result<()> {
@@ -228,7 +229,10 @@ fn daemon_death(hosts: &mut [Host; 2], dying: usize, after: Duration) -> Result<
     let mut same_host = Stream::connect_with(&neighbour, near.at)?;
     ensure!(same_host.path() == PathKind::Shm, "the same-host connection goes by {:?}", same_host.path());
     let client = std::thread::spawn(move || -> Vec<End> {
-        let Ok(session) = Session::builder().socket(&socket).name("client").connect() else { return Vec::new() };
+        let Ok(session) = Session::builder().socket(&socket).name("client").daemon_wait(Duration::ZERO).connect()
+        else {
+            return Vec::new();
+        };
         let mut ends = Vec::new();
         // Short connections first, which are closed again, then one that stays: the death may fall on any of them.
         for _ in 0..4 {

@@ -16,6 +16,7 @@ pub mod network;
 pub mod polite;
 pub mod raw;
 pub mod readers;
+pub mod restarts;
 pub mod siege;
 pub mod tenant;
 pub mod transfers;

@@ -12,6 +12,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use hostile::forger::field::Entered;
 use hostile::host::Program;
+use hostile::restarts::Flow;
 use hostile::tenant::{Neighbourhood, Tenant};
 use hostile::verdict::Verdict;
 use verbs::{Wire, WirePolicy};
@@ -54,6 +55,41 @@ enum Task {
         /// Transfers between two hosts, and as many within one.
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
         count: u32,
+    },
+    /// Daemons killed and started again under streams and messages, of which no byte may be lost or doubled.
+    Restarts {
+        #[command(flatten)]
+        judge: Judge,
+        /// Deaths.
+        #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
+        count: u32,
+    },
+    /// Sends through daemons that die, until its standard input ends.
+    FlowFrom {
+        /// stream or messages
+        #[arg(long)]
+        flow: Flow,
+        /// Control socket of its daemon.
+        #[arg(long)]
+        socket: PathBuf,
+        /// Where somebody receives.
+        #[arg(long)]
+        to: SocketAddr,
+        /// Decides what is sent.
+        #[arg(long)]
+        seed: u64,
+    },
+    /// Receives what that sends.
+    FlowTo {
+        /// stream or messages
+        #[arg(long)]
+        flow: Flow,
+        /// Control socket of its daemon.
+        #[arg(long)]
+        socket: PathBuf,
+        /// Its host.
+        #[arg(long)]
+        ip: IpAddr,
     },
     /// An application that stops at a step and waits for its end.
     Victim {
@@ -153,6 +189,17 @@ fn main() -> Result<ExitCode> {
         }
         Task::Transfers { judge, count } => {
             judged(&judge, |raas, seed, verdict| hostile::transfers::run(raas, seed, count, verdict))
+        }
+        Task::Restarts { judge, count } => {
+            judged(&judge, |raas, seed, verdict| hostile::restarts::run(raas, seed, count, verdict))
+        }
+        Task::FlowFrom { flow, socket, to, seed } => {
+            hostile::restarts::send(flow, &socket, to, seed)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::FlowTo { flow, socket, ip } => {
+            hostile::restarts::receive(flow, &socket, ip)?;
+            Ok(ExitCode::SUCCESS)
         }
         Task::Victim { step, socket, far, near } => {
             hostile::victim::run(&step, hostile::breach::Target { socket: &socket, far, near })?;

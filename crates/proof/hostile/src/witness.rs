@@ -47,7 +47,7 @@ const PIECE: usize = 16 << 10;
 impl Witness {
     /// Listens on a host; reads what comes, and writes too if `talks`.
     pub fn start(host: &Host, talks: bool) -> Result<Self> {
-        let session = Session::builder().socket(&host.socket).name("witness").connect()?;
+        let session = Session::builder().socket(&host.socket).name("witness").daemon_wait(Duration::ZERO).connect()?;
         let listener = Listener::bind_with(&session, (host.ip, 0))?;
         let at = listener.local_addr()?;
         let (notes, stop) = (Arc::new(Mutex::new(Notes::default())), Arc::new(AtomicBool::new(false)));
