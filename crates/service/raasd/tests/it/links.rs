@@ -1,6 +1,6 @@
 //! The control link between two daemons when the network is not kind: cut, frozen, lanes that are reset.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use control::PeerMessage;
@@ -22,8 +22,14 @@ struct World {
 impl World {
     /// `a` reaches `b` through the middle.
     fn new() -> Self {
+        Self::waiting(0)
+    }
+
+    /// Connections wait so many milliseconds for a link that was lost.
+    fn waiting(peer_return_ms: u64) -> Self {
         let (mut a, mut b) = (Host::new(), Host::new());
         for host in [&mut a, &mut b] {
+            host.config.set_limit("peer_return_ms", peer_return_ms).unwrap();
             host.config.heartbeat = raasd::Heartbeat { interval: Duration::from_millis(200), misses: 8 };
         }
         b.start();
@@ -67,6 +73,24 @@ fn a_cut_link_ends_connections_and_is_made_again() {
         assert_eq!((reset_reason(stream), reset_reason(accepted)), (Reason::PeerLost, Reason::PeerLost));
         world.check_service();
         assert_eq!(world.middle.links(), 2);
+    });
+}
+
+#[test]
+fn a_cut_link_is_made_again_under_its_connections() {
+    bounded(|| {
+        let world = World::waiting(60_000);
+        let (stream, accepted) = world.connect();
+        for round in 0..5_u8 {
+            (&stream).write_all(&[round; 9]).unwrap();
+            world.middle.cut();
+            (&stream).write_all(&[round; 1000]).unwrap();
+            let mut got = [0; 1009];
+            accepted.set_read_timeout(Some(PATIENCE)).unwrap();
+            (&accepted).read_exact(&mut got).unwrap();
+            assert_eq!(got, [round; 1009]);
+        }
+        assert!(world.middle.links() > 5 && world.a.counter("connections_parted") >= 5);
     });
 }
 

@@ -91,7 +91,11 @@ fn another_version_is_refused_and_both_are_named() {
         assert!(matches!(stranger.next(), Some(PeerMessage::Hello { version: WIRE_VERSION, .. })));
         let (reason, detail) = stranger.last_reason().unwrap();
         assert_eq!(reason, Reason::PeerVersion);
-        assert!(detail.contains("version 3 ") && detail.contains("speaks 42 (release 9.9.9)"), "{detail}");
+        assert!(
+            detail.contains(&format!("version {} ", control::WIRE_VERSION))
+                && detail.contains("speaks 42 (release 9.9.9)"),
+            "{detail}"
+        );
     });
 }
 
