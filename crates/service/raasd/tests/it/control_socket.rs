@@ -1,7 +1,7 @@
 //! Programs that lie, die or sulk at the control socket: they lose their own session and nothing else.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use control::{
@@ -51,7 +51,15 @@ impl RawClient {
     }
 
     pub(crate) fn send(&self, request: &Request) {
-        send_message(self.socket.as_fd(), request, &[]).unwrap();
+        self.send_with(request, &[]);
+    }
+
+    /// A daemon that has ended the session already does not hear it.
+    pub(crate) fn send_with(&self, request: &Request, fds: &[BorrowedFd<'_>]) {
+        match send_message(self.socket.as_fd(), request, fds) {
+            Ok(()) | Err(ChannelError::Closed) => {}
+            Err(e) => panic!("{e}"),
+        }
     }
 
     /// The next message; none once the daemon has closed.

@@ -31,6 +31,7 @@ mod regions;
 mod restarts;
 mod returns;
 mod returns_far;
+mod returns_liars;
 mod same_host;
 mod several_users;
 mod two_hosts;
