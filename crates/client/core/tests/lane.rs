@@ -144,7 +144,7 @@ fn what_the_daemon_says_is_checked_and_one_slot_has_one_connection() {
     assert!(refused(ask(&mut w, described(0, 0))), "the slot is in use");
     assert!(refused(ask(&mut w, described(64, 0))), "there is no such slot");
     assert!(refused(ask(&mut w, described(1, 1))), "the chunk is of the other direction");
-    let gone = DaemonMessage::Chunk { chunk: 2, kind: ChunkKind::Tx, region: None };
+    let gone = DaemonMessage::Chunk { chunk: 2, kind: ChunkKind::Tx, region: None, kept: None };
     w.session.on_message(gone).unwrap();
     let outgoing = w.session.next_outgoing().unwrap();
     assert!(matches!(outgoing.request, Request::NotTaken { what: NotTaken::Chunk { chunk: 2 }, .. }));
