@@ -112,8 +112,9 @@ pub struct Engine {
     device: Device,
     rng: StdRng,
     engine_sleep: Word32,
-    /// The largest time seen.
+    /// The largest time seen, and the first.
     now: Time,
+    started: Option<Time>,
 
     apps: Apps,
     vqps: Connections,
@@ -196,6 +197,7 @@ impl Engine {
             rng,
             engine_sleep: page.engine_sleep(config.number),
             now: Time::ZERO,
+            started: None,
             apps: Apps::new(config.apps_max),
             vqps: Connections::new(config.connections_max, names),
             lanes: Lanes::new(config.lanes_max, config.leased_lanes_max),
@@ -227,6 +229,7 @@ impl Engine {
     /// Takes the time of a call: the largest time that any call has given counts.
     fn see(&mut self, now: Time) {
         self.now = self.now.max(now);
+        self.started.get_or_insert(now);
     }
 
     // ---- a round

@@ -5,7 +5,7 @@
 //! never let one that waits hold memory that its peer may still write: the queue pair is destroyed first.
 
 use control::Reason;
-use verbs::{Provider, Time};
+use verbs::Provider;
 
 use super::Engine;
 use crate::frame::{Back, check_ring, check_route};
@@ -132,7 +132,8 @@ impl Engine {
         let found = self.vqps.on_lane(id, route).filter(|vqp| vqp.peer_route() == back.own_route);
         let Some(vqp) = found else {
             // Of a program of this host that may still come back nothing is said.
-            let is_known_gone = self.now.saturating_since(Time::ZERO) >= self.config.peer_return;
+            let age = self.now.saturating_since(self.started.unwrap_or(self.now));
+            let is_known_gone = age >= self.config.peer_return;
             if !back.is_answer
                 && is_known_gone
                 && let Some(lane) = self.lanes.get_mut(id)

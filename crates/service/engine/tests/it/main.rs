@@ -21,6 +21,7 @@ mod operations;
 mod redial;
 mod resets;
 mod rest;
+mod returns;
 mod shares;
 mod soak;
 mod sockets;

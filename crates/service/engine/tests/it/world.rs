@@ -22,6 +22,7 @@ mod control_link;
 pub(crate) mod desk;
 mod end;
 mod host;
+mod restart;
 
 /// What the network does to packets, per thousand.
 #[derive(Debug, Clone, Copy, Default)]
@@ -118,6 +119,7 @@ pub(crate) struct World {
     pub(crate) twist: Option<fn(&mut LaneRoutes)>,
     buf: Vec<u8>,
     pub(crate) steps: u64,
+    restarts: u64,
 }
 
 /// Numbers of operation queues; those of datagram sockets are smaller.
@@ -174,6 +176,7 @@ impl World {
             twist: None,
             buf: Vec::new(),
             steps: 0,
+            restarts: 0,
         }
     }
 

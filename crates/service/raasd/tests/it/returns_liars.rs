@@ -228,7 +228,8 @@ fn memory_that_is_not_as_it_must_be_is_refused() {
         let detached = |answer: Option<Reply>| matches!(answer, Some(Reply::Detached { reason: Reason::AppFault, .. }));
         assert!(detached(said(&kept.session(), &[], None)), "without memory");
         assert!(detached(said(&Request::ReturnEnd, &[], None)), "without a session");
-        let connect = Request::Connect { request: 1, to: ([127, 0, 0, 9], 1).into(), ring_bytes: 0, kind: Kind::Stream };
+        let connect =
+            Request::Connect { request: 1, to: ([127, 0, 0, 9], 1).into(), ring_bytes: 0, kind: Kind::Stream };
         assert!(detached(said(&kept.session(), &[kept.segment.as_fd()], Some(&connect))), "a connect before its end");
         assert!(detached(said(&kept.session(), &[kept.segment.as_fd()], Some(&kept.session()))), "two sessions");
         let chunk = Request::ReturnChunk { chunk: 0, kind: ChunkKind::Rx, bytes: 4096 };

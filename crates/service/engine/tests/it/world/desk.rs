@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use control::{Kind, Reason};
+use control::{Kind, LaneTicket, Reason};
 use engine::{Admission as Granted, AppId, DatagramBind, Dial, EngineConfig, Event, OpenId};
 use plane::{
     Admission, AdmissionConfig, ClientId, Connect, ConnectRequest, Connecting, ConnectionOver, Listen, ProgramFacts,
@@ -87,6 +87,13 @@ impl Desk {
 
     pub(crate) fn left(&mut self, app: AppId) {
         self.admission.handle_left(self.clients[&app]);
+    }
+
+    /// A program brings a connection along.
+    pub(crate) fn adopt(&mut self, app: AppId, ticket: &LaneTicket) {
+        self.admission.begin_after(ticket.id);
+        self.admission.adopt(self.clients[&app], ticket.peer.ip(), 0, ticket.is_outgoing).unwrap();
+        self.numbers.insert(ticket.id, app);
     }
 
     /// Answers an engine's question.

@@ -66,6 +66,17 @@ impl Host {
         }
     }
 
+    /// Another engine, that says where applications look whether it sleeps.
+    pub(super) fn renew_engine(&mut self, seed: u64, configure: &impl Fn(&mut HostConfig)) {
+        let mut config = HostConfig::new(self.addr, OWNER);
+        config.engine.lane_rest_after = None;
+        configure(&mut config);
+        let mut entropy = [7; 32];
+        entropy[..8].copy_from_slice(&seed.to_le_bytes());
+        let Self { engine, nic, page, .. } = self;
+        *engine = Engine::new(config.engine, nic, page.clone(), entropy).unwrap();
+    }
+
     /// What the engine asked for is made, or refused.
     pub(crate) fn make_chunks(&mut self) {
         for (app, size, rings) in std::mem::take(&mut self.chunks_wanted) {

@@ -1,0 +1,104 @@
+//! Daemons that die at any step, one or both at once, links and queue pairs that break: connections go on, and each byte
+//! arrives once. A failure prints its seed.
+
+use std::time::Duration;
+
+use control::Reason;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::world::desk::HostConfig;
+use crate::world::{LinkConditions, World, addr};
+
+fn configure(c: &mut HostConfig) {
+    c.engine.peer_return = Duration::from_secs(60);
+    c.engine.lane_credits = 16;
+    c.engine.quantum_bytes = 8192;
+    c.engine.ring_bytes_default = 16 << 10;
+    c.engine.ring_bytes_grown = 64 << 10;
+}
+
+/// Seeds of one run of the tests: `RAAS_RETURNS=FIRST+COUNT` looks at others.
+fn seeds() -> std::ops::Range<u64> {
+    let asked = std::env::var("RAAS_RETURNS").unwrap_or_default();
+    let number = |text: &str| text.parse::<u64>().ok();
+    match asked.split_once('+').and_then(|(first, count)| Some((number(first)?, number(count)?))) {
+        Some((first, count)) => first..first + count,
+        None => 0..150_u64,
+    }
+}
+
+#[test]
+fn each_byte_arrives_once_whenever_daemons_die() {
+    for seed in seeds() {
+        let life = std::panic::catch_unwind(|| one_life(seed));
+        assert!(life.is_ok(), "seed {seed}: RAAS_RETURNS={seed}+1");
+    }
+}
+
+fn one_life(seed: u64) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    // Even seeds of the world are software NICs, and those that come later are too.
+    let mut w = World::with(2, 2 * seed, configure);
+    w.conditions = LinkConditions { loss: rng.random_range(0..20), duplicate: 10, reorder: rng.random_range(0..40) };
+    let apps = [w.attach(0, 64), w.attach(1, 64)];
+    let count = rng.random_range(1..6);
+    let mut ends = Vec::new();
+    for n in 0..count {
+        let ring = if rng.random_bool(0.5) { 0 } else { 4096 << rng.random_range(0..3) };
+        let (a, b) = w.pair(apps[0], apps[1], 100 + n, ring);
+        ends.extend([(0, apps[0], a), (1, apps[1], b)]);
+    }
+    for &(host, app, slot) in &ends {
+        let bytes = rng.random_range(0..400_000);
+        w.tell(host, app, slot, |c| (c.to_send, c.fin_after) = (bytes, true));
+    }
+    let mut resets = 0;
+    for _ in 0..rng.random_range(1..10) {
+        for _ in 0..rng.random_range(0..2_500) {
+            w.step();
+        }
+        match rng.random_range(0..8) {
+            0 | 1 => w.restart(&[0], &configure),
+            2 | 3 => w.restart(&[1], &configure),
+            4 => w.restart(&[0, 1], &configure),
+            5 => w.restart(&[1, 0], &configure),
+            6 => w.break_link(0, 1, Reason::PeerLost),
+            _ if resets < 3 => {
+                resets += 1;
+                let h = &mut w.hosts[usize::from(rng.random_bool(0.5))];
+                let peer = if h.addr == addr(0) { addr(1) } else { addr(0) };
+                h.engine.force_lane_error(&mut h.nic, peer);
+            }
+            _ => {}
+        }
+    }
+    let is_done = |w: &mut World, (host, app, slot): (usize, engine::AppId, u32)| {
+        let conn = &w.app(host, app).conns[&slot];
+        assert_eq!(conn.reset, None, "{:?}", conn.connection);
+        conn.eof && conn.sent == conn.to_send
+    };
+    w.until("every byte", |w| ends.iter().all(|end| is_done(w, *end)));
+    for pair in ends.chunks(2) {
+        let of = |w: &mut World, (host, app, slot)| {
+            let conn = &w.app(host, app).conns[&slot];
+            (conn.sent, conn.received)
+        };
+        let (a, b) = (of(&mut w, pair[0]), of(&mut w, pair[1]));
+        assert_eq!((a.0, a.1), (b.1, b.0));
+    }
+    for &(host, app, slot) in &ends {
+        w.tell(host, app, slot, |c| c.give_back(0));
+    }
+    // A death may also fall on what is only still to be confirmed.
+    if rng.random_bool(0.5) {
+        for _ in 0..rng.random_range(0..300) {
+            w.step();
+        }
+        w.restart(&[usize::from(rng.random_bool(0.5))], &configure);
+    }
+    w.until("both ends are over", |w| w.hosts.iter().all(|h| h.engine.connections().is_empty()));
+    w.settle();
+    w.assert_clean();
+    w.assert_empty();
+}
