@@ -50,12 +50,12 @@ fn one_life(seed: u64) {
         ends.extend([(0, apps[0], a), (1, apps[1], b)]);
     }
     for &(host, app, slot) in &ends {
-        let bytes = rng.random_range(0..400_000);
+        let bytes = rng.random_range(0..1_200_000);
         w.tell(host, app, slot, |c| (c.to_send, c.fin_after) = (bytes, true));
     }
     let mut resets = 0;
-    for _ in 0..rng.random_range(1..10) {
-        for _ in 0..rng.random_range(0..2_500) {
+    for _ in 0..rng.random_range(3..14) {
+        for _ in 0..rng.random_range(0..1_500) {
             w.step();
         }
         match rng.random_range(0..8) {
