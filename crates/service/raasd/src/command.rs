@@ -132,8 +132,6 @@ pub(crate) enum Command {
     },
     /// Detach everyone, give the lanes up, end the thread.
     Stop,
-    /// End the thread, and leave everything as it is for the daemon that comes next.
-    HandOver,
 }
 
 /// What the control plane asks of the engine that has the regions.

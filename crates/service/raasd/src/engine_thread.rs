@@ -90,11 +90,13 @@ pub(crate) fn spawn<P: Provider + Send + 'static>(parts: EngineParts<P>) -> Resu
         .name(thread_name(parts.config.number))
         .spawn(move || {
             let EngineParts { config, mut device, page, entropy, events, ended, cpu_max } = parts;
+            let ending = ended.clone();
             let _ends = EndsDaemon(ended);
             let number = config.number;
             let engine = Engine::new(config, &mut device, page, entropy)?;
             let _ = ready.send(());
             let mut thread = EngineThread::new((number, engine), device, sleeper, command_queue, events);
+            thread.ending = ending;
             thread.meter = Meter::new(thread.now(), cpu_max);
             thread.run()
         })
@@ -127,7 +129,8 @@ struct EngineThread<P> {
     lanes: BTreeSet<LaneAt>,
     origin: Instant,
     stop: bool,
-    hands_over: bool,
+    /// Says how the daemon stops.
+    ending: Shutdown,
     /// Accesses to tenants' memory that could not be served, as far as they were looked at.
     faults: u64,
     meter: Meter,
@@ -156,7 +159,7 @@ impl<P: Provider> EngineThread<P> {
             lanes: BTreeSet::new(),
             origin: Instant::now(),
             stop: false,
-            hands_over: false,
+            ending: Shutdown::new(),
             faults: shm::survived_faults(),
             meter: Meter::new(Time::ZERO, CPU_ALL),
             memory: HostMemory::new(),
@@ -174,10 +177,11 @@ impl<P: Provider> EngineThread<P> {
             let moved_before = self.engine.data_bytes();
             let busy = self.round(&mut to_wake);
             let moved = self.engine.data_bytes() - moved_before;
-            if self.hands_over {
-                return Ok(());
-            }
             if self.stop {
+                if self.ending.hands_over() {
+                    // Everything stays as it is for the daemon that comes next.
+                    return Ok(());
+                }
                 self.farewell(&mut to_wake);
                 return Ok(());
             }
@@ -346,7 +350,6 @@ impl<P: Provider> EngineThread<P> {
                 self.held.push_back(FromEngine::LaneWasReset { client, request, found });
             }
             Command::Stop => self.stop = true,
-            Command::HandOver => (self.stop, self.hands_over) = (true, true),
         }
     }
 

@@ -257,9 +257,8 @@ impl Hub {
                 HubInput::Link(Some(input)) => hub.on_link(input),
                 // Both acceptors hold a sender as long as the hub runs.
                 HubInput::Client(None) | HubInput::Link(None) | HubInput::Shutdown => {
-                    if shutdown.hands_over() {
-                        hub.hand_over();
-                    } else {
+                    // One that hands over ends as if it were killed: nobody is told.
+                    if !shutdown.hands_over() {
                         hub.farewell().await;
                     }
                     return Ok(());
@@ -315,12 +314,6 @@ impl Hub {
     /// Queues a command; [`Self::settle`] sends it.
     fn command(&mut self, engine: u32, command: Command) {
         self.engines.queue(engine, command);
-    }
-
-    /// Ends as if it were killed: the engines stop where they are, and nobody is told.
-    fn hand_over(&mut self) {
-        (0..self.engines.count()).for_each(|engine| self.command(engine, Command::HandOver));
-        self.engines.send();
     }
 
     /// Tells all programs and peers that the daemon stops.

@@ -395,6 +395,7 @@ fn is_passing(reason: Reason) -> bool {
     matches!(
         reason,
         Reason::PeerLost
+            | Reason::ShuttingDown
             | Reason::PeerUnreachable
             | Reason::PeerBusy
             | Reason::TimedOut

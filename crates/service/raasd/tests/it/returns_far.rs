@@ -163,7 +163,13 @@ fn many_connections_go_on_together() {
             for (n, (_, server)) in pairs.iter().enumerate() {
                 let mut got = [0; 2];
                 server.set_read_timeout(Some(PATIENCE)).unwrap();
-                (&*server).read_exact(&mut got).unwrap();
+                if let Err(error) = (&*server).read_exact(&mut got) {
+                    let count = |name: &String| hosts.each_ref().map(|host| host.counter(name));
+                    let names = ["adopted", "parted", "returned", "given_up"].map(|name| format!("connections_{name}"));
+                    let counts = names.each_ref().map(|name| count(name));
+                    let own = (&pairs[n].0).write(&[0]).map_err(|e| e.to_string());
+                    panic!("connection {n} in turn {turn}: {error}; {counts:?} of {names:?}; its other end: {own:?}");
+                }
                 assert_eq!(got, [turn, n as u8]);
             }
         }
