@@ -166,7 +166,7 @@ fn many_connections_go_on_together() {
                 if let Err(error) = (&*server).read_exact(&mut got) {
                     let count = |name: &String| hosts.each_ref().map(|host| host.counter(name));
                     let names = ["adopted", "parted", "returned", "given_up"].map(|name| format!("connections_{name}"));
-                    let counts = names.each_ref().map(|name| count(name));
+                    let counts = names.each_ref().map(count);
                     let own = (&pairs[n].0).write(&[0]).map_err(|e| e.to_string());
                     panic!("connection {n} in turn {turn}: {error}; {counts:?} of {names:?}; its other end: {own:?}");
                 }
