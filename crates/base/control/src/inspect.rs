@@ -307,6 +307,15 @@ pub struct TenantRow {
     pub region_bytes: u64,
     /// Bytes of regions that there may be.
     pub region_bytes_max: Option<u64>,
+    /// Part of a lane, beside other tenants that have something to send.
+    #[serde(default)]
+    pub weight: u16,
+    /// Bytes a second that its programs may send to other hosts, and READ from there.
+    #[serde(default)]
+    pub bytes_per_s: Option<u64>,
+    /// Work requests a second that the daemon posts for its programs.
+    #[serde(default)]
+    pub operations_per_s: Option<u64>,
 }
 
 /// How long messages spent in a stage (docs/trace.md): a histogram.

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use control::{ChunkKind, Connection, Kind, Path};
-use engine::{Admission, AppId, Attach, Dial, Engine, EngineConfig, Event};
+use engine::{Admission, AppId, Attach, Dial, Engine, EngineConfig, Event, TenantPlace};
 use shm::{Doorbell, EnginePage, RingMemory, RingReader, RingWriter, Session};
 use verbs::*;
 
@@ -194,7 +194,14 @@ impl Host {
         let mut engine = Engine::new(EngineConfig::new(vec![addr]), &mut nic, page, [1; 32]).expect("engine");
         let region = Region::anonymous(Session::bytes(slots) as usize).expect("memory");
         let session = Session::format(region, slots, 1).expect("session");
-        let attach = Attach { pid: 1, uid: 1, name: "app".into(), session: session.clone(), connect_to: None };
+        let attach = Attach {
+            pid: 1,
+            uid: 1,
+            name: "app".into(),
+            session: session.clone(),
+            connect_to: None,
+            tenant: TenantPlace::default(),
+        };
         let app = engine.attach(attach).expect("attached");
         Self { nic, engine, app, a2e: session.a2e(0), session, chunks: Vec::new(), conns: Vec::new(), admitted: 0 }
     }

@@ -87,7 +87,7 @@ pub(crate) struct App {
 
 impl App {
     pub(crate) fn new(attach: Attach, engine: u32, ring_memory_max: u64, growing: RingSize) -> Self {
-        let Attach { pid, uid, name, session, connect_to } = attach;
+        let Attach { pid, uid, name, session, connect_to, tenant: _ } = attach;
         let shape = session.shape();
         Self {
             engine,

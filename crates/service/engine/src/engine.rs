@@ -57,6 +57,7 @@ use crate::recvpool::RecvPool;
 use crate::rests::Rests;
 use crate::route_names::RouteNames;
 use crate::stages::Stages;
+use crate::tenants::{TenantPlace, Tenants, Waits};
 use crate::timers::Timers;
 use crate::vqp::table::Connections;
 use crate::vqp::{HeadReport, List};
@@ -131,6 +132,7 @@ pub struct Engine {
     /// Connections whose transmit rings are to be registered for their peers.
     lend_wanted: Vec<RouteId>,
     load: Load,
+    tenants: Tenants,
 
     recv: RecvPool,
     shortage: credits::Shortage,
@@ -210,6 +212,7 @@ impl Engine {
             leases_over: Vec::new(),
             lend_wanted: Vec::new(),
             load: Load::default(),
+            tenants: Tenants::default(),
             recv,
             shortage: credits::Shortage::default(),
             completions: Completions { cq, queues, waiting: completions(), spare: completions() },
@@ -320,12 +323,37 @@ impl Engine {
             worked = true;
         }
         worked |= self.run_away(nic);
+        worked |= self.run_tenants();
         worked |= self.run_credit_periods();
         worked |= self.run_lane_rests(nic);
         worked |= self.recv.trim(nic);
         let connects = &self.connects;
         self.timers.skip_stale(|id| connects.contains(id));
         worked
+    }
+
+    /// Tenants that were stopped by a rate may send again.
+    fn run_tenants(&mut self) -> bool {
+        let mut worked = false;
+        while let Some((place, waits)) = self.tenants.due(self.now) {
+            self.bring_back(place, waits);
+            worked = true;
+        }
+        worked
+    }
+
+    fn bring_back(&mut self, place: TenantPlace, waits: Vec<Waits>) {
+        for waits in waits {
+            match waits {
+                Waits::Datagrams => self.datagrams.drr.bring_back(place),
+                Waits::Lane(id) => {
+                    if let Some(lane) = self.lanes.get_mut(id) {
+                        lane.bring_back(place);
+                        self.lanes.queue(id);
+                    }
+                }
+            }
+        }
     }
 
     fn run_lanes<P: Provider>(&mut self, nic: &mut P) -> bool {
@@ -337,7 +365,8 @@ impl Engine {
             let (vqps, ops) = (&mut self.vqps, &mut self.ops);
             let choosing = Choosing { at: &self.config.choice, here: self.load, wanted: &mut self.lend_wanted };
             let (counters, stages) = (&mut self.counters, &mut self.stages);
-            let mut pump = Pump { id, lane, ops, vqps, scratch, choosing, counters, stages };
+            let (tenants, now) = (&mut self.tenants, self.now);
+            let mut pump = Pump { id, lane, ops, vqps, scratch, choosing, counters, stages, tenants, now };
             let used =
                 |c: &Counters| (c.writes_sent, c.sends_sent, c.reads_posted, c.records_sent, c.operations_posted);
             let before = used(pump.counters);
@@ -426,7 +455,8 @@ impl Engine {
     /// When [`Engine::run`] is needed even if nothing happens.
     pub fn deadline(&self) -> Option<Time> {
         let revival = self.datagrams.deadline();
-        [self.timers.deadline(), self.rests.deadline(), revival, self.ops.locals.pins().deadline()]
+        let pins = self.ops.locals.pins().deadline();
+        [self.timers.deadline(), self.rests.deadline(), revival, pins, self.tenants.deadline()]
             .into_iter()
             .flatten()
             .min()
@@ -456,7 +486,7 @@ impl Engine {
                 has_work = true;
             }
             if (vqp.is_sendable() || vqp.wants_pull()) && vqp.enter(List::Ready) {
-                lane.push_ready(vqp.app(), route);
+                lane.push_ready(vqp.app(), route, &self.tenants);
                 has_work = true;
             }
             if has_work {

@@ -10,6 +10,7 @@ use verbs::VerbsError;
 
 use crate::RingSize;
 use crate::ids::{AppId, OpenId};
+use crate::tenants::TenantPlace;
 
 /// A connect of an application to another host, as the control plane admitted it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -303,6 +304,8 @@ pub struct Attach {
     pub session: Session,
     /// Networks to whose hosts it may send, of those that the configuration allows; none: to all of these.
     pub connect_to: Option<Arc<[IpNet]>>,
+    /// Its tenant.
+    pub tenant: TenantPlace,
 }
 
 /// Totals for `raas stat`.

@@ -38,6 +38,7 @@ use crate::resync::Resync;
 use crate::sched::Drr;
 use crate::sendq::{SendQueue, StrayCompletion};
 use crate::stall::Stall;
+use crate::tenants::{TenantPlace, Tenants};
 use crate::violation::Violation;
 
 /// How far a lane is.
@@ -520,13 +521,18 @@ impl Lane {
     }
 
     /// A connection has data to send, and is not in that list yet.
-    pub(crate) fn push_ready(&mut self, app: AppId, route: RouteId) {
-        self.drr.push(app, Flow::Connection(route));
+    pub(crate) fn push_ready(&mut self, app: AppId, route: RouteId, tenants: &Tenants) {
+        self.drr.push(app, Flow::Connection(route), tenants);
     }
 
     /// An operation queue has something for the lane, and is not in that list yet.
-    pub(crate) fn push_queue(&mut self, app: AppId, queue: QueueId) {
-        self.drr.push(app, Flow::Operations(queue));
+    pub(crate) fn push_queue(&mut self, app: AppId, queue: QueueId, tenants: &Tenants) {
+        self.drr.push(app, Flow::Operations(queue), tenants);
+    }
+
+    /// A tenant that was stopped by its rate may send again.
+    pub(crate) fn bring_back(&mut self, tenant: TenantPlace) {
+        self.drr.bring_back(tenant);
     }
 
     /// What of operations is on it.

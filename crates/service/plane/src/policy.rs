@@ -89,7 +89,16 @@ pub struct Rights {
     pub connections_max: Option<u32>,
     /// Bytes of regions.
     pub region_bytes_max: Option<u64>,
+    /// Part of a lane, beside other tenants that have something to send: 1 to [`WEIGHT_MAX`].
+    pub weight: u16,
+    /// Bytes a second to other hosts, those that are READ from there included.
+    pub bytes_per_s: Option<u64>,
+    /// Work requests a second.
+    pub operations_per_s: Option<u64>,
 }
+
+/// Largest weight of a tenant.
+pub const WEIGHT_MAX: u16 = 100;
 
 impl Default for Rights {
     /// Everything.
@@ -103,6 +112,9 @@ impl Default for Rights {
             listeners_max: None,
             connections_max: None,
             region_bytes_max: None,
+            weight: 1,
+            bytes_per_s: None,
+            operations_per_s: None,
         }
     }
 }

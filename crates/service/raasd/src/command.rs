@@ -43,6 +43,13 @@ pub(crate) enum Command {
         app: AppId,
         networks: Option<Arc<[IpNet]>>,
     },
+    /// The tenants of the policy, by place.
+    SetTenants(Vec<TenantTerms>),
+    /// The application is this tenant's.
+    SetTenant {
+        app: AppId,
+        place: TenantPlace,
+    },
     /// Both directions of a set of rings: number in the session, and memory.
     AddChunks {
         app: AppId,

@@ -318,6 +318,8 @@ impl<P: Provider> EngineThread<P> {
                 self.forget_wake(app);
             }
             Command::SetConnectTo { app, networks } => engine.set_connect_to(app, networks),
+            Command::SetTenants(terms) => engine.set_tenants(terms),
+            Command::SetTenant { app, place } => engine.set_tenant(app, place),
             Command::AddChunks { app, size, tx, rx } => {
                 use control::ChunkKind::{Rx, Tx};
                 let added = engine

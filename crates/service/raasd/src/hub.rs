@@ -232,6 +232,7 @@ impl Hub {
             log: LogQuota::new(PROGRAM_LOG_LINES, std::time::Instant::now()),
         };
         hub.pairs.begin_after(parts.incarnation.first_number());
+        hub.tell_tenants();
         loop {
             let free = hub.engines.have_room();
             let tick = hub.next_tick();

@@ -4,12 +4,13 @@
 //! not hold. Names of users and groups are looked up once, when the file is read.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
 use engine::IpNet;
 use nix::unistd::{Group, User};
-use plane::{Policy, RegionRight, Rights, Selector, Tenant};
+use plane::{Policy, RegionRight, Rights, Selector, Tenant, WEIGHT_MAX};
 use serde::Deserialize;
 use toml::{Spanned, Value};
 
@@ -82,6 +83,9 @@ struct TenantEntry {
     listeners_max: Option<u32>,
     connections_max: Option<u32>,
     region_bytes_max: Option<u64>,
+    weight: Option<Weight>,
+    bytes_per_s: Option<NonZeroU64>,
+    operations_per_s: Option<NonZeroU64>,
 }
 
 /// The keys of `[others]`.
@@ -96,6 +100,9 @@ struct RightsEntry {
     listeners_max: Option<u32>,
     connections_max: Option<u32>,
     region_bytes_max: Option<u64>,
+    weight: Option<Weight>,
+    bytes_per_s: Option<NonZeroU64>,
+    operations_per_s: Option<NonZeroU64>,
 }
 
 impl TenantEntry {
@@ -112,6 +119,7 @@ impl TenantEntry {
         let takes = self.selector();
         let Self { listen, connect, regions, leased_lanes, .. } = self;
         let Self { programs_max, listeners_max, connections_max, region_bytes_max, .. } = self;
+        let Self { weight, bytes_per_s, operations_per_s, .. } = self;
         let rights = RightsEntry {
             listen,
             connect,
@@ -121,6 +129,9 @@ impl TenantEntry {
             listeners_max,
             connections_max,
             region_bytes_max,
+            weight,
+            bytes_per_s,
+            operations_per_s,
         };
         Tenant { name: self.name.into_inner().into(), takes, rights: rights.rights() }
     }
@@ -138,6 +149,9 @@ impl RightsEntry {
             listeners_max: self.listeners_max,
             connections_max: self.connections_max,
             region_bytes_max: self.region_bytes_max,
+            weight: self.weight.map_or(all.weight, |weight| weight.0),
+            bytes_per_s: self.bytes_per_s.map(NonZeroU64::get),
+            operations_per_s: self.operations_per_s.map(NonZeroU64::get),
         }
     }
 }
@@ -225,6 +239,14 @@ from_value!(
     }
 );
 from_value!(
+    /// A part of a lane.
+    Weight(u16),
+    |value| match value.as_integer().map(u16::try_from) {
+        Some(Ok(weight)) if (1..=WEIGHT_MAX).contains(&weight) => Ok(weight),
+        _ => Err(format!("{value} is no weight, which is 1 to {WEIGHT_MAX}")),
+    }
+);
+from_value!(
     /// `ADDRESS/BITS`, or one host's address.
     Network(IpNet),
     |value| value.as_str().map_or_else(|| Err(format!("{value} is no network; write it in quotes")), network_of)
@@ -265,6 +287,9 @@ programs_max = 4
 listeners_max = 5
 connections_max = 6
 region_bytes_max = 1073741824
+weight = 3
+bytes_per_s = 125000000
+operations_per_s = 1000
 
 [[tenant]]
 name = "pods"
@@ -291,6 +316,9 @@ connections_max = 10
             listeners_max: Some(5),
             connections_max: Some(6),
             region_bytes_max: Some(1 << 30),
+            weight: 3,
+            bytes_per_s: Some(125_000_000),
+            operations_per_s: Some(1000),
         };
         assert_eq!(web.rights, rights);
         assert_eq!(pods.rights, Rights::default());
@@ -318,6 +346,9 @@ connections_max = 10
             (&format!("{tenant}connect = [\"here\"]\n"), 4, "is no network"),
             (&format!("{tenant}regions = \"some\"\n"), 4, "unknown variant `some`"),
             (&format!("{tenant}connections_max = -1\n"), 4, "invalid value"),
+            (&format!("{tenant}weight = 0\n"), 4, "is no weight, which is 1 to 100"),
+            (&format!("{tenant}weight = 101\n"), 4, "is no weight, which is 1 to 100"),
+            (&format!("{tenant}bytes_per_s = 0\n"), 4, "invalid value"),
             (&format!("{tenant}groups = [\"no-such-group\"]\n"), 4, "there is no group \"no-such-group\""),
             ("[[tenant]]\nname = \"a\"\nusers = [\"no-such-user\"]\n", 3, "there is no user \"no-such-user\""),
             (&format!("{tenant}units = [\"nginx\"]\n"), 4, "is no unit"),

@@ -49,6 +49,9 @@ fn to_json(policy: &Policy, tenant: Option<&str>) -> Value {
             "listeners_max": rights.listeners_max,
             "connections_max": rights.connections_max,
             "region_bytes_max": rights.region_bytes_max,
+            "weight": rights.weight,
+            "bytes_per_s": rights.bytes_per_s,
+            "operations_per_s": rights.operations_per_s,
         })
     });
     let mut value = json!({ "schema": SCHEMA, "tenants": tenants.collect::<Vec<_>>() });
@@ -110,6 +113,9 @@ fn bounds(rights: &Rights) -> String {
         (rights.listeners_max.map(u64::from), "listeners"),
         (rights.connections_max.map(u64::from), "connections"),
         (rights.region_bytes_max, "bytes of regions"),
+        (Some(u64::from(rights.weight)).filter(|&weight| weight != 1), "times the share"),
+        (rights.bytes_per_s, "bytes/s"),
+        (rights.operations_per_s, "operations/s"),
     ];
     let told: Vec<String> = all.into_iter().filter_map(|(max, of)| Some(format!("{} {of}", max?))).collect();
     if told.is_empty() { "-".into() } else { told.join(", ") }

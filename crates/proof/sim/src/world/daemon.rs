@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use control::{ChunkKind, Reason};
-use engine::{AppId, Attach, RingSize};
+use engine::{AppId, Attach, RingSize, TenantPlace};
 use plane::{ClientId, ConnectRequest, ConnectionOver, ProgramFacts};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -53,6 +53,7 @@ impl World {
             name: format!("app{uid}"),
             session: session.clone(),
             connect_to: None,
+            tenant: TenantPlace::default(),
         };
         let client = ClientId(uid.into());
         let mut admitted = running.control.admission.attach(client, ProgramFacts { uid: 1, ..ProgramFacts::default() });

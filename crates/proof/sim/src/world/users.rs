@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use control::{Reason, RegionAccess};
-use engine::{AppId, Attach, LaneAt, OperationsOpen};
+use engine::{AppId, Attach, LaneAt, OperationsOpen, TenantPlace};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use shm::{Session, SessionShape};
@@ -191,8 +191,14 @@ impl World {
         let shape = SessionShape::for_engines(1, SLOTS);
         let session = Region::anonymous(Session::bytes(shape) as usize).ok();
         let Some(session) = session.and_then(|region| Session::format(region, shape, 1).ok()) else { return };
-        let attach =
-            Attach { pid: 1, uid: UID, name: format!("user{user}"), session: session.clone(), connect_to: None };
+        let attach = Attach {
+            pid: 1,
+            uid: UID,
+            name: format!("user{user}"),
+            session: session.clone(),
+            connect_to: None,
+            tenant: TenantPlace::default(),
+        };
         // The table may be full of those that died.
         let Ok(app) = driven.engine.attach(attach) else { return };
         driven.engine.open_operations(app, 1, OperationsOpen { queue: QUEUES + user as u64, ring_bytes: 4096 });

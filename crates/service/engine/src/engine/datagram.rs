@@ -119,7 +119,7 @@ impl Engine {
         if let Some(socket) = self.datagrams.sockets.get_mut(id)
             && socket.enter_ready()
         {
-            self.datagrams.drr.push(socket.at().app, id);
+            self.datagrams.drr.push(socket.at().app, id, &self.tenants);
         }
     }
 

@@ -24,17 +24,20 @@ impl Engine {
         let lane = vqp.lane().and_then(|lane| self.lanes.get(lane));
         // Where RoCEv2 carries the lane, somebody asked for that.
         if lane.and_then(Lane::wire) == Some(Wire::Iwarp)
+            && !self.tenants.has_rate(vqp.app())
             && let Some(stream) = vqp.as_stream()
         {
             self.events.push_back(Event::StreamIsBulk(stream));
         }
     }
 
-    /// The stream that a peer names by a route of this host, if both ends know each other.
+    /// The stream that a peer names by a route of this host, if both ends know each other. None of a tenant with a rate:
+    /// nobody counts what leaves on a connection of its own.
     pub fn stream_of_route(&mut self, peer: IpAddr, route: u32) -> Option<BulkStream> {
         let lane: LaneId = self.lanes.to(peer)?;
         let route = self.vqps.named(route);
-        self.vqps.on_lane(lane, route)?.as_stream()
+        let vqp = self.vqps.on_lane(lane, route)?;
+        if self.tenants.has_rate(vqp.app()) { None } else { vqp.as_stream() }
     }
 }
 

@@ -136,6 +136,7 @@ impl Engine {
             unknown: Vec::new(),
             counters: vec![
                 ("credit_stalls", c.credit_stalls),
+                ("rate_stops", self.tenants.stops()),
                 ("credit_shortages", c.credit_shortages),
                 ("stale_frames", c.stale_frames),
                 ("app_faults", c.app_faults),

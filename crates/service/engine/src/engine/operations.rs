@@ -142,7 +142,7 @@ impl Engine {
             return;
         }
         if lane.is_up() {
-            lane.push_queue(queue.at().app, id);
+            lane.push_queue(queue.at().app, id, &self.tenants);
             self.lanes.queue(to);
             return;
         }

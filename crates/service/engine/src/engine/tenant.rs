@@ -20,13 +20,17 @@ use crate::limits::{
 };
 use crate::ring_size::RingSize;
 use crate::ringpool::{ChunkError, Retired, Slice, Waiter};
+use crate::tenants::{TenantPlace, TenantTerms};
 use crate::vqp::Phase;
 
 impl Engine {
     /// Takes an application in. [`Reason::LocalLimit`] if the table is full.
     pub fn attach(&mut self, app: Attach) -> Result<AppId, Reason> {
+        let place = app.tenant;
         let app = App::new(app, self.config.number, self.config.ring_memory_per_app_max, self.config.growing_rings());
-        self.apps.attach(app).ok_or(Reason::LocalLimit)
+        let id = self.apps.attach(app).ok_or(Reason::LocalLimit)?;
+        self.tenants.join(id, place);
+        Ok(id)
     }
 
     /// The operator's policy changed: the networks to whose hosts an application may send from here on; none: to all that
@@ -34,6 +38,21 @@ impl Engine {
     pub fn set_connect_to(&mut self, app: AppId, networks: Option<Arc<[IpNet]>>) {
         if let Some(app) = self.apps.get_mut(app) {
             app.set_connect_to(networks);
+        }
+    }
+
+    /// The operator's policy has these tenants, by place, with this engine's part of their rates. Those that were stopped
+    /// by a rate go on. Applications that are there stay at their places until [`Self::set_tenant`] says otherwise.
+    pub fn set_tenants(&mut self, terms: Vec<TenantTerms>) {
+        for (place, waits) in self.tenants.set_terms(terms) {
+            self.bring_back(place, waits);
+        }
+    }
+
+    /// An application is this tenant's from here on.
+    pub fn set_tenant(&mut self, app: AppId, place: TenantPlace) {
+        if self.apps.get(app).is_some() {
+            self.tenants.join(app, place);
         }
     }
 

@@ -4,7 +4,7 @@
 //! makes room (a completion, a frame with credits) puts the lane back into the engine's list. Its work in one call is
 //! bounded by the send queue, which it can fill only once.
 
-use verbs::{PostError, Provider, SendOp};
+use verbs::{PostError, Provider, SendOp, Time};
 
 use crate::choice::{Load, Thresholds, Verb};
 use crate::counters::Counters;
@@ -14,6 +14,7 @@ use crate::immediate::{Immediate, bytes_before};
 use crate::limits::{FRAMES_PER_PUMP, OPENS_PENDING_MAX, SEND_QUEUE_RESERVED};
 use crate::operations::Operations;
 use crate::stages::Stages;
+use crate::tenants::{Tenants, Waits};
 use crate::vqp::rendezvous::LendKey;
 use crate::vqp::table::Connections;
 use crate::vqp::{List, Phase, Piece, Vqp};
@@ -32,6 +33,8 @@ pub(crate) struct Pump<'a> {
     pub(crate) choosing: Choosing<'a>,
     pub(crate) counters: &'a mut Counters,
     pub(crate) stages: &'a mut Stages,
+    pub(crate) tenants: &'a mut Tenants,
+    pub(crate) now: Time,
 }
 
 /// What the choice of verbs depends on beside the lane and the connection.
@@ -98,7 +101,7 @@ impl Pump<'_> {
         let seq = self.lane.sendq.next();
         let mut writer = FrameWriter::new(self.scratch, self.lane.frame_bytes_max);
         let about_credits = Self::fill_credits(self.lane, self.choosing.here, &mut writer);
-        let has_end = Self::fill(self.lane, self.vqps, self.ops, &mut writer, seq);
+        let has_end = Self::fill(self.lane, self.vqps, self.ops, &mut writer, seq, self.tenants);
         self.counters.records_sent += u64::from(writer.records() - about_credits);
         let is_flush = self.lane.take_flush();
         if writer.is_empty() && !self.lane.rx.is_due() && !is_flush {
@@ -139,6 +142,7 @@ impl Pump<'_> {
         ops: &mut Operations,
         frame: &mut FrameWriter<'_>,
         seq: u64,
+        tenants: &Tenants,
     ) -> bool {
         let mut has_end = false;
         while let Some(nak) = lane.naks.front() {
@@ -159,7 +163,7 @@ impl Pump<'_> {
         }
         while let Some(&route) = lane.control.front() {
             if let Some(vqp) = vqps.get_mut(route) {
-                let (whole, ended) = Self::emit(lane, vqp, route, frame, seq);
+                let (whole, ended) = Self::emit(lane, vqp, route, frame, seq, tenants);
                 has_end |= ended;
                 if !whole {
                     return has_end;
@@ -184,7 +188,7 @@ impl Pump<'_> {
         while let Some(&route) = lane.lazy_heads.front() {
             if let Some(vqp) = vqps.get_mut(route) {
                 if vqp.has_lazy_head() {
-                    let (whole, ended) = Self::emit(lane, vqp, route, frame, seq);
+                    let (whole, ended) = Self::emit(lane, vqp, route, frame, seq, tenants);
                     has_end |= ended;
                     if !whole {
                         return has_end;
@@ -199,7 +203,14 @@ impl Pump<'_> {
     }
 
     /// Writes the records of one connection: whether all fit, and whether its completion may free the connection.
-    fn emit(lane: &mut Lane, vqp: &mut Vqp, route: RouteId, frame: &mut FrameWriter<'_>, seq: u64) -> (bool, bool) {
+    fn emit(
+        lane: &mut Lane,
+        vqp: &mut Vqp,
+        route: RouteId,
+        frame: &mut FrameWriter<'_>,
+        seq: u64,
+        tenants: &Tenants,
+    ) -> (bool, bool) {
         let mut wrote_end = false;
         let was_accepting = vqp.phase() == Phase::Accepting;
         let was_sendable = vqp.is_sendable();
@@ -211,7 +222,7 @@ impl Pump<'_> {
         // What the application wrote meanwhile may follow, behind an OpenAck or the place from which on its ring is
         // larger.
         if !was_sendable && vqp.is_sendable() && vqp.enter(List::Ready) {
-            lane.push_ready(vqp.app(), route);
+            lane.push_ready(vqp.app(), route, tenants);
         }
         // The record that the peer still had to get may also be a Head. A connection that had nothing to say, because
         // another list served it first, is in no frame, and this frame may never be sent.
@@ -227,6 +238,12 @@ impl Pump<'_> {
 
     fn send_data<P: Provider>(&mut self, nic: &mut P) -> Result<(), PostError> {
         while let Some(flow) = self.lane.drr.front() {
+            if let Some(tenant) = self.lane.drr.tenant()
+                && !self.tenants.may_send(tenant, self.now, Waits::Lane(self.id))
+            {
+                self.lane.drr.set_aside();
+                continue;
+            }
             let is_blocked = match flow {
                 Flow::Connection(route) => self.serve_connection(nic, route)?,
                 Flow::Operations(queue) => self.serve_queue(nic, queue)?,
@@ -248,7 +265,7 @@ impl Pump<'_> {
             return Ok(true);
         }
         let Some(vqp) = self.vqps.get_mut(route) else { return Ok(false) };
-        self.lane.drr.begin_turn(vqp.deficit_mut());
+        self.lane.drr.begin_turn(vqp.deficit_mut(), self.tenants);
         match self.turn(nic, route)? {
             Turn::Blocked => return Ok(true),
             Turn::Spent(deficit) => self.lane.drr.rotate(deficit),
@@ -271,7 +288,7 @@ impl Pump<'_> {
             self.lane.drr.leave();
             return Ok(false);
         };
-        self.lane.drr.begin_turn(queue.deficit_mut());
+        self.lane.drr.begin_turn(queue.deficit_mut(), self.tenants);
         let turn = self.queue_turn(nic, id)?;
         match turn {
             Turn::Blocked => return Ok(true),
@@ -314,8 +331,13 @@ impl Pump<'_> {
             }
             let choice = vqp.choose(lane.facts(self.choosing.here), self.choosing.at);
             let max = match choice.verb {
-                Verb::Read if lend(lane, vqp, route, &mut self.choosing, self.counters) => continue,
-                Verb::Read => return Ok(Turn::Drained),
+                Verb::Read => match lend(lane, vqp, route, &mut self.choosing, self.counters) {
+                    Some(bytes) => {
+                        self.tenants.charge(lane.drr.tenant(), bytes, self.now);
+                        continue;
+                    }
+                    None => return Ok(Turn::Drained),
+                },
                 // The peer may be reading the ring: what follows waits until it says that it is done.
                 _ if vqp.is_lent() => return Ok(Turn::Drained),
                 Verb::Send => lane.send_bytes_max,
@@ -344,6 +366,7 @@ impl Pump<'_> {
             }
             self.counters.choices[choice.why as usize] += 1;
             self.counters.data_bytes += u64::from(piece.bytes);
+            self.tenants.charge(lane.drr.tenant(), piece.bytes.into(), self.now);
             if lane.sendq.is_batch_full() {
                 lane.sendq.flush(nic, lane.qpn)?;
             }
@@ -390,17 +413,23 @@ fn stage_send(lane: &mut Lane, vqp: &mut Vqp, piece: Piece, is_signalled: bool) 
     wr
 }
 
-/// Lends all that a connection could send to its peer, which is told in the next frame. False: not yet, or the choice is
-/// to be made anew when the ring was registered.
-fn lend(lane: &mut Lane, vqp: &mut Vqp, route: RouteId, choosing: &mut Choosing<'_>, counters: &mut Counters) -> bool {
+/// Lends all that a connection could send to its peer, which is told in the next frame. The bytes. None: not yet, or the
+/// choice is to be made anew when the ring was registered.
+fn lend(
+    lane: &mut Lane,
+    vqp: &mut Vqp,
+    route: RouteId,
+    choosing: &mut Choosing<'_>,
+    counters: &mut Counters,
+) -> Option<u64> {
     match vqp.lend_key() {
         LendKey::Has(_) => {}
         LendKey::None => {
             vqp.set_lend_key(LendKey::Wanted);
             choosing.wanted.push(route);
-            return false;
+            return None;
         }
-        LendKey::Wanted | LendKey::Refused => return false,
+        LendKey::Wanted | LendKey::Refused => return None,
     }
     let bytes = vqp.lend();
     lane.tx_bytes += bytes;
@@ -412,7 +441,7 @@ fn lend(lane: &mut Lane, vqp: &mut Vqp, route: RouteId, choosing: &mut Choosing<
     if vqp.enter(List::Control) {
         lane.push_control(route);
     }
-    true
+    Some(bytes)
 }
 
 /// Stages one READ of what the peer lends, and takes what it costs. `Some`: it ends the turn.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use control::{ChunkKind, Kind, Reason};
-use engine::{AppId, Attach, Engine, EngineConfig, Event};
+use engine::{AppId, Attach, Engine, EngineConfig, Event, TenantPlace};
 use plane::{AdmissionConfig, ConnectRequest, ConnectionOver, Listen};
 use proptest::prelude::*;
 use roce::{Ipv4IdMode, Nic, NicConfig, NicLimits};
@@ -79,7 +79,16 @@ impl Evil {
         let mut engine = Engine::new(config, &mut n, page.clone(), [9; 32]).unwrap();
         let app = SimApp::new(64, 0, page.engine_sleep(0));
         let session = app.session.clone();
-        let app_id = engine.attach(Attach { pid: 1, uid: 1, name: "good".into(), session, connect_to: None }).unwrap();
+        let app_id = engine
+            .attach(Attach {
+                pid: 1,
+                uid: 1,
+                name: "good".into(),
+                session,
+                connect_to: None,
+                tenant: TenantPlace::default(),
+            })
+            .unwrap();
         let mut desk = Desk::new(AdmissionConfig::new(vec![addr(0)]));
         let client = desk.attach(1);
         desk.on_attached(client, app_id);

@@ -27,5 +27,6 @@ mod soak;
 mod sockets;
 mod stalls;
 mod stream;
+mod tenants;
 mod verbs_asked;
 mod world;

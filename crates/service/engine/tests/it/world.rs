@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use control::{Kind, LaneOffer, LaneRoutes, Reason};
-use engine::{AppId, Attach, Engine, Event, RingSize};
+use engine::{AppId, Attach, Engine, Event, RingSize, TenantPlace};
 use plane::Connect;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -193,7 +193,17 @@ impl World {
         let session = app.session.clone();
         let pid = 1000 + h.apps.len() as u32;
         let client = h.desk.attach(uid);
-        let id = h.engine.attach(Attach { pid, uid, name: format!("app{pid}"), session, connect_to: None }).unwrap();
+        let id = h
+            .engine
+            .attach(Attach {
+                pid,
+                uid,
+                name: format!("app{pid}"),
+                session,
+                connect_to: None,
+                tenant: TenantPlace::default(),
+            })
+            .unwrap();
         h.desk.on_attached(client, id);
         h.apps.insert(id, app);
         id

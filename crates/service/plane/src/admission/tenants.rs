@@ -54,6 +54,11 @@ impl Admission {
         Some((&tenant.name, &tenant.rights))
     }
 
+    /// The place of a program's tenant in the policy; 0 of a program that is not there.
+    pub fn tenant_place(&self, client: ClientId) -> usize {
+        self.programs.get(&client).map_or(0, |program| program.tenant)
+    }
+
     /// Whether a program may have one more datagram socket at this port; 0 is any port, which each socket needs.
     pub(super) fn check_port(&self, client: ClientId, port: u16) -> Result<(), Reason> {
         let may = self.tenant_of(client).is_none_or(|(_, rights)| port == 0 || rights.may_listen(port));

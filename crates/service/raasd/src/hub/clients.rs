@@ -147,8 +147,8 @@ impl Hub {
         let mut returned = returned.into_iter().map(Box::new);
         for (engine, heard) in (0..).zip(wakes) {
             let (session, wake) = (session.clone(), AppWake { heard, told: Arc::clone(&told) });
-            let connect_to = self.networks_of(client);
-            let attach = Attach { pid: who.pid, uid: who.uid, name: who.name.clone(), session, connect_to };
+            let (connect_to, tenant) = (self.networks_of(client), self.tenant_place(client));
+            let attach = Attach { pid: who.pid, uid: who.uid, name: who.name.clone(), session, connect_to, tenant };
             self.command(engine, Command::Attach { client, attach, wake, returned: returned.next() });
         }
         Ok(fds)

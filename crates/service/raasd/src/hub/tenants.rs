@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use control::TenantRow;
-use engine::IpNet;
-use plane::{ClientId, Policy, RegionRight, TenantShare, TenantUse};
+use engine::{IpNet, TenantPlace, TenantTerms};
+use plane::{ClientId, Policy, RegionRight, Tenant, TenantShare, TenantUse};
 
 use super::Hub;
 use crate::command::Command;
@@ -16,15 +16,37 @@ impl Hub {
     /// Another policy is in force.
     pub(super) fn on_policy(&mut self, policy: Policy) {
         self.admission.set_policy(policy);
+        self.tell_tenants();
         let clients: Vec<ClientId> = self.clients.keys().copied().collect();
         for client in clients {
-            let networks = self.networks_of(client);
+            let (networks, place) = (self.networks_of(client), self.tenant_place(client));
             for engine in 0..self.engines.count() {
                 if let Some(app) = self.names.app(client, engine) {
                     self.command(engine, Command::SetConnectTo { app, networks: networks.clone() });
+                    self.command(engine, Command::SetTenant { app, place });
                 }
             }
         }
+    }
+
+    /// Tells the engines how the tenants are served. Each engine has its part of a rate.
+    pub(super) fn tell_tenants(&mut self) {
+        let engines = self.engines.count();
+        let part = |rate: Option<u64>| rate.map(|rate| (rate / u64::from(engines)).max(1));
+        let terms = |tenant: &Tenant| TenantTerms {
+            weight: tenant.rights.weight,
+            bytes_per_s: part(tenant.rights.bytes_per_s),
+            operations_per_s: part(tenant.rights.operations_per_s),
+        };
+        let terms: Vec<TenantTerms> = self.admission.policy().tenants().iter().map(terms).collect();
+        for engine in 0..engines {
+            self.command(engine, Command::SetTenants(terms.clone()));
+        }
+    }
+
+    /// Where the engines find a program's tenant.
+    pub(super) fn tenant_place(&self, client: ClientId) -> TenantPlace {
+        TenantPlace(u16::try_from(self.admission.tenant_place(client)).unwrap_or_default())
     }
 
     /// Networks that a program may connect to; none: all that the configuration allows.
@@ -64,6 +86,9 @@ impl Hub {
             connections: tenant.connections,
             connections_max: tenant.rights.connections_max,
             region_bytes_max: tenant.rights.region_bytes_max,
+            weight: tenant.rights.weight,
+            bytes_per_s: tenant.rights.bytes_per_s,
+            operations_per_s: tenant.rights.operations_per_s,
         };
         uses.into_iter().map(row).collect()
     }

@@ -61,11 +61,13 @@ fn to_text(tenants: &[TenantRow], apps: &[AppRow]) -> String {
         ("LISTENERS", Align::Right),
         ("CONNECTIONS", Align::Right),
         ("REGIONS", Align::Right),
+        ("WEIGHT", Align::Right),
+        ("RATES", Align::Left),
         ("SENT", Align::Right),
         ("RECEIVED", Align::Right),
         ("OPERATIONS", Align::Right),
     ])
-    .spare(&["OPERATIONS", "RECEIVED"]);
+    .spare(&["OPERATIONS", "RECEIVED", "RATES", "WEIGHT"]);
     let number = |n: u32| table::grouped(u64::from(n));
     let of = |has: String, max: Option<String>| max.map_or_else(|| has.clone(), |max| format!("{has} of {max}"));
     for tenant in tenants {
@@ -76,12 +78,22 @@ fn to_text(tenants: &[TenantRow], apps: &[AppRow]) -> String {
             of(number(tenant.listeners), tenant.listeners_max.map(number)),
             of(number(tenant.connections), tenant.connections_max.map(number)),
             of(table::bytes(tenant.region_bytes), tenant.region_bytes_max.map(table::bytes)),
+            tenant.weight.to_string(),
+            rates(tenant),
             table::bytes(carried.tx_bytes),
             table::bytes(carried.rx_bytes),
             table::grouped(carried.operations),
         ]);
     }
     t.render()
+}
+
+/// What a tenant may do in a second.
+fn rates(tenant: &TenantRow) -> String {
+    let bytes = tenant.bytes_per_s.map(|rate| format!("{}/s", table::bytes(rate)));
+    let operations = tenant.operations_per_s.map(|rate| format!("{} operations/s", table::grouped(rate)));
+    let all: Vec<String> = [bytes, operations].into_iter().flatten().collect();
+    if all.is_empty() { "any".into() } else { all.join(", ") }
 }
 
 #[cfg(test)]
@@ -99,6 +111,9 @@ mod tests {
             connections_max,
             region_bytes: 1 << 20,
             region_bytes_max: Some(1 << 30),
+            weight: 1,
+            bytes_per_s: Some(1 << 20),
+            operations_per_s: None,
         }
     }
 

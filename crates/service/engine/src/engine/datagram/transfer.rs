@@ -18,6 +18,7 @@ use crate::engine::Engine;
 use crate::ids::SocketId;
 use crate::limits::{COMPLETIONS_PER_RUN, DATAGRAMS_PER_RUN, DRAIN_POLLS};
 use crate::recvpool::RECV_WR;
+use crate::tenants::Waits;
 
 /// What a turn of a socket ended with.
 enum SocketTurn {
@@ -45,6 +46,12 @@ impl Engine {
         while left > 0
             && let Some(id) = self.datagrams.drr.front()
         {
+            if let Some(tenant) = self.datagrams.drr.tenant()
+                && !self.tenants.may_send(tenant, self.now, Waits::Datagrams)
+            {
+                self.datagrams.drr.set_aside();
+                continue;
+            }
             let before = left;
             let turn = self.socket_turn(nic, id, &mut left);
             worked |= left < before;
@@ -95,7 +102,7 @@ impl Engine {
     ) -> Result<SocketTurn, SocketFault> {
         let datagrams = &mut self.datagrams;
         let Some(socket) = datagrams.sockets.get_mut(id) else { return Ok(SocketTurn::Drained) };
-        datagrams.drr.begin_turn(socket.deficit_mut());
+        datagrams.drr.begin_turn(socket.deficit_mut(), &self.tenants);
         while *left > 0 {
             let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Ok(SocketTurn::Drained) };
             let Some(record) = socket.front()? else { return Ok(SocketTurn::Drained) };
@@ -115,6 +122,7 @@ impl Engine {
             let Some(socket) = self.datagrams.sockets.get_mut(id) else { return Ok(SocketTurn::Drained) };
             let cost = u32::try_from(record.ring_bytes()).unwrap_or(u32::MAX);
             self.datagrams.drr.spend(socket.deficit_mut(), cost);
+            self.tenants.charge(self.datagrams.drr.tenant(), cost.into(), self.now);
             socket.take_front(dropped);
         }
         Ok(SocketTurn::Blocked)

@@ -37,7 +37,7 @@ impl Pump<'_> {
             let op = match self.ops.next(id, self.id, &mut self.lane.flight) {
                 Next::Post(op) => op,
                 Next::Taken => {
-                    self.spend(id, WORK_REQUEST_BYTES);
+                    self.spend(id, 0);
                     continue;
                 }
                 Next::Idle => return Ok(Turn::Drained),
@@ -49,7 +49,7 @@ impl Pump<'_> {
                 return Ok(Turn::Blocked);
             }
             self.post_piece(op, bytes);
-            self.spend(id, bytes.max(WORK_REQUEST_BYTES));
+            self.spend(id, bytes);
             self.counters.operations_posted += 1;
             if self.lane.sendq.is_batch_full() {
                 self.lane.sendq.flush(nic, self.lane.qpn)?;
@@ -71,10 +71,12 @@ impl Pump<'_> {
         self.send_frame()
     }
 
-    fn spend(&mut self, id: QueueId, cost: u32) {
+    /// One work request, or record in place of one, with so many bytes of the program's.
+    fn spend(&mut self, id: QueueId, bytes: u32) {
         if let Some(queue) = self.ops.queues.get_mut(id) {
-            self.lane.drr.spend(queue.deficit_mut(), cost);
+            self.lane.drr.spend(queue.deficit_mut(), bytes.max(WORK_REQUEST_BYTES));
         }
+        self.tenants.charge(self.lane.drr.tenant(), bytes.into(), self.now);
     }
 
     /// Bytes of the next piece of an operation: of one stretch of memory.
