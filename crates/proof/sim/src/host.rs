@@ -149,7 +149,9 @@ impl Host {
             let tcp = TcpSide::new(wire, self.cut_max, entropy(mix(key ^ mix(9))));
             let mut tap = Tap::new(Nic::new(nic(number), entropy(key)), tcp);
             let config = EngineConfig { number, ..config.clone() };
-            let engine = Engine::new(config, &mut tap, page.clone(), entropy(mix(key))).map_err(|e| e.to_string())?;
+            let engine = Engine::new(config, &mut tap, page.clone(), entropy(mix(key)));
+            let mut engine = engine.map_err(|e| e.to_string())?;
+            engine.set_tenants(plan.tenants.clone());
             Ok::<_, String>(Driven {
                 tap,
                 engine,

@@ -8,7 +8,7 @@ mod user;
 
 use std::time::Duration;
 
-use engine::Thresholds;
+use engine::{TenantTerms, Thresholds};
 use netmodel::QueueShape;
 use verbs::{Encrypt, PathMtu, Status, Time, Wire, WirePolicy};
 
@@ -95,6 +95,8 @@ pub struct HostPlan {
     pub choice: Thresholds,
     /// The loads that its engines are told are of 0 to so many percent.
     pub load_max: u8,
+    /// Its tenants, among which its programs are divided.
+    pub tenants: Vec<TenantTerms>,
 }
 
 /// What of a daemon decides whether others speak with it.
@@ -137,6 +139,7 @@ impl Default for HostPlan {
             lane_rest_after: None,
             rest_after: Some(Duration::from_secs(1)),
             rest_gap_max: Duration::ZERO,
+            tenants: Vec::new(),
             daemon: DaemonPlan::default(),
             wire: WirePolicy::Only(Wire::Roce),
             encrypt: Encrypt::Off,

@@ -9,6 +9,7 @@ mod daemons;
 mod engines;
 mod sockets;
 mod switches;
+mod tenants;
 mod users;
 mod wires;
 
@@ -81,6 +82,7 @@ impl Plan {
         daemons::draw(&mut plan, quiet_us);
         wires::draw(&mut plan, quiet_us);
         ciphers::draw(&mut plan);
+        tenants::draw(&mut plan);
         engines::draw(&mut plan);
         users::draw(&mut plan, quiet_us);
         choices::draw(&mut plan);

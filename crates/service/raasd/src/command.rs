@@ -7,7 +7,7 @@ use std::sync::Arc;
 use control::{AppRow, ConnectionRow, DatagramRow, Reason, RegionAccess, RegionGrant, RegionRefusal, TraceRow};
 use engine::{
     Admission, AppId, Attach, BulkStream, DatagramBind, Dial, EngineTotals, Event, IpNet, LaneView, LocalPlace, OpenId,
-    OperationsOpen, Page, Returned, RingSize, Viewer,
+    OperationsOpen, Page, Returned, RingSize, TenantPlace, TenantTerms, Viewer,
 };
 use kernels::UserKernel;
 use plane::{ClientId, LaneAnswer, LaneCommand};

@@ -53,7 +53,7 @@ impl World {
             name: format!("app{uid}"),
             session: session.clone(),
             connect_to: None,
-            tenant: TenantPlace::default(),
+            tenant: TenantPlace((uid % 3) as u16),
         };
         let client = ClientId(uid.into());
         let mut admitted = running.control.admission.attach(client, ProgramFacts { uid: 1, ..ProgramFacts::default() });

@@ -109,6 +109,39 @@ fn a_policy_that_changes_takes_nothing_away_and_a_wrong_one_changes_nothing() {
 }
 
 #[test]
+fn a_rate_holds_a_program_back_until_the_policy_lifts_it() {
+    bounded(|| {
+        const BYTES: usize = 1 << 20;
+        let far = Host::started();
+        let near = host("weight = 2\nbytes_per_s = 2000000");
+        let (session, theirs) = (near.session(), far.session());
+        let port = far.echo(&theirs);
+        let began = std::time::Instant::now();
+        check_echo(connect(&session, &far, port).unwrap(), BYTES, 1);
+        // What it need not wait for: the burst, and the last piece of a turn.
+        let least = std::time::Duration::from_millis(400);
+        assert!(began.elapsed() >= least, "{:?} for a mebibyte at 2 MB/s", began.elapsed());
+        let stops = || near.counter("rate_stops");
+        assert!(stops() > 0);
+        let row = || raas::inspect::tenants(Some(&near.config.socket)).unwrap().remove(0);
+        let row_now = row();
+        assert_eq!((row_now.weight, row_now.bytes_per_s, row_now.operations_per_s), (2, Some(2_000_000), None));
+
+        // At this rate the bytes take hours, which the test would not wait for.
+        give(&near, "bytes_per_s = 100");
+        reload(&near);
+        eventually("the policy is in force", || row().bytes_per_s == Some(100));
+        let stream = connect(&session, &far, port).unwrap();
+        let before = stops();
+        let all = std::thread::spawn(move || check_echo(stream, BYTES, 2));
+        eventually("it is stopped", || stops() > before);
+        give(&near, "");
+        reload(&near);
+        all.join().unwrap();
+    });
+}
+
+#[test]
 fn regions_are_made_and_opened_as_far_as_the_policy_says() {
     bounded(|| {
         let near = host("region_bytes_max = 8192");
