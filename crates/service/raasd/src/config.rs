@@ -21,6 +21,7 @@ use crate::calibration::Calibration;
 use crate::config_error::ConfigError;
 use crate::limits::{DaemonLimits, DataPath, LIMITS, Limit, Target, check_range};
 use crate::machine::{Fit, Machine};
+use crate::sandbox::{Confinement, OnViolation, Sandbox};
 
 pub(crate) use file::network_of;
 
@@ -104,6 +105,17 @@ pub struct Config {
     pub socket: PathBuf,
     /// Its mode; more than 0600 lets other users attach.
     pub socket_mode: u32,
+    /// The user that `raas daemon` becomes before it does anything, by name or number; none stays as it is. A daemon
+    /// inside another program does not look at it, nor at the next three.
+    pub user: Option<String>,
+    /// The group that it becomes with `user`; none is that of the user.
+    pub group: Option<String>,
+    /// Whether `raas daemon` is held to the system calls and files that it needs.
+    pub sandbox: Sandbox,
+    /// What becomes of it when it tries another call.
+    pub sandbox_violation: OnViolation,
+    /// What holds this process, once it does.
+    pub confinement: Confinement,
     /// Group to which socket and directory are given, by name or number; none leaves them with the daemon's own.
     pub socket_group: Option<String>,
     /// The control socket, where the service manager has opened it: it listens at `socket`, with the owner and the mode
@@ -180,6 +192,11 @@ impl Config {
             addresses: Vec::new(),
             socket: control::socket_path(None),
             socket_mode: 0o600,
+            user: None,
+            group: None,
+            sandbox: Sandbox::Auto,
+            sandbox_violation: OnViolation::Refuse,
+            confinement: Confinement::default(),
             socket_group: None,
             given_socket: None,
             peer_port: PEER_PORT,
@@ -415,6 +432,8 @@ pub struct Flags {
     pub udp_port: Option<u16>,
     /// `--key-file`
     pub key_file: Option<PathBuf>,
+    /// `--sandbox`
+    pub sandbox: Option<Sandbox>,
     /// `--log`
     pub log: Option<String>,
 }
@@ -448,6 +467,7 @@ impl Flags {
         }
         config.tcp_direct = self.tcp_direct.unwrap_or(config.tcp_direct);
         config.engines = self.engines.unwrap_or(config.engines);
+        config.sandbox = self.sandbox.unwrap_or(config.sandbox);
         config.peer_port = self.peer_port.unwrap_or(config.peer_port);
         config.udp_port = self.udp_port.unwrap_or(config.udp_port);
         Ok(())

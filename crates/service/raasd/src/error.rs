@@ -37,6 +37,20 @@ pub enum DaemonError {
         /// Why not, and what to do.
         what: String,
     },
+    /// `user` or `group` cannot be used.
+    #[error("user {user}: {what}")]
+    User {
+        /// The user.
+        user: String,
+        /// Why not, and what to do.
+        what: String,
+    },
+    /// The kernel does not hold the daemon as the configuration requires.
+    #[error("sandbox: {what}")]
+    Sandbox {
+        /// Why not, and what to do.
+        what: String,
+    },
     /// The cluster key cannot be used.
     #[error("cluster key {}: {what}", .path.display())]
     Key {

@@ -132,6 +132,9 @@ fn encoded_bytes<T: Serialize>(value: &T) -> usize {
 pub(crate) struct DaemonStat {
     pub(crate) uptime_seconds: u64,
     pub(crate) device_reason: String,
+    /// What the kernel holds the daemon by: a filter of system calls, and a version of Landlock or 0.
+    pub(crate) calls_filtered: bool,
+    pub(crate) landlock_abi: u32,
     pub(crate) pairs: u64,
     pub(crate) links: u64,
     pub(crate) admission: AdmissionCounters,
@@ -206,6 +209,8 @@ pub(crate) fn stat(engine: EngineStat, daemon: &DaemonStat, viewer: Viewer) -> S
     let own = [("pairs", daemon.pairs), ("control_links", daemon.links), ("connects_local", connects_local)];
     let DirectCounters { open, made, refused } = daemon.directs;
     let own = own.into_iter().chain([("direct_streams", open), ("directs_made", made), ("directs_refused", refused)]);
+    let held = [("calls_filtered", daemon.calls_filtered.into()), ("landlock_abi", daemon.landlock_abi.into())];
+    let own = own.chain(held);
     let other = told().filter(|(n, _)| !n.starts_with("drop_") && !n.starts_with("verbs_"));
     let own = own.filter(|_| all_users);
     let untold = ["retransmits"].into_iter().filter(|name| counters.iter().all(|(told, _)| told != name));
@@ -383,6 +388,8 @@ mod tests {
         let daemon = DaemonStat {
             uptime_seconds: 0,
             device_reason: String::new(),
+            calls_filtered: true,
+            landlock_abi: 0,
             pairs: 0,
             links: 0,
             admission: AdmissionCounters::default(),
@@ -414,6 +421,8 @@ mod tests {
         let daemon = DaemonStat {
             uptime_seconds: 5,
             device_reason,
+            calls_filtered: true,
+            landlock_abi: 7,
             pairs: 1,
             links: 2,
             admission,

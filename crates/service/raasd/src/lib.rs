@@ -21,6 +21,7 @@ mod client_socket;
 mod command;
 mod config;
 mod config_error;
+mod confinement;
 mod daemon;
 mod device;
 mod dial;
@@ -40,6 +41,7 @@ mod policy_file;
 mod program_facts;
 mod questions;
 mod reload;
+mod sandbox;
 mod shutdown;
 mod sleeper;
 mod socket_group;
@@ -49,6 +51,8 @@ pub use calibration::Calibration;
 pub use check::{Report, check};
 pub use config::{Config, DeviceChoice, Flags, LogFormat, PEER_PORT, PeerConfig};
 pub use config_error::ConfigError;
+pub use confinement::confine;
+pub use confinement::probe::{Attempt, attempts as sandbox_attempts};
 pub use daemon::{Daemon, run};
 pub use device::{Decision, decide};
 pub use error::DaemonError;
@@ -61,6 +65,7 @@ pub use plane::{
 };
 pub use policy_file::load_policy;
 pub use program_facts::program_facts;
+pub use sandbox::{Confinement, OnViolation, Sandbox};
 pub use shutdown::Shutdown;
 
 /// For a process that is a daemon and nothing else, before it starts one.

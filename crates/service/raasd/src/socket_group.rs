@@ -42,6 +42,11 @@ pub(crate) fn group_of(text: &str) -> Result<SocketGroup, DaemonError> {
 }
 
 impl SocketGroup {
+    /// Its number.
+    pub(crate) fn gid(&self) -> u32 {
+        self.gid
+    }
+
     /// Gives a file to the group; a link is not followed.
     pub(crate) fn own(&self, path: &Path) -> Result<(), DaemonError> {
         std::os::unix::fs::lchown(path, None, Some(self.gid)).map_err(|e| DaemonError::Group {
@@ -75,7 +80,7 @@ impl SocketGroup {
 }
 
 /// Whether `directory` holds only what a daemon puts there.
-fn is_the_daemons(directory: &Path, socket: &Path) -> io::Result<bool> {
+pub(crate) fn is_the_daemons(directory: &Path, socket: &Path) -> io::Result<bool> {
     let socket = socket.file_name().unwrap_or_default().as_encoded_bytes().to_vec();
     for entry in std::fs::read_dir(directory)? {
         let name = entry?.file_name();

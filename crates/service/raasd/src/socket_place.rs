@@ -41,9 +41,8 @@ impl SocketPlace {
     ) -> Result<Self, DaemonError> {
         let fail = |what| move |source| DaemonError::Socket { socket: path.to_path_buf(), what, source };
         let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // Others may come this far if others may connect; the group's directory is opened to it below.
-        let open = mode & 0o007 != 0 || (group.is_none() && mode & 0o070 != 0);
-        make_directory(directory, if open { 0o755 } else { 0o700 }).map_err(fail("its directory cannot be made"))?;
+        let open = directory_mode(mode, group.is_some());
+        make_directory(directory, open).map_err(fail("its directory cannot be made"))?;
         check_directory(directory).map_err(fail("its directory is not safe"))?;
         let mut lock_path = path.as_os_str().to_owned();
         lock_path.push(".lock");
@@ -157,6 +156,21 @@ fn open_lock(path: &Path) -> io::Result<File> {
         return Err(refused(format!("{} belongs to user {}: remove it", path.display(), meta.uid())));
     }
     Ok(lock)
+}
+
+/// Others may come this far if others may connect; a group's directory is opened to it apart.
+fn directory_mode(socket_mode: u32, has_group: bool) -> u32 {
+    if socket_mode & 0o007 != 0 || (!has_group && socket_mode & 0o070 != 0) { 0o755 } else { 0o700 }
+}
+
+/// Makes the directory of a socket, if it is not there, as [`SocketPlace::take`] does.
+pub(crate) fn make_directory_of(socket: &Path, mode: u32, has_group: bool) -> Result<(), DaemonError> {
+    let directory = socket.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    make_directory(directory, directory_mode(mode, has_group)).map_err(|source| DaemonError::Socket {
+        socket: socket.to_path_buf(),
+        what: "its directory cannot be made",
+        source,
+    })
 }
 
 fn refused(text: String) -> io::Error {

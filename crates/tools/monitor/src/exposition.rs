@@ -24,9 +24,11 @@ pub const LANES_MAX: usize = 256;
 const BOUND_POWERS: std::ops::RangeInclusive<u32> = 10..=34;
 /// Counters of the daemon that say how much there is now, and not how often something happened.
 const LEVELS: &[&str] = &[
+    "calls_filtered",
     "control_links",
     "datagram_sockets",
     "direct_streams",
+    "landlock_abi",
     "operation_queues",
     "operations_in_flight",
     "pairs",

@@ -310,6 +310,12 @@ pub(crate) struct DaemonArgs {
     /// Write every packet to this file (pcap)
     #[arg(long, value_name = "FILE")]
     pub(crate) pcap: Option<PathBuf>,
+    /// Whether the daemon is held to the system calls and files that it needs: `auto`, `required` or `off` [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) sandbox: Option<raasd::Sandbox>,
+    /// Confine this process as the daemon, try what must be refused, print the answers as JSON, and start nothing
+    #[arg(long, value_name = "WHAT", num_args = 0..=1, default_missing_value = "all", hide = true)]
+    pub(crate) sandbox_probe: Option<String>,
     /// Check the configuration, print the result, and start nothing
     #[arg(long)]
     pub(crate) check: bool,

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monitor::Metrics;
-use raasd::{Config, DaemonError, Flags, LogFormat, Shutdown};
+use raasd::{Config, Confinement, DaemonError, Flags, LogFormat, Shutdown};
+use serde_json::json;
 
 use crate::cli::DaemonArgs;
 use crate::log::Log;
@@ -38,20 +39,30 @@ pub(crate) fn run(
         peer_port: args.peer_port,
         udp_port: args.udp_port,
         key_file: args.key_file,
+        sandbox: args.sandbox,
         log,
     };
     let mut config = Config::load(args.config.as_deref(), &flags).map_err(|e| Failure::Configuration(e.to_string()))?;
     raasd::raise_descriptor_limit();
+    let metrics = metrics(&config)?;
+    let starts = !args.check && args.sandbox_probe.is_none();
+    config.given_socket = if starts { service::given_socket()?.map(Arc::new) } else { None };
+    // Before there is a second thread. What the lines above read and take may be root's alone.
+    config.confinement = raasd::confine(&config, starts).map_err(failure)?;
+    if let Some(what) = &args.sandbox_probe {
+        return probe(&config, what);
+    }
     let is_json = config.log_format == LogFormat::Json;
     let queue = Log::to_stderr(is_json).map_err(|e| Failure::failed("no thread to write the log", e))?;
     start_log(&config.log, config.log_format, queue.clone())?;
-    let metrics = metrics(&config)?;
     if args.check {
         let report = raasd::check(&config).map_err(failure)?;
         let said = format!("configuration ok: host {}, socket {}", config.listen, config.socket.display());
-        return out::line(format!("{said}\n{}", report_lines(&report).join("\n"))).map(drop);
+        let lines = report_lines(&report).into_iter().chain(confinement_lines(&config.confinement));
+        return out::line(format!("{said}\n{}", lines.collect::<Vec<_>>().join("\n"))).map(drop);
     }
-    config.given_socket = service::given_socket()?.map(Arc::new);
+    config.confinement.words.iter().for_each(|words| tracing::info!("{words}"));
+    config.confinement.warnings.iter().for_each(|words| tracing::warn!("{words}"));
     raasd::survive_faults().map_err(|e| Failure::failed("cannot prepare for memory that its tenants give back", e))?;
     queue.take_panics();
     let shutdown = Shutdown::on_signals();
@@ -102,6 +113,31 @@ fn report_lines(report: &raasd::Report) -> Vec<String> {
     lines
 }
 
+/// What holds the daemon, and what does not.
+fn confinement_lines(confinement: &Confinement) -> impl Iterator<Item = String> {
+    let warnings = confinement.warnings.iter().map(|words| format!("warning: {words}"));
+    confinement.words.iter().cloned().chain(warnings)
+}
+
+/// Tries what the daemon must not do; fails if anything of it is done.
+fn probe(config: &Config, what: &str) -> Result<(), Failure> {
+    let only = (what != "all").then_some(what);
+    let unknown = || Failure::Usage(format!("--sandbox-probe: nothing is called `{what}`"));
+    let tried = raasd::sandbox_attempts(only).ok_or_else(unknown)?;
+    let held = &config.confinement;
+    let answer = |a: &raasd::Attempt| json!({ "name": a.name, "refused": a.refused, "answer": a.answer });
+    out::line(json!({
+        "schema": "raas.sandbox-probe/1",
+        "calls_filtered": held.calls_filtered,
+        "landlock_abi": held.landlock_abi,
+        "words": held.words,
+        "warnings": held.warnings,
+        "attempts": tried.iter().map(answer).collect::<Vec<_>>(),
+    }))?;
+    let done: Vec<_> = tried.iter().filter(|a| !a.refused).map(|a| a.name).collect();
+    if done.is_empty() { Ok(()) } else { Err(Failure::Failed(format!("nothing refused: {}", done.join(", ")))) }
+}
+
 fn say_ready(socket: &Path) {
     let mut out = std::io::stdout().lock();
     // The process that started the daemon may not read its output; the daemon serves all the same.
@@ -134,7 +170,10 @@ fn end_with_stdin(shutdown: Shutdown, queue: Log) -> Result<(), Failure> {
 fn failure(e: DaemonError) -> Failure {
     match e {
         DaemonError::Config(e) => Failure::Configuration(e.to_string()),
-        DaemonError::Key { .. } | DaemonError::Group { .. } => Failure::Usage(e.to_string()),
+        DaemonError::Key { .. }
+        | DaemonError::Group { .. }
+        | DaemonError::User { .. }
+        | DaemonError::Sandbox { .. } => Failure::Usage(e.to_string()),
         e => Failure::Failed(e.to_string()),
     }
 }

@@ -58,11 +58,37 @@ fn counters(s: &Stat) -> Value {
     Value::Object(told.chain(unknown.filter(|_| s.all_users)).collect::<Map<_, _>>())
 }
 
+/// What the kernel holds the daemon by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Held {
+    pub(crate) calls_filtered: bool,
+    pub(crate) landlock_abi: u64,
+}
+
+impl std::fmt::Display for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let calls = if self.calls_filtered { "system calls are filtered" } else { "system calls are NOT filtered" };
+        match self.landlock_abi {
+            0 => write!(f, "{calls}, files are NOT restricted"),
+            abi => write!(f, "{calls}, files are restricted (Landlock {abi})"),
+        }
+    }
+}
+
+/// None where the daemon does not tell this user.
+pub(crate) fn sandbox(s: &Stat) -> Option<Held> {
+    let of = |wanted: &str| s.counters.iter().find(|(name, _)| name == wanted).map(|(_, n)| *n);
+    Some(Held { calls_filtered: of("calls_filtered")? > 0, landlock_abi: of("landlock_abi")? })
+}
+
 fn to_json(s: &Stat, regions: &[RegionRow]) -> Value {
     json!({
         "schema": SCHEMA,
         "device": s.device,
         "device_reason": s.device_reason,
+        "sandbox": sandbox(s).map(|held| json!({
+            "calls_filtered": held.calls_filtered, "landlock_abi": held.landlock_abi
+        })),
         "uptime_seconds": s.uptime_seconds,
         "all_users": s.all_users,
         "lanes": s.lanes,
@@ -127,6 +153,7 @@ fn resources(s: &Stat) -> String {
     let mut t = Table::new(&[("", Align::Left), ("", Align::Left)]);
     let mut row = |name: &str, value: String| t.row(vec![name.to_owned(), value]);
     row("device", format!("{}: {}", s.device, s.device_reason));
+    row("sandbox", sandbox(s).map_or_else(|| "told to root and the daemon's user".into(), |held| held.to_string()));
     row("up", format!("{} s", table::grouped(s.uptime_seconds)));
     row("queue pairs", format!("{} RC, {} UD", s.rc_qps, s.ud_qps));
     row("completion queues", s.cqs.to_string());

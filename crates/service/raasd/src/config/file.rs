@@ -16,6 +16,7 @@ use verbs::{Encrypt, PathMtu, WirePolicy};
 
 use super::{Config, DeviceChoice, GROUP_MODE, LogFormat, PeerConfig};
 use crate::limits::{LIMITS, RING_BYTES, check_range};
+use crate::sandbox::{OnViolation, Sandbox};
 
 /// Most problems that are reported for one file.
 const PROBLEMS_MAX: usize = 100;
@@ -29,6 +30,10 @@ struct File {
     socket: Option<FilePath>,
     socket_mode: Option<Spanned<Mode>>,
     socket_group: Option<Group>,
+    user: Option<UserName>,
+    group: Option<Group>,
+    sandbox: Option<SandboxName>,
+    sandbox_violation: Option<ViolationName>,
     peer_port: Option<Ranged<1, 65_535>>,
     device: Option<Device>,
     engines: Option<Ranged<1, { shm::ENGINES_MAX as u64 }>>,
@@ -130,6 +135,21 @@ from_text!(
     /// The name or number of a group.
     Group(String),
     |text| if text.is_empty() { Err("the name or number of a group is needed, this is empty".into()) } else { Ok(text) }
+);
+from_text!(
+    /// The name or number of a user.
+    UserName(String),
+    |text| if text.is_empty() { Err("the name or number of a user is needed, this is empty".into()) } else { Ok(text) }
+);
+from_text!(
+    /// Whether the daemon is held to what it needs.
+    SandboxName(Sandbox),
+    |text| text.parse()
+);
+from_text!(
+    /// What becomes of a daemon that tries more.
+    ViolationName(OnViolation),
+    |text| text.parse()
 );
 from_text!(
     /// A file mode that its owner can use.
@@ -325,6 +345,10 @@ fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
         config.socket_mode = mode.into_inner().0;
     }
     config.socket_group = file.socket_group.map(|g| g.0).or(config.socket_group.take());
+    config.user = file.user.map(|u| u.0).or(config.user.take());
+    config.group = file.group.map(|g| g.0).or(config.group.take());
+    set(&mut config.sandbox, file.sandbox.map(|s| s.0));
+    set(&mut config.sandbox_violation, file.sandbox_violation.map(|v| v.0));
     set(&mut config.peer_port, file.peer_port.and_then(Ranged::get));
     set(&mut config.device, file.device.map(|d| d.0));
     set(&mut config.engines, file.engines.and_then(Ranged::get));

@@ -193,6 +193,8 @@ impl Hub {
         let (_, fds) = *self.fds.insert(counted.unwrap_or_else(|| (now, inspect::open_descriptors())));
         DaemonStat {
             device_reason: self.link_context.config.device_reason.clone(),
+            calls_filtered: self.link_context.config.confinement.calls_filtered,
+            landlock_abi: self.link_context.config.confinement.landlock_abi,
             uptime_seconds: self.now().as_nanos() / 1_000_000_000,
             pairs: self.pairs.count(),
             links: u64::try_from(self.links.len()).unwrap_or(u64::MAX),

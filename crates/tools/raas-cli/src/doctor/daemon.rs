@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::finding::{Code, Findings};
 use crate::cli::{Cli, Command, DaemonArgs, DoctorArgs};
+use crate::stat;
 use terminal::Failure;
 use terminal::table;
 use transport::{Raas, Transport};
@@ -167,6 +168,7 @@ fn load(args: DaemonArgs, place: &Path) -> Option<Config> {
         peer_port: args.peer_port,
         udp_port: args.udp_port,
         key_file: args.key_file.map(|path| place.join(path)),
+        sandbox: args.sandbox,
         log: None,
     };
     let file = args.config.map(|path| place.join(path));
@@ -185,6 +187,7 @@ pub(super) fn look(serving: &Serving, raas: Option<&Raas>, findings: &mut Findin
             "name it with --config, or run this as the daemon's user; what follows takes the defaults for it",
         );
     }
+    sandbox(serving, findings);
     descriptors(serving, findings);
     limits(serving, findings);
     memlock(serving, findings);
@@ -211,6 +214,47 @@ fn calibration(serving: &Serving, findings: &mut Findings) {
             );
         }
         None => findings.ok("calibration", at.as_str(), format!("{at}, measured on {}", measured.device)),
+    }
+}
+
+/// Whether the daemon is an ordinary user, and the kernel holds it to what it needs. Without an answer of the daemon the
+/// kernel's word for the process counts, which says nothing of files.
+fn sandbox(serving: &Serving, findings: &mut Findings) {
+    let Some(pid) = serving.pid else { return };
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let number = |key: &str, place: usize| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+        line.split_ascii_whitespace().nth(place)?.parse::<u32>().ok()
+    };
+    match number("Uid:", 1) {
+        Some(0) => findings.warn(
+            "user",
+            0,
+            "the daemon runs as root, and needs no right of root",
+            "user = \"raas\" in its configuration (docs/configuration.md)",
+        ),
+        Some(uid) => findings.ok("user", uid, format!("the daemon runs as user {uid}")),
+        None => {}
+    }
+    let filtered = number("Seccomp:", 0).map(|mode| mode == 2);
+    let fix = "sandbox = \"auto\" in its configuration, and what its log says of it; raas daemon --check says it too";
+    match (serving.stat.as_ref().and_then(stat::sandbox), filtered) {
+        (Some(held), Some(true)) if held.calls_filtered && held.landlock_abi > 0 => {
+            findings.ok("sandbox", held.landlock_abi, held.to_string());
+        }
+        (Some(held), Some(false)) if held.calls_filtered => {
+            findings.warn("sandbox", 0, "the daemon says that its calls are filtered, the kernel denies it", fix);
+        }
+        (Some(held), _) => findings.warn("sandbox", held.landlock_abi, held.to_string(), fix),
+        (None, Some(true)) => {
+            findings.ok(
+                "sandbox",
+                Value::Null,
+                "system calls are filtered; of files the daemon tells its user and root",
+            );
+        }
+        (None, Some(false)) => findings.warn("sandbox", 0, "system calls are NOT filtered", fix),
+        (None, None) => {}
     }
 }
 
@@ -279,7 +323,7 @@ fn key(serving: &Serving, findings: &mut Findings) {
             let detail = format!("no {at} yet: the daemon makes one at its first start; peers need a copy");
             findings.warn("key", at.as_str(), detail, "make one and give it to every host, with --key-file");
         }
-        Ok(meta) if meta.mode() & 0o077 == 0 && owner.is_some_and(|owner| owner != own) && own != 0 => {
+        Ok(meta) if meta.mode() & 0o077 == 0 && owner.is_some_and(|of| of != own && (own != 0 || of == meta.uid())) => {
             let detail = format!("{at} is closed to others; its content is for the daemon's user to judge");
             findings.ok("key", at.as_str(), detail);
         }
