@@ -51,7 +51,7 @@ pub fn confine(config: &Config, starts: bool) -> Result<Confinement, DaemonError
         }
         done.words.push(user.become_it()?);
     } else if rustix::process::geteuid().is_root() {
-        done.warnings.push("this daemon runs as root; `user` in its configuration makes it an ordinary user".into());
+        done.words.push("this daemon runs as root; `user` in its configuration makes it an ordinary user".into());
     }
     if config.sandbox == Sandbox::Off {
         done.warnings.push("sandbox = \"off\": neither system calls nor files are restricted".into());
