@@ -267,6 +267,67 @@ static void program_after_bytes(const Case *self) {
     await_child(child);
 }
 
+// A asks a program for echoes, one after the other, and ends only when it has them.
+static void take_turns(int fd) {
+    for (int i = 1; i <= 3; i++) {
+        line("sent %zu", send_all(fd, pattern, 1000 * i));
+        line("got %zu", read_all(fd, buffer, 1000 * i));
+        hash("received", buffer, 1000 * i);
+    }
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buffer, 1, 0));
+}
+
+// The process that has used the connection becomes a program that knows nothing of it. Some bytes are unread then.
+static void becomes_a_program(const Case *self) {
+    if (A) {
+        int fd = connected();
+        line("sent %zu", send_all(fd, pattern, 5000));
+        line("got %zu", read_all(fd, buffer, 5000));
+        hash("received", buffer, 5000);
+        take_turns(fd);
+        return;
+    }
+    pid_t child = MUST(fork());
+    if (child > 0) return await_child(child);
+    int fd = connected();
+    char text[100], *words[] = {"cat", NULL};
+    if (read_all(fd, buffer, 2000) != 2000 || send_all(fd, buffer, 2000) != 2000) _exit(8);
+    if (self->one == 2) {
+        snprintf(text, sizeof(text), "exec cat <&%d >&%d", fd, fd);
+        execl("/bin/sh", "sh", "-c", text, (char *)NULL);
+    }
+    dup2(fd, 0);
+    dup2(fd, 1);
+    if (self->one == 0) execlp("cat", "cat", (char *)NULL);
+    if (self->one == 1) execve("/bin/cat", words, environ);
+    _exit(9);
+}
+
+// A program is started on a connection that was used, and the starter ends or goes on after it.
+static void spawned_after_bytes(const Case *self) {
+    (void)self;
+    int fd = connected();
+    if (A) {
+        line("sent %zu", send_all(fd, pattern, 300000));
+        line("got %zu", read_all(fd, buffer, 1000));
+        take_turns(fd);
+        return;
+    }
+    await_bytes(fd, 2000);
+    R(recv(fd, buffer, 1000, MSG_WAITALL));
+    R(send(fd, buffer, 1000, 0));
+    char *words[] = {"sh", "-c", "head -c 299000 >/dev/null; cat", NULL};
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, fd, 0);
+    posix_spawn_file_actions_adddup2(&actions, fd, 1);
+    pid_t child = -1;
+    R(posix_spawnp(&child, "sh", &actions, NULL, words, environ));
+    await_child(child);
+    R(recv(fd, buffer, 1, 0));
+}
+
 static void closed_at_exec(const Case *self) {
     (void)self;
     int fd = connected();
@@ -340,7 +401,8 @@ static void passed_to_another(const Case *self) {
         R(recv(fd, buffer, 6, MSG_WAITALL));
     }
     if (A) {
-        ask(fd, 3000);
+        if (self->two) take_turns(fd);
+        else ask(fd, 3000);
         return;
     }
     R(pass(both[0], fd));
@@ -349,11 +411,11 @@ static void passed_to_another(const Case *self) {
 }
 
 static void passed_within(const Case *self) {
-    (void)self;
     int both[2], fd = connected();
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, both));
     if (A) {
-        ask(fd, 3000);
+        if (self->one) take_turns(fd);
+        else ask(fd, 3000);
         return;
     }
     R(pass(both[0], fd));
@@ -424,11 +486,18 @@ void process_cases(void) {
     add("process/program-by-spawn", program_on_it, 1, 0);
     add("process/program-by-vfork", program_on_it, 2, 0);
     add("process/program-after-bytes", program_after_bytes, 0, 0);
+    add("process/becomes-a-program-by-name", becomes_a_program, 0, 0);
+    add("process/becomes-a-program-by-path", becomes_a_program, 1, 0);
+    add("process/becomes-a-program-by-number", becomes_a_program, 2, 0);
+    add("process/spawned-after-bytes", spawned_after_bytes, 0, 0);
     add("process/closed-at-exec", closed_at_exec, 0, 0);
     add("process/shell-beside", shell_beside, 0, 0);
     add("process/passed-to-another", passed_to_another, 0, 0);
     add("process/passed-after-bytes", passed_to_another, 1, 0);
     add("process/passed-within", passed_within, 0, 0);
+    add("process/turns-passed-within", passed_within, 1, 0);
+    add("process/turns-passed-to-another", passed_to_another, 0, 1);
+    add("process/turns-passed-after-bytes", passed_to_another, 1, 1);
     add("process/listener-passed", listener_passed, 0, 0);
     add("process/user-changes", user_changes, 0, 0);
 }

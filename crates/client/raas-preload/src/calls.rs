@@ -4,10 +4,13 @@
 
 mod descriptors;
 mod multiplexing;
+mod programs;
 mod receiving;
 mod sending;
 mod sockets;
 mod users;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod variadic;
 
 use std::ffi::c_void;
 

@@ -5,8 +5,9 @@
 //!
 //! Reading: `Kernel` (as without this library), then `Both` (after `G` was said: the other end may switch), then
 //! `Stream`, then `Tail`: the stream has ended, and TCP's end is awaited, which comes when the last process that has the
-//! other end closes it. Writing: `Kernel`, then `Stream`. There is no way back.
+//! other end closes it. Writing: `Kernel`, then `Stream`. Both may return to `Kernel`, for good (`back`).
 
+mod back;
 mod readiness;
 mod reading;
 mod upgrade;
@@ -110,13 +111,18 @@ impl Gate {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Closes it for good if nobody is inside.
+    /// Closes it if nobody is inside.
     fn close(&self) -> bool {
         self.0.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     fn is_closed(&self) -> bool {
         self.0.load(Ordering::Acquire) & CLOSED != 0
+    }
+
+    /// Opens it again. Nobody is inside.
+    fn open(&self) {
+        self.0.fetch_and(!CLOSED, Ordering::AcqRel);
     }
 }
 
@@ -145,6 +151,14 @@ pub(crate) struct Connection {
     is_shared: AtomicBool,
     /// The stream was read to its end.
     is_tail: AtomicBool,
+    /// Neither end reads or writes, until TCP has the connection again.
+    is_going_back: AtomicBool,
+    /// TCP goes on where the other end's stream ends.
+    has_heard_ask: AtomicBool,
+    /// Held while it is decided where the reader goes on behind the stream.
+    back: Mutex<()>,
+    /// What only the two libraries know, once there is a stream.
+    token: AtomicU64,
     is_end_seen: AtomicBool,
     /// A call failed because the stream was reset.
     is_reset_told: AtomicBool,
@@ -202,6 +216,10 @@ impl Connection {
             is_lost: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),
             is_tail: AtomicBool::new(false),
+            is_going_back: AtomicBool::new(false),
+            has_heard_ask: AtomicBool::new(false),
+            back: Mutex::new(()),
+            token: AtomicU64::new(0),
             is_end_seen: AtomicBool::new(false),
             is_reset_told: AtomicBool::new(false),
             is_write_shut: AtomicBool::new(false),
@@ -388,8 +406,8 @@ impl Connection {
 
     /// The descriptor goes to another process or program. False: too late, its bytes there are lost.
     pub(crate) fn hand_over(&self, fd: c_int) -> bool {
-        if self.is_lost() || !(self.is_the_kernels() || self.stay()) {
-            say::HANDED.say("a connection that is upgraded was handed to another program, which cannot use it");
+        if !self.go_back(fd) {
+            say::HANDED.say("a connection could not go back to kernel TCP, and was handed to another program");
             self.spoil(fd);
             return false;
         }

@@ -208,8 +208,8 @@ impl Wait<'_> {
     fn gather(&mut self) -> c_int {
         for (n, one) in self.ours {
             if let Ours::Socket(connection) = one {
-                let told = &mut self.asked[*n].revents;
-                *told = connection.without_hidden_end(*told);
+                let asked = &mut self.asked[*n];
+                asked.revents = connection.of_program(asked.fd, asked.events, asked.revents);
             }
         }
         for (fd, told) in self.fds.iter_mut().zip(&self.asked) {

@@ -1,4 +1,5 @@
-//! What the two libraries say on a stream before the program's bytes: hello, `G`, `W` (docs/run.md).
+//! What the two libraries say to each other beside the program's bytes: hello, `G` and `W` on a stream before them, and
+//! the words on TCP by which a connection goes back there (docs/run.md).
 //!
 //! Owns the formats and the reading of them; no I/O. It must never take a byte that is the program's.
 
@@ -36,6 +37,52 @@ pub(crate) fn switched(tcp_bytes: u64) -> [u8; SWITCHED_BYTES] {
     let mut bytes = [SWITCHED; SWITCHED_BYTES];
     bytes[1..].copy_from_slice(&tcp_bytes.to_be_bytes());
     bytes
+}
+
+/// Length of a word on TCP.
+pub(crate) const WORD_BYTES: usize = 17;
+
+/// What is said on TCP behind the last byte that went there before the switch, when a connection goes back. It begins
+/// with the token, which no program knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// "My bytes go on here. End your stream too."
+    Ask,
+    /// "So do mine."
+    Answer,
+    /// So many bytes follow that were taken from the stream for no program: they are to be sent again, here.
+    Returned(u64),
+}
+
+impl Word {
+    pub(crate) fn bytes(self, token: u64) -> [u8; WORD_BYTES] {
+        let (kind, count) = match self {
+            Self::Ask => (b'B', 0),
+            Self::Answer => (b'A', 0),
+            Self::Returned(count) => (b'R', count),
+        };
+        let mut bytes = [kind; WORD_BYTES];
+        bytes[..8].copy_from_slice(&token.to_be_bytes());
+        bytes[9..].copy_from_slice(&count.to_be_bytes());
+        bytes
+    }
+
+    /// None: these bytes are no word of a connection with this token.
+    pub(crate) fn of(token: u64, bytes: &[u8; WORD_BYTES]) -> Option<Self> {
+        let [kind, count @ ..] = bytes.strip_prefix(&token.to_be_bytes())? else { return None };
+        let count = u64::from_be_bytes(count.try_into().ok()?);
+        match kind {
+            b'B' if count == 0 => Some(Self::Ask),
+            b'A' if count == 0 => Some(Self::Answer),
+            b'R' => Some(Self::Returned(count)),
+            _ => None,
+        }
+    }
+
+    /// Where the first word begins among these bytes.
+    pub(crate) fn find(token: u64, bytes: &[u8]) -> Option<usize> {
+        bytes.windows(WORD_BYTES).position(|part| part.try_into().is_ok_and(|part| Self::of(token, part).is_some()))
+    }
 }
 
 /// What the other end has said so far.
@@ -106,6 +153,21 @@ mod tests {
         }
         assert_eq!((heard, heard.wanted()), (Heard::Switched { tcp_bytes: 70_000 }, 0));
         assert_eq!(heard.take(b"x"), Err(NotOurs));
+    }
+
+    #[test]
+    fn words_on_tcp_are_those_of_one_connection() {
+        for word in [Word::Ask, Word::Answer, Word::Returned(70_000)] {
+            let bytes = word.bytes(0x0102_0304_0506_0708);
+            assert_eq!(Word::of(0x0102_0304_0506_0708, &bytes), Some(word));
+            assert_eq!(Word::of(0x0102_0304_0506_0709, &bytes), None);
+            let behind = [b"some bytes", &bytes[..], b"and more"].concat();
+            assert_eq!(Word::find(0x0102_0304_0506_0708, &behind), Some(10));
+            assert_eq!(Word::find(0x0102_0304_0506_0708, &behind[..10 + WORD_BYTES - 1]), None);
+        }
+        let mut wrong = Word::Ask.bytes(7);
+        wrong[WORD_BYTES - 1] = 1;
+        assert_eq!(Word::of(7, &wrong), None);
     }
 
     #[test]

@@ -6,7 +6,10 @@ use std::ffi::{CStr, c_char, c_int, c_short, c_uint, c_ulong, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr};
+use libc::{
+    FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, posix_spawn_file_actions_t,
+    posix_spawnattr_t, sigset_t, size_t, sockaddr,
+};
 use libc::{socklen_t, ssize_t, timespec, timeval, uid_t};
 
 /// The next function of this name after this library.
@@ -24,6 +27,11 @@ fn resolve(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     }
     place.store(found, Ordering::Relaxed);
     found
+}
+
+/// The C library's function of this name.
+pub(crate) fn address(name: &CStr) -> *mut c_void {
+    resolve(&AtomicPtr::new(null_mut()), name)
 }
 
 macro_rules! real {
@@ -88,6 +96,17 @@ real! {
     fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     fclose(file: *mut FILE) -> c_int;
     _exit(code: c_int) -> ();
+    execve(path: *const c_char, words: *const *const c_char, environment: *const *const c_char) -> c_int;
+    execv(path: *const c_char, words: *const *const c_char) -> c_int;
+    execvp(file: *const c_char, words: *const *const c_char) -> c_int;
+    execvpe(file: *const c_char, words: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fexecve(fd: c_int, words: *const *const c_char, environment: *const *const c_char) -> c_int;
+    execveat(dir: c_int, path: *const c_char, words: *const *const c_char, environment: *const *const c_char, flags: c_int) -> c_int;
+    posix_spawn(child: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, words: *const *const c_char, environment: *const *const c_char) -> c_int;
+    posix_spawnp(child: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, words: *const *const c_char, environment: *const *const c_char) -> c_int;
+    posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int, new: c_int) -> c_int;
+    system(command: *const c_char) -> c_int;
+    popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
     setuid(user: uid_t) -> c_int;
     seteuid(user: uid_t) -> c_int;
     setreuid(user: uid_t, effective: uid_t) -> c_int;

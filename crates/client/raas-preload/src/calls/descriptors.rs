@@ -4,10 +4,9 @@ use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
 use libc::FILE;
 
+use super::programs::{STANDARD, hand_over};
 use crate::table;
-use crate::{errno, fork, inside, real, say};
-
-static STDIO: say::Once = say::Once::new();
+use crate::{errno, fork, inside, real};
 
 /// The program closes a descriptor: what is known of it ends first.
 fn forget(fd: c_int) {
@@ -25,7 +24,13 @@ fn copied(old: c_int, new: c_int) -> c_int {
     }
     let code = errno::get();
     match table::get(old) {
-        Some(entry) if fork::is_owner() => table::put(new, entry),
+        Some(entry) if fork::is_owner() => {
+            table::put(new, entry);
+            if new < STANDARD {
+                // Stdio uses it, and the programs that are started.
+                hand_over(new);
+            }
+        }
         _ => forget(new),
     }
     errno::set(code);
@@ -126,13 +131,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    if let Some(connection) = table::socket(fd)
-        && !connection.stay()
-    {
-        STDIO.say("a program uses stdio on a connection that is upgraded already: it is refused");
-        errno::set(libc::EINVAL);
-        return std::ptr::null_mut();
-    }
+    hand_over(fd);
     // SAFETY: the program's own arguments.
     unsafe { real::fdopen(fd, mode) }
 }

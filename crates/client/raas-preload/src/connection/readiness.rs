@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use raas::Readiness;
 
 use super::{Connection, Edges, ReadPart, Role, Waits};
-use crate::real::PollBits;
+use crate::real::{self, PollBits};
 
 /// How a stream is asked.
 #[derive(Debug, Clone, Copy)]
@@ -44,6 +44,10 @@ impl Connection {
     /// What of `wanted` holds.
     pub(crate) fn ready(&self, fd: c_int, wanted: PollBits, how: How<'_>) -> Ready {
         self.pump(fd);
+        if self.is_going_back() {
+            // Who waits is told when that is over.
+            return Ready { now: 0, of_kernel: 0 };
+        }
         let part = self.read_part();
         let Some(mut found) = self.look(how) else {
             let now = if self.is_lost() { wanted & (READ_BITS | WRITE_BITS) | libc::POLLERR } else { 0 };
@@ -58,6 +62,8 @@ impl Connection {
             // How TCP ended counts too: by a reset, perhaps.
             self.is_end_seen.store(true, Ordering::Release);
             self.note_end();
+            // Or it goes back to TCP.
+            self.hear_ask(fd);
         }
         if found.contains(Readiness::WRITE)
             && self.is_full.load(Ordering::Relaxed)
@@ -72,7 +78,11 @@ impl Connection {
                 now |= libc::POLLIN | libc::POLLRDNORM;
             }
             if found.contains(Readiness::HUP) {
-                now |= libc::POLLRDHUP;
+                // Where TCP does not end, the stream's end is not the connection's.
+                match has_tcp_ended(fd) {
+                    true => now |= libc::POLLRDHUP,
+                    false => of_kernel |= libc::POLLRDHUP,
+                }
             }
             if self.is_read_shut.load(Ordering::Acquire) {
                 now |= libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP;
@@ -89,7 +99,7 @@ impl Connection {
         }
         if reads && writes {
             let is_shut = self.is_write_shut.load(Ordering::Acquire);
-            if found.contains(Readiness::HUP) && is_shut {
+            if found.contains(Readiness::HUP) && is_shut && of_kernel & libc::POLLRDHUP == 0 {
                 now |= libc::POLLHUP;
             }
             if found.contains(Readiness::ERR) {
@@ -111,11 +121,25 @@ impl Connection {
     /// Whether an end of TCP is not the end of the bytes: the stream may have more. A program that is told of the end
     /// takes a short read for the last one.
     pub(crate) fn hides_end(&self) -> bool {
-        matches!(self.read_part(), ReadPart::Both | ReadPart::Stream)
+        match self.read_part() {
+            ReadPart::Both => true,
+            ReadPart::Stream => !self.is_end_seen(),
+            _ => false,
+        }
     }
 
-    /// What the kernel said, without ends that are not those of the bytes. A reset ends both.
-    pub(crate) fn without_hidden_end(&self, told: PollBits) -> PollBits {
+    /// What the kernel said of what it was `asked`, without ends that are not those of the bytes, and without words of
+    /// the other end's library. A reset ends both.
+    pub(crate) fn of_program(&self, fd: c_int, asked: PollBits, told: PollBits) -> PollBits {
+        if told & libc::POLLIN != 0 && self.read_part() == ReadPart::Tail {
+            self.hear_ask(fd);
+            if self.is_going_back() {
+                return 0;
+            }
+            if self.read_part() != ReadPart::Tail {
+                return poll_now(fd, asked);
+            }
+        }
         let is_hidden = self.hides_end() && told & libc::POLLERR == 0;
         if is_hidden { told & !(libc::POLLRDHUP | libc::POLLHUP) } else { told }
     }
@@ -128,7 +152,7 @@ impl Connection {
             && stream.failure().is_none()
             && matches!(stream.unread_bytes(), Ok(0));
         if is_over {
-            self.is_tail.store(true, Ordering::Release);
+            self.note_stream_end();
         }
     }
 
@@ -155,7 +179,7 @@ impl Connection {
 
     /// Whether a wait for these bits has nothing to learn from the stream.
     pub(crate) fn is_read_out(&self, wanted: PollBits) -> bool {
-        self.read_part() == ReadPart::Tail && wanted & WRITE_BITS == 0
+        self.is_the_kernels() || self.read_part() == ReadPart::Tail && wanted & WRITE_BITS == 0
     }
 
     /// Whether the kernel has all bytes that come next.
@@ -206,4 +230,15 @@ impl Connection {
     pub(crate) fn leave_wait(&self) {
         self.readers.leave();
     }
+}
+
+/// What the kernel says of these bits now.
+fn poll_now(fd: c_int, events: PollBits) -> PollBits {
+    let mut one = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: the entry lives through the call.
+    if unsafe { real::poll(&raw mut one, 1, 0) } > 0 { one.revents } else { 0 }
+}
+
+fn has_tcp_ended(fd: c_int) -> bool {
+    poll_now(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
 }

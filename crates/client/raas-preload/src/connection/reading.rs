@@ -45,6 +45,12 @@ impl Connection {
         }
         let is_peek = flags & libc::MSG_PEEK != 0;
         loop {
+            if self.is_going_back() {
+                match self.await_back(!self.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0) {
+                    Ok(()) => continue,
+                    Err(code) => return fail(code),
+                }
+            }
             match self.read_part() {
                 ReadPart::Kernel => {
                     let Some(_entered) = self.readers.enter() else { continue };
@@ -60,7 +66,10 @@ impl Connection {
                     Some(result) => return result,
                     None => continue,
                 },
-                ReadPart::Tail => return self.receive_of_tail(fd, flags),
+                ReadPart::Tail => match self.receive_of_tail(fd, flags) {
+                    Some(result) => return result,
+                    None => continue,
+                },
                 ReadPart::Lost => {
                     say::LOST.say("a connection that the parent process had upgraded was used after fork");
                     self.spoil(fd);
@@ -89,7 +98,11 @@ impl Connection {
             if self.read_part() == ReadPart::Stream {
                 return None;
             }
-            let result = self.receive_now(fd, parts, flags);
+            let result = match self.bytes_of_tcp(fd, heard, parts) {
+                Some(0) => fail(libc::EAGAIN),
+                Some(most) => self.receive_now(fd, &first_of(parts, most), flags),
+                None => self.receive_now(fd, parts, flags),
+            };
             if result > 0 {
                 return Some(result);
             }
@@ -123,6 +136,18 @@ impl Connection {
             if let Err(code) = self.wait(awaited, until) {
                 return Some(fail(code));
             }
+        }
+    }
+
+    /// How many of the next bytes on TCP may be the program's. None: all that there are.
+    fn bytes_of_tcp(&self, fd: c_int, heard: Heard, parts: &[iovec]) -> Option<usize> {
+        match heard {
+            Heard::Switched { tcp_bytes } => {
+                usize::try_from(tcp_bytes.saturating_sub(self.tcp_in.load(Ordering::Acquire))).ok()
+            }
+            // The other end may have switched, and asked to go back, before its word on the stream is here.
+            Heard::MaySwitch { .. } => self.bytes_before_word(fd, parts.iter().map(|part| part.iov_len).sum()),
+            Heard::Nothing => None,
         }
     }
 
@@ -160,7 +185,7 @@ impl Connection {
             match self.fill(parts, done, flags) {
                 Ok(0) if done > 0 || self.is_read_shut.load(Ordering::Acquire) => return Some(done as isize),
                 Ok(0) => {
-                    self.is_tail.store(true, Ordering::Release);
+                    self.note_stream_end();
                     return None;
                 }
                 Ok(count) => done += count,
@@ -183,18 +208,23 @@ impl Connection {
         }
     }
 
-    /// After the stream's end. Another process may have the connection: the end is TCP's. Bytes there were written past
-    /// the stream, and nobody knows where they belong.
-    fn receive_of_tail(&self, fd: c_int, flags: c_int) -> isize {
+    /// After the stream's end. Another process may have the connection: the end is TCP's. Or the other end goes back to
+    /// TCP, and so does this one (None). Other bytes there were written past the stream, and nobody knows where they
+    /// belong.
+    fn receive_of_tail(&self, fd: c_int, flags: c_int) -> Option<isize> {
         let mut byte = 0u8;
         let flags = libc::MSG_PEEK | flags & (libc::MSG_DONTWAIT | libc::MSG_OOB);
         // SAFETY: there is room for one byte.
         let result = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, flags) };
         if result <= 0 {
-            return result;
+            return Some(result);
+        }
+        self.hear_ask(fd);
+        if self.is_going_back() || self.read_part() != ReadPart::Tail {
+            return None;
         }
         FOREIGN.say("bytes came past an upgraded connection, from calls that `raas run` does not see: it is reset");
-        fail(libc::ECONNRESET)
+        Some(fail(libc::ECONNRESET))
     }
 
     /// Whether a read of the stream would find something or its end, without announcing that anybody waits.
@@ -242,6 +272,17 @@ impl Connection {
         }
         Ok(done)
     }
+}
+
+/// The parts as far as they hold so many bytes.
+fn first_of(parts: &[iovec], mut most: usize) -> Vec<iovec> {
+    let mut first = Vec::with_capacity(parts.len());
+    for part in parts {
+        let len = part.iov_len.min(most);
+        first.push(iovec { iov_base: part.iov_base, iov_len: len });
+        most -= len;
+    }
+    first
 }
 
 /// Looks at what is there, and copies it into several parts.

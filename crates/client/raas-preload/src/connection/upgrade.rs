@@ -165,11 +165,11 @@ impl Connection {
                 }
             },
             Upgrade::Awaited { meeting, token } => match desk().take(token) {
-                Some(stream) => self.link(stream, &[]),
+                Some(stream) => self.link(stream, token, &[]),
                 None => Upgrade::Awaited { meeting, token },
             },
             Upgrade::Connecting { meeting, mut connecting, token } => match connecting.try_finish() {
-                Ok(Some(stream)) => self.link(stream, &hello(token)),
+                Ok(Some(stream)) => self.link(stream, token, &hello(token)),
                 Ok(None) => Upgrade::Connecting { meeting, connecting, token },
                 Err(_) => Upgrade::Stays { _row: Some(meeting) },
             },
@@ -178,7 +178,8 @@ impl Connection {
     }
 
     /// The stream is there.
-    fn link(&self, stream: Stream, words: &[u8]) -> Upgrade {
+    fn link(&self, stream: Stream, token: u64, words: &[u8]) -> Upgrade {
+        self.token.store(token, Ordering::Release);
         let sets = Arc::clone(&self.sets);
         let is_usable = stream.set_nonblocking(true).and_then(|()| stream.on_change(move || sets.tell()));
         if is_usable.is_err() || self.is_write_shut.load(Ordering::Acquire) || self.stream.set(stream).is_err() {
@@ -200,6 +201,9 @@ impl Connection {
     fn talk(&self, link: &mut Link) {
         let Some(stream) = self.stream() else { return };
         self.hear(link, stream);
+        if self.is_going_back() || self.has_heard_ask() {
+            return;
+        }
         // The end that connected gets its stream before the other end has taken it, which may never happen: then TCP's
         // end is the end, so nobody may wait for a word on the stream.
         let is_taken = self.role() != Role::Connected || link.heard.may_switch();

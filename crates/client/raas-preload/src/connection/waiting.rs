@@ -17,6 +17,12 @@ use crate::{desk, errno, inside, real};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Until(Option<Instant>);
 
+impl Until {
+    pub(super) fn at(time: Instant) -> Self {
+        Self(Some(time))
+    }
+}
+
 /// What a call that blocks waits for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Awaited {

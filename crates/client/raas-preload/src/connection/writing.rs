@@ -25,25 +25,36 @@ impl Connection {
             self.spoil(fd);
             return fail(libc::ECONNRESET);
         }
-        if let Some(_entered) = self.writers.enter() {
-            let result = original();
-            if let Ok(count) = u64::try_from(result) {
-                self.tcp_out.fetch_add(count, Ordering::AcqRel);
-            } else if errno::get() == libc::EAGAIN {
-                // Room is an edge, also if it is the stream's.
-                self.is_full.store(true, Ordering::Release);
+        let result = loop {
+            if self.is_going_back() {
+                match self.await_back(!self.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0) {
+                    Ok(()) => continue,
+                    Err(code) => return fail(code),
+                }
             }
-            return result;
-        }
-        if inside::is_inside() {
-            // A signal handler, in the middle of this thread's work with streams.
-            return fail(libc::EINTR);
-        }
-        if !are_valid(parts) {
-            // The kernel says what is wrong with them, and takes nothing.
-            return original();
-        }
-        let result = self.send_to_stream(parts, flags);
+            if let Some(_entered) = self.writers.enter() {
+                let result = original();
+                if let Ok(count) = u64::try_from(result) {
+                    self.tcp_out.fetch_add(count, Ordering::AcqRel);
+                } else if errno::get() == libc::EAGAIN {
+                    // Room is an edge, also if it is the stream's.
+                    self.is_full.store(true, Ordering::Release);
+                }
+                return result;
+            }
+            if inside::is_inside() {
+                // A signal handler, in the middle of this thread's work with streams.
+                return fail(libc::EINTR);
+            }
+            if !are_valid(parts) {
+                // The kernel says what is wrong with them, and takes nothing.
+                return original();
+            }
+            self.hear_ask_at_times(fd);
+            if let Some(result) = self.send_to_stream(parts, flags) {
+                break result;
+            }
+        };
         if result < 0 && errno::get() == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
             // SAFETY: the call takes no pointers. The signal is the program's, as the kernel would send it.
             unsafe { libc::raise(libc::SIGPIPE) };
@@ -52,13 +63,14 @@ impl Connection {
         result
     }
 
-    fn send_to_stream(&self, parts: &[iovec], flags: c_int) -> isize {
+    /// None: the connection goes back to TCP, and nothing was written.
+    fn send_to_stream(&self, parts: &[iovec], flags: c_int) -> Option<isize> {
         if flags & libc::MSG_OOB != 0 {
-            return fail(libc::EOPNOTSUPP);
+            return Some(fail(libc::EOPNOTSUPP));
         }
         let total: usize = parts.iter().map(|part| part.iov_len).sum();
         if self.is_write_shut.load(Ordering::Acquire) {
-            return fail(libc::EPIPE);
+            return Some(fail(libc::EPIPE));
         }
         let may_wait = !self.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
         let (until, mut done) = (self.until(false), 0usize);
@@ -67,22 +79,25 @@ impl Connection {
                 Ok(count) => done += count,
                 Err(libc::EAGAIN) if may_wait => {
                     if let Err(code) = self.wait(Awaited { is_read: false, stream: true, fd: -1 }, until) {
-                        return if done > 0 { done as isize } else { fail(code) };
+                        return Some(if done > 0 { done as isize } else { fail(code) });
                     }
+                }
+                Err(libc::EPIPE) if self.is_going_back() || !self.writes_stream() => {
+                    return (done > 0).then_some(done as isize);
                 }
                 // A reset is told once. Afterwards the connection cannot be written.
                 Err(libc::ECONNRESET) if done == 0 && self.is_reset_told.swap(true, Ordering::AcqRel) => {
-                    return fail(libc::EPIPE);
+                    return Some(fail(libc::EPIPE));
                 }
                 Err(code) => {
                     if code == libc::EAGAIN {
                         self.is_full.store(true, Ordering::Release);
                     }
-                    return if done > 0 { done as isize } else { fail(code) };
+                    return Some(if done > 0 { done as isize } else { fail(code) });
                 }
             }
         }
-        done as isize
+        Some(done as isize)
     }
 
     /// Writes from byte `skip` on what fits.

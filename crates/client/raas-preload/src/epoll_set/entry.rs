@@ -98,7 +98,9 @@ impl Registered {
         }
         let mut left = self.events & !FLAGS;
         if !reads {
-            left &= !READ_BITS;
+            // Where the stream has ended, TCP's end is the connection's.
+            let end = if connection.is_end_seen() { libc::EPOLLRDHUP as u32 } else { 0 };
+            left &= !READ_BITS | end;
         }
         if connection.hides_end() {
             left &= !(libc::EPOLLRDHUP as u32);
@@ -124,7 +126,9 @@ impl Registered {
         // SAFETY: the entry lives through the call.
         let found = unsafe { real::poll(&raw mut one, 1, 0) };
         self.kernel_says = found > 0;
-        ready.now |= connection.without_hidden_end(one.revents) & !libc::POLLNVAL;
+        let told = connection.of_program(fd, ready.of_kernel, one.revents) & !libc::POLLNVAL;
+        self.kernel_says &= told != 0;
+        ready.now |= told;
     }
 
     /// Whether the program is to be told of this; it is then taken as told. `edges` were taken before the look.

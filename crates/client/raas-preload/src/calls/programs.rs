@@ -1,0 +1,149 @@
+//! Calls that start programs, which know nothing of streams: what they inherit goes back to TCP first.
+//!
+//! Where this process itself becomes another program, all connections go back. Where another process is started, those
+//! that are its standard input, output and error do; it is not known which others it uses.
+
+use std::ffi::{c_char, c_int};
+
+use libc::{FILE, posix_spawn_file_actions_t, posix_spawnattr_t};
+
+use crate::{errno, fork, inside, real, table};
+
+/// Descriptors below are those that a program uses without being told.
+pub(super) const STANDARD: c_int = 3;
+
+type Words = *const *const c_char;
+
+/// This process is about to become another program.
+pub(super) fn become_another() {
+    if !fork::is_owner() || inside::is_inside() {
+        return;
+    }
+    let code = errno::get();
+    for fd in table::known(0, usize::MAX) {
+        // One of the parent's is in its hands.
+        if let Some(connection) = table::socket(fd).filter(|connection| !connection.is_lost()) {
+            connection.hand_over(fd);
+        }
+    }
+    errno::set(code);
+}
+
+/// A program is about to be started.
+fn start_another() {
+    for fd in 0..STANDARD {
+        hand_over(fd);
+    }
+}
+
+/// Another program gets this descriptor, or stdio does.
+pub(super) fn hand_over(fd: c_int) {
+    if fork::is_owner()
+        && !inside::is_inside()
+        && let Some(connection) = table::socket(fd).filter(|connection| !connection.is_lost())
+    {
+        connection.hand_over(fd);
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn execve(path: *const c_char, words: Words, environment: Words) -> c_int {
+    become_another();
+    // SAFETY: the program's own arguments.
+    unsafe { real::execve(path, words, environment) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn execv(path: *const c_char, words: Words) -> c_int {
+    become_another();
+    // SAFETY: the program's own arguments.
+    unsafe { real::execv(path, words) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn execvp(file: *const c_char, words: Words) -> c_int {
+    become_another();
+    // SAFETY: the program's own arguments.
+    unsafe { real::execvp(file, words) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn execvpe(file: *const c_char, words: Words, environment: Words) -> c_int {
+    become_another();
+    // SAFETY: the program's own arguments.
+    unsafe { real::execvpe(file, words, environment) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn fexecve(fd: c_int, words: Words, environment: Words) -> c_int {
+    become_another();
+    // SAFETY: the program's own arguments.
+    unsafe { real::fexecve(fd, words, environment) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn execveat(
+    dir: c_int,
+    path: *const c_char,
+    words: Words,
+    environment: Words,
+    flags: c_int,
+) -> c_int {
+    become_another();
+    // SAFETY: the program's own arguments.
+    unsafe { real::execveat(dir, path, words, environment, flags) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn posix_spawn(
+    child: *mut libc::pid_t,
+    path: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    words: Words,
+    environment: Words,
+) -> c_int {
+    start_another();
+    // SAFETY: the program's own arguments.
+    unsafe { real::posix_spawn(child, path, actions, attributes, words, environment) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn posix_spawnp(
+    child: *mut libc::pid_t,
+    file: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    words: Words,
+    environment: Words,
+) -> c_int {
+    start_another();
+    // SAFETY: the program's own arguments.
+    unsafe { real::posix_spawnp(child, file, actions, attributes, words, environment) }
+}
+
+/// Who says this is about to start a program with the descriptor.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
+    actions: *mut posix_spawn_file_actions_t,
+    fd: c_int,
+    new: c_int,
+) -> c_int {
+    hand_over(fd);
+    // SAFETY: the program's own arguments.
+    unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, new) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
+    start_another();
+    // SAFETY: the program's own arguments.
+    unsafe { real::system(command) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    start_another();
+    // SAFETY: the program's own arguments.
+    unsafe { real::popen(command, mode) }
+}

@@ -1,0 +1,348 @@
+//! The way back: a connection that was upgraded returns to kernel TCP, where anybody can have it (docs/run.md).
+//!
+//! An end that wants to go back *asks*: it ends its stream and says so on TCP. The other end *answers*: it ends its own
+//! stream and says so. The one that asked takes the bytes that no program has read out of its ring and returns them;
+//! they are sent again on TCP. Both may ask at once. The two ends of the streams say where TCP's bytes go on, so none is
+//! lost, doubled or overtaken.
+//!
+//! Owns who may write meanwhile: nobody. It must never open TCP for the program before the other end's words are read.
+
+use std::ffi::c_int;
+use std::io::{ErrorKind, Read};
+use std::net::Shutdown;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::waiting::{Awaited, Until};
+use super::{Connection, ReadPart, Role, lock};
+use crate::prelude::{Heard, WORD_BYTES, Word};
+use crate::{errno, inside, real};
+
+/// How long the program at the other end may make no call that sees the wish.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// Between looks at what nobody tells.
+const PAUSE: Duration = Duration::from_millis(1);
+/// More than this is returned by nobody who keeps to the rings' sizes.
+const RETURNED_MAX: u64 = 1 << 28;
+/// Bytes that are taken at once.
+const PIECE: usize = 64 << 10;
+
+/// The other end did not keep to the words, has ended, or did not come in time.
+#[derive(Debug)]
+struct Failed;
+
+/// What begins the way back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum First {
+    Ask,
+    /// The other end has asked, and its word was read.
+    Answer,
+}
+
+impl Connection {
+    /// Goes back to TCP for good, so that others can have the descriptor. True: it is there. False: that was not
+    /// possible; bytes are lost then, and the connection ends by a reset.
+    pub(crate) fn go_back(&self, fd: c_int) -> bool {
+        if self.is_lost() {
+            return false;
+        }
+        if self.is_the_kernels() || self.stay() {
+            return true;
+        }
+        if inside::is_inside() {
+            return false;
+        }
+        let code = errno::get();
+        let until = Instant::now() + PATIENCE;
+        let is_back = self.await_switch(fd, until).and_then(|()| self.return_to_tcp(fd, First::Ask, until)).is_ok();
+        if !is_back {
+            self.spoil(fd);
+        }
+        errno::set(code);
+        is_back
+    }
+
+    /// Whether the way back is under way: nobody reads or writes meanwhile.
+    pub(crate) fn is_going_back(&self) -> bool {
+        self.is_going_back.load(Ordering::Acquire)
+    }
+
+    /// A call came while the connection goes back. It waits for a while; an error is the code with which it fails.
+    pub(super) fn await_back(&self, may_wait: bool) -> Result<(), c_int> {
+        if !may_wait || inside::is_inside() {
+            return Err(libc::EAGAIN);
+        }
+        std::thread::sleep(PAUSE);
+        Ok(())
+    }
+
+    /// The other end may have asked on TCP, where nothing else can be before the stream's end was read. It is answered.
+    pub(crate) fn hear_ask(&self, fd: c_int) {
+        let can_ask = matches!(self.read_part(), ReadPart::Stream | ReadPart::Tail) && self.writes_stream();
+        if !can_ask || inside::is_inside() || self.is_going_back() || self.has_heard_ask() {
+            return;
+        }
+        let code = errno::get();
+        if self.peeked(fd) == Some(Word::Ask) {
+            let until = Instant::now() + PATIENCE;
+            if self.return_to_tcp(fd, First::Answer, until).is_err() {
+                self.spoil(fd);
+            }
+        }
+        errno::set(code);
+    }
+
+    /// A look at TCP of a writer: who only writes would not see that the other end has asked.
+    pub(super) fn hear_ask_at_times(&self, fd: c_int) {
+        const EACH: u32 = 16;
+        if self.looks.fetch_add(1, Ordering::Relaxed).is_multiple_of(EACH)
+            && self.glance_at_stream().is_some_and(|found| found.contains(raas::Readiness::HUP))
+        {
+            self.hear_ask(fd);
+        }
+    }
+
+    /// Whether TCP goes on where the stream that is read ends.
+    pub(super) fn has_heard_ask(&self) -> bool {
+        self.has_heard_ask.load(Ordering::Acquire)
+    }
+
+    /// The stream was read to its end.
+    pub(super) fn note_stream_end(&self) {
+        let _order = lock(&self.back);
+        self.is_tail.store(true, Ordering::Release);
+        if self.has_heard_ask() {
+            self.read_tcp_again();
+        }
+    }
+
+    fn read_tcp_again(&self) {
+        self.reads_stream.store(false, Ordering::Release);
+        self.readers.open();
+    }
+
+    /// Waits until both ends have switched, as they are about to. TCP's bytes may be unread.
+    fn await_switch(&self, fd: c_int, until: Instant) -> Result<(), Failed> {
+        loop {
+            self.pump(fd);
+            let heard = self.ask_link();
+            if self.writes_stream() && matches!(heard, Some((Heard::Switched { .. }, ..))) {
+                return Ok(());
+            }
+            let is_over = matches!(heard, None | Some((_, true, _) | (_, _, true)));
+            if is_over || self.has_heard_ask() || self.is_write_shut.load(Ordering::Acquire) || Instant::now() > until {
+                return Err(Failed);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn return_to_tcp(&self, fd: c_int, first: First, until: Instant) -> Result<(), Failed> {
+        // Another thread's way back is this one's too.
+        if self.is_going_back.swap(true, Ordering::AcqRel) {
+            while self.is_going_back() {
+                std::thread::sleep(PAUSE);
+            }
+            return if self.is_the_kernels() { Ok(()) } else { Err(Failed) };
+        }
+        let done = if self.is_the_kernels() { Ok(()) } else { self.exchange(fd, first, until) };
+        if done.is_ok() {
+            self.writers.open();
+            let _order = lock(&self.back);
+            self.has_heard_ask.store(true, Ordering::Release);
+            if first == First::Ask || self.is_tail.load(Ordering::Acquire) {
+                self.read_tcp_again();
+            }
+            self.set_role(Role::Kernel);
+            self.is_settled.store(true, Ordering::Release);
+        }
+        self.is_going_back.store(false, Ordering::Release);
+        self.tell_all();
+        done
+    }
+
+    /// Says and hears the words.
+    fn exchange(&self, fd: c_int, first: First, until: Instant) -> Result<(), Failed> {
+        let token = self.token.load(Ordering::Acquire);
+        let can_say = !self.is_write_shut.load(Ordering::Acquire);
+        {
+            let _inside = inside::enter();
+            self.say_rest().and_then(|()| self.stream().map_or(Ok(()), |s| s.shutdown(Shutdown::Write))).ok();
+        }
+        let is_asked = match first {
+            First::Ask if !can_say => return Err(Failed),
+            First::Ask => {
+                put(fd, &Word::Ask.bytes(token), until)?;
+                let unread = self.take_unread(fd, until)?;
+                let heard = self.next_word(fd, until)?;
+                // Who writes no more on TCP cannot send bytes again.
+                if heard.is_none() && !unread.is_empty() {
+                    return Err(Failed);
+                }
+                put(fd, &Word::Returned(unread.len() as u64).bytes(token), until)?;
+                put(fd, &unread, until)?;
+                match heard {
+                    Some(Word::Ask) => true,
+                    Some(Word::Answer) | None => false,
+                    Some(Word::Returned(_)) => return Err(Failed),
+                }
+            }
+            First::Answer => {
+                take(fd, WORD_BYTES, until)?;
+                if can_say {
+                    put(fd, &Word::Answer.bytes(token), until)?;
+                }
+                true
+            }
+        };
+        if is_asked {
+            match self.next_word(fd, until)? {
+                Some(Word::Returned(count)) if count <= RETURNED_MAX && (can_say || count == 0) => {
+                    let again = take(fd, usize::try_from(count).map_err(|_| Failed)?, until)?;
+                    put(fd, &again, until)?;
+                }
+                // It has ended: what it has not read is nobody's.
+                None => {}
+                _ => return Err(Failed),
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes that came before the end of the stream and that the program has not read.
+    fn take_unread(&self, fd: c_int, until: Instant) -> Result<Vec<u8>, Failed> {
+        let mut unread = Vec::new();
+        // Those that the other end wrote to TCP before it switched come first.
+        while self.read_part() == ReadPart::Both {
+            let Some((Heard::Switched { tcp_bytes }, ..)) = self.ask_link() else { return Err(Failed) };
+            let left = tcp_bytes.saturating_sub(self.tcp_in.load(Ordering::Acquire));
+            unread.extend(take(fd, usize::try_from(left).map_err(|_| Failed)?, until)?);
+            self.tcp_in.fetch_add(left, Ordering::AcqRel);
+        }
+        let mut piece = vec![0; PIECE];
+        let mut stream = self.stream().ok_or(Failed)?;
+        loop {
+            if self.read_part() != ReadPart::Stream {
+                return Ok(unread);
+            }
+            let found = {
+                let _inside = inside::enter();
+                stream.read(&mut piece)
+            };
+            match found {
+                Ok(0) => return Ok(unread),
+                Ok(count) => unread.extend_from_slice(&piece[..count]),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    let awaited = Awaited { is_read: true, stream: true, fd: -1 };
+                    // A signal does not end this.
+                    if self.wait(awaited, Until::at(until)) == Err(libc::EAGAIN) {
+                        return Err(Failed);
+                    }
+                }
+                Err(_) => return Err(Failed),
+            }
+        }
+    }
+
+    /// Takes the next word from TCP. None: TCP has ended.
+    fn next_word(&self, fd: c_int, until: Instant) -> Result<Option<Word>, Failed> {
+        match take(fd, WORD_BYTES, until) {
+            Ok(bytes) => {
+                let bytes = bytes.as_slice().try_into().map_err(|_| Failed)?;
+                Word::of(self.token.load(Ordering::Acquire), bytes).map(Some).ok_or(Failed)
+            }
+            Err(Failed) if has_ended(fd) => Ok(None),
+            Err(Failed) => Err(Failed),
+        }
+    }
+
+    /// The word that is next on TCP, if one is; it stays there.
+    fn peeked(&self, fd: c_int) -> Option<Word> {
+        if unread_of_tcp(fd) < WORD_BYTES {
+            return None;
+        }
+        let mut bytes = [0; WORD_BYTES];
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        // SAFETY: there is room for so many bytes.
+        let found = unsafe { real::recv(fd, bytes.as_mut_ptr().cast(), WORD_BYTES, flags) };
+        if found != WORD_BYTES as isize {
+            return None;
+        }
+        Word::of(self.token.load(Ordering::Acquire), &bytes)
+    }
+
+    /// How many of the next `most` bytes on TCP are before a word. None: there is no word.
+    pub(super) fn bytes_before_word(&self, fd: c_int, most: usize) -> Option<usize> {
+        if unread_of_tcp(fd) < WORD_BYTES {
+            return None;
+        }
+        let mut bytes = vec![0; most.min(PIECE) + WORD_BYTES];
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        // SAFETY: there is room for so many bytes.
+        let found = unsafe { real::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) };
+        let found = bytes.get(..usize::try_from(found).ok()?)?;
+        let at = Word::find(self.token.load(Ordering::Acquire), found);
+        // What was not looked at is left for the next call.
+        if at.is_none() && most > PIECE && found.len() > PIECE { Some(PIECE) } else { at }
+    }
+}
+
+/// Bytes that can be read from TCP. A look for them by a read would take an error that the program is to see.
+fn unread_of_tcp(fd: c_int) -> usize {
+    let mut count: c_int = 0;
+    // SAFETY: for this request the kernel writes an int.
+    let result = unsafe { real::ioctl(fd, libc::FIONREAD, (&raw mut count).cast()) };
+    if result == 0 { usize::try_from(count).unwrap_or(0) } else { 0 }
+}
+
+/// Waits for an event of a descriptor.
+fn wait_for(fd: c_int, events: i16, until: Instant) -> Result<(), Failed> {
+    let left = until.saturating_duration_since(Instant::now());
+    let mut one = libc::pollfd { fd, events, revents: 0 };
+    let millis = c_int::try_from(left.as_millis()).unwrap_or(c_int::MAX);
+    // SAFETY: the entry lives through the call.
+    let result = unsafe { real::poll(&raw mut one, 1, millis) };
+    if result == 0 || result < 0 && errno::get() != libc::EINTR { Err(Failed) } else { Ok(()) }
+}
+
+/// Writes bytes to TCP, all of them.
+fn put(fd: c_int, mut bytes: &[u8], until: Instant) -> Result<(), Failed> {
+    while !bytes.is_empty() {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the pointer and the length are those of `bytes`.
+        let sent = unsafe { real::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) };
+        match usize::try_from(sent) {
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(_) if errno::get() == libc::EAGAIN => wait_for(fd, libc::POLLOUT, until)?,
+            Err(_) if errno::get() == libc::EINTR => {}
+            Err(_) => return Err(Failed),
+        }
+    }
+    Ok(())
+}
+
+/// Reads so many bytes of TCP.
+fn take(fd: c_int, count: usize, until: Instant) -> Result<Vec<u8>, Failed> {
+    let (mut bytes, mut done) = (vec![0; count], 0);
+    while done < count {
+        let rest = &mut bytes[done..];
+        // SAFETY: there is room for the rest.
+        let found = unsafe { real::recv(fd, rest.as_mut_ptr().cast(), rest.len(), libc::MSG_DONTWAIT) };
+        match usize::try_from(found) {
+            Ok(0) => return Err(Failed),
+            Ok(found) => done += found,
+            Err(_) if errno::get() == libc::EAGAIN => wait_for(fd, libc::POLLIN, until)?,
+            Err(_) if errno::get() == libc::EINTR => {}
+            Err(_) => return Err(Failed),
+        }
+    }
+    Ok(bytes)
+}
+
+/// Whether TCP has ended in order.
+fn has_ended(fd: c_int) -> bool {
+    let mut byte = 0u8;
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: there is room for one byte.
+    unsafe { real::recv(fd, (&raw mut byte).cast(), 1, flags) == 0 }
+}
