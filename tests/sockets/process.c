@@ -390,6 +390,7 @@ static void passed_to_another(const Case *self) {
     if (B) {
         child = MUST(fork()); // before there is a connection
         if (child == 0) {
+            close(both[0]);
             int fd = take(both[1]);
             echo_until_the_end(fd);
             _exit(0);
@@ -407,6 +408,7 @@ static void passed_to_another(const Case *self) {
     }
     R(pass(both[0], fd));
     R(close(fd));
+    close(both[0]); // so that a child that got nothing ends
     await_child(child);
 }
 
@@ -420,6 +422,7 @@ static void passed_within(const Case *self) {
     }
     R(pass(both[0], fd));
     R(close(fd));
+    close(both[0]);
     int again = F(take(both[1]));
     echo_until_the_end(again);
     R(close(again));

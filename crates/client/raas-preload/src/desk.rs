@@ -183,10 +183,10 @@ fn random() -> Option<u64> {
 }
 
 /// The program's signals are for its own threads: one that is made now gets none.
-struct SignalsBlocked(libc::sigset_t);
+pub(crate) struct SignalsBlocked(libc::sigset_t);
 
 impl SignalsBlocked {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         // SAFETY: both sets have room; `sigfillset` fills the first, and `pthread_sigmask` the second.
         unsafe {

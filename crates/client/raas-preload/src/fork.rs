@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::connection::Connection;
 use crate::epoll_set::EpollSet;
+use crate::heirs;
 use crate::table::{self, Entry};
 
 /// The process whose memory this is.
@@ -25,14 +26,20 @@ pub(crate) fn is_owner() -> bool {
 }
 
 extern "C" fn before() {
+    let mut left: Vec<Arc<Connection>> = Vec::new();
     for fd in table::known(0, usize::MAX) {
         if let Some(connection) = table::socket(fd) {
             connection.prepare_fork();
+            if connection.is_for_one_process() && !left.iter().any(|one| Arc::ptr_eq(one, &connection)) {
+                left.push(connection);
+            }
         }
     }
+    heirs::prepare(left);
 }
 
 extern "C" fn in_parent() {
+    heirs::serve_child();
     for fd in table::known(0, usize::MAX) {
         if let Some(connection) = table::socket(fd) {
             connection.leave_to_child();
@@ -42,13 +49,14 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     OWNER.store(std::process::id(), Ordering::Relaxed);
+    let wish_of = heirs::wishes_of_child();
     // Descriptors that share a connection go on sharing it.
     let mut copies: Vec<(*const Connection, Arc<Connection>)> = Vec::new();
     table::replace_all_in_child(|entry| match entry {
         Entry::Socket(old) => {
             let known = copies.iter().find(|(from, _)| *from == Arc::as_ptr(old)).map(|(_, to)| Arc::clone(to));
             let copy = known.unwrap_or_else(|| {
-                let copy = Arc::new(old.for_child());
+                let copy = Arc::new(old.for_child(wish_of(old)));
                 copies.push((Arc::as_ptr(old), Arc::clone(&copy)));
                 copy
             });

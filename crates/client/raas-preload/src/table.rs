@@ -133,6 +133,11 @@ pub(crate) fn take(fd: c_int) -> Option<Entry> {
     place.with(Option::take)
 }
 
+/// A descriptor that has this connection.
+pub(crate) fn descriptor_of(connection: &Arc<Connection>) -> Option<c_int> {
+    known(0, usize::MAX).into_iter().find(|fd| socket(*fd).is_some_and(|one| Arc::ptr_eq(&one, connection)))
+}
+
 /// Descriptors that are known, from `first` to `last`.
 pub(crate) fn known(first: usize, last: usize) -> Vec<c_int> {
     let last = last.min(CHUNK * CHUNKS - 1);
@@ -167,6 +172,7 @@ pub(crate) fn replace_all_in_child(mut replace: impl FnMut(&Entry) -> Option<Ent
 
 /// The program ends: upgraded connections close in order.
 pub(crate) extern "C" fn close_all() {
+    crate::heirs::leave_to_children();
     let _inside = crate::inside::enter();
     for fd in known(0, usize::MAX) {
         drop(take(fd));

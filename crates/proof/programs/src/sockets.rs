@@ -27,8 +27,10 @@ const FLAGS: &[&str] =
     &["-O2", "-D_GNU_SOURCE", "-D_FORTIFY_SOURCE=2", "-Wall", "-Wextra", "-Wno-parentheses", "-pthread"];
 /// Fewer would mean that the program's list was not read.
 const CASES_MIN: usize = 200;
-/// Cases at a time; most of them wait.
-const AT_ONCE: usize = 6;
+/// Cases at a time. Nearly all of them wait, for each other's side or for time to pass.
+const AT_ONCE: usize = 24;
+/// Cases that are named as the slowest of a way.
+const SLOWEST: usize = 4;
 /// Lines that are shown of a transcript that differs.
 const SHOWN_MAX: usize = 8;
 /// Ways of connecting beside kernel TCP, and whether connections are warm.
@@ -46,12 +48,17 @@ type Transcripts = BTreeMap<String, Transcript>;
 
 pub(super) fn run(repo: &Repo, args: &Args, built: Option<&Built>) -> Result<Tally> {
     let mut tally = Tally::default();
+    let all_begin = Instant::now();
     let program = compile(repo)?;
     let all = list(&program)?;
     let cases: Vec<String> = all.iter().filter(|case| args.wants_name(case)).cloned().collect();
     ensure!(!cases.is_empty(), "no case has such a name");
     let begin = Instant::now();
     let plain = run_all(&program, &cases, &Place::new(Way::Tcp, None)?, false)?;
+    // Those that take long begin first from now on.
+    let mut cases = cases;
+    cases.sort_by_key(|case| std::cmp::Reverse(plain[case].took));
+    println!("     {}", slowest(&plain));
     tally.case(&format!("sockets: {} cases on TCP", cases.len()), begin.elapsed(), &unfinished(&plain));
     for round in 2..=args.repeat {
         let begin = Instant::now();
@@ -76,9 +83,21 @@ pub(super) fn run(repo: &Repo, args: &Args, built: Option<&Built>) -> Result<Tal
         let place = Place::new(*way, Some(built))?;
         let found = run_all(&program, &cases, &place, *warm)?;
         let findings = judge(&plain, &found, &page, *way, *warm, args);
+        println!("     {}", slowest(&found));
         tally.case(&name, begin.elapsed(), &findings);
     }
+    println!("     sockets: {:.0} s in all", all_begin.elapsed().as_secs_f64());
     Ok(tally)
+}
+
+/// Where the time goes.
+fn slowest(all: &Transcripts) -> String {
+    let mut times: Vec<(Duration, &str)> = all.iter().map(|(case, one)| (one.took, case.as_str())).collect();
+    times.sort_unstable();
+    let sum: Duration = times.iter().map(|(took, _)| *took).sum();
+    let named: Vec<String> =
+        times.iter().rev().take(SLOWEST).map(|(took, case)| format!("{case} {:.1} s", took.as_secs_f64())).collect();
+    format!("{:.0} s if one after the other; slowest: {}", sum.as_secs_f64(), named.join(", "))
 }
 
 fn compile(repo: &Repo) -> Result<PathBuf> {

@@ -4,16 +4,32 @@ use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
 use libc::FILE;
 
-use super::programs::{STANDARD, hand_over};
-use crate::table;
-use crate::{errno, fork, inside, real};
+use super::programs::{STANDARD, hand_over, hand_over_of_parent};
+use crate::table::{self, Entry};
+use crate::{errno, fork, heirs, inside, real};
 
 /// The program closes a descriptor: what is known of it ends first.
 fn forget(fd: c_int) {
     if table::get(fd).is_some() && fork::is_owner() && !inside::is_inside() {
         let code = errno::get();
-        drop(table::take(fd));
+        if let Some(Entry::Socket(connection)) = table::take(fd) {
+            if connection.is_lost() && table::descriptor_of(&connection).is_none() {
+                connection.renounce();
+            }
+            heirs::note_closing(fd, &connection);
+        }
         errno::set(code);
+    }
+}
+
+/// `new` is about to be a copy of `old`, and what it was is closed.
+fn forget_over(old: c_int, new: c_int) {
+    let is_open = |fd| {
+        // SAFETY: the call takes no pointers.
+        unsafe { real::fcntl(fd, libc::F_GETFD, 0) >= 0 }
+    };
+    if old != new && table::get(new).is_some() && is_open(old) {
+        forget(new);
     }
 }
 
@@ -31,6 +47,8 @@ fn copied(old: c_int, new: c_int) -> c_int {
                 hand_over(new);
             }
         }
+        // A child of `vfork`, which is about to start a program.
+        Some(_) if new < STANDARD => hand_over_of_parent(old, new),
         _ => forget(new),
     }
     errno::set(code);
@@ -68,12 +86,14 @@ unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
+    forget_over(old, new);
     // SAFETY: the call takes no pointers.
     copied(old, unsafe { real::dup2(old, new) })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    forget_over(old, new);
     // SAFETY: the call takes no pointers.
     copied(old, unsafe { real::dup3(old, new, flags) })
 }

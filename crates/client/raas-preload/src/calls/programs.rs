@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int};
 
 use libc::{FILE, posix_spawn_file_actions_t, posix_spawnattr_t};
 
-use crate::{errno, fork, inside, real, table};
+use crate::{errno, fork, heirs, inside, real, table};
 
 /// Descriptors below are those that a program uses without being told.
 pub(super) const STANDARD: c_int = 3;
@@ -16,16 +16,20 @@ type Words = *const *const c_char;
 
 /// This process is about to become another program.
 pub(super) fn become_another() {
-    if !fork::is_owner() || inside::is_inside() {
+    if !fork::is_owner() {
+        return (0..STANDARD).for_each(|fd| hand_over_of_parent(fd, fd));
+    }
+    if inside::is_inside() {
         return;
     }
     let code = errno::get();
     for fd in table::known(0, usize::MAX) {
-        // One of the parent's is in its hands.
-        if let Some(connection) = table::socket(fd).filter(|connection| !connection.is_lost()) {
+        // One of the parent's is taken to be used at a standard descriptor alone.
+        if let Some(connection) = table::socket(fd).filter(|one| fd < STANDARD || !one.is_lost()) {
             connection.hand_over(fd);
         }
     }
+    heirs::leave_to_children();
     errno::set(code);
 }
 
@@ -36,11 +40,22 @@ fn start_another() {
     }
 }
 
+/// In a child of `vfork`, which has its parent's memory and descriptors of its own: `new` is a copy of what `old` is in
+/// the parent, as far as it still is. The parent's thread stands still meanwhile.
+pub(super) fn hand_over_of_parent(old: c_int, new: c_int) {
+    if !inside::is_inside()
+        && let Some(connection) = table::socket(old)
+        && connection.is_of_socket(new)
+    {
+        connection.hand_over(new);
+    }
+}
+
 /// Another program gets this descriptor, or stdio does.
 pub(super) fn hand_over(fd: c_int) {
     if fork::is_owner()
         && !inside::is_inside()
-        && let Some(connection) = table::socket(fd).filter(|connection| !connection.is_lost())
+        && let Some(connection) = table::socket(fd)
     {
         connection.hand_over(fd);
     }

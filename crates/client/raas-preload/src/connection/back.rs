@@ -43,8 +43,13 @@ impl Connection {
     /// Goes back to TCP for good, so that others can have the descriptor. True: it is there. False: that was not
     /// possible; bytes are lost then, and the connection ends by a reset.
     pub(crate) fn go_back(&self, fd: c_int) -> bool {
+        self.go_back_until(fd, Instant::now() + PATIENCE)
+    }
+
+    /// As [`Self::go_back`], with a limit of the caller's.
+    pub(crate) fn go_back_until(&self, fd: c_int, until: Instant) -> bool {
         if self.is_lost() {
-            return false;
+            return self.regain();
         }
         if self.is_the_kernels() || self.stay() {
             return true;
@@ -53,7 +58,6 @@ impl Connection {
             return false;
         }
         let code = errno::get();
-        let until = Instant::now() + PATIENCE;
         let is_back = self.await_switch(fd, until).and_then(|()| self.return_to_tcp(fd, First::Ask, until)).is_ok();
         if !is_back {
             self.spoil(fd);
@@ -172,18 +176,26 @@ impl Connection {
         let is_asked = match first {
             First::Ask if !can_say => return Err(Failed),
             First::Ask => {
-                put(fd, &Word::Ask.bytes(token), until)?;
-                let unread = self.take_unread(fd, until)?;
+                let is_said = put(fd, &Word::Ask.bytes(token), until).is_ok();
+                let unread = self.take_unread(fd, until);
+                if !is_said || unread.is_err() {
+                    // Nobody is there any more, and the kernel says so.
+                    let is_over = has_hung_up(fd) && unread.is_ok_and(|unread| unread.is_empty());
+                    return if is_over { Ok(()) } else { Err(Failed) };
+                }
+                let unread = unread?;
                 let heard = self.next_word(fd, until)?;
                 // Who writes no more on TCP cannot send bytes again.
                 if heard.is_none() && !unread.is_empty() {
                     return Err(Failed);
                 }
-                put(fd, &Word::Returned(unread.len() as u64).bytes(token), until)?;
-                put(fd, &unread, until)?;
+                let is_returned = put(fd, &Word::Returned(unread.len() as u64).bytes(token), until)
+                    .and_then(|()| put(fd, &unread, until));
                 match heard {
+                    None => false,
+                    _ if is_returned.is_err() => return Err(Failed),
                     Some(Word::Ask) => true,
-                    Some(Word::Answer) | None => false,
+                    Some(Word::Answer) => false,
                     Some(Word::Returned(_)) => return Err(Failed),
                 }
             }
@@ -239,6 +251,8 @@ impl Connection {
                         return Err(Failed);
                     }
                 }
+                // It was reset before it carried bytes, or after: TCP tells.
+                Err(_) if has_hung_up(fd) && unread.is_empty() => return Ok(unread),
                 Err(_) => return Err(Failed),
             }
         }
@@ -337,6 +351,13 @@ fn take(fd: c_int, count: usize, until: Instant) -> Result<Vec<u8>, Failed> {
         }
     }
     Ok(bytes)
+}
+
+/// Whether TCP is over in both directions.
+fn has_hung_up(fd: c_int) -> bool {
+    let mut one = libc::pollfd { fd, events: 0, revents: 0 };
+    // SAFETY: the entry lives through the call.
+    unsafe { real::poll(&raw mut one, 1, 0) > 0 && one.revents & (libc::POLLHUP | libc::POLLERR) != 0 }
 }
 
 /// Whether TCP has ended in order.

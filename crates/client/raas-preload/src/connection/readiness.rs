@@ -44,6 +44,9 @@ impl Connection {
     /// What of `wanted` holds.
     pub(crate) fn ready(&self, fd: c_int, wanted: PollBits, how: How<'_>) -> Ready {
         self.pump(fd);
+        if self.is_lost() {
+            self.regain();
+        }
         if self.is_going_back() {
             // Who waits is told when that is over.
             return Ready { now: 0, of_kernel: 0 };

@@ -70,6 +70,7 @@ impl Connection {
                     Some(result) => return result,
                     None => continue,
                 },
+                ReadPart::Lost if self.regain() => {}
                 ReadPart::Lost => {
                     say::LOST.say("a connection that the parent process had upgraded was used after fork");
                     self.spoil(fd);

@@ -87,6 +87,14 @@ impl Connection {
         if is_nested || role == Role::Fresh || !is_connected(fd) || self.is_used.swap(true, Ordering::AcqRel) {
             return;
         }
+        self.inode.store(super::inode_of(fd).unwrap_or(0), Ordering::Relaxed);
+        if !self.claim() {
+            // A parent can be asked for it. What a child has stays the child's, and this process writes to TCP.
+            self.is_lost.store(self.has_wish(), Ordering::Release);
+            self.set_role(Role::Kernel);
+            self.is_settled.store(true, Ordering::Release);
+            return;
+        }
         let mut upgrade = lock(&self.upgrade);
         *upgrade = match begin(fd, role) {
             Some(begun) => begun,

@@ -20,7 +20,7 @@ impl Connection {
     /// Writes `parts`. `original` is the program's call, for the time in which the kernel takes the bytes.
     pub(crate) fn send(&self, fd: c_int, parts: &[iovec], flags: c_int, original: &mut dyn FnMut() -> isize) -> isize {
         self.touch(fd);
-        if self.is_lost() {
+        if self.is_lost() && !self.regain() {
             say::LOST.say("a connection that the parent process had upgraded was used after fork");
             self.spoil(fd);
             return fail(libc::ECONNRESET);

@@ -13,7 +13,8 @@ use crate::place::{End, Place};
 
 /// No case takes that long; those that wait in vain say so after ten seconds.
 const CASE_LIMIT: Duration = Duration::from_secs(20);
-const POLL: Duration = Duration::from_millis(2);
+const POLL: Duration = Duration::from_millis(1);
+const POLL_MAX: Duration = Duration::from_millis(16);
 /// What the last line of each side says.
 const LAST: &str = " end";
 
@@ -29,6 +30,7 @@ pub(super) struct Transcript {
     pub(super) over_raas: usize,
     /// The last words beside the transcripts.
     said: String,
+    pub(super) took: Duration,
 }
 
 impl Transcript {
@@ -67,13 +69,17 @@ pub(super) fn run(program: &Path, case: &str, place: &Place, warm: bool) -> Resu
     }
     let begin = Instant::now();
     let mut hangs = false;
+    // Most cases take a few milliseconds, and many wait for tenths of a second.
+    let mut pause = POLL;
     while !all_ended(&mut children)? {
         if begin.elapsed() > CASE_LIMIT {
             hangs = true;
             children.iter_mut().for_each(end_group);
         }
-        std::thread::sleep(POLL);
+        std::thread::sleep(pause);
+        pause = POLL_MAX.min(pause * 2);
     }
+    let took = begin.elapsed();
     let read = |name: &str| -> Result<String> {
         Ok(String::from_utf8_lossy(&std::fs::read(dir.path().join(name))?).into_owned())
     };
@@ -81,7 +87,7 @@ pub(super) fn run(program: &Path, case: &str, place: &Place, warm: bool) -> Resu
     let paths: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("path ")).collect();
     let (count, over_raas) = (paths.len(), paths.iter().filter(|path| **path == "2").count());
     let said: Vec<&str> = said.lines().filter(|line| !line.starts_with("path ")).collect();
-    Ok(Transcript { text: read("A")? + &read("B")?, hangs, warm: count, over_raas, said: said.join(" / ") })
+    Ok(Transcript { text: read("A")? + &read("B")?, hangs, warm: count, over_raas, said: said.join(" / "), took })
 }
 
 fn start(command: &mut Command) -> Result<Child> {

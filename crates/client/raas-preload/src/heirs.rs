@@ -1,0 +1,332 @@
+//! Children that have a connection which their parent upgraded: the stream is the parent's. A child that uses it has the
+//! parent bring it back to TCP (`connection/back.rs`), where both can go on with it.
+//!
+//! A connection that nobody has used yet belongs to the first of both that uses it: that one *claims* it.
+//!
+//! Each fork that leaves such connections to a child makes a *family*: a socket by which the child asks, a page with the
+//! claims and the answers, and, once the parent has one of the connections, a thread of the parent that serves the child
+//! until it, and whoever it left the socket to, is gone. Until then a connection that the parent closes is kept: the
+//! child may still ask for it.
+//!
+//! It must never keep a connection longer than a child has it, nor take a lock of the parent in a child.
+
+use std::cell::RefCell;
+use std::ffi::c_int;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::connection::{Connection, PATIENCE, lock};
+use crate::desk::SignalsBlocked;
+use crate::shared_page::SharedPage;
+use crate::{inside, real, table};
+
+/// The stack of a thread that serves a child.
+const STACK: usize = 128 << 10;
+/// Between looks of a child at its answer.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Answers in the page.
+const OPEN: u8 = 0;
+const BACK: u8 = 1;
+const FAILED: u8 = 2;
+
+/// Claims in the page, behind the answers.
+const NOBODYS: u8 = 0;
+const CLAIMED: u8 = 1;
+
+/// A question on the socket: the number of the connection, and whether it was closed rather than asked for.
+const QUESTION_BYTES: usize = 5;
+
+/// What a process and its child have together.
+#[derive(Debug)]
+struct Family {
+    page: SharedPage,
+    /// None: no child may still ask for it.
+    members: Vec<Mutex<Option<Arc<Connection>>>>,
+    /// Taken by the thread that serves the child.
+    socket: Mutex<Option<OwnedFd>>,
+}
+
+/// What a child asks by. Its own children share it.
+#[derive(Debug)]
+struct Parent {
+    socket: OwnedFd,
+    page: SharedPage,
+}
+
+/// The way by which a child gets a connection of its parent.
+#[derive(Debug, Clone)]
+pub(crate) struct Wish {
+    parent: Arc<Parent>,
+    number: usize,
+}
+
+/// A fork that is under way in this thread.
+struct Fork {
+    family: Family,
+    to_parent: OwnedFd,
+}
+
+thread_local! {
+    static FORK: RefCell<Option<Fork>> = const { RefCell::new(None) };
+}
+
+/// The families of this process.
+static FAMILIES: raas::PerProcess<Mutex<Vec<Arc<Family>>>> = raas::PerProcess::new();
+
+/// Before a fork. `members`: the connections that one of both alone can have over RaaS.
+pub(crate) fn prepare(members: Vec<Arc<Connection>>) {
+    if members.is_empty() {
+        return;
+    }
+    let _inside = inside::enter();
+    let mut ends = [-1; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: there is room for two descriptors.
+    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
+        return;
+    }
+    // SAFETY: the call above made both, and nobody else has them.
+    let [to_child, to_parent] = ends.map(|fd| shm::raised(unsafe { OwnedFd::from_raw_fd(fd) }));
+    let Some(page) = SharedPage::new(2 * members.len()) else { return };
+    let members = members.into_iter().map(|member| Mutex::new(Some(member))).collect();
+    let socket = Mutex::new(Some(to_child));
+    FORK.set(Some(Fork { family: Family { page, members, socket }, to_parent }));
+}
+
+/// After the fork, in the parent.
+pub(crate) fn serve_child() {
+    let _inside = inside::enter();
+    let Some(Fork { family, to_parent }) = FORK.take() else { return };
+    drop(to_parent);
+    let family = Arc::new(family);
+    family.members.iter().for_each(|member| lock(member).iter().for_each(|member| member.add_heir()));
+    lock(FAMILIES.get()).push(Arc::clone(&family));
+    let mut has_used = false;
+    for (number, claim) in family.claims().iter().enumerate() {
+        if family.member(number).is_some_and(|member| member.is_used()) {
+            claim.store(CLAIMED, Ordering::Release);
+            has_used = true;
+        }
+    }
+    if has_used {
+        family.begin();
+    }
+}
+
+/// The parent uses a connection for the first time. False: a child was first.
+pub(crate) fn claim(connection: &Connection) -> bool {
+    let of = |family: &Arc<Family>| {
+        let is_it = |member: &Mutex<Option<Arc<Connection>>>| {
+            lock(member).as_ref().is_some_and(|member| std::ptr::eq(Arc::as_ptr(member), connection))
+        };
+        Some((Arc::clone(family), family.members.iter().position(is_it)?))
+    };
+    let families: Vec<_> = lock(FAMILIES.get()).iter().filter_map(of).collect();
+    let is_claimed = families.iter().all(|(family, number)| has_claimed(&family.claims()[*number]));
+    if is_claimed {
+        families.iter().for_each(|(family, _)| family.begin());
+    }
+    is_claimed
+}
+
+fn has_claimed(claim: &AtomicU8) -> bool {
+    claim.compare_exchange(NOBODYS, CLAIMED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+}
+
+/// After the fork, in the child: how it gets each of the connections.
+pub(crate) fn wishes_of_child() -> impl Fn(&Connection) -> Option<Wish> {
+    let fork = FORK.take();
+    let made = fork.map(|Fork { family, to_parent }| {
+        let Family { page, mut members, socket } = family;
+        drop(socket);
+        let address = |member: &mut Mutex<Option<Arc<Connection>>>| {
+            member.get_mut().ok().and_then(|member| member.as_ref()).map_or(std::ptr::null(), Arc::as_ptr)
+        };
+        let known: Vec<*const Connection> = members.iter_mut().map(address).collect();
+        // The parent's are left where they are.
+        std::mem::forget(members);
+        (Arc::new(Parent { socket: to_parent, page }), known)
+    });
+    move |connection| {
+        let (parent, known) = made.as_ref()?;
+        let number = known.iter().position(|one| std::ptr::eq(*one, connection))?;
+        Some(Wish { parent: Arc::clone(parent), number })
+    }
+}
+
+/// Serves a child until it is gone.
+fn serve(family: &Arc<Family>, child: &OwnedFd) {
+    let mut bytes = [0u8; QUESTION_BYTES];
+    loop {
+        // SAFETY: there is room for so many bytes.
+        let found = unsafe { real::recv(child.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        if found < 0 && crate::errno::get() == libc::EINTR {
+            continue;
+        }
+        if found != QUESTION_BYTES as isize {
+            break;
+        }
+        let [is_closed, number @ ..] = bytes;
+        let number = u32::from_ne_bytes(number) as usize;
+        if is_closed == 0 {
+            family.bring_back(number, Instant::now() + PATIENCE);
+        }
+        family.end(number);
+    }
+    family.end_all();
+}
+
+impl Family {
+    fn answers(&self) -> &[AtomicU8] {
+        &self.page.bytes()[..self.members.len()]
+    }
+
+    fn claims(&self) -> &[AtomicU8] {
+        &self.page.bytes()[self.members.len()..]
+    }
+
+    /// Serves the child from now on.
+    fn begin(self: &Arc<Self>) {
+        let Some(socket) = lock(&self.socket).take() else { return };
+        let _blocked = SignalsBlocked::new();
+        let served = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("raas-run-child".to_owned()).stack_size(STACK);
+        if thread.spawn(move || serve(&served, &socket)).is_err() {
+            // The child sees that nobody answers: the socket is closed.
+            self.end_all();
+        }
+    }
+
+    fn member(&self, number: usize) -> Option<Arc<Connection>> {
+        self.members.get(number).and_then(|member| lock(member).clone())
+    }
+
+    /// Brings a connection back to TCP for the child, and says so.
+    fn bring_back(&self, number: usize, until: Instant) {
+        let (Some(member), Some(answer)) = (self.member(number), self.answers().get(number)) else { return };
+        let is_back = bring_back(&member, until);
+        answer.store(if is_back { BACK } else { FAILED }, Ordering::Release);
+    }
+
+    /// No child has this connection, or it may have it without its parent.
+    fn end(&self, number: usize) {
+        let Some(member) = self.members.get(number).and_then(|member| lock(member).take()) else { return };
+        let kept = member.remove_heir();
+        // What the stream has to say comes before TCP's end.
+        let _inside = inside::enter();
+        drop(member);
+        drop(kept);
+        if self.members.iter().all(|member| lock(member).is_none()) {
+            lock(FAMILIES.get()).retain(|one| !std::ptr::eq(Arc::as_ptr(one), self));
+        }
+    }
+
+    /// The parent has closed what nobody used: it is the child's.
+    fn forget(&self, connection: &Arc<Connection>) {
+        for number in 0..self.members.len() {
+            if self.member(number).is_some_and(|member| Arc::ptr_eq(&member, connection)) {
+                self.end(number);
+            }
+        }
+    }
+
+    fn end_all(&self) {
+        (0..self.members.len()).for_each(|number| self.end(number));
+    }
+}
+
+/// Brings a connection of this process back to TCP, whichever descriptor it has.
+fn bring_back(connection: &Arc<Connection>, until: Instant) -> bool {
+    // The program may close its own at any time.
+    let known = || Some(Arc::new(duplicate(table::descriptor_of(connection)?)?));
+    match connection.kept().or_else(known) {
+        Some(fd) => connection.go_back_until(fd.as_raw_fd(), until),
+        None => false,
+    }
+}
+
+fn duplicate(fd: c_int) -> Option<OwnedFd> {
+    // SAFETY: the call takes no pointers.
+    let copy = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+    // SAFETY: the call made it, and nobody else has it.
+    (copy >= 0).then(|| shm::raised(unsafe { OwnedFd::from_raw_fd(copy) }))
+}
+
+/// The program closes a descriptor, which `connection` is no more in the table. A child may want it later.
+pub(crate) fn note_closing(fd: c_int, connection: &Arc<Connection>) {
+    if !connection.has_heirs() || table::descriptor_of(connection).is_some() {
+        return;
+    }
+    let _inside = inside::enter();
+    if !connection.is_used() {
+        return families().iter().for_each(|family| family.forget(connection));
+    }
+    if let Some(copy) = duplicate(fd) {
+        connection.keep(copy);
+    }
+}
+
+/// The process ends or becomes another program: what children may want goes back to TCP.
+pub(crate) fn leave_to_children() {
+    let until = Instant::now() + PATIENCE;
+    for family in families() {
+        for number in 0..family.members.len() {
+            if family.member(number).is_some_and(|member| member.is_used() && !member.has_ended_writing()) {
+                family.bring_back(number, until);
+            }
+        }
+    }
+}
+
+fn families() -> Vec<Arc<Family>> {
+    let _inside = inside::enter();
+    lock(FAMILIES.get()).clone()
+}
+
+impl Wish {
+    /// This process uses the connection for the first time. False: the parent was first.
+    pub(crate) fn claim(&self) -> bool {
+        let bytes = self.parent.page.bytes();
+        bytes.get(bytes.len() / 2 + self.number).is_some_and(has_claimed)
+    }
+
+    /// Has the parent bring the connection back. True: it is TCP's.
+    pub(crate) fn ask(&self) -> bool {
+        let Some(answer) = self.parent.page.bytes().get(self.number) else { return false };
+        if answer.load(Ordering::Acquire) == OPEN && !self.say(false) {
+            // The parent may have brought it back, and ended.
+            return answer.load(Ordering::Acquire) == BACK;
+        }
+        loop {
+            match answer.load(Ordering::Acquire) {
+                OPEN => {}
+                found => return found == BACK,
+            }
+            let mut one = libc::pollfd { fd: self.parent.socket.as_raw_fd(), events: 0, revents: 0 };
+            // SAFETY: the entry lives through the call.
+            let result = unsafe { real::poll(&raw mut one, 1, 0) };
+            if result > 0 && one.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
+                return answer.load(Ordering::Acquire) == BACK;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// This process has closed it.
+    pub(crate) fn note_closed(&self) {
+        self.say(true);
+    }
+
+    fn say(&self, is_closed: bool) -> bool {
+        let mut bytes = [u8::from(is_closed); QUESTION_BYTES];
+        let number = u32::try_from(self.number).unwrap_or(u32::MAX);
+        bytes[QUESTION_BYTES - size_of::<u32>()..].copy_from_slice(&number.to_ne_bytes());
+        let socket = self.parent.socket.as_raw_fd();
+        // SAFETY: the pointer and the length are those of `bytes`.
+        unsafe { real::send(socket, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) == bytes.len() as isize }
+    }
+}
