@@ -2,7 +2,7 @@
 #include "body.h"
 
 #define QUIET_MS 60
-#define LONG_MS 10000
+#define LONG_MS 5000
 #define ALL (POLLIN | POLLOUT | POLLRDHUP | POLLPRI)
 
 typedef struct {

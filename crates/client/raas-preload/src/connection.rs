@@ -10,6 +10,7 @@
 mod back;
 mod readiness;
 mod reading;
+mod sharing;
 mod upgrade;
 mod waiting;
 mod writing;
@@ -22,12 +23,13 @@ use std::time::Duration;
 
 use raas::Stream;
 
-use crate::heirs::Wish;
 use crate::say;
+use crate::wish::Wish;
 use upgrade::Upgrade;
 
 pub(crate) use back::PATIENCE;
 pub(crate) use readiness::{How, Ready};
+pub(crate) use sharing::Claim;
 pub(crate) use upgrade::is_tcp;
 pub(crate) use waiting::{Waits, timespec};
 
@@ -186,6 +188,8 @@ pub(crate) struct Connection {
     /// Microseconds; 0 for none.
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
+    /// Bytes that a reader wants at least (`SO_RCVLOWAT`).
+    low_water: AtomicU32,
     looks: AtomicU32,
     upgrade: Mutex<Upgrade>,
     stream: OnceLock<Stream>,
@@ -202,6 +206,8 @@ pub(crate) struct Connection {
     has_forked: AtomicBool,
     /// Children that may want it, by forks.
     heirs: AtomicU32,
+    /// Where it is said whose it is, as long as nobody has used it.
+    claims: Mutex<Vec<Box<dyn Claim>>>,
     /// Another descriptor, once the program has closed its own and a child may want it.
     kept: Mutex<Option<Arc<OwnedFd>>>,
 }
@@ -247,6 +253,7 @@ impl Connection {
             room_edges: AtomicU32::new(0),
             read_timeout: AtomicU64::new(0),
             write_timeout: AtomicU64::new(0),
+            low_water: AtomicU32::new(1),
             looks: AtomicU32::new(0),
             upgrade: Mutex::new(Upgrade::New),
             stream: OnceLock::new(),
@@ -257,39 +264,8 @@ impl Connection {
             wish: None,
             has_forked: AtomicBool::new(false),
             heirs: AtomicU32::new(0),
+            claims: Mutex::new(Vec::new()),
             kept: Mutex::new(None),
-        }
-    }
-
-    /// What a child made by `fork` has of it. It touches nothing of the parent's that another thread may hold.
-    pub(crate) fn for_child(&self, wish: Option<Wish>) -> Self {
-        let is_lost = self.is_switching() || self.is_lost();
-        // A connection that the parent used is the parent's; the child's bytes would not be counted there.
-        let role = if self.is_used.load(Ordering::Relaxed) { Role::Kernel } else { self.role() };
-        let mut child = Self::new(role, self.is_nonblocking());
-        child.is_lost.store(is_lost, Ordering::Relaxed);
-        // A child of a child asks as its parent would.
-        child.wish = wish.or_else(|| self.wish.clone());
-        child.read_timeout.store(self.read_timeout.load(Ordering::Relaxed), Ordering::Relaxed);
-        child.write_timeout.store(self.write_timeout.load(Ordering::Relaxed), Ordering::Relaxed);
-        child
-    }
-
-    /// Before a fork: the child may use what was not upgraded yet, so that stays on TCP as far as it can.
-    pub(crate) fn prepare_fork(&self) {
-        if self.is_used.load(Ordering::Relaxed) && !self.is_the_kernels() && !self.is_lost() && !self.stay() {
-            self.is_shared.store(true, Ordering::Release);
-        }
-    }
-
-    /// After a fork: a connection that nobody has used, and that nobody can claim, is the child's.
-    pub(crate) fn leave_to_child(&self) {
-        self.has_forked.store(true, Ordering::Relaxed);
-        if !self.has_heirs()
-            && !self.is_used.load(Ordering::Relaxed)
-            && matches!(self.role(), Role::Connected | Role::Accepted)
-        {
-            self.set_role(Role::Kernel);
         }
     }
 
@@ -322,6 +298,16 @@ impl Connection {
         if let Some(time) = write {
             self.write_timeout.store(micros(time), Ordering::Relaxed);
         }
+    }
+
+    pub(crate) fn set_low_water(&self, bytes: c_int) {
+        self.low_water.store(u32::try_from(bytes).unwrap_or(1).max(1), Ordering::Relaxed);
+    }
+
+    /// Whether the bytes in the stream are fewer than a reader wants.
+    fn is_below_low_water(&self) -> bool {
+        let wanted = self.low_water.load(Ordering::Relaxed);
+        wanted > 1 && self.unread().is_some_and(|unread| unread < u64::from(wanted))
     }
 
     /// The stream, from when it is there.
@@ -441,107 +427,10 @@ impl Connection {
         true
     }
 
-    // ---- between a parent and its children
-
-    /// Whether this descriptor is of this connection's socket, also in a process that has the parent's memory but
-    /// descriptors of its own.
-    pub(crate) fn is_of_socket(&self, fd: c_int) -> bool {
-        inode_of(fd).is_some_and(|inode| inode == self.inode.load(Ordering::Relaxed))
-    }
-
-    /// Whether it is, or may come, over RaaS, which one process alone can have.
-    pub(crate) fn is_for_one_process(&self) -> bool {
-        let is_nobodys = !self.is_used() && matches!(self.role(), Role::Connected | Role::Accepted);
-        !self.is_lost() && (is_nobodys || self.is_switching())
-    }
-
-    /// Whether this process has read or written it.
-    pub(crate) fn is_used(&self) -> bool {
-        self.is_used.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn has_wish(&self) -> bool {
-        self.wish.is_some()
-    }
-
-    /// This process uses it for the first time. False: one that forked it, or that it forked, was first.
-    fn claim(&self) -> bool {
-        self.wish.as_ref().is_none_or(Wish::claim) && (!self.has_heirs() || crate::heirs::claim(self))
-    }
-
-    /// A child that uses what its parent upgraded: both have it on TCP from now on. False: the parent does not give it.
-    pub(crate) fn regain(&self) -> bool {
-        if !self.is_lost() {
-            return true;
-        }
-        let code = crate::errno::get();
-        let is_back = self.wish.as_ref().is_some_and(Wish::ask);
-        if is_back {
-            self.set_role(Role::Kernel);
-            self.is_settled.store(true, Ordering::Release);
-            self.is_lost.store(false, Ordering::Release);
-        }
-        crate::errno::set(code);
-        is_back
-    }
-
-    /// This process has closed its last descriptor of what is its parent's.
-    pub(crate) fn renounce(&self) {
-        if self.is_lost()
-            && !self.has_forked.load(Ordering::Relaxed)
-            && let Some(wish) = &self.wish
-        {
-            wish.note_closed();
-        }
-    }
-
-    /// One more fork has left it to a child.
-    pub(crate) fn add_heir(&self) {
-        self.heirs.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// One fork less. What is kept of it if that was the last.
-    pub(crate) fn remove_heir(&self) -> Option<Arc<OwnedFd>> {
-        if self.heirs.fetch_sub(1, Ordering::AcqRel) == 1 { lock(&self.kept).take() } else { None }
-    }
-
-    pub(crate) fn has_heirs(&self) -> bool {
-        self.heirs.load(Ordering::Acquire) > 0
-    }
-
-    /// The program has closed its last descriptor; `copy` is another one.
-    pub(crate) fn keep(&self, copy: OwnedFd) {
-        *lock(&self.kept) = Some(Arc::new(copy));
-        // The last child may have gone just now.
-        if !self.has_heirs() {
-            lock(&self.kept).take();
-        }
-    }
-
-    /// The descriptor of a connection that the program has closed.
-    pub(crate) fn kept(&self) -> Option<Arc<OwnedFd>> {
-        lock(&self.kept).clone()
-    }
-
-    pub(crate) fn has_ended_writing(&self) -> bool {
-        self.is_write_shut.load(Ordering::Acquire)
-    }
-
     /// Bytes that can be read without waiting, for `FIONREAD`. None: the kernel knows.
     pub(crate) fn unread(&self) -> Option<u64> {
         (self.read_part() == ReadPart::Stream).then(|| self.stream().and_then(|s| s.unread_bytes().ok()).unwrap_or(0))
     }
-}
-
-/// The number of a descriptor's file.
-fn inode_of(fd: c_int) -> Option<u64> {
-    let mut about = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: there is room for what the kernel says.
-    if unsafe { libc::fstat(fd, about.as_mut_ptr()) } != 0 {
-        return None;
-    }
-    // SAFETY: the call succeeded, so it filled `about`.
-    Some(unsafe { about.assume_init() }.st_ino)
 }
 
 impl Drop for Connection {

@@ -5,6 +5,7 @@
 //! never wait for bytes of a stranger.
 
 use std::collections::BTreeMap;
+use std::ffi::c_int;
 use std::io::{ErrorKind, Read};
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
@@ -182,24 +183,40 @@ fn random() -> Option<u64> {
     Some(u64::from_ne_bytes(bytes))
 }
 
-/// The program's signals are for its own threads: one that is made now gets none.
-pub(crate) struct SignalsBlocked(libc::sigset_t);
+/// The program's signals are for its own threads: one that is made now gets none. And the thread is not cancelled in the
+/// middle of the library's work, whose frames nobody unwinds.
+pub(crate) struct SignalsBlocked {
+    mask: libc::sigset_t,
+    cancels: c_int,
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
 
 impl SignalsBlocked {
     pub(crate) fn new() -> Self {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        let mut cancels = 0;
+        // SAFETY: there is room for the state before.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut cancels) };
         // SAFETY: both sets have room; `sigfillset` fills the first, and `pthread_sigmask` the second.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-            Self(before.assume_init())
+            Self { mask: before.assume_init(), cancels }
         }
     }
 }
 
 impl Drop for SignalsBlocked {
     fn drop(&mut self) {
-        // SAFETY: the set is what `pthread_sigmask` gave.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
+        // SAFETY: the set is what `pthread_sigmask` gave, and the state what `pthread_setcancelstate` did.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask, std::ptr::null_mut());
+            pthread_setcancelstate(self.cancels, std::ptr::null_mut());
+        }
     }
 }

@@ -12,34 +12,19 @@
 
 use std::cell::RefCell;
 use std::ffi::c_int;
-use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
 
-use crate::connection::{Connection, PATIENCE, lock};
+use crate::connection::{Claim, Connection, PATIENCE, lock};
 use crate::desk::SignalsBlocked;
 use crate::shared_page::SharedPage;
+use crate::wish::{BACK, CLAIMED, FAILED, Parent, QUESTION_BYTES, Wish, has_claimed};
 use crate::{inside, real, table};
 
 /// The stack of a thread that serves a child.
 const STACK: usize = 128 << 10;
-/// Between looks of a child at its answer.
-const PAUSE: Duration = Duration::from_millis(1);
-
-/// Answers in the page.
-const OPEN: u8 = 0;
-const BACK: u8 = 1;
-const FAILED: u8 = 2;
-
-/// Claims in the page, behind the answers.
-const NOBODYS: u8 = 0;
-const CLAIMED: u8 = 1;
-
-/// A question on the socket: the number of the connection, and whether it was closed rather than asked for.
-const QUESTION_BYTES: usize = 5;
-
 /// What a process and its child have together.
 #[derive(Debug)]
 struct Family {
@@ -48,20 +33,6 @@ struct Family {
     members: Vec<Mutex<Option<Arc<Connection>>>>,
     /// Taken by the thread that serves the child.
     socket: Mutex<Option<OwnedFd>>,
-}
-
-/// What a child asks by. Its own children share it.
-#[derive(Debug)]
-struct Parent {
-    socket: OwnedFd,
-    page: SharedPage,
-}
-
-/// The way by which a child gets a connection of its parent.
-#[derive(Debug, Clone)]
-pub(crate) struct Wish {
-    parent: Arc<Parent>,
-    number: usize,
 }
 
 /// A fork that is under way in this thread.
@@ -103,7 +74,11 @@ pub(crate) fn serve_child() {
     let Some(Fork { family, to_parent }) = FORK.take() else { return };
     drop(to_parent);
     let family = Arc::new(family);
-    family.members.iter().for_each(|member| lock(member).iter().for_each(|member| member.add_heir()));
+    for number in 0..family.members.len() {
+        if let Some(member) = family.member(number) {
+            member.add_heir(Box::new(OfFamily { family: Arc::downgrade(&family), number }));
+        }
+    }
     lock(FAMILIES.get()).push(Arc::clone(&family));
     let mut has_used = false;
     for (number, claim) in family.claims().iter().enumerate() {
@@ -117,24 +92,22 @@ pub(crate) fn serve_child() {
     }
 }
 
-/// The parent uses a connection for the first time. False: a child was first.
-pub(crate) fn claim(connection: &Connection) -> bool {
-    let of = |family: &Arc<Family>| {
-        let is_it = |member: &Mutex<Option<Arc<Connection>>>| {
-            lock(member).as_ref().is_some_and(|member| std::ptr::eq(Arc::as_ptr(member), connection))
-        };
-        Some((Arc::clone(family), family.members.iter().position(is_it)?))
-    };
-    let families: Vec<_> = lock(FAMILIES.get()).iter().filter_map(of).collect();
-    let is_claimed = families.iter().all(|(family, number)| has_claimed(&family.claims()[*number]));
-    if is_claimed {
-        families.iter().for_each(|(family, _)| family.begin());
-    }
-    is_claimed
+/// The claim of a connection in a family.
+#[derive(Debug)]
+struct OfFamily {
+    family: Weak<Family>,
+    number: usize,
 }
 
-fn has_claimed(claim: &AtomicU8) -> bool {
-    claim.compare_exchange(NOBODYS, CLAIMED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+impl Claim for OfFamily {
+    fn claim(&self) -> bool {
+        let Some(family) = self.family.upgrade() else { return true };
+        let is_claimed = has_claimed(&family.claims()[self.number]);
+        if is_claimed {
+            family.begin();
+        }
+        is_claimed
+    }
 }
 
 /// After the fork, in the child: how it gets each of the connections.
@@ -287,46 +260,8 @@ fn families() -> Vec<Arc<Family>> {
     lock(FAMILIES.get()).clone()
 }
 
-impl Wish {
-    /// This process uses the connection for the first time. False: the parent was first.
-    pub(crate) fn claim(&self) -> bool {
-        let bytes = self.parent.page.bytes();
-        bytes.get(bytes.len() / 2 + self.number).is_some_and(has_claimed)
-    }
-
-    /// Has the parent bring the connection back. True: it is TCP's.
-    pub(crate) fn ask(&self) -> bool {
-        let Some(answer) = self.parent.page.bytes().get(self.number) else { return false };
-        if answer.load(Ordering::Acquire) == OPEN && !self.say(false) {
-            // The parent may have brought it back, and ended.
-            return answer.load(Ordering::Acquire) == BACK;
-        }
-        loop {
-            match answer.load(Ordering::Acquire) {
-                OPEN => {}
-                found => return found == BACK,
-            }
-            let mut one = libc::pollfd { fd: self.parent.socket.as_raw_fd(), events: 0, revents: 0 };
-            // SAFETY: the entry lives through the call.
-            let result = unsafe { real::poll(&raw mut one, 1, 0) };
-            if result > 0 && one.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
-                return answer.load(Ordering::Acquire) == BACK;
-            }
-            std::thread::sleep(PAUSE);
-        }
-    }
-
-    /// This process has closed it.
-    pub(crate) fn note_closed(&self) {
-        self.say(true);
-    }
-
-    fn say(&self, is_closed: bool) -> bool {
-        let mut bytes = [u8::from(is_closed); QUESTION_BYTES];
-        let number = u32::try_from(self.number).unwrap_or(u32::MAX);
-        bytes[QUESTION_BYTES - size_of::<u32>()..].copy_from_slice(&number.to_ne_bytes());
-        let socket = self.parent.socket.as_raw_fd();
-        // SAFETY: the pointer and the length are those of `bytes`.
-        unsafe { real::send(socket, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) == bytes.len() as isize }
-    }
+/// The program ends: what children may want goes back to TCP, and upgraded connections close in order.
+pub(crate) extern "C" fn end_in_order() {
+    leave_to_children();
+    table::close_all();
 }

@@ -28,6 +28,7 @@ mod shared_page;
 mod sleep;
 mod spin;
 mod table;
+mod wish;
 
 /// Descriptors of the library are above, as far as the limit of the process has room: programs count on the low ones.
 #[cfg(not(test))]
@@ -43,7 +44,7 @@ static INIT: extern "C" fn() = init;
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static FINI: extern "C" fn() = table::close_all;
+static FINI: extern "C" fn() = heirs::end_in_order;
 
 #[cfg(not(test))]
 extern "C" fn init() {

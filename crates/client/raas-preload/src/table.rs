@@ -171,8 +171,7 @@ pub(crate) fn replace_all_in_child(mut replace: impl FnMut(&Entry) -> Option<Ent
 }
 
 /// The program ends: upgraded connections close in order.
-pub(crate) extern "C" fn close_all() {
-    crate::heirs::leave_to_children();
+pub(crate) fn close_all() {
     let _inside = crate::inside::enter();
     for fd in known(0, usize::MAX) {
         drop(take(fd));

@@ -28,7 +28,7 @@ const FLAGS: &[&str] =
 /// Fewer would mean that the program's list was not read.
 const CASES_MIN: usize = 200;
 /// Cases at a time. Nearly all of them wait, for each other's side or for time to pass.
-const AT_ONCE: usize = 24;
+const AT_ONCE: usize = 16;
 /// Cases that are named as the slowest of a way.
 const SLOWEST: usize = 4;
 /// Lines that are shown of a transcript that differs.

@@ -113,7 +113,7 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
         unsafe {
             (*message).msg_namelen = 0;
             (*message).msg_controllen = 0;
-            (*message).msg_flags = 0;
+            (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
         }
     }
     result

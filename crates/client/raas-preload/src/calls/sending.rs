@@ -191,6 +191,8 @@ fn copy_file(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssiz
         // SAFETY: the call takes no pointers.
         None => match unsafe { libc::lseek(from, 0, libc::SEEK_CUR) } {
             at if at >= 0 => at,
+            // As the kernel says where it cannot read pages.
+            _ if errno::get() == libc::ESPIPE => return errno::fail(libc::EINVAL),
             _ => return -1,
         },
     };
@@ -246,6 +248,11 @@ unsafe extern "C-unwind" fn splice(
 ) -> ssize_t {
     // SAFETY: the program's own arguments.
     let original = || unsafe { real::splice(from, from_offset, to, to_offset, len, flags) };
+    // The kernel says what is wrong: one of the two must be a pipe, and neither a place in a file.
+    let is_possible = from_offset.is_null() && to_offset.is_null() && (is_pipe(from) || is_pipe(to));
+    if len == 0 || !is_possible {
+        return original();
+    }
     let mut was_asked = false;
     let mut once = || {
         was_asked = true;
@@ -272,6 +279,16 @@ unsafe extern "C-unwind" fn splice(
             _ => errno::fail(libc::EINVAL),
         }
     }
+}
+
+fn is_pipe(fd: c_int) -> bool {
+    let mut about = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: there is room for what the kernel says.
+    if unsafe { libc::fstat(fd, about.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: the call succeeded, so it filled `about`.
+    unsafe { about.assume_init() }.st_mode & libc::S_IFMT == libc::S_IFIFO
 }
 
 /// Bytes that a pipe takes without waiting if it says that it is writable.

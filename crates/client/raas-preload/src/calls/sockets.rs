@@ -104,6 +104,14 @@ unsafe extern "C-unwind" fn setsockopt(
 ) -> c_int {
     // SAFETY: the program's own arguments.
     let result = unsafe { real::setsockopt(fd, level, name, value, len) };
+    if result == 0
+        && (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
+        && len as usize >= size_of::<c_int>()
+        && let Some(connection) = table::socket(fd)
+    {
+        // SAFETY: the kernel has just read an int there.
+        connection.set_low_water(unsafe { value.cast::<c_int>().read_unaligned() });
+    }
     let is_timeout = level == libc::SOL_SOCKET && matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO);
     if result == 0
         && is_timeout

@@ -77,7 +77,8 @@ impl Connection {
         let (reads, writes) = (self.read_part() == ReadPart::Stream, self.writes_stream());
         let (mut now, mut of_kernel) = (0, 0);
         if reads {
-            if found.contains(Readiness::READ) || found.contains(Readiness::ERR) {
+            let is_over = found.contains(Readiness::HUP) || found.contains(Readiness::ERR);
+            if is_over || found.contains(Readiness::READ) && !self.is_below_low_water() {
                 now |= libc::POLLIN | libc::POLLRDNORM;
             }
             if found.contains(Readiness::HUP) {
@@ -116,7 +117,7 @@ impl Connection {
     fn look(&self, how: How<'_>) -> Option<Readiness> {
         match how {
             How::Glance => self.glance_at_stream(),
-            How::Announce(waits) => self.ask_stream(waits, false),
+            How::Announce(waits) => self.ask_stream(waits, self.low_water.load(Ordering::Relaxed) > 1),
             How::AnnounceMore => self.ask_stream(None, true),
         }
     }

@@ -5,11 +5,12 @@
 use std::ffi::c_int;
 use std::io::Read;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use libc::{iovec, msghdr};
 use raas::Readiness;
 
-use super::waiting::Awaited;
+use super::waiting::{Awaited, Until};
 use super::{Connection, ReadPart, Waits, are_valid};
 use crate::errno::{self, fail};
 use crate::prelude::Heard;
@@ -18,6 +19,9 @@ use crate::{inside, real, say, spin};
 /// Bytes that one call looks at without taking them, where it has several buffers.
 const PEEK_MAX: usize = 1 << 20;
 static FOREIGN: say::Once = say::Once::new();
+
+/// Between looks for bytes behind those that are there.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Bytes that are thrown away at once for `MSG_TRUNC`.
 const DISCARD: usize = 16 << 10;
@@ -179,6 +183,9 @@ impl Connection {
         let may_wait = !self.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
         let takes_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
         let (until, mut done) = (self.until(true), 0usize);
+        if may_wait && flags & libc::MSG_PEEK != 0 && flags & libc::MSG_WAITALL != 0 {
+            self.await_all(parts.iter().map(|part| part.iov_len).sum(), until);
+        }
         loop {
             if may_wait && !self.is_read_shut.load(Ordering::Acquire) {
                 spin::until(&mut |_| self.has_unread());
@@ -206,6 +213,17 @@ impl Connection {
             if !takes_all || done >= parts.iter().map(|part| part.iov_len).sum() {
                 return Some(done as isize);
             }
+        }
+    }
+
+    /// Waits until so many bytes are there, or no more come: for a look at all of them.
+    fn await_all(&self, total: usize, until: Until) {
+        let is_open = || {
+            let is_over = |found: Readiness| found.contains(Readiness::HUP) || found.contains(Readiness::ERR);
+            !self.is_read_shut.load(Ordering::Acquire) && !self.glance_at_stream().is_none_or(is_over)
+        };
+        while self.unread().is_some_and(|unread| unread < total as u64) && is_open() && !until.is_over() {
+            std::thread::sleep(PAUSE);
         }
     }
 

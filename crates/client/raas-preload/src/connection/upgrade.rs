@@ -87,7 +87,7 @@ impl Connection {
         if is_nested || role == Role::Fresh || !is_connected(fd) || self.is_used.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.inode.store(super::inode_of(fd).unwrap_or(0), Ordering::Relaxed);
+        self.inode.store(super::sharing::inode_of(fd).unwrap_or(0), Ordering::Relaxed);
         if !self.claim() {
             // A parent can be asked for it. What a child has stays the child's, and this process writes to TCP.
             self.is_lost.store(self.has_wish(), Ordering::Release);

@@ -21,6 +21,10 @@ impl Until {
     pub(super) fn at(time: Instant) -> Self {
         Self(Some(time))
     }
+
+    pub(super) fn is_over(self) -> bool {
+        self.0.is_some_and(|at| Instant::now() >= at)
+    }
 }
 
 /// What a call that blocks waits for.

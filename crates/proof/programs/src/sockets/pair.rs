@@ -1,7 +1,7 @@
 //! One run of one case: its two sides as two processes, their transcripts, and the watchdog.
 
 use std::fs::File;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,6 +15,8 @@ use crate::place::{End, Place};
 const CASE_LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(1);
 const POLL_MAX: Duration = Duration::from_millis(16);
+/// How long a side goes on alone when a signal has ended the other: it would wait in vain.
+const ALONE_LIMIT: Duration = Duration::from_secs(3);
 /// What the last line of each side says.
 const LAST: &str = " end";
 
@@ -71,7 +73,14 @@ pub(super) fn run(program: &Path, case: &str, place: &Place, warm: bool) -> Resu
     let mut hangs = false;
     // Most cases take a few milliseconds, and many wait for tenths of a second.
     let mut pause = POLL;
+    let mut crashed_at: Option<Instant> = None;
     while !all_ended(&mut children)? {
+        if crashed_at.is_none() && any_crashed(&mut children)? {
+            crashed_at = Some(Instant::now());
+        }
+        if crashed_at.is_some_and(|at| at.elapsed() > ALONE_LIMIT) {
+            children.iter_mut().for_each(end_group);
+        }
         if begin.elapsed() > CASE_LIMIT {
             hangs = true;
             children.iter_mut().for_each(end_group);
@@ -100,6 +109,14 @@ fn all_ended(children: &mut [Child]) -> Result<bool> {
         all &= child.try_wait()?.is_some();
     }
     Ok(all)
+}
+
+fn any_crashed(children: &mut [Child]) -> Result<bool> {
+    let mut any = false;
+    for child in children {
+        any |= child.try_wait()?.is_some_and(|status| status.signal().is_some());
+    }
+    Ok(any)
 }
 
 /// Ends a side and what it started. A side that has not been waited for keeps its number.
