@@ -1,10 +1,11 @@
 //! Children that have a connection which their parent upgraded: the stream is the parent's. A child that uses it has the
 //! parent bring it back to TCP (`connection/back.rs`), where both can go on with it.
 //!
-//! A connection that nobody has used yet belongs to the first of both that uses it: that one *claims* it.
+//! A connection that nobody has used yet is left to the child. If the parent uses it first all the same, it *claims* it:
+//! then it stays on TCP for both.
 //!
 //! Each fork that leaves such connections to a child makes a *family*: a socket by which the child asks, a page with the
-//! claims and the answers, and, once the parent has one of the connections, a thread of the parent that serves the child
+//! claims and the answers, and, if one of the connections is upgraded, a thread of the parent that serves the child
 //! until it, and whoever it left the socket to, is gone. Until then a connection that the parent closes is kept: the
 //! child may still ask for it.
 //!
@@ -100,13 +101,10 @@ struct OfFamily {
 }
 
 impl Claim for OfFamily {
-    fn claim(&self) -> bool {
-        let Some(family) = self.family.upgrade() else { return true };
-        let is_claimed = has_claimed(&family.claims()[self.number]);
-        if is_claimed {
-            family.begin();
+    fn claim(&self) {
+        if let Some(family) = self.family.upgrade() {
+            has_claimed(&family.claims()[self.number]);
         }
-        is_claimed
     }
 }
 
@@ -235,7 +233,7 @@ pub(crate) fn note_closing(fd: c_int, connection: &Arc<Connection>) {
         return;
     }
     let _inside = inside::enter();
-    if !connection.is_used() {
+    if !connection.is_used() || connection.is_the_kernels() {
         return families().iter().for_each(|family| family.forget(connection));
     }
     if let Some(copy) = duplicate(fd) {

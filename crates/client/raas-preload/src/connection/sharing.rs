@@ -12,8 +12,8 @@ use crate::wish::Wish;
 
 /// Where it is said which process has a connection that nobody has used.
 pub(crate) trait Claim: std::fmt::Debug + Send + Sync {
-    /// This process has it. False: a child was first.
-    fn claim(&self) -> bool;
+    /// This process uses it.
+    fn claim(&self);
 }
 
 impl Connection {
@@ -66,13 +66,13 @@ impl Connection {
         self.is_used.load(Ordering::Acquire)
     }
 
-    pub(crate) fn has_wish(&self) -> bool {
-        self.wish.is_some()
-    }
-
-    /// This process uses it for the first time. False: one that forked it, or that it forked, was first.
+    /// This process uses it for the first time. False: it stays on TCP here, because the parent was first, or because it
+    /// was left to a child.
     pub(super) fn claim(&self) -> bool {
-        self.wish.as_ref().is_none_or(Wish::claim) && lock(&self.claims).drain(..).all(|of| of.claim())
+        let claims = std::mem::take(&mut *lock(&self.claims));
+        // The child learns of it, and stays on TCP too.
+        claims.iter().for_each(|of| of.claim());
+        self.wish.as_ref().is_none_or(Wish::claim) && claims.is_empty()
     }
 
     /// A child that uses what its parent upgraded: both have it on TCP from now on. False: the parent does not give it.

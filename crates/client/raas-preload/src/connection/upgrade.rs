@@ -89,8 +89,7 @@ impl Connection {
         }
         self.inode.store(super::sharing::inode_of(fd).unwrap_or(0), Ordering::Relaxed);
         if !self.claim() {
-            // A parent can be asked for it. What a child has stays the child's, and this process writes to TCP.
-            self.is_lost.store(self.has_wish(), Ordering::Release);
+            // Another process uses it, or may.
             self.set_role(Role::Kernel);
             self.is_settled.store(true, Ordering::Release);
             return;
