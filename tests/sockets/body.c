@@ -313,6 +313,7 @@ static void all_cases(void) {
     thread_cases();
     signal_cases();
     file_cases();
+    stress_cases();
 }
 
 int main(int count, char **words) {
@@ -334,6 +335,8 @@ int main(int count, char **words) {
     setrlimit(RLIMIT_CPU, &(struct rlimit){20, 20});
     for (size_t i = 0; i < sizeof(pattern); i++) pattern[i] = (char)(i % 251 ^ i / 65521);
     on_signal(SIGPIPE, SA_RESTART);
+    int seed;
+    if (sscanf(words[4], "stress/%d", &seed) == 1 && seed >= STRESS_LISTED) stress_case(seed);
     path_of = (int (*)(int))dlsym(RTLD_DEFAULT, "raas_run_path");
     for (int i = 0; i < case_count; i++) {
         if (strcmp(cases[i].name, words[4])) continue;

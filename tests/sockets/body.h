@@ -44,6 +44,8 @@ extern char pattern[1 << 20]; // bytes to send: they repeat with no power of two
 extern char buffer[1 << 20];  // bytes received
 extern volatile int sigpipes, interrupts;
 
+#define STRESS_LISTED 40 // seeds of the stress that are cases; any other can be named
+
 #define A (side == 'A')
 #define B (side == 'B')
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
@@ -121,5 +123,7 @@ void process_cases(void);
 void thread_cases(void);
 void signal_cases(void);
 void file_cases(void);
+void stress_cases(void);
+void stress_case(int seed); // one more of them
 
 #endif

@@ -151,8 +151,6 @@ pub(crate) struct Connection {
     is_settled: AtomicBool,
     /// A stream of the parent's process.
     is_lost: AtomicBool,
-    /// Another process may write to TCP too: what is written never leaves it.
-    is_shared: AtomicBool,
     /// The stream was read to its end.
     is_tail: AtomicBool,
     /// Neither end reads or writes, until TCP has the connection again.
@@ -232,7 +230,6 @@ impl Connection {
             is_used: AtomicBool::new(false),
             is_settled: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
-            is_shared: AtomicBool::new(false),
             is_tail: AtomicBool::new(false),
             is_going_back: AtomicBool::new(false),
             has_heard_ask: AtomicBool::new(false),

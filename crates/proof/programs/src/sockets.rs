@@ -29,6 +29,9 @@ const FLAGS: &[&str] =
 const CASES_MIN: usize = 200;
 /// Cases at a time. Nearly all of them wait, for each other's side or for time to pass.
 const AT_ONCE: usize = 16;
+/// Seeds of the stress: those that the program lists, and how many there are with `--full`, about a minute's worth.
+const STRESS_LISTED: u32 = 40;
+const STRESS_FULL: u32 = 1500;
 /// Cases that are named as the slowest of a way.
 const SLOWEST: usize = 4;
 /// Lines that are shown of a transcript that differs.
@@ -53,6 +56,9 @@ pub(super) fn run(repo: &Repo, args: &Args, built: Option<&Built>) -> Result<Tal
     let all = list(&program)?;
     let cases: Vec<String> = all.iter().filter(|case| args.wants_name(case)).cloned().collect();
     ensure!(!cases.is_empty(), "no case has such a name");
+    let more = if args.full { STRESS_LISTED..STRESS_FULL } else { 0..0 };
+    let more = more.map(|seed| format!("stress/{seed}")).filter(|case| args.wants_name(case));
+    let cases: Vec<String> = cases.into_iter().chain(more).collect();
     let begin = Instant::now();
     let plain = run_all(&program, &cases, &Place::new(Way::Tcp, None)?, false)?;
     // Those that take long begin first from now on.

@@ -31,10 +31,10 @@ impl Connection {
         child
     }
 
-    /// Before a fork: the child may use what was not upgraded yet, so that stays on TCP as far as it can.
+    /// Before a fork: what was used and of which neither end may have switched stays on TCP, where both may use it.
     pub(crate) fn prepare_fork(&self) {
-        if self.is_used.load(Ordering::Relaxed) && !self.is_the_kernels() && !self.is_lost() && !self.stay() {
-            self.is_shared.store(true, Ordering::Release);
+        if self.is_used() && !self.is_the_kernels() && !self.is_lost() {
+            self.stay();
         }
     }
 

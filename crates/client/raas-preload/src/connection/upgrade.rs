@@ -221,7 +221,7 @@ impl Connection {
         }
         // `G` comes first, and waits for a thread that reads TCP.
         let may_say = link.has_said_g && link.heard.may_switch() && !self.is_write_shut.load(Ordering::Acquire);
-        let may_say = may_say && !link.is_broken && !link.is_deaf && !self.is_shared.load(Ordering::Acquire);
+        let may_say = may_say && !link.is_broken && !link.is_deaf;
         if may_say && !self.writes_stream() && self.writers.close() {
             link.unsaid.extend_from_slice(&switched(self.tcp_out.load(Ordering::Acquire)));
         }
