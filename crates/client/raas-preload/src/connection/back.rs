@@ -32,9 +32,10 @@ const PIECE: usize = 64 << 10;
 struct Failed;
 
 /// What begins the way back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum First {
-    Ask,
+    /// With the bytes that were taken from TCP for no program.
+    Ask(Vec<u8>),
     /// The other end has asked, and its word was read.
     Answer,
 }
@@ -58,7 +59,8 @@ impl Connection {
             return false;
         }
         let code = errno::get();
-        let is_back = self.await_switch(fd, until).and_then(|()| self.return_to_tcp(fd, First::Ask, until)).is_ok();
+        let is_back =
+            self.await_switch(fd, until).and_then(|early| self.return_to_tcp(fd, First::Ask(early), until)).is_ok();
         if !is_back {
             self.spoil(fd);
         }
@@ -125,19 +127,42 @@ impl Connection {
         self.readers.open();
     }
 
-    /// Waits until both ends have switched, as they are about to. TCP's bytes may be unread.
-    fn await_switch(&self, fd: c_int, until: Instant) -> Result<(), Failed> {
+    /// Waits until both ends have switched, as they are about to. Gives the bytes that TCP had before: the other end may
+    /// be in a write that blocks until they are taken.
+    fn await_switch(&self, fd: c_int, until: Instant) -> Result<Vec<u8>, Failed> {
+        let mut early = Vec::new();
         loop {
             self.pump(fd);
             let heard = self.ask_link();
             if self.writes_stream() && matches!(heard, Some((Heard::Switched { .. }, ..))) {
-                return Ok(());
+                return Ok(early);
+            }
+            if let Some((heard, ..)) = heard
+                && self.read_part() == ReadPart::Both
+            {
+                self.take_of_tcp(fd, heard, &mut early);
             }
             let is_over = matches!(heard, None | Some((_, true, _) | (_, _, true)));
             if is_over || self.has_heard_ask() || self.is_write_shut.load(Ordering::Acquire) || Instant::now() > until {
                 return Err(Failed);
             }
             std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Takes what TCP has, up to where the stream goes on.
+    fn take_of_tcp(&self, fd: c_int, heard: Heard, early: &mut Vec<u8>) {
+        let mut piece = vec![0; PIECE];
+        let part = [libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: PIECE }];
+        let most = self.bytes_of_tcp(fd, heard, &part).map_or(PIECE, |most| most.min(PIECE));
+        if most == 0 || early.len() as u64 > RETURNED_MAX {
+            return;
+        }
+        // SAFETY: there is room for so many bytes.
+        let found = unsafe { real::recv(fd, piece.as_mut_ptr().cast(), most, libc::MSG_DONTWAIT) };
+        if let Ok(found) = usize::try_from(found) {
+            self.tcp_in.fetch_add(found as u64, Ordering::AcqRel);
+            early.extend_from_slice(&piece[..found]);
         }
     }
 
@@ -149,12 +174,13 @@ impl Connection {
             }
             return if self.is_the_kernels() { Ok(()) } else { Err(Failed) };
         }
+        let is_asking = matches!(first, First::Ask(_));
         let done = if self.is_the_kernels() { Ok(()) } else { self.exchange(fd, first, until) };
         if done.is_ok() {
             self.writers.open();
             let _order = lock(&self.back);
             self.has_heard_ask.store(true, Ordering::Release);
-            if first == First::Ask || self.is_tail.load(Ordering::Acquire) {
+            if is_asking || self.is_tail.load(Ordering::Acquire) {
                 self.read_tcp_again();
             }
             self.set_role(Role::Kernel);
@@ -174,10 +200,10 @@ impl Connection {
             self.say_rest().and_then(|()| self.stream().map_or(Ok(()), |s| s.shutdown(Shutdown::Write))).ok();
         }
         let is_asked = match first {
-            First::Ask if !can_say => return Err(Failed),
-            First::Ask => {
+            First::Ask(_) if !can_say => return Err(Failed),
+            First::Ask(early) => {
                 let is_said = put(fd, &Word::Ask.bytes(token), until).is_ok();
-                let unread = self.take_unread(fd, until);
+                let unread = self.take_unread(fd, early, until);
                 if !is_said || unread.is_err() {
                     // Nobody is there any more, and the kernel says so.
                     let is_over = has_hung_up(fd) && unread.is_ok_and(|unread| unread.is_empty());
@@ -222,8 +248,7 @@ impl Connection {
     }
 
     /// The bytes that came before the end of the stream and that the program has not read.
-    fn take_unread(&self, fd: c_int, until: Instant) -> Result<Vec<u8>, Failed> {
-        let mut unread = Vec::new();
+    fn take_unread(&self, fd: c_int, mut unread: Vec<u8>, until: Instant) -> Result<Vec<u8>, Failed> {
         // Those that the other end wrote to TCP before it switched come first.
         while self.read_part() == ReadPart::Both {
             let Some((Heard::Switched { tcp_bytes }, ..)) = self.ask_link() else { return Err(Failed) };

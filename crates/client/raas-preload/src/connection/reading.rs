@@ -145,7 +145,7 @@ impl Connection {
     }
 
     /// How many of the next bytes on TCP may be the program's. None: all that there are.
-    fn bytes_of_tcp(&self, fd: c_int, heard: Heard, parts: &[iovec]) -> Option<usize> {
+    pub(super) fn bytes_of_tcp(&self, fd: c_int, heard: Heard, parts: &[iovec]) -> Option<usize> {
         match heard {
             Heard::Switched { tcp_bytes } => {
                 usize::try_from(tcp_bytes.saturating_sub(self.tcp_in.load(Ordering::Acquire))).ok()
