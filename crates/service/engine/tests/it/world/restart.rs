@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use control::{ChunkKind, LaneTicket, Reason};
-use engine::{Attach, Returned, ReturnedChunk};
+use engine::{Attach, Returned, ReturnedChunk, TenantPlace};
 use verbs::Capabilities;
 
 use super::desk::HostConfig;
@@ -50,7 +50,14 @@ impl World {
 impl Host {
     fn take_back(&mut self, now: verbs::Time, id: engine::AppId, app: SimApp) {
         let client = self.desk.attach(OWNER);
-        let attach = Attach { pid: 1, uid: OWNER, name: "app".into(), session: app.session.clone(), connect_to: None };
+        let attach = Attach {
+            pid: 1,
+            uid: OWNER,
+            name: "app".into(),
+            session: app.session.clone(),
+            connect_to: None,
+            tenant: TenantPlace::default(),
+        };
         let taken = self.engine.attach(attach).unwrap();
         assert_eq!(taken, id, "the tests know it by this name");
         self.desk.on_attached(client, taken);
