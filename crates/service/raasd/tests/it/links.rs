@@ -20,7 +20,7 @@ struct World {
 }
 
 impl World {
-    /// `a` reaches `b` through the middle.
+    /// `a` reaches `b` through the middle, and `b` does not reach `a` itself: each link passes the middle.
     fn new() -> Self {
         Self::waiting(0)
     }
@@ -32,6 +32,10 @@ impl World {
             host.config.set_limit("peer_return_ms", peer_return_ms).unwrap();
             host.config.heartbeat = raasd::Heartbeat { interval: Duration::from_millis(200), misses: 8 };
         }
+        let nobody = Some(1);
+        let a_unreached =
+            raasd::PeerConfig { address: a.address(), port: nobody, sources: Vec::new(), wire: None, encrypt: None };
+        b.config.peers.push(a_unreached);
         b.start();
         let middle = Middle::between(&mut a, &b);
         a.start();
