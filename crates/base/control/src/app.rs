@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Cursor, InspectAnswer, InspectQuery, MeetingPlace, OpenedRegion, Reason, RegionAccess, RegionKey, RegionRefusal,
-    RegionSpec, TcpEnd,
+    RegionSpec, Successor, TcpEnd,
 };
 
 /// What the client is.
@@ -378,6 +378,14 @@ pub enum Request {
         others: Vec<u64>,
         /// Name and arguments, at most 896 bytes.
         bytes: Vec<u8>,
+    },
+    /// Another daemon is to take this one's place: end without a word to programs and peers, which then wait for it
+    /// (docs/restart.md). Only root and the daemon's own user may ask. Answered by [`InspectAnswer::HandsOver`].
+    HandOver {
+        /// Repeated in the answer.
+        request: u64,
+        /// The other daemon.
+        successor: Successor,
     },
 }
 

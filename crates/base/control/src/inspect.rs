@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Reason, RegionRow};
+use crate::{HandOverRefusal, Reason, RegionRow};
 
 /// Bytes of rows in one page at most, unless one row alone has more.
 pub const PAGE_BYTES: usize = 16 << 10;
@@ -64,6 +64,8 @@ pub enum InspectAnswer {
     Trace(Vec<TraceRow>),
     /// Some tenants.
     Tenants(Vec<TenantRow>),
+    /// Whether the daemon ends for another one, or why it goes on.
+    HandsOver(Result<(), HandOverRefusal>),
 }
 
 /// Which path a connection takes.

@@ -14,6 +14,7 @@ mod peer;
 mod place;
 mod reason;
 mod region;
+mod successor;
 mod ticket;
 mod unix;
 
@@ -25,6 +26,7 @@ pub use peer::*;
 pub use place::*;
 pub use reason::*;
 pub use region::*;
+pub use successor::*;
 pub use ticket::*;
 pub use unix::*;
 

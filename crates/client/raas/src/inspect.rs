@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use control::{
-    AppRow, ConnectionRow, ConnectionState, DatagramRow, LaneRow, RegionRow, StageRow, Stat, TenantRow, TraceRow,
+    AppRow, ConnectionRow, ConnectionState, DatagramRow, HandOverRefusal, LaneRow, RegionRow, StageRow, Stat,
+    Successor, TenantRow, TraceRow,
 };
 use control::{ChannelError, Cursor, InspectAnswer, InspectQuery, Reply, Request, Role};
 use raas_core::SessionFault;
@@ -146,6 +147,17 @@ pub fn reset_lane(socket: Option<&Path>, peer: IpAddr) -> Result<bool, SessionEr
     match inspector.ask(&Request::ResetLane { request: REQUEST, peer })? {
         (InspectAnswer::LaneReset(was), _) => Ok(was),
         (other, _) => Err(SessionError::Protocol(format!("asked for a reset, told {other:?}"))),
+    }
+}
+
+/// Asks the daemon to end without a word to its programs and peers, because another one takes its place: they wait for that
+/// one (docs/restart.md). `Ok(Ok(()))`: it does; `Ok(Err(_))`: why it goes on. Only root and the daemon's user may ask. `socket` as in
+/// [`connections`].
+pub fn hand_over(socket: Option<&Path>, successor: Successor) -> Result<Result<(), HandOverRefusal>, SessionError> {
+    let mut inspector = Inspector::attach(socket)?;
+    match inspector.ask(&Request::HandOver { request: REQUEST, successor })? {
+        (InspectAnswer::HandsOver(answer), _) => Ok(answer),
+        (other, _) => Err(SessionError::Protocol(format!("asked to make way, told {other:?}"))),
     }
 }
 

@@ -9,13 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-use control::{ChannelError, Reason, Received, Reply};
+use control::{ChannelError, Received, Reply};
 use raas_core::{DaemonMessage, News, PairSocket, SessionFault, Woken, admit};
-use rustix::event::PollFlags;
 use shm::{Drained, end_sleep, prepare_sleep};
 
 use crate::attachment::Attachment;
-use crate::descriptor::wait_for;
 use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_DIRECT, TOKEN_KICK, TOKEN_PAIRS, TOKEN_TCP, TOKEN_WAKE};
 use crate::error::SessionError;
 use crate::park::{Parker, lock};
@@ -201,18 +199,11 @@ impl Attachment {
     fn read_wake(&self, driver: &mut Driver) {
         driver.dirty.clear();
         match self.wake.drain(&mut driver.dirty) {
-            Ok(Drained::Hangup) | Err(_) => {
-                // The control socket, read before, may still hold the daemon's last words in the next round.
-                if !self.is_over() && !self.is_away() && !self.is_control_readable() {
-                    self.on_gone(SessionError::Lost { reason: Reason::DaemonLost });
-                }
-            }
+            // The daemon ends: its engines may be gone before its last words come. The control socket has them, and ends
+            // with the process however that ends, so it alone decides what this end means.
+            Ok(Drained::Hangup) | Err(_) => self.unwatch(self.wake.fd()),
             Ok(_) => {}
         }
-    }
-
-    fn is_control_readable(&self) -> bool {
-        wait_for(self.control.as_fd(), PollFlags::IN, Instant::now()).unwrap_or(false)
     }
 
     fn read_pair(&self, driver: &mut Driver, pair: &PairSocket) {

@@ -6,8 +6,10 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
+use control::Successor;
 use engine::SetupError;
 use plane::Policy;
+use shm::SessionShape;
 
 use crate::config::Config;
 use crate::config_error::ConfigError;
@@ -17,6 +19,7 @@ use crate::key;
 use crate::machine::{Fit, Machine};
 use crate::policy_file::load_policy;
 use crate::socket_group::{SocketGroup, group_of};
+use crate::socket_place::SocketPlace;
 
 /// A configuration that will do.
 #[derive(Debug)]
@@ -78,6 +81,16 @@ pub fn check(config: &Config) -> Result<Report, DaemonError> {
     let address = SocketAddr::new(config.listen, 0);
     TcpListener::bind(address).map_err(|source| DaemonError::PeerPort { address, source })?;
     Ok(Report { decision: device.decision, fit, keys })
+}
+
+/// What a daemon with this configuration would say to the one that serves its socket, to take its place. Looks at all that
+/// [`check`] looks at, and at the place, and changes nothing.
+pub fn successor(config: &Config) -> Result<Successor, DaemonError> {
+    check(config)?;
+    SocketPlace::look(&config.socket)?;
+    let connections = config.data_path().admission.connections_per_app_max;
+    let SessionShape { slots, engines } = SessionShape::for_engines(config.engines, connections);
+    Ok(Successor { slots, engines, peer_address: config.own_peer_address() })
 }
 
 #[cfg(test)]

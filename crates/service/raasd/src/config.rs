@@ -121,6 +121,8 @@ pub struct Config {
     /// The control socket, where the service manager has opened it: it listens at `socket`, with the owner and the mode
     /// that the manager gave it, and stays when the daemon ends.
     pub given_socket: Option<Arc<OwnedFd>>,
+    /// How long a start waits for a daemon that serves the socket and was told to end. Zero: it does not.
+    pub place_wait: Duration,
     /// TCP port for other daemons, here and, unless [`PeerConfig::port`] says otherwise, there. 0: any free one, for
     /// tests.
     pub peer_port: u16,
@@ -199,6 +201,7 @@ impl Config {
             confinement: Confinement::default(),
             socket_group: None,
             given_socket: None,
+            place_wait: Duration::ZERO,
             peer_port: PEER_PORT,
             device: DeviceChoice::Auto,
             engines: 1,
@@ -295,6 +298,11 @@ impl Config {
         self.path_limits.insert("srq_bytes_max", fit.srq_bytes_max);
         self.limits.clients_max = fit.clients_max;
         (self, fit)
+    }
+
+    /// Where other daemons reach this one.
+    pub(crate) fn own_peer_address(&self) -> SocketAddr {
+        SocketAddr::new(self.listen, self.peer_port)
     }
 
     /// What was measured on this machine, if the configuration names a file of that.

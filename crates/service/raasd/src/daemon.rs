@@ -158,15 +158,14 @@ fn serve(
     if let Some(words) = &fit.too_much {
         tracing::warn!("{words}");
     }
-    let mut place =
-        SocketPlace::take(&config.socket, config.socket_mode, group.as_ref(), config.given_socket.as_deref())?;
+    let mut place = SocketPlace::take_for(&config, group.as_ref())?;
     if config.key_file.is_none() {
         key::read_or_create(place.directory())?;
     }
     let keys = key::read_all(&config, place.directory())?;
     tracing::info!("{}", key::words(&config, &keys));
     let keys = Keys { keys, directory: place.directory().to_path_buf(), reload };
-    let peer_address = SocketAddr::new(config.listen, config.peer_port);
+    let peer_address = config.own_peer_address();
     let peer_port = |source| DaemonError::PeerPort { address: peer_address, source };
     let peers = TcpListener::bind(peer_address).map_err(peer_port)?;
     // For streams of bulk, which get connections that come here. Control links carry too little to be paced.
@@ -390,10 +389,15 @@ fn watch_signals(shutdown: Shutdown, reload: Arc<Notify>) -> Result<(), DaemonEr
     });
     let mut terminate = signal(SignalKind::terminate()).map_err(DaemonError::io("signals"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(DaemonError::io("signals"))?;
+    let mut replace = signal(SignalKind::user_defined2()).map_err(DaemonError::io("signals"))?;
     tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            _ = replace.recv() => {
+                tracing::info!("told by a signal to make way for the next daemon; programs and peers wait for it");
+                return shutdown.hand_over();
+            }
         }
         tracing::info!("told to stop by a signal");
         shutdown.trigger();

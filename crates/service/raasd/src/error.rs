@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::ConfigError;
 
@@ -18,6 +19,28 @@ pub enum DaemonError {
     AlreadyRunning {
         /// The socket.
         socket: PathBuf,
+    },
+    /// The daemon that serves the socket was told to end, said that it does, and still serves.
+    #[error(
+        "the daemon that serves {} said that it makes way, and is still there after {waited:?}: end it with `kill -9` (its programs wait for the next one), and start this one without --replace",
+        .socket.display()
+    )]
+    NotEnded {
+        /// The socket.
+        socket: PathBuf,
+        /// How long it had.
+        waited: Duration,
+    },
+    /// The socket's place is another user's, so this process cannot serve there after that user's daemon.
+    #[error(
+        "{}: {source}; a daemon is replaced by one of the same user: start this one as that user (`user` in the configuration)",
+        .socket.display()
+    )]
+    ForeignPlace {
+        /// The socket.
+        socket: PathBuf,
+        /// What cannot be used.
+        source: io::Error,
     },
     /// The control socket or its directory cannot be used.
     #[error("control socket {}: {what}: {source}", .socket.display())]

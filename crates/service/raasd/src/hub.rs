@@ -10,6 +10,7 @@ mod descriptors;
 mod direct;
 mod engines;
 mod events;
+mod hand_over;
 mod installs;
 mod links;
 mod meetings;
@@ -163,6 +164,8 @@ pub(crate) struct Hub {
     owner_uid: u32,
     /// For lines about programs, which any of them can cause.
     log: LogQuota,
+    /// Another daemon takes this one's place.
+    hands_over: bool,
 }
 
 /// What the hub takes.
@@ -230,6 +233,7 @@ impl Hub {
             fds: None,
             owner_uid: pair_limits.owner_uid,
             log: LogQuota::new(PROGRAM_LOG_LINES, std::time::Instant::now()),
+            hands_over: false,
         };
         hub.pairs.begin_after(parts.incarnation.first_number());
         hub.tell_tenants();
@@ -272,6 +276,9 @@ impl Hub {
                 HubInput::Room => {}
             }
             hub.settle();
+            if hub.hands_over {
+                shutdown.hand_over();
+            }
         }
     }
 

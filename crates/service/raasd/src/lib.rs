@@ -48,7 +48,7 @@ mod socket_group;
 mod socket_place;
 
 pub use calibration::Calibration;
-pub use check::{Report, check};
+pub use check::{Report, check, successor};
 pub use config::{Config, DeviceChoice, Flags, LogFormat, PEER_PORT, PeerConfig};
 pub use config_error::ConfigError;
 pub use confinement::confine;

@@ -31,7 +31,8 @@ impl Shutdown {
         Self { sender: Arc::new(watch::Sender::new(None)), signals: false }
     }
 
-    /// Stops by SIGTERM and SIGINT too; from the daemon's start on these signals do nothing else to the process.
+    /// Stops by SIGTERM and SIGINT too, and by SIGUSR2 as [`Self::hand_over`] does; from the daemon's start on these signals
+    /// do nothing else to the process.
     pub fn on_signals() -> Self {
         Self { signals: true, ..Self::new() }
     }

@@ -10,16 +10,19 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::DaemonError;
 use crate::incarnation::{Incarnation, SECRET_BYTES};
 use crate::socket_group::SocketGroup;
+use crate::{Config, DaemonError};
 
 /// Programs that may wait to be accepted.
 const ACCEPT_BACKLOG: i32 = 128;
+/// Pause between two looks at whether the daemon that was told to end has.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// The place, held by this process.
 #[derive(Debug)]
@@ -31,6 +34,20 @@ pub(crate) struct SocketPlace {
 }
 
 impl SocketPlace {
+    /// Takes the place of a configuration, if need be when the daemon has ended that was told to.
+    pub(crate) fn take_for(config: &Config, group: Option<&SocketGroup>) -> Result<Self, DaemonError> {
+        let (wait, begin) = (config.place_wait, Instant::now());
+        loop {
+            match Self::take(&config.socket, config.socket_mode, group, config.given_socket.as_deref()) {
+                Err(DaemonError::AlreadyRunning { .. }) if begin.elapsed() < wait => std::thread::sleep(LOOK),
+                Err(DaemonError::AlreadyRunning { socket }) if !wait.is_zero() => {
+                    return Err(DaemonError::NotEnded { socket, waited: wait });
+                }
+                taken => return taken,
+            }
+        }
+    }
+
     /// Makes the directory if needed and takes the place. `mode` is the socket's; a group's members may enter the
     /// directory. A socket that the service manager has opened (`given`) is checked and taken as it is.
     pub(crate) fn take(
@@ -44,9 +61,7 @@ impl SocketPlace {
         let open = directory_mode(mode, group.is_some());
         make_directory(directory, open).map_err(fail("its directory cannot be made"))?;
         check_directory(directory).map_err(fail("its directory is not safe"))?;
-        let mut lock_path = path.as_os_str().to_owned();
-        lock_path.push(".lock");
-        let lock_path = PathBuf::from(lock_path);
+        let lock_path = lock_path(path);
         let lock = open_lock(&lock_path).map_err(fail("its lock file cannot be opened"))?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -63,6 +78,18 @@ impl SocketPlace {
             group.enter(place.directory(), path)?;
         }
         Ok(place)
+    }
+
+    /// Whether this process could take the place after the daemon that has it. Changes nothing.
+    pub(crate) fn look(path: &Path) -> Result<(), DaemonError> {
+        let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let lock = lock_path(path);
+        let looked = match std::fs::symlink_metadata(&lock) {
+            // No daemon is there.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            _ => check_directory(directory).and_then(|()| open_lock(&lock).map(drop)),
+        };
+        looked.map_err(|source| DaemonError::ForeignPlace { socket: path.to_path_buf(), source })
     }
 
     /// Which daemon of this place it is. `fresh` is its secret if there is none that can be used.
@@ -135,6 +162,13 @@ impl Drop for SocketPlace {
         }
         // The lock file stays: removing it would let two daemons lock two files of one name.
     }
+}
+
+/// The lock file's place.
+fn lock_path(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".lock");
+    PathBuf::from(path)
 }
 
 /// Where others may write to the directory (/tmp) they may have put a link, a pipe or a file of theirs in the lock's

@@ -319,6 +319,10 @@ pub(crate) struct DaemonArgs {
     /// Check the configuration, print the result, and start nothing
     #[arg(long)]
     pub(crate) check: bool,
+    /// Take the place of the daemon that serves the socket: check the configuration, tell it to make way, and go on with its
+    /// programs, whose connections see a pause. Where anything speaks against it the old daemon stays
+    #[arg(long, conflicts_with_all = ["check", "sandbox_probe"])]
+    pub(crate) replace: bool,
     /// End in order when stdin is closed, for instance because the parent process ended
     #[arg(long)]
     pub(crate) until_stdin_closes: bool,

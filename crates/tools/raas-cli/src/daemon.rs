@@ -1,5 +1,6 @@
 //! `raas daemon`: configuration, log and end of the daemon; its work lies in the crate `raasd`.
 
+mod replace;
 mod service;
 
 use std::io::{Read, Write};
@@ -65,6 +66,9 @@ pub(crate) fn run(
     config.confinement.warnings.iter().for_each(|words| tracing::warn!("{words}"));
     raasd::survive_faults().map_err(|e| Failure::failed("cannot prepare for memory that its tenants give back", e))?;
     queue.take_panics();
+    if args.replace {
+        config.place_wait = replace::make_way(&config)?;
+    }
     let shutdown = Shutdown::on_signals();
     if args.until_stdin_closes {
         end_with_stdin(shutdown.clone(), queue.clone())?;
@@ -174,6 +178,7 @@ fn failure(e: DaemonError) -> Failure {
         | DaemonError::Group { .. }
         | DaemonError::User { .. }
         | DaemonError::Sandbox { .. } => Failure::Usage(e.to_string()),
+        DaemonError::ForeignPlace { .. } => Failure::Refused(e.to_string()),
         e => Failure::Failed(e.to_string()),
     }
 }

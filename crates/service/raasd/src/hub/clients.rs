@@ -265,6 +265,10 @@ impl Hub {
                 self.on_reset_lane(id, request, peer);
                 return Ok(());
             }
+            Request::HandOver { request, successor } => {
+                self.on_hand_over(id, request, &successor);
+                return Ok(());
+            }
             _ => {}
         }
         let (party, stage) = (Party { client: id, pid: client.who.pid, uid: client.who.uid }, &client.stage);
@@ -357,7 +361,7 @@ impl Hub {
             | Request::ReturnEnd => {
                 return Err("it brings a session along, and has one".into());
             }
-            Request::Inspect { .. } | Request::ResetLane { .. } => {}
+            Request::Inspect { .. } | Request::ResetLane { .. } | Request::HandOver { .. } => {}
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ impl Hub {
         Ok(())
     }
 
-    fn is_operator(&self, uid: u32) -> bool {
+    pub(super) fn is_operator(&self, uid: u32) -> bool {
         uid == 0 || uid == self.owner_uid
     }
 

@@ -96,8 +96,8 @@ fn several_threads_at_one_listener_and_several_listeners_of_one_session_go_on() 
             says_hello(&mut streams.recv_timeout(PATIENCE).unwrap());
         }
         eventually("they share one session", || host.stat().apps.len() == 1);
-        // Which is the one that others of the lost session get; or the session itself, if the end of the wake socket was
-        // seen before the daemon's last word.
+        // Which is the one that others of the lost session get.
+        assert!(!session.is_usable());
         let next = session.reattach().unwrap();
         assert_eq!(next.number(), session.reattach().unwrap().number());
         assert!(next.is_usable());
