@@ -16,6 +16,7 @@ use rig::{Cluster, Ended, OpenHost, Running, WATCHDOG, address, on_wire, raas, r
 use rustix::process::Signal;
 use sha2::{Digest, Sha256};
 
+const CODE_FAILED: i32 = 1;
 const CODE_USAGE: i32 = 2;
 const CODE_NO_DAEMON: i32 = 3;
 const CODE_REFUSED: i32 = 4;
@@ -219,18 +220,20 @@ fn a_configuration_that_will_not_do_leaves_the_old_daemon() {
     let (mut a, b) = (Host::start(&cluster, ""), Host::start(&cluster, ""));
     let flow = Flow::start(&a, &b, 5);
     let other = cluster.dir.path().join("other.toml");
-    let refused = |text: &str, words: &[&str]| {
+    let refused_with = |code: i32, text: &str, words: &[&str]| {
         std::fs::write(&other, text).unwrap();
         let ended = run(&mut daemon_of(&other, &["--replace"]));
-        assert_eq!(ended.code(), CODE_USAGE, "{text}: {ended:?}");
+        assert_eq!(ended.code(), code, "{text}: {ended:?}");
         assert!(words.iter().all(|word| ended.stderr.contains(word)), "{text}: {ended:?}");
         assert!(ended.stdout.is_empty(), "{ended:?}");
         flow.goes_on();
     };
+    let refused = |text: &str, words: &[&str]| refused_with(CODE_USAGE, text, words);
     let good = std::fs::read_to_string(&a.config).unwrap();
     let place = format!("{}:1: ", other.display());
     refused(&good.replace("listen", "lissen"), &[&place, "lissen"]);
-    refused(&format!("device = \"rdma-core:no-such-device\"\n{good}"), &["no-such-device"]);
+    refused(&format!("device = \"warp-drive\"\n{good}"), &[&place, "warp-drive"]);
+    refused_with(CODE_FAILED, &format!("device = \"rdma-core:no-such-device\"\n{good}"), &["no-such-device"]);
     refused(&format!("policy = \"/nonexistent/policy\"\n{good}"), &["/nonexistent/policy"]);
     refused(&format!("engines = 2\n{good}"), &["goes on", "engines", "without --replace"]);
     refused(&format!("{good}connections_per_app_max = 64\n"), &["goes on", "connections_per_app_max"]);

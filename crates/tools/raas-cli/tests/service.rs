@@ -101,6 +101,24 @@ fn the_managers_socket_is_served_by_one_daemon_after_the_other() {
 }
 
 #[test]
+fn only_the_manager_replaces_a_daemon_at_its_socket() {
+    let cluster = Cluster::new();
+    let place = cluster.dir.path().join("raasd.sock");
+    let socket = opened(&place, SocketType::SEQPACKET);
+    let mut daemon = activated(&cluster, &place, &socket);
+    daemon.wait_for("ready socket=");
+    let session = raas::Session::builder().socket(&place).name("stays").connect().unwrap();
+    let mut another = raas();
+    another.args(["daemon", "--replace", "--listen", &address().to_string(), "--key-file"]).arg(cluster.key());
+    let ended = rig::run(another.arg("--socket").arg(&place));
+    assert_eq!(ended.code(), 2, "{ended:?}");
+    assert!(ended.stderr.contains("systemctl restart"), "{ended:?}");
+    raas::Listener::bind_with(&session, "0.0.0.0:0").unwrap();
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.end().code(), 0);
+}
+
+#[test]
 fn a_socket_of_another_place_or_kind_is_refused() {
     let cluster = Cluster::new();
     let (place, other) = (cluster.dir.path().join("raasd.sock"), cluster.dir.path().join("other.sock"));

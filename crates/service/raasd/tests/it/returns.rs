@@ -19,7 +19,8 @@ struct Two {
 fn two() -> Two {
     let host = Host::started();
     // Each is followed by a thread of its own, as that of a program that sleeps in its own poll.
-    let followed = || Session::builder().socket(&host.config.socket).background(true).connect().unwrap();
+    let builder = || Session::builder().socket(&host.config.socket).daemon_wait(PATIENCE);
+    let followed = || builder().background(true).connect().unwrap();
     let sessions = [followed(), followed()];
     let listener = Listener::bind_with(&sessions[1], (host.address(), 0)).unwrap();
     let (client, server) = connect(&sessions[0], &listener);
@@ -121,17 +122,20 @@ fn a_listener_that_waits_hears_nothing_of_a_restart() {
 #[test]
 fn a_port_that_another_took_meanwhile_is_told() {
     bounded(|| {
-        let mut t = two();
-        let at = t.listener.local_addr().unwrap();
-        t.host.hand_over();
-        t.host.start();
-        let thief = Listener::bind_with(&t.host.session(), at).unwrap();
-        let error = t.listener.accept_timeout(PATIENCE).unwrap_err();
+        let mut host = Host::started();
+        // Nothing follows this session, so it comes back at its next call, and the thief is first.
+        let session = Session::builder().socket(&host.config.socket).daemon_wait(PATIENCE).connect().unwrap();
+        let listener = Listener::bind_with(&session, (host.address(), 0)).unwrap();
+        let at = listener.local_addr().unwrap();
+        host.hand_over();
+        host.start();
+        let thief = Listener::bind_with(&host.session(), at).unwrap();
+        let error = listener.accept_timeout(PATIENCE).unwrap_err();
         assert!(matches!(error, raas::AcceptError::NotListening(_)), "{error}");
         drop(thief);
         std::thread::scope(|scope| {
-            let accepting = scope.spawn(|| t.listener.accept_timeout(PATIENCE).unwrap().0);
-            eventually("the port is open again", || Stream::connect_with(&t.host.session(), at).is_ok());
+            let accepting = scope.spawn(|| listener.accept_timeout(PATIENCE).unwrap().0);
+            eventually("the port is open again", || Stream::connect_with(&host.session(), at).is_ok());
             accepting.join().unwrap();
         });
     });

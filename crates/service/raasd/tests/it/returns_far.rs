@@ -15,12 +15,20 @@ struct Far {
     server: Stream,
 }
 
+/// Programs and daemons here wait as long as it takes.
 fn followed(host: &Host) -> Session {
-    Session::builder().socket(&host.config.socket).background(true).connect().unwrap()
+    Session::builder().socket(&host.config.socket).daemon_wait(PATIENCE).background(true).connect().unwrap()
+}
+
+fn patient() -> Host {
+    let mut host = Host::new();
+    host.config.set_limit("peer_return_ms", PATIENCE.as_millis() as u64).unwrap();
+    host.start();
+    host
 }
 
 fn far() -> Far {
-    let hosts = [Host::started(), Host::started()];
+    let hosts = [patient(), patient()];
     let sessions = [followed(&hosts[0]), followed(&hosts[1])];
     let listener = Listener::bind_with(&sessions[1], (hosts[1].address(), 0)).unwrap();
     let client = Stream::connect_with(&sessions[0], listener.local_addr().unwrap()).unwrap();
@@ -114,7 +122,7 @@ fn a_stream_that_flows_loses_and_doubles_nothing() {
 #[test]
 fn messages_and_what_was_closed_before_go_on() {
     bounded(|| {
-        let mut hosts = [Host::started(), Host::started()];
+        let mut hosts = [patient(), patient()];
         let sessions = [followed(&hosts[0]), followed(&hosts[1])];
         let listener =
             MessageListener::bind_with(&sessions[1], (hosts[1].address(), 0), raas::ListenOptions::new()).unwrap();
@@ -143,7 +151,7 @@ fn messages_and_what_was_closed_before_go_on() {
 #[test]
 fn many_connections_go_on_together() {
     bounded(|| {
-        let mut hosts = [Host::started(), Host::started()];
+        let mut hosts = [patient(), patient()];
         let sessions = [followed(&hosts[0]), followed(&hosts[1])];
         let listener = Listener::bind_with(&sessions[1], (hosts[1].address(), 0)).unwrap();
         let to = listener.local_addr().unwrap();

@@ -99,7 +99,9 @@ fn world() -> World {
         host.config.set_limit("peer_return_ms", 2_000).unwrap();
         host.start();
     }
-    let followed = |host: &Host| Session::builder().socket(&host.config.socket).background(true).connect().unwrap();
+    let followed = |host: &Host| {
+        Session::builder().socket(&host.config.socket).daemon_wait(PATIENCE).background(true).connect().unwrap()
+    };
     let sessions = [followed(&hosts[0]), followed(&hosts[1])];
     let listener = Listener::bind_with(&sessions[1], (hosts[1].address(), 0)).unwrap();
     let client = Stream::connect_with(&sessions[0], listener.local_addr().unwrap()).unwrap();
