@@ -2,6 +2,8 @@
 // arguments.
 #include "transfer.h"
 
+enum { MOMENTS = 12 };
+
 static void eof(const Case *self) {
     int fd = connected();
     if (A) R(shutdown(fd, SHUT_WR));
@@ -115,6 +117,39 @@ static void no_room_to_receive(const Case *self) {
     meet();
 }
 
+// Nothing is there, and nothing is asked for: some calls say so at once.
+static void nothing_of_nothing(const Case *self) {
+    int fd = connected();
+    set_blocking(fd, false);
+    meet();
+    R(receivers[self->one].receive(fd, buffer, 0));
+    meet();
+}
+
+// A reads nothing and makes no further call, at another moment with each connection, and B asks for no bytes meanwhile.
+static void no_room_while_the_other_rests(const Case *self) {
+    for (int moment = 0; moment < MOMENTS; moment++) {
+        int fd = connected(), received = 0;
+        if (A) {
+            MUST(send(fd, "abc", 3, 0));
+            for (int looks = 0; looks < moment; looks++) {
+                await_event(fd, POLLOUT);
+                pause_ms(4);
+            }
+            hear();
+        } else {
+            await_bytes(fd, 3);
+            for (int looks = 0; looks < 100; looks++) {
+                received += receivers[self->one].receive(fd, buffer, 0) == 0;
+                pause_ms(1);
+            }
+            line("%d times nothing", received);
+            tell('n');
+        }
+        R(close(fd));
+    }
+}
+
 static void full_then_drained(const Case *self) {
     int fd = connected();
     if (A) {
@@ -196,6 +231,8 @@ void trouble_cases(void) {
     add_receivers("receive-reset", receive_reset);
     add_senders("send-nothing", nothing_to_send);
     add_receivers("receive-nothing", no_room_to_receive);
+    add_receivers("receive-nothing-of-nothing", nothing_of_nothing);
+    add_receivers("receive-nothing-from-one-who-rests", no_room_while_the_other_rests);
     add_senders("full", full_then_drained);
     add("bad-address", bad_address, 0, 0);
     add("bad-vectors", bad_vectors, 0, 0);

@@ -215,6 +215,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether these buffers have no room at all.
+pub(crate) fn is_empty(parts: &[libc::iovec]) -> bool {
+    parts.iter().all(|part| part.iov_len == 0)
+}
+
 /// Whether the kernel would take these buffers, as far as can be seen without looking into them.
 fn are_valid(parts: &[libc::iovec]) -> bool {
     let total = parts.iter().try_fold(0usize, |sum, part| sum.checked_add(part.iov_len));

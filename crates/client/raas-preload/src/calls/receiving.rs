@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use super::{all, one};
+use crate::connection::is_empty;
 use crate::{real, table};
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -12,8 +13,9 @@ unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, len: size_t) ->
     // SAFETY: the program's own arguments.
     let mut original = || unsafe { real::read(fd, buffer, len) };
     match table::socket(fd) {
-        None => original(),
-        Some(connection) => connection.receive(fd, &one(buffer, len), 0, &mut original),
+        // The kernel asks no socket for nothing.
+        Some(connection) if len > 0 => connection.receive(fd, &one(buffer, len), 0, &mut original),
+        _ => original(),
     }
 }
 
@@ -21,9 +23,9 @@ unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, len: size_t) ->
 unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut original = || unsafe { real::readv(fd, parts, count) };
-    match (table::socket(fd), usize::try_from(count)) {
-        // SAFETY: the program promised so many parts.
-        (Some(connection), Ok(count)) => connection.receive(fd, unsafe { all(parts, count) }, 0, &mut original),
+    // SAFETY: the program promised so many parts.
+    match (table::socket(fd), usize::try_from(count).map(|count| unsafe { all(parts, count) })) {
+        (Some(connection), Ok(parts)) if !is_empty(parts) => connection.receive(fd, parts, 0, &mut original),
         _ => original(),
     }
 }
@@ -38,12 +40,12 @@ unsafe extern "C-unwind" fn preadv2(
 ) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut original = || unsafe { real::preadv2(fd, parts, count, offset, flags) };
-    match (table::socket(fd), usize::try_from(count)) {
+    // SAFETY: the program promised so many parts.
+    match (table::socket(fd), usize::try_from(count).map(|count| unsafe { all(parts, count) })) {
         // Another offset than "here" is refused for sockets.
-        (Some(connection), Ok(count)) if offset == -1 => {
+        (Some(connection), Ok(parts)) if offset == -1 && !is_empty(parts) => {
             let flags = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
-            // SAFETY: the program promised so many parts.
-            connection.receive(fd, unsafe { all(parts, count) }, flags, &mut original)
+            connection.receive(fd, parts, flags, &mut original)
         }
         _ => original(),
     }

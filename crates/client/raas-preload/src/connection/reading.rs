@@ -11,7 +11,7 @@ use libc::{iovec, msghdr};
 use raas::Readiness;
 
 use super::waiting::{Awaited, Until};
-use super::{Connection, ReadPart, Waits, are_valid};
+use super::{Connection, ReadPart, Waits, are_valid, is_empty};
 use crate::errno::{self, fail};
 use crate::prelude::Heard;
 use crate::{inside, real, say, spin};
@@ -108,7 +108,8 @@ impl Connection {
                 Some(most) => self.receive_now(fd, &first_of(parts, most), flags),
                 None => self.receive_now(fd, parts, flags),
             };
-            if result > 0 {
+            // Nothing is what was asked for, and tells no end.
+            if result > 0 || result == 0 && is_empty(parts) {
                 return Some(result);
             }
             if result < 0 && errno::get() != libc::EAGAIN {
@@ -177,12 +178,12 @@ impl Connection {
         if flags & libc::MSG_OOB != 0 {
             return Some(fail(libc::EINVAL));
         }
-        if parts.iter().all(|part| part.iov_len == 0) {
-            return Some(0);
-        }
         let may_wait = !self.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
         let takes_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
         let (until, mut done) = (self.until(true), 0usize);
+        if is_empty(parts) {
+            return Some(self.receive_nothing(may_wait, until));
+        }
         if may_wait && flags & libc::MSG_PEEK != 0 && flags & libc::MSG_WAITALL != 0 {
             self.await_all(parts.iter().map(|part| part.iov_len).sum(), until);
         }
@@ -212,6 +213,22 @@ impl Connection {
             }
             if !takes_all || done >= parts.iter().map(|part| part.iov_len).sum() {
                 return Some(done as isize);
+            }
+        }
+    }
+
+    /// For no bytes: 0 once there is something, or the end.
+    fn receive_nothing(&self, may_wait: bool, until: Until) -> isize {
+        loop {
+            if self.is_read_shut.load(Ordering::Acquire) || self.has_unread() {
+                return 0;
+            }
+            let waited = match may_wait {
+                true => self.wait(Awaited { is_read: true, stream: true, fd: -1 }, until),
+                false => Err(libc::EAGAIN),
+            };
+            if let Err(code) = waited {
+                return fail(code);
             }
         }
     }
