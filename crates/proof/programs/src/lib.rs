@@ -38,6 +38,9 @@ pub struct Args {
     /// Beside kernel TCP only this way: same-host, two-hosts, client-only or server-only.
     #[arg(long)]
     way: Option<String>,
+    /// Cases of sockets only with connections that are still on TCP when they begin.
+    #[arg(long)]
+    cold: bool,
     /// Only on kernel TCP.
     #[arg(long)]
     tcp: bool,

@@ -34,6 +34,8 @@ const STRESS_LISTED: u32 = 40;
 const STRESS_FULL: u32 = 1500;
 /// Cases that are named as the slowest of a way.
 const SLOWEST: usize = 4;
+/// A case that takes so much longer than on TCP is told.
+const MUCH_LONGER: Duration = Duration::from_secs(2);
 /// Lines that are shown of a transcript that differs.
 const SHOWN_MAX: usize = 8;
 /// Ways of connecting beside kernel TCP, and whether connections are warm.
@@ -83,13 +85,14 @@ pub(super) fn run(repo: &Repo, args: &Args, built: Option<&Built>) -> Result<Tal
         tally.skip("sockets under raas run", why);
         return Ok(tally);
     }
-    for (way, warm) in WAYS.iter().filter(|(way, _)| args.wants_way(*way)) {
+    for (way, warm) in WAYS.iter().filter(|(way, warm)| args.wants_way(*way) && !(args.cold && *warm)) {
         let name = format!("sockets: {}, {}", way.name(), if *warm { "warm" } else { "cold" });
         let begin = Instant::now();
         let place = Place::new(*way, Some(built))?;
         let found = run_all(&program, &cases, &place, *warm)?;
         let findings = judge(&plain, &found, &page, *way, *warm, args);
         println!("     {}", slowest(&found));
+        println!("     {}", slower(&plain, &found));
         tally.case(&name, begin.elapsed(), &findings);
     }
     println!("     sockets: {:.0} s in all", all_begin.elapsed().as_secs_f64());
@@ -104,6 +107,19 @@ fn slowest(all: &Transcripts) -> String {
     let named: Vec<String> =
         times.iter().rev().take(SLOWEST).map(|(took, case)| format!("{case} {:.1} s", took.as_secs_f64())).collect();
     format!("{:.0} s if one after the other; slowest: {}", sum.as_secs_f64(), named.join(", "))
+}
+
+/// Cases that took much longer than on TCP alone.
+fn slower(plain: &Transcripts, found: &Transcripts) -> String {
+    let mut more: Vec<(Duration, &str)> = found
+        .iter()
+        .map(|(case, one)| (one.took.saturating_sub(plain[case].took), case.as_str()))
+        .filter(|(more, _)| *more >= MUCH_LONGER)
+        .collect();
+    more.sort_unstable();
+    let named: Vec<String> =
+        more.iter().rev().take(SHOWN_MAX).map(|(more, case)| format!("{case} {:.1} s", more.as_secs_f64())).collect();
+    format!("{} cases took {} s longer than on TCP, or more: {}", more.len(), MUCH_LONGER.as_secs(), named.join(", "))
 }
 
 fn compile(repo: &Repo) -> Result<PathBuf> {

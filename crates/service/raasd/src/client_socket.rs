@@ -17,6 +17,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::closers;
 use crate::limits::{DaemonLimits, count, share};
 use crate::program_facts::facts_of;
 use crate::questions::QuestionPlace;
@@ -192,7 +193,10 @@ fn refused(reason: Reason, detail: impl Into<String>) -> Reply {
 async fn serve(socket: UnixStream, (pid, uid): (u32, u32), client: ClientId, context: ClientContext) {
     let mut buffer = Vec::new();
     let hello = match timeout(context.limits.client_hello(), next_request(&socket, &mut buffer)).await {
-        Ok(Ok(Received { message, .. })) => check_hello(message),
+        Ok(Ok(Received { message, fds, .. })) => {
+            drop(closers::without_sockets(fds));
+            check_hello(message)
+        }
         Ok(Err(ChannelError::Closed)) => return,
         Ok(Err(e)) => Err((Reason::AppFault, format!("the first message is no Hello: {e}"))),
         Err(_) => Err((Reason::TimedOut, "no Hello came".into())),

@@ -18,6 +18,7 @@ mod accept_links;
 mod calibration;
 mod check;
 mod client_socket;
+mod closers;
 mod command;
 mod config;
 mod config_error;

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, mpsc};
 use super::returns::RETURNED_ROW;
 use super::{Attaching, Client, DATAGRAM_ENGINE, Hub, Stage};
 use crate::client_socket::{ClientInput, Outgoing, ProgramIdentity};
+use crate::closers;
 use crate::command::{AppWake, Command};
 use crate::questions::QuestionPlace;
 
@@ -258,7 +259,11 @@ impl Hub {
     /// An error is what the program did wrong.
     fn on_request(&mut self, id: ClientId, received: Received<Request>) -> Result<(), String> {
         let Received { message: request, fds, lacks_fds } = received;
-        let Some(client) = self.clients.get(&id) else { return Ok(()) };
+        let client = self.clients.get(&id);
+        let takes_socket = matches!(request, Request::Meet { .. })
+            && client.is_some_and(|client| matches!(client.stage, Stage::Attached));
+        let fds = if takes_socket { fds } else { closers::without_sockets(fds) };
+        let Some(client) = client else { return Ok(()) };
         match request {
             Request::Inspect { request, query, from } => return self.on_question(id, request, query, from),
             Request::ResetLane { request, peer } => {

@@ -10,6 +10,7 @@ use plane::{ClientId, MeetingAction, Party};
 use rustix::net::{SocketType, sockopt};
 
 use super::{DATAGRAM_ENGINE, Hub};
+use crate::closers;
 use crate::command::Command;
 
 /// Rows of meetings in the table of kernel TCP connections have numbers with this bit, so that no number of the
@@ -45,13 +46,15 @@ impl Hub {
         fds: Vec<OwnedFd>,
         lacks_fds: bool,
     ) -> Result<(), String> {
-        let mut fds = fds.into_iter();
-        let socket = match (fds.next(), fds.next()) {
-            (Some(socket), None) => Some(socket),
-            (None, _) if lacks_fds => None,
-            _ => return Err("a meeting comes with one socket".into()),
+        let found = match &fds[..] {
+            [socket] => ends(socket, self.namespace),
+            [] if lacks_fds => None,
+            _ => {
+                fds.into_iter().for_each(closers::let_go);
+                return Err("a meeting comes with one socket".into());
+            }
         };
-        let found = socket.as_ref().and_then(|socket| ends(socket, self.namespace));
+        fds.into_iter().for_each(closers::let_go);
         let Some((local, peer)) = found else {
             let reason = if lacks_fds { Reason::LocalLimit } else { Reason::ForeignSocket };
             self.send(party.client, Reply::Met { request, result: Err(reason) }, Vec::new());

@@ -1,5 +1,6 @@
 //! Programs that lie, die or sulk at the control socket: they lose their own session and nothing else.
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -354,5 +355,46 @@ fn what_a_program_said_is_heard_although_its_wake_socket_closed_first() {
         assert!(detail.contains("wake socket"), "{detail}");
         eventually("it is detached", || host.stat().apps.is_empty());
         check_service(&host);
+    });
+}
+
+/// A connection with more unsent bytes than the kernel takes, whose close waits for as long as its peer does not read.
+fn close_that_waits() -> (OwnedFd, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut ours = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    while ours.write(&[1; 1 << 16]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&ours, Some(std::time::Duration::from_secs(1000))).unwrap();
+    (ours.into(), peer)
+}
+
+#[test]
+fn a_socket_whose_close_waits_holds_nobody_up() {
+    bounded(|| {
+        let host = Host::started();
+        let meet = Request::Meet { request: 1, end: control::TcpEnd::Connected };
+        let hello = Request::Hello {
+            version: APP_VERSION,
+            layout: LAYOUT_VERSION,
+            role: Role::Application,
+            name: "raw".into(),
+        };
+        let mut kept = Vec::new();
+        // With the request that it belongs to, with one of a program that did not attach, with another one, and with the
+        // first message. Several times: the last descriptor may be the program's own, if the daemon is quick.
+        let ways = [(true, &meet), (false, &meet), (true, &Request::Unmeet { request: 1 }), (false, &hello)];
+        for (attaches, request) in ways.repeat(5) {
+            let client = if attaches { RawClient::attached(&host) } else { RawClient::connected(&host) };
+            let (socket, peer) = close_that_waits();
+            client.send_with(request, &[socket.as_fd()]);
+            let closes = std::thread::spawn(move || drop(socket));
+            RawClient::attached(&host);
+            kept.push((client, peer, closes));
+        }
+        for (client, peer, closes) in kept {
+            drop((client, peer));
+            closes.join().unwrap();
+        }
     });
 }
