@@ -120,6 +120,10 @@ impl Gate {
         self.0.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
+    fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Acquire) & !CLOSED == 0
+    }
+
     fn is_closed(&self) -> bool {
         self.0.load(Ordering::Acquire) & CLOSED != 0
     }

@@ -34,6 +34,8 @@ const STRESS_LISTED: u32 = 40;
 const STRESS_FULL: u32 = 1500;
 /// Cases that are named as the slowest of a way.
 const SLOWEST: usize = 4;
+/// How a reason begins that is a fault, and no difference that is meant.
+const NOT_YET: &str = "not yet";
 /// A case that takes so much longer than on TCP is told.
 const MUCH_LONGER: Duration = Duration::from_secs(2);
 /// Lines that are shown of a transcript that differs.
@@ -183,14 +185,17 @@ fn judge(
     args: &Args,
 ) -> Vec<String> {
     let mut findings = vec![];
-    let (mut warm_ones, mut over_raas, mut listed) = (0, 0, 0);
+    let (mut warm_ones, mut over_raas, mut listed, mut equal) = (0, 0, 0, 0);
+    let mut mended = vec![];
     for (case, transcript) in found {
         warm_ones += transcript.warm;
         over_raas += transcript.over_raas;
         let differs = transcript.text != plain[case].text;
+        equal += usize::from(!differs);
         match page.row(case, way) {
             // A cold connection may leave TCP too late to differ.
             Some((_, always)) if differs || !always || !warm && way.is_raas() => listed += 1,
+            Some((row, _)) if row.starts_with(NOT_YET) => mended.push(case.as_str()),
             Some((row, _)) => {
                 findings.push(format!("{case}: equal to TCP's, and the page says that it differs: {row}"))
             }
@@ -198,7 +203,10 @@ fn judge(
             None => {}
         }
     }
-    println!("     {} cases, {listed} listed as different", found.len());
+    println!("     {equal} of {} cases equal to TCP's; {listed} are rows of the page", found.len());
+    if !mended.is_empty() {
+        println!("     the page says \"not yet\", and they are equal: {}", mended.join(", "));
+    }
     if warm {
         println!("     {warm_ones} ends of connections were warm, {over_raas} over RaaS");
         if over_raas < warm_ones || over_raas == 0 && args.only.is_none() {

@@ -59,8 +59,11 @@ impl Connection {
             return false;
         }
         let code = errno::get();
-        let is_back =
-            self.await_switch(fd, until).and_then(|early| self.return_to_tcp(fd, First::Ask(early), until)).is_ok();
+        let is_back = match self.await_switch(fd, until) {
+            Ok(Some(early)) => self.return_to_tcp(fd, First::Ask(early), until).is_ok(),
+            Ok(None) => true,
+            Err(Failed) => false,
+        };
         if !is_back {
             self.spoil(fd);
         }
@@ -128,14 +131,17 @@ impl Connection {
     }
 
     /// Waits until both ends have switched, as they are about to. Gives the bytes that TCP had before: the other end may
-    /// be in a write that blocks until they are taken.
-    fn await_switch(&self, fd: c_int, until: Instant) -> Result<Vec<u8>, Failed> {
+    /// be in a write that blocks until they are taken. None: the other end stays on TCP, and so does this one.
+    fn await_switch(&self, fd: c_int, until: Instant) -> Result<Option<Vec<u8>>, Failed> {
         let mut early = Vec::new();
         loop {
             self.pump(fd);
             let heard = self.ask_link();
+            if early.is_empty() && self.stay_with_other() {
+                return Ok(None);
+            }
             if self.writes_stream() && matches!(heard, Some((Heard::Switched { .. }, ..))) {
-                return Ok(early);
+                return Ok(Some(early));
             }
             if let Some((heard, ..)) = heard
                 && self.read_part() == ReadPart::Both

@@ -48,16 +48,24 @@ impl Connection {
             return original();
         }
         let is_peek = flags & libc::MSG_PEEK != 0;
+        let may_wait = !self.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
         loop {
             if self.is_going_back() {
-                match self.await_back(!self.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0) {
+                match self.await_back(may_wait) {
                     Ok(()) => continue,
                     Err(code) => return fail(code),
                 }
             }
             match self.read_part() {
                 ReadPart::Kernel => {
-                    let Some(_entered) = self.readers.enter() else { continue };
+                    let Some(entered) = self.readers.enter() else { continue };
+                    if may_wait && self.must_watch_both() {
+                        drop(entered);
+                        match self.receive_before_switch(fd, parts, flags) {
+                            Some(result) => return result,
+                            None => continue,
+                        }
+                    }
                     let result = original();
                     self.count_in(result, is_peek);
                     return result;
@@ -80,6 +88,27 @@ impl Connection {
                     self.spoil(fd);
                     return fail(libc::ECONNRESET);
                 }
+            }
+        }
+    }
+
+    /// With a stream whose other end has not said `G`: it may do so at any time, and then it waits for this one's.
+    fn receive_before_switch(&self, fd: c_int, parts: &[iovec], flags: c_int) -> Option<isize> {
+        let until = self.until(true);
+        loop {
+            self.ask_link();
+            {
+                let _entered = self.readers.enter()?;
+                if !self.must_watch_both() {
+                    return None;
+                }
+                let result = self.receive_now(fd, parts, flags);
+                if result >= 0 || errno::get() != libc::EAGAIN {
+                    return Some(result);
+                }
+            }
+            if let Err(code) = self.wait(Awaited { is_read: true, stream: true, fd }, until) {
+                return Some(fail(code));
             }
         }
     }

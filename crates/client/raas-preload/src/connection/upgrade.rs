@@ -6,7 +6,7 @@
 use std::ffi::c_int;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, TryLockError};
 
 use raas::meeting::{Found, Meeting, TcpEnd};
@@ -45,6 +45,8 @@ pub(super) struct Link {
     /// To be said.
     unsaid: Vec<u8>,
     pub(super) heard: Heard,
+    /// Something may be said.
+    has_begun: bool,
     has_said_g: bool,
     /// The other end said the end of its bytes before `W`: TCP has all of them.
     pub(super) is_ended: bool,
@@ -113,8 +115,27 @@ impl Connection {
         }
         self.set_role(Role::Kernel);
         upgrade.forget();
+        if let Some(stream) = self.stream() {
+            // The other end may have said `G`: TCP's end is the end of the bytes.
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+        }
         self.is_settled.store(true, Ordering::Relaxed);
         true
+    }
+
+    /// Stays the kernel's where this end has said `G`, and the other end has ended its stream without a word: it never
+    /// switches.
+    pub(super) fn stay_with_other(&self) -> bool {
+        let mut upgrade = lock(&self.upgrade);
+        let is_possible = matches!(&*upgrade, Upgrade::Linked(link) if link.heard == Heard::Nothing && link.is_ended)
+            && !self.writes_stream();
+        if is_possible {
+            self.set_role(Role::Kernel);
+            upgrade.forget();
+            self.is_settled.store(true, Ordering::Release);
+            self.readers.open();
+        }
+        is_possible
     }
 
     /// Does what can be done now.
@@ -197,6 +218,7 @@ impl Connection {
         Upgrade::Linked(Link {
             unsaid: words.to_vec(),
             heard: Heard::Nothing,
+            has_begun: false,
             has_said_g: false,
             is_ended: false,
             is_broken: false,
@@ -210,6 +232,15 @@ impl Connection {
         self.hear(link, stream);
         if self.is_going_back() || self.has_heard_ask() {
             return;
+        }
+        // The other end says `G` when it has heard the first word, and waits for this one's from then on. A thread that
+        // reads TCP, and knows of no stream, would not see it.
+        if !link.has_begun {
+            fence(Ordering::SeqCst);
+            link.has_begun = self.readers.is_empty();
+            if !link.has_begun {
+                return;
+            }
         }
         // The end that connected gets its stream before the other end has taken it, which may never happen: then TCP's
         // end is the end, so nobody may wait for a word on the stream.
@@ -262,6 +293,14 @@ impl Connection {
             }
             _ => None,
         }
+    }
+
+    /// Whether a thread that waits for TCP's bytes must watch the stream too: `G` was not said. Its caller is counted
+    /// among the readers of TCP.
+    pub(super) fn must_watch_both(&self) -> bool {
+        // PAIRS WITH the one in `talk`: the stream is seen here, or this reader there.
+        fence(Ordering::SeqCst);
+        self.stream().is_some() && !self.is_settled.load(Ordering::Acquire) && !crate::inside::is_inside()
     }
 
     /// What was to be said before the program's bytes is said. An error: the stream broke.
