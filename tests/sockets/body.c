@@ -116,7 +116,7 @@ int dialed(int port) {
 
 // What the library of `raas run` says of a connection; not there on kernel TCP alone.
 static int (*path_of)(int descriptor);
-enum { UNDECIDED, ON_TCP, ON_RAAS, WARM_ROUNDS = 4000 };
+enum { UNDECIDED, ON_TCP, ON_RAAS, NO_LIBRARY, WARM_ROUNDS = 4000 };
 
 static void one_byte(int fd, char *byte, bool sends) {
     ssize_t done = sends ? write(fd, byte, 1) : read(fd, byte, 1);
@@ -124,20 +124,24 @@ static void one_byte(int fd, char *byte, bool sends) {
 }
 
 // Small bytes to and fro until both ends know over what the connection goes; then both do the same again.
-static int warmed(int fd) {
-    const char *wish = getenv("SOCKETS_WARM");
-    if (!wish) return fd;
-    char own = ON_TCP, others = UNDECIDED;
+void warm(int fd) {
+    char own = NO_LIBRARY, others = UNDECIDED;
     for (int round = 0; round < WARM_ROUNDS; round++) {
         if (path_of) own = (char)path_of(fd);
         if (A) one_byte(fd, &own, true);
         one_byte(fd, &others, false);
         if (B) one_byte(fd, &own, true);
-        if (own > UNDECIDED && others > UNDECIDED) break;
+        if (own > UNDECIDED && others > UNDECIDED || own == NO_LIBRARY || others == NO_LIBRARY) break;
         if (round > 20) pause_ms(1);
     }
-    // Beside the transcript: the starter counts them.
-    fprintf(stderr, "path %d\n", path_of ? path_of(fd) : ON_TCP);
+}
+
+static int warmed(int fd) {
+    if (getenv("SOCKETS_WARM")) {
+        warm(fd);
+        // Beside the transcript: the starter counts them.
+        fprintf(stderr, "path %d\n", path_of ? path_of(fd) : ON_TCP);
+    }
     return fd;
 }
 
