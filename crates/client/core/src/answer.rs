@@ -56,6 +56,21 @@ pub enum Answer {
     Lent(Result<u64, RegionRefusal>),
 }
 
+/// What a message of the daemon changed, for the caller that waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum News {
+    /// Nothing that anybody waits for.
+    None,
+    /// The answer to a request is here: [`crate::Session::finish`].
+    Answered(RequestId),
+    /// A connection waits at a port: [`crate::Session::accept`].
+    Arrived(u16),
+    /// There is a pair, whose socket is to be watched: [`crate::Session::pair`].
+    PairOpened(u64),
+    /// Something about a handle to a region: [`crate::Session::next_region_news`].
+    Region,
+}
+
 /// What a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {

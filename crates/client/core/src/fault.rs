@@ -72,6 +72,13 @@ pub fn at_descriptor_limit(limit: u64) -> String {
     )
 }
 
+/// Whether the system has no descriptor to give: this process's limit, or the machine's.
+pub(crate) fn is_want_of_descriptors(error: &std::io::Error) -> bool {
+    /// `EMFILE` and `ENFILE` of Linux.
+    const WANT: [i32; 2] = [24, 23];
+    error.raw_os_error().is_some_and(|errno| WANT.contains(&errno))
+}
+
 impl SessionFault {
     /// A system call failed.
     pub fn os(call: &'static str, error: &std::io::Error) -> Self {

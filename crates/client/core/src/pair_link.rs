@@ -169,3 +169,14 @@ impl Entry {
         self.own.waiting.store(0, Ordering::Release);
     }
 }
+
+/// One end of a pair's connection, as its words say now.
+pub(crate) fn end_of(name: Name, own: &shm::PairWords) -> control::ReturnedEnd {
+    control::ReturnedEnd {
+        connection: name.id,
+        local: name.local,
+        peer: name.peer,
+        tx_bytes: own.tail.load(Ordering::Relaxed),
+        rx_bytes: own.head.load(Ordering::Relaxed),
+    }
+}

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use control::{APP_VERSION, RETURNED_MAX, Reason, Reply, Request};
 use shm::{EnginePage, Segment, SessionShape, Sharing, WakeSocket};
 
+use crate::answer::Asked;
 use crate::session::Session;
 use crate::{RequestId, SessionFault};
 
@@ -32,7 +33,6 @@ impl Session {
 
     /// The daemon has ended: what was asked of it fails with `reason`. Which requests.
     pub fn lose_requests(&mut self, reason: Reason) -> Vec<RequestId> {
-        self.relisting.clear();
         self.lose_asked(reason)
     }
 
@@ -41,7 +41,7 @@ impl Session {
         let SessionShape { slots, engines } = self.memory().shape();
         let session_bytes = shm::Session::bytes(self.memory().shape());
         let mut used = vec![0_u8; slots.div_ceil(8) as usize];
-        for slot in (0..slots).filter(|&slot| self.daemon().is_used(slot)) {
+        for slot in self.used_slots() {
             if let Some(byte) = used.get_mut((slot / 8) as usize) {
                 *byte |= 1 << (slot % 8);
             }
@@ -67,9 +67,14 @@ impl Session {
         messages
     }
 
+    /// Slots that the application uses.
+    pub fn used_slots(&self) -> impl Iterator<Item = u32> {
+        (0..self.memory().slots()).filter(|&slot| self.daemon().is_used(slot))
+    }
+
     /// The tickets of connections whose slots were not given to others since, open or not: what was written before a close
     /// is still to be delivered. The others are forgotten.
-    fn live_tickets(&mut self) -> Vec<Vec<u8>> {
+    pub fn live_tickets(&mut self) -> Vec<Vec<u8>> {
         let memory = self.memory().clone();
         self.tickets.retain(|&slot, ticket| {
             memory.slot(slot).generation.load(Ordering::Acquire) == ticket.generation && !ticket.sealed.is_empty()
@@ -106,21 +111,21 @@ impl Session {
     /// The session goes on with the new daemon, which is to open the ports again.
     pub fn on_returned(&mut self) {
         // Rings that it had asked of the old one are asked of nobody.
-        for (port, asked) in self.ports.clone() {
-            let id = self.begin_listen();
-            self.relisting.insert(id.number(), port);
-            self.tell(asked.request(id, port));
+        for port in self.ports.all_open() {
+            let id = self.begin(Asked::Listen);
+            let request = self.ports.ask_again(id, port);
+            request.into_iter().for_each(|request| self.tell(request));
         }
     }
 
     /// Whether a port could not be opened again at the new daemon, and nobody knows yet.
     pub fn is_port_lost(&self, port: u16) -> bool {
-        self.lost_ports.contains(&port)
+        self.ports.is_lost(port)
     }
 
     /// As [`Session::is_port_lost`], once.
     pub fn take_lost_port(&mut self, port: u16) -> bool {
-        self.lost_ports.remove(&port)
+        self.ports.take_lost(port)
     }
 }
 
@@ -135,31 +140,4 @@ fn given(number: u64, engines: u32, page_bytes: u64, fds: Vec<OwnedFd>) -> Resul
     EnginePage::open(page.region().clone()).map_err(|e| refused(&e))?;
     let wakes = rest.map(WakeSocket::from_fd).collect::<Result<Vec<_>, _>>();
     Ok(Returned { number, page, wakes: wakes.map_err(|e| SessionFault::os("wake socket", &e))? })
-}
-
-/// How a port is listened on.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PortUse {
-    pub(crate) backlog: u32,
-    pub(crate) ring_bytes: u32,
-    pub(crate) kind: control::Kind,
-}
-
-impl PortUse {
-    /// The request that opens it.
-    pub(crate) fn request(self, id: RequestId, port: u16) -> Request {
-        let Self { backlog, ring_bytes, kind } = self;
-        Request::Listen { request: id.number(), port, backlog, ring_bytes, kind }
-    }
-}
-
-/// One end of a pair's connection, as its words say now.
-pub(crate) fn end_of(name: crate::endpoint::Name, own: &shm::PairWords) -> control::ReturnedEnd {
-    control::ReturnedEnd {
-        connection: name.id,
-        local: name.local,
-        peer: name.peer,
-        tx_bytes: own.tail.load(Ordering::Relaxed),
-        rx_bytes: own.head.load(Ordering::Relaxed),
-    }
 }

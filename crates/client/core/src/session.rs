@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use control::{ChunkKind, Connection as Described, Kind, NotTaken, Path, Reason, Request, TcpEnd};
@@ -14,15 +14,16 @@ use shm::{Pair, Region, RingMemory, Segment, SegmentError, Sharing, WakeSocket, 
 
 use crate::answer::{Asked, Requests};
 use crate::endpoint::{Link, Name, RingSizes};
+use crate::fault::is_want_of_descriptors;
 use crate::lane::{LaneEnd, LaneRings, SlotUse};
-use crate::pair_link::{PairLink, PairSlot};
+use crate::pair_link::{PairLink, PairSlot, end_of};
 use crate::pair_socket::PairSocket;
-use crate::returning::{PortUse, end_of};
+use crate::ports::{self, PortUse, Ports};
 use crate::segments::PairError;
 use crate::sizes::{is_ring_size, pair_bytes};
 use crate::{
-    Answer, Connection, Daemon, DaemonMessage, Endpoint, Failed, Life, PeerSegment, RegionNews, RequestId,
-    SessionFault, Wake,
+    Answer, Connection, Daemon, DaemonMessage, Endpoint, Failed, Life, News, Outgoing, PeerSegment, RegionNews,
+    RequestId, SessionFault, Wake,
 };
 
 /// Connections that may wait at one listener, whatever the daemon thinks.
@@ -50,36 +51,6 @@ pub struct EngineEnd {
     pub sleep: Word32,
     /// How it is woken.
     pub wake: Arc<dyn Wake>,
-}
-
-/// What a message of the daemon changed, for the caller that waits for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum News {
-    /// Nothing that anybody waits for.
-    None,
-    /// The answer to a request is here: [`Session::finish`].
-    Answered(RequestId),
-    /// A connection waits at a port: [`Session::accept`].
-    Arrived(u16),
-    /// There is a pair, whose socket is to be watched: [`Session::pair`].
-    PairOpened(u64),
-    /// Something about a handle to a region: [`Session::next_region_news`].
-    Region,
-}
-
-/// A message for the daemon.
-#[derive(Debug)]
-pub struct Outgoing {
-    /// The message.
-    pub request: Request,
-    segment: Option<Segment>,
-}
-
-impl Outgoing {
-    /// The descriptor that goes with it, if one does.
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.segment.as_ref().map(Segment::fd)
-    }
 }
 
 /// A ring chunk.
@@ -112,14 +83,7 @@ pub struct Session {
     pairs: BTreeMap<u64, PairLink>,
     outgoing: VecDeque<Outgoing>,
     region_news: VecDeque<RegionNews>,
-    /// Open ports.
-    pub(crate) ports: BTreeMap<u16, PortUse>,
-    /// Listens under way.
-    listening: BTreeMap<u64, PortUse>,
-    /// Listens by which a new daemon opens ports again.
-    pub(crate) relisting: BTreeMap<u64, u16>,
-    /// Ports that a new daemon could not open again, and nobody knows yet.
-    pub(crate) lost_ports: BTreeSet<u16>,
+    pub(crate) ports: Ports,
     /// Slots that were given to datagram sockets and operation queues.
     pub(crate) bare: BTreeSet<u32>,
     /// No chunk had this number or a greater one.
@@ -142,10 +106,7 @@ impl Session {
             pairs: BTreeMap::new(),
             outgoing: VecDeque::new(),
             region_news: VecDeque::new(),
-            ports: BTreeMap::new(),
-            listening: BTreeMap::new(),
-            relisting: BTreeMap::new(),
-            lost_ports: BTreeSet::new(),
+            ports: Ports::default(),
             bare: BTreeSet::new(),
             next_chunk: 0,
         })
@@ -171,21 +132,14 @@ impl Session {
 
     /// Asks to accept connections at a port, 0 for any free one.
     pub fn listen(&mut self, port: u16, backlog: u32, ring_bytes: u32, kind: Kind) -> (RequestId, Request) {
-        let id = self.begin_listen();
-        let asked = PortUse { backlog, ring_bytes, kind };
-        self.listening.insert(id.number(), asked);
-        (id, asked.request(id, port))
-    }
-
-    pub(crate) fn begin_listen(&mut self) -> RequestId {
-        self.requests.begin(Asked::Listen)
+        let id = self.begin(Asked::Listen);
+        (id, self.ports.ask(id, port, PortUse { backlog, ring_bytes, kind }))
     }
 
     /// Closes a port; connections that wait there are reset.
     pub fn unlisten(&mut self, port: u16) -> Request {
         drop(self.backlogs.remove(&port));
-        self.ports.remove(&port);
-        self.lost_ports.remove(&port);
+        self.ports.close(port);
         self.reap_all();
         Request::Unlisten { port }
     }
@@ -279,7 +233,7 @@ impl Session {
 
     /// What was asked and not answered fails.
     pub(crate) fn lose_asked(&mut self, reason: Reason) -> Vec<RequestId> {
-        self.listening.clear();
+        self.ports.lose_asked();
         self.requests.lose_all(reason)
     }
 
@@ -370,16 +324,18 @@ impl Session {
     }
 
     fn on_listening(&mut self, request: u64, result: Result<SocketAddr, Reason>) -> News {
-        let asked = self.listening.remove(&request);
-        if let Some(port) = self.relisting.remove(&request) {
-            drop(self.requests.finish(RequestId(request)));
-            return self.on_relistened(port, result);
-        }
+        let how = match self.ports.take(request) {
+            ports::Asked::Again(port) => {
+                drop(self.requests.finish(RequestId(request)));
+                return self.on_listening_again(port, result.is_ok());
+            }
+            ports::Asked::New(how) => how,
+        };
         // The port is open before the caller that asked for it runs: connections may follow this very message.
         if let Ok(addr) = result {
             if self.requests.asked(request).is_some() {
                 self.backlogs.entry(addr.port()).or_default();
-                self.ports.extend(asked.map(|asked| (addr.port(), asked)));
+                how.into_iter().for_each(|how| self.ports.open(addr.port(), how));
             } else {
                 self.tell(Request::Unlisten { port: addr.port() });
             }
@@ -388,19 +344,15 @@ impl Session {
     }
 
     /// A new daemon opened a port again, or could not.
-    fn on_relistened(&mut self, port: u16, result: Result<SocketAddr, Reason>) -> News {
-        match result {
-            Ok(_) if self.ports.contains_key(&port) => News::None,
-            Ok(_) => {
-                self.tell(Request::Unlisten { port });
-                News::None
-            }
-            Err(_) => {
-                self.ports.remove(&port);
-                self.lost_ports.insert(port);
-                News::Arrived(port)
-            }
+    fn on_listening_again(&mut self, port: u16, is_opened: bool) -> News {
+        if !is_opened {
+            self.ports.lose(port);
+            return News::Arrived(port);
         }
+        if !self.ports.is_open(port) {
+            self.tell(Request::Unlisten { port });
+        }
+        News::None
     }
 
     fn on_answer(&mut self, request: u64, answer: Answer) -> News {
@@ -637,11 +589,4 @@ enum LaneRefusal {
 /// How a connection looks in an error message.
 fn describe(connection: &Described) -> String {
     format!("connection {} from {} to {}", connection.id, connection.local, connection.peer)
-}
-
-/// Whether the system has no descriptor to give: this process's limit, or the machine's.
-fn is_want_of_descriptors(error: &std::io::Error) -> bool {
-    /// `EMFILE` and `ENFILE` of Linux.
-    const WANT: [i32; 2] = [24, 23];
-    error.raw_os_error().is_some_and(|errno| WANT.contains(&errno))
 }

@@ -22,12 +22,12 @@ use crate::control_socket::attach;
 use crate::descriptor::{is_hung_up, wait_for};
 use crate::driver::{Driver, TOKEN_CONTROL, TOKEN_KICK, TOKEN_TCP, TOKEN_WAKE};
 use crate::error::SessionError;
+use crate::kept::Kept;
 use crate::park::lock;
 use crate::patience::{WaitPolicy, YieldTurns};
 use crate::poller::Waiter;
 use crate::reactor::Reactor;
 use crate::region_table::RegionTable;
-use crate::returning::Returning;
 use crate::tables::Tables;
 
 /// How long the control socket may be full before the daemon counts as silent.
@@ -66,7 +66,7 @@ pub(crate) struct Attachment {
     recoverable: Mutex<Vec<Weak<dyn Recover>>>,
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) release: String,
-    pub(crate) returning: Returning,
+    pub(crate) returning: Kept,
     pub(crate) daemon: Arc<Daemon>,
     pub(crate) tables: Mutex<Tables>,
     pub(crate) bells: Mutex<Bells>,
@@ -112,7 +112,7 @@ impl Attachment {
             recoverable: Mutex::default(),
             addresses,
             release,
-            returning: Returning::new(segment, page, wakes, number),
+            returning: Kept::new(segment, page, wakes, number),
             daemon: Arc::clone(session.daemon()),
             app_sleep: session.memory().app_sleep(),
             driver: Mutex::new(Driver::new(session.memory())),

@@ -81,6 +81,7 @@ mod fallback;
 mod fallback_tcp;
 mod flags;
 pub mod inspect;
+mod kept;
 mod leading;
 mod lend;
 mod listen_options;

@@ -1,67 +1,33 @@
 //! A session whose daemon ended without a word: waiting for the daemon that comes after it, and going on with that one
 //! (docs/restart.md).
 //!
-//! Owns when the next try is due, and the descriptors that the session brings along. It must never wait for a daemon
+//! Owns when the next try is due, and that the new daemon takes the old one's place. It must never wait for a daemon
 //! without a bound, and never have two daemons at a time.
 
 use std::hash::{BuildHasher, Hasher};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use control::{Reason, Role};
 use raas_core::Returned;
 use rustix::event::epoll;
-use shm::{EnginePage, WakeSocket, replace_descriptor};
+use shm::replace_descriptor;
 
 use crate::attachment::Attachment;
 use crate::control_socket::{ask_to_return, knock};
 use crate::driver::{TOKEN_CONTROL, TOKEN_WAKE};
 use crate::error::SessionError;
+use crate::kept::Away;
 use crate::park::lock;
 
-/// How long a session waits for a daemon when the program says nothing else.
-pub(crate) const DAEMON_WAIT_DEFAULT: Duration = Duration::from_secs(5);
 /// Pause after the first try; each further one is twice as long, and a part of each is random.
 const PAUSE_FIRST: Duration = Duration::from_millis(5);
 /// Longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(160);
 /// How long a daemon may take to answer one try.
 const TRY_MAX: Duration = Duration::from_secs(2);
-
-/// Since when a session has no daemon, and when the next is looked for.
-#[derive(Debug)]
-struct Away {
-    until: Instant,
-    next_try: Instant,
-    pause: Duration,
-}
-
-/// See the head of this file.
-#[derive(Debug)]
-pub(crate) struct Returning {
-    segment: Arc<OwnedFd>,
-    page: EnginePage,
-    wakes: Vec<Arc<WakeSocket>>,
-    number: AtomicU64,
-    /// There is no daemon, and one is waited for.
-    is_away: AtomicBool,
-    away: Mutex<Option<Away>>,
-}
-
-impl Returning {
-    pub(crate) fn new(segment: OwnedFd, page: EnginePage, wakes: Vec<Arc<WakeSocket>>, number: u64) -> Self {
-        let (number, is_away) = (AtomicU64::new(number), AtomicBool::new(false));
-        let segment = Arc::new(segment);
-        Self { segment, page, wakes, number, is_away, away: Mutex::new(None) }
-    }
-
-    /// The session's number in the daemon.
-    pub(crate) fn number(&self) -> u64 {
-        self.number.load(Ordering::Relaxed)
-    }
-}
 
 impl Attachment {
     /// Whether the daemon has ended, and the next one is waited for.

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use crate::attachment::{Attachment, Config};
 use crate::error::SessionError;
+use crate::kept::DAEMON_WAIT_DEFAULT;
 use crate::lookup;
 use crate::park::lock;
 use crate::patience::WaitPolicy;
 use crate::per_process::PerProcess;
-use crate::returning::DAEMON_WAIT_DEFAULT;
 
 /// How long the daemon may take to answer when the caller gave no time of its own.
 pub(crate) const TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);

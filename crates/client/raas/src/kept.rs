@@ -1,0 +1,47 @@
+//! What a session keeps for a daemon that comes after its own: the descriptors and memory that stay the same, and since when
+//! there is none.
+//!
+//! Owns nothing but these; `returning` says what is done with them.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use shm::{EnginePage, WakeSocket};
+
+/// How long a session waits for a daemon when the program says nothing else.
+pub(crate) const DAEMON_WAIT_DEFAULT: Duration = Duration::from_secs(5);
+
+/// Since when a session has no daemon, and when the next is looked for.
+#[derive(Debug)]
+pub(crate) struct Away {
+    pub(crate) until: Instant,
+    pub(crate) next_try: Instant,
+    pub(crate) pause: Duration,
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) segment: Arc<OwnedFd>,
+    pub(crate) page: EnginePage,
+    pub(crate) wakes: Vec<Arc<WakeSocket>>,
+    pub(crate) number: AtomicU64,
+    /// There is no daemon, and one is waited for.
+    pub(crate) is_away: AtomicBool,
+    pub(crate) away: Mutex<Option<Away>>,
+}
+
+impl Kept {
+    pub(crate) fn new(segment: OwnedFd, page: EnginePage, wakes: Vec<Arc<WakeSocket>>, number: u64) -> Self {
+        let (number, is_away) = (AtomicU64::new(number), AtomicBool::new(false));
+        let segment = Arc::new(segment);
+        Self { segment, page, wakes, number, is_away, away: Mutex::new(None) }
+    }
+
+    /// The session's number in the daemon.
+    pub(crate) fn number(&self) -> u64 {
+        self.number.load(Ordering::Relaxed)
+    }
+}
