@@ -18,6 +18,7 @@ const JUDGES: &[(&str, &str)] = &[
     ("promtool", "prometheus"),
     ("/usr/lib/python3/dist-packages/prometheus_client/parser.py", "python3-prometheus-client"),
     ("chromium-headless-shell", "chromium-headless-shell"),
+    ("etcd", "etcd-server"),
 ];
 /// Cases per property with `--full`.
 const FULL_PROPERTY_CASES: &str = "4096";

@@ -387,6 +387,13 @@ pub enum Request {
         /// The other daemon.
         successor: Successor,
     },
+    /// Which hosts of the cluster have or serve a name (docs/clusters.md). Answered by [`InspectAnswer::Found`].
+    Lookup {
+        /// Repeated in the answer.
+        request: u64,
+        /// The name. Upper and lower case are the same.
+        name: String,
+    },
 }
 
 /// Connections that one message brings back at most.

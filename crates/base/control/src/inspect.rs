@@ -4,7 +4,7 @@
 //! The daemon keeps nothing for a reader except the page that it has not taken yet. Root and the daemon's user see all
 //! rows; other users see their own (docs/cli.md).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +28,8 @@ pub enum InspectQuery {
     Trace,
     /// The tenants of the policy.
     Tenants,
+    /// The hosts of the cluster, and the directories that know them.
+    Members,
 }
 
 /// Where a page begins. A reader starts with the default, and then passes what the page before named. Any other value
@@ -66,6 +68,54 @@ pub enum InspectAnswer {
     Tenants(Vec<TenantRow>),
     /// Whether the daemon ends for another one, or why it goes on.
     HandsOver(Result<(), HandOverRefusal>),
+    /// Some hosts.
+    Members(Vec<MemberRow>),
+    /// Some directories.
+    Directories(Vec<DirectoryRow>),
+    /// Answer to [`crate::Request::Lookup`].
+    Found {
+        /// Hosts that have or serve the name, at most [`FOUND_MAX`]; the next question begins with another one.
+        addresses: Vec<IpAddr>,
+        /// Where the daemon looked. None: its configuration names nothing to ask.
+        directories: Vec<DirectoryRow>,
+    },
+}
+
+/// Hosts that the answer to a lookup names at most.
+pub const FOUND_MAX: usize = 16;
+
+/// A host of the cluster, as one directory knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "rows"), non_exhaustive)]
+pub struct MemberRow {
+    /// What its daemon listens on.
+    pub address: IpAddr,
+    /// Its own name, if it has one.
+    pub name: Option<String>,
+    /// The names that it serves.
+    pub services: Vec<String>,
+    /// The directory: `static`, `dns` or `etcd`.
+    pub source: String,
+    /// Seconds since the directory first named it.
+    pub known_seconds: u64,
+}
+
+/// Where hosts are found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "rows"), non_exhaustive)]
+pub struct DirectoryRow {
+    /// `static`, `dns` or `etcd`.
+    pub source: String,
+    /// What is asked: names, or addresses of servers.
+    pub asked: Vec<String>,
+    /// Hosts that it named last.
+    pub hosts: u64,
+    /// Seconds since it last answered in full; none if it never did.
+    pub answered_seconds: Option<u64>,
+    /// Seconds since which something is wrong.
+    pub failed_seconds: Option<u64>,
+    /// What is wrong, if anything is. The hosts of before stay.
+    pub error: Option<String>,
 }
 
 /// Which path a connection takes.

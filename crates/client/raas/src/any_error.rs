@@ -10,6 +10,7 @@ use crate::error::{AcceptError, BindError, ConnectError, SessionError};
 use crate::fallback::NotOverTcp;
 use crate::flags::FlagsError;
 use crate::message_error::MessageError;
+use crate::naming::LookupError;
 use crate::region::RegionError;
 
 /// Any error of this library or of `std::io`, for the `main` of a program: a `main` that fails with an [`io::Error`]
@@ -52,6 +53,7 @@ macro_rules! into_any {
 }
 into_any!(
     SessionError,
+    LookupError,
     ConnectError,
     BindError,
     AcceptError,

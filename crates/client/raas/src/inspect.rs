@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use control::{
-    AppRow, ConnectionRow, ConnectionState, DatagramRow, HandOverRefusal, LaneRow, RegionRow, StageRow, Stat,
-    Successor, TenantRow, TraceRow,
+    AppRow, ConnectionRow, ConnectionState, DatagramRow, DirectoryRow, HandOverRefusal, LaneRow, MemberRow, RegionRow,
+    StageRow, Stat, Successor, TenantRow, TraceRow,
 };
 use control::{ChannelError, Cursor, InspectAnswer, InspectQuery, Reply, Request, Role};
 use raas_core::SessionFault;
@@ -93,6 +93,42 @@ fn rows<T>(
         Ok(())
     })?;
     Ok(rows)
+}
+
+/// The hosts of the cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClusterState {
+    /// Hosts, once for each directory that names them, by address.
+    pub hosts: Vec<MemberRow>,
+    /// The directories; none where the daemon's configuration names nothing to ask.
+    pub directories: Vec<DirectoryRow>,
+}
+
+/// The hosts of the cluster as the daemon's directories know them (docs/clusters.md). `socket` as in [`connections`].
+pub fn cluster(socket: Option<&Path>) -> Result<ClusterState, SessionError> {
+    let mut state = ClusterState::default();
+    ask_pages(socket, InspectQuery::Members, |answer| match answer {
+        InspectAnswer::Members(rows) if state.hosts.len() + rows.len() <= ROWS_MAX => {
+            state.hosts.extend(rows);
+            Ok(())
+        }
+        InspectAnswer::Directories(rows) if state.directories.len() + rows.len() <= ROWS_MAX => {
+            state.directories.extend(rows);
+            Ok(())
+        }
+        other => Err(SessionError::Protocol(format!("asked for the hosts of the cluster, told {other:?}"))),
+    })?;
+    Ok(state)
+}
+
+/// Some hosts of the cluster that have or serve a name, and the directories where the daemon looked. Each question
+/// begins with another host. `socket` as in [`connections`].
+pub fn find(socket: Option<&Path>, name: &str) -> Result<(Vec<IpAddr>, Vec<DirectoryRow>), SessionError> {
+    let mut inspector = Inspector::attach(socket)?;
+    match inspector.ask(&Request::Lookup { request: REQUEST, name: name.to_owned() })? {
+        (InspectAnswer::Found { addresses, directories }, _) => Ok((addresses, directories)),
+        (other, _) => Err(SessionError::Protocol(format!("asked for the hosts of a name, told {other:?}"))),
+    }
 }
 
 /// The host's device, lanes, resources, counters and applications. `socket` as in [`connections`].

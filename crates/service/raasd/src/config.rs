@@ -3,6 +3,7 @@
 //! Owns what each key means when it is absent. Reading the file is `config/file.rs`. It must never start anything: a
 //! `Config` is only values, and [`crate::check()`] looks without changing.
 
+mod cluster_table;
 mod file;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use crate::calibration::Calibration;
 use crate::config_error::ConfigError;
 use crate::limits::{DaemonLimits, DataPath, LIMITS, Limit, Target, check_range};
 use crate::machine::{Fit, Machine};
+use crate::member::{ClusterConfig, check_host_address};
 use crate::sandbox::{Confinement, OnViolation, Sandbox};
 
 pub(crate) use file::network_of;
@@ -178,6 +180,8 @@ pub struct Config {
     /// Networks to whose hosts programs may connect, in addition to this host and those of `peers`. None means private
     /// networks.
     pub connect_to: Option<Vec<IpNet>>,
+    /// Where the hosts of the cluster are found; nowhere by default.
+    pub cluster: ClusterConfig,
     /// Hosts that need more words.
     pub peers: Vec<PeerConfig>,
     /// Bounds of the control plane.
@@ -228,6 +232,7 @@ impl Config {
             local_ring_bytes: None,
             heartbeat: Heartbeat { interval: Duration::from_secs(1), misses: 40 },
             connect_to: None,
+            cluster: ClusterConfig::default(),
             peers: Vec::new(),
             limits: DaemonLimits::default(),
             path_limits: BTreeMap::new(),
@@ -449,7 +454,7 @@ pub struct Flags {
 impl Flags {
     fn apply(&self, config: &mut Config) -> Result<(), ConfigError> {
         if let Some(listen) = self.listen {
-            file::check_host_address(listen).map_err(|e| ConfigError::one(format!("--listen: {e}")))?;
+            check_host_address(listen).map_err(|e| ConfigError::one(format!("--listen: {e}")))?;
             config.listen = listen.to_canonical();
         }
         if let Some(device) = &self.device {

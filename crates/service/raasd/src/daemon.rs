@@ -20,6 +20,7 @@ use verbs::Provider;
 use crate::accept_links::{accept_links, inputs_max};
 use crate::check::{Prepared, prepare};
 use crate::client_socket::{ClientContext, accept_clients};
+use crate::cluster;
 use crate::command::EngineReport;
 use crate::device::Contexts;
 use crate::engine_thread::load::CPU_ALL;
@@ -323,7 +324,9 @@ impl Plane {
         let config = Arc::new(self.config);
         let (client_queue, client_inputs) = mpsc::channel(CLIENT_INPUTS_MAX);
         let (link_queue, link_inputs) = mpsc::channel(inputs_max(config.limits.handshakes_max));
+        let (members, asking) = cluster::start(&config.cluster, config.listen)?;
         let links = Arc::new(LinkContext {
+            members,
             config: Arc::clone(&config),
             keys: Mutex::new(keys),
             instance: u64::from_ne_bytes(random()?),
@@ -371,6 +374,11 @@ impl Plane {
         let engines = engines.await.map_err(|e| DaemonError::ThreadDied { thread: "control", what: e.to_string() })?;
         // Whatever ended the hub, everything else ends too.
         shutdown.trigger();
+        if shutdown.hands_over() {
+            asking.hand_over();
+        } else {
+            drop(asking);
+        }
         let died = |e: tokio::task::JoinError| DaemonError::ThreadDied { thread: "control", what: e.to_string() };
         let clients = accepting_clients.await.map_err(died);
         let links = accepting_links.await.map_err(died);

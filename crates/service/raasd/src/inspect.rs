@@ -31,6 +31,10 @@ pub(crate) enum Part {
     Regions(u64),
     /// Tenants.
     Tenants(u64),
+    /// Hosts of the cluster.
+    Members(u64),
+    /// Where these are found.
+    Directories,
     /// There is no such table: such a cursor did not come from this daemon.
     None,
 }
@@ -64,6 +68,8 @@ pub(crate) fn part(query: InspectQuery, from: Cursor, engines: u32) -> Part {
         (InspectQuery::Trace, 0) => Part::Engine(engine, EnginePart::Trace(from.at)),
         (InspectQuery::Regions, 0) => Part::Regions(from.at),
         (InspectQuery::Tenants, 0) => Part::Tenants(from.at),
+        (InspectQuery::Members, 0) => Part::Members(from.at),
+        (InspectQuery::Members, 1) => Part::Directories,
         (InspectQuery::Stat, 0) => Part::Engine(engine, EnginePart::Totals),
         (InspectQuery::Stat, 1) => Part::Engine(engine, EnginePart::Lanes(at)),
         (InspectQuery::Stat, 2) => Part::Engine(engine, EnginePart::Bytes(at)),
@@ -86,6 +92,7 @@ pub(crate) fn following(query: InspectQuery, table: u32, engines: u32) -> Option
     }
     let last = match query {
         InspectQuery::Connections | InspectQuery::Stat => 3,
+        InspectQuery::Members => 1,
         InspectQuery::Datagrams | InspectQuery::Regions | InspectQuery::Trace | InspectQuery::Tenants => 0,
     };
     if table < last { start(table + 1) } else { None }
@@ -99,6 +106,7 @@ pub(crate) fn nothing(query: InspectQuery) -> InspectAnswer {
         InspectQuery::Regions => InspectAnswer::Regions(Vec::new()),
         InspectQuery::Trace => InspectAnswer::Trace(Vec::new()),
         InspectQuery::Tenants => InspectAnswer::Tenants(Vec::new()),
+        InspectQuery::Members => InspectAnswer::Members(Vec::new()),
         InspectQuery::Stat => InspectAnswer::StatRows { lanes: Vec::new(), apps: Vec::new() },
     }
 }
@@ -348,6 +356,7 @@ mod tests {
             (InspectQuery::Regions, 1, 0),
             (InspectQuery::Trace, 1, 1),
             (InspectQuery::Tenants, 1, 0),
+            (InspectQuery::Members, 2, 0),
         ];
         for (query, tables, of_each) in all {
             for engines in [1, 2, 16] {

@@ -19,6 +19,7 @@ mod calibration;
 mod check;
 mod client_socket;
 mod closers;
+mod cluster;
 mod command;
 mod config;
 mod config_error;
@@ -37,6 +38,7 @@ mod limits;
 mod link;
 mod log_quota;
 mod machine;
+mod member;
 mod opening;
 mod policy_file;
 mod program_facts;
@@ -60,6 +62,7 @@ pub use error::DaemonError;
 pub use key::{KEY_FILE_NAME, read as read_cluster_key};
 pub use limits::{DaemonLimits, DataPath, LIMITS, Limit};
 pub use machine::{Fit, Machine, raise_descriptor_limit};
+pub use member::{ClusterConfig, EtcdConfig, Member};
 pub use plane::{
     ClusterKey, Heartbeat, KEY_BYTES, KEY_BYTES_MAX, KEYS_MAX, Policy, ProgramFacts, RegionRight, Rights, Selector,
     Tenant,

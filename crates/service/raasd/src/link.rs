@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout};
 use verbs::Time;
 
 use crate::Config;
+use crate::cluster::Members;
 use crate::limits::count;
 use crate::log_quota::LogQuota;
 
@@ -90,6 +91,8 @@ pub(crate) struct LinkContext {
     /// Time zero of the control plane.
     pub(crate) started: Instant,
     pub(crate) inputs: mpsc::Sender<LinkInput>,
+    /// The hosts of the cluster.
+    pub(crate) members: Members,
     /// For lines about dials, which programs can cause.
     pub(crate) log: Mutex<LogQuota>,
 }

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 
+pub(crate) use inspect::{ClusterArgs, SsArgs, StatArgs, TopArgs, TraceArgs, WebArgs};
 #[cfg(test)]
 pub(crate) use inspect::{PATHS, STATES};
-pub(crate) use inspect::{SsArgs, StatArgs, TopArgs, TraceArgs, WebArgs};
 pub(crate) use policy::{PolicyCheckArgs, PolicyCommand};
 pub(crate) use region::{KeyArgs, RegionCommand, RegionCreateArgs, RegionLsArgs, RegionOpenArgs, RegionRevokeArgs};
 pub(crate) use run::RunArgs;
@@ -63,6 +63,8 @@ pub(crate) enum Command {
     Ss(SsArgs),
     /// Show device, lanes, resources, counters and applications of this host
     Stat(StatArgs),
+    /// List the hosts of the cluster, the names that they serve, and where the daemon learned of them
+    Cluster(ClusterArgs),
     /// Show applications, connections, lanes and rates of this host on the terminal, live
     Top(TopArgs),
     /// Show where the time of messages went, stage by stage, as a table and as a file for Perfetto
@@ -338,7 +340,7 @@ pub(crate) struct SendArgs {
     /// File to send, or `-` for stdin
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Where `raas recv` listens
+    /// Where `raas recv` listens; a host may be named by a service of the cluster
     #[arg(value_name = "HOST:PORT")]
     pub(crate) to: String,
     #[command(flatten)]
@@ -413,7 +415,7 @@ pub(crate) struct PerfServerArgs {
 /// `raas perf lat`, `bw` and `rate`.
 #[derive(Debug, Args)]
 pub(crate) struct PerfClientArgs {
-    /// Where `raas perf server` listens
+    /// Where `raas perf server` listens; a host may be named by a service of the cluster
     #[arg(value_name = "HOST:PORT")]
     pub(crate) to: String,
     /// Bytes of a message; K and M (1024) may follow [default: lat 64, bw 256K, rate 64]

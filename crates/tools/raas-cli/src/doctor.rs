@@ -2,6 +2,7 @@
 //! It changes nothing; toward a peer it opens a TCP connection, has the daemon ask over the lane, and sends a few UDP
 //! datagrams.
 
+mod cluster;
 mod daemon;
 mod device;
 mod finding;
@@ -26,13 +27,15 @@ const PEERS_MAX: usize = 16;
 
 /// Looks, prints, and fails if anything does.
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
-    let mut peers: Vec<IpAddr> = args.peer.iter().map(|p| Ok(route::target(p)?.0)).collect::<Result<_, Failure>>()?;
+    let peer = |p: &String| Ok(route::target(p, args.socket.path())?.0);
+    let mut peers: Vec<IpAddr> = args.peer.iter().map(peer).collect::<Result<_, Failure>>()?;
     let mut findings = Findings::default();
     kernel::look(&mut findings);
     let raas = daemon::attach(args.socket.path(), &mut findings);
     let serving = Serving::find(args, raas.as_ref())?;
     daemon::look(&serving, raas.as_ref(), &mut findings);
     device::look(&serving, &mut findings);
+    cluster::look(raas.as_ref(), &mut findings);
     if peers.is_empty() {
         let lanes = serving.lanes.iter().filter(|lane| lane.state == "up" || lane.connections > 0);
         let hosts: BTreeSet<IpAddr> = lanes.filter_map(|lane| lane.name.split('/').next()?.parse().ok()).collect();

@@ -5,6 +5,7 @@
 
 mod calibrate;
 mod cli;
+mod cluster;
 mod daemon;
 mod device;
 mod doctor;
@@ -130,11 +131,11 @@ fn run(cli: Cli) -> Result<(), Failure> {
         }),
         Command::DemoApp(args) => demo::run_app(args.parent),
         Command::Send(args) => {
-            let to = cli::resolve(&args.to)?;
             let (socket, name) = (args.socket.path(), "raas send");
+            let to = cli::resolve(&args.to, socket)?;
             match args.fallback.fallback {
-                None => netcat::send(&Raas::attach(socket, name)?, &args.file, to),
-                Some(FallbackTo::Tcp) => netcat::send(&FallingBack::attach(socket, name)?, &args.file, to),
+                None => netcat::send(&Raas::attach(socket, name)?, &args.file, &to),
+                Some(FallbackTo::Tcp) => netcat::send(&FallingBack::attach(socket, name)?, &args.file, &to),
             }
         }
         Command::Recv(args) => {
@@ -146,6 +147,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         }
         Command::Ss(args) => ss::run(&args),
         Command::Stat(args) => stat::run(&args),
+        Command::Cluster(args) => cluster::run(&args),
         Command::Top(args) => top::run(args.socket.path(), args.interval),
         Command::Trace(args) => trace::run(&args),
         Command::Web(args) => web::run(args.socket.path(), args.listen),
@@ -181,7 +183,8 @@ fn any_address(port: u16) -> SocketAddr {
 }
 
 fn measure(args: &PerfClientArgs, kind: perf::Kind, default_bytes: u32) -> Result<(), Failure> {
-    let to = cli::resolve(&args.to)?;
+    let found = cli::resolve(&args.to, args.socket.path())?;
+    let Some(&to) = found.first() else { return Err(Failure::Usage(format!("{}: no address of that name", args.to))) };
     let load = perf::Load {
         kind,
         size_bytes: args.size.unwrap_or(default_bytes),

@@ -27,11 +27,11 @@ const WRITTEN: u8 = 6;
 /// How often a waiting receiver looks around.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Sends `file` (`-` is stdin) to `to`.
-pub(crate) fn send<T: Transport>(transport: &T, file: &Path, to: SocketAddr) -> Result<(), Failure> {
+/// Sends `file` (`-` is stdin) to the first of these hosts that answers.
+pub(crate) fn send<T: Transport>(transport: &T, file: &Path, hosts: &[SocketAddr]) -> Result<(), Failure> {
     // The file first: a wrong name must not disturb the receiver.
     let mut source = open_source(file)?;
-    let stream = transport.connect(to, CONNECT_TIMEOUT)?;
+    let (stream, to) = connect(transport, hosts)?;
     let bar = progress_bar("sending", source.bytes);
     let mut buffer = vec![0; COPY_BYTES];
     loop {
@@ -56,6 +56,18 @@ pub(crate) fn send<T: Transport>(transport: &T, file: &Path, to: SocketAddr) -> 
     }
     bar.finish();
     Ok(())
+}
+
+/// Connects to the first that answers. If none does the failure is that of the last one.
+fn connect<T: Transport>(transport: &T, hosts: &[SocketAddr]) -> Result<(T::Stream, SocketAddr), Failure> {
+    let mut failure = Failure::Usage("the name has no address".into());
+    for to in hosts {
+        match transport.connect(*to, CONNECT_TIMEOUT) {
+            Ok(stream) => return Ok((stream, *to)),
+            Err(e) => failure = e,
+        }
+    }
+    Err(failure)
 }
 
 /// Accepts one connection at `at` and writes its bytes to `output` (`-` is stdout).

@@ -2,7 +2,8 @@
 //! the peer's daemon must refuse, so that the control link, the key, the lane and its frames are all used, and no
 //! application sees anything.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use control::{LaneRow, Reason};
@@ -32,8 +33,8 @@ pub(crate) enum Route {
     None(Reason),
 }
 
-/// Host and, if given, port. A name counts as its first address.
-pub(crate) fn target(text: &str) -> Result<(IpAddr, Option<u16>), Failure> {
+/// Host and, if given, port. A name counts as its first address; it may be one of the cluster.
+pub(crate) fn target(text: &str, socket: Option<&Path>) -> Result<(IpAddr, Option<u16>), Failure> {
     let unusable = |e: String| Failure::Usage(format!("`{text}`: {e}; use a connection's number, HOST or HOST:PORT"));
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Ok((ip, None));
@@ -42,9 +43,9 @@ pub(crate) fn target(text: &str) -> Result<(IpAddr, Option<u16>), Failure> {
         return Ok((address.ip(), Some(address.port())));
     }
     let has_port = text.contains(':');
-    let found = if has_port { text.to_socket_addrs() } else { (text, 0).to_socket_addrs() };
-    let mut found = found.map_err(|e| unusable(e.to_string()))?;
-    let first = found.next().ok_or_else(|| unusable("the name has no address".into()))?;
+    let whole = if has_port { text.to_owned() } else { format!("{text}:{PROBE_PORT}") };
+    let found = raas::resolve(socket, &whole).map_err(|e| unusable(e.to_string()))?;
+    let first = found.first().ok_or_else(|| unusable("the name has no address".into()))?;
     Ok((first.ip(), has_port.then_some(first.port())))
 }
 
@@ -85,16 +86,19 @@ fn ask(raas: &Raas, host: IpAddr) -> Result<Result<(), Reason>, Failure> {
 mod tests {
     use super::*;
 
+    /// Of no daemon.
+    const NOWHERE: Option<&Path> = None;
+
     #[test]
     fn targets_are_hosts_with_or_without_a_port() {
-        assert_eq!(target("10.0.0.2").unwrap(), ("10.0.0.2".parse().unwrap(), None));
-        assert_eq!(target("10.0.0.2:80").unwrap(), ("10.0.0.2".parse().unwrap(), Some(80)));
-        assert_eq!(target("::1").unwrap().1, None);
-        assert_eq!(target("[::1]:9").unwrap().1, Some(9));
-        assert!(target("localhost").unwrap().0.is_loopback());
-        assert!(target("localhost:7").unwrap().1 == Some(7));
+        assert_eq!(target("10.0.0.2", NOWHERE).unwrap(), ("10.0.0.2".parse().unwrap(), None));
+        assert_eq!(target("10.0.0.2:80", NOWHERE).unwrap(), ("10.0.0.2".parse().unwrap(), Some(80)));
+        assert_eq!(target("::1", NOWHERE).unwrap().1, None);
+        assert_eq!(target("[::1]:9", NOWHERE).unwrap().1, Some(9));
+        assert!(target("localhost", NOWHERE).unwrap().0.is_loopback());
+        assert!(target("localhost:7", NOWHERE).unwrap().1 == Some(7));
         for bad in ["", "no such host", "localhost:port", "1.2.3.4:99999"] {
-            assert!(matches!(target(bad), Err(Failure::Usage(_))), "{bad}");
+            assert!(matches!(target(bad, NOWHERE), Err(Failure::Usage(_))), "{bad}");
         }
     }
 }

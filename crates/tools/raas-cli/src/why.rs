@@ -50,7 +50,7 @@ pub(crate) fn run(args: &WhyArgs) -> Result<(), Failure> {
     let raas = Raas::attach(socket, "raas why")?;
     let explanation = match args.what.parse::<u64>() {
         Ok(id) => of_connection(&raas, id)?,
-        Err(_) => of_host(&raas, route::target(&args.what)?.0)?,
+        Err(_) => of_host(&raas, route::target(&args.what, socket)?.0)?,
     };
     if args.json {
         out::line(explanation.to_json())?;

@@ -14,8 +14,10 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 use verbs::{Encrypt, PathMtu, WirePolicy};
 
+use super::cluster_table::ClusterTable;
 use super::{Config, DeviceChoice, GROUP_MODE, LogFormat, PeerConfig};
 use crate::limits::{LIMITS, RING_BYTES, check_range};
+use crate::member::check_host_address;
 use crate::sandbox::{OnViolation, Sandbox};
 
 /// Most problems that are reported for one file.
@@ -60,6 +62,7 @@ struct File {
     heartbeat_ms: Option<Ranged<10, 3_600_000>>,
     heartbeat_misses: Option<Ranged<1, 1000>>,
     limits: Option<Spanned<BTreeMap<Spanned<String>, Spanned<i64>>>>,
+    cluster: Option<ClusterTable>,
     peer: Option<Vec<Peer>>,
 }
 
@@ -246,14 +249,6 @@ pub(crate) fn network_of(text: &str) -> Result<IpNet, String> {
     }
 }
 
-/// An address that names one host.
-pub(super) fn check_host_address(address: IpAddr) -> Result<(), String> {
-    if address.is_unspecified() || address.is_multicast() {
-        return Err(format!("{address} names no host; use the address by which other hosts reach this one"));
-    }
-    Ok(())
-}
-
 /// Reads `text` into `config`; problems are `LINE: message`, in the order of the file.
 pub(super) fn apply(config: &mut Config, text: &str) -> Result<(), Vec<String>> {
     let mut problems = Problems { text, list: Vec::new() };
@@ -377,6 +372,11 @@ fn take(config: &mut Config, file: File, problems: &mut Problems<'_>) {
     config.connect_to = networks.or(config.connect_to.take());
     set(&mut config.heartbeat.interval, file.heartbeat_ms.map(|ms| Duration::from_millis(ms.0)));
     set(&mut config.heartbeat.misses, file.heartbeat_misses.and_then(Ranged::get));
+    if let Some(cluster) = file.cluster {
+        for (at, told) in cluster.put_into(&mut config.cluster) {
+            problems.add(at, &told);
+        }
+    }
     for peer in file.peer.unwrap_or_default() {
         let sources = peer.sources.into_iter().map(|a| a.0).collect();
         let (address, port) = (peer.address.0, peer.port.and_then(Ranged::get));

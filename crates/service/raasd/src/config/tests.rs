@@ -223,7 +223,7 @@ fn every_limit_takes_its_least_and_most() {
 fn the_documentation_names_every_key_and_default() {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/configuration.md")).unwrap();
     assert!(file::top_level_keys().contains(&"peer_port".to_string()));
-    let tables = |key: &String| ["limits", "peer"].contains(&key.as_str());
+    let tables = |key: &String| ["limits", "peer", "cluster"].contains(&key.as_str());
     for key in file::top_level_keys()
         .into_iter()
         .filter(|key| !tables(key))
@@ -235,5 +235,58 @@ fn the_documentation_names_every_key_and_default() {
     for limit in LIMITS {
         let row = format!("| `{}` | {} |", limit.key, limit.value(&config));
         assert!(text.contains(&row), "docs/configuration.md lacks the row {row}");
+    }
+}
+
+#[test]
+fn a_cluster_is_found_in_three_ways() {
+    let text = "[cluster]\nname = \"one\"\nservices = [\"store\"]\nrefresh_ms = 250\ndns = [\"hosts.example.org\"]\n\
+                [[cluster.host]]\naddress = \"10.0.0.7\"\nservices = [\"web\"]\n\
+                [cluster.etcd]\nendpoints = [\"http://10.0.0.2:2379\", \"http://[::1]:2379/\"]\nlease_seconds = 3\n";
+    let cluster = load(text).unwrap().cluster;
+    assert_eq!((cluster.name.as_deref(), &*cluster.services), (Some("one"), &["store".to_owned()][..]));
+    assert_eq!((cluster.refresh.as_millis(), cluster.dns.len(), cluster.hosts[0].services.len()), (250, 1, 1));
+    let etcd = cluster.etcd.unwrap();
+    assert_eq!((etcd.endpoints.len(), &*etcd.prefix, etcd.lease_seconds), (2, "/raas", 3));
+}
+
+#[test]
+fn mistakes_in_a_cluster_are_named_with_their_lines() {
+    let hosts: String = (0..4097).map(|n| format!("{{address=\"10.1.{}.{}\"}},", n / 256, n % 256)).collect();
+    let cases = [
+        ("name = \"a b\"", ":2: `name`: \"a b\" is no name"),
+        ("services = [\"10.0.0.1\"]", ":2: `services`: \"10.0.0.1\" is no name"),
+        ("refresh_ms = 5", ":2: `refresh_ms`: 5 is not allowed"),
+        ("\ndsn = []", ":3: unknown key `dsn`; did you mean `dns`?"),
+        ("dns = [\"\"]", ":2: `dns`: \"\" is no name"),
+        ("services = [\"store\"]", ":2: `services`: nobody hears of it without [cluster.etcd]"),
+        ("\n[[cluster.host]]\naddress = \"0.0.0.0\"", ":4: `address`: 0.0.0.0 names no host"),
+        ("\n[[cluster.host]]\nname = \"x\"", ":3: `host`: missing field `address`"),
+        ("\n[cluster.etcd]\nendpoints = []", ":4: `endpoints`: an etcd needs at least one endpoint"),
+        ("\n[cluster.etcd]\nprefix = \"/x\"", ":3: `etcd`: missing field `endpoints`"),
+        ("\n[cluster.etcd]\nendpoints = [\"http://a:1\"]\nlease_seconds = 1", ":5: `lease_seconds`: 1 is not allowed"),
+        ("\n[cluster.etcd]\nendpoints = [\"http://a:1\"]\nprefix = \"raas\"", ":5: `prefix`: \"raas\" is no prefix"),
+        (&*format!("host = [{hosts}]"), ":2: `host`: 4097 entries, at most 4096 are allowed"),
+    ];
+    for (text, expected) in cases {
+        let told = problem(&format!("[cluster]\n{text}"));
+        assert!(told.starts_with(&format!("raas.toml{expected}")), "{expected}\n{told}");
+    }
+    for endpoint in [
+        "https://a:2379",
+        "a:2379",
+        "http://a",
+        "http://a:0",
+        "http://a:99999",
+        "http://:2379",
+        "http://u:p@a:2379",
+        "http://a:2379/v3",
+        "http://a:2379/?x",
+        "http://a b:2379",
+        "ftp://a:1",
+        "",
+    ] {
+        let told = problem(&format!("[cluster.etcd]\nendpoints = [\"{endpoint}\"]"));
+        assert!(told.contains(":2: `endpoints`: ") && told.contains("there is no TLS here"), "{endpoint}: {told}");
     }
 }

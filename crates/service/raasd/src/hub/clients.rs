@@ -274,6 +274,7 @@ impl Hub {
                 self.on_hand_over(id, request, &successor);
                 return Ok(());
             }
+            Request::Lookup { request, name } => return self.on_lookup(id, request, &name),
             _ => {}
         }
         let (party, stage) = (Party { client: id, pid: client.who.pid, uid: client.who.uid }, &client.stage);
@@ -366,7 +367,10 @@ impl Hub {
             | Request::ReturnEnd => {
                 return Err("it brings a session along, and has one".into());
             }
-            Request::Inspect { .. } | Request::ResetLane { .. } | Request::HandOver { .. } => {}
+            Request::Inspect { .. }
+            | Request::ResetLane { .. }
+            | Request::HandOver { .. }
+            | Request::Lookup { .. } => {}
         }
         Ok(())
     }

@@ -15,10 +15,12 @@ use super::Hub;
 use crate::client_socket::Outgoing;
 use crate::command::{Command, EnginePart, EngineView};
 use crate::inspect::{self, DaemonStat, LOOKS_PER_PAGE, Part, SeenHere};
-use crate::questions::Question;
+use crate::questions::{Question, QuestionPlace};
 
 /// The daemon's descriptors are counted at most once in this time: with many it takes milliseconds.
 const FDS_SAMPLE: Duration = Duration::from_secs(1);
+/// What a program that asks too early did.
+const SECOND_QUESTION: &str = "a question before the answer to the one before was taken from the socket";
 
 impl Hub {
     /// A program asks for a page. An error is what it did wrong.
@@ -31,10 +33,19 @@ impl Hub {
     ) -> Result<(), String> {
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
         let uid = client.who.uid;
-        let place = client.question.try_take();
-        let place = place.ok_or("a question before the answer to the one before was taken from the socket")?;
+        let place = client.question.try_take().ok_or(SECOND_QUESTION)?;
         let viewer = if self.is_operator(uid) { Viewer::All } else { Viewer::User(uid) };
         self.questions.push(Question { client: id, uid, viewer, request, query, from, place, totals: None });
+        Ok(())
+    }
+
+    /// A program asks for hosts by name. An error is what it did wrong.
+    pub(super) fn on_lookup(&mut self, id: ClientId, request: u64, name: &str) -> Result<(), String> {
+        let Some(client) = self.clients.get(&id) else { return Ok(()) };
+        let place = client.question.try_take().ok_or(SECOND_QUESTION)?;
+        let members = &self.link_context.members;
+        let answer = InspectAnswer::Found { addresses: members.find(name), directories: members.directories() };
+        self.reply(id, Reply::Inspected { request, answer, next: None }, place);
         Ok(())
     }
 
@@ -91,6 +102,15 @@ impl Hub {
                 let from = rows.into_iter().enumerate().map(|(place, row)| (place as u64, row));
                 let (rows, next) = inspect::cut(from.filter(|(place, _)| *place >= at).collect(), None);
                 self.answer_page(question, InspectAnswer::Tenants(rows), next);
+            }
+            Part::Members(at) => {
+                let (rows, next) = self.link_context.members.page(at, LOOKS_PER_PAGE as usize);
+                let (rows, next) = inspect::cut(rows, next);
+                self.answer_page(question, InspectAnswer::Members(rows), next);
+            }
+            Part::Directories => {
+                let rows = self.link_context.members.directories();
+                self.answer_page(question, InspectAnswer::Directories(rows), None);
             }
             Part::None => {
                 let answer = inspect::nothing(question.query);
@@ -170,8 +190,11 @@ impl Hub {
 
     fn answer(&mut self, question: Question, answer: InspectAnswer, next: Option<Cursor>) {
         let Question { client: id, request, place, .. } = question;
+        self.reply(id, Reply::Inspected { request, answer, next }, place);
+    }
+
+    fn reply(&mut self, id: ClientId, reply: Reply, place: QuestionPlace) {
         let Some(client) = self.clients.get(&id) else { return };
-        let reply = Reply::Inspected { request, answer, next };
         if client.out.try_send(Outgoing { reply, fds: Vec::new(), question: Some(place) }).is_err() {
             self.throw_out(id, "it does not read its control socket");
         }

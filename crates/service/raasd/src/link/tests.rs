@@ -25,6 +25,7 @@ async fn rig() -> Rig {
     let patience = config.heartbeat.patience();
     let (send, inputs) = mpsc::channel(64);
     let context = LinkContext {
+        members: crate::cluster::Members::default(),
         config: Arc::new(config),
         keys: Mutex::new(ClusterKeys::one(plane::ClusterKey::new(vec![7; 32]))),
         instance: 1,

@@ -1,4 +1,4 @@
-//! `raas ss`, `raas stat`, `raas top`, `raas trace` and `raas web`: which rows, how often, in which form.
+//! `raas ss`, `raas stat`, `raas cluster`, `raas top`, `raas trace` and `raas web`: which rows, how often, in which form.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -54,6 +54,19 @@ pub(crate) struct StatArgs {
     /// Show the tenants of the policy instead, with what they have and may have
     #[arg(long, conflicts_with = "watch")]
     pub(crate) tenant: bool,
+    #[command(flatten)]
+    pub(crate) socket: SocketArgs,
+}
+
+/// `raas cluster`.
+#[derive(Debug, Args)]
+pub(crate) struct ClusterArgs {
+    /// Only hosts that have or serve this name
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) socket: SocketArgs,
 }

@@ -1,7 +1,8 @@
 //! Values of options that need more than a type: sizes with units, times, lists of addresses, HOST:PORT. It must never
 //! take a value outside of its limits.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use crate::perf::SIZE_BYTES_MAX;
@@ -39,10 +40,9 @@ pub(super) fn period(text: &str) -> Result<Duration, String> {
     seconds(text).map(Duration::from_secs_f64)
 }
 
-/// The address that a user's HOST:PORT means; the first one if a name has several.
-pub(crate) fn resolve(text: &str) -> Result<SocketAddr, Failure> {
-    let mut found = text.to_socket_addrs().map_err(|e| Failure::Usage(format!("{text}: {e} (HOST:PORT is wanted)")))?;
-    found.next().ok_or_else(|| Failure::Usage(format!("{text}: no address of that name")))
+/// The addresses that a user's HOST:PORT or SERVICE:PORT means, to be tried in turn; one at least.
+pub(crate) fn resolve(text: &str, socket: Option<&Path>) -> Result<Vec<SocketAddr>, Failure> {
+    raas::resolve(socket, text).map_err(|e| Failure::Usage(e.to_string()))
 }
 
 #[cfg(test)]
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn addresses_are_resolved() {
-        assert_eq!(resolve("127.0.0.5:80").unwrap().to_string(), "127.0.0.5:80");
-        assert!(matches!(resolve("nothing"), Err(Failure::Usage(_))));
+        assert_eq!(resolve("127.0.0.5:80", None).unwrap(), ["127.0.0.5:80".parse().unwrap()]);
+        assert!(matches!(resolve("nothing", None), Err(Failure::Usage(_))));
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct Filter {
 impl Filter {
     /// Fails where a host's name has no address.
     pub(super) fn new(args: &SsArgs) -> Result<Self, Failure> {
-        let peers = args.peer.iter().map(|text| route::target(text)).collect::<Result<_, _>>()?;
+        let peers = args.peer.iter().map(|text| route::target(text, args.socket.path())).collect::<Result<_, _>>()?;
         Ok(Self {
             peers,
             ports: args.port.clone(),

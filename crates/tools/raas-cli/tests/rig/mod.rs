@@ -2,6 +2,7 @@
 //! other test uses.
 #![allow(dead_code, unreachable_pub)] // each test binary uses its part
 
+pub mod discovery;
 pub mod namespace;
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,0 +1,88 @@
+//! Daemons that find each other, and what each knows.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::{Cluster, Running, address, raas, run};
+
+/// A daemon with a configuration of its own.
+pub struct Host {
+    pub ip: IpAddr,
+    pub socket: PathBuf,
+    pub process: Running,
+}
+
+/// A configuration with these lines besides. The daemon is confined, and killed for what it must not do.
+pub fn configure(cluster: &Cluster, further: &str) -> (IpAddr, PathBuf, PathBuf) {
+    let (ip, place) = (address(), cluster.dir.path());
+    let (config, socket) = (place.join(format!("{ip}.toml")), place.join(format!("run-{ip}/raasd.sock")));
+    let text = format!(
+        "listen = \"{ip}\"\nsocket = {socket:?}\nkey_file = {:?}\nsandbox_violation = \"kill\"\n{further}\n",
+        cluster.key()
+    );
+    std::fs::write(&config, text).unwrap();
+    (ip, config, socket)
+}
+
+impl Host {
+    pub fn start(cluster: &Cluster, further: &str) -> Self {
+        Self::start_by(cluster, further, |config| {
+            let mut daemon = raas();
+            daemon.args(["daemon", "--until-stdin-closes", "--config"]).arg(config);
+            daemon
+        })
+    }
+
+    /// As [`Self::start`], by a command of the caller's.
+    pub fn start_by(cluster: &Cluster, further: &str, command: impl FnOnce(&PathBuf) -> Command) -> Self {
+        let (ip, config, socket) = configure(cluster, further);
+        let mut process = Running::start(command(&config).stdin(Stdio::piped()));
+        process.wait_for(&format!("ready socket={}", socket.display()));
+        Self { ip, socket, process }
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = raas();
+        command.args(args).env("RAAS_SOCKET", &self.socket);
+        command
+    }
+
+    pub fn session(&self) -> raas::Session {
+        raas::Session::builder().socket(&self.socket).name("test").connect().unwrap()
+    }
+
+    /// What `raas cluster` tells.
+    pub fn cluster(&self) -> Value {
+        let ended = run(&mut self.command(&["cluster", "--json"]));
+        assert_eq!(ended.code(), 0, "{ended:?}");
+        ended.json()
+    }
+
+    /// The addresses of all hosts that it knows, in order.
+    pub fn knows(&self) -> Vec<IpAddr> {
+        let told = self.cluster();
+        told["hosts"].as_array().unwrap().iter().map(|row| row["address"].as_str().unwrap().parse().unwrap()).collect()
+    }
+
+    /// What is wrong with its first directory.
+    pub fn trouble(&self) -> Option<String> {
+        self.cluster()["directories"][0]["error"].as_str().map(str::to_owned)
+    }
+
+    /// What `raas doctor` says of its first directory.
+    pub fn finding(&self) -> Value {
+        let told = run(&mut self.command(&["doctor", "--json"])).json();
+        let findings = told["findings"].as_array().unwrap();
+        findings.iter().find(|finding| finding["id"] == "cluster").unwrap_or_else(|| panic!("{told}")).clone()
+    }
+
+    /// Ends it in order.
+    pub fn stop(mut self) {
+        drop(self.process.stdin());
+        let ended = self.process.end();
+        assert_eq!(ended.code(), 0, "{ended:?}");
+    }
+}
