@@ -124,8 +124,12 @@ fn a_host_that_ends_in_order_gives_its_lease_back() {
     let cluster = Cluster::new();
     let etcd = Etcd::start(&cluster);
     // No lease runs out while this runs.
-    let (a, b) = (etcd.host(&cluster, 3600, "one", ""), etcd.host(&cluster, 3600, "two", ""));
+    let (a, mut b) = (etcd.host(&cluster, 3600, "one", ""), etcd.host(&cluster, 3600, "two", ""));
     know_each_other(&[&a, &b]);
+    // One that makes way for another stays listed.
+    b.replace();
+    know_each_other(&[&b]);
+    assert_eq!(a.knows().len(), 2, "{}", a.cluster());
     b.stop();
     wait_until("the other to be gone", || a.knows() == [a.ip]);
 }

@@ -367,10 +367,8 @@ impl Hub {
             | Request::ReturnEnd => {
                 return Err("it brings a session along, and has one".into());
             }
-            Request::Inspect { .. }
-            | Request::ResetLane { .. }
-            | Request::HandOver { .. }
-            | Request::Lookup { .. } => {}
+            Request::Inspect { .. } | Request::ResetLane { .. } | Request::HandOver { .. } | Request::Lookup { .. } => {
+            }
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ pub struct Host {
     pub ip: IpAddr,
     pub socket: PathBuf,
     pub process: Running,
+    config: PathBuf,
 }
 
 /// A configuration with these lines besides. The daemon is confined, and killed for what it must not do.
@@ -41,7 +42,17 @@ impl Host {
         let (ip, config, socket) = configure(cluster, further);
         let mut process = Running::start(command(&config).stdin(Stdio::piped()));
         process.wait_for(&format!("ready socket={}", socket.display()));
-        Self { ip, socket, process }
+        Self { ip, socket, process, config }
+    }
+
+    /// Another process takes the daemon's place.
+    pub fn replace(&mut self) {
+        let mut next = raas();
+        next.args(["daemon", "--replace", "--until-stdin-closes", "--config"]).arg(&self.config);
+        let mut next = Running::start(next.stdin(Stdio::piped()));
+        next.wait_for(&format!("ready socket={}", self.socket.display()));
+        let old = std::mem::replace(&mut self.process, next).end();
+        assert_eq!(old.code(), 0, "{old:?}");
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
