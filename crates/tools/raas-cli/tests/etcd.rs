@@ -128,7 +128,7 @@ fn a_host_that_ends_in_order_gives_its_lease_back() {
     know_each_other(&[&a, &b]);
     // One that makes way for another stays listed.
     b.replace();
-    know_each_other(&[&b]);
+    wait_until("what the next daemon knows", || b.knows().len() == 2);
     assert_eq!(a.knows().len(), 2, "{}", a.cluster());
     b.stop();
     wait_until("the other to be gone", || a.knows() == [a.ip]);
