@@ -16,7 +16,7 @@ use crate::ids::{ConnectId, QueueId, RouteId, SocketId};
 use crate::limits::SLOT_REUSE_DELAY;
 use crate::operations::VerbCounts;
 use crate::ring_size::RingSize;
-use crate::ringpool::RingPool;
+use crate::ringpool::{RingPair, RingPool};
 use crate::slot::TakenSlot;
 
 /// What a slot is used for.
@@ -63,6 +63,8 @@ pub(crate) struct App {
     slots: Vec<Slot>,
     free_slots: VecDeque<u32>,
     pub(crate) pool: RingPool,
+    /// Rings of slots that a daemon before this one left: the application may still read what lies there.
+    left_rings: BTreeMap<u32, RingPair>,
     /// Virtual QPs.
     connections: u32,
     /// Connects and parked opens that have no virtual QP yet.
@@ -104,6 +106,7 @@ impl App {
             slots: Vec::new(),
             free_slots: VecDeque::new(),
             pool: RingPool::new(ring_memory_max, growing),
+            left_rings: BTreeMap::new(),
             connections: 0,
             waiting: 0,
             connects: BTreeMap::new(),
@@ -200,6 +203,16 @@ impl App {
         let words = Box::new(self.session.slot(number));
         words.engine.store(engine, Ordering::Relaxed);
         Some(TakenSlot { number, generation, words })
+    }
+
+    /// The application still has the rings of a slot that is as a daemon before this one left it.
+    pub(crate) fn keep_left_rings(&mut self, slot: u32, rings: RingPair) {
+        self.left_rings.insert(slot, rings);
+    }
+
+    /// It has given the slot back.
+    pub(crate) fn take_left_rings(&mut self, slot: u32) -> Option<RingPair> {
+        self.left_rings.remove(&slot)
     }
 
     /// Whether a slot is as a daemon before this one left it.

@@ -828,6 +828,7 @@ impl Vqp {
 
     /// Whether a loss of the lane changes nothing for the application.
     pub(crate) fn is_complete(&self) -> bool {
-        self.close.is_complete(self.is_consumed())
+        let consumed = self.is_consumed();
+        self.close.is_complete(consumed) || (self.part.is_unknown() && self.close.is_complete_but_for_fin(consumed))
     }
 }

@@ -16,6 +16,7 @@ use crate::frame::check_route;
 use crate::ids::{AppId, SlotAt};
 use crate::lane::Lane;
 use crate::ring_size::RingSize;
+use crate::ringpool::RingPair;
 use crate::vqp::{NewVqp, Phase};
 
 /// A chunk of rings that an application brings along, checked and mapped.
@@ -39,6 +40,9 @@ pub struct Returned {
     /// Its connections through lanes. The daemon has made sure that it gave these tickets to this application's user, and
     /// counts each: [`Event::ConnectionOver`] comes for each once.
     pub connections: Vec<LaneTicket>,
+    /// Tickets of connections that the daemon does not admit: they end, and nothing of theirs is used before the
+    /// application has given it back. No event comes for them.
+    pub refused: Vec<LaneTicket>,
 }
 
 impl Engine {
@@ -47,11 +51,11 @@ impl Engine {
     /// else is done with the application.
     pub fn take_back<P: Provider>(&mut self, now: Time, nic: &mut P, app: AppId, returned: Returned) {
         self.see(now);
-        let Returned { mut used, chunks, connections } = returned;
+        let Returned { mut used, chunks, connections, refused } = returned;
         let Some(tenant) = self.apps.get_mut(app) else { return };
-        used.extend(connections.iter().map(|ticket| ticket.slot));
+        used.extend(connections.iter().chain(&refused).map(|ticket| ticket.slot));
         tenant.leave_slots(&used);
-        self.take_chunks(nic, app, chunks, &connections);
+        self.take_chunks(nic, app, chunks, connections.iter().chain(&refused));
         let mut faulty = BTreeSet::new();
         for ticket in &connections {
             if let Err(reason) = self.take_connection(nic, app, ticket) {
@@ -63,18 +67,23 @@ impl Engine {
                 }
             }
         }
+        for ticket in &refused {
+            if let Some(rings) = self.rings_of(app, ticket) {
+                self.keep_left_rings(app, ticket.slot, rings);
+            }
+        }
         self.end_left(app, &used, &faulty);
         self.drop_unused_chunks(app);
         self.apps.collect_wakes();
     }
 
     /// Registers the chunks in which connections lie that go on. The size of their rings is in the tickets.
-    fn take_chunks<P: Provider>(
+    fn take_chunks<'t, P: Provider>(
         &mut self,
         nic: &mut P,
         app: AppId,
         chunks: Vec<ReturnedChunk>,
-        connections: &[LaneTicket],
+        connections: impl Iterator<Item = &'t LaneTicket>,
     ) {
         let mut sizes = BTreeMap::new();
         for ticket in connections {
@@ -93,7 +102,37 @@ impl Engine {
         }
     }
 
+    /// The rings that a ticket names, as any that are in use.
+    fn rings_of(&mut self, app: AppId, ticket: &LaneTicket) -> Option<RingPair> {
+        let (first, grown) = ticket.allocated;
+        let (tx, rx) = ((ticket.tx.chunk, ticket.tx.offset), (ticket.rx.chunk, ticket.rx.offset));
+        self.apps.get_mut(app)?.pool.take_again(tx, rx, RingSize { first, grown })
+    }
+
+    /// Rings of a connection that does not go on: the application may still read in them.
+    fn keep_left_rings(&mut self, app: AppId, slot: u32, rings: RingPair) {
+        match self.apps.get_mut(app) {
+            Some(tenant) if tenant.is_left(slot) => tenant.keep_left_rings(slot, rings),
+            _ => self.put_back_rings(app, rings),
+        }
+    }
+
     fn take_connection<P: Provider>(&mut self, nic: &mut P, app: AppId, ticket: &LaneTicket) -> Result<(), Reason> {
+        let rings = self.rings_of(app, ticket).ok_or(Reason::DaemonLost)?;
+        let taken = self.take_with_rings(nic, app, ticket, rings);
+        if taken.is_err() {
+            self.keep_left_rings(app, ticket.slot, rings);
+        }
+        taken
+    }
+
+    fn take_with_rings<P: Provider>(
+        &mut self,
+        nic: &mut P,
+        app: AppId,
+        ticket: &LaneTicket,
+        rings: RingPair,
+    ) -> Result<(), Reason> {
         let size = |(first, grown)| RingSize { first, grown };
         let (used, allocated) = (size(ticket.size), size(ticket.allocated));
         let fits = is_ring_size(used) && is_ring_size(allocated) && used.grown <= allocated.grown;
@@ -102,8 +141,6 @@ impl Engine {
         }
         let lane = self.lane_to(nic, ticket.peer.ip()).ok_or(Reason::LocalLimit)?;
         let tenant = self.apps.get_mut(app).ok_or(Reason::DaemonLost)?;
-        let (tx, rx) = ((ticket.tx.chunk, ticket.tx.offset), (ticket.rx.chunk, ticket.rx.offset));
-        let rings = tenant.pool.take_again(tx, rx, allocated).ok_or(Reason::DaemonLost)?;
         let new = NewVqp {
             id: ticket.id,
             app,
@@ -116,17 +153,13 @@ impl Engine {
             peer: ticket.peer,
             kind: ticket.kind,
         };
-        let Some(route) = self.vqps.adopt(new, ticket, tenant, self.now) else {
-            self.put_back_rings(app, rings);
-            return Err(Reason::DaemonLost);
-        };
+        let route = self.vqps.adopt(new, ticket, tenant, self.now).ok_or(Reason::DaemonLost)?;
         let until = self.now + self.config.peer_return;
         if self.vqps.get_mut(route).is_none_or(|vqp| vqp.adopt(ticket, until).is_err()) {
             self.vqps.remove(route);
             if let Some(tenant) = self.apps.get_mut(app) {
                 tenant.leave_slot(ticket.slot);
             }
-            self.put_back_rings(app, rings);
             return Err(Reason::AppFault);
         }
         if let Some(lane) = self.lanes.get_mut(lane) {
@@ -186,6 +219,9 @@ impl Engine {
         let Some(words) = tenant.words(at.slot) else { return };
         if words.app_flags.load(Ordering::Acquire) & app_flag::CLOSED != 0 {
             tenant.put_back_slot(at.slot, &words);
+            if let Some(rings) = tenant.take_left_rings(at.slot) {
+                self.put_back_rings(at.app, rings);
+            }
         }
     }
 }

@@ -41,6 +41,13 @@ pub(super) struct Part {
     is_spoiled: bool,
 }
 
+impl Part {
+    /// Whether it is not known what this end sent.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.is_unknown
+    }
+}
+
 /// The words of a program's session say what cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BadWords;
@@ -239,7 +246,8 @@ impl Vqp {
         }
         let written = self.tx_tail.wrapping_sub(self.tx_head);
         let (arrived, consumed) = (back.rx_tail.wrapping_sub(self.tx_head), back.rx_head.wrapping_sub(self.tx_head));
-        let is_cut = back.flags & control::route_flag::FIN != 0 && arrived != written;
+        // What its application did not want was never sent.
+        let is_cut = back.flags & control::route_flag::FIN != 0 && arrived != written && !self.close.is_told_to_stop();
         if consumed > arrived || arrived > written || is_cut {
             return Err(BadWords);
         }

@@ -367,6 +367,12 @@ impl Close {
         self.out.is_sent() && self.input.is_ended() && (consumed || self.out.is_stopped())
     }
 
+    /// The same of an end that does not know whether its Fin left. A peer that has nothing of the connection any more then
+    /// had it, or was not waiting for it.
+    pub(crate) fn is_complete_but_for_fin(&self, consumed: bool) -> bool {
+        self.input.is_ended() && (self.out.is_stopped() || (self.out != Out::Open && consumed))
+    }
+
     fn own_end(&self) -> bool {
         self.out.is_sent() || self.reset.is_sent() || self.reset == Reset::Severed
     }
@@ -383,6 +389,11 @@ impl Close {
 
     pub(crate) fn is_reset(&self) -> bool {
         self.reset != Reset::None
+    }
+
+    /// Whether the peer's application reads no more.
+    pub(crate) fn is_told_to_stop(&self) -> bool {
+        self.out.is_stopped()
     }
 
     pub(crate) fn is_fin_received(&self) -> bool {

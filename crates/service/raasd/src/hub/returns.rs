@@ -110,11 +110,14 @@ impl Hub {
             return;
         };
         let Some(place) = returned.engines.get_mut(engine as usize) else { return };
-        let is_twice = place.connections.iter().any(|other| other.slot == ticket.slot);
-        if is_twice || self.admission.adopt(party.client, ticket.peer.ip(), engine, ticket.is_outgoing).is_err() {
+        let known = place.connections.iter().chain(&place.refused);
+        if known.into_iter().any(|other| other.slot == ticket.slot) {
             return;
         }
-        place.connections.push(ticket);
+        match self.admission.adopt(party.client, ticket.peer.ip(), engine, ticket.is_outgoing) {
+            Ok(()) => place.connections.push(ticket),
+            Err(_) => place.refused.push(ticket),
+        }
     }
 
     fn attach_returned(&mut self, party: Party, returned: ReturnedSession) {
@@ -194,7 +197,10 @@ fn overs(engines: &[Returned]) -> Vec<Vec<ConnectionOver>> {
 /// Leaves each chunk to the engine whose connections lie in it, and one without any to the first, which drops it.
 fn share_chunks(engines: &mut [Returned]) {
     let all = engines.first().map(|first| first.chunks.clone()).unwrap_or_default();
-    let has = |engine: &Returned, chunk| engine.connections.iter().any(|t| t.tx.chunk == chunk || t.rx.chunk == chunk);
+    let has = |engine: &Returned, chunk| {
+        let mut tickets = engine.connections.iter().chain(&engine.refused);
+        tickets.any(|ticket| ticket.tx.chunk == chunk || ticket.rx.chunk == chunk)
+    };
     let owner = |chunk: u32| engines.iter().position(|engine| has(engine, chunk)).unwrap_or(0);
     let owners: Vec<usize> = all.iter().map(|chunk| owner(chunk.chunk)).collect();
     engines.iter_mut().for_each(|engine| engine.chunks.clear());

@@ -75,6 +75,6 @@ impl Host {
             self.desk.adopt(id, ticket);
         }
         self.apps.insert(id, app);
-        self.engine.take_back(now, &mut self.nic, id, Returned { used, chunks, connections });
+        self.engine.take_back(now, &mut self.nic, id, Returned { used, chunks, connections, ..Returned::default() });
     }
 }
